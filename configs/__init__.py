@@ -1,0 +1,1 @@
+"""One file is one experiment; it says only what differs from base.py."""

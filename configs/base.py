@@ -1,0 +1,83 @@
+"""The defaults of every experiment, and the helpers with which a config names its parts.
+
+A config file defines `get_config(variant='')`. `part` names a class by import path and makes every field of it a flag:
+`config.model = base.part('transformer.gpt:Gpt', layers=4)` gives `--config.model.dropout=0.1` and the rest.
+"""
+
+import ml_collections
+
+from training import resolve
+
+# (regex over parameter names, mesh axis of each dimension): the first match counts. Megatron's split: heads and inner
+# width over `tensor`; the other large dimension over `fsdp`.
+SHARDING = (
+    (r'.*/(query|key|value)/kernel', ('fsdp', 'tensor', None)),
+    (r'.*/(query|key|value)/bias', ('tensor', None)),
+    (r'.*/attention/output/kernel', ('tensor', None, 'fsdp')),
+    (r'.*/feed_forward/input/kernel', ('fsdp', 'tensor')),
+    (r'.*/feed_forward/input/bias', ('tensor',)),
+    (r'.*/feed_forward/output/kernel', ('tensor', 'fsdp')),
+    (r'.*/embedding', ('tensor', 'fsdp')),
+    (r'.*', ()),
+)
+# (regex, multiple of weight_decay): matrices decay; biases and norm scales do not.
+DECAY = ((r'.*/(bias|scale)', 0.0), (r'.*', 1.0))
+
+
+def part(path, /, **fields):
+    """A model, task, optimizer or schedule: the class path under `name`, and all its fields."""
+    return resolve.describe(path, **fields)
+
+
+def data(path, /, **fields):
+    """The data: the class path under `pipeline`, and all its fields."""
+    return resolve.describe(path, 'pipeline', **fields)
+
+
+def evaluation(path, /, *, split, every_steps=0, **fields):
+    """An evaluator on a split, every so many steps (0: only at the end); it always runs at the end."""
+    config = resolve.describe(path, 'evaluator', **fields)
+    config.split, config.every_steps = split, every_steps
+    return config
+
+
+def optimizer(path='training.optimizer:AdamW', /, *, learning_rate, schedule, weight_decay=0.0, clip=1.0, **fields):
+    """An optimizer with what surrounds it: schedule, decay by rules, clipping by global norm (0: none)."""
+    config = part(path, **fields)
+    config.learning_rate, config.schedule = learning_rate, schedule
+    config.weight_decay, config.decay_rules, config.clip = weight_decay, DECAY, clip
+    return config
+
+
+def variant_of(given, known):
+    """The variant after the colon of --config=FILE:VARIANT; the first one known is the default."""
+    given = given or known[0]
+    if given not in known:
+        raise ValueError(f'There is no variant {given!r} of this config; {resolve.did_you_mean(given, known)}')
+    return given
+
+
+def config():
+    """What every experiment has; the experiment adds model, task, data and optimizer, and locks."""
+    c = ml_collections.ConfigDict()
+    c.seed = 0
+    c.dtype = 'float32'  # of matrix products: 'float32' or 'bfloat16'
+    c.deterministic = False  # on a GPU: only kernels whose sums are always added in the same order
+    c.allocator = True  # raise the thresholds at which glibc returns memory to the system
+    c.init_from = ''  # a workdir whose parameters and tokenizer this run starts with
+    c.init_rules = ((r'.*', 'keep'),)  # (regex over parameter names, 'keep' from init_from | 'fresh')
+    c.train = dict(
+        steps=1000,
+        microbatches=1,  # parts into which a batch is split, worked off one after the other, for memory
+        nonfinite='stop',  # a loss or gradient that is not finite: 'stop', or 'skip' the update
+    )
+    c.log = dict(every_steps=50)
+    c.checkpoint = dict(
+        every_steps=1000,
+        keep=3,
+        best='',  # e.g. 'valid/loss': the step with the lowest is kept too, for eval.py --step=best
+    )
+    c.evals = ml_collections.ConfigDict()
+    c.mesh = dict(data=-1, fsdp=1, tensor=1, rules=SHARDING)
+    c.profile = dict(steps='')  # 'first:last' writes a JAX profile of these steps to profile/
+    return c

@@ -1,0 +1,22 @@
+"""A small GPT on the source code of Python's own standard library."""
+
+from configs import base
+
+
+def get_config(variant=''):
+    base.variant_of(variant, [''])
+    c = base.config()
+    c.data = base.data('data.text:Text', source='stdlib', tokenizer='SentencePiece(vocab=2048)', length=128,
+                       batch_size=32)
+    c.model = base.part('transformer.gpt:Gpt', layers=4, heads=4, width=128, length=128, bias=False)
+    c.task = base.part('transformer.tasks:NextToken')
+    c.optimizer = base.optimizer(learning_rate=3e-3, b2=0.98, weight_decay=0.1, schedule=base.part(
+        'training.optimizer:Linear', warmup_steps=50))
+    c.train.steps = 500
+    c.log.every_steps = 20
+    c.checkpoint.every_steps = 200
+    c.evals.valid = base.evaluation('transformer.evaluators:Perplexity', split='valid', every_steps=250)
+    c.evals.compressors = base.evaluation('transformer.evaluators:Compressors', split='valid')
+    c.evals.samples = base.evaluation('transformer.evaluators:Continuations', split='valid', prompt='def ',
+                                      every_steps=250)
+    return c.lock()

@@ -1,0 +1,17 @@
+"""A small ViT on the 1,797 handwritten digits of scikit-learn (8x8 pixels), the last 20 % held out."""
+
+from configs import base
+
+
+def get_config(variant=''):
+    base.variant_of(variant, [''])
+    c = base.config()
+    c.data = base.data('data.images:Images', source='digits', steps='Shift(pixels=1)', batch_size=64)
+    c.model = base.part('vit.vit:Vit', patch=2, layers=4, heads=4, width=64, dropout=0.1)
+    c.task = base.part('vit.tasks:Classification')
+    c.optimizer = base.optimizer(learning_rate=2e-3, weight_decay=0.05, schedule=base.part(
+        'training.optimizer:Cosine', warmup_steps=100))
+    c.train.steps = 2000
+    c.checkpoint.every_steps = 500
+    c.evals.valid = base.evaluation('transformer.evaluators:Averages', split='valid', every_steps=200)
+    return c.lock()

@@ -1,0 +1,89 @@
+"""The folder of derived data, `$HEED_CACHE` (default ~/.cache/heed): whatever it holds can be made again."""
+
+import hashlib
+import json
+import os
+import secrets
+import shutil
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+_REMEMBERED = 64 << 20  # bytes; hashing a smaller file costs less than a second look at the cache
+_ABANDONED = 24 * 3600  # seconds after which a half-written entry has no writer any more
+
+
+def root() -> Path:
+    return Path(os.environ.get('HEED_CACHE') or '~/.cache/heed').expanduser()
+
+
+def key(*parts: object) -> str:
+    """One name for everything that an entry is derived from."""
+    return hashlib.sha256(json.dumps([str(part) for part in parts]).encode()).hexdigest()[:32]
+
+
+def entry(kind: str, name: str, build: Callable[[Path], None], intact: Callable[[Path], bool]) -> Path:
+    """The folder `kind/name`, built by `build(empty folder)` unless an intact one is there.
+
+    It is filled under another name and renamed at the end: a killed writer leaves nothing that is used, and of two
+    concurrent writers of the same contents either may win. Raises ValueError if the cache cannot be written.
+    """
+    final = root() / kind / name
+    if final.is_dir():
+        if intact(final):
+            return final
+        shutil.rmtree(final, ignore_errors=True)
+    for left in final.parent.glob(f'.{name}.*'):  # by writers that were killed
+        if time.time() - left.stat().st_mtime > _ABANDONED:
+            shutil.rmtree(left, ignore_errors=True)
+    temporary = final.with_name(f'.{name}.{os.getpid()}.{secrets.token_hex(4)}')
+    try:
+        temporary.mkdir(parents=True)
+    except OSError as error:
+        raise ValueError(
+            f'The cache folder {root()} cannot be written ({error.strerror}); set HEED_CACHE to one that can.'
+        ) from error
+    try:
+        build(temporary)
+        try:
+            temporary.rename(final)
+        except OSError:
+            if not (final.is_dir() and intact(final)):
+                raise
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+    return final
+
+
+def write(path: str | os.PathLike, contents: bytes) -> None:
+    """Writes a whole file or nothing."""
+    path = Path(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f'.{path.name}.{os.getpid()}.{secrets.token_hex(4)}')
+    try:
+        temporary.write_bytes(contents)
+        os.replace(temporary, path)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def digest(path: str | os.PathLike) -> str:
+    """SHA-256 of a file; that of a large file is remembered by its real path, size and time of change."""
+    stat = os.stat(path)
+    if stat.st_size <= _REMEMBERED:
+        return _sha256(path)
+    memory = root() / 'digests.json'
+    try:
+        known = json.loads(memory.read_text())
+    except (OSError, ValueError):
+        known = {}
+    name, mark = os.path.realpath(path), [stat.st_size, stat.st_mtime_ns]
+    if known.get(name, [None])[:2] != mark:
+        known[name] = [*mark, _sha256(path)]
+        write(memory, json.dumps(known).encode())
+    return known[name][2]
+
+
+def _sha256(path: str | os.PathLike) -> str:
+    with open(path, 'rb') as file:
+        return hashlib.file_digest(file, 'sha256').hexdigest()

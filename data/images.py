@@ -1,0 +1,206 @@
+"""Labelled images: from a path to batches.
+
+    opened = Images(source='folder', path='photos/', size=64, steps='Flip()').open('runs/photos')
+    for batch in opened.train(seed=0): ...
+
+Rows hold `image` [B, height, width, channels] float32 in 0..1 and `label` [B] int32.
+"""
+
+import dataclasses
+import functools
+import json
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+from data import cache, fields, image_sources, image_steps, splits
+
+_FILE = 'classes.json'
+
+
+@dataclasses.dataclass(frozen=True)
+class Images:
+    """Images for classification.
+
+    Attributes:
+      source: 'digits' (scikit-learn's), 'idx' (MNIST's format) or 'folder' (one folder a class).
+      path: for 'idx' a folder or an images file, for 'folder' the folder that holds the classes' folders.
+      train, valid, test: NAME or NAME[start:stop]; NAME is 'train' or 'all' (everything), or a part that the source
+        has of its own, such as 'test'. '' means that there is none.
+      steps: augmentation of training images, call expressions joined by ' | ': 'Shift(pixels=2) | Flip()'.
+      size: height and width that all images are resized to; 0 keeps theirs.
+      channels: 1 or 3, converting where needed; 0 keeps the source's.
+      batch_size: images in a training batch.
+      workers: processes that make batches, in the same order for any number; 0 uses threads of this process.
+    """
+
+    source: str = 'digits'
+    path: str = ''
+    train: str = 'train[:80%]'
+    valid: str = 'train[80%:]'
+    test: str = ''
+    steps: str = ''
+    size: int = 0
+    channels: int = 0
+    batch_size: int = 64
+    workers: int = 0
+
+    def open(self, folder: str | os.PathLike | None) -> 'OpenImages':
+        """Opens the images; with classes saved in `folder`, they are not touched before train() or evaluation().
+
+        Raises ValueError or FileNotFoundError, in one sentence, for a field or a source that cannot be used.
+        """
+        fields.one_of('source', self.source, ('digits', 'idx', 'folder'))
+        fields.positive(batch_size=self.batch_size, workers=self.workers)
+        if self.size < 0 or self.channels not in (0, 1, 3):
+            raise ValueError(
+                f'data.size={self.size} and data.channels={self.channels} do not fit; size is 0 or more pixels, '
+                'channels is 0, 1 or 3.'
+            )
+        if self.source != 'digits' and not self.path:
+            raise ValueError(f'data.path is empty and data.source={self.source!r}; set it to where the images are.')
+        return OpenImages(self, folder)
+
+
+class OpenImages:
+    """Images with their classes: training batches, evaluation, and reading single files."""
+
+    unit = 'images'
+
+    def __init__(self, config: Images, folder: str | os.PathLike | None):
+        self.config = config
+        self._steps = image_steps.parse(config.steps)
+        saved = Path(folder, _FILE) if folder is not None else None
+        if saved is not None and saved.exists():
+            try:
+                described = json.loads(saved.read_text(encoding='utf-8'))
+                self.classes: tuple[str, ...] = tuple(described['classes'])
+                shape = described['height'], described['width'], described['channels']
+            except (ValueError, KeyError, TypeError) as error:
+                raise ValueError(f'{saved} does not describe classes of images; restore it or remove it.') from error
+        else:
+            form = self._source.format
+            self.classes, shape = self._source.classes, (form.height, form.width, form.channels)
+        self._form = image_sources.Format(*shape, resized=True)
+        height, width, channels = shape
+        self.facts = {'classes': len(self.classes), 'channels': channels, 'height': height, 'width': width}
+
+    def save(self, folder: str | os.PathLike) -> None:
+        """Writes the classes and the form of the images, so that opening with this folder needs no images."""
+        contents = {**self.facts, 'classes': self.classes}
+        cache.write(Path(folder, _FILE), (json.dumps(contents, indent=1) + '\n').encode())
+
+    @property
+    def shapes(self) -> dict[str, tuple[tuple[int, ...], type]]:
+        """{name: (shape, dtype)} of a training batch, known without the images."""
+        rows, form = self.config.batch_size, self._form
+        return {'image': ((rows, form.height, form.width, form.channels), np.float32), 'label': ((rows,), np.int32)}
+
+    def describe(self) -> str:
+        """One line about the training part and the classes, for the log."""
+        config, form, (_, start, stop) = self.config, self._form, self._range('train')
+        return (
+            f'{config.source} {config.path}'.strip()
+            + f', {stop - start:,} images of {form.height}x{form.width}x{form.channels} to train on; '
+            f'{len(self.classes):,} classes'
+        )
+
+    def read(self, path: str | os.PathLike) -> np.ndarray:
+        """Decodes an image file to the form of the training images: float32 [height, width, channels] in 0..1.
+
+        Raises FileNotFoundError if there is none, ValueError, naming the file, if it cannot be decoded.
+        """
+        return image_sources.read(os.fspath(path), self._form)
+
+    @staticmethod
+    def count(batch: dict[str, np.ndarray]) -> int:
+        """Images in a batch, without padding rows."""
+        return int(np.count_nonzero(batch['example_weights'])) if 'example_weights' in batch else len(batch['label'])
+
+    @functools.cached_property
+    def batches_per_epoch(self) -> float:
+        _, start, stop = self._range('train')
+        return (stop - start) / self.config.batch_size
+
+    def train(self, seed: int):
+        """An endless Grain iterator over batches, reshuffled every epoch; get_state and set_state resume exactly."""
+        from data import pipeline
+
+        examples, start, stop = self._range('train')
+        order = pipeline.Order(stop - start, self.config.batch_size, seed)
+        threads = min(8, os.cpu_count() or 1) if self.config.source == 'folder' else 1
+        batches = pipeline.endless(_Batches(examples, start, order, self._steps), threads)
+        return pipeline.start(batches, self.config.workers)
+
+    def evaluation(self, split: str, batch_size: int, **view):
+        """Batches that hold every image of a split once, in order, without augmentation.
+
+        Args:
+          split: 'train', 'valid', 'test', or an expression such as 'train[:1%]' or 'all'.
+          batch_size: rows in a batch.
+
+        Returns: an Evaluation; facts 'images'.
+        Raises: ValueError for an unknown or empty split, and for a view, which only text has.
+        """
+        examples, start, stop = self._range(split)
+        return self._evaluate(examples, start, stop, batch_size, view)
+
+    def score(self, paths: Sequence[str], batch_size: int, **view):
+        """The same over image files (each in a folder named after its class) and folders of class folders."""
+        pairs = image_sources.labelled(paths)
+        if not pairs:
+            raise ValueError(f'{", ".join(paths)} holds no images; expected image files in folders named by class.')
+        examples = image_sources.files(pairs, self.classes, self._form)
+        return self._evaluate(examples, 0, len(examples), batch_size, view)
+
+    def _evaluate(self, examples, start: int, stop: int, batch_size: int, view: dict):
+        from data import pipeline
+
+        if view:
+            raise ValueError(f'Images take no {", ".join(view)} in evaluation; leave it out.')
+
+        def batch(numbers: np.ndarray) -> dict[str, np.ndarray]:
+            image, label = examples.take(start + numbers)
+            return {'image': image, 'label': label}
+
+        return pipeline.Evaluation(stop - start, batch_size, batch, {'images': stop - start})
+
+    @functools.cached_property
+    def _source(self) -> image_sources.Source:
+        config = self.config
+        if config.source == 'digits':
+            return image_sources.digits(config.size, config.channels)
+        make = {'idx': image_sources.idx, 'folder': image_sources.folder}[config.source]
+        return make(config.path, config.size, config.channels)
+
+    def _range(self, split: str):
+        """The examples of a split, as a part of the source and the range of numbers in it."""
+        expression = getattr(self.config, split) if split in ('train', 'valid', 'test') else split
+        if not expression:
+            raise ValueError(f'data.{split} is empty, so there is no such split; set it to a part such as train[80%:].')
+        if self._source.classes != self.classes:
+            raise ValueError(
+                f'The images have {len(self._source.classes)} classes and the run {len(self.classes)} or other names; '
+                'expected the data that the run was trained on.'
+            )
+        name, start, stop = splits.parse(expression, self._source.sizes())
+        return self._source.part(name), start, stop
+
+
+@dataclasses.dataclass(frozen=True)
+class _Batches:
+    """Batch k of training: a function of k, the order and the steps alone."""
+
+    examples: image_sources.Arrays | image_sources.Files
+    start: int
+    order: object
+    steps: tuple[image_steps.Step, ...]
+
+    def __call__(self, number: int) -> dict[str, np.ndarray]:
+        image, label = self.examples.take(self.start + self.order(number))
+        batch, rng = {'image': image, 'label': label}, np.random.default_rng([self.order.seed, number, 1])
+        for step in self.steps:
+            batch = step(batch, rng)
+        return batch

@@ -1,0 +1,257 @@
+"""Text: from a path to batches of tokens.
+
+    opened = Text(path='books/', documents='line', tokenizer='Char()').open('runs/books')
+    for batch in opened.train(seed=0): ...
+
+Rows hold `inputs`, `targets`, `weights`, `segments` and `positions`, each [B, T]; targets are already shifted.
+Text is tokenized once, into a memory-mapped file in the cache (`$HEED_CACHE`).
+"""
+
+import dataclasses
+import functools
+import os
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+
+from data import fields, sources, tokenizers, tokens
+
+_CHECKED = {'source': ('files', 'stdlib'), 'documents': sources.DOCUMENTS, 'packing': ('first_fit', 'concat', 'none')}
+
+
+@dataclasses.dataclass(frozen=True)
+class Text:
+    """Text for language modelling.
+
+    Attributes:
+      source: 'files' (see path) or 'stdlib', the source code of the running Python's standard library.
+      path: a text file, a folder or a glob; .gz is read too.
+      documents: what a document is: a 'file', a 'line' (empty ones are skipped), or 'stream', all text as one.
+      tokenizer: Byte(), Char() or SentencePiece(vocab=N), learnt from the training part alone.
+      train, valid, test: NAME or NAME[start:stop]; NAME is 'train' or 'all' (everything), a file name or a glob.
+        Slices count documents, or bytes of a stream, as whole numbers or percentages.
+      length: tokens in a row.
+      packing: how pieces of documents share rows: 'first_fit' (whole pieces, some padding), 'concat' (no padding,
+        pieces are cut), 'none' (one piece a row). A stream has full rows always.
+      batch_size: rows in a training batch.
+      workers: processes that make batches; 0 makes them in a thread of this one. With several, pieces meet in other
+        rows, and training is as reproducible for the same number of them.
+    """
+
+    source: str = 'files'
+    path: str = ''
+    documents: str = 'file'
+    tokenizer: str = 'SentencePiece(vocab=4096)'
+    train: str = 'train[:90%]'
+    valid: str = 'train[90%:95%]'
+    test: str = 'train[95%:]'
+    length: int = 128
+    packing: str = 'first_fit'
+    batch_size: int = 32
+    workers: int = 0
+
+    def open(self, folder: str | os.PathLike | None) -> 'OpenText':
+        """Opens the text; a tokenizer saved in `folder` is used as it is, otherwise one is learnt.
+
+        With a saved tokenizer the text itself is not touched before train() or evaluation(). Raises ValueError or
+        FileNotFoundError, in one sentence, for a field or a text that cannot be used.
+        """
+        for field, choices in _CHECKED.items():
+            fields.one_of(field, getattr(self, field), choices)
+        fields.positive(length=self.length, batch_size=self.batch_size, workers=self.workers)
+        tokenizers.parse(self.tokenizer)
+        saved = tokenizers.load(folder) if folder is not None else None
+        return OpenText(self, saved)
+
+
+class OpenText:
+    """Text with its tokenizer: training batches, evaluation, encoding and decoding."""
+
+    unit = 'tokens'
+
+    def __init__(self, config: Text, tokenizer: tokenizers.Tokenizer | None):
+        self.config = config
+        self.tokenizer = tokenizer or tokens.learn(self._part('train'), config.tokenizer)
+        self.end = self.tokenizer.end
+        self.facts = {'vocab': self.tokenizer.vocab}
+
+    def save(self, folder: str | os.PathLike) -> None:
+        """Writes the tokenizer, so that opening with this folder needs no text."""
+        self.tokenizer.save(folder)
+
+    @property
+    def shapes(self) -> dict[str, tuple[tuple[int, ...], type]]:
+        """{name: (shape, dtype)} of a training batch, known without the text."""
+        names = ('inputs', 'targets', 'weights', 'segments', 'positions')
+        shape = self.config.batch_size, self.config.length
+        return {name: (shape, np.float32 if name == 'weights' else np.int32) for name in names}
+
+    def describe(self) -> str:
+        """One line about the training part and the tokenizer, for the log."""
+        meta, config = self._training.meta, self.config
+        return (
+            f'{config.source} {config.path}'.strip()
+            + f', {meta["documents"]:,} documents, {meta["bytes"]:,} bytes, {meta["tokens"]:,} tokens to train on; '
+            f'{type(self.tokenizer).__name__} vocabulary of {self.tokenizer.vocab:,}'
+        )
+
+    def prompt(self, text: str) -> np.ndarray:
+        """int32 [n]: what a model continues; a document starts with `end`, a stream does not."""
+        start = [] if self.config.documents == 'stream' else [self.end]
+        return np.concatenate([np.array(start, np.int32), self.encode(text)])
+
+    def encode(self, text: str) -> np.ndarray:
+        """int32 [n], without `end`."""
+        return self.tokenizer.encode(text)
+
+    def decode(self, ids: Iterable[int]) -> str:
+        """The text of token ids; `end` has none."""
+        return self.tokenizer.decode(ids)
+
+    @staticmethod
+    def count(batch: dict[str, np.ndarray]) -> int:
+        """Tokens that a batch asks to predict."""
+        return int(np.count_nonzero(batch['weights']))
+
+    @functools.cached_property
+    def batches_per_epoch(self) -> float:
+        """Batches that hold the training part once; packing is taken to leave no gaps."""
+        from data import packing
+
+        store = self._training
+        if self.config.packing == 'none' and self.config.documents != 'stream':
+            rows = len(packing.windows(store.offsets, self.config.length, self.config.length))
+        else:
+            rows = store.meta['tokens'] / self.config.length
+        return rows / self.config.batch_size
+
+    def train(self, seed: int):
+        """An endless Grain iterator over batches, reshuffled every epoch; get_state and set_state resume exactly."""
+        from data import packing, pipeline
+
+        config, store = self.config, self._training
+        if config.documents == 'stream':
+            batches = pipeline.endless(_Stream(store, config.length, config.batch_size, seed))
+            return pipeline.start(batches, config.workers)
+        pieces = packing.windows(store.offsets, config.length, config.length)
+        if config.packing == 'none':
+            order = pipeline.Order(len(pieces), config.batch_size, seed)
+            batches = pipeline.endless(_Singles(order, pieces, store, config.length))
+            return pipeline.start(batches, config.workers)
+        per_row = max(1, config.length * len(pieces) // store.meta['tokens'])
+        order = pipeline.Order(len(pieces), 8 * config.batch_size * per_row, seed)
+        batches = packing.PackedBatches(
+            pipeline.endless(order),
+            pieces,
+            store,
+            length=config.length,
+            batch_size=config.batch_size,
+            packing=config.packing,
+        )
+        return pipeline.start(batches, config.workers, ahead=True)
+
+    def evaluation(self, split: str, batch_size: int, context: int | None = None, stride: int | None = None):
+        """Batches that score every token of a split exactly once.
+
+        Args:
+          split: 'train', 'valid', 'test', or an expression such as 'train[:1%]' or 'all'.
+          batch_size: rows in a batch.
+          context: tokens in a row (default: `length`).
+          stride: tokens by which a window moves on (default: `context`); a smaller one gives more context, at
+            context / stride times the work.
+
+        Returns: an Evaluation; facts 'tokens', 'bytes', 'documents', 'context', 'stride'.
+        Raises: ValueError for an unknown or empty split or a stride outside 1..context.
+        """
+        return self._evaluate(self._part(split), batch_size, context, stride)
+
+    def score(self, paths: Sequence[str], batch_size: int, context: int | None = None, stride: int | None = None):
+        """The same over text files given by path."""
+        found = [file for path in paths for file in sources.files(path)]
+        return self._evaluate(sources.Part.of('all', found, self.config.documents), batch_size, context, stride)
+
+    def _evaluate(self, part: sources.Part, batch_size: int, context: int | None, stride: int | None):
+        from data import packing, pipeline
+
+        config = self.config
+        context = config.length if context is None else context
+        stride = context if stride is None else stride
+        if not 1 <= stride <= context:
+            raise ValueError(f'context={context} and stride={stride} do not fit; expected 1 <= stride <= context.')
+        store = tokens.load(part, self.tokenizer)
+        pieces = packing.windows(store.offsets, context, stride)
+        packed = config.packing != 'none' and config.documents != 'stream'
+        rows = packing.first_fit(pieces, context) if packed else packing.single(pieces)
+        facts = {name: store.meta[name] for name in ('bytes', 'tokens', 'documents')}
+        return pipeline.Evaluation(
+            len(rows),
+            batch_size,
+            lambda numbers: rows.batch(numbers, store.ids, context),
+            {**facts, 'context': context, 'stride': stride},
+            part.raw,
+        )
+
+    @functools.cached_property
+    def _training(self) -> tokens.Tokens:
+        store = tokens.load(self._part('train'), self.tokenizer)
+        if self.config.documents == 'stream' and store.meta['tokens'] < self.config.length:
+            raise ValueError(
+                f'The training part has {store.meta["ids"]} tokens and data.length={self.config.length} needs '
+                'one more than that; lower data.length or give it more text.'
+            )
+        return store
+
+    @functools.cached_property
+    def _files(self) -> list[sources.File]:
+        return sources.stdlib() if self.config.source == 'stdlib' else sources.files(self.config.path)
+
+    def _part(self, split: str) -> sources.Part:
+        expression = getattr(self.config, split) if split in ('train', 'valid', 'test') else split
+        if not expression:
+            raise ValueError(f'data.{split} is empty, so there is no such split; set it to a part such as train[:5%].')
+        return sources.Part.of(expression, self._files, self.config.documents)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Stream:
+    """Batch k of a stream: row r of an epoch starts at a random place in [r length, (r + 1) length)."""
+
+    store: tokens.Tokens
+    length: int
+    batch_size: int
+    seed: int
+
+    def __call__(self, number: int) -> dict[str, np.ndarray]:
+        from data import pipeline
+
+        targets, length = self.store.meta['tokens'], self.length
+        count = max(1, (targets + 1) // length - 1)
+        rows = pipeline.Order(count, self.batch_size, self.seed)(number)
+        phases = np.random.default_rng([self.seed, number]).random(len(rows))
+        room = np.minimum(length, targets - length + 1 - rows * length)
+        starts = rows * length + (phases * room).astype(np.int64)
+        window = self.store.ids[starts[:, None] + np.arange(length + 1)].astype(np.int32)
+        shape = len(rows), length
+        return {
+            'inputs': window[:, :-1],
+            'targets': window[:, 1:],
+            'weights': np.ones(shape, np.float32),
+            'segments': np.ones(shape, np.int32),
+            'positions': np.broadcast_to(np.arange(length, dtype=np.int32), shape),
+        }
+
+
+@dataclasses.dataclass(frozen=True)
+class _Singles:
+    """Batch k of rows with one piece each."""
+
+    order: object
+    pieces: object
+    store: tokens.Tokens
+    length: int
+
+    def __call__(self, number: int) -> dict[str, np.ndarray]:
+        from data import packing
+
+        chosen = packing.single(self.pieces[self.order(number)])
+        return chosen.batch(np.arange(len(chosen)), self.store.ids, self.length)

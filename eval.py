@@ -1,0 +1,46 @@
+"""Evaluates a run. The last line of stdout is one JSON object: split, step, loss, weight and the rest.
+
+    python eval.py --workdir=DIR [--split=NAME | --path=FILE ...] [--step=last|best|N]
+"""
+
+import json
+
+from absl import flags
+
+from training import cli
+
+flags.DEFINE_string('workdir', None, 'folder of the run')
+flags.DEFINE_string('split', 'valid', "valid, test, train, or an expression over the run's data such as 'train[:1%]'")
+flags.DEFINE_multi_string('path', [], 'score this file in place of a split; repeat the flag for several')
+flags.DEFINE_string('step', 'last', 'the checkpoint: last, best, or a number')
+if __name__ == '__main__':
+    cli.answer_help()  # at once, before jax is imported
+
+from training import machine, summary, workdir
+from training import run as runs
+
+
+def main():
+    folder = workdir.given(flags.FLAGS.workdir)
+    machine.prepare(workdir.load_config(folder))
+    snapshot = runs.load(folder, step=flags.FLAGS.step)
+    row = evaluate(snapshot, flags.FLAGS.split, flags.FLAGS.path)
+    print(f'{row["split"]} at step {row["step"]}: {summary.line(row)}')
+    print(json.dumps(row))
+
+
+def evaluate(snapshot, split='valid', paths=()):
+    """The row of one split, or of files: measured by the evaluator of that name, else by the one named valid."""
+    evaluators = snapshot.run.evaluators
+    name = split if split in evaluators and not paths else 'valid'
+    if name not in evaluators:
+        raise ValueError(f'This run has no evaluator named {name!r}, only {", ".join(evaluators)}; give --split one of these.')
+    if paths:
+        batches = snapshot.data.score(paths, snapshot.run.eval_rows, **evaluators[name].view)
+    else:
+        batches = snapshot.run.evaluation(name, split if name != split else None)
+    return {'split': ' '.join(paths) or split, 'step': snapshot.step} | snapshot.evaluate(name, batches)
+
+
+if __name__ == '__main__':
+    cli.run(main)

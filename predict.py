@@ -1,0 +1,98 @@
+"""Uses a run, one line out per line in: continues prompts, classifies images.
+
+    python predict.py --workdir=DIR [--input=FILE|-] [--step=last|best|N] [--json]
+
+A text model continues each line; line breaks in what it adds are shown as \\n. An image model takes the path of an image
+per line (--input may also be an image itself) and prints its class, probability and path.
+"""
+
+import json
+import pathlib
+import sys
+
+from absl import flags
+
+from training import cli
+
+flags.DEFINE_string('workdir', None, 'folder of the run')
+flags.DEFINE_string('input', '-', "a file with one input per line, an image, or - for stdin")
+flags.DEFINE_string('step', 'last', 'the checkpoint: last, best, or a number')
+flags.DEFINE_string('strategy', 'Sample(temperature=0.8)',
+                    "how a token is chosen: 'Greedy()' or 'Sample(temperature=1.0, top_k=0, top_p=1.0)'")
+flags.DEFINE_integer('tokens', 100, 'how many tokens to add at most', lower_bound=1)
+flags.DEFINE_integer('seed', 0, 'seed of the sampling')
+flags.DEFINE_bool('json', False, 'print a JSON object per line, with details')
+if __name__ == '__main__':
+    cli.answer_help()  # at once, before jax is imported
+
+import jax
+import numpy as np
+
+from training import machine, resolve, workdir
+from training import run as runs
+from training.step import stream
+from transformer.decoding import Strategy, generate
+
+
+def main():
+    folder = workdir.given(flags.FLAGS.workdir)
+    machine.prepare(workdir.load_config(folder))
+    lines = read_lines(flags.FLAGS.input)
+    strategy = resolve.parse(flags.FLAGS.strategy, Strategy, '--strategy')
+    snapshot = runs.load(folder, step=flags.FLAGS.step)
+    if hasattr(snapshot.model, 'init_cache'):
+        answers = complete(snapshot, lines, strategy=strategy, tokens=flags.FLAGS.tokens, seed=flags.FLAGS.seed)
+    else:
+        answers = classify(snapshot, lines)
+    for text, details in answers:
+        print(json.dumps(details) if flags.FLAGS.json else text, flush=True)
+
+
+def read_lines(source):
+    """The lines of a file or of stdin; the path itself if it is not a text file."""
+    if source == '-':
+        return [line.rstrip('\n') for line in sys.stdin]
+    path = pathlib.Path(source)
+    if not path.is_file():
+        raise ValueError(f'There is no file {source!r}; give --input a file with one input per line, or - for stdin.')
+    try:
+        return path.read_text(encoding='utf-8').splitlines()
+    except UnicodeDecodeError:
+        return [source]
+
+
+def complete(snapshot, prompts, *, strategy, tokens, seed):
+    """(prompt and continuation on one line, details) of each prompt."""
+    data = snapshot.data
+    ids = [data.prompt(p) for p in prompts]
+    for number, prompt in enumerate(ids, 1):
+        if not len(prompt):
+            raise ValueError(f'Line {number} of the input is empty; give at least one character to continue.')
+        if len(prompt) >= snapshot.model.length:
+            raise ValueError(f'The prompt in line {number} has {len(prompt)} tokens, but the context of this model is '
+                             f'{snapshot.model.length}; shorten it.')
+    for i, (prompt, start) in enumerate(zip(prompts, ids)):
+        # One at a time: an answer does not depend on the lines around it.
+        new, = generate(snapshot.model, snapshot.params, [start], steps=tokens, strategy=strategy, end=data.end,
+                        key=jax.random.fold_in(stream(seed, 'predict'), i))
+        text = data.decode(new)
+        yield (prompt + text).replace('\n', '\\n'), {'prompt': prompt, 'text': text, 'tokens': len(new)}
+
+
+def classify(snapshot, paths, batch=64):
+    """('class probability path', details) of each image."""
+    data = snapshot.data
+    images = [data.read(path) for path in paths]  # all of them first: a corrupt one ends it before any output
+    for start in range(0, len(images), batch):
+        part = np.stack(images[start:start + batch])
+        rows = np.concatenate([part, np.zeros((batch - len(part), *part.shape[1:]), part.dtype)])
+        probabilities = np.asarray(jax.nn.softmax(snapshot.apply(image=rows)['logits'].astype(np.float32)))
+        for path, p in zip(paths[start:], probabilities[:len(part)]):
+            best = int(p.argmax())
+            yield (f'{data.classes[best]}\t{p[best]:.4f}\t{path}',
+                   {'path': path, 'class': data.classes[best], 'probability': float(p[best]),
+                    'probabilities': dict(zip(data.classes, map(float, p)))})
+
+
+if __name__ == '__main__':
+    cli.run(main)

@@ -1,0 +1,37 @@
+from absl.testing import absltest, parameterized
+
+from data import fields
+
+
+def shift(pixels=1, fill='zero'):
+    return pixels, fill
+
+
+class FieldsTest(parameterized.TestCase):
+    def test_call(self):
+        read = fields.call(" Shift(pixels=3, fill='edge') ", {'Shift': shift}, 'data.steps')
+        self.assertEqual(read, ('Shift', {'pixels': 3, 'fill': 'edge'}))
+        self.assertEqual(fields.call('Shift()', {'Shift': shift}, 'data.steps'), ('Shift', {}))
+
+    @parameterized.parameters(
+        'Shift', 'Shift(3)', 'Shift(', 'Flip()', 'Shift(pixel=3)', "Shift(pixels='3')", 'Shift(pixels=1+1j)',
+        'Shift(pixels=__import__("os"))', 'Shift(**{})', 'os.Shift()', '',
+    )  # fmt: skip
+    def test_anything_else_is_refused_with_the_signature(self, expression):
+        with self.assertRaisesRegex(ValueError, r"^data.steps=.*it takes Shift\(pixels=1, fill='zero'\)"):
+            fields.call(expression, {'Shift': shift}, 'data.steps')
+
+    def test_positive(self):
+        fields.positive(length=1, workers=0)
+        with self.assertRaisesRegex(ValueError, 'data.length=0'):
+            fields.positive(length=0, workers=0)
+        with self.assertRaisesRegex(ValueError, 'data.workers=-1'):
+            fields.positive(length=1, workers=-1)
+
+    def test_one_of(self):
+        with self.assertRaisesRegex(ValueError, "data.packing='best' is not known; it takes 'a', 'b'"):
+            fields.one_of('packing', 'best', ('a', 'b'))
+
+
+if __name__ == '__main__':
+    absltest.main()

@@ -1,0 +1,282 @@
+import gzip
+import json
+import shutil
+import struct
+
+import numpy as np
+from absl.testing import absltest, parameterized
+from PIL import Image
+
+from data.images import Images
+
+RNG = np.random.default_rng(0)
+PIXELS = RNG.integers(0, 256, (40, 6, 5), np.uint8)
+LABELS = np.concatenate([np.arange(4), RNG.integers(0, 4, 36)]).astype(np.uint8)
+
+
+def equal(first, second):
+    return first.keys() == second.keys() and all(np.array_equal(first[k], second[k]) for k in first)
+
+
+class ImageCase(parameterized.TestCase):
+    def write_idx(self, name, array, pack=False):
+        contents = struct.pack(f'>HBB{array.ndim}I', 0, 8, array.ndim, *array.shape) + array.tobytes()
+        (self.folder / f'{name}{".gz" * pack}').write_bytes(gzip.compress(contents) if pack else contents)
+
+    def write_mnist(self, pack=True):
+        self.write_idx('train-images-idx3-ubyte', PIXELS[:30], pack)
+        self.write_idx('train-labels-idx1-ubyte', LABELS[:30], pack)
+        self.write_idx('t10k-images-idx3-ubyte', PIXELS[30:], pack)
+        self.write_idx('t10k-labels-idx1-ubyte', LABELS[30:], pack)
+
+    def write_classes(self, base, count=5, mode='RGB', size=(5, 6)):
+        for number, name in enumerate(('cat', 'dog')):
+            (base / name).mkdir(parents=True, exist_ok=True)
+            for i in range(count):
+                Image.new(mode, size, (40 * number + i) if mode == 'L' else (40 * number + i, 0, 255)).save(
+                    base / name / f'{i}.png'
+                )
+
+    def opened(self, folder=None, **fields):
+        return Images(**{'path': str(self.folder), 'batch_size': 4, **fields}).open(folder)
+
+    def everything(self, evaluation):
+        batches = list(evaluation)
+        kept = [batch['example_weights'] > 0 for batch in batches]
+        return tuple(
+            np.concatenate([b[k][rows] for b, rows in zip(batches, kept, strict=True)]) for k in ('image', 'label')
+        )
+
+
+class IdxTest(ImageCase):
+    @parameterized.parameters(True, False)
+    def test_parts(self, pack):
+        self.write_mnist(pack)
+        opened = self.opened(source='idx', train='train[:20]', valid='train[20:]', test='test')
+        self.assertEqual(opened.facts, {'classes': 4, 'channels': 1, 'height': 6, 'width': 5})
+        self.assertEqual(opened.classes, ('0', '1', '2', '3'))
+        expected = {'train': slice(0, 20), 'valid': slice(20, 30), 'test': slice(30, 40), 'all': slice(0, 40)}
+        for split, part in expected.items():
+            evaluation = opened.evaluation(split, 7)
+            image, label = self.everything(evaluation)
+            np.testing.assert_allclose(image, PIXELS[part, ..., None] / np.float32(255), rtol=1e-6)
+            np.testing.assert_array_equal(label, LABELS[part])
+            self.assertEqual(evaluation.facts, {'images': len(LABELS[part])})
+            self.assertEqual({len(array) for batch in evaluation for array in batch.values()}, {7})
+
+    def test_one_file(self):
+        self.write_mnist()
+        opened = self.opened(
+            source='idx', path=str(self.folder / 't10k-images-idx3-ubyte.gz'), train='test', valid='all'
+        )
+        np.testing.assert_array_equal(self.everything(opened.evaluation('valid', 3))[1], LABELS[30:])
+
+    def test_size_and_channels(self):
+        self.write_mnist()
+        opened = self.opened(source='idx', size=8, channels=3)
+        image, _ = self.everything(opened.evaluation('train', 7))
+        self.assertEqual(image.shape, (24, 8, 8, 3))
+        np.testing.assert_array_equal(image[..., 0], image[..., 2])
+        resized = np.asarray(Image.fromarray(PIXELS[0]).resize((8, 8), Image.Resampling.BILINEAR)) / 255
+        np.testing.assert_allclose(image[0, ..., 1], resized, rtol=1e-6)
+
+    def test_damage(self):
+        self.write_mnist(pack=False)
+        images = self.folder / 'train-images-idx3-ubyte'
+        whole = images.read_bytes()
+        for contents, message in (
+            (whole[:-1], 'cut short'),
+            (b'\0\0\x09\3' + whole[4:], 'no IDX file'),
+            (b'', 'no IDX'),
+        ):
+            images.write_bytes(contents)
+            with self.assertRaisesRegex(ValueError, f'train-images-idx3-ubyte .*{message}'):
+                self.opened(source='idx')
+        images.unlink()
+        (self.folder / 'train-images-idx3-ubyte.gz').write_bytes(gzip.compress(whole)[:-20])
+        with self.assertRaisesRegex(ValueError, r'ubyte\.gz is damaged'):
+            self.opened(source='idx')
+
+    def test_labels_missing_or_of_another_number(self):
+        self.write_mnist(pack=False)
+        self.write_idx('train-labels-idx1-ubyte', LABELS[:29])
+        with self.assertRaisesRegex(ValueError, '30 images for 29 labels'):
+            self.opened(source='idx')
+        (self.folder / 'train-labels-idx1-ubyte').unlink()
+        with self.assertRaisesRegex(FileNotFoundError, 'train-labels-idx1-ubyte'):
+            self.opened(source='idx')
+
+
+class FolderTest(ImageCase):
+    def test_classes_and_order(self):
+        self.write_classes(self.folder, count=20)
+        opened = self.opened(source='folder')
+        self.assertEqual(opened.classes, ('cat', 'dog'))
+        self.assertEqual(opened.facts, {'classes': 2, 'channels': 3, 'height': 6, 'width': 5})
+        image, label = self.everything(opened.evaluation('all', 7))
+        np.testing.assert_array_equal((image[:, 0, 0, 0] * 255).round().astype(int) // 40, label)
+        for split in ('train', 'valid'):  # a slice mixes classes
+            self.assertEqual(set(self.everything(opened.evaluation(split, 7))[1]), {0, 1})
+
+    def test_parts(self):
+        self.write_classes(self.folder / 'train', count=6)
+        self.write_classes(self.folder / 'test', count=3)
+        opened = self.opened(source='folder', train='train', valid='test[:2]', test='test[2:]')
+        sizes = {name: opened.evaluation(name, 4).facts['images'] for name in ('train', 'valid', 'test', 'all')}
+        self.assertEqual(sizes, {'train': 12, 'valid': 2, 'test': 4, 'all': 18})
+        (self.folder / 'test' / 'fox').mkdir()
+        shutil.copy(self.folder / 'test' / 'cat' / '0.png', self.folder / 'test' / 'fox')
+        with self.assertRaisesRegex(ValueError, "'fox', which is no known class; known are cat, dog"):
+            self.opened(source='folder')
+
+    def test_different_sizes_and_colours(self):
+        self.write_classes(self.folder, mode='L')
+        self.assertEqual(self.opened(source='folder').facts['channels'], 1)
+        Image.new('L', (9, 9), 3).save(self.folder / 'cat' / 'large.png')
+        Image.new('RGB', (5, 6), (255, 0, 0)).save(self.folder / 'cat' / 'red.png')
+        with self.assertRaisesRegex(ValueError, 'large.png.*set data.size|red.png.*set data.channels|pixels where'):
+            self.everything(self.opened(source='folder').evaluation('all', 4))
+        opened = self.opened(source='folder', size=4, channels=3)
+        self.assertEqual(self.everything(opened.evaluation('all', 5))[0].shape, (12, 4, 4, 3))
+        self.assertEqual(next(opened.train(0))['image'].shape, (4, 4, 4, 3))
+
+    def test_corrupt_image_is_named(self):
+        self.write_classes(self.folder)
+        path = self.folder / 'dog' / '3.png'
+        path.write_bytes(path.read_bytes()[:45])
+        opened = self.opened(source='folder', size=6)
+        with self.assertRaisesRegex(ValueError, 'dog/3.png cannot be decoded'):
+            self.everything(opened.evaluation('all', 4))
+        with self.assertRaisesRegex(ValueError, 'dog/3.png cannot be decoded'):
+            opened.read(path)
+        with self.assertRaisesRegex(FileNotFoundError, 'none.png'):
+            opened.read(self.folder / 'none.png')
+
+    def test_score(self):
+        self.write_classes(self.folder / 'a')
+        self.write_classes(self.folder / 'b', count=2, size=(9, 9))
+        opened = self.opened(source='folder', path=str(self.folder / 'a'))
+        evaluation = opened.score([str(self.folder / 'b'), str(self.folder / 'a' / 'dog' / '0.png')], 4)
+        image, label = self.everything(evaluation)
+        self.assertEqual((image.shape, sorted(label)), ((5, 6, 5, 3), [0, 0, 1, 1, 1]))
+        shutil.move(self.folder / 'b' / 'dog', self.folder / 'b' / 'fox')
+        with self.assertRaisesRegex(ValueError, "'fox', which is no known class"):
+            opened.score([str(self.folder / 'b')], 4)
+        with self.assertRaisesRegex(FileNotFoundError, 'none'):
+            opened.score([str(self.folder / 'none')], 4)
+
+
+class TrainTest(ImageCase):
+    @parameterized.parameters('', 'Shift(pixels=1) | Flip()')
+    def test_contract_epochs_and_seed(self, steps):
+        self.write_mnist()
+        opened = self.opened(source='idx', train='train', steps=steps, batch_size=6)
+        self.assertEqual(opened.batches_per_epoch, 5)
+        runs = []
+        for seed in (0, 0, 1):
+            iterator = opened.train(seed)
+            runs.append([next(iterator) for _ in range(10)])
+        self.assertTrue(all(map(equal, runs[0], runs[1])))
+        self.assertFalse(any(map(equal, runs[0], runs[2])))
+        self.assertEqual({k: (v.shape, v.dtype.type) for k, v in runs[0][0].items()}, opened.shapes)
+        for epoch in (runs[0][:5], runs[0][5:]):
+            self.assertCountEqual(np.concatenate([batch['label'] for batch in epoch]).tolist(), LABELS[:30].tolist())
+        self.assertFalse(equal(runs[0][0], runs[0][5]))
+        plain = {image.tobytes() for image in (PIXELS[:30, ..., None].astype(np.float32) / 255)}
+        untouched = [image.tobytes() in plain for batch in runs[0] for image in batch['image']]
+        self.assertEqual(all(untouched), not steps)
+        self.assertEqual(opened.count(runs[0][0]), 6)
+
+    def test_resumes_exactly(self):
+        self.write_mnist()
+        opened = self.opened(source='idx', steps='Shift()', batch_size=7)
+        iterator = opened.train(0)
+        for _ in range(5):
+            next(iterator)
+        state = json.loads(json.dumps(iterator.get_state()))
+        rest = [next(iterator) for _ in range(9)]
+        again = opened.train(0)
+        again.set_state(state)
+        self.assertTrue(all(equal(batch, next(again)) for batch in rest))
+
+    def test_workers_give_the_same_batches_and_resume(self):
+        self.write_classes(self.folder)
+        alone = self.opened(source='folder', steps='Flip()').train(0)
+        expected = [next(alone) for _ in range(8)]
+        opened = self.opened(source='folder', steps='Flip()', workers=2)
+        iterator = opened.train(0)
+        self.assertTrue(all(equal(batch, next(iterator)) for batch in expected[:3]))
+        state = iterator.get_state()
+        iterator.close()
+        again = opened.train(0)
+        again.set_state(state)
+        self.assertTrue(all(equal(batch, next(again)) for batch in expected[3:]))
+        again.close()
+
+
+class OpenTest(ImageCase):
+    def test_saved_classes_need_no_images(self):
+        self.write_classes(self.folder / 'data')
+        first = self.opened(source='folder', path=str(self.folder / 'data'))
+        first.save(self.folder / 'workdir')
+        picture = shutil.copy(self.folder / 'data' / 'dog' / '0.png', self.folder)
+        shutil.rmtree(self.folder / 'data')
+        again = self.opened(self.folder / 'workdir', source='folder', path=str(self.folder / 'data'))
+        self.assertEqual((again.facts, again.classes), (first.facts, first.classes))
+        image = again.read(picture)
+        self.assertEqual((image.shape, image.dtype), ((6, 5, 3), np.float32))
+        np.testing.assert_allclose(image[0, 0], [40 / 255, 0, 1], rtol=1e-6)
+        with self.assertRaisesRegex(FileNotFoundError, 'data'):
+            again.train(0)
+
+    def test_other_classes_than_the_run(self):
+        self.write_classes(self.folder / 'data')
+        self.opened(source='folder', path=str(self.folder / 'data')).save(self.folder / 'workdir')
+        (self.folder / 'data' / 'cat').rename(self.folder / 'data' / 'fox')
+        again = self.opened(self.folder / 'workdir', source='folder', path=str(self.folder / 'data'))
+        with self.assertRaisesRegex(ValueError, 'the data that the run was trained on'):
+            again.evaluation('valid', 4)
+
+    def test_damaged_classes(self):
+        (self.folder / 'classes.json').write_text('{}')
+        with self.assertRaisesRegex(ValueError, 'classes.json does not describe'):
+            self.opened(self.folder)
+
+    def test_digits(self):
+        opened = Images(steps='Shift(pixels=1)', batch_size=32).open(None)
+        self.assertEqual(opened.facts, {'classes': 10, 'channels': 1, 'height': 8, 'width': 8})
+        batch = next(opened.train(0))
+        self.assertEqual((batch['image'].min(), batch['image'].max()), (0, 1))
+        self.assertEqual(opened.evaluation('valid', 100).facts, {'images': 360})
+        self.assertEqual(opened.evaluation('train', 100).facts, {'images': 1437})
+        self.assertRegex(opened.describe(), 'digits, 1,437 images of 8x8x1 to train on; 10 classes')
+
+    @parameterized.parameters(
+        ({'source': 'web'}, ValueError, "data.source='web'.*'digits', 'idx', 'folder'"),
+        ({'source': 'idx', 'path': ''}, ValueError, 'data.path is empty'),
+        ({'source': 'idx', 'path': 'no/where'}, FileNotFoundError, "'no/where' does not exist"),
+        ({'source': 'idx'}, FileNotFoundError, 'holds no IDX images'),
+        ({'source': 'folder', 'path': 'no/where'}, FileNotFoundError, "'no/where' is no folder"),
+        ({'source': 'folder'}, FileNotFoundError, 'holds no images'),
+        ({'channels': 2}, ValueError, 'data.channels=2'),
+        ({'size': -1}, ValueError, 'data.size=-1'),
+        ({'batch_size': 0}, ValueError, 'data.batch_size=0'),
+        ({'steps': 'Crop()'}, ValueError, r"data.steps='Crop\(\)'"),
+    )
+    def test_errors(self, fields, error, message):
+        with self.assertRaisesRegex(error, message):
+            self.opened(**fields)
+
+    def test_split_errors(self):
+        self.write_mnist()
+        opened = self.opened(source='idx')
+        with self.assertRaisesRegex(ValueError, 'data.test is empty'):
+            opened.evaluation('test', 4)
+        with self.assertRaisesRegex(ValueError, 'known are all, test, train'):
+            opened.evaluation('dev', 4)
+        with self.assertRaisesRegex(ValueError, 'Images take no stride'):
+            opened.evaluation('valid', 4, stride=3)
+
+
+if __name__ == '__main__':
+    absltest.main()

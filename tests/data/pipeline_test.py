@@ -1,0 +1,70 @@
+import numpy as np
+from absl.testing import absltest, parameterized
+
+from data import pipeline
+
+
+class OrderTest(parameterized.TestCase):
+    @parameterized.parameters((10, 4), (10, 25), (1, 3), (7, 7))
+    def test_every_epoch_is_a_permutation(self, count, size):
+        order = pipeline.Order(count, size, seed=5)
+        numbers = np.concatenate([order(draw) for draw in range(6 * count)])
+        epochs = numbers[: len(numbers) // count * count].reshape(-1, count)
+        np.testing.assert_array_equal(np.sort(epochs), np.broadcast_to(np.arange(count), epochs.shape))
+        if count > 1:
+            self.assertGreater(len({tuple(epoch) for epoch in epochs}), len(epochs) // 2)
+
+    def test_depends_on_number_and_seed_alone(self):
+        order = pipeline.Order(1000, 32, seed=5)
+        later = order(99)
+        order(0)
+        np.testing.assert_array_equal(order(99), later)
+        self.assertFalse(np.array_equal(pipeline.Order(1000, 32, seed=6)(99), later))
+
+
+class EndlessTest(absltest.TestCase):
+    def test_state_is_that_of_the_last_batch_handed_out(self):
+        iterator = pipeline.start(pipeline.endless(lambda number: {'x': np.array([number])}), workers=0)
+        self.assertEqual([next(iterator)['x'][0] for _ in range(3)], [0, 1, 2])
+        state = iterator.get_state()
+        next(iterator)
+        iterator.set_state(state)
+        self.assertEqual(next(iterator)['x'][0], 3)
+
+    def test_errors_reach_the_reader(self):
+        def fails(number):
+            raise ValueError('photo.png cannot be decoded.')
+
+        with self.assertRaisesRegex(ValueError, 'photo.png cannot be decoded'):
+            next(pipeline.start(pipeline.endless(fails), workers=0))
+
+
+class EvaluationTest(absltest.TestCase):
+    def evaluation(self, rows, batch_size):
+        return pipeline.Evaluation(
+            rows, batch_size, lambda numbers: {'x': numbers.astype(np.int32) + 1}, {'rows': rows}
+        )
+
+    def test_last_batch_is_padded(self):
+        evaluation = self.evaluation(5, 3)
+        for _ in range(2):
+            batches = list(evaluation)
+            self.assertEqual([batch['x'].tolist() for batch in batches], [[1, 2, 3], [4, 5, 0]])
+            self.assertEqual([batch['example_weights'].tolist() for batch in batches], [[1, 1, 1], [1, 1, 0]])
+            self.assertEqual(batches[1]['example_weights'].dtype, np.float32)
+        self.assertLen(evaluation, 2)
+        self.assertLen(list(self.evaluation(6, 3)), 2)
+
+    def test_several_passes_at_once(self):
+        evaluation = self.evaluation(5, 2)
+        first, second = iter(evaluation), iter(evaluation)
+        next(first)
+        self.assertEqual(next(second)['x'].tolist(), [1, 2])
+
+    def test_only_text_has_text(self):
+        with self.assertRaises(TypeError):
+            self.evaluation(5, 2).text()
+
+
+if __name__ == '__main__':
+    absltest.main()

@@ -1,0 +1,43 @@
+from absl.testing import absltest, parameterized
+
+from data import splits
+
+
+class SplitsTest(parameterized.TestCase):
+    @parameterized.parameters(
+        ('train', 'train', 0, 10),
+        ('train[:90%]', 'train', 0, 9),
+        ('train[90%:]', 'train', 9, 10),
+        ('train[2:-3]', 'train', 2, 7),
+        ('train[-20%:]', 'train', 8, 10),
+        (' train[ 1 : 12 ] ', 'train', 1, 10),
+        ('valid-[a].txt[1:]', 'valid-[a].txt', 1, 4),
+    )
+    def test_parse(self, expression, name, start, stop):
+        self.assertEqual(splits.parse(expression, {'train': 10, 'valid-[a].txt': 4}), (name, start, stop))
+
+    @parameterized.parameters('1%', '33.3%', '50%', '99.9%')
+    def test_neighbours_share_nothing_and_leave_nothing_out(self, share):
+        for size in (1, 7, 100, 1234567):
+            below, above = splits.Slice('', share).bounds(size), splits.Slice(share, '').bounds(size)
+            self.assertEqual((below[0], below[1], above[1]), (0, above[0], size))
+
+    @parameterized.parameters('', 'train[5]', 'train[a:b]', 'train[:90%%]', 'train[1:2:3]', 'train[:9', 'train[1.5:]')
+    def test_unreadable(self, expression):
+        if expression == 'train[:9':  # a name like any other
+            self.assertEqual(splits.read(expression)[0], expression)
+            return
+        with self.assertRaisesRegex(ValueError, 'cannot be read|names no part'):
+            splits.parse(expression, {'train': 10})
+
+    def test_unknown_name_lists_the_known(self):
+        with self.assertRaisesRegex(ValueError, 'known are test, train'):
+            splits.parse('dev', {'train': 10, 'test': 2})
+
+    def test_empty(self):
+        with self.assertRaisesRegex(ValueError, "'train' has 3 examples"):
+            splits.parse('train[:10%]', {'train': 3})
+
+
+if __name__ == '__main__':
+    absltest.main()

@@ -1,0 +1,382 @@
+"""Checkpoints: what is saved comes back bit for bit, and what does not is noticed."""
+
+import os
+
+os.environ['XLA_FLAGS'] = os.environ.get('XLA_FLAGS', '') + ' --xla_force_host_platform_device_count=8'
+
+import contextlib
+import io
+import pathlib
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import textwrap
+import threading
+
+import grain
+import jax
+import numpy as np
+import optax
+from absl.testing import absltest, parameterized
+from jax import numpy as jnp
+from jax.sharding import AxisType, NamedSharding, PartitionSpec
+
+from training import checkpoint
+
+_BIG = 3200  # elements of an array that fills a file of its own
+
+
+def _state(seed: int, devices: int = 1):
+    """A state with what training states hold: several types, a scalar, containers of optax, sharded arrays."""
+    mesh = jax.make_mesh((devices,), ('data',), axis_types=(AxisType.Auto,), devices=jax.devices()[:devices])
+    rng = np.random.default_rng(seed)
+    params = {
+        'block_0': {'kernel': rng.normal(size=(_BIG // 8, 8)).astype(np.float32)},
+        'head': jnp.asarray(rng.normal(size=(8, 16)), jnp.bfloat16),
+    }
+    state = {
+        'params': params,
+        'optimizer': optax.adam(1e-3).init(params),
+        'counts': rng.integers(-5, 5, size=16, dtype=np.int32),
+        'key': rng.integers(0, 2**32, size=(8, 2), dtype=np.uint32),
+        'step': jnp.asarray(seed, jnp.int32),
+    }
+
+    def place(x):
+        return jax.device_put(x, NamedSharding(mesh, PartitionSpec('data') if x.ndim else PartitionSpec()))
+
+    return jax.tree.map(place, state)
+
+
+def _target(state):
+    return jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=x.sharding), state)
+
+
+def _batches():
+    return iter(grain.MapDataset.range(40).shuffle(3).repeat().to_iter_dataset().batch(4))
+
+
+def _flip(path: pathlib.Path) -> None:
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 0x10
+    path.write_bytes(bytes(data))
+
+
+def _truncate(path: pathlib.Path) -> None:
+    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+
+
+def _weights(step_folder: pathlib.Path) -> pathlib.Path:
+    """The file that holds the weights: the largest."""
+    return max((step_folder / 'state').rglob('*'), key=lambda path: path.stat().st_size if path.is_file() else 0)
+
+
+_DAMAGE = {
+    'overwritten_weights': (lambda step: _flip(_weights(step)), 'checksum of '),
+    'truncated_weights': (lambda step: _truncate(_weights(step)), 'state cannot be read'),
+    'deleted_weights': (lambda step: _weights(step).unlink(), 'state cannot be read'),
+    'deleted_state': (lambda step: shutil.rmtree(step / 'state'), 'state cannot be read'),
+    'overwritten_meta': (lambda step: _flip(step / 'meta' / 'metadata'), 'meta'),
+    'truncated_meta': (lambda step: _truncate(step / 'meta' / 'metadata'), 'meta cannot be read'),
+    'deleted_meta': (lambda step: shutil.rmtree(step / 'meta'), 'meta cannot be read'),
+    'moved_data': (lambda step: shutil.copy(step.parent / '1/data/process_0-of-1.json', step / 'data'), 'data differs'),
+    'deleted_data': (lambda step: shutil.rmtree(step / 'data'), 'data cannot be read'),
+    'deleted_commit_marker': (lambda step: (step / '_CHECKPOINT_METADATA').unlink(), 'meta cannot be read'),
+    'emptied': (lambda step: (shutil.rmtree(step), step.mkdir()), 'meta cannot be read'),
+}
+
+
+class ChecksumsTest(parameterized.TestCase):
+
+    @parameterized.parameters('float32', 'bfloat16', 'float16', 'int32', 'uint32', 'int8')
+    def test_one_unit_in_the_last_place_of_any_element_changes_it(self, dtype):
+        values = np.asarray(jnp.linspace(-40, 90, 24).reshape(4, 6).astype(dtype))
+        before = checkpoint.checksums({'x': values})
+        for index in np.ndindex(values.shape):
+            changed = values.copy()
+            changed.view(f'u{values.itemsize}')[index] ^= 1
+            self.assertNotEqual(before, checkpoint.checksums({'x': changed}), index)
+
+    def test_scalars_and_booleans(self):
+        sums = [checkpoint.checksums({'x': x})['x'] for x in (jnp.float32(1), jnp.float32(2), np.array([True, False]),
+                                                               np.array([False, True]), np.array([True, True]))]
+        self.assertLen(set(sums), 5)
+
+    @parameterized.parameters((0, 1), (0, 256), (3, 515), (1, 1023))
+    def test_swapping_two_elements_changes_it(self, first, second):
+        # Pairs that differ in one high bit, which a plain weighted sum loses at some distances.
+        for pair in ((0.0, -0.0), (1.0, 2.0)):
+            values = np.full(1024, 0.5, np.float32)
+            values[[first, second]] = pair
+            swapped = values.copy()
+            swapped[[second, first]] = pair
+            self.assertNotEqual(checkpoint.checksums({'x': values}), checkpoint.checksums({'x': swapped}))
+
+    def test_is_the_documented_sum(self):
+        # Stored in files, so it must never change.
+        values = np.array([[1.5, -2.0], [0.0, 3e-38]], np.float32)
+        total = 0
+        for i, bits in enumerate(values.view(np.uint32).ravel().tolist()):
+            h = (bits + (i + 1) * 0x9E3779B9) % 2**32
+            h = (h ^ h >> 16) * 0x85EBCA6B % 2**32
+            h = (h ^ h >> 13) * 0xC2B2AE35 % 2**32
+            total += h ^ h >> 16
+        self.assertEqual(checkpoint.checksums({'a': {'b': [values]}}), {'a/b/0': total % 2**32})
+
+    def test_same_on_any_number_of_devices(self):
+        values = np.random.default_rng(0).normal(size=(16, 8)).astype(np.float32)
+        expected = checkpoint.checksums({'x': values})
+        for rows, columns in ((1, 1), (2, 1), (1, 2), (8, 1), (2, 4)):
+            mesh = jax.make_mesh((rows, columns), ('r', 'c'), axis_types=(AxisType.Auto,) * 2,
+                                 devices=jax.devices()[:rows * columns])
+            for spec in (PartitionSpec(), PartitionSpec('r'), PartitionSpec('r', 'c'), PartitionSpec(None, ('r', 'c'))):
+                placed = jax.device_put(values, NamedSharding(mesh, spec))
+                self.assertEqual(checkpoint.checksums({'x': placed}), expected, (rows, columns, spec))
+
+
+class CheckpointsTest(parameterized.TestCase):
+
+    def setUp(self):
+        super().setUp()
+        self.workdir = pathlib.Path(self.enterContext(tempfile.TemporaryDirectory())) / 'run'
+        self.folder = self.workdir / 'checkpoints'
+
+    def open(self, **options) -> checkpoint.Checkpoints:
+        opened = checkpoint.Checkpoints(self.workdir, **options)
+        self.addCleanup(opened.close)
+        return opened
+
+    def save_two(self) -> None:
+        """Steps 1 and 2, after one and two batches."""
+        writer, batches = checkpoint.Checkpoints(self.workdir), _batches()
+        for step in (1, 2):
+            next(batches)
+            writer.save(step, _state(step), batches, meta={'examples': 4 * step})
+        writer.close()
+
+    def assert_bits_equal(self, actual, expected) -> None:
+        self.assertEqual(jax.tree.structure(actual), jax.tree.structure(expected))
+        for (path, a), b in zip(jax.tree.leaves_with_path(actual), jax.tree.leaves(expected)):
+            self.assertEqual(a.dtype, b.dtype, path)
+            self.assertEqual(np.asarray(a).tobytes(), np.asarray(b).tobytes(), path)
+
+    def restore(self, checkpoints, target, **options):
+        """(restored, what was printed on stderr)."""
+        with contextlib.redirect_stderr(io.StringIO()) as stderr:
+            return checkpoints.restore(target, **options), stderr.getvalue()
+
+    def test_round_trip(self):
+        self.save_two()
+        batches = _batches()
+        restored, printed = self.restore(self.open(), _target(_state(0)), iterator=batches)
+        self.assertEqual((restored.step, restored.meta, printed), (2, {'examples': 8}, ''))
+        self.assert_bits_equal(restored.state, _state(2))
+        expected = _batches()
+        next(expected), next(expected)
+        np.testing.assert_array_equal(next(batches), next(expected))
+
+    def test_state_may_be_donated_and_iterator_moved_right_after_save(self):
+        writer, batches, state = self.open(), _batches(), _state(1)
+        next(batches)
+        writer.save(1, state, batches)
+        state = jax.jit(lambda tree: jax.tree.map(lambda x: x + 1, tree), donate_argnums=0)(state)
+        jax.block_until_ready(state)
+        second, third = next(batches), next(batches)
+        self.assert_bits_equal(writer.restore(_target(state), iterator=batches).state, _state(1))
+        np.testing.assert_array_equal(next(batches), second)
+        np.testing.assert_array_equal(next(batches), third)
+
+    def test_no_checkpoint_is_none(self):
+        reader = self.open(writable=False)
+        self.assertIsNone(reader.restore(_target(_state(0))))
+        self.assertFalse(self.workdir.exists())
+        self.assertIsNone(self.open().restore(_target(_state(0))))
+
+    def test_keep_of_one_is_refused(self):
+        with self.assertRaisesRegex(ValueError, r'checkpoint\.keep is 1, but at least 2'):
+            self.open(keep=1)
+
+    def test_newest_and_best_are_kept(self):
+        writer = self.open(keep=2, best='valid/loss')
+        for step, metrics in enumerate([None, {'valid/loss': 2.0}, {'valid/loss': 1.0}, {'valid/loss': 1.0},
+                                        {'valid/loss': float('nan')}, {'train/loss': 0.1}, {'valid/loss': 3.0}]):
+            writer.save(step, {'params': jnp.float32(step)}, None, metrics)
+        self.assertEqual((writer.steps(), writer.best_step()), ([2, 5, 6], 2))
+        writer.close()
+        self.assertEqual(sorted(path.name for path in self.folder.iterdir()), ['2', '5', '6'])
+        reopened = self.open(keep=2, best='valid/loss')
+        self.assertEqual(reopened.best_step(), 2)
+        reopened.save(7, {'params': jnp.float32(7)}, None, {'valid/loss': 0.5})
+        reopened.wait()
+        self.assertEqual((reopened.steps(), reopened.best_step()), ([6, 7], 7))
+
+    def test_without_best_there_is_none(self):
+        writer = self.open()
+        for step in range(4):
+            writer.save(step, {'params': jnp.float32(step)}, None, {'valid/loss': float(step)})
+        self.assertEqual((writer.steps(), writer.best_step()), ([1, 2, 3], None))
+
+    @parameterized.named_parameters((name, *case) for name, case in _DAMAGE.items())
+    def test_damage_is_said_and_the_step_before_used(self, damage, words):
+        self.save_two()
+        damage(self.folder / '2')
+        writer, batches = self.open(), _batches()
+        restored, printed = self.restore(writer, _target(_state(0)), iterator=batches)
+        self.assertEqual((restored.step, restored.meta), (1, {'examples': 4}))
+        self.assert_bits_equal(restored.state, _state(1))
+        expected = _batches()
+        next(expected)
+        np.testing.assert_array_equal(next(batches), next(expected))
+        self.assertRegex(printed, rf'^checkpoint 2 is damaged \(.*{words}.*\), moved to damaged; going on from 1\n$')
+
+        # The damaged folder is out of the way, so the step can be saved again.
+        self.assertEqual([path.name for path in (self.workdir / 'damaged').iterdir()], ['2'])
+        writer.save(2, _state(5), batches)
+        again = writer.restore(_target(_state(0)))
+        self.assertEqual(again.step, 2)
+        self.assert_bits_equal(again.state, _state(5))
+
+    def test_second_damage_of_a_step_gets_its_own_folder(self):
+        for _ in range(2):
+            self.save_two()
+            _flip(_weights(self.folder / '2'))
+            writer = checkpoint.Checkpoints(self.workdir)
+            self.restore(writer, _target(_state(0)))
+            writer.close()
+            shutil.rmtree(self.folder)
+        self.assertCountEqual([path.name for path in (self.workdir / 'damaged').iterdir()], ['2', '2-1'])
+
+    def test_reader_goes_on_but_moves_nothing(self):
+        self.save_two()
+        _flip(_weights(self.folder / '2'))
+        restored, printed = self.restore(self.open(writable=False), _target(_state(0)))
+        self.assertEqual(restored.step, 1)
+        self.assertRegex(printed, r'^checkpoint 2 is damaged \(checksum of .* differs\); going on from 1\n$')
+        self.assertCountEqual([path.name for path in self.workdir.rglob('[12]')], ['1', '2'])
+
+    def test_all_damaged_is_an_error_that_stays(self):
+        self.save_two()
+        for step in ('1', '2'):
+            _flip(_weights(self.folder / step))
+        for _ in range(2):  # a second start must not begin from nothing
+            with self.assertRaisesRegex(ValueError, rf'every checkpoint in {self.folder} is damaged \(2: .*; 1: .*\)'):
+                self.restore(self.open(), _target(_state(0)))
+
+    def test_chosen_step(self):
+        self.save_two()
+        checkpoints = self.open()
+        self.assertEqual(checkpoints.restore(_target(_state(0)), step=1).step, 1)
+        with self.assertRaisesRegex(ValueError, 'no checkpoint 7 .* it holds, 1, 2'):
+            checkpoints.restore(_target(_state(0)), step=7)
+        _flip(_weights(self.folder / '2'))
+        with self.assertRaisesRegex(ValueError, r'the chosen checkpoint .* is damaged \(2: checksum of '):
+            checkpoints.restore(_target(_state(0)), step=2)
+        self.assertEqual(checkpoints.steps(), [1, 2])
+
+    def test_a_step_cannot_be_saved_over(self):
+        self.save_two()
+        for step in (1, 2):
+            with self.assertRaisesRegex(ValueError, f'checkpoint {step} cannot be saved .* holds checkpoint 2'):
+                self.open().save(step, _state(step), None)
+
+    def test_failed_write_is_one_sentence(self):
+        writer = checkpoint.Checkpoints(self.workdir)
+        shutil.rmtree(self.folder)
+        self.folder.write_text('a file where the folder was')
+        with self.assertRaisesRegex(ValueError, f'could not be written to {self.folder}'):
+            writer.save(1, _state(1), None)
+            writer.wait()
+        self.assertEmpty([t for t in threading.enumerate() if not t.daemon and t is not threading.main_thread()])
+
+    @parameterized.parameters((8, 2), (2, 1), (1, 8))
+    def test_other_number_of_devices(self, before, after):
+        writer = self.open()
+        writer.save(1, _state(1, before), None)
+        restored = writer.restore(_target(_state(0, after)))
+        self.assert_bits_equal(restored.state, _state(1))
+        for x, y in zip(jax.tree.leaves(restored.state), jax.tree.leaves(_state(0, after))):
+            self.assertEqual(x.sharding, y.sharding)
+
+    def test_part_of_the_state(self):
+        self.save_two()
+        checkpoints = self.open()
+        target = {'params': _target(_state(0))['params']}
+        self.assert_bits_equal(checkpoints.restore(target).state, {'params': _state(2)['params']})
+        _flip(_weights(self.folder / '2'))
+        with self.assertRaisesRegex(ValueError, 'checksum of params/block_0/kernel differs'):
+            checkpoints.restore(target, step=2)
+
+    def test_parameters_without_data(self):
+        writer, batches = self.open(), _batches()
+        writer.save(0, {'params': _state(1)['params']}, None)
+        restored = writer.restore({'params': _target(_state(0))['params']}, iterator=batches)
+        self.assert_bits_equal(restored.state, {'params': _state(1)['params']})
+        np.testing.assert_array_equal(next(batches), next(_batches()))
+
+    def test_another_model_is_told_by_the_differences(self):
+        self.save_two()
+        zeros = jnp.zeros
+        params = {'block_0': {'kernel': zeros((4, 8)), 'bias': zeros(8)}, 'block_1': zeros(2), 'head': zeros((8, 16))}
+        with self.assertRaises(ValueError) as raised:
+            self.restore(self.open(), _target({'params': params}))
+        lines = str(raised.exception).splitlines()
+        self.assertStartsWith(lines[0], f'checkpoint 2 in {self.folder} does not fit this model')
+        self.assertEqual([[cell.strip() for cell in line.split('|')] for line in lines[1:]], [
+            ['the checkpoint has', 'the model has'],
+            ['-', 'params/block_0/bias float32[8]'],
+            ['params/block_0/kernel float32[400, 8]', 'params/block_0/kernel float32[4, 8]'],
+            ['-', 'params/block_1 float32[2]'],
+            ['params/head bfloat16[8, 16]', 'params/head float32[8, 16]'],
+        ])
+        with self.assertRaisesRegex(ValueError, r'params/head bfloat16\[8, 16\] +\| -'):
+            self.restore(self.open(), _target({'params': {'block_0': _state(0)['params']['block_0']}}))
+        self.assertEqual(self.open().steps(), [1, 2])  # nothing was set aside
+
+    def test_another_data_pipeline_is_not_damage(self):
+        self.save_two()
+        one = grain.MapDataset.range(40).to_iter_dataset()
+        other = iter(grain.IterDataset.mix([one, one], [0.5, 0.5]))
+        with self.assertRaisesRegex(ValueError, 'data position of checkpoint 2 .* does not fit this data pipeline'):
+            self.restore(self.open(), _target(_state(0)), iterator=other)
+        self.assertEqual(self.open().steps(), [1, 2])
+
+    def test_target_needs_shardings(self):
+        self.save_two()
+        with self.assertRaisesRegex(ValueError, 'counts has no sharding'):
+            self.open().restore(jax.eval_shape(lambda: _state(0)))
+        self.assertEqual(self.open().steps(), [1, 2])
+
+    def test_killed_while_saving(self):
+        code = f"""
+            import os, signal
+            import jax
+            from training import checkpoint
+            writer = checkpoint.Checkpoints({str(self.workdir)!r})
+            big = {{'params': jax.random.normal(jax.random.key(0), (12_000_000,))}}
+            writer.save(1, {{'params': jax.numpy.ones(3)}}, None)
+            writer.wait()
+            writer.save(2, jax.block_until_ready(big), None)
+            os.kill(os.getpid(), signal.SIGKILL)
+        """
+        root = pathlib.Path(__file__).parents[2]
+        child = subprocess.run([sys.executable, '-c', textwrap.dedent(code)], cwd=root, check=False)
+        self.assertEqual(child.returncode, -signal.SIGKILL)
+        left = [path.name for path in self.folder.iterdir()]
+        self.assertLen(left, 2)
+        self.assertNotIn('2', left)
+
+        target = {'params': jax.device_put(jnp.zeros(3), jax.devices()[0])}
+        self.assertEqual(self.open(writable=False).restore(target).step, 1)
+        self.assertLen(list(self.folder.iterdir()), 2)
+        writer = self.open()
+        restored, printed = self.restore(writer, target)
+        self.assertEqual((restored.step, printed), (1, ''))
+        writer.save(2, target, None)
+        writer.wait()
+        self.assertCountEqual([path.name for path in self.folder.iterdir()], ['1', '2'])
+
+
+if __name__ == '__main__':
+    absltest.main()

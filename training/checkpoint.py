@@ -1,0 +1,442 @@
+"""Checkpoints of a training run: saved without stopping the loop, checked bit by bit when they are read.
+
+Orbax commits a step as a whole, but does not notice bytes that change later. So every array gets an integer checksum,
+computed on its device and stored in the same step; a step that fails to restore is set aside for the one before it.
+"""
+
+import contextlib
+import dataclasses
+import functools
+import gc
+import itertools
+import json
+import logging
+import math
+import re
+import sys
+import time
+import warnings
+import zlib
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import numpy as np
+import orbax.checkpoint as ocp
+from etils import epath
+from jax import numpy as jnp
+from jax.experimental import multihost_utils
+from orbax.checkpoint.checkpoint_managers import preservation_policy
+
+_DIFF_ROWS = 40
+# Failures of the machine, not of the checkpoint: another attempt may succeed, so nothing is set aside.
+_MACHINE = re.compile(r'RESOURCE_EXHAUSTED|PERMISSION_DENIED|[Oo]ut of memory|Permission denied|Too many open files')
+
+
+@dataclasses.dataclass(frozen=True)
+class Restored:
+    """A checkpoint read back: its step, the state in the shardings of the target, and what `save` got as `meta`."""
+
+    step: int
+    state: Any
+    meta: dict[str, Any]
+
+
+def checksums(tree: Any) -> dict[str, int]:
+    """One 32-bit integer per array of `tree`, by name ('params/block_0/attention/query/kernel').
+
+    sum over i of mix(bits_i + (i + 1) * c) mod 2**32, with i the position in row-major order, mix a bijection of the
+    32-bit integers and c odd. Any change of a single element changes it; swaps and larger changes escape with
+    probability 2**-32. Computed on the devices that hold the array; the same however the array is sharded.
+    """
+    return _numbers(_dispatch(_named(tree)))
+
+
+class Checkpoints:
+    """The checkpoints of one run: <workdir>/checkpoints/<step>/ with the items `state`, `data` and `meta`.
+
+    One commit covers all three, so a process killed while it saves leaves a temporary folder that is never read.
+
+    Args:
+      folder: the workdir (a path, `gs://` included); `checkpoints` and `damaged` are folders inside it.
+      keep: how many of the newest steps stay, at least 2.
+      best: the metric whose lowest value marks a step that stays besides them, such as 'valid/loss'; '' for none.
+      writable: False opens for reading only: nothing is created, cleaned up or set aside.
+
+    Raises:
+      ValueError: `keep` is below 2.
+    """
+
+    def __init__(self, folder, *, keep: int = 3, best: str = '', writable: bool = True):
+        if keep < 2:
+            raise ValueError(
+                f'checkpoint.keep is {keep}, but at least 2 checkpoints are needed so that one can be damaged: '
+                'set it to 2 or more.'
+            )
+        self._workdir = epath.Path(folder)
+        self._folder = self._workdir / 'checkpoints'
+        self._best, self._writable = best, writable
+        self._values: dict[int, float] = {}  # step -> value of the metric `best`
+        # Weights hardly compress: trying takes twice the processor time and saves 8 % of the size.
+        arrays = ocp.PyTreeCheckpointHandler(use_compression=False)
+        handlers = ocp.handlers.DefaultCheckpointHandlerRegistry()
+        handlers.add('state', ocp.args.PyTreeSave, arrays)
+        handlers.add('state', ocp.args.PyTreeRestore, arrays)
+        logging.getLogger('absl').addFilter(_is_not_orbax_traceback)
+        self._manager = ocp.CheckpointManager(
+            self._folder,
+            options=ocp.CheckpointManagerOptions(
+                create=writable,
+                cleanup_tmp_directories=writable,
+                preservation_policy=_NewestAndBest(keep, self._best_of),
+                save_root_metadata=False,
+                lightweight_initialize=True,
+                # If the folder of a step cannot be made, Orbax's threads would wait for it, at exit too, for 20 minutes.
+                async_options=ocp.options.AsyncOptions(create_directories_asynchronously=False),
+            ),
+            handler_registry=handlers,
+        )
+        if best:
+            for step in self.steps():
+                # An unreadable step has no value; `restore` says so when it gets there.
+                with contextlib.suppress(Exception):
+                    self._note_metric(step, self._read_meta(step)['metrics'])
+
+    def steps(self) -> list[int]:
+        """The saved steps, oldest first; a save in progress counts."""
+        return sorted(self._manager.all_steps())
+
+    def best_step(self) -> int | None:
+        """The step with the lowest value of the metric `best`, the earlier one of equals; None if there is none."""
+        return self._best_of(self.steps())
+
+    def save(self, step: int, state, iterator, metrics: dict[str, float] | None = None,
+             meta: dict | None = None) -> None:
+        """Saves `state`, the position of `iterator` and `meta` as `step`; most of the work goes on after the return.
+
+        Args:
+          step: must be higher than every saved step.
+          state: a pytree of arrays, on any number of devices; may be donated as soon as this returns.
+          iterator: a Grain DatasetIterator, or None to save no position.
+          metrics: numbers such as {'valid/loss': 1.5}; only steps with a finite `best` compete for the best.
+          meta: anything else to find again; must be JSON.
+
+        Raises:
+          ValueError: the step exists, is older than the newest one, or this or the previous save could not be written.
+        """
+        arrays = _named(state)
+        sums = _dispatch(arrays)  # before anything else, so that the devices work while the rest is prepared
+        metrics = {name: float(value) for name, value in (metrics or {}).items()}
+        content = {'data': _iterator_checksums(iterator), 'metrics': metrics, 'user': meta or {}}
+        items = {'state': ocp.args.PyTreeSave(_nested(arrays))}
+        if iterator is not None:
+            from grain import checkpoint as grain_checkpoint  # a run without data needs no Grain
+            items['data'] = grain_checkpoint.CheckpointSave(iterator)
+        self.wait()
+        newest = max(self.steps(), default=-1)
+        if newest >= step:  # Orbax would return False and save nothing
+            raise ValueError(
+                f'checkpoint {step} cannot be saved in {self._folder} because it holds checkpoint {newest}: '
+                'use another workdir or move the newer checkpoints away.'
+            )
+        numbers = _numbers(sums)
+        content['arrays'] = {name: [*_kind(array), numbers[name]] for name, array in arrays.items()}
+        items['meta'] = ocp.args.JsonSave({'checksum': _json_checksum(content), 'content': content})
+        self._note_metric(step, metrics)
+        with self._saving():
+            self._manager.save(step, args=ocp.args.Composite(**items))
+
+    def restore(self, target, *, iterator=None, step: int | None = None) -> Restored | None:
+        """Reads a checkpoint, checks every bit of it, and returns it; None if there is no checkpoint at all.
+
+        Without `step` the newest is read; if it is damaged, that is said on stderr, the one before it is read, and
+        (if writable) the damaged one goes to <workdir>/damaged so that its step can be saved again.
+
+        Args:
+          target: a pytree of jax.ShapeDtypeStruct with shardings, or of arrays. It may have fewer top-level entries
+            than what was saved ({'params': ...}): the others are not read.
+          iterator: the Grain DatasetIterator to set to the saved position, or None; it stays where it is if the
+            checkpoint has no position.
+          step: reads exactly this step, without falling back.
+
+        Raises:
+          ValueError: the target's names, shapes or types differ from what was saved (with the differences); `step`
+            does not exist or is damaged; every checkpoint is damaged; the iterator cannot take the saved position.
+        """
+        target_arrays = _named(target)
+        for name, array in target_arrays.items():
+            if getattr(array, 'sharding', None) is None:
+                raise ValueError(f'the target for {name} has no sharding: give a jax.ShapeDtypeStruct with one.')
+        self.wait()
+        steps = self.steps()
+        if step is not None:
+            if step not in steps:
+                there = ', '.join(map(str, steps))
+                raise ValueError(
+                    f'there is no checkpoint {step} in {self._folder}: '
+                    + (f'choose one of those it holds, {there}.' if steps else 'it holds none, so train first.')
+                )
+            steps = [step]
+        damaged: dict[int, str] = {}
+        for candidate in reversed(steps):
+            found = self._try(candidate, target_arrays, iterator)
+            if isinstance(found, str):
+                damaged[candidate] = found
+                continue
+            self._set_aside(damaged, candidate)
+            arrays, meta = found
+            state = jax.tree.unflatten(jax.tree.structure(target), [arrays[name] for name in target_arrays])
+            return Restored(candidate, state, meta)
+        if damaged:
+            reasons = '; '.join(f'{number}: {reason}' for number, reason in damaged.items())
+            what = 'the chosen checkpoint' if step is not None else 'every checkpoint'
+            raise ValueError(
+                f'{what} in {self._folder} is damaged ({reasons}): choose another one or start in another workdir.'
+            )
+        return None
+
+    def wait(self) -> None:
+        """Returns when the last save is complete. Raises ValueError if it failed."""
+        with self._saving():
+            self._manager.wait_until_finished()
+
+    def close(self) -> None:
+        """Completes the last save and ends the background threads. Raises ValueError if that save failed."""
+        with self._saving():
+            self._manager.close()
+
+    def _try(self, step: int, target: dict[str, Any], iterator) -> tuple[dict[str, jax.Array], dict] | str:
+        """The arrays and user meta of `step`, or in words what is damaged. Raises ValueError if the target differs."""
+        content, reason = self._attempt('meta', lambda: self._read_meta(step))
+        if reason:
+            return reason
+        _check_structure(step, self._folder, content['arrays'], target)
+        arrays, reason = self._attempt('state', lambda: self._read_arrays(step, target))
+        if reason:
+            return reason
+        wrong = [name for name, value in checksums(arrays).items() if value != content['arrays'][name][2]]
+        if wrong:
+            others = f' and {len(wrong) - 1} more' if len(wrong) > 1 else ''
+            return f'checksum of {wrong[0]}{others} differs'
+        if iterator is not None and content['data'] is not None:
+            reason = self._restore_iterator(step, content['data'], iterator)
+        return reason or (arrays, content['user'])
+
+    def _attempt(self, what: str, read: Callable[[], Any]) -> tuple[Any, str]:
+        """(what `read` returns, '') or (None, why it failed), agreed among all processes."""
+        result, reason = None, ''
+        with _quiet():
+            try:
+                result = read()
+            except Exception as error:  # Orbax and TensorStore report damage by errors of many types
+                reason = f'{what} cannot be read, {_shortened(error)}'
+                if isinstance(error, (MemoryError, PermissionError)) or _MACHINE.search(str(error)):
+                    raise ValueError(
+                        f'a checkpoint in {self._folder} could not be read, though it may be intact ({reason}): '
+                        'see that there is enough memory and permission to read it, then start again.'
+                    ) from error
+            if reason:
+                time.sleep(0.1)  # the other reads fail a little later, or when they are collected
+                gc.collect()
+        if jax.process_count() > 1 and multihost_utils.process_allgather(np.array(bool(reason))).any():
+            reason = reason or f'{what} cannot be read by another process'
+        return result, reason
+
+    def _read_meta(self, step: int) -> dict[str, Any]:
+        folder = self._folder / str(step)
+        if not json.loads((folder / '_CHECKPOINT_METADATA').read_text()).get('commit_timestamp_nsecs'):
+            raise ValueError('it was never committed')
+        saved = json.loads((folder / 'meta' / 'metadata').read_text())
+        if saved['checksum'] != _json_checksum(saved['content']):
+            raise ValueError('checksum of meta differs')
+        return saved['content']
+
+    def _read_arrays(self, step: int, target: dict[str, Any]) -> dict[str, jax.Array]:
+        tree = _nested({
+            name: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=x.sharding) for name, x in target.items()
+        })
+        restore = ocp.args.PyTreeRestore(
+            tree, restore_args=ocp.checkpoint_utils.construct_restore_args(tree), partial_restore=True
+        )
+        return _named(self._manager.restore(step, args=ocp.args.Composite(state=restore))['state'])
+
+    def _restore_iterator(self, step: int, saved: list[int], iterator) -> str:
+        """Sets the iterator, or says in words what is damaged."""
+        from grain import checkpoint as grain_checkpoint
+        if len(saved) != jax.process_count():
+            raise ValueError(
+                f'the data position of checkpoint {step} in {self._folder} was saved by {len(saved)} processes and '
+                f'cannot be given to {jax.process_count()}: start as many as before.'
+            )
+        file = self._folder / str(step) / 'data' / f'process_{jax.process_index()}-of-{len(saved)}.json'
+        number, reason = self._attempt('data', lambda: _json_checksum(json.loads(file.read_text())))
+        if reason or number != saved[jax.process_index()]:
+            return reason or 'checksum of data differs'
+        try:
+            self._manager.restore(step, args=ocp.args.Composite(data=grain_checkpoint.CheckpointRestore(iterator)))
+        except Exception as error:
+            # The position is intact, so it is the pipeline that has changed.
+            raise ValueError(
+                f'the data position of checkpoint {step} in {self._folder} does not fit this data pipeline '
+                f'({type(error).__name__}: {error}): use the data settings it was saved with.'
+            ) from error
+        return ''
+
+    def _set_aside(self, damaged: dict[int, str], good: int) -> None:
+        """Says what is damaged; moves it away only now that an older step is known to be good."""
+        for step, reason in damaged.items():
+            moved = ''
+            if self._writable:
+                moved = ', moved to damaged'
+                if jax.process_index() == 0:
+                    aside = self._workdir / 'damaged'
+                    aside.mkdir(parents=True, exist_ok=True)
+                    names = itertools.chain([str(step)], (f'{step}-{n}' for n in itertools.count(1)))
+                    place = next(aside / name for name in names if not (aside / name).exists())
+                    (self._folder / str(step)).rename(place)
+            if jax.process_index() == 0:
+                print(f'checkpoint {step} is damaged ({reason}){moved}; going on from {good}', file=sys.stderr)
+        if damaged and self._writable:
+            if jax.process_count() > 1:
+                multihost_utils.sync_global_devices('damaged checkpoints set aside')
+            self._manager.reload()
+
+    def _note_metric(self, step: int, metrics: dict[str, float]) -> None:
+        self._values[step] = metrics.get(self._best, math.nan)
+
+    def _best_of(self, steps: list[int]) -> int | None:
+        finite = [step for step in steps if math.isfinite(self._values.get(step, math.nan))]
+        return min(finite, key=self._values.get, default=None)
+
+    @contextlib.contextmanager
+    def _saving(self):
+        """Turns a failed write, which Orbax reports by errors of many types, into one sentence."""
+        try:
+            yield
+        except Exception as error:
+            raise ValueError(
+                f'a checkpoint could not be written to {self._folder} ({_shortened(error)}): '
+                'see that there is space and permission, then start again.'
+            ) from error
+
+
+@dataclasses.dataclass
+class _NewestAndBest(preservation_policy.PreservationPolicy):
+    """Which checkpoints stay: the newest `keep` and the best."""
+
+    keep: int
+    best_of: Callable[[list[int]], int | None]
+
+    def should_preserve(self, checkpoints, *, context):
+        steps = [checkpoint.step for checkpoint in checkpoints]
+        staying = {*sorted(steps)[-self.keep:], self.best_of(sorted(steps))}
+        return [step in staying for step in steps]
+
+
+@jax.jit
+def _checksum(x: jax.Array) -> jax.Array:
+    if x.dtype == jnp.bool_:
+        x = x.astype(jnp.uint8)
+    size = x.dtype.itemsize
+    bits = jax.lax.bitcast_convert_type(x, jnp.dtype(f'uint{8 * min(size, 4)}')).astype(jnp.uint32)
+    position = jnp.uint32(1)
+    stride = 1
+    for axis in reversed(range(bits.ndim)):  # one iota per axis: a reshape would gather a sharded array
+        index = jax.lax.broadcasted_iota(jnp.uint32, bits.shape, axis)
+        position = position + index * jnp.uint32(stride % 2**32)
+        stride *= bits.shape[axis]
+    h = bits + position * jnp.uint32(0x9E3779B9)
+    h = (h ^ (h >> 16)) * jnp.uint32(0x85EBCA6B)  # the finalizer of MurmurHash3
+    h = (h ^ (h >> 13)) * jnp.uint32(0xC2B2AE35)
+    return jnp.sum(h ^ (h >> 16), dtype=jnp.uint32)
+
+
+def _dispatch(arrays: dict[str, Any]) -> dict[str, jax.Array]:
+    # One small program per kind of array: layers share them, so few are compiled.
+    return {name: _checksum(array) for name, array in arrays.items()}
+
+
+def _numbers(sums: dict[str, jax.Array]) -> dict[str, int]:
+    return {name: int(value) for name, value in jax.device_get(sums).items()}
+
+
+def _named(tree) -> dict[str, Any]:
+    """The leaves of a pytree by their path, in the order of the tree."""
+    leaves = jax.tree_util.tree_flatten_with_path(tree)[0]
+    named = {jax.tree_util.keystr(path, simple=True, separator='/'): leaf for path, leaf in leaves}
+    if len(named) != len(leaves):
+        raise ValueError('two arrays of the state have the same name: use names without "/".')
+    return named
+
+
+def _nested(named: dict[str, Any]) -> dict[str, Any]:
+    """Dicts of dicts by path: what is saved does not depend on the types of the containers."""
+    tree: dict[str, Any] = {}
+    for name, leaf in named.items():
+        *parents, last = name.split('/')
+        functools.reduce(lambda node, key: node.setdefault(key, {}), parents, tree)[last] = leaf
+    return tree
+
+
+def _kind(array) -> tuple[str, list[int]]:
+    return str(array.dtype), list(array.shape)
+
+
+def _check_structure(step: int, folder, saved: dict[str, list], target: dict[str, Any]) -> None:
+    entries = {name.split('/')[0] for name in target}
+    left = {name: f'{dtype}{shape}' for name, (dtype, shape, _) in saved.items() if name.split('/')[0] in entries}
+    right = {name: '{}{}'.format(*_kind(array)) for name, array in target.items()}
+    rows = [
+        tuple(f'{name} {side[name]}' if name in side else '-' for side in (left, right))
+        for name in sorted(left.keys() | right.keys()) if left.get(name) != right.get(name)
+    ]
+    if not rows:
+        return
+    shown = [('the checkpoint has', 'the model has'), *rows[:_DIFF_ROWS]]
+    width = max(len(row[0]) for row in shown)
+    table = '\n'.join(f'  {a:<{width}} | {b}' for a, b in shown)
+    more = f'\n  ... and {len(rows) - _DIFF_ROWS} more' if len(rows) > _DIFF_ROWS else ''
+    raise ValueError(
+        f'checkpoint {step} in {folder} does not fit this model: use the settings it was saved with, or another '
+        f'workdir.\n{table}{more}'
+    )
+
+
+@contextlib.contextmanager
+def _quiet():
+    """Drops what the reads still under way print after one has failed: whoever asked for them says it once."""
+    hook, logger = sys.unraisablehook, logging.getLogger('asyncio')
+    sys.unraisablehook, was_disabled, logger.disabled = lambda unraisable: None, logger.disabled, True
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter('ignore', RuntimeWarning)  # coroutines that were never awaited
+            yield
+    finally:
+        sys.unraisablehook, logger.disabled = hook, was_disabled
+
+
+def _is_not_orbax_traceback(record: logging.LogRecord) -> bool:
+    """Orbax logs the traceback of a failed save several times and raises it besides: once, in our words, is enough."""
+    return not (record.exc_info and 'orbax' in record.pathname)
+
+
+def _shortened(error: Exception) -> str:
+    noise = r'Error opening "\w+" driver: |\[tensorstore.*|See full TensorStore.*'
+    text = re.sub(noise, '', ' '.join(str(error).split())).strip()
+    if len(text) > 180:  # TensorStore puts the place first and the cause last
+        text = f'{text[:110]} ... {text[-60:]}'
+    return f'{type(error).__name__}: {text}'
+
+
+def _json_checksum(content) -> int:
+    return zlib.crc32(json.dumps(content, sort_keys=True).encode())
+
+
+def _iterator_checksums(iterator) -> list[int] | None:
+    """One checksum of the iterator's state per process."""
+    if iterator is None:
+        return None
+    number = _json_checksum(iterator.get_state())
+    if jax.process_count() == 1:
+        return [number]
+    return multihost_utils.process_allgather(np.uint32(number)).tolist()

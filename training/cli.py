@@ -1,0 +1,156 @@
+"""What the scripts at the root share: flags, an immediate --help, and one sentence for what a user got wrong."""
+
+import ast
+import importlib.util
+import linecache
+import os
+import pathlib
+import sys
+
+from absl import flags
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+CONFIGS = ROOT / 'configs'
+HELP = ('-h', '-help', '--help', '--helpshort', '--helpfull')
+
+
+def run(main, *, config=None):
+    """Parses the command line and calls `main`, with the config if the script takes one; exits with what it returns.
+
+    A mistake of the user ends in one sentence on stderr and exit code 1; what nobody expected keeps its traceback, as
+    does everything under HEED_TRACEBACK=1.
+
+    Args:
+      config: the default of --config=FILE[:VARIANT]; None for a script without it.
+    """
+    arguments, wants_help = _without_help()
+    try:
+        chosen, arguments = _take(arguments, '--config') if config else (None, arguments)
+        if config is None:
+            _parse(arguments)
+            sys.exit(main())
+        loaded, text = load_config(chosen or config)
+        _override(loaded, arguments)
+        if wants_help:
+            print(f'{text}\nEvery field is a flag:\n\n' + '\n'.join(_lines(loaded)))
+            sys.exit(0)
+        sys.exit(main(loaded, chosen or config))
+    except Exception as error:
+        if os.environ.get('HEED_TRACEBACK') or not _expected(error):
+            raise
+        sys.exit(f'{pathlib.Path(sys.argv[0]).name}: {error}')
+
+
+def answer_help(*, config=None):
+    """Answers --help without --config=FILE and exits; called before the slow imports."""
+    arguments, wants_help = _without_help()
+    if wants_help and not (config and _take(arguments, '--config')[0]):
+        print(sys.modules['__main__'].__doc__ + _known_flags() + (_known_configs() if config else ''))
+        sys.exit(0)
+
+
+def _without_help():
+    return [a for a in sys.argv[1:] if a not in HELP], any(a in HELP for a in sys.argv[1:])
+
+
+def load_config(name):
+    """(config, docstring) of FILE[:VARIANT], FILE being the path of a Python file with get_config(variant)."""
+    file, _, variant = name.partition(':')
+    path = pathlib.Path(file)
+    if not path.is_file():
+        path = ROOT / file
+    if not path.is_file() or path.suffix != '.py':
+        raise ValueError(f'There is no config file {file!r}; known: {", ".join(_documents())}, or give the path of your own.')
+    spec = importlib.util.spec_from_file_location(f'_config_{path.stem}', path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    if not hasattr(module, 'get_config'):
+        raise ValueError(f'{file} is not a config file: it has no get_config(variant).')
+    return module.get_config(variant), module.__doc__
+
+
+def _take(arguments, name):
+    """The last value of --name=value or --name value, and the arguments without it."""
+    rest, value, i = [], None, 0
+    while i < len(arguments):
+        if arguments[i].startswith(name + '='):
+            value = arguments[i].partition('=')[2]
+        elif arguments[i] == name and i + 1 < len(arguments):
+            i += 1
+            value = arguments[i]
+        else:
+            rest.append(arguments[i])
+        i += 1
+    return value, rest
+
+
+def _override(config, arguments):
+    """Applies --config.part.field=value, after a check that there is such a field."""
+    from ml_collections import config_flags
+
+    from training.resolve import did_you_mean
+    for argument in arguments:
+        name = argument.lstrip('-').partition('=')[0]
+        if not name.startswith('config.'):
+            continue
+        node, path = config, name.split('.')[1:]
+        for i, part in enumerate(path):
+            known = list(node.keys()) if hasattr(node, 'keys') else []
+            if part not in known:
+                where = '.'.join(['config', *path[:i]])
+                raise ValueError(f'There is no field {part!r} in {where}; {did_you_mean(part, known)}')
+            node = node.get(part)
+        if hasattr(node, 'keys'):
+            raise ValueError(f'--{name} is a group of fields ({", ".join(node.keys())}); set one of them.')
+    config_flags.DEFINE_config_dict('config', config, sys_argv=[sys.argv[0], *arguments])
+    _parse(arguments)
+
+
+def _parse(arguments):
+    try:
+        rest = flags.FLAGS([sys.argv[0], *arguments])[1:]
+    except flags.Error as error:
+        raise ValueError(str(error).splitlines()[0].replace('FATAL Flags parsing error: ', '')) from None
+    if rest:
+        raise ValueError(f'{rest[0]!r} is not a flag; flags are written --name=value, see --help.')
+
+
+def _expected(error):
+    """Whether one of our own `raise` statements, or the file system, says what the user can do about it."""
+    if isinstance(error, OSError):
+        return True
+    trace = error.__traceback__
+    while trace.tb_next:
+        trace = trace.tb_next
+    file = pathlib.Path(trace.tb_frame.f_code.co_filename)
+    ours = file.is_relative_to(ROOT) and not file.is_relative_to(ROOT / '.venv')
+    statement = linecache.getline(str(file), trace.tb_lineno).strip()
+    return isinstance(error, ValueError) and ours and statement.startswith('raise ')
+
+
+def _documents():
+    """{'configs/NAME.py': first line of its docstring}, read without running it."""
+    found = {}
+    for path in sorted(CONFIGS.glob('*.py')):
+        if path.stem not in ('__init__', 'base'):
+            text = ast.get_docstring(ast.parse(path.read_text())) or ''
+            found[f'configs/{path.name}'] = text.partition('\n')[0]
+    return found
+
+
+def _known_flags():
+    own = flags.FLAGS.flags_by_module_dict()[sys.argv[0]]
+    return '\nflags:\n' + '\n'.join(f'  --{f.name}: {f.help}' for f in own) + '\n'
+
+
+def _known_configs():
+    return ('\nconfigs (--config=FILE --help lists the fields of one, each a flag):\n'
+            + '\n'.join(f'  {name}: {line}' for name, line in _documents().items()))
+
+
+def _lines(config, prefix='--config'):
+    for name, value in config.items():
+        if hasattr(value, 'items'):
+            yield from _lines(value, f'{prefix}.{name}')
+        else:
+            yield f'{prefix}.{name}={"" if value is None else value}'

@@ -1,0 +1,82 @@
+"""Floating point operations of a function, counted from its jaxpr: the numerator of "percent of peak"."""
+
+import math
+
+import jax
+import numpy as np
+from jax.extend import core
+
+
+def count(function, *args) -> int:
+    """Floating point operations of the matrix products and convolutions in one call `function(*args)`.
+
+    A product of [m,k] and [k,n] is 2·m·k·n operations; a convolution counts the kernel taps that meet an input element,
+    so padding and dilation holes cost nothing and each transposed convolution costs what its forward does. Elementwise
+    work, reductions and gathers are left out, as in the usual figures of model FLOPs utilisation (PaLM, appendix B).
+
+    Nothing runs or is compiled: `args` are pytrees of arrays or `jax.ShapeDtypeStruct`s. What is counted is what the
+    program executes, over all devices: `scan` times its length, `cond` its most expensive branch, `shard_map` times its
+    devices, Pallas kernels times their grid, rematerialised products again; products whose result is not used are
+    skipped. The number of turns of a `while` loop is not in the program: its body counts once.
+    """
+    jaxpr = jax.make_jaxpr(function)(*args)
+    return _count(jaxpr)
+
+
+def _count(jaxpr, wanted=None) -> int:
+    """Sum over the equations that the outputs depend on; `wanted` says which outputs are used (None: all)."""
+    jaxpr = getattr(jaxpr, 'jaxpr', jaxpr)  # a ClosedJaxpr holds its Jaxpr
+    outputs = jaxpr.outvars if wanted is None else [v for v, used in zip(jaxpr.outvars, wanted) if used]
+    live = {v for v in outputs if isinstance(v, core.Var)}
+    total = 0
+    for equation in reversed(jaxpr.eqns):
+        used = [v in live for v in equation.outvars]
+        if not any(used) and not equation.effects:
+            continue
+        live.update(v for v in equation.invars if isinstance(v, core.Var))
+        total += _equation(equation, used)
+    return total
+
+
+def _equation(equation, used) -> int:
+    params = equation.params
+    match equation.primitive.name:
+        case 'dot_general':
+            (contracting, _), _ = params['dimension_numbers']
+            lhs = equation.invars[0].aval.shape
+            return 2 * math.prod(equation.outvars[0].aval.shape) * math.prod(lhs[i] for i in contracting)
+        case 'conv_general_dilated':
+            return _convolution(equation)
+        case 'scan':  # what one turn leaves unused the next may need: all outputs count as used
+            return params['length'] * _count(params['jaxpr'])
+        case 'while':
+            return _count(params['cond_jaxpr']) + _count(params['body_jaxpr'])
+        case 'cond':
+            return max(_count(branch, used) for branch in params['branches'])
+        case 'shard_map':
+            shards = math.prod(params['mesh'].shape[axis] for axis in params['newly_manual_axes'])
+            return shards * _count(params['jaxpr'], used)
+        case 'pallas_call':
+            return math.prod(params['grid_mapping'].grid) * _count(params['jaxpr'])
+    # jit, remat, custom_jvp, custom_vjp and the like: calls, mostly with one output of the callee for each of theirs
+    bodies = [getattr(body, 'jaxpr', body) for body in core.jaxprs_in_params(params)]
+    return sum(_count(body, used if len(body.outvars) == len(used) else None) for body in bodies)
+
+
+def _convolution(equation) -> int:
+    params = equation.params
+    numbers = params['dimension_numbers']
+    lhs, rhs = (v.aval.shape for v in equation.invars)
+    out = equation.outvars[0].aval.shape
+    taps = 1
+    for i, (low, _) in enumerate(params['padding']):
+        size, kernel, steps = lhs[numbers.lhs_spec[2 + i]], rhs[numbers.rhs_spec[2 + i]], out[numbers.out_spec[2 + i]]
+        position = (
+            np.arange(steps)[:, None] * params['window_strides'][i]
+            + np.arange(kernel)[None, :] * params['rhs_dilation'][i]
+            - low
+        )  # [output, tap] in the dilated input
+        hole = params['lhs_dilation'][i]
+        taps *= int(np.sum((position >= 0) & (position <= (size - 1) * hole) & (position % hole == 0)))
+    batch, features = (out[axis] for axis in numbers.out_spec[:2])
+    return 2 * batch * features * rhs[numbers.rhs_spec[1]] * taps

@@ -1,0 +1,59 @@
+"""What is set once per process, before the first computation."""
+
+import os
+import pathlib
+
+from training import allocator
+
+
+def cache_folder():
+    return pathlib.Path(os.environ.get('HEED_CACHE') or '~/.cache/heed').expanduser()
+
+
+def prepare(config):
+    """Allocator, determinism on GPUs, and the compilation cache under $HEED_CACHE (default ~/.cache/heed)."""
+    if config.allocator:
+        allocator.keep_pages()
+    if config.deterministic:
+        os.environ['XLA_FLAGS'] = os.environ.get('XLA_FLAGS', '') + ' --xla_gpu_deterministic_ops=true'
+    import jax
+
+    jax.config.update('jax_compilation_cache_dir', str(cache_folder() / 'xla'))
+    jax.config.update('jax_persistent_cache_min_compile_time_secs', 0.0)
+    jax.config.update('jax_persistent_cache_min_entry_size_bytes', -1)
+
+
+class Profile:
+    """Writes a JAX profile of the steps 'first:last' (both included) to a folder; '' for none."""
+
+    def __init__(self, steps, folder):
+        first, _, last = steps.partition(':')
+        if steps and not (first.isdecimal() and last.isdecimal() and 1 <= int(first) <= int(last)):
+            raise ValueError(f"profile.steps is {steps!r}; expected 'first:last', such as 10:15.")
+        self._first, self._last = (int(first), int(last)) if steps else (0, 0)
+        self._folder, self._running = folder, False
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        if self._running:
+            self._stop()
+
+    def before(self, step):
+        if self._first and self._first <= step <= self._last and not self._running:
+            import jax
+            jax.profiler.start_trace(str(self._folder))
+            self._running = True
+
+    def after(self, step, outputs):
+        """Ends the trace after the last step, once its outputs are there."""
+        if self._running and step >= self._last:
+            import jax
+            jax.block_until_ready(outputs)
+            self._stop()
+
+    def _stop(self):
+        import jax
+        self._running = False
+        jax.profiler.stop_trace()

@@ -1,0 +1,72 @@
+"""The device mesh (`data`, `fsdp`, `tensor`) and which array lies where on it.
+
+A batch is split over `data` and `fsdp` together. A parameter follows the first rule whose regex matches its path; a
+rule names a mesh axis, or nothing, for each dimension. An axis of size 1, or one that does not divide its dimension,
+leaves the dimension whole, so the same rules serve one device and a pod.
+"""
+
+import re
+
+import jax
+import numpy as np
+from jax.sharding import AxisType, NamedSharding, PartitionSpec
+
+AXES = ('data', 'fsdp', 'tensor')
+
+
+def make(data=-1, fsdp=1, tensor=1):
+    """A mesh of the given sizes; -1, for one axis, takes all remaining devices."""
+    sizes, devices = [data, fsdp, tensor], jax.device_count()
+    if sizes.count(-1) > 1 or any(s == 0 or s < -1 for s in sizes):
+        raise ValueError(f'The mesh is data={data}, fsdp={fsdp}, tensor={tensor}; '
+                         'expected positive sizes and at most one -1 (all remaining devices).')
+    fixed = int(np.prod([s for s in sizes if s > 0]))
+    if -1 in sizes:
+        sizes[sizes.index(-1)] = max(1, devices // fixed)
+    total = int(np.prod(sizes))
+    if total > devices:
+        raise ValueError(f'The mesh data={data}, fsdp={fsdp}, tensor={tensor} needs {max(total, fixed)} devices, '
+                         f'but there are {devices}; use smaller sizes.')
+    return jax.make_mesh(tuple(sizes), AXES, axis_types=(AxisType.Auto,) * 3, devices=jax.devices()[:total])
+
+
+def rows(mesh):
+    """How many parts a batch is split into."""
+    return mesh.shape['data'] * mesh.shape['fsdp']
+
+
+def batch_sharding(mesh):
+    return NamedSharding(mesh, PartitionSpec(('data', 'fsdp')))
+
+
+def replicated(mesh):
+    return NamedSharding(mesh, PartitionSpec())
+
+
+def put(batch, mesh):
+    """A dict of numpy arrays with the global batch in front, onto the devices."""
+    return jax.device_put(batch, batch_sharding(mesh))
+
+
+def first_match(rules, path, what):
+    """The value of the first (regex, value) whose regex matches the whole path; a path that no rule covers is an error."""
+    for pattern, value in rules:
+        if re.fullmatch(pattern, path):
+            return value
+    raise ValueError(f'No rule of {what} covers the parameter {path}; add one, or end the rules with (".*", ...).')
+
+
+def path_of(keys):
+    """'block_3/attention/query/kernel' of a key path of jax.tree_util."""
+    return '/'.join(str(getattr(k, 'key', getattr(k, 'name', getattr(k, 'idx', k)))) for k in keys)
+
+
+def shardings(shapes, rules, mesh):
+    """The NamedSharding of every parameter of a tree of shapes."""
+    def one(keys, leaf):
+        axes = first_match(rules, path_of(keys), 'mesh.rules')
+        if len(axes) > leaf.ndim:
+            raise ValueError(f'The rule {tuple(axes)} of mesh.rules has more dimensions than {path_of(keys)} {leaf.shape}.')
+        fits = [axis if axis and size % mesh.shape[axis] == 0 else None for axis, size in zip(axes, leaf.shape)]
+        return NamedSharding(mesh, PartitionSpec(*fits))
+    return jax.tree_util.tree_map_with_path(one, shapes)

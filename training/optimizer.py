@@ -1,0 +1,93 @@
+"""Optimizers, schedules and what surrounds them, from Optax.
+
+update = clip by global norm -> the optimizer's direction -> + decay·parameter -> times -learning rate
+"""
+
+import dataclasses
+
+import jax
+import optax
+
+from training import resolve
+from training.mesh import first_match, path_of
+
+
+@dataclasses.dataclass(frozen=True)
+class AdamW:
+    """Adam with decoupled weight decay (Kingma and Ba 2015; Loshchilov and Hutter 2019)."""
+    b1: float = 0.9
+    b2: float = 0.999
+    eps: float = 1e-8
+
+    def direction(self):
+        return optax.scale_by_adam(self.b1, self.b2, self.eps)
+
+
+@dataclasses.dataclass(frozen=True)
+class Schedule:
+    """The learning rate as a multiple of its peak: linear warm-up from 0 over `warmup_steps`, then `after`, which ends at
+    `final` when `decay_steps` (0: train.steps) steps are done, counted from the start."""
+    warmup_steps: int = 0
+    decay_steps: int = 0
+    final: float = 0.0
+
+    def after(self, steps):
+        raise NotImplementedError
+
+    def __call__(self, train_steps):
+        end = self.decay_steps or train_steps
+        if not 0 <= self.warmup_steps <= end:
+            raise ValueError(f'warmup_steps is {self.warmup_steps}; expected 0 to {end}, the end of the schedule.')
+        rest = self.after(max(1, end - self.warmup_steps))
+        # Warm-up reaches the peak at its last step: update number n (from 1) has n / warmup_steps.
+        warm = lambda count: (count + 1) / max(1, self.warmup_steps)
+        return optax.join_schedules([warm, rest], [self.warmup_steps])
+
+
+@dataclasses.dataclass(frozen=True)
+class Constant(Schedule):
+    """The peak throughout."""
+
+    def after(self, steps):
+        return optax.constant_schedule(1.0)
+
+
+@dataclasses.dataclass(frozen=True)
+class Cosine(Schedule):
+    """Half a cosine from the peak to `final` (Loshchilov and Hutter 2017)."""
+
+    def after(self, steps):
+        return optax.cosine_decay_schedule(1.0, steps, alpha=self.final)
+
+
+@dataclasses.dataclass(frozen=True)
+class Linear(Schedule):
+    """A straight line from the peak to `final`."""
+
+    def after(self, steps):
+        return optax.linear_schedule(1.0, self.final, steps)
+
+
+def schedule(config, train_steps):
+    """step -> learning rate."""
+    shape = resolve.construct(config.schedule)(train_steps)
+    return lambda count: config.learning_rate * shape(count)
+
+
+def make(config, train_steps):
+    """The optax transformation of `config.optimizer`."""
+    def decay(params):
+        return jax.tree_util.tree_map_with_path(
+            lambda keys, _: config.weight_decay * first_match(config.decay_rules, path_of(keys), 'optimizer.decay_rules'),
+            params)
+
+    def decayed(updates, state, params):
+        return jax.tree.map(lambda u, p, rate: u + rate * p if rate else u, updates, params, decay(params)), state
+
+    own = ('name', 'learning_rate', 'weight_decay', 'decay_rules', 'clip', 'schedule')
+    direction = resolve.construct(config, ignore=own[1:]).direction()
+    return optax.chain(
+        optax.clip_by_global_norm(config.clip) if config.clip else optax.identity(),
+        direction,
+        optax.GradientTransformation(lambda params: optax.EmptyState(), decayed),
+        optax.scale_by_learning_rate(schedule(config, train_steps)))

@@ -1,0 +1,380 @@
+"""What a run says about itself: metrics, times, samples and pictures in its workdir, progress on the terminal."""
+
+import contextlib
+import json
+import math
+import os
+import pathlib
+import sys
+import textwrap
+import time
+from collections.abc import Iterator
+
+import numpy as np
+
+METRICS, TIMING = 'metrics.jsonl', 'timing.jsonl'
+
+
+class Report:
+    """Writes metrics.jsonl, timing.jsonl, TensorBoard events and samples/ of one run, and shows its progress.
+
+    Opening it makes a restart exact: rows after `step` and a torn last line are cut (the file is replaced in one go),
+    TensorBoard hides its points after `step`, and what follows is appended. `step=0` is a fresh start and drops
+    everything. One writer per workdir: only process 0 of a run opens one.
+
+    Rows of metrics.jsonl hold deterministic numbers only, so two equal runs write equal bytes. They are valid JSON:
+    what is not finite is written as the string "nan", "inf" or "-inf", which `float()` and `rows` read back.
+
+    Args:
+        workdir: directory of the run, created if missing.
+        step: optimizer steps already done, 0 for a fresh run.
+        steps: optimizer steps of the whole run.
+        unit: what is counted per second, as in 'tokens' or 'images'.
+        peak: FLOP/s of all devices together, None if unknown.
+        bar: progress bar (True) or plain lines (False); by default a bar if stdout is a terminal that knows its size.
+    """
+
+    def __init__(
+        self,
+        workdir: pathlib.Path,
+        *,
+        step: int,
+        steps: int,
+        unit: str,
+        peak: float | None,
+        bar: bool | None = None,
+    ):
+        import tensorboardX
+
+        self._samples = workdir / 'samples'
+        self._samples.mkdir(parents=True, exist_ok=True)
+        self._steps, self._unit, self._peak = steps, unit, peak
+        for name in (METRICS, TIMING):
+            _cut(workdir / name, step)
+        self._metrics = open(workdir / METRICS, 'a', encoding='utf-8', buffering=1 << 16)  # noqa: SIM115
+        self._timing = open(workdir / TIMING, 'a', encoding='utf-8', buffering=1 << 16)  # noqa: SIM115
+        self._board = tensorboardX.SummaryWriter(
+            logdir=str(workdir),
+            purge_step=step + 1 if step else 0,
+            filename_suffix=f'.{step}',  # the name holds whole seconds: a quick restart must not take the same one
+        )
+        self._bar = None
+        if _draws(sys.stdout) if bar is None else bar:
+            import tqdm
+
+            self._bar = tqdm.tqdm(
+                total=steps,
+                initial=step,
+                file=sys.stdout,
+                dynamic_ncols=True,
+                bar_format='step {n_fmt}/{total_fmt} |{bar:12}| {desc}',
+            )
+
+    def scalars(self, step: int, split: str, values: dict[str, float]) -> None:
+        """Appends the row {"step", "split", "loss", the other values by name} and TensorBoard '<split>/<name>'."""
+        self._row(self._metrics, {'step': int(step), 'split': split}, values, split)
+
+    def timing(self, step: int, values: dict[str, float]) -> None:
+        """Appends the row {"step", values by name} to timing.jsonl and TensorBoard 'timing/<name>'."""
+        self._row(self._timing, {'step': int(step)}, values, 'timing')
+
+    def text(self, step: int, name: str, text: str) -> None:
+        """Writes samples/<name>_<step>.txt and the same text to TensorBoard."""
+        self._sample(name, step, 'txt').write_text(text.rstrip('\n') + '\n', encoding='utf-8')
+        # TensorBoard renders Markdown: indented, so that line breaks stay
+        self._board.add_text(name, textwrap.indent(text, '    ', lambda line: True), step)
+
+    def picture(self, step: int, name: str, image) -> None:
+        """Writes samples/<name>_<step>.png and the same picture to TensorBoard.
+
+        `image` is an array [height, width, 3], uint8 or float in 0..1, or a matplotlib figure. Raises ValueError for
+        another shape or type.
+        """
+        from PIL import Image
+
+        pixels = _pixels(image)
+        Image.fromarray(pixels).save(self._sample(name, step, 'png'))
+        self._board.add_image(name, pixels, step, dataformats='HWC')
+
+    def progress(
+        self,
+        step: int,
+        *,
+        loss: float,
+        units_per_s: float,
+        flops_per_s: float | None,
+        data_wait: float,
+        seconds_left: float | None,
+    ) -> None:
+        """Moves the bar to `step`, or prints one line.
+
+        `units_per_s` and `flops_per_s` are of all devices together; `data_wait` is the share of the time, 0..1, that
+        the loop waited for batches. What is None is left out.
+        """
+        parts = [f'loss {loss:.4g}', f'{_digits(units_per_s)} {self._unit}/s']
+        if flops_per_s is not None:
+            share = f' ({_digits(100 * flops_per_s / self._peak)}% of peak)' if self._peak else ''
+            parts.append(_si(flops_per_s, 'FLOP/s') + share)
+        parts.append(f'data wait {100 * data_wait:.1f}%')
+        known = seconds_left is not None and math.isfinite(seconds_left)
+        left = [f'{_duration(seconds_left)} left'] if known else []
+        if self._bar is None:
+            print('  '.join([f'step {step}/{self._steps}', *parts, *left]), flush=True)
+        else:
+            self._bar.n = step
+            self._bar.set_description_str('  '.join(left + parts))  # a narrow terminal cuts the end off
+
+    def note(self, line: str) -> None:
+        """Prints a line, above the bar if there is one."""
+        if self._bar is None:
+            print(line, flush=True)
+        else:
+            self._bar.write(line, file=self._bar.fp)
+
+    def flush(self) -> None:
+        """Puts all rows so far on the disk; call it before a checkpoint that counts on them.
+
+        TensorBoard's writer has a thread of its own and may lag behind by a few points.
+        """
+        for file in (self._metrics, self._timing):
+            file.flush()
+            os.fsync(file.fileno())
+        self._board.flush()
+
+    def close(self) -> None:
+        """Flushes and closes everything; a second call does nothing."""
+        if self._metrics.closed:
+            return
+        self.flush()
+        self._metrics.close()
+        self._timing.close()
+        self._board.close()
+        if self._bar is not None:
+            self._bar.close()
+
+    def _row(self, file, row: dict, values: dict[str, float], group: str) -> None:
+        if taken := row.keys() & values.keys():
+            raise ValueError(
+                f'The values of {group!r} at step {row["step"]} hold {sorted(taken)[0]!r}, expected metric names: '
+                'rename that value.'
+            )
+        # the order is fixed here, because a row's bytes must not depend on how its values were gathered
+        values = {name: _number(values[name]) for name in sorted(values, key=lambda name: (name != 'loss', name))}
+        finite = {name: value if math.isfinite(value) else str(value) for name, value in values.items()}
+        file.write(json.dumps(row | finite, allow_nan=False) + '\n')
+        for name, value in values.items():
+            self._board.add_scalar(f'{group}/{name}', value, row['step'])
+
+    def _sample(self, name: str, step: int, ending: str) -> pathlib.Path:
+        return self._samples / f'{name.replace("/", "_")}_{step}.{ending}'
+
+
+def speeds(lap: dict[str, float], steps: int, units: int, unit: str, flops: int) -> dict[str, float]:
+    """The numbers of timing.jsonl from a lap of the loop's `Clock`: evaluation and saving are apart from the step.
+
+    The host's own work counts as overhead, whether or not the device was busy meanwhile.
+    """
+    wall, aside = lap['wall'], lap.get('eval', 0.0) + lap.get('save', 0.0)
+    busy = max(wall - aside, 1e-9)
+    data, device = lap.get('data', 0.0), lap.get('device', 0.0)
+    return {
+        'step_ms': 1e3 * busy / steps,
+        f'{unit}_per_s': units / busy,
+        'flops_per_s': flops * steps / busy,
+        'data_wait_share': data / busy,
+        'loop_overhead_share': (busy - data - device) / busy,
+        'eval_s': lap.get('eval', 0.0),
+        'save_s': lap.get('save', 0.0),
+    }
+
+
+def rows(workdir: pathlib.Path, split: str | None = None) -> list[dict]:
+    """Rows of metrics.jsonl in order, of one split or of all; a torn last line is left out.
+
+    Raises FileNotFoundError if the run has none yet, ValueError if a line before the last is damaged.
+    """
+    path = workdir / METRICS
+    if not path.exists():
+        raise FileNotFoundError(
+            f'{workdir} has no {METRICS}, expected the workdir of a run that has started: train it first.'
+        )
+    kept = [row for _, row in _parse(path) if split is None or row['split'] == split]
+    return [{k: float(v) if k != 'split' and isinstance(v, str) else v for k, v in row.items()} for row in kept]
+
+
+def plot_losses(workdir: pathlib.Path) -> pathlib.Path:
+    """Draws the loss of every split over the steps from metrics.jsonl to plots/loss.png and returns that path.
+
+    Long training curves are drawn pale under their running mean; the legend names the last value of each line. Raises
+    what `rows` raises, and ValueError if no row holds a finite loss.
+    """
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+    from matplotlib.ticker import MaxNLocator
+
+    curves: dict[str, list[tuple[int, float]]] = {}
+    for row in rows(workdir):
+        if math.isfinite(row.get('loss', math.nan)):
+            curves.setdefault(row['split'], []).append((row['step'], row['loss']))
+    if not curves:
+        raise ValueError(f'{workdir / METRICS} holds no finite loss to plot, expected at least one: train for longer.')
+
+    figure = Figure(figsize=(7, 4.2), dpi=150, layout='constrained')
+    FigureCanvasAgg(figure)  # the object API: pyplot would keep global state and look for a display
+    axes = figure.add_subplot()
+    for i, split in enumerate(sorted(curves, key=lambda split: split != 'train')):
+        color = f'C{i % 10}'
+        steps, losses = np.array(curves[split]).T
+        if split == 'train':
+            if len(losses) >= 50:
+                axes.plot(steps, losses, color=color, alpha=0.25, linewidth=0.8)
+                losses = _running_mean(losses, len(losses) // 50)
+            axes.plot(steps, losses, color=color, linewidth=1.6, label=f'{split}  {losses[-1]:.4g}')
+        else:
+            best = int(losses.argmin())
+            label = f'{split}  {losses[-1]:.4g}, best {losses[best]:.4g} at {steps[best]:.0f}'
+            axes.plot(steps, losses, color=color, marker='o', markersize=3.5, linewidth=1.4, label=label)
+    axes.set(xlabel='step', ylabel='loss', title=workdir.resolve().name)
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    axes.grid(alpha=0.3)
+    axes.spines[['top', 'right']].set_visible(False)
+    axes.legend(frameon=False, loc='best')
+    path = workdir / 'plots' / 'loss.png'
+    path.parent.mkdir(exist_ok=True)
+    figure.savefig(path)
+    return path
+
+
+class Clock:
+    """Where the time of a loop goes, by section.
+
+    `with clock("data"): ...` charges the time to a section; a section inside another is charged alone, so the sections
+    never add up to more than the wall time. JAX returns before the device is done: wait for a result inside the section
+    that should be charged for it.
+    """
+
+    def __init__(self):
+        self._open: list[str] = []
+        self._seconds: dict[str, float] = {}
+        self._start = self._mark = time.perf_counter()
+
+    @contextlib.contextmanager
+    def __call__(self, section: str) -> Iterator[None]:
+        """Charges the time spent inside to `section`; raises ValueError for the name 'wall'."""
+        if section == 'wall':
+            raise ValueError("Clock was given the section 'wall', which is the total of a lap: choose another name.")
+        self._charge()
+        self._open.append(section)
+        try:
+            yield
+        finally:
+            self._charge()
+            self._open.pop()
+
+    def lap(self) -> dict[str, float]:
+        """Seconds of every section since the last lap, and 'wall', all seconds since then; starts a new lap."""
+        self._charge()
+        seconds = self._seconds | {'wall': self._mark - self._start}
+        self._seconds, self._start = {}, self._mark
+        return seconds
+
+    def _charge(self) -> None:
+        now = time.perf_counter()
+        if self._open:
+            self._seconds[self._open[-1]] = self._seconds.get(self._open[-1], 0.0) + now - self._mark
+        self._mark = now
+
+
+def _parse(path: pathlib.Path) -> Iterator[tuple[bytes, dict]]:
+    """(line, row) of every whole line; a last line without its end or its sense was torn by a kill and is dropped."""
+    lines = path.read_bytes().splitlines(keepends=True)
+    for number, line in enumerate(lines, 1):
+        try:
+            row = json.loads(line)
+            whole = line.endswith(b'\n') and isinstance(row, dict) and isinstance(row.get('step'), int)
+        except ValueError:
+            whole = False
+        if whole:
+            yield line, row
+        elif number < len(lines):
+            raise ValueError(
+                f'Line {number} of {path} is damaged, expected one JSON row with its step: delete that line.'
+            )
+
+
+def _cut(path: pathlib.Path, step: int) -> None:
+    """Leaves the whole rows up to `step`, none for a fresh run; a kill on the way leaves the old file."""
+    if not path.exists():
+        return
+    kept = b''.join(line for line, row in _parse(path) if row['step'] <= step) if step else b''
+    if len(kept) == path.stat().st_size:
+        return
+    temporary = path.with_name(path.name + '.tmp')
+    with open(temporary, 'wb') as file:
+        file.write(kept)
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(temporary, path)
+
+
+def _draws(stream) -> bool:
+    """Whether a bar shows up on this stream: tqdm hides it on terminals of 0 rows, which some containers have."""
+    return stream.isatty() and os.get_terminal_size(stream.fileno()).lines > 0
+
+
+def _running_mean(values: np.ndarray, radius: int) -> np.ndarray:
+    """Mean over up to `radius` neighbours on each side, fewer at the start, where a loss falls too fast to average."""
+    i = np.arange(len(values))
+    low, high = i - np.minimum(radius, i), i + np.minimum(radius, i) + 1
+    high = np.minimum(high, len(values))
+    sums = np.concatenate([[0.0], np.cumsum(values)])
+    return (sums[high] - sums[low]) / (high - low)
+
+
+def _number(value) -> int | float:
+    """A Python number from any scalar; counts stay integers."""
+    return value if type(value) in (int, float) else np.asarray(value).item()
+
+
+def _pixels(image) -> np.ndarray:
+    """[height, width, 3] uint8."""
+    if hasattr(image, 'savefig'):
+        from matplotlib.backends.backend_agg import FigureCanvasAgg
+
+        canvas = FigureCanvasAgg(image)
+        canvas.draw()
+        return np.ascontiguousarray(np.asarray(canvas.buffer_rgba())[..., :3])
+    pixels = np.asarray(image)
+    if pixels.ndim != 3 or pixels.shape[2] != 3 or (pixels.dtype.kind in 'biu' and pixels.dtype != np.uint8):
+        raise ValueError(
+            f'A picture was given as {pixels.dtype} {list(pixels.shape)}, expected [height, width, 3] in uint8 or in '
+            'float 0..1, or a matplotlib figure: convert it first.'
+        )
+    if pixels.dtype != np.uint8:
+        pixels = np.round(np.nan_to_num(pixels.astype(np.float32)).clip(0, 1) * 255).astype(np.uint8)
+    return pixels
+
+
+def _digits(value: float) -> str:
+    """12,345 and 31 but 3.2 and 0.045."""
+    return f'{value:,.0f}' if not value < 10 else f'{value:.2g}'
+
+
+def _si(value: float, unit: str) -> str:
+    """4.1e9 -> '4.1 GFLOP/s'."""
+    power = 0
+    while value >= 999.5 and power < 6:
+        value, power = value / 1000, power + 1
+    return f'{value:.3g} {" kMGTPE"[power].strip()}{unit}'
+
+
+def _duration(seconds: float) -> str:
+    """45s, 1m20s, 2h05m, 3d04h."""
+    minutes, seconds = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    days, hours = divmod(hours, 24)
+    if days:
+        return f'{days}d{hours:02d}h'
+    if hours:
+        return f'{hours}h{minutes:02d}m'
+    return f'{minutes}m{seconds:02d}s' if minutes else f'{seconds}s'

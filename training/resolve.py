@@ -1,0 +1,162 @@
+"""From strings in a config to objects: import paths ('transformer.gpt:Gpt') and call expressions ('Window(size=256)').
+
+A class is named by its import path and every field of it becomes a field of the config. A field whose type is a part
+(not a number, string or boolean) holds a call expression; the names in it are those of the module that defines the part's
+type, its keywords are checked, and nothing else of Python is evaluated.
+"""
+
+import ast
+import dataclasses
+import difflib
+import importlib
+import inspect
+import operator
+import typing
+
+import ml_collections
+
+PRIMITIVES = (bool, int, float, str, tuple)
+OPERATORS = {ast.BitAnd: operator.and_, ast.BitOr: operator.or_}
+
+
+def did_you_mean(name, known):
+    """', did you mean X?' or a list of what is known."""
+    close = difflib.get_close_matches(str(name), list(known), 1)
+    return f'did you mean {close[0]!r}?' if close else f'known: {", ".join(sorted(known)) or "none"}.'
+
+
+def load(path):
+    """The class behind 'package.module:Class'."""
+    module_name, _, name = path.partition(':')
+    if not name:
+        raise ValueError(f'{path!r} does not name a class; expected an import path such as transformer.gpt:Gpt.')
+    try:
+        module = importlib.import_module(module_name)
+    except ModuleNotFoundError as error:
+        if not error.name or not (module_name + '.').startswith(error.name + '.'):
+            raise
+        raise ValueError(f'There is no module {error.name!r} (in {path!r}); check the import path.') from None
+    if name not in classes(module):
+        raise ValueError(f'There is no class {name!r} in {module_name}; {did_you_mean(name, classes(module))}')
+    return getattr(module, name)
+
+
+def classes(module):
+    """Names of the public classes that a module defines."""
+    return [name for name, value in vars(module).items()
+            if inspect.isclass(value) and value.__module__ == module.__name__ and not name.startswith('_')]
+
+
+def fields(cls):
+    """{name: dataclasses.Field} of a class, without what Flax adds; types are resolved."""
+    hints = typing.get_type_hints(cls)
+    found = {f.name: f for f in dataclasses.fields(cls) if f.init and f.name not in ('parent', 'name')}
+    for name, field in found.items():
+        field.type = hints[name]
+    return found
+
+
+def default(field):
+    return field.default if field.default_factory is dataclasses.MISSING else field.default_factory()
+
+
+def describe(path, key='name', /, **given):
+    """The config of a class: its path under `key` and every field with its default or the value given.
+
+    A field without a default that is not given either stays open: the data fills it in when the run is built."""
+    cls = load(path)
+    known = fields(cls)
+    for name in given:
+        if name not in known:
+            raise ValueError(f'{path} has no field {name!r}; {did_you_mean(name, known)}')
+    config = ml_collections.ConfigDict({key: path})
+    for name, field in known.items():
+        if name in given:
+            value = given[name]
+        elif default(field) is dataclasses.MISSING:
+            config[name] = ml_collections.config_dict.placeholder(field.type)
+            continue
+        else:
+            value = default(field)
+        config[name] = value if field.type in PRIMITIVES else value if isinstance(value, str) else repr(value)
+    return config
+
+
+def construct(config, key='name', *, ignore=(), extra=None):
+    """The object that a config of `describe` stands for.
+
+    Args:
+      ignore: fields of the config that are not the class's.
+      extra: values for fields, used for those that the class has and the config leaves open or does not mention.
+    """
+    path = config[key]
+    cls = load(path)
+    known = fields(cls)
+    values = {name: value for name, value in (extra or {}).items() if name in known}
+    for name, value in config.items():
+        if name == key or name in ignore:
+            continue
+        if name not in known:
+            raise ValueError(f'{path} has no field {name!r}; {did_you_mean(name, known)}')
+        if value is None and name in values:
+            continue
+        if value is None and default(known[name]) is dataclasses.MISSING:
+            raise ValueError(f'{path} needs a value for {name!r}, which the data does not tell; set it in the config.')
+        part = known[name].type not in PRIMITIVES and isinstance(value, str)
+        values[name] = parse(value, known[name].type, name) if part else value
+    return cls(**values)
+
+
+def parse(text, kind, field):
+    """Evaluates a call expression such as 'Causal() & Window(size=256)' to an instance of `kind`."""
+    module = importlib.import_module(kind.__module__)
+    names = {name: getattr(module, name) for name in classes(module) if issubclass(getattr(module, name), kind)}
+    names = {name: value for name, value in names.items() if value is not kind}
+    wrong = lambda why: ValueError(f'{field} is {text!r}: {why}')
+    try:
+        tree = ast.parse(text.strip(), mode='eval').body
+    except SyntaxError:
+        raise wrong('this is not a call expression such as ' + ' or '.join(f'{n}(...)' for n in sorted(names)[:2])) from None
+
+    def value(node):
+        match node:
+            case ast.Constant():
+                return node.value
+            case ast.UnaryOp(op=ast.USub(), operand=ast.Constant(value=int() | float() as number)):
+                return -number
+            case ast.UnaryOp(op=ast.Invert()):
+                return ~value(node.operand)
+            case ast.Tuple() | ast.List():
+                return tuple(map(value, node.elts))
+            case ast.BinOp(op=op) if type(op) in OPERATORS:
+                return OPERATORS[type(op)](value(node.left), value(node.right))
+            case ast.Name(id=name) | ast.Call(func=ast.Name(id=name)):
+                if name not in names:
+                    raise wrong(f'there is no {name!r}; {did_you_mean(name, names)}')
+                return call(names[name], node)
+            case _:
+                raise wrong(f'{ast.unparse(node)!r} is not allowed here; write calls of {", ".join(sorted(names))}.')
+
+    def call(cls, node):
+        arguments = [value(a) for a in getattr(node, 'args', ())]
+        keywords = {k.arg: value(k.value) for k in getattr(node, 'keywords', ())}
+        known = fields(cls)
+        for name in keywords:
+            if name not in known:
+                raise wrong(f'{cls.__name__} has no field {name!r}; {did_you_mean(name, known)}')
+        try:
+            bound = inspect.signature(cls).bind(*arguments, **keywords).arguments
+        except TypeError as error:
+            raise wrong(f'{cls.__name__}: {error}.') from None
+        for name, given in bound.items():
+            expected = known[name].type
+            if expected is float and type(given) is int:
+                bound[name] = float(given)
+            elif expected in PRIMITIVES and type(given) is not expected:
+                raise wrong(f'{name} of {cls.__name__} is {given!r}; expected {expected.__name__}.')
+        return cls(**bound)
+
+    result = value(tree)
+    if not isinstance(result, kind):
+        raise wrong(f'expected one of {", ".join(sorted(names))}.')
+    return result

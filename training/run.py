@@ -1,0 +1,249 @@
+"""The only construction: `build(config, mesh) -> Run`, used by training, evaluation, prediction, benchmarks and tests.
+
+A run meets its parts through contracts and import paths alone:
+  data   `construct(config.data).open(folder)`: facts, shapes, train(seed), evaluation(split, batch_size, **view), save(folder)
+  model  a Flax module; required fields that the config leaves open are filled with the data's facts
+  task   `loss(forward, batch, key=, step=, train=) -> {term: (sum, weight)}`, `coefficients`, `inputs(batch)`, `derived(...)`
+  evals  `evaluator(snapshot, batches) -> {name: number}`, `view`
+"""
+
+import dataclasses
+import functools
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+
+from training import mesh as meshes
+from training import optimizer, resolve, workdir
+from training import step as steps
+from training.checkpoint import Checkpoints
+from training.state import State, initialised
+
+EVAL_FIELDS = ('every_steps', 'split')
+
+
+@dataclasses.dataclass(frozen=True)
+class Run:
+    """A built experiment; nothing is allocated on the devices yet.
+
+    Attributes:
+      config: the locked ConfigDict.
+      shapes: a State of jax.ShapeDtypeStruct with the sharding of every array, the target of init and restore.
+    """
+    config: Any
+    mesh: jax.sharding.Mesh
+    data: Any
+    model: Any
+    task: Any
+    evaluators: dict
+    tx: optax.GradientTransformation
+    shapes: State
+
+    def init(self):
+        """The fresh state, created sharded, the same on any mesh."""
+        shardings = jax.tree.map(lambda s: s.sharding, self.shapes)
+        return jax.jit(self._fresh, out_shardings=shardings)()
+
+    def _fresh(self):
+        return _fresh(self.config, self.data, self.model, self.task, self.tx)
+
+    def state(self, tree):
+        """The State of a restored tree."""
+        return State(**tree)
+
+    def init_from(self, folder):
+        """The fresh state with the parameters that init_rules keep taken from the newest step of another workdir."""
+        source = load(folder, self.mesh)
+        have = {meshes.path_of(keys): p for keys, p in jax.tree_util.tree_leaves_with_path(source.params)}
+        rules = self.config.init_rules
+
+        def choose(keys, fresh):
+            path = meshes.path_of(keys)
+            rule = meshes.first_match(rules, path, 'init_rules')
+            if rule == 'fresh':
+                return fresh
+            if rule != 'keep':
+                raise ValueError(f"init_rules gives {rule!r} for {path}; expected 'keep' or 'fresh'.")
+            if path not in have or have[path].shape != fresh.shape:
+                there = have[path].shape if path in have else 'nothing'
+                raise ValueError(f'init_from={folder} has {there} for {path}, but the model needs {fresh.shape}; '
+                                 "change the model, or give it the rule 'fresh' in init_rules.")
+            return jax.device_put(have[path].astype(fresh.dtype), fresh.sharding)
+
+        fresh = self.init()
+        return fresh.replace(params=jax.tree_util.tree_map_with_path(choose, fresh.params))
+
+    def training_row(self, numbers, step):
+        """The row of metrics.jsonl of a step: averages since the last row, and norms of this step."""
+        numbers = jax.device_get({k: v for k, v in numbers.items() if k not in ('finite', 'grad_norms')})
+        average = {t: float(s) / float(w) if w else 0.0 for t, (s, w) in numbers['sums'].items()}
+        row = average | {'loss': sum(c * average[t] for t, c in self.task.coefficients.items())}
+        row |= {name: float(numbers[name]) for name in ('learning_rate', 'grad_norm', 'update_norm', 'param_norm')}
+        row['epoch'] = step / self.data.batches_per_epoch
+        if self.config.train.nonfinite == 'skip':
+            row['skipped'] = int(numbers['skipped'])
+        return row
+
+    def parameters(self):
+        return sum(int(np.prod(s.shape)) for s in jax.tree.leaves(self.shapes.params))
+
+    @functools.cached_property
+    def step_function(self):
+        c = self.config
+        return steps.make(
+            self.model, self.task, self.tx, optimizer.schedule(c.optimizer, c.train.steps), seed=c.seed,
+            microbatches=c.train.microbatches, log_every=c.log.every_steps, nonfinite=c.train.nonfinite)
+
+    def batch_shapes(self):
+        sharding = meshes.batch_sharding(self.mesh)
+        return {k: jax.ShapeDtypeStruct(shape, dtype, sharding=sharding) for k, (shape, dtype) in self.data.shapes.items()}
+
+    def compile(self):
+        """The training step, compiled once for this mesh; the state it is given is donated."""
+        shardings = jax.tree.map(lambda s: s.sharding, self.shapes)
+        jitted = jax.jit(self.step_function, donate_argnums=0, out_shardings=(shardings, meshes.replicated(self.mesh)))
+        return jitted.lower(self.shapes, self.batch_shapes()).compile()
+
+    @functools.cached_property
+    def eval_terms(self):
+        """(params, batch) -> {term: (sum, weight)} without randomness, compiled per shape of batch."""
+        def terms(params, batch):
+            return self.task.loss(steps.forward(self.model, params), batch, key=None, step=None, train=False)
+        return jax.jit(terms, out_shardings=meshes.replicated(self.mesh))
+
+    def evaluation(self, name, split=None):
+        """The batches that the evaluator `name` asks for, of its own split or another one."""
+        return self.data.evaluation(split or self.config.evals[name].split, self.eval_rows, **self.evaluators[name].view)
+
+    @property
+    def eval_rows(self):
+        """Rows in a batch of evaluation: as in one microbatch of training, so that memory suffices."""
+        return self.config.data.batch_size // self.config.train.microbatches
+
+
+@dataclasses.dataclass(frozen=True)
+class Snapshot:
+    """A run at some parameters: what evaluators and predict.py work with. `text` and `picture` go to the report, if any."""
+    run: Run
+    params: Any
+    step: int
+    report: Any = None
+
+    @property
+    def model(self):
+        return self.run.model
+
+    @property
+    def data(self):
+        return self.run.data
+
+    def apply(self, **inputs):
+        return _apply(self.run.model, self.params, inputs)
+
+    def key(self, name):
+        return jax.random.fold_in(steps.stream(self.run.config.seed, name), self.step)
+
+    def averages(self, batches):
+        """{term: average over the split}, 'loss' (the total), 'weight', and what the task derives from them."""
+        sums = {}
+        for batch in batches:
+            terms = self.run.eval_terms(self.params, meshes.put(batch, self.run.mesh))
+            for name, pair in jax.device_get(terms).items():
+                sums[name] = sums.get(name, 0.0) + np.array(pair, np.float64)
+        average = {name: float(s / w) if w else 0.0 for name, (s, w) in sums.items()}
+        loss = sum(c * average[t] for t, c in self.run.task.coefficients.items())
+        weight = float(sums[next(iter(self.run.task.coefficients))][1])
+        numbers = {'loss': loss, **{t: a for t, a in average.items() if t != 'loss'}, 'weight': weight}
+        return numbers | self.run.task.derived(numbers, batches.facts)
+
+    def evaluate(self, name, batches=None):
+        """The numbers of one evaluator of the config."""
+        evaluator = self.run.evaluators[name]
+        return evaluator(self, self.run.evaluation(name) if batches is None else batches)
+
+    def text(self, name, text):
+        if self.report:
+            self.report.text(self.step, name, text)
+
+    def picture(self, name, image):
+        if self.report:
+            self.report.picture(self.step, name, image)
+
+
+@functools.partial(jax.jit, static_argnames='model')
+def _apply(model, params, inputs):
+    return model.apply({'params': params}, **inputs)
+
+
+def _fresh(config, data, model, task, tx):
+    batch = {k: jnp.zeros(shape, dtype) for k, (shape, dtype) in data.shapes.items()}
+    params = initialised(model, task.inputs(batch), steps.stream(config.seed, 'init'))
+    terms = jax.eval_shape(lambda p: task.loss(steps.forward(model, p), batch, key=None, step=0, train=False), params)
+    sums = {term: jnp.zeros(2) for term in terms}
+    return State(jnp.zeros((), jnp.int32), params, tx.init(params), sums, jnp.zeros((), jnp.int32))
+
+
+def build(config, mesh, folder=None):
+    """Constructs everything that a config describes, and checks that it fits together, before anything is computed.
+
+    Args:
+      folder: a workdir whose tokenizer or class names are used; None: they are learnt from the training data.
+    """
+    rows, parts, micro = config.data.batch_size, meshes.rows(mesh), config.train.microbatches
+    if rows < 1 or micro < 1 or rows % micro or (rows // micro) % parts:
+        raise ValueError(f'data.batch_size={rows} cannot be divided into train.microbatches={micro} for {parts} parts of '
+                         f'the mesh (data x fsdp); choose a multiple of {max(1, micro) * parts}.')
+    if config.train.steps < 1 or config.log.every_steps < 1:
+        raise ValueError(f'train.steps={config.train.steps} and log.every_steps={config.log.every_steps} must be at least 1.')
+    data = resolve.construct(config.data, 'pipeline').open(folder)
+    model = resolve.construct(config.model, extra={'dtype': config.dtype} | data.facts)
+    task = resolve.construct(config.task)
+    evaluators = {name: resolve.construct(e, 'evaluator', ignore=EVAL_FIELDS) for name, e in config.evals.items()}
+    tx = optimizer.make(config.optimizer, config.train.steps)
+    shapes = jax.eval_shape(functools.partial(_fresh, config, data, model, task, tx))
+    whole = meshes.replicated(mesh)
+    params = meshes.shardings(shapes.params, config.mesh.rules, mesh)
+    # Moments follow their parameter; counts and sums are on every device.
+    moments = optax.tree_map_params(tx, lambda _, sharding: sharding, shapes.opt_state, params,
+                                    transform_non_params=lambda _: whole)
+    place = State(whole, params, moments, jax.tree.map(lambda _: whole, shapes.sums), whole)
+    shapes = jax.tree.map(lambda s, at: jax.ShapeDtypeStruct(s.shape, s.dtype, sharding=at), shapes, place)
+    return Run(config, mesh, data, model, task, evaluators, tx, shapes)
+
+
+def load(folder, mesh=None, step='last'):
+    """The Snapshot of a workdir: `step` is 'last', 'best' or a number."""
+    folder = workdir.local(folder)
+    config = workdir.load_config(folder)
+    if mesh is None:
+        c = config.mesh
+        fits = abs(c.data) * c.fsdp * c.tensor <= jax.device_count() and c.data != -1
+        mesh = meshes.make(c.data, c.fsdp, c.tensor) if fits else meshes.make(1, 1, 1)
+    run = build(config, mesh, folder)
+    checkpoints = Checkpoints(folder, best=config.checkpoint.best, writable=False)
+    try:
+        number = checkpoint_step(checkpoints, step, config)
+        restored = checkpoints.restore({'params': run.shapes.params}, step=number)
+    finally:
+        checkpoints.close()
+    if restored is None:
+        raise ValueError(f'{folder} has no checkpoint yet; train it for longer.')
+    return Snapshot(run, restored.state['params'], restored.step)
+
+
+def checkpoint_step(checkpoints, step, config):
+    """The number behind --step=last|best|N; None is the newest that is whole."""
+    if step == 'last':
+        return None
+    if step == 'best':
+        best = checkpoints.best_step()
+        if best is None:
+            raise ValueError('This run has no best step; train it with --config.checkpoint.best=NAME/METRIC, such as '
+                             'valid/loss, or give --step=last.')
+        return best
+    if not str(step).isdecimal():
+        raise ValueError(f'--step is {step!r}; expected last, best or a number.')
+    return int(step)

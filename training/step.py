@@ -1,0 +1,108 @@
+"""The training step as one pure function: gradient, accumulation, update and the numbers that are logged."""
+
+import zlib
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from training.mesh import path_of
+from training.state import State
+
+NONFINITE = ('stop', 'skip')
+
+
+def stream(seed, name):
+    """The key of a named random stream; fold in the step, then the layer. Nothing random is stored in a checkpoint."""
+    return jax.random.fold_in(jax.random.key(seed), zlib.crc32(name.encode()))
+
+
+def forward(model, params):
+    """`forward(**inputs)` as tasks call it."""
+    return lambda **inputs: model.apply({'params': params}, **inputs)
+
+
+def total_loss(coefficients, sums, weights):
+    """sum over terms of coefficient · sum / weight; a term of no weight counts nothing."""
+    return sum(c * sums[t] / jnp.where(weights[t] > 0, weights[t], 1.0) for t, c in coefficients.items())
+
+
+def split_terms(terms):
+    return {t: s for t, (s, _) in terms.items()}, {t: w for t, (_, w) in terms.items()}
+
+
+def gradients(model, task, params, batch, *, key, step, microbatches):
+    """(gradients, sums, weights) of one batch, exactly the same for any number of microbatches.
+
+    Weights depend on the batch alone, so the whole batch is weighed first (the compiler drops the forward pass of that)
+    and each microbatch adds the gradient of its share of the total."""
+    def terms(params, batch, key):
+        return split_terms(task.loss(forward(model, params), batch, key=key, step=step, train=True))
+
+    def share(params, batch, key, weights):
+        sums, own = terms(params, batch, key)
+        return total_loss(task.coefficients, sums, own if weights is None else weights), (sums, own)
+
+    if microbatches == 1:
+        grads, (sums, weights) = jax.grad(share, has_aux=True)(params, batch, key, None)
+        return grads, sums, weights
+    weights = terms(params, batch, key)[1]
+    # Row i·A + a goes to microbatch a: every device keeps its own rows.
+    batches = jax.tree.map(lambda x: x.reshape(-1, microbatches, *x.shape[1:]).swapaxes(0, 1), batch)
+
+    def add(carry, item):
+        i, batch = item
+        grads, (sums, _) = jax.grad(share, has_aux=True)(params, batch, jax.random.fold_in(key, i), weights)
+        return jax.tree.map(jnp.add, carry, (grads, sums)), None
+
+    zeros = jax.tree.map(jnp.zeros_like, (params, {t: jnp.zeros(()) for t in weights}))
+    (grads, sums), _ = jax.lax.scan(add, zeros, (jnp.arange(microbatches), batches))
+    return grads, sums, weights
+
+
+def group_norms(tree):
+    """The L2 norm of each top-level group of a tree of parameters, {group: norm}."""
+    squares = {}
+    for keys, leaf in jax.tree_util.tree_leaves_with_path(tree):
+        group = path_of(keys).split('/')[0]
+        squares[group] = squares.get(group, 0.0) + jnp.sum(jnp.square(leaf.astype(jnp.float32)))
+    return {group: jnp.sqrt(s) for group, s in squares.items()}
+
+
+def make(model, task, tx, rate, *, seed, microbatches=1, log_every=1, nonfinite='stop'):
+    """step(state, batch) -> (state, report).
+
+    Args:
+      rate: step -> learning rate, for the report.
+      microbatches: the batch is worked off in so many parts, one after the other, for memory; the result is the same.
+      log_every: `state.sums` starts anew after every so many steps.
+      nonfinite: 'skip' leaves parameters and optimizer as they are when the loss or a gradient is not finite; 'stop'
+        leaves the decision to the loop, which reads report['finite'] and report['grad_norms'].
+    """
+    if nonfinite not in NONFINITE:
+        raise ValueError(f'train.nonfinite is {nonfinite!r}; expected one of {", ".join(NONFINITE)}.')
+
+    def step(state, batch):
+        key = jax.random.fold_in(stream(seed, 'train'), state.step)
+        grads, sums, weights = gradients(model, task, state.params, batch, key=key, step=state.step,
+                                         microbatches=microbatches)
+        loss = total_loss(task.coefficients, sums, weights)
+        norms = group_norms(grads)
+        finite = jnp.isfinite(loss) & jnp.all(jnp.isfinite(jnp.stack(list(norms.values()))))
+        updates, opt_state = tx.update(grads, state.opt_state, state.params)
+        params = optax.apply_updates(state.params, updates)
+        skipped = state.skipped
+        if nonfinite == 'skip':
+            keep = lambda new, old: jax.tree.map(lambda n, o: jnp.where(finite, n, o), new, old)
+            params, opt_state = keep(params, state.params), keep(opt_state, state.opt_state)
+            sums = {t: jnp.where(finite, s, 0.0) for t, s in sums.items()}
+            weights = {t: jnp.where(finite, w, 0.0) for t, w in weights.items()}
+            skipped = skipped + ~finite
+        fresh = state.step % log_every == 0
+        added = {t: jnp.where(fresh, 0.0, state.sums[t]) + jnp.stack([sums[t], weights[t]]) for t in sums}
+        report = {'sums': added, 'loss': loss, 'finite': finite, 'grad_norms': norms, 'learning_rate': rate(state.step),
+                  'grad_norm': optax.global_norm(grads), 'update_norm': optax.global_norm(updates),
+                  'param_norm': optax.global_norm(params), 'skipped': skipped}
+        return State(state.step + 1, params, opt_state, added, skipped), report
+
+    return step

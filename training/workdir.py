@@ -1,0 +1,123 @@
+"""The work directory: one writer at a time, the config it was started with, and what may change on resume."""
+
+import contextlib
+import fcntl
+import json
+import os
+import pathlib
+import platform
+import re
+from importlib import metadata
+
+import jax
+import ml_collections
+
+# What may differ between a run and its continuation; everything else would make it another experiment.
+CHANGEABLE = r'train\.steps|(log|checkpoint|evals|mesh|profile)\..*|data\.workers'
+VERSIONS = ('jax', 'jaxlib', 'flax', 'optax', 'orbax-checkpoint', 'grain', 'numpy', 'sentencepiece')
+
+
+def local(path):
+    """The path of a workdir; remote ones are refused."""
+    if '://' in str(path):
+        raise ValueError(f'The workdir {path} is a remote path; give a local folder and copy it afterwards.')
+    return pathlib.Path(path).expanduser()
+
+
+def given(path):
+    """The workdir of a script that needs an existing one."""
+    if not path:
+        raise ValueError('Give --workdir=DIR, the folder of a run made by train.py.')
+    return local(path)
+
+
+def write_atomically(path, text):
+    temporary = path.with_name(f'.{path.name}.{os.getpid()}')
+    temporary.write_text(text)
+    temporary.replace(path)
+
+
+@contextlib.contextmanager
+def locked(folder):
+    """Holds the folder for one writer; the kernel gives the lock back however the process ends."""
+    with open(folder / '.lock', 'w') as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise ValueError(f'Another process is training in {folder}; wait for it, or give another --workdir.') from None
+        yield
+
+
+def is_run(folder):
+    """Whether the folder holds a run to continue; a folder with anything else in it is refused."""
+    if not folder.exists():
+        return False
+    if not folder.is_dir():
+        raise ValueError(f'The workdir {folder} is a file; give a folder.')
+    if (folder / 'config.json').is_file():
+        return True
+    foreign = [p.name for p in folder.iterdir() if not p.name.startswith('.')]
+    if foreign:
+        raise ValueError(f'{folder} is not a workdir of a run: it has no config.json, but {foreign[0]!r}; '
+                         'give another --workdir.')
+    return False
+
+
+@contextlib.contextmanager
+def create(folder, config):
+    """Makes the folder and holds it; config.json comes first, so that a killed start leaves a workdir."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with locked(folder):
+        if (folder / 'config.json').is_file():
+            raise ValueError(f'Another process has just started a run in {folder}; give another --workdir.')
+        save_config(folder, config)
+        yield
+
+
+def as_json(config):
+    """A config in the form it has in config.json: tuples are lists."""
+    return json.loads(json.dumps(config.to_dict()))
+
+
+def flat(tree, prefix=''):
+    """{'model.layers': 4, ...} of nested dicts."""
+    if not isinstance(tree, dict):
+        return {prefix[:-1]: tree}
+    return {k: v for name, value in tree.items() for k, v in flat(value, f'{prefix}{name}.').items()}
+
+
+def save_config(folder, config):
+    write_atomically(folder / 'config.json', json.dumps(as_json(config), indent=2) + '\n')
+
+
+def load_config(folder):
+    """The locked config of a workdir."""
+    path = folder / 'config.json'
+    if not path.is_file():
+        raise ValueError(f'{folder} is not a workdir of a run: it has no config.json; give the --workdir of train.py.')
+    try:
+        return ml_collections.ConfigDict(json.loads(path.read_text())).lock()
+    except json.JSONDecodeError:
+        raise ValueError(f'{path} is not valid JSON; restore it, or train into another --workdir.') from None
+
+
+def check_unchanged(folder, config):
+    """Refuses to continue a run with another experiment's config."""
+    old, new = flat(as_json(load_config(folder))), flat(as_json(config))
+    differing = [f'{name}: {old.get(name, "nothing")!r} there, {new.get(name, "nothing")!r} now'
+                 for name in sorted(old | new) if old.get(name) != new.get(name) and not re.fullmatch(CHANGEABLE, name)]
+    if differing:
+        raise ValueError(f'{folder} holds a run with another config ({"; ".join(differing)}); '
+                         'give these values again, or another --workdir.')
+
+
+def save_environment(folder):
+    """What the bits of a run depend on: versions, devices, cores."""
+    device = jax.devices()[0]
+    environment = {
+        'python': platform.python_version(), 'machine': platform.machine(),
+        'packages': {name: metadata.version(name) for name in VERSIONS},
+        'platform': device.platform, 'device': device.device_kind, 'devices': jax.device_count(),
+        'processes': jax.process_count(), 'cores': len(os.sched_getaffinity(0)),
+        'xla_flags': os.environ.get('XLA_FLAGS', '')}
+    write_atomically(folder / 'environment.json', json.dumps(environment, indent=2) + '\n')

@@ -1,0 +1,1 @@
+"""Attention: masks, kernels and the multi-head module."""

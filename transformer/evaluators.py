@@ -1,0 +1,75 @@
+"""Evaluators: `(snapshot, batches) -> {name: number}`, run during training, at its end and by eval.py.
+
+`snapshot` is a run at some parameters (training/run.py): `averages(batches)`, `model`, `params`, `data`, and
+`text(name, text)`, `picture(name, image)` to keep what is worth looking at beside the numbers. `view` is what an
+evaluator asks of the data.
+"""
+
+import dataclasses
+import gzip
+import lzma
+
+from transformer.decoding import Sample, Strategy, generate
+
+
+@dataclasses.dataclass(frozen=True)
+class Evaluator:
+    """Base of the evaluators."""
+
+    @property
+    def view(self):
+        """Keywords for the data's `evaluation`: how its rows are cut."""
+        return {}
+
+    def __call__(self, snapshot, batches):
+        raise NotImplementedError
+
+
+@dataclasses.dataclass(frozen=True)
+class Averages(Evaluator):
+    """The task's own terms, averaged over the split, and what the task derives from them."""
+
+    def __call__(self, snapshot, batches):
+        return snapshot.averages(batches)
+
+
+@dataclasses.dataclass(frozen=True)
+class Perplexity(Averages):
+    """`Averages` over windows of `context` tokens moved by `stride`: every token counts once, with at least
+    context - stride tokens before it. context 0 stands for the training length, stride 0 for the context."""
+    context: int = 0
+    stride: int = 0
+
+    @property
+    def view(self):
+        return {'context': self.context or None, 'stride': self.stride or None}
+
+    def __call__(self, snapshot, batches):
+        return snapshot.averages(batches) | {name: batches.facts[name] for name in ('context', 'stride')}
+
+
+@dataclasses.dataclass(frozen=True)
+class Compressors(Evaluator):
+    """Bits per byte that `gzip -9` and `xz -9` need for the same bytes, as one file: a floor to compare a model with."""
+
+    def __call__(self, snapshot, batches):
+        text = batches.text()
+        return {'gzip_bits_per_byte': 8 * len(gzip.compress(text, 9)) / len(text),
+                'xz_bits_per_byte': 8 * len(lzma.compress(text, preset=9)) / len(text)}
+
+
+@dataclasses.dataclass(frozen=True)
+class Continuations(Evaluator):
+    """Continues a prompt `count` times; the texts go to samples/ and TensorBoard and are printed at the end."""
+    prompt: str = '\n'
+    count: int = 3
+    tokens: int = 100
+    strategy: Strategy = Sample(temperature=0.8)
+
+    def __call__(self, snapshot, batches):
+        data = snapshot.data
+        new = generate(snapshot.model, snapshot.params, [data.prompt(self.prompt)] * self.count, steps=self.tokens,
+                       strategy=self.strategy, key=snapshot.key('continuations'), end=data.end)
+        texts = [f'--- {i + 1} ---\n{self.prompt}{data.decode(ids)}' for i, ids in enumerate(new)]
+        snapshot.text('continuations', '\n'.join(texts) + '\n')
+        return {}

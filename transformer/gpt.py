@@ -1,0 +1,86 @@
+"""GPT: a causal decoder-only Transformer with GPT-2's block (Radford et al. 2019)."""
+
+from functools import partial
+
+import flax.linen as nn
+import jax.numpy as jnp
+
+from transformer.attention.masks import Causal, Mask, Segments
+from transformer.attention.multi_head import MultiHead, empty_cache
+from transformer.block import Block, FeedForward, stack
+from transformer.layers import Embedding, LayerNorm, dropout, fold, normal
+from transformer.numerics import Numerics
+
+
+class Gpt(nn.Module):
+    """logits = norm(blocks(E[token] + P[position]))·Eᵀ.
+
+    Initialised as GPT-2: normal(0.02), with the output projections of the 2·layers residual branches scaled by
+    1 / sqrt(2·layers), so that the residual stream keeps its variance through the layers (section 2.3).
+
+    Attributes:
+      vocab: vocabulary size V; left out of a config, it is the tokenizer's.
+      length: positions in the learned table, the longest row.
+      inner: inner width of the feed-forward; 0 stands for 4·width.
+      dropout: rate on the embedding, the attention weights and the residual branches.
+      bias: biases in dense layers and norms.
+      mask: which positions see which, a mask or an expression such as 'Causal() & Window(size=256)'.
+    """
+    vocab: int
+    length: int = 1024
+    layers: int = 12
+    heads: int = 12
+    width: int = 768
+    inner: int = 0
+    activation: str = 'gelu'
+    dropout: float = 0.0
+    bias: bool = True
+    mask: Mask = Causal()
+    init_scale: float = 0.02
+    dense_gradient: bool = True
+    dtype: str = 'float32'
+
+    @nn.compact
+    def __call__(self, inputs, *, segments=None, positions=None, key=None, cache=None):
+        """inputs [B, T] -> {'logits' [B, T, V], 'hidden' [B, T, D]}, and with a cache also {'cache'}.
+
+        Args:
+          segments: [B, T], packed documents (0 = padding); None: each row is one document.
+          positions: [B, T], index into the position table; None: 0..T-1.
+          key: random key of training; None switches dropout off.
+          cache: from `init_cache`; inputs are then the next tokens, at `positions`.
+        """
+        numerics = Numerics(self.dtype, self.dense_gradient)
+        batch, length = inputs.shape
+        if length > self.length:
+            raise ValueError(f'A sequence of {length} tokens is longer than the position table of {self.length}; '
+                             f'shorten it or train with model.length={length}.')
+        row = jnp.arange(length)
+        if positions is None:
+            positions = jnp.broadcast_to(row, (batch, length))
+        if cache is None:
+            mask = self.mask if segments is None else self.mask & Segments(segments, segments)
+            visible = mask(row, row)
+        else:
+            visible = self.mask(positions, jnp.arange(self.length))
+
+        tokens = Embedding(self.vocab, self.width, kernel_init=normal(self.init_scale), numerics=numerics, name='tokens')
+        table = Embedding(self.length, self.width, kernel_init=normal(self.init_scale), numerics=numerics, name='positions')
+        norm = partial(LayerNorm, bias=self.bias, numerics=numerics)
+        branch = dict(bias=self.bias, dropout=self.dropout, kernel_init=normal(self.init_scale), numerics=numerics,
+                      output_init=normal(self.init_scale / (2 * self.layers) ** 0.5))
+        block = partial(
+            Block, norm=norm, dropout=self.dropout, attention=partial(MultiHead, self.heads, **branch),
+            feed_forward=partial(FeedForward, self.inner or 4 * self.width, self.activation, **branch | {'dropout': 0.0}))
+
+        x = tokens(inputs) + table(positions)  # [B, T, D]
+        x = dropout(x, self.dropout, fold(key, 'embedding'))
+        x, cache = stack(block, self.layers, x, visible=visible, key=key, cache=cache, positions=positions)
+        x = norm(name='norm')(x)
+        outputs = {'logits': tokens.attend(x), 'hidden': x}
+        return outputs if cache is None else outputs | {'cache': cache}
+
+    def init_cache(self, batch):
+        """An empty key-value cache for `batch` rows of up to `length` tokens."""
+        layer = lambda: empty_cache(batch, self.length, self.heads, self.width // self.heads, self.dtype)
+        return {f'block_{i}': layer() for i in range(self.layers)}
