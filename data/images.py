@@ -131,8 +131,7 @@ class OpenImages:
         examples, start, stop = self._range('train')
         order = pipeline.Order(stop - start, self.config.batch_size, seed)
         threads = min(8, os.cpu_count() or 1) if self.config.source == 'folder' else 1
-        batches = pipeline.endless(_Batches(examples, start, order, self._steps), threads)
-        return pipeline.start(batches, self.config.workers)
+        return pipeline.numbered(_Batches(examples, start, order, self._steps), self.config.workers, threads)
 
     def evaluation(self, split: str, batch_size: int, **view):
         """Batches that hold every image of a split once, in order, without augmentation.

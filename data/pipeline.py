@@ -43,19 +43,56 @@ def _permutation(count: int, seed: int, epoch: int) -> np.ndarray:
     return np.random.default_rng([seed, epoch]).permutation(count)
 
 
-def endless(element: Callable[[int], Any], threads: int = 1) -> grain.IterDataset:
-    """element(0), element(1), .. without end; made ahead in threads, in order, and resumed by their number."""
-    options = grain.ReadOptions(num_threads=threads, prefetch_buffer_size=_AHEAD)
+def endless(element: Callable[[int], Any]) -> grain.IterDataset:
+    """The dataset element(0), element(1), .. without end."""
+    options = grain.ReadOptions(num_threads=1, prefetch_buffer_size=_AHEAD)
     return grain.MapDataset.range(_ENDLESS).map(element).to_iter_dataset(options)
 
 
-def start(batches: grain.IterDataset, workers: int, ahead: bool = False) -> grain.DatasetIterator:
-    """Iterates in `workers` processes, or in this one; `ahead` adds a thread for datasets that have none at the end."""
-    if workers:
-        batches = batches.mp_prefetch(grain.MultiprocessingOptions(num_workers=workers, per_worker_buffer_size=_AHEAD))
-    elif ahead:
-        batches = ThreadPrefetchIterDataset(batches, prefetch_buffer_size=_AHEAD)
-    iterator = iter(batches)
+def ahead(batches: grain.IterDataset) -> grain.DatasetIterator:
+    """Iterates with a thread that makes batches before they are asked for."""
+    return _closed_at_exit(iter(ThreadPrefetchIterDataset(batches, prefetch_buffer_size=_AHEAD)))
+
+
+def numbered(element: Callable[[int], Any], workers: int = 0, threads: int = 1) -> grain.DatasetIterator:
+    """element(0), element(1), .. without end, made ahead by worker processes, or by threads of this one."""
+    return _closed_at_exit(_Numbered(element, workers, threads))
+
+
+class _Numbered(grain.DatasetIterator):
+    """Its state is the number of the next element, whoever makes them: a run may go on with other workers."""
+
+    def __init__(self, element: Callable[[int], Any], workers: int, threads: int):
+        super().__init__()
+        self._element, self._workers, self._threads = element, workers, threads
+        self._number, self._iterator = 0, None
+
+    def __next__(self):
+        if self._iterator is None:
+            numbers = grain.MapDataset.range(self._number, _ENDLESS).map(self._element)
+            batches = numbers.to_iter_dataset(grain.ReadOptions(self._threads, _AHEAD))
+            if self._workers:
+                options = grain.MultiprocessingOptions(self._workers, per_worker_buffer_size=_AHEAD)
+                batches = batches.mp_prefetch(options)
+            self._iterator = iter(batches)
+        batch = next(self._iterator)
+        self._number += 1
+        return batch
+
+    def get_state(self):
+        return {'next': self._number}
+
+    def set_state(self, state):
+        self.close()
+        self._number = state['next']
+
+    def close(self):
+        if self._iterator is not None:
+            self._iterator.close()
+            self._iterator = None
+
+
+def _closed_at_exit(iterator: grain.DatasetIterator) -> grain.DatasetIterator:
     atexit.register(_close, weakref.ref(iterator))
     return iterator
 

@@ -34,8 +34,6 @@ class Text:
       packing: how pieces of documents share rows: 'first_fit' (whole pieces, some padding), 'concat' (no padding,
         pieces are cut), 'none' (one piece a row). A stream has full rows always.
       batch_size: rows in a training batch.
-      workers: processes that make batches; 0 makes them in a thread of this one. With several, pieces meet in other
-        rows, and training is as reproducible for the same number of them.
     """
 
     source: str = 'files'
@@ -48,7 +46,6 @@ class Text:
     length: int = 128
     packing: str = 'first_fit'
     batch_size: int = 32
-    workers: int = 0
 
     def open(self, folder: str | os.PathLike | None) -> 'OpenText':
         """Opens the text; a tokenizer saved in `folder` is used as it is, otherwise one is learnt.
@@ -58,7 +55,7 @@ class Text:
         """
         for field, choices in _CHECKED.items():
             fields.one_of(field, getattr(self, field), choices)
-        fields.positive(length=self.length, batch_size=self.batch_size, workers=self.workers)
+        fields.positive(length=self.length, batch_size=self.batch_size)
         tokenizers.parse(self.tokenizer)
         saved = tokenizers.load(folder) if folder is not None else None
         return OpenText(self, saved)
@@ -131,13 +128,11 @@ class OpenText:
 
         config, store = self.config, self._training
         if config.documents == 'stream':
-            batches = pipeline.endless(_Stream(store, config.length, config.batch_size, seed))
-            return pipeline.start(batches, config.workers)
+            return pipeline.numbered(_Stream(store, config.length, config.batch_size, seed))
         pieces = packing.windows(store.offsets, config.length, config.length)
         if config.packing == 'none':
             order = pipeline.Order(len(pieces), config.batch_size, seed)
-            batches = pipeline.endless(_Singles(order, pieces, store, config.length))
-            return pipeline.start(batches, config.workers)
+            return pipeline.numbered(_Singles(order, pieces, store, config.length))
         per_row = max(1, config.length * len(pieces) // store.meta['tokens'])
         order = pipeline.Order(len(pieces), 8 * config.batch_size * per_row, seed)
         batches = packing.PackedBatches(
@@ -148,7 +143,7 @@ class OpenText:
             batch_size=config.batch_size,
             packing=config.packing,
         )
-        return pipeline.start(batches, config.workers, ahead=True)
+        return pipeline.ahead(batches)
 
     def evaluation(self, split: str, batch_size: int, context: int | None = None, stride: int | None = None):
         """Batches that score every token of a split exactly once.

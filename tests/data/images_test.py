@@ -208,10 +208,11 @@ class TrainTest(ImageCase):
         self.assertTrue(all(equal(batch, next(iterator)) for batch in expected[:3]))
         state = iterator.get_state()
         iterator.close()
-        again = opened.train(0)
-        again.set_state(state)
-        self.assertTrue(all(equal(batch, next(again)) for batch in expected[3:]))
-        again.close()
+        for workers in (2, 1, 0):  # a run may go on with another number of them
+            again = self.opened(source='folder', steps='Flip()', workers=workers).train(0)
+            again.set_state(state)
+            self.assertTrue(all(equal(batch, next(again)) for batch in expected[3:]), workers)
+            again.close()
 
 
 class OpenTest(ImageCase):

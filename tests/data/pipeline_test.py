@@ -22,9 +22,9 @@ class OrderTest(parameterized.TestCase):
         self.assertFalse(np.array_equal(pipeline.Order(1000, 32, seed=6)(99), later))
 
 
-class EndlessTest(absltest.TestCase):
+class NumberedTest(absltest.TestCase):
     def test_state_is_that_of_the_last_batch_handed_out(self):
-        iterator = pipeline.start(pipeline.endless(lambda number: {'x': np.array([number])}), workers=0)
+        iterator = pipeline.numbered(lambda number: {'x': np.array([number])})
         self.assertEqual([next(iterator)['x'][0] for _ in range(3)], [0, 1, 2])
         state = iterator.get_state()
         next(iterator)
@@ -36,7 +36,7 @@ class EndlessTest(absltest.TestCase):
             raise ValueError('photo.png cannot be decoded.')
 
         with self.assertRaisesRegex(ValueError, 'photo.png cannot be decoded'):
-            next(pipeline.start(pipeline.endless(fails), workers=0))
+            next(pipeline.numbered(fails))
 
 
 class EvaluationTest(absltest.TestCase):

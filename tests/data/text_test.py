@@ -133,20 +133,6 @@ class TrainTest(TextCase):
             again.set_state(json.loads(json.dumps(states[place])))
             self.assertTrue(all(equal(batch, next(again)) for batch in batches[place:]), place)
 
-    def test_workers_resume_exactly(self):
-        opened = self.opened(documents='line', workers=2)
-        iterator = opened.train(0)
-        for _ in range(5):
-            next(iterator)
-        state = json.loads(json.dumps(iterator.get_state()))
-        rest = [next(iterator) for _ in range(6)]
-        iterator.close()
-        again = opened.train(0)
-        again.set_state(state)
-        resumed = [next(again) for _ in range(6)]
-        again.close()
-        self.assertTrue(all(map(equal, rest, resumed)))
-
     def test_batches_per_epoch(self):
         for mode in MODES:
             opened = self.opened(**mode)
@@ -267,7 +253,6 @@ class OpenTest(TextCase):
         ({'packing': 'best'}, "data.packing='best'.*'first_fit', 'concat', 'none'"),
         ({'length': 0}, 'data.length=0'),
         ({'batch_size': 0}, 'data.batch_size=0'),
-        ({'workers': -1}, 'data.workers=-1'),
         ({'tokenizer': 'Word()'}, r"data.tokenizer='Word\(\)'"),
         ({'tokenizer': 'Char()', 'path': ''}, 'data.path is empty'),
         ({'tokenizer': 'Char()'}, "set data.documents to 'line' or 'stream'"),  # the default split of one file
