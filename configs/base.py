@@ -25,8 +25,12 @@ DECAY = ((r'.*/(bias|scale)', 0.0), (r'.*', 1.0))
 
 
 def part(path, /, **fields):
-    """A model, task, optimizer or schedule: the class path under `name`, and all its fields."""
-    return resolve.describe(path, **fields)
+    """A model, task, optimizer or schedule: the class path under `name`, and all its fields but `dtype`, which is the
+    experiment's own."""
+    config = resolve.describe(path, **fields)
+    if 'dtype' in config:
+        del config['dtype']
+    return config
 
 
 def data(path, /, **fields):

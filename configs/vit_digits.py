@@ -14,4 +14,5 @@ def get_config(variant=''):
     c.train.steps = 2000
     c.checkpoint.every_steps = 500
     c.evals.valid = base.evaluation('transformer.evaluators:Averages', split='valid', every_steps=200)
+    c.evals.mistakes = base.evaluation('vit.evaluators:Mistakes', split='valid')
     return c.lock()

@@ -84,12 +84,12 @@ class OpenImages:
             form = self._source.format
             self.classes, shape = self._source.classes, (form.height, form.width, form.channels)
         self._form = image_sources.Format(*shape, resized=True)
-        height, width, channels = shape
-        self.facts = {'classes': len(self.classes), 'channels': channels, 'height': height, 'width': width}
+        self.facts = {'classes': len(self.classes)}
 
     def save(self, folder: str | os.PathLike) -> None:
         """Writes the classes and the form of the images, so that opening with this folder needs no images."""
-        contents = {**self.facts, 'classes': self.classes}
+        form = self._form
+        contents = {'height': form.height, 'width': form.width, 'channels': form.channels, 'classes': self.classes}
         cache.write(Path(folder, _FILE), (json.dumps(contents, indent=1) + '\n').encode())
 
     @property

@@ -73,7 +73,8 @@ class Checkpoints:
                 f'checkpoint.keep is {keep}, but at least 2 checkpoints are needed so that one can be damaged: '
                 'set it to 2 or more.'
             )
-        self._workdir = epath.Path(folder)
+        remote = '://' in str(folder)  # Orbax takes absolute paths only
+        self._workdir = epath.Path(folder) if remote else epath.Path(folder).absolute()
         self._folder = self._workdir / 'checkpoints'
         self._best, self._writable = best, writable
         self._values: dict[int, float] = {}  # step -> value of the metric `best`
@@ -91,7 +92,7 @@ class Checkpoints:
                 preservation_policy=_NewestAndBest(keep, self._best_of),
                 save_root_metadata=False,
                 lightweight_initialize=True,
-                # If the folder of a step cannot be made, Orbax's threads would wait for it, at exit too, for 20 minutes.
+                # Otherwise, if a step's folder cannot be made, threads wait for it for 20 minutes, at exit too.
                 async_options=ocp.options.AsyncOptions(create_directories_asynchronously=False),
             ),
             handler_registry=handlers,
@@ -145,6 +146,18 @@ class Checkpoints:
         self._note_metric(step, metrics)
         with self._saving():
             self._manager.save(step, args=ocp.args.Composite(**items))
+
+    def amend(self, step: int, metrics: dict[str, float], meta: dict) -> None:
+        """Adds metrics to a saved step and replaces its `meta`: for an evaluation done after the step was saved."""
+        self.wait()
+        content = self._read_meta(step)
+        content |= {'metrics': content['metrics'] | {name: float(v) for name, v in metrics.items()}, 'user': meta}
+        if jax.process_index() == 0:
+            file = self._folder / str(step) / 'meta' / 'metadata'
+            temporary = file.with_name('metadata.new')
+            temporary.write_text(json.dumps({'checksum': _json_checksum(content), 'content': content}))
+            temporary.replace(file)  # in one go: a kill leaves the old one or the new one
+        self._note_metric(step, content['metrics'])
 
     def restore(self, target, *, iterator=None, step: int | None = None) -> Restored | None:
         """Reads a checkpoint, checks every bit of it, and returns it; None if there is no checkpoint at all.
@@ -248,7 +261,7 @@ class Checkpoints:
             raise ValueError('it was never committed')
         saved = json.loads((folder / 'meta' / 'metadata').read_text())
         if saved['checksum'] != _json_checksum(saved['content']):
-            raise ValueError('checksum of meta differs')
+            raise ValueError('its checksum differs')
         return saved['content']
 
     def _read_arrays(self, step: int, target: dict[str, Any]) -> dict[str, jax.Array]:
@@ -268,10 +281,16 @@ class Checkpoints:
                 f'the data position of checkpoint {step} in {self._folder} was saved by {len(saved)} processes and '
                 f'cannot be given to {jax.process_count()}: start as many as before.'
             )
-        file = self._folder / str(step) / 'data' / f'process_{jax.process_index()}-of-{len(saved)}.json'
-        number, reason = self._attempt('data', lambda: _json_checksum(json.loads(file.read_text())))
-        if reason or number != saved[jax.process_index()]:
-            return reason or 'checksum of data differs'
+        process = jax.process_index()
+
+        def check():
+            file = self._folder / str(step) / 'data' / f'process_{process}-of-{len(saved)}.json'
+            if _json_checksum(json.loads(file.read_text())) != saved[process]:
+                raise ValueError('its checksum differs')
+
+        _, reason = self._attempt('data', check)
+        if reason:
+            return reason
         try:
             self._manager.restore(step, args=ocp.args.Composite(data=grain_checkpoint.CheckpointRestore(iterator)))
         except Exception as error:
@@ -429,7 +448,8 @@ def _shortened(error: Exception) -> str:
 
 
 def _json_checksum(content) -> int:
-    return zlib.crc32(json.dumps(content, sort_keys=True).encode())
+    read_back = json.loads(json.dumps(content))  # keys become strings, which sort differently
+    return zlib.crc32(json.dumps(read_back, sort_keys=True).encode())
 
 
 def _iterator_checksums(iterator) -> list[int] | None:

@@ -36,8 +36,8 @@ class Schedule:
 
     def __call__(self, train_steps):
         end = self.decay_steps or train_steps
-        if not 0 <= self.warmup_steps <= end:
-            raise ValueError(f'warmup_steps is {self.warmup_steps}; expected 0 to {end}, the end of the schedule.')
+        if self.warmup_steps < 0 or self.decay_steps < 0:
+            raise ValueError(f'warmup_steps is {self.warmup_steps} and decay_steps {self.decay_steps}; expected 0 or more.')
         rest = self.after(max(1, end - self.warmup_steps))
         # Warm-up reaches the peak at its last step: update number n (from 1) has n / warmup_steps.
         warm = lambda count: (count + 1) / max(1, self.warmup_steps)

@@ -8,6 +8,7 @@ import jax
 
 from transformer.layers import Dense, dropout, fold, normal
 from transformer.numerics import Numerics
+from transformer.sharding import BATCH, constrain
 
 
 def gelu(x):
@@ -75,8 +76,10 @@ class Block(nn.Module):
 def stack(block, layers, x, *, visible=None, key=None, cache=None, positions=None):
     """Applies `layers` blocks named block_0, block_1, ...; `block(name=)` constructs one. Returns (x, cache)."""
     new = {}
+    x = constrain(x, BATCH)
     for i in range(layers):
         name = f'block_{i}'
         x, new[name] = block(name=name)(x, visible=visible, key=fold(key, 'block', i), positions=positions,
                                         cache=None if cache is None else cache[name])
+        x = constrain(x, BATCH)
     return x, None if cache is None else new

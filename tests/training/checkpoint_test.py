@@ -73,15 +73,35 @@ def _weights(step_folder: pathlib.Path) -> pathlib.Path:
     return max((step_folder / 'state').rglob('*'), key=lambda path: path.stat().st_size if path.is_file() else 0)
 
 
+def _overwrite(step_folder: pathlib.Path, array) -> None:
+    """Changes one bit of `array` where it lies in the files."""
+    data = np.asarray(array).tobytes()
+    for path in (path for path in (step_folder / 'state').rglob('*') if path.is_file()):
+        start = path.read_bytes().find(data)
+        if start >= 0:
+            with path.open('r+b') as file:
+                file.seek(start)
+                file.write(bytes([data[0] ^ 1]))
+            return
+    raise AssertionError('the array is nowhere in the files')
+
+
+def _kernel(step: int):
+    return _state(step)['params']['block_0']['kernel']
+
+
 _DAMAGE = {
-    'overwritten_weights': (lambda step: _flip(_weights(step)), 'checksum of '),
+    'overwritten_weights': (lambda step: _overwrite(step, _kernel(2)), 'checksum of params/block_0/kernel differs'),
     'truncated_weights': (lambda step: _truncate(_weights(step)), 'state cannot be read'),
     'deleted_weights': (lambda step: _weights(step).unlink(), 'state cannot be read'),
     'deleted_state': (lambda step: shutil.rmtree(step / 'state'), 'state cannot be read'),
     'overwritten_meta': (lambda step: _flip(step / 'meta' / 'metadata'), 'meta'),
     'truncated_meta': (lambda step: _truncate(step / 'meta' / 'metadata'), 'meta cannot be read'),
     'deleted_meta': (lambda step: shutil.rmtree(step / 'meta'), 'meta cannot be read'),
-    'moved_data': (lambda step: shutil.copy(step.parent / '1/data/process_0-of-1.json', step / 'data'), 'data differs'),
+    'other_data': (
+        lambda step: shutil.copy(step.parent / '1' / 'data' / 'process_0-of-1.json', step / 'data'),
+        'data .*checksum differs',
+    ),
     'deleted_data': (lambda step: shutil.rmtree(step / 'data'), 'data cannot be read'),
     'deleted_commit_marker': (lambda step: (step / '_CHECKPOINT_METADATA').unlink(), 'meta cannot be read'),
     'emptied': (lambda step: (shutil.rmtree(step), step.mkdir()), 'meta cannot be read'),
@@ -138,6 +158,16 @@ class ChecksumsTest(parameterized.TestCase):
 
 class CheckpointsTest(parameterized.TestCase):
 
+    @classmethod
+    def setUpClass(cls):
+        super().setUpClass()
+        cls.saved = pathlib.Path(cls.enterClassContext(tempfile.TemporaryDirectory())) / 'saved'
+        writer, batches = checkpoint.Checkpoints(cls.saved), _batches()
+        for step in (1, 2):
+            next(batches)
+            writer.save(step, _state(step), batches, meta={'examples': 4 * step})
+        writer.close()
+
     def setUp(self):
         super().setUp()
         self.workdir = pathlib.Path(self.enterContext(tempfile.TemporaryDirectory())) / 'run'
@@ -149,12 +179,8 @@ class CheckpointsTest(parameterized.TestCase):
         return opened
 
     def save_two(self) -> None:
-        """Steps 1 and 2, after one and two batches."""
-        writer, batches = checkpoint.Checkpoints(self.workdir), _batches()
-        for step in (1, 2):
-            next(batches)
-            writer.save(step, _state(step), batches, meta={'examples': 4 * step})
-        writer.close()
+        """Puts steps 1 and 2, saved after one and two batches, into the workdir."""
+        shutil.copytree(self.saved, self.workdir, dirs_exist_ok=True)
 
     def assert_bits_equal(self, actual, expected) -> None:
         self.assertEqual(jax.tree.structure(actual), jax.tree.structure(expected))
@@ -187,6 +213,12 @@ class CheckpointsTest(parameterized.TestCase):
         self.assert_bits_equal(writer.restore(_target(state), iterator=batches).state, _state(1))
         np.testing.assert_array_equal(next(batches), second)
         np.testing.assert_array_equal(next(batches), third)
+
+    def test_meta_comes_back_as_json(self):
+        writer = self.open()
+        writer.save(1, {'params': jnp.ones(3)}, None, meta={'steps': {10: (1, 2), 9: float('inf')}, 'name': 'ü'})
+        restored = writer.restore({'params': jnp.ones(3)})
+        self.assertEqual(restored.meta, {'steps': {'10': [1, 2], '9': float('inf')}, 'name': 'ü'})
 
     def test_no_checkpoint_is_none(self):
         reader = self.open(writable=False)
@@ -241,7 +273,7 @@ class CheckpointsTest(parameterized.TestCase):
     def test_second_damage_of_a_step_gets_its_own_folder(self):
         for _ in range(2):
             self.save_two()
-            _flip(_weights(self.folder / '2'))
+            _overwrite(self.folder / '2', _kernel(2))
             writer = checkpoint.Checkpoints(self.workdir)
             self.restore(writer, _target(_state(0)))
             writer.close()
@@ -250,7 +282,7 @@ class CheckpointsTest(parameterized.TestCase):
 
     def test_reader_goes_on_but_moves_nothing(self):
         self.save_two()
-        _flip(_weights(self.folder / '2'))
+        _overwrite(self.folder / '2', _kernel(2))
         restored, printed = self.restore(self.open(writable=False), _target(_state(0)))
         self.assertEqual(restored.step, 1)
         self.assertRegex(printed, r'^checkpoint 2 is damaged \(checksum of .* differs\); going on from 1\n$')
@@ -259,7 +291,7 @@ class CheckpointsTest(parameterized.TestCase):
     def test_all_damaged_is_an_error_that_stays(self):
         self.save_two()
         for step in ('1', '2'):
-            _flip(_weights(self.folder / step))
+            _overwrite(self.folder / step, _kernel(int(step)))
         for _ in range(2):  # a second start must not begin from nothing
             with self.assertRaisesRegex(ValueError, rf'every checkpoint in {self.folder} is damaged \(2: .*; 1: .*\)'):
                 self.restore(self.open(), _target(_state(0)))
@@ -270,7 +302,7 @@ class CheckpointsTest(parameterized.TestCase):
         self.assertEqual(checkpoints.restore(_target(_state(0)), step=1).step, 1)
         with self.assertRaisesRegex(ValueError, 'no checkpoint 7 .* it holds, 1, 2'):
             checkpoints.restore(_target(_state(0)), step=7)
-        _flip(_weights(self.folder / '2'))
+        _overwrite(self.folder / '2', _kernel(2))
         with self.assertRaisesRegex(ValueError, r'the chosen checkpoint .* is damaged \(2: checksum of '):
             checkpoints.restore(_target(_state(0)), step=2)
         self.assertEqual(checkpoints.steps(), [1, 2])
@@ -304,7 +336,9 @@ class CheckpointsTest(parameterized.TestCase):
         checkpoints = self.open()
         target = {'params': _target(_state(0))['params']}
         self.assert_bits_equal(checkpoints.restore(target).state, {'params': _state(2)['params']})
-        _flip(_weights(self.folder / '2'))
+        _overwrite(self.folder / '2', _state(2)['optimizer'][0].mu['block_0']['kernel'])
+        self.assert_bits_equal(checkpoints.restore(target, step=2).state, {'params': _state(2)['params']})
+        _overwrite(self.folder / '2', _kernel(2))
         with self.assertRaisesRegex(ValueError, 'checksum of params/block_0/kernel differs'):
             checkpoints.restore(target, step=2)
 
@@ -373,9 +407,9 @@ class CheckpointsTest(parameterized.TestCase):
         writer = self.open()
         restored, printed = self.restore(writer, target)
         self.assertEqual((restored.step, printed), (1, ''))
-        writer.save(2, target, None)
+        writer.save(3, target, None)  # a save of step 2 would remove its own leftover
         writer.wait()
-        self.assertCountEqual([path.name for path in self.folder.iterdir()], ['1', '2'])
+        self.assertCountEqual([path.name for path in self.folder.iterdir()], ['1', '3'])
 
 
 if __name__ == '__main__':

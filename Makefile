@@ -1,0 +1,28 @@
+# make train   installs what a run needs into .venv and trains configs/quickstart.py
+# make test    installs what the tests need besides and runs them
+# make lint    checks the style
+
+PYTHON ?= python3
+BIN := .venv/bin
+
+.PHONY: train test lint
+
+train: .venv/run
+	$(BIN)/python train.py
+
+test: .venv/dev
+	$(BIN)/python -m pytest -n auto
+
+lint: .venv/dev
+	$(BIN)/ruff check .
+
+.venv/bin/python:
+	$(PYTHON) -m venv .venv
+
+.venv/run: requirements.txt | .venv/bin/python
+	$(BIN)/python -m pip install --quiet -r requirements.txt
+	touch $@
+
+.venv/dev: requirements.txt requirements-dev.txt | .venv/bin/python
+	$(BIN)/python -m pip install --quiet -r requirements-dev.txt
+	touch $@

@@ -1,0 +1,20 @@
+"""Every test runs on eight fake devices of the CPU, with a cache of its own; set before anything imports jax."""
+
+import os
+import shutil
+import tempfile
+
+os.environ['JAX_PLATFORMS'] = 'cpu'
+os.environ['XLA_FLAGS'] = (
+    '--xla_force_host_platform_device_count=8 '
+    # most of the time of tiny models is compilation: a third of it without LLVM's optimizations
+    '--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true')
+IS_WORKER = 'PYTEST_XDIST_WORKER' in os.environ  # workers inherit the cache, so that they share what they compile
+if not IS_WORKER:
+    os.environ['HEED_CACHE'] = tempfile.mkdtemp(prefix='heed_cache_')
+CACHE = os.environ['HEED_CACHE']
+
+
+def pytest_unconfigure():
+    if not IS_WORKER:
+        shutil.rmtree(CACHE, ignore_errors=True)
