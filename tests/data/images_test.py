@@ -133,7 +133,7 @@ class FolderTest(ImageCase):
 
     def test_different_sizes_and_colours(self):
         self.write_classes(self.folder, mode='L')
-        self.assertEqual(self.opened(source='folder').facts['channels'], 1)
+        self.assertEqual(self.opened(source='folder').shapes['image'][0][-1], 1)
         Image.new('L', (9, 9), 3).save(self.folder / 'cat' / 'large.png')
         Image.new('RGB', (5, 6), (255, 0, 0)).save(self.folder / 'cat' / 'red.png')
         with self.assertRaisesRegex(ValueError, 'large.png.*set data.size|red.png.*set data.channels|pixels where'):
