@@ -11,7 +11,7 @@ def get_config(variant=''):
     large = variant == 'base'
     length = 256 if large else 64
     c.data = base.data('data.text:Text', path='tinyshakespeare/input.txt', documents='stream', tokenizer='Char()',
-                       train='train[:90%]', valid='train[90%:95%]', test='train[95%:]', length=length,
+                       train='train[:1003854]', valid='train[1003854:1059624]', test='train[1059624:]', length=length,
                        batch_size=64 if large else 12)
     c.model = base.part('transformer.gpt:Gpt', layers=6 if large else 4, heads=6 if large else 4,
                         width=384 if large else 128, length=length, bias=False, dropout=0.2 if large else 0.0)

@@ -5,12 +5,14 @@ import importlib.util
 import linecache
 import os
 import pathlib
+import re
 import sys
 
 from absl import flags
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 CONFIGS = ROOT / 'configs'
+KINDS = {'int': 'a whole number', 'float': 'a number', 'bool': 'true or false', 'tuple': 'a tuple'}
 HELP = ('-h', '-help', '--help', '--helpshort', '--helpfull')
 
 
@@ -25,16 +27,18 @@ def run(main, *, config=None):
     """
     arguments, wants_help = _without_help()
     try:
-        chosen, arguments = _take(arguments, '--config') if config else (None, arguments)
+        chosen, arguments = _take(arguments, 'config') if config else (None, arguments)
         if config is None:
             _parse(arguments)
             sys.exit(main())
         loaded, text = load_config(chosen or config)
         _override(loaded, arguments)
         if wants_help:
-            print(f'{text}\nEvery field is a flag:\n\n' + '\n'.join(_lines(loaded)))
+            print(f'{text or ""}\nEvery field is a flag:\n\n' + '\n'.join(_lines(loaded)))
             sys.exit(0)
         sys.exit(main(loaded, chosen or config))
+    except KeyboardInterrupt:
+        sys.exit(130)
     except Exception as error:
         if os.environ.get('HEED_TRACEBACK') or not _expected(error):
             raise
@@ -44,7 +48,7 @@ def run(main, *, config=None):
 def answer_help(*, config=None):
     """Answers --help without --config=FILE and exits; called before the slow imports."""
     arguments, wants_help = _without_help()
-    if wants_help and not (config and _take(arguments, '--config')[0]):
+    if wants_help and not (config and _take(arguments, 'config')[0]):
         print(sys.modules['__main__'].__doc__ + _known_flags() + (_known_configs() if config else ''))
         sys.exit(0)
 
@@ -70,12 +74,12 @@ def load_config(name):
 
 
 def _take(arguments, name):
-    """The last value of --name=value or --name value, and the arguments without it."""
+    """The last value of --name=value, --name value or -name..., and the arguments without it."""
     rest, value, i = [], None, 0
     while i < len(arguments):
-        if arguments[i].startswith(name + '='):
+        if arguments[i].startswith((f'--{name}=', f'-{name}=')):
             value = arguments[i].partition('=')[2]
-        elif arguments[i] == name and i + 1 < len(arguments):
+        elif arguments[i] in (f'--{name}', f'-{name}') and i + 1 < len(arguments):
             i += 1
             value = arguments[i]
         else:
@@ -109,8 +113,15 @@ def _override(config, arguments):
 def _parse(arguments):
     try:
         rest = flags.FLAGS([sys.argv[0], *arguments])[1:]
+    except flags.UnrecognizedFlagError as error:
+        from training.resolve import did_you_mean
+        raise ValueError(f'There is no flag --{error.flagname}; {did_you_mean(error.flagname, _own_flags())}') from None
+    except flags.IllegalFlagValueError as error:
+        name, value, reason = re.match(r'flag --([^=]*)=(.*?): (.*)', str(error), re.DOTALL).groups()
+        wanted = KINDS.get(flags.FLAGS[name].flag_type(), reason)
+        raise ValueError(f'--{name} is {value!r}; expected {wanted.rstrip(".")}.') from None
     except flags.Error as error:
-        raise ValueError(str(error).splitlines()[0].replace('FATAL Flags parsing error: ', '')) from None
+        raise ValueError(f'{str(error).splitlines()[0]}; see --help.') from None
     if rest:
         raise ValueError(f'{rest[0]!r} is not a flag; flags are written --name=value, see --help.')
 
@@ -138,9 +149,13 @@ def _documents():
     return found
 
 
+def _own_flags():
+    """{name: help} of the flags that the script defines."""
+    return {flag.name: flag.help for flag in flags.FLAGS.flags_by_module_dict()[sys.argv[0]]}
+
+
 def _known_flags():
-    own = flags.FLAGS.flags_by_module_dict()[sys.argv[0]]
-    return '\nflags:\n' + '\n'.join(f'  --{f.name}: {f.help}' for f in own) + '\n'
+    return '\nflags:\n' + '\n'.join(f'  --{name}: {text}' for name, text in _own_flags().items()) + '\n'
 
 
 def _known_configs():
@@ -153,4 +168,4 @@ def _lines(config, prefix='--config'):
         if hasattr(value, 'items'):
             yield from _lines(value, f'{prefix}.{name}')
         else:
-            yield f'{prefix}.{name}={"" if value is None else value}'
+            yield f'{prefix}.{name}=' + ('' if value is None else str(value).replace('\n', '\\n'))

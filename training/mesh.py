@@ -11,6 +11,8 @@ import jax
 import numpy as np
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
+from training.resolve import did_you_mean
+
 AXES = ('data', 'fsdp', 'tensor')
 
 
@@ -67,6 +69,10 @@ def shardings(shapes, rules, mesh):
         axes = first_match(rules, path_of(keys), 'mesh.rules')
         if len(axes) > leaf.ndim:
             raise ValueError(f'The rule {tuple(axes)} of mesh.rules has more dimensions than {path_of(keys)} {leaf.shape}.')
+        for axis in axes:
+            if axis and axis not in AXES:
+                raise ValueError(f'There is no axis {axis!r} (in mesh.rules for {path_of(keys)}); '
+                                 f'{did_you_mean(axis, AXES)}')
         fits = [axis if axis and size % mesh.shape[axis] == 0 else None for axis, size in zip(axes, leaf.shape)]
         return NamedSharding(mesh, PartitionSpec(*fits))
     return jax.tree_util.tree_map_with_path(one, shapes)

@@ -76,18 +76,22 @@ def schedule(config, train_steps):
 
 def make(config, train_steps):
     """The optax transformation of `config.optimizer`."""
-    def decay(params):
+    def rates(params):
         return jax.tree_util.tree_map_with_path(
             lambda keys, _: config.weight_decay * first_match(config.decay_rules, path_of(keys), 'optimizer.decay_rules'),
             params)
 
+    def init(params):
+        rates(params)  # a parameter that no rule covers is found here, before anything is computed
+        return optax.EmptyState()
+
     def decayed(updates, state, params):
-        return jax.tree.map(lambda u, p, rate: u + rate * p if rate else u, updates, params, decay(params)), state
+        return jax.tree.map(lambda u, p, rate: u + rate * p if rate else u, updates, params, rates(params)), state
 
     own = ('name', 'learning_rate', 'weight_decay', 'decay_rules', 'clip', 'schedule')
     direction = resolve.construct(config, ignore=own[1:]).direction()
     return optax.chain(
         optax.clip_by_global_norm(config.clip) if config.clip else optax.identity(),
         direction,
-        optax.GradientTransformation(lambda params: optax.EmptyState(), decayed),
+        optax.GradientTransformation(init, decayed),
         optax.scale_by_learning_rate(schedule(config, train_steps)))

@@ -8,7 +8,7 @@ import pathlib
 import sys
 import textwrap
 import time
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 
 import numpy as np
 
@@ -32,6 +32,7 @@ class Report:
         unit: what is counted per second, as in 'tokens' or 'images'.
         peak: FLOP/s of all devices together, None if unknown.
         bar: progress bar (True) or plain lines (False); by default a bar if stdout is a terminal that knows its size.
+        again: splits that are evaluated once more at `step`: their rows there are cut too.
     """
 
     def __init__(
@@ -43,6 +44,7 @@ class Report:
         unit: str,
         peak: float | None,
         bar: bool | None = None,
+        again: Collection[str] = (),
     ):
         import tensorboardX
 
@@ -50,7 +52,7 @@ class Report:
         self._samples.mkdir(parents=True, exist_ok=True)
         self._steps, self._unit, self._peak = steps, unit, peak
         for name in (METRICS, TIMING):
-            _cut(workdir / name, step)
+            _cut(workdir / name, step, again)
         self._metrics = open(workdir / METRICS, 'a', encoding='utf-8', buffering=1 << 16)  # noqa: SIM115
         self._timing = open(workdir / TIMING, 'a', encoding='utf-8', buffering=1 << 16)  # noqa: SIM115
         self._board = tensorboardX.SummaryWriter(
@@ -302,11 +304,14 @@ def _parse(path: pathlib.Path) -> Iterator[tuple[bytes, dict]]:
             )
 
 
-def _cut(path: pathlib.Path, step: int) -> None:
+def _cut(path: pathlib.Path, step: int, again: Collection[str]) -> None:
     """Leaves the whole rows up to `step`, none for a fresh run; a kill on the way leaves the old file."""
+    def stays(row):
+        return row['step'] < step or (row['step'] == step and row.get('split') not in again)
+
     if not path.exists():
         return
-    kept = b''.join(line for line, row in _parse(path) if row['step'] <= step) if step else b''
+    kept = b''.join(line for line, row in _parse(path) if stays(row)) if step else b''
     if len(kept) == path.stat().st_size:
         return
     temporary = path.with_name(path.name + '.tmp')

@@ -78,7 +78,9 @@ def describe(path, key='name', /, **given):
             continue
         else:
             value = default(field)
-        config[name] = value if field.type in PRIMITIVES else value if isinstance(value, str) else repr(value)
+        if field.type is float and type(value) is int:
+            value = float(value)  # or the flag would take whole numbers only
+        config[name] = value if field.type in PRIMITIVES or isinstance(value, str) else repr(value)
     return config
 
 
@@ -98,12 +100,13 @@ def construct(config, key='name', *, ignore=(), extra=None):
             continue
         if name not in known:
             raise ValueError(f'{path} has no field {name!r}; {did_you_mean(name, known)}')
-        if value is None and name in values:
+        if value is None and (name in values or default(known[name]) is dataclasses.MISSING):
             continue
-        if value is None and default(known[name]) is dataclasses.MISSING:
-            raise ValueError(f'{path} needs a value for {name!r}, which the data does not tell; set it in the config.')
         part = known[name].type not in PRIMITIVES and isinstance(value, str)
         values[name] = parse(value, known[name].type, name) if part else value
+    for name, field in known.items():
+        if name not in values and default(field) is dataclasses.MISSING:
+            raise ValueError(f'{path} needs a value for {name!r}, which the data does not tell; set it in the config.')
     return cls(**values)
 
 
@@ -111,7 +114,9 @@ def parse(text, kind, field):
     """Evaluates a call expression such as 'Causal() & Window(size=256)' to an instance of `kind`."""
     module = importlib.import_module(kind.__module__)
     names = {name: getattr(module, name) for name in classes(module) if issubclass(getattr(module, name), kind)}
-    names = {name: value for name, value in names.items() if value is not kind}
+    # Not the base, nor what holds arrays: those are made by models, not written in configs.
+    names = {name: value for name, value in names.items()
+             if value is not kind and all(f.type is not typing.Any for f in fields(value).values())}
     wrong = lambda why: ValueError(f'{field} is {text!r}: {why}')
     try:
         tree = ast.parse(text.strip(), mode='eval').body
@@ -125,17 +130,27 @@ def parse(text, kind, field):
             case ast.UnaryOp(op=ast.USub(), operand=ast.Constant(value=int() | float() as number)):
                 return -number
             case ast.UnaryOp(op=ast.Invert()):
-                return ~value(node.operand)
+                return combine(operator.invert, node.operand)
             case ast.Tuple() | ast.List():
                 return tuple(map(value, node.elts))
             case ast.BinOp(op=op) if type(op) in OPERATORS:
-                return OPERATORS[type(op)](value(node.left), value(node.right))
+                return combine(OPERATORS[type(op)], node.left, node.right)
             case ast.Name(id=name) | ast.Call(func=ast.Name(id=name)):
                 if name not in names:
                     raise wrong(f'there is no {name!r}; {did_you_mean(name, names)}')
                 return call(names[name], node)
             case _:
                 raise wrong(f'{ast.unparse(node)!r} is not allowed here; write calls of {", ".join(sorted(names))}.')
+
+    def combine(operation, *nodes):
+        parts = [value(node) for node in nodes]
+        for part in parts:
+            if not isinstance(part, kind):
+                raise wrong(f'{part!r} cannot be combined; write calls of {", ".join(sorted(names))}.')
+        try:
+            return operation(*parts)
+        except TypeError:
+            raise wrong(f'a {kind.__name__} cannot be combined with &, | or ~; give one.') from None
 
     def call(cls, node):
         arguments = [value(a) for a in getattr(node, 'args', ())]

@@ -56,7 +56,7 @@ class Run:
 
     def init_from(self, folder):
         """The fresh state with the parameters that init_rules keep taken from the newest step of another workdir."""
-        source = load(folder, self.mesh)
+        source = load(folder)
         have = {meshes.path_of(keys): p for keys, p in jax.tree_util.tree_leaves_with_path(source.params)}
         rules = self.config.init_rules
 
@@ -105,7 +105,8 @@ class Run:
         """The training step, compiled once for this mesh; the state it is given is donated."""
         shardings = jax.tree.map(lambda s: s.sharding, self.shapes)
         jitted = jax.jit(self.step_function, donate_argnums=0, out_shardings=(shardings, meshes.replicated(self.mesh)))
-        return jitted.lower(self.shapes, self.batch_shapes()).compile()
+        with jax.set_mesh(self.mesh):
+            return jitted.lower(self.shapes, self.batch_shapes()).compile()
 
     @functools.cached_property
     def eval_terms(self):
@@ -117,6 +118,11 @@ class Run:
     def evaluation(self, name, split=None):
         """The batches that the evaluator `name` asks for, of its own split or another one."""
         return self.data.evaluation(split or self.config.evals[name].split, self.eval_rows, **self.evaluators[name].view)
+
+    def check_evaluation(self, name):
+        """Raises what is wrong with the batches of an evaluator, for this data and this model, without computing."""
+        with jax.set_mesh(self.mesh):
+            jax.eval_shape(self.eval_terms, self.shapes.params, next(iter(self.evaluation(name))))
 
     @property
     def eval_rows(self):
@@ -150,7 +156,8 @@ class Snapshot:
         """{term: average over the split}, 'loss' (the total), 'weight', and what the task derives from them."""
         sums = {}
         for batch in batches:
-            terms = self.run.eval_terms(self.params, meshes.put(batch, self.run.mesh))
+            with jax.set_mesh(self.run.mesh):
+                terms = self.run.eval_terms(self.params, meshes.put(batch, self.run.mesh))
             for name, pair in jax.device_get(terms).items():
                 sums[name] = sums.get(name, 0.0) + np.array(pair, np.float64)
         average = {name: float(s / w) if w else 0.0 for name, (s, w) in sums.items()}
@@ -196,10 +203,22 @@ def build(config, mesh, folder=None):
     if rows < 1 or micro < 1 or rows % micro or (rows // micro) % parts:
         raise ValueError(f'data.batch_size={rows} cannot be divided into train.microbatches={micro} for {parts} parts of '
                          f'the mesh (data x fsdp); choose a multiple of {max(1, micro) * parts}.')
-    if config.train.steps < 1 or config.log.every_steps < 1:
-        raise ValueError(f'train.steps={config.train.steps} and log.every_steps={config.log.every_steps} must be at least 1.')
+    for name, value, least in (('train.steps', config.train.steps, 1), ('log.every_steps', config.log.every_steps, 1),
+                               ('checkpoint.every_steps', config.checkpoint.every_steps, 1),
+                               ('checkpoint.keep', config.checkpoint.keep, 2),  # so that one can be damaged
+                               *((f'evals.{n}.every_steps', e.every_steps, 0) for n, e in config.evals.items())):
+        if value < least:
+            raise ValueError(f'{name} is {value}; set it to at least {least}.')
+    best = config.checkpoint.best.partition('/')[0]
+    if config.checkpoint.best and best not in config.evals:
+        raise ValueError(f'checkpoint.best is {config.checkpoint.best!r}; expected EVALUATOR/METRIC, the evaluator being '
+                         f'one of evals: {", ".join(config.evals) or "none"}.')
     data = resolve.construct(config.data, 'pipeline').open(folder)
     model = resolve.construct(config.model, extra={'dtype': config.dtype} | data.facts)
+    for name, least in data.facts.items():
+        if hasattr(model, name) and getattr(model, name) < least:
+            raise ValueError(f'model.{name} is {getattr(model, name)}, but the data has {least}; leave it out of the '
+                             'config, or raise it.')
     task = resolve.construct(config.task)
     evaluators = {name: resolve.construct(e, 'evaluator', ignore=EVAL_FIELDS) for name, e in config.evals.items()}
     tx = optimizer.make(config.optimizer, config.train.steps)

@@ -100,7 +100,8 @@ def make(model, task, tx, rate, *, seed, microbatches=1, log_every=1, nonfinite=
             skipped = skipped + ~finite
         fresh = state.step % log_every == 0
         added = {t: jnp.where(fresh, 0.0, state.sums[t]) + jnp.stack([sums[t], weights[t]]) for t in sums}
-        report = {'sums': added, 'loss': loss, 'finite': finite, 'grad_norms': norms, 'learning_rate': rate(state.step),
+        report = {'sums': added, 'loss': loss, 'finite': finite, 'grad_norms': norms,
+                  'learning_rate': rate(state.step - state.skipped),
                   'grad_norm': optax.global_norm(grads), 'update_norm': optax.global_norm(updates),
                   'param_norm': optax.global_norm(params), 'skipped': skipped}
         return State(state.step + 1, params, opt_state, added, skipped), report

@@ -13,7 +13,7 @@ def line(numbers):
 def show(folder):
     """Prints the rows of the last step, the samples written at it, and where the plot is."""
     rows = report.rows(folder)
-    last = max(row['step'] for row in rows)
+    last = max((row['step'] for row in rows), default=0)
     print(f'\n{folder}: trained for {last} steps')
     for row in rows:
         if row['step'] == last:

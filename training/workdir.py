@@ -74,6 +74,11 @@ def create(folder, config):
         yield
 
 
+def has_facts(folder):
+    """Whether a run got as far as saving what it learnt from the data: environment.json is written after that."""
+    return (folder / 'environment.json').is_file()
+
+
 def as_json(config):
     """A config in the form it has in config.json: tuples are lists."""
     return json.loads(json.dumps(config.to_dict()))

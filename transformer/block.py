@@ -5,6 +5,7 @@ from functools import partial
 
 import flax.linen as nn
 import jax
+import jax.numpy as jnp
 
 from transformer.layers import Dense, dropout, fold, normal
 from transformer.numerics import Numerics
@@ -46,7 +47,8 @@ class FeedForward(nn.Module):
             raise ValueError(f'activation is {self.activation!r}; expected one of {", ".join(ACTIVATIONS)}.')
         dense = partial(Dense, bias=self.bias, numerics=self.numerics)
         inner = dense(self.width, kernel_init=self.kernel_init, name='input')(x)  # [B, T, F]
-        inner = dropout(ACTIVATIONS[self.activation](inner), self.dropout, fold(key, 'inner'))
+        inner = self.numerics.cast(ACTIVATIONS[self.activation](inner.astype(jnp.float32)))
+        inner = dropout(inner, self.dropout, fold(key, 'inner'))
         return dense(x.shape[-1], kernel_init=self.output_init, name='output')(inner)
 
 

@@ -82,7 +82,8 @@ def generate(model, params, prompts, *, steps, strategy, key, end):
     """Continues each prompt by up to `steps` tokens, stopping after `end` and at the model's longest row.
 
     A model offers `length`, `init_cache(batch)` and `apply(..., positions=, cache=)` as `transformer.gpt:Gpt` does.
-    A prompt longer than the context is refused. Prompts are padded to a power of two, so that few lengths compile.
+    An empty prompt is refused, and one longer than the context. Prompts are padded to a power of two, so that few
+    lengths compile.
 
     Args:
       prompts: list of non-empty integer sequences.
@@ -91,6 +92,8 @@ def generate(model, params, prompts, *, steps, strategy, key, end):
       a list of 1-D arrays, the new tokens of each prompt without `end`.
     """
     longest = max(map(len, prompts))
+    if min(map(len, prompts)) == 0:
+        raise ValueError('A prompt is empty, but a model continues at least one token; give each prompt some text.')
     if longest > model.length:
         raise ValueError(f'The prompt has {longest} tokens, but the context of this model is {model.length}; shorten it.')
     width = min(model.length, 1 << (longest - 1).bit_length())

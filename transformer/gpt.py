@@ -62,6 +62,9 @@ class Gpt(nn.Module):
             mask = self.mask if segments is None else self.mask & Segments(segments, segments)
             visible = mask(row, row)
         else:
+            if not self.mask.causal:
+                raise ValueError(f'The mask {self.mask} lets a token see later ones, so it cannot be decoded one token at a '
+                                 'time; train with a mask such as Causal().')
             visible = self.mask(positions, jnp.arange(self.length))
 
         tokens = Embedding(self.vocab, self.width, kernel_init=normal(self.init_scale), numerics=numerics, name='tokens')

@@ -38,9 +38,15 @@ class Numerics:
     def cast(self, x):
         return x.astype(self.dtype)
 
-    def einsum(self, equation, *operands):
+    def einsum(self, equation, a, b):
         """jnp.einsum under the policy."""
-        return jnp.einsum(equation, *map(self.cast, operands), precision=self.precision)
+        return jnp.einsum(equation, self.cast(a), self.cast(b), precision=self.precision)
+
+    def scores(self, equation, a, b):
+        """The same, but what comes out keeps the float32 it was accumulated in; its gradient is taken in `dtype`."""
+        if self.dtype == 'float32':
+            return self.einsum(equation, a, b)
+        return _wide(equation, self.cast(a), self.cast(b))
 
     def dense(self, x, kernel, axes=1):
         """Contracts the last `axes` dimensions of x with the first `axes` of kernel: [..., D] x [D, F] -> [..., F]."""
@@ -52,6 +58,23 @@ class Numerics:
         kernel = self.cast(kernel).reshape(math.prod(inner), math.prod(out))
         y = (_dense if self.dense_gradient else _product)(x, kernel, self.precision)
         return y.reshape(*batch, *out)
+
+
+@partial(jax.custom_vjp, nondiff_argnums=(0,))
+def _wide(equation, a, b):
+    return jnp.einsum(equation, a, b, preferred_element_type=jnp.float32)
+
+
+def _wide_forward(equation, a, b):
+    return _wide(equation, a, b), (a, b)
+
+
+def _wide_backward(equation, operands, dy):
+    # JAX's own rule would widen the operands to the float32 of dy.
+    return jax.vjp(partial(jnp.einsum, equation), *operands)[1](dy.astype(operands[0].dtype))
+
+
+_wide.defvjp(_wide_forward, _wide_backward)
 
 
 def _product(a, b, precision, axes=(1, 0)):

@@ -30,7 +30,7 @@ def attend(query, key, value, *, visible=None, rate=0.0, dropout_key=None, numer
     """
     if visible is not None and visible.ndim == 3:
         visible = visible[:, None]  # [B, 1, T, S]
-    scores = numerics.einsum('BTNH,BSNH->BNTS', query * (query.shape[-1] ** -0.5), key)
+    scores = numerics.scores('BTNH,BSNH->BNTS', query * (query.shape[-1] ** -0.5), key)
     weights = masked_softmax(scores, visible)
     weights = dropout(numerics.cast(weights), rate, dropout_key)
     return numerics.einsum('BNTS,BSNH->BTNH', weights, value)

@@ -14,17 +14,19 @@ import jax.numpy as jnp
 class Mask:
     """Base of all masks; combine with &, | and ~."""
 
+    causal = False  # whether no query ever sees a key after it, which decoding with a cache rests on
+
     def __call__(self, query, key):
         raise NotImplementedError
 
     def __and__(self, other):
-        return And(self, other)
+        return _And(self, other)
 
     def __or__(self, other):
-        return Or(self, other)
+        return _Or(self, other)
 
     def __invert__(self):
-        return Not(self)
+        return _Not(self)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -38,6 +40,8 @@ class Full(Mask):
 @dataclasses.dataclass(frozen=True)
 class Causal(Mask):
     """A query at t sees the keys at s <= t."""
+
+    causal = True
 
     def __call__(self, query, key):
         return query[..., :, None] >= key[..., None, :]
@@ -72,9 +76,13 @@ class Segments(Mask):
 
 
 @dataclasses.dataclass(frozen=True)
-class And(Mask):
+class _And(Mask):
     left: Mask
     right: Mask
+
+    @property
+    def causal(self):
+        return self.left.causal or self.right.causal
 
     def __call__(self, query, key):
         return self.left(query, key) & self.right(query, key)
@@ -84,9 +92,13 @@ class And(Mask):
 
 
 @dataclasses.dataclass(frozen=True)
-class Or(Mask):
+class _Or(Mask):
     left: Mask
     right: Mask
+
+    @property
+    def causal(self):
+        return self.left.causal and self.right.causal
 
     def __call__(self, query, key):
         return self.left(query, key) | self.right(query, key)
@@ -96,7 +108,7 @@ class Or(Mask):
 
 
 @dataclasses.dataclass(frozen=True)
-class Not(Mask):
+class _Not(Mask):
     mask: Mask
 
     def __call__(self, query, key):

@@ -1,0 +1,70 @@
+import pathlib
+import tempfile
+import types
+from unittest import mock
+
+import jax
+from absl.testing import absltest, parameterized
+
+from training import allocator, machine
+
+
+class PrepareTest(parameterized.TestCase):
+    def setUp(self):
+        super().setUp()
+        for name in ('jax_compilation_cache_dir', 'jax_persistent_cache_min_compile_time_secs',
+                     'jax_persistent_cache_min_entry_size_bytes'):
+            self.addCleanup(jax.config.update, name, getattr(jax.config, name))
+
+    @parameterized.parameters(True, False)
+    def test_flags_are_heeded(self, on):
+        with mock.patch.dict('os.environ', {'HEED_CACHE': '/somewhere', 'XLA_FLAGS': '--given'}) as environment, \
+                mock.patch.object(allocator, 'keep_pages') as keep_pages:
+            machine.prepare(types.SimpleNamespace(allocator=on, deterministic=on))
+            self.assertEqual(keep_pages.called, on)
+            self.assertEqual('--xla_gpu_deterministic_ops=true' in environment['XLA_FLAGS'], on)
+            self.assertStartsWith(environment['XLA_FLAGS'], '--given')
+            self.assertEqual(jax.config.jax_compilation_cache_dir, '/somewhere/xla')
+
+    def test_the_cache_is_in_the_home_folder_by_default(self):
+        with mock.patch.dict('os.environ', {'HEED_CACHE': ''}):
+            self.assertEqual(machine.cache_folder(), pathlib.Path.home() / '.cache' / 'heed')
+
+
+class ProfileTest(parameterized.TestCase):
+    def profiled(self, steps, first=1, last=6):
+        """The steps after which a trace was being written, of a loop over first..last."""
+        inside, running = [], []
+        with mock.patch('jax.profiler.start_trace', side_effect=running.append), \
+                mock.patch('jax.profiler.stop_trace', side_effect=running.clear), \
+                machine.Profile(steps, pathlib.Path('folder')) as profile:
+            for step in range(first, last + 1):
+                profile.before(step)
+                inside += [step] * len(running)
+                profile.after(step, ())
+        self.assertEqual(running, [])  # closed, however the loop ends
+        return inside
+
+    @parameterized.parameters(('', []), ('2:4', [2, 3, 4]), ('3:3', [3]), ('5:9', [5, 6]), ('8:9', []))
+    def test_both_ends_are_included(self, steps, wanted):
+        self.assertEqual(self.profiled(steps), wanted)
+
+    def test_a_run_that_resumes_in_between_profiles_the_rest(self):
+        self.assertEqual(self.profiled('2:4', first=3), [3, 4])
+        self.assertEqual(self.profiled('2:4', first=5), [])
+
+    def test_a_profile_is_written(self):
+        with tempfile.TemporaryDirectory() as folder:
+            with machine.Profile('1:1', pathlib.Path(folder)) as profile:
+                profile.before(1)
+                profile.after(1, jax.device_put(1.0))
+            self.assertNotEmpty(list(pathlib.Path(folder).rglob('*.xplane.pb')))
+
+    @parameterized.parameters('3', '0:2', '4:2', 'a:b', '-1:2', '1:2:3', ':')
+    def test_other_forms_are_refused(self, steps):
+        with self.assertRaisesRegex(ValueError, "profile.steps is .*expected 'first:last'"):
+            machine.Profile(steps, pathlib.Path('folder'))
+
+
+if __name__ == '__main__':
+    absltest.main()

@@ -1,0 +1,83 @@
+import jax
+import numpy as np
+from absl.testing import absltest, parameterized
+from jax.sharding import AxisType, PartitionSpec
+
+from training import mesh as meshes
+
+RULES = ((r'.*/kernel', ('fsdp', 'tensor')), (r'.*', ()))
+
+
+def shape(*dims):
+    return jax.ShapeDtypeStruct(dims, np.float32)
+
+
+class MakeTest(parameterized.TestCase):
+    @parameterized.parameters(
+        ((), (8, 1, 1)), ((1,), (1, 1, 1)), ((2, 2, 2), (2, 2, 2)), ((-1, 2, 1), (4, 2, 1)), ((1, -1, 2), (1, 4, 2)),
+        ((1, 1, -1), (1, 1, 8)), ((3, 1, 1), (3, 1, 1)), ((-1, 3, 1), (2, 3, 1)))
+    def test_sizes(self, given, wanted):
+        mesh = meshes.make(*given)
+        self.assertEqual(mesh.devices.shape, wanted)
+        self.assertEqual(mesh.axis_names, ('data', 'fsdp', 'tensor'))
+        self.assertEqual(set(mesh.axis_types), {AxisType.Auto})
+
+    @parameterized.parameters(
+        ((16, 1, 1), 'needs 16 devices, but there are 8'), ((2, 2, 4), 'needs 16 devices'),
+        ((-1, 3, 4), 'needs 12 devices'), ((-1, -1, 1), 'at most one -1'), ((0, 1, 1), 'expected positive sizes'),
+        ((-2, 1, 1), 'expected positive sizes'))
+    def test_impossible_sizes_are_refused(self, given, message):
+        with self.assertRaisesRegex(ValueError, message):
+            meshes.make(*given)
+
+
+class BatchTest(parameterized.TestCase):
+    def test_rows_are_split_over_data_and_fsdp_in_order(self):
+        mesh = meshes.make(2, 2, 2)
+        self.assertEqual(meshes.rows(mesh), 4)
+        batch = meshes.put({'inputs': np.arange(24).reshape(8, 3)}, mesh)['inputs']
+        self.assertEqual({s.data.shape for s in batch.addressable_shards}, {(2, 3)})
+        self.assertLen({s.index[0].start for s in batch.addressable_shards}, 4)
+        np.testing.assert_array_equal(batch, np.arange(24).reshape(8, 3))
+
+    def test_replicated_is_whole_everywhere(self):
+        x = jax.device_put(np.arange(3), meshes.replicated(meshes.make(2, 2, 2)))
+        self.assertEqual([s.data.shape for s in x.addressable_shards], [(3,)] * 8)
+
+
+class ShardingsTest(parameterized.TestCase):
+    def specs(self, shapes, rules=RULES, sizes=(2, 2, 2)):
+        return jax.tree.map(lambda s: s.spec, meshes.shardings(shapes, rules, meshes.make(*sizes)))
+
+    def test_the_first_rule_that_matches_the_whole_path_counts(self):
+        shapes = {'a': {'kernel': shape(4, 6), 'kernels': shape(4, 6), 'bias': shape(6)}}
+        self.assertEqual(self.specs(shapes), {'a': {
+            'kernel': PartitionSpec('fsdp', 'tensor'), 'kernels': PartitionSpec(), 'bias': PartitionSpec()}})
+
+    def test_an_axis_that_does_not_divide_leaves_its_dimension_whole(self):
+        shapes = {'a': {'kernel': shape(4, 5)}, 'b': {'kernel': shape(3, 6)}}
+        self.assertEqual(self.specs(shapes), {'a': {'kernel': PartitionSpec('fsdp', None)},
+                                              'b': {'kernel': PartitionSpec(None, 'tensor')}})
+
+    def test_further_dimensions_are_whole(self):
+        self.assertEqual(self.specs({'a': {'kernel': shape(4, 6, 5)}}),
+                         {'a': {'kernel': PartitionSpec('fsdp', 'tensor')}})
+
+    @parameterized.parameters(
+        (((r'a/.*', ()),), 'No rule of mesh.rules covers the parameter b/kernel'),
+        (((r'.*', ('fsdp', None, None)),), r'more dimensions than a/kernel \(4, 6\)'),
+        (((r'.*', ('fdsp',)),), "no axis 'fdsp' .*did you mean 'fsdp'"))
+    def test_rules_that_do_not_fit_are_refused(self, rules, message):
+        with self.assertRaisesRegex(ValueError, message):
+            self.specs({'a': {'kernel': shape(4, 6)}, 'b': {'kernel': shape(4, 6)}}, rules)
+
+
+class PathTest(parameterized.TestCase):
+    def test_names_of_dicts_sequences_and_fields(self):
+        tree = {'block_0': {'kernel': 1}, 'list': [2, {'x': 3}]}
+        names = [meshes.path_of(keys) for keys, _ in jax.tree_util.tree_leaves_with_path(tree)]
+        self.assertEqual(names, ['block_0/kernel', 'list/0', 'list/1/x'])
+
+
+if __name__ == '__main__':
+    absltest.main()

@@ -1,0 +1,271 @@
+import dataclasses
+import math
+import pathlib
+import tempfile
+import types
+
+import jax
+import numpy as np
+from absl.testing import absltest, parameterized
+
+from configs import base
+from training import mesh as meshes
+from training import run as runs
+from training import workdir
+from training.checkpoint import Checkpoints
+from transformer.attention.masks import Causal, Window
+from transformer.gpt import Gpt
+
+V, T = 32, 8
+
+
+@dataclasses.dataclass(frozen=True)
+class Rows:
+    """Data drawn at random, with padding; the contract that training/run.py states."""
+    batch_size: int = 8
+    unit = 'tokens'
+    batches_per_epoch = 4.0
+
+    def open(self, folder):
+        return self
+
+    @property
+    def facts(self):
+        return {'vocab': V}
+
+    @property
+    def shapes(self):
+        integers = {name: ((self.batch_size, T), np.int32) for name in ('inputs', 'targets', 'segments', 'positions')}
+        return integers | {'weights': ((self.batch_size, T), np.float32)}
+
+    def batch(self, seed=0, rows=None):
+        rng, rows = np.random.default_rng(seed), rows or self.batch_size
+        lengths = rng.integers(1, T + 1, size=(rows, 1))
+        inside = np.arange(T) < lengths
+        tokens = lambda: rng.integers(V, size=(rows, T)).astype(np.int32)
+        return {'inputs': tokens(), 'targets': tokens(), 'segments': inside.astype(np.int32),
+                'positions': np.broadcast_to(np.arange(T, dtype=np.int32), (rows, T)), 'weights': inside.astype(np.float32)}
+
+    def evaluation(self, split, batch_size, **view):
+        batches = [self.batch(i, batch_size) for i in range(3)]
+        return Batches(batches, {'bytes': 100, 'tokens': 50, 'split': split, **view})
+
+
+class Batches(list):
+    def __init__(self, batches, facts):
+        super().__init__(batches)
+        self.facts = facts
+
+
+def config_of(**mesh):
+    c = base.config()
+    c.data = base.data(f'{__name__}:Rows')
+    c.model = base.part('transformer.gpt:Gpt', layers=1, heads=4, width=16, length=T)
+    c.task = base.part('transformer.tasks:NextToken')
+    # The gradient of a key's bias is zero but for rounding, which Adam with a small eps would blow up to whole steps.
+    c.optimizer = base.optimizer(learning_rate=0.01, weight_decay=0.1, eps=1e-3,
+                                 schedule=base.part('training.optimizer:Constant'))
+    c.evals.valid = base.evaluation('transformer.evaluators:Perplexity', split='valid')
+    c.train.steps = 3
+    c.mesh.update(mesh)
+    return c.lock()
+
+
+def build(sizes=(1, 1, 1)):
+    return runs.build(config_of(), meshes.make(*sizes))
+
+
+def drawn(shapes):
+    """A state of these shapes and shardings from numpy, with nothing to compile."""
+    rng = np.random.default_rng(0)
+    draw = lambda s: jax.device_put((0.3 * rng.normal(size=s.shape)).astype(s.dtype), s.sharding)
+    zeros = lambda s: jax.device_put(np.zeros(s.shape, s.dtype), s.sharding)
+    return jax.tree.map(zeros, shapes).replace(params=jax.tree.map(draw, shapes.params))
+
+
+def three_steps(run):
+    state, step, reports = drawn(run.shapes), run.compile(), []
+    for seed in range(3):
+        state, report = step(state, meshes.put(Rows().batch(seed), run.mesh))
+        reports.append(report)
+    return state, reports
+
+
+class MeshesTest(parameterized.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        super().setUpClass()
+        cls.state, cls.reports = jax.device_get(three_steps(build()))
+
+    @parameterized.parameters((8, 1, 1), (2, 2, 2), (1, 8, 1), (1, 1, 4))
+    def test_steps_equal_those_of_one_device(self, *sizes):
+        run = build(sizes)
+        state, reports = three_steps(run)
+        rounding = lambda a, b: np.testing.assert_allclose(a, b, rtol=2e-4, atol=2e-5)
+        jax.tree.map(rounding, jax.device_get((state.params, reports)), (self.state.params, self.reports))
+        # and everything still lies where it should
+        same = jax.tree.map(lambda x, s: x.sharding.is_equivalent_to(s.sharding, x.ndim), state, run.shapes)
+        self.assertTrue(all(jax.tree.leaves(same)))
+
+    @parameterized.parameters(
+        ((2, 2, 2), 'block_0/attention/query/kernel', (8, 2, 4)), ((2, 2, 2), 'block_0/attention/output/kernel', (2, 4, 8)),
+        ((2, 2, 2), 'block_0/feed_forward/input/kernel', (8, 32)), ((2, 2, 2), 'block_0/feed_forward/output/kernel', (32, 8)),
+        ((2, 2, 2), 'tokens/embedding', (16, 8)), ((2, 2, 2), 'norm/scale', (16,)),
+        ((1, 8, 1), 'block_0/attention/query/kernel', (2, 4, 4)), ((1, 1, 4), 'block_0/attention/query/kernel', (16, 1, 4)))
+    def test_parameters_and_their_moments_are_split(self, sizes, path, part):
+        state = drawn(build(sizes).shapes)
+        adam = next(s for s in state.opt_state if hasattr(s, 'mu'))
+        mu, nu = (getattr(adam, name) for name in ('mu', 'nu'))
+        for tree in (state.params, mu, nu):
+            leaf = {meshes.path_of(k): leaf for k, leaf in jax.tree_util.tree_leaves_with_path(tree)}[path]
+            self.assertEqual({s.data.shape for s in leaf.addressable_shards}, {part})
+
+    def test_the_fresh_state_is_the_same_on_any_mesh(self):
+        one, many = build().init(), build((2, 2, 2)).init()
+        jax.tree.map(np.testing.assert_array_equal, *jax.device_get((one, many)))
+        query = many.params['block_0']['attention']['query']['kernel']
+        self.assertEqual({s.data.shape for s in query.addressable_shards}, {(8, 2, 4)})
+
+    def test_several_steps_are_one_compilation(self):
+        run, compiled = build((4, 1, 1)), []
+        state = drawn(run.shapes)
+        batches = [meshes.put(Rows().batch(seed), run.mesh) for seed in range(3)]
+        listen = lambda event, seconds, **_: compiled.append(event) if event.endswith('backend_compile_duration') else None
+        jax.monitoring.register_event_duration_secs_listener(listen)
+        try:
+            step = run.compile()
+            self.assertLen(compiled, 1)  # able to fail: this one is seen
+            for batch in batches:
+                state, report = step(state, batch)
+            jax.block_until_ready(report)
+            self.assertLen(compiled, 1)
+        finally:
+            jax.monitoring.unregister_event_duration_listener(listen)
+        self.assertEqual(int(state.step), 3)
+
+
+class BuildTest(parameterized.TestCase):
+    def test_the_parts_are_those_of_the_config(self):
+        config = config_of().unlock()
+        config.model.mask, config.dtype = 'Causal() & Window(4)', 'bfloat16'
+        run = runs.build(config, meshes.make(1))
+        self.assertEqual(run.model, Gpt(vocab=V, layers=1, heads=4, width=16, length=T, mask=Causal() & Window(4),
+                                        dtype='bfloat16'))
+        self.assertEqual(run.parameters(), sum(math.prod(s.shape) for s in jax.tree.leaves(run.shapes.params)))
+        self.assertEqual(set(run.shapes.sums), {'loss', 'accuracy'})
+
+    @parameterized.parameters(12, 0, -8)
+    def test_a_batch_that_the_mesh_does_not_divide_is_refused(self, rows):
+        config = config_of()
+        config.data.batch_size = rows
+        with self.assertRaisesRegex(ValueError, f'data.batch_size={rows} cannot be divided .* for 8 parts'):
+            runs.build(config, meshes.make())
+
+    @parameterized.parameters(3, 16, 0)
+    def test_microbatches_that_do_not_divide_the_batch_are_refused(self, microbatches):
+        config = config_of()
+        config.train.microbatches = microbatches
+        with self.assertRaisesRegex(ValueError, f'train.microbatches={microbatches}'):
+            runs.build(config, meshes.make(1))
+
+    @parameterized.parameters(('train', 'steps', 0), ('log', 'every_steps', 0), ('checkpoint', 'keep', 1))
+    def test_numbers_without_a_meaning_are_refused(self, group, field, value):
+        config = config_of()
+        config[group][field] = value
+        with self.assertRaisesRegex(ValueError, f'{group}.{field}'):
+            runs.build(config, meshes.make(1))
+
+    def test_a_parameter_that_no_sharding_rule_covers_is_refused(self):
+        config = config_of()
+        config.mesh.rules = ((r'block.*', ()),)
+        with self.assertRaisesRegex(ValueError, 'No rule of mesh.rules covers the parameter'):
+            runs.build(config, meshes.make(1))
+
+
+class SnapshotTest(parameterized.TestCase):
+    def test_averages_weigh_every_token_once_however_batches_are_cut(self):
+        run = build()
+        snapshot = runs.Snapshot(run, drawn(run.shapes).params, 0)
+        whole = Rows().batch(0, 12)
+        cut = lambda rows: Batches([{k: v[i:i + rows] for k, v in whole.items()} for i in range(0, 12, rows)],
+                                   {'bytes': 100, 'tokens': 50})
+        one, four = snapshot.averages(cut(12)), snapshot.averages(cut(3))
+        self.assertEqual(one['weight'], whole['weights'].sum())
+        for name in one:
+            self.assertAlmostEqual(one[name], four[name], places=4, msg=name)
+        self.assertAlmostEqual(one['perplexity'], math.exp(one['loss']), places=4)
+        numbers = snapshot.evaluate('valid', Batches(cut(12), {'bytes': 1, 'tokens': 1, 'context': T, 'stride': T}))
+        self.assertAlmostEqual(numbers['loss'], one['loss'], places=6)
+        # against the model itself
+        logits = np.float64(snapshot.apply(**{k: whole[k] for k in ('inputs', 'segments', 'positions')})['logits'])
+        surprise = np.log(np.exp(logits).sum(-1)) - np.take_along_axis(logits, whole['targets'][..., None], -1)[..., 0]
+        self.assertAlmostEqual(one['loss'], (surprise * whole['weights']).sum() / whole['weights'].sum(), places=4)
+
+    def test_a_training_row_has_averages_norms_and_the_epoch(self):
+        run = build()
+        numbers = {'sums': {'loss': np.array([6.0, 4.0]), 'accuracy': np.array([1.0, 4.0])}, 'learning_rate': 0.1,
+                   'grad_norm': 1.0, 'update_norm': 2.0, 'param_norm': 3.0, 'skipped': 0, 'finite': True, 'grad_norms': {}}
+        self.assertEqual(run.training_row(numbers, 2), {
+            'loss': 1.5, 'accuracy': 0.25, 'learning_rate': 0.1, 'grad_norm': 1.0, 'update_norm': 2.0, 'param_norm': 3.0,
+            'epoch': 0.5})
+
+    def test_texts_and_pictures_go_to_the_report_if_there_is_one(self):
+        seen = []
+        report = types.SimpleNamespace(text=lambda *a: seen.append(a), picture=lambda *a: seen.append(a))
+        for target in (None, report):
+            snapshot = runs.Snapshot(None, None, 7, target)
+            snapshot.text('a', 'b')
+            snapshot.picture('c', 'd')
+        self.assertEqual(seen, [(7, 'a', 'b'), (7, 'c', 'd')])
+
+
+class LoadTest(parameterized.TestCase):
+    def setUp(self):
+        super().setUp()
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.folder = pathlib.Path(folder.name)
+
+    def saved(self):
+        run = build()
+        state = drawn(run.shapes)
+        workdir.save_config(self.folder, run.config)
+        checkpoints = Checkpoints(self.folder)
+        checkpoints.save(5, state.tree(), None)
+        checkpoints.close()
+        return state
+
+    def test_a_saved_run_is_found_again_and_can_start_another(self):
+        state = self.saved()
+        snapshot = runs.load(self.folder)
+        self.assertEqual(snapshot.step, 5)
+        jax.tree.map(np.testing.assert_array_equal, snapshot.params, state.params)
+        config = config_of()
+        config.init_rules = ((r'tokens/.*', 'fresh'), (r'.*', 'keep'))
+        other = runs.build(config, meshes.make(1)).init_from(self.folder)
+        np.testing.assert_array_equal(other.params['norm']['scale'], state.params['norm']['scale'])
+        self.assertFalse(np.array_equal(other.params['tokens']['embedding'], state.params['tokens']['embedding']))
+        self.assertEqual(int(other.step), 0)
+        for rules, message in (([(r'.*', 'drop')], "'drop' for .*expected 'keep' or 'fresh'"), ([], 'No rule of init_rules')):
+            config.init_rules = tuple(rules)
+            with self.assertRaisesRegex(ValueError, message):
+                runs.build(config, meshes.make(1)).init_from(self.folder)
+
+    def test_a_folder_without_checkpoint_is_refused(self):
+        workdir.save_config(self.folder, config_of())
+        with self.assertRaisesRegex(ValueError, 'has no checkpoint yet'):
+            runs.load(self.folder)
+
+    def test_steps_by_name(self):
+        checkpoints = types.SimpleNamespace(best_step=lambda: 3)
+        self.assertIsNone(runs.checkpoint_step(checkpoints, 'last', None))
+        self.assertEqual(runs.checkpoint_step(checkpoints, 'best', None), 3)
+        self.assertEqual(runs.checkpoint_step(checkpoints, '12', None), 12)
+        with self.assertRaisesRegex(ValueError, "--step is 'newest'; expected last, best or a number"):
+            runs.checkpoint_step(checkpoints, 'newest', None)
+        with self.assertRaisesRegex(ValueError, 'no best step'):
+            runs.checkpoint_step(types.SimpleNamespace(best_step=lambda: None), 'best', None)
+
+
+if __name__ == '__main__':
+    absltest.main()

@@ -1,0 +1,196 @@
+import dataclasses
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from absl.testing import absltest, parameterized
+
+from training import step as steps
+from training.state import State
+
+RATE = lambda step: 0.1 / (1 + step)
+RNG = np.random.default_rng(0)
+PARAMS = {'linear': {'kernel': RNG.normal(size=(3, 2)).astype(np.float32)}, 'norm': {'scale': np.ones(2, np.float32)}}
+BATCH = {'x': RNG.normal(size=(8, 5, 3)).astype(np.float32), 'y': RNG.normal(size=(8, 5, 2)).astype(np.float32),
+         'weights': (np.arange(5) < np.array([5, 1, 2, 0, 5, 1, 4, 3])[:, None]).astype(np.float32)}
+
+
+class Model:
+    """A layer small enough to compile at once."""
+
+    def apply(self, variables, x, key=None):
+        params = variables['params']
+        return jnp.tanh(x @ params['linear']['kernel']) * params['norm']['scale']
+
+
+@dataclasses.dataclass(frozen=True)
+class Squares:
+    """Two terms in the loss, of different weights, and a metric besides."""
+    coefficients = {'square': 1.0, 'last': 0.5}
+
+    def loss(self, forward, batch, *, key, step, train):
+        error = jnp.square(forward(x=batch['x']) - batch['y']).sum(-1)
+        weights = batch['weights']
+        last = weights[:, -1]
+        return {'square': ((weights * error).sum(), weights.sum()), 'last': ((last * error[:, -1]).sum(), last.sum()),
+                'tokens': (weights.sum(), jnp.float32(len(weights)))}
+
+
+@dataclasses.dataclass(frozen=True)
+class Noise(Squares):
+    """A term that shows the key: the weights pick the rows that count."""
+    coefficients = {'noise': 1.0}
+
+    def loss(self, forward, batch, *, key, step, train):
+        weights = batch['weights'][:, 0]
+        return {'noise': ((weights * jax.random.uniform(key)).sum() + 0 * forward(x=batch['x']).sum(), weights.sum())}
+
+
+def fresh(tx, terms=('square', 'last', 'tokens')):
+    return State(jnp.int32(0), PARAMS, tx.init(PARAMS), {t: jnp.zeros(2) for t in terms}, jnp.int32(0))
+
+
+@functools.cache
+def stepper(task=Squares(), **options):
+    tx = optax.adam(RATE)
+    return tx, jax.jit(steps.make(Model(), task, tx, RATE, seed=0, **options))
+
+
+def run(batches, task=Squares(), **options):
+    """(states, reports) of one step after the other."""
+    tx, step = stepper(task, **options)
+    states, reports = [fresh(tx, task.coefficients if isinstance(task, Noise) else ('square', 'last', 'tokens'))], []
+    for batch in batches:
+        state, report = step(states[-1], batch)
+        states.append(state)
+        reports.append(report)
+    return states, reports
+
+
+def assert_close(a, b):
+    jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, rtol=1e-5, atol=1e-6), a, b)
+
+
+class AccumulationTest(parameterized.TestCase):
+    @parameterized.parameters(2, 4, 8)
+    def test_any_number_of_microbatches_gives_the_same_step(self, microbatches):
+        whole, parts = run([BATCH]), run([BATCH], microbatches=microbatches)
+        assert_close(whole[1], parts[1])
+        assert_close(whole[0][-1].sums, parts[0][-1].sums)
+        key = jax.random.key(0)
+        one = jax.jit(functools.partial(steps.gradients, Model(), Squares(), key=key, step=0, microbatches=1))
+        many = jax.jit(functools.partial(steps.gradients, Model(), Squares(), key=key, step=0, microbatches=microbatches))
+        assert_close(one(PARAMS, BATCH), many(PARAMS, BATCH))
+
+    def test_averages_of_parts_would_differ(self):
+        # what makes the test above able to fail: rows of unequal weight
+        gradient = jax.jit(functools.partial(steps.gradients, Model(), Squares(), key=None, step=0, microbatches=1))
+        halves = [gradient(PARAMS, {name: x[i::2] for name, x in BATCH.items()})[0] for i in range(2)]
+        naive = jax.tree.map(lambda a, b: (a + b) / 2, *halves)['linear']['kernel']
+        self.assertGreater(float(jnp.abs(naive - gradient(PARAMS, BATCH)[0]['linear']['kernel']).max()), 1e-2)
+
+    def test_padding_rows_change_nothing(self):
+        padded = jax.tree.map(lambda x: np.concatenate([x, x]), BATCH)
+        padded['weights'][8:] = 0
+        self.assertAlmostEqual(float(run([padded])[1][0]['loss']), float(run([BATCH])[1][0]['loss']), places=5)
+
+    def test_a_batch_without_weight_is_no_division_by_zero(self):
+        report = run([BATCH | {'weights': 0 * BATCH['weights']}])[1][0]
+        self.assertEqual((float(report['loss']), float(report['grad_norm']), bool(report['finite'])), (0.0, 0.0, True))
+
+
+class RandomnessTest(parameterized.TestCase):
+    def noise(self, rows, steps_done=1, **options):
+        weights = np.zeros((8, 5), np.float32)
+        weights[rows] = 1
+        return [float(r['loss']) for r in run([BATCH | {'weights': weights}] * steps_done, Noise(), **options)[1]]
+
+    def test_steps_have_keys_of_their_own_which_repeat(self):
+        values = self.noise([0], 3)
+        self.assertLen(set(values), 3)
+        self.assertEqual(self.noise([0], 3), values)
+
+    def test_microbatches_have_keys_of_their_own(self):
+        values = [self.noise([row], microbatches=4)[0] for row in range(8)]
+        self.assertLen(set(values), 4)
+        self.assertEqual(values[:4], values[4:])  # row i·A + a belongs to microbatch a
+
+    def test_streams_differ_by_seed_and_name(self):
+        data = {tuple(np.asarray(jax.random.key_data(steps.stream(*of)))) for of in ((0, 'a'), (0, 'b'), (1, 'a'))}
+        self.assertLen(data, 3)
+
+
+class NonfiniteTest(parameterized.TestCase):
+    BAD = BATCH | {'y': np.where(np.arange(8)[:, None, None] == 0, np.nan, BATCH['y']).astype(np.float32)}
+
+    def test_skip_leaves_everything_but_the_counts_as_it_was(self):
+        states, reports = run([BATCH, self.BAD, BATCH], nonfinite='skip', log_every=10)
+        before, after = states[1], states[2]
+        jax.tree.map(np.testing.assert_array_equal, (before.params, before.opt_state, before.sums),
+                     (after.params, after.opt_state, after.sums))
+        self.assertEqual([int(s.skipped) for s in states], [0, 0, 1, 1])
+        self.assertEqual([int(s.step) for s in states], [0, 1, 2, 3])
+        self.assertEqual([bool(r['finite']) for r in reports], [True, False, True])
+        self.assertFalse(np.array_equal(states[3].params['linear']['kernel'], after.params['linear']['kernel']))
+        self.assertTrue(all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(states[3].params)))
+
+    def test_skip_changes_nothing_in_a_finite_step(self):
+        jax.tree.map(np.testing.assert_array_equal, run([BATCH], nonfinite='skip')[0][1], run([BATCH])[0][1])
+
+    def test_stop_says_which_groups_are_not_finite(self):
+        class Half(Model):
+            def apply(self, variables, x, key=None):
+                kernel, scale = variables['params']['linear']['kernel'], variables['params']['norm']['scale']
+                return jnp.tanh(x @ jax.lax.stop_gradient(kernel)) * scale
+        tx = optax.sgd(0.1)
+        _, report = jax.jit(steps.make(Half(), Squares(), tx, RATE, seed=0))(fresh(tx), self.BAD)
+        self.assertFalse(bool(report['finite']))
+        self.assertTrue(np.isnan(report['loss']))
+        self.assertEqual({group: bool(np.isfinite(n)) for group, n in report['grad_norms'].items()},
+                         {'linear': True, 'norm': False})
+
+    def test_an_infinite_gradient_of_a_finite_loss_is_noticed(self):
+        class Root(Model):
+            def apply(self, variables, x, key=None):
+                return jnp.sqrt(jnp.square(variables['params']['norm']['scale'] - 1.0)) + 0 * super().apply(variables, x)
+        tx = optax.sgd(0.1)
+        _, report = jax.jit(steps.make(Root(), Squares(), tx, RATE, seed=0))(fresh(tx), BATCH)
+        self.assertTrue(np.isfinite(report['loss']))
+        self.assertFalse(bool(report['finite']))
+
+    def test_an_unknown_choice_is_refused(self):
+        with self.assertRaisesRegex(ValueError, "train.nonfinite is 'ignore'; expected one of stop, skip"):
+            steps.make(Model(), Squares(), optax.sgd(0.1), RATE, seed=0, nonfinite='ignore')
+
+
+class ReportTest(parameterized.TestCase):
+    def test_sums_start_anew_after_every_log_row(self):
+        one = np.asarray(BATCH['weights'].sum())
+        for log_every, counts in ((1, [1, 1, 1, 1, 1]), (2, [1, 2, 1, 2, 1]), (3, [1, 2, 3, 1, 2])):
+            states, reports = run([BATCH] * 5, log_every=log_every)
+            np.testing.assert_allclose([r['sums']['square'][1] for r in reports], one * np.array(counts), rtol=1e-6)
+            np.testing.assert_allclose([r['sums']['tokens'][0] for r in reports], one * np.array(counts), rtol=1e-6)
+            np.testing.assert_array_equal(states[-1].sums['square'], reports[-1]['sums']['square'])
+
+    def test_loss_is_the_weighted_total_of_its_terms(self):
+        report = run([BATCH])[1][0]
+        square, last = (np.divide(*report['sums'][t]) for t in ('square', 'last'))
+        self.assertAlmostEqual(float(report['loss']), square + 0.5 * last, places=5)
+
+    def test_norms_and_rate_are_those_of_the_step(self):
+        states, reports = run([BATCH, BATCH])
+        leaves = lambda tree: np.concatenate([np.ravel(x) for x in jax.tree.leaves(tree)])
+        for before, after, report, rate in zip(states, states[1:], reports, (0.1, 0.05)):
+            self.assertAlmostEqual(float(report['learning_rate']), rate, places=6)
+            self.assertAlmostEqual(float(report['param_norm']), np.linalg.norm(leaves(after.params)), places=4)
+            moved = np.linalg.norm(leaves(after.params) - leaves(before.params))
+            self.assertAlmostEqual(float(report['update_norm']), moved, places=5)
+            groups = np.sqrt(sum(float(n) ** 2 for n in report['grad_norms'].values()))
+            self.assertAlmostEqual(float(report['grad_norm']), groups, places=5)
+        self.assertEqual(set(reports[0]['grad_norms']), {'linear', 'norm'})
+
+
+if __name__ == '__main__':
+    absltest.main()

@@ -1,0 +1,109 @@
+import json
+import os
+import pathlib
+import subprocess
+import sys
+import tempfile
+
+import ml_collections
+from absl.testing import absltest, parameterized
+
+from training import workdir
+
+CONFIG = ml_collections.ConfigDict({
+    'seed': 0, 'train': {'steps': 10, 'microbatches': 1}, 'model': {'layers': 2, 'vocab': None}, 'data': {'workers': 0},
+    'log': {'every_steps': 5}, 'mesh': {'data': -1, 'rules': ((r'.*', ()),)}}).lock()
+
+
+def changed(**fields):
+    config = ml_collections.ConfigDict(CONFIG.to_dict())
+    config.update_from_flattened_dict({name.replace('__', '.'): value for name, value in fields.items()})
+    return config
+
+
+class WorkdirTest(parameterized.TestCase):
+    def setUp(self):
+        super().setUp()
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.folder = pathlib.Path(folder.name) / 'run'
+
+    def test_create_saves_the_config_and_holds_the_folder(self):
+        self.assertFalse(workdir.is_run(self.folder))
+        with workdir.create(self.folder, CONFIG):
+            self.assertTrue(workdir.is_run(self.folder))
+            loaded = workdir.load_config(self.folder)
+            self.assertTrue(loaded.is_locked)
+            self.assertEqual(workdir.as_json(loaded), workdir.as_json(CONFIG))
+            with self.assertRaisesRegex(ValueError, 'Another process is training'), workdir.locked(self.folder):
+                pass
+        with workdir.locked(self.folder):
+            pass
+        with self.assertRaisesRegex(ValueError, 'has just started'), workdir.create(self.folder, CONFIG):
+            pass
+
+    def test_the_lock_ends_with_its_process(self):
+        self.folder.mkdir()
+        program = ('import os, pathlib, sys; from training import workdir; '
+                   'workdir.locked(pathlib.Path(sys.argv[1])).__enter__(); os.kill(os.getpid(), 9)')
+        root = pathlib.Path(workdir.__file__).parent.parent
+        ended = subprocess.run([sys.executable, '-c', program, str(self.folder)], check=False,
+                               env=os.environ | {'PYTHONPATH': str(root)})
+        self.assertEqual(ended.returncode, -9)
+        with workdir.locked(self.folder):
+            pass
+
+    def test_a_folder_of_something_else_is_refused(self):
+        self.folder.mkdir()
+        (self.folder / '.lock').touch()
+        self.assertFalse(workdir.is_run(self.folder))
+        (self.folder / 'thesis.tex').touch()
+        with self.assertRaisesRegex(ValueError, "not a workdir of a run: it has no config.json, but 'thesis.tex'"):
+            workdir.is_run(self.folder)
+        with self.assertRaisesRegex(ValueError, 'is a file; give a folder'):
+            workdir.is_run(self.folder / 'thesis.tex')
+
+    def test_paths(self):
+        self.assertEqual(workdir.local('~/run'), pathlib.Path.home() / 'run')
+        with self.assertRaisesRegex(ValueError, 'gs://bucket/run is a remote path'):
+            workdir.local('gs://bucket/run')
+        with self.assertRaisesRegex(ValueError, 'Give --workdir=DIR'):
+            workdir.given('')
+
+    def test_configs_that_cannot_be_read(self):
+        self.folder.mkdir()
+        with self.assertRaisesRegex(ValueError, 'has no config.json'):
+            workdir.load_config(self.folder)
+        (self.folder / 'config.json').write_text('{"seed": ')
+        with self.assertRaisesRegex(ValueError, 'not valid JSON'):
+            workdir.load_config(self.folder)
+
+    @parameterized.parameters(
+        dict(train__steps=20), dict(log__every_steps=1), dict(mesh__data=1), dict(data__workers=2), dict())
+    def test_what_may_change_on_resume(self, **fields):
+        with workdir.create(self.folder, CONFIG):
+            workdir.check_unchanged(self.folder, changed(**fields))
+
+    @parameterized.parameters(
+        (dict(seed=1), 'seed: 0 there, 1 now'), (dict(model__layers=3), 'model.layers: 2 there, 3 now'),
+        (dict(train__microbatches=2, seed=3), 'seed: 0 there, 3 now; train.microbatches: 1 there, 2 now'))
+    def test_what_may_not(self, fields, message):
+        with workdir.create(self.folder, CONFIG), self.assertRaisesRegex(ValueError, message):
+            workdir.check_unchanged(self.folder, changed(**fields))
+
+    def test_environment_says_what_the_bits_depend_on(self):
+        self.folder.mkdir()
+        workdir.save_environment(self.folder)
+        found = json.loads((self.folder / 'environment.json').read_text())
+        self.assertEqual((found['platform'], found['devices']), ('cpu', 8))
+        self.assertIn('jax', found['packages'])
+
+    def test_writing_replaces_the_file_in_one_go(self):
+        self.folder.mkdir()
+        for text in ('a', 'b'):
+            workdir.write_atomically(self.folder / 'file', text)
+        self.assertEqual([(p.name, p.read_text()) for p in self.folder.iterdir()], [('file', 'b')])
+
+
+if __name__ == '__main__':
+    absltest.main()

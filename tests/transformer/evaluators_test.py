@@ -1,0 +1,64 @@
+import gzip
+import lzma
+import types
+
+import jax
+import numpy as np
+from absl.testing import absltest, parameterized
+
+from transformer.decoding import Greedy, generate
+from transformer.evaluators import Averages, Compressors, Continuations, Perplexity
+from transformer.gpt import Gpt
+
+KEY = jax.random.key(0)
+
+
+class Snapshot:
+    """A model with parameters drawn at random; letters stand for tokens."""
+
+    def __init__(self):
+        self.model = Gpt(vocab=26, length=8, layers=1, heads=1, width=4)
+        rng, shapes = np.random.default_rng(0), jax.eval_shape(lambda: self.model.init(KEY, np.zeros((1, 2), int))['params'])
+        self.params = jax.tree.map(lambda s: rng.normal(size=s.shape).astype(np.float32), shapes)
+        self.data = types.SimpleNamespace(prompt=lambda text: [ord(c) - 97 for c in text], end=-1,
+                                          decode=lambda ids: ''.join(chr(97 + i) for i in ids))
+        self.texts = {}
+
+    def averages(self, batches):
+        return {'loss': 0.5}
+
+    def key(self, name):
+        return KEY
+
+    def text(self, name, text):
+        self.texts[name] = text
+
+
+class EvaluatorsTest(parameterized.TestCase):
+    def test_averages_are_those_of_the_snapshot(self):
+        self.assertEqual(Averages()(Snapshot(), None), {'loss': 0.5})
+        self.assertEqual(Averages().view, {})
+
+    def test_perplexity_says_how_rows_are_cut(self):
+        self.assertEqual(Perplexity(context=64, stride=16).view, {'context': 64, 'stride': 16})
+        self.assertEqual(Perplexity().view, {'context': None, 'stride': None})
+        batches = types.SimpleNamespace(facts={'context': 64, 'stride': 16, 'bytes': 100})
+        self.assertEqual(Perplexity()(Snapshot(), batches), {'loss': 0.5, 'context': 64, 'stride': 16})
+
+    def test_compressors_count_bits_per_byte(self):
+        text = b'the cat sat on the mat. ' * 40
+        numbers = Compressors()(None, types.SimpleNamespace(text=lambda: text))
+        self.assertEqual(numbers, {'gzip_bits_per_byte': 8 * len(gzip.compress(text, 9)) / len(text),
+                                   'xz_bits_per_byte': 8 * len(lzma.compress(text, preset=9)) / len(text)})
+
+    def test_continuations_are_written_and_give_no_numbers(self):
+        snapshot = Snapshot()
+        numbers = Continuations(prompt='ab', count=2, tokens=3, strategy=Greedy())(snapshot, None)
+        self.assertEqual(numbers, {})
+        new = generate(snapshot.model, snapshot.params, [[0, 1]], steps=3, strategy=Greedy(), key=KEY, end=-1)[0]
+        continued = 'ab' + snapshot.data.decode(new)
+        self.assertEqual(snapshot.texts, {'continuations': f'--- 1 ---\n{continued}\n--- 2 ---\n{continued}\n'})
+
+
+if __name__ == '__main__':
+    absltest.main()

@@ -1,0 +1,251 @@
+import dataclasses
+import functools
+import math
+import re
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from absl.testing import absltest, parameterized
+from jax.extend import core
+
+from transformer.attention.masks import Causal, Full, Window
+from transformer.block import Block
+from transformer.gpt import Gpt
+from transformer.tasks import NextToken
+
+SMALL = Gpt(vocab=11, length=8, layers=2, heads=2, width=8)
+TOKENS = np.random.default_rng(0).integers(11, size=(2, 8))
+KEY = jax.random.key(0)
+
+
+def init(model):
+    return model.init(KEY, jnp.zeros((1, 2), jnp.int32))['params']
+
+
+def drawn(model):
+    """Parameters from numpy, biases included; nothing to compile."""
+    rng = np.random.default_rng(0)
+    shapes = jax.eval_shape(lambda: init(model))
+    return jax.tree.map(lambda s: (0.4 * rng.normal(size=s.shape)).astype(np.float32), shapes)
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def apply(model, params, inputs, **more):
+    return model.apply({'params': params}, inputs, **more)
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def losses(model, params, batch):
+    """The terms of next-token prediction, and the gradient of the sum of the loss."""
+    def loss(params):
+        forward = lambda **inputs: model.apply({'params': params}, **inputs)
+        terms = NextToken().loss(forward, batch, key=None, step=0, train=True)
+        return terms['loss'][0], terms
+    gradient, terms = jax.grad(loss, has_aux=True)(params)
+    return terms, gradient
+
+
+def whole_rows(inputs, targets):
+    """A batch of one document in every row."""
+    shape = inputs.shape
+    return {'inputs': inputs, 'targets': targets, 'weights': np.ones(shape, np.float32), 'segments': np.ones(shape, int),
+            'positions': np.broadcast_to(np.arange(shape[1]), shape)}
+
+
+def equations(jaxpr):
+    """All equations of a jaxpr, with those inside its equations."""
+    for equation in jaxpr.eqns:
+        yield equation
+        for value in jax.tree.leaves(list(equation.params.values()), is_leaf=lambda v: isinstance(v, core.Jaxpr)):
+            inner = getattr(value, 'jaxpr', value)
+            if isinstance(inner, core.Jaxpr):
+                yield from equations(inner)
+
+
+def loss_equations(model, tokens=TOKENS):
+    params = jax.eval_shape(lambda: init(model))
+    return list(equations(jax.make_jaxpr(lambda p: losses(model, p, whole_rows(tokens, tokens)))(params).jaxpr))
+
+
+class InitialisationTest(parameterized.TestCase):
+    # Logits of variance s² add s²/2 to ln V, s² = 0.02²·width: much for 65 characters and a width of 384.
+    @parameterized.parameters((2048, 128), (65, 128), (65, 384, 0.025), (8192, 768))
+    def test_the_first_loss_is_that_of_guessing(self, vocab, width, delta=0.02):
+        model = Gpt(vocab=vocab, width=width, heads=4, layers=1, length=64)
+        inputs, targets = np.random.default_rng(0).integers(vocab, size=(2, 8, 64))
+        outputs = apply(model, init(model), inputs)
+        loss, weight = map(float, NextToken().terms(outputs, whole_rows(inputs, targets))['loss'])
+        self.assertAlmostEqual(loss / weight / math.log(vocab), 1.0, delta=delta)
+
+    def test_the_residual_stream_keeps_its_variance_however_many_layers(self):
+        # Unscaled, each layer adds as much again; with 1 / sqrt(2 layers) all layers together add what one would.
+        def variances(layers, scaled):
+            model = Gpt(vocab=64, width=64, heads=4, layers=layers, length=8)
+            undo = lambda keys, p: p * (2 * layers) ** 0.5 if 'output' in jax.tree_util.keystr(keys) else p
+            params = init(model) if scaled else jax.tree_util.tree_map_with_path(undo, init(model))
+            tokens = np.random.default_rng(0).integers(64, size=(8, 8))
+            _, seen = model.apply({'params': params}, tokens, mutable='intermediates',
+                                  capture_intermediates=lambda module, _: isinstance(module, Block))
+            return [float(seen['intermediates'][f'block_{i}']['__call__'][0][0].var()) for i in range(layers)]
+
+        shallow, deep, unscaled = variances(2, True), variances(12, True), variances(12, False)
+        self.assertLess(deep[-1] / deep[0], 2.0)
+        self.assertAlmostEqual(deep[-1] / shallow[-1], 1.0, delta=0.2)
+        self.assertGreater(unscaled[-1] / unscaled[0], 5.0)
+
+    def test_standard_deviations_and_zeros(self):
+        params = init(Gpt(vocab=500, width=64, heads=4, layers=2, length=100, init_scale=0.05))
+        deviation = lambda p: float(p.std())
+        block = params['block_1']
+        for kernel in (params['tokens']['embedding'], params['positions']['embedding'],
+                       block['attention']['query']['kernel'], block['feed_forward']['input']['kernel']):
+            self.assertAlmostEqual(deviation(kernel), 0.05, delta=0.002)
+        for kernel in (block['attention']['output']['kernel'], block['feed_forward']['output']['kernel']):
+            self.assertAlmostEqual(deviation(kernel), 0.05 / 2, delta=0.002)
+        self.assertEqual(deviation(block['feed_forward']['output']['bias']), 0.0)
+
+    def test_names_and_shapes(self):
+        shapes = {jax.tree_util.keystr(keys, simple=True, separator='/'): leaf.shape
+                  for keys, leaf in jax.tree_util.tree_leaves_with_path(jax.eval_shape(lambda: init(SMALL)))}
+        block = {'attention/output/bias': (8,), 'attention/output/kernel': (2, 4, 8),
+                 'attention_norm/bias': (8,), 'attention_norm/scale': (8,),
+                 'feed_forward/input/bias': (32,), 'feed_forward/input/kernel': (8, 32),
+                 'feed_forward/output/bias': (8,), 'feed_forward/output/kernel': (32, 8),
+                 'feed_forward_norm/bias': (8,), 'feed_forward_norm/scale': (8,)}
+        for name in ('query', 'key', 'value'):
+            block |= {f'attention/{name}/bias': (2, 4), f'attention/{name}/kernel': (8, 2, 4)}
+        wanted = {'tokens/embedding': (11, 8), 'positions/embedding': (8, 8), 'norm/bias': (8,), 'norm/scale': (8,)}
+        wanted |= {f'block_{i}/{name}': shape for i in range(2) for name, shape in block.items()}
+        self.assertEqual(shapes, wanted)
+
+
+class ForwardTest(parameterized.TestCase):
+    @parameterized.named_parameters(
+        ('causal', Causal(), lambda t, s: s <= t), ('full', Full(), lambda t, s: t == t),
+        # two layers of a window of 2 reach two tokens back
+        ('window', Causal() & Window(2), lambda t, s: (s <= t) & (t - s <= 2)))
+    def test_a_changed_token_moves_only_what_may_see_it(self, mask, reached):
+        model = SMALL.clone(mask=mask)
+        params = drawn(model)
+        tokens = np.broadcast_to(TOKENS[:1], (9, 8)).copy()
+        tokens[range(8), range(8)] = (tokens[range(8), range(8)] + 1) % 11  # row s differs from row 8 at token s
+        logits = np.asarray(apply(model, params, tokens)['logits'])
+        moved = np.abs(logits[:8] - logits[8]).max(-1) > 1e-6  # [s, t]
+        s, t = np.indices((8, 8))
+        np.testing.assert_array_equal(moved, reached(t, s))
+
+    def test_packed_rows_equal_unpacked_rows(self):
+        rng = np.random.default_rng(1)
+        params = drawn(SMALL)
+        documents = [rng.integers(11, size=(2, n)) for n in (3, 4)]  # inputs and targets of each
+        packed = {name: np.zeros((1, 8), int) for name in ('inputs', 'targets', 'segments', 'positions')}
+        rows = {name: np.zeros((2, 8), int) for name in packed}
+        start = 0
+        for i, document in enumerate(documents):
+            n = document.shape[1]
+            for batch, row, at in ((packed, 0, start), (rows, i, 0)):
+                here = (row, slice(at, at + n))
+                batch['inputs'][here], batch['targets'][here] = document
+                batch['segments'][here] = i + 1 if batch is packed else 1
+                batch['positions'][here] = range(n)
+            start += n
+        for batch in (packed, rows):
+            batch['weights'] = (batch['segments'] > 0).astype(np.float32)
+        together, apart = losses(SMALL, params, packed), losses(SMALL, params, rows)
+        jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=2e-5, atol=2e-6), together, apart)
+        self.assertEqual(float(together[0]['loss'][1]), 7.0)
+        # able to fail: without segments the second document sees the first
+        mixed = losses(SMALL, params, packed | {'segments': np.ones((1, 8), int)})
+        self.assertGreater(abs(float(mixed[0]['loss'][0] - apart[0]['loss'][0])), 1e-2)
+
+    def test_cached_decoding_equals_the_full_forward_for_prompts_of_different_lengths(self):
+        params, lengths = drawn(SMALL), np.array([5, 2])
+        whole = np.asarray(apply(SMALL, params, TOKENS)['logits'])
+        prompts = np.where(np.arange(5) < lengths[:, None], TOKENS[:, :5], 0)
+        positions = np.broadcast_to(np.arange(5), (2, 5))
+        out = apply(SMALL, params, prompts, positions=positions, cache=SMALL.init_cache(2))
+        for row, n in enumerate(lengths):
+            np.testing.assert_allclose(out['logits'][row, :n], whole[row, :n], atol=2e-6)
+        for t in range(3):
+            at = (lengths + t)[:, None]
+            out = apply(SMALL, params, np.take_along_axis(TOKENS, at, 1), positions=at, cache=out['cache'])
+            np.testing.assert_allclose(out['logits'][:, 0], np.take_along_axis(whole, at[..., None], 1)[:, 0], atol=2e-6)
+
+    def test_dropout_acts_only_with_a_key_and_depends_on_it_alone(self):
+        params, model = drawn(SMALL), SMALL.clone(dropout=0.5, layers=1)
+        logits = lambda model, **more: np.asarray(apply(model, params, TOKENS, **more)['logits'])
+        np.testing.assert_array_equal(logits(model), logits(model.clone(dropout=0.0)))
+        np.testing.assert_array_equal(logits(model, key=KEY), logits(model, key=KEY))
+        self.assertGreater(np.abs(logits(model, key=KEY) - logits(model)).max(), 1e-2)
+        self.assertGreater(np.abs(logits(model, key=KEY) - logits(model, key=jax.random.key(1))).max(), 1e-2)
+
+    def test_hidden_states_project_onto_the_tied_embedding(self):
+        params = drawn(SMALL)
+        outputs = apply(SMALL, params, TOKENS)
+        wanted = np.asarray(outputs['hidden']) @ params['tokens']['embedding'].T
+        np.testing.assert_allclose(outputs['logits'], wanted, atol=1e-5)
+
+    def test_a_row_longer_than_the_position_table_is_refused(self):
+        with self.assertRaisesRegex(ValueError, '9 tokens is longer than the position table of 8'):
+            jax.eval_shape(lambda: SMALL.init(KEY, jnp.zeros((1, 9), jnp.int32)))
+
+    def test_heads_that_do_not_divide_the_width_are_refused(self):
+        with self.assertRaisesRegex(ValueError, 'width 8 is not divisible by 3 heads'):
+            jax.eval_shape(lambda: SMALL.clone(heads=3).init(KEY, TOKENS))
+
+
+class NumbersTest(parameterized.TestCase):
+    def test_float32_products_are_of_highest_precision_in_the_backward_pass_too(self):
+        products = [e for e in loss_equations(SMALL) if e.primitive.name == 'dot_general']
+        self.assertGreater(len(products), 3 * (2 * 8 + 1) - 2)  # forward and both gradients of every product
+        for equation in products:
+            self.assertEqual(set(equation.params['precision']), {jax.lax.Precision.HIGHEST}, equation)
+
+    def test_bfloat16_keeps_parameters_softmax_norms_and_loss_in_float32(self):
+        model = SMALL.clone(dtype='bfloat16', activation='relu')  # the gradient of gelu has an exponential of its own
+        params = drawn(model)
+        self.assertEqual({p.dtype for p in jax.tree.leaves(params)}, {jnp.dtype('float32')})
+        found = loss_equations(model)
+        for name, wanted in (('dot_general', 'bfloat16'), ('exp', 'float32'), ('rsqrt', 'float32'), ('log', 'float32')):
+            types = {str(v.aval.dtype) for e in found if e.primitive.name == name for v in e.invars}
+            self.assertEqual(types, {wanted}, name)
+        terms, gradient = losses(model, params, whole_rows(TOKENS, TOKENS))
+        self.assertEqual(terms['loss'][0].dtype, jnp.float32)
+        self.assertEqual({g.dtype for g in jax.tree.leaves(gradient)}, {jnp.dtype('float32')})
+        exact = apply(SMALL.clone(activation='relu'), params, TOKENS)
+        exact = NextToken().terms(exact, whole_rows(TOKENS, TOKENS))['loss']
+        np.testing.assert_allclose(terms['loss'][0], exact[0], rtol=2e-2)
+        self.assertEqual(apply(model, params, TOKENS)['logits'].dtype, jnp.bfloat16)
+        self.assertEqual(model.init_cache(1)['block_0']['key'].dtype, jnp.bfloat16)
+
+
+CHANGES = {
+    'vocab': 12, 'length': 16, 'layers': 3, 'heads': 4, 'width': 16, 'inner': 16, 'activation': 'relu', 'dropout': 0.1,
+    'bias': False, 'mask': Full(), 'init_scale': 0.1, 'dense_gradient': False, 'dtype': 'bfloat16'}
+
+
+def program(model):
+    """Initialisation and gradient as text: what a field that is ignored cannot change."""
+    def all_of_it(params):
+        loss = lambda p: model.apply({'params': p}, TOKENS, key=KEY)['logits'].astype(jnp.float32).sum()
+        return model.init(KEY, TOKENS), jax.grad(loss)(params)
+    params = jax.eval_shape(lambda: model.init(KEY, TOKENS)['params'])
+    return re.sub('0x[0-9a-f]+', '', str(jax.make_jaxpr(all_of_it)(params)))
+
+
+class FieldsTest(parameterized.TestCase):
+    @parameterized.named_parameters(*CHANGES.items())
+    def test_field_has_an_effect(self, value):
+        field = next(name for name, changed in CHANGES.items() if changed is value)
+        self.assertNotEqual(program(SMALL.clone(**{field: value})), program(SMALL))
+
+    def test_the_same_model_is_the_same_program(self):
+        self.assertEqual(program(SMALL.clone()), program(SMALL))
+
+    def test_every_field_is_tried(self):
+        self.assertEqual({f.name for f in dataclasses.fields(Gpt)} - {'parent', 'name'}, set(CHANGES))
+
+
+if __name__ == '__main__':
+    absltest.main()

@@ -1,0 +1,72 @@
+import jax
+import jax.numpy as jnp
+import numpy as np
+from absl.testing import absltest, parameterized
+
+from transformer.numerics import Numerics
+
+DTYPES = (('float32', 'float32', 2e-6), ('bfloat16', 'bfloat16', 2e-2))
+
+
+def operands(*shapes):
+    rng = np.random.default_rng(0)
+    return [rng.normal(size=shape).astype(np.float32) for shape in shapes]
+
+
+class DenseTest(parameterized.TestCase):
+    @parameterized.named_parameters(*DTYPES)
+    def test_values_and_gradients_equal_float64(self, dtype, tolerance):
+        x, kernel, dy = operands((2, 3, 4, 5), (4, 5, 6, 2), (2, 3, 6, 2))
+        numerics = Numerics(dtype)
+
+        @jax.jit
+        def outcome(x, kernel):
+            y, back = jax.vjp(lambda x, kernel: numerics.dense(x, kernel, axes=2), x, kernel)
+            return y, *back(jnp.asarray(dy, dtype))
+
+        y, dx, dkernel = outcome(x, kernel)
+        a, b, c = (np.asarray(v, np.float64) for v in (x, kernel, dy))
+        for got, wanted in ((y, np.einsum('...ij,ijkl->...kl', a, b)), (dx, np.einsum('btkl,ijkl->btij', c, b)),
+                            (dkernel, np.einsum('btij,btkl->ijkl', a, c))):
+            self.assertEqual(got.shape, wanted.shape)
+            np.testing.assert_allclose(np.asarray(got, np.float64), wanted, atol=tolerance * np.abs(wanted).max())
+
+    @parameterized.named_parameters(*DTYPES)
+    def test_own_gradient_equals_the_rule_of_jax(self, dtype, tolerance):
+        x, kernel = operands((2, 7, 5), (5, 3, 2))
+
+        def outcome(dense_gradient):
+            numerics = Numerics(dtype, dense_gradient)
+            loss = lambda pair: jnp.sin(numerics.dense(*pair).astype(jnp.float32)).sum()
+            return jax.jit(jax.value_and_grad(loss))((x, kernel))
+
+        own, rule = outcome(True), outcome(False)
+        jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=tolerance, atol=tolerance), own, rule)
+        self.assertTrue(all(leaf.dtype == jnp.float32 for leaf in jax.tree.leaves(own)))
+
+    def test_own_gradient_forms_the_kernel_gradient_without_a_transpose(self):
+        def transposes(dense_gradient):
+            numerics = Numerics('float32', dense_gradient)
+            gradient = jax.grad(lambda kernel: numerics.dense(jnp.ones((7, 5)), kernel).sum())
+            return str(jax.make_jaxpr(gradient)(jnp.ones((5, 3)))).count('transpose')
+
+        self.assertEqual(transposes(True), 0)
+        self.assertGreater(transposes(False), 0)
+
+    def test_results_have_the_type_of_the_policy(self):
+        x, kernel = operands((2, 5), (5, 3))
+        for dtype in ('float32', 'bfloat16'):
+            self.assertEqual(Numerics(dtype).dense(x, kernel).dtype, dtype)
+            self.assertEqual(Numerics(dtype).einsum('TD,DF->TF', x, kernel).dtype, dtype)
+
+    def test_shapes_that_do_not_meet_are_refused(self):
+        with self.assertRaisesRegex(ValueError, r'kernel \(5, 3\) got an input of shape \(2, 4\)'):
+            Numerics().dense(jnp.ones((2, 4)), jnp.ones((5, 3)))
+
+    def test_an_unknown_dtype_is_refused(self):
+        with self.assertRaisesRegex(ValueError, "dtype is 'float16'; expected one of float32, bfloat16"):
+            Numerics('float16')
+
+
+if __name__ == '__main__':
+    absltest.main()

@@ -1,0 +1,69 @@
+import math
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from absl.testing import absltest, parameterized
+
+from transformer.losses import cross_entropy
+from transformer.tasks import NextToken, Task, example_weights
+
+
+class TaskTest(parameterized.TestCase):
+    def test_the_key_reaches_the_model_in_training_alone(self):
+        class Echo(Task):
+            def inputs(self, batch):
+                return {'inputs': batch['inputs']}
+
+            def terms(self, outputs, batch):
+                return outputs
+
+        forward = lambda **inputs: inputs
+        loss = lambda train: Echo().loss(forward, {'inputs': 1, 'targets': 2}, key='key', step=0, train=train)
+        self.assertEqual(loss(True), {'inputs': 1, 'key': 'key'})
+        self.assertEqual(loss(False), {'inputs': 1, 'key': None})
+
+    def test_a_task_has_one_term_called_loss_unless_it_says_otherwise(self):
+        self.assertEqual(Task().coefficients, {'loss': 1.0})
+
+
+class NextTokenTest(parameterized.TestCase):
+    def setUp(self):
+        super().setUp()
+        rng = np.random.default_rng(0)
+        self.batch = {name: rng.integers(5, size=(2, 3)) for name in ('inputs', 'targets', 'segments', 'positions')}
+        self.batch['weights'] = jnp.array([[1.0, 0.0, 1.0], [1.0, 0.0, 0.0]])
+        self.logits = jnp.float32(rng.normal(size=(2, 3, 5)))
+
+    def test_the_model_is_given_tokens_segments_and_positions(self):
+        self.assertEqual(set(NextToken().inputs(self.batch)), {'inputs', 'segments', 'positions'})
+
+    def test_sums_are_over_positions_of_weight_one(self):
+        targets = self.batch['targets']
+        loss, accuracy = (NextToken().terms({'logits': self.logits}, self.batch)[t] for t in ('loss', 'accuracy'))
+        chosen = [(0, 0), (0, 2), (1, 0)]
+        self.assertAlmostEqual(float(loss[0]), sum(float(cross_entropy(self.logits[i], targets[i])) for i in chosen), places=5)
+        self.assertEqual(float(accuracy[0]), sum(float(self.logits[i].argmax() == targets[i]) for i in chosen))
+        self.assertEqual((float(loss[1]), float(accuracy[1])), (3.0, 3.0))
+
+    def test_positions_of_weight_zero_change_nothing(self):
+        loss = lambda logits: NextToken().terms({'logits': logits}, self.batch)['loss'][0]
+        gradient = jax.grad(loss)(self.logits)
+        np.testing.assert_array_equal(np.abs(gradient).sum(-1) > 0, self.batch['weights'] > 0)
+
+    def test_derived_numbers(self):
+        derived = NextToken().derived({'loss': 2.0}, {'tokens': 30, 'bytes': 100})
+        self.assertAlmostEqual(derived['perplexity'], math.exp(2.0))
+        self.assertAlmostEqual(derived['bits_per_byte'], 2.0 * 30 / (math.log(2) * 100))
+        self.assertEqual(set(NextToken().derived({'loss': 2.0}, {})), {'perplexity'})
+        self.assertTrue(math.isfinite(NextToken().derived({'loss': 1e6}, {})['perplexity']))
+
+
+class ExampleWeightsTest(parameterized.TestCase):
+    def test_ones_unless_the_batch_is_padded(self):
+        np.testing.assert_array_equal(example_weights({}, 3), [1, 1, 1])
+        np.testing.assert_array_equal(example_weights({'example_weights': np.array([1, 0, 0])}, 3), [1, 0, 0])
+
+
+if __name__ == '__main__':
+    absltest.main()

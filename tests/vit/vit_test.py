@@ -1,0 +1,135 @@
+import dataclasses
+import functools
+import re
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from absl.testing import absltest, parameterized
+
+from vit.vit import Vit, patches
+
+KEY = jax.random.key(0)
+SMALL = Vit(classes=3, patch=2, layers=2, heads=2, width=8, inner=12)
+IMAGES = np.random.default_rng(0).normal(size=(2, 4, 6, 3)).astype(np.float32)
+
+
+def drawn(model):
+    """Parameters from numpy, the head's included; nothing to compile."""
+    rng = np.random.default_rng(0)
+    shapes = jax.eval_shape(lambda: model.init(KEY, IMAGES)['params'])
+    return jax.tree.map(lambda s: (0.4 * rng.normal(size=s.shape)).astype(np.float32), shapes)
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def apply(model, params, images, **more):
+    return model.apply({'params': params}, images, **more)
+
+
+class PatchesTest(parameterized.TestCase):
+    @parameterized.parameters(1, 2)
+    def test_equals_a_loop(self, size):
+        wanted = [[image[y:y + size, x:x + size].reshape(-1)
+                   for y in range(0, 4, size) for x in range(0, 6, size)] for image in IMAGES]
+        np.testing.assert_array_equal(patches(IMAGES, size), wanted)
+
+    @parameterized.parameters(3, 4, 5)
+    def test_a_patch_that_does_not_divide_both_sides_is_refused(self, size):
+        with self.assertRaisesRegex(ValueError, f'4x6 cannot be cut into patches of {size}x{size}'):
+            patches(IMAGES, size)
+
+
+class VitTest(parameterized.TestCase):
+    @parameterized.parameters('cls', 'mean')
+    def test_pooling(self, pool):
+        model = SMALL.clone(pool=pool)
+        params = drawn(model)
+        outputs = jax.tree.map(np.asarray, apply(model, params, IMAGES))
+        self.assertEqual(outputs['hidden'].shape, (2, 7 if pool == 'cls' else 6, 8))
+        pooled = outputs['hidden'][:, 0] if pool == 'cls' else outputs['hidden'].mean(1)
+        np.testing.assert_allclose(outputs['pooled'], pooled, atol=1e-6)
+        np.testing.assert_allclose(outputs['logits'], pooled @ params['head']['kernel'] + params['head']['bias'], atol=1e-5)
+
+    @parameterized.parameters('cls', 'mean')
+    def test_without_positions_the_order_of_the_patches_does_not_matter(self, pool):
+        model = SMALL.clone(pool=pool)
+        params = drawn(model)
+        order = np.random.default_rng(0).permutation(6)
+        cut = IMAGES.reshape(2, 2, 2, 3, 2, 3).swapaxes(2, 3).reshape(2, 6, 2, 2, 3)[:, order]  # patches of the images
+        shuffled = cut.reshape(2, 2, 3, 2, 2, 3).swapaxes(2, 3).reshape(IMAGES.shape)
+        unordered = params | {'positions': jnp.zeros_like(params['positions'])}
+        before, after = (jax.tree.map(np.asarray, apply(model, unordered, images)) for images in (IMAGES, shuffled))
+        np.testing.assert_allclose(after['logits'], before['logits'], atol=1e-5)
+        first = 1 if pool == 'cls' else 0
+        np.testing.assert_allclose(after['hidden'][:, first:], before['hidden'][:, first:][:, order], atol=1e-5)
+        difference = apply(model, params, shuffled)['logits'] - apply(model, params, IMAGES)['logits']
+        self.assertGreater(float(jnp.abs(difference).max()), 1e-3)
+
+    def test_names_and_shapes(self):
+        shapes = jax.tree.map(jnp.shape, drawn(SMALL))
+        self.assertEqual(set(shapes), {'patches', 'class_token', 'positions', 'block_0', 'block_1', 'norm', 'head'})
+        self.assertEqual(shapes['patches'], {'kernel': (12, 8), 'bias': (8,)})
+        self.assertEqual((shapes['class_token'], shapes['positions']), ((8,), (7, 8)))
+        self.assertEqual(shapes['head'], {'kernel': (8, 3), 'bias': (3,)})
+        self.assertEqual(shapes['block_1']['feed_forward']['input'], {'kernel': (8, 12), 'bias': (12,)})
+        self.assertEqual(shapes['block_1']['attention']['output'], {'kernel': (2, 4, 8), 'bias': (8,)})
+        without = drawn(SMALL.clone(pool='mean'))
+        self.assertNotIn('class_token', without)
+        self.assertEqual(without['positions'].shape, (6, 8))
+
+    def test_the_head_starts_at_zero(self):
+        head = jax.jit(lambda: SMALL.init(KEY, IMAGES)['params']['head'])()
+        self.assertEqual(max(float(jnp.abs(p).max()) for p in jax.tree.leaves(head)), 0.0)
+
+    def test_dropout_acts_only_with_a_key(self):
+        params, model = drawn(SMALL), SMALL.clone(dropout=0.5, layers=1)
+        logits = lambda model, **more: np.asarray(apply(model, params, IMAGES, **more)['logits'])
+        np.testing.assert_array_equal(logits(model), logits(model.clone(dropout=0.0)))
+        np.testing.assert_array_equal(logits(model, key=KEY), logits(model, key=KEY))
+        self.assertGreater(np.abs(logits(model, key=KEY) - logits(model)).max(), 1e-2)
+
+    def test_bfloat16_keeps_float32_parameters(self):
+        model = SMALL.clone(dtype='bfloat16')
+        shapes = jax.eval_shape(lambda: model.init(KEY, IMAGES)['params'])
+        self.assertEqual({p.dtype for p in jax.tree.leaves(shapes)}, {jnp.dtype('float32')})
+        params = drawn(model)
+        low = apply(model, params, IMAGES)['logits']
+        self.assertEqual(low.dtype, jnp.bfloat16)
+        np.testing.assert_allclose(low.astype(jnp.float32), apply(SMALL, params, IMAGES)['logits'], atol=0.15)
+
+    @parameterized.parameters((dict(pool='max'), "pool is 'max'; expected one of cls, mean"),
+                              (dict(heads=3), 'width 8 is not divisible by 3 heads'),
+                              (dict(patch=4), 'choose a patch that divides both sides'))
+    def test_refused(self, fields, message):
+        with self.assertRaisesRegex(ValueError, message):
+            jax.eval_shape(lambda: SMALL.clone(**fields).init(KEY, IMAGES))
+
+
+CHANGES = {
+    'classes': 4, 'patch': 1, 'layers': 3, 'heads': 4, 'width': 16, 'inner': 16, 'activation': 'relu', 'dropout': 0.1,
+    'pool': 'mean', 'init_scale': 0.1, 'dense_gradient': False, 'dtype': 'bfloat16'}
+
+
+def program(model):
+    """Initialisation and gradient as text: what a field that is ignored cannot change."""
+    def all_of_it(params):
+        loss = lambda p: model.apply({'params': p}, IMAGES, key=KEY)['logits'].astype(jnp.float32).sum()
+        return model.init(KEY, IMAGES), jax.grad(loss)(params)
+    params = jax.eval_shape(lambda: model.init(KEY, IMAGES)['params'])
+    return re.sub('0x[0-9a-f]+', '', str(jax.make_jaxpr(all_of_it)(params)))
+
+
+class FieldsTest(parameterized.TestCase):
+    @parameterized.named_parameters(*((name, name, value) for name, value in CHANGES.items()))
+    def test_field_has_an_effect(self, field, value):
+        self.assertNotEqual(program(SMALL.clone(**{field: value})), program(SMALL))
+
+    def test_the_same_model_is_the_same_program(self):
+        self.assertEqual(program(SMALL.clone()), program(SMALL))
+
+    def test_every_field_is_tried(self):
+        self.assertEqual({f.name for f in dataclasses.fields(Vit)} - {'parent', 'name'}, set(CHANGES))
+
+
+if __name__ == '__main__':
+    absltest.main()
