@@ -37,28 +37,37 @@ from transformer.decoding import Strategy, generate
 def main():
     folder = workdir.given(flags.FLAGS.workdir)
     machine.prepare(workdir.load_config(folder))
-    lines = read_lines(flags.FLAGS.input)
+    content = read(flags.FLAGS.input)
     strategy = resolve.parse(flags.FLAGS.strategy, Strategy, '--strategy')
     snapshot = runs.load(folder, step=flags.FLAGS.step)
     if hasattr(snapshot.model, 'init_cache'):
-        answers = complete(snapshot, lines, strategy=strategy, tokens=flags.FLAGS.tokens, seed=flags.FLAGS.seed)
+        answers = complete(snapshot, lines(content, flags.FLAGS.input), strategy=strategy, tokens=flags.FLAGS.tokens,
+                           seed=flags.FLAGS.seed)
     else:
-        answers = classify(snapshot, lines)
+        is_image = b'\0' in content  # no text has a zero byte
+        answers = classify(snapshot, [flags.FLAGS.input] if is_image else lines(content, flags.FLAGS.input))
     for text, details in answers:
         print(json.dumps(details) if flags.FLAGS.json else text, flush=True)
 
 
-def read_lines(source):
-    """The lines of a file or of stdin; the path itself if it is not a text file."""
+def read(source):
+    """The bytes of a file, or of stdin."""
     if source == '-':
-        return [line.rstrip('\n') for line in sys.stdin]
+        return sys.stdin.buffer.read()
     path = pathlib.Path(source)
     if not path.is_file():
         raise ValueError(f'There is no file {source!r}; give --input a file with one input per line, or - for stdin.')
+    return path.read_bytes()
+
+
+def lines(content, source):
+    """The lines of a text in UTF-8, without their ends."""
     try:
-        return path.read_text(encoding='utf-8').splitlines()
-    except UnicodeDecodeError:
-        return [source]
+        found = content.decode('utf-8').split('\n')
+    except UnicodeDecodeError as error:
+        place = error.start
+        raise ValueError(f'The input {source!r} is not UTF-8 at byte {place}; give text with one input per line.') from None
+    return [line.removesuffix('\r') for line in (found if found[-1] else found[:-1])]
 
 
 def complete(snapshot, prompts, *, strategy, tokens, seed):

@@ -47,7 +47,8 @@ def train(config, workdir):
         # ---- Machine, data, model, optimizer -------------------------------------------------------------------------
         machine.prepare(config)
         mesh = meshes.make(config.mesh.data, config.mesh.fsdp, config.mesh.tensor)
-        run = runs.build(config, mesh, folder if exists else config.init_from or None)
+        begun = exists and workdirs.has_facts(folder)  # a run killed before that starts as if it were new
+        run = runs.build(config, mesh, folder if begun else config.init_from or None)
         note = lambda stage, text: print(f'[{time.perf_counter() - born:5.1f}s] {stage}: {text}', flush=True)
         note('data', run.data.describe())
         note('model', f'{config.model.name} with {run.parameters():,} parameters, {config.dtype}, on '
@@ -56,6 +57,7 @@ def train(config, workdir):
         # ---- State. In this order: the workdir > init_from > fresh ---------------------------------------------------
         iterator = run.data.train(config.seed)
         state, start, best, pending = None, 0, math.inf, []
+        profile = machine.Profile(config.profile.steps, folder / 'profile')
         if exists:
             checkpoints = Checkpoints(folder, keep=config.checkpoint.keep, best=config.checkpoint.best)
             open_things.callback(checkpoints.close)
@@ -63,7 +65,7 @@ def train(config, workdir):
             if restored:
                 state, start = run.state(restored.state), restored.step
                 pending = restored.meta['pending']
-                best = best if restored.meta['best'] is None else restored.meta['best']
+                best = restored.meta['best'].get(config.checkpoint.best, math.inf)
                 if start >= config.train.steps and not pending:
                     note('state', f'finished at step {start}; for more, raise --config.train.steps')
                     summary.show(folder)
@@ -76,29 +78,38 @@ def train(config, workdir):
         # ---- First batch and compilation: what can fail has failed before anything is written ------------------------
         rows = next(iterator)
         batch = meshes.put(rows, mesh)
+        for name in run.evaluators:
+            run.check_evaluation(name)
         step_function = run.compile()
         flops = count(run.step_function, run.shapes, run.batch_shapes())
         note('step', f'compiled; {flops / 1e9:,.3g} GFLOP, {config.data.batch_size} rows a step, '
              f'{config.train.steps * 1.0 / run.data.batches_per_epoch:,.3g} epochs in {config.train.steps} steps')
         if not exists:
             open_things.enter_context(workdirs.create(folder, config))
-            run.data.save(folder)
             checkpoints = Checkpoints(folder, keep=config.checkpoint.keep, best=config.checkpoint.best)
             open_things.callback(checkpoints.close)
+        if not begun:
+            run.data.save(folder)
         workdirs.save_config(folder, config)
-        workdirs.save_environment(folder)
+        workdirs.save_environment(folder)  # last: see has_facts
         peak = peak_flops(mesh.devices.flat[0], config.dtype)
         out = report.Report(folder, step=start, steps=config.train.steps, unit=run.data.unit,
-                            peak=peak and peak * mesh.size)
+                            peak=peak and peak * mesh.size, again=pending)
         open_things.callback(out.close)
 
         # ---- Loop. The order of a step: compute, log, evaluate, flush, save, and only then the next batch ------------
         stop = open_things.enter_context(Stop())
-        profile = open_things.enter_context(machine.Profile(config.profile.steps, folder / 'profile'))
+        open_things.enter_context(profile)
         clock, step, logged, units, behind = report.Clock(), start, start, run.data.count(rows), None
         if pending:  # a signal broke off the evaluation of the step that was then saved
-            evaluate(run, state, step, pending, out)
-            pending = []
+            try:
+                with stop.interruptible():
+                    metrics = evaluate(run, state, step, pending, out)
+            except Interrupted:
+                return stopped(out, stop.signal, step, folder)
+            best, pending = min(best, metrics.get(config.checkpoint.best, math.inf)), []
+            out.flush()
+            checkpoints.amend(step, metrics, meta(config, best, pending))
         while step < config.train.steps:
             profile.before(step + 1)
             state, now = step_function(state, batch)
@@ -131,17 +142,15 @@ def train(config, workdir):
             better = metrics.get(config.checkpoint.best, math.inf) < best
             best = metrics[config.checkpoint.best] if better else best
 
-            if last or better or stop.signal or step % config.checkpoint.every_steps == 0:
+            signal = stop.signal  # read once: what comes after this line waits for the next step
+            if last or better or signal or step % config.checkpoint.every_steps == 0:
                 require_finite(config, now, step)
                 with clock('save'):
                     out.flush()
-                    meta = {'best': best if best < math.inf else None, 'pending': pending}
-                    checkpoints.save(step, state.tree(), iterator, metrics, meta)
-            if stop.signal:
+                    checkpoints.save(step, state.tree(), iterator, metrics, meta(config, best, pending))
+            if signal and not (last and not pending):
                 checkpoints.wait()
-                out.note(f'stopped by {stop.signal.name} after step {step}, which is saved in {folder}; '
-                         'the same command resumes from there')
-                return 128 + stop.signal
+                return stopped(out, signal, step, folder)
             if not last:
                 with clock('data'):
                     rows = next(iterator)
@@ -156,11 +165,26 @@ def evaluate(run, state, step, names, out):
     """Runs the named evaluators; their rows are written together, so that breaking off in between leaves none."""
     snapshot = runs.Snapshot(run, state.params, step, out)
     results = {name: snapshot.evaluate(name) for name in names}
+    name, _, metric = run.config.checkpoint.best.partition('/')
+    if name in results and metric not in results[name]:
+        raise ValueError(f'checkpoint.best is {run.config.checkpoint.best!r}, but {name} measures '
+                         f'{", ".join(results[name]) or "nothing"}; choose one of these.')
     for name, numbers in results.items():
         if numbers:
             out.scalars(step, name, numbers)
             out.note(f'  {name}: {summary.line(numbers)}')
     return {f'{name}/{metric}': value for name, numbers in results.items() for metric, value in numbers.items()}
+
+
+def meta(config, best, pending):
+    """What a checkpoint knows besides the state: the best value so far of checkpoint.best, and evaluations still to do."""
+    return {'best': {config.checkpoint.best: best} if best < math.inf else {}, 'pending': pending}
+
+
+def stopped(out, signal, step, folder):
+    """Says where a signal ended the run; returns the exit code."""
+    out.note(f'stopped by {signal.name} after step {step}, which is saved in {folder}; the same command resumes from there')
+    return 128 + signal
 
 
 def require_finite(config, numbers, step):
@@ -170,8 +194,8 @@ def require_finite(config, numbers, step):
     groups = [name for name, norm in numbers['grad_norms'].items() if not math.isfinite(norm)]
     raise ValueError(
         f'The loss is {float(numbers["loss"]):.6g} at step {step} and these gradients are not finite: '
-        f'{", ".join(groups) or "none"}; lower optimizer.learning_rate, or set train.nonfinite=skip. '
-        'The last checkpoint is from before.')
+        f'{", ".join(groups) or "none"}; start in another --workdir with a lower optimizer.learning_rate or with '
+        'train.nonfinite=skip (the last checkpoint here is from before).')
 
 
 if __name__ == '__main__':

@@ -67,7 +67,7 @@ def config():
     c.seed = 0
     c.dtype = 'float32'  # of matrix products: 'float32' or 'bfloat16'
     c.deterministic = False  # on a GPU: only kernels whose sums are always added in the same order
-    c.allocator = True  # raise the thresholds at which glibc returns memory to the system
+    c.allocator = True  # keep the memory of large temporaries in the process (glibc): a faster step, a larger process
     c.init_from = ''  # a workdir whose parameters and tokenizer this run starts with
     c.init_rules = ((r'.*', 'keep'),)  # (regex over parameter names, 'keep' from init_from | 'fresh')
     c.train = dict(

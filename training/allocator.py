@@ -7,14 +7,15 @@ again, which costs up to a third of a small model's step. Higher thresholds let 
 import ctypes
 import platform
 
-M_TRIM_THRESHOLD, M_TOP_PAD, M_MMAP_THRESHOLD = -1, -2, -3  # malloc.h
-LIMIT = 1 << 30
+M_TRIM_THRESHOLD, M_TOP_PAD, M_MMAP_MAX, M_ARENA_MAX = -1, -2, -4, -8  # malloc.h
 
 
 def keep_pages():
-    """Raises glibc's trim, top-pad and mmap thresholds; False where the C library is another one."""
+    """Takes all memory from one heap and keeps it; False where the C library is not glibc.
+
+    One arena, because the others are of 64 MB and map what is larger."""
     if platform.libc_ver()[0] != 'glibc':
         return False
     libc = ctypes.CDLL(None)
-    return all([libc.mallopt(M_MMAP_THRESHOLD, LIMIT), libc.mallopt(M_TRIM_THRESHOLD, LIMIT),
-                libc.mallopt(M_TOP_PAD, 64 << 20)])
+    wanted = {M_ARENA_MAX: 1, M_MMAP_MAX: 0, M_TRIM_THRESHOLD: -1, M_TOP_PAD: 64 << 20}
+    return all([libc.mallopt(parameter, value) for parameter, value in wanted.items()])

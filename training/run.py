@@ -95,7 +95,7 @@ class Run:
         c = self.config
         return steps.make(
             self.model, self.task, self.tx, optimizer.schedule(c.optimizer, c.train.steps), seed=c.seed,
-            microbatches=c.train.microbatches, log_every=c.log.every_steps, nonfinite=c.train.nonfinite)
+            microbatches=c.train.microbatches, log_every=c.log.every_steps, last=c.train.steps, nonfinite=c.train.nonfinite)
 
     def batch_shapes(self):
         sharding = meshes.batch_sharding(self.mesh)

@@ -6,7 +6,6 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from training.mesh import path_of
 from training.state import State
 
 NONFINITE = ('stop', 'skip')
@@ -62,20 +61,17 @@ def gradients(model, task, params, batch, *, key, step, microbatches):
 
 def group_norms(tree):
     """The L2 norm of each top-level group of a tree of parameters, {group: norm}."""
-    squares = {}
-    for keys, leaf in jax.tree_util.tree_leaves_with_path(tree):
-        group = path_of(keys).split('/')[0]
-        squares[group] = squares.get(group, 0.0) + jnp.sum(jnp.square(leaf.astype(jnp.float32)))
-    return {group: jnp.sqrt(s) for group, s in squares.items()}
+    return {group: optax.global_norm(leaves) for group, leaves in tree.items()}
 
 
-def make(model, task, tx, rate, *, seed, microbatches=1, log_every=1, nonfinite='stop'):
+def make(model, task, tx, rate, *, seed, microbatches=1, log_every=1, last=0, nonfinite='stop'):
     """step(state, batch) -> (state, report).
 
     Args:
       rate: step -> learning rate, for the report.
       microbatches: the batch is worked off in so many parts, one after the other, for memory; the result is the same.
-      log_every: `state.sums` starts anew after every so many steps.
+      log_every: steps from one row of the log to the next: `state.sums` starts anew after one, and the norms of update
+        and parameters are computed for one only (and for step `last`), 0 else.
       nonfinite: 'skip' leaves parameters and optimizer as they are when the loss or a gradient is not finite; 'stop'
         leaves the decision to the loop, which reads report['finite'] and report['grad_norms'].
     """
@@ -99,11 +95,13 @@ def make(model, task, tx, rate, *, seed, microbatches=1, log_every=1, nonfinite=
             weights = {t: jnp.where(finite, w, 0.0) for t, w in weights.items()}
             skipped = skipped + ~finite
         fresh = state.step % log_every == 0
+        logged = ((state.step + 1) % log_every == 0) | (state.step + 1 == last)
+        norm = lambda tree: jax.lax.cond(logged, optax.global_norm, lambda tree: jnp.zeros(()), tree)
         added = {t: jnp.where(fresh, 0.0, state.sums[t]) + jnp.stack([sums[t], weights[t]]) for t in sums}
         report = {'sums': added, 'loss': loss, 'finite': finite, 'grad_norms': norms,
                   'learning_rate': rate(state.step - state.skipped),
-                  'grad_norm': optax.global_norm(grads), 'update_norm': optax.global_norm(updates),
-                  'param_norm': optax.global_norm(params), 'skipped': skipped}
+                  'grad_norm': optax.global_norm(grads), 'update_norm': norm(updates),
+                  'param_norm': norm(params), 'skipped': skipped}
         return State(state.step + 1, params, opt_state, added, skipped), report
 
     return step

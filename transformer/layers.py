@@ -3,6 +3,7 @@
 import math
 import zlib
 from collections.abc import Callable, Sequence
+from functools import partial
 
 import flax.linen as nn
 import jax
@@ -47,17 +48,19 @@ class Dense(nn.Module):
     kernel_init: Callable = normal(0.02)
     numerics: Numerics = Numerics()
 
-    @nn.compact
     def __call__(self, x):
+        kernel, bias = self.weights(x.shape[x.ndim - self.axes:])
+        y = self.numerics.dense(x, kernel, self.axes)
+        return y if bias is None else y + self.numerics.cast(bias)
+
+    @nn.compact
+    def weights(self, inputs):
+        """(kernel [*inputs, *features], bias [*features] or None), for a caller that merges several layers."""
         features = (self.features,) if isinstance(self.features, int) else tuple(self.features)
-        inputs = x.shape[x.ndim - self.axes:]
         # Initialised as the matrix it is, whatever dimensions it is shown in: fans are its rows and columns.
         matrix = lambda key: self.kernel_init(key, (math.prod(inputs), math.prod(features))).reshape(*inputs, *features)
         kernel = self.param('kernel', matrix)
-        y = self.numerics.dense(x, kernel, self.axes)
-        if self.bias:
-            y = y + self.numerics.cast(self.param('bias', zeros, features))
-        return y
+        return kernel, self.param('bias', zeros, features) if self.bias else None
 
 
 class Embedding(nn.Module):
@@ -78,6 +81,28 @@ class Embedding(nn.Module):
         return self.numerics.dense(x, self.embedding.T)
 
 
+@partial(jax.custom_vjp, nondiff_argnums=(1,))
+def normalized(x, epsilon):
+    """(x - mean) / sqrt(variance + epsilon) over the last axis."""
+    return _normalized(x, epsilon)[0]
+
+
+def _normalized(x, epsilon):
+    centered = x - x.mean(-1, keepdims=True)
+    rate = jax.lax.rsqrt(jnp.square(centered).mean(-1, keepdims=True) + epsilon)
+    y = centered * rate
+    return y, (y, rate)
+
+
+def _normalized_backward(epsilon, residuals, dy):
+    # r (dy - mean(dy) - y mean(dy y)): two reductions, where differentiating each operation takes twice as many.
+    y, rate = residuals
+    return (rate * (dy - dy.mean(-1, keepdims=True) - y * (dy * y).mean(-1, keepdims=True)),)
+
+
+normalized.defvjp(_normalized, _normalized_backward)
+
+
 class LayerNorm(nn.Module):
     """(x - mean) / sqrt(variance + epsilon) * scale + bias over the last axis, in float32 (Ba et al. 2016, eq. 4)."""
     bias: bool = True
@@ -87,9 +112,7 @@ class LayerNorm(nn.Module):
     @nn.compact
     def __call__(self, x):
         scale = self.param('scale', nn.initializers.ones_init(), x.shape[-1:])
-        y = x.astype(jnp.float32)
-        y = y - y.mean(-1, keepdims=True)
-        y = y * jax.lax.rsqrt(jnp.square(y).mean(-1, keepdims=True) + self.epsilon) * scale
+        y = normalized(x.astype(jnp.float32), self.epsilon) * scale
         if self.bias:
             y = y + self.param('bias', zeros, x.shape[-1:])
         return self.numerics.cast(y)

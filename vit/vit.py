@@ -31,6 +31,8 @@ class Vit(nn.Module):
       patch: side of a square patch in pixels; it divides both sides of the images.
       inner: inner width of the feed-forward; 0 stands for 4·width.
       pool: 'cls' reads the class token; 'mean' averages the patches and has no class token.
+      position_scale: standard deviation of the initial position table; with few, small patches a larger one than the
+        paper's tells positions apart from the start.
       dropout: rate on the embedding, the attention weights and the residual branches.
     """
     classes: int
@@ -42,7 +44,7 @@ class Vit(nn.Module):
     activation: str = 'gelu'
     dropout: float = 0.0
     pool: str = 'cls'
-    init_scale: float = 0.02
+    position_scale: float = 0.02
     dense_gradient: bool = True
     dtype: str = 'float32'
 
@@ -58,7 +60,7 @@ class Vit(nn.Module):
         if self.pool == 'cls':
             token = self.param('class_token', zeros, (self.width,))
             x = jnp.concatenate([jnp.broadcast_to(numerics.cast(token), (x.shape[0], 1, self.width)), x], axis=1)
-        table = self.param('positions', normal(self.init_scale), x.shape[1:])
+        table = self.param('positions', normal(self.position_scale), x.shape[1:])
         x = dropout(x + numerics.cast(table), self.dropout, fold(key, 'embedding'))
 
         norm = partial(LayerNorm, numerics=numerics)

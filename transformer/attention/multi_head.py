@@ -42,11 +42,17 @@ class MultiHead(nn.Module):
         width = x.shape[-1]
         if width % self.heads:
             raise ValueError(f'The width {width} is not divisible by {self.heads} heads.')
-        y = x if y is None else y
         shape = (self.heads, width // self.heads)
         dense = partial(Dense, bias=self.bias, numerics=self.numerics)
-        project = lambda name: dense(shape, kernel_init=self.kernel_init, name=name)
-        queries, keys, values = project('query')(x), project('key')(y), project('value')(y)  # [B, T|S, N, H]
+        layers = [dense(shape, kernel_init=self.kernel_init, name=name) for name in ('query', 'key', 'value')]
+        if y is None:  # self-attention: one product is faster than three, and its gradient more so
+            kernels, biases = zip(*(layer.weights((width,)) for layer in layers))
+            merged = self.numerics.dense(x, jnp.stack(kernels, 1))  # [B, T, 3, N, H]
+            if self.bias:
+                merged = merged + self.numerics.cast(jnp.stack(biases))
+            queries, keys, values = (merged[:, :, i] for i in range(3))
+        else:
+            queries, keys, values = (layer(z) for layer, z in zip(layers, (x, y, y)))  # [B, T|S, N, H]
         if cache is not None:
             rows = jnp.arange(x.shape[0])[:, None]
             cache = {'key': cache['key'].at[rows, positions].set(keys),

@@ -1,0 +1,199 @@
+"""What a user gets wrong is said in one sentence, with exit code 1 and nothing left behind."""
+
+import os
+import shutil
+import subprocess
+import sys
+
+from absl.testing import absltest, parameterized
+from PIL import Image
+
+from tests import experiments
+
+
+class BadInputTest(experiments.TestCase):
+
+    def setUp(self):
+        super().setUp()
+        self.workdir = self.folder / 'run'
+        self.config = self.folder / 'tiny.py'
+        self.config.write_text(
+            'from tests import experiments\n\n\ndef get_config(variant):\n'
+            f'    return experiments.tiny({str(self.text)!r})\n')
+
+    def assert_sentence(self, done, pattern, name='train'):
+        self.assertEqual(done.code, 1, done.out + done.err)
+        self.assertNotIn('Traceback', done.err)
+        self.assertRegex(done.err, rf'\A{name}.py: [^\n]+[.?]\n\Z')
+        self.assertRegex(done.err, pattern)
+
+    def train(self, *arguments, pattern, config=None):
+        done = experiments.call('train', f'--config={config or self.config}', f'--workdir={self.workdir}', *arguments)
+        self.assert_sentence(done, pattern)
+        self.assertFalse(self.workdir.exists(), done.err)
+
+    def trained(self):
+        code, _ = experiments.train(experiments.tiny(self.text, **{'train.steps': 1}), self.workdir)
+        self.assertEqual(code, 0)
+        return self.workdir
+
+    @parameterized.parameters(
+        ('--config.trian.steps=3', "no field 'trian' in config; did you mean 'train'"),
+        ('--config.model.widht=3', "no field 'widht' in config.model; did you mean 'width'"),
+        ('--config.train.steps=many', "--config.train.steps is 'many'; expected a whole number"),
+        ('--config.train.steps=1.5', "--config.train.steps is '1.5'; expected a whole number"),
+        ('--config.model.bias=perhaps', "--config.model.bias is 'perhaps'; expected true or false"),
+        ('--config.train=5', r'--config.train is a group of fields \(.*steps.*\); set one of them'),
+        ('--confg.train.steps=3', "no flag --confg.train.steps; did you mean|known"),
+        ('--nonsense', "There is no flag --nonsense; known: workdir"),
+        ('nonsense', "'nonsense' is not a flag"),
+        ('--config.model.name=transformer.gpt:Gtp', "no class 'Gtp' in transformer.gpt; did you mean 'Gpt'"),
+        ('--config.model.name=transformer.gtp:Gpt', "no module 'transformer.gtp'"),
+        ('--config.model.name=Gpt', "'Gpt' does not name a class; expected an import path"),
+        ('--config.task.name=vit.vit:Vit', "vit.vit:Vit needs a value for 'classes'"),
+        ('--config.model.mask=Causl()', "no 'Causl'; did you mean 'Causal'"),
+        ('--config.model.mask=Causal() & Window(sise=4)', "no field 'sise'; did you mean 'size'"),
+        ('--config.model.mask=__import__("os")', 'mask is'),
+        ('--config.data.path=nowhere.txt', "'nowhere.txt' does not exist"),
+        ('--config.data.path=', 'data.path is empty'),
+        ('--config.data.source=fiels', "data.source='fiels' is not known"),
+        ('--config.data.tokenizer=SentencePiece(vocab=4000)', r'SentencePiece\(vocab=4000\) cannot be learnt.*at most vocab='),
+        ('--config.data.tokenizer=Chars()', "data.tokenizer='Chars\\(\\)'"),
+        ('--config.data.length=17', 'A sequence of 17 tokens is longer than the position table of 16'),
+        ('--config.data.valid=train[:0]', "split 'train\\[:0\\]' is empty"),
+        ('--config.data.valid=', 'data.valid is empty'),
+        ('--config.evals.valid.split=vaild', "The split 'vaild' names no"),
+        ('--config.evals.valid.context=17', 'A sequence of 17 tokens is longer'),
+        ('--config.evals.valid.stride=17', 'context=16 and stride=17 do not fit'),
+        ('--config.evals.valid.every_steps=-1', 'evals.valid.every_steps is -1; set it to at least 0'),
+        ('--config.model.heads=3', 'The width 8 is not divisible by 3 heads'),
+        ('--config.model.vocab=5', 'model.vocab is 5, but the data has [0-9]+'),
+        ('--config.model.dropout=1.5', 'dropout is 1.5; expected a rate'),
+        ('--config.dtype=float61', "'float61'"),
+        ('--config.mesh.data=5', 'data.batch_size=8 cannot be divided .* choose a multiple of 10'),
+        ('--config.mesh.data=9', 'needs 9 devices, but there are 8'),
+        ('--config.mesh.data=0', 'expected positive sizes'),
+        ('--config.data.batch_size=7', 'data.batch_size=7 cannot be divided'),
+        ('--config.train.microbatches=0', 'train.microbatches=0'),
+        ('--config.train.steps=0', 'train.steps is 0; set it to at least 1'),
+        ('--config.log.every_steps=0', 'log.every_steps is 0; set it to at least 1'),
+        ('--config.checkpoint.every_steps=0', 'checkpoint.every_steps is 0; set it to at least 1'),
+        ('--config.checkpoint.keep=1', 'checkpoint.keep is 1; set it to at least 2'),
+        ('--config.checkpoint.best=vlaid/loss', "checkpoint.best is 'vlaid/loss'; expected EVALUATOR/METRIC.*valid"),
+        ('--config.profile.steps=3', "profile.steps is '3'; expected 'first:last'"),
+        ('--config.profile.steps=3:2', "profile.steps is '3:2'"),
+        ('--config.train.nonfinite=ignore', "train.nonfinite is 'ignore'; expected one of stop, skip"),
+        ('--config.optimizer.schedule.warmup_steps=-1', 'warmup_steps is -1'),
+        ('--config.optimizer.name=training.optimizer:Adam', "no class 'Adam'.*did you mean 'AdamW'"),
+        ("--config.mesh.rules=(('x', ()),)", 'No rule of mesh.rules covers the parameter'),
+        ('--config.init_from=nowhere', 'nowhere is not a workdir of a run'),
+        ('--workdir=gs://bucket/run', 'gs://bucket/run is a remote path'),
+    )
+    def test_field(self, argument, pattern):
+        self.train(argument, pattern=pattern)
+
+    def test_config_file(self):
+        self.train(config='configs/gtp2.py', pattern=r"no config file 'configs/gtp2.py'; known: .*configs/gpt2.py")
+        self.train(config='configs/gpt_char.py:bse', pattern="no variant 'bse' of this config; did you mean 'base'")
+        self.train(config='README.md', pattern='no config file')
+        empty = self.folder / 'empty.py'
+        empty.write_text('')
+        self.train(config=empty, pattern=r'empty.py is not a config file: it has no get_config')
+
+    def test_text_files(self):
+        for name, content, pattern in (('empty.txt', b'', 'holds no text'),
+                                       ('latin.txt', b'caf\xe9\n' * 20, 'latin.txt is not UTF-8: byte 3 cannot be decoded'),
+                                       ('broken.txt.gz', b'\x1f\x8b\x08nonsense', 'broken.txt.gz is damaged')):
+            (self.folder / name).write_bytes(content)
+            self.train(f'--config.data.path={self.folder / name}', pattern=pattern)
+        (self.folder / 'folder').mkdir()
+        self.train(f'--config.data.path={self.folder / "folder"}', pattern='holds no text')
+
+    def images(self):
+        for label in 'ab':
+            folder = self.folder / 'images' / label
+            folder.mkdir(parents=True)
+            for i in range(6):
+                Image.new('L', (8, 8), 20 * i).save(folder / f'{i}.png')
+        return self.folder / 'images'
+
+    def test_corrupt_image(self):
+        images = self.images()
+        damaged = images / 'a' / '2.png'
+        damaged.write_bytes(damaged.read_bytes()[:40])
+        self.train('--config.data.source=folder', f'--config.data.path={images}', '--config.data.batch_size=12',
+                   '--config.data.train=all', '--config.mesh.data=1', '--config.optimizer.schedule.warmup_steps=0',
+                   config='configs/vit_digits.py', pattern='2.png cannot be decoded as an image')
+
+    def test_image_patches(self):
+        self.train('--config.model.patch=3', '--config.mesh.data=1', config='configs/vit_digits.py',
+                   pattern='Images of 8x8 cannot be cut into patches of 3x3')
+
+    def test_foreign_folder(self):
+        self.workdir.mkdir()
+        (self.workdir / 'thesis.tex').touch()
+        done = experiments.call('train', f'--config={self.config}', f'--workdir={self.workdir}')
+        self.assert_sentence(done, "is not a workdir of a run: it has no config.json, but 'thesis.tex'")
+        self.assertEqual([path.name for path in self.workdir.iterdir()], ['thesis.tex'])
+        done = experiments.call('train', f'--config={self.config}', f'--workdir={self.config}')
+        self.assert_sentence(done, 'tiny.py is a file; give a folder')
+
+    def test_damaged_config(self):
+        (self.trained() / 'config.json').write_text('{"train": ')
+        for name, *arguments in (('train', f'--config={self.config}'), ('eval',), ('predict',)):
+            done = experiments.call(name, f'--workdir={self.workdir}', *arguments)
+            self.assert_sentence(done, 'config.json is not valid JSON', name)
+
+    @parameterized.parameters('eval', 'predict')
+    def test_not_a_workdir(self, name):
+        empty = self.folder / 'empty'
+        empty.mkdir()
+        self.assert_sentence(experiments.call(name), 'Give --workdir=DIR, the folder of a run', name)
+        for folder in (empty, self.folder / 'nowhere'):
+            done = experiments.call(name, f'--workdir={folder}')
+            self.assert_sentence(done, 'is not a workdir of a run: it has no config.json', name)
+        self.assertEqual(list(empty.iterdir()), [])
+        self.assertFalse((self.folder / 'nowhere').exists())
+
+    def test_eval(self):
+        workdir = self.trained()
+        (self.folder / 'latin.txt').write_bytes(b'caf\xe9\n')
+        for arguments, pattern in ((['--step=7'], 'there is no checkpoint 7 in .* holds, 1'),
+                                   (['--step=newest'], "--step is 'newest'; expected last, best or a number"),
+                                   (['--step=best'], 'This run has no best step; train it with'),
+                                   (['--split=vaild'], "The split 'vaild' names no"),
+                                   ([f'--path={self.folder / "nowhere"}'], 'does not exist'),
+                                   ([f'--path={self.folder / "latin.txt"}'], 'latin.txt is not UTF-8: byte 3'),
+                                   (['--wordkir=x'], "There is no flag --wordkir; did you mean 'workdir'")):
+            with self.subTest(arguments=arguments):
+                self.assert_sentence(experiments.call('eval', f'--workdir={workdir}', *arguments), pattern, 'eval')
+        shutil.rmtree(workdir / 'checkpoints')
+        done = experiments.call('eval', f'--workdir={workdir}')
+        self.assert_sentence(done, 'has no checkpoint yet; train it for longer', 'eval')
+
+    def test_predict(self):
+        workdir = self.trained()
+        for arguments, stdin, pattern in (
+                (['--strategy=Gredy()'], b'a\n', "no 'Gredy'; did you mean 'Greedy'"),
+                (['--strategy=Sample(temperature=0.0)'], b'a\n', 'expected temperature > 0'),
+                (['--strategy=Sample(temperature=hot)'], b'a\n', '--strategy is'),
+                (['--tokens=0'], b'a\n', 'tokens'),
+                (['--input=nowhere.txt'], b'', "no file 'nowhere.txt'"),
+                ([], b'key\n' + b'key ' * 16 + b'\n', 'The prompt in line 2 has [0-9]+ tokens, but the context .* is 16'),
+                ([], b'caf\xe9\n', "The input '-' is not UTF-8 at byte 3")):
+            with self.subTest(arguments=arguments, stdin=stdin):
+                done = experiments.call('predict', f'--workdir={workdir}', *arguments, stdin=stdin)
+                self.assert_sentence(done, pattern, 'predict')
+                self.assertEqual(done.out, '')
+
+    def test_for_real(self):
+        for script, *arguments in (('train.py', '--config.trian.steps=3'), ('eval.py', '--workdir=nowhere')):
+            done = subprocess.run([sys.executable, experiments.ROOT / script, *arguments], cwd=self.folder, text=True,
+                                  capture_output=True, timeout=60, env=os.environ)
+            self.assertEqual(done.returncode, 1)
+            self.assertRegex(done.stderr, rf'\A{script}: [^\n]+[.?]\n\Z')
+            self.assertFalse((self.folder / 'runs').exists())
+
+
+if __name__ == '__main__':
+    absltest.main()

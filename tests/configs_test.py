@@ -1,0 +1,88 @@
+"""Every config and variant, made tiny: trained on eight devices, stopped, resumed, evaluated, and started once more."""
+
+import json
+import os
+import pathlib
+import re
+import signal
+
+from absl.testing import absltest, parameterized
+
+from tests import experiments
+from tests.train_test import at
+from training import cli
+
+SHRUNK = {'model.layers': 1, 'model.heads': 2, 'model.width': 8, 'model.length': 16, 'data.length': 16, 'data.batch_size': 8,
+          'train.steps': 2, 'train.microbatches': 1, 'log.every_steps': 1, 'checkpoint.every_steps': 1,
+          'optimizer.schedule.warmup_steps': 1, 'evals.samples.tokens': 4, 'mesh.data': 8}
+TEXT = {'data.source': 'files', 'data.documents': 'line', 'data.tokenizer': 'SentencePiece(vocab=300)'}
+STREAM = {'data.train': 'train[:90%]', 'data.valid': 'train[90%:95%]', 'data.test': 'train[95%:]'}
+# What else a variant needs to be small and to find its data here; a new config needs an entry.
+CHANGES = {
+    'quickstart': TEXT,
+    'gpt2:124m': TEXT | {'model.vocab': 512},
+    'gpt_char:cpu': STREAM,
+    'gpt_char:base': STREAM,
+    'vit_digits': {'data.train': 'train[:64]', 'data.valid': 'train[64:70]'},
+}
+
+
+def variants():
+    """'name' or 'name:variant' of every config file."""
+    for path in sorted(pathlib.Path(experiments.ROOT, 'configs').glob('*.py')):
+        if path.stem not in ('__init__', 'base'):
+            try:
+                cli.load_config(f'configs/{path.name}:?')
+            except ValueError as error:  # which lists them
+                known = re.search('; known: (.*)[.]', str(error))[1]
+            yield from (path.stem if variant == 'none' else f'{path.stem}:{variant}' for variant in known.split(', '))
+
+
+class ConfigsTest(experiments.TestCase):
+
+    @parameterized.parameters(*variants())
+    def test_smoke(self, name):
+        file, _, variant = name.partition(':')
+        config, _ = cli.load_config(f'configs/{file}.py:{variant}')
+        changes = {'data.path': str(self.text)} if 'path' in config.data and config.data.pipeline == 'data.text:Text' else {}
+        changes |= {field: value for field, value in SHRUNK.items() if self.has(config, field)} | CHANGES[name]
+        config, workdir = experiments.changed(config, **changes), self.folder / 'run'
+
+        with at(('training.report', 'Report.scalars', 1, 'after'), lambda: os.kill(os.getpid(), signal.SIGTERM)):
+            code, out = experiments.train(config, workdir)
+        self.assertEqual(code, 143, out)
+        self.assertEqual(experiments.steps(workdir), [1])
+        code, out = experiments.train(config, workdir)
+        self.assertEqual(code, 0, out)
+        self.assertIn('resumed from step 1', out)
+        self.assertEqual([row['step'] for row in experiments.rows(workdir, 'train')], [1, 2])
+        done = experiments.call('eval', f'--workdir={workdir}')
+        row = json.loads(done.out.splitlines()[-1])
+        self.assertEqual((row['split'], row['step']), ('valid', 2), done.err)
+        self.assertEqual(row['weight'], experiments.rows(workdir, 'valid')[-1]['weight'])
+        code, out = experiments.train(config, workdir)
+        self.assertEqual(code, 0, out)
+        self.assertIn('finished at step 2', out)
+
+    def has(self, config, field):
+        for part in field.split('.'):
+            if part not in config:
+                return False
+            config = config[part]
+        return True
+
+    def test_every_variant_has_a_smoke_test(self):
+        self.assertEqual(set(variants()), set(CHANGES))
+
+    @parameterized.parameters(*variants())
+    def test_says_what_it_is_and_refuses_unknown_variants(self, name):
+        file, _, variant = name.partition(':')
+        config, text = cli.load_config(f'configs/{file}.py:{variant}')
+        self.assertTrue(text.strip())
+        self.assertTrue(config.is_locked)
+        with self.assertRaisesRegex(ValueError, "There is no variant 'nope' of this config"):
+            cli.load_config(f'configs/{file}.py:nope')
+
+
+if __name__ == '__main__':
+    absltest.main()

@@ -1,0 +1,181 @@
+"""What the end-to-end tests share: a tiny experiment, the scripts called in this process, and what a run left behind."""
+
+import contextlib
+import dataclasses
+import importlib
+import io
+import json
+import pathlib
+import random
+import runpy
+import shutil
+import sys
+import tempfile
+import traceback
+from unittest import mock
+
+from absl import flags
+from absl.testing import parameterized
+
+from configs import base
+
+ROOT = pathlib.Path(__file__).parent.parent
+WORDS = ('key', 'query', 'value', 'mask', 'head', 'block', 'norm', 'token', 'row', 'batch', 'loss', 'step', 'mean', 'sum')
+
+
+class TestCase(parameterized.TestCase):
+    """Finds an empty folder in `self.folder`, and a text of 80 lines in `self.text`."""
+
+    def setUp(self):
+        super().setUp()
+        self.folder = pathlib.Path(tempfile.mkdtemp(prefix='heed-'))
+        self.addCleanup(shutil.rmtree, self.folder, ignore_errors=True)
+        self.text = self.folder / 'text.txt'
+        self.text.write_text(lines(80))
+
+
+def lines(count):
+    draw = random.Random(0)
+    return ''.join(' '.join(draw.choices(WORDS, k=draw.randint(1, 6))) + '\n' for _ in range(count))
+
+
+def tiny(path, **changes):
+    """The config of a character GPT on packed lines, with dropout and accumulation; `changes` are {'part.field': value}.
+
+    Compiling takes seconds: tests that change neither shapes nor log.every_steps share one program from the cache.
+    """
+    c = base.config()
+    c.data = base.data('data.text:Text', path=str(path), documents='line', tokenizer='Char()', length=16, batch_size=8)
+    c.model = base.part('transformer.gpt:Gpt', layers=1, heads=2, width=8, length=16, dropout=0.1)
+    c.task = base.part('transformer.tasks:NextToken')
+    c.optimizer = base.optimizer(learning_rate=1e-2, schedule=base.part('training.optimizer:Constant'))
+    c.train.steps, c.log.every_steps, c.checkpoint.every_steps = 7, 2, 3
+    c.train.microbatches = 2
+    c.mesh.data = 1
+    c.evals.valid = base.evaluation('transformer.evaluators:Perplexity', split='valid', every_steps=4)
+    return changed(c, **changes).lock()
+
+
+def tiny_images():
+    """The config of a small ViT on some of scikit-learn's digits."""
+    c = base.config()
+    c.data = base.data('data.images:Images', source='digits', train='train[:64]', valid='train[64:74]', batch_size=8)
+    c.model = base.part('vit.vit:Vit', patch=4, layers=1, heads=2, width=8)
+    c.task = base.part('vit.tasks:Classification')
+    c.optimizer = base.optimizer(learning_rate=1e-2, schedule=base.part('training.optimizer:Constant'))
+    c.train.steps, c.mesh.data = 2, 1
+    c.evals.valid = base.evaluation('transformer.evaluators:Averages', split='valid')
+    return c.lock()
+
+
+def save_digits(folder, numbers):
+    """Writes digits as folder/LABEL/NUMBER.png; returns the paths."""
+    import numpy as np
+    from PIL import Image
+    from sklearn import datasets
+
+    digits, paths = datasets.load_digits(), []
+    for n in numbers:
+        paths.append(folder / str(digits.target[n]) / f'{n}.png')
+        paths[-1].parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(np.round(digits.images[n] * 255 / 16).astype(np.uint8)).save(paths[-1])
+    return paths
+
+
+def changed(config, **changes):
+    """Sets fields by their dotted name; 'evals.valid': None removes a part."""
+    with config.unlocked():
+        for name, value in changes.items():
+            *parents, last = name.split('.')
+            node = config
+            for parent in parents:
+                node = node[parent]
+            if value is None:
+                del node[last]
+            else:
+                node[last] = value
+    return config
+
+
+@contextlib.contextmanager
+def own_flags():
+    """Forgets the flags that a script defines inside, so that several scripts can define the same ones in one process."""
+    before = set(flags.FLAGS)
+    try:
+        yield
+    finally:
+        for name in set(flags.FLAGS) - before:
+            module = pathlib.Path(flags.FLAGS.find_module_defining_flag(name))  # a script's name or path
+            if module.stem in ('train', 'eval', 'predict') or name.split('.')[0] == 'config':
+                delattr(flags.FLAGS, name)
+        flags.FLAGS.mark_as_parsed()  # Grain's worker processes read flags
+
+
+def script(name):
+    """The module of a script, for calls of its functions."""
+    with own_flags():
+        return importlib.import_module(name)
+
+
+@dataclasses.dataclass
+class Result:
+    code: int
+    out: str
+    err: str
+
+
+def call(name, *arguments, stdin=b''):
+    """Runs `python NAME.py ARGUMENTS` inside this process, which spares the imports."""
+    out, err, code = io.StringIO(), io.StringIO(), 0
+    with (own_flags(), mock.patch.object(sys, 'argv', [str(ROOT / f'{name}.py'), *map(str, arguments)]),
+          mock.patch.object(sys, 'stdin', io.TextIOWrapper(io.BytesIO(stdin))),
+          contextlib.redirect_stdout(out), contextlib.redirect_stderr(err)):
+        try:
+            runpy.run_path(sys.argv[0], run_name='__main__')
+        except SystemExit as end:
+            code = end.code or 0
+            if isinstance(code, str):  # as the interpreter does it
+                print(code, file=err)
+                code = 1
+        except Exception:
+            traceback.print_exc(file=err)
+            code = 1
+    return Result(code, out.getvalue(), err.getvalue())
+
+
+def train(config, workdir):
+    """(exit code, stdout) of training a config in this process."""
+    out = io.StringIO()
+    with contextlib.redirect_stdout(out):
+        code = script('train').train(config, workdir)
+    return code, out.getvalue()
+
+
+def metrics(workdir):
+    """The bytes of metrics.jsonl."""
+    return (workdir / 'metrics.jsonl').read_bytes()
+
+
+def rows(workdir, split):
+    """The rows of metrics.jsonl of one split."""
+    return [row for row in map(json.loads, metrics(workdir).splitlines()) if row['split'] == split]
+
+
+def steps(workdir):
+    """The numbers of the checkpoints."""
+    return sorted(int(path.name) for path in (workdir / 'checkpoints').iterdir())
+
+
+def bits(workdir):
+    """Every array of the newest checkpoint, {name: bytes}."""
+    import jax
+    import numpy as np
+    import orbax.checkpoint as ocp
+
+    newest = workdir.absolute() / 'checkpoints' / str(steps(workdir)[-1])
+    with ocp.PyTreeCheckpointer() as reader:
+        sharding = jax.sharding.SingleDeviceSharding(jax.devices()[0])
+        state = ocp.args.PyTreeRestore(restore_args=jax.tree.map(
+            lambda _: ocp.ArrayRestoreArgs(sharding=sharding), reader.metadata(newest / 'state').item_metadata.tree))
+        tree = reader.restore(newest / 'state', args=state)
+    return {jax.tree_util.keystr(path): np.asarray(x).tobytes() for path, x in jax.tree_util.tree_leaves_with_path(tree)}

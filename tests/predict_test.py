@@ -1,0 +1,110 @@
+"""predict.py: one line out per line in, whatever the lines around it."""
+
+import json
+
+from absl.testing import absltest
+
+from tests import experiments
+
+
+class PredictTest(experiments.TestCase):
+
+    def predict(self, workdir, *arguments, stdin=b''):
+        done = experiments.call('predict', f'--workdir={workdir}', *arguments, stdin=stdin)
+        self.assertEqual((done.code, done.err), (0, ''))
+        return done.out.splitlines()
+
+
+class TextTest(PredictTest):
+
+    def setUp(self):
+        super().setUp()
+        self.workdir = self.folder / 'run'
+        self.assertEqual(experiments.train(experiments.tiny(self.text, **{'train.steps': 2}), self.workdir)[0], 0)
+
+    def test_one_line_per_line_and_the_same_every_time(self):
+        prompts = b'key\nquery va\n\nmask'
+        lines = self.predict(self.workdir, '--tokens=8', stdin=prompts)
+        self.assertLen(lines, 4)
+        for line, prompt in zip(lines, ('key', 'query va', '', 'mask')):
+            self.assertStartsWith(line, prompt)
+        self.assertEqual(self.predict(self.workdir, '--tokens=8', stdin=prompts), lines)
+        self.assertEqual(self.predict(self.workdir, '--tokens=8', '--seed=0', stdin=prompts), lines)
+        self.assertNotEqual(self.predict(self.workdir, '--tokens=8', '--seed=1', stdin=prompts), lines)
+        file = self.folder / 'prompts.txt'
+        file.write_bytes(prompts.replace(b'\n', b'\r\n') + b'\r\n')
+        self.assertEqual(self.predict(self.workdir, '--tokens=8', f'--input={file}'), lines)
+
+    def test_a_line_does_not_depend_on_the_others(self):
+        lines = self.predict(self.workdir, '--tokens=8', stdin=b'key\nquery value\n')
+        self.assertEqual(self.predict(self.workdir, '--tokens=8', stdin=b'mask\nquery value\nhead\n')[1], lines[1])
+
+    def test_greedy_is_the_argmax_and_needs_no_seed(self):
+        import numpy as np
+
+        from training import run as runs
+
+        lines = self.predict(self.workdir, '--strategy=Greedy()', '--tokens=3', '--json', '--seed=5', stdin=b'key\n')
+        snapshot = runs.load(self.workdir)
+        ids = list(snapshot.data.prompt('key'))
+        for _ in range(3):
+            token = int(np.argmax(snapshot.apply(inputs=np.array([ids], np.int32))['logits'][0, -1]))
+            if token == snapshot.data.end:
+                break
+            ids.append(token)
+        new = ids[len(snapshot.data.prompt('key')):]
+        self.assertEqual(json.loads(lines[0]), {'prompt': 'key', 'text': snapshot.data.decode(new), 'tokens': len(new)})
+
+    def test_fills_the_context_and_stops(self):
+        details = [json.loads(line) for line in self.predict(self.workdir, '--json', stdin=b'key\n' + b'q' * 14 + b'\n')]
+        self.assertEqual([row['prompt'] for row in details], ['key', 'q' * 14])
+        self.assertLessEqual(details[0]['tokens'], 12)  # of 16, `end` and the prompt have 4
+        self.assertLessEqual(details[1]['tokens'], 1)
+
+    def test_step(self):
+        experiments.train(experiments.tiny(self.text, **{'train.steps': 4, 'optimizer.learning_rate': 0.01}), self.workdir)
+        first = self.predict(self.workdir, '--step=2', stdin=b'key\n')
+        self.assertEqual(len(first), 1)
+
+    def test_no_input_no_output(self):
+        self.assertEqual(self.predict(self.workdir), [])
+
+
+class StreamTest(PredictTest):
+
+    def test_line_breaks_are_shown_and_empty_prompts_refused(self):
+        self.text.write_text('\n' * 400 + 'ab')
+        workdir = self.folder / 'run'
+        experiments.train(experiments.tiny(self.text, **{
+            'data.documents': 'stream', 'train.steps': 7, 'data.train': 'all', 'data.valid': 'all',
+            'optimizer.learning_rate': 0.1}), workdir)
+        self.assertEqual(self.predict(workdir, '--strategy=Greedy()', '--tokens=3', stdin=b'ab\n'), ['ab' + r'\n' * 3])
+        done = experiments.call('predict', f'--workdir={workdir}', stdin=b'a\n\n')
+        self.assertEqual((done.code, done.out), (1, ''))
+        self.assertEqual(done.err, 'predict.py: Line 2 of the input is empty; give at least one character to continue.\n')
+
+
+class ImagesTest(PredictTest):
+
+    def test_classifies_files(self):
+        workdir = self.folder / 'run'
+        self.assertEqual(experiments.train(experiments.tiny_images(), workdir)[0], 0)
+        paths = experiments.save_digits(self.folder / 'images', range(64, 67))
+        listed = '\n'.join(map(str, paths)).encode() + b'\n'
+        lines = self.predict(workdir, stdin=listed)
+        self.assertLen(lines, 3)
+        details = [json.loads(line) for line in self.predict(workdir, '--json', stdin=listed)]
+        for line, row, path in zip(lines, details, paths):
+            self.assertEqual(line, f'{row["class"]}\t{row["probability"]:.4f}\t{path}')
+            self.assertEqual(list(row['probabilities']), list('0123456789'))
+            self.assertAlmostEqual(sum(row['probabilities'].values()), 1.0, delta=1e-5)
+            self.assertEqual(row['probability'], max(row['probabilities'].values()))
+            self.assertEqual(self.predict(workdir, f'--input={path}'), [line])
+        listed += str(self.folder / 'nowhere.png').encode()
+        done = experiments.call('predict', f'--workdir={workdir}', stdin=listed)
+        self.assertEqual((done.code, done.out), (1, ''))
+        self.assertIn("nowhere.png' does not exist", done.err)
+
+
+if __name__ == '__main__':
+    absltest.main()

@@ -1,0 +1,387 @@
+"""Runs that are killed, stopped, damaged and moved end as if nothing had happened."""
+
+import json
+import os
+import pathlib
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from unittest import mock
+
+from absl.testing import absltest, parameterized
+
+from tests import experiments
+
+# Where a process may end: (module, function, how many calls of it, 'before' or 'after' the last one).
+CREATED = ('training.workdir', 'save_config', 1, 'after')
+FACTS_SAVED = ('training.workdir', 'save_environment', 1, 'before')
+FIRST_BATCH = ('training.mesh', 'put', 1, 'after')
+SAVE_BEGUN = ('training.checkpoint', 'Checkpoints.save', 1, 'after')
+ROW_WRITTEN = ('training.report', 'Report.scalars', 1, 'after')
+BEFORE_SAVING = ('training.checkpoint', 'Checkpoints.save', 1, 'before')
+EVALUATING = ('training.run', 'Snapshot.averages', 1, 'before')
+LAST_SAVE = ('training.checkpoint', 'Checkpoints.save', 2, 'after')
+AMENDING = ('training.checkpoint', 'Checkpoints.amend', 1, 'before')
+RESUMED_ROW = ('training.report', 'Report.scalars', 2, 'after')
+
+
+def at(moment, action):
+    """A patch that calls `action` at a moment."""
+    module, name, number, when = moment
+    owner = __import__(module, fromlist=['_'])
+    *classes, name = name.split('.')
+    for part in classes:
+        owner = getattr(owner, part)
+    original, calls = getattr(owner, name), 0
+
+    def wrapped(*args, **kwargs):
+        nonlocal calls
+        calls += 1
+        if calls == number and when == 'before':
+            action()
+        result = original(*args, **kwargs)
+        if calls == number and when == 'after':
+            action()
+        return result
+
+    return mock.patch.object(owner, name, wrapped)
+
+
+def kill_itself():
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def kill_at(text, workdir, moments):
+    """Starts the run once for every moment, in a process that ends there; prints how each ended. For a process of its own."""
+    from training import cli  # noqa: F401  everything but the devices is imported once, before forking
+
+    experiments.script('train')
+    for moment in json.loads(moments):
+        child = os.fork()
+        if not child:
+            with at(moment, kill_itself):
+                code, _ = experiments.train(experiments.tiny(text), pathlib.Path(workdir))
+            os._exit(code)
+        print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+
+
+def program(code, *arguments):
+    return [sys.executable, '-c', f'from tests import train_test; train_test.{code}(*__import__("sys").argv[1:])', *arguments]
+
+
+def environment():
+    return os.environ | {'PYTHONPATH': str(experiments.ROOT)}
+
+
+class SurvivalTest(experiments.TestCase):
+
+    def setUp(self):
+        super().setUp()
+        self.run_folder = self.folder / 'run'
+
+    def config(self, **changes):
+        return experiments.tiny(self.text, **changes)
+
+    def uninterrupted(self):
+        workdir = self.folder / 'uninterrupted'
+        self.assertEqual(experiments.train(self.config(), workdir)[0], 0)
+        return workdir
+
+    def assert_same_end(self, reference=None, message=None):
+        """Resumes the run and compares every bit of it with one that was never interrupted; returns what it printed."""
+        code, out = experiments.train(self.config(), self.run_folder)
+        self.assertEqual(code, 0, out)
+        reference = reference or self.uninterrupted()
+        self.assertEqual(experiments.metrics(self.run_folder), experiments.metrics(reference), message)
+        ours, theirs = experiments.bits(self.run_folder), experiments.bits(reference)
+        self.assertEqual(ours.keys(), theirs.keys())
+        self.assertEqual([name for name in theirs if ours[name] != theirs[name]], [], message)
+        return out
+
+    def killed(self, *moments):
+        done = subprocess.run(program('kill_at', self.text, self.run_folder, json.dumps(moments)), env=environment(),
+                              capture_output=True, text=True, timeout=120)
+        self.assertEqual(done.stdout.split(), [str(-signal.SIGKILL)] * len(moments), done.stderr)
+
+    def stopped(self, *moments, number=signal.SIGTERM, **changes):
+        """Trains in this process and sends a signal at each moment; returns what the run printed."""
+        for moment in moments:
+            with at(moment, lambda: os.kill(os.getpid(), number)):
+                code, out = experiments.train(self.config(**changes), self.run_folder)
+            self.assertEqual(code, 128 + number, out)
+        return out
+
+    def test_the_reference_exercises_what_could_go_wrong(self):
+        config = self.config()
+        self.assertGreater(config.model.dropout, 0)
+        self.assertGreater(config.train.microbatches, 1)
+        self.assertTrue(config.checkpoint.every_steps % config.log.every_steps)
+        workdir = self.uninterrupted()
+        rows = experiments.rows(workdir, 'train')
+        self.assertEqual([row['step'] for row in rows], [2, 4, 6, 7])
+        self.assertGreater(rows[-1]['epoch'], 0.5)
+        self.assertNotEqual(rows[-1]['epoch'] % 1, 0)
+        self.assertEqual([row['step'] for row in experiments.rows(workdir, 'valid')], [4, 7])
+        self.assertEqual(experiments.steps(workdir), [3, 6, 7])
+
+    def test_killed_while_starting(self):
+        self.killed(CREATED, FACTS_SAVED, FIRST_BATCH, ROW_WRITTEN)
+        self.assertTrue((self.run_folder / 'config.json').is_file())
+        self.assert_same_end()
+
+    def test_killed_again_and_again(self):
+        self.killed(BEFORE_SAVING, SAVE_BEGUN, EVALUATING, LAST_SAVE)
+        out = self.assert_same_end()
+        self.assertRegex(out, 'resumed from step [36]|finished at step 7')
+
+    def test_killed_at_random(self):
+        names = [('training.mesh', 'put'), ('training.report', 'Report.timing'), ('training.report', 'Report.flush')]
+        draw = random.Random(os.urandom(4))
+        moments = [(*draw.choice(names), draw.randint(1, 2), draw.choice(['before', 'after'])) for _ in range(2)]
+        self.killed(*moments)
+        self.assert_same_end(message=f'killed at {moments}')
+
+    def test_killed_from_outside(self):
+        command = [sys.executable, 'train.py', f'--workdir={self.run_folder}', f'--config={self.folder / "config.py"}']
+        (self.folder / 'config.py').write_text(
+            f'from tests import experiments\n\n\ndef get_config(variant):\n    return experiments.tiny({str(self.text)!r})\n')
+        for line in ('step 2/7', 'step 6/7'):
+            with subprocess.Popen(command, cwd=experiments.ROOT, env=environment(), stdout=subprocess.PIPE, text=True) as run:
+                for printed in run.stdout:
+                    if printed.startswith(line):
+                        time.sleep(random.uniform(0, 0.05))
+                        break
+                run.kill()
+        self.assert_same_end()
+
+    def test_torn_last_line(self):
+        self.stopped(('training.mesh', 'put', 4, 'before'))
+        with open(self.run_folder / 'metrics.jsonl', 'ab') as file:
+            file.write(b'{"step": 4, "split": "train", "lo')
+        self.assert_same_end()
+
+    @parameterized.parameters(signal.SIGTERM, signal.SIGINT)
+    def test_signal_saves_and_says_how_to_resume(self, number):
+        out = self.stopped(('training.report', 'Report.timing', 1, 'after'), number=number)
+        self.assertEqual(experiments.steps(self.run_folder), [2])
+        self.assertIn(f'stopped by {number.name} after step 2, which is saved in {self.run_folder}; '
+                      'the same command resumes from there', out)
+        out = self.assert_same_end()
+        self.assertIn('resumed from step 2', out)
+
+    def test_signal_during_an_evaluation(self):
+        out = self.stopped(EVALUATING)
+        self.assertIn('after step 4', out)
+        self.assertEqual([row['step'] for row in experiments.rows(self.run_folder, 'train')], [2, 4])
+        self.assertEqual(experiments.rows(self.run_folder, 'valid'), [])
+        out = self.stopped(EVALUATING)  # once more, while it is made up for
+        self.assertIn('after step 4', out)
+        self.killed(AMENDING, RESUMED_ROW)  # its row is on the disk then, and must not be there twice
+        self.assert_same_end()
+
+    def test_signal_during_the_last_evaluation(self):
+        self.stopped(('training.run', 'Snapshot.averages', 2, 'before'))
+        code, out = experiments.train(self.config(), self.run_folder)
+        self.assertEqual(code, 0, out)
+        self.assertEqual([row['step'] for row in experiments.rows(self.run_folder, 'valid')], [4, 7])
+        before = experiments.metrics(self.run_folder)
+        with at(EVALUATING, self.fail):  # done: a third start only prints
+            code, out = experiments.train(self.config(), self.run_folder)
+        self.assertEqual((code, experiments.metrics(self.run_folder)), (0, before))
+        self.assertIn('finished at step 7', out)
+
+    def test_best_is_found_by_an_evaluation_that_was_broken_off(self):
+        changes = {'checkpoint.best': 'valid/loss', 'optimizer.learning_rate': 0.0, 'checkpoint.keep': 2}
+        self.stopped(EVALUATING, **changes)  # at learning rate 0 the first evaluation is as good as all later ones
+        self.assertEqual(experiments.train(self.config(**changes), self.run_folder)[0], 0)
+        self.assertEqual(experiments.steps(self.run_folder), [4, 6, 7])
+        done = experiments.call('eval', f'--workdir={self.run_folder}', '--step=best')
+        self.assertEqual(json.loads(done.out.splitlines()[-1])['step'], 4)
+
+    def test_signal_from_outside_ends_within_seconds(self):
+        (self.folder / 'config.py').write_text(
+            'from tests import experiments\n\n\ndef get_config(variant):\n'
+            f"    return experiments.tiny({str(self.text)!r}, **{{'train.steps': 10**6}})\n")
+        command = [sys.executable, 'train.py', f'--workdir={self.run_folder}', f'--config={self.folder / "config.py"}']
+        with subprocess.Popen(command, cwd=experiments.ROOT, env=environment(), stdout=subprocess.PIPE,
+                              stderr=subprocess.PIPE, text=True) as run:
+            next(line for line in run.stdout if line.startswith('step 2/'))
+            run.terminate()
+            start = time.monotonic()
+            out, err = run.communicate(timeout=60)
+        self.assertEqual(run.returncode, 143, err)
+        self.assertLess(time.monotonic() - start, 15)
+        self.assertIn('stopped by SIGTERM after step', out)
+        self.assertNotIn('Traceback', err)
+
+    @parameterized.parameters('truncated', 'overwritten', 'deleted')
+    def test_damaged_checkpoint(self, kind):
+        self.assertEqual(experiments.train(self.config(), self.run_folder)[0], 0)
+        reference = self.folder / 'copy'
+        shutil.copytree(self.run_folder, reference)
+        newest = self.run_folder / 'checkpoints' / '7'
+        if kind == 'deleted':
+            shutil.rmtree(newest / 'state')
+        else:
+            # the file that holds the arrays
+            file = max((path for path in (newest / 'state').rglob('*') if path.is_file()), key=lambda p: p.stat().st_size)
+            content = file.read_bytes()
+            middle = len(content) // 2
+            file.write_bytes(content[:middle] if kind == 'truncated' else
+                             content[:middle] + bytes(64) + content[middle + 64:])
+        with mock.patch('sys.stderr') as stderr:
+            self.assert_same_end(reference)
+        said = ''.join(call.args[0] for call in stderr.write.call_args_list)
+        self.assertRegex(said, r'^checkpoint 7 is damaged \(.*\), moved to damaged; going on from 6\n$')
+
+
+class ResumeTest(experiments.TestCase):
+
+    def config(self, **changes):
+        return experiments.tiny(self.text, **changes)
+
+    def test_on_another_number_of_devices(self):
+        alone = {'train.microbatches': 1, 'log.every_steps': 1}
+        reference, moved = self.folder / 'reference', self.folder / 'moved'
+        experiments.train(self.config(**alone, **{'train.steps': 3}), reference)
+        for steps, devices in ((1, 8), (2, 2), (3, 1)):
+            code, _ = experiments.train(self.config(**alone, **{'train.steps': steps, 'mesh.data': devices}), moved)
+            self.assertEqual(code, 0)
+        ours, theirs = experiments.rows(moved, 'train'), experiments.rows(reference, 'train')
+        self.assertEqual([row['step'] for row in ours], [1, 2, 3])
+        for a, b in zip(ours, theirs):
+            self.assertEqual(a.keys(), b.keys())
+            for name in a:
+                if name != 'split':
+                    self.assertAlmostEqual(a[name], b[name], delta=1e-5 * (1 + abs(b[name])), msg=name)
+
+    def test_finished_run_prints_its_result_again(self):
+        config, workdir = self.config(**{'train.steps': 2}), self.folder / 'run'
+        _, first = experiments.train(config, workdir)
+        drawn = ('.lock', 'loss.png', 'plots')  # locked and drawn once more
+        times = {path: path.stat().st_mtime_ns for path in workdir.rglob('*') if path.name not in drawn}
+        code, second = experiments.train(config, workdir)
+        self.assertEqual(code, 0)
+        self.assertIn('finished at step 2; for more, raise --config.train.steps', second)
+        self.assertEqual(*(out.partition(f'{workdir}: trained for 2 steps')[1:] for out in (first, second)))
+        self.assertIn('train: loss ', second.partition(f'{workdir}: trained for 2 steps')[2])
+        self.assertEqual(times, {path: path.stat().st_mtime_ns for path in times})
+
+    def test_what_may_change_and_what_may_not(self):
+        workdir = self.folder / 'run'
+        experiments.train(self.config(**{'train.steps': 2}), workdir)
+        with self.assertRaisesRegex(ValueError, 'holds a run with another config .data.length: 16 there, 8 now; '
+                                    'optimizer.learning_rate: 0.01 there, 0.1 now.; give these values again'):
+            experiments.train(self.config(**{'data.length': 8, 'optimizer.learning_rate': 0.1}), workdir)
+        with self.assertRaisesRegex(ValueError, "task.name: 'transformer.tasks:NextToken' there, 'x:Y' now"):
+            experiments.train(self.config(**{'task.name': 'x:Y'}), workdir)
+        code, out = experiments.train(self.config(**{
+            'train.steps': 4, 'checkpoint.every_steps': 1, 'checkpoint.keep': 4, 'checkpoint.best': 'valid/loss',
+            'evals.valid.every_steps': 1, 'profile.steps': '9:9', 'mesh.fsdp': 1}), workdir)
+        self.assertEqual(code, 0, out)
+        self.assertIn('resumed from step 2', out)
+        self.assertEqual([row['step'] for row in experiments.rows(workdir, 'valid')], [2, 3, 4])
+        self.assertEqual(json.loads((workdir / 'config.json').read_text())['train']['steps'], 4)
+
+    def test_second_run_in_the_same_workdir_is_refused(self):
+        workdir = self.folder / 'run'
+        refused = []
+
+        def second():
+            with self.assertRaisesRegex(ValueError, 'Another process is training in .*; wait for it, or'):
+                experiments.train(self.config(**{'train.steps': 2}), workdir)
+            refused.append(True)
+
+        with at(ROW_WRITTEN, second):
+            code, _ = experiments.train(self.config(**{'train.steps': 2}), workdir)
+        self.assertEqual((code, refused), (0, [True]))
+
+    def test_of_two_that_start_together_one_is_refused(self):
+        workdir = self.folder / 'run'
+        config = self.config(**{'train.steps': 2})
+        with (at(('training.run', 'Run.compile', 1, 'after'), lambda: experiments.train(config, workdir)),
+              self.assertRaisesRegex(ValueError, 'has just started a run in')):
+            experiments.train(config, workdir)
+        self.assertEqual(len(experiments.rows(workdir, 'train')), 1)
+
+
+class OptionsTest(experiments.TestCase):
+
+    def config(self, **changes):
+        return experiments.tiny(self.text, **changes)
+
+    def test_nonfinite_loss_stops_with_the_step_and_the_last_checkpoint_stays(self):
+        workdir = self.folder / 'run'
+        changes = {'optimizer.clip': 0.0, 'checkpoint.every_steps': 1, 'optimizer.learning_rate': 1e30}
+        with self.assertRaisesRegex(ValueError, r'The loss is (nan|inf) at step 2 and these gradients are not finite: '
+                                    r'.*block_0.*; start in another --workdir with a lower optimizer.learning_rate'):
+            experiments.train(self.config(**changes), workdir)
+        self.assertEqual(experiments.steps(workdir), [1])
+        self.assertNotIn(b'nan', experiments.metrics(workdir))
+
+    def test_nonfinite_updates_can_be_skipped(self):
+        workdir = self.folder / 'run'
+        changes = {'optimizer.clip': 0.0, 'optimizer.learning_rate': 1e30, 'train.nonfinite': 'skip'}
+        code, out = experiments.train(self.config(**changes), workdir)
+        self.assertEqual(code, 0, out)
+        self.assertEqual(experiments.rows(workdir, 'train')[-1]['skipped'], 6)
+
+    def test_keep_and_best(self):
+        workdir = self.folder / 'run'
+        code, _ = experiments.train(self.config(**{
+            'checkpoint.every_steps': 1, 'checkpoint.keep': 2, 'checkpoint.best': 'valid/loss',
+            'evals.valid.every_steps': 2}), workdir)
+        self.assertEqual(code, 0)
+        rows = experiments.rows(workdir, 'valid')
+        best = min(rows, key=lambda row: row['loss'])['step']
+        self.assertEqual(experiments.steps(workdir), sorted({best, 6, 7}))
+        for step, expected in (('best', best), ('last', 7), ('6', 6)):
+            done = experiments.call('eval', f'--workdir={workdir}', f'--step={step}')
+            self.assertEqual(json.loads(done.out.splitlines()[-1])['step'], expected)
+
+    def test_best_of_an_unknown_metric(self):
+        with self.assertRaisesRegex(ValueError, "checkpoint.best is 'valid/los', but valid measures loss, accuracy, "):
+            experiments.train(self.config(**{'checkpoint.best': 'valid/los'}), self.folder / 'run')
+
+    def test_profile(self):
+        workdir = self.folder / 'run'
+        code, _ = experiments.train(self.config(**{'train.steps': 4, 'profile.steps': '2:3'}), workdir)
+        self.assertEqual(code, 0)
+        self.assertTrue(list((workdir / 'profile').rglob('*.xplane.pb')))
+
+    def test_init_from_copies_parameters_and_tokenizer(self):
+        source, workdir, other = self.folder / 'source', self.folder / 'run', self.folder / 'other.txt'
+        experiments.train(self.config(**{'train.steps': 2}), source)
+        other.write_text(experiments.lines(60).replace('q', 'k'))  # learnt from this, the vocabulary would be smaller
+        changes = {'train.steps': 1, 'optimizer.learning_rate': 0.0, 'init_from': str(source), 'mesh.data': 1,
+                   'data.path': str(other)}
+        code, out = experiments.train(self.config(**changes, **{
+            'init_rules': (('positions/.*', 'fresh'), ('.*', 'keep'))}), workdir)
+        self.assertEqual(code, 0, out)
+        self.assertIn(f'parameters from {source}', out)
+        ours, theirs = experiments.bits(workdir), experiments.bits(source)
+        same = {name for name in ours if name.startswith("['params']") and ours[name] == theirs[name]}
+        self.assertEqual({name for name in ours if name.startswith("['params']")} - same,
+                         {"['params']['positions']['embedding']"})
+        self.assertEqual((workdir / 'tokenizer.json').read_bytes(), (source / 'tokenizer.json').read_bytes())
+
+    def test_init_from_needs_what_the_model_needs(self):
+        source = self.folder / 'source'
+        experiments.train(self.config(**{'train.steps': 2}), source)
+        with self.assertRaisesRegex(ValueError, "has nothing for block_1/.*, but the model needs .*'fresh' in init_rules"):
+            experiments.train(self.config(**{'model.layers': 2, 'init_from': str(source)}), self.folder / 'run')
+        self.assertFalse((self.folder / 'run').exists())
+
+    def test_dtype_reaches_the_model(self):
+        from training import mesh
+        from training import run as runs
+
+        run = runs.build(self.config(dtype='bfloat16'), mesh.make(1))
+        self.assertEqual(run.model.dtype, 'bfloat16')
+
+
+if __name__ == '__main__':
+    absltest.main()
