@@ -154,7 +154,7 @@ def train(config, workdir):
             if not last:
                 with clock('data'):
                     rows = next(iterator)
-                    batch = meshes.put(rows, mesh)
+                batch = meshes.put(rows, mesh)
                 units += run.data.count(rows)
 
     summary.show(folder)

@@ -4,7 +4,8 @@
 
 First the compiled step alone, on one batch, waiting for each result: compile_s, step_ms (median), step_ms_min and _max,
 tokens_per_s or images_per_s, achieved_gflops. Then train.py's own loop in a temporary workdir, with a checkpoint in the
-middle: data_wait_share and loop_overhead_share of its time, and the seconds for which a save held it up.
+middle: data_wait_share of its time, loop_overhead_share (how much longer its steps take than the bare one; noise can
+make it negative), and save_s, for which the save held it up.
 """
 
 import contextlib
@@ -48,7 +49,7 @@ def measure(config, name, steps):
         'jax': jax.__version__, 'dtype': config.dtype, 'parameters': run.parameters(), 'compile_s': round(compile_s, 2),
         'step_ms': round(1e3 * median, 2), 'step_ms_min': round(1e3 * min(seconds), 2),
         'step_ms_max': round(1e3 * max(seconds), 2), f'{run.data.unit}_per_s': round(run.data.count(rows) / median, 1),
-        'achieved_gflops': round(work / median / 1e9, 1), **time_loop(config, steps),
+        'achieved_gflops': round(work / median / 1e9, 1), **time_loop(config, steps, 1e3 * median),
         'peak_rss_mb': resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024}
 
 
@@ -66,8 +67,8 @@ def time_step(run, batch, steps, warmup=3):
     return seconds[warmup:], compiled
 
 
-def time_loop(config, steps):
-    """What train.py's loop spends besides the step: shares of the time without evaluation and saving, and save_s."""
+def time_loop(config, steps, step_ms):
+    """What train.py's loop spends besides the step of `step_ms`: shares of its time without evaluation and saving."""
     with config.unlocked():
         config.train.steps = steps
         config.log.every_steps = max(1, steps // 10)
@@ -77,9 +78,10 @@ def time_loop(config, steps):
         train.train(config, os.path.join(folder, 'run'))
         with open(os.path.join(folder, 'run', report.TIMING)) as file:
             laps = [json.loads(line) for line in file][2:]  # the first ones warm up
-    share = lambda name: round(statistics.median(lap[name] for lap in laps), 5)
-    return {name: share(name) for name in ('data_wait_share', 'loop_overhead_share')} | {
-        'save_s': round(max(lap['save_s'] for lap in laps), 4)}
+    middle = lambda name: statistics.median(lap[name] for lap in laps)
+    return {'data_wait_share': round(middle('data_wait_share'), 4),
+            'loop_overhead_share': round(1 - step_ms / middle('step_ms'), 4),
+            'save_s': round(max(lap['save_s'] for lap in laps), 4)}
 
 
 if __name__ == '__main__':

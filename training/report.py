@@ -174,7 +174,7 @@ class Report:
 def speeds(lap: dict[str, float], steps: int, units: int, unit: str, flops: int) -> dict[str, float]:
     """The numbers of timing.jsonl from a lap of the loop's `Clock`: evaluation and saving are apart from the step.
 
-    The host's own work counts as overhead, whether or not the device was busy meanwhile.
+    `host_share` is the host's own work, dispatch and transfers, most of it done while the device computes.
     """
     wall, aside = lap['wall'], lap.get('eval', 0.0) + lap.get('save', 0.0)
     busy = max(wall - aside, 1e-9)
@@ -184,7 +184,7 @@ def speeds(lap: dict[str, float], steps: int, units: int, unit: str, flops: int)
         f'{unit}_per_s': units / busy,
         'flops_per_s': flops * steps / busy,
         'data_wait_share': data / busy,
-        'loop_overhead_share': (busy - data - device) / busy,
+        'host_share': (busy - data - device) / busy,
         'eval_s': lap.get('eval', 0.0),
         'save_s': lap.get('save', 0.0),
     }
