@@ -1,4 +1,16 @@
-"""A character-level GPT on tiny Shakespeare, in nanoGPT's two settings."""
+"""A character-level GPT on tiny Shakespeare, in nanoGPT's two settings (github.com/karpathy/nanoGPT).
+
+    python train.py --config=configs/gpt_char.py:cpu --config.data.path=input.txt
+
+`input.txt` is the file of github.com/karpathy/char-rnn (1,115,394 bytes). Trained on its first 90 %, validated on the next
+5 %, every character scored once in windows of the training length.
+
+:cpu   nanoGPT's laptop setting: 4 layers, 4 heads, 128 wide, no bias, no dropout, 2,000 steps of 12 x 64 characters. With
+       nanoGPT's schedule (peak 1e-3, cosine to a tenth) and initial scale (0.02) this model reaches 1.89 there. A peak of
+       4e-3 that falls linearly to zero, and matrices drawn with 0.06 (about 0.7 / sqrt(width)), reach 1.655 nats a
+       character: 1 m 40 s on two cores of a Xeon (Python 3.11, jax 0.10.2, float32).
+:base  its setting for a GPU: 10.7M parameters, 5,000 steps of 64 x 256, dropout 0.2; nanoGPT reports 1.4697. Not yet run.
+"""
 
 from configs import base
 
@@ -10,7 +22,7 @@ def get_config(variant=''):
     c = base.config()
     large = variant == 'base'
     length = 256 if large else 64
-    c.data = base.data('data.text:Text', path='tinyshakespeare/input.txt', documents='stream', tokenizer='Char()',
+    c.data = base.data('data.text:Text', path='input.txt', documents='stream', tokenizer='Char()',
                        train='train[:1003854]', valid='train[1003854:1059624]', test='train[1059624:]', length=length,
                        batch_size=64 if large else 12)
     c.model = base.part('transformer.gpt:Gpt', layers=6 if large else 4, heads=6 if large else 4,

@@ -86,6 +86,25 @@ class LayerNormTest(parameterized.TestCase):
         params = {'scale': jnp.float32(scale), 'bias': jnp.float32(bias)}
         np.testing.assert_allclose(LayerNorm(epsilon=0.1).apply({'params': params}, jnp.float32(x)), wanted, atol=1e-5)
 
+    def test_gradients_equal_central_differences_in_float64(self):
+        rng = np.random.default_rng(0)
+        x, scale, pull = rng.normal(size=(3, 5)) * 2 + 1, rng.normal(size=5), rng.normal(size=(3, 5))
+
+        def exact(x, scale):
+            return (((x - x.mean(-1, keepdims=True)) / np.sqrt(x.var(-1, keepdims=True) + 1e-5) * scale) * pull).sum()
+
+        def ours(x, scale):
+            return (LayerNorm(bias=False).apply({'params': {'scale': scale}}, x) * pull).sum()
+
+        found = jax.grad(ours, (0, 1))(jnp.float32(x), jnp.float32(scale))
+        for i, (point, gradient) in enumerate(zip((x, scale), found)):
+            for place in np.ndindex(point.shape):
+                step = np.zeros_like(point)
+                step[place] = 1e-6
+                low, high = ([x, scale] for _ in range(2))
+                low[i], high[i] = point - step, point + step
+                self.assertAlmostEqual((exact(*high) - exact(*low)) / 2e-6, float(gradient[place]), delta=2e-5)
+
     def test_without_bias(self):
         self.assertEqual(set(LayerNorm(bias=False).init(KEY, jnp.ones((2, 4)))['params']), {'scale'})
 
