@@ -21,7 +21,7 @@ from training import machine, report, summary
 from training import mesh as meshes
 from training import run as runs
 from training import workdir as workdirs
-from training.checkpoint import Checkpoints
+from training.checkpoint import Checkpoints, checksums
 from training.devices import peak_flops
 from training.flops import count
 from training.signals import Interrupted, Stop
@@ -81,6 +81,7 @@ def train(config, workdir):
         for name in run.evaluators:
             run.check_evaluation(name)
         step_function = run.compile()
+        checksums(state.tree())  # compiled now, so that the first save does not hold up the loop
         flops = count(run.step_function, run.shapes, run.batch_shapes())
         note('step', f'compiled; {flops / 1e9:,.3g} GFLOP, {config.data.batch_size} rows a step, '
              f'{config.train.steps * 1.0 / run.data.batches_per_epoch:,.3g} epochs in {config.train.steps} steps')
