@@ -3,12 +3,13 @@
 # make lint    checks the style
 
 PYTHON ?= python3
+WORKDIR ?= runs/quickstart
 BIN := .venv/bin
 
 .PHONY: train test lint
 
 train: .venv/run
-	$(BIN)/python train.py
+	$(BIN)/python train.py --workdir=$(WORKDIR)
 
 test: .venv/dev
 	$(BIN)/python -m pytest -n auto

@@ -18,11 +18,18 @@ if __name__ == '__main__':
 
 from training import machine, summary, workdir
 from training import run as runs
+from transformer.evaluators import Averages
 
 
 def main():
     folder = workdir.given(flags.FLAGS.workdir)
     machine.prepare(workdir.load_config(folder))
+    if flags.FLAGS.path and flags.FLAGS['split'].present:
+        raise ValueError('--split and --path were both given; give --split for data of the run, or --path for files.')
+    if not all(flags.FLAGS.path):
+        raise ValueError('--path is empty; give it the path of a file to score, or leave it out.')
+    if not flags.FLAGS.split:
+        raise ValueError("--split is empty; give valid, test, train or an expression such as 'train[:1%]'.")
     snapshot = runs.load(folder, step=flags.FLAGS.step)
     row = evaluate(snapshot, flags.FLAGS.split, flags.FLAGS.path)
     print(f'{row["split"]} at step {row["step"]}: {summary.line(row)}')
@@ -33,8 +40,10 @@ def evaluate(snapshot, split='valid', paths=()):
     """The row of one split, or of files: measured by the evaluator of that name, else by the one named valid."""
     evaluators = snapshot.run.evaluators
     name = split if split in evaluators and not paths else 'valid'
-    if name not in evaluators:
-        raise ValueError(f'This run has no evaluator named {name!r}, only {", ".join(evaluators)}; give --split one of these.')
+    losses = [n for n, evaluator in evaluators.items() if isinstance(evaluator, Averages)]
+    if name not in losses:
+        lacks = f'The evaluator {name!r} measures no loss' if name in evaluators else f'This run has no evaluator {name!r}'
+        raise ValueError(f'{lacks}; those of this run that measure one: {", ".join(losses) or "none"}.')
     if paths:
         batches = snapshot.data.score(paths, snapshot.run.eval_rows, **evaluators[name].view)
     else:

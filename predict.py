@@ -3,9 +3,10 @@
     python predict.py --workdir=DIR [--input=FILE|-] [--step=last|best|N] [--json]
 
 A text model continues each line; line breaks in what it adds are shown as \\n. An image model takes the path of an image
-per line (--input may also be an image itself) and prints its class, probability and path.
+per line (--input may also be an image itself) and prints its class, probability and path; blank lines are skipped.
 """
 
+import io
 import json
 import pathlib
 import sys
@@ -31,7 +32,7 @@ import numpy as np
 from training import machine, resolve, workdir
 from training import run as runs
 from training.step import stream
-from transformer.decoding import Strategy, generate
+from transformer.decoding import Strategy, generate, require_room
 
 
 def main():
@@ -39,13 +40,15 @@ def main():
     machine.prepare(workdir.load_config(folder))
     content = read(flags.FLAGS.input)
     strategy = resolve.parse(flags.FLAGS.strategy, Strategy, '--strategy')
-    snapshot = runs.load(folder, step=flags.FLAGS.step)
+    snapshot = runs.load(folder, step=flags.FLAGS.step, data=1)
     if hasattr(snapshot.model, 'init_cache'):
         answers = complete(snapshot, lines(content, flags.FLAGS.input), strategy=strategy, tokens=flags.FLAGS.tokens,
                            seed=flags.FLAGS.seed)
     else:
-        is_image = b'\0' in content  # no text has a zero byte
-        answers = classify(snapshot, [flags.FLAGS.input] if is_image else lines(content, flags.FLAGS.input))
+        for name in ('strategy', 'tokens', 'seed'):
+            if flags.FLAGS[name].present:
+                raise ValueError(f'--{name} is for models of text, but this one classifies images; leave it out.')
+        answers = classify(snapshot, paths(content, flags.FLAGS.input))
     for text, details in answers:
         print(json.dumps(details) if flags.FLAGS.json else text, flush=True)
 
@@ -53,6 +56,8 @@ def main():
 def read(source):
     """The bytes of a file, or of stdin."""
     if source == '-':
+        if sys.stdin.isatty():
+            print('Reading from the terminal: one input per line, Ctrl-D ends.', file=sys.stderr)
         return sys.stdin.buffer.read()
     path = pathlib.Path(source)
     if not path.is_file():
@@ -60,14 +65,36 @@ def read(source):
     return path.read_bytes()
 
 
-def lines(content, source):
+def lines(content, source, wanted='text with one input per line'):
     """The lines of a text in UTF-8, without their ends."""
     try:
         found = content.decode('utf-8').split('\n')
     except UnicodeDecodeError as error:
         place = error.start
-        raise ValueError(f'The input {source!r} is not UTF-8 at byte {place}; give text with one input per line.') from None
+        raise ValueError(f'The input {source!r} is not UTF-8 at byte {place}; give {wanted}.') from None
     return [line.removesuffix('\r') for line in (found if found[-1] else found[:-1])]
+
+
+def paths(content, source):
+    """The paths of the images that an input lists, or its own if it is an image."""
+    if not is_image(content):
+        return [line for line in lines(content, source, 'an image, or the path of one per line') if line.strip()]
+    if source == '-':
+        raise ValueError('Stdin is an image, but is read as paths of images; give the image itself with --input=FILE.')
+    return [source]
+
+
+def is_image(content):
+    """Whether bytes begin as an image file does, damaged or not."""
+    from PIL import Image
+
+    try:
+        Image.open(io.BytesIO(content)).close()
+    except Image.UnidentifiedImageError:
+        return False
+    except (OSError, SyntaxError, ValueError, Image.DecompressionBombError):
+        pass  # an image, but one that reading will refuse by name
+    return True
 
 
 def complete(snapshot, prompts, *, strategy, tokens, seed):
@@ -75,11 +102,7 @@ def complete(snapshot, prompts, *, strategy, tokens, seed):
     data = snapshot.data
     ids = [data.prompt(p) for p in prompts]
     for number, prompt in enumerate(ids, 1):
-        if not len(prompt):
-            raise ValueError(f'Line {number} of the input is empty; give at least one character to continue.')
-        if len(prompt) >= snapshot.model.length:
-            raise ValueError(f'The prompt in line {number} has {len(prompt)} tokens, but the context of this model is '
-                             f'{snapshot.model.length}; shorten it.')
+        require_room(snapshot.model, prompt, f'The prompt in line {number}')
     for i, (prompt, start) in enumerate(zip(prompts, ids)):
         # One at a time: an answer does not depend on the lines around it.
         new, = generate(snapshot.model, snapshot.params, [start], steps=tokens, strategy=strategy, end=data.end,

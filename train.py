@@ -12,8 +12,8 @@ from absl import flags
 
 from training import cli
 
-flags.DEFINE_string('workdir', '', 'folder of the run; default runs/<config>[-<variant>]')
-if __name__ == '__main__':
+if __name__ == '__main__':  # who imports `train` has flags of its own
+    flags.DEFINE_string('workdir', '', 'folder of the run; default runs/<config>[-<variant>]')
     cli.answer_help(config='configs/quickstart.py')  # at once, before jax is imported
 
 
@@ -48,7 +48,8 @@ def train(config, workdir):
         machine.prepare(config)
         mesh = meshes.make(config.mesh.data, config.mesh.fsdp, config.mesh.tensor)
         begun = exists and workdirs.has_facts(folder)  # a run killed before that starts as if it were new
-        run = runs.build(config, mesh, folder if begun else config.init_from or None)
+        source = workdirs.existing(config.init_from) if config.init_from else None
+        run = runs.build(config, mesh, folder if begun else source)
         note = lambda stage, text: print(f'[{time.perf_counter() - born:5.1f}s] {stage}: {text}', flush=True)
         note('data', run.data.describe())
         note('model', f'{config.model.name} with {run.parameters():,} parameters, {config.dtype}, on '
@@ -64,7 +65,7 @@ def train(config, workdir):
             restored = checkpoints.restore(run.shapes.tree(), iterator=iterator)
             if restored:
                 state, start = run.state(restored.state), restored.step
-                pending = restored.meta['pending']
+                pending = [name for name in restored.meta['pending'] if name in config.evals]
                 best = restored.meta['best'].get(config.checkpoint.best, math.inf)
                 if start >= config.train.steps and not pending:
                     note('state', f'finished at step {start}; for more, raise --config.train.steps')
@@ -72,8 +73,8 @@ def train(config, workdir):
                     return 0
                 note('state', f'resumed from step {start}')
         if state is None:
-            state = run.init_from(config.init_from) if config.init_from else run.init()
-            note('state', f'parameters from {config.init_from}' if config.init_from else f'fresh, seed {config.seed}')
+            state = run.init_from(source) if source else run.init()
+            note('state', f'parameters from {source}' if source else f'fresh, seed {config.seed}')
 
         # ---- First batch and compilation: what can fail has failed before anything is written ------------------------
         rows = next(iterator)
@@ -84,7 +85,7 @@ def train(config, workdir):
         checksums(state.tree())  # compiled now, so that the first save does not hold up the loop
         flops = count(run.step_function, run.shapes, run.batch_shapes())
         note('step', f'compiled; {flops / 1e9:,.3g} GFLOP, {config.data.batch_size} rows a step, '
-             f'{config.train.steps * 1.0 / run.data.batches_per_epoch:,.3g} epochs in {config.train.steps} steps')
+             f'{config.train.steps / run.data.batches_per_epoch:,.3g} epochs in {config.train.steps} steps')
         if not exists:
             open_things.enter_context(workdirs.create(folder, config))
             checkpoints = Checkpoints(folder, keep=config.checkpoint.keep, best=config.checkpoint.best)
@@ -133,13 +134,15 @@ def train(config, workdir):
                              seconds_left=(config.train.steps - step) * speed['step_ms'] / 1e3)
                 logged, units = step, 0
 
-            metrics = {}
             due = [n for n, e in config.evals.items() if last or (e.every_steps and step % e.every_steps == 0)]
-            try:
-                with clock('eval'), stop.interruptible():
-                    metrics = evaluate(run, state, step, due, out)
-            except Interrupted:
-                pending = due
+            metrics = {}
+            if due:
+                require_finite(config, now, step)
+                try:
+                    with clock('eval'), stop.interruptible():
+                        metrics = evaluate(run, state, step, due, out)
+                except Interrupted:
+                    pending = due
             better = metrics.get(config.checkpoint.best, math.inf) < best
             best = metrics[config.checkpoint.best] if better else best
 
@@ -166,10 +169,6 @@ def evaluate(run, state, step, names, out):
     """Runs the named evaluators; their rows are written together, so that breaking off in between leaves none."""
     snapshot = runs.Snapshot(run, state.params, step, out)
     results = {name: snapshot.evaluate(name) for name in names}
-    name, _, metric = run.config.checkpoint.best.partition('/')
-    if name in results and metric not in results[name]:
-        raise ValueError(f'checkpoint.best is {run.config.checkpoint.best!r}, but {name} measures '
-                         f'{", ".join(results[name]) or "nothing"}; choose one of these.')
     for name, numbers in results.items():
         if numbers:
             out.scalars(step, name, numbers)
@@ -196,7 +195,7 @@ def require_finite(config, numbers, step):
     raise ValueError(
         f'The loss is {float(numbers["loss"]):.6g} at step {step} and these gradients are not finite: '
         f'{", ".join(groups) or "none"}; start in another --workdir with a lower optimizer.learning_rate or with '
-        'train.nonfinite=skip (the last checkpoint here is from before).')
+        'train.nonfinite=skip (from a checkpoint here, if there is one, with --config.init_from).')
 
 
 if __name__ == '__main__':

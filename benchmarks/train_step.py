@@ -2,10 +2,14 @@
 
     python -m benchmarks.train_step --config=configs/gpt_char.py:cpu [--steps=60] [--config.part.field=value ...]
 
-First the compiled step alone, on one batch, waiting for each result: compile_s, step_ms (median), step_ms_min and _max,
-tokens_per_s or images_per_s, achieved_gflops. Then train.py's own loop in a temporary workdir, with a checkpoint in the
-middle: data_wait_share of its time, loop_overhead_share (how much longer its steps take than the bare one; noise can
-make it negative), and save_s, for which the save held it up.
+Two things take turns, twice each, so that a machine that slows down or speeds up in between favours neither: the bare
+compiled step on one batch, and train.py's own loop in a temporary workdir, without evaluations and with a checkpoint in
+the middle. Both run the same program and wait for the step before the one that they have just handed to the device.
+
+The bare step gives step_ms (median), step_ms_min and _max, tokens_per_s or images_per_s, and achieved_gflops; the loop
+gives data_wait_share of its time, and save_s, for which the save held it up. loop_overhead_share is how much of a step of
+the loop the bare one does not need (noise can make it negative). compile_s is what a start waits for the compiled step,
+less where the compilation cache has it.
 """
 
 import contextlib
@@ -20,8 +24,8 @@ from absl import flags
 
 from training import cli
 
-flags.DEFINE_integer('steps', 60, 'steps of each of the two measurements', lower_bound=20)
 if __name__ == '__main__':
+    flags.DEFINE_integer('steps', 60, 'steps of each of the four measurements', lower_bound=20)
     cli.answer_help(config='configs/quickstart.py')
 
 import jax
@@ -30,6 +34,9 @@ import train
 from training import flops, machine, report
 from training import mesh as meshes
 from training import run as runs
+from training import workdir as workdirs
+
+ROUNDS, LAPS, WARMUP = 2, 10, 2  # of the laps of each round, the first ones warm up
 
 
 def main(config, name):
@@ -37,51 +44,60 @@ def main(config, name):
 
 
 def measure(config, name, steps):
+    """The numbers of a config, {key: value}; `steps` (at least 20) of the bare step and of the loop in each round."""
+    lap = steps // LAPS
+    with config.unlocked():  # for both, because these are part of the compiled step
+        config.train.steps = steps
+        config.log.every_steps = lap
+        config.checkpoint.every_steps, config.checkpoint.best = steps // 2, ''
+        config.evals = {}
     machine.prepare(config)
     mesh = meshes.make(config.mesh.data, config.mesh.fsdp, config.mesh.tensor)
-    run = runs.build(config, mesh)
+    run = runs.build(config, mesh, workdirs.existing(config.init_from) if config.init_from else None)
     rows = next(run.data.train(config.seed))
-    seconds, compile_s = time_step(run, meshes.put(rows, mesh), steps)
-    median = statistics.median(seconds)
+    start = time.perf_counter()
+    step = run.compile()
+    compile_s = time.perf_counter() - start
+
+    bare, loop = [], []
+    for _ in range(ROUNDS):
+        bare += time_step(run, step, meshes.put(rows, mesh), steps)[lap * WARMUP:]
+        loop += time_loop(config)[WARMUP:]
+    seconds = statistics.median(bare)
+    bare_lap_ms = statistics.median(1e3 * statistics.fmean(bare[i:i + lap]) for i in range(0, len(bare), lap))
+    middle = lambda key: statistics.median(row[key] for row in loop)
     work = flops.count(run.step_function, run.shapes, run.batch_shapes())
     return {
         'config': name, 'device': f'{mesh.size} x {mesh.devices.flat[0].device_kind}', 'cores': len(os.sched_getaffinity(0)),
         'jax': jax.__version__, 'dtype': config.dtype, 'parameters': run.parameters(), 'compile_s': round(compile_s, 2),
-        'step_ms': round(1e3 * median, 2), 'step_ms_min': round(1e3 * min(seconds), 2),
-        'step_ms_max': round(1e3 * max(seconds), 2), f'{run.data.unit}_per_s': round(run.data.count(rows) / median, 1),
-        'achieved_gflops': round(work / median / 1e9, 1), **time_loop(config, steps, 1e3 * median),
+        'step_ms': round(1e3 * seconds, 2), 'step_ms_min': round(1e3 * min(bare), 2),
+        'step_ms_max': round(1e3 * max(bare), 2), f'{run.data.unit}_per_s': round(run.data.count(rows) / seconds, 1),
+        'achieved_gflops': round(work / seconds / 1e9, 3), 'data_wait_share': round(middle('data_wait_share'), 4),
+        'loop_overhead_share': round(1 - bare_lap_ms / middle('step_ms'), 4),
+        'save_s': round(max(row['save_s'] for row in loop), 4),
         'peak_rss_mb': resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024}
 
 
-def time_step(run, batch, steps, warmup=3):
-    """(seconds of each step, seconds of compilation); the state is dropped afterwards."""
-    start = time.perf_counter()
-    step = run.compile()
-    compiled = time.perf_counter() - start
-    state, seconds = run.init(), []
-    for _ in range(warmup + steps):
-        start = time.perf_counter()
+def time_step(run, step, batch, steps):
+    """Seconds of each step, from one result to the next; the state is dropped afterwards."""
+    state, behind, seconds = run.init(), None, []
+    jax.block_until_ready((state, batch))
+    mark = time.perf_counter()
+    for _ in range(steps):
         state, numbers = step(state, batch)
-        jax.block_until_ready((state, numbers))
-        seconds.append(time.perf_counter() - start)
-    return seconds[warmup:], compiled
+        jax.block_until_ready(behind)
+        behind, before, mark = numbers, mark, time.perf_counter()
+        seconds.append(mark - before)
+    jax.block_until_ready(state)
+    return seconds
 
 
-def time_loop(config, steps, step_ms):
-    """What train.py's loop spends besides the step of `step_ms`: shares of its time without evaluation and saving."""
-    with config.unlocked():
-        config.train.steps = steps
-        config.log.every_steps = max(1, steps // 10)
-        config.checkpoint.every_steps = steps // 2
-        config.evals = {}
-    with tempfile.TemporaryDirectory() as folder, contextlib.redirect_stdout(None):
+def time_loop(config):
+    """The laps of train.py's own loop, rows of timing.jsonl."""
+    with tempfile.TemporaryDirectory() as folder, open(os.devnull, 'w') as nowhere, contextlib.redirect_stdout(nowhere):
         train.train(config, os.path.join(folder, 'run'))
         with open(os.path.join(folder, 'run', report.TIMING)) as file:
-            laps = [json.loads(line) for line in file][2:]  # the first ones warm up
-    middle = lambda name: statistics.median(lap[name] for lap in laps)
-    return {'data_wait_share': round(middle('data_wait_share'), 4),
-            'loop_overhead_share': round(1 - step_ms / middle('step_ms'), 4),
-            'save_s': round(max(lap['save_s'] for lap in laps), 4)}
+            return [json.loads(line) for line in file]
 
 
 if __name__ == '__main__':

@@ -48,8 +48,8 @@ def evaluation(path, /, *, split, every_steps=0, **fields):
 def optimizer(path='training.optimizer:AdamW', /, *, learning_rate, schedule, weight_decay=0.0, clip=1.0, **fields):
     """An optimizer with what surrounds it: schedule, decay by rules, clipping by global norm (0: none)."""
     config = part(path, **fields)
-    config.learning_rate, config.schedule = learning_rate, schedule
-    config.weight_decay, config.decay_rules, config.clip = weight_decay, DECAY, clip
+    config.learning_rate, config.weight_decay, config.clip = float(learning_rate), float(weight_decay), float(clip)
+    config.schedule, config.decay_rules = schedule, DECAY
     return config
 
 

@@ -1,23 +1,34 @@
-"""GPT-2 124M (Radford et al. 2019) on your own text: rows of 1024 packed tokens, bfloat16, for a GPU.
+"""GPT-2's smallest model, 124M parameters (Radford et al. 2019).
 
-    python train.py --config=configs/gpt2.py --config.data.path=TEXT_FOLDER
+:124m  on your own text, rows of 1024 packed tokens, bfloat16, for a GPU; not yet run.
 
-The vocabulary of 50,257 pieces is learnt from the text, which therefore has to be large (a hundred megabytes or more).
+           python train.py --config=configs/gpt2.py:124m --config.data.path=TEXT_FOLDER
+
+       The vocabulary of 50,257 pieces is learnt from the text, which has to be large for that (100 MB or more).
+:step  one row of 512 in float32, the same model on bytes of Python's standard library: for timing its step on a CPU.
+
+           python -m benchmarks.train_step --config=configs/gpt2.py:step --steps=20
+
+       GPT2STEP
 """
 
 from configs import base
 
+VARIANTS = ('124m', 'step')
+
 
 def get_config(variant=''):
-    base.variant_of(variant, ['124m'])
+    step = base.variant_of(variant, VARIANTS) == 'step'
     c = base.config()
-    c.dtype = 'bfloat16'
-    c.data = base.data('data.text:Text', path='text', tokenizer='SentencePiece(vocab=50257)', length=1024, batch_size=512)
-    c.model = base.part('transformer.gpt:Gpt', vocab=50257)
+    c.dtype = 'float32' if step else 'bfloat16'
+    c.data = base.data(
+        'data.text:Text', source='stdlib' if step else 'files', path='' if step else 'text', length=512 if step else 1024,
+        tokenizer='Byte()' if step else 'SentencePiece(vocab=50257)', batch_size=1 if step else 512)
+    c.model = base.part('transformer.gpt:Gpt', vocab=50257, activation='gelu_tanh')
     c.task = base.part('transformer.tasks:NextToken')
     c.optimizer = base.optimizer(learning_rate=6e-4, b2=0.95, weight_decay=0.1, schedule=base.part(
         'training.optimizer:Cosine', warmup_steps=700, final=0.1))
     c.train.steps = 19_000
-    c.train.microbatches = 32
+    c.train.microbatches = 1 if step else 32
     c.evals.valid = base.evaluation('transformer.evaluators:Perplexity', split='valid', every_steps=1000)
     return c.lock()

@@ -45,6 +45,9 @@ def entry(kind: str, name: str, build: Callable[[Path], None], intact: Callable[
         ) from error
     try:
         build(temporary)
+        for file in temporary.iterdir():
+            with open(file, 'rb') as written:
+                os.fsync(written.fileno())  # a power cut must not leave the name without the contents
         try:
             temporary.rename(final)
         except OSError:
@@ -61,7 +64,10 @@ def write(path: str | os.PathLike, contents: bytes) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f'.{path.name}.{os.getpid()}.{secrets.token_hex(4)}')
     try:
-        temporary.write_bytes(contents)
+        with open(temporary, 'wb') as file:
+            file.write(contents)
+            file.flush()
+            os.fsync(file.fileno())
         os.replace(temporary, path)
     finally:
         temporary.unlink(missing_ok=True)

@@ -1,8 +1,9 @@
 """Checks of config fields: call expressions such as 'SentencePiece(vocab=4096)', small sets of values, ranges."""
 
 import ast
+import difflib
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 
@@ -17,21 +18,29 @@ def call(expression: str, known: Mapping[str, Callable], field: str) -> tuple[st
     except SyntaxError:
         node = None
     choices = ', '.join(f'{name}{_signature(part)}' for name, part in known.items())
-    if not (isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and not node.args):
+    if not (isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and not node.args) or None in [
+        keyword.arg for keyword in node.keywords
+    ]:
         raise ValueError(f'{field}={expression!r} is not a call such as Name(key=value); it takes {choices}.')
-    if node.func.id not in known:
-        raise ValueError(f'{field}={expression!r} names no known part; it takes {choices}.')
-    keywords = {}
-    allowed = inspect.signature(known[node.func.id]).parameters
+    name, keywords = node.func.id, {}
+    if name not in known:
+        raise ValueError(f'{field}={expression!r}: there is no {name!r}{_hint(name, known)}; it takes {choices}.')
+    allowed = inspect.signature(known[name]).parameters
     for keyword in node.keywords:
         try:
             value = ast.literal_eval(keyword.value)
         except ValueError:
             value = None
-        if keyword.arg not in allowed or not isinstance(value, type(allowed[keyword.arg].default)):
-            raise ValueError(f'{field}={expression!r} does not fit its signature; it takes {choices}.')
+        if keyword.arg not in allowed:
+            hint = _hint(keyword.arg, allowed)
+            raise ValueError(f'{field}={expression!r}: {name} has no keyword {keyword.arg!r}{hint}; it takes {choices}.')
+        if type(value) is not (kind := type(allowed[keyword.arg].default)):
+            raise ValueError(
+                f'{field}={expression!r}: {keyword.arg} must be of type {kind.__name__}, not '
+                f'{ast.unparse(keyword.value)}; it takes {choices}.'
+            )
         keywords[keyword.arg] = value
-    return node.func.id, keywords
+    return name, keywords
 
 
 def positive(**fields: int) -> None:
@@ -46,6 +55,11 @@ def one_of(field: str, value: str, choices: tuple[str, ...]) -> None:
     """Raises ValueError if a field with a small set of values holds another one."""
     if value not in choices:
         raise ValueError(f'data.{field}={value!r} is not known; it takes {", ".join(map(repr, choices))}.')
+
+
+def _hint(given: str, known: Iterable[str]) -> str:
+    close = difflib.get_close_matches(given, list(known), 1)
+    return f' (did you mean {close[0]!r}?)' if close else ''
 
 
 def _signature(part: Callable) -> str:

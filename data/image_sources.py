@@ -85,20 +85,23 @@ class Source:
 
 
 def read(path: str, form: Format) -> np.ndarray:
-    """Decodes an image file to float32 [height, width, channels] in 0..1.
+    """Decodes an image file, upright, to float32 [height, width, channels] in 0..1.
 
     Raises FileNotFoundError if there is none, ValueError if it is damaged or, unless `form.resized`, of another form.
     """
-    from PIL import Image
+    from PIL import Image, ImageOps
 
     if not os.path.isfile(path):
         raise FileNotFoundError(f'{path!r} does not exist; expected an image file.')
     try:
         with Image.open(path) as opened:
-            gray = _is_gray(opened)
-            image = opened.convert('L' if form.channels == 1 else 'RGB')
+            gray, deep, mode = _is_gray(opened), _is_deep(opened), opened.mode
+            image = ImageOps.exif_transpose(opened)
+            image = image.convert('F' if deep else 'L' if form.channels == 1 else 'RGB')
     except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
         raise ValueError(f'{path} cannot be decoded as an image; replace or remove it.') from error
+    if mode in ('I', 'F') and not deep:
+        raise ValueError(f'{path} has 32 bits a pixel (mode {mode}), so what is white is not known; save it with 8 or 16.')
     if not form.resized:
         if image.size != (form.width, form.height):
             raise ValueError(
@@ -109,8 +112,8 @@ def read(path: str, form: Format) -> np.ndarray:
             raise ValueError(f'{path} is coloured where other images are grey; set data.channels to 1 or 3.')
     elif image.size != (form.width, form.height):
         image = image.resize((form.width, form.height), Image.Resampling.BILINEAR)
-    array = np.asarray(image, np.float32) / 255
-    return array.reshape(form.height, form.width, form.channels)
+    array = np.asarray(image, np.float32).reshape(form.height, form.width, -1) / (65535 if deep else 255)
+    return np.repeat(array, form.channels // array.shape[-1], axis=-1)
 
 
 def digits(size: int, channels: int) -> Source:
@@ -216,16 +219,21 @@ def _folders(path: str) -> list[str]:
 
 
 def _is_gray(image) -> bool:
-    return image.mode in ('1', 'L', 'LA', 'I', 'I;16', 'F')
+    return image.mode in ('1', 'L', 'LA', 'I', 'F') or image.mode.startswith('I;16')
+
+
+def _is_deep(image) -> bool:
+    """16 bits of grey, which Pillow opens with mode I or I;16; its own conversion to 8 bits would clip them."""
+    return image.mode.startswith('I;16') or (image.mode == 'I' and image.format in ('PNG', 'PPM'))
 
 
 def _file_form(path: str, size: int, channels: int) -> Format:
-    from PIL import Image
+    from PIL import Image, ImageOps
 
     try:
         with Image.open(path) as image:
-            width, height, found = *image.size, 1 if _is_gray(image) else 3
-    except OSError as error:
+            width, height, found = *ImageOps.exif_transpose(image).size, 1 if _is_gray(image) else 3
+    except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
         raise ValueError(f'{path} cannot be decoded as an image; replace or remove it.') from error
     return Format(size or height, size or width, channels or found, resized=bool(size))
 

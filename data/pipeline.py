@@ -4,6 +4,10 @@ import atexit
 import dataclasses
 import functools
 import math
+import multiprocessing
+import os
+import signal
+import threading
 import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -73,7 +77,7 @@ class _Numbered(grain.DatasetIterator):
             batches = numbers.to_iter_dataset(grain.ReadOptions(self._threads, _AHEAD))
             if self._workers:
                 options = grain.MultiprocessingOptions(self._workers, per_worker_buffer_size=_AHEAD)
-                batches = batches.mp_prefetch(options)
+                batches = batches.mp_prefetch(options, worker_init_fn=_follow_parent)
             self._iterator = iter(batches)
         batch = next(self._iterator)
         self._number += 1
@@ -90,6 +94,18 @@ class _Numbered(grain.DatasetIterator):
         if self._iterator is not None:
             self._iterator.close()
             self._iterator = None
+
+
+def _follow_parent(worker: int, workers: int) -> None:
+    """Runs first in a worker: it ends with its parent, however that ends, and on no signal meant for that."""
+    for number in (signal.SIGINT, signal.SIGTERM):  # reach the whole group; the parent still takes its batches
+        signal.signal(number, signal.SIG_IGN)
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+
+
+def _end_with_parent() -> None:
+    multiprocessing.parent_process().join()  # not PR_SET_PDEATHSIG: the "parent" of that is a passing thread of Grain
+    os._exit(1)  # Python's resource tracker then frees the shared memory
 
 
 def _closed_at_exit(iterator: grain.DatasetIterator) -> grain.DatasetIterator:
@@ -135,9 +151,9 @@ class Evaluation:
         return iter(grain.MapDataset.range(len(self)).map(self._padded).to_iter_dataset(options))
 
     def text(self) -> bytes:
-        """The bytes of the evaluated text, in order. Raises TypeError if it is no text."""
+        """The bytes of the evaluated text, in order. Raises ValueError if it is no text."""
         if self._raw is None:
-            raise TypeError('Images have no text.')
+            raise ValueError('Compressors needs text and this data is images; leave that evaluator out.')
         return b''.join(self._raw())
 
     def _padded(self, number: int) -> dict[str, np.ndarray]:

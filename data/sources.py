@@ -160,7 +160,7 @@ class Part:
             if start == stop:
                 raise ValueError(
                     f'The split {expression!r} is empty: it slices {len(chosen)} file(s), each one document; '
-                    "set data.documents to 'line' or 'stream', or widen the slice."
+                    "set data.documents to 'line' or 'stream', or name a file for each of data.train, data.valid and data.test."
                 )
             chosen, cut = chosen[start:stop], splits.Slice()
         return cls(tuple(chosen), documents, cut, expression)

@@ -21,7 +21,7 @@ _CHECKED = {'source': ('files', 'stdlib'), 'documents': sources.DOCUMENTS, 'pack
 
 @dataclasses.dataclass(frozen=True)
 class Text:
-    """Text for language modelling.
+    """Text for language modelling. There are no `workers`: a batch costs 0.1 to 1 ms, and a thread makes it ahead.
 
     Attributes:
       source: 'files' (see path) or 'stdlib', the source code of the running Python's standard library.

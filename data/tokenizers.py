@@ -20,6 +20,7 @@ import numpy as np
 from data import cache, fields
 
 _SAMPLE = 4_000_000  # characters that SentencePiece learns from; more changes the pieces little and costs time
+_LEAST = 260  # pieces: 256 bytes, unknown, end, line end, and one character
 _SPACE = '\u2581'  # SentencePiece's own sign for a space
 
 
@@ -208,6 +209,8 @@ def _learn_sentence_piece(texts: Iterable[str], vocab: int = 4096) -> SentencePi
             advice = f'this text supports at most vocab={largest[1]}.'
         elif 'smaller than required_chars' in str(error):
             advice = 'its characters and the 256 bytes alone need more; use a larger vocab.'
+        elif 'sentences_.empty()' in str(error):
+            advice = 'it holds nothing but line ends; give it more text.'
         else:
             advice = f'{error}.'
         raise ValueError(f'SentencePiece(vocab={vocab}) cannot be learnt from the training part: {advice}') from error
@@ -220,7 +223,13 @@ _LEARN = {'Byte': _learn_byte, 'Char': _learn_char, 'SentencePiece': _learn_sent
 def parse(expression: str) -> tuple[str, dict[str, int]]:
     """Reads 'Byte()', 'Char()' or 'SentencePiece(vocab=N)' into name and keywords; ValueError for anything else."""
     signatures = {'Byte': lambda: None, 'Char': lambda: None, 'SentencePiece': lambda vocab=4096: None}
-    return fields.call(expression, signatures, 'data.tokenizer')
+    name, keywords = fields.call(expression, signatures, 'data.tokenizer')
+    if keywords.get('vocab', _LEAST) < _LEAST:
+        raise ValueError(
+            f'data.tokenizer={expression!r} is too small: 256 bytes, 3 special pieces and one character make {_LEAST}; '
+            'use a larger vocab.'
+        )
+    return name, keywords
 
 
 def learn(expression: str, texts: Iterable[str]) -> Tokenizer:

@@ -66,6 +66,15 @@ class BadInputTest(experiments.TestCase):
         ('--config.evals.valid.context=17', 'A sequence of 17 tokens is longer'),
         ('--config.evals.valid.stride=17', 'context=16 and stride=17 do not fit'),
         ('--config.evals.valid.every_steps=-1', 'evals.valid.every_steps is -1; set it to at least 0'),
+        ('--config.checkpoint.best=valid/lss', "checkpoint.best is 'valid/lss', but valid measures loss, accuracy"),
+        ('--config.model.layers=0', 'model.layers is 0; set it to at least 1'),
+        ('--config.model.heads=0', 'model.heads is 0; set it to at least 1'),
+        ('--config.seed=-1', 'seed is -1; set it to at least 0'),
+        ('--config.optimizer.clip=-1', 'optimizer.clip is -1.0; set it to at least 0'),
+        ('--config.optimizer.b1=2', 'expected b1 and b2 in'),
+        ('--config.optimizer.schedule.name=training.optimizer:Schedule', 'name Constant, Cosine or Linear'),
+        ('--config.model.name=:Gpt', "':Gpt' does not name a class"),
+        ('--config.model.mask=Full()', 'lets a token see later ones'),
         ('--config.model.heads=3', 'The width 8 is not divisible by 3 heads'),
         ('--config.model.vocab=5', 'model.vocab is 5, but the data has [0-9]+'),
         ('--config.model.dropout=1.5', 'dropout is 1.5; expected a rate'),
@@ -142,7 +151,7 @@ class BadInputTest(experiments.TestCase):
         (self.trained() / 'config.json').write_text('{"train": ')
         for name, *arguments in (('train', f'--config={self.config}'), ('eval',), ('predict',)):
             done = experiments.call(name, f'--workdir={self.workdir}', *arguments)
-            self.assert_sentence(done, 'config.json is not valid JSON', name)
+            self.assert_sentence(done, 'config.json is not the config of a run', name)
 
     @parameterized.parameters('eval', 'predict')
     def test_not_a_workdir(self, name):

@@ -82,10 +82,23 @@ class OverrideTest(experiments.TestCase):
         self.assertIn('runs/mine-large: trained for 2 steps', done.stdout)
 
     def test_unexpected_errors_keep_their_traceback(self):
-        (self.folder / 'broken.py').write_text('def get_config(variant):\n    return 1 / 0\n')
-        done = experiments.call('train', f'--config={self.folder / "broken.py"}')
+        for body, error in (('return 1 / 0', 'ZeroDivisionError'), ("return int('x')", 'ValueError')):
+            (self.folder / 'broken.py').write_text(f'def get_config(variant):\n    {body}\n')
+            done = experiments.call('train', f'--config={self.folder / "broken.py"}')
+            self.assertEqual(done.code, 1)
+            self.assertIn(f'\n{error}', done.err)
+
+    @parameterized.parameters(
+        ('def get_config():\n    pass', r'get_config of .* cannot be called with a variant; define get_config\(variant\)'),
+        ('get_config = 3', 'get_config of .*mine.py cannot be called with a variant'),
+        ('def get_config(variant):\n    pass', 'get_config of .*mine.py returns NoneType; return an ml_collections.ConfigDict'),
+        ('def get_config(variant):\n    return {}', 'get_config of .*mine.py returns dict; return an'),
+        ("def get_config(variant):\n    raise ValueError(\n        f'No {variant} today; wait.')", 'No large today; wait'))
+    def test_a_config_file_of_ones_own_is_told_what_is_wrong(self, code, pattern):
+        (self.folder / 'mine.py').write_text(code + '\n')
+        done = experiments.call('train', f'--config={self.folder / "mine.py"}:large')
         self.assertEqual(done.code, 1)
-        self.assertIn('ZeroDivisionError', done.err)
+        self.assertRegex(done.err, rf'\Atrain.py: {pattern}[^\n]*\n\Z')
 
 
 if __name__ == '__main__':

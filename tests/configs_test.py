@@ -5,6 +5,7 @@ import os
 import pathlib
 import re
 import signal
+import time
 
 from absl.testing import absltest, parameterized
 
@@ -21,6 +22,7 @@ STREAM = {'data.train': 'train[:90%]', 'data.valid': 'train[90%:95%]', 'data.tes
 CHANGES = {
     'quickstart': TEXT,
     'gpt2:124m': TEXT | {'model.vocab': 512},
+    'gpt2:step': TEXT | {'model.vocab': 512},
     'gpt_char:cpu': STREAM,
     'gpt_char:base': STREAM,
     'vit_digits': {'data.train': 'train[:64]', 'data.valid': 'train[64:70]'},
@@ -38,10 +40,20 @@ def variants():
             yield from (path.stem if variant == 'none' else f'{path.stem}:{variant}' for variant in known.split(', '))
 
 
+LIMIT = 12  # seconds of processor time a config may take here; two to three times what they take
+
+
 class ConfigsTest(experiments.TestCase):
+
+    @classmethod
+    def setUpClass(cls):
+        super().setUpClass()
+        experiments.script('train')  # its imports are nobody's time
+        experiments.script('eval')
 
     @parameterized.parameters(*variants())
     def test_smoke(self, name):
+        start = time.process_time()
         file, _, variant = name.partition(':')
         config, _ = cli.load_config(f'configs/{file}.py:{variant}')
         changes = {'data.path': str(self.text)} if 'path' in config.data and config.data.pipeline == 'data.text:Text' else {}
@@ -63,6 +75,7 @@ class ConfigsTest(experiments.TestCase):
         code, out = experiments.train(config, workdir)
         self.assertEqual(code, 0, out)
         self.assertIn('finished at step 2', out)
+        self.assertLess(time.process_time() - start, LIMIT)
 
     def has(self, config, field):
         for part in field.split('.'):

@@ -115,6 +115,21 @@ class TextTest(experiments.TestCase):
         self.assertEqual(state(), before)
 
 
+    def test_what_is_to_be_scored_must_be_clear(self):
+        samples = {'evaluator': 'transformer.evaluators:Continuations', 'split': 'valid', 'every_steps': 0, 'prompt': 'key',
+                   'count': 1, 'tokens': 1, 'strategy': 'Greedy()'}
+        workdir = self.with_config('sampled', **{'evals.samples': samples})
+        for arguments, sentence in (
+                (['--split=valid', f'--path={self.text}'], '--split and --path were both given; give --split for data of the '
+                 'run, or --path for files.'),
+                (['--split='], "--split is empty; give valid, test, train or an expression such as 'train[:1%]'."),
+                (['--path='], '--path is empty; give it the path of a file to score, or leave it out.'),
+                (['--split=samples'], "The evaluator 'samples' measures no loss; those of this run that measure one: valid.")):
+            with self.subTest(arguments=arguments):
+                done = experiments.call('eval', f'--workdir={workdir}', *arguments)
+                self.assertEqual((done.code, done.out, done.err), (1, '', f'eval.py: {sentence}\n'))
+
+
 class ImagesTest(experiments.TestCase):
 
     def test_split_and_files_agree(self):

@@ -1,8 +1,12 @@
 """predict.py: one line out per line in, whatever the lines around it."""
 
+import contextlib
+import io
 import json
+from unittest import mock
 
-from absl.testing import absltest
+from absl.testing import absltest, parameterized
+from PIL import Image
 
 from tests import experiments
 
@@ -62,9 +66,13 @@ class TextTest(PredictTest):
         self.assertLessEqual(details[1]['tokens'], 1)
 
     def test_step(self):
-        experiments.train(experiments.tiny(self.text, **{'train.steps': 4, 'optimizer.learning_rate': 0.01}), self.workdir)
-        first = self.predict(self.workdir, '--step=2', stdin=b'key\n')
-        self.assertEqual(len(first), 1)
+        prompts = b'key\nrow\n'
+        second = self.predict(self.workdir, stdin=prompts)
+        self.assertEqual(experiments.train(experiments.tiny(self.text, **{'train.steps': 6}), self.workdir)[0], 0)
+        self.assertEqual(self.predict(self.workdir, '--step=2', stdin=prompts), second)
+        sixth = self.predict(self.workdir, '--step=6', stdin=prompts)
+        self.assertNotEqual(sixth, second)
+        self.assertEqual(self.predict(self.workdir, stdin=prompts), sixth)
 
     def test_no_input_no_output(self):
         self.assertEqual(self.predict(self.workdir), [])
@@ -81,7 +89,7 @@ class StreamTest(PredictTest):
         self.assertEqual(self.predict(workdir, '--strategy=Greedy()', '--tokens=3', stdin=b'ab\n'), ['ab' + r'\n' * 3])
         done = experiments.call('predict', f'--workdir={workdir}', stdin=b'a\n\n')
         self.assertEqual((done.code, done.out), (1, ''))
-        self.assertEqual(done.err, 'predict.py: Line 2 of the input is empty; give at least one character to continue.\n')
+        self.assertEqual(done.err, 'predict.py: The prompt in line 2 is empty; give at least one character to continue.\n')
 
 
 class ImagesTest(PredictTest):
@@ -104,6 +112,43 @@ class ImagesTest(PredictTest):
         done = experiments.call('predict', f'--workdir={workdir}', stdin=listed)
         self.assertEqual((done.code, done.out), (1, ''))
         self.assertIn("nowhere.png' does not exist", done.err)
+        self.assertEqual(self.predict(workdir, stdin=f'\n{paths[0]}\r\n \n\n{paths[1]}\n\n'.encode()), lines[:2])
+        cut = self.folder / 'cut.png'
+        cut.write_bytes(paths[0].read_bytes()[:60])
+        broken = self.folder / 'broken.png'
+        broken.write_bytes(b'\x89' + bytes(50))
+        for arguments, stdin, pattern in (
+                ([], paths[0].read_bytes(), 'Stdin is an image.*--input=FILE'),
+                ([f'--input={cut}'], b'', 'cut.png cannot be decoded as an image'),
+                ([f'--input={broken}'], b'', "broken.png' is not UTF-8 at byte 0; give an image, or the path of one per line"),
+                (['--strategy=Greedy()'], listed, '--strategy is for models of text'),
+                (['--tokens=100'], listed, '--tokens is for models of text'),
+                (['--seed=0'], listed, '--seed is for models of text')):
+            with self.subTest(arguments=arguments):
+                done = experiments.call('predict', f'--workdir={workdir}', *arguments, stdin=stdin)
+                self.assertEqual((done.code, done.out), (1, ''))
+                self.assertRegex(done.err, rf'\Apredict.py: [^\n]*{pattern}[^\n]*\n\Z')
+
+
+class InputTest(parameterized.TestCase):
+
+    @parameterized.parameters('PNG', 'JPEG', 'BMP', 'PPM')
+    def test_an_image_is_told_from_text_whatever_its_bytes(self, form):
+        file = io.BytesIO()
+        Image.new('RGB', (300, 300), (65, 66, 67)).save(file, form)
+        predict = experiments.script('predict')
+        self.assertTrue(predict.is_image(file.getvalue()))
+        for text in (b'', b'a.png\n', b'P5/a.png\n', b'a\0b', 'caf\u00e9.png'.encode()):
+            self.assertFalse(predict.is_image(text), text)
+
+    @parameterized.parameters((True, 'Reading from the terminal: one input per line, Ctrl-D ends.\n'), (False, ''))
+    def test_a_terminal_is_told_what_is_waited_for(self, terminal, hint):
+        stdin = io.TextIOWrapper(io.BytesIO(b'key\n'))
+        predict, err = experiments.script('predict'), io.StringIO()
+        with (mock.patch.object(stdin, 'isatty', lambda: terminal), mock.patch('sys.stdin', stdin),
+              contextlib.redirect_stderr(err)):
+            self.assertEqual(predict.read('-'), b'key\n')
+        self.assertEqual(err.getvalue(), hint)
 
 
 if __name__ == '__main__':

@@ -1,6 +1,7 @@
 """Runs that are killed, stopped, damaged and moved end as if nothing had happened."""
 
 import json
+import math
 import os
 import pathlib
 import random
@@ -327,7 +328,9 @@ class OptionsTest(experiments.TestCase):
         changes = {'optimizer.clip': 0.0, 'optimizer.learning_rate': 1e30, 'train.nonfinite': 'skip'}
         code, out = experiments.train(self.config(**changes), workdir)
         self.assertEqual(code, 0, out)
-        self.assertEqual(experiments.rows(workdir, 'train')[-1]['skipped'], 6)
+        last = experiments.rows(workdir, 'train')[-1]
+        self.assertEqual(last['skipped'], 7)  # the first gradient is finite, its update is not
+        self.assertTrue(math.isnan(float(last['loss'])), last)  # nothing was learnt in it: no loss, rather than none of 0
 
     def test_keep_and_best(self):
         workdir = self.folder / 'run'
@@ -367,6 +370,16 @@ class OptionsTest(experiments.TestCase):
         self.assertEqual({name for name in ours if name.startswith("['params']")} - same,
                          {"['params']['positions']['embedding']"})
         self.assertEqual((workdir / 'tokenizer.json').read_bytes(), (source / 'tokenizer.json').read_bytes())
+
+    def test_init_from_in_the_home_folder_takes_its_tokenizer_too(self):
+        source = self.folder / 'source'
+        experiments.train(self.config(**{'train.steps': 1}), source)
+        other = self.folder / 'other.txt'  # as many characters as the text, but others
+        other.write_text(self.text.read_text().translate({ord(c): ord(c.upper()) for c in 'abcdefghijklmnopqrstuvwxyz'}))
+        with mock.patch.dict(os.environ, HOME=str(self.folder)):
+            changes = {'train.steps': 1, 'init_from': '~/source', 'data.path': str(other)}
+            experiments.train(self.config(**changes), self.folder / 'run')
+        self.assertEqual(*((folder / 'tokenizer.json').read_text() for folder in (source, self.folder / 'run')))
 
     def test_init_from_needs_what_the_model_needs(self):
         source = self.folder / 'source'

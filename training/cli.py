@@ -2,6 +2,7 @@
 
 import ast
 import importlib.util
+import inspect
 import linecache
 import os
 import pathlib
@@ -13,6 +14,7 @@ from absl import flags
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 CONFIGS = ROOT / 'configs'
 KINDS = {'int': 'a whole number', 'float': 'a number', 'bool': 'true or false', 'tuple': 'a tuple'}
+CONFIG_MODULE = '_config_'  # begins the name of a config file's module
 HELP = ('-h', '-help', '--help', '--helpshort', '--helpfull')
 
 
@@ -46,9 +48,11 @@ def run(main, *, config=None):
 
 
 def answer_help(*, config=None):
-    """Answers --help without --config=FILE and exits; called before the slow imports."""
+    """Answers --help and exits; called before the slow imports."""
     arguments, wants_help = _without_help()
-    if wants_help and not (config and _take(arguments, 'config')[0]):
+    if wants_help:
+        if config and _take(arguments, 'config')[0]:
+            run(None, config=config)  # exits with the fields of that config
         print(sys.modules['__main__'].__doc__ + _known_flags() + (_known_configs() if config else ''))
         sys.exit(0)
 
@@ -59,18 +63,27 @@ def _without_help():
 
 def load_config(name):
     """(config, docstring) of FILE[:VARIANT], FILE being the path of a Python file with get_config(variant)."""
+    import ml_collections
+
     file, _, variant = name.partition(':')
     path = pathlib.Path(file)
     if not path.is_file():
         path = ROOT / file
     if not path.is_file() or path.suffix != '.py':
         raise ValueError(f'There is no config file {file!r}; known: {", ".join(_documents())}, or give the path of your own.')
-    spec = importlib.util.spec_from_file_location(f'_config_{path.stem}', path)
+    spec = importlib.util.spec_from_file_location(CONFIG_MODULE + path.stem, path)
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     if not hasattr(module, 'get_config'):
         raise ValueError(f'{file} is not a config file: it has no get_config(variant).')
-    return module.get_config(variant), module.__doc__
+    try:
+        inspect.signature(module.get_config).bind(variant)
+    except TypeError:
+        raise ValueError(f'get_config of {file} cannot be called with a variant; define get_config(variant).') from None
+    config = module.get_config(variant)
+    if not isinstance(config, ml_collections.ConfigDict):
+        raise ValueError(f'get_config of {file} returns {type(config).__name__}; return an ml_collections.ConfigDict.')
+    return config, module.__doc__
 
 
 def _take(arguments, name):
@@ -127,16 +140,24 @@ def _parse(arguments):
 
 
 def _expected(error):
-    """Whether one of our own `raise` statements, or the file system, says what the user can do about it."""
+    """Whether a `raise` statement of ours or of the config file, or the file system, says what the user can do about it."""
     if isinstance(error, OSError):
         return True
     trace = error.__traceback__
     while trace.tb_next:
         trace = trace.tb_next
-    file = pathlib.Path(trace.tb_frame.f_code.co_filename)
-    ours = file.is_relative_to(ROOT) and not file.is_relative_to(ROOT / '.venv')
-    statement = linecache.getline(str(file), trace.tb_lineno).strip()
+    file, module = trace.tb_frame.f_code.co_filename, trace.tb_frame.f_globals.get('__name__', '')
+    ours = module.startswith(CONFIG_MODULE) or _is_ours(file)
+    statement = linecache.getline(file, trace.tb_lineno).strip()
     return isinstance(error, ValueError) and ours and statement.startswith('raise ')
+
+
+def _is_ours(file):
+    """Whether a file belongs to this repository, and not to an environment that was made inside of it."""
+    file, environment = pathlib.Path(file).resolve(), pathlib.Path(sys.prefix).resolve()
+    if ROOT in environment.parents and file.is_relative_to(environment):
+        return False
+    return file.is_relative_to(ROOT) and 'site-packages' not in file.relative_to(ROOT).parts
 
 
 def _documents():

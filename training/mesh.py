@@ -52,8 +52,13 @@ def put(batch, mesh):
 
 def first_match(rules, path, what):
     """The value of the first (regex, value) whose regex matches the whole path; a path that no rule covers is an error."""
-    for pattern, value in rules:
-        if re.fullmatch(pattern, path):
+    for rule in rules:
+        try:
+            pattern, value = rule
+            matches = re.fullmatch(pattern, path)
+        except (TypeError, ValueError, re.error) as error:
+            raise ValueError(f'{rule!r} in {what} is not a pair (regular expression, value): {error}.') from None
+        if matches:
             return value
     raise ValueError(f'No rule of {what} covers the parameter {path}; add one, or end the rules with (".*", ...).')
 

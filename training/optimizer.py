@@ -19,6 +19,10 @@ class AdamW:
     b2: float = 0.999
     eps: float = 1e-8
 
+    def __post_init__(self):
+        if not (0 <= self.b1 < 1 and 0 <= self.b2 < 1 and self.eps > 0):
+            raise ValueError(f'{self}: expected b1 and b2 in [0, 1) and eps > 0.')
+
     def direction(self):
         return optax.scale_by_adam(self.b1, self.b2, self.eps)
 
@@ -32,7 +36,7 @@ class Schedule:
     final: float = 0.0
 
     def after(self, steps):
-        raise NotImplementedError
+        raise ValueError('training.optimizer:Schedule is no schedule itself; name Constant, Cosine or Linear there.')
 
     def __call__(self, train_steps):
         end = self.decay_steps or train_steps

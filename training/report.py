@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import logging
 import math
 import os
 import pathlib
@@ -48,6 +49,7 @@ class Report:
     ):
         import tensorboardX
 
+        logging.getLogger('tensorboardX.x2num').setLevel(logging.ERROR)  # a number that is not finite is no news here
         self._samples = workdir / 'samples'
         self._samples.mkdir(parents=True, exist_ok=True)
         self._steps, self._unit, self._peak = steps, unit, peak

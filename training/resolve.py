@@ -28,7 +28,7 @@ def did_you_mean(name, known):
 def load(path):
     """The class behind 'package.module:Class'."""
     module_name, _, name = path.partition(':')
-    if not name:
+    if not name or not all(part.isidentifier() for part in module_name.split('.')):
         raise ValueError(f'{path!r} does not name a class; expected an import path such as transformer.gpt:Gpt.')
     try:
         module = importlib.import_module(module_name)
@@ -80,6 +80,8 @@ def describe(path, key='name', /, **given):
             value = default(field)
         if field.type is float and type(value) is int:
             value = float(value)  # or the flag would take whole numbers only
+        if field.type in PRIMITIVES and not isinstance(value, field.type):
+            raise ValueError(f'{name} of {path} is {value!r}; expected {field.type.__name__}.')
         config[name] = value if field.type in PRIMITIVES or isinstance(value, str) else repr(value)
     return config
 

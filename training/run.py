@@ -9,6 +9,7 @@ A run meets its parts through contracts and import paths alone:
 
 import dataclasses
 import functools
+import math
 from typing import Any
 
 import jax
@@ -23,6 +24,11 @@ from training.checkpoint import Checkpoints
 from training.state import State, initialised
 
 EVAL_FIELDS = ('every_steps', 'split')
+AT_LEAST = {
+    'seed': 0, 'train.steps': 1, 'log.every_steps': 1, 'checkpoint.every_steps': 1,
+    'checkpoint.keep': 2,  # so that one can be damaged
+    'model.layers': 1, 'model.heads': 1, 'model.width': 1, 'model.length': 1, 'model.patch': 1, 'model.inner': 0,
+    'optimizer.learning_rate': 0.0, 'optimizer.weight_decay': 0.0, 'optimizer.clip': 0.0}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -56,7 +62,7 @@ class Run:
 
     def init_from(self, folder):
         """The fresh state with the parameters that init_rules keep taken from the newest step of another workdir."""
-        source = load(folder)
+        source = load(folder, data=1)
         have = {meshes.path_of(keys): p for keys, p in jax.tree_util.tree_leaves_with_path(source.params)}
         rules = self.config.init_rules
 
@@ -79,7 +85,7 @@ class Run:
     def training_row(self, numbers, step):
         """The row of metrics.jsonl of a step: averages since the last row, and norms of this step."""
         numbers = jax.device_get({k: v for k, v in numbers.items() if k not in ('finite', 'grad_norms')})
-        average = {t: float(s) / float(w) if w else 0.0 for t, (s, w) in numbers['sums'].items()}
+        average = {t: float(s) / float(w) if w else math.nan for t, (s, w) in numbers['sums'].items()}
         row = average | {'loss': sum(c * average[t] for t, c in self.task.coefficients.items())}
         row |= {name: float(numbers[name]) for name in ('learning_rate', 'grad_norm', 'update_norm', 'param_norm')}
         row['epoch'] = step / self.data.batches_per_epoch
@@ -120,9 +126,19 @@ class Run:
         return self.data.evaluation(split or self.config.evals[name].split, self.eval_rows, **self.evaluators[name].view)
 
     def check_evaluation(self, name):
-        """Raises what is wrong with the batches of an evaluator, for this data and this model, without computing."""
+        """Raises what is wrong with an evaluator, for this data and this model, before anything is computed."""
+        metrics = self.evaluators[name].check(self, self.evaluation(name))
+        best, _, metric = self.config.checkpoint.best.partition('/')
+        if best == name and metric not in metrics:
+            raise ValueError(f'checkpoint.best is {self.config.checkpoint.best!r}, but {name} measures '
+                             f'{", ".join(metrics) or "nothing"}; choose one of these.')
+
+    def metric_names(self, batches):
+        """The names of what `Snapshot.averages` gives for these batches."""
         with jax.set_mesh(self.mesh):
-            jax.eval_shape(self.eval_terms, self.shapes.params, next(iter(self.evaluation(name))))
+            terms = jax.eval_shape(self.eval_terms, self.shapes.params, next(iter(batches)))
+        names = ['loss', *(t for t in terms if t != 'loss'), 'weight']
+        return (*names, *self.task.derived(dict.fromkeys(names, 1.0), batches.facts))
 
     @property
     def eval_rows(self):
@@ -160,7 +176,7 @@ class Snapshot:
                 terms = self.run.eval_terms(self.params, meshes.put(batch, self.run.mesh))
             for name, pair in jax.device_get(terms).items():
                 sums[name] = sums.get(name, 0.0) + np.array(pair, np.float64)
-        average = {name: float(s / w) if w else 0.0 for name, (s, w) in sums.items()}
+        average = {name: float(s / w) if w else math.nan for name, (s, w) in sums.items()}
         loss = sum(c * average[t] for t, c in self.run.task.coefficients.items())
         weight = float(sums[next(iter(self.run.task.coefficients))][1])
         numbers = {'loss': loss, **{t: a for t, a in average.items() if t != 'loss'}, 'weight': weight}
@@ -199,16 +215,22 @@ def build(config, mesh, folder=None):
     Args:
       folder: a workdir whose tokenizer or class names are used; None: they are learnt from the training data.
     """
+    missing = [part for part in ('data', 'model', 'task', 'optimizer') if part not in config]
+    if missing:
+        raise ValueError(f'The config has no {" and no ".join(missing)}; set it as configs/quickstart.py does.')
     rows, parts, micro = config.data.batch_size, meshes.rows(mesh), config.train.microbatches
     if rows < 1 or micro < 1 or rows % micro or (rows // micro) % parts:
         raise ValueError(f'data.batch_size={rows} cannot be divided into train.microbatches={micro} for {parts} parts of '
-                         f'the mesh (data x fsdp); choose a multiple of {max(1, micro) * parts}.')
-    for name, value, least in (('train.steps', config.train.steps, 1), ('log.every_steps', config.log.every_steps, 1),
-                               ('checkpoint.every_steps', config.checkpoint.every_steps, 1),
-                               ('checkpoint.keep', config.checkpoint.keep, 2),  # so that one can be damaged
-                               *((f'evals.{n}.every_steps', e.every_steps, 0) for n, e in config.evals.items())):
-        if value < least:
+                         f'the mesh (data x fsdp); choose a multiple of {max(1, micro) * parts}, or fewer devices with '
+                         'mesh.data.')
+    for name, least in AT_LEAST.items():
+        node = functools.reduce(lambda node, part: node.get(part), name.split('.')[:-1], config)
+        value = node.get(name.split('.')[-1])
+        if value is not None and value < least:
             raise ValueError(f'{name} is {value}; set it to at least {least}.')
+    for name, evaluator in config.evals.items():
+        if evaluator.every_steps < 0:
+            raise ValueError(f'evals.{name}.every_steps is {evaluator.every_steps}; set it to at least 0.')
     best = config.checkpoint.best.partition('/')[0]
     if config.checkpoint.best and best not in config.evals:
         raise ValueError(f'checkpoint.best is {config.checkpoint.best!r}; expected EVALUATOR/METRIC, the evaluator being '
@@ -222,7 +244,13 @@ def build(config, mesh, folder=None):
     task = resolve.construct(config.task)
     evaluators = {name: resolve.construct(e, 'evaluator', ignore=EVAL_FIELDS) for name, e in config.evals.items()}
     tx = optimizer.make(config.optimizer, config.train.steps)
-    shapes = jax.eval_shape(functools.partial(_fresh, config, data, model, task, tx))
+    try:
+        shapes = jax.eval_shape(functools.partial(_fresh, config, data, model, task, tx))
+    except KeyError as error:
+        if error.args[0] in data.shapes:
+            raise
+        raise ValueError(f'{config.task.name} asks for {error.args[0]!r} in a batch, but {config.data.pipeline} gives '
+                         f'{", ".join(data.shapes)}; choose a task for this data.') from None
     whole = meshes.replicated(mesh)
     params = meshes.shardings(shapes.params, config.mesh.rules, mesh)
     # Moments follow their parameter; counts and sums are on every device.
@@ -233,15 +261,16 @@ def build(config, mesh, folder=None):
     return Run(config, mesh, data, model, task, evaluators, tx, shapes)
 
 
-def load(folder, mesh=None, step='last'):
-    """The Snapshot of a workdir: `step` is 'last', 'best' or a number."""
+def load(folder, step='last', data=None):
+    """The Snapshot of a workdir, its parameters split as in training where the devices suffice.
+
+    Args:
+      step: 'last', 'best' or a number.
+      data: devices over which batches are split; None: as in training, or all that divide a batch of evaluation.
+    """
     folder = workdir.local(folder)
     config = workdir.load_config(folder)
-    if mesh is None:
-        c = config.mesh
-        fits = abs(c.data) * c.fsdp * c.tensor <= jax.device_count() and c.data != -1
-        mesh = meshes.make(c.data, c.fsdp, c.tensor) if fits else meshes.make(1, 1, 1)
-    run = build(config, mesh, folder)
+    run = build(config, mesh_for(config, data), folder)
     checkpoints = Checkpoints(folder, best=config.checkpoint.best, writable=False)
     try:
         number = checkpoint_step(checkpoints, step, config)
@@ -251,6 +280,17 @@ def load(folder, mesh=None, step='last'):
     if restored is None:
         raise ValueError(f'{folder} has no checkpoint yet; train it for longer.')
     return Snapshot(run, restored.state['params'], restored.step)
+
+
+def mesh_for(config, data):
+    """The mesh of `load`."""
+    fsdp, tensor = (max(1, size) for size in (config.mesh.fsdp, config.mesh.tensor))  # -1: as many as there are
+    rows, free = config.data.batch_size // config.train.microbatches, jax.device_count() // (fsdp * tensor)
+    wanted = data or config.mesh.data  # as in training, if that names a number
+    for size in range(min(wanted, free) if wanted > 0 else free, 0, -1):
+        if rows % (size * fsdp) == 0:
+            return meshes.make(size, fsdp, tensor)
+    return meshes.make(1, 1, 1)
 
 
 def checkpoint_step(checkpoints, step, config):

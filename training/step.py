@@ -89,6 +89,7 @@ def make(model, task, tx, rate, *, seed, microbatches=1, log_every=1, last=0, no
         params = optax.apply_updates(state.params, updates)
         skipped = state.skipped
         if nonfinite == 'skip':
+            finite &= jnp.isfinite(optax.global_norm(updates))
             keep = lambda new, old: jax.tree.map(lambda n, o: jnp.where(finite, n, o), new, old)
             params, opt_state = keep(params, state.params), keep(opt_state, state.opt_state)
             sums = {t: jnp.where(finite, s, 0.0) for t, s in sums.items()}

@@ -25,15 +25,25 @@ def local(path):
 
 
 def given(path):
-    """The workdir of a script that needs an existing one."""
+    """The workdir of a script that needs one."""
     if not path:
         raise ValueError('Give --workdir=DIR, the folder of a run made by train.py.')
     return local(path)
 
 
+def existing(path):
+    """The workdir of a run to start from."""
+    folder = local(path)
+    load_config(folder)
+    return folder
+
+
 def write_atomically(path, text):
     temporary = path.with_name(f'.{path.name}.{os.getpid()}')
-    temporary.write_text(text)
+    with open(temporary, 'w', encoding='utf-8') as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
     temporary.replace(path)
 
 
@@ -101,9 +111,12 @@ def load_config(folder):
     if not path.is_file():
         raise ValueError(f'{folder} is not a workdir of a run: it has no config.json; give the --workdir of train.py.')
     try:
-        return ml_collections.ConfigDict(json.loads(path.read_text())).lock()
-    except json.JSONDecodeError:
-        raise ValueError(f'{path} is not valid JSON; restore it, or train into another --workdir.') from None
+        content = json.loads(path.read_text())
+    except ValueError:
+        content = None
+    if not isinstance(content, dict) or not {'model', 'train'} <= content.keys():
+        raise ValueError(f'{path} is not the config of a run; restore it, or train into another --workdir.')
+    return ml_collections.ConfigDict(content).lock()
 
 
 def check_unchanged(folder, config):
@@ -112,6 +125,8 @@ def check_unchanged(folder, config):
     differing = [f'{name}: {old.get(name, "nothing")!r} there, {new.get(name, "nothing")!r} now'
                  for name in sorted(old | new) if old.get(name) != new.get(name) and not re.fullmatch(CHANGEABLE, name)]
     if differing:
+        if len(differing) > 8:
+            differing[8:] = [f'and {len(differing) - 8} more']
         raise ValueError(f'{folder} holds a run with another config ({"; ".join(differing)}); '
                          'give these values again, or another --workdir.')
 

@@ -78,12 +78,21 @@ def _generate(model, params, tokens, lengths, limit, key, *, strategy, total, en
     return jax.lax.while_loop(going, advance, state)[1]
 
 
+def require_room(model, prompt, what='The prompt'):
+    """Raises ValueError, about `what`, unless a prompt has a token and its model has room for one more."""
+    if not len(prompt):
+        raise ValueError(f'{what} is empty; give at least one character to continue.')
+    if len(prompt) >= model.length:
+        raise ValueError(f'{what} has {len(prompt)} tokens, but the context of this model is {model.length} and must hold a '
+                         f'new one too; shorten it to {model.length - 1}.')
+
+
 def generate(model, params, prompts, *, steps, strategy, key, end):
     """Continues each prompt by up to `steps` tokens, stopping after `end` and at the model's longest row.
 
     A model offers `length`, `init_cache(batch)` and `apply(..., positions=, cache=)` as `transformer.gpt:Gpt` does.
-    An empty prompt is refused, and one longer than the context. Prompts are padded to a power of two, so that few
-    lengths compile.
+    A prompt that is empty or leaves no room for a new token is refused (see `require_room`). Prompts are padded to a
+    power of two, so that few lengths compile.
 
     Args:
       prompts: list of non-empty integer sequences.
@@ -91,11 +100,9 @@ def generate(model, params, prompts, *, steps, strategy, key, end):
     Returns:
       a list of 1-D arrays, the new tokens of each prompt without `end`.
     """
+    for prompt in prompts:
+        require_room(model, prompt)
     longest = max(map(len, prompts))
-    if min(map(len, prompts)) == 0:
-        raise ValueError('A prompt is empty, but a model continues at least one token; give each prompt some text.')
-    if longest > model.length:
-        raise ValueError(f'The prompt has {longest} tokens, but the context of this model is {model.length}; shorten it.')
     width = min(model.length, 1 << (longest - 1).bit_length())
     tokens = np.zeros((len(prompts), width), np.int32)
     for row, prompt in zip(tokens, prompts):

@@ -21,6 +21,10 @@ class Evaluator:
         """Keywords for the data's `evaluation`: how its rows are cut."""
         return {}
 
+    def check(self, run, batches):
+        """The names of the numbers it will give; raises what is wrong with it for this run, before anything is computed."""
+        return ()
+
     def __call__(self, snapshot, batches):
         raise NotImplementedError
 
@@ -28,6 +32,9 @@ class Evaluator:
 @dataclasses.dataclass(frozen=True)
 class Averages(Evaluator):
     """The task's own terms, averaged over the split, and what the task derives from them."""
+
+    def check(self, run, batches):
+        return run.metric_names(batches)
 
     def __call__(self, snapshot, batches):
         return snapshot.averages(batches)
@@ -44,6 +51,9 @@ class Perplexity(Averages):
     def view(self):
         return {'context': self.context or None, 'stride': self.stride or None}
 
+    def check(self, run, batches):
+        return (*super().check(run, batches), 'context', 'stride')
+
     def __call__(self, snapshot, batches):
         return snapshot.averages(batches) | {name: batches.facts[name] for name in ('context', 'stride')}
 
@@ -51,6 +61,10 @@ class Perplexity(Averages):
 @dataclasses.dataclass(frozen=True)
 class Compressors(Evaluator):
     """Bits per byte that `gzip -9` and `xz -9` need for the same bytes, as one file: a floor to compare a model with."""
+
+    def check(self, run, batches):
+        batches.text()
+        return 'gzip_bits_per_byte', 'xz_bits_per_byte'
 
     def __call__(self, snapshot, batches):
         text = batches.text()
@@ -65,6 +79,15 @@ class Continuations(Evaluator):
     count: int = 3
     tokens: int = 100
     strategy: Strategy = Sample(temperature=0.8)
+
+    def check(self, run, batches):
+        if self.count < 1 or self.tokens < 1:
+            raise ValueError(f'Continuations has count={self.count} and tokens={self.tokens}; both must be at least 1.')
+        prompt = run.data.prompt(self.prompt)
+        if not 1 <= len(prompt) < run.model.length:
+            raise ValueError(f'The prompt {self.prompt!r} of Continuations has {len(prompt)} tokens; expected 1 to '
+                             f'{run.model.length - 1}, which leave room for one more in the context.')
+        return ()
 
     def __call__(self, snapshot, batches):
         data = snapshot.data

@@ -15,7 +15,7 @@ from transformer.numerics import Numerics
 class Gpt(nn.Module):
     """logits = norm(blocks(E[token] + P[position]))·Eᵀ.
 
-    Initialised as GPT-2: normal(0.02), with the output projections of the 2·layers residual branches scaled by
+    Initialised as GPT-2: normal(init_scale), with the output projections of the 2·layers residual branches scaled by
     1 / sqrt(2·layers), so that the residual stream keeps its variance through the layers (section 2.3).
 
     Attributes:
@@ -24,7 +24,9 @@ class Gpt(nn.Module):
       inner: inner width of the feed-forward; 0 stands for 4·width.
       dropout: rate on the embedding, the attention weights and the residual branches.
       bias: biases in dense layers and norms.
-      mask: which positions see which, a mask or an expression such as 'Causal() & Window(size=256)'.
+      activation: 'gelu', 'gelu_tanh' (that of GPT-2's code) or 'relu'.
+      mask: which positions see which, a causal mask or an expression such as 'Causal() & Window(size=256)'.
+      dense_gradient: the gradient of dense layers as in `transformer.numerics`, instead of JAX's rule.
     """
     vocab: int
     length: int = 1024
@@ -58,17 +60,18 @@ class Gpt(nn.Module):
         row = jnp.arange(length)
         if positions is None:
             positions = jnp.broadcast_to(row, (batch, length))
+        if not self.mask.causal:
+            raise ValueError(f'The mask {self.mask} lets a token see later ones, so what it has to predict; use one such as '
+                             'Causal() or Causal() & Window(size=256).')
         if cache is None:
             mask = self.mask if segments is None else self.mask & Segments(segments, segments)
             visible = mask(row, row)
         else:
-            if not self.mask.causal:
-                raise ValueError(f'The mask {self.mask} lets a token see later ones, so it cannot be decoded one token at a '
-                                 'time; train with a mask such as Causal().')
             visible = self.mask(positions, jnp.arange(self.length))
 
         tokens = Embedding(self.vocab, self.width, kernel_init=normal(self.init_scale), numerics=numerics, name='tokens')
-        table = Embedding(self.length, self.width, kernel_init=normal(self.init_scale), numerics=numerics, name='positions')
+        table = Embedding(self.length, self.width, kernel_init=normal(self.init_scale), numerics=numerics,
+                          name='positions')
         norm = partial(LayerNorm, bias=self.bias, numerics=numerics)
         branch = dict(bias=self.bias, dropout=self.dropout, kernel_init=normal(self.init_scale), numerics=numerics,
                       output_init=normal(self.init_scale / (2 * self.layers) ** 0.5))

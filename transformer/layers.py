@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 
 from transformer.numerics import Numerics
+from transformer.sharding import constrain
 
 normal = nn.initializers.normal
 zeros = nn.initializers.zeros_init()
@@ -74,7 +75,8 @@ class Embedding(nn.Module):
         self.embedding = self.param('embedding', self.kernel_init, (self.rows, self.width))
 
     def __call__(self, ids):
-        return self.numerics.cast(self.embedding)[ids]
+        # The whole table on every device: a lookup in a split one comes out split by width, not by batch.
+        return constrain(self.numerics.cast(self.embedding), None, None)[ids]
 
     def attend(self, x):
         """Logits x·Eᵀ: [..., D] -> [..., rows]."""

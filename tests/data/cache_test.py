@@ -1,5 +1,6 @@
 import os
 import time
+from unittest import mock
 
 from absl.testing import absltest
 
@@ -61,6 +62,17 @@ class CacheTest(absltest.TestCase):
         with self.assertRaises(TypeError):
             cache.write(path, 'not bytes')
         self.assertEqual((path.read_bytes(), os.listdir(path.parent)), (b'one', ['file']))
+
+    def test_contents_reach_the_disk_before_they_get_their_name(self):
+        synced = []
+        path = self.folder / 'file'
+        with mock.patch.object(os, 'fsync', lambda file: synced.append((os.fstat(file).st_size, path.exists()))):
+            cache.write(path, b'four')
+        self.assertEqual(synced, [(4, False)])
+        path, synced[:] = cache.root() / 'kind' / 'key', []
+        with mock.patch.object(os, 'fsync', lambda file: synced.append((os.fstat(file).st_size, path.exists()))):
+            cache.entry('kind', 'key', write_word('word!'), has_word)
+        self.assertEqual(synced, [(5, False)])
 
     def test_unwritable_cache_is_said(self):
         cache.root().write_text('a file where the folder should be')

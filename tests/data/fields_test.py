@@ -21,6 +21,17 @@ class FieldsTest(parameterized.TestCase):
         with self.assertRaisesRegex(ValueError, r"^data.steps=.*it takes Shift\(pixels=1, fill='zero'\)"):
             fields.call(expression, {'Shift': shift}, 'data.steps')
 
+    @parameterized.parameters(
+        ('Shfit()', r"there is no 'Shfit' \(did you mean 'Shift'\?\)"),
+        ('Rotate()', "there is no 'Rotate';"),
+        ('Shift(pixel=3)', r"Shift has no keyword 'pixel' \(did you mean 'pixels'\?\)"),
+        ("Shift(pixels='3')", "pixels must be of type int, not '3';"),
+        ('Shift(pixels=True)', 'pixels must be of type int, not True;'),
+    )
+    def test_what_is_wrong_is_named(self, expression, message):
+        with self.assertRaisesRegex(ValueError, message):
+            fields.call(expression, {'Shift': shift}, 'data.steps')
+
     def test_positive(self):
         fields.positive(length=1, workers=0)
         with self.assertRaisesRegex(ValueError, 'data.length=0'):

@@ -154,6 +154,31 @@ class FolderTest(ImageCase):
         with self.assertRaisesRegex(FileNotFoundError, 'none.png'):
             opened.read(self.folder / 'none.png')
 
+    @parameterized.parameters('deep.png', 'deep.tif', 'deep.pgm')
+    def test_sixteen_bits_of_grey(self, name):
+        pixels = np.array([[0, 255, 256], [30000, 65534, 65535]], np.uint16)
+        (self.folder / 'cat').mkdir()
+        Image.fromarray(pixels).save(self.folder / 'cat' / name, 'ppm' if name.endswith('pgm') else None)
+        image, _ = self.everything(self.opened(source='folder').evaluation('all', 1))
+        np.testing.assert_allclose(image[0, ..., 0], pixels / 65535, atol=1e-7)
+        image, _ = self.everything(self.opened(source='folder', size=1, channels=3).evaluation('all', 1))
+        np.testing.assert_allclose(image.ravel(), [pixels.mean() / 65535] * 3, rtol=0.2)
+
+    @parameterized.parameters(np.int32, np.float32)
+    def test_thirty_two_bits_are_refused(self, dtype):
+        (self.folder / 'cat').mkdir()
+        Image.fromarray(np.ones((2, 3), dtype)).save(self.folder / 'cat' / 'deep.tif')
+        with self.assertRaisesRegex(ValueError, 'deep.tif has 32 bits a pixel'):
+            self.everything(self.opened(source='folder').evaluation('all', 1))
+
+    def test_upright(self):
+        (self.folder / 'cat').mkdir()
+        lying, exif = Image.fromarray(PIXELS[0]), Image.Exif()
+        exif[0x0112] = 6  # show it turned by 90 degrees clockwise
+        lying.save(self.folder / 'cat' / 'lying.png', exif=exif)
+        image, _ = self.everything(self.opened(source='folder').evaluation('all', 1))
+        np.testing.assert_allclose(image[0, ..., 0], np.rot90(PIXELS[0], -1) / np.float32(255), rtol=1e-6)
+
     def test_score(self):
         self.write_classes(self.folder / 'a')
         self.write_classes(self.folder / 'b', count=2, size=(9, 9))

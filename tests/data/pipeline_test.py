@@ -1,7 +1,36 @@
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
 import numpy as np
 from absl.testing import absltest, parameterized
 
 from data import pipeline
+
+WORKERS = """
+import signal, sys, time
+import numpy as np
+from absl import flags
+from data import pipeline
+
+flags.FLAGS.mark_as_parsed()
+for number in signal.SIGINT, signal.SIGTERM:
+    signal.signal(number, signal.default_int_handler)
+size = int(sys.argv[1])
+batches = pipeline.numbered(lambda number: np.full(size, number, np.uint8), workers=2)
+for _ in range(4):
+    next(batches)
+try:
+    print('ready', flush=True)
+    sys.stdin.read()
+except KeyboardInterrupt:
+    pass
+for number in range(4, 30):  # workers made more than they had made before the signal
+    assert next(batches)[0] == number
+"""
 
 
 class OrderTest(parameterized.TestCase):
@@ -39,6 +68,43 @@ class NumberedTest(absltest.TestCase):
             next(pipeline.numbered(fails))
 
 
+class WorkersTest(parameterized.TestCase):
+    @parameterized.parameters(0, signal.SIGINT, signal.SIGTERM, signal.SIGKILL)
+    def test_end_with_their_parent_and_leave_nothing(self, number):
+        size = 500_000 + time.time_ns() % 500_000  # tells its shared memory from that of others
+        with subprocess.Popen(
+            [sys.executable, '-c', WORKERS, str(size)], cwd=Path(__file__).parents[2], start_new_session=True,
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        ) as process:  # fmt: skip
+            try:
+                self.assertEqual(process.stdout.readline(), b'ready\n')
+                if number == signal.SIGKILL:
+                    process.kill()
+                elif number:
+                    os.killpg(process.pid, number)
+                else:
+                    process.stdin.close()
+                process.wait(30)
+                deadline = time.monotonic() + 10
+                while alive(process.pid) and time.monotonic() < deadline:
+                    time.sleep(0.05)
+                self.assertFalse(alive(process.pid))
+                self.assertEmpty([file for file in Path('/dev/shm').glob('psm_*') if file.stat().st_size == size])
+                if number != signal.SIGKILL:
+                    self.assertEqual((process.returncode, process.stderr.read()), (0, b''))
+            finally:
+                if alive(process.pid):
+                    os.killpg(process.pid, signal.SIGKILL)
+
+
+def alive(group):
+    try:
+        os.killpg(group, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
 class EvaluationTest(absltest.TestCase):
     def evaluation(self, rows, batch_size):
         return pipeline.Evaluation(
@@ -62,7 +128,7 @@ class EvaluationTest(absltest.TestCase):
         self.assertEqual(next(second)['x'].tolist(), [1, 2])
 
     def test_only_text_has_text(self):
-        with self.assertRaises(TypeError):
+        with self.assertRaisesRegex(ValueError, 'Compressors needs text'):
             self.evaluation(5, 2).text()
 
 

@@ -104,7 +104,7 @@ class SourcesTest(parameterized.TestCase):
 
     def test_slice_of_one_file_tells_what_to_do(self):
         self.write(a_txt='A\nB\n')
-        with self.assertRaisesRegex(ValueError, "set data.documents to 'line' or 'stream'"):
+        with self.assertRaisesRegex(ValueError, "set data.documents to 'line' or 'stream', or name a file for each"):
             self.part('train[:90%]')
 
     def test_digest_follows_contents_not_names(self):

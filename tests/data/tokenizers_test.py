@@ -117,11 +117,15 @@ class LearnTest(parameterized.TestCase):
         self.assertEqual(str(tokenizers.learn(f'SentencePiece(vocab={largest})', ['some words']).vocab), largest)
 
     def test_vocabulary_too_small(self):
-        with self.assertRaisesRegex(ValueError, 'use a larger vocab'):
-            tokenizers.learn('SentencePiece(vocab=100)', CORPUS)
+        with self.assertRaisesRegex(ValueError, 'its characters and the 256 bytes.*use a larger vocab'):
+            tokenizers.learn('SentencePiece(vocab=261)', CORPUS)
+        self.assertEqual(tokenizers.learn('SentencePiece(vocab=260)', ['a']).vocab, 260)
+        for vocab in (-5, 0, 259):
+            with self.assertRaisesRegex(ValueError, rf'vocab={vocab}\).*make 260; use a larger vocab'):
+                tokenizers.parse(f'SentencePiece(vocab={vocab})')
 
     def test_no_text(self):
-        with self.assertRaisesRegex(ValueError, 'cannot be learnt'):
+        with self.assertRaisesRegex(ValueError, 'cannot be learnt.*nothing but line ends'):
             tokenizers.learn('SentencePiece(vocab=300)', ['\n\n'])
 
     def test_unknown(self):

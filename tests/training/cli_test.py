@@ -1,8 +1,10 @@
 import os
 import pathlib
+import runpy
 import subprocess
 import sys
 import tempfile
+from unittest import mock
 
 from absl.testing import absltest, parameterized
 
@@ -73,6 +75,25 @@ class ScriptTest(parameterized.TestCase):
         self.assertEqual(alone.returncode, 0)
         for part in ('What the script does.', '--workdir: a folder', 'configs/quickstart.py: '):
             self.assertIn(part, alone.stdout)
+
+
+    def test_help_of_a_config_comes_before_the_imports_that_follow(self):
+        done = self.run_script('--config=OWN', '--help', help="cli.answer_help(config='x'); print('imports follow')")
+        self.assertEqual((done.returncode, done.stderr), (0, ''))
+        self.assertIn('--config.model.layers=2', done.stdout)
+        self.assertNotIn('imports follow', done.stdout)
+
+    @parameterized.parameters(
+        ('training/part.py', True), ('env/lib/python3.12/site-packages/part.py', False), ('env/lib/part.py', False))
+    def test_only_files_of_the_repository_speak_to_the_user(self, name, expected):
+        with tempfile.TemporaryDirectory() as folder:
+            file = pathlib.Path(folder).resolve() / name
+            file.parent.mkdir(parents=True)
+            file.write_text("raise ValueError('a sentence')\n")
+            with (mock.patch.object(cli, 'ROOT', pathlib.Path(folder).resolve()), mock.patch.object(sys, 'argv', ['x.py']),
+                  mock.patch.object(sys, 'prefix', f'{folder}/env'), mock.patch.dict(os.environ, HEED_TRACEBACK=''),
+                  self.assertRaises(SystemExit if expected else ValueError)):
+                cli.run(lambda: runpy.run_path(str(file)))
 
 
 class LoadConfigTest(parameterized.TestCase):

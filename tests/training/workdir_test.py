@@ -75,7 +75,7 @@ class WorkdirTest(parameterized.TestCase):
         with self.assertRaisesRegex(ValueError, 'has no config.json'):
             workdir.load_config(self.folder)
         (self.folder / 'config.json').write_text('{"seed": ')
-        with self.assertRaisesRegex(ValueError, 'not valid JSON'):
+        with self.assertRaisesRegex(ValueError, 'is not the config of a run'):
             workdir.load_config(self.folder)
 
     @parameterized.parameters(

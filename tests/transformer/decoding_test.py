@@ -52,7 +52,7 @@ class GenerateTest(parameterized.TestCase):
         new = greedy(PROMPTS, 50)
         self.assertEqual([len(tokens) for tokens in new], [7, 11, 10])
         self.assertEqual(new[0][:6], by_full_forward(PROMPTS, 6)[0])
-        self.assertEqual(greedy([[1] * 12], 5), [[]])
+        self.assertEqual([len(tokens) for tokens in greedy([[1] * 11], 5)], [1])
 
     def test_no_steps_give_nothing(self):
         self.assertEqual(greedy(PROMPTS, 0), [[], [], []])
@@ -62,9 +62,11 @@ class GenerateTest(parameterized.TestCase):
         np.testing.assert_array_equal(sample(KEY), sample(KEY))
         self.assertFalse(np.array_equal(sample(KEY), sample(jax.random.key(1))))
 
-    def test_a_prompt_longer_than_the_context_is_refused(self):
-        with self.assertRaisesRegex(ValueError, 'prompt has 13 tokens, but the context of this model is 12'):
-            greedy([[1], [1] * 13], 5)
+    @parameterized.parameters(12, 13)
+    def test_a_prompt_that_leaves_no_room_for_a_new_token_is_refused(self, length):
+        message = f'prompt has {length} tokens, but the context of this model is 12 .*; shorten it to 11'
+        with self.assertRaisesRegex(ValueError, message):
+            greedy([[1], [1] * length], 5)
 
     def test_an_empty_prompt_is_refused(self):
         with self.assertRaisesRegex(ValueError, 'empty'):

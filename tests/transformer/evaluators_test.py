@@ -35,6 +35,15 @@ class Snapshot:
 
 
 class EvaluatorsTest(parameterized.TestCase):
+    @parameterized.parameters(
+        (dict(prompt='abcdefgh'), "The prompt 'abcdefgh' of Continuations has 8 tokens; expected 1 to 7"),
+        (dict(prompt=''), 'has 0 tokens'), (dict(count=0), 'count=0 and tokens=100; both must be at least 1'),
+        (dict(tokens=-1), 'tokens=-1'))
+    def test_impossible_continuations_are_found_before_anything_is_computed(self, fields, message):
+        self.assertEqual(Continuations(prompt='abc').check(Snapshot(), None), ())
+        with self.assertRaisesRegex(ValueError, message):
+            Continuations(**{'prompt': 'abc'} | fields).check(Snapshot(), None)
+
     def test_averages_are_those_of_the_snapshot(self):
         self.assertEqual(Averages()(Snapshot(), None), {'loss': 0.5})
         self.assertEqual(Averages().view, {})
