@@ -1,4 +1,12 @@
-"""A small GPT on the source code of Python's own standard library."""
+"""A small GPT on the source code and documentation strings of Python's own standard library, without its tests.
+
+    python train.py            # or: make train
+
+Files are split at random into 90 % to train on, 5 % validation and 5 % test; a vocabulary of 2,048 pieces is learnt from the
+first. 700 steps (0.37 epochs) reach 1.656 bits per byte on the validation files (perplexity 24.7 a piece, context and stride
+128), where gzip -9 needs 2.058 and xz -9 1.737: 2 minutes on two cores of a Xeon, compilation included (Python 3.11, whose
+library is the text, jax 0.10.2, float32).
+"""
 
 from configs import base
 

@@ -116,7 +116,8 @@ class ControlFlowTest(absltest.TestCase):
         self.assertEqual(flops.count(function, shape(5, K, K)), 5 * 3 * 2 * K**3)
 
     def test_shard_map_counts_all_devices(self):
-        mesh = jax.sharding.AbstractMesh((2, 4), ('data', 'tensor'))
+        types = (jax.sharding.AxisType.Auto,) * 2
+        mesh = jax.sharding.AbstractMesh((2, 4), ('data', 'tensor'), axis_types=types)
         rows, columns = PartitionSpec('data'), PartitionSpec(None, 'tensor')
         function = jax.shard_map(
             jnp.matmul, mesh=mesh, in_specs=(rows, columns), out_specs=PartitionSpec('data', 'tensor')
