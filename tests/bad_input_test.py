@@ -27,7 +27,7 @@ class BadInputTest(experiments.TestCase):
         self.assertRegex(done.err, rf'\A{name}.py: [^\n]+[.?]\n\Z')
         self.assertRegex(done.err, pattern)
 
-    def train(self, *arguments, pattern, config=None):
+    def assert_refused(self, *arguments, pattern, config=None):
         done = experiments.call('train', f'--config={config or self.config}', f'--workdir={self.workdir}', *arguments)
         self.assert_sentence(done, pattern)
         self.assertFalse(self.workdir.exists(), done.err)
@@ -99,24 +99,24 @@ class BadInputTest(experiments.TestCase):
         ('--workdir=gs://bucket/run', 'gs://bucket/run is a remote path'),
     )
     def test_field(self, argument, pattern):
-        self.train(argument, pattern=pattern)
+        self.assert_refused(argument, pattern=pattern)
 
     def test_config_file(self):
-        self.train(config='configs/gtp2.py', pattern=r"no config file 'configs/gtp2.py'; known: .*configs/gpt2.py")
-        self.train(config='configs/gpt_char.py:bse', pattern="no variant 'bse' of this config; did you mean 'base'")
-        self.train(config='README.md', pattern='no config file')
+        self.assert_refused(config='configs/gtp2.py', pattern=r"no config file 'configs/gtp2.py'; known: .*configs/gpt2.py")
+        self.assert_refused(config='configs/gpt_char.py:bse', pattern="no variant 'bse' of this config; did you mean 'base'")
+        self.assert_refused(config='README.md', pattern='no config file')
         empty = self.folder / 'empty.py'
         empty.write_text('')
-        self.train(config=empty, pattern=r'empty.py is not a config file: it has no get_config')
+        self.assert_refused(config=empty, pattern=r'empty.py is not a config file: it has no get_config')
 
     def test_text_files(self):
         for name, content, pattern in (('empty.txt', b'', 'holds no text'),
                                        ('latin.txt', b'caf\xe9\n' * 20, 'latin.txt is not UTF-8: byte 3 cannot be decoded'),
                                        ('broken.txt.gz', b'\x1f\x8b\x08nonsense', 'broken.txt.gz is damaged')):
             (self.folder / name).write_bytes(content)
-            self.train(f'--config.data.path={self.folder / name}', pattern=pattern)
+            self.assert_refused(f'--config.data.path={self.folder / name}', pattern=pattern)
         (self.folder / 'folder').mkdir()
-        self.train(f'--config.data.path={self.folder / "folder"}', pattern='holds no text')
+        self.assert_refused(f'--config.data.path={self.folder / "folder"}', pattern='holds no text')
 
     def images(self):
         for label in 'ab':
@@ -130,12 +130,12 @@ class BadInputTest(experiments.TestCase):
         images = self.images()
         damaged = images / 'a' / '2.png'
         damaged.write_bytes(damaged.read_bytes()[:40])
-        self.train('--config.data.source=folder', f'--config.data.path={images}', '--config.data.batch_size=12',
+        self.assert_refused('--config.data.source=folder', f'--config.data.path={images}', '--config.data.batch_size=12',
                    '--config.data.train=all', '--config.mesh.data=1', '--config.optimizer.schedule.warmup_steps=0',
                    config='configs/vit_digits.py', pattern='2.png cannot be decoded as an image')
 
     def test_image_patches(self):
-        self.train('--config.model.patch=3', '--config.mesh.data=1', config='configs/vit_digits.py',
+        self.assert_refused('--config.model.patch=3', '--config.mesh.data=1', config='configs/vit_digits.py',
                    pattern='Images of 8x8 cannot be cut into patches of 3x3')
 
     def test_foreign_folder(self):
