@@ -77,8 +77,7 @@ def train(config, workdir):
             note('state', f'parameters from {source}' if source else f'fresh, seed {config.seed}')
 
         # ---- First batch and compilation: what can fail has failed before anything is written ------------------------
-        rows = next(iterator)
-        batch = meshes.put(rows, mesh)
+        batch = next(iterator)  # numpy: the compiled step places it on the devices, ten times as fast as device_put
         for name in run.evaluators:
             run.check_evaluation(name)
         step_function = run.compile()
@@ -102,7 +101,7 @@ def train(config, workdir):
         # ---- Loop. The order of a step: compute, log, evaluate, flush, save, and only then the next batch ------------
         stop = open_things.enter_context(Stop())
         open_things.enter_context(profile)
-        clock, step, logged, units, behind = report.Clock(), start, start, run.data.count(rows), None
+        clock, step, logged, units, behind = report.Clock(), start, start, run.data.count(batch), None
         if pending:  # a signal broke off the evaluation of the step that was then saved
             try:
                 with stop.interruptible():
@@ -157,9 +156,8 @@ def train(config, workdir):
                 return stopped(out, signal, step, folder)
             if not last:
                 with clock('data'):
-                    rows = next(iterator)
-                batch = meshes.put(rows, mesh)
-                units += run.data.count(rows)
+                    batch = next(iterator)
+                units += run.data.count(batch)
 
     summary.show(folder)
     return 0

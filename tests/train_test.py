@@ -1,5 +1,6 @@
 """Runs that are killed, stopped, damaged and moved end as if nothing had happened."""
 
+import inspect
 import json
 import math
 import os
@@ -19,7 +20,7 @@ from tests import experiments
 # Where a process may end: (module, function, how many calls of it, 'before' or 'after' the last one).
 CREATED = ('training.workdir', 'save_config', 1, 'after')
 FACTS_SAVED = ('training.workdir', 'save_environment', 1, 'before')
-FIRST_BATCH = ('training.mesh', 'put', 1, 'after')
+FIRST_BATCH = ('data.text', 'OpenText.count', 1, 'after')
 SAVE_BEGUN = ('training.checkpoint', 'Checkpoints.save', 1, 'after')
 ROW_WRITTEN = ('training.report', 'Report.scalars', 1, 'after')
 BEFORE_SAVING = ('training.checkpoint', 'Checkpoints.save', 1, 'before')
@@ -48,7 +49,8 @@ def at(moment, action):
             action()
         return result
 
-    return mock.patch.object(owner, name, wrapped)
+    static = isinstance(inspect.getattr_static(owner, name), staticmethod)
+    return mock.patch.object(owner, name, staticmethod(wrapped) if static else wrapped)
 
 
 def kill_itself():
@@ -139,7 +141,7 @@ class SurvivalTest(experiments.TestCase):
         self.assertRegex(out, 'resumed from step [36]|finished at step 7')
 
     def test_killed_at_random(self):
-        names = [('training.mesh', 'put'), ('training.report', 'Report.timing'), ('training.report', 'Report.flush')]
+        names = [('data.text', 'OpenText.count'), ('training.report', 'Report.timing'), ('training.report', 'Report.flush')]
         draw = random.Random(os.urandom(4))
         moments = [(*draw.choice(names), draw.randint(1, 2), draw.choice(['before', 'after'])) for _ in range(2)]
         self.killed(*moments)
@@ -159,7 +161,7 @@ class SurvivalTest(experiments.TestCase):
         self.assert_same_end()
 
     def test_torn_last_line(self):
-        self.stopped(('training.mesh', 'put', 4, 'before'))
+        self.stopped(('data.text', 'OpenText.count', 4, 'before'))
         with open(self.run_folder / 'metrics.jsonl', 'ab') as file:
             file.write(b'{"step": 4, "split": "train", "lo')
         self.assert_same_end()

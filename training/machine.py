@@ -18,6 +18,8 @@ def prepare(config):
         os.environ['XLA_FLAGS'] = os.environ.get('XLA_FLAGS', '') + ' --xla_gpu_deterministic_ops=true'
     import jax
 
+    if config.allocator:  # a step's temporaries are then the main thread's
+        jax.config.update('jax_cpu_enable_async_dispatch', False)
     jax.config.update('jax_compilation_cache_dir', str(cache_folder() / 'xla'))
     jax.config.update('jax_persistent_cache_min_compile_time_secs', 0.0)
     jax.config.update('jax_persistent_cache_min_entry_size_bytes', -1)

@@ -9,29 +9,30 @@ from absl.testing import absltest
 from training import allocator
 
 PROGRAM = """
-import sys, threading, resource
-from training import allocator
-if sys.argv[1] == 'keep':
-    assert allocator.keep_pages()
-def work():
-    for i in range(6):
-        if i == 2:
-            before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
-        b'x' * (64 << 20)
-    print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
-thread = threading.Thread(target=work)  # XLA allocates in threads of its own
-thread.start()
-thread.join()
+import resource, sys
+import ml_collections
+from training import machine
+machine.prepare(ml_collections.ConfigDict({'allocator': sys.argv[1] == 'keep', 'deterministic': False}))
+import jax
+import jax.numpy as jnp
+# a temporary of 64 MiB and more: what the arenas of other threads would map anew each time
+step = jax.jit(lambda x: (jnp.abs(x[:, None] + x) @ x).sum())
+x = jnp.ones(4200)
+for i in range(6):
+    if i == 2:
+        before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    step(x).block_until_ready()
+print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
 """
 
 
 class AllocatorTest(absltest.TestCase):
-    def test_large_temporaries_use_the_same_pages_again(self):
+    def test_temporaries_of_compiled_programs_use_the_same_pages_again(self):
         if platform.libc_ver()[0] != 'glibc':
             self.assertFalse(allocator.keep_pages())
             return
         faults = {mode: int(subprocess.check_output([sys.executable, '-c', PROGRAM, mode])) for mode in ('keep', 'plain')}
-        pages = 4 * (64 << 20) // resource.getpagesize()
+        pages = 4 * (4 * 4200 * 4200) // resource.getpagesize()
         self.assertLess(faults['keep'], pages / 20)
         self.assertGreater(faults['plain'], pages / 2)  # or there would be nothing to gain
 

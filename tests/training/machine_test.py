@@ -15,6 +15,7 @@ class PrepareTest(parameterized.TestCase):
         for name in ('jax_compilation_cache_dir', 'jax_persistent_cache_min_compile_time_secs',
                      'jax_persistent_cache_min_entry_size_bytes'):
             self.addCleanup(jax.config.update, name, getattr(jax.config, name))
+        self.addCleanup(jax.config.update, 'jax_cpu_enable_async_dispatch', True)  # it has no attribute to read
 
     @parameterized.parameters(True, False)
     def test_flags_are_heeded(self, on):

@@ -50,7 +50,7 @@ class MultiHead(nn.Module):
             merged = self.numerics.dense(x, jnp.stack(kernels, 1))  # [B, T, 3, N, H]
             if self.bias:
                 merged = merged + self.numerics.cast(jnp.stack(biases))
-            queries, keys, values = (merged[:, :, i] for i in range(3))
+            queries, keys, values = (part[:, :, 0] for part in jnp.split(merged, 3, 2))
         else:
             queries, keys, values = (layer(z) for layer, z in zip(layers, (x, y, y)))  # [B, T|S, N, H]
         if cache is not None:
