@@ -58,7 +58,7 @@ def train(config, workdir):
         # ---- State. In this order: the workdir > init_from > fresh ---------------------------------------------------
         iterator = run.data.train(config.seed)
         state, start, best, pending = None, 0, math.inf, []
-        profile = machine.Profile(config.profile.steps, folder / 'profile')
+        profile = machine.Profile(config.profile.steps, config.train.steps, folder / 'profile')
         if exists:
             checkpoints = Checkpoints(folder, keep=config.checkpoint.keep, best=config.checkpoint.best)
             open_things.callback(checkpoints.close)

@@ -26,12 +26,12 @@ def prepare(config):
 
 
 class Profile:
-    """Writes a JAX profile of the steps 'first:last' (both included) to a folder; '' for none."""
+    """Writes a JAX profile of the steps 'first:last' (both included) of `total` to a folder; '' for none."""
 
-    def __init__(self, steps, folder):
+    def __init__(self, steps, total, folder):
         first, _, last = steps.partition(':')
-        if steps and not (first.isdecimal() and last.isdecimal() and 1 <= int(first) <= int(last)):
-            raise ValueError(f"profile.steps is {steps!r}; expected 'first:last', such as 10:15.")
+        if steps and not (first.isdecimal() and last.isdecimal() and 1 <= int(first) <= int(last) <= total):
+            raise ValueError(f"profile.steps is {steps!r}; expected 'first:last', such as 10:15, of the {total} steps.")
         self._first, self._last = (int(first), int(last)) if steps else (0, 0)
         self._folder, self._running = folder, False
 

@@ -24,6 +24,9 @@ def make(data=-1, fsdp=1, tensor=1):
                          'expected positive sizes and at most one -1 (all remaining devices).')
     fixed = int(np.prod([s for s in sizes if s > 0]))
     if -1 in sizes:
+        if fixed <= devices and devices % fixed:
+            raise ValueError(f'The mesh is data={data}, fsdp={fsdp}, tensor={tensor}; its -1 stands for the rest of '
+                             f'{devices} devices, which {fixed} does not divide.')
         sizes[sizes.index(-1)] = max(1, devices // fixed)
     total = int(np.prod(sizes))
     if total > devices:
@@ -65,7 +68,7 @@ def first_match(rules, path, what):
 
 def path_of(keys):
     """'block_3/attention/query/kernel' of a key path of jax.tree_util."""
-    return '/'.join(str(getattr(k, 'key', getattr(k, 'name', getattr(k, 'idx', k)))) for k in keys)
+    return jax.tree_util.keystr(keys, simple=True, separator='/')
 
 
 def shardings(shapes, rules, mesh):

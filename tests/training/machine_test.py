@@ -38,7 +38,7 @@ class ProfileTest(parameterized.TestCase):
         inside, running = [], []
         with mock.patch('jax.profiler.start_trace', side_effect=running.append), \
                 mock.patch('jax.profiler.stop_trace', side_effect=running.clear), \
-                machine.Profile(steps, pathlib.Path('folder')) as profile:
+                machine.Profile(steps, 9, pathlib.Path('folder')) as profile:
             for step in range(first, last + 1):
                 profile.before(step)
                 inside += [step] * len(running)
@@ -56,15 +56,15 @@ class ProfileTest(parameterized.TestCase):
 
     def test_a_profile_is_written(self):
         with tempfile.TemporaryDirectory() as folder:
-            with machine.Profile('1:1', pathlib.Path(folder)) as profile:
+            with machine.Profile('1:1', 1, pathlib.Path(folder)) as profile:
                 profile.before(1)
                 profile.after(1, jax.device_put(1.0))
             self.assertNotEmpty(list(pathlib.Path(folder).rglob('*.xplane.pb')))
 
-    @parameterized.parameters('3', '0:2', '4:2', 'a:b', '-1:2', '1:2:3', ':')
+    @parameterized.parameters('3', '0:2', '4:2', 'a:b', '-1:2', '1:2:3', ':', '9:10')
     def test_other_forms_are_refused(self, steps):
         with self.assertRaisesRegex(ValueError, "profile.steps is .*expected 'first:last'"):
-            machine.Profile(steps, pathlib.Path('folder'))
+            machine.Profile(steps, 9, pathlib.Path('folder'))
 
 
 if __name__ == '__main__':
