@@ -4,6 +4,7 @@
 """
 
 import json
+import sys
 
 from absl import flags
 
@@ -32,8 +33,19 @@ def main():
         raise ValueError("--split is empty; give valid, test, train or an expression such as 'train[:1%]'.")
     snapshot = runs.load(folder, step=flags.FLAGS.step)
     row = evaluate(snapshot, flags.FLAGS.split, flags.FLAGS.path)
+    if not flags.FLAGS.path:
+        part = part_of(snapshot, flags.FLAGS.split)
+        if workdir.changed_data(folder, {part: snapshot.data.digest(part)}):
+            print(f'eval.py: the data of {part} is not what it was when the run began; this measures what is there now.',
+                  file=sys.stderr)
     print(f'{row["split"]} at step {row["step"]}: {summary.line(row)}')
     print(json.dumps(row))
+
+
+def part_of(snapshot, split):
+    """The part of the data behind --split: that of the evaluator of this name, else the split itself."""
+    evals = snapshot.run.config.evals
+    return evals[split].split if split in evals else split
 
 
 def evaluate(snapshot, split='valid', paths=()):
@@ -47,7 +59,7 @@ def evaluate(snapshot, split='valid', paths=()):
     if paths:
         batches = snapshot.data.score(paths, snapshot.run.eval_rows, **evaluators[name].view)
     else:
-        batches = snapshot.run.evaluation(name, split if name != split else None)
+        batches = snapshot.run.evaluation(name, part_of(snapshot, split))
     return {'split': ' '.join(paths) or split, 'step': snapshot.step} | snapshot.evaluate(name, batches)
 
 

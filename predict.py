@@ -2,8 +2,10 @@
 
     python predict.py --workdir=DIR [--input=FILE|-] [--step=last|best|N] [--json]
 
-A text model continues each line; line breaks in what it adds are shown as \\n. An image model takes the path of an image
-per line (--input may also be an image itself) and prints its class, probability and path; blank lines are skipped.
+A text model continues each line; line breaks in what it adds are shown as \\n. An empty line is the start of a
+document, if the data has documents; a model of one stream has nothing there to continue, and refuses it. An image
+model takes the path of an image per line (--input may also be an image itself) and prints its class, probability and
+path; blank lines are skipped.
 """
 
 import io

@@ -51,27 +51,30 @@ def train(config, workdir):
         source = workdirs.existing(config.init_from) if config.init_from else None
         run = runs.build(config, mesh, folder if begun else source)
         note = lambda stage, text: print(f'[{time.perf_counter() - born:5.1f}s] {stage}: {text}', flush=True)
-        note('data', run.data.describe())
         note('model', f'{config.model.name} with {run.parameters():,} parameters, {config.dtype}, on '
              f'{mesh.size} x {mesh.devices.flat[0].device_kind}')
+        if exists:
+            checkpoints = Checkpoints(folder, keep=config.checkpoint.keep, best=config.checkpoint.best)
+            open_things.callback(checkpoints.close)
+            if done := finished(run, checkpoints):
+                note('state', f'finished at step {done}; for more, raise --config.train.steps')
+                summary.show(folder)
+                return 0
+        note('data', run.data.describe())
+        digests = run.data_digests()
+        if begun:
+            workdirs.check_same_data(folder, digests)
 
         # ---- State. In this order: the workdir > init_from > fresh ---------------------------------------------------
         iterator = run.data.train(config.seed)
         state, start, best, pending = None, 0, math.inf, []
         profile = machine.Profile(config.profile.steps, config.train.steps, folder / 'profile')
-        if exists:
-            checkpoints = Checkpoints(folder, keep=config.checkpoint.keep, best=config.checkpoint.best)
-            open_things.callback(checkpoints.close)
-            restored = checkpoints.restore(run.shapes.tree(), iterator=iterator)
-            if restored:
-                state, start = run.state(restored.state), restored.step
-                pending = [name for name in restored.meta['pending'] if name in config.evals]
-                best = restored.meta['best'].get(config.checkpoint.best, math.inf)
-                if start >= config.train.steps and not pending:
-                    note('state', f'finished at step {start}; for more, raise --config.train.steps')
-                    summary.show(folder)
-                    return 0
-                note('state', f'resumed from step {start}')
+        restored = checkpoints.restore(run.shapes.tree(), iterator=iterator) if exists else None
+        if restored:
+            state, start = run.state(restored.state), restored.step
+            pending = unevaluated(config, restored)
+            best = restored.meta['best'].get(config.checkpoint.best, math.inf)
+            note('state', f'resumed from step {start}')
         if state is None:
             state = run.init_from(source) if source else run.init()
             note('state', f'parameters from {source}' if source else f'fresh, seed {config.seed}')
@@ -92,7 +95,7 @@ def train(config, workdir):
         if not begun:
             run.data.save(folder)
         workdirs.save_config(folder, config)
-        workdirs.save_environment(folder)  # last: see has_facts
+        workdirs.save_environment(folder, digests)  # last: see has_facts
         peak = peak_flops(mesh.devices.flat[0], config.dtype)
         out = report.Report(folder, step=start, steps=config.train.steps, unit=run.data.unit,
                             peak=peak and peak * mesh.size, again=pending)
@@ -161,6 +164,19 @@ def train(config, workdir):
 
     summary.show(folder)
     return 0
+
+
+def finished(run, checkpoints):
+    """The step at which nothing was left to do, or None; found without the data, which may be gone by then."""
+    if max(checkpoints.steps(), default=0) < run.config.train.steps:
+        return None
+    newest = checkpoints.restore(run.shapes.tree())  # read, so that it is known to be whole
+    return newest.step if newest.step >= run.config.train.steps and not unevaluated(run.config, newest) else None
+
+
+def unevaluated(config, restored):
+    """The evaluators that a signal kept from measuring a saved step."""
+    return [name for name in restored.meta['pending'] if name in config.evals]
 
 
 def evaluate(run, state, step, names, out):

@@ -4,6 +4,7 @@ A source is a `Source`: class names, and parts ('train', 'test', ..) that give a
 """
 
 import dataclasses
+import functools
 import gzip
 import hashlib
 import math
@@ -13,6 +14,8 @@ import zlib
 from collections.abc import Sequence
 
 import numpy as np
+
+from data import cache
 
 _SUFFIXES = ('.png', '.jpg', '.jpeg', '.bmp', '.gif', '.webp', '.ppm', '.pgm', '.tif', '.tiff')
 _PARTS = ('train', 'valid', 'val', 'test')
@@ -40,6 +43,11 @@ class Arrays:
     def __len__(self) -> int:
         return len(self.labels)
 
+    @functools.cached_property
+    def digest(self) -> str:
+        """Names the examples by their contents."""
+        return cache.key(*(hashlib.sha256(np.ascontiguousarray(x)).hexdigest() for x in (self.images, self.labels)), self.scale)
+
     def take(self, numbers: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """float32 [len(numbers), h, w, c] in 0..1 and int32 labels."""
         return self.images[numbers].astype(np.float32) / self.scale, self.labels[numbers]
@@ -55,6 +63,12 @@ class Files:
 
     def __len__(self) -> int:
         return len(self.paths)
+
+    @functools.cached_property
+    def digest(self) -> str:
+        """Names the examples by their files' names, labels and sizes: reading them all would take too long."""
+        sizes = map(os.path.getsize, self.paths)
+        return cache.key(*zip(map(os.path.basename, self.paths), self.labels.tolist(), sizes, strict=True))
 
     def take(self, numbers: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """float32 [len(numbers), h, w, c] in 0..1 and int32 labels; ValueError names a file that cannot be used."""

@@ -119,6 +119,11 @@ class OpenImages:
         """Images in a batch, without padding rows."""
         return int(np.count_nonzero(batch['example_weights'])) if 'example_weights' in batch else len(batch['label'])
 
+    def digest(self, split: str) -> str:
+        """Names the images of a split, as the source has them: another name means other data."""
+        examples, start, stop = self._range(split)
+        return cache.key(examples.digest, start, stop)
+
     @functools.cached_property
     def batches_per_epoch(self) -> float:
         _, start, stop = self._range('train')

@@ -6,6 +6,7 @@ import re
 from collections.abc import Mapping
 
 _EXPRESSION = re.compile(r'(?P<name>.+?)(?:\[(?P<start>[^\[\]:]*):(?P<stop>[^\[\]:]*)\])?')
+_LIKE_A_SLICE = re.compile(r':.*\]$|\[[^\]]*:[^\]]*$')  # in a name: mistyped
 _BOUND = re.compile(r'-?(\d+|\d+(\.\d+)?%)')
 
 
@@ -28,7 +29,7 @@ class Slice:
 def read(expression: str) -> tuple[str, Slice]:
     """Splits 'NAME' or 'NAME[start:stop]' into the name and the slice; ValueError for anything else."""
     match = _EXPRESSION.fullmatch(expression.strip())
-    if match and not (match['start'] is None and match['name'].endswith(']') and ':' in match['name']):
+    if match and not (match['start'] is None and _LIKE_A_SLICE.search(match['name'])):
         start, stop = ((match[key] or '').strip() for key in ('start', 'stop'))
         if all(not bound or _BOUND.fullmatch(bound) for bound in (start, stop)):
             return match['name'], Slice(start, stop)

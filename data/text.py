@@ -56,8 +56,13 @@ class Text:
         for field, choices in _CHECKED.items():
             fields.one_of(field, getattr(self, field), choices)
         fields.positive(length=self.length, batch_size=self.batch_size)
-        tokenizers.parse(self.tokenizer)
+        name, keywords = tokenizers.parse(self.tokenizer)
         saved = tokenizers.load(folder) if folder is not None else None
+        if saved and (type(saved).__name__ != name or keywords.get('vocab', saved.vocab) != saved.vocab):
+            raise ValueError(
+                f'data.tokenizer={self.tokenizer!r} is not the tokenizer of {folder}, which is used with its parameters: '
+                f'{type(saved).__name__} with {saved.vocab} ids; set data.tokenizer to that.'
+            )
         return OpenText(self, saved)
 
 
@@ -109,6 +114,10 @@ class OpenText:
     def count(batch: dict[str, np.ndarray]) -> int:
         """Tokens that a batch asks to predict."""
         return int(np.count_nonzero(batch['weights']))
+
+    def digest(self, split: str) -> str:
+        """Names the text of a split by its contents: another name means other data."""
+        return self._part(split).digest
 
     @functools.cached_property
     def batches_per_epoch(self) -> float:

@@ -1,5 +1,6 @@
 """What a user gets wrong is said in one sentence, with exit code 1 and nothing left behind."""
 
+import json
 import os
 import shutil
 import subprocess
@@ -69,7 +70,16 @@ class BadInputTest(experiments.TestCase):
         ('--config.checkpoint.best=valid/lss', "checkpoint.best is 'valid/lss', but valid measures loss, accuracy"),
         ('--config.model.layers=0', 'model.layers is 0; set it to at least 1'),
         ('--config.model.heads=0', 'model.heads is 0; set it to at least 1'),
+        ('--config.model.init_scale=-1', 'model.init_scale is -1.0; set it to at least 0'),
         ('--config.seed=-1', 'seed is -1; set it to at least 0'),
+        ('--config.seed=4294967296', r'seed is 4294967296; set it to less than 2\*\*32'),
+        ('--config.seed=99999999999999999999', r'set it to less than 2\*\*32'),
+        ('--config.optimizer.learning_rate=nan', 'optimizer.learning_rate is nan; set it to at least 0'),
+        ('--config.optimizer.weight_decay=inf', 'optimizer.weight_decay is inf; set it to at least 0'),
+        ('--config.optimizer.schedule.final=-5', 'final is -5.0 in optimizer.schedule; expected a multiple of the peak'),
+        ('--config.optimizer.decay_rules=((".*","x"),)', "optimizer.decay_rules gives 'x' for .*; expected a multiple of"),
+        ('--config.mesh.rules=((".*",5),)', 'mesh.rules gives 5 for .*; expected an axis or None for each dimension'),
+        ('--config.data.train=train[:1%', r"The split 'train\[:1%' cannot be read"),
         ('--config.optimizer.clip=-1', 'optimizer.clip is -1.0; set it to at least 0'),
         ('--config.optimizer.b1=2', 'expected b1 and b2 in'),
         ('--config.optimizer.schedule.name=training.optimizer:Schedule', 'name Constant, Cosine or Linear'),
@@ -83,7 +93,7 @@ class BadInputTest(experiments.TestCase):
         ('--config.mesh.data=9', 'needs 9 devices, but there are 8'),
         ('--config.mesh.data=0', 'expected positive sizes'),
         ('--config.data.batch_size=7', 'data.batch_size=7 cannot be divided'),
-        ('--config.train.microbatches=0', 'train.microbatches=0'),
+        ('--config.train.microbatches=0', 'train.microbatches is 0; set it to at least 1'),
         ('--config.train.steps=0', 'train.steps is 0; set it to at least 1'),
         ('--config.log.every_steps=0', 'log.every_steps is 0; set it to at least 1'),
         ('--config.checkpoint.every_steps=0', 'checkpoint.every_steps is 0; set it to at least 1'),
@@ -152,6 +162,24 @@ class BadInputTest(experiments.TestCase):
         for name, *arguments in (('train', f'--config={self.config}'), ('eval',), ('predict',)):
             done = experiments.call(name, f'--workdir={self.workdir}', *arguments)
             self.assert_sentence(done, 'config.json is not the config of a run', name)
+
+    @parameterized.parameters(
+        ('layers', "model.layers is 'x'; set it to at least 1"), ('bias', "bias of transformer.gpt:Gpt is 'x'; expected bool"))
+    def test_config_with_a_value_of_another_type(self, field, pattern):
+        path = self.trained() / 'config.json'
+        content = json.loads(path.read_text())
+        content['model'][field] = 'x'
+        path.write_text(json.dumps(content))
+        self.assert_sentence(experiments.call('eval', f'--workdir={self.workdir}'), pattern, 'eval')
+
+    def test_damaged_environment(self):
+        (self.trained() / 'environment.json').write_text('{}')
+        done = experiments.call('train', f'--config={self.config}', f'--workdir={self.workdir}')
+        self.assert_sentence(done, 'environment.json is not the environment of a run')
+
+    def test_workdir_that_cannot_be_made(self):
+        done = experiments.call('train', f'--config={self.config}', f'--workdir={self.text}/run')
+        self.assert_sentence(done, 'The workdir .*text.txt/run cannot be made .*; give --workdir a folder')
 
     @parameterized.parameters('eval', 'predict')
     def test_not_a_workdir(self, name):

@@ -22,6 +22,15 @@ class TextTest(experiments.TestCase):
         self.assertEqual((done.code, done.err), (0, ''))
         return json.loads(done.out.splitlines()[-1])
 
+    def test_changed_data_is_said(self):
+        self.text.write_text(self.text.read_text() + 'one more\n')
+        done = experiments.call('eval', f'--workdir={self.workdir}')
+        self.assertEqual(done.code, 0)
+        self.assertEqual(done.err, 'eval.py: the data of valid is not what it was when the run began; this measures what is '
+                         'there now.\n')
+        self.assertEqual(json.loads(done.out.splitlines()[-1])['split'], 'valid')
+        self.evaluate('--split=test')  # was never measured, so nothing is known of it
+
     def with_config(self, name, **changes):
         """A copy of the workdir with another config.json."""
         copy = self.folder / name

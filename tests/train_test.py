@@ -273,6 +273,31 @@ class ResumeTest(experiments.TestCase):
         self.assertIn('train: loss ', second.partition(f'{workdir}: trained for 2 steps')[2])
         self.assertEqual(times, {path: path.stat().st_mtime_ns for path in times})
 
+    def test_finished_run_needs_no_data(self):
+        config, workdir = self.config(**{'train.steps': 2}), self.folder / 'run'
+        _, first = experiments.train(config, workdir)
+        self.text.unlink()
+        code, second = experiments.train(config, workdir)
+        self.assertEqual(code, 0)
+        self.assertEqual(*(out.partition(f'{workdir}: trained for 2 steps')[1:] for out in (first, second)))
+
+    def test_changed_data_is_refused(self):
+        texts, workdir = self.folder / 'texts', self.folder / 'run'
+        texts.mkdir()
+        for name in ('a.txt', 'b.txt'):
+            shutil.copy(self.text, texts / name)
+        files = {'data.path': str(texts), 'data.train': 'a.txt', 'data.valid': 'b.txt'}
+        experiments.train(self.config(**files, **{'train.steps': 2}), workdir)
+        before = {path: path.read_bytes() for path in workdir.rglob('*') if path.is_file()}
+        for name, part in (('a.txt', 'train'), ('b.txt', 'valid')):
+            (texts / name).write_text(self.text.read_text() + 'one more\n')
+            with self.subTest(name), self.assertRaisesRegex(
+                    ValueError, f'The data of {part} is not what the run in .* began with; restore it, or train in another'):
+                experiments.train(self.config(**files), workdir)
+            shutil.copy(self.text, texts / name)
+        self.assertEqual(before, {path: path.read_bytes() for path in workdir.rglob('*') if path.is_file()})
+        self.assertEqual(experiments.train(self.config(**files), workdir)[0], 0)
+
     def test_what_may_change_and_what_may_not(self):
         workdir = self.folder / 'run'
         experiments.train(self.config(**{'train.steps': 2}), workdir)
@@ -382,6 +407,12 @@ class OptionsTest(experiments.TestCase):
             changes = {'train.steps': 1, 'init_from': '~/source', 'data.path': str(other)}
             experiments.train(self.config(**changes), self.folder / 'run')
         self.assertEqual(*((folder / 'tokenizer.json').read_text() for folder in (source, self.folder / 'run')))
+
+    def test_init_from_refuses_another_tokenizer(self):
+        source = self.folder / 'source'
+        experiments.train(self.config(**{'train.steps': 1}), source)
+        with self.assertRaisesRegex(ValueError, r"data.tokenizer='Byte\(\)' is not the tokenizer of .*: Char with 2[0-9] ids"):
+            experiments.train(self.config(**{'init_from': str(source), 'data.tokenizer': 'Byte()'}), self.folder / 'run')
 
     def test_init_from_needs_what_the_model_needs(self):
         source = self.folder / 'source'

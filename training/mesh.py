@@ -75,6 +75,9 @@ def shardings(shapes, rules, mesh):
     """The NamedSharding of every parameter of a tree of shapes."""
     def one(keys, leaf):
         axes = first_match(rules, path_of(keys), 'mesh.rules')
+        if not isinstance(axes, (tuple, list)):
+            raise ValueError(f'mesh.rules gives {axes!r} for {path_of(keys)}; expected an axis or None for each dimension, '
+                             "such as ('fsdp', None).")
         if len(axes) > leaf.ndim:
             raise ValueError(f'The rule {tuple(axes)} of mesh.rules has more dimensions than {path_of(keys)} {leaf.shape}.')
         for axis in axes:

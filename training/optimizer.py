@@ -4,6 +4,8 @@ update = clip by global norm -> the optimizer's direction -> + decay·parameter 
 """
 
 import dataclasses
+import functools
+import math
 
 import jax
 import optax
@@ -42,6 +44,8 @@ class Schedule:
         end = self.decay_steps or train_steps
         if self.warmup_steps < 0 or self.decay_steps < 0:
             raise ValueError(f'warmup_steps is {self.warmup_steps} and decay_steps {self.decay_steps}; expected 0 or more.')
+        if not 0 <= self.final < math.inf:
+            raise ValueError(f'final is {self.final} in optimizer.schedule; expected a multiple of the peak, 0 or more.')
         rest = self.after(max(1, end - self.warmup_steps))
         # Warm-up reaches the peak at its last step: update number n (from 1) has n / warmup_steps.
         warm = lambda count: (count + 1) / max(1, self.warmup_steps)
@@ -80,10 +84,14 @@ def schedule(config, train_steps):
 
 def make(config, train_steps):
     """The optax transformation of `config.optimizer`."""
-    def rates(params):
-        return jax.tree_util.tree_map_with_path(
-            lambda keys, _: config.weight_decay * first_match(config.decay_rules, path_of(keys), 'optimizer.decay_rules'),
-            params)
+    def rate(keys, _):
+        multiple = first_match(config.decay_rules, path_of(keys), 'optimizer.decay_rules')
+        if not isinstance(multiple, (int, float)) or not 0 <= multiple < math.inf:
+            raise ValueError(f'optimizer.decay_rules gives {multiple!r} for {path_of(keys)}; expected a multiple of '
+                             'optimizer.weight_decay, 0 or more.')
+        return config.weight_decay * multiple
+
+    rates = functools.partial(jax.tree_util.tree_map_with_path, rate)
 
     def init(params):
         rates(params)  # a parameter that no rule covers is found here, before anything is computed

@@ -16,13 +16,16 @@ import typing
 import ml_collections
 
 PRIMITIVES = (bool, int, float, str, tuple)
+_FEW = 6
 OPERATORS = {ast.BitAnd: operator.and_, ast.BitOr: operator.or_}
 
 
 def did_you_mean(name, known):
-    """', did you mean X?' or a list of what is known."""
-    close = difflib.get_close_matches(str(name), list(known), 1)
-    return f'did you mean {close[0]!r}?' if close else f'known: {", ".join(sorted(known)) or "none"}.'
+    """'did you mean X?' and what is known; a long list of that only where nothing is similar."""
+    close, listed = difflib.get_close_matches(str(name), list(known), 1), f'known: {", ".join(sorted(known)) or "none"}'
+    if not close:
+        return f'{listed}.'
+    return f'did you mean {close[0]!r}' + (f' ({listed})?' if 1 < len(known) <= _FEW else '?')
 
 
 def load(path):
@@ -80,10 +83,16 @@ def describe(path, key='name', /, **given):
             value = default(field)
         if field.type is float and type(value) is int:
             value = float(value)  # or the flag would take whole numbers only
-        if field.type in PRIMITIVES and not isinstance(value, field.type):
-            raise ValueError(f'{name} of {path} is {value!r}; expected {field.type.__name__}.')
+        require_type(value, field.type, f'{name} of {path}')
         config[name] = value if field.type in PRIMITIVES or isinstance(value, str) else repr(value)
     return config
+
+
+def require_type(value, kind, what):
+    """Raises ValueError if the value of a field that holds a number, string or the like is another kind of thing."""
+    accepted = {float: (float, int), tuple: (tuple, list)}.get(kind, kind)
+    if kind in PRIMITIVES and not isinstance(value, accepted):
+        raise ValueError(f'{what} is {value!r}; expected {kind.__name__}.')
 
 
 def construct(config, key='name', *, ignore=(), extra=None):
@@ -104,6 +113,7 @@ def construct(config, key='name', *, ignore=(), extra=None):
             raise ValueError(f'{path} has no field {name!r}; {did_you_mean(name, known)}')
         if value is None and (name in values or default(known[name]) is dataclasses.MISSING):
             continue
+        require_type(value, known[name].type, f'{name} of {path}')
         part = known[name].type not in PRIMITIVES and isinstance(value, str)
         values[name] = parse(value, known[name].type, name) if part else value
     for name, field in known.items():

@@ -1,7 +1,8 @@
 """The only construction: `build(config, mesh) -> Run`, used by training, evaluation, prediction, benchmarks and tests.
 
 A run meets its parts through contracts and import paths alone:
-  data   `construct(config.data).open(folder)`: facts, shapes, train(seed), evaluation(split, batch_size, **view), save(folder)
+  data   `construct(config.data).open(folder)`: facts, shapes, digest(split), train(seed),
+         evaluation(split, batch_size, **view), save(folder)
   model  a Flax module; required fields that the config leaves open are filled with the data's facts
   task   `loss(forward, batch, key=, step=, train=) -> {term: (sum, weight)}`, `coefficients`, `inputs(batch)`, `derived(...)`
   evals  `evaluator(snapshot, batches) -> {name: number}`, `view`
@@ -25,10 +26,11 @@ from training.state import State, initialised
 
 EVAL_FIELDS = ('every_steps', 'split')
 AT_LEAST = {
-    'seed': 0, 'train.steps': 1, 'log.every_steps': 1, 'checkpoint.every_steps': 1,
+    'seed': 0, 'data.batch_size': 1, 'train.steps': 1, 'train.microbatches': 1,
+    'log.every_steps': 1, 'checkpoint.every_steps': 1,
     'checkpoint.keep': 2,  # so that one can be damaged
     'model.layers': 1, 'model.heads': 1, 'model.width': 1, 'model.length': 1, 'model.patch': 1, 'model.inner': 0,
-    'optimizer.learning_rate': 0.0, 'optimizer.weight_decay': 0.0, 'optimizer.clip': 0.0}
+    'model.init_scale': 0.0, 'optimizer.learning_rate': 0.0, 'optimizer.weight_decay': 0.0, 'optimizer.clip': 0.0}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -125,6 +127,11 @@ class Run:
         """The batches that the evaluator `name` asks for, of its own split or another one."""
         return self.data.evaluation(split or self.config.evals[name].split, self.eval_rows, **self.evaluators[name].view)
 
+    def data_digests(self):
+        """{split: name of its contents} of the training part and of what the evaluators measure."""
+        splits = {'train', *(evaluation.split for evaluation in self.config.evals.values())}
+        return {split: self.data.digest(split) for split in sorted(splits)}
+
     def check_evaluation(self, name):
         """Raises what is wrong with an evaluator, for this data and this model, before anything is computed."""
         metrics = self.evaluators[name].check(self, self.evaluation(name))
@@ -218,16 +225,17 @@ def build(config, mesh, folder=None):
     missing = [part for part in ('data', 'model', 'task', 'optimizer') if part not in config]
     if missing:
         raise ValueError(f'The config has no {" and no ".join(missing)}; set it as configs/quickstart.py does.')
-    rows, parts, micro = config.data.batch_size, meshes.rows(mesh), config.train.microbatches
-    if rows < 1 or micro < 1 or rows % micro or (rows // micro) % parts:
-        raise ValueError(f'data.batch_size={rows} cannot be divided into train.microbatches={micro} for {parts} parts of '
-                         f'the mesh (data x fsdp); choose a multiple of {max(1, micro) * parts}, or fewer devices with '
-                         'mesh.data.')
     for name, least in AT_LEAST.items():
         node = functools.reduce(lambda node, part: node.get(part), name.split('.')[:-1], config)
         value = node.get(name.split('.')[-1])
-        if value is not None and value < least:
-            raise ValueError(f'{name} is {value}; set it to at least {least}.')
+        if value is not None and not (isinstance(value, (int, float)) and least <= value < math.inf):
+            raise ValueError(f'{name} is {value!r}; set it to at least {least}.')
+    if config.seed >= 1 << 32:
+        raise ValueError(f'seed is {config.seed}; set it to less than 2**32.')
+    rows, parts, micro = config.data.batch_size, meshes.rows(mesh), config.train.microbatches
+    if rows % (micro * parts):
+        raise ValueError(f'data.batch_size={rows} cannot be divided into train.microbatches={micro} for {parts} parts of '
+                         f'the mesh (data x fsdp); choose a multiple of {micro * parts}, or fewer devices with mesh.data.')
     for name, evaluator in config.evals.items():
         if evaluator.every_steps < 0:
             raise ValueError(f'evals.{name}.every_steps is {evaluator.every_steps}; set it to at least 0.')

@@ -76,7 +76,12 @@ def is_run(folder):
 @contextlib.contextmanager
 def create(folder, config):
     """Makes the folder and holds it; config.json comes first, so that a killed start leaves a workdir."""
-    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / '.lock').touch()
+    except OSError as error:
+        raise ValueError(f'The workdir {folder} cannot be made ({error.strerror}); give --workdir a folder in a place where '
+                         'you may write.') from None
     with locked(folder):
         if (folder / 'config.json').is_file():
             raise ValueError(f'Another process has just started a run in {folder}; give another --workdir.')
@@ -131,13 +136,34 @@ def check_unchanged(folder, config):
                          'give these values again, or another --workdir.')
 
 
-def save_environment(folder):
-    """What the bits of a run depend on: versions, devices, cores."""
+def changed_data(folder, digests):
+    """The splits whose contents are not those that the run was trained and evaluated on."""
+    path = folder / 'environment.json'
+    try:
+        saved = json.loads(path.read_text())['data']
+        return [split for split, digest in digests.items() if saved.get(split, digest) != digest]
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        raise ValueError(f'{path} is not the environment of a run; restore it, or train into another --workdir.') from None
+
+
+def check_same_data(folder, digests):
+    """Refuses to continue a run on other data than it began with."""
+    if changed := changed_data(folder, digests):
+        raise ValueError(f'The data of {" and ".join(changed)} is not what the run in {folder} began with; restore it, or '
+                         f'train in another --workdir, with --config.init_from={folder} to start from these parameters.')
+
+
+def save_environment(folder, digests):
+    """What the bits of a run depend on: versions, devices, cores, data.
+
+    Args:
+      digests: {split: name of its contents}.
+    """
     device = jax.devices()[0]
     environment = {
         'python': platform.python_version(), 'machine': platform.machine(),
         'packages': {name: metadata.version(name) for name in VERSIONS},
         'platform': device.platform, 'device': device.device_kind, 'devices': jax.device_count(),
         'processes': jax.process_count(), 'cores': len(os.sched_getaffinity(0)),
-        'xla_flags': os.environ.get('XLA_FLAGS', '')}
+        'xla_flags': os.environ.get('XLA_FLAGS', ''), 'data': digests}
     write_atomically(folder / 'environment.json', json.dumps(environment, indent=2) + '\n')

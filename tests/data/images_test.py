@@ -257,6 +257,19 @@ class OpenTest(ImageCase):
         with self.assertRaisesRegex(FileNotFoundError, 'data'):
             again.train(0)
 
+    @parameterized.parameters('idx', 'folder')
+    def test_digest_names_the_images(self, source):
+        self.write_mnist() if source == 'idx' else self.write_classes(self.folder)
+        digest = lambda split: self.opened(source=source, train='train[:5]', valid='train[5:]').digest(split)
+        before = {split: digest(split) for split in ('train', 'valid', 'all')}
+        self.assertLen(set(before.values()), 3)
+        self.assertEqual(before, {split: digest(split) for split in before})
+        if source == 'idx':
+            self.write_idx('train-labels-idx1-ubyte', np.roll(LABELS[:30], 1), pack=True)
+        else:
+            shutil.copy(self.folder / 'dog' / '0.png', self.folder / 'dog' / 'new.png')
+        self.assertTrue(all(digest(split) != before[split] for split in before))
+
     def test_other_classes_than_the_run(self):
         self.write_classes(self.folder / 'data')
         self.opened(source='folder', path=str(self.folder / 'data')).save(self.folder / 'workdir')

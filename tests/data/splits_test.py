@@ -22,13 +22,15 @@ class SplitsTest(parameterized.TestCase):
             below, above = splits.Slice('', share).bounds(size), splits.Slice(share, '').bounds(size)
             self.assertEqual((below[0], below[1], above[1]), (0, above[0], size))
 
-    @parameterized.parameters('', 'train[5]', 'train[a:b]', 'train[:90%%]', 'train[1:2:3]', 'train[:9', 'train[1.5:]')
+    @parameterized.parameters('', 'train[5]', 'train[a:b]', 'train[:90%%]', 'train[1:2:3]', 'train[1.5:]', 'train[:9',
+                              'train:9]')
     def test_unreadable(self, expression):
-        if expression == 'train[:9':  # a name like any other
-            self.assertEqual(splits.read(expression)[0], expression)
-            return
-        with self.assertRaisesRegex(ValueError, 'cannot be read|names no part'):
+        with self.assertRaisesRegex(ValueError, 'cannot be read' if ':' in expression or not expression else 'names no part'):
             splits.parse(expression, {'train': 10})
+
+    @parameterized.parameters('[a-z]*.txt', 'a[b', 'C:name', 'x[1]')
+    def test_names_with_odd_characters(self, name):
+        self.assertEqual(splits.read(name), (name, splits.Slice()))
 
     def test_unknown_name_lists_the_known(self):
         with self.assertRaisesRegex(ValueError, 'known are test, train'):

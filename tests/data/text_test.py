@@ -217,11 +217,27 @@ class OpenTest(TextCase):
         first = self.opened(documents='line', tokenizer='Char()')
         first.save(workdir)
         os.remove(self.folder / 'text.txt')
-        again = Text(path=str(self.folder / 'text.txt'), tokenizer='Byte()').open(workdir)
+        again = Text(path=str(self.folder / 'text.txt'), tokenizer='Char()').open(workdir)
         self.assertEqual((again.facts, again.end), (first.facts, 1))
         self.assertEqual(again.decode(again.encode('abc')), 'abc')
         with self.assertRaisesRegex(FileNotFoundError, 'text.txt'):
             again.train(0)
+
+    @parameterized.parameters(
+        ('Byte()', 'Char()', r"'Char\(\)' is not the tokenizer of .*: Byte with 257 ids"),
+        ('SentencePiece(vocab=270)', 'SentencePiece(vocab=280)', 'SentencePiece with 270 ids; set data.tokenizer to that'))
+    def test_another_tokenizer_than_the_saved_one_is_refused(self, saved, given, message):
+        self.opened(documents='line', tokenizer=saved).save(self.folder / 'workdir')
+        with self.assertRaisesRegex(ValueError, message):
+            self.opened(self.folder / 'workdir', tokenizer=given)
+
+    def test_digest_names_the_contents(self):
+        digest = lambda split: self.opened(documents='line').digest(split)
+        before = {split: digest(split) for split in ('train', 'valid', 'train[:1%]')}
+        self.assertLen(set(before.values()), 3)
+        self.assertEqual(before, {split: digest(split) for split in before})
+        (self.folder / 'text.txt').write_text('\n'.join(LINES[:-1]) + '\n')
+        self.assertTrue(all(digest(split) != before[split] for split in before))
 
     def test_second_start_reads_only_the_cache(self):
         fields = {'documents': 'line', 'tokenizer': 'SentencePiece(vocab=270)'}

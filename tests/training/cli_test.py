@@ -47,8 +47,8 @@ class ScriptTest(parameterized.TestCase):
         self.assertEqual(done.stdout, f'5 wide {self.config}:wide\n')
 
     @parameterized.parameters(
-        (['--config.model.layer=5'], "There is no field 'layer' in config.model; did you mean 'layers'?"),
-        (['--config.modle.layers=5'], "There is no field 'modle' in config; did you mean 'model'?"),
+        (['--config.model.layer=5'], "There is no field 'layer' in config.model; did you mean 'layers'"),
+        (['--config.modle.layers=5'], "There is no field 'modle' in config; did you mean 'model'"),
         (['--config.model=5'], '--config.model is a group of fields'),
         (['--config.model.layers=two'], '--config.model.layers'),
         (['--wokdir=x'], 'wokdir'), (['x'], "'x' is not a flag"),

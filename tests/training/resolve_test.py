@@ -136,7 +136,9 @@ class ParseTest(parameterized.TestCase):
 
 class DidYouMeanTest(parameterized.TestCase):
     def test_names_the_closest_or_all(self):
-        self.assertEqual(resolve.did_you_mean('layer', ['layers', 'heads']), "did you mean 'layers'?")
+        self.assertEqual(resolve.did_you_mean('layer', ['layers', 'heads']), "did you mean 'layers' (known: heads, layers)?")
+        self.assertEqual(resolve.did_you_mean('layer', ['layers', *'abcdef']), "did you mean 'layers'?")
+        self.assertEqual(resolve.did_you_mean('layer', ['layers']), "did you mean 'layers'?")
         self.assertEqual(resolve.did_you_mean('zzz', ['layers', 'heads']), 'known: heads, layers.')
         self.assertEqual(resolve.did_you_mean('zzz', []), 'known: none.')
 

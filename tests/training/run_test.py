@@ -154,21 +154,23 @@ class BuildTest(parameterized.TestCase):
         self.assertEqual(run.parameters(), sum(math.prod(s.shape) for s in jax.tree.leaves(run.shapes.params)))
         self.assertEqual(set(run.shapes.sums), {'loss', 'accuracy'})
 
-    @parameterized.parameters(12, 0, -8)
+    @parameterized.parameters(12, 4)
     def test_a_batch_that_the_mesh_does_not_divide_is_refused(self, rows):
         config = config_of()
         config.data.batch_size = rows
         with self.assertRaisesRegex(ValueError, f'data.batch_size={rows} cannot be divided .* for 8 parts'):
             runs.build(config, meshes.make())
 
-    @parameterized.parameters(3, 16, 0)
+    @parameterized.parameters(3, 16)
     def test_microbatches_that_do_not_divide_the_batch_are_refused(self, microbatches):
         config = config_of()
         config.train.microbatches = microbatches
         with self.assertRaisesRegex(ValueError, f'train.microbatches={microbatches}'):
             runs.build(config, meshes.make(1))
 
-    @parameterized.parameters(('train', 'steps', 0), ('log', 'every_steps', 0), ('checkpoint', 'keep', 1))
+    @parameterized.parameters(
+        ('train', 'steps', 0), ('train', 'microbatches', 0), ('data', 'batch_size', 0), ('data', 'batch_size', -8),
+        ('log', 'every_steps', 0), ('checkpoint', 'keep', 1))
     def test_numbers_without_a_meaning_are_refused(self, group, field, value):
         config = config_of()
         config[group][field] = value

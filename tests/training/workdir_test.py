@@ -93,10 +93,24 @@ class WorkdirTest(parameterized.TestCase):
 
     def test_environment_says_what_the_bits_depend_on(self):
         self.folder.mkdir()
-        workdir.save_environment(self.folder)
+        workdir.save_environment(self.folder, {'train': 'a'})
         found = json.loads((self.folder / 'environment.json').read_text())
         self.assertEqual((found['platform'], found['devices']), ('cpu', 8))
         self.assertIn('jax', found['packages'])
+        self.assertEqual(found['data'], {'train': 'a'})
+
+    def test_changed_data(self):
+        self.folder.mkdir()
+        workdir.save_environment(self.folder, {'train': 'a', 'valid': 'b'})
+        self.assertEqual(workdir.changed_data(self.folder, {'train': 'a', 'valid': 'b', 'test': 'c'}), [])
+        self.assertEqual(workdir.changed_data(self.folder, {'valid': 'c', 'train': 'a'}), ['valid'])
+        workdir.check_same_data(self.folder, {'train': 'a', 'test': 'c'})
+        with self.assertRaisesRegex(ValueError, 'The data of train and valid is not what'):
+            workdir.check_same_data(self.folder, {'train': 'b', 'valid': 'c'})
+        for content in ('{}', '{"data": []}', 'x'):
+            (self.folder / 'environment.json').write_text(content)
+            with self.assertRaisesRegex(ValueError, 'is not the environment of a run'):
+                workdir.changed_data(self.folder, {'train': 'a'})
 
     def test_writing_replaces_the_file_in_one_go(self):
         self.folder.mkdir()
