@@ -214,7 +214,7 @@ class BadInputTest(experiments.TestCase):
                 (['--strategy=Gredy()'], b'a\n', "no 'Gredy'; did you mean 'Greedy'"),
                 (['--strategy=Sample(temperature=0.0)'], b'a\n', 'expected temperature > 0'),
                 (['--strategy=Sample(temperature=hot)'], b'a\n', '--strategy is'),
-                (['--tokens=0'], b'a\n', "--tokens is '0'; expected integer >= 1"),
+                (['--tokens=0'], b'a\n', "--tokens is '0'; expected a positive integer"),
                 (['--tokens=few'], b'a\n', "--tokens is 'few'; expected a whole number"),
                 (['--input=nowhere.txt'], b'', "no file 'nowhere.txt'"),
                 ([], b'key\n' + b'key ' * 16 + b'\n', 'The prompt in line 2 has [0-9]+ tokens, but the context .* is 16'),

@@ -131,7 +131,7 @@ def _parse(arguments):
         raise ValueError(f'There is no flag --{error.flagname}; {did_you_mean(error.flagname, _own_flags())}') from None
     except flags.IllegalFlagValueError as error:
         name, value, reason = re.match(r'flag --([^=]*)=(.*?): (.*)', str(error), re.DOTALL).groups()
-        bound = re.search(r' is not (.*)', reason)  # 'integer >= 1'
+        bound = re.search(r' is not (.*)', reason)  # 'integer >= 20'
         wanted = bound[1] if bound else KINDS.get(flags.FLAGS[name].flag_type(), reason)
         raise ValueError(f'--{name} is {value!r}; expected {wanted.rstrip(".")}.') from None
     except flags.Error as error:
