@@ -8,7 +8,8 @@
 :cpu   nanoGPT's laptop setting: 4 layers, 4 heads, 128 wide, no bias, no dropout, 2,000 steps of 12 x 64 characters. With
        nanoGPT's schedule (peak 1e-3, cosine to a tenth) and initial scale (0.02) it reaches 1.879 here. With a peak of 4e-3
        that falls linearly to zero, and matrices drawn with 0.033, it reaches 1.693 nats a character: a minute and a half on
-       two cores of a Xeon (Python 3.11, jax 0.10.2, float32; 37 ms a step, 1.25 to 1.29 times PyTorch 2.13's).
+       two cores of a Xeon (Python 3.11, jax 0.10.2, float32). A step takes 33 ms, 1.10 to 1.16 times PyTorch 2.13's,
+       measured in turns.
        A larger initial scale learns faster still (0.06: 1.655), but its first loss is 2.4 % above ln V.
 :base  its setting for a GPU: 10.7M parameters, 5,000 steps of 64 x 256, dropout 0.2; nanoGPT reports 1.4697. Not yet run.
 """
