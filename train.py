@@ -181,7 +181,7 @@ def unevaluated(config, restored):
 
 def evaluate(run, state, step, names, out):
     """Runs the named evaluators; their rows are written together, so that breaking off in between leaves none."""
-    snapshot = runs.Snapshot(run, state.params, step, out)
+    snapshot = runs.Snapshot(run, state.evaluated, step, out)
     results = {name: snapshot.evaluate(name) for name in names}
     for name, numbers in results.items():
         if numbers:

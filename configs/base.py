@@ -22,6 +22,14 @@ SHARDING = (
 )
 # (regex, multiple of weight_decay): matrices decay; biases and norm scales do not.
 DECAY = ((r'.*/(bias|scale)', 0.0), (r'.*', 1.0))
+# (regex, dimensions of the input and of the output): the matrices of the blocks, for optimizers that treat them as such;
+# embeddings and heads, as tables of rows, are none.
+MATRICES = (
+    (r'(.*/)?block_\d+/.*/(query|key|value)/kernel', ((0,), (1, 2))),
+    (r'(.*/)?block_\d+/.*attention/output/kernel', ((0, 1), (2,))),
+    (r'(.*/)?block_\d+/.*/kernel', ((0,), (1,))),
+    (r'.*', ()),
+)
 
 
 def part(path, /, **fields):
@@ -45,11 +53,16 @@ def evaluation(path, /, *, split, every_steps=0, **fields):
     return config
 
 
-def optimizer(path='training.optimizer:AdamW', /, *, learning_rate, schedule, weight_decay=0.0, clip=1.0, **fields):
-    """An optimizer with what surrounds it: schedule, decay by rules, clipping by global norm (0: none)."""
+def optimizer(path='training.optimizer:AdamW', /, *, learning_rate, schedule, weight_decay=0.0, clip=1.0,
+              average_decay=0.0, **fields):
+    """An optimizer with what surrounds it: schedule, decay and multiples of the learning rate by rules (a multiple of 0
+    freezes), clipping by global norm (0: none), moving average of the parameters for evaluation (0: none)."""
     config = part(path, **fields)
+    if 'matrices' in config and 'matrices' not in fields:
+        config.matrices = MATRICES
     config.learning_rate, config.weight_decay, config.clip = float(learning_rate), float(weight_decay), float(clip)
-    config.schedule, config.decay_rules = schedule, DECAY
+    config.average_decay, config.schedule = float(average_decay), schedule
+    config.decay_rules, config.rate_rules = DECAY, ((r'.*', 1.0),)
     return config
 
 

@@ -28,7 +28,7 @@ def get_config(variant=''):
     c.model = base.part('transformer.gpt:Gpt', vocab=50257, activation='gelu_tanh')
     c.task = base.part('transformer.tasks:NextToken')
     c.optimizer = base.optimizer(learning_rate=6e-4, b2=0.95, weight_decay=0.1, schedule=base.part(
-        'training.optimizer:Cosine', warmup_steps=700, final=0.1))
+        'training.schedules:Cosine', warmup_steps=700, final=0.1))
     c.train.steps = 19_000
     c.train.microbatches = 1 if step else 32
     c.evals.valid = base.evaluation('transformer.evaluators:Perplexity', split='valid', every_steps=1000)

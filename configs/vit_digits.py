@@ -16,7 +16,7 @@ def get_config(variant=''):
     c.model = base.part('vit.vit:Vit', patch=2, layers=4, heads=4, width=64, pool='mean', position_scale=0.5, dropout=0.1)
     c.task = base.part('vit.tasks:Classification')
     c.optimizer = base.optimizer(learning_rate=2e-3, weight_decay=0.05, schedule=base.part(
-        'training.optimizer:Cosine', warmup_steps=100))
+        'training.schedules:Cosine', warmup_steps=100))
     c.train.steps = 1500
     c.checkpoint.every_steps = 500
     c.evals.valid = base.evaluation('transformer.evaluators:Averages', split='valid', every_steps=200)

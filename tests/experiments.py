@@ -40,7 +40,8 @@ def lines(count):
 
 
 def tiny(path, **changes):
-    """The config of a character GPT on packed lines, with dropout and accumulation; `changes` are {'part.field': value}.
+    """The config of a character GPT on packed lines, with dropout, accumulation and a moving average of the parameters;
+    `changes` are {'part.field': value}.
 
     Compiling takes seconds: tests that change neither shapes nor log.every_steps share one program from the cache.
     """
@@ -48,7 +49,7 @@ def tiny(path, **changes):
     c.data = base.data('data.text:Text', path=str(path), documents='line', tokenizer='Char()', length=16, batch_size=8)
     c.model = base.part('transformer.gpt:Gpt', layers=1, heads=2, width=8, length=16, dropout=0.1)
     c.task = base.part('transformer.tasks:NextToken')
-    c.optimizer = base.optimizer(learning_rate=1e-2, schedule=base.part('training.optimizer:Constant'))
+    c.optimizer = base.optimizer(learning_rate=1e-2, average_decay=0.9, schedule=base.part('training.schedules:Constant'))
     c.train.steps, c.log.every_steps, c.checkpoint.every_steps = 7, 2, 3
     c.train.microbatches = 2
     c.mesh.data = 1
@@ -62,7 +63,7 @@ def tiny_images():
     c.data = base.data('data.images:Images', source='digits', train='train[:64]', valid='train[64:74]', batch_size=8)
     c.model = base.part('vit.vit:Vit', patch=4, layers=1, heads=2, width=8)
     c.task = base.part('vit.tasks:Classification')
-    c.optimizer = base.optimizer(learning_rate=1e-2, schedule=base.part('training.optimizer:Constant'))
+    c.optimizer = base.optimizer(learning_rate=1e-2, schedule=base.part('training.schedules:Constant'))
     c.train.steps, c.mesh.data = 2, 1
     c.evals.valid = base.evaluation('transformer.evaluators:Averages', split='valid')
     return c.lock()

@@ -372,6 +372,25 @@ class OptionsTest(experiments.TestCase):
             done = experiments.call('eval', f'--workdir={workdir}', f'--step={step}')
             self.assertEqual(json.loads(done.out.splitlines()[-1])['step'], expected)
 
+    def test_what_is_evaluated_is_the_average(self):
+        plain, averaged = self.folder / 'plain', self.folder / 'averaged'
+        for workdir, decay in ((plain, 0.0), (averaged, 0.5)):
+            experiments.train(self.config(**{'optimizer.average_decay': decay}), workdir)
+        of = lambda workdir, split: [row['loss'] for row in experiments.rows(workdir, split)]
+        self.assertEqual(of(plain, 'train'), of(averaged, 'train'))
+        self.assertNotEqual(of(plain, 'valid')[-1], of(averaged, 'valid')[-1])
+        done = experiments.call('eval', f'--workdir={averaged}')
+        self.assertEqual(json.loads(done.out.splitlines()[-1])['loss'], of(averaged, 'valid')[-1])
+
+    def test_smoothing_shows_the_cross_entropy_beside_the_loss(self):
+        workdir = self.folder / 'run'
+        experiments.train(self.config(**{'task.label_smoothing': 0.1, 'task.z_loss': 0.01, 'train.steps': 2}), workdir)
+        for split in ('train', 'valid'):
+            row = experiments.rows(workdir, split)[-1]
+            total = 0.9 * row['cross_entropy'] + 0.1 * row['uniform'] + 0.01 * row['log_z_squared']
+            self.assertAlmostEqual(row['loss'], total, places=5)
+        self.assertAlmostEqual(row['perplexity'], math.exp(row['cross_entropy']), places=4)
+
     def test_best_of_an_unknown_metric(self):
         with self.assertRaisesRegex(ValueError, "checkpoint.best is 'valid/los', but valid measures loss, accuracy, "):
             experiments.train(self.config(**{'checkpoint.best': 'valid/los'}), self.folder / 'run')
@@ -393,9 +412,11 @@ class OptionsTest(experiments.TestCase):
         self.assertEqual(code, 0, out)
         self.assertIn(f'parameters from {source}', out)
         ours, theirs = experiments.bits(workdir), experiments.bits(source)
-        same = {name for name in ours if name.startswith("['params']") and ours[name] == theirs[name]}
+        of = lambda name: name.replace('params', 'average', 1)  # what is used of a run is its average
+        same = {name for name in ours if name.startswith("['params']") and ours[name] == theirs[of(name)]}
         self.assertEqual({name for name in ours if name.startswith("['params']")} - same,
                          {"['params']['positions']['embedding']"})
+        self.assertEqual({name for name in ours if name.startswith("['params']") and ours[name] != ours[of(name)]}, set())
         self.assertEqual((workdir / 'tokenizer.json').read_bytes(), (source / 'tokenizer.json').read_bytes())
 
     def test_init_from_in_the_home_folder_takes_its_tokenizer_too(self):

@@ -71,6 +71,21 @@ def path_of(keys):
     return jax.tree_util.keystr(keys, simple=True, separator='/')
 
 
+def follow(tree, shapes, shardings, mesh):
+    """The sharding of every array of a tree that keeps something for each parameter, such as an optimizer's moments: the
+    parameter's, if its path ends in the parameter's and the shape is the same; other arrays are on every device."""
+    known = {path_of(keys): (leaf.shape, sharding) for (keys, leaf), sharding in
+             zip(jax.tree_util.tree_leaves_with_path(shapes), jax.tree.leaves(shardings), strict=True)}
+
+    def one(keys, leaf):
+        for start in range(len(keys)):
+            shape, sharding = known.get(path_of(keys[start:]), (None, None))
+            if shape == leaf.shape:
+                return sharding
+        return replicated(mesh)
+    return jax.tree_util.tree_map_with_path(one, tree)
+
+
 def shardings(shapes, rules, mesh):
     """The NamedSharding of every parameter of a tree of shapes."""
     def one(keys, leaf):

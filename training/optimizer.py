@@ -1,79 +1,186 @@
-"""Optimizers, schedules and what surrounds them, from Optax.
+"""Optimizers and what surrounds them, from Optax.
 
-update = clip by global norm -> the optimizer's direction -> + decay·parameter -> times -learning rate
+update = clip by global norm -> the optimizer's direction -> + decay·parameter -> times -learning rate·multiple
 """
 
 import dataclasses
 import functools
 import math
+from collections.abc import Callable
 
 import jax
+import jax.numpy as jnp
 import optax
+from optax import contrib
 
 from training import resolve
 from training.mesh import first_match, path_of
 
+# What surrounds the optimizer in its config.
+OWN = ('learning_rate', 'weight_decay', 'decay_rules', 'rate_rules', 'average_decay', 'clip', 'schedule')
+FROZEN = 0.0  # in rate_rules: no gradient counts, no moments are kept, and the parameter stays as it is
+
+
+def _require(okay, optimizer, expected):
+    if not okay:
+        raise ValueError(f'{optimizer}: expected {expected}.')
+
 
 @dataclasses.dataclass(frozen=True)
 class AdamW:
-    """Adam with decoupled weight decay (Kingma and Ba 2015; Loshchilov and Hutter 2019)."""
+    """m / (sqrt(v) + eps) of the moments m, v with their bias corrected; decoupled weight decay is optimizer.weight_decay
+    (Kingma and Ba 2015, algorithm 1; Loshchilov and Hutter 2019)."""
     b1: float = 0.9
     b2: float = 0.999
     eps: float = 1e-8
 
     def __post_init__(self):
-        if not (0 <= self.b1 < 1 and 0 <= self.b2 < 1 and self.eps > 0):
-            raise ValueError(f'{self}: expected b1 and b2 in [0, 1) and eps > 0.')
+        _require(0 <= self.b1 < 1 and 0 <= self.b2 < 1 and self.eps > 0, self, 'b1 and b2 in [0, 1) and eps > 0')
 
     def direction(self):
         return optax.scale_by_adam(self.b1, self.b2, self.eps)
 
 
 @dataclasses.dataclass(frozen=True)
-class Schedule:
-    """The learning rate as a multiple of its peak: linear warm-up from 0 over `warmup_steps`, then `after`, which ends at
-    `final` when `decay_steps` (0: train.steps) steps are done, counted from the start."""
-    warmup_steps: int = 0
-    decay_steps: int = 0
-    final: float = 0.0
+class SGD:
+    """v = momentum·v + gradient; the direction is v, with `nesterov` gradient + momentum·v (Sutskever et al. 2013)."""
+    momentum: float = 0.0
+    nesterov: bool = False
 
-    def after(self, steps):
-        raise ValueError('training.optimizer:Schedule is no schedule itself; name Constant, Cosine or Linear there.')
+    def __post_init__(self):
+        _require(0 <= self.momentum < 1, self, 'momentum in [0, 1)')
+        _require(self.momentum or not self.nesterov, self, 'a momentum for nesterov')
 
-    def __call__(self, train_steps):
-        end = self.decay_steps or train_steps
-        if self.warmup_steps < 0 or self.decay_steps < 0:
-            raise ValueError(f'warmup_steps is {self.warmup_steps} and decay_steps {self.decay_steps}; expected 0 or more.')
-        if not 0 <= self.final < math.inf:
-            raise ValueError(f'final is {self.final} in optimizer.schedule; expected a multiple of the peak, 0 or more.')
-        rest = self.after(max(1, end - self.warmup_steps))
-        # Warm-up reaches the peak at its last step: update number n (from 1) has n / warmup_steps.
-        warm = lambda count: (count + 1) / max(1, self.warmup_steps)
-        return optax.join_schedules([warm, rest], [self.warmup_steps])
+    def direction(self):
+        return optax.trace(self.momentum, self.nesterov) if self.momentum else optax.identity()
 
 
 @dataclasses.dataclass(frozen=True)
-class Constant(Schedule):
-    """The peak throughout."""
+class Lion:
+    """sign(b1·m + (1 - b1)·gradient), then m = b2·m + (1 - b2)·gradient (Chen et al. 2023, algorithm 2). One moment for
+    each parameter; a learning rate 3 to 10 times lower than Adam's, a weight decay as much higher."""
+    b1: float = 0.9
+    b2: float = 0.99
 
-    def after(self, steps):
-        return optax.constant_schedule(1.0)
+    def __post_init__(self):
+        _require(0 <= self.b1 < 1 and 0 <= self.b2 < 1, self, 'b1 and b2 in [0, 1)')
 
-
-@dataclasses.dataclass(frozen=True)
-class Cosine(Schedule):
-    """Half a cosine from the peak to `final` (Loshchilov and Hutter 2017)."""
-
-    def after(self, steps):
-        return optax.cosine_decay_schedule(1.0, steps, alpha=self.final)
+    def direction(self):
+        return optax.scale_by_lion(self.b1, self.b2)
 
 
 @dataclasses.dataclass(frozen=True)
-class Linear(Schedule):
-    """A straight line from the peak to `final`."""
+class Adafactor:
+    """Adam's second moment of a matrix kept as its row and column means, without a first one (Shazeer and Stern 2018,
+    algorithm 4): with b2 of update t being 1 - t^-decay_rate, U = gradient / sqrt(v), U / max(1, RMS(U) / clipping),
+    and, if `relative`, times max(1e-3, RMS(parameter)) (algorithm 5), which wants a learning rate near 1e-2.
 
-    def after(self, steps):
-        return optax.linear_schedule(1.0, self.final, steps)
+    Attributes:
+      factored_from: matrices with a smaller side than this keep all of v.
+      matrices: which parameters are matrices, and of which dimensions (see `as_matrix`); others with two long sides
+        are factored over these.
+    """
+    decay_rate: float = 0.8
+    clipping: float = 1.0
+    relative: bool = True
+    factored_from: int = 128
+    matrices: tuple = ()
+
+    def __post_init__(self):
+        _require(0 < self.decay_rate <= 1 and self.clipping > 0 and self.factored_from > 0, self,
+                 'decay_rate in (0, 1], clipping > 0 and factored_from > 0')
+
+    def direction(self):
+        moments = optax.scale_by_factored_rms(decay_rate=self.decay_rate, min_dim_size_to_factor=self.factored_from)
+        return optax.chain(
+            _on_matrices(moments, self.matrices),
+            optax.clip_by_block_rms(self.clipping),
+            optax.scale_by_param_block_rms() if self.relative else optax.identity())
+
+
+@dataclasses.dataclass(frozen=True)
+class Muon:
+    """The momentum of every matrix made nearly orthogonal by Newton-Schulz steps (Jordan et al. 2024); the other
+    parameters are updated as by AdamW. Scaled to the size of Adam's updates, 0.2·sqrt(larger side), so that
+    one learning rate and weight decay serve both (Liu et al. 2025, eq. 4).
+
+    Attributes:
+      matrices: which parameters are matrices, and of which dimensions (see `as_matrix`).
+      b1, b2, eps: of AdamW.
+    """
+    momentum: float = 0.95
+    nesterov: bool = True
+    iterations: int = 5
+    b1: float = 0.9
+    b2: float = 0.95
+    eps: float = 1e-8
+    matrices: tuple = ()
+
+    def __post_init__(self):
+        AdamW(self.b1, self.b2, self.eps)
+        _require(0 <= self.momentum < 1 and self.iterations > 0, self, 'momentum in [0, 1) and iterations > 0')
+        _require(self.matrices, self, 'rules in matrices, as base.optimizer gives them')
+
+    def direction(self):
+        def dimensions(tree):
+            of = lambda keys, x: contrib.MuonDimensionNumbers(*as_matrix(self.matrices, keys, x))
+            return jax.tree_util.tree_map_with_path(of, tree)
+
+        def scaled(updates, _):
+            of = lambda keys, x: x * 0.2 * max(math.prod(x.shape[d] for d in side) for side in
+                                               as_matrix(self.matrices, keys, x)) ** 0.5
+            return jax.tree_util.tree_map_with_path(of, updates)
+
+        label = lambda keys, x: 'adam' if as_matrix(self.matrices, keys, x) is None else 'muon'
+        muon = optax.chain(
+            contrib.scale_by_muon(beta=self.momentum, nesterov=self.nesterov, ns_steps=self.iterations,
+                                  weight_dimension_numbers=dimensions),
+            optax.stateless(scaled))
+        return optax.partition({'muon': muon, 'adam': AdamW(self.b1, self.b2, self.eps).direction()},
+                               functools.partial(jax.tree_util.tree_map_with_path, label))
+
+
+def as_matrix(rules, keys, x):
+    """(input dimensions, output dimensions) of a parameter that is one matrix, such as ((0,), (1, 2)) of an attention
+    kernel [D, N, H]; None of one that is not. The first of the (regex, dimensions) rules counts, () standing for None."""
+    path = path_of(keys)
+    sides = first_match(rules, path, 'optimizer.matrices')
+    if not sides:
+        return None
+    try:
+        inner, outer = map(tuple, sides)
+        fits = sorted(inner + outer) == list(range(x.ndim))
+    except (TypeError, ValueError):
+        fits = False
+    if not fits:
+        raise ValueError(f'optimizer.matrices gives {sides!r} for {path} {x.shape}; expected every dimension once, as '
+                         'those of the input and those of the output, such as ((0,), (1, 2)).')
+    return inner, outer
+
+
+def _on_matrices(inner, rules):
+    """`inner` given every parameter that is a matrix in this form; what its state holds of one has that form too."""
+    def reshaped(tree):
+        def one(keys, x):
+            sides = as_matrix(rules, keys, x) if rules else None
+            return x if sides is None else x.transpose(*sides[0], *sides[1]).reshape(
+                math.prod(x.shape[d] for d in sides[0]), -1)
+        return jax.tree_util.tree_map_with_path(one, tree)
+
+    def restored(tree, like):
+        def one(keys, x, like):
+            sides = as_matrix(rules, keys, like) if rules else None
+            if sides is None:
+                return x
+            order = sides[0] + sides[1]
+            return x.reshape([like.shape[d] for d in order]).transpose(sorted(range(like.ndim), key=order.__getitem__))
+        return jax.tree_util.tree_map_with_path(one, tree, like)
+
+    def update(updates, state, params):
+        new, state = inner.update(reshaped(updates), state, reshaped(params))
+        return restored(new, updates), state
+
+    return optax.GradientTransformation(lambda params: inner.init(reshaped(params)), update)
 
 
 def schedule(config, train_steps):
@@ -82,28 +189,75 @@ def schedule(config, train_steps):
     return lambda count: config.learning_rate * shape(count)
 
 
-def make(config, train_steps):
-    """The optax transformation of `config.optimizer`."""
-    def rate(keys, _):
-        multiple = first_match(config.decay_rules, path_of(keys), 'optimizer.decay_rules')
+def _multiples(rules, name, tree):
+    """The number that (regex, number) rules give each parameter; one that no rule covers is refused."""
+    def one(keys, _):
+        multiple = first_match(rules, path_of(keys), f'optimizer.{name}')
         if not isinstance(multiple, (int, float)) or not 0 <= multiple < math.inf:
-            raise ValueError(f'optimizer.decay_rules gives {multiple!r} for {path_of(keys)}; expected a multiple of '
-                             'optimizer.weight_decay, 0 or more.')
-        return config.weight_decay * multiple
+            raise ValueError(f'optimizer.{name} gives {multiple!r} for {path_of(keys)}; expected a number, 0 or more.')
+        return multiple
+    return jax.tree_util.tree_map_with_path(one, tree)
 
-    rates = functools.partial(jax.tree_util.tree_map_with_path, rate)
 
+def _each(rules, name, change):
+    """A transformation without state: change(update, parameter, multiple that the rules give the parameter)."""
     def init(params):
-        rates(params)  # a parameter that no rule covers is found here, before anything is computed
+        _multiples(rules, name, params)  # a parameter that no rule covers is found here, before anything is computed
         return optax.EmptyState()
 
-    def decayed(updates, state, params):
-        return jax.tree.map(lambda u, p, rate: u + rate * p if rate else u, updates, params, rates(params)), state
+    def update(updates, state, params):
+        return jax.tree.map(change, updates, params, _multiples(rules, name, params)), state
 
-    own = ('name', 'learning_rate', 'weight_decay', 'decay_rules', 'clip', 'schedule')
-    direction = resolve.construct(config, ignore=own[1:]).direction()
-    return optax.chain(
+    return optax.GradientTransformation(init, update)
+
+
+@dataclasses.dataclass(frozen=True)
+class Optimizer:
+    """What a step needs of `config.optimizer`.
+
+    Attributes:
+      tx: the optax transformation.
+      rate: updates done -> learning rate of the next one.
+      rate_rules: (regex over parameter names, multiple of the learning rate).
+      average_decay: of the moving average of the parameters; 0: there is none.
+    """
+    tx: optax.GradientTransformation
+    rate: Callable
+    rate_rules: tuple = ((r'.*', 1.0),)
+    average_decay: float = 0.0
+
+    def hold(self, params):
+        """The parameters, without a gradient where they are frozen."""
+        stop = lambda x, multiple: jax.lax.stop_gradient(x) if multiple == FROZEN else x
+        return jax.tree.map(stop, params, _multiples(self.rate_rules, 'rate_rules', params))
+
+    def first_average(self, params):
+        return jax.tree.map(jnp.copy, params) if self.average_decay else {}
+
+    def average(self, old, params, updates):
+        """d·old + (1 - d)·params with d = min(average_decay, (1 + n) / (10 + n)) after n earlier updates, so that the
+        start is forgotten soon (as TensorFlow's ExponentialMovingAverage)."""
+        decay = jnp.minimum(self.average_decay, (1.0 + updates) / (10.0 + updates))
+        return jax.tree.map(lambda a, p: a + (1.0 - decay) * (p - a), old, params) if self.average_decay else old
+
+
+def make(config, train_steps):
+    """The Optimizer of `config.optimizer`."""
+    direction = resolve.construct(config, ignore=OWN).direction()
+    decay = lambda update, parameter, multiple: (
+        update + config.weight_decay * multiple * parameter if config.weight_decay * multiple else update)
+    scale = lambda update, parameter, multiple: update if multiple == 1 else multiple * update
+    rate = schedule(config, train_steps)
+    tx = optax.chain(
         optax.clip_by_global_norm(config.clip) if config.clip else optax.identity(),
         direction,
-        optax.GradientTransformation(init, decayed),
-        optax.scale_by_learning_rate(schedule(config, train_steps)))
+        _each(config.decay_rules, 'decay_rules', decay),
+        optax.scale_by_learning_rate(rate),
+        _each(config.rate_rules, 'rate_rules', scale))
+    if FROZEN in [rule[1] for rule in config.rate_rules if isinstance(rule, (tuple, list)) and len(rule) == 2]:
+        label = lambda multiple: 'frozen' if multiple == FROZEN else 'trained'
+        tx = optax.partition({'trained': tx, 'frozen': optax.set_to_zero()},
+                             lambda params: jax.tree.map(label, _multiples(config.rate_rules, 'rate_rules', params)))
+    if not 0 <= config.average_decay < 1:
+        raise ValueError(f'optimizer.average_decay is {config.average_decay}; expected a decay in [0, 1), 0 for no average.')
+    return Optimizer(tx, rate, config.rate_rules, config.average_decay)

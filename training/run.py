@@ -16,10 +16,10 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-import optax
 
 from training import mesh as meshes
-from training import optimizer, resolve, workdir
+from training import optimizer as optimizers
+from training import resolve, workdir
 from training import step as steps
 from training.checkpoint import Checkpoints
 from training.state import State, initialised
@@ -47,7 +47,7 @@ class Run:
     model: Any
     task: Any
     evaluators: dict
-    tx: optax.GradientTransformation
+    optimizer: optimizers.Optimizer
     shapes: State
 
     def init(self):
@@ -56,7 +56,7 @@ class Run:
         return jax.jit(self._fresh, out_shardings=shardings)()
 
     def _fresh(self):
-        return _fresh(self.config, self.data, self.model, self.task, self.tx)
+        return _fresh(self.config, self.data, self.model, self.task, self.optimizer)
 
     def state(self, tree):
         """The State of a restored tree."""
@@ -82,7 +82,8 @@ class Run:
             return jax.device_put(have[path].astype(fresh.dtype), fresh.sharding)
 
         fresh = self.init()
-        return fresh.replace(params=jax.tree_util.tree_map_with_path(choose, fresh.params))
+        params = jax.tree_util.tree_map_with_path(choose, fresh.params)
+        return fresh.replace(params=params, average=self.optimizer.first_average(params))
 
     def training_row(self, numbers, step):
         """The row of metrics.jsonl of a step: averages since the last row, and norms of this step."""
@@ -102,8 +103,8 @@ class Run:
     def step_function(self):
         c = self.config
         return steps.make(
-            self.model, self.task, self.tx, optimizer.schedule(c.optimizer, c.train.steps), seed=c.seed,
-            microbatches=c.train.microbatches, log_every=c.log.every_steps, last=c.train.steps, nonfinite=c.train.nonfinite)
+            self.model, self.task, self.optimizer, seed=c.seed, microbatches=c.train.microbatches,
+            log_every=c.log.every_steps, last=c.train.steps, nonfinite=c.train.nonfinite)
 
     def batch_shapes(self):
         sharding = meshes.batch_sharding(self.mesh)
@@ -208,12 +209,13 @@ def _apply(model, params, inputs):
     return model.apply({'params': params}, **inputs)
 
 
-def _fresh(config, data, model, task, tx):
+def _fresh(config, data, model, task, optimizer):
     batch = {k: jnp.zeros(shape, dtype) for k, (shape, dtype) in data.shapes.items()}
     params = initialised(model, task.inputs(batch), steps.stream(config.seed, 'init'))
     terms = jax.eval_shape(lambda p: task.loss(steps.forward(model, p), batch, key=None, step=0, train=False), params)
     sums = {term: jnp.zeros(2) for term in terms}
-    return State(jnp.zeros((), jnp.int32), params, tx.init(params), sums, jnp.zeros((), jnp.int32))
+    return State(jnp.zeros((), jnp.int32), params, optimizer.tx.init(params), optimizer.first_average(params), sums,
+                 jnp.zeros((), jnp.int32))
 
 
 def build(config, mesh, folder=None):
@@ -251,9 +253,9 @@ def build(config, mesh, folder=None):
                              'config, or raise it.')
     task = resolve.construct(config.task)
     evaluators = {name: resolve.construct(e, 'evaluator', ignore=EVAL_FIELDS) for name, e in config.evals.items()}
-    tx = optimizer.make(config.optimizer, config.train.steps)
+    optimizer = optimizers.make(config.optimizer, config.train.steps)
     try:
-        shapes = jax.eval_shape(functools.partial(_fresh, config, data, model, task, tx))
+        shapes = jax.eval_shape(functools.partial(_fresh, config, data, model, task, optimizer))
     except KeyError as error:
         if error.args[0] in data.shapes:
             raise
@@ -261,12 +263,10 @@ def build(config, mesh, folder=None):
                          f'{", ".join(data.shapes)}; choose a task for this data.') from None
     whole = meshes.replicated(mesh)
     params = meshes.shardings(shapes.params, config.mesh.rules, mesh)
-    # Moments follow their parameter; counts and sums are on every device.
-    moments = optax.tree_map_params(tx, lambda _, sharding: sharding, shapes.opt_state, params,
-                                    transform_non_params=lambda _: whole)
-    place = State(whole, params, moments, jax.tree.map(lambda _: whole, shapes.sums), whole)
+    moments = meshes.follow(shapes.opt_state, shapes.params, params, mesh)
+    place = State(whole, params, moments, params if shapes.average else {}, jax.tree.map(lambda _: whole, shapes.sums), whole)
     shapes = jax.tree.map(lambda s, at: jax.ShapeDtypeStruct(s.shape, s.dtype, sharding=at), shapes, place)
-    return Run(config, mesh, data, model, task, evaluators, tx, shapes)
+    return Run(config, mesh, data, model, task, evaluators, optimizer, shapes)
 
 
 def load(folder, step='last', data=None):
@@ -282,12 +282,13 @@ def load(folder, step='last', data=None):
     checkpoints = Checkpoints(folder, best=config.checkpoint.best, writable=False)
     try:
         number = checkpoint_step(checkpoints, step, config)
-        restored = checkpoints.restore({'params': run.shapes.params}, step=number)
+        wanted = 'average' if run.shapes.average else 'params'
+        restored = checkpoints.restore({wanted: getattr(run.shapes, wanted)}, step=number)
     finally:
         checkpoints.close()
     if restored is None:
         raise ValueError(f'{folder} has no checkpoint yet; train it for longer.')
-    return Snapshot(run, restored.state['params'], restored.step)
+    return Snapshot(run, restored.state[wanted], restored.step)
 
 
 def mesh_for(config, data):

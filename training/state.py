@@ -12,14 +12,21 @@ class State:
       step: optimizer steps done, int32.
       params: {'block_0': {'attention': {...}}, ...}.
       opt_state: of the optax transformation.
+      average: the moving average of the parameters, or {}.
       sums: {term: [sum, weight]} of the training terms since the last log row.
       skipped: updates left out because they were not finite, int32.
     """
     step: jax.Array
     params: Any
     opt_state: Any
+    average: Any
     sums: Any
     skipped: jax.Array
+
+    @property
+    def evaluated(self):
+        """The parameters to evaluate and to use: their average, if there is one."""
+        return self.average or self.params
 
     def tree(self):
         """As a plain dict, the form in which checkpoints keep it."""

@@ -30,13 +30,13 @@ def split_terms(terms):
     return {t: s for t, (s, _) in terms.items()}, {t: w for t, (_, w) in terms.items()}
 
 
-def gradients(model, task, params, batch, *, key, step, microbatches):
+def gradients(model, task, params, batch, *, key, step, microbatches, hold=lambda params: params):
     """(gradients, sums, weights) of one batch, exactly the same for any number of microbatches.
 
     Weights depend on the batch alone, so the whole batch is weighed first (the compiler drops the forward pass of that)
-    and each microbatch adds the gradient of its share of the total."""
+    and each microbatch adds the gradient of its share of the total. `hold` stops the gradient of frozen parameters."""
     def terms(params, batch, key):
-        return split_terms(task.loss(forward(model, params), batch, key=key, step=step, train=True))
+        return split_terms(task.loss(forward(model, hold(params)), batch, key=key, step=step, train=True))
 
     def share(params, batch, key, weights):
         sums, own = terms(params, batch, key)
@@ -64,11 +64,11 @@ def group_norms(tree):
     return {group: optax.global_norm(leaves) for group, leaves in tree.items()}
 
 
-def make(model, task, tx, rate, *, seed, microbatches=1, log_every=1, last=0, nonfinite='stop'):
+def make(model, task, optimizer, *, seed, microbatches=1, log_every=1, last=0, nonfinite='stop'):
     """step(state, batch) -> (state, report).
 
     Args:
-      rate: step -> learning rate, for the report.
+      optimizer: a training.optimizer.Optimizer.
       microbatches: the batch is worked off in so many parts, one after the other, for memory; the result is the same.
       log_every: steps from one row of the log to the next: `state.sums` starts anew after one, and the norms of update
         and parameters are computed for one only (and for step `last`), 0 else.
@@ -81,17 +81,19 @@ def make(model, task, tx, rate, *, seed, microbatches=1, log_every=1, last=0, no
     def step(state, batch):
         key = jax.random.fold_in(stream(seed, 'train'), state.step)
         grads, sums, weights = gradients(model, task, state.params, batch, key=key, step=state.step,
-                                         microbatches=microbatches)
+                                         microbatches=microbatches, hold=optimizer.hold)
         loss = total_loss(task.coefficients, sums, weights)
         norms = group_norms(grads)
         finite = jnp.isfinite(loss) & jnp.all(jnp.isfinite(jnp.stack(list(norms.values()))))
-        updates, opt_state = tx.update(grads, state.opt_state, state.params)
+        updates, opt_state = optimizer.tx.update(grads, state.opt_state, state.params)
         params = optax.apply_updates(state.params, updates)
-        skipped = state.skipped
+        skipped, done = state.skipped, state.step - state.skipped
+        average = optimizer.average(state.average, params, done)
         if nonfinite == 'skip':
             finite &= jnp.isfinite(optax.global_norm(updates))
             keep = lambda new, old: jax.tree.map(lambda n, o: jnp.where(finite, n, o), new, old)
-            params, opt_state = keep(params, state.params), keep(opt_state, state.opt_state)
+            params, opt_state, average = (keep(new, old) for new, old in (
+                (params, state.params), (opt_state, state.opt_state), (average, state.average)))
             sums = {t: jnp.where(finite, s, 0.0) for t, s in sums.items()}
             weights = {t: jnp.where(finite, w, 0.0) for t, w in weights.items()}
             skipped = skipped + ~finite
@@ -100,9 +102,9 @@ def make(model, task, tx, rate, *, seed, microbatches=1, log_every=1, last=0, no
         norm = lambda tree: jax.lax.cond(logged, optax.global_norm, lambda tree: jnp.zeros(()), tree)
         added = {t: jnp.where(fresh, 0.0, state.sums[t]) + jnp.stack([sums[t], weights[t]]) for t in sums}
         report = {'sums': added, 'loss': loss, 'finite': finite, 'grad_norms': norms,
-                  'learning_rate': rate(state.step - state.skipped),
+                  'learning_rate': optimizer.rate(done),
                   'grad_norm': optax.global_norm(grads), 'update_norm': norm(updates),
                   'param_norm': norm(params), 'skipped': skipped}
-        return State(state.step + 1, params, opt_state, added, skipped), report
+        return State(state.step + 1, params, opt_state, average, added, skipped), report
 
     return step

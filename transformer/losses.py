@@ -13,6 +13,21 @@ def cross_entropy(logits, targets):
     return jax.nn.logsumexp(logits, axis=-1) - jnp.where(chosen, logits, 0.0).sum(-1)
 
 
+def uniform_cross_entropy(logits):
+    """-mean over v of log softmax(logits)[v], the cross-entropy against the uniform distribution: [..., V] -> [...].
+
+    Label smoothing mixes it in: targets (1 - ε)·onehot + ε / V give (1 - ε)·cross_entropy + ε·uniform_cross_entropy
+    (Szegedy et al. 2016, section 7; Vaswani et al. 2017, section 5.4)."""
+    logits = logits.astype(jnp.float32)
+    return jax.nn.logsumexp(logits, axis=-1) - logits.mean(-1)
+
+
+def log_z_squared(logits):
+    """(log sum over v of exp(logits[v]))², which holds the normaliser near 1: [..., V] -> [...] (Chowdhery et al. 2022,
+    section 5)."""
+    return jnp.square(jax.nn.logsumexp(logits.astype(jnp.float32), axis=-1))
+
+
 def correct(logits, targets):
     """1 where the largest logit is the target's, else 0: [..., V], [...] -> [...]."""
     return (logits.argmax(-1) == targets).astype(jnp.float32)

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 
 import jax.numpy as jnp
 
-from transformer.losses import correct, cross_entropy
+from transformer.losses import correct, cross_entropy, log_z_squared, uniform_cross_entropy
 
 
 @dataclasses.dataclass(frozen=True)
@@ -41,23 +41,59 @@ class Task:
 
 
 @dataclasses.dataclass(frozen=True)
-class NextToken(Task):
+class Prediction(Task):
+    """Base of tasks that predict a class (a token, a label) at every position:
+
+        loss = (1 - label_smoothing)·cross_entropy + label_smoothing·uniform + z_loss·log_z_squared
+
+    With both at 0 the only term is `loss`; otherwise the log shows the terms beside it, `cross_entropy` being what other
+    runs call their loss.
+
+    Attributes:
+      label_smoothing: share ε of the target's probability that is spread over all classes, in [0, 1).
+      z_loss: weight of the squared logarithm of the softmax's normaliser, such as 1e-4.
+    """
+    label_smoothing: float = 0.0
+    z_loss: float = 0.0
+
+    def __post_init__(self):
+        if not (0 <= self.label_smoothing < 1 and 0 <= self.z_loss < math.inf):
+            raise ValueError(f'label_smoothing is {self.label_smoothing} and z_loss {self.z_loss}; expected a share in '
+                             '[0, 1) and a weight of 0 or more.')
+
+    @property
+    def coefficients(self):
+        if not (self.label_smoothing or self.z_loss):
+            return {'loss': 1.0}
+        all_of_them = {'cross_entropy': 1 - self.label_smoothing, 'uniform': self.label_smoothing,
+                       'log_z_squared': self.z_loss}
+        return {term: coefficient for term, coefficient in all_of_them.items() if coefficient}
+
+    def predictions(self, logits, targets, weights):
+        """The terms of logits [..., V] against targets [...] of these weights."""
+        values = {'loss': lambda: cross_entropy(logits, targets), 'cross_entropy': lambda: cross_entropy(logits, targets),
+                  'uniform': lambda: uniform_cross_entropy(logits), 'log_z_squared': lambda: log_z_squared(logits),
+                  'accuracy': lambda: correct(logits, targets)}
+        weight = weights.sum()
+        return {term: ((weights * values[term]()).sum(), weight) for term in (*self.coefficients, 'accuracy')}
+
+
+@dataclasses.dataclass(frozen=True)
+class NextToken(Prediction):
     """Language modelling: -log p(target | tokens before it), averaged over the positions of weight 1."""
 
     def inputs(self, batch):
         return {name: batch[name] for name in ('inputs', 'segments', 'positions')}
 
     def terms(self, outputs, batch):
-        logits, targets, weights = outputs['logits'], batch['targets'], batch['weights']
-        weight = weights.sum()
-        return {'loss': ((weights * cross_entropy(logits, targets)).sum(), weight),
-                'accuracy': ((weights * correct(logits, targets)).sum(), weight)}
+        return self.predictions(outputs['logits'], batch['targets'], batch['weights'])
 
     def derived(self, averages, facts):
-        """perplexity = exp(loss); bits per byte = loss · tokens / (ln 2 · bytes)."""
-        numbers = {'perplexity': math.exp(min(averages['loss'], 700.0))}
+        """perplexity = exp(cross-entropy); bits per byte = cross-entropy · tokens / (ln 2 · bytes)."""
+        nats = averages.get('cross_entropy', averages['loss'])
+        numbers = {'perplexity': math.exp(min(nats, 700.0))}
         if facts.get('bytes'):
-            numbers['bits_per_byte'] = averages['loss'] * facts['tokens'] / (math.log(2) * facts['bytes'])
+            numbers['bits_per_byte'] = nats * facts['tokens'] / (math.log(2) * facts['bytes'])
         return numbers
 
 

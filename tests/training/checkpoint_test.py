@@ -320,7 +320,10 @@ class CheckpointsTest(parameterized.TestCase):
         with self.assertRaisesRegex(ValueError, f'could not be written to {self.folder}'):
             writer.save(1, _state(1), None)
             writer.wait()
-        self.assertEmpty([t for t in threading.enumerate() if not t.daemon and t is not threading.main_thread()])
+        left = [t for t in threading.enumerate() if not t.daemon and t is not threading.main_thread()]
+        for thread in left:
+            thread.join(10)  # ends by itself, if not at once
+        self.assertEmpty([t for t in left if t.is_alive()])
 
     @parameterized.parameters((8, 2), (2, 1), (1, 8))
     def test_other_number_of_devices(self, before, after):

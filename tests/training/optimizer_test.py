@@ -1,21 +1,25 @@
 import math
 
+import jax
 import jax.numpy as jnp
 import ml_collections
 import numpy as np
 import optax
 from absl.testing import absltest, parameterized
 
+from configs import base
 from training import optimizer, resolve
 
 RULES = ((r'.*/(bias|scale)', 0.0), (r'.*', 1.0))
 SHAPES = {'block': {'kernel': (3, 2), 'bias': (2,)}, 'norm': {'scale': (2,)}}
 
 
-def config_of(schedule='Constant', *, learning_rate=0.1, weight_decay=0.0, rules=RULES, clip=0.0, fields=None, **adam):
+def config_of(schedule='Constant', *, learning_rate=0.1, weight_decay=0.0, rules=RULES, rates=((r'.*', 1.0),), clip=0.0,
+              average=0.0, fields=None, **adam):
     config = resolve.describe('training.optimizer:AdamW', **adam)
-    config.schedule = resolve.describe(f'training.optimizer:{schedule}', **(fields or {}))
+    config.schedule = resolve.describe(f'training.schedules:{schedule}', **(fields or {}))
     config.learning_rate, config.weight_decay, config.decay_rules, config.clip = learning_rate, weight_decay, rules, clip
+    config.rate_rules, config.average_decay = rates, average
     return config.lock()
 
 
@@ -25,7 +29,7 @@ def tree(function):
 
 def updated(config, params, gradients):
     """Parameters after one update for each of `gradients`."""
-    tx = optimizer.make(config, 100)
+    tx = optimizer.make(config, 100).tx
     state = tx.init(params)
     for g in gradients:
         updates, state = tx.update(g, state, params)
@@ -89,43 +93,181 @@ class AdamWTest(parameterized.TestCase):
         self.assertGreater(abs(free['norm']['scale'][0]), 2 * abs(first['norm']['scale'][0]))
 
 
-class SchedulesTest(parameterized.TestCase):
-    def rates(self, schedule, steps=20, **fields):
-        rate = optimizer.schedule(config_of(schedule, learning_rate=2.0, fields=fields), steps)
-        return np.array([float(rate(jnp.int32(step))) for step in range(steps + 5)])
-
-    @parameterized.parameters('Constant', 'Cosine', 'Linear')
-    def test_warm_up_rises_from_zero_to_the_peak_in_equal_steps(self, schedule):
-        np.testing.assert_allclose(self.rates(schedule, warmup_steps=4)[:5], [0.5, 1.0, 1.5, 2.0, 2.0], rtol=1e-6)
-
-    @parameterized.parameters('Constant', 'Cosine', 'Linear')
-    def test_without_warm_up_the_first_step_is_the_peak(self, schedule):
-        self.assertAlmostEqual(self.rates(schedule)[0], 2.0)
-
-    @parameterized.parameters(0, 4)
-    def test_shapes(self, warmup):
-        fraction = np.clip((np.arange(25) - warmup) / (20 - warmup), 0, 1)[warmup:]
-        for schedule, final, shape in (
-                ('Constant', 0.0, np.ones_like(fraction)), ('Linear', 0.0, 1 - fraction),
-                ('Linear', 0.1, 1 - 0.9 * fraction), ('Cosine', 0.0, (1 + np.cos(np.pi * fraction)) / 2),
-                ('Cosine', 0.1, 0.1 + 0.9 * (1 + np.cos(np.pi * fraction)) / 2)):
-            got = self.rates(schedule, warmup_steps=warmup, final=final)[warmup:]
-            np.testing.assert_allclose(got, 2.0 * shape, atol=1e-6, err_msg=f'{schedule} {final}')
-
-    def test_decay_may_end_before_training_does(self):
-        rates = self.rates('Linear', decay_steps=10, final=0.2)
-        np.testing.assert_allclose(rates[[0, 5, 10, 24]], [2.0, 1.2, 0.4, 0.4], rtol=1e-6)
-
-    @parameterized.parameters(dict(warmup_steps=-1), dict(decay_steps=-1))
-    def test_negative_durations_are_refused(self, **fields):
-        with self.assertRaisesRegex(ValueError, 'warmup_steps is'):
-            self.rates('Cosine', **fields)
-
+class UpdateTest(parameterized.TestCase):
     def test_the_update_uses_the_rate_of_its_step(self):
         config = config_of('Linear', fields={'warmup_steps': 2}, b1=0.0, b2=0.0, eps=1e-12)
         ones = tree(np.ones)
         moved = [float(updated(config, ones, [ones] * n)['norm']['scale'][0]) for n in range(4)]
         np.testing.assert_allclose(-np.diff(moved), [0.05, 0.1, 0.1], rtol=1e-5)
+
+    def test_multiples_of_the_rate_follow_the_rules(self):
+        rng = np.random.default_rng(0)
+        params, gradients = (tree(lambda shape: rng.normal(size=shape)) for _ in range(2))
+        plain = updated(config_of(weight_decay=0.5), params, [gradients])
+        got = updated(config_of(weight_decay=0.5, rates=((r'norm/.*', 0.25), (r'.*', 1.0))), params, [gradients])
+        np.testing.assert_array_equal(got['block']['kernel'], plain['block']['kernel'])
+        np.testing.assert_allclose(got['norm']['scale'] - params['norm']['scale'],
+                                   0.25 * (plain['norm']['scale'] - params['norm']['scale']), rtol=1e-5)
+
+    def test_frozen_parameters_stay_and_count_nowhere(self):
+        config = config_of(weight_decay=0.5, clip=1.0, eps=1.0, rates=((r'block/.*', 0.0), (r'.*', 1.0)))
+        rng = np.random.default_rng(0)
+        params = tree(lambda shape: rng.normal(size=shape))
+        made = optimizer.make(config, 100)
+        held = jax.grad(lambda p: sum((x ** 2).sum() for x in jax.tree.leaves(made.hold(p))))(params)
+        self.assertEqual(float(np.abs(held['block']['kernel']).max()), 0.0)
+        np.testing.assert_allclose(held['norm']['scale'], 2 * params['norm']['scale'], rtol=1e-6)
+        got = updated(config, params, [held] * 3)
+        np.testing.assert_array_equal(got['block']['kernel'], params['block']['kernel'])
+        # as if there were nothing else: clipping sees no gradient of what is frozen
+        alone = {'norm': params['norm']}
+        free = updated(config_of(weight_decay=0.5, clip=1.0, eps=1.0), alone, [{'norm': held['norm']}] * 3)
+        np.testing.assert_array_equal(got['norm']['scale'], free['norm']['scale'])
+        shapes = {x.shape for x in jax.tree.leaves(made.tx.init(params))}
+        self.assertNotIn((3, 2), shapes)  # no moments of the frozen kernel
+
+    def test_the_average_equals_float64(self):
+        made = optimizer.make(config_of(average=0.6), 100)
+        rng = np.random.default_rng(0)
+        series = [tree(lambda shape: rng.normal(size=shape)) for _ in range(8)]
+        average = made.first_average(series[0])
+        wanted = np.float64(series[0]['block']['kernel'])
+        for n, params in enumerate(series[1:]):
+            average = made.average(average, params, jnp.int32(n))
+            decay = min(0.6, (1 + n) / (10 + n))
+            wanted = decay * wanted + (1 - decay) * params['block']['kernel']
+        np.testing.assert_allclose(average['block']['kernel'], wanted, rtol=1e-5, atol=1e-6)
+        self.assertEqual(optimizer.make(config_of(), 100).first_average(series[0]), {})
+
+
+MATRICES = ((r'query/kernel', ((0,), (1, 2))), (r'output/kernel', ((0, 1), (2,))), (r'input/kernel', ((0,), (1,))), (r'.*', ()))
+KERNELS = {'query': {'kernel': (6, 2, 4), 'bias': (2, 4)}, 'output': {'kernel': (2, 4, 6)}, 'input': {'kernel': (6, 9)},
+           'tokens': {'embedding': (11, 6)}}
+# how each kernel looks as the matrix it is
+FORMS = {'query': (6, 8), 'output': (8, 6), 'input': (6, 9)}
+
+
+def numbers(seed):
+    rng = np.random.default_rng(seed)
+    return {group: {name: rng.normal(size=shape).astype(np.float32) for name, shape in part.items()}
+            for group, part in KERNELS.items()}
+
+
+def directions(given, gradients, params=None):
+    """What an optimizer makes of one gradient after the other."""
+    tx, found = given.direction(), []
+    state = tx.init(params or numbers(0))
+    for g in gradients:
+        got, state = tx.update(g, state, params or numbers(0))
+        found.append(got)
+    return found
+
+
+class DirectionsTest(parameterized.TestCase):
+    GRADIENTS = [numbers(seed) for seed in (1, 2, 3)]
+
+    def assert_directions(self, given, wanted, rtol=1e-5):
+        """`wanted` yields the directions of one parameter from its gradients, in float64."""
+        found = directions(given, self.GRADIENTS)
+        for group, part in KERNELS.items():
+            for name in part:
+                series = [np.float64(g[group][name]) for g in self.GRADIENTS]
+                for step, expected in enumerate(wanted(series)):
+                    np.testing.assert_allclose(found[step][group][name], expected, rtol=rtol, atol=1e-6)
+
+    @parameterized.parameters((0.0, False), (0.9, False), (0.9, True))
+    def test_sgd(self, momentum, nesterov):
+        def wanted(gradients):
+            velocity = 0.0
+            for g in gradients:
+                velocity = momentum * velocity + g
+                yield g + momentum * velocity if nesterov else velocity
+        self.assert_directions(optimizer.SGD(momentum, nesterov), wanted)
+
+    def test_lion(self):
+        def wanted(gradients):
+            moment = 0.0
+            for g in gradients:
+                yield np.sign(0.8 * moment + 0.2 * g)
+                moment = 0.7 * moment + 0.3 * g
+        self.assert_directions(optimizer.Lion(0.8, 0.7), wanted)
+
+    @parameterized.product(factored_from=(1, 128), relative=(False, True), clipping=(0.5, 100.0))
+    def test_adafactor(self, factored_from, relative, clipping):
+        found = directions(optimizer.Adafactor(decay_rate=0.7, clipping=clipping, relative=relative, matrices=MATRICES,
+                                               factored_from=factored_from), self.GRADIENTS)
+        rms = lambda x: np.sqrt((x ** 2).mean())
+        for group, name in (('query', 'kernel'), ('output', 'kernel'), ('input', 'kernel'), ('tokens', 'embedding'),
+                            ('query', 'bias')):
+            shape = KERNELS[group][name]
+            form = FORMS[group] if name == 'kernel' else shape
+            factored = factored_from == 1
+            rows = columns = whole = 0.0
+            parameter = np.float64(numbers(0)[group][name])
+            for step, gradients in enumerate(self.GRADIENTS, 1):
+                g = np.float64(gradients[group][name]).reshape(form)
+                b2 = 1 - step ** -0.7
+                square = g ** 2 + 1e-30
+                if factored:
+                    rows = b2 * rows + (1 - b2) * square.mean(1)
+                    columns = b2 * columns + (1 - b2) * square.mean(0)
+                    v = np.outer(rows, columns) / rows.mean()
+                else:
+                    v = whole = b2 * whole + (1 - b2) * square
+                u = g / np.sqrt(v)
+                u /= max(1.0, rms(u) / clipping)
+                u *= max(1e-3, rms(parameter)) if relative else 1.0
+                np.testing.assert_allclose(found[step - 1][group][name], u.reshape(shape), rtol=1e-4, err_msg=group)
+
+    @parameterized.parameters(True, False)
+    def test_muon(self, nesterov):
+        given = optimizer.Muon(momentum=0.9, nesterov=nesterov, b1=0.8, b2=0.7, matrices=MATRICES)
+        found = directions(given, self.GRADIENTS)
+        for group, form in FORMS.items():
+            moment = 0.0
+            for step, gradients in enumerate(self.GRADIENTS, 1):
+                g = np.float64(gradients[group]['kernel']).reshape(form)
+                moment = 0.9 * moment + 0.1 * g
+                ahead = 0.9 * moment / (1 - 0.9 ** (step + 1)) + 0.1 * g / (1 - 0.9 ** step)
+                x = ahead if nesterov else moment / (1 - 0.9 ** step)
+                x = x / np.linalg.norm(x)
+                for _ in range(5):  # on the left or on the right, it is the same odd polynomial of the singular values
+                    a = x @ x.T
+                    x = 3.4445 * x + (-4.7750 * a + 2.0315 * a @ a) @ x
+                got = np.float64(found[step - 1][group]['kernel']).reshape(form)
+                np.testing.assert_allclose(got, 0.2 * math.sqrt(max(form)) * x, rtol=1e-3, atol=1e-4)
+                values = np.linalg.svd(got, compute_uv=False) / (0.2 * math.sqrt(max(form)))
+                self.assertTrue((values > 0.6).all() and (values < 1.3).all(), values)  # nearly orthogonal
+        adam = directions(optimizer.AdamW(0.8, 0.7), self.GRADIENTS)
+        for group, name in (('tokens', 'embedding'), ('query', 'bias')):
+            np.testing.assert_allclose(found[-1][group][name], adam[-1][group][name], rtol=1e-6)
+
+    @parameterized.parameters(
+        (((r'query/kernel', ((0,), (1,))), (r'.*', ())), r'gives .* for query/kernel \(6, 2, 4\); expected every'),
+        (((r'query/kernel', 5), (r'.*', ())), 'gives 5 for query/kernel'),
+        (((r'query/kernel', ()),), 'No rule of optimizer.matrices covers'), ((), 'expected rules in matrices'))
+    def test_matrices_that_do_not_fit_are_refused(self, rules, message):
+        with self.assertRaisesRegex(ValueError, message):
+            optimizer.Muon(matrices=rules).direction().init(numbers(0))
+
+    def test_configs_name_the_matrices_of_the_blocks(self):
+        for path in ('training.optimizer:Muon', 'training.optimizer:Adafactor'):
+            config = base.optimizer(path, learning_rate=0.1, schedule=base.part('training.schedules:Constant'))
+            kind = lambda name, rules=config.matrices: optimizer.as_matrix(
+                rules, [jax.tree_util.DictKey(part) for part in name.split('/')], np.zeros((2, 2, 2)))
+            self.assertEqual(kind('block_11/attention/query/kernel'), ((0,), (1, 2)))
+            self.assertEqual(kind('decoder/block_0/cross_attention/output/kernel'), ((0, 1), (2,)))
+            self.assertIsNone(kind('tokens/embedding'))
+            self.assertIsNone(kind('block_0/attention/query/bias'))
+            self.assertIsNone(kind('head/kernel'))
+
+    @parameterized.parameters(
+        (optimizer.SGD, dict(momentum=1.0)), (optimizer.SGD, dict(nesterov=True)), (optimizer.Lion, dict(b1=-0.1)),
+        (optimizer.Adafactor, dict(decay_rate=0.0)), (optimizer.Muon, dict(iterations=0, matrices=MATRICES)),
+        (optimizer.Muon, dict(b2=1.0, matrices=MATRICES)))
+    def test_values_without_a_meaning_are_refused(self, kind, fields):
+        with self.assertRaisesRegex(ValueError, f'({kind.__name__}|AdamW).*: expected'):
+            kind(**fields)
 
 
 class ConfigTest(parameterized.TestCase):

@@ -64,15 +64,15 @@ def config_of(**mesh):
     c.task = base.part('transformer.tasks:NextToken')
     # The gradient of a key's bias is zero but for rounding, which Adam with a small eps would blow up to whole steps.
     c.optimizer = base.optimizer(learning_rate=0.01, weight_decay=0.1, eps=1e-3,
-                                 schedule=base.part('training.optimizer:Constant'))
+                                 schedule=base.part('training.schedules:Constant'))
     c.evals.valid = base.evaluation('transformer.evaluators:Perplexity', split='valid')
     c.train.steps = 3
     c.mesh.update(mesh)
     return c.lock()
 
 
-def build(sizes=(1, 1, 1)):
-    return runs.build(config_of(), meshes.make(*sizes))
+def build(sizes=(1, 1, 1), config=None):
+    return runs.build(config or config_of(), meshes.make(*sizes))
 
 
 def drawn(shapes):
@@ -83,8 +83,8 @@ def drawn(shapes):
     return jax.tree.map(zeros, shapes).replace(params=jax.tree.map(draw, shapes.params))
 
 
-def three_steps(run):
-    state, step, reports = drawn(run.shapes), run.compile(), []
+def three_steps(run, state=None):
+    state, step, reports = state or drawn(run.shapes), run.compile(), []
     for seed in range(3):
         state, report = step(state, meshes.put(Rows().batch(seed), run.mesh))
         reports.append(report)
@@ -105,6 +105,24 @@ class MeshesTest(parameterized.TestCase):
         jax.tree.map(rounding, jax.device_get((state.params, reports)), (self.state.params, self.reports))
         # and everything still lies where it should
         same = jax.tree.map(lambda x, s: x.sharding.is_equivalent_to(s.sharding, x.ndim), state, run.shapes)
+        self.assertTrue(all(jax.tree.leaves(same)))
+
+    @parameterized.parameters(
+        dict(path='training.optimizer:Muon', average_decay=0.5), dict(path='training.optimizer:Adafactor', factored_from=2),
+        dict(path='training.optimizer:AdamW', rate_rules=((r'block_0/.*', 0.0), (r'.*', 2.0))))
+    def test_other_optimizers_too(self, path, rate_rules=None, **fields):
+        optimizer = base.optimizer(path, learning_rate=0.01, schedule=base.part('training.schedules:Constant'), **fields)
+        optimizer.rate_rules = rate_rules or optimizer.rate_rules
+        config = config_of().unlock()
+        config.optimizer, config.model.bias = optimizer, False  # a key's bias has a gradient of nothing but rounding
+        runs_of = [build(sizes, config) for sizes in ((1, 1, 1), (2, 2, 2))]
+        (one, _), (many, _) = [three_steps(run, run.init()) for run in runs_of]
+        rounding = lambda a, b: np.testing.assert_allclose(a, b, rtol=2e-4, atol=2e-5)
+        jax.tree.map(rounding, jax.device_get((one.params, one.average)), jax.device_get((many.params, many.average)))
+        moved = not np.array_equal(one.params['block_0']['attention']['query']['kernel'],
+                                   runs_of[0].init().params['block_0']['attention']['query']['kernel'])
+        self.assertEqual(moved, rate_rules is None)
+        same = jax.tree.map(lambda x, s: x.sharding.is_equivalent_to(s.sharding, x.ndim), many, runs_of[1].shapes)
         self.assertTrue(all(jax.tree.leaves(same)))
 
     @parameterized.parameters(

@@ -8,6 +8,7 @@ import optax
 from absl.testing import absltest, parameterized
 
 from training import step as steps
+from training.optimizer import Optimizer
 from training.state import State
 
 RATE = lambda step: 0.1 / (1 + step)
@@ -49,13 +50,13 @@ class Noise(Squares):
 
 
 def fresh(tx, terms=('square', 'last', 'tokens')):
-    return State(jnp.int32(0), PARAMS, tx.init(PARAMS), {t: jnp.zeros(2) for t in terms}, jnp.int32(0))
+    return State(jnp.int32(0), PARAMS, tx.init(PARAMS), {}, {t: jnp.zeros(2) for t in terms}, jnp.int32(0))
 
 
 @functools.cache
 def stepper(task=Squares(), **options):
     tx = optax.adam(RATE)
-    return tx, jax.jit(steps.make(Model(), task, tx, RATE, seed=0, **options))
+    return tx, jax.jit(steps.make(Model(), task, Optimizer(tx, RATE), seed=0, **options))
 
 
 def run(batches, task=Squares(), **options):
@@ -145,7 +146,7 @@ class NonfiniteTest(parameterized.TestCase):
                 kernel, scale = variables['params']['linear']['kernel'], variables['params']['norm']['scale']
                 return jnp.tanh(x @ jax.lax.stop_gradient(kernel)) * scale
         tx = optax.sgd(0.1)
-        _, report = jax.jit(steps.make(Half(), Squares(), tx, RATE, seed=0))(fresh(tx), self.BAD)
+        _, report = jax.jit(steps.make(Half(), Squares(), Optimizer(tx, RATE), seed=0))(fresh(tx), self.BAD)
         self.assertFalse(bool(report['finite']))
         self.assertTrue(np.isnan(report['loss']))
         self.assertEqual({group: bool(np.isfinite(n)) for group, n in report['grad_norms'].items()},
@@ -156,13 +157,13 @@ class NonfiniteTest(parameterized.TestCase):
             def apply(self, variables, x, key=None):
                 return jnp.sqrt(jnp.square(variables['params']['norm']['scale'] - 1.0)) + 0 * super().apply(variables, x)
         tx = optax.sgd(0.1)
-        _, report = jax.jit(steps.make(Root(), Squares(), tx, RATE, seed=0))(fresh(tx), BATCH)
+        _, report = jax.jit(steps.make(Root(), Squares(), Optimizer(tx, RATE), seed=0))(fresh(tx), BATCH)
         self.assertTrue(np.isfinite(report['loss']))
         self.assertFalse(bool(report['finite']))
 
     def test_an_unknown_choice_is_refused(self):
         with self.assertRaisesRegex(ValueError, "train.nonfinite is 'ignore'; expected one of stop, skip"):
-            steps.make(Model(), Squares(), optax.sgd(0.1), RATE, seed=0, nonfinite='ignore')
+            steps.make(Model(), Squares(), Optimizer(optax.sgd(0.1), RATE), seed=0, nonfinite='ignore')
 
 
 class ReportTest(parameterized.TestCase):

@@ -3,7 +3,7 @@ import jax.numpy as jnp
 import numpy as np
 from absl.testing import absltest, parameterized
 
-from transformer.losses import correct, cross_entropy
+from transformer.losses import correct, cross_entropy, log_z_squared, uniform_cross_entropy
 
 LOGITS = np.random.default_rng(0).normal(size=(2, 3, 7)) * 4
 TARGETS = np.array([[0, 6, 3], [2, 2, 5]])
@@ -28,6 +28,25 @@ class CrossEntropyTest(parameterized.TestCase):
         loss = cross_entropy(logits, TARGETS)
         self.assertEqual(loss.dtype, jnp.float32)
         np.testing.assert_array_equal(loss, cross_entropy(logits.astype(jnp.float32), TARGETS))
+
+
+class RegularisersTest(parameterized.TestCase):
+    LOG_Z = np.log(np.exp(LOGITS).sum(-1))
+
+    def test_uniform_cross_entropy_equals_float64(self):
+        wanted = -(LOGITS - self.LOG_Z[..., None]).mean(-1)
+        np.testing.assert_allclose(uniform_cross_entropy(jnp.float32(LOGITS)), wanted, rtol=1e-5)
+
+    def test_log_z_squared_equals_float64(self):
+        np.testing.assert_allclose(log_z_squared(jnp.float32(LOGITS)), self.LOG_Z ** 2, rtol=1e-5)
+        # unlike cross-entropy it changes when all logits rise together
+        np.testing.assert_allclose(log_z_squared(jnp.float32(LOGITS + 1)), (self.LOG_Z + 1) ** 2, rtol=1e-5)
+
+    @parameterized.parameters(uniform_cross_entropy, log_z_squared)
+    def test_bfloat16_logits_are_computed_in_float32(self, loss):
+        logits = jnp.asarray(LOGITS, jnp.bfloat16)
+        self.assertEqual(loss(logits).dtype, jnp.float32)
+        np.testing.assert_array_equal(loss(logits), loss(logits.astype(jnp.float32)))
 
 
 class CorrectTest(parameterized.TestCase):

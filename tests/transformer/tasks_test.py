@@ -51,6 +51,29 @@ class NextTokenTest(parameterized.TestCase):
         gradient = jax.grad(loss)(self.logits)
         np.testing.assert_array_equal(np.abs(gradient).sum(-1) > 0, self.batch['weights'] > 0)
 
+    @parameterized.parameters((0.1, 0.0), (0.0, 1e-2), (0.3, 0.5))
+    def test_smoothing_and_z_loss_equal_float64(self, smoothing, z_loss):
+        task = NextToken(label_smoothing=smoothing, z_loss=z_loss)
+        logits, weights = np.float64(self.logits), np.float64(self.batch['weights'])
+        log_z = np.log(np.exp(logits).sum(-1))
+        wanted = (1 - smoothing) * np.eye(5)[self.batch['targets']] + smoothing / 5
+        each = -(wanted * (logits - log_z[..., None])).sum(-1) + z_loss * log_z ** 2
+        terms = task.terms({'logits': self.logits}, self.batch)
+        total = sum(c * terms[t][0] / terms[t][1] for t, c in task.coefficients.items())
+        self.assertAlmostEqual(float(total), (weights * each).sum() / weights.sum(), places=5)
+        plain = NextToken().terms({'logits': self.logits}, self.batch)['loss']
+        np.testing.assert_array_equal(terms['cross_entropy'], plain)
+
+    @parameterized.parameters(dict(label_smoothing=1.0), dict(label_smoothing=-0.1), dict(z_loss=-1.0),
+                              dict(z_loss=math.nan))
+    def test_values_without_a_meaning_are_refused(self, **fields):
+        with self.assertRaisesRegex(ValueError, 'expected a share in .0, 1. and a weight of 0 or more'):
+            NextToken(**fields)
+
+    def test_perplexity_leaves_the_regularisers_out(self):
+        derived = NextToken(label_smoothing=0.1).derived({'loss': 3.0, 'cross_entropy': 2.0}, {'tokens': 30, 'bytes': 100})
+        self.assertEqual(derived, NextToken().derived({'loss': 2.0}, {'tokens': 30, 'bytes': 100}))
+
     def test_derived_numbers(self):
         derived = NextToken().derived({'loss': 2.0}, {'tokens': 30, 'bytes': 100})
         self.assertAlmostEqual(derived['perplexity'], math.exp(2.0))

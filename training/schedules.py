@@ -1,0 +1,85 @@
+"""Learning rates over time, as multiples of the peak `optimizer.learning_rate`."""
+
+import dataclasses
+import math
+
+import jax.numpy as jnp
+import optax
+
+
+@dataclasses.dataclass(frozen=True)
+class Schedule:
+    """The learning rate as a multiple of its peak: linear warm-up from 0 over `warmup_steps`, then `after`, which ends at
+    `final` when `decay_steps` (0: train.steps) steps are done, counted from the start."""
+    warmup_steps: int = 0
+    decay_steps: int = 0
+    final: float = 0.0
+
+    def after(self, steps):
+        raise ValueError('training.schedules:Schedule is no schedule itself; name one such as Constant, Cosine or Linear.')
+
+    def __call__(self, train_steps):
+        end = self.decay_steps or train_steps
+        if self.warmup_steps < 0 or self.decay_steps < 0:
+            raise ValueError(f'warmup_steps is {self.warmup_steps} and decay_steps {self.decay_steps}; expected 0 or more.')
+        if not 0 <= self.final < math.inf:
+            raise ValueError(f'final is {self.final} in optimizer.schedule; expected a multiple of the peak, 0 or more.')
+        rest = self.after(max(1, end - self.warmup_steps))
+        # Warm-up reaches the peak at its last step: update number n (from 1) has n / warmup_steps.
+        warm = lambda count: (count + 1) / max(1, self.warmup_steps)
+        return optax.join_schedules([warm, rest], [self.warmup_steps])
+
+
+@dataclasses.dataclass(frozen=True)
+class Constant(Schedule):
+    """The peak throughout."""
+
+    def after(self, steps):
+        return optax.constant_schedule(1.0)
+
+
+@dataclasses.dataclass(frozen=True)
+class Cosine(Schedule):
+    """Half a cosine from the peak to `final` (Loshchilov and Hutter 2017)."""
+
+    def after(self, steps):
+        return optax.cosine_decay_schedule(1.0, steps, alpha=self.final)
+
+
+@dataclasses.dataclass(frozen=True)
+class Linear(Schedule):
+    """A straight line from the peak to `final`."""
+
+    def after(self, steps):
+        return optax.linear_schedule(1.0, self.final, steps)
+
+
+@dataclasses.dataclass(frozen=True)
+class InverseSqrt(Schedule):
+    """sqrt(warmup_steps / n) at update n (Vaswani et al. 2017, section 5.3): their d^-0.5 · min(n^-0.5, n · warmup^-1.5)
+    has the peak (d · warmup)^-0.5. Without warm-up it is 1 / sqrt(n). It has no end: `decay_steps` and `final` say nothing."""
+
+    def after(self, steps):
+        if self.decay_steps or self.final:
+            raise ValueError('An inverse square root never ends: leave optimizer.schedule.decay_steps and .final at 0.')
+        start = max(1, self.warmup_steps)
+        # The first update after a warm-up of w is number w + 1; without one the first is number 1.
+        return lambda count: jnp.sqrt(start / (count + start + (self.warmup_steps > 0)))
+
+
+@dataclasses.dataclass(frozen=True)
+class WarmupStableDecay(Schedule):
+    """The peak until `cooldown_steps` before the end, then 1 - sqrt(share of the cooldown that is over), down to `final`
+    (Hu et al. 2024; the root from Haegele et al. 2024, section 3)."""
+    cooldown_steps: int = 0
+
+    def after(self, steps):
+        if not 0 < self.cooldown_steps <= steps:
+            raise ValueError(f'optimizer.schedule.cooldown_steps is {self.cooldown_steps}; expected 1 to {steps}, the steps '
+                             'after the warm-up.')
+        stable = steps - self.cooldown_steps
+
+        def multiple(count):
+            over = jnp.clip((count - stable) / self.cooldown_steps, 0.0, 1.0)
+            return 1.0 - (1.0 - self.final) * jnp.sqrt(over)
+        return multiple
