@@ -10,7 +10,6 @@ import jax.numpy as jnp
 
 from transformer.layers import Dense, dropout, fold, normal
 from transformer.numerics import Numerics
-from transformer.sharding import BATCH, constrain
 
 
 def normal_distribution(x):
@@ -88,15 +87,3 @@ class Block(nn.Module):
         branch = self.feed_forward(name='feed_forward')(
             self.norm(name='feed_forward_norm')(x), key=fold(key, 'feed_forward'))
         return x + dropout(branch, self.dropout, fold(key, 'feed_forward_branch')), cache
-
-
-def stack(block, layers, x, *, visible=None, key=None, cache=None, positions=None):
-    """Applies `layers` blocks named block_0, block_1, ...; `block(name=)` constructs one. Returns (x, cache)."""
-    new = {}
-    x = constrain(x, BATCH)
-    for i in range(layers):
-        name = f'block_{i}'
-        x, new[name] = block(name=name)(x, visible=visible, key=fold(key, 'block', i), positions=positions,
-                                        cache=None if cache is None else cache[name])
-        x = constrain(x, BATCH)
-    return x, None if cache is None else new

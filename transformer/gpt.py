@@ -7,9 +7,10 @@ import jax.numpy as jnp
 
 from transformer.attention.masks import Causal, Mask, Segments
 from transformer.attention.multi_head import MultiHead, empty_cache
-from transformer.block import Block, FeedForward, stack
+from transformer.block import Block, FeedForward
 from transformer.layers import Embedding, LayerNorm, dropout, fold, normal
 from transformer.numerics import Numerics
+from transformer.stack import stack
 
 
 class Gpt(nn.Module):
@@ -27,6 +28,7 @@ class Gpt(nn.Module):
       activation: 'gelu', 'gelu_tanh' (that of GPT-2's code) or 'relu'.
       mask: which positions see which, a causal mask or an expression such as 'Causal() & Window(size=256)'.
       dense_gradient: the gradient of dense layers as in `transformer.numerics`, instead of JAX's rule.
+      scan, remat: how layers are stacked and what of them is kept for the gradient, as in `transformer.stack`.
     """
     vocab: int
     length: int = 1024
@@ -40,6 +42,8 @@ class Gpt(nn.Module):
     mask: Mask = Causal()
     init_scale: float = 0.02
     dense_gradient: bool = True
+    scan: bool = False
+    remat: str = 'none'
     dtype: str = 'float32'
 
     @nn.compact
@@ -81,7 +85,8 @@ class Gpt(nn.Module):
 
         x = tokens(inputs) + table(positions)  # [B, T, D]
         x = dropout(x, self.dropout, fold(key, 'embedding'))
-        x, cache = stack(block, self.layers, x, visible=visible, key=key, cache=cache, positions=positions)
+        x, cache = stack(block, self.layers, x, visible=visible, key=key, cache=cache, positions=positions, scan=self.scan,
+                         remat=self.remat)
         x = norm(name='norm')(x)
         outputs = {'logits': tokens.attend(x), 'hidden': x}
         return outputs if cache is None else outputs | {'cache': cache}

@@ -19,7 +19,7 @@ zeros = nn.initializers.zeros_init()
 def fold(key, *names):
     """The key of a named stream: fold_in by crc32 of each name, or by the number itself; None (evaluation) stays None."""
     for name in names if key is not None else ():
-        key = jax.random.fold_in(key, name if isinstance(name, int) else zlib.crc32(name.encode()))
+        key = jax.random.fold_in(key, zlib.crc32(name.encode()) if isinstance(name, str) else name)
     return key
 
 

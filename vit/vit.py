@@ -6,9 +6,10 @@ import flax.linen as nn
 import jax.numpy as jnp
 
 from transformer.attention.multi_head import MultiHead
-from transformer.block import Block, FeedForward, stack
+from transformer.block import Block, FeedForward
 from transformer.layers import Dense, LayerNorm, dropout, fold, normal, zeros
 from transformer.numerics import Numerics
+from transformer.stack import stack
 
 POOLS = ('cls', 'mean')
 
@@ -34,6 +35,7 @@ class Vit(nn.Module):
       position_scale: standard deviation of the initial position table; with few, small patches a larger one than the
         paper's tells positions apart from the start.
       dropout: rate on the embedding, the attention weights and the residual branches.
+      scan, remat: how layers are stacked and what of them is kept for the gradient, as in `transformer.stack`.
     """
     classes: int
     patch: int = 16
@@ -46,6 +48,8 @@ class Vit(nn.Module):
     pool: str = 'cls'
     position_scale: float = 0.02
     dense_gradient: bool = True
+    scan: bool = False
+    remat: str = 'none'
     dtype: str = 'float32'
 
     @nn.compact
@@ -70,7 +74,7 @@ class Vit(nn.Module):
             Block, norm=norm, dropout=self.dropout,
             attention=partial(MultiHead, self.heads, dropout=self.dropout, **branch),
             feed_forward=partial(FeedForward, self.inner or 4 * self.width, self.activation, **branch))
-        x, _ = stack(block, self.layers, x, key=key)
+        x, _ = stack(block, self.layers, x, key=key, scan=self.scan, remat=self.remat)
         x = norm(name='norm')(x)
         pooled = x[:, 0] if self.pool == 'cls' else x.mean(1)  # [B, D]
         logits = Dense(self.classes, kernel_init=zeros, numerics=numerics, name='head')(pooled)

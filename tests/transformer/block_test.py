@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 from absl.testing import absltest, parameterized
 
-from transformer.block import ACTIVATIONS, Block, FeedForward, gelu, stack
+from transformer.block import ACTIVATIONS, Block, FeedForward, gelu
 
 KEY = jax.random.key(0)
 POINTS = np.linspace(-8, 8, 401)
@@ -92,25 +92,6 @@ class BlockTest(parameterized.TestCase):
         self.assertTrue(jnp.array_equal(apply(None), block.clone(dropout=0.0).apply({}, x, visible=3.0, positions=0.0)[0]))
         self.assertTrue(jnp.array_equal(apply(KEY), apply(KEY)))
         self.assertFalse(jnp.array_equal(apply(KEY), apply(jax.random.key(1))))
-
-    def test_a_stack_names_its_blocks_and_hands_each_its_cache(self):
-        class Probe(nn.Module):
-            @nn.compact
-            def __call__(self, x, *, visible, key, cache, positions):
-                weight = self.param('weight', nn.initializers.ones, ())
-                return x * weight, cache and cache + 10
-
-        class Model(nn.Module):
-            @nn.compact
-            def __call__(self, x, cache):
-                return stack(Probe, 3, x, cache=cache)
-
-        variables = Model().init(KEY, 1.0, None)
-        self.assertEqual(set(variables['params']), {'block_0', 'block_1', 'block_2'})
-        weights = {'params': {f'block_{i}': {'weight': w} for i, w in enumerate((2.0, 3.0, 5.0))}}
-        self.assertEqual(Model().apply(weights, 1.0, None), (30.0, None))
-        _, cache = Model().apply(weights, 1.0, {f'block_{i}': i + 1 for i in range(3)})
-        self.assertEqual(cache, {'block_0': 11, 'block_1': 12, 'block_2': 13})
 
 
 if __name__ == '__main__':

@@ -107,7 +107,7 @@ class VitTest(parameterized.TestCase):
 
 CHANGES = {
     'classes': 4, 'patch': 1, 'layers': 3, 'heads': 4, 'width': 16, 'inner': 16, 'activation': 'relu', 'dropout': 0.1,
-    'pool': 'mean', 'position_scale': 0.1, 'dense_gradient': False, 'dtype': 'bfloat16'}
+    'pool': 'mean', 'position_scale': 0.1, 'dense_gradient': False, 'scan': True, 'remat': 'full', 'dtype': 'bfloat16'}
 
 
 def program(model):

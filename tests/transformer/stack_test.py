@@ -1,0 +1,99 @@
+import functools
+
+import flax.linen as nn
+import jax
+import numpy as np
+from absl.testing import absltest, parameterized
+
+from training.flops import count
+from transformer.gpt import Gpt
+from transformer.stack import stack
+from vit.vit import Vit
+
+KEY = jax.random.key(0)
+CHOICES = [dict(scan=scan, remat=remat) for scan in (False, True) for remat in ('none', 'dots', 'full')]
+GPT = Gpt(vocab=11, length=8, layers=3, heads=2, width=8, dropout=0.2, bias=False)  # a key's bias has no gradient but rounding
+RNG = np.random.default_rng(0)
+TOKENS = RNG.integers(11, size=(2, 8))
+SEGMENTS = np.array([[1, 1, 1, 2, 2, 2, 2, 0], [1, 2, 2, 2, 2, 2, 2, 2]])
+
+
+@functools.cache
+def parameters(layers=3):
+    return GPT.clone(layers=layers).init(KEY, TOKENS)['params']
+
+
+def gradient(model):
+    """params -> gradient of a loss with dropout and packed documents."""
+    def loss(params):
+        return (model.apply({'params': params}, TOKENS, segments=SEGMENTS, key=KEY)['logits'] ** 2).mean()
+    return jax.grad(loss)
+
+
+class StackTest(parameterized.TestCase):
+    def test_names_its_blocks_and_hands_each_its_cache(self):
+        class Probe(nn.Module):
+            @nn.compact
+            def __call__(self, x, *, visible, key, cache, positions):
+                weight = self.param('weight', nn.initializers.ones, ())
+                return x * weight, cache and cache + 10
+
+        class Model(nn.Module):
+            @nn.compact
+            def __call__(self, x, cache):
+                return stack(Probe, 3, x, cache=cache)
+
+        variables = Model().init(KEY, 1.0, None)
+        self.assertEqual(set(variables['params']), {'block_0', 'block_1', 'block_2'})
+        weights = {'params': {f'block_{i}': {'weight': w} for i, w in enumerate((2.0, 3.0, 5.0))}}
+        self.assertEqual(Model().apply(weights, 1.0, None), (30.0, None))
+        _, cache = Model().apply(weights, 1.0, {f'block_{i}': i + 1 for i in range(3)})
+        self.assertEqual(cache, {'block_0': 11, 'block_1': 12, 'block_2': 13})
+
+    @parameterized.parameters(CHOICES[1:])
+    def test_every_choice_gives_the_same_parameters_outputs_and_gradients(self, **choice):
+        model = GPT.clone(**choice)
+        jax.tree.map(np.testing.assert_array_equal, model.init(KEY, TOKENS)['params'], parameters())
+        apply = lambda model: jax.jit(lambda p: model.apply({'params': p}, TOKENS, segments=SEGMENTS, key=KEY))(parameters())
+        close = functools.partial(np.testing.assert_allclose, rtol=1e-4, atol=1e-7)
+        jax.tree.map(close, apply(model), apply(GPT))
+        jax.tree.map(close, jax.jit(gradient(model))(parameters()), jax.jit(gradient(GPT))(parameters()))
+
+    def test_images_too(self):
+        model, image = Vit(classes=3, patch=2, layers=2, heads=2, width=8, dropout=0.2), RNG.normal(size=(2, 4, 4, 1))
+        params = model.init(KEY, image)['params']
+        apply = lambda model: jax.jit(lambda p: model.apply({'params': p}, image, key=KEY)['hidden'])(params)
+        np.testing.assert_allclose(apply(model.clone(scan=True, remat='full')), apply(model), rtol=1e-5, atol=1e-6)
+
+    def test_a_scanned_program_does_not_grow_with_depth(self):
+        def size(scan, layers):
+            jaxpr = jax.make_jaxpr(gradient(GPT.clone(scan=scan, layers=layers)))(parameters(layers))
+            return sum(equation.primitive.name in ('dot_general', 'scan', 'jit', 'custom_vjp_call') for equation in jaxpr.eqns)
+        self.assertEqual(size(True, 2), size(True, 6))
+        self.assertGreater(size(False, 6), 2 * size(False, 2))
+
+    @parameterized.parameters(True, False)
+    def test_what_is_not_kept_is_computed_again(self, scan):
+        work = {remat: count(gradient(GPT.clone(scan=scan, remat=remat)), parameters()) for remat in ('none', 'dots', 'full')}
+        forward = count(lambda p: GPT.apply({'params': p}, TOKENS, key=KEY)['hidden'], parameters())
+        last = 3 * 2 * (2 * 8) * 32 * 8  # of a block, the output of the feed-forward: no gradient needs it
+        self.assertEqual(work['full'] - work['none'], forward - last)
+        attention = 3 * 2 * (2 * 2 * 8 * 8 * 8)  # layers · (scores and mixture) · 2·B·T·T·D
+        self.assertEqual(work['dots'] - work['none'], attention)
+
+    def test_less_is_kept_in_memory(self):
+        def temporaries(remat):
+            model = GPT.clone(layers=8, scan=True, remat=remat, width=64, heads=4)
+            shapes = jax.eval_shape(lambda: model.init(KEY, TOKENS)['params'])
+            return jax.jit(gradient(model)).lower(shapes).compile().memory_analysis().temp_size_in_bytes
+        none, dots, full = map(temporaries, ('none', 'dots', 'full'))
+        self.assertLess(full, dots)
+        self.assertLess(dots, none)
+
+    def test_an_unknown_choice_is_refused(self):
+        with self.assertRaisesRegex(ValueError, "model.remat is 'some'; expected one of none, dots, full"):
+            GPT.clone(remat='some').init(KEY, TOKENS)
+
+
+if __name__ == '__main__':
+    absltest.main()
