@@ -80,7 +80,7 @@ def train(config, workdir):
             note('state', f'parameters from {source}' if source else f'fresh, seed {config.seed}')
 
         # ---- First batch and compilation: what can fail has failed before anything is written ------------------------
-        batch = next(iterator)  # numpy: the compiled step places it on the devices, ten times as fast as device_put
+        batch, units = run.batches(iterator)
         for name in run.evaluators:
             run.check_evaluation(name)
         step_function = run.compile()
@@ -104,7 +104,7 @@ def train(config, workdir):
         # ---- Loop. The order of a step: compute, log, evaluate, flush, save, and only then the next batch ------------
         stop = open_things.enter_context(Stop())
         open_things.enter_context(profile)
-        clock, step, logged, units, behind = report.Clock(), start, start, run.data.count(batch), None
+        clock, step, logged, behind = report.Clock(), start, start, None
         if pending:  # a signal broke off the evaluation of the step that was then saved
             try:
                 with stop.interruptible():
@@ -115,18 +115,18 @@ def train(config, workdir):
             out.flush()
             checkpoints.amend(step, metrics, meta(config, best, pending))
         while step < config.train.steps:
-            profile.before(step + 1)
+            profile.before(step + 1, step + config.train.dispatch)
             state, now = step_function(state, batch)
-            step += 1
+            step += config.train.dispatch
             last = step == config.train.steps
             profile.after(step, now)
             with clock('device'):  # one step behind, so that the device never waits for the host
-                require_finite(config, behind, step - 1)
+                require_finite(config, behind)
                 behind = now
 
             if last or step % config.log.every_steps == 0:
                 with clock('device'):
-                    require_finite(config, now, step)
+                    require_finite(config, now)
                 numbers = run.training_row(now, step)
                 out.scalars(step, 'train', numbers)
                 speed = report.speeds(clock.lap(), step - logged, units, run.data.unit, flops)
@@ -139,7 +139,7 @@ def train(config, workdir):
             due = [n for n, e in config.evals.items() if last or (e.every_steps and step % e.every_steps == 0)]
             metrics = {}
             if due:
-                require_finite(config, now, step)
+                require_finite(config, now)
                 try:
                     with clock('eval'), stop.interruptible():
                         metrics = evaluate(run, state, step, due, out)
@@ -150,7 +150,7 @@ def train(config, workdir):
 
             signal = stop.signal  # read once: what comes after this line waits for the next step
             if last or better or signal or step % config.checkpoint.every_steps == 0:
-                require_finite(config, now, step)
+                require_finite(config, now)
                 with clock('save'):
                     out.flush()
                     checkpoints.save(step, state.tree(), iterator, metrics, meta(config, best, pending))
@@ -159,8 +159,8 @@ def train(config, workdir):
                 return stopped(out, signal, step, folder)
             if not last:
                 with clock('data'):
-                    batch = next(iterator)
-                units += run.data.count(batch)
+                    batch, new = run.batches(iterator)
+                units += new
 
     summary.show(folder)
     return 0
@@ -201,13 +201,13 @@ def stopped(out, signal, step, folder):
     return 128 + signal
 
 
-def require_finite(config, numbers, step):
+def require_finite(config, numbers):
     """Ends the run at a loss or gradient that is not finite, unless such updates are skipped."""
     if numbers is None or config.train.nonfinite == 'skip' or bool(numbers['finite']):
         return
     groups = [name for name, norm in numbers['grad_norms'].items() if not math.isfinite(norm)]
     raise ValueError(
-        f'The loss is {float(numbers["loss"]):.6g} at step {step} and these gradients are not finite: '
+        f'The loss is {float(numbers["loss"]):.6g} at step {int(numbers["step"])} and these gradients are not finite: '
         f'{", ".join(groups) or "none"}; start in another --workdir with a lower optimizer.learning_rate or with '
         'train.nonfinite=skip (from a checkpoint here, if there is one, with --config.init_from).')
 

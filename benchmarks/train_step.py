@@ -54,14 +54,14 @@ def measure(config, name, steps):
     machine.prepare(config)
     mesh = meshes.make(config.mesh.data, config.mesh.fsdp, config.mesh.tensor)
     run = runs.build(config, mesh, workdirs.existing(config.init_from) if config.init_from else None)
-    rows = next(run.data.train(config.seed))
+    rows, units = run.batches(run.data.train(config.seed))
     start = time.perf_counter()
     step = run.compile()
     compile_s = time.perf_counter() - start
 
     bare, loop = [], []
     for _ in range(ROUNDS):
-        bare += time_step(run, step, meshes.put(rows, mesh), steps)[lap * WARMUP:]
+        bare += time_step(run, step, rows, steps)[lap * WARMUP:]
         loop += time_loop(config)[WARMUP:]
     seconds = statistics.median(bare)
     bare_lap_ms = statistics.median(1e3 * statistics.fmean(bare[i:i + lap]) for i in range(0, len(bare), lap))
@@ -71,7 +71,7 @@ def measure(config, name, steps):
         'config': name, 'device': f'{mesh.size} x {mesh.devices.flat[0].device_kind}', 'cores': len(os.sched_getaffinity(0)),
         'jax': jax.__version__, 'dtype': config.dtype, 'parameters': run.parameters(), 'compile_s': round(compile_s, 2),
         'step_ms': round(1e3 * seconds, 2), 'step_ms_min': round(1e3 * min(bare), 2),
-        'step_ms_max': round(1e3 * max(bare), 2), f'{run.data.unit}_per_s': round(run.data.count(rows) / seconds, 1),
+        'step_ms_max': round(1e3 * max(bare), 2), f'{run.data.unit}_per_s': round(units / config.train.dispatch / seconds, 1),
         'achieved_gflops': round(work / seconds / 1e9, 3), 'data_wait_share': round(middle('data_wait_share'), 4),
         'loop_overhead_share': round(1 - bare_lap_ms / middle('step_ms'), 4),
         'save_s': round(max(row['save_s'] for row in loop), 4),
@@ -80,14 +80,15 @@ def measure(config, name, steps):
 
 def time_step(run, step, batch, steps):
     """Seconds of each step, from one result to the next; the state is dropped afterwards."""
-    state, behind, seconds = run.init(), None, []
+    state, behind, seconds, several = run.init(), None, [], run.config.train.dispatch
+    batch = jax.device_put(batch, meshes.batch_sharding(run.mesh, stacked=several > 1))
     jax.block_until_ready((state, batch))
     mark = time.perf_counter()
-    for _ in range(steps):
+    for _ in range(steps // several):
         state, numbers = step(state, batch)
         jax.block_until_ready(behind)
         behind, before, mark = numbers, mark, time.perf_counter()
-        seconds.append(mark - before)
+        seconds += [(mark - before) / several] * several
     jax.block_until_ready(state)
     return seconds
 

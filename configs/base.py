@@ -85,6 +85,7 @@ def config():
     c.init_rules = ((r'.*', 'keep'),)  # (regex over parameter names, 'keep' from init_from | 'fresh')
     c.train = dict(
         steps=1000,
+        dispatch=1,  # steps that the device does per call: less waiting between short steps; the result is the same
         microbatches=1,  # parts into which a batch is split, worked off one after the other, for memory
         nonfinite='stop',  # a loss or gradient that is not finite: 'stop', or 'skip' the update
     )

@@ -97,6 +97,7 @@ class BadInputTest(experiments.TestCase):
         ('--config.mesh.data=0', 'expected positive sizes'),
         ('--config.data.batch_size=7', 'data.batch_size=7 cannot be divided'),
         ('--config.train.microbatches=0', 'train.microbatches is 0; set it to at least 1'),
+        ('--config.train.dispatch=2', 'train.dispatch=2 does not divide train.steps=7; choose one that divides all of'),
         ('--config.train.steps=0', 'train.steps is 0; set it to at least 1'),
         ('--config.log.every_steps=0', 'log.every_steps is 0; set it to at least 1'),
         ('--config.checkpoint.every_steps=0', 'checkpoint.every_steps is 0; set it to at least 1'),

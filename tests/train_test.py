@@ -442,6 +442,21 @@ class OptionsTest(experiments.TestCase):
             experiments.train(self.config(**{'model.layers': 2, 'init_from': str(source)}), self.folder / 'run')
         self.assertFalse((self.folder / 'run').exists())
 
+    def test_several_steps_per_dispatch_change_nothing(self):
+        even = {'train.steps': 8, 'checkpoint.every_steps': 4, 'optimizer.average_decay': 0.0}
+        for count in (1, 2):
+            code, out = experiments.train(self.config(**even, **{'train.dispatch': count}), self.folder / str(count))
+            self.assertEqual(code, 0, out)
+        self.assertEqual(experiments.steps(self.folder / '1'), experiments.steps(self.folder / '2'))
+        for split, wanted in (('train', [2, 4, 6, 8]), ('valid', [4, 8])):
+            one, two = (experiments.rows(self.folder / name, split) for name in '12')
+            self.assertEqual([row['step'] for row in two], wanted)
+            for a, b in zip(one, two, strict=True):
+                for name in a.keys() - {'split'}:
+                    self.assertAlmostEqual(a[name], b[name], delta=1e-5 * (1 + abs(a[name])), msg=name)
+        speed = [json.loads(line) for line in (self.folder / '2' / 'timing.jsonl').read_text().splitlines()][-1]
+        self.assertGreater(speed['step_ms'], 0)
+
     def test_dtype_reaches_the_model(self):
         from training import mesh
         from training import run as runs

@@ -42,8 +42,9 @@ class Profile:
         if self._running:
             self._stop()
 
-    def before(self, step):
-        if self._first and self._first <= step <= self._last and not self._running:
+    def before(self, first, last):
+        """Begins the trace ahead of the steps `first` to `last` if one of them is asked for."""
+        if self._first and self._first <= last and first <= self._last and not self._running:
             import jax
             jax.profiler.start_trace(str(self._folder))
             self._running = True

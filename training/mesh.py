@@ -40,8 +40,9 @@ def rows(mesh):
     return mesh.shape['data'] * mesh.shape['fsdp']
 
 
-def batch_sharding(mesh):
-    return NamedSharding(mesh, PartitionSpec(('data', 'fsdp')))
+def batch_sharding(mesh, stacked=False):
+    """Of arrays with the examples in front, or of several of them stacked."""
+    return NamedSharding(mesh, PartitionSpec(*(None,) * stacked, ('data', 'fsdp')))
 
 
 def replicated(mesh):

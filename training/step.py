@@ -101,10 +101,22 @@ def make(model, task, optimizer, *, seed, microbatches=1, log_every=1, last=0, n
         logged = ((state.step + 1) % log_every == 0) | (state.step + 1 == last)
         norm = lambda tree: jax.lax.cond(logged, optax.global_norm, lambda tree: jnp.zeros(()), tree)
         added = {t: jnp.where(fresh, 0.0, state.sums[t]) + jnp.stack([sums[t], weights[t]]) for t in sums}
-        report = {'sums': added, 'loss': loss, 'finite': finite, 'grad_norms': norms,
+        report = {'step': state.step + 1, 'sums': added, 'loss': loss, 'finite': finite, 'grad_norms': norms,
                   'learning_rate': optimizer.rate(done),
                   'grad_norm': optax.global_norm(grads), 'update_norm': norm(updates),
                   'param_norm': norm(params), 'skipped': skipped}
         return State(state.step + 1, params, opt_state, average, added, skipped), report
 
     return step
+
+
+def several(step, count, nonfinite='stop'):
+    """step(state, batches) for `count` batches stacked in front: as many steps in one program. The report is that of the
+    last one or, with nonfinite='stop', of the first that is not finite."""
+    def steps(state, batches):
+        state, reports = jax.lax.scan(step, state, batches)
+        finite = reports['finite']
+        number = count - 1 if nonfinite == 'skip' else jnp.where(finite.all(), count - 1, jnp.argmin(finite))
+        return state, jax.tree.map(lambda x: x[number], reports)
+
+    return step if count == 1 else steps

@@ -40,7 +40,7 @@ class ProfileTest(parameterized.TestCase):
                 mock.patch('jax.profiler.stop_trace', side_effect=running.clear), \
                 machine.Profile(steps, 9, pathlib.Path('folder')) as profile:
             for step in range(first, last + 1):
-                profile.before(step)
+                profile.before(step, step)
                 inside += [step] * len(running)
                 profile.after(step, ())
         self.assertEqual(running, [])  # closed, however the loop ends
@@ -57,7 +57,7 @@ class ProfileTest(parameterized.TestCase):
     def test_a_profile_is_written(self):
         with tempfile.TemporaryDirectory() as folder:
             with machine.Profile('1:1', 1, pathlib.Path(folder)) as profile:
-                profile.before(1)
+                profile.before(1, 1)
                 profile.after(1, jax.device_put(1.0))
             self.assertNotEmpty(list(pathlib.Path(folder).rglob('*.xplane.pb')))
 

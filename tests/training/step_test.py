@@ -161,6 +161,16 @@ class NonfiniteTest(parameterized.TestCase):
         self.assertTrue(np.isfinite(report['loss']))
         self.assertFalse(bool(report['finite']))
 
+    @parameterized.parameters(('stop', [True, False, True], 2), ('skip', [True, False, True], 3), ('stop', [True] * 3, 3))
+    def test_of_several_steps_the_first_bad_one_is_reported(self, nonfinite, good, reported):
+        tx = optax.sgd(0.1)
+        step = steps.make(Model(), Squares(), Optimizer(tx, RATE), seed=0, nonfinite=nonfinite)
+        batches = [BATCH if ok else self.BAD for ok in good]
+        stacked = {name: np.stack([batch[name] for batch in batches]) for name in BATCH}
+        state, report = jax.jit(steps.several(step, 3, nonfinite))(fresh(tx), stacked)
+        self.assertEqual((int(report['step']), int(state.step)), (reported, 3))
+        self.assertEqual(bool(report['finite']), reported == 3)
+
     def test_an_unknown_choice_is_refused(self):
         with self.assertRaisesRegex(ValueError, "train.nonfinite is 'ignore'; expected one of stop, skip"):
             steps.make(Model(), Squares(), Optimizer(optax.sgd(0.1), RATE), seed=0, nonfinite='ignore')
