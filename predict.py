@@ -22,8 +22,8 @@ flags.DEFINE_string('input', '-', "a file with one input per line, an image, or 
 flags.DEFINE_string('step', 'last', 'the checkpoint: last, best, or a number')
 flags.DEFINE_string('strategy', 'Sample(temperature=0.8)',
                     "how a token is chosen: 'Greedy()' or 'Sample(temperature=1.0, top_k=0, top_p=1.0)'")
-flags.DEFINE_integer('tokens', 100, 'how many tokens to add at most', lower_bound=1)
-flags.DEFINE_integer('seed', 0, 'seed of the sampling')
+flags.DEFINE_integer('tokens', 100, 'how many tokens to add at most', lower_bound=1, upper_bound=2**31 - 1)
+flags.DEFINE_integer('seed', 0, 'seed of the sampling', lower_bound=0, upper_bound=2**32 - 1)
 flags.DEFINE_bool('json', False, 'print a JSON object per line, with details')
 if __name__ == '__main__':
     cli.answer_help()  # at once, before jax is imported
@@ -108,7 +108,7 @@ def complete(snapshot, prompts, *, strategy, tokens, seed):
     for i, (prompt, start) in enumerate(zip(prompts, ids)):
         # One at a time: an answer does not depend on the lines around it.
         new, = generate(snapshot.model, snapshot.params, [start], steps=tokens, strategy=strategy, end=data.end,
-                        key=jax.random.fold_in(stream(seed, 'predict'), i))
+                        vocab=data.facts['vocab'], key=jax.random.fold_in(stream(seed, 'predict'), i))
         text = data.decode(new)
         yield (prompt + text).replace('\n', '\\n'), {'prompt': prompt, 'text': text, 'tokens': len(new)}
 
@@ -120,7 +120,8 @@ def classify(snapshot, paths, batch=64):
     for start in range(0, len(images), batch):
         part = np.stack(images[start:start + batch])
         rows = np.concatenate([part, np.zeros((batch - len(part), *part.shape[1:]), part.dtype)])
-        probabilities = np.asarray(jax.nn.softmax(snapshot.apply(image=rows)['logits'].astype(np.float32)))
+        logits = snapshot.apply(image=rows)['logits'][:, :len(data.classes)]  # a model may have more classes than its data
+        probabilities = np.asarray(jax.nn.softmax(logits.astype(np.float32)))
         for path, p in zip(paths[start:], probabilities[:len(part)]):
             best = int(p.argmax())
             yield (f'{data.classes[best]}\t{p[best]:.4f}\t{path}',

@@ -13,11 +13,11 @@ from absl import flags
 from training import cli
 
 if __name__ == '__main__':  # who imports `train` has flags of its own
-    flags.DEFINE_string('workdir', '', 'folder of the run; default runs/<config>[-<variant>]')
+    flags.DEFINE_string('workdir', None, 'folder of the run; default runs/<config>[-<variant>]')
     cli.answer_help(config='configs/quickstart.py')  # at once, before jax is imported
 
 
-from training import machine, report, summary
+from training import machine, report, schema, summary
 from training import mesh as meshes
 from training import run as runs
 from training import workdir as workdirs
@@ -30,12 +30,15 @@ from training.signals import Interrupted, Stop
 def main(config, name):
     file, _, variant = name.partition(':')
     default = pathlib.Path('runs') / (pathlib.Path(file).stem + (f'-{variant}' if variant else ''))
+    if flags.FLAGS.workdir == '':
+        raise ValueError(f'--workdir is empty; give it a folder, or leave it out for {default}.')
     return train(config, flags.FLAGS.workdir or default)
 
 
 def train(config, workdir):
     """Trains `config` in `workdir` up to train.steps; returns the exit code of the process."""
     born = time.perf_counter()
+    schema.check(config)
     with contextlib.ExitStack() as open_things:
         # ---- Workdir: is there something to continue? ----------------------------------------------------------------
         folder = workdirs.local(workdir)
@@ -48,8 +51,8 @@ def train(config, workdir):
         machine.prepare(config)
         mesh = meshes.make(config.mesh.data, config.mesh.fsdp, config.mesh.tensor)
         begun = exists and workdirs.has_facts(folder)  # a run killed before that starts as if it were new
-        source = workdirs.existing(config.init_from) if config.init_from else None
-        run = runs.build(config, mesh, folder if begun else source)
+        source = workdirs.existing(config.init_from) if config.init_from and not begun else None
+        run = runs.build(config, mesh, folder if begun else None, source)
         note = lambda stage, text: print(f'[{time.perf_counter() - born:5.1f}s] {stage}: {text}', flush=True)
         note('model', f'{config.model.name} with {run.parameters():,} parameters, {config.dtype}, on '
              f'{mesh.size} x {mesh.devices.flat[0].device_kind}')
@@ -76,14 +79,16 @@ def train(config, workdir):
             best = restored.meta['best'].get(config.checkpoint.best, math.inf)
             note('state', f'resumed from step {start}')
         if state is None:
+            source = workdirs.existing(config.init_from) if config.init_from else None
             state = run.init_from(source) if source else run.init()
             note('state', f'parameters from {source}' if source else f'fresh, seed {config.seed}')
 
-        # ---- First batch and compilation: what can fail has failed before anything is written ------------------------
+        # ---- Compilation and first batch: what can fail has failed before anything is written ------------------------
+        step_function = run.compile()
+        machine.require_memory(step_function, mesh)
         batch, units = run.batches(iterator)
         for name in run.evaluators:
             run.check_evaluation(name)
-        step_function = run.compile()
         checksums(state.tree())  # compiled now, so that the first save does not hold up the loop
         flops = count(run.step_function, run.shapes, run.batch_shapes())
         note('step', f'compiled; {flops / 1e9:,.3g} GFLOP, {config.data.batch_size} rows a step, '
@@ -111,9 +116,10 @@ def train(config, workdir):
                     metrics = evaluate(run, state, step, pending, out)
             except Interrupted:
                 return stopped(out, stop.signal, step, folder)
-            best, pending = min(best, metrics.get(config.checkpoint.best, math.inf)), []
+            best = min(best, metrics.get(config.checkpoint.best, math.inf))
             out.flush()
-            checkpoints.amend(step, metrics, meta(config, best, pending))
+            checkpoints.amend(step, metrics, meta(config, best, [], {*restored.meta['evaluated'], *pending}))
+            pending = []
         while step < config.train.steps:
             profile.before(step + 1, step + config.train.dispatch)
             state, now = step_function(state, batch)
@@ -153,7 +159,8 @@ def train(config, workdir):
                 require_finite(config, now)
                 with clock('save'):
                     out.flush()
-                    checkpoints.save(step, state.tree(), iterator, metrics, meta(config, best, pending))
+                    done = [name for name in due if name not in pending]
+                    checkpoints.save(step, state.tree(), iterator, metrics, meta(config, best, pending, done))
             if signal and not (last and not pending):
                 checkpoints.wait()
                 return stopped(out, signal, step, folder)
@@ -175,8 +182,10 @@ def finished(run, checkpoints):
 
 
 def unevaluated(config, restored):
-    """The evaluators that a signal kept from measuring a saved step."""
-    return [name for name in restored.meta['pending'] if name in config.evals]
+    """The evaluators still to measure a saved step: those that a signal kept from it, and at the last step all others."""
+    last = restored.step >= config.train.steps
+    return [name for name in config.evals
+            if name in restored.meta['pending'] or (last and name not in restored.meta['evaluated'])]
 
 
 def evaluate(run, state, step, names, out):
@@ -190,9 +199,11 @@ def evaluate(run, state, step, names, out):
     return {f'{name}/{metric}': value for name, numbers in results.items() for metric, value in numbers.items()}
 
 
-def meta(config, best, pending):
-    """What a checkpoint knows besides the state: the best value so far of checkpoint.best, and evaluations still to do."""
-    return {'best': {config.checkpoint.best: best} if best < math.inf else {}, 'pending': pending}
+def meta(config, best, pending, evaluated):
+    """What a checkpoint knows besides the state: the best value so far of checkpoint.best, and the evaluators that still
+    have to measure its step and those that have."""
+    return {'best': {config.checkpoint.best: best} if best < math.inf else {}, 'pending': pending,
+            'evaluated': sorted(evaluated)}
 
 
 def stopped(out, signal, step, folder):

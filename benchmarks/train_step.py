@@ -31,7 +31,7 @@ if __name__ == '__main__':
 import jax
 
 import train
-from training import flops, machine, report
+from training import flops, machine, report, schema
 from training import mesh as meshes
 from training import run as runs
 from training import workdir as workdirs
@@ -45,6 +45,7 @@ def main(config, name):
 
 def measure(config, name, steps):
     """The numbers of a config, {key: value}; `steps` (at least 20) of the bare step and of the loop in each round."""
+    schema.check(config)
     lap = steps // LAPS
     with config.unlocked():  # for both, because these are part of the compiled step
         config.train.steps = steps

@@ -47,8 +47,10 @@ class Images:
     batch_size: int = 64
     workers: int = 0
 
-    def open(self, folder: str | os.PathLike | None) -> 'OpenImages':
-        """Opens the images; with classes saved in `folder`, they are not touched before train() or evaluation().
+    def open(self, folder: str | os.PathLike | None, source: str | os.PathLike | None = None) -> 'OpenImages':
+        """Opens the images; with classes saved in `folder`, a run, they are not touched before train() or evaluation().
+
+        Nothing of `source`, a run to start from, is used: other images may have other classes.
 
         Raises ValueError or FileNotFoundError, in one sentence, for a field or a source that cannot be used.
         """
@@ -61,6 +63,11 @@ class Images:
             )
         if self.source != 'digits' and not self.path:
             raise ValueError(f'data.path is empty and data.source={self.source!r}; set it to where the images are.')
+        if self.source == 'digits' and self.path:
+            raise ValueError(
+                f"data.path={self.path!r} is not read with data.source='digits'; set data.source to 'folder' or 'idx', or "
+                'leave data.path empty.'
+            )
         return OpenImages(self, folder)
 
 
@@ -72,14 +79,14 @@ class OpenImages:
     def __init__(self, config: Images, folder: str | os.PathLike | None):
         self.config = config
         self._steps = image_steps.parse(config.steps)
-        saved = Path(folder, _FILE) if folder is not None else None
-        if saved is not None and saved.exists():
+        if folder is not None:
+            saved = Path(folder, _FILE)
             try:
                 described = json.loads(saved.read_text(encoding='utf-8'))
                 self.classes: tuple[str, ...] = tuple(described['classes'])
                 shape = described['height'], described['width'], described['channels']
-            except (ValueError, KeyError, TypeError) as error:
-                raise ValueError(f'{saved} does not describe classes of images; restore it or remove it.') from error
+            except (OSError, ValueError, KeyError, TypeError) as error:
+                raise ValueError(f'{saved} does not describe classes of images; restore it, or start a new run.') from error
         else:
             form = self._source.format
             self.classes, shape = self._source.classes, (form.height, form.width, form.channels)
@@ -183,7 +190,8 @@ class OpenImages:
         """The examples of a split, as a part of the source and the range of numbers in it."""
         expression = getattr(self.config, split) if split in ('train', 'valid', 'test') else split
         if not expression:
-            raise ValueError(f'data.{split} is empty, so there is no such split; set it to a part such as train[80%:].')
+            name = f'data.{split}' if split else 'The split'
+            raise ValueError(f'{name} is empty, so there is no such split; set it to a part such as train[80%:].')
         if self._source.classes != self.classes:
             raise ValueError(
                 f'The images have {len(self._source.classes)} classes and the run {len(self.classes)} or other names; '

@@ -83,10 +83,11 @@ class File:
         raise ValueError(f'{self.path} is not UTF-8: byte {place} cannot be decoded; convert the file to UTF-8.')
 
 
-def files(path: str) -> list[File]:
+def files(path: str, field: str = 'data.path') -> list[File]:
     """The files that a path, a folder (recursive, without hidden files) or a glob names, sorted by name.
 
-    Raises ValueError if the path is empty or names no text, FileNotFoundError if it does not exist.
+    Raises ValueError if the path is empty or names no text, FileNotFoundError if it does not exist; `field` is what to
+    call it then.
     """
     if not path:
         raise ValueError("data.path is empty and data.source is 'files'; set it to a text file, a folder or a glob.")
@@ -99,13 +100,13 @@ def files(path: str) -> list[File]:
         base = path[: path.rfind('/', 0, min(path.find(c) for c in '*?[' if c in path)) + 1]
         found = [(name, base) for name in glob.glob(path, recursive=True) if os.path.isfile(name)]
         if not found:
-            raise FileNotFoundError(f'No file matches {path!r}; data.path must name at least one text file.')
+            raise FileNotFoundError(f'No file matches {path!r}; {field} must name at least one text file.')
     else:
-        raise FileNotFoundError(f'{path!r} does not exist; data.path must be a text file, a folder or a glob.')
+        raise FileNotFoundError(f'{path!r} does not exist; {field} must be a text file, a folder or a glob.')
     kept = [File(name, os.path.relpath(name, base or '.').replace(os.sep, '/')) for name, base in found]
     kept = sorted((file for file in kept if os.path.getsize(file.path)), key=lambda file: file.name)
     if not kept:
-        raise ValueError(f'{path!r} holds no text; data.path must name at least one file that is not empty.')
+        raise ValueError(f'{path!r} holds no text; {field} must name at least one file that is not empty.')
     return kept
 
 

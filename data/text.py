@@ -47,8 +47,9 @@ class Text:
     packing: str = 'first_fit'
     batch_size: int = 32
 
-    def open(self, folder: str | os.PathLike | None) -> 'OpenText':
-        """Opens the text; a tokenizer saved in `folder` is used as it is, otherwise one is learnt.
+    def open(self, folder: str | os.PathLike | None, source: str | os.PathLike | None = None) -> 'OpenText':
+        """Opens the text, with the tokenizer saved in `folder`, a run, or in `source`, a run to start from; without either
+        one is learnt.
 
         With a saved tokenizer the text itself is not touched before train() or evaluation(). Raises ValueError or
         FileNotFoundError, in one sentence, for a field or a text that cannot be used.
@@ -56,8 +57,16 @@ class Text:
         for field, choices in _CHECKED.items():
             fields.one_of(field, getattr(self, field), choices)
         fields.positive(length=self.length, batch_size=self.batch_size)
+        if self.path and self.source != 'files':
+            raise ValueError(
+                f"data.path={self.path!r} is not read with data.source={self.source!r}; set data.source='files', or leave "
+                'data.path empty.'
+            )
         name, keywords = tokenizers.parse(self.tokenizer)
+        folder = source if folder is None else folder
         saved = tokenizers.load(folder) if folder is not None else None
+        if folder is not None and saved is None:
+            raise ValueError(f'{folder} has no tokenizer.model or tokenizer.json any more; restore it, or start a new run.')
         if saved and (type(saved).__name__ != name or keywords.get('vocab', saved.vocab) != saved.vocab):
             raise ValueError(
                 f'data.tokenizer={self.tokenizer!r} is not the tokenizer of {folder}, which is used with its parameters: '
@@ -171,7 +180,7 @@ class OpenText:
 
     def score(self, paths: Sequence[str], batch_size: int, context: int | None = None, stride: int | None = None):
         """The same over text files given by path."""
-        found = [file for path in paths for file in sources.files(path)]
+        found = [file for path in paths for file in sources.files(path, '--path')]
         return self._evaluate(sources.Part.of('all', found, self.config.documents), batch_size, context, stride)
 
     def _evaluate(self, part: sources.Part, batch_size: int, context: int | None, stride: int | None):
@@ -212,7 +221,8 @@ class OpenText:
     def _part(self, split: str) -> sources.Part:
         expression = getattr(self.config, split) if split in ('train', 'valid', 'test') else split
         if not expression:
-            raise ValueError(f'data.{split} is empty, so there is no such split; set it to a part such as train[:5%].')
+            name = f'data.{split}' if split else 'The split'
+            raise ValueError(f'{name} is empty, so there is no such split; set it to a part such as train[:5%].')
         return sources.Part.of(expression, self._files, self.config.documents)
 
 

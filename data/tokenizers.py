@@ -112,7 +112,7 @@ class SentencePiece:
         try:
             return sentencepiece.SentencePieceProcessor(model_proto=self.model)
         except RuntimeError as error:
-            raise ValueError(f'The SentencePiece model is damaged ({error}); restore it or remove it.') from error
+            raise ValueError(f'The SentencePiece model is damaged ({error}); restore it, or start a new run.') from error
 
     @functools.cached_property
     def _space_bytes(self) -> list[int]:
@@ -253,7 +253,7 @@ def load(folder: str | os.PathLike) -> Tokenizer | None:
         fields = json.loads(description.read_text(encoding='utf-8'))
         return Byte() if fields['tokenizer'] == 'Byte' else Char(fields['characters'])
     except (ValueError, KeyError, TypeError) as error:
-        raise ValueError(f'{description} is no saved Byte or Char tokenizer; restore it or remove it.') from error
+        raise ValueError(f'{description} is no saved Byte or Char tokenizer; restore it, or start a new run.') from error
 
 
 def _save(folder: str | os.PathLike, name: str, contents: bytes) -> None:

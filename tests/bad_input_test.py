@@ -109,11 +109,45 @@ class BadInputTest(experiments.TestCase):
         ('--config.optimizer.schedule.warmup_steps=-1', 'warmup_steps is -1'),
         ('--config.optimizer.name=training.optimizer:Adam', "no class 'Adam'.*did you mean 'AdamW'"),
         ("--config.mesh.rules=(('x', ()),)", 'No rule of mesh.rules covers the parameter'),
+('--config.model.name=numpy:ndarray', 'There is no class .ndarray.|has no fields of its own'),
+        ('--config.data.pipeline=data.images:OpenImages', 'data.images:OpenImages has no fields of its own to configure'),
+        ('--config.task.name=transformer.tasks:Prediction', 'Prediction is no task itself; name one such as'),
+        ('--config.evals.valid.evaluator=transformer.tasks:Task', "transformer.tasks:Task has no field 'context'"),
+        ("--config.mesh.rules=(('.*',('fsdp','fsdp')),)", "mesh.rules names an axis twice"),
+        ('--config.train.steps=99999999999999999999', r'train.steps is 99999999999999999999; set it to less than 2\*\*31'),
+        ('--config.data.batch_size=1000000000', 'A step needs [0-9.,]+ GiB and there are [0-9.,]+ on cpu'),
+        ('--config.data.source=stdlib', "data.path=.* is not read with data.source='stdlib'"),
+        ('--config.evals.valid.split=', 'The split is empty, so there is no such split'),
+        ('--flagfile=/nowhere', '/nowhere'),
+        ('--config=', '--config is empty; give it the path'),
         ('--config.init_from=nowhere', 'nowhere is not a workdir of a run'),
         ('--workdir=gs://bucket/run', 'gs://bucket/run is a remote path'),
     )
     def test_field(self, argument, pattern):
         self.assert_refused(argument, pattern=pattern)
+
+    @parameterized.parameters(
+        ('c.train.setps = 4', "has a field train.setps that no run knows; did you mean 'steps'"),
+        ('c.sede = 7', "has a field 'sede' that no run knows; did you mean 'seed'"),
+        ('c.train = dict(steps=5)', 'has no field train.microbatches; configs begin with base.config|train.dispatch'),
+        ("c.optimizer = base.part('training.optimizer:AdamW')", 'no field optimizer.learning_rate; make optimizer with '
+                                                                'base.optimizer'),
+        ("c.optimizer.schedule = 'Constant()'", 'no field optimizer.schedule.name; make optimizer with base.optimizer'),
+        ("c.evals.valid = base.part('transformer.evaluators:Perplexity')", 'no field evals.valid.evaluator; make it with '
+                                                                           'base.evaluation'),
+        ("c.data = base.part('data.text:Text', path='x')", 'no field data.pipeline; make data with base.data'),
+        ('del c.task', 'The config has no task; set it'), ('c.evals = 5', "evals is 5; expected a group"),
+        ('c.mesh = 5', "mesh is 5; expected a group"), ('c.train.steps = 1.5', 'train.steps is 1.5; expected int'))
+    def test_mistakes_in_a_config_file(self, line, pattern):
+        self.config.write_text(
+            'from configs import base\nfrom tests import experiments\n\n\ndef get_config(variant):\n'
+            f'    c = type(base.config())(experiments.tiny({str(self.text)!r}).to_dict(), type_safe=False)\n'
+            f'    {line}\n    return c\n')
+        self.assert_refused(pattern=pattern)
+
+    def test_empty_workdir(self):
+        done = experiments.call('train', f'--config={self.config}', '--workdir=')
+        self.assert_sentence(done, '--workdir is empty; give it a folder')
 
     def test_config_file(self):
         self.assert_refused(config='configs/gtp2.py', pattern=r"no config file 'configs/gtp2.py'; known: .*configs/gpt2.py")
@@ -176,6 +210,26 @@ class BadInputTest(experiments.TestCase):
         path.write_text(json.dumps(content))
         self.assert_sentence(experiments.call('eval', f'--workdir={self.workdir}'), pattern, 'eval')
 
+    @parameterized.parameters(('allocator', None, 'no field allocator'), ('mesh', {}, 'no field mesh.data'))
+    def test_config_without_a_field(self, name, value, pattern):
+        path = self.trained() / 'config.json'
+        content = json.loads(path.read_text()) | {name: value}
+        path.write_text(json.dumps({k: v for k, v in content.items() if v is not None}))
+        self.assert_sentence(experiments.call('eval', f'--workdir={self.workdir}'), pattern, 'eval')
+
+    def test_missing_tokenizer(self):
+        (self.trained() / 'tokenizer.json').unlink()
+        for name, *arguments in (('train', f'--config={self.config}'), ('eval',), ('predict',)):
+            done = experiments.call(name, f'--workdir={self.workdir}', *arguments)
+            self.assert_sentence(done, 'has no tokenizer.model or tokenizer.json any more; restore it', name)
+
+    def test_missing_environment(self):
+        (self.trained() / 'environment.json').unlink()
+        before = sorted(self.workdir.rglob('*'))
+        done = experiments.call('train', f'--config={self.config}', f'--workdir={self.workdir}')
+        self.assert_sentence(done, 'environment.json is not the environment of a run')
+        self.assertEqual(before, sorted(self.workdir.rglob('*')))
+
     def test_damaged_environment(self):
         (self.trained() / 'environment.json').write_text('{}')
         done = experiments.call('train', f'--config={self.config}', f'--workdir={self.workdir}')
@@ -203,7 +257,7 @@ class BadInputTest(experiments.TestCase):
                                    (['--step=newest'], "--step is 'newest'; expected last, best or a number"),
                                    (['--step=best'], 'This run has no best step; train it with'),
                                    (['--split=vaild'], "The split 'vaild' names no"),
-                                   ([f'--path={self.folder / "nowhere"}'], 'does not exist'),
+                                   ([f'--path={self.folder / "nowhere"}'], 'does not exist; --path must be a text file'),
                                    ([f'--path={self.folder / "latin.txt"}'], 'latin.txt is not UTF-8: byte 3'),
                                    (['--wordkir=x'], "There is no flag --wordkir; did you mean 'workdir'")):
             with self.subTest(arguments=arguments):
@@ -216,9 +270,10 @@ class BadInputTest(experiments.TestCase):
         workdir = self.trained()
         for arguments, stdin, pattern in (
                 (['--strategy=Gredy()'], b'a\n', "no 'Gredy'; did you mean 'Greedy'"),
-                (['--strategy=Sample(temperature=0.0)'], b'a\n', 'expected temperature > 0'),
+                (['--strategy=Sample(temperature=0.0)'], b'a\n', 'expected temperature >= 0.001'),
                 (['--strategy=Sample(temperature=hot)'], b'a\n', '--strategy is'),
-                (['--tokens=0'], b'a\n', "--tokens is '0'; expected a positive integer"),
+                (['--tokens=0'], b'a\n', "--tokens is '0'; expected an integer in the range .1, 2147483647."),
+                (['--tokens=99999999999'], b'a\n', '--tokens is'), (['--seed=99999999999'], b'a\n', '--seed is'),
                 (['--tokens=few'], b'a\n', "--tokens is 'few'; expected a whole number"),
                 (['--input=nowhere.txt'], b'', "no file 'nowhere.txt'"),
                 ([], b'key\n' + b'key ' * 16 + b'\n', 'The prompt in line 2 has [0-9]+ tokens, but the context .* is 16'),

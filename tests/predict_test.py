@@ -39,6 +39,13 @@ class TextTest(PredictTest):
         file.write_bytes(prompts.replace(b'\n', b'\r\n') + b'\r\n')
         self.assertEqual(self.predict(self.workdir, '--tokens=8', f'--input={file}'), lines)
 
+    def test_a_model_may_have_more_tokens_than_its_tokenizer(self):
+        workdir = self.folder / 'wide'
+        config = experiments.tiny(self.text, **{'train.steps': 1, 'model.vocab': 4096,
+                                                'data.tokenizer': 'SentencePiece(vocab=300)'})
+        self.assertEqual(experiments.train(config, workdir)[0], 0)
+        self.assertLen(self.predict(workdir, '--tokens=8', '--strategy=Sample(temperature=5.0)', stdin=b'key\n'), 1)
+
     def test_a_line_does_not_depend_on_the_others(self):
         lines = self.predict(self.workdir, '--tokens=8', stdin=b'key\nquery value\n')
         self.assertEqual(self.predict(self.workdir, '--tokens=8', stdin=b'mask\nquery value\nhead\n')[1], lines[1])

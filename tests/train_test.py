@@ -196,6 +196,17 @@ class SurvivalTest(experiments.TestCase):
         self.assertEqual((code, experiments.metrics(self.run_folder)), (0, before))
         self.assertIn('finished at step 7', out)
 
+    def test_steps_lowered_to_where_it_was_stopped_still_end_in_an_evaluation(self):
+        self.stopped(('training.report', 'Report.timing', 1, 'after'))
+        changes = {'train.steps': 2}
+        code, out = experiments.train(self.config(**changes), self.run_folder)
+        self.assertEqual(code, 0, out)
+        self.assertEqual([row['step'] for row in experiments.rows(self.run_folder, 'valid')], [2])
+        before = experiments.metrics(self.run_folder)
+        _, out = experiments.train(self.config(**changes), self.run_folder)
+        self.assertIn('finished at step 2', out)
+        self.assertEqual(experiments.metrics(self.run_folder), before)
+
     def test_best_is_found_by_an_evaluation_that_was_broken_off(self):
         changes = {'checkpoint.best': 'valid/loss', 'optimizer.learning_rate': 0.0, 'checkpoint.keep': 2}
         self.stopped(EVALUATING, **changes)  # at learning rate 0 the first evaluation is as good as all later ones
@@ -434,6 +445,16 @@ class OptionsTest(experiments.TestCase):
         experiments.train(self.config(**{'train.steps': 1}), source)
         with self.assertRaisesRegex(ValueError, r"data.tokenizer='Byte\(\)' is not the tokenizer of .*: Char with 2[0-9] ids"):
             experiments.train(self.config(**{'init_from': str(source), 'data.tokenizer': 'Byte()'}), self.folder / 'run')
+
+    def test_a_run_goes_on_when_what_it_started_from_is_gone(self):
+        source, workdir = self.folder / 'source', self.folder / 'run'
+        experiments.train(self.config(**{'train.steps': 1}), source)
+        experiments.train(self.config(**{'train.steps': 2, 'init_from': str(source)}), workdir)
+        shutil.rmtree(source)
+        for steps, said in ((2, 'finished at step 2'), (3, 'resumed from step 2')):
+            code, out = experiments.train(self.config(**{'train.steps': steps, 'init_from': str(source)}), workdir)
+            self.assertEqual(code, 0, out)
+            self.assertIn(said, out)
 
     def test_init_from_needs_what_the_model_needs(self):
         source = self.folder / 'source'

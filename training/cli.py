@@ -30,6 +30,8 @@ def run(main, *, config=None):
     arguments, wants_help = _without_help()
     try:
         chosen, arguments = _take(arguments, 'config') if config else (None, arguments)
+        if chosen == '':
+            raise ValueError(f'--config is empty; give it the path of a config such as {config}, or leave it out.')
         if config is None:
             _parse(arguments)
             sys.exit(main())
@@ -41,9 +43,15 @@ def run(main, *, config=None):
         sys.exit(main(loaded, chosen or config))
     except KeyboardInterrupt:
         sys.exit(130)
+    except BrokenPipeError:  # whoever reads has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or Python would try once more at exit
+        sys.exit(141)
     except Exception as error:
         if os.environ.get('HEED_TRACEBACK') or not _expected(error):
             raise
+        if 'RESOURCE_EXHAUSTED' in str(error):
+            error = (f'There is not enough memory on the device ({str(error).splitlines()[0].rstrip(".")}); lower '
+                     'data.batch_size, raise train.microbatches, or set model.remat.')
         sys.exit(f'{pathlib.Path(sys.argv[0]).name}: {error}')
 
 
@@ -119,7 +127,10 @@ def _override(config, arguments):
             node = node.get(part)
         if hasattr(node, 'keys'):
             raise ValueError(f'--{name} is a group of fields ({", ".join(node.keys())}); set one of them.')
-    config_flags.DEFINE_config_dict('config', config, sys_argv=[sys.argv[0], *arguments])
+    try:
+        config_flags.DEFINE_config_dict('config', config, sys_argv=[sys.argv[0], *arguments])
+    except flags.Error as error:  # a --flagfile that cannot be read
+        raise ValueError(f'{str(error).splitlines()[0].removeprefix("ERROR:: ")}; see --help.') from None
     _parse(arguments)
 
 
@@ -142,7 +153,7 @@ def _parse(arguments):
 
 def _expected(error):
     """Whether a `raise` statement of ours or of the config file, or the file system, says what the user can do about it."""
-    if isinstance(error, OSError):
+    if isinstance(error, OSError) or (type(error).__name__ == 'JaxRuntimeError' and 'RESOURCE_EXHAUSTED' in str(error)):
         return True
     trace = error.__traceback__
     while trace.tb_next:

@@ -1,5 +1,6 @@
 """What is set once per process, before the first computation."""
 
+import math
 import os
 import pathlib
 
@@ -12,17 +13,33 @@ def cache_folder():
 
 def prepare(config):
     """Allocator, determinism on GPUs, and the compilation cache under $HEED_CACHE (default ~/.cache/heed)."""
-    if config.allocator:
+    if config.get('allocator', True):
         allocator.keep_pages()
-    if config.deterministic:
+    if config.get('deterministic'):
         os.environ['XLA_FLAGS'] = os.environ.get('XLA_FLAGS', '') + ' --xla_gpu_deterministic_ops=true'
     import jax
 
-    if config.allocator:  # a step's temporaries are then the main thread's
+    if config.get('allocator', True):  # a step's temporaries are then the main thread's
         jax.config.update('jax_cpu_enable_async_dispatch', False)
     jax.config.update('jax_compilation_cache_dir', str(cache_folder() / 'xla'))
     jax.config.update('jax_persistent_cache_min_compile_time_secs', 0.0)
     jax.config.update('jax_persistent_cache_min_entry_size_bytes', -1)
+
+
+def require_memory(compiled, mesh):
+    """Raises ValueError if a device has less memory than a compiled program needs for its arrays."""
+    sizes, device = compiled.memory_analysis(), mesh.devices.flat[0]
+    if sizes is None:
+        return
+    needed = (sizes.argument_size_in_bytes + sizes.output_size_in_bytes - sizes.alias_size_in_bytes
+              + sizes.temp_size_in_bytes)
+    if device.platform == 'cpu':  # its devices share the memory of the machine
+        needed, there = needed * mesh.size, os.sysconf('SC_PAGE_SIZE') * os.sysconf('SC_PHYS_PAGES')
+    else:
+        there = (device.memory_stats() or {}).get('bytes_limit', math.inf)
+    if needed > there:
+        raise ValueError(f'A step needs {needed / 2**30:,.1f} GiB and there are {there / 2**30:,.1f} on {device.device_kind}; '
+                         'lower data.batch_size, raise train.microbatches, or set model.remat.')
 
 
 class Profile:

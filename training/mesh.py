@@ -100,6 +100,8 @@ def shardings(shapes, rules, mesh):
             if axis and axis not in AXES:
                 raise ValueError(f'There is no axis {axis!r} (in mesh.rules for {path_of(keys)}); '
                                  f'{did_you_mean(axis, AXES)}')
+        if len(set(axes) - {None}) < len([axis for axis in axes if axis]):
+            raise ValueError(f'The rule {tuple(axes)} of mesh.rules names an axis twice; a dimension each.')
         fits = [axis if axis and size % mesh.shape[axis] == 0 else None for axis, size in zip(axes, leaf.shape)]
         return NamedSharding(mesh, PartitionSpec(*fits))
     return jax.tree_util.tree_map_with_path(one, shapes)

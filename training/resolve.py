@@ -41,6 +41,8 @@ def load(path):
         raise ValueError(f'There is no module {error.name!r} (in {path!r}); check the import path.') from None
     if name not in classes(module):
         raise ValueError(f'There is no class {name!r} in {module_name}; {did_you_mean(name, classes(module))}')
+    if not dataclasses.is_dataclass(getattr(module, name)):
+        raise ValueError(f'{path} has no fields of its own to configure; name a dataclass or a Flax module.')
     return getattr(module, name)
 
 

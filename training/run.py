@@ -1,7 +1,7 @@
 """The only construction: `build(config, mesh) -> Run`, used by training, evaluation, prediction, benchmarks and tests.
 
 A run meets its parts through contracts and import paths alone:
-  data   `construct(config.data).open(folder)`: facts, shapes, digest(split), train(seed),
+  data   `construct(config.data).open(folder, source)`: facts, shapes, digest(split), train(seed),
          evaluation(split, batch_size, **view), save(folder)
   model  a Flax module; required fields that the config leaves open are filled with the data's facts
   task   `loss(forward, batch, key=, step=, train=) -> {term: (sum, weight)}`, `coefficients`, `inputs(batch)`, `derived(...)`
@@ -19,18 +19,12 @@ import numpy as np
 
 from training import mesh as meshes
 from training import optimizer as optimizers
-from training import resolve, workdir
+from training import resolve, schema, workdir
 from training import step as steps
 from training.checkpoint import Checkpoints
 from training.state import State, initialised
 
 EVAL_FIELDS = ('every_steps', 'split')
-AT_LEAST = {
-    'seed': 0, 'data.batch_size': 1, 'train.steps': 1, 'train.microbatches': 1, 'train.dispatch': 1,
-    'log.every_steps': 1, 'checkpoint.every_steps': 1,
-    'checkpoint.keep': 2,  # so that one can be damaged
-    'model.layers': 1, 'model.heads': 1, 'model.width': 1, 'model.length': 1, 'model.patch': 1, 'model.inner': 0,
-    'model.init_scale': 0.0, 'optimizer.learning_rate': 0.0, 'optimizer.weight_decay': 0.0, 'optimizer.clip': 0.0}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -229,22 +223,22 @@ def _fresh(config, data, model, task, optimizer):
                  jnp.zeros((), jnp.int32))
 
 
-def build(config, mesh, folder=None):
+def _part(config, contract, what, *, key='name', **options):
+    """The object that a config names, if it offers what is asked of such a part."""
+    made = resolve.construct(config, key, **options)
+    if lacks := [name for name in contract if not hasattr(made, name)]:
+        raise ValueError(f'{config[key]} is no {what}: it has no {", ".join(lacks)}; name another class.')
+    return made
+
+
+def build(config, mesh, folder=None, source=None):
     """Constructs everything that a config describes, and checks that it fits together, before anything is computed.
 
     Args:
-      folder: a workdir whose tokenizer or class names are used; None: they are learnt from the training data.
+      folder: the workdir of this run, with the tokenizer or class names to use; None: they are learnt from the data.
+      source: the workdir whose parameters this run starts with, and so its tokenizer.
     """
-    missing = [part for part in ('data', 'model', 'task', 'optimizer') if part not in config]
-    if missing:
-        raise ValueError(f'The config has no {" and no ".join(missing)}; set it as configs/quickstart.py does.')
-    for name, least in AT_LEAST.items():
-        node = functools.reduce(lambda node, part: node.get(part), name.split('.')[:-1], config)
-        value = node.get(name.split('.')[-1])
-        if value is not None and not (isinstance(value, (int, float)) and least <= value < math.inf):
-            raise ValueError(f'{name} is {value!r}; set it to at least {least}.')
-    if config.seed >= 1 << 32:
-        raise ValueError(f'seed is {config.seed}; set it to less than 2**32.')
+    schema.check(config)
     rows, parts, micro = config.data.batch_size, meshes.rows(mesh), config.train.microbatches
     if rows % (micro * parts):
         raise ValueError(f'data.batch_size={rows} cannot be divided into train.microbatches={micro} for {parts} parts of '
@@ -252,24 +246,15 @@ def build(config, mesh, folder=None):
     for name, evaluator in config.evals.items():
         if evaluator.every_steps < 0:
             raise ValueError(f'evals.{name}.every_steps is {evaluator.every_steps}; set it to at least 0.')
-    durations = {'train.steps': config.train.steps, 'log.every_steps': config.log.every_steps,
-                 'checkpoint.every_steps': config.checkpoint.every_steps} | {
-                     f'evals.{name}.every_steps': evaluator.every_steps for name, evaluator in config.evals.items()}
-    if undivided := [f'{name}={value}' for name, value in durations.items() if value % config.train.dispatch]:
-        raise ValueError(f'train.dispatch={config.train.dispatch} does not divide {undivided[0]}; choose one that divides all '
-                         f'of {", ".join(durations)}.')
-    best = config.checkpoint.best.partition('/')[0]
-    if config.checkpoint.best and best not in config.evals:
-        raise ValueError(f'checkpoint.best is {config.checkpoint.best!r}; expected EVALUATOR/METRIC, the evaluator being '
-                         f'one of evals: {", ".join(config.evals) or "none"}.')
-    data = resolve.construct(config.data, 'pipeline').open(folder)
-    model = resolve.construct(config.model, extra={'dtype': config.dtype} | data.facts)
+    data = _part(config.data, ('open',), 'data', key='pipeline').open(folder, source)
+    model = _part(config.model, ('init', 'apply'), 'model', extra={'dtype': config.dtype} | data.facts)
     for name, least in data.facts.items():
         if hasattr(model, name) and getattr(model, name) < least:
             raise ValueError(f'model.{name} is {getattr(model, name)}, but the data has {least}; leave it out of the '
                              'config, or raise it.')
-    task = resolve.construct(config.task)
-    evaluators = {name: resolve.construct(e, 'evaluator', ignore=EVAL_FIELDS) for name, e in config.evals.items()}
+    task = _part(config.task, ('loss', 'coefficients', 'inputs', 'derived'), 'task')
+    evaluators = {name: _part(e, ('view', 'check', '__call__'), 'evaluator', key='evaluator', ignore=EVAL_FIELDS)
+                  for name, e in config.evals.items()}
     optimizer = optimizers.make(config.optimizer, config.train.steps)
     try:
         shapes = jax.eval_shape(functools.partial(_fresh, config, data, model, task, optimizer))
@@ -295,6 +280,7 @@ def load(folder, step='last', data=None):
     """
     folder = workdir.local(folder)
     config = workdir.load_config(folder)
+    schema.check(config)
     run = build(config, mesh_for(config, data), folder)
     checkpoints = Checkpoints(folder, best=config.checkpoint.best, writable=False)
     try:

@@ -90,8 +90,8 @@ def create(folder, config):
 
 
 def has_facts(folder):
-    """Whether a run got as far as saving what it learnt from the data: environment.json is written after that."""
-    return (folder / 'environment.json').is_file()
+    """Whether a run got as far as saving what it learnt from the data: environment.json and checkpoints come after that."""
+    return (folder / 'environment.json').is_file() or any((folder / 'checkpoints').glob('[0-9]*'))
 
 
 def as_json(config):

@@ -32,8 +32,8 @@ class Sample(Strategy):
     top_p: float = 1.0
 
     def __post_init__(self):
-        if self.temperature <= 0 or self.top_k < 0 or not 0 < self.top_p <= 1:
-            raise ValueError(f'{self}: expected temperature > 0, top_k >= 0 and top_p in (0, 1]; '
+        if self.temperature < 1e-3 or self.top_k < 0 or not 0 < self.top_p <= 1:
+            raise ValueError(f'{self}: expected temperature >= 0.001, top_k >= 0 and top_p in (0, 1]; '
                              'for the most probable token use Greedy().')
 
     def __call__(self, logits, key):
@@ -49,8 +49,8 @@ class Sample(Strategy):
         return jax.random.categorical(key, logits)
 
 
-@partial(jax.jit, static_argnames=('model', 'strategy', 'total', 'end'))
-def _generate(model, params, tokens, lengths, limit, key, *, strategy, total, end):
+@partial(jax.jit, static_argnames=('model', 'strategy', 'total', 'end', 'vocab'))
+def _generate(model, params, tokens, lengths, limit, key, *, strategy, total, end, vocab):
     """tokens [B, P] right-padded prompts of `lengths` [B] -> rows [B, total] filled until `limit` or `end`."""
     rows, width = tokens.shape
     variables = {'params': params}
@@ -65,7 +65,7 @@ def _generate(model, params, tokens, lengths, limit, key, *, strategy, total, en
 
     def advance(state):
         t, out, logits, cache, done = state
-        token = strategy(logits, jax.random.fold_in(key, t)).astype(out.dtype)
+        token = strategy(logits[:, :vocab], jax.random.fold_in(key, t)).astype(out.dtype)
         at = jnp.minimum(lengths + t, total - 1)
         done = done | (lengths + t >= total)
         old = out[jnp.arange(rows), at]
@@ -87,7 +87,7 @@ def require_room(model, prompt, what='The prompt'):
                          f'new one too; shorten it to {model.length - 1}.')
 
 
-def generate(model, params, prompts, *, steps, strategy, key, end):
+def generate(model, params, prompts, *, steps, strategy, key, end, vocab):
     """Continues each prompt by up to `steps` tokens, stopping after `end` and at the model's longest row.
 
     A model offers `length`, `init_cache(batch)` and `apply(..., positions=, cache=)` as `transformer.gpt:Gpt` does.
@@ -97,6 +97,7 @@ def generate(model, params, prompts, *, steps, strategy, key, end):
     Args:
       prompts: list of non-empty integer sequences.
       strategy: e.g. Greedy() or Sample(temperature=0.8).
+      vocab: number of tokens that may be chosen; a model may have more than its tokenizer.
     Returns:
       a list of 1-D arrays, the new tokens of each prompt without `end`.
     """
@@ -108,6 +109,7 @@ def generate(model, params, prompts, *, steps, strategy, key, end):
     for row, prompt in zip(tokens, prompts):
         row[:len(prompt)] = prompt
     lengths = np.array([len(p) for p in prompts], np.int32)
-    out = np.asarray(_generate(model, params, tokens, lengths, steps, key, strategy=strategy, total=model.length, end=end))
+    out = np.asarray(_generate(model, params, tokens, lengths, steps, key, strategy=strategy, total=model.length, end=end,
+                               vocab=vocab))
     continuations = [row[n:min(n + steps, model.length)] for row, n in zip(out, lengths)]
     return [new[:np.argmax(new == end)] if (new == end).any() else new for new in continuations]

@@ -92,7 +92,8 @@ class Continuations(Evaluator):
     def __call__(self, snapshot, batches):
         data = snapshot.data
         new = generate(snapshot.model, snapshot.params, [data.prompt(self.prompt)] * self.count, steps=self.tokens,
-                       strategy=self.strategy, key=snapshot.key('continuations'), end=data.end)
+                       strategy=self.strategy, key=snapshot.key('continuations'), end=data.end,
+                       vocab=data.facts['vocab'])
         texts = [f'--- {i + 1} ---\n{self.prompt}{data.decode(ids)}' for i, ids in enumerate(new)]
         snapshot.text('continuations', '\n'.join(texts) + '\n')
         return {}

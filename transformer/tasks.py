@@ -26,7 +26,7 @@ class Task:
         return {'loss': 1.0}
 
     def inputs(self, batch) -> dict:
-        raise NotImplementedError
+        raise ValueError(f'{type(self).__name__} is no task itself; name one such as transformer.tasks:NextToken.')
 
     def terms(self, outputs, batch) -> dict:
         raise NotImplementedError

@@ -266,9 +266,18 @@ class OpenTest(ImageCase):
         self.assertEqual(before, {split: digest(split) for split in before})
         if source == 'idx':
             self.write_idx('train-labels-idx1-ubyte', np.roll(LABELS[:30], 1), pack=True)
-        else:
-            shutil.copy(self.folder / 'dog' / '0.png', self.folder / 'dog' / 'new.png')
+        else:  # another picture of the same name and size
+            first, second = (self.folder / 'dog' / name for name in ('0.png', '1.png'))
+            self.assertEqual(first.stat().st_size, second.stat().st_size)
+            shutil.copy(second, first)
         self.assertTrue(all(digest(split) != before[split] for split in before))
+
+    def test_classes_are_those_of_the_data_in_a_run_that_starts_from_another(self):
+        self.write_classes(self.folder / 'data')
+        (self.folder / 'source').mkdir()
+        (self.folder / 'source' / 'classes.json').write_text('{"classes": ["x"], "height": 1, "width": 1, "channels": 1}')
+        opened = Images(source='folder', path=str(self.folder / 'data')).open(None, self.folder / 'source')
+        self.assertEqual(opened.classes, ('cat', 'dog'))
 
     def test_other_classes_than_the_run(self):
         self.write_classes(self.folder / 'data')
@@ -281,7 +290,7 @@ class OpenTest(ImageCase):
     def test_damaged_classes(self):
         (self.folder / 'classes.json').write_text('{}')
         with self.assertRaisesRegex(ValueError, 'classes.json does not describe'):
-            self.opened(self.folder)
+            self.opened(self.folder, source='folder')
 
     def test_digits(self):
         opened = Images(steps='Shift(pixels=1)', batch_size=32).open(None)
@@ -303,7 +312,8 @@ class OpenTest(ImageCase):
         ({'channels': 2}, ValueError, 'data.channels=2'),
         ({'size': -1}, ValueError, 'data.size=-1'),
         ({'batch_size': 0}, ValueError, 'data.batch_size=0'),
-        ({'steps': 'Crop()'}, ValueError, r"data.steps='Crop\(\)'"),
+        ({'source': 'digits'}, ValueError, "is not read with data.source='digits'"),
+        ({'source': 'digits', 'path': '', 'steps': 'Crop()'}, ValueError, r"data.steps='Crop\(\)'"),
     )
     def test_errors(self, fields, error, message):
         with self.assertRaisesRegex(error, message):

@@ -231,6 +231,11 @@ class OpenTest(TextCase):
         with self.assertRaisesRegex(ValueError, message):
             self.opened(self.folder / 'workdir', tokenizer=given)
 
+    def test_a_run_without_its_tokenizer_is_refused(self):
+        (self.folder / 'workdir').mkdir()
+        with self.assertRaisesRegex(ValueError, 'has no tokenizer.model or tokenizer.json any more; restore it'):
+            self.opened(self.folder / 'workdir')
+
     def test_digest_names_the_contents(self):
         digest = lambda split: self.opened(documents='line').digest(split)
         before = {split: digest(split) for split in ('train', 'valid', 'train[:1%]')}
@@ -264,6 +269,7 @@ class OpenTest(TextCase):
         self.assertRegex(self.opened(documents='line').describe(), r'text.txt, 270 documents, .* vocabulary of 257')
 
     @parameterized.parameters(
+        ({'source': 'stdlib'}, "text.txt' is not read with data.source='stdlib'; set data.source='files'"),
         ({'source': 'web'}, "data.source='web'.*'files', 'stdlib'"),
         ({'documents': 'word'}, "data.documents='word'.*'file', 'line', 'stream'"),
         ({'packing': 'best'}, "data.packing='best'.*'first_fit', 'concat', 'none'"),

@@ -314,13 +314,14 @@ class CheckpointsTest(parameterized.TestCase):
                 self.open().save(step, _state(step), None)
 
     def test_failed_write_is_one_sentence(self):
+        before = set(threading.enumerate())  # reads of other tests may still have theirs
         writer = checkpoint.Checkpoints(self.workdir)
         shutil.rmtree(self.folder)
         self.folder.write_text('a file where the folder was')
         with self.assertRaisesRegex(ValueError, f'could not be written to {self.folder}'):
             writer.save(1, _state(1), None)
             writer.wait()
-        left = [t for t in threading.enumerate() if not t.daemon and t is not threading.main_thread()]
+        left = [t for t in set(threading.enumerate()) - before if not t.daemon]
         for thread in left:
             thread.join(10)  # ends by itself, if not at once
         self.assertEmpty([t for t in left if t.is_alive()])

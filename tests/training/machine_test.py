@@ -4,9 +4,11 @@ import types
 from unittest import mock
 
 import jax
+import ml_collections
 from absl.testing import absltest, parameterized
 
 from training import allocator, machine
+from training import mesh as meshes
 
 
 class PrepareTest(parameterized.TestCase):
@@ -21,7 +23,7 @@ class PrepareTest(parameterized.TestCase):
     def test_flags_are_heeded(self, on):
         with mock.patch.dict('os.environ', {'HEED_CACHE': '/somewhere', 'XLA_FLAGS': '--given'}) as environment, \
                 mock.patch.object(allocator, 'keep_pages') as keep_pages:
-            machine.prepare(types.SimpleNamespace(allocator=on, deterministic=on))
+            machine.prepare(ml_collections.ConfigDict({'allocator': on, 'deterministic': on}))
             self.assertEqual(keep_pages.called, on)
             self.assertEqual('--xla_gpu_deterministic_ops=true' in environment['XLA_FLAGS'], on)
             self.assertStartsWith(environment['XLA_FLAGS'], '--given')
@@ -30,6 +32,25 @@ class PrepareTest(parameterized.TestCase):
     def test_the_cache_is_in_the_home_folder_by_default(self):
         with mock.patch.dict('os.environ', {'HEED_CACHE': ''}):
             self.assertEqual(machine.cache_folder(), pathlib.Path.home() / '.cache' / 'heed')
+
+
+class MemoryTest(parameterized.TestCase):
+    def program(self, size):
+        sizes = types.SimpleNamespace(argument_size_in_bytes=size, output_size_in_bytes=size, alias_size_in_bytes=size,
+                                      temp_size_in_bytes=0)
+        return types.SimpleNamespace(memory_analysis=lambda: sizes)
+
+    def test_a_step_that_cannot_fit_is_refused(self):
+        mesh = meshes.make(1)
+        machine.require_memory(self.program(1 << 20), mesh)
+        with self.assertRaisesRegex(ValueError, r'A step needs 1,048,576.0 GiB and there are [0-9.,]+ on cpu; lower'):
+            machine.require_memory(self.program(1 << 50), mesh)
+
+    def test_compiled_programs_say_what_they_need(self):
+        compiled = jax.jit(lambda x: x @ x).lower(jax.ShapeDtypeStruct((256, 256), 'float32')).compile()
+        with (mock.patch('os.sysconf', return_value=600),  # 600 pages of 600 bytes; two arrays of 256 KiB
+              self.assertRaisesRegex(ValueError, 'A step needs 0.0 GiB')):
+            machine.require_memory(compiled, meshes.make(1))
 
 
 class ProfileTest(parameterized.TestCase):

@@ -26,7 +26,7 @@ class Rows:
     unit = 'tokens'
     batches_per_epoch = 4.0
 
-    def open(self, folder):
+    def open(self, folder, source=None):
         return self
 
     @property
@@ -171,6 +171,11 @@ class BuildTest(parameterized.TestCase):
                                         dtype='bfloat16'))
         self.assertEqual(run.parameters(), sum(math.prod(s.shape) for s in jax.tree.leaves(run.shapes.params)))
         self.assertEqual(set(run.shapes.sums), {'loss', 'accuracy'})
+
+    def test_evaluation_takes_as_many_rows_as_a_microbatch(self):
+        config = config_of().unlock()
+        config.train.microbatches = 4
+        self.assertEqual(runs.build(config, meshes.make(1)).eval_rows, 2)
 
     @parameterized.parameters(12, 4)
     def test_a_batch_that_the_mesh_does_not_divide_is_refused(self, rows):

@@ -137,6 +137,10 @@ class NonfiniteTest(parameterized.TestCase):
         self.assertFalse(np.array_equal(states[3].params['linear']['kernel'], after.params['linear']['kernel']))
         self.assertTrue(all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(states[3].params)))
 
+    def test_the_rate_reported_is_that_of_the_updates_done(self):
+        reports = run([BATCH, self.BAD, BATCH], nonfinite='skip', log_every=10)[1]
+        np.testing.assert_allclose([r['learning_rate'] for r in reports], [RATE(0), RATE(1), RATE(1)], rtol=1e-6)
+
     def test_skip_changes_nothing_in_a_finite_step(self):
         jax.tree.map(np.testing.assert_array_equal, run([BATCH], nonfinite='skip')[0][1], run([BATCH])[0][1])
 

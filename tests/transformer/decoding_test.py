@@ -30,8 +30,8 @@ def by_full_forward(prompts, steps):
     return [row[n:n + steps].tolist() for row, n in zip(rows, lengths)]
 
 
-def greedy(prompts, steps, end=NEVER):
-    new = generate(MODEL, PARAMS, prompts, steps=steps, strategy=Greedy(), key=KEY, end=end)
+def greedy(prompts, steps, end=NEVER, vocab=MODEL.vocab):
+    new = generate(MODEL, PARAMS, prompts, steps=steps, strategy=Greedy(), key=KEY, end=end, vocab=vocab)
     return [tokens.tolist() for tokens in new]
 
 
@@ -40,6 +40,12 @@ class GenerateTest(parameterized.TestCase):
         wanted = by_full_forward(PROMPTS, 6)
         self.assertEqual(greedy(PROMPTS, 6), wanted)
         self.assertEqual(greedy(PROMPTS[1:2], 6), wanted[1:2])  # whatever else is in the batch
+
+    def test_only_tokens_of_the_vocabulary_are_chosen(self):
+        wanted = by_full_forward(PROMPTS, 6)
+        limit = max(token for row in wanted for token in row)  # a model with one more row than the tokenizer has pieces
+        cut = greedy(PROMPTS, 6, vocab=limit)
+        self.assertLess(max(token for row in cut for token in row), limit)
 
     def test_stops_at_the_end_token_without_it(self):
         free = by_full_forward(PROMPTS, 6)
@@ -58,7 +64,8 @@ class GenerateTest(parameterized.TestCase):
         self.assertEqual(greedy(PROMPTS, 0), [[], [], []])
 
     def test_sampling_repeats_with_its_key(self):
-        sample = lambda key: np.concatenate(generate(MODEL, PARAMS, PROMPTS, steps=7, strategy=Sample(), key=key, end=NEVER))
+        sample = lambda key: np.concatenate(generate(MODEL, PARAMS, PROMPTS, steps=7, strategy=Sample(), key=key, end=NEVER,
+                                                     vocab=MODEL.vocab))
         np.testing.assert_array_equal(sample(KEY), sample(KEY))
         self.assertFalse(np.array_equal(sample(KEY), sample(jax.random.key(1))))
 
@@ -100,9 +107,9 @@ class StrategiesTest(parameterized.TestCase):
     def test_greedy_takes_the_most_probable(self):
         np.testing.assert_array_equal(Greedy()(jnp.float32([LOGITS, -LOGITS]), KEY), [0, 5])
 
-    @parameterized.parameters(dict(temperature=0.0), dict(top_k=-1), dict(top_p=0.0), dict(top_p=1.5))
+    @parameterized.parameters(dict(temperature=0.0), dict(temperature=1e-50), dict(top_k=-1), dict(top_p=0.0), dict(top_p=1.5))
     def test_values_without_a_meaning_are_refused(self, **fields):
-        with self.assertRaisesRegex(ValueError, 'expected temperature > 0, top_k >= 0 and top_p in'):
+        with self.assertRaisesRegex(ValueError, 'expected temperature >= 0.001, top_k >= 0 and top_p in'):
             Sample(**fields)
 
 

@@ -20,7 +20,7 @@ class Snapshot:
         self.model = Gpt(vocab=26, length=8, layers=1, heads=1, width=4)
         rng, shapes = np.random.default_rng(0), jax.eval_shape(lambda: self.model.init(KEY, np.zeros((1, 2), int))['params'])
         self.params = jax.tree.map(lambda s: rng.normal(size=s.shape).astype(np.float32), shapes)
-        self.data = types.SimpleNamespace(prompt=lambda text: [ord(c) - 97 for c in text], end=-1,
+        self.data = types.SimpleNamespace(prompt=lambda text: [ord(c) - 97 for c in text], end=-1, facts={'vocab': 26},
                                           decode=lambda ids: ''.join(chr(97 + i) for i in ids))
         self.texts = {}
 
@@ -64,7 +64,7 @@ class EvaluatorsTest(parameterized.TestCase):
         snapshot = Snapshot()
         numbers = Continuations(prompt='ab', count=2, tokens=3, strategy=Greedy())(snapshot, None)
         self.assertEqual(numbers, {})
-        new = generate(snapshot.model, snapshot.params, [[0, 1]], steps=3, strategy=Greedy(), key=KEY, end=-1)[0]
+        new = generate(snapshot.model, snapshot.params, [[0, 1]], steps=3, strategy=Greedy(), key=KEY, end=-1, vocab=26)[0]
         continued = 'ab' + snapshot.data.decode(new)
         self.assertEqual(snapshot.texts, {'continuations': f'--- 1 ---\n{continued}\n--- 2 ---\n{continued}\n'})
 

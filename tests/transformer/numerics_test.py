@@ -53,6 +53,13 @@ class DenseTest(parameterized.TestCase):
         self.assertEqual(transposes(True), 0)
         self.assertGreater(transposes(False), 0)
 
+    def test_scores_keep_the_float32_they_are_accumulated_in(self):
+        a, b = operands((4, 64), (64, 8))
+        rounded = [np.asarray(jnp.asarray(x, jnp.bfloat16), np.float64) for x in (a, b)]
+        scores = Numerics('bfloat16').scores('TD,DS->TS', a, b)
+        self.assertEqual(scores.dtype, jnp.float32)
+        np.testing.assert_allclose(scores, rounded[0] @ rounded[1], rtol=1e-5, atol=1e-5)  # bfloat16 would err by 4e-3
+
     def test_results_have_the_type_of_the_policy(self):
         x, kernel = operands((2, 5), (5, 3))
         for dtype in ('float32', 'bfloat16'):

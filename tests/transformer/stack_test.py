@@ -50,6 +50,24 @@ class StackTest(parameterized.TestCase):
         _, cache = Model().apply(weights, 1.0, {f'block_{i}': i + 1 for i in range(3)})
         self.assertEqual(cache, {'block_0': 11, 'block_1': 12, 'block_2': 13})
 
+    @parameterized.parameters(CHOICES)
+    def test_every_block_has_a_key_of_its_own(self, **choice):
+        class Draw(nn.Module):
+            @nn.compact
+            def __call__(self, x, *, visible, key, positions, cache=None):
+                place = self.param('place', nn.initializers.zeros_init(), (3,))
+                return x + place * jax.random.uniform(key), None
+
+        class Model(nn.Module):
+            @nn.compact
+            def __call__(self, x, key):
+                return stack(Draw, 3, x, key=key, **choice)[0]
+
+        places = {'params': {f'block_{i}': {'place': np.eye(3, dtype=np.float32)[i]} for i in range(3)}}
+        drawn = Model().apply(places, np.zeros(3, np.float32), KEY)
+        self.assertLen(set(drawn.tolist()), 3)
+        np.testing.assert_array_equal(drawn, Model().apply(places, np.zeros(3, np.float32), KEY))
+
     @parameterized.parameters(CHOICES[1:])
     def test_every_choice_gives_the_same_parameters_outputs_and_gradients(self, **choice):
         model = GPT.clone(**choice)

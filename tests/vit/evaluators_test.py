@@ -24,6 +24,22 @@ class MistakesTest(absltest.TestCase):
                  for a in axes]
         self.assertEqual(shown, [5, 1, 3, 6])
         self.assertRegex(axes[0].get_title(), r'fox → (cat|dog)  0\.00')
+        Mistakes(rows=1)(snapshot, [batch])
+        self.assertLen(pictures['mistakes'].axes, 1)
+
+    def test_classes_that_the_data_lacks_are_left_out(self):
+        pictures, logits = {}, np.array([[0.0, -1.0, 9.0]])  # a model with more classes than its data
+        snapshot = types.SimpleNamespace(apply=lambda image: {'logits': logits}, picture=pictures.__setitem__,
+                                         data=types.SimpleNamespace(classes=('cat', 'dog')))
+        batch = {'image': np.zeros((1, 4, 4, 1)), 'label': np.array([1]), 'example_weights': np.ones(1)}
+        Mistakes(rows=1)(snapshot, [batch])
+        self.assertEqual(pictures['mistakes'].axes[0].get_title(), 'dog → cat  0.27')
+
+    def test_numbers_of_rows_without_a_meaning_are_refused(self):
+        self.assertEqual(Mistakes().check(None, None), ())
+        for rows in (0, 33):
+            with self.assertRaisesRegex(ValueError, f'Mistakes has rows={rows}; expected 1 to 32'):
+                Mistakes(rows=rows).check(None, None)
 
 
 if __name__ == '__main__':

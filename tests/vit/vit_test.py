@@ -1,6 +1,7 @@
 import dataclasses
 import functools
 import re
+from unittest import mock
 
 import jax
 import jax.numpy as jnp
@@ -117,6 +118,17 @@ def program(model):
         return model.init(KEY, IMAGES), jax.grad(loss)(params)
     params = jax.eval_shape(lambda: model.init(KEY, IMAGES)['params'])
     return re.sub('0x[0-9a-f]+', '', str(jax.make_jaxpr(all_of_it)(params)))
+
+
+class DropoutTest(parameterized.TestCase):
+    def test_embedding_attention_weights_and_both_branches_of_each_layer_have_masks_of_their_own(self):
+        model = SMALL.clone(layers=2, dropout=0.1)
+        params = model.init(KEY, IMAGES)['params']
+        with mock.patch.object(jax.random, 'bernoulli', wraps=jax.random.bernoulli) as draw:
+            model.apply({'params': params}, IMAGES, key=KEY)
+        keys = [tuple(jax.random.key_data(call.args[0]).tolist()) for call in draw.call_args_list]
+        self.assertLen(keys, 1 + 3 * 2)
+        self.assertLen(set(keys), len(keys))
 
 
 class FieldsTest(parameterized.TestCase):

@@ -1,0 +1,55 @@
+import pathlib
+
+import ml_collections
+from absl.testing import absltest, parameterized
+
+from tests import experiments
+from training import cli, schema
+
+
+def config_of(**changes):
+    """A tiny experiment whose fields may be set to anything."""
+    config = ml_collections.ConfigDict(experiments.tiny('text').to_dict(), type_safe=False)
+    return experiments.changed(config, **changes)
+
+
+class SchemaTest(parameterized.TestCase):
+    def test_every_config_of_ours_fits(self):
+        schema.check(config_of())
+        for path in pathlib.Path(experiments.ROOT, 'configs').glob('*.py'):
+            if path.stem not in ('__init__', 'base'):
+                schema.check(cli.load_config(f'configs/{path.name}')[0])
+
+    @parameterized.parameters(
+        *schema.FIELDS, *(f'{part}.{name}' for part, (fields, _) in schema.PARTS.items() for name in fields),
+        'evals.valid.split')
+    def test_a_field_that_is_missing_is_named(self, name):
+        with self.assertRaisesRegex(ValueError, f'The config has no field {name}; '):
+            schema.check(config_of(**{name: None}))
+
+    @parameterized.parameters(*((name, kind) for name, kind in schema.FIELDS.items()))
+    def test_a_value_of_another_kind_is_refused(self, name, kind):
+        with self.assertRaisesRegex(ValueError, f'{name} is .*; expected {kind.__name__}'):
+            schema.check(config_of(**{name: 5 if kind is str else 'x'}))
+
+    @parameterized.parameters(*schema.AT_LEAST.items())
+    def test_a_number_below_the_least_is_refused(self, name, least):
+        with self.assertRaisesRegex(ValueError, f'{name} is .*; set it to at least {least}'):
+            schema.check(config_of(**{name: least - 1}))
+
+    @parameterized.parameters(
+        ('sede', "'sede' that no run knows; did you mean 'seed'"), ('mesh.dta', "mesh.dta .* mean 'data'"))
+    def test_an_unknown_field_is_refused(self, name, message):
+        with self.assertRaisesRegex(ValueError, message):
+            schema.check(config_of(**{name: 1}))
+
+    @parameterized.parameters(('seed', 1 << 32), ('train.steps', 1 << 31))
+    def test_numbers_that_the_device_cannot_count_are_refused(self, name, value):
+        with self.assertRaisesRegex(ValueError, f'{name} is {value}; set it to less than 2'):
+            schema.check(config_of(**{name: value}))
+        config = config_of(**{name: value - 1, 'log.every_steps': 1})
+        schema.check(config)
+
+
+if __name__ == '__main__':
+    absltest.main()
