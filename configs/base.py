@@ -58,11 +58,10 @@ def optimizer(path='training.optimizer:AdamW', /, *, learning_rate, schedule, we
     """An optimizer with what surrounds it: schedule, decay and multiples of the learning rate by rules (a multiple of 0
     freezes), clipping by global norm (0: none), moving average of the parameters for evaluation (0: none)."""
     config = part(path, **fields)
-    if 'matrices' in config and 'matrices' not in fields:
-        config.matrices = MATRICES
     config.learning_rate, config.weight_decay, config.clip = float(learning_rate), float(weight_decay), float(clip)
     config.average_decay, config.schedule = float(average_decay), schedule
     config.decay_rules, config.rate_rules = DECAY, ((r'.*', 1.0),)
+    config.matrices = fields.get('matrices', MATRICES)
     return config
 
 

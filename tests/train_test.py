@@ -402,6 +402,12 @@ class OptionsTest(experiments.TestCase):
             self.assertAlmostEqual(row['loss'], total, places=5)
         self.assertAlmostEqual(row['perplexity'], math.exp(row['cross_entropy']), places=4)
 
+    def test_another_optimizer_by_flag(self):
+        changes = {'train.steps': 2, 'optimizer.name': 'training.optimizer:Muon', 'optimizer.average_decay': 0.0}
+        code, out = experiments.train(self.config(**changes), self.folder / 'run')
+        self.assertEqual(code, 0, out)
+        self.assertTrue([name for name in experiments.bits(self.folder / 'run') if "['muon']" in name])
+
     def test_best_of_an_unknown_metric(self):
         with self.assertRaisesRegex(ValueError, "checkpoint.best is 'valid/los', but valid measures loss, accuracy, "):
             experiments.train(self.config(**{'checkpoint.best': 'valid/los'}), self.folder / 'run')

@@ -17,7 +17,7 @@ from training import resolve
 from training.mesh import first_match, path_of
 
 # What surrounds the optimizer in its config.
-OWN = ('learning_rate', 'weight_decay', 'decay_rules', 'rate_rules', 'average_decay', 'clip', 'schedule')
+OWN = ('learning_rate', 'weight_decay', 'decay_rules', 'rate_rules', 'matrices', 'average_decay', 'clip', 'schedule')
 FROZEN = 0.0  # in rate_rules: no gradient counts, no moments are kept, and the parameter stays as it is
 
 
@@ -243,7 +243,7 @@ class Optimizer:
 
 def make(config, train_steps):
     """The Optimizer of `config.optimizer`."""
-    direction = resolve.construct(config, ignore=OWN).direction()
+    direction = resolve.construct(config, ignore=OWN, extra={'matrices': config.matrices}).direction()
     decay = lambda update, parameter, multiple: (
         update + config.weight_decay * multiple * parameter if config.weight_decay * multiple else update)
     scale = lambda update, parameter, multiple: update if multiple == 1 else multiple * update

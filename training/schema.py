@@ -17,7 +17,7 @@ PARTS = {
     'data': ({'pipeline': str, 'batch_size': int}, 'base.data'), 'model': ({'name': str}, 'base.part'),
     'task': ({'name': str}, 'base.part'), 'optimizer': ({
         'name': str, 'learning_rate': float, 'weight_decay': float, 'decay_rules': tuple, 'rate_rules': tuple,
-        'average_decay': float, 'clip': float, 'schedule.name': str}, 'base.optimizer')}
+        'matrices': tuple, 'average_decay': float, 'clip': float, 'schedule.name': str}, 'base.optimizer')}
 EVALUATION = {'evaluator': str, 'split': str, 'every_steps': int}, 'base.evaluation'
 
 AT_LEAST = {

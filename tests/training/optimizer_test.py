@@ -19,7 +19,7 @@ def config_of(schedule='Constant', *, learning_rate=0.1, weight_decay=0.0, rules
     config = resolve.describe('training.optimizer:AdamW', **adam)
     config.schedule = resolve.describe(f'training.schedules:{schedule}', **(fields or {}))
     config.learning_rate, config.weight_decay, config.decay_rules, config.clip = learning_rate, weight_decay, rules, clip
-    config.rate_rules, config.average_decay = rates, average
+    config.rate_rules, config.average_decay, config.matrices = rates, average, ()
     return config.lock()
 
 
