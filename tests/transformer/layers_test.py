@@ -28,6 +28,12 @@ class DropoutTest(parameterized.TestCase):
         self.assertAlmostEqual(float((y == 0).mean()), 0.25, delta=0.01)
         np.testing.assert_allclose(np.unique(np.asarray(y, np.float32)), [0.0, 4 / 3], rtol=4e-3)
 
+    def test_neighbours_are_dropped_independently(self):
+        for width in (7, 8):  # pairs of elements share a random word
+            dropped = np.asarray(dropout(jnp.ones((20_000, width)), 0.3, KEY) == 0, np.float64)
+            np.testing.assert_allclose(dropped.mean(0), 0.3, atol=0.015)
+            np.testing.assert_allclose(np.corrcoef(dropped.T), np.eye(width), atol=0.03)
+
     def test_depends_on_the_key_alone(self):
         x = jnp.ones(100)
         self.assertTrue(jnp.array_equal(dropout(x, 0.5, KEY), dropout(x, 0.5, KEY)))
