@@ -53,11 +53,13 @@ class File:
             raise ValueError(f'{self.path} is damaged ({error}); expected a complete .gz file.') from error
 
     def texts(self, start: int = 0, stop: int | None = None) -> Iterator[str]:
-        """The same range decoded, in chunks that end with a line or, in a very long line, with a character."""
+        """The same range decoded, in chunks that end with a line; in a very long one before a space, or with a character."""
         held, offset = b'', start
         for block in self.read(start, stop):
             held += block
             cut = held.rfind(b'\n') + 1
+            if not cut and len(held) >= 4 * _BLOCK:
+                cut = max(0, held.rfind(b' '))
             if not cut and len(held) >= 4 * _BLOCK:
                 cut = len(held) - 4  # at least one character begins in the four bytes before the end
                 while held[cut] & 0xC0 == 0x80 and cut < len(held) - 1:

@@ -27,7 +27,8 @@ class Text:
       source: 'files' (see path) or 'stdlib', the source code of the running Python's standard library.
       path: a text file, a folder or a glob; .gz is read too.
       documents: what a document is: a 'file', a 'line' (empty ones are skipped), or 'stream', all text as one.
-      tokenizer: Byte(), Char() or SentencePiece(vocab=N), learnt from the training part alone.
+      tokenizer: Byte(), Char(), Word(vocab=N) (0: all words) or SentencePiece(vocab=N, kind='bpe' or 'unigram'), learnt
+        from the training part alone; or Json(path='tokenizer.json') as it is.
       train, valid, test: NAME or NAME[start:stop]; NAME is 'train' or 'all' (everything), a file name or a glob.
         Slices count documents, or bytes of a stream, as whole numbers or percentages.
       length: tokens in a row.
@@ -62,16 +63,11 @@ class Text:
                 f"data.path={self.path!r} is not read with data.source={self.source!r}; set data.source='files', or leave "
                 'data.path empty.'
             )
-        name, keywords = tokenizers.parse(self.tokenizer)
+        tokenizers.parse(self.tokenizer)
         folder = source if folder is None else folder
-        saved = tokenizers.load(folder) if folder is not None else None
+        saved = tokenizers.load(folder, self.tokenizer) if folder is not None else None
         if folder is not None and saved is None:
             raise ValueError(f'{folder} has no tokenizer.model or tokenizer.json any more; restore it, or start a new run.')
-        if saved and (type(saved).__name__ != name or keywords.get('vocab', saved.vocab) != saved.vocab):
-            raise ValueError(
-                f'data.tokenizer={self.tokenizer!r} is not the tokenizer of {folder}, which is used with its parameters: '
-                f'{type(saved).__name__} with {saved.vocab} ids; set data.tokenizer to that.'
-            )
         return OpenText(self, saved)
 
 
@@ -83,7 +79,7 @@ class OpenText:
     def __init__(self, config: Text, tokenizer: tokenizers.Tokenizer | None):
         self.config = config
         self.tokenizer = tokenizer or tokens.learn(self._part('train'), config.tokenizer)
-        self.end = self.tokenizer.end
+        self.end = -1 if config.documents == 'stream' else self.tokenizer.end  # a stream goes on
         self.facts = {'vocab': self.tokenizer.vocab}
 
     def save(self, folder: str | os.PathLike) -> None:

@@ -1,9 +1,11 @@
-"""Text to token ids and back, exactly: bytes, characters, and SentencePiece byte-pair encoding.
+"""Text to token ids and back: bytes, characters, words, SentencePiece (BPE or unigram), and any tokenizer.json.
 
 Every tokenizer has `vocab` (number of ids), `end` (the id between documents), `encode`, `encode_many`, `decode`,
 `first_bytes`, `save` and `fingerprint`; `learn` makes one from a call expression and text, `load` reads a saved one.
+All but words and a tokenizer.json give back any text exactly.
 """
 
+import collections
 import dataclasses
 import functools
 import hashlib
@@ -21,6 +23,8 @@ from data import cache, fields
 
 _SAMPLE = 4_000_000  # characters that SentencePiece learns from; more changes the pieces little and costs time
 _LEAST = 260  # pieces: 256 bytes, unknown, end, line end, and one character
+_ENDS = ('<|endoftext|>', '<|end_of_text|>', '</s>', '<eos>', '[SEP]')  # of GPT-2, Llama 3, T5, Gemma, BERT
+_KINDS = ('bpe', 'unigram')
 _SPACE = '\u2581'  # SentencePiece's own sign for a space
 
 
@@ -95,6 +99,50 @@ class Char:
 
 
 @dataclasses.dataclass(frozen=True)
+class Word:
+    """Words between white space, as in the Penn Treebank (Mikolov et al. 2010) and WikiText (Merity et al. 2016).
+
+    0 is `<unk>`, any word not in the list; 1 is `<eos>`, the end of every line and `end` at once; then the list. Text
+    comes back as those sets are written: a space before every word and every line end.
+    """
+
+    words: tuple[str, ...] = dataclasses.field(repr=False)
+    end = 1
+
+    @property
+    def vocab(self) -> int:
+        return 2 + len(self.words)
+
+    @functools.cached_property
+    def fingerprint(self) -> str:
+        return hashlib.sha256('\n'.join(['word', *self.words]).encode()).hexdigest()
+
+    @functools.cached_property
+    def _ids(self) -> dict[str, int]:
+        return {word: number for number, word in enumerate(('<unk>', '<eos>', *self.words))}
+
+    def encode(self, text: str) -> np.ndarray:
+        """int32 [n], n the number of words and line ends."""
+        known = self._ids
+        return np.array([known.get(word, 0) for word in text.replace('\n', ' <eos> ').split()], np.int32)
+
+    def encode_many(self, texts: Sequence[str]) -> list[np.ndarray]:
+        return [self.encode(text) for text in texts]
+
+    def decode(self, ids: Iterable[int]) -> str:
+        """' ' and the word of each id; `<eos>` is a line end."""
+        table = ('<unk>', '\n', *self.words)
+        return ''.join(' ' + table[i] for i in ids)
+
+    def first_bytes(self, text: str) -> int:
+        """Bytes of `text` that its first token covers, with the space before it."""
+        return len(re.match(r'[^\S\n]*(\n|\S*)', text)[0].encode())
+
+    def save(self, folder: str | os.PathLike) -> None:
+        _save(folder, 'tokenizer.json', json.dumps({'tokenizer': 'Word', 'words': self.words}).encode())
+
+
+@dataclasses.dataclass(frozen=True)
 class SentencePiece:
     """A SentencePiece model, given by its bytes. One learnt here gives back any text exactly.
 
@@ -122,6 +170,13 @@ class SentencePiece:
     @property
     def vocab(self) -> int:
         return self._processor.vocab_size()
+
+    @property
+    def kind(self) -> str:
+        """'bpe' or 'unigram': the scores of the first are ranks, of the second log-probabilities."""
+        processor = self._processor
+        ranks = all(processor.get_score(number).is_integer() for number in range(processor.vocab_size()))
+        return 'bpe' if ranks else 'unigram'
 
     @property
     def end(self) -> int:
@@ -163,7 +218,68 @@ class SentencePiece:
         _save(folder, 'tokenizer.model', self.model)
 
 
-Tokenizer = Byte | Char | SentencePiece
+@dataclasses.dataclass(frozen=True)
+class Json:
+    """A tokenizer.json of the Hugging Face library `tokenizers`, given by its bytes; special tokens are not added.
+
+    Attributes:
+      end_token: the token between documents; '' finds the first of the usual ones that the vocabulary has.
+    """
+
+    contents: bytes = dataclasses.field(repr=False)
+    end_token: str = ''
+
+    @functools.cached_property
+    def _tokenizer(self):
+        import tokenizers
+
+        try:
+            made = tokenizers.Tokenizer.from_str(self.contents.decode())
+        except Exception as error:  # the library raises nothing narrower
+            raise ValueError(f'The tokenizer.json cannot be read ({error}); give one that `tokenizers` saved.') from error
+        made.no_truncation()
+        made.no_padding()
+        return made
+
+    @functools.cached_property
+    def vocab(self) -> int:
+        return 1 + max(self._tokenizer.get_vocab(with_added_tokens=True).values())
+
+    @functools.cached_property
+    def end(self) -> int:
+        for token in [self.end_token] if self.end_token else _ENDS:
+            if (found := self._tokenizer.token_to_id(token)) is not None:
+                return found
+        tried = repr(self.end_token) if self.end_token else f'none of {", ".join(_ENDS)}'
+        raise ValueError(f"The tokenizer.json has {tried} as its token between documents; name one it has, Json(end='...').")
+
+    @functools.cached_property
+    def fingerprint(self) -> str:
+        return hashlib.sha256(self.contents + self.end_token.encode()).hexdigest()
+
+    def encode(self, text: str) -> np.ndarray:
+        """int32 [n]."""
+        return self.encode_many([text])[0]
+
+    def encode_many(self, texts: Sequence[str]) -> list[np.ndarray]:
+        """Encodes texts in parallel threads."""
+        encoded = self._tokenizer.encode_batch_fast(list(texts), add_special_tokens=False)
+        return [np.array(one.ids, np.int32) for one in encoded]
+
+    def decode(self, ids: Iterable[int]) -> str:
+        """The text of the ids; special tokens such as `end` have none."""
+        return self._tokenizer.decode([int(i) for i in ids if i != self.end])
+
+    def first_bytes(self, text: str) -> int:
+        """Bytes of `text` that its first token covers."""
+        offsets = self._tokenizer.encode(text[:1000], add_special_tokens=False).offsets
+        return len(text[: offsets[0][1]].encode()) if offsets else 0
+
+    def save(self, folder: str | os.PathLike) -> None:
+        _save(folder, 'tokenizer.json', self.contents)
+
+
+Tokenizer = Byte | Char | Word | SentencePiece | Json
 
 
 def _learn_byte(texts: Iterable[str]) -> Byte:
@@ -177,7 +293,30 @@ def _learn_char(texts: Iterable[str]) -> Char:
     return Char(''.join(map(chr, np.flatnonzero(seen))))
 
 
-def _learn_sentence_piece(texts: Iterable[str], vocab: int = 4096) -> SentencePiece:
+def _learn_word(texts: Iterable[str], vocab: int = 0) -> Word:
+    """The words of the text, or the vocab - 2 most frequent ones, by falling frequency."""
+    counts = collections.Counter(word for text in texts for word in text.split())
+    for special in ('<unk>', '<eos>'):
+        counts.pop(special, None)
+    words = sorted(counts, key=lambda word: (-counts[word], word))
+    if vocab > 2 + len(words):
+        raise ValueError(
+            f'Word(vocab={vocab}) cannot be learnt from the training part: it has {len(words):,} words, so vocab is at '
+            f'most {2 + len(words)}, or 0 for all.'
+        )
+    return Word(tuple(words[: vocab - 2] if vocab else words))
+
+
+def _read_json(texts: Iterable[str], path: str = '', end: str = '') -> Json:
+    path = Path(path).expanduser()
+    if not path.is_file():
+        raise FileNotFoundError(f"{str(path)!r} is no file; Json(path='...') in data.tokenizer names a tokenizer.json.")
+    made = Json(path.read_bytes(), end)
+    made.end  # read now, so that what is wrong with it is said before anything is written  # noqa: B018
+    return made
+
+
+def _learn_sentence_piece(texts: Iterable[str], vocab: int = 4096, kind: str = 'bpe') -> SentencePiece:
     import sentencepiece
 
     lines = _sample(line for text in texts for line in text.split('\n') if line)
@@ -187,7 +326,7 @@ def _learn_sentence_piece(texts: Iterable[str], vocab: int = 4096) -> SentencePi
             sentence_iterator=iter(lines),
             model_writer=model,
             vocab_size=vocab,
-            model_type='bpe',
+            model_type=kind,
             byte_fallback=True,
             split_digits=True,
             normalization_rule_name='identity',
@@ -217,18 +356,39 @@ def _learn_sentence_piece(texts: Iterable[str], vocab: int = 4096) -> SentencePi
     return SentencePiece(model.getvalue())
 
 
-_LEARN = {'Byte': _learn_byte, 'Char': _learn_char, 'SentencePiece': _learn_sentence_piece}
+_LEARN = {
+    'Byte': _learn_byte,
+    'Char': _learn_char,
+    'Word': _learn_word,
+    'SentencePiece': _learn_sentence_piece,
+    'Json': _read_json,
+}
+_SIGNATURES = {
+    'Byte': lambda: None,
+    'Char': lambda: None,
+    'Word': lambda vocab=0: None,
+    'SentencePiece': lambda vocab=4096, kind='bpe': None,
+    'Json': lambda path='', end='': None,
+}
+NOT_LEARNT = ('Byte', 'Json')  # what needs no text
 
 
-def parse(expression: str) -> tuple[str, dict[str, int]]:
-    """Reads 'Byte()', 'Char()' or 'SentencePiece(vocab=N)' into name and keywords; ValueError for anything else."""
-    signatures = {'Byte': lambda: None, 'Char': lambda: None, 'SentencePiece': lambda vocab=4096: None}
-    name, keywords = fields.call(expression, signatures, 'data.tokenizer')
-    if keywords.get('vocab', _LEAST) < _LEAST:
+def parse(expression: str) -> tuple[str, dict[str, int | str]]:
+    """Reads 'Word()', 'SentencePiece(vocab=N)' or the like into name and keywords; ValueError for anything else."""
+    name, keywords = fields.call(expression, _SIGNATURES, 'data.tokenizer')
+    vocab = keywords.get('vocab')
+    if name == 'Word' and vocab and vocab < 3:
+        raise ValueError(
+            f'data.tokenizer={expression!r} is too small: <unk>, <eos> and one word make 3; use a larger vocab, or 0 for '
+            'all words.'
+        )
+    if name == 'SentencePiece' and vocab is not None and vocab < _LEAST:
         raise ValueError(
             f'data.tokenizer={expression!r} is too small: 256 bytes, 3 special pieces and one character make {_LEAST}; '
             'use a larger vocab.'
         )
+    if keywords.get('kind', 'bpe') not in _KINDS:
+        raise ValueError(f'data.tokenizer={expression!r}: kind is {" or ".join(map(repr, _KINDS))}.')
     return name, keywords
 
 
@@ -242,8 +402,28 @@ def learn(expression: str, texts: Iterable[str]) -> Tokenizer:
     return _LEARN[name](texts, **keywords)
 
 
-def load(folder: str | os.PathLike) -> Tokenizer | None:
-    """The tokenizer saved in a folder, None if there is none; ValueError if it is unreadable."""
+def load(folder: str | os.PathLike, expression: str) -> Tokenizer | None:
+    """The tokenizer saved in a folder, None if there is none.
+
+    Raises ValueError if it is unreadable, or not what the call expression `expression` names.
+    """
+    saved = _load(folder, parse(expression)[1].get('end', ''))
+    if saved and not _is_named(saved, expression):
+        kind = f' of kind {saved.kind!r}' if isinstance(saved, SentencePiece) else ''
+        raise ValueError(
+            f'data.tokenizer={expression!r} is not the tokenizer of {folder}, which is used with its parameters: '
+            f'{type(saved).__name__} with {saved.vocab} ids{kind}; set data.tokenizer to that.'
+        )
+    return saved
+
+
+def _is_named(tokenizer: Tokenizer, expression: str) -> bool:
+    name, keywords = parse(expression)
+    asked = {key: keywords[key] for key in ('vocab', 'kind') if keywords.get(key)}
+    return type(tokenizer).__name__ == name and all(getattr(tokenizer, key) == value for key, value in asked.items())
+
+
+def _load(folder: str | os.PathLike, end_token: str) -> Tokenizer | None:
     model, description = Path(folder, 'tokenizer.model'), Path(folder, 'tokenizer.json')
     if model.exists():
         return SentencePiece(model.read_bytes())
@@ -251,9 +431,15 @@ def load(folder: str | os.PathLike) -> Tokenizer | None:
         return None
     try:
         fields = json.loads(description.read_text(encoding='utf-8'))
-        return Byte() if fields['tokenizer'] == 'Byte' else Char(fields['characters'])
-    except (ValueError, KeyError, TypeError) as error:
-        raise ValueError(f'{description} is no saved Byte or Char tokenizer; restore it, or start a new run.') from error
+        made = {
+            None: lambda: Json(description.read_bytes(), end_token),
+            'Byte': lambda: Byte(),
+            'Char': lambda: Char(fields['characters']),
+            'Word': lambda: Word(tuple(fields['words'])),
+        }
+        return made[fields.get('tokenizer')]()
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise ValueError(f'{description} is no saved tokenizer; restore it, or start a new run.') from error
 
 
 def _save(folder: str | os.PathLike, name: str, contents: bytes) -> None:

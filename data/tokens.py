@@ -54,7 +54,7 @@ def load(part: sources.Part, tokenizer: tokenizers.Tokenizer) -> Tokens:
 def learn(part: sources.Part, expression: str) -> tokenizers.Tokenizer:
     """The tokenizer that `expression` names, learnt from a part unless the cache holds it."""
     name, keywords = tokenizers.parse(expression)
-    if name == 'Byte':
+    if name in tokenizers.NOT_LEARNT:
         return tokenizers.learn(expression, ())
     key = cache.key(_FORMAT, part.digest, name, sorted(keywords.items()))
 
@@ -62,7 +62,7 @@ def learn(part: sources.Part, expression: str) -> tokenizers.Tokenizer:
         tokenizers.learn(expression, (chunk for chunk, _ in part.chunks())).save(folder)
 
     entry = cache.entry('tokenizers', key, build, lambda folder: any(folder.glob('tokenizer.*')))
-    return tokenizers.load(entry)
+    return tokenizers.load(entry, expression)
 
 
 def _build(folder: Path, part: sources.Part, tokenizer: tokenizers.Tokenizer) -> None:

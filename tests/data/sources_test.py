@@ -72,6 +72,13 @@ class SourcesTest(parameterized.TestCase):
         self.assertEqual(''.join(chunks), text)
         self.assertTrue(all(chunk.endswith('\n') for chunk in chunks[2:]))
 
+    def test_words_of_a_long_line_are_not_cut(self):
+        words = [f'word{number}' for number in range(700_000)]
+        self.write(a_txt=' '.join(words))
+        chunks = list(sources.files(str(self.folder))[0].texts())
+        self.assertGreater(len(chunks), 1)
+        self.assertEqual([word for chunk in chunks for word in chunk.split()], words)
+
     @parameterized.parameters('file', 'line', 'stream')
     def test_invalid_utf8_names_file_and_byte(self, documents):
         self.write(a_txt=b'good\n' * 300_000 + b'ba\xffd')

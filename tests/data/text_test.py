@@ -1,4 +1,5 @@
 import copy
+import itertools
 import json
 import os
 import subprocess
@@ -225,7 +226,8 @@ class OpenTest(TextCase):
 
     @parameterized.parameters(
         ('Byte()', 'Char()', r"'Char\(\)' is not the tokenizer of .*: Byte with 257 ids"),
-        ('SentencePiece(vocab=270)', 'SentencePiece(vocab=280)', 'SentencePiece with 270 ids; set data.tokenizer to that'))
+        ('SentencePiece(vocab=270)', 'SentencePiece(vocab=280)',
+         "SentencePiece with 270 ids of kind 'bpe'; set data.tokenizer to that"))
     def test_another_tokenizer_than_the_saved_one_is_refused(self, saved, given, message):
         self.opened(documents='line', tokenizer=saved).save(self.folder / 'workdir')
         with self.assertRaisesRegex(ValueError, message):
@@ -263,7 +265,21 @@ class OpenTest(TextCase):
 
     def test_prompt(self):
         self.assertEqual(self.opened(documents='line').prompt('ab').tolist(), [256, 97, 98])
-        self.assertEqual(self.opened(documents='stream').prompt('ab').tolist(), [97, 98])
+        stream = self.opened(documents='stream')
+        self.assertEqual(stream.prompt('ab').tolist(), [97, 98])
+        self.assertEqual((self.opened(documents='line').end, stream.end), (256, -1))  # a stream has no end to stop at
+
+    def test_penn_treebank(self):
+        """A word list and an <eos> a line, as one stream: every token but the first is predicted once."""
+        path = self.folder / 'ptb.txt'
+        path.write_text(' no it was n\'t \n black <unk> monday \n \n but N years \n')
+        opened = self.opened(path=str(path), documents='stream', tokenizer='Word()', train='all', length=5)
+        rows = list(opened.evaluation('all', 4))
+        pairs = [(i, t) for row in rows for i, t, w in zip(*(row[k].ravel() for k in ('inputs', 'targets', 'weights'))) if w]
+        ids = opened.encode(path.read_text())
+        self.assertEqual(pairs, list(itertools.pairwise(ids)))
+        self.assertEqual((len(ids), opened.facts['vocab']), (14, 11))
+        self.assertEqual(opened.decode(ids), path.read_text())
 
     def test_describe(self):
         self.assertRegex(self.opened(documents='line').describe(), r'text.txt, 270 documents, .* vocabulary of 257')
@@ -275,7 +291,7 @@ class OpenTest(TextCase):
         ({'packing': 'best'}, "data.packing='best'.*'first_fit', 'concat', 'none'"),
         ({'length': 0}, 'data.length=0'),
         ({'batch_size': 0}, 'data.batch_size=0'),
-        ({'tokenizer': 'Word()'}, r"data.tokenizer='Word\(\)'"),
+        ({'tokenizer': 'Words()'}, r"data.tokenizer='Words\(\)'"),
         ({'tokenizer': 'Char()', 'path': ''}, 'data.path is empty'),
         ({'tokenizer': 'Char()'}, "set data.documents to 'line' or 'stream'"),  # the default split of one file
     )

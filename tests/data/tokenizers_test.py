@@ -3,6 +3,7 @@ import json
 
 import hypothesis
 import numpy as np
+import tokenizers as library
 from absl.testing import absltest, parameterized
 from hypothesis import strategies
 
@@ -22,13 +23,33 @@ TEXTS = strategies.lists(
 ).map(''.join)
 
 
+PIECES = {'SentencePiece': 'SentencePiece(vocab=360)', 'Unigram': "SentencePiece(vocab=300, kind='unigram')"}
+
+
+def expression(name):
+    return PIECES.get(name, f'{name}()')
+
+
 @functools.cache
 def learnt(name):
-    return tokenizers.learn({'SentencePiece': 'SentencePiece(vocab=360)'}.get(name, f'{name}()'), CORPUS)
+    return tokenizers.learn(expression(name), CORPUS)
+
+
+@functools.cache
+def byte_level():
+    """GPT-2's kind of tokenizer.json, learnt here by the library that defines the format."""
+    made = library.Tokenizer(library.models.BPE())
+    made.pre_tokenizer, made.decoder = library.pre_tokenizers.ByteLevel(add_prefix_space=False), library.decoders.ByteLevel()
+    made.train_from_iterator(CORPUS, library.trainers.BpeTrainer(
+        vocab_size=400, special_tokens=['[CLS]', '<|endoftext|>'], show_progress=False,
+        initial_alphabet=library.pre_tokenizers.ByteLevel.alphabet()))
+    made.post_processor = library.processors.TemplateProcessing('[CLS] $A', special_tokens=[('[CLS]', 0)])
+    made.enable_truncation(4)
+    return made
 
 
 class RoundTripTest(parameterized.TestCase):
-    @parameterized.parameters('Byte', 'SentencePiece')
+    @parameterized.parameters('Byte', 'SentencePiece', 'Unigram')
     @hypothesis.settings(max_examples=200, deadline=None)
     @hypothesis.given(TEXTS)
     def test_any_text(self, name, text):
@@ -52,7 +73,7 @@ class RoundTripTest(parameterized.TestCase):
         whole = tokenizer.encode(f'{first}\n{second}').tolist()
         self.assertEqual(whole, tokenizer.encode(f'{first}\n').tolist() + tokenizer.encode(second).tolist())
 
-    @parameterized.parameters('Byte', 'Char', 'SentencePiece')
+    @parameterized.parameters('Byte', 'Char', 'Word', 'SentencePiece', 'Unigram')
     def test_many_is_one_by_one(self, name):
         tokenizer, texts = learnt(name), ['', 'left \u2581 right', *CORPUS[:3]]
         many = tokenizer.encode_many(texts)
@@ -89,15 +110,13 @@ class LearnTest(parameterized.TestCase):
         self.assertGreater(len(pieces[0]), 1)  # a run of spaces is a piece
         self.assertIn('4', pieces)  # digits stand alone
 
-    @parameterized.parameters('Byte', 'Char', 'SentencePiece')
+    @parameterized.parameters('Byte', 'Char', 'Word', 'SentencePiece', 'Unigram')
     def test_same_text_same_bits(self, name):
-        again = tokenizers.learn({'SentencePiece': 'SentencePiece(vocab=360)'}.get(name, f'{name}()'), iter(CORPUS))
+        again = tokenizers.learn(expression(name), iter(CORPUS))
         self.assertEqual(again, learnt(name))
         self.assertEqual(again.fingerprint, learnt(name).fingerprint)
         if name != 'Byte':
-            other = tokenizers.learn(
-                {'SentencePiece': 'SentencePiece(vocab=350)'}.get(name, f'{name}()'), CORPUS + ['~']
-            )
+            other = tokenizers.learn(expression(name).replace('360', '350').replace('300', '299'), CORPUS + ['~'])
             self.assertNotEqual(other.fingerprint, again.fingerprint)
 
     def test_sample_is_even_and_bounded(self):
@@ -129,33 +148,137 @@ class LearnTest(parameterized.TestCase):
             tokenizers.learn('SentencePiece(vocab=300)', ['\n\n'])
 
     def test_unknown(self):
-        for expression in ('WordPiece()', 'SentencePiece(4096)', 'SentencePiece(size=3)'):
-            with self.assertRaisesRegex(ValueError, r'data.tokenizer=.*SentencePiece\(vocab=4096\)'):
-                tokenizers.learn(expression, CORPUS)
+        for wrong in ('WordPiece()', 'SentencePiece(4096)', 'SentencePiece(size=3)'):
+            with self.assertRaisesRegex(ValueError, r'data.tokenizer=.*SentencePiece\(vocab=4096'):
+                tokenizers.learn(wrong, CORPUS)
+
+
+class WordTest(parameterized.TestCase):
+    # As the sets are written: a space before each word and line end, and an empty line in WikiText.
+    TEXT = ' mr. <unk> is chairman \n \n N years is old \n'
+
+    def test_conventions_of_penn_treebank(self):
+        tokenizer = tokenizers.learn('Word()', [self.TEXT])
+        self.assertEqual(tokenizer.words, ('is', 'N', 'chairman', 'mr.', 'old', 'years'))  # by frequency, then by name
+        self.assertEqual((tokenizer.vocab, tokenizer.end), (8, 1))
+        ids = tokenizer.encode(self.TEXT)
+        self.assertEqual(ids.tolist(), [5, 0, 2, 4, 1, 1, 3, 7, 2, 6, 1])
+        self.assertEqual(ids.dtype, np.int32)
+        self.assertEqual(tokenizer.decode(ids), self.TEXT)
+        self.assertEqual(tokenizer.encode('is\tnew\r\nold').tolist(), [2, 0, 1, 6])
+
+    def test_most_frequent_words(self):
+        tokenizer = tokenizers.learn('Word(vocab=4)', [self.TEXT])
+        self.assertEqual(tokenizer.words, ('is', 'N'))
+        self.assertEqual(tokenizer.encode('N old is').tolist(), [3, 0, 2])
+
+    def test_first_bytes(self):
+        tokenizer = tokenizers.learn('Word()', [self.TEXT])
+        for text, covered in ((' mr. x', ' mr.'), ('mr.', 'mr.'), (' \n a', ' \n'), ('é b', 'é')):
+            self.assertEqual(tokenizer.first_bytes(text), len(covered.encode()))
+
+    @parameterized.parameters((9, 'it has 6 words, so vocab is at most 8'), (2, '<unk>, <eos> and one word make 3'))
+    def test_a_vocabulary_that_the_text_cannot_have(self, vocab, message):
+        with self.assertRaisesRegex(ValueError, message):
+            tokenizers.learn(f'Word(vocab={vocab})', [self.TEXT])
+
+
+class KindTest(absltest.TestCase):
+    def test_bpe_and_unigram(self):
+        self.assertEqual([learnt(name).kind for name in ('SentencePiece', 'Unigram')], ['bpe', 'unigram'])
+        self.assertEqual(learnt('Unigram').vocab, 300)
+        self.assertNotEqual(learnt('SentencePiece').encode(CORPUS[0]).tolist(), learnt('Unigram').encode(CORPUS[0]).tolist())
+
+    def test_another_kind(self):
+        with self.assertRaisesRegex(ValueError, "kind is 'bpe' or 'unigram'"):
+            tokenizers.parse("SentencePiece(kind='word')")
+
+
+class JsonTest(parameterized.TestCase):
+    def setUp(self):
+        super().setUp()
+        self.path = self.folder / 'gpt2.json'
+        byte_level().save(str(self.path))
+        self.expression = f"Json(path='{self.path}')"
+        self.tokenizer = tokenizers.learn(self.expression, ())
+
+    def test_is_what_the_library_does_without_special_tokens_and_truncation(self):
+        text = CORPUS[3] + ' é 😀'
+        ids = self.tokenizer.encode(text)
+        whole = library.Tokenizer.from_file(str(self.path))
+        whole.no_truncation()
+        self.assertEqual(ids.tolist(), whole.encode(text, add_special_tokens=False).ids)
+        self.assertGreater(len(ids), 4)
+        self.assertEqual(self.tokenizer.decode([self.tokenizer.end, *ids]), text)
+        self.assertEqual((self.tokenizer.vocab, self.tokenizer.end), (400, 1))
+        self.assertEqual(self.tokenizer.first_bytes('é'), 2)
+
+    def test_saved_and_loaded(self):
+        self.path.rename(self.folder / 'elsewhere.json')  # a run has its own copy
+        (self.folder / 'run').mkdir()
+        self.tokenizer.save(self.folder / 'run')
+        loaded = tokenizers.load(self.folder / 'run', self.expression)
+        self.assertEqual(loaded, self.tokenizer)
+        self.assertEqual(loaded.encode('left').tolist(), self.tokenizer.encode('left').tolist())
+
+    def test_another_end(self):
+        other = tokenizers.learn(f"Json(path='{self.path}', end='[CLS]')", ())
+        self.assertEqual(other.end, 0)
+        self.assertNotEqual(other.fingerprint, self.tokenizer.fingerprint)
+        other.save(self.folder)
+        self.assertEqual(tokenizers.load(self.folder, "Json(end='[CLS]')").end, 0)
+        with self.assertRaisesRegex(ValueError, "'</x>' as its token between documents"):
+            tokenizers.learn(f"Json(path='{self.path}', end='</x>')", ())
+
+    def test_none_of_the_usual_ends(self):
+        made = library.Tokenizer(library.models.WordLevel({'a': 0}, unk_token='a'))
+        made.save(str(self.path))
+        with self.assertRaisesRegex(ValueError, r'none of <\|endoftext\|>, .*name one it has'):
+            tokenizers.learn(self.expression, ())
+
+    def test_no_file_or_another_one(self):
+        for path in ('', 'nowhere.json', str(self.folder)):
+            with self.assertRaisesRegex(FileNotFoundError, 'is no file; .* names a tokenizer.json'):
+                tokenizers.learn(f"Json(path='{path}')", ())
+        self.path.write_text('{"version": 3}')
+        with self.assertRaisesRegex(ValueError, 'The tokenizer.json cannot be read'):
+            tokenizers.learn(self.expression, ())
 
 
 class SaveTest(parameterized.TestCase):
-    @parameterized.parameters('Byte', 'Char', 'SentencePiece')
+    @parameterized.parameters('Byte', 'Char', 'Word', 'SentencePiece', 'Unigram')
     def test_saved_and_loaded(self, name):
         learnt(name).save(self.folder)
         self.assertLen(list(self.folder.iterdir()), 1)
-        loaded = tokenizers.load(self.folder)
+        loaded = tokenizers.load(self.folder, expression(name))
         self.assertEqual(loaded, learnt(name))
         self.assertEqual(loaded.encode('left é').tolist(), learnt(name).encode('left é').tolist())
 
+    @parameterized.parameters(
+        ('Char', 'Byte()', 'Char with .* ids;'),
+        ('SentencePiece', 'SentencePiece(vocab=400)', 'with 360 ids of kind'),
+        ('SentencePiece', "SentencePiece(vocab=360, kind='unigram')", "of kind 'bpe'"),
+        ('Unigram', "SentencePiece(vocab=300, kind='bpe')", "of kind 'unigram'"),
+        ('Word', 'Word(vocab=5)', 'Word with .* ids;'),
+    )
+    def test_another_one_is_asked_for(self, name, expression, message):
+        learnt(name).save(self.folder)
+        with self.assertRaisesRegex(ValueError, f'is not the tokenizer of .*{message}'):
+            tokenizers.load(self.folder, expression)
+
     def test_nothing_saved(self):
-        self.assertIsNone(tokenizers.load(self.folder))
+        self.assertIsNone(tokenizers.load(self.folder, 'Byte()'))
 
     @parameterized.parameters('{', '[]', json.dumps({'tokenizer': 'Char'}))
     def test_damaged_description(self, contents):
         (self.folder / 'tokenizer.json').write_text(contents)
         with self.assertRaisesRegex(ValueError, r'tokenizer\.json is no saved'):
-            tokenizers.load(self.folder)
+            tokenizers.load(self.folder, 'Char()')
 
     def test_damaged_model(self):
         (self.folder / 'tokenizer.model').write_bytes(b'nonsense')
         with self.assertRaisesRegex(ValueError, 'model is damaged'):
-            tokenizers.load(self.folder).encode('x')
+            tokenizers.load(self.folder, 'SentencePiece()').encode('x')
 
 
 if __name__ == '__main__':
