@@ -1,11 +1,13 @@
-"""GPT-2's smallest model, 124M parameters (Radford et al. 2019).
+"""GPT-2 in its four sizes (Radford et al. 2019, table 2), and GPT-3's largest (Brown et al. 2020, table 2.1), in bfloat16.
 
-:124m  on your own text, rows of 1024 packed tokens, bfloat16, for a GPU; not yet run.
+    python train.py --config=configs/gpt2.py:124m --config.data.path=TEXT_FOLDER
 
-           python train.py --config=configs/gpt2.py:124m --config.data.path=TEXT_FOLDER
-
-       The vocabulary of 50,257 pieces is learnt from the text, which has to be large for that (100 MB or more).
-:step  one row of 512 in float32, the same model on bytes of Python's standard library: for timing its step on a CPU.
+:124m, :350m, :774m, :1558m, :gpt3   rows of 1,024 packed tokens (GPT-3: 2,048), half a million tokens a step (3.2 million),
+       learning rates of GPT-3's table for the nearest size. From :774m on, layers are scanned and their activations computed
+       again, and parameters are split over all devices (`mesh.fsdp`). For GPUs and TPUs; not yet run.
+       The vocabulary of 50,257 pieces is learnt from the text, which has to be large for that (100 MB or more); with
+       --config.data.tokenizer="Json(path='tokenizer.json')" it is GPT-2's own, from huggingface.co/openai-community/gpt2.
+:step  one row of 512 in float32, the smallest model on bytes of Python's standard library: for timing its step on a CPU.
 
            python -m benchmarks.train_step --config=configs/gpt2.py:step --steps=20
 
@@ -15,21 +17,34 @@
 
 from configs import base
 
-VARIANTS = ('124m', 'step')
+# layers, heads, width, length, peak learning rate, rows a step
+SHAPES = {
+    '124m': (12, 12, 768, 1024, 6e-4, 512),
+    '350m': (24, 16, 1024, 1024, 3e-4, 512),
+    '774m': (36, 20, 1280, 1024, 2.5e-4, 512),
+    '1558m': (48, 25, 1600, 1024, 2e-4, 512),
+    'gpt3': (96, 96, 12288, 2048, 0.6e-4, 1536),
+    'step': (12, 12, 768, 1024, 6e-4, 1),
+}
 
 
 def get_config(variant=''):
-    step = base.variant_of(variant, VARIANTS) == 'step'
+    variant = base.variant_of(variant, tuple(SHAPES))
+    layers, heads, width, length, rate, rows = SHAPES[variant]
+    step, large = variant == 'step', layers >= 36
     c = base.config()
     c.dtype = 'float32' if step else 'bfloat16'
     c.data = base.data(
-        'data.text:Text', source='stdlib' if step else 'files', path='' if step else 'text', length=512 if step else 1024,
-        tokenizer='Byte()' if step else 'SentencePiece(vocab=50257)', batch_size=1 if step else 512)
-    c.model = base.part('transformer.gpt:Gpt', vocab=50257, activation='gelu_tanh')
+        'data.text:Text', source='stdlib' if step else 'files', path='' if step else 'text', length=512 if step else length,
+        tokenizer='Byte()' if step else 'SentencePiece(vocab=50257)', batch_size=rows)
+    c.model = base.part('transformer.gpt:Gpt', vocab=50257, layers=layers, heads=heads, width=width, length=length,
+                        activation='gelu_tanh', scan=large, remat='full' if large else 'none')
     c.task = base.part('transformer.tasks:NextToken')
-    c.optimizer = base.optimizer(learning_rate=6e-4, b2=0.95, weight_decay=0.1, schedule=base.part(
+    c.optimizer = base.optimizer(learning_rate=rate, b2=0.95, weight_decay=0.1, schedule=base.part(
         'training.schedules:Cosine', warmup_steps=700, final=0.1))
     c.train.steps = 19_000
-    c.train.microbatches = 1 if step else 32
+    c.train.microbatches = 1 if step or large else 32
+    if large:
+        c.mesh.data, c.mesh.fsdp = 1, -1
     c.evals.valid = base.evaluation('transformer.evaluators:Perplexity', split='valid', every_steps=1000)
     return c.lock()

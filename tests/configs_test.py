@@ -1,17 +1,20 @@
 """Every config and variant, made tiny: trained on eight devices, stopped, resumed, evaluated, and started once more."""
 
 import json
+import math
 import os
 import pathlib
 import re
 import signal
 import time
 
+import jax
+import jax.numpy as jnp
 from absl.testing import absltest, parameterized
 
 from tests import experiments
 from tests.train_test import at
-from training import cli
+from training import cli, resolve
 
 SHRUNK = {'model.layers': 1, 'model.heads': 2, 'model.width': 8, 'model.length': 16, 'data.length': 16, 'data.batch_size': 8,
           'train.steps': 2, 'train.microbatches': 1, 'log.every_steps': 1, 'checkpoint.every_steps': 1,
@@ -21,12 +24,19 @@ STREAM = {'data.train': 'train[:90%]', 'data.valid': 'train[90%:95%]', 'data.tes
 # What else a variant needs to be small and to find its data here; a new config needs an entry.
 CHANGES = {
     'quickstart': TEXT,
-    'gpt2:124m': TEXT | {'model.vocab': 512},
-    'gpt2:step': TEXT | {'model.vocab': 512},
+    **{f'gpt2:{variant}': TEXT | {'model.vocab': 512, 'mesh.fsdp': 1} for variant in ('124m', '350m', 'step')},
+    **{f'gpt2:{variant}': TEXT | {'model.vocab': 512, 'mesh.data': 2, 'mesh.fsdp': 4} for variant in ('774m', '1558m', 'gpt3')},
     'gpt_char:cpu': STREAM,
     'gpt_char:base': STREAM,
+    'ptb_lm': STREAM | {'model.heads': 2},
     'vit_digits': {'data.train': 'train[:64]', 'data.valid': 'train[64:70]'},
+    **{f'vit_fashion_mnist:{variant}': {'data.source': 'digits', 'data.path': '', 'model.inner': 16, 'model.patch': patch,
+                                        'data.train': 'train[:64]', 'data.valid': 'train[64:70]'}
+       for variant, patch in (('small', 4), ('d2l', 16))},
 }
+# Published numbers of parameters; GPT-2's paper counts otherwise, these are those of its released models.
+SIZES = {'gpt2:124m': 124_439_808, 'gpt2:350m': 354_823_168, 'gpt2:774m': 774_030_080, 'gpt2:1558m': 1_557_611_200,
+         'gpt2:gpt3': 174_604_259_328}
 
 
 def variants():
@@ -83,6 +93,14 @@ class ConfigsTest(experiments.TestCase):
                 return False
             config = config[part]
         return True
+
+    @parameterized.parameters(*SIZES)
+    def test_number_of_parameters(self, name):
+        file, _, variant = name.partition(':')
+        config, _ = cli.load_config(f'configs/{file}.py:{variant}')
+        model = resolve.construct(config.model, extra={'dtype': config.dtype})
+        shapes = jax.eval_shape(model.init, jax.random.key(0), jnp.zeros((1, 1), jnp.int32))
+        self.assertEqual(sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(shapes)), SIZES[name])
 
     def test_every_variant_has_a_smoke_test(self):
         self.assertEqual(set(variants()), set(CHANGES))
