@@ -34,7 +34,10 @@ def call(expression: str, known: Mapping[str, Callable], field: str) -> tuple[st
         if keyword.arg not in allowed:
             hint = _hint(keyword.arg, allowed)
             raise ValueError(f'{field}={expression!r}: {name} has no keyword {keyword.arg!r}{hint}; it takes {choices}.')
-        if type(value) is not (kind := type(allowed[keyword.arg].default)):
+        kind = type(allowed[keyword.arg].default)
+        if kind is float and type(value) is int:
+            value = float(value)
+        if type(value) is not kind:
             raise ValueError(
                 f'{field}={expression!r}: {keyword.arg} must be of type {kind.__name__}, not '
                 f'{ast.unparse(keyword.value)}; it takes {choices}.'

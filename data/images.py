@@ -3,7 +3,7 @@
     opened = Images(source='folder', path='photos/', size=64, steps='Flip()').open('runs/photos')
     for batch in opened.train(seed=0): ...
 
-Rows hold `image` [B, height, width, channels] float32 in 0..1 and `label` [B] int32.
+Rows hold `image` [B, height, width, channels] float32, in 0..1 unless normalised, and `label` [B] int32.
 """
 
 import dataclasses
@@ -29,7 +29,8 @@ class Images:
       path: for 'idx' a folder or an images file, for 'folder' the folder that holds the classes' folders.
       train, valid, test: NAME or NAME[start:stop]; NAME is 'train' or 'all' (everything), or a part that the source
         has of its own, such as 'test'. '' means that there is none.
-      steps: augmentation of training images, call expressions joined by ' | ': 'Shift(pixels=2) | Flip()'.
+      steps: augmentation of training images, one step after the other: 'Crop(padding=2) | Flip()'; Normalize at the end
+        is for all images, those of evaluation and prediction too.
       size: height and width that all images are resized to; 0 keeps theirs.
       channels: 1 or 3, converting where needed; 0 keeps the source's.
       batch_size: images in a training batch.
@@ -78,7 +79,6 @@ class OpenImages:
 
     def __init__(self, config: Images, folder: str | os.PathLike | None):
         self.config = config
-        self._steps = image_steps.parse(config.steps)
         if folder is not None:
             saved = Path(folder, _FILE)
             try:
@@ -91,6 +91,11 @@ class OpenImages:
             form = self._source.format
             self.classes, shape = self._source.classes, (form.height, form.width, form.channels)
         self._form = image_sources.Format(*shape, resized=True)
+        self._steps = image_steps.parse(config.steps)
+        for step in self._steps:  # what is wrong with one for images of this form is said now
+            step({'image': np.zeros((1, *shape), np.float32)}, np.random.default_rng(0))
+        normalize = self._steps and isinstance(self._steps[-1], image_steps.Normalize)
+        self._normalize = self._steps[-1] if normalize else None
         self.facts = {'classes': len(self.classes)}
 
     def save(self, folder: str | os.PathLike) -> None:
@@ -115,11 +120,18 @@ class OpenImages:
         )
 
     def read(self, path: str | os.PathLike) -> np.ndarray:
-        """Decodes an image file to the form of the training images: float32 [height, width, channels] in 0..1.
+        """Decodes an image file to the form of the training images, float32 [height, width, channels], and normalises it.
 
         Raises FileNotFoundError if there is none, ValueError, naming the file, if it cannot be decoded.
         """
-        return image_sources.read(os.fspath(path), self._form)
+        return self._normalised({'image': image_sources.read(os.fspath(path), self._form)})['image']
+
+    def visible(self, image: np.ndarray) -> np.ndarray:
+        """Images of a batch in 0..1 again, to be looked at."""
+        return image if self._normalize is None else self._normalize.undone(image)
+
+    def _normalised(self, batch: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+        return batch if self._normalize is None else self._normalize(batch)
 
     @staticmethod
     def count(batch: dict[str, np.ndarray]) -> int:
@@ -146,7 +158,7 @@ class OpenImages:
         return pipeline.numbered(_Batches(examples, start, order, self._steps), self.config.workers, threads)
 
     def evaluation(self, split: str, batch_size: int, **view):
-        """Batches that hold every image of a split once, in order, without augmentation.
+        """Batches that hold every image of a split once, in order, normalised and without augmentation.
 
         Args:
           split: 'train', 'valid', 'test', or an expression such as 'train[:1%]' or 'all'.
@@ -174,7 +186,7 @@ class OpenImages:
 
         def batch(numbers: np.ndarray) -> dict[str, np.ndarray]:
             image, label = examples.take(start + numbers)
-            return {'image': image, 'label': label}
+            return self._normalised({'image': image, 'label': label})
 
         return pipeline.Evaluation(stop - start, batch_size, batch, {'images': stop - start})
 

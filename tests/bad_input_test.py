@@ -186,6 +186,18 @@ class BadInputTest(experiments.TestCase):
         self.assert_refused('--config.model.patch=3', '--config.mesh.data=1', config='configs/vit_digits.py',
                    pattern='Images of 8x8 cannot be cut into patches of 3x3')
 
+    @parameterized.parameters(
+        ('--config.data.steps=Shift(pixels=2)', "there is no 'Shift'; it takes Crop"),
+        ('--config.data.steps=Normalize(mean=(0, 0, 0), std=(1, 1, 1))', 'is for 3 channels, but the images have 1'),
+        ('--config.task.augment=Mixup() & CutMix()', 'augment is .*cannot be combined with &'),
+        ('--config.task.augment=MixUp()', "there is no 'MixUp'; did you mean 'Mixup'"))
+    def test_augmentation(self, flag, pattern):
+        self.assert_refused(flag, '--config.mesh.data=1', config='configs/vit_digits.py', pattern=pattern)
+
+    def test_an_example_without_a_partner(self):
+        self.assert_refused('--config.task.augment=CutMix()', '--config.train.microbatches=64', '--config.mesh.data=1',
+                            config='configs/vit_digits.py', pattern='there is only one in a microbatch; raise data.batch_size')
+
     def test_foreign_folder(self):
         self.workdir.mkdir()
         (self.workdir / 'thesis.tex').touch()

@@ -7,8 +7,11 @@ import jax.numpy as jnp
 def cross_entropy(logits, targets):
     """-log softmax(logits)[target] in nats: [..., V], [...] -> [...], in float32.
 
-    The target's logit is picked by comparison, not by a gather, whose gradient would be a scatter."""
+    Targets [..., V] are probabilities: -sum over v of targets[v]·log softmax(logits)[v]. A single target's logit is picked
+    by comparison, not by a gather, whose gradient would be a scatter."""
     logits = logits.astype(jnp.float32)
+    if targets.ndim == logits.ndim:
+        return -(targets * jax.nn.log_softmax(logits)).sum(-1)
     chosen = jnp.arange(logits.shape[-1]) == targets[..., None]
     return jax.nn.logsumexp(logits, axis=-1) - jnp.where(chosen, logits, 0.0).sum(-1)
 
@@ -29,5 +32,8 @@ def log_z_squared(logits):
 
 
 def correct(logits, targets):
-    """1 where the largest logit is the target's, else 0: [..., V], [...] -> [...]."""
+    """1 where the largest logit is the target's, else 0: [..., V], [...] -> [...]; of targets [..., V] the probability
+    there."""
+    if targets.ndim == logits.ndim:
+        return jnp.take_along_axis(targets, logits.argmax(-1, keepdims=True), axis=-1).squeeze(-1)
     return (logits.argmax(-1) == targets).astype(jnp.float32)

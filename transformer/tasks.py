@@ -70,7 +70,7 @@ class Prediction(Task):
         return {term: coefficient for term, coefficient in all_of_them.items() if coefficient}
 
     def predictions(self, logits, targets, weights):
-        """The terms of logits [..., V] against targets [...] of these weights."""
+        """The terms of logits [..., V] against targets [...], or probabilities [..., V], of weights [...]."""
         values = {'loss': lambda: cross_entropy(logits, targets), 'cross_entropy': lambda: cross_entropy(logits, targets),
                   'uniform': lambda: uniform_cross_entropy(logits), 'log_z_squared': lambda: log_z_squared(logits),
                   'accuracy': lambda: correct(logits, targets)}

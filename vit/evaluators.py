@@ -32,6 +32,7 @@ class Mistakes(Evaluator):
         figure = Figure(figsize=(1.4 * self.rows, 1.6 * self.rows), dpi=100, layout='constrained')
         grid = figure.subplots(self.rows, self.rows, squeeze=False)
         for axes, (probability, image, label, prediction) in zip(grid.flat, found):
+            image = snapshot.data.visible(image)
             axes.imshow(image.squeeze(-1) if image.shape[-1] == 1 else image, cmap='gray')
             names = snapshot.data.classes
             axes.set_title(f'{names[label]} → {names[prediction]}  {probability:.2f}', fontsize=8)

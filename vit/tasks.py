@@ -2,16 +2,34 @@
 
 import dataclasses
 
+import jax
+
+from transformer.layers import fold
 from transformer.tasks import Prediction, example_weights
+from vit.augment import Augment, Unmixed, mixed
 
 
 @dataclasses.dataclass(frozen=True)
 class Classification(Prediction):
-    """-log p(label | image), averaged over the examples."""
+    """-log p(label | image), averaged over the examples; labels are class numbers [B] or probabilities [B, classes].
+
+    Attributes:
+      augment: what mixes the examples of a batch in training, such as 'Mixup(alpha=0.8) | CutMix()'. The accuracy counts
+        the share of the mixed label that the prediction has.
+    """
+    augment: Augment = Unmixed()
 
     def inputs(self, batch):
         return {'image': batch['image']}
 
+    def loss(self, forward, batch, *, key, step, train):
+        if train:
+            batch = self.augment(batch, fold(key, 'augment'))
+        return super().loss(forward, batch, key=key, step=step, train=train)
+
     def terms(self, outputs, batch):
-        label = batch['label']
-        return self.predictions(outputs['logits'], label, example_weights(batch, label.shape[0]))
+        logits, label = outputs['logits'], batch['label']
+        if 'kept' in batch:
+            label = jax.nn.one_hot(label, logits.shape[-1]) if label.ndim == 1 else label
+            label = mixed(label, batch['kept'][:, None])
+        return self.predictions(logits, label, example_weights(batch, len(label)))

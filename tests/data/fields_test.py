@@ -13,6 +13,10 @@ class FieldsTest(parameterized.TestCase):
         self.assertEqual(read, ('Shift', {'pixels': 3, 'fill': 'edge'}))
         self.assertEqual(fields.call('Shift()', {'Shift': shift}, 'data.steps'), ('Shift', {}))
 
+    def test_a_whole_number_is_a_float_where_one_is_wanted(self):
+        _, keywords = fields.call('Scale(by=2)', {'Scale': lambda by=0.5: by}, 'data.steps')
+        self.assertEqual((keywords, type(keywords['by'])), ({'by': 2.0}, float))
+
     @parameterized.parameters(
         'Shift', 'Shift(3)', 'Shift(', 'Flip()', 'Shift(pixel=3)', "Shift(pixels='3')", 'Shift(pixels=1+1j)',
         'Shift(pixels=__import__("os"))', 'Shift(**{})', 'os.Shift()', '',

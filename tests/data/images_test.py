@@ -194,7 +194,7 @@ class FolderTest(ImageCase):
 
 
 class TrainTest(ImageCase):
-    @parameterized.parameters('', 'Shift(pixels=1) | Flip()')
+    @parameterized.parameters('', 'Crop(padding=1) | Flip()', 'ResizedCrop() | RandAugment() | Erase()')
     def test_contract_epochs_and_seed(self, steps):
         self.write_mnist()
         opened = self.opened(source='idx', train='train', steps=steps, batch_size=6)
@@ -216,7 +216,7 @@ class TrainTest(ImageCase):
 
     def test_resumes_exactly(self):
         self.write_mnist()
-        opened = self.opened(source='idx', steps='Shift()', batch_size=7)
+        opened = self.opened(source='idx', steps='Crop() | RandAugment() | Erase()', batch_size=7)
         iterator = opened.train(0)
         for _ in range(5):
             next(iterator)
@@ -226,17 +226,40 @@ class TrainTest(ImageCase):
         again.set_state(state)
         self.assertTrue(all(equal(batch, next(again)) for batch in rest))
 
+    def test_evaluation_and_files_are_normalised_and_nothing_else(self):
+        self.write_classes(self.folder)
+        plain, path = self.opened(source='folder'), self.folder / 'dog' / '3.png'
+        steps = 'Flip() | Erase(probability=1) | Normalize(mean=(0.1, 0.2, 0.3), std=(0.5, 0.25, 0.125))'
+        normalised = self.opened(source='folder', steps=steps)
+        expected = lambda image: (image - np.array([0.1, 0.2, 0.3])) / [0.5, 0.25, 0.125]
+        before, after = (opened.evaluation('valid', 4) for opened in (plain, normalised))
+        np.testing.assert_allclose(self.everything(after)[0], expected(self.everything(before)[0]), atol=1e-5)
+        np.testing.assert_allclose(normalised.read(path), expected(plain.read(path)), atol=1e-5)
+        self.assertEqual(normalised.read(path).dtype, np.float32)
+        scored = normalised.score([str(path)], 1)
+        np.testing.assert_allclose(self.everything(scored)[0][0], expected(plain.read(path)), atol=1e-5)
+        np.testing.assert_allclose(normalised.visible(normalised.read(path)), plain.read(path), atol=1e-6)
+        self.assertIs(plain.visible(scored), scored)
+        image = next(normalised.train(0))['image']
+        self.assertEqual(image.dtype, np.float32)
+        self.assertLess(image[..., 2].min(), -1)
+        self.assertGreater(image[..., 2].max(), 4)
+        visible = normalised.visible(image)
+        self.assertBetween(visible.min(), -1e-6, visible.max())
+        self.assertLess(visible.max(), 1 + 1e-6)
+
     def test_workers_give_the_same_batches_and_resume(self):
         self.write_classes(self.folder)
-        alone = self.opened(source='folder', steps='Flip()').train(0)
+        steps = 'ResizedCrop() | Flip() | RandAugment() | Erase() | Normalize()'
+        alone = self.opened(source='folder', steps=steps).train(0)
         expected = [next(alone) for _ in range(8)]
-        opened = self.opened(source='folder', steps='Flip()', workers=2)
+        opened = self.opened(source='folder', steps=steps, workers=2)
         iterator = opened.train(0)
         self.assertTrue(all(equal(batch, next(iterator)) for batch in expected[:3]))
         state = iterator.get_state()
         iterator.close()
         for workers in (2, 1, 0):  # a run may go on with another number of them
-            again = self.opened(source='folder', steps='Flip()', workers=workers).train(0)
+            again = self.opened(source='folder', steps=steps, workers=workers).train(0)
             again.set_state(state)
             self.assertTrue(all(equal(batch, next(again)) for batch in expected[3:]), workers)
             again.close()
@@ -293,7 +316,7 @@ class OpenTest(ImageCase):
             self.opened(self.folder, source='folder')
 
     def test_digits(self):
-        opened = Images(steps='Shift(pixels=1)', batch_size=32).open(None)
+        opened = Images(steps='Crop(padding=1)', batch_size=32).open(None)
         self.assertEqual(opened.facts, {'classes': 10})
         self.assertEqual(opened.shapes['image'][0][1:], (8, 8, 1))
         batch = next(opened.train(0))
@@ -313,7 +336,12 @@ class OpenTest(ImageCase):
         ({'size': -1}, ValueError, 'data.size=-1'),
         ({'batch_size': 0}, ValueError, 'data.batch_size=0'),
         ({'source': 'digits'}, ValueError, "is not read with data.source='digits'"),
-        ({'source': 'digits', 'path': '', 'steps': 'Crop()'}, ValueError, r"data.steps='Crop\(\)'"),
+        ({'source': 'digits', 'path': '', 'steps': 'Shift()'}, ValueError, r"data.steps='Shift\(\)'"),
+        (
+            {'source': 'digits', 'path': '', 'steps': 'Normalize(mean=(0, 0, 0), std=(1, 1, 1))'},
+            ValueError,
+            'is for 3 channels, but the images have 1',
+        ),
     )
     def test_errors(self, fields, error, message):
         with self.assertRaisesRegex(error, message):

@@ -15,7 +15,7 @@ class MistakesTest(absltest.TestCase):
         pictures = {}
         snapshot = types.SimpleNamespace(
             apply=lambda image: {'logits': logits}, picture=pictures.__setitem__,
-            data=types.SimpleNamespace(classes=('cat', 'dog', 'fox')))
+            data=types.SimpleNamespace(classes=('cat', 'dog', 'fox'), visible=lambda image: image))
         batch = {'image': np.random.default_rng(0).random((8, 4, 4, 1)), 'label': label,
                  'example_weights': np.float32([1, 1, 1, 1, 1, 1, 1, 0])}
         self.assertEqual(Mistakes(rows=2)(snapshot, [batch]), {})
@@ -30,10 +30,12 @@ class MistakesTest(absltest.TestCase):
     def test_classes_that_the_data_lacks_are_left_out(self):
         pictures, logits = {}, np.array([[0.0, -1.0, 9.0]])  # a model with more classes than its data
         snapshot = types.SimpleNamespace(apply=lambda image: {'logits': logits}, picture=pictures.__setitem__,
-                                         data=types.SimpleNamespace(classes=('cat', 'dog')))
+                                         data=types.SimpleNamespace(classes=('cat', 'dog'), visible=lambda image: image - 3))
         batch = {'image': np.zeros((1, 4, 4, 1)), 'label': np.array([1]), 'example_weights': np.ones(1)}
         Mistakes(rows=1)(snapshot, [batch])
-        self.assertEqual(pictures['mistakes'].axes[0].get_title(), 'dog → cat  0.27')
+        axes = pictures['mistakes'].axes[0]
+        self.assertEqual(axes.get_title(), 'dog → cat  0.27')
+        np.testing.assert_array_equal(axes.images[0].get_array(), np.full((4, 4), -3))  # shown as it is seen
 
     def test_numbers_of_rows_without_a_meaning_are_refused(self):
         self.assertEqual(Mistakes().check(None, None), ())
