@@ -16,10 +16,10 @@ def get_config(variant=''):
     split = dict(train='train[:55000]', valid='train[55000:]')  # the file is in random order
     c.task = base.part('vit.tasks:Classification', label_smoothing=0.1 if small else 0.0)
     if small:
-        c.data = base.data('data.images:Images', source='idx', path='fashion_mnist', steps='Shift(pixels=2) | Flip()',
+        c.data = base.data('data.images:Images', source='idx', path='fashion_mnist', steps='Crop(padding=2) | Flip()',
                            batch_size=128, **split)
         c.model = base.part('vit.vit:Vit', patch=4, layers=6, heads=7, width=112, pool='mean', position_scale=0.2)
-        c.optimizer = base.optimizer(learning_rate=1.5e-3, b2=0.99, weight_decay=0.05, average_decay=0.999,
+        c.optimizer = base.optimizer('training.optimizer:Muon', learning_rate=3e-3, weight_decay=0.05, average_decay=0.998,
                                      schedule=base.part('training.schedules:Cosine', warmup_steps=300))
         c.train.steps = 4300  # 10 epochs
     else:
