@@ -12,6 +12,7 @@ import os
 import re
 import zlib
 from collections.abc import Sequence
+from typing import Any, BinaryIO
 
 import numpy as np
 
@@ -52,6 +53,11 @@ class Arrays:
         """float32 [len(numbers), h, w, c] in 0..1 and int32 labels."""
         return self.images[numbers].astype(np.float32) / self.scale, self.labels[numbers]
 
+    def joined(self, others: Sequence['Arrays']) -> 'Arrays':
+        """These and the examples of others."""
+        parts = (self, *others)
+        return Arrays(*(np.concatenate([getattr(p, name) for p in parts]) for name in ('images', 'labels')), self.scale)
+
 
 @dataclasses.dataclass(frozen=True)
 class Files:
@@ -73,12 +79,20 @@ class Files:
         """float32 [len(numbers), h, w, c] in 0..1 and int32 labels; ValueError names a file that cannot be used."""
         return np.stack([read(self.paths[number], self.format) for number in numbers]), self.labels[numbers]
 
+    def joined(self, others: Sequence['Files']) -> 'Files':
+        """These and the examples of others."""
+        parts = (self, *others)
+        return Files([path for p in parts for path in p.paths], np.concatenate([p.labels for p in parts]), self.format)
+
 
 @dataclasses.dataclass(frozen=True)
 class Source:
-    """Parts by name, the names of the classes, and the form of every image."""
+    """Parts by name, the names of the classes, and the form of every image.
 
-    parts: dict[str, Arrays | Files]
+    A part has a length, `digest`, `take(numbers)` and `joined(others)`.
+    """
+
+    parts: dict[str, Any]
     classes: tuple[str, ...]
     format: Format
 
@@ -86,15 +100,12 @@ class Source:
         sizes = {name: len(part) for name, part in self.parts.items()}
         return {**sizes, 'all': sum(sizes.values())}
 
-    def part(self, name: str) -> Arrays | Files:
+    def part(self, name: str) -> Any:
         """One part; 'all' is every part, in order."""
         if name != 'all':
             return self.parts[name]
-        parts = list(self.parts.values())
-        labels = np.concatenate([part.labels for part in parts])
-        if isinstance(parts[0], Files):
-            return Files([path for part in parts for path in part.paths], labels, self.format)
-        return Arrays(np.concatenate([part.images for part in parts]), labels, parts[0].scale)
+        first, *others = self.parts.values()
+        return first.joined(others)
 
 
 def read(path: str, form: Format) -> np.ndarray:
@@ -102,31 +113,56 @@ def read(path: str, form: Format) -> np.ndarray:
 
     Raises FileNotFoundError if there is none, ValueError if it is damaged or, unless `form.resized`, of another form.
     """
-    from PIL import Image, ImageOps
-
     if not os.path.isfile(path):
         raise FileNotFoundError(f'{path!r} does not exist; expected an image file.')
+    return decode(path, path, form)
+
+
+def decode(file: str | BinaryIO | np.ndarray, name: str, form: Format) -> np.ndarray:
+    """The same for an image file or an array of pixels that errors call `name`."""
+    from PIL import Image, ImageOps
+
     try:
-        with Image.open(path) as opened:
+        with _opened(file) as opened:
             gray, deep, mode = _is_gray(opened), _is_deep(opened), opened.mode
             image = ImageOps.exif_transpose(opened)
             image = image.convert('F' if deep else 'L' if form.channels == 1 else 'RGB')
     except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
-        raise ValueError(f'{path} cannot be decoded as an image; replace or remove it.') from error
+        raise ValueError(f'{name} cannot be decoded as an image; replace or remove it.') from error
     if mode in ('I', 'F') and not deep:
-        raise ValueError(f'{path} has 32 bits a pixel (mode {mode}), so what is white is not known; save it with 8 or 16.')
+        raise ValueError(f'{name} has 32 bits a pixel (mode {mode}), so what is white is not known; save it with 8 or 16.')
     if not form.resized:
         if image.size != (form.width, form.height):
             raise ValueError(
-                f'{path} has {image.width}x{image.height} pixels where other images have {form.width}x{form.height}; '
+                f'{name} has {image.width}x{image.height} pixels where other images have {form.width}x{form.height}; '
                 'set data.size to resize them all.'
             )
         if form.channels == 1 and not gray:
-            raise ValueError(f'{path} is coloured where other images are grey; set data.channels to 1 or 3.')
+            raise ValueError(f'{name} is coloured where other images are grey; set data.channels to 1 or 3.')
     elif image.size != (form.width, form.height):
         image = image.resize((form.width, form.height), Image.Resampling.BILINEAR)
     array = np.asarray(image, np.float32).reshape(form.height, form.width, -1) / (65535 if deep else 255)
     return np.repeat(array, form.channels // array.shape[-1], axis=-1)
+
+
+def form_of(file: str | BinaryIO | np.ndarray, name: str, size: int, channels: int) -> Format:
+    """The form of all images: that of this one, but for `size` and `channels` where they are given."""
+    from PIL import Image, ImageOps
+
+    try:
+        with _opened(file) as image:
+            width, height, found = *ImageOps.exif_transpose(image).size, 1 if _is_gray(image) else 3
+    except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
+        raise ValueError(f'{name} cannot be decoded as an image; replace or remove it.') from error
+    return Format(size or height, size or width, channels or found, resized=bool(size))
+
+
+def _opened(file: str | BinaryIO | np.ndarray):
+    from PIL import Image
+
+    if isinstance(file, np.ndarray):
+        return Image.fromarray(file[..., 0] if file.shape[2:] == (1,) else file)
+    return Image.open(file)
 
 
 def digits(size: int, channels: int) -> Source:
@@ -194,7 +230,8 @@ def folder(path: str, size: int, channels: int) -> Source:
     if not listed['train']:
         raise FileNotFoundError(f'{roots["train"]!r} holds no images; expected one folder of image files a class.')
     classes = tuple(sorted({label for _, label in listed['train']}))
-    form = _file_form(listed['train'][0][0], size, channels)
+    first = listed['train'][0][0]
+    form = form_of(first, first, size, channels)
     return Source({name: files(pairs, classes, form) for name, pairs in listed.items() if pairs}, classes, form)
 
 
@@ -238,17 +275,6 @@ def _is_gray(image) -> bool:
 def _is_deep(image) -> bool:
     """16 bits of grey, which Pillow opens with mode I or I;16; its own conversion to 8 bits would clip them."""
     return image.mode.startswith('I;16') or (image.mode == 'I' and image.format in ('PNG', 'PPM'))
-
-
-def _file_form(path: str, size: int, channels: int) -> Format:
-    from PIL import Image, ImageOps
-
-    try:
-        with Image.open(path) as image:
-            width, height, found = *ImageOps.exif_transpose(image).size, 1 if _is_gray(image) else 3
-    except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
-        raise ValueError(f'{path} cannot be decoded as an image; replace or remove it.') from error
-    return Format(size or height, size or width, channels or found, resized=bool(size))
 
 
 def _form(images: np.ndarray) -> Format:

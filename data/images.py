@@ -12,10 +12,11 @@ import json
 import os
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
-from data import cache, fields, image_sources, image_steps, splits
+from data import cache, fields, image_sources, image_steps, splits, tfds_sources
 
 _FILE = 'classes.json'
 
@@ -25,8 +26,12 @@ class Images:
     """Images for classification.
 
     Attributes:
-      source: 'digits' (scikit-learn's), 'idx' (MNIST's format) or 'folder' (one folder a class).
-      path: for 'idx' a folder or an images file, for 'folder' the folder that holds the classes' folders.
+      source: 'digits' (scikit-learn's), 'idx' (MNIST's format), 'folder' (one folder a class) or 'tfds' (see name).
+      path: for 'idx' a folder or an images file, for 'folder' the folder that holds the classes' folders, for 'tfds' the
+        folder of prepared sets ('': $TFDS_DATA_DIR or ~/tensorflow_datasets).
+      name: a data set of TFDS, NAME[/CONFIG][:VERSION], that `python -m data.prepare NAME` has prepared.
+      features: the names of its features that are the image and the label, separated by a comma, where these are neither
+        'image' and 'label' nor the only ones that can be.
       train, valid, test: NAME or NAME[start:stop]; NAME is 'train' or 'all' (everything), or a part that the source
         has of its own, such as 'test'. '' means that there is none.
       steps: augmentation of training images, one step after the other: 'Crop(padding=2) | Flip()'; Normalize at the end
@@ -39,6 +44,8 @@ class Images:
 
     source: str = 'digits'
     path: str = ''
+    name: str = ''
+    features: str = ''
     train: str = 'train[:80%]'
     valid: str = 'train[80%:]'
     test: str = ''
@@ -55,14 +62,15 @@ class Images:
 
         Raises ValueError or FileNotFoundError, in one sentence, for a field or a source that cannot be used.
         """
-        fields.one_of('source', self.source, ('digits', 'idx', 'folder'))
+        fields.one_of('source', self.source, ('digits', 'idx', 'folder', 'tfds'))
+        tfds_sources.check(self)
         fields.positive(batch_size=self.batch_size, workers=self.workers)
         if self.size < 0 or self.channels not in (0, 1, 3):
             raise ValueError(
                 f'data.size={self.size} and data.channels={self.channels} do not fit; size is 0 or more pixels, '
                 'channels is 0, 1 or 3.'
             )
-        if self.source != 'digits' and not self.path:
+        if self.source in ('idx', 'folder') and not self.path:
             raise ValueError(f'data.path is empty and data.source={self.source!r}; set it to where the images are.')
         if self.source == 'digits' and self.path:
             raise ValueError(
@@ -114,7 +122,7 @@ class OpenImages:
         """One line about the training part and the classes, for the log."""
         config, form, (_, start, stop) = self.config, self._form, self._range('train')
         return (
-            f'{config.source} {config.path}'.strip()
+            f'{config.source} {config.name or config.path}'.strip()
             + f', {stop - start:,} images of {form.height}x{form.width}x{form.channels} to train on; '
             f'{len(self.classes):,} classes'
         )
@@ -154,7 +162,7 @@ class OpenImages:
 
         examples, start, stop = self._range('train')
         order = pipeline.Order(stop - start, self.config.batch_size, seed)
-        threads = min(8, os.cpu_count() or 1) if self.config.source == 'folder' else 1
+        threads = min(8, os.cpu_count() or 1) if self.config.source in ('folder', 'tfds') else 1
         return pipeline.numbered(_Batches(examples, start, order, self._steps), self.config.workers, threads)
 
     def evaluation(self, split: str, batch_size: int, **view):
@@ -195,6 +203,8 @@ class OpenImages:
         config = self.config
         if config.source == 'digits':
             return image_sources.digits(config.size, config.channels)
+        if config.source == 'tfds':
+            return tfds_sources.images(config.name, config.path, config.features, config.size, config.channels)
         make = {'idx': image_sources.idx, 'folder': image_sources.folder}[config.source]
         return make(config.path, config.size, config.channels)
 
@@ -217,7 +227,7 @@ class OpenImages:
 class _Batches:
     """Batch k of training: a function of k, the order and the steps alone."""
 
-    examples: image_sources.Arrays | image_sources.Files
+    examples: Any  # a part of the source
     start: int
     order: object
     steps: tuple[image_steps.Step, ...]

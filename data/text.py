@@ -10,13 +10,13 @@ Text is tokenized once, into a memory-mapped file in the cache (`$HEED_CACHE`).
 import dataclasses
 import functools
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 import numpy as np
 
-from data import fields, sources, tokenizers, tokens
+from data import fields, sources, tfds_sources, tokenizers, tokens
 
-_CHECKED = {'source': ('files', 'stdlib'), 'documents': sources.DOCUMENTS, 'packing': ('first_fit', 'concat', 'none')}
+_CHECKED = {'source': ('files', 'stdlib', 'tfds'), 'documents': sources.DOCUMENTS, 'packing': ('first_fit', 'concat', 'none')}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -24,13 +24,18 @@ class Text:
     """Text for language modelling. There are no `workers`: a batch costs 0.1 to 1 ms, and a thread makes it ahead.
 
     Attributes:
-      source: 'files' (see path) or 'stdlib', the source code of the running Python's standard library.
-      path: a text file, a folder or a glob; .gz is read too.
-      documents: what a document is: a 'file', a 'line' (empty ones are skipped), or 'stream', all text as one.
+      source: 'files' (see path), 'stdlib', the source code of the running Python's standard library, or 'tfds' (see name).
+      path: a text file, a folder or a glob; .gz is read too. For 'tfds' the folder of prepared sets ('': $TFDS_DATA_DIR or
+        ~/tensorflow_datasets).
+      name: a data set of TFDS, NAME[/CONFIG][:VERSION], that `python -m data.prepare NAME` has prepared.
+      features: the name of its feature that is the text, where this is neither 'text' nor the only one that can be.
+      documents: what a document is: a 'file', a 'line' (empty ones are skipped), or 'stream', all text as one. For 'tfds'
+        every example is one (empty ones are skipped).
       tokenizer: Byte(), Char(), Word(vocab=N) (0: all words) or SentencePiece(vocab=N, kind='bpe' or 'unigram'), learnt
         from the training part alone; or Json(path='tokenizer.json') as it is.
       train, valid, test: NAME or NAME[start:stop]; NAME is 'train' or 'all' (everything), a file name or a glob.
-        Slices count documents, or bytes of a stream, as whole numbers or percentages.
+        Slices count documents, or bytes of a stream, as whole numbers or percentages. For 'tfds' NAME is a split of the
+        set or 'all'.
       length: tokens in a row.
       packing: how pieces of documents share rows: 'first_fit' (whole pieces, some padding), 'concat' (no padding,
         pieces are cut), 'none' (one piece a row). A stream has full rows always.
@@ -39,6 +44,8 @@ class Text:
 
     source: str = 'files'
     path: str = ''
+    name: str = ''
+    features: str = ''
     documents: str = 'file'
     tokenizer: str = 'SentencePiece(vocab=4096)'
     train: str = 'train[:90%]'
@@ -58,7 +65,13 @@ class Text:
         for field, choices in _CHECKED.items():
             fields.one_of(field, getattr(self, field), choices)
         fields.positive(length=self.length, batch_size=self.batch_size)
-        if self.path and self.source != 'files':
+        tfds_sources.check(self)
+        if self.source == 'tfds' and self.documents != 'file':
+            raise ValueError(
+                f"data.documents={self.documents!r} does not go with data.source='tfds', whose documents are its examples; "
+                "set it to 'file'."
+            )
+        if self.path and self.source == 'stdlib':
             raise ValueError(
                 f"data.path={self.path!r} is not read with data.source={self.source!r}; set data.source='files', or leave "
                 'data.path empty.'
@@ -97,7 +110,7 @@ class OpenText:
         """One line about the training part and the tokenizer, for the log."""
         meta, config = self._training.meta, self.config
         return (
-            f'{config.source} {config.path}'.strip()
+            f'{config.source} {config.name or config.path}'.strip()
             + f', {meta["documents"]:,} documents, {meta["bytes"]:,} bytes, {meta["tokens"]:,} tokens to train on; '
             f'{type(self.tokenizer).__name__} vocabulary of {self.tokenizer.vocab:,}'
         )
@@ -211,15 +224,20 @@ class OpenText:
         return store
 
     @functools.cached_property
-    def _files(self) -> list[sources.File]:
-        return sources.stdlib() if self.config.source == 'stdlib' else sources.files(self.config.path)
+    def _parts(self) -> Callable[[str], sources.Part | tfds_sources.Texts]:
+        """The function from a split expression to the text that it names."""
+        config = self.config
+        if config.source == 'tfds':
+            return tfds_sources.texts(config.name, config.path, config.features)
+        found = sources.stdlib() if config.source == 'stdlib' else sources.files(config.path)
+        return lambda expression: sources.Part.of(expression, found, config.documents)
 
-    def _part(self, split: str) -> sources.Part:
+    def _part(self, split: str) -> sources.Part | tfds_sources.Texts:
         expression = getattr(self.config, split) if split in ('train', 'valid', 'test') else split
         if not expression:
             name = f'data.{split}' if split else 'The split'
             raise ValueError(f'{name} is empty, so there is no such split; set it to a part such as train[:5%].')
-        return sources.Part.of(expression, self._files, self.config.documents)
+        return self._parts(expression)
 
 
 @dataclasses.dataclass(frozen=True)

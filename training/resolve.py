@@ -55,7 +55,9 @@ def classes(module):
 def fields(cls):
     """{name: dataclasses.Field} of a class, without what Flax adds; types are resolved."""
     hints = typing.get_type_hints(cls)
-    found = {f.name: f for f in dataclasses.fields(cls) if f.init and f.name not in ('parent', 'name')}
+    found = {f.name: f for f in dataclasses.fields(cls) if f.init}
+    if 'parent' in found:  # a Flax module
+        del found['parent'], found['name']
     for name, field in found.items():
         field.type = hints[name]
     return found
