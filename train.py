@@ -17,7 +17,7 @@ if __name__ == '__main__':  # who imports `train` has flags of its own
     cli.answer_help(config='configs/quickstart.py')  # at once, before jax is imported
 
 
-from training import machine, report, schema, summary
+from training import energy, machine, report, schema, summary
 from training import mesh as meshes
 from training import run as runs
 from training import workdir as workdirs
@@ -60,8 +60,9 @@ def train(config, workdir):
             checkpoints = Checkpoints(folder, keep=config.checkpoint.keep, best=config.checkpoint.best)
             open_things.callback(checkpoints.close)
             if done := finished(run, checkpoints):
-                note('state', f'finished at step {done}; for more, raise --config.train.steps')
+                note('state', f'finished at step {done.step}; for more, raise --config.train.steps')
                 summary.show(folder)
+                print(energy.line(config.energy, done.meta['energy']))
                 return 0
         note('data', run.data.describe())
         digests = run.data_digests()
@@ -73,6 +74,7 @@ def train(config, workdir):
         state, start, best, pending = None, 0, math.inf, []
         profile = machine.Profile(config.profile.steps, config.train.steps, folder / 'profile')
         restored = checkpoints.restore(run.shapes.tree(), iterator=iterator) if exists else None
+        before, watts = restored.meta['energy'] if restored else energy.NOTHING, energy.full_load_watts(mesh)
         if restored:
             state, start = run.state(restored.state), restored.step
             pending = unevaluated(config, restored)
@@ -118,7 +120,8 @@ def train(config, workdir):
                 return stopped(out, stop.signal, step, folder)
             best = min(best, metrics.get(config.checkpoint.best, math.inf))
             out.flush()
-            checkpoints.amend(step, metrics, meta(config, best, [], {*restored.meta['evaluated'], *pending}))
+            spent = energy.add(before, watts, time.perf_counter() - born)
+            checkpoints.amend(step, metrics, meta(config, best, [], {*restored.meta['evaluated'], *pending}, spent))
             pending = []
         while step < config.train.steps:
             profile.before(step + 1, step + config.train.dispatch)
@@ -160,7 +163,8 @@ def train(config, workdir):
                 with clock('save'):
                     out.flush()
                     done = [name for name in due if name not in pending]
-                    checkpoints.save(step, state.tree(), iterator, metrics, meta(config, best, pending, done))
+                    spent = energy.add(before, watts, time.perf_counter() - born)
+                    checkpoints.save(step, state.tree(), iterator, metrics, meta(config, best, pending, done, spent))
             if signal and not (last and not pending):
                 checkpoints.wait()
                 return stopped(out, signal, step, folder)
@@ -170,15 +174,16 @@ def train(config, workdir):
                 units += new
 
     summary.show(folder)
+    print(energy.line(config.energy, spent))
     return 0
 
 
 def finished(run, checkpoints):
-    """The step at which nothing was left to do, or None; found without the data, which may be gone by then."""
+    """The checkpoint at which nothing was left to do, or None; found without the data, which may be gone by then."""
     if max(checkpoints.steps(), default=0) < run.config.train.steps:
         return None
     newest = checkpoints.restore(run.shapes.tree())  # read, so that it is known to be whole
-    return newest.step if newest.step >= run.config.train.steps and not unevaluated(run.config, newest) else None
+    return newest if newest.step >= run.config.train.steps and not unevaluated(run.config, newest) else None
 
 
 def unevaluated(config, restored):
@@ -199,11 +204,11 @@ def evaluate(run, state, step, names, out):
     return {f'{name}/{metric}': value for name, numbers in results.items() for metric, value in numbers.items()}
 
 
-def meta(config, best, pending, evaluated):
-    """What a checkpoint knows besides the state: the best value so far of checkpoint.best, and the evaluators that still
-    have to measure its step and those that have."""
+def meta(config, best, pending, evaluated, spent):
+    """What a checkpoint knows besides the state: the best value so far of checkpoint.best, the evaluators that still have
+    to measure its step and those that have, and the time and energy that the run has taken."""
     return {'best': {config.checkpoint.best: best} if best < math.inf else {}, 'pending': pending,
-            'evaluated': sorted(evaluated)}
+            'evaluated': sorted(evaluated), 'energy': spent}
 
 
 def stopped(out, signal, step, folder):

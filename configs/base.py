@@ -96,5 +96,10 @@ def config():
     )
     c.evals = ml_collections.ConfigDict()
     c.mesh = dict(data=-1, fsdp=1, tensor=1, rules=SHARDING)
+    c.energy = dict(  # for the estimate at the end of a run
+        watts=0.0,  # that all devices draw together, with their hosts if known; 0: the devices' own at full load, by a table
+        pue=1.54,  # a data centre's power over its computers': average of Uptime Institute's survey of 2025; at home 1
+        grams_per_kwh=458.0,  # CO2e of the grid: the world in 2025, Ember, Global Electricity Review 2026
+    )
     c.profile = dict(steps='')  # 'first:last' writes a JAX profile of these steps to profile/
     return c

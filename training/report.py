@@ -118,10 +118,10 @@ class Report:
         parts = [f'loss {loss:.4g}', f'{_digits(units_per_s)} {self._unit}/s']
         if flops_per_s is not None:
             share = f' ({_digits(100 * flops_per_s / self._peak)}% of peak)' if self._peak else ''
-            parts.append(_si(flops_per_s, 'FLOP/s') + share)
+            parts.append(si(flops_per_s, 'FLOP/s') + share)
         parts.append(f'data wait {100 * data_wait:.1f}%')
         known = seconds_left is not None and math.isfinite(seconds_left)
-        left = [f'{_duration(seconds_left)} left'] if known else []
+        left = [f'{duration(seconds_left)} left'] if known else []
         if self._bar is None:
             print('  '.join([f'step {step}/{self._steps}', *parts, *left]), flush=True)
         else:
@@ -367,7 +367,7 @@ def _digits(value: float) -> str:
     return f'{value:,.0f}' if not value < 10 else f'{value:.2g}'
 
 
-def _si(value: float, unit: str) -> str:
+def si(value: float, unit: str) -> str:
     """4.1e9 -> '4.1 GFLOP/s'."""
     power = 0
     while value >= 999.5 and power < 6:
@@ -375,7 +375,7 @@ def _si(value: float, unit: str) -> str:
     return f'{value:.3g} {" kMGTPE"[power].strip()}{unit}'
 
 
-def _duration(seconds: float) -> str:
+def duration(seconds: float) -> str:
     """45s, 1m20s, 2h05m, 3d04h."""
     minutes, seconds = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)

@@ -13,7 +13,7 @@ import jax
 import ml_collections
 
 # What may differ between a run and its continuation; everything else would make it another experiment.
-CHANGEABLE = r'train\.steps|(log|checkpoint|evals|mesh|profile)\..*|data\.workers'
+CHANGEABLE = r'train\.steps|(log|checkpoint|evals|mesh|profile|energy)\..*|data\.workers'
 VERSIONS = ('jax', 'jaxlib', 'flax', 'optax', 'orbax-checkpoint', 'grain', 'numpy', 'sentencepiece')
 
 
@@ -127,8 +127,11 @@ def load_config(folder):
 def check_unchanged(folder, config):
     """Refuses to continue a run with another experiment's config."""
     old, new = flat(as_json(load_config(folder))), flat(as_json(config))
+
+    def may_change(name):  # evaluations come and go; another field is only missing there if that run began before it existed
+        return re.fullmatch(CHANGEABLE, name) and (name in old or name.startswith('evals.'))
     differing = [f'{name}: {old.get(name, "nothing")!r} there, {new.get(name, "nothing")!r} now'
-                 for name in sorted(old | new) if old.get(name) != new.get(name) and not re.fullmatch(CHANGEABLE, name)]
+                 for name in sorted(old | new) if old.get(name) != new.get(name) and not may_change(name)]
     if differing:
         if len(differing) > 8:
             differing[8:] = [f'and {len(differing) - 8} more']

@@ -50,6 +50,33 @@ class PeakTest(parameterized.TestCase):
     def test_unknown_devices_have_no_peak(self, kind):
         self.assertIsNone(devices.peak_flops(device(kind)))
 
+    @parameterized.parameters(
+        ('NVIDIA H100 80GB HBM3', 700),
+        ('NVIDIA H100 PCIe', 350),
+        ('NVIDIA H200', 700),
+        ('NVIDIA H200 NVL', 600),
+        ('NVIDIA GH200 480GB', 1000),
+        ('NVIDIA GB200', 1200),
+        ('NVIDIA A100-SXM4-80GB', 400),
+        ('NVIDIA A100-PCIE-40GB', 250),
+        ('NVIDIA A100 80GB PCIe', 300),
+        ('Tesla V100-SXM2-16GB', 300),
+        ('Tesla V100-PCIE-16GB', 250),
+        ('NVIDIA L4', 72),
+        ('TPU v2', 140),
+        ('TPU v3', 131),
+        ('TPU v4', 192),
+    )
+    def test_power_at_full_load(self, kind, watts):
+        self.assertEqual(devices.board_watts(device(kind)), watts)
+
+    def test_a_core_of_a_split_chip_draws_half_of_it(self):
+        self.assertEqual(devices.board_watts(device('TPU v4', num_cores=1)), 96)
+
+    @parameterized.parameters('cpu', 'NVIDIA A10G', 'NVIDIA H100 80GB HBM3 MIG 1g.10gb', 'TPU v5 lite', 'TPU v5p', 'TPU7x')
+    def test_power_that_is_not_published(self, kind):
+        self.assertIsNone(devices.board_watts(device(kind)))
+
     def test_unknown_type(self):
         with self.assertRaisesRegex(ValueError, 'int8'):
             devices.peak_flops(device('NVIDIA L4'), 'int8')
