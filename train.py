@@ -25,6 +25,7 @@ from training.checkpoint import Checkpoints, checksums
 from training.devices import peak_flops
 from training.flops import count
 from training.signals import Interrupted, Stop
+from training.state import State
 
 
 def main(config, name):
@@ -76,7 +77,7 @@ def train(config, workdir):
         restored = checkpoints.restore(run.shapes.tree(), iterator=iterator) if exists else None
         before, watts = restored.meta['energy'] if restored else energy.NOTHING, energy.full_load_watts(mesh)
         if restored:
-            state, start = run.state(restored.state), restored.step
+            state, start = State(**restored.state), restored.step
             pending = unevaluated(config, restored)
             best = restored.meta['best'].get(config.checkpoint.best, math.inf)
             note('state', f'resumed from step {start}')

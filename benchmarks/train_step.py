@@ -54,7 +54,7 @@ def measure(config, name, steps):
         config.evals = {}
     machine.prepare(config)
     mesh = meshes.make(config.mesh.data, config.mesh.fsdp, config.mesh.tensor)
-    run = runs.build(config, mesh, workdirs.existing(config.init_from) if config.init_from else None)
+    run = runs.build(config, mesh, source=workdirs.existing(config.init_from) if config.init_from else None)
     rows, units = run.batches(run.data.train(config.seed))
     start = time.perf_counter()
     step = run.compile()

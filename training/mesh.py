@@ -49,11 +49,6 @@ def replicated(mesh):
     return NamedSharding(mesh, PartitionSpec())
 
 
-def put(batch, mesh):
-    """A dict of numpy arrays with the global batch in front, onto the devices."""
-    return jax.device_put(batch, batch_sharding(mesh))
-
-
 def first_match(rules, path, what):
     """The value of the first (regex, value) whose regex matches the whole path; a path that no rule covers is an error."""
     for rule in rules:
@@ -101,7 +96,7 @@ def shardings(shapes, rules, mesh):
                 raise ValueError(f'There is no axis {axis!r} (in mesh.rules for {path_of(keys)}); '
                                  f'{did_you_mean(axis, AXES)}')
         if len(set(axes) - {None}) < len([axis for axis in axes if axis]):
-            raise ValueError(f'The rule {tuple(axes)} of mesh.rules names an axis twice; a dimension each.')
+            raise ValueError(f'The rule {tuple(axes)} of mesh.rules names an axis twice; name it for one dimension at most.')
         fits = [axis if axis and size % mesh.shape[axis] == 0 else None for axis, size in zip(axes, leaf.shape)]
         return NamedSharding(mesh, PartitionSpec(*fits))
     return jax.tree_util.tree_map_with_path(one, shapes)

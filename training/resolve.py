@@ -41,9 +41,13 @@ def load(path):
         raise ValueError(f'There is no module {error.name!r} (in {path!r}); check the import path.') from None
     if name not in classes(module):
         raise ValueError(f'There is no class {name!r} in {module_name}; {did_you_mean(name, classes(module))}')
-    if not dataclasses.is_dataclass(getattr(module, name)):
+    cls = getattr(module, name)
+    if not dataclasses.is_dataclass(cls):
         raise ValueError(f'{path} has no fields of its own to configure; name a dataclass or a Flax module.')
-    return getattr(module, name)
+    if inspect.isabstract(cls):
+        others = [c for c in map(vars(module).get, classes(module)) if issubclass(c, cls) and not inspect.isabstract(c)]
+        raise ValueError(f'{path} is only a base of others; {did_you_mean(name, [c.__name__ for c in others])}')
+    return cls
 
 
 def classes(module):

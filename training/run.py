@@ -52,10 +52,6 @@ class Run:
     def _fresh(self):
         return _fresh(self.config, self.data, self.model, self.task, self.optimizer)
 
-    def state(self, tree):
-        """The State of a restored tree."""
-        return State(**tree)
-
     def init_from(self, folder):
         """The fresh state with the parameters that init_rules keep taken from the newest step of another workdir."""
         source = load(folder, data=1)
@@ -185,8 +181,9 @@ class Snapshot:
         """{term: average over the split}, 'loss' (the total), 'weight', and what the task derives from them."""
         sums = {}
         for batch in batches:
+            placed = jax.device_put(batch, meshes.batch_sharding(self.run.mesh))
             with jax.set_mesh(self.run.mesh):
-                terms = self.run.eval_terms(self.params, meshes.put(batch, self.run.mesh))
+                terms = self.run.eval_terms(self.params, placed)
             for name, pair in jax.device_get(terms).items():
                 sums[name] = sums.get(name, 0.0) + np.array(pair, np.float64)
         average = {name: float(s / w) if w else math.nan for name, (s, w) in sums.items()}

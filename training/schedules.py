@@ -1,5 +1,6 @@
 """Learning rates over time, as multiples of the peak `optimizer.learning_rate`."""
 
+import abc
 import dataclasses
 import math
 
@@ -8,15 +9,16 @@ import optax
 
 
 @dataclasses.dataclass(frozen=True)
-class Schedule:
+class Schedule(abc.ABC):
     """The learning rate as a multiple of its peak: linear warm-up from 0 over `warmup_steps`, then `after`, which ends at
     `final` when `decay_steps` (0: train.steps) steps are done, counted from the start."""
     warmup_steps: int = 0
     decay_steps: int = 0
     final: float = 0.0
 
+    @abc.abstractmethod
     def after(self, steps):
-        raise ValueError('training.schedules:Schedule is no schedule itself; name one such as Constant, Cosine or Linear.')
+        """The schedule of the `steps` after the warm-up."""
 
     def __call__(self, train_steps):
         end = self.decay_steps or train_steps

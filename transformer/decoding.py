@@ -1,5 +1,6 @@
 """Decoding: strategies that pick a token, and generation as one compiled loop over a static key-value cache."""
 
+import abc
 import dataclasses
 from functools import partial
 
@@ -8,11 +9,12 @@ import jax.numpy as jnp
 import numpy as np
 
 
-class Strategy:
-    """Base of the strategies: `strategy(logits [B, V], key) -> tokens [B]`."""
+class Strategy(abc.ABC):
+    """Base of the strategies."""
 
+    @abc.abstractmethod
     def __call__(self, logits, key):
-        raise NotImplementedError
+        """logits [B, V] -> tokens [B]."""
 
 
 @dataclasses.dataclass(frozen=True)

@@ -5,6 +5,7 @@
 evaluator asks of the data.
 """
 
+import abc
 import dataclasses
 import gzip
 import lzma
@@ -13,7 +14,7 @@ from transformer.decoding import Sample, Strategy, generate
 
 
 @dataclasses.dataclass(frozen=True)
-class Evaluator:
+class Evaluator(abc.ABC):
     """Base of the evaluators."""
 
     @property
@@ -25,8 +26,9 @@ class Evaluator:
         """The names of the numbers it will give; raises what is wrong with it for this run, before anything is computed."""
         return ()
 
+    @abc.abstractmethod
     def __call__(self, snapshot, batches):
-        raise NotImplementedError
+        """{name: number}."""
 
 
 @dataclasses.dataclass(frozen=True)

@@ -8,6 +8,7 @@ never changes a number. A term without a coefficient is a metric. The total is r
 calls it that.
 """
 
+import abc
 import dataclasses
 import math
 from collections.abc import Mapping
@@ -18,18 +19,20 @@ from transformer.losses import correct, cross_entropy, log_z_squared, uniform_cr
 
 
 @dataclasses.dataclass(frozen=True)
-class Task:
+class Task(abc.ABC):
     """A task of one forward pass: `inputs` says what the model is given, `terms` what is made of its outputs."""
 
     @property
     def coefficients(self) -> Mapping[str, float]:
         return {'loss': 1.0}
 
+    @abc.abstractmethod
     def inputs(self, batch) -> dict:
-        raise ValueError(f'{type(self).__name__} is no task itself; name one such as transformer.tasks:NextToken.')
+        """Keywords of the model."""
 
+    @abc.abstractmethod
     def terms(self, outputs, batch) -> dict:
-        raise NotImplementedError
+        """{term: (sum, weight)}."""
 
     def loss(self, forward, batch, *, key, step, train):
         """{term: (sum, weight)}; `forward(**inputs)` applies the model, with `key` for its randomness in training."""

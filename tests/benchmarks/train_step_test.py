@@ -2,6 +2,7 @@
 
 import contextlib
 import io
+import shutil
 import subprocess
 import sys
 from unittest import mock
@@ -49,6 +50,22 @@ class TrainStepTest(experiments.TestCase):
             train_step.measure(config, 'tiny', 20)
         self.assertEqual([name for name, _ in turns], ['time_step', 'time_loop'] * 2)
         self.assertLen({config for _, config in turns}, 1)
+
+    def test_parameters_of_another_run_bring_no_classes_along(self):
+        from benchmarks import train_step
+        from training import mesh as meshes
+        from training import run as runs
+
+        source, few = self.folder / 'source', self.folder / 'few'
+        experiments.train(experiments.tiny_images(), source)
+        experiments.save_digits(few, range(60))
+        shutil.rmtree(few / '9')
+        config = experiments.changed(experiments.tiny_images(), **{
+            'data.source': 'folder', 'data.path': str(few), 'data.train': 'all', 'data.valid': 'all', 'init_from': str(source),
+            'init_rules': (('head/.*', 'fresh'), ('.*', 'keep'))})
+        row = train_step.measure(config, 'few', 20)
+        with_ten = runs.build(experiments.tiny_images(), meshes.make(1)).parameters()
+        self.assertEqual(row['parameters'], with_ten - (config.model.width + 1))  # a class less in the head
 
     def test_workdir_is_no_flag_of_it(self):
         done = subprocess.run([sys.executable, '-m', 'benchmarks.train_step', '--workdir=here'], capture_output=True,

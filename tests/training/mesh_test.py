@@ -35,7 +35,7 @@ class BatchTest(parameterized.TestCase):
     def test_rows_are_split_over_data_and_fsdp_in_order(self):
         mesh = meshes.make(2, 2, 2)
         self.assertEqual(meshes.rows(mesh), 4)
-        batch = meshes.put({'inputs': np.arange(24).reshape(8, 3)}, mesh)['inputs']
+        batch = jax.device_put(np.arange(24).reshape(8, 3), meshes.batch_sharding(mesh))
         self.assertEqual({s.data.shape for s in batch.addressable_shards}, {(2, 3)})
         self.assertLen({s.index[0].start for s in batch.addressable_shards}, 4)
         np.testing.assert_array_equal(batch, np.arange(24).reshape(8, 3))

@@ -1,3 +1,4 @@
+import abc
 import dataclasses
 import json
 
@@ -32,6 +33,13 @@ class Whole:
     count: int = dataclasses.field(default_factory=lambda: 7)
 
 
+@dataclasses.dataclass(frozen=True)
+class Base(abc.ABC):
+    @abc.abstractmethod
+    def __call__(self):
+        pass
+
+
 HERE = f'{__name__}:Whole'
 
 
@@ -56,8 +64,11 @@ class DescribeTest(parameterized.TestCase):
         ('transformer.gpt:Block', "no class 'Block' in transformer.gpt"),  # imported there, defined elsewhere
         ('transformer.gtp:Gpt', "no module 'transformer.gtp'"),
         ('transfomer.gpt:Gpt', "no module 'transfomer'"),
-        ('transformer.gpt', 'does not name a class'))
-    def test_unknown_path(self, path, message):
+        ('transformer.gpt', 'does not name a class'),
+        ('transformer.evaluators:Evaluator', 'Evaluator is only a base of others; known: Averages, '),
+        ('transformer.tasks:Prediction', 'Prediction is only a base of others; known: NextToken'),
+        (f'{__name__}:Base', 'Base is only a base of others; known: none'))
+    def test_paths_that_name_no_class_to_use(self, path, message):
         with self.assertRaisesRegex(ValueError, message):
             resolve.describe(path)
 

@@ -86,7 +86,7 @@ def drawn(shapes):
 def three_steps(run, state=None):
     state, step, reports = state or drawn(run.shapes), run.compile(), []
     for seed in range(3):
-        state, report = step(state, meshes.put(Rows().batch(seed), run.mesh))
+        state, report = step(state, jax.device_put(Rows().batch(seed), meshes.batch_sharding(run.mesh)))
         reports.append(report)
     return state, reports
 
@@ -147,7 +147,7 @@ class MeshesTest(parameterized.TestCase):
     def test_several_steps_are_one_compilation(self):
         run, compiled = build((4, 1, 1)), []
         state = drawn(run.shapes)
-        batches = [meshes.put(Rows().batch(seed), run.mesh) for seed in range(3)]
+        batches = [jax.device_put(Rows().batch(seed), meshes.batch_sharding(run.mesh)) for seed in range(3)]
         listen = lambda event, seconds, **_: compiled.append(event) if event.endswith('backend_compile_duration') else None
         jax.monitoring.register_event_duration_secs_listener(listen)
         try:

@@ -1,5 +1,3 @@
-import pathlib
-
 import ml_collections
 from absl.testing import absltest, parameterized
 
@@ -13,12 +11,17 @@ def config_of(**changes):
     return experiments.changed(config, **changes)
 
 
+CONFIGS = [path.name for path in (experiments.ROOT / 'configs').glob('*.py') if path.stem not in ('__init__', 'base')]
+
+
 class SchemaTest(parameterized.TestCase):
-    def test_every_config_of_ours_fits(self):
-        schema.check(config_of())
-        for path in pathlib.Path(experiments.ROOT, 'configs').glob('*.py'):
-            if path.stem not in ('__init__', 'base'):
-                schema.check(cli.load_config(f'configs/{path.name}')[0])
+    @parameterized.parameters(*sorted(CONFIGS))
+    def test_a_config_of_ours_fits_and_one_field_more_or_less_does_not(self, name):
+        config, _ = cli.load_config(f'configs/{name}')
+        self.assertIsNone(schema.check(config))  # it raises what does not fit
+        for changes, said in (({'train.steps': None}, 'no field train.steps'), ({'train.more': 1}, 'a field train.more')):
+            with self.assertRaisesRegex(ValueError, said):
+                schema.check(experiments.changed(cli.load_config(f'configs/{name}')[0], **changes))
 
     @parameterized.parameters(
         *schema.FIELDS, *(f'{part}.{name}' for part, (fields, _) in schema.PARTS.items() for name in fields),

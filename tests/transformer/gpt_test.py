@@ -2,7 +2,6 @@ import dataclasses
 import functools
 import math
 import re
-from unittest import mock
 
 import jax
 import jax.numpy as jnp
@@ -10,6 +9,7 @@ import numpy as np
 from absl.testing import absltest, parameterized
 from jax.extend import core
 
+from tests import models
 from transformer.attention.masks import Causal, Full, Window
 from transformer.block import Block
 from transformer.gpt import Gpt
@@ -243,11 +243,7 @@ def program(model):
 
 class DropoutTest(parameterized.TestCase):
     def test_embedding_attention_weights_and_both_branches_of_each_layer_have_masks_of_their_own(self):
-        model = SMALL.clone(layers=2, dropout=0.1)
-        params = model.init(KEY, TOKENS)['params']
-        with mock.patch.object(jax.random, 'bernoulli', wraps=jax.random.bernoulli) as draw:
-            model.apply({'params': params}, TOKENS, key=KEY)
-        keys = [tuple(jax.random.key_data(call.args[0]).tolist()) for call in draw.call_args_list]
+        keys = models.dropout_keys(SMALL.clone(layers=2, dropout=0.1), TOKENS)
         self.assertLen(keys, 1 + 3 * 2)
         self.assertLen(set(keys), len(keys))
 

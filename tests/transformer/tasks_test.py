@@ -9,22 +9,23 @@ from transformer.losses import cross_entropy
 from transformer.tasks import NextToken, Task, example_weights
 
 
+class Echo(Task):
+    def inputs(self, batch):
+        return {'inputs': batch['inputs']}
+
+    def terms(self, outputs, batch):
+        return outputs
+
+
 class TaskTest(parameterized.TestCase):
     def test_the_key_reaches_the_model_in_training_alone(self):
-        class Echo(Task):
-            def inputs(self, batch):
-                return {'inputs': batch['inputs']}
-
-            def terms(self, outputs, batch):
-                return outputs
-
         forward = lambda **inputs: inputs
         loss = lambda train: Echo().loss(forward, {'inputs': 1, 'targets': 2}, key='key', step=0, train=train)
         self.assertEqual(loss(True), {'inputs': 1, 'key': 'key'})
         self.assertEqual(loss(False), {'inputs': 1, 'key': None})
 
     def test_a_task_has_one_term_called_loss_unless_it_says_otherwise(self):
-        self.assertEqual(Task().coefficients, {'loss': 1.0})
+        self.assertEqual(Echo().coefficients, {'loss': 1.0})
 
 
 class NextTokenTest(parameterized.TestCase):

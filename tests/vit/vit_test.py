@@ -1,13 +1,13 @@
 import dataclasses
 import functools
 import re
-from unittest import mock
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from absl.testing import absltest, parameterized
 
+from tests import models
 from vit.vit import Vit, patches
 
 KEY = jax.random.key(0)
@@ -122,11 +122,7 @@ def program(model):
 
 class DropoutTest(parameterized.TestCase):
     def test_embedding_attention_weights_and_both_branches_of_each_layer_have_masks_of_their_own(self):
-        model = SMALL.clone(layers=2, dropout=0.1)
-        params = model.init(KEY, IMAGES)['params']
-        with mock.patch.object(jax.random, 'bernoulli', wraps=jax.random.bernoulli) as draw:
-            model.apply({'params': params}, IMAGES, key=KEY)
-        keys = [tuple(jax.random.key_data(call.args[0]).tolist()) for call in draw.call_args_list]
+        keys = models.dropout_keys(SMALL.clone(layers=2, dropout=0.1), IMAGES)
         self.assertLen(keys, 1 + 3 * 2)
         self.assertLen(set(keys), len(keys))
 

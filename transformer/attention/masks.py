@@ -5,19 +5,21 @@ A mask is called with absolute positions, query [..., T] and key [..., S], and r
 document. Pattern terms hold no arrays and are hashable; terms of the data (`Segments`) come last.
 """
 
+import abc
 import dataclasses
 from typing import Any
 
 import jax.numpy as jnp
 
 
-class Mask:
+class Mask(abc.ABC):
     """Base of all masks; combine with &, | and ~."""
 
     causal = False  # whether no query ever sees a key after it, which decoding with a cache rests on
 
+    @abc.abstractmethod
     def __call__(self, query, key):
-        raise NotImplementedError
+        """[..., T, S] booleans of positions [..., T] and [..., S]."""
 
     def __and__(self, other):
         return _And(self, other)
