@@ -1,6 +1,7 @@
 """Trains an experiment, or continues it: the same command goes on where the last one stopped.
 
     python train.py [--config=configs/NAME.py[:VARIANT]] [--workdir=DIR] [--config.part.field=value ...]
+                    [--coordinator=HOST:PORT --processes=N --process=I]
 """
 
 import contextlib
@@ -14,10 +15,13 @@ from training import cli
 
 if __name__ == '__main__':  # who imports `train` has flags of its own
     flags.DEFINE_string('workdir', None, 'folder of the run; default runs/<config>[-<variant>]')
+    flags.DEFINE_string('coordinator', None, 'HOST:PORT of process 0 if several train one run; auto on a TPU VM or a cluster')
+    flags.DEFINE_integer('processes', None, 'how many processes train the run')
+    flags.DEFINE_integer('process', None, 'the number of this process, from 0')
     cli.answer_help(config='configs/quickstart.py')  # at once, before jax is imported
 
 
-from training import energy, machine, report, schema, summary
+from training import energy, machine, processes, report, schema, summary
 from training import mesh as meshes
 from training import run as runs
 from training import workdir as workdirs
@@ -33,6 +37,7 @@ def main(config, name):
     default = pathlib.Path('runs') / (pathlib.Path(file).stem + (f'-{variant}' if variant else ''))
     if flags.FLAGS.workdir == '':
         raise ValueError(f'--workdir is empty; give it a folder, or leave it out for {default}.')
+    processes.join(flags.FLAGS.coordinator, flags.FLAGS.processes, flags.FLAGS.process)
     return train(config, flags.FLAGS.workdir or default)
 
 
@@ -42,19 +47,24 @@ def train(config, workdir):
     schema.check(config)
     with contextlib.ExitStack() as open_things:
         # ---- Workdir: is there something to continue? ----------------------------------------------------------------
+        machine.prepare(config)
+        first = processes.first()  # the others compute, and write nothing but their part of checkpoints
         folder = workdirs.local(workdir)
-        exists = workdirs.is_run(folder)
+        exists = bool(processes.from_first(workdirs.is_run(folder)))
         if exists:
-            open_things.enter_context(workdirs.locked(folder))
+            open_things.enter_context(workdirs.locked(folder, first))
             workdirs.check_unchanged(folder, config)
 
         # ---- Machine, data, model, optimizer -------------------------------------------------------------------------
-        machine.prepare(config)
         mesh = meshes.make(config.mesh.data, config.mesh.fsdp, config.mesh.tensor)
-        begun = exists and workdirs.has_facts(folder)  # a run killed before that starts as if it were new
+        begun = exists and bool(processes.from_first(workdirs.has_facts(folder)))  # killed before that: starts as if new
         source = workdirs.existing(config.init_from) if config.init_from and not begun else None
         run = runs.build(config, mesh, folder if begun else None, source)
-        note = lambda stage, text: print(f'[{time.perf_counter() - born:5.1f}s] {stage}: {text}', flush=True)
+
+        def note(stage, text):
+            if first:
+                print(f'[{time.perf_counter() - born:5.1f}s] {stage}: {text}', flush=True)
+
         note('model', f'{config.model.name} with {run.parameters():,} parameters, {config.dtype}, on '
              f'{mesh.size} x {mesh.devices.flat[0].device_kind}')
         if exists:
@@ -62,11 +72,13 @@ def train(config, workdir):
             open_things.callback(checkpoints.close)
             if done := finished(run, checkpoints):
                 note('state', f'finished at step {done.step}; for more, raise --config.train.steps')
-                summary.show(folder)
-                print(energy.line(config.energy, done.meta['energy']))
+                if first:
+                    summary.show(folder)
+                    print(energy.line(config.energy, done.meta['energy']))
                 return 0
         note('data', run.data.describe())
         digests = run.data_digests()
+        processes.require_same(config=workdirs.as_json(config), data=digests)
         if begun:
             workdirs.check_same_data(folder, digests)
 
@@ -97,21 +109,23 @@ def train(config, workdir):
         note('step', f'compiled; {flops / 1e9:,.3g} GFLOP, {config.data.batch_size} rows a step, '
              f'{config.train.steps / run.data.batches_per_epoch:,.3g} epochs in {config.train.steps} steps')
         if not exists:
-            open_things.enter_context(workdirs.create(folder, config))
+            open_things.enter_context(workdirs.create(folder, config, first))
             checkpoints = Checkpoints(folder, keep=config.checkpoint.keep, best=config.checkpoint.best)
             open_things.callback(checkpoints.close)
-        if not begun:
-            run.data.save(folder)
-        workdirs.save_config(folder, config)
-        workdirs.save_environment(folder, digests)  # last: see has_facts
+        if first:
+            if not begun:
+                run.data.save(folder)
+            workdirs.save_config(folder, config)
+            workdirs.save_environment(folder, digests)  # last: see has_facts
         peak = peak_flops(mesh.devices.flat[0], config.dtype)
         out = report.Report(folder, step=start, steps=config.train.steps, unit=run.data.unit,
-                            peak=peak and peak * mesh.size, again=pending)
+                            peak=peak and peak * mesh.size, again=pending) if first else report.Nothing()
         open_things.callback(out.close)
 
         # ---- Loop. The order of a step: compute, log, evaluate, flush, save, and only then the next batch ------------
-        stop = open_things.enter_context(Stop())
+        stop = open_things.enter_context(Stop(alone=not processes.several()))
         open_things.enter_context(profile)
+        open_things.enter_context(processes.ending_together())
         clock, step, logged, behind = report.Clock(), start, start, None
         if pending:  # a signal broke off the evaluation of the step that was then saved
             try:
@@ -158,7 +172,8 @@ def train(config, workdir):
             better = metrics.get(config.checkpoint.best, math.inf) < best
             best = metrics[config.checkpoint.best] if better else best
 
-            signal = stop.signal  # read once: what comes after this line waits for the next step
+            # Read once: what comes after this line waits for the next step.
+            signal = processes.agreed(stop.signal, last or step % config.log.every_steps == 0)
             if last or better or signal or step % config.checkpoint.every_steps == 0:
                 require_finite(config, now)
                 with clock('save'):
@@ -174,8 +189,9 @@ def train(config, workdir):
                     batch, new = run.batches(iterator)
                 units += new
 
-    summary.show(folder)
-    print(energy.line(config.energy, spent))
+    if first:
+        summary.show(folder)
+        print(energy.line(config.energy, spent))
     return 0
 
 

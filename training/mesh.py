@@ -49,6 +49,15 @@ def replicated(mesh):
     return NamedSharding(mesh, PartitionSpec())
 
 
+def put(batch, mesh, stacked=False):
+    """A dict of numpy arrays with the global batch in front (or several of them stacked), onto the devices; of several
+    processes, each of which has all of it, every one puts its part."""
+    place = batch_sharding(mesh, stacked)
+    if jax.process_count() == 1:
+        return jax.device_put(batch, place)
+    return {name: jax.make_array_from_callback(x.shape, place, x.__getitem__) for name, x in batch.items()}
+
+
 def first_match(rules, path, what):
     """The value of the first (regex, value) whose regex matches the whole path; a path that no rule covers is an error."""
     for rule in rules:

@@ -173,6 +173,13 @@ class Report:
         return self._samples / f'{name.replace("/", "_")}_{step}.{ending}'
 
 
+class Nothing:
+    """The report of a process that writes none: takes every call."""
+
+    def __getattr__(self, name: str):
+        return lambda *_, **__: None
+
+
 def speeds(lap: dict[str, float], steps: int, units: int, unit: str, flops: int) -> dict[str, float]:
     """The numbers of timing.jsonl from a lap of the loop's `Clock`: evaluation and saving are apart from the step.
 

@@ -9,10 +9,15 @@ class Interrupted(BaseException):
 
 
 class Stop:
-    """While open, the first SIGTERM or SIGINT is only noted in `signal`; a second one ends the process as usual."""
+    """While open, the first SIGTERM or SIGINT is only noted in `signal`; a second one ends the process as usual.
 
-    def __init__(self):
+    Args:
+      alone: False for one of several processes, which does nothing that the others do not: nothing is broken off.
+    """
+
+    def __init__(self, alone=True):
         self.signal = None
+        self._alone = alone
         self._interruptible = False
         self._old = {}
 
@@ -33,9 +38,9 @@ class Stop:
     @contextlib.contextmanager
     def interruptible(self):
         """Work that may be broken off, because it changes nothing and can be done again."""
-        self._interruptible = True
+        self._interruptible = self._alone
         try:
-            if self.signal:
+            if self.signal and self._alone:
                 raise Interrupted
             yield
         finally:

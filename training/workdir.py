@@ -48,8 +48,12 @@ def write_atomically(path, text):
 
 
 @contextlib.contextmanager
-def locked(folder):
-    """Holds the folder for one writer; the kernel gives the lock back however the process ends."""
+def locked(folder, first=True):
+    """Holds the folder for one run; the kernel gives the lock back however the process ends. Of several processes the first
+    holds it for all."""
+    if not first:
+        yield
+        return
     with open(folder / '.lock', 'w') as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -74,8 +78,12 @@ def is_run(folder):
 
 
 @contextlib.contextmanager
-def create(folder, config):
-    """Makes the folder and holds it; config.json comes first, so that a killed start leaves a workdir."""
+def create(folder, config, first=True):
+    """Makes the folder and holds it; config.json comes first, so that a killed start leaves a workdir. Of several processes
+    the first does so for all."""
+    if not first:
+        yield
+        return
     try:
         folder.mkdir(parents=True, exist_ok=True)
         (folder / '.lock').touch()
