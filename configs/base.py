@@ -88,7 +88,10 @@ def config():
         microbatches=1,  # parts into which a batch is split, worked off one after the other, for memory
         nonfinite='stop',  # a loss or gradient that is not finite: 'stop', or 'skip' the update
     )
-    c.log = dict(every_steps=50)
+    c.log = dict(
+        every_steps=50,
+        gradients=False,  # the norm of the gradient of every layer as well
+    )
     c.checkpoint = dict(
         every_steps=1000,
         keep=3,

@@ -29,7 +29,7 @@ def get_config(variant=''):
                        batch_size=64 if large else 12)
     c.model = base.part('transformer.gpt:Gpt', layers=6 if large else 4, heads=6 if large else 4,
                         width=384 if large else 128, length=length, bias=False, dropout=0.2 if large else 0.0,
-                        init_scale=0.016 if large else 0.033)
+                        initial='Scaled(scale=0.016)' if large else 'Scaled(scale=0.033)')
     c.task = base.part('transformer.tasks:NextToken')
     if large:  # nanoGPT's own schedule
         c.optimizer = base.optimizer(learning_rate=1e-3, b2=0.99, weight_decay=0.1, schedule=base.part(

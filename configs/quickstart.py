@@ -17,7 +17,7 @@ def get_config(variant=''):
     c.data = base.data('data.text:Text', source='stdlib', tokenizer='SentencePiece(vocab=2048)', length=128,
                        batch_size=16)
     c.model = base.part('transformer.gpt:Gpt', layers=4, heads=4, width=128, length=128, bias=False,
-                        init_scale=0.045)
+                        initial='Scaled(scale=0.045)')
     c.task = base.part('transformer.tasks:NextToken')
     c.optimizer = base.optimizer(learning_rate=4e-3, b2=0.98, weight_decay=0.1, schedule=base.part(
         'training.schedules:Linear', warmup_steps=50))

@@ -29,6 +29,8 @@ CHANGES = {
     'gpt_char:cpu': STREAM,
     'gpt_char:base': STREAM,
     'ptb_lm': STREAM | {'model.heads': 2},
+    **{f'stability:{variant}': TEXT | {'data.tokenizer': 'Byte()', 'data.valid': 'train[90%:95%]'}
+       for variant in ('pre', 'post', 'rezero', 'tfixup')},
     'vit_digits': {'data.train': 'train[:64]', 'data.valid': 'train[64:70]'},
     **{f'vit_fashion_mnist:{variant}': {'data.source': 'digits', 'data.path': '', 'model.inner': 16, 'model.patch': patch,
                                         'data.train': 'train[:64]', 'data.valid': 'train[64:70]'}

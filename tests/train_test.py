@@ -370,6 +370,22 @@ class OptionsTest(experiments.TestCase):
         self.assertEqual(last['skipped'], 7)  # the first gradient is finite, its update is not
         self.assertTrue(math.isnan(float(last['loss'])), last)  # nothing was learnt in it: no loss, rather than none of 0
 
+    def test_the_gradient_of_every_layer_by_flag(self):
+        from tests.training import report_test
+
+        workdir = self.folder / 'run'
+        code, out = experiments.train(self.config(**{'log.gradients': True}), workdir)
+        self.assertEqual(code, 0, out)
+        row = experiments.rows(workdir, 'train')[0]
+        norms = {name: value for name, value in row.items() if name.startswith('grad_norm/')}
+        self.assertEqual(set(norms), {f'grad_norm/{group}' for group in ('tokens', 'positions', 'block_0', 'norm')})
+        self.assertAlmostEqual(math.hypot(*norms.values()), row['grad_norm'], places=5)
+        (step, value), *_ = report_test.values(workdir, 'train/grad_norm/block_0')
+        self.assertEqual(step, 2)
+        self.assertAlmostEqual(value.simple_value, norms['grad_norm/block_0'], places=6)
+        experiments.train(self.config(), self.folder / 'without')
+        self.assertNotIn(b'grad_norm/', experiments.metrics(self.folder / 'without'))
+
     def test_keep_and_best(self):
         workdir = self.folder / 'run'
         code, _ = experiments.train(self.config(**{

@@ -76,11 +76,14 @@ class Run:
         return fresh.replace(params=params, average=self.optimizer.first_average(params))
 
     def training_row(self, numbers, step):
-        """The row of metrics.jsonl of a step: averages since the last row, and norms of this step."""
-        numbers = jax.device_get({k: v for k, v in numbers.items() if k not in ('step', 'finite', 'grad_norms')})
+        """The row of metrics.jsonl of a step: averages since the last row, and norms of this step; with log.gradients the
+        gradient's also by layer, `grad_norm/block_3`."""
+        aside = ('step', 'finite') if self.config.log.gradients else ('step', 'finite', 'grad_norms')
+        numbers = jax.device_get({k: v for k, v in numbers.items() if k not in aside})
         average = {t: float(s) / float(w) if w else math.nan for t, (s, w) in numbers['sums'].items()}
         row = average | {'loss': sum(c * average[t] for t, c in self.task.coefficients.items())}
         row |= {name: float(numbers[name]) for name in ('learning_rate', 'grad_norm', 'update_norm', 'param_norm')}
+        row |= {f'grad_norm/{group}': float(norm) for group, norm in numbers.get('grad_norms', {}).items()}
         row['epoch'] = step / self.data.batches_per_epoch
         if self.config.train.nonfinite == 'skip':
             row['skipped'] = int(numbers['skipped'])

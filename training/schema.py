@@ -10,7 +10,8 @@ from training.resolve import did_you_mean, require_type
 FIELDS = {
     'seed': int, 'dtype': str, 'deterministic': bool, 'allocator': bool, 'init_from': str, 'init_rules': tuple,
     'train.steps': int, 'train.dispatch': int, 'train.microbatches': int, 'train.nonfinite': str,
-    'log.every_steps': int, 'checkpoint.every_steps': int, 'checkpoint.keep': int, 'checkpoint.best': str,
+    'log.every_steps': int, 'log.gradients': bool,
+    'checkpoint.every_steps': int, 'checkpoint.keep': int, 'checkpoint.best': str,
     'mesh.data': int, 'mesh.fsdp': int, 'mesh.tensor': int, 'mesh.rules': tuple, 'profile.steps': str,
     'energy.watts': float, 'energy.pue': float, 'energy.grams_per_kwh': float}
 # The parts: what a config of one holds besides the fields of its class, and what makes it.
@@ -26,7 +27,7 @@ AT_LEAST = {
     'log.every_steps': 1, 'checkpoint.every_steps': 1,
     'checkpoint.keep': 2,  # so that one can be damaged
     'model.layers': 1, 'model.heads': 1, 'model.width': 1, 'model.length': 1, 'model.patch': 1, 'model.inner': 0,
-    'model.init_scale': 0.0, 'optimizer.learning_rate': 0.0, 'optimizer.weight_decay': 0.0, 'optimizer.clip': 0.0,
+    'optimizer.learning_rate': 0.0, 'optimizer.weight_decay': 0.0, 'optimizer.clip': 0.0,
     'energy.watts': 0.0, 'energy.pue': 1.0, 'energy.grams_per_kwh': 0.0}
 
 

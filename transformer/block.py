@@ -10,6 +10,7 @@ import jax.numpy as jnp
 
 from transformer.layers import Dense, dropout, fold, normal
 from transformer.numerics import Numerics
+from transformer.residual import PreNorm, Residual
 
 
 def normal_distribution(x):
@@ -67,23 +68,25 @@ class FeedForward(nn.Module):
 
 
 class Block(nn.Module):
-    """Pre-norm residual block: x + attention(norm(x)), then x + feed_forward(norm(x)) (Radford et al. 2019, section 2.3).
+    """Attention, then feed-forward, each a branch that joins the stream as `residual` says.
 
     Attributes:
       attention, feed_forward, norm: constructors of the parts, called with a name.
-      dropout: rate on each branch before it is added.
+      residual: where the norm stands; PreNorm: x + attention(norm(x)), then x + feed_forward(norm(x)).
+      dropout: rate on each branch before it joins.
     """
     attention: Callable
     feed_forward: Callable
     norm: Callable
+    residual: Residual = PreNorm()
     dropout: float = 0.0
 
     @nn.compact
     def __call__(self, x, *, visible=None, key=None, cache=None, positions=None):
+        before = partial(self.residual.before, norm=self.norm)
+        after = partial(self.residual.after, norm=self.norm)
         branch, cache = self.attention(name='attention')(
-            self.norm(name='attention_norm')(x), visible=visible, key=fold(key, 'attention'), cache=cache,
-            positions=positions)
-        x = x + dropout(branch, self.dropout, fold(key, 'attention_branch'))
-        branch = self.feed_forward(name='feed_forward')(
-            self.norm(name='feed_forward_norm')(x), key=fold(key, 'feed_forward'))
-        return x + dropout(branch, self.dropout, fold(key, 'feed_forward_branch')), cache
+            before('attention', x), visible=visible, key=fold(key, 'attention'), cache=cache, positions=positions)
+        x = after('attention', x, dropout(branch, self.dropout, fold(key, 'attention_branch')))
+        branch = self.feed_forward(name='feed_forward')(before('feed_forward', x), key=fold(key, 'feed_forward'))
+        return after('feed_forward', x, dropout(branch, self.dropout, fold(key, 'feed_forward_branch'))), cache

@@ -1,4 +1,4 @@
-"""GPT: a causal decoder-only Transformer with GPT-2's block (Radford et al. 2019)."""
+"""GPT: a causal decoder-only Transformer, with GPT-2's block unless told otherwise (Radford et al. 2019)."""
 
 from functools import partial
 
@@ -8,16 +8,15 @@ import jax.numpy as jnp
 from transformer.attention.masks import Causal, Mask, Segments
 from transformer.attention.multi_head import MultiHead, empty_cache
 from transformer.block import Block, FeedForward
-from transformer.layers import Embedding, LayerNorm, dropout, fold, normal
+from transformer.initial import Initial, Scaled
+from transformer.layers import Embedding, LayerNorm, dropout, fold
 from transformer.numerics import Numerics
+from transformer.residual import PreNorm, Residual
 from transformer.stack import stack
 
 
 class Gpt(nn.Module):
-    """logits = norm(blocks(E[token] + P[position]))·Eᵀ.
-
-    Initialised as GPT-2: normal(init_scale), with the output projections of the 2·layers residual branches scaled by
-    1 / sqrt(2·layers), so that the residual stream keeps its variance through the layers (section 2.3).
+    """logits = norm(blocks(E[token] + P[position]))·Eᵀ; the norm is there if the residual asks for one at the end.
 
     Attributes:
       vocab: vocabulary size V; left out of a config, it is the tokenizer's.
@@ -27,6 +26,8 @@ class Gpt(nn.Module):
       bias: biases in dense layers and norms.
       activation: 'gelu', 'gelu_tanh' (that of GPT-2's code) or 'relu'.
       mask: which positions see which, a causal mask or an expression such as 'Causal() & Window(size=256)'.
+      residual: where the norms stand: 'PreNorm()' as GPT-2, 'PostNorm()', 'ReZero()', or 'NoNorm()'.
+      initial: how parameters begin: 'Scaled(scale=0.02)' as GPT-2, 'Xavier()', or 'TFixup()' (for 'NoNorm()').
       dense_gradient: the gradient of dense layers as in `transformer.numerics`, instead of JAX's rule.
       scan, remat: how layers are stacked and what of them is kept for the gradient, as in `transformer.stack`.
     """
@@ -40,7 +41,8 @@ class Gpt(nn.Module):
     dropout: float = 0.0
     bias: bool = True
     mask: Mask = Causal()
-    init_scale: float = 0.02
+    residual: Residual = PreNorm()
+    initial: Initial = Scaled()
     dense_gradient: bool = True
     scan: bool = False
     remat: str = 'none'
@@ -73,21 +75,22 @@ class Gpt(nn.Module):
         else:
             visible = self.mask(positions, jnp.arange(self.length))
 
-        tokens = Embedding(self.vocab, self.width, kernel_init=normal(self.init_scale), numerics=numerics, name='tokens')
-        table = Embedding(self.length, self.width, kernel_init=normal(self.init_scale), numerics=numerics,
-                          name='positions')
-        norm = partial(LayerNorm, bias=self.bias, numerics=numerics)
-        branch = dict(bias=self.bias, dropout=self.dropout, kernel_init=normal(self.init_scale), numerics=numerics,
-                      output_init=normal(self.init_scale / (2 * self.layers) ** 0.5))
+        embedding = partial(Embedding, width=self.width, kernel_init=self.initial.embedding(self.layers), numerics=numerics)
+        tokens, table = embedding(self.vocab, name='tokens'), embedding(self.length, name='positions')
+        common = dict(bias=self.bias, numerics=numerics)
+        norm = partial(LayerNorm, **common)
         block = partial(
-            Block, norm=norm, dropout=self.dropout, attention=partial(MultiHead, self.heads, **branch),
-            feed_forward=partial(FeedForward, self.inner or 4 * self.width, self.activation, **branch | {'dropout': 0.0}))
+            Block, norm=norm, residual=self.residual, dropout=self.dropout,
+            attention=partial(MultiHead, self.heads, dropout=self.dropout, **self.initial.attention(self.layers), **common),
+            feed_forward=partial(FeedForward, self.inner or 4 * self.width, self.activation,
+                                 **self.initial.feed_forward(self.layers), **common))
 
         x = tokens(inputs) + table(positions)  # [B, T, D]
         x = dropout(x, self.dropout, fold(key, 'embedding'))
         x, cache = stack(block, self.layers, x, visible=visible, key=key, cache=cache, positions=positions, scan=self.scan,
                          remat=self.remat)
-        x = norm(name='norm')(x)
+        if self.residual.final_norm:
+            x = norm(name='norm')(x)
         outputs = {'logits': tokens.attend(x), 'hidden': x}
         return outputs if cache is None else outputs | {'cache': cache}
 

@@ -7,8 +7,10 @@ import jax.numpy as jnp
 
 from transformer.attention.multi_head import MultiHead
 from transformer.block import Block, FeedForward
+from transformer.initial import Initial, Xavier
 from transformer.layers import Dense, LayerNorm, dropout, fold, normal, zeros
 from transformer.numerics import Numerics
+from transformer.residual import PreNorm, Residual
 from transformer.stack import stack
 
 POOLS = ('cls', 'mean')
@@ -25,7 +27,8 @@ def patches(images, size):
 
 
 class Vit(nn.Module):
-    """logits = W·pool(norm(blocks([class token; patches·E] + P))) (eq. 1-4); the head starts at zero.
+    """logits = W·pool(norm(blocks([class token; patches·E] + P))) (eq. 1-4); the head starts at zero. The norm is there
+    if the residual asks for one at the end.
 
     Attributes:
       classes: number of classes; left out of a config, it is the data's.
@@ -35,6 +38,8 @@ class Vit(nn.Module):
       position_scale: standard deviation of the initial position table; with few, small patches a larger one than the
         paper's tells positions apart from the start.
       dropout: rate on the embedding, the attention weights and the residual branches.
+      residual: where the norms stand: 'PreNorm()', 'PostNorm()', 'ReZero()' or 'NoNorm()'.
+      initial: how the matrices of the blocks begin: 'Xavier()', 'Scaled(scale=0.02)' or 'TFixup()'.
       scan, remat: how layers are stacked and what of them is kept for the gradient, as in `transformer.stack`.
     """
     classes: int
@@ -47,6 +52,8 @@ class Vit(nn.Module):
     dropout: float = 0.0
     pool: str = 'cls'
     position_scale: float = 0.02
+    residual: Residual = PreNorm()
+    initial: Initial = Xavier()
     dense_gradient: bool = True
     scan: bool = False
     remat: str = 'none'
@@ -68,14 +75,15 @@ class Vit(nn.Module):
         x = dropout(x + numerics.cast(table), self.dropout, fold(key, 'embedding'))
 
         norm = partial(LayerNorm, numerics=numerics)
-        branch = dict(kernel_init=nn.initializers.xavier_uniform(), numerics=numerics,
-                      output_init=nn.initializers.xavier_uniform())
         block = partial(
-            Block, norm=norm, dropout=self.dropout,
-            attention=partial(MultiHead, self.heads, dropout=self.dropout, **branch),
-            feed_forward=partial(FeedForward, self.inner or 4 * self.width, self.activation, **branch))
+            Block, norm=norm, residual=self.residual, dropout=self.dropout,
+            attention=partial(MultiHead, self.heads, dropout=self.dropout, numerics=numerics,
+                              **self.initial.attention(self.layers)),
+            feed_forward=partial(FeedForward, self.inner or 4 * self.width, self.activation, numerics=numerics,
+                                 **self.initial.feed_forward(self.layers)))
         x, _ = stack(block, self.layers, x, key=key, scan=self.scan, remat=self.remat)
-        x = norm(name='norm')(x)
+        if self.residual.final_norm:
+            x = norm(name='norm')(x)
         pooled = x[:, 0] if self.pool == 'cls' else x.mean(1)  # [B, D]
         logits = Dense(self.classes, kernel_init=zeros, numerics=numerics, name='head')(pooled)
         return {'logits': logits, 'hidden': x, 'pooled': pooled}

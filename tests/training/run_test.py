@@ -234,6 +234,14 @@ class SnapshotTest(parameterized.TestCase):
             'loss': 1.5, 'accuracy': 0.25, 'learning_rate': 0.1, 'grad_norm': 1.0, 'update_norm': 2.0, 'param_norm': 3.0,
             'epoch': 0.5})
 
+    def test_a_training_row_has_the_gradient_of_every_layer_if_asked(self):
+        config = config_of().unlock()
+        config.log.gradients = True
+        numbers = {'sums': {'loss': np.array([6.0, 4.0])}, 'learning_rate': 0.1, 'grad_norm': 5.0, 'update_norm': 2.0,
+                   'param_norm': 3.0, 'skipped': 0, 'finite': True, 'grad_norms': {'block_0': np.float32(3), 'norm': 4.0}}
+        row = build(config=config).training_row(numbers, 2)
+        self.assertEqual({name: row[name] for name in row if '/' in name}, {'grad_norm/block_0': 3.0, 'grad_norm/norm': 4.0})
+
     def test_texts_and_pictures_go_to_the_report_if_there_is_one(self):
         seen = []
         report = types.SimpleNamespace(text=lambda *a: seen.append(a), picture=lambda *a: seen.append(a))

@@ -8,6 +8,8 @@ import numpy as np
 from absl.testing import absltest, parameterized
 
 from tests import models
+from transformer.initial import TFixup
+from transformer.residual import ReZero
 from vit.vit import Vit, patches
 
 KEY = jax.random.key(0)
@@ -108,7 +110,8 @@ class VitTest(parameterized.TestCase):
 
 CHANGES = {
     'classes': 4, 'patch': 1, 'layers': 3, 'heads': 4, 'width': 16, 'inner': 16, 'activation': 'relu', 'dropout': 0.1,
-    'pool': 'mean', 'position_scale': 0.1, 'dense_gradient': False, 'scan': True, 'remat': 'full', 'dtype': 'bfloat16'}
+    'pool': 'mean', 'position_scale': 0.1, 'residual': ReZero(), 'initial': TFixup(), 'dense_gradient': False,
+    'scan': True, 'remat': 'full', 'dtype': 'bfloat16'}
 
 
 def program(model):

@@ -24,12 +24,14 @@ class MultiHead(nn.Module):
       heads: number of heads N; the head width is H = D / N.
       bias: biases on the four projections.
       dropout: rate on the attention weights.
-      kernel_init, output_init: initialisers of the input and of the output projections.
+      kernel_init, value_init, output_init: initialisers of the projections to queries and keys, to values, and of the
+        output.
     """
     heads: int
     bias: bool = True
     dropout: float = 0.0
     kernel_init: Callable = normal(0.02)
+    value_init: Callable = normal(0.02)
     output_init: Callable = normal(0.02)
     numerics: Numerics = Numerics()
 
@@ -44,7 +46,8 @@ class MultiHead(nn.Module):
             raise ValueError(f'The width {width} is not divisible by {self.heads} heads.')
         shape = (self.heads, width // self.heads)
         dense = partial(Dense, bias=self.bias, numerics=self.numerics)
-        layers = [dense(shape, kernel_init=self.kernel_init, name=name) for name in ('query', 'key', 'value')]
+        inits = {'query': self.kernel_init, 'key': self.kernel_init, 'value': self.value_init}
+        layers = [dense(shape, kernel_init=init, name=name) for name, init in inits.items()]
         if y is None:  # self-attention: one product is faster than three, and its gradient more so
             kernels, biases = zip(*(layer.weights((width,)) for layer in layers))
             merged = self.numerics.dense(x, jnp.stack(kernels, 1))  # [B, T, 3, N, H]

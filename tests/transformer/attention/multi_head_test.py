@@ -13,7 +13,8 @@ from transformer.numerics import Numerics
 KEY = jax.random.key(0)
 RNG = np.random.default_rng(0)
 X, Y = RNG.normal(size=(2, 3, 8)).astype(np.float32), RNG.normal(size=(2, 5, 8)).astype(np.float32)
-LAYER = MultiHead(4, kernel_init=nn.initializers.normal(0.5), output_init=nn.initializers.normal(0.5))
+HALF = nn.initializers.normal(0.5)
+LAYER = MultiHead(4, kernel_init=HALF, value_init=HALF, output_init=HALF)
 
 
 def drawn(layer):
@@ -51,11 +52,12 @@ class MultiHeadTest(parameterized.TestCase):
             wanted = {name: {'kernel': part['kernel']} for name, part in wanted.items()}
         self.assertEqual(shapes, wanted)
 
-    def test_the_output_projection_has_an_initialiser_of_its_own(self):
-        layer = LAYER.clone(output_init=nn.initializers.ones)
+    @parameterized.parameters('value', 'output')
+    def test_values_and_the_output_have_initialisers_of_their_own(self, own):
+        layer = LAYER.clone(**{f'{own}_init': nn.initializers.ones})
         kernels = {name: part['kernel'] for name, part in jax.jit(layer.init)(KEY, X)['params'].items()}
-        np.testing.assert_array_equal(kernels['output'], 1.0)
-        for name in ('query', 'key', 'value'):
+        np.testing.assert_array_equal(kernels.pop(own), 1.0)
+        for name in kernels:
             self.assertAlmostEqual(float(kernels[name].std()), 0.5, delta=0.1)
 
     def test_a_key_switches_dropout_of_the_weights_on(self):

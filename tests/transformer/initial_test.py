@@ -1,0 +1,93 @@
+import math
+
+import jax
+import numpy as np
+from absl.testing import absltest, parameterized
+
+from training.mesh import path_of
+from transformer.gpt import Gpt
+from transformer.initial import Scaled, TFixup, Xavier
+from transformer.residual import NoNorm
+from vit.vit import Vit
+
+KEY = jax.random.key(0)
+WIDTH, HEADS, LAYERS = 64, 4, 2
+GPT = Gpt(vocab=500, width=WIDTH, heads=HEADS, layers=LAYERS, length=100)
+TOKENS = np.zeros((1, 4), int)
+# rows and columns of each matrix, whatever dimensions it is shown in
+MATRICES = {'attention/query': (64, 64), 'attention/key': (64, 64), 'attention/value': (64, 64), 'attention/output': (64, 64),
+            'feed_forward/input': (64, 256), 'feed_forward/output': (256, 64)}
+
+
+def begun(model, inputs=TOKENS):
+    """{name: array} of a model at the start."""
+    params = jax.jit(lambda: model.init(KEY, inputs)['params'])()
+    return {path_of(keys): np.float64(p) for keys, p in jax.tree_util.tree_leaves_with_path(params)}
+
+
+class InitialTest(parameterized.TestCase):
+    @parameterized.parameters(0.02, 0.05)
+    def test_scaled(self, scale):
+        found = begun(GPT.clone(initial=Scaled(scale)))
+        for name in ('tokens', 'positions'):
+            self.assertAlmostEqual(found[f'{name}/embedding'].std() / scale, 1.0, delta=0.03)
+        for name in MATRICES:
+            wanted = scale / math.sqrt(2 * LAYERS) if name.endswith('output') else scale
+            kernel = found[f'block_1/{name}/kernel']
+            self.assertAlmostEqual(kernel.std() / wanted, 1.0, delta=0.05)
+            self.assertGreater(np.abs(kernel).max(), 3 * wanted)  # normal, not uniform
+
+    def test_xavier(self):
+        found = begun(GPT.clone(initial=Xavier()))
+        for name in ('tokens', 'positions'):
+            self.assertAlmostEqual(found[f'{name}/embedding'].std() * math.sqrt(WIDTH), 1.0, delta=0.03)
+        for name, (rows, columns) in MATRICES.items():
+            bound = math.sqrt(6 / (rows + columns))
+            kernel = np.abs(found[f'block_1/{name}/kernel'])
+            self.assertLessEqual(kernel.max(), bound * (1 + 1e-6))
+            self.assertGreater(kernel.max(), 0.99 * bound)
+            self.assertAlmostEqual(kernel.mean() / bound, 0.5, delta=0.02)
+
+    @parameterized.parameters(2, 6)
+    def test_t_fixup_scales_what_the_paper_says(self, layers):
+        model = GPT.clone(layers=layers, residual=NoNorm())
+        plain, scaled = begun(model.clone(initial=Xavier())), begun(model.clone(initial=TFixup()))
+        matrices, embeddings = 0.67 * layers ** -0.25, (9 * layers) ** -0.25
+        for name, value in scaled.items():
+            if name.endswith('bias'):
+                np.testing.assert_array_equal(value, 0.0)
+                continue
+            factor = embeddings if 'embedding' in name else 1.0 if 'query' in name or 'key/' in name else matrices
+            np.testing.assert_allclose(value, factor * plain[name], rtol=1e-5)
+        # the equation that the factors of a stack of two branches solve (of the decoder's three: 9·layers·e⁴ = 1)
+        self.assertAlmostEqual(2 * layers * (2 * matrices ** 2 * embeddings ** 2 + matrices ** 4), 1.0, places=2)
+
+    def test_t_fixup_keeps_the_stream_from_growing_with_depth(self):
+        def growth(initial, layers):
+            model = Gpt(vocab=64, width=64, heads=4, layers=layers, length=8, residual=NoNorm(), initial=initial,
+                        scan=True)
+            tokens = np.random.default_rng(0).integers(64, size=(8, 8))
+            params = jax.jit(model.init)(KEY, tokens)['params']
+            first = params['tokens']['embedding'][tokens] + params['positions']['embedding']
+            return float(jax.jit(model.apply)({'params': params}, tokens)['hidden'].var() / first.var())
+
+        self.assertLess(growth(TFixup(), 8), 3.0)
+        self.assertGreater(growth(Xavier(), 8), 20.0)
+
+    def test_images_begin_as_told_but_for_their_own_embedding(self):
+        image = np.zeros((1, 4, 4, 3), np.float32)
+        model = Vit(classes=3, patch=2, layers=LAYERS, heads=HEADS, width=WIDTH)
+        plain, other = begun(model, image), begun(model.clone(initial=Scaled(0.1)), image)
+        for name in plain:
+            changed = not np.array_equal(plain[name], other[name])
+            self.assertEqual(changed, name.startswith('block') and name.endswith('kernel'), name)
+        self.assertLess(np.abs(plain['block_0/feed_forward/input/kernel']).max(), math.sqrt(6 / (64 + 256)))
+
+    def test_a_scale_below_0_is_refused(self):
+        for scale in (-0.1, math.inf, math.nan):
+            with self.assertRaisesRegex(ValueError, r'Scaled\(scale=.*\): expected a scale of 0 or more'):
+                Scaled(scale)
+
+
+if __name__ == '__main__':
+    absltest.main()

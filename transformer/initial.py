@@ -1,0 +1,90 @@
+"""How the parameters of a Transformer begin. Biases begin at zero and norms at one, whatever is chosen here."""
+
+import dataclasses
+import math
+
+import flax.linen as nn
+
+from transformer.layers import normal
+
+
+def xavier(gain=1.0):
+    """Uniform in ±gain·sqrt(6 / (rows + columns)) (Glorot and Bengio 2010, eq. 16). A projection to N heads of width H is
+    the matrix [D, N·H], and one from them [N·H, D]."""
+    return nn.initializers.variance_scaling(gain ** 2, 'fan_avg', 'uniform')
+
+
+def table(gain=1.0):
+    """Normal with a standard deviation of gain / sqrt(D), for an embedding [rows, D]."""
+    return nn.initializers.variance_scaling(gain ** 2, 'fan_out', 'normal')
+
+
+class Initial:
+    """Base: the initialisers of a stack of `layers` blocks of two branches each, and of the embeddings below it.
+
+    `attention` gives the keywords of MultiHead, `feed_forward` those of FeedForward."""
+
+    def embedding(self, layers):
+        raise NotImplementedError
+
+    def attention(self, layers):
+        raise NotImplementedError
+
+    def feed_forward(self, layers):
+        raise NotImplementedError
+
+
+@dataclasses.dataclass(frozen=True)
+class Scaled(Initial):
+    """Normal with standard deviation `scale`, the matrices that end the 2·layers branches with scale / sqrt(2·layers), so
+    that the stream keeps its variance through the layers (Radford et al. 2019, section 2.3)."""
+    scale: float = 0.02
+
+    def __post_init__(self):
+        if not 0 <= self.scale < math.inf:
+            raise ValueError(f'{self}: expected a scale of 0 or more.')
+
+    def embedding(self, layers):
+        return normal(self.scale)
+
+    def feed_forward(self, layers):
+        return {'kernel_init': normal(self.scale), 'output_init': normal(self.scale / (2 * layers) ** 0.5)}
+
+    def attention(self, layers):
+        return self.feed_forward(layers) | {'value_init': normal(self.scale)}
+
+
+@dataclasses.dataclass(frozen=True)
+class Xavier(Initial):
+    """`xavier` for every matrix, and N(0, 1/D) for embeddings."""
+
+    def embedding(self, layers):
+        return table()
+
+    def feed_forward(self, layers):
+        return {'kernel_init': xavier(), 'output_init': xavier()}
+
+    def attention(self, layers):
+        return self.feed_forward(layers) | {'value_init': xavier()}
+
+
+@dataclasses.dataclass(frozen=True)
+class TFixup(Initial):
+    """T-Fixup, which trains without norm and warm-up (Huang et al. 2020, section 3): `Xavier`, but values, attention
+    outputs and both feed-forward matrices times 0.67·layers^(-1/4), and embeddings times (9·layers)^(-1/4).
+
+    These are the factors of the paper's encoder, whose blocks have two branches as those here: with m for matrices and e
+    for embeddings they make 2·layers·(2·m²·e² + m⁴) = 1, the bound on how far one update moves the output. (A decoder
+    block that also attends to an encoder has three branches, and (9·layers)^(-1/4) for everything.) The paper's code
+    multiplies what it looks up by sqrt(D); a model that does not begins with a stream that much smaller."""
+
+    def embedding(self, layers):
+        return table((9 * layers) ** -0.25)
+
+    def feed_forward(self, layers):
+        scaled = xavier(0.67 * layers ** -0.25)
+        return {'kernel_init': scaled, 'output_init': scaled}
+
+    def attention(self, layers):
+        scaled = xavier(0.67 * layers ** -0.25)
+        return {'kernel_init': xavier(), 'value_init': scaled, 'output_init': scaled}
