@@ -48,6 +48,7 @@ def train(config, workdir):
     with contextlib.ExitStack() as open_things:
         # ---- Workdir: is there something to continue? ----------------------------------------------------------------
         machine.prepare(config)
+        open_things.enter_context(processes.together())
         first = processes.first()  # the others compute, and write nothing but their part of checkpoints
         folder = workdirs.local(workdir)
         exists = bool(processes.from_first(workdirs.is_run(folder)))
@@ -125,7 +126,6 @@ def train(config, workdir):
         # ---- Loop. The order of a step: compute, log, evaluate, flush, save, and only then the next batch ------------
         stop = open_things.enter_context(Stop(alone=not processes.several()))
         open_things.enter_context(profile)
-        open_things.enter_context(processes.ending_together())
         clock, step, logged, behind = report.Clock(), start, start, None
         if pending:  # a signal broke off the evaluation of the step that was then saved
             try:

@@ -6,7 +6,10 @@ Every process runs the same program on the same batches and holds its part of ev
 import contextlib
 import json
 import os
+import socket
 import sys
+import threading
+import time
 import zlib
 from signal import Signals
 
@@ -14,7 +17,9 @@ import jax
 import numpy as np
 from jax.experimental import multihost_utils
 
-LOST = 30  # seconds after which a process that no longer answers counts as lost
+_LOST = 30  # seconds after which jax aborts the others if a process no longer answers
+_PATIENCE = 10  # seconds to connect
+_known_as = ''  # the host of the first process as the command line gives it: its own name for itself may not be known
 
 
 def join(coordinator, processes, process):
@@ -30,7 +35,7 @@ def join(coordinator, processes, process):
         if processes is not None or process is not None:
             raise ValueError('--processes and --process need --coordinator=HOST:PORT, the address of process 0.')
         return
-    limits = dict(heartbeat_timeout_seconds=LOST, shutdown_timeout_seconds=LOST)
+    limits = dict(heartbeat_timeout_seconds=_LOST, shutdown_timeout_seconds=_LOST)
     if coordinator == 'auto':
         if processes is not None or process is not None:
             raise ValueError('--coordinator=auto finds the number of processes by itself; leave --processes and --process out.')
@@ -46,6 +51,8 @@ def join(coordinator, processes, process):
     if processes is None or process is None or not 0 <= process < processes:
         raise ValueError(f'--processes={processes} and --process={process} do not fit; with --coordinator give the number of '
                          'processes and which of them this is, from 0.')
+    global _known_as
+    _known_as = host
     print(f'process {process} of {processes}: waiting for the others at {coordinator}', flush=True)
     jax.distributed.initialize(coordinator, processes, process, initialization_timeout=300, **limits)
 
@@ -86,14 +93,62 @@ def agreed(signal, asked):
 
 
 @contextlib.contextmanager
-def ending_together():
-    """Ends this process at once if another one is lost: everything that would be done in peace waits for the others."""
+def together():
+    """While open, the loss of one of several processes ends the others at once, in one sentence and exit code 1.
+
+    Each keeps a connection to the first, which the kernel closes with whoever held it. Left alone, a process would hang in
+    the next thing done by all, or be aborted by jax half a minute later. Where the connection cannot be made (a firewall),
+    it is left at that.
+    """
+    if not several():
+        yield
+        return
+    links = _links()
+    watchers = [threading.Thread(target=_watch, args=(link,), daemon=True) for link in links]
+    for watcher in watchers:
+        watcher.start()
     try:
         yield
-    except jax.errors.JaxRuntimeError as error:
-        if not several():
-            raise
-        print(f'{os.path.basename(sys.argv[0])}: process {jax.process_index()} of {jax.process_count()} cannot go on, '
-              f'another one is gone ({str(error).splitlines()[0][:200]}); start all of them again with the same command, '
-              'which resumes from the last checkpoint.', file=sys.stderr, flush=True)
-        os._exit(1)
+    except Exception:
+        time.sleep(1)  # if another process is gone, that is the reason to give, and a watcher gives it
+        raise
+    for link in links:
+        with contextlib.suppress(OSError):
+            link.sendall(b'.')  # a process that has nothing left to do is not lost
+
+
+def _links():
+    """Connections: of the first process to every other, of any other to the first."""
+    if first():
+        with socket.create_server(('', 0)) as server:
+            from_first(_address(socket.gethostname(), server.getsockname()[1]))
+            server.settimeout(_PATIENCE)
+            links = []
+            with contextlib.suppress(OSError):
+                for _ in range(jax.process_count() - 1):
+                    links.append(server.accept()[0])
+    else:
+        host, _, port = bytes(from_first(_address('', 0))).rstrip(b'\0').decode().rpartition(':')
+        links = []
+        with contextlib.suppress(OSError):
+            links.append(socket.create_connection((_known_as or host, int(port)), _PATIENCE))
+    for link in links:
+        link.settimeout(None)
+        link.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        for option, seconds in ((socket.TCP_KEEPIDLE, 10), (socket.TCP_KEEPINTVL, 5), (socket.TCP_KEEPCNT, 4)):
+            link.setsockopt(socket.IPPROTO_TCP, option, seconds)  # or a machine that loses its power is never missed
+    return links
+
+
+def _address(host, port):
+    return np.frombuffer(f'{host}:{port}'.encode().ljust(300, b'\0'), np.uint8)
+
+
+def _watch(link):
+    with contextlib.suppress(OSError):
+        if link.recv(1):
+            return
+    print(f'{os.path.basename(sys.argv[0])}: process {jax.process_index()} of {jax.process_count()} ends because another one '
+          'is gone; start all of them again with the same command, which resumes from the last checkpoint.',
+          file=sys.stderr, flush=True)
+    os._exit(1)  # everything done in peace would wait for the one that is gone
