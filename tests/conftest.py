@@ -9,6 +9,7 @@ os.environ['XLA_FLAGS'] = (
     '--xla_force_host_platform_device_count=8 '
     # most of the time of tiny models is compilation: a third of it without LLVM's optimizations
     '--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true')
+os.environ['NPROC'] = '18'  # as training.machine.prepare sets it
 IS_WORKER = 'PYTEST_XDIST_WORKER' in os.environ  # workers inherit the cache, so that they share what they compile
 if not IS_WORKER:
     os.environ['HEED_CACHE'] = tempfile.mkdtemp(prefix='heed_cache_')

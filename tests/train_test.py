@@ -1,5 +1,6 @@
 """Runs that are killed, stopped, damaged and moved end as if nothing had happened."""
 
+import contextlib
 import inspect
 import json
 import math
@@ -71,6 +72,34 @@ def kill_at(text, workdir, moments):
         print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
 
 
+def fill_disk_at_save(text, workdir, number):
+    """Trains on a file system that is full from the save with this number on, up to a few KB; prints how that ended and, once
+    there is space, which steps are whole and how the run goes on. For a process of its own."""
+    filler, before = pathlib.Path(workdir).parent / 'filler', 3 * (int(number) - 1)
+
+    def fill():
+        while before and not pathlib.Path(workdir, 'checkpoints', str(before)).is_dir():
+            time.sleep(0.01)  # the save before it goes on in the background
+        with contextlib.suppress(OSError), open(filler, 'wb', buffering=0) as file:
+            while True:
+                file.write(bytes(4096))
+
+    with at(('training.checkpoint', 'Checkpoints.save', int(number), 'before'), fill):
+        done = experiments.call('train', *configured(text, workdir))
+    filler.unlink()
+    saved = [int(path.name) for path in pathlib.Path(workdir, 'checkpoints').iterdir() if path.name.isdecimal()]
+    print(json.dumps({'code': done.code, 'error': done.err, 'steps': sorted(saved)}))
+    done = experiments.call('train', *configured(text, workdir))
+    print(json.dumps({'code': done.code, 'out': done.out}))
+
+
+def configured(text, workdir):
+    """The flags of train.py for the tiny experiment."""
+    file = pathlib.Path(text).with_name('config.py')
+    file.write_text(f'from tests import experiments\n\n\ndef get_config(variant):\n    return experiments.tiny({text!r})\n')
+    return f'--config={file}', f'--workdir={workdir}'
+
+
 def program(code, *arguments):
     return [sys.executable, '-c', f'from tests import train_test; train_test.{code}(*__import__("sys").argv[1:])', *arguments]
 
@@ -116,6 +145,27 @@ class SurvivalTest(experiments.TestCase):
                 code, out = experiments.train(self.config(**changes), self.run_folder)
             self.assertEqual(code, 128 + number, out)
         return out
+
+    @parameterized.parameters(1, 3)
+    def test_a_full_disk(self, number):
+        """On a small file system of its own, in a mount namespace."""
+        disk = self.folder / 'disk'
+        disk.mkdir()
+        mount = ['unshare', '--user', '--map-root-user', '--mount', 'sh', '-c',
+                 f'mount -t tmpfs -o size=2m none {disk} && exec "$@"', 'sh']
+        if subprocess.run([*mount, 'true'], capture_output=True).returncode:
+            self.skipTest('no mount namespaces for users here')
+        done = subprocess.run([*mount, *program('fill_disk_at_save', self.text, disk / 'run', str(number))],
+                              env=environment(), capture_output=True, text=True, timeout=120)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        full, freed = map(json.loads, done.stdout.splitlines())
+        self.assertEqual(full['code'], 1, full)
+        self.assertRegex(full['error'].splitlines()[-1], r'^train.py: .*(no space|No space left)', done.stderr)
+        self.assertNotIn('Traceback', full['error'])
+        self.assertEqual(full['steps'], [3, 6][:number - 1])
+        self.assertEqual(freed['code'], 0, freed)
+        if number > 1:
+            self.assertIn(f'resumed from step {full["steps"][-1]}', freed['out'])
 
     def test_the_reference_exercises_what_could_go_wrong(self):
         config = self.config()

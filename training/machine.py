@@ -3,6 +3,7 @@
 import math
 import os
 import pathlib
+import re
 
 from training import allocator
 
@@ -15,6 +16,10 @@ def prepare(config):
     """Allocator, determinism on GPUs, and the compilation cache under $HEED_CACHE (default ~/.cache/heed)."""
     if config.get('allocator', True):
         allocator.keep_pages()
+    if fake := re.search(r'host_platform_device_count=(\d+)', os.environ.get('XLA_FLAGS', '')):
+        # With a thread for each core or device, which is what XLA takes, one run in five of two devices hung on two busy
+        # cores, a collective waiting for a thread that never came.
+        os.environ.setdefault('NPROC', str(2 * int(fake[1]) + len(os.sched_getaffinity(0))))
     if config.get('deterministic'):
         os.environ['XLA_FLAGS'] = os.environ.get('XLA_FLAGS', '') + ' --xla_gpu_deterministic_ops=true'
     import jax

@@ -29,6 +29,13 @@ class PrepareTest(parameterized.TestCase):
             self.assertStartsWith(environment['XLA_FLAGS'], '--given')
             self.assertEqual(jax.config.jax_compilation_cache_dir, '/somewhere/xla')
 
+    def test_devices_that_share_a_cpu_get_threads_to_spare(self):
+        for given, wanted in (('--xla_force_host_platform_device_count=4', True), ('', False)):
+            with mock.patch.dict('os.environ', {'XLA_FLAGS': given}) as environment:
+                environment.pop('NPROC', None)
+                machine.prepare(ml_collections.ConfigDict({'allocator': False, 'deterministic': False}))
+                self.assertEqual(int(environment.get('NPROC', 0)) > 8, wanted)
+
     def test_the_cache_is_in_the_home_folder_by_default(self):
         with mock.patch.dict('os.environ', {'HEED_CACHE': ''}):
             self.assertEqual(machine.cache_folder(), pathlib.Path.home() / '.cache' / 'heed')
