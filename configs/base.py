@@ -46,6 +46,16 @@ def data(path, /, **fields):
     return resolve.describe(path, 'pipeline', **fields)
 
 
+def mixture(parts, /, **fields):
+    """Several texts as one, drawn by weight: {name: fields of data.mixture:Part}, and the fields of data.mixture:Mixture."""
+    config = data('data.mixture:Mixture', **fields)
+    del config['parts']
+    config.parts = {name: resolve.describe('data.mixture:Part', 'kind', **part) for name, part in parts.items()}
+    for part in config.parts.values():
+        del part['kind']
+    return config
+
+
 def evaluation(path, /, *, split, every_steps=0, **fields):
     """An evaluator on a split, every so many steps (0: only at the end); it always runs at the end."""
     config = resolve.describe(path, 'evaluator', **fields)

@@ -55,12 +55,12 @@ def endless(element: Callable[[int], Any]) -> grain.IterDataset:
 
 def ahead(batches: grain.IterDataset) -> grain.DatasetIterator:
     """Iterates with a thread that makes batches before they are asked for."""
-    return _closed_at_exit(iter(ThreadPrefetchIterDataset(batches, prefetch_buffer_size=_AHEAD)))
+    return closed_at_exit(iter(ThreadPrefetchIterDataset(batches, prefetch_buffer_size=_AHEAD)))
 
 
 def numbered(element: Callable[[int], Any], workers: int = 0, threads: int = 1) -> grain.DatasetIterator:
     """element(0), element(1), .. without end, made ahead by worker processes, or by threads of this one."""
-    return _closed_at_exit(_Numbered(element, workers, threads))
+    return closed_at_exit(_Numbered(element, workers, threads))
 
 
 class _Numbered(grain.DatasetIterator):
@@ -108,7 +108,8 @@ def _end_with_parent() -> None:
     os._exit(1)  # Python's resource tracker then frees the shared memory
 
 
-def _closed_at_exit(iterator: grain.DatasetIterator) -> grain.DatasetIterator:
+def closed_at_exit(iterator: grain.DatasetIterator) -> grain.DatasetIterator:
+    """The iterator, whose threads and processes end before Python tears its modules down."""
     atexit.register(_close, weakref.ref(iterator))
     return iterator
 

@@ -10,6 +10,7 @@ import functools
 import glob
 import gzip
 import hashlib
+import itertools
 import os
 import sysconfig
 import zlib
@@ -237,6 +238,25 @@ class Part:
                         return place
                     place += 1
         return place
+
+
+@dataclasses.dataclass(frozen=True)
+class Joined:
+    """Several parts, whose documents are of one kind, one after the other."""
+
+    parts: Sequence[Part]
+    documents: str
+    expression: str
+
+    @functools.cached_property
+    def digest(self) -> str:
+        return cache.key(*(part.digest for part in self.parts))
+
+    def chunks(self) -> Iterator[tuple[str, bool]]:
+        return itertools.chain.from_iterable(part.chunks() for part in self.parts)
+
+    def raw(self) -> Iterator[bytes]:
+        return itertools.chain.from_iterable(part.raw() for part in self.parts)
 
 
 def _walk(base: str, skipped: frozenset[str] | set[str] = frozenset()) -> Iterator[tuple[str, list[str]]]:

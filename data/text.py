@@ -62,6 +62,11 @@ class Text:
         With a saved tokenizer the text itself is not touched before train() or evaluation(). Raises ValueError or
         FileNotFoundError, in one sentence, for a field or a text that cannot be used.
         """
+        self.check()
+        return OpenText(self, saved_tokenizer(folder, source, self.tokenizer))
+
+    def check(self) -> None:
+        """Raises ValueError for fields of no meaning, or that do not fit together."""
         for field, choices in _CHECKED.items():
             fields.one_of(field, getattr(self, field), choices)
         fields.positive(length=self.length, batch_size=self.batch_size)
@@ -77,11 +82,34 @@ class Text:
                 'data.path empty.'
             )
         tokenizers.parse(self.tokenizer)
-        folder = source if folder is None else folder
-        saved = tokenizers.load(folder, self.tokenizer) if folder is not None else None
-        if folder is not None and saved is None:
-            raise ValueError(f'{folder} has no tokenizer.model or tokenizer.json any more; restore it, or start a new run.')
-        return OpenText(self, saved)
+
+    def part(self, split: str) -> sources.Part | tfds_sources.Texts:
+        """The text that 'train', 'valid', 'test' or a split expression names."""
+        expression = getattr(self, split) if split in ('train', 'valid', 'test') else split
+        if not expression:
+            name = f'data.{split}' if split else 'The split'
+            raise ValueError(f'{name} is empty, so there is no such split; set it to a part such as train[:5%].')
+        return self._parts(expression)
+
+    @functools.cached_property
+    def _parts(self) -> Callable[[str], sources.Part | tfds_sources.Texts]:
+        """The function from a split expression to the text that it names."""
+        if self.source == 'tfds':
+            return tfds_sources.texts(self.name, self.path, self.features)
+        found = sources.stdlib() if self.source == 'stdlib' else sources.files(self.path)
+        return lambda expression: sources.Part.of(expression, found, self.documents)
+
+
+def saved_tokenizer(folder: str | os.PathLike | None, source: str | os.PathLike | None, expression: str):
+    """The tokenizer of `folder`, a run, or of `source`, a run to start from; None without either.
+
+    Raises ValueError if it is gone, or not what `expression` names.
+    """
+    folder = source if folder is None else folder
+    saved = tokenizers.load(folder, expression) if folder is not None else None
+    if folder is not None and saved is None:
+        raise ValueError(f'{folder} has no tokenizer.model or tokenizer.json any more; restore it, or start a new run.')
+    return saved
 
 
 class OpenText:
@@ -91,7 +119,7 @@ class OpenText:
 
     def __init__(self, config: Text, tokenizer: tokenizers.Tokenizer | None):
         self.config = config
-        self.tokenizer = tokenizer or tokens.learn(self._part('train'), config.tokenizer)
+        self.tokenizer = tokenizer or tokens.learn(self.config.part('train'), config.tokenizer)
         self.end = -1 if config.documents == 'stream' else self.tokenizer.end  # a stream goes on
         self.facts = {'vocab': self.tokenizer.vocab}
 
@@ -135,7 +163,7 @@ class OpenText:
 
     def digest(self, split: str) -> str:
         """Names the text of a split by its contents: another name means other data."""
-        return self._part(split).digest
+        return self.config.part(split).digest
 
     @functools.cached_property
     def batches_per_epoch(self) -> float:
@@ -185,7 +213,7 @@ class OpenText:
         Returns: an Evaluation; facts 'tokens', 'bytes', 'documents', 'context', 'stride'.
         Raises: ValueError for an unknown or empty split or a stride outside 1..context.
         """
-        return self._evaluate(self._part(split), batch_size, context, stride)
+        return self._evaluate(self.config.part(split), batch_size, context, stride)
 
     def score(self, paths: Sequence[str], batch_size: int, context: int | None = None, stride: int | None = None):
         """The same over text files given by path."""
@@ -215,29 +243,13 @@ class OpenText:
 
     @functools.cached_property
     def _training(self) -> tokens.Tokens:
-        store = tokens.load(self._part('train'), self.tokenizer)
+        store = tokens.load(self.config.part('train'), self.tokenizer)
         if self.config.documents == 'stream' and store.meta['tokens'] < self.config.length:
             raise ValueError(
                 f'The training part has {store.meta["ids"]} tokens and data.length={self.config.length} needs '
                 'one more than that; lower data.length or give it more text.'
             )
         return store
-
-    @functools.cached_property
-    def _parts(self) -> Callable[[str], sources.Part | tfds_sources.Texts]:
-        """The function from a split expression to the text that it names."""
-        config = self.config
-        if config.source == 'tfds':
-            return tfds_sources.texts(config.name, config.path, config.features)
-        found = sources.stdlib() if config.source == 'stdlib' else sources.files(config.path)
-        return lambda expression: sources.Part.of(expression, found, config.documents)
-
-    def _part(self, split: str) -> sources.Part | tfds_sources.Texts:
-        expression = getattr(self.config, split) if split in ('train', 'valid', 'test') else split
-        if not expression:
-            name = f'data.{split}' if split else 'The split'
-            raise ValueError(f'{name} is empty, so there is no such split; set it to a part such as train[:5%].')
-        return self._parts(expression)
 
 
 @dataclasses.dataclass(frozen=True)

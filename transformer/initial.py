@@ -1,5 +1,6 @@
 """How the parameters of a Transformer begin. Biases begin at zero and norms at one, whatever is chosen here."""
 
+import abc
 import dataclasses
 import math
 
@@ -19,19 +20,22 @@ def table(gain=1.0):
     return nn.initializers.variance_scaling(gain ** 2, 'fan_out', 'normal')
 
 
-class Initial:
+class Initial(abc.ABC):
     """Base: the initialisers of a stack of `layers` blocks of two branches each, and of the embeddings below it.
 
-    `attention` gives the keywords of MultiHead, `feed_forward` those of FeedForward."""
+    `attention` gives keywords of MultiHead, `feed_forward` those of FeedForward."""
 
+    @abc.abstractmethod
     def embedding(self, layers):
-        raise NotImplementedError
+        """The initialiser of a table."""
 
+    @abc.abstractmethod
     def attention(self, layers):
-        raise NotImplementedError
+        """{'kernel_init', 'value_init', 'output_init'}."""
 
+    @abc.abstractmethod
     def feed_forward(self, layers):
-        raise NotImplementedError
+        """{'kernel_init', 'output_init'}."""
 
 
 @dataclasses.dataclass(frozen=True)
