@@ -49,6 +49,7 @@ def train(config, workdir):
         # ---- Workdir: is there something to continue? ----------------------------------------------------------------
         machine.prepare(config)
         open_things.enter_context(processes.together())
+        processes.require_same(config=workdirs.as_json(config))
         first = processes.first()  # the others compute, and write nothing but their part of checkpoints
         folder = workdirs.local(workdir)
         exists = bool(processes.from_first(workdirs.is_run(folder)))
@@ -79,7 +80,7 @@ def train(config, workdir):
                 return 0
         note('data', run.data.describe())
         digests = run.data_digests()
-        processes.require_same(config=workdirs.as_json(config), data=digests)
+        processes.require_same(data=digests)
         if begun:
             workdirs.check_same_data(folder, digests)
 
@@ -111,6 +112,8 @@ def train(config, workdir):
              f'{config.train.steps / run.data.batches_per_epoch:,.3g} epochs in {config.train.steps} steps')
         if not exists:
             open_things.enter_context(workdirs.create(folder, config, first))
+            processes.from_first(0)  # has made it
+            workdirs.require_run(folder)
             checkpoints = Checkpoints(folder, keep=config.checkpoint.keep, best=config.checkpoint.best)
             open_things.callback(checkpoints.close)
         if first:

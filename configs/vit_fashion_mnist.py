@@ -1,8 +1,15 @@
-"""ViTs on Fashion-MNIST (Xiao et al. 2017), 28x28 grey pictures of clothing in 10 classes; 5,000 images are held out.
+"""ViTs on Fashion-MNIST (Xiao et al. 2017), 28x28 grey pictures of clothing in 10 classes; the last 5,000 of its 60,000
+training images are held out.
 
     python train.py --config=configs/vit_fashion_mnist.py:small --config.data.path=FOLDER
 
-`FOLDER` holds train-images-idx3-ubyte.gz and its labels. Neither variant was run to its end yet.
+`FOLDER` holds train-images-idx3-ubyte.gz and train-labels-idx1-ubyte.gz (github.com/zalandoresearch/fashion-mnist).
+
+:small  920,650 parameters, 10 epochs with Muon: 90.3 % of the held-out images, and 90.8 % of the training images as they are
+        augmented, so it has not learnt all it could. Half an hour on two cores of a Xeon that do nothing else, 45 minutes as
+        it was run (Python 3.11, jax 0.10.2, float32).
+:d2l    the textbook's (Zhang et al., Dive into Deep Learning, section 11.8): 96x96 pixels, patches of 16, 2 blocks of width
+        512, 10 epochs of SGD at 0.1; for a GPU, not yet run.
 """
 
 from configs import base

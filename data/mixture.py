@@ -5,6 +5,7 @@ one: `valid`, `code.valid`.
 """
 
 import dataclasses
+import functools
 import math
 import os
 import zlib
@@ -67,7 +68,7 @@ class Mixture:
                 raise ValueError(f'In part {name!r} of the mixture: {error}') from error
         return OpenMixture(self, saved_tokenizer(folder, source, self.tokenizer))
 
-    @property
+    @functools.cached_property
     def texts(self) -> dict[str, Text]:
         """Every part as a text of its own, with batches of about as many rows as it gives to one of the mixture."""
         shared = {name: getattr(self, name) for name in ('documents', 'tokenizer', 'length', 'packing')}
@@ -103,14 +104,14 @@ class OpenMixture(OpenText):
         total = sum(part['weight'] for part in self.config.parts.values())
         about = [
             f'{name} {self.config.parts[name]["weight"] / total:.1%}, {text.describe().rpartition("; ")[0]}'
-            for name, text in self._opened().items()
+            for name, text in self._opened.items()
         ]
         return f'{"; ".join(about)}; {type(self.tokenizer).__name__} vocabulary of {self.tokenizer.vocab:,}'
 
-    @property
+    @functools.cached_property
     def batches_per_epoch(self) -> float:
         """Batches that hold as many rows as all training parts together."""
-        rows = sum(text.batches_per_epoch * text.config.batch_size for text in self._opened().values())
+        rows = sum(text.batches_per_epoch * text.config.batch_size for text in self._opened.values())
         return rows / self.config.batch_size
 
     def train(self, seed: int) -> grain.DatasetIterator:
@@ -118,10 +119,11 @@ class OpenMixture(OpenText):
         exactly."""
         weights = np.array([part['weight'] for part in self.config.parts.values()])
         streams = {
-            name: text.train(zlib.crc32(f'{seed} {name}'.encode())) for name, text in self._opened().items()
+            name: text.train(zlib.crc32(f'{seed} {name}'.encode())) for name, text in self._opened.items()
         }
         return pipeline.closed_at_exit(_Mixed(streams, weights / weights.sum(), self.config.batch_size, seed))
 
+    @functools.cached_property
     def _opened(self) -> dict[str, OpenText]:
         return {name: OpenText(text, self.tokenizer) for name, text in self.config.texts.items()}
 

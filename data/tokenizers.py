@@ -100,7 +100,8 @@ class Char:
 
 @dataclasses.dataclass(frozen=True)
 class Word:
-    """Words between white space, as in the Penn Treebank (Mikolov et al. 2010) and WikiText (Merity et al. 2016).
+    """Words between white space, as in the Penn Treebank (Mikolov et al. 2010) and WikiText (Merity et al. 2016), whose
+    counts are those of data.documents='stream': an `<eos>` for every line, empty ones too, and none besides.
 
     0 is `<unk>`, any word not in the list; 1 is `<eos>`, the end of every line and `end` at once; then the list. Text
     comes back as those sets are written: a space before every word and every line end.
@@ -363,13 +364,7 @@ _LEARN = {
     'SentencePiece': _learn_sentence_piece,
     'Json': _read_json,
 }
-_SIGNATURES = {
-    'Byte': lambda: None,
-    'Char': lambda: None,
-    'Word': lambda vocab=0: None,
-    'SentencePiece': lambda vocab=4096, kind='bpe': None,
-    'Json': lambda path='', end='': None,
-}
+_SIGNATURES = {name: functools.partial(make, ()) for name, make in _LEARN.items()}  # without the text
 NOT_LEARNT = ('Byte', 'Json')  # what needs no text
 
 
@@ -419,8 +414,12 @@ def load(folder: str | os.PathLike, expression: str) -> Tokenizer | None:
 
 def _is_named(tokenizer: Tokenizer, expression: str) -> bool:
     name, keywords = parse(expression)
-    asked = {key: keywords[key] for key in ('vocab', 'kind') if keywords.get(key)}
-    return type(tokenizer).__name__ == name and all(getattr(tokenizer, key) == value for key, value in asked.items())
+    if type(tokenizer).__name__ != name or keywords.get('vocab', 0) not in (0, tokenizer.vocab):
+        return False
+    if name == 'Json':  # the file may be gone: a run has its own copy
+        path = Path(keywords.get('path', '')).expanduser()
+        return not path.is_file() or path.read_bytes() == tokenizer.contents
+    return name != 'SentencePiece' or tokenizer.kind == keywords.get('kind', 'bpe')
 
 
 def _load(folder: str | os.PathLike, end_token: str) -> Tokenizer | None:
@@ -430,14 +429,14 @@ def _load(folder: str | os.PathLike, end_token: str) -> Tokenizer | None:
     if not description.exists():
         return None
     try:
-        fields = json.loads(description.read_text(encoding='utf-8'))
+        saved = json.loads(description.read_text(encoding='utf-8'))
         made = {
             None: lambda: Json(description.read_bytes(), end_token),
             'Byte': lambda: Byte(),
-            'Char': lambda: Char(fields['characters']),
-            'Word': lambda: Word(tuple(fields['words'])),
+            'Char': lambda: Char(saved['characters']),
+            'Word': lambda: Word(tuple(saved['words'])),
         }
-        return made[fields.get('tokenizer')]()
+        return made[saved.get('tokenizer')]()
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise ValueError(f'{description} is no saved tokenizer; restore it, or start a new run.') from error
 

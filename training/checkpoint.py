@@ -63,7 +63,7 @@ class Checkpoints:
     One commit covers all three, so a process killed while it saves leaves a temporary folder that is never read.
 
     Args:
-      folder: the workdir (a path, `gs://` included); `checkpoints` and `damaged` are folders inside it.
+      folder: the workdir; `checkpoints` and `damaged` are folders inside it.
       keep: how many of the newest steps stay, at least 2.
       best: the metric whose lowest value marks a step that stays besides them, such as 'valid/loss'; '' for none.
       writable: False opens for reading only: nothing is created, cleaned up or set aside.
@@ -78,8 +78,7 @@ class Checkpoints:
                 f'checkpoint.keep is {keep}, but at least 2 checkpoints are needed so that one can be damaged: '
                 'set it to 2 or more.'
             )
-        remote = '://' in str(folder)  # Orbax takes absolute paths only
-        self._workdir = epath.Path(folder) if remote else epath.Path(folder).absolute()
+        self._workdir = epath.Path(folder).absolute()  # Orbax takes no others
         self._folder = self._workdir / 'checkpoints'
         self._best, self._writable = best, writable
         self._values: dict[int, float] = {}  # step -> value of the metric `best`

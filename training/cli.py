@@ -47,7 +47,7 @@ def run(main, *, config=None):
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or Python would try once more at exit
         sys.exit(141)
     except Exception as error:
-        if os.environ.get('HEED_TRACEBACK') or not _expected(error):
+        if os.environ.get('HEED_TRACEBACK') or not expected(error):
             raise
         if 'RESOURCE_EXHAUSTED' in str(error):
             error = (f'There is not enough memory on the device ({str(error).splitlines()[0].rstrip(".")}); lower '
@@ -151,7 +151,7 @@ def _parse(arguments):
         raise ValueError(f'{rest[0]!r} is not a flag; flags are written --name=value, see --help.')
 
 
-def _expected(error):
+def expected(error):
     """Whether a `raise` statement of ours or of the config file, or the file system, says what the user can do about it."""
     if isinstance(error, OSError) or (type(error).__name__ == 'JaxRuntimeError' and 'RESOURCE_EXHAUSTED' in str(error)):
         return True

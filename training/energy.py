@@ -5,7 +5,8 @@
 after Strubell et al. 2019, "Energy and policy considerations for deep learning in NLP", section 2, equation 1, where W
 adds up processor, memory and GPUs as they were measured. Nothing is measured here: unless energy.watts says more, W is
 that of the devices at full load, which a run of small steps does not reach, and the hosts of accelerators are left out.
-The time is that of whole processes, with what they wait, compile and evaluate.
+The time is that of training from where it reads its config, with what it waits, compiles and evaluates. Of CPUs on several
+hosts the first one's cores count.
 """
 
 import os

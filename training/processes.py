@@ -3,6 +3,7 @@
 Every process runs the same program on the same batches and holds its part of every array; the first one writes.
 """
 
+import atexit
 import contextlib
 import json
 import os
@@ -17,8 +18,13 @@ import jax
 import numpy as np
 from jax.experimental import multihost_utils
 
+from training.cli import expected
+
 _LOST = 30  # seconds after which jax aborts the others if a process no longer answers
+_MEETING = 300  # seconds that the others wait for the first process to start
 _PATIENCE = 10  # seconds to connect
+_GRACE = 5  # seconds for a process to say what happened to it
+_DONE, _FAILED = b'.', b'!'  # what a process says to the others at its end
 _known_as = ''  # the host of the first process as the command line gives it: its own name for itself may not be known
 
 
@@ -35,6 +41,7 @@ def join(coordinator, processes, process):
         if processes is not None or process is not None:
             raise ValueError('--processes and --process need --coordinator=HOST:PORT, the address of process 0.')
         return
+    jax.config.update('jax_enable_preemption_service', False)  # it takes SIGTERM, which is for training.signals
     limits = dict(heartbeat_timeout_seconds=_LOST, shutdown_timeout_seconds=_LOST)
     if coordinator == 'auto':
         if processes is not None or process is not None:
@@ -54,7 +61,29 @@ def join(coordinator, processes, process):
     global _known_as
     _known_as = host
     print(f'process {process} of {processes}: waiting for the others at {coordinator}', flush=True)
-    jax.distributed.initialize(coordinator, processes, process, initialization_timeout=300, **limits)
+    _meet(host, int(port), process)
+    jax.distributed.initialize(coordinator, processes, process, **limits)
+
+
+def _meet(host, port, process):
+    """Raises ValueError if the first process cannot listen or another cannot reach it; jax would abort."""
+    if process == 0:
+        try:
+            socket.create_server(('', port)).close()
+        except (OSError, OverflowError) as error:
+            raise ValueError(f'Process 0 cannot listen on the port {port} of --coordinator ({error}); choose another '
+                             'one.') from None
+        return
+    end, reason = time.monotonic() + _MEETING, ''
+    while time.monotonic() < end:
+        try:
+            socket.create_connection((host, port), _PATIENCE).close()
+            return
+        except (OSError, OverflowError) as error:
+            reason = error
+            time.sleep(0.3)
+    raise ValueError(f'Process {process} found no process 0 at --coordinator={host}:{port} within {_MEETING} s ({reason}); '
+                     'start it there, with the same command.')
 
 
 def first():
@@ -109,29 +138,35 @@ def together():
         watcher.start()
     try:
         yield
-    except Exception:
-        time.sleep(1)  # if another process is gone, that is the reason to give, and a watcher gives it
+    except Exception as error:
+        # What nobody expected is probably that another process is gone: its watcher says so.
+        time.sleep(1 if expected(error) else 2 * _GRACE)
+        _say(links, _FAILED)
+        atexit.register(_leave)  # once the reason is printed; jax would wait for the others
         raise
-    for link in links:
-        with contextlib.suppress(OSError):
-            link.sendall(b'.')  # a process that has nothing left to do is not lost
+    _say(links, _DONE)
 
 
 def _links():
     """Connections: of the first process to every other, of any other to the first."""
+    links = []
     if first():
         with socket.create_server(('', 0)) as server:
-            from_first(_address(socket.gethostname(), server.getsockname()[1]))
+            secret = os.urandom(16)  # known to the processes only: anybody may connect
+            from_first(_packed(secret, socket.gethostname(), server.getsockname()[1]))
             server.settimeout(_PATIENCE)
-            links = []
             with contextlib.suppress(OSError):
-                for _ in range(jax.process_count() - 1):
-                    links.append(server.accept()[0])
+                while len(links) < jax.process_count() - 1:
+                    link = server.accept()[0]
+                    link.settimeout(_PATIENCE)
+                    if link.recv(16, socket.MSG_WAITALL) == secret:
+                        links.append(link)
     else:
-        host, _, port = bytes(from_first(_address('', 0))).rstrip(b'\0').decode().rpartition(':')
-        links = []
+        secret, host, port = _unpacked(bytes(from_first(_packed(b'', '', 0))))
         with contextlib.suppress(OSError):
-            links.append(socket.create_connection((_known_as or host, int(port)), _PATIENCE))
+            link = socket.create_connection((_known_as or host, port), _PATIENCE)
+            link.sendall(secret)
+            links.append(link)
     for link in links:
         link.settimeout(None)
         link.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
@@ -140,15 +175,35 @@ def _links():
     return links
 
 
-def _address(host, port):
-    return np.frombuffer(f'{host}:{port}'.encode().ljust(300, b'\0'), np.uint8)
+def _packed(secret, host, port):
+    return np.frombuffer((secret.ljust(16) + f'{host}:{port}'.encode()).ljust(300, b'\0'), np.uint8)
+
+
+def _unpacked(packed):
+    host, _, port = packed[16:].rstrip(b'\0').decode().rpartition(':')
+    return packed[:16], host, int(port)
+
+
+def _say(links, what):
+    for link in links:
+        with contextlib.suppress(OSError):
+            link.sendall(what)
 
 
 def _watch(link):
     with contextlib.suppress(OSError):
-        if link.recv(1):
+        said = link.recv(1)
+        if said == _DONE:
             return
+        if said == _FAILED:
+            time.sleep(_GRACE)  # the same may have happened here, and is being said
     print(f'{os.path.basename(sys.argv[0])}: process {jax.process_index()} of {jax.process_count()} ends because another one '
           'is gone; start all of them again with the same command, which resumes from the last checkpoint.',
           file=sys.stderr, flush=True)
     os._exit(1)  # everything done in peace would wait for the one that is gone
+
+
+def _leave():
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(1)

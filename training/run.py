@@ -246,9 +246,6 @@ def build(config, mesh, folder=None, source=None):
     if rows % (micro * parts):
         raise ValueError(f'data.batch_size={rows} cannot be divided into train.microbatches={micro} for {parts} parts of '
                          f'the mesh (data x fsdp); choose a multiple of {micro * parts}, or fewer devices with mesh.data.')
-    for name, evaluator in config.evals.items():
-        if evaluator.every_steps < 0:
-            raise ValueError(f'evals.{name}.every_steps is {evaluator.every_steps}; set it to at least 0.')
     data = _part(config.data, ('open',), 'data', key='pipeline').open(folder, source)
     model = _part(config.model, ('init', 'apply'), 'model', extra={'dtype': config.dtype} | data.facts)
     for name, least in data.facts.items():

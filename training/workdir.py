@@ -7,6 +7,7 @@ import os
 import pathlib
 import platform
 import re
+import time
 from importlib import metadata
 
 import jax
@@ -95,6 +96,17 @@ def create(folder, config, first=True):
             raise ValueError(f'Another process has just started a run in {folder}; give another --workdir.')
         save_config(folder, config)
         yield
+
+
+def require_run(folder, patience=60):
+    """Raises ValueError if the run that the first of several processes has made in `folder` is not seen here: it is another
+    disk. A network file system may take some seconds to show it."""
+    end = time.monotonic() + patience
+    while not is_run(folder):
+        if time.monotonic() > end:
+            raise ValueError(f'The workdir {folder} is not the same folder at all processes; give one in a file system that '
+                             'they share.')
+        time.sleep(0.5)
 
 
 def has_facts(folder):

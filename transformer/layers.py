@@ -31,7 +31,7 @@ def dropout(x, rate, key):
         raise ValueError(f'dropout is {rate}; expected a rate in [0, 1).')
     if key is None or rate == 0.0:
         return x
-    keep = _sixteen_bits(key, x.shape) >= round(rate * 65536)
+    keep = _sixteen_bits(key, x.shape) >= min(round(rate * 65536), 65535)
     return jnp.where(keep, x / (1.0 - rate), jnp.zeros((), x.dtype))
 
 

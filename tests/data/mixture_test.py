@@ -1,10 +1,11 @@
 import json
+from unittest import mock
 
 import numpy as np
 from absl.testing import absltest, parameterized
 
 from configs import base
-from data import mixture
+from data import mixture, sources
 from tests import experiments
 
 
@@ -86,6 +87,14 @@ class MixtureTest(experiments.TestCase):
         after = self.opened().digest('train'), self.opened().digest('low.train')
         self.assertNotEqual(before[0], after[0])
         self.assertEqual(before[1], after[1])
+
+    def test_the_text_is_looked_up_once(self):
+        opened = self.opened()
+        with mock.patch.object(sources, 'files', wraps=sources.files) as looked_up:
+            for _ in range(3):
+                self.assertGreater(opened.batches_per_epoch, 0)
+                opened.digest('valid')
+        self.assertLessEqual(looked_up.call_count, 2)
 
     def test_describe(self):
         self.assertRegex(self.opened().describe(), r'low 75.0%, files .*low.txt, 108 documents, .* to train on; high 25.0%, '

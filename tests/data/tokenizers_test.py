@@ -221,6 +221,13 @@ class JsonTest(parameterized.TestCase):
         self.assertEqual(loaded, self.tokenizer)
         self.assertEqual(loaded.encode('left').tolist(), self.tokenizer.encode('left').tolist())
 
+    def test_another_file_than_the_saved_one(self):
+        self.tokenizer.save(self.folder)
+        self.assertEqual(tokenizers.load(self.folder, self.expression), self.tokenizer)
+        self.path.write_bytes(self.path.read_bytes() + b' ')
+        with self.assertRaisesRegex(ValueError, 'is not the tokenizer of .*Json with 400 ids'):
+            tokenizers.load(self.folder, self.expression)
+
     def test_another_end(self):
         other = tokenizers.learn(f"Json(path='{self.path}', end='[CLS]')", ())
         self.assertEqual(other.end, 0)
@@ -258,7 +265,7 @@ class SaveTest(parameterized.TestCase):
         ('Char', 'Byte()', 'Char with .* ids;'),
         ('SentencePiece', 'SentencePiece(vocab=400)', 'with 360 ids of kind'),
         ('SentencePiece', "SentencePiece(vocab=360, kind='unigram')", "of kind 'bpe'"),
-        ('Unigram', "SentencePiece(vocab=300, kind='bpe')", "of kind 'unigram'"),
+        ('Unigram', "SentencePiece(vocab=300)", "of kind 'unigram'"),
         ('Word', 'Word(vocab=5)', 'Word with .* ids;'),
     )
     def test_another_one_is_asked_for(self, name, expression, message):

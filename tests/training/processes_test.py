@@ -6,6 +6,7 @@ import signal
 import socket
 import subprocess
 import sys
+from unittest import mock
 
 import numpy as np
 from absl.testing import absltest, parameterized
@@ -24,9 +25,16 @@ def get_config(variant=''):
 
 
 def one_of_two(process, number, moment, *flags):
-    """`train.py FLAGS` as process 0 or 1; process 1 gets the signal `number` after so many rows. For a process of its own."""
+    """`train.py FLAGS` as process 0 or 1; process 1 gets the signal `number` after so many rows, or an error of its own
+    (-1). For a process of its own."""
     rows = ('training.run', 'Run.training_row', int(moment), 'after')
-    action = lambda: os.kill(os.getpid(), int(number)) if int(process) and int(number) else None
+
+    def action():
+        if int(process) and int(number) == -1:
+            raise ValueError('Only this one has a full disk.')
+        if int(process) and int(number):
+            os.kill(os.getpid(), int(number))
+
     sys.argv = [str(experiments.ROOT / 'train.py'), *flags, '--processes=2', f'--process={process}']
     with at(rows, action):
         runpy.run_path(sys.argv[0], run_name='__main__')
@@ -81,6 +89,15 @@ class TwoProcessesTest(experiments.TestCase):
             for row, expected in zip(ours, theirs, strict=True):
                 np.testing.assert_allclose(row['loss'], expected['loss'], rtol=1e-5)
 
+    def test_an_error_at_one_of_them_ends_both(self):
+        (code, out), (other, reason) = self.train(-1, moment=3)
+        self.assertEqual((code, other), (1, 1), out + reason)
+        self.assertIn('train.py: Only this one has a full disk.', reason)
+        self.assertIn('process 0 of 2 ends because another one is gone', out)
+        for text in (out, reason):
+            self.assertNotIn('Traceback', text)
+            self.assertNotIn('Check failure', text)
+
     def test_another_config_at_one_of_them_is_refused(self):
         self.config.write_text(CONFIG.format(text=str(self.text)) + '''
 _same = get_config
@@ -98,6 +115,19 @@ def get_config(variant=''):
 
 
 class JoinTest(parameterized.TestCase):
+
+    def test_a_port_that_is_taken(self):
+        with socket.create_server(('', 0)) as taken:
+            port = taken.getsockname()[1]
+            with self.assertRaisesRegex(ValueError, f'cannot listen on the port {port} of --coordinator'):
+                processes.join(f'localhost:{port}', 2, 0)
+
+    def test_nobody_there(self):
+        with socket.create_server(('', 0)) as free:
+            port = free.getsockname()[1]
+        with (mock.patch.object(processes, '_MEETING', 0.5),
+              self.assertRaisesRegex(ValueError, f'found no process 0 at --coordinator=localhost:{port} within 0.5 s')):
+            processes.join(f'localhost:{port}', 2, 1)
 
     def test_alone(self):
         self.assertIsNone(processes.join(None, None, None))

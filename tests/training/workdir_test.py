@@ -28,6 +28,12 @@ class WorkdirTest(parameterized.TestCase):
         self.addCleanup(folder.cleanup)
         self.folder = pathlib.Path(folder.name) / 'run'
 
+    def test_a_run_that_is_not_seen_here_is_on_another_disk(self):
+        with self.assertRaisesRegex(ValueError, 'is not the same folder at all processes'):
+            workdir.require_run(self.folder, patience=0)
+        with workdir.create(self.folder, CONFIG):
+            workdir.require_run(self.folder, patience=0)
+
     def test_create_saves_the_config_and_holds_the_folder(self):
         self.assertFalse(workdir.is_run(self.folder))
         with workdir.create(self.folder, CONFIG):

@@ -34,6 +34,9 @@ class DropoutTest(parameterized.TestCase):
             np.testing.assert_allclose(dropped.mean(0), 0.3, atol=0.015)
             np.testing.assert_allclose(np.corrcoef(dropped.T), np.eye(width), atol=0.03)
 
+    def test_a_rate_of_nearly_one_drops_nearly_all(self):
+        self.assertLess(float((dropout(jnp.ones(10_000), 0.999999, KEY) != 0).mean()), 0.001)
+
     def test_depends_on_the_key_alone(self):
         x = jnp.ones(100)
         self.assertTrue(jnp.array_equal(dropout(x, 0.5, KEY), dropout(x, 0.5, KEY)))
