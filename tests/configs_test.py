@@ -36,9 +36,10 @@ CHANGES = {
                                         'data.train': 'train[:64]', 'data.valid': 'train[64:70]'}
        for variant, patch in (('small', 4), ('d2l', 16))},
 }
-# Published numbers of parameters; GPT-2's paper counts otherwise, these are those of its released models.
+# Numbers of parameters: of GPT-2 those of its released models (its paper counts otherwise), of GPT-3 174.6 billion; the
+# lectures' limits are 3 million for ptb_lm (with 10,000 words) and 1 million for vit_fashion_mnist:small.
 SIZES = {'gpt2:124m': 124_439_808, 'gpt2:350m': 354_823_168, 'gpt2:774m': 774_030_080, 'gpt2:1558m': 1_557_611_200,
-         'gpt2:gpt3': 174_604_259_328}
+         'gpt2:gpt3': 174_604_259_328, 'ptb_lm:': 2_850_720, 'vit_fashion_mnist:small': 920_650}
 
 
 def variants():
@@ -100,8 +101,9 @@ class ConfigsTest(experiments.TestCase):
     def test_number_of_parameters(self, name):
         file, _, variant = name.partition(':')
         config, _ = cli.load_config(f'configs/{file}.py:{variant}')
-        model = resolve.construct(config.model, extra={'dtype': config.dtype})
-        shapes = jax.eval_shape(model.init, jax.random.key(0), jnp.zeros((1, 1), jnp.int32))
+        model = resolve.construct(config.model, extra={'dtype': config.dtype, 'vocab': 10_000, 'classes': 10})
+        inputs = jnp.zeros((1, 28, 28, 1)) if 'patch' in config.model else jnp.zeros((1, 1), jnp.int32)
+        shapes = jax.eval_shape(model.init, jax.random.key(0), inputs)
         self.assertEqual(sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(shapes)), SIZES[name])
 
     def test_every_variant_has_a_smoke_test(self):
