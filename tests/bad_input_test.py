@@ -46,7 +46,7 @@ class BadInputTest(experiments.TestCase):
         ('--config.model.bias=perhaps', "--config.model.bias is 'perhaps'; expected true or false"),
         ('--config.train=5', r'--config.train is a group of fields \(.*steps.*\); set one of them'),
         ('--confg.train.steps=3', "no flag --confg.train.steps; did you mean|known"),
-        ('--nonsense', "There is no flag --nonsense; known: workdir"),
+        ('--nonsense', "There is no flag --nonsense; known: coordinator, process, processes, workdir"),
         ('nonsense', "'nonsense' is not a flag"),
         ('--config.model.name=transformer.gpt:Gtp', "no class 'Gtp' in transformer.gpt; did you mean 'Gpt'"),
         ('--config.model.name=transformer.gtp:Gpt', "no module 'transformer.gtp'"),
@@ -132,6 +132,7 @@ class BadInputTest(experiments.TestCase):
         ('--config=', '--config is empty; give it the path'),
         ('--config.init_from=nowhere', 'nowhere is not a workdir of a run'),
         ('--workdir=gs://bucket/run', 'gs://bucket/run is a remote path'),
+        ('--processes=2', '--processes and --process need --coordinator=HOST:PORT'),
     )
     def test_field(self, argument, pattern):
         self.assert_refused(argument, pattern=pattern)

@@ -28,7 +28,7 @@ CHANGES = {
     **{f'gpt2:{variant}': TEXT | {'model.vocab': 512, 'mesh.data': 2, 'mesh.fsdp': 4} for variant in ('774m', '1558m', 'gpt3')},
     'gpt_char:cpu': STREAM,
     'gpt_char:base': STREAM,
-    'ptb_lm': STREAM | {'model.heads': 2},
+    'ptb_lm': STREAM | {'evals.valid.stride': 8},
     **{f'stability:{variant}': TEXT | {'data.tokenizer': 'Byte()', 'data.valid': 'train[90%:95%]'}
        for variant in ('pre', 'post', 'rezero', 'tfixup')},
     'vit_digits': {'data.train': 'train[:64]', 'data.valid': 'train[64:70]'},

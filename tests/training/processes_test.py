@@ -1,6 +1,7 @@
 """Two processes on this machine train one run, as on a pod: alike, stopped together, lost together, resumed."""
 
 import os
+import re
 import runpy
 import signal
 import socket
@@ -54,7 +55,8 @@ class TwoProcessesTest(experiments.TestCase):
             port = free.getsockname()[1]
         code = 'from tests.training import processes_test as t; t.one_of_two(*__import__("sys").argv[1:])'
         flags = f'--config={self.config}', f'--workdir={self.workdir}', f'--coordinator=localhost:{port}'
-        environment = os.environ | {'PYTHONPATH': str(experiments.ROOT), 'XLA_FLAGS': ''}  # a device each
+        xla_flags = re.sub('--xla_force_host_platform_device_count=.', '', os.environ.get('XLA_FLAGS', ''))  # a device each
+        environment = os.environ | {'PYTHONPATH': str(experiments.ROOT), 'XLA_FLAGS': xla_flags}
         children = [subprocess.Popen([sys.executable, '-c', code, str(i), str(number), str(moment), *flags], text=True,
                                      env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT) for i in (0, 1)]
         try:

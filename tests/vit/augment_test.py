@@ -172,7 +172,7 @@ class MixedLossTest(parameterized.TestCase):
 
 
 class TrainTest(experiments.TestCase):
-    """Trained for real: every kind of step, mixed labels, smoothing, microbatches, several devices and dispatch."""
+    """Trained for real: every kind of step, mixed labels, smoothing, microbatches, several devices."""
 
     def trained(self, name, **changes):
         """The rows of training and validation."""
@@ -184,10 +184,10 @@ class TrainTest(experiments.TestCase):
         self.assertEqual(code, 0, out)
         return [experiments.rows(self.folder / name, split) for split in ('train', 'valid')]
 
-    def test_dispatch_resuming_and_devices(self):
+    def test_resuming_and_devices(self):
         train, valid = self.trained('one')
-        self.trained('resumed', **{'train.steps': 2, 'train.dispatch': 2})
-        self.assertEqual(self.trained('resumed', **{'train.dispatch': 2})[0], train)
+        self.trained('resumed', **{'train.steps': 2})
+        self.assertEqual(self.trained('resumed')[0], train)
         self.assertEqual(experiments.bits(self.folder / 'resumed'), experiments.bits(self.folder / 'one'))
         for one, several in zip((train, valid), self.trained('several', **{'mesh.data': 4})):
             for a, b in zip(one, several):
