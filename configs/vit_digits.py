@@ -2,7 +2,7 @@
 
     python train.py --config=configs/vit_digits.py
 
-Ends at 98.6 % on the 360 held-out digits (loss 0.075), 1 minute on two cores of a Xeon (Python 3.11, jax 0.10.2, float32).
+Ends at 99.2 % on the 360 held-out digits (loss 0.069), 1 minute on two cores of a Xeon (Python 3.11, jax 0.10.2, float32).
 `samples/mistakes_1500.png` shows the digits that it finds hardest.
 """
 
