@@ -6,8 +6,8 @@ training images are held out.
 `FOLDER` holds train-images-idx3-ubyte.gz and train-labels-idx1-ubyte.gz (github.com/zalandoresearch/fashion-mnist).
 
 :small  920,650 parameters, 10 epochs with Muon: 90.3 % of the held-out images, and 90.8 % of the training images as they are
-        augmented, so it has not learnt all it could. Half an hour on two cores of a Xeon that do nothing else, 45 minutes as
-        it was run (Python 3.11, jax 0.10.2, float32).
+        augmented, so it has not learnt all it could. 45 minutes on two cores of a Xeon, beside other work (Python 3.11,
+        jax 0.10.2, float32).
 :d2l    the textbook's (Zhang et al., Dive into Deep Learning, section 11.8): 96x96 pixels, patches of 16, 2 blocks of width
         512, 10 epochs of SGD at 0.1; for a GPU, not yet run.
 """

@@ -127,8 +127,11 @@ class MixedLossTest(parameterized.TestCase):
 
         class Seen(Augment):  # what the task mixes, seen from outside
             def __call__(self, batch, key):
-                seen.append(augment(batch, key))
+                seen.append(super().__call__(batch, key))
                 return seen[-1]
+
+            def kept(self, *shape):
+                return augment.kept(*shape)
 
         loss, accuracy = self.loss(augment=Seen(), label_smoothing=smoothing)
         logits, label, expected, right = forward(seen[0]['image'])['logits'], BATCH['label'], 0.0, 0.0
