@@ -27,7 +27,6 @@ from training import run as runs
 from training import workdir as workdirs
 from training.checkpoint import Checkpoints, checksums
 from training.devices import peak_flops
-from training.flops import count
 from training.signals import Interrupted, Stop
 from training.state import State
 
@@ -101,13 +100,12 @@ def train(config, workdir):
             note('state', f'parameters from {source}' if source else f'fresh, seed {config.seed}')
 
         # ---- Compilation and first batch: what can fail has failed before anything is written ------------------------
-        step_function = run.compile()
+        step_function, flops = run.compile()
         machine.require_memory(step_function, mesh)
         batch, units = run.batches(iterator)
         for name in run.evaluators:
             run.check_evaluation(name)
         checksums(state.tree())  # compiled now, so that the first save does not hold up the loop
-        flops = count(run.step_function, run.shapes, run.batch_shapes())
         note('step', f'compiled; {flops / 1e9:,.3g} GFLOP, {config.data.batch_size} rows a step, '
              f'{config.train.steps / run.data.batches_per_epoch:,.3g} epochs in {config.train.steps} steps')
         if not exists:

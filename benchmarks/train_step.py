@@ -31,7 +31,7 @@ if __name__ == '__main__':
 import jax
 
 import train
-from training import flops, machine, report, schema
+from training import machine, report, schema
 from training import mesh as meshes
 from training import run as runs
 from training import workdir as workdirs
@@ -57,7 +57,7 @@ def measure(config, name, steps):
     run = runs.build(config, mesh, source=workdirs.existing(config.init_from) if config.init_from else None)
     rows, units = run.batches(run.data.train(config.seed))
     start = time.perf_counter()
-    step = run.compile()
+    step, work = run.compile()
     compile_s = time.perf_counter() - start
 
     bare, loop = [], []
@@ -67,7 +67,6 @@ def measure(config, name, steps):
     seconds = statistics.median(bare)
     bare_lap_ms = statistics.median(1e3 * statistics.fmean(bare[i:i + lap]) for i in range(0, len(bare), lap))
     middle = lambda key: statistics.median(row[key] for row in loop)
-    work = flops.count(run.step_function, run.shapes, run.batch_shapes())
     return {
         'config': name, 'device': f'{mesh.size} x {mesh.devices.flat[0].device_kind}', 'cores': len(os.sched_getaffinity(0)),
         'jax': jax.__version__, 'dtype': config.dtype, 'parameters': run.parameters(), 'compile_s': round(compile_s, 2),

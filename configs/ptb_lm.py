@@ -2,7 +2,12 @@
 
     python train.py --config=configs/ptb_lm.py --config.data.path=FOLDER
 
-`FOLDER` holds ptb.train.txt and ptb.valid.txt (Mikolov et al. 2010), .gz too. Not yet run to its end.
+`FOLDER` holds ptb.train.txt and ptb.valid.txt (Mikolov et al. 2010), .gz too.
+
+2,850,720 parameters, 11.6 epochs: perplexity 93.6 on the validation part, each token after 96 to 128 others. (A lecture's
+table of test perplexities: 174 for a Transformer of this size, 155 for a vanilla RNN, 106 for an LSTM of 7 million.) After
+1,000 steps 155.6, after 3,000 105.6; GPT-2's scale of 0.02 instead of 0.05, with Adam's b2 0.95 and dropout 0.2: 174.9 after
+1,000. 44 minutes on two cores of a Xeon, beside other work (Python 3.11, jax 0.10.2, float32).
 """
 
 from configs import base
@@ -13,9 +18,11 @@ def get_config(variant=''):
     c = base.config()
     c.data = base.data('data.text:Text', path='ptb', documents='stream', tokenizer='Word()', train='*ptb.train*',
                        valid='*ptb.valid*', test='*ptb.test*', length=128, batch_size=12)
-    c.model = base.part('transformer.gpt:Gpt', layers=4, heads=5, width=160, length=128, bias=False, dropout=0.2)
+    c.model = base.part('transformer.gpt:Gpt', layers=4, heads=5, width=160, length=128, bias=False, dropout=0.15,
+                        initial='Scaled(scale=0.05)')
     c.task = base.part('transformer.tasks:NextToken')
-    c.optimizer = base.optimizer('training.optimizer:Muon', learning_rate=3e-3, weight_decay=0.1, average_decay=0.998,
+    c.optimizer = base.optimizer('training.optimizer:Muon', learning_rate=2e-3, b2=0.99, weight_decay=0.1,
+                                 average_decay=0.998,
                                  schedule=base.part('training.schedules:Linear', warmup_steps=100))
     c.train.steps = 7000
     c.log.every_steps = 50

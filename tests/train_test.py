@@ -3,7 +3,6 @@
 import contextlib
 import inspect
 import json
-import math
 import os
 import pathlib
 import random
@@ -11,6 +10,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from unittest import mock
 
@@ -110,25 +110,29 @@ def environment():
 
 class SurvivalTest(experiments.TestCase):
 
+    @classmethod
+    def setUpClass(cls):
+        super().setUpClass()
+        shared = pathlib.Path(tempfile.mkdtemp(prefix='heed-'))
+        cls.addClassCleanup(shutil.rmtree, shared)
+        cls.shared_text, cls.uninterrupted = shared / 'text.txt', shared / 'uninterrupted'
+        cls.shared_text.write_text(experiments.lines(80))
+        code, out = experiments.train(experiments.tiny(cls.shared_text), cls.uninterrupted)
+        assert code == 0, out
+
     def setUp(self):
         super().setUp()
-        self.run_folder = self.folder / 'run'
+        self.text, self.run_folder = self.shared_text, self.folder / 'run'
 
     def config(self, **changes):
         return experiments.tiny(self.text, **changes)
 
-    def uninterrupted(self):
-        workdir = self.folder / 'uninterrupted'
-        self.assertEqual(experiments.train(self.config(), workdir)[0], 0)
-        return workdir
-
-    def assert_same_end(self, reference=None, message=None):
+    def assert_same_end(self, message=None):
         """Resumes the run and compares every bit of it with one that was never interrupted; returns what it printed."""
         code, out = experiments.train(self.config(), self.run_folder)
         self.assertEqual(code, 0, out)
-        reference = reference or self.uninterrupted()
-        self.assertEqual(experiments.metrics(self.run_folder), experiments.metrics(reference), message)
-        ours, theirs = experiments.bits(self.run_folder), experiments.bits(reference)
+        self.assertEqual(experiments.metrics(self.run_folder), experiments.metrics(self.uninterrupted), message)
+        ours, theirs = experiments.bits(self.run_folder), experiments.bits(self.uninterrupted)
         self.assertEqual(ours.keys(), theirs.keys())
         self.assertEqual([name for name in theirs if ours[name] != theirs[name]], [], message)
         return out
@@ -173,13 +177,12 @@ class SurvivalTest(experiments.TestCase):
         self.assertGreater(config.model.dropout, 0)
         self.assertGreater(config.train.microbatches, 1)
         self.assertTrue(config.checkpoint.every_steps % config.log.every_steps)
-        workdir = self.uninterrupted()
-        rows = experiments.rows(workdir, 'train')
+        rows = experiments.rows(self.uninterrupted, 'train')
         self.assertEqual([row['step'] for row in rows], [2, 4, 6, 7])
         self.assertGreater(rows[-1]['epoch'], 0.5)
         self.assertNotEqual(rows[-1]['epoch'] % 1, 0)
-        self.assertEqual([row['step'] for row in experiments.rows(workdir, 'valid')], [4, 7])
-        self.assertEqual(experiments.steps(workdir), [3, 6, 7])
+        self.assertEqual([row['step'] for row in experiments.rows(self.uninterrupted, 'valid')], [4, 7])
+        self.assertEqual(experiments.steps(self.uninterrupted), [3, 6, 7])
 
     def test_killed_while_starting(self):
         self.killed(CREATED, FACTS_SAVED, FIRST_BATCH, ROW_WRITTEN)
@@ -284,9 +287,7 @@ class SurvivalTest(experiments.TestCase):
 
     @parameterized.parameters('truncated', 'overwritten', 'deleted')
     def test_damaged_checkpoint(self, kind):
-        self.assertEqual(experiments.train(self.config(), self.run_folder)[0], 0)
-        reference = self.folder / 'copy'
-        shutil.copytree(self.run_folder, reference)
+        shutil.copytree(self.uninterrupted, self.run_folder)
         newest = self.run_folder / 'checkpoints' / '7'
         if kind == 'deleted':
             shutil.rmtree(newest / 'state')
@@ -298,7 +299,7 @@ class SurvivalTest(experiments.TestCase):
             file.write_bytes(content[:middle] if kind == 'truncated' else
                              content[:middle] + bytes(64) + content[middle + 64:])
         with mock.patch('sys.stderr') as stderr:
-            self.assert_same_end(reference)
+            self.assert_same_end()
         said = ''.join(call.args[0] for call in stderr.write.call_args_list)
         self.assertRegex(said, r'^checkpoint 7 is damaged \(.*\), moved to damaged; going on from 6\n$')
 
@@ -396,167 +397,6 @@ class ResumeTest(experiments.TestCase):
               self.assertRaisesRegex(ValueError, 'has just started a run in')):
             experiments.train(config, workdir)
         self.assertEqual(len(experiments.rows(workdir, 'train')), 1)
-
-
-class OptionsTest(experiments.TestCase):
-
-    def config(self, **changes):
-        return experiments.tiny(self.text, **changes)
-
-    def test_nonfinite_loss_stops_with_the_step_and_the_last_checkpoint_stays(self):
-        workdir = self.folder / 'run'
-        changes = {'optimizer.clip': 0.0, 'checkpoint.every_steps': 1, 'optimizer.learning_rate': 1e30}
-        with self.assertRaisesRegex(ValueError, r'The loss is (nan|inf) at step 2 and these gradients are not finite: '
-                                    r'.*block_0.*; start in another --workdir with a lower optimizer.learning_rate'):
-            experiments.train(self.config(**changes), workdir)
-        self.assertEqual(experiments.steps(workdir), [1])
-        self.assertNotIn(b'nan', experiments.metrics(workdir))
-
-    def test_nonfinite_updates_can_be_skipped(self):
-        workdir = self.folder / 'run'
-        changes = {'optimizer.clip': 0.0, 'optimizer.learning_rate': 1e30, 'train.nonfinite': 'skip'}
-        code, out = experiments.train(self.config(**changes), workdir)
-        self.assertEqual(code, 0, out)
-        last = experiments.rows(workdir, 'train')[-1]
-        self.assertEqual(last['skipped'], 7)  # the first gradient is finite, its update is not
-        self.assertTrue(math.isnan(float(last['loss'])), last)  # nothing was learnt in it: no loss, rather than none of 0
-
-    def test_the_gradient_of_every_layer_by_flag(self):
-        from tests.training import report_test
-
-        workdir = self.folder / 'run'
-        code, out = experiments.train(self.config(**{'log.gradients': True}), workdir)
-        self.assertEqual(code, 0, out)
-        row = experiments.rows(workdir, 'train')[0]
-        norms = {name: value for name, value in row.items() if name.startswith('grad_norm/')}
-        self.assertEqual(set(norms), {f'grad_norm/{group}' for group in ('tokens', 'positions', 'block_0', 'norm')})
-        self.assertAlmostEqual(math.hypot(*norms.values()), row['grad_norm'], places=5)
-        (step, value), *_ = report_test.values(workdir, 'train/grad_norm/block_0')
-        self.assertEqual(step, 2)
-        self.assertAlmostEqual(value.simple_value, norms['grad_norm/block_0'], places=6)
-        experiments.train(self.config(), self.folder / 'without')
-        self.assertNotIn(b'grad_norm/', experiments.metrics(self.folder / 'without'))
-
-    def test_keep_and_best(self):
-        workdir = self.folder / 'run'
-        code, _ = experiments.train(self.config(**{
-            'checkpoint.every_steps': 1, 'checkpoint.keep': 2, 'checkpoint.best': 'valid/loss',
-            'evals.valid.every_steps': 2}), workdir)
-        self.assertEqual(code, 0)
-        rows = experiments.rows(workdir, 'valid')
-        best = min(rows, key=lambda row: row['loss'])['step']
-        self.assertEqual(experiments.steps(workdir), sorted({best, 6, 7}))
-        for step, expected in (('best', best), ('last', 7), ('6', 6)):
-            done = experiments.call('eval', f'--workdir={workdir}', f'--step={step}')
-            self.assertEqual(json.loads(done.out.splitlines()[-1])['step'], expected)
-
-    def test_what_is_evaluated_is_the_average(self):
-        plain, averaged = self.folder / 'plain', self.folder / 'averaged'
-        for workdir, decay in ((plain, 0.0), (averaged, 0.5)):
-            experiments.train(self.config(**{'optimizer.average_decay': decay}), workdir)
-        of = lambda workdir, split: [row['loss'] for row in experiments.rows(workdir, split)]
-        self.assertEqual(of(plain, 'train'), of(averaged, 'train'))
-        self.assertNotEqual(of(plain, 'valid')[-1], of(averaged, 'valid')[-1])
-        done = experiments.call('eval', f'--workdir={averaged}')
-        self.assertEqual(json.loads(done.out.splitlines()[-1])['loss'], of(averaged, 'valid')[-1])
-
-    def test_smoothing_shows_the_cross_entropy_beside_the_loss(self):
-        workdir = self.folder / 'run'
-        experiments.train(self.config(**{'task.label_smoothing': 0.1, 'task.z_loss': 0.01, 'train.steps': 2}), workdir)
-        for split in ('train', 'valid'):
-            row = experiments.rows(workdir, split)[-1]
-            total = 0.9 * row['cross_entropy'] + 0.1 * row['uniform'] + 0.01 * row['log_z_squared']
-            self.assertAlmostEqual(row['loss'], total, places=5)
-        self.assertAlmostEqual(row['perplexity'], math.exp(row['cross_entropy']), places=4)
-
-    def test_another_optimizer_by_flag(self):
-        changes = {'train.steps': 2, 'optimizer.name': 'training.optimizer:Muon', 'optimizer.average_decay': 0.0}
-        code, out = experiments.train(self.config(**changes), self.folder / 'run')
-        self.assertEqual(code, 0, out)
-        self.assertTrue([name for name in experiments.bits(self.folder / 'run') if "['muon']" in name])
-
-    def test_best_of_an_unknown_metric(self):
-        with self.assertRaisesRegex(ValueError, "checkpoint.best is 'valid/los', but valid measures loss, accuracy, "):
-            experiments.train(self.config(**{'checkpoint.best': 'valid/los'}), self.folder / 'run')
-
-    def test_profile(self):
-        workdir = self.folder / 'run'
-        code, _ = experiments.train(self.config(**{'train.steps': 4, 'profile.steps': '2:3'}), workdir)
-        self.assertEqual(code, 0)
-        self.assertTrue(list((workdir / 'profile').rglob('*.xplane.pb')))
-
-    def test_init_from_copies_parameters_and_tokenizer(self):
-        source, workdir, other = self.folder / 'source', self.folder / 'run', self.folder / 'other.txt'
-        experiments.train(self.config(**{'train.steps': 2}), source)
-        other.write_text(experiments.lines(60).replace('q', 'k'))  # learnt from this, the vocabulary would be smaller
-        changes = {'train.steps': 1, 'optimizer.learning_rate': 0.0, 'init_from': str(source), 'mesh.data': 1,
-                   'data.path': str(other)}
-        code, out = experiments.train(self.config(**changes, **{
-            'init_rules': (('positions/.*', 'fresh'), ('.*', 'keep'))}), workdir)
-        self.assertEqual(code, 0, out)
-        self.assertIn(f'parameters from {source}', out)
-        ours, theirs = experiments.bits(workdir), experiments.bits(source)
-        of = lambda name: name.replace('params', 'average', 1)  # what is used of a run is its average
-        same = {name for name in ours if name.startswith("['params']") and ours[name] == theirs[of(name)]}
-        self.assertEqual({name for name in ours if name.startswith("['params']")} - same,
-                         {"['params']['positions']['embedding']"})
-        self.assertEqual({name for name in ours if name.startswith("['params']") and ours[name] != ours[of(name)]}, set())
-        self.assertEqual((workdir / 'tokenizer.json').read_bytes(), (source / 'tokenizer.json').read_bytes())
-
-    def test_init_from_in_the_home_folder_takes_its_tokenizer_too(self):
-        source = self.folder / 'source'
-        experiments.train(self.config(**{'train.steps': 1}), source)
-        other = self.folder / 'other.txt'  # as many characters as the text, but others
-        other.write_text(self.text.read_text().translate({ord(c): ord(c.upper()) for c in 'abcdefghijklmnopqrstuvwxyz'}))
-        with mock.patch.dict(os.environ, HOME=str(self.folder)):
-            changes = {'train.steps': 1, 'init_from': '~/source', 'data.path': str(other)}
-            experiments.train(self.config(**changes), self.folder / 'run')
-        self.assertEqual(*((folder / 'tokenizer.json').read_text() for folder in (source, self.folder / 'run')))
-
-    def test_init_from_refuses_another_tokenizer(self):
-        source = self.folder / 'source'
-        experiments.train(self.config(**{'train.steps': 1}), source)
-        with self.assertRaisesRegex(ValueError, r"data.tokenizer='Byte\(\)' is not the tokenizer of .*: Char with 2[0-9] ids"):
-            experiments.train(self.config(**{'init_from': str(source), 'data.tokenizer': 'Byte()'}), self.folder / 'run')
-
-    def test_a_run_goes_on_when_what_it_started_from_is_gone(self):
-        source, workdir = self.folder / 'source', self.folder / 'run'
-        experiments.train(self.config(**{'train.steps': 1}), source)
-        experiments.train(self.config(**{'train.steps': 2, 'init_from': str(source)}), workdir)
-        shutil.rmtree(source)
-        for steps, said in ((2, 'finished at step 2'), (3, 'resumed from step 2')):
-            code, out = experiments.train(self.config(**{'train.steps': steps, 'init_from': str(source)}), workdir)
-            self.assertEqual(code, 0, out)
-            self.assertIn(said, out)
-
-    def test_init_from_needs_what_the_model_needs(self):
-        source = self.folder / 'source'
-        experiments.train(self.config(**{'train.steps': 2}), source)
-        with self.assertRaisesRegex(ValueError, "has nothing for block_1/.*, but the model needs .*'fresh' in init_rules"):
-            experiments.train(self.config(**{'model.layers': 2, 'init_from': str(source)}), self.folder / 'run')
-        self.assertFalse((self.folder / 'run').exists())
-
-    def test_several_steps_per_dispatch_change_nothing(self):
-        even = {'train.steps': 8, 'checkpoint.every_steps': 4, 'optimizer.average_decay': 0.0}
-        for count in (1, 2):
-            code, out = experiments.train(self.config(**even, **{'train.dispatch': count}), self.folder / str(count))
-            self.assertEqual(code, 0, out)
-        self.assertEqual(experiments.steps(self.folder / '1'), experiments.steps(self.folder / '2'))
-        for split, wanted in (('train', [2, 4, 6, 8]), ('valid', [4, 8])):
-            one, two = (experiments.rows(self.folder / name, split) for name in '12')
-            self.assertEqual([row['step'] for row in two], wanted)
-            for a, b in zip(one, two, strict=True):
-                for name in a.keys() - {'split'}:
-                    self.assertAlmostEqual(a[name], b[name], delta=1e-5 * (1 + abs(a[name])), msg=name)
-        speed = [json.loads(line) for line in (self.folder / '2' / 'timing.jsonl').read_text().splitlines()][-1]
-        self.assertGreater(speed['step_ms'], 0)
-
-    def test_dtype_reaches_the_model(self):
-        from training import mesh
-        from training import run as runs
-
-        run = runs.build(self.config(dtype='bfloat16'), mesh.make(1))
-        self.assertEqual(run.model.dtype, 'bfloat16')
 
 
 if __name__ == '__main__':

@@ -19,7 +19,11 @@ def count(function, *args) -> int:
     devices, Pallas kernels times their grid, rematerialised products again; products whose result is not used are
     skipped. The number of turns of a `while` loop is not in the program: its body counts once.
     """
-    jaxpr = jax.make_jaxpr(function)(*args)
+    return count_jaxpr(jax.make_jaxpr(function)(*args))
+
+
+def count_jaxpr(jaxpr) -> int:
+    """The same of a function that has been traced."""
     return _count(jaxpr)
 
 

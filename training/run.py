@@ -17,9 +17,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from training import flops, resolve, schema, workdir
 from training import mesh as meshes
 from training import optimizer as optimizers
-from training import resolve, schema, workdir
 from training import step as steps
 from training.checkpoint import Checkpoints
 from training.state import State, initialised
@@ -99,9 +99,6 @@ class Run:
             self.model, self.task, self.optimizer, seed=c.seed, microbatches=c.train.microbatches,
             log_every=c.log.every_steps, last=c.train.steps, nonfinite=c.train.nonfinite)
 
-    def batch_shapes(self):
-        return {k: jax.ShapeDtypeStruct(shape, dtype) for k, (shape, dtype) in self.data.shapes.items()}
-
     def batches(self, iterator):
         """(what the compiled step takes, how many units it holds): the next batch, or train.dispatch of them stacked. They
         stay in numpy: the compiled step places them on the devices, ten times as fast as device_put; of several processes
@@ -113,7 +110,8 @@ class Run:
         return stacked, sum(map(self.data.count, found))
 
     def compile(self):
-        """train.dispatch training steps, compiled once for this mesh; the state that is given is donated."""
+        """(train.dispatch training steps, compiled once for this mesh, floating point operations of one of them); the state
+        that is given is donated."""
         shardings, count = jax.tree.map(lambda s: s.sharding, self.shapes), self.config.train.dispatch
         function = steps.several(self.step_function, count, self.config.train.nonfinite)
         jitted = jax.jit(function, donate_argnums=0, out_shardings=(shardings, meshes.replicated(self.mesh)))
@@ -122,7 +120,8 @@ class Run:
         batch = {k: jax.ShapeDtypeStruct((*front, *shape), dtype, sharding=place)
                  for k, (shape, dtype) in self.data.shapes.items()}
         with jax.set_mesh(self.mesh):
-            return jitted.lower(self.shapes, batch).compile()
+            traced = jitted.trace(self.shapes, batch)
+            return traced.lower().compile(), flops.count_jaxpr(traced.jaxpr) // count
 
     @functools.cached_property
     def eval_terms(self):
