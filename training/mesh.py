@@ -49,13 +49,19 @@ def replicated(mesh):
     return NamedSharding(mesh, PartitionSpec())
 
 
+AT_ONCE = 100 << 10  # bytes that XLA on CPU copies in the call; more are copied by another thread
+
+
 def put(batch, mesh, stacked=False):
     """A dict of numpy arrays with the global batch in front (or several of them stacked), onto the devices; of several
     processes, each of which has all of it, every one puts its part."""
     place = batch_sharding(mesh, stacked)
-    if jax.process_count() == 1:
-        return jax.device_put(batch, place)
-    return {name: jax.make_array_from_callback(x.shape, place, x.__getitem__) for name, x in batch.items()}
+    if jax.process_count() > 1:
+        return {name: jax.make_array_from_callback(x.shape, place, x.__getitem__) for name, x in batch.items()}
+    placed = jax.device_put(batch, place)
+    if mesh.devices.flat[0].platform == 'cpu':  # a program that waits for its input runs on another thread: see allocator
+        jax.block_until_ready(placed)
+    return placed
 
 
 def first_match(rules, path, what):

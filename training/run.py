@@ -100,12 +100,11 @@ class Run:
             log_every=c.log.every_steps, last=c.train.steps, nonfinite=c.train.nonfinite)
 
     def batches(self, iterator):
-        """(what the compiled step takes, how many units it holds): the next batch, or train.dispatch of them stacked. They
-        stay in numpy: the compiled step places them on the devices, ten times as fast as device_put; of several processes
-        each puts its part."""
+        """(what the compiled step takes, how many units it holds): the next batch, or train.dispatch of them stacked. Small
+        ones stay in numpy: the compiled step places them on the devices, ten times as fast as device_put."""
         found = [next(iterator) for _ in range(self.config.train.dispatch)]
         stacked = {name: np.stack([batch[name] for batch in found]) for name in found[0]} if len(found) > 1 else found[0]
-        if jax.process_count() > 1:
+        if jax.process_count() > 1 or any(x.nbytes > meshes.AT_ONCE for x in stacked.values()):
             stacked = meshes.put(stacked, self.mesh, stacked=len(found) > 1)
         return stacked, sum(map(self.data.count, found))
 

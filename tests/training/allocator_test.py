@@ -15,12 +15,15 @@ from training import machine
 machine.prepare(ml_collections.ConfigDict({'allocator': sys.argv[1] == 'keep', 'deterministic': False}))
 import jax
 import jax.numpy as jnp
+import numpy as np
+from training import mesh as meshes
 # a temporary of 64 MiB and more: what the arenas of other threads would map anew each time
-step = jax.jit(lambda x: (jnp.abs(x[:, None] + x) @ x).sum())
-x, faults = jnp.ones(4200), []
+step = jax.jit(lambda x: (jnp.abs(x[0][:, None] + x[0]) @ x[0]).sum())
+batch, mesh, faults = {'x': np.ones((8, 4200), np.float32)}, meshes.make(1), []
+assert batch['x'].nbytes > meshes.AT_ONCE
 for _ in range(7):
     before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
-    step(x).block_until_ready()
+    step(meshes.put(batch, mesh)['x']).block_until_ready()
     faults.append(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
 print(statistics.median(faults))  # one of the later steps may be the first on its thread
 """

@@ -46,6 +46,9 @@ class Rows:
         return {'inputs': tokens(), 'targets': tokens(), 'segments': inside.astype(np.int32),
                 'positions': np.broadcast_to(np.arange(T, dtype=np.int32), (rows, T)), 'weights': inside.astype(np.float32)}
 
+    def count(self, batch):
+        return len(next(iter(batch.values())))
+
     def evaluation(self, split, batch_size, **view):
         batches = [self.batch(i, batch_size) for i in range(3)]
         return Batches(batches, {'bytes': 100, 'tokens': 50, 'split': split, **view})
@@ -143,6 +146,16 @@ class MeshesTest(parameterized.TestCase):
         jax.tree.map(np.testing.assert_array_equal, *jax.device_get((one, many)))
         query = many.params['block_0']['attention']['query']['kernel']
         self.assertEqual({s.data.shape for s in query.addressable_shards}, {(8, 2, 4)})
+
+    def test_large_batches_are_on_the_devices_before_the_step_begins(self):
+        run = build((2, 1, 1))
+        small, large = ({'x': np.ones((8, width), np.float32)} for width in (8, 8192))
+        for batch, kind in ((small, np.ndarray), (large, jax.Array)):
+            taken, units = run.batches(iter([batch]))
+            self.assertIsInstance(taken['x'], kind)
+            np.testing.assert_array_equal(taken['x'], batch['x'])
+            self.assertEqual(units, 8)
+        self.assertEqual({shard.data.shape for shard in taken['x'].addressable_shards}, {(4, 8192)})
 
     def test_several_steps_are_one_compilation(self):
         run, compiled = build((4, 1, 1)), []
