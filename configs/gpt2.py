@@ -4,7 +4,10 @@
 
 :124m, :350m, :774m, :1558m, :gpt3   rows of 1,024 packed tokens (GPT-3: 2,048), half a million tokens a step (3.2 million),
        learning rates of GPT-3's table for the nearest size. From :774m on, layers are scanned and their activations computed
-       again, and parameters are split over all devices (`mesh.fsdp`). For GPUs and TPUs; not yet run.
+       again, and parameters are split over all devices (`mesh.fsdp`). For GPUs and TPUs; not yet run. A step is 32
+       microbatches of 16 rows (GPT-3: 48), meant for one GPU of 80 GB; the devices have to divide the rows, so on more
+       than 16, or to be faster, take fewer: --config.train.microbatches=4. GPT-3's parameters alone, with the two moments of
+       Adam, are 2.1 TB.
        The vocabulary of 50,257 pieces is learnt from the text, which has to be large for that (100 MB or more); with
        --config.data.tokenizer="Json(path='tokenizer.json')" it is GPT-2's own, from huggingface.co/openai-community/gpt2.
 :step  one row of 512 in float32, the smallest model on bytes of Python's standard library: for timing its step on a CPU.
@@ -43,8 +46,10 @@ def get_config(variant=''):
     c.optimizer = base.optimizer(learning_rate=rate, b2=0.95, weight_decay=0.1, schedule=base.part(
         'training.schedules:Cosine', warmup_steps=700, final=0.1))
     c.train.steps = 19_000
-    c.train.microbatches = 1 if step or large else 32
+    if not step:
+        c.train.microbatches = 32  # 16 rows each (GPT-3: 48), whose logits take 3.3 GB
     if large:
         c.mesh.data, c.mesh.fsdp = 1, -1
+        c.log.every_steps = 5  # several processes hear a signal at a row of the log
     c.evals.valid = base.evaluation('transformer.evaluators:Perplexity', split='valid', every_steps=1000)
     return c.lock()

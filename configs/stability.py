@@ -32,7 +32,6 @@ was skipped anywhere. 7.5 minutes of processor time, compilation included (Xeon,
 
 import contextlib
 import math
-import pathlib
 
 from absl import flags
 
@@ -76,13 +75,15 @@ def get_config(variant=''):
 
 
 def main(config, name):
-    return train_grid(config, pathlib.Path(flags.FLAGS.workdir))
+    from training import workdir  # jax is slow to import
+
+    return train_grid(config, workdir.local(flags.FLAGS.workdir))
 
 
 def train_grid(config, folder):
     """Trains every point of the grid that is not finished yet, with what it prints in POINT.log, and draws the picture;
     returns the exit code of the process."""
-    import train  # jax is slow to import
+    import train
 
     folder.mkdir(parents=True, exist_ok=True)
     for point, own in points(config):

@@ -340,7 +340,7 @@ def _learn_sentence_piece(texts: Iterable[str], vocab: int = 4096, kind: str = '
             bos_id=-1,
             pad_id=-1,
             max_sentence_length=1 << 24,  # the default leaves out lines above 4 KB without a word
-            num_threads=min(os.cpu_count() or 1, 16),
+            num_threads=8,  # in the model, and the order of a unigram's sums: not the machine's
             minloglevel=2,
         )
     except RuntimeError as error:

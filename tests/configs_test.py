@@ -23,7 +23,9 @@ TEXT = {'data.source': 'files', 'data.documents': 'line', 'data.tokenizer': 'Sen
 STREAM = {'data.train': 'train[:90%]', 'data.valid': 'train[90%:95%]', 'data.test': 'train[95%:]'}
 # What else a variant needs to be small and to find its data here; a new config needs an entry.
 CHANGES = {
-    'quickstart': TEXT,
+    'quickstart:code': TEXT,
+    'quickstart:mixture': {'data.documents': 'line', 'data.tokenizer': 'SentencePiece(vocab=300)',
+                           'data.parts.code.source': 'files'},
     **{f'gpt2:{variant}': TEXT | {'model.vocab': 512, 'mesh.fsdp': 1} for variant in ('124m', 'step')},
     'gpt2:1558m': TEXT | {'model.vocab': 512, 'mesh.data': 2, 'mesh.fsdp': 4},
     'gpt_char:cpu': STREAM,
@@ -72,7 +74,8 @@ class ConfigsTest(experiments.TestCase):
         start = time.process_time()
         file, _, variant = name.partition(':')
         config, _ = cli.load_config(f'configs/{file}.py:{variant}')
-        changes = {'data.path': str(self.text)} if 'path' in config.data and config.data.pipeline == 'data.text:Text' else {}
+        texts = {'data.text:Text': [''], 'data.mixture:Mixture': [f'parts.{name}.' for name in config.data.get('parts', {})]}
+        changes = {f'data.{text}path': str(self.text) for text in texts.get(config.data.pipeline, [])}
         changes |= {field: value for field, value in SHRUNK.items() if self.has(config, field)} | CHANGES[name]
         config, workdir = experiments.changed(config, **changes), self.folder / 'run'
 

@@ -8,7 +8,7 @@ import subprocess
 import sys
 from unittest import mock
 
-from absl.testing import absltest
+from absl.testing import absltest, parameterized
 from PIL import Image
 
 from configs import stability
@@ -73,11 +73,13 @@ class StabilityTest(experiments.TestCase):
             model, schedule = points[name].model, points[name].optimizer.schedule
             self.assertEqual((model.residual, model.initial, schedule.warmup_steps > 0), (residual, initial, warmup))
 
-    def test_a_mistake_is_one_sentence(self):
-        done = subprocess.run([sys.executable, '-m', 'configs.stability', '--wokdir=here'], capture_output=True, text=True,
+    @parameterized.parameters(('--wokdir=here', 'There is no flag --wokdir; did you mean .workdir.'),
+                              ('--workdir=gs://bucket/grid', 'gs://bucket/grid is a remote path'))
+    def test_a_mistake_is_one_sentence(self, argument, sentence):
+        done = subprocess.run([sys.executable, '-m', 'configs.stability', argument], capture_output=True, text=True,
                               cwd=experiments.ROOT, check=False)
         self.assertEqual((done.returncode, done.stdout), (1, ''))
-        self.assertRegex(done.stderr, 'There is no flag --wokdir; did you mean .workdir.')
+        self.assertRegex(done.stderr, f'^stability.*{sentence}.*\n$')
 
 
 if __name__ == '__main__':

@@ -72,10 +72,10 @@ def kill_at(text, workdir, moments):
         print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
 
 
-def fill_disk_at_save(text, workdir, number):
-    """Trains on a file system that is full from the save with this number on, up to a few KB; prints how that ended and, once
-    there is space, which steps are whole and how the run goes on. For a process of its own."""
-    filler, before = pathlib.Path(workdir).parent / 'filler', 3 * (int(number) - 1)
+def fill_disk_at(text, workdir, moment, before):
+    """Trains on a file system that is full from a moment on, when step `before` is saved, up to a few KB; prints how that
+    ended and, once there is space, which steps are whole and how the run goes on. For a process of its own."""
+    filler, before = pathlib.Path(workdir).parent / 'filler', int(before)
 
     def fill():
         while before and not pathlib.Path(workdir, 'checkpoints', str(before)).is_dir():
@@ -84,7 +84,7 @@ def fill_disk_at_save(text, workdir, number):
             while True:
                 file.write(bytes(4096))
 
-    with at(('training.checkpoint', 'Checkpoints.save', int(number), 'before'), fill):
+    with at(json.loads(moment), fill):
         done = experiments.call('train', *configured(text, workdir))
     filler.unlink()
     saved = [int(path.name) for path in pathlib.Path(workdir, 'checkpoints').iterdir() if path.name.isdecimal()]
@@ -150,8 +150,9 @@ class SurvivalTest(experiments.TestCase):
             self.assertEqual(code, 128 + number, out)
         return out
 
-    @parameterized.parameters(1, 3)
-    def test_a_full_disk(self, number):
+    @parameterized.parameters((BEFORE_SAVING, 0), (('training.report', 'Report.flush', 2, 'before'), 3),
+                              (('training.checkpoint', 'Checkpoints.save', 3, 'before'), 6))
+    def test_a_full_disk(self, moment, before):
         """On a small file system of its own, in a mount namespace."""
         disk = self.folder / 'disk'
         disk.mkdir()
@@ -160,17 +161,17 @@ class SurvivalTest(experiments.TestCase):
         mount = next((way for way in ways if not subprocess.run([*way, 'true'], capture_output=True).returncode), None)
         if mount is None:
             self.skipTest('this machine lets neither root nor users mount a file system')
-        done = subprocess.run([*mount, *program('fill_disk_at_save', self.text, disk / 'run', str(number))],
+        done = subprocess.run([*mount, *program('fill_disk_at', self.text, disk / 'run', json.dumps(moment), str(before))],
                               env=environment(), capture_output=True, text=True, timeout=120)
         self.assertEqual(done.returncode, 0, done.stderr)
         full, freed = map(json.loads, done.stdout.splitlines())
         self.assertEqual(full['code'], 1, full)
-        self.assertRegex(full['error'].splitlines()[-1], r'^train.py: .*(no space|No space left)', done.stderr)
+        self.assertRegex(full['error'].splitlines()[-1], '^train.py: .*[Nn]o space.* again', done.stderr)
         self.assertNotIn('Traceback', full['error'])
-        self.assertEqual(full['steps'], [3, 6][:number - 1])
+        self.assertEqual(full['steps'], [step for step in (3, 6) if step <= before])
         self.assertEqual(freed['code'], 0, freed)
-        if number > 1:
-            self.assertIn(f'resumed from step {full["steps"][-1]}', freed['out'])
+        if before:
+            self.assertIn(f'resumed from step {before}', freed['out'])
 
     def test_the_reference_exercises_what_could_go_wrong(self):
         config = self.config()

@@ -34,6 +34,8 @@ class Report:
         peak: FLOP/s of all devices together, None if unknown.
         bar: progress bar (True) or plain lines (False); by default a bar if stdout is a terminal that knows its size.
         again: splits that are evaluated once more at `step`: their rows there are cut too.
+
+    What cannot be written, to a full disk for one, is a ValueError.
     """
 
     def __init__(
@@ -47,21 +49,14 @@ class Report:
         bar: bool | None = None,
         again: Collection[str] = (),
     ):
-        import tensorboardX
-
-        logging.getLogger('tensorboardX.x2num').setLevel(logging.ERROR)  # a number that is not finite is no news here
-        self._samples = workdir / 'samples'
+        self._workdir, self._samples = workdir, workdir / 'samples'
         self._samples.mkdir(parents=True, exist_ok=True)
         self._steps, self._unit, self._peak = steps, unit, peak
         for name in (METRICS, TIMING):
             _cut(workdir / name, step, again)
         self._metrics = open(workdir / METRICS, 'a', encoding='utf-8', buffering=1 << 16)  # noqa: SIM115
         self._timing = open(workdir / TIMING, 'a', encoding='utf-8', buffering=1 << 16)  # noqa: SIM115
-        self._board = tensorboardX.SummaryWriter(
-            logdir=str(workdir),
-            purge_step=step + 1 if step else 0,
-            filename_suffix=f'.{step}',  # the name holds whole seconds: a quick restart must not take the same one
-        )
+        self._board = _Board(workdir, step)
         self._bar = None
         if _draws(sys.stdout) if bar is None else bar:
             import tqdm
@@ -84,9 +79,10 @@ class Report:
 
     def text(self, step: int, name: str, text: str) -> None:
         """Writes samples/<name>_<step>.txt and the same text to TensorBoard."""
-        self._sample(name, step, 'txt').write_text(text.rstrip('\n') + '\n', encoding='utf-8')
-        # TensorBoard renders Markdown: indented, so that line breaks stay
-        self._board.add_text(name, textwrap.indent(text, '    ', lambda line: True), step)
+        with self._writing():
+            self._sample(name, step, 'txt').write_text(text.rstrip('\n') + '\n', encoding='utf-8')
+            # TensorBoard renders Markdown: indented, so that line breaks stay
+            self._board.add('text', step, name, textwrap.indent(text, '    ', lambda line: True))
 
     def picture(self, step: int, name: str, image) -> None:
         """Writes samples/<name>_<step>.png and the same picture to TensorBoard.
@@ -97,8 +93,9 @@ class Report:
         from PIL import Image
 
         pixels = _pixels(image)
-        Image.fromarray(pixels).save(self._sample(name, step, 'png'))
-        self._board.add_image(name, pixels, step, dataformats='HWC')
+        with self._writing():
+            Image.fromarray(pixels).save(self._sample(name, step, 'png'))
+            self._board.add('image', step, name, pixels, dataformats='HWC')
 
     def progress(
         self,
@@ -136,25 +133,21 @@ class Report:
             self._bar.write(line, file=self._bar.fp)
 
     def flush(self) -> None:
-        """Puts all rows so far on the disk; call it before a checkpoint that counts on them.
-
-        TensorBoard's writer has a thread of its own and may lag behind by a few points.
-        """
-        for file in (self._metrics, self._timing):
-            file.flush()
-            os.fsync(file.fileno())
-        self._board.flush()
+        """Puts all rows so far on the disk; call it before a checkpoint that counts on them."""
+        with self._writing():
+            for file in (self._metrics, self._timing):
+                file.flush()
+                os.fsync(file.fileno())
+            self._board.flush()
 
     def close(self) -> None:
         """Flushes and closes everything; a second call does nothing."""
         if self._metrics.closed:
             return
-        self.flush()
-        self._metrics.close()
-        self._timing.close()
-        self._board.close()
-        if self._bar is not None:
-            self._bar.close()
+        with self._writing(), contextlib.ExitStack() as last:  # each is closed, whatever becomes of the others
+            for one in filter(None, (self._bar, self._board, self._timing, self._metrics)):
+                last.callback(one.close)
+            self.flush()
 
     def _row(self, file, row: dict, values: dict[str, float], group: str) -> None:
         if taken := row.keys() & values.keys():
@@ -165,12 +158,45 @@ class Report:
         # the order is fixed here, because a row's bytes must not depend on how its values were gathered
         values = {name: _number(values[name]) for name in sorted(values, key=lambda name: (name != 'loss', name))}
         finite = {name: value if math.isfinite(value) else str(value) for name, value in values.items()}
-        file.write(json.dumps(row | finite, allow_nan=False) + '\n')
-        for name, value in values.items():
-            self._board.add_scalar(f'{group}/{name}', value, row['step'])
+        with self._writing():
+            file.write(json.dumps(row | finite, allow_nan=False) + '\n')
+            for name, value in values.items():
+                self._board.add('scalar', row['step'], f'{group}/{name}', value)
+
+    @contextlib.contextmanager
+    def _writing(self):
+        try:
+            yield
+        except OSError as error:
+            raise ValueError(
+                f'What {self._workdir} holds of the run cannot be written ({error.strerror or error}); mend that, then give '
+                'the same command again: it goes on from the last checkpoint.'
+            ) from error
 
     def _sample(self, name: str, step: int, ending: str) -> pathlib.Path:
         return self._samples / f'{name.replace("/", "_")}_{step}.{ending}'
+
+
+class _Board:
+    """TensorBoard's events, written by who adds them: the thread of tensorboardX's SummaryWriter ends on a full disk, and
+    then its queue lets nobody pass."""
+
+    def __init__(self, workdir: pathlib.Path, step: int):
+        from tensorboardX import event_file_writer, summary
+        from tensorboardX.proto import event_pb2
+
+        logging.getLogger('tensorboardX.x2num').setLevel(logging.ERROR)  # a number that is not finite is no news here
+        self._summary, self._pb = summary, event_pb2
+        # the name holds whole seconds: a quick restart must not take the same one
+        self._writer = event_file_writer.EventsWriter(str(workdir / 'events'), f'.{step}')
+        start = event_pb2.SessionLog(status=event_pb2.SessionLog.START)  # hides the points from this step on
+        self._writer.write_event(event_pb2.Event(step=step + 1 if step else 0, session_log=start))
+        self.flush, self.close = self._writer.flush, self._writer.close
+
+    def add(self, kind: str, step: int, *values, **options) -> None:
+        """`kind` is a function of tensorboardX.summary, called with the rest."""
+        summary = getattr(self._summary, kind)(*values, **options)
+        self._writer.write_event(self._pb.Event(step=step, wall_time=time.time(), summary=summary))
 
 
 class Nothing:

@@ -24,6 +24,9 @@ class Schedule(abc.ABC):
         end = self.decay_steps or train_steps
         if self.warmup_steps < 0 or self.decay_steps < 0:
             raise ValueError(f'warmup_steps is {self.warmup_steps} and decay_steps {self.decay_steps}; expected 0 or more.')
+        if 0 < self.decay_steps <= self.warmup_steps:
+            raise ValueError(f'decay_steps is {self.decay_steps}, which counts the warmup_steps={self.warmup_steps} in; '
+                             'expected more than these, or 0 for train.steps.')
         if not 0 <= self.final < math.inf:
             raise ValueError(f'final is {self.final} in optimizer.schedule; expected a multiple of the peak, 0 or more.')
         rest = self.after(max(1, end - self.warmup_steps))

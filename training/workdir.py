@@ -20,7 +20,7 @@ VERSIONS = ('jax', 'jaxlib', 'flax', 'optax', 'orbax-checkpoint', 'grain', 'nump
 
 def local(path):
     """The path of a workdir; remote ones are refused."""
-    if '://' in str(path):
+    if re.match(r'\w+:/', str(path)):
         raise ValueError(f'The workdir {path} is a remote path; give a local folder and copy it afterwards.')
     return pathlib.Path(path).expanduser()
 

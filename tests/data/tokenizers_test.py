@@ -1,5 +1,6 @@
 import functools
 import json
+from unittest import mock
 
 import hypothesis
 import numpy as np
@@ -118,6 +119,12 @@ class LearnTest(parameterized.TestCase):
         if name != 'Byte':
             other = tokenizers.learn(expression(name).replace('360', '350').replace('300', '299'), CORPUS + ['~'])
             self.assertNotEqual(other.fingerprint, again.fingerprint)
+
+    @parameterized.parameters('SentencePiece', 'Unigram')
+    def test_the_same_bits_on_any_machine(self, name):
+        for count in (1, 16):
+            with mock.patch('os.cpu_count', return_value=count):
+                self.assertEqual(tokenizers.learn(expression(name), CORPUS).fingerprint, learnt(name).fingerprint)
 
     def test_sample_is_even_and_bounded(self):
         lines = [f'{i:07d}' * 10 for i in range(200_000)]  # 14 MB

@@ -1,4 +1,5 @@
 import contextlib
+import errno
 import io
 import json
 import os
@@ -15,6 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 from absl.testing import absltest, parameterized
 from PIL import Image
+from tensorboardX import record_writer
 from tensorboardX.proto import event_pb2
 
 from training import report
@@ -200,6 +202,18 @@ class ReportTest(parameterized.TestCase):
         starts = [e.step for e in events(self.workdir) if e.session_log.status == event_pb2.SessionLog.START]
         self.assertEqual(starts, [0, 11])
         self.assertEqual([step for step, _ in values(self.workdir, 'train/loss')], [10, 20, 20, 30, 40])
+
+    def test_a_full_disk_is_one_sentence(self):
+        opened = self.open()
+        full = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        for owner, name, use in ((os, 'fsync', opened.flush), (pathlib.Path, 'write_text', lambda: opened.text(1, 'a', 'b')),
+                                 (record_writer.RecordWriter, 'write', lambda: opened.scalars(1, 'train', {'loss': 1.0}))):
+            with (self.subTest(name), mock.patch.object(owner, name, side_effect=full),
+                  self.assertRaisesRegex(ValueError, 'cannot be written .No space left on device.; mend that, then')):
+                use()
+        with mock.patch.object(os, 'fsync', side_effect=full), self.assertRaisesRegex(ValueError, 'cannot be written'):
+            opened.close()
+        opened.close()  # all is closed, and nothing is tried again
 
     def test_text(self):
         opened = self.open()

@@ -39,6 +39,11 @@ class SchedulesTest(parameterized.TestCase):
         with self.assertRaisesRegex(ValueError, 'warmup_steps is'):
             self.rates('Cosine', **fields)
 
+    @parameterized.parameters(3, 4)
+    def test_a_decay_that_ends_in_the_warm_up_is_refused(self, steps):
+        with self.assertRaisesRegex(ValueError, f'decay_steps is {steps}, which counts the warmup_steps=4 in; expected more'):
+            self.rates('Linear', warmup_steps=4, decay_steps=steps)
+
     def test_inverse_square_root_is_that_of_the_paper(self):
         width, warmup = 512, 6
         paper = [width ** -0.5 * min(n ** -0.5, n * warmup ** -1.5) for n in range(1, 26)]  # equation 3

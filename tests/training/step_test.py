@@ -206,6 +206,13 @@ class ReportTest(parameterized.TestCase):
             self.assertAlmostEqual(float(report['grad_norm']), groups, places=5)
         self.assertEqual(set(reports[0]['grad_norms']), {'linear', 'norm'})
 
+    def test_what_is_frozen_has_no_gradient(self):
+        tx = optax.adam(RATE)
+        frozen = Optimizer(tx, RATE, rate_rules=(('linear/.*', 0.0), ('.*', 1.0)))
+        _, report = jax.jit(steps.make(Model(), Squares(), frozen, seed=0))(fresh(tx), BATCH)
+        self.assertEqual(float(report['grad_norms']['linear']), 0.0)
+        self.assertGreater(float(report['grad_norms']['norm']), 0.0)
+
 
 if __name__ == '__main__':
     absltest.main()

@@ -73,6 +73,8 @@ class WorkdirTest(parameterized.TestCase):
         self.assertEqual(workdir.local('~/run'), pathlib.Path.home() / 'run')
         with self.assertRaisesRegex(ValueError, 'gs://bucket/run is a remote path'):
             workdir.local('gs://bucket/run')
+        with self.assertRaisesRegex(ValueError, 'gs:/bucket/run is a remote path'):  # as pathlib writes it
+            workdir.local(pathlib.Path('gs://bucket/run'))
         with self.assertRaisesRegex(ValueError, 'Give --workdir=DIR'):
             workdir.given('')
 
