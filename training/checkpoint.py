@@ -57,6 +57,29 @@ _WHOLE = ocp.type_handlers.create_type_handler_registry(
     (jax.Array, ocp.type_handlers.ArrayHandler(min_slice_bytes_for_replica_parallel=1 << 20)))
 
 
+_POSITION = 'position.json'
+
+
+class _PositionHandler(ocp.CheckpointHandler):
+    """The position of the data: every process draws the same batches, so the first one saves it for any number of them.
+
+    Written before `save` returns, unlike by Orbax's handler of JSON, whose failure on a full disk breaks off the arrays.
+    """
+
+    def save(self, directory, args):
+        if jax.process_index() == 0:
+            (directory / _POSITION).write_text(json.dumps(args.position))
+
+    def restore(self, directory, args=None):
+        raise NotImplementedError('It is read without Orbax.')
+
+
+@ocp.args.register_with_handler(_PositionHandler, for_save=True, for_restore=True)  # Orbax asks for both
+@dataclasses.dataclass
+class _Position(ocp.args.CheckpointArgs):
+    position: dict[str, Any]
+
+
 class Checkpoints:
     """The checkpoints of one run: <workdir>/checkpoints/<step>/ with the items `state`, `data` and `meta`.
 
@@ -132,11 +155,12 @@ class Checkpoints:
         arrays = _named(state)
         sums = _dispatch(arrays)  # before anything else, so that the devices work while the rest is prepared
         metrics = {name: float(value) for name, value in (metrics or {}).items()}
-        content = {'data': _iterator_checksums(iterator), 'metrics': metrics, 'user': meta or {}}
+        content = {'data': None, 'metrics': metrics, 'user': meta or {}}
         items = {'state': ocp.args.PyTreeSave(_nested(arrays))}
         if iterator is not None:
-            from grain import checkpoint as grain_checkpoint  # a run without data needs no Grain
-            items['data'] = grain_checkpoint.CheckpointSave(iterator)
+            position = iterator.get_state()
+            content['data'] = _json_checksum(position)
+            items['data'] = _Position(position)
         self.wait()
         newest = max(self.steps(), default=-1)
         if newest >= step:  # Orbax would return False and save nothing
@@ -277,26 +301,20 @@ class Checkpoints:
         )
         return _named(self._manager.restore(step, args=ocp.args.Composite(state=restore))['state'])
 
-    def _restore_iterator(self, step: int, saved: list[int], iterator) -> str:
+    def _restore_iterator(self, step: int, saved: int, iterator) -> str:
         """Sets the iterator, or says in words what is damaged."""
-        from grain import checkpoint as grain_checkpoint
-        if len(saved) != jax.process_count():
-            raise ValueError(
-                f'the data position of checkpoint {step} in {self._folder} was saved by {len(saved)} processes and '
-                f'cannot be given to {jax.process_count()}: start as many as before.'
-            )
-        process = jax.process_index()
-
-        def check():
-            file = self._folder / str(step) / 'data' / f'process_{process}-of-{len(saved)}.json'
-            if _json_checksum(json.loads(file.read_text())) != saved[process]:
+        def read():
+            position = json.loads((self._folder / str(step) / 'data' / _POSITION).read_text())
+            if _json_checksum(position) != saved:
                 raise ValueError('its checksum differs')
+            return position
 
-        _, reason = self._attempt('data', check)
+        position, reason = self._attempt('data', read)
         if reason:
             return reason
         try:
-            self._manager.restore(step, args=ocp.args.Composite(data=grain_checkpoint.CheckpointRestore(iterator)))
+            iterator.set_state(position)
+            iterator.start_prefetch()
         except Exception as error:
             # The position is intact, so it is the pipeline that has changed.
             raise ValueError(
@@ -454,13 +472,3 @@ def _shortened(error: Exception) -> str:
 def _json_checksum(content) -> int:
     read_back = json.loads(json.dumps(content))  # keys become strings, which sort differently
     return zlib.crc32(json.dumps(read_back, sort_keys=True).encode())
-
-
-def _iterator_checksums(iterator) -> list[int] | None:
-    """One checksum of the iterator's state per process."""
-    if iterator is None:
-        return None
-    number = _json_checksum(iterator.get_state())
-    if jax.process_count() == 1:
-        return [number]
-    return multihost_utils.process_allgather(np.uint32(number)).tolist()

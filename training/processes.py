@@ -7,7 +7,9 @@ import atexit
 import contextlib
 import json
 import os
+import selectors
 import socket
+import struct
 import sys
 import threading
 import time
@@ -21,10 +23,12 @@ from jax.experimental import multihost_utils
 from training.cli import expected
 
 _LOST = 30  # seconds after which jax aborts the others if a process no longer answers
-_MEETING = 300  # seconds that the others wait for the first process to start
+_MEETING = 300  # seconds that the processes wait for each other at the start
 _PATIENCE = 10  # seconds to connect
 _GRACE = 5  # seconds for a process to say what happened to it
 _DONE, _FAILED = b'.', b'!'  # what a process says to the others at its end
+_HEED, _GO = b'heed', b'go'  # what the first process says to another that comes, and to all once nobody is missing
+_HELLO = struct.Struct('!4sII')  # what another says when it comes: _HEED, --process, --processes
 _known_as = ''  # the host of the first process as the command line gives it: its own name for itself may not be known
 
 
@@ -61,27 +65,89 @@ def join(coordinator, processes, process):
     global _known_as
     _known_as = host
     print(f'process {process} of {processes}: waiting for the others at {coordinator}', flush=True)
-    _meet(host, int(port), process)
+    if process == 0:
+        _call_roll(coordinator, int(port), processes)
+    else:
+        _answer_roll(host, int(port), processes, process)
     jax.distributed.initialize(coordinator, processes, process, **limits)
 
 
-def _meet(host, port, process):
-    """Raises ValueError if the first process cannot listen or another cannot reach it; jax would abort."""
-    if process == 0:
-        try:
-            socket.create_server(('', port)).close()
-        except (OSError, OverflowError) as error:
-            raise ValueError(f'Process 0 cannot listen on the port {port} of --coordinator ({error}); choose another '
-                             'one.') from None
-        return
+def _call_roll(coordinator, port, processes):
+    """Returns when all others have come; raises ValueError, at them too, if one does not, which would abort all inside jax.
+
+    It listens where jax will, so that no other port has to be open, and ignores whoever else calls there.
+    """
+    try:
+        both = socket.has_dualstack_ipv6()  # as jax does
+        server = socket.create_server(('', port), family=socket.AF_INET6 if both else socket.AF_INET, backlog=processes,
+                                      dualstack_ipv6=both)
+    except (OSError, OverflowError) as error:
+        raise ValueError(f'Process 0 cannot listen on the port {port} of --coordinator ({error}); choose another '
+                         'one.') from None
+    end, came = time.monotonic() + _MEETING, {}  # {connection: number}
+    with contextlib.ExitStack() as links, selectors.DefaultSelector() as events:
+        links.enter_context(server).setblocking(False)
+        events.register(server, selectors.EVENT_READ)
+        while len(came) < processes - 1:
+            left = end - time.monotonic()
+            if left < 0:
+                numbers = ', '.join(map(str, sorted({0, *came.values()})))
+                reason = (f'Of the {processes} processes only {numbers} came to --coordinator={coordinator} within {_MEETING} '
+                          f's; start all of them, each with --processes={processes} and a --process of its own.')
+                _say(came, reason.encode())
+                raise ValueError(reason)
+            for key, _ in events.select(left):
+                link = key.fileobj
+                if link is server:
+                    with contextlib.suppress(OSError):  # gone again
+                        link = links.enter_context(server.accept()[0])
+                        link.setblocking(False)
+                        events.register(link, selectors.EVENT_READ)
+                elif not _arrives(link, came, processes):
+                    came.pop(link, None)
+                    events.unregister(link)
+                    link.close()
+        server.close()  # before the others go on, to jax
+        _say(came, _GO)
+
+
+def _arrives(link, came, processes):
+    """Notes in `came` who says that it has come; False if the connection is to be closed."""
+    with contextlib.suppress(OSError, struct.error):
+        magic, process, its_processes = _HELLO.unpack(link.recv(_HELLO.size))  # nothing where the other end is closed
+        if magic != _HEED:
+            return False
+        refusal = ''
+        if its_processes != processes:
+            refusal = (f'Process {process} was started with --processes={its_processes}, but process 0 with '
+                       f'--processes={processes}; start all of them with the same number.')
+        elif process in came.values():
+            refusal = f'Two processes have --process={process}; give each its own, from 0 to {processes - 1}.'
+        link.sendall(_HEED + refusal.encode())
+        if not refusal:
+            came[link] = process
+            return True
+    return False
+
+
+def _answer_roll(host, port, processes, process):
+    """Returns when the first process says that all have come; raises ValueError if they do not."""
     end, reason = time.monotonic() + _MEETING, ''
     while time.monotonic() < end:
         try:
-            socket.create_connection((host, port), _PATIENCE).close()
-            return
+            with socket.create_connection((host, port), _PATIENCE) as link:
+                link.sendall(_HELLO.pack(_HEED, process, processes))
+                if link.recv(len(_HEED), socket.MSG_WAITALL) != _HEED:
+                    raise OSError('what answers there does not wait for others')
+                link.settimeout(_MEETING + _PATIENCE)  # the first may have come later than this one
+                said = b''.join(iter(lambda: link.recv(4096), b''))
         except (OSError, OverflowError) as error:
-            reason = error
-            time.sleep(0.3)
+            said, reason = b'', error
+        if said == _GO:
+            return
+        if said:
+            raise ValueError(said.decode())
+        time.sleep(0.3)  # also if the first process ended: it may be started again
     raise ValueError(f'Process {process} found no process 0 at --coordinator={host}:{port} within {_MEETING} s ({reason}); '
                      'start it there, with the same command.')
 

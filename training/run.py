@@ -54,7 +54,7 @@ class Run:
 
     def init_from(self, folder):
         """The fresh state with the parameters that init_rules keep taken from the newest step of another workdir."""
-        source = load(folder, data=1)
+        source = load(folder, data=1, onto=self.mesh)
         have = {meshes.path_of(keys): p for keys, p in jax.tree_util.tree_leaves_with_path(source.params)}
         rules = self.config.init_rules
 
@@ -243,7 +243,8 @@ def build(config, mesh, folder=None, source=None):
     rows, parts, micro = config.data.batch_size, meshes.rows(mesh), config.train.microbatches
     if rows % (micro * parts):
         raise ValueError(f'data.batch_size={rows} cannot be divided into train.microbatches={micro} for {parts} parts of '
-                         f'the mesh (data x fsdp); choose a multiple of {micro * parts}, or fewer devices with mesh.data.')
+                         f'the mesh (data x fsdp); choose a multiple of {micro * parts}, other microbatches, or fewer '
+                         'devices with mesh.data.')
     data = _part(config.data, ('open',), 'data', key='pipeline').open(folder, source)
     model = _part(config.model, ('init', 'apply'), 'model', extra={'dtype': config.dtype} | data.facts)
     for name, least in data.facts.items():
@@ -269,12 +270,13 @@ def build(config, mesh, folder=None, source=None):
     return Run(config, mesh, data, model, task, evaluators, optimizer, shapes)
 
 
-def load(folder, step='last', data=None):
+def load(folder, step='last', data=None, onto=None):
     """The Snapshot of a workdir, its parameters split as in training where the devices suffice.
 
     Args:
       step: 'last', 'best' or a number.
       data: devices over which batches are split; None: as in training, or all that divide a batch of evaluation.
+      onto: another mesh for the parameters alone, such as that of several processes, all of which have to read them.
     """
     folder = workdir.local(folder)
     config = workdir.load_config(folder)
@@ -284,7 +286,11 @@ def load(folder, step='last', data=None):
     try:
         number = checkpoint_step(checkpoints, step, config)
         wanted = 'average' if run.shapes.average else 'params'
-        restored = checkpoints.restore({wanted: getattr(run.shapes, wanted)}, step=number)
+        target = getattr(run.shapes, wanted)
+        if onto:
+            target = jax.tree.map(lambda s, at: jax.ShapeDtypeStruct(s.shape, s.dtype, sharding=at), target,
+                                  meshes.shardings(target, config.mesh.rules, onto))
+        restored = checkpoints.restore({wanted: target}, step=number)
     finally:
         checkpoints.close()
     if restored is None:

@@ -99,7 +99,7 @@ _DAMAGE = {
     'truncated_meta': (lambda step: _truncate(step / 'meta' / 'metadata'), 'meta cannot be read'),
     'deleted_meta': (lambda step: shutil.rmtree(step / 'meta'), 'meta cannot be read'),
     'other_data': (
-        lambda step: shutil.copy(step.parent / '1' / 'data' / 'process_0-of-1.json', step / 'data'),
+        lambda step: shutil.copy(step.parent / '1' / 'data' / 'position.json', step / 'data'),
         'data .*checksum differs',
     ),
     'deleted_data': (lambda step: shutil.rmtree(step / 'data'), 'data cannot be read'),

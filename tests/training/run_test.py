@@ -3,6 +3,7 @@ import math
 import pathlib
 import tempfile
 import types
+from unittest import mock
 
 import jax
 import numpy as np
@@ -296,6 +297,16 @@ class LoadTest(parameterized.TestCase):
             config.init_rules = tuple(rules)
             with self.assertRaisesRegex(ValueError, message):
                 runs.build(config, meshes.make(1)).init_from(self.folder)
+
+    def test_what_another_starts_with_is_read_onto_its_own_devices(self):
+        self.saved()
+        mesh, read = meshes.make(4, 2), []
+        run = runs.build(config_of(), mesh)
+        with (mock.patch.object(Checkpoints, 'restore', lambda _, target, step: read.append(target)),
+              self.assertRaisesRegex(ValueError, 'has no checkpoint yet')):
+            run.init_from(self.folder)
+        self.assertEqual({s.sharding.mesh for s in jax.tree.leaves(read)}, {mesh})
+        self.assertEqual([s.sharding for s in jax.tree.leaves(read)], [s.sharding for s in jax.tree.leaves(run.shapes.params)])
 
     def test_a_folder_without_checkpoint_is_refused(self):
         workdir.save_config(self.folder, config_of())
