@@ -8,6 +8,7 @@ import multiprocessing
 import os
 import signal
 import threading
+import time
 import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -105,6 +106,7 @@ def _follow_parent(worker: int, workers: int) -> None:
 
 def _end_with_parent() -> None:
     multiprocessing.parent_process().join()  # not PR_SET_PDEATHSIG: the "parent" of that is a passing thread of Grain
+    time.sleep(0.3)  # until what it makes ahead is full: in the middle of making some, it may not have told the tracker yet
     os._exit(1)  # Python's resource tracker then frees the shared memory
 
 
