@@ -71,7 +71,7 @@ class _PositionHandler(ocp.CheckpointHandler):
             (directory / _POSITION).write_text(json.dumps(args.position))
 
     def restore(self, directory, args=None):
-        raise NotImplementedError('It is read without Orbax.')
+        return json.loads((directory / _POSITION).read_text())
 
 
 @ocp.args.register_with_handler(_PositionHandler, for_save=True, for_restore=True)  # Orbax asks for both
@@ -304,7 +304,7 @@ class Checkpoints:
     def _restore_iterator(self, step: int, saved: int, iterator) -> str:
         """Sets the iterator, or says in words what is damaged."""
         def read():
-            position = json.loads((self._folder / str(step) / 'data' / _POSITION).read_text())
+            position = _PositionHandler().restore(self._folder / str(step) / 'data')  # no barrier: it may be damaged here only
             if _json_checksum(position) != saved:
                 raise ValueError('its checksum differs')
             return position
