@@ -1,9 +1,19 @@
-"""Evaluates a run. The last line of stdout is one JSON object: split, step, loss, weight and the rest.
+"""Evaluates a run, and shows what its heads look at and which of them matter. The last line of stdout is one JSON object:
+split, step, loss, weight and the rest, or what was drawn.
 
     python eval.py --workdir=DIR [--split=NAME | --path=FILE ...] [--step=last|best|N]
+    python eval.py --workdir=DIR --attention=OUT.png --input=TEXT|IMAGE_FILE
+    python eval.py --workdir=DIR --heads=OUT.png [--split=NAME] [--keep=N --pruned=NEW_WORKDIR]
+
+--attention draws the weights of every head of every layer, tokens on both sides, or over the image, and writes their
+entropies to OUT.json. --heads draws how much each head matters to the loss of the split, and the loss against the heads
+left; with --keep and --pruned it also writes a run without the others.
 """
 
+import dataclasses
 import json
+import os
+import pathlib
 import sys
 
 from absl import flags
@@ -14,32 +24,185 @@ flags.DEFINE_string('workdir', None, 'folder of the run')
 flags.DEFINE_string('split', 'valid', "valid, test, train, or an expression over the run's data such as 'train[:1%]'")
 flags.DEFINE_multi_string('path', [], 'score this file in place of a split; repeat the flag for several')
 flags.DEFINE_string('step', 'last', 'the checkpoint: last, best, or a number')
+flags.DEFINE_string('attention', None, 'draw what the heads look at in --input, to this .png, .pdf or .svg')
+flags.DEFINE_string('input', None, 'for --attention: a text, or the path of an image')
+flags.DEFINE_string('heads', None, 'draw which heads matter on --split, to this .png, .pdf or .svg')
+flags.DEFINE_integer('keep', None, 'for --heads: how many heads a pruned run keeps', lower_bound=0)
+flags.DEFINE_string('pruned', None, 'for --heads: the folder of the pruned run, a new one')
 if __name__ == '__main__':
     cli.answer_help()  # at once, before jax is imported
 
+import numpy as np
+
 from training import machine, summary, workdir
 from training import run as runs
+from transformer import importance, pictures
+from transformer.attention import maps
 from transformer.evaluators import Averages
+from vit import pictures as image_pictures
+
+MOST_TOKENS = 1024  # in a picture
 
 
 def main():
     folder = workdir.given(flags.FLAGS.workdir)
     machine.prepare(workdir.load_config(folder))
-    if flags.FLAGS.path and flags.FLAGS['split'].present:
+    require_clear(flags.FLAGS)
+    drawn = flags.FLAGS.attention if flags.FLAGS.heads is None else flags.FLAGS.heads
+    path = None if drawn is None else picture(drawn)
+    snapshot = runs.load(folder, step=flags.FLAGS.step, data=1 if flags.FLAGS.attention else None)
+    if flags.FLAGS.attention:
+        attention(snapshot, flags.FLAGS.input, path)
+    elif flags.FLAGS.heads:
+        heads(snapshot, flags.FLAGS.split, path, folder, flags.FLAGS.keep, flags.FLAGS.pruned)
+    else:
+        row = evaluate(snapshot, flags.FLAGS.split, flags.FLAGS.path)
+        say_changes(folder, snapshot)
+        print(f'{row["split"]} at step {row["step"]}: {summary.line(row)}')
+        print(json.dumps(row))
+
+
+def require_clear(given):
+    """Raises ValueError for flags that do not go together, before anything is read."""
+    if given.attention is not None and given.heads is not None:
+        raise ValueError('--attention and --heads were both given; give one after the other.')
+    for name, needed in (('input', 'attention'), ('keep', 'heads'), ('pruned', 'heads')):
+        if given[name].present and given[needed].value is None:
+            raise ValueError(f'--{name} is for --{needed}=OUT.png; give that too, or leave it out.')
+    for name, other, looks_at in (('split', 'attention', 'input'), ('path', 'attention', 'input'), ('path', 'heads', 'split')):
+        if given[name].present and given[other].value is not None:
+            raise ValueError(f'--{name} is not for --{other}, which looks at --{looks_at}; leave it out.')
+    if given.path and given['split'].present:
         raise ValueError('--split and --path were both given; give --split for data of the run, or --path for files.')
-    if not all(flags.FLAGS.path):
+    if not all(given.path):
         raise ValueError('--path is empty; give it the path of a file to score, or leave it out.')
-    if not flags.FLAGS.split:
+    if not given.split:
         raise ValueError("--split is empty; give valid, test, train or an expression such as 'train[:1%]'.")
-    snapshot = runs.load(folder, step=flags.FLAGS.step)
-    row = evaluate(snapshot, flags.FLAGS.split, flags.FLAGS.path)
+    if given.attention is not None and not given.input:
+        raise ValueError('Give --attention something to look at: --input="a text", or --input=IMAGE_FILE.')
+    if (given.keep is None) != (given.pruned is None):
+        raise ValueError('--keep and --pruned go together: --keep=8 --pruned=NEW_WORKDIR writes a run with eight heads.')
+
+
+def picture(path):
+    """The path of a picture to draw."""
+    path = pathlib.Path(path).expanduser()
+    if path.suffix.lower() not in ('.png', '.pdf', '.svg'):
+        raise ValueError(f'The picture {str(path)!r} is no .png, .pdf or .svg; give it such a name.')
+    if not path.parent.is_dir():
+        raise ValueError(f'There is no folder {str(path.parent)!r} to draw {path.name} in; make it first.')
+    return path
+
+
+def keep(path, figure, numbers):
+    """Writes a picture, and its numbers beside it; the last line of stdout says the same."""
+    temporary = path.with_name(f'.{os.getpid()}.{path.name}')
+    try:
+        figure.savefig(temporary)
+        temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)
+    workdir.write_atomically(path.with_suffix('.json'), json.dumps(numbers, indent=1, allow_nan=False) + '\n')
+    print(json.dumps(numbers))
+
+
+def attention(snapshot, given, path):
+    """Draws what each head looks at in a text or an image."""
+    if hasattr(snapshot.data, 'pieces'):
+        ids = tokens(snapshot, given)
+        layers, found, flow = looked(snapshot, inputs=ids[None])
+        pieces = snapshot.data.pieces(ids)
+        figure = pictures.attention(layers, pieces, found)
+        more = {'tokens': pieces, 'rollout': None if flow is None else flow[-1].tolist()}  # to the last token
+    elif hasattr(snapshot.data, 'visible'):
+        image, model = snapshot.data.read(given), snapshot.model
+        layers, found, flow = looked(snapshot, image=image[None])
+        figure = image_pictures.attention(layers, flow, snapshot.data.visible(image), found, patch=model.patch,
+                                          class_token=model.pool == 'cls')
+        read = None if flow is None else image_pictures.read_out(flow, model.pool == 'cls')
+        more = {'image': given, 'rollout': None if read is None else read.reshape(image.shape[0] // model.patch, -1).tolist()}
+    else:
+        raise ValueError('--attention is for runs on text or on images, and this one has neither; leave it out.')
+    keep(path, figure, {'picture': str(path), 'step': snapshot.step} | more | {'layers': found})
+
+
+def tokens(snapshot, text):
+    """The tokens of a text that the model is to look at."""
+    if os.path.isfile(text):
+        raise ValueError(f'--input is the file {text!r}, but this run is on text: give the text itself, such as '
+                         f'--input="$(head -c 200 {text})".')
+    ids = snapshot.data.prompt(text)
+    if not len(ids):
+        raise ValueError(f'--input is {text!r}, which has no tokens; give a longer text.')
+    if len(ids) > MOST_TOKENS:
+        raise ValueError(f'--input has {len(ids)} tokens, but a picture shows {MOST_TOKENS} at most; give a shorter text.')
+    return ids
+
+
+def looked(snapshot, **inputs):
+    """({layer: weights}, what they say, attention rollout if they are distributions over the positions)."""
+    mechanism = getattr(snapshot.model, 'attention', None)
+    if not getattr(mechanism, 'shown', True):
+        raise ValueError(f'attention={mechanism} has no weights to show; --attention is for mechanisms that have, such as '
+                         'Softmax().')
+    layers, found = maps.read(snapshot.model, snapshot.captured('attention', **inputs))
+    sure = all(one['entropy'] is not None for one in found)
+    return layers, found, maps.rollout(list(layers.values())) if sure else None
+
+
+def heads(snapshot, split, path, folder, count, new):
+    """Draws which heads matter, and the loss against heads left; with `new` it writes a run with `count` of them."""
+    model, name, part = snapshot.model, evaluator_of(snapshot, split), part_of(snapshot, split)
+    importance.require_heads(model)
+    total = len(importance.all_heads(model))
+    if count is not None:
+        if count > total:
+            raise ValueError(f'--keep is {count}, but the model has {total} heads; keep fewer.')
+        runs.require_new(workdir.local(new))
+    batches = snapshot.run.evaluation(name, part)
+    raw = importance.importance(snapshot, batches)
+    scores = importance.by_layer(raw)
+    order = importance.order(scores)
+    measure = lambda params: dataclasses.replace(snapshot, params=params).evaluate(name, batches)['loss']
+    counts = {round(total * tenth / 10) for tenth in range(11)} | ({count} - {None})
+    curve = importance.curve(snapshot, measure, order, sorted(counts, reverse=True))
+    numbers = {'picture': str(path), 'split': split, 'step': snapshot.step, 'importance': rows(raw), 'scaled': rows(scores),
+               'order': order, 'curve': [{'heads': left, 'loss': loss} for left, loss in curve]}
+    if new is not None:
+        kept = tuple(tuple(sorted(head for layer, head in order[total - count:] if layer == i)) for i in range(model.layers))
+        prune(snapshot, folder, workdir.local(new), kept, next(iter(batches)))
+        numbers |= {'pruned': new, 'kept': kept}
+    say_changes(folder, snapshot)
+    keep(path, pictures.importance(scores, total, curve, metric=f'loss on {split}', best=count), numbers)
+
+
+def rows(scores):
+    """Nested lists, None for a head that is not there."""
+    return [[None if np.isnan(score) else float(score) for score in row] for row in scores]
+
+
+def prune(snapshot, folder, new, kept, batch):
+    """Writes a run with these heads alone, once it is seen to give what the whole one does under a head mask."""
+    config = workdir.load_config(folder)
+    with config.unlocked():
+        config.model.kept = kept
+        if config.model.scan and len(set(kept)) > 1:  # of the program alone: the result is the same
+            config.model.scan = False
+            print('The pruned run has model.scan=False: its layers differ.')
+    run = runs.build(config, snapshot.run.mesh, folder)
+    params = importance.pruned(snapshot.model, snapshot.params, kept, run.shapes.params)
+    importance.require_same(snapshot, run.model, params, kept, batch)
+    runs.write(new, run, params, folder)
+    print(f'{new}: {sum(map(len, kept))} heads and {run.parameters():,} parameters of {snapshot.run.parameters():,}')
+
+
+def say_changes(folder, snapshot):
+    """Says on stderr that the data is not what it was."""
     if not flags.FLAGS.path:
         part = part_of(snapshot, flags.FLAGS.split)
         if workdir.changed_data(folder, {part: snapshot.data.digest(part)}):
             print(f'eval.py: the data of {part} is not what it was when the run began; this measures what is there now.',
                   file=sys.stderr)
-    print(f'{row["split"]} at step {row["step"]}: {summary.line(row)}')
-    print(json.dumps(row))
 
 
 def part_of(snapshot, split):
@@ -48,16 +211,22 @@ def part_of(snapshot, split):
     return evals[split].split if split in evals else split
 
 
-def evaluate(snapshot, split='valid', paths=()):
-    """The row of one split, or of files: measured by the evaluator of that name, else by the one named valid."""
+def evaluator_of(snapshot, split):
+    """The name of the evaluator that measures the loss of a split: of the same name, else valid."""
     evaluators = snapshot.run.evaluators
-    name = split if split in evaluators and not paths else 'valid'
+    name = split if split in evaluators else 'valid'
     losses = [n for n, evaluator in evaluators.items() if isinstance(evaluator, Averages)]
     if name not in losses:
         lacks = f'The evaluator {name!r} measures no loss' if name in evaluators else f'This run has no evaluator {name!r}'
         raise ValueError(f'{lacks}; those of this run that measure one: {", ".join(losses) or "none"}.')
+    return name
+
+
+def evaluate(snapshot, split='valid', paths=()):
+    """The row of one split, or of files: measured by the evaluator of that name, else by the one named valid."""
+    name = evaluator_of(snapshot, 'valid' if paths else split)
     if paths:
-        batches = snapshot.data.score(paths, snapshot.run.eval_rows, **evaluators[name].view)
+        batches = snapshot.data.score(paths, snapshot.run.eval_rows, **snapshot.run.evaluators[name].view)
     else:
         batches = snapshot.run.evaluation(name, part_of(snapshot, split))
     return {'split': ' '.join(paths) or split, 'step': snapshot.step} | snapshot.evaluate(name, batches)

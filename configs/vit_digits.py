@@ -13,7 +13,8 @@ def get_config(variant=''):
     base.variant_of(variant, [''])
     c = base.config()
     c.data = base.data('data.images:Images', source='digits', batch_size=64)
-    c.model = base.part('vit.vit:Vit', patch=2, layers=4, heads=4, width=64, pool='mean', position_scale=0.5, dropout=0.1)
+    c.model = base.part('vit.vit:Vit', patch=2, layers=4, heads=4, width=64, pool='mean',
+                        positions='Learned(scale=0.5)', dropout=0.1)
     c.task = base.part('vit.tasks:Classification')
     c.optimizer = base.optimizer(learning_rate=2e-3, weight_decay=0.05, schedule=base.part(
         'training.schedules:Cosine', warmup_steps=100))

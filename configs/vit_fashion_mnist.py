@@ -25,7 +25,7 @@ def get_config(variant=''):
     if small:
         c.data = base.data('data.images:Images', source='idx', path='fashion_mnist', steps='Crop(padding=1) | Flip()',
                            batch_size=128, **split)
-        c.model = base.part('vit.vit:Vit', patch=4, layers=6, heads=7, width=112, pool='mean', position_scale=0.2)
+        c.model = base.part('vit.vit:Vit', patch=4, layers=6, heads=7, width=112, pool='mean', positions='Learned(scale=0.2)')
         c.optimizer = base.optimizer('training.optimizer:Muon', learning_rate=3e-3, weight_decay=0.05, average_decay=0.998,
                                      schedule=base.part('training.schedules:Cosine', warmup_steps=300))
         c.train.steps = 8000  # 18.6 epochs

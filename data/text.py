@@ -156,6 +156,10 @@ class OpenText:
         """The text of token ids; `end` has none."""
         return self.tokenizer.decode(ids)
 
+    def pieces(self, ids: Iterable[int]) -> list[str]:
+        """What each token id stands for, to be shown."""
+        return [self.tokenizer.piece(int(i)) for i in ids]
+
     @staticmethod
     def count(batch: dict[str, np.ndarray]) -> int:
         """Tokens that a batch asks to predict."""

@@ -1,7 +1,7 @@
 """Text to token ids and back: bytes, characters, words, SentencePiece (BPE or unigram), and any tokenizer.json.
 
 Every tokenizer has `vocab` (number of ids), `end` (the id between documents), `encode`, `encode_many`, `decode`,
-`first_bytes`, `save` and `fingerprint`; `learn` makes one from a call expression and text, `load` reads a saved one.
+`piece`, `first_bytes`, `save` and `fingerprint`; `learn` makes one from a call expression and text, `load` reads a saved one.
 All but words and a tokenizer.json give back any text exactly.
 """
 
@@ -50,6 +50,10 @@ class Byte:
         """The text of the ids; `end` has none, and bytes that form no character become U+FFFD."""
         return bytes(int(i) for i in ids if 0 <= i < 256).decode(errors='replace')
 
+    def piece(self, number: int) -> str:
+        """What an id stands for, to be shown: '<0xE4>' for what is no character alone."""
+        return '<end>' if number == self.end else chr(number) if number < 128 else f'<0x{number:02X}>'
+
     def first_bytes(self, text: str) -> int:
         """Bytes of `text` that its first token covers."""
         return 1
@@ -89,6 +93,10 @@ class Char:
     def decode(self, ids: Iterable[int]) -> str:
         """The text of the ids; `end` has none and an unknown character is U+FFFD."""
         return ''.join(self.characters[i - 2] if 2 <= i < self.vocab else '\ufffd' for i in ids if i != self.end)
+
+    def piece(self, number: int) -> str:
+        """What an id stands for, to be shown."""
+        return ('<unk>', '<end>', *self.characters)[number]
 
     def first_bytes(self, text: str) -> int:
         """Bytes of `text` that its first token covers."""
@@ -134,6 +142,10 @@ class Word:
         """' ' and the word of each id; `<eos>` is a line end."""
         table = ('<unk>', '\n', *self.words)
         return ''.join(' ' + table[i] for i in ids)
+
+    def piece(self, number: int) -> str:
+        """What an id stands for, to be shown."""
+        return ('<unk>', '<eos>', *self.words)[number]
 
     def first_bytes(self, text: str) -> int:
         """Bytes of `text` that its first token covers, with the space before it."""
@@ -208,6 +220,10 @@ class SentencePiece:
         """The text of the ids; `end` has none, and bytes that form no character become U+FFFD."""
         return self._processor.decode([int(i) for i in ids])
 
+    def piece(self, number: int) -> str:
+        """What an id stands for, to be shown: '<0xE4>' for a byte, '</s>' for `end`."""
+        return self._processor.id_to_piece(number).replace(_SPACE, ' ')
+
     def first_bytes(self, text: str) -> int:
         """Bytes of `text` that its first token covers."""
         first = int(self.encode(text.split('\n', 1)[0] or '\n')[0])
@@ -270,6 +286,12 @@ class Json:
     def decode(self, ids: Iterable[int]) -> str:
         """The text of the ids; special tokens such as `end` have none."""
         return self._tokenizer.decode([int(i) for i in ids if i != self.end])
+
+    def piece(self, number: int) -> str:
+        """What an id stands for, to be shown; the library's own sign for what is no text alone."""
+        sign = self._tokenizer.id_to_token(number) or f'<{number}>'  # ids may have gaps
+        text = sign.replace(_SPACE, ' ') if _SPACE in sign else self._tokenizer.decode([number], skip_special_tokens=False)
+        return sign if not text or '\ufffd' in text else text
 
     def first_bytes(self, text: str) -> int:
         """Bytes of `text` that its first token covers."""

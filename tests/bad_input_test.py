@@ -5,11 +5,13 @@ import os
 import shutil
 import subprocess
 import sys
+from unittest import mock
 
 from absl.testing import absltest, parameterized
 from PIL import Image
 
 from tests import experiments
+from transformer.attention.mechanism import Softmax
 
 
 class BadInputTest(experiments.TestCase):
@@ -288,6 +290,50 @@ class BadInputTest(experiments.TestCase):
         shutil.rmtree(workdir / 'checkpoints')
         done = experiments.call('eval', f'--workdir={workdir}')
         self.assert_sentence(done, 'has no checkpoint yet; train it for longer', 'eval')
+
+    def test_attention_and_heads(self):
+        workdir, out = self.trained(), self.folder / 'out.png'
+        save = self.images() / 'a' / '0.png'
+        before = sorted(path for path in self.folder.rglob('*'))
+        for arguments, pattern in (
+                ([f'--attention={out}'], 'Give --attention something to look at: --input="a text", or --input=IMAGE_FILE'),
+                ([f'--attention={out}', '--input='], 'Give --attention something to look at'),
+                ([f'--attention={self.folder}/out.jpg', '--input=key'], "out.jpg' is no .png, .pdf or .svg"),
+                (['--attention=', '--input=key'], 'is no .png, .pdf or .svg'),
+                ([f'--attention={self.folder}/nowhere/out.png', '--input=key'], "no folder '.*nowhere' to draw out.png in"),
+                ([f'--attention={out}', '--input=' + 'key ' * 8], 'A sequence of 33 tokens is longer than'),
+                ([f'--attention={out}', '--input=' + 'key ' * 300], '--input has 1201 tokens, but a picture shows 1024'),
+                ([f'--attention={out}', f'--input={save}'], '--input is the file .*0.png., but this run is on text'),
+                ([f'--attention={out}', '--input=key', f'--heads={out}'], '--attention and --heads were both given'),
+                ([f'--attention={out}', '--input=key', '--split=valid'], '--split is not for --attention, which looks at'),
+                ([f'--heads={out}', f'--path={self.text}'], '--path is not for --heads, which looks at --split'),
+                (['--input=key'], '--input is for --attention=OUT.png; give that too'),
+                (['--keep=1'], '--keep is for --heads=OUT.png; give that too'),
+                ([f'--heads={out}', '--keep=1'], '--keep and --pruned go together'),
+                ([f'--heads={out}', f'--pruned={self.folder}/new'], '--keep and --pruned go together'),
+                ([f'--heads={out}', '--keep=-1', f'--pruned={self.folder}/new'], "--keep is '-1'; expected"),
+                ([f'--heads={out}', '--keep=3', f'--pruned={self.folder}/new'], '--keep is 3, but the model has 2 heads'),
+                ([f'--heads={out}', '--keep=1', f'--pruned={workdir}'], 'run is there already; give the new workdir another'),
+                ([f'--heads={out}', '--keep=1', f'--pruned={self.folder}/a/b'], "no folder '.*a' to make b in"),
+                ([f'--heads={out}', '--split=vaild'], "The split 'vaild' names no")):
+            with self.subTest(arguments=arguments):
+                self.assert_sentence(experiments.call('eval', f'--workdir={workdir}', *arguments), pattern, 'eval')
+        self.assertEqual(before, sorted(path for path in self.folder.rglob('*')))
+
+    def test_attention_over_images(self):
+        self.assertEqual(experiments.train(experiments.tiny_images(), self.workdir)[0], 0)
+        out = f'--attention={self.folder / "out.png"}'
+        for given, pattern in (('key query', "'key query' does not exist; expected an image file"),
+                               (self.text, 'text.txt cannot be decoded as an image')):
+            done = experiments.call('eval', f'--workdir={self.workdir}', out, f'--input={given}')
+            self.assert_sentence(done, pattern, 'eval')
+            self.assertFalse((self.folder / 'out.png').exists())
+
+    def test_attention_of_a_mechanism_without_weights(self):
+        workdir = self.trained()
+        with mock.patch.object(Softmax, 'shown', False):
+            done = experiments.call('eval', f'--workdir={workdir}', f'--attention={self.folder}/out.png', '--input=key')
+        self.assert_sentence(done, r'attention=Softmax\(.*\) has no weights to show; --attention is for mechanisms', 'eval')
 
     def test_predict(self):
         workdir = self.trained()

@@ -12,6 +12,7 @@ import jax
 import jax.numpy as jnp
 from absl.testing import absltest, parameterized
 
+from configs import extrapolation
 from tests import experiments
 from tests.train_test import at
 from training import cli, resolve, workdir
@@ -26,10 +27,13 @@ CHANGES = {
     'quickstart:code': TEXT,
     'quickstart:mixture': {'data.documents': 'line', 'data.tokenizer': 'SentencePiece(vocab=300)',
                            'data.parts.code.source': 'files'},
+    **{f'extrapolation:{variant}': TEXT | {'data.tokenizer': 'Byte()', 'data.valid': 'train[90%:95%]'}
+       for variant in ('no_positions', 'learned', 'rotary')},
     **{f'gpt2:{variant}': TEXT | {'model.vocab': 512, 'mesh.fsdp': 1} for variant in ('124m', 'step')},
     'gpt2:1558m': TEXT | {'model.vocab': 512, 'mesh.data': 2, 'mesh.fsdp': 4},
     'gpt_char:cpu': STREAM,
     'gpt_char:base': STREAM,
+    **{f'nadaraya_watson:{variant}': {} for variant in ('curve', 'collapse', 'iris')},
     'ptb_lm': STREAM | {'evals.valid.stride': 8},
     **{f'stability:{variant}': TEXT | {'data.tokenizer': 'Byte()', 'data.valid': 'train[90%:95%]'}
        for variant in ('pre', 'post', 'rezero', 'tfixup')},
@@ -40,7 +44,9 @@ CHANGES = {
 }
 # What differs from another variant in numbers only, which are small here: {variant: (the other, what differs)}.
 ALIKE = {'gpt2:350m': ('gpt2:124m', SHRUNK.keys() | {'optimizer.learning_rate'}),
-         **{f'gpt2:{variant}': ('gpt2:1558m', SHRUNK.keys() | {'optimizer.learning_rate'}) for variant in ('774m', 'gpt3')}}
+         **{f'gpt2:{variant}': ('gpt2:1558m', SHRUNK.keys() | {'optimizer.learning_rate'}) for variant in ('774m', 'gpt3')},
+         **{f'extrapolation:{variant}': ('extrapolation:learned', {'model.positions'})  # each tried in positions_test
+            for variant in extrapolation.VARIANTS if variant not in ('no_positions', 'learned', 'rotary')}}
 # Numbers of parameters: of GPT-2 those of its released models (its paper counts otherwise), of GPT-3 174.6 billion; the
 # lectures' limits are 3 million for ptb_lm (with 10,000 words) and 1 million for vit_fashion_mnist:small.
 SIZES = {'gpt2:124m': 124_439_808, 'gpt2:350m': 354_823_168, 'gpt2:774m': 774_030_080, 'gpt2:1558m': 1_557_611_200,

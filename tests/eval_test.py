@@ -139,7 +139,113 @@ class TextTest(experiments.TestCase):
                 self.assertEqual((done.code, done.out, done.err), (1, '', f'eval.py: {sentence}\n'))
 
 
+class HeadsTest(experiments.TestCase):
+    """--attention and --heads of a GPT of two layers of two heads."""
+
+    def trained(self, **changes):
+        workdir = self.folder / 'run'
+        config = experiments.tiny(self.text, **{'model.layers': 2, 'train.steps': 2} | changes)
+        self.assertEqual(experiments.train(config, workdir)[0], 0)
+        return workdir
+
+    def call(self, workdir, *arguments):
+        done = experiments.call('eval', f'--workdir={workdir}', *arguments)
+        self.assertEqual((done.code, done.err), (0, ''))
+        return json.loads(done.out.splitlines()[-1])
+
+    def test_attention_to_a_text(self):
+        workdir, text = self.trained(), 'key row'
+        before = {path: path.stat().st_mtime_ns for path in workdir.rglob('*')}
+        for ending in ('png', 'pdf', 'svg'):
+            out = self.folder / f'out.{ending}'
+            row = self.call(workdir, f'--attention={out}', f'--input={text}')
+            self.assertGreater(out.stat().st_size, 1000)
+            self.assertEqual(row, json.loads((self.folder / 'out.json').read_text()))
+        self.assertEqual(before, {path: path.stat().st_mtime_ns for path in workdir.rglob('*')})
+        self.assertEqual(sorted(path.name for path in self.folder.iterdir()),
+                         ['out.json', 'out.pdf', 'out.png', 'out.svg', 'run', 'text.txt'])
+        self.assertEqual(row['tokens'], ['<end>', *text])
+        self.assertEqual([(one['layer'], one['heads']) for one in row['layers']], [('block_0', [0, 1]), ('block_1', [0, 1])])
+        wanted = sum(math.log(n) for n in range(1, 9)) / 8
+        for one in row['layers']:
+            self.assertAlmostEqual(one['highest_entropy'], wanted)
+            self.assertTrue(all(0 < value <= wanted + 1e-6 for value in one['entropy']))
+        self.assertAlmostEqual(sum(row['rollout']), 1.0)
+        self.assertLen(row['rollout'], 8)
+
+    def test_which_heads_matter_and_a_run_without_the_others(self):
+        workdir, new, out = self.trained(), self.folder / 'pruned', self.folder / 'heads.png'
+        row = self.call(workdir, f'--heads={out}', '--keep=1', f'--pruned={new}')
+        self.assertGreater(out.stat().st_size, 1000)
+        self.assertEqual(row, json.loads((self.folder / 'heads.json').read_text()))
+        self.assertCountEqual(row['order'], [[0, 0], [0, 1], [1, 0], [1, 1]])
+        self.assertEqual([point['heads'] for point in row['curve']], [4, 3, 2, 1, 0])
+        losses = {point['heads']: point['loss'] for point in row['curve']}
+        self.assertEqual(losses[4], self.call(workdir)['loss'])
+        layer, head = row['order'][-1]
+        self.assertEqual(row['kept'], [[head] if i == layer else [] for i in range(2)])
+
+        pruned = self.call(new)
+        self.assertEqual(pruned['step'], 0)
+        self.assertAlmostEqual(pruned['loss'], losses[1], delta=1e-6)
+        self.assert_gives_the_same(workdir, new, row['kept'])
+        self.assertIn('key', experiments.call('predict', f'--workdir={new}', '--tokens=2', stdin=b'key\n').out)
+        self.assertEqual([one['heads'] for one in self.call(new, f'--attention={out}', '--input=key')['layers']], row['kept'])
+        self.assertEqual([point['heads'] for point in self.call(new, f'--heads={out}')['curve']], [1, 0])
+
+    def assert_gives_the_same(self, whole, pruned, kept):
+        """The pruned run gives the outputs of the whole one under a head mask, from smaller matrices."""
+        import jax
+
+        from training import run as runs
+
+        whole, pruned = runs.load(whole), runs.load(pruned)
+        mask = np.array([[float(head in row) for head in range(2)] for row in kept], np.float32)
+        tokens = np.random.default_rng(0).integers(whole.data.facts['vocab'], size=(3, 16))
+        wanted = whole.apply(inputs=tokens, head_mask=mask)['logits']
+        np.testing.assert_allclose(pruned.apply(inputs=tokens)['logits'], wanted, atol=1e-5)
+        size = lambda snapshot: sum(x.size for x in jax.tree.leaves(snapshot.params))
+        head = 3 * (8 * 4 + 4) + 4 * 8  # queries, keys and values with their biases, and the output
+        self.assertEqual(size(whole) - size(pruned), 3 * head)
+
+    def test_a_pruned_run_goes_on_and_begins_others(self):
+        workdir, new = self.trained(), self.folder / 'pruned'
+        row = self.call(workdir, f'--heads={self.folder / "heads.svg"}', '--keep=3', f'--pruned={new}')
+        kept = tuple(map(tuple, row['kept']))
+        changes = {'model.layers': 2, 'train.steps': 2, 'model.kept': kept}
+        code, out = experiments.train(experiments.tiny(self.text, **changes), new)
+        self.assertEqual(code, 0)
+        self.assertIn('resumed from step 0', out)
+        self.assertEqual(experiments.steps(new), [0, 2])
+        code, out = experiments.train(experiments.tiny(self.text, **changes, init_from=str(new)), self.folder / 'other')
+        self.assertEqual(code, 0)
+        self.assertIn(f'parameters from {new}', out)
+
+    def test_scanned_layers_of_different_numbers_of_heads_are_unrolled(self):
+        workdir, new = self.trained(**{'model.scan': True}), self.folder / 'pruned'
+        self.call(workdir, f'--heads={self.folder / "heads.png"}', '--keep=3', f'--pruned={new}')
+        self.assertFalse(json.loads((new / 'config.json').read_text())['model']['scan'])
+        self.call(new)
+
+
 class ImagesTest(experiments.TestCase):
+
+    def test_attention_over_an_image_and_a_run_without_some_heads(self):
+        workdir, new, out = self.folder / 'run', self.folder / 'pruned', self.folder / 'out.png'
+        self.assertEqual(experiments.train(experiments.tiny_images(), workdir)[0], 0)
+        image, = experiments.save_digits(self.folder, [3])
+
+        def call(workdir, *arguments):
+            done = experiments.call('eval', f'--workdir={workdir}', *arguments)
+            self.assertEqual((done.code, done.err), (0, ''))
+            return json.loads(done.out.splitlines()[-1])
+        row = call(workdir, f'--attention={out}', f'--input={image}')
+        self.assertEqual(np.shape(row['rollout']), (2, 2))
+        self.assertEqual(row['layers'][0]['highest_entropy'], math.log(5))  # the class token and four patches
+        self.assertGreater(out.stat().st_size, 1000)
+        losses = {point['heads']: point['loss'] for point in
+                  call(workdir, f'--heads={out}', '--keep=1', f'--pruned={new}')['curve']}
+        self.assertAlmostEqual(call(new)['loss'], losses[1], delta=1e-6)
 
     def test_split_and_files_agree(self):
         workdir = self.folder / 'run'

@@ -70,16 +70,18 @@ def tiny_images():
 
 
 def save_digits(folder, numbers):
-    """Writes digits as folder/LABEL/NUMBER.png; returns the paths."""
+    """Writes the digits of these numbers in the data as folder/LABEL/NUMBER.png; returns the paths."""
     import numpy as np
     from PIL import Image
-    from sklearn import datasets
 
-    digits, paths = datasets.load_digits(), []
-    for n in numbers:
-        paths.append(folder / str(digits.target[n]) / f'{n}.png')
+    from data import image_sources
+
+    images, labels = image_sources.digits(0, 0).part('train').take(np.array(numbers))
+    paths = []
+    for n, image, label in zip(numbers, images[..., 0], labels):
+        paths.append(folder / str(label) / f'{n}.png')
         paths[-1].parent.mkdir(parents=True, exist_ok=True)
-        Image.fromarray(np.round(digits.images[n] * 255 / 16).astype(np.uint8)).save(paths[-1])
+        Image.fromarray(np.round(image * 255).astype(np.uint8)).save(paths[-1])
     return paths
 
 

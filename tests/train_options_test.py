@@ -7,6 +7,7 @@ import re
 import shutil
 from unittest import mock
 
+import numpy as np
 from absl.testing import absltest
 
 from tests import experiments
@@ -149,6 +150,23 @@ class OptionsTest(experiments.TestCase):
         with self.assertRaisesRegex(ValueError, "has nothing for block_1/.*, but the model needs .*'fresh' in init_rules"):
             experiments.train(self.config(**{'model.layers': 2, 'init_from': str(source)}), self.folder / 'run')
         self.assertFalse((self.folder / 'run').exists())
+
+    def test_init_from_resizes_positions_for_images_of_another_size(self):
+        from training import mesh
+        from training import run as runs
+
+        source = self.folder / 'source'
+        experiments.train(experiments.tiny_images(), source)
+        larger = experiments.changed(experiments.tiny_images(), **{'data.size': 16, 'init_from': str(source)})
+        run = runs.build(larger, mesh.make(1))
+        ours, theirs = run.init_from(source).params, runs.load(source).params
+        self.assertEqual((theirs['positions']['embedding'].shape[0], ours['positions']['embedding'].shape[0]), (5, 17))
+        np.testing.assert_array_equal(ours['positions']['embedding'][0], theirs['positions']['embedding'][0])
+        np.testing.assert_array_equal(ours['patches']['kernel'], theirs['patches']['kernel'])
+        code, out = experiments.train(larger, self.folder / 'run')
+        self.assertEqual(code, 0, out)
+        with self.assertRaisesRegex(ValueError, 'has .*for patches/kernel, but the model needs'):
+            experiments.train(experiments.changed(larger, **{'model.patch': 2}), self.folder / 'other')
 
     def test_several_steps_per_dispatch_change_nothing(self):
         even, work = {'train.steps': 8, 'checkpoint.every_steps': 4, 'optimizer.average_decay': 0.0}, set()

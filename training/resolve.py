@@ -123,38 +123,41 @@ def construct(config, key='name', *, ignore=(), extra=None):
             continue
         require_type(value, known[name].type, f'{name} of {path}')
         part = known[name].type not in PRIMITIVES and isinstance(value, str)
-        values[name] = parse(value, known[name].type, name) if part else value
+        values[name] = parse(value, known[name].type, name) if part else _tuples(value)
     for name, field in known.items():
         if name not in values and default(field) is dataclasses.MISSING:
             raise ValueError(f'{path} needs a value for {name!r}, which the data does not tell; set it in the config.')
     return cls(**values)
 
 
+def _tuples(value):
+    """Lists as tuples: config.json has no tuples, and what a model is made of is hashed."""
+    return tuple(map(_tuples, value)) if isinstance(value, list | tuple) else value
+
+
 def parse(text, kind, field):
-    """Evaluates a call expression such as 'Causal() & Window(size=256)' to an instance of `kind`."""
-    module = importlib.import_module(kind.__module__)
-    names = {name: getattr(module, name) for name in classes(module) if issubclass(getattr(module, name), kind)}
-    # Not the base, nor what holds arrays: those are made by models, not written in configs.
-    names = {name: value for name, value in names.items()
-             if value is not kind and all(f.type is not typing.Any for f in fields(value).values())}
+    """Evaluates a call expression such as 'Causal() & Window(size=256)' to an instance of `kind`. The names in it are the
+    subclasses of `kind`, and within a call those of the type of the field that they are given for."""
     wrong = lambda why: ValueError(f'{field} is {text!r}: {why}')
     try:
         tree = ast.parse(text.strip(), mode='eval').body
     except SyntaxError:
-        raise wrong('this is not a call expression such as ' + ' or '.join(f'{n}(...)' for n in sorted(names)[:2])) from None
+        raise wrong('this is not a call expression such as '
+                    + ' or '.join(f'{n}(...)' for n in sorted(subclasses(kind))[:2])) from None
 
-    def value(node):
+    def value(node, kind):
+        names = subclasses(kind)
         match node:
             case ast.Constant():
                 return node.value
             case ast.UnaryOp(op=ast.USub(), operand=ast.Constant(value=int() | float() as number)):
                 return -number
             case ast.UnaryOp(op=ast.Invert()):
-                return combine(operator.invert, node.operand)
+                return combine(operator.invert, kind, node.operand)
             case ast.Tuple() | ast.List():
-                return tuple(map(value, node.elts))
+                return tuple(value(element, kind) for element in node.elts)
             case ast.BinOp(op=op) if type(op) in OPERATORS:
-                return combine(OPERATORS[type(op)], node.left, node.right)
+                return combine(OPERATORS[type(op)], kind, node.left, node.right)
             case ast.Name(id=name) | ast.Call(func=ast.Name(id=name)):
                 if name not in names:
                     raise wrong(f'there is no {name!r}; {did_you_mean(name, names)}')
@@ -162,36 +165,53 @@ def parse(text, kind, field):
             case _:
                 raise wrong(f'{ast.unparse(node)!r} is not allowed here; write calls of {", ".join(sorted(names))}.')
 
-    def combine(operation, *nodes):
-        parts = [value(node) for node in nodes]
-        for part in parts:
-            if not isinstance(part, kind):
-                raise wrong(f'{part!r} cannot be combined; write calls of {", ".join(sorted(names))}.')
+    def part(node, kind):
+        found = value(node, kind)
+        if not isinstance(found, kind):
+            raise wrong(f'expected one of {", ".join(sorted(subclasses(kind)))}.')
+        return found
+
+    def combine(operation, kind, *nodes):
+        parts = [part(node, kind) for node in nodes]
         try:
             return operation(*parts)
         except TypeError:
             raise wrong(f'a {kind.__name__} cannot be combined with &, | or ~; give one.') from None
 
     def call(cls, node):
-        arguments = [value(a) for a in getattr(node, 'args', ())]
-        keywords = {k.arg: value(k.value) for k in getattr(node, 'keywords', ())}
         known = fields(cls)
-        for name in keywords:
+        given = list(zip(known, getattr(node, 'args', ()))) + [(k.arg, k.value) for k in getattr(node, 'keywords', ())]
+        if len(getattr(node, 'args', ())) > len(known):
+            raise wrong(f'{cls.__name__}: too many positional arguments.')
+        bound = {}
+        for name, node in given:
             if name not in known:
                 raise wrong(f'{cls.__name__} has no field {name!r}; {did_you_mean(name, known)}')
+            expected = known[name].type
+            if expected in PRIMITIVES:
+                bound[name] = value(node, kind)
+                if expected is float and type(bound[name]) is int:
+                    bound[name] = float(bound[name])
+                elif type(bound[name]) is not expected:
+                    raise wrong(f'{name} of {cls.__name__} is {bound[name]!r}; expected {expected.__name__}.')
+            else:
+                bound[name] = part(node, expected)
         try:
-            bound = inspect.signature(cls).bind(*arguments, **keywords).arguments
+            inspect.signature(cls).bind(**bound)
         except TypeError as error:
             raise wrong(f'{cls.__name__}: {error}.') from None
-        for name, given in bound.items():
-            expected = known[name].type
-            if expected is float and type(given) is int:
-                bound[name] = float(given)
-            elif expected in PRIMITIVES and type(given) is not expected:
-                raise wrong(f'{name} of {cls.__name__} is {given!r}; expected {expected.__name__}.')
         return cls(**bound)
 
-    result = value(tree)
-    if not isinstance(result, kind):
-        raise wrong(f'expected one of {", ".join(sorted(names))}.')
-    return result
+    return part(tree, kind)
+
+
+def subclasses(kind):
+    """{name: class} of what an expression may name as a `kind`: not the bases, nor what holds arrays, which models make."""
+    found, ahead = {}, [kind]
+    while ahead:
+        cls = ahead.pop()
+        ahead += cls.__subclasses__()
+        public = cls is not kind and dataclasses.is_dataclass(cls) and not cls.__name__.startswith('_')
+        if public and not inspect.isabstract(cls) and all(f.type is not typing.Any for f in fields(cls).values()):
+            found[cls.__name__] = cls
+    return found

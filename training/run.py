@@ -3,7 +3,8 @@
 A run meets its parts through contracts and import paths alone:
   data   `construct(config.data).open(folder, source)`: facts, shapes, digest(split), train(seed),
          evaluation(split, batch_size, **view), save(folder)
-  model  a Flax module; required fields that the config leaves open are filled with the data's facts
+  model  a Flax module; required fields that the config leaves open are filled with the data's facts; it may offer
+         `fitted(path, parameter, **inputs)`: a parameter of a run with inputs of another shape, made to fit these
   task   `loss(forward, batch, key=, step=, train=) -> {term: (sum, weight)}`, `coefficients`, `inputs(batch)`, `derived(...)`
   evals  `evaluator(snapshot, batches) -> {name: number}`, `view`
 """
@@ -11,13 +12,16 @@ A run meets its parts through contracts and import paths alone:
 import dataclasses
 import functools
 import math
+import pathlib
+import shutil
+import tempfile
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from training import flops, resolve, schema, workdir
+from training import energy, flops, resolve, schema, workdir
 from training import mesh as meshes
 from training import optimizer as optimizers
 from training import step as steps
@@ -56,7 +60,8 @@ class Run:
         """The fresh state with the parameters that init_rules keep taken from the newest step of another workdir."""
         source = load(folder, data=1, onto=self.mesh)
         have = {meshes.path_of(keys): p for keys, p in jax.tree_util.tree_leaves_with_path(source.params)}
-        rules = self.config.init_rules
+        rules, fitted = self.config.init_rules, getattr(self.model, 'fitted', None)
+        batch = {name: jax.ShapeDtypeStruct(shape, dtype) for name, (shape, dtype) in self.data.shapes.items()}
 
         def choose(keys, fresh):
             path = meshes.path_of(keys)
@@ -65,6 +70,8 @@ class Run:
                 return fresh
             if rule != 'keep':
                 raise ValueError(f"init_rules gives {rule!r} for {path}; expected 'keep' or 'fresh'.")
+            if fitted and path in have and have[path].shape != fresh.shape:
+                have[path] = fitted(path, have[path], **self.task.inputs(batch))
             if path not in have or have[path].shape != fresh.shape:
                 there = have[path].shape if path in have else 'nothing'
                 raise ValueError(f'init_from={folder} has {there} for {path}, but the model needs {fresh.shape}; '
@@ -178,6 +185,10 @@ class Snapshot:
     def apply(self, **inputs):
         return _apply(self.run.model, self.params, inputs)
 
+    def captured(self, collection, **inputs):
+        """What applying the model puts into a collection that is only filled on request, such as 'attention'."""
+        return _captured(self.run.model, self.params, collection, inputs)
+
     def key(self, name):
         return jax.random.fold_in(steps.stream(self.run.config.seed, name), self.step)
 
@@ -213,6 +224,11 @@ class Snapshot:
 @functools.partial(jax.jit, static_argnames='model')
 def _apply(model, params, inputs):
     return model.apply({'params': params}, **inputs)
+
+
+@functools.partial(jax.jit, static_argnames=('model', 'collection'))
+def _captured(model, params, collection, inputs):
+    return model.apply({'params': params}, **inputs, mutable=[collection])[1].get(collection, {})
 
 
 def _fresh(config, data, model, task, optimizer):
@@ -296,6 +312,40 @@ def load(folder, step='last', data=None, onto=None):
     if restored is None:
         raise ValueError(f'{folder} has no checkpoint yet; train it for longer.')
     return Snapshot(run, restored.state[wanted], restored.step)
+
+
+def require_new(folder):
+    """Raises ValueError unless a workdir can be made at `folder`."""
+    if folder.exists() and not (folder.is_dir() and not any(folder.iterdir())):
+        raise ValueError(f'{folder} is there already; give the new workdir another name.')
+    if not folder.absolute().parent.is_dir():
+        raise ValueError(f'There is no folder {str(folder.absolute().parent)!r} to make {folder.name} in; make it first.')
+
+
+def write(folder, run, params, source):
+    """Writes a run that begins with `params`: all of it or nothing.
+
+    Args:
+      source: the workdir that it comes from, for what the bits of a run depend on.
+    """
+    require_new(folder)
+    state = run.init()
+    params = jax.tree.map(lambda x, s: jax.device_put(x.astype(s.dtype), s.sharding), params, run.shapes.params)
+    state = state.replace(params=params, average=run.optimizer.first_average(params))
+    with tempfile.TemporaryDirectory(prefix=f'.{folder.name}.', dir=folder.absolute().parent) as place:
+        made = pathlib.Path(place, folder.name)
+        made.mkdir()
+        run.data.save(made)
+        checkpoints = Checkpoints(made)
+        try:
+            checkpoints.save(0, state.tree(), None, meta={
+                'best': {}, 'pending': [], 'evaluated': [], 'energy': energy.NOTHING})
+        finally:
+            checkpoints.close()
+        workdir.save_config(made, run.config)
+        if (source / 'environment.json').is_file():
+            shutil.copy(source / 'environment.json', made)
+        made.replace(folder)
 
 
 def mesh_for(config, data):

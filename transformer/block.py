@@ -8,6 +8,8 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
+from transformer.attention.masks import Full
+from transformer.attention.positions import Encoding
 from transformer.layers import Dense, dropout, fold, normal
 from transformer.numerics import Numerics
 from transformer.residual import PreNorm, Residual
@@ -82,11 +84,14 @@ class Block(nn.Module):
     dropout: float = 0.0
 
     @nn.compact
-    def __call__(self, x, *, visible=None, key=None, cache=None, positions=None):
+    def __call__(self, x, *, mask=Full(), encoding=Encoding(), key=None, cache=None, positions=None,
+                 head_mask=None):
         before = partial(self.residual.before, norm=self.norm)
         after = partial(self.residual.after, norm=self.norm)
+        x = encoding.at_layer(x)
         branch, cache = self.attention(name='attention')(
-            before('attention', x), visible=visible, key=fold(key, 'attention'), cache=cache, positions=positions)
+            before('attention', x), mask=mask, encoding=encoding, key=fold(key, 'attention'), cache=cache, positions=positions,
+            head_mask=head_mask)
         x = after('attention', x, dropout(branch, self.dropout, fold(key, 'attention_branch')))
         branch = self.feed_forward(name='feed_forward')(before('feed_forward', x), key=fold(key, 'feed_forward'))
         return after('feed_forward', x, dropout(branch, self.dropout, fold(key, 'feed_forward_branch'))), cache

@@ -57,7 +57,8 @@ def _generate(model, params, tokens, lengths, limit, key, *, strategy, total, en
     rows, width = tokens.shape
     variables = {'params': params}
     positions = jnp.broadcast_to(jnp.arange(width), (rows, width))
-    outputs = model.apply(variables, tokens, positions=positions, cache=model.init_cache(rows))
+    there = (positions < lengths[:, None]).astype(jnp.int32)
+    outputs = model.apply(variables, tokens, segments=there, positions=positions, cache=model.init_cache(rows))
     logits = jnp.take_along_axis(outputs['logits'], (lengths - 1)[:, None, None], 1)[:, 0]  # [B, V]
     out = jnp.zeros((rows, total), tokens.dtype).at[:, :width].set(tokens)
 
@@ -92,8 +93,8 @@ def require_room(model, prompt, what='The prompt'):
 def generate(model, params, prompts, *, steps, strategy, key, end, vocab):
     """Continues each prompt by up to `steps` tokens, stopping after `end` and at the model's longest row.
 
-    A model offers `length`, `init_cache(batch)` and `apply(..., positions=, cache=)` as `transformer.gpt:Gpt` does.
-    A prompt that is empty or leaves no room for a new token is refused (see `require_room`). Prompts are padded to a
+    A model offers `length`, `init_cache(batch)` and `apply(..., segments=, positions=, cache=)` as `transformer.gpt:Gpt`
+    does. A prompt that is empty or leaves no room for a new token is refused (see `require_room`). Prompts are padded to a
     power of two, so that few lengths compile.
 
     Args:

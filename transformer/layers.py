@@ -2,7 +2,7 @@
 
 import math
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
 import flax.linen as nn
@@ -69,6 +69,27 @@ class Dense(nn.Module):
         matrix = lambda key: self.kernel_init(key, (math.prod(inputs), math.prod(features))).reshape(*inputs, *features)
         kernel = self.param('kernel', matrix)
         return kernel, self.param('bias', zeros, features) if self.bias else None
+
+
+class Parameters(nn.Module):
+    """The parameters that a part of a config asks for, and which it is then called with.
+
+    Attributes:
+      wanted: {name: (initialiser, shape)}.
+      fit: (name, array) -> array of the shape that is wanted, for one that has another; None: that is an error.
+    """
+    wanted: Mapping
+    fit: Callable | None = None
+
+    @nn.compact
+    def __call__(self):
+        return {name: self._one(name, *wanted) for name, wanted in self.wanted.items()}
+
+    def _one(self, name, initialiser, shape):
+        given = self.get_variable('params', name) if self.fit else None
+        if given is None or given.shape == shape:
+            return self.param(name, initialiser, shape)
+        return self.fit(name, given)
 
 
 class Embedding(nn.Module):

@@ -1,14 +1,20 @@
 """ViT: a Transformer encoder over image patches (Dosovitskiy et al. 2021)."""
 
+import dataclasses
+import math
 from functools import partial
 
 import flax.linen as nn
 import jax.numpy as jnp
 
+from transformer.attention.heads import kept_heads
+from transformer.attention.masks import Full, Mask
+from transformer.attention.mechanism import Mechanism, Softmax
 from transformer.attention.multi_head import MultiHead
+from transformer.attention.positions import Encoding, Learned, Positions, Sizes
 from transformer.block import Block, FeedForward
 from transformer.initial import Initial, Xavier
-from transformer.layers import Dense, LayerNorm, dropout, fold, normal, zeros
+from transformer.layers import Dense, LayerNorm, Parameters, dropout, fold, zeros
 from transformer.numerics import Numerics
 from transformer.residual import PreNorm, Residual
 from transformer.stack import stack
@@ -35,8 +41,12 @@ class Vit(nn.Module):
       patch: side of a square patch in pixels; it divides both sides of the images.
       inner: inner width of the feed-forward; 0 stands for 4·width.
       pool: 'cls' reads the class token; 'mean' averages the patches and has no class token.
-      position_scale: standard deviation of the initial position table; with few, small patches a larger one than the
-        paper's tells positions apart from the start.
+      attention: what mixes positions, such as 'Linformer(rank=16)'.
+      kept: the heads that pruning left (eval.py --heads), such as ((0, 2), (1,)) in two layers; () stands for all.
+      positions: how a patch knows where it stands, such as 'Sinusoidal2d()' or 'Swin()'; with few, small patches a larger
+        scale than the paper's, such as 'Learned(scale=0.2)', tells positions apart from the start. Images may have another
+        size than those of training where tables can be resized, or there are none.
+      mask: which patches see which; rows of patches follow each other, after the class token.
       dropout: rate on the embedding, the attention weights and the residual branches.
       residual: where the norms stand: 'PreNorm()', 'PostNorm()', 'ReZero()' or 'NoNorm()'.
       initial: how the matrices of the blocks begin: 'Xavier()', 'Scaled(scale=0.02)' or 'TFixup()'.
@@ -51,7 +61,10 @@ class Vit(nn.Module):
     activation: str = 'gelu'
     dropout: float = 0.0
     pool: str = 'cls'
-    position_scale: float = 0.02
+    attention: Mechanism = Softmax()
+    kept: tuple = ()
+    positions: Positions = Learned(scale=0.02)
+    mask: Mask = Full()
     residual: Residual = PreNorm()
     initial: Initial = Xavier()
     dense_gradient: bool = True
@@ -60,8 +73,11 @@ class Vit(nn.Module):
     dtype: str = 'float32'
 
     @nn.compact
-    def __call__(self, image, *, key=None):
-        """image [B, height, width, C] -> {'logits' [B, classes], 'hidden' [B, T, D], 'pooled' [B, D]}; key=None: no dropout."""
+    def __call__(self, image, *, key=None, head_mask=None):
+        """image [B, height, width, C] -> {'logits' [B, classes], 'hidden' [B, T, D], 'pooled' [B, D]}; key=None: no dropout.
+
+        head_mask: [layers, N] or [layers, B, 1, N], factors of what each head gives; None: ones.
+        """
         if self.pool not in POOLS:
             raise ValueError(f'pool is {self.pool!r}; expected one of {", ".join(POOLS)}.')
         numerics = Numerics(self.dtype, self.dense_gradient)
@@ -71,19 +87,35 @@ class Vit(nn.Module):
         if self.pool == 'cls':
             token = self.param('class_token', zeros, (self.width,))
             x = jnp.concatenate([jnp.broadcast_to(numerics.cast(token), (x.shape[0], 1, self.width)), x], axis=1)
-        table = self.param('positions', normal(self.position_scale), x.shape[1:])
-        x = dropout(x + numerics.cast(table), self.dropout, fold(key, 'embedding'))
+        encoding = self._encoding(image)
+        wanted = self.positions.parameters(encoding.sizes)
+        encoding = dataclasses.replace(encoding, parameters=Parameters(wanted, encoding.fit, name='positions')())
+        x = dropout(encoding.at_input(x), self.dropout, fold(key, 'embedding'))
 
         norm = partial(LayerNorm, numerics=numerics)
+        attention = partial(MultiHead, self.heads, mechanism=self.attention, dropout=self.dropout, numerics=numerics,
+                            **self.initial.attention(self.layers))
         block = partial(
             Block, norm=norm, residual=self.residual, dropout=self.dropout,
-            attention=partial(MultiHead, self.heads, dropout=self.dropout, numerics=numerics,
-                              **self.initial.attention(self.layers)),
             feed_forward=partial(FeedForward, self.inner or 4 * self.width, self.activation, numerics=numerics,
                                  **self.initial.feed_forward(self.layers)))
-        x, _ = stack(block, self.layers, x, key=key, scan=self.scan, remat=self.remat)
+        blocks = [partial(block, attention=partial(attention, kept=kept)) for kept in kept_heads(self)]
+        x, _ = stack(blocks, self.layers, x, mask=self.mask, encoding=encoding, key=key, scan=self.scan, remat=self.remat,
+                     head_mask=head_mask)
         if self.residual.final_norm:
             x = norm(name='norm')(x)
         pooled = x[:, 0] if self.pool == 'cls' else x.mean(1)  # [B, D]
         logits = Dense(self.classes, kernel_init=zeros, numerics=numerics, name='head')(pooled)
         return {'logits': logits, 'hidden': x, 'pooled': pooled}
+
+    def _encoding(self, image):
+        """The position encoding for images of this size, without parameters."""
+        grid, extra = tuple(side // self.patch for side in image.shape[1:3]), int(self.pool == 'cls')
+        row = jnp.arange(extra + math.prod(grid))
+        sizes = Sizes(len(row), self.width, self.heads, self.width // self.heads, grid=grid, extra=extra)
+        return Encoding(self.positions, {}, row, row, sizes)
+
+    def fitted(self, path, parameter, image):
+        """A parameter of this model for images of another size -> for images like this: that of positions is resized."""
+        *parents, name = path.split('/')
+        return self._encoding(image).fit(name, parameter) if parents[-1:] == ['positions'] else parameter

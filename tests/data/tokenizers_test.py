@@ -295,5 +295,27 @@ class SaveTest(parameterized.TestCase):
             tokenizers.load(self.folder, 'SentencePiece()').encode('x')
 
 
+class PieceTest(parameterized.TestCase):
+    @parameterized.parameters('Byte', 'Char', 'Word', 'SentencePiece', 'Unigram')
+    def test_every_id_has_one(self, name):
+        tokenizer = learnt(name)
+        for number in range(tokenizer.vocab):
+            self.assertTrue(tokenizer.piece(number))
+
+    def test_what_they_are(self):
+        self.assertEqual([tokenizers.Byte().piece(i) for i in (97, 10, 0xE4, 256)], ['a', '\n', '<0xE4>', '<end>'])
+        self.assertEqual([tokenizers.Char('aé').piece(i) for i in range(4)], ['<unk>', '<end>', 'a', 'é'])
+        self.assertEqual([tokenizers.Word(('key',)).piece(i) for i in range(3)], ['<unk>', '<eos>', 'key'])
+        for name in ('SentencePiece', 'Unigram'):
+            tokenizer, text = learnt(name), 'def add_1(left):\n    return value'
+            self.assertEqual(''.join(map(tokenizer.piece, tokenizer.encode(text).tolist())), text)
+            self.assertEqual(tokenizer.piece(tokenizer.end), '</s>')
+
+    def test_of_a_tokenizer_json(self):
+        tokenizer, text = tokenizers.Json(byte_level().to_str().encode()), 'def add_1(left): value'
+        self.assertEqual(''.join(map(tokenizer.piece, tokenizer.encode(text).tolist())), text)
+        self.assertEqual(tokenizer.piece(tokenizer.end), '<|endoftext|>')
+
+
 if __name__ == '__main__':
     absltest.main()

@@ -78,6 +78,13 @@ class DescribeTest(parameterized.TestCase):
 
 
 class ConstructTest(parameterized.TestCase):
+    def test_tuples_come_back_from_json(self):
+        kept = ((0, 1), (), (2,))
+        config = resolve.describe(GPT, vocab=5, kept=kept)
+        read = ml_collections.ConfigDict(json.loads(config.to_json()))
+        self.assertEqual(resolve.construct(read).kept, kept)
+        hash(resolve.construct(read))
+
     def test_open_fields_are_filled_and_given_ones_kept(self):
         facts = {'vocab': 65, 'layers': 99, 'unknown': 1}
         self.assertEqual(resolve.construct(resolve.describe(GPT, layers=2), extra=facts), Gpt(vocab=65, layers=2))
@@ -116,7 +123,7 @@ class ParseTest(parameterized.TestCase):
     @parameterized.parameters(
         ('Causl()', "there is no 'Causl'; did you mean 'Causal'"),
         ('Window(sise=3)', "Window has no field 'sise'; did you mean 'size'"),
-        ('Window()', "missing a required argument: 'size'"), ('Window(1, 2)', 'too many positional arguments'),
+        ('Window()', "missing a required argument: 'size'"), ('Window(1, 2, 3)', 'too many positional arguments'),
         ("Window(size='3')", "size of Window is '3'; expected int"), ('Window(2.5)', 'expected int'),
         ('Window(True)', 'expected int'), ('Window(size=0)', 'at least 1'),
         ('Causal(', 'not a call expression'), ('', 'not a call expression'),

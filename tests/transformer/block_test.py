@@ -66,8 +66,8 @@ class FeedForwardTest(parameterized.TestCase):
 class Attention(nn.Module):
     """Stands for attention: adds what it was given, so that a test sees what arrives."""
 
-    def __call__(self, x, *, visible, key, cache, positions):
-        return x * visible + positions, cache and {'seen': cache['seen'] + 1}
+    def __call__(self, x, *, mask, encoding, key, cache, positions, head_mask):
+        return x * mask + positions, cache and {'seen': cache['seen'] + 1}
 
 
 class Double(nn.Module):
@@ -80,7 +80,7 @@ class BlockTest(parameterized.TestCase):
         block = Block(Attention, Double, partial(nn.LayerNorm, use_scale=False, use_bias=False))
         norm = lambda x: (x - x.mean(-1, keepdims=True)) / np.sqrt(x.var(-1, keepdims=True) + 1e-6)
         x = np.random.default_rng(0).normal(size=(2, 3, 4)).astype(np.float32)
-        y, cache = block.apply({}, x, visible=3.0, positions=0.5, cache={'seen': 0})
+        y, cache = block.apply({}, x, mask=3.0, positions=0.5, cache={'seen': 0})
         middle = x + norm(x) * 3.0 + 0.5
         np.testing.assert_allclose(y, middle + 2 * norm(middle), atol=1e-5)
         self.assertEqual(cache, {'seen': 1})
@@ -88,8 +88,8 @@ class BlockTest(parameterized.TestCase):
     def test_dropout_reaches_each_branch_with_a_key_of_its_own(self):
         block = Block(Attention, Double, partial(nn.LayerNorm, use_scale=False, use_bias=False), dropout=0.5)
         x = np.random.default_rng(0).normal(size=(2, 3, 4)).astype(np.float32)
-        apply = lambda key: block.apply({}, x, visible=3.0, positions=0.0, key=key)[0]
-        self.assertTrue(jnp.array_equal(apply(None), block.clone(dropout=0.0).apply({}, x, visible=3.0, positions=0.0)[0]))
+        apply = lambda key: block.apply({}, x, mask=3.0, positions=0.0, key=key)[0]
+        self.assertTrue(jnp.array_equal(apply(None), block.clone(dropout=0.0).apply({}, x, mask=3.0, positions=0.0)[0]))
         self.assertTrue(jnp.array_equal(apply(KEY), apply(KEY)))
         self.assertFalse(jnp.array_equal(apply(KEY), apply(jax.random.key(1))))
 

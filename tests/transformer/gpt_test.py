@@ -11,6 +11,9 @@ from jax.extend import core
 
 from tests import models
 from transformer.attention.masks import Causal, Full, Window
+from transformer.attention.mechanism import Softmax
+from transformer.attention.positions import NoPositions
+from transformer.attention.scores import Dot
 from transformer.block import Block
 from transformer.gpt import Gpt
 from transformer.initial import Scaled
@@ -219,6 +222,7 @@ class NumbersTest(parameterized.TestCase):
 
 CHANGES = {
     'vocab': 12, 'length': 16, 'layers': 3, 'heads': 4, 'width': 16, 'inner': 16, 'activation': 'relu', 'dropout': 0.1,
+    'attention': Softmax(score=Dot()), 'key_heads': 1, 'kept': ((0,), (0, 1)), 'positions': NoPositions(),
     'bias': False, 'mask': Causal() & Window(2), 'residual': PostNorm(), 'initial': Scaled(0.1), 'dense_gradient': False,
     'scan': True, 'remat': 'full', 'dtype': 'bfloat16'}
 

@@ -25,7 +25,7 @@ TOKENS = RNG.integers(11, size=(2, 8))
 class Attention(nn.Module):
     """Stands for attention: sin, and a cache that counts."""
 
-    def __call__(self, x, *, visible, key, cache, positions):
+    def __call__(self, x, *, mask, encoding, key, cache, positions, head_mask):
         return jnp.sin(x), cache and {'seen': cache['seen'] + 1}
 
 
@@ -54,7 +54,7 @@ class FormulaTest(parameterized.TestCase):
     @parameterized.parameters(*RESIDUALS)
     def test_equals_a_loop_in_float64(self, residual):
         block = Block(Attention, Square, LayerNorm, residual)
-        x, steer = RNG.normal(size=(2, 3, 4)).astype(np.float32), dict(visible=None, positions=None)
+        x, steer = RNG.normal(size=(2, 3, 4)).astype(np.float32), dict(positions=None)
         params = drawn(block, x)
         y, cache = block.apply({'params': params}, x, cache={'seen': 0}, **steer)
 

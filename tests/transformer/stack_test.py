@@ -44,7 +44,7 @@ class StackTest(parameterized.TestCase):
     def test_names_its_blocks_and_hands_each_its_cache(self):
         class Probe(nn.Module):
             @nn.compact
-            def __call__(self, x, *, visible, key, cache, positions):
+            def __call__(self, x, *, mask, encoding, key, cache, positions, head_mask):
                 weight = self.param('weight', nn.initializers.ones, ())
                 return x * weight, cache and cache + 10
 
@@ -64,7 +64,7 @@ class StackTest(parameterized.TestCase):
     def test_every_block_has_a_key_of_its_own(self, **choice):
         class Draw(nn.Module):
             @nn.compact
-            def __call__(self, x, *, visible, key, positions, cache=None):
+            def __call__(self, x, *, mask, encoding, key, positions, head_mask, cache=None):
                 place = self.param('place', nn.initializers.zeros_init(), (3,))
                 return x + place * jax.random.uniform(key), None
 
@@ -115,6 +115,17 @@ class StackTest(parameterized.TestCase):
         none, dots, full = map(temporaries, ('none', 'dots', 'full'))
         self.assertLess(full, dots)
         self.assertLess(dots, none)
+
+    @parameterized.parameters(CHOICES[1:])
+    def test_attention_is_captured_for_every_choice(self, **choice):
+        def captured(model):
+            return model.apply({'params': parameters()}, TOKENS, segments=SEGMENTS, mutable=['attention'])
+        (outputs, there), (plain, wanted) = captured(GPT.clone(**choice)), captured(GPT)
+        self.assertEqual(set(there['attention']), {'block_0', 'block_1', 'block_2'})
+        jax.tree.map(np.testing.assert_array_equal, there, wanted)
+        jax.tree.map(np.testing.assert_array_equal, outputs, plain)
+        weights = wanted['attention']['block_1']['attention']['weights']
+        np.testing.assert_allclose(weights.sum(-1), np.broadcast_to((SEGMENTS != 0)[:, None], (2, 2, 8)), atol=1e-6)
 
     def test_an_unknown_choice_is_refused(self):
         with self.assertRaisesRegex(ValueError, "model.remat is 'some'; expected one of none, dots, full"):

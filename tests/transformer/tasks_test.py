@@ -3,10 +3,14 @@ import math
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 from absl.testing import absltest, parameterized
 
+from data.points import Curve
+from training import step as steps
+from transformer.attention.pooling import Pooling
 from transformer.losses import cross_entropy
-from transformer.tasks import NextToken, Task, example_weights
+from transformer.tasks import NextToken, PooledClassification, PooledRegression, Task, example_weights
 
 
 class Echo(Task):
@@ -81,6 +85,70 @@ class NextTokenTest(parameterized.TestCase):
         self.assertAlmostEqual(derived['bits_per_byte'], 2.0 * 30 / (math.log(2) * 100))
         self.assertEqual(set(NextToken().derived({'loss': 2.0}, {})), {'perplexity'})
         self.assertTrue(math.isfinite(NextToken().derived({'loss': 1e6}, {})['perplexity']))
+
+
+class PooledTest(parameterized.TestCase):
+    def test_a_point_is_told_its_own_number_to_leave_itself_out(self):
+        batch = {'query': 1, 'own': 2, 'target': 3}
+        self.assertEqual(PooledRegression().inputs(batch), {'query': 1, 'own': 2})
+        self.assertEqual(PooledRegression(leave_one_out=False).inputs(batch), {'query': 1})
+
+    @parameterized.parameters(None, (1, 0, 1))
+    def test_regression(self, *weights):
+        given = jnp.float32(weights) if len(weights) == 3 else None
+        estimate, target = jnp.float32([[1, 2], [0, 5], [3, 3]]), jnp.float32([[0, 0], [0, 0], [3, 4]])
+        batch = {'target': target} | ({} if given is None else {'example_weights': given})
+        terms = PooledRegression().terms({'estimate': estimate, 'width': jnp.float32([0.5, 2.0])}, batch)
+        total, count = (31.0, 3.0) if given is None else (6.0, 2.0)
+        self.assertEqual({name: tuple(map(float, pair)) for name, pair in terms.items()},
+                         {'loss': (total, count), 'width_0': (0.5 * count, count), 'width_1': (2 * count, count)})
+
+    def test_one_width_is_called_width(self):
+        ones = jnp.ones((2, 1))
+        terms = lambda outputs: set(PooledRegression().terms({'estimate': ones} | outputs, {'target': ones}))
+        self.assertEqual(terms({'width': jnp.float32(0.5)}), {'loss', 'width'})
+        self.assertEqual(terms({}), {'loss'})  # of a kernel without one
+
+    def test_classification_is_guarded_against_zeros(self):
+        estimate = jnp.float32([[0.25, 0.75], [1.0, 0.0], [0.0, 0.0], [0.4, 0.6]])  # the third is out of every key's reach
+        batch = {'target': jnp.eye(2)[jnp.array([0, 1, 0, 1])]}
+        task = PooledClassification(floor=1e-3)
+        loss = lambda estimate: task.terms({'estimate': estimate}, batch)['loss'][0]
+        self.assertAlmostEqual(float(loss(estimate)), -math.log(0.25) - 2 * math.log(1e-3) - math.log(0.6), places=5)
+        self.assertTrue(jnp.isfinite(jax.grad(loss)(estimate)).all())
+        np.testing.assert_array_equal(task.terms({'estimate': estimate}, batch)['accuracy'], [1, 4])
+
+    @parameterized.parameters(0.0, 1.0, -1.0, math.nan)
+    def test_a_floor_without_a_meaning_is_refused(self, floor):
+        with self.assertRaisesRegex(ValueError, 'expected a probability above 0 and below 1'):
+            PooledClassification(floor=floor)
+
+    def test_a_width_fitted_without_leave_one_out_collapses(self):
+        data = Curve(batch_size=40).open(None)
+        model, optimizer = Pooling(**data.facts), optax.adam(0.1)
+        batches = {split: next(iter(data.evaluation(split, 50))) for split in ('train', 'valid')}
+
+        def fitted(task):
+            def loss(params, split):
+                total, weight = task.loss(steps.forward(model, params), batches[split], key=None, step=0, train=False)['loss']
+                return total / weight
+
+            def step(carry, _):
+                params, state = carry
+                updates, state = optimizer.update(jax.grad(loss)(params, 'train'), state)
+                return (optax.apply_updates(params, updates), state), None
+
+            params = {'log_width': jnp.zeros(())}
+            (params, _), _ = jax.lax.scan(step, (params, optimizer.init(params)), length=200)
+            return jnp.exp(params['log_width']), loss(params, 'train'), loss(params, 'valid')
+
+        width, train, valid = jax.jit(lambda: fitted(PooledRegression()))()
+        self.assertBetween(width, 0.3, 0.6)
+        self.assertLess(valid, 0.3)
+        seen_width, seen_train, seen_valid = jax.jit(lambda: fitted(PooledRegression(leave_one_out=False)))()
+        self.assertLess(seen_width, 0.01)
+        self.assertLess(seen_train, 0.05 * train)
+        self.assertGreater(seen_valid, 4 * valid)
 
 
 class ExampleWeightsTest(parameterized.TestCase):

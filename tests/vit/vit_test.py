@@ -8,6 +8,10 @@ import numpy as np
 from absl.testing import absltest, parameterized
 
 from tests import models
+from transformer.attention.masks import Window
+from transformer.attention.mechanism import Softmax
+from transformer.attention.positions import NoPositions
+from transformer.attention.scores import Dot
 from transformer.initial import TFixup
 from transformer.residual import ReZero
 from vit.vit import Vit, patches
@@ -60,7 +64,7 @@ class VitTest(parameterized.TestCase):
         order = np.random.default_rng(0).permutation(6)
         cut = IMAGES.reshape(2, 2, 2, 3, 2, 3).swapaxes(2, 3).reshape(2, 6, 2, 2, 3)[:, order]  # patches of the images
         shuffled = cut.reshape(2, 2, 3, 2, 2, 3).swapaxes(2, 3).reshape(IMAGES.shape)
-        unordered = params | {'positions': jnp.zeros_like(params['positions'])}
+        unordered = params | {'positions': jax.tree.map(jnp.zeros_like, params['positions'])}
         before, after = (jax.tree.map(np.asarray, apply(model, unordered, images)) for images in (IMAGES, shuffled))
         np.testing.assert_allclose(after['logits'], before['logits'], atol=1e-5)
         first = 1 if pool == 'cls' else 0
@@ -72,13 +76,13 @@ class VitTest(parameterized.TestCase):
         shapes = jax.tree.map(jnp.shape, drawn(SMALL))
         self.assertEqual(set(shapes), {'patches', 'class_token', 'positions', 'block_0', 'block_1', 'norm', 'head'})
         self.assertEqual(shapes['patches'], {'kernel': (12, 8), 'bias': (8,)})
-        self.assertEqual((shapes['class_token'], shapes['positions']), ((8,), (7, 8)))
+        self.assertEqual((shapes['class_token'], shapes['positions']), ((8,), {'embedding': (7, 8)}))
         self.assertEqual(shapes['head'], {'kernel': (8, 3), 'bias': (3,)})
         self.assertEqual(shapes['block_1']['feed_forward']['input'], {'kernel': (8, 12), 'bias': (12,)})
         self.assertEqual(shapes['block_1']['attention']['output'], {'kernel': (2, 4, 8), 'bias': (8,)})
         without = drawn(SMALL.clone(pool='mean'))
         self.assertNotIn('class_token', without)
-        self.assertEqual(without['positions'].shape, (6, 8))
+        self.assertEqual(without['positions']['embedding'].shape, (6, 8))
 
     def test_the_head_starts_at_zero(self):
         head = jax.jit(lambda: SMALL.init(KEY, IMAGES)['params']['head'])()
@@ -110,7 +114,8 @@ class VitTest(parameterized.TestCase):
 
 CHANGES = {
     'classes': 4, 'patch': 1, 'layers': 3, 'heads': 4, 'width': 16, 'inner': 16, 'activation': 'relu', 'dropout': 0.1,
-    'pool': 'mean', 'position_scale': 0.1, 'residual': ReZero(), 'initial': TFixup(), 'dense_gradient': False,
+    'pool': 'mean', 'attention': Softmax(score=Dot()), 'kept': ((0,), (0, 1)), 'positions': NoPositions(), 'mask': Window(2),
+    'residual': ReZero(), 'initial': TFixup(), 'dense_gradient': False,
     'scan': True, 'remat': 'full', 'dtype': 'bfloat16'}
 
 

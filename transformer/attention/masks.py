@@ -1,25 +1,80 @@
 """Which query may attend to which key: predicates on positions, combined with `&`, `|` and `~`.
 
-A mask is called with absolute positions, query [..., T] and key [..., S], and returns booleans that broadcast to
-[..., T, S], True = may attend. Positions count along the row (with an offset in cached decoding), not within a packed
-document. Pattern terms hold no arrays and are hashable; terms of the data (`Segments`) come last.
+A mask is called with positions, query [..., T] and key [..., S], and returns booleans that broadcast to [..., T, S],
+True = may attend. Positions count along the row (with an offset in cached decoding), not within a packed document.
+Patterns hold no arrays, are hashable and are evaluated by numpy on numpy positions, so that a kernel knows at trace time
+which blocks are empty (`blocks`); `Padding`, `Segments` and `Pairs` hold arrays of the data.
+
+The papers' patterns are compositions:
+
+    convolution of width 5             Window(3)
+    dilated convolution, 2             Dilated(size=3, step=2)
+    Longformer (Beltagy 2020)          Window(256) | Global(2)                 causal: Causal() & (Window(256) | Global(2))
+    BigBird (Zaheer 2020), blocks      Window(2, block=64) | Global(128) | Random(3, block=64, length=4096)
+    ETC (Ainslie 2020)                 Window(85) | Global(64), with positions.Etc
+    strided Sparse Transformer         Causal() & (Window(128) | Strided(128))                    (Child 2019, section 4.3)
+    fixed Sparse Transformer           Causal() & Fixed(128, summary=8)
+    GPT-3 (Brown 2020)                 Alternate(Causal(), Causal() & Window(256))
+    prefix language model (T5)         Causal() | Prefix(64), or Causal() | Padding(lengths)
 """
 
 import abc
 import dataclasses
+import functools
 from typing import Any
 
+import jax
 import jax.numpy as jnp
+import numpy as np
+
+EMPTY, PARTIAL, FULL = 0, 1, 2  # what a block of a mask may be
 
 
 class Mask(abc.ABC):
-    """Base of all masks; combine with &, | and ~."""
+    """Base of all masks, frozen dataclasses; combine with &, | and ~. A pytree, whose leaves are in the fields of type Any."""
 
     causal = False  # whether no query ever sees a key after it, which decoding with a cache rests on
 
+    def __init_subclass__(cls):
+        super().__init_subclass__()
+        jax.tree_util.register_pytree_node(cls, _flatten, functools.partial(_unflatten, cls))
+
     @abc.abstractmethod
     def __call__(self, query, key):
-        """[..., T, S] booleans of positions [..., T] and [..., S]."""
+        """Booleans that broadcast to [..., T, S], of positions [..., T] and [..., S]."""
+
+    def bounds(self, query, key):
+        """(possible, certain) for blocks given by their (first, last) positions, arrays that broadcast: whether some and
+        whether every pair may attend. What is not known is (True, False)."""
+        return True, False
+
+    def known(self, query, key):
+        """(possible, certain) for single pairs: what can be said without the arrays of the data."""
+        value = self(query, key)
+        return value, value
+
+    def cut(self, query, key):
+        """The mask of a block: slices the arrays of the data to queries (start, size) and keys (start, size)."""
+        return self
+
+    def pad(self, query, key):
+        """The mask with so many queries and keys more, for the arrays of the data; kernels hide what they pad."""
+        return self
+
+    def of_layer(self, number):
+        """The mask of one layer; only `Alternate` has several."""
+        return self
+
+    @property
+    def period(self):
+        """After how many layers `of_layer` begins again."""
+        return 1
+
+    def __repr__(self):
+        values = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
+        defaults = {f.name: f.default for f in dataclasses.fields(self) if f.default is not dataclasses.MISSING}
+        return f'{type(self).__name__}(' + ', '.join(
+            f'{name}={value!r}' for name, value in values.items() if name not in defaults or value != defaults[name]) + ')'
 
     def __and__(self, other):
         return _And(self, other)
@@ -31,38 +86,249 @@ class Mask(abc.ABC):
         return _Not(self)
 
 
-@dataclasses.dataclass(frozen=True)
+def _flatten(mask):
+    """(arrays and masks, everything else) of a mask: the arrays are in fields of type Any."""
+    fields = dataclasses.fields(mask)
+    inside = [f.name for f in fields if f.type is Any or (isinstance(f.type, type) and issubclass(f.type, Mask))]
+    rest = tuple((f.name, getattr(mask, f.name)) for f in fields if f.name not in inside)
+    return [getattr(mask, name) for name in inside], (tuple(inside), rest)
+
+
+def _unflatten(cls, names, inside):
+    mask = object.__new__(cls)
+    for name, value in (*zip(names[0], inside), *names[1]):
+        object.__setattr__(mask, name, value)
+    return mask
+
+
+def static(mask):
+    """Whether a mask is a pattern alone, without arrays of the data."""
+    return not jax.tree.leaves(mask)
+
+
+def _outer(query, key):
+    return query[..., :, None], key[..., None, :]
+
+
+def _at_least(mask, **minimum):
+    for name, least in minimum.items():
+        if getattr(mask, name) < least:
+            raise ValueError(f'{mask}: {name} is {getattr(mask, name)}; expected at least {least}.')
+
+
+@dataclasses.dataclass(frozen=True, repr=False)
 class Full(Mask):
     """Everything sees everything."""
 
     def __call__(self, query, key):
-        return jnp.ones((query.shape[-1], key.shape[-1]), bool)
+        return np.ones((1, 1), bool)
+
+    def bounds(self, query, key):
+        return True, True
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, repr=False)
 class Causal(Mask):
     """A query at t sees the keys at s <= t."""
 
     causal = True
 
     def __call__(self, query, key):
-        return query[..., :, None] >= key[..., None, :]
+        t, s = _outer(query, key)
+        return t >= s
+
+    def bounds(self, query, key):
+        return query[1] >= key[0], query[0] >= key[1]
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, repr=False)
 class Window(Mask):
-    """A query at t sees the keys with |t - s| < size (`Causal() & Window(n)`: itself and the n - 1 before it)."""
+    """|t - s| < size: `Causal() & Window(n)` sees itself and the n - 1 before it. With `block` > 1 positions are counted in
+    blocks of so many, and whole blocks see each other (BigBird; Zaheer et al. 2020, section 2)."""
+    size: int
+    block: int = 1
+
+    def __post_init__(self):
+        _at_least(self, size=1, block=1)
+
+    def __call__(self, query, key):
+        t, s = _outer(query // self.block, key // self.block)
+        return abs(t - s) < self.size
+
+    def bounds(self, query, key):
+        most = np.maximum(query[1] // self.block - key[0] // self.block, key[1] // self.block - query[0] // self.block)
+        gap = np.maximum(query[0] // self.block - key[1] // self.block, key[0] // self.block - query[1] // self.block)
+        return gap < self.size, most < self.size
+
+
+@dataclasses.dataclass(frozen=True, repr=False)
+class Dilated(Mask):
+    """A window with gaps, |t - s| < size·step and t - s divisible by step: the pattern of a dilated convolution."""
+    size: int
+    step: int = 2
+
+    def __post_init__(self):
+        _at_least(self, size=1, step=1)
+
+    def __call__(self, query, key):
+        t, s = _outer(query, key)
+        return (abs(t - s) < self.size * self.step) & ((t - s) % self.step == 0)
+
+    def bounds(self, query, key):
+        return Window(self.size * self.step).bounds(query, key)[0], False
+
+
+@dataclasses.dataclass(frozen=True, repr=False)
+class Strided(Mask):
+    """t - s is divisible by `stride` (Child et al. 2019, section 4.3); under `Causal()`, as in the paper."""
+    stride: int
+
+    def __post_init__(self):
+        _at_least(self, stride=1)
+
+    def __call__(self, query, key):
+        t, s = _outer(query, key)
+        return (t - s) % self.stride == 0
+
+
+@dataclasses.dataclass(frozen=True, repr=False)
+class Fixed(Mask):
+    """t and s lie in the same block of `stride`, or s is among the last `summary` positions of its block (Child et al.
+    2019, section 4.3); under `Causal()`, as in the paper."""
+    stride: int
+    summary: int = 1
+
+    def __post_init__(self):
+        _at_least(self, stride=1, summary=0)
+
+    def __call__(self, query, key):
+        t, s = _outer(query, key)
+        return (t // self.stride == s // self.stride) | (s % self.stride >= self.stride - self.summary)
+
+
+@dataclasses.dataclass(frozen=True, repr=False)
+class Block(Mask):
+    """t and s lie in the same block of `size` positions."""
     size: int
 
     def __post_init__(self):
-        if self.size < 1:
-            raise ValueError(f'Window(size={self.size}): the size counts the query itself, so it is at least 1.')
+        _at_least(self, size=1)
 
     def __call__(self, query, key):
-        return jnp.abs(query[..., :, None] - key[..., None, :]) < self.size
+        return Window(1, self.size)(query, key)
+
+    def bounds(self, query, key):
+        return Window(1, self.size).bounds(query, key)
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, repr=False)
+class Prefix(Mask):
+    """Everyone sees the first `length` positions; of another length in each row: `Padding`."""
+    length: int
+
+    def __call__(self, query, key):
+        return key[..., None, :] < self.length
+
+    def bounds(self, query, key):
+        return key[0] < self.length, key[1] < self.length
+
+
+@dataclasses.dataclass(frozen=True, repr=False)
+class Selected(Mask):
+    """Everyone sees the positions in `at`, a tuple."""
+    at: tuple
+
+    def __call__(self, query, key):
+        return _among(key, self.at)[..., None, :]
+
+
+@dataclasses.dataclass(frozen=True, repr=False)
+class Global(Mask):
+    """The first `tokens` positions, or those of the tuple `at`, see everyone and are seen by everyone (Beltagy et al. 2020,
+    section 3.1). Under `Causal()` they see only what comes before them."""
+    tokens: int = 1
+    at: tuple = ()
+
+    def __call__(self, query, key):
+        t, s = _outer(*(_among(x, self.at) if self.at else x < self.tokens for x in (query, key)))
+        return t | s
+
+    def bounds(self, query, key):
+        if self.at:
+            return True, False
+        return (query[0] < self.tokens) | (key[0] < self.tokens), (query[1] < self.tokens) | (key[1] < self.tokens)
+
+
+@dataclasses.dataclass(frozen=True, repr=False)
+class Random(Mask):
+    """Each block of `block` queries sees `blocks` blocks of keys, drawn once among those of a row of `length` (Zaheer et al.
+    2020, section 2); under `Causal()` those that lie ahead are lost."""
+    blocks: int
+    block: int
+    length: int
+    seed: int = 0
+
+    def __post_init__(self):
+        _at_least(self, blocks=0, block=1, length=1)
+        if self.blocks > self._count:
+            raise ValueError(f'{self}: {self.blocks} blocks are to be drawn, but a row has {self._count} of {self.block}.')
+
+    @property
+    def _count(self):
+        return -(-self.length // self.block)
+
+    def __call__(self, query, key):
+        for x in (query, key):
+            if isinstance(x, np.ndarray) and x.size and x.max() >= self.length:
+                raise ValueError(f'{self} is asked about position {x.max()}; give it the length of the longest row.')
+        t, s = _outer(query // self.block, key // self.block)
+        table = _drawn(self)
+        return (table if isinstance(query, np.ndarray) and isinstance(key, np.ndarray) else jnp.asarray(table))[t, s]
+
+    def bounds(self, query, key):
+        if any(np.any(first // self.block != last // self.block) for first, last in (query, key)):
+            return True, False
+        value = _drawn(self)[query[0] // self.block, key[0] // self.block]
+        return value, value
+
+
+@functools.lru_cache(maxsize=64)
+def _drawn(mask):
+    """[blocks of queries, blocks of keys] booleans of a Random mask."""
+    table, rng = np.zeros((mask._count, mask._count), bool), np.random.default_rng(mask.seed)
+    for row in table:
+        row[rng.permutation(mask._count)[:mask.blocks]] = True
+    return table
+
+
+def _among(x, positions):
+    return functools.reduce(lambda found, at: found | (x == at), positions, x < 0)
+
+
+@dataclasses.dataclass(frozen=True, repr=False)
+class Padding(Mask):
+    """Keys at s < length are there.
+
+    Attributes:
+      lengths: [B], of each row, or [B, T], of each query.
+    """
+    lengths: Any
+
+    def __call__(self, query, key):
+        lengths = self.lengths[..., None, None] if self.lengths.ndim == 1 else self.lengths[..., None]
+        return key[..., None, :] < lengths
+
+    def known(self, query, key):
+        return np.ones((1, 1), bool), np.zeros((1, 1), bool)
+
+    def cut(self, query, key):
+        return self if self.lengths.ndim == 1 else Padding(_slice(self.lengths, *query))
+
+    def pad(self, query, key):
+        return self if self.lengths.ndim == 1 else Padding(_pad(self.lengths, query))
+
+
+@dataclasses.dataclass(frozen=True, repr=False)
 class Segments(Mask):
     """Documents packed in one row do not see each other, and padding (segment 0) sees and shows nothing.
 
@@ -76,9 +342,74 @@ class Segments(Mask):
         same = self.query[..., :, None] == self.key[..., None, :]
         return same & (self.key != 0)[..., None, :]
 
+    def known(self, query, key):
+        return np.ones((1, 1), bool), np.zeros((1, 1), bool)
 
-@dataclasses.dataclass(frozen=True)
-class _And(Mask):
+    def cut(self, query, key):
+        return Segments(_slice(self.query, *query), _slice(self.key, *key))
+
+    def pad(self, query, key):
+        return Segments(_pad(self.query, query), _pad(self.key, key))
+
+
+@dataclasses.dataclass(frozen=True, repr=False)
+class Pairs(Mask):
+    """Whatever pairs are True.
+
+    Attributes:
+      visible: booleans [B, T, S] or [T, S].
+    """
+    visible: Any
+
+    def __call__(self, query, key):
+        return self.visible
+
+    def known(self, query, key):
+        return np.ones((1, 1), bool), np.zeros((1, 1), bool)
+
+    def cut(self, query, key):
+        return Pairs(_slice(_slice(self.visible, *query, -2), *key))
+
+    def pad(self, query, key):
+        return Pairs(_pad(_pad(self.visible, query, -2), key))
+
+
+def _slice(x, start, size, axis=-1):
+    return jax.lax.dynamic_slice_in_dim(x, start, size, x.ndim + axis)
+
+
+def _pad(x, more, axis=-1):
+    return jnp.pad(x, [(0, more if a == x.ndim + axis else 0) for a in range(x.ndim)])
+
+
+class _Pair(Mask):
+    """Two masks joined; what is the same for all ways of joining."""
+
+    def cut(self, query, key):
+        return type(self)(self.left.cut(query, key), self.right.cut(query, key))
+
+    def pad(self, query, key):
+        return type(self)(self.left.pad(query, key), self.right.pad(query, key))
+
+    def of_layer(self, number):
+        return type(self)(self.left.of_layer(number), self.right.of_layer(number))
+
+    @property
+    def period(self):
+        return int(np.lcm(self.left.period, self.right.period))
+
+    def __call__(self, query, key):
+        return self._join(self.left(query, key), self.right(query, key))
+
+    def bounds(self, query, key):
+        return tuple(map(self._join, self.left.bounds(query, key), self.right.bounds(query, key)))
+
+    def known(self, query, key):
+        return tuple(map(self._join, self.left.known(query, key), self.right.known(query, key)))
+
+
+@dataclasses.dataclass(frozen=True, repr=False)
+class _And(_Pair):
     left: Mask
     right: Mask
 
@@ -86,15 +417,15 @@ class _And(Mask):
     def causal(self):
         return self.left.causal or self.right.causal
 
-    def __call__(self, query, key):
-        return self.left(query, key) & self.right(query, key)
+    def _join(self, a, b):
+        return a & b
 
     def __repr__(self):
         return f'({self.left} & {self.right})'
 
 
-@dataclasses.dataclass(frozen=True)
-class _Or(Mask):
+@dataclasses.dataclass(frozen=True, repr=False)
+class _Or(_Pair):
     left: Mask
     right: Mask
 
@@ -102,19 +433,144 @@ class _Or(Mask):
     def causal(self):
         return self.left.causal and self.right.causal
 
-    def __call__(self, query, key):
-        return self.left(query, key) | self.right(query, key)
+    def _join(self, a, b):
+        return a | b
 
     def __repr__(self):
         return f'({self.left} | {self.right})'
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, repr=False)
 class _Not(Mask):
     mask: Mask
 
     def __call__(self, query, key):
         return ~self.mask(query, key)
 
+    def bounds(self, query, key):
+        return _swap(self.mask.bounds(query, key))
+
+    def known(self, query, key):
+        return _swap(self.mask.known(query, key))
+
+    def cut(self, query, key):
+        return _Not(self.mask.cut(query, key))
+
+    def pad(self, query, key):
+        return _Not(self.mask.pad(query, key))
+
+    def of_layer(self, number):
+        return _Not(self.mask.of_layer(number))
+
+    @property
+    def period(self):
+        return self.mask.period
+
     def __repr__(self):
         return f'~{self.mask}'
+
+
+def _swap(known):
+    possible, certain = known
+    return np.logical_not(certain), np.logical_not(possible)
+
+
+@dataclasses.dataclass(frozen=True, repr=False)
+class Alternate(Mask):
+    """Layers 0, 2, 4, ... of a stack have the mask `even`, the others `odd` (GPT-3: dense and banded in turns)."""
+    even: Mask
+    odd: Mask
+
+    @property
+    def causal(self):
+        return self.even.causal and self.odd.causal
+
+    def of_layer(self, number):
+        return (self.odd if number % 2 else self.even).of_layer(number // 2)
+
+    @property
+    def period(self):
+        return 2 * int(np.lcm(self.even.period, self.odd.period))
+
+    def __call__(self, query, key):
+        raise TypeError(f'{self} is a mask for each layer; ask for that of one with of_layer(number).')
+
+
+def parts(mask):
+    """(pattern, [terms of the data]) of a mask that joins a pattern with Padding and Segments by &; None for the pattern if it
+    is joined in another way."""
+    if static(mask):
+        return mask, []
+    if isinstance(mask, _And):
+        (left, first), (right, second) = parts(mask.left), parts(mask.right)
+        if left is None or right is None:
+            return None, []
+        return left if isinstance(right, Full) else right if isinstance(left, Full) else left & right, first + second
+    return (Full(), [mask]) if isinstance(mask, Padding | Segments | Pairs) else (None, [])
+
+
+def blocks(mask, queries, keys, size):
+    """[blocks of queries, blocks of keys] of EMPTY, PARTIAL, FULL: what is known of each block at trace time.
+
+    Where the bounds of a pattern leave a block open, its pairs are looked at one by one; with arrays of the data, PARTIAL.
+
+    Args:
+      queries, keys: T and S; positions are 0..T-1 and 0..S-1.
+      size: (queries, keys) of a block.
+    """
+    bare = jax.tree.map(lambda x: None, mask)  # arrays cannot be hashed, and `known` does not read them
+    return _blocks(bare, queries, keys, *size)
+
+
+@functools.lru_cache(maxsize=256)
+def _blocks(mask, queries, keys, query_size, key_size):
+    def ends(length, size):
+        first = np.arange(0, length, size)
+        return first, np.minimum(first + size, length) - 1
+
+    rows, columns = ends(queries, query_size), ends(keys, key_size)
+    shape = len(rows[0]), len(columns[0])
+    possible, certain = (np.broadcast_to(x, shape) for x in mask.bounds([x[:, None] for x in rows], [x[None] for x in columns]))
+    state = np.where(certain, FULL, np.where(possible, PARTIAL, EMPTY)).astype(np.int8)
+    for i, j in zip(*np.nonzero(state == PARTIAL)):
+        query, key = np.arange(rows[0][i], rows[1][i] + 1), np.arange(columns[0][j], columns[1][j] + 1)
+        possible, certain = mask.known(query, key)
+        state[i, j] = FULL if np.all(certain) else PARTIAL if np.any(possible) else EMPTY
+    return state
+
+
+def dense(mask, length):
+    """[length, length] booleans of a pattern, by numpy."""
+    row = np.arange(length)
+    return np.broadcast_to(mask(row, row), (length, length))
+
+
+def reach(mask, length, layers):
+    """[length, length]: after how many layers, 1..`layers`, each key reaches each query; 0: not yet. A position keeps what it
+    has (the residual stream), so that its own count is 1."""
+    arrived, first = np.eye(length, dtype=np.float32), np.eye(length, dtype=int)
+    for layer in range(layers):
+        step = dense(mask.of_layer(layer), length) | np.eye(length, dtype=bool)
+        arrived = np.sign(step @ arrived)
+        first = np.where((first == 0) & (arrived > 0), layer + 1, first)
+    return first
+
+
+def show(mask, length=16, layers=1):
+    """A matplotlib figure of a pattern over `length` positions: a row for each query, a column for each key. With several
+    layers, shades tell after how many of them a key reaches a query: the receptive field."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(4.2, 4.6), layout='constrained')
+    axes = figure.subplots()
+    first = reach(mask, length, layers) if layers > 1 else dense(mask.of_layer(0), length).astype(int)
+    shade = np.where(first, 1 - (first - 1) / layers, 0.0)
+    axes.imshow(shade, cmap='Blues', vmin=0, vmax=1.25, interpolation='nearest')
+    axes.set(xlabel='key', ylabel='query', title=str(mask) + (f', {layers} layers' if layers > 1 else ''))
+    axes.title.set(fontsize=8, wrap=True)
+    if length <= 32:
+        axes.set_xticks(np.arange(-0.5, length), minor=True)
+        axes.set_yticks(np.arange(-0.5, length), minor=True)
+        axes.grid(which='minor', color='white', linewidth=0.8)
+        axes.tick_params(which='minor', length=0)
+    return figure

@@ -1,33 +1,46 @@
-"""Multi-head attention (Vaswani et al. 2017, section 3.2.2), with a static key-value cache for decoding."""
+"""Multi-head attention (Vaswani et al. 2017, section 3.2.2), with a static cache for decoding."""
 
+import itertools
 from collections.abc import Callable
-from functools import partial
 
 import flax.linen as nn
 import jax.numpy as jnp
 
-from transformer.attention.kernels import attend
-from transformer.layers import Dense, fold, normal
+from transformer.attention import alternatives, hashing, linear, nystrom, projected, synthesizer
+from transformer.attention.heads import of_heads
+from transformer.attention.masks import Full
+from transformer.attention.mechanism import Given, Mechanism, Softmax
+from transformer.attention.positions import Encoding
+from transformer.layers import Dense, Parameters, fold, normal, zeros
 from transformer.numerics import Numerics
 
-
-def empty_cache(batch, length, heads, head_width, dtype):
-    """The cache of one layer: keys and values of `length` positions, {'key', 'value'} of [B, S, N, H]."""
-    zeros = jnp.zeros((batch, length, heads, head_width), dtype)
-    return {'key': zeros, 'value': zeros}
+# Imported, so that a config can name them.
+FORMS = alternatives, hashing, linear, nystrom, projected, synthesizer
 
 
 class MultiHead(nn.Module):
-    """concat_n(attend(x Wq_n, y Wk_n, y Wv_n)) Wo, with x the queries' and y the keys' source (y = x: self-attention).
+    """concat_n(mechanism(x Wq_n, y Wk_n, z Wv_n)) Wo, with x the queries', y the keys' and z the values' source.
 
     Attributes:
-      heads: number of heads N; the head width is H = D / N.
-      bias: biases on the four projections.
+      heads: number of query heads N.
+      key_heads: heads K of keys and values, which N / K query heads share: 1 is multi-query attention (Shazeer 2019), more
+        is grouped-query attention (Ainslie et al. 2023); 0 stands for N.
+      head_width: width H of queries and keys in a head; 0 stands for D / N.
+      value_width: width of values in a head; 0 stands for H.
+      kept: the numbers of the heads that pruning left, each then with keys and values of its own; None: all. Without any,
+        the output is its bias.
+      mechanism: what mixes the positions.
+      bias: biases on the projections.
       dropout: rate on the attention weights.
       kernel_init, value_init, output_init: initialisers of the projections to queries and keys, to values, and of the
         output.
     """
     heads: int
+    key_heads: int = 0
+    head_width: int = 0
+    value_width: int = 0
+    kept: tuple | None = None
+    mechanism: Mechanism = Softmax()
     bias: bool = True
     dropout: float = 0.0
     kernel_init: Callable = normal(0.02)
@@ -36,31 +49,79 @@ class MultiHead(nn.Module):
     numerics: Numerics = Numerics()
 
     @nn.compact
-    def __call__(self, x, y=None, *, visible=None, key=None, cache=None, positions=None):
-        """x [B, T, D], y [B, S, D] -> ([B, T, D], cache).
+    def __call__(self, x, y=None, z=None, *, mask=Full(), encoding=Encoding(), key=None, cache=None, positions=None,
+                 head_mask=None):
+        """x [B, T, D], y [B, S, Dy], z [B, S, Dz] -> ([B, T, D], cache); y = None: x, self-attention; z = None: y.
 
-        With a cache (see `empty_cache`), the keys and values of x are written at `positions` [B, T], attention runs
-        over all S cached positions, and the new cache is returned; without one, None is returned in its place."""
-        width = x.shape[-1]
-        if width % self.heads:
+        Args:
+          encoding: where queries and keys are, as the position encoding sees it.
+          cache: from `Mechanism.empty_cache`; the new positions are written to it, and the new cache is returned. Without
+            one, None is returned in its place.
+          positions: [B, T], with a cache: where in it the queries are.
+          head_mask: [N] or [B, 1, N], factors of what the heads give, before the output projection.
+
+        With a mutable collection 'attention' the mechanism's weights [B, N, T, S] are put into it, as 'weights'.
+        """
+        width, key_heads = x.shape[-1], self.key_heads or self.heads
+        if not self.head_width and width % self.heads:
             raise ValueError(f'The width {width} is not divisible by {self.heads} heads.')
-        shape = (self.heads, width // self.heads)
-        dense = partial(Dense, bias=self.bias, numerics=self.numerics)
-        inits = {'query': self.kernel_init, 'key': self.kernel_init, 'value': self.value_init}
-        layers = [dense(shape, kernel_init=init, name=name) for name, init in inits.items()]
-        if y is None:  # self-attention: one product is faster than three, and its gradient more so
-            kernels, biases = zip(*(layer.weights((width,)) for layer in layers))
-            merged = self.numerics.dense(x, jnp.stack(kernels, 1))  # [B, T, 3, N, H]
-            if self.bias:
-                merged = merged + self.numerics.cast(jnp.stack(biases))
-            queries, keys, values = (part[:, :, 0] for part in jnp.split(merged, 3, 2))
+        if self.heads % key_heads:
+            raise ValueError(f'{self.heads} query heads cannot share {key_heads} heads of keys and values; choose a divisor.')
+        self.mechanism.check(mask, cross=y is not None, cached=cache is not None)
+        if self.kept == ():
+            own = Parameters({'bias': (zeros, (width,))} if self.bias else {}, name='output')()
+            return self.numerics.cast(jnp.broadcast_to(own.get('bias', 0.0), x.shape)), cache
+        heads, key_heads = (self.heads, key_heads) if self.kept is None else (len(self.kept),) * 2
+        head_width = self.head_width or width // self.heads
+        encoding = encoding.in_layer(self.heads, head_width, width, mask.causal)
+        where = encoding.key if cache is None else encoding.query  # the new keys are; encoding.key tells of all
+        own_source = y is None and where is encoding.query
+        source = x if y is None else y
+        moved = encoding.at_source(x, encoding.query)
+        sources = {'query': moved, 'key': moved if own_source else encoding.at_source(source, where),
+                   'value': source if z is None else z}
+        shapes = {'query': (heads, head_width), 'key': (key_heads, head_width),
+                  'value': (key_heads, self.value_width or head_width)}
+        queries, keys, values = self._projected(sources, shapes)
+
+        own = Parameters(encoding.kind.layer_parameters(encoding.sizes), encoding.fit, name='positions')()
+        queries = queries if queries is None else encoding.at_heads(own, queries, encoding.query)
+        keys = keys if keys is None else encoding.at_heads(own, keys, where)
+        wanted = self.mechanism.parameters(queries, keys, values)
+        self.mechanism.check_shapes(wanted, self.variables.get('params', {}).get('mechanism', {}))
+        parameters = Parameters(wanted, name='mechanism')()
+        bias = encoding.bias(own, cached=cache is not None)
+        bias = bias if self.kept is None else of_heads(bias, self.kept, self.heads)
+        self.mechanism.check(mask, biased=bool(bias))
+        given = Given(mask, bias, None, self.dropout, fold(key, 'weights'), self.numerics)
+        if cache is None and self.is_mutable_collection('attention') and not self.is_initializing():
+            self.put_variable('attention', 'weights', self.mechanism.weights(parameters, queries, keys, values, given))
+        if cache is None:
+            out = self.mechanism(parameters, queries, keys, values, given)
         else:
-            queries, keys, values = (layer(z) for layer, z in zip(layers, (x, y, y)))  # [B, T|S, N, H]
-        if cache is not None:
-            rows = jnp.arange(x.shape[0])[:, None]
-            cache = {'key': cache['key'].at[rows, positions].set(keys),
-                     'value': cache['value'].at[rows, positions].set(values)}
-            keys, values = cache['key'], cache['value']
-        mixed = attend(queries, keys, values, visible=visible, rate=self.dropout,
-                       dropout_key=fold(key, 'weights'), numerics=self.numerics)
-        return dense(width, axes=2, kernel_init=self.output_init, name='output')(mixed), cache
+            out, cache = self.mechanism.step(parameters, queries, keys, values, cache, positions, given)
+        if head_mask is not None:
+            own_mask = head_mask if self.kept is None else head_mask[..., jnp.array(self.kept)]
+            out = out * self.numerics.cast(own_mask)[..., None]
+        output = Dense(width, axes=2, bias=self.bias, kernel_init=self.output_init, numerics=self.numerics, name='output')
+        return output(out), cache
+
+    def _projected(self, sources, shapes):
+        """Queries, keys and values [B, T|S, N|K, H]; None for what the mechanism does not use."""
+        inits = {'query': self.kernel_init, 'key': self.kernel_init, 'value': self.value_init}
+        layers = {kind: Dense(shapes[kind], bias=self.bias, kernel_init=inits[kind], numerics=self.numerics, name=kind)
+                  for kind in sources if kind in self.mechanism.projections}
+        weights = {kind: layer.weights(sources[kind].shape[-1:]) for kind, layer in layers.items()}
+        found = {}
+        # One product is faster than three, and its gradient more so: merge what has one source and one head width.
+        groups = {}
+        for kind in layers:
+            groups.setdefault((id(sources[kind]), shapes[kind][1]), []).append(kind)
+        for kinds in groups.values():
+            kernel = jnp.concatenate([weights[kind][0] for kind in kinds], 1)  # [D, heads, H]
+            out = self.numerics.dense(sources[kinds[0]], kernel)
+            if self.bias:
+                out = out + self.numerics.cast(jnp.concatenate([weights[kind][1] for kind in kinds]))
+            ends = list(itertools.accumulate(shapes[kind][0] for kind in kinds))
+            found |= zip(kinds, jnp.split(out, ends[:-1], 2))
+        return [found.get(kind) for kind in ('query', 'key', 'value')]

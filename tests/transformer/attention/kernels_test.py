@@ -1,9 +1,12 @@
+import hypothesis
 import jax
 import jax.numpy as jnp
 import numpy as np
 from absl.testing import absltest, parameterized
+from hypothesis import strategies
 
 from transformer.attention.kernels import attend, masked_softmax
+from transformer.attention.masks import Full, Pairs
 from transformer.numerics import Numerics
 
 B, T, S, N, H = 2, 3, 4, 2, 3
@@ -44,11 +47,11 @@ class AttendTest(parameterized.TestCase):
     @parameterized.named_parameters(*MASKS.items())
     def test_values_and_gradients_equal_a_float64_loop(self, visible):
         arrays = [x.copy() for x in (QUERY, KEY, VALUE)]
-        mask = None if visible is None else jnp.asarray(visible)
+        mask = Full() if visible is None else Pairs(visible)
 
         @jax.jit
         def outcome(*arrays):
-            out, back = jax.vjp(lambda *a: attend(*a, visible=mask), *arrays)
+            out, back = jax.vjp(lambda *a: attend(*a, mask=mask), *arrays)
             return out, back(jnp.float32(COTANGENT))
 
         got, gradients = outcome(*map(np.float32, arrays))
@@ -59,7 +62,7 @@ class AttendTest(parameterized.TestCase):
 
     def test_a_query_that_sees_nothing_gives_zeros_and_finite_gradients(self):
         def outcome(*arrays):
-            out = attend(*arrays, visible=SOME)
+            out = attend(*arrays, mask=Pairs(SOME), implementation='plain')
             return jnp.square(out).sum(), out
 
         gradients, out = jax.jit(jax.grad(outcome, (0, 1, 2), has_aux=True))(*map(np.float32, (QUERY, KEY, VALUE)))
@@ -68,7 +71,7 @@ class AttendTest(parameterized.TestCase):
         np.testing.assert_array_equal(gradients[0][0, 1], np.zeros((N, H)))
 
     def test_what_is_masked_moves_nothing(self):
-        run = jax.jit(lambda *a: attend(*a, visible=SOME))
+        run = jax.jit(lambda *a: attend(*a, mask=Pairs(SOME)))
         before = np.asarray(run(*map(np.float32, (QUERY, KEY, VALUE))))
         for s in range(S):
             key, value = np.float32(KEY), np.float32(VALUE)
@@ -88,6 +91,28 @@ class AttendTest(parameterized.TestCase):
         got = attend(*map(jnp.float32, (QUERY, KEY, VALUE)), numerics=Numerics('bfloat16'))
         self.assertEqual(got.dtype, jnp.bfloat16)
         np.testing.assert_allclose(got.astype(jnp.float32), naive(QUERY, KEY, VALUE, None), atol=3e-2)
+
+
+class ShapesTest(absltest.TestCase):
+    @hypothesis.settings(max_examples=10, deadline=None)
+    @hypothesis.given(
+        strategies.integers(0, 2), strategies.integers(1, 6), strategies.integers(1, 6), strategies.sampled_from([1, 2, 3]),
+        strategies.sampled_from([1, 2]), strategies.integers(1, 4), strategies.integers(1, 3), strategies.data(),
+        strategies.sampled_from(['float32', 'bfloat16']))
+    def test_every_shape_mask_and_type(self, batch, queries, keys, key_heads, shared, width, value_width, data, dtype):
+        rng = np.random.default_rng(data.draw(strategies.integers(0, 99)))
+        query, key, value = (rng.normal(size=(batch, *shape)) for shape in (
+            (queries, key_heads * shared, width), (keys, key_heads, width), (keys, key_heads, value_width)))
+        visible = rng.random((batch, queries, keys)) < data.draw(strategies.sampled_from([0.0, 0.5, 1.0]))
+        run = jax.jit(lambda *a: attend(*a, mask=Pairs(visible), numerics=Numerics(dtype)))
+        got = run(*map(np.float32, (query, key, value)))
+        self.assertEqual((got.shape, got.dtype), ((batch, queries, key_heads * shared, value_width), dtype))
+        for b, t, n in np.ndindex(batch, queries, key_heads * shared):
+            seen, wanted = np.flatnonzero(visible[b, t]), 0.0
+            if len(seen):
+                weights = np.exp(key[b, seen, n // shared] @ query[b, t, n] / np.sqrt(width))
+                wanted = weights / weights.sum() @ value[b, seen, n // shared]
+            np.testing.assert_allclose(np.float64(got[b, t, n]), wanted, atol=2e-6 if dtype == 'float32' else 0.06)
 
 
 class MaskedSoftmaxTest(parameterized.TestCase):

@@ -1,55 +1,237 @@
+import hypothesis
+import jax
 import jax.numpy as jnp
 import numpy as np
 from absl.testing import absltest, parameterized
+from hypothesis import strategies
 
 from transformer.attention import masks
-from transformer.attention.masks import Causal, Full, Segments, Window
+from transformer.attention.masks import (
+    EMPTY,
+    FULL,
+    PARTIAL,
+    Alternate,
+    Block,
+    Causal,
+    Dilated,
+    Fixed,
+    Full,
+    Global,
+    Padding,
+    Pairs,
+    Prefix,
+    Random,
+    Segments,
+    Selected,
+    Strided,
+    Window,
+)
 
-ROW = jnp.arange(6)
-I, J = np.indices((6, 6))
+LENGTH = 12
+ROW = np.arange(LENGTH)
+RANDOM = Random(blocks=2, block=3, length=LENGTH, seed=1)
+DRAWN = masks.dense(RANDOM, LENGTH)
+# name: (mask, whether query t sees key s)
 TERMS = {
-    'full': (Full(), np.ones((6, 6), bool)),
-    'causal': (Causal(), J <= I),
-    'window': (Window(2), abs(I - J) < 2),
-    'and': (Causal() & Window(3), (J <= I) & (I - J < 3)),
-    'or': (Causal() | Window(2), J <= I + 1),
-    'not': (~Causal(), J > I),
-    'nested': (~(Causal() & ~Window(2)), ~((J <= I) & (abs(I - J) >= 2))),
+    'full': (Full(), lambda t, s: True),
+    'causal': (Causal(), lambda t, s: s <= t),
+    'window': (Window(2), lambda t, s: abs(t - s) < 2),
+    'window_of_blocks': (Window(2, block=3), lambda t, s: abs(t // 3 - s // 3) < 2),
+    'dilated_2': (Dilated(3, 2), lambda t, s: t - s in (-4, -2, 0, 2, 4)),
+    'dilated_3': (Dilated(2, 3), lambda t, s: t - s in (-3, 0, 3)),
+    'strided': (Strided(4), lambda t, s: (t - s) % 4 == 0),
+    'fixed': (Fixed(4, summary=2), lambda t, s: t // 4 == s // 4 or s % 4 in (2, 3)),
+    'block': (Block(5), lambda t, s: t // 5 == s // 5),
+    'prefix': (Prefix(3), lambda t, s: s < 3),
+    'selected': (Selected((2, 7)), lambda t, s: s in (2, 7)),
+    'global': (Global(2), lambda t, s: t < 2 or s < 2),
+    'global_at': (Global(at=(5,)), lambda t, s: 5 in (t, s)),
+    'random': (RANDOM, lambda t, s: bool(DRAWN[t, s])),
+    'and': (Causal() & Window(3), lambda t, s: 0 <= t - s < 3),
+    'or': (Causal() | Window(2), lambda t, s: s <= t + 1),
+    'not': (~Causal(), lambda t, s: s > t),
+    'nested': (~(Causal() & ~Window(2)), lambda t, s: not (s <= t and abs(t - s) >= 2)),
+    'longformer': (Window(2) | Global(1), lambda t, s: abs(t - s) < 2 or 0 in (t, s)),
+    'sparse_transformer': (Causal() & (Window(3) | Strided(3)), lambda t, s: s <= t and (t - s < 3 or (t - s) % 3 == 0)),
+    'bigbird': (Window(2, block=3) | Global(3) | RANDOM,
+                lambda t, s: abs(t // 3 - s // 3) < 2 or t < 3 or s < 3 or bool(DRAWN[t, s])),
+    'prefix_language_model': (Causal() | Prefix(4), lambda t, s: s <= t or s < 4),
 }
+CASES = [(name, *case) for name, case in TERMS.items()]
+NUMBERS = jnp.array([[1] * 5 + [2] * 4 + [0] * 3, [1] * 12])
+LENGTHS = jnp.array([5, 0])
+DATA = (Segments(NUMBERS, NUMBERS), Padding(LENGTHS), Padding(jnp.broadcast_to(ROW, (2, LENGTH))),
+        Pairs(np.random.default_rng(0).random((2, LENGTH, LENGTH)) < 0.3))
+PATTERNS = strategies.recursive(
+    strategies.sampled_from([mask for mask, _ in TERMS.values()]),
+    lambda inner: strategies.one_of(
+        strategies.builds(lambda a, b: a & b, inner, inner), strategies.builds(lambda a, b: a | b, inner, inner),
+        strategies.builds(lambda a: ~a, inner)), max_leaves=4)
 
 
-class MasksTest(parameterized.TestCase):
-    @parameterized.named_parameters(*((name, *case) for name, case in TERMS.items()))
-    def test_pattern(self, mask, wanted):
-        np.testing.assert_array_equal(np.broadcast_to(mask(ROW, ROW), (6, 6)), wanted)
+def table(sees):
+    return np.array([[bool(sees(t, s)) for s in range(LENGTH)] for t in range(LENGTH)])
 
-    @parameterized.named_parameters(*((name, *case) for name, case in TERMS.items()))
-    def test_positions_of_each_row_of_a_batch_count(self, mask, wanted):
+
+class PatternsTest(parameterized.TestCase):
+    @parameterized.named_parameters(CASES)
+    def test_pattern(self, mask, sees):
+        np.testing.assert_array_equal(masks.dense(mask, LENGTH), table(sees))
+        traced = jax.jit(lambda row: jnp.broadcast_to(mask(row, row), (LENGTH, LENGTH)))(ROW)
+        np.testing.assert_array_equal(traced, table(sees))
+
+    @parameterized.named_parameters(CASES)
+    def test_positions_of_each_row_of_a_batch_count(self, mask, sees):
         queries = jnp.array([[4], [1]])  # cached decoding: one query at a place of its own in every row
-        got = np.broadcast_to(mask(queries, ROW), (2, 1, 6))
-        np.testing.assert_array_equal(got[:, 0], wanted[[4, 1]])
+        got = np.broadcast_to(mask(queries, jnp.asarray(ROW)), (2, 1, LENGTH))
+        np.testing.assert_array_equal(got[:, 0], table(sees)[[4, 1]])
 
-    @parameterized.named_parameters(*((name, case[0]) for name, case in TERMS.items()))
-    def test_is_hashable_and_its_repr_is_the_expression(self, mask):
+    @parameterized.named_parameters(CASES)
+    def test_is_hashable_and_its_repr_is_the_expression(self, mask, sees):
         again = eval(repr(mask), vars(masks))
         self.assertEqual(again, mask)
         self.assertEqual(hash(again), hash(mask))
 
+    @parameterized.named_parameters(CASES)
+    def test_who_is_called_causal_is(self, mask, sees):
+        self.assertEqual(mask.causal and bool(np.triu(table(sees), 1).any()), False)
+
+    def test_nothing_under_causal_sees_the_future(self):
+        for mask, _ in TERMS.values():
+            both = Causal() & (mask | Global(3) | Selected((9,)))
+            self.assertTrue(both.causal)
+            self.assertFalse(np.triu(masks.dense(both, LENGTH), 1).any())
+
+    def test_random_draws_that_many_blocks_of_each_row(self):
+        blocks = DRAWN[::3, ::3]
+        np.testing.assert_array_equal(blocks.sum(1), 2)
+        np.testing.assert_array_equal(DRAWN, blocks.repeat(3, 0).repeat(3, 1))
+        other = Random(blocks=2, block=3, length=LENGTH, seed=2)
+        self.assertTrue((masks.dense(other, LENGTH) != DRAWN).any())
+
+    def test_the_defaults_are_not_written(self):
+        self.assertEqual(repr(Causal() & ~Window(3)), '(Causal() & ~Window(size=3))')
+
+    @parameterized.parameters(
+        (lambda: Window(0), r'Window\(size=0\).*at least 1'), (lambda: Dilated(2, 0), 'step is 0; expected at least 1'),
+        (lambda: Random(5, 4, 12), '5 blocks are to be drawn, but a row has 3 of 4'),
+        (lambda: masks.dense(RANDOM, 13), 'asked about position 12; give it the length of the longest row'),
+        (lambda: Fixed(0), 'stride is 0'), (lambda: Block(0), 'size is 0'), (lambda: Strided(0), 'stride is 0'))
+    def test_what_makes_no_sense_is_refused(self, make, message):
+        with self.assertRaisesRegex(ValueError, message):
+            make()
+
+
+class DataTest(parameterized.TestCase):
     def test_segments_see_their_own_document_and_never_padding(self):
-        numbers = jnp.array([[1, 1, 2, 2, 0, 0], [1, 2, 3, 3, 3, 0]])
-        got = Segments(numbers, numbers)(ROW, ROW)
-        for b, t, s in np.ndindex(2, 6, 6):
-            self.assertEqual(bool(got[b, t, s]), bool(numbers[b, t] == numbers[b, s] != 0), (b, t, s))
-        both = (Causal() & Segments(numbers, numbers))(ROW, ROW)
-        np.testing.assert_array_equal(both, np.asarray(got) & (J <= I))
+        got = DATA[0](ROW, ROW)
+        for b, t, s in np.ndindex(2, LENGTH, LENGTH):
+            self.assertEqual(bool(got[b, t, s]), bool(NUMBERS[b, t] == NUMBERS[b, s] != 0), (b, t, s))
+        both = (Causal() & DATA[0])(ROW, ROW)
+        np.testing.assert_array_equal(both, np.asarray(got) & table(lambda t, s: s <= t))
 
     def test_segments_of_queries_and_keys_may_differ_in_length(self):
         got = Segments(jnp.array([[2, 1]]), jnp.array([[1, 2, 0]]))(jnp.arange(2), jnp.arange(3))
         np.testing.assert_array_equal(got, [[[False, True, False], [True, False, False]]])
 
-    def test_a_window_that_does_not_hold_the_query_is_refused(self):
-        with self.assertRaisesRegex(ValueError, r'Window\(size=0\).*at least 1'):
-            Window(0)
+    def test_padding_hides_keys_of_each_row_or_of_each_query(self):
+        got = np.broadcast_to(DATA[1](ROW, ROW), (2, LENGTH, LENGTH))
+        np.testing.assert_array_equal(got, np.broadcast_to(np.array(LENGTHS)[:, None, None] > ROW, got.shape))
+        np.testing.assert_array_equal(DATA[2](ROW, ROW)[0], table(lambda t, s: s < t))
+
+    def test_prefixes_of_each_row(self):
+        got = (Causal() | Padding(LENGTHS))(ROW, ROW)
+        np.testing.assert_array_equal(got, [table(lambda t, s: s <= t or s < 5), table(lambda t, s: s <= t)])
+
+    @parameterized.parameters(*DATA, Causal() & ~DATA[0], DATA[1] | DATA[3])
+    def test_a_block_of_it_is_the_block_of_the_whole(self, mask):
+        whole = np.broadcast_to(mask(ROW, ROW), (2, LENGTH, LENGTH))
+        block = mask.cut((4, 3), (6, 5))(ROW[4:7], ROW[6:11])
+        np.testing.assert_array_equal(np.broadcast_to(block, (2, 3, 5)), whole[:, 4:7, 6:11])
+        padded = mask.pad(2, 3)(np.arange(LENGTH + 2), np.arange(LENGTH + 3))
+        padded = np.broadcast_to(padded, (2, LENGTH + 2, LENGTH + 3))
+        np.testing.assert_array_equal(padded[:, :LENGTH, :LENGTH], whole)
+
+    def test_parts(self):
+        window = Causal() & Window(3)
+        self.assertEqual(masks.parts(window), (window, []))
+        self.assertEqual(masks.parts(Full() & DATA[0] & window & DATA[1]), (window, [DATA[0], DATA[1]]))
+        self.assertEqual(masks.parts(DATA[0]), (Full(), [DATA[0]]))
+        self.assertEqual(masks.parts(Causal() | DATA[1]), (None, []))
+        self.assertEqual(masks.parts(Causal() & ~DATA[1]), (None, []))
+
+
+class BlocksTest(parameterized.TestCase):
+    @hypothesis.settings(max_examples=150, deadline=None)
+    @hypothesis.given(PATTERNS, strategies.integers(1, LENGTH), strategies.integers(1, LENGTH), strategies.integers(1, 5),
+                      strategies.integers(1, 5))
+    def test_what_is_said_of_a_pattern_is_exact(self, mask, queries, keys, height, width):
+        whole = masks.dense(mask, LENGTH)[:queries, :keys]
+        state = masks.blocks(mask, queries, keys, (height, width))
+        self.assertEqual(state.shape, (-(-queries // height), -(-keys // width)))
+        for i, j in np.ndindex(state.shape):
+            block = whole[i * height:(i + 1) * height, j * width:(j + 1) * width]
+            self.assertEqual(state[i, j], FULL if block.all() else PARTIAL if block.any() else EMPTY)
+
+    @hypothesis.settings(max_examples=60, deadline=None)
+    @hypothesis.given(PATTERNS, strategies.sampled_from(DATA), strategies.sampled_from(['and', 'or', 'not']))
+    def test_with_data_nothing_is_promised_that_does_not_hold(self, pattern, data, joined):
+        mask = {'and': pattern & data, 'or': pattern | data, 'not': ~data & pattern}[joined]
+        whole = np.broadcast_to(mask(ROW, ROW), (2, LENGTH, LENGTH))
+        state = masks.blocks(mask, LENGTH, LENGTH, (3, 4))
+        for i, j in np.ndindex(state.shape):
+            block = whole[:, i * 3:(i + 1) * 3, j * 4:(j + 1) * 4]
+            self.assertFalse((state[i, j] == EMPTY and block.any()) or (state[i, j] == FULL and not block.all()))
+
+    def test_data_under_a_pattern_leave_the_empty_blocks_empty(self):
+        state = masks.blocks(Causal() & DATA[0], LENGTH, LENGTH, (4, 4))
+        np.testing.assert_array_equal(state, [[1, 0, 0], [1, 1, 0], [1, 1, 1]])
+
+    def test_long_patterns_are_not_looked_at_pair_by_pair(self):
+        looked = []
+
+        class Watched(Window):
+            def __call__(self, query, key):
+                looked.append(query.size * key.size)
+                return super().__call__(query, key)
+
+        state = masks.blocks(Causal() & Watched(256), 1 << 15, 1 << 15, (256, 256))
+        self.assertEqual(np.count_nonzero(state), 2 * 128 - 1)
+        self.assertLess(sum(looked), 300 * 256 ** 2)  # of 2^30 pairs
+
+
+class LayersTest(parameterized.TestCase):
+    def test_alternate_has_a_mask_for_each_layer(self):
+        dense, banded = Causal(), Causal() & Window(3)
+        mask = Alternate(dense, banded)
+        self.assertEqual([mask.of_layer(i) for i in range(4)], [dense, banded] * 2)
+        self.assertEqual((mask.period, mask.causal, banded.period, banded.of_layer(5)), (2, True, 1, banded))
+        joined = (mask & Window(5)) | ~Full()
+        self.assertEqual((joined.period, joined.of_layer(1)), (2, (banded & Window(5)) | ~Full()))
+        nested = Alternate(Alternate(Full(), Block(2)), Causal())
+        self.assertEqual([nested.of_layer(i) for i in range(4)], [Full(), Causal(), Block(2), Causal()])
+        self.assertEqual(nested.period, 4)
+        self.assertFalse(Alternate(Causal(), Full()).causal)
+        with self.assertRaisesRegex(TypeError, 'of_layer'):
+            mask(ROW, ROW)
+
+    def test_reach_grows_with_the_layers(self):
+        reached = masks.reach(Causal() & Window(3), LENGTH, 3)
+        for t, s in np.ndindex(reached.shape):
+            steps = max(1, -(-(t - s) // 2)) if s <= t else 0
+            self.assertEqual(reached[t, s], steps if steps <= 3 else 0)
+        self.assertTrue(masks.reach(Window(2) | Global(1), LENGTH, 2).all())  # two layers, through the global token
+
+    def test_a_picture_of_the_pattern_and_of_what_layers_reach(self):
+        def drawn(figure):
+            return np.asarray(figure.axes[0].images[0].get_array())
+
+        mask = Window(2) | Global(1)
+        np.testing.assert_array_equal(drawn(masks.show(mask, LENGTH)) > 0, masks.dense(mask, LENGTH))
+        deep = drawn(masks.show(Causal() & Window(2), LENGTH, layers=3))
+        self.assertGreater(deep[5, 4], deep[5, 3])
+        self.assertGreater(deep[5, 3], deep[5, 2])
+        np.testing.assert_array_equal(deep[5] > 0, (ROW <= 5) & (ROW >= 2))
 
 
 if __name__ == '__main__':

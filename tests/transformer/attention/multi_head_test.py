@@ -1,4 +1,5 @@
 import functools
+from unittest import mock
 
 import jax
 import jax.numpy as jnp
@@ -7,7 +8,9 @@ from absl.testing import absltest, parameterized
 from flax import linen as nn
 
 from transformer.attention.kernels import attend
-from transformer.attention.multi_head import MultiHead, empty_cache
+from transformer.attention.masks import Causal
+from transformer.attention.mechanism import Softmax
+from transformer.attention.multi_head import MultiHead
 from transformer.numerics import Numerics
 
 KEY = jax.random.key(0)
@@ -72,16 +75,88 @@ class MultiHeadTest(parameterized.TestCase):
     def test_one_token_at_a_time_through_the_cache_equals_the_whole(self, dtype):
         layer = LAYER.clone(numerics=Numerics(dtype))
         variables = drawn(layer)
-        whole, _ = apply(layer, variables, Y, visible=np.tril(np.ones((5, 5), bool)))
-        cache = empty_cache(2, 7, 4, 2, dtype)
+        whole, _ = apply(layer, variables, Y, mask=Causal())
+        cache = Softmax().empty_cache(2, 7, 4, 4, 2, dtype)
         for t in range(5):
             at = np.full((2, 1), t)
-            visible = (np.arange(7) <= t)[None, None]
-            one, cache = apply(layer, variables, Y[:, t:t + 1], visible=visible, cache=cache, positions=at)
+            one, cache = apply(layer, variables, Y[:, t:t + 1], mask=Causal(), cache=cache, positions=at)
             np.testing.assert_allclose(np.asarray(one[:, 0], np.float32), np.asarray(whole[:, t], np.float32),
                                        atol=1e-5 if dtype == 'float32' else 0.1)
         self.assertEqual(cache['key'].dtype, dtype)
         np.testing.assert_array_equal(cache['value'][:, 5:], np.zeros((2, 2, 4, 2)))
+
+    def test_captured_weights_equal_the_formula(self):
+        variables = drawn(LAYER)
+        (out, _), captured = LAYER.apply(variables, X, mask=Causal(), mutable=['attention'])
+        params = variables['params']
+        query, key = (np.einsum('btd,dnh->btnh', X, params[n]['kernel']) + params[n]['bias'] for n in ('query', 'key'))
+        scores = np.einsum('btnh,bsnh->bnts', query, key) / 2 ** 0.5
+        wanted = np.exp(scores) * np.tri(3)
+        wanted /= wanted.sum(-1, keepdims=True)
+        np.testing.assert_allclose(captured['attention']['weights'], wanted, atol=1e-6)
+        np.testing.assert_array_equal(out, LAYER.apply(variables, X, mask=Causal())[0])
+
+    def test_weights_are_captured_only_when_asked_for(self):
+        self.assertEqual(set(jax.eval_shape(lambda: LAYER.init(KEY, X))), {'params'})
+        variables = drawn(LAYER)
+        program = lambda mutable: jax.make_jaxpr(lambda v: LAYER.apply(v, X, mutable=mutable)[0])(variables)
+        without_a_line = lambda layer: jax.make_jaxpr(lambda v: layer.apply(v, X)[0])(variables)
+        with mock.patch.object(Softmax, 'weights', side_effect=AssertionError):
+            self.assertEqual(str(program(['intermediates'])), str(without_a_line(LAYER)))
+            with self.assertRaises(AssertionError):
+                program(['attention'])
+
+    @parameterized.parameters('plain', 'blockwise')
+    def test_captured_weights_are_those_of_the_kernel(self, implementation):
+        layer = LAYER.clone(mechanism=Softmax(implementation=implementation), key_heads=2)
+        variables = drawn(layer)
+        (out, _), captured = layer.apply(variables, X, mask=Causal(), mutable=['attention'])
+        weights, params = np.asarray(captured['attention']['weights']), variables['params']
+        np.testing.assert_allclose(weights.sum(-1), 1.0, atol=1e-6)
+        self.assertFalse(np.any(weights * (1 - np.tri(3))))
+        value = np.einsum('btd,dkh->btkh', X, params['value']['kernel']) + params['value']['bias']
+        mixed = np.einsum('bnts,bsnh->btnh', weights, value.repeat(2, 2))
+        wanted = np.einsum('btnh,nhd->btd', mixed, params['output']['kernel']) + params['output']['bias']
+        np.testing.assert_allclose(out, wanted, atol=1e-5)
+
+    @parameterized.parameters(1, 2)
+    def test_query_heads_share_keys_and_values(self, key_heads):
+        layer = LAYER.clone(key_heads=key_heads)
+        variables = drawn(layer)
+        shapes = jax.tree.map(jnp.shape, variables['params'])
+        self.assertEqual((shapes['query']['kernel'], shapes['key']['kernel']), ((8, 4, 2), (8, key_heads, 2)))
+        repeated = {name: jax.tree.map(lambda x: np.repeat(x, 4 // key_heads, -2), part) if name in ('key', 'value') else part
+                    for name, part in variables['params'].items()}
+        np.testing.assert_allclose(apply(layer, variables, X)[0], apply(LAYER, {'params': repeated}, X)[0], atol=1e-6)
+        cache = Softmax().empty_cache(2, 3, 4, key_heads, 2, 'float32')
+        at = np.broadcast_to(np.arange(3), (2, 3))
+        cached, cache = apply(layer, variables, X, mask=Causal(), cache=cache, positions=at)
+        np.testing.assert_allclose(cached, apply(layer, variables, X, mask=Causal())[0], atol=1e-6)
+        self.assertEqual(cache['key'].shape, (2, 3, key_heads, 2))
+
+    def test_three_sources_and_widths_of_their_own(self):
+        layer = LAYER.clone(head_width=3, value_width=5)
+        y, z = RNG.normal(size=(2, 5, 6)).astype(np.float32), RNG.normal(size=(2, 5, 7)).astype(np.float32)
+        shapes = jax.eval_shape(lambda: layer.init(KEY, X, y, z))
+        params = jax.tree.map(lambda s: (0.5 * RNG.normal(size=s.shape)).astype(np.float32), shapes)['params']
+        self.assertEqual({name: params[name]['kernel'].shape for name in params},
+                         {'query': (8, 4, 3), 'key': (6, 4, 3), 'value': (7, 4, 5), 'output': (4, 5, 8)})
+        project = lambda name, x: np.einsum('btd,dnh->btnh', x, params[name]['kernel']) + params[name]['bias']
+        mixed = np.asarray(attend(project('query', X), project('key', y), project('value', z)))
+        wanted = np.einsum('btnh,nhd->btd', mixed, params['output']['kernel']) + params['output']['bias']
+        np.testing.assert_allclose(apply(layer, {'params': params}, X, y, z)[0], wanted, atol=1e-5)
+
+    def test_a_head_mask_scales_what_a_head_gives(self):
+        variables = drawn(LAYER)
+        mask = np.array([1.0, 0.0, 0.5, 2.0], np.float32)
+        params = variables['params']
+        scaled = params | {'output': params['output'] | {'kernel': params['output']['kernel'] * mask[:, None, None]}}
+        got = apply(LAYER, variables, X, head_mask=mask)[0]
+        np.testing.assert_allclose(got, apply(LAYER, {'params': scaled}, X)[0], atol=1e-6)
+
+    def test_key_heads_that_do_not_divide_the_heads_are_refused(self):
+        with self.assertRaisesRegex(ValueError, '4 query heads cannot share 3 heads'):
+            jax.eval_shape(lambda: LAYER.clone(key_heads=3).init(KEY, X))
 
     def test_heads_that_do_not_divide_the_width_are_refused(self):
         with self.assertRaisesRegex(ValueError, 'width 8 is not divisible by 3 heads'):

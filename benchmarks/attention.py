@@ -1,0 +1,159 @@
+"""Attention, measured: one JSON line a case.
+
+    python -m benchmarks.attention [--case=NAME ...] [--rounds=5]
+
+Forward and backward, float32, batch 1, 8 heads of 64. The two that a case compares take turns in one process, so that a
+machine that slows down or speeds up favours neither; `ms` is the median of each, `ratio` that of the ratios of the turns. `mb`
+is what the compiled program allocates for temporaries, by XLA's own count, which is also known of what is not run.
+
+window, bigbird   Window(256), and BigBird (window of 3 blocks, 2 global, 3 random blocks of 64), at 8192: by the blocks that
+                  the mask leaves, against all scores at once.
+long              Full() at 16384 by blocks; all scores at once are not run.
+full              Full() at 4096, the same two.
+causal_LENGTH     Causal() at 1024, 2048, 4096 and 8192 (where all scores at once are not run), the same two.
+linear            linear attention, causal, at 16384 against 8192.
+score_NAME        a score against ScaledDot(), causal at 1024.
+attention_NAME    another mechanism against Softmax(), at 4096, causal if it can be.
+positions_NAME    a position encoding against none, in a layer of MultiHead 512 wide, causal at 1024 (Swin() and Sinusoidal2d():
+                  all of 32 x 32 patches).
+"""
+
+import json
+import os
+import statistics
+import time
+from functools import partial
+
+from absl import flags
+
+from training import cli
+
+if __name__ == '__main__':
+    flags.DEFINE_multi_string('case', [], 'only this case, or all that begin so; repeat the flag for several')
+    flags.DEFINE_integer('rounds', 5, 'how often each takes its turn', lower_bound=1)
+    cli.answer_help()
+
+import jax
+import jax.numpy as jnp
+
+from training.resolve import did_you_mean, subclasses
+from transformer.attention.kernels import attend
+from transformer.attention.linear import Linear
+from transformer.attention.masks import Causal, Full, Global, Random, Window
+from transformer.attention.mechanism import Given, Mechanism, Softmax
+from transformer.attention.multi_head import MultiHead
+from transformer.attention.positions import Encoding, NoPositions, Positions, Sizes
+from transformer.attention.scores import ScaledDot, Score
+from transformer.layers import Parameters
+
+HEADS, WIDTH = 8, 64
+BIGBIRD = Window(2, block=64) | Global(128) | Random(3, block=64, length=8192)
+
+
+def kernel(mask, implementation, length):
+    """(function, its arrays), to be differentiated by all of them."""
+    return partial(attend, mask=mask, implementation=implementation), drawn(*[(1, length, HEADS, WIDTH)] * 3)
+
+
+def mechanism(kind, mask, length):
+    arrays = drawn(*[(1, length, HEADS, WIDTH)] * 3)
+    given = arrays if 'key' in kind.projections else (arrays[0], None, arrays[2])
+    parameters = Parameters(kind.parameters(*given)).init(jax.random.key(0)).get('params', {})
+
+    def function(parameters, query, key, value):
+        key = key if 'key' in kind.projections else None
+        query = query if 'query' in kind.projections else None
+        return kind(parameters, query, key, value, Given(mask))
+
+    return function, (parameters, *arrays)
+
+
+def layer(kind, length, side=0):
+    """Multi-head attention with a position encoding; of side x side patches, if there is a side."""
+    width, mask = HEADS * WIDTH, Full() if side else Causal()
+    module, row = MultiHead(HEADS), jnp.arange(length)
+    sizes = Sizes(length, width, HEADS, WIDTH, grid=(side, side) if side else None, causal=not side)
+    (x,) = drawn((1, length, width))
+    shared = Parameters(kind.parameters(sizes)).init(jax.random.key(0)).get('params', {})
+    own = module.init(jax.random.key(1), x, mask=mask, encoding=Encoding(kind, shared, row, row, sizes))
+
+    def function(shared, own, x):
+        encoding = Encoding(kind, shared, row, row, sizes)
+        return module.apply(own, encoding.at_layer(encoding.at_input(x)), mask=mask, encoding=encoding)[0]
+
+    return function, (shared, own, x)
+
+
+def drawn(*shapes):
+    return tuple(jax.random.normal(jax.random.fold_in(jax.random.key(0), i), shape) for i, shape in enumerate(shapes))
+
+
+def defaults(kind, **longest):
+    """{name: instance with its defaults} of the parts of a kind; those that have a longest row get one of this `length`."""
+    return {name: cls(**{field: value for field, value in longest.items() if field in cls.__dataclass_fields__})
+            for name, cls in sorted(subclasses(kind).items())}
+
+
+def cases():
+    """{name: (what makes the first, what makes the second)}."""
+    both = lambda mask, length: tuple(partial(kernel, mask, name, length) for name in ('blockwise', 'plain'))
+    found = {'window': both(Window(256), 8192), 'bigbird': both(BIGBIRD, 8192), 'long': both(Full(), 16384),
+             'full': both(Full(), 4096), **{f'causal_{n}': both(Causal(), n) for n in (1024, 2048, 4096, 8192)},
+             'linear': (partial(mechanism, Linear(), Causal(), 16384), partial(mechanism, Linear(), Causal(), 8192))}
+    for name, score in defaults(Score).items():
+        found[f'score_{name}'] = tuple(partial(mechanism, Softmax(score=one), Causal(), 1024) for one in (score, ScaledDot()))
+    for name, kind in defaults(Mechanism, length=4096).items():
+        mask = Causal() if kind.causal else Full()
+        found[f'attention_{name}'] = partial(mechanism, kind, mask, 4096), partial(mechanism, Softmax(), mask, 4096)
+    for name, kind in defaults(Positions).items():
+        side = 32 if name in ('Swin', 'Sinusoidal2d') else 0
+        found[f'positions_{name}'] = partial(layer, kind, 1024, side), partial(layer, NoPositions(), 1024, side)
+    return found
+
+
+NOT_RUN = ('long', 'causal_8192')  # of the second
+
+
+def main():
+    known = cases()
+    asked = [name for name in known if not flags.FLAGS.case or any(name.startswith(one) for one in flags.FLAGS.case)]
+    for one in flags.FLAGS.case:
+        if not any(name.startswith(one) for name in known):
+            raise ValueError(f'There is no case {one!r}; {did_you_mean(one, known)}')
+    for name in asked:
+        row = measure(*known[name], flags.FLAGS.rounds, run_second=name not in NOT_RUN)
+        print(json.dumps({'case': name} | row), flush=True)
+
+
+def compiled(function, arrays):
+    """The compiled output and gradient."""
+    @jax.jit
+    def both(*arrays):
+        out, pull = jax.vjp(function, *arrays)
+        return out, pull(jnp.sin(jnp.arange(out.size, dtype=out.dtype)).reshape(out.shape))
+
+    return both.lower(*arrays).compile()
+
+
+def measure(first, second, rounds, run_second=True):
+    """{number: value} of two in turns."""
+    pair = [make() for make in (first, second)]
+    programs = [compiled(*one) for one in pair]
+    memory = [program.memory_analysis().temp_size_in_bytes / 1e6 for program in programs]
+    seconds = [[], []]
+    for turn in range(rounds + 1):
+        for own, program, (_, arrays) in list(zip(seconds, programs, pair))[:2 if run_second else 1]:
+            start = time.perf_counter()
+            jax.block_until_ready(program(*arrays))
+            if turn:  # the first warms up
+                own.append(time.perf_counter() - start)
+    row = {'device': jax.devices()[0].device_kind, 'cores': len(os.sched_getaffinity(0)), 'jax': jax.__version__}
+    row['ms'] = [round(1e3 * statistics.median(own), 1) for own in seconds if own]
+    row['ms_min'] = [round(1e3 * min(own), 1) for own in seconds if own]
+    if run_second:
+        row['ratio'] = round(statistics.median(a / b for a, b in zip(*seconds)), 3)
+    return row | {'mb': [round(m, 1) for m in memory], 'memory_ratio': round(memory[0] / memory[1], 4)}
+
+
+if __name__ == '__main__':
+    cli.run(main)

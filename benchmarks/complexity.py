@@ -1,0 +1,277 @@
+"""Attention, its cheaper forms and its alternatives: work, sequential steps and longest paths, measured over lengths.
+
+    python -m benchmarks.complexity [--out=DIR]
+
+prints a table against the formulas of Vaswani et al. 2017, table 1, and a JSON line for each layer and length; --out writes
+them to DIR/complexity.txt and .jsonl, with a picture over lengths, complexity.png. All is read off the programs that run, of
+one causal layer between its projections: n positions, width d = 64 in one head, windows and chunks of r = 64, a kernel of
+k = 3.
+
+flops   of the products in the jaxpr (training/flops.py). A product and its sum are two: 4 n² d is the n² d of the paper, for
+        q·k and for the weights times v.
+steps   the longest chain of operations of the jaxpr that wait for each other: of a loop, the chain from state to state through
+        all of its turns. In the formulas, O(.).
+path    the longest of the shortest paths between two positions, through as many layers as it takes: 1 for each layer, and 1 for
+        each turn of a loop that passes a state on. Which position reaches which, through how many turns, is read from the
+        derivative of the output by the values: scaled by z at each turn, it goes as z to the number of turns.
+
+Steps and turns are those of the program: blocks of a window could run side by side, but take turns to save memory.
+"""
+
+import json
+import os
+
+from absl import flags
+
+from training import cli
+
+if __name__ == '__main__':
+    flags.DEFINE_string('out', '', 'folder for the table, the lines and the picture')
+    cli.answer_help()
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.extend import core
+
+from training import flops
+from transformer.attention.alternatives import Convolution, Recurrence
+from transformer.attention.linear import Linear
+from transformer.attention.masks import Causal, Window
+from transformer.attention.mechanism import Given, Softmax
+
+WIDTH, SIZE, KERNEL = 64, 64, 3
+LENGTHS = 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384
+LONGEST_PATH = 256  # paths are measured on numbers, n·n of them
+SMALL = 4  # the width for them: which position reaches which does not depend on it
+
+
+def recurrent(mechanism):
+    """A mechanism applied one position after the other, by its form for decoding."""
+    def apply(parameters, query, key, value, given):
+        cache = mechanism.empty_cache(query.shape[0], *query.shape[1:3], key.shape[2], key.shape[3], 'float32')
+
+        def step(cache, inputs):
+            at, *new = inputs
+            out, cache = mechanism.step(parameters, *(x[:, None] for x in new), cache, at[:, None], given)
+            return cache, out[:, 0]
+
+        rows = jnp.broadcast_to(jnp.arange(query.shape[1])[:, None], (query.shape[1], query.shape[0]))
+        _, out = jax.lax.scan(step, cache, (rows, *(jnp.swapaxes(x, 0, 1) for x in (query, key, value))))
+        return jnp.swapaxes(out, 0, 1)
+    return apply
+
+
+class Layer:
+    """What is compared: a function, its mask, and its formulas of (n, d)."""
+
+    def __init__(self, mechanism, mask, flops, steps, path, apply=None):
+        self.mechanism, self.mask, self.formulas = mechanism, mask, {'flops': flops, 'steps': steps, 'path': path}
+        self.apply = apply or mechanism
+
+    def function(self, length, width):
+        """(f(query, key, value), shapes of its arguments)."""
+        shape = jax.ShapeDtypeStruct((1, length, 1, width), 'float32')
+        given, wanted = Given(self.mask), self.mechanism.parameters(shape, shape, shape)
+        keys = jax.random.split(jax.random.key(0), len(wanted) + 1)
+        parameters = {name: initialiser(key, size) for key, (name, (initialiser, size)) in zip(keys, wanted.items())}
+        return lambda *arrays: self.apply(parameters, *arrays, given), (shape,) * 3
+
+
+def _window(n, r):
+    """Layers, each of which reaches r - 1 back, over n positions."""
+    return -(-(n - 1) // (r - 1))
+
+
+# Operations are a product and a sum each: 2·n²·d for the scores and as many for the values, where table 1 says n²·d.
+LAYERS = {
+    'self-attention': Layer(Softmax(implementation='plain'), Causal(), ('4 n² d', lambda n, d: 4 * n * n * d),
+                            ('1', lambda n: 1), ('1', lambda n: 1)),
+    'window, dense': Layer(Softmax(implementation='plain'), Causal() & Window(SIZE), ('4 n² d', lambda n, d: 4 * n * n * d),
+                           ('1', lambda n: 1), ('n / r', lambda n: _window(n, SIZE))),
+    'window, by blocks': Layer(Softmax(implementation='blockwise'), Causal() & Window(SIZE),
+                               ('8 r n d', lambda n, d: 8 * SIZE * n * d),
+                               ('n / r', lambda n: n / SIZE), ('n / r', lambda n: _window(n, SIZE))),
+    'linear, in chunks': Layer(Linear(chunk=SIZE), Causal(),
+                               ('4 n d² + 4 r n d', lambda n, d: 4 * n * d * d + 4 * SIZE * n * d),
+                               ('n / r', lambda n: n / SIZE), ('n / r', lambda n: n / SIZE)),
+    'linear, recurrent': Layer(Linear(chunk=1), Causal(), ('4 n d²', lambda n, d: 4 * n * d * d),
+                               ('n', lambda n: n), ('n', lambda n: n), recurrent(Linear(chunk=1))),
+    'convolution': Layer(Convolution(KERNEL), Causal(), ('2 k n d²', lambda n, d: 2 * KERNEL * n * d * d),
+                         ('1', lambda n: 1), ('n / k', lambda n: _window(n, KERNEL))),
+    'recurrence': Layer(Recurrence(gated=False), Causal(), ('2 n d²', lambda n, d: 2 * n * d * d),
+                        ('n', lambda n: n), ('n', lambda n: n)),
+}
+
+
+def chains(jaxpr, before):
+    """For each output of a jaxpr how many operations wait for each other on the longest chain to it.
+
+    Args:
+      before: how long the chains to the inputs are; -inf: nothing waits for this one."""
+    lengths = dict.fromkeys(jaxpr.constvars, -np.inf) | dict(zip(jaxpr.invars, before))
+    length = lambda v: lengths[v] if isinstance(v, core.Var) else -np.inf
+    for equation in jaxpr.eqns:
+        inputs, inner = [length(v) for v in equation.invars], body(equation)
+        if equation.primitive.name == 'scan':
+            found = _chains_of_scan(inner.jaxpr, equation.params, inputs)
+        elif inner is not None:
+            found = chains(inner.jaxpr, inputs)
+        else:
+            found = [max(inputs, default=-np.inf) + 1] * len(equation.outvars)
+        lengths |= zip(equation.outvars, found)
+    return [length(v) for v in jaxpr.outvars]
+
+
+def body(equation):
+    """The ClosedJaxpr that an equation calls with its own inputs; None for an operation."""
+    inner = [equation.params[name] for name in ('jaxpr', 'call_jaxpr') if name in equation.params]
+    if not inner:
+        return None
+    return inner[0] if isinstance(inner[0], core.ClosedJaxpr) else core.ClosedJaxpr(inner[0], ())
+
+
+def _chains_of_scan(inner, params, before):
+    consts, states = params['num_consts'], params['num_carry']
+    state = np.array(before[consts:consts + states])
+    # What a turn makes of each state alone, [states, outputs], and of all else.
+    alone = lambda i: [0.0 if j == consts + i else -np.inf for j in range(len(before))]
+    through = np.array([chains(inner, alone(i)) for i in range(states)]).reshape(states, -1)
+    others = np.array(chains(inner, [-np.inf if consts <= j < consts + states else b for j, b in enumerate(before)]))
+    for _ in range(params['length']):
+        out = np.maximum(others, (state[:, None] + through).max(0, initial=-np.inf))
+        state = out[:states]
+    return list(out)
+
+
+def evaluate(closed, z, arguments, in_loop=False):
+    """A jaxpr's outputs; derivatives are multiplied by z wherever a loop passes a state on to its next turn."""
+    jaxpr = closed.jaxpr
+    values = dict(zip(jaxpr.constvars, closed.consts)) | dict(zip(jaxpr.invars, arguments))
+    for equation in jaxpr.eqns:
+        inputs = [values[v] if isinstance(v, core.Var) else v.val for v in equation.invars]
+        inner = body(equation)
+        if equation.primitive.name == 'scan':
+            out = _evaluate_scan(inner, equation.params, z, inputs)
+        elif inner is not None:
+            out = evaluate(inner, z, inputs, in_loop)
+        else:
+            if in_loop and equation.primitive.name == 'dynamic_update_slice':  # what a turn leaves as it is does not take part
+                inputs[0] = scaled(inputs[0], 1 / z)
+            out = equation.primitive.bind(*inputs, **equation.params)
+            out = out if equation.primitive.multiple_results else [out]
+        values |= zip(equation.outvars, out)
+    return [values[v] if isinstance(v, core.Var) else v.val for v in jaxpr.outvars]
+
+
+def scaled(x, z):
+    """x, with derivatives times z."""
+    return z * x + jax.lax.stop_gradient((1 - z) * x) if jnp.issubdtype(x.dtype, jnp.floating) else x
+
+
+def _evaluate_scan(inner, params, z, inputs):
+    consts, states = params['num_consts'], params['num_carry']
+    fixed, start, rows = inputs[:consts], inputs[consts:consts + states], inputs[consts + states:]
+
+    def turn(carry, row):
+        passed = carry if params['length'] == 1 else [scaled(x, z) for x in carry]
+        out = evaluate(inner, z, [*fixed, *passed, *row], in_loop=True)
+        return out[:states], out[states:]
+
+    end, out = jax.lax.scan(turn, list(start), list(rows), length=params['length'], reverse=params['reverse'])
+    return [*end, *out]
+
+
+def turns(layer, length, width=SMALL):
+    """[length, length]: through how many turns of loops a value reaches each output within one layer; inf: not at all."""
+    function, shapes = layer.function(length, width)
+    jaxpr = jax.make_jaxpr(function)(*shapes)
+    # Small, that no tanh is flat; and by the values alone, of which each output has one way.
+    arrays = [jnp.asarray(0.1 * np.random.default_rng(i).normal(size=s.shape), jnp.float32) for i, s in enumerate(shapes)]
+
+    @jax.jit
+    def derivative(z):
+        out = lambda value: evaluate(jaxpr, z, [*arrays[:2], value])[0].sum((0, 2, 3))  # [T]
+        return jnp.abs(jax.jacrev(out)(arrays[2])).sum((1, 3, 4))  # [T, S]
+
+    one, less = (np.float64(derivative(z)) for z in (1.0, 0.9))
+    with np.errstate(divide='ignore', invalid='ignore'):
+        return np.where(one > 0, np.round(np.log(less / one) / np.log(0.9)), np.inf)
+
+
+def longest_path(layer, length):
+    """Between any two positions, through as many layers as it takes."""
+    paths = turns(layer, length) + 1
+    while True:
+        further = np.minimum(paths, [(row[:, None] + paths).min(0) for row in paths])
+        if np.array_equal(further, paths):
+            return int(paths[np.isfinite(paths)].max())
+        paths = further
+
+
+def measure(name, length):
+    """{'layer', 'length', 'flops', 'steps' and, of short rows, 'path'}."""
+    function, shapes = LAYERS[name].function(length, WIDTH)
+    jaxpr = jax.make_jaxpr(function)(*shapes)
+    row = {'layer': name, 'length': length, 'flops': flops.count_jaxpr(jaxpr),
+           'steps': int(max(chains(jaxpr.jaxpr, [0.0] * len(shapes))))}
+    return row | ({'path': longest_path(LAYERS[name], length)} if length <= LONGEST_PATH else {})
+
+
+def formula(name, key, length):
+    wanted = LAYERS[name].formulas[key][1]
+    return wanted(length, WIDTH) if key == 'flops' else wanted(length)
+
+
+def table(rows):
+    """Lines: formula, what was measured at the longest row, and the exponents of both from half of it."""
+    measured = {(row['layer'], row['length']): row for row in rows}
+    lines = [f'd = {WIDTH}, r = {SIZE}, k = {KERNEL}; ^ is the exponent of n between the two longest rows, (formula).', '']
+    for key in ('flops', 'steps', 'path'):
+        half, whole = sorted({row['length'] for row in rows if key in row})[-2:]
+        lines.append(f'{key:<18} {"formula":<18} {"n = " + str(whole):>14} {"formula":>14} {"^":>6} {"":>7}')
+        for name, layer in LAYERS.items():
+            low, high = (measured[name, length][key] for length in (half, whole))
+            exponent = lambda a, b: np.log(b / a) / np.log(whole / half)  # noqa: B023
+            by_formula = formula(name, key, whole)
+            wanted = f'({exponent(formula(name, key, half), by_formula):.2f})'
+            lines.append(f'{name:<18} {layer.formulas[key][0]:<18} {high:>14,} {f"{by_formula:,.0f}":>14} '
+                         f'{exponent(low, high):>6.2f} {wanted:>7}')
+        lines.append('')
+    return lines
+
+
+def picture(rows):
+    """A matplotlib figure: measured (points) and by the formulas (lines; steps: through the last point) over lengths."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(13, 4.6), layout='constrained')
+    for axes, key in zip(figure.subplots(1, 3), ('flops', 'steps', 'path')):
+        for i, name in enumerate(LAYERS):
+            found = [(row['length'], row[key]) for row in rows if row['layer'] == name and key in row]
+            lengths, values = map(np.array, zip(*found))
+            lines = np.array([formula(name, key, n) for n in lengths], float)
+            lines *= values[-1] / lines[-1] if key == 'steps' else 1.0
+            axes.plot(lengths, values, 'osD^v<>'[i], color=f'C{i}', markersize=10 - i, fillstyle='none', label=name)
+            axes.plot(lengths, lines, color=f'C{i}', linewidth=1)
+        titles = {'flops': 'floating point operations', 'steps': 'sequential steps', 'path': 'longest path: layers and turns'}
+        axes.set(xscale='log', yscale='log', xlabel='length n', title=titles[key])
+        axes.set_xscale('log', base=2)
+    figure.get_axes()[0].legend(fontsize=8)
+    return figure
+
+
+def main(lengths=LENGTHS, folder=''):
+    rows = [measure(name, length) for name in LAYERS for length in lengths]
+    lines = table(rows)
+    print('\n'.join([*lines, *map(json.dumps, rows)]))
+    if folder:
+        os.makedirs(folder, exist_ok=True)
+        for file, text in (('complexity.txt', lines), ('complexity.jsonl', map(json.dumps, rows))):
+            with open(os.path.join(folder, file), 'w') as out:
+                out.write('\n'.join(text) + '\n')
+        picture(rows).savefig(os.path.join(folder, 'complexity.png'), dpi=110)
+
+
+if __name__ == '__main__':
+    cli.run(lambda: main(folder=flags.FLAGS.out))

@@ -1,0 +1,150 @@
+import dataclasses
+import re
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from absl.testing import absltest, parameterized
+
+from transformer.attention.blockwise import SIZES, blockwise, milliseconds, size_for
+from transformer.attention.kernels import attend, plain
+from transformer.attention.masks import Causal, Full, Global, Padding, Pairs, Random, Segments, Window
+from transformer.numerics import Numerics
+
+RNG = np.random.default_rng(0)
+B, T, N, K, H = 2, 11, 4, 2, 3
+QUERY, KEY, VALUE, COTANGENT = (RNG.normal(size=s).astype(np.float32) for s in (
+    (B, T, N, H), (B, T, K, H), (B, T, K, H + 1), (B, T, N, H + 1)))
+NUMBERS = jnp.array([[1] * 5 + [2] * 4 + [0] * 2, [1] * 11])
+DATA = {'segments': Segments(NUMBERS, NUMBERS), 'padding': Padding(jnp.array([5, 0])),
+        'lengths_of_queries': Padding(jnp.asarray(RNG.integers(0, T + 1, (B, T)))), 'pairs': Pairs(RNG.random((B, T, T)) < 0.3)}
+MASKS = {
+    'full': Full(), 'causal': Causal(), 'window': Window(3), 'longformer': Causal() & (Window(2) | Global(1)),
+    'bigbird': Window(2, block=2) | Global(2) | Random(1, 2, T), 'nothing': ~Full(), 'future': ~Causal(),
+    **DATA, **{f'causal_{name}': Causal() & mask for name, mask in DATA.items()}, 'prefix': Causal() | DATA['padding']}
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class Term:
+    """Scores times a slope by head, plus a product of query and a vector, minus the distance; and something for the output."""
+    slopes: Any  # [N]
+    vector: Any  # [H]
+
+    def __call__(self, scores, query, key, t, s):
+        scores = scores * self.slopes[:, None, None] - 0.1 * jnp.abs(t[:, None] - s)
+        return scores + jnp.einsum('BTNH,H->BNT', query, self.vector)[..., None] * jnp.sin(s) + key[:, :, 0, 0][:, None, None]
+
+    def values(self, weights, t, s):
+        return jnp.einsum('BNTS,TS->BNT', weights, jnp.cos(t[:, None] - s))[..., None] * self.slopes[:, None, None]
+
+
+TERM = Term(jnp.asarray(RNG.normal(size=N), jnp.float32), jnp.asarray(RNG.normal(size=H), jnp.float32))
+BIASES = {
+    'none': (), 'dense': (RNG.normal(size=(B, N, T, T)),), 'by_head': (RNG.normal(size=(N, T, T)),),
+    'of_keys': (RNG.normal(size=(B, N, 1, T)),), 'of_queries': (RNG.normal(size=(T, 1)),), 'one': (RNG.normal(size=(1, 1)),),
+    'term': (TERM,), 'several': (RNG.normal(size=(N, T, T)), TERM, RNG.normal(size=(1, T)))}
+BIASES = jax.tree.map(lambda x: jnp.asarray(x, jnp.float32), BIASES)
+
+
+def outcome(kernel, arrays, bias, **more):
+    """(output, gradients of query, key, value and bias)."""
+    @jax.jit
+    def both(arrays, bias):
+        out, pull = jax.vjp(lambda a, b: kernel(*a, bias=b, **more), arrays, bias)
+        return out, pull(jnp.resize(COTANGENT, out.shape).astype(out.dtype) if out.size else out)
+    return both(arrays, bias)
+
+
+def same(test, got, wanted, tolerance=2e-5):
+    test.assertEqual(jax.tree.map(jnp.shape, got), jax.tree.map(jnp.shape, wanted))
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=tolerance, atol=tolerance), got, wanted)
+
+
+class BlockwiseTest(parameterized.TestCase):
+    @parameterized.named_parameters(*MASKS.items())
+    def test_every_mask_gives_what_the_plain_kernel_gives(self, mask):
+        arrays = QUERY, KEY, VALUE
+        wanted = outcome(plain, arrays, (), mask=mask)
+        for size in (4, 16):
+            same(self, outcome(blockwise, arrays, (), mask=mask, size=size), wanted)
+
+    @parameterized.product(name=list(BIASES), mask=['full', 'causal_segments'])
+    def test_every_bias_gives_what_the_plain_kernel_gives(self, name, mask):
+        more = dict(mask=MASKS[mask])
+        wanted = outcome(plain, (QUERY, KEY, VALUE), BIASES[name], **more)
+        same(self, outcome(blockwise, (QUERY, KEY, VALUE), BIASES[name], size=4, **more), wanted)
+
+    @parameterized.parameters(
+        (0, 5, 5, 2, 2, 3, 'causal'), (2, 1, 1, 2, 1, 3, 'full'), (1, 1, 9, 1, 1, 1, 'window'), (1, 9, 1, 4, 2, 2, 'window'),
+        (1, 8, 3, 3, 3, 4, 'causal'), (2, 3, 8, 2, 2, 5, 'full'), (1, 4, 4, 6, 2, 1, 'window'))
+    def test_shapes(self, batch, queries, keys, heads, key_heads, width, mask):
+        draw = lambda *shape: np.random.default_rng(1).normal(size=shape).astype(np.float32)
+        arrays = draw(batch, queries, heads, width), draw(batch, keys, key_heads, width), draw(batch, keys, key_heads, 2)
+        same(self, outcome(blockwise, arrays, (), mask=MASKS[mask], size=4), outcome(plain, arrays, (), mask=MASKS[mask]))
+
+    def test_bfloat16_is_near(self):
+        arrays, more = (QUERY, KEY, VALUE), dict(mask=Causal(), numerics=Numerics('bfloat16'))
+        got, wanted = outcome(blockwise, arrays, (TERM,), size=4, **more), outcome(plain, arrays, (TERM,), mask=Causal())
+        self.assertEqual(got[0].dtype, jnp.bfloat16)
+        same(self, jax.tree.map(lambda x: x.astype(jnp.float32), got), wanted, tolerance=0.15)
+
+    def test_large_scores(self):
+        arrays = 300 * QUERY, 300 * KEY, VALUE
+        same(self, outcome(blockwise, arrays, (), mask=Causal(), size=4), outcome(plain, arrays, (), mask=Causal()), 2e-3)
+
+    def test_dropout_keeps_the_mean_and_its_gradient_is_that_of_the_same_draw(self):
+        ones = jnp.ones((1, 256, 1, 1))
+        drop = lambda value, key: blockwise(ones, ones, value, mask=Full(), rate=0.25, dropout_key=key, size=64)
+        once = drop(ones, jax.random.key(0))
+        self.assertAlmostEqual(float(once.mean()), 1.0, delta=0.01)
+        self.assertGreater(float(once.std()), 0.01)
+        np.testing.assert_array_equal(once, drop(ones, jax.random.key(0)))
+        self.assertTrue((once != drop(ones, jax.random.key(1))).any())
+        np.testing.assert_array_equal(blockwise(ones, ones, ones, mask=Full(), rate=0.25, size=64), jnp.ones_like(ones))
+        # Linear in the values, so the gradient gives back the output: sum over s of value_s · d out / d value_s.
+        value = jax.random.normal(jax.random.key(2), ones.shape)
+        out, pull = jax.vjp(lambda v: drop(v, jax.random.key(0)), value)
+        np.testing.assert_allclose((pull(jnp.ones_like(out))[0] * value).sum(), out.sum(), rtol=1e-5)
+
+    def test_gradients_of_query_and_key_under_dropout(self):
+        def loss(query, key):
+            out = blockwise(query, key, VALUE, mask=Causal(), rate=0.5, dropout_key=jax.random.key(0), size=4)
+            return (out * COTANGENT).sum()
+
+        direction = [RNG.normal(size=x.shape).astype(np.float32) for x in (QUERY, KEY)]
+        gradients = jax.jit(jax.grad(loss, (0, 1)))(QUERY, KEY)
+        moved = jax.jit(lambda step: loss(QUERY + step * direction[0], KEY + step * direction[1]))
+        slope = (moved(1e-2) - moved(-1e-2)) / 2e-2
+        np.testing.assert_allclose(sum((g * d).sum() for g, d in zip(gradients, direction)), slope, rtol=2e-3)
+
+    def test_memory_grows_with_the_length_not_its_square(self):
+        def megabytes(length):
+            x = jax.ShapeDtypeStruct((1, length, 2, 16), jnp.float32)
+            both = jax.grad(lambda *a: attend(*a, mask=Causal(), implementation='blockwise').sum(), (0, 1, 2))
+            return jax.jit(both).lower(x, x, x).compile().memory_analysis().temp_size_in_bytes / 1e6
+
+        self.assertLess(megabytes(8192), 3 * megabytes(4096))
+        self.assertLess(megabytes(8192), 0.2 * 4e-6 * 2 * 8192 ** 2)  # of one array of all scores
+
+    def test_only_blocks_that_are_not_empty_are_computed(self):
+        def operations(mask):
+            compiled = jax.jit(lambda q, k, v: blockwise(q, k, v, mask=mask, size=64)).lower(
+                *(jax.ShapeDtypeStruct((1, 512, 1, 8), jnp.float32),) * 3)
+            return sum(int(n) for n in re.findall(r'dense<.*> : tensor<(\d+)x2xi32>', compiled.as_text()))
+
+        self.assertEqual(operations(Full()), 64)
+        self.assertEqual(operations(Causal()), 28 + 8)
+        self.assertEqual(operations(Causal() & Window(64)), 15)
+
+    def test_the_size_of_blocks_follows_the_mask(self):
+        self.assertEqual(size_for(Causal(), 4096, 4096), 512)
+        self.assertLess(size_for(Causal() & Window(64), 4096, 4096), 512)
+        self.assertIn(size_for(Full(), 1, 1), SIZES)
+        sparse, dense = milliseconds(Causal() & Window(64), 4096, 4096)
+        self.assertLess(10 * sparse, dense)
+
+
+if __name__ == '__main__':
+    absltest.main()

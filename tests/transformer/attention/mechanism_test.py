@@ -1,0 +1,368 @@
+"""What every mechanism of attention declares, held against what it does."""
+
+import dataclasses
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from absl.testing import absltest, parameterized
+
+from tests import mechanisms
+from tests.mechanisms import CASES, drawn, output, parameters_of, times, used, weights
+from training import resolve
+from transformer.attention.masks import Causal, Full, Padding, Segments, Window
+from transformer.attention.mechanism import Given, Mechanism
+from transformer.attention.multi_head import MultiHead
+from transformer.attention.positions import Encoding, NoPositions
+from transformer.decoding import Greedy, generate
+from transformer.gpt import Gpt
+from transformer.numerics import Numerics
+from vit.vit import Vit
+
+KEY = jax.random.key(0)
+RNG = np.random.default_rng(0)
+TOKENS = RNG.integers(11, size=(2, 12))
+IMAGES = RNG.normal(size=(8, 6, 6, 1)).astype(np.float32)
+GPT = Gpt(vocab=11, length=12, layers=2, heads=2, width=8)
+VIT = Vit(classes=3, patch=2, layers=2, heads=2, width=8)
+SEGMENTS = np.array([[1] * 5 + [2] * 4 + [0] * 3, [4] * 2 + [1] * 10])
+
+
+def cases(**declared):
+    return parameterized.named_parameters(*mechanisms.where(**declared))
+
+
+def randomised(model, *inputs):
+    rng = np.random.default_rng(0)
+    shapes = jax.eval_shape(lambda: model.init(KEY, *inputs)['params'])
+    return jax.tree.map(lambda s: (0.4 * rng.normal(size=s.shape)).astype(np.float32), shapes)
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def apply(model, params, *inputs, **more):
+    return model.apply({'params': params}, *inputs, **more)
+
+
+def descent(model, loss, *inputs):
+    """The loss before each of a few steps of Adam."""
+    import optax
+
+    params, optimizer = jax.jit(model.init)(KEY, *inputs)['params'], optax.adam(2e-2)
+
+    @jax.jit
+    def step(params, state):
+        value, gradient = jax.value_and_grad(lambda p: loss(model.apply({'params': p}, *inputs)['logits']))(params)
+        updates, state = optimizer.update(gradient, state)
+        return optax.apply_updates(params, updates), state, value
+
+    state, losses = optimizer.init(params), []
+    for _ in range(8):
+        params, state, value = step(params, state)
+        losses.append(float(value))
+    return losses
+
+
+def cross_entropy(logits, labels):
+    return -jnp.take_along_axis(jax.nn.log_softmax(logits), labels[..., None], -1).mean()
+
+
+class DeclarationsTest(parameterized.TestCase):
+    def test_a_config_finds_every_mechanism_and_every_one_is_tried(self):
+        found = resolve.subclasses(Mechanism)
+        self.assertEqual({type(m) for m in CASES.values()}, set(found.values()))
+        for mechanism in CASES.values():
+            self.assertEqual(resolve.parse(repr(mechanism), Mechanism, 'attention'), mechanism)
+
+    @cases(causal=True)
+    def test_no_later_position_changes_an_earlier_output(self, mechanism):
+        arrays, masks = drawn(), [Causal(), Causal() & Padding(np.array([9, 7]))]
+        parameters = parameters_of(mechanism, *arrays)
+        for mask in masks:
+            before = output(mechanism, parameters, *arrays, mask)
+            for t in (0, 3, 7):
+                later = [np.concatenate([x[:, :t + 1], 9 * y[:, t + 1:]], 1) for x, y in zip(arrays, drawn(seed=1))]
+                after = output(mechanism, parameters, *later, mask)
+                np.testing.assert_array_equal(after[:, :t + 1], before[:, :t + 1])
+                self.assertTrue((after[:, -1] != before[:, -1]).any())  # able to fail
+
+    @cases(bidirectional=True)
+    def test_what_a_padding_hides_changes_nothing(self, mechanism):
+        arrays, mask = drawn(), Padding(np.array([5, 9]))
+        parameters = parameters_of(mechanism, *arrays)
+        before = output(mechanism, parameters, *arrays, mask)
+        other = [x.copy() for x in arrays]
+        for x, y in zip(other, drawn(seed=1)):
+            x[0, 5:] = y[0, 5:]
+        np.testing.assert_array_equal(output(mechanism, parameters, *other, mask)[0, :5], before[0, :5])
+        np.testing.assert_array_equal(output(mechanism, parameters, *other, mask)[1], before[1])
+        self.assertGreater(np.abs(output(mechanism, parameters, *other, Full())[0, :5] - before[0, :5]).max(), 1e-3)
+
+    @cases(bidirectional=True, free_length=True)
+    def test_a_padded_row_equals_a_short_one(self, mechanism):
+        arrays, mask = drawn(), Padding(np.array([6, 6]))
+        parameters = parameters_of(mechanism, *arrays)
+        short = output(mechanism, parameters, *(x[:, :6] for x in arrays), Full())
+        if mechanism == CASES['hashing']:
+            self.skipTest('its chunks depend on the length')
+        np.testing.assert_allclose(output(mechanism, parameters, *arrays, mask)[:, :6], short, atol=3e-6)
+
+    @cases(packed=True)
+    def test_documents_in_a_row_equal_rows_of_their_own(self, mechanism):
+        arrays = drawn(queries=12, keys=12)
+        parameters = parameters_of(mechanism, *arrays)
+        pattern = Causal() if mechanism.causal else Full()
+        packed = output(mechanism, parameters, *arrays, pattern & Segments(SEGMENTS, SEGMENTS))
+        for row, start, end in ((0, 0, 5), (0, 5, 9), (1, 0, 2), (1, 2, 12)):
+            alone = output(mechanism, parameters, *(x[row:row + 1, start:end] for x in arrays), pattern)
+            np.testing.assert_allclose(packed[row, start:end], alone[0], atol=3e-6)
+        self.assertTrue(np.isfinite(packed).all())
+
+    @cases(shown=True)
+    def test_weights_times_values_are_the_output(self, mechanism):
+        arrays = drawn()
+        parameters = parameters_of(mechanism, *arrays)
+        patterns = [p for p, can in ((Full(), mechanism.bidirectional), (Causal(), mechanism.causal)) if can]
+        for mask in [*patterns, patterns[0] & Padding(np.array([4, 9]))]:
+            matrix = weights(mechanism, parameters, *arrays, mask)
+            heads = 4 if 'query' in mechanism.projections else 2
+            self.assertEqual(matrix.shape, (2, heads, 9, 9))
+            np.testing.assert_allclose(times(matrix, arrays[2]), output(mechanism, parameters, *arrays, mask), atol=1e-5)
+            hidden = ~np.broadcast_to(mechanisms.visible(mask, 9, 9, 2)[:, None], matrix.shape)
+            np.testing.assert_array_equal(matrix[hidden], 0.0)
+            if mechanism not in (CASES['linformer'], CASES['nystrom']):  # not sums of probabilities
+                sums = np.swapaxes(matrix.sum(-1), 1, 2)
+                sums = sums[:1, :4] if mask not in patterns else sums  # of what is there
+                np.testing.assert_allclose(sums, 1.0, atol=1e-5)
+                self.assertGreaterEqual(matrix.min(), 0.0)
+
+    @cases(shown=False)
+    def test_weights_that_do_not_exist_are_refused(self, mechanism):
+        with self.assertRaisesRegex(ValueError, 'has no weights to show; use one that has, such as Softmax'):
+            weights(mechanism, {}, *drawn(), Causal())
+
+    @parameterized.named_parameters(*CASES.items())
+    def test_gradients_are_finite_also_of_rows_that_see_nothing(self, mechanism):
+        arrays = drawn(queries=12, keys=12)
+        parameters = parameters_of(mechanism, *arrays)
+        mask = Causal() if mechanism.causal else Full()
+        mask = mask & (Segments(SEGMENTS, SEGMENTS) if mechanism.packed else Padding(np.array([0, 7])))
+
+        @jax.jit
+        def gradients(parameters, *arrays):
+            loss = lambda p, *a: jnp.square(mechanism(p, *used(mechanism, *a), Given(mask))).sum()
+            return jax.grad(loss, (0, 1, 2, 3))(parameters, *arrays)
+
+        own, *found = gradients(parameters, *(np.where(np.arange(12)[:, None, None] == 3, 0.0, x) for x in arrays))
+        for gradient in jax.tree.leaves((own, found)):
+            self.assertTrue(np.isfinite(gradient).all())
+        for name in mechanism.projections:
+            self.assertGreater(np.abs(found[('query', 'key', 'value').index(name)]).max(), 0)
+        for name, gradient in own.items():
+            self.assertGreater(np.abs(gradient).max(), 0, name)
+
+    @cases(cross=True)
+    def test_shared_key_heads_equal_repeated_ones(self, mechanism):
+        query, key, value = drawn()
+        parameters = parameters_of(mechanism, query, key, value)
+        many = jax.tree.map(lambda p: np.repeat(p, 2, 1) if p.shape[1:2] == (2,) and p.ndim == 4 else p, parameters)
+        got = output(mechanism, many, query, np.repeat(key, 2, 2), np.repeat(value, 2, 2), Full())
+        np.testing.assert_allclose(got, output(mechanism, parameters, query, key, value, Full()), atol=3e-6)
+
+    @cases(causal=True, free_length=True)
+    def test_a_longer_row_begins_as_a_shorter_one(self, mechanism):
+        arrays = drawn(queries=20, keys=20)
+        parameters = parameters_of(mechanism, *arrays)
+        short = output(mechanism, parameters, *(x[:, :9] for x in arrays), Causal())
+        np.testing.assert_allclose(output(mechanism, parameters, *arrays, Causal())[:, :9], short, atol=3e-6)
+
+
+    @parameterized.named_parameters(*CASES.items())
+    def test_dropout_acts_where_there_are_weights(self, mechanism):
+        arrays, mask = drawn(), Causal() if mechanism.causal else Full()
+        parameters = parameters_of(mechanism, *arrays)
+        still = output(mechanism, parameters, *arrays, mask)
+        dropped = output(mechanism, parameters, *arrays, mask, rate=0.5, dropout_key=KEY)
+        without = ('linear', 'performer', 'nystrom', 'convolution', 'gated', 'elman')
+        self.assertEqual(np.array_equal(dropped, still), mechanism in [CASES[name] for name in without])
+        np.testing.assert_array_equal(output(mechanism, parameters, *arrays, mask, rate=0.5), still)  # no key, no dropout
+
+    @parameterized.named_parameters(*CASES.items())
+    def test_bfloat16_is_near(self, mechanism):
+        arrays, mask = drawn(), Causal() if mechanism.causal else Full()
+        parameters = parameters_of(mechanism, *arrays)
+        half = [jnp.asarray(x, jnp.bfloat16) for x in arrays]
+        got = output(mechanism, parameters, *half, mask, numerics=Numerics('bfloat16'))
+        self.assertEqual(got.dtype, jnp.bfloat16)
+        wanted = output(mechanism, parameters, *(np.float32(x) for x in half), mask)
+        np.testing.assert_allclose(np.float32(got), wanted, atol=0.25 if mechanism == CASES['nystrom'] else 0.08)
+
+
+class RefusedTest(parameterized.TestCase):
+    """Each combination outside of what is declared, through a model, in one sentence."""
+
+    def refused(self, sentence, build):
+        with self.assertRaisesRegex(ValueError, sentence) as caught:
+            jax.eval_shape(build)
+        self.assertEndsWith(str(caught.exception), '.')
+        self.assertNotIn('\n', str(caught.exception))
+
+    @cases(causal=False)
+    def test_a_causal_model(self, mechanism):
+        self.refused(r'attention=.* has no causal form, but the mask is Causal\(\); use another attention',
+                     lambda: GPT.clone(attention=mechanism).init(KEY, TOKENS))
+
+    @cases(bidirectional=False)
+    def test_a_model_that_sees_everything(self, mechanism):
+        self.refused(r'attention=.* looks back only, but the mask is Full\(\); use Causal\(\), or another',
+                     lambda: VIT.clone(attention=mechanism).init(KEY, IMAGES))
+
+    @cases(patterns=False, causal=True)
+    def test_a_pattern(self, mechanism):
+        self.refused(r'attention=.* cannot leave out single pairs as the mask \(Causal\(\) & Window\(size=2\)\) does',
+                     lambda: GPT.clone(attention=mechanism, mask=Causal() & Window(2)).init(KEY, TOKENS))
+
+    @cases(patterns=False, bidirectional=True)
+    def test_a_pattern_of_images(self, mechanism):
+        self.refused('attention=.* cannot leave out single pairs',
+                     lambda: VIT.clone(attention=mechanism, mask=Window(2)).init(KEY, IMAGES))
+
+    @cases(packed=False)
+    def test_documents_in_a_row(self, mechanism):
+        self.refused('attention=.* cannot keep documents in one row apart; give each a row of its own',
+                     lambda: MultiHead(2, mechanism=mechanism).init(KEY, jnp.zeros((2, 12, 8)),
+                                                                    mask=Segments(SEGMENTS, SEGMENTS)))
+
+    @cases(cross=False)
+    def test_another_source(self, mechanism):
+        self.refused('attention=.* mixes one sequence with itself and cannot look at another; use Softmax',
+                     lambda: MultiHead(2, mechanism=mechanism).init(KEY, jnp.zeros((1, 3, 8)), jnp.zeros((1, 5, 8)),
+                                                                    mask=Causal() if mechanism.causal else Full()))
+
+    @cases(cached=False)
+    def test_decoding(self, mechanism):
+        layer = MultiHead(2, mechanism=mechanism)
+        self.refused('attention=.* cannot go on one position at a time, so nothing can be generated',
+                     lambda: layer.init(KEY, jnp.zeros((1, 1, 8)), cache=mechanism.empty_cache(1, 4, 2, 2, 4, 'float32'),
+                                        positions=jnp.zeros((1, 1), int)))
+
+    @cases(scored=False)
+    def test_a_position_encoding_of_scores(self, mechanism):
+        @dataclasses.dataclass(frozen=True)
+        class Bias(NoPositions):
+            def bias(self, *_):
+                return (jnp.zeros((1, 1, 5, 5)),)
+
+        mask = Causal() if mechanism.causal else Full()
+        build = lambda kind: lambda: MultiHead(2, mechanism=mechanism).init(KEY, jnp.zeros((1, 5, 8)), mask=mask,
+                                                                            encoding=Encoding(kind))
+        self.refused('attention=.* has no scores that a position encoding could add to', build(Bias()))
+        jax.eval_shape(build(NoPositions()))
+
+    def test_a_mask_that_is_not_joined_by_and(self):
+        mask = Full() | Padding(np.array([3, 4]))
+        for name in ('compressed', 'hashing'):
+            with self.assertRaisesRegex(ValueError, 'is not a pattern joined with Padding or Segments by &'):
+                output(CASES[name], {}, *drawn(), mask)
+
+    def test_another_length(self):
+        model = VIT.clone(attention=CASES['linformer'], positions=NoPositions())
+        params = randomised(model, IMAGES)
+        self.refused(r'has key of shape \(4, 10\), for the rows that it began with, but these need \(4, 17\); give it rows of '
+                     'that length', lambda: apply(model, params, np.zeros((1, 8, 8, 1))))
+        for name in ('dense', 'random', 'factorized'):
+            self.refused('got a row of 20 positions; shorten it, or train with length=20', lambda: GPT.clone(
+                attention=CASES[name], length=20).init(KEY, jnp.zeros((1, 20), int)))  # noqa: B023
+
+
+class ModelsTest(parameterized.TestCase):
+    @cases(causal=True)
+    def test_gpt_learns(self, mechanism):
+        model = GPT.clone(attention=mechanism, layers=1)
+        losses = descent(model, lambda logits: cross_entropy(logits[:, :-1], TOKENS[:, 1:]), jnp.asarray(TOKENS))
+        self.assertLess(losses[-1], losses[0] - 0.1)
+
+    @cases(bidirectional=True)
+    def test_vit_learns(self, mechanism):
+        model = VIT.clone(attention=mechanism, layers=1)
+        losses = descent(model, lambda logits: cross_entropy(logits, np.arange(8) % 3), jnp.asarray(IMAGES))
+        self.assertLess(losses[-1], losses[0] - 0.1)
+
+    @cases(causal=True, packed=True)
+    def test_gpt_keeps_documents_apart(self, mechanism):
+        model = GPT.clone(attention=mechanism)
+        params = randomised(model, TOKENS)
+        other = np.where(SEGMENTS == 1, TOKENS, (TOKENS + 1) % 11)
+        before, after = (np.asarray(apply(model, params, x, segments=SEGMENTS)['logits']) for x in (TOKENS, other))
+        np.testing.assert_array_equal(after[SEGMENTS == 1], before[SEGMENTS == 1])
+
+    @cases(cached=True, causal=True)
+    def test_cached_decoding_equals_the_full_forward_for_prompts_of_different_lengths(self, mechanism):
+        model, lengths = GPT.clone(attention=mechanism, key_heads=1), np.array([6, 2])
+        params = randomised(model, TOKENS)
+        whole = np.asarray(apply(model, params, TOKENS)['logits'])
+        positions = np.broadcast_to(np.arange(8), (2, 8))
+        prompts = np.where(positions < lengths[:, None], TOKENS[:, :8], 0)
+        out = apply(model, params, prompts, segments=(positions < lengths[:, None]).astype(int), positions=positions,
+                    cache=model.init_cache(2))
+        for row, n in enumerate(lengths):
+            np.testing.assert_allclose(out['logits'][row, :n], whole[row, :n], atol=5e-6)
+        for t in range(6):
+            at = (lengths + t)[:, None]
+            out = apply(model, params, np.take_along_axis(TOKENS, at, 1), positions=at, cache=out['cache'])
+            np.testing.assert_allclose(out['logits'][:, 0], np.take_along_axis(whole, at[..., None], 1)[:, 0], atol=5e-6)
+
+    @cases(cached=True, causal=True)
+    def test_prompts_of_different_lengths_continue_as_each_alone(self, mechanism):
+        model = GPT.clone(attention=mechanism, layers=1)
+        params, prompts = randomised(model, TOKENS), [TOKENS[0, :5], TOKENS[1, :2], TOKENS[1, :3]]
+        together = generate(model, params, prompts, steps=20, strategy=Greedy(), key=KEY, end=-1, vocab=11)
+        for prompt, new in zip(prompts, together):
+            row = np.concatenate([prompt, new])
+            self.assertLen(row, 12)
+            logits = np.asarray(apply(model, params, row[None])['logits'])[0]
+            np.testing.assert_array_equal(logits.argmax(-1)[len(prompt) - 1:-1], new)
+
+    @cases(causal=True)
+    def test_scanned_layers_equal_unrolled_ones(self, mechanism):
+        model = GPT.clone(attention=mechanism)
+        params = randomised(model, TOKENS)
+        scanned = apply(model.clone(scan=True, remat='full'), params, TOKENS, segments=SEGMENTS)
+        np.testing.assert_allclose(scanned['logits'], apply(model, params, TOKENS, segments=SEGMENTS)['logits'], atol=2e-5)
+
+    @cases(free_length=True, bidirectional=True)
+    def test_vit_takes_images_of_another_size(self, mechanism):
+        model = VIT.clone(attention=mechanism, positions=NoPositions())
+        params = randomised(model, IMAGES)
+        self.assertEqual(apply(model, params, np.ones((1, 8, 4, 1), np.float32))['hidden'].shape, (1, 9, 8))
+
+
+CHANGES = {
+    'linear': {'chunk': 4}, 'performer': {'features': 16, 'orthogonal': False, 'seed': 1, 'chunk': 3},
+    'linformer': {'rank': 3, 'shared': True}, 'compressed': {'factor': 3},
+    'dense': {'kind': 'random', 'length': 20, 'rank': 4}, 'hashing': {'buckets': 4, 'chunk': 4, 'rounds': 1, 'seed': 1},
+    'nystrom': {'landmarks': 3, 'iterations': 2}, 'convolution': {'kernel': 2}, 'gated': {'gated': False}}
+
+
+class FieldsTest(parameterized.TestCase):
+    @parameterized.parameters(*((name, field, value) for name, changes in CHANGES.items() for field, value in changes.items()))
+    def test_field_has_an_effect(self, name, field, value):
+        def program(mechanism):
+            arrays = drawn(width=5)
+            parameters = parameters_of(mechanism, *arrays)
+            mask = Causal() if mechanism.causal else Full()
+            call = lambda parameters: mechanism(parameters, *used(mechanism, *arrays), Given(mask))
+            closed = jax.make_jaxpr(call)(parameters)
+            return str(closed), [np.asarray(x).tolist() for x in closed.consts]  # random draws are constants
+        changed = dataclasses.replace(CASES[name], **{field: value})
+        self.assertTrue(program(changed) != program(CASES[name]))  # assertNotEqual would print both
+
+    def test_every_field_is_tried(self):
+        for name, changes in CHANGES.items():
+            self.assertEqual({f.name for f in dataclasses.fields(CASES[name])}, set(changes))
+        others = {type(m) for m in CASES.values()} - {type(CASES[name]) for name in CHANGES}
+        self.assertEqual({cls.__name__ for cls in others}, {'Softmax'})  # its score and kernel: scores_test, kernels_test
+
+
+if __name__ == '__main__':
+    absltest.main()

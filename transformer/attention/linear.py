@@ -1,0 +1,288 @@
+"""Attention that is linear in the length: a kernel φ(q)·φ(k) in place of exp(q·k), so that the sums over keys are shared.
+
+    o_t = φ(q_t)·S_t / φ(q_t)·z_t,    S_t = sum over the visible s of φ(k_s)⊗v_s,    z_t = sum of φ(k_s)
+
+Without a causal mask S is the same for all queries of a document. With one it runs along: over chunks of the row, of which
+each adds products with its own keys to those with the state before it; or over single positions, in decoding.
+"""
+
+import abc
+import dataclasses
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from transformer.attention.documents import packed, real, require_next, segments_of
+from transformer.attention.mechanism import Given, Mechanism
+
+_LOWEST = -1e30  # where a running maximum begins: -inf would give -inf - -inf
+
+
+class Kernelised(Mechanism):
+    """Base: φ is of its own in each mechanism. There are no weights to drop: `dropout` acts on the branches alone."""
+
+    patterns = scored = False
+    chunk: int
+
+    @abc.abstractmethod
+    def inner(self, head_width):
+        """F, the width of φ."""
+
+    @abc.abstractmethod
+    def maps(self, x, numerics):
+        """x [B, T, N, H] -> (φ [B, T, N, F], scale [B, T, N]), where φ·exp(scale) is meant; None for a scale of 0."""
+
+    def __post_init__(self):
+        if self.chunk < 1:
+            raise ValueError(f'{self}: chunk is {self.chunk}; expected at least 1.')
+
+    def __call__(self, parameters, query, key, value, given=Given()):
+        documents = segments_of(given.mask, query.shape[1], key.shape[1])
+        if given.mask.causal:
+            if query.shape[1] != key.shape[1]:
+                raise ValueError(f'attention={self} runs along one sequence under a causal mask, but got {query.shape[1]} '
+                                 f'queries and {key.shape[1]} keys; use attention=Softmax().')
+            out, *_ = self._running(query, key, value, documents, given.numerics)
+        elif not packed(given.mask):
+            out = _divided(self._whole(query, key, value, documents, given.numerics))
+        elif query.shape[1] == key.shape[1]:
+            out = _divided(self._both_ways(query, key, value, documents, given.numerics))
+        else:  # documents of two sources: no state that runs along has them both
+            weights = self.weights(parameters, query, key, value, given)
+            grouped = weights.reshape(len(weights), key.shape[2], -1, *weights.shape[2:])
+            out = given.numerics.einsum('BKGTS,BSKH->BTKGH', grouped, value)
+            return out.reshape(*query.shape[:3], -1)
+        return given.numerics.cast(_by_position(out))
+
+    def weights(self, parameters, query, key, value, given=Given()):
+        """φ(q_t)·φ(k_s) / sum over r of φ(q_t)·φ(k_r), in time and memory quadratic in the length."""
+        (query, _), (key, scale) = self.maps(query, given.numerics), self.maps(key, given.numerics)
+        visible = jnp.asarray(given.mask(jnp.arange(query.shape[1]), jnp.arange(key.shape[1])))
+        visible = visible[:, None, None] if visible.ndim == 3 else visible  # -> [B, K, G, T, S]
+        scores = given.numerics.scores('BTKGF,BSKF->BKGTS', _grouped(query, key.shape[2]), key)
+        if scale is not None:
+            scale = jnp.swapaxes(scale, 1, 2)[:, :, None, None]
+            top = jnp.where(visible, scale, _LOWEST).max(-1, keepdims=True)
+            scores = scores * jnp.exp(jnp.minimum(scale - top, 0.0))
+        scores = jnp.where(visible, scores, 0.0)
+        total = scores.sum(-1, keepdims=True)
+        weights = scores / jnp.where(total > 0, total, 1.0)
+        return weights.reshape(len(weights), -1, *weights.shape[3:])
+
+    def empty_cache(self, batch, length, heads, key_heads, width, dtype):
+        """S and z, side by side: of one size, however long the row."""
+        inner = self.inner(width)
+        cache = {'state': jnp.zeros((batch, key_heads, inner, width + 1), jnp.float32), 'count': jnp.zeros(batch, jnp.int32)}
+        scaled = jax.eval_shape(lambda x: self.maps(x, Given().numerics), jax.ShapeDtypeStruct((1, 1, 1, width), dtype))[1]
+        return cache if scaled is None else cache | {'top': jnp.full((batch, key_heads), _LOWEST, jnp.float32)}
+
+    def step(self, parameters, query, key, value, cache, positions, given):
+        there = real(given.mask, positions)
+        documents = jnp.ones_like(there, jnp.int32), there.astype(jnp.int32)
+        start = cache['state'], cache.get('top'), jnp.ones(len(query), jnp.int32)
+        out, _, (state, top, _) = self._running(query, key, value, documents, given.numerics, start=start)
+        out = require_next(_by_position(out), cache['count'], positions)
+        new = {'state': state, 'count': cache['count'] + there.sum(1)} | ({} if top is None else {'top': top})
+        return given.numerics.cast(out), new
+
+    def _sides(self, query, key, value, numerics):
+        """φ(q) [B, K, G, T, F], φ(k) [B, K, S, F], its scale [B, K, S] or None, and values with a one, for z:
+        [B, K, S, Hv + 1]. Heads first, for products over positions are several times slower (CPU) where heads lie between."""
+        query, _ = self.maps(query, numerics)  # a scale of the query divides out
+        key, scale = self.maps(key, numerics)
+        value = value.astype(jnp.float32)
+        value = jnp.concatenate([value, jnp.ones_like(value[..., :1])], -1)
+        query = _grouped(query, key.shape[2]).transpose(0, 2, 3, 1, 4)
+        return query, *(x if x is None else jnp.swapaxes(x, 1, 2) for x in (key, scale, value))
+
+    def _whole(self, query, key, value, documents, numerics):
+        """Every query sees all keys of the row."""
+        query, key, scale, value = self._sides(query, key, value, numerics)
+        if documents is not None:
+            there = (documents[1] != 0)[:, None]  # [B, 1, S]
+            value = jnp.where(there[..., None], value, 0.0)
+            scale = scale if scale is None else jnp.where(there, scale, _LOWEST)
+        if scale is not None:
+            key = key * jnp.exp(scale - scale.max(-1, keepdims=True))[..., None]
+        state = numerics.scores('BKSF,BKSH->BKFH', key, value)
+        return numerics.scores('BKGTF,BKFH->BKGTH', query, state)
+
+    def _both_ways(self, query, key, value, documents, numerics):
+        """Every query sees all keys of its document: those up to itself, and those behind it."""
+        forward, top, _ = self._running(query, key, value, documents, numerics, sums=True)
+        flip = functools.partial(jnp.flip, axis=1)
+        behind, other, _ = self._running(flip(query), flip(key), flip(value), tuple(map(flip, documents)), numerics,
+                                         strict=True, sums=True)
+        behind = jnp.flip(behind, 3)
+        if top is None:
+            return forward + behind
+        other = jnp.flip(other, 2)
+        most = jnp.maximum(top, other)
+        scaled = lambda x, own: x * jnp.exp(own - most)[:, :, None, :, None]
+        return scaled(forward, top) + scaled(behind, other)
+
+    def _running(self, query, key, value, documents, numerics, *, strict=False, sums=False, start=None):
+        """Every query sees the keys up to itself; `strict`: before itself.
+
+        The scale of the sums is the largest of the keys that a query sees, so that no later key can make it underflow.
+
+        Args:
+          start: (state [B, K, F, Hv + 1], its scale [B, K] or None, its document [B]), of what came before.
+        Returns:
+          (outputs [B, K, G, T, Hv], None, the state after the row as in `start`), or with `sums` instead of outputs what they
+          are quotients of, [B, K, G, T, Hv + 1], and its scale [B, K, T] or None.
+        """
+        query, key, scale, value = self._sides(query, key, value, numerics)
+        batch, heads, length, inner = key.shape
+        size = min(self.chunk, length)
+        if start is None:
+            start = (jnp.zeros((batch, heads, inner, value.shape[-1])),
+                     None if scale is None else jnp.full((batch, heads), _LOWEST), jnp.zeros(batch, jnp.int32))
+        if documents is not None:
+            documents = tuple(_chunks(jnp.broadcast_to(x, (batch, length)), 1, size) for x in documents)
+        scale = scale if scale is None else _chunks(scale, 2, size, _LOWEST)
+        row = np.arange(size)
+        before = row[:, None] > row if strict else row[:, None] >= row
+
+        def step(carry, given):
+            (state, top, document), (query, key, value, scale, documents) = carry, given
+            visible, old, new, keep = before, None, None, None
+            if documents is not None:
+                own, others = documents
+                visible = (before & (own[:, :, None] == others[:, None]) & (others != 0)[:, None])[:, None]  # [B, 1, T, S]
+                last = jnp.where(others != 0, jnp.arange(size), -1).max(1)
+                number = jnp.where(last < 0, document, jnp.take_along_axis(others, jnp.maximum(last, 0)[:, None], 1)[:, 0])
+                old = (own == document[:, None])[:, None]  # [B, 1, T]: who sees the state
+                new = (others == number[:, None])[:, None]  # [B, 1, S]: who goes on into it
+                keep = (number == document)[:, None]  # [B, 1]
+                document = number
+            scores = numerics.scores('BKGTF,BKSF->BKGTS', query, key)
+            factors = jnp.asarray(visible, jnp.float32)
+            from_state = None if old is None else old.astype(jnp.float32)
+            add = None if new is None else new.astype(jnp.float32)
+            stay = None if keep is None else keep.astype(jnp.float32)
+            level = None
+            if scale is not None:
+                level = jnp.where(visible, scale[:, :, None], _LOWEST).max(-1)  # [B, K, T]
+                reached = top[..., None] if old is None else jnp.where(old, top[..., None], _LOWEST)
+                level = jnp.maximum(level, reached)
+                factors = factors * jnp.exp(jnp.minimum(scale[:, :, None] - level[..., None], 0.0))
+                from_state = jnp.exp(top[..., None] - level) if old is None else jnp.where(old, jnp.exp(reached - level), 0.0)
+                kept = top if keep is None else jnp.where(keep, top, _LOWEST)
+                peak = jnp.maximum(kept, (scale if new is None else jnp.where(new, scale, _LOWEST)).max(-1))
+                grow = jnp.exp(jnp.minimum(scale - peak[..., None], 0.0))
+                add = grow if new is None else jnp.where(new, grow, 0.0)
+                stay = jnp.exp(top - peak) if keep is None else jnp.where(keep, jnp.exp(kept - peak), 0.0)
+                top = peak
+            factors = factors[:, :, None] if factors.ndim == 4 else factors
+            mixed = numerics.scores('BKGTS,BKSH->BKGTH', scores * factors, value)
+            rest = numerics.scores('BKGTF,BKFH->BKGTH', query, state)
+            mixed = mixed + (rest if from_state is None else rest * from_state[:, :, None, :, None])
+            more = numerics.scores('BKSF,BKSH->BKFH', key if add is None else key * add[..., None], value)
+            state = (state if stay is None else state * stay[..., None, None]) + more
+            return (state, top, document), ((mixed, level) if sums else (_divided(mixed), None))
+
+        inputs = _chunks(query, 3, size), _chunks(key, 2, size), _chunks(value, 2, size), scale, documents
+        # Of a chunk the backward pass keeps its state alone, and computes the products again.
+        end, (mixed, level) = jax.lax.scan(jax.checkpoint(step, prevent_cse=False), start, inputs)
+        return _row(mixed, 3, length), level if level is None else _row(level, 2, length), end
+
+
+def _grouped(query, heads):
+    """[B, T, N, F] -> [B, T, K, N / K, F]."""
+    return query.reshape(*query.shape[:2], heads, -1, query.shape[-1])
+
+
+def _divided(mixed):
+    """Sums of values and of ones [.., Hv + 1] -> [.., Hv]; a query that sees nothing gives zeros."""
+    total = mixed[..., -1:]
+    return mixed[..., :-1] / jnp.where(total > 0, total, 1.0)
+
+
+def _by_position(out):
+    """[B, K, G, T, Hv] -> [B, T, N, Hv]."""
+    out = out.transpose(0, 3, 1, 2, 4)
+    return out.reshape(*out.shape[:2], -1, out.shape[-1])
+
+
+def _chunks(x, axis, size, fill=0):
+    """Cuts an axis of positions, filled up behind the last one, into chunks: [.., T, ..] -> [chunks, .., size, ..]."""
+    missing = -x.shape[axis] % size
+    x = jnp.pad(x, [(0, missing if a == axis else 0) for a in range(x.ndim)], constant_values=fill)
+    return jnp.moveaxis(x.reshape(*x.shape[:axis], -1, size, *x.shape[axis + 1:]), axis, 0)
+
+
+def _row(x, axis, length):
+    """The reverse: [chunks, .., size, ..] -> [.., T, ..], with positions on `axis` of the result."""
+    x = jnp.moveaxis(x, 0, axis)
+    x = x.reshape(*x.shape[:axis], -1, *x.shape[axis + 2:])
+    return jax.lax.slice_in_dim(x, 0, length, axis=axis)
+
+
+@dataclasses.dataclass(frozen=True)
+class Linear(Kernelised):
+    """φ(x) = elu(x) + 1 (Katharopoulos et al. 2020, eq. 7); its recurrent form (eq. 16-20) is that of decoding.
+
+    Attributes:
+      chunk: positions of the causal form that are computed at once; any gives the same.
+    """
+    chunk: int = 64
+
+    def inner(self, head_width):
+        return head_width
+
+    def maps(self, x, numerics):
+        return jax.nn.elu(x.astype(jnp.float32)) + 1.0, None
+
+
+@dataclasses.dataclass(frozen=True)
+class Performer(Kernelised):
+    """Softmax attention, estimated by positive random features (FAVOR+; Choromanski et al. 2021, eq. 5 and section 2.3):
+
+        φ(x)_i = exp(w_i·x - |x|²/2) / sqrt(features),   x = q or k over H^(1/4),   w_i drawn from N(0, I)
+
+    so that φ(q)·φ(k) has the mean exp(q·k / sqrt(H)) and a variance that falls as 1 / features. The largest exponent is taken
+    out of each query, where it cancels, and out of each key, which remembers it: no key changes an output before it.
+
+    Attributes:
+      features: number of w_i.
+      orthogonal: w_i are drawn orthogonal to each other in groups of H (section 2.4), for less variance.
+      seed: of the draw; all layers and heads share it.
+      chunk: as in `Linear`.
+    """
+    features: int = 256
+    orthogonal: bool = True
+    seed: int = 0
+    chunk: int = 64
+
+    def __post_init__(self):
+        super().__post_init__()
+        if self.features < 1:
+            raise ValueError(f'{self}: features is {self.features}; expected at least 1.')
+
+    def inner(self, head_width):
+        return self.features
+
+    def maps(self, x, numerics):
+        x = x.astype(jnp.float32) * x.shape[-1] ** -0.25
+        exponents = jnp.einsum('BTNH,FH->BTNF', x, _directions(self, x.shape[-1]), precision=jax.lax.Precision.HIGHEST)
+        exponents = exponents - 0.5 * jnp.square(x).sum(-1, keepdims=True)
+        top = jax.lax.stop_gradient(exponents.max(-1))
+        return jnp.exp(exponents - top[..., None]) * self.features ** -0.5, top
+
+
+@functools.lru_cache(maxsize=64)
+def _directions(performer, head_width):
+    """[features, H]: w_i, constants."""
+    random = np.random.default_rng(performer.seed)
+    drawn = random.normal(size=(performer.features, head_width))
+    if performer.orthogonal:
+        groups = -(-performer.features // head_width)
+        bases = np.linalg.qr(random.normal(size=(groups, head_width, head_width)))[0]
+        turned = bases.reshape(-1, head_width)[:performer.features]
+        # Haar: the signs that QR fixes are drawn too. Lengths are those of independent draws.
+        turned = turned * random.choice([-1.0, 1.0], size=(len(turned), 1))
+        drawn = turned * np.linalg.norm(drawn, axis=1, keepdims=True)
+    return drawn.astype(np.float32)

@@ -1,0 +1,135 @@
+"""What mixes positions: softmax attention, or one of its cheaper forms and alternatives, behind one interface.
+
+A mechanism is a part of a config (`model.attention`), pure functions of parameters and arrays; `MultiHead` projects to its
+queries, keys and values and from its output. It declares what it can do, and `check` refuses the rest in one sentence.
+"""
+
+import abc
+import dataclasses
+from typing import Any
+
+import jax.numpy as jnp
+
+from transformer.attention import masks
+from transformer.attention.kernels import attend, weights_of
+from transformer.attention.masks import Full, Mask
+from transformer.attention.scores import ScaledDot, Score
+from transformer.numerics import Numerics
+
+
+@dataclasses.dataclass(frozen=True)
+class Given:
+    """What a mechanism is given besides queries, keys and values.
+
+    Attributes:
+      mask: who sees whom.
+      bias: entries for the scores, as in `kernels.attend`, of the position encoding.
+      positions: (of queries, of keys), None: 0, 1, ...
+      rate, dropout_key: dropout on the weights.
+    """
+    mask: Mask = Full()
+    bias: tuple = ()
+    positions: Any = None
+    rate: float = 0.0
+    dropout_key: Any = None
+    numerics: Numerics = Numerics()
+
+
+class Mechanism(abc.ABC):
+    """Base of the mechanisms.
+
+    Attributes:
+      causal: can be causal: an output does not depend on later positions if the mask is causal.
+      bidirectional: can be without a causal mask.
+      cross: can have keys and values of another source than the queries.
+      cached: can go on one position at a time, from `empty_cache`.
+      shown: has a matrix of weights, or of what weights amount to, [B, N, T, S] (`weights`).
+      free_length: can be applied to other lengths than the one that it began with.
+      scored: has scores, which position encodings can add to.
+      patterns: takes any mask; if not, Full or Causal, with Padding or Segments.
+      packed: keeps documents in one row apart (Segments); if not, rows can be padded only.
+      projections: which projections of the source it uses.
+    """
+    causal = bidirectional = cross = cached = shown = free_length = scored = patterns = packed = True
+    projections = ('query', 'key', 'value')
+
+    def parameters(self, query, key, value):
+        """{name: (initialiser, shape)} of what is learnt, for arrays (or shapes) of `__call__`."""
+        return {}
+
+    @abc.abstractmethod
+    def __call__(self, parameters, query, key, value, given=Given()):
+        """query [B, T, N, H], key [B, S, K, H], value [B, S, K, Hv] -> [B, T, N, Hv]."""
+
+    def weights(self, parameters, query, key, value, given=Given()):
+        """The matrix [B, N, T, S] for which output = matrix · value."""
+        raise ValueError(f'attention={self} has no weights to show; use one that has, such as Softmax().')
+
+    def empty_cache(self, batch, length, heads, key_heads, width, dtype):
+        """The cache of one layer for up to `length` positions: a dict of arrays."""
+        zeros = jnp.zeros((batch, length, key_heads, width), dtype)
+        return {'key': zeros, 'value': zeros}
+
+    def step(self, parameters, query, key, value, cache, positions, given):
+        """(output, cache) for queries, keys and values at `positions` [B, T], after all that is in the cache.
+
+        In a batch of prompts the mask says with a Padding which of the tokens are there."""
+        rows = jnp.arange(query.shape[0])[:, None]
+        cache = {'key': cache['key'].at[rows, positions].set(key), 'value': cache['value'].at[rows, positions].set(value)}
+        at = positions, jnp.arange(cache['key'].shape[1])
+        return self(parameters, query, cache['key'], cache['value'], dataclasses.replace(given, positions=at)), cache
+
+    def check(self, mask, *, cross=False, cached=False, biased=False):
+        """Raises ValueError if this mechanism cannot do what it is asked for."""
+        pattern, terms = masks.parts(mask)
+        if cross and not self.cross:
+            raise ValueError(f'attention={self} mixes one sequence with itself and cannot look at another; use Softmax().')
+        if cached and not self.cached:
+            raise ValueError(f'attention={self} cannot go on one position at a time, so nothing can be generated with it; '
+                             'leave out the evaluators that do.')
+        if mask.causal and not self.causal:
+            raise ValueError(f'attention={self} mixes along the whole length and has no causal form, but the mask is {pattern};'
+                             ' use another attention, or a model that sees everything.')
+        if not mask.causal and not self.bidirectional:
+            raise ValueError(f'attention={self} looks back only, but the mask is {pattern}; use Causal(), or another.')
+        if not self.patterns and pattern not in (masks.Full(), masks.Causal()):
+            raise ValueError(f'attention={self} cannot leave out single pairs as the mask {pattern or mask} does; '
+                             'use Full() or Causal(), or attention=Softmax().')
+        if not self.packed and any(isinstance(term, masks.Segments) for term in terms):
+            raise ValueError(f'attention={self} cannot keep documents in one row apart; give each a row of its own, without '
+                             'segments, or use attention=Softmax().')
+        if biased and not self.scored:
+            raise ValueError(f'attention={self} has no scores that a position encoding could add to; use one that enters '
+                             'at the input, such as Learned() or Sinusoidal().')
+
+    def check_shapes(self, wanted, held):
+        """Raises ValueError if parameters were learnt for rows of another length."""
+        for name, (_, shape) in wanted.items():
+            if name in held and held[name].shape != tuple(shape):
+                raise ValueError(f'attention={self} has {name} of shape {held[name].shape}, for the rows that it began with, '
+                                 f'but these need {tuple(shape)}; give it rows of that length, or use attention=Softmax().')
+
+
+@dataclasses.dataclass(frozen=True)
+class Softmax(Mechanism):
+    """softmax(score(q, k))·v (Vaswani et al. 2017, eq. 1).
+
+    Attributes:
+      score: how well a query and a key fit, of `transformer.attention.scores`.
+      implementation: the kernel, as in `kernels.attend`.
+    """
+    score: Score = ScaledDot()
+    implementation: str = 'auto'
+
+    def parameters(self, query, key, value):
+        return self.score.parameters(query.shape[2], key.shape[2], query.shape[3], key.shape[3])
+
+    def __call__(self, parameters, query, key, value, given=Given()):
+        query, key, bias = self.score.prepare(parameters, query, key, given.numerics)
+        return attend(query, key, value, mask=given.mask, bias=bias + given.bias, positions=given.positions, rate=given.rate,
+                      dropout_key=given.dropout_key, implementation=self.implementation, numerics=given.numerics)
+
+    def weights(self, parameters, query, key, value, given=Given()):
+        query, key, bias = self.score.prepare(parameters, query, key, given.numerics)
+        return weights_of(query, key, mask=given.mask, bias=bias + given.bias, positions=given.positions,
+                          numerics=given.numerics)

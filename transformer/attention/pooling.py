@@ -1,0 +1,165 @@
+"""Pooling by similarity, the attention of 1964 (Nadaraya 1964; Watson 1964):
+
+    estimate(q) = sum over s of w_s·v_s,    w_s = α(q, k_s) / sum over r of α(q, k_r)
+
+Keys are points, values what was seen there, and a kernel α says how much a query at another point takes of them. Numbers
+as values make it regression, one-hot vectors classification: the estimate is then a distribution over classes.
+
+Kernels depend on the distance u = |(q - k) / width|, in widths: one width, or one for each coordinate.
+"""
+
+import abc
+import dataclasses
+import math
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+
+from transformer.attention.kernels import masked_softmax
+from transformer.numerics import Numerics
+
+LEARN = ('none', 'one', 'each')
+
+
+def _is_width(value):
+    return isinstance(value, (int, float)) and 0 < value < math.inf
+
+
+class Kernel(abc.ABC):
+    """Base of the kernels.
+
+    Attributes:
+      width: a number above 0; None for a kernel without one.
+      smooth: whether the weights change smoothly with the width, so that it can be learnt from their gradient.
+    """
+
+    width = None
+    smooth = False
+
+    def __post_init__(self):
+        if self.width is not None and not _is_width(self.width):
+            raise ValueError(f'{self}: the width is {self.width!r}; expected a number above 0.')
+
+    @abc.abstractmethod
+    def scores(self, squared):
+        """log α of the squared distance u², of any shape; -inf where α is 0."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Gaussian(Kernel):
+    """α = exp(-u² / 2), that is exp(-|q - k|² / (2·width²)). It reaches every key: far from all of them, the nearest one."""
+    width: float = 1.0
+    smooth = True
+
+    def scores(self, squared):
+        return -squared / 2
+
+
+@dataclasses.dataclass(frozen=True)
+class Boxcar(Kernel):
+    """α = 1 if u <= 1, else 0: the mean of all values in reach."""
+    width: float = 1.0
+
+    def scores(self, squared):
+        return jnp.where(squared <= 1, 0.0, -jnp.inf)
+
+
+@dataclasses.dataclass(frozen=True)
+class Constant(Kernel):
+    """α = 1: the mean of all values, wherever the query is."""
+
+    def scores(self, squared):
+        return jnp.zeros_like(squared)
+
+
+@dataclasses.dataclass(frozen=True)
+class Epanechnikov(Kernel):
+    """α = max(1 - u, 0), as in Zhang et al., Dive into Deep Learning, section 11.2. (Statistics calls this one triangular;
+    Epanechnikov's own, of 1969, is max(1 - u², 0).)"""
+    width: float = 1.0
+    smooth = True
+
+    def scores(self, squared):
+        at_key = squared == 0
+        distance = jnp.where(at_key, 0.0, jnp.sqrt(jnp.where(at_key, 1.0, squared)))  # a root has no gradient at 0
+        near = distance < 1
+        return jnp.where(near, jnp.log1p(-jnp.where(near, distance, 0.0)), -jnp.inf)  # nor a logarithm
+
+
+def pool(query, key, value, kernel, *, width=None, visible=None, own=None, numerics=Numerics()):
+    """(estimate, weights): the values, weighted by the similarity of their keys to the query.
+
+    Distances are taken of the differences, not of q² - 2qk + k², which would lose the digits of near points.
+
+    Args:
+      query, key, value: [T, D], [S, D], [S, C].
+      kernel: a Kernel.
+      width: [] or [D], in place of the kernel's own.
+      visible: booleans that broadcast to [T, S], True = may be seen; None: everything.
+      own: [T], the number of the key that is the query itself, which it does not see: leave-one-out with
+        own=jnp.arange(S). -1: it is none of them.
+    Returns:
+      [T, C] and [T, S]; the weights of a query sum to one, and are all zero, as its estimate, if no key reaches it.
+    """
+    if not (query.ndim == key.ndim == value.ndim == 2 and query.shape[1] == key.shape[1] and len(key) == len(value)):
+        raise ValueError(f'query, key and value have shapes {query.shape}, {key.shape} and {value.shape}; expected [T, D], '
+                         '[S, D] and [S, C].')
+    if width is None:
+        width = 1.0 if kernel.width is None else kernel.width
+    width = jnp.asarray(width, jnp.float32)
+    if width.shape not in ((), query.shape[1:]):
+        raise ValueError(f'{width.size} widths were given for points of {query.shape[1]} coordinates; give one width, or one '
+                         'for each coordinate.')
+    squared = jnp.square((query[:, None] - key) / width).sum(-1)  # [T, S]
+    if own is not None:
+        others = own[:, None] != jnp.arange(len(key))
+        visible = others if visible is None else visible & others
+    weights = masked_softmax(kernel.scores(squared), visible)
+    return numerics.scores('TS,SC->TC', weights, value), weights
+
+
+class Pooling(nn.Module):
+    """`pool` over the points of the training part, with a width exp(log_width), so that it stays above 0.
+
+    Attributes:
+      keys, values: [S][D] and [S][C]; left out of a config, they are the data's. They are constants of the program, and
+        [B, S, D] differences are held at once: for thousands of points, not for millions.
+      kernel: 'Gaussian(width=1.0)', 'Boxcar(width=1.0)', 'Epanechnikov(width=1.0)' or 'Constant()'.
+      learn: 'one' learns a width, from the kernel's on; 'each' one for each coordinate; 'none' keeps what is given.
+      widths: one for each coordinate, in place of the kernel's; (): the kernel's for all.
+    """
+    keys: tuple
+    values: tuple
+    kernel: Kernel = Gaussian()
+    learn: str = 'one'
+    widths: tuple = ()
+    dtype: str = 'float32'
+
+    @nn.compact
+    def __call__(self, query, *, own=None, key=None):
+        """query [B, D], own [B] (see `pool`) -> {'estimate' [B, C], 'width' [] or [D]}; nothing is drawn with `key`."""
+        keys, values = jnp.asarray(self.keys, jnp.float32), jnp.asarray(self.values, jnp.float32)
+        self._check(keys.shape[1])
+        start = jnp.asarray(self.widths or self.kernel.width or 1.0, jnp.float32)
+        shape = keys.shape[1:] if self.learn == 'each' else start.shape
+        # A parameter even where it is fixed: a run saves, restores and evaluates parameters.
+        log_width = self.param('log_width', lambda _: jnp.broadcast_to(jnp.log(start), shape))
+        width = jnp.exp(log_width if self.learn != 'none' else jax.lax.stop_gradient(log_width))
+        estimate, _ = pool(query, keys, values, self.kernel, width=width, own=own, numerics=Numerics(self.dtype))
+        return {'estimate': estimate} | ({} if self.kernel.width is None else {'width': width})
+
+    def _check(self, coordinates):
+        if self.learn not in LEARN:
+            raise ValueError(f'model.learn is {self.learn!r}; expected one of {", ".join(LEARN)}.')
+        if self.learn != 'none' and not self.kernel.smooth:
+            raise ValueError(f'model.kernel is {self.kernel}, whose weights have no gradient with respect to a width; set '
+                             'model.learn to none, or choose Gaussian() or Epanechnikov().')
+        if not self.widths:
+            return
+        if len(self.widths) != coordinates or not all(map(_is_width, self.widths)):
+            raise ValueError(f'model.widths is {tuple(self.widths)}; expected a number above 0 for each of {coordinates} '
+                             "coordinates, or () for the kernel's width.")
+        if self.learn == 'one' or self.kernel.width is None:
+            raise ValueError(f'model.widths is {tuple(self.widths)}, too much for model.kernel {self.kernel} with model.learn '
+                             f'{self.learn}; set it to (), or set model.learn to each, or to none with a kernel of some width.')

@@ -1,0 +1,153 @@
+"""Attention to fewer keys than there are positions: projected along the length, or compressed by a strided convolution."""
+
+import dataclasses
+import functools
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from transformer.attention.documents import places, segments_of
+from transformer.attention.kernels import attend, weights_of
+from transformer.attention.masks import Full, Mask, parts
+from transformer.attention.mechanism import Given, Mechanism
+from transformer.initial import xavier
+from transformer.layers import normal
+
+
+@dataclasses.dataclass(frozen=True)
+class Linformer(Mechanism):
+    """softmax(q·(E·K)ᵀ / sqrt(H))·(F·V) with learnt E and F [rank, S] (Wang et al. 2020, eq. 7): S keys become `rank`.
+
+    Every row of E·K is made of the whole length, so that there is no causal form, and E and F fit one length alone. Padding
+    is left out of the projections.
+
+    Attributes:
+      rank: k of the paper; all heads share E and F ("headwise sharing", section 4).
+      shared: keys and values share one matrix too ("key-value sharing").
+    """
+    rank: int = 64
+    shared: bool = False
+
+    causal = cached = free_length = scored = patterns = packed = False
+
+    def __post_init__(self):
+        if self.rank < 1:
+            raise ValueError(f'{self}: rank is {self.rank}; expected at least 1.')
+
+    def parameters(self, query, key, value):
+        # A variance of 1 / S, that a sum of S keys is as large as one of them.
+        one = normal(key.shape[1] ** -0.5), (self.rank, key.shape[1])
+        return {'projection': one} if self.shared else {'key': one, 'value': one}
+
+    def _matrices(self, parameters):
+        return (parameters['projection'],) * 2 if self.shared else (parameters['key'], parameters['value'])
+
+    def _compressed(self, parameters, query, key, value, given):
+        documents = segments_of(given.mask, query.shape[1], key.shape[1])
+        if documents is not None:
+            there = (documents[1] != 0)[..., None, None]
+            key, value = jnp.where(there, key, 0), jnp.where(there, value, 0)
+        return (given.numerics.einsum('RS,BSKH->BRKH', matrix, x)
+                for matrix, x in zip(self._matrices(parameters), (key, value)))
+
+    def __call__(self, parameters, query, key, value, given=Given()):
+        key, value = self._compressed(parameters, query, key, value, given)
+        return attend(query, key, value, rate=given.rate, dropout_key=given.dropout_key, numerics=given.numerics)
+
+    def weights(self, parameters, query, key, value, given=Given()):
+        """softmax(...)·F: rows sum to anything, and entries may be negative."""
+        short, _ = self._compressed(parameters, query, key, value, given)
+        matrix = given.numerics.einsum('BNTR,RS->BNTS', weights_of(query, short, numerics=given.numerics),
+                                       self._matrices(parameters)[1])
+        documents = segments_of(given.mask, query.shape[1], key.shape[1])
+        return matrix if documents is None else jnp.where((documents[1] != 0)[:, None, None], matrix, 0.0)
+
+
+@dataclasses.dataclass(frozen=True)
+class MemoryCompressed(Mechanism):
+    """Attention to keys and values convolved with kernel and stride `factor` (Liu et al. 2018, section 4.2.3):
+
+        k'_w = sum over j < factor of k_(factor·w + j)·W_j,    W_j [H, H] of each head; the same for values
+
+    Windows begin with their document, and the positions behind the last whole one are in none. A query sees a window if it
+    may see all of its positions: under a causal mask none that reaches beyond it, and the first factor - 1 see nothing.
+
+    Attributes:
+      factor: positions that become one; 3 in the paper.
+    """
+    factor: int = 3
+
+    shown = scored = False  # values are mixed across their width too: no matrix over positions says how
+
+    def __post_init__(self):
+        if self.factor < 1:
+            raise ValueError(f'{self}: factor is {self.factor}; expected at least 1.')
+
+    def parameters(self, query, key, value):
+        def kernel(x):
+            heads, width = x.shape[2:]
+            initialiser = xavier()
+            matrix = lambda key, shape, *_: initialiser(key, (self.factor * width, heads * width)).reshape(
+                self.factor, width, heads, width).swapaxes(1, 2)
+            return matrix, (self.factor, heads, width, width)
+        return {'key': kernel(key), 'value': kernel(value)}
+
+    def __call__(self, parameters, query, key, value, given=Given()):
+        ends, whole = self._windows(given, query.shape[1], key.shape[1], len(key))  # [B, W], [B, W]
+        convolved = []
+        for x, kernel in ((key, parameters['key']), (value, parameters['value'])):
+            taps = [jnp.take_along_axis(x, self._tap(ends, j)[..., None, None], 1) for j in range(self.factor)]
+            convolved.append(sum(given.numerics.scores('BWKH,KHJ->BWKJ', tap, kernel[j]) for j, tap in enumerate(taps)))
+        visible = self._visible(given, query.shape[1], key.shape[1], ends, whole)
+        return attend(query, *map(given.numerics.cast, convolved), mask=Booleans(visible), rate=given.rate,
+                      dropout_key=given.dropout_key, numerics=given.numerics)
+
+    def _tap(self, ends, j):
+        return jnp.maximum(ends - (self.factor - 1 - j), 0)
+
+    def _windows(self, given, queries, keys, batch):
+        """[B, S / factor]: the last positions of the windows, and which of these there are."""
+        documents = segments_of(given.mask, queries, keys)
+        number = jnp.ones((1, keys), jnp.int32) if documents is None else documents[1]
+        number = jnp.broadcast_to(number, (batch, keys))
+        last = (places(number) % self.factor == self.factor - 1) & (number != 0)
+        # Windows are apart from each other, so that no more of them end in a row than it has room for.
+        order = jnp.argsort(~last, axis=1, stable=True)[:, :max(keys // self.factor, 1)]
+        return order, jnp.take_along_axis(last, order, 1)
+
+    def _visible(self, given, queries, keys, ends, whole):
+        """[B, T, W]."""
+        pattern, _ = parts(given.mask)
+        t = jnp.arange(queries) if given.positions is None else given.positions[0]
+        seen = [pattern(t, self._tap(ends, j)) for j in range(self.factor)]
+        visible = functools.reduce(jnp.logical_and, seen, whole[:, None])
+        documents = segments_of(given.mask, queries, keys)
+        if documents is not None:
+            own, other = documents
+            other = jnp.take_along_axis(jnp.broadcast_to(other, (len(ends), keys)), ends, 1)
+            visible = visible & (own[:, :, None] == other[:, None])
+        return jnp.broadcast_to(visible, (len(ends), queries, ends.shape[1]))
+
+
+@dataclasses.dataclass(frozen=True)
+class Booleans(Mask):
+    """[B, T, S], whatever the positions."""
+    visible: Any
+
+    def __call__(self, query, key):
+        return self.visible
+
+    def known(self, query, key):
+        return Full()(query, key), ~Full()(query, key)
+
+    def cut(self, query, key):
+        (t, rows), (s, columns) = query, key
+        return Booleans(_slice(_slice(self.visible, t, rows, 1), s, columns, 2))
+
+    def pad(self, query, key):
+        return Booleans(jnp.pad(self.visible, ((0, 0), (0, query), (0, key))))
+
+
+def _slice(x, start, size, axis):
+    return jax.lax.dynamic_slice_in_dim(x, start, size, axis)

@@ -1,0 +1,168 @@
+"""How well a query and a key fit: the score that the softmax turns into a weight.
+
+A score is a part of a config (`model.attention.score`). With a query [B, T, N, H] and a key [B, S, K, H] of which N / K heads
+share one, it gives [B, N, T, S]. All but `Additive` are inner products of something made of the query with something made of
+the key, so every kernel computes them.
+"""
+
+import abc
+import dataclasses
+import math
+from typing import Any
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+
+from transformer.initial import xavier
+from transformer.layers import normal
+from transformer.numerics import Numerics
+
+
+def products(query, key, numerics=Numerics()):
+    """q·k: [B, T, N, H], [B, S, K, H] -> [B, N, T, S], in float32."""
+    batch, queries, heads, width = query.shape
+    grouped = query.reshape(batch, queries, key.shape[2], heads // key.shape[2], width)
+    scores = numerics.scores('BTKGH,BSKH->BKGTS', grouped, key)
+    return scores.reshape(batch, heads, queries, key.shape[1])
+
+
+class Score(abc.ABC):
+    """Base of the scores."""
+
+    def parameters(self, heads, key_heads, query_width, key_width):
+        """{name: (initialiser, shape)} of what is learnt."""
+        return {}
+
+    @abc.abstractmethod
+    def prepare(self, parameters, query, key, numerics=Numerics()):
+        """(query, key, bias) with which `attend`, which computes q·k / sqrt(H), computes this score instead."""
+
+
+@dataclasses.dataclass(frozen=True)
+class ScaledDot(Score):
+    """q·k / sqrt(H) (Vaswani et al. 2017, eq. 1)."""
+
+    def prepare(self, parameters, query, key, numerics=Numerics()):
+        return query, key, ()
+
+
+@dataclasses.dataclass(frozen=True)
+class Dot(Score):
+    """q·k (Luong et al. 2015, section 3.1, dot)."""
+
+    def prepare(self, parameters, query, key, numerics=Numerics()):
+        return _unscaled(query), key, ()
+
+
+def _unscaled(query):
+    """A query times sqrt(H), which `attend` divides by."""
+    return query * query.shape[-1] ** 0.5
+
+
+@dataclasses.dataclass(frozen=True)
+class Bilinear(Score):
+    """qᵀ·W·k, with a matrix W [Hq, Hk] for each head (Luong et al. 2015, section 3.1, general); the widths may differ."""
+
+    def parameters(self, heads, key_heads, query_width, key_width):
+        return {'kernel': (_each_head(xavier()), (heads, query_width, key_width))}
+
+    def prepare(self, parameters, query, key, numerics=Numerics()):
+        return _unscaled(numerics.einsum('BTNH,NHJ->BTNJ', query, parameters['kernel'])), key, ()
+
+
+@dataclasses.dataclass(frozen=True)
+class Additive(Score):
+    """wᵀ·tanh(Wq·q + Wk·k) (Bahdanau et al. 2015, appendix A.1.2); the widths may differ.
+
+    Attributes:
+      width: A, inner width; w [A], Wq [Hq, A] and Wk [Hk, A] of each head.
+    """
+    width: int = 64
+
+    def __post_init__(self):
+        if self.width < 1:
+            raise ValueError(f'{self}: expected a width of 1 or more.')
+
+    def parameters(self, heads, key_heads, query_width, key_width):
+        kernel = _each_head(xavier())
+        return {'query': (kernel, (heads, query_width, self.width)), 'key': (kernel, (key_heads, key_width, self.width)),
+                'output': (normal(self.width ** -0.5), (heads, self.width))}
+
+    def prepare(self, parameters, query, key, numerics=Numerics()):
+        query = numerics.einsum('BTNH,NHA->BTNA', query, parameters['query'])
+        key = numerics.einsum('BSKH,KHA->BSKA', key, parameters['key'])
+        return query, key, (_Additive(parameters['output']),)
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class _Additive:
+    """A term in place of the products, which are then not computed: wᵀ·tanh(q + k), [B, N, T, S]."""
+    output: Any  # w [N, A]
+    largest_block = 64  # the sums are A times as large as the scores
+
+    def __call__(self, products, query, key, t, s):
+        return _additive(self.output, query, key)
+
+
+def _additive(output, query, key):
+    batch, queries, heads, width = query.shape
+    shared = heads // key.shape[2]
+    grouped = query.reshape(batch, queries, 1, key.shape[2], shared, width)
+    inner = jnp.tanh(grouped.astype(jnp.float32) + key[:, None, :, :, None].astype(jnp.float32))  # [B, T, S, K, G, A]
+    scores = jnp.einsum('BTSKGA,KGA->BKGTS', inner, output.reshape(key.shape[2], shared, width))
+    return scores.reshape(batch, heads, queries, key.shape[1])
+
+
+@dataclasses.dataclass(frozen=True)
+class Cosine(Score):
+    """β·q·k / (|q||k|), with a learnt sharpness β > 0 for each head (Graves et al. 2014, section 3.3.1)."""
+
+    def parameters(self, heads, key_heads, query_width, key_width):
+        return {'log_sharpness': (nn.initializers.constant(math.log(10.0)), (heads,))}
+
+    def prepare(self, parameters, query, key, numerics=Numerics()):
+        sharp = jnp.exp(parameters['log_sharpness'])[:, None]
+        return _unscaled(_unit(query) * sharp), _unit(key), ()
+
+
+def _unit(x):
+    x = x.astype(jnp.float32)
+    return x * jax.lax.rsqrt(jnp.square(x).sum(-1, keepdims=True) + 1e-12)
+
+
+@dataclasses.dataclass(frozen=True)
+class Location(Score):
+    """w_s·q: the query alone says how much position s counts, whatever is there (Luong et al. 2015, eq. 8).
+
+    Attributes:
+      length: positions that have a row w_s; longer sources are refused.
+    """
+    length: int = 1024
+
+    def parameters(self, heads, key_heads, query_width, key_width):
+        return {'table': (normal(query_width ** -0.5), (self.length, key_heads, query_width))}
+
+    def prepare(self, parameters, query, key, numerics=Numerics()):
+        batch, keys = key.shape[:2]
+        if keys > self.length:
+            raise ValueError(f'{self} got a source of {keys} positions; shorten it, or train with length={keys}.')
+        table = parameters['table'][:keys]
+        return _unscaled(query), jnp.broadcast_to(table, (batch, *table.shape)), ()
+
+
+@dataclasses.dataclass(frozen=True)
+class Gaussian(Score):
+    """-|q - k|² / 2, so that the weights are those of Nadaraya and Watson with a Gaussian kernel of width 1. Computed as
+    q·k - |k|²/2: what depends on the query alone cancels in the softmax."""
+
+    def prepare(self, parameters, query, key, numerics=Numerics()):
+        norms = 0.5 * jnp.square(numerics.cast(key).astype(jnp.float32)).sum(-1)  # [B, S, K]
+        norms = jnp.repeat(norms, query.shape[2] // key.shape[2], 2)
+        return _unscaled(query), key, (-norms.transpose(0, 2, 1)[:, :, None],)  # [B, N, 1, S]
+
+
+def _each_head(initialiser):
+    """The initialiser of one matrix, for a stack of them along the first axis."""
+    return lambda key, shape, *_: jax.vmap(lambda k: initialiser(k, shape[1:]))(jax.random.split(key, shape[0]))
