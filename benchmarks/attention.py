@@ -36,6 +36,7 @@ if __name__ == '__main__':
 import jax
 import jax.numpy as jnp
 
+from training import machine
 from training.resolve import did_you_mean, subclasses
 from transformer.attention.kernels import attend
 from transformer.attention.linear import Linear
@@ -115,6 +116,7 @@ NOT_RUN = ('long', 'causal_8192')  # of the second
 
 
 def main():
+    machine.prepare({})
     known = cases()
     asked = [name for name in known if not flags.FLAGS.case or any(name.startswith(one) for one in flags.FLAGS.case)]
     for one in flags.FLAGS.case:

@@ -50,8 +50,8 @@ def importance(snapshot, batches):
         slopes, weight = jax.device_get(gradient(snapshot.params, batch))
         sums, weights = sums + slopes.astype(np.float64), weights + float(weight)
     if not np.isfinite(sums).all():
-        raise ValueError('The gradients of the heads are not finite, so none can be said to matter: this run has diverged; give an '
-                         'earlier checkpoint with --step=N.')
+        raise ValueError('The gradients of the heads are not finite, so none can be said to matter: this run has diverged; '
+                         'give an earlier checkpoint with --step=N.')
     there = np.zeros((model.layers, model.heads), bool)
     there[tuple(zip(*all_heads(model)))] = True
     return np.where(there, sums / max(weights, 1e-9), np.nan)

@@ -142,7 +142,7 @@ def _splash(query, key, value, *segments, pattern, interpret):
 
 @functools.cache
 def _pattern_class():
-    """One of our patterns as a mask of splash attention, which asks for slices of it; made late, as Pallas is slow to import."""
+    """One of our patterns as a mask of splash attention, which asks for slices of it; made late: Pallas is slow to import."""
     from jax.experimental.pallas.ops.tpu import splash_attention as library
 
     @dataclasses.dataclass(frozen=True)

@@ -26,7 +26,8 @@ def read(model, captured):
         what = 'no head left' if kept and all(row == () for row in kept.values()) else 'no attention heads'
         raise ValueError(f'This {type(model).__name__} has {what}, so there is nothing to look at; give another --workdir.')
     if not all(np.isfinite(weights).all() for weights in layers.values()):
-        raise ValueError('The attention weights are not finite: this run has diverged; give an earlier checkpoint with --step=N.')
+        raise ValueError('The attention weights are not finite: this run has diverged; give an earlier checkpoint with '
+                         '--step=N.')
     longest = max(weights.shape[-1] for weights in layers.values())
     layers |= {name: np.zeros((0, longest, longest), np.float32) for name, row in kept.items() if row == ()}
     layers = {name: layers[name] for name in sorted(layers, key=_order)}
