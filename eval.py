@@ -4,10 +4,11 @@ split, step, loss, weight and the rest, or what was drawn.
     python eval.py --workdir=DIR [--split=NAME | --path=FILE ...] [--step=last|best|N]
     python eval.py --workdir=DIR --attention=OUT.png --input=TEXT|IMAGE_FILE
     python eval.py --workdir=DIR --heads=OUT.png [--split=NAME] [--keep=N --pruned=NEW_WORKDIR]
+    python eval.py --workdir=DIR --positions=OUT.png
 
 --attention draws the weights of every head of every layer, tokens on both sides, or over the image, and writes their
 entropies to OUT.json. --heads draws how much each head matters to the loss of the split, and the loss against the heads
-left; with --keep and --pruned it also writes a run without the others.
+left; with --keep and --pruned it also writes a run without the others. --positions draws how alike learnt positions are.
 """
 
 import dataclasses
@@ -29,6 +30,7 @@ flags.DEFINE_string('input', None, 'for --attention: a text, or the path of an i
 flags.DEFINE_string('heads', None, 'draw which heads matter on --split, to this .png, .pdf or .svg')
 flags.DEFINE_integer('keep', None, 'for --heads: how many heads a pruned run keeps', lower_bound=0)
 flags.DEFINE_string('pruned', None, 'for --heads: the folder of the pruned run, a new one')
+flags.DEFINE_string('positions', None, 'draw how alike the learnt positions are, to this .png, .pdf or .svg')
 if __name__ == '__main__':
     cli.answer_help()  # at once, before jax is imported
 
@@ -37,24 +39,27 @@ import numpy as np
 from training import machine, summary, workdir
 from training import run as runs
 from transformer import importance, pictures
-from transformer.attention import maps
+from transformer.attention import maps, position_pictures
 from transformer.evaluators import Averages
 from vit import pictures as image_pictures
 
 MOST_TOKENS = 1024  # in a picture
+PICTURES = 'attention', 'heads', 'positions'
 
 
 def main():
     folder = workdir.given(flags.FLAGS.workdir)
     machine.prepare(workdir.load_config(folder))
     require_clear(flags.FLAGS)
-    drawn = flags.FLAGS.attention if flags.FLAGS.heads is None else flags.FLAGS.heads
-    path = None if drawn is None else picture(drawn)
+    drawn = [flags.FLAGS[name].value for name in PICTURES if flags.FLAGS[name].value is not None]
+    path = picture(drawn[0]) if drawn else None
     snapshot = runs.load(folder, step=flags.FLAGS.step, data=1 if flags.FLAGS.attention else None)
     if flags.FLAGS.attention:
         attention(snapshot, flags.FLAGS.input, path)
     elif flags.FLAGS.heads:
         heads(snapshot, flags.FLAGS.split, path, folder, flags.FLAGS.keep, flags.FLAGS.pruned)
+    elif flags.FLAGS.positions:
+        positions(snapshot, path)
     else:
         row = evaluate(snapshot, flags.FLAGS.split, flags.FLAGS.path)
         say_changes(folder, snapshot)
@@ -64,14 +69,17 @@ def main():
 
 def require_clear(given):
     """Raises ValueError for flags that do not go together, before anything is read."""
-    if given.attention is not None and given.heads is not None:
-        raise ValueError('--attention and --heads were both given; give one after the other.')
+    asked = [name for name in PICTURES if given[name].value is not None]
+    if len(asked) > 1:
+        raise ValueError(f'{" and ".join(f"--{name}" for name in asked)} were both given; give one after the other.')
     for name, needed in (('input', 'attention'), ('keep', 'heads'), ('pruned', 'heads')):
         if given[name].present and given[needed].value is None:
             raise ValueError(f'--{name} is for --{needed}=OUT.png; give that too, or leave it out.')
-    for name, other, looks_at in (('split', 'attention', 'input'), ('path', 'attention', 'input'), ('path', 'heads', 'split')):
+    for name, other, looks_at in (
+            ('split', 'attention', '--input'), ('path', 'attention', '--input'), ('path', 'heads', '--split'),
+            ('split', 'positions', 'the parameters'), ('path', 'positions', 'the parameters')):
         if given[name].present and given[other].value is not None:
-            raise ValueError(f'--{name} is not for --{other}, which looks at --{looks_at}; leave it out.')
+            raise ValueError(f'--{name} is not for --{other}, which looks at {looks_at}; leave it out.')
     if given.path and given['split'].present:
         raise ValueError('--split and --path were both given; give --split for data of the run, or --path for files.')
     if not all(given.path):
@@ -124,6 +132,16 @@ def attention(snapshot, given, path):
     else:
         raise ValueError('--attention is for runs on text or on images, and this one has neither; leave it out.')
     keep(path, figure, {'picture': str(path), 'step': snapshot.step} | more | {'layers': found})
+
+
+def positions(snapshot, path):
+    """Draws how alike the rows of the table of positions are; for patches of an image, where these lie."""
+    side, image = getattr(snapshot.model, 'patch', 0), snapshot.data.shapes.get('image')
+    grid = (image[0][1] // side, image[0][2] // side) if side and image else None
+    figure = position_pictures.of_run(snapshot.params, grid)
+    table = np.asarray(snapshot.params['positions']['embedding'])
+    keep(path, figure, {'picture': str(path), 'step': snapshot.step, 'positions': len(table),
+                        'similarity': np.round(position_pictures.similarities(table), 4).tolist()})
 
 
 def tokens(snapshot, text):

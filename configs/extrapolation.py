@@ -10,7 +10,38 @@ again. A flag holds for all of them; one alone:
 
 :no_positions, :learned, ..., :etc   the encodings of VARIANTS.
 
-TABLE
+Held-out loss in nats a byte, one seed, text cut into rows of so many bytes and every byte scored once from what is before it
+in its row; n/a: a table has no rows beyond those of training.
+
+    bytes in a row                    64     128     256     512
+    no_positions                   1.993   2.066   2.191   2.321
+    learned                        1.722     n/a     n/a     n/a
+    learned_layers                 1.753     n/a     n/a     n/a
+    sinusoidal                     1.762   2.418   2.844   3.075
+    sinusoidal_layers              1.785   2.449   2.854   3.057
+    sinusoidal_queries_keys        1.655   2.475   2.974   3.257
+    sinusoidal_scores              1.755   1.795   1.892   2.033
+    sinusoidal_scores_times        1.608   1.591   1.590   1.596
+    rotary                         1.505   1.600   2.337   2.791
+    rotary_linear                  1.505   2.136   2.634   2.924
+    rotary_ntk                     1.505   1.515   1.742   2.273
+    shaw                           1.498   1.480   1.485   1.515
+    t5                             1.704   1.800   2.040   2.291
+    alibi                          1.680   1.664   1.658   1.656
+    transformer_xl                 1.479   1.455   1.446   1.445
+    deberta                        1.471   1.454   1.466   1.502
+    tupe                           1.526     n/a     n/a     n/a
+    etc                            1.504   1.485   1.490   1.519
+
+What knows the distance, and knows it in the scores, goes on: Transformer-XL, ALiBi and scores multiplied by the likeness of
+sinusoids (sinusoidal_scores_times) gain from rows of eight times the length, as longer rows give more context; clipped
+distances (Shaw, DeBERTa, ETC) gain at twice the length and lose a little at eight times. Sinusoids added to anything but the
+scores, and rotary positions, mean nothing there. Of the two scalings, applied here without further training, NTK all but keeps
+the loss at twice the length and fails beyond; linear fails at once. T5's biases for more than 64 positions away are as they
+began. Without positions a causal model learns something of the order too, but least of all.
+
+A run takes about 85 seconds of processor time, compilation and evaluation included (the first ten together 14 minutes, before
+gathers made Shaw, DeBERTa and ETC faster on a CPU): Xeon, Python 3.11, jax 0.10.2, float32, on cores shared with others.
 """
 
 import contextlib

@@ -62,7 +62,7 @@ class BadInputTest(experiments.TestCase):
         ('--config.data.source=fiels', "data.source='fiels' is not known"),
         ('--config.data.tokenizer=SentencePiece(vocab=4000)', r'SentencePiece\(vocab=4000\) cannot be learnt.*at most vocab='),
         ('--config.data.tokenizer=Chars()', "data.tokenizer='Chars\\(\\)'"),
-        ('--config.data.length=17', 'A sequence of 17 tokens is longer than the position table of 16'),
+        ('--config.data.length=17', 'A sequence of 17 tokens is longer than the 16 that this model takes'),
         ('--config.data.valid=train[:0]', "split 'train\\[:0\\]' is empty"),
         ('--config.data.valid=', 'data.valid is empty'),
         ('--config.evals.valid.split=vaild', "The split 'vaild' names no"),

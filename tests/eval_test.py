@@ -173,6 +173,16 @@ class HeadsTest(experiments.TestCase):
         self.assertAlmostEqual(sum(row['rollout']), 1.0)
         self.assertLen(row['rollout'], 8)
 
+    def test_how_alike_positions_are(self):
+        workdir = self.trained()
+        row = self.call(workdir, f'--positions={self.folder / "alike.png"}')
+        self.assertGreater((self.folder / 'alike.png').stat().st_size, 1000)
+        self.assertEqual(row, json.loads((self.folder / 'alike.json').read_text()))
+        alike = np.array(row['similarity'])
+        self.assertEqual(alike.shape, (row['positions'],) * 2)
+        np.testing.assert_allclose(np.diag(alike), 1.0)
+        np.testing.assert_allclose(alike, alike.T)
+
     def test_which_heads_matter_and_a_run_without_the_others(self):
         workdir, new, out = self.trained(), self.folder / 'pruned', self.folder / 'heads.png'
         row = self.call(workdir, f'--heads={out}', '--keep=1', f'--pruned={new}')

@@ -1,5 +1,7 @@
 """What the tests of attention mechanisms share."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -44,13 +46,22 @@ def used(mechanism, query, key, value):
 
 
 def output(mechanism, parameters, query, key, value, mask, **more):
-    call = jax.jit(lambda p, mask, q, k, v: mechanism(p, q, k, v, Given(mask, **more)))
-    return np.asarray(call(parameters, mask, *used(mechanism, query, key, value)))
+    return np.asarray(_output(mechanism, parameters, used(mechanism, query, key, value), mask, **more))
 
 
 def weights(mechanism, parameters, query, key, value, mask):
-    call = jax.jit(lambda p, mask, q, k, v: mechanism.weights(p, q, k, v, Given(mask)))
-    return np.asarray(call(parameters, mask, *used(mechanism, query, key, value)))
+    return np.asarray(_weights(mechanism, parameters, used(mechanism, query, key, value), mask))
+
+
+# What two tests, or two calls of one, ask of the same shapes is compiled once.
+@functools.partial(jax.jit, static_argnums=0, static_argnames=('rate', 'numerics'))
+def _output(mechanism, parameters, arrays, mask, **more):
+    return mechanism(parameters, *arrays, Given(mask, **more))
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def _weights(mechanism, parameters, arrays, mask):
+    return mechanism.weights(parameters, *arrays, Given(mask))
 
 
 def times(matrix, value):

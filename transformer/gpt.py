@@ -75,8 +75,7 @@ class Gpt(nn.Module):
         numerics = Numerics(self.dtype, self.dense_gradient)
         batch, length = inputs.shape
         if length > self.length and not (cache is None and self.positions.free_length and self.attention.free_length):
-            limit = 'cache' if self.positions.free_length and cache is not None else 'position table'
-            raise ValueError(f'A sequence of {length} tokens is longer than the {limit} of {self.length}; '
+            raise ValueError(f'A sequence of {length} tokens is longer than the {self.length} that this model takes; '
                              f'shorten it or train with model.length={length}.')
         row = jnp.arange(length)
         if positions is None:

@@ -182,7 +182,7 @@ class ForwardTest(parameterized.TestCase):
         np.testing.assert_allclose(outputs['logits'], wanted, atol=1e-5)
 
     def test_a_row_longer_than_the_position_table_is_refused(self):
-        with self.assertRaisesRegex(ValueError, '9 tokens is longer than the position table of 8'):
+        with self.assertRaisesRegex(ValueError, '9 tokens is longer than the 8 that this model takes'):
             jax.eval_shape(lambda: SMALL.init(KEY, jnp.zeros((1, 9), jnp.int32)))
 
     def test_a_mask_that_shows_what_is_to_be_predicted_is_refused(self):

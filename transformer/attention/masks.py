@@ -11,7 +11,7 @@ The papers' patterns are compositions:
     dilated convolution, 2             Dilated(size=3, step=2)
     Longformer (Beltagy 2020)          Window(256) | Global(2)                 causal: Causal() & (Window(256) | Global(2))
     BigBird (Zaheer 2020), blocks      Window(2, block=64) | Global(128) | Random(3, block=64, length=4096)
-    ETC (Ainslie 2020)                 Window(85) | Global(64), with positions.Etc
+    ETC (Ainslie 2020)                 Window(85) | Global(64), with relative.Etc
     strided Sparse Transformer         Causal() & (Window(128) | Strided(128))                    (Child 2019, section 4.3)
     fixed Sparse Transformer           Causal() & Fixed(128, summary=8)
     GPT-3 (Brown 2020)                 Alternate(Causal(), Causal() & Window(256))

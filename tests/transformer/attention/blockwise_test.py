@@ -63,22 +63,25 @@ def same(test, got, wanted, tolerance=2e-5):
 
 
 class BlockwiseTest(parameterized.TestCase):
-    @parameterized.named_parameters(*MASKS.items())
-    def test_every_mask_gives_what_the_plain_kernel_gives(self, mask):
-        arrays = QUERY, KEY, VALUE
-        wanted = outcome(plain, arrays, (), mask=mask)
-        for size in (4, 16):
-            same(self, outcome(blockwise, arrays, (), mask=mask, size=size), wanted)
+    def test_every_mask_gives_what_the_plain_kernel_gives(self):
+        for name, mask in MASKS.items():
+            with self.subTest(name):
+                got = jax.jit(lambda *a: blockwise(*a, mask=mask, size=4))(QUERY, KEY, VALUE)  # noqa: B023
+                same(self, got, plain(QUERY, KEY, VALUE, mask=mask))
 
-    @parameterized.product(name=list(BIASES), mask=['full', 'causal_segments'])
-    def test_every_bias_gives_what_the_plain_kernel_gives(self, name, mask):
-        more = dict(mask=MASKS[mask])
-        wanted = outcome(plain, (QUERY, KEY, VALUE), BIASES[name], **more)
-        same(self, outcome(blockwise, (QUERY, KEY, VALUE), BIASES[name], size=4, **more), wanted)
+    @parameterized.parameters(('full', 16), ('causal_segments', 4), ('bigbird', 4), ('nothing', 4), ('prefix', 4))
+    def test_and_its_gradients(self, mask, size):
+        arrays, more = (QUERY, KEY, VALUE), dict(mask=MASKS[mask])
+        same(self, outcome(blockwise, arrays, (), size=size, **more), outcome(plain, arrays, (), **more))
+
+    @parameterized.parameters(*BIASES)
+    def test_every_bias_gives_what_the_plain_kernel_gives(self, name):
+        arrays, more = (QUERY, KEY, VALUE), dict(mask=MASKS['causal_segments'])
+        same(self, outcome(blockwise, arrays, BIASES[name], size=4, **more), outcome(plain, arrays, BIASES[name], **more))
 
     @parameterized.parameters(
         (0, 5, 5, 2, 2, 3, 'causal'), (2, 1, 1, 2, 1, 3, 'full'), (1, 1, 9, 1, 1, 1, 'window'), (1, 9, 1, 4, 2, 2, 'window'),
-        (1, 8, 3, 3, 3, 4, 'causal'), (2, 3, 8, 2, 2, 5, 'full'), (1, 4, 4, 6, 2, 1, 'window'))
+        (1, 8, 3, 3, 3, 4, 'causal'), (1, 4, 4, 6, 2, 1, 'window'))
     def test_shapes(self, batch, queries, keys, heads, key_heads, width, mask):
         draw = lambda *shape: np.random.default_rng(1).normal(size=shape).astype(np.float32)
         arrays = draw(batch, queries, heads, width), draw(batch, keys, key_heads, width), draw(batch, keys, key_heads, 2)

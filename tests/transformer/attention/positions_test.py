@@ -211,10 +211,10 @@ class GptTest(parameterized.TestCase):
             run = lambda model=model, params=params, **more: jax.eval_shape(lambda p: model.apply(p, longer, **more), params)
             if kind.free_length:
                 self.assertEqual(run()['logits'].shape, (1, 9, 11))
-                with self.assertRaisesRegex(ValueError, 'longer than the cache of 8'):
+                with self.assertRaisesRegex(ValueError, 'longer than the 8 that this model takes'):
                     run(positions=np.arange(9)[None], cache=model.init_cache(1))
             else:
-                with self.assertRaisesRegex(ValueError, 'longer than the position table of 8'):
+                with self.assertRaisesRegex(ValueError, 'longer than the 8 that this model takes'):
                     run()
 
     def test_scanned_and_recomputed_layers_give_the_same(self):
