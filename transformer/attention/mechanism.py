@@ -125,11 +125,20 @@ class Softmax(Mechanism):
         return self.score.parameters(query.shape[2], key.shape[2], query.shape[3], key.shape[3])
 
     def __call__(self, parameters, query, key, value, given=Given()):
-        query, key, bias = self.score.prepare(parameters, query, key, given.numerics)
-        return attend(query, key, value, mask=given.mask, bias=bias + given.bias, positions=given.positions, rate=given.rate,
+        query, key, bias = self._prepared(parameters, query, key, given)
+        return attend(query, key, value, mask=given.mask, bias=bias, positions=given.positions, rate=given.rate,
                       dropout_key=given.dropout_key, implementation=self.implementation, numerics=given.numerics)
 
     def weights(self, parameters, query, key, value, given=Given()):
+        query, key, bias = self._prepared(parameters, query, key, given)
+        return weights_of(query, key, mask=given.mask, bias=bias, positions=given.positions, numerics=given.numerics)
+
+    def _prepared(self, parameters, query, key, given):
+        width = query.shape[-1]
         query, key, bias = self.score.prepare(parameters, query, key, given.numerics)
-        return weights_of(query, key, mask=given.mask, bias=bias + given.bias, positions=given.positions,
-                          numerics=given.numerics)
+        for entry in given.bias:
+            kind = getattr(entry, 'kind', None)
+            if query.shape[-1] != width and getattr(kind, 'by_content', False):
+                raise ValueError(f'score={self.score} makes queries {query.shape[-1]} wide, but positions={kind} multiplies '
+                                 f'heads of {width} with its own; give the score that width, or use T5() or Alibi().')
+        return query, key, bias + given.bias

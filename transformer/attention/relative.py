@@ -47,8 +47,13 @@ def _at_least(kind, **least):
 
 
 class _Relative(Positions):
-    """Base of those that are a term of the scores, `scores(term, scores, query, key, t, s)`."""
+    """Base of those that are a term of the scores, `scores(term, scores, query, key, t, s)`.
+
+    Attributes:
+      by_content: queries or keys are multiplied with parameters, which are as wide as a head.
+    """
     free_length = True
+    by_content = False
 
     def bias(self, parameters, own, query, key, sizes):
         return (Term(self, sizes, {**parameters, **own}),)
@@ -77,6 +82,7 @@ class Shaw(_Relative):
       distance: k; keys further away are told by their side alone.
     """
     distance: int = 16
+    by_content = True
 
     def __post_init__(self):
         _at_least(self, distance=1)
@@ -204,6 +210,8 @@ class TransformerXl(_Relative):
     """score = ((q_t + u)·k_s + (q_t + v)·(W·R_{t-s})) / sqrt(H), with R of `sinusoid` [D], learnt W [D, N, H] of each layer
     and learnt u, v [N, H] that all layers share (Dai et al. 2019, section 3.3)."""
 
+    by_content = True
+
     def parameters(self, sizes):
         shape = sizes.heads, sizes.head_width
         return {'content': (normal(0.02), shape), 'position': (normal(0.02), shape)}
@@ -230,6 +238,7 @@ class Deberta(_Relative):
       distance: k; the paper's 512 is for rows of 512.
     """
     distance: int = 64
+    by_content = True
 
     def __post_init__(self):
         _at_least(self, distance=1)
@@ -314,6 +323,7 @@ class Etc(_Relative):
     """
     tokens: int = 1
     distance: int = 12
+    by_content = True
 
     def __post_init__(self):
         _at_least(self, tokens=1, distance=1)

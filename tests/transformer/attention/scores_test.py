@@ -13,6 +13,7 @@ from transformer.attention.masks import Causal, Full, Padding
 from transformer.attention.mechanism import Softmax
 from transformer.attention.pooling import Gaussian as GaussianKernel
 from transformer.attention.pooling import pool
+from transformer.attention.relative import Alibi, Shaw
 from transformer.attention.scores import Additive, Bilinear, Cosine, Dot, Gaussian, Location, ScaledDot, Score, products
 from transformer.gpt import Gpt
 from transformer.numerics import Numerics
@@ -133,6 +134,14 @@ class ScoresTest(parameterized.TestCase):
         logits, cached, usual = outputs(variables)
         np.testing.assert_allclose(cached, logits, atol=1e-5)
         self.assertGreater(float(jnp.abs(logits - usual).max()), 1e-4)
+
+    def test_a_width_that_does_not_go_with_a_position_encoding_is_refused(self):
+        model = Gpt(vocab=5, length=7, layers=1, heads=2, width=8, positions=Shaw(2), attention=Softmax(score=Additive(5)))
+        init = lambda model: jax.eval_shape(lambda: model.init(jax.random.key(0), np.zeros((1, 6), int)))
+        with self.assertRaisesRegex(ValueError, r'Additive\(width=5\) makes queries 5 wide, but positions=Shaw.* heads of 4'):
+            init(model)
+        for other in (dict(positions=Alibi()), dict(attention=Softmax(score=Additive(4)))):
+            init(model.clone(**other))
 
     def test_every_field_has_an_effect(self):
         for score, change in ((Additive(4), {'width': 5}), (Location(7), {'length': 8})):
