@@ -76,7 +76,7 @@ class MeasureTest(parameterized.TestCase):
     def test_table_lines_and_picture(self):
         out = io.StringIO()
         with tempfile.TemporaryDirectory() as folder, contextlib.redirect_stdout(out):
-            with mock.patch.object(complexity, 'LONGEST_PATH', 16):
+            with mock.patch.object(complexity, 'longest_path', lambda layer, length: length):  # what it finds: test_paths
                 complexity.main([8, 16], folder)
             files = {path.name: path.read_bytes() for path in pathlib.Path(folder).iterdir()}
         self.assertEqual(set(files), {'complexity.txt', 'complexity.jsonl', 'complexity.png'})

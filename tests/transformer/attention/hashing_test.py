@@ -41,8 +41,9 @@ def naive(hashing, query, value, lengths, seen=None):
 
 class HashingTest(parameterized.TestCase):
     @parameterized.parameters(
-        (Hashing(buckets=2, chunk=3, rounds=1),), (Hashing(buckets=4, chunk=4, rounds=3),), (Hashing(buckets=1, chunk=2),),
-        (Hashing(buckets=2, chunk=5, rounds=2), (4, 9)), (Hashing(buckets=2, seed=3), (9, 7)))
+        (Hashing(buckets=2, chunk=3, rounds=1),), (Hashing(buckets=4, chunk=4, rounds=3),),
+        (Hashing(buckets=1, chunk=2, rounds=2),),
+        (Hashing(buckets=2, chunk=5, rounds=2), (4, 9)), (Hashing(buckets=2, rounds=1, seed=3), (9, 7)))
     def test_equals_a_float64_loop(self, hashing, lengths=(9, 9)):
         query, _, value = drawn()
         mask = Full() if lengths == (9, 9) else Padding(np.array(lengths))

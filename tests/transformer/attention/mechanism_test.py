@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import re
 
 import jax
 import jax.numpy as jnp
@@ -12,7 +13,7 @@ from tests import mechanisms
 from tests.mechanisms import CASES, drawn, output, parameters_of, times, used, weights
 from training import resolve
 from transformer.attention.masks import Causal, Full, Padding, Segments, Window
-from transformer.attention.mechanism import Given, Mechanism
+from transformer.attention.mechanism import Given, Mechanism, Softmax
 from transformer.attention.multi_head import MultiHead
 from transformer.attention.positions import Encoding, NoPositions
 from transformer.decoding import Greedy, generate
@@ -23,20 +24,47 @@ from vit.vit import Vit
 KEY = jax.random.key(0)
 RNG = np.random.default_rng(0)
 TOKENS = RNG.integers(11, size=(2, 12))
+NEXT = np.roll(TOKENS, -1, 1)
 IMAGES = RNG.normal(size=(8, 6, 6, 1)).astype(np.float32)
-GPT = Gpt(vocab=11, length=12, layers=2, heads=2, width=8)
-VIT = Vit(classes=3, patch=2, layers=2, heads=2, width=8)
-SEGMENTS = np.array([[1] * 5 + [2] * 4 + [0] * 3, [4] * 2 + [1] * 10])
+GPT = Gpt(vocab=11, length=12, layers=1, heads=4, key_heads=2, width=8)
+VIT = Vit(classes=3, patch=2, layers=1, heads=2, width=8)
+SEGMENTS = np.array([[1] * 5 + [2] * 5 + [0] * 2, [4] * 2 + [1] * 5 + [3] * 5])
+ONE = np.ones_like(SEGMENTS)  # document in each row
 
 
 def cases(**declared):
     return parameterized.named_parameters(*mechanisms.where(**declared))
 
 
-def randomised(model, *inputs):
-    rng = np.random.default_rng(0)
-    shapes = jax.eval_shape(lambda: model.init(KEY, *inputs)['params'])
-    return jax.tree.map(lambda s: (0.4 * rng.normal(size=s.shape)).astype(np.float32), shapes)
+@functools.cache
+def shapes_of(model):
+    return jax.eval_shape(lambda: model.init(KEY, TOKENS if isinstance(model, Gpt) else IMAGES)['params'])
+
+
+def begun(model):
+    """Random parameters, but for those of the mechanism, which begin as it says.
+
+    What the model has with Softmax is looked up, rather than traced once more for each mechanism.
+    """
+    rng, mechanism, shapes = np.random.default_rng(0), model.attention, shapes_of(model.clone(attention=Softmax()))
+    params = jax.tree.map(lambda s: (0.4 * rng.normal(size=s.shape)).astype(np.float32), shapes)
+    attention, length = params['block_0']['attention'], 12 if isinstance(model, Gpt) else 10
+    for name in {'query', 'key', 'value'} - set(mechanism.projections):
+        del attention[name]
+    if 'query' not in mechanism.projections:  # then there are as many heads as of the values
+        kernel = attention['output']['kernel']
+        attention['output']['kernel'] = kernel[:attention['value']['bias'].shape[0]]
+    arrays = drawn(queries=length, keys=length, heads=model.heads, key_heads=2, width=model.width // model.heads)
+    wanted = mechanism.parameters(*used(mechanism, *arrays))
+    own = {name: np.asarray(initial(KEY, shape)) for name, (initial, shape) in wanted.items()}
+    return params | {'block_0': params['block_0'] | {'attention': attention | ({'mechanism': own} if own else {})}}
+
+
+def randomised(model):
+    params, rng = begun(model), np.random.default_rng(1)
+    own = params['block_0']['attention'].get('mechanism', {})
+    own.update({name: (0.4 * rng.normal(size=x.shape)).astype(np.float32) for name, x in own.items()})
+    return params
 
 
 @functools.partial(jax.jit, static_argnums=0)
@@ -44,23 +72,32 @@ def apply(model, params, *inputs, **more):
     return model.apply({'params': params}, *inputs, **more)
 
 
-def descent(model, loss, *inputs):
-    """The loss before each of a few steps of Adam."""
-    import optax
+@functools.partial(jax.jit, static_argnums=0)
+def trained(model, params, inputs, labels, **more):
+    """((loss, logits), gradient): one program for all that the tests ask of a model."""
+    def loss(params):
+        logits = model.apply({'params': params}, inputs, **more)['logits']
+        return cross_entropy(logits, labels), logits
+    return jax.value_and_grad(loss, has_aux=True)(params)
 
-    params, optimizer = jax.jit(model.init)(KEY, *inputs)['params'], optax.adam(2e-2)
 
-    @jax.jit
-    def step(params, state):
-        value, gradient = jax.value_and_grad(lambda p: loss(model.apply({'params': p}, *inputs)['logits']))(params)
-        updates, state = optimizer.update(gradient, state)
-        return optax.apply_updates(params, updates), state, value
+def logits_of(model, params, tokens, segments):
+    return np.asarray(trained(model, params, tokens, NEXT, segments=segments)[0][1])
 
-    state, losses = optimizer.init(params), []
-    for _ in range(8):
-        params, state, value = step(params, state)
+
+def descent(model, *inputs, **more):
+    """The loss before each of a few steps, of one size for every parameter."""
+    params, losses = begun(model), []
+    for _ in range(16):
+        (value, _), gradient = trained(model, params, *inputs, **more)
+        params = jax.tree.map(lambda p, g: p - np.float32(1e-2) * np.sign(g), params, jax.device_get(gradient))
         losses.append(float(value))
     return losses
+
+
+def text(closed):
+    """What a program does: its operations, and its constants, which random draws are."""
+    return re.sub('0x[0-9a-f]+', '', str(closed)), [np.asarray(x).tolist() for x in closed.consts]
 
 
 def cross_entropy(logits, labels):
@@ -113,7 +150,7 @@ class DeclarationsTest(parameterized.TestCase):
         parameters = parameters_of(mechanism, *arrays)
         pattern = Causal() if mechanism.causal else Full()
         packed = output(mechanism, parameters, *arrays, pattern & Segments(SEGMENTS, SEGMENTS))
-        for row, start, end in ((0, 0, 5), (0, 5, 9), (1, 0, 2), (1, 2, 12)):
+        for row, start, end in ((0, 0, 5), (0, 5, 10), (1, 0, 2), (1, 2, 7), (1, 7, 12)):
             alone = output(mechanism, parameters, *(x[row:row + 1, start:end] for x in arrays), pattern)
             np.testing.assert_allclose(packed[row, start:end], alone[0], atol=3e-6)
         self.assertTrue(np.isfinite(packed).all())
@@ -176,16 +213,21 @@ class DeclarationsTest(parameterized.TestCase):
         short = output(mechanism, parameters, *(x[:, :9] for x in arrays), Causal())
         np.testing.assert_allclose(output(mechanism, parameters, *arrays, Causal())[:, :9], short, atol=3e-6)
 
-
     @parameterized.named_parameters(*CASES.items())
     def test_dropout_acts_where_there_are_weights(self, mechanism):
         arrays, mask = drawn(), Causal() if mechanism.causal else Full()
         parameters = parameters_of(mechanism, *arrays)
-        still = output(mechanism, parameters, *arrays, mask)
-        dropped = output(mechanism, parameters, *arrays, mask, rate=0.5, dropout_key=KEY)
-        without = ('linear', 'performer', 'nystrom', 'convolution', 'gated', 'elman')
-        self.assertEqual(np.array_equal(dropped, still), mechanism in [CASES[name] for name in without])
-        np.testing.assert_array_equal(output(mechanism, parameters, *arrays, mask, rate=0.5), still)  # no key, no dropout
+
+        def program(**more):
+            call = lambda parameters: mechanism(parameters, *used(mechanism, *arrays), Given(mask, **more))
+            return text(jax.make_jaxpr(call)(parameters))
+
+        self.assertTrue(program(rate=0.5) == program())  # no key, no dropout
+        if mechanism in [CASES[name] for name in ('linear', 'performer', 'nystrom', 'convolution', 'gated', 'elman')]:
+            self.assertTrue(program(rate=0.5, dropout_key=KEY) == program())
+        else:
+            dropped = output(mechanism, parameters, *arrays, mask, rate=0.5, dropout_key=KEY)
+            self.assertTrue((dropped != output(mechanism, parameters, *arrays, mask)).any())
 
     @parameterized.named_parameters(*CASES.items())
     def test_bfloat16_is_near(self, mechanism):
@@ -267,7 +309,7 @@ class RefusedTest(parameterized.TestCase):
 
     def test_another_length(self):
         model = VIT.clone(attention=CASES['linformer'], positions=NoPositions())
-        params = randomised(model, IMAGES)
+        params = randomised(model)
         self.refused(r'has key of shape \(4, 10\), for the rows that it began with, but these need \(4, 17\); give it rows of '
                      'that length', lambda: apply(model, params, np.zeros((1, 8, 8, 1))))
         for name in ('dense', 'random', 'factorized'):
@@ -275,66 +317,72 @@ class RefusedTest(parameterized.TestCase):
                 attention=CASES[name], length=20).init(KEY, jnp.zeros((1, 20), int)))  # noqa: B023
 
 
+class Recorded:
+    """A model for `generate` that also keeps the logits at every position of every row that it was asked for."""
+
+    def __init__(self, model):
+        self.model, self.length, self.init_cache, self.logits = model, model.length, model.init_cache, {}
+
+    def apply(self, variables, tokens, *, positions, segments=None, **more):
+        out = self.model.apply(variables, tokens, positions=positions, segments=segments, **more)
+        jax.debug.callback(self.record, jnp.ones_like(positions) if segments is None else segments, positions, out['logits'])
+        return out
+
+    def record(self, there, positions, logits):
+        for row, i in np.argwhere(there):
+            self.logits.setdefault((row, int(positions[row, i])), np.array(logits[row, i]))
+
+
 class ModelsTest(parameterized.TestCase):
     @cases(causal=True)
     def test_gpt_learns(self, mechanism):
-        model = GPT.clone(attention=mechanism, layers=1)
-        losses = descent(model, lambda logits: cross_entropy(logits[:, :-1], TOKENS[:, 1:]), jnp.asarray(TOKENS))
-        self.assertLess(losses[-1], losses[0] - 0.1)
-
-    @cases(bidirectional=True)
-    def test_vit_learns(self, mechanism):
-        model = VIT.clone(attention=mechanism, layers=1)
-        losses = descent(model, lambda logits: cross_entropy(logits, np.arange(8) % 3), jnp.asarray(IMAGES))
+        losses = descent(GPT.clone(attention=mechanism), TOKENS, NEXT, segments=ONE)
         self.assertLess(losses[-1], losses[0] - 0.1)
 
     @cases(causal=True, packed=True)
     def test_gpt_keeps_documents_apart(self, mechanism):
         model = GPT.clone(attention=mechanism)
-        params = randomised(model, TOKENS)
         other = np.where(SEGMENTS == 1, TOKENS, (TOKENS + 1) % 11)
-        before, after = (np.asarray(apply(model, params, x, segments=SEGMENTS)['logits']) for x in (TOKENS, other))
+        before, after = (logits_of(model, randomised(model), x, SEGMENTS) for x in (TOKENS, other))
         np.testing.assert_array_equal(after[SEGMENTS == 1], before[SEGMENTS == 1])
+        self.assertTrue((after[SEGMENTS != 1] != before[SEGMENTS != 1]).any())
 
     @cases(cached=True, causal=True)
-    def test_cached_decoding_equals_the_full_forward_for_prompts_of_different_lengths(self, mechanism):
-        model, lengths = GPT.clone(attention=mechanism, key_heads=1), np.array([6, 2])
-        params = randomised(model, TOKENS)
-        whole = np.asarray(apply(model, params, TOKENS)['logits'])
-        positions = np.broadcast_to(np.arange(8), (2, 8))
-        prompts = np.where(positions < lengths[:, None], TOKENS[:, :8], 0)
-        out = apply(model, params, prompts, segments=(positions < lengths[:, None]).astype(int), positions=positions,
-                    cache=model.init_cache(2))
-        for row, n in enumerate(lengths):
-            np.testing.assert_allclose(out['logits'][row, :n], whole[row, :n], atol=5e-6)
-        for t in range(6):
-            at = (lengths + t)[:, None]
-            out = apply(model, params, np.take_along_axis(TOKENS, at, 1), positions=at, cache=out['cache'])
-            np.testing.assert_allclose(out['logits'][:, 0], np.take_along_axis(whole, at[..., None], 1)[:, 0], atol=5e-6)
+    def test_cached_decoding_of_prompts_of_different_lengths_equals_the_full_forward(self, mechanism):
+        model, prompts = GPT.clone(attention=mechanism), [TOKENS[0, :6], TOKENS[1, :2]]
+        recorded, params = Recorded(model), randomised(model)
+        new = generate(recorded, params, prompts, steps=20, strategy=Greedy(), key=KEY, end=-1, vocab=11)
+        jax.effects_barrier()
+        rows = np.array([np.concatenate(row) for row in zip(prompts, new)])
+        self.assertEqual(rows.shape, (2, 12))
+        whole = logits_of(model, params, rows, ONE)
+        for row, prompt in enumerate(prompts):
+            np.testing.assert_array_equal(whole[row].argmax(-1)[len(prompt) - 1:-1], new[row])
+            for t in range(11):
+                np.testing.assert_allclose(recorded.logits[row, t], whole[row, t], atol=5e-6)
 
-    @cases(cached=True, causal=True)
-    def test_prompts_of_different_lengths_continue_as_each_alone(self, mechanism):
-        model = GPT.clone(attention=mechanism, layers=1)
-        params, prompts = randomised(model, TOKENS), [TOKENS[0, :5], TOKENS[1, :2], TOKENS[1, :3]]
-        together = generate(model, params, prompts, steps=20, strategy=Greedy(), key=KEY, end=-1, vocab=11)
-        for prompt, new in zip(prompts, together):
-            row = np.concatenate([prompt, new])
-            self.assertLen(row, 12)
-            logits = np.asarray(apply(model, params, row[None])['logits'])[0]
-            np.testing.assert_array_equal(logits.argmax(-1)[len(prompt) - 1:-1], new)
+    @cases(bidirectional=True)
+    def test_vit_learns(self, mechanism):
+        losses = descent(VIT.clone(attention=mechanism), IMAGES, np.arange(8) % 3)
+        self.assertLess(losses[-1], losses[0] - 0.1)
 
     @cases(causal=True)
     def test_scanned_layers_equal_unrolled_ones(self, mechanism):
-        model = GPT.clone(attention=mechanism)
-        params = randomised(model, TOKENS)
-        scanned = apply(model.clone(scan=True, remat='full'), params, TOKENS, segments=SEGMENTS)
-        np.testing.assert_allclose(scanned['logits'], apply(model, params, TOKENS, segments=SEGMENTS)['logits'], atol=2e-5)
+        # Of two layers one adds nothing, so that they are as the one layer that other tests compile.
+        one = GPT.clone(attention=mechanism)
+        params, two = randomised(one), one.clone(layers=2, scan=True, remat='full')
+        wanted, block = logits_of(one, params, TOKENS, ONE), params['block_0']
+        nothing = jax.tree.map(np.zeros_like, block)
+        for blocks in ((block, nothing), (nothing, block)):
+            scanned = apply(two, params | dict(zip(('block_0', 'block_1'), blocks)), TOKENS)
+            np.testing.assert_allclose(scanned['logits'], wanted, atol=2e-5)
 
     @cases(free_length=True, bidirectional=True)
     def test_vit_takes_images_of_another_size(self, mechanism):
         model = VIT.clone(attention=mechanism, positions=NoPositions())
-        params = randomised(model, IMAGES)
-        self.assertEqual(apply(model, params, np.ones((1, 8, 4, 1), np.float32))['hidden'].shape, (1, 9, 8))
+        params, images = randomised(model), np.ones((1, 8, 4, 1), np.float32)
+        out = jax.eval_shape(lambda: model.apply({'params': params}, images))
+        self.assertEqual(out['hidden'].shape, (1, 9, 8))
 
 
 CHANGES = {
@@ -352,8 +400,7 @@ class FieldsTest(parameterized.TestCase):
             parameters = parameters_of(mechanism, *arrays)
             mask = Causal() if mechanism.causal else Full()
             call = lambda parameters: mechanism(parameters, *used(mechanism, *arrays), Given(mask))
-            closed = jax.make_jaxpr(call)(parameters)
-            return str(closed), [np.asarray(x).tolist() for x in closed.consts]  # random draws are constants
+            return text(jax.make_jaxpr(call)(parameters))
         changed = dataclasses.replace(CASES[name], **{field: value})
         self.assertTrue(program(changed) != program(CASES[name]))  # assertNotEqual would print both
 
