@@ -5,6 +5,7 @@ the queries and keys but not the values, or in the scores. A model makes an `Enc
 Those that enter in the scores alone, by how far a key is from a query along the row, are in `relative`.
 """
 
+import abc
 import dataclasses
 import functools
 from collections.abc import Callable, Mapping
@@ -155,11 +156,12 @@ def _frequencies(width, base):
     return (base ** (-np.arange(0, width, 2) / width)).astype(np.float32)
 
 
-class _Added(Positions):
+class _Added(Positions, abc.ABC):
     """Base of those that add rows [.., T, D] where their field `at` says."""
 
+    @abc.abstractmethod
     def _rows(self, parameters, positions, sizes, dtype):
-        raise NotImplementedError
+        """[.., T, D] at the positions [.., T]."""
 
     def _add(self, place, parameters, x, positions, sizes):
         return x + self._rows(parameters, positions, sizes, x.dtype) if place == self.at else x

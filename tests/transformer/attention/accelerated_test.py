@@ -31,7 +31,7 @@ def outcome(kernel, *arrays, **more):
     return both(*arrays)
 
 
-def same(got, wanted):
+def assert_same(got, wanted):
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=2e-5, atol=2e-5), got, wanted)
 
 
@@ -42,13 +42,13 @@ class SplashTest(parameterized.TestCase):
     def test_gives_what_the_plain_kernel_gives(self, mask):
         self.assertIsNone(accelerated._splash_lacks(QUERY, KEY, mask, ()))
         got = outcome(accelerated.splash, QUERY, KEY, VALUE, mask=mask, numerics=Numerics(), interpret=True)
-        same(got, outcome(plain, QUERY, KEY, VALUE, mask=mask))
+        assert_same(got, outcome(plain, QUERY, KEY, VALUE, mask=mask))
 
     def test_each_device_computes_its_rows_and_heads(self):
         mesh = jax.make_mesh((2, 1, 2), ('data', 'fsdp', 'tensor'), axis_types=(AxisType.Auto,) * 3, devices=jax.devices()[:4])
         with jax.set_mesh(mesh):
             got = outcome(accelerated.splash, QUERY, KEY, VALUE, mask=Causal() & SEGMENTS, numerics=Numerics(), interpret=True)
-        same(got, outcome(plain, QUERY, KEY, VALUE, mask=Causal() & SEGMENTS))
+        assert_same(got, outcome(plain, QUERY, KEY, VALUE, mask=Causal() & SEGMENTS))
 
     @parameterized.parameters(
         (Padding(jnp.array([3, 4])), (), 'masks of the data other than Segments'),
@@ -69,14 +69,14 @@ class CudnnTest(parameterized.TestCase):
         mask = jax.tree.map(lambda x: x[..., :64], mask)
         arrays = tuple(map(cut, (QUERY, KEY, VALUE)))
         got = outcome(accelerated.cudnn, *arrays, mask=mask, numerics=Numerics(), implementation='xla')
-        same(got, outcome(plain, *arrays, mask=mask))
+        assert_same(got, outcome(plain, *arrays, mask=mask))
 
     def test_bias_and_another_number_of_keys(self):
         bias = jnp.float32(RNG.normal(size=(N, 1, 32)))
         arrays = QUERY[:, :16], KEY[:, :32], VALUE[:, :32]
         for mask in (Full(), Causal(), Causal() & Window(3)):
             got = outcome(accelerated.cudnn, *arrays, mask=mask, bias=(bias, bias), numerics=Numerics(), implementation='xla')
-            same(got, outcome(plain, *arrays, mask=mask, bias=(2 * bias,)))
+            assert_same(got, outcome(plain, *arrays, mask=mask, bias=(2 * bias,)))
 
     @parameterized.parameters((Full(), {}), (Causal(), {'is_causal': True}),
                               (Causal() & Window(5), {'is_causal': True, 'local_window_size': (4, 0)}), (Window(5), None))

@@ -57,7 +57,7 @@ def outcome(kernel, arrays, bias, **more):
     return both(arrays, bias)
 
 
-def same(test, got, wanted, tolerance=2e-5):
+def assert_same(test, got, wanted, tolerance=2e-5):
     test.assertEqual(jax.tree.map(jnp.shape, got), jax.tree.map(jnp.shape, wanted))
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=tolerance, atol=tolerance), got, wanted)
 
@@ -67,17 +67,18 @@ class BlockwiseTest(parameterized.TestCase):
         for name, mask in MASKS.items():
             with self.subTest(name):
                 got = jax.jit(lambda *a: blockwise(*a, mask=mask, size=4))(QUERY, KEY, VALUE)  # noqa: B023
-                same(self, got, plain(QUERY, KEY, VALUE, mask=mask))
+                assert_same(self, got, plain(QUERY, KEY, VALUE, mask=mask))
 
     @parameterized.parameters(('full', 16), ('causal_segments', 4), ('bigbird', 4), ('nothing', 4), ('prefix', 4))
     def test_and_its_gradients(self, mask, size):
         arrays, more = (QUERY, KEY, VALUE), dict(mask=MASKS[mask])
-        same(self, outcome(blockwise, arrays, (), size=size, **more), outcome(plain, arrays, (), **more))
+        assert_same(self, outcome(blockwise, arrays, (), size=size, **more), outcome(plain, arrays, (), **more))
 
     @parameterized.parameters(*BIASES)
     def test_every_bias_gives_what_the_plain_kernel_gives(self, name):
         arrays, more = (QUERY, KEY, VALUE), dict(mask=MASKS['causal_segments'])
-        same(self, outcome(blockwise, arrays, BIASES[name], size=4, **more), outcome(plain, arrays, BIASES[name], **more))
+        wanted = outcome(plain, arrays, BIASES[name], **more)
+        assert_same(self, outcome(blockwise, arrays, BIASES[name], size=4, **more), wanted)
 
     @parameterized.parameters(
         (0, 5, 5, 2, 2, 3, 'causal'), (2, 1, 1, 2, 1, 3, 'full'), (1, 1, 9, 1, 1, 1, 'window'), (1, 9, 1, 4, 2, 2, 'window'),
@@ -85,17 +86,19 @@ class BlockwiseTest(parameterized.TestCase):
     def test_shapes(self, batch, queries, keys, heads, key_heads, width, mask):
         draw = lambda *shape: np.random.default_rng(1).normal(size=shape).astype(np.float32)
         arrays = draw(batch, queries, heads, width), draw(batch, keys, key_heads, width), draw(batch, keys, key_heads, 2)
-        same(self, outcome(blockwise, arrays, (), mask=MASKS[mask], size=4), outcome(plain, arrays, (), mask=MASKS[mask]))
+        wanted = outcome(plain, arrays, (), mask=MASKS[mask])
+        assert_same(self, outcome(blockwise, arrays, (), mask=MASKS[mask], size=4), wanted)
 
     def test_bfloat16_is_near(self):
         arrays, more = (QUERY, KEY, VALUE), dict(mask=Causal(), numerics=Numerics('bfloat16'))
         got, wanted = outcome(blockwise, arrays, (TERM,), size=4, **more), outcome(plain, arrays, (TERM,), mask=Causal())
         self.assertEqual(got[0].dtype, jnp.bfloat16)
-        same(self, jax.tree.map(lambda x: x.astype(jnp.float32), got), wanted, tolerance=0.15)
+        assert_same(self, jax.tree.map(lambda x: x.astype(jnp.float32), got), wanted, tolerance=0.15)
 
     def test_large_scores(self):
         arrays = 300 * QUERY, 300 * KEY, VALUE
-        same(self, outcome(blockwise, arrays, (), mask=Causal(), size=4), outcome(plain, arrays, (), mask=Causal()), 2e-3)
+        wanted = outcome(plain, arrays, (), mask=Causal())
+        assert_same(self, outcome(blockwise, arrays, (), mask=Causal(), size=4), wanted, 2e-3)
 
     def test_dropout_keeps_the_mean_and_its_gradient_is_that_of_the_same_draw(self):
         ones = jnp.ones((1, 256, 1, 1))

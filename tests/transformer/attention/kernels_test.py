@@ -5,6 +5,7 @@ import numpy as np
 from absl.testing import absltest, parameterized
 from hypothesis import strategies
 
+from tests import differences
 from transformer.attention.kernels import attend, masked_softmax
 from transformer.attention.masks import Full, Pairs
 from transformer.numerics import Numerics
@@ -30,19 +31,6 @@ def naive(query, key, value, visible):
     return out
 
 
-def finite_differences(function, arrays, step=1e-5):
-    for array in arrays:
-        gradient = np.zeros_like(array)
-        for i in np.ndindex(array.shape):
-            old = array[i]
-            array[i] = old + step
-            above = function()
-            array[i] = old - step
-            gradient[i] = (above - function()) / (2 * step)
-            array[i] = old
-        yield gradient
-
-
 class AttendTest(parameterized.TestCase):
     @parameterized.named_parameters(*MASKS.items())
     def test_values_and_gradients_equal_a_float64_loop(self, visible):
@@ -56,7 +44,7 @@ class AttendTest(parameterized.TestCase):
 
         got, gradients = outcome(*map(np.float32, arrays))
         np.testing.assert_allclose(got, naive(*arrays, visible), atol=1e-6)
-        wanted = finite_differences(lambda: (naive(*arrays, visible) * COTANGENT).sum(), arrays)
+        wanted = [differences.gradient(lambda: (naive(*arrays, visible) * COTANGENT).sum(), array) for array in arrays]
         for name, gradient, exact in zip('qkv', gradients, wanted):
             np.testing.assert_allclose(gradient, exact, atol=2e-6, err_msg=name)
 

@@ -3,6 +3,7 @@ import jax.numpy as jnp
 import numpy as np
 from absl.testing import absltest, parameterized
 
+from tests import differences
 from training import resolve
 from transformer.attention.pooling import Boxcar, Constant, Epanechnikov, Gaussian, Kernel, Pooling, pool
 
@@ -28,18 +29,6 @@ def naive(query, key, value, kernel, width, visible=None):
     return weights @ value, weights
 
 
-def finite_differences(function, array, step=1e-6):
-    gradient = np.zeros_like(array)
-    for i in np.ndindex(array.shape):
-        old = array[i]
-        array[i] = old + step
-        above = function()
-        array[i] = old - step
-        gradient[i] = (above - function()) / (2 * step)
-        array[i] = old
-    return gradient
-
-
 class PoolTest(parameterized.TestCase):
     @parameterized.product(kernel=KERNELS, width=(np.array(1.6), WIDTHS), visible=(None, SOME))
     def test_values_and_gradients_equal_a_float64_loop(self, kernel, width, visible):
@@ -56,7 +45,7 @@ class PoolTest(parameterized.TestCase):
         np.testing.assert_allclose(estimate, exact()[0], atol=2e-6)
         np.testing.assert_allclose(weights, exact()[1], atol=2e-6)
         for name, gradient, array in zip(('query', 'key', 'value', 'width'), gradients, arrays):
-            wanted = finite_differences(lambda: (exact()[0] * COTANGENT).sum(), array)
+            wanted = differences.gradient(lambda: (exact()[0] * COTANGENT).sum(), array)
             np.testing.assert_allclose(gradient, wanted, atol=2e-5, err_msg=name)
             if name == 'width':
                 self.assertEqual(np.abs(wanted).max() > 1e-3, kernel.smooth)
@@ -193,7 +182,7 @@ class PoolingTest(parameterized.TestCase):
         gradient = jax.grad(loss)(params)['log_width']
         self.assertEqual(np.count_nonzero(gradient), count)
         width = np.ones(gradient.shape)
-        exact = finite_differences(lambda: (naive(QUERY, KEY, VALUE, Gaussian(), width)[0] * COTANGENT).sum(), width)
+        exact = differences.gradient(lambda: (naive(QUERY, KEY, VALUE, Gaussian(), width)[0] * COTANGENT).sum(), width)
         if count:  # at a width of 1, the gradient of its logarithm is its own
             np.testing.assert_allclose(gradient, exact, atol=2e-5)
 
