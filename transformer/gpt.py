@@ -6,7 +6,8 @@ import flax.linen as nn
 import jax.numpy as jnp
 
 from transformer.attention.heads import kept_heads
-from transformer.attention.masks import Causal, Mask, Padding, Segments
+from transformer.attention.mask_algebra import Mask
+from transformer.attention.masks import Causal, Padding, Segments
 from transformer.attention.mechanism import Mechanism, Softmax
 from transformer.attention.multi_head import MultiHead
 from transformer.attention.positions import Encoding, Learned, Positions, Sizes

@@ -8,7 +8,8 @@ import flax.linen as nn
 import jax.numpy as jnp
 
 from transformer.attention.heads import kept_heads
-from transformer.attention.masks import Full, Mask
+from transformer.attention.mask_algebra import Mask
+from transformer.attention.masks import Full
 from transformer.attention.mechanism import Mechanism, Softmax
 from transformer.attention.multi_head import MultiHead
 from transformer.attention.positions import Encoding, Learned, Positions, Sizes

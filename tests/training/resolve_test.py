@@ -6,7 +6,8 @@ import ml_collections
 from absl.testing import absltest, parameterized
 
 from training import resolve
-from transformer.attention.masks import Causal, Full, Mask, Window
+from transformer.attention.mask_algebra import Mask
+from transformer.attention.masks import Causal, Full, Window
 from transformer.decoding import Greedy, Sample, Strategy
 from transformer.gpt import Gpt
 

@@ -11,8 +11,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import PartitionSpec
 
-from transformer.attention import masks
-from transformer.attention.masks import Causal, Full, Segments, Window
+from transformer.attention.mask_algebra import Mask, conjuncts
+from transformer.attention.masks import Causal, Full, Segments, Window, parts
 from transformer.sharding import BATCH
 
 SPLASH_BLOCK = 128  # splash attention takes lengths that are a multiple of this
@@ -67,9 +67,8 @@ def _keywords(mask, queries, keys):
         return None
     if mask == Causal():
         return {'is_causal': True}
-    match mask:
-        case masks._And(left=Causal(), right=Window(size=size, block=1)) | masks._And(
-                left=Window(size=size, block=1), right=Causal()):
+    match sorted(conjuncts(mask), key=repr):
+        case [Causal(), Window(size=size, block=1)]:
             return {'is_causal': True, 'local_window_size': (size - 1, 0)}
     return None
 
@@ -84,7 +83,7 @@ def _splash_lacks(query, key, mask, bias):
         return 'a bias'
     if query.shape[1] % SPLASH_BLOCK or key.shape[1] % SPLASH_BLOCK:
         return f'lengths that are not multiples of {SPLASH_BLOCK}'
-    pattern, terms = masks.parts(mask)
+    pattern, terms = parts(mask)
     if pattern is None or len(terms) > 1 or not all(isinstance(term, Segments) for term in terms):
         return 'masks of the data other than Segments'
     if not _everyone_sees(pattern, query.shape[1], key.shape[1]):
@@ -105,7 +104,7 @@ def splash(query, key, value, *, mask, bias=(), rate=0.0, dropout_key=None, nume
     Args:
       interpret: emulate the kernel, on any device.
     """
-    pattern, terms = masks.parts(mask)
+    pattern, terms = parts(mask)
     segments = (terms[0].query, terms[0].key) if terms else ()
     function = functools.partial(_splash, pattern=pattern, interpret=interpret)
     arrays = [jnp.swapaxes(numerics.cast(x), 1, 2) for x in (query * query.shape[3] ** -0.5, key, value)]
@@ -147,7 +146,7 @@ def _pattern_class():
 
     @dataclasses.dataclass(frozen=True)
     class Pattern(library.Mask):
-        pattern: masks.Mask
+        pattern: Mask
         size: tuple
 
         @property

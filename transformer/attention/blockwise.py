@@ -16,7 +16,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from transformer.attention import masks
+from transformer.attention import mask_algebra
 from transformer.layers import dropout, fold
 from transformer.numerics import Numerics
 
@@ -37,16 +37,16 @@ class _Plan:
 
     def pairs(self, mask):
         """([pairs, 2] of full blocks, [pairs, 2] of those that need a mask)."""
-        state = masks.blocks(mask, self.queries, self.keys, (self.size, self.size)).copy()
+        state = mask_algebra.blocks(mask, self.queries, self.keys, (self.size, self.size)).copy()
         if self.keys % self.size:  # what is padded behind the last key
-            state[:, -1] = np.minimum(state[:, -1], masks.PARTIAL)
-        return tuple(np.argwhere(state == kind).astype(np.int32) for kind in (masks.FULL, masks.PARTIAL))
+            state[:, -1] = np.minimum(state[:, -1], mask_algebra.PARTIAL)
+        return tuple(np.argwhere(state == kind).astype(np.int32) for kind in (mask_algebra.FULL, mask_algebra.PARTIAL))
 
 
 def _costs(mask, queries, keys):
     """{size: milliseconds} by the number of pairs that a mask leaves."""
     longest = max(SIZES[0], 1 << (max(queries, keys, 1) - 1).bit_length())
-    return {size: _PAIR[size] * np.count_nonzero(masks.blocks(mask, queries, keys, (size, size)))
+    return {size: _PAIR[size] * np.count_nonzero(mask_algebra.blocks(mask, queries, keys, (size, size)))
             for size in SIZES if size <= longest}
 
 

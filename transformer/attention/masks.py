@@ -3,7 +3,7 @@
 A mask is called with positions, query [..., T] and key [..., S], and returns booleans that broadcast to [..., T, S],
 True = may attend. Positions count along the row (with an offset in cached decoding), not within a packed document.
 Patterns hold no arrays, are hashable and are evaluated by numpy on numpy positions, so that a kernel knows at trace time
-which blocks are empty (`blocks`); `Padding`, `Segments` and `Pairs` hold arrays of the data.
+which blocks are empty (`mask_algebra.blocks`); `Padding`, `Segments` and `Pairs` hold arrays of the data.
 
 The papers' patterns are compositions:
 
@@ -18,92 +18,16 @@ The papers' patterns are compositions:
     prefix language model (T5)         Causal() | Prefix(64), or Causal() | Padding(lengths)
 """
 
-import abc
 import dataclasses
 import functools
+import operator
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-EMPTY, PARTIAL, FULL = 0, 1, 2  # what a block of a mask may be
-
-
-class Mask(abc.ABC):
-    """Base of all masks, frozen dataclasses; combine with &, | and ~. A pytree, whose leaves are in the fields of type Any."""
-
-    causal = False  # whether no query ever sees a key after it, which decoding with a cache rests on
-
-    def __init_subclass__(cls):
-        super().__init_subclass__()
-        jax.tree_util.register_pytree_node(cls, _flatten, functools.partial(_unflatten, cls))
-
-    @abc.abstractmethod
-    def __call__(self, query, key):
-        """Booleans that broadcast to [..., T, S], of positions [..., T] and [..., S]."""
-
-    def bounds(self, query, key):
-        """(possible, certain) for blocks given by their (first, last) positions, arrays that broadcast: whether some and
-        whether every pair may attend. What is not known is (True, False)."""
-        return True, False
-
-    def known(self, query, key):
-        """(possible, certain) for single pairs: what can be said without the arrays of the data."""
-        value = self(query, key)
-        return value, value
-
-    def cut(self, query, key):
-        """The mask of a block: slices the arrays of the data to queries (start, size) and keys (start, size)."""
-        return self
-
-    def pad(self, query, key):
-        """The mask with so many queries and keys more, for the arrays of the data; kernels hide what they pad."""
-        return self
-
-    def of_layer(self, number):
-        """The mask of one layer; only `Alternate` has several."""
-        return self
-
-    @property
-    def period(self):
-        """After how many layers `of_layer` begins again."""
-        return 1
-
-    def __repr__(self):
-        values = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
-        defaults = {f.name: f.default for f in dataclasses.fields(self) if f.default is not dataclasses.MISSING}
-        return f'{type(self).__name__}(' + ', '.join(
-            f'{name}={value!r}' for name, value in values.items() if name not in defaults or value != defaults[name]) + ')'
-
-    def __and__(self, other):
-        return _And(self, other)
-
-    def __or__(self, other):
-        return _Or(self, other)
-
-    def __invert__(self):
-        return _Not(self)
-
-
-def _flatten(mask):
-    """(arrays and masks, everything else) of a mask: the arrays are in fields of type Any."""
-    fields = dataclasses.fields(mask)
-    inside = [f.name for f in fields if f.type is Any or (isinstance(f.type, type) and issubclass(f.type, Mask))]
-    rest = tuple((f.name, getattr(mask, f.name)) for f in fields if f.name not in inside)
-    return [getattr(mask, name) for name in inside], (tuple(inside), rest)
-
-
-def _unflatten(cls, names, inside):
-    mask = object.__new__(cls)
-    for name, value in (*zip(names[0], inside), *names[1]):
-        object.__setattr__(mask, name, value)
-    return mask
-
-
-def static(mask):
-    """Whether a mask is a pattern alone, without arrays of the data."""
-    return not jax.tree.leaves(mask)
+from transformer.attention.mask_algebra import Mask, conjuncts, static
 
 
 def _outer(query, key):
@@ -382,99 +306,6 @@ def _pad(x, more, axis=-1):
     return jnp.pad(x, [(0, more if a == x.ndim + axis else 0) for a in range(x.ndim)])
 
 
-class _Pair(Mask):
-    """Two masks joined; what is the same for all ways of joining."""
-
-    def cut(self, query, key):
-        return type(self)(self.left.cut(query, key), self.right.cut(query, key))
-
-    def pad(self, query, key):
-        return type(self)(self.left.pad(query, key), self.right.pad(query, key))
-
-    def of_layer(self, number):
-        return type(self)(self.left.of_layer(number), self.right.of_layer(number))
-
-    @property
-    def period(self):
-        return int(np.lcm(self.left.period, self.right.period))
-
-    def __call__(self, query, key):
-        return self._join(self.left(query, key), self.right(query, key))
-
-    def bounds(self, query, key):
-        return tuple(map(self._join, self.left.bounds(query, key), self.right.bounds(query, key)))
-
-    def known(self, query, key):
-        return tuple(map(self._join, self.left.known(query, key), self.right.known(query, key)))
-
-
-@dataclasses.dataclass(frozen=True, repr=False)
-class _And(_Pair):
-    left: Mask
-    right: Mask
-
-    @property
-    def causal(self):
-        return self.left.causal or self.right.causal
-
-    def _join(self, a, b):
-        return a & b
-
-    def __repr__(self):
-        return f'({self.left} & {self.right})'
-
-
-@dataclasses.dataclass(frozen=True, repr=False)
-class _Or(_Pair):
-    left: Mask
-    right: Mask
-
-    @property
-    def causal(self):
-        return self.left.causal and self.right.causal
-
-    def _join(self, a, b):
-        return a | b
-
-    def __repr__(self):
-        return f'({self.left} | {self.right})'
-
-
-@dataclasses.dataclass(frozen=True, repr=False)
-class _Not(Mask):
-    mask: Mask
-
-    def __call__(self, query, key):
-        return ~self.mask(query, key)
-
-    def bounds(self, query, key):
-        return _swap(self.mask.bounds(query, key))
-
-    def known(self, query, key):
-        return _swap(self.mask.known(query, key))
-
-    def cut(self, query, key):
-        return _Not(self.mask.cut(query, key))
-
-    def pad(self, query, key):
-        return _Not(self.mask.pad(query, key))
-
-    def of_layer(self, number):
-        return _Not(self.mask.of_layer(number))
-
-    @property
-    def period(self):
-        return self.mask.period
-
-    def __repr__(self):
-        return f'~{self.mask}'
-
-
-def _swap(known):
-    possible, certain = known
-    return np.logical_not(certain), np.logical_not(possible)
-
-
 @dataclasses.dataclass(frozen=True, repr=False)
 class Alternate(Mask):
     """Layers 0, 2, 4, ... of a stack have the mask `even`, the others `odd` (GPT-3: dense and banded in turns)."""
@@ -497,46 +328,13 @@ class Alternate(Mask):
 
 
 def parts(mask):
-    """(pattern, [terms of the data]) of a mask that joins a pattern with Padding and Segments by &; None for the pattern if it
-    is joined in another way."""
-    if static(mask):
-        return mask, []
-    if isinstance(mask, _And):
-        (left, first), (right, second) = parts(mask.left), parts(mask.right)
-        if left is None or right is None:
-            return None, []
-        return left if isinstance(right, Full) else right if isinstance(left, Full) else left & right, first + second
-    return (Full(), [mask]) if isinstance(mask, Padding | Segments | Pairs) else (None, [])
-
-
-def blocks(mask, queries, keys, size):
-    """[blocks of queries, blocks of keys] of EMPTY, PARTIAL, FULL: what is known of each block at trace time.
-
-    Where the bounds of a pattern leave a block open, its pairs are looked at one by one; with arrays of the data, PARTIAL.
-
-    Args:
-      queries, keys: T and S; positions are 0..T-1 and 0..S-1.
-      size: (queries, keys) of a block.
-    """
-    bare = jax.tree.map(lambda x: None, mask)  # arrays cannot be hashed, and `known` does not read them
-    return _blocks(bare, queries, keys, *size)
-
-
-@functools.lru_cache(maxsize=256)
-def _blocks(mask, queries, keys, query_size, key_size):
-    def ends(length, size):
-        first = np.arange(0, length, size)
-        return first, np.minimum(first + size, length) - 1
-
-    rows, columns = ends(queries, query_size), ends(keys, key_size)
-    shape = len(rows[0]), len(columns[0])
-    possible, certain = (np.broadcast_to(x, shape) for x in mask.bounds([x[:, None] for x in rows], [x[None] for x in columns]))
-    state = np.where(certain, FULL, np.where(possible, PARTIAL, EMPTY)).astype(np.int8)
-    for i, j in zip(*np.nonzero(state == PARTIAL)):
-        query, key = np.arange(rows[0][i], rows[1][i] + 1), np.arange(columns[0][j], columns[1][j] + 1)
-        possible, certain = mask.known(query, key)
-        state[i, j] = FULL if np.all(certain) else PARTIAL if np.any(possible) else EMPTY
-    return state
+    """(pattern, [terms of the data]) of a mask that joins a pattern with Padding, Segments and Pairs by &; None for the
+    pattern if it is joined in another way."""
+    terms = [term for term in conjuncts(mask) if not static(term)]
+    if not all(isinstance(term, Padding | Segments | Pairs) for term in terms):
+        return None, []
+    patterns = [term for term in conjuncts(mask) if static(term) and term != Full()]
+    return functools.reduce(operator.and_, patterns) if patterns else Full(), terms
 
 
 def dense(mask, length):

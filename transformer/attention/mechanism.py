@@ -12,7 +12,8 @@ import jax.numpy as jnp
 
 from transformer.attention import masks
 from transformer.attention.kernels import attend, weights_of
-from transformer.attention.masks import Full, Mask
+from transformer.attention.mask_algebra import Mask
+from transformer.attention.masks import Full
 from transformer.attention.scores import ScaledDot, Score
 from transformer.numerics import Numerics
 

@@ -9,7 +9,8 @@ import jax.numpy as jnp
 
 from transformer.attention.documents import places, segments_of
 from transformer.attention.kernels import attend, weights_of
-from transformer.attention.masks import Full, Mask, parts
+from transformer.attention.mask_algebra import Mask
+from transformer.attention.masks import Full, parts
 from transformer.attention.mechanism import Given, Mechanism
 from transformer.initial import xavier
 from transformer.layers import normal
