@@ -179,7 +179,7 @@ def _dropped(plan, i, j, dropout_key, weights):
 
 def _values(plan, i, j, weights, bias):
     """What terms add to the output: [B, N, size, H], or 0."""
-    return sum(term.values(weights, *_positions(plan, i, j)) for term in bias if hasattr(term, 'values'))
+    return sum(term.values(weights, *_positions(plan, i, j)) for term in bias if getattr(term, 'values', None))
 
 
 @partial(jax.custom_vjp, nondiff_argnums=(0,))

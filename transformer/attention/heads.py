@@ -37,21 +37,17 @@ def of_heads(bias, kept, heads):
 
 def _chosen(entry, kept, heads):
     if callable(entry):
-        return (_WithValues if hasattr(entry, 'values') else _Scores)(entry, kept, heads)
+        return _OfHeads(entry, kept, heads)
     return entry[..., list(kept), :, :] if entry.ndim >= 3 and entry.shape[-3] == heads else entry
 
 
-def _term(cls):
-    cls = dataclasses.dataclass(frozen=True)(cls)
-    return jax.tree_util.register_dataclass(cls, ['term'], ['kept', 'heads'])
-
-
-@_term
-class _Scores:
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class _OfHeads:
     """A term that knows `heads` heads, on the scores of those in `kept`: the others are zeros that nobody looks at."""
     term: Any
-    kept: tuple
-    heads: int
+    kept: tuple = dataclasses.field(metadata=dict(static=True))
+    heads: int = dataclasses.field(metadata=dict(static=True))
 
     def _spread(self, x, axis):
         shape = *x.shape[:axis], self.heads, *x.shape[axis + 1:]
@@ -60,8 +56,7 @@ class _Scores:
     def __call__(self, scores, query, key, t, s):
         return self.term(self._spread(scores, 1), self._spread(query, 2), self._spread(key, 2), t, s)[:, list(self.kept)]
 
-
-@_term
-class _WithValues(_Scores):
-    def values(self, weights, t, s):
-        return self.term.values(self._spread(weights, 1), t, s)[:, list(self.kept)]
+    @property
+    def values(self):
+        values = getattr(self.term, 'values', None)
+        return values and (lambda weights, t, s: values(self._spread(weights, 1), t, s)[:, list(self.kept)])

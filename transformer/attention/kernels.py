@@ -2,7 +2,7 @@
 
 What is done to the scores q·k / sqrt(H) before the softmax is a list: each entry is an array that is added, or a term, a
 pytree that is called as `term(scores [B, N, T, S], query, key, t, s)`, with positions t [.., T] and s [.., S], and returns new
-scores; with a method `values(weights, t, s) -> [B, N, T, H]` it also adds to the output.
+scores; with a function `values(weights, t, s) -> [B, N, T, H]` it also adds to the output.
 """
 
 import dataclasses
@@ -90,7 +90,7 @@ def mixed(weights, value, *, bias=(), positions=None, numerics=Numerics()):
     grouped = weights.reshape(batch, value.shape[2], heads // value.shape[2], queries, keys)
     out = numerics.einsum('BKGTS,BSKH->BTKGH', grouped, value).reshape(batch, queries, heads, value.shape[-1])
     for term in bias:
-        if hasattr(term, 'values'):
+        if getattr(term, 'values', None):
             t, s = (jnp.arange(queries), jnp.arange(keys)) if positions is None else positions
             out = out + jnp.swapaxes(numerics.cast(term.values(weights, t, s)), 1, 2)
     return out

@@ -51,8 +51,10 @@ class Positions:
 
     Attributes:
       free_length: means something beyond the longest row of training.
+      values: None, or a method `values(term, weights, t, s)` that says what a `Term` adds to the output, [B, N, T, H].
     """
     free_length = False
+    values = None
 
     def parameters(self, sizes):
         return {}
@@ -351,6 +353,10 @@ class Term:
 
     def __call__(self, scores, query, key, t, s):
         return self.kind.scores(self, scores, query, key, t, s)
+
+    @property
+    def values(self):
+        return self.kind.values and functools.partial(self.kind.values, self)
 
 
 class Pairs:

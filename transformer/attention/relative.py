@@ -59,15 +59,6 @@ class _Relative(Positions):
         return (Term(self, sizes, {**parameters, **own}),)
 
 
-@jax.tree_util.register_dataclass
-@dataclasses.dataclass(frozen=True)
-class _WithValues(Term):
-    """A term that also adds `kind.values` to the output."""
-
-    def values(self, weights, t, s):
-        return self.kind.values(self, weights, t, s)
-
-
 def _clipped(offsets, distance):
     """Rows of a table for offsets -distance .. distance; those further away have the last ones."""
     return jnp.clip(offsets, -distance, distance) + distance
@@ -91,9 +82,6 @@ class Shaw(_Relative):
         # As in Tensor2Tensor, uniform or normal alike: a variance of 1 / H.
         table = normal(max(sizes.head_width, 1) ** -0.5), (2 * self.distance + 1, sizes.head_width)
         return {'keys': table, 'values': table}
-
-    def bias(self, parameters, own, query, key, sizes):
-        return (_WithValues(self, sizes, own),)
 
     def scores(self, term, scores, query, key, t, s):
         pairs = Pairs(t, s, self.distance)

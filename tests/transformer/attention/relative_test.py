@@ -154,7 +154,7 @@ class ScoresTest(parameterized.TestCase):
         def outcome(own):
             term, = kind.bias(shared, own, None, None, TEXT)
             out = term(scores, QUERY, KEY, row, row)
-            return out, term.values(scores, row, row) if hasattr(term, 'values') else 0.0
+            return out, term.values(scores, row, row) if term.values else 0.0
         one = outcome(own)
         with mock.patch.object(jax, 'default_backend', lambda: 'gpu'):
             other, index = outcome(own), Pairs(row, row, 2).index
@@ -182,7 +182,7 @@ class ScoresTest(parameterized.TestCase):
         for b, i in np.ndindex(B, 2):
             one = term(scores[b:b + 1, :, i:i + 1], queries[b:b + 1, i:i + 1], KEY[b:b + 1], t[b, i:i + 1], s)
             np.testing.assert_allclose(together[b, :, i], one[0, :, 0], atol=1e-5)
-            if hasattr(term, 'values'):
+            if term.values:
                 more = term.values(weights[b:b + 1, :, i:i + 1], t[b, i:i + 1], s)
                 np.testing.assert_allclose(term.values(weights, t, s)[b, :, i], more[0, :, 0], atol=1e-5)
 
