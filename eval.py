@@ -159,10 +159,6 @@ def tokens(snapshot, text):
 
 def looked(snapshot, **inputs):
     """({layer: weights}, what they say, attention rollout if they are distributions over the positions)."""
-    mechanism = getattr(snapshot.model, 'attention', None)
-    if not getattr(mechanism, 'shown', True):
-        raise ValueError(f'attention={mechanism} has no weights to show; --attention is for mechanisms that have, such as '
-                         'Softmax().')
     layers, found = maps.read(snapshot.model, snapshot.captured('attention', **inputs))
     sure = all(one['entropy'] is not None for one in found)
     return layers, found, maps.rollout(list(layers.values())) if sure else None

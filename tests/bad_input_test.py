@@ -5,13 +5,11 @@ import os
 import shutil
 import subprocess
 import sys
-from unittest import mock
 
 from absl.testing import absltest, parameterized
 from PIL import Image
 
 from tests import experiments
-from transformer.attention.mechanism import Softmax
 
 
 class BadInputTest(experiments.TestCase):
@@ -328,12 +326,6 @@ class BadInputTest(experiments.TestCase):
             done = experiments.call('eval', f'--workdir={self.workdir}', out, f'--input={given}')
             self.assert_sentence(done, pattern, 'eval')
             self.assertFalse((self.folder / 'out.png').exists())
-
-    def test_attention_of_a_mechanism_without_weights(self):
-        workdir = self.trained()
-        with mock.patch.object(Softmax, 'shown', False):
-            done = experiments.call('eval', f'--workdir={workdir}', f'--attention={self.folder}/out.png', '--input=key')
-        self.assert_sentence(done, r'attention=Softmax\(.*\) has no weights to show; --attention is for mechanisms', 'eval')
 
     def test_predict(self):
         workdir = self.trained()

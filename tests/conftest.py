@@ -2,8 +2,11 @@
 
 import os
 import shutil
+import sys
 import tempfile
 from importlib import metadata
+
+import pytest
 
 os.environ['JAX_PLATFORMS'] = 'cpu'
 os.environ['XLA_FLAGS'] = (
@@ -17,6 +20,14 @@ IS_WORKER = 'PYTEST_XDIST_WORKER' in os.environ  # workers inherit the cache, so
 if not IS_WORKER:
     os.environ['HEED_CACHE'] = tempfile.mkdtemp(prefix='heed_cache_')
 CACHE = os.environ['HEED_CACHE']
+
+
+@pytest.fixture(autouse=True, scope='module')
+def forget_programs():
+    """A process slows down with the thousands of programs that it has compiled."""
+    yield
+    if 'jax' in sys.modules:
+        sys.modules['jax'].clear_caches()
 
 
 def pytest_unconfigure():

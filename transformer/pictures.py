@@ -65,7 +65,8 @@ def head(figure, sentences):
 
 def named(one):
     """The label of a layer."""
-    return f'{one["layer"].replace("block_", "layer ")}\nat most {one["highest_entropy"]:.2f} nats'
+    most = '' if one['entropy'] is None else f'\nat most {one["highest_entropy"]:.2f} nats'
+    return one['layer'].replace('block_', 'layer ') + most
 
 
 def titles(one):

@@ -22,6 +22,23 @@ class Alternative(Mechanism):
     cross = shown = scored = patterns = False
     projections = ('value',)
 
+    def weights(self, parameters, query, key, value, given=Given()):
+        """[B, 1, T, S], how much of each value arrives at each output: |∂o_t/∂v_s · v_s| / |v_s|, with the norms of vectors
+        [D]. Of a mechanism that is a matrix times the values, this would be the size of its entries."""
+        given = dataclasses.replace(given, rate=0.0)
+        outputs = lambda x: _flat(self(parameters, query, key, x, given)).astype(jnp.float32)
+        norm = lambda x: jnp.linalg.norm(x.astype(jnp.float32), axis=-1)
+
+        out, pull = jax.vjp(outputs, value)
+        push = jax.linear_transpose(pull, out)  # jax.jvp, also where only the gradient is known
+
+        def of_source(s):  # [B, T]
+            only = jnp.where((jnp.arange(value.shape[1]) == s)[:, None, None], value, 0)
+            return norm(push((only,))[0])
+
+        gains = jax.lax.map(of_source, jnp.arange(value.shape[1]), batch_size=16)  # [S, B, T]
+        return jnp.moveaxis(gains, 0, 2)[:, None] / jnp.maximum(norm(_flat(value)), 1e-30)[:, None, None]
+
 
 def _flat(value):
     return value.reshape(*value.shape[:2], -1)  # [B, T, D]

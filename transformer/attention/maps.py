@@ -36,6 +36,8 @@ def read(model, captured):
         visible, sure = np.ones(weights.shape[1:], bool), are_distributions(weights)
         if name in kept and weights.shape[1] == weights.shape[2]:
             visible = masks.dense(model.mask.of_layer(list(kept).index(name)), longest)
+        if len(weights):  # a mechanism may let a query see less than the mask
+            visible = visible & weights.any((0, 2))[:, None]
         found.append({
             'layer': name, 'heads': list(kept.get(name) or range(len(weights))),
             'entropy': entropy(weights).tolist() if sure else None, 'highest_entropy': highest_entropy(visible),

@@ -44,7 +44,7 @@ class Mechanism(abc.ABC):
       bidirectional: can be without a causal mask.
       cross: can have keys and values of another source than the queries.
       cached: can go on one position at a time, from `empty_cache`.
-      shown: has a matrix of weights, or of what weights amount to, [B, N, T, S] (`weights`).
+      shown: is a matrix of weights, or of what weights amount to, times the values; if not, `weights` are gains.
       free_length: can be applied to other lengths than the one that it began with.
       scored: has scores, which position encodings can add to.
       patterns: takes any mask; if not, Full or Causal, with Padding or Segments.
@@ -62,9 +62,9 @@ class Mechanism(abc.ABC):
     def __call__(self, parameters, query, key, value, given=Given()):
         """query [B, T, N, H], key [B, S, K, H], value [B, S, K, Hv] -> [B, T, N, Hv]."""
 
+    @abc.abstractmethod
     def weights(self, parameters, query, key, value, given=Given()):
-        """The matrix [B, N, T, S] for which output = matrix · value."""
-        raise ValueError(f'attention={self} has no weights to show; use one that has, such as Softmax().')
+        """The matrix [B, N, T, S] for which output = matrix · value, or what else says what an output took from where."""
 
     def empty_cache(self, batch, length, heads, key_heads, width, dtype):
         """The cache of one layer for up to `length` positions: a dict of arrays."""

@@ -2,15 +2,12 @@
 
 import dataclasses
 import functools
-from typing import Any
 
-import jax
 import jax.numpy as jnp
 
 from transformer.attention.documents import places, segments_of
 from transformer.attention.kernels import attend, weights_of
-from transformer.attention.mask_algebra import Mask
-from transformer.attention.masks import Full, parts
+from transformer.attention.masks import Pairs, parts
 from transformer.attention.mechanism import Given, Mechanism
 from transformer.initial import xavier
 from transformer.layers import normal
@@ -79,7 +76,7 @@ class MemoryCompressed(Mechanism):
     """
     factor: int = 3
 
-    shown = scored = False  # values are mixed across their width too: no matrix over positions says how
+    scored = False
 
     def __post_init__(self):
         if self.factor < 1:
@@ -95,60 +92,42 @@ class MemoryCompressed(Mechanism):
         return {'key': kernel(key), 'value': kernel(value)}
 
     def __call__(self, parameters, query, key, value, given=Given()):
-        ends, whole = self._windows(given, query.shape[1], key.shape[1], len(key))  # [B, W], [B, W]
-        convolved = []
-        for x, kernel in ((key, parameters['key']), (value, parameters['value'])):
-            taps = [jnp.take_along_axis(x, self._tap(ends, j)[..., None, None], 1) for j in range(self.factor)]
-            convolved.append(sum(given.numerics.scores('BWKH,KHJ->BWKJ', tap, kernel[j]) for j, tap in enumerate(taps)))
-        visible = self._visible(given, query.shape[1], key.shape[1], ends, whole)
-        return attend(query, *map(given.numerics.cast, convolved), mask=Booleans(visible), rate=given.rate,
-                      dropout_key=given.dropout_key, numerics=given.numerics)
+        ends, _, mask = self._windows(given, len(key), query.shape[1], key.shape[1])
+        key, value = (self._convolved(parameters[name], x, ends, given.numerics)
+                      for name, x in (('key', key), ('value', value)))
+        return attend(query, key, value, mask=mask, rate=given.rate, dropout_key=given.dropout_key, numerics=given.numerics)
+
+    def weights(self, parameters, query, key, value, given=Given()):
+        """The weight of each window, shared evenly among its positions: the output is this matrix times the values where
+        their matrices W_j are I / factor; others mix the values across their width, which no matrix over positions shows."""
+        ends, whole, mask = self._windows(given, len(key), query.shape[1], key.shape[1])
+        short = self._convolved(parameters['key'], key, ends, given.numerics)
+        behind = ends[..., None] - jnp.arange(key.shape[1])
+        inside = (behind >= 0) & (behind < self.factor) & whole[..., None]  # [B, W, S]
+        return jnp.einsum('BNTW,BWS->BNTS', weights_of(query, short, mask=mask, numerics=given.numerics), inside / self.factor,
+                          precision='highest')
+
+    def _convolved(self, kernel, x, ends, numerics):
+        """[B, S, K, H] -> [B, W, K, H]."""
+        taps = [jnp.take_along_axis(x, self._tap(ends, j)[..., None, None], 1) for j in range(self.factor)]
+        return numerics.cast(sum(numerics.scores('BWKH,KHJ->BWKJ', tap, kernel[j]) for j, tap in enumerate(taps)))
 
     def _tap(self, ends, j):
         return jnp.maximum(ends - (self.factor - 1 - j), 0)
 
-    def _windows(self, given, queries, keys, batch):
-        """[B, S / factor]: the last positions of the windows, and which of these there are."""
+    def _windows(self, given, batch, queries, keys):
+        """(the last positions of the windows, [B, W], which of these there are, and the mask of who sees them)."""
         documents = segments_of(given.mask, queries, keys)
-        number = jnp.ones((1, keys), jnp.int32) if documents is None else documents[1]
+        own, number = (jnp.ones((1, length), jnp.int32) for length in (queries, keys)) if documents is None else documents
         number = jnp.broadcast_to(number, (batch, keys))
         last = (places(number) % self.factor == self.factor - 1) & (number != 0)
         # Windows are apart from each other, so that no more of them end in a row than it has room for.
-        order = jnp.argsort(~last, axis=1, stable=True)[:, :max(keys // self.factor, 1)]
-        return order, jnp.take_along_axis(last, order, 1)
+        ends = jnp.argsort(~last, axis=1, stable=True)[:, :max(keys // self.factor, 1)]
+        whole = jnp.take_along_axis(last, ends, 1)
 
-    def _visible(self, given, queries, keys, ends, whole):
-        """[B, T, W]."""
         pattern, _ = parts(given.mask)
         t = jnp.arange(queries) if given.positions is None else given.positions[0]
         seen = [pattern(t, self._tap(ends, j)) for j in range(self.factor)]
         visible = functools.reduce(jnp.logical_and, seen, whole[:, None])
-        documents = segments_of(given.mask, queries, keys)
-        if documents is not None:
-            own, other = documents
-            other = jnp.take_along_axis(jnp.broadcast_to(other, (len(ends), keys)), ends, 1)
-            visible = visible & (own[:, :, None] == other[:, None])
-        return jnp.broadcast_to(visible, (len(ends), queries, ends.shape[1]))
-
-
-@dataclasses.dataclass(frozen=True)
-class Booleans(Mask):
-    """[B, T, S], whatever the positions."""
-    visible: Any
-
-    def __call__(self, query, key):
-        return self.visible
-
-    def known(self, query, key):
-        return Full()(query, key), ~Full()(query, key)
-
-    def cut(self, query, key):
-        (t, rows), (s, columns) = query, key
-        return Booleans(_slice(_slice(self.visible, t, rows, 1), s, columns, 2))
-
-    def pad(self, query, key):
-        return Booleans(jnp.pad(self.visible, ((0, 0), (0, query), (0, key))))
-
-
-def _slice(x, start, size, axis):
-    return jax.lax.dynamic_slice_in_dim(x, start, size, axis)
+        visible = visible & (own[:, :, None] == jnp.take_along_axis(number, ends, 1)[:, None])
+        return ends, whole, Pairs(visible)

@@ -70,6 +70,11 @@ class ReadTest(absltest.TestCase):
         self.assertEqual(found[3]['heads'], [0, 1])
         np.testing.assert_allclose(found[3]['entropy'], maps.entropy(layers['block_3']))
 
+    def test_the_highest_entropy_is_of_the_queries_that_see_something(self):
+        late = {'block_0': {'attention': {'weights': drawn(1, 2, 3, 3, causal=True) * np.array([0, 1, 1])[:, None]}}}
+        _, (one,) = maps.read(Gpt(vocab=2, layers=1, heads=2, width=4), late)
+        self.assertAlmostEqual(one['highest_entropy'], (math.log(2) + math.log(3)) / 2)
+
     def test_layers_that_keep_no_head_are_there(self):
         model = Gpt(vocab=2, layers=3, heads=4, width=4, kept=((1, 3), (), (0, 2)), mask=Causal())
         layers, found = maps.read(model, self.captured(0, 2))
