@@ -14,8 +14,7 @@ class TextTest(experiments.TestCase):
 
     def setUp(self):
         super().setUp()
-        self.workdir = self.folder / 'run'
-        self.assertEqual(experiments.train(experiments.tiny(self.text), self.workdir)[0], 0)
+        self.workdir = self.trained()
 
     def evaluate(self, *arguments, workdir=None):
         done = experiments.call('eval', f'--workdir={workdir or self.workdir}', *arguments)
@@ -143,10 +142,7 @@ class HeadsTest(experiments.TestCase):
     """--attention and --heads of a GPT of two layers of two heads."""
 
     def trained(self, **changes):
-        workdir = self.folder / 'run'
-        config = experiments.tiny(self.text, **{'model.layers': 2, 'train.steps': 2} | changes)
-        self.assertEqual(experiments.train(config, workdir)[0], 0)
-        return workdir
+        return super().trained(**{'model.layers': 2, 'train.steps': 2} | changes)
 
     def call(self, workdir, *arguments):
         done = experiments.call('eval', f'--workdir={workdir}', *arguments)

@@ -1,7 +1,9 @@
 """What the end-to-end tests share: a tiny experiment, the scripts called in this process, and what a run left behind."""
 
+import atexit
 import contextlib
 import dataclasses
+import functools
 import importlib
 import io
 import json
@@ -32,6 +34,25 @@ class TestCase(parameterized.TestCase):
         self.addCleanup(shutil.rmtree, self.folder, ignore_errors=True)
         self.text = self.folder / 'text.txt'
         self.text.write_text(lines(80))
+
+    def trained(self, **changes):
+        """The folder of a finished run of `tiny(self.text, **changes)`: a copy of one that this process trains once."""
+        source, workdir = _trained(tuple(changes.items())), self.folder / 'run'
+        shutil.copytree(source / 'run', workdir)
+        config = workdir / 'config.json'
+        config.write_text(config.read_text().replace(str(source / 'text.txt'), str(self.text)))
+        return workdir
+
+
+@functools.cache
+def _trained(changes):
+    folder = pathlib.Path(tempfile.mkdtemp(prefix='heed-'))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    (folder / 'text.txt').write_text(lines(80))
+    code, out = train(tiny(folder / 'text.txt', **dict(changes)), folder / 'run')
+    if code:
+        raise RuntimeError(out)
+    return folder
 
 
 def lines(count):

@@ -23,8 +23,7 @@ class TextTest(PredictTest):
 
     def setUp(self):
         super().setUp()
-        self.workdir = self.folder / 'run'
-        self.assertEqual(experiments.train(experiments.tiny(self.text, **{'train.steps': 2}), self.workdir)[0], 0)
+        self.workdir = self.trained(**{'train.steps': 2})
 
     def test_one_line_per_line_and_the_same_every_time(self):
         prompts = b'key\nquery va\n\nmask'
