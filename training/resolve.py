@@ -1,8 +1,8 @@
 """From strings in a config to objects: import paths ('transformer.gpt:Gpt') and call expressions ('Window(size=256)').
 
 A class is named by its import path and every field of it becomes a field of the config. A field whose type is a part
-(not a number, string or boolean) holds a call expression; the names in it are those of the module that defines the part's
-type, its keywords are checked, and nothing else of Python is evaluated.
+(not a number, string or boolean) holds a call expression; the names in it are the subclasses of that type which imported
+modules define, their keywords are checked, and nothing else of Python is evaluated.
 """
 
 import ast
@@ -11,6 +11,7 @@ import difflib
 import importlib
 import inspect
 import operator
+import sys
 import typing
 
 import ml_collections
@@ -212,6 +213,7 @@ def subclasses(kind):
         cls = ahead.pop()
         ahead += cls.__subclasses__()
         public = cls is not kind and dataclasses.is_dataclass(cls) and not cls.__name__.startswith('_')
+        public = public and vars(sys.modules[cls.__module__]).get(cls.__name__) is cls  # not one inside a function
         if public and not inspect.isabstract(cls) and all(f.type is not typing.Any for f in fields(cls).values()):
             found[cls.__name__] = cls
     return found

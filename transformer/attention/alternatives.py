@@ -41,7 +41,8 @@ class Alternative(Mechanism):
 
 
 def _flat(value):
-    return value.reshape(*value.shape[:2], -1)  # [B, T, D]
+    batch, length, heads, width = value.shape
+    return value.reshape(batch, length, heads * width)  # [B, T, D]
 
 
 @dataclasses.dataclass(frozen=True)

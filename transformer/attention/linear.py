@@ -14,6 +14,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from transformer.attention import kernels
 from transformer.attention.documents import packed, real, require_next, segments_of
 from transformer.attention.mechanism import Given, Mechanism
 
@@ -27,11 +28,7 @@ class Kernelised(Mechanism):
     chunk: int
 
     @abc.abstractmethod
-    def inner(self, head_width):
-        """F, the width of φ."""
-
-    @abc.abstractmethod
-    def maps(self, x, numerics):
+    def feature_map(self, x, numerics):
         """x [B, T, N, H] -> (φ [B, T, N, F], scale [B, T, N]), where φ·exp(scale) is meant; None for a scale of 0."""
 
     def __post_init__(self):
@@ -51,14 +48,12 @@ class Kernelised(Mechanism):
             out = _divided(self._both_ways(query, key, value, documents, given.numerics))
         else:  # documents of two sources: no state that runs along has them both
             weights = self.weights(parameters, query, key, value, given)
-            grouped = weights.reshape(len(weights), key.shape[2], -1, *weights.shape[2:])
-            out = given.numerics.einsum('BKGTS,BSKH->BTKGH', grouped, value)
-            return out.reshape(*query.shape[:3], -1)
+            return kernels.mixed(given.numerics.cast(weights), value, numerics=given.numerics)
         return given.numerics.cast(_by_position(out))
 
     def weights(self, parameters, query, key, value, given=Given()):
         """φ(q_t)·φ(k_s) / sum over r of φ(q_t)·φ(k_r), in time and memory quadratic in the length."""
-        (query, _), (key, scale) = self.maps(query, given.numerics), self.maps(key, given.numerics)
+        (query, _), (key, scale) = self.feature_map(query, given.numerics), self.feature_map(key, given.numerics)
         visible = jnp.asarray(given.mask(jnp.arange(query.shape[1]), jnp.arange(key.shape[1])))
         visible = visible[:, None, None] if visible.ndim == 3 else visible  # -> [B, K, G, T, S]
         scores = given.numerics.scores('BTKGF,BSKF->BKGTS', _grouped(query, key.shape[2]), key)
@@ -69,14 +64,15 @@ class Kernelised(Mechanism):
         scores = jnp.where(visible, scores, 0.0)
         total = scores.sum(-1, keepdims=True)
         weights = scores / jnp.where(total > 0, total, 1.0)
-        return weights.reshape(len(weights), -1, *weights.shape[3:])
+        return weights.reshape(len(weights), query.shape[2], *weights.shape[3:])
 
     def empty_cache(self, batch, length, heads, key_heads, width, dtype):
         """S and z, side by side: of one size, however long the row."""
-        inner = self.inner(width)
-        cache = {'state': jnp.zeros((batch, key_heads, inner, width + 1), jnp.float32), 'count': jnp.zeros(batch, jnp.int32)}
-        scaled = jax.eval_shape(lambda x: self.maps(x, Given().numerics), jax.ShapeDtypeStruct((1, 1, 1, width), dtype))[1]
-        return cache if scaled is None else cache | {'top': jnp.full((batch, key_heads), _LOWEST, jnp.float32)}
+        key = jax.ShapeDtypeStruct((1, 1, 1, width), dtype)
+        features, scale = jax.eval_shape(lambda key: self.feature_map(key, Given().numerics), key)
+        state = jnp.zeros((batch, key_heads, features.shape[-1], width + 1), jnp.float32)
+        cache = {'state': state, 'count': jnp.zeros(batch, jnp.int32)}
+        return cache if scale is None else cache | {'top': jnp.full((batch, key_heads), _LOWEST, jnp.float32)}
 
     def step(self, parameters, query, key, value, cache, positions, given):
         there = real(given.mask, positions)
@@ -90,8 +86,8 @@ class Kernelised(Mechanism):
     def _sides(self, query, key, value, numerics):
         """φ(q) [B, K, G, T, F], φ(k) [B, K, S, F], its scale [B, K, S] or None, and values with a one, for z:
         [B, K, S, Hv + 1]. Heads first, for products over positions are several times slower (CPU) where heads lie between."""
-        query, _ = self.maps(query, numerics)  # a scale of the query divides out
-        key, scale = self.maps(key, numerics)
+        query, _ = self.feature_map(query, numerics)  # a scale of the query divides out
+        key, scale = self.feature_map(key, numerics)
         value = value.astype(jnp.float32)
         value = jnp.concatenate([value, jnp.ones_like(value[..., :1])], -1)
         query = _grouped(query, key.shape[2]).transpose(0, 2, 3, 1, 4)
@@ -135,54 +131,44 @@ class Kernelised(Mechanism):
           are quotients of, [B, K, G, T, Hv + 1], and its scale [B, K, T] or None.
         """
         query, key, scale, value = self._sides(query, key, value, numerics)
-        batch, heads, length, inner = key.shape
+        batch, heads, length, features = key.shape
         size = min(self.chunk, length)
         if start is None:
-            start = (jnp.zeros((batch, heads, inner, value.shape[-1])),
+            start = (jnp.zeros((batch, heads, features, value.shape[-1])),
                      None if scale is None else jnp.full((batch, heads), _LOWEST), jnp.zeros(batch, jnp.int32))
-        if documents is not None:
-            documents = tuple(_chunks(jnp.broadcast_to(x, (batch, length)), 1, size) for x in documents)
+        bare = documents is None and scale is None  # all that is multiplied with below is then 1, but for `before`
+        documents = (jnp.ones((1, length), jnp.int32),) * 2 if documents is None else documents
+        documents = tuple(_chunks(jnp.broadcast_to(x, (batch, length)), 1, size) for x in documents)
         scale = scale if scale is None else _chunks(scale, 2, size, _LOWEST)
         row = np.arange(size)
         before = row[:, None] > row if strict else row[:, None] >= row
 
         def step(carry, given):
-            (state, top, document), (query, key, value, scale, documents) = carry, given
-            visible, old, new, keep = before, None, None, None
-            if documents is not None:
-                own, others = documents
-                visible = (before & (own[:, :, None] == others[:, None]) & (others != 0)[:, None])[:, None]  # [B, 1, T, S]
-                last = jnp.where(others != 0, jnp.arange(size), -1).max(1)
-                number = jnp.where(last < 0, document, jnp.take_along_axis(others, jnp.maximum(last, 0)[:, None], 1)[:, 0])
-                old = (own == document[:, None])[:, None]  # [B, 1, T]: who sees the state
-                new = (others == number[:, None])[:, None]  # [B, 1, S]: who goes on into it
-                keep = (number == document)[:, None]  # [B, 1]
-                document = number
-            scores = numerics.scores('BKGTF,BKSF->BKGTS', query, key)
-            factors = jnp.asarray(visible, jnp.float32)
-            from_state = None if old is None else old.astype(jnp.float32)
-            add = None if new is None else new.astype(jnp.float32)
-            stay = None if keep is None else keep.astype(jnp.float32)
-            level = None
-            if scale is not None:
-                level = jnp.where(visible, scale[:, :, None], _LOWEST).max(-1)  # [B, K, T]
-                reached = top[..., None] if old is None else jnp.where(old, top[..., None], _LOWEST)
-                level = jnp.maximum(level, reached)
-                factors = factors * jnp.exp(jnp.minimum(scale[:, :, None] - level[..., None], 0.0))
-                from_state = jnp.exp(top[..., None] - level) if old is None else jnp.where(old, jnp.exp(reached - level), 0.0)
-                kept = top if keep is None else jnp.where(keep, top, _LOWEST)
-                peak = jnp.maximum(kept, (scale if new is None else jnp.where(new, scale, _LOWEST)).max(-1))
-                grow = jnp.exp(jnp.minimum(scale - peak[..., None], 0.0))
-                add = grow if new is None else jnp.where(new, grow, 0.0)
-                stay = jnp.exp(top - peak) if keep is None else jnp.where(keep, jnp.exp(kept - peak), 0.0)
-                top = peak
-            factors = factors[:, :, None] if factors.ndim == 4 else factors
-            mixed = numerics.scores('BKGTS,BKSH->BKGTH', scores * factors, value)
+            (state, top, document), (query, key, value, scale, (own, other)) = carry, given
+            last = jnp.where(other != 0, jnp.arange(size), -1).max(1)
+            number = jnp.where(last < 0, document, jnp.take_along_axis(other, jnp.maximum(last, 0)[:, None], 1)[:, 0])
+            visible = (before & (own[:, :, None] == other[:, None]) & (other != 0)[:, None])[:, None]  # [B, 1, T, S]
+            old = (own == document[:, None])[:, None]  # [B, 1, T]: who sees the state
+            new = (other == number[:, None])[:, None]  # [B, 1, S]: who goes on into it
+            keep = (number == document)[:, None]  # [B, 1]
+            level = peak = None
+            if scale is None:
+                factors, from_state, add, stay = (x.astype(jnp.float32) for x in (visible, old, new, keep))
+            else:
+                hidden = lambda seen, x: jnp.where(seen, x, _LOWEST)
+                share = lambda seen, exponent: jnp.where(seen, jnp.exp(jnp.minimum(exponent, 0.0)), 0.0)
+                level = jnp.maximum(hidden(visible, scale[:, :, None]).max(-1), hidden(old, top[..., None]))  # [B, K, T]
+                peak = jnp.maximum(hidden(keep, top), hidden(new, scale).max(-1))
+                factors, from_state = share(visible, scale[:, :, None] - level[..., None]), share(old, top[..., None] - level)
+                add, stay = share(new, scale - peak[..., None]), share(keep, top - peak)
+            scores = numerics.scores('BKGTF,BKSF->BKGTS', query, key) * (before if bare else factors[:, :, None])
             rest = numerics.scores('BKGTF,BKFH->BKGTH', query, state)
-            mixed = mixed + (rest if from_state is None else rest * from_state[:, :, None, :, None])
-            more = numerics.scores('BKSF,BKSH->BKFH', key if add is None else key * add[..., None], value)
-            state = (state if stay is None else state * stay[..., None, None]) + more
-            return (state, top, document), ((mixed, level) if sums else (_divided(mixed), None))
+            if not bare:
+                rest, state = rest * from_state[:, :, None, :, None], state * stay[..., None, None]
+                key = key * add[..., None]
+            mixed = numerics.scores('BKGTS,BKSH->BKGTH', scores, value) + rest
+            state = state + numerics.scores('BKSF,BKSH->BKFH', key, value)
+            return (state, peak, number), ((mixed, level) if sums else (_divided(mixed), None))
 
         inputs = _chunks(query, 3, size), _chunks(key, 2, size), _chunks(value, 2, size), scale, documents
         # Of a chunk the backward pass keeps its state alone, and computes the products again.
@@ -192,7 +178,8 @@ class Kernelised(Mechanism):
 
 def _grouped(query, heads):
     """[B, T, N, F] -> [B, T, K, N / K, F]."""
-    return query.reshape(*query.shape[:2], heads, -1, query.shape[-1])
+    batch, length, all_heads, width = query.shape
+    return query.reshape(batch, length, heads, all_heads // heads, width)
 
 
 def _divided(mixed):
@@ -203,21 +190,21 @@ def _divided(mixed):
 
 def _by_position(out):
     """[B, K, G, T, Hv] -> [B, T, N, Hv]."""
-    out = out.transpose(0, 3, 1, 2, 4)
-    return out.reshape(*out.shape[:2], -1, out.shape[-1])
+    batch, heads, shared, length, width = out.shape
+    return out.transpose(0, 3, 1, 2, 4).reshape(batch, length, heads * shared, width)
 
 
 def _chunks(x, axis, size, fill=0):
     """Cuts an axis of positions, filled up behind the last one, into chunks: [.., T, ..] -> [chunks, .., size, ..]."""
     missing = -x.shape[axis] % size
     x = jnp.pad(x, [(0, missing if a == axis else 0) for a in range(x.ndim)], constant_values=fill)
-    return jnp.moveaxis(x.reshape(*x.shape[:axis], -1, size, *x.shape[axis + 1:]), axis, 0)
+    return jnp.moveaxis(x.reshape(*x.shape[:axis], x.shape[axis] // size, size, *x.shape[axis + 1:]), axis, 0)
 
 
 def _row(x, axis, length):
     """The reverse: [chunks, .., size, ..] -> [.., T, ..], with positions on `axis` of the result."""
     x = jnp.moveaxis(x, 0, axis)
-    x = x.reshape(*x.shape[:axis], -1, *x.shape[axis + 2:])
+    x = x.reshape(*x.shape[:axis], x.shape[axis] * x.shape[axis + 1], *x.shape[axis + 2:])
     return jax.lax.slice_in_dim(x, 0, length, axis=axis)
 
 
@@ -230,10 +217,7 @@ class Linear(Kernelised):
     """
     chunk: int = 64
 
-    def inner(self, head_width):
-        return head_width
-
-    def maps(self, x, numerics):
+    def feature_map(self, x, numerics):
         return jax.nn.elu(x.astype(jnp.float32)) + 1.0, None
 
 
@@ -262,10 +246,7 @@ class Performer(Kernelised):
         if self.features < 1:
             raise ValueError(f'{self}: features is {self.features}; expected at least 1.')
 
-    def inner(self, head_width):
-        return self.features
-
-    def maps(self, x, numerics):
+    def feature_map(self, x, numerics):
         x = x.astype(jnp.float32) * x.shape[-1] ** -0.25
         exponents = jnp.einsum('BTNH,FH->BTNF', x, _directions(self, x.shape[-1]), precision=jax.lax.Precision.HIGHEST)
         exponents = exponents - 0.5 * jnp.square(x).sum(-1, keepdims=True)

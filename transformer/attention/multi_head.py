@@ -67,7 +67,7 @@ class MultiHead(nn.Module):
             raise ValueError(f'The width {width} is not divisible by {self.heads} heads.')
         if self.heads % key_heads:
             raise ValueError(f'{self.heads} query heads cannot share {key_heads} heads of keys and values; choose a divisor.')
-        self.mechanism.check(mask, cross=y is not None, cached=cache is not None)
+        self.mechanism.check(mask, cross=y is not None or z is not None, cached=cache is not None)
         if self.kept == ():
             own = Parameters({'bias': (zeros, (width,))} if self.bias else {}, name='output')()
             return self.numerics.cast(jnp.broadcast_to(own.get('bias', 0.0), x.shape)), cache

@@ -5,7 +5,7 @@ import dataclasses
 import jax.numpy as jnp
 
 from transformer.attention.documents import segments_of
-from transformer.attention.kernels import weights_of
+from transformer.attention.kernels import mixed, weights_of
 from transformer.attention.mechanism import Given, Mechanism
 
 
@@ -36,10 +36,8 @@ class Nystrom(Mechanism):
 
     def __call__(self, parameters, query, key, value, given=Given()):
         left, right = self._factors(query, key, given)
-        batch, heads, marks, keys = right.shape
-        grouped = right.reshape(batch, key.shape[2], -1, marks, keys)
-        mixed = given.numerics.einsum('BKGMS,BSKH->BKGMH', grouped, value).reshape(batch, heads, marks, -1)
-        return given.numerics.einsum('BNTM,BNMH->BTNH', left, mixed)
+        of_landmarks = mixed(right, value, numerics=given.numerics)  # [B, M, N, H]
+        return mixed(left, of_landmarks, numerics=given.numerics)
 
     def weights(self, parameters, query, key, value, given=Given()):
         """The product of the three matrices; entries may be negative."""

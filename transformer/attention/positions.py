@@ -150,7 +150,7 @@ def sinusoid(positions, width):
     A step of k turns each pair by the angle k / 10000^(2i/D), wherever it begins: P_{t+k} = R_k·P_t."""
     angles = jnp.asarray(positions, jnp.float32)[..., None] * _frequencies(width, 10000.0)
     pairs = jnp.stack([jnp.sin(angles), jnp.cos(angles)], -1)
-    return pairs.reshape(*pairs.shape[:-2], -1)[..., :width]
+    return pairs.reshape(*pairs.shape[:-2], 2 * pairs.shape[-2])[..., :width]
 
 
 def _frequencies(width, base):

@@ -147,7 +147,7 @@ class PerformerTest(parameterized.TestCase):
         for features in (64, 256, 1024):
             def one(seed, features=features):
                 performer = Performer(features, orthogonal=False, seed=seed)
-                (q, a), (k, b) = (performer.maps(0.3 * x, Numerics()) for x in (query, key))
+                (q, a), (k, b) = (performer.feature_map(0.3 * x, Numerics()) for x in (query, key))
                 return np.einsum('tf,sf->ts', q[0, :, 0] * np.exp(a[0]), k[0, :, 0] * np.exp(b[0]))
             estimates = np.array([one(seed) for seed in range(80)])
             np.testing.assert_allclose(estimates.mean(0) / exact, 1.0, atol=0.1)

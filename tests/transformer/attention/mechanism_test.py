@@ -246,6 +246,18 @@ class DeclarationsTest(parameterized.TestCase):
             self.assertTrue((dropped != output(mechanism, parameters, *arrays, mask)).any())
 
     @parameterized.named_parameters(*CASES.items())
+    def test_no_rows_and_rows_of_one_position(self, mechanism):
+        mask = Causal() if mechanism.causal else Full()
+        for size in (dict(batch=0), dict(queries=1, keys=1), dict(batch=0, queries=1, keys=1)):
+            arrays = drawn(**size)
+            parameters = parameters_of(mechanism, *arrays)
+            heads = 4 if 'query' in mechanism.projections else 2
+            out, shape = output(mechanism, parameters, *arrays, mask), (*arrays[0].shape[:2], heads, 3)
+            self.assertEqual(out.shape, shape)
+            self.assertTrue(np.isfinite(out).all())
+            self.assertEqual(weights(mechanism, parameters, *arrays, mask).shape[0::3], (shape[0], shape[1]))
+
+    @parameterized.named_parameters(*CASES.items())
     def test_bfloat16_is_near(self, mechanism):
         arrays, mask = drawn(), Causal() if mechanism.causal else Full()
         parameters = parameters_of(mechanism, *arrays)
