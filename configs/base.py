@@ -20,11 +20,12 @@ SHARDING = (
     (r'.*/embedding', ('tensor', 'fsdp')),
     (r'.*', ()),
 )
-# (regex, multiple of weight_decay): matrices decay; biases and norm scales do not.
-DECAY = ((r'.*/(bias|scale)', 0.0), (r'.*', 1.0))
+# (regex, multiple of weight_decay): matrices decay; biases and scales do not, whatever a part of attention calls them.
+DECAY = ((r'.*/(bias|scale|content|extra|log_sharpness|offset|position|theta)', 0.0), (r'.*', 1.0))
 # (regex, dimensions of the input and of the output): the matrices of the blocks, for optimizers that treat them as such;
 # embeddings and heads, as tables of rows, are none.
 MATRICES = (
+    (r'.*/attention/(mechanism|positions)/.*', ()),  # stacks of small ones
     (r'(.*/)?block_\d+/.*/(query|key|value)/kernel', ((0,), (1, 2))),
     (r'(.*/)?block_\d+/.*attention/output/kernel', ((0, 1), (2,))),
     (r'(.*/)?block_\d+/.*/kernel', ((0,), (1,))),

@@ -8,7 +8,14 @@ import optax
 from absl.testing import absltest, parameterized
 
 from configs import base
-from training import optimizer, resolve
+from training import mesh, optimizer, resolve
+from transformer.attention.alternatives import Convolution
+from transformer.attention.mechanism import Softmax
+from transformer.attention.projected import MemoryCompressed
+from transformer.attention.relative import Deberta, TransformerXl
+from transformer.attention.scores import Bilinear
+from transformer.attention.synthesizer import Synthesizer
+from transformer.gpt import Gpt
 
 RULES = ((r'.*/(bias|scale)', 0.0), (r'.*', 1.0))
 SHAPES = {'block': {'kernel': (3, 2), 'bias': (2,)}, 'norm': {'scale': (2,)}}
@@ -249,6 +256,19 @@ class DirectionsTest(parameterized.TestCase):
     def test_matrices_that_do_not_fit_are_refused(self, rules, message):
         with self.assertRaisesRegex(ValueError, message):
             optimizer.Muon(matrices=rules).direction().init(numbers(0))
+
+    @parameterized.parameters(
+        dict(attention=Convolution()), dict(attention=Softmax(score=Bilinear())), dict(attention=Synthesizer(length=4)),
+        dict(attention=MemoryCompressed()), dict(positions=TransformerXl()), dict(positions=Deberta()))
+    def test_rules_of_configs_fit_every_part_of_attention(self, **part):
+        model = Gpt(vocab=5, length=4, layers=1, heads=2, width=8, **part)
+        params = jax.eval_shape(lambda: model.init(jax.random.key(0), np.zeros((1, 4), int))['params'])
+        state = jax.eval_shape(optimizer.Muon(matrices=base.MATRICES).direction().init, params)
+        self.assertNotEmpty(jax.tree.leaves(state))
+        decays = {mesh.path_of(keys): mesh.first_match(base.DECAY, mesh.path_of(keys), 'rules')
+                  for keys, _ in jax.tree_util.tree_leaves_with_path(params)}
+        for name, factor in decays.items():
+            self.assertEqual(factor, 0.0 if name.split('/')[-1] in ('bias', 'scale', 'content', 'position', 'offset') else 1.0)
 
     def test_configs_name_the_matrices_of_the_blocks(self):
         for path in ('training.optimizer:Muon', 'training.optimizer:Adafactor'):
