@@ -132,16 +132,17 @@ def _positions(plan, i, j):
 
 
 def _rows(x, heads):
-    """[B, N, T, H] -> [B·K, N/K·T, H]: the query heads that share one of the K = `heads` heads of keys, below each other."""
+    """[B, N, T, H] -> [B, K, N/K·T, H]: the query heads that share one of the K = `heads` heads of keys, below each other.
+    Rows and heads stay apart, as they may be split over devices."""
     batch, all_heads, length, width = x.shape
-    return x.reshape(batch * heads, all_heads // heads * length, width)
+    return x.reshape(batch, heads, all_heads // heads * length, width)
 
 
 def _columns(x, heads):
-    """[B, N, S, T] -> [B·K, S, N/K·T]: the same, beside each other."""
+    """[B, N, S, T] -> [B, K, S, N/K·T]: the same, beside each other."""
     batch, all_heads, keys, queries = x.shape
     grouped = x.reshape(batch, heads, all_heads // heads, keys, queries)
-    return jnp.swapaxes(grouped, 2, 3).reshape(batch * heads, keys, all_heads // heads * queries)
+    return jnp.swapaxes(grouped, 2, 3).reshape(batch, heads, keys, all_heads // heads * queries)
 
 
 def _from_columns(x, shape, heads):
@@ -195,7 +196,7 @@ def _forward(plan, query, key, value, bias, mask, dropout_key):
         mixed, top, total = carry
         bias_ij, query_i, key_j, value_j = (
             _bias_block(bias, i, j, size), _block(query, i, size), _block(key, j, size), _block(value, j, size))
-        scores = product('BTH,BSH->BTS', _rows(query_i * scale, heads), _rows(key_j, heads)).reshape(square)
+        scores = product('BKTH,BKSH->BKTS', _rows(query_i * scale, heads), _rows(key_j, heads)).reshape(square)
         scores = _biased(plan, i, j, scores, query_i, key_j, bias_ij)
         if masked:
             scores = _hide(plan, mask, i, j, scores)
@@ -203,7 +204,7 @@ def _forward(plan, query, key, value, bias, mask, dropout_key):
         new = jnp.maximum(old, scores.max(-1, keepdims=True))
         weights, keep = jnp.exp(scores - new), jnp.exp(old - new)
         dropped = _dropped(plan, i, j, dropout_key, weights)
-        more = product('BTS,BSH->BTH', _rows(dropped, heads), _rows(value_j, heads)).reshape(*square[:3], value.shape[3])
+        more = product('BKTS,BKSH->BKTH', _rows(dropped, heads), _rows(value_j, heads)).reshape(*square[:3], value.shape[3])
         more = more + _values(plan, i, j, dropped, bias_ij)
         return (_put(mixed, _block(mixed, i, size) * keep + more, i, size), _put(top, new, i, size),
                 _put(total, _block(total, i, size) * keep + weights.sum(-1, keepdims=True), i, size))
@@ -229,7 +230,7 @@ def _backward(plan, residuals, dout):
             _bias_block(bias, i, j, size), _block(query, i, size), _block(key, j, size), _block(value, j, size),
             _block(dout, i, size))
         queries, keys, values, douts = (_rows(x, heads) for x in (query_i * scale, key_j, value_j, dout_i))
-        scores = _from_columns(product('BSH,BTH->BST', keys, queries), square, heads)
+        scores = _from_columns(product('BKSH,BKTH->BKST', keys, queries), square, heads)
         if bias:
             biased = lambda scores, *given: _flip(_biased(plan, i, j, _flip(scores), *given))
             scores, pull_scores = jax.vjp(biased, scores, query_i, key_j, bias_ij)
@@ -237,7 +238,7 @@ def _backward(plan, residuals, dout):
             scores = _flip(_hide(plan, mask, i, j, _flip(scores)))
         weights = jnp.exp(scores - _flip(_block(log_total, i, size)))
         drop = lambda x: _flip(_dropped(plan, i, j, dropout_key, _flip(x)))  # its own gradient
-        dweights = drop(_from_columns(product('BSH,BTH->BST', values, douts), square, heads))
+        dweights = drop(_from_columns(product('BKSH,BKTH->BKST', values, douts), square, heads))
         dropped = drop(weights)
         more_query, more_key = 0.0, 0.0
         if bias:
@@ -249,9 +250,9 @@ def _backward(plan, residuals, dout):
             dscores, more_query, more_key, from_scores = pull_scores(dscores)
             dbias = _bias_add(dbias, jax.tree.map(jnp.add, from_scores, from_values), i, j, size)
         columns = _columns(dscores, heads)
-        dquery_i = scale * product('BST,BSH->BTH', columns, keys).reshape(query_i.shape) + more_query
-        dkey_j = product('BST,BTH->BSH', columns, queries).reshape(key_j.shape) + more_key
-        dvalue_j = product('BST,BTH->BSH', _columns(dropped, heads), douts).reshape(value_j.shape)
+        dquery_i = scale * product('BKST,BKSH->BKTH', columns, keys).reshape(query_i.shape) + more_query
+        dkey_j = product('BKST,BKTH->BKSH', columns, queries).reshape(key_j.shape) + more_key
+        dvalue_j = product('BKST,BKTH->BKSH', _columns(dropped, heads), douts).reshape(value_j.shape)
         return _add(dquery, dquery_i, i, size), _add(dkey, dkey_j, j, size), _add(dvalue, dvalue_j, j, size), dbias
 
     wide = lambda x: jnp.zeros(x.shape, jnp.float32)

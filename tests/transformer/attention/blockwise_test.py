@@ -151,6 +151,14 @@ class BlockwiseTest(parameterized.TestCase):
         sparse, dense = milliseconds(Causal() & Window(64), 4096, 4096)
         self.assertLess(10 * sparse, dense)
 
+    def test_rows_and_heads_that_are_split_over_devices_stay_there(self):
+        mesh = jax.make_mesh((2, 4), ('data', 'tensor'), axis_types=(jax.sharding.AxisType.Auto,) * 2)
+        split = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec('data', None, 'tensor'))
+        query, key = (jax.ShapeDtypeStruct((4, 16, heads, 4), jnp.float32, sharding=split) for heads in (8, 4))
+        loss = lambda query, key, value: blockwise(query, key, value, mask=Causal(), size=8).sum()
+        compiled = jax.jit(jax.grad(loss, (0, 1, 2)), out_shardings=split).lower(query, key, key).compile()
+        self.assertNotIn('all-gather', compiled.as_text())
+
 
 if __name__ == '__main__':
     absltest.main()
