@@ -94,9 +94,9 @@ def require_clear(given):
 
 def picture(path):
     """The path of a picture to draw."""
-    path = pathlib.Path(path).expanduser()
+    given, path = path, pathlib.Path(path).expanduser()
     if path.suffix.lower() not in ('.png', '.pdf', '.svg'):
-        raise ValueError(f'The picture {str(path)!r} is no .png, .pdf or .svg; give it such a name.')
+        raise ValueError(f'The picture {given!r} is no .png, .pdf or .svg; give it such a name.')
     if not path.parent.is_dir():
         raise ValueError(f'There is no folder {str(path.parent)!r} to draw {path.name} in; make it first.')
     return path

@@ -10,6 +10,7 @@ import dataclasses
 import difflib
 import importlib
 import inspect
+import math
 import operator
 import sys
 import typing
@@ -188,12 +189,16 @@ def parse(text, kind, field):
         for name, node in given:
             if name not in known:
                 raise wrong(f'{cls.__name__} has no field {name!r}; {did_you_mean(name, known)}')
+            if name in bound:
+                raise wrong(f'{cls.__name__} has two values for {name}; give one.')
             expected = known[name].type
             if expected in PRIMITIVES:
                 bound[name] = value(node, kind)
                 if expected is float and type(bound[name]) is int:
                     bound[name] = float(bound[name])
-                elif type(bound[name]) is not expected:
+                if expected is float and type(bound[name]) is float and not math.isfinite(bound[name]):
+                    raise wrong(f'{name} of {cls.__name__} is {bound[name]!r}; expected a finite number.')
+                if type(bound[name]) is not expected:
                     raise wrong(f'{name} of {cls.__name__} is {bound[name]!r}; expected {expected.__name__}.')
             else:
                 bound[name] = part(node, expected)

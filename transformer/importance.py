@@ -123,7 +123,7 @@ def pruned(model, params, kept, shapes):
         layer = int(names[0].removeprefix('block_'))
         row, all_of_them = places(model, layer, kept[layer]), kept_heads(model)[layer] is None
         # Without `kept`, groups of query heads may share those of keys and values.
-        shared = model.heads // (getattr(model, 'key_heads', 0) or model.heads) if all_of_them else 1
+        shared = model.heads // (model.key_heads or model.heads) if all_of_them else 1
         part, leaf = names[-2:]
         if part in ('query', 'key', 'value'):
             return jnp.take(x, row if part == 'query' else row // shared, 1 if leaf == 'kernel' else 0)

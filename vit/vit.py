@@ -30,7 +30,7 @@ def patches(images, size):
         raise ValueError(f'Images of {height}x{width} cannot be cut into patches of {size}x{size}; '
                          'choose a patch that divides both sides.')
     x = images.reshape(batch, height // size, size, width // size, size, channels)
-    return x.transpose(0, 1, 3, 2, 4, 5).reshape(batch, -1, size * size * channels)
+    return x.transpose(0, 1, 3, 2, 4, 5).reshape(batch, height * width // size ** 2, size * size * channels)
 
 
 class Vit(nn.Module):
@@ -42,6 +42,7 @@ class Vit(nn.Module):
       patch: side of a square patch in pixels; it divides both sides of the images.
       inner: inner width of the feed-forward; 0 stands for 4·width.
       pool: 'cls' reads the class token; 'mean' averages the patches and has no class token.
+      key_heads: heads of keys and values, shared by groups of query heads; 0 stands for `heads`.
       attention: what mixes positions, such as 'Linformer(rank=16)'.
       kept: the heads that pruning left (eval.py --heads), such as ((0, 2), (1,)) in two layers; () stands for all.
       positions: how a patch knows where it stands, such as 'Sinusoidal2d()' or 'Swin()'; with few, small patches a larger
@@ -57,6 +58,7 @@ class Vit(nn.Module):
     patch: int = 16
     layers: int = 12
     heads: int = 12
+    key_heads: int = 0
     width: int = 768
     inner: int = 0
     activation: str = 'gelu'
@@ -94,8 +96,8 @@ class Vit(nn.Module):
         x = dropout(encoding.at_input(x), self.dropout, fold(key, 'embedding'))
 
         norm = partial(LayerNorm, numerics=numerics)
-        attention = partial(MultiHead, self.heads, mechanism=self.attention, dropout=self.dropout, numerics=numerics,
-                            **self.initial.attention(self.layers))
+        attention = partial(MultiHead, self.heads, self.key_heads, mechanism=self.attention, dropout=self.dropout,
+                            numerics=numerics, **self.initial.attention(self.layers))
         block = partial(
             Block, norm=norm, residual=self.residual, dropout=self.dropout,
             feed_forward=partial(FeedForward, self.inner or 4 * self.width, self.activation, numerics=numerics,

@@ -113,8 +113,9 @@ class VitTest(parameterized.TestCase):
 
 
 CHANGES = {
-    'classes': 4, 'patch': 1, 'layers': 3, 'heads': 4, 'width': 16, 'inner': 16, 'activation': 'relu', 'dropout': 0.1,
-    'pool': 'mean', 'attention': Softmax(score=Dot()), 'kept': ((0,), (0, 1)), 'positions': NoPositions(), 'mask': Window(2),
+    'classes': 4, 'patch': 1, 'layers': 3, 'heads': 4, 'key_heads': 1, 'width': 16, 'inner': 16, 'activation': 'relu',
+    'dropout': 0.1, 'pool': 'mean', 'attention': Softmax(score=Dot()), 'kept': ((0,), (0, 1)),
+    'positions': NoPositions(), 'mask': Window(2),
     'residual': ReZero(), 'initial': TFixup(), 'dense_gradient': False,
     'scan': True, 'remat': 'full', 'dtype': 'bfloat16'}
 

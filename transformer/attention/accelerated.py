@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import PartitionSpec
 
-from transformer.attention.mask_algebra import Mask, conjuncts
+from transformer.attention.mask_algebra import FULL, Mask, blocks, conjuncts
 from transformer.attention.masks import Causal, Full, Segments, Window, parts
 from transformer.sharding import BATCH
 
@@ -37,7 +37,11 @@ def cudnn_lacks(query, key, value, *, mask, bias, positions, rate, numerics):
         return common
     if numerics.dtype != 'bfloat16':
         return f'{numerics.dtype}, as it has 16-bit types only'
-    return 'heads that are wider than 128, or not a multiple of 8' if query.shape[3] > 128 or query.shape[3] % 8 else None
+    if query.shape[3] > 128 or query.shape[3] % 8:
+        return 'heads that are wider than 128, or not a multiple of 8'
+    if (query.shape[1] % 2 or key.shape[1] % 2) and (bias or _keywords(mask, query.shape[1], key.shape[1]) is None):
+        return 'odd lengths with a bias, or with a mask that is no keyword of it'
+    return None
 
 
 def cudnn(query, key, value, *, mask, bias=(), rate=0.0, dropout_key=None, numerics, implementation='cudnn'):
@@ -93,9 +97,10 @@ def _splash_lacks(query, key, mask, bias):
 
 @functools.lru_cache(maxsize=64)
 def _everyone_sees(pattern, queries, keys):
-    row = np.arange(keys)
+    row, size = np.arange(keys), (SPLASH_BLOCK, SPLASH_BLOCK)
+    unsure = np.flatnonzero((blocks(pattern, queries, keys, size) != FULL).all(1))
     return all(np.broadcast_to(pattern(t, row), (len(t), keys)).any(-1).all()
-               for t in np.array_split(np.arange(queries), max(1, queries // 1024)))
+               for t in (np.arange(i * SPLASH_BLOCK, min((i + 1) * SPLASH_BLOCK, queries)) for i in unsure))
 
 
 def splash(query, key, value, *, mask, bias=(), rate=0.0, dropout_key=None, numerics, interpret=False):

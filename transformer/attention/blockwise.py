@@ -23,7 +23,7 @@ from transformer.numerics import Numerics
 SIZES = (64, 128, 256, 512)  # of blocks
 # Milliseconds of a pair of blocks, and of a million scores at once, of 8 heads of 64, forward and backward on two cores.
 _PAIR, _DENSE = {64: 0.55, 128: 1.6, 256: 5.2, 512: 13.5}, 115.0
-_LOWEST = -1e30  # where a running maximum begins: -inf would give -inf - -inf
+_LOWEST = float(np.finfo(np.float32).min)  # where a running maximum begins: -inf would give -inf - -inf
 
 
 @dataclasses.dataclass(frozen=True)
@@ -56,10 +56,14 @@ def milliseconds(mask, queries, keys):
 
 
 def size_for(mask, queries, keys, bias=()):
-    """The size of blocks that takes the least time; terms of the bias may say that theirs is at most `largest_block`."""
-    largest = min([getattr(entry, 'largest_block', SIZES[-1]) for entry in bias], default=SIZES[-1])
-    costs = {size: cost for size, cost in _costs(mask, queries, keys).items() if size <= largest}
-    return min(costs, key=costs.get)
+    """The size of blocks that takes the least time; the smallest for terms of the bias that need much memory."""
+    costs = _costs(mask, queries, keys)
+    return SIZES[0] if numbers_per_score(bias) > 1 else min(costs, key=costs.get)
+
+
+def numbers_per_score(bias):
+    """How many numbers there are for each score: 1, unless a term of the bias says that it needs more."""
+    return max([getattr(entry, 'numbers_per_score', 1) for entry in bias], default=1)
 
 
 def blockwise(query, key, value, *, mask, bias=(), rate=0.0, dropout_key=None, numerics=Numerics(), size=None):
@@ -174,10 +178,6 @@ def _hide(plan, mask, i, j, scores):
     return jnp.where(visible[:, None] if visible.ndim == 3 else visible, scores, -jnp.inf)
 
 
-def _dropped(plan, i, j, dropout_key, weights):
-    return plan.numerics.cast(dropout(weights, plan.rate, fold(dropout_key, i, j)))
-
-
 def _values(plan, i, j, weights, bias):
     """What terms add to the output: [B, N, size, H], or 0."""
     return sum(term.values(weights, *_positions(plan, i, j)) for term in bias if getattr(term, 'values', None))
@@ -203,7 +203,7 @@ def _forward(plan, query, key, value, bias, mask, dropout_key):
         old = _block(top, i, size)
         new = jnp.maximum(old, scores.max(-1, keepdims=True))
         weights, keep = jnp.exp(scores - new), jnp.exp(old - new)
-        dropped = _dropped(plan, i, j, dropout_key, weights)
+        dropped = plan.numerics.cast(dropout(weights, plan.rate, fold(dropout_key, i, j)))
         more = product('BKTS,BKSH->BKTH', _rows(dropped, heads), _rows(value_j, heads)).reshape(*square[:3], value.shape[3])
         more = more + _values(plan, i, j, dropped, bias_ij)
         return (_put(mixed, _block(mixed, i, size) * keep + more, i, size), _put(top, new, i, size),
@@ -237,9 +237,9 @@ def _backward(plan, residuals, dout):
         if masked:
             scores = _flip(_hide(plan, mask, i, j, _flip(scores)))
         weights = jnp.exp(scores - _flip(_block(log_total, i, size)))
-        drop = lambda x: _flip(_dropped(plan, i, j, dropout_key, _flip(x)))  # its own gradient
+        drop = lambda x: _flip(dropout(_flip(x), plan.rate, fold(dropout_key, i, j)))  # its own gradient
         dweights = drop(_from_columns(product('BKSH,BKTH->BKST', values, douts), square, heads))
-        dropped = drop(weights)
+        dropped = plan.numerics.cast(drop(weights))
         more_query, more_key = 0.0, 0.0
         if bias:
             pull_values = jax.vjp(lambda w, b: _values(plan, i, j, _flip(w), b) + jnp.zeros_like(dout_i), dropped, bias_ij)[1]

@@ -44,8 +44,8 @@ class Hashing(Mechanism):
     def __post_init__(self):
         if self.buckets != 1 and (self.buckets < 1 or self.buckets % 2):
             raise ValueError(f'{self}: buckets is {self.buckets}; expected an even number, or 1.')
-        if self.chunk < 1 or self.rounds < 1:
-            raise ValueError(f'{self}: expected a chunk and rounds of at least 1.')
+        if self.chunk < 1 or self.rounds < 1 or self.seed < 0:
+            raise ValueError(f'{self}: expected a chunk and rounds of at least 1, and a seed of 0 or more.')
 
     def __call__(self, parameters, query, key, value, given=Given()):
         batch, length, heads, _ = query.shape

@@ -2,7 +2,8 @@
 
 What is done to the scores q·k / sqrt(H) before the softmax is a list: each entry is an array that is added, or a term, a
 pytree that is called as `term(scores [B, N, T, S], query, key, t, s)`, with positions t [.., T] and s [.., S], and returns new
-scores; with a function `values(weights, t, s) -> [B, N, T, H]` it also adds to the output.
+scores; with a function `values(weights, t, s) -> [B, N, T, H]` it also adds to the output, and `numbers_per_score` tells how
+many numbers it needs to compute one.
 """
 
 import dataclasses
@@ -11,7 +12,7 @@ import jax
 import jax.numpy as jnp
 
 from transformer.attention import accelerated
-from transformer.attention.blockwise import blockwise, milliseconds
+from transformer.attention.blockwise import blockwise, milliseconds, numbers_per_score
 from transformer.attention.masks import Full
 from transformer.attention.scores import products
 from transformer.layers import dropout
@@ -26,7 +27,7 @@ def masked_softmax(scores, visible=None):
 
 @jax.custom_vjp  # w (dw - sum(dw w)): half the passes over [B, N, T, S] of differentiating each operation
 def _softmax(scores):
-    top = scores.max(-1, keepdims=True)
+    top = scores.max(-1, keepdims=True, initial=-jnp.inf)
     weights = jnp.exp(scores - jnp.where(jnp.isfinite(top), top, 0.0))
     total = weights.sum(-1, keepdims=True)
     return weights / jnp.where(total > 0.0, total, 1.0)
@@ -59,7 +60,7 @@ def attend(query, key, value, *, mask=Full(), bias=(), positions=None, rate=0.0,
     Returns:
       [B, T, N, Hv]; zeros for a query that may attend to nothing.
     """
-    bias = bias if isinstance(bias, tuple) else (bias,)
+    bias = jax.tree.map(jnp.asarray, bias if isinstance(bias, tuple) else (bias,))
     rate = rate if dropout_key is not None else 0.0
     picked = choose(query, key, value, mask=mask, bias=bias, positions=positions, rate=rate, implementation=implementation,
                     numerics=numerics)
@@ -109,6 +110,7 @@ def choose(query, key, value, *, mask=Full(), bias=(), positions=None, rate=0.0,
     Raises ValueError for an implementation that cannot compute what it is given."""
     bias = bias if isinstance(bias, tuple) else (bias,)
     (batch, queries, heads, _), keys = query.shape, key.shape[1]
+    mask.require_length(max(queries, keys))
     given = dict(mask=mask, bias=bias, positions=positions, rate=rate, numerics=numerics)
     lacks = {'plain': None, 'blockwise': None if positions is None else 'positions other than those of the row',
              'cudnn': accelerated.cudnn_lacks(query, key, value, **given),
@@ -126,9 +128,10 @@ def choose(query, key, value, *, mask=Full(), bias=(), positions=None, rate=0.0,
                     if jax.default_backend() == backend)
     if lacks['blockwise']:
         return Choice('plain', where + f'blockwise: {lacks["blockwise"]}')
-    gigabytes = batch * heads * queries * keys * 4e-9
+    larger = numbers_per_score(bias)
+    gigabytes = larger * batch * heads * queries * keys * 4e-9
     if jax.default_backend() == 'cpu':
-        by_blocks, dense = (scale * batch * heads / 8 for scale in milliseconds(mask, queries, keys))
+        by_blocks, dense = (scale * larger * batch * heads / 8 for scale in milliseconds(mask, queries, keys))
         reason = f'about {by_blocks:.3g} ms by blocks, {dense:.3g} ms with all scores at once ({gigabytes:.2g} GB)'
         return Choice('blockwise' if by_blocks < dense else 'plain', reason)
     name = 'blockwise' if gigabytes > 1 else 'plain'

@@ -19,6 +19,7 @@ from transformer.attention.documents import packed, real, require_next, segments
 from transformer.attention.mechanism import Given, Mechanism
 
 _LOWEST = -1e30  # where a running maximum begins: -inf would give -inf - -inf
+_TINY = float(np.finfo(np.float32).tiny)
 
 
 class Kernelised(Mechanism):
@@ -62,8 +63,7 @@ class Kernelised(Mechanism):
             top = jnp.where(visible, scale, _LOWEST).max(-1, keepdims=True)
             scores = scores * jnp.exp(jnp.minimum(scale - top, 0.0))
         scores = jnp.where(visible, scores, 0.0)
-        total = scores.sum(-1, keepdims=True)
-        weights = scores / jnp.where(total > 0, total, 1.0)
+        weights = _scaled(scores, scores.sum(-1, keepdims=True))
         return weights.reshape(len(weights), query.shape[2], *weights.shape[3:])
 
     def empty_cache(self, batch, length, heads, key_heads, width, dtype):
@@ -184,8 +184,13 @@ def _grouped(query, heads):
 
 def _divided(mixed):
     """Sums of values and of ones [.., Hv + 1] -> [.., Hv]; a query that sees nothing gives zeros."""
-    total = mixed[..., -1:]
-    return mixed[..., :-1] / jnp.where(total > 0, total, 1.0)
+    return _scaled(mixed[..., :-1], mixed[..., -1:])
+
+
+def _scaled(x, total):
+    """x / total, 0 where the total is 0. Both are brought near 1 first: the gradient squares the total, which underflows."""
+    near = jax.lax.stop_gradient(1.0 / jnp.where(total > _TINY, total, 1.0))
+    return x * near / jnp.where(total > _TINY, total * near, 1.0)
 
 
 def _by_position(out):
@@ -243,8 +248,8 @@ class Performer(Kernelised):
 
     def __post_init__(self):
         super().__post_init__()
-        if self.features < 1:
-            raise ValueError(f'{self}: features is {self.features}; expected at least 1.')
+        if self.features < 1 or self.seed < 0:
+            raise ValueError(f'{self}: expected at least 1 feature, and a seed of 0 or more.')
 
     def feature_map(self, x, numerics):
         x = x.astype(jnp.float32) * x.shape[-1] ** -0.25

@@ -6,12 +6,14 @@ The patterns themselves are in `transformer.attention.masks`.
 import abc
 import dataclasses
 import functools
+import math
 from typing import Any
 
 import jax
 import numpy as np
 
 EMPTY, PARTIAL, FULL = 0, 1, 2  # what a block of a mask may be
+_FINEST = 64  # kernels ask for several sizes, multiples of it
 
 
 class Mask(abc.ABC):
@@ -54,6 +56,18 @@ class Mask(abc.ABC):
         """After how many layers `of_layer` begins again."""
         return 1
 
+    @property
+    def longest(self):
+        """How long a row may be; infinite for all but `Random`, and what is made of it."""
+        inner = (getattr(self, f.name) for f in dataclasses.fields(self))
+        return min((mask.longest for mask in inner if isinstance(mask, Mask)), default=math.inf)
+
+    def require_length(self, length):
+        """Raises ValueError for a row that is too long."""
+        if length > self.longest:
+            raise ValueError(f'The mask {self} is for rows of up to {self.longest} positions, but this one has {length}; give '
+                             'it the length of the longest row.')
+
     def __repr__(self):
         values = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
         defaults = {f.name: f.default for f in dataclasses.fields(self) if f.default is not dataclasses.MISSING}
@@ -67,7 +81,7 @@ class Mask(abc.ABC):
         return _Or(self, other) if isinstance(other, Mask) else NotImplemented
 
     def __invert__(self):
-        return _Not(self)
+        return self.mask if isinstance(self, _Not) else _Not(self)
 
 
 def _flatten(mask):
@@ -203,6 +217,14 @@ def blocks(mask, queries, keys, size):
 
 @functools.lru_cache(maxsize=256)
 def _blocks(mask, queries, keys, query_size, key_size):
+    if query_size % _FINEST == key_size % _FINEST == 0 and (query_size, key_size) != (_FINEST, _FINEST):
+        state = _blocks(mask, queries, keys, _FINEST, _FINEST)
+        for axis, size in enumerate((query_size, key_size)):
+            first = np.arange(0, state.shape[axis], size // _FINEST)
+            least, most = (ufunc.reduceat(state, first, axis) for ufunc in (np.minimum, np.maximum))
+            state = np.where(least == most, least, np.int8(PARTIAL))
+        return state
+
     def ends(length, size):
         first = np.arange(0, length, size)
         return first, np.minimum(first + size, length) - 1

@@ -29,6 +29,8 @@ import numpy as np
 
 from transformer.attention.mask_algebra import Mask, conjuncts, static
 
+LARGEST = 2 ** 31 - 1  # positions are numbers of 32 bits
+
 
 def _outer(query, key):
     return query[..., :, None], key[..., None, :]
@@ -36,8 +38,14 @@ def _outer(query, key):
 
 def _at_least(mask, **minimum):
     for name, least in minimum.items():
-        if getattr(mask, name) < least:
-            raise ValueError(f'{mask}: {name} is {getattr(mask, name)}; expected at least {least}.')
+        if not least <= getattr(mask, name) <= LARGEST:
+            bound = f'at least {least}' if getattr(mask, name) < least else f'at most {LARGEST}'
+            raise ValueError(f'{mask}: {name} is {getattr(mask, name)}; expected {bound}.')
+
+
+def _require_positions(mask):
+    if not all(type(place) is int and 0 <= place <= LARGEST for place in mask.at):
+        raise ValueError(f'{mask}: at is {mask.at!r}; expected positions, whole numbers from 0 on.')
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
@@ -99,7 +107,11 @@ class Dilated(Mask):
         return (abs(t - s) < self.size * self.step) & ((t - s) % self.step == 0)
 
     def bounds(self, query, key):
-        return Window(self.size * self.step).bounds(query, key)[0], False
+        least, most = _apart(query, key)
+        last = self.size * self.step - 1
+        inside, whole = Window(last + 1).bounds(query, key)
+        some, every = _multiples(np.maximum(least, -last), np.minimum(most, last), self.step)
+        return inside & some, whole & every
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
@@ -114,6 +126,9 @@ class Strided(Mask):
         t, s = _outer(query, key)
         return (t - s) % self.stride == 0
 
+    def bounds(self, query, key):
+        return _multiples(*_apart(query, key), self.stride)
+
 
 @dataclasses.dataclass(frozen=True, repr=False)
 class Fixed(Mask):
@@ -124,10 +139,21 @@ class Fixed(Mask):
 
     def __post_init__(self):
         _at_least(self, stride=1, summary=0)
+        if self.summary > self.stride:
+            raise ValueError(f'{self}: summary is {self.summary}; expected at most the stride, {self.stride}.')
 
     def __call__(self, query, key):
         t, s = _outer(query, key)
         return (t // self.stride == s // self.stride) | (s % self.stride >= self.stride - self.summary)
+
+    def bounds(self, query, key):
+        own = Block(self.stride).bounds(query, key)
+        first, last = key
+        begin = max(self.stride - self.summary, 0)  # of the summary in a block
+        place = first % self.stride
+        some = (self.summary > 0) & (np.maximum(first, first - place + begin) <= last)
+        every = (place >= begin) & (last - first < self.stride - place)
+        return own[0] | some, own[1] | every | (begin == 0)
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
@@ -150,6 +176,9 @@ class Prefix(Mask):
     """Everyone sees the first `length` positions; of another length in each row: `Padding`."""
     length: int
 
+    def __post_init__(self):
+        _at_least(self, length=0)
+
     def __call__(self, query, key):
         return key[..., None, :] < self.length
 
@@ -162,8 +191,14 @@ class Selected(Mask):
     """Everyone sees the positions in `at`, a tuple."""
     at: tuple
 
+    def __post_init__(self):
+        _require_positions(self)
+
     def __call__(self, query, key):
         return _among(key, self.at)[..., None, :]
+
+    def bounds(self, query, key):
+        return _some_and_all(key, self.at)
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
@@ -173,13 +208,19 @@ class Global(Mask):
     tokens: int = 1
     at: tuple = ()
 
+    def __post_init__(self):
+        _at_least(self, tokens=0)
+        _require_positions(self)
+        if self.at and self.tokens != 1:
+            raise ValueError(f'{self}: tokens counts from the first position on, and at names others; give one of the two.')
+
     def __call__(self, query, key):
         t, s = _outer(*(_among(x, self.at) if self.at else x < self.tokens for x in (query, key)))
         return t | s
 
     def bounds(self, query, key):
         if self.at:
-            return True, False
+            return tuple(map(operator.or_, _some_and_all(query, self.at), _some_and_all(key, self.at)))
         return (query[0] < self.tokens) | (key[0] < self.tokens), (query[1] < self.tokens) | (key[1] < self.tokens)
 
 
@@ -193,7 +234,7 @@ class Random(Mask):
     seed: int = 0
 
     def __post_init__(self):
-        _at_least(self, blocks=0, block=1, length=1)
+        _at_least(self, blocks=0, block=1, length=1, seed=0)
         if self.blocks > self._count:
             raise ValueError(f'{self}: {self.blocks} blocks are to be drawn, but a row has {self._count} of {self.block}.')
 
@@ -201,19 +242,20 @@ class Random(Mask):
     def _count(self):
         return -(-self.length // self.block)
 
+    @property
+    def longest(self):
+        return self.length
+
     def __call__(self, query, key):
-        for x in (query, key):
-            if isinstance(x, np.ndarray) and x.size and x.max() >= self.length:
-                raise ValueError(f'{self} is asked about position {x.max()}; give it the length of the longest row.')
         t, s = _outer(query // self.block, key // self.block)
         table = _drawn(self)
         return (table if isinstance(query, np.ndarray) and isinstance(key, np.ndarray) else jnp.asarray(table))[t, s]
 
     def bounds(self, query, key):
-        if any(np.any(first // self.block != last // self.block) for first, last in (query, key)):
-            return True, False
-        value = _drawn(self)[query[0] // self.block, key[0] // self.block]
-        return value, value
+        (top, bottom), (left, right) = ([np.asarray(x) // self.block for x in ends] for ends in (query, key))
+        sums = np.pad(_drawn(self).cumsum(0).cumsum(1), ((1, 0), (1, 0)))
+        count = sums[bottom + 1, right + 1] - sums[top, right + 1] - sums[bottom + 1, left] + sums[top, left]
+        return count > 0, count == (bottom + 1 - top) * (right + 1 - left)
 
 
 @functools.lru_cache(maxsize=64)
@@ -223,6 +265,23 @@ def _drawn(mask):
     for row in table:
         row[rng.permutation(mask._count)[:mask.blocks]] = True
     return table
+
+
+def _apart(query, key):
+    """The least and the most of t - s in blocks."""
+    return query[0] - key[1], query[1] - key[0]
+
+
+def _multiples(least, most, step):
+    """Whether some and whether all of least, .., most are divisible by `step`."""
+    return most // step * step >= least, (step == 1) | ((least == most) & (least % step == 0))
+
+
+def _some_and_all(ends, at):
+    """Whether some and whether all positions of blocks, given by their ends, are among those in `at`."""
+    first, last = (np.asarray(x) for x in ends)
+    count = sum((first <= place) & (place <= last) for place in set(at)) + 0 * first
+    return count > 0, count == last - first + 1
 
 
 def _among(x, positions):
@@ -338,9 +397,14 @@ def parts(mask):
 
 
 def dense(mask, length):
-    """[length, length] booleans of a pattern, by numpy."""
+    """[length, length] booleans, by numpy; where the data has several rows, of the first."""
+    mask.require_length(length)
     row = np.arange(length)
-    return np.broadcast_to(mask(row, row), (length, length))
+    try:
+        seen = np.asarray(mask(row, row))
+        return np.broadcast_to(seen[0] if seen.ndim == 3 else seen, (length, length))
+    except (TypeError, ValueError):
+        raise ValueError(f'The arrays of the mask {mask} are not for rows of {length} positions; give their length.') from None
 
 
 def reach(mask, length, layers):
@@ -355,7 +419,7 @@ def reach(mask, length, layers):
 
 
 def show(mask, length=16, layers=1):
-    """A matplotlib figure of a pattern over `length` positions: a row for each query, a column for each key. With several
+    """A matplotlib figure of a mask over `length` positions: a row for each query, a column for each key. With several
     layers, shades tell after how many of them a key reaches a query: the receptive field."""
     from matplotlib.figure import Figure
 

@@ -80,9 +80,11 @@ class Mechanism(abc.ABC):
         at = positions, jnp.arange(cache['key'].shape[1])
         return self(parameters, query, cache['key'], cache['value'], dataclasses.replace(given, positions=at)), cache
 
-    def check(self, mask, *, cross=False, cached=False, biased=False):
+    def check(self, mask, *, cross=False, cached=False, biased=False, placed=False, shared=False):
         """Raises ValueError if this mechanism cannot do what it is asked for."""
         pattern, terms = masks.parts(mask)
+        if cross and cached:
+            raise ValueError('A cache is for attention of a sequence to itself; leave it out where keys have another source.')
         if cross and not self.cross:
             raise ValueError(f'attention={self} mixes one sequence with itself and cannot look at another; use Softmax().')
         if cached and not self.cached:
@@ -99,6 +101,11 @@ class Mechanism(abc.ABC):
         if not self.packed and any(isinstance(term, masks.Segments) for term in terms):
             raise ValueError(f'attention={self} cannot keep documents in one row apart; give each a row of its own, without '
                              'segments, or use attention=Softmax().')
+        if placed and not {'query', 'key'} & set(self.projections):
+            raise ValueError(f'attention={self} has no queries and keys that could know positions; use an encoding that enters '
+                             'at the input, such as Learned() or Sinusoidal().')
+        if shared and 'query' not in self.projections:
+            raise ValueError(f'attention={self} has no queries that could share heads of keys; leave out key_heads.')
         if biased and not self.scored:
             raise ValueError(f'attention={self} has no scores that a position encoding could add to; use one that enters '
                              'at the input, such as Learned() or Sinusoidal().')
@@ -117,18 +124,23 @@ class Softmax(Mechanism):
 
     Attributes:
       score: how well a query and a key fit, of `transformer.attention.scores`.
-      implementation: the kernel, as in `kernels.attend`.
+      implementation: the kernel of whole rows, as in `kernels.attend`; cached decoding has its own positions, and 'auto'.
     """
     score: Score = ScaledDot()
     implementation: str = 'auto'
+
+    @property
+    def packed(self):
+        return self.score.packed
 
     def parameters(self, query, key, value):
         return self.score.parameters(query.shape[2], key.shape[2], query.shape[3], key.shape[3])
 
     def __call__(self, parameters, query, key, value, given=Given()):
         query, key, bias = self._prepared(parameters, query, key, given)
+        implementation = self.implementation if given.positions is None else 'auto'
         return attend(query, key, value, mask=given.mask, bias=bias, positions=given.positions, rate=given.rate,
-                      dropout_key=given.dropout_key, implementation=self.implementation, numerics=given.numerics)
+                      dropout_key=given.dropout_key, implementation=implementation, numerics=given.numerics)
 
     def weights(self, parameters, query, key, value, given=Given()):
         query, key, bias = self._prepared(parameters, query, key, given)

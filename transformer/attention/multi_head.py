@@ -10,7 +10,7 @@ from transformer.attention import alternatives, hashing, linear, nystrom, projec
 from transformer.attention.heads import of_heads
 from transformer.attention.masks import Full
 from transformer.attention.mechanism import Given, Mechanism, Softmax
-from transformer.attention.positions import Encoding
+from transformer.attention.positions import Encoding, Positions
 from transformer.layers import Dense, Parameters, fold, normal, zeros
 from transformer.numerics import Numerics
 
@@ -26,6 +26,7 @@ class MultiHead(nn.Module):
       key_heads: heads K of keys and values, which N / K query heads share: 1 is multi-query attention (Shazeer 2019), more
         is grouped-query attention (Ainslie et al. 2023); 0 stands for N.
       head_width: width H of queries and keys in a head; 0 stands for D / N.
+      key_width: width of keys in a head, for scores that take another than the queries'; 0 stands for H.
       value_width: width of values in a head; 0 stands for H.
       kept: the numbers of the heads that pruning left, each then with keys and values of its own; None: all. Without any,
         the output is its bias.
@@ -38,6 +39,7 @@ class MultiHead(nn.Module):
     heads: int
     key_heads: int = 0
     head_width: int = 0
+    key_width: int = 0
     value_width: int = 0
     kept: tuple | None = None
     mechanism: Mechanism = Softmax()
@@ -65,9 +67,11 @@ class MultiHead(nn.Module):
         width, key_heads = x.shape[-1], self.key_heads or self.heads
         if not self.head_width and width % self.heads:
             raise ValueError(f'The width {width} is not divisible by {self.heads} heads.')
-        if self.heads % key_heads:
+        if key_heads < 1 or self.heads % key_heads:
             raise ValueError(f'{self.heads} query heads cannot share {key_heads} heads of keys and values; choose a divisor.')
-        self.mechanism.check(mask, cross=y is not None or z is not None, cached=cache is not None)
+        mask.require_length(max(a.shape[1] for a in (x, y, z) if a is not None))
+        self.mechanism.check(mask, cross=y is not None or z is not None, cached=cache is not None,
+                             shared=key_heads != self.heads)
         if self.kept == ():
             own = Parameters({'bias': (zeros, (width,))} if self.bias else {}, name='output')()
             return self.numerics.cast(jnp.broadcast_to(own.get('bias', 0.0), x.shape)), cache
@@ -78,9 +82,11 @@ class MultiHead(nn.Module):
         own_source = y is None and where is encoding.query
         source = x if y is None else y
         moved = encoding.at_source(x, encoding.query)
+        turns = type(encoding.kind).at_heads is not Positions.at_heads
+        self.mechanism.check(mask, placed=moved is not x or turns)
         sources = {'query': moved, 'key': moved if own_source else encoding.at_source(source, where),
                    'value': source if z is None else z}
-        shapes = {'query': (heads, head_width), 'key': (key_heads, head_width),
+        shapes = {'query': (heads, head_width), 'key': (key_heads, self.key_width or head_width),
                   'value': (key_heads, self.value_width or head_width)}
         queries, keys, values = self._projected(sources, shapes)
 

@@ -195,6 +195,8 @@ class Learned(_Added):
 
     def __post_init__(self):
         require_place(self, PLACES)
+        if self.scale < 0:
+            raise ValueError(f'{self}: scale is {self.scale}; expected 0 or more.')
 
     def parameters(self, sizes):
         return {'embedding': (normal(self.scale) if self.scale else sizes.table, (sizes.length, sizes.width))}
@@ -309,8 +311,8 @@ class Rotary(Positions):
     def __post_init__(self):
         if self.scaling not in ('none', 'linear', 'ntk'):
             raise ValueError(f'{self}: scaling is {self.scaling!r}; expected none, linear or ntk.')
-        if self.factor < 1 or self.base <= 1:
-            raise ValueError(f'{self}: expected a factor of 1 or more, and a base above 1.')
+        if not 1 <= self.factor <= 1e9 or not 1 < self.base <= 1e30:
+            raise ValueError(f'{self}: expected a factor from 1 to 1e9, and a base above 1 and up to 1e30.')
         if self.scaling == 'none' and self.factor != 1:
             raise ValueError(f"{self}: a factor does nothing without scaling; give scaling='linear' or 'ntk'.")
 

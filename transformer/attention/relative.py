@@ -20,6 +20,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from transformer.attention.masks import LARGEST
 from transformer.attention.positions import Pairs, Positions, Term, of_grid, sinusoid
 from transformer.layers import normal
 from transformer.numerics import Numerics
@@ -42,8 +43,9 @@ def _outer(t, s):
 
 def _at_least(kind, **least):
     for name, value in least.items():
-        if getattr(kind, name) < value:
-            raise ValueError(f'{kind}: {name} is {getattr(kind, name)}; expected {value} or more.')
+        if not value <= getattr(kind, name) <= LARGEST:
+            bound = f'{value} or more' if getattr(kind, name) < value else f'{LARGEST} or less'
+            raise ValueError(f'{kind}: {name} is {getattr(kind, name)}; expected {bound}.')
 
 
 class _Relative(Positions):

@@ -23,12 +23,20 @@ def products(query, key, numerics=Numerics()):
     """q·k: [B, T, N, H], [B, S, K, H] -> [B, N, T, S], in float32."""
     batch, queries, heads, width = query.shape
     grouped = query.reshape(batch, queries, key.shape[2], heads // key.shape[2], width)
+    if width != key.shape[3]:
+        raise ValueError(f'Queries are {width} wide and keys {key.shape[3]}, so that there is no product of them; give them '
+                         'one width, or use the score Bilinear() or Additive().')
     scores = numerics.scores('BTKGH,BSKH->BKGTS', grouped, key)
     return scores.reshape(batch, heads, queries, key.shape[1])
 
 
 class Score(abc.ABC):
-    """Base of the scores."""
+    """Base of the scores.
+
+    Attributes:
+      packed: keeps documents in one row apart, as it does not know where in the row a key is.
+    """
+    packed = True
 
     def parameters(self, heads, key_heads, query_width, key_width):
         """{name: (initialiser, shape)} of what is learnt."""
@@ -98,9 +106,12 @@ class Additive(Score):
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class _Additive:
-    """A term in place of the products, which are then not computed: wᵀ·tanh(q + k), [B, N, T, S]."""
+    """A term in place of the products, which a compiled program then leaves out: wᵀ·tanh(q + k), [B, N, T, S]."""
     output: Any  # w [N, A]
-    largest_block = 64  # the sums are A times as large as the scores
+
+    @property
+    def numbers_per_score(self):
+        return self.output.shape[-1]
 
     def __call__(self, products, query, key, t, s):
         return _additive(self.output, query, key)
@@ -140,6 +151,11 @@ class Location(Score):
       length: positions that have a row w_s; longer sources are refused.
     """
     length: int = 1024
+    packed = False
+
+    def __post_init__(self):
+        if self.length < 1:
+            raise ValueError(f'{self}: length is {self.length}; expected at least 1.')
 
     def parameters(self, heads, key_heads, query_width, key_width):
         return {'table': (normal(query_width ** -0.5), (self.length, key_heads, query_width))}

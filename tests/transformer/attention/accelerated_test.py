@@ -8,7 +8,8 @@ from jax.sharding import AxisType
 
 from transformer.attention import accelerated
 from transformer.attention.kernels import attend, choose, plain
-from transformer.attention.masks import Block, Causal, Full, Global, Padding, Segments, Window
+from transformer.attention.masks import Block, Causal, Full, Global, Padding, Random, Segments, Window
+from transformer.attention.scores import Additive
 from transformer.numerics import Numerics
 
 RNG = np.random.default_rng(0)
@@ -105,6 +106,32 @@ class ChooseTest(parameterized.TestCase):
         choice = self.on(backend, **more)
         self.assertEqual(choice.name, 'plain')
         self.assertIn(why, choice.why)
+
+    def test_odd_lengths_on_a_gpu(self):
+        odd = [x[:, :65] for x in (QUERY, KEY, VALUE)]
+        with mock.patch.object(jax, 'default_backend', lambda: 'gpu'):
+            for mask, name in ((Full(), 'cudnn'), (Causal() & Window(3), 'cudnn'), (Window(3), 'plain'),
+                               (jax.tree.map(lambda x: x[:, :65], SEGMENTS), 'plain')):
+                choice = choose(*odd, mask=mask, numerics=BFLOAT16)
+                self.assertEqual(choice.name, name, mask)
+            self.assertIn('cudnn: odd lengths', choice.why)
+            self.assertIn('odd lengths', choose(*odd, bias=jnp.ones((1, 1)), numerics=BFLOAT16).why)
+
+    def test_scores_that_need_more_memory(self):
+        rows = jax.ShapeDtypeStruct((16, 256, 8, 64), jnp.float32)
+        score = Additive(width=64)
+        parameters = {name: jnp.zeros(shape) for name, (_, shape) in score.parameters(8, 8, 64, 64).items()}
+        _, _, bias = jax.eval_shape(score.prepare, parameters, rows, rows)
+        with mock.patch.object(jax, 'default_backend', lambda: 'gpu'):
+            self.assertEqual(choose(rows, rows, rows).name, 'plain')
+            choice = choose(rows, rows, rows, bias=bias)
+        self.assertEqual(choice.name, 'blockwise')
+        self.assertIn('2.1 GB', choice.why)
+
+    def test_a_row_that_is_longer_than_its_mask_knows_is_refused(self):
+        for implementation in ('plain', 'blockwise', 'auto'):
+            with self.assertRaisesRegex(ValueError, f'rows of up to 16 positions, but this one has {T}'):
+                attend(QUERY, KEY, VALUE, mask=Causal() & Random(1, 4, 16), implementation=implementation)
 
     def test_on_an_accelerator_long_rows_go_by_blocks(self):
         long = jax.ShapeDtypeStruct((4, 8192, 8, 64), jnp.float32)

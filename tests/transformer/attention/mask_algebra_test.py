@@ -8,7 +8,19 @@ from hypothesis import strategies
 from tests.transformer.attention.masks_test import DATA, LENGTH, PATTERNS, ROW
 from transformer.attention import masks
 from transformer.attention.mask_algebra import EMPTY, FULL, PARTIAL, blocks, conjuncts
-from transformer.attention.masks import Causal, Window
+from transformer.attention.masks import (
+    Block,
+    Causal,
+    Dilated,
+    Fixed,
+    Full,
+    Global,
+    Prefix,
+    Random,
+    Selected,
+    Strided,
+    Window,
+)
 
 
 class AlgebraTest(parameterized.TestCase):
@@ -48,21 +60,50 @@ class BlocksTest(parameterized.TestCase):
             block = whole[:, i * 3:(i + 1) * 3, j * 4:(j + 1) * 4]
             self.assertFalse((state[i, j] == EMPTY and block.any()) or (state[i, j] == FULL and not block.all()))
 
-    def test_data_under_a_pattern_leave_the_empty_blocks_empty(self):
-        state = blocks(Causal() & DATA[0], LENGTH, LENGTH, (4, 4))
-        np.testing.assert_array_equal(state, [[1, 0, 0], [1, 1, 0], [1, 1, 1]])
+    @parameterized.parameters(1, 63, 64, 200, 300)
+    def test_large_blocks_are_made_of_small_ones(self, length):
+        for mask in (Causal() & (Window(70) | Global(3)), Window(100), Causal() & Strided(65), ~Causal()):
+            whole = masks.dense(mask, length)
+            for height, width in ((128, 128), (64, 192)):
+                state = blocks(mask, length, length, (height, width))
+                self.assertEqual(state.shape, (-(-length // height), -(-length // width)))
+                for i, j in np.ndindex(state.shape):
+                    block = whole[i * height:(i + 1) * height, j * width:(j + 1) * width]
+                    self.assertEqual(state[i, j], FULL if block.all() else PARTIAL if block.any() else EMPTY)
+
+    @parameterized.named_parameters((str(mask), mask) for mask in (
+        Full(), Causal(), Window(2), Window(2, block=3), Dilated(3, 2), Dilated(2, 3), Strided(1), Strided(4),
+        Fixed(4, summary=2), Fixed(5, summary=0), Fixed(3, summary=3), Block(5), Prefix(3),
+        Selected((2, 3, 4, 7)), Global(2), Global(at=(5, 6)),
+        Random(blocks=2, block=3, length=LENGTH, seed=1), Random(blocks=0, block=5, length=LENGTH)))
+    def test_the_bounds_of_a_pattern_say_it_without_its_pairs(self, mask):
+        whole = masks.dense(mask, LENGTH)
+        for t, u, s, r in np.ndindex(LENGTH, 6, LENGTH, 6):
+            if t + u < LENGTH and s + r < LENGTH:
+                block = whole[t:t + u + 1, s:s + r + 1]
+                possible, certain = mask.bounds((t, t + u), (s, s + r))
+                self.assertEqual(possible, block.any())
+                self.assertTrue(certain == block.all() or (isinstance(mask, Fixed | Global) and not certain))
 
     def test_long_patterns_are_not_looked_at_pair_by_pair(self):
         looked = []
 
-        class Watched(Window):
+        class Watched(Full):
             def __call__(self, query, key):
                 looked.append(query.size * key.size)
                 return super().__call__(query, key)
 
-        state = blocks(Causal() & Watched(256), 1 << 15, 1 << 15, (256, 256))
-        self.assertEqual(np.count_nonzero(state), 2 * 128 - 1)
-        self.assertLess(sum(looked), 300 * 256 ** 2)  # of 2^30 pairs
+        length = 1 << 13
+        for pattern in (Causal() & Window(256), Window(2, block=64) | Global(128) | Random(3, 64, length), Dilated(64, 4),
+                        Causal() & Fixed(512, summary=8), Window(100) | Selected((5, 999)), Window(100) | Global(at=(5, 999))):
+            looked.clear()
+            state = blocks(pattern & Watched(), length, length, (256, 256))
+            self.assertEqual(state.shape, (32, 32))
+            self.assertLess(sum(looked), 0.1 * length ** 2, pattern)
+
+    def test_data_under_a_pattern_leave_the_empty_blocks_empty(self):
+        state = blocks(Causal() & DATA[0], LENGTH, LENGTH, (4, 4))
+        np.testing.assert_array_equal(state, [[1, 0, 0], [1, 1, 0], [1, 1, 1]])
 
 
 if __name__ == '__main__':

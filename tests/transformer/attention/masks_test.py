@@ -108,7 +108,9 @@ class PatternsTest(parameterized.TestCase):
     @parameterized.parameters(
         (lambda: Window(0), r'Window\(size=0\).*at least 1'), (lambda: Dilated(2, 0), 'step is 0; expected at least 1'),
         (lambda: Random(5, 4, 12), '5 blocks are to be drawn, but a row has 3 of 4'),
-        (lambda: masks.dense(RANDOM, 13), 'asked about position 12; give it the length of the longest row'),
+        (lambda: masks.dense(RANDOM, 13), r'Random\(.*is for rows of up to 12 positions, but this one has 13; give it'),
+        (lambda: (Causal() & ~(Window(2) | RANDOM)).require_length(13), 'up to 12 positions'),
+        (lambda: Alternate(Full(), RANDOM).require_length(13), 'up to 12 positions'),
         (lambda: Fixed(0), 'stride is 0'), (lambda: Block(0), 'size is 0'), (lambda: Strided(0), 'stride is 0'))
     def test_what_makes_no_sense_is_refused(self, make, message):
         with self.assertRaisesRegex(ValueError, message):

@@ -15,7 +15,7 @@ from training import resolve
 from transformer.attention.masks import Causal, Full, Padding, Segments, Window
 from transformer.attention.mechanism import Given, Mechanism, Softmax
 from transformer.attention.multi_head import MultiHead
-from transformer.attention.positions import Encoding, NoPositions
+from transformer.attention.positions import Encoding, Learned, NoPositions, Rotary, Sinusoidal
 from transformer.decoding import Greedy, generate
 from transformer.gpt import Gpt
 from transformer.numerics import Numerics
@@ -26,7 +26,7 @@ RNG = np.random.default_rng(0)
 TOKENS = RNG.integers(11, size=(2, 12))
 NEXT = np.roll(TOKENS, -1, 1)
 IMAGES = RNG.normal(size=(8, 6, 6, 1)).astype(np.float32)
-GPT = Gpt(vocab=11, length=12, layers=1, heads=4, key_heads=2, width=8)
+GPT = Gpt(vocab=11, length=12, layers=1, heads=4, width=8)
 VIT = Vit(classes=3, patch=2, layers=1, heads=2, width=8)
 SEGMENTS = np.array([[1] * 5 + [2] * 5 + [0] * 2, [4] * 2 + [1] * 5 + [3] * 5])
 ONE = np.ones_like(SEGMENTS)  # document in each row
@@ -51,13 +51,16 @@ def begun(model):
     attention, length = params['block_0']['attention'], 12 if isinstance(model, Gpt) else 10
     for name in {'query', 'key', 'value'} - set(mechanism.projections):
         del attention[name]
-    if 'query' not in mechanism.projections:  # then there are as many heads as of the values
-        kernel = attention['output']['kernel']
-        attention['output']['kernel'] = kernel[:attention['value']['bias'].shape[0]]
-    arrays = drawn(queries=length, keys=length, heads=model.heads, key_heads=2, width=model.width // model.heads)
+    arrays = drawn(queries=length, keys=length, heads=model.heads, key_heads=model.key_heads or model.heads,
+                   width=model.width // model.heads)
     wanted = mechanism.parameters(*used(mechanism, *arrays))
     own = {name: np.asarray(initial(KEY, shape)) for name, (initial, shape) in wanted.items()}
     return params | {'block_0': params['block_0'] | {'attention': attention | ({'mechanism': own} if own else {})}}
+
+
+def gpt(mechanism, **more):
+    """With heads of keys that queries share, where there are queries."""
+    return GPT.clone(attention=mechanism, key_heads=2 if 'query' in mechanism.projections else 0, **more)
 
 
 def randomised(model):
@@ -280,17 +283,25 @@ class RefusedTest(parameterized.TestCase):
     @cases(causal=False)
     def test_a_causal_model(self, mechanism):
         self.assertRefused(r'attention=.* has no causal form, but the mask is Causal\(\); use another attention',
-                           lambda: GPT.clone(attention=mechanism).init(KEY, TOKENS))
+                           lambda: gpt(mechanism).init(KEY, TOKENS))
 
     @cases(bidirectional=False)
     def test_a_model_that_sees_everything(self, mechanism):
         self.assertRefused(r'attention=.* looks back only, but the mask is Full\(\); use Causal\(\), or another',
                            lambda: VIT.clone(attention=mechanism).init(KEY, IMAGES))
 
+    @parameterized.named_parameters(*((name, m) for name, m in CASES.items() if 'query' not in m.projections))
+    def test_what_needs_queries(self, mechanism):
+        self.assertRefused(r'attention=.* has no queries that could share heads of keys; leave out key_heads',
+                           lambda: GPT.clone(attention=mechanism, key_heads=2).init(KEY, TOKENS))
+        for kind in (Rotary(), Learned(at='queries_keys'), Sinusoidal(at='queries_keys')):
+            self.assertRefused(r'attention=.* has no queries and keys that could know positions; use an encoding that enters',
+                               lambda: GPT.clone(attention=mechanism, positions=kind).init(KEY, TOKENS))  # noqa: B023
+
     @cases(patterns=False, causal=True)
     def test_a_pattern(self, mechanism):
         self.assertRefused(r'attention=.* cannot leave out single pairs as the mask \(Causal\(\) & Window\(size=2\)\) does',
-                           lambda: GPT.clone(attention=mechanism, mask=Causal() & Window(2)).init(KEY, TOKENS))
+                           lambda: gpt(mechanism, mask=Causal() & Window(2)).init(KEY, TOKENS))
 
     @cases(patterns=False, bidirectional=True)
     def test_a_pattern_of_images(self, mechanism):
@@ -364,12 +375,12 @@ class Recorded:
 class ModelsTest(parameterized.TestCase):
     @cases(causal=True)
     def test_gpt_learns(self, mechanism):
-        losses = descent(GPT.clone(attention=mechanism), TOKENS, NEXT, segments=ONE)
+        losses = descent(gpt(mechanism), TOKENS, NEXT, segments=ONE)
         self.assertLess(losses[-1], losses[0] - 0.1)
 
     @cases(causal=True, packed=True)
     def test_gpt_keeps_documents_apart(self, mechanism):
-        model = GPT.clone(attention=mechanism)
+        model = gpt(mechanism)
         other = np.where(SEGMENTS == 1, TOKENS, (TOKENS + 1) % 11)
         before, after = (logits_of(model, randomised(model), x, SEGMENTS) for x in (TOKENS, other))
         np.testing.assert_array_equal(after[SEGMENTS == 1], before[SEGMENTS == 1])
@@ -377,7 +388,7 @@ class ModelsTest(parameterized.TestCase):
 
     @cases(cached=True, causal=True)
     def test_cached_decoding_of_prompts_of_different_lengths_equals_the_full_forward(self, mechanism):
-        model, prompts = GPT.clone(attention=mechanism), [TOKENS[0, :6], TOKENS[1, :2]]
+        model, prompts = gpt(mechanism), [TOKENS[0, :6], TOKENS[1, :2]]
         recorded, params = Recorded(model), randomised(model)
         new = generate(recorded, params, prompts, steps=20, strategy=Greedy(), key=KEY, end=-1, vocab=11)
         jax.effects_barrier()
@@ -397,7 +408,7 @@ class ModelsTest(parameterized.TestCase):
     @cases(causal=True)
     def test_scanned_layers_equal_unrolled_ones(self, mechanism):
         # Of two layers one adds nothing, so that they are as the one layer that other tests compile.
-        one = GPT.clone(attention=mechanism)
+        one = gpt(mechanism)
         params, two = randomised(one), one.clone(layers=2, scan=True, remat='full')
         wanted, block = logits_of(one, params, TOKENS, ONE), params['block_0']
         nothing = jax.tree.map(np.zeros_like, block)

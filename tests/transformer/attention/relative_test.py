@@ -257,7 +257,7 @@ class TablesTest(parameterized.TestCase):
         (lambda: Etc(tokens=0), 'tokens is 0'), (lambda: Etc(distance=0), 'distance is 0'),
         (lambda: Swin().layer_parameters(TEXT), r'Swin\(\) is for the patches of an image, and this model has none'),
         (lambda: Tupe().resized('embedding', np.zeros((3, 2)), IMAGE), 'made for images of another size'),
-        (lambda: Rotary(scaling='linear', factor=0.5), 'a factor of 1 or more'))
+        (lambda: Rotary(scaling='linear', factor=0.5), 'a factor from 1'))
     def test_refused(self, make, message):
         with self.assertRaisesRegex(ValueError, message):
             make()
