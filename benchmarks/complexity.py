@@ -166,7 +166,7 @@ def evaluate(closed, z, arguments, in_loop=False):
 
 def scaled(x, z):
     """x, with derivatives times z."""
-    return z * x + jax.lax.stop_gradient((1 - z) * x) if jnp.issubdtype(x.dtype, jnp.floating) else x
+    return x + (z - 1) * (x - jax.lax.stop_gradient(x)) if jnp.issubdtype(x.dtype, jnp.floating) else x
 
 
 def _evaluate_scan(inner, params, z, inputs):
@@ -195,6 +195,8 @@ def turns(layer, length, width=SMALL):
         return jnp.abs(jax.jacrev(out)(arrays[2])).sum((1, 3, 4))  # [T, S]
 
     one, less = (np.float64(derivative(z)) for z in (1.0, 0.9))
+    if not np.isfinite([one, less]).all():
+        raise FloatingPointError(f'The derivatives of {layer.mechanism} are not finite, so no turns can be read off them.')
     with np.errstate(divide='ignore', invalid='ignore'):
         return np.where(one > 0, np.round(np.log(less / one) / np.log(0.9)), np.inf)
 

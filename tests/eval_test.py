@@ -1,8 +1,11 @@
 """eval.py: the numbers are those of a computation by hand, whatever the batches, and the workdir stays as it is."""
 
+import contextlib
+import io
 import json
 import math
 import shutil
+import types
 
 import numpy as np
 from absl.testing import absltest
@@ -168,6 +171,7 @@ class HeadsTest(experiments.TestCase):
             self.assertTrue(all(0 < value <= wanted + 1e-6 for value in one['entropy']))
         self.assertAlmostEqual(sum(row['rollout']), 1.0)
         self.assertLen(row['rollout'], 8)
+        self.assertGreater(min(row['rollout']), 0.0)  # the last token sees all, no other does
 
     def test_how_alike_positions_are(self):
         workdir = self.trained()
@@ -252,6 +256,18 @@ class ImagesTest(experiments.TestCase):
         losses = {point['heads']: point['loss'] for point in
                   call(workdir, f'--heads={out}', '--keep=1', f'--pruned={new}')['curve']}
         self.assertAlmostEqual(call(new)['loss'], losses[1], delta=1e-6)
+
+    def test_positions_of_patches_are_drawn_where_these_lie(self):
+        from transformer.attention import position_pictures
+        from vit.vit import Vit
+
+        params, out = {'positions': {'embedding': np.random.default_rng(0).normal(size=(3, 4))}}, self.folder / 'alike.png'
+        data = types.SimpleNamespace(shapes={'image': ((8, 4, 8, 1), np.float32)})
+        with contextlib.redirect_stdout(io.StringIO()):
+            experiments.script('eval').positions(
+                types.SimpleNamespace(model=Vit(classes=3, patch=4), data=data, params=params, step=7), out)
+        position_pictures.of_run(params, (1, 2)).savefig(self.folder / 'wanted.png')
+        self.assertEqual(out.read_bytes(), (self.folder / 'wanted.png').read_bytes())
 
     def test_split_and_files_agree(self):
         workdir = self.folder / 'run'

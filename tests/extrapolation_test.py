@@ -15,6 +15,7 @@ from configs import extrapolation
 from tests import experiments
 from tests.train_test import at
 from training import run as runs
+from transformer.attention.positions import Rotary
 
 VARIANTS = {name: extrapolation.VARIANTS[name] for name in ('learned', 'rotary', 'alibi')}
 
@@ -51,6 +52,10 @@ class ExtrapolationTest(experiments.TestCase):
             self.assertIn(extrapolation.line(name, losses), lines)
         self.assertIn('n/a', lines[1])
         self.assertLen({losses['32'] for losses in measured.values()}, 5)  # each its own
+        snapshot = runs.load(folder / 'rotary')
+        for scaling in extrapolation.SCALINGS:
+            twice = extrapolation.loss(snapshot, Rotary(scaling=scaling, factor=2.0), 32)
+            self.assertAlmostEqual(measured[f'rotary_{scaling}']['32'], twice, places=6)
         with Image.open(folder / 'plots' / 'extrapolation.png') as image:
             self.assertGreater(min(image.size), 500)
 

@@ -37,23 +37,28 @@ def batch(rows, padding=0):
 class Snapshot:
     model: Gpt
     params: dict
+    task: NextToken = NextToken()
 
     @property
     def run(self):
-        return types.SimpleNamespace(task=NextToken())
+        return types.SimpleNamespace(task=self.task)
 
 
 SNAPSHOT = Snapshot(MODEL, drawn())
 
 
 class ImportanceTest(parameterized.TestCase):
-    def test_is_the_mean_over_rows_of_the_slope_of_their_loss(self):
+    @parameterized.parameters(NextToken(), NextToken(label_smoothing=0.4, z_loss=0.1))
+    def test_is_the_mean_over_rows_of_the_slope_of_their_loss(self, task):
         one, two = batch(3), batch(2, padding=1)
-        scores = importance.importance(SNAPSHOT, [one, two])
+        scores = importance.importance(dataclasses.replace(SNAPSHOT, task=task), [one, two])
         wanted, step = np.zeros((2, 3)), 1e-2
         rows = [{name: x[i:i + 1] for name, x in b.items()} for b, n in ((one, 3), (two, 1)) for i in range(n)]
-        loss = jax.jit(lambda mask, row: NextToken().terms(MODEL.apply(
-            {'params': drawn()}, head_mask=mask, **NextToken().inputs(row)), row)['loss'][0])
+
+        @jax.jit
+        def loss(mask, row):
+            terms = task.terms(MODEL.apply({'params': drawn()}, head_mask=mask, **task.inputs(row)), row)
+            return sum(c * terms[t][0] for t, c in task.coefficients.items())
         for row in rows:
             for place in np.ndindex(2, 3):
                 moved = np.zeros((2, 3))

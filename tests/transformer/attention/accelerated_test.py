@@ -1,3 +1,4 @@
+import re
 from unittest import mock
 
 import jax
@@ -57,7 +58,8 @@ class SplashTest(parameterized.TestCase):
         (~Causal(), (), 'masks under which a query sees nothing'), (Full(), (jnp.ones((1, 1)),), 'a bias'))
     def test_what_it_lacks(self, mask, bias, message):
         self.assertIn(message, accelerated._splash_lacks(QUERY, KEY, mask, bias))
-        self.assertIn('multiples of 128', accelerated._splash_lacks(QUERY[:, :100], KEY, Full(), ()))
+        for query, key in ((QUERY[:, :100], KEY), (QUERY, KEY[:, :100])):
+            self.assertIn('multiples of 128', accelerated._splash_lacks(query, key, Full(), ()))
 
 
 class CudnnTest(parameterized.TestCase):
@@ -133,6 +135,18 @@ class ChooseTest(parameterized.TestCase):
             with self.assertRaisesRegex(ValueError, f'rows of up to 16 positions, but this one has {T}'):
                 attend(QUERY, KEY, VALUE, mask=Causal() & Random(1, 4, 16), implementation=implementation)
 
+    @parameterized.parameters(
+        ('gpu', 8, 8, None), ('gpu', 128, 128, None), ('gpu', 136, 136, 'cudnn: heads that are wider than 128'),
+        ('gpu', 12, 12, 'or not a multiple of 8'), ('gpu', 16, 24, 'cudnn: values of another width'),
+        ('tpu', 12, 12, None), ('tpu', 16, 24, 'splash: values of another width'))
+    def test_widths(self, backend, width, value_width, why):
+        query, key, value = (jax.ShapeDtypeStruct((B, T, heads, w), jnp.float32)
+                             for heads, w in ((N, width), (K, width), (K, value_width)))
+        with mock.patch.object(jax, 'default_backend', lambda: backend):
+            choice = choose(query, key, value, numerics=BFLOAT16)
+        self.assertEqual(choice.name, 'plain' if why else {'gpu': 'cudnn', 'tpu': 'splash'}[backend])
+        self.assertIn(why or 'the fused kernel', choice.why)
+
     def test_on_an_accelerator_long_rows_go_by_blocks(self):
         long = jax.ShapeDtypeStruct((4, 8192, 8, 64), jnp.float32)
         with mock.patch.object(jax, 'default_backend', lambda: 'gpu'):
@@ -145,6 +159,9 @@ class ChooseTest(parameterized.TestCase):
         choice = choose(long, long, long, mask=Causal() & Window(64))
         self.assertEqual(choice.name, 'blockwise')
         self.assertRegex(choice.why, 'ms by blocks, .* ms with all scores at once')
+        more = jax.ShapeDtypeStruct((3, 4096, 16, 64), jnp.float32)
+        times = lambda x: np.float64(re.findall(r'([\d.e+]+) ms', choose(x, x, x, mask=Causal() & Window(64)).why))
+        np.testing.assert_allclose(times(more), 6 * times(long), rtol=0.01)  # so many more heads in all
         short = jax.ShapeDtypeStruct((64, 16, 8, 64), jnp.float32)
         self.assertEqual(choose(short, short, short).name, 'plain')
         self.assertEqual(choose(long, long, long, positions=(jnp.zeros((1, 4096)), jnp.arange(4096))).name, 'plain')

@@ -2,14 +2,18 @@ import dataclasses
 import re
 from typing import Any
 
+import hypothesis
 import jax
 import jax.numpy as jnp
 import numpy as np
 from absl.testing import absltest, parameterized
+from hypothesis import strategies
 
+from tests.transformer.attention.masks_test import PATTERNS
 from transformer.attention.blockwise import SIZES, blockwise, milliseconds, size_for
 from transformer.attention.kernels import attend, plain
 from transformer.attention.masks import Causal, Full, Global, Padding, Pairs, Random, Segments, Window
+from transformer.attention.scores import Additive
 from transformer.numerics import Numerics
 
 RNG = np.random.default_rng(0)
@@ -62,6 +66,22 @@ def assert_same(test, got, wanted, tolerance=2e-5):
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=tolerance, atol=tolerance), got, wanted)
 
 
+def rounded(*arrays):
+    return tuple(jnp.asarray(x, jnp.bfloat16).astype(jnp.float32) for x in arrays)
+
+
+def assert_near(got, wanted, least=(0.0, 0.0)):
+    """In bfloat16: to one or two units in the last place of the largest number, gradients to a few.
+
+    Args:
+      least: what counts as the largest number of the output and of gradients, where these are small because others cancel.
+    """
+    def assert_one(x, y, units, least):
+        np.testing.assert_allclose(jnp.float32(x), y, rtol=0, atol=units * 2 ** -8 * max(np.abs(y).max(initial=0.0), least))
+    assert_one(got[0], wanted[0], 1.5, least[0])
+    jax.tree.map(lambda x, y: assert_one(x, y, 4, least[1]), got[1], wanted[1])
+
+
 class BlockwiseTest(parameterized.TestCase):
     def test_every_mask_gives_what_the_plain_kernel_gives(self):
         for name, mask in MASKS.items():
@@ -90,10 +110,22 @@ class BlockwiseTest(parameterized.TestCase):
         assert_same(self, outcome(blockwise, arrays, (), mask=MASKS[mask], size=4), wanted)
 
     def test_bfloat16_is_near(self):
-        arrays, more = (QUERY, KEY, VALUE), dict(mask=Causal(), numerics=Numerics('bfloat16'))
-        got, wanted = outcome(blockwise, arrays, (TERM,), size=4, **more), outcome(plain, arrays, (TERM,), mask=Causal())
+        got = outcome(blockwise, (QUERY, KEY, VALUE), (TERM,), mask=Causal(), numerics=Numerics('bfloat16'), size=4)
+        wanted = outcome(plain, rounded(QUERY, KEY, VALUE), (TERM,), mask=Causal())
         self.assertEqual(got[0].dtype, jnp.bfloat16)
-        assert_same(self, jax.tree.map(lambda x: x.astype(jnp.float32), got), wanted, tolerance=0.15)
+        assert_near(got, wanted)
+
+    @hypothesis.settings(max_examples=10, deadline=None)
+    @hypothesis.given(PATTERNS, *[strategies.integers(1, 20)] * 2, strategies.integers(1, 9),
+                      strategies.sampled_from(['float32', 'bfloat16']))
+    def test_any_pattern_length_and_size_of_blocks(self, mask, queries, keys, size, dtype):
+        draw = lambda *shape: np.random.default_rng(queries).normal(size=shape).astype(np.float32)
+        arrays = draw(1, queries, 2, 3), draw(1, keys, 1, 3), draw(1, keys, 1, 2)
+        got = outcome(blockwise, arrays, (), mask=mask, size=size, numerics=Numerics(dtype))
+        if dtype == 'float32':
+            assert_same(self, got, outcome(plain, arrays, (), mask=mask))
+        else:
+            assert_near(got, outcome(plain, rounded(*arrays), (), mask=mask), least=(1.0, 4.0))
 
     def test_large_scores(self):
         arrays = 300 * QUERY, 300 * KEY, VALUE
@@ -113,6 +145,12 @@ class BlockwiseTest(parameterized.TestCase):
         value = jax.random.normal(jax.random.key(2), ones.shape)
         out, pull = jax.vjp(lambda v: drop(v, jax.random.key(0)), value)
         np.testing.assert_allclose((pull(jnp.ones_like(out))[0] * value).sum(), out.sum(), rtol=1e-5)
+
+    def test_dropout_draws_for_each_pair_of_blocks(self):
+        ones, one_hot = jnp.ones((1, 8, 1, 1)), jnp.eye(8)[None, :, None]
+        weights = blockwise(ones, ones, one_hot, mask=Full(), rate=0.5, dropout_key=jax.random.key(0), size=4)[0, :, 0]
+        self.assertEqual(set(np.unique(weights)), {0.0, 2 / 8})
+        self.assertLen({weights[i:i + 4, j:j + 4].tobytes() for i in (0, 4) for j in (0, 4)}, 4)
 
     def test_gradients_of_query_and_key_under_dropout(self):
         def loss(query, key):
@@ -158,6 +196,14 @@ class BlockwiseTest(parameterized.TestCase):
         loss = lambda query, key, value: blockwise(query, key, value, mask=Causal(), size=8).sum()
         compiled = jax.jit(jax.grad(loss, (0, 1, 2)), out_shardings=split).lower(query, key, key).compile()
         self.assertNotIn('all-gather', compiled.as_text())
+
+    def test_a_term_may_ask_for_smaller_blocks(self):
+        row = jnp.zeros((1, 1024, 1, 4))
+        _, _, bias = Additive(4).prepare({'query': jnp.ones((1, 4, 4)), 'key': jnp.ones((1, 4, 4)), 'output': jnp.ones((1, 4))},
+                                         row, row)
+        self.assertEqual([size_for(Full(), 1024, 1024, more) for more in ((TERM,), (TERM, *bias))], [512, 64])
+        programs = [str(jax.make_jaxpr(lambda x: blockwise(x, x, x, mask=Full(), bias=more))(row)) for more in ((), bias)]  # noqa: B023
+        self.assertEqual(['f32[1,1,64,64]' in program for program in programs], [False, True])
 
 
 if __name__ == '__main__':

@@ -87,10 +87,12 @@ class HashingTest(parameterized.TestCase):
         self.assertEqual(count(512), 2 * count(256))
 
     def test_dropout_draws_for_each_round(self):
-        (query, _, value), hashing = drawn(), Hashing(buckets=1, chunk=9, rounds=2)
-        still = output(hashing, {}, query, None, value, Full())
-        dropped = output(hashing, {}, query, None, value, Full(), rate=0.5, dropout_key=jax.random.key(0))
-        self.assertGreater(np.abs(dropped - still).max(), 0.05)
+        (query, _, _), hashing = drawn(), Hashing(buckets=1, chunk=9, rounds=2)
+        one_hot = np.broadcast_to(np.eye(9, dtype=np.float32)[:, None], (2, 9, 4, 9))
+        still = output(hashing, {}, query, None, one_hot, Full())
+        dropped = output(hashing, {}, query, None, one_hot, Full(), rate=0.5, dropout_key=jax.random.key(0))
+        others = still > 0  # not a position itself
+        self.assertEqual(set(np.round(dropped[others] / still[others], 3)), {0.0, 1.0, 2.0})  # kept by none, one, or both
 
     def test_bad_fields_are_refused(self):
         for buckets in (0, 3):

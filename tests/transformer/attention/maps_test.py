@@ -4,7 +4,7 @@ import numpy as np
 from absl.testing import absltest
 
 from transformer.attention import maps
-from transformer.attention.masks import Causal
+from transformer.attention.masks import Alternate, Causal, Window
 from transformer.gpt import Gpt
 
 RNG = np.random.default_rng(0)
@@ -74,6 +74,11 @@ class ReadTest(absltest.TestCase):
         late = {'block_0': {'attention': {'weights': drawn(1, 2, 3, 3, causal=True) * np.array([0, 1, 1])[:, None]}}}
         _, (one,) = maps.read(Gpt(vocab=2, layers=1, heads=2, width=4), late)
         self.assertAlmostEqual(one['highest_entropy'], (math.log(2) + math.log(3)) / 2)
+
+    def test_the_highest_entropy_is_that_of_the_mask_of_the_layer(self):
+        model = Gpt(vocab=2, layers=3, heads=2, width=4, mask=Alternate(Causal(), Causal() & Window(2)))
+        highest = [one['highest_entropy'] for one in maps.read(model, self.captured(0, 1, 2))[1]]
+        np.testing.assert_allclose(highest, [math.log(6) / 3, math.log(4) / 3, math.log(6) / 3])
 
     def test_layers_that_keep_no_head_are_there(self):
         model = Gpt(vocab=2, layers=3, heads=4, width=4, kept=((1, 3), (), (0, 2)), mask=Causal())

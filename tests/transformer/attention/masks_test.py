@@ -25,7 +25,7 @@ from transformer.attention.masks import (
 
 LENGTH = 12
 ROW = np.arange(LENGTH)
-RANDOM = Random(blocks=2, block=3, length=LENGTH, seed=1)
+RANDOM = Random(blocks=4, block=3, length=2 * LENGTH, seed=1)
 DRAWN = masks.dense(RANDOM, LENGTH)
 # name: (mask, whether query t sees key s)
 TERMS = {
@@ -98,19 +98,23 @@ class PatternsTest(parameterized.TestCase):
             self.assertTrue(both.causal)
             self.assertFalse(np.triu(masks.dense(both, LENGTH), 1).any())
 
+    def test_a_dilated_window_leaves_out_every_other_key_unless_told_otherwise(self):
+        self.assertEqual(Dilated(3), Dilated(3, 2))
+
     def test_random_draws_that_many_blocks_of_each_row(self):
-        blocks = DRAWN[::3, ::3]
-        np.testing.assert_array_equal(blocks.sum(1), 2)
-        np.testing.assert_array_equal(DRAWN, blocks.repeat(3, 0).repeat(3, 1))
-        other = Random(blocks=2, block=3, length=LENGTH, seed=2)
+        whole = masks.dense(RANDOM, 2 * LENGTH)
+        blocks = whole[::3, ::3]
+        np.testing.assert_array_equal(blocks.sum(1), 4)
+        np.testing.assert_array_equal(whole, blocks.repeat(3, 0).repeat(3, 1))
+        other = Random(blocks=4, block=3, length=2 * LENGTH, seed=2)
         self.assertTrue((masks.dense(other, LENGTH) != DRAWN).any())
 
     @parameterized.parameters(
         (lambda: Window(0), r'Window\(size=0\).*at least 1'), (lambda: Dilated(2, 0), 'step is 0; expected at least 1'),
         (lambda: Random(5, 4, 12), '5 blocks are to be drawn, but a row has 3 of 4'),
-        (lambda: masks.dense(RANDOM, 13), r'Random\(.*is for rows of up to 12 positions, but this one has 13; give it'),
-        (lambda: (Causal() & ~(Window(2) | RANDOM)).require_length(13), 'up to 12 positions'),
-        (lambda: Alternate(Full(), RANDOM).require_length(13), 'up to 12 positions'),
+        (lambda: masks.dense(RANDOM, 25), r'Random\(.*is for rows of up to 24 positions, but this one has 25; give it'),
+        (lambda: (Causal() & ~(Window(2) | RANDOM)).require_length(25), 'up to 24 positions'),
+        (lambda: Alternate(Full(), RANDOM).require_length(25), 'up to 24 positions'),
         (lambda: Fixed(0), 'stride is 0'), (lambda: Block(0), 'size is 0'), (lambda: Strided(0), 'stride is 0'))
     def test_what_makes_no_sense_is_refused(self, make, message):
         with self.assertRaisesRegex(ValueError, message):
@@ -177,6 +181,11 @@ class LayersTest(parameterized.TestCase):
             steps = max(1, -(-(t - s) // 2)) if s <= t else 0
             self.assertEqual(reached[t, s], steps if steps <= 3 else 0)
         self.assertTrue(masks.reach(Window(2) | Global(1), LENGTH, 2).all())  # two layers, through the global token
+
+    def test_what_a_position_has_stays_and_every_layer_has_its_mask(self):
+        reached = masks.reach(Alternate(Prefix(2), Window(2)), LENGTH, 2)
+        wanted = table(lambda t, s: s < 2 or s == t) + 2 * table(lambda t, s: s >= 2 and abs(t - s) == 1)
+        np.testing.assert_array_equal(reached, wanted)
 
     def test_a_picture_of_the_pattern_and_of_what_layers_reach(self):
         def drawn(figure):

@@ -11,6 +11,7 @@ from transformer.attention.kernels import attend
 from transformer.attention.masks import Causal
 from transformer.attention.mechanism import Softmax
 from transformer.attention.multi_head import MultiHead
+from transformer.attention.positions import Encoding, Rotary, Sinusoidal, Sizes, sinusoid
 from transformer.numerics import Numerics
 
 KEY = jax.random.key(0)
@@ -145,6 +146,20 @@ class MultiHeadTest(parameterized.TestCase):
         mixed = np.asarray(attend(project('query', X), project('key', y), project('value', z)))
         wanted = np.einsum('btnh,nhd->btd', mixed, params['output']['kernel']) + params['output']['bias']
         np.testing.assert_allclose(apply(layer, {'params': params}, X, y, z)[0], wanted, atol=1e-5)
+
+    def test_positions_of_two_sources_are_their_own(self):
+        variables = drawn(LAYER)
+        params, sizes = variables['params'], Sizes(8, 8, 4, 2)
+        query, key = np.array([[4, 1, 6], [0, 2, 3]]), np.arange(2, 7)
+        encoded = lambda kind: apply(LAYER, variables, X, Y, encoding=Encoding(kind, {}, query, key, sizes))[0]
+        added = apply(LAYER, variables, X + sinusoid(query, 8), Y + sinusoid(key, 8), Y)[0]
+        np.testing.assert_allclose(encoded(Sinusoidal(at='queries_keys')), added, atol=1e-5)
+
+        project = lambda name, x: np.einsum('btd,dnh->btnh', x, params[name]['kernel']) + params[name]['bias']
+        turned = lambda x, where: Rotary().at_heads({}, {}, x, where)
+        mixed = np.asarray(attend(turned(project('query', X), query), turned(project('key', Y), key), project('value', Y)))
+        wanted = np.einsum('btnh,nhd->btd', mixed, params['output']['kernel']) + params['output']['bias']
+        np.testing.assert_allclose(encoded(Rotary()), wanted, atol=1e-5)
 
     def test_a_head_mask_scales_what_a_head_gives(self):
         variables = drawn(LAYER)

@@ -137,6 +137,9 @@ class RotaryTest(parameterized.TestCase):
             wanted[b, t, n, one], wanted[b, t, n, two] = pair.real, pair.imag
         np.testing.assert_allclose(self.heads(kind, x, where), wanted, atol=1e-5)
 
+    def test_the_base_is_that_of_the_paper_unless_told_otherwise(self):
+        self.assertEqual(Rotary(), Rotary(10000.0))
+
     def test_scores_depend_on_the_difference_alone(self):
         query, key = (RNG.normal(size=(1, 6, 2, 8)).astype(np.float32) for _ in range(2))
         def scores(first, apart=0):

@@ -30,8 +30,10 @@ class LinformerTest(parameterized.TestCase):
 
     def test_two_sources(self):
         query, key, value = drawn(queries=4)
-        parameters = parameters_of(Linformer(rank=4), query, key, value)
-        self.assertEqual(output(Linformer(rank=4), parameters, query, key, value, Full()).shape, (2, 4, 4, 3))
+        parameters = parameters_of(Linformer(rank=5), query, key, value)
+        short = [np.einsum('rs,bskh->brkh', np.float64(parameters[name]), x) for name, x in (('key', key), ('value', value))]
+        wanted = attention(query, *short, np.ones((2, 4, 5), bool))
+        np.testing.assert_allclose(output(Linformer(rank=5), parameters, query, key, value, Full()), wanted, atol=2e-6)
 
     def test_identities_of_full_rank_give_softmax_attention(self):
         query, key, value = drawn()
@@ -86,11 +88,15 @@ class MemoryCompressedTest(parameterized.TestCase):
 
     def test_two_sources(self):
         query, key, value = drawn(queries=4)
-        compressed = MemoryCompressed(factor=3)
+        compressed = MemoryCompressed()
+        self.assertEqual(compressed.factor, 3)  # as in the paper
         parameters = parameters_of(compressed, query, key, value)
-        whole = output(compressed, parameters, *drawn()[:1], key, value, Full())
-        self.assertEqual(output(compressed, parameters, query, key, value, Full()).shape, (2, 4, 4, 3))
-        self.assertEqual(whole.shape, (2, 9, 4, 3))
+        windows = lambda x: x.reshape(2, 3, 3, 2, 3)  # [B, W, j, K, H]
+        short = [np.einsum('bwjkh,jkhi->bwki', windows(x), np.float64(parameters[name]))
+                 for name, x in (('key', key), ('value', value))]
+        seen = visible(Window(4), 4, 9, 2).reshape(2, 4, 3, 3).all(-1)
+        np.testing.assert_allclose(output(compressed, parameters, query, key, value, Window(4)), attention(query, *short, seen),
+                                   atol=3e-6)
 
     def test_a_factor_of_nothing_is_refused(self):
         with self.assertRaisesRegex(ValueError, 'factor is 0; expected at least 1'):

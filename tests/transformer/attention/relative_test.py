@@ -12,7 +12,8 @@ from transformer.attention import relative
 from transformer.attention.blockwise import blockwise
 from transformer.attention.kernels import attend
 from transformer.attention.masks import Causal, Full
-from transformer.attention.positions import Pairs, Positions, Rotary, Sinusoidal, Sizes
+from transformer.attention.multi_head import MultiHead
+from transformer.attention.positions import Encoding, Pairs, Positions, Rotary, Sinusoidal, Sizes
 from transformer.attention.relative import T5, Alibi, Deberta, Etc, Shaw, Swin, TransformerXl, Tupe, alibi_slopes, t5_buckets
 
 B, T, N, K, H, D = 2, 13, 4, 2, 6, 10  # two query heads share a head of keys
@@ -187,6 +188,19 @@ class ScoresTest(parameterized.TestCase):
                 more = term.values(weights[b:b + 1, :, i:i + 1], t[b, i:i + 1], s)
                 np.testing.assert_allclose(term.values(weights, t, s)[b, :, i], more[0, :, 0], atol=1e-5)
 
+    @parameterized.product(kind=(T5(8, 6), Tupe()), mask=(Causal(), Full()))
+    def test_a_layer_looks_one_way_under_a_causal_mask_and_else_both(self, kind, mask):
+        layer, row, sizes = MultiHead(2), jnp.arange(20), dataclasses.replace(TEXT, length=20, heads=2)
+        x = RNG.normal(size=(1, 20, D)).astype(np.float32)
+        run = lambda params, shared: layer.apply(params, x, mask=mask, encoding=Encoding(kind, shared, row, row, sizes))[0]
+        shared = drawn(kind.parameters(sizes))
+        shapes = jax.eval_shape(lambda: layer.init(jax.random.key(0), x, mask=mask))
+        params = jax.tree.map(lambda s: RNG.normal(size=s.shape).astype(np.float32), shapes)
+        gradient = jax.jit(jax.grad(lambda shared: (run(params, shared) * x).sum()))(shared)['bias']
+        buckets, distance = (8, 6) if isinstance(kind, T5) else (32, 128)
+        used = {bucket(o, buckets, distance, not mask.causal) for o in range(-19, 1 if mask.causal else 20)}
+        self.assertEqual(set(np.flatnonzero(np.any(gradient, 1))), used)
+
     def test_every_encoding_is_tried_and_every_field(self):
         known = {cls for cls in vars(relative).values() if isinstance(cls, type) and issubclass(cls, Positions)
                  and cls.__module__ == relative.__name__ and not cls.__name__.startswith('_')}
@@ -232,6 +246,9 @@ class TablesTest(parameterized.TestCase):
         first = [int(np.argmax(before == b)) for b in range(32)]
         self.assertEqual(first, [*range(17), 19, 21, 24, 27, 31, 35, 40, 46, 52, 59, 67, 77, 87, 99, 113])
 
+    def test_buckets_are_those_of_the_paper_unless_told_otherwise(self):
+        self.assertEqual(T5(), T5(buckets=32, distance=128))
+
     def test_rows_of_pairs(self):
         t, s = jnp.arange(3, 8), jnp.arange(2, 6)
         pairs = Pairs(t, s)
@@ -250,6 +267,11 @@ class TablesTest(parameterized.TestCase):
         self.assertEqual(Swin().resized('bias', table, dataclasses.replace(IMAGE, grid=(6, 8))).shape, (11, 15, N))
         flat = np.ones((5, 7, N), np.float32)
         np.testing.assert_allclose(Swin().resized('bias', flat, dataclasses.replace(IMAGE, grid=(2, 2))), 1.0, atol=1e-5)
+        bent = lambda i, j: i ** 2 - 2 * i * j + j ** 2  # cubic curves go through a square
+        got = Swin().resized('bias', bent(*np.mgrid[:5., :7.])[..., None], dataclasses.replace(IMAGE, heads=1, grid=(6, 8)))
+        i, j = np.mgrid[:11, :15]
+        wanted = bent((i + 0.5) * 5 / 11 - 0.5, (j + 0.5) * 7 / 15 - 0.5)
+        np.testing.assert_allclose(got[3:-3, 3:-3, 0], wanted[3:-3, 3:-3], atol=1e-4)
 
     @parameterized.parameters(
         (lambda: Shaw(0), 'distance is 0; expected 1 or more'), (lambda: Deberta(0), 'distance is 0'),

@@ -1,5 +1,3 @@
-import dataclasses
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -144,10 +142,15 @@ class ScoresTest(parameterized.TestCase):
             init(model.clone(**other))
 
     def test_every_field_has_an_effect(self):
-        for score, change in ((Additive(4), {'width': 5}), (Location(7), {'length': 8})):
-            for name, value in change.items():
-                other = dataclasses.replace(score, **{name: value})
-                self.assertNotEqual(jax.tree.map(jnp.shape, drawn(score)), jax.tree.map(jnp.shape, drawn(other)))
+        def weights(score, source=KEY):
+            query, key, bias = score.prepare(float32(drawn(score)), *float32((QUERY, source)))
+            return np.asarray(weights_of(query, key, bias=bias))
+        self.assertGreater(np.abs(weights(Additive(4)) - weights(Additive(5))).max(), 1e-2)
+        longer = np.concatenate([KEY, KEY], 1)[:, :8]
+        np.testing.assert_array_equal(weights(Location(7)), weights(Location(8)))
+        self.assertGreater(weights(Location(8), longer).min(), 0.0)
+        with self.assertRaisesRegex(ValueError, 'got a source of 8 positions'):
+            weights(Location(7), longer)
 
 
 class ChaptersTest(absltest.TestCase):
