@@ -104,14 +104,22 @@ def picture(path):
 
 def keep(path, figure, numbers):
     """Writes a picture, and its numbers beside it; the last line of stdout says the same."""
+    write_figure(path, figure)
+    write_numbers(path, numbers)
+    print(json.dumps(numbers))
+
+
+def write_figure(path, figure):
     temporary = path.with_name(f'.{os.getpid()}.{path.name}')
     try:
         figure.savefig(temporary)
         temporary.replace(path)
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def write_numbers(path, numbers):
     workdir.write_atomically(path.with_suffix('.json'), json.dumps(numbers, indent=1, allow_nan=False) + '\n')
-    print(json.dumps(numbers))
 
 
 def attention(snapshot, given, path):
@@ -182,12 +190,15 @@ def heads(snapshot, split, path, folder, count, new):
     curve = importance.curve(snapshot, measure, order, sorted(counts, reverse=True))
     numbers = {'picture': str(path), 'split': split, 'step': snapshot.step, 'importance': rows(raw), 'scaled': rows(scores),
                'order': order, 'curve': [{'heads': left, 'loss': loss} for left, loss in curve]}
+    write_figure(path, pictures.importance(scores, total, curve, metric=f'loss on {split}', best=count))
+    write_numbers(path, numbers)  # whatever becomes of the pruned run
     if new is not None:
         kept = tuple(tuple(sorted(head for layer, head in order[total - count:] if layer == i)) for i in range(model.layers))
         prune(snapshot, folder, workdir.local(new), kept, next(iter(batches)))
         numbers |= {'pruned': new, 'kept': kept}
+        write_numbers(path, numbers)
     say_changes(folder, snapshot)
-    keep(path, pictures.importance(scores, total, curve, metric=f'loss on {split}', best=count), numbers)
+    print(json.dumps(numbers))
 
 
 def rows(scores):

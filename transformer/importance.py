@@ -101,7 +101,7 @@ def require_same(snapshot, small, params, kept, batch):
     wanted, found = apply(model, without(model, snapshot.params, gone)), apply(small, params)
     for name, x in jax.device_get(wanted).items():
         y, x = np.asarray(found[name], np.float64), x.astype(np.float64)
-        if not np.abs(x - y).max(initial=0.0) <= (1e-3 if model.dtype == 'float32' else 0.05) * np.abs(x).max():
+        if not np.abs(x - y).max(initial=0.0) <= (1e-4 if model.dtype == 'float32' else 0.05) * np.abs(x).max():
             raise _mixes(model)
 
 
@@ -113,6 +113,8 @@ def _mixes(model):
 def pruned(model, params, kept, shapes):
     """Parameters of the model with `kept`, [heads of each layer], whose `shapes` these are: it gives what `model` does under a
     head mask of 0 for the others. Each head that is kept gets keys and values of its own."""
+    axes = _head_axes(model)
+
     def one(keys, wanted):
         names = [key.key for key in keys]
         x = params
@@ -129,10 +131,26 @@ def pruned(model, params, kept, shapes):
             return jnp.take(x, row if part == 'query' else row // shared, 1 if leaf == 'kernel' else 0)
         if part == 'output':
             return jnp.take(x, row, 0) if leaf == 'kernel' else x
-        # Of a mechanism: what has an entry for each head, or each head of keys.
-        axes = [axis for axis, size in enumerate(wanted.shape) if size != x.shape[axis]]
-        there = model.heads if all_of_them else len(kept_heads(model)[layer])
-        if len(axes) > 1 or any(x.shape[axis] not in (there, there // shared) for axis in axes):
-            raise _mixes(model)
-        return jnp.take(x, row if x.shape[axes[0]] == there else row // shared, axes[0]) if axes else x
+        if part == 'positions':  # told which heads there are
+            return x
+        axis, of_keys = axes[leaf]
+        return x if axis is None else jnp.take(x, row // shared if of_keys else row, axis)
     return jax.tree_util.tree_map_with_path(one, shapes)
+
+
+def _head_axes(model):
+    """{name: (axis of heads or None, whether these are those of keys)} of the mechanism's parameters."""
+    def shapes(heads, key_heads):
+        array = lambda count: jax.ShapeDtypeStruct((1, 2, count, model.width // model.heads), 'float32')
+        wanted = model.attention.parameters(array(heads), array(key_heads), array(key_heads))
+        return {name: shape for name, (_, shape) in wanted.items()}
+
+    base, more_queries, more_keys = shapes(4, 2), shapes(8, 2), shapes(4, 4)
+    found = {}
+    for name, shape in base.items():
+        by = [(axis, of_keys) for of_keys, other in enumerate((more_queries, more_keys))
+              for axis, size in enumerate(other[name]) if size != shape[axis]]
+        if len(by) > 1 or any(shape[axis] != (4, 2)[of_keys] for axis, of_keys in by):
+            raise _mixes(model)
+        found[name] = by[0] if by else (None, False)
+    return found

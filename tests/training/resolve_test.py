@@ -108,6 +108,12 @@ class ConstructTest(parameterized.TestCase):
 
 
 class ParseTest(parameterized.TestCase):
+    @parameterized.parameters(('Window(3, size=4)', 'Window has two values for size; give one'),
+                              ('Window(size=3, 4)', 'not a call expression'))
+    def test_a_value_is_given_once(self, text, message):
+        with self.assertRaisesRegex(ValueError, message):
+            resolve.parse(text, Mask, 'mask')
+
     @parameterized.parameters(
         ('Causal()', Causal()), ('Causal', Causal()), (' Window(size=3) ', Window(3)), ('Window(3)', Window(3)),
         ('Causal() & Window(3)', Causal() & Window(3)), ('Causal() | ~Window(3)', Causal() | ~Window(3)),

@@ -7,7 +7,6 @@ import flax.linen as nn
 import jax.numpy as jnp
 
 from transformer.attention import alternatives, hashing, linear, nystrom, projected, synthesizer
-from transformer.attention.heads import of_heads
 from transformer.attention.masks import Full
 from transformer.attention.mechanism import Given, Mechanism, Softmax
 from transformer.attention.positions import Encoding, Positions
@@ -77,7 +76,7 @@ class MultiHead(nn.Module):
             return self.numerics.cast(jnp.broadcast_to(own.get('bias', 0.0), x.shape)), cache
         heads, key_heads = (self.heads, key_heads) if self.kept is None else (len(self.kept),) * 2
         head_width = self.head_width or width // self.heads
-        encoding = encoding.in_layer(self.heads, head_width, width, mask.causal)
+        encoding = encoding.in_layer(self.heads, head_width, width, mask.causal, self.kept)
         where = encoding.key if cache is None else encoding.query  # the new keys are; encoding.key tells of all
         own_source = y is None and where is encoding.query
         source = x if y is None else y
@@ -97,7 +96,6 @@ class MultiHead(nn.Module):
         self.mechanism.check_shapes(wanted, self.variables.get('params', {}).get('mechanism', {}))
         parameters = Parameters(wanted, name='mechanism')()
         bias = encoding.bias(own, cached=cache is not None)
-        bias = bias if self.kept is None else of_heads(bias, self.kept, self.heads)
         self.mechanism.check(mask, biased=bool(bias))
         given = Given(mask, bias, None, self.dropout, fold(key, 'weights'), self.numerics)
         if cache is None and self.is_mutable_collection('attention') and not self.is_initializing():

@@ -32,6 +32,7 @@ class Sizes:
       grid: (rows, columns) of the patches of an image, which follow each other row by row; None: it is no image.
       extra: tokens in front that stand for the whole (a class token), and have no place in the grid.
       causal: whether no query sees a key after it.
+      kept: the numbers of the heads that pruning left; None: all.
     """
     length: int = 0
     width: int = 0
@@ -41,6 +42,7 @@ class Sizes:
     grid: tuple | None = None
     extra: int = 0
     causal: bool = False
+    kept: tuple | None = None
 
 
 class Positions:
@@ -85,7 +87,8 @@ class Positions:
 
     def bias(self, parameters, own, query, key, sizes):
         """Entries for the scores, as in `kernels.attend`; query and key tell at which positions in their documents the
-        queries and the keys of a row are; None: at those along the row, as in cached decoding."""
+        queries and the keys of a row are; None: at those along the row, as in cached decoding. Where pruning left some of
+        the heads, parameters and entries are of these."""
         return ()
 
 
@@ -122,10 +125,10 @@ class Encoding:
     def at_heads(self, own, x, positions):
         return self.kind.at_heads(self.parameters, own, x, positions)
 
-    def in_layer(self, heads, head_width, width, causal):
+    def in_layer(self, heads, head_width, width, causal, kept=None):
         """The encoding, as an attention layer of these sizes sees it."""
-        return dataclasses.replace(self, sizes=dataclasses.replace(self.sizes, heads=heads, head_width=head_width, width=width,
-                                                                   causal=causal))
+        return dataclasses.replace(self, sizes=dataclasses.replace(
+            self.sizes, heads=heads, head_width=head_width, width=width, causal=causal, kept=kept))
 
     @property
     def fit(self):
@@ -135,7 +138,20 @@ class Encoding:
     def bias(self, own, cached=False):
         """Entries for the scores; with a cache, positions along the row are those in the document."""
         query, key = (None, None) if cached else (self.query, self.key)
-        return self.kind.bias(self.parameters, own, query, key, self.sizes)
+        shared = self._of_kept(self.parameters, self.kind.parameters)
+        return self.kind.bias(shared, self._of_kept(own, self.kind.layer_parameters), query, key, self.sizes)
+
+    def _of_kept(self, parameters, wanted):
+        """Of parameters with an axis of heads, the heads that are kept."""
+        if self.sizes.kept is None:
+            return parameters
+        shapes = wanted(self.sizes), wanted(dataclasses.replace(self.sizes, heads=self.sizes.heads + 1))
+
+        def chosen(name, x):
+            one, other = (shape[name][1] for shape in shapes)
+            axes = [axis for axis, (a, b) in enumerate(zip(one, other)) if a != b]
+            return jnp.take(x, np.array(self.sizes.kept, int), axes[0]) if axes else x
+        return {name: chosen(name, x) for name, x in parameters.items()}
 
 
 def require_place(part, places):

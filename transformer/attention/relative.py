@@ -165,7 +165,9 @@ class Alibi(_Relative):
 
     def scores(self, term, scores, query, key, t, s):
         t, s = _outer(t, s)
-        return scores - alibi_slopes(scores.shape[1])[:, None, None] * jnp.abs(s - t).astype(jnp.float32)
+        slopes = alibi_slopes(term.sizes.heads)
+        slopes = slopes if term.sizes.kept is None else slopes[list(term.sizes.kept)]
+        return scores - slopes[:, None, None] * jnp.abs(s - t).astype(jnp.float32)
 
 
 @dataclasses.dataclass(frozen=True)

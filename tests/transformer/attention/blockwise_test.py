@@ -189,6 +189,11 @@ class BlockwiseTest(parameterized.TestCase):
         sparse, dense = milliseconds(Causal() & Window(64), 4096, 4096)
         self.assertLess(10 * sparse, dense)
 
+    def test_a_bias_that_is_as_low_as_numbers_go_hides_nothing(self):
+        lowest = jnp.full((1, 1, T, T), jnp.finfo(jnp.float32).min)
+        wanted = attend(QUERY, KEY, VALUE, bias=lowest, implementation='plain')
+        np.testing.assert_allclose(blockwise(QUERY, KEY, VALUE, mask=Full(), bias=(lowest,), size=4), wanted, atol=1e-6)
+
     def test_rows_and_heads_that_are_split_over_devices_stay_there(self):
         mesh = jax.make_mesh((2, 4), ('data', 'tensor'), axis_types=(jax.sharding.AxisType.Auto,) * 2)
         split = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec('data', None, 'tensor'))

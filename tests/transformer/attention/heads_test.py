@@ -5,11 +5,14 @@ import jax.numpy as jnp
 import numpy as np
 from absl.testing import absltest, parameterized
 
-from transformer.attention.heads import kept_heads, of_heads
-from transformer.attention.kernels import attend
+from training import flops
+from transformer.attention.heads import kept_heads
 from transformer.attention.masks import Alternate, Causal, Window
+from transformer.attention.mechanism import Softmax
 from transformer.attention.positions import NoPositions
-from transformer.attention.relative import T5, Alibi, Shaw, TransformerXl
+from transformer.attention.projected import MemoryCompressed
+from transformer.attention.relative import T5, Alibi, Deberta, Shaw, Swin, TransformerXl, Tupe
+from transformer.attention.scores import Additive, Location
 from transformer.gpt import Gpt
 from transformer.importance import pruned, without
 from vit.vit import Vit
@@ -81,7 +84,8 @@ class HeadMaskTest(parameterized.TestCase):
             self.assertAlmostEqual(float(gradient[place]), slope, delta=1e-3 * max(1.0, abs(slope)))
 
     def test_of_images(self):
-        model, image = Vit(classes=3, patch=2, layers=2, heads=4, width=8), RNG.normal(size=(2, 4, 4, 1)).astype(np.float32)
+        model = Vit(classes=3, patch=2, layers=2, heads=4, width=8, positions=Swin())
+        image = RNG.normal(size=(2, 4, 4, 1)).astype(np.float32)
         rng = np.random.default_rng(2)
         shapes = jax.eval_shape(lambda: model.init(KEY, image)['params'])
         params = jax.tree.map(lambda s: rng.normal(size=s.shape).astype(np.float32), shapes)
@@ -94,13 +98,31 @@ class HeadMaskTest(parameterized.TestCase):
 class KeptTest(parameterized.TestCase):
     @parameterized.parameters(
         (KEPT, None, 0), (KEPT, None, 2), (EMPTY, None, 2), (KEPT, T5(buckets=4, distance=4), 2), (KEPT, Alibi(), 0),
-        (KEPT, Shaw(2), 2), (EMPTY, Shaw(2), 0), (KEPT, TransformerXl(), 2), (EMPTY, TransformerXl(), 0))
+        (KEPT, Shaw(2), 2), (EMPTY, Shaw(2), 0), (KEPT, TransformerXl(), 2), (EMPTY, TransformerXl(), 0),
+        (KEPT, Deberta(2), 0), (KEPT, Tupe(), 0))
     def test_equals_the_masked_model(self, kept, positions, key_heads):
         model = SMALL.clone(key_heads=key_heads, **({} if positions is None else dict(positions=positions)))
         params, small = drawn(model), model.clone(kept=kept)
         given = pruned(model, params, kept, jax.eval_shape(lambda: small.init(KEY, TOKENS)['params']))
         wanted = apply(model, params, TOKENS, head_mask=factors(kept))['logits']
         np.testing.assert_allclose(apply(small, given, TOKENS)['logits'], wanted, rtol=1e-4, atol=1e-5)
+
+    @parameterized.parameters(Softmax(score=Location(6)), Softmax(score=Additive(3)), MemoryCompressed(2))
+    def test_as_many_heads_as_there_were_of_keys(self, mechanism):
+        model, kept = SMALL.clone(attention=mechanism, key_heads=2, positions=NoPositions()), ((0, 1), (1, 3))
+        given = pruned(model, drawn(model), kept, jax.eval_shape(
+            lambda: model.clone(kept=kept).init(KEY, TOKENS)['params']))
+        wanted = apply(model, drawn(model), TOKENS, head_mask=factors(kept))['logits']
+        np.testing.assert_allclose(apply(model.clone(kept=kept), given, TOKENS)['logits'], wanted, rtol=1e-4, atol=1e-5)
+
+    def test_what_positions_cost_falls_with_the_heads(self):
+        for positions in (Shaw(2), TransformerXl(), Deberta(2)):
+            work = []
+            for kept in ((), ((1,), (2,))):
+                model, bare = (SMALL.clone(kept=kept, positions=p) for p in (positions, NoPositions()))
+                work.append(np.subtract(*(flops.count(lambda p, m=m: m.apply({'params': p}, TOKENS)['logits'], drawn(m))
+                                          for m in (model, bare))))
+            self.assertLess(work[1], 0.5 * work[0], positions)
 
     def test_again(self):
         once, twice = ((0, 2), (1, 2, 3)), ((2,), (1, 3))
@@ -153,44 +175,6 @@ class KeptTest(parameterized.TestCase):
     def test_what_has_no_meaning(self, fields, pattern):
         with self.assertRaisesRegex(ValueError, pattern):
             kept_heads(SMALL.clone(**fields))
-
-
-class OfHeadsTest(parameterized.TestCase):
-    @parameterized.parameters('plain', 'blockwise')
-    def test_arrays_and_terms(self, implementation):
-        query, key, value = (RNG.normal(size=(2, 5, 4, 3)).astype(np.float32) for _ in range(3))
-        table = RNG.normal(size=(1, 4, 5, 5)).astype(np.float32)
-        term = Scaled(RNG.normal(size=4).astype(np.float32))
-        whole = attend(query, key, value, bias=(table, term), implementation=implementation)
-        kept = (1, 3)
-        own = [x[:, :, list(kept)] for x in (query, key, value)]
-        part = attend(*own, bias=of_heads((table, term), kept, 4), implementation=implementation)
-        np.testing.assert_allclose(part, whole[:, :, list(kept)], atol=1e-5)
-
-    def test_what_is_the_same_for_all_heads_stays(self):
-        for shape in ((5, 5), (1, 1, 5, 5)):
-            self.assertEqual(of_heads(np.zeros(shape), (1,), 4)[0].shape, shape)
-
-
-@jax.tree_util.register_pytree_node_class
-class Scaled:
-    """A term with a slope for each head, that also adds something to what heads give."""
-
-    def __init__(self, slopes):
-        self.slopes = slopes
-
-    def tree_flatten(self):
-        return (self.slopes,), None
-
-    @classmethod
-    def tree_unflatten(cls, _, leaves):
-        return cls(*leaves)
-
-    def __call__(self, scores, query, key, t, s):
-        return scores * self.slopes[:, None, None] + query.sum(-1).swapaxes(1, 2)[..., None]
-
-    def values(self, weights, t, s):
-        return weights.max(-1, keepdims=True) * self.slopes[:, None, None] * jnp.ones(3)
 
 
 if __name__ == '__main__':

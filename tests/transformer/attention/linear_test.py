@@ -190,6 +190,14 @@ class PerformerTest(parameterized.TestCase):
         one_hot = np.broadcast_to(np.eye(9)[:, None], (2, 9, 2, 9))
         np.testing.assert_allclose(got, attention(query, key, one_hot, seen).swapaxes(1, 2), atol=0.05)
 
+    @parameterized.parameters(Causal(), Full(), Padding(np.array([9, 5])))
+    def test_gradients_stay_finite_where_features_of_queries_and_keys_are_far_apart(self, mask):
+        query, key, value = (6.0 * x for x in drawn(width=16))
+        performer = Performer(features=64)
+        loss = lambda *arrays: jnp.square(performer({}, *arrays, Given(mask))).sum()
+        for gradient in jax.jit(jax.grad(loss, (0, 1, 2)))(query, key, value):
+            self.assertTrue(np.isfinite(gradient).all())
+
     def test_no_features_are_refused(self):
         with self.assertRaisesRegex(ValueError, 'features=0.*expected at least 1 feature'):
             Performer(features=0)

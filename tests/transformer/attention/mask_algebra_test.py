@@ -32,6 +32,10 @@ class AlgebraTest(parameterized.TestCase):
         self.assertEqual(conjuncts(Causal() & (either & Window(3))), [Causal(), either, Window(3)])
         self.assertEqual(conjuncts(either), [either])
 
+    def test_not_twice_is_nothing(self):
+        self.assertEqual(~~Causal(), Causal())
+        self.assertTrue((~~Causal()).causal)
+
     def test_a_mask_is_joined_with_masks_alone(self):
         for join in (operator.and_, operator.or_):
             with self.assertRaises(TypeError):

@@ -115,6 +115,11 @@ class PatternsTest(parameterized.TestCase):
         (lambda: masks.dense(RANDOM, 25), r'Random\(.*is for rows of up to 24 positions, but this one has 25; give it'),
         (lambda: (Causal() & ~(Window(2) | RANDOM)).require_length(25), 'up to 24 positions'),
         (lambda: Alternate(Full(), RANDOM).require_length(25), 'up to 24 positions'),
+        (lambda: Window(2 ** 31), 'size is 2147483648; expected at most 2147483647'), (lambda: Prefix(-1), 'length is -1'),
+        (lambda: Global(-1), 'tokens is -1'), (lambda: Global(2, at=(3,)), 'give one of the two'),
+        (lambda: Global(at=('a',)), r"at is \('a',\); expected positions"), (lambda: Selected((1.5,)), 'expected positions'),
+        (lambda: Selected((-1,)), 'whole numbers from 0 on'), (lambda: Fixed(4, summary=9), 'at most the stride, 4'),
+        (lambda: Random(1, 4, 12, seed=-1), 'seed is -1'), (lambda: masks.show(Padding(jnp.ones((2, 5), int)), 6), 'length'),
         (lambda: Fixed(0), 'stride is 0'), (lambda: Block(0), 'size is 0'), (lambda: Strided(0), 'stride is 0'))
     def test_what_makes_no_sense_is_refused(self, make, message):
         with self.assertRaisesRegex(ValueError, message):
@@ -193,6 +198,7 @@ class LayersTest(parameterized.TestCase):
 
         mask = Window(2) | Global(1)
         np.testing.assert_array_equal(drawn(masks.show(mask, LENGTH)) > 0, masks.dense(mask, LENGTH))
+        np.testing.assert_array_equal(drawn(masks.show(Causal() & DATA[0], LENGTH)) > 0, (Causal() & DATA[0])(ROW, ROW)[0])
         deep = drawn(masks.show(Causal() & Window(2), LENGTH, layers=3))
         self.assertGreater(deep[5, 4], deep[5, 3])
         self.assertGreater(deep[5, 3], deep[5, 2])

@@ -400,6 +400,13 @@ class ModelsTest(parameterized.TestCase):
             for t in range(11):
                 np.testing.assert_allclose(recorded.logits[row, t], whole[row, t], atol=5e-6)
 
+    def test_a_kernel_of_whole_rows_is_not_asked_to_decode(self):
+        model = GPT.clone(attention=Softmax(implementation='blockwise'))
+        params, at = randomised(model), np.zeros((2, 1), int)
+        whole = logits_of(model, params, TOKENS[:2], ONE[:2])
+        one = apply(model, params, TOKENS[:2, :1], cache=model.init_cache(2), positions=at)
+        np.testing.assert_allclose(one['logits'][:, 0], whole[:, 0], atol=5e-6)
+
     @cases(bidirectional=True)
     def test_vit_learns(self, mechanism):
         losses = descent(VIT.clone(attention=mechanism), IMAGES, np.arange(8) % 3)

@@ -7,11 +7,13 @@ import numpy as np
 from absl.testing import absltest, parameterized
 from flax import linen as nn
 
+from transformer.attention.alternatives import Convolution
 from transformer.attention.kernels import attend
-from transformer.attention.masks import Causal
+from transformer.attention.masks import Causal, Random
 from transformer.attention.mechanism import Softmax
 from transformer.attention.multi_head import MultiHead
 from transformer.attention.positions import Encoding, Rotary, Sinusoidal, Sizes, sinusoid
+from transformer.attention.scores import Bilinear
 from transformer.numerics import Numerics
 
 KEY = jax.random.key(0)
@@ -176,6 +178,24 @@ class MultiHeadTest(parameterized.TestCase):
     def test_heads_that_do_not_divide_the_width_are_refused(self):
         with self.assertRaisesRegex(ValueError, 'width 8 is not divisible by 3 heads'):
             jax.eval_shape(lambda: MultiHead(3).init(KEY, X))
+
+    def test_keys_of_another_width_than_queries(self):
+        layer = MultiHead(2, head_width=3, key_width=5, mechanism=Softmax(score=Bilinear()))
+        x = np.random.default_rng(0).normal(size=(1, 4, 6)).astype(np.float32)
+        out, params = layer.init_with_output(jax.random.key(0), x)
+        self.assertEqual(out[0].shape, x.shape)
+        self.assertEqual(params['params']['mechanism']['kernel'].shape, (2, 3, 5))
+        with self.assertRaisesRegex(ValueError, 'Queries are 3 wide and keys 5.*use the score Bilinear'):
+            MultiHead(2, head_width=3, key_width=5).init(jax.random.key(0), x)
+
+    @parameterized.parameters(
+        (dict(heads=2, key_heads=-1), {}, '2 query heads cannot share -1 heads'),
+        (dict(heads=2), dict(y=np.ones((1, 3, 6)), cache={}, positions=np.zeros((1, 4), int)), 'A cache is for attention of'),
+        (dict(heads=2, mechanism=Convolution()), dict(z=np.ones((1, 7, 6))), 'mixes one sequence with itself'),
+        (dict(heads=2), dict(mask=Random(1, 1, 3)), 'rows of up to 3 positions, but this one has 4'))
+    def test_refused(self, fields, given, message):
+        with self.assertRaisesRegex(ValueError, message):
+            MultiHead(**fields).init(jax.random.key(0), np.ones((1, 4, 6)), **given)
 
 
 if __name__ == '__main__':

@@ -7,7 +7,7 @@ from training import flops
 from training.resolve import subclasses
 from transformer.attention.blockwise import blockwise
 from transformer.attention.kernels import attend, masked_softmax, mixed, plain, weights_of
-from transformer.attention.masks import Causal, Full, Padding
+from transformer.attention.masks import Causal, Full, Padding, Segments
 from transformer.attention.mechanism import Softmax
 from transformer.attention.pooling import Gaussian as GaussianKernel
 from transformer.attention.pooling import pool
@@ -200,6 +200,13 @@ class ChaptersTest(absltest.TestCase):
     def test_bfloat16_scores_stay_wide(self):
         query, key, _ = ScaledDot().prepare({}, *float32((QUERY, KEY)), Numerics('bfloat16'))
         self.assertEqual(weights_of(query, key, numerics=Numerics('bfloat16')).dtype, jnp.float32)
+
+    def test_places_in_the_row_are_no_places_in_packed_documents(self):
+        numbers = np.ones((1, 4), int)
+        with self.assertRaisesRegex(ValueError, 'cannot keep documents in one row apart'):
+            Softmax(score=Location()).check(Segments(numbers, numbers))
+        with self.assertRaisesRegex(ValueError, 'length is 0; expected at least 1'):
+            Location(length=0)
 
 
 if __name__ == '__main__':
