@@ -6,7 +6,6 @@ The patterns themselves are in `transformer.attention.masks`.
 import abc
 import dataclasses
 import functools
-import math
 from typing import Any
 
 import jax
@@ -56,17 +55,12 @@ class Mask(abc.ABC):
         """After how many layers `of_layer` begins again."""
         return 1
 
-    @property
-    def longest(self):
-        """How long a row may be; infinite for all but `Random`, and what is made of it."""
-        inner = (getattr(self, f.name) for f in dataclasses.fields(self))
-        return min((mask.longest for mask in inner if isinstance(mask, Mask)), default=math.inf)
-
     def require_length(self, length):
-        """Raises ValueError for a row that is too long."""
-        if length > self.longest:
-            raise ValueError(f'The mask {self} is for rows of up to {self.longest} positions, but this one has {length}; give '
-                             'it the length of the longest row.')
+        """Raises ValueError for a row that is too long; only `Random`, and what is made of it, know of one."""
+        for field in dataclasses.fields(self):
+            inner = getattr(self, field.name)
+            if isinstance(inner, Mask):
+                inner.require_length(length)
 
     def __repr__(self):
         values = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}

@@ -36,11 +36,12 @@ def _outer(query, key):
     return query[..., :, None], key[..., None, :]
 
 
-def _at_least(mask, **minimum):
+def require_at_least(part, **minimum):
+    """Raises ValueError for fields of a part of a config that are too small, or no number of positions."""
     for name, least in minimum.items():
-        if not least <= getattr(mask, name) <= LARGEST:
-            bound = f'at least {least}' if getattr(mask, name) < least else f'at most {LARGEST}'
-            raise ValueError(f'{mask}: {name} is {getattr(mask, name)}; expected {bound}.')
+        if not least <= getattr(part, name) <= LARGEST:
+            bound = f'at least {least}' if getattr(part, name) < least else f'at most {LARGEST}'
+            raise ValueError(f'{part}: {name} is {getattr(part, name)}; expected {bound}.')
 
 
 def _require_positions(mask):
@@ -81,7 +82,7 @@ class Window(Mask):
     block: int = 1
 
     def __post_init__(self):
-        _at_least(self, size=1, block=1)
+        require_at_least(self, size=1, block=1)
 
     def __call__(self, query, key):
         t, s = _outer(query // self.block, key // self.block)
@@ -100,7 +101,7 @@ class Dilated(Mask):
     step: int = 2
 
     def __post_init__(self):
-        _at_least(self, size=1, step=1)
+        require_at_least(self, size=1, step=1)
 
     def __call__(self, query, key):
         t, s = _outer(query, key)
@@ -120,7 +121,7 @@ class Strided(Mask):
     stride: int
 
     def __post_init__(self):
-        _at_least(self, stride=1)
+        require_at_least(self, stride=1)
 
     def __call__(self, query, key):
         t, s = _outer(query, key)
@@ -138,7 +139,7 @@ class Fixed(Mask):
     summary: int = 1
 
     def __post_init__(self):
-        _at_least(self, stride=1, summary=0)
+        require_at_least(self, stride=1, summary=0)
         if self.summary > self.stride:
             raise ValueError(f'{self}: summary is {self.summary}; expected at most the stride, {self.stride}.')
 
@@ -162,7 +163,7 @@ class Block(Mask):
     size: int
 
     def __post_init__(self):
-        _at_least(self, size=1)
+        require_at_least(self, size=1)
 
     def __call__(self, query, key):
         return Window(1, self.size)(query, key)
@@ -177,7 +178,7 @@ class Prefix(Mask):
     length: int
 
     def __post_init__(self):
-        _at_least(self, length=0)
+        require_at_least(self, length=0)
 
     def __call__(self, query, key):
         return key[..., None, :] < self.length
@@ -209,7 +210,7 @@ class Global(Mask):
     at: tuple = ()
 
     def __post_init__(self):
-        _at_least(self, tokens=0)
+        require_at_least(self, tokens=0)
         _require_positions(self)
         if self.at and self.tokens != 1:
             raise ValueError(f'{self}: tokens counts from the first position on, and at names others; give one of the two.')
@@ -234,7 +235,7 @@ class Random(Mask):
     seed: int = 0
 
     def __post_init__(self):
-        _at_least(self, blocks=0, block=1, length=1, seed=0)
+        require_at_least(self, blocks=0, block=1, length=1, seed=0)
         if self.blocks > self._count:
             raise ValueError(f'{self}: {self.blocks} blocks are to be drawn, but a row has {self._count} of {self.block}.')
 
@@ -242,9 +243,10 @@ class Random(Mask):
     def _count(self):
         return -(-self.length // self.block)
 
-    @property
-    def longest(self):
-        return self.length
+    def require_length(self, length):
+        if length > self.length:
+            raise ValueError(f'The mask {self} is for rows of up to {self.length} positions, but this one has {length}; '
+                             'give it the length of the longest row.')
 
     def __call__(self, query, key):
         t, s = _outer(query // self.block, key // self.block)

@@ -265,7 +265,7 @@ class Sinusoidal(_Added):
         return (Term(self, sizes),) if self.at in ('scores', 'scores_times') else ()
 
     def scores(self, term, scores, query, key, t, s):
-        pairs = Pairs(t, s)
+        pairs = Offsets(t, s)
         angles = pairs.offsets[:, None].astype(jnp.float32) * _frequencies(term.sizes.width, 10000.0)
         alike = pairs.spread(jnp.cos(angles).sum(-1)[None, None, None])  # [.., 1, T, S]
         if self.at == 'scores_times':
@@ -377,7 +377,7 @@ class Term:
         return self.kind.values and functools.partial(self.kind.values, self)
 
 
-class Pairs:
+class Offsets:
     """All pairs of queries at t and keys at s, by the offset s - t.
 
     Positions [T], [S] are consecutive, as kernels have them: an array over offsets then becomes one over pairs by a change of

@@ -20,8 +20,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from transformer.attention.masks import LARGEST
-from transformer.attention.positions import Pairs, Positions, Term, of_grid, sinusoid
+from transformer.attention.masks import require_at_least
+from transformer.attention.positions import Offsets, Positions, Term, of_grid, sinusoid
 from transformer.layers import normal
 from transformer.numerics import Numerics
 
@@ -39,13 +39,6 @@ def _each_head(key, query):
 def _outer(t, s):
     """What is known of queries [T] or [B, T] and keys [S] or [B, S], to broadcast to [.., N, T, S]."""
     return tuple(x[:, None] if x.ndim == 3 else x for x in (t[..., :, None], s[..., None, :]))
-
-
-def _at_least(kind, **least):
-    for name, value in least.items():
-        if not value <= getattr(kind, name) <= LARGEST:
-            bound = f'{value} or more' if getattr(kind, name) < value else f'{LARGEST} or less'
-            raise ValueError(f'{kind}: {name} is {getattr(kind, name)}; expected {bound}.')
 
 
 class _Relative(Positions):
@@ -78,7 +71,7 @@ class Shaw(_Relative):
     by_content = True
 
     def __post_init__(self):
-        _at_least(self, distance=1)
+        require_at_least(self, distance=1)
 
     def layer_parameters(self, sizes):
         # As in Tensor2Tensor, uniform or normal alike: a variance of 1 / H.
@@ -86,12 +79,12 @@ class Shaw(_Relative):
         return {'keys': table, 'values': table}
 
     def scores(self, term, scores, query, key, t, s):
-        pairs = Pairs(t, s, self.distance)
+        pairs = Offsets(t, s, self.distance)
         rows = term.parameters['keys'][_clipped(pairs.offsets, self.distance)]  # [W, H]
         return scores + pairs.spread(_scores('BTNH,WH->BNTW', query, rows)) * query.shape[-1] ** -0.5
 
     def values(self, term, weights, t, s):
-        pairs = Pairs(t, s, self.distance)
+        pairs = Offsets(t, s, self.distance)
         rows = term.parameters['values'][_clipped(pairs.offsets, self.distance)]
         return _scores('BNTW,WH->BNTH', pairs.collect(weights), rows)
 
@@ -130,7 +123,7 @@ class T5(_Relative):
     distance: int = 128
 
     def __post_init__(self):
-        _at_least(self, buckets=4)
+        require_at_least(self, buckets=4)
         if self.distance <= self.buckets // 2:
             raise ValueError(f'{self}: half of the buckets are for single positions, so the distance has to be more than '
                              f'{self.buckets // 2}.')
@@ -139,7 +132,7 @@ class T5(_Relative):
         return {'bias': (normal(0.02), (self.buckets, sizes.heads))}
 
     def scores(self, term, scores, query, key, t, s):
-        return scores + bucketed(term.parameters['bias'], Pairs(t, s, self.distance), self.buckets, self.distance,
+        return scores + bucketed(term.parameters['bias'], Offsets(t, s, self.distance), self.buckets, self.distance,
                                  not term.sizes.causal)
 
 
@@ -212,7 +205,7 @@ class TransformerXl(_Relative):
         return {'projection': (normal(max(sizes.width, 1) ** -0.5), (sizes.width, sizes.heads, sizes.head_width))}
 
     def scores(self, term, scores, query, key, t, s):
-        pairs, own = Pairs(t, s), term.parameters
+        pairs, own = Offsets(t, s), term.parameters
         rows = sinusoid(-pairs.offsets, term.sizes.width)  # [W, D]
         rows = Numerics(query.dtype.name).einsum('WD,DNH->WNH', rows, own['projection'])
         where = pairs.spread(_scores('BTNH,WNH->BNTW', query + own['position'].astype(query.dtype), rows))
@@ -233,7 +226,7 @@ class Deberta(_Relative):
     by_content = True
 
     def __post_init__(self):
-        _at_least(self, distance=1)
+        require_at_least(self, distance=1)
 
     def parameters(self, sizes):
         return {'embedding': (sizes.table, (2 * self.distance, sizes.width))}
@@ -248,7 +241,7 @@ class Deberta(_Relative):
 
     def scores(self, term, scores, query, key, t, s):
         def of(x, name, t, s):
-            pairs = Pairs(t, s, self.distance)
+            pairs = Offsets(t, s, self.distance)
             rows = term.parameters[name][jnp.clip(self.distance - pairs.offsets, 0, 2 * self.distance - 1)]
             return pairs.spread(_scores('BTNH,WNH->BNTW', x, rows))
         to_position = of(query, 'keys', t, s)
@@ -294,7 +287,7 @@ class Tupe(_Relative):
         of_t, of_s = own['queries'].astype(query.dtype)[t_place], own['keys'][s_place]  # [T, N, H] or [B, T, N, H]
         at = _scores('...TNH,...SNH->...NTS', of_t, of_s) * (2 * query.shape[-1]) ** -0.5
         if self.relative:
-            at = at + bucketed(own['bias'], Pairs(t, s, _DISTANCE), _BUCKETS, _DISTANCE, not term.sizes.causal)
+            at = at + bucketed(own['bias'], Offsets(t, s, _DISTANCE), _BUCKETS, _DISTANCE, not term.sizes.causal)
         if 'theta' in own:
             looks, seen = _outer(t_place < term.sizes.extra, s_place < term.sizes.extra)
             one, two = own['theta'][:, :, None, None]
@@ -318,13 +311,13 @@ class Etc(_Relative):
     by_content = True
 
     def __post_init__(self):
-        _at_least(self, tokens=1, distance=1)
+        require_at_least(self, tokens=1, distance=1)
 
     def layer_parameters(self, sizes):
         return {'labels': (normal(max(sizes.head_width, 1) ** -0.5), (4 * self.distance + 4, sizes.head_width))}
 
     def scores(self, term, scores, query, key, t, s):
-        pairs, table, count = Pairs(t, s, self.distance), term.parameters['labels'], 2 * self.distance + 1
+        pairs, table, count = Offsets(t, s, self.distance), term.parameters['labels'], 2 * self.distance + 1
         rows = _clipped(pairs.offsets, self.distance)
         text, between = (pairs.spread(_scores('BTNH,WH->BNTW', query, table[rows + first])) for first in (0, count))
         ends = _scores('BTNH,RH->BNTR', query, table[2 * count:])  # from global to text, from text to global

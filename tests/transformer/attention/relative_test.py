@@ -13,7 +13,7 @@ from transformer.attention.blockwise import blockwise
 from transformer.attention.kernels import attend
 from transformer.attention.masks import Causal, Full
 from transformer.attention.multi_head import MultiHead
-from transformer.attention.positions import Encoding, Pairs, Positions, Rotary, Sinusoidal, Sizes
+from transformer.attention.positions import Encoding, Offsets, Positions, Rotary, Sinusoidal, Sizes
 from transformer.attention.relative import T5, Alibi, Deberta, Etc, Shaw, Swin, TransformerXl, Tupe, alibi_slopes, t5_buckets
 
 B, T, N, K, H, D = 2, 13, 4, 2, 6, 10  # two query heads share a head of keys
@@ -159,10 +159,10 @@ class ScoresTest(parameterized.TestCase):
             return out, term.values(scores, row, row) if term.values else 0.0
         one = outcome(own)
         with mock.patch.object(jax, 'default_backend', lambda: 'gpu'):
-            other, index = outcome(own), Pairs(row, row, 2).index
+            other, index = outcome(own), Offsets(row, row, 2).index
         jax.tree.map(functools.partial(np.testing.assert_allclose, atol=1e-5), other, one)
         self.assertIsNone(index)
-        self.assertIsNotNone(Pairs(row, row, 2).index)
+        self.assertIsNotNone(Offsets(row, row, 2).index)
 
     @parameterized.named_parameters(*((str(kind), kind) for kind in KINDS if not isinstance(kind, Tupe | Etc)))
     def test_does_not_change_when_all_positions_move_on(self, kind):
@@ -251,12 +251,12 @@ class TablesTest(parameterized.TestCase):
 
     def test_rows_of_pairs(self):
         t, s = jnp.arange(3, 8), jnp.arange(2, 6)
-        pairs = Pairs(t, s)
+        pairs = Offsets(t, s)
         x = RNG.normal(size=(2, 3, 5, 8)).astype(np.float32)
         wanted = [[x[..., i, list(pairs.offsets).index(s[j] - t[i])] for j in range(4)] for i in range(5)]
         np.testing.assert_array_equal(pairs.spread(x), np.moveaxis(wanted, (0, 1), (-2, -1)))
         for queries in (t, jnp.stack([t, t[::-1]])):
-            pairs = Pairs(queries, jnp.arange(9))
+            pairs = Offsets(queries, jnp.arange(9))
             weights = RNG.normal(size=(2, 3, 5, 9)).astype(np.float32)
             x = RNG.normal(size=(2, 3, 5, len(pairs.offsets))).astype(np.float32)
             one, other = (pairs.spread(x) * weights).sum(), (pairs.collect(weights) * x).sum()
@@ -274,8 +274,8 @@ class TablesTest(parameterized.TestCase):
         np.testing.assert_allclose(got[3:-3, 3:-3, 0], wanted[3:-3, 3:-3], atol=1e-4)
 
     @parameterized.parameters(
-        (lambda: Shaw(0), 'distance is 0; expected 1 or more'), (lambda: Deberta(0), 'distance is 0'),
-        (lambda: T5(buckets=2), 'buckets is 2; expected 4 or more'), (lambda: T5(32, 16), 'has to be more than 16'),
+        (lambda: Shaw(0), 'distance is 0; expected at least 1'), (lambda: Deberta(0), 'distance is 0'),
+        (lambda: T5(buckets=2), 'buckets is 2; expected at least 4'), (lambda: T5(32, 16), 'has to be more than 16'),
         (lambda: Etc(tokens=0), 'tokens is 0'), (lambda: Etc(distance=0), 'distance is 0'),
         (lambda: Swin().layer_parameters(TEXT), r'Swin\(\) is for the patches of an image, and this model has none'),
         (lambda: Tupe().resized('embedding', np.zeros((3, 2)), IMAGE), 'made for images of another size'),
