@@ -115,7 +115,7 @@ def pruned(model, params, kept, shapes):
     head mask of 0 for the others. Each head that is kept gets keys and values of its own."""
     axes = _head_axes(model)
 
-    def one(keys, wanted):
+    def one(keys, _):
         names = [key.key for key in keys]
         x = params
         for name in names:
