@@ -10,7 +10,7 @@ from typing import Any
 
 import jax.numpy as jnp
 
-from transformer.attention import masks
+from transformer.attention import documents, masks
 from transformer.attention.kernels import attend, weights_of
 from transformer.attention.mask_algebra import Mask
 from transformer.attention.masks import Full
@@ -129,10 +129,6 @@ class Softmax(Mechanism):
     score: Score = ScaledDot()
     implementation: str = 'auto'
 
-    @property
-    def packed(self):
-        return self.score.packed
-
     def parameters(self, query, key, value):
         return self.score.parameters(query.shape[2], key.shape[2], query.shape[3], key.shape[3])
 
@@ -148,7 +144,10 @@ class Softmax(Mechanism):
 
     def _prepared(self, parameters, query, key, given):
         width = query.shape[-1]
-        query, key, bias = self.score.prepare(parameters, query, key, given.numerics)
+        places = None
+        if given.positions is None and documents.packed(given.mask):
+            places = documents.places(documents.segments_of(given.mask, query.shape[1], key.shape[1])[1])
+        query, key, bias = self.score.prepare(parameters, query, key, given.numerics, places)
         for entry in given.bias:
             kind = getattr(entry, 'kind', None)
             if query.shape[-1] != width and getattr(kind, 'by_content', False):

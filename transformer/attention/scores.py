@@ -31,27 +31,24 @@ def products(query, key, numerics=Numerics()):
 
 
 class Score(abc.ABC):
-    """Base of the scores.
-
-    Attributes:
-      packed: keeps documents in one row apart, as it does not know where in the row a key is.
-    """
-    packed = True
+    """Base of the scores."""
 
     def parameters(self, heads, key_heads, query_width, key_width):
         """{name: (initialiser, shape)} of what is learnt."""
         return {}
 
     @abc.abstractmethod
-    def prepare(self, parameters, query, key, numerics=Numerics()):
-        """(query, key, bias) with which `attend`, which computes q·k / sqrt(H), computes this score instead."""
+    def prepare(self, parameters, query, key, numerics=Numerics(), places=None):
+        """(query, key, bias) with which `attend`, which computes q·k / sqrt(H), computes this score instead.
+
+        places: [B, S] where in its document each key is; None: as in the row."""
 
 
 @dataclasses.dataclass(frozen=True)
 class ScaledDot(Score):
     """q·k / sqrt(H) (Vaswani et al. 2017, eq. 1)."""
 
-    def prepare(self, parameters, query, key, numerics=Numerics()):
+    def prepare(self, parameters, query, key, numerics=Numerics(), places=None):
         return query, key, ()
 
 
@@ -59,7 +56,7 @@ class ScaledDot(Score):
 class Dot(Score):
     """q·k (Luong et al. 2015, section 3.1, dot)."""
 
-    def prepare(self, parameters, query, key, numerics=Numerics()):
+    def prepare(self, parameters, query, key, numerics=Numerics(), places=None):
         return _unscaled(query), key, ()
 
 
@@ -75,7 +72,7 @@ class Bilinear(Score):
     def parameters(self, heads, key_heads, query_width, key_width):
         return {'kernel': (_each_head(xavier()), (heads, query_width, key_width))}
 
-    def prepare(self, parameters, query, key, numerics=Numerics()):
+    def prepare(self, parameters, query, key, numerics=Numerics(), places=None):
         return _unscaled(numerics.einsum('BTNH,NHJ->BTNJ', query, parameters['kernel'])), key, ()
 
 
@@ -97,7 +94,7 @@ class Additive(Score):
         return {'query': (kernel, (heads, query_width, self.width)), 'key': (kernel, (key_heads, key_width, self.width)),
                 'output': (normal(self.width ** -0.5), (heads, self.width))}
 
-    def prepare(self, parameters, query, key, numerics=Numerics()):
+    def prepare(self, parameters, query, key, numerics=Numerics(), places=None):
         query = numerics.einsum('BTNH,NHA->BTNA', query, parameters['query'])
         key = numerics.einsum('BSKH,KHA->BSKA', key, parameters['key'])
         return query, key, (_Additive(parameters['output']),)
@@ -133,7 +130,7 @@ class Cosine(Score):
     def parameters(self, heads, key_heads, query_width, key_width):
         return {'log_sharpness': (nn.initializers.constant(math.log(10.0)), (heads,))}
 
-    def prepare(self, parameters, query, key, numerics=Numerics()):
+    def prepare(self, parameters, query, key, numerics=Numerics(), places=None):
         sharp = jnp.exp(parameters['log_sharpness'])[:, None]
         return _unscaled(_unit(query) * sharp), _unit(key), ()
 
@@ -151,7 +148,6 @@ class Location(Score):
       length: positions that have a row w_s; longer sources are refused.
     """
     length: int = 1024
-    packed = False
 
     def __post_init__(self):
         if self.length < 1:
@@ -160,12 +156,12 @@ class Location(Score):
     def parameters(self, heads, key_heads, query_width, key_width):
         return {'table': (normal(query_width ** -0.5), (self.length, key_heads, query_width))}
 
-    def prepare(self, parameters, query, key, numerics=Numerics()):
+    def prepare(self, parameters, query, key, numerics=Numerics(), places=None):
         batch, keys = key.shape[:2]
         if keys > self.length:
             raise ValueError(f'{self} got a source of {keys} positions; shorten it, or train with length={keys}.')
-        table = parameters['table'][:keys]
-        return _unscaled(query), jnp.broadcast_to(table, (batch, *table.shape)), ()
+        table = parameters['table'][jnp.arange(keys) if places is None else places]
+        return _unscaled(query), jnp.broadcast_to(table, (batch, *table.shape[-3:])), ()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -173,7 +169,7 @@ class Gaussian(Score):
     """-|q - k|² / 2, so that the weights are those of Nadaraya and Watson with a Gaussian kernel of width 1. Computed as
     q·k - |k|²/2: what depends on the query alone cancels in the softmax."""
 
-    def prepare(self, parameters, query, key, numerics=Numerics()):
+    def prepare(self, parameters, query, key, numerics=Numerics(), places=None):
         norms = 0.5 * jnp.square(numerics.cast(key).astype(jnp.float32)).sum(-1)  # [B, S, K]
         norms = jnp.repeat(norms, query.shape[2] // key.shape[2], 2)
         return _unscaled(query), key, (-norms.transpose(0, 2, 1)[:, :, None],)  # [B, N, 1, S]

@@ -8,7 +8,7 @@ from training.resolve import subclasses
 from transformer.attention.blockwise import blockwise
 from transformer.attention.kernels import attend, masked_softmax, mixed, plain, weights_of
 from transformer.attention.masks import Causal, Full, Padding, Segments
-from transformer.attention.mechanism import Softmax
+from transformer.attention.mechanism import Given, Softmax
 from transformer.attention.pooling import Gaussian as GaussianKernel
 from transformer.attention.pooling import pool
 from transformer.attention.relative import Alibi, Shaw
@@ -201,10 +201,16 @@ class ChaptersTest(absltest.TestCase):
         query, key, _ = ScaledDot().prepare({}, *float32((QUERY, KEY)), Numerics('bfloat16'))
         self.assertEqual(weights_of(query, key, numerics=Numerics('bfloat16')).dtype, jnp.float32)
 
-    def test_places_in_the_row_are_no_places_in_packed_documents(self):
-        numbers = np.ones((1, 4), int)
-        with self.assertRaisesRegex(ValueError, 'cannot keep documents in one row apart'):
-            Softmax(score=Location()).check(Segments(numbers, numbers))
+    def test_places_are_those_in_the_document(self):
+        numbers, location = jnp.array([[1] * 4 + [2] * 3]), Softmax(score=Location(7))
+        parameters = float32(drawn(Location(7)))
+        arrays = float32(tuple(RNG.normal(size=(1, 7, heads, H)) for heads in (N, K, K)))
+        whole = location(parameters, *arrays, Given(Segments(numbers, numbers)))
+        for part in (slice(0, 4), slice(4, 7)):
+            alone = location(parameters, *(x[:, part] for x in arrays))
+            np.testing.assert_allclose(whole[:, part], alone, atol=1e-5)
+
+    def test_location_without_a_length(self):
         with self.assertRaisesRegex(ValueError, 'length is 0; expected at least 1'):
             Location(length=0)
 
