@@ -114,7 +114,7 @@ def chains(jaxpr, before):
     for equation in jaxpr.eqns:
         inputs, inner = [length(v) for v in equation.invars], body(equation)
         if equation.primitive.name == 'scan':
-            found = _chains_of_scan(inner.jaxpr, equation.params, inputs)
+            found = _chains_of_scan(equation, inner.jaxpr, inputs)
         elif inner is not None:
             found = chains(inner.jaxpr, inputs)
         else:
@@ -131,14 +131,22 @@ def body(equation):
     return inner[0] if isinstance(inner[0], core.ClosedJaxpr) else core.ClosedJaxpr(inner[0], ())
 
 
-def _chains_of_scan(inner, params, before):
-    consts, states = params['num_consts'], params['num_carry']
+def _constants_and_states(scan, inner):
+    """How many inputs of a loop are constants, and how many the states behind them: rows and their stacks have an axis more
+    outside than inside. (The parameters of the equation have other names in each version of JAX.)"""
+    rows = sum(outer.aval.ndim != own.aval.ndim for outer, own in zip(scan.invars, inner.invars))
+    states = sum(outer.aval.ndim == own.aval.ndim for outer, own in zip(scan.outvars, inner.outvars))
+    return len(scan.invars) - states - rows, states
+
+
+def _chains_of_scan(scan, inner, before):
+    consts, states = _constants_and_states(scan, inner)
     state = np.array(before[consts:consts + states])
     # What a turn makes of each state alone, [states, outputs], and of all else.
     alone = lambda i: [0.0 if j == consts + i else -np.inf for j in range(len(before))]
     through = np.array([chains(inner, alone(i)) for i in range(states)]).reshape(states, -1)
     others = np.array(chains(inner, [-np.inf if consts <= j < consts + states else b for j, b in enumerate(before)]))
-    for _ in range(params['length']):
+    for _ in range(scan.params['length']):
         out = np.maximum(others, (state[:, None] + through).max(0, initial=-np.inf))
         state = out[:states]
     return list(out)
@@ -152,7 +160,7 @@ def evaluate(closed, z, arguments, in_loop=False):
         inputs = [values[v] if isinstance(v, core.Var) else v.val for v in equation.invars]
         inner = body(equation)
         if equation.primitive.name == 'scan':
-            out = _evaluate_scan(inner, equation.params, z, inputs)
+            out = _evaluate_scan(equation, inner, z, inputs)
         elif inner is not None:
             out = evaluate(inner, z, inputs, in_loop)
         else:
@@ -169,8 +177,8 @@ def scaled(x, z):
     return x + (z - 1) * (x - jax.lax.stop_gradient(x)) if jnp.issubdtype(x.dtype, jnp.floating) else x
 
 
-def _evaluate_scan(inner, params, z, inputs):
-    consts, states = params['num_consts'], params['num_carry']
+def _evaluate_scan(scan, inner, z, inputs):
+    (consts, states), params = _constants_and_states(scan, inner.jaxpr), scan.params
     fixed, start, rows = inputs[:consts], inputs[consts:consts + states], inputs[consts + states:]
 
     def turn(carry, row):

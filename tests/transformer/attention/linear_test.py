@@ -78,7 +78,7 @@ class LinearTest(parameterized.TestCase):
         losses = [by_weights, *map(in_chunks, (1, 2, 5, 9, 64))]
         wanted, *found = jax.jit(lambda: [jax.value_and_grad(loss, (0, 1, 2))(*arrays) for loss in losses])()
         for got in found:
-            jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=2e-5), got, wanted)
+            jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=2e-5), got, wanted)
 
     @parameterized.product(mechanism=[*BOTH], prompt=(1, 4, 7))
     def test_the_recurrent_form_equals_the_parallel_one(self, mechanism, prompt):
