@@ -11,8 +11,8 @@ import pytest
 os.environ['JAX_PLATFORMS'] = 'cpu'
 os.environ['XLA_FLAGS'] = (
     '--xla_force_host_platform_device_count=8 '
-    # most of the time of tiny models is compilation: a third of it without LLVM's optimizations
-    '--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true')
+    # most of the time of tiny models is compilation: a third of it without LLVM's optimizations, a seventh less in one piece
+    '--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true --xla_cpu_parallel_codegen_split_count=1')
 if metadata.version('jaxlib').startswith('0.10.'):  # of what is left, half is MLIR for fusions; later ones know no other way
     os.environ['XLA_FLAGS'] += ' --xla_cpu_use_fusion_emitters=false'
 os.environ['NPROC'] = '18'  # as training.machine.prepare sets it

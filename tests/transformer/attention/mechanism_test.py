@@ -251,7 +251,7 @@ class DeclarationsTest(parameterized.TestCase):
     @parameterized.named_parameters(*CASES.items())
     def test_no_rows_and_rows_of_one_position(self, mechanism):
         mask = Causal() if mechanism.causal else Full()
-        for size in (dict(batch=0), dict(queries=1, keys=1), dict(batch=0, queries=1, keys=1)):
+        for size in (dict(batch=0, queries=5, keys=5), dict(queries=1, keys=1)):
             arrays = drawn(**size)
             parameters = parameters_of(mechanism, *arrays)
             heads = 4 if 'query' in mechanism.projections else 2

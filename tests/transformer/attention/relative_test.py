@@ -95,7 +95,7 @@ KINDS = [Shaw(2), Shaw(30), T5(), T5(8, 6), T5(8, 12), Alibi(), TransformerXl(),
 OF_IMAGES = [Swin(), Tupe(), Tupe(untied=False), T5(8, 6)]
 # (encoding, sizes, mask); the direction counts in buckets alone
 CASES = [(kind, dataclasses.replace(TEXT, causal=mask.causal), mask) for i, kind in enumerate(KINDS)
-         for mask in ((Causal(), Full()) if isinstance(kind, T5 | Tupe) else (Causal(), Full())[i % 2:][:1])]
+         for mask in ((Causal(), Full()) if kind in (T5(), Tupe()) else (Causal(), Full())[i % 2:][:1])]
 CASES += [(kind, IMAGE, Full()) for kind in OF_IMAGES]
 CASES = [dict(testcase_name=f'{kind}_{mask}_{"image" if sizes.grid else "text"}', kind=kind, sizes=sizes, mask=mask)
          for kind, sizes, mask in CASES]
