@@ -150,7 +150,7 @@ class Fixed(Mask):
     def bounds(self, query, key):
         own = Block(self.stride).bounds(query, key)
         first, last = key
-        begin = max(self.stride - self.summary, 0)  # of the summary in a block
+        begin = self.stride - self.summary  # of the summary in a block
         place = first % self.stride
         some = (self.summary > 0) & (np.maximum(first, first - place + begin) <= last)
         every = (place >= begin) & (last - first < self.stride - place)
@@ -406,6 +406,8 @@ def dense(mask, length):
         seen = np.asarray(mask(row, row))
         return np.broadcast_to(seen[0] if seen.ndim == 3 else seen, (length, length))
     except (TypeError, ValueError):
+        if static(mask):
+            raise
         raise ValueError(f'The arrays of the mask {mask} are not for rows of {length} positions; give their length.') from None
 
 

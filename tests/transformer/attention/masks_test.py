@@ -177,8 +177,9 @@ class LayersTest(parameterized.TestCase):
         self.assertEqual([nested.of_layer(i) for i in range(4)], [Full(), Causal(), Block(2), Causal()])
         self.assertEqual(nested.period, 4)
         self.assertFalse(Alternate(Causal(), Full()).causal)
-        with self.assertRaisesRegex(TypeError, 'of_layer'):
-            mask(ROW, ROW)
+        for ask in (lambda: mask(ROW, ROW), lambda: masks.dense(mask, LENGTH)):
+            with self.assertRaisesRegex(TypeError, 'of_layer'):
+                ask()
 
     def test_reach_grows_with_the_layers(self):
         reached = masks.reach(Causal() & Window(3), LENGTH, 3)
