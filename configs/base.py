@@ -13,11 +13,12 @@ from training import resolve
 SHARDING = (
     (r'.*/(query|key|value)/kernel', ('fsdp', 'tensor', None)),
     (r'.*/(query|key|value)/bias', ('tensor', None)),
-    (r'.*/attention/output/kernel', ('tensor', None, 'fsdp')),
+    (r'.*attention/output/kernel', ('tensor', None, 'fsdp')),
     (r'.*/feed_forward/input/kernel', ('fsdp', 'tensor')),
     (r'.*/feed_forward/input/bias', ('tensor',)),
     (r'.*/feed_forward/output/kernel', ('tensor', 'fsdp')),
     (r'.*/embedding', ('tensor', 'fsdp')),
+    (r'output/kernel', ('fsdp', 'tensor')),
     (r'.*', ()),
 )
 # (regex, multiple of weight_decay): matrices decay; biases and scales do not, whatever a part of attention calls them.
@@ -25,10 +26,11 @@ DECAY = ((r'.*/(bias|scale|content|extra|log_sharpness|offset|position|theta)', 
 # (regex, dimensions of the input and of the output): the matrices of the blocks, for optimizers that treat them as such;
 # embeddings and heads, as tables of rows, are none.
 MATRICES = (
-    (r'.*/attention/(mechanism|positions)/.*', ()),  # stacks of small ones
+    (r'.*attention/(mechanism|positions)/.*', ()),  # stacks of small ones
     (r'(.*/)?block_\d+/.*/(query|key|value)/kernel', ((0,), (1, 2))),
     (r'(.*/)?block_\d+/.*attention/output/kernel', ((0, 1), (2,))),
     (r'(.*/)?block_\d+/.*/kernel', ((0,), (1,))),
+    (r'(.*/)?layer_\d+/(input|state)/kernel', ((0,), (1,))),  # of a recurrent layer, its gates side by side
     (r'.*', ()),
 )
 

@@ -1,13 +1,16 @@
 """The residual block that every Transformer here is a stack of, composed from the parts that are passed in."""
 
+import dataclasses
 import math
 from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
+from transformer.attention.mask_algebra import Mask
 from transformer.attention.masks import Full
 from transformer.attention.positions import Encoding
 from transformer.layers import Dense, dropout, fold, normal
@@ -69,11 +72,26 @@ class FeedForward(nn.Module):
         return dense(x.shape[-1], kernel_init=self.output_init, name='output')(inner)
 
 
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class Source:
+    """Another sequence, which a decoder looks at.
+
+    Attributes:
+      hidden: [B, S, D]; None in cached decoding after the first call, when the cache has what is needed of it.
+      mask: which of its positions are seen.
+    """
+    hidden: Any
+    mask: Mask = Full()
+
+
 class Block(nn.Module):
-    """Attention, then feed-forward, each a branch that joins the stream as `residual` says.
+    """Attention, then cross attention to a source if there is one, then feed-forward, each a branch that joins the stream as
+    `residual` says (Vaswani et al. 2017, section 3.1).
 
     Attributes:
       attention, feed_forward, norm: constructors of the parts, called with a name.
+      cross_attention: constructor of the attention to `source`; None: there is none.
       residual: where the norm stands; PreNorm: x + attention(norm(x)), then x + feed_forward(norm(x)).
       dropout: rate on each branch before it joins.
     """
@@ -82,16 +100,28 @@ class Block(nn.Module):
     norm: Callable
     residual: Residual = PreNorm()
     dropout: float = 0.0
+    cross_attention: Callable | None = None
 
     @nn.compact
-    def __call__(self, x, *, mask=Full(), encoding=Encoding(), key=None, cache=None, positions=None,
-                 head_mask=None):
+    def __call__(self, x, *, mask=Full(), encoding=Encoding(), key=None, cache=None, positions=None, head_mask=None,
+                 source=None):
+        """x [B, T, D] -> ([B, T, D], cache). The cache of a block with a source has what it keeps of that under 'source'."""
         before = partial(self.residual.before, norm=self.norm)
-        after = partial(self.residual.after, norm=self.norm)
+
+        def join(name, x, branch):
+            branch = dropout(branch, self.dropout, fold(key, f'{name}_branch'))
+            return self.residual.after(name, x, branch, norm=self.norm)
+
         x = encoding.at_layer(x)
-        branch, cache = self.attention(name='attention')(
+        branch, new = self.attention(name='attention')(
             before('attention', x), mask=mask, encoding=encoding, key=fold(key, 'attention'), cache=cache, positions=positions,
             head_mask=head_mask)
-        x = after('attention', x, dropout(branch, self.dropout, fold(key, 'attention_branch')))
+        x = join('attention', x, branch)
+        if self.cross_attention:
+            branch, projected = self.cross_attention(name='cross_attention')(
+                before('cross_attention', x), source.hidden, mask=source.mask, key=fold(key, 'cross_attention'),
+                projected=None if cache is None else cache.get('source'))
+            x = join('cross_attention', x, branch)
+            new = None if cache is None else new | {'source': projected}
         branch = self.feed_forward(name='feed_forward')(before('feed_forward', x), key=fold(key, 'feed_forward'))
-        return after('feed_forward', x, dropout(branch, self.dropout, fold(key, 'feed_forward_branch'))), cache
+        return join('feed_forward', x, branch), new

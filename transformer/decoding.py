@@ -1,6 +1,8 @@
-"""Decoding: strategies that pick a token, and generation as one compiled loop over a static key-value cache."""
+"""Decoding: outputs of any autoregressive model, in one compiled loop over a static cache.
 
-import abc
+How tokens are chosen is in `transformer.strategies`, what an output may be in `transformer.constraints`.
+"""
+
 import dataclasses
 from functools import partial
 
@@ -8,77 +10,21 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-
-class Strategy(abc.ABC):
-    """Base of the strategies."""
-
-    @abc.abstractmethod
-    def __call__(self, logits, key):
-        """logits [B, V] -> tokens [B]."""
+from transformer.strategies import Search
 
 
 @dataclasses.dataclass(frozen=True)
-class Greedy(Strategy):
-    """The most probable token."""
+class Hypothesis:
+    """One output for a prompt.
 
-    def __call__(self, logits, key):
-        return logits.argmax(-1)
-
-
-@dataclasses.dataclass(frozen=True)
-class Sample(Strategy):
-    """A draw from softmax(logits / temperature), among the `top_k` most probable tokens (0: all) and the smallest set
-    of tokens whose probability reaches `top_p` (Holtzman et al. 2020)."""
-    temperature: float = 1.0
-    top_k: int = 0
-    top_p: float = 1.0
-
-    def __post_init__(self):
-        if self.temperature < 1e-3 or self.top_k < 0 or not 0 < self.top_p <= 1:
-            raise ValueError(f'{self}: expected temperature >= 0.001, top_k >= 0 and top_p in (0, 1]; '
-                             'for the most probable token use Greedy().')
-
-    def __call__(self, logits, key):
-        logits = logits.astype(jnp.float32) / self.temperature
-        if self.top_k:
-            kth = jax.lax.top_k(logits, min(self.top_k, logits.shape[-1]))[0][..., -1:]
-            logits = jnp.where(logits < kth, -jnp.inf, logits)
-        if self.top_p < 1.0:
-            ranked = jnp.sort(logits, axis=-1)[..., ::-1]
-            before = jnp.cumsum(jax.nn.softmax(ranked), -1) - jax.nn.softmax(ranked)  # mass above each rank
-            last = jnp.where(before < self.top_p, ranked, jnp.inf).min(-1, keepdims=True)
-            logits = jnp.where(logits < last, -jnp.inf, logits)
-        return jax.random.categorical(key, logits)
-
-
-@partial(jax.jit, static_argnames=('model', 'strategy', 'total', 'end', 'vocab'))
-def _generate(model, params, tokens, lengths, limit, key, *, strategy, total, end, vocab):
-    """tokens [B, P] right-padded prompts of `lengths` [B] -> rows [B, total] filled until `limit` or `end`."""
-    rows, width = tokens.shape
-    variables = {'params': params}
-    positions = jnp.broadcast_to(jnp.arange(width), (rows, width))
-    there = (positions < lengths[:, None]).astype(jnp.int32)
-    outputs = model.apply(variables, tokens, segments=there, positions=positions, cache=model.init_cache(rows))
-    logits = jnp.take_along_axis(outputs['logits'], (lengths - 1)[:, None, None], 1)[:, 0]  # [B, V]
-    out = jnp.zeros((rows, total), tokens.dtype).at[:, :width].set(tokens)
-
-    def going(state):
-        t, _, _, _, done = state
-        return (t < limit) & ~done.all()
-
-    def advance(state):
-        t, out, logits, cache, done = state
-        token = strategy(logits[:, :vocab], jax.random.fold_in(key, t)).astype(out.dtype)
-        at = jnp.minimum(lengths + t, total - 1)
-        done = done | (lengths + t >= total)
-        old = out[jnp.arange(rows), at]
-        out = out.at[jnp.arange(rows), at].set(jnp.where(done, old, token))
-        done = done | (token == end)
-        step = model.apply(variables, token[:, None], positions=at[:, None], cache=cache)
-        return t + 1, out, step['logits'][:, 0], step['cache'], done
-
-    state = (0, out, logits, outputs['cache'], jnp.zeros(rows, bool))
-    return jax.lax.while_loop(going, advance, state)[1]
+    Attributes:
+      tokens: the new tokens, without `end`.
+      score: as its strategy defines it.
+      finished: whether it ended with `end`; else it was cut.
+    """
+    tokens: np.ndarray
+    score: float
+    finished: bool
 
 
 def require_room(model, prompt, what='The prompt'):
@@ -90,29 +36,148 @@ def require_room(model, prompt, what='The prompt'):
                          f'new one too; shorten it to {model.length - 1}.')
 
 
-def generate(model, params, prompts, *, steps, strategy, key, end, vocab):
-    """Continues each prompt by up to `steps` tokens, stopping after `end` and at the model's longest row.
+def generate(model, params, prompts, *, steps, strategy, key, end, vocab, source=None, numbers=None):
+    """Outputs of a model for each prompt: a list of hypotheses, best first.
 
-    A model offers `length`, `init_cache(batch)` and `apply(..., segments=, positions=, cache=)` as `transformer.gpt:Gpt`
-    does. A prompt that is empty or leaves no room for a new token is refused (see `require_room`). Prompts are padded to a
-    power of two, so that few lengths compile.
+    A decoder-only model continues prompts: its text so far. An encoder-decoder is given a source for each, and its prompts are
+    the token that it starts with, or that and a beginning that is forced upon the output.
+
+    A model offers `length`, the longest row of its decoder, `init_cache(batch, length)`, a nested dict of arrays whose first
+    axis is the batch, and
+      model.apply({'params': params}, inputs=, segments=, positions=, cache=) -> {'logits' [B, T, V], 'cache', ...}
+    or, with a source,
+      model.apply(.., inputs=, segments=, positions=, decoder_inputs=, decoder_segments=, decoder_positions=, cache=)
+    at first, then one token at a time without segments and source: what it still needs of that is in the cache. Arrays under
+    the key 'source' of the cache, at any depth, keep their B rows; row r of the decoder then belongs to source r // K of them,
+    if a strategy goes on with K hypotheses. All others have B·K rows, and follow the hypotheses.
+
+    Few shapes compile: rows, prompts, sources and the cache are padded to powers of two. But for rounding, neither that nor the
+    other rows change the result of a row.
 
     Args:
-      prompts: list of non-empty integer sequences.
-      strategy: e.g. Greedy() or Sample(temperature=0.8).
+      prompts: list of non-empty integer sequences; one that leaves no room for a new token is refused (`require_room`).
+      steps: how many tokens are chosen at most, `end` among them; an int, or one for each prompt. The length of the model may
+        leave room for fewer.
+      strategy: e.g. Greedy(), Sample(temperature=0.8) or Beam(size=4).
+      key: random key; prompt i draws from a stream of its own, fold_in(key, numbers[i]).
+      end: the token that ends an output; one that is not in the vocabulary never does.
       vocab: number of tokens that may be chosen; a model may have more than its tokenizer.
+      source: list of integer sequences.
+      numbers: of the prompts' random streams; None: 0, 1, ...
     Returns:
-      a list of 1-D arrays, the new tokens of each prompt without `end`.
+      for each prompt a list of `Hypothesis`: `strategy.count` of them, or fewer if a beam search finds no more.
     """
     for prompt in prompts:
         require_room(model, prompt)
-    longest = max(map(len, prompts))
-    width = min(model.length, 1 << (longest - 1).bit_length())
-    tokens = np.zeros((len(prompts), width), np.int32)
-    for row, prompt in zip(tokens, prompts):
-        row[:len(prompt)] = prompt
-    lengths = np.array([len(p) for p in prompts], np.int32)
-    out = np.asarray(_generate(model, params, tokens, lengths, steps, key, strategy=strategy, total=model.length, end=end,
-                               vocab=vocab))
-    continuations = [row[n:min(n + steps, model.length)] for row, n in zip(out, lengths)]
-    return [new[:np.argmax(new == end)] if (new == end).any() else new for new in continuations]
+    if not prompts:
+        return []
+    rows = _power_of_two(len(prompts))
+    lengths = np.array([len(prompt) for prompt in prompts])
+    limits = np.clip(np.broadcast_to(steps, lengths.shape), 0, model.length - lengths)
+    numbers = range(len(prompts)) if numbers is None else numbers
+    given = dict(tokens=_padded(prompts, rows, model.length), lengths=_filled(lengths, rows, 1),
+                 limits=_filled(limits, rows, 0), numbers=_filled(numbers, rows, 0))
+    if source is not None:
+        tokens = _padded(source, rows, getattr(model, 'source_length', None))
+        place = np.arange(tokens.shape[1])
+        there = place < _filled([len(one) for one in source], rows, 0)[:, None]
+        given['source'] = {'inputs': tokens, 'segments': there.astype(np.int32),
+                           'positions': np.broadcast_to(place, tokens.shape).astype(np.int32)}
+    total = min(model.length, max(given['tokens'].shape[1], _power_of_two(int((lengths + limits).max()))))
+    best = jax.device_get(_search(model, params, key, given, strategy=strategy, total=total, end=end, vocab=vocab))
+    nothing = Hypothesis(np.zeros(0, np.int32), 0.0, False)
+    return [_hypotheses(best, i, lengths[i], strategy) if limits[i] else [nothing] for i in range(len(prompts))]
+
+
+def _power_of_two(n):
+    return 1 << (max(n, 1) - 1).bit_length()
+
+
+def _padded(rows, count, longest):
+    """[count, power of two] of integers, no wider than `longest` if the rows are not."""
+    width = max(map(len, rows))
+    padded = np.zeros((count, max(width, min(_power_of_two(width), longest or _power_of_two(width)))), np.int32)
+    for row, tokens in zip(padded, rows):
+        row[:len(tokens)] = tokens
+    return padded
+
+
+def _filled(values, count, fill):
+    """[count]: the values, then `fill`."""
+    return np.array([*values, *[fill] * (count - len(values))], np.int32)
+
+
+def _hypotheses(best, row, begin, strategy):
+    """The outputs of one row as they are returned."""
+    found, outputs = jax.tree.map(lambda x: x[row], best), {}
+    for i in np.argsort(-found.score, kind='stable'):
+        tokens = found.tokens[i, begin:begin + found.length[i] - found.finished[i]]
+        if found.score[i] > -np.inf:
+            same = (*tokens.tolist(), bool(found.finished[i])) if strategy.distinct else i
+            outputs.setdefault(same, Hypothesis(tokens, float(found.score[i]), bool(found.finished[i])))
+    return list(outputs.values())[:strategy.count]
+
+
+@partial(jax.jit, static_argnames=('model', 'strategy', 'total', 'end', 'vocab'))
+def _search(model, params, key, given, *, strategy, total, end, vocab):
+    """The best hypotheses for prompts [B, P]: prefill, then a token for every row at a time until all are done."""
+    tokens, lengths, limits, source = given['tokens'], given['lengths'], given['limits'], given.get('source')
+    (rows, width), size = tokens.shape, strategy.size
+
+    def run(cache, there=None, **inputs):
+        """(logits, cache, attention to the source) for inputs of R rows; tokens that are `there` are given with the source."""
+        if source:
+            inputs = {'decoder_' + name: value for name, value in inputs.items()} | ({} if there is None else source)
+        if not strategy.covers:
+            outputs = model.apply({'params': params}, **inputs, cache=cache)
+            return outputs['logits'], outputs['cache'], None
+        outputs, captured = model.apply({'params': params}, **inputs, cache=cache, mutable=['attention'])
+        return outputs['logits'], outputs['cache'], _attention(captured.get('attention', {}), there)
+
+    def choose(logits, search, cache):
+        search, parents = strategy(logits[..., :vocab].astype(jnp.float32), search, keys_of(row_keys, search.count))
+        if parents is not None:  # else all stay where they are
+            rows_of = (parents + size * jnp.arange(rows)[:, None]).reshape(-1)
+            cache = _of_decoder(lambda x: x[rows_of], cache)
+        return search, cache
+
+    def advance(state):
+        search, cache = state
+        at = jnp.minimum(search.begin + search.count, total) - 1  # rows that are done go on counting
+        last = jnp.take_along_axis(search.live.tokens, at[:, None, None], 2).reshape(rows * size, 1)
+        logits, cache, attention = run(cache, inputs=last, positions=jnp.repeat(at, size)[:, None])
+        if attention is not None:
+            search = dataclasses.replace(search, coverage=search.coverage + attention.reshape(rows, size, -1))
+        return choose(logits.reshape(rows, size, -1), search, cache)
+
+    row_keys = jax.vmap(jax.random.fold_in, (None, 0))(key, given['numbers'])
+    row_keys = jax.vmap(jax.vmap(jax.random.fold_in, (None, 0)), (0, None))(row_keys, jnp.arange(size))  # [B, K]
+    keys_of = jax.vmap(jax.vmap(jax.random.fold_in, (0, None)), (0, None))
+    positions = jnp.broadcast_to(jnp.arange(width), (rows, width))
+    there = (positions < lengths[:, None]).astype(jnp.int32)
+    logits, cache, attention = run(model.init_cache(rows, total), there, inputs=tokens, segments=there, positions=positions)
+    logits = jnp.take_along_axis(logits, (lengths - 1)[:, None, None], 1)  # [B, 1, V]
+    live, pool = strategy.begin(jnp.pad(tokens, ((0, 0), (0, total - width))))
+    search = Search(live, pool, begin=lengths, limit=limits, count=jnp.zeros((), jnp.int32), done=limits < 1,
+                    coverage=None if attention is None else jnp.repeat(attention[:, None], size, 1),
+                    source=None if attention is None else source['segments'] != 0, end=end)
+    cache = _of_decoder(lambda x: jnp.repeat(x, size, 0), cache)
+    state = choose(jnp.repeat(logits, size, 1), search, cache)
+    search, _ = jax.lax.while_loop(lambda state: ~state[0].done.all(), advance, state)
+    return search.best
+
+
+def _of_decoder(function, cache):
+    """A function of the arrays of a cache that have a row for every hypothesis, not of those of the source."""
+    keys = lambda path: [getattr(part, 'key', None) for part in path]
+    return jax.tree_util.tree_map_with_path(lambda path, x: x if 'source' in keys(path) else function(x), cache)
+
+
+def _attention(captured, there):
+    """[R, S]: attention to the source, the mean over layers and heads, of the tokens that are there [R, T] (None: all)."""
+    leaves = jax.tree_util.tree_leaves_with_path(captured)
+    weights = [x for path, x in leaves if 'cross_attention' in [getattr(part, 'key', None) for part in path]]
+    if not weights:
+        raise ValueError('A coverage penalty needs a model that attends to a source, and this one does not; leave it out.')
+    mean = sum(x.mean(1) for x in weights) / len(weights)  # [R, T, S]
+    return (mean if there is None else mean * there[..., None]).sum(1)

@@ -10,7 +10,8 @@ import dataclasses
 import gzip
 import lzma
 
-from transformer.decoding import Sample, Strategy, generate
+from transformer.decoding import generate
+from transformer.strategies import Sample, Strategy
 
 
 @dataclasses.dataclass(frozen=True)
@@ -96,6 +97,6 @@ class Continuations(Evaluator):
         new = generate(snapshot.model, snapshot.params, [data.prompt(self.prompt)] * self.count, steps=self.tokens,
                        strategy=self.strategy, key=snapshot.key('continuations'), end=data.end,
                        vocab=data.facts['vocab'])
-        texts = [f'--- {i + 1} ---\n{self.prompt}{data.decode(ids)}' for i, ids in enumerate(new)]
+        texts = [f'--- {i + 1} ---\n{self.prompt}{data.decode(best.tokens)}' for i, (best, *_) in enumerate(new)]
         snapshot.text('continuations', '\n'.join(texts) + '\n')
         return {}

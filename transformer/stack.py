@@ -19,7 +19,7 @@ REMAT = {
 
 
 def stack(block, layers, x, *, mask=Full(), encoding=Encoding(), key=None, cache=None, positions=None, scan=False,
-          remat='none', head_mask=None):
+          remat='none', head_mask=None, source=None):
     """Applies `layers` blocks named block_0, block_1, ..., each with parameters of its own. Returns (x, cache).
 
     The result and the names of the parameters are the same for every choice of `scan` and `remat`. With a cache, to
@@ -32,6 +32,7 @@ def stack(block, layers, x, *, mask=Full(), encoding=Encoding(), key=None, cache
       remat: what the backward pass finds: 'none' (all activations are kept), 'dots' (those of the products with
         parameters), 'full' (the input of each block only: least memory, a third more work).
       head_mask: [layers, N] or [layers, B, 1, N], as in `MultiHead`.
+      source: what every block looks at besides, as in `Block`.
     """
     if remat not in REMAT:
         raise ValueError(f'model.remat is {remat!r}; expected one of {", ".join(REMAT)}.')
@@ -44,13 +45,13 @@ def stack(block, layers, x, *, mask=Full(), encoding=Encoding(), key=None, cache
         for i, one in enumerate(blocks):
             x, new[one.name] = one(x, mask=mask.of_layer(i), encoding=encoding, key=fold(key, 'block', i), positions=positions,
                                    cache=None if cache is None else cache[one.name],
-                                   head_mask=None if head_mask is None else head_mask[i])
+                                   head_mask=None if head_mask is None else head_mask[i], source=source)
             x = constrain(x, BATCH)
         return x, None if cache is None else new
 
     def apply(own, x, key, factors, *, layer):
         x, _ = makers[layer](parent=None).apply({'params': own}, x, mask=mask.of_layer(layer), encoding=encoding, key=key,
-                                                positions=positions, head_mask=factors)
+                                                positions=positions, head_mask=factors, source=source)
         return constrain(x, BATCH)
 
     params = [one.variables.get('params', {}) for one in blocks]

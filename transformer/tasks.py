@@ -78,18 +78,60 @@ class Prediction(Task):
                   'uniform': lambda: uniform_cross_entropy(logits), 'log_z_squared': lambda: log_z_squared(logits),
                   'accuracy': lambda: correct(logits, targets)}
         weight = weights.sum()
-        return {term: ((weights * values[term]()).sum(), weight) for term in (*self.coefficients, 'accuracy')}
+        return {term: ((weights * values[term]()).sum(), weight) for term in (*self.coefficients, 'accuracy') if term in values}
 
 
 @dataclasses.dataclass(frozen=True)
-class NextToken(Prediction):
+class Pondering(Prediction):
+    """Base of predictions by models that may have adaptive halting (transformer/universal.py).
+
+    Attributes:
+      ponder: what each step of a position is charged (Graves 2016, eq. 13), such as 0.001; the mean of the steps is a metric.
+    """
+    ponder: float = 0.0
+
+    charged = ('ponder',)  # outputs [B, T] with the steps of each position
+
+    def __post_init__(self):
+        super().__post_init__()
+        if not 0 <= self.ponder < math.inf:
+            raise ValueError(f'ponder is {self.ponder}; expected a charge of 0 or more.')
+
+    @property
+    def coefficients(self):
+        others = super().coefficients
+        if not self.ponder:
+            return others
+        others = {'cross_entropy': others['loss']} if 'loss' in others else others
+        return others | {name: self.ponder for name in self.charged}
+
+    @abc.abstractmethod
+    def there(self, batch):
+        """For each of `charged` the positions [B, T] that count, booleans."""
+
+    def charges(self, outputs, batch):
+        """The terms of the steps; none where the model takes as many everywhere."""
+        if not outputs.keys() >= {*self.charged}:
+            if self.ponder:
+                raise ValueError(f"task.ponder={self.ponder} charges for steps, but the model takes as many everywhere; set "
+                                 "model.depth='Universal(halting=True)', or leave task.ponder out.")
+            return {}
+        there = [jnp.float32(one) for one in self.there(batch)]
+        return {name: ((outputs[name] * one).sum(), one.sum()) for name, one in zip(self.charged, there)}
+
+
+@dataclasses.dataclass(frozen=True)
+class NextToken(Pondering):
     """Language modelling: -log p(target | tokens before it), averaged over the positions of weight 1."""
 
     def inputs(self, batch):
         return {name: batch[name] for name in ('inputs', 'segments', 'positions')}
 
+    def there(self, batch):
+        return batch['segments'] != 0,
+
     def terms(self, outputs, batch):
-        return self.predictions(outputs['logits'], batch['targets'], batch['weights'])
+        return self.predictions(outputs['logits'], batch['targets'], batch['weights']) | self.charges(outputs, batch)
 
     def derived(self, averages, facts):
         """perplexity = exp(cross-entropy); bits per byte = cross-entropy · tokens / (ln 2 · bytes)."""
@@ -98,6 +140,20 @@ class NextToken(Prediction):
         if facts.get('bytes'):
             numbers['bits_per_byte'] = nats * facts['tokens'] / (math.log(2) * facts['bytes'])
         return numbers
+
+
+@dataclasses.dataclass(frozen=True)
+class SequenceToSequence(NextToken):
+    """-log p(target | targets before it, source), averaged over the positions of weight 1."""
+
+    charged = 'ponder', 'source_ponder'
+
+    def inputs(self, batch):
+        return {name: batch[name] for name in ('inputs', 'segments', 'positions', 'decoder_inputs', 'decoder_segments',
+                                               'decoder_positions')}
+
+    def there(self, batch):
+        return batch['decoder_segments'] != 0, batch['segments'] != 0
 
 
 @dataclasses.dataclass(frozen=True)

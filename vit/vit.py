@@ -2,23 +2,14 @@
 
 import dataclasses
 import math
-from functools import partial
 
 import flax.linen as nn
 import jax.numpy as jnp
 
-from transformer.attention.heads import kept_heads
-from transformer.attention.mask_algebra import Mask
-from transformer.attention.masks import Full
-from transformer.attention.mechanism import Mechanism, Softmax
-from transformer.attention.multi_head import MultiHead
 from transformer.attention.positions import Encoding, Learned, Positions, Sizes
-from transformer.block import Block, FeedForward
 from transformer.initial import Initial, Xavier
-from transformer.layers import Dense, LayerNorm, Parameters, dropout, fold, zeros
-from transformer.numerics import Numerics
-from transformer.residual import PreNorm, Residual
-from transformer.stack import stack
+from transformer.layers import Dense, Parameters, zeros
+from transformer.tower import Tower
 
 POOLS = ('cls', 'mean')
 
@@ -33,47 +24,28 @@ def patches(images, size):
     return x.transpose(0, 1, 3, 2, 4, 5).reshape(batch, height * width // size ** 2, size * size * channels)
 
 
-class Vit(nn.Module):
-    """logits = W·pool(norm(blocks([class token; patches·E] + P))) (eq. 1-4); the head starts at zero. The norm is there
-    if the residual asks for one at the end.
+class Vit(Tower, kw_only=True):
+    """logits = W·pool(norm(blocks([class token; patches·E] + P))) (eq. 1-4); the head starts at zero.
 
     Attributes:
       classes: number of classes; left out of a config, it is the data's.
       patch: side of a square patch in pixels; it divides both sides of the images.
-      inner: inner width of the feed-forward; 0 stands for 4·width.
       pool: 'cls' reads the class token; 'mean' averages the patches and has no class token.
-      key_heads: heads of keys and values, shared by groups of query heads; 0 stands for `heads`.
-      attention: what mixes positions, such as 'Linformer(rank=16)'.
-      kept: the heads that pruning left (eval.py --heads), such as ((0, 2), (1,)) in two layers; () stands for all.
       positions: how a patch knows where it stands, such as 'Sinusoidal2d()' or 'Swin()'; with few, small patches a larger
         scale than the paper's, such as 'Learned(scale=0.2)', tells positions apart from the start. Images may have another
         size than those of training where tables can be resized, or there are none.
       mask: which patches see which; rows of patches follow each other, after the class token.
-      dropout: rate on the embedding, the attention weights and the residual branches.
-      residual: where the norms stand: 'PreNorm()', 'PostNorm()', 'ReZero()' or 'NoNorm()'.
+      kept: the heads that pruning left (eval.py --heads), such as ((0, 2), (1,)) in two layers; () stands for all.
       initial: how the matrices of the blocks begin: 'Xavier()', 'Scaled(scale=0.02)' or 'TFixup()'.
-      scan, remat: how layers are stacked and what of them is kept for the gradient, as in `transformer.stack`.
+
+    The others are those of `Tower`.
     """
     classes: int
     patch: int = 16
-    layers: int = 12
-    heads: int = 12
-    key_heads: int = 0
-    width: int = 768
-    inner: int = 0
-    activation: str = 'gelu'
-    dropout: float = 0.0
     pool: str = 'cls'
-    attention: Mechanism = Softmax()
-    kept: tuple = ()
     positions: Positions = Learned(scale=0.02)
-    mask: Mask = Full()
-    residual: Residual = PreNorm()
     initial: Initial = Xavier()
-    dense_gradient: bool = True
-    scan: bool = False
-    remat: str = 'none'
-    dtype: str = 'float32'
+    kept: tuple = ()
 
     @nn.compact
     def __call__(self, image, *, key=None, head_mask=None):
@@ -83,9 +55,9 @@ class Vit(nn.Module):
         """
         if self.pool not in POOLS:
             raise ValueError(f'pool is {self.pool!r}; expected one of {", ".join(POOLS)}.')
-        numerics = Numerics(self.dtype, self.dense_gradient)
+        numerics = self.numerics
         # A patch of p·p·C inputs in place of D: keep the variance of the embedding independent of the patch.
-        embed = Dense(self.width, kernel_init=nn.initializers.lecun_normal(), numerics=numerics, name='patches')
+        embed = Dense(self.width, bias=self.bias, kernel_init=nn.initializers.lecun_normal(), numerics=numerics, name='patches')
         x = embed(patches(image, self.patch))  # [B, T, D]
         if self.pool == 'cls':
             token = self.param('class_token', zeros, (self.width,))
@@ -93,23 +65,10 @@ class Vit(nn.Module):
         encoding = self._encoding(image)
         wanted = self.positions.parameters(encoding.sizes)
         encoding = dataclasses.replace(encoding, parameters=Parameters(wanted, encoding.fit, name='positions')())
-        x = dropout(encoding.at_input(x), self.dropout, fold(key, 'embedding'))
-
-        norm = partial(LayerNorm, numerics=numerics)
-        attention = partial(MultiHead, self.heads, self.key_heads, mechanism=self.attention, dropout=self.dropout,
-                            numerics=numerics, **self.initial.attention(self.layers))
-        block = partial(
-            Block, norm=norm, residual=self.residual, dropout=self.dropout,
-            feed_forward=partial(FeedForward, self.inner or 4 * self.width, self.activation, numerics=numerics,
-                                 **self.initial.feed_forward(self.layers)))
-        blocks = [partial(block, attention=partial(attention, kept=kept)) for kept in kept_heads(self)]
-        x, _ = stack(blocks, self.layers, x, mask=self.mask, encoding=encoding, key=key, scan=self.scan, remat=self.remat,
-                     head_mask=head_mask)
-        if self.residual.final_norm:
-            x = norm(name='norm')(x)
+        x, _, more = self.through_blocks(x, encoding, mask=self.mask, key=key, head_mask=head_mask)
         pooled = x[:, 0] if self.pool == 'cls' else x.mean(1)  # [B, D]
-        logits = Dense(self.classes, kernel_init=zeros, numerics=numerics, name='head')(pooled)
-        return {'logits': logits, 'hidden': x, 'pooled': pooled}
+        logits = Dense(self.classes, bias=self.bias, kernel_init=zeros, numerics=numerics, name='head')(pooled)
+        return {'logits': logits, 'hidden': x, 'pooled': pooled} | more
 
     def _encoding(self, image):
         """The position encoding for images of this size, without parameters."""

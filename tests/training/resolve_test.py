@@ -8,8 +8,8 @@ from absl.testing import absltest, parameterized
 from training import resolve
 from transformer.attention.mask_algebra import Mask
 from transformer.attention.masks import Causal, Full, Window
-from transformer.decoding import Greedy, Sample, Strategy
 from transformer.gpt import Gpt
+from transformer.strategies import Greedy, Sample, Strategy
 
 GPT = 'transformer.gpt:Gpt'
 

@@ -6,9 +6,10 @@ import jax
 import numpy as np
 from absl.testing import absltest, parameterized
 
-from transformer.decoding import Greedy, generate
+from transformer.decoding import generate
 from transformer.evaluators import Averages, Compressors, Continuations, Perplexity
 from transformer.gpt import Gpt
+from transformer.strategies import Greedy
 
 KEY = jax.random.key(0)
 
@@ -64,8 +65,8 @@ class EvaluatorsTest(parameterized.TestCase):
         snapshot = Snapshot()
         numbers = Continuations(prompt='ab', count=2, tokens=3, strategy=Greedy())(snapshot, None)
         self.assertEqual(numbers, {})
-        new = generate(snapshot.model, snapshot.params, [[0, 1]], steps=3, strategy=Greedy(), key=KEY, end=-1, vocab=26)[0]
-        continued = 'ab' + snapshot.data.decode(new)
+        (best,), = generate(snapshot.model, snapshot.params, [[0, 1]], steps=3, strategy=Greedy(), key=KEY, end=-1, vocab=26)
+        continued = 'ab' + snapshot.data.decode(best.tokens)
         self.assertEqual(snapshot.texts, {'continuations': f'--- 1 ---\n{continued}\n--- 2 ---\n{continued}\n'})
 
 

@@ -19,6 +19,7 @@ from transformer.gpt import Gpt
 from transformer.initial import Scaled
 from transformer.residual import PostNorm
 from transformer.tasks import NextToken
+from transformer.universal import Universal
 
 SMALL = Gpt(vocab=11, length=8, layers=2, heads=2, width=8)
 TOKENS = np.random.default_rng(0).integers(11, size=(2, 8))
@@ -224,7 +225,7 @@ CHANGES = {
     'vocab': 12, 'length': 16, 'layers': 3, 'heads': 4, 'width': 16, 'inner': 16, 'activation': 'relu', 'dropout': 0.1,
     'attention': Softmax(score=Dot()), 'key_heads': 1, 'kept': ((0,), (0, 1)), 'positions': NoPositions(),
     'bias': False, 'mask': Causal() & Window(2), 'residual': PostNorm(), 'initial': Scaled(0.1), 'dense_gradient': False,
-    'scan': True, 'remat': 'full', 'dtype': 'bfloat16'}
+    'depth': Universal(), 'scan': True, 'remat': 'full', 'dtype': 'bfloat16'}
 
 
 def program(model):

@@ -14,6 +14,7 @@ from transformer.attention.positions import NoPositions
 from transformer.attention.scores import Dot
 from transformer.initial import TFixup
 from transformer.residual import ReZero
+from transformer.universal import Universal
 from vit.vit import Vit, patches
 
 KEY = jax.random.key(0)
@@ -114,10 +115,10 @@ class VitTest(parameterized.TestCase):
 
 CHANGES = {
     'classes': 4, 'patch': 1, 'layers': 3, 'heads': 4, 'key_heads': 1, 'width': 16, 'inner': 16, 'activation': 'relu',
-    'dropout': 0.1, 'pool': 'mean', 'attention': Softmax(score=Dot()), 'kept': ((0,), (0, 1)),
+    'dropout': 0.1, 'bias': False, 'pool': 'mean', 'attention': Softmax(score=Dot()), 'kept': ((0,), (0, 1)),
     'positions': NoPositions(), 'mask': Window(2),
     'residual': ReZero(), 'initial': TFixup(), 'dense_gradient': False,
-    'scan': True, 'remat': 'full', 'dtype': 'bfloat16'}
+    'depth': Universal(), 'scan': True, 'remat': 'full', 'dtype': 'bfloat16'}
 
 
 def program(model):

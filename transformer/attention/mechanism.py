@@ -67,8 +67,9 @@ class Mechanism(abc.ABC):
         """The matrix [B, N, T, S] for which output = matrix · value, or what else says what an output took from where."""
 
     def empty_cache(self, batch, length, heads, key_heads, width, dtype):
-        """The cache of one layer for up to `length` positions: a dict of arrays."""
-        zeros = jnp.zeros((batch, length, key_heads, width), dtype)
+        """The cache of one layer for up to `length` positions: a dict of arrays. Heads come before positions, as the products
+        of a step have them: XLA on a CPU would transpose all of it for every token."""
+        zeros = jnp.zeros((batch, key_heads, length, width), dtype)
         return {'key': zeros, 'value': zeros}
 
     def step(self, parameters, query, key, value, cache, positions, given):
@@ -76,9 +77,10 @@ class Mechanism(abc.ABC):
 
         In a batch of prompts the mask says with a Padding which of the tokens are there."""
         rows = jnp.arange(query.shape[0])[:, None]
-        cache = {'key': cache['key'].at[rows, positions].set(key), 'value': cache['value'].at[rows, positions].set(value)}
-        at = positions, jnp.arange(cache['key'].shape[1])
-        return self(parameters, query, cache['key'], cache['value'], dataclasses.replace(given, positions=at)), cache
+        cache = {name: cache[name].at[rows, :, positions].set(x) for name, x in (('key', key), ('value', value))}
+        key, value = (jnp.swapaxes(cache[name], 1, 2) for name in ('key', 'value'))
+        given = dataclasses.replace(given, positions=(positions, jnp.arange(key.shape[1])))
+        return self(parameters, query, key, value, given), cache
 
     def check(self, mask, *, cross=False, cached=False, biased=False, placed=False, shared=False):
         """Raises ValueError if this mechanism cannot do what it is asked for."""

@@ -51,15 +51,17 @@ class MultiHead(nn.Module):
 
     @nn.compact
     def __call__(self, x, y=None, z=None, *, mask=Full(), encoding=Encoding(), key=None, cache=None, positions=None,
-                 head_mask=None):
+                 head_mask=None, projected=None):
         """x [B, T, D], y [B, S, Dy], z [B, S, Dz] -> ([B, T, D], cache); y = None: x, self-attention; z = None: y.
 
         Args:
           encoding: where queries and keys are, as the position encoding sees it.
           cache: from `Mechanism.empty_cache`; the new positions are written to it, and the new cache is returned. Without
-            one, None is returned in its place.
+            one, None is returned in its place; where keys have another source, its {'key', 'value'} [B, K, S, H], projected.
           positions: [B, T], with a cache: where in it the queries are.
           head_mask: [N] or [B, 1, N], factors of what the heads give, before the output projection.
+          projected: what an earlier call returned for y and z, in their place. Its rows may be fewer by a factor K: then K
+            rows of x that follow each other share one (the hypotheses of a beam).
 
         With a mutable collection 'attention' the mechanism's weights [B, N, T, S] are put into it, as 'weights'.
         """
@@ -69,11 +71,11 @@ class MultiHead(nn.Module):
         if key_heads < 1 or self.heads % key_heads:
             raise ValueError(f'{self.heads} query heads cannot share {key_heads} heads of keys and values; choose a divisor.')
         mask.require_length(max(a.shape[1] for a in (x, y, z) if a is not None))
-        self.mechanism.check(mask, cross=y is not None or z is not None, cached=cache is not None,
-                             shared=key_heads != self.heads)
+        cross = not (y is z is projected is None)
+        self.mechanism.check(mask, cross=cross, cached=cache is not None, shared=key_heads != self.heads)
         if self.kept == ():
             own = Parameters({'bias': (zeros, (width,))} if self.bias else {}, name='output')()
-            return self.numerics.cast(jnp.broadcast_to(own.get('bias', 0.0), x.shape)), cache
+            return self.numerics.cast(jnp.broadcast_to(own.get('bias', 0.0), x.shape)), {} if cross else cache
         heads, key_heads = (self.heads, key_heads) if self.kept is None else (len(self.kept),) * 2
         head_width = self.head_width or width // self.heads
         encoding = encoding.in_layer(self.heads, head_width, width, mask.causal, self.kept)
@@ -85,13 +87,18 @@ class MultiHead(nn.Module):
         self.mechanism.check(mask, placed=moved is not x or turns)
         sources = {'query': moved, 'key': moved if own_source else encoding.at_source(source, where),
                    'value': source if z is None else z}
+        if projected is not None:
+            sources = {'query': moved}
         shapes = {'query': (heads, head_width), 'key': (key_heads, self.key_width or head_width),
                   'value': (key_heads, self.value_width or head_width)}
-        queries, keys, values = self._projected(sources, shapes)
+        queries, keys, values = self._to_heads(sources, shapes)
 
         own = Parameters(encoding.kind.layer_parameters(encoding.sizes), encoding.fit, name='positions')()
         queries = queries if queries is None else encoding.at_heads(own, queries, encoding.query)
         keys = keys if keys is None else encoding.at_heads(own, keys, where)
+        if projected is not None:
+            keys, values = (jnp.swapaxes(projected[name], 1, 2) for name in ('key', 'value'))
+            queries = queries.reshape(keys.shape[0], -1, *queries.shape[2:])  # [B/K, K·T, N, H]
         wanted = self.mechanism.parameters(queries, keys, values)
         self.mechanism.check_shapes(wanted, self.variables.get('params', {}).get('mechanism', {}))
         parameters = Parameters(wanted, name='mechanism')()
@@ -99,18 +106,22 @@ class MultiHead(nn.Module):
         self.mechanism.check(mask, biased=bool(bias))
         given = Given(mask, bias, None, self.dropout, fold(key, 'weights'), self.numerics)
         if cache is None and self.is_mutable_collection('attention') and not self.is_initializing():
-            self.put_variable('attention', 'weights', self.mechanism.weights(parameters, queries, keys, values, given))
+            weights = self.mechanism.weights(parameters, queries, keys, values, given)
+            if projected is not None:
+                weights = jnp.swapaxes(weights, 1, 2).reshape(*x.shape[:2], *weights.shape[1::2]).swapaxes(1, 2)
+            self.put_variable('attention', 'weights', weights)
         if cache is None:
             out = self.mechanism(parameters, queries, keys, values, given)
         else:
             out, cache = self.mechanism.step(parameters, queries, keys, values, cache, positions, given)
+        out = out.reshape(*x.shape[:2], *out.shape[2:])
         if head_mask is not None:
             own_mask = head_mask if self.kept is None else head_mask[..., jnp.array(self.kept)]
             out = out * self.numerics.cast(own_mask)[..., None]
         output = Dense(width, axes=2, bias=self.bias, kernel_init=self.output_init, numerics=self.numerics, name='output')
-        return output(out), cache
+        return output(out), {'key': jnp.swapaxes(keys, 1, 2), 'value': jnp.swapaxes(values, 1, 2)} if cross else cache
 
-    def _projected(self, sources, shapes):
+    def _to_heads(self, sources, shapes):
         """Queries, keys and values [B, T|S, N|K, H]; None for what the mechanism does not use."""
         inits = {'query': self.kernel_init, 'key': self.kernel_init, 'value': self.value_init}
         layers = {kind: Dense(shapes[kind], bias=self.bias, kernel_init=inits[kind], numerics=self.numerics, name=kind)

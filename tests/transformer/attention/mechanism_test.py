@@ -16,9 +16,10 @@ from transformer.attention.masks import Causal, Full, Padding, Segments, Window
 from transformer.attention.mechanism import Given, Mechanism, Softmax
 from transformer.attention.multi_head import MultiHead
 from transformer.attention.positions import Encoding, Learned, NoPositions, Rotary, Sinusoidal
-from transformer.decoding import Greedy, generate
+from transformer.decoding import generate
 from transformer.gpt import Gpt
 from transformer.numerics import Numerics
+from transformer.strategies import Greedy
 from vit.vit import Vit
 
 KEY = jax.random.key(0)
@@ -362,8 +363,8 @@ class Recorded:
     def __init__(self, model):
         self.model, self.length, self.init_cache, self.logits = model, model.length, model.init_cache, {}
 
-    def apply(self, variables, tokens, *, positions, segments=None, **more):
-        out = self.model.apply(variables, tokens, positions=positions, segments=segments, **more)
+    def apply(self, variables, inputs, *, positions, segments=None, **more):
+        out = self.model.apply(variables, inputs, positions=positions, segments=segments, **more)
         jax.debug.callback(self.record, jnp.ones_like(positions) if segments is None else segments, positions, out['logits'])
         return out
 
@@ -390,8 +391,9 @@ class ModelsTest(parameterized.TestCase):
     def test_cached_decoding_of_prompts_of_different_lengths_equals_the_full_forward(self, mechanism):
         model, prompts = gpt(mechanism), [TOKENS[0, :6], TOKENS[1, :2]]
         recorded, params = Recorded(model), randomised(model)
-        new = generate(recorded, params, prompts, steps=20, strategy=Greedy(), key=KEY, end=-1, vocab=11)
+        found = generate(recorded, params, prompts, steps=20, strategy=Greedy(), key=KEY, end=-1, vocab=11)
         jax.effects_barrier()
+        new = [best.tokens for best, in found]
         rows = np.array([np.concatenate(row) for row in zip(prompts, new)])
         self.assertEqual(rows.shape, (2, 12))
         whole = logits_of(model, params, rows, ONE)

@@ -9,7 +9,7 @@ from flax import linen as nn
 
 from transformer.attention.alternatives import Convolution
 from transformer.attention.kernels import attend
-from transformer.attention.masks import Causal, Random
+from transformer.attention.masks import Causal, Padding, Random
 from transformer.attention.mechanism import Softmax
 from transformer.attention.multi_head import MultiHead
 from transformer.attention.positions import Encoding, Rotary, Sinusoidal, Sizes, sinusoid
@@ -41,9 +41,23 @@ class MultiHeadTest(parameterized.TestCase):
         project = lambda name, x: np.einsum('btd,dnh->btnh', x, params[name]['kernel']) + params[name]['bias']
         mixed = np.asarray(attend(project('query', X), project('key', Y), project('value', Y)))
         wanted = np.einsum('btnh,nhd->btd', mixed, params['output']['kernel']) + params['output']['bias']
-        got, cache = apply(LAYER, variables, X, Y)
+        got, projected = apply(LAYER, variables, X, Y)
         np.testing.assert_allclose(got, wanted, atol=1e-5)
-        self.assertIsNone(cache)
+        self.assertEqual(set(projected), {'key', 'value'})
+        for name, kept in projected.items():
+            np.testing.assert_allclose(np.swapaxes(kept, 1, 2), project(name, Y), atol=1e-5)
+        self.assertIsNone(apply(LAYER, variables, X)[1])
+
+    def test_what_was_projected_serves_further_queries_and_several_rows_for_each_of_its_own(self):
+        variables = drawn(LAYER)
+        whole, projected = apply(LAYER, variables, X, Y)
+        again, same = apply(LAYER, variables, X, projected=projected)
+        np.testing.assert_allclose(again, whole, atol=1e-6)
+        jax.tree.map(np.testing.assert_array_equal, same, projected)
+        rows = np.concatenate([X, X[:, ::-1]], 1).reshape(4, 3, 8)  # two for each source
+        wanted = apply(LAYER, variables, rows, np.repeat(Y, 2, 0), mask=Padding(np.array([5, 5, 2, 2])))[0]
+        got = apply(LAYER, variables, rows, projected=projected, mask=Padding(np.array([5, 2])))[0]
+        np.testing.assert_allclose(got, wanted, atol=1e-6)
 
     def test_without_a_second_source_it_attends_to_itself(self):
         variables = drawn(LAYER)
@@ -86,7 +100,7 @@ class MultiHeadTest(parameterized.TestCase):
             np.testing.assert_allclose(np.asarray(one[:, 0], np.float32), np.asarray(whole[:, t], np.float32),
                                        atol=1e-5 if dtype == 'float32' else 0.1)
         self.assertEqual(cache['key'].dtype, dtype)
-        np.testing.assert_array_equal(cache['value'][:, 5:], np.zeros((2, 2, 4, 2)))
+        np.testing.assert_array_equal(cache['value'][:, :, 5:], np.zeros((2, 4, 2, 2)))
 
     def test_captured_weights_equal_the_formula(self):
         variables = drawn(LAYER)
@@ -135,7 +149,7 @@ class MultiHeadTest(parameterized.TestCase):
         at = np.broadcast_to(np.arange(3), (2, 3))
         cached, cache = apply(layer, variables, X, mask=Causal(), cache=cache, positions=at)
         np.testing.assert_allclose(cached, apply(layer, variables, X, mask=Causal())[0], atol=1e-6)
-        self.assertEqual(cache['key'].shape, (2, 3, key_heads, 2))
+        self.assertEqual(cache['key'].shape, (2, key_heads, 3, 2))
 
     def test_three_sources_and_widths_of_their_own(self):
         layer = LAYER.clone(head_width=3, value_width=5)
