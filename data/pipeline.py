@@ -1,6 +1,7 @@
 """What text and images share: endless shuffled training batches through Grain, and finite evaluation."""
 
 import atexit
+import copy
 import dataclasses
 import functools
 import math
@@ -152,6 +153,12 @@ class Evaluation:
     def __iter__(self) -> Iterator[dict[str, np.ndarray]]:
         options = grain.ReadOptions(num_threads=1, prefetch_buffer_size=_AHEAD)
         return iter(grain.MapDataset.range(len(self)).map(self._padded).to_iter_dataset(options))
+
+    def mapped(self, function: Callable[[dict[str, np.ndarray]], dict[str, np.ndarray]]) -> 'Evaluation':
+        """The same pass with `function` applied to every batch, before padding."""
+        made = copy.copy(self)
+        made._batch = lambda numbers: function(self._batch(numbers))
+        return made
 
     def text(self) -> bytes:
         """The bytes of the evaluated text, in order. Raises ValueError if it is no text."""

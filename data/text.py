@@ -187,7 +187,7 @@ class OpenText:
 
         config, store = self.config, self._training
         if config.documents == 'stream':
-            return pipeline.numbered(_Stream(store, config.length, config.batch_size, seed))
+            return pipeline.numbered(Stream(store, config.length, config.batch_size, seed))
         pieces = packing.windows(store.offsets, config.length, config.length)
         if config.packing == 'none':
             order = pipeline.Order(len(pieces), config.batch_size, seed)
@@ -257,7 +257,7 @@ class OpenText:
 
 
 @dataclasses.dataclass(frozen=True)
-class _Stream:
+class Stream:
     """Batch k of a stream: row r of an epoch starts at a random place in [r length, (r + 1) length)."""
 
     store: tokens.Tokens

@@ -316,17 +316,20 @@ def _learn_char(texts: Iterable[str]) -> Char:
     return Char(''.join(map(chr, np.flatnonzero(seen))))
 
 
-def _learn_word(texts: Iterable[str], vocab: int = 0) -> Word:
-    """The words of the text, or the vocab - 2 most frequent ones, by falling frequency."""
+def _learn_word(texts: Iterable[str], vocab: int = 0, least: int = 1) -> Word:
+    """The words that the text has `least` times or more, or the vocab - 2 most frequent of them, by falling frequency."""
     counts = collections.Counter(word for text in texts for word in text.split())
     for special in ('<unk>', '<eos>'):
         counts.pop(special, None)
-    words = sorted(counts, key=lambda word: (-counts[word], word))
+    words = sorted((word for word in counts if counts[word] >= least), key=lambda word: (-counts[word], word))
+    often = f' that it uses {least} times or more' if least > 1 else ''
     if vocab > 2 + len(words):
         raise ValueError(
-            f'Word(vocab={vocab}) cannot be learnt from the training part: it has {len(words):,} words, so vocab is at '
+            f'Word(vocab={vocab}) cannot be learnt from the training part: it has {len(words):,} words{often}, so vocab is at '
             f'most {2 + len(words)}, or 0 for all.'
         )
+    if least > 1 and not words:
+        raise ValueError(f'Word(least={least}) cannot be learnt from the training part: it has no words{often}; lower least.')
     return Word(tuple(words[: vocab - 2] if vocab else words))
 
 
@@ -390,22 +393,25 @@ _SIGNATURES = {name: functools.partial(make, ()) for name, make in _LEARN.items(
 NOT_LEARNT = ('Byte', 'Json')  # what needs no text
 
 
-def parse(expression: str) -> tuple[str, dict[str, int | str]]:
-    """Reads 'Word()', 'SentencePiece(vocab=N)' or the like into name and keywords; ValueError for anything else."""
-    name, keywords = fields.call(expression, _SIGNATURES, 'data.tokenizer')
+def parse(expression: str, field: str = 'data.tokenizer') -> tuple[str, dict[str, int | str]]:
+    """Reads 'Word()', 'SentencePiece(vocab=N)' or the like into name and keywords; ValueError for anything else, that calls
+    it by its field."""
+    name, keywords = fields.call(expression, _SIGNATURES, field)
     vocab = keywords.get('vocab')
     if name == 'Word' and vocab and vocab < 3:
         raise ValueError(
-            f'data.tokenizer={expression!r} is too small: <unk>, <eos> and one word make 3; use a larger vocab, or 0 for '
+            f'{field}={expression!r} is too small: <unk>, <eos> and one word make 3; use a larger vocab, or 0 for '
             'all words.'
         )
+    if keywords.get('least', 1) < 1:
+        raise ValueError(f'{field}={expression!r}: least is a count of 1 or more.')
     if name == 'SentencePiece' and vocab is not None and vocab < _LEAST:
         raise ValueError(
-            f'data.tokenizer={expression!r} is too small: 256 bytes, 3 special pieces and one character make {_LEAST}; '
+            f'{field}={expression!r} is too small: 256 bytes, 3 special pieces and one character make {_LEAST}; '
             'use a larger vocab.'
         )
     if keywords.get('kind', 'bpe') not in _KINDS:
-        raise ValueError(f'data.tokenizer={expression!r}: kind is {" or ".join(map(repr, _KINDS))}.')
+        raise ValueError(f'{field}={expression!r}: kind is {" or ".join(map(repr, _KINDS))}.')
     return name, keywords
 
 

@@ -2,7 +2,8 @@
 
 A run meets its parts through contracts and import paths alone:
   data   `construct(config.data).open(folder, source)`: facts, shapes, digest(split), train(seed),
-         evaluation(split, batch_size, **view), save(folder)
+         evaluation(split, batch_size, **view), save(folder); it may offer `buckets`, the shapes of all its batches, of which
+         `shapes` are the longest
   model  a Flax module; required fields that the config leaves open are filled with the data's facts; it may offer
          `fitted(path, parameter, **inputs)`: a parameter of a run with inputs of another shape, made to fit these
   task   `loss(forward, batch, key=, step=, train=) -> {term: (sum, weight)}`, `coefficients`, `inputs(batch)`, `derived(...)`
@@ -116,18 +117,23 @@ class Run:
         return stacked, sum(map(self.data.count, found))
 
     def compile(self):
-        """(train.dispatch training steps, compiled once for this mesh, floating point operations of one of them); the state
-        that is given is donated."""
+        """(train.dispatch training steps, compiled for this mesh, floating point operations of one of them); the state that is
+        given is donated. Where batches come in several lengths, the operations are those of the longest."""
         shardings, count = jax.tree.map(lambda s: s.sharding, self.shapes), self.config.train.dispatch
         function = steps.several(self.step_function, count, self.config.train.nonfinite)
         jitted = jax.jit(function, donate_argnums=0, out_shardings=(shardings, meshes.replicated(self.mesh)))
         front = (count,) if count > 1 else ()
         place = meshes.batch_sharding(self.mesh, stacked=count > 1)
-        batch = {k: jax.ShapeDtypeStruct((*front, *shape), dtype, sharding=place)
-                 for k, (shape, dtype) in self.data.shapes.items()}
-        with jax.set_mesh(self.mesh):
-            traced = jitted.trace(self.shapes, batch)
-            return traced.lower().compile(), flops.count_jaxpr(traced.jaxpr) // count
+
+        def program(shapes):
+            batch = {name: jax.ShapeDtypeStruct(shape, dtype, sharding=place) for name, (shape, dtype) in shapes.items()}
+            with jax.set_mesh(self.mesh):
+                traced = jitted.trace(self.shapes, batch)
+                return traced.lower().compile(), flops.count_jaxpr(traced.jaxpr) // count
+
+        longest = {name: ((*front, *shape), dtype) for name, (shape, dtype) in self.data.shapes.items()}
+        programs = steps.Programs(program, longest)
+        return programs, programs.flops
 
     @functools.cached_property
     def eval_terms(self):
@@ -262,6 +268,9 @@ def build(config, mesh, folder=None, source=None):
                          f'the mesh (data x fsdp); choose a multiple of {micro * parts}, other microbatches, or fewer '
                          'devices with mesh.data.')
     data = _part(config.data, ('open',), 'data', key='pipeline').open(folder, source)
+    if len(getattr(data, 'buckets', ())) > 1 and config.train.dispatch > 1:
+        raise ValueError(f'train.dispatch={config.train.dispatch} does steps with batches of one shape, but data.packing='
+                         f'{config.data.packing!r} gives several; set train.dispatch=1, or another packing.')
     model = _part(config.model, ('init', 'apply'), 'model', extra={'dtype': config.dtype} | data.facts)
     for name, least in data.facts.items():
         if hasattr(model, name) and getattr(model, name) < least:

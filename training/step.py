@@ -120,3 +120,32 @@ def several(step, count, nonfinite='stop'):
         return state, jax.tree.map(lambda x: x[number], reports)
 
     return step if count == 1 else steps
+
+
+class Programs:
+    """step(state, batch), compiled for every shape of batch: for the longest at once, for the others when they come.
+
+    Args:
+      make: from {name: (shape, dtype)} of a batch to (program, its floating point operations).
+      longest: the shapes of the longest batch.
+
+    Attributes:
+      flops: those of the longest.
+    """
+
+    def __init__(self, make, longest):
+        self._make, self._made = make, {}
+        self._longest, self.flops = self._program(longest)
+
+    def __call__(self, state, batch):
+        return self._program({name: (x.shape, x.dtype) for name, x in batch.items()})[0](state, batch)
+
+    def memory_analysis(self):
+        """Of the longest."""
+        return self._longest.memory_analysis()
+
+    def _program(self, shapes):
+        key = tuple(sorted((name, shape) for name, (shape, _) in shapes.items()))
+        if key not in self._made:
+            self._made[key] = self._make(shapes)
+        return self._made[key]

@@ -179,6 +179,17 @@ class WordTest(parameterized.TestCase):
         self.assertEqual(tokenizer.words, ('is', 'N'))
         self.assertEqual(tokenizer.encode('N old is').tolist(), [3, 0, 2])
 
+    def test_least_count(self):
+        text = 'a a a b b c\nb <unk> <unk>'
+        self.assertEqual(tokenizers.learn('Word(least=2)', [text]).words, ('a', 'b'))
+        self.assertEqual(tokenizers.learn('Word(least=2, vocab=3)', [text]).words, ('a',))
+        with self.assertRaisesRegex(ValueError, 'has no words that it uses 4 times or more; lower least'):
+            tokenizers.learn('Word(least=4)', [text])
+        with self.assertRaisesRegex(ValueError, 'it has 2 words that it uses 2 times or more, so vocab is at most 4'):
+            tokenizers.learn('Word(least=2, vocab=5)', [text])
+        with self.assertRaisesRegex(ValueError, r"^data.target_tokenizer='Word\(least=0\)': least is a count of 1 or more"):
+            tokenizers.parse('Word(least=0)', 'data.target_tokenizer')
+
     def test_first_bytes(self):
         tokenizer = tokenizers.learn('Word()', [self.TEXT])
         for text, covered in ((' mr. x', ' mr.'), ('mr.', 'mr.'), (' \n a', ' \n'), ('é b', 'é')):

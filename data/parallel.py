@@ -1,0 +1,375 @@
+"""Parallel text: sentences with their translations, as batches for an encoder and a decoder.
+
+    opened = Parallel(source='files', path='multi30k', languages='en,de', train='train', valid='val', test='').open(None)
+    for batch in opened.train(seed=0): ...
+
+Rows hold `inputs`, `segments`, `positions` [B, S] of the sources, and `decoder_inputs`, `decoder_segments`,
+`decoder_positions`, `targets`, `weights` [B, T] of the targets. A source ends with `end`; a target is predicted from `end`
+on, and to its `end`. Both sides are tokenized once, into the cache (data/tokens.py).
+"""
+
+import dataclasses
+import functools
+import os
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from data import fields, pair_sources, pairs, sources, splits, tokenizers, tokens
+from data.text import saved_tokenizer
+
+_CHECKED = {
+    'source': ('cldr', 'tsv', 'files', 'tfds'),
+    'order': pairs.ORDERS,
+    'text': pairs.TEXTS,
+    'long': ('drop', 'truncate', 'refuse'),
+    'packing': ('first_fit', 'buckets', 'none'),
+}
+_SOURCE = 'source'  # the folder in a run for a tokenizer of the sources alone
+
+
+@dataclasses.dataclass(frozen=True)
+class Parallel:
+    """Parallel text for translation.
+
+    Attributes:
+      source: 'cldr', phrases that Babel renders in two locales; 'tsv', tab-separated files; 'files', two aligned files for
+        each split; or 'tfds', a translation set of TFDS (see name).
+      path: for 'tsv' a file, a folder or a glob; for 'files' the folder; .gz is read too. For 'tfds' the folder of prepared
+        sets ('': $TFDS_DATA_DIR or ~/tensorflow_datasets).
+      name: a set of TFDS, such as wmt14_translate/de-en, that `python -m data.prepare NAME` has prepared.
+      languages: source and target, separated by a comma: locales of CLDR, endings of aligned files, features of TFDS. Not
+        read for 'tsv'.
+      columns: of a tab-separated line, that of the source and that of the target, from 1.
+      order: 'file', or 'hash', by a hash of the source without case and punctuation: slices are then random samples, and
+        pairs that share a side with one of data.valid or data.test, slices of the same part, are left out of training.
+      text: 'nfc' (composed characters, single plain spaces), 'textbook' (that in lower case, a space before , . ! ?) or
+        'raw' (data/pairs.py:prepare). What is translated later is prepared in the same way.
+      tokenizer: as in data.text:Text, learnt from both sides of the training part.
+      target_tokenizer: one for the targets alone; `tokenizer` is then learnt from the sources alone. '': one for both.
+      train, valid, test: NAME or NAME[start:stop], '' for no such split; slices count pairs. For 'cldr' NAME is 'train',
+        'valid' or 'test'; for 'tsv' 'train' or 'all' (everything), a file name or a glob; for 'files' the name of two files
+        without their language's ending; for 'tfds' a split of the set or 'all', whose slices count examples in 'file' order.
+      source_length, length: tokens in a row of sources and in one of targets; of a sentence `end` counts too.
+      long: what becomes of pairs that are longer: 'drop' leaves them out of training, and evaluation refuses them;
+        'truncate' cuts them; 'refuse' refuses them in training too.
+      packing: 'first_fit' (pairs share rows, some padding), 'buckets' (a pair a row; rows of 1/4, 1/2 and the full length, 4,
+        2 and 1 times as many) or 'none' (a pair a row).
+      batch_size: rows of full length in a training batch.
+    """
+
+    source: str = 'cldr'
+    path: str = ''
+    name: str = ''
+    languages: str = 'en,fr'
+    columns: tuple = (1, 2)
+    order: str = 'file'
+    text: str = 'nfc'
+    tokenizer: str = 'SentencePiece(vocab=1024)'
+    target_tokenizer: str = ''
+    train: str = 'train'
+    valid: str = 'valid'
+    test: str = 'test'
+    source_length: int = 64
+    length: int = 64
+    long: str = 'drop'
+    packing: str = 'first_fit'
+    batch_size: int = 32
+
+    def open(self, folder: str | os.PathLike | None, source: str | os.PathLike | None = None) -> 'OpenParallel':
+        """Opens the pairs, with the tokenizers saved in `folder`, a run, or in `source`, a run to start from; without
+        either they are learnt.
+
+        With saved tokenizers the text itself is not touched before train() or evaluation(). Raises ValueError or
+        FileNotFoundError, in one sentence, for a field or a text that cannot be used.
+        """
+        self.check()
+        if folder is None and source is None:
+            return OpenParallel(self, *self._learnt())
+        saved = saved_tokenizer(folder, source, self.target_tokenizer or self.tokenizer)
+        if not self.target_tokenizer:
+            return OpenParallel(self, saved, saved)
+        inner = Path(source if folder is None else folder, _SOURCE)
+        return OpenParallel(self, saved_tokenizer(inner, None, self.tokenizer), saved)
+
+    def check(self) -> None:
+        """Raises ValueError for fields of no meaning, or that do not fit together."""
+        for field, choices in _CHECKED.items():
+            fields.one_of(field, getattr(self, field), choices)
+        fields.positive(source_length=self.source_length, length=self.length, batch_size=self.batch_size)
+        for field, readers in (('path', ('tsv', 'files', 'tfds')), ('name', ('tfds',))):
+            if getattr(self, field) and self.source not in readers:
+                raise ValueError(
+                    f'data.{field}={getattr(self, field)!r} is not read with data.source={self.source!r}; set data.source to '
+                    f'{" or ".join(map(repr, readers))}, or leave data.{field} empty.'
+                )
+        if self.source == 'tfds' and not self.name:
+            raise ValueError("data.name is empty and data.source is 'tfds'; set it to a set such as wmt14_translate/de-en.")
+        if self.source in ('tsv', 'files') and not self.path:
+            what = 'a tab-separated file, a folder or a glob' if self.source == 'tsv' else 'the folder of the aligned files'
+            raise ValueError(f'data.path is empty and data.source is {self.source!r}; set it to {what}.')
+        columns = self.columns
+        if len(columns) != 2 or not all(isinstance(column, int) and column > 0 for column in columns) or len({*columns}) < 2:
+            raise ValueError(f'data.columns={columns} are not two columns; write source and target, counted from 1, as (1, 2).')
+        _two(self.languages)
+        tokenizers.parse(self.tokenizer)
+        if self.target_tokenizer:
+            tokenizers.parse(self.target_tokenizer, 'data.target_tokenizer')
+
+    def part(self, split: str) -> pairs.Pairs:
+        """The pairs that 'train', 'valid', 'test' or a split expression names."""
+        return self.training if split == 'train' else self._part(split)
+
+    @functools.cached_property
+    def training(self) -> pairs.Pairs:
+        """The training part, kept: put in order once for its tokenizers and its tokens."""
+        return self._part('train')
+
+    def _part(self, split: str) -> pairs.Pairs:
+        expression = getattr(self, split) if split in ('train', 'valid', 'test') else split
+        if not expression:
+            name = f'data.{split}' if split else 'The split'
+            raise ValueError(f'{name} is empty, so there is no such split; set it to a part such as train[:5%].')
+        name, cut = splits.read(expression)
+        if self.source == 'tfds' and self.order == 'file':  # TFDS slices by itself, and reads only what it must
+            name, cut = expression, splits.Slice()
+        held_out = self._held_out(name) if split == 'train' and self.order == 'hash' else ()
+        return pairs.Pairs(self._origins(name), cut, self.order, self.text, held_out, expression)
+
+    def _held_out(self, name: str) -> tuple[splits.Slice, ...]:
+        """The slices of a part that valid and test take."""
+        others = [splits.read(expression) for expression in (self.valid, self.test) if expression]
+        return tuple(cut for other, cut in others if other == name)
+
+    @functools.cached_property
+    def _origins(self) -> Callable[[str], pair_sources.Origin]:
+        """The function from a name to the pairs of that part."""
+        languages = _two(self.languages)
+        if self.source == 'cldr':
+            return pair_sources.cldr(languages)
+        if self.source == 'tsv':
+            return pair_sources.tsv(self.path, self.columns)
+        if self.source == 'files':
+            return pair_sources.aligned(self.path, languages)
+        return pair_sources.tfds(self.name, self.path, languages)
+
+    def _learnt(self) -> tuple[tokenizers.Tokenizer, tokenizers.Tokenizer]:
+        """The tokenizers of both sides, learnt from the training part."""
+        part = self.training
+        sides = part.side(0), part.side(1)
+        if self.target_tokenizer:
+            return tokens.learn(sides[0], self.tokenizer), tokens.learn(sides[1], self.target_tokenizer)
+        shared = tokens.learn(sources.Joined(sides, 'line', part.expression), self.tokenizer)
+        return shared, shared
+
+
+class OpenParallel:
+    """Parallel text with its tokenizers: training batches, evaluation, encoding and decoding.
+
+    Attributes:
+      start: the id that a decoder is given first.  end: the id that ends a target.
+    """
+
+    unit = 'tokens'
+
+    def __init__(self, config: Parallel, source_tokenizer: tokenizers.Tokenizer, tokenizer: tokenizers.Tokenizer):
+        self.config, self.source_tokenizer, self.tokenizer = config, source_tokenizer, tokenizer
+        self.start = self.end = tokenizer.end
+        self.facts = {'vocab': tokenizer.vocab, 'source_vocab': source_tokenizer.vocab if config.target_tokenizer else 0}
+        self.lengths = config.source_length, config.length
+
+    def save(self, folder: str | os.PathLike) -> None:
+        """Writes the tokenizers, so that opening with this folder needs no text."""
+        self.tokenizer.save(folder)
+        if self.config.target_tokenizer:
+            self.source_tokenizer.save(Path(folder, _SOURCE))
+
+    @property
+    def shapes(self) -> dict[str, tuple[tuple[int, ...], type]]:
+        """{name: (shape, dtype)} of a training batch of full length, known without the text."""
+        return self.buckets[-1]
+
+    @property
+    def buckets(self) -> list[dict[str, tuple[tuple[int, ...], type]]]:
+        """The shapes of all training batches, the longest last."""
+        from data import pair_packing
+
+        shares = pair_packing.SHARES if self.config.packing == 'buckets' else (1,)
+        rows = self.config.batch_size
+        return [pair_packing.shapes(share * rows, pair_packing.scaled(self.lengths, share)) for share in shares]
+
+    def describe(self) -> str:
+        """One line about the training part and the tokenizers, for the log."""
+        config, store, left_out = self.config, self._training, self.config.training.left_out
+        long = len(store.sizes[0]) - len(self._kept)
+        one, two = self.source_tokenizer, self.tokenizer
+        about = [
+            f'{config.source} {config.name or config.path or config.languages}',
+            f'{len(self._kept):,} pairs, {store.sizes[1, self._kept].sum():,} target tokens to train on',
+        ]
+        if left_out:
+            about.append(f'without {left_out:,} pairs that share a side with held-out ones')
+        if long:
+            about.append(f'without {long:,} pairs longer than {config.source_length} and {config.length} tokens')
+        each = f'{one.vocab:,} and {two.vocab:,}' if config.target_tokenizer else f'{two.vocab:,}'
+        kinds = dict.fromkeys(type(tokenizer).__name__ for tokenizer in (one, two))
+        return f'{", ".join(about)}; {" and ".join(kinds)} vocabulary of {each}'
+
+    def prepare(self, text: str) -> str:
+        """A text as the sides of the pairs are prepared."""
+        return pairs.prepare(text, self.config.text)
+
+    def encode(self, text: str) -> np.ndarray:
+        """int32 [n]: a source as the model reads it, prepared and with `end`; with data.long='truncate' of data.source_length
+        tokens at most."""
+        return self._encoded(self.source_tokenizer, text, self.config.source_length)
+
+    def encode_target(self, text: str) -> np.ndarray:
+        """int32 [n]: a target as the model predicts it, prepared and with `end`; the same of data.length."""
+        return self._encoded(self.tokenizer, text, self.config.length)
+
+    def decode(self, ids: Iterable[int]) -> str:
+        """The text of a target's ids, without white space at its ends; `end` has none."""
+        return self.tokenizer.decode(ids).strip()
+
+    def pieces(self, ids: Iterable[int]) -> list[str]:
+        """What each id of a source stands for, to be shown."""
+        return [self.source_tokenizer.piece(int(i)) for i in ids]
+
+    def target_pieces(self, ids: Iterable[int]) -> list[str]:
+        """What each id of a target stands for, to be shown."""
+        return [self.tokenizer.piece(int(i)) for i in ids]
+
+    @staticmethod
+    def count(batch: dict[str, np.ndarray]) -> int:
+        """Target tokens that a batch asks to predict."""
+        return int(np.count_nonzero(batch['weights']))
+
+    def digest(self, split: str) -> str:
+        """Names the pairs of a split by their contents: another name means other data."""
+        return self.config.part(split).digest
+
+    @functools.cached_property
+    def batches_per_epoch(self) -> float:
+        """Batches that hold the training part once; for packed rows, as the first block of pairs is packed."""
+        rows = self.config.batch_size
+        if self.config.packing == 'buckets':
+            return self._buckets(0).batches()
+        if self.config.packing == 'none':
+            return len(self._kept) / rows
+        pairs_packed, bounds = self._blocks(0)(0)
+        return len(self._kept) * (len(bounds) - 1) / len(pairs_packed) / rows
+
+    def train(self, seed: int):
+        """An endless Grain iterator over batches, reshuffled every epoch; get_state and set_state resume exactly."""
+        from data import pair_packing, pipeline
+
+        config = self.config
+        if config.packing == 'buckets':
+            return pipeline.numbered(self._buckets(seed))
+        if config.packing == 'none':
+            order = pipeline.Order(len(self._kept), config.batch_size, seed)
+            return pipeline.numbered(pair_packing.Singles(self._training, self._kept, order, self.lengths))
+        return pipeline.ahead(pair_packing.Packed(self._blocks(seed), config.batch_size))
+
+    def evaluation(self, split: str, batch_size: int, **view):
+        """Batches that hold every pair of a split once, in order, one a row of full length.
+
+        Args:
+          split: 'train', 'valid', 'test', or an expression such as 'train[:1%]'.
+          batch_size: rows in a batch.
+
+        Returns: an Evaluation; facts 'pairs', 'tokens' (of the targets), 'bytes' (of the targets); `pairs()` are the texts.
+        Raises: ValueError for an unknown or empty split, for pairs that are too long, unless data.long='truncate', and for a
+          view, which only text has.
+        """
+        return self._evaluate(self.config.part(split), batch_size, view)
+
+    def score(self, paths: Sequence[str], batch_size: int, **view):
+        """The same over files given by path: tab-separated ones, or with data.source='files' the two aligned ones."""
+        config = self.config
+        if config.source == 'files':
+            origin = pair_sources.two_files(paths)
+        else:
+            found = [file for path in paths for file in sources.files(path, '--path')]
+            origin = pair_sources.Tsv(found, config.columns)
+        return self._evaluate(pairs.Pairs(origin, splits.Slice(), 'file', config.text, (), '--path'), batch_size, view)
+
+    def _evaluate(self, part: pairs.Pairs, batch_size: int, view: dict):
+        from data import pair_packing
+
+        if view:
+            raise ValueError(f'Parallel text takes no {", ".join(view)} in evaluation; leave it out.')
+        store = self._store(part)
+        if self.config.long != 'truncate':
+            self._refuse_long(store, part.expression)
+        return pair_packing.Evaluation(
+            store.sizes.shape[1],
+            batch_size,
+            lambda numbers: store.batch(numbers, np.arange(len(numbers) + 1), self.lengths),
+            {'pairs': store.sizes.shape[1], 'tokens': int(np.minimum(store.sizes[1], self.lengths[1]).sum()),
+             'bytes': store.target.meta['bytes']},
+            part.side(1).raw,
+            pairs=lambda: iter(part),
+        )
+
+    def _store(self, part: pairs.Pairs):
+        from data import pair_packing
+
+        sides = [tokens.load(part.side(i), tokenizer) for i, tokenizer in enumerate((self.source_tokenizer, self.tokenizer))]
+        return pair_packing.Store(*sides, (self.source_tokenizer.end, self.tokenizer.end))
+
+    @functools.cached_property
+    def _training(self):
+        return self._store(self.config.training)
+
+    @functools.cached_property
+    def _kept(self) -> np.ndarray:
+        """int64: numbers of the pairs to train on."""
+        store = self._training
+        if self.config.long == 'refuse':
+            self._refuse_long(store, self.config.train)
+        kept = np.arange(store.sizes.shape[1]) if self.config.long == 'truncate' else np.flatnonzero(store.fits(self.lengths))
+        if not len(kept):
+            raise ValueError(
+                f'No pair of the training part is within data.source_length={self.lengths[0]} and data.length='
+                f'{self.lengths[1]}; raise them.'
+            )
+        return kept
+
+    def _buckets(self, seed: int):
+        from data import pair_packing
+
+        return pair_packing.Buckets.of(self._training, self._kept, self.config.batch_size, self.lengths, seed)
+
+    def _blocks(self, seed: int):
+        from data import pair_packing, pipeline
+
+        sizes = self._training.sizes[:, self._kept]
+        per_row = max(1, int((self.lengths / sizes.mean(1)).min()))
+        order = pipeline.Order(len(self._kept), 8 * self.config.batch_size * per_row, seed)
+        return pair_packing.Blocks(self._training, self._kept, order, self.lengths)
+
+    def _refuse_long(self, store, expression: str) -> None:
+        """Raises ValueError if pairs are longer than the rows."""
+        long = int((~store.fits(self.lengths)).sum())
+        if long:
+            source, target = np.maximum(store.sizes.max(1), self.lengths)
+            raise ValueError(
+                f'{long:,} of the {store.sizes.shape[1]:,} pairs of {expression!r} are longer than data.source_length='
+                f"{self.lengths[0]} or data.length={self.lengths[1]}; raise these to {source} and {target}, or set data.long="
+                "'truncate'."
+            )
+
+    def _encoded(self, tokenizer: tokenizers.Tokenizer, text: str, length: int) -> np.ndarray:
+        ids = tokenizer.encode(self.prepare(text))
+        return np.append(ids[: length - 1] if self.config.long == 'truncate' else ids, tokenizer.end).astype(np.int32)
+
+
+def _two(languages: str) -> tuple[str, str]:
+    """The source and the target of data.languages."""
+    found = tuple(language.strip() for language in languages.split(','))
+    if len(found) != 2 or not all(found) or found[0] == found[1]:
+        raise ValueError(f"data.languages={languages!r} are not two languages; write source and target as in 'en,fr'.")
+    return found
