@@ -41,6 +41,8 @@ from training import run as runs
 from transformer import importance, pictures
 from transformer.attention import maps, position_pictures
 from transformer.evaluators import Averages
+from transformer.strategies import Greedy
+from transformer.translation import translate
 from vit import pictures as image_pictures
 
 MOST_TOKENS = 1024  # in a picture
@@ -123,12 +125,14 @@ def write_numbers(path, numbers):
 
 
 def attention(snapshot, given, path):
-    """Draws what each head looks at in a text or an image."""
-    if hasattr(snapshot.data, 'pieces'):
-        ids = tokens(snapshot, given)
+    """Draws what each head looks at in a text, a pair of texts or an image."""
+    if hasattr(snapshot.data, 'encode_target'):
+        figure, found, more = aligned(snapshot, given)
+    elif hasattr(snapshot.data, 'pieces'):
+        ids = tokens(given, snapshot.data.prompt)
         layers, found, flow = looked(snapshot, inputs=ids[None])
         pieces = snapshot.data.pieces(ids)
-        figure = pictures.attention(layers, pieces, found)
+        figure = pictures.attention(pictures.Maps(layers, found, pieces, pieces))
         more = {'tokens': pieces, 'rollout': None if flow is None else flow[-1].tolist()}  # to the last token
     elif hasattr(snapshot.data, 'visible'):
         image, model = snapshot.data.read(given), snapshot.model
@@ -142,6 +146,37 @@ def attention(snapshot, given, path):
     keep(path, figure, {'picture': str(path), 'step': snapshot.step} | more | {'layers': found})
 
 
+def aligned(snapshot, text):
+    """(figure, what the layers say, what else is known) of a source and what the run makes of it, greedily: the alignment of
+    both, what their tokens look at, and what those of the output look at in the source."""
+    data = snapshot.data
+    source = tokens(text, data.encode)
+    best = translate(snapshot, [source], strategy=Greedy(), key=snapshot.key('attention'))[0][0]
+    target = np.array([data.start, *best.tokens])
+    layers, found = maps.read(snapshot.model, snapshot.captured(
+        'attention', inputs=source[None], segments=np.ones((1, len(source)), np.int32), decoder_inputs=target[None]))
+    read, written = data.pieces(source), data.target_pieces(np.append(best.tokens, data.end))
+    shown = data.target_pieces(target)
+
+    def section(title, chosen, queries, keys):
+        part = [one for one in found if chosen(one['layer'])]
+        return pictures.Maps({one['layer']: layers[one['layer']] for one in part}, part, queries, keys, title)
+
+    cross = section('cross attention', lambda name: name.endswith('cross_attention'), shown, read)
+    own = [section('attention in the source', lambda name: name.startswith('encoder/'), read, read),
+           section('attention in the output', lambda name: not name.startswith('encoder/') and name not in cross.layers, shown,
+                   shown)]
+    mean, sections = None, [maps_ for maps_ in own if maps_.found]
+    if cross.found:
+        mean = maps.alignment(cross.layers)
+        whole = {'layer': 'all layers', 'heads': ['mean of all heads'], 'entropy': maps.entropy(mean[None]).tolist(),
+                 'highest_entropy': maps.highest_entropy(np.ones(mean.shape, bool))}
+        sections = [pictures.Maps({'all layers': mean[None]}, [whole], written, read, 'alignment'), *sections, cross]
+    return pictures.attention(*sections), found, {
+        'source': read, 'output': written, 'text': data.decode(best.tokens),
+        'alignment': None if mean is None else np.round(mean, 6).tolist()}
+
+
 def positions(snapshot, path):
     """Draws how alike the rows of the table of positions are; for patches of an image, where these lie."""
     side, image = getattr(snapshot.model, 'patch', 0), snapshot.data.shapes.get('image')
@@ -152,13 +187,13 @@ def positions(snapshot, path):
                         'similarity': np.round(position_pictures.similarities(table), 4).tolist()})
 
 
-def tokens(snapshot, text):
+def tokens(text, encode):
     """The tokens of a text that the model is to look at."""
     if os.path.isfile(text):
         raise ValueError(f'--input is the file {text!r}, but this run is on text: give the text itself, such as '
                          f'--input="$(head -c 200 {text})".')
-    ids = snapshot.data.prompt(text)
-    if not len(ids):
+    ids = encode(text)
+    if not text or not len(ids):
         raise ValueError(f'--input is {text!r}, which has no tokens; give a longer text.')
     if len(ids) > MOST_TOKENS:
         raise ValueError(f'--input has {len(ids)} tokens, but a picture shows {MOST_TOKENS} at most; give a shorter text.')

@@ -1,11 +1,13 @@
-"""Uses a run, one line out per line in: continues prompts, classifies images.
+"""Uses a run, one line out per line in: continues prompts, translates, classifies images.
 
-    python predict.py --workdir=DIR [--input=FILE|-] [--step=last|best|N] [--json]
+    python predict.py --workdir=DIR [--input=FILE|-] [--step=last|best|N] [--strategy='Beam(size=4)'] [--json]
 
-A text model continues each line; line breaks in what it adds are shown as \\n. An empty line is the start of a
-document, if the data has documents; a model of one stream has nothing there to continue, and refuses it. An image
-model takes the path of an image per line (--input may also be an image itself) and prints its class, probability and
-path; blank lines are skipped.
+A language model continues each line; line breaks in what it adds are shown as \\n. An empty line is the start of a
+document, if the data has documents; a model of one stream has nothing there to continue, and refuses it. A model of pairs
+of texts writes the translation of each line, an empty one for an empty one. An image model takes the path of an image per
+line (--input may also be an image itself) and prints its class, probability and path; blank lines are skipped.
+
+--json prints an object per line: also the other outputs of a strategy, such as Beam(size=4, count=4), with their scores.
 """
 
 import io
@@ -20,9 +22,11 @@ from training import cli
 flags.DEFINE_string('workdir', None, 'folder of the run')
 flags.DEFINE_string('input', '-', "a file with one input per line, an image, or - for stdin")
 flags.DEFINE_string('step', 'last', 'the checkpoint: last, best, or a number')
-flags.DEFINE_string('strategy', 'Sample(temperature=0.8)',
-                    "how a token is chosen: 'Greedy()' or 'Sample(temperature=1.0, top_k=0, top_p=1.0)'")
-flags.DEFINE_integer('tokens', 100, 'how many tokens to add at most', lower_bound=1, upper_bound=2**31 - 1)
+flags.DEFINE_string('strategy', None, "how tokens are chosen, such as 'Greedy()', 'Sample(temperature=1.0, top_p=0.9)' or "
+                    "'Beam(size=4, length_penalty=0.6)'; by default Sample(temperature=0.8), or to translate that beam")
+flags.DEFINE_integer('tokens', None, 'how many tokens to add at most; by default 100, or to translate 50 more than the source '
+                     'has', lower_bound=1, upper_bound=2**31 - 1)
+flags.DEFINE_bool('truncate', False, 'cut sources that are longer than the model takes, in place of refusing them')
 flags.DEFINE_integer('seed', 0, 'seed of the sampling', lower_bound=0, upper_bound=2**32 - 1)
 flags.DEFINE_bool('json', False, 'print a JSON object per line, with details')
 if __name__ == '__main__':
@@ -34,25 +38,41 @@ import numpy as np
 from training import machine, resolve, workdir
 from training import run as runs
 from training.step import stream
-from transformer.decoding import Strategy, generate, require_room
+from transformer.decoding import generate, require_room
+from transformer.strategies import Beam, Sample, Strategy
+from transformer.translation import translate
+
+AT_ONCE = 64  # sources of one call of `translate`
 
 
 def main():
     folder = workdir.given(flags.FLAGS.workdir)
     machine.prepare(workdir.load_config(folder))
     content = read(flags.FLAGS.input)
-    strategy = resolve.parse(flags.FLAGS.strategy, Strategy, '--strategy')
+    given = flags.FLAGS.strategy
+    strategy = None if given is None else resolve.parse(given, Strategy, '--strategy')
     snapshot = runs.load(folder, step=flags.FLAGS.step, data=1)
-    if hasattr(snapshot.model, 'init_cache'):
-        answers = complete(snapshot, lines(content, flags.FLAGS.input), strategy=strategy, tokens=flags.FLAGS.tokens,
-                           seed=flags.FLAGS.seed)
+    decoding = dict(tokens=flags.FLAGS.tokens, seed=flags.FLAGS.seed)
+    if hasattr(snapshot.data, 'encode_target'):
+        answers = translations(snapshot, lines(content, flags.FLAGS.input), truncate=flags.FLAGS.truncate,
+                               strategy=strategy or Beam(size=4, length_penalty=0.6), **decoding)
+    elif hasattr(snapshot.model, 'init_cache'):
+        refuse('truncate', why='is for models that translate; leave it out')
+        answers = completions(snapshot, lines(content, flags.FLAGS.input), strategy=strategy or Sample(temperature=0.8),
+                              **decoding)
     else:
-        for name in ('strategy', 'tokens', 'seed'):
-            if flags.FLAGS[name].present:
-                raise ValueError(f'--{name} is for models of text, but this one classifies images; leave it out.')
-        answers = classify(snapshot, paths(content, flags.FLAGS.input))
+        refuse('strategy', 'tokens', 'seed', 'truncate',
+               why='is for models of text, but this one classifies images; leave it out')
+        answers = classes(snapshot, paths(content, flags.FLAGS.input))
     for text, details in answers:
-        print(json.dumps(details) if flags.FLAGS.json else text, flush=True)
+        print(json.dumps(details, ensure_ascii=False) if flags.FLAGS.json else text, flush=True)
+
+
+def refuse(*names, why):
+    """Raises ValueError if one of these flags was given."""
+    for name in names:
+        if flags.FLAGS[name].present:
+            raise ValueError(f'--{name} {why}.')
 
 
 def read(source):
@@ -99,21 +119,47 @@ def is_image(content):
     return True
 
 
-def complete(snapshot, prompts, *, strategy, tokens, seed):
+def completions(snapshot, prompts, *, strategy, tokens, seed):
     """(prompt and continuation on one line, details) of each prompt."""
     data = snapshot.data
     ids = [data.prompt(p) for p in prompts]
     for number, prompt in enumerate(ids, 1):
         require_room(snapshot.model, prompt, f'The prompt in line {number}')
     for i, (prompt, start) in enumerate(zip(prompts, ids)):
-        # One at a time: an answer does not depend on the lines around it.
-        new, = generate(snapshot.model, snapshot.params, [start], steps=tokens, strategy=strategy, end=data.end,
-                        vocab=data.facts['vocab'], key=jax.random.fold_in(stream(seed, 'predict'), i))
-        text = data.decode(new)
-        yield (prompt + text).replace('\n', '\\n'), {'prompt': prompt, 'text': text, 'tokens': len(new)}
+        # One at a time: an answer is there as soon as it can be.
+        found, = generate(snapshot.model, snapshot.params, [start], steps=tokens or 100, strategy=strategy, end=data.end,
+                          vocab=data.facts['vocab'], key=stream(seed, 'predict'), numbers=[i])
+        outputs = details_of(data, found)
+        yield (prompt + outputs[0]['text']).replace('\n', '\\n'), {'prompt': prompt, **outputs[0], 'outputs': outputs}
 
 
-def classify(snapshot, paths, batch=64):
+def translations(snapshot, sources, *, strategy, tokens, seed, truncate):
+    """(translation, details) of each source; of a blank one an empty one."""
+    data, longest, ids = snapshot.data, snapshot.model.source_length, []
+    for number, source in enumerate(sources, 1):
+        ids.append(data.encode(source) if source.strip() else None)
+        if ids[-1] is not None and len(ids[-1]) > longest:
+            if not truncate:
+                raise ValueError(f'The source in line {number} has {len(ids[-1])} tokens with its end, but this model takes '
+                                 f'{longest}; shorten it, or give --truncate.')
+            ids[-1] = np.append(ids[-1][:longest - 1], ids[-1][-1])
+    for first in range(0, len(sources), AT_ONCE):
+        part = {i: ids[i] for i in range(first, min(first + AT_ONCE, len(sources))) if ids[i] is not None}
+        found = translate(snapshot, list(part.values()), strategy=strategy, steps=tokens, key=stream(seed, 'predict'),
+                          numbers=list(part))
+        outputs = {i: details_of(data, hypotheses) for i, hypotheses in zip(part, found)}
+        for i, source in list(enumerate(sources))[first:first + AT_ONCE]:
+            best, *_ = outputs.get(i, [{'text': '', 'tokens': 0}])
+            yield best['text'].replace('\n', ' '), {'source': source, **best, 'outputs': outputs.get(i, [])}
+
+
+def details_of(data, hypotheses):
+    """What --json says of outputs, best first."""
+    return [{'text': data.decode(one.tokens), 'tokens': len(one.tokens), 'score': one.score, 'finished': one.finished}
+            for one in hypotheses]
+
+
+def classes(snapshot, paths, batch=64):
     """('class probability path', details) of each image."""
     data = snapshot.data
     images = [data.read(path) for path in paths]  # all of them first: a corrupt one ends it before any output

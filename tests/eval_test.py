@@ -173,6 +173,22 @@ class HeadsTest(experiments.TestCase):
         self.assertLen(row['rollout'], 8)
         self.assertGreater(min(row['rollout']), 0.0)  # the last token sees all, no other does
 
+    def test_attention_between_a_source_and_what_is_made_of_it(self):
+        workdir, picture = self.translator(), self.folder / 'pairs.png'
+        row = self.call(workdir, f'--attention={picture}', '--input=key  mask head')
+        self.assertEqual(row['source'], ['key', 'mask', 'head', '<eos>'])
+        self.assertEqual(row['output'], [*row['text'].split(), '<eos>'])
+        names = ['encoder/block_0', 'decoder/block_0', 'decoder/block_0/cross_attention']
+        self.assertCountEqual([one['layer'] for one in row['layers']], names)
+        cross, = (one for one in row['layers'] if one['layer'] == names[2])
+        self.assertAlmostEqual(cross['highest_entropy'], math.log(4), places=5)
+        np.testing.assert_allclose(np.sum(row['alignment'], 1), 1.0, atol=1e-4)
+        self.assertEqual(np.shape(row['alignment']), (len(row['output']), 4))
+        self.assertTrue(picture.read_bytes().startswith(b'\x89PNG'))
+        done = experiments.call('eval', f'--workdir={workdir}', f'--attention={picture}', f'--input={self.text}')
+        self.assertEqual(done.code, 1)
+        self.assertIn('give the text itself', done.err)
+
     def test_how_alike_positions_are(self):
         workdir = self.trained()
         row = self.call(workdir, f'--positions={self.folder / "alike.png"}')

@@ -37,7 +37,15 @@ class TestCase(parameterized.TestCase):
 
     def trained(self, **changes):
         """The folder of a finished run of `tiny(self.text, **changes)`: a copy of one that this process trains once."""
-        source, workdir = _trained(tuple(changes.items())), self.folder / 'run'
+        return self._copied(_trained(tiny, tuple(changes.items())))
+
+    def translator(self, **changes):
+        """The same of `tiny_pairs`, over pairs in `self.text`."""
+        self.text.write_text(pairs(80))
+        return self._copied(_trained(tiny_pairs, tuple(changes.items())))
+
+    def _copied(self, source):
+        workdir = self.folder / 'run'
         shutil.copytree(source / 'run', workdir)
         config = workdir / 'config.json'
         config.write_text(config.read_text().replace(str(source / 'text.txt'), str(self.text)))
@@ -45,11 +53,11 @@ class TestCase(parameterized.TestCase):
 
 
 @functools.cache
-def _trained(changes):
+def _trained(config, changes):
     folder = pathlib.Path(tempfile.mkdtemp(prefix='heed-'))
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
-    (folder / 'text.txt').write_text(lines(80))
-    code, out = train(tiny(folder / 'text.txt', **dict(changes)), folder / 'run')
+    (folder / 'text.txt').write_text(pairs(80) if config is tiny_pairs else lines(80))
+    code, out = train(config(folder / 'text.txt', **dict(changes)), folder / 'run')
     if code:
         raise RuntimeError(out)
     return folder
@@ -75,6 +83,44 @@ def tiny(path, **changes):
     c.train.microbatches = 2
     c.mesh.data = 1
     c.evals.valid = base.evaluation('transformer.evaluators:Perplexity', split='valid', every_steps=4)
+    return changed(c, **changes).lock()
+
+
+def pairs(count):
+    """So many lines of a source of one to five words and, behind a tab, the same in reverse order."""
+    draw, found = random.Random(0), {}
+    while len(found) < count:
+        words = draw.choices(WORDS, k=draw.randint(1, 5))
+        found[' '.join(words)] = ' '.join(reversed(words))
+    return ''.join(f'{source}\t{target}\n' for source, target in found.items())
+
+
+def story(number):
+    """A story of bAbI, of five sentences and two questions; those of two numbers differ."""
+    names, places = ('Mary', 'John', 'Daniel', 'Sandra'), ('garden', 'kitchen', 'office')
+    who, other, where = names[number % 4], names[(number + 1) % 4], places[number % 3]
+    return (f'1 {other} went to the {places[(number + 1) % 3]}.\n2 {who} moved to the {where}.\n'
+            f'3 Where is {who}? \t{where}\t2\n4 {other} got the apple.\n5 {other} got the milk.\n'
+            f'6 {who} slept.\n7 What is {other} carrying?\tApple,milk\t4 5\n')
+
+
+def write_babi(folder, count):
+    """The training files of tasks 1 and 2, with so many stories each."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for task in (1, 2):
+        (folder / f'qa{task}_some-name_train.txt').write_text(''.join(map(story, range(count))))
+
+
+def tiny_pairs(path, **changes):
+    """The config of a Transformer that turns the words of a line round."""
+    c = base.config()
+    c.data = base.data('data.parallel:Parallel', source='tsv', path=str(path), tokenizer='Word()', train='train[:90%]',
+                       valid='train[90%:]', test='', source_length=8, length=8, batch_size=8)
+    c.model = base.part('transformer.encoder_decoder:EncoderDecoder', layers=1, heads=2, width=16, source_length=12, length=12)
+    c.task = base.part('transformer.tasks:SequenceToSequence')
+    c.optimizer = base.optimizer(learning_rate=1e-2, schedule=base.part('training.schedules:Constant'))
+    c.train.steps, c.log.every_steps, c.mesh.data = 60, 20, 1
+    c.evals.valid = base.evaluation('transformer.evaluators:Averages', split='valid')
     return changed(c, **changes).lock()
 
 

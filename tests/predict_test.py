@@ -63,7 +63,12 @@ class TextTest(PredictTest):
                 break
             ids.append(token)
         new = ids[len(snapshot.data.prompt('key')):]
-        self.assertEqual(json.loads(lines[0]), {'prompt': 'key', 'text': snapshot.data.decode(new), 'tokens': len(new)})
+        row = json.loads(lines[0])
+        self.assertEqual((row['prompt'], row['text'], row['tokens']), ('key', snapshot.data.decode(new), len(new)))
+        logits = np.float64(snapshot.apply(inputs=np.array([ids], np.int32))['logits'][0])
+        steps = np.arange(len(ids) - len(new), len(ids)) - 1
+        chances = logits - np.log(np.exp(logits).sum(-1, keepdims=True))
+        self.assertAlmostEqual(row['score'], float(chances[steps, new].sum()), places=4)
 
     def test_fills_the_context_and_stops(self):
         details = [json.loads(line) for line in self.predict(self.workdir, '--json', stdin=b'key\n' + b'q' * 14 + b'\n')]
@@ -72,7 +77,7 @@ class TextTest(PredictTest):
         self.assertLessEqual(details[1]['tokens'], 1)
 
     def test_step(self):
-        prompts = b'key\nrow\n'
+        prompts = b'key\nrow\nmask\nhead\nnorm\n'
         second = self.predict(self.workdir, stdin=prompts)
         self.assertEqual(experiments.train(experiments.tiny(self.text, **{'train.steps': 6}), self.workdir)[0], 0)
         self.assertEqual(self.predict(self.workdir, '--step=2', stdin=prompts), second)
@@ -96,6 +101,52 @@ class StreamTest(PredictTest):
         done = experiments.call('predict', f'--workdir={workdir}', stdin=b'a\n\n')
         self.assertEqual((done.code, done.out), (1, ''))
         self.assertEqual(done.err, 'predict.py: The prompt in line 2 is empty; give at least one character to continue.\n')
+
+
+class TranslationTest(PredictTest):
+
+    def setUp(self):
+        super().setUp()
+        self.workdir = self.translator()
+
+    def test_a_line_for_every_line(self):
+        lines = self.predict(self.workdir, stdin=b'key value\n\nmask\n   \nhead  row\r\n')
+        self.assertLen(lines, 5)
+        self.assertEqual([bool(line) for line in lines], [True, False, True, False, True])
+        self.assertEqual(self.predict(self.workdir, stdin=b'head row\n\nkey value\n')[::2], [lines[4], lines[0]])
+        self.assertEqual(self.predict(self.workdir, stdin=b'\n\n'), ['', ''])
+        self.assertEqual(self.predict(self.workdir), [])
+
+    def test_n_best_with_scores(self):
+        beam = '--strategy=Beam(size=3, count=3)'
+        row, blank = (json.loads(line) for line in self.predict(self.workdir, beam, '--json', stdin=b'key value\n\n'))
+        self.assertLen(row['outputs'], 3)
+        scores = [one['score'] for one in row['outputs']]
+        self.assertEqual(scores, sorted(scores, reverse=True))
+        self.assertLen({one['text'] for one in row['outputs']}, 3)
+        self.assertEqual((row['source'], row['text'], row['score']), ('key value', row['outputs'][0]['text'], scores[0]))
+        self.assertEqual(blank, {'source': '', 'text': '', 'tokens': 0, 'outputs': []})
+        self.assertEqual(self.predict(self.workdir, beam, stdin=b'key value\n'), [row['text']])
+
+    def test_tokens_bound_the_output(self):
+        rows = [json.loads(line) for line in self.predict(
+            self.workdir, '--json', '--tokens=2', '--strategy=Greedy()', stdin=b'key value mask head\nrow\n')]
+        self.assertLessEqual(max(row['tokens'] for row in rows), 2)
+
+    def test_long_sources_are_cut_only_when_asked(self):
+        long = b' '.join([b'key'] * 12)
+        done = experiments.call('predict', f'--workdir={self.workdir}', stdin=b'key\n' + long + b'\n')
+        self.assertEqual((done.code, done.out), (1, ''))
+        self.assertEqual(done.err, 'predict.py: The source in line 2 has 13 tokens with its end, but this model takes 12; '
+                         'shorten it, or give --truncate.\n')
+        cut, whole = self.predict(self.workdir, '--truncate', stdin=long + b'\n' + b' '.join([b'key'] * 11) + b'\n')
+        self.assertEqual(cut, whole)
+
+    def test_sampling_depends_on_the_seed_and_the_line_alone(self):
+        sample = '--strategy=Sample(temperature=3.0)'
+        lines = self.predict(self.workdir, sample, stdin=b'key value\nmask head row\n')
+        self.assertEqual(self.predict(self.workdir, sample, stdin=b'row\nmask head row\nstep\n')[1], lines[1])
+        self.assertNotEqual(self.predict(self.workdir, sample, '--seed=1', stdin=b'key value\nmask head row\n'), lines)
 
 
 class ImagesTest(PredictTest):

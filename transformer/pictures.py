@@ -1,6 +1,8 @@
 """Pictures of what a Transformer does, as matplotlib figures: what its heads look at, and which of them matter."""
 
+import dataclasses
 import math
+import re
 
 import numpy as np
 
@@ -8,27 +10,78 @@ FINEST = 0.11  # inches that a token takes if it has its label
 _SIGNS = {' ': '␣', '\n': '↵', '\t': '⇥'}
 
 
-def attention(layers, tokens, found):
-    """A figure with a row of panels for each layer and a panel for each head: queries down, keys across, dark where a query
-    looks.
+@dataclasses.dataclass(frozen=True)
+class Maps:
+    """What one kind of attention looks at.
 
-    Args:
-      layers: {name: weights [N, T, T]}.
-      tokens: what the positions are, as text.
+    Attributes:
+      layers: {name: weights [N, T, S]}.
       found: what `attention.maps.read` says of them.
+      queries, keys: what the positions are, as text.
+      title: of which kind they are.
     """
-    from matplotlib.colors import CenteredNorm, PowerNorm
+    layers: dict
+    found: list
+    queries: list
+    keys: list
+    title: str = ''
+
+
+def attention(*sections):
+    """A figure of `Maps`, one below the other, with a row of panels for each layer and a panel for each head: queries down,
+    keys across, dark where a query looks."""
     from matplotlib.figure import Figure  # matplotlib is slow to import
 
-    columns, count, labels = max(1, *(len(one['heads']) for one in found)), len(tokens), printable(tokens)
-    side = min(max(1.4, 0.14 * count), max(1.6, min(24 / columns, 24 / len(layers), 9)))  # of a panel, in inches
-    every = math.ceil(FINEST * count / side)
-    shown = np.arange(0, count, every)
-    longest = 0.075 * max(len(labels[i]) for i in shown)
+    sizes = [_size(maps) for maps in sections]
+    figure = Figure(figsize=(max(width for width, _ in sizes), sum(height for _, height in sizes)), dpi=100,
+                    layout='constrained')
+    if len(sections) == 1:
+        _panels(figure, sections[0])
+        return figure
+    parts = figure.subfigures(len(sections), 1, height_ratios=[height for _, height in sizes], squeeze=False)[:, 0]
+    for part, maps, (width, _) in zip(parts, sections, sizes):
+        one = part.subfigures(1, 2, width_ratios=[width, figure.get_figwidth() - width])[0] if width < (
+            figure.get_figwidth() - 0.1) else part
+        _panels(one, maps)
+    return figure
+
+
+def _sides(maps):
+    """(height, width) of a panel, in inches."""
+    columns, rows = _columns(maps), len(maps.layers)
+    most = max(1.6, min(24 / columns, 24 / rows, 9))
+    longest = max(len(maps.queries), len(maps.keys))
+    side = min(max(1.4, 0.14 * longest), most)
+    return tuple(max(0.4, side * count / longest) for count in (len(maps.queries), len(maps.keys)))
+
+
+def _columns(maps):
+    return max(1, *(len(one['heads']) for one in maps.found))
+
+
+def _labels(tokens, side):
+    """(labels of the tokens, the numbers of those shown, how many each of these stands for)."""
+    every = math.ceil(FINEST * len(tokens) / side)
+    return printable(tokens), np.arange(0, len(tokens), every), every
+
+
+def _size(maps):
+    """(width, height) of a section, in inches."""
+    (height, width), inches = _sides(maps), []
+    for tokens, side in ((maps.queries, height), (maps.keys, width)):
+        labels, shown, _ = _labels(tokens, side)
+        inches.append(0.075 * max(len(labels[i]) for i in shown))
+    return (max(_columns(maps) * (width + 0.12) + inches[0] + 1.5, 4.2),
+            len(maps.layers) * (height + 0.35) + inches[1] + 1.1)
+
+
+def _panels(figure, maps):
+    from matplotlib.colors import CenteredNorm, PowerNorm
+
+    layers, found, columns, (height, width) = maps.layers, maps.found, _columns(maps), _sides(maps)
+    down, across = _labels(maps.queries, height), _labels(maps.keys, width)
     signed = any((weights < 0).any() for weights in layers.values())
     largest = max((float(np.abs(weights).max()) for weights in layers.values() if weights.size), default=1.0)
-    size = max(columns * (side + 0.12) + longest + 1.5, 4.2), len(layers) * (side + 0.35) + longest + 1.1
-    figure = Figure(figsize=size, dpi=100, layout='constrained')
     grid = figure.subplots(len(layers), columns, squeeze=False)
     norm = CenteredNorm(halfrange=largest) if signed else PowerNorm(0.5, vmin=0, vmax=largest)
     image = None
@@ -42,23 +95,22 @@ def attention(layers, tokens, found):
         for axes in row[len(one['heads']):]:
             axes.spines[:].set_visible(False)
     for axes in grid[:, 0]:
-        _ticks(axes.set_yticks, shown, labels, rotation=0)
+        _ticks(axes.set_yticks, down, rotation=0)
     for column in range(columns):  # below the lowest panel that there is
         for axes in [row[column] for row, one in zip(grid, found) if column < len(one['heads'])][-1:]:
-            _ticks(axes.set_xticks, shown, labels, rotation=90)
+            _ticks(axes.set_xticks, across, rotation=90)
     if image is not None:
-        bar = figure.colorbar(image, ax=grid, shrink=min(1.0, 2.2 / (len(layers) * side)), aspect=14, pad=0.02)
+        bar = figure.colorbar(image, ax=grid, shrink=min(1.0, 2.2 / (len(layers) * height)), aspect=14, pad=0.02)
         bar.ax.tick_params(labelsize=8)
-    sure = all(one['entropy'] is not None for one in found)
+    sure, every = all(one['entropy'] is not None for one in found), max(down[2], across[2])
     what = 'weight of each key (across) for each query (down)' if sure else 'what each query (down) takes of each key (across)'
-    head(figure, [what, *(['above each head its entropy in nats'] if sure else []),
-                  *([f'1 token in {every} is named'] if every > 1 else [])])
-    return figure
+    head(figure, [*([maps.title] if maps.title else []), what, *(['above each head its entropy in nats'] if sure else []),
+                  *([f'1 token in {every} is named'] if every > 1 else [])], _size(maps)[0])
 
 
-def head(figure, sentences):
-    """A title over all panels, as large as the figure is, and in lines where that is narrow."""
-    width = figure.get_figwidth()
+def head(figure, sentences, width=None):
+    """A title over all panels, as large as the figure is (or as `width` inches are), and in lines where that is narrow."""
+    width = width or figure.get_figwidth()
     size = min(18, max(9, 0.6 * width))
     figure.suptitle(('; ' if width > 0.008 * size * len('; '.join(sentences)) else '\n').join(sentences), fontsize=size)
 
@@ -66,16 +118,18 @@ def head(figure, sentences):
 def named(one):
     """The label of a layer."""
     most = '' if one['entropy'] is None else f'\nat most {one["highest_entropy"]:.2f} nats'
-    return one['layer'].replace('block_', 'layer ') + most
+    return re.sub('.*block_(\\d+).*', r'layer \1', one['layer']) + most
 
 
 def titles(one):
     """Those of the panels of a layer."""
     entropies = one['entropy'] or [None] * len(one['heads'])
-    return [f'head {head}' + ('' if value is None else f'  {value:.2f}') for head, value in zip(one['heads'], entropies)]
+    names = [f'head {head}' if isinstance(head, int) else head for head in one['heads']]
+    return [name + ('' if value is None else f'  {value:.2f}') for name, value in zip(names, entropies)]
 
 
-def _ticks(place, shown, labels, rotation):
+def _ticks(place, names, rotation):
+    labels, shown, _ = names
     for text in place(shown, [labels[i] for i in shown], fontsize=7, rotation=rotation, family='monospace'):
         for label in (text.label1, text.label2):
             label.set_parse_math(False)

@@ -31,7 +31,7 @@ class AttentionTest(parameterized.TestCase):
     def test_a_panel_for_every_head(self, layers, heads, length):
         weights, found = drawn(layers, heads, length)
         tokens = [f' {i}' for i in range(length)]
-        figure = self.draw(pictures.attention(weights, tokens, found))
+        figure = self.draw(pictures.attention(pictures.Maps(weights, found, tokens, tokens)))
         shown = panels(figure)[:layers * heads]
         self.assertLen(shown, layers * heads)
         np.testing.assert_array_equal(shown[-1].images[0].get_array(), weights[f'block_{layers - 1}'][-1])
@@ -42,7 +42,7 @@ class AttentionTest(parameterized.TestCase):
 
     def test_many_tokens_are_named_in_part(self):
         weights, found = drawn(1, 12, 100)
-        figure = self.draw(pictures.attention(weights, list(map(str, range(100))), found))
+        figure = self.draw(pictures.attention(pictures.Maps(weights, found, *[list(map(str, range(100)))] * 2)))
         named = labels(panels(figure)[0].get_yticklabels())
         every = int(named[1])
         self.assertEqual(named, [str(i) for i in range(0, 100, every)])
@@ -54,7 +54,7 @@ class AttentionTest(parameterized.TestCase):
         weights['block_1'], weights['block_2'] = weights['block_1'][:0], weights['block_2'][1:]
         found[1] |= {'heads': [], 'entropy': []}
         found[2] |= {'heads': [1], 'entropy': [0.5]}
-        figure = self.draw(pictures.attention(weights, list('abcd'), found))
+        figure = self.draw(pictures.attention(pictures.Maps(weights, found, "abcd", "abcd")))
         self.assertEqual([axes.get_title() for axes in figure.axes[:6]],
                          ['head 0  1.00', 'head 1  1.00', '', '', 'head 1  0.50', ''])
         self.assertEqual([bool(axes.get_xticks().size) for axes in figure.axes[:6]], [False, True, False, False, True, False])
@@ -63,7 +63,7 @@ class AttentionTest(parameterized.TestCase):
         weights, found = drawn(1, 1, 3)
         weights['block_0'] -= 0.5
         found[0] |= {'entropy': None}
-        figure = self.draw(pictures.attention(weights, list('abc'), found))
+        figure = self.draw(pictures.attention(pictures.Maps(weights, found, "abc", "abc")))
         self.assertEqual(panels(figure)[0].get_title(), 'head 0')
         self.assertNotIn('entropy', figure.get_suptitle())
         low, high = panels(figure)[0].images[0].get_clim()
@@ -74,7 +74,7 @@ class AttentionTest(parameterized.TestCase):
         self.assertEqual(pictures.printable(given),
                          ['the', '␣cat', '↵', '⇥', '', '\\x00', '\\u4e2d', 'é', '$x$', 'international…'])
         weights, found = drawn(1, 1, len(given))
-        self.draw(pictures.attention(weights, given, found))  # no part of it is read as mathematics
+        self.draw(pictures.attention(pictures.Maps(weights, found, given, given)))  # no part of it is read as mathematics
 
 
 class ImportanceTest(absltest.TestCase):

@@ -33,9 +33,9 @@ def read(model, captured):
     layers = {name: layers[name] for name in sorted(layers, key=_order)}
     found = []
     for name, weights in layers.items():
-        visible, sure = np.ones(weights.shape[1:], bool), are_distributions(weights)
-        if name in kept and weights.shape[1] == weights.shape[2]:
-            visible = masks.dense(model.mask.of_layer(list(kept).index(name)), longest)
+        visible, sure, mask = np.ones(weights.shape[1:], bool), are_distributions(weights), _mask(model, name)
+        if mask is not None and weights.shape[1] == weights.shape[2]:
+            visible = masks.dense(mask, weights.shape[1])
         if len(weights):  # a mechanism may let a query see less than the mask
             visible = visible & weights.any((0, 2))[:, None]
         found.append({
@@ -43,6 +43,19 @@ def read(model, captured):
             'entropy': entropy(weights).tolist() if sure else None, 'highest_entropy': highest_entropy(visible),
             'confidence': confidence(weights).tolist() if sure else None})
     return layers, found
+
+
+def _mask(model, name):
+    """The mask of a layer such as 'block_0' or 'encoder/block_0'; None where none is known."""
+    number = re.fullmatch(r'(?:(encoder|decoder)/)?block_(\d+)', name)
+    mask = number and getattr(model, 'encoder_mask' if number[1] == 'encoder' else 'mask', None)
+    return mask and mask.of_layer(int(number[2]))
+
+
+def alignment(layers):
+    """[T, S]: the mean over layers and heads of weights [N, T, S] of each layer: how much of each position of a source goes to
+    each of the output."""
+    return np.mean([weights.mean(0) for weights in layers.values()], 0)
 
 
 def _order(name):

@@ -1,0 +1,85 @@
+"""Generation, measured: one JSON line a case.
+
+    python -m benchmarks.decode [--cases=greedy,beam] [--batch=8] [--source=128] [--tokens=64] [--repeats=5]
+
+An encoder-decoder of T5-small's shapes (6 + 6 layers, 512 wide, 8 heads, 32,128 tokens; 60 million parameters, drawn at random)
+makes `tokens` new tokens for each of `batch` sources of `source` tokens: encoding, prefill and every step, without
+compilation. `ms` is the median of the repeats; `tokens_per_s` counts the tokens of the outputs.
+"""
+
+import json
+import os
+import resource
+import statistics
+import time
+
+from absl import flags
+
+from training import cli
+
+if __name__ == '__main__':
+    flags.DEFINE_list('cases', ['greedy', 'beam'], 'strategies: greedy, sample, beam (of size 4)')
+    flags.DEFINE_integer('batch', 8, 'sources that are decoded together', lower_bound=1)
+    flags.DEFINE_integer('source', 128, 'tokens of each source', lower_bound=1)
+    flags.DEFINE_integer('tokens', 64, 'new tokens of each output', lower_bound=1)
+    flags.DEFINE_integer('repeats', 5, 'measurements of each case', lower_bound=1)
+    cli.answer_help()
+
+import jax
+import numpy as np
+
+from training import allocator, resolve
+from transformer.attention.mechanism import Softmax
+from transformer.attention.relative import T5
+from transformer.attention.scores import Dot
+from transformer.decoding import generate
+from transformer.encoder_decoder import EncoderDecoder
+from transformer.residual import PreNorm
+from transformer.strategies import Beam, Greedy, Sample
+
+CASES = {'greedy': Greedy(), 'sample': Sample(), 'beam': Beam(size=4)}
+SMALL = EncoderDecoder(vocab=32128, source_vocab=0, layers=6, heads=8, width=512, inner=2048, bias=False, scale_embedding=False,
+                       positions=T5(), residual=PreNorm(), attention=Softmax(score=Dot()),
+                       encoder_attention=Softmax(score=Dot()), cross_attention=Softmax(score=Dot()))
+
+
+def main():
+    given = flags.FLAGS
+    for name in given.cases:
+        if name not in CASES:
+            raise ValueError(f'--cases has {name!r}; {resolve.did_you_mean(name, CASES)}')
+    allocator.keep_pages()
+    params = jax.jit(lambda key: SMALL.init(key, np.ones((1, 2), int), decoder_inputs=np.ones((1, 2), int)))(
+        jax.random.key(0))['params']
+    for name in given.cases:
+        print(json.dumps({'case': name, 'batch': given.batch, 'source': given.source, 'tokens': given.tokens} | measure(
+            SMALL, params, CASES[name], given.batch, given.source, given.tokens, given.repeats)), flush=True)
+
+
+def measure(model, params, strategy, batch, source, tokens, repeats):
+    """The numbers of one case, {key: value}."""
+    sources = np.random.default_rng(0).integers(5, model.vocab, (batch, source))
+
+    def run():
+        return generate(model, params, [[0]] * batch, source=list(sources), steps=tokens, strategy=strategy,
+                        key=jax.random.key(0), end=-1, vocab=model.vocab)
+
+    start = time.perf_counter()
+    lengths = {len(best.tokens) for best, *_ in run()}
+    first = time.perf_counter() - start
+    if lengths != {tokens}:
+        raise RuntimeError(f'outputs of {lengths} tokens instead of {tokens}')
+    seconds = []
+    for _ in range(repeats):
+        start = time.perf_counter()
+        run()
+        seconds.append(time.perf_counter() - start)
+    middle = statistics.median(seconds)
+    return {'ms': round(1e3 * middle, 1), 'ms_min': round(1e3 * min(seconds), 1), 'ms_max': round(1e3 * max(seconds), 1),
+            'tokens_per_s': round(batch * tokens / middle, 1), 'first_s': round(first, 2),
+            'device': jax.devices()[0].device_kind, 'cores': len(os.sched_getaffinity(0)), 'jax': jax.__version__,
+            'peak_rss_mb': resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024}
+
+
+if __name__ == '__main__':
+    cli.run(main)

@@ -1,0 +1,47 @@
+"""WIP"""
+
+from configs import base
+
+SENTENCES = dict(sources=('go .', 'i lost .', "he's calm .", "i'm home ."),
+                 references=('va !', "j'ai perdu .", 'il est calme .', 'je suis chez moi .'))
+
+
+def data(variant, packing):
+    """The textbook's 512 + 128 pairs, or all of them but a twentieth."""
+    if variant == 'd2l':
+        return base.data('data.parallel:Parallel', source='tsv', path='fra.txt', text='textbook', tokenizer='Word(least=2)',
+                         target_tokenizer='Word(least=2)', train='train[:512]', valid='train[512:640]', test='',
+                         source_length=9, length=9, long='truncate', packing='none', batch_size=128)
+    return base.data('data.parallel:Parallel', source='tsv', path='fra.txt', text='textbook', order='hash',
+                     tokenizer='SentencePiece(vocab=6000)', train='train[:95%]', valid='train[95%:]', test='', source_length=64,
+                     length=64, long='truncate', packing=packing, batch_size=64)
+
+
+def evaluations(c, variant):
+    c.evals.valid = base.evaluation('transformer.evaluators:Averages', split='valid', every_steps=1000)
+    if variant == 'full':
+        c.evals.translations = base.evaluation('transformer.translation:Translations', split='valid',
+                                               strategy='Beam(size=4, length_penalty=0.6)')
+    c.evals.sentences = base.evaluation('transformer.translation:Sentences', split='valid', **SENTENCES)
+
+
+def get_config(variant=''):
+    variant = base.variant_of(variant, ('full', 'd2l'))
+    c = base.config()
+    c.data = data(variant, packing='first_fit')
+    if variant == 'd2l':
+        c.model = base.part('transformer.encoder_decoder:EncoderDecoder', layers=2, heads=4, width=256, inner=64, dropout=0.2,
+                            source_length=9, length=9, share='none')
+        c.optimizer = base.optimizer(learning_rate=1e-3, schedule=base.part('training.schedules:Constant'))
+        c.train.steps = 120
+    else:
+        c.model = base.part('transformer.encoder_decoder:EncoderDecoder', layers=3, heads=4, width=256, inner=512, dropout=0.1,
+                            source_length=64, length=64)
+        c.optimizer = base.optimizer('training.optimizer:Muon', learning_rate=4e-3, b2=0.98, average_decay=0.998,
+                                     schedule=base.part('training.schedules:Linear', warmup_steps=200))
+        c.train.steps = 4000
+    c.task = base.part('transformer.tasks:SequenceToSequence', label_smoothing=0.1 if variant == 'full' else 0.0)
+    c.log.every_steps = 10 if variant == 'd2l' else 50
+    c.checkpoint.every_steps = 500
+    evaluations(c, variant)
+    return c.lock()

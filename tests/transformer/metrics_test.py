@@ -1,0 +1,39 @@
+import math
+
+from absl.testing import absltest, parameterized
+
+from transformer.metrics import textbook_bleu, translation_scores
+
+
+class TextbookBleuTest(parameterized.TestCase):
+    # The outputs of the textbook's Transformer, with the scores that it prints (section 11.7.5), and one by hand.
+    @parameterized.parameters(
+        ('va !', 'va !', 1.0), ('je perdu .', "j'ai perdu .", 0.687), ('il est mouillé .', 'il est calme .', 0.658),
+        ('je suis chez moi .', 'je suis chez moi .', 1.0),
+        ('il est calme , calme .', 'il est calme .', (4 / 6) ** 0.5 * (3 / 5) ** 0.25))
+    def test_printed_scores(self, hypothesis, reference, score):
+        self.assertAlmostEqual(textbook_bleu(hypothesis, reference, 2), score, delta=5e-4)
+
+    def test_a_word_counts_as_often_as_the_reference_has_it(self):
+        self.assertAlmostEqual(textbook_bleu('a a a a', 'a b c d', 1), (1 / 4) ** 0.5)
+
+    def test_a_short_hypothesis_is_punished_and_has_no_longer_ngrams(self):
+        self.assertAlmostEqual(textbook_bleu('a', 'a b', 2), 2.718281828 ** (1 - 2 / 1))
+        self.assertEqual(textbook_bleu('', 'a b', 2), 0.0)
+
+
+class ScoresTest(absltest.TestCase):
+    def test_the_official_scorer_of_the_whole_corpus(self):
+        texts, references = ['the cat sat on the mat .', 'a dog', 'yes'], ['the cat sat on a mat .', 'a dog', 'no']
+        numbers, signatures = translation_scores(texts, references)
+        self.assertAlmostEqual(numbers['exact_match'], 1 / 3)
+        # By hand, over all three texts: 8 of 10 words, 5 of 7 pairs, 2 of 5 triples, 1 of 4 quadruples.
+        precisions = [8 / 10, 5 / 7, 2 / 5, 1 / 4]
+        self.assertAlmostEqual(numbers['bleu'], 100 * math.prod(precisions) ** 0.25, places=4)
+        self.assertStartsWith(signatures[0], 'BLEU nrefs:1|')
+        self.assertStartsWith(signatures[1], 'chrF nrefs:1|')
+        self.assertEqual(translation_scores(['x y'], ['x y'])[0]['chrf'], 100.0)
+
+
+if __name__ == '__main__':
+    absltest.main()

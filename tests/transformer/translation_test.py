@@ -1,0 +1,73 @@
+import types
+
+import jax
+import numpy as np
+from absl.testing import absltest
+
+from tests import experiments
+from transformer.strategies import Beam, Greedy
+from transformer.translation import Sentences, Translations, translate
+
+
+class TranslationsTest(experiments.TestCase):
+    def setUp(self):
+        super().setUp()
+        from training import run as runs
+
+        self.snapshot = runs.load(self.translator())
+
+    def test_sources_get_what_they_get_alone(self):
+        data, key = self.snapshot.data, jax.random.key(0)
+        sources = [data.encode(text) for text in ('key value mask', 'row', 'head block norm token row', 'loss step')]
+        for strategy in (Greedy(), Beam(size=3, count=2)):
+            together = translate(self.snapshot, sources, strategy=strategy, key=key, rows=2)
+            for source, found in zip(sources, together):
+                alone, = translate(self.snapshot, [source], strategy=strategy, key=key)
+                self.assertEqual([one.tokens.tolist() for one in found], [one.tokens.tolist() for one in alone])
+                np.testing.assert_allclose([one.score for one in found], [one.score for one in alone], rtol=1e-4)
+        self.assertEqual(translate(self.snapshot, [], strategy=Greedy(), key=key), [])
+
+    def test_scores_are_those_of_the_outputs(self):
+        from transformer.metrics import translation_scores
+
+        texts, run = [], self.snapshot.run
+        batches = run.evaluation('valid')
+        snapshot = types.SimpleNamespace(**{name: getattr(self.snapshot, name) for name in ('model', 'params', 'data', 'key')},
+                                         text=lambda name, text: texts.append((name, text)))
+        evaluator = Translations(limit=6, shown=2)
+        self.assertEqual(evaluator.check(run, batches), ('bleu', 'chrf', 'exact_match', 'pairs'))
+        numbers = evaluator(snapshot, batches)
+        pairs = batches.pairs()[:6]
+        outputs = [snapshot.data.decode(found[0].tokens) for found in translate(
+            snapshot, [snapshot.data.encode(source) for source, _ in pairs], strategy=Greedy(), key=jax.random.key(1))]
+        self.assertEqual(numbers, translation_scores(outputs, [target for _, target in pairs])[0] | {'pairs': 6})
+        (name, text), = texts
+        self.assertEqual(name, 'translations')
+        self.assertStartsWith(text, f'source:    {pairs[0][0]}\nreference: {pairs[0][1]}\noutput:    {outputs[0]}\n')
+        self.assertEqual(text.count('source:'), 2)
+        self.assertIn('\nBLEU nrefs:1|', text)
+
+    def test_sentences_are_scored_one_by_one(self):
+        texts = []
+        snapshot = types.SimpleNamespace(**{name: getattr(self.snapshot, name) for name in ('model', 'params', 'data', 'key')},
+                                         text=lambda name, text: texts.append(text))
+        output = snapshot.data.decode(translate(snapshot, [snapshot.data.encode('key row')], strategy=Greedy(),
+                                                key=jax.random.key(0))[0][0].tokens)
+        evaluator = Sentences(sources=('key row', 'key row'), references=(output, 'something else entirely'))
+        self.assertEqual(evaluator.check(self.snapshot.run, None), ('bleu_1', 'bleu_2'))
+        numbers = evaluator(snapshot, None)
+        self.assertEqual(numbers, {'bleu_1': 1.0, 'bleu_2': 0.0})
+        self.assertEqual(texts[0], f'key row => {output}, bleu 1.000\nkey row => {output}, bleu 0.000\n')
+
+    def test_what_cannot_be_measured_is_refused(self):
+        for evaluator, message in ((Translations(limit=-1), 'limit=-1'), (Sentences(), '0 sources'),
+                                   (Sentences(sources=('a',), references=('b', 'c')), '1 sources, 2 references')):
+            with self.assertRaisesRegex(ValueError, message):
+                evaluator.check(self.snapshot.run, None)
+        run = types.SimpleNamespace(data=types.SimpleNamespace(config=types.SimpleNamespace()))
+        with self.assertRaisesRegex(ValueError, 'Translations needs pairs of texts, and SimpleNamespace has none'):
+            Translations().check(run, None)
+
+
+if __name__ == '__main__':
+    absltest.main()

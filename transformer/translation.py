@@ -1,0 +1,106 @@
+"""From sequences to sequences: translating texts, and evaluators of translations."""
+
+import dataclasses
+
+from transformer.decoding import generate
+from transformer.evaluators import Evaluator
+from transformer.metrics import textbook_bleu, translation_scores
+from transformer.strategies import Greedy, Strategy
+
+EXTRA = 50  # tokens that an output may have more than its source (Vaswani et al. 2017, section 6.1)
+
+
+def translate(snapshot, sources, *, strategy, key, steps=None, numbers=None, rows=32):
+    """For each source, token ids with their end, the hypotheses of the strategy, best first.
+
+    Sources of like length are decoded together, `rows` at once; what comes out does not depend on that.
+
+    Args:
+      steps: how many tokens an output has at most; None: `EXTRA` more than its source.
+      numbers: of the random streams of the sources; None: 0, 1, ...
+    """
+    data, found = snapshot.data, {}
+    order = sorted(range(len(sources)), key=lambda i: len(sources[i]))
+    for first in range(0, len(order), rows):
+        part = order[first:first + rows]
+        batch = [sources[i] for i in part]
+        limits = [len(source) + EXTRA if steps is None else steps for source in batch]
+        streams = part if numbers is None else [numbers[i] for i in part]
+        outputs = generate(snapshot.model, snapshot.params, [[data.start]] * len(batch), source=batch, steps=limits,
+                           strategy=strategy, key=key, numbers=streams, end=data.end, vocab=data.facts['vocab'])
+        found |= zip(part, outputs)
+    return [found[i] for i in range(len(sources))]
+
+
+def best_texts(snapshot, sources, strategy):
+    """The best output for each source text, as text."""
+    data = snapshot.data
+    found = translate(snapshot, [data.encode(source) for source in sources], strategy=strategy,
+                      key=snapshot.key('translations'))
+    return [data.decode(hypotheses[0].tokens) for hypotheses in found]
+
+
+def require_pairs(run, evaluator):
+    """Raises ValueError unless the data of a run are pairs of texts."""
+    if not hasattr(run.data, 'encode_target'):
+        raise ValueError(f'{type(evaluator).__name__} needs pairs of texts, and {type(run.data.config).__name__} has none; '
+                         'leave that evaluator out.')
+
+
+@dataclasses.dataclass(frozen=True)
+class Translations(Evaluator):
+    """BLEU and chrF of sacrebleu and the share of exact matches, of what the model makes of the sources of a split; some of it,
+    and the signatures of the scores, go to samples/.
+
+    Attributes:
+      limit: how many pairs, the first ones of the split; 0: all.
+      shown: how many of them are written out.
+    """
+    strategy: Strategy = Greedy()
+    limit: int = 0
+    shown: int = 5
+
+    def check(self, run, batches):
+        require_pairs(run, self)
+        if self.limit < 0 or self.shown < 0:
+            raise ValueError(f'Translations has limit={self.limit} and shown={self.shown}; both must be 0 or more.')
+        return 'bleu', 'chrf', 'exact_match', 'pairs'
+
+    def __call__(self, snapshot, batches):
+        pairs = batches.pairs()[:self.limit or None]
+        sources, references = zip(*pairs)
+        texts = best_texts(snapshot, sources, self.strategy)
+        numbers, signatures = translation_scores(texts, references)
+        shown = [f'source:    {source}\nreference: {reference}\noutput:    {text}\n'
+                 for (source, reference), text in list(zip(pairs, texts))[:self.shown]]
+        snapshot.text('translations', '\n'.join([*shown, f'{self.strategy}', *signatures]) + '\n')
+        return numbers | {'pairs': len(pairs)}
+
+
+@dataclasses.dataclass(frozen=True)
+class Sentences(Evaluator):
+    """Translates given sentences and scores each by the textbook's BLEU, as `bleu_1`, `bleu_2`, ..
+
+    Attributes:
+      sources, references: as many of the one as of the other.
+      k: the longest n-gram.
+    """
+    sources: tuple = ()
+    references: tuple = ()
+    k: int = 2
+    strategy: Strategy = Greedy()
+
+    def check(self, run, batches):
+        require_pairs(run, self)
+        if not len(self.sources) == len(self.references) > 0 or self.k < 1:
+            raise ValueError(f'Sentences has {len(self.sources)} sources, {len(self.references)} references and k={self.k}; '
+                             'give as many references as sources, one at least, and a k of 1 or more.')
+        return tuple(f'bleu_{i + 1}' for i in range(len(self.sources)))
+
+    def __call__(self, snapshot, batches):
+        texts = best_texts(snapshot, self.sources, self.strategy)
+        scores = [textbook_bleu(text, snapshot.data.prepare(reference), self.k)
+                  for text, reference in zip(texts, self.references)]
+        snapshot.text('sentences', '\n'.join(f'{source} => {text}, bleu {score:.3f}' for source, text, score in zip(
+            self.sources, texts, scores)) + '\n')
+        return {f'bleu_{i + 1}': score for i, score in enumerate(scores)}
