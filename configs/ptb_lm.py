@@ -12,14 +12,20 @@ table of test perplexities: 174 for a Transformer of this size, 155 for a vanill
 
 from configs import base
 
+CELLS = {'rnn': ('Rnn()', 256), 'gru': ('Gru()', 220), 'lstm': ('Lstm()', 208)}  # and widths, for as many parameters
+
 
 def get_config(variant=''):
-    base.variant_of(variant, [''])
+    variant = base.variant_of(variant, ('transformer', *CELLS))
     c = base.config()
     c.data = base.data('data.text:Text', path='ptb', documents='stream', tokenizer='Word()', train='*ptb.train*',
                        valid='*ptb.valid*', test='*ptb.test*', length=128, batch_size=12)
-    c.model = base.part('transformer.gpt:Gpt', layers=4, heads=5, width=160, length=128, bias=False, dropout=0.15,
-                        initial='Scaled(scale=0.05)')
+    if variant == 'transformer':
+        c.model = base.part('transformer.gpt:Gpt', layers=4, heads=5, width=160, length=128, bias=False, dropout=0.15,
+                            initial='Scaled(scale=0.05)')
+    else:
+        cell, width = CELLS[variant]
+        c.model = base.part('transformer.recurrent_lm:RecurrentLm', cell=cell, layers=2, width=width, length=128, dropout=0.3)
     c.task = base.part('transformer.tasks:NextToken')
     c.optimizer = base.optimizer('training.optimizer:Muon', learning_rate=2e-3, b2=0.99, weight_decay=0.1,
                                  average_decay=0.998,
