@@ -168,6 +168,20 @@ class OptionsTest(experiments.TestCase):
         with self.assertRaisesRegex(ValueError, 'has .*for patches/kernel, but the model needs'):
             experiments.train(experiments.changed(larger, **{'model.patch': 2}), self.folder / 'other')
 
+    def test_rows_of_several_lengths_resume_as_they_went_on(self):
+        self.text.write_text(experiments.pairs(80))
+        config = lambda **more: experiments.tiny_pairs(self.text, **{
+            'data.packing': 'buckets', 'data.batch_size': 4, 'train.steps': 9, 'log.every_steps': 1} | more)
+        whole, parts = self.folder / 'whole', self.folder / 'parts'
+        for steps, workdir in ((9, whole), (4, parts), (9, parts)):
+            code, out = experiments.train(config(**{'train.steps': steps}), workdir)
+            self.assertEqual(code, 0, out)
+        self.assertEqual([row['loss'] for row in experiments.rows(parts, 'train')],
+                         [row['loss'] for row in experiments.rows(whole, 'train')])
+        self.assertEqual(experiments.bits(parts), experiments.bits(whole))
+        with self.assertRaisesRegex(ValueError, "train.dispatch=2 does steps with batches of one shape, but data.packing"):
+            experiments.train(config(**{'train.dispatch': 2, 'train.steps': 8, 'log.every_steps': 2}), self.folder / 'other')
+
     def test_several_steps_per_dispatch_change_nothing(self):
         even, work = {'train.steps': 8, 'checkpoint.every_steps': 4, 'optimizer.average_decay': 0.0}, set()
         for count in (1, 2):

@@ -214,5 +214,23 @@ class ReportTest(parameterized.TestCase):
         self.assertGreater(float(report['grad_norms']['norm']), 0.0)
 
 
+class ProgramsTest(absltest.TestCase):
+    def test_each_shape_of_batch_has_a_program_made_when_it_comes(self):
+        made = []
+
+        def make(shapes):
+            made.append(shapes)
+            return lambda state, batch: (state, shapes), 10 * len(made)
+
+        longest = {'inputs': ((2, 8), np.dtype('int32')), 'weights': ((2, 8), np.dtype('float32'))}
+        programs = steps.Programs(make, longest)
+        self.assertEqual((made, programs.flops), ([longest], 10))
+        for shape in ((2, 8), (4, 4), (2, 8), (4, 4)):
+            batch = {'weights': np.zeros(shape, np.float32), 'inputs': np.zeros(shape, np.int32)}
+            self.assertEqual(programs(0, batch)[1]['inputs'][0], shape)
+        self.assertLen(made, 2)
+        self.assertEqual(programs.flops, 10)
+
+
 if __name__ == '__main__':
     absltest.main()
