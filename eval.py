@@ -2,7 +2,7 @@
 split, step, loss, weight and the rest, or what was drawn.
 
     python eval.py --workdir=DIR [--split=NAME | --path=FILE ...] [--step=last|best|N]
-    python eval.py --workdir=DIR --attention=OUT.png --input=TEXT|IMAGE_FILE
+    python eval.py --workdir=DIR --attention=OUT.png --input=TEXT|IMAGE_FILE|STORY_FILE
     python eval.py --workdir=DIR --heads=OUT.png [--split=NAME] [--keep=N --pruned=NEW_WORKDIR]
     python eval.py --workdir=DIR --positions=OUT.png
 
@@ -128,6 +128,8 @@ def attention(snapshot, given, path):
     """Draws what each head looks at in a text, a pair of texts or an image."""
     if hasattr(snapshot.data, 'encode_target'):
         figure, found, more = aligned(snapshot, given)
+    elif hasattr(snapshot.data, 'read_stories'):
+        figure, found, more = told(snapshot, given)
     elif hasattr(snapshot.data, 'pieces'):
         ids = tokens(given, snapshot.data.prompt)
         layers, found, flow = looked(snapshot, inputs=ids[None])
@@ -175,6 +177,28 @@ def aligned(snapshot, text):
     return pictures.attention(*sections), found, {
         'source': read, 'output': written, 'text': data.decode(best.tokens),
         'alignment': None if mean is None else np.round(mean, 6).tolist()}
+
+
+def told(snapshot, given):
+    """The same of the last question about a story, in bAbI's format: what each hop of a memory network looks at, or each head
+    of a Transformer over sentences, the latest sentence first."""
+    text = pathlib.Path(given).read_text(encoding='utf-8') if os.path.isfile(given) else given
+    asked, batch = snapshot.data.read_stories(text, '--input')
+    question = asked[-1]
+    layers, found = maps.read(snapshot.model, snapshot.captured(
+        'attention', **snapshot.run.task.inputs({name: rows[-1:] for name, rows in batch.items()})))
+    sentences = question.sentences[::-1][:batch['story'].shape[1]]
+    if all(weights.shape[1] == 1 for weights in layers.values()):  # of hops, one query each
+        hops = np.concatenate(list(layers.values()), 1)[:, :, :len(sentences)]
+        whole = {'layer': question.text, 'heads': ['all hops'], 'entropy': maps.entropy(hops).tolist(),
+                 'highest_entropy': maps.highest_entropy(np.ones(hops.shape[1:], bool))}
+        shown = pictures.Maps({question.text: hops}, [whole], list(layers), sentences, longest=60)
+    else:
+        read = [question.text, *sentences]
+        layers = {name: weights[:, :len(read), :len(read)] for name, weights in layers.items()}
+        shown = pictures.Maps(layers, found, read, read, longest=60)
+    return pictures.attention(shown), found, {'question': question.text, 'sentences': sentences,
+                                              'weights': {name: np.round(x, 4).tolist() for name, x in shown.layers.items()}}
 
 
 def positions(snapshot, path):

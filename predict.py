@@ -5,7 +5,8 @@
 A language model continues each line; line breaks in what it adds are shown as \\n. An empty line is the start of a
 document, if the data has documents; a model of one stream has nothing there to continue, and refuses it. A model of pairs
 of texts writes the translation of each line, an empty one for an empty one. An image model takes the path of an image per
-line (--input may also be an image itself) and prints its class, probability and path; blank lines are skipped.
+line (--input may also be an image itself) and prints its class, probability and path; blank lines are skipped. A model of
+questions about stories takes these in bAbI's format, and prints an answer for each question.
 
 --json prints an object per line: also the other outputs of a strategy, such as Beam(size=4, count=4), with their scores.
 """
@@ -61,9 +62,11 @@ def main():
         answers = completions(snapshot, lines(content, flags.FLAGS.input), strategy=strategy or Sample(temperature=0.8),
                               **decoding)
     else:
-        refuse('strategy', 'tokens', 'seed', 'truncate',
-               why='is for models of text, but this one classifies images; leave it out')
-        answers = classes(snapshot, paths(content, flags.FLAGS.input))
+        refuse('strategy', 'tokens', 'seed', 'truncate', why='is for models that write texts; leave it out')
+        if hasattr(snapshot.data, 'read_stories'):
+            answers = answered(snapshot, '\n'.join(lines(content, flags.FLAGS.input)), flags.FLAGS.input)
+        else:
+            answers = classes(snapshot, paths(content, flags.FLAGS.input))
     for text, details in answers:
         print(json.dumps(details, ensure_ascii=False) if flags.FLAGS.json else text, flush=True)
 
@@ -151,6 +154,18 @@ def translations(snapshot, sources, *, strategy, tokens, seed, truncate):
         for i, source in list(enumerate(sources))[first:first + AT_ONCE]:
             best, *_ = outputs.get(i, [{'text': '', 'tokens': 0}])
             yield best['text'].replace('\n', ' '), {'source': source, **best, 'outputs': outputs.get(i, [])}
+
+
+def answered(snapshot, text, source):
+    """(answer, details) of each question of a text in bAbI's format."""
+    asked, batch = snapshot.data.read_stories(text, f'The input {source!r}')
+    logits = np.asarray(snapshot.apply(**snapshot.run.task.inputs(batch))['logits'], np.float32) if asked else []
+    for question, row in zip(asked, logits):
+        chances = np.exp(row - row.max())
+        best = int(row[1:].argmax()) + 1  # 0 is no word
+        text = snapshot.data.answer(best)
+        yield text, {'line': question.line, 'question': question.text, 'answer': text,
+                     'probability': float(chances[best] / chances.sum())}
 
 
 def details_of(data, hypotheses):

@@ -111,6 +111,18 @@ def write_babi(folder, count):
         (folder / f'qa{task}_some-name_train.txt').write_text(''.join(map(story, range(count))))
 
 
+def tiny_stories(path, **changes):
+    """The config of a memory network on the stories of `write_babi`."""
+    c = base.config()
+    c.data = base.data('data.babi:Babi', path=str(path), tasks=(1, 2), batch_size=8)
+    c.model = base.part('transformer.memory_network:MemoryNetwork', hops=2, width=8)
+    c.task = base.part('transformer.question_tasks:MemoryAnswers')
+    c.optimizer = base.optimizer(learning_rate=2e-2, schedule=base.part('training.schedules:Constant'))
+    c.train.steps, c.log.every_steps, c.mesh.data = 60, 20, 1
+    c.evals.valid = base.evaluation('transformer.question_tasks:TaskErrors', split='valid')
+    return changed(c, **changes).lock()
+
+
 def tiny_pairs(path, **changes):
     """The config of a Transformer that turns the words of a line round."""
     c = base.config()

@@ -149,6 +149,37 @@ class TranslationTest(PredictTest):
         self.assertNotEqual(self.predict(self.workdir, sample, '--seed=1', stdin=b'key value\nmask head row\n'), lines)
 
 
+class StoriesTest(PredictTest):
+
+    def test_an_answer_for_every_question(self):
+        experiments.write_babi(self.folder / 'en-10k', 20)
+        workdir = self.folder / 'run'
+        self.assertEqual(experiments.train(experiments.tiny_stories(self.folder), workdir)[0], 0)
+        told = ''.join(map(experiments.story, range(3))).encode()
+        answers = self.predict(workdir, stdin=told)
+        self.assertLen(answers, 6)
+        rows = [json.loads(line) for line in self.predict(workdir, '--json', stdin=told)]
+        self.assertEqual([row['answer'] for row in rows], answers)
+        self.assertEqual([row['line'] for row in rows], [3, 7, 10, 14, 17, 21])
+        self.assertEqual(answers[1::2], ['apple,milk'] * 3)  # as often as any place
+        self.assertTrue(all(0 < row['probability'] <= 1 for row in rows))
+        for stdin, sentence in ((b'1 Mary flew.\n2 Where is Mary?\n', "'flew', a word that is not among"),
+                                (b'1 Mary slept.\n3 Where is Mary?\n', 'has the number 3; expected 2')):
+            done = experiments.call('predict', f'--workdir={workdir}', stdin=stdin)
+            self.assertEqual((done.code, done.out), (1, ''))
+            self.assertIn(sentence, done.err)
+        story, picture = self.folder / 'story.txt', self.folder / 'hops.png'
+        story.write_bytes(told)
+        done = experiments.call('eval', f'--workdir={workdir}', f'--attention={picture}', f'--input={story}')
+        self.assertEqual((done.code, done.err), (0, ''))
+        row = json.loads(done.out.splitlines()[-1])
+        self.assertEqual(row['sentences'][0], 'Daniel slept.')  # the latest one
+        self.assertEqual([one['layer'] for one in row['layers']], ['hop_1', 'hop_2'])
+        (hops,), = row['weights'].values()
+        self.assertEqual([len(hop) for hop in hops], [5, 5])
+        self.assertAlmostEqual(sum(hops[0]), 1.0, delta=1e-3)
+
+
 class ImagesTest(PredictTest):
 
     def test_classifies_files(self):
@@ -178,9 +209,9 @@ class ImagesTest(PredictTest):
                 ([], paths[0].read_bytes(), 'Stdin is an image.*--input=FILE'),
                 ([f'--input={cut}'], b'', 'cut.png cannot be decoded as an image'),
                 ([f'--input={broken}'], b'', "broken.png' is not UTF-8 at byte 0; give an image, or the path of one per line"),
-                (['--strategy=Greedy()'], listed, '--strategy is for models of text'),
-                (['--tokens=100'], listed, '--tokens is for models of text'),
-                (['--seed=0'], listed, '--seed is for models of text')):
+                (['--strategy=Greedy()'], listed, '--strategy is for models that write texts'),
+                (['--tokens=100'], listed, '--tokens is for models that write texts'),
+                (['--seed=0'], listed, '--seed is for models that write texts')):
             with self.subTest(arguments=arguments):
                 done = experiments.call('predict', f'--workdir={workdir}', *arguments, stdin=stdin)
                 self.assertEqual((done.code, done.out), (1, ''))

@@ -19,12 +19,14 @@ class Maps:
       found: what `attention.maps.read` says of them.
       queries, keys: what the positions are, as text.
       title: of which kind they are.
+      longest: characters of a label at most.
     """
     layers: dict
     found: list
     queries: list
     keys: list
     title: str = ''
+    longest: int = 14
 
 
 def attention(*sections):
@@ -59,17 +61,17 @@ def _columns(maps):
     return max(1, *(len(one['heads']) for one in maps.found))
 
 
-def _labels(tokens, side):
+def _labels(tokens, side, longest):
     """(labels of the tokens, the numbers of those shown, how many each of these stands for)."""
     every = math.ceil(FINEST * len(tokens) / side)
-    return printable(tokens), np.arange(0, len(tokens), every), every
+    return printable(tokens, longest), np.arange(0, len(tokens), every), every
 
 
 def _size(maps):
     """(width, height) of a section, in inches."""
     (height, width), inches = _sides(maps), []
     for tokens, side in ((maps.queries, height), (maps.keys, width)):
-        labels, shown, _ = _labels(tokens, side)
+        labels, shown, _ = _labels(tokens, side, maps.longest)
         inches.append(0.075 * max(len(labels[i]) for i in shown))
     return (max(_columns(maps) * (width + 0.12) + inches[0] + 1.5, 4.2),
             len(maps.layers) * (height + 0.35) + inches[1] + 1.1)
@@ -79,7 +81,7 @@ def _panels(figure, maps):
     from matplotlib.colors import CenteredNorm, PowerNorm
 
     layers, found, columns, (height, width) = maps.layers, maps.found, _columns(maps), _sides(maps)
-    down, across = _labels(maps.queries, height), _labels(maps.keys, width)
+    down, across = _labels(maps.queries, height, maps.longest), _labels(maps.keys, width, maps.longest)
     signed = any((weights < 0).any() for weights in layers.values())
     largest = max((float(np.abs(weights).max()) for weights in layers.values() if weights.size), default=1.0)
     grid = figure.subplots(len(layers), columns, squeeze=False)

@@ -1,0 +1,20 @@
+"""WIP"""
+
+from configs import base
+
+
+def get_config(variant=''):
+    variant = base.variant_of(variant, ('universal', 'adaptive', 'plain'))
+    c = base.config()
+    c.data = base.data('data.babi:Babi', path='babi', size='10k', batch_size=64)
+    depth = {'universal': 'Universal()', 'adaptive': 'Universal(halting=True)', 'plain': 'Own()'}[variant]
+    c.model = base.part('transformer.story_transformer:StoryTransformer', layers=6, heads=4, width=128, inner=256, dropout=0.1,
+                        depth=depth)
+    c.task = base.part('transformer.question_tasks:Answers')
+    c.optimizer = base.optimizer('training.optimizer:Muon', learning_rate=3e-3, b2=0.98, average_decay=0.999,
+                                 schedule=base.part('training.schedules:Linear', warmup_steps=200))
+    c.train.steps = 20000
+    c.log.every_steps = 100
+    c.checkpoint.every_steps = 1000
+    c.evals.valid = base.evaluation('transformer.question_tasks:TaskErrors', split='valid', every_steps=2000)
+    return c.lock()

@@ -1,0 +1,71 @@
+import functools
+import math
+
+import jax
+import numpy as np
+from absl.testing import absltest, parameterized
+
+from transformer.attention.positions import NoPositions
+from transformer.story_transformer import StoryTransformer
+from transformer.universal import Universal
+
+KEY = jax.random.key(0)
+RNG = np.random.default_rng(0)
+MODEL = StoryTransformer(vocab=9, layers=2, heads=2, width=8, inner=8, depth=Universal())
+STORY = RNG.integers(1, 9, (2, 4, 3)) * (np.arange(3) < RNG.integers(1, 4, (2, 4, 1)))
+STORY[1, 2:] = 0  # the second story has two sentences
+QUESTION = np.array([[3, 1, 0], [2, 0, 0]])
+
+
+def drawn(model):
+    rng = np.random.default_rng(0)
+    shapes = jax.eval_shape(lambda: model.init(KEY, STORY, QUESTION)['params'])
+    return jax.tree.map(lambda s: (0.5 * rng.normal(size=s.shape)).astype(np.float32), shapes)
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def logits(model, params, story, question):
+    return model.apply({'params': params}, story, question)['logits']
+
+
+class StoryTransformerTest(parameterized.TestCase):
+    def test_sentences_are_sums_of_words_weighed_by_their_places(self):
+        # Without blocks to speak of the answer reads the vector of the question: norm(x) W + b.
+        model = MODEL.clone(layers=1, depth=Universal(), positions=NoPositions())
+        params = drawn(model)
+        for name in ('attention', 'feed_forward'):
+            params['block_0'][name] = jax.tree.map(np.zeros_like, params['block_0'][name])
+        x = np.zeros(8)
+        for j, word in enumerate(QUESTION[0]):
+            if word:
+                x += params['places']['question'][j] * params['words']['embedding'][word] * math.sqrt(8)
+        x += [f(1 / 10000 ** (2 * i / 8)) for i in range(4) for f in (math.sin, math.cos)]  # of the step
+        x = (x - x.mean()) / math.sqrt(x.var() + 1e-5) * params['norm']['scale'] + params['norm']['bias']
+        wanted = x @ params['answer']['kernel'] + params['answer']['bias']
+        np.testing.assert_allclose(logits(model, params, STORY, QUESTION)[0], wanted, atol=1e-5)
+
+    def test_what_is_not_there_changes_nothing(self):
+        params = drawn(MODEL)
+        longer = np.concatenate([STORY, np.zeros((2, 2, 3), int)], 1)
+        np.testing.assert_allclose(logits(MODEL, params, longer, QUESTION), logits(MODEL, params, STORY, QUESTION), atol=2e-6)
+
+    @parameterized.parameters((0, 0), (0, 3), (1, 1))
+    def test_every_sentence_counts_and_so_does_its_place(self, row, sentence):
+        params, other = drawn(MODEL), STORY.copy()
+        other[row, sentence, 0] = other[row, sentence, 0] % 8 + 1
+        moved = np.abs(logits(MODEL, params, other, QUESTION) - logits(MODEL, params, STORY, QUESTION)).max(1)
+        np.testing.assert_array_equal(moved > 1e-5, np.arange(2) == row)
+        turned = STORY.copy()
+        turned[0] = turned[0, ::-1]
+        self.assertGreater(np.abs(logits(MODEL, params, turned, QUESTION) - logits(MODEL, params, STORY, QUESTION))[0].max(),
+                           1e-3)
+
+    def test_halting_tells_its_steps(self):
+        model = MODEL.clone(depth=Universal(halting=True))
+        out = model.apply({'params': drawn(model)}, STORY, QUESTION)
+        self.assertEqual(out['ponder'].shape, (2, 5))
+        self.assertEqual(out['hidden'].shape, (2, 5, 8))
+
+
+if __name__ == '__main__':
+    absltest.main()
