@@ -1,4 +1,9 @@
-"""WIP"""
+"""The shifting task on real text: 100 words in, the same from the second one on out, and one more that cannot be known.
+
+    python train.py --config=configs/shift_text.py
+
+Not yet run to its end.
+"""
 
 from configs import base
 

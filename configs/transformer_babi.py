@@ -1,4 +1,14 @@
-"""WIP"""
+"""Transformers over the sentences of bAbI's stories (Dehghani et al. 2019, section 3.1); the data is that of
+configs/memory_network_babi.py.
+
+    python train.py --config=configs/transformer_babi.py[:VARIANT] --config.data.path=FOLDER
+
+:universal  one block for all six steps.
+:adaptive   the same, each sentence with as many steps as it needs.
+:plain      six blocks.
+
+Not yet run to its end.
+"""
 
 from configs import base
 

@@ -1,4 +1,10 @@
-"""WIP"""
+"""A small Transformer on the captions of Multi30k, English to German (Elliott et al. 2016).
+
+    python train.py --config=configs/transformer_multi30k.py --config.data.path=FOLDER
+
+`FOLDER` holds train.en, train.de, val.en, val.de (github.com/multi30k/dataset, data/task1/raw), .gz too. Not yet run to its
+end.
+"""
 
 from configs import base
 
