@@ -1,7 +1,7 @@
 """Evaluates a run, and shows what its heads look at and which of them matter. The last line of stdout is one JSON object:
 split, step, loss, weight and the rest, or what was drawn.
 
-    python eval.py --workdir=DIR [--split=NAME | --path=FILE ...] [--step=last|best|N]
+    python eval.py --workdir=DIR [--split=NAME | --path=FILE ...] [--evaluator=NAME] [--step=last|best|N]
     python eval.py --workdir=DIR --attention=OUT.png --input=TEXT|IMAGE_FILE|STORY_FILE
     python eval.py --workdir=DIR --heads=OUT.png [--split=NAME] [--keep=N --pruned=NEW_WORKDIR]
     python eval.py --workdir=DIR --positions=OUT.png
@@ -24,6 +24,8 @@ from training import cli
 flags.DEFINE_string('workdir', None, 'folder of the run')
 flags.DEFINE_string('split', 'valid', "valid, test, train, or an expression over the run's data such as 'train[:1%]'")
 flags.DEFINE_multi_string('path', [], 'score this file in place of a split; repeat the flag for several')
+flags.DEFINE_string('evaluator', None, 'the one of the run that measures, such as translations; by default the one named as '
+                    'the split, else valid')
 flags.DEFINE_string('step', 'last', 'the checkpoint: last, best, or a number')
 flags.DEFINE_string('attention', None, 'draw what the heads look at in --input, to this .png, .pdf or .svg')
 flags.DEFINE_string('input', None, 'for --attention: a text, or the path of an image')
@@ -36,7 +38,7 @@ if __name__ == '__main__':
 
 import numpy as np
 
-from training import machine, summary, workdir
+from training import machine, resolve, summary, workdir
 from training import run as runs
 from transformer import importance, pictures
 from transformer.attention import maps, position_pictures
@@ -63,8 +65,9 @@ def main():
     elif flags.FLAGS.positions:
         positions(snapshot, path)
     else:
-        row = evaluate(snapshot, flags.FLAGS.split, flags.FLAGS.path)
-        say_changes(folder, snapshot)
+        own = flags.FLAGS.evaluator and not flags.FLAGS['split'].present
+        row = evaluate(snapshot, None if own else flags.FLAGS.split, flags.FLAGS.path, flags.FLAGS.evaluator)
+        say_changes(folder, snapshot, row['split'])
         print(f'{row["split"]} at step {row["step"]}: {summary.line(row)}')
         print(json.dumps(row))
 
@@ -79,7 +82,9 @@ def require_clear(given):
             raise ValueError(f'--{name} is for --{needed}=OUT.png; give that too, or leave it out.')
     for name, other, looks_at in (
             ('split', 'attention', '--input'), ('path', 'attention', '--input'), ('path', 'heads', '--split'),
-            ('split', 'positions', 'the parameters'), ('path', 'positions', 'the parameters')):
+            ('split', 'positions', 'the parameters'), ('path', 'positions', 'the parameters'),
+            ('evaluator', 'attention', '--input'), ('evaluator', 'heads', 'the loss'),
+            ('evaluator', 'positions', 'the parameters')):
         if given[name].present and given[other].value is not None:
             raise ValueError(f'--{name} is not for --{other}, which looks at {looks_at}; leave it out.')
     if given.path and given['split'].present:
@@ -153,6 +158,8 @@ def aligned(snapshot, text):
     both, what their tokens look at, and what those of the output look at in the source."""
     data = snapshot.data
     source = tokens(text, data.encode)
+    if len(source) < 2:
+        raise ValueError(f'--input is {text!r}, which has no tokens; give a longer text.')
     best = translate(snapshot, [source], strategy=Greedy(), key=snapshot.key('attention'))[0][0]
     target = np.array([data.start, *best.tokens])
     layers, found = maps.read(snapshot.model, snapshot.captured(
@@ -256,7 +263,7 @@ def heads(snapshot, split, path, folder, count, new):
         prune(snapshot, folder, workdir.local(new), kept, next(iter(batches)))
         numbers |= {'pruned': new, 'kept': kept}
         write_numbers(path, numbers)
-    say_changes(folder, snapshot)
+    say_changes(folder, snapshot, split)
     print(json.dumps(numbers))
 
 
@@ -280,10 +287,10 @@ def prune(snapshot, folder, new, kept, batch):
     print(f'{new}: {sum(map(len, kept))} heads and {run.parameters():,} parameters of {snapshot.run.parameters():,}')
 
 
-def say_changes(folder, snapshot):
+def say_changes(folder, snapshot, split):
     """Says on stderr that the data is not what it was."""
     if not flags.FLAGS.path:
-        part = part_of(snapshot, flags.FLAGS.split)
+        part = part_of(snapshot, split)
         if workdir.changed_data(folder, {part: snapshot.data.digest(part)}):
             print(f'eval.py: the data of {part} is not what it was when the run began; this measures what is there now.',
                   file=sys.stderr)
@@ -306,14 +313,30 @@ def evaluator_of(snapshot, split):
     return name
 
 
-def evaluate(snapshot, split='valid', paths=()):
-    """The row of one split, or of files: measured by the evaluator of that name, else by the one named valid."""
-    name = evaluator_of(snapshot, 'valid' if paths else split)
+class Printed:
+    """Takes the texts of evaluators to stdout."""
+
+    def text(self, step, name, text):
+        print(f'{name}:\n{text}')
+
+    def picture(self, step, name, image):
+        """Has no place for a picture; training keeps it in samples/."""
+
+
+def evaluate(snapshot, split='valid', paths=(), name=None):
+    """The row of one split (None: that of the evaluator), or of files: measured by the evaluator `name`, else by the one named
+    as the split, else valid."""
+    evaluators = snapshot.run.evaluators
+    if name is not None and name not in evaluators:
+        raise ValueError(f'This run has no evaluator {name!r}; {resolve.did_you_mean(name, evaluators)}')
+    name = name or evaluator_of(snapshot, 'valid' if paths else split)
+    split = split or snapshot.run.config.evals[name].split
     if paths:
-        batches = snapshot.data.score(paths, snapshot.run.eval_rows, **snapshot.run.evaluators[name].view)
+        batches = snapshot.data.score(paths, snapshot.run.eval_rows, **evaluators[name].view)
     else:
         batches = snapshot.run.evaluation(name, part_of(snapshot, split))
-    return {'split': ' '.join(paths) or split, 'step': snapshot.step} | snapshot.evaluate(name, batches)
+    shown = dataclasses.replace(snapshot, report=Printed())
+    return {'split': ' '.join(paths) or split, 'step': snapshot.step} | shown.evaluate(name, batches)
 
 
 if __name__ == '__main__':

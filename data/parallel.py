@@ -169,6 +169,7 @@ class OpenParallel:
 
     Attributes:
       start: the id that a decoder is given first.  end: the id that ends a target.
+      packed: whether several pairs share a row in training.
     """
 
     unit = 'tokens'
@@ -178,6 +179,7 @@ class OpenParallel:
         self.start = self.end = tokenizer.end
         self.facts = {'vocab': tokenizer.vocab, 'source_vocab': source_tokenizer.vocab if config.target_tokenizer else 0}
         self.lengths = config.source_length, config.length
+        self.packed = config.packing == 'first_fit'
 
     def save(self, folder: str | os.PathLike) -> None:
         """Writes the tokenizers, so that opening with this folder needs no text."""

@@ -10,6 +10,7 @@ import types
 import numpy as np
 from absl.testing import absltest
 
+from configs import base
 from tests import experiments
 
 
@@ -188,6 +189,22 @@ class HeadsTest(experiments.TestCase):
         done = experiments.call('eval', f'--workdir={workdir}', f'--attention={picture}', f'--input={self.text}')
         self.assertEqual(done.code, 1)
         self.assertIn('give the text itself', done.err)
+
+    def test_an_evaluator_of_the_run_measures_any_split(self):
+        workdir = self.folder / 'run'
+        self.text.write_text(experiments.pairs(80))
+        scores = base.evaluation('transformer.translation:Translations', split='valid', limit=3, shown=1)
+        config = experiments.tiny_pairs(self.text, **{'train.steps': 2, 'log.every_steps': 2, 'evals.scores': scores})
+        self.assertEqual(experiments.train(config, workdir)[0], 0)
+        row = self.call(workdir, '--evaluator=scores')
+        written = experiments.rows(workdir, 'scores')[-1]
+        self.assertEqual((row['split'], row['pairs'], row['bleu']), ('valid', 3, written['bleu']))
+        done = experiments.call('eval', f'--workdir={workdir}', '--evaluator=scores', '--split=train[:2]')
+        self.assertEqual(json.loads(done.out.splitlines()[-1])['pairs'], 2)
+        self.assertIn('\nBLEU nrefs:1|', done.out)
+        done = experiments.call('eval', f'--workdir={workdir}', '--evaluator=score')
+        self.assertEqual((done.code, done.err), (1, "eval.py: This run has no evaluator 'score'; did you mean 'scores' (known: "
+                                                 'scores, valid)?\n'))
 
     def test_how_alike_positions_are(self):
         workdir = self.trained()

@@ -10,6 +10,7 @@ from unittest import mock
 import numpy as np
 from absl.testing import absltest
 
+from configs import base
 from tests import experiments
 
 
@@ -181,6 +182,12 @@ class OptionsTest(experiments.TestCase):
         self.assertEqual(experiments.bits(parts), experiments.bits(whole))
         with self.assertRaisesRegex(ValueError, "train.dispatch=2 does steps with batches of one shape, but data.packing"):
             experiments.train(config(**{'train.dispatch': 2, 'train.steps': 8, 'log.every_steps': 2}), self.folder / 'other')
+
+    def test_a_recurrent_model_is_given_one_pair_a_row(self):
+        self.text.write_text(experiments.pairs(80))
+        recurrent = base.part('transformer.bahdanau:RecurrentEncoderDecoder', source_length=12, length=12, width=8)
+        with self.assertRaisesRegex(ValueError, "cannot tell apart what shares a row, as with data.packing='first_fit'"):
+            experiments.train(experiments.tiny_pairs(self.text, model=recurrent), self.folder / 'run')
 
     def test_several_steps_per_dispatch_change_nothing(self):
         even, work = {'train.steps': 8, 'checkpoint.every_steps': 4, 'optimizer.average_decay': 0.0}, set()

@@ -3,9 +3,10 @@
 A run meets its parts through contracts and import paths alone:
   data   `construct(config.data).open(folder, source)`: facts, shapes, digest(split), train(seed),
          evaluation(split, batch_size, **view), save(folder); it may offer `buckets`, the shapes of all its batches, of which
-         `shapes` are the longest
+         `shapes` are the longest, and `packed`: whether several examples share a row
   model  a Flax module; required fields that the config leaves open are filled with the data's facts; it may offer
-         `fitted(path, parameter, **inputs)`: a parameter of a run with inputs of another shape, made to fit these
+         `fitted(path, parameter, **inputs)`: a parameter of a run with inputs of another shape, made to fit these, and
+         `packs`: whether it tells apart what shares a row
   task   `loss(forward, batch, key=, step=, train=) -> {term: (sum, weight)}`, `coefficients`, `inputs(batch)`, `derived(...)`
   evals  `evaluator(snapshot, batches) -> {name: number}`, `view`
 """
@@ -276,6 +277,9 @@ def build(config, mesh, folder=None, source=None):
         if hasattr(model, name) and getattr(model, name) < least:
             raise ValueError(f'model.{name} is {getattr(model, name)}, but the data has {least}; leave it out of the '
                              'config, or raise it.')
+    if getattr(data, 'packed', False) and not getattr(model, 'packs', True):
+        raise ValueError(f'{config.model.name} cannot tell apart what shares a row, as with data.packing='
+                         f"{config.data.packing!r}; set data.packing='buckets' or 'none'.")
     task = _part(config.task, ('loss', 'coefficients', 'inputs', 'derived'), 'task')
     evaluators = {name: _part(e, ('view', 'check', '__call__'), 'evaluator', key='evaluator', ignore=EVAL_FIELDS)
                   for name, e in config.evals.items()}

@@ -238,6 +238,8 @@ class RecurrentEncoderDecoder(nn.Module):
     dense_gradient: bool = True
     dtype: str = 'float32'
 
+    packs = False  # a run whose rows hold several pairs is refused
+
     @nn.compact
     def __call__(self, inputs=None, *, decoder_inputs, segments=None, positions=None, decoder_segments=None,
                  decoder_positions=None, key=None, cache=None):
