@@ -83,7 +83,7 @@ def generate(model, params, prompts, *, steps, strategy, key, end, vocab, source
         there = place < _filled([len(one) for one in source], rows, 0)[:, None]
         given['source'] = {'inputs': tokens, 'segments': there.astype(np.int32),
                            'positions': np.broadcast_to(place, tokens.shape).astype(np.int32)}
-    total = min(model.length, max(given['tokens'].shape[1], _power_of_two(int((lengths + limits).max()))))
+    total = min(model.length, max(given['tokens'].shape[1], _cache_length(int((lengths + limits).max()))))
     best = jax.device_get(_search(model, params, key, given, strategy=strategy, total=total, end=end, vocab=vocab))
     nothing = Hypothesis(np.zeros(0, np.int32), 0.0, False)
     return [_hypotheses(best, i, lengths[i], strategy) if limits[i] else [nothing] for i in range(len(prompts))]
@@ -91,6 +91,14 @@ def generate(model, params, prompts, *, steps, strategy, key, end, vocab, source
 
 def _power_of_two(n):
     return 1 << (max(n, 1) - 1).bit_length()
+
+
+def _cache_length(n):
+    """Room for n tokens: a power of two up to 32, then multiples of a quarter of one, as every step looks at the whole cache."""
+    if n <= 32:
+        return _power_of_two(n)
+    quarter = _power_of_two(n) // 8
+    return -(-n // quarter) * quarter
 
 
 def _padded(rows, count, longest):
@@ -161,7 +169,8 @@ def _search(model, params, key, given, *, strategy, total, end, vocab):
     search = Search(live, pool, begin=lengths, limit=limits, count=jnp.zeros((), jnp.int32), done=limits < 1,
                     coverage=None if attention is None else jnp.repeat(attention[:, None], size, 1),
                     source=None if attention is None else source['segments'] != 0, end=end)
-    cache = _of_decoder(lambda x: jnp.repeat(x, size, 0), cache)
+    # The barrier keeps XLA from moving the transpositions that made what is kept of the source into every step.
+    cache = jax.lax.optimization_barrier(_of_decoder(lambda x: jnp.repeat(x, size, 0), cache))
     state = choose(jnp.repeat(logits, size, 1), search, cache)
     search, _ = jax.lax.while_loop(lambda state: ~state[0].done.all(), advance, state)
     return search.best

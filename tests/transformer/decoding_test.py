@@ -149,6 +149,10 @@ class RowsTest(parameterized.TestCase):
         for prompt, steps in (([1], 1), ([1] * 5, 2), ([1] * 5, 9), ([1], 1000)):
             generate(model, model.params, [prompt], steps=steps, strategy=Greedy(), key=KEY, end=0, vocab=7)
         self.assertEqual(lengths, [2, 8, 16, 32])
+        model.length = 200
+        for steps in (32, 64, 130, 1000):
+            generate(model, model.params, [[1]], steps=steps, strategy=Greedy(), key=KEY, end=0, vocab=7)
+        self.assertEqual(lengths[4:], [40, 80, 160, 200])
 
     def test_no_prompts(self):
         self.assertEqual(generate(FAKE, FAKE.params, [], steps=3, strategy=Greedy(), key=KEY, end=0, vocab=7), [])

@@ -67,18 +67,19 @@ class Mechanism(abc.ABC):
         """The matrix [B, N, T, S] for which output = matrix · value, or what else says what an output took from where."""
 
     def empty_cache(self, batch, length, heads, key_heads, width, dtype):
-        """The cache of one layer for up to `length` positions: a dict of arrays. Heads come before positions, as the products
-        of a step have them: XLA on a CPU would transpose all of it for every token."""
-        zeros = jnp.zeros((batch, key_heads, length, width), dtype)
-        return {'key': zeros, 'value': zeros}
+        """The cache of one layer for up to `length` positions: a dict of arrays, here keys [B, K, S, H] and values
+        [B, K, H, S], as the products of a step have them: XLA on a CPU would transpose all of others for every token."""
+        return {'key': jnp.zeros((batch, key_heads, length, width), dtype),
+                'value': jnp.zeros((batch, key_heads, width, length), dtype)}
 
     def step(self, parameters, query, key, value, cache, positions, given):
         """(output, cache) for queries, keys and values at `positions` [B, T], after all that is in the cache.
 
         In a batch of prompts the mask says with a Padding which of the tokens are there."""
         rows = jnp.arange(query.shape[0])[:, None]
-        cache = {name: cache[name].at[rows, :, positions].set(x) for name, x in (('key', key), ('value', value))}
-        key, value = (jnp.swapaxes(cache[name], 1, 2) for name in ('key', 'value'))
+        cache = {'key': cache['key'].at[rows, :, positions].set(key),
+                 'value': cache['value'].at[rows, :, :, positions].set(value)}
+        key, value = jnp.swapaxes(cache['key'], 1, 2), cache['value'].transpose(0, 3, 1, 2)
         given = dataclasses.replace(given, positions=(positions, jnp.arange(key.shape[1])))
         return self(parameters, query, key, value, given), cache
 

@@ -57,7 +57,7 @@ class MultiHead(nn.Module):
         Args:
           encoding: where queries and keys are, as the position encoding sees it.
           cache: from `Mechanism.empty_cache`; the new positions are written to it, and the new cache is returned. Without
-            one, None is returned in its place; where keys have another source, its {'key', 'value'} [B, K, S, H], projected.
+            one, None is returned in its place; where keys have another source, what a cache has of them.
           positions: [B, T], with a cache: where in it the queries are.
           head_mask: [N] or [B, 1, N], factors of what the heads give, before the output projection.
           projected: what an earlier call returned for y and z, in their place. Its rows may be fewer by a factor K: then K
@@ -97,7 +97,7 @@ class MultiHead(nn.Module):
         queries = queries if queries is None else encoding.at_heads(own, queries, encoding.query)
         keys = keys if keys is None else encoding.at_heads(own, keys, where)
         if projected is not None:
-            keys, values = (jnp.swapaxes(projected[name], 1, 2) for name in ('key', 'value'))
+            keys, values = jnp.swapaxes(projected['key'], 1, 2), projected['value'].transpose(0, 3, 1, 2)
             queries = queries.reshape(keys.shape[0], -1, *queries.shape[2:])  # [B/K, K·T, N, H]
         wanted = self.mechanism.parameters(queries, keys, values)
         self.mechanism.check_shapes(wanted, self.variables.get('params', {}).get('mechanism', {}))
@@ -119,7 +119,7 @@ class MultiHead(nn.Module):
             own_mask = head_mask if self.kept is None else head_mask[..., jnp.array(self.kept)]
             out = out * self.numerics.cast(own_mask)[..., None]
         output = Dense(width, axes=2, bias=self.bias, kernel_init=self.output_init, numerics=self.numerics, name='output')
-        return output(out), {'key': jnp.swapaxes(keys, 1, 2), 'value': jnp.swapaxes(values, 1, 2)} if cross else cache
+        return output(out), {'key': jnp.swapaxes(keys, 1, 2), 'value': values.transpose(0, 2, 3, 1)} if cross else cache
 
     def _to_heads(self, sources, shapes):
         """Queries, keys and values [B, T|S, N|K, H]; None for what the mechanism does not use."""
