@@ -94,7 +94,7 @@ def _power_of_two(n):
 
 
 def _cache_length(n):
-    """Room for n tokens: a power of two up to 32, then multiples of a quarter of one, as every step looks at the whole cache."""
+    """Room for n tokens: powers of two up to 32, then multiples of a quarter of one, as every step looks at the whole cache."""
     if n <= 32:
         return _power_of_two(n)
     quarter = _power_of_two(n) // 8
