@@ -94,7 +94,7 @@ def variants():
             yield from (path.stem if variant == 'none' else f'{path.stem}:{variant}' for variant in known.split(', '))
 
 
-LIMIT = 12  # seconds of processor time, 6 on two cores; most configs take 4 to 5, the first one of a process 7
+LIMIT = 20  # seconds of processor time, 10 on two cores; most configs take 4 to 5, those of an encoder and a decoder 8 to 13
 
 
 class ConfigsTest(experiments.TestCase):
