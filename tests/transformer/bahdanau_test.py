@@ -81,7 +81,7 @@ class LoopTest(parameterized.TestCase):
             x = new[-1]['hidden']
         return new
 
-    def check(self, model, params, hidden):
+    def assertModelGives(self, model, params, hidden):
         found, _ = apply(model, params, **BATCH)
         np.testing.assert_allclose(found['hidden'][1], hidden, atol=1e-5)
         logits = hidden @ params['output']['kernel'] + params['output']['bias']
@@ -99,7 +99,7 @@ class LoopTest(parameterized.TestCase):
             x = np.concatenate([params['target_tokens']['embedding'][token], context])
             states = self.above(cell, params, x, states)
             hidden.append(states[-1]['hidden'])
-        self.check(model, params, np.stack(hidden))
+        self.assertModelGives(model, params, np.stack(hidden))
 
     @parameterized.parameters(False, True)
     def test_luong_with_feeding_in_a_predicted_window_and_with_a_past(self, past):
@@ -123,7 +123,7 @@ class LoopTest(parameterized.TestCase):
             before.append(top)
             fed = np.tanh(np.concatenate([context, top]) @ params['decoder']['combined']['kernel'])
             hidden.append(fed)
-        self.check(model, params, np.stack(hidden))
+        self.assertModelGives(model, params, np.stack(hidden))
 
     def test_without_attention_the_last_state_enters_every_step(self):
         model = DEEP.clone(attention=NoAttention())
@@ -134,7 +134,7 @@ class LoopTest(parameterized.TestCase):
             x = np.concatenate([params['target_tokens']['embedding'][token], last[-1]['hidden']])
             states = self.above(Gru(), params, x, states)
             hidden.append(states[-1]['hidden'])
-        self.check(model, params, np.stack(hidden))
+        self.assertModelGives(model, params, np.stack(hidden))
 
 
 class PartsTest(parameterized.TestCase):
