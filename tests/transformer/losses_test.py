@@ -30,6 +30,26 @@ class CrossEntropyTest(parameterized.TestCase):
         np.testing.assert_array_equal(loss, cross_entropy(logits.astype(jnp.float32), TARGETS))
 
 
+class CorrectTest(parameterized.TestCase):
+    def test_one_where_the_largest_logit_is_the_target(self):
+        targets = LOGITS.argmax(-1)
+        targets[0, 1] = (targets[0, 1] + 1) % 7
+        np.testing.assert_array_equal(correct(jnp.float32(LOGITS), targets), [[1, 0, 1], [1, 1, 1]])
+
+    @parameterized.parameters(jnp.float32, jnp.bfloat16)
+    def test_equals_argmax_with_ties(self, dtype):
+        logits = np.random.default_rng(0).integers(-2, 3, size=(40, 5))  # many rows have their largest number twice
+        for target in range(5):
+            right = correct(jnp.asarray(logits, dtype), jnp.full(40, target))
+            np.testing.assert_array_equal(right, logits.argmax(-1) == target)
+
+    def test_masked_logits(self):
+        np.testing.assert_array_equal(correct(jnp.array([[-jnp.inf, 1.0, -jnp.inf]] * 2), jnp.array([0, 1])), [0, 1])
+
+    def test_nothing_is_right_among_nan(self):
+        np.testing.assert_array_equal(correct(jnp.array([[1.0, jnp.nan], [jnp.nan] * 2]), jnp.array([0, 1])), [0, 0])
+
+
 class RegularisersTest(parameterized.TestCase):
     LOG_Z = np.log(np.exp(LOGITS).sum(-1))
 
@@ -47,13 +67,6 @@ class RegularisersTest(parameterized.TestCase):
         logits = jnp.asarray(LOGITS, jnp.bfloat16)
         self.assertEqual(loss(logits).dtype, jnp.float32)
         np.testing.assert_array_equal(loss(logits), loss(logits.astype(jnp.float32)))
-
-
-class CorrectTest(parameterized.TestCase):
-    def test_one_where_the_largest_logit_is_the_target(self):
-        targets = LOGITS.argmax(-1)
-        targets[0, 1] = (targets[0, 1] + 1) % 7
-        np.testing.assert_array_equal(correct(jnp.float32(LOGITS), targets), [[1, 0, 1], [1, 1, 1]])
 
 
 if __name__ == '__main__':
