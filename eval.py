@@ -28,7 +28,7 @@ flags.DEFINE_string('evaluator', None, 'the one of the run that measures, such a
                     'the split, else valid')
 flags.DEFINE_string('step', 'last', 'the checkpoint: last, best, or a number')
 flags.DEFINE_string('attention', None, 'draw what the heads look at in --input, to this .png, .pdf or .svg')
-flags.DEFINE_string('input', None, 'for --attention: a text, or the path of an image')
+flags.DEFINE_string('input', None, 'for --attention: a text, or the path of an image or of a story')
 flags.DEFINE_string('heads', None, 'draw which heads matter on --split, to this .png, .pdf or .svg')
 flags.DEFINE_integer('keep', None, 'for --heads: how many heads a pruned run keeps', lower_bound=0)
 flags.DEFINE_string('pruned', None, 'for --heads: the folder of the pruned run, a new one')
@@ -40,14 +40,11 @@ import numpy as np
 
 from training import machine, resolve, summary, workdir
 from training import run as runs
-from transformer import importance, pictures
-from transformer.attention import maps, position_pictures
+from transformer import attention_pictures, importance, pictures
+from transformer.attention import position_pictures
 from transformer.evaluators import Averages
-from transformer.strategies import Greedy
-from transformer.translation import translate
 from vit import pictures as image_pictures
 
-MOST_TOKENS = 1024  # in a picture
 PICTURES = 'attention', 'heads', 'positions'
 
 
@@ -94,7 +91,7 @@ def require_clear(given):
     if not given.split:
         raise ValueError("--split is empty; give valid, test, train or an expression such as 'train[:1%]'.")
     if given.attention is not None and not given.input:
-        raise ValueError('Give --attention something to look at: --input="a text", or --input=IMAGE_FILE.')
+        raise ValueError('Give --attention something to look at: --input="a text", or --input=IMAGE_FILE or STORY_FILE.')
     if (given.keep is None) != (given.pruned is None):
         raise ValueError('--keep and --pruned go together: --keep=8 --pruned=NEW_WORKDIR writes a run with eight heads.')
 
@@ -130,82 +127,14 @@ def write_numbers(path, numbers):
 
 
 def attention(snapshot, given, path):
-    """Draws what each head looks at in a text, a pair of texts or an image."""
-    if hasattr(snapshot.data, 'encode_target'):
-        figure, found, more = aligned(snapshot, given)
-    elif hasattr(snapshot.data, 'read_stories'):
-        figure, found, more = told(snapshot, given)
-    elif hasattr(snapshot.data, 'pieces'):
-        ids = tokens(given, snapshot.data.prompt)
-        layers, found, flow = looked(snapshot, inputs=ids[None])
-        pieces = snapshot.data.pieces(ids)
-        figure = pictures.attention(pictures.Maps(layers, found, pieces, pieces))
-        more = {'tokens': pieces, 'rollout': None if flow is None else flow[-1].tolist()}  # to the last token
-    elif hasattr(snapshot.data, 'visible'):
-        image, model = snapshot.data.read(given), snapshot.model
-        layers, found, flow = looked(snapshot, image=image[None])
-        figure = image_pictures.attention(layers, flow, snapshot.data.visible(image), found, patch=model.patch,
-                                          class_token=model.pool == 'cls')
-        read = None if flow is None else image_pictures.read_out(flow, model.pool == 'cls')
-        more = {'image': given, 'rollout': None if read is None else read.reshape(image.shape[0] // model.patch, -1).tolist()}
-    else:
-        raise ValueError('--attention is for runs on text or on images, and this one has neither; leave it out.')
+    """Draws what each head looks at in a text, a pair of texts, a story or an image."""
+    of = {'text': attention_pictures.of_text, 'pairs': attention_pictures.of_pair, 'shift': attention_pictures.of_shift,
+          'stories': attention_pictures.of_story, 'images': image_pictures.of_image}.get(snapshot.data.kind)
+    if of is None:
+        raise ValueError(f'--attention is for runs on texts, stories or images, and this one is on {snapshot.data.kind}; leave '
+                         'it out.')
+    figure, found, more = of(snapshot, given)
     keep(path, figure, {'picture': str(path), 'step': snapshot.step} | more | {'layers': found})
-
-
-def aligned(snapshot, text):
-    """(figure, what the layers say, what else is known) of a source and what the run makes of it, greedily: the alignment of
-    both, what their tokens look at, and what those of the output look at in the source."""
-    data = snapshot.data
-    source = tokens(text, data.encode)
-    if len(source) < 2:
-        raise ValueError(f'--input is {text!r}, which has no tokens; give a longer text.')
-    best = translate(snapshot, [source], strategy=Greedy(), key=snapshot.key('attention'))[0][0]
-    target = np.array([data.start, *best.tokens])
-    layers, found = maps.read(snapshot.model, snapshot.captured(
-        'attention', inputs=source[None], segments=np.ones((1, len(source)), np.int32), decoder_inputs=target[None]))
-    read, written = data.pieces(source), data.target_pieces(np.append(best.tokens, data.end))
-    shown = data.target_pieces(target)
-
-    def section(title, chosen, queries, keys):
-        part = [one for one in found if chosen(one['layer'])]
-        return pictures.Maps({one['layer']: layers[one['layer']] for one in part}, part, queries, keys, title)
-
-    cross = section('cross attention', lambda name: name.endswith('cross_attention'), shown, read)
-    own = [section('attention in the source', lambda name: name.startswith('encoder/'), read, read),
-           section('attention in the output', lambda name: not name.startswith('encoder/') and name not in cross.layers, shown,
-                   shown)]
-    mean, sections = None, [maps_ for maps_ in own if maps_.found]
-    if cross.found:
-        mean = maps.alignment(cross.layers)
-        whole = {'layer': 'all layers', 'heads': ['mean of all heads'], 'entropy': maps.entropy(mean[None]).tolist(),
-                 'highest_entropy': maps.highest_entropy(np.ones(mean.shape, bool))}
-        sections = [pictures.Maps({'all layers': mean[None]}, [whole], written, read, 'alignment'), *sections, cross]
-    return pictures.attention(*sections), found, {
-        'source': read, 'output': written, 'text': data.decode(best.tokens),
-        'alignment': None if mean is None else np.round(mean, 6).tolist()}
-
-
-def told(snapshot, given):
-    """The same of the last question about a story, in bAbI's format: what each hop of a memory network looks at, or each head
-    of a Transformer over sentences, the latest sentence first."""
-    text = pathlib.Path(given).read_text(encoding='utf-8') if os.path.isfile(given) else given
-    asked, batch = snapshot.data.read_stories(text, '--input')
-    question = asked[-1]
-    layers, found = maps.read(snapshot.model, snapshot.captured(
-        'attention', **snapshot.run.task.inputs({name: rows[-1:] for name, rows in batch.items()})))
-    sentences = question.sentences[::-1][:batch['story'].shape[1]]
-    if all(weights.shape[1] == 1 for weights in layers.values()):  # of hops, one query each
-        hops = np.concatenate(list(layers.values()), 1)[:, :, :len(sentences)]
-        whole = {'layer': question.text, 'heads': ['all hops'], 'entropy': maps.entropy(hops).tolist(),
-                 'highest_entropy': maps.highest_entropy(np.ones(hops.shape[1:], bool))}
-        shown = pictures.Maps({question.text: hops}, [whole], list(layers), sentences, longest=60)
-    else:
-        read = [question.text, *sentences]
-        layers = {name: weights[:, :len(read), :len(read)] for name, weights in layers.items()}
-        shown = pictures.Maps(layers, found, read, read, longest=60)
-    return pictures.attention(shown), found, {'question': question.text, 'sentences': sentences,
-                                              'weights': {name: np.round(x, 4).tolist() for name, x in shown.layers.items()}}
 
 
 def positions(snapshot, path):
@@ -216,26 +145,6 @@ def positions(snapshot, path):
     table = np.asarray(snapshot.params['positions']['embedding'])
     keep(path, figure, {'picture': str(path), 'step': snapshot.step, 'positions': len(table),
                         'similarity': np.round(position_pictures.similarities(table), 4).tolist()})
-
-
-def tokens(text, encode):
-    """The tokens of a text that the model is to look at."""
-    if os.path.isfile(text):
-        raise ValueError(f'--input is the file {text!r}, but this run is on text: give the text itself, such as '
-                         f'--input="$(head -c 200 {text})".')
-    ids = encode(text)
-    if not text or not len(ids):
-        raise ValueError(f'--input is {text!r}, which has no tokens; give a longer text.')
-    if len(ids) > MOST_TOKENS:
-        raise ValueError(f'--input has {len(ids)} tokens, but a picture shows {MOST_TOKENS} at most; give a shorter text.')
-    return ids
-
-
-def looked(snapshot, **inputs):
-    """({layer: weights}, what they say, attention rollout if they are distributions over the positions)."""
-    layers, found = maps.read(snapshot.model, snapshot.captured('attention', **inputs))
-    sure = all(one['entropy'] is not None for one in found)
-    return layers, found, maps.rollout(list(layers.values())) if sure else None
 
 
 def heads(snapshot, split, path, folder, count, new):

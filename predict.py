@@ -1,12 +1,13 @@
 """Uses a run, one line out per line in: continues prompts, translates, classifies images.
 
-    python predict.py --workdir=DIR [--input=FILE|-] [--step=last|best|N] [--strategy='Beam(size=4)'] [--json]
+    python predict.py --workdir=DIR [--input=FILE|-] [--step=last|best|N] [--strategy='Beam(size=4)'] [--tokens=N]
+        [--seed=N] [--truncate] [--prefix=TEXT] [--json]
 
 A language model continues each line; line breaks in what it adds are shown as \\n. An empty line is the start of a
 document, if the data has documents; a model of one stream has nothing there to continue, and refuses it. A model of pairs
-of texts writes the translation of each line, an empty one for an empty one. An image model takes the path of an image per
-line (--input may also be an image itself) and prints its class, probability and path; blank lines are skipped. A model of
-questions about stories takes these in bAbI's format, and prints an answer for each question.
+of texts writes the translation of each line, which --prefix begins, and an empty one for an empty one. An image model takes
+the path of an image per line (--input may also be an image itself) and prints its class, probability and path; blank lines
+are skipped. A model of questions about stories takes these in bAbI's format, and prints an answer for each question.
 
 --json prints an object per line: also the other outputs of a strategy, such as Beam(size=4, count=4), with their scores.
 """
@@ -28,12 +29,12 @@ flags.DEFINE_string('strategy', None, "how tokens are chosen, such as 'Greedy()'
 flags.DEFINE_integer('tokens', None, 'how many tokens to add at most; by default 100, or to translate 50 more than the source '
                      'has', lower_bound=1, upper_bound=2**31 - 1)
 flags.DEFINE_bool('truncate', False, 'cut sources that are longer than the model takes, in place of refusing them')
+flags.DEFINE_string('prefix', '', 'with which every translation is to begin')
 flags.DEFINE_integer('seed', 0, 'seed of the sampling', lower_bound=0, upper_bound=2**32 - 1)
 flags.DEFINE_bool('json', False, 'print a JSON object per line, with details')
 if __name__ == '__main__':
     cli.answer_help()  # at once, before jax is imported
 
-import jax
 import numpy as np
 
 from training import machine, resolve, workdir
@@ -41,9 +42,9 @@ from training import run as runs
 from training.step import stream
 from transformer.decoding import generate, require_room
 from transformer.strategies import Beam, Sample, Strategy
-from transformer.translation import translate
+from transformer.translation import encoded, translate
 
-AT_ONCE = 64  # sources of one call of `translate`
+AT_ONCE = 64  # sources, questions or images in one call of a model
 
 
 def main():
@@ -54,19 +55,22 @@ def main():
     strategy = None if given is None else resolve.parse(given, Strategy, '--strategy')
     snapshot = runs.load(folder, step=flags.FLAGS.step, data=1)
     decoding = dict(tokens=flags.FLAGS.tokens, seed=flags.FLAGS.seed)
-    if hasattr(snapshot.data, 'encode_target'):
+    kind = snapshot.data.kind
+    if kind == 'pairs':
         answers = translations(snapshot, lines(content, flags.FLAGS.input), truncate=flags.FLAGS.truncate,
-                               strategy=strategy or Beam(size=4, length_penalty=0.6), **decoding)
-    elif hasattr(snapshot.model, 'init_cache'):
-        refuse('truncate', why='is for models that translate; leave it out')
+                               prefix=flags.FLAGS.prefix, strategy=strategy or Beam(size=4, length_penalty=0.6), **decoding)
+    elif kind == 'text':
+        refuse('truncate', 'prefix', why='is for models that translate; leave it out')
         answers = completions(snapshot, lines(content, flags.FLAGS.input), strategy=strategy or Sample(temperature=0.8),
                               **decoding)
     else:
-        refuse('strategy', 'tokens', 'seed', 'truncate', why='is for models that write texts; leave it out')
-        if hasattr(snapshot.data, 'read_stories'):
+        refuse('strategy', 'tokens', 'seed', 'truncate', 'prefix', why='is for models that write texts; leave it out')
+        if kind == 'stories':
             answers = answered(snapshot, '\n'.join(lines(content, flags.FLAGS.input)), flags.FLAGS.input)
-        else:
+        elif kind == 'images':
             answers = classes(snapshot, paths(content, flags.FLAGS.input))
+        else:
+            raise ValueError(f'{folder} is a run on {kind}, for which there is nothing to predict; use eval.py.')
     for text, details in answers:
         print(json.dumps(details, ensure_ascii=False) if flags.FLAGS.json else text, flush=True)
 
@@ -93,7 +97,7 @@ def read(source):
 def lines(content, source, wanted='text with one input per line'):
     """The lines of a text in UTF-8, without their ends."""
     try:
-        found = content.decode('utf-8').split('\n')
+        found = content.decode('utf-8-sig').split('\n')
     except UnicodeDecodeError as error:
         place = error.start
         raise ValueError(f'The input {source!r} is not UTF-8 at byte {place}; give {wanted}.') from None
@@ -136,31 +140,27 @@ def completions(snapshot, prompts, *, strategy, tokens, seed):
         yield (prompt + outputs[0]['text']).replace('\n', '\\n'), {'prompt': prompt, **outputs[0], 'outputs': outputs}
 
 
-def translations(snapshot, sources, *, strategy, tokens, seed, truncate):
+def translations(snapshot, sources, *, strategy, tokens, seed, truncate, prefix):
     """(translation, details) of each source; of a blank one an empty one."""
-    data, longest, ids = snapshot.data, snapshot.model.source_length, []
-    for number, source in enumerate(sources, 1):
-        ids.append(data.encode(source) if source.strip() else None)
-        if ids[-1] is not None and len(ids[-1]) > longest:
-            if not truncate:
-                raise ValueError(f'The source in line {number} has {len(ids[-1])} tokens with its end, but this model takes '
-                                 f'{longest}; shorten it, or give --truncate.')
-            ids[-1] = np.append(ids[-1][:longest - 1], ids[-1][-1])
+    data, longest = snapshot.data, snapshot.model.source_length
+    ids = [encoded(data, source, longest, truncate=truncate, what=f'The source in line {number}') if source.strip() else None
+           for number, source in enumerate(sources, 1)]
+    begun = data.encode_target(prefix)[:-1] if prefix else ()
+    require_room(snapshot.model, [data.start, *begun], '--prefix')
     for first in range(0, len(sources), AT_ONCE):
         part = {i: ids[i] for i in range(first, min(first + AT_ONCE, len(sources))) if ids[i] is not None}
         found = translate(snapshot, list(part.values()), strategy=strategy, steps=tokens, key=stream(seed, 'predict'),
-                          numbers=list(part))
-        outputs = {i: details_of(data, hypotheses) for i, hypotheses in zip(part, found)}
+                          numbers=list(part), prefix=begun)
+        outputs = {i: details_of(data, hypotheses, begun) for i, hypotheses in zip(part, found)}
         for i, source in list(enumerate(sources))[first:first + AT_ONCE]:
-            best, *_ = outputs.get(i, [{'text': '', 'tokens': 0}])
+            best, *_ = outputs.get(i, [{'text': '', 'tokens': 0, 'score': 0.0, 'finished': True}])
             yield best['text'].replace('\n', ' '), {'source': source, **best, 'outputs': outputs.get(i, [])}
 
 
 def answered(snapshot, text, source):
     """(answer, details) of each question of a text in bAbI's format."""
     asked, batch = snapshot.data.read_stories(text, f'The input {source!r}')
-    logits = np.asarray(snapshot.apply(**snapshot.run.task.inputs(batch))['logits'], np.float32) if asked else []
-    for question, row in zip(asked, logits):
+    for question, row in zip(asked, logits_of(snapshot, snapshot.run.task.inputs(batch))):
         chances = np.exp(row - row.max())
         best = int(row[1:].argmax()) + 1  # 0 is no word
         text = snapshot.data.answer(best)
@@ -168,26 +168,33 @@ def answered(snapshot, text, source):
                      'probability': float(chances[best] / chances.sum())}
 
 
-def details_of(data, hypotheses):
-    """What --json says of outputs, best first."""
-    return [{'text': data.decode(one.tokens), 'tokens': len(one.tokens), 'score': one.score, 'finished': one.finished}
-            for one in hypotheses]
+def details_of(data, hypotheses, begun=()):
+    """What --json says of outputs, best first, each with the tokens that it was begun with."""
+    return [{'text': data.decode([*begun, *one.tokens]), 'tokens': len(one.tokens), 'score': one.score,
+             'finished': one.finished} for one in hypotheses]
 
 
-def classes(snapshot, paths, batch=64):
+def classes(snapshot, paths):
     """('class probability path', details) of each image."""
     data = snapshot.data
     images = [data.read(path) for path in paths]  # all of them first: a corrupt one ends it before any output
-    for start in range(0, len(images), batch):
-        part = np.stack(images[start:start + batch])
-        rows = np.concatenate([part, np.zeros((batch - len(part), *part.shape[1:]), part.dtype)])
-        logits = snapshot.apply(image=rows)['logits'][:, :len(data.classes)]  # a model may have more classes than its data
-        probabilities = np.asarray(jax.nn.softmax(logits.astype(np.float32)))
-        for path, p in zip(paths[start:], probabilities[:len(part)]):
-            best = int(p.argmax())
-            yield (f'{data.classes[best]}\t{p[best]:.4f}\t{path}',
-                   {'path': path, 'class': data.classes[best], 'probability': float(p[best]),
-                    'probabilities': dict(zip(data.classes, map(float, p)))})
+    for path, logits in zip(paths, logits_of(snapshot, {'image': np.stack(images)}) if images else ()):
+        logits = logits[:len(data.classes)]  # a model may have more classes than its data
+        p = np.exp(logits - logits.max())
+        p /= p.sum()
+        best = int(p.argmax())
+        yield (f'{data.classes[best]}\t{p[best]:.4f}\t{path}',
+               {'path': path, 'class': data.classes[best], 'probability': float(p[best]),
+                'probabilities': dict(zip(data.classes, map(float, p)))})
+
+
+def logits_of(snapshot, inputs):
+    """The logits [V] of each row of the inputs, in float32; batches of one size, so that one program is compiled."""
+    rows = len(next(iter(inputs.values())))
+    for start in range(0, rows, AT_ONCE):
+        part = {name: x[start:start + AT_ONCE] for name, x in inputs.items()}
+        padded = {name: np.concatenate([x, np.zeros((AT_ONCE - len(x), *x.shape[1:]), x.dtype)]) for name, x in part.items()}
+        yield from np.asarray(snapshot.apply(**padded)['logits'], np.float32)[:rows - start]
 
 
 if __name__ == '__main__':

@@ -12,8 +12,8 @@ Learning (Zhang et al., section 11.4); the data is that of configs/transformer_f
 :full  all pairs but a held-out twentieth; one layer, its encoder in both directions, rows of three lengths. Not yet run to
        its end.
 
-Other attention: --config.model.attention='Luong(score=Bilinear())', 'Luong(window=3, predictive=True)', 'NoAttention()',
-'Bahdanau(past=True)'; other cells: --config.model.cell='Lstm()'.
+Other attention: --config.model.attention='Luong(score=Bilinear())', 'Luong(score=Bilinear(), window=3, predictive=True)',
+'NoAttention()', 'Bahdanau(past=True)'; other cells: --config.model.cell='Lstm()'.
 """
 
 from configs import base, transformer_fra_eng

@@ -30,7 +30,8 @@ MATRICES = (
     (r'(.*/)?block_\d+/.*/(query|key|value)/kernel', ((0,), (1, 2))),
     (r'(.*/)?block_\d+/.*attention/output/kernel', ((0, 1), (2,))),
     (r'(.*/)?block_\d+/.*/kernel', ((0,), (1,))),
-    (r'(.*/)?layer_\d+/(input|state)/kernel', ((0,), (1,))),  # of a recurrent layer, its gates side by side
+    (r'(.*/)?layer_\d+(_reverse)?/(input|state)/kernel', ((0,), (1,))),  # of a recurrent layer, its gates side by side
+    (r'decoder/(combined|first_layer_\d+_\w+)/kernel', ((0,), (1,))),  # of a recurrent decoder
     (r'.*', ()),
 )
 

@@ -4,7 +4,7 @@ configs/memory_network_babi.py.
     python train.py --config=configs/transformer_babi.py[:VARIANT] --config.data.path=FOLDER
 
 :universal  one block for all six steps.
-:adaptive   the same, each sentence with as many steps as it needs.
+:adaptive   the same, each sentence with as many steps as it needs, which are charged for.
 :plain      six blocks.
 
 Not yet run to its end.
@@ -20,7 +20,7 @@ def get_config(variant=''):
     depth = {'universal': 'Universal()', 'adaptive': 'Universal(halting=True)', 'plain': 'Own()'}[variant]
     c.model = base.part('transformer.story_transformer:StoryTransformer', layers=6, heads=4, width=128, inner=256, dropout=0.1,
                         depth=depth)
-    c.task = base.part('transformer.question_tasks:Answers')
+    c.task = base.part('transformer.question_tasks:Answers', ponder=0.01 if variant == 'adaptive' else 0.0)
     c.optimizer = base.optimizer('training.optimizer:Muon', learning_rate=3e-3, b2=0.98, average_decay=0.999,
                                  schedule=base.part('training.schedules:Linear', warmup_steps=200))
     c.train.steps = 20000

@@ -11,8 +11,9 @@
            go . => va !, 1.000                       i lost . => j'ai perdu ., 1.000
            he's calm . => il est <unk> ., 0.658      i'm home . => je suis chez moi ., 1.000
 
-       (the textbook: 1, 0.687, 0.658, 1; "He's calm." is not in the file that this was measured with). 1.5 minutes on two
-       cores of a Xeon, beside other work (Python 3.11, jax 0.10.2, float32).
+       (the textbook: 1, 0.687, 0.658, 1, with words counted in its validation pairs too; "He's calm." is not in the file
+       that this was measured with). 1.5 minutes on two cores of a Xeon, beside other work (Python 3.11, jax 0.10.2,
+       float32).
 :full  all pairs but a held-out twentieth, which shares no sentence with the rest; subwords. Not yet run to its end.
 """
 
@@ -29,8 +30,8 @@ def data(variant, packing):
                          target_tokenizer='Word(least=2)', train='train[:512]', valid='train[512:640]', test='',
                          source_length=9, length=9, long='truncate', packing='none', batch_size=128)
     return base.data('data.parallel:Parallel', source='tsv', path='fra.txt', text='textbook', order='hash',
-                     tokenizer='SentencePiece(vocab=6000)', train='train[:95%]', valid='train[95%:]', test='', source_length=64,
-                     length=64, long='truncate', packing=packing, batch_size=64)
+                     tokenizer='SentencePiece(vocab=4000)', train='train[:95%]', valid='train[95%:]', test='', source_length=64,
+                     length=64, long='truncate', packing=packing, batch_size=24)
 
 
 def evaluations(c, variant):
@@ -51,7 +52,7 @@ def get_config(variant=''):
         c.optimizer = base.optimizer(learning_rate=1e-3, schedule=base.part('training.schedules:Constant'))
         c.train.steps = 120
     else:
-        c.model = base.part('transformer.encoder_decoder:EncoderDecoder', layers=3, heads=4, width=256, inner=512, dropout=0.1,
+        c.model = base.part('transformer.encoder_decoder:EncoderDecoder', layers=3, heads=4, width=192, inner=512, dropout=0.1,
                             source_length=64, length=64)
         c.optimizer = base.optimizer('training.optimizer:Muon', learning_rate=4e-3, b2=0.98, average_decay=0.998,
                                      schedule=base.part('training.schedules:Linear', warmup_steps=200))

@@ -33,7 +33,7 @@ def get_config(variant=''):
     c.model = base.part('transformer.encoder_decoder:EncoderDecoder', layers=6, heads=heads, width=width, inner=inner,
                         dropout=dropout, source_length=512, length=512)
     c.task = base.part('transformer.tasks:SequenceToSequence', label_smoothing=0.1)
-    c.optimizer = base.optimizer(learning_rate=(width * WARMUP) ** -0.5, b2=0.98, eps=1e-9, average_decay=0.999,
+    c.optimizer = base.optimizer(learning_rate=(width * WARMUP) ** -0.5, b2=0.98, eps=1e-9, clip=0.0, average_decay=0.999,
                                  schedule=base.part('training.schedules:InverseSqrt', warmup_steps=WARMUP))
     c.train.steps = steps
     c.log.every_steps = 100

@@ -103,6 +103,7 @@ class OpenBabi:
       tasks: their numbers.
     """
 
+    kind = 'stories'
     unit = 'questions'
 
     def __init__(self, config: Babi, folder: str | os.PathLike | None):

@@ -83,7 +83,7 @@ class Images:
 class OpenImages:
     """Images with their classes: training batches, evaluation, and reading single files."""
 
-    unit = 'images'
+    kind = unit = 'images'
 
     def __init__(self, config: Images, folder: str | os.PathLike | None):
         self.config = config

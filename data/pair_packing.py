@@ -8,7 +8,7 @@ import bisect
 import dataclasses
 import functools
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import grain
 import numpy as np
@@ -230,10 +230,10 @@ class _PackedIterator(grain.DatasetIterator):
 class Evaluation(pipeline.Evaluation):
     """A pass over pairs, one a row, in order; `pairs()` are their texts."""
 
-    def __init__(self, *args, pairs: Callable[[], Iterator[tuple[str, str]]]):
+    def __init__(self, *args, pairs: Callable[[], list[tuple[str, str]]]):
         super().__init__(*args)
         self._pairs = pairs
 
     def pairs(self) -> list[tuple[str, str]]:
         """(source, target) of every row, prepared but never cut."""
-        return list(self._pairs())
+        return self._pairs()

@@ -93,6 +93,11 @@ class Pairs:
         entry = cache.entry('pairs', self.digest, build, lambda folder: (folder / 'left_out.json').is_file())
         return json.loads((entry / 'left_out.json').read_text())
 
+    @functools.cached_property
+    def texts(self) -> list[Pair]:
+        """All of the pairs, kept for the next time."""
+        return list(self)
+
     def side(self, number: int) -> 'Side':
         """The sources (0) or the targets (1)."""
         return Side(self, number)

@@ -51,9 +51,10 @@ class Parallel:
       train, valid, test: NAME or NAME[start:stop], '' for no such split; slices count pairs. For 'cldr' NAME is 'train',
         'valid' or 'test'; for 'tsv' 'train' or 'all' (everything), a file name or a glob; for 'files' the name of two files
         without their language's ending; for 'tfds' a split of the set or 'all', whose slices count examples in 'file' order.
+        Tab-separated files of train must not be those of valid or test, unless all are slices.
       source_length, length: tokens in a row of sources and in one of targets; of a sentence `end` counts too.
       long: what becomes of pairs that are longer: 'drop' leaves them out of training, and evaluation refuses them;
-        'truncate' cuts them; 'refuse' refuses them in training too.
+        'truncate' cuts them, in batches; 'refuse' refuses them in training too.
       packing: 'first_fit' (pairs share rows, some padding), 'buckets' (a pair a row; rows of 1/4, 1/2 and the full length, 4,
         2 and 1 times as many) or 'none' (a pair a row).
       batch_size: rows of full length in a training batch.
@@ -118,28 +119,57 @@ class Parallel:
             tokenizers.parse(self.target_tokenizer, 'data.target_tokenizer')
 
     def part(self, split: str) -> pairs.Pairs:
-        """The pairs that 'train', 'valid', 'test' or a split expression names."""
-        return self.training if split == 'train' else self._part(split)
+        """The pairs that 'train', 'valid', 'test' or a split expression names, kept: read and put in order once."""
+        if split not in self._parts:
+            self._parts[split] = self._part(split)
+        return self._parts[split]
 
     @functools.cached_property
-    def training(self) -> pairs.Pairs:
-        """The training part, kept: put in order once for its tokenizers and its tokens."""
-        return self._part('train')
+    def _parts(self) -> dict[str, pairs.Pairs]:
+        return {}
 
     def _part(self, split: str) -> pairs.Pairs:
         expression = getattr(self, split) if split in ('train', 'valid', 'test') else split
         if not expression:
             name = f'data.{split}' if split else 'The split'
             raise ValueError(f'{name} is empty, so there is no such split; set it to a part such as train[:5%].')
-        name, cut = splits.read(expression)
+        name, cut = self._read(expression)
         if self.source == 'tfds' and self.order == 'file':  # TFDS slices by itself, and reads only what it must
             name, cut = expression, splits.Slice()
+        if split == 'train' and self.source == 'tsv':
+            self._refuse_shared_files()
         held_out = self._held_out(name) if split == 'train' and self.order == 'hash' else ()
         return pairs.Pairs(self._origins(name), cut, self.order, self.text, held_out, expression)
 
+    def _read(self, expression: str) -> tuple[str, splits.Slice]:
+        """The name, one for 'train' and 'all' where they are the same, and the slice of an expression."""
+        name, cut = splits.read(expression)
+        return 'all' if self.source == 'tsv' and name == 'train' else name, cut
+
+    def _refuse_shared_files(self) -> None:
+        """Raises ValueError if data.train has files of data.valid or data.test, under another name; that slices of the same
+        files share nothing is left to their bounds."""
+        name, cut = self._read(self.train)
+        files = self._origins(name).files
+        for field in ('valid', 'test'):
+            expression = getattr(self, field)
+            try:
+                other, other_cut = self._read(expression)
+                others = self._origins(other).files
+            except ValueError:  # said where that split is used
+                continue
+            shared = [file.name for file in files if file in set(others)]
+            sliced = files == others and str(cut) and str(other_cut)
+            if other != name and shared and not sliced:
+                raise ValueError(
+                    f'data.train={self.train!r} names {", ".join(shared[:3])}, and so does data.{field}={expression!r}; give '
+                    "each its own files ('train' and 'all' are every file), or slices of one part such as all[:90%] and "
+                    'all[90%:].'
+                )
+
     def _held_out(self, name: str) -> tuple[splits.Slice, ...]:
         """The slices of a part that valid and test take."""
-        others = [splits.read(expression) for expression in (self.valid, self.test) if expression]
+        others = [self._read(expression) for expression in (self.valid, self.test) if expression]
         return tuple(cut for other, cut in others if other == name)
 
     @functools.cached_property
@@ -156,7 +186,7 @@ class Parallel:
 
     def _learnt(self) -> tuple[tokenizers.Tokenizer, tokenizers.Tokenizer]:
         """The tokenizers of both sides, learnt from the training part."""
-        part = self.training
+        part = self.part('train')
         sides = part.side(0), part.side(1)
         if self.target_tokenizer:
             return tokens.learn(sides[0], self.tokenizer), tokens.learn(sides[1], self.target_tokenizer)
@@ -170,8 +200,10 @@ class OpenParallel:
     Attributes:
       start: the id that a decoder is given first.  end: the id that ends a target.
       packed: whether several pairs share a row in training.
+      target_language: of data.languages, such as 'fr'; '' for tab-separated files, which do not say.
     """
 
+    kind = 'pairs'
     unit = 'tokens'
 
     def __init__(self, config: Parallel, source_tokenizer: tokenizers.Tokenizer, tokenizer: tokenizers.Tokenizer):
@@ -180,6 +212,7 @@ class OpenParallel:
         self.facts = {'vocab': tokenizer.vocab, 'source_vocab': source_tokenizer.vocab if config.target_tokenizer else 0}
         self.lengths = config.source_length, config.length
         self.packed = config.packing == 'first_fit'
+        self.target_language = '' if config.source == 'tsv' else _two(config.languages)[1]
 
     def save(self, folder: str | os.PathLike) -> None:
         """Writes the tokenizers, so that opening with this folder needs no text."""
@@ -203,7 +236,7 @@ class OpenParallel:
 
     def describe(self) -> str:
         """One line about the training part and the tokenizers, for the log."""
-        config, store, left_out = self.config, self._training, self.config.training.left_out
+        config, store, left_out = self.config, self._training, self.config.part('train').left_out
         long = len(store.sizes[0]) - len(self._kept)
         one, two = self.source_tokenizer, self.tokenizer
         about = [
@@ -223,13 +256,12 @@ class OpenParallel:
         return pairs.prepare(text, self.config.text)
 
     def encode(self, text: str) -> np.ndarray:
-        """int32 [n]: a source as the model reads it, prepared and with `end`; with data.long='truncate' of data.source_length
-        tokens at most."""
-        return self._encoded(self.source_tokenizer, text, self.config.source_length)
+        """int32 [n]: a source as the model reads it, prepared and with `end`, never cut."""
+        return self._encoded(self.source_tokenizer, text)
 
     def encode_target(self, text: str) -> np.ndarray:
-        """int32 [n]: a target as the model predicts it, prepared and with `end`; the same of data.length."""
-        return self._encoded(self.tokenizer, text, self.config.length)
+        """int32 [n]: a target as the model predicts it, prepared and with `end`, never cut."""
+        return self._encoded(self.tokenizer, text)
 
     def decode(self, ids: Iterable[int]) -> str:
         """The text of a target's ids, without white space at its ends; `end` has none."""
@@ -282,7 +314,8 @@ class OpenParallel:
           split: 'train', 'valid', 'test', or an expression such as 'train[:1%]'.
           batch_size: rows in a batch.
 
-        Returns: an Evaluation; facts 'pairs', 'tokens' (of the targets), 'bytes' (of the targets); `pairs()` are the texts.
+        Returns: an Evaluation; facts 'pairs', 'tokens' (of the targets), 'bytes' (of the targets, unless one is cut); `pairs()`
+          are the texts.
         Raises: ValueError for an unknown or empty split, for pairs that are too long, unless data.long='truncate', and for a
           view, which only text has.
         """
@@ -306,14 +339,17 @@ class OpenParallel:
         store = self._store(part)
         if self.config.long != 'truncate':
             self._refuse_long(store, part.expression)
+        sizes, longest = store.sizes[1], self.lengths[1]
+        facts = {'pairs': len(sizes), 'tokens': int(np.minimum(sizes, longest).sum())}
+        if sizes.max() <= longest:  # of a cut target nobody knows the bytes
+            facts['bytes'] = store.target.meta['bytes']
         return pair_packing.Evaluation(
-            store.sizes.shape[1],
+            len(sizes),
             batch_size,
             lambda numbers: store.batch(numbers, np.arange(len(numbers) + 1), self.lengths),
-            {'pairs': store.sizes.shape[1], 'tokens': int(np.minimum(store.sizes[1], self.lengths[1]).sum()),
-             'bytes': store.target.meta['bytes']},
+            facts,
             part.side(1).raw,
-            pairs=lambda: iter(part),
+            pairs=lambda: part.texts,
         )
 
     def _store(self, part: pairs.Pairs):
@@ -324,7 +360,7 @@ class OpenParallel:
 
     @functools.cached_property
     def _training(self):
-        return self._store(self.config.training)
+        return self._store(self.config.part('train'))
 
     @functools.cached_property
     def _kept(self) -> np.ndarray:
@@ -364,9 +400,8 @@ class OpenParallel:
                 "'truncate'."
             )
 
-    def _encoded(self, tokenizer: tokenizers.Tokenizer, text: str, length: int) -> np.ndarray:
-        ids = tokenizer.encode(self.prepare(text))
-        return np.append(ids[: length - 1] if self.config.long == 'truncate' else ids, tokenizer.end).astype(np.int32)
+    def _encoded(self, tokenizer: tokenizers.Tokenizer, text: str) -> np.ndarray:
+        return np.append(tokenizer.encode(self.prepare(text)), tokenizer.end).astype(np.int32)
 
 
 def _two(languages: str) -> tuple[str, str]:

@@ -85,7 +85,7 @@ class OpenPoints:
       parts: {'train' or 'valid': (x [n, D], y [n, C])}.
     """
 
-    unit = 'points'
+    kind = unit = 'points'
 
     def __init__(self, config: Curve | Iris, name: str, parts: dict[str, tuple[np.ndarray, np.ndarray]]):
         self.config, self._name, self._parts = config, name, parts

@@ -47,6 +47,8 @@ class Shift(Text):
 class OpenShift(OpenText):
     """Text of the shifting task."""
 
+    kind = 'shift'
+
     def __init__(self, config: Shift, tokenizer: tokenizers.Tokenizer | None):
         super().__init__(config, tokenizer)
         self.facts = {**self.facts, 'source_vocab': 0}

@@ -115,6 +115,7 @@ def saved_tokenizer(folder: str | os.PathLike | None, source: str | os.PathLike 
 class OpenText:
     """Text with its tokenizer: training batches, evaluation, encoding and decoding."""
 
+    kind = 'text'
     unit = 'tokens'
 
     def __init__(self, config: Text, tokenizer: tokenizers.Tokenizer | None):

@@ -343,6 +343,71 @@ class BadInputTest(experiments.TestCase):
                 self.assert_sentence(done, pattern, 'predict')
                 self.assertEqual(done.out, '')
 
+    def use_pairs(self):
+        """Makes the config one of a translator of tab-separated pairs, whose translations are scored."""
+        self.config.write_text(
+            'from configs import base\nfrom tests import experiments\n\n\ndef get_config(variant):\n'
+            "    scores = base.evaluation('transformer.translation:Translations', split='valid')\n"
+            f"    return experiments.tiny_pairs({str(self.text)!r}, **{{'evals.translations': scores}})\n")
+        self.text.write_text(experiments.pairs(20))
+
+    @parameterized.parameters(
+        ('key value\n', r'text.txt:21 is no pair: it has 1 column\(s\)'),
+        ('key\t \n', 'text.txt:21 has nothing in column 2; fill it in, or take the line out'),
+        ('\tkey\n', 'text.txt:21 has nothing in column 1'))
+    def test_line_that_is_no_pair(self, line, pattern):
+        self.use_pairs()
+        with self.text.open('a') as file:
+            file.write(line)
+        self.assert_refused(pattern=pattern)
+
+    @parameterized.parameters(
+        ({'train.en': 'one\ntwo\n', 'train.fr': 'un\n'},
+         r'train.en has 2 line\(s\) and \S*train.fr has 1 line\(s\), but line i of one is the translation'),
+        ({'train.en': 'one\ntwo\n', 'train.fr': 'un\n\n'}, r'train.fr:2 is blank and line 2 of \S*train.en is not'),
+        ({'train.en': 'one\n'}, 'has neither train.fr nor train.fr.gz; did you mean train.en'))
+    def test_aligned_files(self, files, pattern):
+        self.use_pairs()
+        aligned = self.folder / 'aligned'
+        aligned.mkdir()
+        for name, content in files.items():
+            (aligned / name).write_text(content)
+        self.assert_refused('--config.data.source=files', f'--config.data.path={aligned}', '--config.data.train=train',
+                            pattern=pattern)
+
+    @parameterized.parameters(
+        (['--config.data.path=nowhere.tsv'], "'nowhere.tsv' does not exist; data.path must be"),
+        (['--config.data.source=files', '--config.data.path=nowhere'], "'nowhere' is no folder; with data.source='files'"),
+        (['--config.data.train=train', '--config.data.valid=*.txt[:5]'],
+         r"data.train='train' names text.txt, and so does data.valid='\*.txt\[:5\]'; give each its own files"),
+        (['--config.evals.translations.strategy=Beam(size=0)'], r'Beam\(size=0.*expected 1 or more'),
+        (['--config.evals.translations.strategy=Baem(size=2)'], "there is no 'Baem'; did you mean 'Beam'"))
+    def test_pairs(self, arguments, pattern):
+        self.use_pairs()
+        self.assert_refused(*arguments, pattern=pattern)
+
+    def test_translate(self):
+        workdir = self.translator(**{'train.steps': 1})
+        for strategy, pattern in (('Beam(size=0)', r'Beam\(size=0.*expected 1 or more'),
+                                  ('Baem(size=2)', "--strategy .*there is no 'Baem'; did you mean 'Beam'"),
+                                  ('Beam(sise=2)', "Beam has no field 'sise'; did you mean 'size'")):
+            with self.subTest(strategy=strategy):
+                done = experiments.call('predict', f'--workdir={workdir}', f'--strategy={strategy}', stdin=b'key\n')
+                self.assert_sentence(done, pattern, 'predict')
+                self.assertEqual(done.out, '')
+
+    @parameterized.parameters(
+        ('Mary went home.\n', r'qa1_some-name_train.txt, line 1: .* begins with no number'),
+        ('1 Mary went home.\n3 Where is Mary?\thome\t1\n', 'line 2: .* has the number 3; expected 2'),
+        ('1 Mary went home.\n2 Where is Mary?\t\t1\n', 'line 2: .* is a question without an answer'),
+        ('1 Mary went home.\n', 'qa1_some-name_train.txt holds no question'))
+    def test_stories(self, content, pattern):
+        experiments.write_babi(self.folder / 'en-10k', 20)
+        (self.folder / 'en-10k' / 'qa1_some-name_train.txt').write_text(content)
+        self.config.write_text('from tests import experiments\n\n\ndef get_config(variant):\n'
+                               f'    return experiments.tiny_stories({str(self.folder)!r})\n')
+        self.assert_refused(pattern=pattern)
+
     def test_for_real(self):
         for script, *arguments in (('train.py', '--config.trian.steps=3'), ('eval.py', '--workdir=nowhere')):
             done = subprocess.run([sys.executable, experiments.ROOT / script, *arguments], cwd=self.folder, text=True,

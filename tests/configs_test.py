@@ -45,6 +45,8 @@ CHANGES = {
     'transformer_babi:adaptive': BABI,
     'transformer_cldr': PAIRS | {'data.tokenizer': 'SentencePiece(vocab=300)'},
     'transformer_fra_eng:d2l': PAIRS,
+    'transformer_wmt14:base': PAIRS | {'data.source': 'tsv', 'data.name': '', 'data.tokenizer': 'SentencePiece(vocab=300)',
+                               'evals.translations.split': 'valid'},
     'stability:pre': TEXT | {'data.tokenizer': 'Byte()', 'data.valid': 'train[90%:95%]'},
     'vit_digits': {'data.train': 'train[:64]', 'data.valid': 'train[64:70]'},
     **{f'vit_fashion_mnist:{variant}': {'data.source': 'digits', 'data.path': '', 'model.inner': 16, 'model.patch': patch,
@@ -63,11 +65,10 @@ ALIKE = {'gpt2:350m': ('gpt2:124m', SHRUNK.keys() | {'optimizer.learning_rate'})
          'bahdanau_fra_eng:d2l': ('bahdanau_fra_eng:full', TRANSLATION | {
              'model.attention', 'model.bidirectional', 'model.layers', 'model.outer_dropout', 'model.share'}),
          'memory_network_babi:task': ('memory_network_babi:joint', SHRUNK.keys() | {'data.tasks', 'evals'}),
-         'transformer_babi:universal': ('transformer_babi:adaptive', {'model.depth'}),
-         'transformer_babi:plain': ('transformer_babi:adaptive', {'model.depth'}),
+         **{f'transformer_babi:{variant}': ('transformer_babi:adaptive', {'model.depth', 'task.ponder'})
+            for variant in ('universal', 'plain')},
          'transformer_fra_eng:full': ('transformer_cldr', TRANSLATION),
          'transformer_multi30k': ('transformer_cldr', TRANSLATION),
-         'transformer_wmt14:base': ('transformer_cldr', TRANSLATION | {'dtype'}),
          'transformer_wmt14:big': ('transformer_wmt14:base', SHRUNK.keys() | {'model.dropout', 'optimizer.learning_rate'}),
          **{f'ptb_lm:{variant}': ('ptb_lm:lstm', {'model.cell', 'model.width'}) for variant in ('rnn', 'gru')},
          'nadaraya_watson:collapse': ('nadaraya_watson:curve', {'task.leave_one_out'}),

@@ -190,6 +190,20 @@ class HeadsTest(experiments.TestCase):
         self.assertEqual(done.code, 1)
         self.assertIn('give the text itself', done.err)
 
+    def test_attention_of_the_shifting_task(self):
+        workdir, picture = self.folder / 'run', self.folder / 'shift.png'
+        config = experiments.tiny_pairs(self.text, **{'train.steps': 1, 'log.every_steps': 1})
+        with config.unlocked():
+            config.data = base.data('data.shift:Shift', path=str(self.text), tokenizer='Word()', length=8, batch_size=8)
+        self.assertEqual(experiments.train(config, workdir)[0], 0)
+        row = self.call(workdir, f'--attention={picture}', '--input=key mask head')
+        self.assertEqual((row['source'], row['output']), (['key', 'mask', 'head'], ['mask', 'head', '?']))
+        self.assertEqual(np.shape(row['alignment']), (3, 3))
+        self.assertTrue(picture.read_bytes().startswith(b'\x89PNG'))
+        done = experiments.call('predict', f'--workdir={workdir}', stdin=b'key\n')
+        self.assertEqual((done.code, done.out), (1, ''))
+        self.assertIn('is a run on shift, for which there is nothing to predict', done.err)
+
     def test_an_evaluator_of_the_run_measures_any_split(self):
         workdir = self.folder / 'run'
         self.text.write_text(experiments.pairs(80))

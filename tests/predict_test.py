@@ -73,8 +73,8 @@ class TextTest(PredictTest):
     def test_fills_the_context_and_stops(self):
         details = [json.loads(line) for line in self.predict(self.workdir, '--json', stdin=b'key\n' + b'q' * 14 + b'\n')]
         self.assertEqual([row['prompt'] for row in details], ['key', 'q' * 14])
-        self.assertLessEqual(details[0]['tokens'], 12)  # of 16, `end` and the prompt have 4
-        self.assertLessEqual(details[1]['tokens'], 1)
+        self.assertLessEqual(details[0]['tokens'], 13)  # of 16, `end` and the prompt have 4; the last one is not read
+        self.assertLessEqual(details[1]['tokens'], 2)
 
     def test_step(self):
         prompts = b'key\nrow\nmask\nhead\nnorm\n'
@@ -125,8 +125,22 @@ class TranslationTest(PredictTest):
         self.assertEqual(scores, sorted(scores, reverse=True))
         self.assertLen({one['text'] for one in row['outputs']}, 3)
         self.assertEqual((row['source'], row['text'], row['score']), ('key value', row['outputs'][0]['text'], scores[0]))
-        self.assertEqual(blank, {'source': '', 'text': '', 'tokens': 0, 'outputs': []})
+        self.assertEqual(blank, {'source': '', 'text': '', 'tokens': 0, 'score': 0.0, 'finished': True, 'outputs': []})
         self.assertEqual(self.predict(self.workdir, beam, stdin=b'key value\n'), [row['text']])
+
+    def test_a_prefix_begins_every_output(self):
+        rows = [json.loads(line) for line in self.predict(
+            self.workdir, '--json', '--prefix=head row', '--strategy=Beam(size=2, count=2)', stdin=b'key value\n\nmask\n')]
+        self.assertEqual([row['text'].split()[:2] for row in rows], [['head', 'row'], [], ['head', 'row']])
+        self.assertTrue(all(one['text'].startswith('head row') for one in rows[0]['outputs']))
+        done = experiments.call('predict', f'--workdir={self.workdir}', f'--prefix={"row " * 12}', stdin=b'key\n')
+        self.assertEqual((done.code, done.out), (1, ''))
+        self.assertEqual(done.err, 'predict.py: --prefix has 13 tokens, but the context of this model is 12 and must hold a '
+                         'new one too; shorten it to 11.\n')
+
+    def test_a_byte_order_mark_is_not_part_of_the_first_line(self):
+        self.assertEqual(self.predict(self.workdir, stdin=b'\xef\xbb\xbfkey value\n'),
+                         self.predict(self.workdir, stdin=b'key value\n'))
 
     def test_tokens_bound_the_output(self):
         rows = [json.loads(line) for line in self.predict(

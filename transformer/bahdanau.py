@@ -22,7 +22,7 @@ class Looking(Parameters):
     def show(self, weights):
         """Puts weights [R, T, S] as [R, 1, T, S] into a mutable collection 'attention', as 'weights'."""
         if self.is_mutable_collection('attention') and not self.is_initializing():
-            self.put_variable('attention', 'weights', weights[:, None])
+            self.sow('attention', 'weights', weights[:, None])
 
 
 class Encoder(nn.Module):
@@ -101,7 +101,8 @@ class Decoder(nn.Module):
         return state | ({'past': jnp.zeros((rows, length, self.width))} if self.attention.past else {}) | {'source': {}}
 
     def _first(self, last):
-        """The encoder's last states, through tanh(s·W + b) if they are wider (Bahdanau et al. 2015, appendix A.2.2)."""
+        """The encoder's last states, of both directions if it has two, through tanh(s·W + b) if they are wider (after Bahdanau
+        et al. 2015, appendix A.2.2, where the state of the direction that ends at the first word goes in alone)."""
         def fit(keys, x):
             name = '_'.join(key.key for key in keys)
             dense = Dense(self.width, kernel_init=self.kernel_init, numerics=self.numerics, name=f'first_{name}')

@@ -89,9 +89,10 @@ def _marked(tokens, where, scores):
     return jnp.zeros(scores.shape, bool).at[rows[:, None, None], slots[:, None], tokens].set(True, mode='drop')
 
 
-def _require(constraint, name, ok, expected):
+def require(part, name, ok, expected):
+    """Raises ValueError about a field of a constraint or a strategy unless it is `ok`."""
     if not ok:
-        raise ValueError(f'{constraint}: {name} is {getattr(constraint, name)}; expected {expected}.')
+        raise ValueError(f'{part}: {name} is {getattr(part, name)}; expected {expected}.')
 
 
 @dataclasses.dataclass(frozen=True)
@@ -108,7 +109,7 @@ class MinLength(Constraint):
     tokens: int
 
     def __post_init__(self):
-        _require(self, 'tokens', self.tokens >= 0, '0 or more')
+        require(self, 'tokens', self.tokens >= 0, '0 or more')
 
     def __call__(self, scores, output):
         return jnp.where(_is(output.end, scores) & (output.count < self.tokens), -jnp.inf, scores)
@@ -121,7 +122,7 @@ class MaxLength(Constraint):
     tokens: int
 
     def __post_init__(self):
-        _require(self, 'tokens', self.tokens >= 0, '0 or more')
+        require(self, 'tokens', self.tokens >= 0, '0 or more')
 
     def __call__(self, scores, output):
         return jnp.where((output.count < self.tokens) | _is(output.end, scores), scores, -jnp.inf)
@@ -139,7 +140,7 @@ class Repetition(Constraint):
     penalty: float = 1.2
 
     def __post_init__(self):
-        _require(self, 'penalty', 0 < self.penalty < np.inf, 'a number above 0')
+        require(self, 'penalty', 0 < self.penalty < np.inf, 'a number above 0')
 
     def __call__(self, scores, output):
         seen = _marked(output.tokens, output.there, scores)
@@ -156,7 +157,7 @@ class NoRepeat(Constraint):
     ngram: int = 3
 
     def __post_init__(self):
-        _require(self, 'ngram', self.ngram >= 1, '1 or more')
+        require(self, 'ngram', self.ngram >= 1, '1 or more')
 
     def __call__(self, scores, output):
         size, tokens = self.ngram - 1, output.tokens
@@ -175,7 +176,7 @@ class OneOf(Constraint):
     outputs: tuple
 
     def __post_init__(self):
-        _require(self, 'outputs', self.outputs and all(isinstance(one, tuple) and _are_tokens(one) for one in self.outputs),
+        require(self, 'outputs', self.outputs and all(isinstance(one, tuple) and _are_tokens(one) for one in self.outputs),
                  'a tuple of at least one output, each a tuple of token ids, such as ((5, 2), (7,))')
 
     def __call__(self, scores, output):
@@ -197,7 +198,7 @@ class Without(Constraint):
     tokens: tuple
 
     def __post_init__(self):
-        _require(self, 'tokens', _are_tokens(self.tokens), 'a tuple of token ids, such as (5, 2)')
+        require(self, 'tokens', _are_tokens(self.tokens), 'a tuple of token ids, such as (5, 2)')
 
     def __call__(self, scores, output):
         return jnp.where(np.isin(np.arange(scores.shape[-1]), self.tokens), -jnp.inf, scores)

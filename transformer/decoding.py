@@ -56,8 +56,8 @@ def generate(model, params, prompts, *, steps, strategy, key, end, vocab, source
 
     Args:
       prompts: list of non-empty integer sequences; one that leaves no room for a new token is refused (`require_room`).
-      steps: how many tokens are chosen at most, `end` among them; an int, or one for each prompt. The length of the model may
-        leave room for fewer.
+      steps: how many tokens are chosen at most, `end` among them; an int, or one for each prompt. The model reads
+        `model.length` at most, the prompt among them, and not the last one.
       strategy: e.g. Greedy(), Sample(temperature=0.8) or Beam(size=4).
       key: random key; prompt i draws from a stream of its own, fold_in(key, numbers[i]).
       end: the token that ends an output; one that is not in the vocabulary never does.
@@ -73,7 +73,7 @@ def generate(model, params, prompts, *, steps, strategy, key, end, vocab, source
         return []
     rows = _power_of_two(len(prompts))
     lengths = np.array([len(prompt) for prompt in prompts])
-    limits = np.clip(np.broadcast_to(steps, lengths.shape), 0, model.length - lengths)
+    limits = np.clip(np.broadcast_to(steps, lengths.shape), 0, model.length + 1 - lengths)  # the last one is never read
     numbers = range(len(prompts)) if numbers is None else numbers
     given = dict(tokens=_padded(prompts, rows, model.length), lengths=_filled(lengths, rows, 1),
                  limits=_filled(limits, rows, 0), numbers=_filled(numbers, rows, 0))
@@ -83,7 +83,7 @@ def generate(model, params, prompts, *, steps, strategy, key, end, vocab, source
         there = place < _filled([len(one) for one in source], rows, 0)[:, None]
         given['source'] = {'inputs': tokens, 'segments': there.astype(np.int32),
                            'positions': np.broadcast_to(place, tokens.shape).astype(np.int32)}
-    total = min(model.length, max(given['tokens'].shape[1], _cache_length(int((lengths + limits).max()))))
+    total = min(model.length, max(given['tokens'].shape[1], _cache_length(int((lengths + limits).max()) - 1)))
     best = jax.device_get(_search(model, params, key, given, strategy=strategy, total=total, end=end, vocab=vocab))
     nothing = Hypothesis(np.zeros(0, np.int32), 0.0, False)
     return [_hypotheses(best, i, lengths[i], strategy) if limits[i] else [nothing] for i in range(len(prompts))]
@@ -128,7 +128,8 @@ def _hypotheses(best, row, begin, strategy):
 
 @partial(jax.jit, static_argnames=('model', 'strategy', 'total', 'end', 'vocab'))
 def _search(model, params, key, given, *, strategy, total, end, vocab):
-    """The best hypotheses for prompts [B, P]: prefill, then a token for every row at a time until all are done."""
+    """The best hypotheses for prompts [B, P]: prefill, then a token for every row at a time until all are done; `total` tokens
+    of a row are read at most."""
     tokens, lengths, limits, source = given['tokens'], given['lengths'], given['limits'], given.get('source')
     (rows, width), size = tokens.shape, strategy.size
 
@@ -165,7 +166,7 @@ def _search(model, params, key, given, *, strategy, total, end, vocab):
     there = (positions < lengths[:, None]).astype(jnp.int32)
     logits, cache, attention = run(model.init_cache(rows, total), there, inputs=tokens, segments=there, positions=positions)
     logits = jnp.take_along_axis(logits, (lengths - 1)[:, None, None], 1)  # [B, 1, V]
-    live, pool = strategy.begin(jnp.pad(tokens, ((0, 0), (0, total - width))))
+    live, pool = strategy.begin(jnp.pad(tokens, ((0, 0), (0, total + 1 - width))))
     search = Search(live, pool, begin=lengths, limit=limits, count=jnp.zeros((), jnp.int32), done=limits < 1,
                     coverage=None if attention is None else jnp.repeat(attention[:, None], size, 1),
                     source=None if attention is None else source['segments'] != 0, end=end)

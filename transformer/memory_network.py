@@ -87,7 +87,7 @@ class MemoryNetwork(nn.Module):
             scores = numerics.scores('BD,BMD->BM', u, keys)
             weights = jnp.where(linear, jnp.where(there, scores, 0.0), masked_softmax(scores, there))
             if self.is_mutable_collection('attention') and not self.is_initializing():
-                self.put_variable('attention', f'hop_{hop + 1}', {'weights': weights[:, None, None]})
+                self.put_variable('attention', f'hop_{hop + 1}', {'weights': (weights[:, None, None],)})
             u = (u if adjacent else between(u)) + numerics.einsum('BM,BMD->BD', weights, values)
             u = jnp.where(rectified, nn.relu(u), u)
         return {'logits': numerics.dense(u, last.T), 'hidden': u}

@@ -46,8 +46,8 @@ class StoryTransformer(Tower, kw_only=True):
             return (words(ids) * (jnp.float32(ids > 0)[..., None] * place)).sum(-2) * self.width ** 0.5
 
         x = jnp.concatenate([encoded(question, places['question'])[:, None], encoded(story, places['sentence'])], 1)
-        there = 1 + (story != 0).any(-1).sum(1)  # [B]: behind the oldest sentence is nothing
         row = jnp.arange(1 + memory)
+        there = 1 + jnp.where((story != 0).any(-1), row[1:], 0).max(1)  # [B]: behind the oldest sentence is nothing
         sizes = Sizes(1 + memory, self.width, self.heads, self.width // self.heads, self.initial.embedding(self.layers))
         shared = Parameters(self.positions.parameters(sizes), name='positions')()
         x, _, more = self.through_blocks(self.numerics.cast(x), Encoding(self.positions, shared, row, row, sizes),

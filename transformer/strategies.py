@@ -10,7 +10,7 @@ import math
 import jax
 import jax.numpy as jnp
 
-from transformer.constraints import Anything, Constraint, Output, constrained
+from transformer.constraints import Anything, Constraint, Output, constrained, require
 
 _BLOCK = 128  # tokens that `top` looks at together
 _TINY = 1e-9  # the least coverage that counts, so that its logarithm is finite
@@ -148,11 +148,6 @@ def _picked(hypotheses, at):
     return jax.tree.map(lambda x: _taken(x, at), hypotheses)
 
 
-def _require(strategy, name, ok, expected):
-    if not ok:
-        raise ValueError(f'{strategy}: {name} is {getattr(strategy, name)}; expected {expected}.')
-
-
 class _Independent(Strategy):
     """Base of the strategies whose hypotheses do not know of each other."""
 
@@ -208,7 +203,7 @@ class Sample(_Independent):
         if not (1e-3 <= self.temperature < math.inf and self.top_k >= 0 and 0 < self.top_p <= 1 and 0 <= self.min_p <= 1):
             raise ValueError(f'{self}: expected temperature >= 0.001, top_k >= 0, top_p in (0, 1] and min_p in [0, 1]; '
                              'for the most probable token use Greedy().')
-        _require(self, 'count', self.count >= 1, '1 or more')
+        require(self, 'count', self.count >= 1, '1 or more')
 
     @property
     def size(self):
@@ -240,7 +235,8 @@ class Beam(Strategy):
 
     Of the `size` best continuations by log P, those that end go to a pool of the `size` best by score; the best `size` others
     are gone on with. At the longest length all that are left count as outputs, unfinished. A row is done as soon as nothing
-    that is gone on with can still get into its pool: log P only falls, so that no score exceeds log P / lp(the longest Y).
+    that is gone on with can still be among the `count` best of its pool: log P only falls, so that no score exceeds
+    log P / lp(the longest Y).
 
     Attributes:
       size: hypotheses that are gone on with.
@@ -259,10 +255,10 @@ class Beam(Strategy):
     diversity = 0.0
 
     def __post_init__(self):
-        _require(self, 'size', self.size >= 1, '1 or more; Greedy() is Beam(size=1)')
-        _require(self, 'count', 1 <= self.count <= self.size, f'1 to the size, {self.size}')
+        require(self, 'size', self.size >= 1, '1 or more; Greedy() is Beam(size=1)')
+        require(self, 'count', 1 <= self.count <= self.size, f'1 to the size, {self.size}')
         for name in ('length_penalty', 'coverage_penalty'):
-            _require(self, name, 0 <= getattr(self, name) < math.inf, '0 or more')
+            require(self, name, 0 <= getattr(self, name) < math.inf, '0 or more')
 
     @property
     def covers(self):
@@ -286,7 +282,9 @@ class Beam(Strategy):
             if self.diversity:
                 chosen = jnp.take_along_axis(live.tokens, (search.begin + search.count)[:, None, None], 2)[..., 0]
                 used = used.at[rows, 0, chosen].add((live.score > -jnp.inf).astype(used.dtype))
-        hopeless = jnp.stack([self._reachable(live, search.limit) <= pool.score.min(1) for live, pool, _ in found]).all(0)
+        needed = self.count if self.groups == 1 else per  # several groups may have found the same ones
+        hopeless = jnp.stack([self._reachable(live, search.limit) <= pool.score[:, needed - 1]
+                              for live, pool, _ in found]).all(0)
         live, pool, parents = jax.tree.map(lambda *parts: jnp.concatenate(parts, 1), *found)
         coverage = None if search.coverage is None else _taken(search.coverage, parents)
         search = dataclasses.replace(search, live=live, pool=pool, count=search.count + 1, coverage=coverage,
@@ -350,5 +348,5 @@ class DiverseBeam(Beam):
 
     def __post_init__(self):
         super().__post_init__()
-        _require(self, 'groups', self.groups >= 1 and self.size % self.groups == 0, f'a divisor of the size, {self.size}')
-        _require(self, 'diversity', 0 <= self.diversity < math.inf, '0 or more')
+        require(self, 'groups', self.groups >= 1 and self.size % self.groups == 0, f'a divisor of the size, {self.size}')
+        require(self, 'diversity', 0 <= self.diversity < math.inf, '0 or more')

@@ -2,6 +2,8 @@
 
 import dataclasses
 
+import numpy as np
+
 from transformer.decoding import generate
 from transformer.evaluators import Evaluator
 from transformer.metrics import textbook_bleu, translation_scores
@@ -10,7 +12,7 @@ from transformer.strategies import Greedy, Strategy
 EXTRA = 50  # tokens that an output may have more than its source (Vaswani et al. 2017, section 6.1)
 
 
-def translate(snapshot, sources, *, strategy, key, steps=None, numbers=None, rows=32):
+def translate(snapshot, sources, *, strategy, key, steps=None, numbers=None, prefix=(), rows=32):
     """For each source, token ids with their end, the hypotheses of the strategy, best first.
 
     Sources of like length are decoded together, `rows` at once; what comes out does not depend on that.
@@ -18,6 +20,7 @@ def translate(snapshot, sources, *, strategy, key, steps=None, numbers=None, row
     Args:
       steps: how many tokens an output has at most; None: `EXTRA` more than its source.
       numbers: of the random streams of the sources; None: 0, 1, ...
+      prefix: token ids with which every output begins; they are not part of the hypotheses.
     """
     data, found = snapshot.data, {}
     order = sorted(range(len(sources)), key=lambda i: len(sources[i]))
@@ -26,23 +29,39 @@ def translate(snapshot, sources, *, strategy, key, steps=None, numbers=None, row
         batch = [sources[i] for i in part]
         limits = [len(source) + EXTRA if steps is None else steps for source in batch]
         streams = part if numbers is None else [numbers[i] for i in part]
-        outputs = generate(snapshot.model, snapshot.params, [[data.start]] * len(batch), source=batch, steps=limits,
+        outputs = generate(snapshot.model, snapshot.params, [[data.start, *prefix]] * len(batch), source=batch, steps=limits,
                            strategy=strategy, key=key, numbers=streams, end=data.end, vocab=data.facts['vocab'])
         found |= zip(part, outputs)
     return [found[i] for i in range(len(sources))]
 
 
+def encoded(data, source, longest, *, truncate, what='The source', otherwise='give --truncate'):
+    """int32 ids of a source text with their end, `longest` at most: of a longer one the first ones and its end if `truncate`,
+    else ValueError; `otherwise` is what to do but shorten it."""
+    ids = data.encode(source)
+    if len(ids) <= longest:
+        return ids
+    if not truncate:
+        raise ValueError(f'{what} has {len(ids)} tokens with its end, but this model takes {longest}; shorten it, or '
+                         f'{otherwise}.')
+    return np.append(ids[:longest - 1], ids[-1])
+
+
+def all_encoded(run, sources):
+    """The same for each source, of a run or a snapshot: cut where data.long='truncate'."""
+    return [encoded(run.data, source, run.model.source_length, truncate=run.data.config.long == 'truncate',
+                    what=f'The source {source!r}', otherwise="set data.long='truncate'") for source in sources]
+
+
 def best_texts(snapshot, sources, strategy):
     """The best output for each source text, as text."""
-    data = snapshot.data
-    found = translate(snapshot, [data.encode(source) for source in sources], strategy=strategy,
-                      key=snapshot.key('translations'))
-    return [data.decode(hypotheses[0].tokens) for hypotheses in found]
+    found = translate(snapshot, all_encoded(snapshot, sources), strategy=strategy, key=snapshot.key('translations'))
+    return [snapshot.data.decode(hypotheses[0].tokens) for hypotheses in found]
 
 
 def require_pairs(run, evaluator):
     """Raises ValueError unless the data of a run are pairs of texts."""
-    if not hasattr(run.data, 'encode_target'):
+    if run.data.kind != 'pairs':
         raise ValueError(f'{type(evaluator).__name__} needs pairs of texts, and {type(run.data.config).__name__} has none; '
                          'leave that evaluator out.')
 
@@ -50,7 +69,7 @@ def require_pairs(run, evaluator):
 @dataclasses.dataclass(frozen=True)
 class Translations(Evaluator):
     """BLEU and chrF of sacrebleu and the share of exact matches, of what the model makes of the sources of a split; some of it,
-    and the signatures of the scores, go to samples/.
+    and the signatures of the scores, go to samples/. BLEU splits texts as the target language needs it (`translation_scores`).
 
     Attributes:
       limit: how many pairs, the first ones of the split; 0: all.
@@ -70,10 +89,12 @@ class Translations(Evaluator):
         pairs = batches.pairs()[:self.limit or None]
         sources, references = zip(*pairs)
         texts = best_texts(snapshot, sources, self.strategy)
-        numbers, signatures = translation_scores(texts, references)
+        numbers, signatures = translation_scores(texts, references, snapshot.data.target_language)
         shown = [f'source:    {source}\nreference: {reference}\noutput:    {text}\n'
                  for (source, reference), text in list(zip(pairs, texts))[:self.shown]]
-        snapshot.text('translations', '\n'.join([*shown, f'{self.strategy}', *signatures]) + '\n')
+        prepared = snapshot.data.config.text  # the scores are of such texts, which their signatures do not say
+        of = '' if prepared == 'raw' else f', of texts prepared by data.text={prepared!r}'
+        snapshot.text('translations', '\n'.join([*shown, f'{self.strategy}{of}', *signatures]) + '\n')
         return numbers | {'pairs': len(pairs)}
 
 
@@ -95,6 +116,7 @@ class Sentences(Evaluator):
         if not len(self.sources) == len(self.references) > 0 or self.k < 1:
             raise ValueError(f'Sentences has {len(self.sources)} sources, {len(self.references)} references and k={self.k}; '
                              'give as many references as sources, one at least, and a k of 1 or more.')
+        all_encoded(run, self.sources)  # refuses what is too long before training
         return tuple(f'bleu_{i + 1}' for i in range(len(self.sources)))
 
     def __call__(self, snapshot, batches):

@@ -25,7 +25,7 @@ class Universal(Depth):
     """`layers` steps of one block with one set of parameters, h_t = block(x_t), x_t = h_{t-1} + the sinusoid of t, t = 1 ..
     layers (section 2.1, eq. 4 to 6; positions enter in every step with positions="Sinusoidal(at='layers')").
 
-    With halting every position stops at a step of its own (section 2.2, appendix C; Graves 2016, section 2.2): step t gives it
+    With halting every position stops at a step of its own (section 2.2; Graves 2016, section 2.2): step t gives it
     the probability p_t = sigmoid(w·x_t + b) of stopping, N is the first t at which p_1 + .. + p_t exceeds the threshold (at
     most layers), its remainder is R = 1 - (p_1 + .. + p_{N-1}), and what comes out is
 

@@ -2,6 +2,7 @@
 
 import numpy as np
 
+from transformer.attention_pictures import captured
 from transformer.pictures import head, named, titles
 
 
@@ -9,6 +10,17 @@ def read_out(weights, class_token):
     """What the output of a layer takes from each patch: the class token's row of weights [.., T, T], or the mean over the rows
     where all patches are averaged: [.., patches]."""
     return weights[..., 0, 1:] if class_token else weights.mean(-2)
+
+
+def of_image(snapshot, file):
+    """What the attention of a run looks at in an image, and attention rollout over it, as the functions of
+    transformer/attention_pictures.py give it."""
+    image, model = snapshot.data.read(file), snapshot.model
+    layers, found, flow = captured(snapshot, image=image[None])
+    classed = model.pool == 'cls'
+    figure = attention(layers, flow, snapshot.data.visible(image), found, patch=model.patch, class_token=classed)
+    read = None if flow is None else read_out(flow, classed).reshape(image.shape[0] // model.patch, -1).tolist()
+    return figure, found, {'image': file, 'rollout': read}
 
 
 def attention(layers, rollout, image, found, *, patch, class_token):

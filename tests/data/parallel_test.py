@@ -6,12 +6,14 @@ import subprocess
 import sys
 import unicodedata
 from pathlib import Path
+from unittest import mock
 
 import numpy as np
 from absl.testing import absltest, parameterized
 
 from data import cache, pairs
 from data.parallel import Parallel
+from transformer.tasks import NextToken
 
 RNG = np.random.default_rng(0)
 SIZES = RNG.integers(1, 16, (300, 2))
@@ -182,8 +184,11 @@ class TrainTest(ParallelCase):
         evaluation = opened.evaluation('train', 2)
         self.assertEqual(next(iter(evaluation))['inputs'][0].tolist(), list(cut[0]))
         self.assertEqual(evaluation.pairs(), lines)  # whole
-        self.assertEqual(evaluation.facts['tokens'], 40)
-        self.assertEqual(opened.encode('a' * 40).tolist(), list(cut[0]))
+        self.assertEqual(evaluation.facts, {'pairs': 2, 'tokens': 40})  # no bytes: bits per byte would be too few
+        self.assertNotIn('bits_per_byte', NextToken().derived({'loss': 1.0}, evaluation.facts))
+        whole = opened.evaluation('all[1:]', 2)
+        self.assertEqual(whole.facts, {'pairs': 1, 'tokens': 20, 'bytes': 20})
+        self.assertIn('bits_per_byte', NextToken().derived({'loss': 1.0}, whole.facts))
 
 
 class EvaluationTest(ParallelCase):
@@ -215,6 +220,15 @@ class EvaluationTest(ParallelCase):
                 opened.evaluation(split, 4)
         with self.assertRaisesRegex(ValueError, 'takes no context in evaluation'):
             opened.evaluation('valid', 4, context=8)
+
+    def test_a_part_is_read_once(self):
+        for order in ('file', 'hash'):
+            opened = self.opened(order=order)
+            with mock.patch.object(pairs.Pairs, '_prepared', autospec=True, side_effect=pairs.Pairs._prepared) as prepared:
+                first = [opened.evaluation(split, 4).pairs() for split in ('valid', 'all[:2]')]
+                made = prepared.call_count
+                self.assertEqual([opened.evaluation(split, 4).pairs() for split in ('valid', 'all[:2]')], first)
+                self.assertEqual(prepared.call_count, made)
 
     def test_score_of_other_files(self):
         (self.folder / 'other.tsv').write_text('eins \t one\nzwei\ttwo\n')
@@ -273,6 +287,48 @@ class OrderTest(ParallelCase):
         self.assertEqual(opened.evaluation('train', 4).pairs(), lines[4:])
         with self.assertRaisesRegex(ValueError, 'holds no pairs; widen its slice'):  # all of them share the source
             self.opened(lines, order='hash', train='all[4:]', valid='all[:4]').evaluation('train', 4)
+
+
+class SharedFilesTest(ParallelCase):
+    def setUp(self):
+        super().setUp()
+        for name in ('train.tsv', 'valid.tsv', 'test.tsv'):
+            (self.folder / name).write_text(''.join(f'{name} {i}\t{i}\n' for i in range(10)))
+
+    def folder_of_files(self, train, valid, test='', **fields):
+        return Parallel('tsv', str(self.folder), train=train, valid=valid, test=test, tokenizer='Byte()', **fields)
+
+    @parameterized.parameters(
+        ('train', 'valid.tsv', '', "data.train='train' names valid.tsv, and so does data.valid='valid.tsv'; give each its own"),
+        ('all', '', 'test.tsv', "data.train='all' names test.tsv, and so does data.test='test.tsv'"),
+        ('train[:90%]', 'valid.tsv[:5]', '', "data.train='train\\[:90%\\]' names valid.tsv"),
+        ('[tv]*.tsv', '*.tsv', '', "names test.tsv, train.tsv, valid.tsv, and so does data.valid='\\*.tsv'"),
+        ('train.tsv', 'train', '', "data.train='train.tsv' names train.tsv, and so does data.valid='train'"),
+    )
+    def test_what_is_measured_with_is_not_trained_on(self, train, valid, test, message):
+        config = self.folder_of_files(train, valid, test)
+        with self.assertRaisesRegex(ValueError, message):
+            config.open(None)
+        self.folder_of_files('train.tsv', 'valid.tsv').open(None).save(self.folder / '.run')
+        opened = config.open(self.folder / '.run')  # the text is not looked at before it is read
+        with self.assertRaisesRegex(ValueError, message):
+            opened.train(0)
+
+    @parameterized.parameters(
+        ('train.tsv', 'valid.tsv', 'test.tsv'),
+        ('train.tsv', '', ''),
+        ('train', 'train[:2]', ''),
+        ('train[:80%]', 'all[80%:]', ''),
+        ('all[:20]', '*.tsv[20:]', ''),
+        ('t*.tsv', 'valid.tsv', 'dev'),
+    )
+    def test_other_files_and_slices_of_the_same(self, train, valid, test):
+        self.assertNotEmpty(self.folder_of_files(train, valid, test).open(None).evaluation('train', 4).pairs())
+
+    def test_train_and_all_are_one_part(self):
+        parts = [self.folder_of_files(f'{name}[50%:]', 'all[:50%]', order='hash').part('train') for name in ('train', 'all')]
+        self.assertEqual(parts[0].digest, parts[1].digest)
+        self.assertGreater(parts[0].left_out, 0)  # targets that validation has, too
 
 
 class TextsTest(ParallelCase):
@@ -335,11 +391,20 @@ class OpenTest(ParallelCase):
         with self.assertRaisesRegex(ValueError, 'is not the tokenizer of'):
             self.opened(PAIRS, self.folder / 'run', tokenizer='Char()')
 
-    def test_an_input_is_cut_only_when_asked(self):
-        self.assertLen(self.opened().encode('a' * 40), 41)
-        cut = self.opened(long='truncate')
-        self.assertLen(cut.encode('a' * 40), 24)
-        self.assertEqual(cut.encode_target('a' * 40).tolist(), [97] * 19 + [cut.end])
+    @parameterized.parameters('drop', 'truncate', 'refuse')
+    def test_an_input_is_never_cut(self, long):
+        opened = self.opened(long=long)
+        for encode in (opened.encode, opened.encode_target):
+            self.assertEqual(encode('a' * 40).tolist(), [97] * 40 + [END])
+            self.assertEqual(encode('').dtype, np.int32)
+
+    def test_the_language_of_the_targets(self):
+        for name in ('train.de', 'train.en'):
+            (self.folder / name).write_text('one\n')
+        files = {'source': 'files', 'path': str(self.folder), 'train': 'train', 'valid': ''}
+        for fields, language in (({}, ''), (files | {'languages': 'de, en'}, 'en'),
+                                 ({'source': 'cldr', 'path': '', 'languages': 'en,zh_Hant', 'train': 'test'}, 'zh_Hant')):
+            self.assertEqual(self.opened(**fields).target_language, language)
 
     def test_second_start_reads_only_the_cache(self):
         fields = {'tokenizer': 'SentencePiece(vocab=270)', 'order': 'hash'}

@@ -273,10 +273,12 @@ class DirectionsTest(parameterized.TestCase):
     def test_configs_name_the_matrices_of_the_blocks(self):
         for path in ('training.optimizer:Muon', 'training.optimizer:Adafactor'):
             config = base.optimizer(path, learning_rate=0.1, schedule=base.part('training.schedules:Constant'))
-            kind = lambda name, rules=config.matrices: optimizer.as_matrix(
-                rules, [jax.tree_util.DictKey(part) for part in name.split('/')], np.zeros((2, 2, 2)))
+            kind = lambda name, shape=(2, 2, 2), rules=config.matrices: optimizer.as_matrix(
+                rules, [jax.tree_util.DictKey(part) for part in name.split('/')], np.zeros(shape))
             self.assertEqual(kind('block_11/attention/query/kernel'), ((0,), (1, 2)))
             self.assertEqual(kind('decoder/block_0/cross_attention/output/kernel'), ((0, 1), (2,)))
+            self.assertEqual(kind('encoder/layer_0_reverse/state/kernel', (2, 2)), ((0,), (1,)))
+            self.assertEqual(kind('decoder/first_layer_1_hidden/kernel', (2, 2)), ((0,), (1,)))
             self.assertIsNone(kind('tokens/embedding'))
             self.assertIsNone(kind('block_0/attention/query/bias'))
             self.assertIsNone(kind('head/kernel'))

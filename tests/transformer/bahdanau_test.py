@@ -46,7 +46,7 @@ def apply(model, params, **inputs):
     """(outputs, weights by module)."""
     outputs, captured = model.apply({'params': params}, **inputs, mutable=['attention'])
     weights = captured.get('attention', {}).get('decoder', {})
-    return outputs, {name: one['weights'] for name, one in weights.items()}
+    return outputs, {name: one['weights'][0] for name, one in weights.items()}
 
 
 def softmax(x):

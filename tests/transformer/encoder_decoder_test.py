@@ -9,13 +9,16 @@ import jax.numpy as jnp
 import numpy as np
 from absl.testing import absltest, parameterized
 
+from tests import decoders
 from transformer.attention.masks import Causal, Full, Window
 from transformer.attention.mechanism import Softmax
 from transformer.attention.positions import Learned, Rotary
 from transformer.attention.scores import Additive, Dot
+from transformer.decoding import generate
 from transformer.encoder_decoder import EncoderDecoder
 from transformer.initial import Scaled
 from transformer.residual import PreNorm
+from transformer.strategies import Beam, DiverseBeam
 from transformer.tasks import SequenceToSequence
 from transformer.universal import Universal
 
@@ -187,8 +190,42 @@ class CacheTest(parameterized.TestCase):
         whole, all_seen = captured(params, np.repeat(SOURCE, 2, 0), segments=np.repeat(SEGMENTS, 2, 0),
                                    decoder_inputs=np.concatenate([np.repeat(start, 2, 0), two], 1))
         np.testing.assert_allclose(got['logits'][:, 0], whole['logits'][:, 1], atol=5e-6)
-        weights, wanted = (x['attention']['decoder']['block_1']['cross_attention']['weights'] for x in (seen, all_seen))
+        weights, wanted = (x['attention']['decoder']['block_1']['cross_attention']['weights'][0] for x in (seen, all_seen))
         np.testing.assert_allclose(weights[:, :, 0], wanted[:, :, 1], atol=5e-6)
+
+
+class SearchTest(parameterized.TestCase):
+    """Outputs of `generate` against a search by full forward passes, without a cache."""
+
+    @parameterized.parameters(
+        (Beam(3, 0.6, 0.3, count=3),), (DiverseBeam(4, 0.6, count=4),), (Beam(3, 0.6, 0.3, count=3), Universal()))
+    def test_equals_a_search_without_a_cache(self, strategy, depth=SMALL.depth):
+        model = SMALL.clone(depth=depth, vocab=7)
+        params = jax.tree.map(jnp.asarray, drawn(model))
+
+        @jax.jit
+        def full(source, segments, target):
+            outputs, captured = model.apply({'params': params}, source, segments=segments, decoder_inputs=target,
+                                            mutable=['attention'])
+            cross = [x.mean(1) for path, x in jax.tree_util.tree_leaves_with_path(captured)
+                     if 'cross_attention' in jax.tree_util.keystr(path)]
+            self.assertLen(cross, 2)  # layers, or steps
+            return jax.nn.log_softmax(outputs['logits']), sum(cross) / 2
+
+        def following(tokens, source):
+            (own, there), row = np.zeros((2, 1, 8), int), np.zeros((1, 6), int)
+            own[0, :len(source)], there[0, :len(source)], row[0, :len(tokens)] = source, 1, tokens
+            gains, weights = full(own, there, row)
+            return np.float64(gains[0, len(tokens) - 1]), np.float64(weights[0, :len(tokens), :len(source)].sum(0))
+
+        sources, prompts = [[1, 2, 3, 4, 5], [6, 2], [3, 3, 1, 0, 5, 2, 1]], [[0], [0, 4], [0, 2, 5]]
+        found = generate(model, params, prompts, source=sources, steps=4, strategy=strategy, key=KEY, end=0, vocab=7)
+        for row, prompt, source in zip(found, prompts, sources):
+            wanted = decoders.beam(functools.partial(following, source=source), prompt, 4, 0, strategy.size,
+                                   strategy.length_penalty, strategy.coverage_penalty, strategy.groups, strategy.diversity)
+            self.assertEqual([(one.tokens.tolist(), one.finished) for one in row],
+                             [(new, ended) for new, _, ended in wanted[:strategy.count]])
+            np.testing.assert_allclose([one.score for one in row], [score for _, score, _ in wanted][:len(row)], atol=1e-5)
 
 
 CHANGES = {

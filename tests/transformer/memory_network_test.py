@@ -78,7 +78,7 @@ class MemoryNetworkTest(parameterized.TestCase):
             logits, looked = naive(net, params, STORY[i], QUESTION[i], linear)
             np.testing.assert_allclose(outputs['logits'][i], logits, atol=2e-5)
             for hop, weights in enumerate(looked, 1):
-                np.testing.assert_allclose(captured['attention'][f'hop_{hop}']['weights'][i, 0, 0], weights, atol=2e-5)
+                np.testing.assert_allclose(captured['attention'][f'hop_{hop}']['weights'][0][i, 0, 0], weights, atol=2e-5)
         answers = params['words_2' if net.hops == 2 else 'words_1'] if net.tying == 'adjacent' else params['answer_0']
         np.testing.assert_allclose(outputs['logits'], outputs['hidden'] @ answers['embedding'].T, atol=1e-4)
 
@@ -133,7 +133,7 @@ class MemoryNetworkTest(parameterized.TestCase):
         @jax.jit
         def weights(key):
             captured = net.apply({'params': params}, story, question, key=key, mutable=['attention'])[1]
-            return captured['attention']['hop_1']['weights'][:, 0, 0]
+            return captured['attention']['hop_1']['weights'][0][:, 0, 0]
 
         between = lambda key: np.diff(np.log(np.asarray(weights(key), np.float64))) / J
         np.testing.assert_allclose(between(None), 1, atol=1e-4)

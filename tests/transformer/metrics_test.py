@@ -2,7 +2,7 @@ import math
 
 from absl.testing import absltest, parameterized
 
-from transformer.metrics import textbook_bleu, translation_scores
+from transformer.metrics import bleu_tokenizer, textbook_bleu, translation_scores
 
 
 class TextbookBleuTest(parameterized.TestCase):
@@ -33,6 +33,21 @@ class ScoresTest(absltest.TestCase):
         self.assertStartsWith(signatures[0], 'BLEU nrefs:1|')
         self.assertStartsWith(signatures[1], 'chrF nrefs:1|')
         self.assertEqual(translation_scores(['x y'], ['x y'])[0]['chrf'], 100.0)
+
+    def test_n_grams_are_those_of_the_language(self):
+        for language, tokenizer, text, reference in (
+                ('fr', '13a', 'le chat est assis là', 'le chat est assis ici'),
+                ('zh_Hans', 'zh', '猫坐在垫子上面', '猫坐在垫子上了'),
+                ('ja', 'char', '猫がマットに座った', '猫がマットで座った'),
+                ('th', 'char', 'แมวนั่งบนเสื่อ', 'แมวนอนบนเสื่อ')):
+            numbers, signatures = translation_scores([text], [reference], language)
+            self.assertIn(f'|tok:{tokenizer}|', signatures[0])
+            self.assertBetween(numbers['bleu'], 20, 95, language)
+        self.assertIn('|tok:13a|', translation_scores(['x'], ['x'])[1][0])
+        named = {'zh': ('zh', 'zh_Hant_TW', 'zh-CN', 'zho_Hans', 'tok.zh'), 'char': ('ja_JP', 'ko', 'lo', 'km', 'my', 'JA'),
+                 '13a': ('', 'en', 'de_AT', 'thx', 'zhx')}
+        for tokenizer, languages in named.items():
+            self.assertEqual({bleu_tokenizer(language) for language in languages}, {tokenizer})
 
 
 if __name__ == '__main__':

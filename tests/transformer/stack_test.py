@@ -124,7 +124,7 @@ class StackTest(parameterized.TestCase):
         self.assertEqual(set(there['attention']), {'block_0', 'block_1', 'block_2'})
         jax.tree.map(np.testing.assert_array_equal, there, wanted)
         jax.tree.map(np.testing.assert_array_equal, outputs, plain)
-        weights = wanted['attention']['block_1']['attention']['weights']
+        weights = wanted['attention']['block_1']['attention']['weights'][0]
         np.testing.assert_allclose(weights.sum(-1), np.broadcast_to((SEGMENTS != 0)[:, None], (2, 2, 8)), atol=1e-6)
 
     def test_an_unknown_choice_is_refused(self):

@@ -49,6 +49,14 @@ class StoryTransformerTest(parameterized.TestCase):
         longer = np.concatenate([STORY, np.zeros((2, 2, 3), int)], 1)
         np.testing.assert_allclose(logits(MODEL, params, longer, QUESTION), logits(MODEL, params, STORY, QUESTION), atol=2e-6)
 
+    def test_a_sentence_without_known_words_does_not_hide_an_older_one(self):
+        params, story = drawn(MODEL), STORY.copy()
+        story[0, 1] = 0
+        oldest = story.copy()
+        oldest[0, -1] = oldest[0, -1] % 8 + 1
+        moved = np.abs(logits(MODEL, params, oldest, QUESTION) - logits(MODEL, params, story, QUESTION))[0].max()
+        self.assertGreater(moved, 1e-4)
+
     @parameterized.parameters((0, 0), (0, 3), (1, 1))
     def test_every_sentence_counts_and_so_does_its_place(self, row, sentence):
         params, other = drawn(MODEL), STORY.copy()

@@ -62,6 +62,18 @@ class SearchTest(parameterized.TestCase):
         self.assertEqual([row[0] for row in found[0]], [[], [1]])
         self.assertEqual(model.calls, tokens)  # of the prompt comes the first one
 
+    @parameterized.parameters(0.0, 0.6)
+    def test_a_search_goes_on_only_for_the_outputs_that_are_returned(self, alpha):
+        best, calls = [], []
+        for count in (1, 4):
+            model = decoders.Fake(scale=3.0)
+            found = outputs(Beam(4, alpha, count=count), [[2]], 30, 7, model=model)
+            jax.effects_barrier()
+            best.append([row[0] for row in found])
+            calls.append(model.calls)
+        self.assertEqual(*best)
+        self.assertLess(*calls)
+
     def test_beam_of_one_is_greedy(self):
         prompts = [[a, b] for a, b in itertools.product(range(7), repeat=2)]
         found, wanted = outputs(Beam(1), prompts, 8, 7), outputs(Greedy(), prompts, 8, 7)

@@ -1,4 +1,6 @@
+import dataclasses
 import types
+from unittest import mock
 
 import jax
 import numpy as np
@@ -6,7 +8,7 @@ from absl.testing import absltest
 
 from tests import experiments
 from transformer.strategies import Beam, Greedy
-from transformer.translation import Sentences, Translations, translate
+from transformer.translation import Sentences, Translations, best_texts, encoded, translate
 
 
 class TranslationsTest(experiments.TestCase):
@@ -45,7 +47,40 @@ class TranslationsTest(experiments.TestCase):
         self.assertEqual(name, 'translations')
         self.assertStartsWith(text, f'source:    {pairs[0][0]}\nreference: {pairs[0][1]}\noutput:    {outputs[0]}\n')
         self.assertEqual(text.count('source:'), 2)
-        self.assertIn('\nBLEU nrefs:1|', text)
+        self.assertIn(f"\n{Greedy()}, of texts prepared by data.text='nfc'\nBLEU nrefs:1|", text)
+        self.assertIn('|tok:13a|', text)
+
+    def test_what_the_scores_are_of_is_said(self):
+        texts, batches = [], types.SimpleNamespace(pairs=lambda: [('key row', 'row key')])
+        snapshot = types.SimpleNamespace(**{name: getattr(self.snapshot, name) for name in ('model', 'params', 'data', 'key')},
+                                         text=lambda name, text: texts.append(text))
+        with (mock.patch.object(snapshot.data, 'config', dataclasses.replace(snapshot.data.config, text='raw')),
+              mock.patch.object(snapshot.data, 'target_language', 'ja')):
+            Translations()(snapshot, batches)
+        self.assertIn(f'\n\n{Greedy()}\nBLEU nrefs:1|case:mixed|eff:no|tok:char|', texts[0])
+
+    def test_a_long_source_is_cut_only_when_asked(self):
+        data, long = self.snapshot.data, ' '.join(['key'] * 12)
+        whole = data.encode(long)
+        cut = encoded(data, long, 12, truncate=True)
+        self.assertEqual((cut.tolist(), cut.dtype), ([*whole[:11].tolist(), data.end], whole.dtype))
+        for truncate in (True, False):
+            self.assertEqual(encoded(data, long, 13, truncate=truncate).tolist(), whole.tolist())
+        sentence = '{} has 13 tokens with its end, but this model takes 12; shorten it, or give --truncate.'
+        for what in ('The source', 'The source in line 2'):
+            with self.assertRaises(ValueError) as raised:
+                encoded(data, long, 12, truncate=False, what=what)
+            self.assertEqual(str(raised.exception), sentence.format(what))
+
+    def test_evaluators_cut_where_the_data_does(self):
+        long = ' '.join(['key', 'value'] * 7)
+        with self.assertRaisesRegex(ValueError, "'key value .* has 15 tokens .* takes 12; shorten it, or set data.long='trunc"):
+            Sentences(sources=(long,), references=('a',)).check(self.snapshot.run, None)  # before training
+        data = self.snapshot.data
+        with mock.patch.object(data, 'config', dataclasses.replace(data.config, long='truncate')):
+            self.assertEqual(Sentences(sources=(long,), references=('a',)).check(self.snapshot.run, None), ('bleu_1',))
+            text, = best_texts(self.snapshot, [long], Greedy())
+        self.assertEqual(text, best_texts(self.snapshot, [' '.join(long.split()[:11])], Greedy())[0])
 
     def test_sentences_are_scored_one_by_one(self):
         texts = []

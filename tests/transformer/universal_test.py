@@ -6,6 +6,7 @@ import numpy as np
 from absl.testing import absltest, parameterized
 from flax import linen as nn
 
+from transformer.attention import maps
 from transformer.attention.masks import Full
 from transformer.gpt import Gpt
 from transformer.tasks import NextToken
@@ -121,6 +122,16 @@ class SharedTest(parameterized.TestCase):
         for t in range(3, 8):
             out = apply(model, params, TOKENS[:, t:t + 1], positions=row(t, t + 1), cache=out['cache'])
             np.testing.assert_allclose(out['logits'][:, 0], whole[:, t], atol=5e-6)
+
+    def test_the_weights_of_every_step_are_shown(self):
+        def shown(model):
+            return maps.read(model, model.apply({'params': params}, TOKENS[:1], mutable=['attention'])[1]['attention'])
+        params = drawn(MODEL)
+        layers, found = shown(MODEL)
+        self.assertEqual([one['layer'] for one in found], ['block_0', 'block_1', 'block_2'])
+        self.assertGreater(np.abs(layers['block_1'] - layers['block_2']).max(), 1e-3)
+        for name, weights in shown(MODEL.clone(layers=2))[0].items():  # the first two of three
+            np.testing.assert_allclose(layers[name], weights, atol=1e-6)
 
     @parameterized.parameters(dict(scan=True), dict(remat='full'), dict(kept=((0,), (0,), (0,))))
     def test_what_needs_blocks_of_their_own_is_refused(self, **fields):

@@ -19,8 +19,7 @@ def read(model, captured):
     `heads` are the numbers of a layer's heads, the rest is in nats, `entropy` and `confidence` of each head; these are None
     where the weights are no distributions, but the matrix that some other mechanism amounts to.
     """
-    named = lambda keys: jax.tree_util.keystr(keys[:-1], simple=True, separator='/').removesuffix('/attention')
-    layers = {named(keys): np.asarray(x[0], np.float32) for keys, x in jax.tree_util.tree_leaves_with_path(captured)}
+    layers = {_named(keys): np.asarray(x[0], np.float32) for keys, x in jax.tree_util.tree_leaves_with_path(captured)}
     kept = {f'block_{i}': row for i, row in enumerate(kept_heads(model))} if hasattr(model, 'kept') else {}
     if not layers:
         what = 'no head left' if kept and all(row == () for row in kept.values()) else 'no attention heads'
@@ -43,6 +42,13 @@ def read(model, captured):
             'entropy': entropy(weights).tolist() if sure else None, 'highest_entropy': highest_entropy(visible),
             'confidence': confidence(weights).tolist() if sure else None})
     return layers, found
+
+
+def _named(keys):
+    """The name of a layer: of the second call of block_0, which Universal Transformers have, block_1."""
+    *parts, _, call = keys
+    name = jax.tree_util.keystr(parts, simple=True, separator='/').removesuffix('/attention')
+    return name.replace('block_0', f'block_{call.idx}') if call.idx else name
 
 
 def _mask(model, name):

@@ -63,7 +63,8 @@ class MultiHead(nn.Module):
           projected: what an earlier call returned for y and z, in their place. Its rows may be fewer by a factor K: then K
             rows of x that follow each other share one (the hypotheses of a beam).
 
-        With a mutable collection 'attention' the mechanism's weights [B, N, T, S] are put into it, as 'weights'.
+        With a mutable collection 'attention' the mechanism's weights [B, N, T, S] are put into it, as 'weights', a tuple with
+        those of each call.
         """
         width, key_heads = x.shape[-1], self.key_heads or self.heads
         if not self.head_width and width % self.heads:
@@ -109,7 +110,7 @@ class MultiHead(nn.Module):
             weights = self.mechanism.weights(parameters, queries, keys, values, given)
             if projected is not None:
                 weights = jnp.swapaxes(weights, 1, 2).reshape(*x.shape[:2], *weights.shape[1::2]).swapaxes(1, 2)
-            self.put_variable('attention', 'weights', weights)
+            self.sow('attention', 'weights', weights)
         if cache is None:
             out = self.mechanism(parameters, queries, keys, values, given)
         else:

@@ -59,7 +59,7 @@ class RolloutTest(absltest.TestCase):
 
 class ReadTest(absltest.TestCase):
     def captured(self, *layers):
-        return {f'block_{i}': {'attention': {'weights': drawn(1, 2, 3, 3, causal=True)}} for i in layers}
+        return {f'block_{i}': {'attention': {'weights': (drawn(1, 2, 3, 3, causal=True),)}} for i in layers}
 
     def test_layers_come_in_their_order(self):
         layers, found = maps.read(Gpt(vocab=2, layers=12, heads=2, width=4), self.captured(*range(11, -1, -1)))
@@ -71,7 +71,7 @@ class ReadTest(absltest.TestCase):
         np.testing.assert_allclose(found[3]['entropy'], maps.entropy(layers['block_3']))
 
     def test_the_highest_entropy_is_of_the_queries_that_see_something(self):
-        late = {'block_0': {'attention': {'weights': drawn(1, 2, 3, 3, causal=True) * np.array([0, 1, 1])[:, None]}}}
+        late = {'block_0': {'attention': {'weights': (drawn(1, 2, 3, 3, causal=True) * np.array([0, 1, 1])[:, None],)}}}
         _, (one,) = maps.read(Gpt(vocab=2, layers=1, heads=2, width=4), late)
         self.assertAlmostEqual(one['highest_entropy'], (math.log(2) + math.log(3)) / 2)
 
@@ -89,13 +89,13 @@ class ReadTest(absltest.TestCase):
 
     def test_weights_of_other_mechanisms_have_no_entropy(self):
         captured = self.captured(0)
-        captured['block_0']['attention']['weights'] *= -1
+        np.negative(*[captured['block_0']['attention']['weights'][0]] * 2)
         _, found = maps.read(Gpt(vocab=2, layers=1, heads=2, width=4), captured)
         self.assertIsNone(found[0]['entropy'])
 
     def test_weights_that_are_not_finite(self):
         captured = self.captured(0)
-        captured['block_0']['attention']['weights'][0, 1, 2, 0] = np.nan
+        captured['block_0']['attention']['weights'][0][0, 1, 2, 0] = np.nan
         with self.assertRaisesRegex(ValueError, 'not finite: this run has diverged'):
             maps.read(Gpt(vocab=2, layers=1, heads=2, width=4), captured)
 

@@ -111,7 +111,7 @@ class MultiHeadTest(parameterized.TestCase):
         scores = np.einsum('btnh,bsnh->bnts', query, key) / 2 ** 0.5
         wanted = np.exp(scores) * np.tri(3)
         wanted /= wanted.sum(-1, keepdims=True)
-        np.testing.assert_allclose(captured['attention']['weights'], wanted, atol=1e-6)
+        np.testing.assert_allclose(captured['attention']['weights'][0], wanted, atol=1e-6)
         np.testing.assert_array_equal(out, LAYER.apply(variables, X, mask=Causal())[0])
 
     def test_weights_are_captured_only_when_asked_for(self):
@@ -129,7 +129,7 @@ class MultiHeadTest(parameterized.TestCase):
         layer = LAYER.clone(mechanism=Softmax(implementation=implementation), key_heads=2)
         variables = drawn(layer)
         (out, _), captured = layer.apply(variables, X, mask=Causal(), mutable=['attention'])
-        weights, params = np.asarray(captured['attention']['weights']), variables['params']
+        weights, params = np.asarray(captured['attention']['weights'][0]), variables['params']
         np.testing.assert_allclose(weights.sum(-1), 1.0, atol=1e-6)
         self.assertFalse(np.any(weights * (1 - np.tri(3))))
         value = np.einsum('btd,dkh->btkh', X, params['value']['kernel']) + params['value']['bias']
