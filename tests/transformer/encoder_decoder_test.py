@@ -1,7 +1,6 @@
 import dataclasses
 import functools
 import math
-import re
 from unittest import mock
 
 import jax
@@ -9,7 +8,8 @@ import jax.numpy as jnp
 import numpy as np
 from absl.testing import absltest, parameterized
 
-from tests import decoders
+from tests import decoders, models
+from tests.models import apply
 from transformer.attention.masks import Causal, Full, Window
 from transformer.attention.mechanism import Softmax
 from transformer.attention.positions import Learned, Rotary
@@ -27,22 +27,12 @@ SMALL = EncoderDecoder(vocab=11, source_vocab=0, source_length=8, length=6, laye
 RNG = np.random.default_rng(0)
 SOURCE, TARGET = RNG.integers(11, size=(3, 8)), RNG.integers(11, size=(3, 6))
 SEGMENTS = (np.arange(8) < np.array([8, 5, 3])[:, None]).astype(int)
+drawn = lambda model: models.drawn(model, SOURCE, decoder_inputs=TARGET)
+program = functools.cache(lambda model: models.program(model, SOURCE, decoder_inputs=TARGET))
 
 
 def init(model):
     return model.init(KEY, SOURCE, decoder_inputs=TARGET)['params']
-
-
-def drawn(model):
-    """Parameters from numpy, biases included; nothing to compile."""
-    rng = np.random.default_rng(0)
-    shapes = jax.eval_shape(lambda: init(model))
-    return jax.tree.map(lambda s: (0.4 * rng.normal(size=s.shape)).astype(np.float32), shapes)
-
-
-@functools.partial(jax.jit, static_argnums=0)
-def apply(model, params, *source, **more):
-    return model.apply({'params': params}, *source, **more)
 
 
 def softmax(x):
@@ -235,14 +225,6 @@ CHANGES = {
     'key_heads': 1, 'positions': Learned(), 'mask': Causal() & Window(2), 'encoder_mask': Window(2), 'residual': PreNorm(),
     'initial': Scaled(), 'dense_gradient': False, 'depth': Universal(), 'scan': True, 'remat': 'full', 'dtype': 'bfloat16'}
 BASE = SMALL.clone(layers=1, share='output', positions=Learned(scale=0.1))  # with which every field counts
-
-
-def program(model):
-    """Initialisation and gradient as text: what a field that is ignored cannot change."""
-    def all_of_it(params):
-        loss = lambda p: model.apply({'params': p}, SOURCE, decoder_inputs=TARGET, key=KEY)['logits'].astype(jnp.float32).sum()
-        return init(model), jax.grad(loss)(params)
-    return re.sub('0x[0-9a-f]+', '', str(jax.make_jaxpr(all_of_it)(jax.eval_shape(lambda: init(model)))))
 
 
 class FieldsTest(parameterized.TestCase):

@@ -1,7 +1,6 @@
 import dataclasses
 import functools
 import math
-import re
 
 import jax
 import jax.numpy as jnp
@@ -10,6 +9,7 @@ from absl.testing import absltest, parameterized
 from jax.extend import core
 
 from tests import models
+from tests.models import apply
 from transformer.attention.masks import Causal, Full, Window
 from transformer.attention.mechanism import Softmax
 from transformer.attention.positions import NoPositions
@@ -24,22 +24,12 @@ from transformer.universal import Universal
 SMALL = Gpt(vocab=11, length=8, layers=2, heads=2, width=8)
 TOKENS = np.random.default_rng(0).integers(11, size=(2, 8))
 KEY = jax.random.key(0)
+drawn = lambda model: models.drawn(model, TOKENS)
+program = functools.cache(lambda model: models.program(model, TOKENS))
 
 
 def init(model):
     return model.init(KEY, jnp.zeros((1, 2), jnp.int32))['params']
-
-
-def drawn(model):
-    """Parameters from numpy, biases included; nothing to compile."""
-    rng = np.random.default_rng(0)
-    shapes = jax.eval_shape(lambda: init(model))
-    return jax.tree.map(lambda s: (0.4 * rng.normal(size=s.shape)).astype(np.float32), shapes)
-
-
-@functools.partial(jax.jit, static_argnums=0)
-def apply(model, params, inputs, **more):
-    return model.apply({'params': params}, inputs, **more)
 
 
 @functools.partial(jax.jit, static_argnums=0)
@@ -226,15 +216,6 @@ CHANGES = {
     'attention': Softmax(score=Dot()), 'key_heads': 1, 'kept': ((0,), (0, 1)), 'positions': NoPositions(),
     'bias': False, 'mask': Causal() & Window(2), 'residual': PostNorm(), 'initial': Scaled(0.1), 'dense_gradient': False,
     'depth': Universal(), 'scan': True, 'remat': 'full', 'dtype': 'bfloat16'}
-
-
-def program(model):
-    """Initialisation and gradient as text: what a field that is ignored cannot change."""
-    def all_of_it(params):
-        loss = lambda p: model.apply({'params': p}, TOKENS, key=KEY)['logits'].astype(jnp.float32).sum()
-        return model.init(KEY, TOKENS), jax.grad(loss)(params)
-    params = jax.eval_shape(lambda: model.init(KEY, TOKENS)['params'])
-    return re.sub('0x[0-9a-f]+', '', str(jax.make_jaxpr(all_of_it)(params)))
 
 
 class DropoutTest(parameterized.TestCase):

@@ -1,6 +1,5 @@
 import dataclasses
 import functools
-import re
 
 import jax
 import jax.numpy as jnp
@@ -8,6 +7,7 @@ import numpy as np
 from absl.testing import absltest, parameterized
 
 from tests import models, recurrent_reference
+from tests.models import apply
 from transformer.decoding import generate
 from transformer.initial import Scaled
 from transformer.recurrent import Gru, Lstm, Rnn
@@ -18,21 +18,12 @@ from transformer.tasks import NextToken
 SMALL = RecurrentLm(vocab=11, length=8, layers=2, width=8)
 TOKENS = np.random.default_rng(0).integers(11, size=(2, 8))
 KEY = jax.random.key(0)
+drawn = lambda model: models.drawn(model, TOKENS, scale=0.7)
+program = functools.cache(lambda model: models.program(model, TOKENS))
 
 
 def init(model):
     return model.init(KEY, jnp.zeros((1, 2), jnp.int32))['params']
-
-
-def drawn(model):
-    rng = np.random.default_rng(0)
-    shapes = jax.eval_shape(lambda: init(model))
-    return jax.tree.map(lambda s: (0.7 * rng.normal(size=s.shape)).astype(np.float32), shapes)
-
-
-@functools.partial(jax.jit, static_argnums=0)
-def apply(model, params, inputs, **more):
-    return model.apply({'params': params}, inputs, **more)
 
 
 @functools.partial(jax.jit, static_argnums=0)
@@ -154,16 +145,6 @@ class CacheTest(parameterized.TestCase):
 
 CHANGES = {'vocab': 12, 'layers': 3, 'width': 16, 'cell': Gru(), 'dropout': 0.1, 'tied': False, 'initial': Scaled(0.1),
            'dense_gradient': False, 'dtype': 'bfloat16'}
-
-
-@functools.lru_cache
-def program(model):
-    """Initialisation and gradient as text: what a field that is ignored cannot change."""
-    def all_of_it(params):
-        loss = lambda p: model.apply({'params': p}, TOKENS, key=KEY)['logits'].astype(jnp.float32).sum()
-        return model.init(KEY, TOKENS), jax.grad(loss)(params)
-    params = jax.eval_shape(lambda: model.init(KEY, TOKENS)['params'])
-    return re.sub('0x[0-9a-f]+', '', str(jax.make_jaxpr(all_of_it)(params)))
 
 
 class FieldsTest(parameterized.TestCase):

@@ -5,6 +5,7 @@ import jax
 import numpy as np
 from absl.testing import absltest, parameterized
 
+from tests import models
 from transformer.attention.positions import NoPositions
 from transformer.story_transformer import StoryTransformer
 from transformer.universal import Universal
@@ -15,12 +16,7 @@ MODEL = StoryTransformer(vocab=9, layers=2, heads=2, width=8, inner=8, depth=Uni
 STORY = RNG.integers(1, 9, (2, 4, 3)) * (np.arange(3) < RNG.integers(1, 4, (2, 4, 1)))
 STORY[1, 2:] = 0  # the second story has two sentences
 QUESTION = np.array([[3, 1, 0], [2, 0, 0]])
-
-
-def drawn(model):
-    rng = np.random.default_rng(0)
-    shapes = jax.eval_shape(lambda: model.init(KEY, STORY, QUESTION)['params'])
-    return jax.tree.map(lambda s: (0.5 * rng.normal(size=s.shape)).astype(np.float32), shapes)
+drawn = lambda model: models.drawn(model, STORY, QUESTION, scale=0.5)
 
 
 @functools.partial(jax.jit, static_argnums=0)

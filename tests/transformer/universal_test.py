@@ -6,6 +6,8 @@ import numpy as np
 from absl.testing import absltest, parameterized
 from flax import linen as nn
 
+from tests import models
+from tests.models import apply
 from transformer.attention import maps
 from transformer.attention.masks import Full
 from transformer.gpt import Gpt
@@ -15,6 +17,7 @@ from transformer.universal import Universal, steps
 KEY = jax.random.key(0)
 MODEL = Gpt(vocab=11, length=8, layers=3, heads=2, width=8, inner=8, depth=Universal())
 TOKENS = np.random.default_rng(0).integers(11, size=(2, 8))
+drawn = lambda model: models.drawn(model, TOKENS)
 X = np.random.default_rng(1).normal(size=(2, 3, 4)).astype(np.float32)
 
 
@@ -49,17 +52,6 @@ def adaptive(x, kernel, bias, threshold, layers):
         if sum(chances) > threshold or t == layers:
             remainder = 1 - sum(chances[:-1])
             return sum(p * h for p, h in zip([*chances[:-1], remainder], states)), t + remainder
-
-
-def drawn(model):
-    rng = np.random.default_rng(0)
-    shapes = jax.eval_shape(lambda: model.init(KEY, TOKENS)['params'])
-    return jax.tree.map(lambda s: (0.4 * rng.normal(size=s.shape)).astype(np.float32), shapes)
-
-
-@functools.partial(jax.jit, static_argnums=0)
-def apply(model, params, inputs, **more):
-    return model.apply({'params': params}, inputs, **more)
 
 
 class HaltingTest(parameterized.TestCase):

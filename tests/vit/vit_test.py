@@ -1,6 +1,5 @@
 import dataclasses
 import functools
-import re
 
 import jax
 import jax.numpy as jnp
@@ -8,6 +7,7 @@ import numpy as np
 from absl.testing import absltest, parameterized
 
 from tests import models
+from tests.models import apply
 from transformer.attention.masks import Window
 from transformer.attention.mechanism import Softmax
 from transformer.attention.positions import NoPositions
@@ -20,18 +20,8 @@ from vit.vit import Vit, patches
 KEY = jax.random.key(0)
 SMALL = Vit(classes=3, patch=2, layers=2, heads=2, width=8, inner=12)
 IMAGES = np.random.default_rng(0).normal(size=(2, 4, 6, 3)).astype(np.float32)
-
-
-def drawn(model):
-    """Parameters from numpy, the head's included; nothing to compile."""
-    rng = np.random.default_rng(0)
-    shapes = jax.eval_shape(lambda: model.init(KEY, IMAGES)['params'])
-    return jax.tree.map(lambda s: (0.4 * rng.normal(size=s.shape)).astype(np.float32), shapes)
-
-
-@functools.partial(jax.jit, static_argnums=0)
-def apply(model, params, images, **more):
-    return model.apply({'params': params}, images, **more)
+drawn = lambda model: models.drawn(model, IMAGES)
+program = functools.cache(lambda model: models.program(model, IMAGES))
 
 
 class PatchesTest(parameterized.TestCase):
@@ -119,15 +109,6 @@ CHANGES = {
     'positions': NoPositions(), 'mask': Window(2),
     'residual': ReZero(), 'initial': TFixup(), 'dense_gradient': False,
     'depth': Universal(), 'scan': True, 'remat': 'full', 'dtype': 'bfloat16'}
-
-
-def program(model):
-    """Initialisation and gradient as text: what a field that is ignored cannot change."""
-    def all_of_it(params):
-        loss = lambda p: model.apply({'params': p}, IMAGES, key=KEY)['logits'].astype(jnp.float32).sum()
-        return model.init(KEY, IMAGES), jax.grad(loss)(params)
-    params = jax.eval_shape(lambda: model.init(KEY, IMAGES)['params'])
-    return re.sub('0x[0-9a-f]+', '', str(jax.make_jaxpr(all_of_it)(params)))
 
 
 class DropoutTest(parameterized.TestCase):
