@@ -32,9 +32,9 @@ def get_config(variant=''):
     else:
         c.model = base.part(model, source_length=64, length=64, layers=1, width=256, share='all', outer_dropout=0.2,
                             attention='Bahdanau(score=Additive(width=256), combined=True)')
-        c.optimizer = base.optimizer('training.optimizer:Muon', learning_rate=4e-3, b2=0.98, average_decay=0.998,
+        c.optimizer = base.optimizer(learning_rate=2e-3, b2=0.98, average_decay=0.998,
                                      schedule=base.part('training.schedules:Linear', warmup_steps=200))
-        c.train.steps = 6000
+        c.train.steps = 4000
     c.task = base.part('transformer.tasks:SequenceToSequence', label_smoothing=0.1 if variant == 'full' else 0.0)
     c.log.every_steps = 10 if variant == 'd2l' else 50
     c.checkpoint.every_steps = 500
