@@ -14,7 +14,14 @@
        (the textbook: 1, 0.687, 0.658, 1, with words counted in its validation pairs too; "He's calm." is not in the file
        that this was measured with). 1.5 minutes on two cores of a Xeon, beside other work (Python 3.11, jax 0.10.2,
        float32).
-:full  all pairs but a held-out twentieth, which shares no sentence with the rest; subwords. Not yet run to its end.
+:full  140,399 pairs, all but a held-out twentieth, which shares no sentence with the rest; 4,000 subwords, 3 + 3 blocks, 3.29
+       million parameters. After 2.2 epochs BLEU 35.5, chrF 55.3 of the 7,435 held-out pairs, in lower case and with one
+       reference each (beam of 4). Its four sentences, each a right translation:
+
+           go . => allez !, 0.000                    i lost . => j'ai perdu ., 1.000
+           he's calm . => il est calme ., 1.000      i'm home . => je suis à la maison ., 0.473
+
+       54 minutes on one core of a Xeon (Python 3.11, jax 0.10.2, float32).
 """
 
 from configs import base

@@ -16,7 +16,7 @@ from transformer.recurrent_attention import Attended, Bahdanau, RecurrentAttenti
 from transformer.sharding import BATCH, constrain
 
 
-class Looking(Parameters):
+class AttentionParameters(Parameters):
     """The parameters of an attention, and its weights for whoever asks."""
 
     def show(self, weights):
@@ -112,11 +112,11 @@ class Decoder(nn.Module):
     def _attention(self, source):
         """({name: module that shows weights}, {name: kernel}, {'source': Attended, 'own': parameters}, source with keys)."""
         part, width, source_width = self.attention, self.width, source['values'].shape[-1]
-        looking = {'cross_attention': Looking(part.parameters(width, source_width), name='cross_attention')}
+        looking = {'cross_attention': AttentionParameters(part.parameters(width, source_width), name='cross_attention')}
         parameters, own = looking['cross_attention'](), {}
         kernels = {name: parameters[name] for name in ('window',) if name in parameters}
         if part.past:
-            looking['attention'] = Looking(part.score.parameters(1, 1, width, width), name='attention')
+            looking['attention'] = AttentionParameters(part.score.parameters(1, 1, width, width), name='attention')
             own = looking['attention']()
         if part.combined:
             wanted = {'kernel': (self.kernel_init, (part.context_width(width, source_width) + width, width))}

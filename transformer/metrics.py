@@ -40,7 +40,7 @@ def translation_scores(hypotheses, references, language=''):
     """
     from sacrebleu import metrics
 
-    bleu, chrf = metrics.BLEU(tokenize=bleu_tokenizer(language)), metrics.CHRF()
+    bleu, chrf = metrics.BLEU(tokenize=bleu_tokenizer(language), force=True), metrics.CHRF()
     numbers = {'bleu': bleu.corpus_score(hypotheses, [references]).score,
                'chrf': chrf.corpus_score(hypotheses, [references]).score,
                'exact_match': sum(map(str.__eq__, hypotheses, references)) / len(references)}

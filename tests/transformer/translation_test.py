@@ -99,7 +99,7 @@ class TranslationsTest(experiments.TestCase):
                                    (Sentences(sources=('a',), references=('b', 'c')), '1 sources, 2 references')):
             with self.assertRaisesRegex(ValueError, message):
                 evaluator.check(self.snapshot.run, None)
-        run = types.SimpleNamespace(data=types.SimpleNamespace(config=types.SimpleNamespace()))
+        run = types.SimpleNamespace(data=types.SimpleNamespace(kind='text', config=types.SimpleNamespace()))
         with self.assertRaisesRegex(ValueError, 'Translations needs pairs of texts, and SimpleNamespace has none'):
             Translations().check(run, None)
 

@@ -72,7 +72,7 @@ class MultiHead(nn.Module):
         if key_heads < 1 or self.heads % key_heads:
             raise ValueError(f'{self.heads} query heads cannot share {key_heads} heads of keys and values; choose a divisor.')
         mask.require_length(max(a.shape[1] for a in (x, y, z) if a is not None))
-        cross = not (y is z is projected is None)
+        cross = any(given is not None for given in (y, z, projected))
         self.mechanism.check(mask, cross=cross, cached=cache is not None, shared=key_heads != self.heads)
         if self.kept == ():
             own = Parameters({'bias': (zeros, (width,))} if self.bias else {}, name='output')()
