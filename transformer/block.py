@@ -85,6 +85,30 @@ class Source:
     mask: Mask = Full()
 
 
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class Context:
+    """What blocks work with besides the stream.
+
+    Attributes:
+      mask: which positions see which.
+      encoding: where they are, as the position encoding sees it.
+      positions: [B, T], with a cache: where in it the queries are.
+      head_mask: [layers, N] or [layers, B, 1, N], factors of what each head gives; None: ones.
+      source: what a decoder looks at.
+    """
+    mask: Mask = Full()
+    encoding: Encoding = Encoding()
+    positions: Any = None
+    head_mask: Any = None
+    source: Source | None = None
+
+    def of_layer(self, layer):
+        """That of one layer, with its mask and head mask."""
+        own = None if self.head_mask is None else self.head_mask[layer]
+        return dataclasses.replace(self, mask=self.mask.of_layer(layer), head_mask=own)
+
+
 class Block(nn.Module):
     """Attention, then cross attention to a source if there is one, then feed-forward, each a branch that joins the stream as
     `residual` says (Vaswani et al. 2017, section 3.1).
@@ -103,21 +127,22 @@ class Block(nn.Module):
     cross_attention: Callable | None = None
 
     @nn.compact
-    def __call__(self, x, *, mask=Full(), encoding=Encoding(), key=None, cache=None, positions=None, head_mask=None,
-                 source=None):
-        """x [B, T, D] -> ([B, T, D], cache). The cache of a block with a source has what it keeps of that under 'source'."""
+    def __call__(self, x, context=Context(), *, key=None, cache=None):
+        """x [B, T, D], the context of this layer -> ([B, T, D], cache); with a source, what the cache keeps of that is under
+        'source'."""
         before = partial(self.residual.before, norm=self.norm)
 
         def join(name, x, branch):
             branch = dropout(branch, self.dropout, fold(key, f'{name}_branch'))
             return self.residual.after(name, x, branch, norm=self.norm)
 
-        x = encoding.at_layer(x)
+        x = context.encoding.at_layer(x)
         branch, new = self.attention(name='attention')(
-            before('attention', x), mask=mask, encoding=encoding, key=fold(key, 'attention'), cache=cache, positions=positions,
-            head_mask=head_mask)
+            before('attention', x), mask=context.mask, encoding=context.encoding, key=fold(key, 'attention'), cache=cache,
+            positions=context.positions, head_mask=context.head_mask)
         x = join('attention', x, branch)
         if self.cross_attention:
+            source = context.source
             branch, projected = self.cross_attention(name='cross_attention')(
                 before('cross_attention', x), source.hidden, mask=source.mask, key=fold(key, 'cross_attention'),
                 projected=None if cache is None else cache.get('source'))

@@ -1,12 +1,12 @@
 """Blocks one after the other: unrolled or scanned, with their activations kept or computed again for the gradient."""
 
+import dataclasses
 from functools import partial
 
 import jax
 import jax.numpy as jnp
 
-from transformer.attention.masks import Full
-from transformer.attention.positions import Encoding
+from transformer.block import Context
 from transformer.layers import fold
 from transformer.sharding import BATCH, constrain
 
@@ -18,8 +18,7 @@ REMAT = {
 }
 
 
-def stack(block, layers, x, *, mask=Full(), encoding=Encoding(), key=None, cache=None, positions=None, scan=False,
-          remat='none', head_mask=None, source=None):
+def stack(block, layers, x, context=Context(), *, key=None, cache=None, scan=False, remat='none'):
     """Applies `layers` blocks named block_0, block_1, ..., each with parameters of its own. Returns (x, cache).
 
     The result and the names of the parameters are the same for every choice of `scan` and `remat`. With a cache, to
@@ -31,8 +30,6 @@ def stack(block, layers, x, *, mask=Full(), encoding=Encoding(), key=None, cache
         for one more copy of the parameters. Worth it for deep models on accelerators, slower for small ones on a CPU.
       remat: what the backward pass finds: 'none' (all activations are kept), 'dots' (those of the products with
         parameters), 'full' (the input of each block only: least memory, a third more work).
-      head_mask: [layers, N] or [layers, B, 1, N], as in `MultiHead`.
-      source: what every block looks at besides, as in `Block`.
     """
     if remat not in REMAT:
         raise ValueError(f'model.remat is {remat!r}; expected one of {", ".join(REMAT)}.')
@@ -43,22 +40,21 @@ def stack(block, layers, x, *, mask=Full(), encoding=Encoding(), key=None, cache
     if cache is not None or blocks[0].is_initializing() or captures or not (scan or remat != 'none'):
         new = {}
         for i, one in enumerate(blocks):
-            x, new[one.name] = one(x, mask=mask.of_layer(i), encoding=encoding, key=fold(key, 'block', i), positions=positions,
-                                   cache=None if cache is None else cache[one.name],
-                                   head_mask=None if head_mask is None else head_mask[i], source=source)
+            x, new[one.name] = one(x, context.of_layer(i), key=fold(key, 'block', i),
+                                   cache=None if cache is None else cache[one.name])
             x = constrain(x, BATCH)
         return x, None if cache is None else new
 
     def apply(own, x, key, factors, *, layer):
-        x, _ = makers[layer](parent=None).apply({'params': own}, x, mask=mask.of_layer(layer), encoding=encoding, key=key,
-                                                positions=positions, head_mask=factors, source=source)
+        here = dataclasses.replace(context.of_layer(layer), head_mask=factors)
+        x, _ = makers[layer](parent=None).apply({'params': own}, x, here, key=key)
         return constrain(x, BATCH)
 
     params = [one.variables.get('params', {}) for one in blocks]
-    period = mask.period if scan else layers  # layers that differ follow each other unrolled, also within a scan
+    period = context.mask.period if scan else layers  # layers that differ follow each other unrolled, also within a scan
     if layers % period:
-        raise ValueError(f'model.scan: {layers} layers cannot be scanned under {mask}, which repeats after {period}; choose a '
-                         'multiple, or scan=False.')
+        raise ValueError(f'model.scan: {layers} layers cannot be scanned under {context.mask}, which repeats after {period}; '
+                         'choose a multiple, or scan=False.')
     functions = [partial(apply, layer=i) for i in range(period)]
     if remat != 'none':
         functions = [jax.checkpoint(function, policy=REMAT[remat], prevent_cse=not scan) for function in functions]
@@ -70,7 +66,9 @@ def stack(block, layers, x, *, mask=Full(), encoding=Encoding(), key=None, cache
         return x, None
 
     if not scan:
-        return period_of_layers(x, (0, params, head_mask))[0], None
+        return period_of_layers(x, (0, params, context.head_mask))[0], None
     stacked = [jax.tree.map(lambda *leaves: jnp.stack(leaves), *params[i::period]) for i in range(period)]
-    factors = None if head_mask is None else head_mask.reshape(-1, period, *head_mask.shape[1:])
+    factors = context.head_mask
+    if factors is not None:
+        factors = factors.reshape(-1, period, *factors.shape[1:])
     return jax.lax.scan(period_of_layers, x, (jnp.arange(0, layers, period), stacked, factors))[0], None

@@ -5,6 +5,7 @@ import jax.numpy as jnp
 
 from transformer.attention.masks import Padding
 from transformer.attention.positions import Encoding, Positions, Sinusoidal, Sizes
+from transformer.block import Context
 from transformer.initial import Initial, Xavier
 from transformer.layers import Dense, Embedding, Parameters
 from transformer.residual import PreNorm, Residual
@@ -50,8 +51,8 @@ class StoryTransformer(Tower, kw_only=True):
         there = 1 + jnp.where((story != 0).any(-1), row[1:], 0).max(1)  # [B]: behind the oldest sentence is nothing
         sizes = Sizes(1 + memory, self.width, self.heads, self.width // self.heads, self.initial.embedding(self.layers))
         shared = Parameters(self.positions.parameters(sizes), name='positions')()
-        x, _, more = self.through_blocks(self.numerics.cast(x), Encoding(self.positions, shared, row, row, sizes),
-                                         mask=self.mask & Padding(there), key=key)
+        context = Context(self.mask & Padding(there), Encoding(self.positions, shared, row, row, sizes))
+        x, _, more = self.through_blocks(self.numerics.cast(x), context, key=key)
         logits = Dense(self.vocab, kernel_init=self.initial.feed_forward(self.layers)['kernel_init'], numerics=self.numerics,
                        name='answer')(x[:, 0])
         return {'logits': logits, 'hidden': x} | more

@@ -11,7 +11,7 @@ from transformer.attention.masks import Full, Padding, Segments
 from transformer.attention.mechanism import Mechanism, Softmax
 from transformer.attention.multi_head import MultiHead
 from transformer.attention.positions import Encoding, Learned, Positions, Sizes
-from transformer.block import Block, FeedForward
+from transformer.block import Block, Context, FeedForward
 from transformer.initial import Initial, Scaled
 from transformer.layers import LayerNorm, Parameters, dropout, fold
 from transformer.numerics import Numerics
@@ -62,13 +62,12 @@ class Tower(nn.Module):
     def numerics(self):
         return Numerics(self.dtype, self.dense_gradient)
 
-    def through_blocks(self, x, encoding, *, mask, key=None, cross=None, **given):
+    def through_blocks(self, x, context, *, key=None, cache=None, cross=None):
         """(x [B, T, D] after all blocks, cache, {'ponder': [B, T]} or {}: what depth='Universal(halting=True)' tells); a
         subclass calls it in its own scope, whose names are then block_0, .., norm.
 
         Args:
           cross: what mixes positions with those of `source`, in a third branch of every block; None: there is none.
-          given: cache, positions, head_mask and source, as in `transformer.stack`.
         """
         common = dict(bias=self.bias, numerics=self.numerics)
         norm = partial(LayerNorm, **common)
@@ -81,20 +80,19 @@ class Tower(nn.Module):
                                  **self.initial.feed_forward(self.layers), **common))
         blocks = [partial(block, attention=partial(attention, mechanism=self.attention, kept=kept))
                   for kept in kept_heads(self)]
-        x = dropout(encoding.at_input(x), self.dropout, fold(key, 'embedding'))
+        x = dropout(context.encoding.at_input(x), self.dropout, fold(key, 'embedding'))
         if isinstance(self.depth, Universal):
-            x, cache, more = self._universal(blocks, x, mask=mask, encoding=encoding, key=key, **given)
+            x, cache, more = self._universal(blocks, x, context, key=key, cache=cache)
         else:
-            x, cache = stack(blocks, self.layers, x, mask=mask, encoding=encoding, key=key, scan=self.scan, remat=self.remat,
-                             **given)
+            x, cache = stack(blocks, self.layers, x, context, key=key, cache=cache, scan=self.scan, remat=self.remat)
             more = {}
         return norm(name='norm')(x) if self.residual.final_norm else x, cache, more
 
-    def _universal(self, blocks, x, **given):
-        if self.scan or self.remat != 'none' or self.kept or given.get('head_mask') is not None:
+    def _universal(self, blocks, x, context, **given):
+        if self.scan or self.remat != 'none' or self.kept or context.head_mask is not None:
             raise ValueError(f'depth={self.depth} has one block, whose heads cannot be pruned or scanned over; leave out scan, '
                              'remat and --heads.')
-        return steps(self.depth, blocks[0], self.layers, x, numerics=self.numerics, **given)
+        return steps(self.depth, blocks[0], self.layers, x, context, numerics=self.numerics, **given)
 
 
 class Sequence(Tower):
@@ -110,7 +108,8 @@ class Sequence(Tower):
         """As `sequence`."""
         return self.sequence(x, **given)
 
-    def sequence(self, x, *, segments=None, positions=None, cache=None, what='sequence', field='model.length', **given):
+    def sequence(self, x, *, segments=None, positions=None, cache=None, head_mask=None, source=None, what='sequence',
+                 field='model.length', **given):
         """x [B, T, D] -> ([B, T, D], cache, more), as `through_blocks`.
 
         Args:
@@ -118,8 +117,9 @@ class Sequence(Tower):
             prompt, which a state that runs along must not take up.
           positions: [B, T], where in its document each token is; None: 0..T-1.
           cache: from `empty_cache`; x is then of the next tokens, at `positions`.
+          head_mask, source: as in `Context`.
           what, field: what a row that is too long is called, and the field of the config that it exceeds.
-          given: key, head_mask, cross and source, as in `through_blocks`.
+          given: key and cross, as in `through_blocks`.
         """
         batch, length = x.shape[:2]
         if length > self.length and not (cache is None and self.positions.free_length and self.attention.free_length):
@@ -135,7 +135,7 @@ class Sequence(Tower):
         sizes = Sizes(self.length, self.width, self.heads, self.width // self.heads, self.initial.embedding(self.layers))
         shared = Parameters(self.positions.parameters(sizes), name='positions')()
         encoding = Encoding(self.positions, shared, positions, positions, sizes)
-        return self.through_blocks(x, encoding, mask=mask, cache=cache, positions=positions, **given)
+        return self.through_blocks(x, Context(mask, encoding, positions, head_mask, source), cache=cache, **given)
 
     def require_causal(self):
         """Raises ValueError for a mask that lets a token see what it has to predict."""

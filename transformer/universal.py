@@ -47,13 +47,12 @@ class Universal(Depth):
             raise ValueError(f'{self}: threshold is {self.threshold}; expected a probability above 0 and up to 1.')
 
 
-def steps(depth, block, layers, x, *, mask, key=None, cache=None, numerics=Numerics(), **given):
+def steps(depth, block, layers, x, context, *, key=None, cache=None, numerics=Numerics()):
     """(x, cache, {'ponder': [B, T]} with halting, else {}) after `layers` steps of one block, named block_0.
 
     Args:
       block: constructor of a block, called with a name.
       cache: {'block_0', 'block_1', ..}, one for each step.
-      given: what every step is called with besides.
     """
     block, new, outcome = block(name='block_0'), {}, Halting(x, depth) if depth.halting else None
     stop = Dense(1, kernel_init=zeros, numerics=numerics, name='halting') if depth.halting else None
@@ -62,8 +61,8 @@ def steps(depth, block, layers, x, *, mask, key=None, cache=None, numerics=Numer
         x = x + signal.astype(x.dtype)
         if outcome:
             outcome.decide(jax.nn.sigmoid(stop(x).squeeze(-1).astype(jnp.float32) + depth.bias), last=t + 1 == layers)
-        x, new[f'block_{t}'] = block(x, mask=mask.of_layer(t), key=fold(key, 'block', t),
-                                     cache=None if cache is None else cache[f'block_{t}'], **given)
+        x, new[f'block_{t}'] = block(x, context.of_layer(t), key=fold(key, 'block', t),
+                                     cache=None if cache is None else cache[f'block_{t}'])
         if outcome:
             outcome.take(x)
     more = {'ponder': outcome.ponder} if outcome else {}

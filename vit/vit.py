@@ -7,6 +7,7 @@ import flax.linen as nn
 import jax.numpy as jnp
 
 from transformer.attention.positions import Encoding, Learned, Positions, Sizes
+from transformer.block import Context
 from transformer.initial import Initial, Xavier
 from transformer.layers import Dense, Parameters, zeros
 from transformer.tower import Tower
@@ -65,7 +66,7 @@ class Vit(Tower, kw_only=True):
         encoding = self._encoding(image)
         wanted = self.positions.parameters(encoding.sizes)
         encoding = dataclasses.replace(encoding, parameters=Parameters(wanted, encoding.fit, name='positions')())
-        x, _, more = self.through_blocks(x, encoding, mask=self.mask, key=key, head_mask=head_mask)
+        x, _, more = self.through_blocks(x, Context(self.mask, encoding, head_mask=head_mask), key=key)
         pooled = x[:, 0] if self.pool == 'cls' else x.mean(1)  # [B, D]
         logits = Dense(self.classes, bias=self.bias, kernel_init=zeros, numerics=numerics, name='head')(pooled)
         return {'logits': logits, 'hidden': x, 'pooled': pooled} | more

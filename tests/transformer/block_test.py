@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 from absl.testing import absltest, parameterized
 
-from transformer.block import ACTIVATIONS, Block, FeedForward, gelu
+from transformer.block import ACTIVATIONS, Block, Context, FeedForward, gelu
 
 KEY = jax.random.key(0)
 POINTS = np.linspace(-8, 8, 401)
@@ -80,7 +80,7 @@ class BlockTest(parameterized.TestCase):
         block = Block(Attention, Double, partial(nn.LayerNorm, use_scale=False, use_bias=False))
         norm = lambda x: (x - x.mean(-1, keepdims=True)) / np.sqrt(x.var(-1, keepdims=True) + 1e-6)
         x = np.random.default_rng(0).normal(size=(2, 3, 4)).astype(np.float32)
-        y, cache = block.apply({}, x, mask=3.0, positions=0.5, cache={'seen': 0})
+        y, cache = block.apply({}, x, Context(mask=3.0, positions=0.5), cache={'seen': 0})
         middle = x + norm(x) * 3.0 + 0.5
         np.testing.assert_allclose(y, middle + 2 * norm(middle), atol=1e-5)
         self.assertEqual(cache, {'seen': 1})
@@ -88,8 +88,9 @@ class BlockTest(parameterized.TestCase):
     def test_dropout_reaches_each_branch_with_a_key_of_its_own(self):
         block = Block(Attention, Double, partial(nn.LayerNorm, use_scale=False, use_bias=False), dropout=0.5)
         x = np.random.default_rng(0).normal(size=(2, 3, 4)).astype(np.float32)
-        apply = lambda key: block.apply({}, x, mask=3.0, positions=0.0, key=key)[0]
-        self.assertTrue(jnp.array_equal(apply(None), block.clone(dropout=0.0).apply({}, x, mask=3.0, positions=0.0)[0]))
+        context = Context(mask=3.0, positions=0.0)
+        apply = lambda key: block.apply({}, x, context, key=key)[0]
+        self.assertTrue(jnp.array_equal(apply(None), block.clone(dropout=0.0).apply({}, x, context)[0]))
         self.assertTrue(jnp.array_equal(apply(KEY), apply(KEY)))
         self.assertFalse(jnp.array_equal(apply(KEY), apply(jax.random.key(1))))
 

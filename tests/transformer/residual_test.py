@@ -54,9 +54,9 @@ class FormulaTest(parameterized.TestCase):
     @parameterized.parameters(*RESIDUALS)
     def test_equals_a_loop_in_float64(self, residual):
         block = Block(Attention, Square, LayerNorm, residual)
-        x, steer = RNG.normal(size=(2, 3, 4)).astype(np.float32), dict(positions=None)
+        x = RNG.normal(size=(2, 3, 4)).astype(np.float32)
         params = drawn(block, x)
-        y, cache = block.apply({'params': params}, x, cache={'seen': 0}, **steer)
+        y, cache = block.apply({'params': params}, x, cache={'seen': 0})
 
         def norm(row, name):
             scale, bias = (np.float64(params[f'{name}_norm'][part]) for part in ('scale', 'bias'))

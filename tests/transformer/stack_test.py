@@ -44,7 +44,7 @@ class StackTest(parameterized.TestCase):
     def test_names_its_blocks_and_hands_each_its_cache(self):
         class Probe(nn.Module):
             @nn.compact
-            def __call__(self, x, *, mask, encoding, key, cache, positions, head_mask, source=None):
+            def __call__(self, x, context, *, key, cache):
                 weight = self.param('weight', nn.initializers.ones, ())
                 return x * weight, cache and cache + 10
 
@@ -64,7 +64,7 @@ class StackTest(parameterized.TestCase):
     def test_every_block_has_a_key_of_its_own(self, **choice):
         class Draw(nn.Module):
             @nn.compact
-            def __call__(self, x, *, mask, encoding, key, positions, head_mask, source=None, cache=None):
+            def __call__(self, x, context, *, key, cache=None):
                 place = self.param('place', nn.initializers.zeros_init(), (3,))
                 return x + place * jax.random.uniform(key), None
 

@@ -9,7 +9,7 @@ from flax import linen as nn
 from tests import models
 from tests.models import apply
 from transformer.attention import maps
-from transformer.attention.masks import Full
+from transformer.block import Context
 from transformer.gpt import Gpt
 from transformer.tasks import NextToken
 from transformer.universal import Universal, steps
@@ -24,7 +24,7 @@ X = np.random.default_rng(1).normal(size=(2, 3, 4)).astype(np.float32)
 class Twist(nn.Module):
     """A block of its own kind: tanh(2 x) + 0.5."""
 
-    def __call__(self, x, **given):
+    def __call__(self, x, context, **given):
         return jax.numpy.tanh(2 * x) + 0.5, None
 
 
@@ -34,7 +34,7 @@ class Twists(nn.Module):
 
     @nn.compact
     def __call__(self, x):
-        return steps(self.depth, Twist, self.layers, x, mask=Full())
+        return steps(self.depth, Twist, self.layers, x, Context())
 
 
 def signal(t, width):
