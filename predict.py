@@ -9,7 +9,8 @@ of texts writes the translation of each line, which --prefix begins, and an empt
 the path of an image per line (--input may also be an image itself) and prints its class, probability and path; blank lines
 are skipped. A model of questions about stories takes these in bAbI's format, and prints an answer for each question.
 
---json prints an object per line: also the other outputs of a strategy, such as Beam(size=4, count=4), with their scores.
+--json prints an object per line: also the other outputs of a strategy, such as Beam(size=4, count=4), with their scores, and
+the ids of the tokens, which constraints such as Without(tokens=(17,)) are about.
 """
 
 import io
@@ -143,8 +144,8 @@ def completions(snapshot, prompts, *, strategy, tokens, seed):
 def translations(snapshot, sources, *, strategy, tokens, seed, truncate, prefix):
     """(translation, details) of each source; of a blank one an empty one."""
     data, longest = snapshot.data, snapshot.model.source_length
-    ids = [encoded(data, source, longest, truncate=truncate, what=f'The source in line {number}') if source.strip() else None
-           for number, source in enumerate(sources, 1)]
+    ids = [encoded(data, source, longest, truncate=truncate, what=f'The source in line {number}', otherwise='give --truncate')
+           if source.strip() else None for number, source in enumerate(sources, 1)]
     begun = data.encode_target(prefix)[:-1] if prefix else ()
     require_room(snapshot.model, [data.start, *begun], '--prefix')
     for first in range(0, len(sources), AT_ONCE):
@@ -153,7 +154,7 @@ def translations(snapshot, sources, *, strategy, tokens, seed, truncate, prefix)
                           numbers=list(part), prefix=begun)
         outputs = {i: details_of(data, hypotheses, begun) for i, hypotheses in zip(part, found)}
         for i, source in list(enumerate(sources))[first:first + AT_ONCE]:
-            best, *_ = outputs.get(i, [{'text': '', 'tokens': 0, 'score': 0.0, 'finished': True}])
+            best, *_ = outputs.get(i, [{'text': '', 'tokens': 0, 'ids': [], 'score': 0.0, 'finished': True}])
             yield best['text'].replace('\n', ' '), {'source': source, **best, 'outputs': outputs.get(i, [])}
 
 
@@ -170,8 +171,8 @@ def answered(snapshot, text, source):
 
 def details_of(data, hypotheses, begun=()):
     """What --json says of outputs, best first, each with the tokens that it was begun with."""
-    return [{'text': data.decode([*begun, *one.tokens]), 'tokens': len(one.tokens), 'score': one.score,
-             'finished': one.finished} for one in hypotheses]
+    return [{'text': data.decode([*begun, *one.tokens]), 'tokens': len(one.tokens), 'ids': one.tokens.tolist(),
+             'score': one.score, 'finished': one.finished} for one in hypotheses]
 
 
 def classes(snapshot, paths):

@@ -190,6 +190,28 @@ class HeadsTest(experiments.TestCase):
         self.assertEqual(done.code, 1)
         self.assertIn('give the text itself', done.err)
 
+    def test_attention_of_a_recurrent_model_whose_output_is_cut(self):
+        workdir, picture = self.folder / 'run', self.folder / 'cut.png'
+        self.text.write_text(experiments.pairs(80))
+        model = base.part('transformer.bahdanau:RecurrentEncoderDecoder', source_length=6, length=4, layers=1, width=8)
+        config = experiments.tiny_pairs(self.text, **{'train.steps': 1, 'log.every_steps': 1, 'data.source_length': 6,
+                                                      'data.length': 4, 'data.long': 'truncate', 'data.packing': 'none',
+                                                      'optimizer.learning_rate': 1e-6, 'seed': 1})
+        with config.unlocked():
+            config.model = model
+        self.assertEqual(experiments.train(config, workdir)[0], 0)
+        row = self.call(workdir, f'--attention={picture}', '--input=key mask head')
+        self.assertLen(row['output'], 4)  # the start and three of these are what the model reads at most
+        self.assertNotIn('<eos>', row['output'])
+        self.assertEqual(np.shape(row['alignment']), (4, 4))
+        self.assertTrue(picture.read_bytes().startswith(b'\x89PNG'))
+        done = experiments.call('predict', f'--workdir={workdir}', '--strategy=Greedy()', '--json', stdin=b'key mask head\n')
+        found = json.loads(done.out)
+        self.assertEqual((len(found['ids']), found['finished'], found['text'].split()), (4, False, row['text'].split()))
+        done = experiments.call('eval', f'--workdir={workdir}', f'--attention={picture}', '--input=key mask head key mask head')
+        self.assertEqual((done.code, done.err), (1, 'eval.py: --input has 7 tokens with its end, but this model takes 6; '
+                                                 'shorten it.\n'))
+
     def test_attention_of_the_shifting_task(self):
         workdir, picture = self.folder / 'run', self.folder / 'shift.png'
         config = experiments.tiny_pairs(self.text, **{'train.steps': 1, 'log.every_steps': 1})

@@ -125,7 +125,8 @@ class TranslationTest(PredictTest):
         self.assertEqual(scores, sorted(scores, reverse=True))
         self.assertLen({one['text'] for one in row['outputs']}, 3)
         self.assertEqual((row['source'], row['text'], row['score']), ('key value', row['outputs'][0]['text'], scores[0]))
-        self.assertEqual(blank, {'source': '', 'text': '', 'tokens': 0, 'score': 0.0, 'finished': True, 'outputs': []})
+        self.assertEqual(blank, {'source': '', 'text': '', 'tokens': 0, 'ids': [], 'score': 0.0, 'finished': True,
+                                 'outputs': []})
         self.assertEqual(self.predict(self.workdir, beam, stdin=b'key value\n'), [row['text']])
 
     def test_a_prefix_begins_every_output(self):

@@ -11,7 +11,7 @@ import numpy as np
 from transformer import pictures
 from transformer.attention import maps
 from transformer.strategies import Greedy
-from transformer.translation import translate
+from transformer.translation import encoded, translate
 
 MOST_TOKENS = 1024  # in a picture
 
@@ -29,13 +29,14 @@ def of_pair(snapshot, text):
     """A source and what the run makes of it, greedily: the alignment of both, what their tokens look at, and what those of the
     output look at in the source."""
     data = snapshot.data
-    source = tokens(text, data.encode)
+    source = tokens(text, lambda text: encoded(data, text, snapshot.model.source_length, what='--input'))
     if len(source) < 2:
         raise ValueError(f'--input is {text!r}, which has no tokens; give a longer text.')
     best = translate(snapshot, [source], strategy=Greedy(), key=snapshot.key('attention'))[0][0]
-    target = np.array([data.start, *best.tokens])
+    written = [*best.tokens, data.end] if best.finished else best.tokens
+    target = np.array([data.start, *written[:-1]])  # the last one is never read
     figure, found, more = _between(snapshot, source, target, data.pieces(source), data.target_pieces(target),
-                                   data.target_pieces(np.append(best.tokens, data.end)))
+                                   data.target_pieces(written))
     return figure, found, more | {'text': data.decode(best.tokens)}
 
 

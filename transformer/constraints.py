@@ -132,7 +132,8 @@ class MaxLength(Constraint):
 class Repetition(Constraint):
     """Scores x of tokens that are there already, in the prompt or in what is new, become x / penalty if x > 0 and x · penalty
     otherwise. On logits this is eq. 2 of Keskar et al. 2019 with the sign taken care of; on log-probabilities, which are never
-    above 0, it raises the probability to the power `penalty`. Scores are not normalised again.
+    above 0, it raises the probability to the power `penalty`. Scores are not normalised again. That of `end` stays as it is: a
+    prompt may begin with it.
 
     Attributes:
       penalty: 1 does nothing; above 1 there are fewer repetitions (1.2 in the paper), below 1 more.
@@ -143,13 +144,14 @@ class Repetition(Constraint):
         require(self, 'penalty', 0 < self.penalty < np.inf, 'a number above 0')
 
     def __call__(self, scores, output):
-        seen = _marked(output.tokens, output.there, scores)
+        seen = _marked(output.tokens, output.there, scores) & ~_is(output.end, scores)
         return jnp.where(seen, jnp.where(scores > 0, scores / self.penalty, scores * self.penalty), scores)
 
 
 @dataclasses.dataclass(frozen=True)
 class NoRepeat(Constraint):
-    """No n-gram occurs twice (Paulus et al. 2018, section 2.5); those of the prompt count too.
+    """No n-gram occurs twice (Paulus et al. 2018, section 2.5); those of the prompt count too. `end` may always follow: a
+    prompt may begin with it.
 
     Attributes:
       ngram: n, in tokens.
@@ -167,7 +169,7 @@ class NoRepeat(Constraint):
         starts = tokens.shape[-1] - size  # n-grams i = 0, 1, ... are tokens[i : i + size] and the token behind
         same = [tokens[..., j:j + starts] == last[..., j, None] for j in range(size)]
         repeated = jnp.stack([*same, jnp.broadcast_to(output.there[..., size:], (*tokens.shape[:2], starts))]).all(0)
-        return jnp.where(_marked(tokens[..., size:], repeated, scores), -jnp.inf, scores)
+        return jnp.where(_marked(tokens[..., size:], repeated, scores) & ~_is(output.end, scores), -jnp.inf, scores)
 
 
 @dataclasses.dataclass(frozen=True)

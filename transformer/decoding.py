@@ -36,6 +36,17 @@ def require_room(model, prompt, what='The prompt'):
                          f'new one too; shorten it to {model.length - 1}.')
 
 
+def require_coverage(model, params, strategy, translates=False):
+    """Raises ValueError if a strategy needs attention to a source and the model has none; of parameters, shapes suffice."""
+    def prefill(params):
+        one = jnp.ones((1, 1), jnp.int32)
+        inputs = dict(inputs=one, segments=one, positions=one - 1)
+        return _reader(model, params, strategy, inputs if translates else None)(model.init_cache(1, 2), one, **inputs)
+
+    if strategy.covers:
+        jax.eval_shape(prefill, params)
+
+
 def generate(model, params, prompts, *, steps, strategy, key, end, vocab, source=None, numbers=None):
     """Outputs of a model for each prompt: a list of hypotheses, best first.
 
@@ -131,17 +142,7 @@ def _search(model, params, key, given, *, strategy, total, end, vocab):
     """The best hypotheses for prompts [B, P]: prefill, then a token for every row at a time until all are done; `total` tokens
     of a row are read at most."""
     tokens, lengths, limits, source = given['tokens'], given['lengths'], given['limits'], given.get('source')
-    (rows, width), size = tokens.shape, strategy.size
-
-    def run(cache, there=None, **inputs):
-        """(logits, cache, attention to the source) for inputs of R rows; tokens that are `there` are given with the source."""
-        if source:
-            inputs = {'decoder_' + name: value for name, value in inputs.items()} | ({} if there is None else source)
-        if not strategy.covers:
-            outputs = model.apply({'params': params}, **inputs, cache=cache)
-            return outputs['logits'], outputs['cache'], None
-        outputs, captured = model.apply({'params': params}, **inputs, cache=cache, mutable=['attention'])
-        return outputs['logits'], outputs['cache'], _attention(captured.get('attention', {}), there)
+    (rows, width), size, run = tokens.shape, strategy.size, _reader(model, params, strategy, source)
 
     def choose(logits, search, cache):
         search, parents = strategy(logits[..., :vocab].astype(jnp.float32), search, keys_of(row_keys, search.count))
@@ -175,6 +176,21 @@ def _search(model, params, key, given, *, strategy, total, end, vocab):
     state = choose(jnp.repeat(logits, size, 1), search, cache)
     search, _ = jax.lax.while_loop(lambda state: ~state[0].done.all(), advance, state)
     return search.best
+
+
+def _reader(model, params, strategy, source):
+    """What runs the model: run(cache, there, **inputs) -> (logits, cache, attention to the source) for inputs of R rows; tokens
+    that are `there` are given with the source."""
+    def run(cache, there=None, **inputs):
+        if source:
+            inputs = {'decoder_' + name: value for name, value in inputs.items()} | ({} if there is None else source)
+        if not strategy.covers:
+            outputs = model.apply({'params': params}, **inputs, cache=cache)
+            return outputs['logits'], outputs['cache'], None
+        outputs, captured = model.apply({'params': params}, **inputs, cache=cache, mutable=['attention'])
+        return outputs['logits'], outputs['cache'], _attention(captured.get('attention', {}), there)
+
+    return run
 
 
 def _of_decoder(function, cache):

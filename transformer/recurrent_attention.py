@@ -129,7 +129,8 @@ class Luong(RecurrentAttention):
     """The new state looks at the source, and h~ = tanh([context; h]·W) goes on to the output layer (Luong et al. 2015, eq. 5).
 
     Attributes:
-      score: of state and annotation: the paper's are Dot(), Bilinear(), Additive() and Location() (section 3.1).
+      score: of state and annotation: the paper's are Dot(), Bilinear(), Additive() and Location() (section 3.1). Dot() wants
+        annotations as wide as states, so model.bidirectional=False.
       feeding: h~ also enters the next step (section 3.3); without it, and without `past`, all steps look at once.
       window: D > 0: local attention, to the positions within D of p (section 3.2); 0: to all.
       predictive: p = S·σ(vᵀ·tanh(h·Wp)) with S tokens in the source, and weights are also multiplied by

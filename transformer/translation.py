@@ -4,7 +4,7 @@ import dataclasses
 
 import numpy as np
 
-from transformer.decoding import generate
+from transformer.decoding import generate, require_coverage
 from transformer.evaluators import Evaluator
 from transformer.metrics import textbook_bleu, translation_scores
 from transformer.strategies import Greedy, Strategy
@@ -35,15 +35,15 @@ def translate(snapshot, sources, *, strategy, key, steps=None, numbers=None, pre
     return [found[i] for i in range(len(sources))]
 
 
-def encoded(data, source, longest, *, truncate, what='The source', otherwise='give --truncate'):
+def encoded(data, source, longest, *, truncate=False, what='The source', otherwise=''):
     """int32 ids of a source text with their end, `longest` at most: of a longer one the first ones and its end if `truncate`,
-    else ValueError; `otherwise` is what to do but shorten it."""
+    else ValueError, about `what`; `otherwise` is what to do but shorten it."""
     ids = data.encode(source)
     if len(ids) <= longest:
         return ids
     if not truncate:
-        raise ValueError(f'{what} has {len(ids)} tokens with its end, but this model takes {longest}; shorten it, or '
-                         f'{otherwise}.')
+        raise ValueError(f'{what} has {len(ids)} tokens with its end, but this model takes {longest}; shorten '
+                         f'it{otherwise and ", or " + otherwise}.')
     return np.append(ids[:longest - 1], ids[-1])
 
 
@@ -59,11 +59,12 @@ def best_texts(snapshot, sources, strategy):
     return [snapshot.data.decode(hypotheses[0].tokens) for hypotheses in found]
 
 
-def require_pairs(run, evaluator):
-    """Raises ValueError unless the data of a run are pairs of texts."""
+def require_translation(run, evaluator):
+    """Raises ValueError unless the data of a run are pairs of texts and its model can do what the strategy asks."""
     if run.data.kind != 'pairs':
         raise ValueError(f'{type(evaluator).__name__} needs pairs of texts, and {type(run.data.config).__name__} has none; '
                          'leave that evaluator out.')
+    require_coverage(run.model, run.shapes.params, evaluator.strategy, translates=True)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -80,7 +81,7 @@ class Translations(Evaluator):
     shown: int = 5
 
     def check(self, run, batches):
-        require_pairs(run, self)
+        require_translation(run, self)
         if self.limit < 0 or self.shown < 0:
             raise ValueError(f'Translations has limit={self.limit} and shown={self.shown}; both must be 0 or more.')
         return 'bleu', 'chrf', 'exact_match', 'pairs'
@@ -112,7 +113,7 @@ class Sentences(Evaluator):
     strategy: Strategy = Greedy()
 
     def check(self, run, batches):
-        require_pairs(run, self)
+        require_translation(run, self)
         if not len(self.sources) == len(self.references) > 0 or self.k < 1:
             raise ValueError(f'Sentences has {len(self.sources)} sources, {len(self.references)} references and k={self.k}; '
                              'give as many references as sources, one at least, and a k of 1 or more.')

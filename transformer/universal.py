@@ -32,7 +32,8 @@ class Universal(Depth):
         y = p_1·h_1 + .. + p_{N-1}·h_{N-1} + R·h_N.
 
     N + R is the ponder time, `ponder` of the outputs, which a task can charge for. Shapes are static: positions that have
-    stopped are computed on, but count no more.
+    stopped are computed on, and the others go on to see their states (the paper's text copies the state of the stop), but y
+    takes nothing more of them.
 
     Attributes:
       threshold: 1 - ε, in (0, 1].

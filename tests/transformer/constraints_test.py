@@ -25,10 +25,11 @@ from transformer.strategies import Beam, Greedy, Sample, Strategy
 END, VOCAB = 0, 6
 RNG = np.random.default_rng(0)
 SCORES = RNG.normal(size=(3, 2, VOCAB)).astype(np.float32)
-# Two hypotheses for each of three prompts, of 1, 2 and 3 tokens; what is behind the new ones means nothing.
+# Two hypotheses for each of three prompts, of 1, 2 and 3 tokens, the last of which begins with END, as those of translations
+# do; what is behind the new ones means nothing.
 TOKENS = np.array([[[1, 2, 1, 2, 5, 5, 5, 5], [1, 3, 3, 3, 5, 5, 5, 5]],
                    [[4, 2, 1, 4, 2, 5, 5, 5], [4, 2, 2, 4, 3, 5, 5, 5]],
-                   [[3, 3, 3, 1, 1, 2, 5, 5], [3, 3, 3, 4, 4, 3, 5, 5]]])
+                   [[0, 3, 3, 1, 1, 2, 5, 5], [0, 3, 3, 4, 4, 3, 5, 5]]])
 BEGIN = np.array([1, 2, 3])
 
 
@@ -71,7 +72,8 @@ class ConstraintsTest(parameterized.TestCase):
             new = applied(Repetition(1.3), count)
             for found, scores, seen in zip(new, SCORES, by_hypothesis(lambda tokens, _: set(tokens), count)):
                 for k in range(2):
-                    wanted = [(x / 1.3 if x > 0 else x * 1.3) if token in seen[k] else x for token, x in enumerate(scores[k])]
+                    wanted = [(x / 1.3 if x > 0 else x * 1.3) if token in seen[k] - {END} else x
+                              for token, x in enumerate(scores[k])]
                     np.testing.assert_allclose(found[k], wanted, rtol=1e-6)
 
     @parameterized.parameters(1, 2, 3, 4, 8, 9, 20)
@@ -79,7 +81,7 @@ class ConstraintsTest(parameterized.TestCase):
         def free(tokens, _):
             grams = {tuple(tokens[i:i + size]) for i in range(len(tokens) - size + 1)}
             last = tokens[len(tokens) - size + 1:] if size > 1 else []
-            return {token for token in range(VOCAB) if (*last, token) not in grams or len(tokens) < size - 1}
+            return {END} | {token for token in range(VOCAB) if (*last, token) not in grams or len(tokens) < size - 1}
 
         for count in (0, 2, 3):
             self.assertEqual(allowed(NoRepeat(size), count), by_hypothesis(free, count))

@@ -9,7 +9,7 @@ from absl.testing import absltest, parameterized
 from transformer.decoding import generate
 from transformer.evaluators import Averages, Compressors, Continuations, Perplexity
 from transformer.gpt import Gpt
-from transformer.strategies import Greedy
+from transformer.strategies import Beam, Greedy
 
 KEY = jax.random.key(0)
 
@@ -23,7 +23,7 @@ class Snapshot:
         self.params = jax.tree.map(lambda s: rng.normal(size=s.shape).astype(np.float32), shapes)
         self.data = types.SimpleNamespace(prompt=lambda text: [ord(c) - 97 for c in text], end=-1, facts={'vocab': 26},
                                           decode=lambda ids: ''.join(chr(97 + i) for i in ids))
-        self.texts = {}
+        self.shapes, self.texts = types.SimpleNamespace(params=shapes), {}
 
     def averages(self, batches):
         return {'loss': 0.5}
@@ -39,7 +39,8 @@ class EvaluatorsTest(parameterized.TestCase):
     @parameterized.parameters(
         (dict(prompt='abcdefgh'), "The prompt 'abcdefgh' of Continuations has 8 tokens; expected 1 to 7"),
         (dict(prompt=''), 'has 0 tokens'), (dict(count=0), 'count=0 and tokens=100; both must be at least 1'),
-        (dict(tokens=-1), 'tokens=-1'))
+        (dict(tokens=-1), 'tokens=-1'),
+        (dict(strategy=Beam(coverage_penalty=0.2)), 'A coverage penalty needs a model that attends to a source'))
     def test_impossible_continuations_are_found_before_anything_is_computed(self, fields, message):
         self.assertEqual(Continuations(prompt='abc').check(Snapshot(), None), ())
         with self.assertRaisesRegex(ValueError, message):

@@ -7,8 +7,12 @@ import numpy as np
 from absl.testing import absltest
 
 from tests import experiments
+from transformer.bahdanau import RecurrentEncoderDecoder
+from transformer.recurrent_attention import NoAttention
 from transformer.strategies import Beam, Greedy
 from transformer.translation import Sentences, Translations, best_texts, encoded, translate
+
+TOKEN = np.ones((1, 1), np.int32)
 
 
 class TranslationsTest(experiments.TestCase):
@@ -69,8 +73,10 @@ class TranslationsTest(experiments.TestCase):
         sentence = '{} has 13 tokens with its end, but this model takes 12; shorten it, or give --truncate.'
         for what in ('The source', 'The source in line 2'):
             with self.assertRaises(ValueError) as raised:
-                encoded(data, long, 12, truncate=False, what=what)
+                encoded(data, long, 12, what=what, otherwise='give --truncate')
             self.assertEqual(str(raised.exception), sentence.format(what))
+        with self.assertRaisesRegex(ValueError, 'takes 12; shorten it[.]$'):
+            encoded(data, long, 12)
 
     def test_evaluators_cut_where_the_data_does(self):
         long = ' '.join(['key', 'value'] * 7)
@@ -99,6 +105,13 @@ class TranslationsTest(experiments.TestCase):
                                    (Sentences(sources=('a',), references=('b', 'c')), '1 sources, 2 references')):
             with self.assertRaisesRegex(ValueError, message):
                 evaluator.check(self.snapshot.run, None)
+        blind = RecurrentEncoderDecoder(vocab=11, source_vocab=0, layers=1, width=4, attention=NoAttention())
+        shapes = jax.eval_shape(lambda: blind.init(jax.random.key(0), TOKEN, decoder_inputs=TOKEN)['params'])
+        run = types.SimpleNamespace(data=self.snapshot.data, model=blind, shapes=types.SimpleNamespace(params=shapes))
+        Translations(strategy=Beam()).check(run, None)
+        for evaluator in (Translations(strategy=Beam(coverage_penalty=0.2)), Sentences(('a',), ('b',), 2, Beam(2, 0.6, 0.1))):
+            with self.assertRaisesRegex(ValueError, 'A coverage penalty needs a model that attends to a source'):
+                evaluator.check(run, None)
         run = types.SimpleNamespace(data=types.SimpleNamespace(kind='text', config=types.SimpleNamespace()))
         with self.assertRaisesRegex(ValueError, 'Translations needs pairs of texts, and SimpleNamespace has none'):
             Translations().check(run, None)

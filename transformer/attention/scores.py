@@ -159,7 +159,8 @@ class Location(Score):
     def prepare(self, parameters, query, key, numerics=Numerics(), places=None):
         batch, keys = key.shape[:2]
         if keys > self.length:
-            raise ValueError(f'{self} got a source of {keys} positions; shorten it, or train with length={keys}.')
+            raise ValueError(f'{self} looks at {keys} positions, more than its length; shorten the text, or train with '
+                             f'length={keys}.')
         table = parameters['table'][jnp.arange(keys) if places is None else places]
         return _unscaled(query), jnp.broadcast_to(table, (batch, *table.shape[-3:])), ()
 
