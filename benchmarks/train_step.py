@@ -3,8 +3,9 @@
     python -m benchmarks.train_step --config=configs/gpt_char.py:cpu [--steps=60] [--config.part.field=value ...]
 
 Two things take turns, twice each, so that a machine that slows down or speeds up in between favours neither: the bare
-compiled step on one batch, and train.py's own loop in a temporary workdir, without evaluations and with a checkpoint in
-the middle. Both run the same program and wait for the step before the one that they have just handed to the device.
+compiled step on one batch (the first, where they come in several lengths), and train.py's own loop in a temporary workdir,
+without evaluations and with a checkpoint in the middle. Both run the same program and wait for the step before the one that
+they have just handed to the device.
 
 The bare step gives step_ms (median), step_ms_min and _max, tokens_per_s or images_per_s, and achieved_gflops; the loop
 gives data_wait_share of its time, and save_s, for which the save held it up. loop_overhead_share is how much of a step of
@@ -57,7 +58,7 @@ def measure(config, name, steps):
     run = runs.build(config, mesh, source=workdirs.existing(config.init_from) if config.init_from else None)
     rows, units = run.batches(run.data.train(config.seed))
     start = time.perf_counter()
-    step, work = run.compile()
+    step, _ = run.compile()
     compile_s = time.perf_counter() - start
 
     bare, loop = [], []
@@ -72,7 +73,8 @@ def measure(config, name, steps):
         'jax': jax.__version__, 'dtype': config.dtype, 'parameters': run.parameters(), 'compile_s': round(compile_s, 2),
         'step_ms': round(1e3 * seconds, 2), 'step_ms_min': round(1e3 * min(bare), 2),
         'step_ms_max': round(1e3 * max(bare), 2), f'{run.data.unit}_per_s': round(units / config.train.dispatch / seconds, 1),
-        'achieved_gflops': round(work / seconds / 1e9, 3), 'data_wait_share': round(middle('data_wait_share'), 4),
+        'achieved_gflops': round(step.flops_with(rows) / seconds / 1e9, 3),
+        'data_wait_share': round(middle('data_wait_share'), 4),
         'loop_overhead_share': round(1 - bare_lap_ms / middle('step_ms'), 4),
         'save_s': round(max(row['save_s'] for row in loop), 4),
         'peak_rss_mb': resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024}

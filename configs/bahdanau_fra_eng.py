@@ -9,8 +9,13 @@ Learning (Zhang et al., section 11.4); the data is that of configs/transformer_f
            he's calm . => il est mouillé ., 0.658          i'm home . => je suis chez moi ., 1.000
 
        (the textbook: 1, 1, 0, 1). 2.5 minutes on two cores of a Xeon, beside other work (Python 3.11, jax 0.10.2, float32).
-:full  all pairs but a held-out twentieth; one layer, its encoder in both directions, rows of three lengths. Not yet run to
-       its end.
+:full  all pairs but a held-out twentieth; one layer, its encoder in both directions, rows of three lengths, 3.13 million
+       parameters. After 2.4 epochs BLEU 36.3, chrF 56.4 of the 7,435 held-out pairs (beam of 4). Its four sentences:
+
+           go . => va !, 1.000                       i lost . => j'ai perdu ., 1.000
+           he's calm . => il est calme ., 1.000      i'm home . => je suis chez moi ., 1.000
+
+       60 minutes on one core of a Xeon (Python 3.11, jax 0.10.2, float32).
 
 Other attention: --config.model.attention='Luong(score=Bilinear())', 'Luong(score=Bilinear(), window=3, predictive=True)',
 'NoAttention()', 'Bahdanau(past=True)'; other cells: --config.model.cell='Lstm()'.

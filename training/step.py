@@ -138,11 +138,18 @@ class Programs:
         self._longest, self.flops = self._program(longest)
 
     def __call__(self, state, batch):
-        return self._program({name: (x.shape, x.dtype) for name, x in batch.items()})[0](state, batch)
+        return self._of(batch)[0](state, batch)
+
+    def flops_with(self, batch):
+        """The floating point operations of a step with this batch."""
+        return self._of(batch)[1]
 
     def memory_analysis(self):
         """Of the longest."""
         return self._longest.memory_analysis()
+
+    def _of(self, batch):
+        return self._program({name: (x.shape, x.dtype) for name, x in batch.items()})
 
     def _program(self, shapes):
         key = tuple(sorted((name, shape) for name, (shape, _) in shapes.items()))

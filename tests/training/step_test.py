@@ -228,6 +228,7 @@ class ProgramsTest(absltest.TestCase):
         for shape in ((2, 8), (4, 4), (2, 8), (4, 4)):
             batch = {'weights': np.zeros(shape, np.float32), 'inputs': np.zeros(shape, np.int32)}
             self.assertEqual(programs(0, batch)[1]['inputs'][0], shape)
+            self.assertEqual(programs.flops_with(batch), 10 if shape == (2, 8) else 20)
         self.assertLen(made, 2)
         self.assertEqual(programs.flops, 10)
 

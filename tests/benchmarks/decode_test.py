@@ -1,0 +1,43 @@
+"""benchmarks/decode.py: every number of its lines, on a tiny model."""
+
+import contextlib
+import io
+import json
+from unittest import mock
+
+from absl import flags
+from absl.testing import absltest
+
+from benchmarks import decode
+
+TINY = decode.SMALL.clone(vocab=11, layers=1, heads=2, width=8, inner=8)
+SHAPES = dict(batch=2, source=5, tokens=4, repeats=3)
+
+
+class DecodeTest(absltest.TestCase):
+    def lines(self, *cases):
+        given = mock.Mock(cases=cases, **SHAPES)
+        out = io.StringIO()
+        with (mock.patch.object(decode, 'SMALL', TINY), mock.patch.object(flags, 'FLAGS', given),
+              contextlib.redirect_stdout(out)):
+            decode.main()
+        return [json.loads(line) for line in out.getvalue().splitlines()]
+
+    def test_every_number(self):
+        rows = self.lines('greedy', 'beam')
+        self.assertEqual([row['case'] for row in rows], ['greedy', 'beam'])
+        for row in rows:
+            self.assertEqual(list(row), ['case', 'batch', 'source', 'tokens', 'ms', 'ms_min', 'ms_max', 'tokens_per_s',
+                                         'first_s', 'device', 'cores', 'jax', 'peak_rss_mb'])
+            self.assertEqual((row['batch'], row['source'], row['tokens']), (2, 5, 4))
+            self.assertBetween(row['ms'], row['ms_min'], row['ms_max'])
+            self.assertAlmostEqual(row['tokens_per_s'] * row['ms'] / 1e3, 2 * 4, delta=0.5)
+            self.assertGreater(row['first_s'], row['ms'] / 1e3)  # it compiles
+
+    def test_an_unknown_case(self):
+        with self.assertRaisesRegex(ValueError, "--cases has 'gredy'; did you mean 'greedy'"):
+            self.lines('gredy')
+
+
+if __name__ == '__main__':
+    absltest.main()
