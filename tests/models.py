@@ -8,6 +8,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from transformer.tasks import NextToken
+
 KEY = jax.random.key(0)
 
 
@@ -31,6 +33,41 @@ def program(model, *inputs, **more):
         return model.init(KEY, *inputs, **more), jax.grad(loss)(params)
     params = jax.eval_shape(lambda: model.init(KEY, *inputs, **more)['params'])
     return re.sub('0x[0-9a-f]+', '', str(jax.make_jaxpr(all_of_it)(params)))
+
+
+def init(model):
+    """Parameters of a model of tokens, as it begins."""
+    return model.init(KEY, jnp.zeros((1, 2), jnp.int32))['params']
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def losses(model, params, batch):
+    """The terms of next-token prediction, and the gradient of the sum of the loss."""
+    def loss(params):
+        forward = lambda **inputs: model.apply({'params': params}, **inputs)
+        terms = NextToken().loss(forward, batch, key=None, step=0, train=True)
+        return terms['loss'][0], terms
+    gradient, terms = jax.grad(loss, has_aux=True)(params)
+    return terms, gradient
+
+
+def packed_and_apart(vocab, seed):
+    """Two documents, of 3 and 4 tokens, as a batch of one row and as one of two rows."""
+    rng = np.random.default_rng(seed)
+    packed = {name: np.zeros((1, 8), int) for name in ('inputs', 'targets', 'segments', 'positions')}
+    rows = {name: np.zeros((2, 8), int) for name in packed}
+    start = 0
+    for i, n in enumerate((3, 4)):
+        document = rng.integers(vocab, size=(2, n))
+        for batch, row, at in ((packed, 0, start), (rows, i, 0)):
+            here = (row, slice(at, at + n))
+            batch['inputs'][here], batch['targets'][here] = document
+            batch['segments'][here] = i + 1 if batch is packed else 1
+            batch['positions'][here] = range(n)
+        start += n
+    for batch in (packed, rows):
+        batch['weights'] = (batch['segments'] > 0).astype(np.float32)
+    return packed, rows
 
 
 def dropout_keys(model, inputs):

@@ -9,7 +9,7 @@ from absl.testing import absltest, parameterized
 from jax.extend import core
 
 from tests import models
-from tests.models import apply
+from tests.models import apply, init, losses, packed_and_apart
 from transformer.attention.masks import Causal, Full, Window
 from transformer.attention.mechanism import Softmax
 from transformer.attention.positions import NoPositions
@@ -26,21 +26,6 @@ TOKENS = np.random.default_rng(0).integers(11, size=(2, 8))
 KEY = jax.random.key(0)
 drawn = lambda model: models.drawn(model, TOKENS)
 program = functools.cache(lambda model: models.program(model, TOKENS))
-
-
-def init(model):
-    return model.init(KEY, jnp.zeros((1, 2), jnp.int32))['params']
-
-
-@functools.partial(jax.jit, static_argnums=0)
-def losses(model, params, batch):
-    """The terms of next-token prediction, and the gradient of the sum of the loss."""
-    def loss(params):
-        forward = lambda **inputs: model.apply({'params': params}, **inputs)
-        terms = NextToken().loss(forward, batch, key=None, step=0, train=True)
-        return terms['loss'][0], terms
-    gradient, terms = jax.grad(loss, has_aux=True)(params)
-    return terms, gradient
 
 
 def whole_rows(inputs, targets):
@@ -122,22 +107,7 @@ class ForwardTest(parameterized.TestCase):
         np.testing.assert_array_equal(moved, reached(t, s))
 
     def test_packed_rows_equal_unpacked_rows(self):
-        rng = np.random.default_rng(1)
-        params = drawn(SMALL)
-        documents = [rng.integers(11, size=(2, n)) for n in (3, 4)]  # inputs and targets of each
-        packed = {name: np.zeros((1, 8), int) for name in ('inputs', 'targets', 'segments', 'positions')}
-        rows = {name: np.zeros((2, 8), int) for name in packed}
-        start = 0
-        for i, document in enumerate(documents):
-            n = document.shape[1]
-            for batch, row, at in ((packed, 0, start), (rows, i, 0)):
-                here = (row, slice(at, at + n))
-                batch['inputs'][here], batch['targets'][here] = document
-                batch['segments'][here] = i + 1 if batch is packed else 1
-                batch['positions'][here] = range(n)
-            start += n
-        for batch in (packed, rows):
-            batch['weights'] = (batch['segments'] > 0).astype(np.float32)
+        params, (packed, rows) = drawn(SMALL), packed_and_apart(vocab=11, seed=1)
         together, apart = losses(SMALL, params, packed), losses(SMALL, params, rows)
         jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=2e-5, atol=2e-6), together, apart)
         self.assertEqual(float(together[0]['loss'][1]), 7.0)

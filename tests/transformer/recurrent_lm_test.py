@@ -7,32 +7,18 @@ import numpy as np
 from absl.testing import absltest, parameterized
 
 from tests import models, recurrent_reference
-from tests.models import apply
+from tests.models import apply, init, losses, packed_and_apart
 from transformer.decoding import generate
 from transformer.initial import Scaled
 from transformer.recurrent import Gru, Lstm, Rnn
 from transformer.recurrent_lm import RecurrentLm
 from transformer.strategies import Greedy
-from transformer.tasks import NextToken
 
 SMALL = RecurrentLm(vocab=11, length=8, layers=2, width=8)
 TOKENS = np.random.default_rng(0).integers(11, size=(2, 8))
 KEY = jax.random.key(0)
 drawn = lambda model: models.drawn(model, TOKENS, scale=0.7)
 program = functools.cache(lambda model: models.program(model, TOKENS))
-
-
-def init(model):
-    return model.init(KEY, jnp.zeros((1, 2), jnp.int32))['params']
-
-
-@functools.partial(jax.jit, static_argnums=0)
-def losses(model, params, batch):
-    """The sum of the loss of next-token prediction, and its gradient."""
-    def loss(params):
-        forward = lambda **inputs: model.apply({'params': params}, **inputs)
-        return NextToken().loss(forward, batch, key=None, step=0, train=True)['loss'][0]
-    return jax.value_and_grad(loss)(params)
 
 
 class ModelTest(parameterized.TestCase):
@@ -68,21 +54,7 @@ class ModelTest(parameterized.TestCase):
             self.assertAlmostEqual(np.abs(gate).max(), (6 / 128) ** 0.5, delta=1e-3)
 
     def test_packed_rows_equal_unpacked_rows(self):
-        rng = np.random.default_rng(1)
-        params = drawn(SMALL)
-        packed = {name: np.zeros((1, 8), int) for name in ('inputs', 'targets', 'segments', 'positions')}
-        rows = {name: np.zeros((2, 8), int) for name in packed}
-        start = 0
-        for i, n in enumerate((3, 4)):
-            document = rng.integers(11, size=(2, n))
-            for batch, row, at in ((packed, 0, start), (rows, i, 0)):
-                here = (row, slice(at, at + n))
-                batch['inputs'][here], batch['targets'][here] = document
-                batch['segments'][here] = i + 1 if batch is packed else 1
-                batch['positions'][here] = range(n)
-            start += n
-        for batch in (packed, rows):
-            batch['weights'] = (batch['segments'] > 0).astype(np.float32)
+        params, (packed, rows) = drawn(SMALL), packed_and_apart(vocab=11, seed=1)
         together, apart = losses(SMALL, params, packed), losses(SMALL, params, rows)
         jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=2e-5, atol=2e-6), together, apart)
         # either tells where the second one begins; with neither it goes on with the state of the first
