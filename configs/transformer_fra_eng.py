@@ -15,13 +15,14 @@
        that this was measured with). 1.5 minutes on two cores of a Xeon, beside other work (Python 3.11, jax 0.10.2,
        float32).
 :full  140,399 pairs, all but a held-out twentieth, which shares no sentence with the rest; 4,000 subwords, 3 + 3 blocks, 3.29
-       million parameters. After 2.2 epochs BLEU 35.5, chrF 55.3 of the 7,435 held-out pairs, in lower case and with one
-       reference each (beam of 4). Its four sentences, each a right translation:
+       million parameters. After 2.8 epochs BLEU 42.4, chrF 61.0 of the 7,435 held-out pairs, in lower case and with one
+       reference each (beam of 4); with dropout 0.1 and 2,500 steps 35.5 and 55.3. Its four sentences, each a right
+       translation:
 
            go . => allez !, 0.000                    i lost . => j'ai perdu ., 1.000
            he's calm . => il est calme ., 1.000      i'm home . => je suis à la maison ., 0.473
 
-       54 minutes on one core of a Xeon (Python 3.11, jax 0.10.2, float32).
+       66 minutes on one core of a Xeon, beside other work (Python 3.11, jax 0.10.2, float32).
 """
 
 from configs import base
@@ -59,11 +60,11 @@ def get_config(variant=''):
         c.optimizer = base.optimizer(learning_rate=1e-3, schedule=base.part('training.schedules:Constant'))
         c.train.steps = 120
     else:
-        c.model = base.part('transformer.encoder_decoder:EncoderDecoder', layers=3, heads=4, width=192, inner=512, dropout=0.1,
+        c.model = base.part('transformer.encoder_decoder:EncoderDecoder', layers=3, heads=4, width=192, inner=512,
                             source_length=64, length=64)
         c.optimizer = base.optimizer('training.optimizer:Muon', learning_rate=4e-3, b2=0.98, average_decay=0.998,
                                      schedule=base.part('training.schedules:Linear', warmup_steps=200))
-        c.train.steps = 2500
+        c.train.steps = 3200
     c.task = base.part('transformer.tasks:SequenceToSequence', label_smoothing=0.1 if variant == 'full' else 0.0)
     c.log.every_steps = 10 if variant == 'd2l' else 50
     c.checkpoint.every_steps = 500
