@@ -121,6 +121,7 @@ class OpenBabi:
             asked = [question for _, story in self._stories(config.train) for question in story]
             self.vocabulary = self._learnt(asked)
             self._memory = max(1, min(config.memory, max(question.after for question in asked)))
+            self._width = 1  # until it is known from all sentences of the training part
         self._numbers = {word: number for number, word in enumerate(self.vocabulary) if word}
         if folder is None:
             self._width = self._part(config.train).question.shape[1]
@@ -280,7 +281,7 @@ class OpenBabi:
         ids = functools.cache(lambda text: [self._numbers.get(word, 0) for word in words(text)])
         sentences = [ids(text) for text in said] or [[]]  # a task may ask without telling anything
         questions = [ids(question.text) for _, question in asked]
-        width = max(map(len, sentences + questions))
+        width = max(self._width, *map(len, sentences + questions))
         numbers = lambda values: np.array(values, np.int32)
         return _Questions(_padded(sentences, width), numbers(first), numbers(stop), _padded(questions, width),
                           numbers([self._numbers.get(question.answer, 0) for _, question in asked]),

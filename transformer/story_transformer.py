@@ -39,6 +39,10 @@ class StoryTransformer(Tower, kw_only=True):
         """story [B, M, J], the latest sentence first, 0 for no word, question [B, J] -> {'logits' [B, V], 'hidden'
         [B, 1 + M, D]}, and with adaptive halting {'ponder' [B, 1 + M]}; key=None: no dropout."""
         memory, length = story.shape[1:]
+        learnt = self.variables.get('params', {}).get('places')
+        if learnt and length > len(learnt['sentence']):
+            raise ValueError(f'A sentence or question has {length} words, but this model has learnt the places of '
+                             f'{len(learnt["sentence"])}; shorten it.')
         words = Embedding(self.vocab, self.width, kernel_init=self.initial.embedding(self.layers), numerics=self.numerics,
                           name='words')
         places = Parameters({name: (ONES, (length, self.width)) for name in ('sentence', 'question')}, name='places')()

@@ -177,6 +177,12 @@ class ContractTest(BabiCase):
         with self.assertRaisesRegex(FileNotFoundError, "'none.txt' does not exist"):
             opened.score(['none.txt'], 3)
 
+    def test_short_sentences_are_as_wide_as_those_of_training(self):
+        opened = Babi(**self.tasks()).open(None)
+        width, (_, batch) = opened.shapes['story'][0][2], opened.read_stories('1 Mary went.\n2 Where is Mary?\n')
+        self.assertGreater(width, 3)
+        self.assertEqual((batch['story'].shape[2], batch['question'].shape[1]), (width, width))
+
     def test_reads_stories_with_answers_and_without(self):
         opened = Babi(**self.tasks()).open(None)
         asked, batch = opened.read_stories('1 Mary went to the office.\n2 Where is Mary?\n'

@@ -45,6 +45,11 @@ class StoryTransformerTest(parameterized.TestCase):
         longer = np.concatenate([STORY, np.zeros((2, 2, 3), int)], 1)
         np.testing.assert_allclose(logits(MODEL, params, longer, QUESTION), logits(MODEL, params, STORY, QUESTION), atol=2e-6)
 
+    def test_a_longer_sentence_than_learnt_is_refused(self):
+        longer = np.concatenate([STORY, STORY], 2)
+        with self.assertRaisesRegex(ValueError, 'has 6 words, but this model has learnt the places of 3; shorten it'):
+            logits(MODEL, drawn(MODEL), longer, QUESTION)
+
     def test_a_sentence_without_known_words_does_not_hide_an_older_one(self):
         params, story = drawn(MODEL), STORY.copy()
         story[0, 1] = 0
