@@ -7,7 +7,14 @@ configs/memory_network_babi.py.
 :adaptive   the same, each sentence with as many steps as it needs, which are charged for.
 :plain      six blocks.
 
-Not yet run to its end.
+:universal on the 15 tasks whose stories are short (all but 2, 3, 5, 7 and 8), 174,102 parameters, 3.8 epochs:
+
+    python train.py --config=configs/transformer_babi.py --config.data.path=FOLDER --config.data.memory=20 \
+        '--config.data.tasks=(1,4,6,9,10,11,12,13,14,15,16,17,18,19,20)' --config.train.steps=8000
+
+answers eleven of them without a mistake (1,000 held-out questions each) and has 51.9, 33.8, 7.2 and 78.3 % wrong answers in
+tasks 16, 17, 18 and 19: a mean of 11.4 % (the paper, of all 20 and the test part: 0.29 %). 29 minutes on one core of a Xeon
+(Python 3.11, jax 0.10.2, float32). The 20,000 steps on all tasks, :adaptive and :plain are not yet run to their end.
 """
 
 from configs import base
