@@ -3,12 +3,16 @@
 import contextlib
 import io
 import json
+import math
 from unittest import mock
 
+import numpy as np
 from absl.testing import absltest, parameterized
 from PIL import Image
 
+from configs import base
 from tests import experiments
+from transformer.attention import maps
 
 
 class PredictTest(experiments.TestCase):
@@ -193,6 +197,24 @@ class StoriesTest(PredictTest):
         (hops,), = row['weights'].values()
         self.assertEqual([len(hop) for hop in hops], [5, 5])
         self.assertAlmostEqual(sum(hops[0]), 1.0, delta=1e-3)
+    def test_a_transformer_over_sentences_takes_shorter_stories_than_those_of_training(self):
+        experiments.write_babi(self.folder / 'en-10k', 20)
+        workdir, picture = self.folder / 'run', self.folder / 'heads.png'
+        config = experiments.tiny_stories(self.folder, **{'train.steps': 1, 'log.every_steps': 1})
+        with config.unlocked():
+            config.model = base.part('transformer.story_transformer:StoryTransformer', layers=1, heads=2, width=8)
+            config.task = base.part('transformer.question_tasks:Answers')
+        self.assertEqual(experiments.train(config, workdir)[0], 0)
+        told = '1 Daniel slept.\n2 Mary slept.\n3 Mary slept?\n'
+        self.assertLen(self.predict(workdir, stdin=told.encode()), 1)
+        done = experiments.call('eval', f'--workdir={workdir}', f'--attention={picture}', f'--input={told}')
+        self.assertEqual((done.code, done.err), (0, ''))
+        row = json.loads(done.out.splitlines()[-1])
+        self.assertEqual(row['sentences'], ['Mary slept.', 'Daniel slept.'])
+        self.assertEqual(np.shape(row['weights']['block_0']), (2, 3, 3))
+        # the numbers are of what is there, not of the empty memory behind it
+        np.testing.assert_allclose(row['layers'][0]['entropy'], maps.entropy(row['weights']['block_0']), atol=1e-3)
+        self.assertAlmostEqual(row['layers'][0]['highest_entropy'], math.log(3))
 
 
 class ImagesTest(PredictTest):

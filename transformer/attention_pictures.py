@@ -6,6 +6,7 @@ Each `of_..` gives (figure, what the layers say: see `attention.maps.read`, {wha
 import os
 import pathlib
 
+import jax
 import numpy as np
 
 from transformer import pictures
@@ -82,17 +83,21 @@ def of_story(snapshot, given):
     question = asked[-1]
     if not question.sentences:
         raise ValueError(f'--input, line {question.line}: nothing stands before {question.text!r}; give it a story to look at.')
-    layers, found = maps.read(snapshot.model, snapshot.captured(
-        'attention', **snapshot.run.task.inputs({name: rows[-1:] for name, rows in batch.items()})))
     sentences = question.sentences[::-1][:batch['story'].shape[1]]
-    if all(weights.shape[1] == 1 for weights in layers.values()):  # of hops, one query each
-        hops = np.concatenate(list(layers.values()), 1)[:, :, :len(sentences)]
+
+    def there(weights):  # [B, N, T, S]: T = 1 of hops, whose keys are sentences; else the question is before these
+        queries, count = weights.shape[2], len(sentences)
+        return weights[:, :, :1 + count, :count if queries == 1 else 1 + count]
+
+    layers, found = maps.read(snapshot.model, jax.tree.map(there, snapshot.captured(
+        'attention', **snapshot.run.task.inputs({name: rows[-1:] for name, rows in batch.items()}))))
+    if all(weights.shape[1] == 1 for weights in layers.values()):
+        hops = np.concatenate(list(layers.values()), 1)
         whole = {'layer': question.text, 'heads': ['all hops'], 'entropy': maps.entropy(hops).tolist(),
                  'highest_entropy': maps.highest_entropy(np.ones(hops.shape[1:], bool))}
         shown = pictures.Maps({question.text: hops}, [whole], list(layers), sentences, longest=60)
     else:
         read = [question.text, *sentences]
-        layers = {name: weights[:, :len(read), :len(read)] for name, weights in layers.items()}
         shown = pictures.Maps(layers, found, read, read, longest=60)
     return pictures.attention(shown), found, {'question': question.text, 'sentences': sentences,
                                               'weights': {name: np.round(x, 4).tolist() for name, x in shown.layers.items()}}
