@@ -161,7 +161,7 @@ class OpenBabi:
 
     def digest(self, split: str) -> str:
         """Names the questions of a split: another name means other data."""
-        name, cut = splits.read(self._expression(split))
+        name, cut = splits.read(splits.expression(self.config, split))
         files = [self._files.get((task, name)) for task in self.tasks]
         return cache.key(cut, *(file.digest for file in files if file))
 
@@ -187,7 +187,7 @@ class OpenBabi:
         Returns: an Evaluation; facts 'questions', and 'tasks', their numbers.
         Raises: ValueError for an unknown or empty split, and for a view, which only text has.
         """
-        return self._evaluate(self._part(self._expression(split)), batch_size, view)
+        return self._evaluate(self._part(splits.expression(self.config, split)), batch_size, view)
 
     def score(self, paths: Sequence[str], batch_size: int, **view):
         """The same over files of bAbI's format; of one that is not named after its task, this is 0."""
@@ -229,12 +229,6 @@ class OpenBabi:
 
     def _batch(self, part: _Questions, numbers: np.ndarray) -> dict[str, np.ndarray]:
         return part.memories(numbers, self._memory)
-
-    def _expression(self, split: str) -> str:
-        expression = getattr(self.config, split) if split in ('train', 'valid', 'test') else split
-        if not expression:
-            raise ValueError(f'data.{split} is empty, so there is no such split; set it to a part such as train[90%:].')
-        return expression
 
     @functools.cached_property
     def _files(self) -> dict[tuple[int, str], stories.File]:

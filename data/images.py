@@ -210,10 +210,7 @@ class OpenImages:
 
     def _range(self, split: str):
         """The examples of a split, as a part of the source and the range of numbers in it."""
-        expression = getattr(self.config, split) if split in ('train', 'valid', 'test') else split
-        if not expression:
-            name = f'data.{split}' if split else 'The split'
-            raise ValueError(f'{name} is empty, so there is no such split; set it to a part such as train[80%:].')
+        expression = splits.expression(self.config, split)
         if self._source.classes != self.classes:
             raise ValueError(
                 f'The images have {len(self._source.classes)} classes and the run {len(self.classes)} or other names; '

@@ -129,10 +129,7 @@ class Parallel:
         return {}
 
     def _part(self, split: str) -> pairs.Pairs:
-        expression = getattr(self, split) if split in ('train', 'valid', 'test') else split
-        if not expression:
-            name = f'data.{split}' if split else 'The split'
-            raise ValueError(f'{name} is empty, so there is no such split; set it to a part such as train[:5%].')
+        expression = splits.expression(self, split)
         name, cut = self._read(expression)
         if self.source == 'tfds' and self.order == 'file':  # TFDS slices by itself, and reads only what it must
             name, cut = expression, splits.Slice()

@@ -4,6 +4,7 @@ import dataclasses
 import fractions
 import re
 from collections.abc import Mapping
+from typing import Any
 
 _EXPRESSION = re.compile(r'(?P<name>.+?)(?:\[(?P<start>[^\[\]:]*):(?P<stop>[^\[\]:]*)\])?')
 _LIKE_A_SLICE = re.compile(r':.*\]$|\[[^\]]*:[^\]]*$')  # in a name: mistyped
@@ -37,6 +38,18 @@ def read(expression: str) -> tuple[str, Slice]:
         f'The split {expression!r} cannot be read; write NAME or NAME[start:stop] with whole numbers or percentages, '
         "such as 'train[:90%]'."
     )
+
+
+def expression(data: Any, split: str) -> str:
+    """What data.train, data.valid or data.test says for 'train', 'valid' or 'test'; another split is an expression itself.
+
+    Raises ValueError if it is empty.
+    """
+    found = getattr(data, split) if split in ('train', 'valid', 'test') else split
+    if not found:
+        name = f'data.{split}' if split else 'The split'
+        raise ValueError(f'{name} is empty, so there is no such split; set it to a part such as train[90%:].')
+    return found
 
 
 def parse(expression: str, sizes: Mapping[str, int]) -> tuple[str, int, int]:

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 import numpy as np
 
-from data import fields, sources, tfds_sources, tokenizers, tokens
+from data import fields, sources, splits, tfds_sources, tokenizers, tokens
 
 _CHECKED = {'source': ('files', 'stdlib', 'tfds'), 'documents': sources.DOCUMENTS, 'packing': ('first_fit', 'concat', 'none')}
 
@@ -85,11 +85,7 @@ class Text:
 
     def part(self, split: str) -> sources.Part | tfds_sources.Texts:
         """The text that 'train', 'valid', 'test' or a split expression names."""
-        expression = getattr(self, split) if split in ('train', 'valid', 'test') else split
-        if not expression:
-            name = f'data.{split}' if split else 'The split'
-            raise ValueError(f'{name} is empty, so there is no such split; set it to a part such as train[:5%].')
-        return self._parts(expression)
+        return self._parts(splits.expression(self, split))
 
     @functools.cached_property
     def _parts(self) -> Callable[[str], sources.Part | tfds_sources.Texts]:
