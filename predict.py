@@ -149,13 +149,14 @@ def translations(snapshot, sources, *, strategy, tokens, seed, truncate, prefix)
     begun = data.encode_target(prefix)[:-1] if prefix else ()
     require_room(snapshot.model, [data.start, *begun], '--prefix')
     for first in range(0, len(sources), AT_ONCE):
-        part = {i: ids[i] for i in range(first, min(first + AT_ONCE, len(sources))) if ids[i] is not None}
+        numbers = range(first, min(first + AT_ONCE, len(sources)))
+        part = {i: ids[i] for i in numbers if ids[i] is not None}
         found = translate(snapshot, list(part.values()), strategy=strategy, steps=tokens, key=stream(seed, 'predict'),
                           numbers=list(part), prefix=begun)
         outputs = {i: details_of(data, hypotheses, begun) for i, hypotheses in zip(part, found)}
-        for i, source in list(enumerate(sources))[first:first + AT_ONCE]:
+        for i in numbers:
             best, *_ = outputs.get(i, [{'text': '', 'tokens': 0, 'ids': [], 'score': 0.0, 'finished': True}])
-            yield best['text'].replace('\n', ' '), {'source': source, **best, 'outputs': outputs.get(i, [])}
+            yield best['text'].replace('\n', ' '), {'source': sources[i], **best, 'outputs': outputs.get(i, [])}
 
 
 def answered(snapshot, text, source):

@@ -112,6 +112,8 @@ def beam(next_, prompt, steps, end, size, alpha=0.0, beta=0.0, groups=1, diversi
                     candidates.append((score + gain - diversity * used.get(token, 0), score + gain, new, token))
             candidates.sort(key=lambda one: -one[0])
             for _, score, new, token in candidates[:per]:
+                if token == end:
+                    used[token] = used.get(token, 0) + 1
                 if token == end or t == steps - 1:
                     value = final(score, t + 1, next_([*prompt, *new])[1], alpha, beta)
                     pools[group].append((new if token == end else [*new, token], value, token == end))

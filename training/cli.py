@@ -51,7 +51,7 @@ def run(main, *, config=None):
             raise
         if 'RESOURCE_EXHAUSTED' in str(error):
             error = (f'There is not enough memory on the device ({str(error).splitlines()[0].rstrip(".")}); lower '
-                     'data.batch_size, raise train.microbatches, or set model.remat.')
+                     'data.batch_size, raise train.microbatches, or set model.remat; of a strategy lower size or count.')
         sys.exit(f'{pathlib.Path(sys.argv[0]).name}: {error}')
 
 

@@ -47,6 +47,10 @@ class Constraint(abc.ABC):
     def __call__(self, scores, output):
         """scores [B, K, V] of the next token -> the same, -inf for what is forbidden."""
 
+    def require_vocab(self, vocab):
+        """Raises ValueError if it is about tokens beyond a vocabulary of that size."""
+        return
+
     def __and__(self, other):
         return _Both(self, other) if isinstance(other, Constraint) else NotImplemented
 
@@ -58,6 +62,10 @@ class _Both(Constraint):
 
     def __call__(self, scores, output):
         return self.second(self.first(scores, output), output)
+
+    def require_vocab(self, vocab):
+        self.first.require_vocab(vocab)
+        self.second.require_vocab(vocab)
 
     def __repr__(self):
         return f'({self.first} & {self.second})'
@@ -181,6 +189,9 @@ class OneOf(Constraint):
         require(self, 'outputs', self.outputs and all(isinstance(one, tuple) and _are_tokens(one) for one in self.outputs),
                  'a tuple of at least one output, each a tuple of token ids, such as ((5, 2), (7,))')
 
+    def require_vocab(self, vocab):
+        require(self, 'outputs', max(map(max, filter(None, self.outputs)), default=-1) < vocab, _ids_below(vocab))
+
     def __call__(self, scores, output):
         longest = max(map(len, self.outputs))
         table = np.full((len(self.outputs), longest + 1), output.end)  # [O, longest + 1]
@@ -202,8 +213,15 @@ class Without(Constraint):
     def __post_init__(self):
         require(self, 'tokens', _are_tokens(self.tokens), 'a tuple of token ids, such as (5, 2)')
 
+    def require_vocab(self, vocab):
+        require(self, 'tokens', max(self.tokens, default=-1) < vocab, _ids_below(vocab))
+
     def __call__(self, scores, output):
         return jnp.where(np.isin(np.arange(scores.shape[-1]), self.tokens), -jnp.inf, scores)
+
+
+def _ids_below(vocab):
+    return f'ids from 0 to {vocab - 1}, as the vocabulary has {vocab}'
 
 
 def _are_tokens(ids):

@@ -36,8 +36,11 @@ def require_room(model, prompt, what='The prompt'):
                          f'new one too; shorten it to {model.length - 1}.')
 
 
-def require_coverage(model, params, strategy, translates=False):
-    """Raises ValueError if a strategy needs attention to a source and the model has none; of parameters, shapes suffice."""
+def require_strategy(model, params, strategy, vocab, translates=False):
+    """Raises ValueError if a strategy does not go with a model: needs attention to a source where there is none, or is about
+    tokens that are not in the vocabulary; of parameters, shapes suffice."""
+    strategy.constraint.require_vocab(vocab)
+
     def prefill(params):
         one = jnp.ones((1, 1), jnp.int32)
         inputs = dict(inputs=one, segments=one, positions=one - 1)
@@ -78,6 +81,7 @@ def generate(model, params, prompts, *, steps, strategy, key, end, vocab, source
     Returns:
       for each prompt a list of `Hypothesis`: `strategy.count` of them, or fewer if a beam search finds no more.
     """
+    strategy.constraint.require_vocab(vocab)
     for prompt in prompts:
         require_room(model, prompt)
     if not prompts:
@@ -97,7 +101,11 @@ def generate(model, params, prompts, *, steps, strategy, key, end, vocab, source
     total = min(model.length, max(given['tokens'].shape[1], _cache_length(int((lengths + limits).max()) - 1)))
     best = jax.device_get(_search(model, params, key, given, strategy=strategy, total=total, end=end, vocab=vocab))
     nothing = Hypothesis(np.zeros(0, np.int32), 0.0, False)
-    return [_hypotheses(best, i, lengths[i], strategy) if limits[i] else [nothing] for i in range(len(prompts))]
+    found = [_hypotheses(best, i, lengths[i], strategy) if limits[i] else [nothing] for i in range(len(prompts))]
+    if not all(found):
+        raise ValueError('The probabilities of tokens are not finite: this run has diverged; give an earlier checkpoint with '
+                         '--step=N.')
+    return found
 
 
 def _power_of_two(n):

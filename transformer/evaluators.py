@@ -10,7 +10,7 @@ import dataclasses
 import gzip
 import lzma
 
-from transformer.decoding import generate, require_coverage
+from transformer.decoding import generate, require_strategy
 from transformer.strategies import Sample, Strategy
 
 
@@ -90,7 +90,7 @@ class Continuations(Evaluator):
         if not 1 <= len(prompt) < run.model.length:
             raise ValueError(f'The prompt {self.prompt!r} of Continuations has {len(prompt)} tokens; expected 1 to '
                              f'{run.model.length - 1}, which leave room for one more in the context.')
-        require_coverage(run.model, run.shapes.params, self.strategy)
+        require_strategy(run.model, run.shapes.params, self.strategy, run.data.facts['vocab'])
         return ()
 
     def __call__(self, snapshot, batches):

@@ -12,6 +12,7 @@ import jax.numpy as jnp
 
 from transformer.constraints import Anything, Constraint, Output, constrained, require
 
+MOST = 4096  # hypotheses of a row
 _BLOCK = 128  # tokens that `top` looks at together
 _TINY = 1e-9  # the least coverage that counts, so that its logarithm is finite
 
@@ -82,11 +83,13 @@ class Strategy(abc.ABC):
     """Base of the strategies, frozen dataclasses.
 
     Attributes:
+      constraint: what an output may be.
       size: hypotheses K of a row that are gone on with.
       count: how many outputs a row gets.
       distinct: whether equal ones are one.
       covers: whether coverage is needed, which takes attention to a source.
     """
+    constraint: Constraint
     size = count = 1
     distinct, covers = True, False
 
@@ -203,7 +206,7 @@ class Sample(_Independent):
         if not (1e-3 <= self.temperature < math.inf and self.top_k >= 0 and 0 < self.top_p <= 1 and 0 <= self.min_p <= 1):
             raise ValueError(f'{self}: expected temperature >= 0.001, top_k >= 0, top_p in (0, 1] and min_p in [0, 1]; '
                              'for the most probable token use Greedy().')
-        require(self, 'count', self.count >= 1, '1 or more')
+        require(self, 'count', 1 <= self.count <= MOST, f'1 to {MOST:,}')
 
     @property
     def size(self):
@@ -255,7 +258,7 @@ class Beam(Strategy):
     diversity = 0.0
 
     def __post_init__(self):
-        require(self, 'size', self.size >= 1, '1 or more; Greedy() is Beam(size=1)')
+        require(self, 'size', 1 <= self.size <= MOST, f'1 to {MOST:,}; Greedy() is Beam(size=1)')
         require(self, 'count', 1 <= self.count <= self.size, f'1 to the size, {self.size}')
         for name in ('length_penalty', 'coverage_penalty'):
             require(self, name, 0 <= getattr(self, name) < math.inf, '0 or more')
@@ -272,16 +275,13 @@ class Beam(Strategy):
 
     def __call__(self, logits, search, keys):
         log_probabilities = jax.nn.log_softmax(logits)
-        rows, per = jnp.arange(len(logits))[:, None], self.size // self.groups
+        per = self.size // self.groups
         used = jnp.zeros((len(logits), 1, logits.shape[-1])) if self.diversity else None  # by the groups before
         found = []
         for group in range(self.groups):
             part = slice(group * per, (group + 1) * per)
-            live, pool, parents = self._advance(log_probabilities[:, part], search, part, used)
+            live, pool, parents, used = self._advance(log_probabilities[:, part], search, part, used)
             found.append((live, pool, parents + part.start))
-            if self.diversity:
-                chosen = jnp.take_along_axis(live.tokens, (search.begin + search.count)[:, None, None], 2)[..., 0]
-                used = used.at[rows, 0, chosen].add((live.score > -jnp.inf).astype(used.dtype))
         needed = self.count if self.groups == 1 else per  # several groups may have found the same ones
         hopeless = jnp.stack([self._reachable(live, search.limit) <= pool.score[:, needed - 1]
                               for live, pool, _ in found]).all(0)
@@ -292,7 +292,11 @@ class Beam(Strategy):
         return search, None if per == 1 else parents
 
     def _advance(self, log_probabilities, search, part, used):
-        """(live, pool, parents) of one group, with log-probabilities [B, K, V]."""
+        """(live, pool, parents, used) of one group, with log-probabilities [B, K, V].
+
+        Args:
+          used: [B, 1, V], how often each token was chosen by the groups before; None: not counted.
+        """
         live, pool = (jax.tree.map(lambda x: x[:, part], x) for x in (search.live, search.pool))
         size = live.score.shape[1]
         log_probabilities = constrained(self.constraint, log_probabilities, search.output(part))
@@ -316,7 +320,12 @@ class Beam(Strategy):
         best = jax.lax.top_k(pool.score, size)[1]
         on = jax.lax.top_k(jnp.where(ended, -jnp.inf, value), size)[1]
         new = dataclasses.replace(new, score=jnp.where(ended, -jnp.inf, score))
-        return _picked(new, on), _picked(pool, best), _taken(parents, on)
+        if used is not None:
+            rows, first = jnp.arange(len(token))[:, None], slice(size)
+            for chosen, there in ((token[:, first], (ended & (value > -jnp.inf))[:, first]),
+                                  (_taken(token, on), _taken(new.score, on) > -jnp.inf)):
+                used = used.at[rows, 0, chosen].add(jnp.float32(there))
+        return _picked(new, on), _picked(pool, best), _taken(parents, on), used
 
     def _length_factor(self, length):
         return ((5.0 + length) / 6.0) ** self.length_penalty
@@ -339,7 +348,7 @@ class DiverseBeam(Beam):
     """Diverse beam search (Vijayakumar et al. 2016, algorithm 1) with the Hamming diversity of section 5.1: `groups` beams of
     size / groups hypotheses, which choose their next token one after the other, by
 
-        log P - diversity · (how many hypotheses of the groups before chose this token at this step)
+        log P - diversity · (how many hypotheses of the groups before chose this token at this step, `end` too)
 
     The term counts for that choice only: scores are those of `Beam`. Each group has a pool of its own; the best of all of them
     are returned, where an output that several groups found is one."""

@@ -4,7 +4,7 @@ import dataclasses
 
 import numpy as np
 
-from transformer.decoding import generate, require_coverage
+from transformer.decoding import generate, require_strategy
 from transformer.evaluators import Evaluator
 from transformer.metrics import textbook_bleu, translation_scores
 from transformer.strategies import Greedy, Strategy
@@ -64,7 +64,10 @@ def require_translation(run, evaluator):
     if run.data.kind != 'pairs':
         raise ValueError(f'{type(evaluator).__name__} needs pairs of texts, and {type(run.data.config).__name__} has none; '
                          'leave that evaluator out.')
-    require_coverage(run.model, run.shapes.params, evaluator.strategy, translates=True)
+    if run.model.source_length < run.data.lengths[0]:
+        raise ValueError(f'{type(evaluator).__name__} is to translate sources of up to data.source_length='
+                         f'{run.data.lengths[0]} tokens, but model.source_length is {run.model.source_length}; raise that.')
+    require_strategy(run.model, run.shapes.params, evaluator.strategy, run.data.facts['vocab'], translates=True)
 
 
 @dataclasses.dataclass(frozen=True)

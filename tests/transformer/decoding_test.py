@@ -82,6 +82,12 @@ class GptTest(parameterized.TestCase):
         with self.assertRaisesRegex(ValueError, 'empty'):
             greedy([[1], []], 5)
 
+    @parameterized.parameters(Greedy(), Sample(count=2), Beam(2))
+    def test_a_model_that_has_diverged_is_refused(self, strategy):
+        params = jax.tree.map(lambda x: np.full_like(x, np.nan), PARAMS)
+        with self.assertRaisesRegex(ValueError, 'not finite: this run has diverged; give an earlier checkpoint'):
+            generate(MODEL, params, PROMPTS, steps=2, strategy=strategy, key=KEY, end=7, vocab=11)
+
 
 STRATEGIES = Greedy(), Sample(count=2), Beam(3, 0.6, 0.3, count=2)
 FAKE = decoders.Fake()

@@ -6,6 +6,7 @@ import jax
 import numpy as np
 from absl.testing import absltest, parameterized
 
+from transformer.constraints import Without
 from transformer.decoding import generate
 from transformer.evaluators import Averages, Compressors, Continuations, Perplexity
 from transformer.gpt import Gpt
@@ -40,7 +41,8 @@ class EvaluatorsTest(parameterized.TestCase):
         (dict(prompt='abcdefgh'), "The prompt 'abcdefgh' of Continuations has 8 tokens; expected 1 to 7"),
         (dict(prompt=''), 'has 0 tokens'), (dict(count=0), 'count=0 and tokens=100; both must be at least 1'),
         (dict(tokens=-1), 'tokens=-1'),
-        (dict(strategy=Beam(coverage_penalty=0.2)), 'A coverage penalty needs a model that attends to a source'))
+        (dict(strategy=Beam(coverage_penalty=0.2)), 'A coverage penalty needs a model that attends to a source'),
+        (dict(strategy=Greedy(constraint=Without((26,)))), 'expected ids from 0 to 25'))
     def test_impossible_continuations_are_found_before_anything_is_computed(self, fields, message):
         self.assertEqual(Continuations(prompt='abc').check(Snapshot(), None), ())
         with self.assertRaisesRegex(ValueError, message):

@@ -96,6 +96,11 @@ class SearchTest(parameterized.TestCase):
             self.assertEqual([new for new, _, _ in row], [[] if token == END else [token] for token in
                                                            np.argsort(-FAKE.next(prompt)[0])[:3]])
 
+    def test_groups_do_not_all_end_at_once(self):
+        for row in outputs(DiverseBeam(3, count=3, groups=3, diversity=100.0), [[0, 3], [6, 2]], steps=1, vocab=7):
+            self.assertEqual(row[0][0], [])  # the most probable
+            self.assertLen({tuple(new) for new, _, _ in row}, 3)
+
     def test_a_group_may_find_what_another_found_and_it_is_listed_once(self):
         for row in outputs(DiverseBeam(4, count=4, groups=2, diversity=0.0), steps=3):
             self.assertLen(row, 2)
@@ -117,14 +122,16 @@ class SearchTest(parameterized.TestCase):
         self.assertAlmostEqual(score, wanted, delta=1e-5)
 
     @parameterized.parameters(
-        (lambda: Beam(0), 'size is 0; expected 1 or more'),
+        (lambda: Beam(0), 'size is 0; expected 1 to 4,096'),
         (lambda: Beam(2, count=3), 'count is 3; expected 1 to the size, 2'), (lambda: Beam(count=0), 'count is 0'),
         (lambda: Beam(length_penalty=-0.1), 'length_penalty is -0.1; expected 0 or more'),
         (lambda: Beam(coverage_penalty=float('inf')), 'coverage_penalty is inf'),
         (lambda: Beam(length_penalty=float('nan')), 'length_penalty is nan'),
         (lambda: DiverseBeam(4, groups=3), 'groups is 3; expected a divisor of the size, 4'),
         (lambda: DiverseBeam(groups=0), 'groups is 0'), (lambda: DiverseBeam(diversity=-1.0), 'diversity is -1.0'),
-        (lambda: DiverseBeam(0), 'size is 0'), (lambda: Sample(count=0), 'count is 0; expected 1 or more'))
+        (lambda: DiverseBeam(0), 'size is 0'),
+        (lambda: Beam(10 ** 9), 'size is 1000000000; expected 1 to 4,096'),
+        (lambda: Sample(count=0), 'count is 0; expected 1 to 4,096'))
     def test_values_without_a_meaning_are_refused(self, make, message):
         with self.assertRaisesRegex(ValueError, message):
             make()

@@ -112,6 +112,10 @@ class TranslationsTest(experiments.TestCase):
         for evaluator in (Translations(strategy=Beam(coverage_penalty=0.2)), Sentences(('a',), ('b',), 2, Beam(2, 0.6, 0.1))):
             with self.assertRaisesRegex(ValueError, 'A coverage penalty needs a model that attends to a source'):
                 evaluator.check(run, None)
+        run.model = blind.clone(source_length=7)
+        for evaluator in (Translations(), Sentences(('a',), ('b',))):
+            with self.assertRaisesRegex(ValueError, 'data.source_length=8 tokens, but model.source_length is 7; raise that'):
+                evaluator.check(run, None)
         run = types.SimpleNamespace(data=types.SimpleNamespace(kind='text', config=types.SimpleNamespace()))
         with self.assertRaisesRegex(ValueError, 'Translations needs pairs of texts, and SimpleNamespace has none'):
             Translations().check(run, None)
