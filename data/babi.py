@@ -54,8 +54,8 @@ class Babi:
     batch_size: int = 32
 
     def open(self, folder: str | os.PathLike | None, source: str | os.PathLike | None = None) -> 'OpenBabi':
-        """Opens the questions; with a vocabulary saved in `folder`, a run, or in `source`, a run to start from, no file is
-        read before train() or evaluation().
+        """Opens the questions; with a vocabulary saved in `folder`, a run, no file is read before train() or evaluation(). With
+        that of `source`, a run to start from, the training part must be within what that run knows.
 
         Raises ValueError or FileNotFoundError, in one sentence, for a field or a file that cannot be used.
         """
@@ -64,7 +64,7 @@ class Babi:
         if len(set(self.tasks)) < len(self.tasks) or not set(self.tasks) <= set(TASKS):
             raise ValueError(f'data.tasks={self.tasks!r} does not fit; give different numbers from 1 to 20, such as (1, 2), '
                              'or () for all.')
-        return OpenBabi(self, folder if folder is not None else source)
+        return OpenBabi(self, folder, source)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -106,22 +106,17 @@ class OpenBabi:
     kind = 'stories'
     unit = 'questions'
 
-    def __init__(self, config: Babi, folder: str | os.PathLike | None):
+    def __init__(self, config: Babi, folder: str | os.PathLike | None, source: str | os.PathLike | None = None):
         self.config, self.tasks = config, tuple(config.tasks) or TASKS
         self._parts: dict[str, _Questions] = {}
-        if folder is not None:
-            saved = Path(folder, _FILE)
-            try:
-                described = json.loads(saved.read_text(encoding='utf-8'))
-                self.vocabulary: tuple[str, ...] = tuple(described['words'])
-                self._memory, self._width = (described[key] for key in ('memory', 'width'))
-            except (OSError, ValueError, KeyError, TypeError) as error:
-                raise ValueError(f'{saved} describes no vocabulary of stories; restore it, or start a new run.') from error
-        else:
-            asked = [question for _, story in self._stories(config.train) for question in story]
-            self.vocabulary = self._learnt(asked)
-            self._memory = max(1, min(config.memory, max(question.after for question in asked)))
+        told = [question for _, story in self._stories(config.train) for question in story] if folder is None else []
+        longest = max(1, min(config.memory, max((question.after for question in told), default=1)))
+        if folder is None and source is None:
+            self.vocabulary, self._memory = self._learnt(told), longest
             self._width = 1  # until it is known from all sentences of the training part
+        else:
+            self._read(Path(source if folder is None else folder, _FILE))
+            self._require_known(told, longest, source)
         self._numbers = {word: number for number, word in enumerate(self.vocabulary) if word}
         if folder is None:
             self._width = self._part(config.train).question.shape[1]
@@ -130,6 +125,24 @@ class OpenBabi:
     @property
     def _size(self) -> int:
         return len(self.vocabulary)
+
+    def _read(self, saved: Path) -> None:
+        try:
+            described = json.loads(saved.read_text(encoding='utf-8'))
+            self.vocabulary: tuple[str, ...] = tuple(described['words'])
+            self._memory, self._width = (described[key] for key in ('memory', 'width'))
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise ValueError(f'{saved} describes no vocabulary of stories; restore it, or start a new run.') from error
+
+    def _require_known(self, told: list[Asked], longest: int, source: str | os.PathLike | None) -> None:
+        """Raises ValueError for training questions beyond what the run that they start from knows."""
+        unknown = sorted({*self._learnt(told)} - {*self.vocabulary})
+        if unknown:
+            raise ValueError(f'{source} has not learnt {len(unknown):,} words of the training part, such as {unknown[0]!r}; '
+                             'start from a run that has, or anew without init_from.')
+        if longest > self._memory:
+            raise ValueError(f'{source} looks at {self._memory} sentences, and data.memory is {self.config.memory}; set it to '
+                             f'{self._memory}, which leaves out older ones, or start anew without init_from.')
 
     def _learnt(self, asked: list[Asked]) -> tuple[str, ...]:
         said = {question.text for question in asked}.union(*(question.story for question in asked))

@@ -156,15 +156,26 @@ class ContractTest(BabiCase):
         opened = Babi(**fields).open(None)
         opened.save(self.folder / 'run')
         text = story(5)
-        for given in ((self.folder / 'run', None), (None, self.folder / 'run')):
-            again = Babi(**fields | {'path': 'nowhere'}).open(*given)
+        for path, given in (('nowhere', (self.folder / 'run', None)), (fields['path'], (None, self.folder / 'run'))):
+            again = Babi(**fields | {'path': path}).open(*given)
             self.assertEqual((again.facts, again.shapes, again.vocabulary), (opened.facts, opened.shapes, opened.vocabulary))
             self.assertTrue(equal(again.read_stories(text)[1], opened.read_stories(text)[1]))
         with self.assertRaisesRegex(FileNotFoundError, "'nowhere' does not exist; data.path must be"):
-            again.train(0)
+            Babi(**fields | {'path': 'nowhere'}).open(self.folder / 'run').train(0)
         (self.folder / 'run' / 'vocabulary.json').write_text('{"words": []}')
         with self.assertRaisesRegex(ValueError, 'vocabulary.json describes no vocabulary of stories; restore it'):
             Babi(**fields).open(self.folder / 'run')
+
+    def test_a_run_to_start_from_must_know_the_words_and_look_as_far_back(self):
+        fields = self.tasks()
+        Babi(**fields | {'memory': 2}).open(None).save(self.folder / 'short')
+        with self.assertRaisesRegex(ValueError, 'short looks at 2 sentences, and data.memory is 50; set it to 2'):
+            Babi(**fields).open(None, self.folder / 'short')
+        self.assertEqual(Babi(**fields | {'memory': 2}).open(None, self.folder / 'short').facts['memory'], 2)
+        self.write(3, '1 Mary went to the garden.\n2 Sandra jumped.\n3 Where is Mary?\tgarden\t1\n')
+        Babi(**fields | {'tasks': (3,), 'train': 'train'}).open(None).save(self.folder / 'other')
+        with self.assertRaisesRegex(ValueError, "other has not learnt 12 words of the training part, such as 'apple'"):
+            Babi(**fields).open(None, self.folder / 'other')
 
     def test_score_takes_the_task_from_the_name(self):
         opened = Babi(**self.tasks()).open(None)
