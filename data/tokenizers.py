@@ -111,8 +111,8 @@ class Word:
     """Words between white space, as in the Penn Treebank (Mikolov et al. 2010) and WikiText (Merity et al. 2016), whose
     counts are those of data.documents='stream': an `<eos>` for every line, empty ones too, and none besides.
 
-    0 is `<unk>`, any word not in the list; 1 is `<eos>`, the end of every line and `end` at once; then the list. Text
-    comes back as those sets are written: a space before every word and every line end.
+    0 is `<unk>`, any word not in the list, also one written as `<eos>`; 1 is `<eos>`, the end of every line and `end` at once;
+    then the list. Text comes back as those sets are written: a space before every word and every line end.
     """
 
     words: tuple[str, ...] = dataclasses.field(repr=False)
@@ -128,12 +128,13 @@ class Word:
 
     @functools.cached_property
     def _ids(self) -> dict[str, int]:
-        return {word: number for number, word in enumerate(('<unk>', '<eos>', *self.words))}
+        return {word: number for number, word in enumerate(self.words, 2)}
 
     def encode(self, text: str) -> np.ndarray:
         """int32 [n], n the number of words and line ends."""
-        known = self._ids
-        return np.array([known.get(word, 0) for word in text.replace('\n', ' <eos> ').split()], np.int32)
+        known, lines = self._ids, text.split('\n')
+        ids = [[*(known.get(word, 0) for word in line.split()), self.end] for line in lines]
+        return np.array([i for line in ids for i in line][:-1], np.int32)  # the last line goes on
 
     def encode_many(self, texts: Sequence[str]) -> list[np.ndarray]:
         return [self.encode(text) for text in texts]

@@ -195,6 +195,11 @@ class WordTest(parameterized.TestCase):
         for text, covered in ((' mr. x', ' mr.'), ('mr.', 'mr.'), (' \n a', ' \n'), ('é b', 'é')):
             self.assertEqual(tokenizer.first_bytes(text), len(covered.encode()))
 
+    def test_the_names_of_its_own_tokens_in_a_text_are_words_it_does_not_know(self):
+        tokenizer = tokenizers.learn('Word()', ['a <eos> b <unk>\n'])
+        self.assertEqual(tokenizer.vocab, 4)
+        self.assertEqual(tokenizer.encode('a <eos> b\n<unk>').tolist(), [2, 0, 3, 1, 0])
+
     @parameterized.parameters((9, 'it has 6 words, so vocab is at most 8'), (2, '<unk>, <eos> and one word make 3'))
     def test_a_vocabulary_that_the_text_cannot_have(self, vocab, message):
         with self.assertRaisesRegex(ValueError, message):
