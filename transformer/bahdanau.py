@@ -260,6 +260,8 @@ class RecurrentEncoderDecoder(nn.Module):
         kernel_init = self.initial.feed_forward(self.layers)['kernel_init']
         source_tokens, target_tokens = self._embeddings(numerics)
         drop = lambda name, x: dropout(constrain(numerics.cast(x), BATCH), self.outer_dropout, fold(key, name))
+        if self.attention.score:
+            self.attention.score.require_length(max(self.source_length, self.length if self.attention.past else 0))
         encoded = None
         if inputs is not None:
             self._require_room('source', inputs.shape[1], 'source_length')

@@ -67,6 +67,7 @@ class EncoderDecoder(Tower, kw_only=True):
         """
         decoder = self._tower('decoder', length=self.length, mask=self.mask, attention=self.attention)
         decoder.require_causal()
+        self.cross_attention.require_length(self.source_length)
         source_tokens, target_tokens = pair_embeddings(self, self.width, self.numerics)
         if inputs is not None:
             if segments is None:

@@ -21,27 +21,28 @@ def table(gain=1.0):
 
 
 class Initial(abc.ABC):
-    """Base: the initialisers of a stack of `layers` blocks of two branches each, and of the embeddings below it.
+    """Base: the initialisers of a stack of `layers` blocks, and of the embeddings below it.
 
-    `attention` gives keywords of MultiHead, `feed_forward` those of FeedForward."""
+    `attention` gives keywords of MultiHead, `feed_forward` those of FeedForward, of blocks with 2 branches, or 3 with an
+    attention to a source."""
 
     @abc.abstractmethod
     def embedding(self, layers):
         """The initialiser of a table."""
 
     @abc.abstractmethod
-    def attention(self, layers):
+    def attention(self, layers, branches=2):
         """{'kernel_init', 'value_init', 'output_init'}."""
 
     @abc.abstractmethod
-    def feed_forward(self, layers):
+    def feed_forward(self, layers, branches=2):
         """{'kernel_init', 'output_init'}."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Scaled(Initial):
-    """Normal with standard deviation `scale`, the matrices that end the 2·layers branches with scale / sqrt(2·layers), so
-    that the stream keeps its variance through the layers (Radford et al. 2019, section 2.3)."""
+    """Normal with standard deviation `scale`, the matrices that end branches with scale / sqrt(branches·layers), so that the
+    stream keeps its variance through the layers (Radford et al. 2019, section 2.3)."""
     scale: float = 0.02
 
     def __post_init__(self):
@@ -51,11 +52,11 @@ class Scaled(Initial):
     def embedding(self, layers):
         return normal(self.scale)
 
-    def feed_forward(self, layers):
-        return {'kernel_init': normal(self.scale), 'output_init': normal(self.scale / (2 * layers) ** 0.5)}
+    def feed_forward(self, layers, branches=2):
+        return {'kernel_init': normal(self.scale), 'output_init': normal(self.scale / (branches * layers) ** 0.5)}
 
-    def attention(self, layers):
-        return self.feed_forward(layers) | {'value_init': normal(self.scale)}
+    def attention(self, layers, branches=2):
+        return self.feed_forward(layers, branches) | {'value_init': normal(self.scale)}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -65,30 +66,30 @@ class Xavier(Initial):
     def embedding(self, layers):
         return table()
 
-    def feed_forward(self, layers):
+    def feed_forward(self, layers, branches=2):
         return {'kernel_init': xavier(), 'output_init': xavier()}
 
-    def attention(self, layers):
+    def attention(self, layers, branches=2):
         return self.feed_forward(layers) | {'value_init': xavier()}
 
 
 @dataclasses.dataclass(frozen=True)
 class TFixup(Initial):
     """T-Fixup, which trains without norm and warm-up (Huang et al. 2020, section 3): `Xavier`, but values, attention
-    outputs and both feed-forward matrices times 0.67·layers^(-1/4), and embeddings times (9·layers)^(-1/4).
+    outputs and both feed-forward matrices times 0.67·layers^(-1/4), in the three branches of a decoder with a source times
+    (9·layers)^(-1/4), and embeddings times (9·layers)^(-1/4).
 
-    These are the factors of the paper's encoder, whose blocks have two branches as those here: with m for matrices and e
-    for embeddings they make 2·layers·(2·m²·e² + m⁴) = 1, the bound on how far one update moves the output. (A decoder
-    block that also attends to an encoder has three branches, and (9·layers)^(-1/4) for everything.) The paper's code
-    multiplies what it looks up by sqrt(D); a model that does not begins with a stream that much smaller."""
+    With m for matrices and e for embeddings these factors make 2·layers·(2·m²·e² + m⁴) = 1, and in a decoder
+    9·layers·e⁴ = 1, the bound on how far one update moves the output. The paper's code multiplies what it looks up by
+    sqrt(D); a model that does not begins with a stream that much smaller."""
 
     def embedding(self, layers):
         return table((9 * layers) ** -0.25)
 
-    def feed_forward(self, layers):
-        scaled = xavier(0.67 * layers ** -0.25)
+    def feed_forward(self, layers, branches=2):
+        scaled = xavier((0.67 if branches == 2 else 9 ** -0.25) * layers ** -0.25)
         return {'kernel_init': scaled, 'output_init': scaled}
 
-    def attention(self, layers):
-        scaled = xavier(0.67 * layers ** -0.25)
+    def attention(self, layers, branches=2):
+        scaled = self.feed_forward(layers, branches)['output_init']
         return {'kernel_init': xavier(), 'value_init': scaled, 'output_init': scaled}

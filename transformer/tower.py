@@ -69,15 +69,15 @@ class Tower(nn.Module):
         Args:
           cross: what mixes positions with those of `source`, in a third branch of every block; None: there is none.
         """
-        common = dict(bias=self.bias, numerics=self.numerics)
+        common, branches = dict(bias=self.bias, numerics=self.numerics), 3 if cross else 2
         norm = partial(LayerNorm, **common)
         attention = partial(MultiHead, self.heads, self.key_heads, dropout=self.dropout,
-                            **self.initial.attention(self.layers), **common)
+                            **self.initial.attention(self.layers, branches), **common)
         block = partial(
             Block, norm=norm, residual=self.residual, dropout=self.dropout,
             cross_attention=cross and partial(attention, mechanism=cross),
             feed_forward=partial(FeedForward, self.inner or 4 * self.width, self.activation,
-                                 **self.initial.feed_forward(self.layers), **common))
+                                 **self.initial.feed_forward(self.layers, branches), **common))
         blocks = [partial(block, attention=partial(attention, mechanism=self.attention, kept=kept))
                   for kept in kept_heads(self)]
         x = dropout(context.encoding.at_input(x), self.dropout, fold(key, 'embedding'))
@@ -122,6 +122,8 @@ class Sequence(Tower):
           given: key and cross, as in `through_blocks`.
         """
         batch, length = x.shape[:2]
+        for part in (self.mask, self.attention):
+            part.require_length(self.length)  # up to that prompts and sources are padded
         if length > self.length and not (cache is None and self.positions.free_length and self.attention.free_length):
             raise ValueError(f'A {what} of {length} tokens is longer than the {self.length} that this model takes; '
                              f'shorten it or train with {field}={length}.')

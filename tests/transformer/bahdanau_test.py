@@ -229,7 +229,7 @@ def trained(model, params, rows, steps):
 
 class LearningTest(parameterized.TestCase):
     @parameterized.parameters(
-        NoAttention(), Bahdanau(score=Gaussian()), Luong(score=Cosine(), past=True), Luong(score=Location(length=4)),
+        NoAttention(), Bahdanau(score=Gaussian()), Luong(score=Cosine(), past=True), Luong(score=Location(length=6)),
         Luong(score=ScaledDot(), feeding=False))
     def test_rows_are_turned_around_better_than_by_chance(self, part):
         model = SMALL.clone(attention=part, width=16, bidirectional=False)
@@ -276,6 +276,7 @@ class FieldsTest(parameterized.TestCase):
         (dict(share='all', source_vocab=9), "model.share='all' needs one vocabulary"),
         (dict(share='output', embedding=6), 'is 6 wide and the decoder 4'),
         (dict(source_length=1), 'A source of 2 tokens is longer than the 1 .* model.source_length=2'),
+        (dict(attention=Luong(score=Location(length=5))), 'is asked for 6 positions, more than its length'),
         (dict(length=1), 'A row of 2 tokens is longer than the 1 .* model.length=2'),
         (dict(attention=Luong(score=Dot())), 'Queries are 4 wide and keys 8'))
     def test_what_does_not_fit_is_refused(self, fields, message):

@@ -10,10 +10,10 @@ from absl.testing import absltest, parameterized
 
 from tests import decoders, models
 from tests.models import apply
-from transformer.attention.masks import Causal, Full, Window
+from transformer.attention.masks import Causal, Full, Random, Window
 from transformer.attention.mechanism import Softmax
 from transformer.attention.positions import Learned, Rotary
-from transformer.attention.scores import Additive, Dot
+from transformer.attention.scores import Additive, Dot, Location
 from transformer.decoding import generate
 from transformer.encoder_decoder import EncoderDecoder
 from transformer.initial import Scaled
@@ -239,6 +239,8 @@ class FieldsTest(parameterized.TestCase):
         (dict(share='some'), "share is 'some'; expected one of all, output, none"),
         (dict(source_vocab=9), 'needs one vocabulary for sources and targets'),
         (dict(mask=Full()), 'lets a token see later ones'),
+        (dict(encoder_mask=Random(1, 2, 7), source_length=9), 'is for rows of up to 7 positions, but this one has 9'),
+        (dict(cross_attention=Softmax(score=Location(7))), r'Location\(length=7\) is asked for 8 positions'),
         (dict(source_length=7), 'source of 8 tokens is longer than the 7 .* model.source_length=8', Learned()),
         (dict(length=5), 'sequence of 6 tokens is longer than the 5', Learned()))
     def test_bad_fields(self, fields, message, positions=SMALL.positions):

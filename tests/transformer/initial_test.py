@@ -5,6 +5,7 @@ import numpy as np
 from absl.testing import absltest, parameterized
 
 from training.mesh import path_of
+from transformer.encoder_decoder import EncoderDecoder
 from transformer.gpt import Gpt
 from transformer.initial import Scaled, TFixup, Xavier
 from transformer.residual import NoNorm
@@ -61,6 +62,23 @@ class InitialTest(parameterized.TestCase):
             np.testing.assert_allclose(value, factor * plain[name], rtol=1e-5)
         # the equation that the factors of a stack of two branches solve (of the decoder's three: 9·layers·e⁴ = 1)
         self.assertAlmostEqual(2 * layers * (2 * matrices ** 2 * embeddings ** 2 + matrices ** 4), 1.0, places=2)
+
+    @parameterized.parameters(Scaled(0.05), TFixup())
+    def test_a_block_with_an_attention_to_a_source_has_three_branches(self, initial):
+        layers = 4
+        model = EncoderDecoder(vocab=500, source_vocab=0, width=WIDTH, heads=HEADS, layers=layers, initial=initial)
+        found = {path_of(keys): np.float64(p).std() for keys, p in jax.tree_util.tree_leaves_with_path(
+            jax.jit(lambda: model.init(KEY, TOKENS, decoder_inputs=TOKENS)['params'])())}
+        for part in ('attention', 'feed_forward', 'cross_attention'):
+            output = found[f'decoder/block_1/{part}/output/kernel']
+            if isinstance(initial, Scaled):
+                wanted = 0.05 / math.sqrt(3 * layers)
+            else:
+                rows, columns = MATRICES[f'{part.removeprefix("cross_")}/output']
+                wanted = (9 * layers) ** -0.25 * math.sqrt(2 / (rows + columns))
+            self.assertAlmostEqual(output / wanted, 1.0, delta=0.05, msg=part)
+        wanted = 0.05 / math.sqrt(2 * layers) if isinstance(initial, Scaled) else 0.67 * layers ** -0.25 * math.sqrt(2 / 128)
+        self.assertAlmostEqual(found['encoder/block_1/attention/output/kernel'] / wanted, 1.0, delta=0.05)
 
     def test_t_fixup_keeps_the_stream_from_growing_with_depth(self):
         def growth(initial, layers):

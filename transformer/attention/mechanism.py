@@ -83,6 +83,10 @@ class Mechanism(abc.ABC):
         given = dataclasses.replace(given, positions=(positions, jnp.arange(key.shape[1])))
         return self(parameters, query, key, value, given), cache
 
+    def require_length(self, length):
+        """Raises ValueError for rows that are too long; only a score by `Location` knows of a length."""
+        return
+
     def check(self, mask, *, cross=False, cached=False, biased=False, placed=False, shared=False):
         """Raises ValueError if this mechanism cannot do what it is asked for."""
         pattern, terms = masks.parts(mask)
@@ -134,6 +138,9 @@ class Softmax(Mechanism):
 
     def parameters(self, query, key, value):
         return self.score.parameters(query.shape[2], key.shape[2], query.shape[3], key.shape[3])
+
+    def require_length(self, length):
+        self.score.require_length(length)
 
     def __call__(self, parameters, query, key, value, given=Given()):
         query, key, bias = self._prepared(parameters, query, key, given)

@@ -43,6 +43,10 @@ class Score(abc.ABC):
 
         places: [B, S] where in its document each key is; None: as in the row."""
 
+    def require_length(self, length):
+        """Raises ValueError for more keys than it can tell apart; only `Location` knows of a length."""
+        return
+
 
 @dataclasses.dataclass(frozen=True)
 class ScaledDot(Score):
@@ -158,11 +162,14 @@ class Location(Score):
 
     def prepare(self, parameters, query, key, numerics=Numerics(), places=None):
         batch, keys = key.shape[:2]
-        if keys > self.length:
-            raise ValueError(f'{self} looks at {keys} positions, more than its length; shorten the text, or train with '
-                             f'length={keys}.')
+        self.require_length(keys)
         table = parameters['table'][jnp.arange(keys) if places is None else places]
         return _unscaled(query), jnp.broadcast_to(table, (batch, *table.shape[-3:])), ()
+
+    def require_length(self, length):
+        if length > self.length:
+            raise ValueError(f'{self} is asked for {length} positions, more than its length; shorten the text, or train with '
+                             f'length={length}.')
 
 
 @dataclasses.dataclass(frozen=True)

@@ -101,7 +101,7 @@ class ScoresTest(parameterized.TestCase):
         parameters = float32(drawn(Location(7)))
         first, second = (Location(7).prepare(parameters, jnp.float32(QUERY), key)[1] for key in (KEY, 2 * KEY))
         np.testing.assert_array_equal(first, second)
-        with self.assertRaisesRegex(ValueError, r'Location\(length=4\) looks at 5 positions, more .* length=5'):
+        with self.assertRaisesRegex(ValueError, r'Location\(length=4\) is asked for 5 positions, more .* length=5'):
             Location(4).prepare({'table': jnp.zeros((4, K, H))}, QUERY, KEY)
 
     def test_gaussian_weights_are_those_of_nadaraya_and_watson(self):
@@ -149,7 +149,7 @@ class ScoresTest(parameterized.TestCase):
         longer = np.concatenate([KEY, KEY], 1)[:, :8]
         np.testing.assert_array_equal(weights(Location(7)), weights(Location(8)))
         self.assertGreater(weights(Location(8), longer).min(), 0.0)
-        with self.assertRaisesRegex(ValueError, 'looks at 8 positions'):
+        with self.assertRaisesRegex(ValueError, 'asked for 8 positions'):
             weights(Location(7), longer)
 
 
