@@ -380,7 +380,7 @@ class BadInputTest(experiments.TestCase):
         (['--config.data.source=files', '--config.data.path=nowhere'], "'nowhere' is no folder; with data.source='files'"),
         (['--config.data.train=train', '--config.data.valid=*.txt[:5]'],
          r"data.train='train' names text.txt, and so does data.valid='\*.txt\[:5\]'; give each its own files"),
-        (['--config.evals.translations.strategy=Beam(size=0)'], r'Beam\(size=0.*expected 1 or more'),
+        (['--config.evals.translations.strategy=Beam(size=0)'], r'Beam\(size=0.*expected 1 to 4,096'),
         (['--config.evals.translations.strategy=Baem(size=2)'], "there is no 'Baem'; did you mean 'Beam'"))
     def test_pairs(self, arguments, pattern):
         self.use_pairs()
@@ -388,7 +388,7 @@ class BadInputTest(experiments.TestCase):
 
     def test_translate(self):
         workdir = self.translator(**{'train.steps': 1})
-        for strategy, pattern in (('Beam(size=0)', r'Beam\(size=0.*expected 1 or more'),
+        for strategy, pattern in (('Beam(size=0)', r'Beam\(size=0.*expected 1 to 4,096'),
                                   ('Baem(size=2)', "--strategy .*there is no 'Baem'; did you mean 'Beam'"),
                                   ('Beam(sise=2)', "Beam has no field 'sise'; did you mean 'size'")):
             with self.subTest(strategy=strategy):
