@@ -1,4 +1,4 @@
-"""Every config and variant, made tiny: trained on eight devices, stopped, resumed, evaluated, and started once more."""
+"""Every config and variant, made tiny: trained on eight devices and evaluated; one of every pipeline stopped and resumed."""
 
 import functools
 import json
@@ -44,7 +44,6 @@ CHANGES = {
     'shift_text': STREAM | {'data.source': 'files', 'data.tokenizer': 'Word()'},
     'transformer_babi:adaptive': BABI,
     'transformer_cldr': PAIRS | {'data.tokenizer': 'SentencePiece(vocab=300)'},
-    'transformer_fra_eng:d2l': PAIRS,
     'transformer_wmt14:base': PAIRS | {'data.source': 'tsv', 'data.name': '', 'data.tokenizer': 'SentencePiece(vocab=300)',
                                'evals.translations.split': 'valid'},
     'stability:pre': TEXT | {'data.tokenizer': 'Byte()', 'data.valid': 'train[90%:95%]'},
@@ -68,6 +67,7 @@ ALIKE = {'gpt2:350m': ('gpt2:124m', SHRUNK.keys() | {'optimizer.learning_rate'})
          **{f'transformer_babi:{variant}': ('transformer_babi:adaptive', {'model.depth', 'task.ponder'})
             for variant in ('universal', 'plain')},
          'transformer_fra_eng:full': ('transformer_cldr', TRANSLATION),
+         'transformer_fra_eng:d2l': ('transformer_cldr', TRANSLATION | {'model.share'}),
          'transformer_multi30k': ('transformer_cldr', TRANSLATION),
          'transformer_wmt14:big': ('transformer_wmt14:base', SHRUNK.keys() | {'model.dropout', 'optimizer.learning_rate'}),
          **{f'ptb_lm:{variant}': ('ptb_lm:lstm', {'model.cell', 'model.width'}) for variant in ('rnn', 'gru')},
@@ -115,22 +115,30 @@ class ConfigsTest(experiments.TestCase):
         changes |= {field: value for field, value in SHRUNK.items() if self.has(config, field)} | CHANGES[name]
         config, workdir = experiments.changed(config, **changes), self.folder / 'run'
 
-        with at(('training.report', 'Report.scalars', 1, 'after'), lambda: os.kill(os.getpid(), signal.SIGTERM)):
-            code, out = experiments.train(config, workdir)
-        self.assertEqual(code, 143, out)
-        self.assertEqual(experiments.steps(workdir), [1])
+        if name in self.stopped():
+            with at(('training.report', 'Report.scalars', 1, 'after'), lambda: os.kill(os.getpid(), signal.SIGTERM)):
+                code, out = experiments.train(config, workdir)
+            self.assertEqual(code, 143, out)
+            self.assertEqual(experiments.steps(workdir), [1])
         code, out = experiments.train(config, workdir)
         self.assertEqual(code, 0, out)
-        self.assertIn('resumed from step 1', out)
+        self.assertEqual('resumed from step 1' in out, name in self.stopped())
         self.assertEqual([row['step'] for row in experiments.rows(workdir, 'train')], [1, 2])
         done = experiments.call('eval', f'--workdir={workdir}')
         row = json.loads(done.out.splitlines()[-1])
         self.assertEqual((row['split'], row['step']), ('valid', 2), done.err)
         self.assertEqual(row['weight'], experiments.rows(workdir, 'valid')[-1]['weight'])
-        code, out = experiments.train(config, workdir)
-        self.assertEqual(code, 0, out)
-        self.assertIn('finished at step 2', out)
         self.assertLess(time.process_time() - start, LIMIT)
+
+    @staticmethod
+    @functools.cache
+    def stopped():
+        """The first variant of every pipeline: how a run goes on depends on its data, not on its model."""
+        first = {}
+        for name in CHANGES:
+            file, _, variant = name.partition(':')
+            first.setdefault(cli.load_config(f'configs/{file}.py:{variant}')[0].data.pipeline, name)
+        return set(first.values())
 
     def sources(self, config):
         """{field: where data of its kind is}."""

@@ -1,5 +1,6 @@
 """Every test runs on eight fake devices of the CPU, with a cache of its own; set before anything imports jax."""
 
+import gc
 import os
 import shutil
 import sys
@@ -15,7 +16,9 @@ os.environ['XLA_FLAGS'] = (
     '--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true --xla_cpu_parallel_codegen_split_count=1')
 if metadata.version('jaxlib').startswith('0.10.'):  # of what is left, half is MLIR for fusions; later ones know no other way
     os.environ['XLA_FLAGS'] += ' --xla_cpu_use_fusion_emitters=false'
+os.environ['JAX_TRACEBACK_IN_LOCATIONS_LIMIT'] = '0'  # programs do not remember the lines that made them
 os.environ['NPROC'] = '18'  # as training.machine.prepare sets it
+gc.set_threshold(200_000, 20, 50)  # tracing makes many small objects, few of them garbage
 IS_WORKER = 'PYTEST_XDIST_WORKER' in os.environ  # workers inherit the cache, so that they share what they compile
 if not IS_WORKER:
     os.environ['HEED_CACHE'] = tempfile.mkdtemp(prefix='heed_cache_')
