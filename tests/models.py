@@ -35,9 +35,10 @@ def program(model, *inputs, **more):
     return re.sub('0x[0-9a-f]+', '', str(jax.make_jaxpr(all_of_it)()))
 
 
-def init(model):
-    """Parameters of a model of tokens, as it begins."""
-    return model.init(KEY, jnp.zeros((1, 2), jnp.int32))['params']
+def init(model, *inputs, **more):
+    """Parameters of a model, as it begins; by default of one of tokens. Nothing but these is computed."""
+    shapes, named = jax.eval_shape(lambda: (inputs or (jnp.zeros((1, 2), jnp.int32),), more))
+    return model.lazy_init(KEY, *shapes, **named)['params']
 
 
 @functools.partial(jax.jit, static_argnums=0)
@@ -70,9 +71,10 @@ def packed_and_apart(vocab, seed):
     return packed, rows
 
 
-def dropout_keys(model, inputs):
+def dropout_keys(model, *inputs, **more):
     """The key of every dropout mask that an application of the model draws, in order."""
-    params = model.init(KEY, inputs)['params']
-    with mock.patch.object(jax.random, 'bits', wraps=jax.random.bits) as draw:
-        model.apply({'params': params}, inputs, key=KEY)
-    return [tuple(jax.random.key_data(call.args[0]).tolist()) for call in draw.call_args_list]
+    def drawn_with(params, key):
+        with mock.patch.object(jax.random, 'bits', wraps=jax.random.bits) as draw:
+            model.apply({'params': params}, *inputs, **more, key=key)
+        return [jax.random.key_data(call.args[0]) for call in draw.call_args_list]
+    return [tuple(data.tolist()) for data in jax.jit(drawn_with)(drawn(model, *inputs, **more), KEY)]

@@ -1,7 +1,6 @@
 import dataclasses
 import functools
 import math
-from unittest import mock
 
 import jax
 import jax.numpy as jnp
@@ -141,15 +140,7 @@ class ForwardTest(parameterized.TestCase):
                      gradient(SMALL.clone(**fields)))
 
     def test_dropout_has_masks_of_its_own_everywhere(self):
-        model = SMALL.clone(dropout=0.1)
-        params = drawn(model)
-
-        def drawn_with(key):
-            with mock.patch.object(jax.random, 'bits', wraps=jax.random.bits) as draw:
-                model.apply({'params': params}, SOURCE, decoder_inputs=TARGET, key=key)
-            return [jax.random.key_data(call.args[0]) for call in draw.call_args_list]
-
-        keys = [tuple(data.tolist()) for data in jax.jit(drawn_with)(KEY)]
+        keys = models.dropout_keys(SMALL.clone(dropout=0.1), SOURCE, decoder_inputs=TARGET)
         self.assertLen(keys, (1 + 2 * 3) + (1 + 2 * 5))  # embedding; weights and branches of two layers
         self.assertLen(set(keys), len(keys))
 

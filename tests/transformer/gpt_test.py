@@ -67,8 +67,9 @@ class InitialisationTest(parameterized.TestCase):
             undo = lambda keys, p: p * (2 * layers) ** 0.5 if 'output' in jax.tree_util.keystr(keys) else p
             params = init(model) if scaled else jax.tree_util.tree_map_with_path(undo, init(model))
             tokens = np.random.default_rng(0).integers(64, size=(8, 8))
-            _, seen = model.apply({'params': params}, tokens, mutable='intermediates',
-                                  capture_intermediates=lambda module, _: isinstance(module, Block))
+            _, seen = jax.jit(lambda params: model.apply(
+                {'params': params}, tokens, mutable='intermediates',
+                capture_intermediates=lambda module, _: isinstance(module, Block)))(params)
             return [float(seen['intermediates'][f'block_{i}']['__call__'][0][0].var()) for i in range(layers)]
 
         shallow, deep, unscaled = variances(2, True), variances(12, True), variances(12, False)

@@ -4,6 +4,7 @@ import jax
 import numpy as np
 from absl.testing import absltest, parameterized
 
+from tests import models
 from training.mesh import path_of
 from transformer.encoder_decoder import EncoderDecoder
 from transformer.gpt import Gpt
@@ -11,7 +12,6 @@ from transformer.initial import Scaled, TFixup, Xavier
 from transformer.residual import NoNorm
 from vit.vit import Vit
 
-KEY = jax.random.key(0)
 WIDTH, HEADS, LAYERS = 64, 4, 2
 GPT = Gpt(vocab=500, width=WIDTH, heads=HEADS, layers=LAYERS, length=100)
 TOKENS = np.zeros((1, 4), int)
@@ -20,10 +20,10 @@ MATRICES = {'attention/query': (64, 64), 'attention/key': (64, 64), 'attention/v
             'feed_forward/input': (64, 256), 'feed_forward/output': (256, 64)}
 
 
-def begun(model, inputs=TOKENS):
+def begun(model, inputs=TOKENS, **more):
     """{name: array} of a model at the start."""
-    params = jax.jit(lambda: model.init(KEY, inputs)['params'])()
-    return {path_of(keys): np.float64(p) for keys, p in jax.tree_util.tree_leaves_with_path(params)}
+    return {path_of(keys): np.float64(p) for keys, p in
+            jax.tree_util.tree_leaves_with_path(models.init(model, inputs, **more))}
 
 
 class InitialTest(parameterized.TestCase):
@@ -67,8 +67,7 @@ class InitialTest(parameterized.TestCase):
     def test_a_block_with_an_attention_to_a_source_has_three_branches(self, initial):
         layers = 4
         model = EncoderDecoder(vocab=500, source_vocab=0, width=WIDTH, heads=HEADS, layers=layers, initial=initial)
-        found = {path_of(keys): np.float64(p).std() for keys, p in jax.tree_util.tree_leaves_with_path(
-            jax.jit(lambda: model.init(KEY, TOKENS, decoder_inputs=TOKENS)['params'])())}
+        found = {name: value.std() for name, value in begun(model, decoder_inputs=TOKENS).items()}
         for part in ('attention', 'feed_forward', 'cross_attention'):
             output = found[f'decoder/block_1/{part}/output/kernel']
             if isinstance(initial, Scaled):
@@ -85,7 +84,7 @@ class InitialTest(parameterized.TestCase):
             model = Gpt(vocab=64, width=64, heads=4, layers=layers, length=8, residual=NoNorm(), initial=initial,
                         scan=True)
             tokens = np.random.default_rng(0).integers(64, size=(8, 8))
-            params = jax.jit(model.init)(KEY, tokens)['params']
+            params = models.init(model, tokens)
             first = params['tokens']['embedding'][tokens] + params['positions']['embedding']
             return float(jax.jit(model.apply)({'params': params}, tokens)['hidden'].var() / first.var())
 

@@ -5,6 +5,7 @@ import jax
 import numpy as np
 from absl.testing import absltest, parameterized
 
+from tests import models
 from training.flops import count
 from transformer.gpt import Gpt
 from transformer.stack import stack
@@ -20,7 +21,7 @@ SEGMENTS = np.array([[1, 1, 1, 2, 2, 2, 2, 0], [1, 2, 2, 2, 2, 2, 2, 2]])
 
 @functools.cache
 def parameters(layers=3):
-    return GPT.clone(layers=layers).init(KEY, TOKENS)['params']
+    return models.init(GPT.clone(layers=layers), TOKENS)
 
 
 def gradient(model):

@@ -76,7 +76,7 @@ class VitTest(parameterized.TestCase):
         self.assertEqual(without['positions']['embedding'].shape, (6, 8))
 
     def test_the_head_starts_at_zero(self):
-        head = jax.jit(lambda: SMALL.init(KEY, IMAGES)['params']['head'])()
+        head = models.init(SMALL, IMAGES)['head']
         self.assertEqual(max(float(jnp.abs(p).max()) for p in jax.tree.leaves(head)), 0.0)
 
     def test_dropout_acts_only_with_a_key(self):
