@@ -75,7 +75,7 @@ class EncoderDecoder(Tower, kw_only=True):
             encoder = self._tower('encoder', length=self.source_length, mask=self.encoder_mask,
                                   attention=self.encoder_attention, layers=self.encoder_layers or self.layers)
             hidden, _, pondered = encoder(self._embedded(source_tokens, inputs), segments=segments, positions=positions,
-                                              key=fold(key, 'encoder'), what='source', field='model.source_length')
+                                          key=fold(key, 'encoder'), what='source', field='model.source_length')
             lengths = (segments != 0).sum(1)
         else:
             hidden, lengths, pondered = None, cache['source']['lengths'], {}
