@@ -63,8 +63,8 @@ def main():
         positions(snapshot, path)
     else:
         own = flags.FLAGS.evaluator and not flags.FLAGS['split'].present
-        row = evaluate(snapshot, None if own else flags.FLAGS.split, flags.FLAGS.path, flags.FLAGS.evaluator)
-        say_changes(folder, snapshot, row['split'])
+        row, part = evaluate(snapshot, None if own else flags.FLAGS.split, flags.FLAGS.path, flags.FLAGS.evaluator)
+        say_changes(folder, snapshot, part)
         print(f'{row["split"]} at step {row["step"]}: {summary.line(row)}')
         print(json.dumps(row))
 
@@ -172,7 +172,7 @@ def heads(snapshot, split, path, folder, count, new):
         prune(snapshot, folder, workdir.local(new), kept, next(iter(batches)))
         numbers |= {'pruned': new, 'kept': kept}
         write_numbers(path, numbers)
-    say_changes(folder, snapshot, split)
+    say_changes(folder, snapshot, part)
     print(json.dumps(numbers))
 
 
@@ -196,13 +196,11 @@ def prune(snapshot, folder, new, kept, batch):
     print(f'{new}: {sum(map(len, kept))} heads and {run.parameters():,} parameters of {snapshot.run.parameters():,}')
 
 
-def say_changes(folder, snapshot, split):
-    """Says on stderr that the data is not what it was."""
-    if not flags.FLAGS.path:
-        part = part_of(snapshot, split)
-        if workdir.changed_data(folder, {part: snapshot.data.digest(part)}):
-            print(f'eval.py: the data of {part} is not what it was when the run began; this measures what is there now.',
-                  file=sys.stderr)
+def say_changes(folder, snapshot, part):
+    """Says on stderr that a part of the data (None: no part) is not what it was."""
+    if part and workdir.changed_data(folder, {part: snapshot.data.digest(part)}):
+        print(f'eval.py: the data of {part} is not what it was when the run began; this measures what is there now.',
+              file=sys.stderr)
 
 
 def part_of(snapshot, split):
@@ -233,19 +231,20 @@ class Printed:
 
 
 def evaluate(snapshot, split='valid', paths=(), name=None):
-    """The row of one split (None: that of the evaluator), or of files: measured by the evaluator `name`, else by the one named
-    as the split, else valid."""
+    """(row, the part of the data if it is one) of a split (None: that of the evaluator), or of files: measured by the evaluator
+    `name`, else by the one named as the split, else valid."""
     evaluators = snapshot.run.evaluators
     if name is not None and name not in evaluators:
         raise ValueError(f'This run has no evaluator {name!r}; {resolve.did_you_mean(name, evaluators)}')
     name = name or evaluator_of(snapshot, 'valid' if paths else split)
-    split = split or snapshot.run.config.evals[name].split
+    part = None
     if paths:
         batches = snapshot.data.score(paths, snapshot.run.eval_rows, **evaluators[name].view)
     else:
-        batches = snapshot.run.evaluation(name, part_of(snapshot, split))
+        part = part_of(snapshot, split) if split else snapshot.run.config.evals[name].split
+        batches = snapshot.run.evaluation(name, part)
     shown = dataclasses.replace(snapshot, report=Printed())
-    return {'split': ' '.join(paths) or split, 'step': snapshot.step} | shown.evaluate(name, batches)
+    return {'split': ' '.join(paths) or split or part, 'step': snapshot.step} | shown.evaluate(name, batches), part
 
 
 if __name__ == '__main__':

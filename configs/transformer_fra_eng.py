@@ -27,8 +27,8 @@
 The step of :d2l with 10,000 words in each language and rows of 10 takes 0.59 of the time of PyTorch's nn.Transformer of the
 same shapes (489 and 825 ms, 682 and 1,148 ms in turns, on two busy cores of a Xeon; PyTorch 2.13):
 
-    python -m benchmarks.train_step --config=configs/transformer_fra_eng.py:d2l --config.data.path=fra.txt \\
-        --config.model.vocab=10000 --config.model.source_vocab=10000 --config.model.length=10 \\
+    python -m benchmarks.train_step --config=configs/transformer_fra_eng.py:d2l --config.data.path=fra.txt \
+        --config.model.vocab=10000 --config.model.source_vocab=10000 --config.model.length=10 \
         --config.model.source_length=10 --config.data.length=10 --config.data.source_length=10
 """
 

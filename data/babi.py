@@ -212,7 +212,7 @@ class OpenBabi:
             told += [(int(task[1]) if task else 0, story) for story in stories.File.of(path, Path(path).read_bytes()).stories]
         return self._evaluate(self._encoded(told), batch_size, view)
 
-    def read_stories(self, text: str, name: str = 'The input') -> tuple[list[Asked], dict[str, np.ndarray]]:
+    def read_stories(self, text: str | bytes, name: str = 'The input') -> tuple[list[Asked], dict[str, np.ndarray]]:
         """The questions of a text in bAbI's format, with answers or without, and a batch of them as in training.
 
         Raises ValueError, naming line and word, for a word that the run has not learnt.

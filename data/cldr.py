@@ -117,8 +117,7 @@ def _kinds(names: '_Names') -> list[tuple[float, Callable[[random.Random], Phras
         (0.14, _number),
         (0.12, _price),
         (0.12, _measure),
-        (0.06, names.countries),
-        (0.04, names.languages),
+        *names.kinds(),
     ]
 
 
@@ -224,6 +223,11 @@ class _Names:
             *(lambda locale, code=code: [locale.territories[code]] for code in self._countries),
             *(lambda locale, code=code: [locale.languages[code]] for code in self._languages),
         ]
+
+    def kinds(self) -> list[tuple[float, Callable[[random.Random], Phrase]]]:
+        """What lists them, as in `_kinds`; a few locales name too few for that."""
+        enough = len(self._countries) >= 4, len(self._languages) >= 3 and self._pairs
+        return [kind for kind, okay in zip(((0.06, self.countries), (0.04, self.languages)), enough, strict=True) if okay]
 
     def countries(self, rng: random.Random) -> Phrase:
         """A list of two to four countries."""

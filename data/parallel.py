@@ -51,7 +51,7 @@ class Parallel:
       train, valid, test: NAME or NAME[start:stop], '' for no such split; slices count pairs. For 'cldr' NAME is 'train',
         'valid' or 'test'; for 'tsv' 'train' or 'all' (everything), a file name or a glob; for 'files' the name of two files
         without their language's ending; for 'tfds' a split of the set or 'all', whose slices count examples in 'file' order.
-        Tab-separated files of train must not be those of valid or test, unless all are slices.
+        Training takes no pairs of valid or test: of one part all must be slices, or the order that of hashes.
       source_length, length: tokens in a row of sources and in one of targets; of a sentence `end` counts too.
       long: what becomes of pairs that are longer: 'drop' leaves them out of training, and evaluation refuses them;
         'truncate' cuts them, in batches; 'refuse' refuses them in training too.
@@ -88,11 +88,17 @@ class Parallel:
         self.check()
         if folder is None and source is None:
             return OpenParallel(self, *self._learnt())
-        saved = saved_tokenizer(folder, source, self.target_tokenizer or self.tokenizer)
+        run = source if folder is None else folder
+        inner = Path(run, _SOURCE)
+        if inner.is_dir() != bool(self.target_tokenizer):
+            has, do = ('a tokenizer of the targets alone', 'set it to that') if inner.is_dir() else (
+                'one tokenizer for both sides', 'leave it empty')
+            raise ValueError(f'{run} has {has}, and data.target_tokenizer is {self.target_tokenizer!r}; {do}.')
         if not self.target_tokenizer:
+            saved = saved_tokenizer(run, None, self.tokenizer)
             return OpenParallel(self, saved, saved)
-        inner = Path(source if folder is None else folder, _SOURCE)
-        return OpenParallel(self, saved_tokenizer(inner, None, self.tokenizer), saved)
+        own = saved_tokenizer(run, None, self.target_tokenizer, 'data.target_tokenizer')
+        return OpenParallel(self, saved_tokenizer(inner, None, self.tokenizer), own)
 
     def check(self) -> None:
         """Raises ValueError for fields of no meaning, or that do not fit together."""
@@ -133,9 +139,7 @@ class Parallel:
         name, cut = self._read(expression)
         if self.source == 'tfds' and self.order == 'file':  # TFDS slices by itself, and reads only what it must
             name, cut = expression, splits.Slice()
-        if split == 'train' and self.source == 'tsv':
-            self._refuse_shared_files()
-        held_out = self._held_out(name) if split == 'train' and self.order == 'hash' else ()
+        held_out = self._held_out() if split == 'train' else ()
         return pairs.Pairs(self._origins(name), cut, self.order, self.text, held_out, expression)
 
     def _read(self, expression: str) -> tuple[str, splits.Slice]:
@@ -143,31 +147,35 @@ class Parallel:
         name, cut = splits.read(expression)
         return 'all' if self.source == 'tsv' and name == 'train' else name, cut
 
-    def _refuse_shared_files(self) -> None:
-        """Raises ValueError if data.train has files of data.valid or data.test, under another name; that slices of the same
-        files share nothing is left to their bounds."""
+    def _held_out(self) -> tuple[splits.Slice, ...]:
+        """The slices of the same pairs that data.valid and data.test take, in the order of hashes.
+
+        Raises ValueError if data.train takes pairs of theirs: some of their files, or with order='file' the same part and not
+        both of them a slice. That two slices in this order share nothing is left to their bounds.
+        """
         name, cut = self._read(self.train)
-        files = self._origins(name).files
+        origin, found = self._origins(name), []
         for field in ('valid', 'test'):
             expression = getattr(self, field)
             try:
                 other, other_cut = self._read(expression)
-                others = self._origins(other).files
-            except ValueError:  # said where that split is used
+                others = self._origins(other)
+            except (ValueError, FileNotFoundError):  # said where that split is used
                 continue
-            shared = [file.name for file in files if file in set(others)]
-            sliced = files == others and str(cut) and str(other_cut)
-            if other != name and shared and not sliced:
+            if others == origin and self.order == 'hash':
+                found.append(other_cut)
+            elif not (str(cut) and str(other_cut)) if others == origin else self._shared(origin, others):
+                files = ', '.join(self._shared(origin, others)[:3]) or 'all of it'
                 raise ValueError(
-                    f'data.train={self.train!r} names {", ".join(shared[:3])}, and so does data.{field}={expression!r}; give '
-                    "each its own files ('train' and 'all' are every file), or slices of one part such as all[:90%] and "
-                    'all[90%:].'
+                    f'data.train={self.train!r} names {files}, and so does data.{field}={expression!r}; give each its own part'
+                    f"{' (train and all are every file)' if self.source == 'tsv' else ''}, or slices of one, such as "
+                    f'{name}[:90%] and {name}[90%:].'
                 )
+        return tuple(found)
 
-    def _held_out(self, name: str) -> tuple[splits.Slice, ...]:
-        """The slices of a part that valid and test take."""
-        others = [self._read(expression) for expression in (self.valid, self.test) if expression]
-        return tuple(cut for other, cut in others if other == name)
+    def _shared(self, origin: pair_sources.Origin, other: pair_sources.Origin) -> list[str]:
+        """The names of tab-separated files that belong to both."""
+        return [file.name for file in origin.files if file in set(other.files)] if self.source == 'tsv' else []
 
     @functools.cached_property
     def _origins(self) -> Callable[[str], pair_sources.Origin]:
@@ -335,7 +343,7 @@ class OpenParallel:
             raise ValueError(f'Parallel text takes no {", ".join(view)} in evaluation; leave it out.')
         store = self._store(part)
         if self.config.long != 'truncate':
-            self._refuse_long(store, part.expression)
+            self._refuse_long(store, part)
         sizes, longest = store.sizes[1], self.lengths[1]
         facts = {'pairs': len(sizes), 'tokens': int(np.minimum(sizes, longest).sum())}
         if sizes.max() <= longest:  # of a cut target nobody knows the bytes
@@ -364,7 +372,7 @@ class OpenParallel:
         """int64: numbers of the pairs to train on."""
         store = self._training
         if self.config.long == 'refuse':
-            self._refuse_long(store, self.config.train)
+            self._refuse_long(store, self.config.part('train'))
         kept = np.arange(store.sizes.shape[1]) if self.config.long == 'truncate' else np.flatnonzero(store.fits(self.lengths))
         if not len(kept):
             raise ValueError(
@@ -386,15 +394,16 @@ class OpenParallel:
         order = pipeline.Order(len(self._kept), 8 * self.config.batch_size * per_row, seed)
         return pair_packing.Blocks(self._training, self._kept, order, self.lengths)
 
-    def _refuse_long(self, store, expression: str) -> None:
+    def _refuse_long(self, store, part: pairs.Pairs) -> None:
         """Raises ValueError if pairs are longer than the rows."""
-        long = int((~store.fits(self.lengths)).sum())
-        if long:
+        long = np.flatnonzero(~store.fits(self.lengths))
+        if len(long):
             source, target = np.maximum(store.sizes.max(1), self.lengths)
             raise ValueError(
-                f'{long:,} of the {store.sizes.shape[1]:,} pairs of {expression!r} are longer than data.source_length='
-                f"{self.lengths[0]} or data.length={self.lengths[1]}; raise these to {source} and {target}, or set data.long="
-                "'truncate'."
+                f'{len(long):,} of the {store.sizes.shape[1]:,} pairs of {part.expression!r} are longer than '
+                f'data.source_length={self.lengths[0]} or data.length={self.lengths[1]}, the first of them pair '
+                f'{long[0] + 1:,}, {part.texts[long[0]][0][:40]!r}; raise these to {source} and {target}, or set '
+                "data.long='truncate'."
             )
 
     def _encoded(self, tokenizer: tokenizers.Tokenizer, text: str) -> np.ndarray:

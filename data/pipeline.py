@@ -163,7 +163,7 @@ class Evaluation:
     def text(self) -> bytes:
         """The bytes of the evaluated text, in order. Raises ValueError if it is no text."""
         if self._raw is None:
-            raise ValueError('Compressors needs text and this data is images; leave that evaluator out.')
+            raise ValueError('Compressors needs text, and this data is none; leave that evaluator out.')
         return b''.join(self._raw())
 
     def _padded(self, number: int) -> dict[str, np.ndarray]:

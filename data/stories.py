@@ -48,14 +48,20 @@ def words(text: str) -> list[str]:
     return _WORD.findall(text.lower())
 
 
-def read(text: str, name: str, answered: bool = True) -> list[list[Asked]]:
+def read(text: str | bytes, name: str, answered: bool = True) -> list[list[Asked]]:
     """The questions of each story of a text in bAbI's format.
 
     Args:
+      text: bytes are those of a file in UTF-8, with a byte order mark or without.
       name: of the file, for messages.
       answered: a question has an answer behind a tab; otherwise it may have one, and ends with a question mark.
     Raises: ValueError with file and line.
     """
+    if isinstance(text, bytes):
+        try:
+            text = text.decode('utf-8-sig')
+        except UnicodeDecodeError as error:
+            raise ValueError(f'{name} is not UTF-8: byte {error.start} cannot be decoded; give the files of bAbI.') from None
     found, sentences, last = [], [], 0
     for line, content in enumerate(text.splitlines(), 1):
         if not content.strip():
@@ -99,11 +105,7 @@ class File:
 
     @classmethod
     def of(cls, name: str, contents: bytes) -> 'File':
-        try:
-            text = contents.decode()
-        except UnicodeDecodeError as error:
-            raise ValueError(f'{name} is not UTF-8: byte {error.start} cannot be decoded; give the files of bAbI.') from None
-        return cls(read(text, name), hashlib.sha256(contents).hexdigest())
+        return cls(read(contents, name), hashlib.sha256(contents).hexdigest())
 
 
 def files(path: str, wanted: Callable[[str], Any]) -> Iterator[tuple[str, bytes]]:
@@ -121,6 +123,9 @@ def files(path: str, wanted: Callable[[str], Any]) -> Iterator[tuple[str, bytes]
                     if member.isfile() and wanted(f'{path}/{member.name}'):
                         yield f'{path}/{member.name}', archive.extractfile(member).read()
         except (tarfile.TarError, EOFError, OSError, zlib.error) as error:
-            raise ValueError(f'{path} cannot be read ({error}); expected a complete .tar.gz of bAbI.') from error
+            why = str(error).partition('\n')[0].rstrip(':')
+            raise ValueError(
+                f'{path} cannot be read ({why}); data.path must be a complete .tar.gz of bAbI, or a folder with its files.'
+            ) from error
     else:
         raise FileNotFoundError(f'{path!r} does not exist; data.path must be a folder or a .tar.gz with the files of bAbI.')

@@ -96,13 +96,18 @@ class Text:
         return lambda expression: sources.Part.of(expression, found, self.documents)
 
 
-def saved_tokenizer(folder: str | os.PathLike | None, source: str | os.PathLike | None, expression: str):
+def saved_tokenizer(
+    folder: str | os.PathLike | None,
+    source: str | os.PathLike | None,
+    expression: str,
+    field: str = 'data.tokenizer',
+):
     """The tokenizer of `folder`, a run, or of `source`, a run to start from; None without either.
 
-    Raises ValueError if it is gone, or not what `expression` names.
+    Raises ValueError if it is gone, or not what `expression`, the value of a field, names.
     """
     folder = source if folder is None else folder
-    saved = tokenizers.load(folder, expression) if folder is not None else None
+    saved = tokenizers.load(folder, expression, field) if folder is not None else None
     if folder is not None and saved is None:
         raise ValueError(f'{folder} has no tokenizer.model or tokenizer.json any more; restore it, or start a new run.')
     return saved

@@ -426,17 +426,17 @@ def learn(expression: str, texts: Iterable[str]) -> Tokenizer:
     return _LEARN[name](texts, **keywords)
 
 
-def load(folder: str | os.PathLike, expression: str) -> Tokenizer | None:
+def load(folder: str | os.PathLike, expression: str, field: str = 'data.tokenizer') -> Tokenizer | None:
     """The tokenizer saved in a folder, None if there is none.
 
-    Raises ValueError if it is unreadable, or not what the call expression `expression` names.
+    Raises ValueError if it is unreadable, or not what the call expression `expression`, the value of a field, names.
     """
-    saved = _load(folder, parse(expression)[1].get('end', ''))
+    saved = _load(folder, parse(expression, field)[1].get('end', ''))
     if saved and not _is_named(saved, expression):
         kind = f' of kind {saved.kind!r}' if isinstance(saved, SentencePiece) else ''
         raise ValueError(
-            f'data.tokenizer={expression!r} is not the tokenizer of {folder}, which is used with its parameters: '
-            f'{type(saved).__name__} with {saved.vocab} ids{kind}; set data.tokenizer to that.'
+            f'{field}={expression!r} is not the tokenizer of {folder}, which is used with its parameters: '
+            f'{type(saved).__name__} with {saved.vocab} ids{kind}; set {field} to that.'
         )
     return saved
 

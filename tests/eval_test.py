@@ -230,11 +230,12 @@ class HeadsTest(experiments.TestCase):
         workdir = self.folder / 'run'
         self.text.write_text(experiments.pairs(80))
         scores = base.evaluation('transformer.translation:Translations', split='valid', limit=3, shown=1)
-        config = experiments.tiny_pairs(self.text, **{'train.steps': 2, 'log.every_steps': 2, 'evals.scores': scores})
+        config = experiments.tiny_pairs(self.text, **{  # that of `valid` is another part
+            'train.steps': 2, 'log.every_steps': 2, 'evals.scores': scores, 'evals.valid.split': 'train[:4]'})
         self.assertEqual(experiments.train(config, workdir)[0], 0)
         row = self.call(workdir, '--evaluator=scores')
         written = experiments.rows(workdir, 'scores')[-1]
-        self.assertEqual((row['split'], row['pairs'], row['bleu']), ('valid', 3, written['bleu']))
+        self.assertEqual((row['split'], row['pairs'], row['chrf']), ('valid', 3, written['chrf']))
         done = experiments.call('eval', f'--workdir={workdir}', '--evaluator=scores', '--split=train[:2]')
         self.assertEqual(json.loads(done.out.splitlines()[-1])['pairs'], 2)
         self.assertIn('\nBLEU nrefs:1|', done.out)

@@ -78,7 +78,7 @@ def _between(snapshot, source, target, read, shown, written):
 def of_story(snapshot, given):
     """The last question about a story, in bAbI's format: what each hop of a memory network looks at, or each head
     of a Transformer over sentences, the latest sentence first."""
-    text = pathlib.Path(given).read_text(encoding='utf-8') if os.path.isfile(given) else given
+    text = pathlib.Path(given).read_bytes() if os.path.isfile(given) else given
     asked, batch = snapshot.data.read_stories(text, '--input')
     question = asked[-1]
     if not question.sentences:

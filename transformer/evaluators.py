@@ -86,6 +86,9 @@ class Continuations(Evaluator):
     def check(self, run, batches):
         if self.count < 1 or self.tokens < 1:
             raise ValueError(f'Continuations has count={self.count} and tokens={self.tokens}; both must be at least 1.')
+        if run.data.kind != 'text':
+            raise ValueError(f'Continuations needs text to go on with, and {type(run.data.config).__name__} has none; leave '
+                             'that evaluator out.')
         prompt = run.data.prompt(self.prompt)
         if not 1 <= len(prompt) < run.model.length:
             raise ValueError(f'The prompt {self.prompt!r} of Continuations has {len(prompt)} tokens; expected 1 to '

@@ -116,9 +116,12 @@ class ContractTest(BabiCase):
             archive.addfile(member, io.BytesIO(text))
         whole = (packed / 'babi.tar.gz').read_bytes()
         (self.folder / 'short.tar.gz').write_bytes(whole[:len(whole) // 2])
-        with self.assertRaisesRegex(ValueError, 'short.tar.gz cannot be read .*; expected a complete .tar.gz of bAbI'):
-            Babi(**fields | {'path': str(self.folder / 'short.tar.gz')}).open(None)
-        (self.folder / 'short.tar.gz').unlink()
+        (self.folder / 'plain.txt').write_bytes(text)
+        for name in ('short.tar.gz', 'plain.txt'):
+            with self.assertRaisesRegex(ValueError, f'{name} cannot be read .*; data.path must be a complete') as caught:
+                Babi(**fields | {'path': str(self.folder / name)}).open(None)
+            self.assertNotIn('\n', str(caught.exception))
+            (self.folder / name).unlink()
         for path in (packed, packed / 'babi.tar.gz', self.folder / 'en-10k'):
             other = Babi(**fields | {'path': str(path)}).open(None)
             self.assertTrue(equal(next(plain.train(0)), next(other.train(0))))

@@ -75,7 +75,9 @@ class PartsTest(parameterized.TestCase):
 
 
 class LocalesTest(parameterized.TestCase):
-    @parameterized.parameters(('de', 'es'), ('fr', 'en'), ('en', 'ja'), ('ar', 'zh_Hant'), ('en_US', 'en_GB'))
+    @parameterized.parameters(
+        ('de', 'es'), ('fr', 'en'), ('en', 'ja'), ('ar', 'zh_Hant'), ('en_US', 'en_GB'),
+        ('en', 'rw'))  # which names hardly a country or a language
     def test_any_two_locales(self, source, target):
         parts = cldr.parts(source, target, count=1500)
         everything = [pair for part in parts.values() for pair in part]

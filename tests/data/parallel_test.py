@@ -1,5 +1,6 @@
 import collections
 import copy
+import dataclasses
 import json
 import re
 import subprocess
@@ -164,7 +165,8 @@ class TrainTest(ParallelCase):
         opened = self.opened(lines, train='all', valid='', packing='none', batch_size=6)
         self.assertCountEqual(texts_of(next(opened.train(0))), PAIRS[:6])
         self.assertRegex(opened.describe(), '6 pairs, .* without 2 pairs longer than 24 and 20 tokens')
-        message = "2 of the 8 pairs of 'all' are longer than data.source_length=24 or data.length=20; raise these to 25 and 21"
+        message = ("2 of the 8 pairs of 'all' are longer than data.source_length=24 or data.length=20, the first of them pair "
+                   f"1, '{'a' * 24}'; raise these to 25 and 21")
         with self.assertRaisesRegex(ValueError, message):
             opened.evaluation('train', 4)
         with self.assertRaisesRegex(ValueError, message):
@@ -300,6 +302,9 @@ class SharedFilesTest(ParallelCase):
 
     @parameterized.parameters(
         ('train', 'valid.tsv', '', "data.train='train' names valid.tsv, and so does data.valid='valid.tsv'; give each its own"),
+        ('train', 'train[:2]', '', "names test.tsv, .*, and so does data.valid='train\\[:2\\]'; .* all\\[90%:\\]"),
+        ('train', 'all', '', "and so does data.valid='all'"),
+        ('train[:9]', '', '*.tsv', "data.train='train\\[:9\\]' names .*, and so does data.test='\\*.tsv'"),
         ('all', '', 'test.tsv', "data.train='all' names test.tsv, and so does data.test='test.tsv'"),
         ('train[:90%]', 'valid.tsv[:5]', '', "data.train='train\\[:90%\\]' names valid.tsv"),
         ('[tv]*.tsv', '*.tsv', '', "names test.tsv, train.tsv, valid.tsv, and so does data.valid='\\*.tsv'"),
@@ -317,7 +322,6 @@ class SharedFilesTest(ParallelCase):
     @parameterized.parameters(
         ('train.tsv', 'valid.tsv', 'test.tsv'),
         ('train.tsv', '', ''),
-        ('train', 'train[:2]', ''),
         ('train[:80%]', 'all[80%:]', ''),
         ('all[:20]', '*.tsv[20:]', ''),
         ('t*.tsv', 'valid.tsv', 'dev'),
@@ -325,10 +329,24 @@ class SharedFilesTest(ParallelCase):
     def test_other_files_and_slices_of_the_same(self, train, valid, test):
         self.assertNotEmpty(self.folder_of_files(train, valid, test).open(None).evaluation('train', 4).pairs())
 
-    def test_train_and_all_are_one_part(self):
-        parts = [self.folder_of_files(f'{name}[50%:]', 'all[:50%]', order='hash').part('train') for name in ('train', 'all')]
-        self.assertEqual(parts[0].digest, parts[1].digest)
+    def test_the_same_files_by_other_names_are_one_part(self):
+        parts = [self.folder_of_files(train, valid, order='hash').part('train') for train in ('train[50%:]', 'all[50%:]')
+                 for valid in ('all[:50%]', '*.tsv[:50%]')]
+        self.assertLen({part.digest for part in parts}, 1)
         self.assertGreater(parts[0].left_out, 0)  # targets that validation has, too
+
+    def test_hashing_keeps_apart_what_has_no_slice(self):
+        part = self.folder_of_files('train', 'train[:5]', order='hash').part('train')
+        self.assertEmpty({*part} & {*self.folder_of_files('train', 'train[:5]', order='hash').part('valid')})
+
+    def test_aligned_files_too(self):
+        for language in ('en', 'fr'):
+            (self.folder / f'a.{language}').write_text('x\ny\nz\n')
+        fields = dict(source='files', path=str(self.folder), tokenizer='Byte()', test='')
+        message = r"data.train='a' names all of it, and so does data.valid='a\[2:\]'; .* a\[90%:\]"
+        with self.assertRaisesRegex(ValueError, message):
+            Parallel(**fields, train='a', valid='a[2:]').open(None)
+        self.assertEqual(Parallel(**fields, train='a[:2]', valid='a[2:]').open(None).evaluation('train', 4).facts['pairs'], 2)
 
 
 class TextsTest(ParallelCase):
@@ -379,6 +397,10 @@ class OpenTest(ParallelCase):
         for again in (config.open(self.folder / 'run'), config.open(None, self.folder / 'run')):  # needs no text
             self.assertEqual((again.facts, again.source_tokenizer, again.tokenizer),
                              (opened.facts, opened.source_tokenizer, opened.tokenizer))
+        for own, message in (('', "has a tokenizer of the targets alone, and data.target_tokenizer is ''; set it"),
+                             ('Word()', r"^data.target_tokenizer='Word\(\)' is not .*; set data.target_tokenizer to that")):
+            with self.assertRaisesRegex(ValueError, message):
+                dataclasses.replace(config, target_tokenizer=own).open(None, self.folder / 'run')
         (self.folder / 'run/source/tokenizer.json').unlink()
         with self.assertRaisesRegex(ValueError, 'run/source has no tokenizer.model or tokenizer.json any more'):
             config.open(self.folder / 'run')
@@ -390,6 +412,8 @@ class OpenTest(ParallelCase):
         self.assertIs(again.tokenizer, again.source_tokenizer)
         with self.assertRaisesRegex(ValueError, 'is not the tokenizer of'):
             self.opened(PAIRS, self.folder / 'run', tokenizer='Char()')
+        with self.assertRaisesRegex(ValueError, r"one tokenizer for both sides, and data.target_tokenizer is 'Word\(\)'; le"):
+            self.opened(PAIRS, self.folder / 'run', tokenizer='Word()', target_tokenizer='Word()')
 
     @parameterized.parameters('drop', 'truncate', 'refuse')
     def test_an_input_is_never_cut(self, long):

@@ -16,6 +16,13 @@ class ReadTest(parameterized.TestCase):
         (question,), = stories.read('1 Mary went home.\r\n\r\n2 Where is Mary?', 'x.txt', answered=False)
         self.assertEqual((question.text, question.answer, question.after), ('Where is Mary?', '', 1))
 
+    def test_bytes_of_a_file(self):
+        text = '1 Zoë slept.\n2 Who slept?\tZoë\t1\n'
+        for encoding in ('utf-8', 'utf-8-sig'):
+            self.assertEqual(stories.read(text.encode(encoding), 'x.txt'), stories.read(text, 'x.txt'))
+        with self.assertRaisesRegex(ValueError, 'x.txt is not UTF-8: byte 4 cannot be decoded; give the files of bAbI'):
+            stories.read(text.encode('latin-1'), 'x.txt')
+
     def test_words_have_no_punctuation_and_no_case(self):
         self.assertEqual(stories.words("Mary's well-kept garden, (the  old one)."),
                          ["mary's", 'well-kept', 'garden', 'the', 'old', 'one'])

@@ -22,8 +22,8 @@ class Snapshot:
         self.model = Gpt(vocab=26, length=8, layers=1, heads=1, width=4)
         rng, shapes = np.random.default_rng(0), jax.eval_shape(lambda: self.model.init(KEY, np.zeros((1, 2), int))['params'])
         self.params = jax.tree.map(lambda s: rng.normal(size=s.shape).astype(np.float32), shapes)
-        self.data = types.SimpleNamespace(prompt=lambda text: [ord(c) - 97 for c in text], end=-1, facts={'vocab': 26},
-                                          decode=lambda ids: ''.join(chr(97 + i) for i in ids))
+        self.data = types.SimpleNamespace(kind='text', config=None, prompt=lambda text: [ord(c) - 97 for c in text], end=-1,
+                                          facts={'vocab': 26}, decode=lambda ids: ''.join(chr(97 + i) for i in ids))
         self.shapes, self.texts = types.SimpleNamespace(params=shapes), {}
 
     def averages(self, batches):
@@ -47,6 +47,12 @@ class EvaluatorsTest(parameterized.TestCase):
         self.assertEqual(Continuations(prompt='abc').check(Snapshot(), None), ())
         with self.assertRaisesRegex(ValueError, message):
             Continuations(**{'prompt': 'abc'} | fields).check(Snapshot(), None)
+
+    def test_continuations_need_text(self):
+        snapshot = Snapshot()
+        snapshot.data.kind = 'pairs'
+        with self.assertRaisesRegex(ValueError, 'Continuations needs text to go on with, and NoneType has none; leave that'):
+            Continuations(prompt='abc').check(snapshot, None)
 
     def test_averages_are_those_of_the_snapshot(self):
         self.assertEqual(Averages()(Snapshot(), None), {'loss': 0.5})
