@@ -373,13 +373,13 @@ class BadInputTest(experiments.TestCase):
         for name, content in files.items():
             (aligned / name).write_text(content)
         self.assert_refused('--config.data.source=files', f'--config.data.path={aligned}', '--config.data.train=train',
-                            pattern=pattern)
+                            '--config.data.valid=valid', pattern=pattern)
 
     @parameterized.parameters(
         (['--config.data.path=nowhere.tsv'], "'nowhere.tsv' does not exist; data.path must be"),
         (['--config.data.source=files', '--config.data.path=nowhere'], "'nowhere' is no folder; with data.source='files'"),
         (['--config.data.train=train', '--config.data.valid=*.txt[:5]'],
-         r"data.train='train' names text.txt, and so does data.valid='\*.txt\[:5\]'; give each its own files"),
+         r"data.train='train' names text.txt, and so does data.valid='\*.txt\[:5\]'; give each its own part"),
         (['--config.evals.translations.strategy=Beam(size=0)'], r'Beam\(size=0.*expected 1 to 4,096'),
         (['--config.evals.translations.strategy=Baem(size=2)'], "there is no 'Baem'; did you mean 'Beam'"))
     def test_pairs(self, arguments, pattern):
