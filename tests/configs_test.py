@@ -43,8 +43,10 @@ CHANGES = {
     'ptb_lm:lstm': STREAM | {'evals.valid.stride': 8},
     'shift_text': STREAM | {'data.source': 'files', 'data.tokenizer': 'Word()'},
     'transformer_babi:adaptive': BABI,
-    'transformer_fra_eng:full': PAIRS | {'data.tokenizer': 'SentencePiece(vocab=300)'},
+    'transformer_cldr': {'data.train': 'train[:300]', 'data.valid': 'valid[:20]', 'data.long': 'truncate',
+                         'data.tokenizer': 'SentencePiece(vocab=600)'},
     'transformer_fra_eng:d2l': PAIRS,
+    'transformer_multi30k': {'data.tokenizer': 'SentencePiece(vocab=300)', 'data.long': 'truncate'},
     'transformer_wmt14:base': PAIRS | {'data.source': 'tsv', 'data.name': '', 'data.tokenizer': 'SentencePiece(vocab=300)',
                                'evals.translations.split': 'valid'},
     'stability:pre': TEXT | {'data.tokenizer': 'Byte()', 'data.valid': 'train[90%:95%]'},
@@ -67,8 +69,7 @@ ALIKE = {'gpt2:350m': ('gpt2:124m', SHRUNK.keys() | {'optimizer.learning_rate'})
          'memory_network_babi:task': ('memory_network_babi:joint', SHRUNK.keys() | {'data.tasks', 'evals'}),
          **{f'transformer_babi:{variant}': ('transformer_babi:adaptive', {'model.depth', 'task.ponder'})
             for variant in ('universal', 'plain')},
-         'transformer_cldr': ('transformer_fra_eng:full', TRANSLATION),
-         'transformer_multi30k': ('transformer_fra_eng:full', TRANSLATION),
+         'transformer_fra_eng:full': ('bahdanau_fra_eng:full', {'model', 'optimizer', 'data.packing', 'train.steps'}),
          'transformer_wmt14:big': ('transformer_wmt14:base', SHRUNK.keys() | {'model.dropout', 'optimizer.learning_rate'}),
          **{f'ptb_lm:{variant}': ('ptb_lm:lstm', {'model.cell', 'model.width'}) for variant in ('rnn', 'gru')},
          'nadaraya_watson:collapse': ('nadaraya_watson:curve', {'task.leave_one_out'}),
@@ -136,6 +137,13 @@ class ConfigsTest(experiments.TestCase):
         texts = {'data.text:Text': [''], 'data.shift:Shift': [''], 'data.parallel:Parallel': [''],
                  'data.mixture:Mixture': [f'parts.{name}.' for name in config.data.get('parts', {})]}
         if config.data.pipeline == 'data.parallel:Parallel':
+            if config.data.source == 'cldr':
+                return {}
+            if config.data.source == 'files':
+                for part in (config.data.train, config.data.valid):
+                    for language in config.data.languages.split(','):
+                        (self.folder / f'{part}.{language}').write_text(experiments.lines(80))
+                return {'data.path': str(self.folder)}
             self.text.write_text(experiments.pairs(80))
         if config.data.pipeline == 'data.babi:Babi':
             experiments.write_babi(self.folder / 'en-10k', 20)

@@ -7,6 +7,7 @@ from unittest import mock
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.extend import core
 
 from transformer.tasks import NextToken
 
@@ -33,6 +34,14 @@ def program(model, *inputs, **more):
         loss = lambda p: model.apply({'params': p}, *inputs, **more, key=KEY)['logits'].astype(jnp.float32).sum()
         return params, jax.grad(loss)(params)
     return re.sub('0x[0-9a-f]+', '', str(jax.make_jaxpr(all_of_it)()))
+
+
+def equations(jaxpr):
+    """All equations of a jaxpr, with those inside its equations."""
+    for equation in jaxpr.eqns:
+        yield equation
+        for inner in core.jaxprs_in_params(equation.params):
+            yield from equations(inner)
 
 
 def init(model, *inputs, **more):

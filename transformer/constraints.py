@@ -144,7 +144,8 @@ class Repetition(Constraint):
     prompt may begin with it.
 
     Attributes:
-      penalty: 1 does nothing; above 1 there are fewer repetitions (1.2 in the paper), below 1 more.
+      penalty: 1 does nothing; above 1 there are fewer repetitions, below 1 more. The paper's 1.2 is for logits: on
+        log-probabilities it hardly changes a token that is nearly certain, which takes a larger one.
     """
     penalty: float = 1.2
 

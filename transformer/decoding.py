@@ -65,8 +65,8 @@ def generate(model, params, prompts, *, steps, strategy, key, end, vocab, source
     the key 'source' of the cache, at any depth, keep their B rows; row r of the decoder then belongs to source r // K of them,
     if a strategy goes on with K hypotheses. All others have B·K rows, and follow the hypotheses.
 
-    Few shapes compile: rows, prompts, sources and the cache are padded to powers of two. But for rounding, neither that nor the
-    other rows change the result of a row.
+    Few shapes compile: rows, prompts and sources are padded to powers of two, the cache to quarters of one. But for rounding,
+    neither that nor the other rows change the result of a row.
 
     Args:
       prompts: list of non-empty integer sequences; one that leaves no room for a new token is refused (`require_room`).

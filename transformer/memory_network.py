@@ -7,6 +7,7 @@ import jax.numpy as jnp
 from transformer.attention.kernels import masked_softmax
 from transformer.layers import Dense, Embedding, fold, normal
 from transformer.numerics import Numerics
+from transformer.sharding import several
 
 TYINGS = ('adjacent', 'layerwise')
 ENCODINGS = ('position', 'bag')
@@ -98,7 +99,7 @@ class MemoryNetwork(nn.Module):
 
     def _stored(self, story, age, words, times):
         """m or c of each sentence by each pair of tables: [B, M, J], [B, M] -> [B, M, D]. Most memories are empty, as stories
-        differ in length; where the others fit into a quarter of the room, they alone are computed."""
+        differ in length; where the others fit into a quarter of the room, one device computes them alone."""
         batch, memory, length = story.shape
         story, age, few = story.reshape(-1, length), age.ravel(), batch * memory // 4
         there = story.any(-1)
@@ -108,7 +109,8 @@ class MemoryNetwork(nn.Module):
             return [jnp.zeros((len(story), self.width), rows.dtype).at[place].set(rows, mode='drop')
                     for rows in self._encoded(story[place], words, age[place], times)]
 
-        found = jax.lax.cond(there.sum() <= few, packed, lambda: self._encoded(story, words, age, times))
+        whole = lambda: self._encoded(story, words, age, times)
+        found = whole() if several() else jax.lax.cond(there.sum() <= few, packed, whole)  # several would each compute all
         return [rows.reshape(batch, memory, -1) for rows in found]
 
     def _encoded(self, ids, words, age=None, times=()):

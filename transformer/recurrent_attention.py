@@ -161,7 +161,8 @@ class Luong(RecurrentAttention):
         if not self.predictive:
             return positions
         lengths = jnp.repeat(source.visible.sum(-1), len(query) // len(source.visible))[:, None]
-        return lengths * jax.nn.sigmoid(jnp.tanh(dense('window', query)) @ source.parameters['window_output'])
+        inner = jnp.tanh(dense('window', query))  # float32, as the product with it, which decides about whole positions
+        return lengths * jax.nn.sigmoid(jnp.matmul(inner, source.parameters['window_output'], precision='highest'))
 
     def _faded(self, weights, away):
         return weights * jnp.exp(-2.0 * jnp.square(away / self.window)) if self.predictive else weights

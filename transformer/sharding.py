@@ -6,10 +6,13 @@ from jax.sharding import PartitionSpec
 BATCH = ('data', 'fsdp')  # the mesh axes over which a batch is split
 
 
-def constrain(x, *axes):
-    """Splits the dimensions of x over the named mesh axes (None: whole); does nothing unless a mesh of several devices is
-    set (jax.set_mesh). Without it the compiler may follow a sharded parameter and gather the batch instead."""
+def several():
+    """Whether a mesh of several devices is set (jax.set_mesh)."""
     mesh = jax.sharding.get_abstract_mesh()
-    if mesh.empty or mesh.size == 1:
-        return x
-    return jax.lax.with_sharding_constraint(x, PartitionSpec(*axes))
+    return not (mesh.empty or mesh.size == 1)
+
+
+def constrain(x, *axes):
+    """Splits the dimensions of x over the named mesh axes (None: whole); does nothing with one device. Without it the
+    compiler may follow a sharded parameter and gather the batch instead."""
+    return jax.lax.with_sharding_constraint(x, PartitionSpec(*axes)) if several() else x

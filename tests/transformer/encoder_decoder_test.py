@@ -145,6 +145,21 @@ class ForwardTest(parameterized.TestCase):
         self.assertLen(set(keys), len(keys))
 
 
+    def test_both_sides_are_charged_for_their_own_steps(self):
+        model = SMALL.clone(depth=Universal(halting=True))
+        params, there = drawn(model), (np.arange(6) < np.array([6, 2, 4])[:, None]).astype(int)
+        batch = {'inputs': SOURCE, 'segments': SEGMENTS, 'positions': np.broadcast_to(np.arange(8), (3, 8)),
+                 'decoder_inputs': TARGET, 'decoder_segments': there, 'targets': TARGET, 'weights': there * 1.0,
+                 'decoder_positions': np.broadcast_to(np.arange(6), (3, 6))}
+        task = SequenceToSequence(ponder=0.1)
+        self.assertEqual(task.coefficients, {'cross_entropy': 1.0, 'ponder': 0.1, 'source_ponder': 0.1})
+        outputs = apply(model, params, **task.inputs(batch))
+        terms = task.terms(outputs, batch)
+        for name, mask, count in (('ponder', there, 12), ('source_ponder', SEGMENTS, 16)):
+            self.assertGreater(np.ptp(outputs[name]), 1e-3)
+            np.testing.assert_allclose(terms[name], [(outputs[name] * mask).sum(), count], rtol=1e-5)
+
+
 class CacheTest(parameterized.TestCase):
     @parameterized.parameters(dict(), dict(positions=Rotary()), dict(positions=Learned(), residual=PreNorm()),
                               dict(cross_attention=Softmax(score=Additive(4))), dict(key_heads=1))

@@ -6,7 +6,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from absl.testing import absltest, parameterized
-from jax.extend import core
 
 from tests import models
 from tests.models import apply, init, losses, packed_and_apart
@@ -35,19 +34,9 @@ def whole_rows(inputs, targets):
             'positions': np.broadcast_to(np.arange(shape[1]), shape)}
 
 
-def equations(jaxpr):
-    """All equations of a jaxpr, with those inside its equations."""
-    for equation in jaxpr.eqns:
-        yield equation
-        for value in jax.tree.leaves(list(equation.params.values()), is_leaf=lambda v: isinstance(v, core.Jaxpr)):
-            inner = getattr(value, 'jaxpr', value)
-            if isinstance(inner, core.Jaxpr):
-                yield from equations(inner)
-
-
 def loss_equations(model, tokens=TOKENS):
     params = jax.eval_shape(lambda: init(model))
-    return list(equations(jax.make_jaxpr(lambda p: losses(model, p, whole_rows(tokens, tokens)))(params).jaxpr))
+    return list(models.equations(jax.make_jaxpr(lambda p: losses(model, p, whole_rows(tokens, tokens)))(params).jaxpr))
 
 
 class InitialisationTest(parameterized.TestCase):

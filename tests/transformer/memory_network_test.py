@@ -1,8 +1,11 @@
+import dataclasses
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 from absl.testing import absltest, parameterized
 
+from tests import models
 from transformer.attention import maps
 from transformer.memory_network import MemoryNetwork
 
@@ -173,6 +176,20 @@ class MemoryNetworkTest(parameterized.TestCase):
     def test_fields_without_a_meaning_are_refused(self, fields, pattern):
         with self.assertRaisesRegex(ValueError, pattern):
             jax.eval_shape(model(**fields).init, jax.random.key(0), STORY, QUESTION)
+
+
+CHANGES = {'vocab': 10, 'memory': 6, 'hops': 3, 'width': 8, 'tying': 'layerwise', 'encoding': 'bag', 'temporal': False,
+           'rectified': 0.5, 'noise': 0.0, 'scale': 0.5, 'dtype': 'bfloat16'}
+
+
+class FieldsTest(parameterized.TestCase):
+    @parameterized.named_parameters(*((name, name, value) for name, value in CHANGES.items()))
+    def test_field_has_an_effect(self, field, value):
+        program = lambda net: models.program(net, np.resize(STORY, (B, net.memory, J)), QUESTION)
+        self.assertTrue(program(model(**{field: value})) != program(model()))
+
+    def test_every_field_is_tried(self):
+        self.assertEqual({f.name for f in dataclasses.fields(MemoryNetwork)} - {'parent', 'name'}, set(CHANGES))
 
 
 if __name__ == '__main__':

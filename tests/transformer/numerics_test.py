@@ -3,8 +3,28 @@ import jax.numpy as jnp
 import numpy as np
 from absl.testing import absltest, parameterized
 
+from tests import models
+from transformer.attention.scores import Additive, Bilinear
+from transformer.bahdanau import RecurrentEncoderDecoder
+from transformer.encoder_decoder import EncoderDecoder
+from transformer.memory_network import MemoryNetwork
 from transformer.numerics import Numerics
+from transformer.recurrent_attention import Bahdanau, Luong
+from transformer.recurrent_lm import RecurrentLm
+from transformer.story_transformer import StoryTransformer
+from transformer.universal import Universal
 
+IDS = np.ones((2, 4), int)
+PAIR = {'inputs': IDS, 'segments': IDS, 'decoder_inputs': IDS, 'decoder_segments': IDS}
+STORY = {'story': np.ones((2, 5, 4), int), 'question': IDS}
+RECURRENT = RecurrentEncoderDecoder(vocab=7, source_vocab=0, layers=2, width=4, bidirectional=False)
+MODELS = {'bahdanau': (RECURRENT.clone(attention=Bahdanau(score=Additive(3), combined=True, past=True)), PAIR),
+          'luong': (RECURRENT.clone(attention=Luong(score=Bilinear(), window=2, predictive=True)), PAIR),
+          'language': (RecurrentLm(vocab=7, length=4, width=4), {'inputs': IDS}),
+          'transformer': (EncoderDecoder(vocab=7, source_vocab=0, layers=1, heads=2, width=8, depth=Universal(halting=True)),
+                          PAIR),
+          'memories': (MemoryNetwork(vocab=7, memory=5, width=4, tying='layerwise'), STORY),
+          'stories': (StoryTransformer(vocab=7, layers=1, heads=2, width=8, depth=Universal(halting=True)), STORY)}
 DTYPES = (('float32', 'float32', 2e-6), ('bfloat16', 'bfloat16', 2e-2))
 
 
@@ -73,6 +93,23 @@ class DenseTest(parameterized.TestCase):
     def test_an_unknown_dtype_is_refused(self):
         with self.assertRaisesRegex(ValueError, "dtype is 'float16'; expected one of float32, bfloat16"):
             Numerics('float16')
+
+
+class ModelsTest(parameterized.TestCase):
+    @parameterized.named_parameters(*((name, *case) for name, case in MODELS.items()))
+    def test_every_product_follows_the_policy(self, model, batch):
+        def products(dtype):
+            loss = lambda p: model.clone(dtype=dtype).apply({'params': p}, **batch)['logits'].astype(jnp.float32).sum()
+            found = models.equations(jax.make_jaxpr(jax.grad(loss))(models.drawn(model, **batch)).jaxpr)
+            return [equation for equation in found if equation.primitive.name == 'dot_general']
+
+        highest = (jax.lax.Precision.HIGHEST,) * 2
+        for equation in products('float32'):
+            self.assertEqual(equation.params['precision'], highest, equation.source_info.traceback)
+        narrow = [equation for equation in products('bfloat16') if equation.params['precision'] != highest]
+        self.assertNotEmpty(narrow)
+        for equation in narrow:  # what is said to be exact is float32 in any case
+            self.assertEqual({x.aval.dtype for x in equation.invars}, {jnp.dtype('bfloat16')}, equation.source_info.traceback)
 
 
 if __name__ == '__main__':

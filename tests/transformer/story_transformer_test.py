@@ -1,3 +1,4 @@
+import dataclasses
 import functools
 import math
 
@@ -6,9 +7,14 @@ import numpy as np
 from absl.testing import absltest, parameterized
 
 from tests import models
+from transformer.attention.masks import Window
+from transformer.attention.mechanism import Softmax
 from transformer.attention.positions import NoPositions
+from transformer.attention.scores import Dot
+from transformer.initial import Scaled
+from transformer.residual import PostNorm
 from transformer.story_transformer import StoryTransformer
-from transformer.universal import Universal
+from transformer.universal import Own, Universal
 
 KEY = jax.random.key(0)
 RNG = np.random.default_rng(0)
@@ -17,6 +23,7 @@ STORY = RNG.integers(1, 9, (2, 4, 3)) * (np.arange(3) < RNG.integers(1, 4, (2, 4
 STORY[1, 2:] = 0  # the second story has two sentences
 QUESTION = np.array([[3, 1, 0], [2, 0, 0]])
 drawn = lambda model: models.drawn(model, STORY, QUESTION, scale=0.5)
+program = functools.cache(lambda model: models.program(model, STORY, QUESTION))
 
 
 @functools.partial(jax.jit, static_argnums=0)
@@ -74,6 +81,22 @@ class StoryTransformerTest(parameterized.TestCase):
         out = model.apply({'params': drawn(model)}, STORY, QUESTION)
         self.assertEqual(out['ponder'].shape, (2, 5))
         self.assertEqual(out['hidden'].shape, (2, 5, 8))
+
+
+CHANGES = {
+    'vocab': 10, 'layers': 2, 'heads': 4, 'width': 16, 'inner': 4, 'activation': 'gelu', 'dropout': 0.1, 'bias': False,
+    'attention': Softmax(score=Dot()), 'key_heads': 1, 'positions': NoPositions(), 'mask': Window(2), 'residual': PostNorm(),
+    'initial': Scaled(), 'dense_gradient': False, 'depth': Universal(), 'scan': True, 'remat': 'full', 'dtype': 'bfloat16'}
+
+
+class FieldsTest(parameterized.TestCase):
+    @parameterized.named_parameters(*((name, name, value) for name, value in CHANGES.items()))
+    def test_field_has_an_effect(self, field, value):
+        base = MODEL.clone(layers=1, depth=Own())
+        self.assertTrue(program(base.clone(**{field: value})) != program(base))
+
+    def test_every_field_is_tried(self):
+        self.assertEqual({f.name for f in dataclasses.fields(StoryTransformer)} - {'parent', 'name'}, set(CHANGES))
 
 
 if __name__ == '__main__':

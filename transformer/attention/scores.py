@@ -123,7 +123,7 @@ def _additive(output, query, key):
     shared = heads // key.shape[2]
     grouped = query.reshape(batch, queries, 1, key.shape[2], shared, width)
     inner = jnp.tanh(grouped.astype(jnp.float32) + key[:, None, :, :, None].astype(jnp.float32))  # [B, T, S, K, G, A]
-    scores = jnp.einsum('BTSKGA,KGA->BKGTS', inner, output.reshape(key.shape[2], shared, width))
+    scores = jnp.einsum('BTSKGA,KGA->BKGTS', inner, output.reshape(key.shape[2], shared, width), precision='highest')
     return scores.reshape(batch, heads, queries, key.shape[1])
 
 
