@@ -8,7 +8,7 @@ compilation. `ms` is the median of the repeats; `tokens_per_s` counts the tokens
 
 Beside Hugging Face's `generate` (5, PyTorch 2.13) on two cores of a Xeon, in turns: greedy 0.74 to 0.85 of its time when the
 machine was quiet, 0.80 to 1.07 when it was not (2.7 to 3.4 s to 3.2 to 3.3); beam of 4 0.60 to 0.66 and 0.71 (5.3 s to 7.5).
-Each step reads 150 MB of weights, more than a third of the time of a greedy one at the 10 GB/s that a product alone reaches.
+Each step reads 150 MB of weights, about a third of the time of a greedy one at the 10 GB/s that a product alone reaches.
 """
 
 import json

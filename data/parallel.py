@@ -51,7 +51,8 @@ class Parallel:
       train, valid, test: NAME or NAME[start:stop], '' for no such split; slices count pairs. For 'cldr' NAME is 'train',
         'valid' or 'test'; for 'tsv' 'train' or 'all' (everything), a file name or a glob; for 'files' the name of two files
         without their language's ending; for 'tfds' a split of the set or 'all', whose slices count examples in 'file' order.
-        Training takes no pairs of valid or test: of one part all must be slices, or the order that of hashes.
+        Train must not name a part, or a tab-separated file, that valid or test names too, unless both are slices of the same
+        part or order is 'hash'.
       source_length, length: tokens in a row of sources and in one of targets; of a sentence `end` counts too.
       long: what becomes of pairs that are longer: 'drop' leaves them out of training, and evaluation refuses them;
         'truncate' cuts them, in batches; 'refuse' refuses them in training too.
@@ -165,7 +166,7 @@ class Parallel:
             if others == origin and self.order == 'hash':
                 found.append(other_cut)
             elif not (str(cut) and str(other_cut)) if others == origin else self._shared(origin, others):
-                files = ', '.join(self._shared(origin, others)[:3]) or 'all of it'
+                files = ', '.join(self._shared(origin, others)[:3]) or f'the part {name!r}'
                 raise ValueError(
                     f'data.train={self.train!r} names {files}, and so does data.{field}={expression!r}; give each its own part'
                     f"{' (train and all are every file)' if self.source == 'tsv' else ''}, or slices of one, such as "

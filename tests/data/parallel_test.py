@@ -343,7 +343,7 @@ class SharedFilesTest(ParallelCase):
         for language in ('en', 'fr'):
             (self.folder / f'a.{language}').write_text('x\ny\nz\n')
         fields = dict(source='files', path=str(self.folder), tokenizer='Byte()', test='')
-        message = r"data.train='a' names all of it, and so does data.valid='a\[2:\]'; .* a\[90%:\]"
+        message = r"data.train='a' names the part 'a', and so does data.valid='a\[2:\]'; .* a\[90%:\]"
         with self.assertRaisesRegex(ValueError, message):
             Parallel(**fields, train='a', valid='a[2:]').open(None)
         self.assertEqual(Parallel(**fields, train='a[:2]', valid='a[2:]').open(None).evaluation('train', 4).facts['pairs'], 2)
