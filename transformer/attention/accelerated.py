@@ -13,7 +13,7 @@ from jax.sharding import PartitionSpec
 
 from transformer.attention.mask_algebra import FULL, Mask, blocks, conjuncts
 from transformer.attention.masks import Causal, Full, Segments, Window, parts
-from transformer.sharding import BATCH
+from transformer.sharding import BATCH, several
 
 SPLASH_BLOCK = 128  # splash attention takes lengths that are a multiple of this
 
@@ -113,9 +113,8 @@ def splash(query, key, value, *, mask, bias=(), rate=0.0, dropout_key=None, nume
     segments = (terms[0].query, terms[0].key) if terms else ()
     function = functools.partial(_splash, pattern=pattern, interpret=interpret)
     arrays = [jnp.swapaxes(numerics.cast(x), 1, 2) for x in (query * query.shape[3] ** -0.5, key, value)]
-    mesh = jax.sharding.get_abstract_mesh()
-    if not mesh.empty and mesh.size > 1:
-        heads = 'tensor' if key.shape[2] % mesh.shape['tensor'] == 0 else None
+    if several():
+        heads = 'tensor' if key.shape[2] % jax.sharding.get_abstract_mesh().shape['tensor'] == 0 else None
         by_head = PartitionSpec(BATCH, heads)
         function = jax.shard_map(function, in_specs=(*(by_head,) * 3, *(PartitionSpec(BATCH),) * len(segments)),
                                  out_specs=by_head, check_vma=False)
