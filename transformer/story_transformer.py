@@ -1,6 +1,7 @@
 """A Transformer over the sentences of a story and a question about it (Dehghani et al. 2019, section 3.1)."""
 
 import flax.linen as nn
+import jax
 import jax.numpy as jnp
 
 from transformer.attention.masks import Padding
@@ -11,7 +12,10 @@ from transformer.layers import Dense, Embedding, Parameters
 from transformer.residual import PreNorm, Residual
 from transformer.tower import Tower
 
-ONES = nn.initializers.ones_init()
+
+def signs(key, shape, dtype=jnp.float32):
+    """1 or -1, each as likely: the words of a sentence are told apart by their places from the first step."""
+    return jax.random.rademacher(key, shape, dtype)
 
 
 class StoryTransformer(Tower, kw_only=True):
@@ -45,7 +49,7 @@ class StoryTransformer(Tower, kw_only=True):
                              f'{len(learnt["sentence"])}; shorten it.')
         words = Embedding(self.vocab, self.width, kernel_init=self.initial.embedding(self.layers), numerics=self.numerics,
                           name='words')
-        places = Parameters({name: (ONES, (length, self.width)) for name in ('sentence', 'question')}, name='places')()
+        places = Parameters({name: (signs, (length, self.width)) for name in ('sentence', 'question')}, name='places')()
 
         def encoded(ids, place):
             return (words(ids) * (jnp.float32(ids > 0)[..., None] * place)).sum(-2) * self.width ** 0.5

@@ -76,6 +76,15 @@ class StoryTransformerTest(parameterized.TestCase):
         self.assertGreater(np.abs(logits(MODEL, params, turned, QUESTION) - logits(MODEL, params, STORY, QUESTION))[0].max(),
                            1e-3)
 
+    def test_words_in_another_order_are_another_sentence_from_the_start(self):
+        params = MODEL.init(KEY, STORY, QUESTION)['params']
+        for place in params['places'].values():
+            np.testing.assert_array_equal(np.abs(place), np.ones((3, 8)))
+        swapped = QUESTION.copy()
+        swapped[0] = swapped[0, [1, 0, 2]]
+        moved = np.abs(logits(MODEL, params, STORY, swapped) - logits(MODEL, params, STORY, QUESTION))[0].max()
+        self.assertGreater(moved, 1e-2)
+
     def test_halting_tells_its_steps(self):
         model = MODEL.clone(depth=Universal(halting=True))
         out = model.apply({'params': drawn(model)}, STORY, QUESTION)
