@@ -4,13 +4,13 @@ An origin is what a name stands for. It yields pairs (source text, target text),
 them by their contents.
 """
 
+import abc
 import dataclasses
 import difflib
 import functools
 import itertools
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Protocol
 
 from data import cache, sources, tfds_sources
 
@@ -20,16 +20,21 @@ _FORMAT = 1  # of the phrases of CLDR: raised when data/cldr.py makes others
 _BLOCK = 1024  # examples of TFDS read at once
 
 
-class Origin(Protocol):
+class Origin(abc.ABC):
     """Pairs that are read anew each time they are iterated."""
 
     digest: str
 
-    def __iter__(self) -> Iterator[Pair]: ...
+    @abc.abstractmethod
+    def placed(self) -> Iterator[tuple[str, Pair]]:
+        """(where it stands, such as 'fra.txt:12', pair) of each."""
+
+    def __iter__(self) -> Iterator[Pair]:
+        return (pair for _, pair in self.placed())
 
 
 @dataclasses.dataclass(frozen=True)
-class Tsv:
+class Tsv(Origin):
     """Tab-separated files, a pair a line; `columns` of the source and the target count from 1. Blank lines are skipped."""
 
     files: Sequence[sources.File]
@@ -39,11 +44,12 @@ class Tsv:
     def digest(self) -> str:
         return cache.key('tsv', self.columns, *(file.digest for file in self.files))
 
-    def __iter__(self) -> Iterator[Pair]:
+    def placed(self) -> Iterator[tuple[str, Pair]]:
         for file in self.files:
             for number, line in enumerate(lines(file), 1):
                 if line.strip():
-                    yield self._pair(line.split('\t'), f'{file.path}:{number}')
+                    place = f'{file.path}:{number}'
+                    yield place, self._pair(line.split('\t'), place)
 
     def _pair(self, cells: list[str], place: str) -> Pair:
         if len(cells) < max(self.columns):
@@ -59,7 +65,7 @@ class Tsv:
 
 
 @dataclasses.dataclass(frozen=True)
-class Aligned:
+class Aligned(Origin):
     """Two files; line i of one is the translation of line i of the other. Lines that are blank in both are skipped."""
 
     source: sources.File
@@ -69,7 +75,7 @@ class Aligned:
     def digest(self) -> str:
         return cache.key('aligned', self.source.digest, self.target.digest)
 
-    def __iter__(self) -> Iterator[Pair]:
+    def placed(self) -> Iterator[tuple[str, Pair]]:
         files = self.source, self.target
         for number, pair in enumerate(itertools.zip_longest(*map(lines, files)), 1):
             if None in pair:
@@ -85,11 +91,11 @@ class Aligned:
                     'out of both.'
                 )
             if not all(blank):
-                yield pair
+                yield f'{self.source.path}:{number}', pair
 
 
 @dataclasses.dataclass(frozen=True)
-class Cldr:
+class Cldr(Origin):
     """A part of the phrases that Babel renders in two locales (data/cldr.py)."""
 
     locales: tuple[str, str]
@@ -99,12 +105,12 @@ class Cldr:
     def digest(self) -> str:
         return cache.key('cldr', _FORMAT, _cldr().version(), self.locales, self.part)
 
-    def __iter__(self) -> Iterator[Pair]:
-        return iter(_phrases(*self.locales)[self.part])
+    def placed(self) -> Iterator[tuple[str, Pair]]:
+        return ((f'phrase {number}', pair) for number, pair in enumerate(_phrases(*self.locales)[self.part], 1))
 
 
 @dataclasses.dataclass(frozen=True)
-class Tfds:
+class Tfds(Origin):
     """Two text features of the same examples of a prepared set of TFDS. Examples with a blank side are left out: the sets
     have a few, and nobody can correct them."""
 
@@ -115,7 +121,7 @@ class Tfds:
     def digest(self) -> str:
         return cache.key('pairs', self.source.digest, self.target.digest)
 
-    def __iter__(self) -> Iterator[Pair]:
+    def placed(self) -> Iterator[tuple[str, Pair]]:
         texts = self.source
         for first in range(texts.start, texts.stop, _BLOCK):
             numbers = range(first, min(first + _BLOCK, texts.stop))
@@ -128,7 +134,7 @@ class Tfds:
                         'a slice.'
                     ) from error
                 if all(map(str.strip, pair)):
-                    yield pair
+                    yield f'example {number}', pair
 
 
 def tsv(path: str, columns: tuple[int, int], field: str = 'data.path') -> Callable[[str], Tsv]:

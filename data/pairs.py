@@ -98,12 +98,20 @@ class Pairs:
         """All of the pairs, kept for the next time."""
         return list(self)
 
+    def place(self, number: int) -> str:
+        """Where a pair of `texts` stands, the first time that it occurs: file and line, if it comes from one."""
+        wanted = self.texts[number]
+        return next(place for place, pair in self.origin.placed() if self._ready(pair) == wanted)
+
     def side(self, number: int) -> 'Side':
         """The sources (0) or the targets (1)."""
         return Side(self, number)
 
+    def _ready(self, pair: Pair) -> Pair:
+        return tuple(prepare(side, self.text) for side in pair)
+
     def _prepared(self) -> Iterator[Pair]:
-        return (tuple(prepare(side, self.text) for side in pair) for pair in self.origin)
+        return map(self._ready, self.origin)
 
     def _sliced(self) -> Iterator[Pair]:
         if not str(self.cut):

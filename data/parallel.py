@@ -402,8 +402,8 @@ class OpenParallel:
             source, target = np.maximum(store.sizes.max(1), self.lengths)
             raise ValueError(
                 f'{len(long):,} of the {store.sizes.shape[1]:,} pairs of {part.expression!r} are longer than '
-                f'data.source_length={self.lengths[0]} or data.length={self.lengths[1]}, the first of them pair '
-                f'{long[0] + 1:,}, {part.texts[long[0]][0][:40]!r}; raise these to {source} and {target}, or set '
+                f'data.source_length={self.lengths[0]} or data.length={self.lengths[1]}, the first of them '
+                f'{part.place(long[0])}, {part.texts[long[0]][0][:40]!r}; raise these to {source} and {target}, or set '
                 "data.long='truncate'."
             )
 

@@ -52,7 +52,7 @@ class TsvTest(parameterized.TestCase):
         self.write(gzip.compress(b'c\td\n'), 'two.tsv.gz')
         part = pair_sources.tsv(str(self.folder), (1, 2))
         self.assertEqual(list(part('all')), [('a', 'b'), ('c', 'd')])
-        self.assertEqual(list(part('two.tsv.gz')), [('c', 'd')])
+        self.assertEqual(list(part('two.tsv.gz').placed()), [(str(self.folder / 'two.tsv.gz:1'), ('c', 'd'))])
         self.assertEqual(list(part('*.tsv')), [('a', 'b')])
         with self.assertRaisesRegex(ValueError, "'three' names no file .*; known are train, all, one.tsv, two.tsv.gz"):
             part('three')
@@ -95,6 +95,7 @@ class AlignedTest(parameterized.TestCase):
         self.assertEqual(list(self.part('one\n\ntwo\r\n', 'un\n \ndeux')), [('one', 'un'), ('two', 'deux')])
         swapped = pair_sources.aligned(str(self.folder), ('fr', 'en'))('train')
         self.assertEqual(list(swapped), [('un', 'one'), ('deux', 'two')])
+        self.assertEqual([place for place, _ in swapped.placed()], [str(self.folder / f'train.fr:{line}') for line in (1, 3)])
 
     def test_compressed(self):
         before = self.part('one\n', 'un\n').digest
@@ -134,6 +135,7 @@ class CldrTest(absltest.TestCase):
     def test_parts(self):
         part = pair_sources.cldr(('en', 'fr'))
         self.assertLen(list(part('valid')), 1000)
+        self.assertEqual(next(part('valid').placed()), ('phrase 1', next(iter(part('valid')))))
         self.assertLen({part(name).digest for name in ('train', 'valid', 'test')}, 3)
         self.assertNotEqual(part('train').digest, pair_sources.cldr(('en', 'de'))('train').digest)
         with self.assertRaisesRegex(ValueError, "'dev' names no part of the phrases of CLDR; known are train, valid, test"):
@@ -154,7 +156,8 @@ class TfdsTest(absltest.TestCase):
         part = pair_sources.tfds('heed_pairs', self.home, ('en', 'de'))
         swapped = [(en, de) for de, en in SENTENCES if de]  # an example with a blank side is left out
         self.assertEqual(list(part('train')), swapped[:3])
-        self.assertEqual(list(part('all[-2:]')), swapped[-2:])
+        places = [f'example {number}' for number in range(len(SENTENCES) - 2, len(SENTENCES))]
+        self.assertEqual(list(part('all[-2:]').placed()), list(zip(places, swapped[-2:])))
         self.assertNotEqual(part('train').digest, pair_sources.tfds('heed_pairs', self.home, ('de', 'en'))('train').digest)
         with self.assertRaisesRegex(ValueError, "'valid' names no part of this data; known are all, test, train"):
             part('valid')

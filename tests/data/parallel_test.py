@@ -165,12 +165,14 @@ class TrainTest(ParallelCase):
         opened = self.opened(lines, train='all', valid='', packing='none', batch_size=6)
         self.assertCountEqual(texts_of(next(opened.train(0))), PAIRS[:6])
         self.assertRegex(opened.describe(), '6 pairs, .* without 2 pairs longer than 24 and 20 tokens')
-        message = ("2 of the 8 pairs of 'all' are longer than data.source_length=24 or data.length=20, the first of them pair "
-                   f"1, '{'a' * 24}'; raise these to 25 and 21")
+        message = (r"2 of the 8 pairs of 'all' are longer than data.source_length=24 or data.length=20, the first of them "
+                   rf"\S+:1, '{'a' * 24}'; raise these to 25 and 21")
         with self.assertRaisesRegex(ValueError, message):
             opened.evaluation('train', 4)
         with self.assertRaisesRegex(ValueError, message):
             self.opened(lines, train='all', valid='', long='refuse').train(0)
+        with self.assertRaisesRegex(ValueError, r"the first of them \S+:8, 'A{24}'; raise"):  # as prepared, in another order
+            self.opened([*PAIRS[:7], ('A' * 24, 'b')], train='all[:90%]', valid='', order='hash', long='refuse').train(0)
         with self.assertRaisesRegex(ValueError, 'No pair of the training part is within'):
             self.opened(lines[:2], train='all', valid='').train(0)
 
