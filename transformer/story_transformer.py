@@ -22,7 +22,7 @@ class StoryTransformer(Tower, kw_only=True):
     """logits = W·tower([q, x_1, .., x_M])_0 + b, with a vector for the question q and one for each sentence x_i, the latest
     first:
 
-        x_i = sum over j of f_j * E[x_ij],   f_j [D] learnt for each place of a word (of sentences, and of questions).
+        x_i = sum over j of f_j * E[x_ij],   f_j [D] learnt for each place of a word of a sentence, and of a question.
 
     Attributes:
       vocab: words V, of which 0 is none; the answers are among them. Left out of a config, it is the data's.
