@@ -58,12 +58,13 @@ def main():
     decoding = dict(tokens=flags.FLAGS.tokens, seed=flags.FLAGS.seed)
     kind = snapshot.data.kind
     if kind == 'pairs':
-        answers = translations(snapshot, lines(content, flags.FLAGS.input), truncate=flags.FLAGS.truncate,
-                               prefix=flags.FLAGS.prefix, strategy=strategy or Beam(size=4, length_penalty=0.6), **decoding)
+        answers = translations(snapshot, lines(content, flags.FLAGS.input), name=flags.FLAGS.input,
+                               truncate=flags.FLAGS.truncate, prefix=flags.FLAGS.prefix,
+                               strategy=strategy or Beam(size=4, length_penalty=0.6), **decoding)
     elif kind == 'text':
         refuse('truncate', 'prefix', why='is for models that translate; leave it out')
-        answers = completions(snapshot, lines(content, flags.FLAGS.input), strategy=strategy or Sample(temperature=0.8),
-                              **decoding)
+        answers = completions(snapshot, lines(content, flags.FLAGS.input), name=flags.FLAGS.input,
+                              strategy=strategy or Sample(temperature=0.8), **decoding)
     else:
         refuse('strategy', 'tokens', 'seed', 'truncate', 'prefix', why='is for models that write texts; leave it out')
         if kind == 'stories':
@@ -127,12 +128,16 @@ def is_image(content):
     return True
 
 
-def completions(snapshot, prompts, *, strategy, tokens, seed):
+def place(number, name):
+    return f'line {number}' if name == '-' else f'line {number} of {name}'
+
+
+def completions(snapshot, prompts, *, name, strategy, tokens, seed):
     """(prompt and continuation on one line, details) of each prompt."""
     data = snapshot.data
     ids = [data.prompt(p) for p in prompts]
     for number, prompt in enumerate(ids, 1):
-        require_room(snapshot.model, prompt, f'The prompt in line {number}')
+        require_room(snapshot.model, prompt, f'The prompt in {place(number, name)}')
     for i, (prompt, start) in enumerate(zip(prompts, ids)):
         # One at a time: an answer is there as soon as it can be.
         found, = generate(snapshot.model, snapshot.params, [start], steps=tokens or 100, strategy=strategy, end=data.end,
@@ -141,11 +146,11 @@ def completions(snapshot, prompts, *, strategy, tokens, seed):
         yield (prompt + outputs[0]['text']).replace('\n', '\\n'), {'prompt': prompt, **outputs[0], 'outputs': outputs}
 
 
-def translations(snapshot, sources, *, strategy, tokens, seed, truncate, prefix):
+def translations(snapshot, sources, *, name, strategy, tokens, seed, truncate, prefix):
     """(translation, details) of each source; of a blank one an empty one."""
     data, longest = snapshot.data, snapshot.model.source_length
-    ids = [encoded(data, source, longest, truncate=truncate, what=f'The source in line {number}', otherwise='give --truncate')
-           if source.strip() else None for number, source in enumerate(sources, 1)]
+    ids = [encoded(data, source, longest, truncate=truncate, what=f'The source in {place(number, name)}',
+                   otherwise='give --truncate') if source.strip() else None for number, source in enumerate(sources, 1)]
     begun = data.encode_target(prefix)[:-1] if prefix else ()
     require_room(snapshot.model, [data.start, *begun], '--prefix')
     for first in range(0, len(sources), AT_ONCE):

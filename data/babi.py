@@ -113,18 +113,24 @@ class OpenBabi:
         longest = max(1, min(config.memory, max((question.after for question in told), default=1)))
         if folder is None and source is None:
             self.vocabulary, self._memory = self._learnt(told), longest
-            self._width = 1  # until it is known from all sentences of the training part
+            self._width = 1  # until it is known from all sentences
         else:
             self._read(Path(source if folder is None else folder, _FILE))
             self._require_known(told, longest, source)
         self._numbers = {word: number for number, word in enumerate(self.vocabulary) if word}
         if folder is None:
-            self._width = self._part(config.train).question.shape[1]
+            self._width = max(self._width, self._longest())
         self.facts = {'vocab': self._size, 'memory': self._memory}
 
     @property
     def _size(self) -> int:
         return len(self.vocabulary)
+
+    def _longest(self) -> int:
+        """Words of the longest sentence or question of all files: those of evaluation may be longer than those of training."""
+        told = [story for file in self._files.values() for story in file.stories]
+        said = {text for story in told for text in (*story[-1].sentences, *(question.text for question in story))}
+        return max(len(words(text)) for text in said)
 
     def _read(self, saved: Path) -> None:
         try:

@@ -32,6 +32,11 @@ class Origin(abc.ABC):
     def __iter__(self) -> Iterator[Pair]:
         return (pair for _, pair in self.placed())
 
+    @functools.cached_property
+    def size(self) -> int:
+        """How many pairs a slice counts."""
+        return sum(1 for _ in self)
+
 
 @dataclasses.dataclass(frozen=True)
 class Tsv(Origin):
@@ -91,7 +96,7 @@ class Aligned(Origin):
                     'out of both.'
                 )
             if not all(blank):
-                yield f'{self.source.path}:{number}', pair
+                yield f'{self.source.path}:{number} and {self.target.path}:{number}', pair
 
 
 @dataclasses.dataclass(frozen=True)
@@ -120,6 +125,10 @@ class Tfds(Origin):
     @functools.cached_property
     def digest(self) -> str:
         return cache.key('pairs', self.source.digest, self.target.digest)
+
+    @functools.cached_property
+    def size(self) -> int:
+        return self.source.stop - self.source.start  # of examples, without reading them
 
     def placed(self) -> Iterator[tuple[str, Pair]]:
         texts = self.source

@@ -9,7 +9,7 @@ import re
 import unicodedata
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import ClassVar
+from typing import ClassVar, TypeVar
 
 from data import cache, pair_sources, splits
 
@@ -17,6 +17,7 @@ TEXTS = ('nfc', 'textbook', 'raw')
 ORDERS = ('file', 'hash')
 
 Pair = tuple[str, str]
+T = TypeVar('T')
 
 _FORMAT = 1  # part of every digest: another normalisation or order makes other pairs
 
@@ -77,8 +78,13 @@ class Pairs:
 
     def __iter__(self) -> Iterator[Pair]:
         """The prepared pairs in order; ValueError if there are none, or for what is wrong with a file."""
-        chosen = iter(self._hashed[0] if self.order == 'hash' else self._sliced())
+        chosen = iter(self._hashed[0] if self.order == 'hash' else self._slice(self._prepared()))
         first = next(chosen, None)
+        if first is None and self.held_out and self._hashed[1]:
+            raise ValueError(
+                f'All {self._hashed[1]:,} pairs of {self.expression!r} share a side with one of data.valid or data.test, '
+                'so that none is left to train on; narrow the slices of these.'
+            )
         if first is None:
             raise ValueError(f'The split {self.expression!r} holds no pairs; widen its slice, or give it more text.')
         return itertools.chain([first], chosen)
@@ -99,9 +105,11 @@ class Pairs:
         return list(self)
 
     def place(self, number: int) -> str:
-        """Where a pair of `texts` stands, the first time that it occurs: file and line, if it comes from one."""
-        wanted = self.texts[number]
-        return next(place for place, pair in self.origin.placed() if self._ready(pair) == wanted)
+        """Where a pair of `texts` stands: file and line, if it comes from one; with order='hash' of several that are the same
+        the first."""
+        if self.order == 'file':
+            return next(self._slice(self.origin.placed(), number))[0]
+        return next(place for place, pair in self.origin.placed() if self._ready(pair) == self.texts[number])
 
     def side(self, number: int) -> 'Side':
         """The sources (0) or the targets (1)."""
@@ -113,10 +121,10 @@ class Pairs:
     def _prepared(self) -> Iterator[Pair]:
         return map(self._ready, self.origin)
 
-    def _sliced(self) -> Iterator[Pair]:
-        if not str(self.cut):
-            return self._prepared()
-        return itertools.islice(self._prepared(), *self.cut.bounds(sum(1 for _ in self.origin)))
+    def _slice(self, items: Iterable[T], skipped: int = 0) -> Iterator[T]:
+        """Those in the cut of items, one for each pair of the origin, but for the first ones."""
+        start, stop = self.cut.bounds(self.origin.size) if str(self.cut) else (0, None)
+        return itertools.islice(items, start + skipped, stop)
 
     @functools.cached_property
     def _hashed(self) -> tuple[list[Pair], int]:

@@ -52,7 +52,7 @@ class Parallel:
         'valid' or 'test'; for 'tsv' 'train' or 'all' (everything), a file name or a glob; for 'files' the name of two files
         without their language's ending; for 'tfds' a split of the set or 'all', whose slices count examples in 'file' order.
         Train must not name a part, or a tab-separated file, that valid or test names too, unless both are slices of the same
-        part or order is 'hash'.
+        part that share nothing or order is 'hash'.
       source_length, length: tokens in a row of sources and in one of targets; of a sentence `end` counts too.
       long: what becomes of pairs that are longer: 'drop' leaves them out of training, and evaluation refuses them;
         'truncate' cuts them, in batches; 'refuse' refuses them in training too.
@@ -151,8 +151,8 @@ class Parallel:
     def _held_out(self) -> tuple[splits.Slice, ...]:
         """The slices of the same pairs that data.valid and data.test take, in the order of hashes.
 
-        Raises ValueError if data.train takes pairs of theirs: some of their files, or with order='file' the same part and not
-        both of them a slice. That two slices in this order share nothing is left to their bounds.
+        Raises ValueError if data.train takes pairs of theirs: some of their files or splits of TFDS, or with order='file' the
+        same part, and not slices that share nothing.
         """
         name, cut = self._read(self.train)
         origin, found = self._origins(name), []
@@ -165,17 +165,26 @@ class Parallel:
                 continue
             if others == origin and self.order == 'hash':
                 found.append(other_cut)
-            elif not (str(cut) and str(other_cut)) if others == origin else self._shared(origin, others):
+            elif self._overlap(origin, cut, other_cut) if others == origin else self._shared(origin, others):
                 files = ', '.join(self._shared(origin, others)[:3]) or f'the part {name!r}'
                 raise ValueError(
                     f'data.train={self.train!r} names {files}, and so does data.{field}={expression!r}; give each its own part'
-                    f"{' (train and all are every file)' if self.source == 'tsv' else ''}, or slices of one, such as "
-                    f'{name}[:90%] and {name}[90%:].'
+                    f"{' (train and all are every file)' if self.source == 'tsv' else ''}, or slices of one "
+                    f'that do not overlap, such as {name}[:90%] and {name}[90%:].'
                 )
         return tuple(found)
 
+    @staticmethod
+    def _overlap(origin: pair_sources.Origin, cut: splits.Slice, other: splits.Slice) -> bool:
+        if not (str(cut) and str(other)):
+            return True
+        (start, stop), (other_start, other_stop) = (one.bounds(origin.size) for one in (cut, other))
+        return max(start, other_start) < min(stop, other_stop)
+
     def _shared(self, origin: pair_sources.Origin, other: pair_sources.Origin) -> list[str]:
-        """The names of tab-separated files that belong to both."""
+        """The names of tab-separated files, or of splits of TFDS, that belong to both."""
+        if self.source == 'tfds':
+            return [split for split in origin.source.examples.splits if split in other.source.examples.splits]
         return [file.name for file in origin.files if file in set(other.files)] if self.source == 'tsv' else []
 
     @functools.cached_property
@@ -403,7 +412,8 @@ class OpenParallel:
             raise ValueError(
                 f'{len(long):,} of the {store.sizes.shape[1]:,} pairs of {part.expression!r} are longer than '
                 f'data.source_length={self.lengths[0]} or data.length={self.lengths[1]}, the first of them '
-                f'{part.place(long[0])}, {part.texts[long[0]][0][:40]!r}; raise these to {source} and {target}, or set '
+                f'{part.place(long[0])} with {store.sizes[0, long[0]]} and {store.sizes[1, long[0]]}, '
+                f'{part.texts[long[0]][0][:40]!r}; raise these to {source} and {target}, or set '
                 "data.long='truncate'."
             )
 

@@ -47,8 +47,8 @@ CHANGES = {
                          'data.tokenizer': 'SentencePiece(vocab=600)'},
     'transformer_fra_eng:d2l': PAIRS,
     'transformer_multi30k': {'data.tokenizer': 'SentencePiece(vocab=300)', 'data.long': 'truncate'},
-    'transformer_wmt14:base': PAIRS | {'data.source': 'tsv', 'data.name': '', 'data.tokenizer': 'SentencePiece(vocab=300)',
-                               'evals.translations.split': 'valid'},
+    **{f'transformer_wmt14:{variant}': PAIRS | {'data.name': '', 'data.tokenizer': 'SentencePiece(vocab=300)',
+                                                'evals.translations.split': 'valid'} for variant in ('base', 'big')},
     'stability:pre': TEXT | {'data.tokenizer': 'Byte()', 'data.valid': 'train[90%:95%]'},
     'vit_digits': {'data.train': 'train[:64]', 'data.valid': 'train[64:70]'},
     **{f'vit_fashion_mnist:{variant}': {'data.source': 'digits', 'data.path': '', 'model.inner': 16, 'model.patch': patch,
@@ -70,7 +70,6 @@ ALIKE = {'gpt2:350m': ('gpt2:124m', SHRUNK.keys() | {'optimizer.learning_rate'})
          **{f'transformer_babi:{variant}': ('transformer_babi:adaptive', {'model.depth', 'task.ponder'})
             for variant in ('universal', 'plain')},
          'transformer_fra_eng:full': ('bahdanau_fra_eng:full', {'model', 'optimizer', 'data.packing', 'train.steps'}),
-         'transformer_wmt14:big': ('transformer_wmt14:base', SHRUNK.keys() | {'model.dropout', 'optimizer.learning_rate'}),
          **{f'ptb_lm:{variant}': ('ptb_lm:lstm', {'model.cell', 'model.width'}) for variant in ('rnn', 'gru')},
          'nadaraya_watson:collapse': ('nadaraya_watson:curve', {'task.leave_one_out'}),
          **{f'stability:{variant}': ('stability:pre', SHRUNK.keys() | {'model.residual', 'model.initial'})

@@ -158,6 +158,10 @@ class TranslationTest(PredictTest):
         self.assertEqual((done.code, done.out), (1, ''))
         self.assertEqual(done.err, 'predict.py: The source in line 2 has 13 tokens with its end, but this model takes 12; '
                          'shorten it, or give --truncate.\n')
+        file = self.folder / 'long.txt'
+        file.write_bytes(b'\n\n' + long + b'\n')
+        done = experiments.call('predict', f'--workdir={self.workdir}', f'--input={file}')
+        self.assertStartsWith(done.err, f'predict.py: The source in line 3 of {file} has 13 tokens')
         cut, whole = self.predict(self.workdir, '--truncate', stdin=long + b'\n' + b' '.join([b'key'] * 11) + b'\n')
         self.assertEqual(cut, whole)
 

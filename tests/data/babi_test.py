@@ -67,6 +67,7 @@ class FormsTest(BabiCase):
         self.assertEqual(rows['label'].tolist(), [0])
         self.assertEqual([opened.vocabulary[i] for i in rows['story'][0, 0]],
                          ['mary', '', '', 'the', 'garden', '', '', ''])
+        self.assertEqual(opened.shapes['story'][0][2], 8)  # a model that learns places has one for each word of validation
 
 
 class ContractTest(BabiCase):

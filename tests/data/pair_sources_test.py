@@ -95,7 +95,8 @@ class AlignedTest(parameterized.TestCase):
         self.assertEqual(list(self.part('one\n\ntwo\r\n', 'un\n \ndeux')), [('one', 'un'), ('two', 'deux')])
         swapped = pair_sources.aligned(str(self.folder), ('fr', 'en'))('train')
         self.assertEqual(list(swapped), [('un', 'one'), ('deux', 'two')])
-        self.assertEqual([place for place, _ in swapped.placed()], [str(self.folder / f'train.fr:{line}') for line in (1, 3)])
+        places = [f'{self.folder}/train.fr:{line} and {self.folder}/train.en:{line}' for line in (1, 3)]
+        self.assertEqual([place for place, _ in swapped.placed()], places)
 
     def test_compressed(self):
         before = self.part('one\n', 'un\n').digest
@@ -170,6 +171,11 @@ class TfdsTest(absltest.TestCase):
             found = opened.evaluation('train', 4).pairs()
             self.assertEqual(found, expected or found)
             self.assertLen(found, 1 if order == 'file' else 2)  # examples, one of them with a blank side; or pairs
+
+    def test_training_shares_no_split_with_validation(self):
+        config = Parallel('tfds', self.home, 'heed_pairs', 'en,de', train='all', valid='test', test='', tokenizer='Byte()')
+        with self.assertRaisesRegex(ValueError, "data.train='all' names test, and so does data.valid='test'; give each"):
+            config.open(None)
 
     def test_missing_languages(self):
         with self.assertRaisesRegex(ValueError, "heed_pairs has no feature 'fr'; set data.languages to two of de, en."):

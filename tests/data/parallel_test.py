@@ -166,13 +166,16 @@ class TrainTest(ParallelCase):
         self.assertCountEqual(texts_of(next(opened.train(0))), PAIRS[:6])
         self.assertRegex(opened.describe(), '6 pairs, .* without 2 pairs longer than 24 and 20 tokens')
         message = (r"2 of the 8 pairs of 'all' are longer than data.source_length=24 or data.length=20, the first of them "
-                   rf"\S+:1, '{'a' * 24}'; raise these to 25 and 21")
+                   rf"\S+:1 with 25 and 2, '{'a' * 24}'; raise these to 25 and 21")
         with self.assertRaisesRegex(ValueError, message):
             opened.evaluation('train', 4)
         with self.assertRaisesRegex(ValueError, message):
             self.opened(lines, train='all', valid='', long='refuse').train(0)
-        with self.assertRaisesRegex(ValueError, r"the first of them \S+:8, 'A{24}'; raise"):  # as prepared, in another order
+        with self.assertRaisesRegex(ValueError, r"the first of them \S+:8 with 25 and 2, 'A{24}'; raise"):
+            # As prepared, in another order.
             self.opened([*PAIRS[:7], ('A' * 24, 'b')], train='all[:90%]', valid='', order='hash', long='refuse').train(0)
+        with self.assertRaisesRegex(ValueError, r'the first of them \S+:8 with 25 and 2'):  # of its slice, not line 1
+            self.opened([lines[0], *PAIRS[:6], lines[0]], train='all[:7]', valid='all[7:]').evaluation('valid', 4)
         with self.assertRaisesRegex(ValueError, 'No pair of the training part is within'):
             self.opened(lines[:2], train='all', valid='').train(0)
 
@@ -289,7 +292,7 @@ class OrderTest(ParallelCase):
         lines = [('a', f'b{i}') for i in range(20)]
         opened = self.opened(lines, order='file', train='all[4:]', valid='all[:4]')
         self.assertEqual(opened.evaluation('train', 4).pairs(), lines[4:])
-        with self.assertRaisesRegex(ValueError, 'holds no pairs; widen its slice'):  # all of them share the source
+        with self.assertRaisesRegex(ValueError, 'All 16 pairs of .* share a side with one of data.valid or data.test'):
             self.opened(lines, order='hash', train='all[4:]', valid='all[:4]').evaluation('train', 4)
 
 
@@ -310,6 +313,8 @@ class SharedFilesTest(ParallelCase):
         ('all', '', 'test.tsv', "data.train='all' names test.tsv, and so does data.test='test.tsv'"),
         ('train[:90%]', 'valid.tsv[:5]', '', "data.train='train\\[:90%\\]' names valid.tsv"),
         ('[tv]*.tsv', '*.tsv', '', "names test.tsv, train.tsv, valid.tsv, and so does data.valid='\\*.tsv'"),
+        ('train[:90%]', 'train[:10%]', '', 'names test.tsv, .*, and so does .* slices of one that do not overlap, such as'),
+        ('train[0:]', '', 'all[90%:]', r"and so does data.test='all\[90%:\]'"),
         ('train.tsv', 'train', '', "data.train='train.tsv' names train.tsv, and so does data.valid='train'"),
     )
     def test_what_is_measured_with_is_not_trained_on(self, train, valid, test, message):
