@@ -29,6 +29,6 @@ def get_config(variant=''):
     c.train.steps = 900
     c.log.every_steps = 50
     c.checkpoint.every_steps = 500
-    c.evals.valid = base.evaluation('transformer.evaluators:Averages', split='valid', every_steps=250)
-    c.evals.translations = base.evaluation('transformer.translation:Translations', split='valid', every_steps=500)
+    c.evals.valid = base.evaluation('transformer.evaluators:Averages', split='valid', every_steps=300)
+    c.evals.translations = base.evaluation('transformer.translation:Translations', split='valid', every_steps=900)
     return c.lock()

@@ -232,16 +232,15 @@ class DirectionsTest(parameterized.TestCase):
         found = directions(given, self.GRADIENTS)
         for group, form in FORMS.items():
             moment = 0.0
-            for step, gradients in enumerate(self.GRADIENTS, 1):
+            for step, gradients in enumerate(self.GRADIENTS):
                 g = np.float64(gradients[group]['kernel']).reshape(form)
-                moment = 0.9 * moment + 0.1 * g
-                ahead = 0.9 * moment / (1 - 0.9 ** (step + 1)) + 0.1 * g / (1 - 0.9 ** step)
-                x = ahead if nesterov else moment / (1 - 0.9 ** step)
+                moment = 0.9 * moment + g
+                x = g + 0.9 * moment if nesterov else moment
                 x = x / np.linalg.norm(x)
                 for _ in range(5):  # on the left or on the right, it is the same odd polynomial of the singular values
                     a = x @ x.T
                     x = 3.4445 * x + (-4.7750 * a + 2.0315 * a @ a) @ x
-                got = np.float64(found[step - 1][group]['kernel']).reshape(form)
+                got = np.float64(found[step][group]['kernel']).reshape(form)
                 np.testing.assert_allclose(got, 0.2 * math.sqrt(max(form)) * x, rtol=1e-3, atol=1e-4)
                 values = np.linalg.svd(got, compute_uv=False) / (0.2 * math.sqrt(max(form)))
                 self.assertTrue((values > 0.6).all() and (values < 1.3).all(), values)  # nearly orthogonal
