@@ -33,7 +33,7 @@ from training.state import State
 
 def main(config, name):
     file, _, variant = name.partition(':')
-    default = pathlib.Path('runs') / (pathlib.Path(file).stem + (f'-{variant}' if variant else ''))
+    default = pathlib.Path('runs') / (pathlib.Path(file).stem + (f'-{pathlib.Path(variant).name}' if variant else ''))
     if flags.FLAGS.workdir == '':
         raise ValueError(f'--workdir is empty; give it a folder, or leave it out for {default}.')
     processes.join(flags.FLAGS.coordinator, flags.FLAGS.processes, flags.FLAGS.process)

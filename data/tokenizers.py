@@ -1,8 +1,8 @@
-"""Text to token ids and back: bytes, characters, words, SentencePiece (BPE or unigram), and any tokenizer.json.
+"""Text to token ids and back: bytes, characters, words, SentencePiece (BPE or unigram), any tokenizer.json, and bare ids.
 
 Every tokenizer has `vocab` (number of ids), `end` (the id between documents), `encode`, `encode_many`, `decode`,
 `piece`, `first_bytes`, `save` and `fingerprint`; `learn` makes one from a call expression and text, `load` reads a saved one.
-All but words and a tokenizer.json give back any text exactly.
+All but words, a tokenizer.json and ids give back any text exactly.
 """
 
 import collections
@@ -19,141 +19,15 @@ from pathlib import Path
 
 import numpy as np
 
-from data import cache, fields
+from data import fields
+from data import plain_tokenizers as plain
+from data.plain_tokenizers import Byte, Char, Ids, Word
 
 _SAMPLE = 4_000_000  # characters that SentencePiece learns from; more changes the pieces little and costs time
 _LEAST = 260  # pieces: 256 bytes, unknown, end, line end, and one character
 _ENDS = ('<|endoftext|>', '<|end_of_text|>', '</s>', '<eos>', '[SEP]')  # of GPT-2, Llama 3, T5, Gemma, BERT
 _KINDS = ('bpe', 'unigram')
 _SPACE = '\u2581'  # SentencePiece's own sign for a space
-
-
-@dataclasses.dataclass(frozen=True)
-class Byte:
-    """UTF-8 bytes as ids 0..255; `end` is 256."""
-
-    vocab = 257
-    end = 256
-
-    @property
-    def fingerprint(self) -> str:
-        return hashlib.sha256(b'byte').hexdigest()
-
-    def encode(self, text: str) -> np.ndarray:
-        """int32 [n], n the number of UTF-8 bytes."""
-        return np.frombuffer(text.encode(), np.uint8).astype(np.int32)
-
-    def encode_many(self, texts: Sequence[str]) -> list[np.ndarray]:
-        return [self.encode(text) for text in texts]
-
-    def decode(self, ids: Iterable[int]) -> str:
-        """The text of the ids; `end` has none, and bytes that form no character become U+FFFD."""
-        return bytes(int(i) for i in ids if 0 <= i < 256).decode(errors='replace')
-
-    def piece(self, number: int) -> str:
-        """What an id stands for, to be shown: '<0xE4>' for what is no character alone."""
-        return '<end>' if number == self.end else chr(number) if number < 128 else f'<0x{number:02X}>'
-
-    def first_bytes(self, text: str) -> int:
-        """Bytes of `text` that its first token covers."""
-        return 1
-
-    def save(self, folder: str | os.PathLike) -> None:
-        _save(folder, 'tokenizer.json', json.dumps({'tokenizer': 'Byte'}).encode())
-
-
-@dataclasses.dataclass(frozen=True)
-class Char:
-    """Unicode characters: 0 is any character not seen in learning, 1 is `end`, then the learnt ones in order."""
-
-    characters: str
-    end = 1
-
-    @property
-    def vocab(self) -> int:
-        return 2 + len(self.characters)
-
-    @functools.cached_property
-    def fingerprint(self) -> str:
-        return hashlib.sha256(b'char' + self.characters.encode()).hexdigest()
-
-    @functools.cached_property
-    def _ids(self) -> np.ndarray:
-        table = np.zeros(0x110000, np.int32)
-        table[_code_points(self.characters)] = np.arange(2, self.vocab)
-        return table
-
-    def encode(self, text: str) -> np.ndarray:
-        """int32 [n], n the number of characters."""
-        return self._ids[_code_points(text)]
-
-    def encode_many(self, texts: Sequence[str]) -> list[np.ndarray]:
-        return [self.encode(text) for text in texts]
-
-    def decode(self, ids: Iterable[int]) -> str:
-        """The text of the ids; `end` has none and an unknown character is U+FFFD."""
-        return ''.join(self.characters[i - 2] if 2 <= i < self.vocab else '\ufffd' for i in ids if i != self.end)
-
-    def piece(self, number: int) -> str:
-        """What an id stands for, to be shown."""
-        return ('<unk>', '<end>', *self.characters)[number]
-
-    def first_bytes(self, text: str) -> int:
-        """Bytes of `text` that its first token covers."""
-        return len(text[0].encode())
-
-    def save(self, folder: str | os.PathLike) -> None:
-        _save(folder, 'tokenizer.json', json.dumps({'tokenizer': 'Char', 'characters': self.characters}).encode())
-
-
-@dataclasses.dataclass(frozen=True)
-class Word:
-    """Words between white space, as in the Penn Treebank (Mikolov et al. 2010) and WikiText (Merity et al. 2016), whose
-    counts are those of data.documents='stream': an `<eos>` for every line, empty ones too, and none besides.
-
-    0 is `<unk>`, any word not in the list, also one written as `<eos>`; 1 is `<eos>`, the end of every line and `end` at once;
-    then the list. Text comes back as those sets are written: a space before every word and every line end.
-    """
-
-    words: tuple[str, ...] = dataclasses.field(repr=False)
-    end = 1
-
-    @property
-    def vocab(self) -> int:
-        return 2 + len(self.words)
-
-    @functools.cached_property
-    def fingerprint(self) -> str:
-        return hashlib.sha256('\n'.join(['word', *self.words]).encode()).hexdigest()
-
-    @functools.cached_property
-    def _ids(self) -> dict[str, int]:
-        return {word: number for number, word in enumerate(self.words, 2)}
-
-    def encode(self, text: str) -> np.ndarray:
-        """int32 [n], n the number of words and line ends."""
-        known, lines = self._ids, text.split('\n')
-        ids = [[*(known.get(word, 0) for word in line.split()), self.end] for line in lines]
-        return np.array([i for line in ids for i in line][:-1], np.int32)  # the last line goes on
-
-    def encode_many(self, texts: Sequence[str]) -> list[np.ndarray]:
-        return [self.encode(text) for text in texts]
-
-    def decode(self, ids: Iterable[int]) -> str:
-        """' ' and the word of each id; `<eos>` is a line end."""
-        table = ('<unk>', '\n', *self.words)
-        return ''.join(' ' + table[i] for i in ids)
-
-    def piece(self, number: int) -> str:
-        """What an id stands for, to be shown."""
-        return ('<unk>', '<eos>', *self.words)[number]
-
-    def first_bytes(self, text: str) -> int:
-        """Bytes of `text` that its first token covers, with the space before it."""
-        return len(re.match(r'[^\S\n]*(\n|\S*)', text)[0].encode())
-
-    def save(self, folder: str | os.PathLike) -> None:
-        _save(folder, 'tokenizer.json', json.dumps({'tokenizer': 'Word', 'words': self.words}).encode())
 
 
 @dataclasses.dataclass(frozen=True)
@@ -233,7 +107,7 @@ class SentencePiece:
         return len(self._processor.id_to_piece(first).replace(_SPACE, ' ').encode())
 
     def save(self, folder: str | os.PathLike) -> None:
-        _save(folder, 'tokenizer.model', self.model)
+        plain.save(folder, 'tokenizer.model', self.model)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -290,9 +164,13 @@ class Json:
 
     def piece(self, number: int) -> str:
         """What an id stands for, to be shown; the library's own sign for what is no text alone."""
-        sign = self._tokenizer.id_to_token(number) or f'<{number}>'  # ids may have gaps
+        sign = self.sign(number) or f'<{number}>'  # ids may have gaps
         text = sign.replace(_SPACE, ' ') if _SPACE in sign else self._tokenizer.decode([number], skip_special_tokens=False)
         return sign if not text or '\ufffd' in text else text
+
+    def sign(self, number: int) -> str | None:
+        """The token of an id as the library writes it; None if there is none."""
+        return self._tokenizer.id_to_token(number)
 
     def first_bytes(self, text: str) -> int:
         """Bytes of `text` that its first token covers."""
@@ -300,20 +178,26 @@ class Json:
         return len(text[: offsets[0][1]].encode()) if offsets else 0
 
     def save(self, folder: str | os.PathLike) -> None:
-        _save(folder, 'tokenizer.json', self.contents)
+        plain.save(folder, 'tokenizer.json', self.contents)
 
 
-Tokenizer = Byte | Char | Word | SentencePiece | Json
+Tokenizer = Byte | Char | Word | Ids | SentencePiece | Json
 
 
 def _learn_byte(texts: Iterable[str]) -> Byte:
     return Byte()
 
 
+def _read_ids(texts: Iterable[str], vocab: int = 0, end: int = 0) -> Ids:
+    if not 0 <= end < vocab:
+        raise ValueError(f'Ids(vocab={vocab}, end={end}) names no ids; expected a vocab, and an end below it.')
+    return Ids(vocab, end)
+
+
 def _learn_char(texts: Iterable[str]) -> Char:
     seen = np.zeros(0x110000, bool)
     for text in texts:
-        seen[_code_points(text)] = True
+        seen[plain.code_points(text)] = True
     return Char(''.join(map(chr, np.flatnonzero(seen))))
 
 
@@ -389,9 +273,10 @@ _LEARN = {
     'Word': _learn_word,
     'SentencePiece': _learn_sentence_piece,
     'Json': _read_json,
+    'Ids': _read_ids,
 }
 _SIGNATURES = {name: functools.partial(make, ()) for name, make in _LEARN.items()}  # without the text
-NOT_LEARNT = ('Byte', 'Json')  # what needs no text
+NOT_LEARNT = ('Byte', 'Json', 'Ids')  # what needs no text
 
 
 def parse(expression: str, field: str = 'data.tokenizer') -> tuple[str, dict[str, int | str]]:
@@ -464,14 +349,11 @@ def _load(folder: str | os.PathLike, end_token: str) -> Tokenizer | None:
             'Byte': lambda: Byte(),
             'Char': lambda: Char(saved['characters']),
             'Word': lambda: Word(tuple(saved['words'])),
+            'Ids': lambda: Ids(int(saved['vocab']), int(saved['end'])),
         }
         return made[saved.get('tokenizer')]()
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise ValueError(f'{description} is no saved tokenizer; restore it, or start a new run.') from error
-
-
-def _save(folder: str | os.PathLike, name: str, contents: bytes) -> None:
-    cache.write(Path(folder, name), contents)
 
 
 def _sample(lines: Iterable[str]) -> list[str]:
@@ -488,6 +370,3 @@ def _sample(lines: Iterable[str]) -> list[str]:
                 size = sum(len(line) for _, line in kept)
     return [line for _, line in kept]
 
-
-def _code_points(text: str) -> np.ndarray:
-    return np.frombuffer(text.encode('utf-32-le', 'surrogatepass'), np.uint32)

@@ -8,7 +8,7 @@ import sys
 from absl.testing import absltest, parameterized
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
-OURS = ('data', 'transformer', 'vit', 'training', 'configs', 'benchmarks', 'train', 'eval', 'predict')
+OURS = ('data', 'transformer', 'vit', 'training', 'configs', 'benchmarks', 'train', 'eval', 'predict', 'convert')
 ALLOWED = {'data': set(), 'transformer': set(), 'vit': {'transformer'}, 'training': set(),
            'configs': {'training', 'train'}}  # an experiment of several runs trains them itself
 FILES = {path.relative_to(ROOT).as_posix(): path for package in (*ALLOWED, 'benchmarks')

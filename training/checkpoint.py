@@ -424,7 +424,12 @@ def _kind(array) -> tuple[str, list[int]]:
 
 
 def _check_structure(step: int, folder, saved: dict[str, list], target: dict[str, Any]) -> None:
-    entries = {name.split('/')[0] for name in target}
+    entries, there = ({name.split('/')[0] for name in names} for names in (target, saved))
+    if there == {'params'} != entries:
+        raise ValueError(
+            f'{folder.parent} holds parameters alone, for other runs to start from: give another --workdir, and '
+            f'--config.init_from={folder.parent}.'
+        )
     left = {name: f'{dtype}{shape}' for name, (dtype, shape, _) in saved.items() if name.split('/')[0] in entries}
     right = {name: '{}{}'.format(*_kind(array)) for name, array in target.items()}
     rows = [

@@ -59,6 +59,11 @@ class Run:
     def _fresh(self):
         return _fresh(self.config, self.data, self.model, self.task, self.optimizer)
 
+    def begun_with(self, params):
+        """The fresh state with these parameters."""
+        params = jax.tree.map(lambda x, s: jax.device_put(x.astype(s.dtype), s.sharding), params, self.shapes.params)
+        return self.init().replace(params=params, average=self.optimizer.first_average(params))
+
     def init_from(self, folder):
         """The fresh state with the parameters that init_rules keep taken from the newest step of another workdir."""
         source = load(folder, data=1, onto=self.mesh)
@@ -336,28 +341,27 @@ def require_new(folder):
         raise ValueError(f'There is no folder {str(folder.absolute().parent)!r} to make {folder.name} in; make it first.')
 
 
-def write(folder, run, params, source):
-    """Writes a run that begins with `params`: all of it or nothing.
+def write(folder, run, tree, source=None):
+    """Writes a run at step 0: all of it or nothing.
 
     Args:
+      tree: as `State.tree()`; {'params': ...} alone for a run that others start from, with init_from.
       source: the workdir that it comes from, for what the bits of a run depend on.
     """
     require_new(folder)
-    state = run.init()
-    params = jax.tree.map(lambda x, s: jax.device_put(x.astype(s.dtype), s.sharding), params, run.shapes.params)
-    state = state.replace(params=params, average=run.optimizer.first_average(params))
     with tempfile.TemporaryDirectory(prefix=f'.{folder.name}.', dir=folder.absolute().parent) as place:
         made = pathlib.Path(place, folder.name)
         made.mkdir()
         run.data.save(made)
         checkpoints = Checkpoints(made)
         try:
-            checkpoints.save(0, state.tree(), None, meta={
-                'best': {}, 'pending': [], 'evaluated': [], 'energy': energy.NOTHING})
+            checkpoints.save(0, tree, None, meta={'best': {}, 'pending': [], 'evaluated': [], 'energy': energy.NOTHING})
         finally:
             checkpoints.close()
         workdir.save_config(made, run.config)
-        if (source / 'environment.json').is_file():
+        if source is None:
+            workdir.save_environment(made, {})
+        elif (source / 'environment.json').is_file():
             shutil.copy(source / 'environment.json', made)
         made.replace(folder)
 

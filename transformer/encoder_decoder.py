@@ -93,8 +93,8 @@ class EncoderDecoder(Tower, kw_only=True):
 
     def _tower(self, name, **fields):
         """The encoder or the decoder, with the fields of `Tower` that it shares with the other."""
-        common = ('heads', 'key_heads', 'width', 'inner', 'activation', 'dropout', 'bias', 'positions', 'residual', 'initial',
-                  'depth', 'dense_gradient', 'scan', 'remat', 'dtype', 'layers')
+        common = ('heads', 'key_heads', 'width', 'inner', 'activation', 'dropout', 'bias', 'epsilon', 'positions', 'residual',
+                  'initial', 'depth', 'dense_gradient', 'scan', 'remat', 'dtype', 'layers')
         return Sequence(**{field: getattr(self, field) for field in common} | fields, name=name)
 
     def _embedded(self, tokens, ids):

@@ -4,7 +4,7 @@ import flax.linen as nn
 
 from transformer.attention.mask_algebra import Mask
 from transformer.attention.masks import Causal
-from transformer.layers import Embedding
+from transformer.layers import Dense, Embedding
 from transformer.tower import Sequence
 
 
@@ -13,12 +13,14 @@ class Gpt(Sequence, kw_only=True):
 
     Attributes:
       vocab: vocabulary size V; left out of a config, it is the tokenizer's.
+      tied: the output layer is the token embedding E; else a matrix of its own.
       mask: which positions see which, a causal mask or an expression such as 'Causal() & Window(size=256)'.
       kept: the heads that pruning left (eval.py --heads), such as ((0, 2), (1,)) in two layers; () stands for all.
 
     The others are those of `Sequence` and `Tower`.
     """
     vocab: int
+    tied: bool = True
     mask: Mask = Causal()
     kept: tuple = ()
 
@@ -38,7 +40,9 @@ class Gpt(Sequence, kw_only=True):
                            name='tokens')
         x, cache, more = self.sequence(tokens(inputs), segments=segments, positions=positions, key=key, cache=cache,
                                        head_mask=head_mask)
-        outputs = {'logits': tokens.attend(x), 'hidden': x} | more
+        output = tokens.attend if self.tied else Dense(
+            self.vocab, bias=False, kernel_init=self.initial.embedding(self.layers), numerics=self.numerics, name='output')
+        outputs = {'logits': output(x), 'hidden': x} | more
         return outputs if cache is None else outputs | {'cache': cache}
 
     def init_cache(self, batch, length=None):

@@ -27,6 +27,7 @@ class Tower(nn.Module):
       inner: inner width of the feed-forward; 0 stands for 4·width.
       dropout: rate on the embedding, the attention weights and the residual branches.
       bias: biases in dense layers and norms.
+      epsilon: of the norms.
       activation: 'gelu', 'gelu_tanh' (that of GPT-2's code) or 'relu'.
       attention: what mixes positions, such as 'Softmax(score=Additive())'.
       key_heads: heads of keys and values, shared by groups of query heads; 0 stands for `heads`.
@@ -45,6 +46,7 @@ class Tower(nn.Module):
     activation: str = 'gelu'
     dropout: float = 0.0
     bias: bool = True
+    epsilon: float = 1e-5
     attention: Mechanism = Softmax()
     key_heads: int = 0
     positions: Positions = Learned()
@@ -70,7 +72,7 @@ class Tower(nn.Module):
           cross: what mixes positions with those of `source`, in a third branch of every block; None: there is none.
         """
         common, branches = dict(bias=self.bias, numerics=self.numerics), 3 if cross else 2
-        norm = partial(LayerNorm, **common)
+        norm = partial(LayerNorm, epsilon=self.epsilon, **common)
         attention = partial(MultiHead, self.heads, self.key_heads, dropout=self.dropout,
                             **self.initial.attention(self.layers, branches), **common)
         block = partial(

@@ -1,0 +1,57 @@
+"""Tokenizers in the files of Hugging Face transformers, in and out."""
+
+import json
+import os
+from pathlib import Path
+
+from data import plain_tokenizers as plain
+from data.tokenizers import Ids, Json, Tokenizer
+
+
+def read(folder: str | os.PathLike, vocab: int, end: int | None) -> tuple[Tokenizer, str]:
+    """The tokenizer in a folder, or `Ids` where there is none, and the call expression that names it in a config.
+
+    Args:
+      vocab: tokens of the model.
+      end: the number of the token that ends a document; None: the tokenizer's own.
+    """
+    folder = Path(folder)
+    if (folder / 'tokenizer.json').is_file():
+        contents = (folder / 'tokenizer.json').read_bytes()
+    elif (folder / 'vocab.json').is_file() and (folder / 'merges.txt').is_file():
+        contents = byte_level(folder / 'vocab.json', folder / 'merges.txt')
+    else:
+        end = end if end is not None and 0 <= end < vocab else 0
+        return Ids(vocab, end), f'Ids(vocab={vocab}, end={end})'
+    if end is None:
+        return Json(contents), 'Json()'
+    sign = Json(contents).sign(end)
+    if sign is None:
+        raise ValueError(
+            f'config.json has eos_token_id={end}, which the tokenizer of {folder} does not have; mend one of them.'
+        )
+    return Json(contents, sign), f'Json(end={sign!r})'
+
+
+def byte_level(vocab: Path, merges: Path) -> bytes:
+    """The tokenizer.json of GPT-2's two files: byte-level pairs, `<|endoftext|>` being one token."""
+    import tokenizers
+    from tokenizers import decoders, models, pre_tokenizers
+
+    try:
+        made = tokenizers.Tokenizer(models.BPE.from_file(str(vocab), str(merges)))
+    except Exception as error:  # the library raises nothing narrower
+        raise ValueError(f'{vocab} and {merges.name} cannot be read ({error}); fetch them again.') from error
+    made.pre_tokenizer, made.decoder = pre_tokenizers.ByteLevel(add_prefix_space=False), decoders.ByteLevel()
+    made.add_special_tokens([token for token in ('<|endoftext|>',) if made.token_to_id(token) is not None])
+    return made.to_str().encode()
+
+
+def write(folder: str | os.PathLike, tokenizer: Tokenizer) -> list[str]:
+    """Writes a tokenizer; returns the names of the files, none where it has no form there."""
+    if not isinstance(tokenizer, Json):
+        return []
+    tokenizer.save(folder)
+    settings = {'tokenizer_class': 'PreTrainedTokenizerFast', 'eos_token': tokenizer.sign(tokenizer.end)}
+    plain.save(folder, 'tokenizer_config.json', (json.dumps(settings, indent=2) + '\n').encode())
+    return ['tokenizer.json', 'tokenizer_config.json']

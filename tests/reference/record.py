@@ -1,0 +1,111 @@
+"""Records small models of Hugging Face transformers with what they compute, for tests/convert_test.py.
+
+    pip install torch transformers        # several GB, in an environment of its own: the project needs neither
+    python tests/reference/record.py
+
+Each folder of a model has what save_pretrained writes, and case.npz: `input/NAME` as the model is called with, `output/NAME` as
+it answers, `gradient/NAME` of its parameters, of the sum over outputs of output·`direction/NAME`, and what it generates. A
+folder of a tokenizer has its files, and in ids.json what it makes of some texts.
+Recorded with torch 2.13 and transformers 5.23.
+"""
+
+import json
+import pathlib
+import shutil
+
+import numpy as np
+import torch
+import transformers as hf
+
+HERE = pathlib.Path(__file__).parent
+LENGTH = 11  # of the rows: odd, shorter than what the models take
+
+
+def shaken(model, scale=0.2):
+    """The model with every parameter away from where it begins, so that each of them counts."""
+    draw = torch.Generator().manual_seed(0)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(scale * torch.randn(parameter.shape, generator=draw))
+    return model.eval()
+
+
+def ids(vocab, *shape, seed=0):
+    return torch.randint(1, vocab, shape, generator=torch.Generator().manual_seed(seed))
+
+
+def padded(rows=3, length=LENGTH):
+    """[3, length]: a whole row, one with padding behind and one with padding in front."""
+    mask = torch.ones(rows, length, dtype=torch.long)
+    mask[1, length - 4:] = 0
+    mask[2, :3] = 0
+    return mask
+
+
+def record(name, model, inputs, outputs, there, more=None):
+    """Writes the folder of a model: outputs count where `there` [B, T] is 1."""
+    folder = HERE / name
+    shutil.rmtree(folder, ignore_errors=True)
+    model.save_pretrained(folder)
+    (folder / 'generation_config.json').unlink(missing_ok=True)
+    found = model(**inputs, output_hidden_states=True)
+    found = {'logits': found.logits, 'last_hidden_state': found.hidden_states[-1]}
+    draw = torch.Generator().manual_seed(1)
+    directions = {key: torch.randn(found[key].shape, generator=draw) * there[..., None] for key in outputs}
+    sum((found[key] * directions[key]).sum() for key in outputs).backward()
+    arrays = {f'input/{key}': x for key, x in inputs.items()}
+    arrays |= {f'output/{key}': found[key] for key in outputs} | {f'direction/{key}': x for key, x in directions.items()}
+    arrays |= {f'gradient/{key}': x.grad for key, x in model.named_parameters()} | (more or {})
+    np.savez_compressed(folder / 'case.npz', **{key: x.detach().numpy() for key, x in arrays.items()})
+    print(name, sum(path.stat().st_size for path in folder.iterdir()), 'bytes')
+
+
+def generated(model, prompts, mask, steps=8):
+    """What the model goes on with, greedily and by a beam of 4 whose scores are sums of log-probabilities."""
+    given = dict(attention_mask=mask, max_new_tokens=steps, do_sample=False, pad_token_id=0)
+    beam = model.generate(prompts, num_beams=4, length_penalty=0.0, early_stopping=False, **given)
+    return {'prompt': prompts, 'prompt_mask': mask, 'greedy': model.generate(prompts, **given)[:, prompts.shape[1]:],
+            'beam': beam[:, prompts.shape[1]:]}
+
+
+def gpt2():
+    small = dict(vocab_size=67, n_positions=24, n_embd=16, n_head=2, n_layer=2, resid_pdrop=0.0, embd_pdrop=0.0, attn_pdrop=0.0,
+                 bos_token_id=0, eos_token_id=0)
+    inputs = dict(input_ids=ids(67, 3, LENGTH), attention_mask=padded())
+    prompts, mask = ids(67, 3, 7, seed=2), torch.ones(3, 7, dtype=torch.long)
+    mask[1, :4] = 0  # transformers goes on at the right end
+    model = shaken(hf.GPT2LMHeadModel(hf.GPT2Config(**small)))
+    record('gpt2', model, inputs, ('logits', 'last_hidden_state'), padded(), generated(model, prompts, mask))
+    other = hf.GPT2Config(**small | dict(
+        n_inner=24, activation_function='relu', scale_attn_weights=False, layer_norm_epsilon=1e-2, tie_word_embeddings=False))
+    record('gpt2_other', shaken(hf.GPT2LMHeadModel(other), 0.1), inputs, ('logits', 'last_hidden_state'), padded())
+
+
+TEXTS = ('The quick brown fox', '  two  spaces,   three ', "don't, they'll; I'M 2026", 'line\n\nline\r\n\ttab',
+         'Größe, żółć, İ, ﬁ',
+         'Привет мир', '你好，世界', 'مرحبا بالعالم', 'हिन्दी', '👍🏽 👨‍👩‍👧 🇫🇷',
+         'a\u00a0b\u2003c\u200bd', '', ' ', '<|endoftext|>key<|endoftext|>')
+
+
+def gpt2_tokenizer():
+    """GPT-2's two files, learnt from this text, and the ids that its tokenizer gives TEXTS."""
+    import tokenizers
+
+    folder = HERE / 'gpt2_tokenizer'
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir()
+    made = tokenizers.ByteLevelBPETokenizer()
+    made.train_from_iterator([pathlib.Path(__file__).read_text()], vocab_size=400, special_tokens=['<|endoftext|>'])
+    made.save_model(str(folder))
+    theirs = hf.GPT2Tokenizer.from_pretrained(folder)
+    save_ids(folder, {text: theirs(text)['input_ids'] for text in TEXTS})
+
+
+def save_ids(folder, ids):
+    (folder / 'ids.json').write_text(json.dumps(ids, indent=0) + '\n')
+
+
+if __name__ == '__main__':
+    torch.manual_seed(0)
+    gpt2()
+    gpt2_tokenizer()

@@ -1,0 +1,68 @@
+"""Named arrays in .safetensors files, whole or in shards with an index."""
+
+import functools
+import json
+import os
+import pathlib
+
+import ml_dtypes  # noqa: F401  its types are then known to numpy, and so to safetensors
+
+SINGLE, INDEX = 'model.safetensors', 'model.safetensors.index.json'
+
+
+def open_all(folder, found):
+    """{name: found(shape, function that reads the array)} of the weights in a folder; an array is read when it is asked for."""
+    weights = {}
+    for path in _paths(pathlib.Path(folder)):
+        with _opened(path) as file:
+            for name in file.keys():  # noqa: SIM118  the file is no dict
+                weights[name] = found(tuple(file.get_slice(name).get_shape()), functools.partial(_read, path, name))
+    return weights
+
+
+def _read(path, name):
+    with _opened(path) as file:  # closed again: what was read would stay mapped in memory, beside what is made of it
+        return file.get_tensor(name)
+
+
+def _opened(path):
+    import safetensors
+
+    try:
+        return safetensors.safe_open(path, framework='numpy')
+    except (safetensors.SafetensorError, OSError) as error:
+        raise ValueError(f'{path} is no whole .safetensors file ({error}); fetch it again.') from None
+
+
+def _paths(folder):
+    """The files of a folder that hold its weights."""
+    if (folder / SINGLE).is_file():
+        return [folder / SINGLE]
+    if not (folder / INDEX).is_file():
+        if (folder / 'pytorch_model.bin').is_file() or (folder / 'pytorch_model.bin.index.json').is_file():
+            raise ValueError(f'{folder} has its weights in pytorch_model.bin, a pickle that can run any code and is not read; '
+                             'save them as model.safetensors first: load the model in transformers, then '
+                             'model.save_pretrained(FOLDER).')
+        raise ValueError(f'{folder} has no {SINGLE}; give a folder that save_pretrained has written.')
+    try:
+        names = sorted(set(json.loads((folder / INDEX).read_text())['weight_map'].values()))
+    except (ValueError, KeyError, TypeError, AttributeError):
+        raise ValueError(f'{folder / INDEX} is no index of weights; fetch it again.') from None
+    if absent := [name for name in names if not (folder / name).is_file()]:
+        raise ValueError(f'{folder / INDEX} names {absent[0]}, which is not there; fetch it too.')
+    return [folder / name for name in names]
+
+
+def write(folder, arrays):
+    """Writes {name: array} as one file."""
+    from safetensors.numpy import save_file
+
+    path = pathlib.Path(folder, SINGLE)
+    save_file(arrays, path, metadata={'format': 'pt'})  # which transformers asks for
+    path.chmod(0o666 & ~_umask())  # safetensors makes files that the owner alone may read
+
+
+def _umask():
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask
