@@ -43,8 +43,9 @@ from transformer.families import FAMILIES
 
 # Fields of our models that do not change what they compute, but for rounding, once their parameters are there.
 FREE = ('dtype', 'dense_gradient', 'scan', 'remat', 'initial')
-INPUTS = {'input_ids': 'inputs', 'attention_mask': 'segments', 'position_ids': 'positions'}
-OUTPUTS = {'logits': 'logits', 'hidden': 'last_hidden_state'}
+INPUTS = {'input_ids': 'inputs', 'attention_mask': 'segments', 'position_ids': 'positions',
+          'decoder_input_ids': 'decoder_inputs', 'decoder_attention_mask': 'decoder_segments'}
+OUTPUTS = {'logits': 'logits', 'hidden': 'last_hidden_state', 'source_hidden': 'encoder_last_hidden_state'}
 
 
 def main():
@@ -75,10 +76,19 @@ def from_hf(folder, dtype='float32'):
     what would not give the outputs of the original.
     """
     folder = pathlib.Path(folder).expanduser()
-    config = config_of(folder)
-    family = family_of(config)
+    family, config, weights = opened(folder)
     model = resolve.construct(base.part(family.model, **family.model_fields(config)), extra={'dtype': dtype})
-    return model, params_of(folder, family, shapes_of(family, model))
+    return model, params_of(folder, family, weights, shapes_of(family, model))
+
+
+def opened(folder):
+    """(family, config, {name: `Weight`}) of a folder of theirs."""
+    config = config_of(folder)
+    kind = config['model_type']
+    if kind not in FAMILIES:
+        raise ValueError(f'config.json names the model {kind!r}; {resolve.did_you_mean(kind, FAMILIES)}')
+    family, weights = FAMILIES[kind], weight_files.open_all(folder, Weight)
+    return family, family.prepared(config, weights) if family.prepared else config, weights
 
 
 def config_of(folder):
@@ -95,24 +105,15 @@ def config_of(folder):
     return config
 
 
-def family_of(config):
-    """The family that a config.json names."""
-    kind = config['model_type']
-    if kind not in FAMILIES:
-        raise ValueError(f'config.json names the model {kind!r}; {resolve.did_you_mean(kind, FAMILIES)}')
-    return FAMILIES[kind]
-
-
 def shapes_of(family, model):
     """The parameters of a model, as shapes."""
     inputs = {name: jax.ShapeDtypeStruct(shape, dtype) for name, (shape, dtype) in family.inputs.items()}
     return jax.eval_shape(model.init, jax.random.key(0), **inputs)['params']
 
 
-def params_of(folder, family, shapes):
+def params_of(folder, family, weights, shapes):
     """The parameters in these shapes, from the weights of a folder."""
     flat = {mesh.path_of(keys): x.shape for keys, x in jax.tree_util.tree_leaves_with_path(shapes)}
-    weights = weight_files.open_all(folder, Weight)
     found = {name: jax.device_put(x) for name, x in family.read(weights, flat, folder)}
     return jax.tree_util.tree_map_with_path(lambda keys, _: found[mesh.path_of(keys)], shapes)
 
@@ -120,9 +121,8 @@ def params_of(folder, family, shapes):
 def run_of(folder, new):
     """Writes the run of a folder of theirs; returns what to say of it."""
     runs.require_new(new)
-    theirs = config_of(folder)
-    family = family_of(theirs)
-    config = experiment(family, family.model_fields(theirs))
+    family, theirs, weights = opened(folder)
+    config = experiment(family, family.model_fields(theirs), theirs)
     machine.prepare(config)
     end = theirs.get('eos_token_id')
     tokenizer, expression = tokenizer_files.read(folder, config.model.vocab, end if isinstance(end, int) else None)
@@ -130,22 +130,30 @@ def run_of(folder, new):
     with tempfile.TemporaryDirectory() as place:
         tokenizer.save(place)
         run = runs.build(config, mesh.make(1, 1, 1), place)
-    params = params_of(folder, family, run.shapes.params)
+    params = params_of(folder, family, weights, run.shapes.params)
     runs.write(new, run, {'params': params})
     return (f'{new}: {family.architecture} with {run.parameters():,} parameters, tokenizer {expression}\n'
             f'train it further with: python train.py --config=configs/finetune.py:{new}')
 
 
-def experiment(family, fields):
+def experiment(family, fields, theirs):
     """The config of a run of a family: its model, and how such a model is trained."""
     c = base.config()
     c.model = base.part(family.model, **fields)
-    length = min(fields['length'], 1024)
-    c.data = base.data('data.text:Text', path='text', length=length, batch_size=8)
-    c.task = base.part('transformer.tasks:NextToken')
+    length = min(c.model.length, 1024)
+    if family.model == 'transformer.gpt:Gpt':
+        c.data = base.data('data.text:Text', path='text', length=length, batch_size=8)
+        c.task = base.part('transformer.tasks:NextToken')
+        c.evals.valid = base.evaluation('transformer.evaluators:Perplexity', split='valid')
+    else:
+        c.data = base.data('data.parallel:Parallel', source='tsv', path='pairs.txt', train='train[:90%]', valid='train[90%:]',
+                           test='', start=theirs.get('decoder_start_token_id', -1), source_length=length, length=length,
+                           long='truncate', batch_size=8)
+        c.task = base.part('transformer.tasks:SequenceToSequence')
+        c.evals.valid = base.evaluation('transformer.evaluators:Averages', split='valid')
+        c.evals.translations = base.evaluation('transformer.translation:Translations', split='valid')
     c.optimizer = base.optimizer(learning_rate=5e-5, weight_decay=0.01, schedule=base.part(
         'training.schedules:Linear', warmup_steps=100))
-    c.evals.valid = base.evaluation('transformer.evaluators:Perplexity', split='valid')
     return c.lock()
 
 
@@ -158,8 +166,7 @@ def folder_of(snapshot, new):
         known = ', '.join(sorted({family.model for family in FAMILIES.values()}))
         raise ValueError(f'{config.model.name} has no form in transformers; those that have one: {known}.')
     family, = families
-    end = getattr(snapshot.data, 'end', -1)
-    theirs = family.config(model, FREE) | {'dtype': 'float32', 'bos_token_id': None, 'eos_token_id': end if end >= 0 else None}
+    theirs = family.config(model, FREE) | {'dtype': 'float32'} | tokens_of(snapshot.data)
     flat = {mesh.path_of(keys): np.asarray(x) for keys, x in jax.tree_util.tree_leaves_with_path(snapshot.params)}
     weights = family.write(flat)
     with made(new) as folder:
@@ -169,6 +176,12 @@ def folder_of(snapshot, new):
     there = f'with its tokenizer, {", ".join(files)}' if files else (
         f'without a tokenizer, as {type(snapshot.data.tokenizer).__name__} has no form there')
     return f'{new}: {family.architecture} with {sum(x.size for x in weights.values()):,} weights, {there}'
+
+
+def tokens_of(data):
+    """The fields of a config that name tokens."""
+    named = {'eos_token_id': data.end if data.end >= 0 else None, 'bos_token_id': None}
+    return named | ({'decoder_start_token_id': data.start, 'pad_token_id': data.start} if data.kind == 'pairs' else {})
 
 
 @contextlib.contextmanager
@@ -190,14 +203,7 @@ def verify(snapshot, given, out):
         if name not in INPUTS:
             raise ValueError(f'{given} has an array {name!r}; {resolve.did_you_mean(name, INPUTS)}')
         inputs[INPUTS[name]] = np.asarray(array, np.int32)
-    ids = inputs.get('inputs', np.zeros(0))
-    if any(x.ndim != 2 or x.shape != ids.shape for x in (ids, *inputs.values())):
-        shapes = ', '.join(f'{name} {list(x.shape)}' for name, x in arrays.items()) or 'nothing'
-        raise ValueError(f'{given} has {shapes}; expected input_ids [rows, length], and the others of the same shape.')
-    vocab = snapshot.model.vocab
-    if ids.size and not 0 <= ids.min() <= ids.max() < vocab:
-        raise ValueError(f'input_ids in {given} goes from {ids.min()} to {ids.max()}, but the tokens of the model from 0 to '
-                         f'{vocab - 1}; give those.')
+    require_fit(arrays, snapshot.model.vocab, given, decoder=snapshot.data.kind == 'pairs')
     found = snapshot.apply(**inputs)
     named = {theirs: np.asarray(found[ours], np.float32) for ours, theirs in OUTPUTS.items() if ours in found}
     temporary = out.with_name(f'.{os.getpid()}.{out.name}')
@@ -208,6 +214,22 @@ def verify(snapshot, given, out):
     finally:
         temporary.unlink(missing_ok=True)
     return f'{out}: ' + ', '.join(f'{name} {list(x.shape)}' for name, x in named.items())
+
+
+def require_fit(arrays, vocab, path, decoder):
+    """Raises ValueError for arrays that are no inputs of the model."""
+    shapes = ', '.join(f'{name} {list(x.shape)}' for name, x in arrays.items()) or 'nothing'
+    for prefix in ('', 'decoder_') if decoder else ('',):
+        ids = arrays.get(f'{prefix}input_ids', np.zeros(0))
+        own = [x for name, x in arrays.items() if name.startswith('decoder_') == bool(prefix)]
+        if any(x.ndim != 2 or x.shape != ids.shape for x in (ids, *own)):
+            raise ValueError(f'{path} has {shapes}; expected {prefix}input_ids [rows, length], and what is about these of the '
+                             'same shape.')
+        if ids.size and not 0 <= ids.min() <= ids.max() < vocab:
+            raise ValueError(f'{prefix}input_ids in {path} goes from {ids.min()} to {ids.max()}, but the tokens of the model '
+                             f'from 0 to {vocab - 1}; give those.')
+    if not decoder and any(name.startswith('decoder_') for name in arrays):
+        raise ValueError(f'{path} has {shapes}, but the model has no decoder of its own; leave out what is about that.')
 
 
 def arrays_of(path):

@@ -24,11 +24,17 @@ Lengths = tuple[int, int]  # tokens in a row of sources, and of targets
 
 @dataclasses.dataclass(frozen=True)
 class Store:
-    """Tokenized pairs: pair i is sentence i of both sides."""
+    """Tokenized pairs: pair i is sentence i of both sides.
+
+    Attributes:
+      ends: the ids that end a source and a target.
+      start: the id that a decoder is given first.
+    """
 
     source: tokens.Tokens
     target: tokens.Tokens
     ends: tuple[int, int]
+    start: int
 
     @functools.cached_property
     def sizes(self) -> np.ndarray:
@@ -49,11 +55,12 @@ class Store:
             _gathered(side, pairs, bounds, length, end)
             for side, length, end in zip((self.source, self.target), lengths, self.ends, strict=True)
         )
+        first = (target['positions'] == 0) & (target['segments'] > 0)
         return {
             'inputs': source['targets'],
             'segments': source['segments'],
             'positions': source['positions'],
-            'decoder_inputs': target['inputs'],
+            'decoder_inputs': np.where(first, self.start, target['inputs']).astype(np.int32),
             'decoder_segments': target['segments'],
             'decoder_positions': target['positions'],
             'targets': target['targets'],

@@ -48,6 +48,7 @@ class Parallel:
         'raw' (data/pairs.py:prepare). What is translated later is prepared in the same way.
       tokenizer: as in data.text:Text, learnt from both sides of the training part.
       target_tokenizer: one for the targets alone; `tokenizer` is then learnt from the sources alone. '': one for both.
+      start: the id that a decoder is given first; -1: that which ends a target.
       train, valid, test: NAME or NAME[start:stop], '' for no such split; slices count pairs. For 'cldr' NAME is 'train',
         'valid' or 'test'; for 'tsv' 'train' or 'all' (everything), a file name or a glob; for 'files' the name of two files
         without their language's ending; for 'tfds' a split of the set or 'all', whose slices count examples in 'file' order.
@@ -70,6 +71,7 @@ class Parallel:
     text: str = 'nfc'
     tokenizer: str = 'SentencePiece(vocab=1024)'
     target_tokenizer: str = ''
+    start: int = -1
     train: str = 'train'
     valid: str = 'valid'
     test: str = 'test'
@@ -223,7 +225,13 @@ class OpenParallel:
 
     def __init__(self, config: Parallel, source_tokenizer: tokenizers.Tokenizer, tokenizer: tokenizers.Tokenizer):
         self.config, self.source_tokenizer, self.tokenizer = config, source_tokenizer, tokenizer
-        self.start = self.end = tokenizer.end
+        if not -1 <= config.start < tokenizer.vocab:
+            raise ValueError(
+                f'data.start={config.start} is no id of the tokenizer, which has {tokenizer.vocab:,}; leave it out, or '
+                'give one of these.'
+            )
+        self.end = tokenizer.end
+        self.start = self.end if config.start == -1 else config.start
         self.facts = {'vocab': tokenizer.vocab, 'source_vocab': source_tokenizer.vocab if config.target_tokenizer else 0}
         self.lengths = config.source_length, config.length
         self.packed = config.packing == 'first_fit'
@@ -371,7 +379,7 @@ class OpenParallel:
         from data import pair_packing
 
         sides = [tokens.load(part.side(i), tokenizer) for i, tokenizer in enumerate((self.source_tokenizer, self.tokenizer))]
-        return pair_packing.Store(*sides, (self.source_tokenizer.end, self.tokenizer.end))
+        return pair_packing.Store(*sides, (self.source_tokenizer.end, self.end), self.start)
 
     @functools.cached_property
     def _training(self):

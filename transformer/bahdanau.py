@@ -10,7 +10,7 @@ import jax.numpy as jnp
 from transformer.initial import Initial, Xavier
 from transformer.layers import Dense, Parameters, dropout, fold
 from transformer.numerics import Numerics
-from transformer.pair_embeddings import pair_embeddings
+from transformer.pair_embeddings import TIED, pair_embeddings
 from transformer.recurrent import Cell, Gru, Layer, run, scan, stay
 from transformer.recurrent_attention import Attended, Bahdanau, RecurrentAttention, keys_of
 from transformer.sharding import BATCH, constrain
@@ -276,7 +276,7 @@ class RecurrentEncoderDecoder(nn.Module):
             drop('embedding', target_tokens(decoder_inputs)), encoded, positions=decoder_positions,
             there=None if decoder_segments is None else decoder_segments != 0, key=fold(key, 'decoder'), cache=cache)
         x = drop('output', x)
-        output = target_tokens.attend if self.share != 'none' else Dense(
+        output = target_tokens.attend if self.share in TIED else Dense(
             self.vocab, kernel_init=kernel_init, numerics=numerics, name='output')
         outputs = {'logits': output(x), 'hidden': x}
         return outputs if cache is None else outputs | {'cache': cache}
@@ -297,7 +297,7 @@ class RecurrentEncoderDecoder(nn.Module):
     def _embeddings(self, numerics):
         """(of sources, of targets)."""
         width = self.embedding or self.width
-        if self.share != 'none' and width != self.width:
+        if self.share in TIED and width != self.width:
             raise ValueError(f'model.share={self.share!r} makes the embedding the output layer, but it is {width} wide and the '
                              f"decoder {self.width}; leave out model.embedding, or set model.share='none'.")
         return pair_embeddings(self, width, numerics)

@@ -47,14 +47,17 @@ ACTIVATIONS = {
 
 
 class FeedForward(nn.Module):
-    """activation(x·W1 + b1)·W2 + b2 at every position (Vaswani et al. 2017, section 3.3).
+    """activation(x·W1 + b1)·W2 + b2 at every position (Vaswani et al. 2017, section 3.3); or with a gate,
+    (activation(x·W + b) * (x·V + c))·W2 + b2 (Shazeer 2020, eq. 6).
 
     Attributes:
       width: inner width F.
+      gated: whether there is a gate.
       dropout: rate on the inner activations.
     """
     width: int
     activation: str = 'gelu'
+    gated: bool = False
     bias: bool = True
     dropout: float = 0.0
     kernel_init: Callable = normal(0.02)
@@ -66,8 +69,11 @@ class FeedForward(nn.Module):
         if self.activation not in ACTIVATIONS:
             raise ValueError(f'activation is {self.activation!r}; expected one of {", ".join(ACTIVATIONS)}.')
         dense = partial(Dense, bias=self.bias, numerics=self.numerics)
-        inner = dense(self.width, kernel_init=self.kernel_init, name='input')(x)  # [B, T, F]
+        into = partial(dense, self.width, kernel_init=self.kernel_init)
+        inner = into(name='gate' if self.gated else 'input')(x)  # [B, T, F]
         inner = self.numerics.cast(ACTIVATIONS[self.activation](inner.astype(jnp.float32)))
+        if self.gated:
+            inner = inner * into(name='linear')(x)
         inner = dropout(inner, self.dropout, fold(key, 'inner'))
         return dense(x.shape[-1], kernel_init=self.output_init, name='output')(inner)
 

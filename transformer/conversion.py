@@ -43,8 +43,13 @@ class Field:
     values: Mapping | None = None
     none: Any = None
 
+    @property
+    def names(self):
+        """(theirs, ours)."""
+        return self.theirs.split(), [self.ours] if self.ours else []
+
     def read(self, config):
-        """Our value, of their config."""
+        """{name: value} of our model, for their config."""
         first, *others = self.theirs.split()
         given = config.get(first, self.default)
         for other in others:
@@ -56,7 +61,8 @@ class Field:
         if self.values is not None and given not in self.values:
             raise ValueError(f'config.json has {first}={given!r}, which is not supported; expected one of '
                              f'{", ".join(map(repr, self.values))}.')
-        return self.none if given is None else given if self.values is None else self.values[given]
+        given = self.none if given is None else given if self.values is None else self.values[given]
+        return {self.ours: given} if self.ours else {}
 
     def write(self, model):
         """{name: value} of their config, for our model."""
@@ -69,6 +75,20 @@ class Field:
             given = names[given]
         given = None if self.none is not None and given == self.none else given
         return dict.fromkeys(self.theirs.split(), given)
+
+
+@dataclasses.dataclass(frozen=True)
+class Fields:
+    """Fields of theirs that say together what some of ours do.
+
+    Attributes:
+      names: (theirs, ours).
+      read: their config -> {name: value} of our model.
+      write: our model -> {name: value} of their config.
+    """
+    names: tuple
+    read: Callable
+    write: Callable
 
 
 @dataclasses.dataclass(frozen=True)
@@ -131,10 +151,12 @@ class Family:
       kind: its `model_type`.
       model: the import path of our class.
       architecture: the class of theirs that is written; `others` are read too.
+      prepared: (config, {name: `Weight`}) -> the config with what only the weights tell, before it is read.
       prefix: begins names of weights where a head is there, and is left out where the model alone was saved.
       fields: of the config.
       aside: names of further fields of theirs that do not change what the model computes.
       implied: {field of our model: the value that theirs always has}.
+      free: fields of ours that do not matter to what theirs computes.
       rows: of the table of weights.
       inputs: {name: (shape, dtype)} with which our model can begin.
       computed: weights of theirs that are no parameters (regex): buffers of older versions.
@@ -147,7 +169,9 @@ class Family:
     implied: Mapping
     rows: tuple
     inputs: Mapping
+    free: tuple = ()
     others: tuple = ()
+    prepared: Callable | None = None
     prefix: str = ''
     aside: tuple = ()
     computed: str = '(?!)'
@@ -155,7 +179,7 @@ class Family:
 
     def model_fields(self, config):
         """{field: value} of our model, for their config; what would change the result and is not known is refused by name."""
-        known = {name for field in self.fields for name in field.theirs.split()}
+        known = {name for field in self.fields for name in field.names[0]}
         unknown = sorted(config.keys() - {*known, *self.aside, *ASIDE})
         if unknown:
             raise ValueError(f'config.json has {unknown[0]}={config[unknown[0]]!r}, which is not known of {self.kind}; '
@@ -164,16 +188,15 @@ class Family:
         if named[0] not in (self.architecture, *self.others):
             raise ValueError(f'config.json names {named[0]}; of {self.kind} expected '
                              f'{" or ".join((self.architecture, *self.others))}.')
-        found = {field.ours: field.read(config) for field in self.fields}
-        found.pop('', None)
+        found = {name: value for field in self.fields for name, value in field.read(config).items()}
         return dict(self.implied) | found
 
     def config(self, model, free):
         """Their config, for our model; `free` are the fields of ours that do not change what is computed."""
-        covered = {field.ours for field in self.fields}
+        covered = {name for field in self.fields for name in field.names[1]}
         for field in dataclasses.fields(model):
             name = field.name
-            if name in covered or name in free or name in ('parent', 'name'):
+            if name in {*covered, *free, *self.free, 'parent', 'name'}:
                 continue
             value, wanted = getattr(model, name), self.implied.get(name, field.default)
             if value != wanted:

@@ -10,7 +10,7 @@ from transformer.attention.positions import Positions, Sinusoidal
 from transformer.block import Source
 from transformer.initial import Initial, Xavier
 from transformer.layers import Dense, fold
-from transformer.pair_embeddings import pair_embeddings
+from transformer.pair_embeddings import TIED, pair_embeddings
 from transformer.residual import PostNorm, Residual
 from transformer.tower import Sequence, Tower
 
@@ -23,9 +23,10 @@ class EncoderDecoder(Tower, kw_only=True):
       source_vocab: that of the sources, if it is another; 0: one vocabulary for both. Left out of a config, it is the data's.
       source_length, length: the longest row of the encoder and of the decoder.
       encoder_layers: blocks of the encoder; 0: as many as the decoder's, `layers`.
-      share: which embeddings are one table: 'all', sources, targets and output layer (section 3.4); 'output', targets and
-        output layer; 'none', and the output layer is a dense one.
+      share: which embeddings are one table: 'all', sources, targets and output layer (section 3.4); 'inputs', sources and
+        targets; 'output', targets and output layer; 'none'. Where the output layer is of its own, it is a dense one.
       scale_embedding: embeddings are multiplied by sqrt(D) (section 3.4).
+      scale_output: what the output layer is given is divided by sqrt(D), as in T5 where that layer is the embedding.
       attention, mask: what mixes positions of the decoder, and which of them see which.
       encoder_attention, encoder_mask: the same in the encoder.
       cross_attention: what mixes positions of the source into those of the decoder.
@@ -43,6 +44,7 @@ class EncoderDecoder(Tower, kw_only=True):
     activation: str = 'relu'
     share: str = 'all'
     scale_embedding: bool = True
+    scale_output: bool = False
     positions: Positions = Sinusoidal()
     mask: Mask = Causal()
     encoder_attention: Mechanism = Softmax()
@@ -54,8 +56,9 @@ class EncoderDecoder(Tower, kw_only=True):
     @nn.compact
     def __call__(self, inputs=None, *, decoder_inputs, segments=None, positions=None, decoder_segments=None,
                  decoder_positions=None, key=None, cache=None):
-        """Sources [B, S] and what precedes each target [B, T] -> {'logits' [B, T, V], 'hidden' [B, T, D]}, with a cache
-        also {'cache'}, and with adaptive halting {'ponder' [B, T], 'source_ponder' [B, S]}.
+        """Sources [B, S] and what precedes each target [B, T] -> {'logits' [B, T, V], 'hidden' [B, T, D]}, where sources are
+        given also {'source_hidden' [B, S, D]}, with a cache {'cache'}, with adaptive halting {'ponder' [B, T], 'source_ponder'
+        [B, S]}.
 
         Args:
           inputs: sources; with a cache in the first call only.
@@ -85,16 +88,19 @@ class EncoderDecoder(Tower, kw_only=True):
         x, new, more = decoder(
             self._embedded(target_tokens, decoder_inputs), segments=decoder_segments, positions=decoder_positions,
             key=fold(key, 'decoder'), cache=cache, source=Source(hidden, seen), cross=self.cross_attention)
-        output = target_tokens.attend if self.share != 'none' else Dense(
+        output = target_tokens.attend if self.share in TIED else Dense(
             self.vocab, bias=self.bias, kernel_init=self.initial.feed_forward(self.layers)['kernel_init'],
             numerics=self.numerics, name='output')
-        outputs = {'logits': output(x), 'hidden': x} | more | {f'source_{name}': time for name, time in pondered.items()}
+        logits = output(x * self.width ** -0.5 if self.scale_output else x)
+        outputs = {'logits': logits, 'hidden': x} | more | {f'source_{name}': time for name, time in pondered.items()}
+        outputs |= {} if hidden is None else {'source_hidden': hidden}
         return outputs if cache is None else outputs | {'cache': new | {'source': {'lengths': lengths}}}
 
     def _tower(self, name, **fields):
         """The encoder or the decoder, with the fields of `Tower` that it shares with the other."""
-        common = ('heads', 'key_heads', 'width', 'inner', 'activation', 'dropout', 'bias', 'epsilon', 'positions', 'residual',
-                  'initial', 'depth', 'dense_gradient', 'scan', 'remat', 'dtype', 'layers')
+        common = ('heads', 'key_heads', 'width', 'head_width', 'inner', 'gated', 'activation', 'dropout', 'bias',
+                  'normalization', 'epsilon', 'positions', 'residual', 'initial', 'depth', 'dense_gradient', 'scan', 'remat',
+                  'dtype', 'layers')
         return Sequence(**{field: getattr(self, field) for field in common} | fields, name=name)
 
     def _embedded(self, tokens, ids):

@@ -141,7 +141,7 @@ def pruned(model, params, kept, shapes):
 def _head_axes(model):
     """{name: (axis of heads or None, whether these are those of keys)} of the mechanism's parameters."""
     def shapes(heads, key_heads):
-        array = lambda count: jax.ShapeDtypeStruct((1, 2, count, model.width // model.heads), 'float32')
+        array = lambda count: jax.ShapeDtypeStruct((1, 2, count, model.each_head), 'float32')
         wanted = model.attention.parameters(array(heads), array(key_heads), array(key_heads))
         return {name: shape for name, (_, shape) in wanted.items()}
 

@@ -146,3 +146,16 @@ class LayerNorm(nn.Module):
         if self.bias:
             y = y + self.param('bias', zeros, x.shape[-1:])
         return self.numerics.cast(y)
+
+
+class RMSNorm(nn.Module):
+    """x / sqrt(mean(x²) + epsilon) * scale over the last axis, in float32 (Zhang and Sennrich 2019, eq. 4)."""
+    epsilon: float = 1e-6
+    numerics: Numerics = Numerics()
+
+    @nn.compact
+    def __call__(self, x):
+        scale = self.param('scale', nn.initializers.ones_init(), x.shape[-1:])
+        x = x.astype(jnp.float32)
+        rate = jax.lax.rsqrt(jnp.square(x).mean(-1, keepdims=True) + self.epsilon)
+        return self.numerics.cast(x * rate * scale)

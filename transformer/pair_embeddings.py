@@ -2,7 +2,8 @@
 
 from transformer.layers import Embedding
 
-SHARES = ('all', 'output', 'none')
+SHARES = ('all', 'inputs', 'output', 'none')
+TIED = ('all', 'output')  # where the output layer is the table of the targets
 
 
 def pair_embeddings(model, width, numerics):
@@ -11,15 +12,16 @@ def pair_embeddings(model, width, numerics):
 
     Args:
       model: has `share`, `vocab`, `source_vocab` (0: one vocabulary for both), `initial` and `layers`. Its `share` is 'all', if
-        sources, targets and output layer have one table; 'output', if targets and output layer do; or 'none'.
+        sources, targets and output layer have one table; 'inputs', if sources and targets do; 'output', if targets and output
+        layer do; or 'none'.
     """
     if model.share not in SHARES:
         raise ValueError(f'model.share is {model.share!r}; expected one of {", ".join(SHARES)}.')
-    if model.share == 'all' and model.source_vocab:
-        raise ValueError("model.share='all' needs one vocabulary for sources and targets, but the sources have one of "
-                         f"{model.source_vocab} of their own; leave out data.target_tokenizer, or set model.share='output'.")
+    if model.share in ('all', 'inputs') and model.source_vocab:
+        raise ValueError(f'model.share={model.share!r} needs one vocabulary for sources and targets, but the sources have one '
+                         f"of {model.source_vocab} of their own; leave out data.target_tokenizer, or set model.share='output'.")
     table = lambda rows, name: Embedding(rows, width, kernel_init=model.initial.embedding(model.layers), numerics=numerics,
                                          name=name)
-    if model.share == 'all':
+    if model.share in ('all', 'inputs'):
         return (table(model.vocab, 'tokens'),) * 2
     return table(model.source_vocab or model.vocab, 'source_tokens'), table(model.vocab, 'target_tokens')

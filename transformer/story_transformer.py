@@ -57,7 +57,7 @@ class StoryTransformer(Tower, kw_only=True):
         x = jnp.concatenate([encoded(question, places['question'])[:, None], encoded(story, places['sentence'])], 1)
         row = jnp.arange(1 + memory)
         there = 1 + jnp.where((story != 0).any(-1), row[1:], 0).max(1)  # [B]: behind the oldest sentence is nothing
-        sizes = Sizes(1 + memory, self.width, self.heads, self.width // self.heads, self.initial.embedding(self.layers))
+        sizes = Sizes(1 + memory, self.width, self.heads, self.each_head, self.initial.embedding(self.layers))
         shared = Parameters(self.positions.parameters(sizes), name='positions')()
         context = Context(self.mask & Padding(there), Encoding(self.positions, shared, row, row, sizes))
         x, _, more = self.through_blocks(self.numerics.cast(x), context, key=key)

@@ -13,20 +13,25 @@ from transformer.attention.multi_head import MultiHead
 from transformer.attention.positions import Encoding, Learned, Positions, Sizes
 from transformer.block import Block, Context, FeedForward
 from transformer.initial import Initial, Scaled
-from transformer.layers import LayerNorm, Parameters, dropout, fold
+from transformer.layers import LayerNorm, Parameters, RMSNorm, dropout, fold
 from transformer.numerics import Numerics
 from transformer.residual import PreNorm, Residual
 from transformer.stack import stack
 from transformer.universal import Depth, Own, Universal, steps
+
+NORMS = {'layer': LayerNorm, 'rms': RMSNorm}
 
 
 class Tower(nn.Module):
     """Base of the Transformers: norm(blocks(x + P)); the norm is there if the residual asks for one at the end.
 
     Attributes:
+      head_width: width H of a head; 0 stands for width / heads.
       inner: inner width of the feed-forward; 0 stands for 4·width.
+      gated: whether the feed-forward has a gate.
       dropout: rate on the embedding, the attention weights and the residual branches.
       bias: biases in dense layers and norms.
+      normalization: the kind of norm: 'layer' or 'rms'.
       epsilon: of the norms.
       activation: 'gelu', 'gelu_tanh' (that of GPT-2's code) or 'relu'.
       attention: what mixes positions, such as 'Softmax(score=Additive())'.
@@ -42,10 +47,13 @@ class Tower(nn.Module):
     layers: int = 12
     heads: int = 12
     width: int = 768
+    head_width: int = 0
     inner: int = 0
+    gated: bool = False
     activation: str = 'gelu'
     dropout: float = 0.0
     bias: bool = True
+    normalization: str = 'layer'
     epsilon: float = 1e-5
     attention: Mechanism = Softmax()
     key_heads: int = 0
@@ -64,6 +72,11 @@ class Tower(nn.Module):
     def numerics(self):
         return Numerics(self.dtype, self.dense_gradient)
 
+    @property
+    def each_head(self):
+        """The width of a head."""
+        return self.head_width or self.width // self.heads
+
     def through_blocks(self, x, context, *, key=None, cache=None, cross=None):
         """(x [B, T, D] after all blocks, cache, {'ponder': [B, T]} or {}: what depth='Universal(halting=True)' tells); a
         subclass calls it in its own scope, whose names are then block_0, .., norm.
@@ -72,13 +85,13 @@ class Tower(nn.Module):
           cross: what mixes positions with those of `source`, in a third branch of every block; None: there is none.
         """
         common, branches = dict(bias=self.bias, numerics=self.numerics), 3 if cross else 2
-        norm = partial(LayerNorm, epsilon=self.epsilon, **common)
-        attention = partial(MultiHead, self.heads, self.key_heads, dropout=self.dropout,
+        norm = self._norm()
+        attention = partial(MultiHead, self.heads, self.key_heads, self.head_width, dropout=self.dropout,
                             **self.initial.attention(self.layers, branches), **common)
         block = partial(
             Block, norm=norm, residual=self.residual, dropout=self.dropout,
             cross_attention=cross and partial(attention, mechanism=cross),
-            feed_forward=partial(FeedForward, self.inner or 4 * self.width, self.activation,
+            feed_forward=partial(FeedForward, self.inner or 4 * self.width, self.activation, self.gated,
                                  **self.initial.feed_forward(self.layers, branches), **common))
         blocks = [partial(block, attention=partial(attention, mechanism=self.attention, kept=kept))
                   for kept in kept_heads(self)]
@@ -89,6 +102,13 @@ class Tower(nn.Module):
             x, cache = stack(blocks, self.layers, x, context, key=key, cache=cache, scan=self.scan, remat=self.remat)
             more = {}
         return norm(name='norm')(x) if self.residual.final_norm else x, cache, more
+
+    def _norm(self):
+        """The constructor of a norm, called with a name."""
+        if self.normalization not in NORMS:
+            raise ValueError(f'normalization is {self.normalization!r}; expected {" or ".join(NORMS)}.')
+        bias = {'bias': self.bias} if self.normalization == 'layer' else {}
+        return partial(NORMS[self.normalization], epsilon=self.epsilon, numerics=self.numerics, **bias)
 
     def _universal(self, blocks, x, context, **given):
         if self.scan or self.remat != 'none' or self.kept or context.head_mask is not None:
@@ -136,7 +156,7 @@ class Sequence(Tower):
             mask = mask & Segments(segments, segments)
         elif segments is not None:
             mask = mask & Padding(jnp.where(segments != 0, positions + 1, 0).max(1))
-        sizes = Sizes(self.length, self.width, self.heads, self.width // self.heads, self.initial.embedding(self.layers))
+        sizes = Sizes(self.length, self.width, self.heads, self.each_head, self.initial.embedding(self.layers))
         shared = Parameters(self.positions.parameters(sizes), name='positions')()
         encoding = Encoding(self.positions, shared, positions, positions, sizes)
         return self.through_blocks(x, Context(mask, encoding, positions, head_mask, source), cache=cache, **given)
@@ -151,5 +171,5 @@ class Sequence(Tower):
         """The caches of all blocks, for `batch` rows of up to `length` tokens."""
         def layer(kept):
             heads, key_heads = (self.heads, self.key_heads or self.heads) if kept is None else (len(kept),) * 2
-            return self.attention.empty_cache(batch, length, heads, key_heads, self.width // self.heads, self.dtype)
+            return self.attention.empty_cache(batch, length, heads, key_heads, self.each_head, self.dtype)
         return {f'block_{i}': layer(kept) if kept != () else {} for i, kept in enumerate(kept_heads(self))}

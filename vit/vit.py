@@ -75,7 +75,7 @@ class Vit(Tower, kw_only=True):
         """The position encoding for images of this size, without parameters."""
         grid, extra = tuple(side // self.patch for side in image.shape[1:3]), int(self.pool == 'cls')
         row = jnp.arange(extra + math.prod(grid))
-        sizes = Sizes(len(row), self.width, self.heads, self.width // self.heads, grid=grid, extra=extra)
+        sizes = Sizes(len(row), self.width, self.heads, self.each_head, grid=grid, extra=extra)
         return Encoding(self.positions, {}, row, row, sizes)
 
     def fitted(self, path, parameter, image):

@@ -58,6 +58,25 @@ class ParallelCase(parameterized.TestCase):
 
 class TrainTest(ParallelCase):
     @parameterized.parameters(*PACKINGS)
+    def test_a_decoder_may_begin_with_another_token(self, packing):
+        """As in T5, whose decoder is given its padding first."""
+        usual, other = (self.opened(packing=packing, **fields) for fields in ({}, {'start': 7}))
+        self.assertEqual((usual.start, usual.end, other.start, other.end), (END, END, 7, END))
+        batches = (usual.train(seed=0), usual.evaluation('valid', 4)), (other.train(seed=0), other.evaluation('valid', 4))
+        for first, second in zip(*(tuple(next(iter(source)) for source in sources) for sources in batches)):
+            for row, changed in zip(rows_of(first), rows_of(second), strict=True):
+                for (_, told, wanted), (_, told_now, wanted_now) in zip(row, changed, strict=True):
+                    self.assertEqual((told[0], told_now), (END, [7, *told[1:]]))
+                    self.assertEqual(wanted, wanted_now)
+            rest = {'decoder_inputs': None}
+            self.assertTrue(equal(first | rest, second | rest))
+
+    def test_a_start_that_is_no_token_is_refused(self):
+        for start in (-2, 257):
+            with self.assertRaisesRegex(ValueError, f'data.start={start} is no id of the tokenizer, which has 257'):
+                self.opened(start=start)
+
+    @parameterized.parameters(*PACKINGS)
     def test_batches_keep_the_contract(self, packing):
         opened, known = self.opened(packing=packing), set(PAIRS[:280])
         iterator, seen = opened.train(0), set()

@@ -4,11 +4,12 @@
     python tests/reference/record.py
 
 Each folder of a model has what save_pretrained writes, and case.npz: `input/NAME` as the model is called with, `output/NAME` as
-it answers, `gradient/NAME` of its parameters, of the sum over outputs of output·`direction/NAME`, and what it generates. A
-folder of a tokenizer has its files, and in ids.json what it makes of some texts.
+it answers, `gradient/NAME` of its parameters, of the sum over outputs of output·`direction/NAME`, `half/logits` of the model in
+bfloat16, and what it generates. A folder of a tokenizer has its files, and in ids.json what it makes of some texts.
 Recorded with torch 2.13 and transformers 5.23.
 """
 
+import copy
 import json
 import pathlib
 import shutil
@@ -42,22 +43,29 @@ def padded(rows=3, length=LENGTH):
     return mask
 
 
-def record(name, model, inputs, outputs, there, more=None):
-    """Writes the folder of a model: outputs count where `there` [B, T] is 1."""
+def record(name, model, inputs, there, more=None):
+    """Writes the folder of a model: outputs count where `there`, {output: [B, T]}, is 1."""
     folder = HERE / name
     shutil.rmtree(folder, ignore_errors=True)
     model.save_pretrained(folder)
     (folder / 'generation_config.json').unlink(missing_ok=True)
-    found = model(**inputs, output_hidden_states=True)
-    found = {'logits': found.logits, 'last_hidden_state': found.hidden_states[-1]}
+    found = answers(model(**inputs, output_hidden_states=True))
     draw = torch.Generator().manual_seed(1)
-    directions = {key: torch.randn(found[key].shape, generator=draw) * there[..., None] for key in outputs}
-    sum((found[key] * directions[key]).sum() for key in outputs).backward()
+    directions = {key: torch.randn(found[key].shape, generator=draw) * there[key][..., None] for key in there}
+    sum((found[key] * directions[key]).sum() for key in there).backward()
     arrays = {f'input/{key}': x for key, x in inputs.items()}
-    arrays |= {f'output/{key}': found[key] for key in outputs} | {f'direction/{key}': x for key, x in directions.items()}
+    arrays |= {f'output/{key}': found[key] for key in there} | {f'direction/{key}': x for key, x in directions.items()}
     arrays |= {f'gradient/{key}': x.grad for key, x in model.named_parameters()} | (more or {})
+    arrays['half/logits'] = copy.deepcopy(model).bfloat16()(**inputs).logits.float()
     np.savez_compressed(folder / 'case.npz', **{key: x.detach().numpy() for key, x in arrays.items()})
     print(name, sum(path.stat().st_size for path in folder.iterdir()), 'bytes')
+
+
+def answers(found):
+    """The outputs of a model by name."""
+    states = getattr(found, 'decoder_hidden_states', None) or found.hidden_states
+    encoder = getattr(found, 'encoder_last_hidden_state', None)
+    return {'logits': found.logits, 'last_hidden_state': states[-1], 'encoder_last_hidden_state': encoder}
 
 
 def generated(model, prompts, mask, steps=8):
@@ -72,13 +80,37 @@ def gpt2():
     small = dict(vocab_size=67, n_positions=24, n_embd=16, n_head=2, n_layer=2, resid_pdrop=0.0, embd_pdrop=0.0, attn_pdrop=0.0,
                  bos_token_id=0, eos_token_id=0)
     inputs = dict(input_ids=ids(67, 3, LENGTH), attention_mask=padded())
+    there = dict.fromkeys(('logits', 'last_hidden_state'), padded())
     prompts, mask = ids(67, 3, 7, seed=2), torch.ones(3, 7, dtype=torch.long)
     mask[1, :4] = 0  # transformers goes on at the right end
     model = shaken(hf.GPT2LMHeadModel(hf.GPT2Config(**small)))
-    record('gpt2', model, inputs, ('logits', 'last_hidden_state'), padded(), generated(model, prompts, mask))
+    record('gpt2', model, inputs, there, generated(model, prompts, mask))
     other = hf.GPT2Config(**small | dict(
         n_inner=24, activation_function='relu', scale_attn_weights=False, layer_norm_epsilon=1e-2, tie_word_embeddings=False))
-    record('gpt2_other', shaken(hf.GPT2LMHeadModel(other), 0.1), inputs, ('logits', 'last_hidden_state'), padded())
+    record('gpt2_other', shaken(hf.GPT2LMHeadModel(other), 0.1), inputs, there)
+
+
+def t5():
+    small = dict(vocab_size=67, d_model=16, d_kv=6, d_ff=24, num_layers=2, num_heads=3, relative_attention_num_buckets=8,
+                 relative_attention_max_distance=16, dropout_rate=0.0, decoder_start_token_id=0)
+    decoder = torch.ones(3, 7, dtype=torch.long)
+    decoder[1, 5:] = 0
+    inputs = dict(input_ids=ids(67, 3, 21), attention_mask=padded(length=21), decoder_input_ids=ids(67, 3, 7, seed=3),
+                  decoder_attention_mask=decoder)
+    there = {'logits': decoder, 'last_hidden_state': decoder, 'encoder_last_hidden_state': padded(length=21)}
+    model = shaken(hf.T5ForConditionalGeneration(hf.T5Config(**small)))
+    record('t5', model, inputs, there, translated(model, inputs))
+    other = hf.T5Config(**small | dict(feed_forward_proj='gated-gelu', num_decoder_layers=1, tie_word_embeddings=False))
+    model = hf.T5ForConditionalGeneration(other)
+    model.lm_head.weight = torch.nn.Parameter(0.3 * torch.randn(67, 16))  # as in the models of v1.1
+    record('t5_gated', shaken(model), inputs, there)
+
+
+def translated(model, inputs, steps=8):
+    """What the model makes of the sources, greedily and by a beam of 4 whose scores are sums of log-probabilities."""
+    given = dict(input_ids=inputs['input_ids'], attention_mask=inputs['attention_mask'], max_new_tokens=steps, do_sample=False)
+    beam = model.generate(num_beams=4, length_penalty=0.0, early_stopping=False, **given)
+    return {'greedy': model.generate(**given)[:, 1:], 'beam': beam[:, 1:]}
 
 
 TEXTS = ('The quick brown fox', '  two  spaces,   three ', "don't, they'll; I'M 2026", 'line\n\nline\r\n\ttab',
@@ -88,14 +120,15 @@ TEXTS = ('The quick brown fox', '  two  spaces,   three ', "don't, they'll; I'M 
 
 
 def gpt2_tokenizer():
-    """GPT-2's two files, learnt from this text, and the ids that its tokenizer gives TEXTS."""
+    """GPT-2's two files, learnt from a little text, and the ids that its tokenizer gives TEXTS."""
     import tokenizers
 
     folder = HERE / 'gpt2_tokenizer'
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir()
     made = tokenizers.ByteLevelBPETokenizer()
-    made.train_from_iterator([pathlib.Path(__file__).read_text()], vocab_size=400, special_tokens=['<|endoftext|>'])
+    made.train_from_iterator(['the three lines of the text that they then read ', *TEXTS[:6]], vocab_size=400,
+                             special_tokens=['<|endoftext|>'])
     made.save_model(str(folder))
     theirs = hf.GPT2Tokenizer.from_pretrained(folder)
     save_ids(folder, {text: theirs(text)['input_ids'] for text in TEXTS})
@@ -108,4 +141,5 @@ def save_ids(folder, ids):
 if __name__ == '__main__':
     torch.manual_seed(0)
     gpt2()
+    t5()
     gpt2_tokenizer()

@@ -270,9 +270,10 @@ class FieldsTest(parameterized.TestCase):
         self.assertEqual(names(), {'source_tokens', 'target_tokens', 'output'})
         self.assertEqual(names(share='output', source_vocab=9), {'source_tokens', 'target_tokens'})
         self.assertEqual(names(share='all'), {'tokens'})
+        self.assertEqual(names(share='inputs'), {'tokens', 'output'})
 
     @parameterized.parameters(
-        (dict(share='some'), "model.share is 'some'; expected one of all, output, none"),
+        (dict(share='some'), "model.share is 'some'; expected one of all, inputs, output, none"),
         (dict(share='all', source_vocab=9), "model.share='all' needs one vocabulary"),
         (dict(share='output', embedding=6), 'is 6 wide and the decoder 4'),
         (dict(source_length=1), 'A source of 2 tokens is longer than the 1 .* model.source_length=2'),

@@ -42,6 +42,17 @@ class FeedForwardTest(parameterized.TestCase):
         np.testing.assert_allclose(jax.jit(layer.apply)({'params': params}, x),
                                    add(inner @ params['output']['kernel'], 'output'), rtol=1e-4, atol=1e-5)
 
+    @parameterized.product(bias=[True, False], activation=list(ACTIVATIONS))
+    def test_with_a_gate(self, bias, activation):
+        layer, rng = FeedForward(8, activation, gated=True, bias=bias), np.random.default_rng(0)
+        x = rng.normal(size=(2, 3, 4)).astype(np.float32)
+        shapes = jax.eval_shape(lambda: layer.init(KEY, x))['params']
+        self.assertSameElements(shapes, ['gate', 'linear', 'output'])
+        params = jax.tree.map(lambda s: rng.normal(size=s.shape).astype(np.float32), shapes)
+        dense = lambda y, part: y @ params[part]['kernel'] + params[part].get('bias', 0.0)
+        inner = np.asarray(ACTIVATIONS[activation](dense(x, 'gate'))) * dense(x, 'linear')
+        np.testing.assert_allclose(jax.jit(layer.apply)({'params': params}, x), dense(inner, 'output'), rtol=1e-4, atol=1e-4)
+
     def test_initialisers_of_the_two_kernels(self):
         layer = FeedForward(8, kernel_init=nn.initializers.ones, output_init=nn.initializers.zeros)
         params = layer.init(KEY, np.ones((1, 2, 4), np.float32))['params']

@@ -91,7 +91,8 @@ class Paper:
 
 
 class ForwardTest(parameterized.TestCase):
-    @parameterized.parameters(dict(), dict(share='output'), dict(share='none', source_vocab=13), dict(encoder_layers=1))
+    @parameterized.parameters(dict(), dict(share='output'), dict(share='none', source_vocab=13), dict(share='inputs'),
+                              dict(encoder_layers=1))
     def test_equals_the_paper_in_float64(self, **fields):
         model = SMALL.clone(**fields)
         params = drawn(model)
@@ -234,7 +235,8 @@ CHANGES = {
     'inner': 8, 'activation': 'gelu', 'dropout': 0.1, 'bias': False, 'share': 'none', 'scale_embedding': False,
     'attention': Softmax(score=Dot()), 'encoder_attention': Softmax(score=Dot()), 'cross_attention': Softmax(score=Dot()),
     'key_heads': 1, 'positions': Learned(), 'mask': Causal() & Window(2), 'encoder_mask': Window(2), 'residual': PreNorm(),
-    'initial': Scaled(), 'dense_gradient': False, 'depth': Universal(), 'scan': True, 'remat': 'full', 'dtype': 'bfloat16'}
+    'initial': Scaled(), 'dense_gradient': False, 'depth': Universal(), 'scan': True, 'remat': 'full', 'dtype': 'bfloat16',
+    'head_width': 6, 'gated': True, 'normalization': 'rms', 'epsilon': 1e-3, 'scale_output': True}
 BASE = SMALL.clone(layers=1, share='output', positions=Learned(scale=0.1))  # with which every field counts
 
 
@@ -247,7 +249,7 @@ class FieldsTest(parameterized.TestCase):
         self.assertEqual({f.name for f in dataclasses.fields(EncoderDecoder)} - {'parent', 'name'}, set(CHANGES))
 
     @parameterized.parameters(
-        (dict(share='some'), "share is 'some'; expected one of all, output, none"),
+        (dict(share='some'), "share is 'some'; expected one of all, inputs, output, none"),
         (dict(source_vocab=9), 'needs one vocabulary for sources and targets'),
         (dict(mask=Full()), 'lets a token see later ones'),
         (dict(encoder_mask=Random(1, 2, 7), source_length=9), 'is for rows of up to 7 positions, but this one has 9'),

@@ -175,7 +175,8 @@ CHANGES = {
     'vocab': 12, 'length': 16, 'layers': 3, 'heads': 4, 'width': 16, 'inner': 16, 'activation': 'relu', 'dropout': 0.1,
     'attention': Softmax(score=Dot()), 'key_heads': 1, 'kept': ((0,), (0, 1)), 'positions': NoPositions(),
     'bias': False, 'mask': Causal() & Window(2), 'residual': PostNorm(), 'initial': Scaled(0.1), 'dense_gradient': False,
-    'depth': Universal(), 'scan': True, 'remat': 'full', 'dtype': 'bfloat16'}
+    'depth': Universal(), 'scan': True, 'remat': 'full', 'dtype': 'bfloat16',
+    'head_width': 6, 'gated': True, 'normalization': 'rms', 'epsilon': 1e-3, 'tied': False}
 
 
 class DropoutTest(parameterized.TestCase):

@@ -4,7 +4,7 @@ import numpy as np
 from absl.testing import absltest, parameterized
 from flax import linen as nn
 
-from transformer.layers import Dense, Embedding, LayerNorm, dropout, fold
+from transformer.layers import Dense, Embedding, LayerNorm, RMSNorm, dropout, fold
 from transformer.numerics import Numerics
 
 KEY = jax.random.key(0)
@@ -81,6 +81,20 @@ class EmbeddingTest(parameterized.TestCase):
         np.testing.assert_array_equal(layer.apply(variables, ids), table[np.array([[4, 0, 4]])])
         x = np.ones((2, 3), np.float32)
         np.testing.assert_allclose(layer.apply(variables, x, method='attend'), x @ table.T, rtol=1e-6)
+
+
+class RMSNormTest(absltest.TestCase):
+    def test_equals_the_formula(self):
+        rng = np.random.default_rng(0)
+        x, scale = rng.normal(size=(4, 6)) * 3 + 1, rng.normal(size=6)
+        wanted = x / np.sqrt((x ** 2).mean(-1, keepdims=True) + 0.1) * scale
+        layer = RMSNorm(epsilon=0.1)
+        self.assertEqual(jax.tree.map(np.shape, layer.init(KEY, jnp.float32(x))['params']), {'scale': (6,)})
+        np.testing.assert_allclose(layer.apply({'params': {'scale': jnp.float32(scale)}}, jnp.float32(x)), wanted, atol=1e-5)
+
+    def test_what_comes_out_has_the_type_of_the_products(self):
+        layer, x = RMSNorm(numerics=Numerics('bfloat16')), jnp.ones((2, 4), jnp.bfloat16)
+        self.assertEqual(layer.apply(layer.init(KEY, x), x).dtype, jnp.bfloat16)
 
 
 class LayerNormTest(parameterized.TestCase):

@@ -108,7 +108,8 @@ CHANGES = {
     'dropout': 0.1, 'bias': False, 'pool': 'mean', 'attention': Softmax(score=Dot()), 'kept': ((0,), (0, 1)),
     'positions': NoPositions(), 'mask': Window(2),
     'residual': ReZero(), 'initial': TFixup(), 'dense_gradient': False,
-    'depth': Universal(), 'scan': True, 'remat': 'full', 'dtype': 'bfloat16'}
+    'depth': Universal(), 'scan': True, 'remat': 'full', 'dtype': 'bfloat16',
+    'head_width': 6, 'gated': True, 'normalization': 'rms', 'epsilon': 1e-3}
 
 
 class DropoutTest(parameterized.TestCase):
