@@ -20,6 +20,8 @@ def read(folder: str | os.PathLike, vocab: int, end: int | None) -> tuple[Tokeni
         contents = (folder / 'tokenizer.json').read_bytes()
     elif (folder / 'vocab.json').is_file() and (folder / 'merges.txt').is_file():
         contents = byte_level(folder / 'vocab.json', folder / 'merges.txt')
+    elif (folder / 'spiece.model').is_file():
+        contents = unigram(folder / 'spiece.model')
     else:
         end = end if end is not None and 0 <= end < vocab else 0
         return Ids(vocab, end), f'Ids(vocab={vocab}, end={end})'
@@ -44,6 +46,36 @@ def byte_level(vocab: Path, merges: Path) -> bytes:
         raise ValueError(f'{vocab} and {merges.name} cannot be read ({error}); fetch them again.') from error
     made.pre_tokenizer, made.decoder = pre_tokenizers.ByteLevel(add_prefix_space=False), decoders.ByteLevel()
     made.add_special_tokens([token for token in ('<|endoftext|>',) if made.token_to_id(token) is not None])
+    return made.to_str().encode()
+
+
+def unigram(path: Path, extra: int = 100) -> bytes:
+    """The tokenizer.json of T5's SentencePiece model; <extra_id_0>, .. are its last ids, falling."""
+    import tokenizers
+    from sentencepiece import sentencepiece_model_pb2
+    from tokenizers import decoders, models, normalizers, pre_tokenizers, processors
+
+    try:
+        proto = sentencepiece_model_pb2.ModelProto.FromString(path.read_bytes())
+    except Exception as error:  # of protobuf, which is not imported here
+        raise ValueError(f'{path} is no SentencePiece model ({error}); fetch it again.') from error
+    settings = proto.trainer_spec
+    if settings.model_type != settings.UNIGRAM:
+        raise ValueError(f'{path} is no unigram model, as those of T5 are; give the tokenizer as tokenizer.json.')
+    special = [f'<extra_id_{i}>' for i in reversed(range(extra))]
+    pieces = [*((piece.piece, piece.score) for piece in proto.pieces), *((token, 0.0) for token in special)]
+    made = tokenizers.Tokenizer(models.Unigram(pieces, settings.unk_id, settings.byte_fallback))
+    if proto.normalizer_spec.precompiled_charsmap:
+        made.normalizer = normalizers.Precompiled(proto.normalizer_spec.precompiled_charsmap)
+    made.pre_tokenizer = pre_tokenizers.Sequence([pre_tokenizers.WhitespaceSplit(), pre_tokenizers.Metaspace()])
+    made.decoder = decoders.Metaspace()
+    known = [proto.pieces[i].piece for i in (settings.pad_id, settings.eos_id, settings.unk_id) if i >= 0]
+    made.add_special_tokens([*known, *special])
+    if settings.eos_id >= 0:
+        end = proto.pieces[settings.eos_id].piece
+        made.post_processor = processors.TemplateProcessing(
+            single=f'$A {end}', pair=f'$A {end} $B {end}', special_tokens=[(end, settings.eos_id)]
+        )
     return made.to_str().encode()
 
 

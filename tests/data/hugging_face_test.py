@@ -29,6 +29,15 @@ class HuggingFaceTest(absltest.TestCase):
             self.assertEqual(made.decode(ids), text.replace('<|endoftext|>', ''))
         self.assertEqual(made.piece(made.end), '<|endoftext|>')
 
+    def test_t5(self):
+        recorded = json.loads((REFERENCE / 't5_tokenizer' / 'ids.json').read_text())
+        made, expression = hugging_face.read(REFERENCE / 't5_tokenizer', 160, 1)
+        self.assertEqual((expression, made.vocab, made.end), ("Json(end='</s>')", 160, 1))
+        for text, ids in recorded.items():
+            self.assertEqual([*made.encode(text).tolist(), made.end], ids, text)
+        self.assertEqual(made.decode([*made.encode('the  lines '), 1]), 'the lines')  # it keeps no spaces
+        self.assertEqual([made.sign(i) for i in (0, 60, 159)], ['<pad>', '<extra_id_99>', '<extra_id_0>'])
+
     def test_the_config_names_the_end(self):
         made, expression = hugging_face.read(REFERENCE / 'gpt2_tokenizer', 400, 5)
         self.assertEqual(made.end, 5)
@@ -60,6 +69,14 @@ class HuggingFaceTest(absltest.TestCase):
         (self.folder / 'vocab.json').write_text('{"a": 0')
         (self.folder / 'merges.txt').write_text('a b\n')
         with self.assertRaisesRegex(ValueError, 'vocab.json and merges.txt cannot be read'):
+            hugging_face.read(self.folder, 9, None)
+        (self.folder / 'vocab.json').unlink()
+        (self.folder / 'spiece.model').write_bytes(b'no model')
+        with self.assertRaisesRegex(ValueError, 'spiece.model is no SentencePiece model'):
+            hugging_face.read(self.folder, 9, None)
+        pieces = tokenizers.learn('SentencePiece(vocab=264)', ['ab cd'] * 9)  # of pairs
+        (self.folder / 'spiece.model').write_bytes(pieces.model)
+        with self.assertRaisesRegex(ValueError, 'spiece.model is no unigram model'):
             hugging_face.read(self.folder, 9, None)
 
 

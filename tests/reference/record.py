@@ -1,6 +1,6 @@
 """Records small models of Hugging Face transformers with what they compute, for tests/convert_test.py.
 
-    pip install torch transformers        # several GB, in an environment of its own: the project needs neither
+    pip install torch transformers sentencepiece protobuf        # several GB, in an environment of its own
     python tests/reference/record.py
 
 Each folder of a model has what save_pretrained writes, and case.npz: `input/NAME` as the model is called with, `output/NAME` as
@@ -134,6 +134,21 @@ def gpt2_tokenizer():
     save_ids(folder, {text: theirs(text)['input_ids'] for text in TEXTS})
 
 
+def t5_tokenizer():
+    """T5's file, a unigram model learnt from the same, and its ids."""
+    import sentencepiece
+
+    folder = HERE / 't5_tokenizer'
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir()
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=iter(['the three lines of the text that they then read '] * 3 + list(TEXTS[:7])), vocab_size=60,
+        model_prefix=str(folder / 'spiece'), pad_id=0, eos_id=1, unk_id=2, bos_id=-1, minloglevel=2)
+    (folder / 'spiece.vocab').unlink()
+    theirs = hf.T5Tokenizer.from_pretrained(folder)
+    save_ids(folder, {text: theirs(text)['input_ids'] for text in (*TEXTS, 'key <extra_id_0> the <extra_id_99>')})
+
+
 def save_ids(folder, ids):
     (folder / 'ids.json').write_text(json.dumps(ids, indent=0) + '\n')
 
@@ -143,3 +158,4 @@ if __name__ == '__main__':
     gpt2()
     t5()
     gpt2_tokenizer()
+    t5_tokenizer()
