@@ -83,26 +83,27 @@ def from_hf(folder, dtype='float32'):
 
 def opened(folder):
     """(family, config, {name: `Weight`}) of a folder of theirs."""
-    config = config_of(folder)
+    config = json_of(folder / 'config.json')
+    if 'model_type' not in config:
+        raise ValueError(f'{folder / "config.json"} is not the config of a model; fetch it again.')
     kind = config['model_type']
-    if kind not in FAMILIES:
+    if not isinstance(kind, str) or kind not in FAMILIES:
         raise ValueError(f'config.json names the model {kind!r}; {resolve.did_you_mean(kind, FAMILIES)}')
     family, weights = FAMILIES[kind], weight_files.open_all(folder, Weight)
     return family, family.prepared(config, weights) if family.prepared else config, weights
 
 
-def config_of(folder):
-    """What config.json says."""
-    path = folder / 'config.json'
+def json_of(path):
+    """The object in a .json file of theirs."""
     if not path.is_file():
         raise ValueError(f'There is no {path}; give --from_hf a folder that save_pretrained has written.')
     try:
-        config = json.loads(path.read_text(encoding='utf-8'))
+        found = json.loads(path.read_text(encoding='utf-8'))
     except ValueError:
-        config = None
-    if not isinstance(config, dict) or 'model_type' not in config:
-        raise ValueError(f'{path} is not the config of a model; fetch it again.')
-    return config
+        found = None
+    if not isinstance(found, dict):
+        raise ValueError(f'{path} is no JSON object; fetch it again.')
+    return found
 
 
 def shapes_of(family, model):
@@ -122,10 +123,12 @@ def run_of(folder, new):
     """Writes the run of a folder of theirs; returns what to say of it."""
     runs.require_new(new)
     family, theirs, weights = opened(folder)
-    config = experiment(family, family.model_fields(theirs), theirs)
+    config = experiment(family, family.model_fields(theirs), start_of(folder, theirs))
     machine.prepare(config)
     end = theirs.get('eos_token_id')
-    tokenizer, expression = tokenizer_files.read(folder, config.model.vocab, end if isinstance(end, int) else None)
+    if isinstance(end, list):  # several that end a text: the first ends a document
+        end = end[0]
+    tokenizer, expression = tokenizer_files.read(folder, config.model.vocab, end)
     config.data.tokenizer = expression
     with tempfile.TemporaryDirectory() as place:
         tokenizer.save(place)
@@ -133,10 +136,19 @@ def run_of(folder, new):
     params = params_of(folder, family, weights, run.shapes.params)
     runs.write(new, run, {'params': params})
     return (f'{new}: {family.architecture} with {run.parameters():,} parameters, tokenizer {expression}\n'
-            f'train it further with: python train.py --config=configs/finetune.py:{new}')
+            f'train it further with: python train.py --config=configs/finetune.py:{new} --config.data.path=PATH')
 
 
-def experiment(family, fields, theirs):
+def start_of(folder, theirs):
+    """The token that a decoder is given first: as configs say it, else the one that fills rows up."""
+    generation = folder / 'generation_config.json'
+    for config in (theirs, json_of(generation) if generation.is_file() else {}):
+        if (start := config.get('decoder_start_token_id')) is not None:
+            return start
+    return theirs.get('pad_token_id') or 0
+
+
+def experiment(family, fields, start):
     """The config of a run of a family: its model, and how such a model is trained."""
     c = base.config()
     c.model = base.part(family.model, **fields)
@@ -147,8 +159,7 @@ def experiment(family, fields, theirs):
         c.evals.valid = base.evaluation('transformer.evaluators:Perplexity', split='valid')
     else:
         c.data = base.data('data.parallel:Parallel', source='tsv', path='pairs.txt', train='train[:90%]', valid='train[90%:]',
-                           test='', start=theirs.get('decoder_start_token_id', -1), source_length=length, length=length,
-                           long='truncate', batch_size=8)
+                           test='', start=start, source_length=length, length=length, long='truncate', batch_size=8)
         c.task = base.part('transformer.tasks:SequenceToSequence')
         c.evals.valid = base.evaluation('transformer.evaluators:Averages', split='valid')
         c.evals.translations = base.evaluation('transformer.translation:Translations', split='valid')
@@ -160,28 +171,35 @@ def experiment(family, fields, theirs):
 def folder_of(snapshot, new):
     """Writes a run as a folder for from_pretrained; returns what to say of it."""
     runs.require_new(new)
-    config, model = snapshot.run.config, snapshot.model
-    families = [family for family in FAMILIES.values() if family.model == config.model.name]
-    if not families:
-        known = ', '.join(sorted({family.model for family in FAMILIES.values()}))
-        raise ValueError(f'{config.model.name} has no form in transformers; those that have one: {known}.')
-    family, = families
-    theirs = family.config(model, FREE) | {'dtype': 'float32'} | tokens_of(snapshot.data)
+    family, ids = family_of(snapshot), tokens_of(snapshot.data)
+    theirs = family.config(snapshot.model, FREE) | {'dtype': 'float32'} | ids
     flat = {mesh.path_of(keys): np.asarray(x) for keys, x in jax.tree_util.tree_leaves_with_path(snapshot.params)}
     weights = family.write(flat)
     with made(new) as folder:
         (folder / 'config.json').write_text(json.dumps(theirs, indent=2, sort_keys=True) + '\n')
         weight_files.write(folder, weights)
-        files = tokenizer_files.write(folder, snapshot.data.tokenizer)
+        files = tokenizer_files.write(folder, snapshot.data.tokenizer, ids)
     there = f'with its tokenizer, {", ".join(files)}' if files else (
         f'without a tokenizer, as {type(snapshot.data.tokenizer).__name__} has no form there')
     return f'{new}: {family.architecture} with {sum(x.size for x in weights.values()):,} weights, {there}'
 
 
+def family_of(snapshot):
+    """The family of the model of a run."""
+    name = snapshot.run.config.model.name
+    for family in FAMILIES.values():
+        if family.model == name:
+            return family
+    known = ', '.join(sorted({family.model for family in FAMILIES.values()}))
+    raise ValueError(f'{name} has no form in transformers; those that have one: {known}.')
+
+
 def tokens_of(data):
     """The fields of a config that name tokens."""
-    named = {'eos_token_id': data.end if data.end >= 0 else None, 'bos_token_id': None}
-    return named | ({'decoder_start_token_id': data.start, 'pad_token_id': data.start} if data.kind == 'pairs' else {})
+    end = data.end if data.end >= 0 else None  # texts that go on have none
+    if data.kind == 'pairs':
+        return {'eos_token_id': end, 'decoder_start_token_id': data.start, 'pad_token_id': data.start}
+    return {'eos_token_id': end, 'bos_token_id': end}
 
 
 @contextlib.contextmanager
@@ -196,14 +214,15 @@ def made(folder):
 
 def verify(snapshot, given, out):
     """Runs the model on the arrays of an .npz file and writes another; returns what to say of it."""
+    family_of(snapshot)
     if not out.absolute().parent.is_dir():
         raise ValueError(f'There is no folder {str(out.absolute().parent)!r} to write {out.name} in; make it first.')
     inputs, arrays = {}, arrays_of(given)
     for name, array in arrays.items():
         if name not in INPUTS:
             raise ValueError(f'{given} has an array {name!r}; {resolve.did_you_mean(name, INPUTS)}')
-        inputs[INPUTS[name]] = np.asarray(array, np.int32)
-    require_fit(arrays, snapshot.model.vocab, given, decoder=snapshot.data.kind == 'pairs')
+        inputs[INPUTS[name]] = array.astype(np.int32) if array.dtype.kind in 'iub' else array
+    require_fit(arrays, snapshot.model, given)
     found = snapshot.apply(**inputs)
     named = {theirs: np.asarray(found[ours], np.float32) for ours, theirs in OUTPUTS.items() if ours in found}
     temporary = out.with_name(f'.{os.getpid()}.{out.name}')
@@ -216,20 +235,25 @@ def verify(snapshot, given, out):
     return f'{out}: ' + ', '.join(f'{name} {list(x.shape)}' for name, x in named.items())
 
 
-def require_fit(arrays, vocab, path, decoder):
+def require_fit(arrays, model, path):
     """Raises ValueError for arrays that are no inputs of the model."""
-    shapes = ', '.join(f'{name} {list(x.shape)}' for name, x in arrays.items()) or 'nothing'
-    for prefix in ('', 'decoder_') if decoder else ('',):
-        ids = arrays.get(f'{prefix}input_ids', np.zeros(0))
-        own = [x for name, x in arrays.items() if name.startswith('decoder_') == bool(prefix)]
-        if any(x.ndim != 2 or x.shape != ids.shape for x in (ids, *own)):
-            raise ValueError(f'{path} has {shapes}; expected {prefix}input_ids [rows, length], and what is about these of the '
-                             'same shape.')
-        if ids.size and not 0 <= ids.min() <= ids.max() < vocab:
-            raise ValueError(f'{prefix}input_ids in {path} goes from {ids.min()} to {ids.max()}, but the tokens of the model '
-                             f'from 0 to {vocab - 1}; give those.')
-    if not decoder and any(name.startswith('decoder_') for name in arrays):
-        raise ValueError(f'{path} has {shapes}, but the model has no decoder of its own; leave out what is about that.')
+    shapes = ', '.join(f'{name} {x.dtype}{list(x.shape)}' for name, x in arrays.items()) or 'nothing'
+    decoder = hasattr(model, 'source_vocab')
+    limits = {'input_ids': model.vocab, 'attention_mask': 2}
+    limits |= {f'decoder_{name}': limit for name, limit in limits.items()} if decoder else {'position_ids': model.length}
+    if decoder and model.source_vocab:
+        limits['input_ids'] = model.source_vocab
+    for name, array in arrays.items():
+        ids = arrays.get('decoder_input_ids' if name.startswith('decoder_') else 'input_ids', np.zeros(0))
+        if name not in limits or array.ndim != 2 or array.shape != ids.shape or array.dtype.kind not in 'iub':
+            raise ValueError(f'{path} has {shapes}; expected integers [rows, length] of one shape in '
+                             f'{", ".join(name for name in limits if not name.startswith("decoder_"))}'
+                             + (', and of one shape in those of the decoder.' if decoder else '.'))
+        if array.size and not 0 <= array.min() <= array.max() < limits[name]:
+            raise ValueError(f'{name} in {path} goes from {array.min()} to {array.max()}, but this model takes 0 to '
+                             f'{limits[name] - 1}; give those.')
+    if lacks := [name for name in limits if name.endswith('input_ids') and name not in arrays]:
+        raise ValueError(f'{path} has {shapes}, and no {lacks[0]}; add that.')
 
 
 def arrays_of(path):
@@ -238,8 +262,8 @@ def arrays_of(path):
         raise ValueError(f'There is no file {str(path)!r}; give --verify an .npz file with input_ids.')
     try:
         with np.load(path) as file:
-            return dict(file) if hasattr(file, 'files') else {}
-    except (ValueError, OSError, zipfile.BadZipFile, EOFError):
+            return dict(file)
+    except (ValueError, TypeError, OSError, zipfile.BadZipFile, EOFError):  # TypeError: a single array, of numpy.save
         raise ValueError(f'{path} is no .npz file of arrays; write it with numpy.savez.') from None
 
 

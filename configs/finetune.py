@@ -20,7 +20,7 @@ def get_config(variant=''):
         raise ValueError('configs/finetune.py trains the model of a run further; name its workdir, '
                          '--config=configs/finetune.py:WORKDIR.')
     other = workdir.load_config(pathlib.Path(variant))
-    for part in ('dtype', 'model', 'task', 'data', 'evals', 'mesh'):
+    for part in ('dtype', 'model', 'task', 'data', 'evals'):
         c[part] = other[part]
     c.init_from = variant
     c.optimizer = base.optimizer(learning_rate=5e-5, weight_decay=0.01, schedule=base.part(

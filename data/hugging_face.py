@@ -2,6 +2,7 @@
 
 import json
 import os
+from collections.abc import Mapping
 from pathlib import Path
 
 from data import plain_tokenizers as plain
@@ -23,7 +24,11 @@ def read(folder: str | os.PathLike, vocab: int, end: int | None) -> tuple[Tokeni
     elif (folder / 'spiece.model').is_file():
         contents = unigram(folder / 'spiece.model')
     else:
-        end = end if end is not None and 0 <= end < vocab else 0
+        end = 0 if end is None else end
+        if not 0 <= end < vocab:
+            raise ValueError(
+                f'config.json has eos_token_id={end}, but the model has {vocab} tokens; give one of these, or null.'
+            )
         return Ids(vocab, end), f'Ids(vocab={vocab}, end={end})'
     if end is None:
         return Json(contents), 'Json()'
@@ -79,11 +84,16 @@ def unigram(path: Path, extra: int = 100) -> bytes:
     return made.to_str().encode()
 
 
-def write(folder: str | os.PathLike, tokenizer: Tokenizer) -> list[str]:
-    """Writes a tokenizer; returns the names of the files, none where it has no form there."""
+def write(folder: str | os.PathLike, tokenizer: Tokenizer, ids: Mapping[str, int | None]) -> list[str]:
+    """Writes a tokenizer; returns the names of the files, none where it has no form there.
+
+    Args:
+      ids: the fields of the model's config that name tokens, such as 'eos_token_id'.
+    """
     if not isinstance(tokenizer, Json):
         return []
     tokenizer.save(folder)
-    settings = {'tokenizer_class': 'PreTrainedTokenizerFast', 'eos_token': tokenizer.sign(tokenizer.end)}
+    roles = [role for role in ('bos_token', 'eos_token', 'pad_token') if ids.get(f'{role}_id') is not None]
+    settings = {'tokenizer_class': 'PreTrainedTokenizerFast', **{role: tokenizer.sign(ids[f'{role}_id']) for role in roles}}
     plain.save(folder, 'tokenizer_config.json', (json.dumps(settings, indent=2) + '\n').encode())
     return ['tokenizer.json', 'tokenizer_config.json']

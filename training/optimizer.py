@@ -133,11 +133,11 @@ class Muon:
     def newton_schulz(self, x):
         """Steps X <- aX + (bA + cA²)X with A = XXᵀ, of X / |X|: all its singular values come near 1. Written out, since
         optax.contrib's runs under vmap, where its products take twice the time on a CPU."""
-        wide = x.shape[0] <= x.shape[1]
+        matmul, wide = functools.partial(jnp.matmul, precision='highest'), x.shape[0] <= x.shape[1]
         x = (x if wide else x.T) / (jnp.linalg.norm(x) + 1e-8)
         for _ in range(self.iterations):
-            square = x @ x.T
-            x = 3.4445 * x + (-4.7750 * square + 2.0315 * square @ square) @ x
+            square = matmul(x, x.T)
+            x = 3.4445 * x + matmul(-4.7750 * square + 2.0315 * matmul(square, square), x)
         return x if wide else x.T
 
 

@@ -336,7 +336,7 @@ def load(folder, step='last', data=None, onto=None):
 def require_new(folder):
     """Raises ValueError unless a workdir can be made at `folder`."""
     if folder.exists() and not (folder.is_dir() and not any(folder.iterdir())):
-        raise ValueError(f'{folder} is there already; give the new workdir another name.')
+        raise ValueError(f'{folder} is there already; give the new folder another name.')
     if not folder.absolute().parent.is_dir():
         raise ValueError(f'There is no folder {str(folder.absolute().parent)!r} to make {folder.name} in; make it first.')
 

@@ -16,14 +16,18 @@ import numpy as np
 
 LISTED = 40  # rows of a diff
 
-# Fields of any config of theirs that do not change what a model computes.
+# Fields of any config of theirs that do not change what a model computes: what it is called, how it is trained or generates.
 ASIDE = (
-    'architectures', 'auto_map', 'bos_token_id', 'chunk_size_feed_forward', 'decoder_start_token_id', 'dtype', 'eos_token_id',
-    'forced_bos_token_id', 'forced_eos_token_id', 'gradient_checkpointing', 'id2label', 'initializer_range',
-    'is_encoder_decoder', 'label2id', 'model_type', 'name_or_path', '_name_or_path', 'num_labels', 'output_attentions',
-    'output_hidden_states', 'output_past', 'pad_token_id', 'problem_type', 'return_dict', 'sep_token_id',
-    'task_specific_params', 'torch_dtype', 'transformers_version', 'use_cache', '_attn_implementation',
-    '_attn_implementation_autoset')
+    'architectures', 'auto_map', 'bad_words_ids', 'begin_suppress_tokens', 'bos_token_id', 'chunk_size_feed_forward',
+    'decoder_start_token_id', 'diversity_penalty', 'do_sample', 'dtype', 'early_stopping', 'encoder_no_repeat_ngram_size',
+    'eos_token_id', 'exponential_decay_length_penalty', 'finetuning_task', 'forced_bos_token_id', 'forced_eos_token_id',
+    'gradient_checkpointing', 'id2label', 'initializer_range', 'is_encoder_decoder', 'label2id', 'length_penalty', 'max_length',
+    'min_length', 'model_type', 'name_or_path', '_name_or_path', 'no_repeat_ngram_size', 'num_beam_groups', 'num_beams',
+    'num_labels', '_num_labels', 'num_return_sequences', 'output_attentions', 'output_hidden_states', 'output_past',
+    'output_scores', 'pad_token_id', 'prefix', 'problem_type', 'remove_invalid_values', 'repetition_penalty', 'return_dict',
+    'return_dict_in_generate', 'sep_token_id', 'suppress_tokens', 'task_specific_params', 'temperature', 'tf_legacy_loss',
+    'tokenizer_class', 'top_k', 'top_p', 'torch_dtype', 'torchscript', 'transformers_version', 'typical_p', 'use_bfloat16',
+    'use_cache', '_attn_implementation', '_attn_implementation_autoset')
 
 
 @dataclasses.dataclass(frozen=True)
@@ -58,7 +62,7 @@ class Field:
                                  f'model.{self.ours}; make them equal.')
         if not self.ours and given != self.default:
             raise ValueError(f'config.json has {first}={given!r}, which is not supported; expected {self.default!r}.')
-        if self.values is not None and given not in self.values:
+        if self.values is not None and given not in [*self.values]:  # a list, as what is given may have no hash
             raise ValueError(f'config.json has {first}={given!r}, which is not supported; expected one of '
                              f'{", ".join(map(repr, self.values))}.')
         given = self.none if given is None else given if self.values is None else self.values[given]
@@ -75,6 +79,10 @@ class Field:
             given = names[given]
         given = None if self.none is not None and given == self.none else given
         return dict.fromkeys(self.theirs.split(), given)
+
+
+# Fields of any config of theirs of which only one value will do.
+FIXED = (Field('cross_attention_hidden_size'), Field('pruned_heads', default={}), Field('tie_encoder_decoder', default=False))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -179,7 +187,8 @@ class Family:
 
     def model_fields(self, config):
         """{field: value} of our model, for their config; what would change the result and is not known is refused by name."""
-        known = {name for field in self.fields for name in field.names[0]}
+        fields = *self.fields, *FIXED
+        known = {name for field in fields for name in field.names[0]}
         unknown = sorted(config.keys() - {*known, *self.aside, *ASIDE})
         if unknown:
             raise ValueError(f'config.json has {unknown[0]}={config[unknown[0]]!r}, which is not known of {self.kind}; '
@@ -188,7 +197,7 @@ class Family:
         if named[0] not in (self.architecture, *self.others):
             raise ValueError(f'config.json names {named[0]}; of {self.kind} expected '
                              f'{" or ".join((self.architecture, *self.others))}.')
-        found = {name: value for field in self.fields for name, value in field.read(config).items()}
+        found = {name: value for field in fields for name, value in field.read(config).items()}
         return dict(self.implied) | found
 
     def config(self, model, free):
@@ -227,8 +236,8 @@ class Family:
         require_same(left, right, f'{source} does not fit its config.json', ('the model needs', 'the file has'))
         for copy, original in copies.items():
             if copy in named and not np.array_equal(named[copy](), named[original]()):
-                raise ValueError(f'In {source}, {copy} is not {original}, but config.json says that it is, with '
-                                 'tie_word_embeddings=true; set that to false.')
+                raise ValueError(f'In {source}, {copy} is not {original}, but they are one table in this model; if it is the '
+                                 'output layer, set tie_word_embeddings to false in config.json.')
         for name, entry in entries.items():
             yield from entry.read(np.asarray(named[name](), np.float32), shapes).items()
 

@@ -1,5 +1,7 @@
 """The encoder-decoder Transformer (Vaswani et al. 2017)."""
 
+import dataclasses
+
 import flax.linen as nn
 import jax.numpy as jnp
 
@@ -98,9 +100,7 @@ class EncoderDecoder(Tower, kw_only=True):
 
     def _tower(self, name, **fields):
         """The encoder or the decoder, with the fields of `Tower` that it shares with the other."""
-        common = ('heads', 'key_heads', 'width', 'head_width', 'inner', 'gated', 'activation', 'dropout', 'bias',
-                  'normalization', 'epsilon', 'positions', 'residual', 'initial', 'depth', 'dense_gradient', 'scan', 'remat',
-                  'dtype', 'layers')
+        common = {field.name for field in dataclasses.fields(Tower)} - {'parent', 'name', 'attention', 'mask'}
         return Sequence(**{field: getattr(self, field) for field in common} | fields, name=name)
 
     def _embedded(self, tokens, ids):

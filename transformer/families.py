@@ -33,8 +33,8 @@ GPT2 = Family(
         Field('tie_word_embeddings', 'tied', True),
         Field('scale_attn_by_inverse_layer_idx', default=False),
         Field('add_cross_attention', default=False)),
-    aside=('n_ctx', 'reorder_and_upcast_attn', 'summary_activation', 'summary_first_dropout', 'summary_proj_to_labels',
-           'summary_type', 'summary_use_proj'),
+    aside=('is_decoder', 'n_ctx', 'n_special', 'predict_special_tokens', 'reorder_and_upcast_attn', 'summary_activation',
+           'summary_first_dropout', 'summary_proj_to_labels', 'summary_type', 'summary_use_proj'),
     implied={'residual': PreNorm(), 'mask': Causal(), 'positions': Learned(), 'bias': True, 'key_heads': 0, 'kept': ()},
     rows=(
         Row('tokens/embedding', 'transformer.wte.weight'),
@@ -60,13 +60,16 @@ GPT2 = Family(
 
 
 def _t5_config(config, weights):
-    """T5 v1.0 has one table and divides by sqrt(D) before the output layer; v1.1 has that layer of its own and does not."""
+    """T5 v1.0 has one table and divides by sqrt(D) before the output layer; v1.1 has that layer of its own and does not.
+    Before transformers 5 tie_word_embeddings said both; there scale_decoder_outputs says the second, and the first is told by
+    the weights alone. `T5Model` has no output layer; here the table is taken for it."""
     shared, own = weights.get('shared.weight'), weights.get('lm_head.weight')
-    tied = config.get('tie_word_embeddings', True)
-    return config | {
-        'tie_word_embeddings': own is None or (tied and shared is not None and np.array_equal(shared(), own())),
-        'scale_decoder_outputs': config.get('scale_decoder_outputs', tied),
-        'num_decoder_layers': config.get('num_decoder_layers') or config.get('num_layers', 6)}
+    said = config.get('tie_word_embeddings', True)
+    if own is None:
+        tied = said or config.get('architectures') == ['T5Model']
+    else:
+        tied = said and shared is not None and np.array_equal(shared(), own())
+    return config | {'tie_word_embeddings': tied, 'scale_decoder_outputs': config.get('scale_decoder_outputs', said)}
 
 
 def _t5_feed_forward(config):
@@ -94,6 +97,18 @@ def _t5_feed_forward_proj(model):
 
 
 T5_BUCKETS = 'relative_attention_num_buckets', 'relative_attention_max_distance'
+
+
+def _t5_sizes(config):
+    layers = config.get('num_layers', 6)
+    return {'head_width': config.get('d_kv', 64), 'inner': config.get('d_ff', 2048), 'encoder_layers': layers,
+            'layers': config.get('num_decoder_layers') or layers}
+
+
+def _t5_shape(model):
+    """The inverse of `_t5_sizes`: 0, which stands for something else in a model of ours, is nothing there."""
+    return {'d_kv': model.each_head, 'd_ff': model.inner or 4 * model.width, 'num_layers': model.encoder_layers or model.layers,
+            'num_decoder_layers': model.layers}
 
 
 def _t5_positions(config):
@@ -138,10 +153,8 @@ T5_FAMILY = Family(
     fields=(
         Field('vocab_size', 'vocab', 32128),
         Field('d_model', 'width', 512),
-        Field('d_kv', 'head_width', 64),
-        Field('d_ff', 'inner', 2048),
-        Field('num_layers', 'encoder_layers', 6),
-        Field('num_decoder_layers', 'layers'),
+        Fields((('d_kv', 'd_ff', 'num_layers', 'num_decoder_layers'), ('head_width', 'inner', 'encoder_layers', 'layers')),
+               _t5_sizes, _t5_shape),
         Field('num_heads', 'heads', 8),
         Field('dropout_rate', 'dropout', 0.1),
         Field('layer_norm_epsilon', 'epsilon', 1e-6),
@@ -151,7 +164,8 @@ T5_FAMILY = Family(
                _t5_feed_forward_proj),
         Fields((T5_BUCKETS, ('positions',)), _t5_positions, _t5_buckets)),
     aside=('classifier_dropout', 'initializer_factor', 'is_decoder', 'n_positions'),
-    implied={'bias': False, 'normalization': 'rms', 'residual': PreNorm(), 'scale_embedding': False, 'source_vocab': 0,
+    implied={'bias': False, 'dropout_everywhere': True, 'normalization': 'rms', 'residual': PreNorm(),
+             'scale_embedding': False, 'source_vocab': 0,
              **dict.fromkeys(('attention', 'encoder_attention', 'cross_attention'), Softmax(score=Dot()))},
     free=('length', 'source_length'),
     rows=(
@@ -160,6 +174,8 @@ T5_FAMILY = Family(
         *_t5_rows('encoder', cross=False),
         *_t5_rows('decoder', cross=True)),
     inputs={'inputs': ((1, 1), 'int32'), 'decoder_inputs': ((1, 1), 'int32')},
+    # Of the first T5, which nothing reads.
+    computed=r'decoder\.block\.0\.layer\.1\.EncDecAttention\.relative_attention_bias\.weight',
     copies=dict.fromkeys(('encoder.embed_tokens.weight', 'decoder.embed_tokens.weight', 'lm_head.weight'), 'shared.weight'))
 
 FAMILIES = {family.kind: family for family in (GPT2, T5_FAMILY)}

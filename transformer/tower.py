@@ -30,6 +30,7 @@ class Tower(nn.Module):
       inner: inner width of the feed-forward; 0 stands for 4·width.
       gated: whether the feed-forward has a gate.
       dropout: rate on the embedding, the attention weights and the residual branches.
+      dropout_everywhere: it is on the inner activations of the feed-forward and on what leaves the last norm too, as in T5.
       bias: biases in dense layers and norms.
       normalization: the kind of norm: 'layer' or 'rms'.
       epsilon: of the norms.
@@ -52,6 +53,7 @@ class Tower(nn.Module):
     gated: bool = False
     activation: str = 'gelu'
     dropout: float = 0.0
+    dropout_everywhere: bool = False
     bias: bool = True
     normalization: str = 'layer'
     epsilon: float = 1e-5
@@ -92,6 +94,7 @@ class Tower(nn.Module):
             Block, norm=norm, residual=self.residual, dropout=self.dropout,
             cross_attention=cross and partial(attention, mechanism=cross),
             feed_forward=partial(FeedForward, self.inner or 4 * self.width, self.activation, self.gated,
+                                 dropout=self.dropout if self.dropout_everywhere else 0.0,
                                  **self.initial.feed_forward(self.layers, branches), **common))
         blocks = [partial(block, attention=partial(attention, mechanism=self.attention, kept=kept))
                   for kept in kept_heads(self)]
@@ -101,7 +104,8 @@ class Tower(nn.Module):
         else:
             x, cache = stack(blocks, self.layers, x, context, key=key, cache=cache, scan=self.scan, remat=self.remat)
             more = {}
-        return norm(name='norm')(x) if self.residual.final_norm else x, cache, more
+        x = norm(name='norm')(x) if self.residual.final_norm else x
+        return dropout(x, self.dropout, fold(key, 'last')) if self.dropout_everywhere else x, cache, more
 
     def _norm(self):
         """The constructor of a norm, called with a name."""

@@ -51,18 +51,22 @@ class HuggingFaceTest(absltest.TestCase):
 
     def test_out_and_in_again(self):
         made, _ = hugging_face.read(REFERENCE / 'gpt2_tokenizer', 400, 7)
-        self.assertEqual(hugging_face.write(self.folder, made), ['tokenizer.json', 'tokenizer_config.json'])
+        ids = {'eos_token_id': 7, 'pad_token_id': 0, 'bos_token_id': None, 'decoder_start_token_id': 0}
+        self.assertEqual(hugging_face.write(self.folder, made, ids), ['tokenizer.json', 'tokenizer_config.json'])
         self.assertEqual(hugging_face.read(self.folder, 400, 7), hugging_face.read(REFERENCE / 'gpt2_tokenizer', 400, 7))
         settings = json.loads((self.folder / 'tokenizer_config.json').read_text())
-        self.assertEqual(settings['eos_token'], made.sign(7))
+        self.assertEqual(settings, {'tokenizer_class': 'PreTrainedTokenizerFast', 'eos_token': made.sign(7),
+                                    'pad_token': '<|endoftext|>'})
 
     def test_without_files(self):
         made, expression = hugging_face.read(self.folder, 9, 4)
         self.assertEqual((made.vocab, made.end, expression), (9, 4, 'Ids(vocab=9, end=4)'))
         self.assertEqual(tokenizers.learn(expression, []), made)
-        self.assertEqual(hugging_face.read(self.folder, 9, 50256)[0].end, 0)
-        self.assertEqual(hugging_face.write(self.folder, made), [])
-        self.assertEqual(hugging_face.write(self.folder, Char('ab')), [])
+        self.assertEqual(hugging_face.read(self.folder, 9, None)[0].end, 0)
+        with self.assertRaisesRegex(ValueError, 'eos_token_id=50256, but the model has 9 tokens'):
+            hugging_face.read(self.folder, 9, 50256)
+        self.assertEqual(hugging_face.write(self.folder, made, {}), [])
+        self.assertEqual(hugging_face.write(self.folder, Char('ab'), {}), [])
         self.assertEmpty([*self.folder.iterdir()])
 
     def test_files_that_cannot_be_read(self):

@@ -68,12 +68,20 @@ def answers(found):
     return {'logits': found.logits, 'last_hidden_state': states[-1], 'encoder_last_hidden_state': encoder}
 
 
-def generated(model, prompts, mask, steps=8):
-    """What the model goes on with, greedily and by a beam of 4 whose scores are sums of log-probabilities."""
-    given = dict(attention_mask=mask, max_new_tokens=steps, do_sample=False, pad_token_id=0)
-    beam = model.generate(prompts, num_beams=4, length_penalty=0.0, early_stopping=False, **given)
-    return {'prompt': prompts, 'prompt_mask': mask, 'greedy': model.generate(prompts, **given)[:, prompts.shape[1]:],
-            'beam': beam[:, prompts.shape[1]:]}
+def generated(model, steps=8, **prompts):
+    """What the model goes on with, greedily and by a beam of 4 whose scores are sums of log-probabilities; the token that ends
+    a text is one that ends some of these and not others, by both."""
+    def outputs(end, beams):
+        beam = dict(num_beams=beams, length_penalty=0.0, early_stopping=False) if beams > 1 else {}
+        found = model.generate(**prompts, **beam, max_new_tokens=steps, do_sample=False, eos_token_id=end, pad_token_id=0)
+        begin = 1 if model.config.is_encoder_decoder else prompts['input_ids'].shape[1]
+        return torch.nn.functional.pad(found[:, begin:], (0, steps - found.shape[1] + begin))
+
+    ended = lambda end: [sum(end in row for row in outputs(end, beams).tolist()) for beams in (1, 4)]
+    rows = len(prompts['input_ids'])
+    model.config.eos_token_id = next(end for end in range(1, 67) if all(0 < count < rows for count in ended(end)))
+    return {**{f'prompt/{key}': x for key, x in prompts.items()}, 'greedy': outputs(model.config.eos_token_id, 1),
+            'beam': outputs(model.config.eos_token_id, 4)}
 
 
 def gpt2():
@@ -81,10 +89,11 @@ def gpt2():
                  bos_token_id=0, eos_token_id=0)
     inputs = dict(input_ids=ids(67, 3, LENGTH), attention_mask=padded())
     there = dict.fromkeys(('logits', 'last_hidden_state'), padded())
-    prompts, mask = ids(67, 3, 7, seed=2), torch.ones(3, 7, dtype=torch.long)
-    mask[1, :4] = 0  # transformers goes on at the right end
-    model = shaken(hf.GPT2LMHeadModel(hf.GPT2Config(**small)))
-    record('gpt2', model, inputs, there, generated(model, prompts, mask))
+    mask = torch.ones(8, 7, dtype=torch.long)
+    mask[::2, :4] = 0  # transformers goes on at the right end
+    model = shaken(hf.GPT2LMHeadModel(hf.GPT2Config(**small)), 0.3)
+    more = generated(model, input_ids=ids(67, 8, 7, seed=2), attention_mask=mask)
+    record('gpt2', model, inputs, there, more)
     other = hf.GPT2Config(**small | dict(
         n_inner=24, activation_function='relu', scale_attn_weights=False, layer_norm_epsilon=1e-2, tie_word_embeddings=False))
     record('gpt2_other', shaken(hf.GPT2LMHeadModel(other), 0.1), inputs, there)
@@ -98,19 +107,14 @@ def t5():
     inputs = dict(input_ids=ids(67, 3, 21), attention_mask=padded(length=21), decoder_input_ids=ids(67, 3, 7, seed=3),
                   decoder_attention_mask=decoder)
     there = {'logits': decoder, 'last_hidden_state': decoder, 'encoder_last_hidden_state': padded(length=21)}
+    sources = dict(input_ids=ids(67, 8, 9, seed=4), attention_mask=padded(8, 9))
     model = shaken(hf.T5ForConditionalGeneration(hf.T5Config(**small)))
-    record('t5', model, inputs, there, translated(model, inputs))
+    record('t5', model, inputs, there, generated(model, **sources))
     other = hf.T5Config(**small | dict(feed_forward_proj='gated-gelu', num_decoder_layers=1, tie_word_embeddings=False))
     model = hf.T5ForConditionalGeneration(other)
     model.lm_head.weight = torch.nn.Parameter(0.3 * torch.randn(67, 16))  # as in the models of v1.1
-    record('t5_gated', shaken(model), inputs, there)
-
-
-def translated(model, inputs, steps=8):
-    """What the model makes of the sources, greedily and by a beam of 4 whose scores are sums of log-probabilities."""
-    given = dict(input_ids=inputs['input_ids'], attention_mask=inputs['attention_mask'], max_new_tokens=steps, do_sample=False)
-    beam = model.generate(num_beams=4, length_penalty=0.0, early_stopping=False, **given)
-    return {'greedy': model.generate(**given)[:, 1:], 'beam': beam[:, 1:]}
+    model = shaken(model)
+    record('t5_gated', model, inputs, there, generated(model, **sources))
 
 
 TEXTS = ('The quick brown fox', '  two  spaces,   three ', "don't, they'll; I'M 2026", 'line\n\nline\r\n\ttab',

@@ -248,6 +248,16 @@ class DirectionsTest(parameterized.TestCase):
         for group, name in (('tokens', 'embedding'), ('query', 'bias')):
             np.testing.assert_allclose(found[-1][group][name], adam[-1][group][name], rtol=1e-6)
 
+    def test_muon_is_that_of_optax(self):
+        """But for its Nesterov momentum, which has corrections of the bias that Jordan's has not."""
+        found = directions(optimizer.Muon(nesterov=False, matrices=MATRICES), self.GRADIENTS)
+        theirs = optax.contrib.scale_by_muon(nesterov=False)
+        for group, form in FORMS.items():
+            state = theirs.init(jnp.zeros(form))
+            for gradients, ours in zip(self.GRADIENTS, found):
+                update, state = theirs.update(jnp.asarray(gradients[group]['kernel']).reshape(form), state)
+                np.testing.assert_allclose(ours[group]['kernel'].reshape(form), 0.2 * math.sqrt(max(form)) * update, atol=1e-5)
+
     @parameterized.parameters(
         (((r'query/kernel', ((0,), (1,))), (r'.*', ())), r'gives .* for query/kernel \(6, 2, 4\); expected every'),
         (((r'query/kernel', 5), (r'.*', ())), 'gives 5 for query/kernel'),

@@ -236,8 +236,8 @@ CHANGES = {
     'attention': Softmax(score=Dot()), 'encoder_attention': Softmax(score=Dot()), 'cross_attention': Softmax(score=Dot()),
     'key_heads': 1, 'positions': Learned(), 'mask': Causal() & Window(2), 'encoder_mask': Window(2), 'residual': PreNorm(),
     'initial': Scaled(), 'dense_gradient': False, 'depth': Universal(), 'scan': True, 'remat': 'full', 'dtype': 'bfloat16',
-    'head_width': 6, 'gated': True, 'normalization': 'rms', 'epsilon': 1e-3, 'scale_output': True}
-BASE = SMALL.clone(layers=1, share='output', positions=Learned(scale=0.1))  # with which every field counts
+    'head_width': 6, 'gated': True, 'normalization': 'rms', 'epsilon': 1e-3, 'dropout_everywhere': True, 'scale_output': True}
+BASE = SMALL.clone(layers=1, share='output', positions=Learned(scale=0.1), dropout=0.2)  # with which every field counts
 
 
 class FieldsTest(parameterized.TestCase):

@@ -176,7 +176,7 @@ CHANGES = {
     'attention': Softmax(score=Dot()), 'key_heads': 1, 'kept': ((0,), (0, 1)), 'positions': NoPositions(),
     'bias': False, 'mask': Causal() & Window(2), 'residual': PostNorm(), 'initial': Scaled(0.1), 'dense_gradient': False,
     'depth': Universal(), 'scan': True, 'remat': 'full', 'dtype': 'bfloat16',
-    'head_width': 6, 'gated': True, 'normalization': 'rms', 'epsilon': 1e-3, 'tied': False}
+    'head_width': 6, 'gated': True, 'normalization': 'rms', 'epsilon': 1e-3, 'dropout_everywhere': True, 'tied': False}
 
 
 class DropoutTest(parameterized.TestCase):
@@ -185,11 +185,17 @@ class DropoutTest(parameterized.TestCase):
         self.assertLen(keys, 1 + 3 * 2)
         self.assertLen(set(keys), len(keys))
 
+    def test_everywhere_is_also_within_the_feed_forward_and_after_the_last_norm(self):
+        keys = models.dropout_keys(SMALL.clone(layers=2, dropout=0.1, dropout_everywhere=True), TOKENS)
+        self.assertLen(keys, 1 + 4 * 2 + 1)
+        self.assertLen(set(keys), len(keys))
+
 
 class FieldsTest(parameterized.TestCase):
     @parameterized.named_parameters(*((name, name, value) for name, value in CHANGES.items()))
     def test_field_has_an_effect(self, field, value):
-        self.assertNotEqual(program(SMALL.clone(**{field: value})), program(SMALL))
+        base = SMALL.clone(dropout=0.2)  # where there is none, it does not matter where it is
+        self.assertNotEqual(program(base.clone(**{field: value})), program(base))
 
     def test_the_same_model_is_the_same_program(self):
         self.assertEqual(program(SMALL.clone()), program(SMALL))

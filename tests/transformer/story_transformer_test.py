@@ -96,13 +96,13 @@ CHANGES = {
     'vocab': 10, 'layers': 2, 'heads': 4, 'width': 16, 'inner': 4, 'activation': 'gelu', 'dropout': 0.1, 'bias': False,
     'attention': Softmax(score=Dot()), 'key_heads': 1, 'positions': NoPositions(), 'mask': Window(2), 'residual': PostNorm(),
     'initial': Scaled(), 'dense_gradient': False, 'depth': Universal(), 'scan': True, 'remat': 'full', 'dtype': 'bfloat16',
-    'head_width': 6, 'gated': True, 'normalization': 'rms', 'epsilon': 1e-3}
+    'head_width': 6, 'gated': True, 'normalization': 'rms', 'epsilon': 1e-3, 'dropout_everywhere': True}
 
 
 class FieldsTest(parameterized.TestCase):
     @parameterized.named_parameters(*((name, name, value) for name, value in CHANGES.items()))
     def test_field_has_an_effect(self, field, value):
-        base = MODEL.clone(layers=1, depth=Own())
+        base = MODEL.clone(layers=1, depth=Own(), dropout=0.2)
         self.assertTrue(program(base.clone(**{field: value})) != program(base))
 
     def test_every_field_is_tried(self):
