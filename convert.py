@@ -38,6 +38,7 @@ from configs import base
 from data import hugging_face as tokenizer_files
 from training import machine, mesh, resolve, weight_files, workdir
 from training import run as runs
+from training.checkpoint import require_same
 from transformer.conversion import Weight
 from transformer.families import FAMILIES
 
@@ -115,6 +116,7 @@ def shapes_of(family, model):
 def params_of(folder, family, weights, shapes):
     """The parameters in these shapes, from the weights of a folder."""
     flat = {mesh.path_of(keys): x.shape for keys, x in jax.tree_util.tree_leaves_with_path(shapes)}
+    require_same(*family.sides(weights, flat), ('the model needs', 'the file has'), f'{folder} does not fit its config.json:')
     found = {name: jax.device_put(x) for name, x in family.read(weights, flat, folder)}
     return jax.tree_util.tree_map_with_path(lambda keys, _: found[mesh.path_of(keys)], shapes)
 
@@ -127,7 +129,7 @@ def run_of(folder, new):
     machine.prepare(config)
     end = theirs.get('eos_token_id')
     if isinstance(end, list):  # several that end a text: the first ends a document
-        end = end[0]
+        end = end[0] if end else None
     tokenizer, expression = tokenizer_files.read(folder, config.model.vocab, end)
     config.data.tokenizer = expression
     with tempfile.TemporaryDirectory() as place:

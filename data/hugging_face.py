@@ -50,7 +50,8 @@ def byte_level(vocab: Path, merges: Path) -> bytes:
     except Exception as error:  # the library raises nothing narrower
         raise ValueError(f'{vocab} and {merges.name} cannot be read ({error}); fetch them again.') from error
     made.pre_tokenizer, made.decoder = pre_tokenizers.ByteLevel(add_prefix_space=False), decoders.ByteLevel()
-    made.add_special_tokens([token for token in ('<|endoftext|>',) if made.token_to_id(token) is not None])
+    if made.token_to_id('<|endoftext|>') is not None:
+        made.add_special_tokens(['<|endoftext|>'])
     return made.to_str().encode()
 
 

@@ -157,11 +157,13 @@ class FolderTest(experiments.TestCase):
         self.assertEqual((done.code, done.err), (0, ''))
         return done.out
 
-    def refused(self, message, *arguments):
+    def assert_refused(self, message, *arguments):
         done = experiments.call('convert', *arguments)
         self.assertEqual((done.code, done.out), (1, ''), done.err)
         self.assertRegex(done.err, message)
         self.assertNotIn('Traceback', done.err)
+        if any(argument.startswith('--from_hf') for argument in arguments):
+            self.assertFalse((self.folder / 'run').exists())  # nothing half written
 
     @parameterized.parameters(*CASES)
     def test_in_and_out_again(self, name):
@@ -243,7 +245,7 @@ class FolderTest(experiments.TestCase):
         ({'dense_act_fn': 'gelu'}, "dense_act_fn='gelu', but feed_forward_proj='relu'"),
         ({'is_gated_act': True}, "is_gated_act=True, but feed_forward_proj='relu'"))
     def test_feed_forwards_that_cannot_be(self, changes, message):
-        self.refused(message, f'--from_hf={self.hugging_face("t5", **changes)}', f'--workdir={self.folder / "run"}')
+        self.assert_refused(message, f'--from_hf={self.hugging_face("t5", **changes)}', f'--workdir={self.folder / "run"}')
 
     def test_t5_of_older_versions(self):
         """Version 1.1 said tie_word_embeddings=false, and nothing of scales; the tables of the towers were copies."""
@@ -261,12 +263,12 @@ class FolderTest(experiments.TestCase):
         """Not made up, where the config says that it is one of its own."""
         lost = lambda weights: {name: x for name, x in weights.items() if name != 'lm_head.weight'}
         folder = self.hugging_face('t5_gated', lost, tie_word_embeddings=False)
-        self.refused(r'lm_head.weight \[67, 16\] \| -', f'--from_hf={folder}', f'--workdir={self.folder / "run"}')
+        self.assert_refused(r'lm_head.weight \[67, 16\] \| -', f'--from_hf={folder}', f'--workdir={self.folder / "run"}')
 
     def test_a_table_of_a_tower_that_is_no_copy(self):
         other = lambda weights: weights | {'encoder.embed_tokens.weight': 1 + weights['shared.weight']}
-        self.refused('encoder.embed_tokens.weight is not shared.weight, but they are one table',
-                     f'--from_hf={self.hugging_face("t5", other)}', f'--workdir={self.folder / "run"}')
+        self.assert_refused('encoder.embed_tokens.weight is not shared.weight, but they are one table',
+                            f'--from_hf={self.hugging_face("t5", other)}', f'--workdir={self.folder / "run"}')
 
     @parameterized.parameters(({}, None, 0), ({'pad_token_id': 3}, None, 3), ({}, 5, 5), ({'decoder_start_token_id': 4}, 5, 4))
     def test_where_a_decoder_begins(self, changes, generation, start):
@@ -298,7 +300,8 @@ class FolderTest(experiments.TestCase):
         _, params = convert.from_hf(folder)
         jax.tree.map(np.testing.assert_array_equal, params, convert.from_hf(REFERENCE / 'gpt2')[1])
         (folder / 'model-1.safetensors').unlink()
-        self.refused('names model-1.safetensors, which is not there', f'--from_hf={folder}', f'--workdir={self.folder / "run"}')
+        self.assert_refused('names model-1.safetensors, which is not there',
+                            f'--from_hf={folder}', f'--workdir={self.folder / "run"}')
 
     @parameterized.parameters('float16', jnp.bfloat16)
     def test_half_precision(self, dtype):
@@ -334,8 +337,8 @@ class FolderTest(experiments.TestCase):
 
     def test_an_output_layer_that_is_no_copy(self):
         other = lambda weights: weights | {'lm_head.weight': 1 + weights['transformer.wte.weight']}
-        self.refused('lm_head.weight is not transformer.wte.weight, but they are one table .* set tie_word_embeddings to false',
-                     f'--from_hf={self.hugging_face(weights=other)}', f'--workdir={self.folder / "run"}')
+        self.assert_refused('lm_head.weight is not transformer.wte.weight, but they are one table .* set tie_word_embeddings',
+                            f'--from_hf={self.hugging_face(weights=other)}', f'--workdir={self.folder / "run"}')
 
     @parameterized.parameters(
         ({'scale_attn_by_inverse_layer_idx': True}, 'scale_attn_by_inverse_layer_idx=True, which is not supported'),
@@ -349,29 +352,30 @@ class FolderTest(experiments.TestCase):
         ({'model_type': 'absent'}, 'is not the config of a model'),
         ({'n_inner': 63}, 'does not fit its config.json'))
     def test_configs_that_mean_another_model(self, changes, message):
-        self.refused(message, f'--from_hf={self.hugging_face(**changes)}', f'--workdir={self.folder / "run"}')
+        self.assert_refused(message, f'--from_hf={self.hugging_face(**changes)}', f'--workdir={self.folder / "run"}')
         self.assertFalse((self.folder / 'run').exists())
 
     def test_pickles_are_refused(self):
         folder = self.hugging_face()
         (folder / 'model.safetensors').rename(folder / 'pytorch_model.bin')
-        self.refused('pickle that can run any code.*save_pretrained', f'--from_hf={folder}', f'--workdir={self.folder / "run"}')
+        self.assert_refused('pickle that can run any code.*save_pretrained',
+                            f'--from_hf={folder}', f'--workdir={self.folder / "run"}')
 
     def test_damage(self):
         folder = self.hugging_face()
         whole = (folder / 'model.safetensors').read_bytes()
         (folder / 'model.safetensors').write_bytes(whole[:-40])
-        self.refused('is no whole .safetensors file', f'--from_hf={folder}', f'--workdir={self.folder / "run"}')
+        self.assert_refused('is no whole .safetensors file', f'--from_hf={folder}', f'--workdir={self.folder / "run"}')
         (folder / 'config.json').write_text('{"model_type": ')
-        self.refused('config.json is no JSON object', f'--from_hf={folder}', f'--workdir={self.folder / "run"}')
-        self.refused('There is no .*nowhere/config.json', '--from_hf=nowhere', f'--workdir={self.folder / "run"}')
+        self.assert_refused('config.json is no JSON object', f'--from_hf={folder}', f'--workdir={self.folder / "run"}')
+        self.assert_refused('There is no .*nowhere/config.json', '--from_hf=nowhere', f'--workdir={self.folder / "run"}')
 
     @parameterized.parameters(
         ([], 'Give one of --from_hf'), (['--from_hf=a', '--to_hf=b', '--workdir=c'], 'Give one of --from_hf'),
         (['--to_hf=b'], 'Give --workdir=DIR'), (['--verify=a.npz', '--workdir=c'], 'go together'),
         (['--from_hf=a', '--workdir=c', '--step=3'], '--step is for a run'))
     def test_flags_that_do_not_go_together(self, arguments, message):
-        self.refused(message, *arguments)
+        self.assert_refused(message, *arguments)
 
     def test_inputs_that_cannot_be(self):
         workdir, given, out = self.folder / 'run', self.folder / 'in.npz', self.folder / 'out.npz'
@@ -386,16 +390,16 @@ class FolderTest(experiments.TestCase):
                                 ({'input_ids': ids.astype(str)}, 'expected integers'),
                                 ({'input_ids': ids, 'attention_mask': np.ones((1, 4), int)}, 'of one shape')):
             np.savez(given, **arrays)
-            self.refused(message, f'--workdir={workdir}', f'--verify={given}', f'--out={out}')
+            self.assert_refused(message, f'--workdir={workdir}', f'--verify={given}', f'--out={out}')
         given.write_bytes(b'no arrays')
-        self.refused('is no .npz file', f'--workdir={workdir}', f'--verify={given}', f'--out={out}')
+        self.assert_refused('is no .npz file', f'--workdir={workdir}', f'--verify={given}', f'--out={out}')
         self.assertFalse(out.exists())
 
     @parameterized.parameters(({'model.positions': 'Rotary()'}, 'model.positions is Rotary.*GPT2LMHeadModel cannot be'),
                               ({'model.key_heads': 1}, 'model.key_heads is 1'))
     def test_runs_that_have_no_form_there(self, changes, message):
         workdir, out = self.trained(**{'train.steps': 1, **changes}), self.folder / 'out'
-        self.refused(message, f'--workdir={workdir}', f'--to_hf={out}')
+        self.assert_refused(message, f'--workdir={workdir}', f'--to_hf={out}')
         self.assertFalse(out.exists())
 
     def test_a_translator_trained_here(self):

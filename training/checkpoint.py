@@ -432,20 +432,25 @@ def _check_structure(step: int, folder, saved: dict[str, list], target: dict[str
         )
     left = {name: f'{dtype}{shape}' for name, (dtype, shape, _) in saved.items() if name.split('/')[0] in entries}
     right = {name: '{}{}'.format(*_kind(array)) for name, array in target.items()}
+    require_same(
+        left, right, ('the checkpoint has', 'the model has'),
+        f'checkpoint {step} in {folder} does not fit this model: use the settings it was saved with, or another workdir.',
+    )
+
+
+def require_same(left: dict[str, str], right: dict[str, str], heads: tuple[str, str], what: str) -> None:
+    """Raises ValueError, with a diff in two columns, unless {name: kind of array} is the same on both sides."""
     rows = [
         tuple(f'{name} {side[name]}' if name in side else '-' for side in (left, right))
         for name in sorted(left.keys() | right.keys()) if left.get(name) != right.get(name)
     ]
     if not rows:
         return
-    shown = [('the checkpoint has', 'the model has'), *rows[:_DIFF_ROWS]]
+    shown = [heads, *rows[:_DIFF_ROWS]]
     width = max(len(row[0]) for row in shown)
     table = '\n'.join(f'  {a:<{width}} | {b}' for a, b in shown)
     more = f'\n  ... and {len(rows) - _DIFF_ROWS} more' if len(rows) > _DIFF_ROWS else ''
-    raise ValueError(
-        f'checkpoint {step} in {folder} does not fit this model: use the settings it was saved with, or another '
-        f'workdir.\n{table}{more}'
-    )
+    raise ValueError(f'{what}\n{table}{more}')
 
 
 @contextlib.contextmanager

@@ -14,8 +14,6 @@ from typing import Any
 
 import numpy as np
 
-LISTED = 40  # rows of a diff
-
 # Fields of any config of theirs that do not change what a model computes: what it is called, how it is trained or generates.
 ASIDE = (
     'architectures', 'auto_map', 'bad_words_ids', 'begin_suppress_tokens', 'bos_token_id', 'chunk_size_feed_forward',
@@ -221,25 +219,30 @@ class Family:
             raise ValueError(f'The table of {self.kind} does not have {wrong[0]} once; a model with it has no such weights.')
         return found
 
-    def read(self, weights, shapes, source):
-        """(name, parameter in float32) one after the other, of {name: `Weight`}; weights that are missing, left over or of
-        another shape are an error with all of them."""
+    def sides(self, weights, shapes):
+        """({their name: shape} of parameters of these shapes, the same of {name: `Weight`}): what has to be equal."""
         entries = {entry.theirs: entry for entry in self.entries(shapes)}
-        copies = {copy: original for copy, original in self.copies.items() if copy not in entries}
-        named = {}
-        for name, weight in weights.items():
-            name = name if name in entries or name in copies or name.startswith(self.prefix) else self.prefix + name
-            if not re.fullmatch(self.computed, name):
-                named[name] = weight
-        left = {name: str(list(entry.shape(shapes))) for name, entry in entries.items()}
-        right = {name: str(list(weight.shape)) for name, weight in named.items() if name not in copies}
-        require_same(left, right, f'{source} does not fit its config.json', ('the model needs', 'the file has'))
-        for copy, original in copies.items():
-            if copy in named and not np.array_equal(named[copy](), named[original]()):
+        needed = {name: str(list(entry.shape(shapes))) for name, entry in entries.items()}
+        found = {name: str(list(weight.shape)) for name, weight in self._whole(weights, entries).items()
+                 if name in entries or name not in self.copies}
+        return needed, found
+
+    def read(self, weights, shapes, source):
+        """(name, parameter in float32) one after the other, of {name: `Weight`} whose `sides` are equal."""
+        entries = {entry.theirs: entry for entry in self.entries(shapes)}
+        whole = self._whole(weights, entries)
+        for copy, original in self.copies.items():
+            if copy in whole and copy not in entries and not np.array_equal(whole[copy](), whole[original]()):
                 raise ValueError(f'In {source}, {copy} is not {original}, but they are one table in this model; if it is the '
                                  'output layer, set tie_word_embeddings to false in config.json.')
         for name, entry in entries.items():
-            yield from entry.read(np.asarray(named[name](), np.float32), shapes).items()
+            yield from entry.read(np.asarray(whole[name](), np.float32), shapes).items()
+
+    def _whole(self, weights, entries):
+        """The weights with the prefix in their names, and without what is computed."""
+        plain = lambda name: name in entries or name in self.copies or name.startswith(self.prefix)
+        whole = {name if plain(name) else self.prefix + name: weight for name, weight in weights.items()}
+        return {name: weight for name, weight in whole.items() if not re.fullmatch(self.computed, name)}
 
     def write(self, params):
         """{their name: weight}, of {our name: parameter}."""
@@ -255,14 +258,3 @@ class Weight:
 
     def __call__(self):
         return self.load()
-
-
-def require_same(left, right, what, heads):
-    """Raises ValueError with a diff in two columns unless {name: shape} is the same on both sides."""
-    rows = [tuple(f'{name} {side[name]}' if name in side else '-' for side in (left, right))
-            for name in sorted(left.keys() | right.keys()) if left.get(name) != right.get(name)]
-    if rows:
-        shown = [heads, *rows[:LISTED]]
-        width = max(len(row[0]) for row in shown)
-        more = f'\n  ... and {len(rows) - LISTED} more' if len(rows) > LISTED else ''
-        raise ValueError(f'{what}:\n' + '\n'.join(f'  {a:<{width}} | {b}' for a, b in shown) + more)
