@@ -172,6 +172,10 @@ class Json:
         """The token of an id as the library writes it; None if there is none."""
         return self._tokenizer.id_to_token(number)
 
+    def number(self, sign: str) -> int | None:
+        """The id of a token as the library writes it; None if there is none."""
+        return self._tokenizer.token_to_id(sign)
+
     def first_bytes(self, text: str) -> int:
         """Bytes of `text` that its first token covers."""
         offsets = self._tokenizer.encode(text[:1000], add_special_tokens=False).offsets

@@ -1,0 +1,107 @@
+"""Texts between special tokens, as each family of models was trained with them.
+
+    bert      [CLS] a [SEP]      [CLS] a [SEP] b [SEP]      types 0 up to the first [SEP], then 1 (Devlin et al. 2019, figure 2)
+    roberta   <s> a </s>         <s> a </s> </s> b </s>     types 0; BART's too
+    t5        a </s>             a </s> b </s>              types 0
+    plain     a                  a b                        types 0; GPT-2's
+"""
+
+import dataclasses
+from collections.abc import Sequence
+
+import numpy as np
+
+from data import fields
+from data.tokenizers import Json, Tokenizer
+
+STYLES = ('bert', 'roberta', 't5', 'plain')
+_SIGNS = {  # of begin, end and mask
+    'bert': ('[CLS]', '[SEP]', '[MASK]'),
+    'roberta': ('<s>', '</s>', '<mask>'),
+    't5': ('', '</s>', ''),
+    'plain': ('', '', ''),
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Frame:
+    """The special tokens of one style as ids, -1 for none.
+
+    Attributes:
+      begin, end: what stands before a text and behind it.
+      mask: what stands for a word that is to be found.
+    """
+
+    style: str
+    begin: int
+    end: int
+    mask: int
+
+    @classmethod
+    def of(cls, style: str, tokenizer: Tokenizer, marks: Sequence[int] = ()) -> 'Frame':
+        """The frame of a style.
+
+        Args:
+          marks: the ids (begin, end, mask), for a tokenizer that does not name its tokens; () if it does.
+        Raises: ValueError for another style, and for a tokenizer that has no such tokens.
+        """
+        fields.one_of('style', style, STYLES)
+        if marks:
+            if len(marks) != 3 or not all(-1 <= mark < tokenizer.vocab for mark in marks):
+                raise ValueError(
+                    f'data.marks={tuple(marks)} are not the ids of the tokens that begin and end a text and of the mask; give '
+                    f'three below {tokenizer.vocab:,}, -1 for none, or () to have them found in the tokenizer.'
+                )
+            return cls(style, *marks)
+        ids = []
+        for sign in _SIGNS[style]:
+            found = tokenizer.number(sign) if sign and isinstance(tokenizer, Json) else None
+            if sign and found is None:
+                raise ValueError(
+                    f'data.style={style!r} needs the token {sign}, which the tokenizer does not have; choose another style of '
+                    f'{", ".join(STYLES)}, a tokenizer that has it, or give the ids of its own in data.marks.'
+                )
+            ids.append(-1 if found is None else found)
+        return cls(style, *ids)
+
+    def extra(self, pair: bool = False) -> int:
+        """How many special tokens there are around one text, or around two."""
+        return len(self.framed([], [] if pair else None)[0])
+
+    def framed(self, first: Sequence[int], second: Sequence[int] | None = None) -> tuple[np.ndarray, np.ndarray]:
+        """(ids, types), int32 [n], of one text or of two."""
+        begin, end = ([mark] if mark >= 0 else [] for mark in (self.begin, self.end))
+        if second is None:
+            ids, later = [*begin, *first, *end], 0
+        else:
+            start = [*begin, *first, *end, *(end if self.style == 'roberta' else [])]
+            ids, later = [*start, *second, *end], len(second) + len(end)
+        types = np.zeros(len(ids), np.int32)
+        if later and self.style == 'bert':
+            types[-later:] = 1
+        return np.array(ids, np.int32), types
+
+    def fitted(self, first: Sequence[int], second: Sequence[int] | None, length: int) -> tuple[np.ndarray, np.ndarray]:
+        """`framed` with at most `length` tokens: tokens are taken from the end of the longer text first."""
+        left = length - self.extra(second is not None)
+        if second is None:
+            return self.framed(first[:left])
+        short = min(len(first), len(second))
+        if 2 * short >= left:  # both lose some: the odd token stays with the first
+            sizes = left - left // 2, left // 2
+        else:
+            sizes = (left - short, short) if len(first) > len(second) else (short, left - short)
+        if len(first) + len(second) <= left:
+            sizes = len(first), len(second)
+        return self.framed(first[:sizes[0]], second[:sizes[1]])
+
+
+def rows(framed: Sequence[tuple[np.ndarray, np.ndarray]], length: int) -> dict[str, np.ndarray]:
+    """inputs, segments (0 = padding), positions and types, int32 [len(framed), length], of what `Frame` gives."""
+    batch = {name: np.zeros((len(framed), length), np.int32) for name in ('inputs', 'segments', 'positions', 'types')}
+    for row, (ids, types) in enumerate(framed):
+        batch['inputs'][row, : len(ids)] = ids
+        batch['segments'][row, : len(ids)] = 1
+        batch['positions'][row, : len(ids)] = np.arange(len(ids))
+        batch['types'][row, : len(ids)] = types
+    return batch
