@@ -68,32 +68,41 @@ class Frame:
         """How many special tokens there are around one text, or around two."""
         return len(self.framed([], [] if pair else None)[0])
 
+    def room(self, length: int, pair: bool = False) -> int:
+        """Tokens of one text, or of two, in a row of `length`. Raises ValueError if there is not even one for each text."""
+        extra, texts = self.extra(pair), 1 + pair
+        if length < extra + texts:
+            raise ValueError(
+                f'data.length={length} has no room for {"two texts" if pair else "a text"} and {extra} special tokens; it must '
+                f'be {extra + texts} or more.'
+            )
+        return length - extra
+
     def framed(self, first: Sequence[int], second: Sequence[int] | None = None) -> tuple[np.ndarray, np.ndarray]:
         """(ids, types), int32 [n], of one text or of two."""
         begin, end = ([mark] if mark >= 0 else [] for mark in (self.begin, self.end))
-        if second is None:
-            ids, later = [*begin, *first, *end], 0
-        else:
-            start = [*begin, *first, *end, *(end if self.style == 'roberta' else [])]
-            ids, later = [*start, *second, *end], len(second) + len(end)
+        parts = [begin, first, end]
+        if second is not None:
+            parts += [end if self.style == 'roberta' else [], second, end]
+        ids = np.concatenate([np.asarray(part, np.int32) for part in parts])
         types = np.zeros(len(ids), np.int32)
-        if later and self.style == 'bert':
-            types[-later:] = 1
-        return np.array(ids, np.int32), types
+        if second is not None and self.style == 'bert':
+            types[len(ids) - len(second) - len(end) :] = 1
+        return ids, types
 
     def fitted(self, first: Sequence[int], second: Sequence[int] | None, length: int) -> tuple[np.ndarray, np.ndarray]:
         """`framed` with at most `length` tokens: tokens are taken from the end of the longer text first."""
-        left = length - self.extra(second is not None)
+        left = self.room(length, second is not None)
         if second is None:
             return self.framed(first[:left])
         short = min(len(first), len(second))
-        if 2 * short >= left:  # both lose some: the odd token stays with the first
+        if len(first) + len(second) <= left:
+            sizes = len(first), len(second)
+        elif 2 * short >= left:  # both lose some: the odd token stays with the first
             sizes = left - left // 2, left // 2
         else:
             sizes = (left - short, short) if len(first) > len(second) else (short, left - short)
-        if len(first) + len(second) <= left:
-            sizes = len(first), len(second)
-        return self.framed(first[:sizes[0]], second[:sizes[1]])
+        return self.framed(first[: sizes[0]], second[: sizes[1]])
 
 
 def rows(framed: Sequence[tuple[np.ndarray, np.ndarray]], length: int) -> dict[str, np.ndarray]:

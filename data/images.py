@@ -134,6 +134,12 @@ class OpenImages:
         """
         return self._normalised({'image': image_sources.read(os.fspath(path), self._form)})['image']
 
+    @property
+    def normalization(self) -> tuple[list[float], list[float]]:
+        """(mean, standard deviation) of each channel, with which images in 0..1 are normalised."""
+        channels, step = self._form.channels, self._normalize or image_steps.Normalize((0.0,), (1.0,))
+        return tuple([float(x) for x in numbers] * (channels // len(numbers)) for numbers in (step.mean, step.std))
+
     def visible(self, image: np.ndarray) -> np.ndarray:
         """Images of a batch in 0..1 again, to be looked at."""
         return image if self._normalize is None else self._normalize.undone(image)

@@ -181,6 +181,11 @@ class Ids:
     def encode_many(self, texts: Sequence[str]) -> list[np.ndarray]:
         return [self.encode(text) for text in texts]
 
+    def offsets(self, text: str) -> tuple[np.ndarray, np.ndarray]:
+        """(ids, int32 [n, 2]): the characters [first, behind the last] that each stands for."""
+        ranges = [found.span() for found in re.finditer(r'\S+', text)]
+        return self.encode(text), np.array(ranges, np.int32).reshape(-1, 2)
+
     def decode(self, ids: Iterable[int]) -> str:
         """' ' and the number of each id."""
         return ''.join(f' {i}' for i in ids)

@@ -31,8 +31,8 @@ class Text:
       features: the name of its feature that is the text, where this is neither 'text' nor the only one that can be.
       documents: what a document is: a 'file', a 'line' (empty ones are skipped), or 'stream', all text as one. For 'tfds'
         every example is one (empty ones are skipped).
-      tokenizer: Byte(), Char(), Word(vocab=N) (0: all words) or SentencePiece(vocab=N, kind='bpe' or 'unigram'), learnt
-        from the training part alone; or Json(path='tokenizer.json') as it is.
+      tokenizer: Byte(), Char(), Word(vocab=N) (0: all words), SentencePiece(vocab=N, kind='bpe' or 'unigram') or
+        WordPiece(vocab=N, lower=True), BERT's, learnt from the training part alone; or Json(path='tokenizer.json') as it is.
       train, valid, test: NAME or NAME[start:stop]; NAME is 'train' or 'all' (everything), a file name or a glob.
         Slices count documents, or bytes of a stream, as whole numbers or percentages. For 'tfds' NAME is a split of the
         set or 'all'.

@@ -1,8 +1,9 @@
-"""Text to token ids and back: bytes, characters, words, SentencePiece (BPE or unigram), any tokenizer.json, and bare ids.
+"""Text to token ids and back: bytes, characters, words, SentencePiece (BPE or unigram), WordPiece,
+any tokenizer.json, and bare ids.
 
 Every tokenizer has `vocab` (number of ids), `end` (the id between documents), `encode`, `encode_many`, `decode`,
 `piece`, `first_bytes`, `save` and `fingerprint`; `learn` makes one from a call expression and text, `load` reads a saved one.
-All but words, a tokenizer.json and ids give back any text exactly.
+All but words, WordPiece, a tokenizer.json and ids give back any text exactly. A learnt WordPiece is a tokenizer.json.
 """
 
 import collections
@@ -19,12 +20,13 @@ from pathlib import Path
 
 import numpy as np
 
-from data import fields
+from data import fields, word_piece
 from data import plain_tokenizers as plain
 from data.plain_tokenizers import Byte, Char, Ids, Word
 
 _SAMPLE = 4_000_000  # characters that SentencePiece learns from; more changes the pieces little and costs time
 _LEAST = 260  # pieces: 256 bytes, unknown, end, line end, and one character
+_LEAST_WORD_PIECE = 6  # pieces: 5 special ones and one character
 _ENDS = ('<|endoftext|>', '<|end_of_text|>', '</s>', '<eos>', '[SEP]')  # of GPT-2, Llama 3, T5, Gemma, BERT
 _KINDS = ('bpe', 'unigram')
 _SPACE = '\u2581'  # SentencePiece's own sign for a space
@@ -115,7 +117,7 @@ class Json:
     """A tokenizer.json of the Hugging Face library `tokenizers`, given by its bytes; special tokens are not added.
 
     Attributes:
-      end_token: the token between documents; '' finds the first of the usual ones that the vocabulary has.
+      end_token: the token between documents; '' finds the first of the usual ones that is special, or else in the vocabulary.
     """
 
     contents: bytes = dataclasses.field(repr=False)
@@ -139,11 +141,27 @@ class Json:
 
     @functools.cached_property
     def end(self) -> int:
-        for token in [self.end_token] if self.end_token else _ENDS:
+        # The vocabularies of RoBERTa and BART hold GPT-2's <|endoftext|> too, as a piece like any other.
+        special = [token for token in _ENDS if token in self.special]
+        for token in [self.end_token] if self.end_token else [*special, *_ENDS]:
             if (found := self._tokenizer.token_to_id(token)) is not None:
                 return found
         tried = repr(self.end_token) if self.end_token else f'none of {", ".join(_ENDS)}'
         raise ValueError(f"The tokenizer.json has {tried} as its token between documents; name one it has, Json(end='...').")
+
+    @functools.cached_property
+    def special(self) -> frozenset[str]:
+        """The tokens that are no text, such as '</s>' and '[MASK]'."""
+        return frozenset(token.content for token in self._tokenizer.get_added_tokens_decoder().values() if token.special)
+
+    @functools.cached_property
+    def lower(self) -> bool | None:
+        """Whether a WordPiece of BERT takes capitals for small letters; None for other tokenizers."""
+        from tokenizers import models, normalizers
+
+        made = self._tokenizer
+        known = isinstance(made.model, models.WordPiece) and isinstance(made.normalizer, normalizers.BertNormalizer)
+        return made.normalizer.lowercase if known else None
 
     @functools.cached_property
     def fingerprint(self) -> str:
@@ -157,6 +175,18 @@ class Json:
         """Encodes texts in parallel threads."""
         encoded = self._tokenizer.encode_batch_fast(list(texts), add_special_tokens=False)
         return [np.array(one.ids, np.int32) for one in encoded]
+
+    def offsets(self, text: str) -> tuple[np.ndarray, np.ndarray]:
+        """(ids int32 [n], ranges int32 [n, 2]): the tokens of a text and the characters that each stands for, text[start:stop]
+        without white space at its ends; of a character in several tokens each has all."""
+        found = self._tokenizer.encode(text, add_special_tokens=False)
+        ranges = np.array(found.offsets, np.int32).reshape(-1, 2)
+        for row, (start, stop) in enumerate(found.offsets):
+            piece = text[start:stop]
+            if piece != piece.strip():  # byte-level BPE and SentencePiece count the space before a word
+                stripped = piece.lstrip()
+                ranges[row] = stop - len(stripped), stop - len(stripped) + len(stripped.rstrip())
+        return np.array(found.ids, np.int32), ranges
 
     def decode(self, ids: Iterable[int]) -> str:
         """The text of the ids; special tokens such as `end` have none."""
@@ -231,6 +261,10 @@ def _read_json(texts: Iterable[str], path: str = '', end: str = '') -> Json:
     return made
 
 
+def _learn_word_piece(texts: Iterable[str], vocab: int = 30522, lower: bool = True) -> Json:
+    return Json(word_piece.learn(texts, vocab, lower))
+
+
 def _learn_sentence_piece(texts: Iterable[str], vocab: int = 4096, kind: str = 'bpe') -> SentencePiece:
     import sentencepiece
 
@@ -276,6 +310,7 @@ _LEARN = {
     'Char': _learn_char,
     'Word': _learn_word,
     'SentencePiece': _learn_sentence_piece,
+    'WordPiece': _learn_word_piece,
     'Json': _read_json,
     'Ids': _read_ids,
 }
@@ -300,6 +335,11 @@ def parse(expression: str, field: str = 'data.tokenizer') -> tuple[str, dict[str
             f'{field}={expression!r} is too small: 256 bytes, 3 special pieces and one character make {_LEAST}; '
             'use a larger vocab.'
         )
+    if name == 'WordPiece' and vocab is not None and vocab < _LEAST_WORD_PIECE:
+        raise ValueError(
+            f'{field}={expression!r} is too small: 5 special tokens and one character make {_LEAST_WORD_PIECE}; use a larger '
+            'vocab.'
+        )
     if keywords.get('kind', 'bpe') not in _KINDS:
         raise ValueError(f'{field}={expression!r}: kind is {" or ".join(map(repr, _KINDS))}.')
     return name, keywords
@@ -323,6 +363,8 @@ def load(folder: str | os.PathLike, expression: str, field: str = 'data.tokenize
     saved = _load(folder, parse(expression, field)[1].get('end', ''))
     if saved and not _is_named(saved, expression):
         kind = f' of kind {saved.kind!r}' if isinstance(saved, SentencePiece) else ''
+        if isinstance(saved, Json) and saved.lower is not None:
+            kind = f', WordPiece(vocab={saved.vocab}, lower={saved.lower})'
         raise ValueError(
             f'{field}={expression!r} is not the tokenizer of {folder}, which is used with its parameters: '
             f'{type(saved).__name__} with {saved.vocab} ids{kind}; set {field} to that.'
@@ -332,8 +374,11 @@ def load(folder: str | os.PathLike, expression: str, field: str = 'data.tokenize
 
 def _is_named(tokenizer: Tokenizer, expression: str) -> bool:
     name, keywords = parse(expression)
-    if type(tokenizer).__name__ != name or keywords.get('vocab', 0) not in (0, tokenizer.vocab):
+    kind = 'Json' if name == 'WordPiece' else name
+    if type(tokenizer).__name__ != kind or keywords.get('vocab', 0) not in (0, tokenizer.vocab):
         return False
+    if name == 'WordPiece':
+        return tokenizer.lower == keywords.get('lower', True)
     if name == 'Json':  # the file may be gone: a run has its own copy
         path = Path(keywords.get('path', '')).expanduser()
         return not path.is_file() or path.read_bytes() == tokenizer.contents

@@ -5,15 +5,23 @@ import pathlib
 import shutil
 import tempfile
 
-from absl.testing import absltest
+import tokenizers as library
+from absl.testing import absltest, parameterized
 
 from data import hugging_face, tokenizers
+from data.frames import Frame
 from data.plain_tokenizers import Char
 
 REFERENCE = pathlib.Path(__file__).parent.parent / 'reference'
 
 
-class HuggingFaceTest(absltest.TestCase):
+def recorded(name):
+    """(the files beside the vocabulary, what transformers made of texts with them), for each case."""
+    cases = json.loads((REFERENCE / name / 'ids.json').read_text())
+    return [(name, case.pop('files'), case) for case in cases]
+
+
+class HuggingFaceTest(parameterized.TestCase):
 
     def setUp(self):
         super().setUp()
@@ -38,6 +46,72 @@ class HuggingFaceTest(absltest.TestCase):
         self.assertEqual(made.decode([*made.encode('the  lines '), 1]), 'the lines')  # it keeps no spaces
         self.assertEqual([made.sign(i) for i in (0, 60, 159)], ['<pad>', '<extra_id_99>', '<extra_id_0>'])
 
+    def copy(self, name, files):
+        """A folder with the vocabulary of a recorded tokenizer and {name: object} beside it."""
+        for path in (REFERENCE / name).iterdir():
+            shutil.copy(path, self.folder)
+        for file, contents in files.items():
+            (self.folder / file).write_text(json.dumps(contents))
+        return self.folder
+
+    @parameterized.parameters(*recorded('bert_tokenizer'), *recorded('roberta_tokenizer'))
+    def test_bert_and_roberta(self, name, files, case):
+        made, _ = hugging_face.read(self.copy(name, files), 400, None)
+        usual = not any('sep_token' in settings for settings in files.values())
+        frame = Frame.of(name.split('_')[0], made)
+        whole = library.Tokenizer.from_str(made.contents.decode())  # with the special tokens, as transformers has it
+        for text, ids in case['texts'].items():
+            self.assertEqual(whole.encode(text).ids, ids, text)
+            self.assertEqual(made.encode(text).tolist(), ids[1:-1], text)
+            if usual:
+                self.assertEqual(frame.framed(made.encode(text))[0].tolist(), ids, text)
+        for first, second, ids, types in case['pairs']:
+            found = whole.encode(first, second)
+            self.assertEqual((found.ids, found.type_ids), (ids, types), (first, second))
+            if usual:
+                found = [x.tolist() for x in frame.framed(made.encode(first), made.encode(second))]
+                self.assertEqual(found, [ids, types], (first, second))
+        self.assertEqual(made.sign(frame.mask), case['mask'])
+
+    @parameterized.parameters(('bert_tokenizer', '[SEP]', '[CLS]the key[SEP] [MASK]'),
+                              ('roberta_tokenizer', '</s>', '<s>the key</s><pad><unk><mask>'))
+    def test_the_end_and_the_text_without_special_tokens(self, name, end, text):
+        made, expression = hugging_face.read(REFERENCE / name, 400, None)
+        self.assertEqual((expression, made.sign(made.end)), ('Json()', end))
+        self.assertEqual(made.decode(made.encode(text)), 'the key')
+        named = hugging_face.read(REFERENCE / name, 400, made.end)
+        self.assertEqual(named, (tokenizers.Json(made.contents, end), f'Json(end={end!r})'))
+
+    def test_the_mask_of_roberta_takes_the_space_before_it_if_nothing_is_said(self):
+        _, files, case = recorded('roberta_tokenizer')[0]
+        self.assertTrue(files['tokenizer_config.json']['mask_token']['lstrip'])
+        for config in ({}, {'mask_token': '<mask>', 'tokenizer_class': 'RobertaTokenizer'}):
+            made, _ = hugging_face.read(self.copy('roberta_tokenizer', {'tokenizer_config.json': config}), 400, None)
+            for text, ids in case['texts'].items():
+                self.assertEqual(made.encode(text).tolist(), ids[1:-1], text)
+
+    @parameterized.parameters(
+        ('bert_tokenizer', {'added_tokens.json': {'[NEW]': 4000}}, r"give '\[NEW\]' the id 4000, and its place there is \d+;"),
+        ('bert_tokenizer', {'tokenizer_config.json': {'cls_token': '<s>'}}, r'vocab.txt has no \[CLS\], as those of BERT have'),
+        ('bert_tokenizer', {'tokenizer_config.json': {'unk_token': None}}, r'vocab.txt has no \[UNK\]'),
+        ('bert_tokenizer', {'tokenizer_config.json': [1]}, 'tokenizer_config.json is no JSON object; fetch it again'),
+        ('bert_tokenizer', {'tokenizer_config.json': {'do_lower_case': 'yes'}}, 'tokenizer_config.json of .* cannot be used'),
+        ('roberta_tokenizer', {'tokenizer_config.json': {'cls_token': 3}}, 'tokenizer_config.json of .* cannot be used'),
+        ('roberta_tokenizer', {'tokenizer_config.json': {'cls_token': {}}}, 'tokenizer_config.json of .* cannot be used'),
+    )
+    def test_settings_that_cannot_be_used(self, name, files, message):
+        with self.assertRaisesRegex(ValueError, message):
+            hugging_face.read(self.copy(name, files), 400, None)
+
+    def test_a_gpt2_with_tokens_of_its_own(self):
+        files = {'added_tokens.json': {}, 'special_tokens_map.json': {'pad_token': '<pad>'},
+                 'tokenizer_config.json': {'add_prefix_space': True, 'additional_special_tokens': ['<pad>']}}
+        plain, _ = hugging_face.read(REFERENCE / 'gpt2_tokenizer', 400, None)
+        files['added_tokens.json']['<pad>'] = plain.vocab
+        made, _ = hugging_face.read(self.copy('gpt2_tokenizer', files), 400, None)
+        self.assertEqual(made.encode('key<pad>').tolist(), [*plain.encode(' key').tolist(), plain.vocab])
+        self.assertEqual(made.special, {'<|endoftext|>', '<pad>'})
+
     def test_the_config_names_the_end(self):
         made, expression = hugging_face.read(REFERENCE / 'gpt2_tokenizer', 400, 5)
         self.assertEqual(made.end, 5)
@@ -55,8 +129,24 @@ class HuggingFaceTest(absltest.TestCase):
         self.assertEqual(hugging_face.write(self.folder, made, ids), ['tokenizer.json', 'tokenizer_config.json'])
         self.assertEqual(hugging_face.read(self.folder, 400, 7), hugging_face.read(REFERENCE / 'gpt2_tokenizer', 400, 7))
         settings = json.loads((self.folder / 'tokenizer_config.json').read_text())
-        self.assertEqual(settings, {'tokenizer_class': 'PreTrainedTokenizerFast', 'eos_token': made.sign(7),
-                                    'pad_token': '<|endoftext|>'})
+        self.assertEqual(settings, {
+            'tokenizer_class': 'PreTrainedTokenizerFast', 'model_input_names': ['input_ids', 'attention_mask'],
+            **dict.fromkeys(('bos_token', 'unk_token', 'pad_token'), '<|endoftext|>'), 'eos_token': made.sign(7)})
+
+    @parameterized.parameters(
+        ('bert_tokenizer', {'unk': '[UNK]', 'sep': '[SEP]', 'pad': '[PAD]', 'cls': '[CLS]', 'mask': '[MASK]'}),
+        ('roberta_tokenizer', {'bos': '<s>', 'eos': '</s>', 'unk': '<unk>', 'sep': '</s>', 'pad': '<pad>', 'cls': '<s>',
+                               'mask': '<mask>'}),
+        ('gpt2_tokenizer', dict.fromkeys(('bos', 'eos', 'unk'), '<|endoftext|>')),
+        ('t5_tokenizer', {'eos': '</s>', 'unk': '<unk>', 'pad': '<pad>'}),
+    )
+    def test_the_special_tokens_are_named_as_in_the_original(self, name, signs):
+        made, _ = hugging_face.read(REFERENCE / name, 400, None)
+        hugging_face.write(self.folder, made, {})
+        settings = json.loads((self.folder / 'tokenizer_config.json').read_text())
+        self.assertEqual({role[:-6]: sign for role, sign in settings.items() if role.endswith('_token')}, signs)
+        self.assertEqual('token_type_ids' in settings['model_input_names'], name == 'bert_tokenizer')
+        self.assertEqual(hugging_face.read(self.folder, 400, None), (made, 'Json()'))
 
     def test_without_files(self):
         made, expression = hugging_face.read(self.folder, 9, 4)

@@ -15,6 +15,8 @@ class IdsTest(parameterized.TestCase):
         self.assertEqual([x.tolist() for x in made.encode_many(['1', '', '2 3'])], [[1], [], [2, 3]])
         self.assertEqual((made.piece(7), made.first_bytes(' 11 5')), ('7', 3))
         self.assertNotEqual(made.fingerprint, Ids(vocab=12, end=4).fingerprint)
+        ids, ranges = made.offsets(' 5 11\n0')
+        self.assertEqual((ids.tolist(), ranges.tolist()), ([5, 11, 0], [[1, 2], [3, 5], [6, 7]]))
 
     @parameterized.parameters('key', '1.5', '-1', '12', '²')
     def test_what_is_no_id_is_refused(self, word):

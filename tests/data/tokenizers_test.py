@@ -1,5 +1,8 @@
 import functools
 import json
+import os
+import subprocess
+import sys
 from unittest import mock
 
 import hypothesis
@@ -24,7 +27,8 @@ TEXTS = strategies.lists(
 ).map(''.join)
 
 
-PIECES = {'SentencePiece': 'SentencePiece(vocab=360)', 'Unigram': "SentencePiece(vocab=300, kind='unigram')"}
+PIECES = {'SentencePiece': 'SentencePiece(vocab=360)', 'Unigram': "SentencePiece(vocab=300, kind='unigram')",
+          'WordPiece': 'WordPiece(vocab=90)'}
 
 
 def expression(name):
@@ -74,13 +78,13 @@ class RoundTripTest(parameterized.TestCase):
         whole = tokenizer.encode(f'{first}\n{second}').tolist()
         self.assertEqual(whole, tokenizer.encode(f'{first}\n').tolist() + tokenizer.encode(second).tolist())
 
-    @parameterized.parameters('Byte', 'Char', 'Word', 'SentencePiece', 'Unigram')
+    @parameterized.parameters('Byte', 'Char', 'Word', 'SentencePiece', 'Unigram', 'WordPiece')
     def test_many_is_one_by_one(self, name):
         tokenizer, texts = learnt(name), ['', 'left \u2581 right', *CORPUS[:3]]
         many = tokenizer.encode_many(texts)
         self.assertEqual([ids.tolist() for ids in many], [tokenizer.encode(text).tolist() for text in texts])
 
-    @parameterized.parameters('Byte', 'Char', 'SentencePiece')
+    @parameterized.parameters('Byte', 'Char', 'SentencePiece', 'WordPiece')
     def test_end_has_no_text(self, name):
         tokenizer = learnt(name)
         ids = tokenizer.encode('left')
@@ -111,13 +115,14 @@ class LearnTest(parameterized.TestCase):
         self.assertGreater(len(pieces[0]), 1)  # a run of spaces is a piece
         self.assertIn('4', pieces)  # digits stand alone
 
-    @parameterized.parameters('Byte', 'Char', 'Word', 'SentencePiece', 'Unigram')
+    @parameterized.parameters('Byte', 'Char', 'Word', 'SentencePiece', 'Unigram', 'WordPiece')
     def test_same_text_same_bits(self, name):
         again = tokenizers.learn(expression(name), iter(CORPUS))
         self.assertEqual(again, learnt(name))
         self.assertEqual(again.fingerprint, learnt(name).fingerprint)
         if name != 'Byte':
-            other = tokenizers.learn(expression(name).replace('360', '350').replace('300', '299'), CORPUS + ['~'])
+            another = expression(name).replace('360', '350').replace('300', '299').replace('90', '91')
+            other = tokenizers.learn(another, CORPUS + ['~'])
             self.assertNotEqual(other.fingerprint, again.fingerprint)
 
     @parameterized.parameters('SentencePiece', 'Unigram')
@@ -155,7 +160,7 @@ class LearnTest(parameterized.TestCase):
             tokenizers.learn('SentencePiece(vocab=300)', ['\n\n'])
 
     def test_unknown(self):
-        for wrong in ('WordPiece()', 'SentencePiece(4096)', 'SentencePiece(size=3)'):
+        for wrong in ('WordPieces()', 'SentencePiece(4096)', 'SentencePiece(size=3)'):
             with self.assertRaisesRegex(ValueError, r'data.tokenizer=.*SentencePiece\(vocab=4096'):
                 tokenizers.learn(wrong, CORPUS)
 
@@ -204,6 +209,72 @@ class WordTest(parameterized.TestCase):
     def test_a_vocabulary_that_the_text_cannot_have(self, vocab, message):
         with self.assertRaisesRegex(ValueError, message):
             tokenizers.learn(f'Word(vocab={vocab})', [self.TEXT])
+
+
+class WordPieceTest(parameterized.TestCase):
+    def pieces(self, tokenizer):
+        return [tokenizer.sign(i) for i in range(tokenizer.vocab)]
+
+    def test_what_is_learnt(self):
+        tokenizer = tokenizers.learn('WordPiece(vocab=12)', ['cd Ab', 'CD', ' ab\nab'])  # ab is joined before cd
+        self.assertEqual(self.pieces(tokenizer), ['[PAD]', '[UNK]', '[CLS]', '[SEP]', '[MASK]', '##b', '##d', *'abcd', 'ab'])
+        self.assertEqual(tokenizer.encode('AB cdb x,[MASK]').tolist(), [11, 9, 6, 5, 1, 1, 4])
+        self.assertEqual((tokenizer.end, tokenizer.decode([2, 11, 9, 6, 3, 0, 4])), (3, 'ab cd'))
+
+    def test_with_and_without_capitals(self):
+        cased = tokenizers.learn('WordPiece(vocab=15, lower=False)', ['Ab cd ab Éé'])
+        self.assertEqual(self.pieces(cased)[5:], ['##b', '##d', '##é', *'AabcdÉé'])
+        small = tokenizers.learn('WordPiece(vocab=13)', ['Ab cd ab Éé'])
+        self.assertEqual(self.pieces(small)[5:], ['##b', '##d', '##e', *'abcde'])
+
+    @parameterized.parameters('Adds 36 to é.', 'LEFT + right!', '  naïve\x07 wörld ', '你好 def_1 ' + 'a' * 101)
+    def test_is_what_the_library_makes_of_the_vocabulary(self, text):
+        for expression, lower in (('WordPiece(vocab=90)', True), ('WordPiece(vocab=90, lower=False)', False)):
+            tokenizer = tokenizers.learn(expression, CORPUS)
+            theirs = library.BertWordPieceTokenizer({sign: i for i, sign in enumerate(self.pieces(tokenizer))}, lowercase=lower)
+            ids = theirs.encode(text).ids
+            self.assertEqual([2, *tokenizer.encode(text), 3], ids)
+            self.assertEqual(library.Tokenizer.from_str(tokenizer.contents.decode()).encode(text).ids, ids)
+            self.assertEqual(tokenizer.decode(ids), theirs.decode(ids))
+
+    def test_the_same_bits_in_another_process(self):
+        code = 'from data import tokenizers; from tests.data.tokenizers_test import CORPUS; '
+        code += "print(tokenizers.learn('WordPiece(vocab=90)', CORPUS).fingerprint)"
+        for threads in ('1', '3'):
+            changed = os.environ | {'RAYON_NUM_THREADS': threads, 'PYTHONPATH': os.pathsep.join(sys.path)}
+            done = subprocess.run([sys.executable, '-c', code], env=changed, capture_output=True, text=True, check=True)
+            self.assertEqual(done.stdout.strip(), learnt('WordPiece').fingerprint)
+
+    def test_the_order_of_the_text_is_all_the_same(self):
+        self.assertEqual(tokenizers.learn('WordPiece(vocab=90)', CORPUS[::-1]), learnt('WordPiece'))
+
+    def test_rare_characters_are_unknown(self):
+        common = [chr(0x4E00 + i) for i in range(999)]
+        tokenizer = tokenizers.learn('WordPiece(vocab=1006)', [' '.join(common * 2), 'ab 龥 龥 aa'])
+        self.assertEqual(self.pieces(tokenizer)[5:], ['##a', 'a', *common])  # not b, which comes once
+        self.assertEqual(tokenizer.encode('龥 ab').tolist(), [1, 1])
+
+    def test_a_vocabulary_that_the_text_cannot_have(self):
+        text = 'some words are longer'
+        with self.assertRaisesRegex(ValueError, r'WordPiece\(vocab=9999\) cannot be learnt.*at most vocab=(\d+)') as caught:
+            tokenizers.learn('WordPiece(vocab=9999)', [text])
+        largest = int(str(caught.exception).split('=')[-1].rstrip('.'))
+        tokenizer = tokenizers.learn(f'WordPiece(vocab={largest})', [text])
+        self.assertEqual((tokenizer.vocab, len(tokenizer.encode(text))), (largest, 4))
+        with self.assertRaisesRegex(ValueError, 'its characters and the special tokens alone are 24; use a larger vocab'):
+            tokenizers.learn('WordPiece(vocab=8)', [text])
+        with self.assertRaisesRegex(ValueError, 'it holds no words; give it more text'):
+            tokenizers.learn('WordPiece(vocab=8)', ['\n \n'])
+        with self.assertRaisesRegex(ValueError, r'vocab=5\).*5 special tokens and one character make 6'):
+            tokenizers.parse('WordPiece(vocab=5)')
+
+    def test_saved_it_is_a_tokenizer_json(self):
+        learnt('WordPiece').save(self.folder)
+        self.assertEqual(tokenizers.load(self.folder, 'Json()'), learnt('WordPiece'))
+        self.assertEqual(tokenizers.load(self.folder, 'WordPiece()'), learnt('WordPiece'))
+        byte_level().save(str(self.folder / 'tokenizer.json'))
+        with self.assertRaisesRegex(ValueError, r'is not the tokenizer of .*Json with 400 ids;'):
+            tokenizers.load(self.folder, 'WordPiece()')
 
 
 class KindTest(absltest.TestCase):
@@ -266,6 +337,14 @@ class JsonTest(parameterized.TestCase):
         with self.assertRaisesRegex(ValueError, r'none of <\|endoftext\|>, .*name one it has'):
             tokenizers.learn(self.expression, ())
 
+    def test_a_special_end_goes_before_a_piece_of_that_name(self):
+        made = library.Tokenizer(library.models.WordLevel({'<|endoftext|>': 0, '</s>': 1}, unk_token='</s>'))
+        made.save(str(self.path))
+        self.assertEqual(tokenizers.learn(self.expression, ()).end, 0)
+        made.add_special_tokens(['</s>'])
+        made.save(str(self.path))
+        self.assertEqual(tokenizers.learn(self.expression, ()).end, 1)
+
     def test_no_file_or_another_one(self):
         for path in ('', 'nowhere.json', str(self.folder)):
             with self.assertRaisesRegex(FileNotFoundError, 'is no file; .* names a tokenizer.json'):
@@ -276,7 +355,7 @@ class JsonTest(parameterized.TestCase):
 
 
 class SaveTest(parameterized.TestCase):
-    @parameterized.parameters('Byte', 'Char', 'Word', 'SentencePiece', 'Unigram')
+    @parameterized.parameters('Byte', 'Char', 'Word', 'SentencePiece', 'Unigram', 'WordPiece')
     def test_saved_and_loaded(self, name):
         learnt(name).save(self.folder)
         self.assertLen(list(self.folder.iterdir()), 1)
@@ -290,6 +369,10 @@ class SaveTest(parameterized.TestCase):
         ('SentencePiece', "SentencePiece(vocab=360, kind='unigram')", "of kind 'bpe'"),
         ('Unigram', "SentencePiece(vocab=300)", "of kind 'unigram'"),
         ('Word', 'Word(vocab=5)', 'Word with .* ids;'),
+        ('WordPiece', 'WordPiece(vocab=91)', r'Json with 90 ids, WordPiece\(vocab=90, lower=True\);'),
+        ('WordPiece', 'WordPiece(vocab=90, lower=False)', r'WordPiece\(vocab=90, lower=True\);'),
+        ('WordPiece', 'Word()', r'WordPiece\(vocab=90, lower=True\);'),
+        ('Word', 'WordPiece()', 'Word with .* ids;'),
     )
     def test_another_one_is_asked_for(self, name, expression, message):
         learnt(name).save(self.folder)
@@ -312,7 +395,7 @@ class SaveTest(parameterized.TestCase):
 
 
 class PieceTest(parameterized.TestCase):
-    @parameterized.parameters('Byte', 'Char', 'Word', 'SentencePiece', 'Unigram')
+    @parameterized.parameters('Byte', 'Char', 'Word', 'SentencePiece', 'Unigram', 'WordPiece')
     def test_every_id_has_one(self, name):
         tokenizer = learnt(name)
         for number in range(tokenizer.vocab):

@@ -13,6 +13,7 @@ import copy
 import json
 import pathlib
 import shutil
+import tempfile
 
 import numpy as np
 import torch
@@ -43,26 +44,47 @@ def padded(rows=3, length=LENGTH):
     return mask
 
 
-def record(name, model, inputs, there, more=None):
-    """Writes the folder of a model: outputs count where `there`, {output: [B, T]}, is 1."""
+def record(name, model, inputs, there, more=None, answers=None):
+    """Writes the folder of a model: outputs count where `there`, {output: [B, T] or None for all of it}, is 1. `answers` are
+    the outputs by name of what the model returns."""
     folder = HERE / name
     shutil.rmtree(folder, ignore_errors=True)
     model.save_pretrained(folder)
     (folder / 'generation_config.json').unlink(missing_ok=True)
+    answers = answers or language
     found = answers(model(**inputs, output_hidden_states=True))
-    draw = torch.Generator().manual_seed(1)
-    directions = {key: torch.randn(found[key].shape, generator=draw) * there[key][..., None] for key in there}
+    draw, directions = torch.Generator().manual_seed(1), {}
+    for key, mask in there.items():
+        direction = torch.randn(found[key].shape, generator=draw)
+        directions[key] = direction if mask is None else direction * (mask[..., None] if direction.ndim == 3 else mask)
     sum((found[key] * directions[key]).sum() for key in there).backward()
     arrays = {f'input/{key}': x for key, x in inputs.items()}
     arrays |= {f'output/{key}': found[key] for key in there} | {f'direction/{key}': x for key, x in directions.items()}
-    arrays |= {f'gradient/{key}': x.grad for key, x in model.named_parameters()} | (more or {})
-    arrays['half/logits'] = copy.deepcopy(model).bfloat16()(**inputs).logits.float()
+    arrays |= {f'gradient/{key}': x for key, x in gradients(model).items()} | (more or {})
+    half = copy.deepcopy(model).bfloat16()
+    first = next(iter(there))
+    cast = {key: x.bfloat16() if x.is_floating_point() else x for key, x in inputs.items()}
+    arrays[f'half/{first}'] = answers(half(**cast, output_hidden_states=True))[first].float()
     np.savez_compressed(folder / 'case.npz', **{key: x.detach().numpy() for key, x in arrays.items()})
     print(name, sum(path.stat().st_size for path in folder.iterdir()), 'bytes')
 
 
-def answers(found):
-    """The outputs of a model by name."""
+def gradients(model):
+    """{name as in a file: gradient}; of what is no parameter it is 0."""
+    from safetensors.torch import load_file
+
+    like = copy.deepcopy(model)
+    with torch.no_grad(), tempfile.TemporaryDirectory() as place:
+        for parameter, of in zip(like.parameters(), model.parameters()):
+            parameter.copy_(of.grad)
+        for buffer in like.buffers():
+            buffer.zero_()
+        like.save_pretrained(place)
+        return load_file(f'{place}/model.safetensors')
+
+
+def language(found):
+    """The outputs of a language model by name."""
     states = getattr(found, 'decoder_hidden_states', None) or found.hidden_states
     encoder = getattr(found, 'encoder_last_hidden_state', None)
     return {'logits': found.logits, 'last_hidden_state': states[-1], 'encoder_last_hidden_state': encoder}
@@ -153,6 +175,84 @@ def t5_tokenizer():
     save_ids(folder, {text: theirs(text)['input_ids'] for text in (*TEXTS, 'key <extra_id_0> the <extra_id_99>')})
 
 
+SPECIAL = ('[CLS] key [MASK][SEP] the [mask] [PAD]', '<s>key <mask></s>  <mask> the<pad> <unk>', 'THE [ENT] NewKey newkeys',
+           'a' * 101, 'naïve\x07 \ufeffcafé', "'tis the line-end...")
+PAIRS = (('The quick brown fox', 'don\'t [SEP] <mask> read'), ('', 'lines'), ('  key', ' '), ('你好', '👍🏽 three'))
+MASK = {'content': '<mask>', 'lstrip': True, 'normalized': False, 'rstrip': False, 'single_word': False}
+
+
+def bert_tokenizer():
+    """BERT's vocab.txt, and the ids that its tokenizer gives under several settings in the files beside it.
+
+    The pieces are those of a rule, as what `tokenizers` learns differs from run to run: the signs of some texts, and of each
+    word its first letters and the rest.
+    """
+    words = ' '.join(['the three lines of the text that they then read key große zołc naive café', *TEXTS[:8],
+                      *(text.lower() for text in TEXTS[:4])])
+    signs, words = sorted({*words} - {*' \n\r\t'}), sorted(word for word in {*words.split()} if word.isalpha())
+    pieces = [*signs, *(f'##{sign}' for sign in signs if sign.isalpha()), *(word[:3] for word in words),
+              *(f'##{word[3:]}' for word in words)]
+    pieces = ['[PAD]', '[UNK]', '[CLS]', '[SEP]', '[MASK]', *(piece for piece in dict.fromkeys(pieces) if piece != '##')]
+    new = len(pieces)
+    added = {'[ENT]': new, 'NewKey': new + 1}
+    described = lambda sign: {'content': sign, 'special': sign != 'NewKey', 'normalized': sign == 'NewKey', 'rstrip': False,
+                              'lstrip': sign == '[MASK]', 'single_word': sign == 'NewKey'}
+    decoder = {**{str(i): described(sign) for i, sign in enumerate(pieces[:5])},
+               **{str(i): described(sign) for sign, i in added.items()}}
+    record_ids('bert_tokenizer', hf.BertTokenizer, {'vocab.txt': '\n'.join(pieces) + '\n'}, [
+        {},
+        {'tokenizer_config.json': {'do_lower_case': False, 'strip_accents': True, 'tokenize_chinese_chars': False}},
+        {'tokenizer_config.json': {'strip_accents': False, 'added_tokens_decoder': decoder}},
+        {'tokenizer_config.json': {'do_lower_case': True, 'cls_token': '[CLS]'}, 'added_tokens.json': added,
+         'special_tokens_map.json': {'cls_token': '[SEP]', 'sep_token': '[CLS]', 'additional_special_tokens': ['[ENT]']}},
+    ])
+
+
+def roberta_tokenizer():
+    """RoBERTa's two files and its ids. BART's would be the same: transformers has one class for both."""
+    import tokenizers
+
+    assert hf.BartTokenizer is hf.RobertaTokenizer
+    made = tokenizers.ByteLevelBPETokenizer()
+    made.train_from_iterator(['the three lines of the text that they then read ', *TEXTS[:6]], vocab_size=400,
+                             special_tokens=['<s>', '<pad>', '</s>', '<unk>'])
+    with tempfile.TemporaryDirectory() as place:
+        made.save_model(place)
+        files = {name: pathlib.Path(place, name).read_text() for name in ('vocab.json', 'merges.txt')}
+    vocab = json.loads(files['vocab.json'])
+    vocab |= {sign: len(vocab) + i for i, sign in enumerate(('<|endoftext|>', '<mask>'))}  # as in theirs
+    described = {'mask_token': {'__type': 'AddedToken', **MASK}}
+    record_ids('roberta_tokenizer', hf.RobertaTokenizer, files | {'vocab.json': json.dumps(vocab, ensure_ascii=False)}, [
+        {'tokenizer_config.json': described},
+        {'tokenizer_config.json': {'add_prefix_space': True, 'trim_offsets': False, **described}},
+        {'special_tokens_map.json': {'mask_token': MASK, 'sep_token': '<pad>'}},
+        {'tokenizer_config.json': {'mask_token': '<mask>', 'added_tokens_decoder': {
+            str(vocab['<mask>']): {**MASK, 'lstrip': False, 'rstrip': True, 'special': True}}}},
+    ])
+
+
+def record_ids(name, kind, files, settings):
+    """Writes the files of a tokenizer, and to ids.json, for each of `settings`, {file beside them: its object}, the ids and
+    types of texts and of pairs with their special tokens."""
+    folder = HERE / name
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir()
+    for file, contents in files.items():
+        (folder / file).write_text(contents)
+    cases = []
+    for beside in settings:
+        with tempfile.TemporaryDirectory() as place:
+            shutil.copytree(folder, place, dirs_exist_ok=True)
+            for file, contents in beside.items():
+                pathlib.Path(place, file).write_text(json.dumps(contents))
+            theirs = kind.from_pretrained(place)
+        called = lambda theirs, *texts: [*theirs(*texts, return_token_type_ids=True).values()][:2]
+        cases.append({'files': beside, 'mask': theirs.mask_token,
+                      'texts': {text: called(theirs, text)[0] for text in (*TEXTS, *SPECIAL)},
+                      'pairs': [[*pair, *called(theirs, *pair)] for pair in PAIRS]})
+    (folder / 'ids.json').write_text(json.dumps(cases) + '\n')
+
+
 def save_ids(folder, ids):
     (folder / 'ids.json').write_text(json.dumps(ids, indent=0) + '\n')
 
@@ -163,3 +263,5 @@ if __name__ == '__main__':
     t5()
     gpt2_tokenizer()
     t5_tokenizer()
+    bert_tokenizer()
+    roberta_tokenizer()

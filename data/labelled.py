@@ -1,0 +1,177 @@
+"""Texts, or pairs of texts, with a class each: sentiment, paraphrase, entailment and the like.
+
+    opened = Labelled(path='sst2', columns=(2,), label=1, header=True, train='train.tsv', valid='dev.tsv', test='').open(None)
+    for batch in opened.train(seed=0): ...
+
+Rows hold `inputs`, `segments`, `positions` and `types` [B, T], and `label` [B]. A text that is too long is cut at its end, of
+a pair the longer one first (Devlin et al. 2019, appendix A).
+"""
+
+import collections
+import dataclasses
+import os
+
+import numpy as np
+
+from data import examples, fields, frames, pair_sources, sources
+
+_FILE = 'classes.json'
+
+
+@dataclasses.dataclass(frozen=True)
+class Labelled(examples.Examples):
+    """Tab-separated files, an example a line; blank lines are skipped, and quotation marks are text.
+
+    Attributes are those of Examples, and:
+      columns: that of the text, or those of the two texts, counted from 1. White space around a text is left out.
+      label: the column of the class.
+      header: the first line of each file names the columns, and is skipped.
+    """
+
+    columns: tuple = (1,)
+    label: int = 2
+    header: bool = False
+
+    def open(self, folder: str | os.PathLike | None, source: str | os.PathLike | None = None) -> 'OpenLabelled':
+        """Opens the texts; with what is saved in `folder`, a run, no file is read before train() or evaluation().
+
+        `source` is a run to start from: its tokenizer is used, and the classes are those of this training part. Raises
+        ValueError or FileNotFoundError, in one sentence, for a field or a file that cannot be used.
+        """
+        return OpenLabelled(self, folder, source)
+
+    def check(self) -> None:
+        """Raises ValueError for fields of no meaning, or that do not fit together."""
+        super().check()
+        fields.positive(label=self.label)
+        columns = self.columns
+        if len(columns) not in (1, 2) or not all(isinstance(column, int) and column > 0 for column in columns):
+            raise ValueError(f'data.columns={columns} names no text and no two texts; write one column or two, counted from 1, '
+                             'as (1,) or (1, 2).')
+        if len({*columns, self.label}) <= len(columns):
+            raise ValueError(f'data.columns={columns} and data.label={self.label} name a column twice; give each its own.')
+
+    def form(self) -> tuple:
+        return self.columns, self.label, self.header
+
+    def examples(self, file: sources.File) -> list['Text']:
+        lines = enumerate(pair_sources.lines(file), 1)
+        return [self._example(line, f'{file.path}:{number}')
+                for number, line in lines if line.strip() and not (self.header and number == 1)]
+
+    def _example(self, line: str, place: str) -> 'Text':
+        cells = [cell.strip() for cell in line.split('\t')]
+        wanted = *self.columns, self.label
+        if len(cells) < max(wanted):
+            raise ValueError(
+                f'{place} has {len(cells)} column(s), and data.columns={self.columns} with data.label={self.label} ask for '
+                f'{max(wanted)}, separated by tabs; correct the line, or take it out.'
+            )
+        for column in wanted:
+            if not cells[column - 1]:
+                raise ValueError(f'{place} has nothing in column {column}; fill it in, or take the line out.')
+        return Text(tuple(cells[column - 1] for column in self.columns), cells[self.label - 1], place)
+
+
+@dataclasses.dataclass(frozen=True)
+class Text:
+    """An example: one text or two, and the name of its class."""
+
+    texts: tuple[str, ...]
+    label: str
+    place: str
+
+
+@dataclasses.dataclass(frozen=True, repr=False)
+class _Rows:
+    """Framed examples, with the number of the class of each; `cut` are those that lost tokens."""
+
+    framed: list[tuple[np.ndarray, np.ndarray]]
+    label: np.ndarray
+    length: int
+    cut: int
+
+    def __len__(self) -> int:
+        return len(self.framed)
+
+    def batch(self, numbers: np.ndarray) -> dict[str, np.ndarray]:
+        return {**frames.rows([self.framed[number] for number in numbers], self.length), 'label': self.label[numbers]}
+
+
+class OpenLabelled(examples.OpenExamples):
+    """Texts with their tokenizer and classes: training batches, evaluation, and reading a line.
+
+    Attributes:
+      classes: their names, sorted; by value if all are whole numbers.
+    """
+
+    kind = 'labelled'
+    unit = 'texts'
+
+    def __init__(self, config: Labelled, folder: str | os.PathLike | None, source: str | os.PathLike | None = None):
+        super().__init__(config, folder, source, pair=len(config.columns) == 2)
+        if folder is None:
+            self.classes = _sorted({example.label for example in config.part('train').examples})
+        else:
+            self.classes = tuple(examples.read(folder, _FILE, self.kind, 'classes', list))
+        if len(self.classes) < 2:
+            raise ValueError(f'All examples of data.train={config.train!r} have the class {self.classes[0]!r}; widen it, or '
+                             'set data.label to the column of the class.')
+        self.facts = {**self.facts, 'classes': len(self.classes)}
+
+    def save(self, folder: str | os.PathLike) -> None:
+        """Writes the tokenizer and the names of the classes, so that opening with this folder needs no text."""
+        self.tokenizer.save(folder)
+        examples.write(folder, _FILE, self.kind, classes=self.classes)
+
+    @property
+    def shapes(self) -> dict[str, tuple[tuple[int, ...], type]]:
+        """{name: (shape, dtype)} of a training batch, known without the text."""
+        return self._row_shapes() | {'label': ((self.config.batch_size,), np.int32)}
+
+    def describe(self) -> str:
+        """One line about the training part, the classes and the tokenizer, for the log."""
+        rows = self._training
+        often = collections.Counter(self.classes[number] for number in rows.label.tolist()).most_common(5)
+        shares = ', '.join(f'{name} {count / len(rows):.1%}' for name, count in often)
+        cut = f', {rows.cut:,} of them cut to {self.config.length} tokens' if rows.cut else ''
+        return (f'{self.config.path}, {len(rows):,} {"pairs of texts" if len(self.config.columns) == 2 else "texts"} to train '
+                f'on{cut}; {len(self.classes)} classes ({shares}{", .." * (len(self.classes) > 5)}); {self._vocabulary}')
+
+    def read(self, line: str) -> tuple[np.ndarray, np.ndarray]:
+        """(ids, types), int32 [n], of 'text', or of 'text<TAB>second text' where the data has pairs; cut as in training."""
+        texts, count = tuple(text.strip() for text in line.split('\t')), len(self.config.columns)
+        if len(texts) != count or not all(texts):
+            expected = 'a text without tabs' if count == 1 else 'two texts with a tab between them'
+            raise ValueError(f'{line[:60]!r} is not what this run classifies; expected {expected}.')
+        return self.frame.fitted(*self._ids([texts])[0], self.config.length)
+
+    def _ids(self, all_texts: list[tuple[str, ...]]) -> list[tuple[np.ndarray, np.ndarray | None]]:
+        """The tokens of each first and second text; None where there is no second."""
+        sides = [examples.encoded(self.tokenizer, side) for side in zip(*all_texts)]
+        return list(zip(sides[0], sides[1] if len(sides) == 2 else [None] * len(all_texts)))
+
+    def _encode(self, part: examples.Part) -> _Rows:
+        numbers = {name: number for number, name in enumerate(self.classes)}
+        for example in part.examples:
+            if example.label not in numbers:
+                raise ValueError(
+                    f'{example.place} has the class {example.label!r}, which the training part does not have (it has '
+                    f'{", ".join(self.classes[:8])}{", .." * (len(self.classes) > 8)}); widen data.train, or set data.label to '
+                    'the column of the class and data.header to whether there is a header.'
+                )
+        ids = self._ids([example.texts for example in part.examples])
+        label = np.array([numbers[example.label] for example in part.examples], np.int32)
+        pair = len(self.config.columns) == 2
+        room = self.frame.room(self.config.length, pair)
+        cut = sum(len(first) + (len(second) if pair else 0) > room for first, second in ids)
+        framed = [self.frame.fitted(first, second, self.config.length) for first, second in ids]
+        return _Rows(framed, label, self.config.length, cut)
+
+    def _facts(self, rows: _Rows) -> dict[str, int]:
+        return {'texts': len(rows)}
+
+
+def _sorted(names: set[str]) -> tuple[str, ...]:
+    whole = all(name.removeprefix('-').isdecimal() for name in names)
+    return tuple(sorted(names, key=lambda name: (int(name), name) if whole else name))

@@ -1,0 +1,109 @@
+"""WordPiece, BERT's tokenizer (Schuster and Nakajima 2012; Devlin et al. 2019, section 3): built from a vocabulary, or learnt.
+
+A text is cleaned, lower-cased if asked for, and cut at spaces, signs and Chinese characters; a word is then the longest
+pieces of the vocabulary from left to right, '##' before those that go on, or [UNK] if it has no such.
+"""
+
+import collections
+from collections.abc import Iterable
+
+SPECIAL = ('[PAD]', '[UNK]', '[CLS]', '[SEP]', '[MASK]')
+_CHARACTERS = 1000  # that a learnt vocabulary knows, as in `tokenizers`; those of Chinese alone could fill it
+
+
+def build(model, *, lower: bool = True, accents: bool | None = None, chinese: bool = True):
+    """A `tokenizers.Tokenizer` with the steps of BERT; special tokens are not in it yet.
+
+    Args:
+      model: the `tokenizers.models.WordPiece`.
+      accents: whether they are taken off; None: as `lower` says.
+      chinese: whether every Chinese character is a word.
+    """
+    import tokenizers
+    from tokenizers import decoders, normalizers, pre_tokenizers
+
+    made = tokenizers.Tokenizer(model)
+    made.normalizer = normalizers.BertNormalizer(
+        clean_text=True, handle_chinese_chars=chinese, strip_accents=accents, lowercase=lower
+    )
+    made.pre_tokenizer, made.decoder = pre_tokenizers.BertPreTokenizer(), decoders.WordPiece(prefix='##')
+    return made
+
+
+def frame(made, begin: str = '[CLS]', end: str = '[SEP]') -> None:
+    """Lets the library put the special tokens around a text or two: begin a end (types 0), b end (types 1)."""
+    from tokenizers import processors
+
+    made.post_processor = processors.TemplateProcessing(
+        single=f'{begin}:0 $A:0 {end}:0',
+        pair=f'{begin}:0 $A:0 {end}:0 $B:1 {end}:1',
+        special_tokens=[(sign, made.token_to_id(sign)) for sign in (begin, end)],
+    )
+
+
+def learn(texts: Iterable[str], vocab: int, lower: bool) -> bytes:
+    """The tokenizer.json of a vocabulary learnt from all of a text; the same text gives the same bits.
+
+    The special tokens come first ([PAD] is 0), then the 1,000 most frequent characters, then what joins them most often.
+    Raises ValueError if the text gives fewer or more pieces than `vocab`.
+    """
+    import tokenizers
+    from tokenizers import models, pre_tokenizers, trainers
+
+    made = build(models.WordPiece(), lower=lower)
+    words = _words(texts, made)
+    known = _frequent(words)
+    words = {word: count for word, count in words.items() if known.issuperset(word)}
+    # `tokenizers` numbers the characters inside of words in the order of a hash that differs from process to process, and
+    # the numbers break ties: they are handed to it in order, as if they were special.
+    inner = sorted({f'##{sign}' for word in words for sign in word[1:]})
+    trainer = trainers.WordPieceTrainer(
+        vocab_size=vocab,
+        special_tokens=[*SPECIAL, *inner],
+        initial_alphabet=sorted(known),
+        limit_alphabet=len(known),
+        continuing_subword_prefix='##',
+        show_progress=False,
+    )
+    learner = tokenizers.Tokenizer(models.WordPiece())
+    learner.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    learner.train_from_iterator(_repeated(words), trainer)
+    pieces = learner.get_vocab()
+    if len(pieces) != vocab:
+        if not words:
+            advice = 'it holds no words; give it more text'
+        elif len(pieces) < vocab:
+            advice = f'this text supports at most vocab={len(pieces)}'
+        else:
+            advice = f'its characters and the special tokens alone are {len(pieces):,}; use a larger vocab'
+        raise ValueError(f'WordPiece(vocab={vocab}) cannot be learnt from the training part: {advice}.')
+    made.model = models.WordPiece(pieces, unk_token='[UNK]')
+    made.add_special_tokens([*SPECIAL])
+    frame(made)
+    return made.to_str().encode()
+
+
+def _words(texts: Iterable[str], made) -> collections.Counter:
+    """How often each word occurs, as the steps of a tokenizer cut and write it."""
+    given = collections.Counter(word for text in texts for word in text.split())
+    found = collections.Counter()
+    for word, count in given.items():
+        for part, _ in made.pre_tokenizer.pre_tokenize_str(made.normalizer.normalize_str(word)):
+            found[part] += count
+    return found
+
+
+def _frequent(words: collections.Counter) -> set[str]:
+    """The most frequent characters; of those as frequent, the first in Unicode."""
+    counts = collections.Counter()
+    for word, count in words.items():
+        for sign in word:
+            counts[sign] += count
+    return set(sorted(counts, key=lambda sign: (-counts[sign], sign))[:_CHARACTERS])
+
+
+def _repeated(words: collections.Counter, most: int = 10_000) -> Iterable[str]:
+    """Every word as often as it occurs, which is how the trainer takes counts."""
+    for word, count in words.items():
+        for start in range(0, count, most):
+            yield ' '.join([word] * min(most, count - start))
