@@ -34,19 +34,24 @@ if __name__ == '__main__':  # who imports `convert` has flags of its own
 import jax
 import numpy as np
 
-from configs import base
+from configs import base, converted
+from data import examples as data_examples
 from data import hugging_face as tokenizer_files
+from data.plain_tokenizers import Ids
 from training import machine, mesh, resolve, weight_files, workdir
 from training import run as runs
 from training.checkpoint import require_same
-from transformer.conversion import Weight
-from transformer.families import FAMILIES
+from transformer.conversion import Weight, labels
+from transformer.families import FAMILIES as OF_TEXT
+from vit.families import VIT, image_of
 
+FAMILIES = *OF_TEXT, *VIT
 # Fields of our models that do not change what they compute, but for rounding, once their parameters are there.
 FREE = ('dtype', 'dense_gradient', 'scan', 'remat', 'initial')
-INPUTS = {'input_ids': 'inputs', 'attention_mask': 'segments', 'position_ids': 'positions',
-          'decoder_input_ids': 'decoder_inputs', 'decoder_attention_mask': 'decoder_segments'}
-OUTPUTS = {'logits': 'logits', 'hidden': 'last_hidden_state', 'source_hidden': 'encoder_last_hidden_state'}
+INPUTS = {'input_ids': 'inputs', 'attention_mask': 'segments', 'position_ids': 'positions', 'token_type_ids': 'types',
+          'decoder_input_ids': 'decoder_inputs', 'decoder_attention_mask': 'decoder_segments', 'pixel_values': 'image'}
+OUTPUTS = {'logits': 'logits', 'hidden': 'last_hidden_state', 'source_hidden': 'encoder_last_hidden_state',
+           'pooled': 'pooler_output', 'start_logits': 'start_logits', 'end_logits': 'end_logits'}
 
 
 def main():
@@ -79,7 +84,7 @@ def from_hf(folder, dtype='float32'):
     folder = pathlib.Path(folder).expanduser()
     family, config, weights = opened(folder)
     model = resolve.construct(base.part(family.model, **family.model_fields(config)), extra={'dtype': dtype})
-    return model, params_of(folder, family, weights, shapes_of(family, model))
+    return model, params_of(folder, family, weights, shapes_of(family, model, config), model)
 
 
 def opened(folder):
@@ -87,10 +92,17 @@ def opened(folder):
     config = json_of(folder / 'config.json')
     if 'model_type' not in config:
         raise ValueError(f'{folder / "config.json"} is not the config of a model; fetch it again.')
-    kind = config['model_type']
-    if not isinstance(kind, str) or kind not in FAMILIES:
-        raise ValueError(f'config.json names the model {kind!r}; {resolve.did_you_mean(kind, FAMILIES)}')
-    family, weights = FAMILIES[kind], weight_files.open_all(folder, Weight)
+    kind, named = config['model_type'], (config.get('architectures') or [None])[0]
+    known = [family for family in FAMILIES if family.kind == kind]
+    if not known:
+        raise ValueError(f'config.json names the model {kind!r}; '
+                         f'{resolve.did_you_mean(kind, dict.fromkeys(family.kind for family in FAMILIES))}')
+    fitting = [family for family in known if named is None or named in family.names]
+    if not fitting:
+        raise ValueError(f'config.json names {named}; of {kind} expected '
+                         f'{", ".join(dict.fromkeys(name for family in known for name in family.names))}.')
+    weights = weight_files.open_all(folder, Weight)
+    family = min(fitting, key=lambda family: family.distance(weights))  # of several of one name
     return family, family.prepared(config, weights) if family.prepared else config, weights
 
 
@@ -107,17 +119,18 @@ def json_of(path):
     return found
 
 
-def shapes_of(family, model):
+def shapes_of(family, model, config):
     """The parameters of a model, as shapes."""
-    inputs = {name: jax.ShapeDtypeStruct(shape, dtype) for name, (shape, dtype) in family.inputs.items()}
+    inputs = {name: jax.ShapeDtypeStruct(shape, dtype) for name, (shape, dtype) in family.inputs(config).items()}
     return jax.eval_shape(model.init, jax.random.key(0), **inputs)['params']
 
 
-def params_of(folder, family, weights, shapes):
+def params_of(folder, family, weights, shapes, model):
     """The parameters in these shapes, from the weights of a folder."""
     flat = {mesh.path_of(keys): x.shape for keys, x in jax.tree_util.tree_leaves_with_path(shapes)}
-    require_same(*family.sides(weights, flat), ('the model needs', 'the file has'), f'{folder} does not fit its config.json:')
-    found = {name: jax.device_put(x) for name, x in family.read(weights, flat, folder)}
+    require_same(*family.sides(weights, flat, model), ('the model needs', 'the file has'),
+                 f'{folder} does not fit its config.json:')
+    found = {name: jax.device_put(x) for name, x in family.read(weights, flat, folder, model)}
     return jax.tree_util.tree_map_with_path(lambda keys, _: found[mesh.path_of(keys)], shapes)
 
 
@@ -125,83 +138,124 @@ def run_of(folder, new):
     """Writes the run of a folder of theirs; returns what to say of it."""
     runs.require_new(new)
     family, theirs, weights = opened(folder)
-    config = experiment(family, family.model_fields(theirs), start_of(folder, theirs))
-    machine.prepare(config)
-    end = theirs.get('eos_token_id')
-    if isinstance(end, list):  # several that end a text: the first ends a document
-        end = end[0] if end else None
-    tokenizer, expression = tokenizer_files.read(folder, config.model.vocab, end)
-    config.data.tokenizer = expression
+    fields = family.model_fields(theirs)
     with tempfile.TemporaryDirectory() as place:
-        tokenizer.save(place)
+        if family.model == 'vit.vit:Vit':
+            config, said = image_run(folder, family, theirs, fields, place)
+        else:
+            config, said = text_run(folder, family, theirs, fields, place)
+        machine.prepare(config)
         run = runs.build(config, mesh.make(1, 1, 1), place)
-    params = params_of(folder, family, weights, run.shapes.params)
+    params = params_of(folder, family, weights, run.shapes.params, run.model)
     runs.write(new, run, {'params': params})
-    return (f'{new}: {family.architecture} with {run.parameters():,} parameters, tokenizer {expression}\n'
+    return (f'{new}: {family.architecture} with {run.parameters():,} parameters, {said}\n'
             f'train it further with: python train.py --config=configs/finetune.py:{new} --config.data.path=PATH')
 
 
-def start_of(folder, theirs):
-    """The token that a decoder is given first: as configs say it, else the one that fills rows up."""
-    generation = folder / 'generation_config.json'
-    for config in (theirs, json_of(generation) if generation.is_file() else {}):
-        if (start := config.get('decoder_start_token_id')) is not None:
-            return start
-    return theirs.get('pad_token_id') or 0
+def text_run(folder, family, theirs, fields, place):
+    """(config, what to say of it) of a model of texts, whose data find their tokenizer and their classes in `place`."""
+    tokenizer, expression = tokenizer_files.read(folder, fields['vocab'], token_of(theirs, 'eos_token_id', 'sep_token_id'))
+    tokenizer.save(place)
+    start, marks = token_of(theirs, 'decoder_start_token_id', folder=folder), ()
+    if isinstance(tokenizer, Ids):  # which names no tokens
+        begin = token_of(theirs, 'cls_token_id', 'bos_token_id')
+        marks = (-1 if begin is None else begin, tokenizer.end, tokenizer.vocab - 1)
+    if kind := {'classes': 'labelled', 'tags': 'tagged'}.get(family.use):
+        data_examples.write(place, 'classes.json', kind, classes=labels(theirs))
+    elif family.use == 'spans':
+        data_examples.write(place, 'questions.json', 'questions', unanswerable=True)
+    start = (theirs.get('pad_token_id') or 0) if start is None else start
+    return converted.config_of(family, fields, expression, marks, start), f'tokenizer {expression}'
 
 
-def experiment(family, fields, start):
-    """The config of a run of a family: its model, and how such a model is trained."""
-    c = base.config()
-    c.model = base.part(family.model, **fields)
-    length = min(c.model.length, 1024)
-    if family.model == 'transformer.gpt:Gpt':
-        c.data = base.data('data.text:Text', path='text', length=length, batch_size=8)
-        c.task = base.part('transformer.tasks:NextToken')
-        c.evals.valid = base.evaluation('transformer.evaluators:Perplexity', split='valid')
-    else:
-        c.data = base.data('data.parallel:Parallel', source='tsv', path='pairs.txt', train='train[:90%]', valid='train[90%:]',
-                           test='', start=start, source_length=length, length=length, long='truncate', batch_size=8)
-        c.task = base.part('transformer.tasks:SequenceToSequence')
-        c.evals.valid = base.evaluation('transformer.evaluators:Averages', split='valid')
-        c.evals.translations = base.evaluation('transformer.translation:Translations', split='valid')
-    c.optimizer = base.optimizer(learning_rate=5e-5, weight_decay=0.01, schedule=base.part(
-        'training.schedules:Linear', warmup_steps=100))
-    return c.lock()
+def image_run(folder, family, theirs, fields, place):
+    """The same of a model of images."""
+    _, height, width, channels = image_of(theirs)
+    settings = json_of(folder / 'preprocessor_config.json') if (folder / 'preprocessor_config.json').is_file() else {}
+    mean, std = (tuple(map(float, settings.get(name) or (0.5,) * channels)) for name in ('image_mean', 'image_std'))
+    classes = labels(theirs) if family.use == 'images' else []
+    form = {'height': height, 'width': width, 'channels': channels, 'classes': classes}
+    pathlib.Path(place, 'classes.json').write_text(json.dumps(form))
+    image = dict(size=height if height == width else 0, channels=channels, steps=f'Normalize(mean={mean}, std={std})')
+    return converted.config_of(family, fields, image=image), f'images of {height}x{width}x{channels}'
+
+
+def token_of(theirs, *names, folder=None):
+    """The first of these fields that names a token, in config.json or beside it; None: none does."""
+    generation = folder / 'generation_config.json' if folder else None
+    configs = [theirs] + ([json_of(generation)] if generation and generation.is_file() else [])
+    for found in (config.get(name) for config in configs for name in names):
+        if isinstance(found, list):  # several that end a text: the first ends a document
+            found = found[0] if found else None
+        if found is not None:
+            return found
+    return None
 
 
 def folder_of(snapshot, new):
     """Writes a run as a folder for from_pretrained; returns what to say of it."""
     runs.require_new(new)
-    family, ids = family_of(snapshot), tokens_of(snapshot.data)
-    theirs = family.config(snapshot.model, FREE) | {'dtype': 'float32'} | ids
+    family, more = family_of(snapshot), told_of(snapshot)
+    theirs = family.config(snapshot.model) | {'dtype': 'float32'} | more
     flat = {mesh.path_of(keys): np.asarray(x) for keys, x in jax.tree_util.tree_leaves_with_path(snapshot.params)}
-    weights = family.write(flat)
+    weights = family.write(flat, snapshot.model)
     with made(new) as folder:
         (folder / 'config.json').write_text(json.dumps(theirs, indent=2, sort_keys=True) + '\n')
         weight_files.write(folder, weights)
-        files = tokenizer_files.write(folder, snapshot.data.tokenizer, ids)
-    there = f'with its tokenizer, {", ".join(files)}' if files else (
-        f'without a tokenizer, as {type(snapshot.data.tokenizer).__name__} has no form there')
-    return f'{new}: {family.architecture} with {sum(x.size for x in weights.values()):,} weights, {there}'
+        if snapshot.data.kind == 'images':
+            said = 'and how its images are prepared'
+            (folder / 'preprocessor_config.json').write_text(json.dumps(preparation_of(snapshot.data), indent=2) + '\n')
+        else:
+            files = tokenizer_files.write(folder, snapshot.data.tokenizer, more)
+            said = f'with its tokenizer, {", ".join(files)}' if files else (
+                f'without a tokenizer, as {type(snapshot.data.tokenizer).__name__} has no form there')
+    return f'{new}: {family.architecture} with {sum(x.size for x in weights.values()):,} weights, {said}'
 
 
 def family_of(snapshot):
     """The family of the model of a run."""
     name = snapshot.run.config.model.name
-    for family in FAMILIES.values():
-        if family.model == name:
-            return family
-    known = ', '.join(sorted({family.model for family in FAMILIES.values()}))
-    raise ValueError(f'{name} has no form in transformers; those that have one: {known}.')
+    known = [family for family in FAMILIES if family.model == name]
+    if not known:
+        every = ', '.join(sorted({family.model for family in FAMILIES}))
+        raise ValueError(f'{name} has no form in transformers; those that have one: {every}.')
+    misfits = [family.misfits(snapshot.model, FREE) for family in known]
+    fewest = min(misfits, key=len)
+    if fewest:
+        raise ValueError(fewest[0])
+    return known[misfits.index(fewest)]
 
 
-def tokens_of(data):
-    """The fields of a config that name tokens."""
-    end = data.end if data.end >= 0 else None  # texts that go on have none
+def told_of(snapshot):
+    """The fields of a config that the data of a run tell: tokens, classes, the form of images."""
+    data, found = snapshot.data, {}
+    if classes := getattr(data, 'classes', ()):
+        found |= {'id2label': dict(enumerate(classes)), 'label2id': {name: i for i, name in enumerate(classes)}}
+    if data.kind == 'images':
+        _, height, width, channels = data.shapes['image'][0]
+        return found | {'image_size': height if height == width else [height, width], 'num_channels': channels}
+    pad = tokenizer_files.padding(data.tokenizer)
+    frame, start = getattr(data, 'frame', None), getattr(snapshot.run.task, 'start', -1)
     if data.kind == 'pairs':
-        return {'eos_token_id': end, 'decoder_start_token_id': data.start, 'pad_token_id': data.start}
-    return {'eos_token_id': end, 'bos_token_id': end}
+        found |= {'eos_token_id': data.end, 'decoder_start_token_id': data.start}
+        pad = data.start if pad is None else pad
+    elif frame is None or frame.style == 'plain':
+        end = data.tokenizer.end if frame or data.end >= 0 else None  # texts that go on have none
+        found |= {'eos_token_id': end, 'bos_token_id': end}
+        pad = end if frame else None
+    elif frame.style == 'roberta':
+        found |= {'bos_token_id': frame.begin, 'eos_token_id': frame.end}
+        found |= {'decoder_start_token_id': start} if start >= 0 else {}
+    return found if pad is None else found | {'pad_token_id': pad}
+
+
+def preparation_of(data):
+    """How transformers prepares images as `data` does."""
+    height, width = data.shapes['image'][0][1:3]
+    mean, std = data.normalization
+    return {'image_processor_type': 'ViTImageProcessor', 'do_resize': True, 'size': {'height': height, 'width': width},
+            'resample': 2, 'do_rescale': True, 'rescale_factor': 1 / 255, 'do_normalize': True, 'image_mean': mean,
+            'image_std': std}
 
 
 @contextlib.contextmanager
@@ -216,17 +270,14 @@ def made(folder):
 
 def verify(snapshot, given, out):
     """Runs the model on the arrays of an .npz file and writes another; returns what to say of it."""
-    family_of(snapshot)
+    family = family_of(snapshot)
     if not out.absolute().parent.is_dir():
         raise ValueError(f'There is no folder {str(out.absolute().parent)!r} to write {out.name} in; make it first.')
-    inputs, arrays = {}, arrays_of(given)
-    for name, array in arrays.items():
-        if name not in INPUTS:
-            raise ValueError(f'{given} has an array {name!r}; {resolve.did_you_mean(name, INPUTS)}')
-        inputs[INPUTS[name]] = array.astype(np.int32) if array.dtype.kind in 'iub' else array
+    arrays = arrays_of(given)
     require_fit(arrays, snapshot.model, given)
-    found = snapshot.apply(**inputs)
-    named = {theirs: np.asarray(found[ours], np.float32) for ours, theirs in OUTPUTS.items() if ours in found}
+    found = snapshot.apply(**inputs_of(family, snapshot.model, arrays, getattr(snapshot.run.task, 'start', -1)))
+    names = OUTPUTS | dict(family.outputs)
+    named = {names[ours]: np.asarray(x, np.float32) for ours, x in found.items() if names.get(ours)}
     temporary = out.with_name(f'.{os.getpid()}.{out.name}')
     try:
         with open(temporary, 'wb') as file:
@@ -237,25 +288,49 @@ def verify(snapshot, given, out):
     return f'{out}: ' + ', '.join(f'{name} {list(x.shape)}' for name, x in named.items())
 
 
+def inputs_of(family, model, arrays, start=-1):
+    """The inputs of our model, for arrays under their names."""
+    inputs = {INPUTS[name]: x.astype(np.int32 if x.dtype.kind in 'iub' else np.float32) for name, x in arrays.items()}
+    return family.derived(model, inputs, start)
+
+
 def require_fit(arrays, model, path):
     """Raises ValueError for arrays that are no inputs of the model."""
     shapes = ', '.join(f'{name} {x.dtype}{list(x.shape)}' for name, x in arrays.items()) or 'nothing'
-    decoder = hasattr(model, 'source_vocab')
-    limits = {'input_ids': model.vocab, 'attention_mask': 2}
-    limits |= {f'decoder_{name}': limit for name, limit in limits.items()} if decoder else {'position_ids': model.length}
-    if decoder and model.source_vocab:
-        limits['input_ids'] = model.source_vocab
+    limits = limits_of(model)
+    for name in arrays:
+        if name not in limits:
+            raise ValueError(f'{path} has an array {name!r}, which this model does not take; '
+                             f'{resolve.did_you_mean(name, limits)}')
+    if lacks := [name for name in limits if name in ('input_ids', 'pixel_values') and name not in arrays]:
+        raise ValueError(f'{path} has {shapes}, and no {lacks[0]}; add that.')
+    if 'pixel_values' in limits:
+        if arrays['pixel_values'].ndim != 4 or arrays['pixel_values'].dtype.kind != 'f':
+            raise ValueError(f'{path} has {shapes}; expected floats [images, channels, height, width] in pixel_values.')
+        return
     for name, array in arrays.items():
         ids = arrays.get('decoder_input_ids' if name.startswith('decoder_') else 'input_ids', np.zeros(0))
-        if name not in limits or array.ndim != 2 or array.shape != ids.shape or array.dtype.kind not in 'iub':
+        if array.ndim != 2 or array.shape != ids.shape or array.dtype.kind not in 'iub':
             raise ValueError(f'{path} has {shapes}; expected integers [rows, length] of one shape in '
                              f'{", ".join(name for name in limits if not name.startswith("decoder_"))}'
-                             + (', and of one shape in those of the decoder.' if decoder else '.'))
+                             + (', and of one shape in those of the decoder.' if 'decoder_input_ids' in limits else '.'))
         if array.size and not 0 <= array.min() <= array.max() < limits[name]:
             raise ValueError(f'{name} in {path} goes from {array.min()} to {array.max()}, but this model takes 0 to '
                              f'{limits[name] - 1}; give those.')
-    if lacks := [name for name in limits if name.endswith('input_ids') and name not in arrays]:
-        raise ValueError(f'{path} has {shapes}, and no {lacks[0]}; add that.')
+    if model.head.causal and 'decoder_input_ids' in limits and 'decoder_input_ids' not in arrays:
+        raise ValueError(f'{path} has {shapes}, and no decoder_input_ids; add that.')
+
+
+def limits_of(model):
+    """{name of an input: what its integers are below} of a model."""
+    if hasattr(model, 'patch'):
+        return {'pixel_values': None}
+    if hasattr(model, 'source_vocab'):
+        return {'input_ids': model.source_vocab or model.vocab, 'attention_mask': 2, 'decoder_input_ids': model.vocab,
+                'decoder_attention_mask': 2}
+    offset = getattr(model.positions, 'offset', 0)
+    limits = {'input_ids': model.vocab, 'attention_mask': 2, 'position_ids': model.length + offset}
+    return limits | ({'token_type_ids': model.types} if hasattr(model, 'types') else {})
 
 
 def arrays_of(path):

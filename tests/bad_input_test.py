@@ -309,7 +309,7 @@ class BadInputTest(experiments.TestCase):
                 ([f'--heads={out}', f'--pruned={self.folder}/new'], '--keep and --pruned go together'),
                 ([f'--heads={out}', '--keep=-1', f'--pruned={self.folder}/new'], "--keep is '-1'; expected"),
                 ([f'--heads={out}', '--keep=3', f'--pruned={self.folder}/new'], '--keep is 3, but the model has 2 heads'),
-                ([f'--heads={out}', '--keep=1', f'--pruned={workdir}'], 'run is there already; give the new folder another name'),
+                ([f'--heads={out}', '--keep=1', f'--pruned={workdir}'], 'run is there already; give the new folder another'),
                 ([f'--heads={out}', '--keep=1', f'--pruned={self.folder}/a/b'], "no folder '.*a' to make b in"),
                 ([f'--heads={out}', '--split=vaild'], "The split 'vaild' names no")):
             with self.subTest(arguments=arguments):

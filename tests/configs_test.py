@@ -83,11 +83,13 @@ SIZES = {'gpt2:124m': 124_439_808, 'gpt2:350m': 354_823_168, 'gpt2:774m': 774_03
          'ptb_lm:lstm': 2_773_888, 'vit_fashion_mnist:small': 920_650,
          'transformer_wmt14:base': 63_082_496, 'transformer_wmt14:big': 214_245_376}
 
+ELSEWHERE = '__init__', 'base', 'converted', 'finetune', 'classify', 'tag', 'answer'  # variants are workdirs: convert_test.py
+
 
 def variants():
     """'name' or 'name:variant' of every config file."""
     for path in sorted(pathlib.Path(experiments.ROOT, 'configs').glob('*.py')):
-        if path.stem not in ('__init__', 'base', 'finetune'):  # variants of that are workdirs: see tests/convert_test.py
+        if path.stem not in ELSEWHERE:
             try:
                 cli.load_config(f'configs/{path.name}:?')
             except ValueError as error:  # which lists them

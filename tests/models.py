@@ -12,6 +12,10 @@ from jax.extend import core
 from transformer.tasks import NextToken
 
 KEY = jax.random.key(0)
+# Fields of every tower, and values with which another program is computed than with its defaults and some dropout.
+CHANGES = {
+    'head_width': 6, 'gated': True, 'normalization': 'rms', 'epsilon': 1e-3, 'embedding_norm': True, 'attention_dropout': 0.3,
+    'inner_dropout': -1.0, 'last_dropout': 0.3}
 
 
 def drawn(model, *inputs, scale=0.4, **more):

@@ -125,7 +125,7 @@ def construct(config, key='name', *, ignore=(), extra=None):
             continue
         require_type(value, known[name].type, f'{name} of {path}')
         part = known[name].type not in PRIMITIVES and isinstance(value, str)
-        values[name] = parse(value, known[name].type, name) if part else _tuples(value)
+        values[name] = parse(value, known[name].type, name, extra) if part else _tuples(value)
     for name, field in known.items():
         if name not in values and default(field) is dataclasses.MISSING:
             raise ValueError(f'{path} needs a value for {name!r}, which the data does not tell; set it in the config.')
@@ -137,9 +137,10 @@ def _tuples(value):
     return tuple(map(_tuples, value)) if isinstance(value, list | tuple) else value
 
 
-def parse(text, kind, field):
+def parse(text, kind, field, extra=None):
     """Evaluates a call expression such as 'Causal() & Window(size=256)' to an instance of `kind`. The names in it are the
-    subclasses of `kind`, and within a call those of the type of the field that they are given for."""
+    subclasses of `kind`, and within a call those of the type of the field that they are given for; `extra` has values for what
+    a call needs and is not given."""
     wrong = lambda why: ValueError(f'{field} is {text!r}: {why}')
     try:
         tree = ast.parse(text.strip(), mode='eval').body
@@ -202,6 +203,8 @@ def parse(text, kind, field):
                     raise wrong(f'{name} of {cls.__name__} is {bound[name]!r}; expected {expected.__name__}.')
             else:
                 bound[name] = part(node, expected)
+        needed = [name for name, one in known.items() if name not in bound and default(one) is dataclasses.MISSING]
+        bound |= {name: extra[name] for name in needed if name in (extra or {})}
         try:
             inspect.signature(cls).bind(**bound)
         except TypeError as error:

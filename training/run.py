@@ -280,9 +280,10 @@ def build(config, mesh, folder=None, source=None):
                          f'{config.data.packing!r} gives several; set train.dispatch=1, or another packing.')
     model = _part(config.model, ('init', 'apply'), 'model', extra={'dtype': config.dtype} | data.facts)
     for name, least in data.facts.items():
-        if hasattr(model, name) and getattr(model, name) < least:
-            raise ValueError(f'model.{name} is {getattr(model, name)}, but the data has {least}; leave it out of the '
-                             'config, or raise it.')
+        for field, part in (('model', model), ('model.head', getattr(model, 'head', None))):
+            if hasattr(part, name) and getattr(part, name) < least:
+                raise ValueError(f'{field}.{name} is {getattr(part, name)}, but the data has {least}; leave it out of the '
+                                 'config, or raise it.')
     if getattr(data, 'packed', False) and not getattr(model, 'packs', True):
         raise ValueError(f'{config.model.name} cannot tell apart what shares a row, as with data.packing='
                          f"{config.data.packing!r}; set data.packing='buckets' or 'none'.")

@@ -79,6 +79,54 @@ class Field:
         return dict.fromkeys(self.theirs.split(), given)
 
 
+def dropouts(branches, attention, defaults=(0.1, 0.1)):
+    """The fields of the rates of dropout on embedding and branches, one or several names, and on the attention weights."""
+    def write(model):
+        return dict.fromkeys(branches.split(), model.dropout) | {attention: model.rate(model.attention_dropout)}
+
+    def read(config):
+        found, own = Field(branches, 'dropout', defaults[0]).read(config), config.get(attention, defaults[1])
+        return found | {'attention_dropout': -1.0 if own == found['dropout'] else own}
+
+    return Fields(((*branches.split(), attention), ('dropout', 'attention_dropout')), read, write)
+
+
+def inner(name, default):
+    """The field of the inner width of the feed-forward, one name or several; 0 stands for 4·width in a model of ours."""
+    field = Field(name, 'inner', default)
+    return Fields(field.names, field.read, lambda model: dict.fromkeys(name.split(), model.inner or 4 * model.width))
+
+
+def labels(config):
+    """The names of the classes of their config."""
+    named = config.get('id2label')
+    if named is None:
+        return [f'LABEL_{i}' for i in range(config.get('num_labels') or 2)]
+    try:
+        found = {int(number): str(name) for number, name in named.items()}
+        return [found[i] for i in range(len(found))]
+    except (AttributeError, ValueError, TypeError, KeyError):
+        raise ValueError(f'config.json has id2label={named!r}; expected a name for each of 0, 1, ...') from None
+
+
+def head(made, dropout='classifier_dropout'):
+    """The field of a head with classes: `made(classes=, dropout=)` of the labels and of the rate, where theirs has one."""
+    like = made(classes=2)
+
+    def read(config):
+        rate = None if dropout is None else config.get(dropout)
+        return {'head': made(classes=len(labels(config)), **({} if rate is None else {'dropout': rate}))}
+
+    def write(model):
+        plain = dataclasses.replace(model.head, classes=2) if isinstance(model.head, type(like)) else None
+        rate = getattr(plain, 'dropout', -1.0)
+        if plain is None or dataclasses.replace(plain, dropout=like.dropout) != like:
+            raise ValueError(f'model.head is {model.head!r}, which has no form there; expected one as {like!r}.')
+        return {} if dropout is None else {dropout: None if rate < 0 else rate}
+
+    return Fields(((dropout,) if dropout else (), ('head',)), read, write)
+
+
 # Fields of any config of theirs of which only one value will do.
 FIXED = (Field('cross_attention_hidden_size'), Field('pruned_heads', default={}), Field('tie_encoder_decoder', default=False))
 
@@ -104,19 +152,25 @@ class Row:
     Attributes:
       ours: {i} stands for the number of a layer; {a,b} for names of parameters that theirs holds together, as the first axis.
       axes: how axes move, as in `einops.rearrange`, from ours to theirs; '' if they stay.
+      sizes: {axis: the field of our model that tells its size}, for axes that one of ours is made of.
+      absent: whether a file may lack it, which then stands for zeros.
     """
     ours: str
     theirs: str
     axes: str = ''
+    sizes: tuple = ()
+    absent: bool = False
 
-    def entries(self, names):
+    def entries(self, names, model):
         """The entries for a model with parameters of these names."""
+        sizes = {axis: getattr(model, field) for axis, field in self.sizes}
         choice = re.search(r'\{(\w+(?:,\w+)+)\}', self.ours)
         ours = [self.ours.replace(choice[0], one) for one in choice[1].split(',')] if choice else [self.ours]
         pattern = re.compile(r'(\d+)'.join(map(re.escape, ours[0].split('{i}'))))
         for found in filter(None, map(pattern.fullmatch, names)):
             number = found[1] if pattern.groups else ''
-            yield Entry(tuple(one.replace('{i}', number) for one in ours), self.theirs.replace('{i}', number), self.axes)
+            yield Entry(tuple(one.replace('{i}', number) for one in ours), self.theirs.replace('{i}', number), self.axes,
+                        sizes, self.absent)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -125,6 +179,8 @@ class Entry:
     ours: tuple
     theirs: str
     axes: str
+    sizes: Mapping
+    absent: bool
 
     def shape(self, shapes):
         """The shape of their weight, for parameters of these shapes."""
@@ -135,7 +191,7 @@ class Entry:
         import einops
 
         x = np.stack([params[name] for name in self.ours]) if len(self.ours) > 1 else params[self.ours[0]]
-        return einops.rearrange(x, self.axes) if self.axes else x
+        return einops.rearrange(x, self.axes, **self.sizes) if self.axes else x
 
     def read(self, weight, shapes):
         """{name: parameter}, of their weight."""
@@ -143,9 +199,10 @@ class Entry:
 
         if self.axes:
             left, right = (side.strip() for side in self.axes.split('->'))
-            shape = shapes[self.ours[0]]
-            sizes = dict(zip(left.split(), shape if len(self.ours) == 1 else (len(self.ours), *shape)))
-            weight = einops.rearrange(weight, f'{right} -> {left}', **sizes)
+            shape, axes = shapes[self.ours[0]], re.findall(r'\([^)]*\)|\S+', left)
+            sizes = dict(zip(axes, shape if len(self.ours) == 1 else (len(self.ours), *shape)))
+            sizes = {axis: size for axis, size in sizes.items() if axis.isalpha()}
+            weight = einops.rearrange(weight, f'{right} -> {left}', **sizes | self.sizes)
         return dict(zip(self.ours, weight)) if len(self.ours) > 1 else {self.ours[0]: weight}
 
 
@@ -157,96 +214,130 @@ class Family:
       kind: its `model_type`.
       model: the import path of our class.
       architecture: the class of theirs that is written; `others` are read too.
+      use: what it is for, as convert.py makes runs of it: 'text', 'pairs', 'masked', 'sentences' (masked words and the next
+        sentence), 'next', 'classes', 'tags', 'spans', 'images', or 'hidden', for hidden states alone.
       prepared: (config, {name: `Weight`}) -> the config with what only the weights tell, before it is read.
       prefix: begins names of weights where a head is there, and is left out where the model alone was saved.
-      fields: of the config.
+      renamed: (regex, what it becomes) of names of weights in older files.
+      fields: of the config; `fixed` are those of older configs of which one value will do, and which are not written.
       aside: names of further fields of theirs that do not change what the model computes.
       implied: {field of our model: the value that theirs always has}.
       free: fields of ours that do not matter to what theirs computes.
       rows: of the table of weights.
-      inputs: {name: (shape, dtype)} with which our model can begin.
+      inputs: config -> {name: (shape, dtype)} with which our model can begin.
+      derived: (model, inputs, start) -> inputs with what theirs works out by itself; start: what a decoder is given first.
+      outputs: {our output: its name there}, where that is not as convert.py has it.
       computed: weights of theirs that are no parameters (regex): buffers of older versions.
       copies: {weight that may stand beside the one that it is a copy of: that one}, unless the model has it as a parameter.
     """
     kind: str
     model: str
     architecture: str
+    use: str
     fields: tuple
     implied: Mapping
     rows: tuple
-    inputs: Mapping
+    inputs: Callable
+    fixed: tuple = ()
     free: tuple = ()
     others: tuple = ()
     prepared: Callable | None = None
+    derived: Callable = lambda model, inputs, start: inputs
     prefix: str = ''
+    renamed: tuple = ()
+    outputs: Mapping = dataclasses.field(default_factory=dict)
     aside: tuple = ()
     computed: str = '(?!)'
     copies: Mapping = dataclasses.field(default_factory=dict)
 
+    @property
+    def names(self):
+        """The architectures of theirs that it reads."""
+        return self.architecture, *self.others
+
     def model_fields(self, config):
         """{field: value} of our model, for their config; what would change the result and is not known is refused by name."""
-        fields = *self.fields, *FIXED
+        fields = *self.fields, *self.fixed, *FIXED
         known = {name for field in fields for name in field.names[0]}
         unknown = sorted(config.keys() - {*known, *self.aside, *ASIDE})
         if unknown:
             raise ValueError(f'config.json has {unknown[0]}={config[unknown[0]]!r}, which is not known of {self.kind}; '
                              'leave it out if it does not change what the model computes.')
-        named = config.get('architectures') or [self.architecture]
-        if named[0] not in (self.architecture, *self.others):
-            raise ValueError(f'config.json names {named[0]}; of {self.kind} expected '
-                             f'{" or ".join((self.architecture, *self.others))}.')
         found = {name: value for field in fields for name, value in field.read(config).items()}
         return dict(self.implied) | found
 
-    def config(self, model, free):
-        """Their config, for our model; `free` are the fields of ours that do not change what is computed."""
-        covered = {name for field in self.fields for name in field.names[1]}
+    def misfits(self, model, free):
+        """What of our model theirs cannot be, a sentence each; `free` are the fields that do not change what is computed."""
+        covered, found = {name for field in self.fields for name in field.names[1]}, []
         for field in dataclasses.fields(model):
             name = field.name
             if name in {*covered, *free, *self.free, 'parent', 'name'}:
                 continue
             value, wanted = getattr(model, name), self.implied.get(name, field.default)
             if value != wanted:
-                raise ValueError(f'model.{name} is {value!r}, which {self.architecture} cannot be; expected {wanted!r}.')
+                found.append(f'model.{name} is {value!r}, which {self.architecture} cannot be; expected {wanted!r}.')
+        for field in self.fields:
+            try:
+                field.write(model)
+            except ValueError as error:
+                found.append(str(error))
+        return found
+
+    def config(self, model):
+        """Their config, for our model, which has no misfits."""
         written = {name: value for field in self.fields for name, value in field.write(model).items()}
         return {'architectures': [self.architecture], 'model_type': self.kind} | written
 
-    def entries(self, shapes):
+    def entries(self, shapes, model=None):
         """The table for parameters of these shapes; one that no row covers is an error."""
-        found = [entry for row in self.rows for entry in row.entries(shapes)]
+        found = [entry for row in self.rows for entry in row.entries(shapes, model)]
         covered = [name for entry in found for name in entry.ours]
         if wrong := sorted({*shapes} ^ {*covered}) or sorted(n for n in {*covered} if covered.count(n) > 1):
             raise ValueError(f'The table of {self.kind} does not have {wrong[0]} once; a model with it has no such weights.')
         return found
 
-    def sides(self, weights, shapes):
+    def distance(self, weights):
+        """How many names of weights say that {name: `Weight`} are of another architecture."""
+        pattern = lambda row: re.escape(row.theirs).replace(r'\{i\}', r'\d+')
+        wanted = {row.theirs for row in self.rows if not row.absent and '{i}' not in row.theirs}
+        known = re.compile('|'.join(map(pattern, self.rows)))
+        names = {*self._whole(weights, wanted)}
+        return len(wanted - names) + sum(name not in self.copies and not known.fullmatch(name) for name in names)
+
+    def sides(self, weights, shapes, model=None):
         """({their name: shape} of parameters of these shapes, the same of {name: `Weight`}): what has to be equal."""
-        entries = {entry.theirs: entry for entry in self.entries(shapes)}
-        needed = {name: str(list(entry.shape(shapes))) for name, entry in entries.items()}
-        found = {name: str(list(weight.shape)) for name, weight in self._whole(weights, entries).items()
-                 if name in entries or name not in self.copies}
+        entries = {entry.theirs: entry for entry in self.entries(shapes, model)}
+        whole = self._whole(weights, entries)
+        needed = {name: str(list(entry.shape(shapes))) for name, entry in entries.items() if name in whole or not entry.absent}
+        found = {name: str(list(weight.shape)) for name, weight in whole.items() if name in entries or name not in self.copies}
         return needed, found
 
-    def read(self, weights, shapes, source):
+    def read(self, weights, shapes, source, model=None):
         """(name, parameter in float32) one after the other, of {name: `Weight`} whose `sides` are equal."""
-        entries = {entry.theirs: entry for entry in self.entries(shapes)}
+        entries = {entry.theirs: entry for entry in self.entries(shapes, model)}
         whole = self._whole(weights, entries)
         for copy, original in self.copies.items():
             if copy in whole and copy not in entries and not np.array_equal(whole[copy](), whole[original]()):
                 raise ValueError(f'In {source}, {copy} is not {original}, but they are one table in this model; if it is the '
                                  'output layer, set tie_word_embeddings to false in config.json.')
         for name, entry in entries.items():
-            yield from entry.read(np.asarray(whole[name](), np.float32), shapes).items()
+            weight = np.asarray(whole[name](), np.float32) if name in whole else np.zeros(entry.shape(shapes), np.float32)
+            yield from entry.read(weight, shapes).items()
 
     def _whole(self, weights, entries):
-        """The weights with the prefix in their names, and without what is computed."""
-        plain = lambda name: name in entries or name in self.copies or name.startswith(self.prefix)
-        whole = {name if plain(name) else self.prefix + name: weight for name, weight in weights.items()}
+        """The weights under their newest names, with the prefix, and without what is computed."""
+        def name_of(name):
+            for old, new in self.renamed:
+                name = re.sub(old, new, name)
+            plain = name in entries or name in self.copies or name.startswith(self.prefix)
+            return name if plain else self.prefix + name
+
+        whole = {name_of(name): weight for name, weight in weights.items()}
         return {name: weight for name, weight in whole.items() if not re.fullmatch(self.computed, name)}
 
-    def write(self, params):
+    def write(self, params, model=None):
         """{their name: weight}, of {our name: parameter}."""
-        entries = self.entries({name: x.shape for name, x in params.items()})
+        entries = self.entries({name: x.shape for name, x in params.items()}, model)
         return {entry.theirs: np.ascontiguousarray(entry.written(params)) for entry in entries}
 
 

@@ -3,6 +3,7 @@
 import dataclasses
 
 import flax.linen as nn
+import jax
 import jax.numpy as jnp
 
 from transformer.attention.mask_algebra import Mask
@@ -11,10 +12,36 @@ from transformer.attention.mechanism import Mechanism, Softmax
 from transformer.attention.positions import Positions, Sinusoidal
 from transformer.block import Source
 from transformer.initial import Initial, Xavier
-from transformer.layers import Dense, fold
+from transformer.layers import Dense, Parameters, fold, zeros
+from transformer.outputs import Head
 from transformer.pair_embeddings import TIED, pair_embeddings
 from transformer.residual import PostNorm, Residual
 from transformer.tower import Sequence, Tower
+
+
+@dataclasses.dataclass(frozen=True)
+class TargetWords(Head):
+    """{'logits' [B, T, V]}: x·Eᵀ + b, or x·W + b, as `share` of the model says.
+
+    Attributes:
+      scale: x is divided by sqrt(D) first, as in T5 where the output layer is the embedding.
+      added: b is there whatever W is, zeros at the start, and training does not change it, as in BART's checkpoints.
+    """
+    scale: bool = False
+    added: bool = False
+    causal = True
+
+    def __call__(self, model, x, *, tokens, segments=None, masked=None, key=None):
+        x = x * model.width ** -0.5 if self.scale else x
+        if model.share in TIED:
+            logits = tokens.attend(x)
+        else:
+            logits = Dense(model.vocab, bias=model.bias and not self.added, numerics=model.numerics, name='output',
+                           kernel_init=model.initial.feed_forward(model.layers)['kernel_init'])(x)
+        if self.added:
+            b = Parameters({'bias': (zeros, (model.vocab,))}, name='added')()['bias']
+            logits = logits + jax.lax.stop_gradient(model.numerics.cast(b))
+        return {'logits': logits}
 
 
 class EncoderDecoder(Tower, kw_only=True):
@@ -28,7 +55,8 @@ class EncoderDecoder(Tower, kw_only=True):
       share: which embeddings are one table: 'all', sources, targets and output layer (section 3.4); 'inputs', sources and
         targets; 'output', targets and output layer; 'none'. Where the output layer is of its own, it is a dense one.
       scale_embedding: embeddings are multiplied by sqrt(D) (section 3.4).
-      scale_output: what the output layer is given is divided by sqrt(D), as in T5 where that layer is the embedding.
+      head: what is made of the decoder's hidden states: 'TargetWords()', or where the decoder reads the source once more
+        "Classes(classes=3, at='last')", 'TokenClasses(classes=9)' or 'Span()'.
       attention, mask: what mixes positions of the decoder, and which of them see which.
       encoder_attention, encoder_mask: the same in the encoder.
       cross_attention: what mixes positions of the source into those of the decoder.
@@ -46,7 +74,7 @@ class EncoderDecoder(Tower, kw_only=True):
     activation: str = 'relu'
     share: str = 'all'
     scale_embedding: bool = True
-    scale_output: bool = False
+    head: Head = TargetWords()
     positions: Positions = Sinusoidal()
     mask: Mask = Causal()
     encoder_attention: Mechanism = Softmax()
@@ -58,9 +86,9 @@ class EncoderDecoder(Tower, kw_only=True):
     @nn.compact
     def __call__(self, inputs=None, *, decoder_inputs, segments=None, positions=None, decoder_segments=None,
                  decoder_positions=None, key=None, cache=None):
-        """Sources [B, S] and what precedes each target [B, T] -> {'logits' [B, T, V], 'hidden' [B, T, D]}, where sources are
-        given also {'source_hidden' [B, S, D]}, with a cache {'cache'}, with adaptive halting {'ponder' [B, T], 'source_ponder'
-        [B, S]}.
+        """Sources [B, S] and what precedes each target [B, T] -> {'hidden' [B, T, D]} and what the head gives, {'logits' [B,
+        T, V]}; where sources are given also {'source_hidden' [B, S, D]}, with a cache {'cache'}, with adaptive halting
+        {'ponder' [B, T], 'source_ponder' [B, S]}.
 
         Args:
           inputs: sources; with a cache in the first call only.
@@ -90,11 +118,8 @@ class EncoderDecoder(Tower, kw_only=True):
         x, new, more = decoder(
             self._embedded(target_tokens, decoder_inputs), segments=decoder_segments, positions=decoder_positions,
             key=fold(key, 'decoder'), cache=cache, source=Source(hidden, seen), cross=self.cross_attention)
-        output = target_tokens.attend if self.share in TIED else Dense(
-            self.vocab, bias=self.bias, kernel_init=self.initial.feed_forward(self.layers)['kernel_init'],
-            numerics=self.numerics, name='output')
-        logits = output(x * self.width ** -0.5 if self.scale_output else x)
-        outputs = {'logits': logits, 'hidden': x} | more | {f'source_{name}': time for name, time in pondered.items()}
+        outputs = {'hidden': x} | more | {f'source_{name}': time for name, time in pondered.items()}
+        outputs |= self.head(self, x, tokens=target_tokens, segments=decoder_segments, key=key)
         outputs |= {} if hidden is None else {'source_hidden': hidden}
         return outputs if cache is None else outputs | {'cache': new | {'source': {'lengths': lengths}}}
 

@@ -4,7 +4,8 @@ import flax.linen as nn
 
 from transformer.attention.mask_algebra import Mask
 from transformer.attention.masks import Causal
-from transformer.layers import Dense, Embedding
+from transformer.layers import Embedding
+from transformer.outputs import Head, NextWords
 from transformer.tower import Sequence
 
 
@@ -13,21 +14,22 @@ class Gpt(Sequence, kw_only=True):
 
     Attributes:
       vocab: vocabulary size V; left out of a config, it is the tokenizer's.
-      tied: the output layer is the token embedding E; else a matrix of its own.
+      head: what is made of the hidden states: 'NextWords()', 'NextWords(tied=False)', or to classify texts such as
+        "Classes(classes=2, at='last')", 'TokenClasses(classes=9)' or 'Span()'.
       mask: which positions see which, a causal mask or an expression such as 'Causal() & Window(size=256)'.
       kept: the heads that pruning left (eval.py --heads), such as ((0, 2), (1,)) in two layers; () stands for all.
 
     The others are those of `Sequence` and `Tower`.
     """
     vocab: int
-    tied: bool = True
+    head: Head = NextWords()
     mask: Mask = Causal()
     kept: tuple = ()
 
     @nn.compact
     def __call__(self, inputs, *, segments=None, positions=None, key=None, cache=None, head_mask=None):
-        """inputs [B, T] -> {'logits' [B, T, V], 'hidden' [B, T, D]}, with a cache also {'cache'}, and
-        with adaptive halting {'ponder' [B, T]}.
+        """inputs [B, T] -> {'hidden' [B, T, D]} and what the head gives, {'logits' [B, T, V]}; with a cache also {'cache'},
+        and with adaptive halting {'ponder' [B, T]}.
 
         Args:
           segments, positions: [B, T], as in `Sequence`.
@@ -35,14 +37,13 @@ class Gpt(Sequence, kw_only=True):
           cache: from `init_cache`; inputs are then the next tokens, at `positions`.
           head_mask: [layers, N] or [layers, B, 1, N], factors of what each head gives; None: ones.
         """
-        self.require_causal()
+        if self.head.causal:
+            self.require_causal()
         tokens = Embedding(self.vocab, self.width, kernel_init=self.initial.embedding(self.layers), numerics=self.numerics,
                            name='tokens')
         x, cache, more = self.sequence(tokens(inputs), segments=segments, positions=positions, key=key, cache=cache,
                                        head_mask=head_mask)
-        output = tokens.attend if self.tied else Dense(
-            self.vocab, bias=False, kernel_init=self.initial.embedding(self.layers), numerics=self.numerics, name='output')
-        outputs = {'logits': output(x), 'hidden': x} | more
+        outputs = {'hidden': x} | more | self.head(self, x, tokens=tokens, segments=segments, key=key)
         return outputs if cache is None else outputs | {'cache': cache}
 
     def init_cache(self, batch, length=None):

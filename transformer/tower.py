@@ -29,9 +29,11 @@ class Tower(nn.Module):
       head_width: width H of a head; 0 stands for width / heads.
       inner: inner width of the feed-forward; 0 stands for 4·width.
       gated: whether the feed-forward has a gate.
-      dropout: rate on the embedding, the attention weights and the residual branches.
-      dropout_everywhere: it is on the inner activations of the feed-forward and on what leaves the last norm too, as in T5.
+      dropout: rate on the embedding and the residual branches.
+      attention_dropout, inner_dropout, last_dropout: rates on the attention weights, the inner activations of the
+        feed-forward, and what leaves the last norm; -1: as `dropout`.
       bias: biases in dense layers and norms.
+      embedding_norm: a norm stands behind the embedding too, as in BERT and BART.
       normalization: the kind of norm: 'layer' or 'rms'.
       epsilon: of the norms.
       activation: 'gelu', 'gelu_tanh' (that of GPT-2's code) or 'relu'.
@@ -53,8 +55,11 @@ class Tower(nn.Module):
     gated: bool = False
     activation: str = 'gelu'
     dropout: float = 0.0
-    dropout_everywhere: bool = False
+    attention_dropout: float = -1.0
+    inner_dropout: float = 0.0
+    last_dropout: float = 0.0
     bias: bool = True
+    embedding_norm: bool = False
     normalization: str = 'layer'
     epsilon: float = 1e-5
     attention: Mechanism = Softmax()
@@ -79,6 +84,10 @@ class Tower(nn.Module):
         """The width of a head."""
         return self.head_width or self.width // self.heads
 
+    def rate(self, given):
+        """The rate that a field for dropout stands for."""
+        return self.dropout if given < 0 else given
+
     def through_blocks(self, x, context, *, key=None, cache=None, cross=None):
         """(x [B, T, D] after all blocks, cache, {'ponder': [B, T]} or {}: what depth='Universal(halting=True)' tells); a
         subclass calls it in its own scope, whose names are then block_0, .., norm.
@@ -87,27 +96,28 @@ class Tower(nn.Module):
           cross: what mixes positions with those of `source`, in a third branch of every block; None: there is none.
         """
         common, branches = dict(bias=self.bias, numerics=self.numerics), 3 if cross else 2
-        norm = self._norm()
-        attention = partial(MultiHead, self.heads, self.key_heads, self.head_width, dropout=self.dropout,
+        norm = self.norm_layer()
+        attention = partial(MultiHead, self.heads, self.key_heads, self.head_width, dropout=self.rate(self.attention_dropout),
                             **self.initial.attention(self.layers, branches), **common)
         block = partial(
             Block, norm=norm, residual=self.residual, dropout=self.dropout,
             cross_attention=cross and partial(attention, mechanism=cross),
             feed_forward=partial(FeedForward, self.inner or 4 * self.width, self.activation, self.gated,
-                                 dropout=self.dropout if self.dropout_everywhere else 0.0,
+                                 dropout=self.rate(self.inner_dropout),
                                  **self.initial.feed_forward(self.layers, branches), **common))
         blocks = [partial(block, attention=partial(attention, mechanism=self.attention, kept=kept))
                   for kept in kept_heads(self)]
-        x = dropout(context.encoding.at_input(x), self.dropout, fold(key, 'embedding'))
+        x = context.encoding.at_input(x)
+        x = dropout(norm(name='embedding_norm')(x) if self.embedding_norm else x, self.dropout, fold(key, 'embedding'))
         if isinstance(self.depth, Universal):
             x, cache, more = self._universal(blocks, x, context, key=key, cache=cache)
         else:
             x, cache = stack(blocks, self.layers, x, context, key=key, cache=cache, scan=self.scan, remat=self.remat)
             more = {}
         x = norm(name='norm')(x) if self.residual.final_norm else x
-        return dropout(x, self.dropout, fold(key, 'last')) if self.dropout_everywhere else x, cache, more
+        return dropout(x, self.rate(self.last_dropout), fold(key, 'last')), cache, more
 
-    def _norm(self):
+    def norm_layer(self):
         """The constructor of a norm, called with a name."""
         if self.normalization not in NORMS:
             raise ValueError(f'normalization is {self.normalization!r}; expected {" or ".join(NORMS)}.')

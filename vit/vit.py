@@ -10,6 +10,7 @@ from transformer.attention.positions import Encoding, Learned, Positions, Sizes
 from transformer.block import Context
 from transformer.initial import Initial, Xavier
 from transformer.layers import Dense, Parameters, zeros
+from transformer.outputs import pooled as tanh_pooled
 from transformer.tower import Tower
 
 POOLS = ('cls', 'mean')
@@ -29,9 +30,10 @@ class Vit(Tower, kw_only=True):
     """logits = W·pool(norm(blocks([class token; patches·E] + P))) (eq. 1-4); the head starts at zero.
 
     Attributes:
-      classes: number of classes; left out of a config, it is the data's.
+      classes: number of classes; left out of a config, it is the data's. 0: there is no head.
       patch: side of a square patch in pixels; it divides both sides of the images.
       pool: 'cls' reads the class token; 'mean' averages the patches and has no class token.
+      pooler: what is read goes through tanh(x·W + b), as in transformers' model without a head.
       positions: how a patch knows where it stands, such as 'Sinusoidal2d()' or 'Swin()'; with few, small patches a larger
         scale than the paper's, such as 'Learned(scale=0.2)', tells positions apart from the start. Images may have another
         size than those of training where tables can be resized, or there are none.
@@ -44,13 +46,14 @@ class Vit(Tower, kw_only=True):
     classes: int
     patch: int = 16
     pool: str = 'cls'
+    pooler: bool = False
     positions: Positions = Learned(scale=0.02)
     initial: Initial = Xavier()
     kept: tuple = ()
 
     @nn.compact
     def __call__(self, image, *, key=None, head_mask=None):
-        """image [B, height, width, C] -> {'logits' [B, classes], 'hidden' [B, T, D], 'pooled' [B, D]}; key=None: no dropout.
+        """image [B, height, width, C] -> {'hidden' [B, T, D], 'pooled' [B, D], 'logits' [B, classes]}; key=None: no dropout.
 
         head_mask: [layers, N] or [layers, B, 1, N], factors of what each head gives; None: ones.
         """
@@ -68,8 +71,13 @@ class Vit(Tower, kw_only=True):
         encoding = dataclasses.replace(encoding, parameters=Parameters(wanted, encoding.fit, name='positions')())
         x, _, more = self.through_blocks(x, Context(self.mask, encoding, head_mask=head_mask), key=key)
         pooled = x[:, 0] if self.pool == 'cls' else x.mean(1)  # [B, D]
-        logits = Dense(self.classes, bias=self.bias, kernel_init=zeros, numerics=numerics, name='head')(pooled)
-        return {'logits': logits, 'hidden': x, 'pooled': pooled} | more
+        if self.pooler:
+            pooled = tanh_pooled(self, pooled)
+        outputs = {'hidden': x, 'pooled': pooled} | more
+        if self.classes:
+            head = Dense(self.classes, bias=self.bias, kernel_init=zeros, numerics=numerics, name='head')
+            outputs['logits'] = head(pooled)
+        return outputs
 
     def _encoding(self, image):
         """The position encoding for images of this size, without parameters."""

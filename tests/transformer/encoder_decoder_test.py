@@ -14,7 +14,7 @@ from transformer.attention.mechanism import Softmax
 from transformer.attention.positions import Learned, Rotary
 from transformer.attention.scores import Additive, Dot, Location
 from transformer.decoding import generate
-from transformer.encoder_decoder import EncoderDecoder
+from transformer.encoder_decoder import EncoderDecoder, TargetWords
 from transformer.initial import Scaled
 from transformer.residual import PreNorm
 from transformer.strategies import Beam, DiverseBeam
@@ -236,7 +236,7 @@ CHANGES = {
     'attention': Softmax(score=Dot()), 'encoder_attention': Softmax(score=Dot()), 'cross_attention': Softmax(score=Dot()),
     'key_heads': 1, 'positions': Learned(), 'mask': Causal() & Window(2), 'encoder_mask': Window(2), 'residual': PreNorm(),
     'initial': Scaled(), 'dense_gradient': False, 'depth': Universal(), 'scan': True, 'remat': 'full', 'dtype': 'bfloat16',
-    'head_width': 6, 'gated': True, 'normalization': 'rms', 'epsilon': 1e-3, 'dropout_everywhere': True, 'scale_output': True}
+    'head': TargetWords(scale=True), **models.CHANGES}
 BASE = SMALL.clone(layers=1, share='output', positions=Learned(scale=0.1), dropout=0.2)  # with which every field counts
 
 

@@ -16,6 +16,7 @@ from transformer.attention.scores import Dot
 from transformer.block import Block
 from transformer.gpt import Gpt
 from transformer.initial import Scaled
+from transformer.outputs import NextWords
 from transformer.residual import PostNorm
 from transformer.tasks import NextToken
 from transformer.universal import Universal
@@ -176,7 +177,7 @@ CHANGES = {
     'attention': Softmax(score=Dot()), 'key_heads': 1, 'kept': ((0,), (0, 1)), 'positions': NoPositions(),
     'bias': False, 'mask': Causal() & Window(2), 'residual': PostNorm(), 'initial': Scaled(0.1), 'dense_gradient': False,
     'depth': Universal(), 'scan': True, 'remat': 'full', 'dtype': 'bfloat16',
-    'head_width': 6, 'gated': True, 'normalization': 'rms', 'epsilon': 1e-3, 'dropout_everywhere': True, 'tied': False}
+    'head': NextWords(tied=False), **models.CHANGES}
 
 
 class DropoutTest(parameterized.TestCase):
@@ -185,8 +186,8 @@ class DropoutTest(parameterized.TestCase):
         self.assertLen(keys, 1 + 3 * 2)
         self.assertLen(set(keys), len(keys))
 
-    def test_everywhere_is_also_within_the_feed_forward_and_after_the_last_norm(self):
-        keys = models.dropout_keys(SMALL.clone(layers=2, dropout=0.1, dropout_everywhere=True), TOKENS)
+    def test_it_may_also_be_within_the_feed_forward_and_after_the_last_norm(self):
+        keys = models.dropout_keys(SMALL.clone(layers=2, dropout=0.1, inner_dropout=0.1, last_dropout=-1.0), TOKENS)
         self.assertLen(keys, 1 + 4 * 2 + 1)
         self.assertLen(set(keys), len(keys))
 

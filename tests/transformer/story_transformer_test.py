@@ -96,7 +96,7 @@ CHANGES = {
     'vocab': 10, 'layers': 2, 'heads': 4, 'width': 16, 'inner': 4, 'activation': 'gelu', 'dropout': 0.1, 'bias': False,
     'attention': Softmax(score=Dot()), 'key_heads': 1, 'positions': NoPositions(), 'mask': Window(2), 'residual': PostNorm(),
     'initial': Scaled(), 'dense_gradient': False, 'depth': Universal(), 'scan': True, 'remat': 'full', 'dtype': 'bfloat16',
-    'head_width': 6, 'gated': True, 'normalization': 'rms', 'epsilon': 1e-3, 'dropout_everywhere': True}
+    **models.CHANGES}
 
 
 class FieldsTest(parameterized.TestCase):

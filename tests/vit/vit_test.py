@@ -109,7 +109,7 @@ CHANGES = {
     'positions': NoPositions(), 'mask': Window(2),
     'residual': ReZero(), 'initial': TFixup(), 'dense_gradient': False,
     'depth': Universal(), 'scan': True, 'remat': 'full', 'dtype': 'bfloat16',
-    'head_width': 6, 'gated': True, 'normalization': 'rms', 'epsilon': 1e-3, 'dropout_everywhere': True}
+    'pooler': True, **models.CHANGES}
 
 
 class DropoutTest(parameterized.TestCase):

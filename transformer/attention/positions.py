@@ -205,31 +205,54 @@ class Learned(_Added):
     Attributes:
       at: 'input'; 'layers', of every block; or 'queries_keys', of what is projected to queries and keys but not to values.
       scale: standard deviation with which the rows begin; 0: as the model's token embedding.
+      offset: rows in front that no position has, as in the tables of RoBERTa and BART.
     """
     at: str = 'input'
     scale: float = 0.0
+    offset: int = 0
 
     def __post_init__(self):
         require_place(self, PLACES)
-        if self.scale < 0:
-            raise ValueError(f'{self}: scale is {self.scale}; expected 0 or more.')
+        if self.scale < 0 or self.offset < 0:
+            raise ValueError(f'{self}: scale is {self.scale} and offset {self.offset}; expected 0 or more.')
 
     def parameters(self, sizes):
-        return {'embedding': (normal(self.scale) if self.scale else sizes.table, (sizes.length, sizes.width))}
+        table = normal(self.scale) if self.scale else sizes.table
+        return {'embedding': (table, (sizes.length + self.offset, sizes.width))}
 
     def resized(self, name, table, sizes):
-        patches = table.shape[0] - sizes.extra
+        front = self.offset + sizes.extra
+        patches = table.shape[0] - front
         grid = _grid_of(patches, sizes.grid)
         if grid is None:
             raise ValueError(f'positions={self} has {patches} rows for patches, which make neither a square nor a grid of the '
                              f'shape of {sizes.grid}; use images of the size of training.')
-        rows = table[sizes.extra:].reshape(*grid, -1)
-        rows = jax.image.resize(rows, (*sizes.grid, rows.shape[-1]), 'bicubic').reshape(-1, rows.shape[-1])
-        return jnp.concatenate([table[:sizes.extra], rows])
+        rows = bicubic(table[front:].reshape(*grid, -1), sizes.grid)
+        return jnp.concatenate([table[:front], rows.reshape(-1, rows.shape[-1])])
 
     def _rows(self, parameters, positions, sizes, dtype):
         # The whole table on every device: a lookup in a split one comes out split by width, not by batch.
-        return constrain(parameters['embedding'].astype(dtype), None, None)[positions]
+        return constrain(parameters['embedding'].astype(dtype), None, None)[positions + self.offset]
+
+
+def bicubic(rows, grid):
+    """[height, width, D] -> [*grid, D] by cubic convolution (Keys 1981, eq. 4) with a = -0.75 and no smoothing, the edges
+    repeated: as PyTorch has it, in which tables are published."""
+    for axis, size in enumerate(grid):
+        rows = jnp.moveaxis(jnp.tensordot(_cubic(rows.shape[axis], size), rows, (1, axis), precision='highest'), 0, axis)
+    return rows
+
+
+def _cubic(given, wanted, a=-0.75):
+    """The matrix [wanted, given] of `bicubic` along one axis."""
+    place = (np.arange(wanted) + 0.5) * given / wanted - 0.5
+    matrix = np.zeros((wanted, given), np.float32)
+    for near in range(-1, 3):
+        point = np.floor(place) + near
+        d = np.abs(place - point)
+        weight = np.where(d <= 1, ((a + 2) * d - (a + 3)) * d * d + 1, ((d - 5) * d + 8) * a * d - 4 * a)
+        np.add.at(matrix, (np.arange(wanted), np.clip(point, 0, given - 1).astype(int)), weight)
+    return matrix
 
 
 def _grid_of(patches, like):

@@ -20,6 +20,7 @@ from transformer.attention.positions import (
     Sinusoidal,
     Sinusoidal2d,
     Sizes,
+    bicubic,
     sinusoid,
 )
 from transformer.attention.relative import T5, Alibi, Deberta, Etc, Shaw, Swin, TransformerXl, Tupe
@@ -99,20 +100,24 @@ class LearnedTest(parameterized.TestCase):
             self.assertAlmostEqual(float(start(KEY, shape).std()), scale, delta=0.02)
 
     def test_is_interpolated_for_another_grid_and_the_class_token_keeps_its_row(self):
-        rows, columns = np.mgrid[:4, :6]
-        flat = np.stack([rows, columns], -1).reshape(-1, 2).astype(np.float32)  # what is linear stays so
-        table = np.concatenate([np.full((1, 2), 9.0, np.float32), flat])
-        got = np.asarray(Learned().resized('embedding', table, dataclasses.replace(IMAGE, grid=(8, 12))))
-        np.testing.assert_array_equal(got[0], table[0])
-        between = np.mgrid[3:5, 3:9] / 2 - 0.25  # centres of patches half as large, away from the edge
-        np.testing.assert_allclose(got[1:].reshape(8, 12, 2)[3:-3, 3:-3], np.moveaxis(between, 0, -1), atol=1e-5)
+        table = np.array([9, 0, 1, 4, 9, 5, -2, 3, 7], np.float32)[:, None]  # a class token, and a grid of 2x4
+        got = np.asarray(Learned().resized('embedding', table, dataclasses.replace(IMAGE, grid=(4, 8))))
+        self.assertEqual(got[0], 9)
+        half = np.asarray(Learned(offset=1).resized('embedding', np.concatenate([[[7]], table]), dataclasses.replace(
+            IMAGE, grid=(1, 2))))
+        np.testing.assert_array_equal(half[:2, 0], [7, 9])
+        # of torch.nn.functional.interpolate(.., mode='bicubic', align_corners=False)
+        np.testing.assert_allclose(bicubic(table[1:].reshape(2, 4, 1), (3, 6))[..., 0], [
+            [-0.58112, 0.14822, 1.72483, 3.26902, 6.89518, 9.61518], [2.76042, 0.625, -0.26447, 2.48322, 6.125, 8.39063],
+            [6.10195, 1.10178, -2.25376, 1.69742, 5.35482, 7.16608]], atol=1e-5)
+        np.testing.assert_allclose(bicubic(table[1:].reshape(2, 4, 1), (1, 3))[..., 0], [[2.0, 0.79688, 7.42361]], atol=1e-5)
 
     def test_the_grid_of_training_has_the_shape_of_the_image_or_is_square(self):
         rows = np.arange(36, dtype=np.float32)[:, None]
         bare = dataclasses.replace(IMAGE, extra=0)
         for grid, trained in (((9, 4), (9, 4)), ((18, 8), (9, 4)), ((3, 5), (6, 6)), ((12, 12), (6, 6))):
             got = Learned().resized('embedding', rows, dataclasses.replace(bare, grid=grid))
-            wanted = jax.image.resize(rows.reshape(*trained, 1), (*grid, 1), 'bicubic')
+            wanted = bicubic(rows.reshape(*trained, 1), grid)
             np.testing.assert_allclose(got, wanted.reshape(-1, 1), atol=1e-5)
         with self.assertRaisesRegex(ValueError, r'has 35 rows for patches, which make neither a square nor a grid'):
             Learned().resized('embedding', rows[1:], dataclasses.replace(bare, grid=(3, 4)))

@@ -1,0 +1,111 @@
+"""As record.py, of BERT, RoBERTa, BART and ViT with their heads, and of GPT-2 with those that classify.
+
+    python tests/reference/record_encoders.py
+"""
+
+import torch
+import transformers as hf
+from record import generated, ids, padded, record, shaken
+
+WORDS = dict(vocab_size=67, hidden_size=16, num_hidden_layers=2, num_attention_heads=2, intermediate_size=24,
+             max_position_embeddings=24, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
+SHALLOW = WORDS | dict(num_hidden_layers=1)
+
+
+def named(*names):
+    """The outputs of these names, and the last hidden states where they are asked for."""
+    def answers(found):
+        return {name: found.hidden_states[-1] if name == 'last_hidden_state' and name not in found else found[name]
+                for name in names}
+    return answers
+
+
+def case(name, model, inputs, there, scale=0.2, more=None):
+    record(name, shaken(model, scale), inputs, there, more, named(*there))
+
+
+def bert():
+    mask = padded()
+    begun = mask[:, :1]  # rows whose first position, which stands for all, is no padding
+    types = torch.zeros(3, 11, dtype=torch.long)
+    types[:, 5:] = 1
+    inputs = dict(input_ids=ids(67, 3, 11), attention_mask=mask, token_type_ids=types)
+    words = {'prediction_logits': mask, 'last_hidden_state': mask, 'seq_relationship_logits': begun}
+    case('bert', hf.BertForPreTraining(hf.BertConfig(**WORDS)), inputs, words)
+    other = hf.BertConfig(**SHALLOW | dict(type_vocab_size=3, hidden_act='relu', layer_norm_eps=1e-2))
+    case('bert_masked', hf.BertForMaskedLM(other), inputs, {'logits': mask})
+    case('bert_model', hf.BertModel(hf.BertConfig(**SHALLOW)), inputs, {'last_hidden_state': mask, 'pooler_output': begun})
+    case('bert_next', hf.BertForNextSentencePrediction(hf.BertConfig(**SHALLOW)), inputs, {'logits': begun})
+    classes = dict(id2label={0: 'no', 1: 'yes', 2: 'both'}, label2id={'no': 0, 'yes': 1, 'both': 2})
+    case('bert_classes', hf.BertForSequenceClassification(hf.BertConfig(**SHALLOW, **classes)), inputs, {'logits': begun})
+    case('bert_tags', hf.BertForTokenClassification(hf.BertConfig(**SHALLOW, **classes, classifier_dropout=0.3)), inputs,
+         {'logits': mask})
+    case('bert_span', hf.BertForQuestionAnswering(hf.BertConfig(**SHALLOW)), inputs, {'start_logits': mask, 'end_logits': mask})
+
+
+def roberta():
+    mask = padded()
+    inputs = dict(input_ids=ids(67, 3, 11).clamp(min=3).masked_fill(mask == 0, 1), attention_mask=mask)
+    small = SHALLOW | dict(type_vocab_size=1, bos_token_id=0, eos_token_id=2, pad_token_id=1, max_position_embeddings=26)
+    case('roberta', hf.RobertaForMaskedLM(hf.RobertaConfig(**small)), inputs, {'logits': mask, 'last_hidden_state': mask})
+    case('roberta_classes', hf.RobertaForSequenceClassification(hf.RobertaConfig(**small)), inputs,
+         {'logits': mask[:, :1]})
+
+
+def gpt2():
+    mask = padded()
+    small = dict(vocab_size=67, n_positions=24, n_embd=16, n_head=2, n_layer=1, resid_pdrop=0.0, embd_pdrop=0.0, attn_pdrop=0.0,
+                 bos_token_id=0, eos_token_id=0, pad_token_id=0)
+    inputs = dict(input_ids=ids(67, 3, 11) * mask, attention_mask=mask)
+    case('gpt2_classes', hf.GPT2ForSequenceClassification(hf.GPT2Config(**small)), inputs, {'logits': None})
+    case('gpt2_tags', hf.GPT2ForTokenClassification(hf.GPT2Config(**small, classifier_dropout=0.1)), inputs, {'logits': mask})
+    case('gpt2_span', hf.GPT2ForQuestionAnswering(hf.GPT2Config(**small)), inputs, {'start_logits': mask, 'end_logits': mask})
+
+
+def bart():
+    small = dict(vocab_size=67, d_model=16, encoder_layers=2, decoder_layers=1, encoder_attention_heads=2,
+                 decoder_attention_heads=2, encoder_ffn_dim=24, decoder_ffn_dim=24, max_position_embeddings=24, dropout=0.0,
+                 forced_eos_token_id=None, scale_embedding=True)
+    decoder = torch.ones(3, 7, dtype=torch.long)
+    decoder[1, 5:] = 0
+    words = lambda *shape, seed=0: ids(67, *shape, seed=seed).clamp(min=3)  # not what pads, which learns nothing
+    inputs = dict(input_ids=words(3, 21), attention_mask=padded(length=21), decoder_input_ids=words(3, 7, seed=3),
+                  decoder_attention_mask=decoder)
+    model = shaken(hf.BartForConditionalGeneration(hf.BartConfig(**small)), 0.15)
+    model.model.decoder.embed_positions.weight.data *= 8  # or it says one word for ever
+    model.final_logits_bias += 0.3 * torch.randn(67, generator=torch.Generator().manual_seed(5))
+    more = generated(model, input_ids=words(8, 9, seed=4), attention_mask=padded(8, 9))
+    there = {'logits': decoder, 'last_hidden_state': decoder, 'encoder_last_hidden_state': padded(length=21)}
+
+    def answers(found):
+        return {'logits': found.logits, 'last_hidden_state': found.decoder_hidden_states[-1],
+                'encoder_last_hidden_state': found.encoder_last_hidden_state}
+
+    record('bart', model, inputs, there, more, answers)
+    # The decoder reads the same again, whose end stands for all; what pads it is behind.
+    mask = torch.ones(3, 11, dtype=torch.long)
+    mask[1, 8:], mask[2, 5:] = 0, 0
+    end = mask - torch.nn.functional.pad(mask[:, 1:], (0, 1))
+    read = dict(input_ids=words(3, 11).masked_fill(mask == 0, 1).masked_fill(end == 1, 2), attention_mask=mask)
+    small |= dict(encoder_layers=1)
+    case('bart_classes', hf.BartForSequenceClassification(hf.BartConfig(**small)), read, {'logits': None})
+    case('bart_span', hf.BartForQuestionAnswering(hf.BartConfig(**small)), read, {'start_logits': mask, 'end_logits': mask})
+
+
+def vit():
+    small = dict(hidden_size=16, num_hidden_layers=2, num_attention_heads=2, intermediate_size=24, image_size=12, patch_size=4)
+    images = lambda *shape: torch.randn(3, *shape, generator=torch.Generator().manual_seed(6))
+    model, inputs = shaken(hf.ViTForImageClassification(hf.ViTConfig(**small))), dict(pixel_values=images(3, 12, 12))
+    other = images(3, 16, 8)  # of another size, for which positions are interpolated
+    body = lambda x: model.vit(x, interpolate_pos_encoding=True).last_hidden_state
+    found = lambda x: {'logits': model(x, interpolate_pos_encoding=True).logits, 'last_hidden_state': body(x)}
+    resized = {'resized/pixel_values': other, **{f'resized/{key}': x for key, x in found(other).items()}}
+    record('vit', model, inputs, {'logits': None}, resized, named('logits'))
+    one = hf.ViTConfig(**small | dict(num_hidden_layers=1, image_size=(12, 8), num_channels=1))
+    case('vit_model', hf.ViTModel(one), dict(pixel_values=images(1, 12, 8)), {'last_hidden_state': None, 'pooler_output': None})
+
+
+if __name__ == '__main__':
+    for make in (bert, roberta, gpt2, bart, vit):
+        torch.manual_seed(0)
+        make()

@@ -1,0 +1,102 @@
+"""The heads on a model, against their formulas in numpy."""
+
+import jax
+import numpy as np
+from absl.testing import absltest, parameterized
+
+from tests import models
+from tests.models import KEY, apply
+from transformer.bert import Bert
+from transformer.encoder_decoder import EncoderDecoder, TargetWords
+from transformer.gpt import Gpt
+from transformer.outputs import Classes, NextSentence, NextWords, NoHead, Span, TokenClasses
+
+TOKENS = np.random.default_rng(0).integers(11, size=(3, 6))
+SEGMENTS = np.array([[1] * 6, [1] * 4 + [0] * 2, [0] + [1] * 3 + [0] * 2])
+BERT, GPT = Bert(vocab=11, length=8, layers=1, heads=2, width=8), Gpt(vocab=11, length=8, layers=1, heads=2, width=8)
+
+
+def affine(params, x):
+    return x @ np.float64(params['kernel']) + np.float64(params.get('bias', 0.0))
+
+
+def outputs(model, **more):
+    """(parameters, outputs, hidden states in float64) of a model with a head."""
+    params = models.drawn(model, TOKENS)
+    found = apply(model, params, TOKENS, **more)
+    return params, found, np.float64(found['hidden'])
+
+
+class HeadTest(parameterized.TestCase):
+
+    def close(self, found, wanted):
+        np.testing.assert_allclose(found, wanted, atol=1e-5)
+
+    def test_none(self):
+        params, found, hidden = outputs(BERT.clone(head=NoHead(pooler=True)))
+        self.close(found['pooled'], np.tanh(affine(params['pooler'], hidden[:, 0])))
+        self.assertSameElements(outputs(BERT.clone(head=NoHead()))[1], ['hidden'])
+
+    def test_the_next_sentence(self):
+        params, found, hidden = outputs(BERT.clone(head=NextSentence()))
+        self.close(found['next_logits'], affine(params['next_sentence'], np.tanh(affine(params['pooler'], hidden[:, 0]))))
+
+    @parameterized.product(model=(BERT, GPT), bias=(True, False))
+    def test_classes_of_the_first_position(self, model, bias):
+        params, found, hidden = outputs(model.clone(head=Classes(5, bias=bias)), segments=SEGMENTS)
+        self.assertEqual('bias' in params['classes'], bias)
+        self.close(found['logits'], affine(params['classes'], np.tanh(affine(params['pooler'], hidden[:, 0]))))
+
+    @parameterized.parameters((None, (5, 5, 5)), (SEGMENTS, (5, 3, 3)))
+    def test_classes_of_the_last_position(self, segments, last):
+        params, found, hidden = outputs(GPT.clone(head=Classes(5, at='last', pooler=False)), segments=segments)
+        self.assertNotIn('pooler', params)
+        self.close(found['logits'], affine(params['classes'], hidden[range(3), last]))
+
+    def test_token_classes_and_spans(self):
+        params, found, hidden = outputs(BERT.clone(head=TokenClasses(4)))
+        self.close(found['logits'], affine(params['classes'], hidden))
+        params, found, hidden = outputs(GPT.clone(head=Span()))
+        both = affine(params['span'], hidden)
+        self.close(found['start_logits'], both[..., 0])
+        self.close(found['end_logits'], both[..., 1])
+
+    def test_an_output_layer_of_its_own(self):
+        params, found, hidden = outputs(GPT.clone(head=NextWords(tied=False)))
+        self.close(found['logits'], hidden @ np.float64(params['output']['kernel']))
+
+    def test_of_a_decoder(self):
+        small = EncoderDecoder(vocab=11, source_vocab=0, layers=1, heads=2, width=8, source_length=8, length=8)
+        for head in (TargetWords(), TargetWords(scale=True), TargetWords(added=True), Classes(3, at='last')):
+            model = small.clone(head=head)
+            params = models.drawn(model, TOKENS, decoder_inputs=TOKENS)
+            found = apply(model, params, TOKENS, decoder_inputs=TOKENS, decoder_segments=SEGMENTS)
+            hidden, there = np.float64(found['hidden']), SEGMENTS[..., None]
+            if isinstance(head, Classes):
+                wanted = affine(params['classes'], np.tanh(affine(params['pooler'], hidden[range(3), (5, 3, 3)])))
+                self.close(found['logits'], wanted)
+                continue
+            wanted = hidden @ np.float64(params['tokens']['embedding']).T * (8 ** -0.5 if head.scale else 1)
+            self.close(found['logits'] * there, (wanted + np.float64(params['added']['bias'] if head.added else 0)) * there)
+            if head.added:  # which training leaves as it is
+                gradient = jax.grad(lambda p, m=model: apply(m, p, TOKENS, decoder_inputs=TOKENS)['logits'].sum())(params)
+                self.assertFalse(np.any(gradient['added']['bias']))
+
+    @parameterized.parameters((Classes(2, at='last', pooler=False), 0.5), (TokenClasses(2), 0.5),
+                              (TokenClasses(2, dropout=0.3), 0.3))
+    def test_dropout_before_the_last_layer(self, head, rate):
+        model = GPT.clone(head=head, dropout=0.5, attention_dropout=0.0)
+        keys = models.dropout_keys(model, TOKENS)
+        self.assertLen(set(keys), 1 + 2 + 1)
+        still = GPT.clone(head=head, attention_dropout=0.0)  # no dropout but the head's own
+        params = models.drawn(still, TOKENS)
+        apart = np.abs(apply(still, params, TOKENS, key=KEY)['logits'] - apply(still, params, TOKENS)['logits']).max()
+        (self.assertGreater if rate == 0.3 else self.assertEqual)(apart, 0.0)
+
+    def test_positions_that_do_not_exist(self):
+        with self.assertRaisesRegex(ValueError, "at is 'middle'; expected first or last"):
+            Classes(2, at='middle')
+
+
+if __name__ == '__main__':
+    absltest.main()
