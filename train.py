@@ -96,8 +96,9 @@ def train(config, workdir):
             note('state', f'resumed from step {start}')
         if state is None:
             source = workdirs.existing(config.init_from) if config.init_from else None
-            state = run.init_from(source) if source else run.init()
-            note('state', f'parameters from {source}' if source else f'fresh, seed {config.seed}')
+            state, made = run.init_from(source) if source else (run.init(), ())
+            note('state', (f'parameters from {source}' + (f', fresh ones in {", ".join(made)}' if made else '')) if source
+                 else f'fresh, seed {config.seed}')
 
         # ---- Compilation and first batch: what can fail has failed before anything is written ------------------------
         step_function, flops = run.compile()

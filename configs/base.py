@@ -95,7 +95,8 @@ def config():
     c.deterministic = False  # on a GPU: only kernels whose sums are always added in the same order
     c.allocator = True  # keep the memory of large temporaries in the process (glibc): a faster step, a larger process
     c.init_from = ''  # a workdir whose parameters and tokenizer this run starts with
-    c.init_rules = ((r'.*', 'keep'),)  # (regex over parameter names, 'keep' from init_from | 'fresh')
+    # (regex over parameter names, 'keep' from init_from | 'fresh' | 'offered': keep it where it is there in this shape)
+    c.init_rules = ((r'.*', 'keep'),)
     c.train = dict(
         steps=1000,
         dispatch=1,  # steps that the device does per call: less waiting between short steps; the result is the same

@@ -6,6 +6,7 @@
 
 The variant is the workdir of that run: its model, task, data and evaluators are taken as they are, and its parameters to begin
 with. What belongs to the training is new: AdamW, 5e-5 falling linearly to 0 over 1,000 steps, weight decay 0.01.
+configs/classify.py, tag.py and answer.py put another head on the model.
 """
 
 import pathlib
@@ -13,17 +14,53 @@ import pathlib
 from configs import base
 from training import workdir
 
+# Heads that begin anew where the other run has none, or one of another shape.
+HEAD = r'(pooler|classes|span|head)/.*'
+
 
 def get_config(variant=''):
-    c = base.config()
-    if not variant:
-        raise ValueError('configs/finetune.py trains the model of a run further; name its workdir, '
-                         '--config=configs/finetune.py:WORKDIR.')
-    other = workdir.load_config(pathlib.Path(variant))
-    for part in ('dtype', 'model', 'task', 'data', 'evals'):
+    c, other = begun(variant, 'finetune')
+    if other.task.name.endswith(':Hidden'):
+        raise ValueError(f'{variant} is a model without a head, of which nothing is learnt; give it one with '
+                         'configs/classify.py, configs/tag.py or configs/answer.py.')
+    for part in ('model', 'task', 'data', 'evals'):
         c[part] = other[part]
-    c.init_from = variant
+    return c.lock()
+
+
+def begun(variant, name):
+    """(a config that begins with the parameters of the run in the folder `variant`, the config of that run)."""
+    if not variant:
+        raise ValueError(f'configs/{name}.py trains the model of a run further; name its workdir, '
+                         f'--config=configs/{name}.py:WORKDIR.')
+    c, other = base.config(), workdir.load_config(pathlib.Path(variant))
+    c.dtype, c.init_from = other.dtype, variant
     c.optimizer = base.optimizer(learning_rate=5e-5, weight_decay=0.01, schedule=base.part(
         'training.schedules:Linear', warmup_steps=100))
     c.train.steps = 1000
+    return c, other
+
+
+def with_head(variant, name, head, data, task, evals, **fields):
+    """The locked config of a run on texts whose model has another head.
+
+    Args:
+      head: {import path of a model: the head that it is given}.
+      data, task: import paths; `fields` are those of the data.
+      evals: {name: evaluator}, besides the averages of the task on data.valid.
+    """
+    c, other = begun(variant, name)
+    model = other.model.name
+    if model not in head:
+        raise ValueError(f'{variant} is a run of {model}, on which configs/{name}.py can put no head; those that it can: '
+                         f'{", ".join(head)}.')
+    c.model = base.part(model, **{key: value for key, value in other.model.items() if key != 'name'} | {'head': head[model]})
+    more = {key: other.data[key] for key in ('tokenizer', 'style', 'marks') if key in other.data}
+    c.data = base.data(data, path=f'{name}.txt', length=min(c.model.length, fields.pop('length', 128)), **more, **fields)
+    start = other.data.get('start', -1) if 'start' in other.data else other.task.get('start', -1)
+    c.task = base.part(task, types=model == 'transformer.bert:Bert', start=start)
+    c.evals.valid = base.evaluation('transformer.evaluators:Averages', split='valid')
+    for evaluation, path in evals.items():
+        c.evals[evaluation] = base.evaluation(path, split='valid')
+    c.init_rules = (HEAD, 'offered'), (r'.*', 'keep')
     return c.lock()

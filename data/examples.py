@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from data import cache, fields, sources, splits, tokenizers, tokens
-from data.frames import STYLES, Frame
+from data.frames import STYLES, Frame, rows
 from data.text import saved_tokenizer
 
 _AT_ONCE = 4096  # texts that are encoded together: more take memory and save no time
@@ -26,7 +26,7 @@ class Examples:
       train, valid, test: NAME or NAME[start:stop], '' for no such split; NAME is 'train' or 'all' (every file), a file name or
         a glob. Slices count examples, as whole numbers or percentages. Train shares no example with valid or test.
       tokenizer: as in data.text:Text; one that is learnt is learnt from the training part alone.
-      style: of the special tokens: 'bert', 'roberta', 't5' or 'plain' (data/frames.py).
+      style: of the special tokens: 'bert', 'roberta', 't5' or 'plain' (data/frames.py); '': as the tokenizer tells.
       marks: the ids of the tokens that begin and end a text and of the mask, for a tokenizer that does not name them.
       length: tokens in a row, special ones included.
       batch_size: rows in a training batch.
@@ -37,14 +37,14 @@ class Examples:
     valid: str = 'train[90%:95%]'
     test: str = 'train[95%:]'
     tokenizer: str = 'WordPiece(vocab=4096)'
-    style: str = 'bert'
+    style: str = ''
     marks: tuple = ()
     length: int = 128
     batch_size: int = 32
 
     def check(self) -> None:
         """Raises ValueError for fields of no meaning."""
-        fields.one_of('style', self.style, STYLES)
+        fields.one_of('style', self.style, ('', *STYLES))
         fields.positive(length=self.length, batch_size=self.batch_size)
         tokenizers.parse(self.tokenizer)
 
@@ -167,6 +167,8 @@ class OpenExamples:
     def pieces(self, ids: Iterable[int]) -> list[str]:
         """What each token id stands for, to be shown."""
         return [self.tokenizer.piece(int(i)) for i in ids]
+
+    rows = staticmethod(rows)  # for those who have the data and not that module
 
     @staticmethod
     def count(batch: dict[str, np.ndarray]) -> int:

@@ -14,7 +14,7 @@ import numpy as np
 from data import fields
 from data.tokenizers import Json, Tokenizer
 
-STYLES = ('bert', 'roberta', 't5', 'plain')
+STYLES = ('bert', 'roberta', 't5', 'plain')  # in which they are looked for in a tokenizer
 _SIGNS = {  # of begin, end and mask
     'bert': ('[CLS]', '[SEP]', '[MASK]'),
     'roberta': ('<s>', '</s>', '<mask>'),
@@ -42,10 +42,17 @@ class Frame:
         """The frame of a style.
 
         Args:
+          style: '' for the first of `STYLES` whose tokens are among the special ones of the tokenizer.
           marks: the ids (begin, end, mask), for a tokenizer that does not name its tokens; () if it does.
         Raises: ValueError for another style, and for a tokenizer that has no such tokens.
         """
-        fields.one_of('style', style, STYLES)
+        fields.one_of('style', style, ('', *STYLES))
+        if not style:
+            if marks:
+                raise ValueError(f'data.marks={tuple(marks)} are given without a style; set data.style to one of '
+                                 f'{", ".join(STYLES)}.')
+            special = tokenizer.special if isinstance(tokenizer, Json) else ()
+            style = next(one for one, signs in _SIGNS.items() if all(sign in special for sign in signs if sign))
         if marks:
             if len(marks) != 3 or not all(-1 <= mark < tokenizer.vocab for mark in marks):
                 raise ValueError(

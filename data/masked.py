@@ -40,7 +40,7 @@ class Masked(Text):
     3.1, task 2; Lan et al. 2019, section 3.1, on its use). A piece of one token cannot be cut, and is left out.
 
     Attributes are those of Text, and:
-      style: the special tokens around a text, see data.frames.
+      style: the special tokens around a text, see data.frames; '': as the tokenizer tells.
       marks: the ids (begin, end, mask), for a tokenizer that does not name its tokens; () if it does.
       share: of the tokens that are predicted, above 0 and at most 1.
       next_sentence: rows are two pieces.
@@ -52,7 +52,7 @@ class Masked(Text):
 
     tokenizer: str = 'WordPiece(vocab=4096)'
     packing: str = 'concat'
-    style: str = 'bert'
+    style: str = ''
     marks: tuple = ()
     share: float = 0.15
     next_sentence: bool = False
@@ -65,7 +65,7 @@ class Masked(Text):
     def check(self) -> None:
         """Raises ValueError for fields of no meaning, or that do not fit together."""
         super().check()
-        fields.one_of('style', self.style, STYLES)
+        fields.one_of('style', self.style, ('', *STYLES))
         if not 0 < self.share <= 1:
             raise ValueError(f'data.share={self.share} is out of range; it is the share of tokens to predict, such as 0.15.')
         if self.packing == 'first_fit':
@@ -136,21 +136,46 @@ class OpenMasked(OpenText):
         Raises ValueError for a text without one, and for one that is longer than a row.
         """
         frame, sign = self.frame, self.tokenizer.piece(self.frame.mask)
-        text, about = text.strip(), f'{text.strip()[:40]!r}'
-        encoded = self.encode(text)
-        if frame.mask not in encoded:
+        ids, types = self.framed(text)
+        places = np.flatnonzero(ids == frame.mask).astype(np.int32)
+        if not len(places):
             if frame.mask not in self.encode(sign):
                 raise ValueError(
                     f'The tokenizer of this run does not read {sign} as its token {frame.mask}, the mask, so that no text can '
                     'ask for words; train with a tokenizer.json that has it among its added tokens.'
                 )
-            raise ValueError(f'{about} has no {sign}; write it where a word is to be found.')
-        ids, types = frame.framed(encoded)
+            raise ValueError(f'{_about(text)} has no {sign}; write it where a word is to be found.')
+        return ids, types, places
+
+    def framed(self, *texts: str) -> tuple[np.ndarray, np.ndarray]:
+        """(ids, types), int32 [n], of one text or of two, framed; masks may be in them.
+
+        Raises ValueError for texts without tokens, and for those that are longer than a row.
+        """
+        encoded = [self.encode(text.strip()) for text in texts]
+        if not all(map(len, encoded)):
+            raise ValueError(f'{_about(*texts)} has no tokens; give {"two texts" if len(texts) > 1 else "a text"}.')
+        ids, types = self.frame.framed(*encoded)
         if len(ids) > self.config.length:
             raise ValueError(
-                f'{about} has {len(ids)} tokens with the special ones, and a row of this run {self.config.length}; shorten it.'
+                f'{_about(*texts)} has {len(ids)} tokens with the special ones, and a row of this run {self.config.length}; '
+                'shorten it.'
             )
-        return ids, types, np.flatnonzero(ids == frame.mask).astype(np.int32)
+        return ids, types
+
+    def filled(self, text: str, ids: Sequence[int]) -> str:
+        """A text with these tokens in place of its masks, so that it reads as text."""
+        if not (isinstance(self.tokenizer, tokenizers.Json) and self.tokenizer.lower is not None):  # not BERT's: reversible
+            found = self.encode(text.strip())
+            found[found == self.frame.mask] = ids
+            return self.decode(found).strip()
+        found, *rest = text.strip().split(self.tokenizer.piece(self.frame.mask))
+        for piece, after in zip(self.pieces(ids), rest):
+            goes_on = piece.startswith('##')  # with the word before it
+            found = (found.rstrip() if goes_on else found) + piece.removeprefix('##') + after
+        return found
+
+    rows = staticmethod(rows)  # for those who have the data and not that module
 
     @property
     def batches_per_epoch(self) -> float:
@@ -224,6 +249,11 @@ class OpenMasked(OpenText):
                 f"{', no document of two tokens or more' if config.next_sentence else ''}; give it more text."
             )
         return found
+
+
+def _about(*texts: str) -> str:
+    """How a sentence about an input begins."""
+    return ' and '.join(f'{text.strip()[:40]!r}' for text in texts)
 
 
 @dataclasses.dataclass(frozen=True)

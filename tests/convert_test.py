@@ -1,8 +1,6 @@
 """convert.py against recorded models of Hugging Face transformers (tests/reference)."""
 
 import json
-import pathlib
-import shutil
 
 import jax
 import jax.numpy as jnp
@@ -10,27 +8,16 @@ import numpy as np
 from absl.testing import absltest, parameterized
 from safetensors.numpy import load_file, save_file
 
-from tests import experiments
+from tests import experiments, recorded
+from tests.recorded import REFERENCE, case, convert, end_of
 from training import mesh
 from transformer.decoding import generate
 from transformer.strategies import Beam, Greedy
 
-convert = experiments.script('convert')
-REFERENCE = pathlib.Path(__file__).parent / 'reference'
 CASES = (
     'gpt2', 'gpt2_other', 'gpt2_classes', 'gpt2_tags', 'gpt2_span', 'bert', 'bert_masked', 'bert_model', 'bert_next',
     'bert_classes', 'bert_tags', 'bert_span', 'roberta', 'roberta_classes', 't5', 't5_gated', 'bart', 'bart_classes',
     'bart_span', 'vit', 'vit_model')
-
-
-def case(name):
-    """{group: {name: array}} of what was recorded: input, output, direction, gradient, and '' for the rest."""
-    found = {}
-    with np.load(REFERENCE / name / 'case.npz') as file:
-        for key, array in file.items():
-            group, _, rest = key.rpartition('/')
-            found.setdefault(group, {})[rest] = array
-    return found
 
 
 def inputs_of(name, model, arrays):
@@ -45,10 +32,6 @@ def outputs_of(name, outputs):
     family, *_ = convert.opened(REFERENCE / name)
     names = convert.OUTPUTS | dict(family.outputs)
     return {names[ours]: x for ours, x in outputs.items() if names.get(ours)}
-
-
-def end_of(name):
-    return convert.opened(REFERENCE / name)[1]['eos_token_id']
 
 
 def shaped(tree):
@@ -158,32 +141,8 @@ class ReleasedTest(parameterized.TestCase):
             4 * model.layers if config['model_type'] == 'gpt2' else 0))  # three kernels, and three biases, are one there
 
 
-class FolderTest(experiments.TestCase):
+class FolderTest(recorded.TestCase):
     """Folders in, runs, and folders out."""
-
-    def hugging_face(self, name='gpt2', weights=None, **config):
-        """A copy of a recorded folder with another config, or other weights."""
-        folder = self.folder / f'{name}_hf'
-        shutil.copytree(REFERENCE / name, folder)
-        (folder / 'case.npz').unlink()
-        settings = json.loads((folder / 'config.json').read_text()) | config
-        (folder / 'config.json').write_text(json.dumps({key: x for key, x in settings.items() if x != 'absent'}))
-        if weights:
-            save_file(weights(load_file(folder / 'model.safetensors')), folder / 'model.safetensors')
-        return folder
-
-    def convert(self, *arguments):
-        done = experiments.call('convert', *arguments)
-        self.assertEqual((done.code, done.err), (0, ''))
-        return done.out
-
-    def assert_refused(self, message, *arguments):
-        done = experiments.call('convert', *arguments)
-        self.assertEqual((done.code, done.out), (1, ''), done.err)
-        self.assertRegex(done.err, message)
-        self.assertNotIn('Traceback', done.err)
-        if any(argument.startswith('--from_hf') for argument in arguments):
-            self.assertFalse((self.folder / 'run').exists())  # nothing half written
 
     @parameterized.parameters(*CASES)
     def test_in_and_out_again(self, name):
@@ -214,54 +173,6 @@ class FolderTest(experiments.TestCase):
             for name, wanted in recorded['output'].items():
                 counted = recorded['direction'][name] != 0
                 np.testing.assert_allclose(found[name] * counted, wanted * counted, atol=1e-4)
-
-    def test_a_run_of_it_predicts_is_measured_and_goes_on(self):
-        workdir, mine, out = self.folder / 'run', self.folder / 'mine', self.folder / 'out'
-        self.convert(f'--from_hf={self.hugging_face()}', f'--workdir={workdir}')
-        said = experiments.call('predict', f'--workdir={workdir}', '--tokens=3', '--strategy=Greedy()', stdin=b'5 6 7\n')
-        model, params = convert.from_hf(REFERENCE / 'gpt2')
-        end = end_of('gpt2')  # with which a document begins
-        (best, *_), = generate(model, params, [[end, 5, 6, 7]], steps=3, strategy=Greedy(), end=end, vocab=67,
-                               key=jax.random.key(0))
-        self.assertEqual(said.out, '5 6 7' + ''.join(f' {i}' for i in best.tokens) + '\n')
-        self.text.write_text(''.join(f'{i % 60 + 1} {i % 7 + 1} {i % 60 + 2}\n' for i in range(200)))
-        row = experiments.call('eval', f'--workdir={workdir}', f'--path={self.text}')
-        before = json.loads(row.out.splitlines()[-1])['loss']
-        config = [f'--config=configs/finetune.py:{workdir}', f'--config.data.path={self.text}', '--config.train.steps=20',
-                  '--config.data.documents=line', '--config.optimizer.learning_rate=0.01', f'--workdir={mine}',
-                  '--config.optimizer.schedule.warmup_steps=0']
-        done = experiments.call('train', *config)
-        self.assertEqual(done.code, 0, done.err)
-        self.assertIn(f'parameters from {workdir}', done.out)
-        row = experiments.call('eval', f'--workdir={mine}', f'--path={self.text}')
-        self.assertLess(json.loads(row.out.splitlines()[-1])['loss'], before - 1)
-        self.convert(f'--workdir={mine}', f'--to_hf={out}')
-        changed, first = load_file(out / 'model.safetensors'), load_file(REFERENCE / 'gpt2' / 'model.safetensors')
-        self.assertSameElements(changed, first)
-        self.assertFalse(any(np.array_equal(changed[name], first[name]) for name in first))
-        self.assertEqual(convert.from_hf(out)[0], convert.from_hf(REFERENCE / 'gpt2')[0])
-
-    def test_a_translator_goes_on(self):
-        workdir, mine, out = self.folder / 'run', self.folder / 'mine', self.folder / 'out'
-        self.convert(f'--from_hf={self.hugging_face("t5")}', f'--workdir={workdir}')
-        model, params = convert.from_hf(REFERENCE / 't5')
-        said = experiments.call('predict', f'--workdir={workdir}', '--tokens=4', '--strategy=Greedy()', stdin=b'5 8 9\n')
-        end = end_of('t5')  # with which a source ends, as in training
-        (best, *_), = generate(model, params, [[0]], source=[[5, 8, 9, end]], steps=4, strategy=Greedy(), end=end, vocab=67,
-                               key=jax.random.key(0))
-        self.assertEqual(said.out.split(), [str(i) for i in best.tokens])
-        self.text.write_text(''.join(f'{i % 50 + 2} 7 {i % 50 + 3}\t{i % 50 + 3} {i % 50 + 2}\n' for i in range(50)))
-        done = experiments.call(
-            'train', f'--config=configs/finetune.py:{workdir}', f'--config.data.path={self.text}', '--config.train.steps=3',
-            '--config.optimizer.learning_rate=0.01', '--config.optimizer.schedule.warmup_steps=0', '--config.data.length=16',
-            '--config.data.source_length=16', f'--workdir={mine}')
-        self.assertEqual(done.code, 0, done.err)
-        self.assertIn('translations: ', done.out)
-        losses = [json.loads(experiments.call('eval', f'--workdir={run}', f'--path={self.text}').out.splitlines()[-1])['loss']
-                  for run in (workdir, mine)]
-        self.assertLess(losses[1], losses[0])
-        self.convert(f'--workdir={mine}', f'--to_hf={out}')
-        self.assertEqual(convert.from_hf(out)[0], convert.from_hf(REFERENCE / 't5')[0])
 
     @parameterized.parameters(
         ({'feed_forward_proj': 'gated-silly'}, "feed_forward_proj='gated-silly', which is not supported"),

@@ -160,7 +160,7 @@ class OptionsTest(experiments.TestCase):
         experiments.train(experiments.tiny_images(), source)
         larger = experiments.changed(experiments.tiny_images(), **{'data.size': 16, 'init_from': str(source)})
         run = runs.build(larger, mesh.make(1))
-        ours, theirs = run.init_from(source).params, runs.load(source).params
+        ours, theirs = run.init_from(source)[0].params, runs.load(source).params
         self.assertEqual((theirs['positions']['embedding'].shape[0], ours['positions']['embedding'].shape[0]), (5, 17))
         np.testing.assert_array_equal(ours['positions']['embedding'][0], theirs['positions']['embedding'][0])
         np.testing.assert_array_equal(ours['patches']['kernel'], theirs['patches']['kernel'])

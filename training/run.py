@@ -65,19 +65,22 @@ class Run:
         return self.init().replace(params=params, average=self.optimizer.first_average(params))
 
     def init_from(self, folder):
-        """The fresh state with the parameters that init_rules keep taken from the newest step of another workdir."""
+        """(the fresh state with the parameters that init_rules keep taken from the newest step of another workdir, the names
+        of those that are fresh)."""
         source = load(folder, data=1, onto=self.mesh)
         have = {meshes.path_of(keys): p for keys, p in jax.tree_util.tree_leaves_with_path(source.params)}
         rules, fitted = self.config.init_rules, getattr(self.model, 'fitted', None)
         batch = {name: jax.ShapeDtypeStruct(shape, dtype) for name, (shape, dtype) in self.data.shapes.items()}
+        made = []
 
         def choose(keys, fresh):
             path = meshes.path_of(keys)
             rule = meshes.first_match(rules, path, 'init_rules')
-            if rule == 'fresh':
+            if rule not in ('keep', 'fresh', 'offered'):
+                raise ValueError(f"init_rules gives {rule!r} for {path}; expected 'keep', 'fresh' or 'offered'.")
+            if rule == 'fresh' or (rule == 'offered' and (path not in have or have[path].shape != fresh.shape)):
+                made.append(path)
                 return fresh
-            if rule != 'keep':
-                raise ValueError(f"init_rules gives {rule!r} for {path}; expected 'keep' or 'fresh'.")
             if fitted and path in have and have[path].shape != fresh.shape:
                 have[path] = fitted(path, have[path], **self.task.inputs(batch))
             if path not in have or have[path].shape != fresh.shape:
@@ -88,7 +91,7 @@ class Run:
 
         fresh = self.init()
         params = jax.tree_util.tree_map_with_path(choose, fresh.params)
-        return fresh.replace(params=params, average=self.optimizer.first_average(params))
+        return fresh.replace(params=params, average=self.optimizer.first_average(params)), made
 
     def training_row(self, numbers, step):
         """The row of metrics.jsonl of a step: averages since the last row, and norms of this step; with log.gradients the

@@ -289,11 +289,17 @@ class LoadTest(parameterized.TestCase):
         jax.tree.map(np.testing.assert_array_equal, snapshot.params, state.params)
         config = config_of()
         config.init_rules = ((r'tokens/.*', 'fresh'), (r'.*', 'keep'))
-        other = runs.build(config, meshes.make(1)).init_from(self.folder)
+        other, made = runs.build(config, meshes.make(1)).init_from(self.folder)
+        self.assertEqual(made, ['tokens/embedding'])
         np.testing.assert_array_equal(other.params['norm']['scale'], state.params['norm']['scale'])
         self.assertFalse(np.array_equal(other.params['tokens']['embedding'], state.params['tokens']['embedding']))
         self.assertEqual(int(other.step), 0)
-        for rules, message in (([(r'.*', 'drop')], "'drop' for .*expected 'keep' or 'fresh'"), ([], 'No rule of init_rules')):
+        config.model.length, config.init_rules = 2 * config.model.length, ((r'.*', 'offered'),)  # the positions do not fit
+        other, made = runs.build(config, meshes.make(1)).init_from(self.folder)
+        self.assertEqual(made, ['positions/embedding'])
+        np.testing.assert_array_equal(other.params['tokens']['embedding'], state.params['tokens']['embedding'])
+        config.model.length //= 2
+        for rules, message in (([(r'.*', 'drop')], "'drop' for .*expected 'keep', 'fresh' or"), ([], 'No rule of init_rules')):
             config.init_rules = tuple(rules)
             with self.assertRaisesRegex(ValueError, message):
                 runs.build(config, meshes.make(1)).init_from(self.folder)

@@ -1,0 +1,152 @@
+"""Models of Hugging Face transformers go in, are measured, trained and used, and come out again."""
+
+import json
+
+import jax
+import numpy as np
+from absl.testing import absltest
+from safetensors.numpy import load_file
+
+from tests import experiments, recorded
+from tests.recorded import REFERENCE, convert, end_of
+from transformer.decoding import generate
+from transformer.strategies import Greedy
+
+
+class FinetuneTest(recorded.TestCase):
+
+    def test_a_run_of_it_predicts_is_measured_and_goes_on(self):
+        workdir, mine, out = self.folder / 'run', self.folder / 'mine', self.folder / 'out'
+        self.convert(f'--from_hf={self.hugging_face()}', f'--workdir={workdir}')
+        said = experiments.call('predict', f'--workdir={workdir}', '--tokens=3', '--strategy=Greedy()', stdin=b'5 6 7\n')
+        model, params = convert.from_hf(REFERENCE / 'gpt2')
+        end = end_of('gpt2')  # with which a document begins
+        (best, *_), = generate(model, params, [[end, 5, 6, 7]], steps=3, strategy=Greedy(), end=end, vocab=67,
+                               key=jax.random.key(0))
+        self.assertEqual(said.out, '5 6 7' + ''.join(f' {i}' for i in best.tokens) + '\n')
+        self.text.write_text(''.join(f'{i % 60 + 1} {i % 7 + 1} {i % 60 + 2}\n' for i in range(200)))
+        row = experiments.call('eval', f'--workdir={workdir}', f'--path={self.text}')
+        before = json.loads(row.out.splitlines()[-1])['loss']
+        config = [f'--config=configs/finetune.py:{workdir}', f'--config.data.path={self.text}', '--config.train.steps=20',
+                  '--config.data.documents=line', '--config.optimizer.learning_rate=0.01', f'--workdir={mine}',
+                  '--config.optimizer.schedule.warmup_steps=0']
+        done = experiments.call('train', *config)
+        self.assertEqual(done.code, 0, done.err)
+        self.assertIn(f'parameters from {workdir}', done.out)
+        row = experiments.call('eval', f'--workdir={mine}', f'--path={self.text}')
+        self.assertLess(json.loads(row.out.splitlines()[-1])['loss'], before - 1)
+        self.convert(f'--workdir={mine}', f'--to_hf={out}')
+        changed, first = load_file(out / 'model.safetensors'), load_file(REFERENCE / 'gpt2' / 'model.safetensors')
+        self.assertSameElements(changed, first)
+        self.assertFalse(any(np.array_equal(changed[name], first[name]) for name in first))
+        self.assertEqual(convert.from_hf(out)[0], convert.from_hf(REFERENCE / 'gpt2')[0])
+
+    def test_a_translator_goes_on(self):
+        workdir, mine, out = self.folder / 'run', self.folder / 'mine', self.folder / 'out'
+        self.convert(f'--from_hf={self.hugging_face("t5")}', f'--workdir={workdir}')
+        model, params = convert.from_hf(REFERENCE / 't5')
+        said = experiments.call('predict', f'--workdir={workdir}', '--tokens=4', '--strategy=Greedy()', stdin=b'5 8 9\n')
+        end = end_of('t5')  # with which a source ends, as in training
+        (best, *_), = generate(model, params, [[0]], source=[[5, 8, 9, end]], steps=4, strategy=Greedy(), end=end, vocab=67,
+                               key=jax.random.key(0))
+        self.assertEqual(said.out.split(), [str(i) for i in best.tokens])
+        self.text.write_text(''.join(f'{i % 50 + 2} 7 {i % 50 + 3}\t{i % 50 + 3} {i % 50 + 2}\n' for i in range(50)))
+        done = experiments.call(
+            'train', f'--config=configs/finetune.py:{workdir}', f'--config.data.path={self.text}', '--config.train.steps=3',
+            '--config.optimizer.learning_rate=0.01', '--config.optimizer.schedule.warmup_steps=0', '--config.data.length=16',
+            '--config.data.source_length=16', f'--workdir={mine}')
+        self.assertEqual(done.code, 0, done.err)
+        self.assertIn('translations: ', done.out)
+        losses = [json.loads(experiments.call('eval', f'--workdir={run}', f'--path={self.text}').out.splitlines()[-1])['loss']
+                  for run in (workdir, mine)]
+        self.assertLess(losses[1], losses[0])
+        self.convert(f'--workdir={mine}', f'--to_hf={out}')
+        self.assertEqual(convert.from_hf(out)[0], convert.from_hf(REFERENCE / 't5')[0])
+
+    def further(self, config, path, *fields, code=0):
+        """Trains a run in self.folder / 'run' for three steps into 'mine'."""
+        done = experiments.call(
+            'train', f'--config=configs/{config}.py:{self.folder / "run"}', f'--config.data.path={path}',
+            '--config.train.steps=3', '--config.optimizer.learning_rate=0.01', '--config.optimizer.schedule.warmup_steps=0',
+            '--config.data.length=16', f'--workdir={self.folder / "mine"}', *(f'--config.{field}' for field in fields))
+        self.assertEqual(done.code, code, done.err)
+        return done.err if code else done.out
+
+    def out_again(self, architecture, name, *, made=(), prefix=''):
+        """What comes out is of this architecture: the weights of the recorded `name`, whose names there lack a prefix, and
+        which training has changed a little, and those that were `made`."""
+        out = self.folder / 'out'
+        self.convert(f'--workdir={self.folder / "mine"}', f'--to_hf={out}')
+        config = json.loads((out / 'config.json').read_text())
+        self.assertEqual(config['architectures'], [architecture])
+        changed = load_file(out / 'model.safetensors')
+        first = {prefix + key: x for key, x in load_file(REFERENCE / name / 'model.safetensors').items()}
+        near = {key for key, x in changed.items() if key in first and x.shape == first[key].shape
+                and 0 < np.abs(x - first[key]).max() < 0.1}
+        self.assertEqual(changed.keys() - near, set(made))
+        self.assertEqual(convert.from_hf(out)[0], convert.runs.load(self.folder / 'mine').model)
+        return config
+
+    def test_masked_words(self):
+        self.convert(f'--from_hf={self.hugging_face("roberta")}', f'--workdir={self.folder / "run"}')
+        self.text.write_text(''.join(f'{i % 50 + 3} 7 {i % 50 + 4} 9\n' for i in range(50)))
+        said = self.further('finetune', self.text, 'data.documents=line')
+        self.assertIn('  valid: loss ', said)
+        self.out_again('RobertaForMaskedLM', 'roberta')
+
+    def test_a_language_model_classifies(self):
+        self.convert(f'--from_hf={self.hugging_face("gpt2")}', f'--workdir={self.folder / "run"}')
+        self.text.write_text(''.join(f'{i % 50 + 3} 7\t{"no" if i % 3 else "yes"}\n' for i in range(50)))
+        said = self.further('classify', self.text)
+        self.assertIn('fresh ones in classes/kernel\n', said)
+        self.assertIn('  valid: loss ', said)
+        config = self.out_again('GPT2ForSequenceClassification', 'gpt2', made=['score.weight'])
+        self.assertEqual(config['id2label'], {'0': 'no', '1': 'yes'})
+        self.assertEqual(config['pad_token_id'], end_of('gpt2'))  # or transformers takes no more than one text
+
+    def test_a_model_without_a_head_tags(self):
+        self.convert(f'--from_hf={self.hugging_face("bert_model")}', f'--workdir={self.folder / "run"}')
+        self.assertIn('is a model without a head, of which nothing is learnt', self.further('finetune', self.text, code=1))
+        self.text.write_text(''.join(f'{i % 50 + 3} O\n7 B-x\n{"8 I-x" if i % 2 else "9 O"}\n\n' for i in range(50)))
+        said = self.further('tag', self.text)
+        self.assertRegex(said, 'entities: f1 [0-9.]+  precision')
+        config = self.out_again('BertForTokenClassification', 'bert_model', prefix='bert.',
+                                made=['classifier.weight', 'classifier.bias'])
+        self.assertEqual(config['id2label'], {'0': 'O', '1': 'B-x', '2': 'I-x'})
+
+    def test_bart_answers(self):
+        self.convert(f'--from_hf={self.hugging_face("bart")}', f'--workdir={self.folder / "run"}')
+        asked = lambda i: {'id': str(i), 'question': f'{i % 20 + 5}', 'answers': [{'text': '9', 'answer_start': 2}]}
+        passage = {'context': '8 9 10 11', 'qas': [asked(i) for i in range(20)]}
+        self.text.write_text(json.dumps({'data': [{'title': '', 'paragraphs': [passage]}]}))
+        said = self.further('answer', self.text, 'data.style=roberta', 'data.marks=(0, 2, -1)', 'data.stride=4',
+                            'data.question_length=4')
+        self.assertRegex(said, 'answers: exact_match [0-9.]+  f1')
+        self.out_again('BartForQuestionAnswering', 'bart', made=['qa_outputs.weight', 'qa_outputs.bias'])
+
+    def test_images(self):
+        from PIL import Image
+
+        self.convert(f'--from_hf={self.hugging_face("vit")}', f'--workdir={self.folder / "run"}')
+        for number in range(40):
+            path = self.folder / 'images' / 'abc'[number % 3] / f'{number}.png'
+            path.parent.mkdir(parents=True, exist_ok=True)
+            Image.new('RGB', (12, 12), (number, 255 * (number % 3 == 1), 7)).save(path)
+        done = experiments.call(
+            'train', f'--config=configs/classify.py:{self.folder / "run"}', f'--config.data.path={self.folder / "images"}',
+            '--config.train.steps=3', '--config.optimizer.learning_rate=0.01', '--config.optimizer.schedule.warmup_steps=0',
+            '--config.data.batch_size=8', f'--workdir={self.folder / "mine"}')
+        self.assertEqual(done.code, 0, done.err)
+        config = self.out_again('ViTForImageClassification', 'vit', made=['classifier.weight', 'classifier.bias'])
+        self.assertEqual((config['id2label'], config['image_size']), ({'0': 'a', '1': 'b', '2': 'c'}, 12))
+        prepared = json.loads((self.folder / 'out' / 'preprocessor_config.json').read_text())
+        self.assertEqual((prepared['size'], prepared['image_mean']), ({'height': 12, 'width': 12}, [0.5] * 3))
+
+    def test_what_cannot_be_given_a_head(self):
+        self.translator(**{'train.steps': 1})
+        self.assertIn('on which configs/tag.py can put no head; those that it can: transformer.bert:Bert, transformer.gpt:Gpt',
+                      self.further('tag', self.text, code=1))
+
+
+if __name__ == '__main__':
+    absltest.main()
