@@ -1,6 +1,7 @@
 """convert.py against recorded models of Hugging Face transformers (tests/reference)."""
 
 import json
+import shutil
 
 import jax
 import jax.numpy as jnp
@@ -108,38 +109,6 @@ class ParityTest(parameterized.TestCase):
         self.assertEqual(found, [row[:row.index(end) + 1] if end in row else row for row in wanted])
         self.assertLen({end in row for row in found}, 2)  # some of them end
 
-GPT2 = dict(  # of openai-community/gpt2
-    activation_function='gelu_new', architectures=['GPT2LMHeadModel'], attn_pdrop=0.1, bos_token_id=50256, embd_pdrop=0.1,
-    eos_token_id=50256, initializer_range=0.02, layer_norm_epsilon=1e-5, model_type='gpt2', n_ctx=1024, n_embd=768, n_head=12,
-    n_layer=12, n_positions=1024, resid_pdrop=0.1, summary_activation=None, summary_first_dropout=0.1,
-    summary_proj_to_labels=True, summary_type='cls_index', summary_use_proj=True,
-    task_specific_params={'text-generation': {'do_sample': True, 'max_length': 50}}, vocab_size=50257)
-T5 = dict(  # of google-t5/t5-small
-    architectures=['T5ForConditionalGeneration'], d_ff=2048, d_kv=64, d_model=512, decoder_start_token_id=0, dropout_rate=0.1,
-    eos_token_id=1, initializer_factor=1.0, is_encoder_decoder=True, layer_norm_epsilon=1e-6, model_type='t5', n_positions=512,
-    num_heads=8, num_layers=6, output_past=True, pad_token_id=0, relative_attention_num_buckets=32, task_specific_params={},
-    vocab_size=32128)
-
-
-class ReleasedTest(parameterized.TestCase):
-    """The configs of models that people use, written by many versions; their sizes are known."""
-
-    @parameterized.parameters(
-        (GPT2, 124_439_808), (GPT2 | dict(n_layer=6, _num_labels=1, id2label={'0': 'LABEL_0'}), 81_912_576),  # distilgpt2
-        (GPT2 | dict(n_embd=1024, n_head=16, n_layer=24, n_special=0, predict_special_tokens=True), 354_823_168),  # gpt2-medium
-        (T5, 60_506_624), (T5 | dict(
-            d_ff=1024, feed_forward_proj='gated-gelu', num_decoder_layers=8, num_heads=6, num_layers=8, use_cache=True,
-            tie_word_embeddings=False), 76_961_152))  # t5-v1_1-small; flan-t5-small has the same
-    def test_size(self, config, parameters):
-        family = next(family for family in convert.FAMILIES if family.architecture == config['architectures'][0])
-        head = {} if config.get('tie_word_embeddings', True) else {'lm_head.weight': None}
-        config = family.prepared(config, head) if family.prepared else config
-        model = convert.resolve.construct(convert.base.part(family.model, **family.model_fields(config)))
-        shapes = convert.shapes_of(family, model, config)
-        self.assertEqual(sum(x.size for x in jax.tree.leaves(shapes)), parameters)
-        self.assertLen(family.entries({name: x.shape for name, x in shaped(shapes).items()}), len(jax.tree.leaves(shapes)) - (
-            4 * model.layers if config['model_type'] == 'gpt2' else 0))  # three kernels, and three biases, are one there
-
 
 class FolderTest(recorded.TestCase):
     """Folders in, runs, and folders out."""
@@ -192,6 +161,50 @@ class FolderTest(recorded.TestCase):
         self.assertEqual(found[0], wanted[0])
         self.assertEqual((found[0].share, found[0].head.scale, found[0].gated), ('inputs', False, True))
         jax.tree.map(np.testing.assert_array_equal, found[1], wanted[1])
+
+    def test_bert_of_older_versions(self):
+        """Google's files have both heads whatever the config says, norms under other names, copies, and counted positions."""
+        table, bias = 'bert.embeddings.word_embeddings.weight', 'cls.predictions.bias'
+        older = lambda w: {
+            name.replace('LayerNorm.weight', 'LayerNorm.gamma').replace('LayerNorm.bias', 'LayerNorm.beta'): x
+            for name, x in w.items()} | {'bert.embeddings.position_ids': np.arange(24)[None],
+                                         'cls.predictions.decoder.weight': w[table], 'cls.predictions.decoder.bias': w[bias]}
+        folder = self.hugging_face('bert', older, architectures=['BertForMaskedLM'], position_embedding_type='absolute')
+        found, wanted = convert.from_hf(folder), convert.from_hf(REFERENCE / 'bert')
+        self.assertEqual(found[0], wanted[0])
+        jax.tree.map(np.testing.assert_array_equal, found[1], wanted[1])
+
+    def test_a_bert_model_without_its_pooler_or_with_a_prefix(self):
+        for change in (lambda w: {name: x for name, x in w.items() if 'pooler' not in name},
+                       lambda w: {f'bert.{name}': x for name, x in w.items()}):
+            shutil.rmtree(self.folder / 'bert_model_hf', ignore_errors=True)
+            model, params = convert.from_hf(self.hugging_face('bert_model', change))
+            self.assertEqual(model.head.pooler, 'pooler' in params)
+        self.assertIn('pooler', params)
+
+    def test_bart_without_its_head(self):
+        """As facebook/bart-base is: the biases of the output layer are 0 then."""
+        copies = 'encoder.embed_tokens.weight', 'decoder.embed_tokens.weight'
+        bare = lambda w: {name.removeprefix('model.'): x for name, x in w.items() if name != 'final_logits_bias'} | {
+            name: w['model.shared.weight'] for name in copies}
+        found = convert.from_hf(self.hugging_face('bart', bare, architectures=['BartModel']))
+        wanted = convert.from_hf(REFERENCE / 'bart')
+        self.assertEqual(found[0], wanted[0])
+        np.testing.assert_array_equal(found[1]['added']['bias'], np.zeros(67))
+        jax.tree.map(np.testing.assert_array_equal, found[1]['decoder'], wanted[1]['decoder'])
+
+    @parameterized.parameters(
+        ('bert', {'is_decoder': True}, 'is_decoder=True, which is not supported'),
+        ('bert', {'position_embedding_type': 'relative_key'}, "position_embedding_type='relative_key'"),
+        ('bert_classes', {'id2label': {'1': 'one'}}, 'id2label=.*expected a name for each of 0, 1'),
+        ('bert_classes', {'id2label': {'0': 'one'}}, 'one label, which there stands for a number'),
+        ('bert_classes', {'id2label': {'0': 'a', '1': 'b'}}, r'classifier.bias \[2\] +\| classifier.bias \[3\]'),
+        ('bart', {'normalize_before': True}, 'normalize_before=True'), ('bart', {'encoder_layerdrop': 0.1}, 'layerdrop=0.1'),
+        ('bart', {'encoder_attention_heads': 4}, 'encoder_attention_heads=4 and decoder_attention_heads=2'),
+        ('vit', {'qkv_bias': False}, 'qkv_bias=False'), ('vit_model', {'pooler_act': 'gelu'}, "pooler_act='gelu'"),
+        ('vit', {'image_size': 16}, r'_embeddings \[1, 17, 16\] \| .*_embeddings \[1, 10, 16\]'))
+    def test_configs_of_other_families(self, name, changes, message):
+        self.assert_refused(message, f'--from_hf={self.hugging_face(name, **changes)}', f'--workdir={self.folder / "run"}')
 
     def test_an_output_layer_that_was_lost(self):
         """Not made up, where the config says that it is one of its own."""

@@ -101,12 +101,16 @@ def labels(config):
     """The names of the classes of their config."""
     named = config.get('id2label')
     if named is None:
-        return [f'LABEL_{i}' for i in range(config.get('num_labels') or 2)]
+        named = {i: f'LABEL_{i}' for i in range(config.get('num_labels') or 2)}
     try:
-        found = {int(number): str(name) for number, name in named.items()}
-        return [found[i] for i in range(len(found))]
+        numbered = {int(number): str(name) for number, name in named.items()}
+        found = [numbered[i] for i in range(len(numbered))]
     except (AttributeError, ValueError, TypeError, KeyError):
         raise ValueError(f'config.json has id2label={named!r}; expected a name for each of 0, 1, ...') from None
+    if len(found) < 2:
+        raise ValueError(f'config.json has id2label={named!r}, one label, which there stands for a number that is estimated, '
+                         'and is not supported; expected a name for each of 0, 1, ...')
+    return found
 
 
 def head(made, dropout='classifier_dropout'):

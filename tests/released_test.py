@@ -1,0 +1,78 @@
+"""convert.py knows the configs of models that people use, as they were published over the years."""
+
+import jax
+from absl.testing import absltest, parameterized
+
+from tests.recorded import convert
+from training import mesh
+
+GPT2 = dict(  # of openai-community/gpt2
+    activation_function='gelu_new', architectures=['GPT2LMHeadModel'], attn_pdrop=0.1, bos_token_id=50256, embd_pdrop=0.1,
+    eos_token_id=50256, initializer_range=0.02, layer_norm_epsilon=1e-5, model_type='gpt2', n_ctx=1024, n_embd=768, n_head=12,
+    n_layer=12, n_positions=1024, resid_pdrop=0.1, summary_activation=None, summary_first_dropout=0.1,
+    summary_proj_to_labels=True, summary_type='cls_index', summary_use_proj=True,
+    task_specific_params={'text-generation': {'do_sample': True, 'max_length': 50}}, vocab_size=50257)
+T5 = dict(  # of google-t5/t5-small
+    architectures=['T5ForConditionalGeneration'], d_ff=2048, d_kv=64, d_model=512, decoder_start_token_id=0, dropout_rate=0.1,
+    eos_token_id=1, initializer_factor=1.0, is_encoder_decoder=True, layer_norm_epsilon=1e-6, model_type='t5', n_positions=512,
+    num_heads=8, num_layers=6, output_past=True, pad_token_id=0, relative_attention_num_buckets=32, task_specific_params={},
+    vocab_size=32128)
+WORDS = dict(
+    attention_probs_dropout_prob=0.1, gradient_checkpointing=False, hidden_act='gelu', hidden_dropout_prob=0.1, hidden_size=768,
+    initializer_range=0.02, intermediate_size=3072, num_attention_heads=12, num_hidden_layers=12,
+    position_embedding_type='absolute', use_cache=True)
+BERT = WORDS | dict(  # of google-bert/bert-base-uncased
+    architectures=['BertForMaskedLM'], layer_norm_eps=1e-12, max_position_embeddings=512, model_type='bert', pad_token_id=0,
+    type_vocab_size=2, vocab_size=30522)
+MULTILINGUAL = BERT | dict(
+    directionality='bidi', pooler_fc_size=768, pooler_num_attention_heads=12, pooler_num_fc_layers=3, pooler_size_per_head=128,
+    pooler_type='first_token_transform', vocab_size=119547)
+ROBERTA = WORDS | dict(  # of FacebookAI/roberta-base
+    architectures=['RobertaForMaskedLM'], bos_token_id=0, eos_token_id=2, layer_norm_eps=1e-5, max_position_embeddings=514,
+    model_type='roberta', pad_token_id=1, type_vocab_size=1, vocab_size=50265)
+BART = dict(  # of facebook/bart-base
+    _name_or_path='bart-base', activation_dropout=0.1, activation_function='gelu', add_bias_logits=False,
+    add_final_layer_norm=False, architectures=['BartModel'], attention_dropout=0.1, bos_token_id=0, classif_dropout=0.1,
+    classifier_dropout=0.0, d_model=768, decoder_attention_heads=12, decoder_ffn_dim=3072, decoder_layerdrop=0.0,
+    decoder_layers=6, decoder_start_token_id=2, dropout=0.1, early_stopping=True, encoder_attention_heads=12,
+    encoder_ffn_dim=3072, encoder_layerdrop=0.0, encoder_layers=6, eos_token_id=2, forced_bos_token_id=0, forced_eos_token_id=2,
+    gradient_checkpointing=False, id2label={'0': 'LABEL_0', '1': 'LABEL_1', '2': 'LABEL_2'}, init_std=0.02,
+    is_encoder_decoder=True, max_position_embeddings=1024, model_type='bart', no_repeat_ngram_size=3, normalize_before=False,
+    normalize_embedding=True, num_beams=4, num_hidden_layers=6, pad_token_id=1, scale_embedding=False,
+    task_specific_params={'summarization': {'length_penalty': 1.0}}, torch_dtype='float32', use_cache=True, vocab_size=50265)
+MNLI = BART | dict(  # of facebook/bart-large-mnli
+    activation_dropout=0.0, architectures=['BartForSequenceClassification'], attention_dropout=0.0, classif_dropout=0.0,
+    d_model=1024, decoder_attention_heads=16, decoder_ffn_dim=4096, decoder_layers=12, encoder_attention_heads=16,
+    encoder_ffn_dim=4096, encoder_layers=12, num_hidden_layers=12, output_past=False, _num_labels=3)
+VIT = dict(  # of google/vit-base-patch16-224
+    architectures=['ViTForImageClassification'], attention_probs_dropout_prob=0.0, hidden_act='gelu', hidden_dropout_prob=0.0,
+    hidden_size=768, id2label={str(i): f'class {i}' for i in range(1000)}, image_size=224, initializer_range=0.02,
+    intermediate_size=3072, label2id={f'class {i}': i for i in range(1000)}, layer_norm_eps=1e-12, model_type='vit',
+    num_attention_heads=12, num_channels=3, num_hidden_layers=12, patch_size=16, qkv_bias=True)
+
+
+class ReleasedTest(parameterized.TestCase):
+    """The configs of models that people use, written by many versions; their sizes are known."""
+
+    @parameterized.parameters(
+        (GPT2, 124_439_808), (GPT2 | dict(n_layer=6, _num_labels=1, id2label={'0': 'LABEL_0'}), 81_912_576),  # distilgpt2
+        (GPT2 | dict(n_embd=1024, n_head=16, n_layer=24, n_special=0, predict_special_tokens=True), 354_823_168),  # gpt2-medium
+        (T5, 60_506_624), (T5 | dict(
+            d_ff=1024, feed_forward_proj='gated-gelu', num_decoder_layers=8, num_heads=6, num_layers=8, use_cache=True,
+            tie_word_embeddings=False), 76_961_152),  # t5-v1_1-small; flan-t5-small has the same
+        (BERT, 109_514_298), (MULTILINGUAL, 177_974_523), (BERT | dict(architectures=['BertForPreTraining']), 110_106_428),
+        (ROBERTA, 124_697_433), (BART, 139_420_416 + 50_265), (MNLI, 407_344_131), (VIT, 86_567_656))  # BART's with a bias
+    def test_size(self, config, parameters):
+        family = next(family for family in convert.FAMILIES if config['architectures'][0] in family.names)
+        head = {} if config.get('tie_word_embeddings', True) else {'lm_head.weight': None}
+        config = family.prepared(config, head) if family.prepared else config
+        model = convert.resolve.construct(convert.base.part(family.model, **family.model_fields(config)))
+        shapes = convert.shapes_of(family, model, config)
+        named = {mesh.path_of(keys): x for keys, x in jax.tree_util.tree_leaves_with_path(shapes)}
+        self.assertEqual(sum(x.size for x in named.values()), parameters)
+        self.assertLen(family.entries({name: x.shape for name, x in named.items()}, model), len(jax.tree.leaves(shapes)) - (
+            4 * model.layers if config['model_type'] == 'gpt2' else 0))  # three kernels, and three biases, are one there
+
+
+if __name__ == '__main__':
+    absltest.main()
