@@ -1,10 +1,12 @@
 """Generation, measured: one JSON line a case.
 
     python -m benchmarks.decode [--cases=greedy,beam] [--batch=8] [--source=128] [--tokens=64] [--repeats=5]
+    python -m benchmarks.decode --model=gpt2 --cases=greedy --batch=8 --source=32 --tokens=128
 
-An encoder-decoder of T5-small's shapes (6 + 6 layers, 512 wide, 8 heads, 32,128 tokens; 60 million parameters, drawn at random)
-makes `tokens` new tokens for each of `batch` sources of `source` tokens: encoding, prefill and every step, without
-compilation. `ms` is the median of the repeats; `tokens_per_s` counts the tokens of the outputs.
+A model with parameters drawn at random makes `tokens` new tokens for each of `batch` sources or prompts of `source` tokens:
+encoding, prefill and every step, without compilation. It has the shapes of T5-small (6 + 6 layers, 512 wide, 8 heads, 32,128
+tokens; 60 million parameters) or of the smallest GPT-2 (12 layers, 768 wide, 12 heads, 50,257 tokens; 124 million). `ms` is the
+median of the repeats; `tokens_per_s` counts the tokens of the outputs.
 
 Beside `generate` of Hugging Face transformers 5 (PyTorch 2.13, a T5 of these shapes) on two cores of a Xeon, in turns:
 
@@ -27,9 +29,10 @@ from absl import flags
 from training import cli
 
 if __name__ == '__main__':
+    flags.DEFINE_enum('model', 't5_small', ['t5_small', 'gpt2'], 'whose shapes')
     flags.DEFINE_list('cases', ['greedy', 'beam'], 'strategies: greedy, sample, beam (of size 4)')
-    flags.DEFINE_integer('batch', 8, 'sources that are decoded together', lower_bound=1)
-    flags.DEFINE_integer('source', 128, 'tokens of each source', lower_bound=1)
+    flags.DEFINE_integer('batch', 8, 'sources or prompts that are decoded together', lower_bound=1)
+    flags.DEFINE_integer('source', 128, 'tokens of each source or prompt', lower_bound=1)
     flags.DEFINE_integer('tokens', 64, 'new tokens of each output', lower_bound=1)
     flags.DEFINE_integer('repeats', 5, 'measurements of each case', lower_bound=1)
     cli.answer_help()
@@ -43,6 +46,7 @@ from transformer.attention.relative import T5
 from transformer.attention.scores import Dot
 from transformer.decoding import generate
 from transformer.encoder_decoder import EncoderDecoder
+from transformer.gpt import Gpt
 from transformer.residual import PreNorm
 from transformer.strategies import Beam, Greedy, Sample
 
@@ -50,6 +54,7 @@ CASES = {'greedy': Greedy(), 'sample': Sample(), 'beam': Beam(size=4)}
 SMALL = EncoderDecoder(vocab=32128, source_vocab=0, layers=6, heads=8, width=512, inner=2048, bias=False, scale_embedding=False,
                        positions=T5(), residual=PreNorm(), attention=Softmax(score=Dot()),
                        encoder_attention=Softmax(score=Dot()), cross_attention=Softmax(score=Dot()))
+MODELS = {'t5_small': SMALL, 'gpt2': Gpt(vocab=50257, activation='gelu_tanh')}
 
 
 def main():
@@ -58,20 +63,23 @@ def main():
         if name not in CASES:
             raise ValueError(f'--cases has {name!r}; {resolve.did_you_mean(name, CASES)}')
     allocator.keep_pages()
-    params = jax.jit(lambda key: SMALL.init(key, np.ones((1, 2), int), decoder_inputs=np.ones((1, 2), int)))(
-        jax.random.key(0))['params']
+    model, tokens = MODELS[given.model], np.ones((1, 2), int)
+    more = {'decoder_inputs': tokens} if given.model == 't5_small' else {}
+    params = jax.jit(lambda key: model.init(key, tokens, **more))(jax.random.key(0))['params']
     for name in given.cases:
-        print(json.dumps({'case': name, 'batch': given.batch, 'source': given.source, 'tokens': given.tokens} | measure(
-            SMALL, params, CASES[name], given.batch, given.source, given.tokens, given.repeats)), flush=True)
+        print(json.dumps({'case': name, 'model': given.model, 'batch': given.batch, 'source': given.source,
+                          'tokens': given.tokens} | measure(
+            model, params, CASES[name], given.batch, given.source, given.tokens, given.repeats)), flush=True)
 
 
 def measure(model, params, strategy, batch, source, tokens, repeats):
     """The numbers of one case, {key: value}."""
-    sources = np.random.default_rng(0).integers(5, model.vocab, (batch, source))
+    given = list(np.random.default_rng(0).integers(5, model.vocab, (batch, source)))
+    prompts, sources = ([[0]] * batch, given) if hasattr(model, 'source_vocab') else (given, None)
 
     def run():
-        return generate(model, params, [[0]] * batch, source=list(sources), steps=tokens, strategy=strategy,
-                        key=jax.random.key(0), end=-1, vocab=model.vocab)
+        return generate(model, params, prompts, source=sources, steps=tokens, strategy=strategy, key=jax.random.key(0), end=-1,
+                        vocab=model.vocab)
 
     start = time.perf_counter()
     lengths = {len(best.tokens) for best, *_ in run()}

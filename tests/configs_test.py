@@ -36,6 +36,9 @@ CHANGES = {
     'gpt2:124m': TEXT | {'model.vocab': 512, 'mesh.fsdp': 1},
     'gpt2:1558m': TEXT | {'model.vocab': 512, 'mesh.data': 2, 'mesh.fsdp': 4},
     'gpt_char:cpu': STREAM,
+    'bert_mini:words': {'data.tokenizer': 'WordPiece(vocab=40)'},
+    't5_small:step': {'model.vocab': 512, 'data.train': 'train[:300]', 'data.valid': 'valid[:20]'},
+    'vit_ti16:step': {'data.train': 'train[:64]', 'data.valid': 'train[64:70]', 'data.size': 32},
     **{f'nadaraya_watson:{variant}': {} for variant in ('curve', 'iris')},
     'bahdanau_fra_eng:full': PAIRS | {'data.tokenizer': 'SentencePiece(vocab=300)'},
     'memory_network_babi:joint': BABI,
@@ -61,6 +64,9 @@ TRANSLATION = SHRUNK.keys() | {'data', 'optimizer', 'evals', 'model.dropout', 't
 ALIKE = {'gpt2:350m': ('gpt2:124m', SHRUNK.keys() | {'optimizer.learning_rate'}),
          'gpt2:step': ('gpt2:124m', SHRUNK.keys() | {'data.source', 'data.path', 'data.tokenizer', 'dtype'}),
          **{f'gpt2:{variant}': ('gpt2:1558m', SHRUNK.keys() | {'optimizer.learning_rate'}) for variant in ('774m', 'gpt3')},
+         'bert_mini:step': ('bert_mini:words', {'data', 'model.dropout', 'model.vocab'}),
+         't5_small:pairs': ('t5_small:step', {'data', 'model.dropout', 'model.vocab'}),
+         'vit_ti16:imagenet': ('vit_ti16:step', {'data', 'dtype', 'task.augment'}),
          'gpt_char:base': ('gpt_char:cpu', SHRUNK.keys() | {
              'model.dropout', 'model.initial', 'optimizer.learning_rate', 'optimizer.schedule.name',
              'optimizer.schedule.final'}),
@@ -78,7 +84,8 @@ ALIKE = {'gpt2:350m': ('gpt2:124m', SHRUNK.keys() | {'optimizer.learning_rate'})
             for variant in extrapolation.VARIANTS if variant != 'learned'}}
 # Numbers of parameters: of GPT-2 those of its released models (its paper counts otherwise), of GPT-3 174.6 billion; the
 # lectures' limits are 3 million for ptb_lm (with 10,000 words) and 1 million for vit_fashion_mnist:small.
-SIZES = {'gpt2:124m': 124_439_808, 'gpt2:350m': 354_823_168, 'gpt2:774m': 774_030_080, 'gpt2:1558m': 1_557_611_200,
+SIZES = {'bert_mini:step': 11_201_594, 't5_small:step': 60_506_624,
+         'gpt2:124m': 124_439_808, 'gpt2:350m': 354_823_168, 'gpt2:774m': 774_030_080, 'gpt2:1558m': 1_557_611_200,
          'gpt2:gpt3': 174_604_259_328, 'ptb_lm:transformer': 2_850_720, 'ptb_lm:rnn': 2_822_656, 'ptb_lm:gru': 2_783_440,
          'ptb_lm:lstm': 2_773_888, 'vit_fashion_mnist:small': 920_650,
          'transformer_wmt14:base': 63_082_496, 'transformer_wmt14:big': 214_245_376}
@@ -135,7 +142,7 @@ class ConfigsTest(experiments.TestCase):
 
     def sources(self, config):
         """{field: where data of its kind is}."""
-        texts = {'data.text:Text': [''], 'data.shift:Shift': [''], 'data.parallel:Parallel': [''],
+        texts = {'data.text:Text': [''], 'data.masked:Masked': [''], 'data.shift:Shift': [''], 'data.parallel:Parallel': [''],
                  'data.mixture:Mixture': [f'parts.{name}.' for name in config.data.get('parts', {})]}
         if config.data.pipeline == 'data.parallel:Parallel':
             if config.data.source == 'cldr':

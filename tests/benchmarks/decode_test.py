@@ -10,24 +10,25 @@ from absl.testing import absltest
 
 from benchmarks import decode
 
-TINY = decode.SMALL.clone(vocab=11, layers=1, heads=2, width=8, inner=8)
+TINY = {name: model.clone(vocab=11, layers=1, heads=2, width=8, inner=8) for name, model in decode.MODELS.items()}
 SHAPES = dict(batch=2, source=5, tokens=4, repeats=3)
 
 
 class DecodeTest(absltest.TestCase):
-    def lines(self, *cases):
-        given = mock.Mock(cases=cases, **SHAPES)
+    def lines(self, *cases, model='t5_small'):
+        given = mock.Mock(cases=cases, model=model, **SHAPES)
         out = io.StringIO()
-        with (mock.patch.object(decode, 'SMALL', TINY), mock.patch.object(flags, 'FLAGS', given),
+        with (mock.patch.object(decode, 'MODELS', TINY), mock.patch.object(flags, 'FLAGS', given),
               contextlib.redirect_stdout(out)):
             decode.main()
         return [json.loads(line) for line in out.getvalue().splitlines()]
 
     def test_every_number(self):
-        rows = self.lines('greedy', 'beam')
-        self.assertEqual([row['case'] for row in rows], ['greedy', 'beam'])
+        rows = [*self.lines('greedy', 'beam'), *self.lines('greedy', model='gpt2')]
+        self.assertEqual([(row['case'], row['model']) for row in rows], [
+            ('greedy', 't5_small'), ('beam', 't5_small'), ('greedy', 'gpt2')])
         for row in rows:
-            self.assertEqual(list(row), ['case', 'batch', 'source', 'tokens', 'ms', 'ms_min', 'ms_max', 'tokens_per_s',
+            self.assertEqual(list(row), ['case', 'model', 'batch', 'source', 'tokens', 'ms', 'ms_min', 'ms_max', 'tokens_per_s',
                                          'first_s', 'device', 'cores', 'jax', 'peak_rss_mb'])
             self.assertEqual((row['batch'], row['source'], row['tokens']), (2, 5, 4))
             self.assertBetween(row['ms'], row['ms_min'], row['ms_max'])

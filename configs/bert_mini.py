@@ -1,0 +1,32 @@
+"""BERT-mini, 4 layers of 256 (Turc et al. 2019, table 1), learns to fill in masked words (Devlin et al. 2019, section 3.1).
+
+    python train.py --config=configs/bert_mini.py --config.data.path=TEXT_FOLDER
+    echo 'the [MASK] of the film is released in may .' | python predict.py --workdir=runs/bert_mini
+
+:words  a vocabulary of 8,192 word pieces is learnt from the text; documents are lines, and rows of 128 tokens are full.
+:step   32 rows of 128 and 30,522 word pieces in float32, on bytes of Python's standard library: for timing its step on a CPU.
+        Words are predicted at the masked positions only; with --config.task.everywhere=True logits are computed at all.
+
+            python -m benchmarks.train_step --config=configs/bert_mini.py:step --steps=40
+"""
+
+from configs import base
+
+VARIANTS = 'words', 'step'
+
+
+def get_config(variant=''):
+    step = base.variant_of(variant, VARIANTS) == 'step'
+    c = base.config()
+    c.data = base.data('data.masked:Masked', documents='line', path='text', tokenizer='WordPiece(vocab=8192)', length=128)
+    c.model = base.part('transformer.bert:Bert', layers=4, heads=4, width=256, dropout=0.0 if step else 0.1)
+    if step:
+        c.data = base.data('data.masked:Masked', source='stdlib', tokenizer='Byte()', style='bert', marks=(0, 256, 1),
+                           length=128)
+        c.model.vocab = 30522
+    c.task = base.part('transformer.text_tasks:MaskedTokens')
+    c.optimizer = base.optimizer(learning_rate=1e-3, b2=0.98, weight_decay=0.01, schedule=base.part(
+        'training.schedules:Linear', warmup_steps=500))
+    c.train.steps = 10_000
+    c.evals.valid = base.evaluation('transformer.evaluators:Averages', split='valid', every_steps=1000)
+    return c.lock()

@@ -1,0 +1,33 @@
+"""ViT-Ti/16, 5.7 million parameters, on ImageNet (Dosovitskiy et al. 2021; Touvron et al. 2021, table 1; augmentation and
+decay as Steiner et al. 2022 advise for the smallest models).
+
+    python train.py --config=configs/vit_ti16.py --config.data.source=folder --config.data.path=FOLDER_OF_CLASS_FOLDERS
+
+:imagenet  224 x 224, 300 epochs of 1,024; for GPUs and TPUs, not yet run. Without a path it reads TFDS's imagenet2012, which
+           `python -m data.prepare imagenet2012` has prepared.
+:step      16 images of scikit-learn's digits, resized to 224 x 224 x 3, in float32: for timing its step on a CPU.
+
+               python -m benchmarks.train_step --config=configs/vit_ti16.py:step --steps=20
+"""
+
+from configs import base
+
+VARIANTS = 'imagenet', 'step'
+
+
+def get_config(variant=''):
+    step = base.variant_of(variant, VARIANTS) == 'step'
+    c = base.config()
+    if step:
+        c.data = base.data('data.images:Images', source='digits', size=224, channels=3, batch_size=16)
+    else:
+        c.dtype = 'bfloat16'
+        c.data = base.data('data.images:Images', source='tfds', name='imagenet2012', train='train', valid='validation', test='',
+                           steps='Crop(padding=16) | Flip() | Normalize()', size=224, channels=3, batch_size=1024)
+    c.model = base.part('vit.vit:Vit', patch=16, layers=12, heads=3, width=192, epsilon=1e-6)
+    c.task = base.part('vit.tasks:Classification', augment='Unmixed()' if step else 'Mixup(alpha=0.2)')
+    c.optimizer = base.optimizer(learning_rate=1e-3, weight_decay=0.1, schedule=base.part(
+        'training.schedules:Cosine', warmup_steps=10_000))
+    c.train.steps = 375_000  # 300 epochs
+    c.evals.valid = base.evaluation('transformer.evaluators:Averages', split='valid', every_steps=5000)
+    return c.lock()
