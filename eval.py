@@ -28,7 +28,8 @@ flags.DEFINE_string('evaluator', None, 'the one of the run that measures, such a
                     'the split, else valid')
 flags.DEFINE_string('step', 'last', 'the checkpoint: last, best, or a number')
 flags.DEFINE_string('attention', None, 'draw what the heads look at in --input, to this .png, .pdf or .svg')
-flags.DEFINE_string('input', None, 'for --attention: a text, or the path of an image or of a story')
+flags.DEFINE_string('input', None, 'for --attention: a text, two texts with a tab between them where the '
+                    'run is on such, or the path of an image or of a story')
 flags.DEFINE_string('heads', None, 'draw which heads matter on --split, to this .png, .pdf or .svg')
 flags.DEFINE_integer('keep', None, 'for --heads: how many heads a pruned run keeps', lower_bound=0)
 flags.DEFINE_string('pruned', None, 'for --heads: the folder of the pruned run, a new one')
@@ -40,7 +41,7 @@ import numpy as np
 
 from training import machine, resolve, summary, workdir
 from training import run as runs
-from transformer import attention_pictures, importance, pictures
+from transformer import attention_pictures, importance, pictures, text_predictions
 from transformer.attention import position_pictures
 from transformer.evaluators import Averages
 from vit import pictures as image_pictures
@@ -127,9 +128,10 @@ def write_numbers(path, numbers):
 
 
 def attention(snapshot, given, path):
-    """Draws what each head looks at in a text, a pair of texts, a story or an image."""
+    """Draws what each head looks at in a text, two texts with a tab between them, a story or an image."""
     of = {'text': attention_pictures.of_text, 'pairs': attention_pictures.of_pair, 'shift': attention_pictures.of_shift,
-          'stories': attention_pictures.of_story, 'images': image_pictures.of_image}.get(snapshot.data.kind)
+          'stories': attention_pictures.of_story, 'images': image_pictures.of_image,
+          **dict.fromkeys(text_predictions.KINDS, attention_pictures.of_row)}.get(snapshot.data.kind)
     if of is None:
         raise ValueError(f'--attention is for runs on texts, stories or images, and this one is on {snapshot.data.kind}; leave '
                          'it out.')
@@ -234,6 +236,8 @@ def evaluate(snapshot, split='valid', paths=(), name=None):
     """(row, the part of the data if it is one) of a split (None: that of the evaluator), or of files: measured by the evaluator
     `name`, else by the one named as the split, else valid."""
     evaluators = snapshot.run.evaluators
+    if not evaluators:
+        raise ValueError('This run has no evaluators, so there is nothing to measure; predict.py shows what the model gives.')
     if name is not None and name not in evaluators:
         raise ValueError(f'This run has no evaluator {name!r}; {resolve.did_you_mean(name, evaluators)}')
     name = name or evaluator_of(snapshot, 'valid' if paths else split)

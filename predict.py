@@ -1,4 +1,4 @@
-"""Uses a run, one line out per line in: continues prompts, translates, classifies images.
+"""Uses a run, one line out per line in: continues prompts, translates, classifies, finds words, names and answers.
 
     python predict.py --workdir=DIR [--input=FILE|-] [--step=last|best|N] [--strategy='Beam(size=4)'] [--tokens=N]
         [--seed=N] [--truncate] [--prefix=TEXT] [--json]
@@ -9,8 +9,20 @@ of texts writes the translation of each line, which --prefix begins, and an empt
 the path of an image per line (--input may also be an image itself) and prints its class, probability and path; blank lines
 are skipped. A model of questions about stories takes these in bAbI's format, and prints an answer for each question.
 
+Models that read texts whole, of which a blank line has a blank one as its answer:
+  masked words      a text with [MASK] in it, or <mask>, as its tokenizer has it (of bare ids the number) -> the text with the
+                    likeliest words; 'first<TAB>second', where the model has learnt that too -> whether the second text follows
+                    the first, 'follows' or 'does not follow', and the probability of that
+  classes of texts  a text, or 'first<TAB>second' if the model is of pairs -> its class and probability
+  tags of words     words between spaces -> word/TAG word/TAG ..
+  answers           'question<TAB>text' -> the part of the text that answers it, nothing where there is no answer
+  no head           a text, or the path of an image -> a vector, as a list in JSON: what the model has learnt to pool, or the
+                    mean of its hidden states
+
 --json prints an object per line: also the other outputs of a strategy, such as Beam(size=4, count=4), with their scores, and
-the ids of the tokens, which constraints such as Without(tokens=(17,)) are about.
+the ids of the tokens, which constraints such as Without(tokens=(17,)) are about; the probabilities of all classes; the five
+likeliest words for each mask; the five best answers, and which characters of the text they are; what names span, in words
+counted from 0.
 """
 
 import io
@@ -41,6 +53,7 @@ import numpy as np
 from training import machine, resolve, workdir
 from training import run as runs
 from training.step import stream
+from transformer import text_predictions
 from transformer.decoding import generate, require_room
 from transformer.strategies import Beam, Sample, Strategy
 from transformer.translation import encoded, translate
@@ -70,7 +83,10 @@ def main():
         if kind == 'stories':
             answers = answered(snapshot, '\n'.join(lines(content, flags.FLAGS.input)), flags.FLAGS.input)
         elif kind == 'images':
-            answers = classes(snapshot, paths(content, flags.FLAGS.input))
+            answers = seen(snapshot, paths(content, flags.FLAGS.input))
+        elif kind in text_predictions.KINDS:
+            name = flags.FLAGS.input
+            answers = text_predictions.answers(snapshot, lines(content, name), lambda number: place(number, name))
         else:
             raise ValueError(f'{folder} is a run on {kind}, for which there is nothing to predict; use eval.py.')
     for text, details in answers:
@@ -167,7 +183,7 @@ def translations(snapshot, sources, *, name, strategy, tokens, seed, truncate, p
 def answered(snapshot, text, source):
     """(answer, details) of each question of a text in bAbI's format."""
     asked, batch = snapshot.data.read_stories(text, f'The input {source!r}')
-    for question, row in zip(asked, logits_of(snapshot, snapshot.run.task.inputs(batch))):
+    for question, row in zip(asked, outputs_of(snapshot, snapshot.run.task.inputs(batch), 'logits')):
         chances = np.exp(row - row.max())
         best = int(row[1:].argmax()) + 1  # 0 is no word
         text = snapshot.data.answer(best)
@@ -181,27 +197,27 @@ def details_of(data, hypotheses, begun=()):
              'score': one.score, 'finished': one.finished} for one in hypotheses]
 
 
-def classes(snapshot, paths):
-    """('class probability path', details) of each image."""
-    data = snapshot.data
+def seen(snapshot, paths):
+    """('class probability path', details) of each image; of a model without classes (vector, details)."""
+    data, name = snapshot.data, 'logits' if 'logits' in text_predictions.given_by(snapshot) else 'pooled'
     images = [data.read(path) for path in paths]  # all of them first: a corrupt one ends it before any output
-    for path, logits in zip(paths, logits_of(snapshot, {'image': np.stack(images)}) if images else ()):
-        logits = logits[:len(data.classes)]  # a model may have more classes than its data
-        p = np.exp(logits - logits.max())
-        p /= p.sum()
-        best = int(p.argmax())
-        yield (f'{data.classes[best]}\t{p[best]:.4f}\t{path}',
-               {'path': path, 'class': data.classes[best], 'probability': float(p[best]),
-                'probabilities': dict(zip(data.classes, map(float, p)))})
+    for path, found in zip(paths, outputs_of(snapshot, {'image': np.stack(images)}, name) if images else ()):
+        if name == 'logits':
+            found = text_predictions.classified(data.classes, found)
+            yield f'{found["class"]}\t{found["probability"]:.4f}\t{path}', {'path': path, **found}
+        else:
+            found = text_predictions.numbers(found)
+            yield json.dumps(found), {'path': path, 'vector': found, 'of': name}
 
 
-def logits_of(snapshot, inputs):
-    """The logits [V] of each row of the inputs, in float32; batches of one size, so that one program is compiled."""
+def outputs_of(snapshot, inputs, name):
+    """An output of each row of the inputs, in float32; batches of one size, so that one program is compiled."""
     rows = len(next(iter(inputs.values())))
-    for start in range(0, rows, AT_ONCE):
-        part = {name: x[start:start + AT_ONCE] for name, x in inputs.items()}
-        padded = {name: np.concatenate([x, np.zeros((AT_ONCE - len(x), *x.shape[1:]), x.dtype)]) for name, x in part.items()}
-        yield from np.asarray(snapshot.apply(**padded)['logits'], np.float32)[:rows - start]
+    count = text_predictions.size(rows, AT_ONCE)
+    for start in range(0, rows, count):
+        part = {key: x[start:start + count] for key, x in inputs.items()}
+        padded = {key: np.concatenate([x, np.zeros((count - len(x), *x.shape[1:]), x.dtype)]) for key, x in part.items()}
+        yield from np.asarray(snapshot.apply(**padded)[name], np.float32)[:rows - start]
 
 
 if __name__ == '__main__':

@@ -136,16 +136,15 @@ class OpenMasked(OpenText):
         Raises ValueError for a text without one, and for one that is longer than a row.
         """
         frame, sign = self.frame, self.tokenizer.piece(self.frame.mask)
-        ids, types = self.framed(text)
-        places = np.flatnonzero(ids == frame.mask).astype(np.int32)
-        if not len(places):
+        if frame.mask not in self.encode(text.strip()):
             if frame.mask not in self.encode(sign):
                 raise ValueError(
                     f'The tokenizer of this run does not read {sign} as its token {frame.mask}, the mask, so that no text can '
                     'ask for words; train with a tokenizer.json that has it among its added tokens.'
                 )
             raise ValueError(f'{_about(text)} has no {sign}; write it where a word is to be found.')
-        return ids, types, places
+        ids, types = self.framed(text)
+        return ids, types, np.flatnonzero(ids == frame.mask).astype(np.int32)
 
     def framed(self, *texts: str) -> tuple[np.ndarray, np.ndarray]:
         """(ids, types), int32 [n], of one text or of two, framed; masks may be in them.

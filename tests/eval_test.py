@@ -8,10 +8,10 @@ import shutil
 import types
 
 import numpy as np
-from absl.testing import absltest
+from absl.testing import absltest, parameterized
 
 from configs import base
-from tests import experiments
+from tests import experiments, recorded
 
 
 class TextTest(experiments.TestCase):
@@ -306,6 +306,56 @@ class HeadsTest(experiments.TestCase):
         self.call(workdir, f'--heads={self.folder / "heads.png"}', '--keep=3', f'--pruned={new}')
         self.assertFalse(json.loads((new / 'config.json').read_text())['model']['scan'])
         self.call(new)
+
+
+class ReadingTest(recorded.TestCase):
+    """Models that read texts whole."""
+
+    def call(self, workdir, *arguments):
+        done = experiments.call('eval', f'--workdir={workdir}', *arguments)
+        self.assertEqual((done.code, done.err), (0, ''))
+        return json.loads(done.out.splitlines()[-1])
+
+    def test_attention_heads_and_positions_of_a_bert(self):
+        import jax
+
+        from training import run as runs
+
+        workdir, new, out = self.reader('masked'), self.folder / 'pruned', self.folder / 'out.png'
+        row = self.call(workdir, f'--attention={out}', '--input=key [MASK]\trow')
+        self.assertEqual(row['tokens'], ['[CLS]', 'key', '[MASK]', '[SEP]', 'row', '[SEP]'])
+        self.assertTrue(out.read_bytes().startswith(b'\x89PNG'))
+        found = runs.load(workdir, data=1).captured('attention', inputs=np.array([[2, 5, 4, 3, 13, 3]]),
+                                                    types=np.array([[0, 0, 0, 0, 1, 1]]))
+        weights = np.float64(jax.tree.leaves(found)[0][0])  # [N, T, T]
+        np.testing.assert_allclose(row['layers'][0]['entropy'], -(weights * np.log(weights)).sum(-1).mean(-1), atol=1e-4)
+        np.testing.assert_allclose(row['rollout'], (weights.mean(0)[0] + np.eye(6)[0]) / 2, atol=1e-4)  # to [CLS]
+        for given, sentence in ((str(self.text), 'give the text itself'), ('key ' * 15, 'has 17 tokens with the special ones')):
+            done = experiments.call('eval', f'--workdir={workdir}', f'--attention={out}', f'--input={given}')
+            self.assertEqual((done.code, done.out), (1, ''))
+            self.assertIn(sentence, done.err)
+        self.assertEqual(self.call(workdir, f'--positions={out}')['positions'], 16)
+        losses = {point['heads']: point['loss'] for point in
+                  self.call(workdir, f'--heads={out}', '--keep=1', f'--pruned={new}')['curve']}
+        self.assertEqual(losses[2], self.call(workdir)['loss'])
+        self.assertAlmostEqual(self.call(new)['loss'], losses[1], delta=1e-6)
+
+    @parameterized.parameters(
+        ('bert_span', '9 8\t7', {'tokens': '9807'}), ('gpt2_tags', '9 8 7', {'tokens': '987'}),
+        ('bart_classes', '9 8', {'source': '98', 'output': '98'}))
+    def test_attention_of_converted_models(self, name, given, wanted):
+        workdir, out = self.folder / 'run', self.folder / 'out.svg'
+        self.convert(f'--from_hf={self.hugging_face(name)}', f'--workdir={workdir}')
+        row = self.call(workdir, f'--attention={out}', f'--input={given}')
+        self.assertEqual({key: ''.join(row[key]).strip('02') for key in wanted}, wanted)  # 0 and 2 stand around a text
+        if name == 'bart_classes':
+            self.assertEqual(np.shape(row['alignment']), (4, 4))
+        else:
+            self.assertGreater(min(row['rollout']), 0)  # to a token that sees all
+        if name == 'gpt2_tags':
+            done = experiments.call('eval', f'--workdir={workdir}', f'--attention={out}', f'--input={"9 " * 40}')
+            self.assertEqual((done.code, done.out), (1, ''))
+            self.assertRegex(done.err, 'takes 2 rows of this run, and a picture shows one; shorten it')
 
 
 class ImagesTest(experiments.TestCase):

@@ -37,12 +37,17 @@ class TestCase(parameterized.TestCase):
 
     def trained(self, **changes):
         """The folder of a finished run of `tiny(self.text, **changes)`: a copy of one that this process trains once."""
-        return self._copied(_trained(tiny, tuple(changes.items())))
+        return self._copied(_trained(tiny, lines(80), tuple(changes.items())))
 
     def translator(self, **changes):
         """The same of `tiny_pairs`, over pairs in `self.text`."""
         self.text.write_text(pairs(80))
-        return self._copied(_trained(tiny_pairs, tuple(changes.items())))
+        return self._copied(_trained(tiny_pairs, pairs(80), tuple(changes.items())))
+
+    def reader(self, kind):
+        """The same of `tiny_reader`, over what `readings` gives, in `self.text`."""
+        self.text.write_text(readings(kind))
+        return self._copied(_trained(tiny_reader, readings(kind), (('kind', kind),)))
 
     def _copied(self, source):
         workdir = self.folder / 'run'
@@ -53,10 +58,10 @@ class TestCase(parameterized.TestCase):
 
 
 @functools.cache
-def _trained(config, changes):
+def _trained(config, text, changes):
     folder = pathlib.Path(tempfile.mkdtemp(prefix='heed-'))
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
-    (folder / 'text.txt').write_text(pairs(80) if config is tiny_pairs else lines(80))
+    (folder / 'text.txt').write_text(text)
     code, out = train(config(folder / 'text.txt', **dict(changes)), folder / 'run')
     if code:
         raise RuntimeError(out)
@@ -130,6 +135,48 @@ def tiny_pairs(path, **changes):
                        valid='train[90%:]', test='', source_length=8, length=8, batch_size=8)
     c.model = base.part('transformer.encoder_decoder:EncoderDecoder', layers=1, heads=2, width=16, source_length=12, length=12)
     c.task = base.part('transformer.tasks:SequenceToSequence')
+    c.optimizer = base.optimizer(learning_rate=1e-2, schedule=base.part('training.schedules:Constant'))
+    c.train.steps, c.log.every_steps, c.mesh.data = 60, 20, 1
+    c.evals.valid = base.evaluation('transformer.evaluators:Averages', split='valid')
+    return changed(c, **changes).lock()
+
+
+def readings(kind):
+    """What a model that reads texts whole learns from: 200 lines, texts and whether they begin with 'key', sentences in which
+    'key value' is a name, or questions for the word behind another one, in the format of SQuAD."""
+    draw, found = random.Random(0), []
+    if kind == 'masked':
+        return lines(200)
+    for number in range(200):
+        words = draw.sample(WORDS, k=draw.randint(2, 6))
+        first, second = words[:2]
+        if kind == 'labelled':
+            words[0] = 'key' if number % 2 else first
+            found.append(f'{" ".join(words)}\t{"yes" if words[0] == "key" else "no"}\n')
+        elif kind == 'tagged':
+            tags = {'key': 'B-part', 'value': 'I-part'}
+            found.append(''.join(f'{word} {tags.get(word, "O")}\n' for word in words) + '\n')
+        else:
+            answers = [{'text': second, 'answer_start': len(first) + 1}] if number % 5 else []
+            asked = {'id': str(number), 'question': first if answers else 'none', 'answers': answers}
+            found.append({'context': ' '.join(words), 'qas': [asked]})
+    return json.dumps({'data': [{'paragraphs': found}]}) if kind == 'questions' else ''.join(found)
+
+
+def tiny_reader(path, kind, **changes):
+    """The config of a BERT on `readings` of this kind of data."""
+    from tests.data import tiny_tokenizers
+
+    data, task, head = {
+        'masked': (dict(documents='line', packing='none', next_sentence=True, share=0.3), 'Pretraining', 'Pretraining()'),
+        'labelled': ({}, 'TextClasses', 'Classes(classes=2)'),
+        'tagged': ({}, 'Tags', 'TokenClasses(classes=3)'),
+        'questions': (dict(stride=4, question_length=3), 'Spans', 'Span()')}[kind]
+    c = base.config()
+    c.data = base.data(f'data.{kind}:{kind.title()}', path=str(path), train='train[:90%]', valid='train[90%:]', length=16,
+                       tokenizer=tiny_tokenizers.word_piece(path.parent, ' '.join(WORDS)), batch_size=16, test='', **data)
+    c.model = base.part('transformer.bert:Bert', layers=1, heads=2, width=16, length=16, head=head)
+    c.task = base.part(f'transformer.text_tasks:{task}')
     c.optimizer = base.optimizer(learning_rate=1e-2, schedule=base.part('training.schedules:Constant'))
     c.train.steps, c.log.every_steps, c.mesh.data = 60, 20, 1
     c.evals.valid = base.evaluation('transformer.evaluators:Averages', split='valid')

@@ -11,11 +11,16 @@ from absl.testing import absltest, parameterized
 from PIL import Image
 
 from configs import base
-from tests import experiments
+from data import hugging_face, masked
+from tests import experiments, recorded
+from tests.data import tiny_tokenizers
 from transformer.attention import maps
 
+BEGIN, END, MASK, FIRST = 2, 3, 4, 5  # in the vocabulary of tiny_tokenizers.word_piece, which the words follow
+NUMBER = {word: FIRST + i for i, word in enumerate(experiments.WORDS)}
 
-class PredictTest(experiments.TestCase):
+
+class PredictTest(recorded.TestCase):
 
     def predict(self, workdir, *arguments, stdin=b''):
         done = experiments.call('predict', f'--workdir={workdir}', *arguments, stdin=stdin)
@@ -257,6 +262,207 @@ class ImagesTest(PredictTest):
                 done = experiments.call('predict', f'--workdir={workdir}', *arguments, stdin=stdin)
                 self.assertEqual((done.code, done.out), (1, ''))
                 self.assertRegex(done.err, rf'\Apredict.py: [^\n]*{pattern}[^\n]*\n\Z')
+
+
+class ReadingTest(PredictTest):
+    """Models that read texts whole, against the outputs of rows made by hand."""
+
+    def refused(self, workdir, stdin, message, *arguments):
+        done = experiments.call('predict', f'--workdir={workdir}', *arguments, stdin=stdin)
+        self.assertEqual((done.code, done.out), (1, ''))
+        self.assertRegex(done.err, rf'\Apredict.py: [^\n]*{message}[^\n]*\n\Z')
+
+    def both(self, workdir, stdin):
+        """The lines, and what --json says of each."""
+        rows = [json.loads(line) for line in self.predict(workdir, '--json', stdin=stdin)]
+        return self.predict(workdir, stdin=stdin), rows
+
+    def outputs(self, workdir, ids, types=None, **more):
+        """Those of one row, without padding."""
+        from training import run as runs
+
+        rows = lambda values: np.array([values], np.int32)
+        found = runs.load(workdir, data=1).apply(
+            inputs=rows(ids), segments=rows([1] * len(ids)), positions=rows(range(len(ids))),
+            **{} if types is None else {'types': rows(types)}, **{name: rows(x) for name, x in more.items()})
+        return {name: np.asarray(x[0], np.float64) for name, x in found.items()}
+
+    def row(self, *texts):
+        """(ids, types) of one text or two."""
+        parts = [[MASK if word == '[MASK]' else NUMBER[word] for word in text.split()] + [END] for text in texts]
+        ids = [BEGIN, *np.concatenate(parts)]
+        return ids, [0] * (1 + len(parts[0])) + [1] * (len(ids) - 1 - len(parts[0]))
+
+    def chances(self, logits):
+        p = np.exp(logits)
+        return p / p.sum(-1, keepdims=True)
+
+    def test_masked_words_and_texts_that_follow(self):
+        workdir = self.reader('masked')
+        many = 'key ' + '[MASK] ' * 10 + 'row'  # more than are asked for in one row of the model
+        texts = ['key [MASK] row', '', '  [MASK] sum [MASK]', 'key row\tmask [MASK]', many, 'sum\tkey row mask']
+        lines, rows = self.both(workdir, '\n'.join(texts).encode())
+        self.assertEqual([lines[1], rows[1]], ['', {'text': ''}])
+        for text, line, row in zip(texts, lines, rows):
+            if not text or '\t' in text:
+                continue
+            ids, types = self.row(text)
+            places = np.flatnonzero(np.array(ids) == MASK)
+            p = self.chances(self.outputs(workdir, ids, types, masked=places)['logits'])
+            words = iter(['[PAD]', '[UNK]', '[CLS]', '[SEP]', '[MASK]', *experiments.WORDS][i] for i in p.argmax(-1))
+            self.assertEqual(line, ' '.join(next(words) if word == '[MASK]' else word for word in text.split()))
+            self.assertEqual((row['text'], row['filled']), (text, line))
+            self.assertLen(row['masks'], len(places))
+            for found, wanted in zip(row['masks'], p):
+                self.assertEqual(found[0]['id'], wanted.argmax())
+                self.assertLen({one['id'] for one in found}, 5)
+                np.testing.assert_allclose([one['probability'] for one in found], np.sort(wanted)[:-6:-1], atol=1e-5)
+                self.assertEqual([one['token'] for one in found if one['id'] >= FIRST],
+                                 [experiments.WORDS[one['id'] - FIRST] for one in found if one['id'] >= FIRST])
+        for text, line, row in [(text, *more) for text, *more in zip(texts, lines, rows) if '\t' in text]:
+            ids, types = self.row(*text.split('\t'))
+            p = self.chances(self.outputs(workdir, ids, types, masked=[0])['next_logits'])
+            follows = bool(p[0] > p[1])
+            self.assertEqual(line, f'{"follows" if follows else "does not follow"}\t{p.max():.4f}')
+            self.assertEqual((row['first'], row['second'], row['follows']), (*text.split('\t'), follows))
+        self.refused(workdir, b'[MASK]\n\nkey row\n', r"In line 3: 'key row' has no \[MASK\]; write it where")
+        self.refused(workdir, b'key\t \n', "In line 1: 'key' and '' has no tokens; give two texts")
+        self.refused(workdir, b'[MASK] key' * 8, 'In line 1: .* has 18 tokens with the special ones, and a row of this run 16')
+        for flag in ('--strategy=Greedy()', '--tokens=3', '--truncate', '--prefix=key', '--seed=1'):
+            self.refused(workdir, b'[MASK]\n', f'{flag.partition("=")[0]} is for models that write texts; leave it out', flag)
+
+    def test_masked_ids_and_pairs_of_a_converted_model(self):
+        workdir, model = self.folder / 'run', self.hugging_face('bert_masked')
+        self.convert(f'--from_hf={model}', f'--workdir={workdir}')
+        line, = self.predict(workdir, stdin=b'9 66\t7  5 66\n')  # 66 is the mask, 0 the end; a tab is a space
+        p = self.outputs(workdir, [9, 66, 7, 5, 66, 0], [0] * 6, masked=[1, 4])['logits']
+        self.assertEqual(line, '9 {} 7 5 {}'.format(*p.argmax(-1)))
+        workdir, model = self.folder / 'next', self.hugging_face('bert_next')
+        self.convert(f'--from_hf={model}', f'--workdir={workdir}')
+        line, = self.predict(workdir, stdin=b'9 8 7\t6 5\n')
+        p = self.chances(self.outputs(workdir, [9, 8, 7, 0, 6, 5, 0], [0] * 4 + [1] * 3)['next_logits'])
+        self.assertEqual(line, f'{("follows", "does not follow")[p.argmax()]}\t{p.max():.4f}')
+        self.refused(workdir, b'9 66 8\n', "In line 1: '9 66 8' has no tab; expected two texts with a tab between them")
+
+    def test_classes(self):
+        workdir = self.reader('labelled')
+        texts = ['key row mask', '', 'row key', 'sum']
+        lines, rows = self.both(workdir, '\n'.join(texts).encode())
+        self.assertEqual([line.split('\t')[0] for line in lines], ['yes', '', 'no', 'no'])  # as it has learnt
+        for text, line, row in zip(texts, lines, rows):
+            if text:
+                p = self.chances(self.outputs(workdir, *self.row(text))['logits'])
+                self.assertEqual((row['text'], row['class']), (text, ('no', 'yes')[p.argmax()]))
+                self.assertEqual(line, f'{row["class"]}\t{row["probability"]:.4f}')
+                np.testing.assert_allclose([row['probabilities']['no'], row['probabilities']['yes']], p, atol=1e-5)
+        self.assertEqual(self.predict(workdir, stdin=b'key' + b' row' * 40), self.predict(workdir, stdin=b'key' + b' row' * 13))
+        self.refused(workdir, b'key\nkey\trow\n', 'In line 2: .*is not what this run classifies; expected a text without tabs')
+
+    def test_classes_of_pairs_and_of_a_model_that_reads_twice(self):
+        workdir, model = self.folder / 'run', self.hugging_face('bart_classes')
+        self.convert(f'--from_hf={model}', f'--workdir={workdir}')
+        row = json.loads(self.predict(workdir, '--json', stdin=b'9 8 7\n')[0])
+        ids = [0, 9, 8, 7, 2]
+        more = {'decoder_inputs': [2, *ids[:-1]], 'decoder_segments': [1] * 5, 'decoder_positions': range(5)}
+        p = self.chances(self.outputs(workdir, ids, **more)['logits'])
+        np.testing.assert_allclose([row['probabilities'][f'LABEL_{i}'] for i in range(3)], p, atol=1e-5)
+        settings = json.loads((workdir / 'config.json').read_text())
+        settings['data'] |= {'columns': [1, 2], 'label': 3}
+        (workdir / 'config.json').write_text(json.dumps(settings))
+        row = json.loads(self.predict(workdir, '--json', stdin=b'9 8\t7\n')[0])
+        ids = [0, 9, 8, 2, 2, 7, 2]
+        more = {'decoder_inputs': [2, *ids[:-1]], 'decoder_segments': [1] * 7, 'decoder_positions': range(7)}
+        p = self.chances(self.outputs(workdir, ids, **more)['logits'])
+        np.testing.assert_allclose([row['probabilities'][f'LABEL_{i}'] for i in range(3)], p, atol=1e-5)
+
+    def test_tags_of_words(self):
+        workdir = self.reader('tagged')
+        lines, rows = self.both(workdir, b'row  key value sum\n\nmask key ' + b' row key value' * 9 + b'\n')
+        self.assertEqual(lines[:2], ['row/O key/B-part value/I-part sum/O', ''])
+        self.assertEqual(lines[2], 'mask/O key/B-part' + ' row/O key/B-part value/I-part' * 9)  # in three rows of 14 tokens
+        self.assertEqual(rows[0], {
+            'words': ['row', 'key', 'value', 'sum'], 'tags': ['O', 'B-part', 'I-part', 'O'],
+            'spans': [{'type': 'part', 'text': 'key value', 'start': 1, 'stop': 3}]})
+        self.assertEqual([(one['start'], one['stop']) for one in rows[2]['spans']],
+                         [(1, 2), *((3 + i, 5 + i) for i in range(0, 27, 3))])
+        new, model = self.folder / 'others', self.hugging_face('bert_tags')
+        self.convert(f'--from_hf={model}', f'--workdir={new}')
+        row = json.loads(self.predict(new, '--json', stdin=b'9 8 7\n')[0])
+        best = self.outputs(new, [9, 8, 7, 0], [0] * 4)['logits'][:3].argmax(-1)
+        self.assertEqual(row, {'words': ['9', '8', '7'], 'tags': [('no', 'yes', 'both')[i] for i in best]})  # span nothing
+
+    def test_answers(self):
+        workdir = self.reader('questions')
+        long = ' '.join(experiments.WORDS) + ' row'  # and a question of a word: 12 tokens are in a row, which moves on by 4
+        asked = [('key', 'key row mask', [0]), ('none', 'sum key row', [0]), ('key', long, [0, 4]),
+                 ('row', 'mask  row sum', [0])]
+        lines, rows = self.both(workdir, '\n\t\n'.join(f'{one[0]}\t{one[1]}' for one in asked).encode())
+        self.assertEqual(lines[1::2], [''] * 3)
+        self.assertEqual((lines[0], lines[2]), ('row', ''))  # as it has learnt
+        for (question, context, windows), line, row in zip(asked, lines[::2], rows[::2]):
+            self.assertEqual((row['question'], row['answer'], row['outputs'][0]['answer']), (question, line, line))
+            self.assertEqual([context[one['start']:one['stop']] for one in row['outputs']], [
+                one['answer'] for one in row['outputs']])
+            if question == 'none':  # which is in letters
+                continue
+            score, empty, words = {}, [], context.split()
+            for window in windows:
+                part = words[window:window + 12]
+                ids = [BEGIN, NUMBER[question], END, *map(NUMBER.get, part), END]
+                found = self.outputs(workdir, ids, [0] * 3 + [1] * (len(ids) - 3))
+                starts, ends = found['start_logits'], found['end_logits']
+                empty.append(starts[0] + ends[0])
+                for i in range(len(part)):
+                    for j in range(i, len(part)):
+                        place = window + i, window + j + 1
+                        score[place] = max(score.get(place, -np.inf), starts[3 + i] + ends[3 + j])
+            best = sorted([*((value, ' '.join(words[i:j])) for (i, j), value in score.items()), (min(empty), '')])[:-6:-1]
+            self.assertEqual([' '.join(one['answer'].split()) for one in row['outputs']], [text for _, text in best])
+            np.testing.assert_allclose([one['score'] for one in row['outputs']], [value for value, _ in best], atol=1e-4)
+        self.refused(workdir, b'row mask\n', "In line 1: 'row mask' has no tab; expected a question and a text with a tab")
+        self.refused(workdir, b'row\tsum\nrow\t\n', 'In line 2: The question .* is empty; give a question and a text')
+
+    @parameterized.parameters('pooled', 'mean')
+    def test_vectors_of_texts(self, of):
+        without = lambda weights: {name: x for name, x in weights.items() if of == 'pooled' or 'pooler' not in name}
+        workdir, model = self.folder / 'run', self.hugging_face('bert_model', without)
+        self.convert(f'--from_hf={model}', f'--workdir={workdir}')
+        lines, rows = self.both(workdir, b'9 8 7\n\n5\n')
+        self.assertEqual([lines[1], rows[1]], ['', {'text': ''}])
+        for line, row, ids in ((lines[0], rows[0], [9, 8, 7, 0]), (lines[2], rows[2], [5, 0])):
+            found = self.outputs(workdir, ids, [0] * len(ids))
+            self.assertEqual((json.loads(line), row['of']), (row['vector'], of))
+            np.testing.assert_allclose(row['vector'], found['pooled'] if of == 'pooled' else found['hidden'].mean(0), atol=1e-5)
+        done = experiments.call('eval', f'--workdir={workdir}')
+        self.assertEqual((done.code, done.err), (1, 'eval.py: This run has no evaluators, so there is nothing to measure; '
+                                                 'predict.py shows what the model gives.\n'))
+
+    def test_vectors_of_images(self):
+        workdir = self.folder / 'run'
+        self.convert(f'--from_hf={self.hugging_face("vit_model")}', f'--workdir={workdir}')
+        image = np.random.default_rng(0).integers(256, size=(12, 8)).astype(np.uint8)
+        path = self.folder / 'image.png'
+        Image.fromarray(image).save(path)
+        row, = self.both(workdir, f'{path}\n'.encode())[1]
+        from training import run as runs
+        pixels = (image[None, ..., None] / 255 - 0.5) / 0.5  # as its preparation says
+        wanted = runs.load(workdir).apply(image=np.float32(pixels))['pooled'][0]
+        self.assertEqual((row['path'], row['of']), (str(path), 'pooled'))
+        np.testing.assert_allclose(row['vector'], wanted, atol=1e-5)
+
+    @parameterized.parameters(
+        ('bert', 'Key  [MASK], row', ['value'], 'Key  value, row'),
+        ('bert', 'key [MASK] [MASK]', ['row', '##s'], 'key rows'),
+        ('bert', '[MASK] key', ['##s'], 's key'),
+        ('roberta', 'The <mask>  day<mask>', ['\u0120the', 's'], 'The the  days'),
+        ('roberta', ' <mask> <mask> day', ['\u0120the', 's'], 'thes day'))
+    def test_how_a_filled_text_reads(self, kind, text, signs, wanted):
+        made = tiny_tokenizers.word_piece(self.folder, 'key row value')
+        if kind == 'roberta':
+            hugging_face.read(recorded.REFERENCE / 'roberta_tokenizer', 0, None)[0].save(self.folder)
+            made = f'Json(path={str(self.folder / "tokenizer.json")!r})'
+        data = masked.Masked(tokenizer=made, path=str(self.text), documents='line').open(None)
+        self.assertEqual(data.filled(text, [data.tokenizer.number(sign) for sign in signs]), wanted)
 
 
 class InputTest(parameterized.TestCase):

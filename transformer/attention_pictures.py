@@ -9,7 +9,7 @@ import pathlib
 import jax
 import numpy as np
 
-from transformer import pictures
+from transformer import pictures, text_predictions
 from transformer.attention import maps
 from transformer.strategies import Greedy
 from transformer.translation import encoded, translate
@@ -24,6 +24,24 @@ def of_text(snapshot, text):
     pieces = snapshot.data.pieces(ids)
     return pictures.attention(pictures.Maps(layers, found, pieces, pieces)), found, {
         'tokens': pieces, 'rollout': None if flow is None else flow[-1].tolist()}
+
+
+def of_row(snapshot, text):
+    """The same of a text that is read whole, with its special tokens, or of two with a tab between them, and attention rollout
+    to the token that stands for all: the last one where none sees later ones, else the first. Of a model that reads the text
+    twice, as BART does, what `of_pair` shows."""
+    data, task = snapshot.data, snapshot.run.task
+    require_text(text)
+    ids, types = text_predictions.shown(snapshot, text)
+    require_few(ids)
+    pieces = data.pieces(ids)
+    if getattr(task, 'start', -1) >= 0:
+        target = np.array([task.start, *ids[:-1]])
+        return _between(snapshot, ids, target, pieces, data.pieces(target), pieces)
+    batch = data.rows([(ids, types)], len(ids)) | {'masked': np.zeros((1, 1), np.int32)}
+    layers, found, flow = captured(snapshot, **task.inputs(batch))
+    rollout = None if flow is None else flow[-1 if snapshot.model.mask.causal else 0].tolist()
+    return pictures.attention(pictures.Maps(layers, found, pieces, pieces)), found, {'tokens': pieces, 'rollout': rollout}
 
 
 def of_pair(snapshot, text):
@@ -105,15 +123,23 @@ def of_story(snapshot, given):
 
 def tokens(text, encode):
     """The tokens of a text that the model is to look at."""
-    if os.path.isfile(text):
-        raise ValueError(f'--input is the file {text!r}, but this run is on text: give the text itself, such as '
-                         f'--input="$(head -c 200 {text})".')
+    require_text(text)
     ids = encode(text)
     if not text or not len(ids):
         raise ValueError(f'--input is {text!r}, which has no tokens; give a longer text.')
+    require_few(ids)
+    return ids
+
+
+def require_text(given):
+    if os.path.isfile(given):
+        raise ValueError(f'--input is the file {given!r}, but this run is on text: give the text itself, such as '
+                         f'--input="$(head -c 200 {given})".')
+
+
+def require_few(ids):
     if len(ids) > MOST_TOKENS:
         raise ValueError(f'--input has {len(ids)} tokens, but a picture shows {MOST_TOKENS} at most; give a shorter text.')
-    return ids
 
 
 def captured(snapshot, **inputs):
