@@ -89,7 +89,11 @@ def mixed(weights, value, *, bias=(), positions=None, numerics=Numerics()):
     """Weights [B, N, T, S] times values [B, S, K, Hv], with what terms add: [B, T, N, Hv]."""
     batch, heads, queries, keys = weights.shape
     grouped = weights.reshape(batch, value.shape[2], heads // value.shape[2], queries, keys)
-    out = numerics.einsum('BKGTS,BSKH->BTKGH', grouped, value).reshape(batch, queries, heads, value.shape[-1])
+    if queries > 1:  # as in `products`
+        out = numerics.einsum('BKGTS,BKSH->BKGTH', grouped, value.swapaxes(1, 2)).transpose(0, 3, 1, 2, 4)
+    else:
+        out = numerics.einsum('BKGTS,BSKH->BTKGH', grouped, value)
+    out = out.reshape(batch, queries, heads, value.shape[-1])
     for term in bias:
         if getattr(term, 'values', None):
             t, s = (jnp.arange(queries), jnp.arange(keys)) if positions is None else positions
