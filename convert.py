@@ -50,6 +50,12 @@ FAMILIES = *OF_TEXT, *VIT
 FREE = ('dtype', 'dense_gradient', 'scan', 'remat', 'initial')
 INPUTS = {'input_ids': 'inputs', 'attention_mask': 'segments', 'position_ids': 'positions', 'token_type_ids': 'types',
           'decoder_input_ids': 'decoder_inputs', 'decoder_attention_mask': 'decoder_segments', 'pixel_values': 'image'}
+# Of how texts are generated, what changes them.
+GENERATION = (
+    'num_beams', 'length_penalty', 'min_length', 'no_repeat_ngram_size', 'repetition_penalty', 'bad_words_ids',
+    'suppress_tokens', 'begin_suppress_tokens', 'temperature', 'top_p', 'do_sample')
+STARTS = {'bart': 2}  # the token that a decoder is given first, where config.json does not say; else it is the one that pads
+PADS = {'bart': 1}
 OUTPUTS = {'logits': 'logits', 'hidden': 'last_hidden_state', 'source_hidden': 'encoder_last_hidden_state',
            'pooled': 'pooler_output', 'start_logits': 'start_logits', 'end_logits': 'end_logits'}
 
@@ -148,8 +154,17 @@ def run_of(folder, new):
         run = runs.build(config, mesh.make(1, 1, 1), place)
     params = params_of(folder, family, weights, run.shapes.params, run.model)
     runs.write(new, run, {'params': params})
-    return (f'{new}: {family.architecture} with {run.parameters():,} parameters, {said}\n'
-            f'train it further with: python train.py --config=configs/finetune.py:{new} --config.data.path=PATH')
+    further = 'finetune' if family.use not in ('hidden', 'images') else 'classify'
+    return (f'{new}: {family.architecture} with {run.parameters():,} parameters, {said}\n{unheard(folder, theirs)}'
+            f'train it further with: python train.py --config=configs/{further}.py:{new} --config.data.path=PATH')
+
+
+def unheard(folder, theirs):
+    """A line about the settings of generation in a folder of theirs, which are not carried; '' if there are none."""
+    path = folder / 'generation_config.json'
+    told = theirs | (json_of(path) if path.is_file() else {})
+    found = [f'{name}={told[name]}' for name in GENERATION if told.get(name) not in (None, False, 0, 1, 1.0, 20, 50, [], {})]
+    return f'not taken along, to be given to predict.py: {", ".join(found)}\n' if found else ''
 
 
 def text_run(folder, family, theirs, fields, place):
@@ -157,27 +172,44 @@ def text_run(folder, family, theirs, fields, place):
     tokenizer, expression = tokenizer_files.read(folder, fields['vocab'], token_of(theirs, 'eos_token_id', 'sep_token_id'))
     tokenizer.save(place)
     start, marks = token_of(theirs, 'decoder_start_token_id', folder=folder), ()
-    if isinstance(tokenizer, Ids):  # which names no tokens
+    if isinstance(tokenizer, Ids) and converted.STYLES[family.kind] in ('bert', 'roberta'):  # it names no tokens
         begin = token_of(theirs, 'cls_token_id', 'bos_token_id')
         marks = (-1 if begin is None else begin, tokenizer.end, tokenizer.vocab - 1)
     if kind := {'classes': 'labelled', 'tags': 'tagged'}.get(family.use):
         data_examples.write(place, 'classes.json', kind, classes=labels(theirs))
     elif family.use == 'spans':
-        data_examples.write(place, 'questions.json', 'questions', unanswerable=True)
-    start = (theirs.get('pad_token_id') or 0) if start is None else start
+        data_examples.write(place, 'questions.json', 'questions', unanswerable=False)
+    if start is None:
+        start = STARTS.get(family.kind, theirs.get('pad_token_id') or 0)
+    if family.use == 'pairs' and family.kind == 'bart':
+        begin = token_of(theirs, 'bos_token_id')
+        marks = (0 if begin is None else begin, -1, -1)
     return converted.config_of(family, fields, expression, marks, start), f'tokenizer {expression}'
 
 
 def image_run(folder, family, theirs, fields, place):
     """The same of a model of images."""
     _, height, width, channels = image_of(theirs)
-    settings = json_of(folder / 'preprocessor_config.json') if (folder / 'preprocessor_config.json').is_file() else {}
-    mean, std = (tuple(map(float, settings.get(name) or (0.5,) * channels)) for name in ('image_mean', 'image_std'))
+    path = folder / 'preprocessor_config.json'
+    settings = json_of(path) if path.is_file() else {}
+    require_preparation(settings, height, width)
+    given = settings if settings.get('do_normalize', True) else {'image_mean': [0.0] * channels, 'image_std': [1.0] * channels}
+    mean, std = (tuple(map(float, given.get(name) or (0.5,) * channels)) for name in ('image_mean', 'image_std'))
     classes = labels(theirs) if family.use == 'images' else []
     form = {'height': height, 'width': width, 'channels': channels, 'classes': classes}
     pathlib.Path(place, 'classes.json').write_text(json.dumps(form))
     image = dict(size=height if height == width else 0, channels=channels, steps=f'Normalize(mean={mean}, std={std})')
     return converted.config_of(family, fields, image=image), f'images of {height}x{width}x{channels}'
+
+
+def require_preparation(settings, height, width):
+    """Raises ValueError for a preprocessor_config.json that prepares images otherwise than it is done here."""
+    sizes = None, {'height': height, 'width': width}, height if height == width else None
+    for name, values in (('do_resize', (None, True)), ('do_rescale', (None, True)), ('do_center_crop', (None, False)),
+                         ('resample', (None, 2)), ('rescale_factor', (None, 1 / 255)), ('size', sizes)):
+        if settings.get(name) not in values:
+            raise ValueError(f'preprocessor_config.json has {name}={settings[name]!r}, which is not supported; expected '
+                             f'{values[1]!r}.')
 
 
 def token_of(theirs, *names, folder=None):
@@ -195,7 +227,8 @@ def token_of(theirs, *names, folder=None):
 def folder_of(snapshot, new):
     """Writes a run as a folder for from_pretrained; returns what to say of it."""
     runs.require_new(new)
-    family, more = family_of(snapshot), told_of(snapshot)
+    family, more = family_of(snapshot), None
+    more = told_of(snapshot, family)
     theirs = family.config(snapshot.model) | {'dtype': 'float32'} | more
     flat = {mesh.path_of(keys): np.asarray(x) for keys, x in jax.tree_util.tree_leaves_with_path(snapshot.params)}
     weights = family.write(flat, snapshot.model)
@@ -206,9 +239,10 @@ def folder_of(snapshot, new):
             said = 'and how its images are prepared'
             (folder / 'preprocessor_config.json').write_text(json.dumps(preparation_of(snapshot.data), indent=2) + '\n')
         else:
-            files = tokenizer_files.write(folder, snapshot.data.tokenizer, more)
+            tokenizer = getattr(snapshot.data.tokenizer, 'inner', snapshot.data.tokenizer)
+            files = tokenizer_files.write(folder, tokenizer, more, snapshot.model.length)
             said = f'with its tokenizer, {", ".join(files)}' if files else (
-                f'without a tokenizer, as {type(snapshot.data.tokenizer).__name__} has no form there')
+                f'without a tokenizer, as {type(tokenizer).__name__} has no form there')
     return f'{new}: {family.architecture} with {sum(x.size for x in weights.values()):,} weights, {said}'
 
 
@@ -226,10 +260,12 @@ def family_of(snapshot):
     return known[misfits.index(fewest)]
 
 
-def told_of(snapshot):
+def told_of(snapshot, family):
     """The fields of a config that the data of a run tell: tokens, classes, the form of images."""
     data, found = snapshot.data, {}
-    if classes := getattr(data, 'classes', ()):
+    if classes := list(getattr(data, 'classes', ())):
+        head = getattr(snapshot.model, 'head', snapshot.model)  # which may have more of them
+        classes += [f'LABEL_{i}' for i in range(len(classes), head.classes)]
         found |= {'id2label': dict(enumerate(classes)), 'label2id': {name: i for i, name in enumerate(classes)}}
     if data.kind == 'images':
         _, height, width, channels = data.shapes['image'][0]
@@ -238,7 +274,8 @@ def told_of(snapshot):
     frame, start = getattr(data, 'frame', None), getattr(snapshot.run.task, 'start', -1)
     if data.kind == 'pairs':
         found |= {'eos_token_id': data.end, 'decoder_start_token_id': data.start}
-        pad = data.start if pad is None else pad
+        pad = PADS.get(family.kind, data.start) if pad is None else pad
+        found |= {'bos_token_id': data.config.begin, 'forced_eos_token_id': data.end} if family.kind == 'bart' else {}
     elif frame is None or frame.style == 'plain':
         end = data.tokenizer.end if frame or data.end >= 0 else None  # texts that go on have none
         found |= {'eos_token_id': end, 'bos_token_id': end}
@@ -273,6 +310,8 @@ def verify(snapshot, given, out):
     family = family_of(snapshot)
     if not out.absolute().parent.is_dir():
         raise ValueError(f'There is no folder {str(out.absolute().parent)!r} to write {out.name} in; make it first.')
+    if out.is_dir():
+        raise ValueError(f'{out} is a folder; give --out the name of an .npz file.')
     arrays = arrays_of(given)
     require_fit(arrays, snapshot.model, given)
     found = snapshot.apply(**inputs_of(family, snapshot.model, arrays, getattr(snapshot.run.task, 'start', -1)))

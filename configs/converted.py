@@ -4,7 +4,7 @@ import math
 
 from configs import base
 
-LONGEST = {'classes': 128, 'tags': 128, 'spans': 384}  # tokens in a row, where the model takes more
+LONGEST = {'classes': 512, 'tags': 512, 'spans': 384}  # tokens in a row, where the model takes more
 STYLES = {'bert': 'bert', 'roberta': 'roberta', 'bart': 'roberta', 't5': 't5', 'gpt2': 'plain'}
 TASKS = {'masked': 'MaskedTokens', 'sentences': 'Pretraining', 'next': 'NextSentence', 'classes': 'TextClasses', 'tags': 'Tags',
          'spans': 'Spans', 'hidden': 'Hidden'}
@@ -44,7 +44,8 @@ def _text_parts(family, fields, marks, start, length):
         return data, base.part('transformer.tasks:NextToken'), _evals('Perplexity')
     if use == 'pairs':
         data = base.data('data.parallel:Parallel', source='tsv', path='pairs.txt', train='train[:90%]', valid='train[90%:]',
-                         test='', start=start, source_length=length, long='truncate', **common)
+                         test='', text='raw', start=start, begin=marks[0] if marks else -1, source_length=length,
+                         long='truncate', **common)
         return data, base.part('transformer.tasks:SequenceToSequence'), _evals() | {
             'translations': base.evaluation('transformer.translation:Translations', split='valid')}
     framed = dict(style=STYLES[family.kind], marks=marks, **common)
@@ -57,7 +58,7 @@ def _text_parts(family, fields, marks, start, length):
                      start=start if family.kind in ('bart', 't5') else -1)
     framed |= dict(path=f'{use}.txt', train='train[:90%]', valid='train[90%:]', test='')
     if use == 'classes':
-        return base.data('data.labelled:Labelled', **framed), task, _evals()
+        return base.data('data.labelled:Labelled', columns=(), **framed), task, _evals()
     if use == 'tags':
         return base.data('data.tagged:Tagged', **framed), task, _evals() | {
             'entities': base.evaluation('transformer.text_evaluators:Entities', split='valid')}

@@ -23,6 +23,9 @@ def get_config(variant=''):
     if other.task.name.endswith(':Hidden'):
         raise ValueError(f'{variant} is a model without a head, of which nothing is learnt; give it one with '
                          'configs/classify.py, configs/tag.py or configs/answer.py.')
+    if other.data.pipeline == 'data.images:Images':
+        raise ValueError(f'{variant} is a run on images, and other ones have classes of their own; use '
+                         f'--config=configs/classify.py:{variant}.')
     for part in ('model', 'task', 'data', 'evals'):
         c[part] = other[part]
     return c.lock()

@@ -259,6 +259,16 @@ def write(folder: str | os.PathLike, name: str, kind: str, **known: Any) -> None
     cache.write(Path(folder, name), contents.encode())
 
 
+def classes(found: Sequence[str], source: str | os.PathLike | None, name: str, kind: str) -> tuple[str, ...]:
+    """The classes of a training part, `found`: those of `source`, a run of this kind to start from, in its order if it has
+    them all, so that its head stays right."""
+    try:
+        known = tuple(read(source, name, kind, 'classes', list)) if source is not None else ()
+    except ValueError:
+        known = ()
+    return known if {*found} <= {*known} else tuple(found)
+
+
 def read(folder: str | os.PathLike, name: str, kind: str, key: str, of: type) -> Any:
     """One thing, of a type, that `write` wrote. Raises ValueError if the file is gone, damaged or of another kind."""
     path = Path(folder, name)

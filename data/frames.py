@@ -7,7 +7,8 @@
 """
 
 import dataclasses
-from collections.abc import Sequence
+import os
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 
@@ -42,7 +43,7 @@ class Frame:
         """The frame of a style.
 
         Args:
-          style: '' for the first of `STYLES` whose tokens are among the special ones of the tokenizer.
+          style: '' for the first of `STYLES` whose tokens the tokenizer has.
           marks: the ids (begin, end, mask), for a tokenizer that does not name its tokens; () if it does.
         Raises: ValueError for another style, and for a tokenizer that has no such tokens.
         """
@@ -51,8 +52,8 @@ class Frame:
             if marks:
                 raise ValueError(f'data.marks={tuple(marks)} are given without a style; set data.style to one of '
                                  f'{", ".join(STYLES)}.')
-            special = tokenizer.special if isinstance(tokenizer, Json) else ()
-            style = next(one for one, signs in _SIGNS.items() if all(sign in special for sign in signs if sign))
+            known = lambda sign: isinstance(tokenizer, Json) and tokenizer.number(sign) is not None
+            style = next(one for one, signs in _SIGNS.items() if all(known(sign) for sign in signs if sign))
         if marks:
             if len(marks) != 3 or not all(-1 <= mark < tokenizer.vocab for mark in marks):
                 raise ValueError(
@@ -121,3 +122,41 @@ def rows(framed: Sequence[tuple[np.ndarray, np.ndarray]], length: int) -> dict[s
         batch['positions'][row, : len(ids)] = np.arange(len(ids))
         batch['types'][row, : len(ids)] = types
     return batch
+
+
+@dataclasses.dataclass(frozen=True)
+class Begun:
+    """A tokenizer whose texts all begin with one more token, such as <s>, which is no text."""
+
+    inner: Tokenizer
+    begin: int
+
+    @property
+    def vocab(self) -> int:
+        return self.inner.vocab
+
+    @property
+    def end(self) -> int:
+        return self.inner.end
+
+    @property
+    def fingerprint(self) -> str:
+        return f'{self.inner.fingerprint} {self.begin}'
+
+    def encode(self, text: str) -> np.ndarray:
+        """int32 [1 + n]."""
+        return np.append(np.int32(self.begin), self.inner.encode(text)).astype(np.int32)
+
+    def encode_many(self, texts: Sequence[str]) -> list[np.ndarray]:
+        return [np.append(np.int32(self.begin), ids).astype(np.int32) for ids in self.inner.encode_many(texts)]
+
+    def decode(self, ids: Iterable[int]) -> str:
+        """The text of the ids; the first token has none."""
+        return self.inner.decode([i for i in ids if i != self.begin])
+
+    def piece(self, number: int) -> str:
+        """What an id stands for, to be shown."""
+        return self.inner.piece(number)
+
+    def save(self, folder: str | os.PathLike) -> None:
+        self.inner.save(folder)

@@ -149,12 +149,13 @@ def unigram(path: Path, extra: int = 100) -> bytes:
     return made.to_str().encode()
 
 
-def write(folder: str | os.PathLike, tokenizer: Tokenizer, ids: Mapping[str, int | None]) -> list[str]:
+def write(folder: str | os.PathLike, tokenizer: Tokenizer, ids: Mapping[str, int | None], length: int) -> list[str]:
     """Writes a tokenizer; returns the names of the files, none where it has no form there.
 
     Args:
       ids: the fields of the model's config that name tokens, such as 'eos_token_id'; where they say nothing, the special
         tokens of the tokenizer have the roles that their names have in BERT, RoBERTa, GPT-2 or T5.
+      length: the tokens that the model takes, to which transformers cuts texts when it is asked to.
     """
     if not isinstance(tokenizer, Json):
         return []
@@ -165,7 +166,7 @@ def write(folder: str | os.PathLike, tokenizer: Tokenizer, ids: Mapping[str, int
             roles[role] = tokenizer.sign(ids[f'{role}_id'])
     # The class that takes any tokenizer.json has types of tokens, which GPT-2 would embed and T5 refuse.
     names = ['input_ids', *(['token_type_ids'] if roles.get('sep_token') == '[SEP]' else []), 'attention_mask']
-    settings = {'tokenizer_class': 'PreTrainedTokenizerFast', 'model_input_names': names, **roles}
+    settings = {'tokenizer_class': 'PreTrainedTokenizerFast', 'model_input_names': names, 'model_max_length': length, **roles}
     plain.save(folder, 'tokenizer_config.json', (json.dumps(settings, indent=2) + '\n').encode())
     return ['tokenizer.json', 'tokenizer_config.json']
 

@@ -23,8 +23,9 @@ class Labelled(examples.Examples):
     """Tab-separated files, an example a line; blank lines are skipped, and quotation marks are text.
 
     Attributes are those of Examples, and:
-      columns: that of the text, or those of the two texts, counted from 1. White space around a text is left out.
-      label: the column of the class.
+      columns: that of the text, or those of the two texts, counted from 1; () for all but the last, one or two. White space
+        around a text is left out.
+      label: the column of the class; with columns=() it is the last.
       header: the first line of each file names the columns, and is skipped.
     """
 
@@ -35,8 +36,8 @@ class Labelled(examples.Examples):
     def open(self, folder: str | os.PathLike | None, source: str | os.PathLike | None = None) -> 'OpenLabelled':
         """Opens the texts; with what is saved in `folder`, a run, no file is read before train() or evaluation().
 
-        `source` is a run to start from: its tokenizer is used, and the classes are those of this training part. Raises
-        ValueError or FileNotFoundError, in one sentence, for a field or a file that cannot be used.
+        `source` is a run to start from: its tokenizer is used, and its classes if all of this training part are among them.
+        Raises ValueError or FileNotFoundError, in one sentence, for a field or a file that cannot be used.
         """
         return OpenLabelled(self, folder, source)
 
@@ -45,10 +46,10 @@ class Labelled(examples.Examples):
         super().check()
         fields.positive(label=self.label)
         columns = self.columns
-        if len(columns) not in (1, 2) or not all(isinstance(column, int) and column > 0 for column in columns):
+        if len(columns) > 2 or not all(isinstance(column, int) and column > 0 for column in columns):
             raise ValueError(f'data.columns={columns} names no text and no two texts; write one column or two, counted from 1, '
-                             'as (1,) or (1, 2).')
-        if len({*columns, self.label}) <= len(columns):
+                             'as (1,) or (1, 2), or ().')
+        if columns and len({*columns, self.label}) <= len(columns):
             raise ValueError(f'data.columns={columns} and data.label={self.label} name a column twice; give each its own.')
 
     def form(self) -> tuple:
@@ -61,16 +62,17 @@ class Labelled(examples.Examples):
 
     def _example(self, line: str, place: str) -> 'Text':
         cells = [cell.strip() for cell in line.split('\t')]
-        wanted = *self.columns, self.label
-        if len(cells) < max(wanted):
+        columns, label = (self.columns, self.label) if self.columns else (range(1, min(len(cells), 3)), len(cells))
+        wanted = *columns, label
+        if len(cells) < max(wanted) or (not self.columns and len(cells) not in (2, 3)):
             raise ValueError(
                 f'{place} has {len(cells)} column(s), and data.columns={self.columns} with data.label={self.label} ask for '
-                f'{max(wanted)}, separated by tabs; correct the line, or take it out.'
+                f'{max(wanted) if self.columns else "2 or 3"}, separated by tabs; correct the line, or take it out.'
             )
         for column in wanted:
             if not cells[column - 1]:
                 raise ValueError(f'{place} has nothing in column {column}; fill it in, or take the line out.')
-        return Text(tuple(cells[column - 1] for column in self.columns), cells[self.label - 1], place)
+        return Text(tuple(cells[column - 1] for column in columns), cells[label - 1], place)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -109,9 +111,10 @@ class OpenLabelled(examples.OpenExamples):
     unit = 'texts'
 
     def __init__(self, config: Labelled, folder: str | os.PathLike | None, source: str | os.PathLike | None = None):
-        super().__init__(config, folder, source, pair=len(config.columns) == 2)
+        super().__init__(config, folder, source, pair=len(config.columns) != 1)
         if folder is None:
-            self.classes = _sorted({example.label for example in config.part('train').examples})
+            found = _sorted({example.label for example in config.part('train').examples})
+            self.classes = examples.classes(found, source, _FILE, self.kind)
         else:
             self.classes = tuple(examples.read(folder, _FILE, self.kind, 'classes', list))
         if len(self.classes) < 2:
@@ -141,15 +144,17 @@ class OpenLabelled(examples.OpenExamples):
     def read(self, line: str) -> tuple[np.ndarray, np.ndarray]:
         """(ids, types), int32 [n], of 'text', or of 'text<TAB>second text' where the data has pairs; cut as in training."""
         texts, count = tuple(text.strip() for text in line.split('\t')), len(self.config.columns)
-        if len(texts) != count or not all(texts):
-            expected = 'a text without tabs' if count == 1 else 'two texts with a tab between them'
+        if len(texts) not in ((count,) if count else (1, 2)) or not all(texts):
+            two = 'two texts with a tab between them'
+            expected = (f'one text, or {two}', 'a text without tabs', two)[count]
             raise ValueError(f'{line[:60]!r} is not what this run classifies; expected {expected}.')
         return self.frame.fitted(*self._ids([texts])[0], self.config.length)
 
     def _ids(self, all_texts: list[tuple[str, ...]]) -> list[tuple[np.ndarray, np.ndarray | None]]:
         """The tokens of each first and second text; None where there is no second."""
-        sides = [examples.encoded(self.tokenizer, side) for side in zip(*all_texts)]
-        return list(zip(sides[0], sides[1] if len(sides) == 2 else [None] * len(all_texts)))
+        first = examples.encoded(self.tokenizer, [texts[0] for texts in all_texts])
+        second = iter(examples.encoded(self.tokenizer, [texts[1] for texts in all_texts if len(texts) == 2]))
+        return [(one, next(second) if len(texts) == 2 else None) for one, texts in zip(first, all_texts)]
 
     def _encode(self, part: examples.Part) -> _Rows:
         numbers = {name: number for number, name in enumerate(self.classes)}
@@ -162,9 +167,8 @@ class OpenLabelled(examples.OpenExamples):
                 )
         ids = self._ids([example.texts for example in part.examples])
         label = np.array([numbers[example.label] for example in part.examples], np.int32)
-        pair = len(self.config.columns) == 2
-        room = self.frame.room(self.config.length, pair)
-        cut = sum(len(first) + (len(second) if pair else 0) > room for first, second in ids)
+        room = [self.frame.room(self.config.length, pair) for pair in (False, True)]
+        cut = sum(len(one) + (0 if two is None else len(two)) > room[two is not None] for one, two in ids)
         framed = [self.frame.fitted(first, second, self.config.length) for first, second in ids]
         return _Rows(framed, label, self.config.length, cut)
 

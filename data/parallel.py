@@ -17,6 +17,7 @@ from pathlib import Path
 import numpy as np
 
 from data import fields, pair_sources, pairs, sources, splits, tokenizers, tokens
+from data.frames import Begun
 from data.text import saved_tokenizer
 
 _CHECKED = {
@@ -49,6 +50,7 @@ class Parallel:
       tokenizer: as in data.text:Text, learnt from both sides of the training part.
       target_tokenizer: one for the targets alone; `tokenizer` is then learnt from the sources alone. '': one for both.
       start: the id that a decoder is given first; -1: that which ends a target.
+      begin: the id with which every source and target begins, such as that of <s> for BART; -1: there is none.
       train, valid, test: NAME or NAME[start:stop], '' for no such split; slices count pairs. For 'cldr' NAME is 'train',
         'valid' or 'test'; for 'tsv' 'train' or 'all' (everything), a file name or a glob; for 'files' the name of two files
         without their language's ending; for 'tfds' a split of the set or 'all', whose slices count examples in 'file' order.
@@ -72,6 +74,7 @@ class Parallel:
     tokenizer: str = 'SentencePiece(vocab=1024)'
     target_tokenizer: str = ''
     start: int = -1
+    begin: int = -1
     train: str = 'train'
     valid: str = 'valid'
     test: str = 'test'
@@ -224,12 +227,15 @@ class OpenParallel:
     unit = 'tokens'
 
     def __init__(self, config: Parallel, source_tokenizer: tokenizers.Tokenizer, tokenizer: tokenizers.Tokenizer):
+        for field in ('start', 'begin'):
+            if not -1 <= getattr(config, field) < tokenizer.vocab:
+                raise ValueError(
+                    f'data.{field}={getattr(config, field)} is no id of the tokenizer, which has {tokenizer.vocab:,}; leave it '
+                    'out, or give one of these.'
+                )
+        if config.begin >= 0:
+            source_tokenizer, tokenizer = (Begun(one, config.begin) for one in (source_tokenizer, tokenizer))
         self.config, self.source_tokenizer, self.tokenizer = config, source_tokenizer, tokenizer
-        if not -1 <= config.start < tokenizer.vocab:
-            raise ValueError(
-                f'data.start={config.start} is no id of the tokenizer, which has {tokenizer.vocab:,}; leave it out, or '
-                'give one of these.'
-            )
         self.end = tokenizer.end
         self.start = self.end if config.start == -1 else config.start
         self.facts = {'vocab': tokenizer.vocab, 'source_vocab': source_tokenizer.vocab if config.target_tokenizer else 0}
@@ -271,7 +277,7 @@ class OpenParallel:
         if long:
             about.append(f'without {long:,} pairs longer than {config.source_length} and {config.length} tokens')
         each = f'{one.vocab:,} and {two.vocab:,}' if config.target_tokenizer else f'{two.vocab:,}'
-        kinds = dict.fromkeys(type(tokenizer).__name__ for tokenizer in (one, two))
+        kinds = dict.fromkeys(type(getattr(tokenizer, 'inner', tokenizer)).__name__ for tokenizer in (one, two))
         return f'{", ".join(about)}; {" and ".join(kinds)} vocabulary of {each}'
 
     def prepare(self, text: str) -> str:

@@ -122,7 +122,8 @@ class OpenTagged(examples.OpenExamples):
         super().__init__(config, folder, source)
         if folder is None:
             tags = {tag for sentence in config.part('train').examples for tag in sentence.tags}
-            self.classes = tuple(sorted(tags, key=lambda tag: (tag != 'O', tag)))
+            found = sorted(tags, key=lambda tag: (tag != 'O', tag))
+            self.classes = examples.classes(found, source, _FILE, self.kind)
         else:
             self.classes = tuple(examples.read(folder, _FILE, self.kind, 'classes', list))
         if len(self.classes) < 2:

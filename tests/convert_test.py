@@ -199,12 +199,48 @@ class FolderTest(recorded.TestCase):
         ('bert_classes', {'id2label': {'1': 'one'}}, 'id2label=.*expected a name for each of 0, 1'),
         ('bert_classes', {'id2label': {'0': 'one'}}, 'one label, which there stands for a number'),
         ('bert_classes', {'id2label': {'0': 'a', '1': 'b'}}, r'classifier.bias \[2\] +\| classifier.bias \[3\]'),
+        ('bert_classes', {'problem_type': 'multi_label_classification'}, "problem_type='multi_label"),
         ('bart', {'normalize_before': True}, 'normalize_before=True'), ('bart', {'encoder_layerdrop': 0.1}, 'layerdrop=0.1'),
         ('bart', {'encoder_attention_heads': 4}, 'encoder_attention_heads=4 and decoder_attention_heads=2'),
         ('vit', {'qkv_bias': False}, 'qkv_bias=False'), ('vit_model', {'pooler_act': 'gelu'}, "pooler_act='gelu'"),
         ('vit', {'image_size': 16}, r'_embeddings \[1, 17, 16\] \| .*_embeddings \[1, 10, 16\]'))
     def test_configs_of_other_families(self, name, changes, message):
         self.assert_refused(message, f'--from_hf={self.hugging_face(name, **changes)}', f'--workdir={self.folder / "run"}')
+
+    @parameterized.parameters('bert_tags', 'bert_span', 'bert_masked', 'roberta')
+    def test_a_pooler_that_nothing_reads(self, name):
+        prefix = 'roberta' if name == 'roberta' else 'bert'
+        more = lambda w: w | {f'{prefix}.pooler.dense.weight': np.ones((16, 16), np.float32),
+                              f'{prefix}.pooler.dense.bias': np.ones(16, np.float32)}
+        found, wanted = convert.from_hf(self.hugging_face(name, more)), convert.from_hf(REFERENCE / name)
+        self.assertEqual(found[0], wanted[0])
+        jax.tree.map(np.testing.assert_array_equal, found[1], wanted[1])
+
+    def test_bart_begins_texts_and_decoders_as_theirs(self):
+        workdir = self.folder / 'run'
+        more = lambda w: w | {f'model.{tower}.version': np.float32([2]) for tower in ('encoder', 'decoder')}
+        folder = self.hugging_face('bart', more, decoder_start_token_id='absent', num_beams=4)
+        said = self.convert(f'--from_hf={folder}', f'--workdir={workdir}')
+        self.assertIn('not taken along, to be given to predict.py: num_beams=4\n', said)
+        data = convert.runs.load(workdir).data
+        self.assertEqual(data.encode('7  9').tolist(), [0, 7, 9, end_of('bart')])
+        self.assertEqual(data.encode_target('7 9').tolist(), [0, 7, 9, end_of('bart')])
+        self.assertEqual(data.decode([0, 7, 9]), '7 9')
+        self.assertEqual(data.start, 2)
+        self.convert(f'--workdir={workdir}', f'--to_hf={self.folder / "out"}')
+        here, there = (json.loads((one / 'config.json').read_text()) for one in (self.folder / 'out', REFERENCE / 'bart'))
+        for name in ('bos', 'eos', 'pad', 'decoder_start'):
+            self.assertEqual(here[f'{name}_token_id'], there[f'{name}_token_id'])
+        self.assertEqual(here['forced_eos_token_id'], end_of('bart'))
+
+    @parameterized.parameters(({'do_center_crop': True}, 'do_center_crop=True'), ({'resample': 3}, 'resample=3'),
+                              ({'size': {'shortest_edge': 12}}, 'size=.*shortest_edge'),
+                              ({'do_rescale': False}, 'do_rescale=False'))
+    def test_images_prepared_otherwise(self, settings, message):
+        folder = self.hugging_face('vit')
+        (folder / 'preprocessor_config.json').write_text(json.dumps({'size': {'height': 12, 'width': 12}} | settings))
+        self.assert_refused(f'preprocessor_config.json has {message}', f'--from_hf={folder}',
+                            f'--workdir={self.folder / "run"}')
 
     def test_an_output_layer_that_was_lost(self):
         """Not made up, where the config says that it is one of its own."""

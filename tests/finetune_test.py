@@ -104,6 +104,15 @@ class FinetuneTest(recorded.TestCase):
         self.assertEqual(config['id2label'], {'0': 'no', '1': 'yes'})
         self.assertEqual(config['pad_token_id'], end_of('gpt2'))  # or transformers takes no more than one text
 
+    def test_a_classifier_goes_on_with_its_classes(self):
+        """In its order, and with those that the new texts lack."""
+        said = self.convert(f'--from_hf={self.hugging_face("bert_classes")}', f'--workdir={self.folder / "run"}')
+        self.assertIn('configs/finetune.py', said)
+        self.text.write_text(''.join(f'{i % 50 + 3} 7\t9\t{"no" if i % 3 else "both"}\n' for i in range(50)))
+        self.further('finetune', self.text)
+        config = self.out_again('BertForSequenceClassification', 'bert_classes')
+        self.assertEqual(config['id2label'], {'0': 'no', '1': 'yes', '2': 'both'})
+
     def test_a_model_without_a_head_tags(self):
         self.convert(f'--from_hf={self.hugging_face("bert_model")}', f'--workdir={self.folder / "run"}')
         self.assertIn('is a model without a head, of which nothing is learnt', self.further('finetune', self.text, code=1))
@@ -127,7 +136,9 @@ class FinetuneTest(recorded.TestCase):
     def test_images(self):
         from PIL import Image
 
-        self.convert(f'--from_hf={self.hugging_face("vit")}', f'--workdir={self.folder / "run"}')
+        said = self.convert(f'--from_hf={self.hugging_face("vit")}', f'--workdir={self.folder / "run"}')
+        self.assertIn('configs/classify.py', said)
+        self.assertIn('is a run on images, and other ones have classes', self.further('finetune', 'images', code=1))
         for number in range(40):
             path = self.folder / 'images' / 'abc'[number % 3] / f'{number}.png'
             path.parent.mkdir(parents=True, exist_ok=True)

@@ -16,16 +16,17 @@ import numpy as np
 
 # Fields of any config of theirs that do not change what a model computes: what it is called, how it is trained or generates.
 ASIDE = (
-    'architectures', 'auto_map', 'bad_words_ids', 'begin_suppress_tokens', 'bos_token_id', 'chunk_size_feed_forward',
-    'decoder_start_token_id', 'diversity_penalty', 'do_sample', 'dtype', 'early_stopping', 'encoder_no_repeat_ngram_size',
-    'eos_token_id', 'exponential_decay_length_penalty', 'finetuning_task', 'forced_bos_token_id', 'forced_eos_token_id',
-    'gradient_checkpointing', 'id2label', 'initializer_range', 'is_encoder_decoder', 'label2id', 'length_penalty', 'max_length',
-    'min_length', 'model_type', 'name_or_path', '_name_or_path', 'no_repeat_ngram_size', 'num_beam_groups', 'num_beams',
-    'num_labels', '_num_labels', 'num_return_sequences', 'output_attentions', 'output_hidden_states', 'output_past',
-    'output_scores', 'pad_token_id', 'prefix', 'problem_type', 'remove_invalid_values', 'repetition_penalty', 'return_dict',
-    'return_dict_in_generate', 'sep_token_id', 'suppress_tokens', 'task_specific_params', 'temperature', 'tf_legacy_loss',
-    'tokenizer_class', 'top_k', 'top_p', 'torch_dtype', 'torchscript', 'transformers_version', 'typical_p', 'use_bfloat16',
-    'use_cache', '_attn_implementation', '_attn_implementation_autoset')
+    'architectures', '_attn_implementation', '_attn_implementation_autoset', 'auto_map', 'bad_words_ids',
+    'begin_suppress_tokens', 'bos_token_id', 'chunk_size_feed_forward', 'cls_token_id', 'decoder_start_token_id',
+    'diversity_penalty', 'do_sample', 'dtype', 'early_stopping', 'encoder_no_repeat_ngram_size', 'eos_token_id',
+    'exponential_decay_length_penalty', 'finetuning_task', 'forced_bos_token_id', 'forced_eos_token_id',
+    'gradient_checkpointing', 'id2label', 'initializer_range', 'is_encoder_decoder', 'label2id', 'length_penalty',
+    'mask_token_id', 'max_length', 'min_length', 'model_type', '_name_or_path', 'name_or_path', 'no_repeat_ngram_size',
+    'num_beam_groups', 'num_beams', '_num_labels', 'num_labels', 'num_return_sequences', 'output_attentions',
+    'output_hidden_states', 'output_past', 'output_scores', 'pad_token_id', 'prefix', 'problem_type',
+    'remove_invalid_values', 'repetition_penalty', 'return_dict', 'return_dict_in_generate', 'sep_token_id',
+    'suppress_tokens', 'task_specific_params', 'temperature', 'tf_legacy_loss', 'tokenizer_class', 'top_k', 'top_p',
+    'torch_dtype', 'torchscript', 'transformers_version', 'typical_p', 'use_bfloat16', 'use_cache')
 
 
 @dataclasses.dataclass(frozen=True)
@@ -98,7 +99,7 @@ def inner(name, default):
 
 
 def labels(config):
-    """The names of the classes of their config."""
+    """The names of the classes of their config, those that several have with their numbers."""
     named = config.get('id2label')
     if named is None:
         named = {i: f'LABEL_{i}' for i in range(config.get('num_labels') or 2)}
@@ -107,18 +108,20 @@ def labels(config):
         found = [numbered[i] for i in range(len(numbered))]
     except (AttributeError, ValueError, TypeError, KeyError):
         raise ValueError(f'config.json has id2label={named!r}; expected a name for each of 0, 1, ...') from None
+    if (kind := config.get('problem_type')) not in (None, 'single_label_classification'):
+        raise ValueError(f'config.json has problem_type={kind!r}, which is not supported; expected one class for each text.')
     if len(found) < 2:
         raise ValueError(f'config.json has id2label={named!r}, one label, which there stands for a number that is estimated, '
                          'and is not supported; expected a name for each of 0, 1, ...')
-    return found
+    return [name if found.count(name) == 1 else f'{name} ({i})' for i, name in enumerate(found)]
 
 
-def head(made, dropout='classifier_dropout'):
+def head(made, dropout='classifier_dropout', default=None):
     """The field of a head with classes: `made(classes=, dropout=)` of the labels and of the rate, where theirs has one."""
     like = made(classes=2)
 
     def read(config):
-        rate = None if dropout is None else config.get(dropout)
+        rate = None if dropout is None else config.get(dropout, default)
         return {'head': made(classes=len(labels(config)), **({} if rate is None else {'dropout': rate}))}
 
     def write(model):

@@ -163,6 +163,7 @@ _BERT = Family(
     inputs=lambda config: TOKENS,
     renamed=((r'LayerNorm\.gamma$', 'LayerNorm.weight'), (r'LayerNorm\.beta$', 'LayerNorm.bias')),
     computed=r'(\w+\.)?embeddings\.position_ids')
+_UNREAD = _BERT.computed + r'|(\w+\.)?pooler\.dense\.(weight|bias)'  # of older files, under heads that have no pooler
 
 
 def _words(ours, theirs, transform, norm_there):
@@ -177,7 +178,7 @@ _FOUND, _FINDS = _words('bert', 'cls.predictions', 'cls.predictions.transform.de
 _POOLER, _NEXT = dense('pooler', 'bert.pooler.dense'), dense('next_sentence', 'cls.seq_relationship')
 
 BERT = (
-    with_head(_BERT, 'BertForMaskedLM', 'masked', *_FOUND, head=MaskedWords(), **_FINDS),
+    with_head(_BERT, 'BertForMaskedLM', 'masked', *_FOUND, head=MaskedWords(), computed=_UNREAD, **_FINDS),
     with_head(  # others: the weights of both are in the files of the models that Google has published
         _BERT, 'BertForPreTraining', 'sentences', *_FOUND, *_POOLER, *_NEXT, head=Pretraining(), **_FINDS,
         others=('BertForMaskedLM',),
@@ -186,8 +187,9 @@ BERT = (
               outputs={'next_logits': 'logits'}),
     with_head(_BERT, 'BertForSequenceClassification', 'classes', *_POOLER, *dense('classes', 'classifier'),
               fields=(head(Classes),)),
-    with_head(_BERT, 'BertForTokenClassification', 'tags', *dense('classes', 'classifier'), fields=(head(TokenClasses),)),
-    with_head(_BERT, 'BertForQuestionAnswering', 'spans', *dense('span', 'qa_outputs'), head=Span()),
+    with_head(_BERT, 'BertForTokenClassification', 'tags', *dense('classes', 'classifier'), fields=(head(TokenClasses),),
+              computed=_UNREAD),
+    with_head(_BERT, 'BertForQuestionAnswering', 'spans', *dense('span', 'qa_outputs'), head=Span(), computed=_UNREAD),
     bare(with_head(_BERT, 'BertModel', 'hidden', *_POOLER, head=NoHead(pooler=True))),
     bare(with_head(_BERT, 'BertModel', 'hidden', head=NoHead())))
 
@@ -224,11 +226,12 @@ _ROBERTA = dataclasses.replace(
 _FOUND, _FINDS = _words('roberta', 'lm_head', 'lm_head.dense', 'lm_head.layer_norm')
 
 ROBERTA = (
-    with_head(_ROBERTA, 'RobertaForMaskedLM', 'masked', *_FOUND, head=MaskedWords(), **_FINDS),
+    with_head(_ROBERTA, 'RobertaForMaskedLM', 'masked', *_FOUND, head=MaskedWords(), computed=_UNREAD, **_FINDS),
     with_head(_ROBERTA, 'RobertaForSequenceClassification', 'classes', *dense('pooler', 'classifier.dense'),
-              *dense('classes', 'classifier.out_proj'), fields=(head(Classes),)),
-    with_head(_ROBERTA, 'RobertaForTokenClassification', 'tags', *dense('classes', 'classifier'), fields=(head(TokenClasses),)),
-    with_head(_ROBERTA, 'RobertaForQuestionAnswering', 'spans', *dense('span', 'qa_outputs'), head=Span()),
+              *dense('classes', 'classifier.out_proj'), fields=(head(partial(Classes, twice=True)),), computed=_UNREAD),
+    with_head(_ROBERTA, 'RobertaForTokenClassification', 'tags', *dense('classes', 'classifier'), fields=(head(TokenClasses),),
+              computed=_UNREAD),
+    with_head(_ROBERTA, 'RobertaForQuestionAnswering', 'spans', *dense('span', 'qa_outputs'), head=Span(), computed=_UNREAD),
     bare(with_head(_ROBERTA, 'RobertaModel', 'hidden', *dense('pooler', 'roberta.pooler.dense'), head=NoHead(pooler=True))),
     bare(with_head(_ROBERTA, 'RobertaModel', 'hidden', head=NoHead())))
 
@@ -422,6 +425,7 @@ _BART = Family(
         *_bart_rows('encoder'),
         *_bart_rows('decoder')),
     inputs=lambda config: PAIRS,
+    computed=r'(model\.)?(encoder|decoder)\.version',
     copies=dict.fromkeys(('model.encoder.embed_tokens.weight', 'model.decoder.embed_tokens.weight', 'lm_head.weight'),
                          'model.shared.weight'))
 
@@ -430,7 +434,7 @@ BART = (
               head=TargetWords(added=True), others=('BartModel',)),
     with_head(_BART, 'BartForSequenceClassification', 'classes', *dense('pooler', 'classification_head.dense'),
               *dense('classes', 'classification_head.out_proj'), derived=_bart_decoder,
-              fields=(head(partial(Classes, at='last')),)),
+              fields=(head(partial(Classes, at='last', twice=True), default=0.0),)),
     with_head(_BART, 'BartForQuestionAnswering', 'spans', *dense('span', 'qa_outputs'), head=Span(), derived=_bart_decoder))
 
 FAMILIES = *GPT2, *BERT, *ROBERTA, T5_MODEL, *BART

@@ -111,12 +111,14 @@ class Classes(Head):
       pooler: it goes through tanh(x·W + b) first.
       bias: of the last layer.
       dropout: rate on what the last layer is given; -1: the model's.
+      twice: the same on what the pooler is given, as in RoBERTa and BART.
     """
     classes: int
     at: str = 'first'
     pooler: bool = True
     bias: bool = True
     dropout: float = -1.0
+    twice: bool = False
 
     def __post_init__(self):
         require_classes(self)
@@ -131,8 +133,10 @@ class Classes(Head):
         else:
             last = jnp.where(segments != 0, jnp.arange(x.shape[1]), 0).max(1)
             x = jnp.take_along_axis(x, last[:, None, None], 1)[:, 0]
-        x = pooled(model, x) if self.pooler else x
-        x = dropout(x, model.rate(self.dropout), fold(key, 'head'))
+        rate = model.rate(self.dropout)
+        if self.pooler:
+            x = pooled(model, dropout(x, rate if self.twice else 0.0, fold(key, 'pooler')))
+        x = dropout(x, rate, fold(key, 'head'))
         return {'logits': dense(model, self.classes, 'classes', self.bias)(x)}
 
 

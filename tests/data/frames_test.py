@@ -39,11 +39,13 @@ class FramesTest(parameterized.TestCase):
             self.assertEqual((ids.dtype, types.dtype), (np.int32, np.int32))
             self.assertEqual(frame.extra(len(texts) == 2), made.num_special_tokens_to_add(len(texts) == 2))
         self.assertEqual(frame.mask, {'bert': 4, 'roberta': 4, 't5': -1}[style])
+        self.assertEqual(Frame.of('', tokenizer), frame)  # it is found
 
     def test_plain_texts_have_no_special_tokens(self):
         frame = Frame.of('plain', tokenizers.Byte())
         self.assertEqual([part.tolist() for part in frame.framed([5, 6], [7])], [[5, 6, 7], [0, 0, 0]])
         self.assertEqual((frame.begin, frame.end, frame.mask, frame.extra(True)), (-1, -1, -1, 0))
+        self.assertEqual(Frame.of('', tokenizers.Byte()), frame)
 
     def test_marks_stand_for_the_names_of_special_tokens(self):
         frame = Frame.of('bert', tokenizers.Byte(), (250, 251, -1))
@@ -51,12 +53,13 @@ class FramesTest(parameterized.TestCase):
         self.assertEqual(Frame.of('t5', tokenizers.Byte(), (-1, 256, -1)).framed([1], [])[0].tolist(), [1, 256, 256])
 
     @parameterized.parameters(
-        ('bart', 'word_piece', (), "data.style='bart' is not known; it takes 'bert', 'roberta', 't5', 'plain'"),
+        ('bart', 'word_piece', (), "data.style='bart' is not known; it takes '', 'bert', 'roberta', 't5', 'plain'"),
         ('roberta', 'word_piece', (), "data.style='roberta' needs the token <s>, which the tokenizer does not have"),
         ('bert', 'unigram', (), r'needs the token \[CLS\]'),
         ('bert', 'word_piece', (2, 3), r'data.marks=\(2, 3\) are not the ids'),
         ('bert', 'word_piece', (2, 3, 9999), 'are not the ids .*; give three below'),
         ('bert', 'word_piece', (2, -2, 4), 'are not the ids'),
+        ('', 'word_piece', (2, 3, 4), 'are given without a style; set data.style to one of bert'),
     )
     def test_refused(self, style, kind, marks, message):
         with self.assertRaisesRegex(ValueError, message) as caught:

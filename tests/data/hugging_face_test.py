@@ -126,11 +126,12 @@ class HuggingFaceTest(parameterized.TestCase):
     def test_out_and_in_again(self):
         made, _ = hugging_face.read(REFERENCE / 'gpt2_tokenizer', 400, 7)
         ids = {'eos_token_id': 7, 'pad_token_id': 0, 'bos_token_id': None, 'decoder_start_token_id': 0}
-        self.assertEqual(hugging_face.write(self.folder, made, ids), ['tokenizer.json', 'tokenizer_config.json'])
+        self.assertEqual(hugging_face.write(self.folder, made, ids, 64), ['tokenizer.json', 'tokenizer_config.json'])
         self.assertEqual(hugging_face.read(self.folder, 400, 7), hugging_face.read(REFERENCE / 'gpt2_tokenizer', 400, 7))
         settings = json.loads((self.folder / 'tokenizer_config.json').read_text())
         self.assertEqual(settings, {
             'tokenizer_class': 'PreTrainedTokenizerFast', 'model_input_names': ['input_ids', 'attention_mask'],
+            'model_max_length': 64,
             **dict.fromkeys(('bos_token', 'unk_token', 'pad_token'), '<|endoftext|>'), 'eos_token': made.sign(7)})
 
     @parameterized.parameters(
@@ -142,7 +143,7 @@ class HuggingFaceTest(parameterized.TestCase):
     )
     def test_the_special_tokens_are_named_as_in_the_original(self, name, signs):
         made, _ = hugging_face.read(REFERENCE / name, 400, None)
-        hugging_face.write(self.folder, made, {})
+        hugging_face.write(self.folder, made, {}, 64)
         settings = json.loads((self.folder / 'tokenizer_config.json').read_text())
         self.assertEqual({role[:-6]: sign for role, sign in settings.items() if role.endswith('_token')}, signs)
         self.assertEqual('token_type_ids' in settings['model_input_names'], name == 'bert_tokenizer')
@@ -155,8 +156,8 @@ class HuggingFaceTest(parameterized.TestCase):
         self.assertEqual(hugging_face.read(self.folder, 9, None)[0].end, 0)
         with self.assertRaisesRegex(ValueError, 'eos_token_id=50256, but the model has 9 tokens'):
             hugging_face.read(self.folder, 9, 50256)
-        self.assertEqual(hugging_face.write(self.folder, made, {}), [])
-        self.assertEqual(hugging_face.write(self.folder, Char('ab'), {}), [])
+        self.assertEqual(hugging_face.write(self.folder, made, {}, 64), [])
+        self.assertEqual(hugging_face.write(self.folder, Char('ab'), {}, 64), [])
         self.assertEmpty([*self.folder.iterdir()])
 
     def test_files_that_cannot_be_read(self):

@@ -151,6 +151,33 @@ class ContractTest(LabelledCase):
         with self.assertRaisesRegex(ValueError, "classes.json does not hold the classes of data of kind 'labelled'"):
             Labelled(**fields).open(self.folder / 'run')
 
+    def test_one_text_or_two_a_line(self):
+        self.write('a.tsv', 'no\tgood\nno\ta\tbad\n')
+        opened = Labelled(**self.fields(columns=(), train='train')).open(None)
+        self.assertEqual(opened.classes, ('bad', 'good'))
+        rows = everything(opened.evaluation('train', 2))
+        self.assertEqual(rows['label'].tolist(), [1, 0])
+        for row, line in enumerate(('no', 'no\ta')):
+            ids, types = opened.read(line)
+            self.assertEqual(rows['inputs'][row, :len(ids)].tolist(), ids.tolist())
+            self.assertEqual(rows['types'][row, :len(ids)].tolist(), types.tolist())
+        self.assertEqual(types[-2:].tolist(), [1, 1])
+        for line in ('no', 'no\ta\tb\tgood'):
+            self.write('a.tsv', line + '\n')
+            with self.assertRaisesRegex(ValueError, 'a.tsv:1 has . column.* ask for 2 or 3, separated by tabs'):
+                Labelled(**self.fields(columns=(), train='train')).open(None)
+        with self.assertRaisesRegex(ValueError, 'expected one text, or two texts with a tab between them'):
+            opened.read('a\tb\tc')
+
+    def test_classes_of_a_run_to_start_from_keep_their_order(self):
+        self.write('a.tsv', 'no\tgood\nno a\tbad\n')
+        fields = self.fields(train='train', valid='', test='')
+        Labelled(**fields).open(None).save(self.folder / 'run')
+        saved = self.folder / 'run' / 'classes.json'
+        for known, wanted in ((['good', 'other', 'bad'], ('good', 'other', 'bad')), (['good', 'other'], ('bad', 'good'))):
+            saved.write_text(json.dumps({'kind': 'labelled', 'classes': known}))
+            self.assertEqual(Labelled(**fields).open(None, self.folder / 'run').classes, wanted)
+
     def test_a_run_to_start_from_gives_its_tokenizer_and_not_its_classes(self):
         fields = self.reviews(train='all')
         Labelled(**fields).open(None).save(self.folder / 'run')
@@ -164,7 +191,7 @@ class ContractTest(LabelledCase):
 
     def test_a_learnt_tokenizer_knows_the_training_part_alone(self):
         self.write('a.tsv', 'one two\t0\nthree\t1\nfour\t0\n')
-        opened = Labelled(**self.fields(tokenizer='Word()', marks=(0, 1, -1), train='train[:2]')).open(None)
+        opened = Labelled(**self.fields(tokenizer='Word()', style='bert', marks=(0, 1, -1), train='train[:2]')).open(None)
         self.assertEqual(opened.tokenizer.words, ('one', 'three', 'two'))
 
     def test_digests_name_contents_and_how_they_are_read(self):

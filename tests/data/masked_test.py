@@ -11,7 +11,7 @@ WORDS = [f'w{i}' for i in range(300)]
 LINES = [' '.join(RNG.choice(WORDS, size)) for size in [1, 1, 2, *RNG.integers(1, 60, 97)]]
 SIGNS = ['[PAD]', '[UNK]', '[CLS]', '[SEP]', '[MASK]']
 PAD, UNK, CLS, SEP, MASK = range(5)
-IDS = dict(tokenizer='Ids(vocab=50, end=1)', marks=(2, 3, 4))
+IDS = dict(tokenizer='Ids(vocab=50, end=1)', style='bert', marks=(2, 3, 4))
 TASKS = dict(concat={}, none={'packing': 'none'}, pairs={'packing': 'none', 'next_sentence': True})
 
 
@@ -94,7 +94,7 @@ class RowsTest(MaskedCase):
         self.assertEqual(rows, [[2, 10, 1, 12, 3, 13, 3, 14, 15, 3]])
 
     def test_a_frame_of_the_mask_alone(self):
-        opened = self.opened(['10 11 12', '13'], tokenizer=IDS['tokenizer'], marks=(-1, -1, 4), packing='none', length=2)
+        opened = self.opened(['10 11 12', '13'], **IDS | dict(marks=(-1, -1, 4)), packing='none', length=2)
         self.assertEqual(restored(self.rows(opened.evaluation('valid', 5))), [[10, 11], [12], [13]])
 
     def test_special_tokens_of_the_text_are_never_predicted(self):
@@ -334,7 +334,7 @@ class ReadTest(MaskedCase):
 
 class RefusalTest(MaskedCase):
     @parameterized.parameters(
-        (dict(style='gpt'), "data.style='gpt' is not known; it takes 'bert'"),
+        (dict(style='gpt'), "data.style='gpt' is not known; it takes '', 'bert'"),
         (dict(share=0.0), 'data.share=0.0 is out of range'),
         (dict(share=1.5), 'data.share=1.5 is out of range'),
         (dict(packing='first_fit'), "data.packing='first_fit' is not for masked text; set it to 'concat'"),
@@ -342,11 +342,13 @@ class RefusalTest(MaskedCase):
         (dict(next_sentence=True), "data.packing='concat' joins documents; set data.packing='none'"),
         (dict(next_sentence=True, packing='none', documents='stream'), "data.documents='stream' is one"),
         (dict(style='t5', marks=(2, 3, -1)), 'has no token of its own as a mask'),
-        (dict(marks=(2, 3, 3)), 'has no token of its own as a mask'),
+        (dict(style='bert', marks=(2, 3, 3)), 'has no token of its own as a mask'),
         (dict(style='plain'), "data.style='plain' with .* has no token of its own as a mask"),
-        (dict(marks=(2, -1, 4)), "no token that ends a text, which data.packing='concat' puts between two"),
-        (dict(marks=(2, -1, 4), packing='none', next_sentence=True), 'which data.next_sentence puts between two'),
-        (dict(tokenizer='Ids(vocab=50, end=1)'), r'needs the token \[CLS\], which the tokenizer does not have'),
+        (dict(style='bert', marks=(2, -1, 4)), "no token that ends a text, which data.packing='concat' puts between two"),
+        (dict(style='bert', marks=(2, -1, 4), packing='none', next_sentence=True), 'which data.next_sentence puts between two'),
+        (dict(tokenizer='Ids(vocab=50, end=1)', style='bert'), r'needs the token \[CLS\], which the tokenizer does not'),
+        (dict(tokenizer='Ids(vocab=50, end=1)'), 'has no token of its own as a mask'),
+        (dict(tokenizer='Ids(vocab=50, end=1)', marks=(2, 3, 4)), 'marks=.* are given without a style'),
         (dict(length=2), 'no room for a text and 2 special tokens; it must be 3 or more'),
         (dict(length=4, packing='none', next_sentence=True), 'no room for two texts and 3 special tokens; it must be 5'),
     )

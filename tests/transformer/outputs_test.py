@@ -93,6 +93,10 @@ class HeadTest(parameterized.TestCase):
         apart = np.abs(apply(still, params, TOKENS, key=KEY)['logits'] - apply(still, params, TOKENS)['logits']).max()
         (self.assertGreater if rate == 0.3 else self.assertEqual)(apart, 0.0)
 
+    def test_dropout_before_the_pooler_too(self):
+        found = [models.dropout_keys(BERT.clone(head=Classes(2, twice=twice), dropout=0.1), TOKENS) for twice in (False, True)]
+        self.assertEqual([len(set(keys)) for keys in found], [5, 6])
+
     def test_positions_that_do_not_exist(self):
         with self.assertRaisesRegex(ValueError, "at is 'middle'; expected first or last"):
             Classes(2, at='middle')
