@@ -7,6 +7,9 @@
 :step   8 rows of 128 and of 64 tokens and 32,128 pieces in float32, on bytes of CLDR's phrases: for timing its step on a CPU.
 
             python -m benchmarks.train_step --config=configs/t5_small.py:step --steps=20
+
+        3.6 to 3.8 s a step on two busy cores of a Xeon (Python 3.11, jax 0.10.2); in turns with PyTorch 2.13 and Hugging
+        Face's model 0.90 and 1.07 of its time.
 """
 
 from configs import base

@@ -3,8 +3,9 @@
 A run meets its parts through contracts and import paths alone:
   data   `construct(config.data).open(folder, source)`: facts, shapes, digest(split), train(seed),
          evaluation(split, batch_size, **view), save(folder); its `kind` ('text', 'pairs', 'shift', 'stories', 'images',
-         'points') tells eval.py and predict.py what an input is; it may offer `buckets`, the shapes of all its batches, of
-         which `shapes` are the longest, and `packed`: whether several examples share a row
+         'points', 'masked', 'labelled', 'tagged', 'questions') tells eval.py and predict.py what an input is; it may offer
+         `buckets`, the shapes of all its batches, of which `shapes` are the longest, and `packed`: whether several examples
+         share a row
   model  a Flax module; required fields that the config leaves open are filled with the data's facts; it may offer
          `fitted(path, parameter, **inputs)`: a parameter of a run with inputs of another shape, made to fit these, and
          `packs`: whether it tells apart what shares a row
