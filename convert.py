@@ -12,6 +12,7 @@ In Python: from convert import from_hf; model, params = from_hf(FOLDER).
 """
 
 import contextlib
+import dataclasses
 import json
 import os
 import pathlib
@@ -74,11 +75,12 @@ def main():
         print(run_of(pathlib.Path(given.from_hf).expanduser(), folder))
         return
     machine.prepare(workdir.load_config(folder))
-    snapshot = runs.load(folder, step=given.step, data=1)
     if given.to_hf is not None:
-        print(folder_of(snapshot, pathlib.Path(given.to_hf).expanduser()))
+        runs.require_new(pathlib.Path(given.to_hf).expanduser())
+        print(folder_of(runs.load(folder, step=given.step, data=1), pathlib.Path(given.to_hf).expanduser()))
     else:
-        print(verify(snapshot, pathlib.Path(given.verify).expanduser(), pathlib.Path(given.out).expanduser()))
+        print(verify(runs.load(folder, step=given.step, data=1), pathlib.Path(given.verify).expanduser(),
+                     pathlib.Path(given.out).expanduser()))
 
 
 def from_hf(folder, dtype='float32'):
@@ -226,11 +228,11 @@ def token_of(theirs, *names, folder=None):
 
 def folder_of(snapshot, new):
     """Writes a run as a folder for from_pretrained; returns what to say of it."""
-    runs.require_new(new)
-    family, more = family_of(snapshot), None
+    family = family_of(snapshot)
     more = told_of(snapshot, family)
     theirs = family.config(snapshot.model) | {'dtype': 'float32'} | more
     flat = {mesh.path_of(keys): np.asarray(x) for keys, x in jax.tree_util.tree_leaves_with_path(snapshot.params)}
+    snapshot = dataclasses.replace(snapshot, params=None)  # so that each parameter can go when it has been written
     weights = family.write(flat, snapshot.model)
     with made(new) as folder:
         (folder / 'config.json').write_text(json.dumps(theirs, indent=2, sort_keys=True) + '\n')

@@ -343,9 +343,13 @@ class Family:
         return {name: weight for name, weight in whole.items() if not re.fullmatch(self.computed, name)}
 
     def write(self, params, model=None):
-        """{their name: weight}, of {our name: parameter}."""
-        entries = self.entries({name: x.shape for name, x in params.items()}, model)
-        return {entry.theirs: np.ascontiguousarray(entry.written(params)) for entry in entries}
+        """{their name: weight}, of {our name: parameter}, out of which each is taken: the two need not be there at once."""
+        entries, found = self.entries({name: x.shape for name, x in params.items()}, model), {}
+        for entry in entries:
+            found[entry.theirs] = np.ascontiguousarray(entry.written(params))
+            for name in entry.ours:
+                del params[name]
+        return found
 
 
 @dataclasses.dataclass(frozen=True)

@@ -42,7 +42,7 @@ class WeightsTest(absltest.TestCase):
 
     def test_rows_in_both_directions(self):
         params = drawn(SHAPES)
-        theirs = FAMILY.write(params)
+        theirs = FAMILY.write(dict(params))
         self.assertSameElements(theirs, ['body.layers.0.both', 'body.layers.1.both', 'body.words'])
         for i in (0, 1):
             both = np.concatenate([params[f'block_{i}/{name}/kernel'].reshape(4, 6).T for name in 'ab'])
@@ -54,13 +54,13 @@ class WeightsTest(absltest.TestCase):
 
     def test_a_prefix_that_is_left_out_and_what_is_computed(self):
         params = drawn(SHAPES)
-        theirs = {name.removeprefix('body.'): x for name, x in FAMILY.write(params).items()} | {'table': np.ones(3)}
+        theirs = {name.removeprefix('body.'): x for name, x in FAMILY.write(dict(params)).items()} | {'table': np.ones(3)}
         found = dict(FAMILY.read(weights(theirs), SHAPES, 'here'))
         np.testing.assert_array_equal(found['tokens'], params['tokens'])
 
     def test_a_copy_and_a_layer_of_its_own(self):
         params = drawn(SHAPES)
-        theirs = FAMILY.write(params)
+        theirs = FAMILY.write(dict(params))
         self.assertLen(dict(FAMILY.read(weights(theirs | {'head': params['tokens']}), SHAPES, 'here')), 5)
         with self.assertRaisesRegex(ValueError, 'In here, head is not body.words'):
             dict(FAMILY.read(weights(theirs | {'head': params['tokens'] + 1}), SHAPES, 'here'))
