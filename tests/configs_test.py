@@ -36,7 +36,7 @@ CHANGES = {
     'gpt2:124m': TEXT | {'model.vocab': 512, 'mesh.fsdp': 1},
     'gpt2:1558m': TEXT | {'model.vocab': 512, 'mesh.data': 2, 'mesh.fsdp': 4},
     'gpt_char:cpu': STREAM,
-    'bert_mini:words': {'data.tokenizer': 'WordPiece(vocab=40)'},
+    'bert_mini:words': {'data.tokenizer': 'WordPiece(vocab=60)'},
     't5_small:step': {'model.vocab': 512, 'data.train': 'train[:300]', 'data.valid': 'valid[:20]'},
     'vit_ti16:step': {'data.train': 'train[:64]', 'data.valid': 'train[64:70]', 'data.size': 32},
     **{f'nadaraya_watson:{variant}': {} for variant in ('curve', 'iris')},
