@@ -74,7 +74,7 @@ def main():
             raise ValueError('--step is for a run, and --from_hf makes one; leave it out.')
         print(run_of(pathlib.Path(given.from_hf).expanduser(), folder))
         return
-    machine.prepare(workdir.load_config(folder))
+    machine.prepare(workdir.load_config(folder), sparing=True)
     if given.to_hf is not None:
         runs.require_new(pathlib.Path(given.to_hf).expanduser())
         print(folder_of(runs.load(folder, step=given.step, data=1), pathlib.Path(given.to_hf).expanduser()))
@@ -152,7 +152,7 @@ def run_of(folder, new):
             config, said = image_run(folder, family, theirs, fields, place)
         else:
             config, said = text_run(folder, family, theirs, fields, place)
-        machine.prepare(config)
+        machine.prepare(config, sparing=True)
         run = runs.build(config, mesh.make(1, 1, 1), place)
     params = params_of(folder, family, weights, run.shapes.params, run.model)
     runs.write(new, run, {'params': params})

@@ -12,9 +12,15 @@ def cache_folder():
     return pathlib.Path(os.environ.get('HEED_CACHE') or '~/.cache/heed').expanduser()
 
 
-def prepare(config):
-    """Allocator, determinism on GPUs, and the compilation cache under $HEED_CACHE (default ~/.cache/heed)."""
-    if config.get('allocator', True):
+def prepare(config, sparing=False):
+    """Allocator, determinism on GPUs, and the compilation cache under $HEED_CACHE (default ~/.cache/heed).
+
+    sparing: memory that is free goes back to the system, for what reads and writes arrays once; else it is kept for the next
+    step, unless the config says allocator=False.
+    """
+    if sparing:
+        allocator.give_pages_back()
+    elif config.get('allocator', True):
         allocator.keep_pages()
     if fake := re.search(r'host_platform_device_count=(\d+)', os.environ.get('XLA_FLAGS', '')):
         # With a thread for each core or device, which is what XLA takes, one run in five of two devices hung on two busy

@@ -28,6 +28,23 @@ for _ in range(7):
 print(statistics.median(faults))  # one of the later steps may be the first on its thread
 """
 
+# What is freed between blocks that stay, after a block of 30 MiB was.
+HOLES = """
+import sys
+import numpy as np
+from training import allocator
+if sys.argv[1] == 'give':
+    assert allocator.give_pages_back()
+del (first := [np.ones(30 << 20, np.uint8)])[:]
+rows, kept = [], []
+for _ in range(10):
+    rows.append(np.ones(16 << 20, np.uint8))
+    kept.append(np.ones(64 << 10, np.uint8))
+rows.clear()
+with open('/proc/self/statm') as file:
+    print(int(file.read().split()[1]))
+"""
+
 
 class AllocatorTest(absltest.TestCase):
     def test_temporaries_of_compiled_programs_use_the_same_pages_again(self):
@@ -39,9 +56,17 @@ class AllocatorTest(absltest.TestCase):
         self.assertLess(faults['keep'], pages / 20)
         self.assertGreater(faults['plain'], pages / 2)  # or there would be nothing to gain
 
+    def test_holes_go_back_to_the_system(self):
+        if platform.libc_ver()[0] != 'glibc':
+            self.assertFalse(allocator.give_pages_back())
+            return
+        held = {mode: int(subprocess.check_output([sys.executable, '-c', HOLES, mode])) for mode in ('give', 'plain')}
+        self.assertGreater((held['plain'] - held['give']) * resource.getpagesize(), 120 << 20)
+
     def test_other_libraries_are_left_alone(self):
         with mock.patch('platform.libc_ver', return_value=('musl', '1')), mock.patch('ctypes.CDLL') as library:
             self.assertFalse(allocator.keep_pages())
+            self.assertFalse(allocator.give_pages_back())
             library.assert_not_called()
 
 
