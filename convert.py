@@ -358,6 +358,8 @@ def require_fit(arrays, model, path):
         if array.size and not 0 <= array.min() <= array.max() < limits[name]:
             raise ValueError(f'{name} in {path} goes from {array.min()} to {array.max()}, but this model takes 0 to '
                              f'{limits[name] - 1}; give those.')
+    if getattr(model.head, 'at', '') == 'last' and 'attention_mask' not in arrays:  # or what fills a row up would be read
+        raise ValueError(f'{path} has {shapes}, and no attention_mask, by which the last token of each row is found; add that.')
     if model.head.causal and 'decoder_input_ids' in limits and 'decoder_input_ids' not in arrays:
         raise ValueError(f'{path} has {shapes}, and no decoder_input_ids; add that.')
 

@@ -378,6 +378,14 @@ class FolderTest(recorded.TestCase):
         self.assert_refused('is no .npz file', f'--workdir={workdir}', f'--verify={given}', f'--out={out}')
         self.assertFalse(out.exists())
 
+    @parameterized.parameters('gpt2_classes', 'bart_classes')
+    def test_the_last_token_cannot_be_told_from_padding(self, name):
+        workdir, given, out = self.folder / 'run', self.folder / 'in.npz', self.folder / 'out.npz'
+        self.convert(f'--from_hf={REFERENCE / name}', f'--workdir={workdir}')
+        np.savez(given, input_ids=np.ones((1, 3), int))
+        self.assert_refused('and no attention_mask, by which the last token of each row is found; add that',
+                            f'--workdir={workdir}', f'--verify={given}', f'--out={out}')
+
     @parameterized.parameters(({'model.positions': 'Rotary()'}, 'model.positions is Rotary.*has no form there; expected'),
                               ({'model.key_heads': 1}, 'model.key_heads is 1'))
     def test_runs_that_have_no_form_there(self, changes, message):

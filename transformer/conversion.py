@@ -64,6 +64,9 @@ class Field:
         if self.values is not None and given not in [*self.values]:  # a list, as what is given may have no hash
             raise ValueError(f'config.json has {first}={given!r}, which is not supported; expected one of '
                              f'{", ".join(map(repr, self.values))}.')
+        if self.values is None and isinstance(self.default, (int, float)) and not _is_like(given, self.default):
+            raise ValueError(f'config.json has {first}={given!r}, which is not supported; expected a value such as '
+                             f'{self.default!r}.')
         given = self.none if given is None else given if self.values is None else self.values[given]
         return {self.ours: given} if self.ours else {}
 
@@ -78,6 +81,12 @@ class Field:
             given = names[given]
         given = None if self.none is not None and given == self.none else given
         return dict.fromkeys(self.theirs.split(), given)
+
+
+def _is_like(given, number):
+    """Whether a value is true or false, whole or any number, as `number` is."""
+    kinds = (int, float) if isinstance(number, float) else int
+    return isinstance(given, kinds) and isinstance(given, bool) == isinstance(number, bool)
 
 
 def dropouts(branches, attention, defaults=(0.1, 0.1)):

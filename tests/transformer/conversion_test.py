@@ -90,6 +90,9 @@ class ConfigTest(parameterized.TestCase):
         ({'strange': True}, 'strange=True, which is not supported; expected False'),
         ({'novel': 1}, 'novel=1, which is not known of made'),
         ({'shape': 'r'}, "shape='r', which is not supported; expected one of 'p', 'q'"),
+        ({'size': [8, 8]}, r'size=\[8, 8\], which is not supported; expected a value such as 4'),
+        ({'size': None}, 'size=None, which is not supported; expected a value such as 4'),
+        ({'size': True}, 'size=True, which is not supported; expected a value such as 4'),
         ({'drop': 0.1, 'drop_too': 0.2}, 'drop=0.1 and drop_too=0.2, which are one field here, model.dropout'))
     def test_configs_of_another_model(self, config, message):
         with self.assertRaisesRegex(ValueError, message):
