@@ -174,7 +174,7 @@ def text_run(folder, family, theirs, fields, place):
     tokenizer, expression = tokenizer_files.read(folder, fields['vocab'], token_of(theirs, 'eos_token_id', 'sep_token_id'))
     tokenizer.save(place)
     start, marks = token_of(theirs, 'decoder_start_token_id', folder=folder), ()
-    if isinstance(tokenizer, Ids) and converted.STYLES[family.kind] in ('bert', 'roberta'):  # it names no tokens
+    if isinstance(tokenizer, Ids) and converted.STYLES[family.kind] != 'plain':  # it names no tokens
         begin = token_of(theirs, 'cls_token_id', 'bos_token_id')
         marks = (-1 if begin is None else begin, tokenizer.end, tokenizer.vocab - 1)
     if kind := {'classes': 'labelled', 'tags': 'tagged'}.get(family.use):
@@ -282,9 +282,11 @@ def told_of(snapshot, family):
         end = data.tokenizer.end if frame or data.end >= 0 else None  # texts that go on have none
         found |= {'eos_token_id': end, 'bos_token_id': end}
         pad = end if frame else None
-    elif frame.style == 'roberta':
-        found |= {'bos_token_id': frame.begin, 'eos_token_id': frame.end}
-        found |= {'decoder_start_token_id': start} if start >= 0 else {}
+    elif frame.style != 'bert':
+        found |= {'eos_token_id': frame.end} | ({'bos_token_id': frame.begin} if frame.begin >= 0 else {})
+    if start >= 0:
+        found['decoder_start_token_id'] = start
+        pad = PADS.get(family.kind, start) if pad is None else pad
     return found if pad is None else found | {'pad_token_id': pad}
 
 

@@ -12,14 +12,17 @@ many classes. Texts are in tab-separated files (data/labelled.py), images in a f
 from configs import base
 from configs.finetune import HEAD, begun, with_head
 
-HEADS = {'transformer.bert:Bert': 'Classes()', 'transformer.encoder_decoder:EncoderDecoder': "Classes(at='last')",
+HEADS = {'transformer.bert:Bert': 'Classes()',
+         'transformer.encoder_decoder:EncoderDecoder': "Classes(at='last', dropout=0.0, twice=True)",
          'transformer.gpt:Gpt': "Classes(at='last', pooler=False, bias=False, dropout=0.0)"}
 
 
 def get_config(variant=''):
     c, other = begun(variant, 'classify')
     if other.model.name != 'vit.vit:Vit':
-        return with_head(variant, 'classify', HEADS, 'data.labelled:Labelled', 'transformer.text_tasks:TextClasses', {},
+        roberta = 'offset' in other.model.get('positions', '')
+        heads = HEADS | ({'transformer.bert:Bert': 'Classes(twice=True)'} if roberta else {})
+        return with_head(variant, 'classify', heads, 'data.labelled:Labelled', 'transformer.text_tasks:TextClasses', {},
                          train='train[:90%]', valid='train[90%:]', test='')
     fields = {key: value for key, value in other.model.items() if key not in ('name', 'classes')}
     c.model = base.part(other.model.name, **fields | {'pooler': False})

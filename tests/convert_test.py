@@ -17,8 +17,8 @@ from transformer.strategies import Beam, Greedy
 
 CASES = (
     'gpt2', 'gpt2_other', 'gpt2_classes', 'gpt2_tags', 'gpt2_span', 'bert', 'bert_masked', 'bert_model', 'bert_next',
-    'bert_classes', 'bert_tags', 'bert_span', 'roberta', 'roberta_classes', 't5', 't5_gated', 'bart', 'bart_classes',
-    'bart_span', 'vit', 'vit_model')
+    'bert_classes', 'bert_tags', 'bert_span', 'roberta', 'roberta_classes', 't5', 't5_gated', 't5_classes',
+    't5_span', 'bart', 'bart_classes', 'bart_span', 'vit', 'vit_model')
 
 
 def inputs_of(name, model, arrays):

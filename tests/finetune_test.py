@@ -4,7 +4,7 @@ import json
 
 import jax
 import numpy as np
-from absl.testing import absltest
+from absl.testing import absltest, parameterized
 from safetensors.numpy import load_file
 
 from tests import experiments, recorded
@@ -103,6 +103,19 @@ class FinetuneTest(recorded.TestCase):
         config = self.out_again('GPT2ForSequenceClassification', 'gpt2', made=['score.weight'])
         self.assertEqual(config['id2label'], {'0': 'no', '1': 'yes'})
         self.assertEqual(config['pad_token_id'], end_of('gpt2'))  # or transformers takes no more than one text
+
+    @parameterized.parameters(
+        ('bart', 'BartForSequenceClassification', 'classification_head', ''),
+        ('t5_gated', 'T5ForSequenceClassification', 'classification_head', 'transformer.'),
+        ('roberta', 'RobertaForSequenceClassification', 'classifier', ''))
+    def test_classes_of_other_families(self, name, architecture, head, prefix):
+        self.convert(f'--from_hf={self.hugging_face(name)}', f'--workdir={self.folder / "run"}')
+        self.text.write_text(''.join(f'{i % 50 + 3} 7\t{"no" if i % 3 else "yes"}\n' for i in range(50)))
+        self.further('classify', self.text)
+        made = [f'{head}.{layer}.{part}' for layer in ('dense', 'out_proj') for part in ('weight', 'bias')]
+        config = self.out_again(architecture, name, made=made, prefix=prefix)
+        there = json.loads((REFERENCE / name / 'config.json').read_text())
+        self.assertEqual(config.get('decoder_start_token_id'), there.get('decoder_start_token_id'))
 
     def test_a_classifier_goes_on_with_its_classes(self):
         """In its order, and with those that the new texts lack."""

@@ -138,7 +138,7 @@ def head(made, dropout='classifier_dropout', default=None):
         rate = getattr(plain, 'dropout', -1.0)
         if plain is None or dataclasses.replace(plain, dropout=like.dropout) != like:
             raise ValueError(f'model.head is {model.head!r}, which has no form there; expected one as {like!r}.')
-        return {} if dropout is None else {dropout: None if rate < 0 else rate}
+        return {} if dropout is None else {dropout: rate if rate >= 0 else default if default is None else model.dropout}
 
     return Fields(((dropout,) if dropout else (), ('head',)), read, write)
 

@@ -74,6 +74,34 @@ def bare(family):
     return dataclasses.replace(family, prefix='', rows=rows, renamed=renamed)
 
 
+def prefixed(family, prefix):
+    """The same where the names of all weights of the body begin with a prefix."""
+    rows = tuple(dataclasses.replace(row, theirs=prefix + row.theirs) for row in family.rows)
+    copies = {prefix + copy: prefix + of for copy, of in family.copies.items()}
+    return dataclasses.replace(family, prefix=prefix, rows=rows, copies=copies)
+
+
+def _read_again(model, inputs, start):
+    """Under a head that is no language model a decoder is given the source once more, behind `start`."""
+    if 'decoder_inputs' in inputs:
+        return inputs
+    ids = np.asarray(inputs['inputs'])
+    more = {'decoder_inputs': np.concatenate([np.full_like(ids[:, :1], start), ids[:, :-1]], 1)}
+    return inputs | more | ({'decoder_segments': inputs['segments']} if 'segments' in inputs else {})
+
+
+def classes_of_pairs(family, architecture):
+    """An encoder and a decoder that read the same, of which the last state stands for all."""
+    return with_head(family, architecture, 'classes', *dense('pooler', 'classification_head.dense'),
+                     *dense('classes', 'classification_head.out_proj'), derived=_read_again,
+                     fields=(head(partial(Classes, at='last', twice=True), default=0.0),))
+
+
+def spans_of_pairs(family, architecture):
+    """As `classes_of_pairs`, for the places of an answer."""
+    return with_head(family, architecture, 'spans', *dense('span', 'qa_outputs'), head=Span(), derived=_read_again)
+
+
 _GPT2 = Family(
     kind='gpt2',
     model='transformer.gpt:Gpt',
@@ -321,12 +349,11 @@ def _t5_rows(tower, cross):
         Row(f'{tower}/norm/scale', f'{tower}.final_layer_norm.weight'))
 
 
-T5_MODEL = Family(
+_T5 = Family(
     kind='t5',
-    use='pairs',
+    use='',
     model='transformer.encoder_decoder:EncoderDecoder',
-    architecture='T5ForConditionalGeneration',
-    others=('T5Model', 'T5WithLMHeadModel'),
+    architecture='',
     prepared=_t5_config,
     fields=(
         Field('vocab_size', 'vocab', 32128),
@@ -337,24 +364,28 @@ T5_MODEL = Family(
         Field('dropout_rate', 'dropout', 0.1),
         Field('layer_norm_epsilon', 'epsilon', 1e-6),
         Field('tie_word_embeddings', 'share', True, {True: 'all', False: 'inputs'}),
-        Field('scale_decoder_outputs', 'head', True, {True: TargetWords(scale=True), False: TargetWords()}),
         Fields((('feed_forward_proj', 'dense_act_fn', 'is_gated_act'), ('activation', 'gated')), _t5_feed_forward,
                _t5_feed_forward_proj),
         Fields((T5_BUCKETS, ('positions',)), _t5_positions, _t5_buckets)),
-    aside=('classifier_dropout', 'initializer_factor', 'is_decoder', 'n_positions'),
+    aside=('classifier_dropout', 'initializer_factor', 'is_decoder', 'n_positions', 'scale_decoder_outputs'),
     implied={'bias': False, 'normalization': 'rms', 'residual': PreNorm(), 'scale_embedding': False, 'source_vocab': 0,
              **dict.fromkeys(('attention_dropout', 'inner_dropout', 'last_dropout'), -1.0),
              **dict.fromkeys(('attention', 'encoder_attention', 'cross_attention'), Softmax(score=Dot()))},
     free=('length', 'source_length'),
     rows=(
         Row('tokens/embedding', 'shared.weight'),
-        Row('output/kernel', 'lm_head.weight', 'D V -> V D'),
         *_t5_rows('encoder', cross=False),
         *_t5_rows('decoder', cross=True)),
     inputs=lambda config: PAIRS,
     # Of the first T5, which nothing reads.
-    computed=r'decoder\.block\.0\.layer\.1\.EncDecAttention\.relative_attention_bias\.weight',
+    computed=r'(transformer\.)?decoder\.block\.0\.layer\.1\.EncDecAttention\.relative_attention_bias\.weight',
     copies=dict.fromkeys(('encoder.embed_tokens.weight', 'decoder.embed_tokens.weight', 'lm_head.weight'), 'shared.weight'))
+T5_MODELS = (
+    with_head(_T5, 'T5ForConditionalGeneration', 'pairs', Row('output/kernel', 'lm_head.weight', 'D V -> V D'),
+              fields=(Field('scale_decoder_outputs', 'head', True, {True: TargetWords(scale=True), False: TargetWords()}),),
+              others=('T5Model', 'T5WithLMHeadModel')),
+    classes_of_pairs(prefixed(_T5, 'transformer.'), 'T5ForSequenceClassification'),
+    spans_of_pairs(_T5, 'T5ForQuestionAnswering'))
 
 def _bart_length(model):
     if model.length != model.source_length:
@@ -379,15 +410,6 @@ def _bart_rows(tower):
         *norm(f'{block}/cross_attention_norm', f'{theirs}.encoder_attn_layer_norm'),
         *dense(f'{block}/feed_forward/input', f'{theirs}.fc1'), *dense(f'{block}/feed_forward/output', f'{theirs}.fc2'),
         *norm(f'{block}/feed_forward_norm', f'{theirs}.final_layer_norm'))
-
-
-def _bart_decoder(model, inputs, start):
-    """Under a head that is no language model the decoder is given the source once more, behind `start`."""
-    if 'decoder_inputs' in inputs:
-        return inputs
-    ids = np.asarray(inputs['inputs'])
-    more = {'decoder_inputs': np.concatenate([np.full_like(ids[:, :1], start), ids[:, :-1]], 1)}
-    return inputs | more | ({'decoder_segments': inputs['segments']} if 'segments' in inputs else {})
 
 
 _BART = Family(
@@ -432,9 +454,7 @@ _BART = Family(
 BART = (
     with_head(_BART, 'BartForConditionalGeneration', 'pairs', Row('added/bias', 'final_logits_bias', 'V -> 1 V', absent=True),
               head=TargetWords(added=True), others=('BartModel',)),
-    with_head(_BART, 'BartForSequenceClassification', 'classes', *dense('pooler', 'classification_head.dense'),
-              *dense('classes', 'classification_head.out_proj'), derived=_bart_decoder,
-              fields=(head(partial(Classes, at='last', twice=True), default=0.0),)),
-    with_head(_BART, 'BartForQuestionAnswering', 'spans', *dense('span', 'qa_outputs'), head=Span(), derived=_bart_decoder))
+    classes_of_pairs(_BART, 'BartForSequenceClassification'),
+    spans_of_pairs(_BART, 'BartForQuestionAnswering'))
 
-FAMILIES = *GPT2, *BERT, *ROBERTA, T5_MODEL, *BART
+FAMILIES = *GPT2, *BERT, *ROBERTA, *T5_MODELS, *BART

@@ -1,4 +1,4 @@
-"""As record.py, of BERT, RoBERTa, BART and ViT with their heads, and of GPT-2 with those that classify.
+"""As record.py, of BERT, RoBERTa, BART and ViT with their heads, and of GPT-2 and T5 with those that classify.
 
     python tests/reference/record_encoders.py
 """
@@ -82,14 +82,29 @@ def bart():
                 'encoder_last_hidden_state': found.encoder_last_hidden_state}
 
     record('bart', model, inputs, there, more, answers)
-    # The decoder reads the same again, whose end stands for all; what pads it is behind.
-    mask = torch.ones(3, 11, dtype=torch.long)
-    mask[1, 8:], mask[2, 5:] = 0, 0
-    end = mask - torch.nn.functional.pad(mask[:, 1:], (0, 1))
-    read = dict(input_ids=words(3, 11).masked_fill(mask == 0, 1).masked_fill(end == 1, 2), attention_mask=mask)
+    read, mask = read_again(pad=1, end=2)
     small |= dict(encoder_layers=1)
     case('bart_classes', hf.BartForSequenceClassification(hf.BartConfig(**small)), read, {'logits': None})
     case('bart_span', hf.BartForQuestionAnswering(hf.BartConfig(**small)), read, {'start_logits': mask, 'end_logits': mask})
+
+
+def read_again(pad, end):
+    """Inputs of a decoder that reads the same as the encoder, whose end stands for all; what pads them is behind."""
+    mask = torch.ones(3, 11, dtype=torch.long)
+    mask[1, 8:], mask[2, 5:] = 0, 0
+    last = mask - torch.nn.functional.pad(mask[:, 1:], (0, 1))
+    return dict(input_ids=ids(67, 3, 11).clamp(min=3).masked_fill(mask == 0, pad).masked_fill(last == 1, end),
+                attention_mask=mask), mask
+
+
+def t5():
+    small = dict(vocab_size=67, d_model=16, d_kv=6, d_ff=24, num_layers=1, num_heads=3, relative_attention_num_buckets=8,
+                 relative_attention_max_distance=16, dropout_rate=0.0, decoder_start_token_id=0)
+    read, mask = read_again(pad=0, end=1)
+    classes = hf.T5Config(**small, num_labels=3, classifier_dropout=0.1)
+    case('t5_classes', hf.T5ForSequenceClassification(classes), read, {'logits': None})
+    other = hf.T5Config(**small | dict(feed_forward_proj='gated-gelu'), tie_word_embeddings=False)
+    case('t5_span', hf.T5ForQuestionAnswering(other), read, {'start_logits': mask, 'end_logits': mask})
 
 
 def vit():
@@ -106,6 +121,6 @@ def vit():
 
 
 if __name__ == '__main__':
-    for make in (bert, roberta, gpt2, bart, vit):
+    for make in (bert, roberta, gpt2, t5, bart, vit):
         torch.manual_seed(0)
         make()
