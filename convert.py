@@ -42,7 +42,7 @@ from data.plain_tokenizers import Ids
 from training import machine, mesh, resolve, weight_files, workdir
 from training import run as runs
 from training.checkpoint import require_same
-from transformer.conversion import Weight, labels
+from transformer.conversion import Weight, labels, named
 from transformer.families import FAMILIES as OF_TEXT
 from vit.families import VIT, image_of
 
@@ -51,10 +51,12 @@ FAMILIES = *OF_TEXT, *VIT
 FREE = ('dtype', 'dense_gradient', 'scan', 'remat', 'initial')
 INPUTS = {'input_ids': 'inputs', 'attention_mask': 'segments', 'position_ids': 'positions', 'token_type_ids': 'types',
           'decoder_input_ids': 'decoder_inputs', 'decoder_attention_mask': 'decoder_segments', 'pixel_values': 'image'}
-# Of how texts are generated, what changes them.
-GENERATION = (
-    'num_beams', 'length_penalty', 'min_length', 'no_repeat_ngram_size', 'repetition_penalty', 'bad_words_ids',
-    'suppress_tokens', 'begin_suppress_tokens', 'temperature', 'top_p', 'do_sample')
+# Of how texts are generated, what changes them, and what changes nothing.
+GENERATION = {
+    'num_beams': 1, 'length_penalty': 1.0, 'max_length': 20, 'max_new_tokens': None, 'min_length': 0, 'early_stopping': False,
+    'no_repeat_ngram_size': 0, 'repetition_penalty': 1.0, 'bad_words_ids': None, 'suppress_tokens': None,
+    'begin_suppress_tokens': None, 'forced_bos_token_id': None, 'do_sample': False, 'temperature': 1.0, 'top_k': 50,
+    'top_p': 1.0}
 STARTS = {'bart': 2}  # the token that a decoder is given first, where config.json does not say; else it is the one that pads
 PADS = {'bart': 1}
 OUTPUTS = {'logits': 'logits', 'hidden': 'last_hidden_state', 'source_hidden': 'encoder_last_hidden_state',
@@ -165,7 +167,7 @@ def unheard(folder, theirs):
     """A line about the settings of generation in a folder of theirs, which are not carried; '' if there are none."""
     path = folder / 'generation_config.json'
     told = theirs | (json_of(path) if path.is_file() else {})
-    found = [f'{name}={told[name]}' for name in GENERATION if told.get(name) not in (None, False, 0, 1, 1.0, 20, 50, [], {})]
+    found = [f'{name}={told[name]}' for name, usual in GENERATION.items() if told.get(name) not in (None, [], usual)]
     return f'not taken along, to be given to predict.py: {", ".join(found)}\n' if found else ''
 
 
@@ -241,7 +243,7 @@ def folder_of(snapshot, new):
             said = 'and how its images are prepared'
             (folder / 'preprocessor_config.json').write_text(json.dumps(preparation_of(snapshot.data), indent=2) + '\n')
         else:
-            tokenizer = getattr(snapshot.data.tokenizer, 'inner', snapshot.data.tokenizer)
+            tokenizer = plain(snapshot.data.tokenizer)
             files = tokenizer_files.write(folder, tokenizer, more, snapshot.model.length)
             said = f'with its tokenizer, {", ".join(files)}' if files else (
                 f'without a tokenizer, as {type(tokenizer).__name__} has no form there')
@@ -262,17 +264,22 @@ def family_of(snapshot):
     return known[misfits.index(fewest)]
 
 
+def plain(tokenizer):
+    """The tokenizer itself, where its texts begin with one more token."""
+    return getattr(tokenizer, 'inner', tokenizer)
+
+
 def told_of(snapshot, family):
     """The fields of a config that the data of a run tell: tokens, classes, the form of images."""
     data, found = snapshot.data, {}
     if classes := list(getattr(data, 'classes', ())):
         head = getattr(snapshot.model, 'head', snapshot.model)  # which may have more of them
         classes += [f'LABEL_{i}' for i in range(len(classes), head.classes)]
-        found |= {'id2label': dict(enumerate(classes)), 'label2id': {name: i for i, name in enumerate(classes)}}
+        found |= {'id2label': dict(enumerate(named(classes))), 'label2id': {name: i for i, name in enumerate(named(classes))}}
     if data.kind == 'images':
         _, height, width, channels = data.shapes['image'][0]
         return found | {'image_size': height if height == width else [height, width], 'num_channels': channels}
-    pad = tokenizer_files.padding(data.tokenizer)
+    pad = tokenizer_files.padding(plain(data.tokenizer))
     frame, start = getattr(data, 'frame', None), getattr(snapshot.run.task, 'start', -1)
     if data.kind == 'pairs':
         found |= {'eos_token_id': data.end, 'decoder_start_token_id': data.start}

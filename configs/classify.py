@@ -9,6 +9,8 @@ The head is that of the model's family (transformer/outputs.py:Classes); it begi
 many classes. Texts are in tab-separated files (data/labelled.py), images in a folder for each class.
 """
 
+import re
+
 from configs import base
 from configs.finetune import HEAD, begun, with_head
 
@@ -20,7 +22,7 @@ HEADS = {'transformer.bert:Bert': 'Classes()',
 def get_config(variant=''):
     c, other = begun(variant, 'classify')
     if other.model.name != 'vit.vit:Vit':
-        roberta = 'offset' in other.model.get('positions', '')
+        roberta = re.search(r'\boffset=[1-9]', other.model.get('positions', ''))
         heads = HEADS | ({'transformer.bert:Bert': 'Classes(twice=True)'} if roberta else {})
         return with_head(variant, 'classify', heads, 'data.labelled:Labelled', 'transformer.text_tasks:TextClasses', {},
                          train='train[:90%]', valid='train[90%:]', test='')

@@ -43,14 +43,16 @@ def read(folder: str | os.PathLike, vocab: int, end: int | None) -> tuple[Tokeni
                 f'config.json has eos_token_id={end}, but the model has {vocab} tokens; give one of these, or null.'
             )
         return Ids(vocab, end), f'Ids(vocab={vocab}, end={end})'
-    if end is None:
-        return Json(contents), 'Json()'
-    sign = Json(contents).sign(end)
+    made = Json(contents)
+    sign = '' if end is None else made.sign(end)
     if sign is None:
         raise ValueError(
             f'config.json has eos_token_id={end}, which the tokenizer of {folder} does not have; mend one of them.'
         )
-    return Json(contents, sign), f'Json(end={sign!r})'
+    # A model may lack tokens that were added later, as bart-large-cnn does <mask>.
+    limit = vocab if made.vocab > vocab and made.added.issuperset(range(vocab, made.vocab)) else 0
+    given = {name: value for name, value in (('end', sign), ('vocab', limit)) if value}
+    return Json(contents, sign, limit), f'Json({", ".join(f"{name}={value!r}" for name, value in given.items())})'
 
 
 def _contents(folder: Path) -> bytes | None:

@@ -154,6 +154,15 @@ class OpenTagged(examples.OpenExamples):
         """Words that a batch asks to tag."""
         return int(np.count_nonzero(batch['weights']))
 
+    @property
+    def has_spans(self) -> bool:
+        """Whether the tags name spans, unlike parts of speech, which are of one word each."""
+        try:
+            spans(self.classes)
+        except ValueError:
+            return False
+        return True
+
     @staticmethod
     def spans(tags: Sequence[str]) -> set[Span]:
         """As the function `spans`, for those who have the data and not this module."""

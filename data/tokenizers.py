@@ -118,10 +118,12 @@ class Json:
 
     Attributes:
       end_token: the token between documents; '' finds the first of the usual ones that is special, or else in the vocabulary.
+      limit: the ids that a model has, where the tokenizer has more: a text with one of those is refused; 0: all.
     """
 
     contents: bytes = dataclasses.field(repr=False)
     end_token: str = ''
+    limit: int = 0
 
     @functools.cached_property
     def _tokenizer(self):
@@ -137,7 +139,7 @@ class Json:
 
     @functools.cached_property
     def vocab(self) -> int:
-        return 1 + max(self._tokenizer.get_vocab(with_added_tokens=True).values())
+        return self.limit or 1 + max(self._tokenizer.get_vocab(with_added_tokens=True).values())
 
     @functools.cached_property
     def end(self) -> int:
@@ -148,6 +150,11 @@ class Json:
                 return found
         tried = repr(self.end_token) if self.end_token else f'none of {", ".join(_ENDS)}'
         raise ValueError(f"The tokenizer.json has {tried} as its token between documents; name one it has, Json(end='...').")
+
+    @functools.cached_property
+    def added(self) -> frozenset[int]:
+        """The ids of tokens that were added to the vocabulary, or marked in it."""
+        return frozenset(self._tokenizer.get_added_tokens_decoder())
 
     @functools.cached_property
     def special(self) -> frozenset[str]:
@@ -165,7 +172,7 @@ class Json:
 
     @functools.cached_property
     def fingerprint(self) -> str:
-        return hashlib.sha256(self.contents + self.end_token.encode()).hexdigest()
+        return hashlib.sha256(self.contents + f'{self.end_token}{self.limit or ""}'.encode()).hexdigest()
 
     def encode(self, text: str) -> np.ndarray:
         """int32 [n]."""
@@ -174,7 +181,15 @@ class Json:
     def encode_many(self, texts: Sequence[str]) -> list[np.ndarray]:
         """Encodes texts in parallel threads."""
         encoded = self._tokenizer.encode_batch_fast(list(texts), add_special_tokens=False)
-        return [np.array(one.ids, np.int32) for one in encoded]
+        return [self._within(np.array(one.ids, np.int32)) for one in encoded]
+
+    def _within(self, ids: np.ndarray) -> np.ndarray:
+        if self.limit and ids.size and ids.max() >= self.limit:
+            raise ValueError(
+                f'A text has {self.sign(int(ids.max()))!r}, for which this model has nothing: it takes {self.limit:,} of the '
+                'ids of its tokenizer; leave that out.'
+            )
+        return ids
 
     def offsets(self, text: str) -> tuple[np.ndarray, np.ndarray]:
         """(ids int32 [n], ranges int32 [n, 2]): the tokens of a text and the characters that each stands for, text[start:stop]
@@ -186,7 +201,7 @@ class Json:
             if piece != piece.strip():  # byte-level BPE and SentencePiece count the space before a word
                 stripped = piece.lstrip()
                 ranges[row] = stop - len(stripped), stop - len(stripped) + len(stripped.rstrip())
-        return np.array(found.ids, np.int32), ranges
+        return self._within(np.array(found.ids, np.int32)), ranges
 
     def decode(self, ids: Iterable[int]) -> str:
         """The text of the ids; special tokens such as `end` have none."""
@@ -252,11 +267,11 @@ def _learn_word(texts: Iterable[str], vocab: int = 0, least: int = 1) -> Word:
     return Word(tuple(words[: vocab - 2] if vocab else words))
 
 
-def _read_json(texts: Iterable[str], path: str = '', end: str = '') -> Json:
+def _read_json(texts: Iterable[str], path: str = '', end: str = '', vocab: int = 0) -> Json:
     path = Path(path).expanduser()
     if not path.is_file():
         raise FileNotFoundError(f"{str(path)!r} is no file; Json(path='...') in data.tokenizer names a tokenizer.json.")
-    made = Json(path.read_bytes(), end)
+    made = Json(path.read_bytes(), end, vocab)
     made.end  # read now, so that what is wrong with it is said before anything is written  # noqa: B018
     return made
 
@@ -360,7 +375,8 @@ def load(folder: str | os.PathLike, expression: str, field: str = 'data.tokenize
 
     Raises ValueError if it is unreadable, or not what the call expression `expression`, the value of a field, names.
     """
-    saved = _load(folder, parse(expression, field)[1].get('end', ''))
+    name, keywords = parse(expression, field)
+    saved = _load(folder, keywords.get('end', ''), keywords.get('vocab', 0) if name == 'Json' else 0)
     if saved and not _is_named(saved, expression):
         kind = f' of kind {saved.kind!r}' if isinstance(saved, SentencePiece) else ''
         if isinstance(saved, Json) and saved.lower is not None:
@@ -385,7 +401,7 @@ def _is_named(tokenizer: Tokenizer, expression: str) -> bool:
     return name != 'SentencePiece' or tokenizer.kind == keywords.get('kind', 'bpe')
 
 
-def _load(folder: str | os.PathLike, end_token: str) -> Tokenizer | None:
+def _load(folder: str | os.PathLike, end_token: str, limit: int) -> Tokenizer | None:
     model, description = Path(folder, 'tokenizer.model'), Path(folder, 'tokenizer.json')
     if model.exists():
         return SentencePiece(model.read_bytes())
@@ -394,7 +410,7 @@ def _load(folder: str | os.PathLike, end_token: str) -> Tokenizer | None:
     try:
         saved = json.loads(description.read_text(encoding='utf-8'))
         made = {
-            None: lambda: Json(description.read_bytes(), end_token),
+            None: lambda: Json(description.read_bytes(), end_token, limit),
             'Byte': lambda: Byte(),
             'Char': lambda: Char(saved['characters']),
             'Word': lambda: Word(tuple(saved['words'])),

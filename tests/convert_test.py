@@ -219,9 +219,9 @@ class FolderTest(recorded.TestCase):
     def test_bart_begins_texts_and_decoders_as_theirs(self):
         workdir = self.folder / 'run'
         more = lambda w: w | {f'model.{tower}.version': np.float32([2]) for tower in ('encoder', 'decoder')}
-        folder = self.hugging_face('bart', more, decoder_start_token_id='absent', num_beams=4)
+        folder = self.hugging_face('bart', more, decoder_start_token_id='absent', num_beams=4, do_sample=True, min_length=20)
         said = self.convert(f'--from_hf={folder}', f'--workdir={workdir}')
-        self.assertIn('not taken along, to be given to predict.py: num_beams=4\n', said)
+        self.assertIn('not taken along, to be given to predict.py: num_beams=4, min_length=20, do_sample=True\n', said)
         data = convert.runs.load(workdir).data
         self.assertEqual(data.encode('7  9').tolist(), [0, 7, 9, end_of('bart')])
         self.assertEqual(data.encode_target('7 9').tolist(), [0, 7, 9, end_of('bart')])

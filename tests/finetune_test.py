@@ -105,14 +105,15 @@ class FinetuneTest(recorded.TestCase):
         self.assertEqual(config['pad_token_id'], end_of('gpt2'))  # or transformers takes no more than one text
 
     @parameterized.parameters(
-        ('bart', 'BartForSequenceClassification', 'classification_head', ''),
-        ('t5_gated', 'T5ForSequenceClassification', 'classification_head', 'transformer.'),
-        ('roberta', 'RobertaForSequenceClassification', 'classifier', ''))
-    def test_classes_of_other_families(self, name, architecture, head, prefix):
+        ('bart', 'BartForSequenceClassification', 'classification_head.dense classification_head.out_proj', ''),
+        ('bert', 'BertForSequenceClassification', 'classifier', ''),
+        ('t5_gated', 'T5ForSequenceClassification', 'classification_head.dense classification_head.out_proj', 'transformer.'),
+        ('roberta', 'RobertaForSequenceClassification', 'classifier.dense classifier.out_proj', ''))
+    def test_classes_of_other_families(self, name, architecture, layers, prefix):
         self.convert(f'--from_hf={self.hugging_face(name)}', f'--workdir={self.folder / "run"}')
         self.text.write_text(''.join(f'{i % 50 + 3} 7\t{"no" if i % 3 else "yes"}\n' for i in range(50)))
         self.further('classify', self.text)
-        made = [f'{head}.{layer}.{part}' for layer in ('dense', 'out_proj') for part in ('weight', 'bias')]
+        made = [f'{layer}.{part}' for layer in layers.split() for part in ('weight', 'bias')]
         config = self.out_again(architecture, name, made=made, prefix=prefix)
         there = json.loads((REFERENCE / name / 'config.json').read_text())
         self.assertEqual(config.get('decoder_start_token_id'), there.get('decoder_start_token_id'))
@@ -135,6 +136,14 @@ class FinetuneTest(recorded.TestCase):
         config = self.out_again('BertForTokenClassification', 'bert_model', prefix='bert.',
                                 made=['classifier.weight', 'classifier.bias'])
         self.assertEqual(config['id2label'], {'0': 'O', '1': 'B-x', '2': 'I-x'})
+
+    def test_parts_of_speech(self):
+        self.convert(f'--from_hf={self.hugging_face("bert")}', f'--workdir={self.folder / "run"}')
+        self.text.write_text(''.join(f'{i % 50 + 3} NOUN\n7 VERB\n\n' for i in range(50)))
+        said = self.further('tag', self.text)
+        self.assertNotIn('entities', said)  # they name no spans
+        config = self.out_again('BertForTokenClassification', 'bert', made=['classifier.weight', 'classifier.bias'])
+        self.assertEqual(config['id2label'], {'0': 'NOUN', '1': 'VERB'})
 
     def test_bart_answers(self):
         self.convert(f'--from_hf={self.hugging_face("bart")}', f'--workdir={self.folder / "run"}')

@@ -18,15 +18,17 @@ import numpy as np
 ASIDE = (
     'architectures', '_attn_implementation', '_attn_implementation_autoset', 'auto_map', 'bad_words_ids',
     'begin_suppress_tokens', 'bos_token_id', 'chunk_size_feed_forward', 'cls_token_id', 'decoder_start_token_id',
-    'diversity_penalty', 'do_sample', 'dtype', 'early_stopping', 'encoder_no_repeat_ngram_size', 'eos_token_id',
-    'exponential_decay_length_penalty', 'finetuning_task', 'forced_bos_token_id', 'forced_eos_token_id',
-    'gradient_checkpointing', 'id2label', 'initializer_range', 'is_encoder_decoder', 'label2id', 'length_penalty',
-    'mask_token_id', 'max_length', 'min_length', 'model_type', '_name_or_path', 'name_or_path', 'no_repeat_ngram_size',
+    'diversity_penalty', 'do_sample', 'dtype', 'early_stopping', 'emb_size', 'encoder_no_repeat_ngram_size', 'eos_token_id',
+    'eos_token_ids', 'exponential_decay_length_penalty', 'finetuning_task', 'forced_bos_token_id', 'forced_eos_token_id',
+    'gradient_checkpointing', 'id2label', 'initializer_range', 'is_encoder_decoder', 'label2id', 'language', 'length_penalty',
+    'mask_token_id', 'max_length', 'min_length', 'model_type', 'name', '_name_or_path', 'name_or_path', 'no_repeat_ngram_size',
     'num_beam_groups', 'num_beams', '_num_labels', 'num_labels', 'num_return_sequences', 'output_attentions',
     'output_hidden_states', 'output_past', 'output_scores', 'pad_token_id', 'prefix', 'problem_type',
-    'remove_invalid_values', 'repetition_penalty', 'return_dict', 'return_dict_in_generate', 'sep_token_id',
+    'remove_invalid_values', 'repetition_penalty', 'replacing_rate', 'return_dict', 'return_dict_in_generate', 'save_step',
+    'sbert_ce_default_activation_function', 'sentence_transformers', 'sep_token_id', 'student_decoder_layers',
+    'student_encoder_layers',
     'suppress_tokens', 'task_specific_params', 'temperature', 'tf_legacy_loss', 'tokenizer_class', 'top_k', 'top_p',
-    'torch_dtype', 'torchscript', 'transformers_version', 'typical_p', 'use_bfloat16', 'use_cache')
+    'torch_dtype', 'torchscript', 'transformers_version', 'typical_p', 'use_bfloat16', 'use_cache', 'xla_device')
 
 
 @dataclasses.dataclass(frozen=True)
@@ -123,6 +125,12 @@ def labels(config):
         raise ValueError(f'config.json has id2label={named!r}, one label, which there stands for a number that is estimated, '
                          'and is not supported; expected a name for each of 0, 1, ...')
     return [name if found.count(name) == 1 else f'{name} ({i})' for i, name in enumerate(found)]
+
+
+def named(classes):
+    """The inverse of `labels`: the names of classes without the numbers by which they were told apart."""
+    plain = [name.removesuffix(f' ({i})') for i, name in enumerate(classes)]
+    return [name if plain.count(short) == 1 else short for name, short in zip(classes, plain)]
 
 
 def head(made, dropout='classifier_dropout', default=None):
@@ -349,6 +357,9 @@ class Family:
             return name if plain else self.prefix + name
 
         whole = {name_of(name): weight for name, weight in weights.items()}
+        for copy, original in self.copies.items():  # of tensors that are one, a file may have any
+            if copy in whole and copy not in entries:
+                whole.setdefault(original, whole[copy])
         return {name: weight for name, weight in whole.items() if not re.fullmatch(self.computed, name)}
 
     def write(self, params, model=None):

@@ -380,12 +380,14 @@ _T5 = Family(
     # Of the first T5, which nothing reads.
     computed=r'(transformer\.)?decoder\.block\.0\.layer\.1\.EncDecAttention\.relative_attention_bias\.weight',
     copies=dict.fromkeys(('encoder.embed_tokens.weight', 'decoder.embed_tokens.weight', 'lm_head.weight'), 'shared.weight'))
+
 T5_MODELS = (
     with_head(_T5, 'T5ForConditionalGeneration', 'pairs', Row('output/kernel', 'lm_head.weight', 'D V -> V D'),
               fields=(Field('scale_decoder_outputs', 'head', True, {True: TargetWords(scale=True), False: TargetWords()}),),
               others=('T5Model', 'T5WithLMHeadModel')),
     classes_of_pairs(prefixed(_T5, 'transformer.'), 'T5ForSequenceClassification'),
     spans_of_pairs(_T5, 'T5ForQuestionAnswering'))
+
 
 def _bart_length(model):
     if model.length != model.source_length:

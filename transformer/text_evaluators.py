@@ -25,14 +25,16 @@ def outputs(snapshot, batches, names):
 @dataclasses.dataclass(frozen=True)
 class Entities(Evaluator):
     """Precision, recall and F1 of the names that are found whole and with their type, in percent, as conlleval counts them
-    (Tjong Kim Sang and De Meulder 2003, section 4)."""
+    (Tjong Kim Sang and De Meulder 2003, section 4); nothing where the tags name no spans, such as parts of speech."""
 
     def check(self, run, batches):
         require_kind(self, run, 'tagged', 'tagged words')
-        return 'f1', 'precision', 'recall'
+        return ('f1', 'precision', 'recall') if run.data.has_spans else ()
 
     def __call__(self, snapshot, batches):
         data, sentences = snapshot.data, {}
+        if not data.has_spans:
+            return {}
         for number, row in zip(batches.sentences, outputs(snapshot, batches, ['logits'])):
             there = row['weights'] > 0
             names = lambda tags: [data.classes[tag] for tag in tags]

@@ -186,11 +186,7 @@ class Tagged(Reader):
         best = [row['logits'][places, :len(classes)].argmax(-1) for row, places in zip(rows, known)]
         tags = [classes[tag] for tag in np.concatenate(best)]
         details = {'words': words, 'tags': tags}
-        try:
-            self.data.spans(classes)
-        except ValueError:  # these are no names: each tag is of one word
-            pass
-        else:
+        if self.data.has_spans:
             details['spans'] = [{'type': kind, 'text': ' '.join(words[start:stop]), 'start': start, 'stop': stop}
                                 for start, stop, kind in sorted(self.data.spans(tags))]
         return ' '.join(f'{word}/{tag}' for word, tag in zip(words, tags)), details

@@ -82,6 +82,19 @@ class HuggingFaceTest(parameterized.TestCase):
         named = hugging_face.read(REFERENCE / name, 400, made.end)
         self.assertEqual(named, (tokenizers.Json(made.contents, end), f'Json(end={end!r})'))
 
+    def test_a_model_without_a_token_that_was_added(self):
+        """As bart-large-cnn has no <mask>."""
+        made, expression = hugging_face.read(self.copy('roberta_tokenizer', {}), 274, None)
+        self.assertEqual((expression, made.vocab, made.number('<mask>')), ('Json(vocab=274)', 274, 274))
+        self.assertLess(made.encode('the key').max(), 274)
+        for encode in (made.encode, made.offsets):
+            with self.assertRaisesRegex(ValueError, "A text has '<mask>', for which this model has nothing: it takes 274 of"):
+                encode('the <mask>')
+        made.save(self.folder)
+        self.assertEqual(tokenizers.load(self.folder, expression), made)
+        _, expression = hugging_face.read(self.folder, 270, None)
+        self.assertEqual(expression, 'Json()')  # more than those is missing: run.build refuses it
+
     def test_the_mask_of_roberta_takes_the_space_before_it_if_nothing_is_said(self):
         _, files, case = recorded('roberta_tokenizer')[0]
         self.assertTrue(files['tokenizer_config.json']['mask_token']['lstrip'])

@@ -5,7 +5,7 @@ import dataclasses
 import numpy as np
 from absl.testing import absltest, parameterized
 
-from transformer.conversion import Family, Field, Row, Weight
+from transformer.conversion import Family, Field, Row, Weight, labels, named
 
 
 @dataclasses.dataclass(frozen=True)
@@ -64,6 +64,10 @@ class WeightsTest(absltest.TestCase):
         self.assertLen(dict(FAMILY.read(weights(theirs | {'head': params['tokens']}), SHAPES, 'here')), 5)
         with self.assertRaisesRegex(ValueError, 'In here, head is not body.words'):
             dict(FAMILY.read(weights(theirs | {'head': params['tokens'] + 1}), SHAPES, 'here'))
+        theirs['head'] = theirs.pop('body.words')  # one of the two is enough
+        np.testing.assert_array_equal(dict(FAMILY.read(weights(theirs), SHAPES, 'here'))['tokens'], params['tokens'])
+        self.assertEqual(*FAMILY.sides(weights(theirs), SHAPES))
+        theirs['body.words'] = theirs.pop('head')
         own = SHAPES | {'output': (4, 5)}
         found = dict(FAMILY.read(weights(theirs | {'head': params['tokens'] + 1}), own, 'here'))
         np.testing.assert_array_equal(found['output'], params['tokens'].T + 1)
@@ -81,6 +85,15 @@ class ConfigTest(parameterized.TestCase):
         self.assertEqual(fields, {'width': 8, 'dropout': 0.1, 'kind': 'odd', 'inner': 32, 'tied': False})
         written = FAMILY.config(Model(**fields))
         self.assertEqual(written, theirs | {'strange': False, 'architectures': ['MadeModel']})
+
+    def test_what_does_not_matter(self):
+        self.assertEqual(FAMILY.model_fields({'language': 'english', 'name': 'Made', 'num_beams': 4}), FAMILY.model_fields({}))
+
+    def test_classes_of_one_name_have_numbers_here_alone(self):
+        theirs = {'0': 'a', '1': 'b', '2': 'a', '3': 'b (3)', '4': 'c (4)'}
+        found = labels({'id2label': theirs})
+        self.assertEqual(found, ['a (0)', 'b', 'a (2)', 'b (3)', 'c (4)'])
+        self.assertEqual(named(['a (0)', 'b', 'a (2)', 'c (3)']), ['a', 'b', 'a', 'c (3)'])
 
     def test_what_is_not_named_has_their_default(self):
         self.assertEqual(FAMILY.model_fields({}), {'width': 4, 'dropout': 0.5, 'kind': 'plain', 'inner': 0, 'tied': False})
