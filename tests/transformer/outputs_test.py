@@ -29,41 +29,42 @@ def outputs(model, **more):
 
 class HeadTest(parameterized.TestCase):
 
-    def close(self, found, wanted):
+    def assert_close(self, found, wanted):
         np.testing.assert_allclose(found, wanted, atol=1e-5)
 
     def test_none(self):
         params, found, hidden = outputs(BERT.clone(head=NoHead(pooler=True)))
-        self.close(found['pooled'], np.tanh(affine(params['pooler'], hidden[:, 0])))
+        self.assert_close(found['pooled'], np.tanh(affine(params['pooler'], hidden[:, 0])))
         self.assertSameElements(outputs(BERT.clone(head=NoHead()))[1], ['hidden'])
 
     def test_the_next_sentence(self):
         params, found, hidden = outputs(BERT.clone(head=NextSentence()))
-        self.close(found['next_logits'], affine(params['next_sentence'], np.tanh(affine(params['pooler'], hidden[:, 0]))))
+        pooled = np.tanh(affine(params['pooler'], hidden[:, 0]))
+        self.assert_close(found['next_logits'], affine(params['next_sentence'], pooled))
 
     @parameterized.product(model=(BERT, GPT), bias=(True, False))
     def test_classes_of_the_first_position(self, model, bias):
         params, found, hidden = outputs(model.clone(head=Classes(5, bias=bias)), segments=SEGMENTS)
         self.assertEqual('bias' in params['classes'], bias)
-        self.close(found['logits'], affine(params['classes'], np.tanh(affine(params['pooler'], hidden[:, 0]))))
+        self.assert_close(found['logits'], affine(params['classes'], np.tanh(affine(params['pooler'], hidden[:, 0]))))
 
     @parameterized.parameters((None, (5, 5, 5)), (SEGMENTS, (5, 3, 3)))
     def test_classes_of_the_last_position(self, segments, last):
         params, found, hidden = outputs(GPT.clone(head=Classes(5, at='last', pooler=False)), segments=segments)
         self.assertNotIn('pooler', params)
-        self.close(found['logits'], affine(params['classes'], hidden[range(3), last]))
+        self.assert_close(found['logits'], affine(params['classes'], hidden[range(3), last]))
 
     def test_token_classes_and_spans(self):
         params, found, hidden = outputs(BERT.clone(head=TokenClasses(4)))
-        self.close(found['logits'], affine(params['classes'], hidden))
+        self.assert_close(found['logits'], affine(params['classes'], hidden))
         params, found, hidden = outputs(GPT.clone(head=Span()))
         both = affine(params['span'], hidden)
-        self.close(found['start_logits'], both[..., 0])
-        self.close(found['end_logits'], both[..., 1])
+        self.assert_close(found['start_logits'], both[..., 0])
+        self.assert_close(found['end_logits'], both[..., 1])
 
     def test_an_output_layer_of_its_own(self):
         params, found, hidden = outputs(GPT.clone(head=NextWords(tied=False)))
-        self.close(found['logits'], hidden @ np.float64(params['output']['kernel']))
+        self.assert_close(found['logits'], hidden @ np.float64(params['output']['kernel']))
 
     def test_of_a_decoder(self):
         small = EncoderDecoder(vocab=11, source_vocab=0, layers=1, heads=2, width=8, source_length=8, length=8)
@@ -74,10 +75,11 @@ class HeadTest(parameterized.TestCase):
             hidden, there = np.float64(found['hidden']), SEGMENTS[..., None]
             if isinstance(head, Classes):
                 wanted = affine(params['classes'], np.tanh(affine(params['pooler'], hidden[range(3), (5, 3, 3)])))
-                self.close(found['logits'], wanted)
+                self.assert_close(found['logits'], wanted)
                 continue
             wanted = hidden @ np.float64(params['tokens']['embedding']).T * (8 ** -0.5 if head.scale else 1)
-            self.close(found['logits'] * there, (wanted + np.float64(params['added']['bias'] if head.added else 0)) * there)
+            wanted += np.float64(params['added']['bias'] if head.added else 0)
+            self.assert_close(found['logits'] * there, wanted * there)
             if head.added:  # which training leaves as it is
                 gradient = jax.grad(lambda p, m=model: apply(m, p, TOKENS, decoder_inputs=TOKENS)['logits'].sum())(params)
                 self.assertFalse(np.any(gradient['added']['bias']))
