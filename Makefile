@@ -1,15 +1,20 @@
 # make train   installs what a run needs into .venv and trains configs/quickstart.py
+# make sweep   the same for all points of a sweep, CONFIG
 # make test    installs what the tests need besides and runs them
 # make lint    checks the style
 
 PYTHON ?= python3
 WORKDIR ?= runs/quickstart
+CONFIG ?= configs/stability.py
 BIN := .venv/bin
 
-.PHONY: train test lint
+.PHONY: train sweep test lint
 
 train: .venv/run
 	$(BIN)/python train.py --workdir=$(WORKDIR)
+
+sweep: .venv/run
+	$(BIN)/python sweep.py --config=$(CONFIG)
 
 test: .venv/dev
 	$(BIN)/python -m pytest -n auto

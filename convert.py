@@ -21,7 +21,7 @@ import zipfile
 
 from absl import flags
 
-from training import cli
+from training.config import cli
 
 if __name__ == '__main__':  # who imports `convert` has flags of its own
     flags.DEFINE_string('from_hf', None, 'the folder of a model that save_pretrained has written')
@@ -33,32 +33,41 @@ if __name__ == '__main__':  # who imports `convert` has flags of its own
     cli.answer_help()  # at once, before jax is imported
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from configs import base, converted
-from data import examples as data_examples
-from data import hugging_face as tokenizer_files
-from data.plain_tokenizers import Ids
-from training import machine, mesh, resolve, weight_files, workdir
+from data.text import examples as data_examples
+from data.text import frames
+from data.text.examples import OpenExamples
+from data.text.masked import OpenMasked
+from data.text.parallel import OpenParallel
+from data.tokenizers import hugging_face as tokenizer_files
+from data.tokenizers.roles import Roles
+from data.tokenizers.specs import WordPiece
+from data.tokenizers.tokenizer import Tokenizer
+from training import mesh, weight_files, workdir
 from training import run as runs
 from training.checkpoint import require_same
-from transformer.conversion import Weight, labels, named
-from transformer.families import FAMILIES as OF_TEXT
-from vit.families import VIT, image_of
+from training.config import resolve
+from training.host import machine
+from transformer.contracts import LabelledText, TaggedText
+from transformer.conversion.families import FAMILIES as OF_TEXT
+from transformer.conversion.generation import IDS, Prompts, stated
+from transformer.conversion.generation import read as read_settings
+from transformer.conversion.generation import write as write_settings
+from transformer.conversion.tables import Weight, labels, named
+from transformer.decoding.strategies import Strategy
+from vit.contracts import SeenImages
+from vit.conversion.vit import VIT, image_of
 
 FAMILIES = *OF_TEXT, *VIT
 # Fields of our models that do not change what they compute, but for rounding, once their parameters are there.
-FREE = ('dtype', 'dense_gradient', 'scan', 'remat', 'initial')
+FREE = ('dtype', 'parameter_dtype', 'dense_gradient', *(f'{stack}{name}' for stack in ('', 'encoder.', 'decoder.')
+                                                        for name in ('scan', 'remat', 'initial')))
 INPUTS = {'input_ids': 'inputs', 'attention_mask': 'segments', 'position_ids': 'positions', 'token_type_ids': 'types',
           'decoder_input_ids': 'decoder_inputs', 'decoder_attention_mask': 'decoder_segments', 'pixel_values': 'image'}
-# Of how texts are generated, what changes them, and what changes nothing.
-GENERATION = {
-    'num_beams': 1, 'length_penalty': 1.0, 'max_length': 20, 'max_new_tokens': None, 'min_length': 0, 'early_stopping': False,
-    'no_repeat_ngram_size': 0, 'repetition_penalty': 1.0, 'bad_words_ids': None, 'suppress_tokens': None,
-    'begin_suppress_tokens': None, 'forced_bos_token_id': None, 'do_sample': False, 'temperature': 1.0, 'top_k': 50,
-    'top_p': 1.0}
-STARTS = {'bart': 2}  # the token that a decoder is given first, where config.json does not say; else it is the one that pads
-PADS = {'bart': 1}
+GENERATES = 'text', 'pairs'  # the uses of models that write texts
 OUTPUTS = {'logits': 'logits', 'hidden': 'last_hidden_state', 'source_hidden': 'encoder_last_hidden_state',
            'pooled': 'pooler_output', 'start_logits': 'start_logits', 'end_logits': 'end_logits'}
 
@@ -86,15 +95,23 @@ def main():
 
 
 def from_hf(folder, dtype='float32'):
-    """(model, params) of a folder that save_pretrained has written: a Flax module, and its parameters in float32.
+    """(model, params) of a folder that save_pretrained has written: a Flax module, and its parameters, in bfloat16 where all
+    weights there are, else in float32.
 
-    dtype: of the matrix products, 'float32' or 'bfloat16'. Raises ValueError or FileNotFoundError for what cannot be read, and
-    what would not give the outputs of the original.
+    dtype: of the matrix products, 'float32' or 'bfloat16'; or 'float64', then also of the parameters, once the caller has
+      enabled the 64-bit types of JAX.
+    Raises ValueError or FileNotFoundError for what cannot be read, and what would not give the outputs of the original.
     """
     folder = pathlib.Path(folder).expanduser()
     family, config, weights = opened(folder)
-    model = resolve.construct(base.part(family.model, **family.model_fields(config)), extra={'dtype': dtype})
-    return model, params_of(folder, family, weights, shapes_of(family, model, config), model)
+    types = {'dtype': dtype, 'parameter_dtype': dtype if dtype == 'float64' else family.parameter_dtype(weights)}
+    model = resolve.construct(base.part(family.model, **fields_of(family, config)), extra=types)
+    return model, params_of(folder, family, weights, shapes_of(family, model, config), model, types['parameter_dtype'])
+
+
+def fields_of(family, config):
+    """{field: value} of our model, for their config."""
+    return family.model_fields(config, resolve.load(family.model))
 
 
 def opened(folder):
@@ -135,12 +152,12 @@ def shapes_of(family, model, config):
     return jax.eval_shape(model.init, jax.random.key(0), **inputs)['params']
 
 
-def params_of(folder, family, weights, shapes, model):
-    """The parameters in these shapes, from the weights of a folder."""
+def params_of(folder, family, weights, shapes, model, dtype):
+    """The parameters in these shapes and this type, from the weights of a folder."""
     flat = {mesh.path_of(keys): x.shape for keys, x in jax.tree_util.tree_leaves_with_path(shapes)}
     require_same(*family.sides(weights, flat, model), ('the model needs', 'the file has'),
                  f'{folder} does not fit its config.json:')
-    found = {name: jax.device_put(x) for name, x in family.read(weights, flat, folder, model)}
+    found = {name: jax.device_put(x) for name, x in family.read(weights, flat, folder, model, dtype)}
     return jax.tree_util.tree_map_with_path(lambda keys, _: found[mesh.path_of(keys)], shapes)
 
 
@@ -148,47 +165,79 @@ def run_of(folder, new):
     """Writes the run of a folder of theirs; returns what to say of it."""
     runs.require_new(new)
     family, theirs, weights = opened(folder)
-    fields = family.model_fields(theirs)
+    fields = fields_of(family, theirs)
     with tempfile.TemporaryDirectory() as place:
-        if family.model == 'vit.vit:Vit':
+        if family.model == 'vit.models.vit:Vit':
             config, said = image_run(folder, family, theirs, fields, place)
         else:
             config, said = text_run(folder, family, theirs, fields, place)
+        with config.unlocked():
+            config.parameter_dtype = family.parameter_dtype(weights)
         machine.prepare(config, sparing=True)
         run = runs.build(config, mesh.make(1, 1, 1), place)
-    params = params_of(folder, family, weights, run.shapes.params, run.model)
+    params = params_of(folder, family, weights, run.shapes.params, run.model, config.parameter_dtype)
     runs.write(new, run, {'params': params})
     further = 'finetune' if family.use not in ('hidden', 'images') else 'classify'
-    return (f'{new}: {family.architecture} with {run.parameters():,} parameters, {said}\n{unheard(folder, theirs)}'
+    return (f'{new}: {family.architecture} with {run.parameters():,} parameters, {said}\n'
+            f'{widened(family.kinds(weights), config.parameter_dtype)}'
             f'train it further with: python train.py --config=configs/{further}.py:{new} --config.data.path=PATH')
 
 
-def unheard(folder, theirs):
-    """A line about the settings of generation in a folder of theirs, which are not carried; '' if there are none."""
-    path = folder / 'generation_config.json'
-    told = theirs | (json_of(path) if path.is_file() else {})
-    found = [f'{name}={told[name]}' for name, usual in GENERATION.items() if told.get(name) not in (None, [], usual)]
-    return f'not taken along, to be given to predict.py: {", ".join(found)}\n' if found else ''
+def widened(kinds, dtype):
+    """A line about weights whose type is not kept; '' if there are none."""
+    others = sorted(kinds - {{'float32': 'F32', 'bfloat16': 'BF16'}[dtype]})
+    return f'weights in {", ".join(others)} become {dtype}, in which --to_hf writes them\n' if others else ''
 
 
 def text_run(folder, family, theirs, fields, place):
     """(config, what to say of it) of a model of texts, whose data find their tokenizer and their classes in `place`."""
-    tokenizer, expression = tokenizer_files.read(folder, fields['vocab'], token_of(theirs, 'eos_token_id', 'sep_token_id'))
-    tokenizer.save(place)
-    start, marks = token_of(theirs, 'decoder_start_token_id', folder=folder), ()
-    if isinstance(tokenizer, Ids) and converted.STYLES[family.kind] != 'plain':  # it names no tokens
-        begin = token_of(theirs, 'cls_token_id', 'bos_token_id')
-        marks = (-1 if begin is None else begin, tokenizer.end, tokenizer.vocab - 1)
-    if kind := {'classes': 'labelled', 'tags': 'tagged'}.get(family.use):
-        data_examples.write(place, 'classes.json', kind, classes=labels(theirs))
+    path, generates = folder / 'generation_config.json', family.use in GENERATES
+    generation = json_of(path) if path.is_file() else None
+    vocab = fields['vocab']
+    found = tokenizer_files.read(folder, family.kind, vocab, (theirs, generation or {}), generates)
+    found.tokenizer.save(place)
+    start, said = tokenizer_files.start(family.kind, (theirs, generation or {})), [f'tokenizer {found.spec}', *found.said]
+    framing = framing_of(family, found, fields.get('types', 1), said)
+    if file := {'classes': 'classes.json', 'tags': 'tags.json'}.get(family.use):
+        data_examples.write(place, file, classes=labels(theirs))
     elif family.use == 'spans':
-        data_examples.write(place, 'questions.json', 'questions', unanswerable=False)
-    if start is None:
-        start = STARTS.get(family.kind, theirs.get('pad_token_id') or 0)
-    if family.use == 'pairs' and family.kind == 'bart':
-        begin = token_of(theirs, 'bos_token_id')
-        marks = (0 if begin is None else begin, -1, -1)
-    return converted.config_of(family, fields, expression, marks, start), f'tokenizer {expression}'
+        data_examples.write(place, 'questions.json', unanswerable=False)
+    end = found.tokenizer.end if family.use == 'text' else frames.Frame.of(framing, found.tokenizer).end
+    config = converted.config_of(family, fields, found.spec, framing, start, ends=end >= 0)
+    if generates:
+        prompts = Prompts(start if family.use == 'pairs' else -1, end)
+        with config.unlocked():
+            config.generation = generation_of(theirs, generation, prompts, said)
+    return config, '\n'.join(said)
+
+
+def framing_of(family, found, types, said):
+    """The template of what stands around texts: as the tokenizer has it, else as the family of the model."""
+    framing = frames.named(found.framing or converted.FRAMINGS[family.kind])
+    framing = framing if types > 1 else frames.of_one_type(framing)
+    if lacks := frames.lacking(framing, found.tokenizer):
+        if family.use == 'pairs':
+            raise ValueError(f'Nothing names the token with the role {lacks[0]!r}, which stands around texts here; give '
+                             f'{tokenizer_files.IDS[lacks[0]]} in config.json.')
+        framing = frames.named('a | a b:1') if types > 1 else 'plain'
+        said.append(f'no special tokens stand around texts, as nothing names those with the roles {", ".join(lacks)}: give '
+                    f'{", ".join(tokenizer_files.IDS[role] for role in lacks)} in config.json')
+    if family.use == 'pairs' and framing == 'plain':
+        framing = 't5'
+        said.append('texts end with a token here, which the tokenizer there does not add')
+    return framing
+
+
+def generation_of(theirs, generation, prompts, said):
+    """The group `generation` of a run's config: the strategy and the tokens that the settings in a folder of theirs say."""
+    settings = stated(theirs, generation)
+    strategy, tokens, rest = read_settings(settings, prompts)
+    if strategy is not None or tokens:
+        said.append(f'predict.py takes {strategy or "its usual strategy"}{f" and {tokens} tokens at most" if tokens else ""}')
+    if rest:
+        said.append('kept for generation_config.json, and without effect here: '
+                    + ', '.join(f'{name}={settings[name]}' for name in rest))
+    return {'strategy': '' if strategy is None else repr(strategy), 'tokens': tokens, 'settings': settings}
 
 
 def image_run(folder, family, theirs, fields, place):
@@ -216,38 +265,47 @@ def require_preparation(settings, height, width):
                              f'{values[1]!r}.')
 
 
-def token_of(theirs, *names, folder=None):
-    """The first of these fields that names a token, in config.json or beside it; None: none does."""
-    generation = folder / 'generation_config.json' if folder else None
-    configs = [theirs] + ([json_of(generation)] if generation and generation.is_file() else [])
-    for found in (config.get(name) for config in configs for name in names):
-        if isinstance(found, list):  # several that end a text: the first ends a document
-            found = found[0] if found else None
-        if found is not None:
-            return found
-    return None
-
-
 def folder_of(snapshot, new):
     """Writes a run as a folder for from_pretrained; returns what to say of it."""
     family = family_of(snapshot)
-    more = told_of(snapshot, family)
-    theirs = family.config(snapshot.model) | {'dtype': 'float32'} | more
+    special = None if family in VIT else special_of(snapshot, family)
+    more = (special.ids() if special else {}) | family.config(snapshot.model) | told_of(snapshot)
     flat = {mesh.path_of(keys): np.asarray(x) for keys, x in jax.tree_util.tree_leaves_with_path(snapshot.params)}
+    theirs = more | {'dtype': next(iter(flat.values())).dtype.name}
     snapshot = dataclasses.replace(snapshot, params=None)  # so that each parameter can go when it has been written
     weights = family.write(flat, snapshot.model)
     with made(new) as folder:
         (folder / 'config.json').write_text(json.dumps(theirs, indent=2, sort_keys=True) + '\n')
         weight_files.write(folder, weights)
-        if snapshot.data.kind == 'images':
+        if special is None:
             said = 'and how its images are prepared'
             (folder / 'preprocessor_config.json').write_text(json.dumps(preparation_of(snapshot.data), indent=2) + '\n')
         else:
-            tokenizer = plain(snapshot.data.tokenizer)
-            files = tokenizer_files.write(folder, tokenizer, more, snapshot.model.length)
-            said = f'with its tokenizer, {", ".join(files)}' if files else (
-                f'without a tokenizer, as {type(tokenizer).__name__} has no form there')
+            said = written_tokenizer(folder, snapshot, special)
+            if family.use in GENERATES:
+                said += written_generation(folder, snapshot.run.config.generation, special)
     return f'{new}: {family.architecture} with {sum(x.size for x in weights.values()):,} weights, {said}'
+
+
+def written_tokenizer(folder, snapshot, special):
+    """Writes the tokenizer of a run; returns what to say of it."""
+    frame, model = special.frame, snapshot.model
+    around = None if frame is None else (frame.single, frame.pair)
+    types = frame is not None and min(frame.types, getattr(model, 'types', 1)) > 1
+    files = tokenizer_files.write(folder, special.tokenizer, special.roles, model.length, around, types)
+    return f'with its tokenizer, {", ".join(files)}' if files else (
+        f'without a tokenizer, as {snapshot.data.config.tokenizer} has no form there')
+
+
+def written_generation(folder, generation, special):
+    """Writes how a run generates texts, as the group `generation` of its config says; returns what to say of it."""
+    strategy = resolve.parse(generation.strategy, Strategy, 'generation.strategy') if generation.strategy else None
+    settings, lost = write_settings(strategy, generation.tokens, generation.settings.to_dict(), special.prompts)
+    ids = {name: one for name, one in special.ids().items() if name in IDS and one is not None}
+    if [ids.get('eos_token_id')] != settings.get('eos_token_id', [])[:1]:  # of several tokens the first is another one now
+        settings.pop('eos_token_id', None)
+    (folder / 'generation_config.json').write_text(json.dumps(ids | settings, indent=2, sort_keys=True) + '\n')
+    return f', and generation_config.json, which cannot say {", ".join(lost)}' if lost else ', and generation_config.json'
 
 
 def family_of(snapshot):
@@ -269,32 +327,67 @@ def plain(tokenizer):
     return getattr(tokenizer, 'inner', tokenizer)
 
 
-def told_of(snapshot, family):
-    """The fields of a config that the data of a run tell: tokens, classes, the form of images."""
+def told_of(snapshot):
+    """The fields of a config that the data of a run tell besides its tokens: classes, the form of images."""
     data, found = snapshot.data, {}
-    if classes := list(getattr(data, 'classes', ())):
-        head = getattr(snapshot.model, 'head', snapshot.model)  # which may have more of them
+    if classes := list(data.classes) if isinstance(data, LabelledText | TaggedText | SeenImages) else []:
+        head = snapshot.model if isinstance(data, SeenImages) else snapshot.model.head  # which may have more of them
         classes += [f'LABEL_{i}' for i in range(len(classes), head.classes)]
         found |= {'id2label': dict(enumerate(named(classes))), 'label2id': {name: i for i, name in enumerate(named(classes))}}
-    if data.kind == 'images':
+    if isinstance(data, SeenImages):
         _, height, width, channels = data.shapes['image'][0]
-        return found | {'image_size': height if height == width else [height, width], 'num_channels': channels}
-    pad = tokenizer_files.padding(plain(data.tokenizer))
-    frame, start = getattr(data, 'frame', None), getattr(snapshot.run.task, 'start', -1)
-    if data.kind == 'pairs':
-        found |= {'eos_token_id': data.end, 'decoder_start_token_id': data.start}
-        pad = PADS.get(family.kind, data.start) if pad is None else pad
-        found |= {'bos_token_id': data.config.begin, 'forced_eos_token_id': data.end} if family.kind == 'bart' else {}
-    elif frame is None or frame.style == 'plain':
-        end = data.tokenizer.end if frame or data.end >= 0 else None  # texts that go on have none
-        found |= {'eos_token_id': end, 'bos_token_id': end}
-        pad = end if frame else None
-    elif frame.style != 'bert':
-        found |= {'eos_token_id': frame.end} | ({'bos_token_id': frame.begin} if frame.begin >= 0 else {})
-    if start >= 0:
-        found['decoder_start_token_id'] = start
-        pad = PADS.get(family.kind, start) if pad is None else pad
-    return found if pad is None else found | {'pad_token_id': pad}
+        found |= {'image_size': height if height == width else [height, width], 'num_channels': channels}
+    return found
+
+
+@dataclasses.dataclass(frozen=True)
+class Special:
+    """The special tokens of a run.
+
+    Attributes:
+      roles: those of its tokenizer, with what its data and its decoder make of them.
+      frame: what stands around texts, None if nobody says.
+      start: what a decoder is given first, -1 without one.
+      pairs: whether the run is of pairs of texts.
+    """
+    tokenizer: Tokenizer
+    roles: Roles
+    frame: frames.Frame | None
+    start: int
+    pairs: bool
+
+    @property
+    def prompts(self):
+        return Prompts(self.start if self.pairs else -1, self.roles.end)
+
+    def ids(self):
+        """The fields of a config of theirs that name tokens; None: there is none, where theirs has a usual one."""
+        found = {name: getattr(self.roles, role) for role, name in tokenizer_files.IDS.items()}
+        found['decoder_start_token_id'] = self.start
+        usual = [tokenizer_files.IDS[role] for role in ('begin', 'end', 'pad')]
+        return {name: one if one >= 0 else None for name, one in found.items() if one >= 0 or name in usual}
+
+
+def special_of(snapshot, family):
+    """The special tokens of a run."""
+    data, tokenizer = snapshot.data, plain(snapshot.data.tokenizer)
+    roles, start = tokenizer.roles, snapshot.run.task.start
+    match data:
+        case OpenParallel():
+            frame, start = frames.Frame.of(data.config.framing, tokenizer), data.start
+            roles = dataclasses.replace(roles, begin=next(iter(frame.before), roles.begin), end=data.end)
+        case OpenExamples() | OpenMasked():
+            frame = data.frame
+            if start >= 0:
+                roles = dataclasses.replace(roles, end=roles.end if frame.end < 0 else frame.end)
+        case _:  # a text that is gone on with
+            frame = frames.Frame.of('plain', tokenizer) if isinstance(data.config.tokenizer, WordPiece) else None
+            roles = dataclasses.replace(roles, begin=data.begin, end=data.end)
+    if roles.pad < 0 and start >= 0:
+        roles = dataclasses.replace(roles, pad=start)
+    elif roles.pad < 0 and family.use not in GENERATES and family.kind == 'gpt2':  # or it takes no more than one text there
+        roles = dataclasses.replace(roles, pad=roles.of('end'))
+    return Special(tokenizer, roles, frame, start, isinstance(data, OpenParallel))
 
 
 def preparation_of(data):
@@ -324,10 +417,11 @@ def verify(snapshot, given, out):
     if out.is_dir():
         raise ValueError(f'{out} is a folder; give --out the name of an .npz file.')
     arrays = arrays_of(given)
-    require_fit(arrays, snapshot.model, given)
-    found = snapshot.apply(**inputs_of(family, snapshot.model, arrays, getattr(snapshot.run.task, 'start', -1)))
+    require_fit(arrays, family, snapshot.model, given)
+    found = snapshot.apply(**inputs_of(family, snapshot.model, arrays, snapshot.run.task.start))
     names = OUTPUTS | dict(family.outputs)
-    named = {names[ours]: np.asarray(x, np.float32) for ours, x in found.items() if names.get(ours)}
+    wide = lambda x: np.asarray(x, jnp.promote_types(x.dtype, jnp.float32))  # .npz files know no bfloat16
+    named = {names[ours]: wide(x) for ours, x in found.items() if names.get(ours)}
     temporary = out.with_name(f'.{os.getpid()}.{out.name}')
     try:
         with open(temporary, 'wb') as file:
@@ -340,14 +434,15 @@ def verify(snapshot, given, out):
 
 def inputs_of(family, model, arrays, start=-1):
     """The inputs of our model, for arrays under their names."""
-    inputs = {INPUTS[name]: x.astype(np.int32 if x.dtype.kind in 'iub' else np.float32) for name, x in arrays.items()}
+    kind = lambda x: np.int32 if x.dtype.kind in 'iub' else jnp.result_type(float)
+    inputs = {INPUTS[name]: x.astype(kind(x)) for name, x in arrays.items()}
     return family.derived(model, inputs, start)
 
 
-def require_fit(arrays, model, path):
+def require_fit(arrays, family, model, path):
     """Raises ValueError for arrays that are no inputs of the model."""
     shapes = ', '.join(f'{name} {x.dtype}{list(x.shape)}' for name, x in arrays.items()) or 'nothing'
-    limits = limits_of(model)
+    limits = family.limits(model)
     for name in arrays:
         if name not in limits:
             raise ValueError(f'{path} has an array {name!r}, which this model does not take; '
@@ -367,22 +462,11 @@ def require_fit(arrays, model, path):
         if array.size and not 0 <= array.min() <= array.max() < limits[name]:
             raise ValueError(f'{name} in {path} goes from {array.min()} to {array.max()}, but this model takes 0 to '
                              f'{limits[name] - 1}; give those.')
-    if getattr(model.head, 'at', '') == 'last' and 'attention_mask' not in arrays:  # or what fills a row up would be read
+    # Or what fills a row up would be read.
+    if family.use == 'classes' and model.head.at == 'last' and 'attention_mask' not in arrays:
         raise ValueError(f'{path} has {shapes}, and no attention_mask, by which the last token of each row is found; add that.')
     if model.head.causal and 'decoder_input_ids' in limits and 'decoder_input_ids' not in arrays:
         raise ValueError(f'{path} has {shapes}, and no decoder_input_ids; add that.')
-
-
-def limits_of(model):
-    """{name of an input: what its integers are below} of a model."""
-    if hasattr(model, 'patch'):
-        return {'pixel_values': None}
-    if hasattr(model, 'source_vocab'):
-        return {'input_ids': model.source_vocab or model.vocab, 'attention_mask': 2, 'decoder_input_ids': model.vocab,
-                'decoder_attention_mask': 2}
-    offset = getattr(model.positions, 'offset', 0)
-    limits = {'input_ids': model.vocab, 'attention_mask': 2, 'position_ids': model.length + offset}
-    return limits | ({'token_type_ids': model.types} if hasattr(model, 'types') else {})
 
 
 def arrays_of(path):

@@ -19,7 +19,7 @@ import sys
 
 from absl import flags
 
-from training import cli
+from training.config import cli
 
 flags.DEFINE_string('workdir', None, 'folder of the run')
 flags.DEFINE_string('split', 'valid', "valid, test, train, or an expression over the run's data such as 'train[:1%]'")
@@ -39,12 +39,14 @@ if __name__ == '__main__':
 
 import numpy as np
 
-from training import machine, resolve, summary, workdir
 from training import run as runs
-from transformer import attention_pictures, importance, pictures, text_predictions
-from transformer.attention import position_pictures
-from transformer.evaluators import Averages
-from vit import pictures as image_pictures
+from training import workdir
+from training.config import resolve
+from training.host import machine
+from training.report import summary
+from transformer.evaluators.base import Averages
+from transformer.explain import importance, pictures, pruning
+from transformer.explain import positions as position_pictures
 
 PICTURES = 'attention', 'heads', 'positions'
 
@@ -129,21 +131,18 @@ def write_numbers(path, numbers):
 
 def attention(snapshot, given, path):
     """Draws what each head looks at in a text, two texts with a tab between them, a story or an image."""
-    of = {'text': attention_pictures.of_text, 'pairs': attention_pictures.of_pair, 'shift': attention_pictures.of_shift,
-          'stories': attention_pictures.of_story, 'images': image_pictures.of_image,
-          **dict.fromkeys(text_predictions.KINDS, attention_pictures.of_row)}.get(snapshot.data.kind)
-    if of is None:
-        raise ValueError(f'--attention is for runs on texts, stories or images, and this one is on {snapshot.data.kind}; leave '
-                         'it out.')
-    figure, found, more = of(snapshot, given)
+    reader = snapshot.run.reader
+    if reader is None:
+        raise ValueError(f'--attention is for runs on texts, stories or images, and this one is on '
+                         f'{snapshot.run.config.data.pipeline}, which has no data.reader; leave it out.')
+    figure, found, more = reader.picture(snapshot, given)
     keep(path, figure, {'picture': str(path), 'step': snapshot.step} | more | {'layers': found})
 
 
 def positions(snapshot, path):
     """Draws how alike the rows of the table of positions are; for patches of an image, where these lie."""
-    side, image = getattr(snapshot.model, 'patch', 0), snapshot.data.shapes.get('image')
-    grid = (image[0][1] // side, image[0][2] // side) if side and image else None
-    figure = position_pictures.of_run(snapshot.params, grid)
+    reader = snapshot.run.reader
+    figure = position_pictures.of_run(snapshot.params, reader.grid(snapshot) if reader else None)
     table = np.asarray(snapshot.params['positions']['embedding'])
     keep(path, figure, {'picture': str(path), 'step': snapshot.step, 'positions': len(table),
                         'similarity': np.round(position_pictures.similarities(table), 4).tolist()})
@@ -164,13 +163,16 @@ def heads(snapshot, split, path, folder, count, new):
     order = importance.order(scores)
     measure = lambda params: dataclasses.replace(snapshot, params=params).evaluate(name, batches)['loss']
     counts = {round(total * tenth / 10) for tenth in range(11)} | ({count} - {None})
-    curve = importance.curve(snapshot, measure, order, sorted(counts, reverse=True))
-    numbers = {'picture': str(path), 'split': split, 'step': snapshot.step, 'importance': rows(raw), 'scaled': rows(scores),
+    curve = pruning.curve(snapshot, measure, order, sorted(counts, reverse=True))
+    layers = importance.layers_of(model)
+    numbers = {'picture': str(path), 'split': split, 'step': snapshot.step, 'layers': [layer.name for layer in layers],
+               'importance': rows(raw), 'scaled': rows(scores),
                'order': order, 'curve': [{'heads': left, 'loss': loss} for left, loss in curve]}
-    write_figure(path, pictures.importance(scores, total, curve, metric=f'loss on {split}', best=count))
+    figure = pictures.importance(scores, total, curve, layers=numbers['layers'], metric=f'loss on {split}', best=count)
+    write_figure(path, figure)
     write_numbers(path, numbers)  # whatever becomes of the pruned run
     if new is not None:
-        kept = tuple(tuple(sorted(head for layer, head in order[total - count:] if layer == i)) for i in range(model.layers))
+        kept = [tuple(sorted(head for layer, head in order[total - count:] if layer == i)) for i in range(len(layers))]
         prune(snapshot, folder, workdir.local(new), kept, next(iter(batches)))
         numbers |= {'pruned': new, 'kept': kept}
         write_numbers(path, numbers)
@@ -187,13 +189,16 @@ def prune(snapshot, folder, new, kept, batch):
     """Writes a run with these heads alone, once it is seen to give what the whole one does under a head mask."""
     config = workdir.load_config(folder)
     with config.unlocked():
-        config.model.kept = kept
-        if config.model.scan and len(set(kept)) > 1:  # of the program alone: the result is the same
-            config.model.scan = False
-            print('The pruned run has model.scan=False: its layers differ.')
+        for name, value in pruning.fields(snapshot.model, kept).items():
+            front, _, _ = name.rpartition('/')
+            group = config.model[front] if front else config.model
+            group[snapshot.model.attentions[name].field] = value
+            if group.scan and len(set(value)) > 1:  # of the program alone: the result is the same
+                group.scan = False
+                print(f'The pruned run has model.{front and front + "."}scan=False: its layers differ.')
     run = runs.build(config, snapshot.run.mesh, folder)
-    params = importance.pruned(snapshot.model, snapshot.params, kept, run.shapes.params)
-    importance.require_same(snapshot, run.model, params, kept, batch)
+    params = pruning.pruned(snapshot.model, snapshot.params, kept, run.shapes.params, run.roles)
+    pruning.require_same(snapshot, run.model, params, kept, batch)
     runs.write(new, run, run.begun_with(params).tree(), folder)
     print(f'{new}: {sum(map(len, kept))} heads and {run.parameters():,} parameters of {snapshot.run.parameters():,}')
 

@@ -6,12 +6,11 @@
 
 import contextlib
 import math
-import pathlib
 import time
 
 from absl import flags
 
-from training import cli
+from training.config import cli
 
 if __name__ == '__main__':  # who imports `train` has flags of its own
     flags.DEFINE_string('workdir', None, 'folder of the run; default runs/<config>[-<variant>]')
@@ -21,19 +20,20 @@ if __name__ == '__main__':  # who imports `train` has flags of its own
     cli.answer_help(config='configs/quickstart.py')  # at once, before jax is imported
 
 
-from training import energy, machine, processes, report, schema, summary
 from training import mesh as meshes
 from training import run as runs
 from training import workdir as workdirs
 from training.checkpoint import Checkpoints, checksums
-from training.devices import peak_flops
-from training.signals import Interrupted, Stop
+from training.config import schema
+from training.host import machine, processes
+from training.host.devices import peak_flops
+from training.host.signals import Interrupted, Stop
+from training.report import energy, report, summary
 from training.state import State
 
 
 def main(config, name):
-    file, _, variant = name.partition(':')
-    default = pathlib.Path('runs') / (pathlib.Path(file).stem + (f'-{pathlib.Path(variant).name}' if variant else ''))
+    default = cli.default_workdir(name)
     if flags.FLAGS.workdir == '':
         raise ValueError(f'--workdir is empty; give it a folder, or leave it out for {default}.')
     processes.join(flags.FLAGS.coordinator, flags.FLAGS.processes, flags.FLAGS.process)

@@ -14,8 +14,8 @@ causal_LENGTH     Causal() at 1024, 2048, 4096 and 8192 (where all scores at onc
 linear            linear attention, causal, at 16384 against 8192.
 score_NAME        a score against ScaledDot(), causal at 1024.
 attention_NAME    another mechanism against Softmax(), at 4096, causal if it can be.
-positions_NAME    a position encoding against none, in a layer of MultiHead 512 wide, causal at 1024 (Swin() and Sinusoidal2d():
-                  all of 32 x 32 patches).
+positions_NAME    a position encoding against none, in a layer of MultiHead 512 wide, causal at 1024 (SwinBias() and
+                  Sinusoidal2d(): all of 32 x 32 patches).
 """
 
 import json
@@ -26,7 +26,7 @@ from functools import partial
 
 from absl import flags
 
-from training import cli
+from training.config import cli
 
 if __name__ == '__main__':
     flags.DEFINE_multi_string('case', [], 'only this case, or all that begin so; repeat the flag for several')
@@ -36,16 +36,17 @@ if __name__ == '__main__':
 import jax
 import jax.numpy as jnp
 
-from training import machine
-from training.resolve import did_you_mean, subclasses
-from transformer.attention.kernels import attend
-from transformer.attention.linear import Linear
-from transformer.attention.masks import Causal, Full, Global, Random, Window
+from training.config.resolve import did_you_mean, subclasses
+from training.host import machine
+from transformer.attention.context import Context
+from transformer.attention.kernels.attend import attend
+from transformer.attention.masks.patterns import Causal, Full, Global, Random, Window
 from transformer.attention.mechanism import Given, Mechanism, Softmax
+from transformer.attention.mechanisms.linear import Linear
 from transformer.attention.multi_head import MultiHead
-from transformer.attention.positions import Encoding, NoPositions, Positions, Sizes
+from transformer.attention.positions.base import Encoding, NoPositions, Positions, Sizes
 from transformer.attention.scores import ScaledDot, Score
-from transformer.layers import Parameters
+from transformer.layers.dense import Parameters
 
 HEADS, WIDTH = 8, 64
 BIGBIRD = Window(2, block=64) | Global(128) | Random(3, block=64, length=8192)
@@ -76,11 +77,12 @@ def layer(kind, length, side=0):
     sizes = Sizes(length, width, HEADS, WIDTH, grid=(side, side) if side else None, causal=not side)
     (x,) = drawn((1, length, width))
     shared = Parameters(kind.parameters(sizes)).init(jax.random.key(0)).get('params', {})
-    own = module.init(jax.random.key(1), x, mask=mask, encoding=Encoding(kind, shared, row, row, sizes))
+    context = Context(mask, Encoding(kind, shared, row, row, sizes))
+    own = {'params': module.init(jax.random.key(1), x, context=context)['params']}
 
     def function(shared, own, x):
         encoding = Encoding(kind, shared, row, row, sizes)
-        return module.apply(own, encoding.at_layer(encoding.at_input(x)), mask=mask, encoding=encoding)[0]
+        return module.apply(own, encoding.at_layer(encoding.at_input(x)), context=Context(mask, encoding))[0]
 
     return function, (shared, own, x)
 
@@ -107,7 +109,7 @@ def cases():
         mask = Causal() if kind.causal else Full()
         found[f'attention_{name}'] = partial(mechanism, kind, mask, 4096), partial(mechanism, Softmax(), mask, 4096)
     for name, kind in defaults(Positions).items():
-        side = 32 if name in ('Swin', 'Sinusoidal2d') else 0
+        side = 32 if name in ('SwinBias', 'Sinusoidal2d') else 0
         found[f'positions_{name}'] = partial(layer, kind, 1024, side), partial(layer, NoPositions(), 1024, side)
     return found
 

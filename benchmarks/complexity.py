@@ -7,7 +7,8 @@ them to DIR/complexity.txt and .jsonl, with a picture over lengths, complexity.p
 one causal layer between its projections: n positions, width d = 64 in one head, windows and chunks of r = 64, a kernel of
 k = 3.
 
-flops   of the products in the jaxpr (training/flops.py). A product and its sum are two: 4 n² d is the n² d of the paper, for
+flops   of the products in the jaxpr (training/report/flops.py). A product and its sum are two: 4 n² d is the n² d of the
+paper, for
         q·k and for the weights times v.
 steps   the longest chain of operations of the jaxpr that wait for each other: of a loop, the chain from state to state through
         all of its turns. In the formulas, O(.).
@@ -23,7 +24,7 @@ import os
 
 from absl import flags
 
-from training import cli
+from training.config import cli
 
 if __name__ == '__main__':
     flags.DEFINE_string('out', '', 'folder for the table, the lines and the picture')
@@ -34,11 +35,11 @@ import jax.numpy as jnp
 import numpy as np
 from jax.extend import core
 
-from training import flops
-from transformer.attention.alternatives import Convolution, Recurrence
-from transformer.attention.linear import Linear
-from transformer.attention.masks import Causal, Window
+from training.report import flops
+from transformer.attention.masks.patterns import Causal, Window
 from transformer.attention.mechanism import Given, Softmax
+from transformer.attention.mechanisms.alternatives import Convolution, Recurrence
+from transformer.attention.mechanisms.linear import Linear
 
 WIDTH, SIZE, KERNEL = 64, 64, 3
 LENGTHS = 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384

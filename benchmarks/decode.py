@@ -33,7 +33,7 @@ import time
 
 from absl import flags
 
-from training import cli
+from training.config import cli
 
 if __name__ == '__main__':
     flags.DEFINE_enum('model', 't5_small', ['t5_small', 'gpt2'], 'whose shapes')
@@ -44,24 +44,36 @@ if __name__ == '__main__':
     flags.DEFINE_integer('repeats', 5, 'measurements of each case', lower_bound=1)
     cli.answer_help()
 
+import dataclasses
+
 import jax
 import numpy as np
 
-from training import allocator, resolve
+from training.config import resolve
+from training.host import allocator
+from transformer.attention.masks.patterns import Causal
 from transformer.attention.mechanism import Softmax
-from transformer.attention.relative import T5
+from transformer.attention.positions.relative import T5Bias
 from transformer.attention.scores import Dot
-from transformer.decoding import generate
-from transformer.encoder_decoder import EncoderDecoder
-from transformer.gpt import Gpt
-from transformer.residual import PreNorm
-from transformer.strategies import Beam, Greedy, Sample
+from transformer.contracts import ReadsSource
+from transformer.decoding.generate import generate
+from transformer.decoding.strategies import Beam, Greedy, Sample
+from transformer.layers.activations import GeluTanh, Relu
+from transformer.layers.feed_forward import Mlp
+from transformer.layers.initial import Xavier
+from transformer.layers.norm import LayerNorm
+from transformer.layers.stack import Stack
+from transformer.models.encoder_decoder import EncoderDecoder
+from transformer.models.gpt import Gpt
 
 CASES = {'greedy': Greedy(), 'sample': Sample(), 'beam': Beam(size=4)}
-SMALL = EncoderDecoder(vocab=32128, source_vocab=0, layers=6, heads=8, width=512, inner=2048, bias=False, scale_embedding=False,
-                       positions=T5(), residual=PreNorm(), attention=Softmax(score=Dot()),
-                       encoder_attention=Softmax(score=Dot()), cross_attention=Softmax(score=Dot()))
-MODELS = {'t5_small': SMALL, 'gpt2': Gpt(vocab=50257, activation='gelu_tanh')}
+STACK = Stack(layers=6, heads=8, width=512, feed_forward=Mlp(activation=Relu(), bias=False), projection_bias=False,
+              output_bias=False, norm=LayerNorm(bias=False), positions=T5Bias(), attention=Softmax(score=Dot()),
+              initial=Xavier())
+SMALL = EncoderDecoder(vocab=32128, source_vocab=0, scale_embedding=False, cross_attention=Softmax(score=Dot()),
+                       encoder=STACK, decoder=dataclasses.replace(STACK, mask=Causal()))
+GPT2 = Gpt(vocab=50257, stack=Stack(mask=Causal(), feed_forward=Mlp(activation=GeluTanh())))
+MODELS = {'t5_small': SMALL, 'gpt2': GPT2}
 
 
 def main():
@@ -82,7 +94,7 @@ def main():
 def measure(model, params, strategy, batch, source, tokens, repeats):
     """The numbers of one case, {key: value}."""
     given = list(np.random.default_rng(0).integers(5, model.vocab, (batch, source)))
-    prompts, sources = ([[0]] * batch, given) if hasattr(model, 'source_vocab') else (given, None)
+    prompts, sources = ([[0]] * batch, given) if isinstance(model, ReadsSource) else (given, None)
 
     def run():
         return generate(model, params, prompts, source=sources, steps=tokens, strategy=strategy, key=jax.random.key(0), end=-1,

@@ -23,7 +23,7 @@ import time
 
 from absl import flags
 
-from training import cli
+from training.config import cli
 
 if __name__ == '__main__':
     flags.DEFINE_integer('steps', 60, 'steps of each of the four measurements', lower_bound=20)
@@ -32,10 +32,12 @@ if __name__ == '__main__':
 import jax
 
 import train
-from training import machine, report, schema
 from training import mesh as meshes
 from training import run as runs
 from training import workdir as workdirs
+from training.config import schema
+from training.host import machine
+from training.report import report
 
 ROUNDS, LAPS, WARMUP = 2, 10, 2  # of the laps of each round, the first ones warm up
 

@@ -5,15 +5,17 @@
     printf 'Who wrote it?\\tIt was written by Ada.\\n' | python predict.py --workdir=runs/squad
 
 The head scores each token as the first and as the last one of the answer (Devlin et al. 2019, section 4.2). Files are in the
-format of SQuAD v1.1 or v2.0 (data/questions.py), and its exact match and F1 are measured.
+format of SQuAD v1.1 or v2.0 (data/text/questions.py), and its exact match and F1 are measured.
 """
 
 from configs.finetune import with_head
 
-HEADS = dict.fromkeys(('transformer.bert:Bert', 'transformer.gpt:Gpt', 'transformer.encoder_decoder:EncoderDecoder'), 'Span()')
+HEADS = dict.fromkeys(('transformer.models.bert:Bert', 'transformer.models.gpt:Gpt',
+                       'transformer.models.encoder_decoder:EncoderDecoder'), 'Span()')
 
 
 def get_config(variant=''):
-    return with_head(variant, 'answer', HEADS, 'data.questions:Questions', 'transformer.text_tasks:Spans',
-                     {'answers': 'transformer.text_evaluators:Answers'}, train='train[:90%]', valid='train[90%:]', test='',
+    return with_head(variant, 'answer', HEADS, 'data.text.questions:Questions', 'transformer.tasks.reading:Spans',
+                     {'answers': 'transformer.evaluators.reading:AnswerScores'}, train='train[:90%]', valid='train[90%:]',
+                     test='',
                      length=384)

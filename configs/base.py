@@ -1,63 +1,37 @@
 """The defaults of every experiment, and the helpers with which a config names its parts.
 
-A config file defines `get_config(variant='')`. `part` names a class by import path and makes every field of it a flag:
-`config.model = base.part('transformer.gpt:Gpt', layers=4)` gives `--config.model.dropout=0.1` and the rest.
+A config file defines `get_config(variant='')`, and `sweep(variant='')` (training/report/sweeps.py) if several runs are to be
+looked at together. `part` names a class by import path and makes every field of it a flag:
+`config.model = base.part('transformer.models.gpt:Gpt', layers=4)` gives `--config.model.dropout=0.1` and the rest.
 """
 
 import ml_collections
 
-from training import resolve
-
-# (regex over parameter names, mesh axis of each dimension): the first match counts. Megatron's split: heads and inner
-# width over `tensor`; the other large dimension over `fsdp`.
-SHARDING = (
-    (r'.*/(query|key|value)/kernel', ('fsdp', 'tensor', None)),
-    (r'.*/(query|key|value)/bias', ('tensor', None)),
-    (r'.*attention/output/kernel', ('tensor', None, 'fsdp')),
-    (r'.*/feed_forward/(input|gate|linear)/kernel', ('fsdp', 'tensor')),
-    (r'.*/feed_forward/(input|gate|linear)/bias', ('tensor',)),
-    (r'.*/feed_forward/output/kernel', ('tensor', 'fsdp')),
-    (r'.*/embedding', ('tensor', 'fsdp')),
-    (r'output/kernel', ('fsdp', 'tensor')),
-    (r'.*', ()),
-)
-# (regex, multiple of weight_decay): matrices decay; biases and scales do not, whatever a part of attention calls them.
-DECAY = ((r'.*/(bias|scale|content|extra|log_sharpness|offset|position|theta)', 0.0), (r'.*', 1.0))
-# (regex, dimensions of the input and of the output): the matrices of the blocks, for optimizers that treat them as such;
-# embeddings and heads, as tables of rows, are none.
-MATRICES = (
-    (r'.*attention/(mechanism|positions)/.*', ()),  # stacks of small ones
-    (r'(.*/)?block_\d+/.*/(query|key|value)/kernel', ((0,), (1, 2))),
-    (r'(.*/)?block_\d+/.*attention/output/kernel', ((0, 1), (2,))),
-    (r'(.*/)?block_\d+/.*/kernel', ((0,), (1,))),
-    (r'(.*/)?layer_\d+(_reverse)?/(input|state)/kernel', ((0,), (1,))),  # of a recurrent layer, its gates side by side
-    (r'decoder/(combined|first_layer_\d+_\w+)/kernel', ((0,), (1,))),  # of a recurrent decoder
-    (r'.*', ()),
-)
+from training.config import resolve
 
 
 def part(path, /, **fields):
-    """A model, task, optimizer or schedule: the class path under `name`, and all its fields but `dtype`, which is the
-    experiment's own."""
+    """A model, task, optimizer or schedule: the class path under `name`, and all its fields but `dtype` and `parameter_dtype`,
+    which are the experiment's own."""
     config = resolve.describe(path, **fields)
-    if 'dtype' in config:
-        del config['dtype']
+    for name in ('dtype', 'parameter_dtype'):
+        if name in config:
+            del config[name]
     return config
+
+
+# Fields of a stack whose layers have no biases.
+NO_BIASES = dict(projection_bias=False, output_bias=False, feed_forward='Mlp(bias=False)', norm='LayerNorm(bias=False)')
+
+
+def both(**fields):
+    """The groups `encoder` and `decoder` of a model, with the same fields."""
+    return {'encoder': fields, 'decoder': fields}
 
 
 def data(path, /, **fields):
     """The data: the class path under `pipeline`, and all its fields."""
     return resolve.describe(path, 'pipeline', **fields)
-
-
-def mixture(parts, /, **fields):
-    """Several texts as one, drawn by weight: {name: fields of data.mixture:Part}, and the fields of data.mixture:Mixture."""
-    config = data('data.mixture:Mixture', **fields)
-    del config['parts']
-    config.parts = {name: resolve.describe('data.mixture:Part', 'kind', **part) for name, part in parts.items()}
-    for part in config.parts.values():
-        del part['kind']
-    return config
 
 
 def evaluation(path, /, *, split, every_steps=0, **fields):
@@ -69,13 +43,13 @@ def evaluation(path, /, *, split, every_steps=0, **fields):
 
 def optimizer(path='training.optimizer:AdamW', /, *, learning_rate, schedule, weight_decay=0.0, clip=1.0,
               average_decay=0.0, **fields):
-    """An optimizer with what surrounds it: schedule, decay and multiples of the learning rate by rules (a multiple of 0
+    """An optimizer with what surrounds it: schedule, decay by roles, multiples of the learning rate by rules (a multiple of 0
     freezes), clipping by global norm (0: none), moving average of the parameters for evaluation (0: none)."""
     config = part(path, **fields)
     config.learning_rate, config.weight_decay, config.clip = float(learning_rate), float(weight_decay), float(clip)
     config.average_decay, config.schedule = float(average_decay), schedule
-    config.decay_rules, config.rate_rules = DECAY, ((r'.*', 1.0),)
-    config.matrices = fields.get('matrices', MATRICES)
+    # (regex over parameter names, multiple of weight_decay), which come before what roles say: matrices and tables decay.
+    config.decay_rules, config.rate_rules = (), ((r'.*', 1.0),)
     return config
 
 
@@ -91,7 +65,8 @@ def config():
     """What every experiment has; the experiment adds model, task, data and optimizer, and locks."""
     c = ml_collections.ConfigDict()
     c.seed = 0
-    c.dtype = 'float32'  # of matrix products: 'float32' or 'bfloat16'
+    c.dtype = 'float32'  # of matrix products: 'float32', 'bfloat16', or for proofs on a CPU 'float64', then of all numbers
+    c.parameter_dtype = 'float32'  # of parameters as they are stored: 'float32', 'bfloat16', or with dtype='float64' that
     c.deterministic = False  # on a GPU: only kernels whose sums are always added in the same order
     c.allocator = True  # keep the memory of large temporaries in the process (glibc): a faster step, a larger process
     c.init_from = ''  # a workdir whose parameters and tokenizer this run starts with
@@ -113,7 +88,13 @@ def config():
         best='',  # e.g. 'valid/loss': the step with the lowest is kept too, for eval.py --step=best
     )
     c.evals = ml_collections.ConfigDict()
-    c.mesh = dict(data=-1, fsdp=1, tensor=1, rules=SHARDING)
+    c.generation = dict(  # how predict.py chooses tokens, where its flags do not say
+        strategy='',  # such as 'Beam(size=4)'; '': Sample(temperature=0.8), or to translate Beam(size=4, length_penalty=0.6)
+        tokens=0,  # that an output has at most; 0: 100, or to translate 50 more than the source has
+        settings=ml_collections.ConfigDict(),  # of Hugging Face's generation_config.json, which convert.py has read
+    )
+    # rules: (regex over parameter names, mesh axis of each dimension), which come before what roles say.
+    c.mesh = dict(data=-1, fsdp=1, tensor=1, rules=())
     c.energy = dict(  # for the estimate at the end of a run
         watts=0.0,  # that all devices draw together, with their hosts if known; 0: the devices' own at full load, by a table
         pue=1.54,  # a data centre's power over its computers': average of Uptime Institute's survey of 2025; at home 1

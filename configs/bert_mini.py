@@ -22,15 +22,15 @@ VARIANTS = 'words', 'step'
 def get_config(variant=''):
     step = base.variant_of(variant, VARIANTS) == 'step'
     c = base.config()
-    c.data = base.data('data.masked:Masked', documents='line', path='text', tokenizer='WordPiece(vocab=8192)', length=128)
-    c.model = base.part('transformer.bert:Bert', layers=4, heads=4, width=256, dropout=0.0 if step else 0.1)
+    c.data = base.data('data.text.masked:Masked', documents='line', path='text', tokenizer='WordPiece(vocab=8192)', length=128)
+    c.model = base.part('transformer.models.bert:Bert', layers=4, heads=4, width=256, dropout=0.0 if step else 0.1)
     if step:
-        c.data = base.data('data.masked:Masked', source='stdlib', tokenizer='Byte()', style='bert', marks=(0, 256, 1),
-                           length=128)
+        c.data = base.data('data.text.masked:Masked', source='stdlib', framing='bert',
+                           tokenizer="Byte(special=('cls', 'mask'))", length=128)
         c.model.vocab = 30522
-    c.task = base.part('transformer.text_tasks:MaskedTokens')
+    c.task = base.part('transformer.tasks.masked:MaskedTokens')
     c.optimizer = base.optimizer(learning_rate=1e-3, b2=0.98, weight_decay=0.01, schedule=base.part(
         'training.schedules:Linear', warmup_steps=500))
     c.train.steps = 10_000
-    c.evals.valid = base.evaluation('transformer.evaluators:Averages', split='valid', every_steps=1000)
+    c.evals.valid = base.evaluation('transformer.evaluators.base:Averages', split='valid', every_steps=1000)
     return c.lock()

@@ -5,30 +5,38 @@
         --config.data.label=1 --config.data.train=train.tsv.gz --config.data.valid=dev.tsv.gz --workdir=runs/sst2
     echo 'a joy from start to end' | python predict.py --workdir=runs/sst2
 
-The head is that of the model's family (transformer/outputs.py:Classes); it begins anew where the other run has none with as
-many classes. Texts are in tab-separated files (data/labelled.py), images in a folder for each class.
+The head is that of the model's family (transformer/layers/heads.py:Classes); it begins anew where the other run has none with
+as many classes. Texts are in tab-separated files (data/text/labelled.py), images in a folder for each class.
 """
-
-import re
 
 from configs import base
 from configs.finetune import HEAD, begun, with_head
+from training.config import resolve
 
-HEADS = {'transformer.bert:Bert': 'Classes()',
-         'transformer.encoder_decoder:EncoderDecoder': "Classes(at='last', dropout=0.0, twice=True)",
-         'transformer.gpt:Gpt': "Classes(at='last', pooler=False, bias=False, dropout=0.0)"}
+BERT = 'transformer.models.bert:Bert'
+HEADS = {BERT: 'Classes()',
+         'transformer.models.encoder_decoder:EncoderDecoder': "Classes(at='last', dropout=0.0, twice=True)",
+         'transformer.models.gpt:Gpt': "Classes(at='last', pooler=False, bias=False, dropout=0.0)"}
 
 
 def get_config(variant=''):
     c, other = begun(variant, 'classify')
-    if other.model.name != 'vit.vit:Vit':
-        roberta = re.search(r'\boffset=[1-9]', other.model.get('positions', ''))
-        heads = HEADS | ({'transformer.bert:Bert': 'Classes(twice=True)'} if roberta else {})
-        return with_head(variant, 'classify', heads, 'data.labelled:Labelled', 'transformer.text_tasks:TextClasses', {},
+    if other.model.name != 'vit.models.vit:Vit':
+        heads = HEADS | ({BERT: 'Classes(twice=True)'} if is_roberta(other.model) else {})
+        return with_head(variant, 'classify', heads, 'data.text.labelled:Labelled', 'transformer.tasks.reading:TextClasses', {},
                          train='train[:90%]', valid='train[90%:]', test='')
     fields = {key: value for key, value in other.model.items() if key not in ('name', 'classes')}
     c.model = base.part(other.model.name, **fields | {'pooler': False})
-    c.data, c.task = other.data, base.part('vit.tasks:Classification')
-    c.evals.valid = base.evaluation('transformer.evaluators:Averages', split='valid')
+    c.data, c.task = other.data, base.part('vit.tasks.classification:Classification')
+    c.data.reader = 'vit.readers.images:ImageClass'
+    c.evals.valid = base.evaluation('transformer.evaluators.base:Averages', split='valid')
     c.init_rules = (HEAD, 'offered'), (r'.*', 'keep')
     return c.lock()
+
+
+def is_roberta(model):
+    """Whether the config of a model is that of a BERT whose positions begin behind those of padding, as RoBERTa's do."""
+    if model.name != BERT:
+        return False
+    positions = resolve.parse(model.positions, resolve.fields(resolve.load(BERT))['positions'].type, 'model.positions')
+    return isinstance(positions, resolve.load('transformer.attention.positions.absolute:Learned')) and positions.offset > 0

@@ -23,10 +23,10 @@ def get_config(variant=''):
     if other.task.name.endswith(':Hidden'):
         raise ValueError(f'{variant} is a model without a head, of which nothing is learnt; give it one with '
                          'configs/classify.py, configs/tag.py or configs/answer.py.')
-    if other.data.pipeline == 'data.images:Images':
+    if other.data.pipeline == 'data.images.labelled:Images':
         raise ValueError(f'{variant} is a run on images, and other ones have classes of their own; use '
                          f'--config=configs/classify.py:{variant}.')
-    for part in ('model', 'task', 'data', 'evals'):
+    for part in ('model', 'task', 'data', 'evals', 'generation'):
         c[part] = other[part]
     return c.lock()
 
@@ -58,11 +58,12 @@ def with_head(variant, name, head, data, task, evals, **fields):
         raise ValueError(f'{variant} is a run of {model}, on which configs/{name}.py can put no head; those that it can: '
                          f'{", ".join(head)}.')
     c.model = base.part(model, **{key: value for key, value in other.model.items() if key != 'name'} | {'head': head[model]})
-    more = {key: other.data[key] for key in ('tokenizer', 'style', 'marks') if key in other.data}
-    c.data = base.data(data, path=f'{name}.txt', length=min(c.model.length, fields.pop('length', 128)), **more, **fields)
+    framing = other.data.get('framing', 'plain')  # a text that is gone on with has nothing around it
+    c.data = base.data(data, path=f'{name}.txt', length=min(c.model.length, fields.pop('length', 128)), framing=framing,
+                       tokenizer=other.data.tokenizer, **fields)
     start = other.data.get('start', -1) if 'start' in other.data else other.task.get('start', -1)
-    c.task = base.part(task, types=model == 'transformer.bert:Bert', start=start)
-    c.evals.valid = base.evaluation('transformer.evaluators:Averages', split='valid')
+    c.task = base.part(task, types=model == 'transformer.models.bert:Bert', start=start)
+    c.evals.valid = base.evaluation('transformer.evaluators.base:Averages', split='valid')
     for evaluation, path in evals.items():
         c.evals[evaluation] = base.evaluation(path, split='valid')
     c.init_rules = (HEAD, 'offered'), (r'.*', 'keep')

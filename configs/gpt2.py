@@ -30,6 +30,9 @@ SHAPES = {
     'step': (12, 12, 768, 1024, 6e-4, 1),
 }
 
+# Brown et al. 2020, section 2.1: dense and locally banded layers in turns; the paper does not say how wide the bands are.
+MASKS = {'gpt3': 'Alternate(even=Causal(), odd=Causal() & Window(size=256))'}
+
 
 def get_config(variant=''):
     variant = base.variant_of(variant, tuple(SHAPES))
@@ -38,11 +41,13 @@ def get_config(variant=''):
     c = base.config()
     c.dtype = 'float32' if step else 'bfloat16'
     c.data = base.data(
-        'data.text:Text', source='stdlib' if step else 'files', path='' if step else 'text', length=512 if step else length,
+        'data.text.documents:Text', source='stdlib' if step else 'files', path='' if step else 'text',
+        length=512 if step else length,
         tokenizer='Byte()' if step else 'SentencePiece(vocab=50257)', batch_size=rows)
-    c.model = base.part('transformer.gpt:Gpt', vocab=50257, layers=layers, heads=heads, width=width, length=length,
-                        activation='gelu_tanh', scan=large, remat='full' if large else 'none')
-    c.task = base.part('transformer.tasks:NextToken')
+    c.model = base.part('transformer.models.gpt:Gpt', vocab=50257, layers=layers, heads=heads, width=width, length=length,
+                        mask=MASKS.get(variant, 'Causal()'), feed_forward='Mlp(activation=GeluTanh())', scan=large,
+                        remat='full' if large else 'none')
+    c.task = base.part('transformer.tasks.language_model:NextToken')
     c.optimizer = base.optimizer(learning_rate=rate, b2=0.95, weight_decay=0.1, schedule=base.part(
         'training.schedules:Cosine', warmup_steps=700, final=0.1))
     c.train.steps = 19_000
@@ -51,5 +56,5 @@ def get_config(variant=''):
     if large:
         c.mesh.data, c.mesh.fsdp = 1, -1
         c.log.every_steps = 5  # several processes hear a signal at a row of the log
-    c.evals.valid = base.evaluation('transformer.evaluators:Perplexity', split='valid', every_steps=1000)
+    c.evals.valid = base.evaluation('transformer.evaluators.language_model:Perplexity', split='valid', every_steps=1000)
     return c.lock()

@@ -25,13 +25,13 @@ def get_config(variant=''):
     c = base.config()
     large = variant == 'base'
     length = 256 if large else 64
-    c.data = base.data('data.text:Text', path='input.txt', documents='stream', tokenizer='Char()',
+    c.data = base.data('data.text.documents:Text', path='input.txt', documents='stream', tokenizer='Char()',
                        train='train[:1003854]', valid='train[1003854:1059624]', test='train[1059624:]', length=length,
                        batch_size=64 if large else 12)
-    c.model = base.part('transformer.gpt:Gpt', layers=6 if large else 4, heads=6 if large else 4,
-                        width=384 if large else 128, length=length, bias=False, dropout=0.2 if large else 0.0,
+    c.model = base.part('transformer.models.gpt:Gpt', layers=6 if large else 4, heads=6 if large else 4,
+                        width=384 if large else 128, length=length, **base.NO_BIASES, dropout=0.2 if large else 0.0,
                         initial='Scaled(scale=0.016)' if large else 'Scaled(scale=0.033)')
-    c.task = base.part('transformer.tasks:NextToken')
+    c.task = base.part('transformer.tasks.language_model:NextToken')
     if large:  # nanoGPT's own schedule
         c.optimizer = base.optimizer(learning_rate=1e-3, b2=0.99, weight_decay=0.1, schedule=base.part(
             'training.schedules:Cosine', warmup_steps=100, final=0.1))
@@ -41,7 +41,7 @@ def get_config(variant=''):
     c.train.steps = 5000 if large else 2000
     c.log.every_steps = 50
     c.checkpoint.every_steps = 1000
-    c.evals.valid = base.evaluation('transformer.evaluators:Perplexity', split='valid', every_steps=250)
-    c.evals.samples = base.evaluation('transformer.evaluators:Continuations', split='valid', prompt='\n',
+    c.evals.valid = base.evaluation('transformer.evaluators.language_model:Perplexity', split='valid', every_steps=250)
+    c.evals.samples = base.evaluation('transformer.evaluators.language_model:Continuations', split='valid', prompt='\n',
                                       tokens=length - 1)
     return c.lock()

@@ -10,7 +10,8 @@
     $task '--config.data.tasks=(16,)' --workdir=runs/babi_16 --config.model.tying=adjacent --config.model.hops=3 \
         --config.task.linear_steps=500
 
-`FOLDER` holds en-10k/ or an archive of it (see data/babi.py). Of what was measured here, task 3 has 1,000 questions in place of
+`FOLDER` holds en-10k/ or an archive of it (see data/text/babi.py). Of what was measured here, task 3 has 1,000 questions in
+place of
 10,000, and validation is the last tenth of the stories of each training part; the test parts were not used. Of task 4, 706 of
 the 1,000 stories of validation also stand in training, word for word; of the others none does.
 
@@ -50,12 +51,12 @@ from configs import base
 def get_config(variant=''):
     variant = base.variant_of(variant, ('joint', 'task'))
     c = base.config()
-    c.data = base.data('data.babi:Babi', path='babi', tasks=() if variant == 'joint' else (1,), batch_size=128)
-    c.model = base.part('transformer.memory_network:MemoryNetwork', hops=4, width=256, tying='layerwise', rectified=0.5)
-    c.task = base.part('transformer.question_tasks:MemoryAnswers')
+    c.data = base.data('data.text.babi:Babi', path='babi', tasks=() if variant == 'joint' else (1,), batch_size=128)
+    c.model = base.part('transformer.models.memory_network:MemoryNetwork', hops=4, width=256, tying='layerwise', rectified=0.5)
+    c.task = base.part('transformer.tasks.stories:MemoryAnswers')
     c.optimizer = base.optimizer(learning_rate=2e-3, clip=40.0, schedule=base.part('training.schedules:Cosine'))
     c.train.steps = 60_000 if variant == 'joint' else 5000
     c.log.every_steps = 500
     c.checkpoint.every_steps = 5000
-    c.evals.valid = base.evaluation('transformer.question_tasks:TaskErrors', split='valid', every_steps=2500)
+    c.evals.valid = base.evaluation('transformer.evaluators.stories:TaskErrors', split='valid', every_steps=2500)
     return c.lock()

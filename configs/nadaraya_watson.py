@@ -18,9 +18,10 @@ After 500 steps, the squared error or -log p(species):
 
 Fitted without leave-one-out, the width shrinks until every point is estimated by itself, noise and all, and a new point by its
 nearest neighbour. Validation on the curve is without noise; of fixed Gaussians, the widths 0.1, 0.2, 0.5 and 1 give 0.589,
-0.376, 0.208 and 0.443 there, and at width 1 the boxcar 0.266, Epanechnikov 0.215, the mean of all points (constant) 0.898.
+0.376, 0.208 and 0.443 there, and at width 1 the boxcar 0.266, Epanechnikov's 0.214, the triangular one
+(which the book calls Epanechnikov's) 0.215, the mean of all points (constant) 0.898.
 
-`samples/kernels_500.png` shows estimates and weights of the four kernels, `samples/widths_500.png` those of the Gaussian of
+`samples/kernels_500.png` shows estimates and weights of the five kernels, `samples/widths_500.png` those of the Gaussian of
 four widths and of the run. 5 to 8 seconds each on two cores of a Xeon (Python 3.11, jax 0.10.2, float32). To see another
 kernel: --config.model.kernel='Boxcar(width=0.5)' --config.model.learn=none.
 """
@@ -34,14 +35,14 @@ def get_config(variant=''):
     if variant == 'iris':
         c.data = base.data('data.points:Iris')
         c.model = base.part('transformer.attention.pooling:Pooling', learn='each')
-        c.task = base.part('transformer.tasks:PooledClassification')
+        c.task = base.part('transformer.tasks.pooling:PooledClassification')
     else:
         c.data = base.data('data.points:Curve')
         c.model = base.part('transformer.attention.pooling:Pooling')
-        c.task = base.part('transformer.tasks:PooledRegression', leave_one_out=variant != 'collapse')
+        c.task = base.part('transformer.tasks.pooling:PooledRegression', leave_one_out=variant != 'collapse')
     c.optimizer = base.optimizer(learning_rate=0.1, clip=0.0, schedule=base.part('training.schedules:Constant'))
     c.train.steps = 500
     c.log.every_steps = 10
-    c.evals.valid = base.evaluation('transformer.evaluators:Averages', split='valid', every_steps=10)
-    c.evals.kernels = base.evaluation('transformer.pooling_evaluators:Kernels', split='valid')
+    c.evals.valid = base.evaluation('transformer.evaluators.base:Averages', split='valid', every_steps=10)
+    c.evals.kernels = base.evaluation('transformer.evaluators.pooling:Kernels', split='valid')
     return c.lock()

@@ -22,21 +22,24 @@ CELLS = {'rnn': ('Rnn()', 256), 'gru': ('Gru()', 220), 'lstm': ('Lstm()', 208)} 
 def get_config(variant=''):
     variant = base.variant_of(variant, ('transformer', *CELLS))
     c = base.config()
-    c.data = base.data('data.text:Text', path='ptb', documents='stream', tokenizer='Word()', train='*ptb.train*',
+    c.data = base.data('data.text.documents:Text', path='ptb', documents='stream', tokenizer='Word()', train='*ptb.train*',
                        valid='*ptb.valid*', test='*ptb.test*', length=128, batch_size=12)
     if variant == 'transformer':
-        c.model = base.part('transformer.gpt:Gpt', layers=4, heads=5, width=160, length=128, bias=False, dropout=0.15,
-                            initial='Scaled(scale=0.05)')
+        c.model = base.part('transformer.models.gpt:Gpt', layers=4, heads=5, width=160, length=128, dropout=0.15,
+                            **base.NO_BIASES, initial='Scaled(scale=0.05)')
     else:
         cell, width = CELLS[variant]
-        c.model = base.part('transformer.recurrent_lm:RecurrentLm', cell=cell, layers=2, width=width, length=128, dropout=0.3)
-    c.task = base.part('transformer.tasks:NextToken')
+        c.model = base.part('transformer.models.recurrent_lm:RecurrentLm', cell=cell, layers=2, width=width, length=128,
+                            dropout=0.3)
+    c.task = base.part('transformer.tasks.language_model:NextToken')
     c.optimizer = base.optimizer('training.optimizer:Muon', learning_rate=2e-3, b2=0.99, weight_decay=0.1,
                                  average_decay=0.998,
                                  schedule=base.part('training.schedules:Linear', warmup_steps=100))
     c.train.steps = 7000
     c.log.every_steps = 50
     c.checkpoint.every_steps = 1000
-    c.evals.valid = base.evaluation('transformer.evaluators:Perplexity', split='valid', stride=32, every_steps=1000)
-    c.evals.samples = base.evaluation('transformer.evaluators:Continuations', split='valid', prompt='\n', tokens=60)
+    c.evals.valid = base.evaluation('transformer.evaluators.language_model:Perplexity', split='valid', stride=32,
+                                    every_steps=1000)
+    c.evals.samples = base.evaluation('transformer.evaluators.language_model:Continuations', split='valid', prompt='\n',
+                                      tokens=60)
     return c.lock()

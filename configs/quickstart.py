@@ -20,21 +20,23 @@ def get_config(variant=''):
     c = base.config()
     common = dict(tokenizer='SentencePiece(vocab=2048)', length=128, batch_size=16)
     if mixture:
-        c.data = base.mixture({'code': dict(weight=3, source='stdlib'), 'prose': dict(path='prose')}, **common)
+        c.data = base.data('data.text.mixture:Mixture', parts={
+            'code': dict(weight=3, source='stdlib'), 'prose': dict(path='prose')}, **common)
     else:
-        c.data = base.data('data.text:Text', source='stdlib', **common)
-    c.model = base.part('transformer.gpt:Gpt', layers=4, heads=4, width=128, length=128, bias=False,
+        c.data = base.data('data.text.documents:Text', source='stdlib', **common)
+    c.model = base.part('transformer.models.gpt:Gpt', layers=4, heads=4, width=128, length=128, **base.NO_BIASES,
                         initial='Scaled(scale=0.045)')
-    c.task = base.part('transformer.tasks:NextToken')
+    c.task = base.part('transformer.tasks.language_model:NextToken')
     c.optimizer = base.optimizer(learning_rate=4e-3, b2=0.98, weight_decay=0.1, schedule=base.part(
         'training.schedules:Linear', warmup_steps=50))
     c.train.steps = 700
     c.log.every_steps = 40
     c.checkpoint.every_steps = 350
-    c.evals.valid = base.evaluation('transformer.evaluators:Perplexity', split='valid', every_steps=350)
+    c.evals.valid = base.evaluation('transformer.evaluators.language_model:Perplexity', split='valid', every_steps=350)
     if mixture:
-        c.evals.prose = base.evaluation('transformer.evaluators:Perplexity', split='prose.valid', every_steps=350)
-    c.evals.compressors = base.evaluation('transformer.evaluators:Compressors', split='valid')
-    c.evals.samples = base.evaluation('transformer.evaluators:Continuations', split='valid', prompt='def ',
+        c.evals.prose = base.evaluation('transformer.evaluators.language_model:Perplexity', split='prose.valid',
+                                        every_steps=350)
+    c.evals.compressors = base.evaluation('transformer.evaluators.language_model:Compressors', split='valid')
+    c.evals.samples = base.evaluation('transformer.evaluators.language_model:Continuations', split='valid', prompt='def ',
                                       every_steps=350)
     return c.lock()

@@ -13,13 +13,13 @@ from configs import base
 def get_config(variant=''):
     base.variant_of(variant, [''])
     c = base.config()
-    c.data = base.data('data.shift:Shift', source='stdlib', tokenizer='Word(vocab=5000)', length=100, batch_size=16)
-    c.model = base.part('transformer.encoder_decoder:EncoderDecoder', layers=1, heads=4, width=128, source_length=100,
-                        length=100)
-    c.task = base.part('transformer.tasks:SequenceToSequence')
+    c.data = base.data('data.text.shift:Shift', source='stdlib', tokenizer='Word(vocab=5000)', length=100, batch_size=16)
+    c.model = base.part('transformer.models.encoder_decoder:EncoderDecoder', **base.both(layers=1, heads=4, width=128),
+                        source_length=100, length=100)
+    c.task = base.part('transformer.tasks.language_model:SequenceToSequence')
     c.optimizer = base.optimizer(learning_rate=2e-3, b2=0.98, schedule=base.part('training.schedules:Linear', warmup_steps=50))
     c.train.steps = 2000
     c.log.every_steps = 20
     c.checkpoint.every_steps = 500
-    c.evals.valid = base.evaluation('transformer.evaluators:Averages', split='valid', every_steps=200)
+    c.evals.valid = base.evaluation('transformer.evaluators.base:Averages', split='valid', every_steps=200)
     return c.lock()

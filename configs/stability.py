@@ -1,10 +1,9 @@
 """What keeps a deep GPT stable: where the norm stands, how its matrices begin, whether the learning rate warms up.
 
-    python -m configs.stability [--workdir=runs/stability] [--config.part.field=value ...]
+    python sweep.py --config=configs/stability.py [--workdir=runs/stability] [--config.part.field=value ...]
 
 trains ten points on bytes of Python's standard library, each 12 layers of width 64 for 300 steps of 16 x 64 bytes, and draws
-WORKDIR/plots/stability.png: the loss, and the norm of the gradient by layer at the first step and at the end. Points that are
-finished are not trained again. A flag holds for all of them; one alone:
+WORKDIR/plots/stability.png: the loss, and the norm of the gradient by layer at the first step and at the end. One alone:
 
     python train.py --config=configs/stability.py:post --config.optimizer.schedule.warmup_steps=0
 
@@ -30,17 +29,11 @@ as the papers tell it: begun with small branches (scaled), post-norm needs no wa
 was skipped anywhere. 7.5 minutes of processor time, compilation included (Xeon, Python 3.11, jax 0.10.2, float32).
 """
 
-import contextlib
 import math
 
-from absl import flags
-
 from configs import base
-from training import cli
-
-if __name__ == '__main__':
-    flags.DEFINE_string('workdir', 'runs/stability', 'folder of the runs and of plots/stability.png')
-    cli.answer_help(config='configs/stability.py')  # at once, before jax is imported
+from training.report import report
+from training.report.sweeps import Sweep
 
 # variant: (residual, the initialisation of its paper)
 VARIANTS = {'pre': ('PreNorm()', 'scaled'), 'post': ('PostNorm()', 'xavier'), 'rezero': ('ReZero()', 'xavier'),
@@ -60,91 +53,63 @@ def get_config(variant=''):
     variant = base.variant_of(variant, tuple(VARIANTS))
     residual, initial = VARIANTS[variant]
     c = base.config()
-    c.data = base.data('data.text:Text', source='stdlib', tokenizer='Byte()', valid='train[90%:91%]', length=64,
+    c.data = base.data('data.text.documents:Text', source='stdlib', tokenizer='Byte()', valid='train[90%:91%]', length=64,
                        batch_size=16)
-    c.model = base.part('transformer.gpt:Gpt', layers=12, heads=4, width=64, length=64, bias=False, residual=residual,
-                        initial=INITIALS[initial])
-    c.task = base.part('transformer.tasks:NextToken')
+    c.model = base.part('transformer.models.gpt:Gpt', layers=12, heads=4, width=64, length=64, residual=residual,
+                        **base.NO_BIASES, initial=INITIALS[initial])
+    c.task = base.part('transformer.tasks.language_model:NextToken')
     c.optimizer = base.optimizer(learning_rate=1e-3, clip=0.0, schedule=base.part(
         'training.schedules:Linear', warmup_steps=100 if variant in ('pre', 'post') else 0))
     c.train.steps = 300
     c.train.nonfinite = 'skip'  # a run that diverges is a result
     c.log.every_steps, c.log.gradients = 1, True
-    c.evals.valid = base.evaluation('transformer.evaluators:Perplexity', split='valid')
+    c.evals.valid = base.evaluation('transformer.evaluators.language_model:Perplexity', split='valid')
     return c.lock()
 
 
-def main(config, name):
-    from training import workdir  # jax is slow to import
-
-    return train_grid(config, workdir.local(flags.FLAGS.workdir))
-
-
-def train_grid(config, folder):
-    """Trains every point of the grid that is not finished yet, with what it prints in POINT.log, and draws the picture;
-    returns the exit code of the process."""
-    import train
-
-    folder.mkdir(parents=True, exist_ok=True)
-    for point, own in points(config):
-        with open(folder / f'{point}.log', 'a') as log, contextlib.redirect_stdout(log):
-            code = train.train(own, folder / point)
-        if code:  # stopped by a signal
-            return code
-        print(f'{point}: {outcome(folder / point)}', flush=True)
-    print(picture(folder))
-    return 0
+def sweep(variant=''):
+    if variant:
+        raise ValueError(f'The sweep has all variants; leave out :{variant}, or train it alone with train.py.')
+    points = {}
+    for kind, initial, warm in GRID:
+        points[f'{kind}-{initial}-{"warm" if warm else "cold"}'] = {
+            'model.residual': VARIANTS[kind][0], 'model.initial': INITIALS[initial],
+            **({} if warm else {'optimizer.schedule.warmup_steps': 0})}
+    return Sweep(points, measure, picture)
 
 
-def points(config):
-    """(name, config) of every point of the grid; the warm-up is that of `config`."""
-    for variant, initial, warm in GRID:
-        own = config.copy_and_resolve_references()
-        with own.unlocked():
-            own.model.residual, own.model.initial = VARIANTS[variant][0], INITIALS[initial]
-            own.optimizer.schedule.warmup_steps *= warm
-        yield point_of(variant, initial, warm), own
+def measure(folder):
+    """The last loss on held-out text, in nats a byte, and how many updates were skipped."""
+    return {'': {'held out': report.rows(folder, 'valid')[-1]['loss'],
+                 'skipped': report.rows(folder, 'train')[-1]['skipped']}}
 
 
-def point_of(variant, initial, warm):
-    return f'{variant}-{initial}-{"warm" if warm else "cold"}'
-
-
-def outcome(folder):
-    """The last loss on held-out text, and how many updates were skipped."""
-    from training import report
-
-    skipped = report.rows(folder, 'train')[-1]['skipped']
-    loss = report.rows(folder, 'valid')[-1]['loss']
-    return f'{loss:.3f} nats a byte' + (f', {skipped} updates skipped' if skipped else '')
-
-
-def picture(folder):
-    """Draws plots/stability.png: the loss over the steps, and the norm of the gradient by layer at the first step and over
-    the last tenth of them; returns its path."""
+def picture(folders, table):
+    """The loss over the steps, and the norm of the gradient by layer at the first step and over the last tenth of them; of
+    several seeds the mean."""
     import numpy as np
     from matplotlib.figure import Figure
-
-    from training import report
 
     figure = Figure(figsize=(13, 6), dpi=120, layout='constrained')
     losses, first, last = figure.subplots(1, 3, width_ratios=(1.6, 1, 1))
     last.sharey(first)
     first.set_yscale('log')
-    for variant, initial, warm in GRID:
-        point = point_of(variant, initial, warm)
-        rows = report.rows(folder / point, 'train')
-        (label, colour), (begun, *styles) = LINES[variant], STYLES[initial]
-        style = dict(color=colour, linestyle=styles[not warm], linewidth=1.6)
-        values = lambda name, rows=rows: np.array([row[name] for row in rows])
-        lap, end = math.ceil(len(rows) / 30), math.ceil(len(rows) / 10)  # steps of a point of the curve, and of the end
+    for name, runs in folders.items():
+        kind, initial, warmth = name.split('-')
+        rows = [report.rows(folder, 'train') for folder in runs]
+        (label, colour), (begun, *styles) = LINES[kind], STYLES[initial]
+        style = dict(color=colour, linestyle=styles[warmth == 'cold'], linewidth=1.6)
+        values = lambda name, rows=rows: np.mean([[row[name] for row in run] for run in rows], 0)
+        steps, skipped = len(rows[0]), table[name]['skipped'].mean
+        lap, end = math.ceil(steps / 30), math.ceil(steps / 10)  # steps of a point of the curve, and of the end
         mean = lambda x, lap=lap: [x[i:i + lap].mean() for i in range(0, len(x), lap)]
-        label = f'{label}, {begun}, {"warm-up" if warm else "no warm-up"}: {outcome(folder / point)}'
+        outcome = f'{table[name]["held out"]} nats a byte' + (f', {skipped:g} updates skipped' if skipped else '')
+        label = f'{label}, {begun}, {"warm-up" if warmth == "warm" else "no warm-up"}: {outcome}'
         losses.plot(mean(values('step')), mean(values('loss')), label=label, **style)
-        blocks = [name for name in rows[0] if name.startswith('grad_norm/block_')]
+        blocks = [name for name in rows[0][0] if name.startswith('grad_norm/block_')]
         blocks.sort(key=lambda name: int(name.rpartition('_')[2]))
         norms = np.stack([values(name) for name in blocks], 1)  # [steps, blocks]
-        if not warm:  # at the first step the learning rate has changed nothing yet
+        if warmth == 'cold':  # at the first step the learning rate has changed nothing yet
             first.plot(norms[0], marker='o', markersize=3, **style)
         last.plot(norms[-end:].mean(0), marker='o', markersize=3, **style)
     losses.set(title='training loss', xlabel='step', ylabel='nats a byte')
@@ -154,11 +119,4 @@ def picture(folder):
         axes.grid(alpha=0.3)
         axes.spines[['top', 'right']].set_visible(False)
     figure.legend(loc='outside lower center', ncols=3, frameon=False, title='held-out loss at the end', fontsize=9)
-    path = folder / 'plots' / 'stability.png'
-    path.parent.mkdir(exist_ok=True)
-    figure.savefig(path)
-    return path
-
-
-if __name__ == '__main__':
-    cli.run(main, config='configs/stability.py')
+    return figure

@@ -20,22 +20,25 @@ DOT = 'Softmax(score=Dot())'  # scores are not divided by the root of the width
 
 def get_config(variant=''):
     step = base.variant_of(variant, VARIANTS) == 'step'
+    rate = 0.0 if step else 0.1
     c = base.config()
     if step:
-        c.data = base.data('data.parallel:Parallel', source='cldr', tokenizer='Byte()', source_length=128, length=64,
+        c.data = base.data('data.text.parallel:Parallel', source='cldr', tokenizer='Byte()', source_length=128, length=64,
                            long='truncate', batch_size=8)
     else:
-        c.data = base.data('data.parallel:Parallel', source='tsv', path='pairs.tsv', train='train[:95%]', valid='train[95%:]',
+        c.data = base.data('data.text.parallel:Parallel', source='tsv', path='pairs.tsv', train='train[:95%]',
+                           valid='train[95%:]',
                            test='', tokenizer='SentencePiece(vocab=32000)', source_length=128, length=128, batch_size=64)
     c.model = base.part(
-        'transformer.encoder_decoder:EncoderDecoder', layers=6, heads=8, width=512, inner=2048, bias=False,
-        normalization='rms', epsilon=1e-6, positions='T5()', residual='PreNorm()', scale_embedding=False,
-        head='TargetWords(scale=True)', attention=DOT, encoder_attention=DOT, cross_attention=DOT, source_length=128,
-        length=128, dropout=0.0 if step else 0.1, inner_dropout=-1.0, last_dropout=-1.0)
+        'transformer.models.encoder_decoder:EncoderDecoder', source_length=128, length=128, scale_embedding=False,
+        head='NextWords(scaled=True)', cross_attention=DOT, **base.both(
+            layers=6, heads=8, width=512, feed_forward=f'Mlp(inner=2048, activation=Relu(), bias=False, dropout={rate})',
+            projection_bias=False, output_bias=False, norm='RMSNorm(epsilon=1e-6)', positions='T5Bias()', residual='PreNorm()',
+            attention=DOT, dropout=rate, last_dropout=rate))
     if step:
         c.model.vocab = 32128
-    c.task = base.part('transformer.tasks:SequenceToSequence')
+    c.task = base.part('transformer.tasks.language_model:SequenceToSequence')
     c.optimizer = base.optimizer(learning_rate=1e-3, schedule=base.part('training.schedules:InverseSqrt', warmup_steps=1000))
     c.train.steps = 20_000
-    c.evals.valid = base.evaluation('transformer.evaluators:Averages', split='valid', every_steps=1000)
+    c.evals.valid = base.evaluation('transformer.evaluators.base:Averages', split='valid', every_steps=1000)
     return c.lock()

@@ -5,14 +5,14 @@
     echo 'Ada Lovelace was born in London' | python predict.py --workdir=runs/names
 
 The head is a layer on the state where each word begins (Devlin et al. 2019, section 5.3). Files have a word and its tag a
-line, and a blank line behind each sentence (data/tagged.py); beside the accuracy the F1 of whole names is measured.
+line, and a blank line behind each sentence (data/text/tagged.py); beside the accuracy the F1 of whole names is measured.
 """
 
 from configs.finetune import with_head
 
-HEADS = {'transformer.bert:Bert': 'TokenClasses()', 'transformer.gpt:Gpt': 'TokenClasses(dropout=0.1)'}
+HEADS = {'transformer.models.bert:Bert': 'TokenClasses()', 'transformer.models.gpt:Gpt': 'TokenClasses(dropout=0.1)'}
 
 
 def get_config(variant=''):
-    return with_head(variant, 'tag', HEADS, 'data.tagged:Tagged', 'transformer.text_tasks:Tags',
-                     {'entities': 'transformer.text_evaluators:Entities'}, train='train[:90%]', valid='train[90%:]', test='')
+    return with_head(variant, 'tag', HEADS, 'data.text.tagged:Tagged', 'transformer.tasks.reading:Tags',
+                     {'entities': 'transformer.evaluators.reading:Entities'}, train='train[:90%]', valid='train[90%:]', test='')

@@ -27,18 +27,20 @@ def get_config(variant=''):
     width, inner, heads, dropout, steps = SHAPES[variant]
     c = base.config()
     c.dtype = 'bfloat16'
-    c.data = base.data('data.parallel:Parallel', source='tfds', name='wmt14_translate/de-en', languages='en,de', train='train',
+    c.data = base.data('data.text.parallel:Parallel', source='tfds', name='wmt14_translate/de-en', languages='en,de',
+                       train='train',
                        valid='validation', test='test', tokenizer='SentencePiece(vocab=37000)', source_length=256, length=256,
                        batch_size=96)
-    c.model = base.part('transformer.encoder_decoder:EncoderDecoder', layers=6, heads=heads, width=width, inner=inner,
-                        dropout=dropout, source_length=512, length=512)
-    c.task = base.part('transformer.tasks:SequenceToSequence', label_smoothing=0.1)
+    c.model = base.part('transformer.models.encoder_decoder:EncoderDecoder', **base.both(
+        layers=6, heads=heads, width=width, dropout=dropout, feed_forward=f'Mlp(inner={inner}, activation=Relu())'),
+        source_length=512, length=512)
+    c.task = base.part('transformer.tasks.language_model:SequenceToSequence', label_smoothing=0.1)
     c.optimizer = base.optimizer(learning_rate=(width * WARMUP) ** -0.5, b2=0.98, eps=1e-9, clip=0.0, average_decay=0.999,
                                  schedule=base.part('training.schedules:InverseSqrt', warmup_steps=WARMUP))
     c.train.steps = steps
     c.log.every_steps = 100
     c.checkpoint.every_steps = 2500
-    c.evals.valid = base.evaluation('transformer.evaluators:Averages', split='valid', every_steps=5000)
-    c.evals.translations = base.evaluation('transformer.translation:Translations', split='test', every_steps=50_000,
+    c.evals.valid = base.evaluation('transformer.evaluators.base:Averages', split='valid', every_steps=5000)
+    c.evals.translations = base.evaluation('transformer.evaluators.translations:Translations', split='test', every_steps=50_000,
                                            strategy='Beam(size=4, length_penalty=0.6)')
     return c.lock()

@@ -12,14 +12,14 @@ from configs import base
 def get_config(variant=''):
     base.variant_of(variant, [''])
     c = base.config()
-    c.data = base.data('data.images:Images', source='digits', batch_size=64)
-    c.model = base.part('vit.vit:Vit', patch=2, layers=4, heads=4, width=64, pool='mean',
+    c.data = base.data('data.images.labelled:Images', source='digits', batch_size=64)
+    c.model = base.part('vit.models.vit:Vit', patch=2, layers=4, heads=4, width=64, pool='mean',
                         positions='Learned(scale=0.5)', dropout=0.1)
-    c.task = base.part('vit.tasks:Classification')
+    c.task = base.part('vit.tasks.classification:Classification')
     c.optimizer = base.optimizer(learning_rate=2e-3, weight_decay=0.05, schedule=base.part(
         'training.schedules:Cosine', warmup_steps=100))
     c.train.steps = 1500
     c.checkpoint.every_steps = 500
-    c.evals.valid = base.evaluation('transformer.evaluators:Averages', split='valid', every_steps=200)
-    c.evals.mistakes = base.evaluation('vit.evaluators:Mistakes', split='valid')
+    c.evals.valid = base.evaluation('transformer.evaluators.base:Averages', split='valid', every_steps=200)
+    c.evals.mistakes = base.evaluation('vit.evaluators.mistakes:Mistakes', split='valid')
     return c.lock()

@@ -13,7 +13,8 @@ decay as Steiner et al. 2022 advise for the smallest models).
            Face's ViT 1.46 and 1.82 of its time. Attention takes it: 5 % of the operations and 40 % of the step. XLA on CPU
            multiplies the small matrices of 197 x 64 at 12 to 33 GFLOP/s, where the dense layers reach 90, and forms scores,
            exponentials and sums in passes of their own (25 ms a layer); PyTorch has one fused kernel (30 ms a layer, forward
-           and back, where XLA at best takes 38). Products in the order of their axes (transformer/attention/kernels.py) have
+           and back, where XLA at best takes 38). Products in the order of their axes
+           (transformer/attention/kernels/attend.py) have
            made a layer 10 % faster. Padding the rows to 208 or 256, one product a head, and a loop over heads were slower.
 """
 
@@ -26,15 +27,16 @@ def get_config(variant=''):
     step = base.variant_of(variant, VARIANTS) == 'step'
     c = base.config()
     if step:
-        c.data = base.data('data.images:Images', source='digits', size=224, channels=3, batch_size=16)
+        c.data = base.data('data.images.labelled:Images', source='digits', size=224, channels=3, batch_size=16)
     else:
         c.dtype = 'bfloat16'
-        c.data = base.data('data.images:Images', source='tfds', name='imagenet2012', train='train', valid='validation', test='',
-                           steps='Crop(padding=16) | Flip() | Normalize()', size=224, channels=3, batch_size=1024)
-    c.model = base.part('vit.vit:Vit', patch=16, layers=12, heads=3, width=192, epsilon=1e-6)
-    c.task = base.part('vit.tasks:Classification', augment='Unmixed()' if step else 'Mixup(alpha=0.2)')
+        c.data = base.data('data.images.labelled:Images', source='tfds', name='imagenet2012', train='train', valid='validation',
+                           test='',
+                           steps='Crop(padding=16) >> Flip() >> Normalize()', size=224, channels=3, batch_size=1024)
+    c.model = base.part('vit.models.vit:Vit', patch=16, layers=12, heads=3, width=192, norm='LayerNorm(epsilon=1e-6)')
+    c.task = base.part('vit.tasks.classification:Classification', augment='Unmixed()' if step else 'Mixup(alpha=0.2)')
     c.optimizer = base.optimizer(learning_rate=1e-3, weight_decay=0.1, schedule=base.part(
         'training.schedules:Cosine', warmup_steps=10_000))
     c.train.steps = 375_000  # 300 epochs
-    c.evals.valid = base.evaluation('transformer.evaluators:Averages', split='valid', every_steps=5000)
+    c.evals.valid = base.evaluation('transformer.evaluators.base:Averages', split='valid', every_steps=5000)
     return c.lock()

@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 
 from data import cache, fields, splits
+from data.opened import Opened
 
 _TRAIN_FLOWERS = 112  # three of four
 
@@ -32,12 +33,14 @@ class Curve:
       noise: its standard deviation.
       seed: draws points and noise; the seed of the run does not.
       batch_size: points in a training batch.
+      reader: what reads inputs for predict.py and draws them for eval.py, by its import path; '': nothing does.
     """
 
     count: int = 40
     noise: float = 1.0
     seed: int = 0
     batch_size: int = 40
+    reader: str = ''
 
     def open(self, folder: str | os.PathLike | None, source: str | os.PathLike | None = None) -> 'OpenPoints':
         """Draws the points; nothing of the folders is read. Raises ValueError for a field out of range."""
@@ -59,9 +62,11 @@ class Iris:
 
     Attributes:
       batch_size: flowers in a training batch.
+      reader: what reads inputs for predict.py and draws them for eval.py, by its import path; '': nothing does.
     """
 
     batch_size: int = 112
+    reader: str = ''
 
     def open(self, folder: str | os.PathLike | None, source: str | os.PathLike | None = None) -> 'OpenPoints':
         """Reads the flowers from scikit-learn; nothing of the folders is read."""
@@ -78,14 +83,14 @@ class Iris:
         return OpenPoints(self, 'iris flowers', {'train': (x[:cut], y[:cut]), 'valid': (x[cut:], y[cut:])})
 
 
-class OpenPoints:
+class OpenPoints(Opened):
     """Points in memory: training batches and evaluation.
 
     Args:
       parts: {'train' or 'valid': (x [n, D], y [n, C])}.
     """
 
-    kind = unit = 'points'
+    unit = 'points'
 
     def __init__(self, config: Curve | Iris, name: str, parts: dict[str, tuple[np.ndarray, np.ndarray]]):
         self.config, self._name, self._parts = config, name, parts
@@ -107,11 +112,6 @@ class OpenPoints:
         sizes, (x, y) = self._sizes(), self._parts['train']
         return (f'{self._name}, {sizes["train"]:,} points of {x.shape[1]} coordinates and {y.shape[1]} values to train on, '
                 f'{sizes["valid"]:,} for validation')
-
-    @staticmethod
-    def count(batch: dict[str, np.ndarray]) -> int:
-        """Points in a batch, without padding rows."""
-        return int(np.count_nonzero(batch['example_weights'])) if 'example_weights' in batch else len(batch['own'])
 
     def digest(self, split: str) -> str:
         """Names the points of a split: another name means other data."""
@@ -141,8 +141,7 @@ class OpenPoints:
         """
         from data import pipeline
 
-        if view:
-            raise ValueError(f'Points take no {", ".join(view)} in evaluation; leave it out.')
+        self.refuse_view(view)
         rows = self._rows(*self._range(split))
         points = len(rows['own'])
         return pipeline.Evaluation(points, batch_size, functools.partial(_taken, rows), {'points': points})
@@ -150,10 +149,6 @@ class OpenPoints:
     def score(self, paths, batch_size: int, **view):
         """Refuses files: there is no file of points."""
         raise ValueError(f'{", ".join(paths)} cannot be scored: the points of {self._name} come from no file; give --split.')
-
-    def read(self, path: str | os.PathLike):
-        """Refuses a file: there is no file of points."""
-        raise ValueError(f'{path} cannot be read: the points of {self._name} come from no file; use eval.py for this run.')
 
     def _sizes(self) -> dict[str, int]:
         return {name: len(x) for name, (x, _) in self._parts.items()}

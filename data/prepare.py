@@ -17,7 +17,8 @@ import urllib.error
 import urllib.parse
 from collections.abc import Iterator, Sequence
 
-from data import tfds_sources, without_tensorflow
+from data.sources import tfds as tfds_sources
+from data.sources import without_tensorflow
 
 _LISTED = 10
 _TRIES = 5  # of a download, within 6 s; TFDS's own ten need over three minutes to notice that there is no network

@@ -41,15 +41,15 @@ class BadInputTest(experiments.TestCase):
         ('--config.model.widht=3', "no field 'widht' in config.model; did you mean 'width'"),
         ('--config.train.steps=many', "--config.train.steps is 'many'; expected a whole number"),
         ('--config.train.steps=1.5', "--config.train.steps is '1.5'; expected a whole number"),
-        ('--config.model.bias=perhaps', "--config.model.bias is 'perhaps'; expected true or false"),
+        ('--config.model.output_bias=perhaps', "--config.model.output_bias is 'perhaps'; expected true or false"),
         ('--config.train=5', r'--config.train is a group of fields \(.*steps.*\); set one of them'),
         ('--confg.train.steps=3', "no flag --confg.train.steps; did you mean|known"),
         ('--nonsense', "There is no flag --nonsense; known: coordinator, process, processes, workdir"),
         ('nonsense', "'nonsense' is not a flag"),
-        ('--config.model.name=transformer.gpt:Gtp', "no class 'Gtp' in transformer.gpt; did you mean 'Gpt'"),
+        ('--config.model.name=transformer.models.gpt:Gtp', "no class 'Gtp' in transformer.models.gpt; did you mean 'Gpt'"),
         ('--config.model.name=transformer.gtp:Gpt', "no module 'transformer.gtp'"),
         ('--config.model.name=Gpt', "'Gpt' does not name a class; expected an import path"),
-        ('--config.task.name=vit.vit:Vit', "vit.vit:Vit has no field 'label_smoothing'"),
+        ('--config.task.name=vit.models.vit:Vit', "vit.models.vit:Vit has no field 'label_smoothing'"),
         ('--config.model.mask=Causl()', "no 'Causl'; did you mean 'Causal'"),
         ('--config.model.mask=Causal() & Window(sise=4)', "no field 'sise'; did you mean 'size'"),
         ('--config.model.mask=__import__("os")', 'mask is'),
@@ -57,7 +57,7 @@ class BadInputTest(experiments.TestCase):
         ('--config.data.path=', 'data.path is empty'),
         ('--config.data.source=fiels', "data.source='fiels' is not known"),
         ('--config.data.tokenizer=SentencePiece(vocab=4000)', r'SentencePiece\(vocab=4000\) cannot be learnt.*at most vocab='),
-        ('--config.data.tokenizer=Chars()', "data.tokenizer='Chars\\(\\)'"),
+        ('--config.data.tokenizer=Chars()', "tokenizer is 'Chars\\(\\)': there is no 'Chars'; did you mean 'Char'"),
         ('--config.data.length=17', 'A sequence of 17 tokens is longer than the 16 that this model takes'),
         ('--config.data.valid=train[:0]', "split 'train\\[:0\\]' is empty"),
         ('--config.data.valid=', 'data.valid is empty'),
@@ -111,15 +111,17 @@ class BadInputTest(experiments.TestCase):
         ('--config.train.nonfinite=ignore', "train.nonfinite is 'ignore'; expected one of stop, skip"),
         ('--config.optimizer.schedule.warmup_steps=-1', 'warmup_steps is -1'),
         ('--config.optimizer.name=training.optimizer:Adam', "no class 'Adam'.*did you mean 'AdamW'"),
-        ("--config.mesh.rules=(('x', ()),)", 'No rule of mesh.rules covers the parameter'),
+        ("--config.mesh.rules=(('x', ()),)", 'matches no parameter; those of this model have names such as'),
         ('--config.model.name=numpy:ndarray', 'There is no class .ndarray.|has no fields of its own'),
-        ('--config.data.pipeline=data.images:OpenImages', 'data.images:OpenImages has no fields of its own to configure'),
-        ('--config.task.name=transformer.tasks:Prediction', 'Prediction is only a base of others; known: NextToken'),
-        ('--config.task.name=transformer.tasks:Task', 'Task is only a base of others; known: NextToken'),
-        ('--config.evals.valid.evaluator=transformer.evaluators:Evaluator',
-         'transformer.evaluators:Evaluator is only a base of others; known: Averages, Compressors, '),
+        ('--config.data.pipeline=data.images.labelled:OpenImages',
+         'data.images.labelled:OpenImages has no fields of its own to configure'),
+        ('--config.task.name=transformer.tasks.base:Prediction', 'Prediction is only a base of others; known: .*NextToken'),
+        ('--config.task.name=transformer.tasks.base:Task', 'Task is only a base of others; known: .*NextToken'),
+        ('--config.evals.valid.evaluator=transformer.evaluators.base:Evaluator',
+         'transformer.evaluators.base:Evaluator is only a base of others; known: .*Averages, '),
         ('--config.model.mask=Mask()', "there is no 'Mask'; "),
-        ('--config.evals.valid.evaluator=transformer.tasks:NextToken', "transformer.tasks:NextToken has no field 'context'"),
+        ('--config.evals.valid.evaluator=transformer.tasks.language_model:NextToken',
+         "transformer.tasks.language_model:NextToken has no field 'context'"),
         ("--config.mesh.rules=(('.*',('fsdp','fsdp')),)",
          r"The rule \('fsdp', 'fsdp'\) of mesh.rules names an axis twice; name it for one dimension at most"),
         ('--config.train.steps=99999999999999999999', r'train.steps is 99999999999999999999; set it to less than 2\*\*31'),
@@ -142,9 +144,10 @@ class BadInputTest(experiments.TestCase):
         ("c.optimizer = base.part('training.optimizer:AdamW')", 'no field optimizer.learning_rate; make optimizer with '
                                                                 'base.optimizer'),
         ("c.optimizer.schedule = 'Constant()'", 'no field optimizer.schedule.name; make optimizer with base.optimizer'),
-        ("c.evals.valid = base.part('transformer.evaluators:Perplexity')", 'no field evals.valid.evaluator; make it with '
+        ("c.evals.valid = base.part('transformer.evaluators.language_model:Perplexity')",
+         'no field evals.valid.evaluator; make it with '
                                                                            'base.evaluation'),
-        ("c.data = base.part('data.text:Text', path='x')", 'no field data.pipeline; make data with base.data'),
+        ("c.data = base.part('data.text.documents:Text', path='x')", 'no field data.pipeline; make data with base.data'),
         ('del c.task', 'The config has no task; set it'), ('c.evals = 5', "evals is 5; expected a group"),
         ('c.mesh = 5', "mesh is 5; expected a group"), ('c.train.steps = 1.5', 'train.steps is 1.5; expected int'))
     def test_mistakes_in_a_config_file(self, line, pattern):
@@ -196,9 +199,10 @@ class BadInputTest(experiments.TestCase):
                    pattern='Images of 8x8 cannot be cut into patches of 3x3')
 
     @parameterized.parameters(
-        ('--config.data.steps=Shift(pixels=2)', "there is no 'Shift'; it takes Crop"),
+        ('--config.data.steps=Shift(pixels=2)', "there is no 'Shift'; known: Crop, "),
+        ('--config.data.steps=Crop() | Flip()', r'steps is .*: Step has no \|; write a >> b or OneOf\(a, b\)'),
         ('--config.data.steps=Normalize(mean=(0, 0, 0), std=(1, 1, 1))', 'is for 3 channels, but the images have 1'),
-        ('--config.task.augment=Mixup() & CutMix()', 'augment is .*cannot be combined with &'),
+        ('--config.task.augment=Mixup() & CutMix()', r'augment is .*: Augment has no &; write OneOf\(a, b\)'),
         ('--config.task.augment=MixUp()', "there is no 'MixUp'; did you mean 'Mixup'"))
     def test_augmentation(self, flag, pattern):
         self.assert_refused(flag, '--config.mesh.data=1', config='configs/vit_digits.py', pattern=pattern)
@@ -223,7 +227,8 @@ class BadInputTest(experiments.TestCase):
             self.assert_sentence(done, 'config.json is not the config of a run', name)
 
     @parameterized.parameters(
-        ('layers', "model.layers is 'x'; set it to at least 1"), ('bias', "bias of transformer.gpt:Gpt is 'x'; expected bool"))
+        ('layers', "model.layers is 'x'; set it to at least 1"),
+        ('output_bias', "output_bias of transformer.models.gpt:Gpt is 'x'; expected bool"))
     def test_config_with_a_value_of_another_type(self, field, pattern):
         path = self.trained() / 'config.json'
         content = json.loads(path.read_text())
@@ -347,7 +352,7 @@ class BadInputTest(experiments.TestCase):
         """Makes the config one of a translator of tab-separated pairs, whose translations are scored."""
         self.config.write_text(
             'from configs import base\nfrom tests import experiments\n\n\ndef get_config(variant):\n'
-            "    scores = base.evaluation('transformer.translation:Translations', split='valid')\n"
+            "    scores = base.evaluation('transformer.evaluators.translations:Translations', split='valid')\n"
             f"    return experiments.tiny_pairs({str(self.text)!r}, **{{'evals.translations': scores}})\n")
         self.text.write_text(experiments.pairs(20))
 

@@ -17,7 +17,7 @@ def shell(code, cwd=experiments.ROOT):
 
 class HelpTest(experiments.TestCase):
 
-    @parameterized.parameters('train', 'eval', 'predict')
+    @parameterized.parameters('train', 'eval', 'predict', 'sweep')
     def test_help_is_immediate(self, name):
         code = (f'import runpy, sys\nsys.argv = ["{name}.py", "--help"]\n'
                 f'try:\n    runpy.run_path("{name}.py", run_name="__main__")\n'
@@ -57,12 +57,12 @@ class OverrideTest(experiments.TestCase):
     def test_fields_of_every_type(self):
         done = experiments.call(
             'train', f'--config={self.write_config()}', '--config.train.steps', '3', '--config.model.dropout=0',
-            '--config.optimizer.learning_rate=1e-4', '--config.model.bias=false', '--config.data.tokenizer=Byte()',
+            '--config.optimizer.learning_rate=1e-4', '--config.model.output_bias=false', '--config.data.tokenizer=Byte()',
             '--config.model.mask=Causal() & Window(size=4)', '--config.model.vocab=300',
             "--config.init_rules=(('a', 'fresh'), ('.*', 'keep'))", '--help')
         self.assertEqual((done.code, done.err), (0, ''))
         for line in ('--config.train.steps=3', '--config.model.dropout=0.0', '--config.optimizer.learning_rate=0.0001',
-                     '--config.model.bias=False', '--config.data.tokenizer=Byte()', '--config.model.vocab=300',
+                     '--config.model.output_bias=False', '--config.data.tokenizer=Byte()', '--config.model.vocab=300',
                      '--config.model.mask=Causal() & Window(size=4)', "--config.init_rules=(('a', 'fresh'), ('.*', 'keep'))"):
             self.assertIn(line, done.out.splitlines())
 

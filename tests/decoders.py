@@ -29,7 +29,7 @@ class Fake:
         return {'state': jnp.zeros(batch, jnp.int32), 'positions': jnp.full((batch, length), -1)}
 
     def apply(self, variables, *, inputs=None, segments=None, positions=None, decoder_inputs=None, decoder_segments=None,
-              decoder_positions=None, cache, mutable=()):
+              decoder_positions=None, cache, capture=()):
         self.traces += 1
         jax.debug.callback(self._count)
         if decoder_inputs is None:
@@ -57,12 +57,12 @@ class Fake:
         logits = jnp.where(whole[:, None, None], jnp.stack(logits, 1), jnp.nan)
         new = {'state': state, 'positions': seen} | ({} if source is None else {'deep': {'source': source}})
         outputs = {'logits': logits, 'cache': new}
-        if not mutable:
+        if 'attention' not in capture:
             return outputs
-        captured = {'block_0': {'attention': {'weights': jnp.full((rows, 1, length, 3), 7.0)}}}
+        outputs['decoder/block_0/attention'] = jnp.full((rows, 1, length, 3), 7.0)
         for layer, of_layer in enumerate(jnp.split(jnp.stack(weights, 2), 2, 1) if weights else []):  # [B, 1, T, S]
-            captured[f'block_{layer + 1}'] = {'cross_attention': {'weights': of_layer}}
-        return outputs, {'attention': {'decoder': captured}}
+            outputs[f'decoder/block_{layer + 1}/cross_attention'] = of_layer
+        return outputs
 
     def _count(self):
         self.calls += 1
@@ -80,13 +80,13 @@ class Fake:
         return logits - np.log(np.exp(logits).sum()), attention
 
 
-def final(score, length, attention, alpha, beta):
-    """Wu et al. 2016, eq. 14."""
+def final(score, length, attention, alpha, beta, offset=5.0):
+    """Wu et al. 2016, eq. 14, where the offset is 5."""
     coverage = beta * np.log(np.minimum(attention, 1.0)).sum() if beta else 0.0
-    return score / ((5 + length) ** alpha / (5 + 1) ** alpha) + coverage
+    return score / ((offset + length) ** alpha / (offset + 1) ** alpha) + coverage
 
 
-def exhaustive(next_, prompt, steps, end, vocab, alpha=0.0, beta=0.0):
+def exhaustive(next_, prompt, steps, end, vocab, alpha=0.0, beta=0.0, offset=5.0):
     """[(new tokens, score, finished)] of all outputs, best first; next_(tokens) as `Fake.next`."""
     found = []
     for length in range(1, steps + 1):
@@ -94,7 +94,7 @@ def exhaustive(next_, prompt, steps, end, vocab, alpha=0.0, beta=0.0):
             if end in new[:-1] or (new[-1] != end and length < steps):
                 continue
             score = sum(next_([*prompt, *new[:i]])[0][new[i]] for i in range(length))
-            score = final(score, length, next_([*prompt, *new[:-1]])[1], alpha, beta)
+            score = final(score, length, next_([*prompt, *new[:-1]])[1], alpha, beta, offset)
             found.append((list(new[:-1] if new[-1] == end else new), score, new[-1] == end))
     return sorted(found, key=lambda one: -one[1])
 

@@ -128,7 +128,8 @@ class TextTest(experiments.TestCase):
 
 
     def test_what_is_to_be_scored_must_be_clear(self):
-        samples = {'evaluator': 'transformer.evaluators:Continuations', 'split': 'valid', 'every_steps': 0, 'prompt': 'key',
+        samples = {'evaluator': 'transformer.evaluators.language_model:Continuations', 'split': 'valid', 'every_steps': 0,
+                   'prompt': 'key',
                    'count': 1, 'tokens': 1, 'strategy': 'Greedy()'}
         workdir = self.with_config('sampled', **{'evals.samples': samples})
         for arguments, sentence in (
@@ -193,7 +194,7 @@ class HeadsTest(experiments.TestCase):
     def test_attention_of_a_recurrent_model_whose_output_is_cut(self):
         workdir, picture = self.folder / 'run', self.folder / 'cut.png'
         self.text.write_text(experiments.pairs(80))
-        model = base.part('transformer.bahdanau:RecurrentEncoderDecoder', source_length=6, length=4, layers=1, width=8)
+        model = base.part('transformer.models.bahdanau:RecurrentEncoderDecoder', source_length=6, length=4, layers=1, width=8)
         config = experiments.tiny_pairs(self.text, **{'train.steps': 1, 'log.every_steps': 1, 'data.source_length': 6,
                                                       'data.length': 4, 'data.long': 'truncate', 'data.packing': 'none',
                                                       'optimizer.learning_rate': 1e-6, 'seed': 1})
@@ -216,7 +217,7 @@ class HeadsTest(experiments.TestCase):
         workdir, picture = self.folder / 'run', self.folder / 'shift.png'
         config = experiments.tiny_pairs(self.text, **{'train.steps': 1, 'log.every_steps': 1})
         with config.unlocked():
-            config.data = base.data('data.shift:Shift', path=str(self.text), tokenizer='Word()', length=8, batch_size=8)
+            config.data = base.data('data.text.shift:Shift', path=str(self.text), tokenizer='Word()', length=8, batch_size=8)
         self.assertEqual(experiments.train(config, workdir)[0], 0)
         row = self.call(workdir, f'--attention={picture}', '--input=key mask head')
         self.assertEqual((row['source'], row['output']), (['key', 'mask', 'head'], ['mask', 'head', '?']))
@@ -224,12 +225,12 @@ class HeadsTest(experiments.TestCase):
         self.assertTrue(picture.read_bytes().startswith(b'\x89PNG'))
         done = experiments.call('predict', f'--workdir={workdir}', stdin=b'key\n')
         self.assertEqual((done.code, done.out), (1, ''))
-        self.assertIn('is a run on shift, for which there is nothing to predict', done.err)
+        self.assertIn('copies the words of a text, for which there is nothing to predict', done.err)
 
     def test_an_evaluator_of_the_run_measures_any_split(self):
         workdir = self.folder / 'run'
         self.text.write_text(experiments.pairs(80))
-        scores = base.evaluation('transformer.translation:Translations', split='valid', limit=3, shown=1)
+        scores = base.evaluation('transformer.evaluators.translations:Translations', split='valid', limit=3, shown=1)
         config = experiments.tiny_pairs(self.text, **{  # that of `valid` is another part
             'train.steps': 2, 'log.every_steps': 2, 'evals.scores': scores, 'evals.valid.split': 'train[:4]'})
         self.assertEqual(experiments.train(config, workdir)[0], 0)
@@ -282,7 +283,7 @@ class HeadsTest(experiments.TestCase):
         whole, pruned = runs.load(whole), runs.load(pruned)
         mask = np.array([[float(head in row) for head in range(2)] for row in kept], np.float32)
         tokens = np.random.default_rng(0).integers(whole.data.facts['vocab'], size=(3, 16))
-        wanted = whole.apply(inputs=tokens, head_mask=mask)['logits']
+        wanted = whole.apply(inputs=tokens, head_mask={'attention': mask})['logits']
         np.testing.assert_allclose(pruned.apply(inputs=tokens)['logits'], wanted, atol=1e-5)
         size = lambda snapshot: sum(x.size for x in jax.tree.leaves(snapshot.params))
         head = 3 * (8 * 4 + 4) + 4 * 8  # queries, keys and values with their biases, and the output
@@ -345,7 +346,8 @@ class ReadingTest(recorded.TestCase):
         ('bart_classes', '9 8', {'source': '98', 'output': '98'}))
     def test_attention_of_converted_models(self, name, given, wanted):
         workdir, out = self.folder / 'run', self.folder / 'out.svg'
-        self.convert(f'--from_hf={self.hugging_face(name)}', f'--workdir={workdir}')
+        model = self.hugging_face(name, **{'cls_token_id': 2, 'sep_token_id': 0} if name == 'bert_span' else {})
+        self.convert(f'--from_hf={model}', f'--workdir={workdir}')
         row = self.call(workdir, f'--attention={out}', f'--input={given}')
         self.assertEqual({key: ''.join(row[key]).strip('02') for key in wanted}, wanted)  # 0 and 2 stand around a text
         if name == 'bart_classes':
@@ -378,14 +380,16 @@ class ImagesTest(experiments.TestCase):
         self.assertAlmostEqual(call(new)['loss'], losses[1], delta=1e-6)
 
     def test_positions_of_patches_are_drawn_where_these_lie(self):
-        from transformer.attention import position_pictures
-        from vit.vit import Vit
+        from transformer.explain import positions as position_pictures
+        from vit.models.vit import Vit
+        from vit.readers.images import ImageClass
 
         params, out = {'positions': {'embedding': np.random.default_rng(0).normal(size=(3, 4))}}, self.folder / 'alike.png'
         data = types.SimpleNamespace(shapes={'image': ((8, 4, 8, 1), np.float32)})
         with contextlib.redirect_stdout(io.StringIO()):
             experiments.script('eval').positions(
-                types.SimpleNamespace(model=Vit(classes=3, patch=4), data=data, params=params, step=7), out)
+                types.SimpleNamespace(run=types.SimpleNamespace(reader=ImageClass()), model=Vit(classes=3, patch=4), data=data,
+                                      params=params, step=7), out)
         position_pictures.of_run(params, (1, 2)).savefig(self.folder / 'wanted.png')
         self.assertEqual(out.read_bytes(), (self.folder / 'wanted.png').read_bytes())
 

@@ -80,14 +80,15 @@ def tiny(path, **changes):
     Compiling takes seconds: tests that change neither shapes nor log.every_steps share one program from the cache.
     """
     c = base.config()
-    c.data = base.data('data.text:Text', path=str(path), documents='line', tokenizer='Char()', length=16, batch_size=8)
-    c.model = base.part('transformer.gpt:Gpt', layers=1, heads=2, width=8, length=16, dropout=0.1)
-    c.task = base.part('transformer.tasks:NextToken')
+    c.data = base.data('data.text.documents:Text', path=str(path), documents='line', tokenizer='Char()', length=16,
+                       batch_size=8)
+    c.model = base.part('transformer.models.gpt:Gpt', layers=1, heads=2, width=8, length=16, dropout=0.1)
+    c.task = base.part('transformer.tasks.language_model:NextToken')
     c.optimizer = base.optimizer(learning_rate=1e-2, average_decay=0.9, schedule=base.part('training.schedules:Constant'))
     c.train.steps, c.log.every_steps, c.checkpoint.every_steps = 7, 2, 3
     c.train.microbatches = 2
     c.mesh.data = 1
-    c.evals.valid = base.evaluation('transformer.evaluators:Perplexity', split='valid', every_steps=4)
+    c.evals.valid = base.evaluation('transformer.evaluators.language_model:Perplexity', split='valid', every_steps=4)
     return changed(c, **changes).lock()
 
 
@@ -119,25 +120,26 @@ def write_babi(folder, count):
 def tiny_stories(path, **changes):
     """The config of a memory network on the stories of `write_babi`."""
     c = base.config()
-    c.data = base.data('data.babi:Babi', path=str(path), tasks=(1, 2), batch_size=8)
-    c.model = base.part('transformer.memory_network:MemoryNetwork', hops=2, width=8)
-    c.task = base.part('transformer.question_tasks:MemoryAnswers')
+    c.data = base.data('data.text.babi:Babi', path=str(path), tasks=(1, 2), batch_size=8)
+    c.model = base.part('transformer.models.memory_network:MemoryNetwork', hops=2, width=8)
+    c.task = base.part('transformer.tasks.stories:MemoryAnswers')
     c.optimizer = base.optimizer(learning_rate=2e-2, schedule=base.part('training.schedules:Constant'))
     c.train.steps, c.log.every_steps, c.mesh.data = 60, 20, 1
-    c.evals.valid = base.evaluation('transformer.question_tasks:TaskErrors', split='valid')
+    c.evals.valid = base.evaluation('transformer.evaluators.stories:TaskErrors', split='valid')
     return changed(c, **changes).lock()
 
 
 def tiny_pairs(path, **changes):
     """The config of a Transformer that turns the words of a line round."""
     c = base.config()
-    c.data = base.data('data.parallel:Parallel', source='tsv', path=str(path), tokenizer='Word()', train='train[:90%]',
+    c.data = base.data('data.text.parallel:Parallel', source='tsv', path=str(path), tokenizer='Word()', train='train[:90%]',
                        valid='train[90%:]', test='', source_length=8, length=8, batch_size=8)
-    c.model = base.part('transformer.encoder_decoder:EncoderDecoder', layers=1, heads=2, width=16, source_length=12, length=12)
-    c.task = base.part('transformer.tasks:SequenceToSequence')
+    c.model = base.part('transformer.models.encoder_decoder:EncoderDecoder', **base.both(layers=1, heads=2, width=16),
+                        source_length=12, length=12)
+    c.task = base.part('transformer.tasks.language_model:SequenceToSequence')
     c.optimizer = base.optimizer(learning_rate=1e-2, schedule=base.part('training.schedules:Constant'))
     c.train.steps, c.log.every_steps, c.mesh.data = 60, 20, 1
-    c.evals.valid = base.evaluation('transformer.evaluators:Averages', split='valid')
+    c.evals.valid = base.evaluation('transformer.evaluators.base:Averages', split='valid')
     return changed(c, **changes).lock()
 
 
@@ -168,30 +170,31 @@ def tiny_reader(path, kind, **changes):
     from tests.data import tiny_tokenizers
 
     data, task, head = {
-        'masked': (dict(documents='line', packing='none', next_sentence=True, share=0.3), 'Pretraining', 'Pretraining()'),
-        'labelled': ({}, 'TextClasses', 'Classes(classes=2)'),
-        'tagged': ({}, 'Tags', 'TokenClasses(classes=3)'),
-        'questions': (dict(stride=4, question_length=3), 'Spans', 'Span()')}[kind]
+        'masked': (dict(documents='line', packing='none', next_sentence=True, share=0.3), 'masked:Pretraining',
+                   'Pretraining()'),
+        'labelled': ({}, 'reading:TextClasses', 'Classes(classes=2)'),
+        'tagged': ({}, 'reading:Tags', 'TokenClasses(classes=3)'),
+        'questions': (dict(stride=4, question_length=3), 'reading:Spans', 'Span()')}[kind]
     c = base.config()
-    c.data = base.data(f'data.{kind}:{kind.title()}', path=str(path), train='train[:90%]', valid='train[90%:]', length=16,
+    c.data = base.data(f'data.text.{kind}:{kind.title()}', path=str(path), train='train[:90%]', valid='train[90%:]', length=16,
                        tokenizer=tiny_tokenizers.word_piece(path.parent, ' '.join(WORDS)), batch_size=16, test='', **data)
-    c.model = base.part('transformer.bert:Bert', layers=1, heads=2, width=16, length=16, head=head)
-    c.task = base.part(f'transformer.text_tasks:{task}')
+    c.model = base.part('transformer.models.bert:Bert', layers=1, heads=2, width=16, length=16, head=head)
+    c.task = base.part(f'transformer.tasks.{task}')
     c.optimizer = base.optimizer(learning_rate=1e-2, schedule=base.part('training.schedules:Constant'))
     c.train.steps, c.log.every_steps, c.mesh.data = 60, 20, 1
-    c.evals.valid = base.evaluation('transformer.evaluators:Averages', split='valid')
+    c.evals.valid = base.evaluation('transformer.evaluators.base:Averages', split='valid')
     return changed(c, **changes).lock()
 
 
 def tiny_images():
     """The config of a small ViT on some of scikit-learn's digits."""
     c = base.config()
-    c.data = base.data('data.images:Images', source='digits', train='train[:64]', valid='train[64:74]', batch_size=8)
-    c.model = base.part('vit.vit:Vit', patch=4, layers=1, heads=2, width=8)
-    c.task = base.part('vit.tasks:Classification')
+    c.data = base.data('data.images.labelled:Images', source='digits', train='train[:64]', valid='train[64:74]', batch_size=8)
+    c.model = base.part('vit.models.vit:Vit', patch=4, layers=1, heads=2, width=8)
+    c.task = base.part('vit.tasks.classification:Classification')
     c.optimizer = base.optimizer(learning_rate=1e-2, schedule=base.part('training.schedules:Constant'))
     c.train.steps, c.mesh.data = 2, 1
-    c.evals.valid = base.evaluation('transformer.evaluators:Averages', split='valid')
+    c.evals.valid = base.evaluation('transformer.evaluators.base:Averages', split='valid')
     return c.lock()
 
 
@@ -200,7 +203,7 @@ def save_digits(folder, numbers):
     import numpy as np
     from PIL import Image
 
-    from data import image_sources
+    from data.sources import images as image_sources
 
     images, labels = image_sources.digits(0, 0).part('train').take(np.array(numbers))
     paths = []
@@ -235,7 +238,7 @@ def own_flags():
     finally:
         for name in set(flags.FLAGS) - before:
             module = pathlib.Path(flags.FLAGS.find_module_defining_flag(name))  # a script's name or path
-            if module.stem in ('train', 'eval', 'predict', 'convert') or name.split('.')[0] == 'config':
+            if module.stem in ('train', 'eval', 'predict', 'convert', 'sweep') or name.split('.')[0] == 'config':
                 delattr(flags.FLAGS, name)
         flags.FLAGS.mark_as_parsed()  # Grain's worker processes read flags
 

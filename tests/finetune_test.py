@@ -9,8 +9,8 @@ from safetensors.numpy import load_file
 
 from tests import experiments, recorded
 from tests.recorded import REFERENCE, convert, end_of
-from transformer.decoding import generate
-from transformer.strategies import Greedy
+from transformer.decoding.generate import generate
+from transformer.decoding.strategies import Greedy
 
 
 class FinetuneTest(recorded.TestCase):
@@ -90,7 +90,10 @@ class FinetuneTest(recorded.TestCase):
     def test_masked_words(self):
         self.convert(f'--from_hf={self.hugging_face("roberta")}', f'--workdir={self.folder / "run"}')
         self.text.write_text(''.join(f'{i % 50 + 3} 7 {i % 50 + 4} 9\n' for i in range(50)))
-        said = self.further('finetune', self.text, 'data.documents=line')
+        self.assertIn("'Ids(vocab=67, begin=0, end=2, pad=1)' states no mask of its own",
+                      self.further('finetune', self.text, 'data.documents=line', code=1))
+        said = self.further('finetune', self.text, 'data.documents=line',
+                            'data.tokenizer=Ids(vocab=67, begin=0, end=2, mask=66)')
         self.assertIn('  valid: loss ', said)
         self.out_again('RobertaForMaskedLM', 'roberta')
 
@@ -150,8 +153,7 @@ class FinetuneTest(recorded.TestCase):
         asked = lambda i: {'id': str(i), 'question': f'{i % 20 + 5}', 'answers': [{'text': '9', 'answer_start': 2}]}
         passage = {'context': '8 9 10 11', 'qas': [asked(i) for i in range(20)]}
         self.text.write_text(json.dumps({'data': [{'title': '', 'paragraphs': [passage]}]}))
-        said = self.further('answer', self.text, 'data.style=roberta', 'data.marks=(0, 2, -1)', 'data.stride=4',
-                            'data.question_length=4')
+        said = self.further('answer', self.text, 'data.stride=4', 'data.question_length=4')
         self.assertRegex(said, 'answers: exact_match [0-9.]+  f1')
         self.out_again('BartForQuestionAnswering', 'bart', made=['qa_outputs.weight', 'qa_outputs.bias'])
 
@@ -177,7 +179,8 @@ class FinetuneTest(recorded.TestCase):
 
     def test_what_cannot_be_given_a_head(self):
         self.translator(**{'train.steps': 1})
-        self.assertIn('on which configs/tag.py can put no head; those that it can: transformer.bert:Bert, transformer.gpt:Gpt',
+        self.assertIn('on which configs/tag.py can put no head; those that it can: transformer.models.bert:Bert, '
+                      'transformer.models.gpt:Gpt',
                       self.further('tag', self.text, code=1))
 
 

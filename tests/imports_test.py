@@ -8,9 +8,9 @@ import sys
 from absl.testing import absltest, parameterized
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
-OURS = ('data', 'transformer', 'vit', 'training', 'configs', 'benchmarks', 'train', 'eval', 'predict', 'convert')
+OURS = ('data', 'transformer', 'vit', 'training', 'configs', 'benchmarks', 'train', 'eval', 'predict', 'convert', 'sweep')
 ALLOWED = {'data': set(), 'transformer': set(), 'vit': {'transformer'}, 'training': set(),
-           'configs': {'training', 'train'}}  # an experiment of several runs trains them itself
+           'configs': {'training'}}
 FILES = {path.relative_to(ROOT).as_posix(): path for package in (*ALLOWED, 'benchmarks')
          for path in sorted((ROOT / package).rglob('*.py'))} | {p.name: p for p in ROOT.glob('*.py')}
 

@@ -6,13 +6,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from transformer.attention.alternatives import Convolution, Recurrence
-from transformer.attention.hashing import Hashing
-from transformer.attention.linear import Linear, Performer
 from transformer.attention.mechanism import Given, Softmax
-from transformer.attention.nystrom import Nystrom
-from transformer.attention.projected import Linformer, MemoryCompressed
-from transformer.attention.synthesizer import Synthesizer
+from transformer.attention.mechanisms.alternatives import Convolution, Recurrence
+from transformer.attention.mechanisms.hashing import Hashing
+from transformer.attention.mechanisms.linear import Linear, Performer
+from transformer.attention.mechanisms.nystrom import Nystrom
+from transformer.attention.mechanisms.projected import Linformer, MemoryCompressed
+from transformer.attention.mechanisms.synthesizer import Synthesizer
 
 CASES = {
     'softmax': Softmax(), 'linear': Linear(chunk=3), 'performer': Performer(features=8, chunk=4),
@@ -37,7 +37,7 @@ def drawn(seed=0, *, batch=2, queries=9, keys=9, heads=4, key_heads=2, width=3):
 def parameters_of(mechanism, query, key, value, scale=0.5):
     rng = np.random.default_rng(1)
     wanted = mechanism.parameters(*used(mechanism, query, key, value))
-    return {name: (scale * rng.normal(size=shape)).astype(np.float32) for name, (_, shape) in wanted.items()}
+    return {name: (scale * rng.normal(size=one.shape)).astype(np.float32) for name, one in wanted.items()}
 
 
 def used(mechanism, query, key, value):

@@ -1,5 +1,6 @@
 """What the tests of models share."""
 
+import dataclasses
 import functools
 import re
 from unittest import mock
@@ -7,15 +8,70 @@ from unittest import mock
 import jax
 import jax.numpy as jnp
 import numpy as np
+from flax import linen as nn
 from jax.extend import core
 
-from transformer.tasks import NextToken
+from transformer.attention.masks.patterns import Causal, Window
+from transformer.attention.mechanism import Softmax
+from transformer.attention.positions.base import NoPositions
+from transformer.attention.scores import Dot
+from transformer.layers.activations import Relu
+from transformer.layers.feed_forward import Gated, Mlp
+from transformer.layers.initial import TFixup
+from transformer.layers.norm import LayerNorm, RMSNorm
+from transformer.layers.residual import ReZero
+from transformer.layers.stack import Stack
+from transformer.layers.universal import Universal
+from transformer.tasks.language_model import NextToken
 
 KEY = jax.random.key(0)
-# Fields of every tower, and values with which another program is computed than with its defaults and some dropout.
+# Fields of stacks whose layers have no biases.
+NO_BIASES = dict(projection_bias=False, output_bias=False, feed_forward=Mlp(bias=False), norm=LayerNorm(bias=False))
+# Every field of a stack, and those of its feed-forward and norm, with values by which another program is computed than by
+# those of a stack of two layers with two heads, a width of 8 and some dropout.
 CHANGES = {
-    'head_width': 6, 'gated': True, 'normalization': 'rms', 'epsilon': 1e-3, 'embedding_norm': True, 'attention_dropout': 0.3,
-    'inner_dropout': -1.0, 'last_dropout': 0.3}
+    'layers': 3, 'heads': 4, 'width': 16, 'head_width': 6, 'key_heads': 1, 'attention': Softmax(score=Dot()),
+    'mask': Causal() & Window(2), 'positions': NoPositions(), 'projection_bias': False, 'output_bias': False,
+    'feed_forward': Gated(), 'feed_forward.inner': 20, 'feed_forward.activation': Relu(), 'feed_forward.bias': False,
+    'feed_forward.dropout': 0.1, 'norm': RMSNorm(), 'norm.epsilon': 1e-3, 'norm.bias': False, 'embedding_norm': True,
+    'residual': ReZero(), 'dropout': 0.1, 'attention_dropout': 0.3, 'last_dropout': 0.3, 'initial': TFixup(),
+    'depth': Universal(), 'kept': ((0,), (0, 1)), 'scan': True, 'remat': 'full'}
+
+
+def build(cls, **fields):
+    """A model whose fields are given among those of its stacks, as `changed` takes them."""
+    needed = {name: fields.pop(name) for name in ('vocab', 'source_vocab', 'classes') if name in fields}
+    return changed(cls(**needed), **fields)
+
+
+def changed(model, **fields):
+    """A model with other values of some fields, such as length=8, layers=1 or, with a dictionary, 'feed_forward.inner': 20;
+    both stacks of an encoder-decoder get those, unless they are called 'encoder.layers'."""
+    stacks = [name for name in ('stack', 'encoder', 'decoder') if isinstance(getattr(model, name, None), Stack)]
+    for path, value in fields.items():
+        own = path.partition('.')[0] in model.__dataclass_fields__
+        for front in [''] if own else [f'{name}.' for name in stacks]:
+            model = _with(model, front + path, value)
+    return model
+
+
+def _with(part, path, value):
+    name, _, inside = path.partition('.')
+    value = _with(getattr(part, name), inside, value) if inside else value
+    return part.clone(**{name: value}) if isinstance(part, nn.Module) else dataclasses.replace(part, **{name: value})
+
+
+def field_names(cls):
+    """The names of the fields of a model, of its stacks, and of their feed-forward and norm, as `changed` takes them."""
+    own = {field.name for field in dataclasses.fields(cls)} - {'parent', 'name', 'stack', 'encoder', 'decoder'}
+    parts = {'': Stack, 'feed_forward.': Mlp, 'norm.': LayerNorm}
+    known = own | {front + field.name for front, part in parts.items() for field in dataclasses.fields(part)}
+    return known if 'decoder' in cls.__dataclass_fields__ else known - {'cross_kept'}  # refused where there is no source
+
+
+def named(changes):
+    """Cases of a parameterized test for {field: value}."""
+    return [(path.replace('.', '_'), path, value) for path, value in changes.items()]
 
 
 def drawn(model, *inputs, scale=0.4, **more):
@@ -25,7 +81,7 @@ def drawn(model, *inputs, scale=0.4, **more):
     return jax.tree.map(lambda s: (scale * rng.normal(size=s.shape)).astype(np.float32), shapes)
 
 
-@functools.partial(jax.jit, static_argnums=0)
+@functools.partial(jax.jit, static_argnums=0, static_argnames='capture')
 def apply(model, params, *inputs, **more):
     """The outputs of a model."""
     return model.apply({'params': params}, *inputs, **more)

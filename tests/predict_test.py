@@ -11,10 +11,13 @@ from absl.testing import absltest, parameterized
 from PIL import Image
 
 from configs import base
-from data import hugging_face, masked
+from data.text import masked
+from data.tokenizers import hugging_face
+from data.tokenizers.specs import Json
 from tests import experiments, recorded
 from tests.data import tiny_tokenizers
-from transformer.attention import maps
+from transformer.explain import maps
+from vit.readers.images import is_image
 
 BEGIN, END, MASK, FIRST = 2, 3, 4, 5  # in the vocabulary of tiny_tokenizers.word_piece, which the words follow
 NUMBER = {word: FIRST + i for i, word in enumerate(experiments.WORDS)}
@@ -211,8 +214,8 @@ class StoriesTest(PredictTest):
         workdir, picture = self.folder / 'run', self.folder / 'heads.png'
         config = experiments.tiny_stories(self.folder, **{'train.steps': 1, 'log.every_steps': 1})
         with config.unlocked():
-            config.model = base.part('transformer.story_transformer:StoryTransformer', layers=1, heads=2, width=8)
-            config.task = base.part('transformer.question_tasks:Answers')
+            config.model = base.part('transformer.models.story_transformer:StoryTransformer', layers=1, heads=2, width=8)
+            config.task = base.part('transformer.tasks.stories:Answers')
         self.assertEqual(experiments.train(config, workdir)[0], 0)
         told = '1 Daniel slept.\n2 Mary slept.\n3 Mary slept?\n'
         self.assertLen(self.predict(workdir, stdin=told.encode()), 1)
@@ -331,16 +334,42 @@ class ReadingTest(PredictTest):
         for flag in ('--strategy=Greedy()', '--tokens=3', '--truncate', '--prefix=key', '--seed=1'):
             self.refused(workdir, b'[MASK]\n', f'{flag.partition("=")[0]} is for models that write texts; leave it out', flag)
 
+    def test_the_config_names_who_reads(self):
+        workdir = self.reader('masked')
+        ids, types = self.row('key row')
+        config = (workdir / 'config.json').read_text()
+
+        def read_by(name):
+            settings = json.loads(config)
+            settings['data']['reader'] = name
+            (workdir / 'config.json').write_text(json.dumps(settings))
+        read_by('transformer.readers.vectors:TextVector')
+        row, = self.both(workdir, b'key row\n')[1]
+        np.testing.assert_allclose(row['vector'], self.outputs(workdir, ids, types)['hidden'].mean(0), atol=1e-5)
+        read_by('transformer.readers.tags:WordTags')
+        self.refused(workdir, b'key row\n', 'WordTags needs tagged words, and Masked has none; name another class in')
+        read_by('')
+        self.refused(workdir, b'key row\n', 'is a run on data.text.masked:Masked without a data.reader, for which there')
+        done = experiments.call('eval', f'--workdir={workdir}', f'--attention={self.folder / "out.png"}', '--input=key')
+        self.assertEqual((done.code, done.out), (1, ''))
+        self.assertIn('this one is on data.text.masked:Masked, which has no data.reader; leave it out', done.err)
+        new, model = self.folder / 'hidden', self.hugging_face('bert_model')
+        self.convert(f'--from_hf={model}', f'--workdir={new}')
+        file = new / 'config.json'
+        file.write_text(file.read_text().replace('vectors:TextVector', 'masked:FilledMasks'))
+        self.refused(new, b'9 8\n', 'The model of this run gives hidden, pooled, and no logits of words; set data.reader to')
+
     def test_masked_ids_and_pairs_of_a_converted_model(self):
-        workdir, model = self.folder / 'run', self.hugging_face('bert_masked')
+        ids = {'cls_token_id': 1, 'sep_token_id': 2, 'mask_token_id': 66}
+        workdir, model = self.folder / 'run', self.hugging_face('bert_masked', **ids)
         self.convert(f'--from_hf={model}', f'--workdir={workdir}')
-        line, = self.predict(workdir, stdin=b'9 66\t7  5 66\n')  # 66 is the mask, 0 the end; a tab is a space
-        p = self.outputs(workdir, [9, 66, 7, 5, 66, 0], [0] * 6, masked=[1, 4])['logits']
+        line, = self.predict(workdir, stdin=b'9 66\t7  5 66\n')  # a tab is a space
+        p = self.outputs(workdir, [1, 9, 66, 7, 5, 66, 2], [0] * 7, masked=[2, 5])['logits']
         self.assertEqual(line, '9 {} 7 5 {}'.format(*p.argmax(-1)))
-        workdir, model = self.folder / 'next', self.hugging_face('bert_next')
+        workdir, model = self.folder / 'next', self.hugging_face('bert_next', **ids)
         self.convert(f'--from_hf={model}', f'--workdir={workdir}')
         line, = self.predict(workdir, stdin=b'9 8 7\t6 5\n')
-        p = self.chances(self.outputs(workdir, [9, 8, 7, 0, 6, 5, 0], [0] * 4 + [1] * 3)['next_logits'])
+        p = self.chances(self.outputs(workdir, [1, 9, 8, 7, 2, 6, 5, 2], [0] * 5 + [1] * 3)['next_logits'])
         self.assertEqual(line, f'{("follows", "does not follow")[p.argmax()]}\t{p.max():.4f}')
         self.refused(workdir, b'9 66 8\n', "In line 1: '9 66 8' has no tab; expected two texts with a tab between them")
 
@@ -433,11 +462,11 @@ class ReadingTest(PredictTest):
     @parameterized.parameters('pooled', 'mean')
     def test_vectors_of_texts(self, of):
         without = lambda weights: {name: x for name, x in weights.items() if of == 'pooled' or 'pooler' not in name}
-        workdir, model = self.folder / 'run', self.hugging_face('bert_model', without)
+        workdir, model = self.folder / 'run', self.hugging_face('bert_model', without, cls_token_id=1, sep_token_id=2)
         self.convert(f'--from_hf={model}', f'--workdir={workdir}')
         lines, rows = self.both(workdir, b'9 8 7\n\n5\n')
         self.assertEqual([lines[1], rows[1]], ['', {'text': ''}])
-        for line, row, ids in ((lines[0], rows[0], [9, 8, 7, 0]), (lines[2], rows[2], [5, 0])):
+        for line, row, ids in ((lines[0], rows[0], [1, 9, 8, 7, 2]), (lines[2], rows[2], [1, 5, 2])):
             found = self.outputs(workdir, ids, [0] * len(ids))
             self.assertEqual((json.loads(line), row['of']), (row['vector'], of))
             np.testing.assert_allclose(row['vector'], found['pooled'] if of == 'pooled' else found['hidden'].mean(0), atol=1e-5)
@@ -467,8 +496,8 @@ class ReadingTest(PredictTest):
     def test_how_a_filled_text_reads(self, kind, text, signs, wanted):
         made = tiny_tokenizers.word_piece(self.folder, 'key row value')
         if kind == 'roberta':
-            hugging_face.read(recorded.REFERENCE / 'roberta_tokenizer', 0, None)[0].save(self.folder)
-            made = f'Json(path={str(self.folder / "tokenizer.json")!r})'
+            hugging_face.read(recorded.REFERENCE / 'roberta_tokenizer', 'roberta', 400, ({}, {})).tokenizer.save(self.folder)
+            made = Json(str(self.folder / 'tokenizer.json'))
         data = masked.Masked(tokenizer=made, path=str(self.text), documents='line').open(None)
         self.assertEqual(data.filled(text, [data.tokenizer.number(sign) for sign in signs]), wanted)
 
@@ -479,10 +508,9 @@ class InputTest(parameterized.TestCase):
     def test_an_image_is_told_from_text_whatever_its_bytes(self, form):
         file = io.BytesIO()
         Image.new('RGB', (300, 300), (65, 66, 67)).save(file, form)
-        predict = experiments.script('predict')
-        self.assertTrue(predict.is_image(file.getvalue()))
+        self.assertTrue(is_image(file.getvalue()))
         for text in (b'', b'a.png\n', b'P5/a.png\n', b'a\0b', 'caf\u00e9.png'.encode()):
-            self.assertFalse(predict.is_image(text), text)
+            self.assertFalse(is_image(text), text)
 
     @parameterized.parameters((True, 'Reading from the terminal: one input per line, Ctrl-D ends.\n'), (False, ''))
     def test_a_terminal_is_told_what_is_waited_for(self, terminal, hint):

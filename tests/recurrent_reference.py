@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from transformer.recurrent import Gru, Rnn
+from transformer.models.recurrent import Gru, Rnn
 
 
 def sigmoid(x):

@@ -66,12 +66,12 @@ class ReleasedTest(parameterized.TestCase):
         family = next(family for family in convert.FAMILIES if config['architectures'][0] in family.names)
         head = {} if config.get('tie_word_embeddings', True) else {'lm_head.weight': None}
         config = family.prepared(config, head) if family.prepared else config
-        model = convert.resolve.construct(convert.base.part(family.model, **family.model_fields(config)))
+        model = convert.resolve.construct(convert.base.part(family.model, **convert.fields_of(family, config)))
         shapes = convert.shapes_of(family, model, config)
         named = {mesh.path_of(keys): x for keys, x in jax.tree_util.tree_leaves_with_path(shapes)}
         self.assertEqual(sum(x.size for x in named.values()), parameters)
         self.assertLen(family.entries({name: x.shape for name, x in named.items()}, model), len(jax.tree.leaves(shapes)) - (
-            4 * model.layers if config['model_type'] == 'gpt2' else 0))  # three kernels, and three biases, are one there
+            4 * model.stack.layers if config['model_type'] == 'gpt2' else 0))  # three kernels, and three biases, are one there
 
 
 if __name__ == '__main__':

@@ -57,7 +57,7 @@ class TfdsTest(experiments.TestCase):
 
     def test_no_run_imports_tensorflow_and_others_do_not_import_tfds(self):
         prepare.prepare('heed_images')
-        code = ('import sys; from data.images import Images\n'
+        code = ('import sys; from data.images.labelled import Images\n'
                 'next(Images(train="train[:64]").open(None).train(0))\n'
                 'print("tensorflow_datasets" in sys.modules)\n'
                 'batch = next(Images(source="tfds", name="heed_images", train="train").open(None).train(0))\n'

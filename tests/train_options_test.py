@@ -38,7 +38,7 @@ class OptionsTest(experiments.TestCase):
         self.assertTrue(math.isnan(float(last['loss'])), last)  # nothing was learnt in it: no loss, rather than none of 0
 
     def test_the_gradient_of_every_layer_by_flag(self):
-        from tests.training import report_test
+        from tests.training.report import report_test
 
         workdir = self.folder / 'run'
         code, out = experiments.train(self.config(**{'log.gradients': True}), workdir)
@@ -132,7 +132,7 @@ class OptionsTest(experiments.TestCase):
     def test_init_from_refuses_another_tokenizer(self):
         source = self.folder / 'source'
         experiments.train(self.config(**{'train.steps': 1}), source)
-        with self.assertRaisesRegex(ValueError, r"data.tokenizer='Byte\(\)' is not the tokenizer of .*: Char with 2[0-9] ids"):
+        with self.assertRaisesRegex(ValueError, r"tokenizer='Byte\(\)' is not the tokenizer of .*: Char\(\) with 2[0-9] ids"):
             experiments.train(self.config(**{'init_from': str(source), 'data.tokenizer': 'Byte()'}), self.folder / 'run')
 
     def test_a_run_goes_on_when_what_it_started_from_is_gone(self):
@@ -185,7 +185,7 @@ class OptionsTest(experiments.TestCase):
 
     def test_a_recurrent_model_is_given_one_pair_a_row(self):
         self.text.write_text(experiments.pairs(80))
-        recurrent = base.part('transformer.bahdanau:RecurrentEncoderDecoder', source_length=12, length=12, width=8)
+        recurrent = base.part('transformer.models.bahdanau:RecurrentEncoderDecoder', source_length=12, length=12, width=8)
         with self.assertRaisesRegex(ValueError, "cannot tell apart what shares a row, as with data.packing='first_fit'"):
             experiments.train(experiments.tiny_pairs(self.text, model=recurrent), self.folder / 'run')
 

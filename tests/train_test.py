@@ -21,14 +21,14 @@ from tests import experiments
 # Where a process may end: (module, function, how many calls of it, 'before' or 'after' the last one).
 CREATED = ('training.workdir', 'save_config', 1, 'after')
 FACTS_SAVED = ('training.workdir', 'save_environment', 1, 'before')
-FIRST_BATCH = ('data.text', 'OpenText.count', 1, 'after')
+FIRST_BATCH = ('data.text.documents', 'OpenText.count', 1, 'after')
 SAVE_BEGUN = ('training.checkpoint', 'Checkpoints.save', 1, 'after')
-ROW_WRITTEN = ('training.report', 'Report.scalars', 1, 'after')
+ROW_WRITTEN = ('training.report.report', 'Report.scalars', 1, 'after')
 BEFORE_SAVING = ('training.checkpoint', 'Checkpoints.save', 1, 'before')
 EVALUATING = ('training.run', 'Snapshot.averages', 1, 'before')
 LAST_SAVE = ('training.checkpoint', 'Checkpoints.save', 2, 'after')
 AMENDING = ('training.checkpoint', 'Checkpoints.amend', 1, 'before')
-RESUMED_ROW = ('training.report', 'Report.scalars', 2, 'after')
+RESUMED_ROW = ('training.report.report', 'Report.scalars', 2, 'after')
 
 
 def at(moment, action):
@@ -60,7 +60,6 @@ def kill_itself():
 
 def kill_at(text, workdir, moments):
     """Starts the run once for every moment, in a process that ends there; prints how each ended. For a process of its own."""
-    from training import cli  # noqa: F401  everything but the devices is imported once, before forking
 
     experiments.script('train')
     for moment in json.loads(moments):
@@ -150,7 +149,7 @@ class SurvivalTest(experiments.TestCase):
             self.assertEqual(code, 128 + number, out)
         return out
 
-    @parameterized.parameters((BEFORE_SAVING, 0), (('training.report', 'Report.flush', 2, 'before'), 3),
+    @parameterized.parameters((BEFORE_SAVING, 0), (('training.report.report', 'Report.flush', 2, 'before'), 3),
                               (('training.checkpoint', 'Checkpoints.save', 3, 'before'), 6))
     def test_a_full_disk(self, moment, before):
         """On a small file system of its own, in a mount namespace."""
@@ -196,7 +195,8 @@ class SurvivalTest(experiments.TestCase):
         self.assertRegex(out, 'resumed from step [36]|finished at step 7')
 
     def test_killed_at_random(self):
-        names = [('data.text', 'OpenText.count'), ('training.report', 'Report.timing'), ('training.report', 'Report.flush')]
+        names = [('data.text.documents', 'OpenText.count'), ('training.report.report', 'Report.timing'),
+                 ('training.report.report', 'Report.flush')]
         draw = random.Random(os.urandom(4))
         moments = [(*draw.choice(names), draw.randint(1, 2), draw.choice(['before', 'after'])) for _ in range(2)]
         self.killed(*moments)
@@ -216,14 +216,14 @@ class SurvivalTest(experiments.TestCase):
         self.assert_same_end()
 
     def test_torn_last_line(self):
-        self.stopped(('data.text', 'OpenText.count', 4, 'before'))
+        self.stopped(('data.text.documents', 'OpenText.count', 4, 'before'))
         with open(self.run_folder / 'metrics.jsonl', 'ab') as file:
             file.write(b'{"step": 4, "split": "train", "lo')
         self.assert_same_end()
 
     @parameterized.parameters(signal.SIGTERM, signal.SIGINT)
     def test_signal_saves_and_says_how_to_resume(self, number):
-        out = self.stopped(('training.report', 'Report.timing', 1, 'after'), number=number)
+        out = self.stopped(('training.report.report', 'Report.timing', 1, 'after'), number=number)
         self.assertEqual(experiments.steps(self.run_folder), [2])
         self.assertIn(f'stopped by {number.name} after step 2, which is saved in {self.run_folder}; '
                       'the same command resumes from there', out)
@@ -252,7 +252,7 @@ class SurvivalTest(experiments.TestCase):
         self.assertIn('finished at step 7', out)
 
     def test_steps_lowered_to_where_it_was_stopped_still_end_in_an_evaluation(self):
-        self.stopped(('training.report', 'Report.timing', 1, 'after'))
+        self.stopped(('training.report.report', 'Report.timing', 1, 'after'))
         changes = {'train.steps': 2}
         code, out = experiments.train(self.config(**changes), self.run_folder)
         self.assertEqual(code, 0, out)
@@ -368,7 +368,7 @@ class ResumeTest(experiments.TestCase):
         with self.assertRaisesRegex(ValueError, 'holds a run with another config .data.length: 16 there, 8 now; '
                                     'optimizer.learning_rate: 0.01 there, 0.1 now.; give these values again'):
             experiments.train(self.config(**{'data.length': 8, 'optimizer.learning_rate': 0.1}), workdir)
-        with self.assertRaisesRegex(ValueError, "task.name: 'transformer.tasks:NextToken' there, 'x:Y' now"):
+        with self.assertRaisesRegex(ValueError, "task.name: 'transformer.tasks.language_model:NextToken' there, 'x:Y' now"):
             experiments.train(self.config(**{'task.name': 'x:Y'}), workdir)
         code, out = experiments.train(self.config(**{
             'train.steps': 4, 'checkpoint.every_steps': 1, 'checkpoint.keep': 4, 'checkpoint.best': 'valid/loss',

@@ -46,8 +46,9 @@ def checksums(tree: Any) -> dict[str, int]:
     """One 32-bit integer per array of `tree`, by name ('params/block_0/attention/query/kernel').
 
     sum over i of mix(bits_i + (i + 1) * c) mod 2**32, with i the position in row-major order, mix a bijection of the
-    32-bit integers and c odd. Any change of a single element changes it; swaps and larger changes escape with
-    probability 2**-32. Computed on the devices that hold the array; the same however the array is sharded.
+    32-bit integers and c odd; the halves of a 64-bit number are two elements. Any change of a single element changes it;
+    swaps and larger changes escape with probability 2**-32. Computed on the devices that hold the array; the same however
+    the array is sharded.
     """
     return _numbers(_dispatch(_named(tree)))
 

@@ -1,8 +1,8 @@
 """The device mesh (`data`, `fsdp`, `tensor`) and which array lies where on it.
 
-A batch is split over `data` and `fsdp` together. A parameter follows the first rule whose regex matches its path; a
-rule names a mesh axis, or nothing, for each dimension. An axis of size 1, or one that does not divide its dimension,
-leaves the dimension whole, so the same rules serve one device and a pod.
+A batch is split over `data` and `fsdp` together. A parameter is split as its role says (training/roles.py), unless a rule's
+regex matches its path; a rule names a mesh axis, or nothing, for each dimension. An axis of size 1, or one that does not divide
+its dimension, leaves the dimension whole, so the same serves one device and a pod.
 """
 
 import re
@@ -11,7 +11,7 @@ import jax
 import numpy as np
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
-from training.resolve import did_you_mean
+from training.config.resolve import did_you_mean
 
 AXES = ('data', 'fsdp', 'tensor')
 
@@ -64,8 +64,12 @@ def put(batch, mesh, stacked=False):
     return placed
 
 
-def first_match(rules, path, what):
-    """The value of the first (regex, value) whose regex matches the whole path; a path that no rule covers is an error."""
+_UNMATCHED = object()  # what rules may not give
+
+
+def first_match(rules, path, what, default=None):
+    """The value of the first (regex, value) whose regex matches the whole path. For a path that no rule covers it is the
+    default; None: that is an error."""
     for rule in rules:
         try:
             pattern, value = rule
@@ -74,7 +78,17 @@ def first_match(rules, path, what):
             raise ValueError(f'{rule!r} in {what} is not a pair (regular expression, value): {error}.') from None
         if matches:
             return value
+    if default is not None:
+        return default
     raise ValueError(f'No rule of {what} covers the parameter {path}; add one, or end the rules with (".*", ...).')
+
+
+def require_used(rules, paths, what):
+    """Raises ValueError for a rule that matches none of the paths of all parameters."""
+    for rule in rules:
+        if not any(first_match((rule,), path, what, _UNMATCHED) is not _UNMATCHED for path in paths):
+            raise ValueError(f'The rule {rule!r} of {what} matches no parameter; those of this model have names such as '
+                             f'{next(iter(paths))}.')
 
 
 def path_of(keys):
@@ -97,10 +111,15 @@ def follow(tree, shapes, shardings, mesh):
     return jax.tree_util.tree_map_with_path(one, tree)
 
 
-def shardings(shapes, rules, mesh):
-    """The NamedSharding of every parameter of a tree of shapes."""
+def shardings(shapes, axes_of, rules, mesh):
+    """The NamedSharding of every parameter of a tree of shapes.
+
+    Args:
+      axes_of: {path: the mesh axis, or None, of each dimension}.
+      rules: (regex over paths, the same), which come first.
+    """
     def one(keys, leaf):
-        axes = first_match(rules, path_of(keys), 'mesh.rules')
+        axes = first_match(rules, path_of(keys), 'mesh.rules', axes_of[path_of(keys)])
         if not isinstance(axes, (tuple, list)):
             raise ValueError(f'mesh.rules gives {axes!r} for {path_of(keys)}; expected an axis or None for each dimension, '
                              "such as ('fsdp', None).")
@@ -114,4 +133,5 @@ def shardings(shapes, rules, mesh):
             raise ValueError(f'The rule {tuple(axes)} of mesh.rules names an axis twice; name it for one dimension at most.')
         fits = [axis if axis and size % mesh.shape[axis] == 0 else None for axis, size in zip(axes, leaf.shape)]
         return NamedSharding(mesh, PartitionSpec(*fits))
+    require_used(rules, axes_of, 'mesh.rules')
     return jax.tree_util.tree_map_with_path(one, shapes)

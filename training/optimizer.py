@@ -12,11 +12,12 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from training import resolve
-from training.mesh import first_match, path_of
+from training.config import resolve
+from training.mesh import first_match, path_of, require_used
+from training.roles import decay, sides
 
 # What surrounds the optimizer in its config.
-OWN = ('learning_rate', 'weight_decay', 'decay_rules', 'rate_rules', 'matrices', 'average_decay', 'clip', 'schedule')
+OWN = ('learning_rate', 'weight_decay', 'decay_rules', 'rate_rules', 'average_decay', 'clip', 'schedule')
 FROZEN = 0.0  # in rate_rules: no gradient counts, no moments are kept, and the parameter stays as it is
 
 
@@ -36,7 +37,7 @@ class AdamW:
     def __post_init__(self):
         _require(0 <= self.b1 < 1 and 0 <= self.b2 < 1 and self.eps > 0, self, 'b1 and b2 in [0, 1) and eps > 0')
 
-    def direction(self):
+    def direction(self, roles):
         return optax.scale_by_adam(self.b1, self.b2, self.eps)
 
 
@@ -50,7 +51,7 @@ class SGD:
         _require(0 <= self.momentum < 1, self, 'momentum in [0, 1)')
         _require(self.momentum or not self.nesterov, self, 'a momentum for nesterov')
 
-    def direction(self):
+    def direction(self, roles):
         return optax.trace(self.momentum, self.nesterov) if self.momentum else optax.identity()
 
 
@@ -64,7 +65,7 @@ class Lion:
     def __post_init__(self):
         _require(0 <= self.b1 < 1 and 0 <= self.b2 < 1, self, 'b1 and b2 in [0, 1)')
 
-    def direction(self):
+    def direction(self, roles):
         return optax.scale_by_lion(self.b1, self.b2)
 
 
@@ -76,23 +77,22 @@ class Adafactor:
 
     Attributes:
       factored_from: matrices with a smaller side than this keep all of v.
-      matrices: which parameters are matrices, and of which dimensions (see `as_matrix`); others with two long sides
-        are factored over these.
+
+    Matrices with several axes on a side are factored as the matrix that they are; other parameters over their two longest.
     """
     decay_rate: float = 0.8
     clipping: float = 1.0
     relative: bool = True
     factored_from: int = 128
-    matrices: tuple = ()
 
     def __post_init__(self):
         _require(0 < self.decay_rate <= 1 and self.clipping > 0 and self.factored_from > 0, self,
                  'decay_rate in (0, 1], clipping > 0 and factored_from > 0')
 
-    def direction(self):
+    def direction(self, roles):
         moments = optax.scale_by_factored_rms(decay_rate=self.decay_rate, min_dim_size_to_factor=self.factored_from)
         return optax.chain(
-            _on_matrices(moments, self.matrices),
+            _on_matrices(moments, roles),
             optax.clip_by_block_rms(self.clipping),
             optax.scale_by_param_block_rms() if self.relative else optax.identity())
 
@@ -104,7 +104,6 @@ class Muon:
     one learning rate and weight decay serve both (Liu et al. 2025, eq. 4).
 
     Attributes:
-      matrices: which parameters are matrices, and of which dimensions (see `as_matrix`).
       b1, b2, eps: of AdamW.
     """
     momentum: float = 0.95
@@ -113,21 +112,19 @@ class Muon:
     b1: float = 0.9
     b2: float = 0.95
     eps: float = 1e-8
-    matrices: tuple = ()
 
     def __post_init__(self):
         AdamW(self.b1, self.b2, self.eps)
         _require(0 <= self.momentum < 1 and self.iterations > 0, self, 'momentum in [0, 1) and iterations > 0')
-        _require(self.matrices, self, 'rules in matrices, as base.optimizer gives them')
 
-    def direction(self):
+    def direction(self, roles):
         def orthogonal(updates, _):
             return jax.tree.map(lambda x: 0.2 * max(x.shape) ** 0.5 * self.newton_schulz(x), updates)
 
-        label = lambda keys, x: 'adam' if as_matrix(self.matrices, keys, x) is None else 'muon'
+        label = lambda keys, x: 'adam' if _sides(roles, keys, x) is None else 'muon'
         muon = optax.chain(optax.trace(self.momentum, self.nesterov),
-                           _on_matrices(optax.stateless(orthogonal), self.matrices))
-        return optax.partition({'muon': muon, 'adam': AdamW(self.b1, self.b2, self.eps).direction()},
+                           _on_matrices(optax.stateless(orthogonal), roles))
+        return optax.partition({'muon': muon, 'adam': AdamW(self.b1, self.b2, self.eps).direction(roles)},
                                functools.partial(jax.tree_util.tree_map_with_path, label))
 
     def newton_schulz(self, x):
@@ -141,39 +138,27 @@ class Muon:
         return x if wide else x.T
 
 
-def as_matrix(rules, keys, x):
-    """(input dimensions, output dimensions) of a parameter that is one matrix, such as ((0,), (1, 2)) of an attention
-    kernel [D, N, H]; None of one that is not. The first of the (regex, dimensions) rules counts, () standing for None."""
-    path = path_of(keys)
-    sides = first_match(rules, path, 'optimizer.matrices')
-    if not sides:
-        return None
-    try:
-        inner, outer = map(tuple, sides)
-        fits = sorted(inner + outer) == list(range(x.ndim))
-    except (TypeError, ValueError):
-        fits = False
-    if not fits:
-        raise ValueError(f'optimizer.matrices gives {sides!r} for {path} {x.shape}; expected every dimension once, as '
-                         'those of the input and those of the output, such as ((0,), (1, 2)).')
-    return inner, outer
+def _sides(roles, keys, x):
+    """(axes of the input, axes of the output) of a parameter that is one matrix, such as ((0,), (1, 2)) of an attention kernel
+    [D, N, H]; None of one that is not."""
+    return sides(roles[path_of(keys)], x.ndim)
 
 
-def _on_matrices(inner, rules):
+def _on_matrices(inner, roles):
     """`inner` given every parameter that is a matrix in this form; what its state holds of one has that form too."""
     def reshaped(tree):
         def one(keys, x):
-            sides = as_matrix(rules, keys, x) if rules else None
-            return x if sides is None else x.transpose(*sides[0], *sides[1]).reshape(
-                math.prod(x.shape[d] for d in sides[0]), -1)
+            axes = _sides(roles, keys, x)
+            return x if axes is None else x.transpose(*axes[0], *axes[1]).reshape(
+                math.prod(x.shape[d] for d in axes[0]), -1)
         return jax.tree_util.tree_map_with_path(one, tree)
 
     def restored(tree, like):
         def one(keys, x, like):
-            sides = as_matrix(rules, keys, like) if rules else None
-            if sides is None:
+            axes = _sides(roles, keys, like)
+            if axes is None:
                 return x
-            order = sides[0] + sides[1]
+            order = axes[0] + axes[1]
             return x.reshape([like.shape[d] for d in order]).transpose(sorted(range(like.ndim), key=order.__getitem__))
         return jax.tree_util.tree_map_with_path(one, tree, like)
 
@@ -190,24 +175,25 @@ def schedule(config, train_steps):
     return lambda count: config.learning_rate * shape(count)
 
 
-def _multiples(rules, name, tree):
-    """The number that (regex, number) rules give each parameter; one that no rule covers is refused."""
+def _multiples(rules, name, tree, default=None):
+    """The number that (regex, number) rules give each parameter; one that no rule covers has that of {path: number}, or is
+    refused."""
     def one(keys, _):
-        multiple = first_match(rules, path_of(keys), f'optimizer.{name}')
+        multiple = first_match(rules, path_of(keys), f'optimizer.{name}', default and default[path_of(keys)])
         if not isinstance(multiple, (int, float)) or not 0 <= multiple < math.inf:
             raise ValueError(f'optimizer.{name} gives {multiple!r} for {path_of(keys)}; expected a number, 0 or more.')
         return multiple
     return jax.tree_util.tree_map_with_path(one, tree)
 
 
-def _each(rules, name, change):
+def _each(rules, name, change, default=None):
     """A transformation without state: change(update, parameter, multiple that the rules give the parameter)."""
     def init(params):
-        _multiples(rules, name, params)  # a parameter that no rule covers is found here, before anything is computed
+        _multiples(rules, name, params, default)  # a parameter that no rule covers is found here, before anything is computed
         return optax.EmptyState()
 
     def update(updates, state, params):
-        return jax.tree.map(change, updates, params, _multiples(rules, name, params)), state
+        return jax.tree.map(change, updates, params, _multiples(rules, name, params, default)), state
 
     return optax.GradientTransformation(init, update)
 
@@ -242,17 +228,19 @@ class Optimizer:
         return jax.tree.map(lambda a, p: a + (1.0 - decay) * (p - a), old, params) if self.average_decay else old
 
 
-def make(config, train_steps):
-    """The Optimizer of `config.optimizer`."""
-    direction = resolve.construct(config, ignore=OWN, extra={'matrices': config.matrices}).direction()
-    decay = lambda update, parameter, multiple: (
+def make(config, train_steps, roles):
+    """The Optimizer of `config.optimizer`, for parameters of these roles, {path: role}."""
+    for name in ('decay_rules', 'rate_rules'):
+        require_used(config[name], roles, f'optimizer.{name}')
+    direction = resolve.construct(config, ignore=OWN).direction(roles)
+    decayed = lambda update, parameter, multiple: (
         update + config.weight_decay * multiple * parameter if config.weight_decay * multiple else update)
     scale = lambda update, parameter, multiple: update if multiple == 1 else multiple * update
     rate = schedule(config, train_steps)
     tx = optax.chain(
         optax.clip_by_global_norm(config.clip) if config.clip else optax.identity(),
         direction,
-        _each(config.decay_rules, 'decay_rules', decay),
+        _each(config.decay_rules, 'decay_rules', decayed, {path: decay(role) for path, role in roles.items()}),
         optax.scale_by_learning_rate(rate),
         _each(config.rate_rules, 'rate_rules', scale))
     if FROZEN in [rule[1] for rule in config.rate_rules if isinstance(rule, (tuple, list)) and len(rule) == 2]:

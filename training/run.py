@@ -1,16 +1,6 @@
 """The only construction: `build(config, mesh) -> Run`, used by training, evaluation, prediction, benchmarks and tests.
 
-A run meets its parts through contracts and import paths alone:
-  data   `construct(config.data).open(folder, source)`: facts, shapes, digest(split), train(seed),
-         evaluation(split, batch_size, **view), save(folder); its `kind` ('text', 'pairs', 'shift', 'stories', 'images',
-         'points', 'masked', 'labelled', 'tagged', 'questions') tells eval.py and predict.py what an input is; it may offer
-         `buckets`, the shapes of all its batches, of which `shapes` are the longest, and `packed`: whether several examples
-         share a row
-  model  a Flax module; required fields that the config leaves open are filled with the data's facts; it may offer
-         `fitted(path, parameter, **inputs)`: a parameter of a run with inputs of another shape, made to fit these, and
-         `packs`: whether it tells apart what shares a row
-  task   `loss(forward, batch, key=, step=, train=) -> {term: (sum, weight)}`, `coefficients`, `inputs(batch)`, `derived(...)`
-  evals  `evaluator(snapshot, batches) -> {name: number}`, `view`
+A run meets its parts through import paths and through the contracts of training/contracts.py alone.
 """
 
 import dataclasses
@@ -25,12 +15,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from training import energy, flops, resolve, schema, workdir
+from training import contracts, roles, workdir
 from training import mesh as meshes
 from training import optimizer as optimizers
 from training import step as steps
 from training.checkpoint import Checkpoints
-from training.state import State, initialised
+from training.config import resolve, schema
+from training.report import energy, flops
+from training.state import State, initialised, wide
 
 EVAL_FIELDS = ('every_steps', 'split')
 
@@ -41,16 +33,20 @@ class Run:
 
     Attributes:
       config: the locked ConfigDict.
+      reader: what reads inputs for predict.py and draws them for eval.py; None: nothing does.
       shapes: a State of jax.ShapeDtypeStruct with the sharding of every array, the target of init and restore.
+      roles: {path: role} of the parameters.
     """
     config: Any
     mesh: jax.sharding.Mesh
-    data: Any
-    model: Any
-    task: Any
-    evaluators: dict
+    data: contracts.Opened
+    model: contracts.Model
+    task: contracts.Task
+    evaluators: dict[str, contracts.Evaluator]
+    reader: contracts.Reader | None
     optimizer: optimizers.Optimizer
     shapes: State
+    roles: dict
 
     def init(self):
         """The fresh state, created sharded, the same on any mesh."""
@@ -62,15 +58,16 @@ class Run:
 
     def begun_with(self, params):
         """The fresh state with these parameters."""
-        params = jax.tree.map(lambda x, s: jax.device_put(x.astype(s.dtype), s.sharding), params, self.shapes.params)
-        return self.init().replace(params=params, average=self.optimizer.first_average(params))
+        placed = lambda shapes: jax.tree.map(lambda x, s: jax.device_put(x.astype(s.dtype), s.sharding), params, shapes)
+        average = self.optimizer.first_average(placed(self.shapes.average or self.shapes.params))
+        return self.init().replace(params=placed(self.shapes.params), average=average)
 
     def init_from(self, folder):
         """(the fresh state with the parameters that init_rules keep taken from the newest step of another workdir, the names
         of those that are fresh)."""
         source = load(folder, data=1, onto=self.mesh)
         have = {meshes.path_of(keys): p for keys, p in jax.tree_util.tree_leaves_with_path(source.params)}
-        rules, fitted = self.config.init_rules, getattr(self.model, 'fitted', None)
+        rules, fits = self.config.init_rules, isinstance(self.model, contracts.Fitting)
         batch = {name: jax.ShapeDtypeStruct(shape, dtype) for name, (shape, dtype) in self.data.shapes.items()}
         made = []
 
@@ -82,8 +79,8 @@ class Run:
             if rule == 'fresh' or (rule == 'offered' and (path not in have or have[path].shape != fresh.shape)):
                 made.append(path)
                 return fresh
-            if fitted and path in have and have[path].shape != fresh.shape:
-                have[path] = fitted(path, have[path], **self.task.inputs(batch))
+            if fits and path in have and have[path].shape != fresh.shape:
+                have[path] = self.model.fitted(path, have[path], **self.task.inputs(batch))
             if path not in have or have[path].shape != fresh.shape:
                 there = have[path].shape if path in have else 'nothing'
                 raise ValueError(f'init_from={folder} has {there} for {path}, but the model needs {fresh.shape}; '
@@ -92,7 +89,7 @@ class Run:
 
         fresh = self.init()
         params = jax.tree_util.tree_map_with_path(choose, fresh.params)
-        return fresh.replace(params=params, average=self.optimizer.first_average(params)), made
+        return fresh.replace(params=params, average=self.optimizer.first_average(wide(params))), made
 
     def training_row(self, numbers, step):
         """The row of metrics.jsonl of a step: averages since the last row, and norms of this step; with log.gradients the
@@ -202,12 +199,14 @@ class Snapshot:
     def apply(self, **inputs):
         return _apply(self.run.model, self.params, inputs)
 
-    def captured(self, collection, **inputs):
-        """What applying the model puts into a collection that is only filled on request, such as 'attention'."""
-        return _captured(self.run.model, self.params, collection, inputs)
+    def captured(self, name, **inputs):
+        """{layer/name: array} of what the layers of the model say on request, such as 'attention'."""
+        return _captured(self.run.model, self.params, name, inputs)
 
-    def key(self, name):
-        return jax.random.fold_in(steps.stream(self.run.config.seed, name), self.step)
+    def key(self, name, seed=None):
+        """The key of a random stream at this step; of a seed other than the run's, at any step."""
+        return steps.stream(seed, name) if seed is not None else jax.random.fold_in(
+            steps.stream(self.run.config.seed, name), self.step)
 
     def averages(self, batches):
         """{term: average over the split}, 'loss' (the total), 'weight', and what the task derives from them."""
@@ -243,26 +242,36 @@ def _apply(model, params, inputs):
     return model.apply({'params': params}, **inputs)
 
 
-@functools.partial(jax.jit, static_argnames=('model', 'collection'))
-def _captured(model, params, collection, inputs):
-    return model.apply({'params': params}, **inputs, mutable=[collection])[1].get(collection, {})
+@functools.partial(jax.jit, static_argnames=('model', 'name'))
+def _captured(model, params, name, inputs):
+    outputs = model.apply({'params': params}, **inputs, capture=(name,))
+    return {layer: x for layer, x in outputs.items() if layer.endswith(name)}
+
+
+def _example(data):
+    return {name: jnp.zeros(shape, dtype) for name, (shape, dtype) in data.shapes.items()}
 
 
 def _fresh(config, data, model, task, optimizer):
-    batch = {k: jnp.zeros(shape, dtype) for k, (shape, dtype) in data.shapes.items()}
+    batch = _example(data)
     params = initialised(model, task.inputs(batch), steps.stream(config.seed, 'init'))
     terms = jax.eval_shape(lambda p: task.loss(steps.forward(model, p), batch, key=None, step=0, train=False), params)
     sums = {term: jnp.zeros(2) for term in terms}
-    return State(jnp.zeros((), jnp.int32), params, optimizer.tx.init(params), optimizer.first_average(params), sums,
+    exact = wide(params)
+    return State(jnp.zeros((), jnp.int32), params, optimizer.tx.init(exact), optimizer.first_average(exact), sums,
                  jnp.zeros((), jnp.int32))
 
 
 def _part(config, contract, what, *, key='name', **options):
-    """The object that a config names, if it offers what is asked of such a part."""
-    made = resolve.construct(config, key, **options)
-    if lacks := [name for name in contract if not hasattr(made, name)]:
-        raise ValueError(f'{config[key]} is no {what}: it has no {", ".join(lacks)}; name another class.')
-    return made
+    """The object that a config names, if it meets the contract of such a part."""
+    return _held(resolve.construct(config, key, **options), contract, what, config[key])
+
+
+def _held(part, contract, what, path):
+    """The part, if it meets its contract."""
+    if misfits := contracts.misfits(part, contract):
+        raise ValueError(f'{path} is no {what}: {", and ".join(misfits)}; name another class.')
+    return part
 
 
 def build(config, mesh, folder=None, source=None):
@@ -278,24 +287,29 @@ def build(config, mesh, folder=None, source=None):
         raise ValueError(f'data.batch_size={rows} cannot be divided into train.microbatches={micro} for {parts} parts of '
                          f'the mesh (data x fsdp); choose a multiple of {micro * parts}, other microbatches, or fewer '
                          'devices with mesh.data.')
-    data = _part(config.data, ('open',), 'data', key='pipeline').open(folder, source)
-    if len(getattr(data, 'buckets', ())) > 1 and config.train.dispatch > 1:
+    described = _part(config.data, contracts.Data, 'data', key='pipeline')
+    reader = described.reader and _part({'reader': described.reader}, contracts.Reader, 'reader', key='reader')
+    data = _held(described.open(folder, source), contracts.Opened, 'data', config.data.pipeline)
+    if len(data.buckets) > 1 and config.train.dispatch > 1:
         raise ValueError(f'train.dispatch={config.train.dispatch} does steps with batches of one shape, but data.packing='
                          f'{config.data.packing!r} gives several; set train.dispatch=1, or another packing.')
-    model = _part(config.model, ('init', 'apply'), 'model', extra={'dtype': config.dtype} | data.facts)
-    for name, least in data.facts.items():
-        for field, part in (('model', model), ('model.head', getattr(model, 'head', None))):
-            if hasattr(part, name) and getattr(part, name) < least:
-                raise ValueError(f'{field}.{name} is {getattr(part, name)}, but the data has {least}; leave it out of the '
-                                 'config, or raise it.')
-    if getattr(data, 'packed', False) and not getattr(model, 'packs', True):
+    types = {'dtype': config.dtype, 'parameter_dtype': config.parameter_dtype}
+    model = _part(config.model, contracts.Model, 'model', extra=types | data.facts)
+    parts = {'model': model} | ({'model.head': model.head} if 'head' in resolve.fields(type(model)) else {})
+    for field, part in parts.items():
+        for name in filter(resolve.fields(type(part)).__contains__, data.facts):
+            if getattr(part, name) < data.facts[name]:
+                raise ValueError(f'{field}.{name} is {getattr(part, name)}, but the data has {data.facts[name]}; leave it out '
+                                 'of the config, or raise it.')
+    if data.packed and isinstance(model, contracts.Separating) and not model.packs:
         raise ValueError(f'{config.model.name} cannot tell apart what shares a row, as with data.packing='
                          f"{config.data.packing!r}; set data.packing='buckets' or 'none'.")
-    task = _part(config.task, ('loss', 'coefficients', 'inputs', 'derived'), 'task')
-    evaluators = {name: _part(e, ('view', 'check', '__call__'), 'evaluator', key='evaluator', ignore=EVAL_FIELDS)
+    task = _part(config.task, contracts.Task, 'task')
+    evaluators = {name: _part(e, contracts.Evaluator, 'evaluator', key='evaluator', ignore=EVAL_FIELDS)
                   for name, e in config.evals.items()}
-    optimizer = optimizers.make(config.optimizer, config.train.steps)
     try:
+        roles_of = roles.of_model(model, jax.eval_shape(lambda: task.inputs(_example(data))))
+        optimizer = optimizers.make(config.optimizer, config.train.steps, roles_of)
         shapes = jax.eval_shape(functools.partial(_fresh, config, data, model, task, optimizer))
     except KeyError as error:
         if error.args[0] in data.shapes:
@@ -303,11 +317,18 @@ def build(config, mesh, folder=None, source=None):
         raise ValueError(f'{config.task.name} asks for {error.args[0]!r} in a batch, but {config.data.pipeline} gives '
                          f'{", ".join(data.shapes)}; choose a task for this data.') from None
     whole = meshes.replicated(mesh)
-    params = meshes.shardings(shapes.params, config.mesh.rules, mesh)
+    axes_of = _axes(roles_of, shapes.params)
+    params = meshes.shardings(shapes.params, axes_of, config.mesh.rules, mesh)
     moments = meshes.follow(shapes.opt_state, shapes.params, params, mesh)
     place = State(whole, params, moments, params if shapes.average else {}, jax.tree.map(lambda _: whole, shapes.sums), whole)
     shapes = jax.tree.map(lambda s, at: jax.ShapeDtypeStruct(s.shape, s.dtype, sharding=at), shapes, place)
-    return Run(config, mesh, data, model, task, evaluators, optimizer, shapes)
+    return Run(config, mesh, data, model, task, evaluators, reader or None, optimizer, shapes, roles_of)
+
+
+def _axes(roles_of, shapes):
+    """{path: the mesh axis, or None, of each dimension}, as roles say."""
+    return {path: roles.mesh_axes(roles_of[path], leaf.ndim) for path, leaf in
+            ((meshes.path_of(keys), leaf) for keys, leaf in jax.tree_util.tree_leaves_with_path(shapes))}
 
 
 def load(folder, step='last', data=None, onto=None):
@@ -329,7 +350,7 @@ def load(folder, step='last', data=None, onto=None):
         target = getattr(run.shapes, wanted)
         if onto:
             target = jax.tree.map(lambda s, at: jax.ShapeDtypeStruct(s.shape, s.dtype, sharding=at), target,
-                                  meshes.shardings(target, config.mesh.rules, onto))
+                                  meshes.shardings(target, _axes(run.roles, target), config.mesh.rules, onto))
         restored = checkpoints.restore({wanted: target}, step=number)
     finally:
         checkpoints.close()

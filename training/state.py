@@ -4,15 +4,16 @@ from typing import Any
 
 import flax.struct
 import jax
+import jax.numpy as jnp
 
 
 @flax.struct.dataclass
 class State:
     """Attributes:
       step: optimizer steps done, int32.
-      params: {'block_0': {'attention': {...}}, ...}.
+      params: {'block_0': {'attention': {...}}, ...}, in the type in which the model stores them.
       opt_state: of the optax transformation.
-      average: the moving average of the parameters, or {}.
+      average: the moving average of the parameters, in at least float32, or {}.
       sums: {term: [sum, weight]} of the training terms since the last log row.
       skipped: updates left out because they were not finite, int32.
     """
@@ -31,6 +32,12 @@ class State:
     def tree(self):
         """As a plain dict, the form in which checkpoints keep it."""
         return {name: getattr(self, name) for name in self.__dataclass_fields__}
+
+
+def wide(tree):
+    """The arrays of a tree in at least float32, in float64 where JAX has 64-bit types enabled: in what an update is computed,
+    however parameters are stored."""
+    return jax.tree.map(lambda x: x.astype(jnp.promote_types(x.dtype, jnp.result_type(float))), tree)
 
 
 def initialised(model, inputs, key):

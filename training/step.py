@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from training.state import State
+from training.state import State, wide
 
 NONFINITE = ('stop', 'skip')
 
@@ -67,6 +67,9 @@ def group_norms(tree):
 def make(model, task, optimizer, *, seed, microbatches=1, log_every=1, last=0, nonfinite='stop'):
     """step(state, batch) -> (state, report).
 
+    Gradient, moments and update u are in at least float32 whatever parameters are stored in, p' = round(p + u): a parameter in
+    bfloat16 is rounded once in a step.
+
     Args:
       optimizer: a training.optimizer.Optimizer.
       microbatches: the batch is worked off in so many parts, one after the other, for memory; the result is the same.
@@ -80,15 +83,16 @@ def make(model, task, optimizer, *, seed, microbatches=1, log_every=1, last=0, n
 
     def step(state, batch):
         key = jax.random.fold_in(stream(seed, 'train'), state.step)
-        grads, sums, weights = gradients(model, task, state.params, batch, key=key, step=state.step,
+        before = wide(state.params)
+        grads, sums, weights = gradients(model, task, before, batch, key=key, step=state.step,
                                          microbatches=microbatches, hold=optimizer.hold)
         loss = total_loss(task.coefficients, sums, weights)
         norms = group_norms(grads)
         finite = jnp.isfinite(loss) & jnp.all(jnp.isfinite(jnp.stack(list(norms.values()))))
-        updates, opt_state = optimizer.tx.update(grads, state.opt_state, state.params)
-        params = optax.apply_updates(state.params, updates)
+        updates, opt_state = optimizer.tx.update(grads, state.opt_state, before)
+        params = jax.tree.map(lambda new, old: new.astype(old.dtype), optax.apply_updates(before, updates), state.params)
         skipped, done = state.skipped, state.step - state.skipped
-        average = optimizer.average(state.average, params, done)
+        average = optimizer.average(state.average, wide(params), done)
         if nonfinite == 'skip':
             finite &= jnp.isfinite(optax.global_norm(updates))
             keep = lambda new, old: jax.tree.map(lambda n, o: jnp.where(finite, n, o), new, old)
@@ -104,7 +108,7 @@ def make(model, task, optimizer, *, seed, microbatches=1, log_every=1, last=0, n
         report = {'step': state.step + 1, 'sums': added, 'loss': loss, 'finite': finite, 'grad_norms': norms,
                   'learning_rate': optimizer.rate(done),
                   'grad_norm': optax.global_norm(grads), 'update_norm': norm(updates),
-                  'param_norm': norm(params), 'skipped': skipped}
+                  'param_norm': norm(wide(params)), 'skipped': skipped}
         return State(state.step + 1, params, opt_state, average, added, skipped), report
 
     return step

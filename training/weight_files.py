@@ -11,12 +11,14 @@ SINGLE, INDEX = 'model.safetensors', 'model.safetensors.index.json'
 
 
 def open_all(folder, found):
-    """{name: found(shape, function that reads the array)} of the weights in a folder; an array is read when it is asked for."""
+    """{name: found(shape, type such as 'BF16', function that reads the array)} of the weights in a folder; an array is read
+    when it is asked for."""
     weights = {}
     for path in _paths(pathlib.Path(folder)):
         with _opened(path) as file:
             for name in file.keys():  # noqa: SIM118  the file is no dict
-                weights[name] = found(tuple(file.get_slice(name).get_shape()), functools.partial(_read, path, name))
+                one = file.get_slice(name)
+                weights[name] = found(tuple(one.get_shape()), one.get_dtype(), functools.partial(_read, path, name))
     return weights
 
 

@@ -14,7 +14,7 @@ import jax
 import ml_collections
 
 # What may differ between a run and its continuation; everything else would make it another experiment.
-CHANGEABLE = r'train\.steps|(log|checkpoint|evals|mesh|profile|energy)\..*|data\.workers'
+CHANGEABLE = r'train\.steps|(log|checkpoint|evals|generation|mesh|profile|energy)\..*|data\.(workers|reader)'
 VERSIONS = ('jax', 'jaxlib', 'flax', 'optax', 'orbax-checkpoint', 'grain', 'numpy', 'sentencepiece')
 
 

@@ -10,12 +10,12 @@ from unittest import mock
 from absl.testing import absltest, parameterized
 
 from benchmarks import attention
-from training import resolve
-from transformer.attention.linear import Linear
-from transformer.attention.masks import Causal, Window
+from training.config import resolve
+from transformer.attention.masks.patterns import Causal, Window
 from transformer.attention.mechanism import Mechanism, Softmax
-from transformer.attention.positions import NoPositions, Positions
-from transformer.attention.relative import Swin
+from transformer.attention.mechanisms.linear import Linear
+from transformer.attention.positions.base import NoPositions, Positions
+from transformer.attention.positions.relative import SwinBias
 from transformer.attention.scores import Score
 
 of = functools.partial
@@ -23,7 +23,7 @@ KEYS = ['case', 'device', 'cores', 'jax', 'ms', 'ms_min', 'ratio', 'mb', 'memory
 SHORT = {
     'long': tuple(of(attention.kernel, Causal() & Window(20), name, 128) for name in ('blockwise', 'plain')),
     'attention_Linear': tuple(of(attention.mechanism, kind, Causal(), 128) for kind in (Linear(), Softmax())),
-    'positions_Swin': tuple(of(attention.layer, kind, 64, 8) for kind in (Swin(), NoPositions()))}
+    'positions_Swin': tuple(of(attention.layer, kind, 64, 8) for kind in (SwinBias(), NoPositions()))}
 
 
 def rows(*asked, rounds=1):

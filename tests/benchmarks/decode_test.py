@@ -9,8 +9,10 @@ from absl import flags
 from absl.testing import absltest
 
 from benchmarks import decode
+from tests.models import changed
 
-TINY = {name: model.clone(vocab=11, layers=1, heads=2, width=8, inner=8) for name, model in decode.MODELS.items()}
+TINY = {name: changed(model, vocab=11, layers=1, heads=2, width=8, **{'feed_forward.inner': 8})
+        for name, model in decode.MODELS.items()}
 SHAPES = dict(batch=2, source=5, tokens=4, repeats=3)
 
 

@@ -7,7 +7,8 @@ from pathlib import Path
 
 from absl.testing import absltest, parameterized
 
-from data import prepare, tfds_sources
+from data import prepare
+from data.sources import tfds as tfds_sources
 from tests.data import tfds_builders  # noqa: F401  registers them
 
 ROOT = Path(__file__).parents[2]

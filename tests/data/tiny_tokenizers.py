@@ -5,12 +5,14 @@ import string
 
 import tokenizers as library
 
+from data.tokenizers.specs import Json
+
 SPECIAL = '[PAD]', '[UNK]', '[CLS]', '[SEP]', '[MASK]'
 LETTERS = string.ascii_lowercase + string.digits + '.,!?$"\'()-'
 
 
 def word_piece(folder, words=''):
-    """Saves BERT's kind, which knows words and, of others, their letters; returns the call expression that names it."""
+    """Saves BERT's kind, which knows words and, of others, their letters; returns the spec that names it."""
     pieces = [*SPECIAL, *words.split(), *LETTERS, *('##' + letter for letter in LETTERS)]
     numbers = {piece: number for number, piece in enumerate(dict.fromkeys(pieces))}
     made = library.Tokenizer(library.models.WordPiece(numbers, unk_token='[UNK]'))
@@ -45,4 +47,4 @@ def unigram(folder):
 def _saved(made, folder, name):
     path = folder / name
     path.write_text(json.dumps(json.loads(made.to_str())))
-    return f'Json(path={str(path)!r})'
+    return Json(str(path))

@@ -1,11 +1,24 @@
 """Records small models of Hugging Face transformers with what they compute, for tests/convert_test.py.
 
     pip install torch transformers sentencepiece protobuf        # several GB, in an environment of its own
-    python tests/reference/record.py
+    python tests/reference/record.py                 # all of it, models and tokenizers drawn anew; then record_encoders.py
+    python tests/reference/exact.py [NAME ...]       # outputs, gradients and errors anew, of the weights and inputs as they are
 
-Each folder of a model has what save_pretrained writes, and case.npz: `input/NAME` as the model is called with, `output/NAME` as
-it answers, `gradient/NAME` of its parameters, of the sum over outputs of output·`direction/NAME`, `half/logits` of the model in
-bfloat16, and what it generates. A folder of a tokenizer has its files, and in ids.json what it makes of some texts.
+A folder of a model has what save_pretrained writes, its weights in float32, and case.npz:
+
+    input/NAME                    what the model is called with
+    output/NAME                   what it answers, in float64
+    direction/NAME                along which an output counts: float32 numbers as float64, 0 where the output is of padding
+    gradient/NAME                 in float64, of the sum over outputs of output·direction, by the names in model.safetensors
+    error/output/NAME             how far transformers is from that in float32: the largest difference where the output counts,
+                                  as a share of the largest number there
+    error/gradient/NAME           the same, as a share of the largest number of this gradient, or of 0.01 of the largest of all
+                                  gradients where that is more
+    half/NAME                     the first of the outputs, of the model in bfloat16
+    prompt/NAME, greedy, beam     what is generated, and from what
+    resized/NAME                  pixel_values of another size, and the outputs of them, in float32
+
+A folder of a tokenizer has its files, and in ids.json what it makes of some texts.
 Recorded with torch 2.13 and transformers 5.23.
 """
 
@@ -18,6 +31,7 @@ import tempfile
 import numpy as np
 import torch
 import transformers as hf
+from exact import answers, complete
 
 HERE = pathlib.Path(__file__).parent
 LENGTH = 11  # of the rows: odd, shorter than what the models take
@@ -44,50 +58,21 @@ def padded(rows=3, length=LENGTH):
     return mask
 
 
-def record(name, model, inputs, there, more=None, answers=None):
-    """Writes the folder of a model: outputs count where `there`, {output: [B, T] or None for all of it}, is 1. `answers` are
-    the outputs by name of what the model returns."""
+def record(name, model, inputs, there, more=None):
+    """Writes the folder of a model: outputs count where `there`, {output: [B, T] or None for all of it}, is 1."""
     folder = HERE / name
     shutil.rmtree(folder, ignore_errors=True)
     model.save_pretrained(folder)
     (folder / 'generation_config.json').unlink(missing_ok=True)
-    answers = answers or language
-    found = answers(model(**inputs, output_hidden_states=True))
-    draw, directions = torch.Generator().manual_seed(1), {}
-    for key, mask in there.items():
-        direction = torch.randn(found[key].shape, generator=draw)
-        directions[key] = direction if mask is None else direction * (mask[..., None] if direction.ndim == 3 else mask)
-    sum((found[key] * directions[key]).sum() for key in there).backward()
-    arrays = {f'input/{key}': x for key, x in inputs.items()}
-    arrays |= {f'output/{key}': found[key] for key in there} | {f'direction/{key}': x for key, x in directions.items()}
-    arrays |= {f'gradient/{key}': x for key, x in gradients(model).items()} | (more or {})
-    half = copy.deepcopy(model).bfloat16()
+    draw, arrays = torch.Generator().manual_seed(1), {f'input/{key}': x for key, x in inputs.items()}
+    for key, x in answers(model, inputs, there).items():
+        direction, mask = torch.randn(x.shape, generator=draw), there[key]
+        direction = direction if mask is None else direction * (mask[..., None] if x.ndim == 3 else mask)
+        arrays[f'direction/{key}'] = direction.double()
     first = next(iter(there))
-    cast = {key: x.bfloat16() if x.is_floating_point() else x for key, x in inputs.items()}
-    arrays[f'half/{first}'] = answers(half(**cast, output_hidden_states=True))[first].float()
+    arrays |= (more or {}) | {f'half/{first}': answers(copy.deepcopy(model).bfloat16(), inputs, there)[first].float()}
     np.savez_compressed(folder / 'case.npz', **{key: x.detach().numpy() for key, x in arrays.items()})
-    print(name, sum(path.stat().st_size for path in folder.iterdir()), 'bytes')
-
-
-def gradients(model):
-    """{name as in a file: gradient}; of what is no parameter it is 0."""
-    from safetensors.torch import load_file
-
-    like = copy.deepcopy(model)
-    with torch.no_grad(), tempfile.TemporaryDirectory() as place:
-        for parameter, of in zip(like.parameters(), model.parameters()):
-            parameter.copy_(of.grad)
-        for buffer in like.buffers():
-            buffer.zero_()
-        like.save_pretrained(place)
-        return load_file(f'{place}/model.safetensors')
-
-
-def language(found):
-    """The outputs of a language model by name."""
-    states = getattr(found, 'decoder_hidden_states', None) or found.hidden_states
-    encoder = getattr(found, 'encoder_last_hidden_state', None)
-    return {'logits': found.logits, 'last_hidden_state': states[-1], 'encoder_last_hidden_state': encoder}
+    complete(folder)
 
 
 def generated(model, steps=8, **prompts):

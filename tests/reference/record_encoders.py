@@ -12,16 +12,8 @@ WORDS = dict(vocab_size=67, hidden_size=16, num_hidden_layers=2, num_attention_h
 SHALLOW = WORDS | dict(num_hidden_layers=1)
 
 
-def named(*names):
-    """The outputs of these names, and the last hidden states where they are asked for."""
-    def answers(found):
-        return {name: found.hidden_states[-1] if name == 'last_hidden_state' and name not in found else found[name]
-                for name in names}
-    return answers
-
-
-def case(name, model, inputs, there, scale=0.2, more=None):
-    record(name, shaken(model, scale), inputs, there, more, named(*there))
+def case(name, model, inputs, there, scale=0.2):
+    record(name, shaken(model, scale), inputs, there)
 
 
 def bert():
@@ -77,11 +69,7 @@ def bart():
     more = generated(model, input_ids=words(8, 9, seed=4), attention_mask=padded(8, 9))
     there = {'logits': decoder, 'last_hidden_state': decoder, 'encoder_last_hidden_state': padded(length=21)}
 
-    def answers(found):
-        return {'logits': found.logits, 'last_hidden_state': found.decoder_hidden_states[-1],
-                'encoder_last_hidden_state': found.encoder_last_hidden_state}
-
-    record('bart', model, inputs, there, more, answers)
+    record('bart', model, inputs, there, more)
     read, mask = read_again(pad=1, end=2)
     small |= dict(encoder_layers=1)
     case('bart_classes', hf.BartForSequenceClassification(hf.BartConfig(**small)), read, {'logits': None})
@@ -115,7 +103,7 @@ def vit():
     body = lambda x: model.vit(x, interpolate_pos_encoding=True).last_hidden_state
     found = lambda x: {'logits': model(x, interpolate_pos_encoding=True).logits, 'last_hidden_state': body(x)}
     resized = {'resized/pixel_values': other, **{f'resized/{key}': x for key, x in found(other).items()}}
-    record('vit', model, inputs, {'logits': None}, resized, named('logits'))
+    record('vit', model, inputs, {'logits': None}, resized)
     one = hf.ViTConfig(**small | dict(num_hidden_layers=1, image_size=(12, 8), num_channels=1))
     case('vit_model', hf.ViTModel(one), dict(pixel_values=images(1, 12, 8)), {'last_hidden_state': None, 'pooler_output': None})
 

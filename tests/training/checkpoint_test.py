@@ -110,14 +110,16 @@ _DAMAGE = {
 
 class ChecksumsTest(parameterized.TestCase):
 
-    @parameterized.parameters('float32', 'bfloat16', 'float16', 'int32', 'uint32', 'int8')
-    def test_one_unit_in_the_last_place_of_any_element_changes_it(self, dtype):
-        values = np.asarray(jnp.linspace(-40, 90, 24).reshape(4, 6).astype(dtype))
-        before = checkpoint.checksums({'x': values})
-        for index in np.ndindex(values.shape):
-            changed = values.copy()
-            changed.view(f'u{values.itemsize}')[index] ^= 1
-            self.assertNotEqual(before, checkpoint.checksums({'x': changed}), index)
+    @parameterized.parameters('float32', 'bfloat16', 'float16', 'float64', 'int32', 'uint32', 'int8')
+    def test_one_bit_of_any_element_changes_it(self, dtype):
+        values = np.asarray(jnp.linspace(-40, 90, 24).reshape(4, 6)).astype(dtype)
+        with jax.enable_x64(dtype == 'float64'):
+            before = checkpoint.checksums({'x': values})
+            for index in np.ndindex(values.shape):
+                for bit in (0, 8 * values.itemsize - 1):  # the unit in the last place, and the sign
+                    changed = values.copy()
+                    changed.view(f'u{values.itemsize}')[index] ^= 1 << bit
+                    self.assertNotEqual(before, checkpoint.checksums({'x': changed}), index)
 
     def test_scalars_and_booleans(self):
         sums = [checkpoint.checksums({'x': x})['x'] for x in (jnp.float32(1), jnp.float32(2), np.array([True, False]),

@@ -5,7 +5,7 @@ from jax.sharding import AxisType, PartitionSpec
 
 from training import mesh as meshes
 
-RULES = ((r'.*/kernel', ('fsdp', 'tensor')), (r'.*', ()))
+RULES = ((r'.*/kernel', ('fsdp', 'tensor')),)
 
 
 def shape(*dims):
@@ -46,13 +46,19 @@ class BatchTest(parameterized.TestCase):
 
 
 class ShardingsTest(parameterized.TestCase):
-    def specs(self, shapes, rules=RULES, sizes=(2, 2, 2)):
-        return jax.tree.map(lambda s: s.spec, meshes.shardings(shapes, rules, meshes.make(*sizes)))
+    def specs(self, shapes, rules=RULES, sizes=(2, 2, 2), **axes_of):
+        found = {f'{group}/{name}': () for group, part in shapes.items() for name in part}
+        axes_of = found | {name.replace('_', '/'): axes for name, axes in axes_of.items()}
+        return jax.tree.map(lambda s: s.spec, meshes.shardings(shapes, axes_of, rules, meshes.make(*sizes)))
 
-    def test_the_first_rule_that_matches_the_whole_path_counts(self):
+    def test_the_first_rule_that_matches_the_whole_path_counts_and_else_what_is_told(self):
         shapes = {'a': {'kernel': shape(4, 6), 'kernels': shape(4, 6), 'bias': shape(6)}}
-        self.assertEqual(self.specs(shapes), {'a': {
-            'kernel': PartitionSpec('fsdp', 'tensor'), 'kernels': PartitionSpec(), 'bias': PartitionSpec()}})
+        rules = (*RULES, (r'.*/.*l', ('tensor',)))
+        found = self.specs(shapes, rules, a_kernel=('data', None), a_kernels=(None, 'fsdp'), a_bias=('tensor',))
+        self.assertEqual(found, {'a': {'kernel': PartitionSpec('fsdp', 'tensor'), 'kernels': PartitionSpec(None, 'fsdp'),
+                                       'bias': PartitionSpec('tensor')}})
+        self.assertEqual(self.specs(shapes, (), a_kernel=('tensor', 'fsdp')), {'a': {
+            'kernel': PartitionSpec('tensor', 'fsdp'), 'kernels': PartitionSpec(), 'bias': PartitionSpec()}})
 
     def test_an_axis_that_does_not_divide_leaves_its_dimension_whole(self):
         shapes = {'a': {'kernel': shape(4, 5)}, 'b': {'kernel': shape(3, 6)}}
@@ -64,7 +70,7 @@ class ShardingsTest(parameterized.TestCase):
                          {'a': {'kernel': PartitionSpec('fsdp', 'tensor')}})
 
     @parameterized.parameters(
-        (((r'a/.*', ()),), 'No rule of mesh.rules covers the parameter b/kernel'),
+        (((r'c/.*', ()),), r"'c/\.\*', \(\)\) of mesh.rules matches no parameter.* such as a/kernel"),
         (((r'.*', ('fsdp', None, None)),), r'more dimensions than a/kernel \(4, 6\)'),
         (((r'.*', ('fdsp',)),), "no axis 'fdsp' .*did you mean 'fsdp'"))
     def test_rules_that_do_not_fit_are_refused(self, rules, message):

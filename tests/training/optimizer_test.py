@@ -7,26 +7,28 @@ import numpy as np
 import optax
 from absl.testing import absltest, parameterized
 
-from configs import base
-from training import mesh, optimizer, resolve
-from transformer.attention.alternatives import Convolution
+from tests.models import build
+from training import optimizer, roles
+from training.config import resolve
 from transformer.attention.mechanism import Softmax
-from transformer.attention.projected import MemoryCompressed
-from transformer.attention.relative import Deberta, TransformerXl
+from transformer.attention.mechanisms.alternatives import Convolution
+from transformer.attention.mechanisms.projected import MemoryCompressed
+from transformer.attention.mechanisms.synthesizer import Synthesizer
+from transformer.attention.positions.relative import Disentangled, TransformerXl
 from transformer.attention.scores import Bilinear
-from transformer.attention.synthesizer import Synthesizer
-from transformer.gpt import Gpt
+from transformer.layers.roles import matrix, table, vector
+from transformer.models.gpt import Gpt
 
-RULES = ((r'.*/(bias|scale)', 0.0), (r'.*', 1.0))
 SHAPES = {'block': {'kernel': (3, 2), 'bias': (2,)}, 'norm': {'scale': (2,)}}
+ROLES = {'block/kernel': matrix(), 'block/bias': vector(), 'norm/scale': vector()}
 
 
-def config_of(schedule='Constant', *, learning_rate=0.1, weight_decay=0.0, rules=RULES, rates=((r'.*', 1.0),), clip=0.0,
+def config_of(schedule='Constant', *, learning_rate=0.1, weight_decay=0.0, rules=(), rates=((r'.*', 1.0),), clip=0.0,
               average=0.0, fields=None, **adam):
     config = resolve.describe('training.optimizer:AdamW', **adam)
     config.schedule = resolve.describe(f'training.schedules:{schedule}', **(fields or {}))
     config.learning_rate, config.weight_decay, config.decay_rules, config.clip = learning_rate, weight_decay, rules, clip
-    config.rate_rules, config.average_decay, config.matrices = rates, average, ()
+    config.rate_rules, config.average_decay = rates, average
     return config.lock()
 
 
@@ -36,7 +38,7 @@ def tree(function):
 
 def updated(config, params, gradients):
     """Parameters after one update for each of `gradients`."""
-    tx = optimizer.make(config, 100).tx
+    tx = optimizer.make(config, 100, ROLES).tx
     state = tx.init(params)
     for g in gradients:
         updates, state = tx.update(g, state, params)
@@ -76,19 +78,37 @@ class AdamWTest(parameterized.TestCase):
         for (group, name), value in wanted.items():
             np.testing.assert_allclose(got[group][name], value, rtol=1e-5, atol=1e-6)
 
-    def test_decay_follows_the_rules(self):
+    def test_decay_follows_roles_and_before_them_rules(self):
         ones, zeros = tree(np.ones), tree(np.zeros)
         got = updated(config_of(weight_decay=0.5), ones, [zeros])
         np.testing.assert_allclose(got['block']['kernel'], 1 - 0.1 * 0.5)
         np.testing.assert_array_equal(got['block']['bias'], 1.0)
         np.testing.assert_array_equal(got['norm']['scale'], 1.0)
-        half = updated(config_of(weight_decay=0.5, rules=((r'norm/.*', 0.5), (r'.*', 0.0))), ones, [zeros])
+        half = updated(config_of(weight_decay=0.5, rules=((r'norm/.*', 0.5),)), ones, [zeros])
         np.testing.assert_allclose(half['norm']['scale'], 1 - 0.1 * 0.25)
-        np.testing.assert_array_equal(half['block']['kernel'], 1.0)
+        np.testing.assert_allclose(half['block']['kernel'], 1 - 0.1 * 0.5)
+        np.testing.assert_array_equal(half['block']['bias'], 1.0)
+        other = updated(config_of(weight_decay=0.5, rules=((r'norm/.*', 0.5), (r'.*', 0.0))), ones, [zeros])
+        np.testing.assert_allclose(other['norm']['scale'], 1 - 0.1 * 0.25)
+        np.testing.assert_array_equal(other['block']['kernel'], 1.0)
+
+    def test_rules_may_give_what_does_not_decay_a_decay_of_its_own(self):
+        ones, zeros = tree(np.ones), tree(np.zeros)
+        got = updated(config_of(weight_decay=0.5, rules=((r'.*/bias', 2.0),)), ones, [zeros])
+        np.testing.assert_allclose(got['block']['bias'], 1 - 0.1 * 1.0)
+        np.testing.assert_array_equal(got['norm']['scale'], 1.0)
 
     def test_a_parameter_that_no_rule_covers_is_refused(self):
-        with self.assertRaisesRegex(ValueError, 'No rule of optimizer.decay_rules covers the parameter norm/scale'):
-            updated(config_of(weight_decay=0.5, rules=((r'block/.*', 1.0),)), tree(np.ones), [tree(np.ones)])
+        with self.assertRaisesRegex(ValueError, 'No rule of optimizer.rate_rules covers the parameter norm/scale'):
+            updated(config_of(rates=((r'block/.*', 1.0),)), tree(np.ones), [tree(np.ones)])
+
+    @parameterized.parameters('rules', 'rates')
+    def test_a_rule_that_matches_no_parameter_is_refused(self, name):
+        field = {'rules': 'decay_rules', 'rates': 'rate_rules'}[name]
+        config = config_of(**{name: ((r'blok/.*', 0.5), (r'.*', 1.0))})
+        message = rf"'blok/\.\*', 0\.5\) of optimizer\.{field} matches no parameter.* such as block/"
+        with self.assertRaisesRegex(ValueError, message):
+            optimizer.make(config, 100, ROLES)
 
     def test_clipping_is_by_the_norm_of_all_gradients(self):
         config = config_of(clip=1.0, eps=1.0)  # with eps 1 Adam no longer hides the size of a gradient
@@ -120,7 +140,7 @@ class UpdateTest(parameterized.TestCase):
         config = config_of(weight_decay=0.5, clip=1.0, eps=1.0, rates=((r'block/.*', 0.0), (r'.*', 1.0)))
         rng = np.random.default_rng(0)
         params = tree(lambda shape: rng.normal(size=shape))
-        made = optimizer.make(config, 100)
+        made = optimizer.make(config, 100, ROLES)
         held = jax.grad(lambda p: sum((x ** 2).sum() for x in jax.tree.leaves(made.hold(p))))(params)
         self.assertEqual(float(np.abs(held['block']['kernel']).max()), 0.0)
         np.testing.assert_allclose(held['norm']['scale'], 2 * params['norm']['scale'], rtol=1e-6)
@@ -134,7 +154,7 @@ class UpdateTest(parameterized.TestCase):
         self.assertNotIn((3, 2), shapes)  # no moments of the frozen kernel
 
     def test_the_average_equals_float64(self):
-        made = optimizer.make(config_of(average=0.6), 100)
+        made = optimizer.make(config_of(average=0.6), 100, ROLES)
         rng = np.random.default_rng(0)
         series = [tree(lambda shape: rng.normal(size=shape)) for _ in range(8)]
         average = made.first_average(series[0])
@@ -144,12 +164,14 @@ class UpdateTest(parameterized.TestCase):
             decay = min(0.6, (1 + n) / (10 + n))
             wanted = decay * wanted + (1 - decay) * params['block']['kernel']
         np.testing.assert_allclose(average['block']['kernel'], wanted, rtol=1e-5, atol=1e-6)
-        self.assertEqual(optimizer.make(config_of(), 100).first_average(series[0]), {})
+        self.assertEqual(optimizer.make(config_of(), 100, ROLES).first_average(series[0]), {})
 
 
-MATRICES = ((r'query/kernel', ((0,), (1, 2))), (r'output/kernel', ((0, 1), (2,))), (r'input/kernel', ((0,), (1,))), (r'.*', ()))
 KERNELS = {'query': {'kernel': (6, 2, 4), 'bias': (2, 4)}, 'output': {'kernel': (2, 4, 6)}, 'input': {'kernel': (6, 9)},
-           'tokens': {'embedding': (11, 6)}}
+           'tokens': {'embedding': (11, 6)}, 'each': {'kernel': (2, 4, 4)}}
+KINDS = {'query/kernel': matrix((0,), (1, 2), heads=1), 'query/bias': vector(heads=0), 'input/kernel': matrix(inner=1),
+         'output/kernel': matrix((0, 1), (2,), heads=0), 'tokens/embedding': table(),
+         'each/kernel': matrix((1,), (2,), heads=0)}  # the last: one for each head
 # how each kernel looks as the matrix it is
 FORMS = {'query': (6, 8), 'output': (8, 6), 'input': (6, 9)}
 
@@ -162,7 +184,7 @@ def numbers(seed):
 
 def directions(given, gradients, params=None):
     """What an optimizer makes of one gradient after the other."""
-    tx, found = given.direction(), []
+    tx, found = given.direction(KINDS), []
     state = tx.init(params or numbers(0))
     for g in gradients:
         got, state = tx.update(g, state, params or numbers(0))
@@ -201,8 +223,8 @@ class DirectionsTest(parameterized.TestCase):
 
     @parameterized.product(factored_from=(1, 128), relative=(False, True), clipping=(0.5, 100.0))
     def test_adafactor(self, factored_from, relative, clipping):
-        found = directions(optimizer.Adafactor(decay_rate=0.7, clipping=clipping, relative=relative, matrices=MATRICES,
-                                               factored_from=factored_from), self.GRADIENTS)
+        given = optimizer.Adafactor(decay_rate=0.7, clipping=clipping, relative=relative, factored_from=factored_from)
+        found = directions(given, self.GRADIENTS)
         rms = lambda x: np.sqrt((x ** 2).mean())
         for group, name in (('query', 'kernel'), ('output', 'kernel'), ('input', 'kernel'), ('tokens', 'embedding'),
                             ('query', 'bias')):
@@ -228,7 +250,7 @@ class DirectionsTest(parameterized.TestCase):
 
     @parameterized.parameters(True, False)
     def test_muon(self, nesterov):
-        given = optimizer.Muon(momentum=0.9, nesterov=nesterov, b1=0.8, b2=0.7, matrices=MATRICES)
+        given = optimizer.Muon(momentum=0.9, nesterov=nesterov, b1=0.8, b2=0.7)
         found = directions(given, self.GRADIENTS)
         for group, form in FORMS.items():
             moment = 0.0
@@ -245,12 +267,12 @@ class DirectionsTest(parameterized.TestCase):
                 values = np.linalg.svd(got, compute_uv=False) / (0.2 * math.sqrt(max(form)))
                 self.assertTrue((values > 0.6).all() and (values < 1.3).all(), values)  # nearly orthogonal
         adam = directions(optimizer.AdamW(0.8, 0.7), self.GRADIENTS)
-        for group, name in (('tokens', 'embedding'), ('query', 'bias')):
+        for group, name in (('tokens', 'embedding'), ('query', 'bias'), ('each', 'kernel')):
             np.testing.assert_allclose(found[-1][group][name], adam[-1][group][name], rtol=1e-6)
 
     def test_muon_is_that_of_optax(self):
         """But for its Nesterov momentum, which has corrections of the bias that Jordan's has not."""
-        found = directions(optimizer.Muon(nesterov=False, matrices=MATRICES), self.GRADIENTS)
+        found = directions(optimizer.Muon(nesterov=False), self.GRADIENTS)
         theirs = optax.contrib.scale_by_muon(nesterov=False)
         for group, form in FORMS.items():
             state = theirs.init(jnp.zeros(form))
@@ -259,43 +281,24 @@ class DirectionsTest(parameterized.TestCase):
                 np.testing.assert_allclose(ours[group]['kernel'].reshape(form), 0.2 * math.sqrt(max(form)) * update, atol=1e-5)
 
     @parameterized.parameters(
-        (((r'query/kernel', ((0,), (1,))), (r'.*', ())), r'gives .* for query/kernel \(6, 2, 4\); expected every'),
-        (((r'query/kernel', 5), (r'.*', ())), 'gives 5 for query/kernel'),
-        (((r'query/kernel', ()),), 'No rule of optimizer.matrices covers'), ((), 'expected rules in matrices'))
-    def test_matrices_that_do_not_fit_are_refused(self, rules, message):
-        with self.assertRaisesRegex(ValueError, message):
-            optimizer.Muon(matrices=rules).direction().init(numbers(0))
-
-    @parameterized.parameters(
         dict(attention=Convolution()), dict(attention=Softmax(score=Bilinear())), dict(attention=Synthesizer(length=4)),
-        dict(attention=MemoryCompressed()), dict(positions=TransformerXl()), dict(positions=Deberta()))
-    def test_rules_of_configs_fit_every_part_of_attention(self, **part):
-        model = Gpt(vocab=5, length=4, layers=1, heads=2, width=8, **part)
-        params = jax.eval_shape(lambda: model.init(jax.random.key(0), np.zeros((1, 4), int))['params'])
-        state = jax.eval_shape(optimizer.Muon(matrices=base.MATRICES).direction().init, params)
-        self.assertNotEmpty(jax.tree.leaves(state))
-        decays = {mesh.path_of(keys): mesh.first_match(base.DECAY, mesh.path_of(keys), 'rules')
-                  for keys, _ in jax.tree_util.tree_leaves_with_path(params)}
-        for name, factor in decays.items():
-            self.assertEqual(factor, 0.0 if name.split('/')[-1] in ('bias', 'scale', 'content', 'position', 'offset') else 1.0)
-
-    def test_configs_name_the_matrices_of_the_blocks(self):
-        for path in ('training.optimizer:Muon', 'training.optimizer:Adafactor'):
-            config = base.optimizer(path, learning_rate=0.1, schedule=base.part('training.schedules:Constant'))
-            kind = lambda name, shape=(2, 2, 2), rules=config.matrices: optimizer.as_matrix(
-                rules, [jax.tree_util.DictKey(part) for part in name.split('/')], np.zeros(shape))
-            self.assertEqual(kind('block_11/attention/query/kernel'), ((0,), (1, 2)))
-            self.assertEqual(kind('decoder/block_0/cross_attention/output/kernel'), ((0, 1), (2,)))
-            self.assertEqual(kind('encoder/layer_0_reverse/state/kernel', (2, 2)), ((0,), (1,)))
-            self.assertEqual(kind('decoder/first_layer_1_hidden/kernel', (2, 2)), ((0,), (1,)))
-            self.assertIsNone(kind('tokens/embedding'))
-            self.assertIsNone(kind('block_0/attention/query/bias'))
-            self.assertIsNone(kind('head/kernel'))
+        dict(attention=MemoryCompressed()), dict(positions=TransformerXl()), dict(positions=Disentangled()))
+    def test_roles_of_a_model_fit_every_part_of_attention(self, **part):
+        model = build(Gpt, vocab=5, length=4, layers=1, heads=2, width=8, **part)
+        tokens = np.zeros((1, 4), int)
+        params = jax.eval_shape(lambda: model.init(jax.random.key(0), tokens)['params'])
+        known = roles.of_model(model, {'inputs': tokens})
+        for given in (optimizer.Muon(), optimizer.Adafactor()):
+            direction = given.direction(known)
+            state = jax.eval_shape(direction.init, params)
+            self.assertNotEmpty(jax.tree.leaves(state))
+            updates, _ = jax.eval_shape(direction.update, params, state, params)
+            self.assertEqual(jax.tree.map(jnp.shape, updates), jax.tree.map(jnp.shape, params))
 
     @parameterized.parameters(
         (optimizer.SGD, dict(momentum=1.0)), (optimizer.SGD, dict(nesterov=True)), (optimizer.Lion, dict(b1=-0.1)),
-        (optimizer.Adafactor, dict(decay_rate=0.0)), (optimizer.Muon, dict(iterations=0, matrices=MATRICES)),
-        (optimizer.Muon, dict(b2=1.0, matrices=MATRICES)))
+        (optimizer.Adafactor, dict(decay_rate=0.0)), (optimizer.Muon, dict(iterations=0)),
+        (optimizer.Muon, dict(b2=1.0)))
     def test_values_without_a_meaning_are_refused(self, kind, fields):
         with self.assertRaisesRegex(ValueError, f'({kind.__name__}|AdamW).*: expected'):
             kind(**fields)
@@ -306,7 +309,7 @@ class ConfigTest(parameterized.TestCase):
         config = ml_collections.ConfigDict(config_of().to_dict())
         config.b3 = 0.5
         with self.assertRaisesRegex(ValueError, "AdamW has no field 'b3'"):
-            optimizer.make(config, 10)
+            optimizer.make(config, 10, ROLES)
 
 
 if __name__ == '__main__':

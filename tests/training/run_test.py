@@ -1,4 +1,5 @@
 import dataclasses
+import itertools
 import math
 import pathlib
 import tempfile
@@ -8,36 +9,29 @@ from unittest import mock
 import jax
 import numpy as np
 from absl.testing import absltest, parameterized
+from jax.sharding import PartitionSpec
 
 from configs import base
+from data.opened import Opened
+from tests import models
 from training import mesh as meshes
 from training import run as runs
 from training import workdir
 from training.checkpoint import Checkpoints
-from transformer.attention.masks import Causal, Window
-from transformer.gpt import Gpt
+from transformer.attention.masks.patterns import Causal, Window
+from transformer.models.gpt import Gpt
 
 V, T = 32, 8
 
 
 @dataclasses.dataclass(frozen=True)
 class Rows:
-    """Data drawn at random, with padding; the contract that training/run.py states."""
+    """Data drawn at random, with padding."""
     batch_size: int = 8
-    unit = 'tokens'
-    batches_per_epoch = 4.0
+    reader: str = ''
 
     def open(self, folder, source=None):
-        return self
-
-    @property
-    def facts(self):
-        return {'vocab': V}
-
-    @property
-    def shapes(self):
-        integers = {name: ((self.batch_size, T), np.int32) for name in ('inputs', 'targets', 'segments', 'positions')}
-        return integers | {'weights': ((self.batch_size, T), np.float32)}
+        return OpenRows(self)
 
     def batch(self, seed=0, rows=None):
         rng, rows = np.random.default_rng(seed), rows or self.batch_size
@@ -47,11 +41,38 @@ class Rows:
         return {'inputs': tokens(), 'targets': tokens(), 'segments': inside.astype(np.int32),
                 'positions': np.broadcast_to(np.arange(T, dtype=np.int32), (rows, T)), 'weights': inside.astype(np.float32)}
 
-    def count(self, batch):
-        return len(next(iter(batch.values())))
+
+@dataclasses.dataclass(frozen=True)
+class OpenRows(Opened):
+    """Such data, opened."""
+    config: Rows
+    unit = 'tokens'
+    facts = types.MappingProxyType({'vocab': V})
+    batches_per_epoch = 4.0
+
+    @property
+    def shapes(self):
+        rows = self.config.batch_size
+        integers = {name: ((rows, T), np.int32) for name in ('inputs', 'targets', 'segments', 'positions')}
+        return integers | {'weights': ((rows, T), np.float32)}
+
+    def save(self, folder):
+        """Has learnt nothing."""
+
+    def describe(self):
+        return 'rows'
+
+    def digest(self, split):
+        return split
+
+    def train(self, seed):
+        return map(self.config.batch, itertools.count(seed))
+
+    def score(self, paths, batch_size, **view):
+        raise ValueError('There are no files of rows.')
 
     def evaluation(self, split, batch_size, **view):
-        batches = [self.batch(i, batch_size) for i in range(3)]
+        batches = [self.config.batch(i, batch_size) for i in range(3)]
         return Batches(batches, {'bytes': 100, 'tokens': 50, 'split': split, **view})
 
 
@@ -64,12 +85,12 @@ class Batches(list):
 def config_of(**mesh):
     c = base.config()
     c.data = base.data(f'{__name__}:Rows')
-    c.model = base.part('transformer.gpt:Gpt', layers=1, heads=4, width=16, length=T)
-    c.task = base.part('transformer.tasks:NextToken')
+    c.model = base.part('transformer.models.gpt:Gpt', layers=1, heads=4, width=16, length=T)
+    c.task = base.part('transformer.tasks.language_model:NextToken')
     # The gradient of a key's bias is zero but for rounding, which Adam with a small eps would blow up to whole steps.
     c.optimizer = base.optimizer(learning_rate=0.01, weight_decay=0.1, eps=1e-3,
                                  schedule=base.part('training.schedules:Constant'))
-    c.evals.valid = base.evaluation('transformer.evaluators:Perplexity', split='valid')
+    c.evals.valid = base.evaluation('transformer.evaluators.language_model:Perplexity', split='valid')
     c.train.steps = 3
     c.mesh.update(mesh)
     return c.lock()
@@ -118,7 +139,7 @@ class MeshesTest(parameterized.TestCase):
         optimizer = base.optimizer(path, learning_rate=0.01, schedule=base.part('training.schedules:Constant'), **fields)
         optimizer.rate_rules = rate_rules or optimizer.rate_rules
         config = config_of().unlock()
-        config.optimizer, config.model.bias = optimizer, False  # a key's bias has a gradient of nothing but rounding
+        config.optimizer, config.model.projection_bias = optimizer, False  # a key's has a gradient of nothing but rounding
         runs_of = [build(sizes, config) for sizes in ((1, 1, 1), (2, 2, 2))]
         (one, _), (many, _) = [three_steps(run, run.init()) for run in runs_of]
         rounding = lambda a, b: np.testing.assert_allclose(a, b, rtol=2e-4, atol=2e-5)
@@ -181,8 +202,8 @@ class BuildTest(parameterized.TestCase):
         config = config_of().unlock()
         config.model.mask, config.dtype = 'Causal() & Window(4)', 'bfloat16'
         run = runs.build(config, meshes.make(1))
-        self.assertEqual(run.model, Gpt(vocab=V, layers=1, heads=4, width=16, length=T, mask=Causal() & Window(4),
-                                        dtype='bfloat16'))
+        self.assertEqual(run.model, models.build(Gpt, vocab=V, layers=1, heads=4, width=16, length=T,
+                                                 mask=Causal() & Window(4), dtype='bfloat16'))
         self.assertEqual(run.parameters(), sum(math.prod(s.shape) for s in jax.tree.leaves(run.shapes.params)))
         self.assertEqual(set(run.shapes.sums), {'loss', 'accuracy'})
 
@@ -214,11 +235,21 @@ class BuildTest(parameterized.TestCase):
         with self.assertRaisesRegex(ValueError, f'{group}.{field}'):
             runs.build(config, meshes.make(1))
 
-    def test_a_parameter_that_no_sharding_rule_covers_is_refused(self):
+    @parameterized.parameters(
+        ('mesh.rules', ((r'blok.*', ()),)), ('optimizer.decay_rules', ((r'blok.*', 0.0),)),
+        ('optimizer.rate_rules', ((r'blok.*', 0.0), (r'.*', 1.0))))
+    def test_a_rule_that_matches_no_parameter_is_refused(self, name, rules):
         config = config_of()
-        config.mesh.rules = ((r'block.*', ()),)
-        with self.assertRaisesRegex(ValueError, 'No rule of mesh.rules covers the parameter'):
+        group, field = name.split('.')
+        config[group][field] = rules
+        with self.assertRaisesRegex(ValueError, rf"The rule \('blok\.\*', .*\) of {name} matches no parameter"):
             runs.build(config, meshes.make(1))
+
+    def test_a_rule_comes_before_what_a_role_says(self):
+        config = config_of(rules=((r'.*/query/kernel', (None, None, 'tensor')),))
+        params = runs.build(config, meshes.make(1, 1, 2)).shapes.params['block_0']['attention']
+        self.assertEqual([params[name]['kernel'].sharding.spec for name in ('query', 'key')],
+                         [PartitionSpec(None, None, 'tensor'), PartitionSpec('fsdp', 'tensor', None)])
 
 
 class SnapshotTest(parameterized.TestCase):

@@ -9,7 +9,7 @@ from absl.testing import absltest, parameterized
 
 from training import step as steps
 from training.optimizer import Optimizer
-from training.state import State
+from training.state import State, wide
 
 RATE = lambda step: 0.1 / (1 + step)
 RNG = np.random.default_rng(0)
@@ -100,6 +100,34 @@ class AccumulationTest(parameterized.TestCase):
     def test_a_batch_without_weight_is_no_division_by_zero(self):
         report = run([BATCH | {'weights': 0 * BATCH['weights']}])[1][0]
         self.assertEqual((float(report['loss']), float(report['grad_norm']), bool(report['finite'])), (0.0, 0.0, True))
+
+
+class StoredTest(parameterized.TestCase):
+    """Parameters in bfloat16, next to a step that begins with the same numbers in float32."""
+
+    def stepped(self, dtype, microbatches=1):
+        """(state, report) after a step with parameters that are stored in `dtype` and are numbers of bfloat16."""
+        stored = jax.tree.map(lambda x: jnp.asarray(x, jnp.bfloat16).astype(dtype), PARAMS)
+        tx, optimizer = optax.adam(RATE), Optimizer(optax.adam(RATE), RATE, average_decay=0.9)
+        state = fresh(tx).replace(params=stored, opt_state=tx.init(wide(stored)), average=optimizer.first_average(wide(stored)))
+        step = steps.make(Model(), Squares(), optimizer, seed=0, microbatches=microbatches)
+        return jax.device_get(jax.jit(step)(state, BATCH))
+
+    @parameterized.parameters(1, 4)
+    def test_all_but_what_is_stored_is_float32(self, microbatches):
+        (state, report), (exact, wanted) = (self.stepped(dtype, microbatches) for dtype in ('bfloat16', 'float32'))
+        rounded = jax.tree.map(lambda x: x.astype(jnp.bfloat16), exact.params)
+        jax.tree.map(functools.partial(np.testing.assert_array_equal, strict=True), state.params, rounded)
+        jax.tree.map(functools.partial(np.testing.assert_allclose, rtol=1e-5, strict=True), state.opt_state, exact.opt_state)
+        close = functools.partial(np.testing.assert_allclose, rtol=1e-5, atol=1e-7, strict=True)
+        norms = 'grad_norm', 'update_norm', 'grad_norms', 'loss'
+        jax.tree.map(close, *({name: numbers[name] for name in norms} for numbers in (report, wanted)))
+        before = jax.tree.map(lambda x: np.float32(jnp.asarray(x, jnp.bfloat16)), PARAMS)
+        average = jax.tree.map(lambda a, p: a + 0.9 * (np.float32(p) - a), before, rounded)  # 1 - 1 / 10 at first
+        jax.tree.map(close, state.average, average)
+        np.testing.assert_allclose(report['param_norm'], optax.global_norm(jax.tree.map(np.float32, rounded)), rtol=1e-6)
+        moved = jax.tree.map(lambda a, b: np.any(a != b), before, state.params)
+        self.assertTrue(all(jax.tree.leaves(moved)))
 
 
 class RandomnessTest(parameterized.TestCase):

@@ -11,8 +11,8 @@ from absl.testing import absltest, parameterized
 from training import workdir
 
 CONFIG = ml_collections.ConfigDict({
-    'seed': 0, 'train': {'steps': 10, 'microbatches': 1}, 'model': {'layers': 2, 'vocab': None}, 'data': {'workers': 0},
-    'log': {'every_steps': 5}, 'mesh': {'data': -1, 'rules': ((r'.*', ()),)}}).lock()
+    'seed': 0, 'train': {'steps': 10, 'microbatches': 1}, 'model': {'layers': 2, 'vocab': None},
+    'data': {'workers': 0, 'reader': 'a:B'}, 'log': {'every_steps': 5}, 'mesh': {'data': -1, 'rules': ((r'.*', ()),)}}).lock()
 
 
 def changed(**fields):
@@ -87,7 +87,8 @@ class WorkdirTest(parameterized.TestCase):
             workdir.load_config(self.folder)
 
     @parameterized.parameters(
-        dict(train__steps=20), dict(log__every_steps=1), dict(mesh__data=1), dict(data__workers=2), dict())
+        dict(train__steps=20), dict(log__every_steps=1), dict(mesh__data=1), dict(data__workers=2), dict(data__reader='a:C'),
+        dict())
     def test_what_may_change_on_resume(self, **fields):
         with workdir.create(self.folder, CONFIG):
             workdir.check_unchanged(self.folder, changed(**fields))

@@ -10,12 +10,13 @@ from typing import Any
 
 import jax.numpy as jnp
 
-from transformer.attention import documents, masks
-from transformer.attention.kernels import attend, weights_of
-from transformer.attention.mask_algebra import Mask
-from transformer.attention.masks import Full
+from transformer.attention.kernels.attend import attend, weights_of
+from transformer.attention.masks import analysis, data, patterns
+from transformer.attention.masks import analysis as documents
+from transformer.attention.masks.algebra import Mask
+from transformer.attention.masks.patterns import Full
 from transformer.attention.scores import ScaledDot, Score
-from transformer.numerics import Numerics
+from transformer.layers.numerics import Numerics
 
 
 @dataclasses.dataclass(frozen=True)
@@ -55,7 +56,7 @@ class Mechanism(abc.ABC):
     projections = ('query', 'key', 'value')
 
     def parameters(self, query, key, value):
-        """{name: (initialiser, shape)} of what is learnt, for arrays (or shapes) of `__call__`."""
+        """{name: `Wanted`} of what is learnt, for arrays (or shapes) of `__call__`."""
         return {}
 
     @abc.abstractmethod
@@ -89,7 +90,7 @@ class Mechanism(abc.ABC):
 
     def check(self, mask, *, cross=False, cached=False, biased=False, placed=False, shared=False):
         """Raises ValueError if this mechanism cannot do what it is asked for."""
-        pattern, terms = masks.parts(mask)
+        pattern, terms = analysis.parts(mask)
         if cross and cached:
             raise ValueError('A cache is for attention of a sequence to itself; leave it out where keys have another source.')
         if cross and not self.cross:
@@ -102,10 +103,10 @@ class Mechanism(abc.ABC):
                              ' use another attention, or a model that sees everything.')
         if not mask.causal and not self.bidirectional:
             raise ValueError(f'attention={self} looks back only, but the mask is {pattern}; use Causal(), or another.')
-        if not self.patterns and pattern not in (masks.Full(), masks.Causal()):
+        if not self.patterns and pattern not in (patterns.Full(), patterns.Causal()):
             raise ValueError(f'attention={self} cannot leave out single pairs as the mask {pattern or mask} does; '
                              'use Full() or Causal(), or attention=Softmax().')
-        if not self.packed and any(isinstance(term, masks.Segments) for term in terms):
+        if not self.packed and any(isinstance(term, data.Segments) for term in terms):
             raise ValueError(f'attention={self} cannot keep documents in one row apart; give each a row of its own, without '
                              'segments, or use attention=Softmax().')
         if placed and not {'query', 'key'} & set(self.projections):
@@ -119,10 +120,10 @@ class Mechanism(abc.ABC):
 
     def check_shapes(self, wanted, held):
         """Raises ValueError if parameters were learnt for rows of another length."""
-        for name, (_, shape) in wanted.items():
-            if name in held and held[name].shape != tuple(shape):
+        for name, one in wanted.items():
+            if name in held and held[name].shape != tuple(one.shape):
                 raise ValueError(f'attention={self} has {name} of shape {held[name].shape}, for the rows that it began with, '
-                                 f'but these need {tuple(shape)}; give it rows of that length, or use attention=Softmax().')
+                                 f'but these need {tuple(one.shape)}; give it rows of that length, or use attention=Softmax().')
 
 
 @dataclasses.dataclass(frozen=True)
@@ -162,5 +163,5 @@ class Softmax(Mechanism):
             kind = getattr(entry, 'kind', None)
             if query.shape[-1] != width and getattr(kind, 'by_content', False):
                 raise ValueError(f'score={self.score} makes queries {query.shape[-1]} wide, but positions={kind} multiplies '
-                                 f'heads of {width} with its own; give the score that width, or use T5() or Alibi().')
+                                 f'heads of {width} with its own; give the score that width, or use T5Bias() or Alibi().')
         return query, key, bias + given.bias

@@ -16,8 +16,9 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from transformer.attention.kernels import masked_softmax
-from transformer.numerics import Numerics
+from transformer.attention.kernels.attend import masked_softmax
+from transformer.layers.numerics import Numerics, real_dtype
+from transformer.layers.roles import Wanted, declare
 
 LEARN = ('none', 'one', 'each')
 
@@ -75,8 +76,18 @@ class Constant(Kernel):
 
 @dataclasses.dataclass(frozen=True)
 class Epanechnikov(Kernel):
-    """α = max(1 - u, 0), as in Zhang et al., Dive into Deep Learning, section 11.2. (Statistics calls this one triangular;
-    Epanechnikov's own, of 1969, is max(1 - u², 0).)"""
+    """α = 3/4·max(1 - u², 0) (Epanechnikov 1969)."""
+    width: float = 1.0
+    smooth = True
+
+    def scores(self, squared):
+        near = squared < 1
+        return jnp.where(near, math.log(0.75) + jnp.log1p(-jnp.where(near, squared, 0.0)), -jnp.inf)  # no logarithm at 0
+
+
+@dataclasses.dataclass(frozen=True)
+class Triangular(Kernel):
+    """α = max(1 - u, 0); Zhang et al., Dive into Deep Learning, section 11.2, call it Epanechnikov's."""
     width: float = 1.0
     smooth = True
 
@@ -107,7 +118,7 @@ def pool(query, key, value, kernel, *, width=None, visible=None, own=None, numer
                          '[S, D] and [S, C].')
     if width is None:
         width = 1.0 if kernel.width is None else kernel.width
-    width = jnp.asarray(width, jnp.float32)
+    width = jnp.asarray(width, real_dtype())
     if width.shape not in ((), query.shape[1:]):
         raise ValueError(f'{width.size} widths were given for points of {query.shape[1]} coordinates; give one width, or one '
                          'for each coordinate.')
@@ -125,7 +136,8 @@ class Pooling(nn.Module):
     Attributes:
       keys, values: [S][D] and [S][C]; left out of a config, they are the data's. They are constants of the program, and
         [B, S, D] differences are held at once: for thousands of points, not for millions.
-      kernel: 'Gaussian(width=1.0)', 'Boxcar(width=1.0)', 'Epanechnikov(width=1.0)' or 'Constant()'.
+      kernel: 'Gaussian(width=1.0)', 'Boxcar(width=1.0)', 'Epanechnikov(width=1.0)', 'Triangular(width=1.0)' or
+        'Constant()'.
       learn: 'one' learns a width, from the kernel's on; 'each' one for each coordinate; 'none' keeps what is given.
       widths: one for each coordinate, in place of the kernel's; (): the kernel's for all.
     """
@@ -135,18 +147,23 @@ class Pooling(nn.Module):
     learn: str = 'one'
     widths: tuple = ()
     dtype: str = 'float32'
+    parameter_dtype: str = 'float32'
+
+    attentions = {}  # it has no heads that could be switched off
 
     @nn.compact
     def __call__(self, query, *, own=None, key=None):
         """query [B, D], own [B] (see `pool`) -> {'estimate' [B, C], 'width' [] or [D]}; nothing is drawn with `key`."""
-        keys, values = jnp.asarray(self.keys, jnp.float32), jnp.asarray(self.values, jnp.float32)
+        keys, values = jnp.asarray(self.keys, real_dtype()), jnp.asarray(self.values, real_dtype())
         self._check(keys.shape[1])
-        start = jnp.asarray(self.widths or self.kernel.width or 1.0, jnp.float32)
+        start = jnp.asarray(self.widths or self.kernel.width or 1.0, real_dtype())
         shape = keys.shape[1:] if self.learn == 'each' else start.shape
         # A parameter even where it is fixed: a run saves, restores and evaluates parameters.
-        log_width = self.param('log_width', lambda _: jnp.broadcast_to(jnp.log(start), shape))
+        numerics = Numerics(self.dtype, parameter_dtype=self.parameter_dtype)
+        begun = Wanted(lambda key, shape, *dtype: jnp.broadcast_to(jnp.log(start), shape), shape)
+        log_width = declare(self, 'log_width', begun, numerics)
         width = jnp.exp(log_width if self.learn != 'none' else jax.lax.stop_gradient(log_width))
-        estimate, _ = pool(query, keys, values, self.kernel, width=width, own=own, numerics=Numerics(self.dtype))
+        estimate, _ = pool(query, keys, values, self.kernel, width=width, own=own, numerics=numerics)
         return {'estimate': estimate} | ({} if self.kernel.width is None else {'width': width})
 
     def _check(self, coordinates):
@@ -154,7 +171,7 @@ class Pooling(nn.Module):
             raise ValueError(f'model.learn is {self.learn!r}; expected one of {", ".join(LEARN)}.')
         if self.learn != 'none' and not self.kernel.smooth:
             raise ValueError(f'model.kernel is {self.kernel}, whose weights have no gradient with respect to a width; set '
-                             'model.learn to none, or choose Gaussian() or Epanechnikov().')
+                             'model.learn to none, or choose Gaussian(), Epanechnikov() or Triangular().')
         if not self.widths:
             return
         if len(self.widths) != coordinates or not all(map(_is_width, self.widths)):

@@ -14,13 +14,14 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from transformer.initial import xavier
-from transformer.layers import normal
-from transformer.numerics import Numerics
+from transformer.layers import roles
+from transformer.layers.initial import normal, xavier
+from transformer.layers.numerics import Numerics, wide
+from transformer.layers.roles import Wanted
 
 
 def products(query, key, numerics=Numerics()):
-    """q·k: [B, T, N, H], [B, S, K, H] -> [B, N, T, S], in float32."""
+    """q·k: [B, T, N, H], [B, S, K, H] -> [B, N, T, S], in at least float32."""
     batch, queries, heads, width = query.shape
     grouped = query.reshape(batch, queries, key.shape[2], heads // key.shape[2], width)
     if width != key.shape[3]:
@@ -38,7 +39,7 @@ class Score(abc.ABC):
     """Base of the scores."""
 
     def parameters(self, heads, key_heads, query_width, key_width):
-        """{name: (initialiser, shape)} of what is learnt."""
+        """{name: `Wanted`} of what is learnt."""
         return {}
 
     @abc.abstractmethod
@@ -78,7 +79,7 @@ class Bilinear(Score):
     """qᵀ·W·k, with a matrix W [Hq, Hk] for each head (Luong et al. 2015, section 3.1, general); the widths may differ."""
 
     def parameters(self, heads, key_heads, query_width, key_width):
-        return {'kernel': (_each_head(xavier()), (heads, query_width, key_width))}
+        return {'kernel': _each_head(heads, query_width, key_width)}
 
     def prepare(self, parameters, query, key, numerics=Numerics(), places=None):
         return _unscaled(numerics.einsum('BTNH,NHJ->BTNJ', query, parameters['kernel'])), key, ()
@@ -98,9 +99,9 @@ class Additive(Score):
             raise ValueError(f'{self}: expected a width of 1 or more.')
 
     def parameters(self, heads, key_heads, query_width, key_width):
-        kernel = _each_head(xavier())
-        return {'query': (kernel, (heads, query_width, self.width)), 'key': (kernel, (key_heads, key_width, self.width)),
-                'output': (normal(self.width ** -0.5), (heads, self.width))}
+        return {'query': _each_head(heads, query_width, self.width),
+                'key': _each_head(key_heads, key_width, self.width, shared=True),
+                'output': Wanted(normal(self.width ** -0.5), (heads, self.width), roles.vector(heads=0))}
 
     def prepare(self, parameters, query, key, numerics=Numerics(), places=None):
         query = numerics.einsum('BTNH,NHA->BTNA', query, parameters['query'])
@@ -126,25 +127,37 @@ def _additive(output, query, key):
     batch, queries, heads, width = query.shape
     shared = heads // key.shape[2]
     grouped = query.reshape(batch, queries, 1, key.shape[2], shared, width)
-    inner = jnp.tanh(grouped.astype(jnp.float32) + key[:, None, :, :, None].astype(jnp.float32))  # [B, T, S, K, G, A]
+    inner = jnp.tanh(wide(grouped) + wide(key[:, None, :, :, None]))  # [B, T, S, K, G, A]
     scores = jnp.einsum('BTSKGA,KGA->BKGTS', inner, output.reshape(key.shape[2], shared, width), precision='highest')
     return scores.reshape(batch, heads, queries, key.shape[1])
 
 
 @dataclasses.dataclass(frozen=True)
 class Cosine(Score):
-    """β·q·k / (|q||k|), with a learnt sharpness β > 0 for each head (Graves et al. 2014, section 3.3.1)."""
+    """β·q·k / (|q||k|) with a sharpness β > 0, learnt for each head (Graves et al. 2014, section 3.3.1), or fixed: the plain
+    cosine is `Cosine(sharpness=1.0, learnt=False)`.
+
+    Attributes:
+      sharpness: β, at the start if it is learnt.
+    """
+    sharpness: float = 10.0
+    learnt: bool = True
+
+    def __post_init__(self):
+        if not 0 < self.sharpness < math.inf:
+            raise ValueError(f'{self}: sharpness is {self.sharpness}; expected a number above 0.')
 
     def parameters(self, heads, key_heads, query_width, key_width):
-        return {'log_sharpness': (nn.initializers.constant(math.log(10.0)), (heads,))}
+        start = nn.initializers.constant(math.log(self.sharpness))
+        return {'log_sharpness': Wanted(start, (heads,), roles.vector(heads=0))} if self.learnt else {}
 
     def prepare(self, parameters, query, key, numerics=Numerics(), places=None):
-        sharp = jnp.exp(parameters['log_sharpness'])[:, None]
+        sharp = jnp.exp(parameters['log_sharpness'])[:, None] if self.learnt else self.sharpness
         return _unscaled(_unit(query) * sharp), _unit(key), ()
 
 
 def _unit(x):
-    x = x.astype(jnp.float32)
+    x = wide(x)
     return x * jax.lax.rsqrt(jnp.square(x).sum(-1, keepdims=True) + 1e-12)
 
 
@@ -162,7 +175,8 @@ class Location(Score):
             raise ValueError(f'{self}: length is {self.length}; expected at least 1.')
 
     def parameters(self, heads, key_heads, query_width, key_width):
-        return {'table': (normal(query_width ** -0.5), (self.length, key_heads, query_width))}
+        role = roles.table(heads=1, shared=True)
+        return {'table': Wanted(normal(query_width ** -0.5), (self.length, key_heads, query_width), role)}
 
     def prepare(self, parameters, query, key, numerics=Numerics(), places=None):
         batch, keys = key.shape[:2]
@@ -182,11 +196,12 @@ class Gaussian(Score):
     q·k - |k|²/2: what depends on the query alone cancels in the softmax."""
 
     def prepare(self, parameters, query, key, numerics=Numerics(), places=None):
-        norms = 0.5 * jnp.square(numerics.cast(key).astype(jnp.float32)).sum(-1)  # [B, S, K]
+        norms = 0.5 * jnp.square(wide(numerics.cast(key))).sum(-1)  # [B, S, K]
         norms = jnp.repeat(norms, query.shape[2] // key.shape[2], 2)
         return _unscaled(query), key, (-norms.transpose(0, 2, 1)[:, :, None],)  # [B, N, 1, S]
 
 
-def _each_head(initialiser):
-    """The initialiser of one matrix, for a stack of them along the first axis."""
-    return lambda key, shape, *_: jax.vmap(lambda k: initialiser(k, shape[1:]))(jax.random.split(key, shape[0]))
+def _each_head(heads, rows, columns, shared=False):
+    """A matrix [rows, columns] for each head."""
+    each = lambda key, shape, *dtype: jax.vmap(lambda k: xavier()(k, shape[1:], *dtype))(jax.random.split(key, shape[0]))
+    return Wanted(each, (heads, rows, columns), roles.matrix((1,), (2,), heads=0, shared=shared))

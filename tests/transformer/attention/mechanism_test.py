@@ -11,24 +11,29 @@ from absl.testing import absltest, parameterized
 
 from tests import mechanisms
 from tests.mechanisms import CASES, drawn, output, parameters_of, times, used, weights
-from training import resolve
-from transformer.attention.masks import Causal, Full, Padding, Segments, Window
+from tests.models import build, changed
+from training.config import resolve
+from transformer.attention.context import Context
+from transformer.attention.masks.data import Padding, Segments
+from transformer.attention.masks.patterns import Causal, Full, Window
 from transformer.attention.mechanism import Given, Mechanism, Softmax
 from transformer.attention.multi_head import MultiHead
-from transformer.attention.positions import Encoding, Learned, NoPositions, Rotary, Sinusoidal
-from transformer.decoding import generate
-from transformer.gpt import Gpt
-from transformer.numerics import Numerics
-from transformer.strategies import Greedy
-from vit.vit import Vit
+from transformer.attention.positions.absolute import Learned, Sinusoidal
+from transformer.attention.positions.base import Encoding, NoPositions
+from transformer.attention.positions.rotary import Rotary
+from transformer.decoding.generate import generate
+from transformer.decoding.strategies import Greedy
+from transformer.layers.numerics import Numerics
+from transformer.models.gpt import Gpt
+from vit.models.vit import Vit
 
 KEY = jax.random.key(0)
 RNG = np.random.default_rng(0)
 TOKENS = RNG.integers(11, size=(2, 12))
 NEXT = np.roll(TOKENS, -1, 1)
 IMAGES = RNG.normal(size=(8, 6, 6, 1)).astype(np.float32)
-GPT = Gpt(vocab=11, length=12, layers=1, heads=4, width=8)
-VIT = Vit(classes=3, patch=2, layers=1, heads=2, width=8)
+GPT = build(Gpt, vocab=11, length=12, layers=1, heads=4, width=8)
+VIT = build(Vit, classes=3, patch=2, layers=1, heads=2, width=8)
 SEGMENTS = np.array([[1] * 5 + [2] * 5 + [0] * 2, [4] * 2 + [1] * 5 + [3] * 5])
 ONE = np.ones_like(SEGMENTS)  # document in each row
 
@@ -47,21 +52,22 @@ def begun(model):
 
     What the model has with Softmax is looked up, rather than traced once more for each mechanism.
     """
-    rng, mechanism, shapes = np.random.default_rng(0), model.attention, shapes_of(model.clone(attention=Softmax()))
+    stack, rng, shapes = model.stack, np.random.default_rng(0), shapes_of(changed(model, attention=Softmax()))
     params = jax.tree.map(lambda s: (0.4 * rng.normal(size=s.shape)).astype(np.float32), shapes)
     attention, length = params['block_0']['attention'], 12 if isinstance(model, Gpt) else 10
+    mechanism = stack.attention
     for name in {'query', 'key', 'value'} - set(mechanism.projections):
         del attention[name]
-    arrays = drawn(queries=length, keys=length, heads=model.heads, key_heads=model.key_heads or model.heads,
-                   width=model.width // model.heads)
+    arrays = drawn(queries=length, keys=length, heads=stack.heads, key_heads=stack.key_heads or stack.heads,
+                   width=stack.each_head)
     wanted = mechanism.parameters(*used(mechanism, *arrays))
-    own = {name: np.asarray(initial(KEY, shape)) for name, (initial, shape) in wanted.items()}
+    own = {name: np.asarray(one.initialiser(KEY, one.shape)) for name, one in wanted.items()}
     return params | {'block_0': params['block_0'] | {'attention': attention | ({'mechanism': own} if own else {})}}
 
 
 def gpt(mechanism, **more):
     """With heads of keys that queries share, where there are queries."""
-    return GPT.clone(attention=mechanism, key_heads=2 if 'query' in mechanism.projections else 0, **more)
+    return changed(GPT, attention=mechanism, key_heads=2 if 'query' in mechanism.projections else 0, **more)
 
 
 def randomised(model):
@@ -275,9 +281,9 @@ class DeclarationsTest(parameterized.TestCase):
 class RefusedTest(parameterized.TestCase):
     """Each combination outside of what is declared, through a model, in one sentence."""
 
-    def assertRefused(self, sentence, build):
+    def assertRefused(self, sentence, made):
         with self.assertRaisesRegex(ValueError, sentence) as caught:
-            jax.eval_shape(build)
+            jax.eval_shape(made)
         self.assertEndsWith(str(caught.exception), '.')
         self.assertNotIn('\n', str(caught.exception))
 
@@ -289,15 +295,15 @@ class RefusedTest(parameterized.TestCase):
     @cases(bidirectional=False)
     def test_a_model_that_sees_everything(self, mechanism):
         self.assertRefused(r'attention=.* looks back only, but the mask is Full\(\); use Causal\(\), or another',
-                           lambda: VIT.clone(attention=mechanism).init(KEY, IMAGES))
+                           lambda: changed(VIT, attention=mechanism).init(KEY, IMAGES))
 
     @parameterized.named_parameters(*((name, m) for name, m in CASES.items() if 'query' not in m.projections))
     def test_what_needs_queries(self, mechanism):
         self.assertRefused(r'attention=.* has no queries that could share heads of keys; leave out key_heads',
-                           lambda: GPT.clone(attention=mechanism, key_heads=2).init(KEY, TOKENS))
+                           lambda: changed(GPT, attention=mechanism, key_heads=2).init(KEY, TOKENS))
         for kind in (Rotary(), Learned(at='queries_keys'), Sinusoidal(at='queries_keys')):
             self.assertRefused(r'attention=.* has no queries and keys that could know positions; use an encoding that enters',
-                               lambda: GPT.clone(attention=mechanism, positions=kind).init(KEY, TOKENS))  # noqa: B023
+                               lambda: changed(GPT, attention=mechanism, positions=kind).init(KEY, TOKENS))  # noqa: B023
 
     @cases(patterns=False, causal=True)
     def test_a_pattern(self, mechanism):
@@ -307,26 +313,26 @@ class RefusedTest(parameterized.TestCase):
     @cases(patterns=False, bidirectional=True)
     def test_a_pattern_of_images(self, mechanism):
         self.assertRefused('attention=.* cannot leave out single pairs',
-                           lambda: VIT.clone(attention=mechanism, mask=Window(2)).init(KEY, IMAGES))
+                           lambda: changed(VIT, attention=mechanism, mask=Window(2)).init(KEY, IMAGES))
 
     @cases(packed=False)
     def test_documents_in_a_row(self, mechanism):
         self.assertRefused('attention=.* cannot keep documents in one row apart; give each a row of its own',
                            lambda: MultiHead(2, mechanism=mechanism).init(KEY, jnp.zeros((2, 12, 8)),
-                                                                    mask=Segments(SEGMENTS, SEGMENTS)))
+                                                                    context=Context(Segments(SEGMENTS, SEGMENTS))))
 
     @cases(cross=False)
     def test_another_source(self, mechanism):
         self.assertRefused('attention=.* mixes one sequence with itself and cannot look at another; use Softmax',
                            lambda: MultiHead(2, mechanism=mechanism).init(KEY, jnp.zeros((1, 3, 8)), jnp.zeros((1, 5, 8)),
-                                                                    mask=Causal() if mechanism.causal else Full()))
+                                                                    context=Context(Causal() if mechanism.causal else Full())))
 
     @cases(cached=False)
     def test_decoding(self, mechanism):
         layer = MultiHead(2, mechanism=mechanism)
         self.assertRefused('attention=.* cannot go on one position at a time, so nothing can be generated',
                            lambda: layer.init(KEY, jnp.zeros((1, 1, 8)), cache=mechanism.empty_cache(1, 4, 2, 2, 4, 'float32'),
-                                        positions=jnp.zeros((1, 1), int)))
+                                        context=Context(positions=jnp.zeros((1, 1), int))))
 
     @cases(scored=False)
     def test_a_position_encoding_of_scores(self, mechanism):
@@ -336,10 +342,10 @@ class RefusedTest(parameterized.TestCase):
                 return (jnp.zeros((1, 1, 5, 5)),)
 
         mask = Causal() if mechanism.causal else Full()
-        build = lambda kind: lambda: MultiHead(2, mechanism=mechanism).init(KEY, jnp.zeros((1, 5, 8)), mask=mask,
-                                                                            encoding=Encoding(kind))
-        self.assertRefused('attention=.* has no scores that a position encoding could add to', build(Bias()))
-        jax.eval_shape(build(NoPositions()))
+        begin = lambda kind: lambda: MultiHead(2, mechanism=mechanism).init(KEY, jnp.zeros((1, 5, 8)),
+                                                                            context=Context(mask, Encoding(kind)))
+        self.assertRefused('attention=.* has no scores that a position encoding could add to', begin(Bias()))
+        jax.eval_shape(begin(NoPositions()))
 
     def test_a_mask_that_is_not_joined_by_and(self):
         mask = Full() | Padding(np.array([3, 4]))
@@ -348,13 +354,13 @@ class RefusedTest(parameterized.TestCase):
                 output(CASES[name], {}, *drawn(), mask)
 
     def test_another_length(self):
-        model = VIT.clone(attention=CASES['linformer'], positions=NoPositions())
+        model = changed(VIT, attention=CASES['linformer'], positions=NoPositions())
         params = randomised(model)
         self.assertRefused(r'has key of shape \(4, 10\), for the rows that it began with, but these need \(4, 17\); give '
                            'it rows of that length', lambda: apply(model, params, np.zeros((1, 8, 8, 1))))
         for name in ('dense', 'random', 'factorized'):
-            self.assertRefused('got a row of 20 positions; shorten it, or train with length=20', lambda: GPT.clone(
-                attention=CASES[name], length=20).init(KEY, jnp.zeros((1, 20), int)))  # noqa: B023
+            self.assertRefused('got a row of 20 positions; shorten it, or train with length=20', lambda: changed(
+                GPT, attention=CASES[name], length=20).init(KEY, jnp.zeros((1, 20), int)))  # noqa: B023
 
 
 class Recorded:
@@ -403,7 +409,7 @@ class ModelsTest(parameterized.TestCase):
                 np.testing.assert_allclose(recorded.logits[row, t], whole[row, t], atol=5e-6)
 
     def test_a_kernel_of_whole_rows_is_not_asked_to_decode(self):
-        model = GPT.clone(attention=Softmax(implementation='blockwise'))
+        model = changed(GPT, attention=Softmax(implementation='blockwise'))
         params, at = randomised(model), np.zeros((2, 1), int)
         whole = logits_of(model, params, TOKENS[:2], ONE[:2])
         one = apply(model, params, TOKENS[:2, :1], cache=model.init_cache(2), positions=at)
@@ -411,14 +417,14 @@ class ModelsTest(parameterized.TestCase):
 
     @cases(bidirectional=True)
     def test_vit_learns(self, mechanism):
-        losses = descent(VIT.clone(attention=mechanism), IMAGES, np.arange(8) % 3)
+        losses = descent(changed(VIT, attention=mechanism), IMAGES, np.arange(8) % 3)
         self.assertLess(losses[-1], losses[0] - 0.1)
 
     @cases(causal=True)
     def test_scanned_layers_equal_unrolled_ones(self, mechanism):
         # Of two layers one adds nothing, so that they are as the one layer that other tests compile.
         one = gpt(mechanism)
-        params, two = randomised(one), one.clone(layers=2, scan=True, remat='full')
+        params, two = randomised(one), changed(one, layers=2, scan=True, remat='full')
         wanted, block = logits_of(one, params, TOKENS, ONE), params['block_0']
         nothing = jax.tree.map(np.zeros_like, block)
         for blocks in ((block, nothing), (nothing, block)):
@@ -427,7 +433,7 @@ class ModelsTest(parameterized.TestCase):
 
     @cases(free_length=True, bidirectional=True)
     def test_vit_takes_images_of_another_size(self, mechanism):
-        model = VIT.clone(attention=mechanism, positions=NoPositions())
+        model = changed(VIT, attention=mechanism, positions=NoPositions())
         params, images = randomised(model), np.ones((1, 8, 4, 1), np.float32)
         out = jax.eval_shape(lambda: model.apply({'params': params}, images))
         self.assertEqual(out['hidden'].shape, (1, 9, 8))
@@ -449,8 +455,8 @@ class FieldsTest(parameterized.TestCase):
             mask = Causal() if mechanism.causal else Full()
             call = lambda parameters: mechanism(parameters, *used(mechanism, *arrays), Given(mask))
             return text(jax.make_jaxpr(call)(parameters))
-        changed = dataclasses.replace(CASES[name], **{field: value})
-        self.assertTrue(program(changed) != program(CASES[name]))  # assertNotEqual would print both
+        other = dataclasses.replace(CASES[name], **{field: value})
+        self.assertTrue(program(other) != program(CASES[name]))  # assertNotEqual would print both
 
     def test_every_field_is_tried(self):
         for name, changes in CHANGES.items():

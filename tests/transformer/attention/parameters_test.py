@@ -4,14 +4,15 @@ import jax
 import numpy as np
 from absl.testing import absltest, parameterized
 
-from training import resolve
-from transformer.attention.alternatives import Convolution, Recurrence
+from training.config import resolve
 from transformer.attention.mechanism import Mechanism
-from transformer.attention.positions import Learned, Positions, Sizes
-from transformer.attention.projected import Linformer, MemoryCompressed
-from transformer.attention.relative import T5, Deberta, Etc, Shaw, Swin, TransformerXl, Tupe
+from transformer.attention.mechanisms.alternatives import Convolution, Recurrence
+from transformer.attention.mechanisms.projected import Linformer, MemoryCompressed
+from transformer.attention.mechanisms.synthesizer import Synthesizer
+from transformer.attention.positions.absolute import Learned
+from transformer.attention.positions.base import Positions, Sizes
+from transformer.attention.positions.relative import Disentangled, Etc, Shaw, SwinBias, T5Bias, TransformerXl, Tupe
 from transformer.attention.scores import Additive, Bilinear, Cosine, Location, Score
-from transformer.attention.synthesizer import Synthesizer
 
 N, K, H, WIDE, LENGTH = 6, 3, 20, 28, 50  # heads, heads of keys, the width of queries and values, that of keys, a row
 D, KEY = N * H, jax.random.key(0)
@@ -41,16 +42,16 @@ BEGINNINGS = {
     Learned(): {'embedding': 0.3},
     Learned(scale=0.7): {'embedding': 0.7},
     Shaw(): {'keys': H ** -0.5, 'values': H ** -0.5},
-    T5(): {'bias': 0.02},
-    Swin(): {'bias': 0.02, 'extra': 0.02},
+    T5Bias(): {'bias': 0.02},
+    SwinBias(): {'bias': 0.02, 'extra': 0.02},
     TransformerXl(): {'content': 0.02, 'position': 0.02, 'projection': D ** -0.5},
-    Deberta(): {'embedding': 0.3, 'queries': D ** -0.5, 'keys': D ** -0.5},
+    Disentangled(): {'embedding': 0.3, 'queries': D ** -0.5, 'keys': D ** -0.5},
     Tupe(): {'embedding': 0.3, 'queries': D ** -0.5, 'keys': D ** -0.5, 'bias': 0.02, 'theta': 0.02},
     Etc(): {'labels': H ** -0.5}}
 
 
 def wanted(part):
-    """{name: (initialiser, shape)}."""
+    """{name: `Wanted`}."""
     if isinstance(part, Score):
         return part.parameters(N, K, H, WIDE)
     if isinstance(part, Mechanism):
@@ -63,13 +64,13 @@ class ParametersTest(parameterized.TestCase):
     @parameterized.named_parameters(*((str(part), part) for part in BEGINNINGS))
     def test_begin_with_the_scale_of_the_paper(self, part):
         self.assertEqual(set(wanted(part)), set(BEGINNINGS[part]))
-        for name, (initialiser, shape) in wanted(part).items():
-            x, deviation = np.asarray(initialiser(KEY, shape)), BEGINNINGS[part][name]
-            self.assertEqual((x.shape, x.dtype), (shape, np.float32), name)
+        for name, one in wanted(part).items():
+            x, deviation = np.asarray(one.initialiser(KEY, one.shape)), BEGINNINGS[part][name]
+            self.assertEqual((x.shape, x.dtype), (one.shape, np.float32), name)
             np.testing.assert_allclose(x.std(), deviation, rtol=4 / (2 * x.size) ** 0.5, atol=1e-6, err_msg=name)
             mean = np.log(10.0) if name == 'log_sharpness' else 0.0
             np.testing.assert_allclose(x.mean(), mean, rtol=1e-6, atol=4 * deviation / x.size ** 0.5, err_msg=name)
-            for axis, size in enumerate(shape if deviation else ()):  # no head, position or feature is a copy of another
+            for axis, size in enumerate(one.shape if deviation else ()):  # no head, position or feature is a copy of another
                 self.assertLen(np.unique(np.moveaxis(x, axis, 0).reshape(size, -1), axis=0), size, name)
 
     def test_others_learn_nothing(self):

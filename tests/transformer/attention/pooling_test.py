@@ -4,15 +4,15 @@ import numpy as np
 from absl.testing import absltest, parameterized
 
 from tests import differences
-from training import resolve
-from transformer.attention.pooling import Boxcar, Constant, Epanechnikov, Gaussian, Kernel, Pooling, pool
+from training.config import resolve
+from transformer.attention.pooling import Boxcar, Constant, Epanechnikov, Gaussian, Kernel, Pooling, Triangular, pool
 
 T, S, D, C = 3, 5, 2, 2
 RNG = np.random.default_rng(0)
 QUERY, KEY, VALUE, COTANGENT = (RNG.normal(size=s) for s in ((T, D), (S, D), (S, C), (T, C)))
 FORMULAS = {Gaussian: lambda u: np.exp(-u ** 2 / 2), Boxcar: lambda u: float(u <= 1), Constant: lambda u: 1.0,
-            Epanechnikov: lambda u: max(1 - u, 0.0)}
-KERNELS = [Gaussian(1.3), Boxcar(1.3), Constant(), Epanechnikov(2.0)]
+            Epanechnikov: lambda u: 0.75 * max(1 - u * u, 0.0), Triangular: lambda u: max(1 - u, 0.0)}
+KERNELS = [Gaussian(1.3), Boxcar(1.3), Constant(), Epanechnikov(2.0), Triangular(2.0)]
 WIDTHS = np.array([1.9, 1.3])  # one for each coordinate
 SOME = RNG.random((T, S)) < 0.7
 SOME[1] = False  # a query that may see nothing
@@ -66,7 +66,7 @@ class PoolTest(parameterized.TestCase):
         np.testing.assert_allclose(shuffled, estimate, atol=1e-6)
         np.testing.assert_allclose(moved, weights[:, order], atol=1e-6)
 
-    @parameterized.parameters(Boxcar(0.5), Epanechnikov(0.5))
+    @parameterized.parameters(Boxcar(0.5), Epanechnikov(0.5), Triangular(0.5))
     def test_a_query_that_no_key_reaches_gives_zeros_and_finite_gradients(self, kernel):
         query = jnp.float32([[9.0, 9.0], KEY[2]])
 
@@ -90,8 +90,11 @@ class PoolTest(parameterized.TestCase):
         key = jnp.float32([[0.0], [0.5], [1.0], [1.5]])
         _, weights = pool(jnp.zeros((1, 1)), key, key, Boxcar(1.0))
         np.testing.assert_allclose(weights, [[1 / 3, 1 / 3, 1 / 3, 0]], rtol=1e-6)  # u = 1 is in reach
-        _, weights = pool(jnp.zeros((1, 1)), key, key, Epanechnikov(1.0))
+        _, weights = pool(jnp.zeros((1, 1)), key, key, Triangular(1.0))
         np.testing.assert_allclose(weights, [[2 / 3, 1 / 3, 0, 0]], rtol=1e-6)  # u = 1 has no weight
+        _, weights = pool(jnp.zeros((1, 1)), key, key, Epanechnikov(1.0))
+        np.testing.assert_allclose(weights, [[4 / 7, 3 / 7, 0, 0]], rtol=1e-6)
+        np.testing.assert_allclose(np.exp(Epanechnikov().scores(jnp.float32([0.0, 0.25]))), [0.75, 0.5625], rtol=1e-6)
 
     @parameterized.parameters(*KERNELS)
     def test_leave_one_out_has_a_zero_diagonal_and_equals_removing_the_point(self, kernel):
@@ -136,7 +139,7 @@ class PoolTest(parameterized.TestCase):
 class KernelTest(parameterized.TestCase):
     @parameterized.parameters(0, -1.0, float('nan'), float('inf'), 'wide')
     def test_widths_without_a_meaning_are_refused(self, width):
-        for kernel in (Gaussian, Boxcar, Epanechnikov):
+        for kernel in (Gaussian, Boxcar, Epanechnikov, Triangular):
             with self.assertRaisesRegex(ValueError, 'expected a number above 0'):
                 kernel(width)
 

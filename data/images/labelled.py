@@ -1,0 +1,245 @@
+"""Labelled images: from a path to batches.
+
+    opened = Images(source='folder', path='photos/', size=64, steps=Flip()).open('runs/photos')
+    for batch in opened.train(seed=0): ...
+
+Rows hold `image` [B, height, width, channels] float32, in 0..1 unless normalised, and `label` [B] int32.
+"""
+
+import dataclasses
+import functools
+import json
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from data import cache, fields, splits
+from data.images import steps as image_steps
+from data.opened import Opened
+from data.sources import images as image_sources
+from data.sources import tfds as tfds_sources
+
+_FILE = 'classes.json'
+
+
+@dataclasses.dataclass(frozen=True)
+class Images:
+    """Images for classification.
+
+    Attributes:
+      source: 'digits' (scikit-learn's), 'idx' (MNIST's format), 'folder' (one folder a class) or 'tfds' (see name).
+      path: for 'idx' a folder or an images file, for 'folder' the folder that holds the classes' folders, for 'tfds' the
+        folder of prepared sets ('': $TFDS_DATA_DIR or ~/tensorflow_datasets).
+      name: a data set of TFDS, NAME[/CONFIG][:VERSION], that `python -m data.prepare NAME` has prepared.
+      features: the names of its features that are the image and the label, separated by a comma, where these are neither
+        'image' and 'label' nor the only ones that can be.
+      train, valid, test: NAME or NAME[start:stop]; NAME is 'train' or 'all' (everything), or a part that the source
+        has of its own, such as 'test'. '' means that there is none.
+      steps: augmentation of training images, one step after the other: 'Crop(padding=2) >> Flip()'; Normalize at the end
+        is for all images, those of evaluation and prediction too.
+      size: height and width that all images are resized to; 0 keeps theirs.
+      channels: 1 or 3, converting where needed; 0 keeps the source's.
+      batch_size: images in a training batch.
+      workers: processes that make batches, in the same order for any number; 0 uses threads of this process.
+      reader: what reads inputs for predict.py and draws them for eval.py, by its import path; '': nothing does.
+    """
+
+    source: str = 'digits'
+    path: str = ''
+    name: str = ''
+    features: str = ''
+    train: str = 'train[:80%]'
+    valid: str = 'train[80%:]'
+    test: str = ''
+    steps: image_steps.Step | None = None
+    size: int = 0
+    channels: int = 0
+    batch_size: int = 64
+    workers: int = 0
+    reader: str = 'vit.readers.images:ImageClass'
+
+    def open(self, folder: str | os.PathLike | None, source: str | os.PathLike | None = None) -> 'OpenImages':
+        """Opens the images; with classes saved in `folder`, a run, they are not touched before train() or evaluation().
+
+        Nothing of `source`, a run to start from, is used: other images may have other classes.
+
+        Raises ValueError or FileNotFoundError, in one sentence, for a field or a source that cannot be used.
+        """
+        fields.one_of('source', self.source, ('digits', 'idx', 'folder', 'tfds'))
+        tfds_sources.check(self)
+        fields.positive(batch_size=self.batch_size, workers=self.workers)
+        if self.size < 0 or self.channels not in (0, 1, 3):
+            raise ValueError(
+                f'data.size={self.size} and data.channels={self.channels} do not fit; size is 0 or more pixels, '
+                'channels is 0, 1 or 3.'
+            )
+        if self.source in ('idx', 'folder') and not self.path:
+            raise ValueError(f'data.path is empty and data.source={self.source!r}; set it to where the images are.')
+        if self.source == 'digits' and self.path:
+            raise ValueError(
+                f"data.path={self.path!r} is not read with data.source='digits'; set data.source to 'folder' or 'idx', or "
+                'leave data.path empty.'
+            )
+        return OpenImages(self, folder)
+
+
+class OpenImages(Opened):
+    """Images with their classes: training batches, evaluation, and reading single files.
+
+    Attributes:
+      classes: their names.
+    """
+
+    classes: tuple[str, ...]
+    unit = 'images'
+
+    def __init__(self, config: Images, folder: str | os.PathLike | None):
+        self.config = config
+        if folder is not None:
+            saved = Path(folder, _FILE)
+            try:
+                described = json.loads(saved.read_text(encoding='utf-8'))
+                self.classes = tuple(described['classes'])
+                shape = described['height'], described['width'], described['channels']
+            except (OSError, ValueError, KeyError, TypeError) as error:
+                raise ValueError(f'{saved} does not describe classes of images; restore it, or start a new run.') from error
+        else:
+            form = self._source.format
+            self.classes, shape = self._source.classes, (form.height, form.width, form.channels)
+        self._form = image_sources.Format(*shape, resized=True)
+        steps = config.steps.singles if config.steps else ()
+        for step in steps:  # what is wrong with one for images of this form is said now
+            step({'image': np.zeros((1, *shape), np.float32)}, np.random.default_rng(0))
+        self._normalize = steps[-1] if steps and isinstance(steps[-1], image_steps.Normalize) else None
+        self.facts = {'classes': len(self.classes)}
+
+    def save(self, folder: str | os.PathLike) -> None:
+        """Writes the classes and the form of the images, so that opening with this folder needs no images."""
+        form = self._form
+        contents = {'height': form.height, 'width': form.width, 'channels': form.channels, 'classes': self.classes}
+        cache.write(Path(folder, _FILE), (json.dumps(contents, indent=1) + '\n').encode())
+
+    @property
+    def shapes(self) -> dict[str, tuple[tuple[int, ...], type]]:
+        """{name: (shape, dtype)} of a training batch, known without the images."""
+        rows, form = self.config.batch_size, self._form
+        return {'image': ((rows, form.height, form.width, form.channels), np.float32), 'label': ((rows,), np.int32)}
+
+    def describe(self) -> str:
+        """One line about the training part and the classes, for the log."""
+        config, form, (_, start, stop) = self.config, self._form, self._range('train')
+        return (
+            f'{config.source} {config.name or config.path}'.strip()
+            + f', {stop - start:,} images of {form.height}x{form.width}x{form.channels} to train on; '
+            f'{len(self.classes):,} classes'
+        )
+
+    def read(self, path: str | os.PathLike) -> np.ndarray:
+        """Decodes an image file to the form of the training images, float32 [height, width, channels], and normalises it.
+
+        Raises FileNotFoundError if there is none, ValueError, naming the file, if it cannot be decoded.
+        """
+        return self._normalised({'image': image_sources.read(os.fspath(path), self._form)})['image']
+
+    @property
+    def normalization(self) -> tuple[list[float], list[float]]:
+        """(mean, standard deviation) of each channel, with which images in 0..1 are normalised."""
+        channels, step = self._form.channels, self._normalize or image_steps.Normalize((0.0,), (1.0,))
+        return tuple([float(x) for x in numbers] * (channels // len(numbers)) for numbers in (step.mean, step.std))
+
+    def visible(self, image: np.ndarray) -> np.ndarray:
+        """Images of a batch in 0..1 again, to be looked at."""
+        return image if self._normalize is None else self._normalize.undone(image)
+
+    def _normalised(self, batch: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+        return batch if self._normalize is None else self._normalize(batch)
+
+    def digest(self, split: str) -> str:
+        """Names the images of a split, as the source has them: another name means other data."""
+        examples, start, stop = self._range(split)
+        return cache.key(examples.digest, start, stop)
+
+    @functools.cached_property
+    def batches_per_epoch(self) -> float:
+        _, start, stop = self._range('train')
+        return (stop - start) / self.config.batch_size
+
+    def train(self, seed: int):
+        """An endless Grain iterator over batches, reshuffled every epoch; get_state and set_state resume exactly."""
+        from data import pipeline
+
+        examples, start, stop = self._range('train')
+        order = pipeline.Order(stop - start, self.config.batch_size, seed)
+        threads = min(8, os.cpu_count() or 1) if self.config.source in ('folder', 'tfds') else 1
+        return pipeline.numbered(_Batches(examples, start, order, self.config.steps), self.config.workers, threads)
+
+    def evaluation(self, split: str, batch_size: int, **view):
+        """Batches that hold every image of a split once, in order, normalised and without augmentation.
+
+        Args:
+          split: 'train', 'valid', 'test', or an expression such as 'train[:1%]' or 'all'.
+          batch_size: rows in a batch.
+
+        Returns: an Evaluation; facts 'images'.
+        Raises: ValueError for an unknown or empty split, and for a view, which only text has.
+        """
+        examples, start, stop = self._range(split)
+        return self._evaluate(examples, start, stop, batch_size, view)
+
+    def score(self, paths: Sequence[str], batch_size: int, **view):
+        """The same over image files (each in a folder named after its class) and folders of class folders."""
+        pairs = image_sources.labelled(paths)
+        if not pairs:
+            raise ValueError(f'{", ".join(paths)} holds no images; expected image files in folders named by class.')
+        examples = image_sources.files(pairs, self.classes, self._form)
+        return self._evaluate(examples, 0, len(examples), batch_size, view)
+
+    def _evaluate(self, examples, start: int, stop: int, batch_size: int, view: dict):
+        from data import pipeline
+
+        self.refuse_view(view)
+
+        def batch(numbers: np.ndarray) -> dict[str, np.ndarray]:
+            image, label = examples.take(start + numbers)
+            return self._normalised({'image': image, 'label': label})
+
+        return pipeline.Evaluation(stop - start, batch_size, batch, {'images': stop - start})
+
+    @functools.cached_property
+    def _source(self) -> image_sources.ImageSource:
+        config = self.config
+        if config.source == 'digits':
+            return image_sources.digits(config.size, config.channels)
+        if config.source == 'tfds':
+            return tfds_sources.images(config.name, config.path, config.features, config.size, config.channels)
+        make = {'idx': image_sources.idx, 'folder': image_sources.folder}[config.source]
+        return make(config.path, config.size, config.channels)
+
+    def _range(self, split: str):
+        """The examples of a split, as a part of the source and the range of numbers in it."""
+        expression = splits.expression(self.config, split)
+        if self._source.classes != self.classes:
+            raise ValueError(
+                f'The images have {len(self._source.classes)} classes and the run {len(self.classes)} or other names; '
+                'expected the data that the run was trained on.'
+            )
+        name, start, stop = splits.parse(expression, self._source.sizes())
+        return self._source.part(name), start, stop
+
+
+@dataclasses.dataclass(frozen=True)
+class _Batches:
+    """Batch k of training: a function of k, the order and the steps alone."""
+
+    examples: Any  # a part of the source
+    start: int
+    order: object
+    steps: image_steps.Step | None
+
+    def __call__(self, number: int) -> dict[str, np.ndarray]:
+        image, label = self.examples.take(self.start + self.order(number))
+        batch, rng = {'image': image, 'label': label}, np.random.default_rng([self.order.seed, number, 1])
+        return self.steps(batch, rng) if self.steps else batch

@@ -1,0 +1,45 @@
+"""The base of opened data: what holds for all that do not say otherwise. A run asks for more, see `Opened` in
+training/contracts.py."""
+
+import abc
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+
+class Opened(abc.ABC):
+    """Base of opened data.
+
+    Attributes:
+      config: the dataclass that was opened.
+      facts: {field of a model: what the data tell of it}.
+      unit: what `count` counts, in the plural.
+      packed: whether a row of training holds several examples that a model has to tell apart.
+    """
+
+    config: Any
+    facts: Mapping[str, Any]
+    unit: str
+    packed: bool = False
+
+    @property
+    @abc.abstractmethod
+    def shapes(self) -> dict[str, tuple[tuple[int, ...], type]]:
+        """{name: (shape, dtype)} of a training batch, known before the data are read."""
+
+    @property
+    def buckets(self) -> list[dict[str, tuple[tuple[int, ...], type]]]:
+        """The shapes of all training batches, the longest last."""
+        return [self.shapes]
+
+    def count(self, batch: dict[str, np.ndarray]) -> int:
+        """Rows in a batch, without padding rows."""
+        if 'example_weights' in batch:
+            return int(np.count_nonzero(batch['example_weights']))
+        return len(next(iter(batch.values())))
+
+    def refuse_view(self, view: Mapping[str, Any]) -> None:
+        """Raises ValueError for keywords of `evaluation` that only text for language modelling has."""
+        if view:
+            raise ValueError(f'{type(self.config).__name__} takes no {", ".join(view)} in evaluation; leave it out.')

@@ -1,0 +1,1 @@
+"""Where texts, pairs and images come from."""

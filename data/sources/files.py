@@ -1,0 +1,269 @@
+"""Where text comes from: files, folders, globs, and the standard library of the running Python.
+
+A `Split` is what a split expression names. It is read as a stream of chunks, never as a whole, so that text may be
+larger than memory.
+"""
+
+import dataclasses
+import fnmatch
+import functools
+import glob
+import gzip
+import hashlib
+import itertools
+import os
+import sysconfig
+import zlib
+from collections.abc import Iterator, Sequence
+
+from data import cache, splits
+
+DOCUMENTS = ('file', 'line', 'stream')
+_BLOCK = 1 << 20  # bytes read at once; chunks end with a line where there is one
+
+
+@dataclasses.dataclass(frozen=True)
+class File:
+    """A text file: where it is, and its name relative to what data.path gave."""
+
+    path: str
+    name: str
+
+    @functools.cached_property
+    def digest(self) -> str:
+        return ('gz:' if self.path.endswith('.gz') else '') + cache.digest(self.path)
+
+    @functools.cached_property
+    def size(self) -> int:
+        """Bytes of text, decompressed."""
+        if self.path.endswith('.gz'):
+            return sum(map(len, self.read()))
+        return os.path.getsize(self.path)
+
+    def read(self, start: int = 0, stop: int | None = None) -> Iterator[bytes]:
+        """The bytes [start, stop) of the text in blocks; ValueError if it is a damaged .gz."""
+        opener = gzip.open if self.path.endswith('.gz') else open
+        try:
+            with opener(self.path, 'rb') as file:
+                file.seek(start)
+                left = None if stop is None else stop - start
+                while block := file.read(_BLOCK if left is None else min(_BLOCK, left)):
+                    yield block
+                    left = None if left is None else left - len(block)
+        except (gzip.BadGzipFile, EOFError, zlib.error) as error:
+            raise ValueError(f'{self.path} is damaged ({error}); expected a complete .gz file.') from error
+
+    def texts(self, start: int = 0, stop: int | None = None) -> Iterator[str]:
+        """The same range decoded, in chunks that end with a line; in a very long one before a space, or with a character."""
+        held, offset = b'', start
+        for block in self.read(start, stop):
+            held += block
+            cut = held.rfind(b'\n') + 1
+            if not cut and len(held) >= 4 * _BLOCK:
+                cut = max(0, held.rfind(b' '))
+            if not cut and len(held) >= 4 * _BLOCK:
+                cut = len(held) - 4  # at least one character begins in the four bytes before the end
+                while held[cut] & 0xC0 == 0x80 and cut < len(held) - 1:
+                    cut += 1
+            if cut:
+                yield self._decode(held[:cut], offset)
+                held, offset = held[cut:], offset + cut
+        if held:
+            yield self._decode(held, offset)
+
+    def lines(self) -> Iterator[str]:
+        """The lines that hold more than white space, without their line ends."""
+        for text in self.texts():
+            for line in text.split('\n'):
+                if line and not line.isspace():
+                    yield line.removesuffix('\r')
+
+    def _decode(self, held: bytes, offset: int) -> str:
+        try:
+            return held.decode()
+        except UnicodeDecodeError as error:
+            place = offset + error.start
+        raise ValueError(f'{self.path} is not UTF-8: byte {place} cannot be decoded; convert the file to UTF-8.')
+
+
+def files(path: str, field: str = 'data.path') -> list[File]:
+    """The files that a path, a folder (recursive, without hidden files) or a glob names, sorted by name.
+
+    Raises ValueError if the path is empty or names no text, FileNotFoundError if it does not exist; `field` is what to
+    call it then.
+    """
+    if not path:
+        raise ValueError("data.path is empty and data.source is 'files'; set it to a text file, a folder or a glob.")
+    path = os.path.expanduser(path)
+    if os.path.isdir(path):
+        found = [(os.path.join(folder, name), path) for folder, names in _walk(path) for name in names]
+    elif os.path.exists(path):
+        found = [(path, os.path.dirname(path))]
+    elif glob.has_magic(path):
+        base = path[: path.rfind('/', 0, min(path.find(c) for c in '*?[' if c in path)) + 1]
+        found = [(name, base) for name in glob.glob(path, recursive=True) if os.path.isfile(name)]
+        if not found:
+            raise FileNotFoundError(f'No file matches {path!r}; {field} must name at least one text file.')
+    else:
+        raise FileNotFoundError(f'{path!r} does not exist; {field} must be a text file, a folder or a glob.')
+    kept = [File(name, os.path.relpath(name, base or '.').replace(os.sep, '/')) for name, base in found]
+    kept = sorted((file for file in kept if os.path.getsize(file.path)), key=lambda file: file.name)
+    if not kept:
+        raise ValueError(f'{path!r} holds no text; {field} must name at least one file that is not empty.')
+    return kept
+
+
+def stdlib() -> list[File]:
+    """The *.py files of the running Python's standard library, without tests, in an order that mixes packages."""
+    base = sysconfig.get_path('stdlib')
+    skipped = {'test', 'tests', 'idle_test', 'site-packages', 'dist-packages', '__pycache__'}
+    found = []
+    for folder, names in _walk(base, skipped):
+        for name in names:
+            path = os.path.join(folder, name)
+            if not name.endswith('.py'):
+                continue
+            with open(path, 'rb') as opened:
+                contents = opened.read()
+            try:
+                contents.decode()
+            except UnicodeDecodeError:
+                continue
+            if contents:
+                file = File(path, os.path.relpath(path, base).replace(os.sep, '/'))
+                file.__dict__['digest'] = hashlib.sha256(contents).hexdigest()  # read once, checked and hashed
+                found.append(file)
+    if not found:
+        raise ValueError(f"No source files in {base}; set data.source='files' and data.path to some text.")
+    return sorted(found, key=lambda file: hashlib.sha256(file.name.encode()).digest())
+
+
+@dataclasses.dataclass(frozen=True)
+class Split:
+    """The documents that one split expression names.
+
+    `documents` says what a document is: a 'file', a 'line', or everything as one 'stream'; the slice counts these,
+    or bytes of the stream, moved on to the next character.
+    """
+
+    files: Sequence[File]
+    documents: str
+    cut: splits.Slice
+    expression: str
+
+    @classmethod
+    def of(cls, expression: str, found: Sequence[File], documents: str) -> 'Split':
+        """Resolves an expression; ValueError if its name matches no file or no document is left."""
+        name, cut = splits.read(expression)
+        chosen = [f for f in found if name in ('train', 'all') or _matches(f.name, name)]
+        if not chosen:
+            names = ', '.join(['train', 'all', *(file.name for file in found[:5])] + ['...'] * (len(found) > 5))
+            raise ValueError(f'The split {expression!r} names no file of this data; known are {names}.')
+        if documents == 'file':
+            start, stop = cut.bounds(len(chosen))
+            if start == stop:
+                raise ValueError(
+                    f'The split {expression!r} is empty: it slices {len(chosen)} file(s), each one document; '
+                    "set data.documents to 'line' or 'stream', or name a file for each of data.train, data.valid and data.test."
+                )
+            chosen, cut = chosen[start:stop], splits.Slice()
+        return cls(tuple(chosen), documents, cut, expression)
+
+    @functools.cached_property
+    def digest(self) -> str:
+        """Names the documents by their contents, without reading more than the files' bytes."""
+        return cache.key(self.documents, self.cut, *(file.digest for file in self.files))
+
+    @functools.cached_property
+    def _bounds(self) -> tuple[int, int]:
+        """The range of lines, or of bytes in a stream, that the slice takes."""
+        if not str(self.cut):
+            return 0, 1 << 62
+        if self.documents == 'line':
+            size = sum(1 for file in self.files for _ in file.lines())
+            start, stop = self.cut.bounds(size)
+        else:
+            size = sum(file.size for file in self.files)
+            start, stop = (self._character(place) for place in self.cut.bounds(size))
+        if start == stop:
+            raise ValueError(
+                f'The split {self.expression!r} is empty: there are {size} '
+                f'{"lines" if self.documents == "line" else "bytes"} to slice; widen the slice.'
+            )
+        return start, stop
+
+    def chunks(self) -> Iterator[tuple[str, bool]]:
+        """The text in order, as (chunk, whether a document ends with it)."""
+        if self.documents == 'line':
+            start, stop = self._bounds
+            number = 0
+            for file in self.files:
+                for line in file.lines():
+                    if number >= stop:
+                        return
+                    if number >= start:
+                        yield line, True
+                    number += 1
+        elif self.documents == 'file':
+            for file in self.files:
+                for chunk in file.texts():
+                    yield chunk, False
+                yield '', True
+        else:
+            for file, start, stop in self._ranges(*self._bounds):
+                for chunk in file.texts(start, stop):
+                    yield chunk, False
+
+    def raw(self) -> Iterator[bytes]:
+        """The bytes of the documents in order; each line with one line end."""
+        for chunk, _ in self.chunks():
+            yield chunk.encode() + (b'\n' if self.documents == 'line' else b'')
+
+    def _ranges(self, start: int, stop: int) -> Iterator[tuple[File, int, int | None]]:
+        """The files and byte ranges that make up [start, stop) of all files one after the other."""
+        if (start, stop) == (0, 1 << 62):
+            yield from ((file, 0, None) for file in self.files)
+            return
+        for file in self.files:
+            if start < file.size and stop > 0:
+                yield file, max(start, 0), min(stop, file.size)
+            start, stop = start - file.size, stop - file.size
+
+    def _character(self, place: int) -> int:
+        """The first place at or after this one where a character begins."""
+        for file, start, stop in self._ranges(place, place + 4):
+            for block in file.read(start, stop):
+                for byte in block:
+                    if byte & 0xC0 != 0x80:
+                        return place
+                    place += 1
+        return place
+
+
+@dataclasses.dataclass(frozen=True)
+class Joined:
+    """Several parts, whose documents are of one kind, one after the other."""
+
+    parts: Sequence[Split]
+    documents: str
+    expression: str
+
+    @functools.cached_property
+    def digest(self) -> str:
+        return cache.key(*(part.digest for part in self.parts))
+
+    def chunks(self) -> Iterator[tuple[str, bool]]:
+        return itertools.chain.from_iterable(part.chunks() for part in self.parts)
+
+    def raw(self) -> Iterator[bytes]:
+        return itertools.chain.from_iterable(part.raw() for part in self.parts)
+
+
+def _walk(base: str, skipped: frozenset[str] | set[str] = frozenset()) -> Iterator[tuple[str, list[str]]]:
+    for folder, inner, names in os.walk(base):
+        inner[:] = [name for name in inner if name not in skipped and not name.startswith('.')]
+        yield folder, [name for name in names if not name.startswith('.')]
+
+
+def _matches(name: str, pattern: str) -> bool:
+    return name == pattern or fnmatch.fnmatchcase(name, pattern) or fnmatch.fnmatchcase(os.path.basename(name), pattern)

@@ -1,0 +1,316 @@
+"""Where labelled images come from: IDX files, folders of classes, and scikit-learn's digits.
+
+A source is a `ImageSource`: class names, and parts ('train', 'test', ..) that give any examples by number.
+"""
+
+import dataclasses
+import functools
+import gzip
+import hashlib
+import math
+import os
+import re
+import zlib
+from collections.abc import Sequence
+from typing import Any, BinaryIO
+
+import numpy as np
+
+from data import cache
+
+_SUFFIXES = ('.png', '.jpg', '.jpeg', '.bmp', '.gif', '.webp', '.ppm', '.pgm', '.tif', '.tiff')
+_PARTS = ('train', 'valid', 'val', 'test')
+_IDX_IMAGES = re.compile(r'(?:.*[-_.])?(train|t10k|test)-images[-.]idx3-ubyte(\.gz)?')
+
+
+@dataclasses.dataclass(frozen=True)
+class Format:
+    """What every image of a source becomes: [height, width, channels]; `resized` if it may differ before."""
+
+    height: int
+    width: int
+    channels: int
+    resized: bool
+
+
+@dataclasses.dataclass(frozen=True)
+class Arrays:
+    """Examples in memory: images uint8 [n, h, w, c] whose largest value is `scale`, labels int32 [n]."""
+
+    images: np.ndarray
+    labels: np.ndarray
+    scale: int
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    @functools.cached_property
+    def digest(self) -> str:
+        """Names the examples by their contents."""
+        return cache.key(*(hashlib.sha256(np.ascontiguousarray(x)).hexdigest() for x in (self.images, self.labels)), self.scale)
+
+    def take(self, numbers: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """float32 [len(numbers), h, w, c] in 0..1 and int32 labels."""
+        return self.images[numbers].astype(np.float32) / self.scale, self.labels[numbers]
+
+    def joined(self, others: Sequence['Arrays']) -> 'Arrays':
+        """These and the examples of others."""
+        parts = (self, *others)
+        return Arrays(*(np.concatenate([getattr(p, name) for p in parts]) for name in ('images', 'labels')), self.scale)
+
+
+@dataclasses.dataclass(frozen=True)
+class Files:
+    """Examples decoded when they are taken."""
+
+    paths: Sequence[str]
+    labels: np.ndarray
+    format: Format
+
+    def __len__(self) -> int:
+        return len(self.paths)
+
+    @functools.cached_property
+    def digest(self) -> str:
+        """Names the examples by the contents of their files and their labels."""
+        return cache.key(cache.digest_of_all(self.paths), self.labels.tolist())
+
+    def take(self, numbers: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """float32 [len(numbers), h, w, c] in 0..1 and int32 labels; ValueError names a file that cannot be used."""
+        return np.stack([read(self.paths[number], self.format) for number in numbers]), self.labels[numbers]
+
+    def joined(self, others: Sequence['Files']) -> 'Files':
+        """These and the examples of others."""
+        parts = (self, *others)
+        return Files([path for p in parts for path in p.paths], np.concatenate([p.labels for p in parts]), self.format)
+
+
+@dataclasses.dataclass(frozen=True)
+class ImageSource:
+    """Parts by name, the names of the classes, and the form of every image.
+
+    A part has a length, `digest`, `take(numbers)` and `joined(others)`.
+    """
+
+    parts: dict[str, Any]
+    classes: tuple[str, ...]
+    format: Format
+
+    def sizes(self) -> dict[str, int]:
+        sizes = {name: len(part) for name, part in self.parts.items()}
+        return {**sizes, 'all': sum(sizes.values())}
+
+    def part(self, name: str) -> Any:
+        """One part; 'all' is every part, in order."""
+        if name != 'all':
+            return self.parts[name]
+        first, *others = self.parts.values()
+        return first.joined(others)
+
+
+def read(path: str, form: Format) -> np.ndarray:
+    """Decodes an image file, upright, to float32 [height, width, channels] in 0..1.
+
+    Raises FileNotFoundError if there is none, ValueError if it is damaged or, unless `form.resized`, of another form.
+    """
+    if not os.path.isfile(path):
+        raise FileNotFoundError(f'{path!r} does not exist; expected an image file.')
+    return decode(path, path, form)
+
+
+def decode(file: str | BinaryIO | np.ndarray, name: str, form: Format) -> np.ndarray:
+    """The same for an image file or an array of pixels that errors call `name`."""
+    from PIL import Image, ImageOps
+
+    try:
+        with _opened(file) as opened:
+            gray, deep, mode = _is_gray(opened), _is_deep(opened), opened.mode
+            image = ImageOps.exif_transpose(opened)
+            image = image.convert('F' if deep else 'L' if form.channels == 1 else 'RGB')
+    except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
+        raise ValueError(f'{name} cannot be decoded as an image; replace or remove it.') from error
+    if mode in ('I', 'F') and not deep:
+        raise ValueError(f'{name} has 32 bits a pixel (mode {mode}), so what is white is not known; save it with 8 or 16.')
+    if not form.resized:
+        if image.size != (form.width, form.height):
+            raise ValueError(
+                f'{name} has {image.width}x{image.height} pixels where other images have {form.width}x{form.height}; '
+                'set data.size to resize them all.'
+            )
+        if form.channels == 1 and not gray:
+            raise ValueError(f'{name} is coloured where other images are grey; set data.channels to 1 or 3.')
+    elif image.size != (form.width, form.height):
+        image = image.resize((form.width, form.height), Image.Resampling.BILINEAR)
+    array = np.asarray(image, np.float32).reshape(form.height, form.width, -1) / (65535 if deep else 255)
+    return np.repeat(array, form.channels // array.shape[-1], axis=-1)
+
+
+def form_of(file: str | BinaryIO | np.ndarray, name: str, size: int, channels: int) -> Format:
+    """The form of all images: that of this one, but for `size` and `channels` where they are given."""
+    from PIL import Image, ImageOps
+
+    try:
+        with _opened(file) as image:
+            width, height, found = *ImageOps.exif_transpose(image).size, 1 if _is_gray(image) else 3
+    except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
+        raise ValueError(f'{name} cannot be decoded as an image; replace or remove it.') from error
+    return Format(size or height, size or width, channels or found, resized=bool(size))
+
+
+def _opened(file: str | BinaryIO | np.ndarray):
+    from PIL import Image
+
+    if isinstance(file, np.ndarray):
+        return Image.fromarray(file[..., 0] if file.shape[2:] == (1,) else file)
+    return Image.open(file)
+
+
+def digits(size: int, channels: int) -> ImageSource:
+    """1,797 handwritten digits of 8x8 pixels with 17 levels of grey (scikit-learn, UCI test part).
+
+    In an order drawn once and for all: the original one goes by writer, so that its end is written by few hands."""
+    try:
+        from sklearn import datasets
+    except ImportError as error:
+        raise ValueError("data.source='digits' needs scikit-learn; install it with pip.") from error
+    bunch = datasets.load_digits()
+    order = sorted(range(len(bunch.target)), key=lambda i: hashlib.sha256(b'%d' % i).digest())
+    images = bunch.images.astype(np.uint8)[order][..., None]
+    part = Arrays(_convert(images, size, channels), bunch.target.astype(np.int32)[order], scale=16)
+    return ImageSource({'train': part}, tuple(map(str, range(10))), _form(part.images))
+
+
+def idx(path: str, size: int, channels: int) -> ImageSource:
+    """IDX files (LeCun et al. 1998), plain or .gz, from a folder with the usual names or one images file.
+
+    Parts are 'train' and 'test' (t10k), whichever exist; classes are the labels' numbers. Raises FileNotFoundError
+    if there are none, ValueError for a damaged file.
+    """
+    path = os.path.expanduser(path)
+    if not os.path.exists(path):
+        raise FileNotFoundError(f'{path!r} does not exist; data.path must be a folder of IDX files or an images file.')
+    found = {}
+    names = sorted(os.listdir(path)) if os.path.isdir(path) else [os.path.basename(path)]
+    folder = path if os.path.isdir(path) else os.path.dirname(path)
+    for name in names:
+        match = _IDX_IMAGES.fullmatch(name)
+        if match or folder != path:
+            part = 'test' if match and match[1] != 'train' else 'train'
+            if part in found and found[part].removesuffix('.gz') != os.path.join(folder, name).removesuffix('.gz'):
+                raise ValueError(f'{path} holds several IDX files for {part!r}; set data.path to one images file.')
+            found.setdefault(part, os.path.join(folder, name))
+    if not found:
+        raise FileNotFoundError(f'{path!r} holds no IDX images; expected names such as train-images-idx3-ubyte.gz.')
+    parts = {}
+    for part, name in sorted(found.items(), reverse=True):  # train before test
+        base = os.path.basename(name)
+        images = _read_idx(name, (3, 4))
+        labels = _read_idx(os.path.join(folder, base.replace('images', 'labels').replace('idx3', 'idx1')), (1,))
+        if len(images) != len(labels) or not len(labels):
+            raise ValueError(f'{name} has {len(images)} images for {len(labels)} labels; expected one label an image.')
+        images = images if images.ndim == 4 else images[..., None]
+        parts[part] = Arrays(_convert(images, size, channels), labels.astype(np.int32), scale=255)
+    count = 1 + max(int(part.labels.max()) for part in parts.values())
+    return ImageSource(parts, tuple(map(str, range(count))), _form(next(iter(parts.values())).images))
+
+
+def folder(path: str, size: int, channels: int) -> ImageSource:
+    """Image files as root/class/.. or root/train/class/.., root/test/class/..; in an order that mixes classes.
+
+    Raises FileNotFoundError if the folder or images are missing, ValueError for a class that training lacks.
+    """
+    path = os.path.expanduser(path)
+    if not os.path.isdir(path):
+        raise FileNotFoundError(f'{path!r} is no folder; data.path must hold one folder of images a class.')
+    inner = _folders(path)
+    roots = {name: os.path.join(path, name) for name in _PARTS if name in inner} if 'train' in inner else {}
+    if not roots or not _folders(roots['train']):  # a class may be called 'train'
+        roots = {'train': path}
+    listed = {name: labelled([root]) for name, root in roots.items()}
+    if not listed['train']:
+        raise FileNotFoundError(f'{roots["train"]!r} holds no images; expected one folder of image files a class.')
+    classes = tuple(sorted({label for _, label in listed['train']}))
+    first = listed['train'][0][0]
+    form = form_of(first, first, size, channels)
+    return ImageSource({name: files(pairs, classes, form) for name, pairs in listed.items() if pairs}, classes, form)
+
+
+def labelled(paths: Sequence[str]) -> list[tuple[str, str]]:
+    """(path, class name) of all image files: of a folder root/class/.., or a file whose folder is its class."""
+    found = []
+    for path in paths:
+        if not os.path.exists(path):
+            raise FileNotFoundError(f'{path!r} does not exist; expected an image file or a folder of class folders.')
+        if os.path.isfile(path):
+            found.append((path, os.path.basename(path), os.path.basename(os.path.dirname(os.path.abspath(path)))))
+            continue
+        for name in _folders(path):
+            for inner, _, files_here in os.walk(os.path.join(path, name)):
+                for file in files_here:
+                    if file.lower().endswith(_SUFFIXES) and not file.startswith('.'):
+                        full = os.path.join(inner, file)
+                        found.append((full, os.path.relpath(full, path).replace(os.sep, '/'), name))
+    found.sort(key=lambda item: hashlib.sha256(item[1].encode()).digest())
+    return [(path, label) for path, _, label in found]
+
+
+def files(pairs: Sequence[tuple[str, str]], classes: Sequence[str], form: Format) -> Files:
+    """Examples from (path, class name) pairs; ValueError for a class that is not known."""
+    numbers = {name: number for number, name in enumerate(classes)}
+    for path, label in pairs:
+        if label not in numbers:
+            known = ', '.join(classes[:10]) + (', ...' if len(classes) > 10 else '')
+            raise ValueError(f'{path} is in folder {label!r}, which is no known class; known are {known}.')
+    return Files([path for path, _ in pairs], np.array([numbers[label] for _, label in pairs], np.int32), form)
+
+
+def _folders(path: str) -> list[str]:
+    return sorted(e.name for e in os.scandir(path) if e.is_dir() and not e.name.startswith('.'))
+
+
+def _is_gray(image) -> bool:
+    return image.mode in ('1', 'L', 'LA', 'I', 'F') or image.mode.startswith('I;16')
+
+
+def _is_deep(image) -> bool:
+    """16 bits of grey, which Pillow opens with mode I or I;16; its own conversion to 8 bits would clip them."""
+    return image.mode.startswith('I;16') or (image.mode == 'I' and image.format in ('PNG', 'PPM'))
+
+
+def _form(images: np.ndarray) -> Format:
+    return Format(*images.shape[1:], resized=True)
+
+
+def _convert(images: np.ndarray, size: int, channels: int) -> np.ndarray:
+    """uint8 [n, h, w, c] with the size and channels asked for, 0 keeping them."""
+    if channels == 1 and images.shape[-1] == 3:
+        images = np.rint(images @ np.array([0.299, 0.587, 0.114], np.float32)).astype(np.uint8)[..., None]  # BT.601
+    if size and images.shape[1:3] != (size, size):
+        from PIL import Image
+
+        resized = np.empty((len(images), size, size, images.shape[-1]), np.uint8)
+        for number, image in enumerate(images):
+            for channel in range(images.shape[-1]):
+                plane = Image.fromarray(np.ascontiguousarray(image[..., channel]))
+                resized[number, ..., channel] = plane.resize((size, size), Image.Resampling.BILINEAR)
+        images = resized
+    return np.repeat(images, 3, axis=-1) if channels == 3 and images.shape[-1] == 1 else images
+
+
+def _read_idx(path: str, dimensions: tuple[int, ...]) -> np.ndarray:
+    """An unsigned-byte IDX file: two zeros, type 8, the number of dimensions, their sizes (big-endian), the data."""
+    if not os.path.isfile(path):
+        raise FileNotFoundError(f'{path!r} does not exist; an IDX images file needs its labels file beside it.')
+    try:
+        with (gzip.open if path.endswith('.gz') else open)(path, 'rb') as file:
+            contents = file.read()
+    except (gzip.BadGzipFile, EOFError, zlib.error) as error:
+        raise ValueError(f'{path} is damaged ({error}); expected a complete .gz file.') from error
+    count = contents[3] if len(contents) > 3 else 0
+    start = 4 + 4 * count
+    if contents[:3] != b'\0\0\x08' or count not in dimensions or len(contents) < start:
+        raise ValueError(f'{path} is no IDX file of unsigned bytes; download it again.')
+    shape = np.frombuffer(contents, '>u4', count, 4).tolist()
+    if len(contents) - start != math.prod(shape):
+        raise ValueError(f'{path} is cut short or too long: its header promises {math.prod(shape)} bytes of data.')
+    return np.frombuffer(contents, np.uint8, offset=start).reshape(shape)

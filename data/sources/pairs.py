@@ -1,0 +1,247 @@
+"""Where pairs of sentences come from: tab-separated files, two aligned files, CLDR, and translation sets of TFDS.
+
+An origin is what a name stands for. It yields pairs (source text, target text), as written, in order; its `digest` names
+them by their contents.
+"""
+
+import abc
+import dataclasses
+import difflib
+import functools
+import itertools
+import os
+from collections.abc import Callable, Iterable, Iterator, Sequence
+
+from data import cache
+from data.sources import files as sources
+from data.sources import tfds as tfds_sources
+
+Pair = tuple[str, str]
+
+_FORMAT = 1  # of the phrases of CLDR: raised when data/sources/cldr.py makes others
+_BLOCK = 1024  # examples of TFDS read at once
+
+
+class Origin(abc.ABC):
+    """Pairs that are read anew each time they are iterated."""
+
+    digest: str
+
+    @abc.abstractmethod
+    def placed(self) -> Iterator[tuple[str, Pair]]:
+        """(where it stands, such as 'fra.txt:12', pair) of each."""
+
+    def __iter__(self) -> Iterator[Pair]:
+        return (pair for _, pair in self.placed())
+
+    @functools.cached_property
+    def size(self) -> int:
+        """How many pairs a slice counts."""
+        return sum(1 for _ in self)
+
+
+@dataclasses.dataclass(frozen=True)
+class Tsv(Origin):
+    """Tab-separated files, a pair a line; `columns` of the source and the target count from 1. Blank lines are skipped."""
+
+    files: Sequence[sources.File]
+    columns: tuple[int, int]
+
+    @functools.cached_property
+    def digest(self) -> str:
+        return cache.key('tsv', self.columns, *(file.digest for file in self.files))
+
+    def placed(self) -> Iterator[tuple[str, Pair]]:
+        for file in self.files:
+            for number, line in enumerate(lines(file), 1):
+                if line.strip():
+                    place = f'{file.path}:{number}'
+                    yield place, self._pair(line.split('\t'), place)
+
+    def _pair(self, cells: list[str], place: str) -> Pair:
+        if len(cells) < max(self.columns):
+            raise ValueError(
+                f'{place} is no pair: it has {len(cells)} column(s), and data.columns={self.columns} asks for '
+                f'{max(self.columns)}, separated by tabs; correct the line, or take it out.'
+            )
+        source, target = (cells[column - 1] for column in self.columns)
+        for column, cell in zip(self.columns, (source, target), strict=True):
+            if not cell.strip():
+                raise ValueError(f'{place} has nothing in column {column}; fill it in, or take the line out.')
+        return source, target
+
+
+@dataclasses.dataclass(frozen=True)
+class Aligned(Origin):
+    """Two files; line i of one is the translation of line i of the other. Lines that are blank in both are skipped."""
+
+    source: sources.File
+    target: sources.File
+
+    @functools.cached_property
+    def digest(self) -> str:
+        return cache.key('aligned', self.source.digest, self.target.digest)
+
+    def placed(self) -> Iterator[tuple[str, Pair]]:
+        files = self.source, self.target
+        for number, pair in enumerate(itertools.zip_longest(*map(lines, files)), 1):
+            if None in pair:
+                counts = ' and '.join(f'{file.path} has {sum(1 for _ in lines(file)):,} line(s)' for file in files)
+                raise ValueError(
+                    f'{counts}, but line i of one is the translation of line i of the other; give two files with as many lines.'
+                )
+            blank = [not text.strip() for text in pair]
+            if any(blank) and not all(blank):
+                empty, other = files if blank[0] else files[::-1]
+                raise ValueError(
+                    f'{empty.path}:{number} is blank and line {number} of {other.path} is not; fill it in, or take the line '
+                    'out of both.'
+                )
+            if not all(blank):
+                yield f'{self.source.path}:{number} and {self.target.path}:{number}', pair
+
+
+@dataclasses.dataclass(frozen=True)
+class Cldr(Origin):
+    """A part of the phrases that Babel renders in two locales (data/sources/cldr.py)."""
+
+    locales: tuple[str, str]
+    part: str
+
+    @functools.cached_property
+    def digest(self) -> str:
+        return cache.key('cldr', _FORMAT, _cldr().version(), self.locales, self.part)
+
+    def placed(self) -> Iterator[tuple[str, Pair]]:
+        return ((f'phrase {number}', pair) for number, pair in enumerate(_phrases(*self.locales)[self.part], 1))
+
+
+@dataclasses.dataclass(frozen=True)
+class Tfds(Origin):
+    """Two text features of the same examples of a prepared set of TFDS. Examples with a blank side are left out: the sets
+    have a few, and nobody can correct them."""
+
+    source: tfds_sources.TfdsTexts
+    target: tfds_sources.TfdsTexts
+
+    @functools.cached_property
+    def digest(self) -> str:
+        return cache.key('pairs', self.source.digest, self.target.digest)
+
+    @functools.cached_property
+    def size(self) -> int:
+        return self.source.stop - self.source.start  # of examples, without reading them
+
+    def placed(self) -> Iterator[tuple[str, Pair]]:
+        texts = self.source
+        for first in range(texts.start, texts.stop, _BLOCK):
+            numbers = range(first, min(first + _BLOCK, texts.stop))
+            for number, example in zip(numbers, texts.examples.take(numbers), strict=True):
+                try:
+                    pair = example[self.source.feature].decode(), example[self.target.feature].decode()
+                except UnicodeDecodeError as error:
+                    raise ValueError(
+                        f'Example {number} of {texts.expression!r} in {texts.examples.folder} is not UTF-8; leave it out by '
+                        'a slice.'
+                    ) from error
+                if all(map(str.strip, pair)):
+                    yield f'example {number}', pair
+
+
+def tsv(path: str, columns: tuple[int, int], field: str = 'data.path') -> Callable[[str], Tsv]:
+    """The function from a name, 'train' or 'all' for everything, a file name or a glob, to the pairs of these files."""
+    found = sources.files(path, field)
+    return lambda name: Tsv(sources.Split.of(name, found, 'line').files, columns)
+
+
+def aligned(folder: str, languages: tuple[str, str]) -> Callable[[str], Aligned]:
+    """The function from a name to the pairs of FOLDER/NAME.LANGUAGE or FOLDER/NAME.LANGUAGE.gz of two languages."""
+    folder = os.path.expanduser(folder)
+    if not os.path.isdir(folder):
+        raise FileNotFoundError(
+            f"{folder!r} is no folder; with data.source='files' data.path is the folder of aligned files such as "
+            f'train.{languages[0]} and train.{languages[1]}.'
+        )
+
+    def part(name: str) -> Aligned:
+        return Aligned(*(_one(folder, f'{name}.{language}') for language in languages))
+
+    return part
+
+
+def cldr(locales: tuple[str, str]) -> Callable[[str], Cldr]:
+    """The function from 'train', 'valid' or 'test' to phrases in two locales."""
+    for name in locales:
+        _cldr().locale(name)
+    known = 'train', 'valid', 'test'
+
+    def part(name: str) -> Cldr:
+        if name not in known:
+            raise ValueError(f"The split {name!r} names no part of the phrases of CLDR; known are {', '.join(known)}.")
+        return Cldr(locales, name)
+
+    return part
+
+
+def tfds(name: str, path: str, languages: tuple[str, str]) -> Callable[[str], Tfds]:
+    """The function from a split expression of a prepared set to its pairs; the features are named by the languages."""
+    features = tfds_sources.TfdsExamples(tfds_sources.find(name, path), ()).info.features
+    if missing := [language for language in languages if language not in features]:
+        raise ValueError(
+            f'{name} has no feature {" and no ".join(map(repr, missing))}; set data.languages to two of {", ".join(features)}.'
+        )
+    both = [tfds_sources.texts(name, path, language) for language in languages]
+    return lambda split: Tfds(*(texts(split) for texts in both))
+
+
+def two_files(paths: Sequence[str]) -> Aligned:
+    """The pairs of two aligned files, the source's first."""
+    if len(paths) != 2:
+        raise ValueError(
+            f"--path names {len(paths)} file(s), but with data.source='files' it takes two, the sources and their translations."
+        )
+    return Aligned(*(sources.files(path, '--path')[0] for path in paths))
+
+
+def lines(file: sources.File) -> Iterator[str]:
+    """All lines of a file without their ends; ValueError, with the line's number, if one is not UTF-8."""
+    for number, line in enumerate(_split(file.read()), 1):
+        try:
+            text = line.decode('utf-8-sig' if number == 1 else 'utf-8')
+        except UnicodeDecodeError as error:
+            raise ValueError(f'{file.path}:{number} is not UTF-8 ({error.reason}); convert the file to UTF-8.') from error
+        yield text.removesuffix('\r')
+
+
+def _split(blocks: Iterable[bytes]) -> Iterator[bytes]:
+    held = b''
+    for block in blocks:
+        *whole, held = (held + block).split(b'\n')
+        yield from whole
+    if held:
+        yield held
+
+
+def _one(folder: str, name: str) -> sources.File:
+    for written in (name, f'{name}.gz'):
+        path = os.path.join(folder, written)
+        if os.path.isfile(path):
+            return sources.files(path)[0]
+    there = sorted({file.removesuffix('.gz') for file in os.listdir(folder) if not file.startswith('.')})
+    close = difflib.get_close_matches(name, there, 1)
+    hint = f'did you mean {close[0]}?' if close else f'it holds {", ".join(there[:8]) or "nothing"}.'
+    raise FileNotFoundError(f'{folder} has neither {name} nor {name}.gz; {hint}')
+
+
+def _cldr():
+    """The module of phrases, which needs Babel."""
+    try:
+        from data.sources import cldr as module
+    except ImportError as error:
+        raise ValueError(f"data.source='cldr' needs Babel ({error}); install it with pip.") from error
+    return module
+
+
+@functools.lru_cache(maxsize=2)
+def _phrases(source: str, target: str) -> dict[str, list[Pair]]:
+    return _cldr().parts(source, target)

@@ -1,0 +1,1 @@
+"""Text in its forms: documents, pairs, stories, examples for fine-tuning; from a source to batches."""

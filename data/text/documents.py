@@ -1,0 +1,329 @@
+"""Text: from a path to batches of tokens.
+
+    opened = Text(path='books/', documents='line', tokenizer=Char()).open('runs/books')
+    for batch in opened.train(seed=0): ...
+
+Rows hold `inputs`, `targets`, `weights`, `segments` and `positions`, each [B, T]; targets are already shifted.
+Text is tokenized once, into a memory-mapped file in the cache (`$HEED_CACHE`).
+"""
+
+import dataclasses
+import functools
+import os
+from collections.abc import Callable, Iterable, Sequence
+
+import numpy as np
+
+from data import fields, splits
+from data.opened import Opened
+from data.sources import files as sources
+from data.sources import tfds as tfds_sources
+from data.text import tokens
+from data.tokenizers.specs import SentencePiece, TokenizerSpec, load
+from data.tokenizers.tokenizer import Tokenizer
+
+_CHECKED = {'source': ('files', 'stdlib', 'tfds'), 'documents': sources.DOCUMENTS, 'packing': ('first_fit', 'concat', 'none')}
+
+
+@dataclasses.dataclass(frozen=True)
+class Text:
+    """Text for language modelling. There are no `workers`: a batch costs 0.1 to 1 ms, and a thread makes it ahead.
+
+    Attributes:
+      source: 'files' (see path), 'stdlib', the source code of the running Python's standard library, or 'tfds' (see name).
+      path: a text file, a folder or a glob; .gz is read too. For 'tfds' the folder of prepared sets ('': $TFDS_DATA_DIR or
+        ~/tensorflow_datasets).
+      name: a data set of TFDS, NAME[/CONFIG][:VERSION], that `python -m data.prepare NAME` has prepared.
+      features: the name of its feature that is the text, where this is neither 'text' nor the only one that can be.
+      documents: what a document is: a 'file', a 'line' (empty ones are skipped), or 'stream', all text as one. For 'tfds'
+        every example is one (empty ones are skipped).
+      tokenizer: Byte(), Char(), Word(vocab=N) (0: all words), SentencePiece(vocab=N, kind='bpe' or 'unigram') or
+        WordPiece(vocab=N, lower=True), BERT's, learnt from the training part alone; or Json(path='tokenizer.json') as it is,
+        with the roles of its special tokens, such as Json(path='tokenizer.json', begin='<s>', end='</s>').
+      train, valid, test: NAME or NAME[start:stop]; NAME is 'train' or 'all' (everything), a file name or a glob.
+        Slices count documents, or bytes of a stream, as whole numbers or percentages. For 'tfds' NAME is a split of the
+        set or 'all'.
+      length: tokens in a row.
+      packing: how pieces of documents share rows: 'first_fit' (whole pieces, some padding), 'concat' (no padding,
+        pieces are cut), 'none' (one piece a row). A stream has full rows always.
+      batch_size: rows in a training batch.
+      reader: what reads inputs for predict.py and draws them for eval.py, by its import path; '': nothing does.
+    """
+
+    source: str = 'files'
+    path: str = ''
+    name: str = ''
+    features: str = ''
+    documents: str = 'file'
+    tokenizer: TokenizerSpec = SentencePiece(vocab=4096)
+    train: str = 'train[:90%]'
+    valid: str = 'train[90%:95%]'
+    test: str = 'train[95%:]'
+    length: int = 128
+    packing: str = 'first_fit'
+    batch_size: int = 32
+    reader: str = 'transformer.readers.completion:Completion'
+
+    def open(self, folder: str | os.PathLike | None, source: str | os.PathLike | None = None) -> 'OpenText':
+        """Opens the text, with the tokenizer saved in `folder`, a run, or in `source`, a run to start from; without either
+        one is learnt.
+
+        With a saved tokenizer the text itself is not touched before train() or evaluation(). Raises ValueError or
+        FileNotFoundError, in one sentence, for a field or a text that cannot be used.
+        """
+        self.check()
+        return OpenText(self, saved_tokenizer(folder, source, self.tokenizer))
+
+    def check(self) -> None:
+        """Raises ValueError for fields of no meaning, or that do not fit together."""
+        for field, choices in _CHECKED.items():
+            fields.one_of(field, getattr(self, field), choices)
+        fields.positive(length=self.length, batch_size=self.batch_size)
+        tfds_sources.check(self)
+        if self.source == 'tfds' and self.documents != 'file':
+            raise ValueError(
+                f"data.documents={self.documents!r} does not go with data.source='tfds', whose documents are its examples; "
+                "set it to 'file'."
+            )
+        if self.path and self.source == 'stdlib':
+            raise ValueError(
+                f"data.path={self.path!r} is not read with data.source={self.source!r}; set data.source='files', or leave "
+                'data.path empty.'
+            )
+
+    def part(self, split: str) -> sources.Split | tfds_sources.TfdsTexts:
+        """The text that 'train', 'valid', 'test' or a split expression names."""
+        return self._parts(splits.expression(self, split))
+
+    @functools.cached_property
+    def _parts(self) -> Callable[[str], sources.Split | tfds_sources.TfdsTexts]:
+        """The function from a split expression to the text that it names."""
+        if self.source == 'tfds':
+            return tfds_sources.texts(self.name, self.path, self.features)
+        found = sources.stdlib() if self.source == 'stdlib' else sources.files(self.path)
+        return lambda expression: sources.Split.of(expression, found, self.documents)
+
+
+def saved_tokenizer(
+    folder: str | os.PathLike | None,
+    source: str | os.PathLike | None,
+    spec: TokenizerSpec,
+    field: str = 'data.tokenizer',
+):
+    """The tokenizer of `folder`, a run, or of `source`, a run to start from; None without either.
+
+    Raises ValueError if it is gone, or not what `spec`, the value of a field, names.
+    """
+    folder = source if folder is None else folder
+    saved = load(folder, spec, field) if folder is not None else None
+    if folder is not None and saved is None:
+        raise ValueError(f'{folder} has no tokenizer.model or tokenizer.json any more; restore it, or start a new run.')
+    return saved
+
+
+class OpenDocuments(Opened):
+    """Documents with their tokenizer: training batches, evaluation, encoding and decoding.
+
+    Attributes:
+      begin, end: what a document begins and ends with; -1 in a stream, which goes on.
+    """
+
+    begin: int
+    end: int
+    unit = 'tokens'
+    needs_end = True  # between documents
+
+    def __init__(self, config: Text, tokenizer: Tokenizer | None):
+        self.config = config
+        self.tokenizer = tokenizer or tokens.learn(self.config.part('train'), config.tokenizer)
+        stream, roles = config.documents == 'stream', self.tokenizer.roles
+        if self.needs_end and self.tokenizer.end < 0 and not stream:
+            raise ValueError(
+                f"data.tokenizer='{config.tokenizer}' has no token that ends a document; state it, as in "
+                "Json(path='tokenizer.json', end='<|endoftext|>'), or set data.documents='stream'."
+            )
+        self.end = -1 if stream else self.tokenizer.end
+        self.begin = self.end if stream or roles.begin < 0 else roles.begin
+        self.facts = {'vocab': self.tokenizer.vocab}
+
+    def save(self, folder: str | os.PathLike) -> None:
+        """Writes the tokenizer, so that opening with this folder needs no text."""
+        self.tokenizer.save(folder)
+
+    @property
+    def shapes(self) -> dict[str, tuple[tuple[int, ...], type]]:
+        """{name: (shape, dtype)} of a training batch, known without the text."""
+        names = ('inputs', 'targets', 'weights', 'segments', 'positions')
+        shape = self.config.batch_size, self.config.length
+        return {name: (shape, np.float32 if name == 'weights' else np.int32) for name in names}
+
+    def describe(self) -> str:
+        """One line about the training part and the tokenizer, for the log."""
+        meta, config = self._training.meta, self.config
+        return (
+            f'{config.source} {config.name or config.path}'.strip()
+            + f', {meta["documents"]:,} documents, {meta["bytes"]:,} bytes, {meta["tokens"]:,} tokens to train on; '
+            f'{type(config.tokenizer).__name__} vocabulary of {self.tokenizer.vocab:,}'
+        )
+
+    def encode(self, text: str) -> np.ndarray:
+        """int32 [n], without `end`."""
+        return self.tokenizer.encode(text)
+
+    def decode(self, ids: Iterable[int]) -> str:
+        """The text of token ids; `end` has none."""
+        return self.tokenizer.decode(ids)
+
+    def pieces(self, ids: Iterable[int]) -> list[str]:
+        """What each token id stands for, to be shown."""
+        return [self.tokenizer.piece(int(i)) for i in ids]
+
+    def count(self, batch: dict[str, np.ndarray]) -> int:
+        """Tokens that a batch asks to predict."""
+        return int(np.count_nonzero(batch['weights']))
+
+    def digest(self, split: str) -> str:
+        """Names the text of a split by its contents: another name means other data."""
+        return self.config.part(split).digest
+
+    @functools.cached_property
+    def batches_per_epoch(self) -> float:
+        """Batches that hold the training part once; packing is taken to leave no gaps."""
+        from data.text import packing
+
+        store = self._training
+        if self.config.packing == 'none' and self.config.documents != 'stream':
+            rows = len(packing.windows(store.offsets, self.config.length, self.config.length))
+        else:
+            rows = store.meta['tokens'] / self.config.length
+        return rows / self.config.batch_size
+
+    def train(self, seed: int):
+        """An endless Grain iterator over batches, reshuffled every epoch; get_state and set_state resume exactly."""
+        from data import pipeline
+        from data.text import packing
+
+        config, store = self.config, self._training
+        if config.documents == 'stream':
+            return pipeline.numbered(Stream(store, config.length, config.batch_size, seed))
+        pieces = packing.windows(store.offsets, config.length, config.length)
+        if config.packing == 'none':
+            order = pipeline.Order(len(pieces), config.batch_size, seed)
+            return pipeline.numbered(_Singles(order, pieces, store, config.length))
+        per_row = max(1, config.length * len(pieces) // store.meta['tokens'])
+        order = pipeline.Order(len(pieces), 8 * config.batch_size * per_row, seed)
+        batches = packing.PackedBatches(
+            pipeline.endless(order),
+            pieces,
+            store,
+            length=config.length,
+            batch_size=config.batch_size,
+            packing=config.packing,
+        )
+        return pipeline.ahead(batches)
+
+    def evaluation(self, split: str, batch_size: int, context: int | None = None, stride: int | None = None):
+        """Batches that score every token of a split exactly once.
+
+        Args:
+          split: 'train', 'valid', 'test', or an expression such as 'train[:1%]' or 'all'.
+          batch_size: rows in a batch.
+          context: tokens in a row (default: `length`).
+          stride: tokens by which a window moves on (default: `context`); a smaller one gives more context, at
+            context / stride times the work.
+
+        Returns: an Evaluation; facts 'tokens', 'bytes', 'documents', 'context', 'stride'.
+        Raises: ValueError for an unknown or empty split or a stride outside 1..context.
+        """
+        return self._evaluate(self.config.part(split), batch_size, context, stride)
+
+    def score(self, paths: Sequence[str], batch_size: int, context: int | None = None, stride: int | None = None):
+        """The same over text files given by path."""
+        found = [file for path in paths for file in sources.files(path, '--path')]
+        return self._evaluate(sources.Split.of('all', found, self.config.documents), batch_size, context, stride)
+
+    def _evaluate(self, part: sources.Split, batch_size: int, context: int | None, stride: int | None):
+        from data import pipeline
+        from data.text import packing
+
+        config = self.config
+        context = config.length if context is None else context
+        stride = context if stride is None else stride
+        if not 1 <= stride <= context:
+            raise ValueError(f'context={context} and stride={stride} do not fit; expected 1 <= stride <= context.')
+        store = tokens.load(part, self.tokenizer)
+        pieces = packing.windows(store.offsets, context, stride)
+        packed = config.packing != 'none' and config.documents != 'stream'
+        rows = packing.first_fit(pieces, context) if packed else packing.single(pieces)
+        facts = {name: store.meta[name] for name in ('bytes', 'tokens', 'documents')}
+        return pipeline.Evaluation(
+            len(rows),
+            batch_size,
+            lambda numbers: rows.batch(numbers, store, context),
+            {**facts, 'context': context, 'stride': stride},
+            part.raw,
+        )
+
+    @functools.cached_property
+    def _training(self) -> tokens.Tokens:
+        store = tokens.load(self.config.part('train'), self.tokenizer)
+        if self.config.documents == 'stream' and store.meta['tokens'] < self.config.length:
+            raise ValueError(
+                f'The training part has {store.meta["ids"]} tokens and data.length={self.config.length} needs '
+                'one more than that; lower data.length or give it more text.'
+            )
+        return store
+
+
+class OpenText(OpenDocuments):
+    """Text that a model continues."""
+
+    def prompt(self, text: str) -> np.ndarray:
+        """int32 [n]: what a model continues; a document starts with `begin`, a stream does not."""
+        start = [] if self.config.documents == 'stream' else [self.begin]
+        return np.concatenate([np.array(start, np.int32), self.encode(text)])
+
+
+@dataclasses.dataclass(frozen=True)
+class Stream:
+    """Batch k of a stream: row r of an epoch starts at a random place in [r length, (r + 1) length)."""
+
+    store: tokens.Tokens
+    length: int
+    batch_size: int
+    seed: int
+
+    def __call__(self, number: int) -> dict[str, np.ndarray]:
+        from data import pipeline
+
+        targets, length = self.store.meta['tokens'], self.length
+        count = max(1, (targets + 1) // length - 1)
+        rows = pipeline.Order(count, self.batch_size, self.seed)(number)
+        phases = np.random.default_rng([self.seed, number]).random(len(rows))
+        room = np.minimum(length, targets - length + 1 - rows * length)
+        starts = rows * length + (phases * room).astype(np.int64)
+        window = self.store.ids[starts[:, None] + np.arange(length + 1)].astype(np.int32)
+        shape = len(rows), length
+        return {
+            'inputs': window[:, :-1],
+            'targets': window[:, 1:],
+            'weights': np.ones(shape, np.float32),
+            'segments': np.ones(shape, np.int32),
+            'positions': np.broadcast_to(np.arange(length, dtype=np.int32), shape),
+        }
+
+
+@dataclasses.dataclass(frozen=True)
+class _Singles:
+    """Batch k of rows with one piece each."""
+
+    order: object
+    pieces: object
+    store: tokens.Tokens
+    length: int
+
+    def __call__(self, number: int) -> dict[str, np.ndarray]:
+        from data.text import packing
+
+        chosen = packing.single(self.pieces[self.order(number)])
+        return chosen.batch(np.arange(len(chosen)), self.store, self.length)

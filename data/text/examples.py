@@ -1,0 +1,284 @@
+"""What the data for fine-tuning have in common: examples out of files, their tokenizer, and rows with one example each."""
+
+import dataclasses
+import functools
+import json
+import os
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from data import cache, fields, splits
+from data.opened import Opened
+from data.sources import files as sources
+from data.text import frames, tokens
+from data.text.documents import saved_tokenizer
+from data.text.frames import Frame, parse
+from data.tokenizers.specs import TokenizerSpec, WordPiece
+from data.tokenizers.tokenizer import Tokenizer
+
+_AT_ONCE = 4096  # texts that are encoded together: more take memory and save no time
+
+
+@dataclasses.dataclass(frozen=True)
+class Examples:
+    """Examples out of files; what all data for fine-tuning have.
+
+    Attributes:
+      path: a file, a folder or a glob; .gz is read too.
+      train, valid, test: NAME or NAME[start:stop], '' for no such split; NAME is 'train' or 'all' (every file), a file name or
+        a glob. Slices count examples, as whole numbers or percentages. Train shares no example with valid or test.
+      tokenizer: as in data.text.documents:Text; one that is learnt is learnt from the training part alone.
+      framing: the special tokens around a text or two, a template or its name, such as 'bert' (data/text/frames.py); '': as
+        the tokenizer tells.
+      length: tokens in a row, special ones included.
+      batch_size: rows in a training batch.
+      reader: what reads inputs for predict.py and draws them for eval.py, by its import path; '': nothing does.
+    """
+
+    path: str = ''
+    train: str = 'train[:90%]'
+    valid: str = 'train[90%:95%]'
+    test: str = 'train[95%:]'
+    tokenizer: TokenizerSpec = WordPiece(vocab=4096)
+    framing: str = ''
+    length: int = 128
+    batch_size: int = 32
+    reader: str = ''
+
+    def check(self) -> None:
+        """Raises ValueError for fields of no meaning."""
+        if self.framing:
+            parse(self.framing)
+        fields.positive(length=self.length, batch_size=self.batch_size)
+
+    def examples(self, file: sources.File) -> list:
+        """The examples of a file; each has a `place`, such as 'train.tsv:12', and `texts`."""
+        raise NotImplementedError
+
+    def form(self) -> tuple:
+        """The fields that say how a file is read."""
+        return ()
+
+    def part(self, split: str) -> 'ExampleSplit':
+        """The examples that 'train', 'valid', 'test' or a split expression names.
+
+        Raises ValueError if there are none, and for a training part that shares some with data.valid or data.test.
+        """
+        return self._training if split == 'train' else self._part(splits.expression(self, split), self._files)
+
+    def scored(self, paths: Sequence[str]) -> 'ExampleSplit':
+        """All examples of files given by path."""
+        return self._part('all', [file for path in paths for file in sources.files(path, '--path')])
+
+    def _part(self, expression: str, files: Sequence[sources.File]) -> 'ExampleSplit':
+        return ExampleSplit(sources.Split.of(expression, files, 'line'), self._read, (type(self).__name__, *self.form()))
+
+    @functools.cached_property
+    def _files(self) -> list[sources.File]:
+        if not self.path:
+            raise ValueError('data.path is empty; set it to a file, a folder or a glob.')
+        return sources.files(self.path)
+
+    @functools.cached_property
+    def _read(self) -> Callable[[sources.File], list]:
+        return functools.cache(self.examples)  # splits share files
+
+    @functools.cached_property
+    def _training(self) -> 'ExampleSplit':
+        part = self._part(splits.expression(self, 'train'), self._files)
+        for field in ('valid', 'test'):
+            try:
+                other = self.part(field)
+                held_out = other.examples if {*part.files} & {*other.files} else []
+            except (ValueError, FileNotFoundError):  # said where that split is used
+                continue
+            places = {example.place for example in part.examples} if held_out else ()
+            if shared := [example.place for example in held_out if example.place in places]:
+                raise ValueError(
+                    f'data.train={self.train!r} and data.{field}={getattr(self, field)!r} share {len(shared):,} examples, the '
+                    f'first of them {shared[0]}; give each its own file (train and all are every file), or slices that do '
+                    'not overlap, such as train[:90%] and train[90%:].'
+                )
+        return part
+
+
+@dataclasses.dataclass(frozen=True)
+class ExampleSplit:
+    """The examples that one split expression names, read when they are asked for; to `data.text.tokens.learn`, their texts."""
+
+    named: sources.Split
+    read: Callable[[sources.File], list]
+    form: tuple
+    documents = 'line'
+
+    @property
+    def files(self) -> Sequence[sources.File]:
+        return self.named.files
+
+    @property
+    def expression(self) -> str:
+        return self.named.expression
+
+    @functools.cached_property
+    def digest(self) -> str:
+        """Names the examples by the contents of their files and how these are read."""
+        return cache.key(self.form, self.named.cut, *(file.digest for file in self.files))
+
+    @functools.cached_property
+    def examples(self) -> list:
+        found = [example for file in self.files for example in self.read(file)]
+        start, stop = self.named.cut.bounds(len(found))
+        if start == stop:
+            raise ValueError(f'The split {self.expression!r} is empty: it names {len(found):,} examples; widen the slice.')
+        return found[start:stop]
+
+    def chunks(self) -> Iterator[tuple[str, bool]]:
+        """(text, True) of every text."""
+        return ((text, True) for example in self.examples for text in example.texts)
+
+
+class OpenExamples(Opened):
+    """Examples with their tokenizer: training batches, evaluation, encoding and decoding.
+
+    Subclasses have `_encode(part)`, from a Part to rows with a length and `batch(numbers)`, and `_facts(rows)`.
+
+    Attributes:
+      frame: the special tokens.
+      length: tokens in a row.
+    """
+
+    frame: Frame
+    length: int
+
+    def __init__(self, config: Any, folder: str | os.PathLike | None, source: str | os.PathLike | None, pair: bool = False):
+        config.check()
+        self.config = config
+        saved = saved_tokenizer(folder, source, config.tokenizer)
+        self.tokenizer = saved or tokens.learn(config.part('train'), config.tokenizer)
+        self.frame = Frame.of(config.framing, self.tokenizer)
+        self.frame.room(config.length, pair)
+        self.length = config.length
+        self.facts = {'vocab': self.tokenizer.vocab, 'types': self.frame.types}
+        self._rows: dict[str, Any] = {}
+
+    def encode(self, text: str) -> np.ndarray:
+        """int32 [n], without special tokens."""
+        return self.tokenizer.encode(text)
+
+    def decode(self, ids: Iterable[int]) -> str:
+        """The text of token ids."""
+        return self.tokenizer.decode(ids)
+
+    def pieces(self, ids: Iterable[int]) -> list[str]:
+        """What each token id stands for, to be shown."""
+        return [self.tokenizer.piece(int(i)) for i in ids]
+
+    def rows(self, framed: Sequence[tuple[np.ndarray, np.ndarray]], length: int) -> dict[str, np.ndarray]:
+        """inputs, segments (0 = padding), positions and types, int32 [rows, length], of the (ids, types) of each row."""
+        return frames.rows(framed, length)
+
+    def digest(self, split: str) -> str:
+        """Names the examples of a split by their contents: another name means other data."""
+        return self.config.part(split).digest
+
+    @property
+    def batches_per_epoch(self) -> float:
+        return len(self._training) / self.config.batch_size
+
+    def train(self, seed: int):
+        """An endless Grain iterator over batches, reshuffled every epoch; get_state and set_state resume exactly."""
+        from data import pipeline
+
+        rows = self._training
+        return pipeline.numbered(_Batches(rows, pipeline.Order(len(rows), self.config.batch_size, seed)))
+
+    def evaluation(self, split: str, batch_size: int, **view):
+        """Batches that hold every row of a split once, in order.
+
+        Args:
+          split: 'train', 'valid', 'test', or an expression such as 'train[:1%]'.
+          batch_size: rows in a batch.
+
+        Returns: an Evaluation; facts are numbers of 'texts', of 'words', 'sentences' and 'rows', or of 'questions' and
+          'windows'. That of tagged words has `sentences`, that of questions `windows` and `questions` (see their `_evaluate`).
+        Raises: ValueError for an unknown or empty split, and for a view, which only text has.
+        """
+        return self._evaluate(self.config.part(split), batch_size, view)
+
+    def score(self, paths: Sequence[str], batch_size: int, **view):
+        """The same over files of the same format, given by path."""
+        return self._evaluate(self.config.scored(paths), batch_size, view)
+
+    def _evaluate(self, part: ExampleSplit, batch_size: int, view: dict):
+        from data import pipeline
+
+        self.refuse_view(view)
+        rows = self._encoded(part)
+        return pipeline.Evaluation(len(rows), batch_size, rows.batch, self._facts(rows))
+
+    @property
+    def _training(self):
+        return self._encoded(self.config.part('train'))
+
+    def _encoded(self, part: ExampleSplit):
+        if part.digest not in self._rows:
+            self._rows[part.digest] = self._encode(part)
+        return self._rows[part.digest]
+
+    @property
+    def _vocabulary(self) -> str:
+        return f'{type(self.config.tokenizer).__name__} vocabulary of {self.tokenizer.vocab:,}'
+
+    def _row_shapes(self) -> dict[str, tuple[tuple[int, ...], type]]:
+        """{name: (shape, dtype)} of what every training batch holds."""
+        shape = self.config.batch_size, self.config.length
+        return {name: (shape, np.int32) for name in ('inputs', 'segments', 'positions', 'types')}
+
+
+@dataclasses.dataclass(frozen=True, repr=False)  # Grain writes it out, which takes seconds for many rows
+class _Batches:
+    """Batch k of training: a function of k and the order alone."""
+
+    rows: Any
+    order: Any
+
+    def __call__(self, number: int) -> dict[str, np.ndarray]:
+        return self.rows.batch(self.order(number))
+
+
+def encoded(tokenizer: Tokenizer, texts: Sequence[str]) -> list[np.ndarray]:
+    """int32 [n] of each text."""
+    found = []
+    for first in range(0, len(texts), _AT_ONCE):
+        found += tokenizer.encode_many(texts[first : first + _AT_ONCE])
+    return found
+
+
+def write(folder: str | os.PathLike, name: str, **known: Any) -> None:
+    """Writes what a run has learnt from its training part."""
+    cache.write(Path(folder, name), (json.dumps(known, indent=1, ensure_ascii=False) + '\n').encode())
+
+
+def classes(found: Sequence[str], source: str | os.PathLike | None, name: str) -> tuple[str, ...]:
+    """The classes of a training part, `found`: those that `source`, a run to start from, has in its file of this name, in its
+    order if it has them all, so that its head stays right."""
+    try:
+        known = tuple(read(source, name, 'classes', list)) if source is not None else ()
+    except ValueError:
+        known = ()
+    return known if {*found} <= {*known} else tuple(found)
+
+
+def read(folder: str | os.PathLike, name: str, key: str, of: type) -> Any:
+    """One thing, of a type, that `write` wrote. Raises ValueError if the file is gone, damaged or holds something else."""
+    path = Path(folder, name)
+    try:
+        known = json.loads(path.read_text(encoding='utf-8'))[key]
+        if isinstance(known, of):
+            return known
+    except (OSError, ValueError, KeyError, TypeError):
+        pass
+    raise ValueError(f'{path} does not hold the {key} of this run; restore it, or start a new run.')

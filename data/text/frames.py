@@ -1,0 +1,220 @@
+"""Special tokens around one text and around two: templates that speak of the roles of tokens, whatever these are called.
+
+    'cls a separator | cls a separator b:1 separator:1'
+
+says what stands around a text a, and around two texts a and b; ':1' is the type of what stands before it, which is 0 elsewhere.
+The roles are those of data/tokenizers/roles.py. Four templates have names:
+
+    bert      cls a separator  |  cls a separator b:1 separator:1        Devlin et al. 2019, figure 2
+    roberta   cls a separator  |  cls a separator separator b separator  Liu et al. 2019; BART's too
+    t5        a end            |  a end b end
+    plain     a                |  a b                                    GPT-2's
+"""
+
+import dataclasses
+import functools
+import os
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+
+from data.tokenizers.roles import NAMES
+from data.tokenizers.tokenizer import JsonTokenizer, Tokenizer
+
+TEMPLATES = {
+    'bert': 'cls a separator | cls a separator b:1 separator:1',
+    'roberta': 'cls a separator | cls a separator separator b separator',
+    't5': 'a end | a end b end',
+    'plain': 'a | a b',
+}
+Piece = tuple[int | str, int]  # the id or the role of a token, or 'a' or 'b' for a text; its type
+
+
+@functools.cache
+def parse(framing: str) -> tuple[tuple[Piece, ...], tuple[Piece, ...]]:
+    """What stands around one text and around two, by roles, of a template or its name. Raises ValueError for anything else."""
+    parts = [part.split() for part in TEMPLATES.get(framing, framing).split('|')]
+    words = [[word.partition(':') for word in part] for part in parts]
+    texts = [[name for name, _, _ in part if name in ('a', 'b')] for part in words]
+    names = {name for part in words for name, _, _ in part}
+    kinds = [kind for part in words for _, colon, kind in part if colon]
+    if texts != [['a'], ['a', 'b']] or names - {*NAMES, 'a', 'b'} or not all(kind in ('0', '1') for kind in kinds):
+        raise ValueError(
+            f'data.framing={framing!r} is no template; it takes {", ".join(map(repr, TEMPLATES))}, or what stands around a '
+            f"text and two, such as '{TEMPLATES['bert']}', with the roles {', '.join(NAMES)}."
+        )
+    return tuple(tuple((name, int(kind or 0)) for name, _, kind in part) for part in words)
+
+
+def named(framing: str) -> str:
+    """The name of a template, or where it has none the template itself."""
+    return next((name for name in TEMPLATES if parse(name) == parse(framing)), framing)
+
+
+def of_one_type(framing: str) -> str:
+    """A template with type 0 everywhere."""
+    return named(' | '.join(' '.join(name for name, _ in part) for part in parse(framing)))
+
+
+def lacking(framing: str, tokenizer: Tokenizer) -> list[str]:
+    """The roles in a template for which a tokenizer has no token."""
+    names = dict.fromkeys(name for part in parse(framing) for name, _ in part)
+    return [name for name in names if name in NAMES and tokenizer.roles.of(name) < 0]
+
+
+@dataclasses.dataclass(frozen=True)
+class Frame:
+    """The special tokens around texts, as ids.
+
+    Attributes:
+      single, pair: what stands around one text and around two.
+      mask: what stands for a word that is to be predicted, -1 for none.
+    """
+
+    single: tuple[Piece, ...]
+    pair: tuple[Piece, ...]
+    mask: int = -1
+
+    @classmethod
+    def of(cls, framing: str, tokenizer: Tokenizer) -> 'Frame':
+        """The frame of a template, or of its name; '' for that of the tokenizer: as its tokenizer.json says, else by its roles.
+
+        Raises: ValueError for what is no template, and for a tokenizer that lacks one of its roles.
+        """
+        framing = framing or _told(tokenizer)
+        if lacks := lacking(framing, tokenizer):
+            raise ValueError(
+                f'data.framing={framing!r} needs a token with the role {lacks[0]!r}, and data.tokenizer states none; state it, '
+                f"as in Json(path='tokenizer.json', {lacks[0]}='<token>'), or choose another framing: {', '.join(TEMPLATES)}."
+            )
+        ids = lambda part: tuple((tokenizer.roles.of(name) if name in NAMES else name, kind) for name, kind in part)
+        return cls(*map(ids, parse(framing)), tokenizer.roles.mask)
+
+    @property
+    def before(self) -> tuple[int, ...]:
+        """The tokens before a single text."""
+        ids = [one for one, _ in self.single]
+        return tuple(ids[: ids.index('a')])
+
+    @property
+    def end(self) -> int:
+        """The token that ends a single text, -1 for none."""
+        last, _ = self.single[-1]
+        return -1 if last == 'a' else last
+
+    @property
+    def special(self) -> frozenset[int]:
+        """The ids of all tokens that are no text."""
+        return frozenset(one for one, _ in (*self.single, *self.pair, (self.mask, 0)) if isinstance(one, int)) - {-1}
+
+    @property
+    def types(self) -> int:
+        """How many types there are."""
+        return 1 + max(kind for _, kind in (*self.single, *self.pair))
+
+    def extra(self, pair: bool = False) -> int:
+        """How many special tokens there are around one text, or around two."""
+        return sum(isinstance(one, int) for one, _ in (self.pair if pair else self.single))
+
+    def second(self, first: int) -> int:
+        """The place of the second of two texts, where the first has so many tokens."""
+        places = [one for one, _ in self.pair]
+        return first + places.index('b') - 1
+
+    def room(self, length: int, pair: bool = False) -> int:
+        """Tokens of one text, or of two, in a row of `length`. Raises ValueError if there is not even one for each text."""
+        extra, texts = self.extra(pair), 1 + pair
+        if length < extra + texts:
+            raise ValueError(
+                f'data.length={length} has no room for {"two texts" if pair else "a text"} and {extra} special tokens; it must '
+                f'be {extra + texts} or more.'
+            )
+        return length - extra
+
+    def framed(self, first: Sequence[int], second: Sequence[int] | None = None) -> tuple[np.ndarray, np.ndarray]:
+        """(ids, types), int32 [n], of one text or of two."""
+        texts, pieces = {'a': first, 'b': second}, self.single if second is None else self.pair
+        parts = [(np.asarray([one] if isinstance(one, int) else texts[one], np.int32), kind) for one, kind in pieces]
+        types = [np.full(len(ids), kind, np.int32) for ids, kind in parts]
+        return np.concatenate([ids for ids, _ in parts]), np.concatenate(types)
+
+    def fitted(self, first: Sequence[int], second: Sequence[int] | None, length: int) -> tuple[np.ndarray, np.ndarray]:
+        """`framed` with at most `length` tokens: tokens are taken from the end of the longer text first."""
+        left = self.room(length, second is not None)
+        if second is None:
+            return self.framed(first[:left])
+        short = min(len(first), len(second))
+        if len(first) + len(second) <= left:
+            sizes = len(first), len(second)
+        elif 2 * short >= left:  # both lose some: the odd token stays with the first
+            sizes = left - left // 2, left // 2
+        else:
+            sizes = (left - short, short) if len(first) > len(second) else (short, left - short)
+        return self.framed(first[: sizes[0]], second[: sizes[1]])
+
+
+def rows(framed: Sequence[tuple[np.ndarray, np.ndarray]], length: int) -> dict[str, np.ndarray]:
+    """inputs, segments (0 = padding), positions and types, int32 [len(framed), length], of what `Frame` gives."""
+    batch = {name: np.zeros((len(framed), length), np.int32) for name in ('inputs', 'segments', 'positions', 'types')}
+    for row, (ids, types) in enumerate(framed):
+        batch['inputs'][row, : len(ids)] = ids
+        batch['segments'][row, : len(ids)] = 1
+        batch['positions'][row, : len(ids)] = np.arange(len(ids))
+        batch['types'][row, : len(ids)] = types
+    return batch
+
+
+def _told(tokenizer: Tokenizer) -> str:
+    """The template of a tokenizer."""
+    if not isinstance(tokenizer, JsonTokenizer):
+        return 'plain'
+    if tokenizer.framing:
+        return tokenizer.framing
+    roles = tokenizer.roles
+    if roles.cls >= 0 and roles.separator >= 0:
+        return 'roberta' if roles.separator == roles.end else 'bert'
+    return 't5' if roles.end >= 0 and roles.begin < 0 else 'plain'
+
+
+@dataclasses.dataclass(frozen=True)
+class Framed:
+    """A tokenizer whose texts all begin with some tokens, such as <s>, and end with one that is not its own.
+
+    Attributes:
+      before: the ids in front of a text.
+      end: the id behind it, which `encode` leaves out.
+    """
+
+    inner: Tokenizer
+    before: tuple[int, ...]
+    end: int
+
+    @property
+    def vocab(self) -> int:
+        return self.inner.vocab
+
+    @property
+    def roles(self):
+        return self.inner.roles
+
+    @property
+    def fingerprint(self) -> str:
+        return f'{self.inner.fingerprint} {self.before} {self.end}'
+
+    def encode(self, text: str) -> np.ndarray:
+        """int32 [before + n]."""
+        return np.append(np.int32(self.before), self.inner.encode(text)).astype(np.int32)
+
+    def encode_many(self, texts: Sequence[str]) -> list[np.ndarray]:
+        return [np.append(np.int32(self.before), ids).astype(np.int32) for ids in self.inner.encode_many(texts)]
+
+    def decode(self, ids: Iterable[int]) -> str:
+        """The text of the ids; what stands around it has none."""
+        return self.inner.decode([i for i in ids if i not in (*self.before, self.end)])
+
+    def piece(self, number: int) -> str:
+        """What an id stands for, to be shown."""
+        return self.inner.piece(number)
+
+    def save(self, folder: str | os.PathLike) -> None:
+        self.inner.save(folder)

@@ -1,0 +1,272 @@
+"""Questions that a span of a text answers, in the format of SQuAD v1.1 and v2.0 (Rajpurkar et al. 2016, 2018).
+
+    opened = Questions(path='squad', train='train-v1.1.json', valid='dev-v1.1.json', test='').open(None)
+    for batch in opened.train(seed=0): ...
+
+Rows are windows, [CLS] question [SEP] piece of the context [SEP]: `inputs`, `segments`, `positions` and `types` [B, T], `start`
+and `end` [B], the places of the answer's first and last token, and `context` [B, T] float32, 1 where a token is of the context.
+A window without the whole answer, and a question without one, have start = end = 0 (Devlin et al. 2019, sections 4.2 and 4.3).
+"""
+
+import dataclasses
+import functools
+import json
+import os
+from typing import NamedTuple
+
+import numpy as np
+
+from data import fields
+from data.sources import files as sources
+from data.text import examples, frames
+from data.tokenizers import specs
+
+_FILE = 'questions.json'
+_WITH_OFFSETS = specs.Json, specs.WordPiece, specs.Ids
+
+
+@dataclasses.dataclass(frozen=True)
+class Questions(examples.Examples):
+    """Files of SQuAD.
+
+    Attributes are those of Examples, of which each is a question (a slice may cut through an article), and:
+      stride: tokens by which the windows of a context move on.
+      question_length: tokens of a question, of which the rest is cut.
+    """
+
+    length: int = 384
+    stride: int = 128
+    question_length: int = 64
+    reader: str = 'transformer.readers.answers:FoundAnswer'
+
+    def open(self, folder: str | os.PathLike | None, source: str | os.PathLike | None = None) -> 'OpenQuestions':
+        """Opens the questions; with what is saved in `folder`, a run, no file is read before train() or evaluation().
+
+        `source` is a run to start from, whose tokenizer is used. Raises ValueError or FileNotFoundError, in one sentence, for a
+        field or a file that cannot be used.
+        """
+        return OpenQuestions(self, folder, source)
+
+    def check(self) -> None:
+        """Raises ValueError for fields of no meaning."""
+        super().check()
+        fields.positive(stride=self.stride, question_length=self.question_length)
+        if not isinstance(self.tokenizer, _WITH_OFFSETS):
+            raise ValueError(
+                f"data.tokenizer='{self.tokenizer}' does not say where its tokens are in a text, which answers need; use "
+                "Json(path='tokenizer.json'), or WordPiece(vocab=N)."
+            )
+
+    def examples(self, file: sources.File) -> list['Question']:
+        try:
+            articles = json.loads(b''.join(file.read()).decode('utf-8-sig'))['data']
+            return [_question(asked, paragraph['context'], file.path)
+                    for article in articles for paragraph in article['paragraphs'] for asked in paragraph['qas']]
+        except (UnicodeDecodeError, json.JSONDecodeError) as error:
+            raise ValueError(f'{file.path} is no JSON in UTF-8 ({error}); give a file of SQuAD.') from error
+        except (KeyError, TypeError, AttributeError) as error:
+            raise ValueError(
+                f'{file.path} is not in the format of SQuAD ({type(error).__name__}: {error}); expected '
+                'data[].paragraphs[] with context and qas[], and in each of these id, question and answers[].'
+            ) from error
+
+
+@dataclasses.dataclass(frozen=True)
+class Question:
+    """A question about a text.
+
+    Attributes:
+      key: its id in the file.
+      answers: (first character in the context, text) of each accepted answer; () where the context holds none.
+    """
+
+    key: str
+    question: str
+    context: str
+    answers: tuple[tuple[int, str], ...]
+    place: str
+
+    @property
+    def texts(self) -> tuple[str, str]:
+        return self.question, self.context
+
+    @property
+    def accepted(self) -> tuple[str, ...]:
+        """The texts of the answers; '' where there is none."""
+        return tuple(text for _, text in self.answers) or ('',)
+
+
+def _question(asked: dict, context: str, path: str) -> Question:
+    place = f'{path}, question {asked["id"]}'
+    if not context.strip() or not asked['question'].strip():
+        raise ValueError(f'{place} has no {"question" if context.strip() else "context"}; fill it in, or take it out.')
+    answers = () if asked.get('is_impossible') else tuple((one['answer_start'], one['text']) for one in asked['answers'])
+    for start, text in answers:
+        if not text.strip() or start < 0 or context[start : start + len(text)] != text:
+            raise ValueError(
+                f'{place} has the answer {text[:40]!r} at character {start}, where its context has '
+                f'{context[max(0, start) : max(0, start) + len(text)][:40]!r}; correct answer_start, or take it out.'
+            )
+    return Question(asked['id'], asked['question'], context, answers, place)
+
+
+class ContextWindow(NamedTuple):
+    """What a row shows of a context.
+
+    Attributes:
+      question: the number of its question.
+      first: the place in the row of the first token of the context.
+      ranges: int32 [n, 2], the characters of the context that each of its n tokens in the row stands for.
+      context: the whole text.
+    """
+
+    question: int
+    first: int
+    ranges: np.ndarray
+    context: str
+
+
+@dataclasses.dataclass(frozen=True, repr=False)
+class _QuestionRows:
+    """Windows of questions.
+
+    Attributes:
+      asked: the ids of each question.
+      passages: (ids [n], ranges [n, 2]) of the context of each.
+      spans: int [questions, 2], the first and the last token of the answer in the context; -1 for none.
+      number, start: int [rows], the question of a row, and the token of the context that its window begins with.
+    """
+
+    frame: frames.Frame
+    length: int
+    questions: list[Question]
+    asked: list[np.ndarray]
+    passages: list[tuple[np.ndarray, np.ndarray]]
+    spans: np.ndarray
+    number: np.ndarray
+    start: np.ndarray
+
+    def __len__(self) -> int:
+        return len(self.number)
+
+    def window(self, row: int) -> ContextWindow:
+        question, start = int(self.number[row]), int(self.start[row])
+        asked, room, before = len(self.asked[question]), *self._places
+        ranges = self.passages[question][1][start : start + room - asked]
+        return ContextWindow(question, asked + before, ranges, self.questions[question].context)
+
+    @functools.cached_property
+    def _places(self) -> tuple[int, int]:
+        """Tokens of a question and a context in a row, and special tokens before the context."""
+        return self.frame.room(self.length, pair=True), self.frame.second(0)
+
+    def framed(self, row: int, window: ContextWindow) -> tuple[np.ndarray, np.ndarray]:
+        question, start = self.number[row], self.start[row]
+        return self.frame.framed(self.asked[question], self.passages[question][0][start : start + len(window.ranges)])
+
+    def batch(self, numbers: np.ndarray) -> dict[str, np.ndarray]:
+        windows = [self.window(row) for row in numbers]
+        batch = frames.rows([self.framed(row, window) for row, window in zip(numbers, windows)], self.length)
+        start, end = np.zeros((2, len(numbers)), np.int32)
+        context = np.zeros(batch['inputs'].shape, np.float32)
+        for i, (row, window) in enumerate(zip(numbers, windows)):
+            context[i, window.first : window.first + len(window.ranges)] = 1
+            first, last = self.spans[self.number[row]] - self.start[row]
+            if 0 <= first <= last < len(window.ranges):
+                start[i], end[i] = window.first + first, window.first + last
+        return {**batch, 'start': start, 'end': end, 'context': context}
+
+
+class OpenQuestions(examples.OpenExamples):
+    """Questions with their tokenizer: training batches of windows, evaluation, and reading a question.
+
+    Attributes:
+      unanswerable: whether questions of the training part have no answer in their context, as in SQuAD v2.0.
+    """
+
+    unanswerable: bool
+    unit = 'windows'  # of which a question may have several
+
+    def __init__(self, config: Questions, folder: str | os.PathLike | None, source: str | os.PathLike | None = None):
+        super().__init__(config, folder, source, pair=True)
+        left = self.frame.room(config.length, pair=True) - config.question_length
+        if left < config.stride:
+            raise ValueError(
+                f'data.length={config.length} leaves {max(left, 0)} tokens of a context beside a question of '
+                f'data.question_length={config.question_length}, and windows move on by data.stride={config.stride}; raise the '
+                'length, or lower the others.'
+            )
+        if folder is None:
+            self.unanswerable = not all(asked.answers for asked in config.part('train').examples)
+        else:
+            self.unanswerable = examples.read(folder, _FILE, 'unanswerable', bool)
+
+    def save(self, folder: str | os.PathLike) -> None:
+        """Writes the tokenizer and whether there are questions without an answer, so that opening needs no file of SQuAD."""
+        self.tokenizer.save(folder)
+        examples.write(folder, _FILE, unanswerable=self.unanswerable)
+
+    @property
+    def shapes(self) -> dict[str, tuple[tuple[int, ...], type]]:
+        """{name: (shape, dtype)} of a training batch, known without the text."""
+        shapes, rows = self._row_shapes(), (self.config.batch_size,)
+        return shapes | {'start': (rows, np.int32), 'end': (rows, np.int32), 'context': (shapes['inputs'][0], np.float32)}
+
+    def describe(self) -> str:
+        """One line about the training part and the tokenizer, for the log."""
+        rows = self._training
+        without = sum(not question.answers for question in rows.questions)
+        about = f' ({without:,} without an answer)' if without else ''
+        return (f'{self.config.path}, {len(rows.questions):,} questions{about} in {len(rows):,} windows to train on; '
+                f'{self._vocabulary}')
+
+    def read_question(self, question: str, context: str) -> tuple[list[tuple[np.ndarray, np.ndarray]], list[ContextWindow]]:
+        """The rows of a question about a text: (ids, types), int32 [n], of each, and its ContextWindow."""
+        if not question.strip() or not context.strip():
+            raise ValueError(f'The question {question[:60]!r} about {context[:60]!r} is empty; give a question and a text.')
+        rows = self._rows_of([Question('', question, context, (), 'The input')])
+        windows = [rows.window(row) for row in range(len(rows))]
+        return [rows.framed(row, window) for row, window in enumerate(windows)], windows
+
+    def _evaluate(self, part: examples.ExampleSplit, batch_size: int, view: dict):
+        """As for all examples; `windows` are the ContextWindow of each row, `questions` the Question of each number."""
+        batches = super()._evaluate(part, batch_size, view)
+        rows = self._encoded(part)
+        batches.windows, batches.questions = [rows.window(row) for row in range(len(rows))], rows.questions
+        return batches
+
+    def _encode(self, part: examples.ExampleSplit) -> _QuestionRows:
+        return self._rows_of(part.examples)
+
+    def _rows_of(self, questions: list[Question]) -> _QuestionRows:
+        config, passages = self.config, {}
+        encoded = examples.encoded(self.tokenizer, [question.question.strip() for question in questions])
+        asked = [ids[: config.question_length] for ids in encoded]
+        numbers, starts = [], []
+        for number, question in enumerate(questions):
+            if question.context not in passages:
+                passages[question.context] = self.tokenizer.offsets(question.context)
+            if not self.frame.before and not len(asked[number]):
+                raise ValueError(f'{question.place}: {question.question[:40]!r} has no token; take it out.')
+            room = self.frame.room(config.length, pair=True) - len(asked[number])
+            beyond = len(passages[question.context][0]) - room
+            windows = 1 + max(0, -(-beyond // config.stride))
+            numbers += [number] * windows
+            starts += [config.stride * window for window in range(windows)]
+        found = [passages[question.context] for question in questions]
+        spans = [_tokens(question, ranges) for question, (_, ranges) in zip(questions, found)]
+        return _QuestionRows(
+            self.frame, config.length, questions, asked, found, np.array(spans), np.array(numbers), np.array(starts)
+        )
+
+    def _facts(self, rows: _QuestionRows) -> dict[str, int]:
+        return {'questions': len(rows.questions), 'windows': len(rows)}
+
+
+def _tokens(question: Question, ranges: np.ndarray) -> tuple[int, int]:
+    """The first and the last token that share characters with the first answer; -1 for none."""
+    if not question.answers:
+        return -1, -1
+    start, text = question.answers[0]
+    inside = np.flatnonzero((np.minimum(ranges[:, 1], start + len(text)) - np.maximum(ranges[:, 0], start)) > 0)
+    return (int(inside[0]), int(inside[-1])) if len(inside) else (-1, -1)

@@ -1,0 +1,227 @@
+"""Sentences with a tag for each word, in the format of CoNLL: names, parts of speech and the like.
+
+    opened = Tagged(path='wnut17', train='wnut17train.conll', valid='emerging.dev.conll', test='').open(None)
+    for batch in opened.train(seed=0): ...
+
+Rows hold `inputs`, `segments`, `positions` and `types` [B, T], and `targets` and `weights` [B, T]: the tag of a word is
+predicted at its first token (Devlin et al. 2019, section 5.3). Each word is encoded on its own, all but the first of a sentence
+with a space before it, which byte-level BPE and SentencePiece see and WordPiece does not.
+"""
+
+import dataclasses
+import os
+import re
+from collections.abc import Sequence
+
+import numpy as np
+
+from data.sources import files as sources
+from data.sources import pairs as pair_sources
+from data.text import examples, frames
+
+_FILE = 'tags.json'
+
+
+@dataclasses.dataclass(frozen=True)
+class Tagged(examples.Examples):
+    """Files of CoNLL: a word a line, the word in the first column and its tag in the last, blank lines between sentences.
+
+    Columns are separated by tabs, or in a line without tabs by spaces. Lines that begin with -DOCSTART- are skipped. A sentence
+    that is longer than a row becomes several rows, none of which cuts a word; of a word that is longer the first tokens count.
+
+    Attributes are those of Examples, of which each is a sentence.
+    """
+
+    reader: str = 'transformer.readers.tags:WordTags'
+
+    def open(self, folder: str | os.PathLike | None, source: str | os.PathLike | None = None) -> 'OpenTagged':
+        """Opens the sentences; with what is saved in `folder`, a run, no file is read before train() or evaluation().
+
+        `source` is a run to start from: its tokenizer is used, and the classes are those of this training part. Raises
+        ValueError or FileNotFoundError, in one sentence, for a field or a file that cannot be used.
+        """
+        return OpenTagged(self, folder, source)
+
+    def examples(self, file: sources.File) -> list['Sentence']:
+        found, begun, first = [], [], 0
+        for number, line in enumerate([*pair_sources.lines(file), ''], 1):
+            if line.strip(' \t') and not line.startswith('-DOCSTART-'):
+                first = first if begun else number
+                begun.append(_word(line, f'{file.path}:{number}'))
+            elif begun:
+                found.append(Sentence(*map(tuple, zip(*begun)), file.path, first))
+                begun = []
+        return found
+
+
+@dataclasses.dataclass(frozen=True)
+class Sentence:
+    """The words of a sentence and their tags; `line` is that of the first word."""
+
+    words: tuple[str, ...]
+    tags: tuple[str, ...]
+    path: str
+    line: int
+
+    @property
+    def place(self) -> str:
+        return f'{self.path}:{self.line}'
+
+    @property
+    def texts(self) -> tuple[str]:
+        return (' '.join(self.words),)
+
+
+def _word(line: str, place: str) -> tuple[str, str]:
+    cells = line.split('\t') if '\t' in line else line.split(' ')
+    cells = [cell.strip(' ') for cell in cells if cell or '\t' in line]
+    if len(cells) < 2 or not cells[0] or not cells[-1]:
+        raise ValueError(f'{place} is {line[:40]!r}; expected a word and its tag, with a tab or spaces between them.')
+    return cells[0], cells[-1]
+
+
+@dataclasses.dataclass(frozen=True, repr=False)
+class _TaggedRows:
+    """Framed pieces of sentences.
+
+    Attributes:
+      places: int [words of the row], of the first tokens of its words.
+      tags: int32, of the same words.
+      sentences: int [rows], the number of the sentence that a row is of.
+    """
+
+    framed: list[tuple[np.ndarray, np.ndarray]]
+    places: list[np.ndarray]
+    tags: list[np.ndarray]
+    sentences: np.ndarray
+    length: int
+
+    def __len__(self) -> int:
+        return len(self.framed)
+
+    def batch(self, numbers: np.ndarray) -> dict[str, np.ndarray]:
+        batch = frames.rows([self.framed[number] for number in numbers], self.length)
+        batch['targets'] = np.zeros(batch['inputs'].shape, np.int32)
+        batch['weights'] = np.zeros(batch['inputs'].shape, np.float32)
+        for row, number in enumerate(numbers):
+            batch['targets'][row, self.places[number]] = self.tags[number]
+            batch['weights'][row, self.places[number]] = 1
+        return batch
+
+
+class OpenTagged(examples.OpenExamples):
+    """Sentences with their tokenizer and tags: training batches, evaluation, and reading a line.
+
+    Attributes:
+      classes: the tags, 'O' first and then sorted.
+      has_spans: whether all tags are 'O', 'B-type' or 'I-type', which name spans, unlike parts of speech.
+    """
+
+    classes: tuple[str, ...]
+    has_spans: bool
+    unit = 'words'
+
+    def __init__(self, config: Tagged, folder: str | os.PathLike | None, source: str | os.PathLike | None = None):
+        super().__init__(config, folder, source)
+        if folder is None:
+            tags = {tag for sentence in config.part('train').examples for tag in sentence.tags}
+            found = sorted(tags, key=lambda tag: (tag != 'O', tag))
+            self.classes = examples.classes(found, source, _FILE)
+        else:
+            self.classes = tuple(examples.read(folder, _FILE, 'classes', list))
+        if len(self.classes) < 2:
+            raise ValueError(f'All words of data.train={config.train!r} have the tag {self.classes[0]!r}; widen it.')
+        self.has_spans = all(re.fullmatch('O|[BI]-.+', tag) for tag in self.classes)
+        self.facts = {**self.facts, 'classes': len(self.classes)}
+
+    def save(self, folder: str | os.PathLike) -> None:
+        """Writes the tokenizer and the tags, so that opening with this folder needs no text."""
+        self.tokenizer.save(folder)
+        examples.write(folder, _FILE, classes=self.classes)
+
+    @property
+    def shapes(self) -> dict[str, tuple[tuple[int, ...], type]]:
+        """{name: (shape, dtype)} of a training batch, known without the text."""
+        shapes = self._row_shapes()
+        shape = shapes['inputs'][0]
+        return shapes | {'targets': (shape, np.int32), 'weights': (shape, np.float32)}
+
+    def describe(self) -> str:
+        """One line about the training part, the tags and the tokenizer, for the log."""
+        facts = self._facts(self._training)
+        return (f'{self.config.path}, {facts["sentences"]:,} sentences in {facts["rows"]:,} rows, {facts["words"]:,} words to '
+                f'train on; {len(self.classes)} tags ({", ".join(self.classes[:5])}{", .." * (len(self.classes) > 5)}); '
+                f'{self._vocabulary}')
+
+    def count(self, batch: dict[str, np.ndarray]) -> int:
+        """Words that a batch asks to tag."""
+        return int(np.count_nonzero(batch['weights']))
+
+    def read_words(self, line: str) -> tuple[list[tuple[np.ndarray, np.ndarray]], list[np.ndarray]]:
+        """The rows of words that are separated by white space.
+
+        Returns: (ids, types), int32 [n], of each row, and int [words of the row], the places of their first tokens: what is
+          predicted there, one row after the other, are the tags of the words.
+        """
+        words = tuple(line.split())
+        if not words:
+            raise ValueError(f'{line[:60]!r} has no words; expected some, separated by spaces.')
+        return self._split(words, self._pieces([words]))
+
+    def _evaluate(self, part: examples.ExampleSplit, batch_size: int, view: dict):
+        """As for all examples; `sentences`, int [rows], are the numbers of the sentences; one may have several rows."""
+        batches = super()._evaluate(part, batch_size, view)
+        batches.sentences = self._encoded(part).sentences
+        return batches
+
+    def _pieces(self, sentences: Sequence[tuple[str, ...]]) -> dict[str, np.ndarray]:
+        """{word, with a space before it but at the beginning of a sentence: its ids}."""
+        texts = list(dict.fromkeys(text for words in sentences for text in _spaced(words)))
+        return dict(zip(texts, examples.encoded(self.tokenizer, texts)))
+
+    def _split(self, words: tuple[str, ...], pieces: dict[str, np.ndarray]):
+        """As `read_words`, of words whose ids are known."""
+        room, rows, size = self.frame.room(self.config.length), [[]], 0
+        for text in _spaced(words):
+            ids = pieces[text][:room] if len(pieces[text]) else self._unknown
+            if size + len(ids) > room:
+                rows.append([])
+                size = 0
+            rows[-1].append(ids)
+            size += len(ids)
+        framed = [self.frame.framed(np.concatenate(row)) for row in rows]
+        before = len(self.frame.before)
+        return framed, [before + np.cumsum([0, *map(len, row[:-1])]) for row in rows]
+
+    @property
+    def _unknown(self) -> np.ndarray:
+        """int32 [1]: how a word is read that has no tokens, such as one of a variation selector alone."""
+        roles = self.tokenizer.roles
+        return np.array([max(0, roles.of('end') if roles.unknown < 0 else roles.unknown)], np.int32)
+
+    def _encode(self, part: examples.ExampleSplit) -> _TaggedRows:
+        numbers = {tag: number for number, tag in enumerate(self.classes)}
+        pieces = self._pieces([sentence.words for sentence in part.examples])
+        framed, places, tags, owners = [], [], [], []
+        for owner, sentence in enumerate(part.examples):
+            for line, tag in enumerate(sentence.tags, sentence.line):
+                if tag not in numbers:
+                    raise ValueError(
+                        f'{sentence.path}:{line} has the tag {tag!r}, which the training part does not have (it has '
+                        f'{", ".join(self.classes[:8])}{", .." * (len(self.classes) > 8)}); widen data.train, or correct the '
+                        'line.'
+                    )
+            row_framed, row_places = self._split(sentence.words, pieces)
+            framed += row_framed
+            places += row_places
+            owners += [owner] * len(row_framed)
+            ends = np.cumsum([len(row) for row in row_places])
+            tags += np.split(np.array([numbers[tag] for tag in sentence.tags], np.int32), ends[:-1])
+        return _TaggedRows(framed, places, tags, np.array(owners), self.config.length)
+
+    def _facts(self, rows: _TaggedRows) -> dict[str, int]:
+        return {'words': sum(map(len, rows.tags)), 'sentences': int(rows.sentences[-1]) + 1, 'rows': len(rows)}
+
+
+def _spaced(words: Sequence[str]) -> list[str]:
+    return [words[0], *(' ' + word for word in words[1:])]

@@ -1,0 +1,131 @@
+"""Tokenized text in the cache: one memory-mapped file of ids and the places where documents begin.
+
+A document d_0..d_{n-1} is stored as `d_0 .. d_{n-1} end`, and one `end` stands before the first. The pair
+(inputs, targets) of document i is then ids[o_i : o_{i+1}], ids[o_i + 1 : o_{i+1} + 1] with o = offsets: the `end` of
+one document is the first input of the next, unless `Tokens.begin` takes its place there. A stream has no `end` and counts as
+one document with n - 1 targets.
+"""
+
+import dataclasses
+import functools
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+
+from data import cache
+from data.sources import files as sources
+from data.tokenizers import specs
+from data.tokenizers.tokenizer import Tokenizer
+
+_FORMAT = 1  # part of every key: a new layout or tokenization makes new entries
+_BATCH = 1 << 22  # characters encoded at once
+
+
+@dataclasses.dataclass(frozen=True)
+class Tokens:
+    """An entry of the token cache. Only its path is pickled, so worker processes map the same pages.
+
+    Attributes:
+      begin: the token that a model is given first for a document, where it is not the end of the one before; else -1.
+    """
+
+    folder: Path
+    begin: int = -1
+
+    @functools.cached_property
+    def meta(self) -> dict[str, int]:
+        """'tokens' (targets), 'bytes' (of the text these cover), 'documents', 'ids' (in the file), 'width' (bytes)."""
+        return json.loads((self.folder / 'meta.json').read_text())
+
+    @functools.cached_property
+    def ids(self) -> np.ndarray:
+        """uint16 or uint32 [ids], mapped."""
+        mapped = np.memmap(self.folder / 'ids.bin', np.dtype(f'<u{self.meta["width"]}'), 'r')
+        return mapped.view(np.ndarray)  # plain indexing, without the subclass's cost
+
+    @functools.cached_property
+    def offsets(self) -> np.ndarray:
+        """int64 [documents + 1]."""
+        return np.load(self.folder / 'offsets.npy')
+
+    def inputs(self, places: np.ndarray) -> np.ndarray:
+        """The ids that a model is given at some places of the file, in which documents begin with `begin`."""
+        ids = self.ids[places]
+        return ids if self.begin < 0 else np.where(np.isin(places, self.offsets[:-1]), self.begin, ids)
+
+    def __getstate__(self):
+        return {'folder': self.folder, 'begin': self.begin}
+
+
+def load(part: sources.Split, tokenizer: Tokenizer) -> Tokens:
+    """The tokens of a part, encoded now if the cache does not hold them. Raises what reading the text raises."""
+    name = cache.key(_FORMAT, part.digest, tokenizer.fingerprint)
+    begin = -1 if part.documents == 'stream' or tokenizer.roles.begin == tokenizer.end else tokenizer.roles.begin
+    return Tokens(cache.entry('tokens', name, lambda folder: _build(folder, part, tokenizer), _intact), begin)
+
+
+def learn(part: sources.Split, spec: specs.TokenizerSpec) -> Tokenizer:
+    """The tokenizer that a spec names, learnt from a part unless the cache holds it."""
+    if not spec.learnt:
+        return spec.learn()
+    key = cache.key(_FORMAT, part.digest, repr(spec))
+
+    def build(folder: Path) -> None:
+        spec.learn(chunk for chunk, _ in part.chunks()).save(folder)
+
+    entry = cache.entry('tokenizers', key, build, lambda folder: any(folder.glob('tokenizer.*')))
+    return specs.load(entry, spec)
+
+
+def _build(folder: Path, part: sources.Split, tokenizer: Tokenizer) -> None:
+    stream, end = part.documents == 'stream', max(0, tokenizer.end)  # of no meaning to data whose tokenizer has none
+    width = 2 if tokenizer.vocab <= 1 << 16 else 4
+    offsets, count, size, skipped = [0], 0, 0, 0
+    with open(folder / 'ids.bin', 'wb') as file:
+
+        def write(ids: np.ndarray) -> int:
+            file.write(ids.astype(f'<u{width}').tobytes())
+            return len(ids)
+
+        if not stream:
+            count = write(np.array([end]))
+        for texts, ends in _batches(part.chunks()):
+            if stream and not count:
+                skipped = tokenizer.first_bytes(texts[0])
+            for text, ids, ends_here in zip(texts, tokenizer.encode_many(texts), ends, strict=True):
+                count += write(ids)
+                size += len(text.encode()) + (part.documents == 'line')
+                if ends_here:
+                    count += write(np.array([end]))
+                    offsets.append(count - 1)
+    if stream:
+        offsets.append(count - 1)
+    if size - skipped <= 0:
+        raise ValueError(f'The split {part.expression!r} holds no text to predict; give it more text.')
+    np.save(folder / 'offsets.npy', np.array(offsets, np.int64))
+    meta = {'tokens': count - 1, 'bytes': size - skipped, 'documents': len(offsets) - 1, 'ids': count, 'width': width}
+    (folder / 'meta.json').write_text(json.dumps(meta))
+
+
+def _intact(folder: Path) -> bool:
+    try:
+        tokens = Tokens(folder)
+        size = (folder / 'ids.bin').stat().st_size
+        return size == tokens.meta['ids'] * tokens.meta['width'] and len(tokens.offsets) == tokens.meta['documents'] + 1
+    except (OSError, ValueError, KeyError):
+        return False
+
+
+def _batches(chunks: Iterator[tuple[str, bool]]) -> Iterator[tuple[list[str], list[bool]]]:
+    texts, ends, size = [], [], 0
+    for text, end in chunks:
+        texts.append(text)
+        ends.append(end)
+        size += len(text) + 1
+        if size >= _BATCH:
+            yield texts, ends
+            texts, ends, size = [], [], 0
+    if texts:
+        yield texts, ends

@@ -1,0 +1,363 @@
+"""Tokenizers in the files of Hugging Face transformers, in and out: the tokens, their roles, and what stands around texts."""
+
+import dataclasses
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from data.tokenizers import plain as plain
+from data.tokenizers import post_processor, word_piece
+from data.tokenizers.roles import NAMES, Roles, usual
+from data.tokenizers.specs import Ids, Json, TokenizerSpec
+from data.tokenizers.tokenizer import JsonTokenizer, Tokenizer
+
+# The roles as transformers calls them in the settings of a tokenizer.
+FIELDS = {'begin': 'bos_token', 'end': 'eos_token', 'unknown': 'unk_token', 'separator': 'sep_token', 'pad': 'pad_token',
+          'cls': 'cls_token', 'mask': 'mask_token'}
+IDS = {role: f'{field}_id' for role, field in FIELDS.items() if role != 'unknown'}  # in the config of a model
+# The special tokens of each class of tokenizers where its settings say nothing.
+_BERT = {'unk_token': '[UNK]', 'sep_token': '[SEP]', 'pad_token': '[PAD]', 'cls_token': '[CLS]', 'mask_token': '[MASK]'}
+_ROBERTA = {
+    'bos_token': '<s>',
+    'eos_token': '</s>',
+    'unk_token': '<unk>',
+    'sep_token': '</s>',
+    'pad_token': '<pad>',
+    'cls_token': '<s>',
+    'mask_token': '<mask>',
+}
+_GPT2 = dict.fromkeys(('bos_token', 'eos_token', 'unk_token'), '<|endoftext|>')
+_T5 = {'eos_token': '</s>', 'unk_token': '<unk>', 'pad_token': '<pad>'}
+# {class: (its special tokens, what it puts around texts, as data/text/frames.py calls it)}.
+_CLASSES = {
+    **dict.fromkeys(('Bert', 'DistilBert', 'Electra'), (_BERT, 'bert')),
+    **dict.fromkeys(('Roberta', 'Bart', 'XLMRoberta', 'Camembert'), (_ROBERTA, 'roberta')),
+    'T5': (_T5, 't5'),
+    'GPT2': (_GPT2, 'plain'),
+    **dict.fromkeys(('PreTrained', 'TokenizersBackend'), ({}, 'plain')),  # which take any tokenizer.json
+}
+# The ids that a model has where its config.json leaves them out; `start` is what a decoder is given first.
+_USUAL_IDS = {
+    'bert': {'pad': 0},
+    'roberta': {'begin': 0, 'pad': 1, 'end': 2},
+    'bart': {'begin': 0, 'pad': 1, 'end': 2, 'start': 2},
+    't5': {'pad': 0, 'end': 1},
+    'gpt2': {'begin': 50256, 'end': 50256},
+}
+_OF_MODELS = {'bert': 'Bert', 'roberta': 'Roberta', 'bart': 'Bart', 't5': 'T5', 'gpt2': 'GPT2'}
+_SETTINGS = 'tokenizer_config.json', 'special_tokens_map.json'
+_FIELDS = ('content', 'single_word', 'lstrip', 'rstrip', 'normalized')  # of a token
+_FRAMING = {'cls_token', 'sep_token', 'mask_token'}  # the roles that BERT and RoBERTa have, and the others have not
+
+Configs = tuple[Mapping[str, Any], Mapping[str, Any]]
+
+
+@dataclasses.dataclass(frozen=True)
+class Found:
+    """The tokenizer of a folder.
+
+    Attributes:
+      spec: names it in a config, with the roles of its tokens.
+      framing: what it puts around texts, a template of data/text/frames.py or its name; '' if nothing says so.
+      said: sentences about what is not there.
+    """
+
+    tokenizer: Tokenizer
+    spec: TokenizerSpec
+    framing: str
+    said: tuple[str, ...] = ()
+
+
+def read(folder: str | os.PathLike, kind: str, vocab: int, configs: Configs, generates: bool = False) -> Found:
+    """The tokenizer in a folder, or bare ids where there is none.
+
+    Tokens have the roles that the files of the tokenizer name, else those of its class; what these do not say, the model's
+    config does. What ends a text that the model writes is what its config says in any case.
+
+    Args:
+      kind: the `model_type` of the model, whose usual tokenizer it is if it says nothing else.
+      vocab: tokens of the model.
+      configs: the objects in config.json and in generation_config.json.
+      generates: whether the model writes texts.
+    """
+    folder = Path(folder)
+    contents, (ids, said) = _contents(folder), _ids(vocab, configs)
+    if contents is None:
+        usual_ones = {role: one for role, one in usual_ids(kind).items() if role != 'start' and one < vocab}
+        spec = Ids(vocab, **usual_ones | ids)
+        return Found(spec.learn(), spec, '', said)
+    made = JsonTokenizer(contents)
+    # A model may lack tokens that were added later, as bart-large-cnn does <mask>.
+    limit = vocab if made.vocab > vocab and made.added.issuperset(range(vocab, made.vocab)) else 0
+    signs = {role: made.sign(one) for role, one in ids.items() if one >= 0}
+    if generates and signs.get('end', '') is None:
+        raise ValueError(
+            f'config.json has eos_token_id={ids["end"]}, which the tokenizer of {folder} does not have; mend one of them.'
+        )
+    known, framing = _class(folder, kind)
+    named = {role: sign for role, sign in _named(folder, made, known).items() if made.number(sign) < (limit or made.vocab)}
+    more = {role: signs[role] for role in ('begin', 'pad') if signs.get(role) and (generates or role == 'pad')}
+    named = more | named | ({'end': signs['end']} if generates and 'end' in signs else {})
+    single, _ = post_processor.read(contents) or ((), ())
+    for role, (piece, _) in zip(('cls', 'separator'), single[:: max(1, len(single) - 1)]):
+        if isinstance(piece, int) and made.sign(piece) not in named.values():
+            named.setdefault(role, made.sign(piece))  # what stands at the ends of texts
+    if generates:
+        named = {'begin': named.get('cls', ''), 'end': named.get('separator', '')} | named
+    spec = Json(vocab=limit, **named)
+    made = JsonTokenizer(contents, spec.stated, limit)
+    return Found(made, spec, _framing(folder, made) or framing, said)
+
+
+def usual_ids(kind: str) -> Mapping[str, int]:
+    """{role: id} of the tokens of a model whose config.json does not name them."""
+    return _USUAL_IDS.get(kind, {})
+
+
+def start(kind: str, configs: Configs) -> int:
+    """The id that a decoder is given first, as config.json or generation_config.json says, or as is usual."""
+    given = [_first(config.get('decoder_start_token_id')) for config in configs]
+    given += [usual_ids(kind).get('start', -1), _first(configs[0].get('pad_token_id')), 0]
+    return next(one for one in given if one >= 0)
+
+
+def _ids(vocab: int, configs: Configs) -> tuple[dict[str, int], tuple[str, ...]]:
+    """({role: id, -1 for none} in the configs of a model, sentences about those that the model lacks)."""
+    ids, said = {}, []
+    for role, name in IDS.items():
+        for config in configs:
+            if name in config and ids.get(role, -1) < 0:
+                ids[role] = _first(config[name])
+        if ids.get(role, -1) >= vocab:
+            said.append(f'without {name}={ids[role]}, as the model has {vocab} tokens')
+            ids[role] = -1
+    return ids, tuple(said)
+
+
+def _first(given: Any) -> int:
+    """The id in a field of a config, -1 for none; of several that end a text the first, which ends a document."""
+    found = given[0] if isinstance(given, list) and given else given
+    return found if isinstance(found, int) and found >= 0 else -1
+
+
+def _class(folder: Path, kind: str) -> tuple[dict[str, str], str]:
+    """The usual special tokens of the class of a tokenizer, and what it puts around texts."""
+    name = (_object(folder / 'config.json') | _object(folder / _SETTINGS[0])).get('tokenizer_class')
+    stem = str(name).removesuffix('Fast').removesuffix('Tokenizer') if name else _OF_MODELS.get(kind, '')
+    return _CLASSES.get(stem, ({}, ''))
+
+
+def _framing(folder: Path, made: JsonTokenizer) -> str:
+    """What a tokenizer.json and the settings beside it put around texts; '' if they do not say."""
+    settings, said = _object(folder / _SETTINGS[0]), made.framing
+    begin, end = ('begin ' * bool(settings.get('add_bos_token')), ' end' * bool(settings.get('add_eos_token')))
+    if (begin or end) and not set(said.split()) - {'a', 'b', 'b:1', '|'}:
+        return f'{begin}a{end} | {begin}a{end} {begin}b{end}'
+    return said
+
+
+def _named(folder: Path, made: JsonTokenizer, known: Mapping[str, str]) -> dict[str, str]:
+    """{role: token} of the tokens that a tokenizer has."""
+    settings = _settings(folder)
+    stated = {field: settings[field] for field in FIELDS.values() if field in settings}
+    if not stated and not known:
+        return usual(made.special, [])
+    found = {role: (known | stated).get(field) for role, field in FIELDS.items()}
+    found = {role: sign.get('content') if isinstance(sign, dict) else sign for role, sign in found.items()}
+    return {role: found[role] for role in NAMES if isinstance(found[role], str) and made.number(found[role]) is not None}
+
+
+def _contents(folder: Path) -> bytes | None:
+    """The tokenizer.json of a folder, or of the files of its vocabulary; None where there are none."""
+    if (folder / 'tokenizer.json').is_file():
+        return (folder / 'tokenizer.json').read_bytes()
+    try:
+        if (folder / 'vocab.json').is_file() and (folder / 'merges.txt').is_file():
+            return byte_level(folder / 'vocab.json', folder / 'merges.txt')
+        if (folder / 'spiece.model').is_file():
+            return unigram(folder / 'spiece.model')
+        return bert(folder / 'vocab.txt') if (folder / 'vocab.txt').is_file() else None
+    except (AttributeError, KeyError, TypeError) as error:  # what is in the settings is something else than expected
+        raise ValueError(f'The tokenizer_config.json of {folder} cannot be used ({error!r}); fetch it again.') from error
+
+
+def bert(vocab: Path) -> bytes:
+    """The tokenizer.json of BERT's vocab.txt, a piece a line; it lower-cases if the files beside it say nothing else."""
+    from tokenizers import models
+
+    settings = _settings(vocab.parent)
+    unknown = _roles(settings, _BERT).get('unk_token')
+    try:
+        model = models.WordPiece.from_file(str(vocab), unk_token=unknown.content if unknown else '[UNK]')
+    except Exception as error:  # the library raises nothing narrower
+        raise ValueError(f'{vocab} cannot be read ({error}); fetch it again.') from error
+    made = word_piece.build(
+        model,
+        lower=settings.get('do_lower_case', True),
+        accents=settings.get('strip_accents'),
+        chinese=settings.get('tokenize_chinese_chars', True),
+    )
+    signs = _add(made, settings, _BERT, vocab)
+    for role in ('unk_token', 'cls_token', 'sep_token'):
+        if role not in signs:
+            raise ValueError(
+                f'{vocab} has no {_BERT[role]}, as those of BERT have; fetch it again, or let {role} in tokenizer_config.json '
+                'name its own.'
+            )
+    word_piece.frame(made, signs['cls_token'], signs['sep_token'])
+    return made.to_str().encode()
+
+
+def byte_level(vocab: Path, merges: Path) -> bytes:
+    """The tokenizer.json of two files of byte-level pairs: RoBERTa's and BART's if they have those special tokens, or GPT-2's.
+
+    Where the files beside these do not describe `<mask>`, it takes the space before it along, as it does in their own
+    tokenizer.json and in transformers before 5.
+    """
+    import tokenizers
+    from tokenizers import decoders, models, pre_tokenizers, processors
+
+    try:
+        made = tokenizers.Tokenizer(models.BPE.from_file(str(vocab), str(merges)))
+    except Exception as error:  # the library raises nothing narrower
+        raise ValueError(f'{vocab} and {merges.name} cannot be read ({error}); fetch them again.') from error
+    settings = _settings(vocab.parent)
+    space = settings.get('add_prefix_space', False)
+    made.pre_tokenizer, made.decoder = pre_tokenizers.ByteLevel(add_prefix_space=space), decoders.ByteLevel()
+    known = made.get_vocab().keys() | {fields['content'] for fields in settings['added_tokens_decoder'].values()}
+    framed = {role for role, token in _roles(settings, _ROBERTA).items() if token.content in known} >= _FRAMING
+    signs = _add(made, settings, _ROBERTA if framed else _GPT2, vocab)
+    if framed:
+        end, begin = ((signs[role], made.token_to_id(signs[role])) for role in ('sep_token', 'cls_token'))
+        made.post_processor = processors.RobertaProcessing(end, begin, settings.get('trim_offsets', True), space)
+    return made.to_str().encode()
+
+
+def unigram(path: Path, extra: int = 100) -> bytes:
+    """The tokenizer.json of T5's SentencePiece model; <extra_id_0>, .. are its last ids, falling."""
+    import tokenizers
+    from sentencepiece import sentencepiece_model_pb2
+    from tokenizers import decoders, models, normalizers, pre_tokenizers, processors
+
+    try:
+        proto = sentencepiece_model_pb2.ModelProto.FromString(path.read_bytes())
+    except Exception as error:  # of protobuf, which is not imported here
+        raise ValueError(f'{path} is no SentencePiece model ({error}); fetch it again.') from error
+    settings = proto.trainer_spec
+    if settings.model_type != settings.UNIGRAM:
+        raise ValueError(f'{path} is no unigram model, as those of T5 are; give the tokenizer as tokenizer.json.')
+    special = [f'<extra_id_{i}>' for i in reversed(range(extra))]
+    pieces = [*((piece.piece, piece.score) for piece in proto.pieces), *((token, 0.0) for token in special)]
+    made = tokenizers.Tokenizer(models.Unigram(pieces, settings.unk_id, settings.byte_fallback))
+    if proto.normalizer_spec.precompiled_charsmap:
+        made.normalizer = normalizers.Precompiled(proto.normalizer_spec.precompiled_charsmap)
+    made.pre_tokenizer = pre_tokenizers.Sequence([pre_tokenizers.WhitespaceSplit(), pre_tokenizers.Metaspace()])
+    made.decoder = decoders.Metaspace()
+    known = [proto.pieces[i].piece for i in (settings.pad_id, settings.eos_id, settings.unk_id) if i >= 0]
+    made.add_special_tokens([*known, *special])
+    if settings.eos_id >= 0:
+        end = proto.pieces[settings.eos_id].piece
+        made.post_processor = processors.TemplateProcessing(
+            single=f'$A {end}', pair=f'$A {end} $B {end}', special_tokens=[(end, settings.eos_id)]
+        )
+    return made.to_str().encode()
+
+
+def write(
+    folder: str | os.PathLike,
+    tokenizer: Tokenizer,
+    roles: Roles,
+    length: int,
+    around: tuple[list[post_processor.Piece], list[post_processor.Piece]] | None = None,
+    types: bool = False,
+) -> list[str]:
+    """Writes a tokenizer; returns the names of the files, none where it has no form there.
+
+    Args:
+      roles: of its tokens, as the run has them.
+      length: the tokens that the model takes, to which transformers cuts texts when it is asked to.
+      around: what stands around one text and around two; None: as its tokenizer.json says.
+      types: whether the model is given types.
+    """
+    if not isinstance(tokenizer, JsonTokenizer):
+        return []
+    contents = tokenizer.contents
+    there = post_processor.read(contents) or ([('a', 0)], [('a', 0), ('b', 0)])
+    plainly = lambda pieces: [[one for one, _ in part] for part in pieces]
+    if around is not None and plainly(around) != plainly(there):
+        numbers = {one for part in around for one, _ in part if isinstance(one, int)}
+        contents = post_processor.written(contents, *around, {one: tokenizer.sign(one) for one in numbers})
+    signs = {FIELDS[role]: tokenizer.sign(one) for role, one in roles.named().items()}
+    # The class that takes any tokenizer.json has types of tokens, which GPT-2 would embed and T5 refuse.
+    names = ['input_ids', *(['token_type_ids'] if types else []), 'attention_mask']
+    settings = {'tokenizer_class': 'PreTrainedTokenizerFast', 'model_input_names': names, 'model_max_length': length, **signs}
+    files = {'tokenizer.json': contents} | {
+        name: (json.dumps(what, indent=2) + '\n').encode() for name, what in zip(_SETTINGS, (settings, signs))
+    }
+    for name, what in files.items():
+        plain.save(folder, name, what)
+    return [*files]
+
+
+def _settings(folder: Path) -> dict[str, Any]:
+    """What the files beside a vocabulary say of the tokenizer.
+
+    'added_tokens_decoder' describes tokens, {id: fields}, also such as the vocabulary does not have. transformers before 4.34
+    wrote these to added_tokens.json, and the special ones to special_tokens_map.json.
+    """
+    found = _object(folder / 'tokenizer_config.json')
+    if 'added_tokens_decoder' not in found:
+        found |= _object(folder / 'special_tokens_map.json')
+        added = _object(folder / 'added_tokens.json')
+        special = [one['content'] if isinstance(one, dict) else one for one in found.get('additional_special_tokens') or ()]
+        found['added_tokens_decoder'] = {
+            number: {'content': sign, 'special': sign in special} for sign, number in added.items()
+        }
+    return found
+
+
+def _roles(settings: Mapping[str, Any], usual: Mapping[str, str]) -> dict[str, Any]:
+    """{role: `tokenizers.AddedToken`} of the special tokens: as the settings name and describe them, the usual ones else."""
+    from tokenizers import AddedToken
+
+    described = {fields['content']: fields for fields in settings['added_tokens_decoder'].values()}
+    roles = {}
+    for role, sign in usual.items():
+        given = settings.get(role, sign)
+        if given is not None:  # null: there is none
+            given = {'content': given} if isinstance(given, str) else given
+            fields = {'lstrip': given['content'] == '<mask>'} | described.get(given['content'], {}) | given
+            roles[role] = AddedToken(**{name: fields[name] for name in _FIELDS if name in fields}, special=True)
+    return roles
+
+
+def _add(made, settings: Mapping[str, Any], usual: Mapping[str, str], vocab: Path) -> dict[str, str]:
+    """Adds the tokens beside a vocabulary, and says of it which are special; returns {role: sign} of these."""
+    from tokenizers import AddedToken
+
+    for number, fields in sorted(settings['added_tokens_decoder'].items(), key=lambda item: int(item[0])):
+        token = AddedToken(**{name: fields[name] for name in _FIELDS if name in fields}, special=fields.get('special', False))
+        made.add_tokens([token])
+        if (found := made.token_to_id(token.content)) != int(number):
+            raise ValueError(
+                f'The files beside {vocab} give {token.content!r} the id {number}, and its place there is {found}; fetch '
+                'them all again.'
+            )
+    roles = {role: token for role, token in _roles(settings, usual).items() if made.token_to_id(token.content) is not None}
+    made.add_special_tokens([*roles.values()])
+    return {role: token.content for role, token in roles.items()}
+
+
+def _object(path: Path) -> dict[str, Any]:
+    """The object in a .json file, an empty one where there is no file."""
+    if not path.is_file():
+        return {}
+    try:
+        found = json.loads(path.read_text(encoding='utf-8'))
+    except ValueError:
+        found = None
+    if not isinstance(found, dict):
+        raise ValueError(f'{path} is no JSON object; fetch it again, or take it away.')
+    return found

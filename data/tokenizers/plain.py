@@ -1,0 +1,220 @@
+"""Tokenizers that need no library: bytes, characters, words, and bare ids; see `data.tokenizers`."""
+
+import dataclasses
+import functools
+import hashlib
+import json
+import os
+import re
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from data import cache
+from data.tokenizers.roles import Roles
+
+
+def save(folder: str | os.PathLike, name: str, contents: bytes) -> None:
+    """Writes what a tokenizer is made of into a folder."""
+    cache.write(Path(folder, name), contents)
+
+
+def code_points(text: str) -> np.ndarray:
+    """uint32 [n], n the number of characters."""
+    return np.frombuffer(text.encode('utf-32-le', 'surrogatepass'), np.uint32)
+
+
+@dataclasses.dataclass(frozen=True)
+class ByteTokenizer:
+    """UTF-8 bytes as ids 0..255; `end` is 256, and the tokens of further roles come behind it."""
+
+    special: tuple[str, ...] = ()
+    end = 256
+
+    @property
+    def vocab(self) -> int:
+        return 257 + len(self.special)
+
+    @property
+    def roles(self) -> Roles:
+        return Roles(end=self.end, **{role: 257 + i for i, role in enumerate(self.special)})
+
+    @property
+    def fingerprint(self) -> str:
+        return hashlib.sha256(f'byte {self.special}'.encode()).hexdigest()
+
+    def encode(self, text: str) -> np.ndarray:
+        """int32 [n], n the number of UTF-8 bytes."""
+        return np.frombuffer(text.encode(), np.uint8).astype(np.int32)
+
+    def encode_many(self, texts: Sequence[str]) -> list[np.ndarray]:
+        return [self.encode(text) for text in texts]
+
+    def decode(self, ids: Iterable[int]) -> str:
+        """The text of the ids; `end` has none, and bytes that form no character become U+FFFD."""
+        return bytes(int(i) for i in ids if 0 <= i < 256).decode(errors='replace')
+
+    def piece(self, number: int) -> str:
+        """What an id stands for, to be shown: '<0xE4>' for what is no character alone."""
+        if number >= self.end:
+            return f"<{('end', *self.special)[number - self.end]}>"
+        return chr(number) if number < 128 else f'<0x{number:02X}>'
+
+    def first_bytes(self, text: str) -> int:
+        """Bytes of `text` that its first token covers."""
+        return 1
+
+    def save(self, folder: str | os.PathLike) -> None:
+        save(folder, 'tokenizer.json', json.dumps({'tokenizer': 'Byte', 'special': self.special}).encode())
+
+
+@dataclasses.dataclass(frozen=True)
+class CharTokenizer:
+    """Unicode characters: 0 is any character not seen in learning, 1 is `end`, then the learnt ones in order."""
+
+    characters: str
+    end = 1
+    roles = Roles(end=1, unknown=0)
+
+    @property
+    def vocab(self) -> int:
+        return 2 + len(self.characters)
+
+    @functools.cached_property
+    def fingerprint(self) -> str:
+        return hashlib.sha256(b'char' + self.characters.encode()).hexdigest()
+
+    @functools.cached_property
+    def _ids(self) -> np.ndarray:
+        table = np.zeros(0x110000, np.int32)
+        table[code_points(self.characters)] = np.arange(2, self.vocab)
+        return table
+
+    def encode(self, text: str) -> np.ndarray:
+        """int32 [n], n the number of characters."""
+        return self._ids[code_points(text)]
+
+    def encode_many(self, texts: Sequence[str]) -> list[np.ndarray]:
+        return [self.encode(text) for text in texts]
+
+    def decode(self, ids: Iterable[int]) -> str:
+        """The text of the ids; `end` has none and an unknown character is U+FFFD."""
+        return ''.join(self.characters[i - 2] if 2 <= i < self.vocab else '\ufffd' for i in ids if i != self.end)
+
+    def piece(self, number: int) -> str:
+        """What an id stands for, to be shown."""
+        return ('<unk>', '<end>', *self.characters)[number]
+
+    def first_bytes(self, text: str) -> int:
+        """Bytes of `text` that its first token covers."""
+        return len(text[0].encode())
+
+    def save(self, folder: str | os.PathLike) -> None:
+        save(folder, 'tokenizer.json', json.dumps({'tokenizer': 'Char', 'characters': self.characters}).encode())
+
+
+@dataclasses.dataclass(frozen=True)
+class WordTokenizer:
+    """Words between white space, as in the Penn Treebank (Mikolov et al. 2010) and WikiText (Merity et al. 2016), whose
+    counts are those of data.documents='stream': an `<eos>` for every line, empty ones too, and none besides.
+
+    0 is `<unk>`, any word not in the list, also one written as `<eos>`; 1 is `<eos>`, the end of every line and `end` at once;
+    then the list. Text comes back as those sets are written: a space before every word and every line end.
+    """
+
+    words: tuple[str, ...] = dataclasses.field(repr=False)
+    end = 1
+    roles = Roles(end=1, unknown=0)
+
+    @property
+    def vocab(self) -> int:
+        return 2 + len(self.words)
+
+    @functools.cached_property
+    def fingerprint(self) -> str:
+        return hashlib.sha256('\n'.join(['word', *self.words]).encode()).hexdigest()
+
+    @functools.cached_property
+    def _ids(self) -> dict[str, int]:
+        return {word: number for number, word in enumerate(self.words, 2)}
+
+    def encode(self, text: str) -> np.ndarray:
+        """int32 [n], n the number of words and line ends."""
+        known, lines = self._ids, text.split('\n')
+        ids = [[*(known.get(word, 0) for word in line.split()), self.end] for line in lines]
+        return np.array([i for line in ids for i in line][:-1], np.int32)  # the last line goes on
+
+    def encode_many(self, texts: Sequence[str]) -> list[np.ndarray]:
+        return [self.encode(text) for text in texts]
+
+    def decode(self, ids: Iterable[int]) -> str:
+        """' ' and the word of each id; `<eos>` is a line end."""
+        table = ('<unk>', '\n', *self.words)
+        return ''.join(' ' + table[i] for i in ids)
+
+    def piece(self, number: int) -> str:
+        """What an id stands for, to be shown."""
+        return ('<unk>', '<eos>', *self.words)[number]
+
+    def first_bytes(self, text: str) -> int:
+        """Bytes of `text` that its first token covers, with the space before it."""
+        return len(re.match(r'[^\S\n]*(\n|\S*)', text)[0].encode())
+
+    def save(self, folder: str | os.PathLike) -> None:
+        save(folder, 'tokenizer.json', json.dumps({'tokenizer': 'Word', 'words': self.words}).encode())
+
+
+@dataclasses.dataclass(frozen=True)
+class IdTokenizer:
+    """No text at all: numbers between white space, each its own id, for a model that came without its tokenizer.
+
+    Attributes:
+      vocab: how many there are.
+      roles: which of them are special.
+    """
+
+    vocab: int
+    roles: Roles = Roles()
+
+    @property
+    def end(self) -> int:
+        """The id between documents, -1 for none."""
+        return self.roles.of('end')
+
+    @functools.cached_property
+    def fingerprint(self) -> str:
+        return hashlib.sha256(f'ids {self.vocab} {self.end}'.encode()).hexdigest()
+
+    def encode(self, text: str) -> np.ndarray:
+        """int32 [n]; ValueError for what is no id."""
+        for word in text.split():
+            if not (word.isdecimal() and int(word) < self.vocab):
+                raise ValueError(
+                    f'{word[:40]!r} is no token: this model has no tokenizer, so texts are numbers from 0 to '
+                    f'{self.vocab - 1} between spaces.'
+                )
+        return np.array([int(word) for word in text.split()], np.int32)
+
+    def encode_many(self, texts: Sequence[str]) -> list[np.ndarray]:
+        return [self.encode(text) for text in texts]
+
+    def offsets(self, text: str) -> tuple[np.ndarray, np.ndarray]:
+        """(ids, int32 [n, 2]): the characters [first, behind the last] that each stands for."""
+        ranges = [found.span() for found in re.finditer(r'\S+', text)]
+        return self.encode(text), np.array(ranges, np.int32).reshape(-1, 2)
+
+    def decode(self, ids: Iterable[int]) -> str:
+        """' ' and the number of each id."""
+        return ''.join(f' {i}' for i in ids)
+
+    def piece(self, number: int) -> str:
+        """What an id stands for, to be shown."""
+        return str(number)
+
+    def first_bytes(self, text: str) -> int:
+        """Bytes of `text` that its first token covers, with the space before it."""
+        return len(re.match(r'\s*\S*', text)[0].encode())
+
+    def save(self, folder: str | os.PathLike) -> None:
+        save(folder, 'tokenizer.json', json.dumps({'tokenizer': 'Ids', 'vocab': self.vocab}).encode())

@@ -1,0 +1,340 @@
+"""Tokenizers as a config names them, `data.tokenizer='SentencePiece(vocab=4096)'`: how each is learnt from text, or read.
+
+    made = WordPiece(vocab=8192).learn(texts)
+    made.save('runs/bert')
+    load('runs/bert', WordPiece(vocab=8192))
+
+The same text gives the same bits.
+"""
+
+import abc
+import collections
+import dataclasses
+import io
+import json
+import os
+import re
+import zlib
+from collections.abc import Iterable
+from pathlib import Path
+
+import numpy as np
+
+from data.tokenizers import plain, word_piece
+from data.tokenizers.plain import ByteTokenizer, CharTokenizer, IdTokenizer, WordTokenizer
+from data.tokenizers.roles import NAMES, Roles
+from data.tokenizers.tokenizer import JsonTokenizer, SentencePieceTokenizer, Tokenizer
+
+_SAMPLE = 4_000_000  # characters that SentencePiece learns from; more changes the pieces little and costs time
+_LEAST = 260  # pieces: 256 bytes, unknown, end, line end, and one character
+_LEAST_WORD_PIECE = 6  # pieces: 5 special ones and one character
+_KINDS = ('bpe', 'unigram')
+
+
+class TokenizerSpec(abc.ABC):
+    """Base of the specs, frozen dataclasses. The repr of one is the expression that names it in a config."""
+
+    learnt = True  # from text
+
+    @abc.abstractmethod
+    def learn(self, texts: Iterable[str] = ()) -> Tokenizer:
+        """Makes the tokenizer from text given in chunks. Raises ValueError for a vocabulary that the text cannot fill."""
+
+    @abc.abstractmethod
+    def names(self, made: Tokenizer) -> bool:
+        """Whether a tokenizer is one that this spec may have made."""
+
+    def __repr__(self) -> str:
+        given = [(f.name, getattr(self, f.name)) for f in dataclasses.fields(self) if getattr(self, f.name) != f.default]
+        return f'{type(self).__name__}({", ".join(f"{name}={value!r}" for name, value in given)})'
+
+
+@dataclasses.dataclass(frozen=True, repr=False)
+class Byte(TokenizerSpec):
+    """UTF-8 bytes, and a token that ends a text.
+
+    Attributes:
+      special: further roles that have a token, such as ('cls', 'mask'); see data/tokenizers/roles.py.
+    """
+
+    special: tuple = ()
+    learnt = False
+
+    def __post_init__(self):
+        if {*self.special} - {*NAMES} or 'end' in self.special or len({*self.special}) < len(self.special):
+            others = ', '.join(name for name in NAMES if name != 'end')
+            raise ValueError(f'{self} has no meaning: special names some of {others}, each once.')
+
+    def learn(self, texts: Iterable[str] = ()) -> ByteTokenizer:
+        return ByteTokenizer(self.special)
+
+    def names(self, made: Tokenizer) -> bool:
+        return made == self.learn()
+
+
+@dataclasses.dataclass(frozen=True, repr=False)
+class Char(TokenizerSpec):
+    """The characters of the text."""
+
+    def learn(self, texts: Iterable[str] = ()) -> CharTokenizer:
+        seen = np.zeros(0x110000, bool)
+        for text in texts:
+            seen[plain.code_points(text)] = True
+        return CharTokenizer(''.join(map(chr, np.flatnonzero(seen))))
+
+    def names(self, made: Tokenizer) -> bool:
+        return isinstance(made, CharTokenizer)
+
+
+@dataclasses.dataclass(frozen=True, repr=False)
+class Word(TokenizerSpec):
+    """The words that the text has `least` times or more, or the vocab - 2 most frequent of them (0: all), by falling
+    frequency."""
+
+    vocab: int = 0
+    least: int = 1
+
+    def __post_init__(self):
+        if self.vocab and self.vocab < 3:
+            raise ValueError(f'{self} is too small: <unk>, <eos> and one word make 3; use a larger vocab, or 0 for all words.')
+        if self.least < 1:
+            raise ValueError(f'{self} has no meaning: least is a count of 1 or more.')
+
+    def learn(self, texts: Iterable[str] = ()) -> WordTokenizer:
+        counts = collections.Counter(word for text in texts for word in text.split())
+        for special in ('<unk>', '<eos>'):
+            counts.pop(special, None)
+        words = sorted((word for word in counts if counts[word] >= self.least), key=lambda word: (-counts[word], word))
+        often = f' that it uses {self.least} times or more' if self.least > 1 else ''
+        if self.vocab > 2 + len(words):
+            raise ValueError(
+                f'{self} cannot be learnt from the training part: it has {len(words):,} words{often}, so vocab is at '
+                f'most {2 + len(words)}, or 0 for all.'
+            )
+        if self.least > 1 and not words:
+            raise ValueError(f'{self} cannot be learnt from the training part: it has no words{often}; lower least.')
+        return WordTokenizer(tuple(words[: self.vocab - 2] if self.vocab else words))
+
+    def names(self, made: Tokenizer) -> bool:
+        return isinstance(made, WordTokenizer) and self.vocab in (0, made.vocab)
+
+
+@dataclasses.dataclass(frozen=True, repr=False)
+class SentencePiece(TokenizerSpec):
+    """Pieces of words that SentencePiece learns, `kind` 'bpe' or 'unigram', from a sample of the lines, about 4 MB."""
+
+    vocab: int = 4096
+    kind: str = 'bpe'
+
+    def __post_init__(self):
+        if self.vocab < _LEAST:
+            raise ValueError(
+                f'{self} is too small: 256 bytes, 3 special pieces and one character make {_LEAST}; use a larger vocab.'
+            )
+        if self.kind not in _KINDS:
+            raise ValueError(f'{self} has no meaning: kind is {" or ".join(map(repr, _KINDS))}.')
+
+    def learn(self, texts: Iterable[str] = ()) -> SentencePieceTokenizer:
+        import sentencepiece
+
+        lines = _sample(line for text in texts for line in text.split('\n') if line)
+        model = io.BytesIO()
+        try:
+            sentencepiece.SentencePieceTrainer.train(
+                sentence_iterator=iter(lines),
+                model_writer=model,
+                vocab_size=self.vocab,
+                model_type=self.kind,
+                byte_fallback=True,
+                split_digits=True,
+                normalization_rule_name='identity',
+                add_dummy_prefix=False,
+                remove_extra_whitespaces=False,
+                allow_whitespace_only_pieces=True,
+                user_defined_symbols=['\n'],
+                unk_id=0,
+                eos_id=1,
+                bos_id=-1,
+                pad_id=-1,
+                max_sentence_length=1 << 24,  # the default leaves out lines above 4 KB without a word
+                num_threads=8,  # in the model, and the order of a unigram's sums: not the machine's
+                minloglevel=2,
+            )
+        except RuntimeError as error:
+            largest = re.search(r'<= (\d+)', str(error))
+            if 'too high' in str(error) and largest:
+                advice = f'this text supports at most vocab={largest[1]}.'
+            elif 'smaller than required_chars' in str(error):
+                advice = 'its characters and the 256 bytes alone need more; use a larger vocab.'
+            elif 'sentences_.empty()' in str(error):
+                advice = 'it holds nothing but line ends; give it more text.'
+            else:
+                advice = f'{error}.'
+            given = f'SentencePiece(vocab={self.vocab})'
+            raise ValueError(f'{given} cannot be learnt from the training part: {advice}') from error
+        return SentencePieceTokenizer(model.getvalue())
+
+    def names(self, made: Tokenizer) -> bool:
+        return isinstance(made, SentencePieceTokenizer) and (made.vocab, made.kind) == (self.vocab, self.kind)
+
+
+@dataclasses.dataclass(frozen=True, repr=False)
+class WordPiece(TokenizerSpec):
+    """BERT's pieces of words, learnt by joining; `lower` takes capitals for small letters and accents away."""
+
+    vocab: int = 30522
+    lower: bool = True
+
+    def __post_init__(self):
+        if self.vocab < _LEAST_WORD_PIECE:
+            raise ValueError(
+                f'{self} is too small: 5 special tokens and one character make {_LEAST_WORD_PIECE}; use a larger vocab.'
+            )
+
+    def learn(self, texts: Iterable[str] = ()) -> JsonTokenizer:
+        return JsonTokenizer(word_piece.learn(texts, self.vocab, self.lower))
+
+    def names(self, made: Tokenizer) -> bool:
+        return isinstance(made, JsonTokenizer) and (made.vocab, made.lower) == (self.vocab, self.lower)
+
+
+@dataclasses.dataclass(frozen=True, repr=False)
+class Json(TokenizerSpec):
+    """A tokenizer.json of the Hugging Face library `tokenizers`, as it is, and the roles of its special tokens.
+
+    Attributes:
+      path: the file; '' in a run that has a copy of it.
+      vocab: the ids that a model has, where the tokenizer has more: a text with one of those is refused; 0: all.
+      begin, end, pad, cls, separator, mask, unknown: the token that has this role, '' for none. Where no role is stated,
+        tokens that are called as usual have theirs ('<|endoftext|>', '</s>', '[CLS]', .., see data/tokenizers/roles.py).
+    """
+
+    path: str = ''
+    vocab: int = 0
+    begin: str = ''
+    end: str = ''
+    pad: str = ''
+    cls: str = ''
+    separator: str = ''
+    mask: str = ''
+    unknown: str = ''
+    learnt = False
+
+    @property
+    def stated(self) -> tuple[tuple[str, str], ...]:
+        """(role, token) of those that are stated."""
+        return tuple((role, getattr(self, role)) for role in NAMES if getattr(self, role))
+
+    def learn(self, texts: Iterable[str] = ()) -> JsonTokenizer:
+        """Reads the file. Raises FileNotFoundError, and ValueError for one that cannot be read or lacks a token."""
+        path = Path(self.path).expanduser()
+        if not path.is_file():
+            raise FileNotFoundError(f"{str(path)!r} is no file; Json(path='...') in data.tokenizer names a tokenizer.json.")
+        made = JsonTokenizer(path.read_bytes(), self.stated, self.vocab)
+        made.roles  # read now, so that what is wrong with it is said before anything is written  # noqa: B018
+        return made
+
+    def names(self, made: Tokenizer) -> bool:
+        if not isinstance(made, JsonTokenizer) or self.vocab not in (0, made.vocab):
+            return False
+        path = Path(self.path).expanduser()  # it may be gone: a run has its own copy
+        return not path.is_file() or path.read_bytes() == made.contents
+
+
+@dataclasses.dataclass(frozen=True, repr=False)
+class Ids(TokenizerSpec):
+    """No text at all: numbers between spaces.
+
+    Attributes:
+      vocab: how many there are.
+      begin, end, pad, cls, separator, mask, unknown: the id that has this role, -1 for none.
+    """
+
+    vocab: int
+    begin: int = -1
+    end: int = -1
+    pad: int = -1
+    cls: int = -1
+    separator: int = -1
+    mask: int = -1
+    unknown: int = -1
+    learnt = False
+
+    def __post_init__(self):
+        if self.vocab < 1 or not all(-1 <= getattr(self, role) < self.vocab for role in NAMES):
+            raise ValueError(f'{self} names no ids; expected a vocab, and roles of ids below it, -1 for none.')
+
+    @property
+    def roles(self) -> Roles:
+        return Roles(**{role: getattr(self, role) for role in NAMES})
+
+    def learn(self, texts: Iterable[str] = ()) -> IdTokenizer:
+        return IdTokenizer(self.vocab, self.roles)
+
+    def names(self, made: Tokenizer) -> bool:
+        return made == self.learn()
+
+
+def load(folder: str | os.PathLike, spec: TokenizerSpec, field: str = 'data.tokenizer') -> Tokenizer | None:
+    """The tokenizer saved in a folder, None if there is none.
+
+    Raises ValueError if it is unreadable, or not what `spec`, the value of a field, names.
+    """
+    saved = _saved(folder, spec)
+    if saved and not spec.names(saved):
+        raise ValueError(
+            f"{field}='{spec}' is not the tokenizer of {folder}, which is used with its parameters: {_expression(saved)} with "
+            f'{saved.vocab} ids; set {field} to that.'
+        )
+    return saved
+
+
+def _expression(made: Tokenizer) -> str:
+    """A call expression that names a tokenizer."""
+    match made:
+        case SentencePieceTokenizer():
+            return f'SentencePiece(vocab={made.vocab}, kind={made.kind!r})'
+        case JsonTokenizer():
+            return 'Json()' if made.lower is None else f'WordPiece(vocab={made.vocab}, lower={made.lower})'
+        case IdTokenizer():
+            return f'Ids(vocab={made.vocab})'
+        case ByteTokenizer():
+            return repr(Byte(made.special))
+    return f'{type(made).__name__.removesuffix("Tokenizer")}()'
+
+
+def _saved(folder: str | os.PathLike, spec: TokenizerSpec) -> Tokenizer | None:
+    model, description = Path(folder, 'tokenizer.model'), Path(folder, 'tokenizer.json')
+    if model.exists():
+        return SentencePieceTokenizer(model.read_bytes())
+    if not description.exists():
+        return None
+    more = (spec.stated, spec.vocab) if isinstance(spec, Json) else ()
+    try:
+        saved = json.loads(description.read_text(encoding='utf-8'))
+        made = {
+            None: lambda: JsonTokenizer(description.read_bytes(), *more),
+            'Byte': lambda: ByteTokenizer(tuple(saved['special'])),
+            'Char': lambda: CharTokenizer(saved['characters']),
+            'Word': lambda: WordTokenizer(tuple(saved['words'])),
+            'Ids': lambda: IdTokenizer(int(saved['vocab']), spec.roles if isinstance(spec, Ids) else Roles()),
+        }
+        return made[saved.get('tokenizer')]()
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise ValueError(f'{description} is no saved tokenizer; restore it, or start a new run.') from error
+
+
+def _sample(lines: Iterable[str]) -> list[str]:
+    """At most _SAMPLE characters of lines, spread evenly: a line is kept if a hash of its number is low enough."""
+    kept, size, limit = [], 0, 1 << 32
+    for number, line in enumerate(lines):
+        rank = zlib.crc32(number.to_bytes(8, 'little'))
+        if rank < limit:
+            kept.append((rank, line))
+            size += len(line)
+            while size > _SAMPLE and len(kept) > 1:
+                limit = limit * 7 // 8
+                kept = [pair for pair in kept if pair[0] < limit] or kept[:1]
+                size = sum(len(line) for _, line in kept)
+    return [line for _, line in kept]
+

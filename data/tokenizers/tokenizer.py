@@ -1,0 +1,256 @@
+"""Text to token ids and back: bytes, characters, words, SentencePiece (BPE or unigram), WordPiece,
+any tokenizer.json, and bare ids.
+
+Every tokenizer has `vocab` (number of ids), `roles` (the ids of its special tokens, by what they are for), `end` (the id
+between documents), `encode`, `encode_many`, `decode`, `piece`, `first_bytes`, `save` and `fingerprint`. A config names one by a
+spec (data/tokenizers/specs.py), which learns it from text, or reads a saved one. All but words, WordPiece, a tokenizer.json and
+ids give back any text exactly. A learnt WordPiece is a tokenizer.json.
+"""
+
+import dataclasses
+import functools
+import hashlib
+import os
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+
+from data.tokenizers import plain as plain
+from data.tokenizers import post_processor
+from data.tokenizers.plain import ByteTokenizer, CharTokenizer, IdTokenizer, WordTokenizer
+from data.tokenizers.roles import Roles, usual
+
+_SPACE = '\u2581'  # SentencePiece's own sign for a space
+
+
+@dataclasses.dataclass(frozen=True)
+class SentencePieceTokenizer:
+    """A SentencePiece model, given by its bytes. One learnt here gives back any text exactly.
+
+    A line end is always its own piece, so text may be encoded line by line. U+2581, SentencePiece's sign for a
+    space, is written as its three bytes, or it would come back as a space. (Sennrich et al. 2016, section 3.2;
+    Kudo and Richardson 2018.)
+    """
+
+    model: bytes = dataclasses.field(repr=False)
+
+    @functools.cached_property
+    def _processor(self):
+        import sentencepiece
+
+        try:
+            return sentencepiece.SentencePieceProcessor(model_proto=self.model)
+        except RuntimeError as error:
+            raise ValueError(f'The SentencePiece model is damaged ({error}); restore it, or start a new run.') from error
+
+    @functools.cached_property
+    def _space_bytes(self) -> list[int]:
+        ids = [self._processor.piece_to_id(f'<0x{byte:02X}>') for byte in _SPACE.encode()]
+        return ids if all(self._processor.is_byte(i) for i in ids) else []
+
+    @property
+    def vocab(self) -> int:
+        return self._processor.vocab_size()
+
+    @property
+    def kind(self) -> str:
+        """'bpe' or 'unigram': the scores of the first are ranks, of the second log-probabilities."""
+        processor = self._processor
+        ranks = all(processor.get_score(number).is_integer() for number in range(processor.vocab_size()))
+        return 'bpe' if ranks else 'unigram'
+
+    @property
+    def roles(self) -> Roles:
+        made = self._processor
+        return Roles(begin=made.bos_id(), end=made.eos_id(), pad=made.pad_id(), unknown=made.unk_id())
+
+    @property
+    def end(self) -> int:
+        return self._processor.eos_id()
+
+    @functools.cached_property
+    def fingerprint(self) -> str:
+        return hashlib.sha256(self.model).hexdigest()
+
+    def encode(self, text: str) -> np.ndarray:
+        """int32 [n] of piece ids."""
+        return self.encode_many([text])[0]
+
+    def encode_many(self, texts: Sequence[str]) -> list[np.ndarray]:
+        """Encodes texts in parallel threads."""
+        if not any(_SPACE in text for text in texts) or not self._space_bytes:
+            encoded = self._processor.encode(list(texts), num_threads=os.cpu_count() or 1)
+            return [np.array(ids, np.int32) for ids in encoded]
+        result = []
+        for text in texts:
+            ids = []
+            for number, part in enumerate(text.split(_SPACE)):
+                ids += (self._space_bytes if number else []) + self._processor.encode(part)
+            result.append(np.array(ids, np.int32))
+        return result
+
+    def decode(self, ids: Iterable[int]) -> str:
+        """The text of the ids; `end` has none, and bytes that form no character become U+FFFD."""
+        return self._processor.decode([int(i) for i in ids])
+
+    def piece(self, number: int) -> str:
+        """What an id stands for, to be shown: '<0xE4>' for a byte, '</s>' for `end`."""
+        return self._processor.id_to_piece(number).replace(_SPACE, ' ')
+
+    def first_bytes(self, text: str) -> int:
+        """Bytes of `text` that its first token covers."""
+        first = int(self.encode(text.split('\n', 1)[0] or '\n')[0])
+        if self._processor.is_byte(first):
+            return 1
+        return len(self._processor.id_to_piece(first).replace(_SPACE, ' ').encode())
+
+    def save(self, folder: str | os.PathLike) -> None:
+        plain.save(folder, 'tokenizer.model', self.model)
+
+
+@dataclasses.dataclass(frozen=True)
+class JsonTokenizer:
+    """A tokenizer.json of the Hugging Face library `tokenizers`, given by its bytes; special tokens are not added.
+
+    Attributes:
+      stated: (role, token) of its special tokens; () if they have the usual names (data/tokenizers/roles.py).
+      limit: the ids that a model has, where the tokenizer has more: a text with one of those is refused; 0: all.
+    """
+
+    contents: bytes = dataclasses.field(repr=False)
+    stated: tuple[tuple[str, str], ...] = ()
+    limit: int = 0
+
+    @functools.cached_property
+    def _tokenizer(self):
+        import tokenizers
+
+        try:
+            made = tokenizers.Tokenizer.from_str(self.contents.decode())
+        except Exception as error:  # the library raises nothing narrower
+            raise ValueError(f'The tokenizer.json cannot be read ({error}); give one that `tokenizers` saved.') from error
+        made.no_truncation()
+        made.no_padding()
+        return made
+
+    @functools.cached_property
+    def vocab(self) -> int:
+        return self.limit or 1 + max(self._tokenizer.get_vocab(with_added_tokens=True).values())
+
+    @functools.cached_property
+    def roles(self) -> Roles:
+        """Raises ValueError for a token that is stated and that there is not."""
+        if not self.stated:
+            named = usual(self.special, self._tokenizer.get_vocab(with_added_tokens=True))
+            return Roles(**{role: self.number(sign) for role, sign in named.items() if self.number(sign) < self.vocab})
+        for role, sign in self.stated:
+            if (found := self.number(sign)) is None or found >= self.vocab:
+                raise ValueError(f'The tokenizer.json has no token {sign!r} for {role}={sign!r}; name one that it has.')
+        return Roles(**{role: self.number(sign) for role, sign in self.stated})
+
+    @property
+    def end(self) -> int:
+        """The id between documents, -1 for none."""
+        return self.roles.of('end')
+
+    @functools.cached_property
+    def framing(self) -> str:
+        """The template of what it puts around texts by itself (data/text/frames.py); '' if it does not say."""
+        named = {id_: role for role, id_ in self.roles.named().items()}
+        for role in ('begin', 'end', 'cls', 'separator'):  # of several roles of a token the last
+            named[getattr(self.roles, role)] = role
+        templates = []
+        for pieces in post_processor.read(self.contents) or ():
+            words = []
+            for piece, kind in pieces:
+                word = piece if isinstance(piece, str) else named.get(piece)
+                if word is None:
+                    sign = self.sign(piece)
+                    raise ValueError(
+                        f'The tokenizer.json puts {sign!r} around texts, a token that has no role; state it, as in '
+                        f'Json(cls={sign!r}), or set data.framing.'
+                    )
+                words.append(f'{word}:{kind}' if kind else word)
+            templates.append(' '.join(words))
+        return ' | '.join(templates)
+
+    @functools.cached_property
+    def added(self) -> frozenset[int]:
+        """The ids of tokens that were added to the vocabulary, or marked in it."""
+        return frozenset(self._tokenizer.get_added_tokens_decoder())
+
+    @functools.cached_property
+    def special(self) -> frozenset[str]:
+        """The tokens that are no text, such as '</s>' and '[MASK]'."""
+        return frozenset(token.content for token in self._tokenizer.get_added_tokens_decoder().values() if token.special)
+
+    @functools.cached_property
+    def lower(self) -> bool | None:
+        """Whether a WordPiece of BERT takes capitals for small letters; None for other tokenizers."""
+        from tokenizers import models, normalizers
+
+        made = self._tokenizer
+        known = isinstance(made.model, models.WordPiece) and isinstance(made.normalizer, normalizers.BertNormalizer)
+        return made.normalizer.lowercase if known else None
+
+    @functools.cached_property
+    def fingerprint(self) -> str:
+        return hashlib.sha256(self.contents + f'{self.end} {self.limit}'.encode()).hexdigest()
+
+    def encode(self, text: str) -> np.ndarray:
+        """int32 [n]."""
+        return self.encode_many([text])[0]
+
+    def encode_many(self, texts: Sequence[str]) -> list[np.ndarray]:
+        """Encodes texts in parallel threads."""
+        encoded = self._tokenizer.encode_batch_fast(list(texts), add_special_tokens=False)
+        return [self._within(np.array(one.ids, np.int32)) for one in encoded]
+
+    def _within(self, ids: np.ndarray) -> np.ndarray:
+        if self.limit and ids.size and ids.max() >= self.limit:
+            raise ValueError(
+                f'A text has {self.sign(int(ids.max()))!r}, for which this model has nothing: it takes {self.limit:,} of the '
+                'ids of its tokenizer; leave that out.'
+            )
+        return ids
+
+    def offsets(self, text: str) -> tuple[np.ndarray, np.ndarray]:
+        """(ids int32 [n], ranges int32 [n, 2]): the tokens of a text and the characters that each stands for, text[start:stop]
+        without white space at its ends; of a character in several tokens each has all."""
+        found = self._tokenizer.encode(text, add_special_tokens=False)
+        ranges = np.array(found.offsets, np.int32).reshape(-1, 2)
+        for row, (start, stop) in enumerate(found.offsets):
+            piece = text[start:stop]
+            if piece != piece.strip():  # byte-level BPE and SentencePiece count the space before a word
+                stripped = piece.lstrip()
+                ranges[row] = stop - len(stripped), stop - len(stripped) + len(stripped.rstrip())
+        return self._within(np.array(found.ids, np.int32)), ranges
+
+    def decode(self, ids: Iterable[int]) -> str:
+        """The text of the ids; special tokens such as `end` have none."""
+        return self._tokenizer.decode([int(i) for i in ids if i != self.end])
+
+    def piece(self, number: int) -> str:
+        """What an id stands for, to be shown; the library's own sign for what is no text alone."""
+        sign = self.sign(number) or f'<{number}>'  # ids may have gaps
+        text = sign.replace(_SPACE, ' ') if _SPACE in sign else self._tokenizer.decode([number], skip_special_tokens=False)
+        return sign if not text or '\ufffd' in text else text
+
+    def sign(self, number: int) -> str | None:
+        """The token of an id as the library writes it; None if there is none."""
+        return self._tokenizer.id_to_token(number)
+
+    def number(self, sign: str) -> int | None:
+        """The id of a token as the library writes it; None if there is none."""
+        return self._tokenizer.token_to_id(sign)
+
+    def first_bytes(self, text: str) -> int:
+        """Bytes of `text` that its first token covers."""
+        offsets = self._tokenizer.encode(text[:1000], add_special_tokens=False).offsets
+        return len(text[: offsets[0][1]].encode()) if offsets else 0
+
+    def save(self, folder: str | os.PathLike) -> None:
+        plain.save(folder, 'tokenizer.json', self.contents)
+
+
+Tokenizer = ByteTokenizer | CharTokenizer | WordTokenizer | IdTokenizer | SentencePieceTokenizer | JsonTokenizer

@@ -1,0 +1,362 @@
+import gzip
+import json
+import shutil
+import struct
+
+import numpy as np
+from absl.testing import absltest, parameterized
+from PIL import Image
+
+from data.images.labelled import Images
+from data.images.steps import Crop, Erase, Flip, Normalize, OneOf, RandAugment, ResizedCrop
+
+RNG = np.random.default_rng(0)
+PIXELS = RNG.integers(0, 256, (40, 6, 5), np.uint8)
+LABELS = np.concatenate([np.arange(4), RNG.integers(0, 4, 36)]).astype(np.uint8)
+
+
+def equal(first, second):
+    return first.keys() == second.keys() and all(np.array_equal(first[k], second[k]) for k in first)
+
+
+class ImageCase(parameterized.TestCase):
+    def write_idx(self, name, array, pack=False):
+        contents = struct.pack(f'>HBB{array.ndim}I', 0, 8, array.ndim, *array.shape) + array.tobytes()
+        (self.folder / f'{name}{".gz" * pack}').write_bytes(gzip.compress(contents) if pack else contents)
+
+    def write_mnist(self, pack=True):
+        self.write_idx('train-images-idx3-ubyte', PIXELS[:30], pack)
+        self.write_idx('train-labels-idx1-ubyte', LABELS[:30], pack)
+        self.write_idx('t10k-images-idx3-ubyte', PIXELS[30:], pack)
+        self.write_idx('t10k-labels-idx1-ubyte', LABELS[30:], pack)
+
+    def write_classes(self, base, count=5, mode='RGB', size=(5, 6)):
+        for number, name in enumerate(('cat', 'dog')):
+            (base / name).mkdir(parents=True, exist_ok=True)
+            for i in range(count):
+                Image.new(mode, size, (40 * number + i) if mode == 'L' else (40 * number + i, 0, 255)).save(
+                    base / name / f'{i}.png'
+                )
+
+    def opened(self, folder=None, **fields):
+        return Images(**{'path': str(self.folder), 'batch_size': 4, **fields}).open(folder)
+
+    def everything(self, evaluation):
+        batches = list(evaluation)
+        kept = [batch['example_weights'] > 0 for batch in batches]
+        return tuple(
+            np.concatenate([b[k][rows] for b, rows in zip(batches, kept, strict=True)]) for k in ('image', 'label')
+        )
+
+
+class IdxTest(ImageCase):
+    @parameterized.parameters(True, False)
+    def test_parts(self, pack):
+        self.write_mnist(pack)
+        opened = self.opened(source='idx', train='train[:20]', valid='train[20:]', test='test')
+        self.assertEqual(opened.facts, {'classes': 4})
+        self.assertEqual(opened.shapes['image'][0][1:], (6, 5, 1))
+        self.assertEqual(opened.classes, ('0', '1', '2', '3'))
+        expected = {'train': slice(0, 20), 'valid': slice(20, 30), 'test': slice(30, 40), 'all': slice(0, 40)}
+        for split, part in expected.items():
+            evaluation = opened.evaluation(split, 7)
+            image, label = self.everything(evaluation)
+            np.testing.assert_allclose(image, PIXELS[part, ..., None] / np.float32(255), rtol=1e-6)
+            np.testing.assert_array_equal(label, LABELS[part])
+            self.assertEqual(evaluation.facts, {'images': len(LABELS[part])})
+            self.assertEqual({len(array) for batch in evaluation for array in batch.values()}, {7})
+
+    def test_one_file(self):
+        self.write_mnist()
+        opened = self.opened(
+            source='idx', path=str(self.folder / 't10k-images-idx3-ubyte.gz'), train='test', valid='all'
+        )
+        np.testing.assert_array_equal(self.everything(opened.evaluation('valid', 3))[1], LABELS[30:])
+
+    def test_size_and_channels(self):
+        self.write_mnist()
+        opened = self.opened(source='idx', size=8, channels=3)
+        image, _ = self.everything(opened.evaluation('train', 7))
+        self.assertEqual(image.shape, (24, 8, 8, 3))
+        np.testing.assert_array_equal(image[..., 0], image[..., 2])
+        resized = np.asarray(Image.fromarray(PIXELS[0]).resize((8, 8), Image.Resampling.BILINEAR)) / 255
+        np.testing.assert_allclose(image[0, ..., 1], resized, rtol=1e-6)
+
+    def test_damage(self):
+        self.write_mnist(pack=False)
+        images = self.folder / 'train-images-idx3-ubyte'
+        whole = images.read_bytes()
+        for contents, message in (
+            (whole[:-1], 'cut short'),
+            (b'\0\0\x09\3' + whole[4:], 'no IDX file'),
+            (b'', 'no IDX'),
+        ):
+            images.write_bytes(contents)
+            with self.assertRaisesRegex(ValueError, f'train-images-idx3-ubyte .*{message}'):
+                self.opened(source='idx')
+        images.unlink()
+        (self.folder / 'train-images-idx3-ubyte.gz').write_bytes(gzip.compress(whole)[:-20])
+        with self.assertRaisesRegex(ValueError, r'ubyte\.gz is damaged'):
+            self.opened(source='idx')
+
+    def test_labels_missing_or_of_another_number(self):
+        self.write_mnist(pack=False)
+        self.write_idx('train-labels-idx1-ubyte', LABELS[:29])
+        with self.assertRaisesRegex(ValueError, '30 images for 29 labels'):
+            self.opened(source='idx')
+        (self.folder / 'train-labels-idx1-ubyte').unlink()
+        with self.assertRaisesRegex(FileNotFoundError, 'train-labels-idx1-ubyte'):
+            self.opened(source='idx')
+
+
+class FolderTest(ImageCase):
+    def test_classes_and_order(self):
+        self.write_classes(self.folder, count=20)
+        opened = self.opened(source='folder')
+        self.assertEqual(opened.classes, ('cat', 'dog'))
+        self.assertEqual(opened.facts, {'classes': 2})
+        self.assertEqual(opened.shapes['image'][0][1:], (6, 5, 3))
+        image, label = self.everything(opened.evaluation('all', 7))
+        np.testing.assert_array_equal((image[:, 0, 0, 0] * 255).round().astype(int) // 40, label)
+        for split in ('train', 'valid'):  # a slice mixes classes
+            self.assertEqual(set(self.everything(opened.evaluation(split, 7))[1]), {0, 1})
+
+    def test_parts(self):
+        self.write_classes(self.folder / 'train', count=6)
+        self.write_classes(self.folder / 'test', count=3)
+        opened = self.opened(source='folder', train='train', valid='test[:2]', test='test[2:]')
+        sizes = {name: opened.evaluation(name, 4).facts['images'] for name in ('train', 'valid', 'test', 'all')}
+        self.assertEqual(sizes, {'train': 12, 'valid': 2, 'test': 4, 'all': 18})
+        (self.folder / 'test' / 'fox').mkdir()
+        shutil.copy(self.folder / 'test' / 'cat' / '0.png', self.folder / 'test' / 'fox')
+        with self.assertRaisesRegex(ValueError, "'fox', which is no known class; known are cat, dog"):
+            self.opened(source='folder')
+
+    def test_different_sizes_and_colours(self):
+        self.write_classes(self.folder, mode='L')
+        self.assertEqual(self.opened(source='folder').shapes['image'][0][-1], 1)
+        Image.new('L', (9, 9), 3).save(self.folder / 'cat' / 'large.png')
+        Image.new('RGB', (5, 6), (255, 0, 0)).save(self.folder / 'cat' / 'red.png')
+        with self.assertRaisesRegex(ValueError, 'large.png.*set data.size|red.png.*set data.channels|pixels where'):
+            self.everything(self.opened(source='folder').evaluation('all', 4))
+        opened = self.opened(source='folder', size=4, channels=3)
+        self.assertEqual(self.everything(opened.evaluation('all', 5))[0].shape, (12, 4, 4, 3))
+        self.assertEqual(next(opened.train(0))['image'].shape, (4, 4, 4, 3))
+
+    def test_corrupt_image_is_named(self):
+        self.write_classes(self.folder)
+        path = self.folder / 'dog' / '3.png'
+        path.write_bytes(path.read_bytes()[:45])
+        opened = self.opened(source='folder', size=6)
+        with self.assertRaisesRegex(ValueError, 'dog/3.png cannot be decoded'):
+            self.everything(opened.evaluation('all', 4))
+        with self.assertRaisesRegex(ValueError, 'dog/3.png cannot be decoded'):
+            opened.read(path)
+        with self.assertRaisesRegex(FileNotFoundError, 'none.png'):
+            opened.read(self.folder / 'none.png')
+
+    @parameterized.parameters('deep.png', 'deep.tif', 'deep.pgm')
+    def test_sixteen_bits_of_grey(self, name):
+        pixels = np.array([[0, 255, 256], [30000, 65534, 65535]], np.uint16)
+        (self.folder / 'cat').mkdir()
+        Image.fromarray(pixels).save(self.folder / 'cat' / name, 'ppm' if name.endswith('pgm') else None)
+        image, _ = self.everything(self.opened(source='folder').evaluation('all', 1))
+        np.testing.assert_allclose(image[0, ..., 0], pixels / 65535, atol=1e-7)
+        image, _ = self.everything(self.opened(source='folder', size=1, channels=3).evaluation('all', 1))
+        np.testing.assert_allclose(image.ravel(), [pixels.mean() / 65535] * 3, rtol=0.2)
+
+    @parameterized.parameters(np.int32, np.float32)
+    def test_thirty_two_bits_are_refused(self, dtype):
+        (self.folder / 'cat').mkdir()
+        Image.fromarray(np.ones((2, 3), dtype)).save(self.folder / 'cat' / 'deep.tif')
+        with self.assertRaisesRegex(ValueError, 'deep.tif has 32 bits a pixel'):
+            self.everything(self.opened(source='folder').evaluation('all', 1))
+
+    def test_upright(self):
+        (self.folder / 'cat').mkdir()
+        lying, exif = Image.fromarray(PIXELS[0]), Image.Exif()
+        exif[0x0112] = 6  # show it turned by 90 degrees clockwise
+        lying.save(self.folder / 'cat' / 'lying.png', exif=exif)
+        image, _ = self.everything(self.opened(source='folder').evaluation('all', 1))
+        np.testing.assert_allclose(image[0, ..., 0], np.rot90(PIXELS[0], -1) / np.float32(255), rtol=1e-6)
+
+    def test_score(self):
+        self.write_classes(self.folder / 'a')
+        self.write_classes(self.folder / 'b', count=2, size=(9, 9))
+        opened = self.opened(source='folder', path=str(self.folder / 'a'))
+        evaluation = opened.score([str(self.folder / 'b'), str(self.folder / 'a' / 'dog' / '0.png')], 4)
+        image, label = self.everything(evaluation)
+        self.assertEqual((image.shape, sorted(label)), ((5, 6, 5, 3), [0, 0, 1, 1, 1]))
+        shutil.move(self.folder / 'b' / 'dog', self.folder / 'b' / 'fox')
+        with self.assertRaisesRegex(ValueError, "'fox', which is no known class"):
+            opened.score([str(self.folder / 'b')], 4)
+        with self.assertRaisesRegex(FileNotFoundError, 'none'):
+            opened.score([str(self.folder / 'none')], 4)
+
+
+class TrainTest(ImageCase):
+    @parameterized.parameters(None, Crop(padding=1) >> Flip(), ResizedCrop() >> RandAugment() >> Erase())
+    def test_contract_epochs_and_seed(self, steps):
+        self.write_mnist()
+        opened = self.opened(source='idx', train='train', steps=steps, batch_size=6)
+        self.assertEqual(opened.batches_per_epoch, 5)
+        runs = []
+        for seed in (0, 0, 1):
+            iterator = opened.train(seed)
+            runs.append([next(iterator) for _ in range(10)])
+        self.assertTrue(all(map(equal, runs[0], runs[1])))
+        self.assertFalse(any(map(equal, runs[0], runs[2])))
+        self.assertEqual({k: (v.shape, v.dtype.type) for k, v in runs[0][0].items()}, opened.shapes)
+        for epoch in (runs[0][:5], runs[0][5:]):
+            self.assertCountEqual(np.concatenate([batch['label'] for batch in epoch]).tolist(), LABELS[:30].tolist())
+        self.assertFalse(equal(runs[0][0], runs[0][5]))
+        plain = {image.tobytes() for image in (PIXELS[:30, ..., None].astype(np.float32) / 255)}
+        untouched = [image.tobytes() in plain for batch in runs[0] for image in batch['image']]
+        self.assertEqual(all(untouched), not steps)
+        self.assertEqual(opened.count(runs[0][0]), 6)
+
+    def test_resumes_exactly(self):
+        self.write_mnist()
+        opened = self.opened(source='idx', steps=Crop() >> RandAugment() >> Erase(), batch_size=7)
+        iterator = opened.train(0)
+        for _ in range(5):
+            next(iterator)
+        state = json.loads(json.dumps(iterator.get_state()))
+        rest = [next(iterator) for _ in range(9)]
+        again = opened.train(0)
+        again.set_state(state)
+        self.assertTrue(all(equal(batch, next(again)) for batch in rest))
+
+    def test_evaluation_and_files_are_normalised_and_nothing_else(self):
+        self.write_classes(self.folder)
+        plain, path = self.opened(source='folder'), self.folder / 'dog' / '3.png'
+        steps = Flip() >> Erase(probability=1) >> Normalize(mean=(0.1, 0.2, 0.3), std=(0.5, 0.25, 0.125))
+        normalised = self.opened(source='folder', steps=steps)
+        expected = lambda image: (image - np.array([0.1, 0.2, 0.3])) / [0.5, 0.25, 0.125]
+        before, after = (opened.evaluation('valid', 4) for opened in (plain, normalised))
+        np.testing.assert_allclose(self.everything(after)[0], expected(self.everything(before)[0]), atol=1e-5)
+        np.testing.assert_allclose(normalised.read(path), expected(plain.read(path)), atol=1e-5)
+        self.assertEqual(normalised.read(path).dtype, np.float32)
+        scored = normalised.score([str(path)], 1)
+        np.testing.assert_allclose(self.everything(scored)[0][0], expected(plain.read(path)), atol=1e-5)
+        np.testing.assert_allclose(normalised.visible(normalised.read(path)), plain.read(path), atol=1e-6)
+        self.assertIs(plain.visible(scored), scored)
+        image = next(normalised.train(0))['image']
+        self.assertEqual(image.dtype, np.float32)
+        self.assertLess(image[..., 2].min(), -1)
+        self.assertGreater(image[..., 2].max(), 4)
+        visible = normalised.visible(image)
+        self.assertBetween(visible.min(), -1e-6, visible.max())
+        self.assertLess(visible.max(), 1 + 1e-6)
+
+    def test_workers_give_the_same_batches_and_resume(self):
+        self.write_classes(self.folder)
+        steps = ResizedCrop() >> OneOf(Flip(), RandAugment()) >> Erase() >> Normalize()
+        alone = self.opened(source='folder', steps=steps).train(0)
+        expected = [next(alone) for _ in range(8)]
+        opened = self.opened(source='folder', steps=steps, workers=2)
+        iterator = opened.train(0)
+        self.assertTrue(all(equal(batch, next(iterator)) for batch in expected[:3]))
+        state = iterator.get_state()
+        iterator.close()
+        for workers in (2, 1, 0):  # a run may go on with another number of them
+            again = self.opened(source='folder', steps=steps, workers=workers).train(0)
+            again.set_state(state)
+            self.assertTrue(all(equal(batch, next(again)) for batch in expected[3:]), workers)
+            again.close()
+
+
+class OpenTest(ImageCase):
+    def test_saved_classes_need_no_images(self):
+        self.write_classes(self.folder / 'data')
+        first = self.opened(source='folder', path=str(self.folder / 'data'))
+        first.save(self.folder / 'workdir')
+        picture = shutil.copy(self.folder / 'data' / 'dog' / '0.png', self.folder)
+        shutil.rmtree(self.folder / 'data')
+        again = self.opened(self.folder / 'workdir', source='folder', path=str(self.folder / 'data'))
+        self.assertEqual((again.facts, again.classes), (first.facts, first.classes))
+        image = again.read(picture)
+        self.assertEqual((image.shape, image.dtype), ((6, 5, 3), np.float32))
+        np.testing.assert_allclose(image[0, 0], [40 / 255, 0, 1], rtol=1e-6)
+        with self.assertRaisesRegex(FileNotFoundError, 'data'):
+            again.train(0)
+
+    @parameterized.parameters('idx', 'folder')
+    def test_digest_names_the_images(self, source):
+        self.write_mnist() if source == 'idx' else self.write_classes(self.folder)
+        digest = lambda split: self.opened(source=source, train='train[:5]', valid='train[5:]').digest(split)
+        before = {split: digest(split) for split in ('train', 'valid', 'all')}
+        self.assertLen(set(before.values()), 3)
+        self.assertEqual(before, {split: digest(split) for split in before})
+        if source == 'idx':
+            self.write_idx('train-labels-idx1-ubyte', np.roll(LABELS[:30], 1), pack=True)
+        else:  # another picture of the same name and size
+            first, second = (self.folder / 'dog' / name for name in ('0.png', '1.png'))
+            self.assertEqual(first.stat().st_size, second.stat().st_size)
+            shutil.copy(second, first)
+        self.assertTrue(all(digest(split) != before[split] for split in before))
+
+    def test_classes_are_those_of_the_data_in_a_run_that_starts_from_another(self):
+        self.write_classes(self.folder / 'data')
+        (self.folder / 'source').mkdir()
+        (self.folder / 'source' / 'classes.json').write_text('{"classes": ["x"], "height": 1, "width": 1, "channels": 1}')
+        opened = Images(source='folder', path=str(self.folder / 'data')).open(None, self.folder / 'source')
+        self.assertEqual(opened.classes, ('cat', 'dog'))
+
+    def test_other_classes_than_the_run(self):
+        self.write_classes(self.folder / 'data')
+        self.opened(source='folder', path=str(self.folder / 'data')).save(self.folder / 'workdir')
+        (self.folder / 'data' / 'cat').rename(self.folder / 'data' / 'fox')
+        again = self.opened(self.folder / 'workdir', source='folder', path=str(self.folder / 'data'))
+        with self.assertRaisesRegex(ValueError, 'the data that the run was trained on'):
+            again.evaluation('valid', 4)
+
+    def test_damaged_classes(self):
+        (self.folder / 'classes.json').write_text('{}')
+        with self.assertRaisesRegex(ValueError, 'classes.json does not describe'):
+            self.opened(self.folder, source='folder')
+
+    def test_digits(self):
+        opened = Images(steps=Crop(padding=1), batch_size=32).open(None)
+        self.assertEqual(opened.facts, {'classes': 10})
+        self.assertEqual(opened.shapes['image'][0][1:], (8, 8, 1))
+        batch = next(opened.train(0))
+        self.assertEqual((batch['image'].min(), batch['image'].max()), (0, 1))
+        self.assertEqual(opened.evaluation('valid', 100).facts, {'images': 360})
+        self.assertEqual(opened.evaluation('train', 100).facts, {'images': 1437})
+        self.assertRegex(opened.describe(), 'digits, 1,437 images of 8x8x1 to train on; 10 classes')
+
+    @parameterized.parameters(
+        ({'source': 'web'}, ValueError, "data.source='web'.*'digits', 'idx', 'folder'"),
+        ({'source': 'idx', 'path': ''}, ValueError, 'data.path is empty'),
+        ({'source': 'idx', 'path': 'no/where'}, FileNotFoundError, "'no/where' does not exist"),
+        ({'source': 'idx'}, FileNotFoundError, 'holds no IDX images'),
+        ({'source': 'folder', 'path': 'no/where'}, FileNotFoundError, "'no/where' is no folder"),
+        ({'source': 'folder'}, FileNotFoundError, 'holds no images'),
+        ({'channels': 2}, ValueError, 'data.channels=2'),
+        ({'size': -1}, ValueError, 'data.size=-1'),
+        ({'batch_size': 0}, ValueError, 'data.batch_size=0'),
+        ({'source': 'digits'}, ValueError, "is not read with data.source='digits'"),
+        (
+            {'source': 'digits', 'path': '', 'steps': OneOf(Crop(), Flip() >> Flip()) >> Normalize((0, 0, 0), (1, 1, 1))},
+            ValueError,
+            'is for 3 channels, but the images have 1',
+        ),
+    )
+    def test_errors(self, fields, error, message):
+        with self.assertRaisesRegex(error, message):
+            self.opened(**fields)
+
+    def test_split_errors(self):
+        self.write_mnist()
+        opened = self.opened(source='idx')
+        with self.assertRaisesRegex(ValueError, 'data.test is empty'):
+            opened.evaluation('test', 4)
+        with self.assertRaisesRegex(ValueError, 'known are all, test, train'):
+            opened.evaluation('dev', 4)
+        with self.assertRaisesRegex(ValueError, 'Images takes no stride'):
+            opened.evaluation('valid', 4, stride=3)
+
+
+if __name__ == '__main__':
+    absltest.main()

@@ -1,0 +1,254 @@
+import gzip
+import json
+
+import numpy as np
+from absl.testing import absltest, parameterized
+
+from data.text.labelled import Labelled
+from data.tokenizers.specs import Word
+from tests.data import tiny_tokenizers
+
+PARAPHRASES = ('\ufeffQuality\t#1 ID\t#2 ID\t#1 String\t#2 String\r\n'
+               '1\t10\t11\tHe said "no\tHe said no".\r\n\r\n'
+               '0\t12\t13\tthe cat sat\t a dog ran \r\n')
+
+
+def equal(first, second):
+    return first.keys() == second.keys() and all(np.array_equal(first[k], second[k]) for k in first)
+
+
+def everything(evaluation):
+    batches = [{k: v[batch['example_weights'] > 0] for k, v in batch.items()} for batch in evaluation]
+    return {k: np.concatenate([batch[k] for batch in batches]) for k in batches[0]}
+
+
+class LabelledCase(parameterized.TestCase):
+    def write(self, name, text):
+        path = self.folder / 'texts' / name
+        path.parent.mkdir(exist_ok=True)
+        path.write_bytes(gzip.compress(text.encode()) if name.endswith('.gz') else text.encode())
+        return str(path)
+
+    def fields(self, **more):
+        tokenizer = tiny_tokenizers.word_piece(self.folder, 'the cat sat a dog ran he said no good bad film')
+        return dict(path=str(self.folder / 'texts'), tokenizer=tokenizer, length=12, batch_size=4, valid='', test='') | more
+
+    def reviews(self, count=20, **more):
+        """`count` texts, text i of class 'bad' or 'good', with i + 1 letters x behind it."""
+        self.write('reviews.tsv', ''.join(f'the film {"x" * (i + 1)}\t{("bad", "good")[i % 2]}\n' for i in range(count)))
+        return self.fields(length=32, **more)
+
+    def spelt(self, opened, ids):
+        return ' '.join(opened.tokenizer.sign(int(i)) for i in ids).removesuffix(' [PAD]' * (len(ids) - np.count_nonzero(ids)))
+
+
+class FormsTest(LabelledCase):
+    def test_pairs_in_the_format_of_mrpc(self):
+        self.write('pairs.txt', PARAPHRASES)
+        opened = Labelled(**self.fields(columns=(4, 5), label=1, header=True, train='train')).open(None)
+        rows = everything(opened.evaluation('train', 4))
+        self.assertEqual([self.spelt(opened, ids) for ids in rows['inputs']],
+                         ['[CLS] he said " no [SEP] he said no " . [SEP]', '[CLS] the cat sat [SEP] a dog ran [SEP]'])
+        self.assertEqual(rows['types'].tolist(), [[0] * 6 + [1] * 6, [0] * 5 + [1] * 4 + [0] * 3])
+        self.assertEqual(rows['segments'].sum(1).tolist(), [12, 9])
+        self.assertEqual(rows['label'].tolist(), [1, 0])
+        self.assertEqual(opened.classes, ('0', '1'))
+        self.assertEqual(opened.facts, {'vocab': opened.tokenizer.vocab, 'types': 2, 'classes': 2})
+
+    def test_single_texts_with_the_label_first_and_packed(self):
+        self.write('train.tsv.gz', 'label\tsentence\n1\tthe film \n0\tno\n')
+        opened = Labelled(**self.fields(columns=(2,), label=1, header=True, train='train.tsv.gz')).open(None)
+        rows = everything(opened.evaluation('train', 1))
+        self.assertEqual([self.spelt(opened, ids) for ids in rows['inputs']], ['[CLS] the film [SEP]', '[CLS] no [SEP]'])
+        self.assertEqual((rows['label'].tolist(), rows['types'].any()), ([1, 0], False))
+
+    @parameterized.parameters(
+        (('10', '9', '-1', '10'), ('-1', '9', '10')),
+        (('10', '9', 'x'), ('10', '9', 'x')),
+        (('not_entailment', 'entailment'), ('entailment', 'not_entailment')),
+    )
+    def test_classes_are_sorted(self, labels, expected):
+        self.write('a.tsv', ''.join(f'no\t{label}\n' for label in labels))
+        opened = Labelled(**self.fields(train='train')).open(None)
+        self.assertEqual(opened.classes, expected)
+        rows = everything(opened.evaluation('all', 8))
+        self.assertEqual(tuple(opened.classes[i] for i in rows['label']), labels)
+
+    def test_what_is_too_long_is_cut(self):
+        self.write('a.tsv', 'the cat sat the cat sat the cat sat\ta dog ran\t0\nno\tno\t1\n')
+        opened = Labelled(**self.fields(columns=(1, 2), label=3, train='train', length=10)).open(None)
+        inputs = everything(opened.evaluation('train', 2))['inputs'][0]
+        self.assertEqual(self.spelt(opened, inputs), '[CLS] the cat sat the [SEP] a dog ran [SEP]')
+        self.assertIn('2 pairs of texts to train on, 1 of them cut to 10 tokens; 2 classes (', opened.describe())
+        ids, types = opened.read_text('the cat sat the cat sat the cat sat\ta dog ran')
+        self.assertEqual((ids.tolist(), types.tolist()), (inputs.tolist(), [0] * 6 + [1] * 4))
+
+    def test_a_line_to_classify(self):
+        opened = Labelled(**self.reviews()).open(None)
+        ids, types = opened.read_text(' The FILM ')
+        self.assertEqual((self.spelt(opened, ids), types.tolist()), ('[CLS] the film [SEP]', [0] * 4))
+        self.assertEqual(opened.pieces(opened.encode('good film')), ['good', 'film'])
+        for line in ('a\tdog', '  ', ''):
+            with self.assertRaisesRegex(ValueError, 'is not what this run classifies; expected a text without tabs'):
+                opened.read_text(line)
+        self.write('reviews.tsv', 'no\tno\t0\nno\ta\t1\n')
+        pairs = Labelled(**self.fields(columns=(1, 2), label=3, train='train')).open(None)
+        with self.assertRaisesRegex(ValueError, 'expected two texts with a tab between them'):
+            pairs.read_text('no')
+
+
+class ContractTest(LabelledCase):
+    def test_contract(self):
+        opened = Labelled(**self.reviews(train='train[:10]', valid='train[10:]')).open(None)
+        batch = next(opened.train(0))
+        self.assertEqual({k: (v.shape, v.dtype.type) for k, v in batch.items()}, opened.shapes)
+        self.assertEqual((opened.count(batch), opened.unit), (4, 'texts'))
+        self.assertEqual(opened.batches_per_epoch, 2.5)
+        self.assertIn('10 texts to train on; 2 classes (bad 50.0%, good 50.0%); Json vocabulary of', opened.describe())
+
+    def test_evaluation_holds_every_text_once_in_order(self):
+        opened = Labelled(**self.reviews(train='train[:10]', valid='train[10:]')).open(None)
+        evaluation = opened.evaluation('valid', 4)
+        self.assertEqual((len(evaluation), evaluation.facts), (3, {'texts': 10}))
+        self.assertEqual(sum(map(opened.count, evaluation)), 10)
+        rows = everything(evaluation)
+        self.assertEqual(rows['segments'].sum(1).tolist(), [4 + i + 1 for i in range(10, 20)])
+        self.assertEqual(rows['label'].tolist(), [0, 1] * 5)
+        with self.assertRaisesRegex(ValueError, 'takes no context, stride in evaluation; leave it out'):
+            opened.evaluation('valid', 4, context=3, stride=1)
+        with self.assertRaisesRegex(ValueError, 'data.test is empty, so there is no such split'):
+            opened.evaluation('test', 4)
+        path = self.write('more.txt', 'no\tgood\n')
+        self.assertEqual(everything(opened.score([path], 4))['label'].tolist(), [1])
+
+    def test_every_text_comes_once_an_epoch_and_a_run_resumes_exactly(self):
+        opened = Labelled(**self.reviews(train='all')).open(None)
+        runs = [[next(iterator) for _ in range(10)] for iterator in map(opened.train, (0, 0, 1))]
+        self.assertTrue(all(map(equal, runs[0], runs[1])))
+        self.assertFalse(equal(runs[0][0], runs[2][0]))
+        for epoch in (runs[0][:5], runs[0][5:]):
+            lengths = np.concatenate([batch['segments'].sum(1) for batch in epoch])
+            labels = np.concatenate([batch['label'] for batch in epoch])
+            self.assertEqual(sorted(lengths), [*range(5, 25)])
+            np.testing.assert_array_equal(labels, (lengths - 5) % 2)  # of the same text
+        self.assertFalse(equal(runs[0][0], runs[0][5]))
+        iterator, again = opened.train(0), opened.train(0)
+        for _ in range(3):
+            next(iterator)
+        again.set_state(json.loads(json.dumps(iterator.get_state())))
+        self.assertTrue(all(equal(batch, next(again)) for batch in runs[0][3:]))
+
+    def test_a_saved_run_needs_no_files(self):
+        fields = self.reviews(train='train[:10]')
+        opened = Labelled(**fields).open(None)
+        opened.save(self.folder / 'run')
+        (self.folder / 'texts' / 'reviews.tsv').unlink()
+        again = Labelled(**fields | {'path': ''}).open(self.folder / 'run')
+        self.assertEqual((again.facts, again.classes, again.shapes), (opened.facts, opened.classes, opened.shapes))
+        self.assertEqual(again.read_text('good')[0].tolist(), opened.read_text('good')[0].tolist())
+        with self.assertRaisesRegex(ValueError, 'data.path is empty; set it to a file'):
+            again.train(0)
+        for damaged in ('{"classes": 2}', '["no", "yes"]', '{}', '', None):
+            file = self.folder / 'run' / 'classes.json'
+            file.unlink() if damaged is None else file.write_text(damaged)
+            with self.assertRaisesRegex(ValueError, 'classes.json does not hold the classes of this run; restore it'):
+                Labelled(**fields).open(self.folder / 'run')
+
+    def test_one_text_or_two_a_line(self):
+        self.write('a.tsv', 'no\tgood\nno\ta\tbad\n')
+        opened = Labelled(**self.fields(columns=(), train='train')).open(None)
+        self.assertEqual(opened.classes, ('bad', 'good'))
+        rows = everything(opened.evaluation('train', 2))
+        self.assertEqual(rows['label'].tolist(), [1, 0])
+        for row, line in enumerate(('no', 'no\ta')):
+            ids, types = opened.read_text(line)
+            self.assertEqual(rows['inputs'][row, :len(ids)].tolist(), ids.tolist())
+            self.assertEqual(rows['types'][row, :len(ids)].tolist(), types.tolist())
+        self.assertEqual(types[-2:].tolist(), [1, 1])
+        for line in ('no', 'no\ta\tb\tgood'):
+            self.write('a.tsv', line + '\n')
+            with self.assertRaisesRegex(ValueError, 'a.tsv:1 has . column.* ask for 2 or 3, separated by tabs'):
+                Labelled(**self.fields(columns=(), train='train')).open(None)
+        with self.assertRaisesRegex(ValueError, 'expected one text, or two texts with a tab between them'):
+            opened.read_text('a\tb\tc')
+
+    def test_classes_of_a_run_to_start_from_keep_their_order(self):
+        self.write('a.tsv', 'no\tgood\nno a\tbad\n')
+        fields = self.fields(train='train', valid='', test='')
+        Labelled(**fields).open(None).save(self.folder / 'run')
+        saved = self.folder / 'run' / 'classes.json'
+        for known, wanted in ((['good', 'other', 'bad'], ('good', 'other', 'bad')), (['good', 'other'], ('bad', 'good'))):
+            saved.write_text(json.dumps({'classes': known}))
+            self.assertEqual(Labelled(**fields).open(None, self.folder / 'run').classes, wanted)
+
+    def test_a_run_to_start_from_gives_its_tokenizer_and_not_its_classes(self):
+        fields = self.reviews(train='all')
+        Labelled(**fields).open(None).save(self.folder / 'run')
+        first = self.folder / 'word_piece.json'
+        kept = first.read_bytes()
+        first.unlink()
+        self.write('reviews.tsv', 'no\t3\na\t1\nthe\t2\n')
+        opened = Labelled(**fields).open(None, self.folder / 'run')
+        self.assertEqual(opened.classes, ('1', '2', '3'))
+        self.assertEqual(opened.tokenizer.contents, kept)
+
+    def test_a_learnt_tokenizer_knows_the_training_part_alone(self):
+        self.write('a.tsv', 'one two\t0\nthree\t1\nfour\t0\n')
+        opened = Labelled(**self.fields(tokenizer=Word(), framing='t5', train='train[:2]')).open(None)
+        self.assertEqual(opened.tokenizer.words, ('one', 'three', 'two'))
+
+    def test_digests_name_contents_and_how_they_are_read(self):
+        fields = self.reviews(train='train[:10]', valid='train[10:]')
+        digest = lambda split='train', **more: Labelled(**fields | more).part(split).digest
+        before = digest()
+        self.assertEqual(before, digest(valid='', length=9))
+        others = [digest('valid'), digest(header=True), digest(columns=(2,), label=1), digest(train='train[:9]')]
+        self.reviews(21)
+        self.assertLen({before, digest(), *others}, 6)
+
+
+class RefusalTest(LabelledCase):
+    @parameterized.parameters(
+        ('no\tgood\nno\n', r'a.tsv:2 has 1 column\(s\), and data.columns=\(1,\) with data.label=2 ask for 2'),
+        ('no\tgood\n\nno\t \n', 'a.tsv:3 has nothing in column 2; fill it in'),
+        ('\tgood\n', 'a.tsv:1 has nothing in column 1'),
+        ('no\tgood\na\tgood\n', "All examples of data.train='train' have the class 'good'; widen it, or set data.label"),
+        ('no\tgood\na\tbad\n', r"The split 'b.tsv' names no file of this data; known are .*a.tsv", {'train': 'b.tsv'}),
+        ('no\tgood\na\tbad\n', r"The split 'train\[2:\]' is empty: it names 2 examples", {'train': 'train[2:]'}),
+        ('no\tgood\n', 'is empty: it names 0 examples', {'header': True}),
+        ('no\tgood\n', r'data.columns=\(1, 2, 3\) names no text and no two texts', {'columns': (1, 2, 3)}),
+        ('no\tgood\n', r'data.columns=\(0,\) names no text', {'columns': (0,)}),
+        ('no\tgood\n', 'name a column twice', {'columns': (2,)}),
+        ('no\tgood\n', 'name a column twice', {'columns': (1, 1), 'label': 3}),
+        ('no\tgood\n', 'data.label=0 is out of range', {'label': 0}),
+        ('no\tgood\n', 'data.batch_size=0 is out of range', {'batch_size': 0}),
+        ('no\tgood\n', 'data.length=2 has no room for a text and 2 special tokens; it must be 3 or more', {'length': 2}),
+        ('no\tgood\n', 'data.path is empty; set it to a file, a folder or a glob', {'path': ''}),
+    )
+    def test_bad_input(self, text, message, more=()):
+        self.write('a.tsv', text)
+        with self.assertRaisesRegex(ValueError, message) as caught:
+            Labelled(**self.fields(train='train') | dict(more)).open(None)
+        self.assertNotIn('\n', str(caught.exception))
+
+    def test_no_such_file(self):
+        with self.assertRaisesRegex(FileNotFoundError, 'nowhere.* does not exist; data.path must be'):
+            Labelled(**self.fields(path=str(self.folder / 'nowhere'))).open(None)
+
+    def test_a_class_that_training_does_not_have(self):
+        self.write('a.tsv', 'no\tgood\na\tbad\nno\tfair\n')
+        opened = Labelled(**self.fields(train='train[:2]', valid='train[2:]')).open(None)
+        with self.assertRaisesRegex(ValueError, r"a.tsv:3 has the class 'fair', which the training part does not have \(it has "
+                                                r'bad, good\)'):
+            opened.evaluation('valid', 4)
+
+    @parameterized.parameters('train', 'a.tsv', 'train[1:]', '*.tsv[:1]')
+    def test_training_shares_nothing_with_held_out_parts(self, valid):
+        self.write('a.tsv', 'no\tgood\na\tbad\nno\tgood\n')
+        with self.assertRaisesRegex(ValueError, r"data.train='train\[:2\]' and data.valid=.* share . examples, the first "
+                                                r'of them .*a.tsv:[12]; give each its own file'):
+            Labelled(**self.fields(train='train[:2]', valid=valid)).open(None)
+
+
+if __name__ == '__main__':
+    absltest.main()

@@ -1,0 +1,162 @@
+import gzip
+import json
+
+import numpy as np
+from absl.testing import absltest, parameterized
+
+from data.text.tagged import Tagged
+from tests.data import tiny_tokenizers
+
+NAMES = ('-DOCSTART- -X- O O\n\nEU NNP B-NP B-ORG\nrejects VBZ B-VP O\nGerman JJ B-NP B-MISC\n\n'
+         'Peter NNP B-NP B-PER\nBlackburn NNP I-NP I-PER\n')
+
+
+def equal(first, second):
+    return first.keys() == second.keys() and all(np.array_equal(first[k], second[k]) for k in first)
+
+
+class TaggedCase(parameterized.TestCase):
+    def write(self, text, name='names.conll'):
+        path = self.folder / 'texts' / name
+        path.parent.mkdir(exist_ok=True)
+        path.write_bytes(gzip.compress(text.encode()) if name.endswith('.gz') else text.encode())
+        return str(path)
+
+    def fields(self, **more):
+        tokenizer = tiny_tokenizers.word_piece(self.folder, 'eu rejects german peter black ##burn')
+        return dict(path=str(self.folder / 'texts'), tokenizer=tokenizer, length=8, batch_size=2, train='all', valid='',
+                    test='') | more
+
+    def rows(self, evaluation):
+        batches = [{k: v[batch['example_weights'] > 0] for k, v in batch.items()} for batch in evaluation]
+        return {k: np.concatenate([batch[k] for batch in batches]) for k in batches[0]}
+
+    def spelt(self, opened, ids):
+        return [opened.tokenizer.sign(int(i)) for i in ids if i]
+
+    def tagged(self, opened, rows):
+        """[(first token of a word, tag)] of each row."""
+        return [[(opened.tokenizer.sign(int(i)), opened.classes[t]) for i, t, w in zip(*row) if w]
+                for row in zip(rows['inputs'], rows['targets'], rows['weights'])]
+
+
+class FormsTest(TaggedCase):
+    def test_conll_2003(self):
+        self.write(NAMES)
+        opened = Tagged(**self.fields()).open(None)
+        self.assertEqual(opened.classes, ('O', 'B-MISC', 'B-ORG', 'B-PER', 'I-PER'))
+        rows = self.rows(opened.evaluation('train', 4))
+        self.assertEqual([self.spelt(opened, ids) for ids in rows['inputs']],
+                         [['[CLS]', 'eu', 'rejects', 'german', '[SEP]'], ['[CLS]', 'peter', 'black', '##burn', '[SEP]']])
+        self.assertEqual(rows['targets'].tolist(), [[0, 2, 0, 1, 0, 0, 0, 0], [0, 3, 4, 0, 0, 0, 0, 0]])
+        self.assertEqual(rows['weights'].tolist(), [[0, 1, 1, 1, 0, 0, 0, 0], [0, 1, 1, 0, 0, 0, 0, 0]])
+        self.assertEqual(opened.facts, {'vocab': opened.tokenizer.vocab, 'types': 2, 'classes': 5})
+
+    def test_lines_with_tabs_and_blank_ones_that_hold_a_tab(self):
+        self.write('EU\tB-x\r\nrejects it\tO\n\t\n\n\nGerman\tO\n \n', 'train.conll.gz')
+        opened = Tagged(**self.fields()).open(None)
+        rows = self.rows(opened.evaluation('train', 4))
+        self.assertEqual(self.tagged(opened, rows), [[('eu', 'B-x'), ('rejects', 'O')], [('german', 'O')]])
+        self.assertEqual(self.spelt(opened, rows['inputs'][0]), ['[CLS]', 'eu', 'rejects', 'i', '##t', '[SEP]'])
+
+    def test_words_have_a_space_before_them_but_at_the_beginning(self):
+        self.write('German O\nGerman B-x\n')
+        tokenizer = tiny_tokenizers.byte_level(self.folder, 'German German')
+        opened = Tagged(**self.fields(tokenizer=tokenizer, framing='roberta', length=16)).open(None)
+        rows = self.rows(opened.evaluation('train', 1))
+        text = opened.encode('German German').tolist()  # as in running text
+        self.assertEqual(rows['inputs'][rows['segments'] > 0].tolist(), [*opened.frame.before, *text, opened.frame.end])
+        self.assertEqual(opened.tokenizer.sign(text[-1]), '\u0120German')
+        self.assertEqual(np.flatnonzero(rows['weights']).tolist(), [1, len(text)])
+
+    def test_a_word_of_no_tokens_is_unknown(self):
+        self.write('eu B-x\n\ufe0f O\ngerman O\n'.replace('\ufe0f', '\u200d'))
+        opened = Tagged(**self.fields()).open(None)
+        self.assertEqual(opened.encode('\u200d').tolist(), [])
+        rows = self.rows(opened.evaluation('train', 1))
+        self.assertEqual(self.tagged(opened, rows), [[('eu', 'B-x'), ('[UNK]', 'O'), ('german', 'O')]])
+
+    def test_long_sentences_become_several_rows_that_cut_no_word(self):
+        words = ['eu', 'german', 'blackburn', 'abcdefghij', 'peter', 'peter', 'xy', 'zzzz', 'eu']
+        self.write(''.join(f'{word} T{i}\n' for i, word in enumerate(words)) + '\neu T0\n')
+        opened = Tagged(**self.fields(length=6)).open(None)
+        evaluation = opened.evaluation('train', 3)
+        self.assertEqual(evaluation.facts, {'words': 10, 'sentences': 2, 'rows': 6})
+        self.assertEqual(evaluation.sentences.tolist(), [0] * 5 + [1])
+        rows = self.rows(evaluation)
+        self.assertEqual([[sign for sign, _ in row] for row in self.tagged(opened, rows)],
+                         [['eu', 'german', 'black'], ['a'], ['peter', 'peter', 'x'], ['z'], ['eu'], ['eu']])
+        tags = [tag for row in self.tagged(opened, rows)[:5] for _, tag in row]
+        self.assertEqual(tags, [f'T{i}' for i in range(9)])  # each word once, in order
+        self.assertEqual(self.spelt(opened, rows['inputs'][1]), ['[CLS]', 'a', '##b', '##c', '##d', '[SEP]'])
+        framed, places = opened.read_words(' '.join(words))
+        for row, ((ids, types), at) in enumerate(zip(framed, places, strict=True)):
+            self.assertEqual(ids.tolist(), rows['inputs'][row][:len(ids)].tolist())
+            self.assertEqual((types.any(), len(types)), (False, len(ids)))
+            self.assertEqual(at.tolist(), np.flatnonzero(rows['weights'][row]).tolist())
+        with self.assertRaisesRegex(ValueError, 'has no words; expected some'):
+            opened.read_words(' ')
+
+
+class ContractTest(TaggedCase):
+    def sentences(self, count=9):
+        self.write('\n'.join(f'{"x" * (i + 1)} O\n{"x" * (i + 1)} B-x\n' for i in range(count)))
+        return self.fields(length=30)
+
+    def test_contract(self):
+        opened = Tagged(**self.sentences()).open(None)
+        batch = next(opened.train(0))
+        self.assertEqual({k: (v.shape, v.dtype.type) for k, v in batch.items()}, opened.shapes)
+        self.assertEqual((opened.count(batch), opened.unit), (4, 'words'))
+        self.assertEqual(opened.batches_per_epoch, 4.5)
+        self.assertIn('9 sentences in 9 rows, 18 words to train on; 2 tags (O, B-x); Json vocabulary', opened.describe())
+        self.assertEqual(sum(map(opened.count, opened.evaluation('all', 4))), 18)
+        path = self.write('x O\n', 'more.conll')
+        self.assertEqual(opened.score([path], 4).facts, {'words': 1, 'sentences': 1, 'rows': 1})
+        with self.assertRaisesRegex(ValueError, 'takes no stride'):
+            opened.evaluation('all', 4, stride=3)
+
+    def test_every_sentence_comes_once_an_epoch_and_a_run_resumes_exactly(self):
+        opened = Tagged(**self.sentences()).open(None)
+        runs = [[next(iterator) for _ in range(9)] for iterator in map(opened.train, (0, 0, 1))]
+        self.assertTrue(all(map(equal, runs[0], runs[1])))
+        self.assertFalse(equal(runs[0][0], runs[2][0]))
+        lengths = np.concatenate([batch['segments'].sum(1) for batch in runs[0]])
+        for epoch in (lengths[:9], lengths[9:]):
+            self.assertEqual(sorted(epoch), [2 * (i + 1) + 2 for i in range(9)])
+        again = opened.train(0)
+        again.set_state({'next': 4})
+        self.assertTrue(all(equal(batch, next(again)) for batch in runs[0][4:]))
+
+    def test_saved_and_started_from(self):
+        fields = self.sentences()
+        opened = Tagged(**fields).open(None)
+        opened.save(self.folder / 'run')
+        self.assertEqual(json.loads((self.folder / 'run' / 'tags.json').read_text())['classes'], ['O', 'B-x'])
+        self.write('x B-z\ny O\n')
+        self.assertEqual(Tagged(**fields).open(None, self.folder / 'run').classes, ('O', 'B-z'))
+        (self.folder / 'texts' / 'names.conll').unlink()
+        again = Tagged(**fields).open(self.folder / 'run')
+        self.assertEqual((again.classes, again.facts, again.shapes), (opened.classes, opened.facts, opened.shapes))
+
+    @parameterized.parameters(
+        ('eu B-x\ngerman\n', "names.conll:2 is 'german'; expected a word and its tag"),
+        ('eu B-x\n\tO\n', r"names.conll:2 is '\\tO'; expected a word and its tag"),
+        ('eu\tB-x\ngerman\t\n', 'names.conll:2 is .*; expected a word and its tag'),
+        ('eu O\n', "All words of data.train='all' have the tag 'O'; widen it"),
+        ('-DOCSTART- O\n', "The split 'all' is empty: it names 0 examples"),
+    )
+    def test_bad_files(self, text, message):
+        self.write(text)
+        with self.assertRaisesRegex(ValueError, message):
+            Tagged(**self.fields()).open(None)
+
+    def test_a_tag_that_training_does_not_have(self):
+        self.write(NAMES)
+        opened = Tagged(**self.fields(train='train[:1]', valid='train[1:]')).open(None)
+        with self.assertRaisesRegex(ValueError, "names.conll:7 has the tag 'B-PER', which the training part does not have"):
+            opened.evaluation('valid', 4)
+
+
+if __name__ == '__main__':
+    absltest.main()

@@ -1,0 +1,42 @@
+"""Bare ids; the other plain tokenizers are tested with the rest, in tokenizer_test.py."""
+
+from absl.testing import absltest, parameterized
+
+from data.tokenizers import specs
+from data.tokenizers.plain import IdTokenizer
+from data.tokenizers.roles import Roles
+
+
+class IdsTest(parameterized.TestCase):
+
+    def test_numbers_are_ids(self):
+        made = IdTokenizer(12, Roles(end=3))
+        self.assertEqual(made.encode(' 5 11\n0').tolist(), [5, 11, 0])
+        self.assertEqual(made.decode([5, 11, 0]), ' 5 11 0')
+        self.assertEqual([x.tolist() for x in made.encode_many(['1', '', '2 3'])], [[1], [], [2, 3]])
+        self.assertEqual((made.piece(7), made.first_bytes(' 11 5')), ('7', 3))
+        self.assertNotEqual(made.fingerprint, IdTokenizer(12, Roles(end=4)).fingerprint)
+        ids, ranges = made.offsets(' 5 11\n0')
+        self.assertEqual((ids.tolist(), ranges.tolist()), ([5, 11, 0], [[1, 2], [3, 5], [6, 7]]))
+
+    @parameterized.parameters('key', '1.5', '-1', '12', '²')
+    def test_what_is_no_id_is_refused(self, word):
+        with self.assertRaisesRegex(ValueError, 'is no token: .* numbers from 0 to 11 between spaces'):
+            IdTokenizer(12).encode(f'5 {word}')
+
+    def test_saved_and_named(self):
+        folder = self.create_tempdir().full_path
+        made = specs.Ids(vocab=12, end=3).learn()
+        made.save(folder)
+        self.assertEqual(specs.load(folder, specs.Ids(vocab=12, end=3)), made)
+        other = specs.load(folder, specs.Ids(vocab=12, cls=2, separator=4))  # the spec alone says which are special
+        self.assertEqual((other.roles, other.end), (Roles(cls=2, separator=4), 4))
+        with self.assertRaisesRegex(ValueError, 'is not the tokenizer of .* Ids.vocab=12. with 12 ids'):
+            specs.load(folder, specs.Ids(vocab=13, end=3))
+        for fields in (dict(end=3), dict(mask=-2), dict(vocab=0)):
+            with self.assertRaisesRegex(ValueError, 'names no ids; expected a vocab, and roles of ids below it'):
+                specs.Ids(**{'vocab': 3} | fields)
+
+
+if __name__ == '__main__':
+    absltest.main()

@@ -1,0 +1,219 @@
+"""sweep.py: points that are trained, stopped, continued, tabulated and drawn together; and the sweeps in configs/."""
+
+import dataclasses
+import functools
+import json
+import os
+import signal
+import textwrap
+
+import numpy as np
+from absl.testing import absltest, parameterized
+from PIL import Image
+
+from configs import extrapolation, stability
+from tests import experiments
+from tests.train_test import at
+from training import run as runs
+from transformer.attention.positions.rotary import Rotary
+
+SMALL = {'data.source': 'files', 'data.length': 16, 'data.batch_size': 8, 'model.length': 16, 'model.heads': 2,
+         'model.width': 8, 'train.steps': 3, 'log.every_steps': 1, 'optimizer.schedule.warmup_steps': 2, 'mesh.data': 1}
+LENGTHS = (16, 32)
+
+
+def small_extrapolation(text):
+    return experiments.changed(extrapolation.get_config(), **SMALL | {
+        'data.path': text, 'data.valid': 'train[:]', 'data.train': 'all', 'model.layers': 1})
+
+
+def some_encodings():
+    whole = extrapolation.sweep()
+    return dataclasses.replace(whole, points={name: whole.points[name] for name in ('learned', 'rotary', 'alibi')},
+                               measure=functools.partial(extrapolation.measure, lengths=LENGTHS))
+
+
+def small_stability(text):
+    return experiments.changed(stability.get_config(), **SMALL | {
+        'data.path': text, 'data.documents': 'line', 'data.valid': 'train[90%:]', 'model.layers': 2})
+
+
+def some_points():
+    whole = stability.sweep()
+    return dataclasses.replace(whole, points={name: whole.points[name] for name in ('pre-scaled-warm', 'post-xavier-cold')})
+
+
+class SweepCase(experiments.TestCase):
+    def sweep(self, *arguments, config='', points='', workdir='sweep'):
+        """sweep.py with a config file that says this."""
+        path = self.folder / 'mine.py'
+        path.write_text(textwrap.dedent(f'''
+            from tests import experiments, sweep_test
+            from training.report.sweeps import Sweep
+
+            def get_config(variant):
+                return {config or f'experiments.tiny({str(self.text)!r}, **{{"train.steps": 2}})'}
+            ''') + (f'\ndef sweep(variant):\n    return {points}\n' if points else ''))
+        return experiments.call('sweep', f'--config={path}', f'--workdir={self.folder / workdir}', *arguments)
+
+
+class SweepTest(SweepCase):
+    def test_points_are_trained_continued_and_tabulated(self):
+        points = "Sweep({'flat': {}, 'warm': {'optimizer.learning_rate': 0.1}}, title='the rate')"
+        arguments = '--config.log.every_steps=1', '--config.train.steps=3'
+        with at(('training.report.report', 'Report.scalars', 5, 'after'), lambda: os.kill(os.getpid(), signal.SIGTERM)):
+            done = self.sweep(*arguments, points=points)  # in the second: the first has three rows and one of evaluation
+        self.assertEqual((done.code, done.err), (143, ''))
+        self.assertLen(done.out.splitlines(), 2)  # the heading and the first point
+        workdir, first = self.folder / 'sweep', experiments.metrics(self.folder / 'sweep' / 'flat')
+        done = self.sweep(*arguments, points=points)
+        self.assertEqual(done.code, 0, done.err)
+        self.assertEqual(experiments.metrics(workdir / 'flat'), first)
+        self.assertIn('resumed from step 1', (workdir / 'warm.log').read_text())
+        rows = {name: experiments.rows(workdir / name, 'valid')[-1] for name in ('flat', 'warm')}
+        heading, *lines = done.out.splitlines()
+        self.assertEqual(heading.split()[:4], ['the', 'rate', 'valid', 'loss'])
+        table = json.loads((workdir / 'mine.json').read_text())
+        self.assertEqual([line.split()[0] for line in lines], [*rows])
+        for line, (name, row) in zip(lines, rows.items()):
+            self.assertEqual(line.split()[1], f'{row["loss"]:#.4g}')
+            self.assertEqual(table[name]['valid loss'], row['loss'])
+        self.assertNotEqual(rows['flat']['loss'], rows['warm']['loss'])
+        before = experiments.metrics(workdir / 'warm')
+        again = self.sweep(*arguments, points=points)
+        self.assertEqual((again.code, again.out), (0, done.out))
+        self.assertEqual(experiments.metrics(workdir / 'warm'), before)
+        self.assertEqual((workdir / 'warm.log').read_text().count('fresh, seed'), 1)
+
+    def test_seeds_of_one_config(self):
+        done = self.sweep('--seeds=3', '--config.seed=5')
+        self.assertEqual(done.code, 0, done.err)
+        losses, configs = [], []
+        for number in range(3):
+            folder = self.folder / 'sweep' / f'mine-{number}'
+            losses.append(experiments.rows(folder, 'valid')[-1]['loss'])
+            configs.append(json.loads((folder / 'config.json').read_text()))
+        self.assertEqual([config.pop('seed') for config in configs], [5, 6, 7])
+        self.assertEqual(configs[0], configs[1])
+        self.assertLen({*losses}, 3)
+        wanted = {'mean': np.mean(losses), 'deviation': np.std(losses, ddof=1), 'count': 3}
+        found = json.loads((self.folder / 'sweep' / 'mine.json').read_text())['mine']['valid loss']
+        self.assertEqual(found, wanted)
+        self.assertIn(f'{wanted["mean"]:#.4g} ± {wanted["deviation"]:.2g}', done.out.splitlines()[1])
+
+    @parameterized.parameters(
+        ("Sweep({'a': {}, 'b': {'modl.width': 4}})", (), "Point 'b' of the sweep: There is no field 'modl' in config; did you"),
+        ("Sweep({'a': {}, 'b': {'model.width': '4'}})", (), "Point 'b' of the sweep: model.width is '4'; expected int"),
+        ("Sweep({'a': {}, 'b': {'train.steps': 0}})", (), "Point 'b' of the sweep: train.steps is 0; set it to at least 1"),
+        ("Sweep({'a': {'seed': 1}})", ('--seeds=2',), 'seeds of their own; leave out --seeds'),
+        ("Sweep({'a/b': {}})", (), "A point of the sweep is called 'a/b'"),
+        ("Sweep({'plots': {}})", (), "A point of the sweep is called 'plots'"),
+        ("Sweep({'a': {'data.path': 'nowhere.txt'}})", (), "Point 'a' of the sweep: 'nowhere.txt' does not exist"),
+        ('', (), r'mine.py names no points: define sweep\(variant\) as configs/stability.py does'),
+        ('', ('--seeds=0',), "--seeds is '0'; expected"), ('', ('--wokdir=here',), 'no flag --wokdir; did you mean .workdir'),
+        ('', ('--workdir=',), '--workdir is empty; give it a folder, or leave it out for runs/mine'),
+        ("Sweep({'a': {}})", ('--workdir=gs://bucket/grid',), 'gs://bucket/grid is a remote path'))
+    def test_a_mistake_is_one_sentence(self, points, arguments, message):
+        done = self.sweep(*arguments, points=points)
+        self.assertEqual((done.code, done.out), (1, ''))
+        self.assertRegex(done.err, rf'\Asweep.py: [^\n]*{message}[^\n]*\n\Z')
+        self.assertFalse((self.folder / 'sweep' / 'a').exists())
+
+    def test_a_run_is_no_folder_for_a_sweep(self):
+        self.trained()
+        done = self.sweep(points="Sweep({'a': {}})", workdir='run')
+        self.assertRegex(done.err, r'\Asweep.py: The workdir .*run holds a run of train.py; give the sweep a folder of')
+
+
+class ExtrapolationTest(SweepCase):
+    def test_the_encodings_are_trained_measured_and_drawn(self):
+        done = self.sweep(config=f'sweep_test.small_extrapolation({str(self.text)!r})', points='sweep_test.some_encodings()')
+        self.assertEqual(done.code, 0, done.err)
+        folder = self.folder / 'sweep'
+        heading, *lines, last = done.out.splitlines()
+        self.assertEqual(heading.split()[-2:], ['16', '32'])
+        measured = json.loads((folder / 'mine.json').read_text())
+        self.assertEqual(list(measured), ['learned', 'rotary', 'rotary_linear', 'rotary_ntk', 'alibi'])
+        for line, (name, losses) in zip(lines, measured.items()):
+            held_out = experiments.rows(folder / name.partition('_')[0], 'valid')[-1]
+            self.assertAlmostEqual(losses['16'], held_out['loss'], places=4)
+            told = [name, f'{losses["16"]:#.4g}', 'n/a' if name == 'learned' else f'{losses["32"]:#.4g}']
+            self.assertEqual(line.split(), told)
+        self.assertIsNone(measured['learned']['32'])
+        self.assertLen({losses['32'] for losses in measured.values()}, 5)  # each its own
+        snapshot = runs.load(folder / 'rotary')
+        for scaling in extrapolation.SCALINGS:
+            twice = extrapolation.loss(snapshot, Rotary(scaling=scaling, factor=2.0), 32)
+            self.assertAlmostEqual(measured[f'rotary_{scaling}']['32'], twice, places=6)
+        self.assertEqual(last, str(folder / 'plots' / 'mine.png'))
+        with Image.open(last) as image:
+            self.assertGreater(min(image.size), 500)
+
+    def test_longer_rows_give_more_context_to_every_byte_and_score_each_once(self):
+        config = experiments.changed(small_extrapolation(str(self.text)), **extrapolation.sweep().points['alibi'])
+        experiments.train(config, self.folder / 'run')
+        snapshot = runs.load(self.folder / 'run')
+        batches = {length: [batch for batch in snapshot.data.evaluation('valid', 4, context=length)] for length in LENGTHS}
+        counts = {length: sum(batch['weights'].sum() for batch in found) for length, found in batches.items()}
+        self.assertEqual(counts[16], counts[32])
+        params, loss = snapshot.params, 0.0
+        for batch in batches[32]:
+            inputs = {name: batch[name] for name in ('inputs', 'segments', 'positions')}
+            logits = np.float64(snapshot.model.apply({'params': params}, **inputs)['logits'])
+            logits -= logits.max(-1, keepdims=True)
+            chances = np.take_along_axis(logits, batch['targets'][..., None], -1)[..., 0] - np.log(np.exp(logits).sum(-1))
+            loss -= (chances * batch['weights']).sum()
+        measured = extrapolation.loss(snapshot, snapshot.model.stack.positions, 32)
+        self.assertAlmostEqual(measured, float(loss / counts[32]), places=4)
+
+    def test_points_are_the_variants(self):
+        made = extrapolation.sweep().configs(extrapolation.get_config())
+        self.assertEqual({name: config.to_dict() for name, config in made.items()},
+                         {name: extrapolation.get_config(name).to_dict() for name in extrapolation.VARIANTS})
+        with self.assertRaisesRegex(ValueError, 'leave out :rotary, or train it alone with train.py'):
+            extrapolation.sweep('rotary')
+
+
+class StabilityTest(SweepCase):
+    def test_the_points_are_trained_and_drawn_with_two_seeds(self):
+        done = self.sweep('--seeds=2', config=f'sweep_test.small_stability({str(self.text)!r})',
+                          points='sweep_test.some_points()')
+        self.assertEqual(done.code, 0, done.err)
+        folder = self.folder / 'sweep'
+        heading, *lines, last = done.out.splitlines()
+        self.assertEqual(heading.split(), ['held', 'out', 'skipped'])
+        for name, line in zip(some_points().points, lines):
+            losses = [experiments.rows(folder / f'{name}-{number}', 'valid')[-1]['loss'] for number in (0, 1)]
+            spread = f'{np.mean(losses):#.4g} ± {np.std(losses, ddof=1):.2g}'
+            self.assertEqual(line.split(), [name, *spread.split(), '0.000', '±', '0'])
+            rows = experiments.rows(folder / f'{name}-0', 'train')
+            self.assertEqual([row['step'] for row in rows], [1, 2, 3])
+            self.assertContainsSubset({'grad_norm/block_0', 'grad_norm/block_1'}, rows[0])
+            first_rate = rows[0]['learning_rate'] / stability.get_config().optimizer.learning_rate
+            self.assertAlmostEqual(first_rate, 0.5 if 'warm' in name else 1.0, places=5)
+        self.assertEqual(last, str(folder / 'plots' / 'mine.png'))
+        with Image.open(last) as image:
+            self.assertGreater(min(image.size), 500)
+
+    def test_a_point_that_diverges_is_drawn_too(self):
+        done = self.sweep('--config.optimizer.learning_rate=1e30', config=f'sweep_test.small_stability({str(self.text)!r})',
+                          points='sweep_test.some_points()')
+        self.assertEqual(done.code, 0, done.err)
+        table = json.loads((self.folder / 'sweep' / 'mine.json').read_text())
+        self.assertGreater(table['post-xavier-cold']['skipped'], 0)
+        self.assertTrue((self.folder / 'sweep' / 'plots' / 'mine.png').is_file())
+
+    def test_points_are_values_of_existing_fields(self):
+        points = stability.sweep().configs(stability.get_config())
+        self.assertLen(points, 2 * 2 * 2 + 2)
+        for name, (residual, initial, warmup) in {
+                'post-xavier-warm': ('PostNorm()', 'Xavier()', True),
+                'pre-scaled-cold': ('PreNorm()', 'Scaled(scale=0.07)', False),
+                'rezero-xavier-cold': ('ReZero()', 'Xavier()', False),
+                'tfixup-tfixup-cold': ('NoNorm()', 'TFixup()', False)}.items():
+            model, schedule = points[name].model, points[name].optimizer.schedule
+            self.assertEqual((model.residual, model.initial, schedule.warmup_steps > 0), (residual, initial, warmup))
+
+
+if __name__ == '__main__':
+    absltest.main()

@@ -1,0 +1,184 @@
+import re
+from unittest import mock
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from absl.testing import absltest, parameterized
+from jax.sharding import AxisType
+
+from transformer.attention.kernels import accelerated
+from transformer.attention.kernels.attend import attend, choose, plain
+from transformer.attention.masks.data import Padding, Segments
+from transformer.attention.masks.patterns import BlockDiagonal, Causal, Full, Global, Random, Window
+from transformer.attention.scores import Additive
+from transformer.layers.numerics import Numerics
+
+RNG = np.random.default_rng(0)
+B, T, N, K, H = 2, 256, 4, 2, 16
+QUERY, KEY, VALUE, COTANGENT = (RNG.normal(size=s).astype(np.float32) for s in (
+    (B, T, N, H), (B, T, K, H), (B, T, K, H), (B, T, N, H)))
+NUMBERS = jnp.asarray([[1] * 100 + [2] * 120 + [0] * 36, [1] * 256])
+SEGMENTS = Segments(NUMBERS, NUMBERS)
+MASKS = {
+    'full': Full(), 'causal': Causal(), 'causal_window': Causal() & Window(50), 'window_causal': Window(50) & Causal(),
+    'longformer': Causal() & (Window(20) | Global(3)), 'segments': SEGMENTS, 'causal_segments': Causal() & SEGMENTS}
+BFLOAT16 = Numerics('bfloat16')
+
+
+def outcome(kernel, *arrays, **more):
+    @jax.jit
+    def both(*arrays):
+        out, pull = jax.vjp(lambda *a: kernel(*a, **more), *arrays)
+        return out, pull(COTANGENT[:, :out.shape[1]])
+    return both(*arrays)
+
+
+def assert_same(got, wanted):
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=2e-5, atol=2e-5), got, wanted)
+
+
+class SplashTest(parameterized.TestCase):
+    """The kernel of a TPU, emulated."""
+
+    @parameterized.named_parameters(*MASKS.items())
+    def test_gives_what_the_plain_kernel_gives(self, mask):
+        self.assertIsNone(accelerated._splash_lacks(QUERY, KEY, mask, ()))
+        got = outcome(accelerated.splash, QUERY, KEY, VALUE, mask=mask, numerics=Numerics(), interpret=True)
+        assert_same(got, outcome(plain, QUERY, KEY, VALUE, mask=mask))
+
+    def test_each_device_computes_its_rows_and_heads(self):
+        mesh = jax.make_mesh((2, 1, 2), ('data', 'fsdp', 'tensor'), axis_types=(AxisType.Auto,) * 3, devices=jax.devices()[:4])
+        with jax.set_mesh(mesh):
+            got = outcome(accelerated.splash, QUERY, KEY, VALUE, mask=Causal() & SEGMENTS, numerics=Numerics(), interpret=True)
+        assert_same(got, outcome(plain, QUERY, KEY, VALUE, mask=Causal() & SEGMENTS))
+
+    @parameterized.parameters(
+        (Padding(jnp.array([3, 4])), (), 'masks of the data other than Segments'),
+        (Causal() | SEGMENTS, (), 'masks of the data other than Segments'),
+        (~Causal(), (), 'masks under which a query sees nothing'), (Full(), (jnp.ones((1, 1)),), 'a bias'))
+    def test_what_it_lacks(self, mask, bias, message):
+        self.assertIn(message, accelerated._splash_lacks(QUERY, KEY, mask, bias))
+        for query, key in ((QUERY[:, :100], KEY), (QUERY, KEY[:, :100])):
+            self.assertIn('multiples of 128', accelerated._splash_lacks(query, key, Full(), ()))
+
+
+class CudnnTest(parameterized.TestCase):
+    """The keywords that cuDNN is called with, given to XLA's implementation of the same function."""
+
+    @parameterized.named_parameters(*MASKS.items(), ('padding', Padding(jnp.array([40, 0]))), ('nothing', ~Full()),
+                                    ('block', BlockDiagonal(7)), ('ahead', ~Causal()))
+    def test_gives_what_the_plain_kernel_gives(self, mask):
+        cut = lambda x: x[:, :64]
+        mask = jax.tree.map(lambda x: x[..., :64], mask)
+        arrays = tuple(map(cut, (QUERY, KEY, VALUE)))
+        got = outcome(accelerated.cudnn, *arrays, mask=mask, numerics=Numerics(), implementation='xla')
+        assert_same(got, outcome(plain, *arrays, mask=mask))
+
+    def test_bias_and_another_number_of_keys(self):
+        bias = jnp.float32(RNG.normal(size=(N, 1, 32)))
+        arrays = QUERY[:, :16], KEY[:, :32], VALUE[:, :32]
+        for mask in (Full(), Causal(), Causal() & Window(3)):
+            got = outcome(accelerated.cudnn, *arrays, mask=mask, bias=(bias, bias), numerics=Numerics(), implementation='xla')
+            assert_same(got, outcome(plain, *arrays, mask=mask, bias=(2 * bias,)))
+
+    @parameterized.parameters((Full(), {}), (Causal(), {'is_causal': True}),
+                              (Causal() & Window(5), {'is_causal': True, 'local_window_size': (4, 0)}), (Window(5), None))
+    def test_patterns_that_need_no_booleans(self, mask, keywords):
+        self.assertEqual(accelerated._keywords(mask, T, T), keywords)
+
+
+class ChooseTest(parameterized.TestCase):
+    def on(self, backend, **more):
+        given = dict(mask=Causal(), numerics=BFLOAT16) | more
+        with mock.patch.object(jax, 'default_backend', lambda: backend):
+            return choose(QUERY, KEY, VALUE, **given)
+
+    def test_the_fused_kernel_of_the_device_where_it_can(self):
+        self.assertEqual(self.on('gpu').name, 'cudnn')
+        self.assertEqual(self.on('tpu').name, 'splash')
+        self.assertEqual(self.on('tpu', mask=Causal() & SEGMENTS).name, 'splash')
+
+    @parameterized.parameters(
+        ('gpu', dict(numerics=Numerics()), 'cudnn: float32, as it has 16-bit types only'),
+        ('gpu', dict(rate=0.1), 'cudnn: dropout of the weights'),
+        ('gpu', dict(bias=(lambda *a: a[0],)), 'scores other than products'),
+        ('tpu', dict(bias=jnp.ones((1, 1))), 'splash: a bias'),
+        ('tpu', dict(positions=(jnp.arange(T)[None], jnp.arange(T))), 'positions other than those of the row'))
+    def test_why_it_is_not(self, backend, more, why):
+        choice = self.on(backend, **more)
+        self.assertEqual(choice.name, 'plain')
+        self.assertIn(why, choice.why)
+
+    def test_odd_lengths_on_a_gpu(self):
+        odd = [x[:, :65] for x in (QUERY, KEY, VALUE)]
+        with mock.patch.object(jax, 'default_backend', lambda: 'gpu'):
+            for mask, name in ((Full(), 'cudnn'), (Causal() & Window(3), 'cudnn'), (Window(3), 'plain'),
+                               (jax.tree.map(lambda x: x[:, :65], SEGMENTS), 'plain')):
+                choice = choose(*odd, mask=mask, numerics=BFLOAT16)
+                self.assertEqual(choice.name, name, mask)
+            self.assertIn('cudnn: odd lengths', choice.why)
+            self.assertIn('odd lengths', choose(*odd, bias=jnp.ones((1, 1)), numerics=BFLOAT16).why)
+
+    def test_scores_that_need_more_memory(self):
+        rows = jax.ShapeDtypeStruct((16, 256, 8, 64), jnp.float32)
+        score = Additive(width=64)
+        parameters = {name: jnp.zeros(one.shape) for name, one in score.parameters(8, 8, 64, 64).items()}
+        _, _, bias = jax.eval_shape(score.prepare, parameters, rows, rows)
+        with mock.patch.object(jax, 'default_backend', lambda: 'gpu'):
+            self.assertEqual(choose(rows, rows, rows).name, 'plain')
+            choice = choose(rows, rows, rows, bias=bias)
+        self.assertEqual(choice.name, 'blockwise')
+        self.assertIn('2.1 GB', choice.why)
+
+    def test_a_row_that_is_longer_than_its_mask_knows_is_refused(self):
+        for implementation in ('plain', 'blockwise', 'auto'):
+            with self.assertRaisesRegex(ValueError, f'rows of up to 16 positions, but this one has {T}'):
+                attend(QUERY, KEY, VALUE, mask=Causal() & Random(1, 4, 16), implementation=implementation)
+
+    @parameterized.parameters(
+        ('gpu', 8, 8, None), ('gpu', 128, 128, None), ('gpu', 136, 136, 'cudnn: heads that are wider than 128'),
+        ('gpu', 12, 12, 'or not a multiple of 8'), ('gpu', 16, 24, 'cudnn: values of another width'),
+        ('tpu', 12, 12, None), ('tpu', 16, 24, 'splash: values of another width'))
+    def test_widths(self, backend, width, value_width, why):
+        query, key, value = (jax.ShapeDtypeStruct((B, T, heads, w), jnp.float32)
+                             for heads, w in ((N, width), (K, width), (K, value_width)))
+        with mock.patch.object(jax, 'default_backend', lambda: backend):
+            choice = choose(query, key, value, numerics=BFLOAT16)
+        self.assertEqual(choice.name, 'plain' if why else {'gpu': 'cudnn', 'tpu': 'splash'}[backend])
+        self.assertIn(why or 'the fused kernel', choice.why)
+
+    def test_on_an_accelerator_long_rows_go_by_blocks(self):
+        long = jax.ShapeDtypeStruct((4, 8192, 8, 64), jnp.float32)
+        with mock.patch.object(jax, 'default_backend', lambda: 'gpu'):
+            choice = choose(long, long, long)
+        self.assertEqual(choice.name, 'blockwise')
+        self.assertIn('8.6 GB', choice.why)
+
+    def test_on_a_cpu_what_is_faster(self):
+        long = jax.ShapeDtypeStruct((1, 4096, 8, 64), jnp.float32)
+        choice = choose(long, long, long, mask=Causal() & Window(64))
+        self.assertEqual(choice.name, 'blockwise')
+        self.assertRegex(choice.why, 'ms by blocks, .* ms with all scores at once')
+        more = jax.ShapeDtypeStruct((3, 4096, 16, 64), jnp.float32)
+        times = lambda x: np.float64(re.findall(r'([\d.e+]+) ms', choose(x, x, x, mask=Causal() & Window(64)).why))
+        np.testing.assert_allclose(times(more), 6 * times(long), rtol=0.01)  # so many more heads in all
+        short = jax.ShapeDtypeStruct((64, 16, 8, 64), jnp.float32)
+        self.assertEqual(choose(short, short, short).name, 'plain')
+        self.assertEqual(choose(long, long, long, positions=(jnp.zeros((1, 4096)), jnp.arange(4096))).name, 'plain')
+
+    @parameterized.parameters(
+        ('fast', "kernel 'fast' is not one of plain, blockwise, cudnn, splash or 'auto'"),
+        ('cudnn', "kernel 'cudnn' cannot do this: it needs a GPU, and this is cpu; use 'auto' or 'plain'"),
+        ('splash', 'it needs a TPU'))
+    def test_a_kernel_that_cannot_is_refused(self, name, message):
+        with self.assertRaisesRegex(ValueError, message):
+            attend(QUERY, KEY, VALUE, implementation=name)
+
+    def test_attend_uses_what_is_chosen(self):
+        with mock.patch('transformer.attention.kernels.attend.blockwise', return_value='blocks'):
+            self.assertEqual(attend(QUERY, KEY, VALUE, implementation='blockwise'), 'blocks')
+
+
+if __name__ == '__main__':
+    absltest.main()

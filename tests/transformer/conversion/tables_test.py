@@ -1,0 +1,184 @@
+"""The tables of transformer/conversion/tables.py, on a family made up for this."""
+
+import dataclasses
+
+import numpy as np
+from absl.testing import absltest, parameterized
+
+from transformer.conversion.tables import Family, Field, Row, Weight, at, changed, fields_of, labels, named
+
+
+@dataclasses.dataclass(frozen=True)
+class Part:
+    size: int = 1
+    bias: bool = True
+
+
+@dataclasses.dataclass(frozen=True)
+class Other:
+    depth: int = 1
+
+
+@dataclasses.dataclass(frozen=True)
+class Stack:
+    layers: int = 6
+    part: Part | Other = Part()
+
+
+@dataclasses.dataclass(frozen=True)
+class Model:
+    width: int = 4
+    dropout: float = 0.0
+    kind: str = 'plain'
+    inner: int = 0
+    tied: bool = True
+    stack: Stack = dataclasses.field(default=Stack(), metadata={'inline': True})
+    encoder: Stack = Stack()
+    dtype: str = 'float32'
+
+
+FAMILY = Family(
+    kind='made', model='somewhere:Model', architecture='MadeModel', use='text', prefix='body.',
+    implied={'tied': False, 'part.bias': False},
+    fields=(Field('size', 'width', 4), Field('drop drop_too', 'dropout', 0.5),
+            Field('shape', 'kind', 'p', {'p': 'plain', 'q': 'odd'}),
+            Field('inside', 'inner', none=0), Field('strange', default=False), Field('deep', 'layers', 6),
+            Field('piece', 'part.size encoder.part.size', 1), Field('far', 'encoder.layers', 6)),
+    rows=(Row('block_{i}/{a,b}/kernel', 'body.layers.{i}.both', 'K D N H -> (K N H) D'), Row('tokens', 'body.words'),
+          Row('output', 'head', 'D V -> V D')),
+    inputs=lambda config: {}, limits=lambda model: {}, copies={'head': 'body.words'}, computed=r'body\.table')
+SHAPES = {'tokens': (5, 4), **{f'block_{i}/{name}/kernel': (4, 2, 3) for i in (0, 1) for name in 'ab'}}
+
+KINDS = {'float32': 'F32', 'float64': 'F64'}  # as .safetensors files name types
+
+
+def made(layers=6, part=Part(bias=False), **fields):
+    """A model that is not tied."""
+    return Model(**{'tied': False, 'stack': Stack(layers, part)} | fields)
+
+
+def drawn(shapes):
+    rng = np.random.default_rng(0)
+    return {name: rng.normal(size=shape).astype(np.float32) for name, shape in shapes.items()}
+
+
+def weights(arrays):
+    return {name: Weight(x.shape, KINDS[x.dtype.name], lambda x=x: x) for name, x in arrays.items()}
+
+
+class WeightsTest(absltest.TestCase):
+
+    def test_rows_in_both_directions(self):
+        params = drawn(SHAPES)
+        theirs = FAMILY.write(dict(params))
+        self.assertSameElements(theirs, ['body.layers.0.both', 'body.layers.1.both', 'body.words'])
+        for i in (0, 1):
+            both = np.concatenate([params[f'block_{i}/{name}/kernel'].reshape(4, 6).T for name in 'ab'])
+            np.testing.assert_array_equal(theirs[f'body.layers.{i}.both'], both)
+        found = dict(FAMILY.read(weights(theirs), SHAPES, 'here'))
+        self.assertSameElements(found, params)
+        for name, x in params.items():
+            np.testing.assert_array_equal(found[name], x)
+
+    def test_a_prefix_that_is_left_out_and_what_is_computed(self):
+        params = drawn(SHAPES)
+        theirs = {name.removeprefix('body.'): x for name, x in FAMILY.write(dict(params)).items()} | {'table': np.ones(3)}
+        found = dict(FAMILY.read(weights(theirs), SHAPES, 'here'))
+        np.testing.assert_array_equal(found['tokens'], params['tokens'])
+
+    def test_a_copy_and_a_layer_of_its_own(self):
+        params = drawn(SHAPES)
+        theirs = FAMILY.write(dict(params))
+        self.assertLen(dict(FAMILY.read(weights(theirs | {'head': params['tokens']}), SHAPES, 'here')), 5)
+        with self.assertRaisesRegex(ValueError, 'In here, head is not body.words'):
+            dict(FAMILY.read(weights(theirs | {'head': params['tokens'] + 1}), SHAPES, 'here'))
+        theirs['head'] = theirs.pop('body.words')  # one of the two is enough
+        np.testing.assert_array_equal(dict(FAMILY.read(weights(theirs), SHAPES, 'here'))['tokens'], params['tokens'])
+        self.assertEqual(*FAMILY.sides(weights(theirs), SHAPES))
+        theirs['body.words'] = theirs.pop('head')
+        own = SHAPES | {'output': (4, 5)}
+        found = dict(FAMILY.read(weights(theirs | {'head': params['tokens'] + 1}), own, 'here'))
+        np.testing.assert_array_equal(found['output'], params['tokens'].T + 1)
+
+    def test_a_parameter_without_a_row(self):
+        with self.assertRaisesRegex(ValueError, 'The table of made does not have block_0/c/kernel once'):
+            FAMILY.entries(SHAPES | {'block_0/c/kernel': (4,)})
+
+
+class ConfigTest(parameterized.TestCase):
+
+    def test_fields_in_both_directions(self):
+        theirs = {'size': 8, 'drop': 0.1, 'drop_too': 0.1, 'shape': 'q', 'inside': 32, 'model_type': 'made', 'deep': 2,
+                  'piece': 5, 'far': 3}
+        fields = FAMILY.model_fields(theirs, Model)
+        self.assertEqual(fields, {'width': 8, 'dropout': 0.1, 'kind': 'odd', 'inner': 32, 'tied': False, 'dtype': 'float32',
+                                  'layers': 2, 'part': Part(5, False), 'encoder': Stack(3, Part(5))})
+        written = FAMILY.config(made(**fields))
+        self.assertEqual(written, theirs | {'strange': False, 'architectures': ['MadeModel']})
+
+    def test_fields_of_a_model_are_those_of_its_config(self):
+        usual = {field.name: field.default for field in dataclasses.fields(Model)}
+        del usual['stack']
+        self.assertEqual(fields_of(Model), usual | {'layers': 6, 'part': Part()})
+        self.assertEqual(fields_of(Model(width=5, stack=Stack(2))), usual | {'width': 5, 'layers': 2, 'part': Part()})
+
+    def test_paths_into_parts(self):
+        fields = fields_of(Model)
+        self.assertEqual(at(fields, 'encoder.part.size'), 1)
+        with self.assertRaisesRegex(ValueError, r'model.part is Part.*which has no form there; expected a part with depth'):
+            at(fields, 'part.depth')
+        found = changed(fields, {'part.depth': 3, 'part': Other(), 'encoder.part.size': 4, 'encoder.layers': 2})
+        self.assertEqual((found['part'], found['encoder']), (Other(3), Stack(2, Part(4))))
+        self.assertEqual(fields, fields_of(Model))  # which stay as they are
+
+    def test_what_does_not_matter(self):
+        self.assertEqual(FAMILY.model_fields({'language': 'english', 'name': 'Made', 'num_beams': 4}, Model),
+                         FAMILY.model_fields({}, Model))
+
+    def test_classes_of_one_name_have_numbers_here_alone(self):
+        theirs = {'0': 'a', '1': 'b', '2': 'a', '3': 'b (3)', '4': 'c (4)'}
+        found = labels({'id2label': theirs})
+        self.assertEqual(found, ['a (0)', 'b', 'a (2)', 'b (3)', 'c (4)'])
+        self.assertEqual(named(['a (0)', 'b', 'a (2)', 'c (3)']), ['a', 'b', 'a', 'c (3)'])
+
+    def test_what_is_not_named_has_their_default(self):
+        self.assertEqual(FAMILY.model_fields({}, Model), fields_of(Model) | {'dropout': 0.5, 'tied': False,
+                                                                             'part': Part(bias=False)})
+        self.assertIsNone(FAMILY.config(made(tied=False))['inside'])
+
+    @parameterized.parameters(
+        ({'strange': True}, 'strange=True, which is not supported; expected False'),
+        ({'novel': 1}, 'novel=1, which is not known of made'),
+        ({'shape': 'r'}, "shape='r', which is not supported; expected one of 'p', 'q'"),
+        ({'size': [8, 8]}, r'size=\[8, 8\], which is not supported; expected a value such as 4'),
+        ({'size': None}, 'size=None, which is not supported; expected a value such as 4'),
+        ({'size': True}, 'size=True, which is not supported; expected a value such as 4'),
+        ({'drop': 0.1, 'drop_too': 0.2}, 'drop=0.1 and drop_too=0.2, which are one field here, model.dropout'))
+    def test_configs_of_another_model(self, config, message):
+        with self.assertRaisesRegex(ValueError, message):
+            FAMILY.model_fields(config, Model)
+
+    @parameterized.parameters(
+        (dict(tied=True), 'model.tied is True, which MadeModel cannot be; expected False'),
+        (dict(kind='new'), "model.kind is 'new', which has no name there; expected one of"),
+        (dict(part=Part()), 'model.part is Part(size=1, bias=True), which MadeModel cannot be; '
+                            'expected Part(size=1, bias=False).'),
+        (dict(part=Part(2, False)), 'model.part.size is 2 and model.encoder.part.size 1, which are one field there'),
+        (dict(encoder=Stack(2, Part(bias=False))), 'model.encoder.part is Part(size=1, bias=False), which MadeModel cannot be; '
+                                                   'expected Part(size=1, bias=True).'))
+    def test_models_that_have_no_form_there(self, fields, message):
+        found, = FAMILY.misfits(made(**fields), ('dtype',))
+        self.assertIn(message, found)
+
+    def test_models_that_have_one(self):
+        for fields in ({}, dict(kind='odd', dtype='bfloat16', encoder=Stack(2)),
+                       dict(part=Part(3, False), encoder=Stack(7, Part(3)), layers=1)):
+            self.assertEqual(FAMILY.misfits(made(**fields), ('dtype',)), [])
+
+    def test_a_part_of_another_kind_is_named(self):
+        found = ' '.join(FAMILY.misfits(made(part=Other()), ('dtype',)))
+        self.assertIn('model.part is Other(depth=1), which has no form there; expected a part with size.', found)
+
+
+if __name__ == '__main__':
+    absltest.main()

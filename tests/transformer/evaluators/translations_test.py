@@ -1,0 +1,126 @@
+import dataclasses
+import types
+from unittest import mock
+
+import jax
+import numpy as np
+from absl.testing import absltest
+
+from tests import experiments
+from transformer.decoding.strategies import Beam, Greedy
+from transformer.decoding.translate import best_texts, encoded, translate
+from transformer.evaluators.translations import Sentences, Translations
+from transformer.models.bahdanau import RecurrentEncoderDecoder
+from transformer.models.recurrent_attention import NoAttention
+
+TOKEN = np.ones((1, 1), np.int32)
+
+
+class TranslationsTest(experiments.TestCase):
+    def setUp(self):
+        super().setUp()
+        from training import run as runs
+
+        self.snapshot = runs.load(self.translator())
+
+    def test_sources_get_what_they_get_alone(self):
+        data, key = self.snapshot.data, jax.random.key(0)
+        sources = [data.encode(text) for text in ('key value mask', 'row', 'head block norm token row', 'loss step')]
+        for strategy in (Greedy(), Beam(size=3, count=2)):
+            together = translate(self.snapshot, sources, strategy=strategy, key=key, rows=2)
+            for source, found in zip(sources, together):
+                alone, = translate(self.snapshot, [source], strategy=strategy, key=key)
+                self.assertEqual([one.tokens.tolist() for one in found], [one.tokens.tolist() for one in alone])
+                np.testing.assert_allclose([one.score for one in found], [one.score for one in alone], rtol=1e-4)
+        self.assertEqual(translate(self.snapshot, [], strategy=Greedy(), key=key), [])
+
+    def test_scores_are_those_of_the_outputs(self):
+        from transformer.evaluators.metrics import translation_scores
+
+        texts, run = [], self.snapshot.run
+        batches = run.evaluation('valid')
+        snapshot = types.SimpleNamespace(**{name: getattr(self.snapshot, name) for name in ('model', 'params', 'data', 'key')},
+                                         text=lambda name, text: texts.append((name, text)))
+        evaluator = Translations(limit=6, shown=2)
+        self.assertEqual(evaluator.check(run, batches), ('bleu', 'chrf', 'exact_match', 'pairs'))
+        numbers = evaluator(snapshot, batches)
+        pairs = batches.pairs()[:6]
+        outputs = [snapshot.data.decode(found[0].tokens) for found in translate(
+            snapshot, [snapshot.data.encode(source) for source, _ in pairs], strategy=Greedy(), key=jax.random.key(1))]
+        self.assertEqual(numbers, translation_scores(outputs, [target for _, target in pairs])[0] | {'pairs': 6})
+        (name, text), = texts
+        self.assertEqual(name, 'translations')
+        self.assertStartsWith(text, f'source:    {pairs[0][0]}\nreference: {pairs[0][1]}\noutput:    {outputs[0]}\n')
+        self.assertEqual(text.count('source:'), 2)
+        self.assertIn(f"\n{Greedy()}, of texts prepared by data.text='nfc'\nBLEU nrefs:1|", text)
+        self.assertIn('|tok:13a|', text)
+
+    def test_what_the_scores_are_of_is_said(self):
+        texts, batches = [], types.SimpleNamespace(pairs=lambda: [('key row', 'row key')])
+        snapshot = types.SimpleNamespace(**{name: getattr(self.snapshot, name) for name in ('model', 'params', 'data', 'key')},
+                                         text=lambda name, text: texts.append(text))
+        with (mock.patch.object(snapshot.data, 'config', dataclasses.replace(snapshot.data.config, text='raw')),
+              mock.patch.object(snapshot.data, 'target_language', 'ja')):
+            Translations()(snapshot, batches)
+        self.assertIn(f'\n\n{Greedy()}\nBLEU nrefs:1|case:mixed|eff:no|tok:char|', texts[0])
+
+    def test_a_long_source_is_cut_only_when_asked(self):
+        data, long = self.snapshot.data, ' '.join(['key'] * 12)
+        whole = data.encode(long)
+        cut = encoded(data, long, 12, truncate=True)
+        self.assertEqual((cut.tolist(), cut.dtype), ([*whole[:11].tolist(), data.end], whole.dtype))
+        for truncate in (True, False):
+            self.assertEqual(encoded(data, long, 13, truncate=truncate).tolist(), whole.tolist())
+        sentence = '{} has 13 tokens with its end, but this model takes 12; shorten it, or give --truncate.'
+        for what in ('The source', 'The source in line 2'):
+            with self.assertRaises(ValueError) as raised:
+                encoded(data, long, 12, what=what, otherwise='give --truncate')
+            self.assertEqual(str(raised.exception), sentence.format(what))
+        with self.assertRaisesRegex(ValueError, 'takes 12; shorten it[.]$'):
+            encoded(data, long, 12)
+
+    def test_evaluators_cut_where_the_data_does(self):
+        long = ' '.join(['key', 'value'] * 7)
+        with self.assertRaisesRegex(ValueError, "'key value .* has 15 tokens .* takes 12; shorten it, or set data.long='trunc"):
+            Sentences(sources=(long,), references=('a',)).check(self.snapshot.run, None)  # before training
+        data = self.snapshot.data
+        with mock.patch.object(data, 'config', dataclasses.replace(data.config, long='truncate')):
+            self.assertEqual(Sentences(sources=(long,), references=('a',)).check(self.snapshot.run, None), ('bleu_1',))
+            text, = best_texts(self.snapshot, [long], Greedy())
+        self.assertEqual(text, best_texts(self.snapshot, [' '.join(long.split()[:11])], Greedy())[0])
+
+    def test_sentences_are_scored_one_by_one(self):
+        texts = []
+        snapshot = types.SimpleNamespace(**{name: getattr(self.snapshot, name) for name in ('model', 'params', 'data', 'key')},
+                                         text=lambda name, text: texts.append(text))
+        output = snapshot.data.decode(translate(snapshot, [snapshot.data.encode('key row')], strategy=Greedy(),
+                                                key=jax.random.key(0))[0][0].tokens)
+        evaluator = Sentences(sources=('key row', 'key row'), references=(output, 'something else entirely'))
+        self.assertEqual(evaluator.check(self.snapshot.run, None), ('bleu_1', 'bleu_2'))
+        numbers = evaluator(snapshot, None)
+        self.assertEqual(numbers, {'bleu_1': 1.0, 'bleu_2': 0.0})
+        self.assertEqual(texts[0], f'key row => {output}, bleu 1.000\nkey row => {output}, bleu 0.000\n')
+
+    def test_what_cannot_be_measured_is_refused(self):
+        for evaluator, message in ((Translations(limit=-1), 'limit=-1'), (Sentences(), '0 sources'),
+                                   (Sentences(sources=('a',), references=('b', 'c')), '1 sources, 2 references')):
+            with self.assertRaisesRegex(ValueError, message):
+                evaluator.check(self.snapshot.run, None)
+        blind = RecurrentEncoderDecoder(vocab=11, source_vocab=0, layers=1, width=4, attention=NoAttention())
+        shapes = jax.eval_shape(lambda: blind.init(jax.random.key(0), TOKEN, decoder_inputs=TOKEN)['params'])
+        run = types.SimpleNamespace(data=self.snapshot.data, model=blind, shapes=types.SimpleNamespace(params=shapes))
+        Translations(strategy=Beam()).check(run, None)
+        for evaluator in (Translations(strategy=Beam(coverage_penalty=0.2)), Sentences(('a',), ('b',), 2, Beam(2, 0.6, 0.1))):
+            with self.assertRaisesRegex(ValueError, 'A coverage penalty needs a model that attends to a source'):
+                evaluator.check(run, None)
+        run.model = blind.clone(source_length=7)
+        for evaluator in (Translations(), Sentences(('a',), ('b',))):
+            with self.assertRaisesRegex(ValueError, 'data.source_length=8 tokens, but model.source_length is 7; raise that'):
+                evaluator.check(run, None)
+        run = types.SimpleNamespace(data=types.SimpleNamespace(config=types.SimpleNamespace()))
+        with self.assertRaisesRegex(ValueError, 'Translations needs pairs of texts, and SimpleNamespace has none'):
+            Translations().check(run, None)
+
+
+if __name__ == '__main__':
+    absltest.main()

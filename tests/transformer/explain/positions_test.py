@@ -1,0 +1,52 @@
+import io
+
+import numpy as np
+from absl.testing import absltest
+from PIL import Image
+
+from transformer.attention.positions.absolute import sinusoid
+from transformer.explain import positions as position_pictures
+
+
+def panels(figure):
+    """The arrays that a figure shows, without its colour bar."""
+    return [image.get_array() for axes in figure.axes for image in axes.get_images()]
+
+
+def size(figure):
+    with io.BytesIO() as file:
+        figure.savefig(file)
+        with Image.open(file) as image:
+            return image.size
+
+
+class PicturesTest(absltest.TestCase):
+    def test_sinusoids_by_position_and_feature(self):
+        figure = position_pictures.sinusoids(20, 7)
+        np.testing.assert_allclose(panels(figure)[0], sinusoid(np.arange(20), 7))
+        self.assertGreater(min(size(figure)), 200)
+
+    def test_similarities_are_cosines(self):
+        table = np.array([[1, 0], [3, 0], [0, 2], [-1, 1], [0, 0]])
+        half = 0.5 ** 0.5
+        wanted = [[1, 1, 0, -half, 0], [1, 1, 0, -half, 0], [0, 0, 1, half, 0], [-half, -half, half, 1, 0], [0, 0, 0, 0, 0]]
+        np.testing.assert_allclose(position_pictures.similarities(table), wanted, atol=1e-12)
+        np.testing.assert_allclose(panels(position_pictures.of_run({'positions': {'embedding': table}}))[0], wanted, atol=1e-12)
+
+    def test_patches_of_an_image_are_shown_where_they_are_without_the_class_token(self):
+        table = np.random.default_rng(0).normal(size=(7, 5))
+        shown = panels(position_pictures.of_run({'positions': {'embedding': table}}, grid=(2, 3)))
+        self.assertLen(shown, 6)
+        for i, panel in enumerate(shown):
+            np.testing.assert_allclose(panel, position_pictures.similarities(table)[1 + i, 1:].reshape(2, 3))
+        self.assertGreater(min(size(position_pictures.similarity(table, (2, 3)))), 100)
+
+    def test_refused(self):
+        with self.assertRaisesRegex(ValueError, 'has learnt no table of positions'):
+            position_pictures.of_run({'tokens': {}})
+        with self.assertRaisesRegex(ValueError, '7 positions has no grid of 3x3 patches'):
+            position_pictures.similarity(np.ones((7, 5)), (3, 3))
+
+
+if __name__ == '__main__':
+    absltest.main()

@@ -1,0 +1,85 @@
+import jax
+import jax.numpy as jnp
+import numpy as np
+from absl.testing import absltest, parameterized
+from flax import linen as nn
+
+from transformer.layers.norm import LayerNorm, Norm, RMSNorm, normed
+from transformer.layers.numerics import Numerics
+
+KEY = jax.random.key(0)
+
+
+class Normed(nn.Module):
+    """A module that normalises."""
+    norm: Norm
+    numerics: Numerics = Numerics()
+
+    @nn.compact
+    def __call__(self, x):
+        return normed(self.norm, x, 'some_norm', self.numerics)
+
+
+class RMSNormTest(absltest.TestCase):
+    def test_equals_the_formula(self):
+        rng = np.random.default_rng(0)
+        x, scale = rng.normal(size=(4, 6)) * 3 + 1, rng.normal(size=6)
+        wanted = x / np.sqrt((x ** 2).mean(-1, keepdims=True) + 0.1) * scale
+        norm = RMSNorm(epsilon=0.1)
+        self.assertEqual({name: one.shape for name, one in norm.parameters(6).items()}, {'scale': (6,)})
+        np.testing.assert_allclose(norm({'scale': jnp.float32(scale)}, jnp.float32(x)), wanted, atol=1e-5)
+
+    def test_what_comes_out_has_the_type_of_the_products(self):
+        layer, x = Normed(RMSNorm(), Numerics('bfloat16')), jnp.ones((2, 4), jnp.bfloat16)
+        self.assertEqual(layer.apply(layer.init(KEY, x), x).dtype, jnp.bfloat16)
+
+
+class LayerNormTest(parameterized.TestCase):
+    def test_textbook_example(self):
+        layer, x = Normed(LayerNorm()), jnp.array([[1.0, 2.0], [2.0, 3.0]])
+        np.testing.assert_allclose(layer.apply(layer.init(KEY, x), x), [[-1, 1], [-1, 1]], atol=1e-4)
+
+    def test_equals_the_formula(self):
+        rng = np.random.default_rng(0)
+        x, scale, bias = rng.normal(size=(4, 6)) * 3 + 1, rng.normal(size=6), rng.normal(size=6)
+        wanted = (x - x.mean(-1, keepdims=True)) / np.sqrt(x.var(-1, keepdims=True) + 0.1) * scale + bias
+        params = {'scale': jnp.float32(scale), 'bias': jnp.float32(bias)}
+        np.testing.assert_allclose(LayerNorm(epsilon=0.1)(params, jnp.float32(x)), wanted, atol=1e-5)
+
+    def test_gradients_equal_central_differences_in_float64(self):
+        rng = np.random.default_rng(0)
+        x, scale, pull = rng.normal(size=(3, 5)) * 2 + 1, rng.normal(size=5), rng.normal(size=(3, 5))
+
+        def exact(x, scale):
+            return (((x - x.mean(-1, keepdims=True)) / np.sqrt(x.var(-1, keepdims=True) + 1e-5) * scale) * pull).sum()
+
+        def ours(x, scale):
+            return (LayerNorm(bias=False)({'scale': scale}, x) * pull).sum()
+
+        found = jax.grad(ours, (0, 1))(jnp.float32(x), jnp.float32(scale))
+        for i, (point, gradient) in enumerate(zip((x, scale), found)):
+            for place in np.ndindex(point.shape):
+                step = np.zeros_like(point)
+                step[place] = 1e-6
+                low, high = ([x, scale] for _ in range(2))
+                low[i], high[i] = point - step, point + step
+                self.assertAlmostEqual((exact(*high) - exact(*low)) / 2e-6, float(gradient[place]), delta=2e-5)
+
+    def test_without_bias(self):
+        x, scale = jnp.arange(8.0).reshape(2, 4) ** 2, {'scale': jnp.full(4, 3.0)}
+        self.assertEqual(set(LayerNorm(bias=False).parameters(4)), {'scale'})
+        with_it = LayerNorm()(scale | {'bias': jnp.full(4, 0.5)}, x)
+        np.testing.assert_allclose(LayerNorm(bias=False)(scale, x), with_it - 0.5, atol=1e-6)
+
+    def test_statistics_of_bfloat16_are_float32(self):
+        x = (100 + jnp.arange(256.0)).astype(jnp.bfloat16)  # in bfloat16 the mean alone would be off by a whole unit
+        layer = Normed(LayerNorm(), Numerics('bfloat16'))
+        variables = layer.init(KEY, x)
+        self.assertEqual(variables['params']['some_norm']['scale'].dtype, jnp.float32)
+        y, exact = layer.apply(variables, x), np.asarray(x, np.float64)
+        self.assertEqual(y.dtype, jnp.bfloat16)
+        np.testing.assert_allclose(np.asarray(y, np.float64), (exact - exact.mean()) / exact.std(), atol=8e-3)
+
+
+if __name__ == '__main__':
+    absltest.main()

@@ -1,0 +1,272 @@
+import dataclasses
+import itertools
+from functools import partial
+from unittest import mock
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+from absl.testing import absltest, parameterized
+
+from tests import float64, mechanisms, models
+from transformer.attention import scores
+from transformer.attention.masks.data import Padding, Segments
+from transformer.attention.masks.patterns import Causal, Full
+from transformer.attention.mechanism import Softmax
+from transformer.attention.multi_head import MultiHead
+from transformer.attention.pooling import Epanechnikov, Gaussian, Pooling
+from transformer.attention.positions import absolute, relative
+from transformer.attention.positions.base import Encoding, NoPositions, Sizes
+from transformer.attention.positions.rotary import Rotary
+from transformer.attention.scores import Additive, Bilinear
+from transformer.decoding import generate
+from transformer.decoding.strategies import DiverseBeam, Sample
+from transformer.layers.numerics import Numerics, real_dtype, wide
+from transformer.layers.universal import Universal
+from transformer.models.bahdanau import RecurrentEncoderDecoder
+from transformer.models.encoder_decoder import EncoderDecoder
+from transformer.models.memory_network import MemoryNetwork
+from transformer.models.recurrent import Lstm
+from transformer.models.recurrent_attention import Bahdanau, Luong
+from transformer.models.recurrent_lm import RecurrentLm
+from transformer.models.story_transformer import StoryTransformer
+from transformer.tasks.language_model import NextToken, SequenceToSequence
+from transformer.tasks.pooling import PooledClassification, PooledRegression
+from transformer.tasks.stories import MemoryAnswers
+
+IDS = np.ones((2, 4), int)
+PAIR = {'inputs': IDS, 'segments': IDS, 'decoder_inputs': IDS, 'decoder_segments': IDS}
+STORY = {'story': np.ones((2, 5, 4), int), 'question': IDS}
+SMALL = dict(vocab=7, layers=1, heads=2, width=8, depth=Universal(halting=True))
+RECURRENT = RecurrentEncoderDecoder(vocab=7, source_vocab=0, layers=2, width=4, bidirectional=False)
+MODELS = {'bahdanau': (RECURRENT.clone(attention=Bahdanau(score=Additive(3), combined=True, past=True)), PAIR),
+          'luong': (RECURRENT.clone(attention=Luong(score=Bilinear(), window=2, predictive=True)), PAIR),
+          'language': (RecurrentLm(vocab=7, length=4, width=4), {'inputs': IDS}),
+          'transformer': (models.build(EncoderDecoder, **SMALL, source_vocab=0), PAIR),
+          'memories': (MemoryNetwork(vocab=7, memory=5, width=4, tying='layerwise'), STORY),
+          'stories': (models.build(StoryTransformer, **SMALL), STORY)}
+DTYPES = (('float32', 'float32', 2e-6), ('bfloat16', 'bfloat16', 2e-2))
+# Every score and every position encoding, one with the other, and every kernel that a CPU has with all scores.
+SCORES = (scores.ScaledDot(), scores.Dot(), scores.Bilinear(), scores.Additive(width=4), scores.Cosine(),
+          scores.Location(length=9), scores.Gaussian())
+POSITIONS = (absolute.Learned(), absolute.Sinusoidal(), absolute.Sinusoidal(at='scores'),
+             absolute.Sinusoidal(at='scores_times'), absolute.Sinusoidal2d(), Rotary(),
+             Rotary(scaling='ntk', factor=2.0, interleaved=True), relative.Shaw(distance=2), relative.T5(buckets=4, distance=5),
+             relative.Alibi(), relative.Swin(), relative.TransformerXl(), relative.Deberta(distance=3), relative.Tupe(),
+             relative.Etc(distance=2))
+KERNELS = 'plain', 'blockwise'
+ATTENTION = {f'{type(score).__name__}_{type(kind).__name__}_{i}': (Softmax(score=score, implementation=kernel), kind)
+             for i, (score, kind, kernel) in enumerate(zip(itertools.cycle(SCORES), POSITIONS, itertools.cycle(KERNELS)))}
+ATTENTION |= {name: (mechanism, NoPositions()) for name, mechanism in mechanisms.CASES.items() if name != 'softmax'}
+SEGMENTS = np.array([[1] * 9, [1, 1, 1, 2, 2, 2, 2, 0, 0]], np.int32)
+PLACES = np.array([[*range(9)], [0, 1, 2, 0, 1, 2, 3, 0, 0]], np.int32)
+POINTS = np.random.default_rng(2).uniform(0.1, 0.6, size=(5, 2)).astype(np.float32)
+TOKENS = {'inputs': SEGMENTS, 'targets': SEGMENTS, 'segments': SEGMENTS, 'positions': PLACES,
+          'weights': (SEGMENTS > 0).astype(np.float32)}
+TEXTS = TOKENS | {f'decoder_{name}': TOKENS[name][:, :5] for name in ('inputs', 'segments', 'positions')} | {
+    name: TOKENS[name][:, :5] for name in ('targets', 'weights')}
+STORIES = {'story': np.arange(40, dtype=np.int32).reshape(2, 5, 4) % 7, 'question': SEGMENTS[:, :4],
+           'label': np.array([1, 2], np.int32)}
+SEEN = {'query': POINTS, 'own': np.arange(5, dtype=np.int32), 'target': POINTS}
+POOLING = Pooling(keys=tuple(map(tuple, POINTS.tolist())), values=tuple(map(tuple, POINTS.tolist())), learn='each')
+EXACT = {'bahdanau': (MODELS['bahdanau'][0].clone(bidirectional=True, dropout=0.1, outer_dropout=0.1), SequenceToSequence(),
+                      TEXTS),
+         'luong': (MODELS['luong'][0].clone(cell=Lstm()), SequenceToSequence(), TEXTS),
+         'language': (MODELS['language'][0].clone(dropout=0.1), NextToken(label_smoothing=0.1, z_loss=1e-3), TOKENS),
+         'memories': (MODELS['memories'][0], MemoryAnswers(linear_steps=3), STORIES),
+         'regression': (POOLING.clone(kernel=Epanechnikov()), PooledRegression(), SEEN),
+         'classification': (POOLING.clone(kernel=Gaussian()), PooledClassification(), SEEN)}
+
+
+def operands(*shapes):
+    rng = np.random.default_rng(0)
+    return [rng.normal(size=shape).astype(np.float32) for shape in shapes]
+
+
+def parameter_of(numerics):
+    """(a parameter of 1/3 as it is read, the variables of its module)."""
+    class Module(nn.Module):
+        @nn.compact
+        def __call__(self):
+            return numerics.parameter(self, 'x', lambda key, shape, dtype: jnp.full(shape, 1 / 3, dtype), (3, 2))
+
+    return Module().init_with_output(models.KEY)
+
+
+class PolicyTest(parameterized.TestCase):
+    def test_wide_is_at_least_float32(self):
+        with jax.enable_x64(True):
+            for given, wanted in (('bfloat16', 'float32'), ('float32', 'float32'), ('float64', 'float64')):
+                self.assertEqual(wide(jnp.ones(2, given)).dtype, wanted)
+
+    def test_constants_have_the_type_that_is_enabled(self):
+        self.assertEqual(real_dtype(), 'float32')
+        with jax.enable_x64(True):
+            self.assertEqual(real_dtype(), 'float64')
+
+    @parameterized.product(dtype=('float32', 'bfloat16', 'float64'), stored=('float32', 'bfloat16', 'float64'))
+    def test_parameters_are_drawn_in_float32_rounded_once_and_read_wide(self, dtype, stored):
+        exact = 'float64' in (dtype, stored)
+        with jax.enable_x64(exact):
+            used, variables = parameter_of(Numerics(dtype, parameter_dtype=stored))
+            kept = np.full((3, 2), np.float32(1 / 3)).astype(stored)
+            np.testing.assert_array_equal(variables['params']['x'], kept, strict=True)
+            np.testing.assert_array_equal(used, kept.astype('float64' if exact else 'float32'), strict=True)
+
+    @parameterized.parameters('dtype', 'parameter_dtype')
+    def test_float64_where_jax_would_take_float32_is_refused(self, field):
+        numerics = Numerics(**{field: 'float64'})
+        with self.assertRaisesRegex(ValueError, 'float64 need the 64-bit types of JAX, which are switched off; call '):
+            numerics.cast(parameter_of(numerics)[0])
+
+
+class DenseTest(parameterized.TestCase):
+    @parameterized.named_parameters(*DTYPES)
+    def test_values_and_gradients_equal_float64(self, dtype, tolerance):
+        x, kernel, dy = operands((2, 3, 4, 5), (4, 5, 6, 2), (2, 3, 6, 2))
+        numerics = Numerics(dtype)
+
+        @jax.jit
+        def outcome(x, kernel):
+            y, back = jax.vjp(lambda x, kernel: numerics.dense(x, kernel, axes=2), x, kernel)
+            return y, *back(jnp.asarray(dy, dtype))
+
+        y, dx, dkernel = outcome(x, kernel)
+        a, b, c = (np.asarray(v, np.float64) for v in (x, kernel, dy))
+        for got, wanted in ((y, np.einsum('...ij,ijkl->...kl', a, b)), (dx, np.einsum('btkl,ijkl->btij', c, b)),
+                            (dkernel, np.einsum('btij,btkl->ijkl', a, c))):
+            self.assertEqual(got.shape, wanted.shape)
+            np.testing.assert_allclose(np.asarray(got, np.float64), wanted, atol=tolerance * np.abs(wanted).max())
+
+    @parameterized.named_parameters(*DTYPES)
+    def test_own_gradient_equals_the_rule_of_jax(self, dtype, tolerance):
+        x, kernel = operands((2, 7, 5), (5, 3, 2))
+
+        def outcome(dense_gradient):
+            numerics = Numerics(dtype, dense_gradient)
+            loss = lambda pair: jnp.sin(numerics.dense(*pair).astype(jnp.float32)).sum()
+            return jax.jit(jax.value_and_grad(loss))((x, kernel))
+
+        own, rule = outcome(True), outcome(False)
+        jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=tolerance, atol=tolerance), own, rule)
+        self.assertTrue(all(leaf.dtype == jnp.float32 for leaf in jax.tree.leaves(own)))
+
+    def test_own_gradient_forms_the_kernel_gradient_without_a_transpose(self):
+        def transposes(dense_gradient):
+            numerics = Numerics('float32', dense_gradient)
+            gradient = jax.grad(lambda kernel: numerics.dense(jnp.ones((7, 5)), kernel).sum())
+            return str(jax.make_jaxpr(gradient)(jnp.ones((5, 3)))).count('transpose')
+
+        self.assertEqual(transposes(True), 0)
+        self.assertGreater(transposes(False), 0)
+
+    def test_scores_keep_the_float32_they_are_accumulated_in(self):
+        a, b = operands((4, 64), (64, 8))
+        rounded = [np.asarray(jnp.asarray(x, jnp.bfloat16), np.float64) for x in (a, b)]
+        scores = Numerics('bfloat16').scores('TD,DS->TS', a, b)
+        self.assertEqual(scores.dtype, jnp.float32)
+        np.testing.assert_allclose(scores, rounded[0] @ rounded[1], rtol=1e-5, atol=1e-5)  # bfloat16 would err by 4e-3
+
+    def test_results_have_the_type_of_the_policy(self):
+        x, kernel = operands((2, 5), (5, 3))
+        for dtype in ('float32', 'bfloat16'):
+            self.assertEqual(Numerics(dtype).dense(x, kernel).dtype, dtype)
+            self.assertEqual(Numerics(dtype).einsum('TD,DF->TF', x, kernel).dtype, dtype)
+
+    def test_shapes_that_do_not_meet_are_refused(self):
+        with self.assertRaisesRegex(ValueError, r'kernel \(5, 3\) got an input of shape \(2, 4\)'):
+            Numerics().dense(jnp.ones((2, 4)), jnp.ones((5, 3)))
+
+    def test_an_unknown_dtype_is_refused(self):
+        for field in ('dtype', 'parameter_dtype'):
+            with self.assertRaisesRegex(ValueError, f"{field} is 'float16'; expected one of float32, bfloat16, float64"):
+                Numerics(**{field: 'float16'})
+
+
+class ModelsTest(parameterized.TestCase):
+    @parameterized.named_parameters(*((name, *case) for name, case in MODELS.items()))
+    def test_every_product_follows_the_policy(self, model, batch):
+        def products(dtype):
+            loss = lambda p: model.clone(dtype=dtype).apply({'params': p}, **batch)['logits'].astype(jnp.float32).sum()
+            found = models.equations(jax.make_jaxpr(jax.grad(loss))(models.drawn(model, **batch)).jaxpr)
+            return [equation for equation in found if equation.primitive.name == 'dot_general']
+
+        highest = (jax.lax.Precision.HIGHEST,) * 2
+        for equation in products('float32'):
+            self.assertEqual(equation.params['precision'], highest, equation.source_info.traceback)
+        narrow = [equation for equation in products('bfloat16') if equation.params['precision'] != highest]
+        self.assertNotEmpty(narrow)
+        for equation in narrow:  # what is said to be exact is float32 in any case
+            self.assertEqual({x.aval.dtype for x in equation.invars}, {jnp.dtype('bfloat16')}, equation.source_info.traceback)
+
+
+class Float64Test(parameterized.TestCase):
+    """No number of a program is narrower, so that gradients are those of central differences to nine digits."""
+
+    def setUp(self):
+        super().setUp()
+        self.enter_context(jax.enable_x64(True))
+
+    @parameterized.named_parameters(*((name, *case) for name, case in ATTENTION.items()))
+    def test_attention(self, mechanism, kind):
+        sizes = Sizes(length=9, width=16, heads=4, head_width=4, grid=(3, 3))
+        layer = MultiHead(4, 0 if mechanism.projections == ('value',) else 2, mechanism=mechanism, numerics=Numerics('float64'))
+        pattern = Causal() if mechanism.causal else Full()
+
+        def apply(method, params, x, segments, places):
+            encoding = Encoding(kind, params['shared'], places, places, sizes)
+            mask = pattern & (Segments(segments, segments) if mechanism.packed else Padding((segments != 0).sum(1)))
+            return method({'params': params['layer']}, encoding.at_input(x), mask=mask, encoding=encoding)
+
+        def loss(*given):
+            return jnp.sin(apply(layer.apply, *given)[0]).sum()
+
+        x = np.random.default_rng(1).normal(size=(2, 9, 16))
+        shared = {name: jax.ShapeDtypeStruct(shape, float) for name, (_, shape) in kind.parameters(sizes).items()}
+        init = lambda _, *given, **more: layer.init(models.KEY, *given, **more)['params']
+        own = jax.eval_shape(partial(apply, init), {'layer': {}, 'shared': shared}, x, SEGMENTS, PLACES)
+        float64.require_exact(self, loss, float64.drawn({'layer': own, 'shared': shared}), x, SEGMENTS, PLACES)
+
+    @parameterized.named_parameters(*((name, *case) for name, case in EXACT.items()))
+    def test_models_and_tasks(self, model, task, batch):
+        model = model.clone(dtype='float64')
+
+        def loss(params, batch):
+            forward = lambda **inputs: model.apply({'params': params}, **inputs)
+            terms = task.loss(forward, batch, key=models.KEY, step=5, train=True)
+            return sum(c * terms[name][0] / terms[name][1] for name, c in task.coefficients.items()) + sum(
+                0.0 * total / weight for total, weight in terms.values())
+
+        params = float64.drawn(jax.eval_shape(lambda: model.init(models.KEY, **task.inputs(batch))['params']))
+        float64.require_exact(self, loss, params, batch)
+
+    @parameterized.parameters(absolute.Learned(), relative.Swin())
+    def test_tables_of_images_of_another_size(self, kind):
+        sizes = Sizes(width=16, heads=4, head_width=4, grid=(3, 3), extra=1)
+        larger = dataclasses.replace(sizes, length=26, grid=(5, 5))
+        (name, (_, shape)), *_ = (kind.parameters(dataclasses.replace(sizes, length=10)) | kind.layer_parameters(sizes)).items()
+        resized = jax.make_jaxpr(lambda table: kind.resized(name, table, larger))(np.zeros(shape))
+        self.assertEqual(float64.narrow(resized), [])
+
+    @parameterized.parameters(Sample(temperature=0.7, top_k=6, top_p=0.6, min_p=0.01, count=32), DiverseBeam(size=4, count=4))
+    def test_generation(self, strategy):
+        model = RecurrentLm(vocab=9, length=8, width=4, cell=Lstm(), dtype='float64')
+        params = float64.drawn(jax.eval_shape(lambda: model.init(models.KEY, np.ones((1, 2), np.int32))['params']), 1.0)
+        with mock.patch.object(generate, '_search', wraps=generate._search) as search:
+            rows, = generate.generate(model, params, [[3, 5]], steps=3, strategy=strategy, key=models.KEY, end=0, vocab=9)
+        arrays, fixed = search.call_args
+        self.assertEqual(float64.narrow(jax.make_jaxpr(partial(generate._search, arrays[0], **fixed))(*arrays[1:])), [])
+        apply = jax.jit(lambda params, row: jax.nn.log_softmax(model.apply({'params': params}, row)['logits'][0]))
+        for row in rows:
+            tokens = [3, 5, *row.tokens, *[0] * row.finished]
+            gains = np.asarray(apply(params, np.pad(tokens, (0, 5 - len(tokens)))[None]))[1:len(tokens) - 1]
+            chosen = gains[np.arange(len(gains)), tokens[2:]]
+            np.testing.assert_allclose(row.score, chosen.sum(), rtol=1e-13)
+            if isinstance(strategy, Sample):  # what is more probable than a token has not reached top_p yet
+                share = np.exp(gains / 0.7) / np.sort(np.exp(gains / 0.7))[:, -6:].sum(-1, keepdims=True)
+                self.assertLess(np.where(gains > chosen[:, None], share, 0).sum(-1).max(), 0.6)
+
+
+if __name__ == '__main__':
+    absltest.main()

@@ -1,0 +1,192 @@
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from absl.testing import absltest, parameterized
+from flax import linen as nn
+
+from tests import models
+from tests.models import apply, build, changed, drawn
+from training import roles
+from transformer.attention.context import Context, Source
+from transformer.attention.masks.patterns import Causal
+from transformer.attention.multi_head import MultiHead
+from transformer.layers.block import Block
+from transformer.layers.feed_forward import FeedForwardLayer, Mlp
+from transformer.layers.norm import LayerNorm, RMSNorm
+from transformer.layers.residual import NoNorm, ParallelBranches, PostNorm, PreNorm, ReZero, Sandwich
+from transformer.models.gpt import Gpt
+from vit.models.vit import Vit
+
+KEY = jax.random.key(0)
+RNG = np.random.default_rng(0)
+RESIDUALS = (PreNorm(), PostNorm(), ReZero(), NoNorm(), Sandwich(), ParallelBranches(), ParallelBranches(norms=2))
+# Without biases, as a key's has no gradient but rounding.
+GPT = build(Gpt, vocab=11, length=8, layers=2, heads=2, width=8, dropout=0.2, **models.NO_BIASES)
+TOKENS = RNG.integers(11, size=(2, 8))
+BOTH = {'attention', 'feed_forward'}
+
+
+class Attention(nn.Module):
+    """Stands for attention: sin, and a cache that counts."""
+
+    def __call__(self, x, *, context, key, cache, head_mask):
+        return jnp.sin(x), cache and {'seen': cache['seen'] + 1}, {}
+
+
+class Cross(nn.Module):
+    """Stands for attention to a source: cos."""
+
+    def __call__(self, x, *given, **others):
+        return jnp.cos(x), None, {}
+
+
+class Square(nn.Module):
+    def __call__(self, x, *, key=None):
+        return x * x, {}
+
+
+@partial(jax.jit, static_argnums=0)
+def gradient(model, params):
+    return jax.grad(lambda p: (model.apply({'params': p}, TOKENS, key=KEY)['logits'] ** 2).mean())(params)
+
+
+def joined(residual, params, row, branches, norm):
+    """What a residual makes of one position: `norm(row, name)`, f of each branch by name."""
+    match residual:
+        case PreNorm():
+            for name, f in branches.items():
+                row = row + f(norm(row, f'{name}_norm'))
+        case PostNorm():
+            for name, f in branches.items():
+                row = norm(row + f(row), f'{name}_norm')
+        case Sandwich():
+            for name, f in branches.items():
+                row = row + norm(f(norm(row, f'{name}_norm')), f'{name}_last_norm')
+        case ParallelBranches(norms=1):
+            normal = norm(row, 'norm')
+            row = row + sum(f(normal) for f in branches.values())
+        case ParallelBranches(norms=2):
+            row = row + sum(f(norm(row, f'{name}_norm')) for name, f in branches.items())
+        case ReZero():
+            for name, f in branches.items():
+                row = row + np.float64(params[f'{name}_residual']['scale']) * f(row)
+        case NoNorm():
+            for f in branches.values():
+                row = row + f(row)
+    return row
+
+
+class FormulaTest(parameterized.TestCase):
+    @parameterized.product(residual=RESIDUALS, kind=[LayerNorm(), RMSNorm()], cross=[False, True])
+    def test_equals_a_loop_in_float64(self, residual, kind, cross):
+        branches = {'attention': np.sin} | ({'cross_attention': np.cos} if cross else {}) | {'feed_forward': np.square}
+        block = Block(Attention, Square, Cross if cross else None, kind, residual)
+        x, context = RNG.normal(size=(2, 3, 4)).astype(np.float32), Context(source=Source(None))
+        shapes = jax.eval_shape(lambda: block.init(KEY, x, context)).get('params', {})
+        params = jax.tree.map(lambda s: (0.4 * RNG.normal(size=s.shape)).astype(np.float32), shapes)
+        y, cache, _ = block.apply({'params': params}, x, context, cache={'seen': 0})
+
+        def norm(row, name):
+            part = {key: np.float64(value) for key, value in params[name].items()}
+            if isinstance(kind, RMSNorm):
+                return row / np.sqrt(np.square(row).mean() + 1e-6) * part['scale']
+            return (row - row.mean()) / np.sqrt(row.var() + 1e-5) * part['scale'] + part['bias']
+
+        for index in np.ndindex(2, 3):
+            wanted = joined(residual, params, np.float64(x[index]), branches, norm)
+            np.testing.assert_allclose(y[index], wanted, rtol=2e-4, atol=1e-5)
+        self.assertEqual(cache, {'seen': 1} | ({'source': None} if cross else {}))
+
+    @parameterized.parameters(
+        (PreNorm(), {'attention_norm', 'feed_forward_norm'}, True),
+        (PostNorm(), {'attention_norm', 'feed_forward_norm'}, False),
+        (Sandwich(), {'attention_norm', 'attention_last_norm', 'feed_forward_norm', 'feed_forward_last_norm'}, True),
+        (ParallelBranches(), {'norm'}, True), (ParallelBranches(norms=2), {'attention_norm', 'feed_forward_norm'}, True),
+        (ReZero(), {'attention_residual', 'feed_forward_residual'}, False), (NoNorm(), set(), False))
+    def test_names_of_the_parameters(self, residual, names, final):
+        params = drawn(changed(GPT, residual=residual), TOKENS)
+        self.assertEqual({name: set(part) for name, part in params['block_1'].items() if name not in BOTH},
+                         {name: {'scale'} for name in names})
+        self.assertEqual('norm' in params, final)
+        image = np.zeros((1, 4, 4, 1), np.float32)
+        model = build(Vit, classes=3, patch=2, layers=1, heads=2, width=8, residual=residual)
+        self.assertEqual('norm' in jax.eval_shape(lambda: model.init(KEY, image)['params']), final)
+
+    def test_the_learnt_number_is_no_matrix_and_does_not_decay(self):
+        role = roles.of_model(changed(GPT, residual=ReZero()), {'inputs': TOKENS})['block_1/attention_residual/scale']
+        self.assertEqual((roles.decay(role), roles.sides(role, 0), roles.mesh_axes(role, 0)), (0.0, None, ()))
+
+    def test_another_number_of_norms_is_refused(self):
+        with self.assertRaisesRegex(ValueError, r'norms is 3; expected 1, one for all branches, or 2, one for each'):
+            ParallelBranches(norms=3)
+
+
+class StackTest(parameterized.TestCase):
+    @parameterized.parameters(*RESIDUALS)
+    def test_equals_a_loop_over_the_layers(self, residual):
+        model = changed(GPT, residual=residual)
+        params = drawn(model, TOKENS)
+        norm = lambda x, part: LayerNorm(bias=False)(part, x)
+        x = params['tokens']['embedding'][TOKENS] + params['positions']['embedding'][:8]
+        for block in (params['block_0'], params['block_1']):
+            branches = {
+                'attention': lambda x, own=block['attention']: MultiHead(2, bias=False, output_bias=False).apply(
+                    {'params': own}, x, context=Context(Causal()))[0],
+                'feed_forward': lambda x, own=block['feed_forward']: FeedForwardLayer(Mlp(bias=False)).apply(
+                    {'params': own}, x)[0]}
+            x = joined(residual, block, x, branches, lambda x, name, block=block: norm(x, block[name]))
+        x = norm(x, params['norm']) if residual.final_norm else x
+        found = apply(model, params, TOKENS)
+        scale = np.abs(x).max()
+        np.testing.assert_allclose(found['hidden'], x, rtol=1e-4, atol=1e-5 * scale)
+        np.testing.assert_allclose(found['logits'], x @ params['tokens']['embedding'].T, rtol=1e-4, atol=1e-4 * scale)
+
+    def test_each_is_a_program_of_its_own(self):
+        self.assertLen({models.program(changed(GPT, residual=residual), TOKENS) for residual in RESIDUALS}, len(RESIDUALS))
+
+    @parameterized.parameters(*RESIDUALS[1:])
+    def test_scanned_and_computed_again_it_is_the_same(self, residual):
+        plain = changed(GPT, residual=residual)
+        model, params = changed(plain, scan=True, remat='full'), drawn(plain, TOKENS)
+        close = partial(np.testing.assert_allclose, rtol=1e-3, atol=1e-5)
+        jax.tree.map(close, gradient(model, params), gradient(plain, params))
+
+    @parameterized.parameters(*RESIDUALS[1:])
+    def test_one_token_at_a_time_equals_the_whole(self, residual):
+        model = changed(GPT, residual=residual)
+        params, cache = drawn(model, TOKENS), model.init_cache(2)
+        whole = apply(model, params, TOKENS)['logits']
+        for t in range(8):
+            out = apply(model, params, TOKENS[:, t:t + 1], positions=np.full((2, 1), t), cache=cache)
+            np.testing.assert_allclose(out['logits'][:, 0], whole[:, t], rtol=1e-4, atol=5e-4)
+            cache = out['cache']
+
+    def test_rezero_is_the_identity_at_the_start_and_learns(self):
+        model = changed(GPT, residual=ReZero(), dropout=0.0)
+        params = jax.jit(model.init)(KEY, TOKENS)['params']
+        embedded = params['tokens']['embedding'][TOKENS] + params['positions']['embedding'][:8]
+        np.testing.assert_array_equal(apply(model, params, TOKENS)['hidden'], embedded)
+        moves = gradient(model, params)['block_1']  # the branches themselves have none before their number has moved
+        self.assertNotEqual(float(moves['attention_residual']['scale']), 0.0)
+        self.assertEqual(float(np.abs(moves['attention']['query']['kernel']).max()), 0.0)
+
+    @parameterized.parameters(
+        GPT, build(Vit, classes=3, patch=2, layers=2, heads=2, width=8))
+    def test_post_norm_ends_with_mean_0_and_variance_1(self, model):
+        inputs = TOKENS if isinstance(model, Gpt) else RNG.normal(size=(2, 4, 4, 1)).astype(np.float32)
+        model = changed(model, residual=PostNorm())
+        hidden = np.float64(apply(model, jax.jit(model.init)(KEY, inputs)['params'], inputs)['hidden'])
+        np.testing.assert_allclose(hidden.mean(-1), 0.0, atol=1e-5)
+        np.testing.assert_allclose(hidden.var(-1), 1.0, atol=0.03)  # an epsilon of 1e-5 below what is small at the start
+
+    def test_bfloat16_stays_bfloat16(self):
+        for residual in RESIDUALS:
+            model = changed(GPT, residual=residual, dtype='bfloat16')
+            outputs = jax.eval_shape(lambda model=model: model.init_with_output(KEY, TOKENS))[0]
+            self.assertEqual((outputs['hidden'].dtype, outputs['logits'].dtype), ('bfloat16', 'bfloat16'))
+
+
+if __name__ == '__main__':
+    absltest.main()

@@ -1,0 +1,80 @@
+import functools
+
+import jax
+import numpy as np
+from absl.testing import absltest, parameterized
+
+from tests import models
+from tests.models import apply, build, changed
+from transformer.attention.masks.patterns import Window
+from transformer.layers.heads import Pretraining, TokenClasses
+from transformer.models.bert import Bert
+
+SMALL = build(Bert, vocab=11, length=8, layers=2, heads=2, width=8)
+TOKENS = np.random.default_rng(0).integers(11, size=(2, 8))
+drawn = lambda model: models.drawn(model, TOKENS)
+program = functools.cache(lambda model: models.program(model, TOKENS))
+
+
+class ForwardTest(absltest.TestCase):
+
+    def test_only_the_masked_words_are_predicted(self):
+        params, masked = drawn(SMALL), np.array([[1, 4, 0], [7, 2, 2]])
+        whole = apply(SMALL, params, TOKENS)['logits']
+        few = apply(SMALL, params, TOKENS, masked=masked)['logits']
+        self.assertEqual(few.shape, (2, 3, 11))
+        np.testing.assert_allclose(few, np.take_along_axis(np.asarray(whole), masked[..., None], 1), atol=1e-5)
+
+    def test_every_token_sees_all_others_and_no_padding(self):
+        params, segments = drawn(SMALL), np.array([[1] * 5 + [0] * 3] * 2)
+        hidden = lambda tokens, segments=segments: np.asarray(apply(SMALL, params, tokens, segments=segments)['hidden'])
+        changed = TOKENS.copy()
+        changed[:, 4] = (changed[:, 4] + 1) % 11
+        self.assertGreater(np.abs(hidden(changed) - hidden(TOKENS))[:, :5].min(-1).max(-1).min(), 1e-4)
+        behind = TOKENS.copy()
+        behind[:, 5:] = 0
+        np.testing.assert_allclose(hidden(behind)[:, :5], hidden(TOKENS)[:, :5], atol=1e-6)
+        np.testing.assert_allclose(hidden(TOKENS[:, :5], segments[:, :5]), hidden(TOKENS)[:, :5], atol=1e-6)
+
+    def test_types_are_rows_of_a_table(self):
+        params = drawn(SMALL)
+        hidden = lambda model, params, types: apply(model, params, TOKENS, types=types)['hidden']
+        none, second = np.zeros_like(TOKENS), np.ones_like(TOKENS)
+        np.testing.assert_array_equal(hidden(SMALL, params, none), apply(SMALL, params, TOKENS)['hidden'])
+        self.assertGreater(np.abs(hidden(SMALL, params, second) - hidden(SMALL, params, none)).max(), 1e-2)
+        untold = changed(SMALL, types=0)
+        np.testing.assert_array_equal(hidden(untold, drawn(untold), none), hidden(untold, drawn(untold), second))
+
+    def test_packed_texts_are_as_alone(self):
+        params = drawn(SMALL)
+        segments, positions = np.array([[1, 1, 1, 2, 2, 2, 2, 0]] * 2), np.array([[0, 1, 2, 0, 1, 2, 3, 0]] * 2)
+        packed = apply(SMALL, params, TOKENS, segments=segments, positions=positions)['logits']
+        np.testing.assert_allclose(packed[:, :3], apply(SMALL, params, TOKENS[:, :3])['logits'], atol=1e-5)
+        np.testing.assert_allclose(packed[:, 3:7], apply(SMALL, params, TOKENS[:, 3:7])['logits'], atol=1e-5)
+
+    def test_names(self):
+        shapes = jax.eval_shape(lambda: models.init(changed(SMALL, head=Pretraining())))
+        self.assertSameElements(shapes, ['tokens', 'types', 'positions', 'embedding_norm', 'block_0', 'block_1', 'transform',
+                                         'transform_norm', 'output', 'pooler', 'next_sentence'])
+
+
+CHANGES = {'vocab': 12, 'types': 3, 'length': 16, 'dense_gradient': False, 'dtype': 'bfloat16', 'head': TokenClasses(classes=3),
+           **models.CHANGES, 'mask': Window(2), 'embedding_norm': False}
+
+
+class FieldsTest(parameterized.TestCase):
+    @parameterized.named_parameters(*models.named(CHANGES))
+    def test_field_has_an_effect(self, field, value):
+        base = changed(SMALL, dropout=0.2)  # where there is none, it does not matter where it is
+        self.assertTrue(program(changed(base, **{field: value})) != program(base))
+
+    def test_every_field_is_tried(self):
+        self.assertEqual(models.field_names(Bert), set(CHANGES))
+
+    def test_a_head_of_no_classes(self):
+        with self.assertRaisesRegex(ValueError, 'classes is 0; expected how many there are'):
+            TokenClasses(classes=0)
+
+
+if __name__ == '__main__':
+    absltest.main()

@@ -1,0 +1,48 @@
+import types
+
+import numpy as np
+from absl.testing import absltest
+
+from vit.evaluators.mistakes import Mistakes
+
+
+class MistakesTest(absltest.TestCase):
+    def test_shows_the_images_with_the_least_probable_labels_and_no_padding(self):
+        label = np.array([0, 1, 2, 0, 1, 2, 0, 0])
+        right = np.array([4.0, -2.0, 3.0, 0.5, 2.0, -5.0, 1.0, -9.0])  # logit of the label; the last row is padding
+        logits = np.zeros((8, 3))
+        logits[np.arange(8), label] = right
+        pictures = {}
+        snapshot = types.SimpleNamespace(
+            apply=lambda image: {'logits': logits}, picture=pictures.__setitem__,
+            data=types.SimpleNamespace(classes=('cat', 'dog', 'fox'), visible=lambda image: image))
+        batch = {'image': np.random.default_rng(0).random((8, 4, 4, 1)), 'label': label,
+                 'example_weights': np.float32([1, 1, 1, 1, 1, 1, 1, 0])}
+        self.assertEqual(Mistakes(rows=2)(snapshot, [batch]), {})
+        axes = pictures['mistakes'].axes
+        shown = [int(np.argmin([np.abs(image.squeeze(-1) - a.images[0].get_array()).max() for image in batch['image']]))
+                 for a in axes]
+        self.assertEqual(shown, [5, 1, 3, 6])
+        self.assertRegex(axes[0].get_title(), r'fox → (cat|dog)  0\.00')
+        Mistakes(rows=1)(snapshot, [batch])
+        self.assertLen(pictures['mistakes'].axes, 1)
+
+    def test_classes_that_the_data_lacks_are_left_out(self):
+        pictures, logits = {}, np.array([[0.0, -1.0, 9.0]])  # a model with more classes than its data
+        snapshot = types.SimpleNamespace(apply=lambda image: {'logits': logits}, picture=pictures.__setitem__,
+                                         data=types.SimpleNamespace(classes=('cat', 'dog'), visible=lambda image: image - 3))
+        batch = {'image': np.zeros((1, 4, 4, 1)), 'label': np.array([1]), 'example_weights': np.ones(1)}
+        Mistakes(rows=1)(snapshot, [batch])
+        axes = pictures['mistakes'].axes[0]
+        self.assertEqual(axes.get_title(), 'dog → cat  0.27')
+        np.testing.assert_array_equal(axes.images[0].get_array(), np.full((4, 4), -3))  # shown as it is seen
+
+    def test_numbers_of_rows_without_a_meaning_are_refused(self):
+        self.assertEqual(Mistakes().check(None, None), ())
+        for rows in (0, 33):
+            with self.assertRaisesRegex(ValueError, f'Mistakes has rows={rows}; expected 1 to 32'):
+                Mistakes(rows=rows).check(None, None)
+
+
+if __name__ == '__main__':
+    absltest.main()

@@ -1,0 +1,125 @@
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from absl.testing import absltest, parameterized
+
+from tests import models
+from tests.models import apply, build, changed
+from transformer.attention.masks.patterns import Window
+from transformer.layers.feed_forward import Mlp
+from vit.models.vit import Vit, patches
+
+KEY = jax.random.key(0)
+SMALL = build(Vit, classes=3, patch=2, layers=2, heads=2, width=8, feed_forward=Mlp(inner=12))
+IMAGES = np.random.default_rng(0).normal(size=(2, 4, 6, 3)).astype(np.float32)
+drawn = lambda model: models.drawn(model, IMAGES)
+program = functools.cache(lambda model: models.program(model, IMAGES))
+
+
+class PatchesTest(parameterized.TestCase):
+    @parameterized.parameters(1, 2)
+    def test_equals_a_loop(self, size):
+        wanted = [[image[y:y + size, x:x + size].reshape(-1)
+                   for y in range(0, 4, size) for x in range(0, 6, size)] for image in IMAGES]
+        np.testing.assert_array_equal(patches(IMAGES, size), wanted)
+
+    @parameterized.parameters(3, 4, 5)
+    def test_a_patch_that_does_not_divide_both_sides_is_refused(self, size):
+        with self.assertRaisesRegex(ValueError, f'4x6 cannot be cut into patches of {size}x{size}'):
+            patches(IMAGES, size)
+
+
+class VitTest(parameterized.TestCase):
+    @parameterized.parameters('cls', 'mean')
+    def test_pooling(self, pool):
+        model = changed(SMALL, pool=pool)
+        params = drawn(model)
+        outputs = jax.tree.map(np.asarray, apply(model, params, IMAGES))
+        self.assertEqual(outputs['hidden'].shape, (2, 7 if pool == 'cls' else 6, 8))
+        pooled = outputs['hidden'][:, 0] if pool == 'cls' else outputs['hidden'].mean(1)
+        np.testing.assert_allclose(outputs['pooled'], pooled, atol=1e-6)
+        np.testing.assert_allclose(outputs['logits'], pooled @ params['head']['kernel'] + params['head']['bias'], atol=1e-5)
+
+    @parameterized.parameters('cls', 'mean')
+    def test_without_positions_the_order_of_the_patches_does_not_matter(self, pool):
+        model = changed(SMALL, pool=pool)
+        params = drawn(model)
+        order = np.random.default_rng(0).permutation(6)
+        cut = IMAGES.reshape(2, 2, 2, 3, 2, 3).swapaxes(2, 3).reshape(2, 6, 2, 2, 3)[:, order]  # patches of the images
+        shuffled = cut.reshape(2, 2, 3, 2, 2, 3).swapaxes(2, 3).reshape(IMAGES.shape)
+        unordered = params | {'positions': jax.tree.map(jnp.zeros_like, params['positions'])}
+        before, after = (jax.tree.map(np.asarray, apply(model, unordered, images)) for images in (IMAGES, shuffled))
+        np.testing.assert_allclose(after['logits'], before['logits'], atol=1e-5)
+        first = 1 if pool == 'cls' else 0
+        np.testing.assert_allclose(after['hidden'][:, first:], before['hidden'][:, first:][:, order], atol=1e-5)
+        difference = apply(model, params, shuffled)['logits'] - apply(model, params, IMAGES)['logits']
+        self.assertGreater(float(jnp.abs(difference).max()), 1e-3)
+
+    def test_names_and_shapes(self):
+        shapes = jax.tree.map(jnp.shape, drawn(SMALL))
+        self.assertEqual(set(shapes), {'patches', 'class_token', 'positions', 'block_0', 'block_1', 'norm', 'head'})
+        self.assertEqual(shapes['patches'], {'kernel': (12, 8), 'bias': (8,)})
+        self.assertEqual((shapes['class_token'], shapes['positions']), ((8,), {'embedding': (7, 8)}))
+        self.assertEqual(shapes['head'], {'kernel': (8, 3), 'bias': (3,)})
+        self.assertEqual(shapes['block_1']['feed_forward']['input'], {'kernel': (8, 12), 'bias': (12,)})
+        self.assertEqual(shapes['block_1']['attention']['output'], {'kernel': (2, 4, 8), 'bias': (8,)})
+        without = drawn(changed(SMALL, pool='mean'))
+        self.assertNotIn('class_token', without)
+        self.assertEqual(without['positions']['embedding'].shape, (6, 8))
+
+    def test_the_head_starts_at_zero(self):
+        head = models.init(SMALL, IMAGES)['head']
+        self.assertEqual(max(float(jnp.abs(p).max()) for p in jax.tree.leaves(head)), 0.0)
+
+    def test_dropout_acts_only_with_a_key(self):
+        params, model = drawn(SMALL), changed(SMALL, dropout=0.5, layers=1)
+        logits = lambda model, **more: np.asarray(apply(model, params, IMAGES, **more)['logits'])
+        np.testing.assert_array_equal(logits(model), logits(changed(model, dropout=0.0)))
+        np.testing.assert_array_equal(logits(model, key=KEY), logits(model, key=KEY))
+        self.assertGreater(np.abs(logits(model, key=KEY) - logits(model)).max(), 1e-2)
+
+    def test_bfloat16_keeps_float32_parameters(self):
+        model = changed(SMALL, dtype='bfloat16')
+        shapes = jax.eval_shape(lambda: model.init(KEY, IMAGES)['params'])
+        self.assertEqual({p.dtype for p in jax.tree.leaves(shapes)}, {jnp.dtype('float32')})
+        params = drawn(model)
+        low = apply(model, params, IMAGES)['logits']
+        self.assertEqual(low.dtype, jnp.bfloat16)
+        np.testing.assert_allclose(low.astype(jnp.float32), apply(SMALL, params, IMAGES)['logits'], atol=0.15)
+
+    @parameterized.parameters((dict(pool='max'), "pool is 'max'; expected one of cls, mean"),
+                              (dict(heads=3), 'width 8 is not divisible by 3 heads'),
+                              (dict(patch=4), 'choose a patch that divides both sides'))
+    def test_refused(self, fields, message):
+        with self.assertRaisesRegex(ValueError, message):
+            jax.eval_shape(lambda: changed(SMALL, **fields).init(KEY, IMAGES))
+
+
+CHANGES = {'classes': 4, 'patch': 1, 'pool': 'mean', 'pooler': True, 'patch_bias': False, 'dense_gradient': False,
+           'dtype': 'bfloat16', **models.CHANGES, 'mask': Window(2)}
+
+
+class DropoutTest(parameterized.TestCase):
+    def test_embedding_attention_weights_and_both_branches_of_each_layer_have_masks_of_their_own(self):
+        keys = models.dropout_keys(changed(SMALL, layers=2, dropout=0.1), IMAGES)
+        self.assertLen(keys, 1 + 3 * 2)
+        self.assertLen(set(keys), len(keys))
+
+
+class FieldsTest(parameterized.TestCase):
+    @parameterized.named_parameters(*models.named(CHANGES))
+    def test_field_has_an_effect(self, field, value):
+        base = changed(SMALL, dropout=0.2)  # where there is none, it does not matter where it is
+        self.assertTrue(program(changed(base, **{field: value})) != program(base))
+
+    def test_the_same_model_is_the_same_program(self):
+        self.assertEqual(program(SMALL.clone()), program(SMALL))
+
+    def test_every_field_is_tried(self):
+        self.assertEqual(models.field_names(Vit), set(CHANGES))
+
+
+if __name__ == '__main__':
+    absltest.main()

@@ -1,0 +1,1 @@
+"""From command lines and strings in a config to objects."""

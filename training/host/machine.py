@@ -1,0 +1,96 @@
+"""What is set once per process, before the first computation."""
+
+import math
+import os
+import pathlib
+import re
+
+from training.host import allocator
+
+
+def cache_folder():
+    return pathlib.Path(os.environ.get('HEED_CACHE') or '~/.cache/heed').expanduser()
+
+
+def prepare(config, sparing=False):
+    """Allocator, determinism on GPUs, 64-bit types for dtype='float64', and the compilation cache under $HEED_CACHE (default
+    ~/.cache/heed). Raises ValueError for dtype='float64' on an accelerator.
+
+    sparing: memory that is free goes back to the system, for what reads and writes arrays once; else it is kept for the next
+    step, unless the config says allocator=False.
+    """
+    if sparing:
+        allocator.give_pages_back()
+    elif config.get('allocator', True):
+        allocator.keep_pages()
+    if fake := re.search(r'host_platform_device_count=(\d+)', os.environ.get('XLA_FLAGS', '')):
+        # With a thread for each core or device, which is what XLA takes, one run in five of two devices hung on two busy
+        # cores, a collective waiting for a thread that never came.
+        os.environ.setdefault('NPROC', str(2 * int(fake[1]) + len(os.sched_getaffinity(0))))
+    if config.get('deterministic'):
+        os.environ['XLA_FLAGS'] = os.environ.get('XLA_FLAGS', '') + ' --xla_gpu_deterministic_ops=true'
+    import jax
+
+    exact = config.get('dtype') == 'float64'
+    jax.config.update('jax_enable_x64', exact)
+    if exact and (platform := jax.default_backend()) != 'cpu':
+        raise ValueError(f"dtype is 'float64', which is for proofs on a CPU, but this process computes on a {platform}; set "
+                         'dtype to float32, or JAX_PLATFORMS=cpu in the environment.')
+    if config.get('allocator', True):  # a step's temporaries are then the main thread's
+        jax.config.update('jax_cpu_enable_async_dispatch', False)
+    jax.config.update('jax_compilation_cache_dir', str(cache_folder() / 'xla'))
+    jax.config.update('jax_persistent_cache_min_compile_time_secs', 0.0)
+    jax.config.update('jax_persistent_cache_min_entry_size_bytes', -1)
+
+
+def require_memory(compiled, mesh):
+    """Raises ValueError if a device has less memory than a compiled program needs for its arrays."""
+    sizes, device = compiled.memory_analysis(), mesh.devices.flat[0]
+    if sizes is None:
+        return
+    needed = (sizes.argument_size_in_bytes + sizes.output_size_in_bytes - sizes.alias_size_in_bytes
+              + sizes.temp_size_in_bytes)
+    if device.platform == 'cpu':  # its devices share the memory of the machine
+        needed, there = needed * mesh.size, os.sysconf('SC_PAGE_SIZE') * os.sysconf('SC_PHYS_PAGES')
+    else:
+        there = (device.memory_stats() or {}).get('bytes_limit', math.inf)
+    if needed > there:
+        raise ValueError(f'A step needs {needed / 2**30:,.1f} GiB and there are {there / 2**30:,.1f} on {device.device_kind}; '
+                         'lower data.batch_size, raise train.microbatches, or set model.remat.')
+
+
+class Profile:
+    """Writes a JAX profile of the steps 'first:last' (both included) of `total` to a folder; '' for none."""
+
+    def __init__(self, steps, total, folder):
+        first, _, last = steps.partition(':')
+        if steps and not (first.isdecimal() and last.isdecimal() and 1 <= int(first) <= int(last) <= total):
+            raise ValueError(f"profile.steps is {steps!r}; expected 'first:last', such as 10:15, of the {total} steps.")
+        self._first, self._last = (int(first), int(last)) if steps else (0, 0)
+        self._folder, self._running = folder, False
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        if self._running:
+            self._stop()
+
+    def before(self, first, last):
+        """Begins the trace ahead of the steps `first` to `last` if one of them is asked for."""
+        if self._first and self._first <= last and first <= self._last and not self._running:
+            import jax
+            jax.profiler.start_trace(str(self._folder))
+            self._running = True
+
+    def after(self, step, outputs):
+        """Ends the trace after the last step, once its outputs are there."""
+        if self._running and step >= self._last:
+            import jax
+            jax.block_until_ready(outputs)
+            self._stop()
+
+    def _stop(self):
+        import jax
+        self._running = False
+        jax.profiler.stop_trace()

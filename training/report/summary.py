@@ -1,0 +1,23 @@
+"""What a finished run shows: its last numbers, its samples, its plot; read from the workdir, so it can be shown again."""
+
+import re
+
+from training.report import report
+
+
+def line(numbers):
+    """'loss 1.234  perplexity 3.43' of a row of numbers."""
+    return '  '.join(f'{name} {value:,.6g}' for name, value in numbers.items() if name not in ('step', 'split'))
+
+
+def show(folder):
+    """Prints the rows of the last step, the samples written at it, and where the plot is."""
+    rows = report.rows(folder)
+    last = max((row['step'] for row in rows), default=0)
+    print(f'\n{folder}: trained for {last} steps')
+    for row in rows:
+        if row['step'] == last:
+            print(f'  {row["split"]}: {line(row)}')
+    for path in sorted((folder / 'samples').glob(f'*_{last}.txt')):
+        print(f'\n{re.sub("_[0-9]+$", "", path.stem)} ({path}):\n{path.read_text()}')
+    print(f'{report.plot_losses(folder)}: the losses over the steps')

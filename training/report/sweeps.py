@@ -1,0 +1,127 @@
+"""A sweep: several runs that are trained and looked at together. sweep.py trains them; a config file says what they are.
+
+A config file defines `sweep(variant) -> Sweep` beside `get_config(variant)`. Points that differ in their seed alone are one row
+of the table, with the mean and the standard deviation of their numbers.
+"""
+
+import dataclasses
+import json
+import math
+import os
+import pathlib
+import re
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from training.config import schema
+from training.report import report
+
+
+@dataclasses.dataclass(frozen=True)
+class Number:
+    """The mean of `count` values, and their standard deviation with count - 1 under the root; of one value nan."""
+
+    mean: float
+    deviation: float
+    count: int
+
+    @classmethod
+    def of(cls, values: Sequence[float]) -> 'Number':
+        if len(values) == 1:
+            return cls(values[0], math.nan, 1)
+        return cls(float(np.mean(values)), float(np.std(values, ddof=1)), len(values))
+
+    def __str__(self):
+        mean = str(self.mean) if isinstance(self.mean, int) else f'{self.mean:#.4g}'
+        return mean if self.count == 1 else f'{mean} ± {self.deviation:.2g}'
+
+
+Table = dict[str, dict[str, Number | None]]  # {row: {column: number, None where the row has none}}
+
+
+def last_numbers(folder: pathlib.Path) -> dict[str, dict[str, float]]:
+    """{'': {'EVALUATION METRIC': value}} of the last row of every evaluation of a run, without settings, whole numbers."""
+    last = {row['split']: row for row in report.rows(folder) if row['split'] != 'train'}
+    return {'': {f'{split} {name}': value for split, row in last.items() for name, value in row.items()
+                 if isinstance(value, float) and name != 'weight'}}
+
+
+@dataclasses.dataclass(frozen=True)
+class Sweep:
+    """What is trained, measured and drawn.
+
+    Attributes:
+      points: {name: {field of the config, such as 'model.positions': value}}; the name is a folder's.
+      measure: from the folder of a finished run to {'': {column: number or None}}, its row of the table; by another key
+        than '' further rows of the same run, which bear the name POINT_KEY.
+      draw: from {row: folders of its runs} and the table to a matplotlib figure; None: there is no picture.
+      title: stands above the names of the rows.
+    """
+
+    points: Mapping[str, Mapping[str, Any]]
+    measure: Callable[[pathlib.Path], Mapping[str, Mapping[str, float | None]]] = last_numbers
+    draw: Callable | None = None
+    title: str = ''
+
+    def seeded(self, first: int, count: int) -> 'Sweep':
+        """The sweep with `count` runs of every point, NAME-0, NAME-1, ..., from this seed on."""
+        if any('seed' in changes for changes in self.points.values()):
+            raise ValueError('The points of this sweep have seeds of their own; leave out --seeds.')
+        return dataclasses.replace(self, points={
+            f'{name}-{number}': {**changes, 'seed': first + number}
+            for name, changes in self.points.items() for number in range(count)})
+
+    def configs(self, config: Any) -> dict[str, Any]:
+        """{name: locked config} of all points. Raises ValueError, naming the point, for what no run can have."""
+        made = {}
+        for name, changes in self.points.items():
+            if not re.fullmatch(r'\w[\w.+-]*', name) or name == 'plots':
+                raise ValueError(f'A point of the sweep is called {name!r}, as its folder is; take letters, digits, _ and -.')
+            try:
+                made[name] = schema.changed(config, changes)
+                schema.check(made[name])
+            except ValueError as error:
+                raise ValueError(f'Point {name!r} of the sweep: {error}') from None
+        return made
+
+    @property
+    def groups(self) -> dict[str, list[str]]:
+        """{name: its points} of those that differ in their seed alone; the name is what theirs have in common."""
+        alike, named = {}, {}
+        for name, changes in self.points.items():
+            alike.setdefault(repr(sorted((k, repr(v)) for k, v in changes.items() if k != 'seed')), []).append(name)
+        for names in alike.values():
+            common = re.sub(r'[-_]\d*$', '', os.path.commonprefix(names)) if names[1:] else names[0]  # noqa: RUF071
+            named[common if common and common not in named else names[0]] = names
+        return named
+
+
+def rows(name: str, measured: Sequence[Mapping[str, Mapping[str, float | None]]]) -> Table:
+    """The rows of a group, from what `measure` found of each of its runs."""
+    def number(key, column):
+        values = [one[key][column] for one in measured]
+        return None if None in values else Number.of(values)
+
+    return {f'{name}_{key}' if key else name: {column: number(key, column) for column in columns}
+            for key, columns in measured[0].items()}
+
+
+def lines(table: Table, title: str = '', *, wide: int = 8) -> list[str]:
+    """The table as text: a line of columns, and one for each row, a column being `wide` or as its heading needs."""
+    columns = next(iter(table.values()))
+    cells = lambda texts: ''.join(f'{text:>{max(wide, len(column) + 2)}}' for column, text in zip(columns, texts))
+    return [f'{title:27} {cells(columns)}'] + [
+        f'{name:27} ' + cells('n/a' if number is None else str(number) for number in row.values())
+        for name, row in table.items()]
+
+
+def as_json(table: Table) -> str:
+    """The table: each number, or where it stands for several, their mean, deviation and count; null for none."""
+    def plain(number):
+        numbers = {k: v if math.isfinite(v) else str(v) for k, v in dataclasses.asdict(number).items()} if number else None
+        return numbers['mean'] if number and number.count == 1 else numbers
+
+    found = {name: {column: plain(number) for column, number in row.items()} for name, row in table.items()}
+    return json.dumps(found, indent=1, allow_nan=False) + '\n'

@@ -1,0 +1,54 @@
+"""What training makes of the roles that a model's parts declare for their parameters (transformer/layers/roles.py): which of
+them decay, which are matrices to an optimizer, and over which axes of the mesh each is split.
+
+A role says `kind` ('matrix', 'table' or 'vector') and names axes: `inputs` and `outputs` of a matrix, `rows` of a table,
+`heads` and `inner` of any.
+"""
+
+import jax
+
+from training.contracts import Model, Role
+from training.mesh import path_of
+
+
+def of_model(model: Model, inputs: dict) -> dict[str, Role]:
+    """{path: role} of all parameters of a model that is given `inputs` (arrays or shapes)."""
+    made = jax.eval_shape(lambda inputs: model.init(jax.random.key(0), **inputs), inputs)
+    found = dict(_flat(made.get('roles', {})))
+    for keys, _ in jax.tree_util.tree_leaves_with_path(made['params']):
+        if path_of(keys) not in found:
+            raise ValueError(f'The parameter {path_of(keys)} of {type(model).__name__} has no role; make it with '
+                             'transformer.layers.roles.declare.')
+    return found
+
+
+def _flat(tree, front=''):
+    for name, value in tree.items():
+        if isinstance(value, dict):
+            yield from _flat(value, f'{front}{name}/')
+        else:
+            yield front + name, value
+
+
+def decay(role: Role) -> float:
+    """The multiple of weight decay: matrices and tables decay, vectors do not."""
+    return 0.0 if role.kind == 'vector' else 1.0
+
+
+def sides(role: Role, dimensions: int) -> tuple | None:
+    """(axes of the input, axes of the output) of a parameter that is one matrix; None of others."""
+    whole = sorted(role.inputs + role.outputs) == list(range(dimensions))
+    return (role.inputs, role.outputs) if role.kind == 'matrix' and whole else None
+
+
+def mesh_axes(role: Role, dimensions: int) -> tuple:
+    """The mesh axis, or None, of each dimension, as Megatron splits them (Shoeybi et al. 2019, section 3): heads, inner widths
+    and rows of tables over `tensor`, the other side of such a matrix or table over `fsdp`."""
+    wide = next((axis for axis in (role.heads, role.inner, role.rows) if axis is not None), None)
+    if wide is None:
+        return (None,) * dimensions
+    others = [axis for axis in range(dimensions) if axis != wide]
+    if role.kind == 'matrix':
+        others = role.inputs if wide in role.outputs else role.outputs
+    narrow = None if role.kind == 'vector' or not others else others[0] if role.kind == 'matrix' else others[-1]
+    return tuple({wide: 'tensor', narrow: 'fsdp'}.get(axis) for axis in range(dimensions))

@@ -1,0 +1,166 @@
+"""The fused kernels of accelerators, as `attend` calls them: cuDNN's on a GPU, splash attention on a TPU.
+
+Each comes with a function that says what of a call it cannot do, None if it can do all of it.
+"""
+
+import dataclasses
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import PartitionSpec
+
+from transformer.attention.masks.algebra import FULL, Mask, blocks, conjuncts
+from transformer.attention.masks.analysis import parts
+from transformer.attention.masks.data import Segments
+from transformer.attention.masks.patterns import Causal, Full, Window
+from transformer.layers.sharding import BATCH, several
+
+SPLASH_BLOCK = 128  # splash attention takes lengths that are a multiple of this
+
+
+def _lacks(query, value, backend, *, bias, positions, rate):
+    """What neither kernel does."""
+    if jax.default_backend() != backend:
+        return f'it needs a {backend.upper()}, and this is {jax.default_backend()}'
+    if positions is not None:
+        return 'positions other than those of the row'
+    if rate:
+        return 'dropout of the weights'
+    if any(map(callable, bias)):
+        return 'scores other than products'
+    return 'values of another width' if value.shape[3] != query.shape[3] else None
+
+
+def cudnn_lacks(query, key, value, *, mask, bias, positions, rate, numerics):
+    common = _lacks(query, value, 'gpu', bias=bias, positions=positions, rate=rate)
+    if common:
+        return common
+    if numerics.dtype != 'bfloat16':
+        return f'{numerics.dtype}, as it has 16-bit types only'
+    if query.shape[3] > 128 or query.shape[3] % 8:
+        return 'heads that are wider than 128, or not a multiple of 8'
+    if (query.shape[1] % 2 or key.shape[1] % 2) and (bias or _keywords(mask, query.shape[1], key.shape[1]) is None):
+        return 'odd lengths with a bias, or with a mask that is no keyword of it'
+    return None
+
+
+def cudnn(query, key, value, *, mask, bias=(), rate=0.0, dropout_key=None, numerics, implementation='cudnn'):
+    """`attend` by jax.nn.dot_product_attention: causal masks and causal windows by keywords, others as booleans [B|1, 1, T, S].
+
+    Another `implementation` of that function ('xla') computes the same from the same keywords."""
+    keywords, seen = _keywords(mask, query.shape[1], key.shape[1]), None
+    if keywords is None:
+        visible = jnp.asarray(mask(jnp.arange(query.shape[1]), jnp.arange(key.shape[1])))
+        visible = visible[:, None] if visible.ndim == 3 else visible[None, None]
+        visible = jnp.broadcast_to(visible, (*visible.shape[:2], query.shape[1], key.shape[1]))
+        seen = visible.any(-1, keepdims=True)
+        keywords = {'mask': visible | ~seen}  # a softmax over nothing is NaN; what comes of it is zeroed below
+    if bias:
+        total = sum(bias)
+        shape = (*(1,) * (4 - total.ndim), *total.shape)
+        keywords['bias'] = jnp.broadcast_to(numerics.cast(total).reshape(shape), (*shape[:2], query.shape[1], key.shape[1]))
+    out = jax.nn.dot_product_attention(*map(numerics.cast, (query, key, value)), implementation=implementation, **keywords)
+    return out if seen is None else jnp.where(jnp.swapaxes(seen, 1, 2), out, 0)
+
+
+def _keywords(mask, queries, keys):
+    """The keywords that stand for a mask; None if there are none."""
+    if mask == Full():
+        return {}
+    if queries != keys:
+        return None
+    if mask == Causal():
+        return {'is_causal': True}
+    match sorted(conjuncts(mask), key=repr):
+        case [Causal(), Window(size=size, block=1)]:
+            return {'is_causal': True, 'local_window_size': (size - 1, 0)}
+    return None
+
+
+def splash_lacks(query, key, value, *, mask, bias, positions, rate, numerics):
+    common = _lacks(query, value, 'tpu', bias=bias, positions=positions, rate=rate)
+    return common or _splash_lacks(query, key, mask, bias)
+
+
+def _splash_lacks(query, key, mask, bias):
+    if bias:
+        return 'a bias'
+    if query.shape[1] % SPLASH_BLOCK or key.shape[1] % SPLASH_BLOCK:
+        return f'lengths that are not multiples of {SPLASH_BLOCK}'
+    pattern, terms = parts(mask)
+    if pattern is None or len(terms) > 1 or not all(isinstance(term, Segments) for term in terms):
+        return 'masks of the data other than Segments'
+    if not _everyone_sees(pattern, query.shape[1], key.shape[1]):
+        return 'masks under which a query sees nothing'
+    return None
+
+
+@functools.lru_cache(maxsize=64)
+def _everyone_sees(pattern, queries, keys):
+    row, size = np.arange(keys), (SPLASH_BLOCK, SPLASH_BLOCK)
+    unsure = np.flatnonzero((blocks(pattern, queries, keys, size) != FULL).all(1))
+    return all(np.broadcast_to(pattern(t, row), (len(t), keys)).any(-1).all()
+               for t in (np.arange(i * SPLASH_BLOCK, min((i + 1) * SPLASH_BLOCK, queries)) for i in unsure))
+
+
+def splash(query, key, value, *, mask, bias=(), rate=0.0, dropout_key=None, numerics, interpret=False):
+    """`attend` by the splash attention of jax.experimental.pallas.ops.tpu, each device its rows and heads.
+
+    Args:
+      interpret: emulate the kernel, on any device.
+    """
+    pattern, terms = parts(mask)
+    segments = (terms[0].query, terms[0].key) if terms else ()
+    function = functools.partial(_splash, pattern=pattern, interpret=interpret)
+    arrays = [jnp.swapaxes(numerics.cast(x), 1, 2) for x in (query * query.shape[3] ** -0.5, key, value)]
+    if several():
+        heads = 'tensor' if key.shape[2] % jax.sharding.get_abstract_mesh().shape['tensor'] == 0 else None
+        by_head = PartitionSpec(BATCH, heads)
+        function = jax.shard_map(function, in_specs=(*(by_head,) * 3, *(PartitionSpec(BATCH),) * len(segments)),
+                                 out_specs=by_head, check_vma=False)
+    out = function(*arrays, *segments)
+    if segments:
+        out = jnp.where((segments[0] != 0)[:, None, :, None], out, 0)  # splash lets padding see padding
+    return numerics.cast(jnp.swapaxes(out, 1, 2))
+
+
+def _splash(query, key, value, *segments, pattern, interpret):
+    """query [B, N, T, H], key and value [B, K, S, H] -> [B, N, T, H]: for each head of keys, the query heads that share it."""
+    from jax.experimental.pallas.ops.tpu import splash_attention as library
+
+    batch, heads, queries, width = query.shape
+    shared, keys = heads // key.shape[1], key.shape[2]
+    size = next(size for size in (512, 384, 256, 128) if queries % size == 0 and keys % size == 0)
+    kernel = library.make_splash_mqa(
+        library.MultiHeadMask([_pattern_class()(pattern, (queries, keys))] * shared), head_shards=1, q_seq_shards=1,
+        block_sizes=library.BlockSizes(
+            block_q=size, block_kv=size, block_kv_compute=size, block_q_dkv=size, block_kv_dkv=size,
+            block_kv_dkv_compute=size, block_q_dq=size, block_kv_dq=size), interpret=interpret)
+    ids = library.SegmentIds(*(x.astype(jnp.int32) for x in segments)) if segments else None
+    of_row = jax.vmap(kernel, (0, 0, 0, None))  # over the heads of keys
+    out = jax.vmap(of_row, (0, 0, 0, 0 if segments else None))(
+        query.reshape(batch, key.shape[1], shared, queries, width), key, value, ids)
+    return out.reshape(batch, heads, queries, width)
+
+
+@functools.cache
+def _pattern_class():
+    """One of our patterns as a mask of splash attention, which asks for slices of it; made late: Pallas is slow to import."""
+    from jax.experimental.pallas.ops.tpu import splash_attention as library
+
+    @dataclasses.dataclass(frozen=True)
+    class Pattern(library.Mask):
+        pattern: Mask
+        size: tuple
+
+        @property
+        def shape(self):
+            return self.size
+
+        def __getitem__(self, at):
+            rows, columns = (np.arange(length)[part] for length, part in zip(self.size, at))
+            return np.broadcast_to(self.pattern(rows, columns), (len(rows), len(columns)))
+
+    return Pattern

@@ -1,0 +1,116 @@
+"""What is known of a mask: its pattern and its data, who belongs to which document, how far it reaches, its picture."""
+
+import functools
+import operator
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from transformer.attention.masks.algebra import conjuncts, static
+from transformer.attention.masks.data import Explicit, Padding, Segments
+from transformer.attention.masks.patterns import Full
+
+
+def parts(mask):
+    """(pattern, [terms of the data]) of a mask that joins a pattern with Padding, Segments and Explicit by &; None for the
+    pattern if it is joined in another way."""
+    terms = [term for term in conjuncts(mask) if not static(term)]
+    if not all(isinstance(term, Padding | Segments | Explicit) for term in terms):
+        return None, []
+    patterns = [term for term in conjuncts(mask) if static(term) and term != Full()]
+    return functools.reduce(operator.and_, patterns) if patterns else Full(), terms
+
+
+def dense(mask, length):
+    """[length, length] booleans, by numpy; where the data has several rows, of the first."""
+    mask.require_length(length)
+    row = np.arange(length)
+    try:
+        seen = np.asarray(mask(row, row))
+        return np.broadcast_to(seen[0] if seen.ndim == 3 else seen, (length, length))
+    except (TypeError, ValueError):
+        if static(mask):
+            raise
+        raise ValueError(f'The arrays of the mask {mask} are not for rows of {length} positions; give their length.') from None
+
+
+def reach(mask, length, layers):
+    """[length, length]: after how many layers, 1..`layers`, each key reaches each query; 0: not yet. A position keeps what it
+    has (the residual stream), so that its own count is 1."""
+    arrived, first = np.eye(length, dtype=np.float32), np.eye(length, dtype=int)
+    for layer in range(layers):
+        step = dense(mask.of_layer(layer), length) | np.eye(length, dtype=bool)
+        arrived = np.sign(step @ arrived)
+        first = np.where((first == 0) & (arrived > 0), layer + 1, first)
+    return first
+
+
+def show(mask, length=16, layers=1):
+    """A matplotlib figure of a mask over `length` positions: a row for each query, a column for each key. With several
+    layers, shades tell after how many of them a key reaches a query: the receptive field."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(4.2, 4.6), layout='constrained')
+    axes = figure.subplots()
+    first = reach(mask, length, layers) if layers > 1 else dense(mask.of_layer(0), length).astype(int)
+    shade = np.where(first, 1 - (first - 1) / layers, 0.0)
+    axes.imshow(shade, cmap='Blues', vmin=0, vmax=1.25, interpolation='nearest')
+    axes.set(xlabel='key', ylabel='query', title=str(mask) + (f', {layers} layers' if layers > 1 else ''))
+    axes.title.set(fontsize=8, wrap=True)
+    if length <= 32:
+        axes.set_xticks(np.arange(-0.5, length), minor=True)
+        axes.set_yticks(np.arange(-0.5, length), minor=True)
+        axes.grid(which='minor', color='white', linewidth=0.8)
+        axes.tick_params(which='minor', length=0)
+    return figure
+
+
+def segments_of(mask, queries, keys):
+    """(query [B, T], key [B, S]) numbers of documents: a query belongs to the keys of its own number, 0 to nobody. One of the
+    two may be [1, ...]; None if every key belongs to every query as far as the data goes."""
+    pattern, terms = parts(mask)
+    if pattern is None:
+        raise ValueError(f'The mask {mask} is not a pattern joined with Padding or Segments by &, as this attention needs; use '
+                         'Softmax().')
+    query, key = jnp.ones((1, queries), jnp.int32), jnp.ones((1, keys), jnp.int32)
+    for term in terms:
+        if isinstance(term, Padding):
+            if term.lengths.ndim != 1:
+                raise ValueError('Lengths of Padding that differ between the queries of a row need an attention with scores; '
+                                 'use Softmax(), or one length for each row.')
+            key = jnp.where(jnp.arange(keys) < term.lengths[:, None], key, 0)
+    found = [term for term in terms if isinstance(term, Segments)]
+    if len(found) > 1:
+        raise ValueError(f'A mask has {len(found)} terms of Segments; join them to one.')
+    for term in found:
+        query, key = term.query, jnp.where(key != 0, term.key, 0)
+    return (query, key) if terms else None
+
+
+def packed(mask):
+    """Whether a mask tells documents in a row apart."""
+    return any(isinstance(term, Segments) for term in parts(mask)[1])
+
+
+def places(segments):
+    """[B, T] numbers of documents, each in one piece -> where in its document each position is, from 0."""
+    row = jnp.arange(segments.shape[1])
+    begins = jnp.concatenate([jnp.ones_like(segments[:, :1], bool), segments[:, 1:] != segments[:, :-1]], 1)
+    return row - jax.lax.cummax(jnp.where(begins, row, 0), 1)
+
+
+def real(mask, positions):
+    """[B, T] booleans: which of the tokens at `positions` are there, and not behind the lengths of a Padding. A state that
+    runs along takes up these; a cache of keys would have the others overwritten later."""
+    there = jnp.ones(positions.shape, bool)
+    for term in parts(mask)[1]:
+        if isinstance(term, Padding):
+            there = there & (positions < term.lengths[:, None])
+    return there
+
+
+def require_next(out, count, positions):
+    """An output [B, T, ...], but NaN in rows whose positions do not go on where a state that holds `count` [B] ends."""
+    follows = positions[:, 0] == count
+    return jnp.where(follows.reshape(-1, *(1,) * (out.ndim - 1)), out, jnp.nan)

@@ -1,0 +1,87 @@
+"""Terms of a mask that hold arrays of the data: padding, packed documents, pairs."""
+
+import dataclasses
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from transformer.attention.masks.algebra import Mask
+
+
+@dataclasses.dataclass(frozen=True, repr=False)
+class Padding(Mask):
+    """Keys at s < length are there.
+
+    Attributes:
+      lengths: [B], of each row, or [B, T], of each query.
+    """
+    lengths: Any
+
+    def __call__(self, query, key):
+        lengths = self.lengths[..., None, None] if self.lengths.ndim == 1 else self.lengths[..., None]
+        return key[..., None, :] < lengths
+
+    def known(self, query, key):
+        return np.ones((1, 1), bool), np.zeros((1, 1), bool)
+
+    def cut(self, query, key):
+        return self if self.lengths.ndim == 1 else Padding(_slice(self.lengths, *query))
+
+    def pad(self, query, key):
+        return self if self.lengths.ndim == 1 else Padding(_pad(self.lengths, query))
+
+
+@dataclasses.dataclass(frozen=True, repr=False)
+class Segments(Mask):
+    """Documents packed in one row do not see each other, and padding (segment 0) sees and shows nothing.
+
+    Attributes:
+      query, key: segment numbers, [B, T] and [B, S].
+    """
+    query: Any
+    key: Any
+
+    def __call__(self, query, key):
+        same = self.query[..., :, None] == self.key[..., None, :]
+        return same & (self.key != 0)[..., None, :]
+
+    def known(self, query, key):
+        return np.ones((1, 1), bool), np.zeros((1, 1), bool)
+
+    def cut(self, query, key):
+        return Segments(_slice(self.query, *query), _slice(self.key, *key))
+
+    def pad(self, query, key):
+        return Segments(_pad(self.query, query), _pad(self.key, key))
+
+
+@dataclasses.dataclass(frozen=True, repr=False)
+class Explicit(Mask):
+    """Whatever pairs are True.
+
+    Attributes:
+      visible: booleans [B, T, S] or [T, S].
+    """
+    visible: Any
+
+    def __call__(self, query, key):
+        return self.visible
+
+    def known(self, query, key):
+        return np.ones((1, 1), bool), np.zeros((1, 1), bool)
+
+    def cut(self, query, key):
+        return Explicit(_slice(_slice(self.visible, *query, -2), *key))
+
+    def pad(self, query, key):
+        return Explicit(_pad(_pad(self.visible, query, -2), key))
+
+
+def _slice(x, start, size, axis=-1):
+    return jax.lax.dynamic_slice_in_dim(x, start, size, x.ndim + axis)
+
+
+def _pad(x, more, axis=-1):
+    return jnp.pad(x, [(0, more if a == x.ndim + axis else 0) for a in range(x.ndim)])

@@ -1,0 +1,173 @@
+"""What Transformers replaced, behind the interface of attention: a convolution and a recurrence of the values.
+
+Both use the value projection alone, and mix all heads: they are layers of width D = K·Hv. There are no weights to drop:
+`dropout` acts on the branches alone.
+"""
+
+import dataclasses
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+
+from transformer.attention.masks.analysis import real, require_next, segments_of
+from transformer.attention.mechanism import Given, Mechanism
+from transformer.layers import roles
+from transformer.layers.initial import xavier, zeros
+from transformer.layers.numerics import wide
+from transformer.layers.roles import Wanted
+
+
+class Alternative(Mechanism):
+    """Base of the two."""
+
+    cross = shown = scored = patterns = False
+    projections = ('value',)
+
+    def weights(self, parameters, query, key, value, given=Given()):
+        """[B, 1, T, S], how much of each value arrives at each output: |∂o_t/∂v_s · v_s| / |v_s|, with the norms of vectors
+        [D]. Of a mechanism that is a matrix times the values, this would be the size of its entries."""
+        given = dataclasses.replace(given, rate=0.0)
+        outputs = lambda x: wide(_flat(self(parameters, query, key, x, given)))
+        norm = lambda x: jnp.linalg.norm(wide(x), axis=-1)
+
+        out, pull = jax.vjp(outputs, value)
+        push = jax.linear_transpose(pull, out)  # jax.jvp, also where only the gradient is known
+
+        def of_source(s):  # [B, T]
+            only = jnp.where((jnp.arange(value.shape[1]) == s)[:, None, None], value, 0)
+            return norm(push((only,))[0])
+
+        gains = jax.lax.map(of_source, jnp.arange(value.shape[1]), batch_size=16)  # [S, B, T]
+        return jnp.moveaxis(gains, 0, 2)[:, None] / jnp.maximum(norm(_flat(value)), 1e-30)[:, None, None]
+
+
+def _flat(value):
+    batch, length, heads, width = value.shape
+    return value.reshape(batch, length, heads * width)  # [B, T, D]
+
+
+@dataclasses.dataclass(frozen=True)
+class Convolution(Alternative):
+    """o_t = sum over j < kernel of v_(t + j - before)·W_j + b, W_j [D, D], within a document (Gehring et al. 2017, section
+    3.2, without its gate). Under a causal mask the kernel ends at t, otherwise it is centred: before = kernel // 2.
+
+    Attributes:
+      kernel: k, positions of which an output is made.
+    """
+    kernel: int = 3
+
+    def __post_init__(self):
+        if self.kernel < 1:
+            raise ValueError(f'{self}: kernel is {self.kernel}; expected at least 1.')
+
+    def parameters(self, query, key, value):
+        width = value.shape[2] * value.shape[3]
+        matrix = lambda key, shape, *dtype: xavier()(key, (self.kernel * width, width), *dtype).reshape(shape)
+        kernel = Wanted(matrix, (self.kernel, width, width), roles.matrix((1,), (2,)))
+        return {'kernel': kernel, 'bias': Wanted(zeros, (width,))}
+
+    def __call__(self, parameters, query, key, value, given=Given()):
+        before = self.kernel - 1 if given.mask.causal else self.kernel // 2
+        behind, length = self.kernel - 1 - before, value.shape[1]
+        x = jnp.pad(_flat(value), ((0, 0), (before, behind), (0, 0)))
+        documents = segments_of(given.mask, length, length)
+        visible = None
+        if documents is not None:
+            own, other = documents
+            other = jnp.pad(other, ((0, 0), (before, behind)))
+            visible = lambda j: ((other[:, j:j + length] == own) & (other[:, j:j + length] != 0))[..., None]
+        return self._taps(parameters, x, value.shape, given.numerics, visible)
+
+    def _taps(self, parameters, x, shape, numerics, visible=None):
+        """x [B, T + kernel - 1, D] -> [B, T, K, Hv]."""
+        out = parameters['bias']
+        for j in range(self.kernel):
+            tap = x[:, j:j + shape[1]]
+            tap = tap if visible is None else jnp.where(visible(j), tap, 0)
+            out = out + wide(numerics.dense(tap, parameters['kernel'][j]))
+        return numerics.cast(out).reshape(shape)
+
+    def empty_cache(self, batch, length, heads, key_heads, width, dtype):
+        """The last kernel - 1 values."""
+        return {'recent': jnp.zeros((batch, self.kernel - 1, key_heads * width), dtype), 'count': jnp.zeros(batch, jnp.int32)}
+
+    def step(self, parameters, query, key, value, cache, positions, given):
+        there = real(given.mask, positions).sum(1)
+        x = jnp.concatenate([cache['recent'], _flat(value)], 1)
+        out = self._taps(parameters, x, value.shape, given.numerics)
+        at = there[:, None] + jnp.arange(self.kernel - 1)  # the last kernel - 1 of those that are there
+        recent = jnp.take_along_axis(x, at[..., None], 1)
+        return require_next(out, cache['count'], positions), {'recent': recent, 'count': cache['count'] + there}
+
+
+@dataclasses.dataclass(frozen=True)
+class Recurrence(Alternative):
+    """A state h [D] that starts from zeros with each document and goes from position to position: o_t = h_t, with
+
+        gated     z, r = sigmoid(v_t·W + h_(t-1)·U + b);  h_t = (1 - z)·h_(t-1) + z·tanh(v_t + r·(h_(t-1)·U') + b')
+        not       h_t = tanh(v_t + h_(t-1)·U' + b')
+
+    (Cho et al. 2014, eq. 5-8, with r behind the product; Elman 1990.)
+
+    Attributes:
+      gated: with gates.
+    """
+    gated: bool = True
+
+    bidirectional = False
+
+    def parameters(self, query, key, value):
+        width = value.shape[2] * value.shape[3]
+        orthogonal, rows = nn.initializers.orthogonal(), 3 if self.gated else 1
+        matrices = lambda key, shape, *dtype: jnp.concatenate(
+            [orthogonal(k, (width, width), *dtype) for k in jax.random.split(key, rows)], 1)
+        wanted = {'recurrent': Wanted(matrices, (width, rows * width), roles.matrix()), 'bias': Wanted(zeros, (rows * width,))}
+        return wanted | ({'input': Wanted(xavier(), (width, 2 * width), roles.matrix())} if self.gated else {})
+
+    def __call__(self, parameters, query, key, value, given=Given()):
+        documents = segments_of(given.mask, value.shape[1], value.shape[1])
+        there, begins = jnp.ones((1, value.shape[1]), bool), jnp.zeros((1, value.shape[1]), bool)
+        if documents is not None:
+            own, other = documents
+            there = other != 0
+            begins = jnp.concatenate([jnp.zeros_like(own[:, :1], bool), own[:, 1:] != own[:, :-1]], 1)
+        out, _ = self._run(parameters, value, there, begins, jnp.zeros((len(value), _flat(value).shape[-1])), given.numerics)
+        if documents is not None:
+            out = jnp.where((documents[0] != 0)[..., None], out, 0.0)
+        return given.numerics.cast(out).reshape(value.shape)
+
+    def empty_cache(self, batch, length, heads, key_heads, width, dtype):
+        """h, of one size, however long the row."""
+        return {'state': jnp.zeros((batch, key_heads * width)), 'count': jnp.zeros(batch, jnp.int32)}
+
+    def step(self, parameters, query, key, value, cache, positions, given):
+        there = real(given.mask, positions)
+        out, state = self._run(parameters, value, there, jnp.zeros_like(there), cache['state'], given.numerics)
+        out = given.numerics.cast(require_next(out, cache['count'], positions)).reshape(value.shape)
+        return out, {'state': state, 'count': cache['count'] + there.sum(1)}
+
+    def _run(self, parameters, value, there, begins, state, numerics):
+        """([B, T, D], the last state): positions that are not `there` leave the state as it is."""
+        x = _flat(value)
+        width, bias = x.shape[-1], parameters['bias']
+        inputs = wide(x) + bias[-width:]
+        if self.gated:
+            gates = numerics.scores('BTD,DE->BTE', x, parameters['input']) + bias[:2 * width]
+            inputs = jnp.concatenate([gates, inputs], -1)
+
+        def step(state, given):
+            inputs, there, begins = given
+            state = jnp.where(begins[:, None], 0.0, state)
+            turned = numerics.scores('BD,DE->BE', state, parameters['recurrent'])
+            if self.gated:
+                update, reset = jnp.split(jax.nn.sigmoid(inputs[:, :2 * width] + turned[:, :2 * width]), 2, 1)
+                new = state + update * (jnp.tanh(inputs[:, 2 * width:] + reset * turned[:, 2 * width:]) - state)
+            else:
+                new = jnp.tanh(inputs + turned)
+            state = jnp.where(there[:, None], new, state)
+            return state, state
+
+        by_time = lambda x: jnp.swapaxes(jnp.broadcast_to(x, (len(value), *x.shape[1:])), 0, 1)
+        state, out = jax.lax.scan(step, state, tuple(map(by_time, (inputs, there, begins))))
+        return jnp.swapaxes(out, 0, 1), state

@@ -1,0 +1,104 @@
+"""Attention whose scores are no products of queries with keys."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+
+from transformer.attention.kernels.attend import attend, weights_of
+from transformer.attention.masks.analysis import packed, places, segments_of
+from transformer.attention.mechanism import Given, Mechanism
+from transformer.layers import roles
+from transformer.layers.initial import normal, xavier, zeros
+from transformer.layers.roles import Wanted
+
+KINDS = ('dense', 'random')
+
+
+@dataclasses.dataclass(frozen=True)
+class Synthesizer(Mechanism):
+    """softmax(B)·v, B [T, S] without a look at the keys (Tay et al. 2021):
+
+        dense   B_ts = w_s·relu(W·q_t + a) + b_s     of the query alone (eq. 1)
+        random  B_ts = R_ts                          learnt (eq. 3), or R1_t·R2_s (eq. 6)
+
+    Both have a causal form, by leaving out what is masked: row t of B depends on position t or on nothing, so that no later
+    token changes it, and the paper trains decoders with it. Positions count within a document.
+
+    Attributes:
+      kind: 'dense' or 'random'.
+      length: positions that have a w_s, or a row and a column of R; longer rows are refused, shorter ones use the first.
+      rank: dense: inner width, 0 stands for H; random: the width of R1 and R2, 0 stands for a whole R.
+    """
+    kind: str = 'dense'
+    length: int = 1024
+    rank: int = 0
+
+    cross = free_length = scored = False
+
+    def __post_init__(self):
+        if self.kind not in KINDS:
+            raise ValueError(f'{self}: kind is {self.kind!r}; expected one of {", ".join(KINDS)}.')
+        if self.length < 1 or self.rank < 0:
+            raise ValueError(f'{self}: expected a length of 1 or more and a rank of 0 or more.')
+
+    @property
+    def projections(self):
+        return ('query', 'value') if self.kind == 'dense' else ('value',)
+
+    def parameters(self, query, key, value):
+        if self.kind == 'dense':
+            heads, width = query.shape[2:]
+            inner = self.rank or width
+            each = lambda key, shape, *dtype: jax.vmap(lambda k: xavier()(k, shape[1:], *dtype))(
+                jax.random.split(key, shape[0]))
+            return {'kernel': Wanted(each, (heads, width, inner), roles.matrix((1,), (2,), heads=0)),
+                    'bias': Wanted(zeros, (heads, inner), roles.vector(heads=0)),
+                    'table': Wanted(normal(inner ** -0.5), (self.length, heads, inner), roles.table(heads=1)),
+                    'offset': Wanted(zeros, (heads, self.length), roles.vector(heads=0))}
+        heads = value.shape[2]
+        if self.rank:
+            # Products begin with a variance of 1.
+            table = Wanted(normal(self.rank ** -0.25), (self.length, heads, self.rank), roles.table(heads=1, shared=True))
+            return {'query': table, 'key': table}
+        return {'scores': Wanted(normal(1.0), (heads, self.length, self.length), roles.table(1, heads=0, shared=True))}
+
+    def __call__(self, parameters, query, key, value, given=Given()):
+        query, key, bias = self._prepared(parameters, query, value, given)
+        return attend(query, key, value, mask=given.mask, bias=bias, positions=given.positions, rate=given.rate,
+                      dropout_key=given.dropout_key, numerics=given.numerics)
+
+    def weights(self, parameters, query, key, value, given=Given()):
+        query, key, bias = self._prepared(parameters, query, value, given)
+        return weights_of(query, key, mask=given.mask, bias=bias, positions=given.positions, numerics=given.numerics)
+
+    def empty_cache(self, batch, length, heads, key_heads, width, dtype):
+        return {'value': jnp.zeros((batch, length, key_heads, width), dtype)}
+
+    def step(self, parameters, query, key, value, cache, positions, given):
+        cache = {'value': cache['value'].at[jnp.arange(len(value))[:, None], positions].set(value)}
+        at = positions, jnp.arange(cache['value'].shape[1])
+        return self(parameters, query, None, cache['value'], dataclasses.replace(given, positions=at)), cache
+
+    def _prepared(self, parameters, query, value, given):
+        """Queries, keys and what is added to their products, with which `attend` computes softmax(B)·v."""
+        batch, keys, heads, _ = value.shape
+        if keys > self.length:
+            raise ValueError(f'{self} got a row of {keys} positions; shorten it, or train with length={keys}.')
+        t = s = jnp.arange(keys)
+        if given.positions is not None:
+            t, s = given.positions
+        elif packed(given.mask):
+            t, s = map(places, segments_of(given.mask, keys, keys))
+        wide = lambda x: jnp.broadcast_to(x, (batch, *x.shape[-3:]))  # a table [B|none, S, N, A] for each row
+        if self.kind == 'dense':
+            inner = jax.nn.relu(given.numerics.einsum('BTNH,NHA->BTNA', query, parameters['kernel']) + parameters['bias'])
+            offset = parameters['offset'][:, s]  # [N, S] or [N, B, S]
+            offset = offset[None] if offset.ndim == 2 else jnp.swapaxes(offset, 0, 1)
+            return inner * inner.shape[-1] ** 0.5, wide(parameters['table'][s]), (offset[:, :, None],)
+        if self.rank:
+            return wide(parameters['query'][t]) * self.rank ** 0.5, wide(parameters['key'][s]), ()
+        scores = parameters['scores'][:, t[..., :, None], s[..., None, :]]  # [N, T, S] or [N, B, T, S]
+        scores = scores[None] if scores.ndim == 3 else jnp.swapaxes(scores, 0, 1)
+        queries = t.shape[-1]
+        return jnp.zeros((batch, queries, heads, 1)), jnp.zeros((batch, keys, heads, 1)), (scores,)

@@ -1,0 +1,1 @@
+"""Position encodings; each is a part of a config."""

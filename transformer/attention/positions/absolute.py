@@ -1,0 +1,195 @@
+"""Where a token stands: position encodings, each a part of a config (`model.positions`).
+
+An encoding enters where its nature says, or where its field `at` does: in the input of the model, in that of every layer, in
+the queries and keys but not the values, or in the scores. A model makes an `Encoding` of it and passes that on to its blocks.
+Those that enter in the scores alone, by how far a key is from a query along the row, are in `relative`.
+"""
+
+import abc
+import dataclasses
+
+import jax.numpy as jnp
+import numpy as np
+
+from transformer.attention.positions.base import Offsets, Positions, Term
+from transformer.layers import roles
+from transformer.layers.initial import normal
+from transformer.layers.numerics import real_dtype
+from transformer.layers.roles import Wanted
+from transformer.layers.sharding import constrain
+
+PLACES = ('input', 'layers', 'queries_keys')
+
+
+def require_place(part, places):
+    if part.at not in places:
+        raise ValueError(f'{part}: at is {part.at!r}; expected one of {", ".join(places)}.')
+
+
+def sinusoid(positions, width):
+    """P [.., D] with P_2i = sin(t / 10000^(2i/D)) and P_2i+1 = cos(t / 10000^(2i/D)) (Vaswani et al. 2017, section 3.5), in
+    at least float32. Of an odd width the last sine has no cosine.
+
+    A step of k turns each pair by the angle k / 10000^(2i/D), wherever it begins: P_{t+k} = R_k·P_t."""
+    angles = jnp.asarray(positions, real_dtype())[..., None] * frequencies(width, 10000.0)
+    pairs = jnp.stack([jnp.sin(angles), jnp.cos(angles)], -1)
+    return pairs.reshape(*pairs.shape[:-2], 2 * pairs.shape[-2])[..., :width]
+
+
+def frequencies(width, base):
+    """base^(-2i/width) for i = 0 .. ceil(width / 2) - 1."""
+    return (base ** (-np.arange(0, width, 2) / width)).astype(real_dtype())
+
+
+class _Added(Positions, abc.ABC):
+    """Base of those that add rows [.., T, D] where their field `at` says."""
+
+    @abc.abstractmethod
+    def _rows(self, parameters, positions, sizes, dtype):
+        """[.., T, D] at the positions [.., T]."""
+
+    def _add(self, place, parameters, x, positions, sizes):
+        return x + self._rows(parameters, positions, sizes, x.dtype) if place == self.at else x
+
+    def at_input(self, parameters, x, positions, sizes):
+        return self._add('input', parameters, x, positions, sizes)
+
+    def at_layer(self, parameters, x, positions, sizes):
+        return self._add('layers', parameters, x, positions, sizes)
+
+    def at_source(self, parameters, x, positions, sizes):
+        return self._add('queries_keys', parameters, x, positions, sizes)
+
+
+@dataclasses.dataclass(frozen=True)
+class Learned(_Added):
+    """x_t + P_t, with a learnt row P_t [D] for each position (Gehring et al. 2017, section 3.1).
+
+    An image of another size than those of training finds the rows of its patches between theirs, by bicubic interpolation; the
+    class token keeps its own (Dosovitskiy et al. 2021, section 3.2). The grid of training is taken to have the shape of the
+    image's, or else to be square.
+
+    Attributes:
+      at: 'input'; 'layers', of every block; or 'queries_keys', of what is projected to queries and keys but not to values.
+      scale: standard deviation with which the rows begin; 0: as the model's token embedding.
+      offset: rows in front that no position has, as in the tables of RoBERTa and BART.
+    """
+    at: str = 'input'
+    scale: float = 0.0
+    offset: int = 0
+
+    def __post_init__(self):
+        require_place(self, PLACES)
+        if self.scale < 0 or self.offset < 0:
+            raise ValueError(f'{self}: scale is {self.scale} and offset {self.offset}; expected 0 or more.')
+
+    def parameters(self, sizes):
+        table = normal(self.scale) if self.scale else sizes.table
+        return {'embedding': Wanted(table, (sizes.length + self.offset, sizes.width), roles.table())}
+
+    def resized(self, name, table, sizes):
+        front = self.offset + sizes.extra
+        patches = table.shape[0] - front
+        grid = _grid_of(patches, sizes.grid)
+        if grid is None:
+            raise ValueError(f'positions={self} has {patches} rows for patches, which make neither a square nor a grid of the '
+                             f'shape of {sizes.grid}; use images of the size of training.')
+        rows = bicubic(table[front:].reshape(*grid, -1), sizes.grid)
+        return jnp.concatenate([table[:front], rows.reshape(-1, rows.shape[-1])])
+
+    def _rows(self, parameters, positions, sizes, dtype):
+        # The whole table on every device: a lookup in a split one comes out split by width, not by batch.
+        return constrain(parameters['embedding'].astype(dtype), None, None)[positions + self.offset]
+
+
+def bicubic(rows, grid):
+    """[height, width, D] -> [*grid, D] by cubic convolution (Keys 1981, eq. 4) with a = -0.75 and no smoothing, the edges
+    repeated: as PyTorch has it, in which tables are published."""
+    for axis, size in enumerate(grid):
+        rows = jnp.moveaxis(jnp.tensordot(_cubic(rows.shape[axis], size), rows, (1, axis), precision='highest'), 0, axis)
+    return rows
+
+
+def _cubic(given, wanted, a=-0.75):
+    """The matrix [wanted, given] of `bicubic` along one axis."""
+    place = (np.arange(wanted) + 0.5) * given / wanted - 0.5
+    matrix = np.zeros((wanted, given), real_dtype())
+    for near in range(-1, 3):
+        point = np.floor(place) + near
+        d = np.abs(place - point)
+        weight = np.where(d <= 1, ((a + 2) * d - (a + 3)) * d * d + 1, ((d - 5) * d + 8) * a * d - 4 * a)
+        np.add.at(matrix, (np.arange(wanted), np.clip(point, 0, given - 1).astype(int)), weight)
+    return matrix
+
+
+def _grid_of(patches, like):
+    """(rows, columns) of so many patches, in the proportion of another grid or square; None: neither."""
+    for rows, columns in (like, (1, 1)):
+        high = round((patches * rows / columns) ** 0.5)
+        if high and patches % high == 0 and high * columns == patches // high * rows:
+            return high, patches // high
+    return None
+
+
+@dataclasses.dataclass(frozen=True)
+class Sinusoidal(_Added):
+    """x_t + c·P_t, with P the sines and cosines of `sinusoid`; or scores that know them.
+
+    Attributes:
+      at: 'input', 'layers' or 'queries_keys', as `Learned`; 'scores', to which (c·P_t)·(c·P_s) / sqrt(D) is added; or
+        'scores_times', which are multiplied by P_t·P_s / P_t·P_t. That depends on s - t alone: it is 1 for a key at the
+        query's own place and falls off around it. (In these two the last sine of an odd width has its cosine.)
+      scale: c. The paper's 1 is for token embeddings that are multiplied by sqrt(D).
+    """
+    at: str = 'input'
+    scale: float = 1.0
+    free_length = True
+
+    def __post_init__(self):
+        require_place(self, (*PLACES, 'scores', 'scores_times'))
+
+    def _rows(self, parameters, positions, sizes, dtype):
+        return (self.scale * sinusoid(positions, sizes.width)).astype(dtype)
+
+    def bias(self, parameters, own, query, key, sizes):
+        return (Term(self, sizes),) if self.at in ('scores', 'scores_times') else ()
+
+    def scores(self, term, scores, query, key, t, s):
+        pairs = Offsets(t, s)
+        angles = pairs.offsets[:, None].astype(real_dtype()) * frequencies(term.sizes.width, 10000.0)
+        alike = pairs.spread(jnp.cos(angles).sum(-1)[None, None, None])  # [.., 1, T, S]
+        if self.at == 'scores_times':
+            return scores * (alike / angles.shape[-1])
+        return scores + alike * (self.scale ** 2 / term.sizes.width ** 0.5)
+
+
+@dataclasses.dataclass(frozen=True)
+class Sinusoidal2d(_Added):
+    """x_t + c·[P_row; P_column], half of the width for each, with P of `sinusoid`; zeros for a class token
+    (Parmar et al. 2018; Carion et al. 2020, appendix).
+
+    Attributes:
+      at: 'input', 'layers' or 'queries_keys', as `Learned`.
+      scale: c.
+    """
+    at: str = 'input'
+    scale: float = 1.0
+    free_length = True
+
+    def __post_init__(self):
+        require_place(self, PLACES)
+
+    def _rows(self, parameters, positions, sizes, dtype):
+        row, column, inside = of_grid(self, positions, sizes)
+        half = sizes.width // 2
+        rows = jnp.concatenate([sinusoid(row, half), sinusoid(column, sizes.width - half)], -1)
+        return (self.scale * jnp.where(inside[..., None], rows, 0.0)).astype(dtype)
+
+
+def of_grid(kind, positions, sizes):
+    """(row, column, whether it is a patch) of positions in a row of patches."""
+    if sizes.grid is None:
+        raise ValueError(f'positions={kind} is for the patches of an image, and this model has none; use one for text, such as '
+                         'Rotary() or T5Bias().')
+    patch = jnp.asarray(positions) - sizes.extra
+    return patch // sizes.grid[1], patch % sizes.grid[1], patch >= 0

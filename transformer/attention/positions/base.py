@@ -1,0 +1,214 @@
+"""The contract of position encodings: what one is told of the model, and where it enters."""
+
+import dataclasses
+import functools
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from transformer.layers.initial import normal
+
+
+@dataclasses.dataclass(frozen=True)
+class Sizes:
+    """What an encoding is told of the model.
+
+    Attributes:
+      length: the longest row.
+      width, heads, head_width: D, N and H.
+      table: the initialiser of the model's embeddings.
+      grid: (rows, columns) of the patches of an image, which follow each other row by row; None: it is no image.
+      extra: tokens in front that stand for the whole (a class token), and have no place in the grid.
+      causal: whether no query sees a key after it.
+      kept: the numbers of the heads that pruning left; None: all.
+    """
+    length: int = 0
+    width: int = 0
+    heads: int = 0
+    head_width: int = 0
+    table: Callable = dataclasses.field(default=normal(0.02), compare=False)
+    grid: tuple | None = None
+    extra: int = 0
+    causal: bool = False
+    kept: tuple | None = None
+
+
+class Positions:
+    """Base of the encodings. Positions are [T], the same in all rows, or [B, T].
+
+    `parameters` are those that all layers share, `layer_parameters` those of one attention layer, each as {name: `Wanted`}. Of
+    the other methods an encoding overrides those by which it enters.
+
+    Attributes:
+      free_length: means something beyond the longest row of training.
+      values: None, or a method `values(term, weights, t, s)` that says what a `Term` adds to the output, [B, N, T, H].
+    """
+    free_length = False
+    values = None
+
+    def parameters(self, sizes):
+        return {}
+
+    def layer_parameters(self, sizes):
+        return {}
+
+    def resized(self, name, table, sizes):
+        """A parameter that was made for another grid of patches -> the same for `sizes.grid`."""
+        raise ValueError(f'positions={self} has {name} {table.shape}, which was made for images of another size and has no '
+                         'meaning for these; keep the size, or use Learned(), Sinusoidal2d() or SwinBias().')
+
+    def at_input(self, parameters, x, positions, sizes):
+        """The embedded tokens [B, T, D] -> the input of the first block."""
+        return x
+
+    def at_layer(self, parameters, x, positions, sizes):
+        """The stream [B, T, D] -> that which a block begins with."""
+        return x
+
+    def at_source(self, parameters, x, positions, sizes):
+        """A source [B, T, D] of queries or of keys -> what is projected to them; that of values stays as it is."""
+        return x
+
+    def at_heads(self, parameters, own, x, positions):
+        """Queries or keys [B, T, N, H] -> the same, as they are cached; `own` are the parameters of the layer."""
+        return x
+
+    def bias(self, parameters, own, query, key, sizes):
+        """Entries for the scores, as in `kernels.attend`; query and key tell at which positions in their documents the
+        queries and the keys of a row are; None: at those along the row, as in cached decoding. Where pruning left some of
+        the heads, parameters and entries are of these."""
+        return ()
+
+
+@dataclasses.dataclass(frozen=True)
+class NoPositions(Positions):
+    """None: without a causal mask, attention is then equivariant to permutations."""
+
+    free_length = True
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class Encoding:
+    """A position encoding at work: the encoding, the parameters that its layers share, and where queries and keys are.
+
+    Attributes:
+      query, key: positions in the document, [T] and [S], or [B, T] and [B, S].
+    """
+    kind: Positions = dataclasses.field(default=NoPositions(), metadata=dict(static=True))
+    parameters: Mapping = dataclasses.field(default_factory=dict)
+    query: Any = None
+    key: Any = None
+    sizes: Sizes = dataclasses.field(default=Sizes(), metadata=dict(static=True))
+
+    def at_input(self, x):
+        return self.kind.at_input(self.parameters, x, self.query, self.sizes)
+
+    def at_layer(self, x):
+        return self.kind.at_layer(self.parameters, x, self.query, self.sizes)
+
+    def at_source(self, x, positions):
+        return self.kind.at_source(self.parameters, x, positions, self.sizes)
+
+    def at_heads(self, own, x, positions):
+        return self.kind.at_heads(self.parameters, own, x, positions)
+
+    def in_layer(self, heads, head_width, width, causal):
+        """The encoding, as an attention layer of these sizes sees it; where pruning left some heads, it knows of all."""
+        heads = heads if self.sizes.kept is None else self.sizes.heads
+        return dataclasses.replace(self, sizes=dataclasses.replace(
+            self.sizes, heads=heads, head_width=head_width, width=width, causal=causal))
+
+    def of_heads(self, kept):
+        """The encoding of a layer that has the heads `kept` alone; None: all."""
+        return self if kept is None else dataclasses.replace(self, sizes=dataclasses.replace(self.sizes, kept=kept))
+
+    @property
+    def fit(self):
+        """(name, parameter of another grid of patches) -> the same for this one; None where there is no grid."""
+        return functools.partial(self.kind.resized, sizes=self.sizes) if self.sizes.grid else None
+
+    def bias(self, own, cached=False):
+        """Entries for the scores; with a cache, positions along the row are those in the document."""
+        query, key = (None, None) if cached else (self.query, self.key)
+        shared = self._of_kept(self.parameters, self.kind.parameters)
+        return self.kind.bias(shared, self._of_kept(own, self.kind.layer_parameters), query, key, self.sizes)
+
+    def _of_kept(self, parameters, wanted):
+        """Of parameters with an axis of heads, the heads that are kept."""
+        if self.sizes.kept is None:
+            return parameters
+        axes = {name: one.role.heads for name, one in wanted(self.sizes).items()}
+        kept = np.array(self.sizes.kept, int)
+        return {name: x if axes[name] is None else jnp.take(x, kept, axes[name]) for name, x in parameters.items()}
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class Term:
+    """What an encoding does to the scores of one layer, as an entry of the bias of `kernels.attend`: `kind.scores`.
+
+    Attributes:
+      parameters: arrays of floats.
+      query, key: positions in the documents, as floats (a kernel differentiates all that a term holds); None as in
+        `Positions.bias`.
+    """
+    kind: Positions = dataclasses.field(metadata=dict(static=True))
+    sizes: Sizes = dataclasses.field(metadata=dict(static=True))
+    parameters: Mapping = dataclasses.field(default_factory=dict)
+    query: Any = None
+    key: Any = None
+
+    def __call__(self, scores, query, key, t, s):
+        return self.kind.scores(self, scores, query, key, t, s)
+
+    @property
+    def values(self):
+        return self.kind.values and functools.partial(self.kind.values, self)
+
+
+class Offsets:
+    """All pairs of queries at t and keys at s, by the offset s - t.
+
+    Positions [T], [S] are consecutive, as kernels have them: an array over offsets then becomes one over pairs by a change of
+    its shape. Others, [B, T] or [B, S] as in cached decoding, are all those of one row, 0 .. max(T, S) - 1, and take a gather.
+
+    Attributes:
+      offsets: [W], the offsets that occur.
+    """
+
+    def __init__(self, t, s, farthest=None):
+        """farthest: offsets beyond it may count as it."""
+        self.queries, self.keys, self.index = t.shape[-1], s.shape[-1], None
+        several, width = t.ndim + s.ndim > 2, self.queries + self.keys - 1
+        # A gather from few offsets halves the time of Shaw's scores on a CPU; its gradient adds to one place again and again.
+        few = farthest is not None and 2 * farthest + 1 < width and jax.default_backend() == 'cpu'
+        if not (several or few):
+            self.offsets = s[0] - t[-1] + jnp.arange(width)
+            return
+        longest = max(self.queries, self.keys) - 1 if several else farthest
+        longest = longest if farthest is None else min(longest, farthest)
+        self.offsets = jnp.arange(-longest, longest + 1)
+        index = jnp.clip(s[..., None, :] - t[..., :, None], -longest, longest) + longest
+        self.index = index if several else index[None]  # [B or 1, T, S]
+
+    def spread(self, x):
+        """x [.., N, T, W], for each query and offset -> [.., N, T, S], for each query and key; T may be 1 if all are alike."""
+        if self.index is not None:
+            shape = np.broadcast_shapes(x.shape[:-1], (self.index.shape[0], 1, self.queries))
+            return jnp.take_along_axis(jnp.broadcast_to(x, (*shape, x.shape[-1])), self.index[:, None], -1)
+        front, (queries, offsets) = x.shape[:-2], (self.queries, x.shape[-1])
+        x = jnp.broadcast_to(x, (*front, queries, offsets))
+        if queries == 1:
+            return x
+        flat, size = x.reshape(*front, queries * offsets), queries * (offsets - 1)
+        flat = flat[..., queries - 1:queries - 1 + size]  # key j of query i is at i (W - 1) + j
+        return flat.reshape(*front, queries, offsets - 1)[..., :self.keys]
+
+    def collect(self, weights):
+        """weights [B, N, T, S] -> their sums by offset, [B, N, T, W]: the transpose of `spread`."""
+        shape = (*weights.shape[:-1], self.offsets.shape[0])
+        return jax.linear_transpose(self.spread, jax.ShapeDtypeStruct(shape, weights.dtype))(weights)[0]

@@ -1,0 +1,236 @@
+"""What evaluators, readers and pictures ask of the data of a run, and of its model, as Protocols: they know no class of data.
+
+A part that lacks what is asked of it is refused by `require`, in one sentence. B is the rows of a batch, T the tokens of a row,
+n the tokens of one text. Ids and types are int32; `types` are the kinds of tokens of BERT, 0 or 1.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Protocol, runtime_checkable
+
+import numpy as np
+
+
+@runtime_checkable
+class ContinuedText(Protocol):
+    """Texts that a model continues, whose evaluation gives `TextBatches`.
+
+    Attributes:
+      facts: 'vocab' is the number of ids.
+      end: the id that ends a text; -1: nothing does.
+    """
+    facts: Mapping[str, Any]
+    end: int
+
+    def prompt(self, text: str) -> np.ndarray:
+        """int32 [n]: the ids of a beginning."""
+
+    def decode(self, ids: Iterable[int]) -> str:
+        """The text of ids."""
+
+    def pieces(self, ids: Iterable[int]) -> list[str]:
+        """What each id stands for, to be shown."""
+
+
+@runtime_checkable
+class TranslatedText(Protocol):
+    """Texts with their translations, whose evaluation gives `PairBatches`.
+
+    Attributes:
+      facts: 'vocab' is the number of ids of targets.
+      start: the id that a decoder is given first.  end: the id that ends a target.
+      lengths: tokens in a row of sources and in one of targets.
+      truncates: whether sources that are longer are cut.
+      preparation: how `prepare` changes texts; 'raw': not at all.
+      target_language: such as 'fr'; '': unknown.
+    """
+    facts: Mapping[str, Any]
+    start: int
+    end: int
+    lengths: tuple[int, int]
+    truncates: bool
+    preparation: str
+    target_language: str
+
+    def prepare(self, text: str) -> str:
+        """A text in the form of those of training."""
+
+    def encode(self, text: str) -> np.ndarray:
+        """int32 [n]: a source with its end, never cut."""
+
+    def encode_target(self, text: str) -> np.ndarray:
+        """int32 [n]: a target with its end, never cut."""
+
+    def decode(self, ids: Iterable[int]) -> str:
+        """The text of the ids of a target."""
+
+    def pieces(self, ids: Iterable[int]) -> list[str]:
+        """What each id of a source stands for, to be shown."""
+
+    def target_pieces(self, ids: Iterable[int]) -> list[str]:
+        """What each id of a target stands for, to be shown."""
+
+
+@runtime_checkable
+class ShiftedText(Protocol):
+    """Texts whose words are copied one place on.
+
+    Attributes:
+      start: the id that a decoder is given first.
+    """
+    start: int
+
+    def encode(self, text: str) -> np.ndarray:
+        """int32 [n]: the ids of a text."""
+
+    def pieces(self, ids: Iterable[int]) -> list[str]:
+        """What each id stands for, to be shown."""
+
+
+@runtime_checkable
+class FramedText(Protocol):
+    """Texts that are read whole, between special tokens.
+
+    Attributes:
+      facts: 'vocab' is the number of ids.
+      frame: the special tokens: `style`, and the ids `begin`, `end` and `mask`, -1 for none.
+      length: T, tokens in a row of training.
+    """
+    facts: Mapping[str, Any]
+    frame: Any
+    length: int
+
+    def rows(self, framed: Sequence[tuple[np.ndarray, np.ndarray]], length: int) -> dict[str, np.ndarray]:
+        """inputs, segments (0 = padding), positions and types, int32 [rows, length], of the (ids, types) of each row."""
+
+    def pieces(self, ids: Iterable[int]) -> list[str]:
+        """What each id stands for, to be shown."""
+
+
+@runtime_checkable
+class MaskedText(FramedText, Protocol):
+    """Texts with words to be found.
+
+    Attributes:
+      next_sentence: whether rows are two texts.
+    """
+    next_sentence: bool
+
+    def framed(self, *texts: str) -> tuple[np.ndarray, np.ndarray]:
+        """(ids, types) [n] of one text or of two. Raises ValueError for texts without tokens, or too long for a row."""
+
+    def read_masked(self, text: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """(ids [n], types [n], places [masks]) of a text with masks. Raises ValueError for one without, as `framed` does."""
+
+    def filled(self, text: str, ids: Sequence[int]) -> str:
+        """A text with these ids in place of its masks."""
+
+
+@runtime_checkable
+class LabelledText(FramedText, Protocol):
+    """Texts, or pairs of texts, with a class.
+
+    Attributes:
+      classes: their names.
+    """
+    classes: Sequence[str]
+
+    def read_text(self, line: str) -> tuple[np.ndarray, np.ndarray]:
+        """(ids, types) [n] of a line as in training, cut if it is too long. Raises ValueError for another number of texts."""
+
+
+@runtime_checkable
+class TaggedText(FramedText, Protocol):
+    """Tagged words, whose evaluation gives `SentenceBatches`.
+
+    Attributes:
+      classes: the tags.
+      has_spans: whether the tags name spans (`transformer.decoding.spans.named_spans`).
+    """
+    classes: Sequence[str]
+    has_spans: bool
+
+    def read_words(self, line: str) -> tuple[list[tuple[np.ndarray, np.ndarray]], list[np.ndarray]]:
+        """((ids, types) [n] of each row, the places of the first token of each word in each row) of words between spaces.
+        Raises ValueError where there are none."""
+
+
+@runtime_checkable
+class QuestionedText(FramedText, Protocol):
+    """Questions with answers, whose evaluation gives `QuestionBatches`.
+
+    Attributes:
+      unanswerable: whether some have none.
+    """
+    unanswerable: bool
+
+    def read_question(self, question: str, context: str) -> tuple[list[tuple[np.ndarray, np.ndarray]], list]:
+        """((ids, types) [n] of each row, its window: see `transformer.decoding.spans.best_spans`) of a question about a text.
+        Raises ValueError if one of them is empty."""
+
+
+@runtime_checkable
+class ToldStories(Protocol):
+    """Stories with questions about them."""
+
+    def read_stories(self, text: str | bytes, name: str) -> tuple[list, dict[str, np.ndarray]]:
+        """The questions of a text in bAbI's format, each with `line`, `text` and `sentences`, and a batch of them. Raises
+        ValueError, naming line and word, for a word that the run has not learnt."""
+
+    def answer(self, number: int) -> str:
+        """The answer with a number."""
+
+
+class TextBatches(Protocol):
+    """A pass over a text."""
+
+    def text(self) -> bytes:
+        """The text, in order. Raises ValueError if it is none."""
+
+
+class PairBatches(Protocol):
+    """A pass over pairs of texts, one a row."""
+
+    def pairs(self) -> list[tuple[str, str]]:
+        """(source, target) of every row, prepared but never cut."""
+
+
+class SentenceBatches(Protocol):
+    """A pass over sentences, each of one row or several.
+
+    Attributes:
+      sentences: int [rows], the number of the sentence of each row.
+    """
+    sentences: np.ndarray
+
+
+class QuestionBatches(Protocol):
+    """A pass over questions, each of one row or several.
+
+    Attributes:
+      windows: that of each row (see `transformer.decoding.spans.best_spans`).
+      questions: those in their order, each with `accepted`, the texts of the right answers.
+    """
+    windows: Sequence
+    questions: Sequence
+
+
+@runtime_checkable
+class ReadsSource(Protocol):
+    """A model of a source and a target.
+
+    Attributes:
+      source_length: tokens of a source at most.
+    """
+    source_length: int
+
+
+def require(asking: object, data: Any, contract: type, what: str, instead: str) -> None:
+    """Raises ValueError unless the data meet a contract.
+
+    Args:
+      asking: who needs it, such as an evaluator.
+      what: is needed, such as 'pairs of texts'.
+      instead: what to do, such as 'leave that evaluator out'.
+    """
+    if not isinstance(data, contract):
+        raise ValueError(f'{type(asking).__name__} needs {what}, and {type(data.config).__name__} has none; {instead}.')

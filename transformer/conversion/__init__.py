@@ -1,0 +1,1 @@
+"""Models of Hugging Face transformers in and out: how tables are read, and one family a file."""

@@ -1,0 +1,9 @@
+"""The families of text models that convert.py knows."""
+
+from transformer.conversion.bart import BART
+from transformer.conversion.bert import BERT
+from transformer.conversion.gpt2 import GPT2
+from transformer.conversion.roberta import ROBERTA
+from transformer.conversion.t5 import T5_MODELS
+
+FAMILIES = *GPT2, *BERT, *ROBERTA, *T5_MODELS, *BART

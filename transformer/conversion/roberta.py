@@ -1,0 +1,60 @@
+"""RoBERTa of Hugging Face transformers."""
+
+import dataclasses
+from functools import partial
+
+import numpy as np
+
+from transformer.attention.positions.absolute import Learned
+from transformer.conversion.bert import BERT_BODY, UNREAD, words
+from transformer.conversion.common import bare, dense, require_learned, with_head
+from transformer.conversion.tables import Fields, head
+from transformer.layers.heads import (
+    Classes,
+    MaskedWords,
+    NoHead,
+    Span,
+    TokenClasses,
+)
+
+
+def _roberta_length(config):
+    """The token that fills rows up has a row of its own in the table of positions, and all before it have one of no use."""
+    offset = (config.get('pad_token_id', 1) or 0) + 1
+    return {'length': config.get('max_position_embeddings', 512) - offset, 'positions': Learned(offset=offset)}
+
+
+def _roberta_positions(model):
+    """The inverse of `_roberta_length`."""
+    offset = getattr(model['positions'], 'offset', 0) or 2
+    require_learned(model['positions'], offset)
+    return {'max_position_embeddings': model['length'] + offset, 'pad_token_id': offset - 1}
+
+
+def _roberta_counted(model, inputs, start):
+    """Positions count the tokens that fill nothing up, whatever the attention mask says."""
+    offset = model.stack.positions.offset
+    if 'positions' in inputs:
+        return inputs | {'positions': inputs['positions'] - offset}
+    there = inputs['inputs'] != offset - 1
+    return inputs | {'positions': (there.cumsum(1) * there - 1).astype(np.int32)}
+
+
+_ROBERTA = dataclasses.replace(
+    BERT_BODY, kind='roberta', prefix='roberta.',
+    fields=(
+        *(field for field in BERT_BODY.fields if not {*field.names[1]} & {'length', 'positions'}),
+        Fields((('max_position_embeddings', 'pad_token_id'), ('length', 'positions')), _roberta_length, _roberta_positions)),
+    rows=tuple(dataclasses.replace(row, theirs=row.theirs.replace('bert.', 'roberta.', 1)) for row in BERT_BODY.rows),
+    derived=_roberta_counted)
+_FOUND, _FINDS = words('roberta', 'lm_head', 'lm_head.dense', 'lm_head.layer_norm')
+
+ROBERTA = (
+    with_head(_ROBERTA, 'RobertaForMaskedLM', 'masked', *_FOUND, head=MaskedWords(), computed=UNREAD, **_FINDS),
+    with_head(_ROBERTA, 'RobertaForSequenceClassification', 'classes', *dense('pooler', 'classifier.dense'),
+              *dense('classes', 'classifier.out_proj'), fields=(head(partial(Classes, twice=True)),), computed=UNREAD),
+    with_head(_ROBERTA, 'RobertaForTokenClassification', 'tags', *dense('classes', 'classifier'), fields=(head(TokenClasses),),
+              computed=UNREAD),
+    with_head(_ROBERTA, 'RobertaForQuestionAnswering', 'spans', *dense('span', 'qa_outputs'), head=Span(), computed=UNREAD),
+    bare(with_head(_ROBERTA, 'RobertaModel', 'hidden', *dense('pooler', 'roberta.pooler.dense'), head=NoHead(pooler=True))),
+    bare(with_head(_ROBERTA, 'RobertaModel', 'hidden', head=NoHead())))

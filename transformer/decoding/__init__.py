@@ -1,0 +1,1 @@
+"""Generation: one compiled loop, strategies, constraints."""

@@ -1,0 +1,217 @@
+"""Decoding: outputs of any autoregressive model, in one compiled loop over a static cache.
+
+How tokens are chosen is in `transformer.decoding.strategies`, what an output may be in `transformer.decoding.constraints`.
+"""
+
+import dataclasses
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from transformer.decoding.strategies import Search
+from transformer.layers.numerics import wide
+
+
+@dataclasses.dataclass(frozen=True)
+class Hypothesis:
+    """One output for a prompt.
+
+    Attributes:
+      tokens: the new tokens, without `end`.
+      score: as its strategy defines it.
+      finished: whether it ended with `end`; else it was cut.
+    """
+    tokens: np.ndarray
+    score: float
+    finished: bool
+
+
+def require_room(model, prompt, what='The prompt'):
+    """Raises ValueError, about `what`, unless a prompt has a token and its model has room for one more."""
+    if not len(prompt):
+        raise ValueError(f'{what} is empty; give at least one character to continue.')
+    if len(prompt) >= model.length:
+        raise ValueError(f'{what} has {len(prompt)} tokens, but the context of this model is {model.length} and must hold a '
+                         f'new one too; shorten it to {model.length - 1}.')
+
+
+def require_strategy(model, params, strategy, vocab, translates=False):
+    """Raises ValueError if a strategy does not go with a model: needs attention to a source where there is none, or is about
+    tokens that are not in the vocabulary; of parameters, shapes suffice."""
+    strategy.constraint.require_vocab(vocab)
+
+    def prefill(params):
+        one = jnp.ones((1, 1), jnp.int32)
+        inputs = dict(inputs=one, segments=one, positions=one - 1)
+        return _reader(model, params, strategy, inputs if translates else None)(model.init_cache(1, 2), one, **inputs)
+
+    if strategy.covers:
+        jax.eval_shape(prefill, params)
+
+
+def generate(model, params, prompts, *, steps, strategy, key, end, vocab, source=None, numbers=None):
+    """Outputs of a model for each prompt: a list of hypotheses, best first.
+
+    A decoder-only model continues prompts: its text so far. An encoder-decoder is given a source for each, and its prompts are
+    the token that it starts with, or that and a beginning that is forced upon the output.
+
+    A model offers `length`, the longest row of its decoder, `init_cache(batch, length)`, a nested dict of arrays whose first
+    axis is the batch, and
+      model.apply({'params': params}, inputs=, segments=, positions=, cache=) -> {'logits' [B, T, V], 'cache', ...}
+    or, with a source,
+      model.apply(.., inputs=, segments=, positions=, decoder_inputs=, decoder_segments=, decoder_positions=, cache=)
+    at first, then one token at a time without segments and source: what it still needs of that is in the cache. Arrays under
+    the key 'source' of the cache, at any depth, keep their B rows; row r of the decoder then belongs to source r // K of them,
+    if a strategy goes on with K hypotheses. All others have B·K rows, and follow the hypotheses.
+
+    Few shapes compile: rows, prompts and sources are padded to powers of two, the cache to quarters of one. But for rounding,
+    neither that nor the other rows change the result of a row.
+
+    Args:
+      prompts: list of non-empty integer sequences; one that leaves no room for a new token is refused (`require_room`).
+      steps: how many tokens are chosen at most, `end` among them; an int, or one for each prompt. The model reads
+        `model.length` at most, the prompt among them, and not the last one.
+      strategy: e.g. Greedy(), Sample(temperature=0.8) or Beam(size=4).
+      key: random key; prompt i draws from a stream of its own, fold_in(key, numbers[i]).
+      end: the token that ends an output; one that is not in the vocabulary never does.
+      vocab: number of tokens that may be chosen; a model may have more than its tokenizer.
+      source: list of integer sequences.
+      numbers: of the prompts' random streams; None: 0, 1, ...
+    Returns:
+      for each prompt a list of `Hypothesis`: `strategy.count` of them, or fewer if a beam search finds no more.
+    """
+    strategy.constraint.require_vocab(vocab)
+    for prompt in prompts:
+        require_room(model, prompt)
+    if not prompts:
+        return []
+    rows = _power_of_two(len(prompts))
+    lengths = np.array([len(prompt) for prompt in prompts])
+    limits = np.clip(np.broadcast_to(steps, lengths.shape), 0, model.length + 1 - lengths)  # the last one is never read
+    numbers = range(len(prompts)) if numbers is None else numbers
+    given = dict(tokens=_padded(prompts, rows, model.length), lengths=_filled(lengths, rows, 1),
+                 limits=_filled(limits, rows, 0), numbers=_filled(numbers, rows, 0))
+    if source is not None:
+        tokens = _padded(source, rows, getattr(model, 'source_length', None))
+        place = np.arange(tokens.shape[1])
+        there = place < _filled([len(one) for one in source], rows, 0)[:, None]
+        given['source'] = {'inputs': tokens, 'segments': there.astype(np.int32),
+                           'positions': np.broadcast_to(place, tokens.shape).astype(np.int32)}
+    total = min(model.length, max(given['tokens'].shape[1], _cache_length(int((lengths + limits).max()) - 1)))
+    best = jax.device_get(_search(model, params, key, given, strategy=strategy, total=total, end=end, vocab=vocab))
+    nothing = Hypothesis(np.zeros(0, np.int32), 0.0, False)
+    found = [_hypotheses(best, i, lengths[i], strategy) if limits[i] else [nothing] for i in range(len(prompts))]
+    if not all(found):
+        raise ValueError('The probabilities of tokens are not finite: this run has diverged; give an earlier checkpoint with '
+                         '--step=N.')
+    return found
+
+
+def _power_of_two(n):
+    return 1 << (max(n, 1) - 1).bit_length()
+
+
+def _cache_length(n):
+    """Room for n tokens: powers of two up to 32, then multiples of a quarter of one, as every step looks at the whole cache."""
+    if n <= 32:
+        return _power_of_two(n)
+    quarter = _power_of_two(n) // 8
+    return -(-n // quarter) * quarter
+
+
+def _padded(rows, count, longest):
+    """[count, power of two] of integers, no wider than `longest` if the rows are not."""
+    width = max(map(len, rows))
+    padded = np.zeros((count, max(width, min(_power_of_two(width), longest or _power_of_two(width)))), np.int32)
+    for row, tokens in zip(padded, rows):
+        row[:len(tokens)] = tokens
+    return padded
+
+
+def _filled(values, count, fill):
+    """[count]: the values, then `fill`."""
+    return np.array([*values, *[fill] * (count - len(values))], np.int32)
+
+
+def _hypotheses(best, row, begin, strategy):
+    """The outputs of one row as they are returned."""
+    found, outputs = jax.tree.map(lambda x: x[row], best), {}
+    for i in np.argsort(-found.score, kind='stable'):
+        tokens = found.tokens[i, begin:begin + found.length[i] - found.finished[i]]
+        if found.score[i] > -np.inf:
+            same = (*tokens.tolist(), bool(found.finished[i])) if strategy.distinct else i
+            outputs.setdefault(same, Hypothesis(tokens, float(found.score[i]), bool(found.finished[i])))
+    return list(outputs.values())[:strategy.count]
+
+
+@partial(jax.jit, static_argnames=('model', 'strategy', 'total', 'end', 'vocab'))
+def _search(model, params, key, given, *, strategy, total, end, vocab):
+    """The best hypotheses for prompts [B, P]: prefill, then a token for every row at a time until all are done; `total` tokens
+    of a row are read at most."""
+    tokens, lengths, limits, source = given['tokens'], given['lengths'], given['limits'], given.get('source')
+    (rows, width), size, run = tokens.shape, strategy.size, _reader(model, params, strategy, source)
+
+    def choose(logits, search, cache):
+        search, parents = strategy(wide(logits[..., :vocab]), search, keys_of(row_keys, search.count))
+        if parents is not None:  # else all stay where they are
+            rows_of = (parents + size * jnp.arange(rows)[:, None]).reshape(-1)
+            cache = _of_decoder(lambda x: x[rows_of], cache)
+        return search, cache
+
+    def advance(state):
+        search, cache = state
+        at = jnp.minimum(search.begin + search.count, total) - 1  # rows that are done go on counting
+        last = jnp.take_along_axis(search.live.tokens, at[:, None, None], 2).reshape(rows * size, 1)
+        logits, cache, attention = run(cache, inputs=last, positions=jnp.repeat(at, size)[:, None])
+        if attention is not None:
+            search = dataclasses.replace(search, coverage=search.coverage + attention.reshape(rows, size, -1))
+        return choose(logits.reshape(rows, size, -1), search, cache)
+
+    row_keys = jax.vmap(jax.random.fold_in, (None, 0))(key, given['numbers'])
+    row_keys = jax.vmap(jax.vmap(jax.random.fold_in, (None, 0)), (0, None))(row_keys, jnp.arange(size))  # [B, K]
+    keys_of = jax.vmap(jax.vmap(jax.random.fold_in, (0, None)), (0, None))
+    positions = jnp.broadcast_to(jnp.arange(width), (rows, width))
+    there = (positions < lengths[:, None]).astype(jnp.int32)
+    logits, cache, attention = run(model.init_cache(rows, total), there, inputs=tokens, segments=there, positions=positions)
+    logits = jnp.take_along_axis(logits, (lengths - 1)[:, None, None], 1)  # [B, 1, V]
+    live, pool = strategy.begin(jnp.pad(tokens, ((0, 0), (0, total + 1 - width))))
+    search = Search(live, pool, begin=lengths, limit=limits, count=jnp.zeros((), jnp.int32), done=limits < 1,
+                    coverage=None if attention is None else jnp.repeat(attention[:, None], size, 1),
+                    source=None if attention is None else source['segments'] != 0, end=end)
+    # The barrier keeps XLA from moving the transpositions that made what is kept of the source into every step.
+    cache = jax.lax.optimization_barrier(_of_decoder(lambda x: jnp.repeat(x, size, 0), cache))
+    state = choose(jnp.repeat(logits, size, 1), search, cache)
+    search, _ = jax.lax.while_loop(lambda state: ~state[0].done.all(), advance, state)
+    return search.best
+
+
+def _reader(model, params, strategy, source):
+    """What runs the model: run(cache, there, **inputs) -> (logits, cache, attention to the source) for inputs of R rows; tokens
+    that are `there` are given with the source."""
+    def run(cache, there=None, **inputs):
+        if source:
+            inputs = {'decoder_' + name: value for name, value in inputs.items()} | ({} if there is None else source)
+        if not strategy.covers:
+            outputs = model.apply({'params': params}, **inputs, cache=cache)
+            return outputs['logits'], outputs['cache'], None
+        outputs = model.apply({'params': params}, **inputs, cache=cache, capture=('attention',))
+        return outputs['logits'], outputs['cache'], _attention(outputs, there)
+
+    return run
+
+
+def _of_decoder(function, cache):
+    """A function of the arrays of a cache that have a row for every hypothesis, not of those of the source."""
+    keys = lambda path: [getattr(part, 'key', None) for part in path]
+    return jax.tree_util.tree_map_with_path(lambda path, x: x if 'source' in keys(path) else function(x), cache)
+
+
+def _attention(outputs, there):
+    """[R, S]: attention to the source, the mean over layers and heads, of the tokens that are there [R, T] (None: all)."""
+    weights = [x for name, x in outputs.items() if name.endswith('cross_attention')]
+    if not weights:
+        raise ValueError('A coverage penalty needs a model that attends to a source, and this one does not; leave it out.')
+    mean = sum(x.mean(1) for x in weights) / len(weights)  # [R, T, S]
+    return (mean if there is None else mean * there[..., None]).sum(1)

@@ -1,0 +1,85 @@
+"""From what is predicted of tokens to spans: answers in a text, names in a sentence."""
+
+import collections
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+
+class SpanAnswer(NamedTuple):
+    """context[start:stop] with its score, the sum of two logits; the text '' says that there is no answer."""
+    text: str
+    score: float
+    start: int
+    stop: int
+
+
+def best_spans(start_logits: Sequence[np.ndarray], end_logits: Sequence[np.ndarray], windows: Sequence, longest: int = 30,
+               count: int = 1, null: float | None = None) -> list[list[SpanAnswer]]:
+    """The best answers of each question, over all its windows, the best one first (Devlin et al. 2019, sections 4.2 and 4.3).
+
+    The score of tokens i to j of a window is start_logits[i] + end_logits[j], i <= j < i + longest, both of the context. The
+    score of no answer is start_logits[0] + end_logits[0], in the window where that is least, plus `null`.
+
+    Args:
+      start_logits, end_logits: [windows, T].
+      windows: what each row shows: `question`, the number of its question; `first`, the place in the row of the first token of
+        the context; `ranges` [n, 2], the characters of the context that each of its n tokens in the row stands for; `context`,
+        the whole text.
+      longest: tokens of an answer at most.
+      count: answers of a question at most.
+      null: what is added for no answer; None: there always is one.
+
+    Returns: for each question, in the order of the windows, a list of SpanAnswer.
+    Raises: ValueError for another number of rows than windows.
+    """
+    if not len(start_logits) == len(end_logits) == len(windows):
+        raise ValueError(f'{len(start_logits)} and {len(end_logits)} rows of logits were given for {len(windows)} windows; '
+                         'expected a row of both for each.')
+    spans, nothing = collections.defaultdict(dict), {}
+    for starts, ends, window in zip(start_logits, end_logits, windows):
+        scores, empty = spans[window.question], float(starts[0]) + float(ends[0])
+        nothing[window.question] = min(nothing.get(window.question, empty), empty)
+        for first, last, score in _best_of(starts, ends, window, longest, count):
+            place = int(window.ranges[first, 0]), int(window.ranges[last, 1])
+            scores[place] = max(scores.get(place, score), score)
+    found, contexts = [], {window.question: window.context for window in windows}
+    for number, scores in spans.items():
+        answers = [SpanAnswer(contexts[number][start:stop], score, start, stop) for (start, stop), score in scores.items()]
+        if null is not None or not answers:
+            answers.append(SpanAnswer('', nothing[number] + (null or 0.0), 0, 0))
+        found.append(sorted(answers, key=lambda answer: (-answer.score, answer.start, answer.stop))[:count])
+    return found
+
+
+def _best_of(starts: Any, ends: Any, window: Any, longest: int, count: int) -> list[tuple[int, int, float]]:
+    """(first token, last token, score) of the `count` best spans of a window, in no order; tokens count from its first."""
+    size = len(window.ranges)
+    shown = slice(window.first, window.first + size)
+    blank = window.ranges[:, 0] >= window.ranges[:, 1]  # of white space alone
+    first, last = (np.where(blank, -np.inf, np.asarray(logits, np.float64)[shown]) for logits in (starts, ends))
+    following = np.append(last, np.full(longest - 1, -np.inf))
+    scores = first[:, None] + np.lib.stride_tricks.sliding_window_view(following, longest)  # [n, longest]
+    best = np.argpartition(-scores, min(count, scores.size) - 1, axis=None)[:count] if size else ()
+    spans = [(int(place) // longest, int(place) // longest + int(place) % longest) for place in best]
+    return [(i, j, float(first[i] + last[j])) for i, j in spans if j < size and first[i] + last[j] > -np.inf]
+
+
+def named_spans(tags: Sequence[str]) -> set[tuple[int, int, str]]:
+    """{(start, stop, type)} of a sequence of tags 'O', 'B-type' and 'I-type': what is found, for an F1 of names.
+
+    As conlleval counts (Tjong Kim Sang and Buchholz 2000): a span begins at B-type, and at I-type where the tag before it is O
+    or of another type. Raises ValueError for another tag.
+    """
+    found, start, kind = set(), 0, ''
+    for place, tag in enumerate([*tags, 'O']):
+        sign, _, new = tag.partition('-')
+        if tag != 'O' and (sign not in ('B', 'I') or not new):
+            raise ValueError(f"The tag {tag!r} belongs to no span; expected 'O', or 'B-' or 'I-' with a type behind it.")
+        if kind and (sign != 'I' or new != kind):
+            found.add((start, place, kind))
+            kind = ''
+        if new and not kind:
+            start, kind = place, new
+    return found

@@ -1,0 +1,54 @@
+"""From sequences to sequences: translating texts."""
+
+import numpy as np
+
+from transformer.decoding.generate import generate
+
+EXTRA = 50  # tokens that an output may have more than its source (Vaswani et al. 2017, section 6.1)
+
+
+def translate(snapshot, sources, *, strategy, key, steps=None, numbers=None, prefix=(), rows=32):
+    """For each source, token ids with their end, the hypotheses of the strategy, best first.
+
+    Sources of like length are decoded together, `rows` at once; what comes out does not depend on that.
+
+    Args:
+      steps: how many tokens an output has at most; None: `EXTRA` more than its source.
+      numbers: of the random streams of the sources; None: 0, 1, ...
+      prefix: token ids with which every output begins; they are not part of the hypotheses.
+    """
+    data, found = snapshot.data, {}
+    order = sorted(range(len(sources)), key=lambda i: len(sources[i]))
+    for first in range(0, len(order), rows):
+        part = order[first:first + rows]
+        batch = [sources[i] for i in part]
+        limits = [len(source) + EXTRA if steps is None else steps for source in batch]
+        streams = part if numbers is None else [numbers[i] for i in part]
+        outputs = generate(snapshot.model, snapshot.params, [[data.start, *prefix]] * len(batch), source=batch, steps=limits,
+                           strategy=strategy, key=key, numbers=streams, end=data.end, vocab=data.facts['vocab'])
+        found |= zip(part, outputs)
+    return [found[i] for i in range(len(sources))]
+
+
+def encoded(data, source, longest, *, truncate=False, what='The source', otherwise=''):
+    """int32 ids of a source text with their end, `longest` at most: of a longer one the first ones and its end if `truncate`,
+    else ValueError, about `what`; `otherwise` is what to do but shorten it."""
+    ids = data.encode(source)
+    if len(ids) <= longest:
+        return ids
+    if not truncate:
+        raise ValueError(f'{what} has {len(ids)} tokens with its end, but this model takes {longest}; shorten '
+                         f'it{otherwise and ", or " + otherwise}.')
+    return np.append(ids[:longest - 1], ids[-1])
+
+
+def all_encoded(run, sources):
+    """The same for each source, of a run or a snapshot: cut where data.long='truncate'."""
+    return [encoded(run.data, source, run.model.source_length, truncate=run.data.truncates,
+                    what=f'The source {source!r}', otherwise="set data.long='truncate'") for source in sources]
+
+
+def best_texts(snapshot, sources, strategy):
+    """The best output for each source text, as text."""
+    found = translate(snapshot, all_encoded(snapshot, sources), strategy=strategy, key=snapshot.key('translations'))
+    return [snapshot.data.decode(hypotheses[0].tokens) for hypotheses in found]

@@ -1,0 +1,37 @@
+"""Evaluators: `(snapshot, batches) -> {name: number}`, run during training, at its end and by eval.py.
+
+`Evaluator` and `Snapshot` in training/contracts.py are what a run asks of them, and what they are given; what they ask of the
+data is in transformer/contracts.py.
+"""
+
+import abc
+import dataclasses
+
+
+@dataclasses.dataclass(frozen=True)
+class Evaluator(abc.ABC):
+    """Base of the evaluators."""
+
+    @property
+    def view(self):
+        """Keywords for the data's `evaluation`: how its rows are cut."""
+        return {}
+
+    def check(self, run, batches):
+        """The names of the numbers it will give; raises what is wrong with it for this run, before anything is computed."""
+        return ()
+
+    @abc.abstractmethod
+    def __call__(self, snapshot, batches):
+        """{name: number}."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Averages(Evaluator):
+    """The task's own terms, averaged over the split, and what the task derives from them."""
+
+    def check(self, run, batches):
+        return run.metric_names(batches)
+
+    def __call__(self, snapshot, batches):
+        return snapshot.averages(batches)

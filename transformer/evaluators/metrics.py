@@ -1,0 +1,94 @@
+"""How close texts are to their references: translations, and answers to questions."""
+
+import collections
+import math
+import re
+import string
+from collections.abc import Sequence
+
+# sacrebleu's tokenizer for BLEU by ISO 639; '13a' for all others
+_TOKENIZERS = {**dict.fromkeys(('zh', 'zho', 'chi', 'cmn', 'yue'), 'zh'),
+               **dict.fromkeys(('ja', 'jpn', 'th', 'tha', 'ko', 'kor', 'lo', 'lao', 'km', 'khm', 'my', 'mya', 'bur'), 'char')}
+
+
+def textbook_bleu(hypothesis, reference, k=2):
+    """exp(min(0, 1 - |reference| / |hypothesis|)) · product over n = 1..k of p_n^(1/2^n), with p_n the share of the n-grams of
+    the hypothesis that the reference has, too, each at most as often as there: BLEU of one sentence, split at spaces, as Dive
+    into Deep Learning defines it (Zhang et al., section 10.7.6, after Papineni et al. 2002). Of a hypothesis shorter than k,
+    n goes up to its length; of an empty one the score is 0."""
+    hypothesis, reference = hypothesis.split(), reference.split()
+    if not hypothesis:
+        return 0.0
+    score = math.exp(min(0.0, 1 - len(reference) / len(hypothesis)))
+    for n in range(1, min(k, len(hypothesis)) + 1):
+        found = _ngrams(hypothesis, n)
+        score *= ((found & _ngrams(reference, n)).total() / found.total()) ** 0.5 ** n
+    return score
+
+
+def _ngrams(words, n):
+    return collections.Counter(tuple(words[i:i + n]) for i in range(len(words) - n + 1))
+
+
+def translation_scores(hypotheses, references, language=''):
+    """({'bleu', 'chrf', 'exact_match'}, [the signatures of the first two]) of lists of texts: BLEU and chrF of the whole
+    corpus, in percent, by sacrebleu (Post 2018; Papineni et al. 2002; Popović 2015), and the share of texts that are their
+    reference.
+
+    Args:
+      language: of the texts, such as 'fr' or 'zh_Hans'; '': unknown. BLEU counts n-grams of words (13a); of Chinese characters
+        and other words (zh); in Japanese, Thai, Korean, Lao, Khmer and Burmese of characters (char), as sacrebleu's own choice
+        for Japanese and Korean needs MeCab.
+    """
+    from sacrebleu import metrics
+
+    bleu, chrf = metrics.BLEU(tokenize=bleu_tokenizer(language), force=True), metrics.CHRF()
+    numbers = {'bleu': bleu.corpus_score(hypotheses, [references]).score,
+               'chrf': chrf.corpus_score(hypotheses, [references]).score,
+               'exact_match': sum(map(str.__eq__, hypotheses, references)) / len(references)}
+    return numbers, [f'BLEU {bleu.get_signature()}', f'chrF {chrf.get_signature()}']
+
+
+def bleu_tokenizer(language):
+    """sacrebleu's tokenizer for a language: a locale, or the ending of a file in it, such as 'tok.zh'."""
+    return _TOKENIZERS.get(re.split('[-_]', language.rpartition('.')[2].lower())[0], '13a')
+
+
+def normalised(answer: str) -> str:
+    """An answer as SQuAD compares them: in lower case, without punctuation, articles and superfluous white space."""
+    plain = ''.join(character for character in answer.lower() if character not in string.punctuation)
+    return ' '.join(re.sub(r'\b(a|an|the)\b', ' ', plain).split())
+
+
+def answers_exact_match(answers: Sequence[str], accepted: Sequence[Sequence[str]]) -> float:
+    """Per cent of answers that are, once normalised, one of those accepted (evaluate-v2.0.py of Rajpurkar et al. 2018).
+
+    Args:
+      answers: the answer to each question, '' for none.
+      accepted: those that are right, for each question; ('',) or () where there is none.
+    """
+    return _percent(answers, accepted, lambda answer, right: float(answer == right))
+
+
+def answers_f1(answers: Sequence[str], accepted: Sequence[Sequence[str]]) -> float:
+    """Per cent: the mean over the questions of the F1 of words with the accepted answer for which that is highest, of the
+    normalised texts; no answer has 100 with itself and 0 with any other. Arguments as of answers_exact_match."""
+    return _percent(answers, accepted, _word_f1)
+
+
+def _percent(answers, accepted, score) -> float:
+    if len(answers) != len(accepted) or not len(answers):
+        raise ValueError(f'{len(answers)} answers were given to {len(accepted)} questions; expected one to each.')
+    total = 0.0
+    for answer, texts in zip(answers, accepted):
+        right = [text for text in map(normalised, texts) if text] or ['']
+        total += max(score(normalised(answer), text) for text in right)
+    return 100 * total / len(answers)
+
+
+def _word_f1(answer: str, right: str) -> float:
+    ours, theirs = answer.split(), right.split()
+    if not ours or not theirs:
+        return float(ours == theirs)
+    common = sum((collections.Counter(ours) & collections.Counter(theirs)).values())
+    return 2 * common / (len(ours) + len(theirs))  # of precision common / ours and recall common / theirs

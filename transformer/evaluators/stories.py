@@ -1,0 +1,43 @@
+"""How models of questions about stories are measured."""
+
+import dataclasses
+from collections import Counter
+
+import numpy as np
+
+from transformer.evaluators.base import Averages
+
+
+@dataclasses.dataclass(frozen=True)
+class TaskErrors(Averages):
+    """`Averages`, the share of wrong answers of each task of bAbI, error_1 to error_20, and their mean over the tasks; also
+    without task 3, where there are others, as its 10k part is not always to be had. A table of them, in percent, is kept
+    and printed at the end."""
+
+    def check(self, run, batches):
+        return *super().check(run, batches), *_named({task: 0.0 for task in batches.facts['tasks']})
+
+    def __call__(self, snapshot, batches):
+        asked, wrong = Counter(), Counter()
+        for batch in batches:
+            logits = np.asarray(snapshot.apply(**snapshot.run.task.inputs(batch))['logits'], np.float32)
+            right = (logits.argmax(-1) == batch['label']) & (batch['label'] > 0)
+            for task, good in zip(batch['task'][batch['example_weights'] > 0], right[batch['example_weights'] > 0]):
+                asked[int(task)] += 1
+                wrong[int(task)] += not good
+        errors = {task: wrong[task] / asked[task] for task in sorted(asked)}
+        numbers = _named(errors)
+        table = [f'{name:24}{100 * error:6.2f} %' + (f' of {asked[task]:,}' if task else '')
+                 for (name, error), task in zip(numbers.items(), [*errors, *[0] * len(numbers)])]
+        snapshot.text('errors', '\n'.join(table) + '\n')
+        return snapshot.averages(batches) | numbers
+
+
+def _named(errors):
+    """{'error_1': .., 'mean_error': ..} of {task: error}."""
+    mean = lambda some: sum(some.values()) / len(some)
+    numbers = {f'error_{task}': error for task, error in errors.items()} | {'mean_error': mean(errors)}
+    others = {task: error for task, error in errors.items() if task != 3}
+    if 0 < len(others) < len(errors):
+        numbers['mean_error_without_3'] = mean(others)
+    return numbers

@@ -1,0 +1,1 @@
+"""What heads look at and which of them matter, as numbers and as pictures."""

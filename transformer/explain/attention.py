@@ -1,0 +1,146 @@
+"""What the attention of a run looks at in a text, a pair of texts or a story, as a figure and as numbers.
+
+Each `of_..` gives (figure, what the layers say: see `attention.maps.read`, {what else is known}).
+"""
+
+import os
+import pathlib
+
+import jax
+import numpy as np
+
+from transformer.decoding.strategies import Greedy
+from transformer.decoding.translate import encoded, translate
+from transformer.explain import maps, pictures
+
+MOST_TOKENS = 1024  # in a picture
+
+
+def of_text(snapshot, text):
+    """What the tokens of a text look at, and attention rollout to the last of them."""
+    ids = tokens(text, snapshot.data.prompt)
+    layers, found, flow = captured(snapshot, inputs=ids[None])
+    pieces = snapshot.data.pieces(ids)
+    return pictures.attention(pictures.Maps(layers, found, pieces, pieces)), found, {
+        'tokens': pieces, 'rollout': None if flow is None else flow[-1].tolist()}
+
+
+def of_row(snapshot, ids, types):
+    """The same of a text that is read whole, with its special tokens, its ids and types [n], and attention rollout to the token
+    that stands for all: the last one where none sees later ones, else the first. Of a model that reads the text twice, as BART
+    does, what `of_pair` shows."""
+    data, task = snapshot.data, snapshot.run.task
+    require_few(ids)
+    pieces = data.pieces(ids)
+    if task.start >= 0:
+        target = np.array([task.start, *ids[:-1]])
+        return _between(snapshot, ids, target, pieces, data.pieces(target), pieces)
+    batch = data.rows([(ids, types)], len(ids)) | {'masked': np.zeros((1, 1), np.int32)}
+    layers, found, flow = captured(snapshot, **task.inputs(batch))
+    rollout = None if flow is None else flow[-1 if snapshot.model.stack.mask.causal else 0].tolist()
+    return pictures.attention(pictures.Maps(layers, found, pieces, pieces)), found, {'tokens': pieces, 'rollout': rollout}
+
+
+def of_pair(snapshot, text):
+    """A source and what the run makes of it, greedily: the alignment of both, what their tokens look at, and what those of the
+    output look at in the source."""
+    data = snapshot.data
+    source = tokens(text, lambda text: encoded(data, text, snapshot.model.source_length, what='--input'))
+    if len(source) < 2:
+        raise ValueError(f'--input is {text!r}, which has no tokens; give a longer text.')
+    best = translate(snapshot, [source], strategy=Greedy(), key=snapshot.key('attention'))[0][0]
+    written = [*best.tokens, data.end] if best.finished else best.tokens
+    target = np.array([data.start, *written[:-1]])  # the last one is never read
+    figure, found, more = _between(snapshot, source, target, data.pieces(source), data.target_pieces(target),
+                                   data.target_pieces(written))
+    return figure, found, more | {'text': data.decode(best.tokens)}
+
+
+def of_shift(snapshot, text):
+    """The same of the words of a text and of those from its second one on."""
+    data = snapshot.data
+    source = tokens(text, data.encode)
+    if len(source) < 2:
+        raise ValueError(f'--input is {text!r}, one word, which leaves nothing to copy; give a longer text.')
+    target, read = np.array([data.start, *source[1:]]), data.pieces(source)
+    return _between(snapshot, source, target, read, data.pieces(target), [*read[1:], '?'])
+
+
+def _between(snapshot, source, target, read, shown, written):
+    """A source [S] and what the decoder is given [T]: `read`, `shown`, as text, and what it writes, `written`."""
+    layers, found = maps.read(snapshot.model, snapshot.captured(
+        'attention', inputs=source[None], segments=np.ones((1, len(source)), np.int32), decoder_inputs=target[None]))
+
+    def section(title, chosen, queries, keys):
+        part = [one for one in found if chosen(one['layer'])]
+        return pictures.Maps({one['layer']: layers[one['layer']] for one in part}, part, queries, keys, title)
+
+    cross = section('cross attention', lambda name: name.endswith('cross_attention'), shown, read)
+    own = [section('attention in the source', lambda name: name.startswith('encoder/'), read, read),
+           section('attention in the output', lambda name: not name.startswith('encoder/') and name not in cross.layers, shown,
+                   shown)]
+    mean, sections = None, [maps_ for maps_ in own if maps_.found]
+    if cross.found:
+        mean = maps.alignment(cross.layers)
+        whole = {'layer': 'all layers', 'heads': ['mean of all heads'], 'entropy': maps.entropy(mean[None]).tolist(),
+                 'highest_entropy': maps.highest_entropy(np.ones(mean.shape, bool))}
+        sections = [pictures.Maps({'all layers': mean[None]}, [whole], written, read, 'alignment'), *sections, cross]
+    return pictures.attention(*sections), found, {
+        'source': read, 'output': written,
+        'alignment': None if mean is None else np.round(mean, 6).tolist()}
+
+
+def of_story(snapshot, given):
+    """The last question about a story, in bAbI's format: what each hop of a memory network looks at, or each head
+    of a Transformer over sentences, the latest sentence first."""
+    text = pathlib.Path(given).read_bytes() if os.path.isfile(given) else given
+    asked, batch = snapshot.data.read_stories(text, '--input')
+    question = asked[-1]
+    if not question.sentences:
+        raise ValueError(f'--input, line {question.line}: nothing stands before {question.text!r}; give it a story to look at.')
+    sentences = question.sentences[::-1][:batch['story'].shape[1]]
+
+    def there(weights):  # [B, N, T, S]: T = 1 of hops, whose keys are sentences; else the question is before these
+        queries, count = weights.shape[2], len(sentences)
+        return weights[:, :, :1 + count, :count if queries == 1 else 1 + count]
+
+    layers, found = maps.read(snapshot.model, jax.tree.map(there, snapshot.captured(
+        'attention', **snapshot.run.task.inputs({name: rows[-1:] for name, rows in batch.items()}))))
+    if all(weights.shape[1] == 1 for weights in layers.values()):
+        hops = np.concatenate(list(layers.values()), 1)
+        whole = {'layer': question.text, 'heads': ['all hops'], 'entropy': maps.entropy(hops).tolist(),
+                 'highest_entropy': maps.highest_entropy(np.ones(hops.shape[1:], bool))}
+        shown = pictures.Maps({question.text: hops}, [whole], list(layers), sentences, longest=60)
+    else:
+        read = [question.text, *sentences]
+        shown = pictures.Maps(layers, found, read, read, longest=60)
+    return pictures.attention(shown), found, {'question': question.text, 'sentences': sentences,
+                                              'weights': {name: np.round(x, 4).tolist() for name, x in shown.layers.items()}}
+
+
+def tokens(text, encode):
+    """The tokens of a text that the model is to look at."""
+    require_text(text)
+    ids = encode(text)
+    if not text or not len(ids):
+        raise ValueError(f'--input is {text!r}, which has no tokens; give a longer text.')
+    require_few(ids)
+    return ids
+
+
+def require_text(given):
+    if os.path.isfile(given):
+        raise ValueError(f'--input is the file {given!r}, but this run is on text: give the text itself, such as '
+                         f'--input="$(head -c 200 {given})".')
+
+
+def require_few(ids):
+    if len(ids) > MOST_TOKENS:
+        raise ValueError(f'--input has {len(ids)} tokens, but a picture shows {MOST_TOKENS} at most; give a shorter text.')
+
+
+def captured(snapshot, **inputs):
+    """({layer: weights}, what they say, attention rollout if they are distributions over the positions)."""
+    layers, found = maps.read(snapshot.model, snapshot.captured('attention', **inputs))
+    sure = all(one['entropy'] is not None for one in found)
+    return layers, found, maps.rollout(list(layers.values())) if sure else None

@@ -1,0 +1,102 @@
+"""Which heads matter (Michel et al. 2019, "Are sixteen heads really better than one?").
+
+    I_h = E_x |d L(x) / d ξ_h| at ξ = 1,   ξ_h being a factor of what head h gives (their eq. 2),
+
+divided by the length of the vector of its layer. x is a row of a batch, L(x) the share of the task's loss that its predictions
+have. Voita et al. 2019 learn such factors; here they are only looked at.
+
+Layers are those of all attentions of a model, one after the other, each with its heads: of an encoder-decoder the encoder's,
+the decoder's to itself, and the decoder's to the source.
+"""
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from transformer.attention.pruned import kept_heads
+from transformer.explain.maps import layer_of
+
+
+class AttentionLayer(NamedTuple):
+    """One layer of one attention of a model.
+
+    Attributes:
+      attention: its name in the model's `attentions`.
+      number: of the layer in its stack.
+      heads: how many it had before pruning; kept: those that are left.
+    """
+    attention: str
+    number: int
+    heads: int
+    kept: tuple
+
+    @property
+    def name(self) -> str:
+        return layer_of(self.attention, self.number)
+
+
+def layers_of(model) -> list[AttentionLayer]:
+    """All layers whose heads can be switched off."""
+    return [AttentionLayer(name, number, stack.heads, tuple(range(stack.heads)) if row is None else row)
+            for name, (stack, field) in model.attentions.items() for number, row in enumerate(kept_heads(stack, field))]
+
+
+def require_heads(model):
+    """Raises ValueError for a model without heads that can be switched off."""
+    if not model.attentions:
+        raise ValueError(f'{type(model).__name__} has no heads that could be switched off; --heads is for models such as '
+                         'transformer.models.gpt:Gpt.')
+    if not all_heads(model):
+        raise ValueError(f'This {type(model).__name__} has no head left; give the --workdir of another run.')
+
+
+def all_heads(model) -> list[tuple[int, int]]:
+    """[(layer, head)] of those that a model has."""
+    return [(number, head) for number, layer in enumerate(layers_of(model)) for head in layer.kept]
+
+
+def importance(snapshot, batches) -> np.ndarray:
+    """[layers, N], nan where a head is not there: I_h over the rows of all batches, before it is scaled."""
+    model, task = snapshot.model, snapshot.run.task
+
+    @jax.jit
+    def gradient(params, batch):
+        def total(masks):
+            forward = lambda **inputs: model.apply({'params': params}, head_mask=masks, **inputs)
+            terms = task.loss(forward, batch, key=None, step=None, train=False)
+            loss = sum(c * terms[t][0] / jnp.maximum(terms[t][1], 1e-9) for t, c in task.coefficients.items())
+            return loss, terms[next(iter(task.coefficients))][1]
+        rows = len(next(iter(batch.values())))
+        ones = {name: jnp.ones((stack.layers, rows, 1, stack.heads)) for name, (stack, _) in model.attentions.items()}
+        slopes, weight = jax.grad(total, has_aux=True)(ones)
+        # A factor for each row: a gradient for each row.
+        return {name: jnp.abs(x).sum((1, 2)) * weight for name, x in slopes.items()}, weight
+
+    sums, weights = {name: 0.0 for name in model.attentions}, 0.0
+    for batch in batches:
+        slopes, weight = jax.device_get(gradient(snapshot.params, batch))
+        sums = {name: x + slopes[name].astype(np.float64) for name, x in sums.items()}
+        weights += float(weight)
+    if not all(np.isfinite(x).all() for x in sums.values()):
+        raise ValueError('The gradients of the heads are not finite, so none can be said to matter: this run has diverged; '
+                         'give an earlier checkpoint with --step=N.')
+    layers = layers_of(model)
+    found = np.full((len(layers), max(layer.heads for layer in layers)), np.nan)
+    for row, layer in zip(found, layers):
+        kept = list(layer.kept)
+        row[kept] = sums[layer.attention][layer.number][kept] / max(weights, 1e-9)
+    return found
+
+
+def by_layer(scores: np.ndarray) -> np.ndarray:
+    """Importance with the vector of each layer scaled to length 1."""
+    length = np.sqrt(np.nansum(np.square(scores), 1, keepdims=True))
+    return scores / np.where(length > 0, length, 1.0)
+
+
+def order(scores: np.ndarray) -> list[tuple[int, int]]:
+    """[(layer, head)] from the least important on, by importance as `by_layer` scales it."""
+    there = np.argwhere(~np.isnan(scores))
+    return [tuple(map(int, there[i])) for i in np.argsort(scores[tuple(there.T)], kind='stable')]

@@ -1,0 +1,110 @@
+"""What captured attention says, by numpy: its entropy, how sure it is, and where it leads through all layers.
+
+Weights are [.., T, S], a row for each query; a row of zeros is that of a query which sees nothing, and counts nowhere.
+"""
+
+import re
+
+import numpy as np
+
+from transformer.attention.masks import analysis
+from transformer.attention.pruned import kept_heads
+
+
+def read(model, captured):
+    """What captured attention, {'block_0/attention': weights [B, N, T, S]}, says of the first example: ({'block_0': weights
+    [N, T, S]}, [{'layer', 'heads', 'entropy', 'highest_entropy', 'confidence'}]), both in the order of the layers.
+
+    `heads` are the numbers of a layer's heads, the rest is in nats, `entropy` and `confidence` of each head; these are None
+    where the weights are no distributions, but the matrix that some other mechanism amounts to.
+    """
+    layers = {name.removesuffix('/attention'): np.asarray(x[0], np.float32) for name, x in captured.items()}
+    kept, masks_of = {}, {}
+    for name, (stack, field) in model.attentions.items():
+        for i, row in enumerate(kept_heads(stack, field)):
+            layer = layer_of(name, i)
+            kept[layer], masks_of[layer] = row, None if name.endswith('cross_attention') else stack.mask.of_layer(i)
+    if not layers:
+        what = 'no head left' if kept and all(row == () for row in kept.values()) else 'no attention heads'
+        raise ValueError(f'This {type(model).__name__} has {what}, so there is nothing to look at; give another --workdir.')
+    if not all(np.isfinite(weights).all() for weights in layers.values()):
+        raise ValueError('The attention weights are not finite: this run has diverged; give an earlier checkpoint with '
+                         '--step=N.')
+    longest = max(weights.shape[-1] for weights in layers.values())
+    layers |= {name: np.zeros((0, longest, longest), np.float32) for name, row in kept.items() if row == ()}
+    layers = {name: layers[name] for name in sorted(layers, key=_order)}
+    found = []
+    for name, weights in layers.items():
+        visible, sure, mask = np.ones(weights.shape[1:], bool), are_distributions(weights), masks_of.get(name)
+        if mask is not None and weights.shape[1] == weights.shape[2]:
+            visible = analysis.dense(mask, weights.shape[1])
+        if len(weights):  # a mechanism may let a query see less than the mask
+            visible = visible & weights.any((0, 2))[:, None]
+        found.append({
+            'layer': name, 'heads': list(kept.get(name) or range(len(weights))),
+            'entropy': entropy(weights).tolist() if sure else None, 'highest_entropy': highest_entropy(visible),
+            'confidence': confidence(weights).tolist() if sure else None})
+    return layers, found
+
+
+def layer_of(attention: str, number: int) -> str:
+    """What a layer of an attention is called: 'block_3' of 'attention', 'decoder/block_3/cross_attention'."""
+    front, _, branch = attention.rpartition('/')
+    return '/'.join(part for part in (front, f'block_{number}', '' if branch == 'attention' else branch) if part)
+
+
+def alignment(layers):
+    """[T, S]: the mean over layers and heads of weights [N, T, S] of each layer: how much of each position of a source goes to
+    each of the output."""
+    return np.mean([weights.mean(0) for weights in layers.values()], 0)
+
+
+def _order(name):
+    return [(int(part), '') if part.isdigit() else (-1, part) for part in re.split(r'(\d+)', name)]
+
+
+def are_distributions(weights):
+    """Whether rows are distributions over the keys, not only the matrix that some other mechanism amounts to."""
+    total = weights.sum(-1)
+    return bool(np.all(weights >= 0) and np.all((np.abs(total - 1) < 1e-3) | (total == 0)))
+
+
+def _mean_of_rows(values, weights):
+    """[..] means over the queries that see something, of values [.., T]."""
+    seeing = weights.any(-1)
+    return np.where(seeing, values, 0.0).sum(-1) / np.maximum(seeing.sum(-1), 1)
+
+
+def entropy(weights):
+    """-sum_s w_s ln w_s in nats, averaged over the queries: [..]."""
+    weights = np.asarray(weights, np.float64)
+    return _mean_of_rows(-(weights * np.log(np.where(weights > 0, weights, 1.0))).sum(-1), weights)
+
+
+def highest_entropy(visible):
+    """The entropy, in nats, of queries that look at all they see evenly, averaged: of booleans [T, S]."""
+    count = visible.sum(-1)
+    return float(_mean_of_rows(np.log(np.maximum(count, 1)), visible))
+
+
+def confidence(weights):
+    """max_s w_s, averaged over the queries (Voita et al. 2019, section 4): [..]."""
+    return _mean_of_rows(weights.max(-1), weights)
+
+
+def rollout(layers):
+    """Attention rollout, [T, T]: how much of each input position is in each output one, if layers only mixed positions.
+
+        A_l = rows of (mean over heads of W_l + I) scaled to sum 1;   A_L · .. · A_1
+
+    (Abnar and Zuidema 2020, section 3; I is the residual connection.)
+
+    Args:
+      layers: weights [N, T, T] of each layer; a layer without heads is the residual alone.
+    """
+    length = max(layer.shape[-1] for layer in layers)
+    total = np.eye(length)
+    for layer in layers:
+        step = (layer.astype(np.float64).mean(0) if len(layer) else 0.0) + np.eye(length)
+        total = step / step.sum(-1, keepdims=True) @ total
+    return total

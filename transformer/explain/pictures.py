@@ -1,0 +1,194 @@
+"""Pictures of what a Transformer does, as matplotlib figures: what its heads look at, and which of them matter."""
+
+import dataclasses
+import math
+import re
+
+import numpy as np
+
+FINEST = 0.11  # inches that a token takes if it has its label
+_SIGNS = {' ': '␣', '\n': '↵', '\t': '⇥'}
+
+
+@dataclasses.dataclass(frozen=True)
+class Maps:
+    """What one kind of attention looks at.
+
+    Attributes:
+      layers: {name: weights [N, T, S]}.
+      found: what `attention.maps.read` says of them.
+      queries, keys: what the positions are, as text.
+      title: of which kind they are.
+      longest: characters of a label at most.
+    """
+    layers: dict
+    found: list
+    queries: list
+    keys: list
+    title: str = ''
+    longest: int = 14
+
+
+def attention(*sections):
+    """A figure of `Maps`, one below the other, with a row of panels for each layer and a panel for each head: queries down,
+    keys across, dark where a query looks."""
+    from matplotlib.figure import Figure  # matplotlib is slow to import
+
+    sizes = [_size(maps) for maps in sections]
+    figure = Figure(figsize=(max(width for width, _ in sizes), sum(height for _, height in sizes)), dpi=100,
+                    layout='constrained')
+    if len(sections) == 1:
+        _panels(figure, sections[0])
+        return figure
+    parts = figure.subfigures(len(sections), 1, height_ratios=[height for _, height in sizes], squeeze=False)[:, 0]
+    for part, maps, (width, _) in zip(parts, sections, sizes):
+        one = part.subfigures(1, 2, width_ratios=[width, figure.get_figwidth() - width])[0] if width < (
+            figure.get_figwidth() - 0.1) else part
+        _panels(one, maps)
+    return figure
+
+
+def _sides(maps):
+    """(height, width) of a panel, in inches."""
+    columns, rows = _columns(maps), len(maps.layers)
+    most = max(1.6, min(24 / columns, 24 / rows, 9))
+    longest = max(len(maps.queries), len(maps.keys))
+    side = min(max(1.4, 0.14 * longest), most)
+    return tuple(max(0.4, side * count / longest) for count in (len(maps.queries), len(maps.keys)))
+
+
+def _columns(maps):
+    return max(1, *(len(one['heads']) for one in maps.found))
+
+
+def _labels(tokens, side, longest):
+    """(labels of the tokens, the numbers of those shown, how many each of these stands for)."""
+    every = math.ceil(FINEST * len(tokens) / side)
+    return printable(tokens, longest), np.arange(0, len(tokens), every), every
+
+
+def _size(maps):
+    """(width, height) of a section, in inches."""
+    (height, width), inches = _sides(maps), []
+    for tokens, side in ((maps.queries, height), (maps.keys, width)):
+        labels, shown, _ = _labels(tokens, side, maps.longest)
+        inches.append(0.075 * max(len(labels[i]) for i in shown))
+    return (max(_columns(maps) * (width + 0.12) + inches[0] + 1.5, 4.2),
+            len(maps.layers) * (height + 0.35) + inches[1] + 1.1)
+
+
+def _panels(figure, maps):
+    from matplotlib.colors import CenteredNorm, PowerNorm
+
+    layers, found, columns, (height, width) = maps.layers, maps.found, _columns(maps), _sides(maps)
+    down, across = _labels(maps.queries, height, maps.longest), _labels(maps.keys, width, maps.longest)
+    signed = any((weights < 0).any() for weights in layers.values())
+    largest = max((float(np.abs(weights).max()) for weights in layers.values() if weights.size), default=1.0)
+    grid = figure.subplots(len(layers), columns, squeeze=False)
+    norm = CenteredNorm(halfrange=largest) if signed else PowerNorm(0.5, vmin=0, vmax=largest)
+    image = None
+    for row, one in zip(grid, found):
+        row[0].set_ylabel(named(one), fontsize=9)
+        for axes in row:
+            axes.set(xticks=[], yticks=[])
+        for axes, panel, title in zip(row, layers[one['layer']], titles(one)):
+            image = axes.imshow(panel, cmap='RdBu_r' if signed else 'Blues', norm=norm, interpolation='nearest')
+            axes.set_title(title, fontsize=8, pad=3)
+        for axes in row[len(one['heads']):]:
+            axes.spines[:].set_visible(False)
+    for axes in grid[:, 0]:
+        _ticks(axes.set_yticks, down, rotation=0)
+    for column in range(columns):  # below the lowest panel that there is
+        for axes in [row[column] for row, one in zip(grid, found) if column < len(one['heads'])][-1:]:
+            _ticks(axes.set_xticks, across, rotation=90)
+    if image is not None:
+        bar = figure.colorbar(image, ax=grid, shrink=min(1.0, 2.2 / (len(layers) * height)), aspect=14, pad=0.02)
+        bar.ax.tick_params(labelsize=8)
+    sure, every = all(one['entropy'] is not None for one in found), max(down[2], across[2])
+    what = 'weight of each key (across) for each query (down)' if sure else 'what each query (down) takes of each key (across)'
+    head(figure, [*([maps.title] if maps.title else []), what, *(['above each head its entropy in nats'] if sure else []),
+                  *([f'1 token in {every} is named'] if every > 1 else [])], _size(maps)[0])
+
+
+def head(figure, sentences, width=None):
+    """A title over all panels, as large as the figure is (or as `width` inches are), and in lines where that is narrow."""
+    width = width or figure.get_figwidth()
+    size = min(18, max(9, 0.6 * width))
+    figure.suptitle(('; ' if width > 0.008 * size * len('; '.join(sentences)) else '\n').join(sentences), fontsize=size)
+
+
+def named(one):
+    """The label of a layer."""
+    most = '' if one['entropy'] is None else f'\nat most {one["highest_entropy"]:.2f} nats'
+    return re.sub('.*block_(\\d+).*', r'layer \1', one['layer']) + most
+
+
+def titles(one):
+    """Those of the panels of a layer."""
+    entropies = one['entropy'] or [None] * len(one['heads'])
+    names = [f'head {head}' if isinstance(head, int) else head for head in one['heads']]
+    return [name + ('' if value is None else f'  {value:.2f}') for name, value in zip(names, entropies)]
+
+
+def _ticks(place, names, rotation):
+    labels, shown, _ = names
+    for text in place(shown, [labels[i] for i in shown], fontsize=7, rotation=rotation, family='monospace'):
+        for label in (text.label1, text.label2):
+            label.set_parse_math(False)
+
+
+def printable(tokens, longest=14):
+    """Tokens as labels: white space has a sign, and what the font lacks its number."""
+    from matplotlib import font_manager
+
+    known = font_manager.get_font(font_manager.findfont('DejaVu Sans Mono')).get_charmap()
+
+    def one(character):
+        if character in _SIGNS:
+            return _SIGNS[character]
+        if character.isprintable() and ord(character) in known:
+            return character
+        return f'\\x{ord(character):02x}' if ord(character) < 256 else f'\\u{ord(character):04x}'
+
+    texts = [''.join(map(one, token)) for token in tokens]
+    return [text if len(text) <= longest else f'{text[:longest - 1]}…' for text in texts]
+
+
+def importance(scores, heads, curve, *, layers, metric, best=None):
+    """A figure of how much each head matters, and of a metric against how many heads are left.
+
+    Args:
+      scores: [layers, N], nan where a head is not there.
+      heads: how many there are.
+      curve: [(heads left, metric)], from all to none.
+      layers: what the layers are called.
+      metric: its name.
+      best: how many heads a pruned run keeps, marked if not None.
+    """
+    from matplotlib.figure import Figure
+
+    count, width = scores.shape
+    side = 0.5
+    figure = Figure(figsize=(5.2 + max(2.6, side * width + 1.4), max(3.4, side * count + 1.3)), dpi=100, layout='constrained')
+    left, right = figure.subplots(1, 2, width_ratios=[max(2.2, side * width + 1.0), 4.8])
+    image = left.imshow(scores, cmap='Blues', vmin=0, interpolation='nearest')
+    left.set(xlabel='head', ylabel='layer', xticks=range(width), yticks=range(count))
+    left.set_yticklabels([name.removeprefix('block_') for name in layers])
+    left.set_title('importance, of each layer scaled to length 1', fontsize=9)
+    top = np.nanmax(scores)
+    for (layer, head), score in np.ndenumerate(scores):
+        if np.isnan(score):
+            left.text(head, layer, '–', ha='center', va='center', color='gray', fontsize=8)
+        else:
+            left.text(head, layer, f'{score:.2f}', ha='center', va='center', fontsize=7,
+                      color='white' if score > 0.6 * top else 'black')
+    figure.colorbar(image, ax=left, shrink=0.8).ax.tick_params(labelsize=8)
+    left.tick_params(labelsize=8)
+    right.plot(*zip(*curve), marker='o', markersize=4, linewidth=1.6)
+    if best is not None:
+        right.axvline(best, color='tab:orange', linestyle='--', linewidth=1.2, label=f'the pruned run keeps {best}')
+        right.legend(frameon=False, fontsize=9)
+    right.set(xlabel='heads left, least important pruned first', ylabel=metric, xlim=(heads * 1.02, -heads * 0.02))
+    right.grid(alpha=0.3)
+    right.spines[['top', 'right']].set_visible(False)
+    return figure

@@ -1,0 +1,95 @@
+"""Models without some of their heads: what they lose, and exact smaller ones (Michel et al. 2019; Voita et al. 2019).
+
+Which axis of a parameter is that of heads, its role says (transformer/layers/roles.py); what a stack does with the heads that
+are left is in transformer/attention/pruned.py.
+"""
+
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from transformer.explain.importance import AttentionLayer, all_heads, layers_of
+
+
+def without(model, params: dict, heads: list) -> dict:
+    """Parameters with which these (layer, head) give nothing, as under a head mask of 0: their rows of the output projection
+    are zeros."""
+    params = jax.tree.map(lambda x: x, params)  # dicts of its own
+    for number, layer in enumerate(layers_of(model)):
+        gone = [layer.kept.index(head) for other, head in heads if other == number]
+        if gone:
+            output = _of(params, layer)['output']
+            output['kernel'] = output['kernel'].at[np.array(gone)].set(0.0)
+    return params
+
+
+def _of(params, layer: AttentionLayer):
+    """The parameters of one layer of an attention."""
+    for name in _path(layer):
+        params = params[name]
+    return params
+
+
+def _path(layer: AttentionLayer):
+    *front, branch = layer.attention.split('/')
+    return *front, f'block_{layer.number}', branch
+
+
+def curve(snapshot, measure: Callable, heads: list, counts: list) -> list[tuple]:
+    """[(heads left, measure(parameters))] with the last so many of `heads`, given from the least important on."""
+    gone = lambda count: heads[:len(heads) - count]
+    return [(count, measure(without(snapshot.model, snapshot.params, gone(count)))) for count in counts]
+
+
+def fields(model, kept: list) -> dict:
+    """{name of an attention: the value of its field} of a model with `kept`, [heads of each layer]."""
+    found = {}
+    for layer, row in zip(layers_of(model), kept):
+        found.setdefault(layer.attention, []).append(tuple(row))
+    return {name: tuple(rows) for name, rows in found.items()}
+
+
+def require_same(snapshot, small, params: dict, kept: list, batch: dict):
+    """Raises ValueError unless the model `small`, with `params`, gives what the whole one does under a head mask."""
+    model = snapshot.model
+    gone = [(layer, head) for layer, head in all_heads(model) if head not in kept[layer]]
+    inputs = snapshot.run.task.inputs(batch)
+    apply = jax.jit(lambda model, params: model.apply({'params': params}, **inputs), static_argnums=0)
+    wanted, found = apply(model, without(model, snapshot.params, gone)), apply(small, params)
+    for name, x in jax.device_get(wanted).items():
+        y, x = np.asarray(found[name], np.float64), x.astype(np.float64)
+        if not np.abs(x - y).max(initial=0.0) <= (0.05 if model.dtype == 'bfloat16' else 1e-4) * np.abs(x).max():
+            raise _mixes(model)
+
+
+def _mixes(model):
+    parts = (str(part) for stack, _ in model.attentions.values() for part in (stack.attention, stack.positions))
+    return ValueError('A smaller model cannot give what this one does without those heads, as '
+                      f'{" or ".join(dict.fromkeys(parts))} mixes heads; leave --keep and --pruned out.')
+
+
+def pruned(model, params: dict, kept: list, shapes: dict, roles: dict) -> dict:
+    """Parameters of the model with `kept`, [heads of each layer], whose `shapes` and `roles`, {path: role}, these are: it gives
+    what `model` does under a head mask of 0 for the others. Each head that is kept gets keys and values of its own."""
+    layers = {'/'.join(_path(layer)): (layer, row) for layer, row in zip(layers_of(model), kept)}
+
+    def one(keys, wanted):
+        names = [key.key for key in keys]
+        x = params
+        for name in names:
+            x = x[name]
+        role = roles['/'.join(names)]
+        layer, row = next((found for front, found in layers.items() if '/'.join(names).startswith(f'{front}/')), (None, ()))
+        # Positions are told which heads there are, and have the parameters of all.
+        if layer is not None and role.heads is not None and 'positions' not in names:
+            stack, field = model.attentions[layer.attention]
+            place = np.array([layer.kept.index(head) for head in row], int)
+            if role.shared and getattr(stack, field) == ():  # else each head has keys and values of its own already
+                place = place // (stack.heads // (stack.key_heads or stack.heads))
+            x = jnp.take(x, place, role.heads)
+        if x.shape != wanted.shape:
+            raise _mixes(model)
+        return x
+    return jax.tree_util.tree_map_with_path(one, shapes)

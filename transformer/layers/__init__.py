@@ -1,0 +1,1 @@
+"""The parts that every Transformer here is composed of."""

@@ -1,0 +1,71 @@
+"""The residual block that every Transformer here is a stack of, composed from the parts that are passed in."""
+
+from collections.abc import Callable
+from functools import partial
+
+import flax.linen as nn
+
+from transformer.attention.context import Context
+from transformer.layers.dropout import dropout, fold
+from transformer.layers.norm import LayerNorm, Norm, normed
+from transformer.layers.numerics import Numerics
+from transformer.layers.residual import PreNorm, Residual
+
+
+class Block(nn.Module):
+    """Attention, then cross attention to a source if there is one, then feed-forward, each a branch that joins the stream as
+    `residual` says (Vaswani et al. 2017, section 3.1).
+
+    Attributes:
+      attention, feed_forward: constructors of the branches, called with a name.
+      cross_attention: constructor of the attention to the context's source; None: there is none.
+      norm: what the residual normalises with.
+      residual: where the norms stand; PreNorm: x + attention(norm(x)), then x + feed_forward(norm(x)).
+      dropout: rate on each branch before it joins.
+    """
+    attention: Callable
+    feed_forward: Callable
+    cross_attention: Callable | None = None
+    norm: Norm = LayerNorm()
+    residual: Residual = PreNorm()
+    dropout: float = 0.0
+    numerics: Numerics = Numerics()
+
+    @nn.compact
+    def __call__(self, x, context=Context(), *, key=None, cache=None):
+        """x [B, T, D], the context of this layer -> ([B, T, D], cache, aux).
+
+        With a source, what the cache keeps of it is under 'source'. `aux` has what the branches say besides: 'attention' and
+        'cross_attention', their weights [B, N, T, S] where these are captured, and what the feed-forward gives."""
+        new, aux = {}, {}
+
+        def attention(x):
+            out, own, more = self.attention(name='attention')(
+                x, context=context, key=fold(key, 'attention'), cache=cache, head_mask=context.head_mask.get('attention'))
+            new.update(own or {})
+            aux.update({'attention': more['weights']} if more else {})
+            return out
+
+        def cross_attention(x):
+            source = context.source
+            own = Context(source.mask, capture=context.capture)
+            out, projected, more = self.cross_attention(name='cross_attention')(
+                x, source.hidden, context=own, key=fold(key, 'cross_attention'), projected=(cache or {}).get('source'),
+                head_mask=context.head_mask.get('cross_attention'))
+            new.update(source=projected)
+            aux.update({'cross_attention': more['weights']} if more else {})
+            return out
+
+        def feed_forward(x):
+            out, more = self.feed_forward(name='feed_forward')(x, key=fold(key, 'feed_forward'))
+            aux.update(more)
+            return out
+
+        def dropped(name, branch):
+            return lambda x: dropout(branch(x), self.dropout, fold(key, f'{name}_branch'))
+
+        branches = {'attention': attention} | ({'cross_attention': cross_attention} if self.cross_attention else {}) | {
+            'feed_forward': feed_forward}
+        x = self.residual(context.encoding.at_layer(x), {name: dropped(name, branch) for name, branch in branches.items()},
+                          partial(normed, self.norm, numerics=self.numerics))
+        return x, None if cache is None else new, aux

@@ -1,0 +1,32 @@
+"""Dropout, and how random keys reach it."""
+
+import zlib
+
+import jax
+import jax.numpy as jnp
+
+
+def fold(key, *names):
+    """The key of a named stream: fold_in by crc32 of each name, or by the number itself; None (evaluation) stays None."""
+    for name in names if key is not None else ():
+        key = jax.random.fold_in(key, zlib.crc32(name.encode()) if isinstance(name, str) else name)
+    return key
+
+
+def dropout(x, rate, key):
+    """Zeroes each element with probability `rate` and scales the rest by 1 / (1 - rate); key=None is evaluation.
+
+    Srivastava et al. 2014, in the inverted form."""
+    if not 0.0 <= rate < 1.0:
+        raise ValueError(f'dropout is {rate}; expected a rate in [0, 1).')
+    if key is None or rate == 0.0:
+        return x
+    keep = _sixteen_bits(key, x.shape) >= min(round(rate * 65536), 65535)
+    return jnp.where(keep, x / (1.0 - rate), jnp.zeros((), x.dtype))
+
+
+def _sixteen_bits(key, shape):
+    """Uniform uint16: each random word serves two elements, as drawing them is what dropout costs on a CPU."""
+    *front, last = shape
+    words = jax.random.bits(key, (*front, -(-last // 2)), jnp.uint32)
+    return jax.lax.bitcast_convert_type(words, jnp.uint16).reshape(*front, -1)[..., :last]

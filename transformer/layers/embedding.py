@@ -1,0 +1,52 @@
+"""Embeddings: tables of rows, and which tables of a model with sources and targets are one."""
+
+from collections.abc import Callable
+
+import flax.linen as nn
+import jax
+
+from transformer.layers.initial import normal
+from transformer.layers.numerics import Numerics
+from transformer.layers.roles import Wanted, declare, table
+from transformer.layers.sharding import constrain
+
+
+class Embedding(nn.Module):
+    """A table [rows, D]: looks rows up, and projects onto them as a tied output layer (Press and Wolf 2017)."""
+    rows: int
+    width: int
+    kernel_init: Callable = normal(0.02)
+    numerics: Numerics = Numerics()
+
+    def setup(self):
+        self.embedding = declare(self, 'embedding', Wanted(self.kernel_init, (self.rows, self.width), table()), self.numerics)
+
+    def __call__(self, ids: jax.Array) -> jax.Array:
+        # The whole table on every device: a lookup in a split one comes out split by width, not by batch.
+        return constrain(self.numerics.cast(self.embedding), None, None)[ids]
+
+    def attend(self, x: jax.Array) -> jax.Array:
+        """Logits x·Eᵀ: [..., D] -> [..., rows]."""
+        return self.numerics.dense(x, self.embedding.T)
+
+
+def pair_embeddings(vocab: int, source_vocab: int, widths: tuple, share: bool, kernel_init: Callable,
+                    numerics: Numerics) -> tuple:
+    """(of sources, of targets): modules of the caller, named 'tokens' if they are one, else 'source_tokens' and
+    'target_tokens'.
+
+    Args:
+      vocab: rows of the targets; source_vocab: those of the sources, 0: the same vocabulary.
+      widths: of sources and of targets.
+      share: sources and targets have one table.
+    """
+    table = lambda rows, width, name: Embedding(rows, width, kernel_init=kernel_init, numerics=numerics, name=name)
+    if not share:
+        return table(source_vocab or vocab, widths[0], 'source_tokens'), table(vocab, widths[1], 'target_tokens')
+    if source_vocab:
+        raise ValueError(f'model.share=True needs one vocabulary for sources and targets, but the sources have one of '
+                         f'{source_vocab} of their own; leave out data.target_tokenizer, or set model.share=False.')
+    if widths[0] != widths[1]:
+        raise ValueError(f'model.share=True needs embeddings of one width, but those of sources are {widths[0]} wide and those '
+                         f'of targets {widths[1]}; make them equal, or set model.share=False.')
+    return (table(vocab, widths[1], 'tokens'),) * 2

@@ -1,0 +1,131 @@
+"""How the parameters of a Transformer begin. Biases begin at zero and norms at one, whatever is chosen here."""
+
+import abc
+import dataclasses
+import math
+
+import flax.linen as nn
+
+normal = nn.initializers.normal
+zeros = nn.initializers.zeros_init()
+
+
+def xavier(gain=1.0):
+    """Uniform in ±gain·sqrt(6 / (rows + columns)) (Glorot and Bengio 2010, eq. 16). A projection to N heads of width H is
+    the matrix [D, N·H], and one from them [N·H, D]."""
+    return nn.initializers.variance_scaling(gain ** 2, 'fan_avg', 'uniform')
+
+
+def table(gain=1.0):
+    """Normal with a standard deviation of gain / sqrt(D), for an embedding [rows, D]."""
+    return nn.initializers.variance_scaling(gain ** 2, 'fan_out', 'normal')
+
+
+@dataclasses.dataclass(frozen=True)
+class Initial(abc.ABC):
+    """Base: the initialisers of a stack of `layers` blocks, and of the embeddings below it.
+
+    `attention` gives keywords of MultiHead, `feed_forward` those of FeedForward, of blocks with 2 branches, or 3 with an
+    attention to a source."""
+
+    @abc.abstractmethod
+    def embedding(self, layers):
+        """The initialiser of a table."""
+
+    @abc.abstractmethod
+    def attention(self, layers, branches=2):
+        """{'kernel_init', 'value_init', 'output_init'}."""
+
+    @abc.abstractmethod
+    def feed_forward(self, layers, branches=2):
+        """{'kernel_init', 'output_init'}."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Scaled(Initial):
+    """Normal with standard deviation `scale`, the matrices that end branches with scale / sqrt(branches·layers), so that the
+    stream keeps its variance through the layers (Radford et al. 2019, section 2.3)."""
+    scale: float = 0.02
+
+    def __post_init__(self):
+        if not 0 <= self.scale < math.inf:
+            raise ValueError(f'{self}: expected a scale of 0 or more.')
+
+    def embedding(self, layers):
+        return normal(self.scale)
+
+    def feed_forward(self, layers, branches=2):
+        return {'kernel_init': normal(self.scale), 'output_init': normal(self.scale / (branches * layers) ** 0.5)}
+
+    def attention(self, layers, branches=2):
+        return self.feed_forward(layers, branches) | {'value_init': normal(self.scale)}
+
+
+@dataclasses.dataclass(frozen=True)
+class Xavier(Initial):
+    """`xavier` for every matrix, and N(0, 1/D) for embeddings."""
+
+    def embedding(self, layers):
+        return table()
+
+    def feed_forward(self, layers, branches=2):
+        return {'kernel_init': xavier(), 'output_init': xavier()}
+
+    def attention(self, layers, branches=2):
+        return self.feed_forward(layers) | {'value_init': xavier()}
+
+
+@dataclasses.dataclass(frozen=True)
+class TFixup(Initial):
+    """T-Fixup, which trains without norm and warm-up (Huang et al. 2020, section 3): `Xavier`, but values, attention
+    outputs and both feed-forward matrices times 0.67·layers^(-1/4), in the three branches of a decoder with a source times
+    (9·layers)^(-1/4), and embeddings times (9·layers)^(-1/4).
+
+    With m for matrices and e for embeddings these factors make 2·layers·(2·m²·e² + m⁴) = 1, and in a decoder
+    9·layers·e⁴ = 1, the bound on how far one update moves the output. The paper's code multiplies what it looks up by
+    sqrt(D); a model that does not begins with a stream that much smaller."""
+
+    def embedding(self, layers):
+        return table((9 * layers) ** -0.25)
+
+    def feed_forward(self, layers, branches=2):
+        scaled = xavier((0.67 if branches == 2 else 9 ** -0.25) * layers ** -0.25)
+        return {'kernel_init': scaled, 'output_init': scaled}
+
+    def attention(self, layers, branches=2):
+        scaled = self.feed_forward(layers, branches)['output_init']
+        return {'kernel_init': xavier(), 'value_init': scaled, 'output_init': scaled}
+
+
+@dataclasses.dataclass(frozen=True)
+class LeCun(Initial):
+    """Normal with a variance of 1 / rows, the fan-in, for every matrix (LeCun et al. 1998, section 4.6), and N(0, 1/D) for
+    embeddings."""
+
+    def embedding(self, layers):
+        return table()
+
+    def feed_forward(self, layers, branches=2):
+        matrix = nn.initializers.variance_scaling(1.0, 'fan_in', 'normal')
+        return {'kernel_init': matrix, 'output_init': matrix}
+
+    def attention(self, layers, branches=2):
+        matrices = self.feed_forward(layers)
+        return matrices | {'value_init': matrices['kernel_init']}
+
+
+@dataclasses.dataclass(frozen=True)
+class PyTorch(Initial):
+    """As PyTorch begins when it is told nothing: uniform in ±1 / sqrt(rows) for every matrix, N(0, 1) for embeddings. (Its
+    biases begin as its matrices do, ours at zero.)"""
+
+    def embedding(self, layers):
+        return normal(1.0)
+
+    def feed_forward(self, layers, branches=2):
+        matrix = nn.initializers.variance_scaling(1 / 3, 'fan_in', 'uniform')
+        return {'kernel_init': matrix, 'output_init': matrix}
+
+    def attention(self, layers, branches=2):
+        matrices = self.feed_forward(layers)
+        return matrices | {'value_init': matrices['kernel_init']}

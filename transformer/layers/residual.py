@@ -1,0 +1,117 @@
+"""How the branches of a block join the stream x that runs through the layers, and where the norms stand.
+
+A residual is a part of a config (`model.residual`). It is given all branches of a block, functions [B, T, D] -> [B, T, D] by
+name and in order, and `norm(x, name)`, a norm with parameters of its own; names of modules begin with that of the branch.
+"""
+
+import abc
+import dataclasses
+from collections.abc import Callable, Mapping
+
+import flax.linen as nn
+import jax
+
+from transformer.layers.initial import zeros
+from transformer.layers.roles import Wanted, declare
+
+
+@dataclasses.dataclass(frozen=True)
+class Residual(abc.ABC):
+    """Base of the residuals.
+
+    Attributes:
+      final_norm: whether the end of the stack is still to be normalised.
+    """
+    final_norm = False
+
+    @abc.abstractmethod
+    def __call__(self, x: jax.Array, branches: Mapping[str, Callable], norm: Callable) -> jax.Array:
+        """The stream [B, T, D] after all branches."""
+
+
+@dataclasses.dataclass(frozen=True)
+class _OneByOne(Residual):
+    """Base of those by which each branch is given what the one before has made."""
+
+    def __call__(self, x, branches, norm):
+        for name, branch in branches.items():
+            x = self.join(name, x, branch, norm)
+        return x
+
+    @abc.abstractmethod
+    def join(self, name: str, x: jax.Array, branch: Callable, norm: Callable) -> jax.Array:
+        """The stream after one branch."""
+
+
+@dataclasses.dataclass(frozen=True)
+class PreNorm(_OneByOne):
+    """x + f(norm(x)), and a norm at the end of the stack (Radford et al. 2019, section 2.3; Xiong et al. 2020, table 1)."""
+
+    final_norm = True
+
+    def join(self, name, x, branch, norm):
+        return x + branch(norm(x, f'{name}_norm'))
+
+
+@dataclasses.dataclass(frozen=True)
+class PostNorm(_OneByOne):
+    """norm(x + f(x)) (Vaswani et al. 2017, section 3.1)."""
+
+    def join(self, name, x, branch, norm):
+        return norm(x + branch(x), f'{name}_norm')
+
+
+@dataclasses.dataclass(frozen=True)
+class Sandwich(_OneByOne):
+    """x + norm'(f(norm(x))), and a norm at the end of the stack (Ding et al. 2021, section 2.4; Gemma 2)."""
+
+    final_norm = True
+
+    def join(self, name, x, branch, norm):
+        return x + norm(branch(norm(x, f'{name}_norm')), f'{name}_last_norm')
+
+
+@dataclasses.dataclass(frozen=True)
+class ParallelBranches(Residual):
+    """x + f(norm(x)) + g(norm(x)) + .., all branches from the same x, and a norm at the end of the stack (Wang and Komatsuzaki
+    2021; Chowdhery et al. 2022, section 2).
+
+    Attributes:
+      norms: 1, the branches share one norm (GPT-J, PaLM); 2, each has its own (GPT-NeoX).
+    """
+    norms: int = 1
+
+    final_norm = True
+
+    def __post_init__(self):
+        if self.norms not in (1, 2):
+            raise ValueError(f'{self}: norms is {self.norms}; expected 1, one for all branches, or 2, one for each.')
+
+    def __call__(self, x, branches, norm):
+        shared = norm(x, 'norm') if self.norms == 1 else None
+        return x + sum(branch(norm(x, f'{name}_norm') if shared is None else shared) for name, branch in branches.items())
+
+
+@dataclasses.dataclass(frozen=True)
+class ReZero(_OneByOne):
+    """x + a·f(x) with a learnt number a that starts at 0, and no norm (Bachlechner et al. 2020, eq. 1); every branch has
+    its own, where the paper's Transformer shares one between the two of a layer."""
+
+    def join(self, name, x, branch, norm):
+        return x + Scale(name=f'{name}_residual')(branch(x))
+
+
+@dataclasses.dataclass(frozen=True)
+class NoNorm(_OneByOne):
+    """x + f(x), as T-Fixup has it: all that keeps it stable is how it begins (see `transformer.layers.initial`)."""
+
+    def join(self, name, x, branch, norm):
+        return x + branch(x)
+
+
+class Scale(nn.Module):
+    """a·x with one learnt number a, 0 at the start."""
+
+    @nn.compact
+    def __call__(self, x):
+        return declare(self, 'scale', Wanted(zeros, ())).astype(x.dtype) * x

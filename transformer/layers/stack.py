@@ -1,0 +1,283 @@
+"""A stack of blocks: what GPT, BERT, ViT, encoders and decoders have, and the one way through its layers."""
+
+import dataclasses
+from functools import partial
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from transformer.attention.context import Context
+from transformer.attention.masks.algebra import Mask
+from transformer.attention.masks.data import Padding, Segments
+from transformer.attention.masks.patterns import Full
+from transformer.attention.mechanism import Mechanism, Softmax
+from transformer.attention.multi_head import MultiHead
+from transformer.attention.positions.absolute import Learned
+from transformer.attention.positions.base import Encoding, Positions, Sizes
+from transformer.attention.pruned import NoHeads, kept_heads, of_kept
+from transformer.layers.block import Block
+from transformer.layers.dense import Parameters
+from transformer.layers.dropout import dropout, fold
+from transformer.layers.feed_forward import FeedForward, FeedForwardLayer, Mlp
+from transformer.layers.initial import Initial, Scaled
+from transformer.layers.norm import LayerNorm, Norm, normed
+from transformer.layers.numerics import Numerics
+from transformer.layers.residual import PreNorm, Residual
+from transformer.layers.sharding import BATCH, constrain
+from transformer.layers.universal import Depth, Own, Universal, steps
+
+# What the backward pass finds of a block's forward pass; the rest it computes again (Chen et al. 2016).
+REMAT = {
+    'none': jax.checkpoint_policies.everything_saveable,
+    'dots': jax.checkpoint_policies.dots_with_no_batch_dims_saveable,  # the products with parameters, not those of attention
+    'full': jax.checkpoint_policies.nothing_saveable,
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Stack:
+    """norm(blocks(x + P)); the norm is there if the residual asks for one at the end.
+
+    A stack is called by the module that has it, whose parameters are then block_0, .., norm.
+
+    Attributes:
+      layers: L, the number of blocks.
+      heads: N, query heads of each attention.
+      width: D.
+      head_width: width H of a head; 0 stands for width / heads.
+      key_heads: heads of keys and values, shared by groups of query heads; 0 stands for `heads`.
+      attention: what mixes positions, such as 'Softmax(score=Additive())'.
+      mask: which positions see which, such as 'Causal() & Window(size=256)'.
+      positions: how a position knows where it stands, such as 'Learned()' or 'Rotary()'.
+      projection_bias, output_bias: biases of queries, keys and values, and of what leaves the heads, in every attention.
+      feed_forward: 'Mlp(inner=0, activation=Gelu())', or 'Gated(..)'.
+      norm: the kind of every norm, 'LayerNorm(epsilon=1e-05, bias=True)' or 'RMSNorm(epsilon=1e-06)'.
+      embedding_norm: a norm stands behind the embedding too, as in BERT and BART.
+      residual: how branches join and where the norms stand: 'PreNorm()' as GPT-2, 'PostNorm()', 'Sandwich()',
+        'ParallelBranches()', 'ReZero()', or 'NoNorm()'.
+      dropout: rate on the embedding and the residual branches.
+      attention_dropout: rate on the attention weights; -1: as `dropout`.
+      last_dropout: rate on what leaves the stack; -1: as `dropout`.
+      initial: how parameters begin: 'Scaled(scale=0.02)' as GPT-2, 'Xavier()', or 'TFixup()' (for 'NoNorm()').
+      depth: 'Own()', every layer has its parameters; 'Universal()', all have the same, with adaptive halting or without.
+      kept, cross_kept: the heads that pruning left (eval.py --heads) of every self-attention and of every attention to a
+        source, such as ((0, 2), (1,)) in two layers; () stands for all.
+      scan: stacks the parameters inside the step and scans one block over them: a program that does not grow with depth,
+        for one more copy of the parameters. Worth it for deep models on accelerators, slower for small ones on a CPU.
+      remat: what the backward pass finds: 'none' (all activations are kept), 'dots' (those of the products with
+        parameters), 'full' (the input of each block only: least memory, a third more work).
+    """
+    layers: int = 12
+    heads: int = 12
+    width: int = 768
+    head_width: int = 0
+    key_heads: int = 0
+    attention: Mechanism = Softmax()
+    mask: Mask = Full()
+    positions: Positions = Learned()
+    projection_bias: bool = True
+    output_bias: bool = True
+    feed_forward: FeedForward = Mlp()
+    norm: Norm = LayerNorm()
+    embedding_norm: bool = False
+    residual: Residual = PreNorm()
+    dropout: float = 0.0
+    attention_dropout: float = -1.0
+    last_dropout: float = 0.0
+    initial: Initial = Scaled()
+    depth: Depth = Own()
+    kept: tuple = ()
+    cross_kept: tuple = ()
+    scan: bool = False
+    remat: str = 'none'
+
+    def __post_init__(self):
+        for name, least in (('layers', 1), ('heads', 1), ('width', 1), ('head_width', 0), ('key_heads', 0)):
+            if getattr(self, name) < least:
+                raise ValueError(f'model.{name} is {getattr(self, name)}; set it to at least {least}.')
+
+    @property
+    def each_head(self) -> int:
+        """The width of a head."""
+        return self.head_width or self.width // self.heads
+
+    @property
+    def table_init(self):
+        """The initialiser of embeddings below the stack."""
+        return self.initial.embedding(self.layers)
+
+    @property
+    def matrix_init(self):
+        """The initialiser of matrices behind the stack."""
+        return self.initial.feed_forward(self.layers)['kernel_init']
+
+    def rate(self, given: float) -> float:
+        """The rate that a field for dropout stands for."""
+        return self.dropout if given < 0 else given
+
+    def sizes(self, length: int, **grid) -> Sizes:
+        """What its position encoding is told, for rows of up to `length`."""
+        return Sizes(length, self.width, self.heads, self.each_head, self.table_init, **grid)
+
+    def __call__(self, x: jax.Array, context: Context, *, numerics: Numerics, key=None, cache=None,
+                 cross: Mechanism | None = None) -> tuple:
+        """x [B, T, D] -> (x after all blocks, the updated cache, aux).
+
+        `aux` names what layers say besides, 'block_0/attention', 'block_1/attention', .. (`Block`), the same unrolled, scanned
+        and rematerialised; and of depth='Universal(halting=True)' 'ponder' [B, T].
+
+        Args:
+          cross: what mixes positions with those of the context's source, in a third branch of every block; None: there is none.
+        """
+        x = context.encoding.at_input(x)
+        if self.embedding_norm:
+            x = normed(self.norm, x, 'embedding_norm', numerics)
+        x = dropout(x, self.dropout, fold(key, 'embedding'))
+        makers, kept = self._blocks(numerics, cross)
+        if isinstance(self.depth, Universal):
+            if self.scan or self.remat != 'none' or self.kept or self.cross_kept or context.head_mask:
+                raise ValueError(f'depth={self.depth} has one block, whose heads cannot be pruned or scanned over; leave out '
+                                 'scan, remat and --heads.')
+            x, cache, aux = steps(self.depth, makers[0], self.layers, x, context, key=key, cache=cache, numerics=numerics)
+        else:
+            x, cache, aux = self._through(makers, kept, x, context, key, cache)
+        x = normed(self.norm, x, 'norm', numerics) if self.residual.final_norm else x
+        return dropout(x, self.rate(self.last_dropout), fold(key, 'last')), cache, aux
+
+    def over_rows(self, x: jax.Array, *, length: int, numerics: Numerics, segments=None, positions=None, cache=None,
+                  what: str = 'sequence', field: str = 'model.length', **given) -> tuple:
+        """The stack over embedded tokens in rows, x [B, T, D], as `__call__`.
+
+        Args:
+          length: the longest row; positions that mean something beyond it (Alibi(), Rotary(), ...) can be evaluated on longer
+            ones.
+          segments: [B, T], packed documents (0 = padding); None: each row is one document. With a cache: 0 = padding behind a
+            prompt, which a state that runs along must not take up.
+          positions: [B, T], where in its document each token is; None: 0..T-1.
+          cache: from `empty_cache`; x is then of the next tokens, at `positions`.
+          what, field: what a row that is too long is called, and the field of the config that it exceeds.
+          given: key and cross, as in `__call__`; head_mask, source and capture, as in `Context`.
+        """
+        rows, tokens = x.shape[:2]
+        self._require_length(tokens, length, cache is not None, what, field)
+        if positions is None:
+            positions = jnp.broadcast_to(jnp.arange(tokens), (rows, tokens))
+        mask = self.mask
+        if segments is not None and cache is None:
+            mask = mask & Segments(segments, segments)
+        elif segments is not None:
+            mask = mask & Padding(jnp.where(segments != 0, positions + 1, 0).max(1))
+        sizes = self.sizes(length)
+        shared = Parameters(self.positions.parameters(sizes), numerics=numerics, name='positions')()
+        encoding = Encoding(self.positions, shared, positions, positions, sizes)
+        more = {name: given.pop(name) for name in ('head_mask', 'source', 'capture') if name in given}
+        more['head_mask'] = more.get('head_mask') or {}
+        return self(x, Context(mask, encoding, positions, **more), numerics=numerics, cache=cache, **given)
+
+    def require_causal(self):
+        """Raises ValueError for a mask that lets a token see what it has to predict."""
+        if not self.mask.causal:
+            raise ValueError(f'The mask {self.mask} lets a token see later ones, so what it has to predict; use one such as '
+                             'Causal() or Causal() & Window(size=256).')
+
+    def empty_cache(self, batch: int, length: int, dtype: str) -> dict:
+        """The caches of all blocks, for `batch` rows of up to `length` tokens."""
+        def layer(kept):
+            heads, key_heads = (self.heads, self.key_heads or self.heads) if kept is None else (len(kept),) * 2
+            return self.attention.empty_cache(batch, length, heads, key_heads, self.each_head, dtype)
+        return {f'block_{i}': layer(kept) if kept != () else {} for i, kept in enumerate(kept_heads(self))}
+
+    def _require_length(self, tokens, length, cached, what, field):
+        for part in (self.mask, self.attention):
+            part.require_length(length)  # up to that prompts and sources are padded
+        if tokens > length and not (not cached and self.positions.free_length and self.attention.free_length):
+            raise ValueError(f'A {what} of {tokens} tokens is longer than the {length} that this model takes; '
+                             f'shorten it or train with {field}={tokens}.')
+
+    def _blocks(self, numerics, cross):
+        """([constructor of each block, called with a name], [{branch: heads that pruning left it}])."""
+        if self.cross_kept and cross is None:
+            raise ValueError(f'model.cross_kept is {self.cross_kept!r}, but these blocks look at no source; leave it out.')
+        branches = 3 if cross else 2
+        common = dict(bias=self.projection_bias, output_bias=self.output_bias, numerics=numerics,
+                      dropout=self.rate(self.attention_dropout), **self.initial.attention(self.layers, branches))
+
+        def attention(mechanism, kept):
+            if kept == ():
+                return partial(NoHeads, self.output_bias, numerics)
+            heads = (self.heads, self.key_heads) if kept is None else (len(kept), 0)
+            head_width = self.head_width if kept is None else self.each_head
+            return partial(MultiHead, *heads, head_width, mechanism=mechanism, **common)
+
+        feed_forward = partial(FeedForwardLayer, self.feed_forward, self.initial.feed_forward(self.layers, branches), numerics)
+        kept = [{'attention': own, 'cross_attention': other}
+                for own, other in zip(kept_heads(self), kept_heads(self, 'cross_kept'))]
+        makers = [partial(Block, attention(self.attention, one['attention']), feed_forward,
+                          attention(cross, one['cross_attention']) if cross else None, self.norm, self.residual, self.dropout,
+                          numerics) for one in kept]
+        return makers, kept
+
+    def _through(self, makers, kept, x, context, key, cache):
+        """(x, cache, aux) after blocks named block_0, block_1, ..: the same, with the same names of parameters, for every
+        choice of `scan` and `remat`. With a cache, and to initialise parameters, blocks are unrolled."""
+        if self.remat not in REMAT:
+            raise ValueError(f'model.remat is {self.remat!r}; expected one of {", ".join(REMAT)}.')
+        blocks, aux = [make(name=f'block_{i}') for i, make in enumerate(makers)], {}
+        of_layer = lambda context, i: of_kept(context.of_layer(i), kept[i])
+        x = constrain(x, BATCH)
+        if cache is not None or blocks[0].is_initializing() or not (self.scan or self.remat != 'none'):
+            new = {}
+            for i, one in enumerate(blocks):
+                x, new[one.name], own = one(x, of_layer(context, i), key=fold(key, 'block', i),
+                                            cache=None if cache is None else cache[one.name])
+                x, aux = constrain(x, BATCH), aux | _named(i, own)
+            return x, None if cache is None else new, aux
+
+        def apply(own, x, key, factors, *, layer):
+            bare = dataclasses.replace(context, head_mask={})
+            here = of_kept(dataclasses.replace(bare.of_layer(layer), head_mask=factors), kept[layer])
+            x, _, aux = makers[layer](parent=None).apply({'params': own}, x, here, key=key)
+            return constrain(x, BATCH), aux
+
+        params = [one.variables.get('params', {}) for one in blocks]
+        period = context.mask.period if self.scan else self.layers  # layers that differ follow each other, also in a scan
+        if self.layers % period:
+            raise ValueError(f'model.scan: {self.layers} layers cannot be scanned under {context.mask}, which repeats after '
+                             f'{period}; choose a multiple, or scan=False.')
+        functions = [partial(apply, layer=i) for i in range(period)]
+        if self.remat != 'none':
+            functions = [jax.checkpoint(function, policy=REMAT[self.remat], prevent_cse=not self.scan)
+                         for function in functions]
+
+        def period_of_layers(x, given):
+            (first, own, factors), found = given, []
+            for i, function in enumerate(functions):
+                x, one = function(own[i], x, fold(key, 'block', first + i), {name: f[i] for name, f in factors.items()})
+                found.append(one)
+            return x, found
+
+        if not self.scan:
+            x, found = period_of_layers(x, (0, params, context.head_mask))
+            return x, None, {name: one for i, own in enumerate(found) for name, one in _named(i, own).items()}
+        stacked = [jax.tree.map(lambda *leaves: jnp.stack(leaves), *params[i::period]) for i in range(period)]
+        factors = {name: f.reshape(-1, period, *f.shape[1:]) for name, f in context.head_mask.items()}
+        x, found = jax.lax.scan(period_of_layers, x, (jnp.arange(0, self.layers, period), stacked, factors))
+        return x, None, {name: one for i in range(self.layers) for name, one in _named(
+            i, {key: x[i // period] for key, x in found[i % period].items()}).items()}
+
+
+class Heads(NamedTuple):
+    """The heads of one attention in every layer of a stack: whose they are, and the field that says which pruning left."""
+    stack: Stack
+    field: str = 'kept'
+
+
+def _named(layer, aux):
+    """What one layer says, under the names of a stack."""
+    return {f'block_{layer}/{name}': x for name, x in aux.items()}
+
+
+def inlined(stack: Stack):
+    """The default of a model's field for its only stack, whose fields are the model's own in a config."""
+    return dataclasses.field(default=stack, metadata={'inline': True})

@@ -1,0 +1,99 @@
+"""Layers that share one set of parameters over depth, each position with as many of them as it needs (Universal Transformer,
+Dehghani et al. 2019)."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+
+from transformer.attention.positions.absolute import sinusoid
+from transformer.layers.dense import Dense
+from transformer.layers.dropout import fold
+from transformer.layers.initial import zeros
+from transformer.layers.numerics import Numerics, wide
+
+
+@dataclasses.dataclass(frozen=True)
+class Depth:
+    """Base: which parameters the layers of a stack have."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Own(Depth):
+    """Every layer has parameters of its own."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Universal(Depth):
+    """`layers` steps of one block with one set of parameters, h_t = block(x_t), x_t = h_{t-1} + the sinusoid of t, t = 1 ..
+    layers (section 2.1, eq. 4 to 6; positions enter in every step with positions="Sinusoidal(at='layers')").
+
+    With halting every position stops at a step of its own (section 2.2; Graves 2016, section 2.2): step t gives it
+    the probability p_t = sigmoid(w·x_t + b) of stopping, N is the first t at which p_1 + .. + p_t exceeds the threshold (at
+    most layers), its remainder is R = 1 - (p_1 + .. + p_{N-1}), and what comes out is
+
+        y = p_1·h_1 + .. + p_{N-1}·h_{N-1} + R·h_N.
+
+    N + R is the ponder time, 'ponder' of the outputs, which a task can charge for. Shapes are static: positions that have
+    stopped are computed on, and the others go on to see their states (the paper's text copies the state of the stop), but y
+    takes nothing more of them.
+
+    Attributes:
+      threshold: 1 - ε, in (0, 1].
+      bias: with which b begins; the larger, the earlier positions stop at first.
+    """
+    halting: bool = False
+    threshold: float = 0.99
+    bias: float = 1.0
+
+    def __post_init__(self):
+        if not 0 < self.threshold <= 1:
+            raise ValueError(f'{self}: threshold is {self.threshold}; expected a probability above 0 and up to 1.')
+
+
+def steps(depth, block, layers, x, context, *, key=None, cache=None, numerics=Numerics()):
+    """(x, cache, aux) after `layers` steps of one block, named block_0; in `aux` what block t = 0, 1, .. says, and with halting
+    'ponder' [B, T].
+
+    Args:
+      block: constructor of a block, called with a name.
+      cache: {'block_0', 'block_1', ..}, one for each step.
+    """
+    block, new, aux, outcome = block(name='block_0'), {}, {}, Halting(x, depth) if depth.halting else None
+    stop = Dense(1, kernel_init=zeros, numerics=numerics, name='halting') if depth.halting else None
+    for t in range(layers):
+        signal = sinusoid(jnp.array(t + 1), x.shape[-1])
+        x = x + signal.astype(x.dtype)
+        if outcome:
+            outcome.decide(jax.nn.sigmoid(wide(stop(x).squeeze(-1)) + depth.bias), last=t + 1 == layers)
+        x, new[f'block_{t}'], own = block(x, context.of_layer(t), key=fold(key, 'block', t),
+                                          cache=None if cache is None else cache[f'block_{t}'])
+        aux |= {f'block_{t}/{name}': one for name, one in own.items()}
+        if outcome:
+            outcome.take(x)
+    if outcome:
+        return outcome.output, None if cache is None else new, aux | {'ponder': outcome.ponder}
+    return x, None if cache is None else new, aux
+
+
+class Halting:
+    """The state of adaptive computation: of every position [B, T] the sum of its probabilities so far, whether it still goes
+    on, its ponder time, and the mean of its states."""
+
+    def __init__(self, x, depth):
+        self._threshold, self._weight = depth.threshold, None
+        self._total, self._open = jnp.zeros(x.shape[:2]), jnp.ones(x.shape[:2], bool)
+        self.ponder, self.output = jnp.zeros(x.shape[:2]), jnp.zeros_like(x)
+
+    def decide(self, probability, last):
+        """Who stops at this step, of the probability [B, T] to do so."""
+        stops = self._open & ((self._total + probability > self._threshold) | last)
+        remainder = 1.0 - self._total
+        self._weight = jnp.where(stops, remainder, jnp.where(self._open, probability, 0.0))
+        self.ponder = self.ponder + self._open + jnp.where(stops, remainder, 0.0)
+        self._total = self._total + jnp.where(self._open & ~stops, probability, 0.0)
+        self._open = self._open & ~stops
+
+    def take(self, x):
+        """Takes up the states of the step just decided on."""
+        self.output = self.output + (self._weight[..., None] * x).astype(x.dtype)

@@ -1,0 +1,1 @@
+"""One architecture a file: modules only."""

@@ -1,0 +1,60 @@
+"""BERT: an encoder that learns from masked words (Devlin et al. 2019), with the heads of transformer/layers/heads.py on it."""
+
+import flax.linen as nn
+import jax.numpy as jnp
+
+from transformer.layers.embedding import Embedding
+from transformer.layers.heads import Head, MaskedWords, body_of
+from transformer.layers.norm import LayerNorm
+from transformer.layers.numerics import Numerics
+from transformer.layers.residual import PostNorm
+from transformer.layers.stack import Heads, Stack, inlined
+
+
+class Bert(nn.Module):
+    """head(blocks(norm(E[token] + S[type] + P[position]))), each block norm(x + f(x)), with the defaults.
+
+    Attributes:
+      vocab: vocabulary size V; left out of a config, it is the tokenizer's.
+      length: the longest row.
+      types: kinds of tokens, such as those of the first and of the second text; 0: the model is not told of them.
+      stack: its blocks; in a config its fields are the model's own, such as `model.layers`.
+      head: what is made of the hidden states: 'MaskedWords()', 'Pretraining()', 'NextSentence()', 'Classes(classes=2)',
+        'TokenClasses(classes=9)', 'Span()', or 'NoHead(pooler=True)'.
+      dense_gradient: the gradient of dense layers as in `transformer.layers.numerics`, instead of JAX's rule.
+    """
+    vocab: int
+    length: int = 512
+    types: int = 2
+    stack: Stack = inlined(Stack(residual=PostNorm(), embedding_norm=True, norm=LayerNorm(epsilon=1e-12)))
+    head: Head = MaskedWords()
+    dense_gradient: bool = True
+    dtype: str = 'float32'
+    parameter_dtype: str = 'float32'
+
+    @property
+    def attentions(self) -> dict:
+        """{name: `Heads`} of those whose heads can be switched off by `head_mask`."""
+        return {'attention': Heads(self.stack)}
+
+    @nn.compact
+    def __call__(self, inputs, *, segments=None, positions=None, types=None, masked=None, key=None, head_mask=None, capture=()):
+        """inputs [B, T] -> {'hidden' [B, T, D]}, what the head gives, and what the stack says besides.
+
+        Args:
+          segments, positions: [B, T], as in `Stack.over_rows`.
+          types: [B, T], the kind of each token; None: 0.
+          masked: [B, M], the positions whose words are predicted; None: all.
+          key: random key of training; None switches dropout off.
+          head_mask, capture: as in `Context`.
+        """
+        numerics, stack = Numerics(self.dtype, self.dense_gradient, self.parameter_dtype), self.stack
+        table = lambda rows, name: Embedding(rows, stack.width, kernel_init=stack.table_init, numerics=numerics, name=name)
+        tokens = table(self.vocab, 'tokens')
+        x = tokens(inputs)
+        if self.types:
+            x = x + table(self.types, 'types')(jnp.zeros_like(inputs) if types is None else types)
+        x, _, aux = stack.over_rows(x, length=self.length, numerics=numerics, segments=segments, positions=positions, key=key,
+                                    head_mask=head_mask, capture=capture)
+        body = body_of(stack, numerics, tokens, self.vocab)
+        return {'hidden': x} | aux | self.head(x, body, segments=segments, masked=masked, key=key)

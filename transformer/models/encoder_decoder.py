@@ -1,0 +1,135 @@
+"""The encoder-decoder Transformer (Vaswani et al. 2017)."""
+
+import dataclasses
+
+import flax.linen as nn
+import jax.numpy as jnp
+
+from transformer.attention.context import Source
+from transformer.attention.masks.data import Padding, Segments
+from transformer.attention.masks.patterns import Causal
+from transformer.attention.mechanism import Mechanism, Softmax
+from transformer.attention.positions.absolute import Sinusoidal
+from transformer.layers.activations import Relu
+from transformer.layers.dropout import fold
+from transformer.layers.embedding import pair_embeddings
+from transformer.layers.feed_forward import Mlp
+from transformer.layers.heads import Head, NextWords, body_of
+from transformer.layers.initial import Xavier
+from transformer.layers.numerics import Numerics
+from transformer.layers.residual import PostNorm
+from transformer.layers.stack import Heads, Stack
+
+# Section 3 and table 3 (base) of the paper.
+BASE = Stack(layers=6, heads=8, width=512, feed_forward=Mlp(activation=Relu()), positions=Sinusoidal(), residual=PostNorm(),
+             initial=Xavier())
+
+
+class EncoderDecoder(nn.Module):
+    """logits = decoder(E[target], encoder(E[source]))·Eᵀ: blocks as figure 1 of the paper with the defaults.
+
+    Attributes:
+      vocab: vocabulary size V of the targets; left out of a config, it is the tokenizer's.
+      source_vocab: that of the sources, if it is another; 0: one vocabulary for both. Left out of a config, it is the data's.
+      source_length, length: the longest row of the encoder and of the decoder.
+      encoder, decoder: their blocks, with sizes of their own.
+      cross_attention: what mixes positions of the source into those of the decoder.
+      share: sources and targets have one embedding (section 3.4).
+      scale_embedding: embeddings are multiplied by sqrt(D) (section 3.4).
+      head: what is made of the decoder's hidden states: 'NextWords()', with `tied=False, bias=True` for a dense output layer,
+        or where the decoder reads the source once more "Classes(classes=3, at='last')", 'TokenClasses(classes=9)' or 'Span()'.
+      dense_gradient: the gradient of dense layers as in `transformer.layers.numerics`, instead of JAX's rule.
+    """
+    vocab: int
+    source_vocab: int
+    source_length: int = 512
+    length: int = 512
+    encoder: Stack = BASE
+    decoder: Stack = dataclasses.replace(BASE, mask=Causal())
+    cross_attention: Mechanism = Softmax()
+    share: bool = True
+    scale_embedding: bool = True
+    head: Head = NextWords()
+    dense_gradient: bool = True
+    dtype: str = 'float32'
+    parameter_dtype: str = 'float32'
+
+    @property
+    def attentions(self) -> dict:
+        """{name: `Heads`} of those whose heads can be switched off by `head_mask`."""
+        return {'encoder/attention': Heads(self.encoder), 'decoder/attention': Heads(self.decoder),
+                'decoder/cross_attention': Heads(self.decoder, 'cross_kept')}
+
+    @nn.compact
+    def __call__(self, inputs=None, *, decoder_inputs, segments=None, positions=None, decoder_segments=None,
+                 decoder_positions=None, key=None, cache=None, head_mask=None, capture=()):
+        """Sources [B, S] and what precedes each target [B, T] -> {'hidden' [B, T, D]}, what the head gives, {'logits' [B, T,
+        V]}, and what the stacks say besides, under 'encoder/..' and 'decoder/..', with adaptive halting {'ponder' [B, T],
+        'source_ponder' [B, S]}; where sources are given also {'source_hidden' [B, S, D]}, with a cache {'cache'}.
+
+        Args:
+          inputs: sources; with a cache in the first call only.
+          segments, decoder_segments: [B, S], [B, T], pairs packed in a row (0 = padding): tokens see their own pair.
+          positions, decoder_positions: where in its sequence each token is; None: 0, 1, ...
+          key: random key of training; None switches dropout off.
+          cache: from `init_cache`; decoder_inputs are then the next tokens. What is kept of the source is under 'source', at
+            every depth, and has its B rows; with K·B rows in decoder_inputs, each source has K of them, one after the other.
+          head_mask: {'encoder/attention', 'decoder/attention', 'decoder/cross_attention': factors}, as in `Context`.
+          capture: as in `Context`.
+        """
+        numerics, heads = Numerics(self.dtype, self.dense_gradient, self.parameter_dtype), head_mask or {}
+        self.decoder.require_causal()
+        self.cross_attention.require_length(self.source_length)
+        source_tokens, target_tokens = pair_embeddings(
+            self.vocab, self.source_vocab, (self.encoder.width, self.decoder.width), self.share, self.decoder.table_init,
+            numerics)
+        hidden, aux = None, {}
+        if inputs is not None:
+            if segments is None:
+                segments = jnp.ones(inputs.shape, jnp.int32)
+            hidden, _, aux = OverRows(self.encoder, self.source_length, numerics, name='encoder')(
+                self._embedded(source_tokens, inputs), segments=segments, positions=positions, key=fold(key, 'encoder'),
+                what='source', field='model.source_length', head_mask=_of('encoder', heads), capture=capture)
+            lengths = (segments != 0).sum(1)
+        else:
+            lengths = cache['source']['lengths']
+        if cache is None and decoder_segments is None:
+            decoder_segments = jnp.ones(decoder_inputs.shape, jnp.int32)
+        seen = Padding(lengths) if cache is not None else Segments(decoder_segments, segments)
+        x, new, more = OverRows(self.decoder, self.length, numerics, name='decoder')(
+            self._embedded(target_tokens, decoder_inputs), segments=decoder_segments, positions=decoder_positions,
+            key=fold(key, 'decoder'), cache=cache, source=Source(hidden, seen), cross=self.cross_attention,
+            head_mask=_of('decoder', heads), capture=capture)
+        outputs = {'hidden': x} | _named('encoder', 'source_ponder', aux) | _named('decoder', 'ponder', more)
+        outputs |= self.head(x, body_of(self.decoder, numerics, target_tokens, self.vocab), segments=decoder_segments, key=key)
+        outputs |= {} if hidden is None else {'source_hidden': hidden}
+        return outputs if cache is None else outputs | {'cache': new | {'source': {'lengths': lengths}}}
+
+    def _embedded(self, tokens, ids):
+        return tokens(ids) * (tokens.width ** 0.5 if self.scale_embedding else 1.0)
+
+    def init_cache(self, batch, length=None):
+        """An empty cache for `batch` rows of up to `length` tokens, by default as many as the decoder takes."""
+        return self.decoder.empty_cache(batch, length or self.length, self.dtype)
+
+
+class OverRows(nn.Module):
+    """A stack over tokens in rows, with parameters of its own."""
+    stack: Stack
+    length: int
+    numerics: Numerics
+
+    @nn.compact
+    def __call__(self, x, **given):
+        """As `Stack.over_rows`."""
+        return self.stack.over_rows(x, length=self.length, numerics=self.numerics, **given)
+
+
+def _of(stack, factors):
+    """What a head mask says of one of the stacks."""
+    return {name.removeprefix(f'{stack}/'): x for name, x in factors.items() if name.startswith(f'{stack}/')}
+
+
+def _named(stack, ponder, aux):
+    """What a stack says, under the names of the model."""
+    return {ponder if name == 'ponder' else f'{stack}/{name}': x for name, x in aux.items()}

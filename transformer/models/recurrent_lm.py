@@ -1,0 +1,81 @@
+"""A recurrent language model (Mikolov et al. 2010; with LSTM cells and dropout Zaremba et al. 2014)."""
+
+import flax.linen as nn
+import jax.numpy as jnp
+
+from transformer.layers.dense import Dense
+from transformer.layers.dropout import dropout, fold
+from transformer.layers.embedding import Embedding
+from transformer.layers.initial import Initial, Xavier
+from transformer.layers.numerics import Numerics
+from transformer.layers.roles import table
+from transformer.layers.sharding import BATCH, constrain
+from transformer.models.recurrent import Cell, Layer, Lstm, run
+
+
+class RecurrentLm(nn.Module):
+    """logits = layers(E[token])·Eᵀ, tied, or ·W + b.
+
+    The state begins with zeros in every row and in every document of a packed row. It goes on as far as a row does, so that
+    rows of any length can be evaluated.
+
+    Attributes:
+      vocab: vocabulary size V; left out of a config, it is the tokenizer's.
+      length: the longest row of training and of generation.
+      width: D, of the embedding and of every layer.
+      cell: 'Lstm()', 'Gru()' or 'Rnn()'.
+      dropout: rate on the embedding and on what each layer puts out, not from step to step (Zaremba et al. 2014, eq. 3).
+      tied: the embedding is also the output layer (Press and Wolf 2017).
+      initial: how the embedding and the matrix of each gate begin; of its choices by layer, as for a Transformer.
+      dense_gradient: the gradient of dense layers as in `transformer.layers.numerics`, instead of JAX's rule.
+    """
+    vocab: int
+    length: int = 1024
+    layers: int = 2
+    width: int = 256
+    cell: Cell = Lstm()
+    dropout: float = 0.0
+    tied: bool = True
+    initial: Initial = Xavier()
+    dense_gradient: bool = True
+    dtype: str = 'float32'
+    parameter_dtype: str = 'float32'
+
+    attentions = {}  # it has no heads that could be switched off
+
+    @nn.compact
+    def __call__(self, inputs, *, segments=None, positions=None, key=None, cache=None, capture=()):
+        """inputs [B, T] -> {'logits' [B, T, V], 'hidden' [B, T, D]}, and with a cache also {'cache'}.
+
+        Args:
+          segments: [B, T], packed documents (0 = padding, which leaves the state as it is); None: each row is one document.
+          positions: [B, T]; a document begins at 0. None: 0..T-1.
+          key: random key of training; None switches dropout off.
+          cache: from `init_cache`; inputs are then the next tokens, from `positions` on, one document a row.
+          capture: what other models are asked for here is nothing that this one has.
+        """
+        numerics = Numerics(self.dtype, self.dense_gradient, self.parameter_dtype)
+        begins, there = None, None  # where documents begin, and where there is a token; None: at the row's, everywhere
+        if positions is not None or cache is not None:
+            begins = jnp.broadcast_to((jnp.arange(inputs.shape[1]) if positions is None else positions) == 0, inputs.shape)
+        if segments is not None:
+            there = segments != 0
+            if cache is None:
+                change = segments != jnp.roll(segments, 1, 1)
+                begins = change if begins is None else begins | change
+            begins = begins & there
+        kernel_init = self.initial.feed_forward(self.layers)['kernel_init']
+        tokens = Embedding(self.vocab, self.width, kernel_init=self.initial.embedding(self.layers), numerics=numerics,
+                           name='tokens')
+        layers = [(Layer(self.cell, self.width, kernel_init, numerics, name=f'layer_{i}'),) for i in range(self.layers)]
+        x = dropout(constrain(tokens(inputs), BATCH), self.dropout, fold(key, 'embedding'))
+        x, cache_out = run(layers, x, cache, there=there, begins=begins, rate=self.dropout, key=key)
+        x = dropout(numerics.cast(constrain(x, BATCH)), self.dropout, fold(key, 'output'))
+        output = tokens.attend if self.tied else Dense(
+            self.vocab, role=table(1), kernel_init=kernel_init, numerics=numerics, name='output')
+        outputs = {'logits': output(x), 'hidden': x}
+        return outputs if cache is None else outputs | {'cache': cache_out}
+
+    def init_cache(self, batch, length=None):
+        """The states of `batch` rows before their first tokens; they take the same room for any `length`."""
+        return {f'layer_{i}': self.cell.first(batch, self.width) for i in range(self.layers)}

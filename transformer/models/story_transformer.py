@@ -1,0 +1,80 @@
+"""A Transformer over the sentences of a story and a question about it (Dehghani et al. 2019, section 3.1)."""
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+
+from transformer.attention.context import Context
+from transformer.attention.masks.data import Padding
+from transformer.attention.positions.absolute import Sinusoidal
+from transformer.attention.positions.base import Encoding
+from transformer.layers.activations import Relu
+from transformer.layers.dense import Dense, Parameters
+from transformer.layers.embedding import Embedding
+from transformer.layers.feed_forward import Mlp
+from transformer.layers.initial import Xavier
+from transformer.layers.numerics import Numerics, real_dtype
+from transformer.layers.roles import Wanted, table
+from transformer.layers.stack import Heads, Stack, inlined
+
+
+def signs(key, shape, dtype=jnp.float32):
+    """1 or -1, each as likely: the words of a sentence are told apart by their places from the first step."""
+    return jax.random.rademacher(key, shape, dtype)
+
+
+class StoryTransformer(nn.Module):
+    """logits = W·stack([q, x_1, .., x_M])_0 + b, with a vector for the question q and one for each sentence x_i, the latest
+    first:
+
+        x_i = sum over j of f_j * E[x_ij],   f_j [D] learnt for each place of a word of a sentence, and of a question.
+
+    Attributes:
+      vocab: words V, of which 0 is none; the answers are among them. Left out of a config, it is the data's.
+      stack: its blocks; in a config its fields are the model's own, such as `model.layers`.
+      dense_gradient: the gradient of dense layers as in `transformer.layers.numerics`, instead of JAX's rule.
+    """
+    vocab: int
+    stack: Stack = inlined(Stack(layers=6, heads=4, width=128, feed_forward=Mlp(activation=Relu()),
+                                 positions=Sinusoidal(at='layers'), initial=Xavier()))
+    dense_gradient: bool = True
+    dtype: str = 'float32'
+    parameter_dtype: str = 'float32'
+
+    @property
+    def attentions(self) -> dict:
+        """{name: `Heads`} of those whose heads can be switched off by `head_mask`."""
+        return {'attention': Heads(self.stack)}
+
+    @nn.compact
+    def __call__(self, story, question, *, key=None, head_mask=None, capture=()):
+        """story [B, M, J], the latest sentence first, 0 for no word, question [B, J] -> {'logits' [B, V], 'hidden'
+        [B, 1 + M, D]}, and what the stack says besides, with adaptive halting {'ponder' [B, 1 + M]}.
+
+        Args:
+          key: random key of training; None switches dropout off.
+          head_mask, capture: as in `Context`.
+        """
+        numerics, stack = Numerics(self.dtype, self.dense_gradient, self.parameter_dtype), self.stack
+        memory, length = story.shape[1:]
+        learnt = self.variables.get('params', {}).get('places')
+        if learnt and length > len(learnt['sentence']):
+            raise ValueError(f'A sentence or question has {length} words, but this model has learnt the places of '
+                             f'{len(learnt["sentence"])}; shorten it.')
+        words = Embedding(self.vocab, stack.width, kernel_init=stack.table_init, numerics=numerics, name='words')
+        wanted = Wanted(signs, (length, stack.width), table())
+        places = Parameters({name: wanted for name in ('sentence', 'question')}, numerics=numerics, name='places')()
+
+        def encoded(ids, place):
+            return (words(ids) * ((ids > 0)[..., None].astype(real_dtype()) * place)).sum(-2) * stack.width ** 0.5
+
+        x = jnp.concatenate([encoded(question, places['question'])[:, None], encoded(story, places['sentence'])], 1)
+        row = jnp.arange(1 + memory)
+        there = 1 + jnp.where((story != 0).any(-1), row[1:], 0).max(1)  # [B]: behind the oldest sentence is nothing
+        sizes = stack.sizes(1 + memory)
+        shared = Parameters(stack.positions.parameters(sizes), numerics=numerics, name='positions')()
+        context = Context(stack.mask & Padding(there), Encoding(stack.positions, shared, row, row, sizes),
+                          head_mask=head_mask or {}, capture=capture)
+        x, _, aux = stack(numerics.cast(x), context, numerics=numerics, key=key)
+        logits = Dense(self.vocab, role=table(1), kernel_init=stack.matrix_init, numerics=numerics, name='answer')(x[:, 0])
+        return {'logits': logits, 'hidden': x} | aux

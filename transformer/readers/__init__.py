@@ -1,0 +1,1 @@
+"""What predict.py makes of a line."""

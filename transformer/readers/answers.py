@@ -1,0 +1,29 @@
+"""Answers to questions about a text."""
+
+import dataclasses
+
+from transformer.contracts import QuestionedText
+from transformer.decoding.spans import best_spans
+from transformer.readers.rows import TokenRow
+from transformer.readers.whole import WholeText, parted
+
+BEST = 5  # answers to a question that are told of
+
+
+@dataclasses.dataclass(frozen=True)
+class FoundAnswer(WholeText):
+    """The answer to 'question<TAB>context', a part of the context; '' where there is none. A long context has several rows."""
+    contract, what = QuestionedText, 'questions with answers'
+
+    def names(self, snapshot):
+        return 'start_logits', 'end_logits'
+
+    def read(self, data, names, line):
+        framed, windows = data.read_question(*parted(line, 'a question and a text'))
+        return [TokenRow(row) for row in framed], windows
+
+    def answer(self, data, line, known, rows):
+        starts, ends = ([row[name] for row in rows] for name in ('start_logits', 'end_logits'))
+        found, = best_spans(starts, ends, known, count=BEST, null=0.0 if data.unanswerable else None)
+        outputs = [{'answer': one.text, 'score': one.score, 'start': one.start, 'stop': one.stop} for one in found]
+        return outputs[0]['answer'], {'question': line.partition('\t')[0], **outputs[0], 'outputs': outputs}

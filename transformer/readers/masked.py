@@ -1,0 +1,52 @@
+"""Words for the masks of a text, and whether a text follows another."""
+
+import dataclasses
+
+import numpy as np
+
+from transformer.contracts import MaskedText
+from transformer.readers.base import chances
+from transformer.readers.rows import MASKS, TokenRow, given_by
+from transformer.readers.whole import WholeText, parted
+
+BEST = 5  # words for a mask that are told of
+
+
+@dataclasses.dataclass(frozen=True)
+class FilledMasks(WholeText):
+    """Fills the masks of a text; of 'first<TAB>second', where the model has learnt that, tells whether the second text follows
+    the first."""
+    contract, what = MaskedText, 'texts with words to be found'
+
+    def names(self, snapshot):
+        given = given_by(snapshot)
+        learnt = ('logits', 'next_logits') if snapshot.data.next_sentence else ('logits',)
+        found = tuple(name for name in learnt if name in given)
+        if not found:
+            raise ValueError(f'The model of this run gives {", ".join(sorted(given))}, and no logits of words; set data.reader '
+                             'to transformer.readers.vectors:TextVector.')
+        return found
+
+    def read(self, data, names, line):
+        if 'next_logits' in names and ('\t' in line or 'logits' not in names):
+            return [TokenRow(data.framed(*parted(line, 'two texts')))], None
+        ids, types, places = data.read_masked(line)
+        return [TokenRow((ids, types), places[first:first + MASKS]) for first in range(0, len(places), MASKS)], len(places)
+
+    def answer(self, data, line, known, rows):
+        if known is None:
+            p, (first, second) = chances(rows[0]['next_logits']), parted(line, 'two texts')
+            said = 'follows' if p[0] >= p[1] else 'does not follow'
+            return f'{said}\t{p.max():.4f}', {'first': first, 'second': second, 'follows': said == 'follows',
+                                              'probability': float(p.max())}
+        vocab = data.facts['vocab']  # a model may have more
+        p = chances(np.concatenate([row['logits'] for row in rows])[:known, :vocab])
+        best = np.argsort(-p, -1, kind='stable')[:, :BEST]
+        text = data.filled(line, best[:, 0])
+        masks = [[{'token': sign, 'id': int(i), 'probability': float(row[i])} for sign, i in zip(data.pieces(ids), ids)]
+                 for row, ids in zip(p, best)]
+        return text, {'text': line, 'filled': text, 'masks': masks}
+
+    def shown(self, snapshot, text):
+        """A text needs no mask to be looked at."""
+        return snapshot.data.framed(*text.split('\t', 1) if snapshot.data.next_sentence else [text])

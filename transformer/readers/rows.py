@@ -1,0 +1,68 @@
+"""Inputs as rows of a model, and its outputs for each row."""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import NamedTuple
+
+import jax
+import numpy as np
+
+from transformer.contracts import FramedText
+
+AT_ONCE = 64  # rows in one call of a model
+MASKS = 8  # places in one of these rows; a text with more masks has several
+
+
+class TokenRow(NamedTuple):
+    """A text between its special tokens: (ids, types), and the places in it whose words are asked for, `MASKS` at most."""
+    framed: tuple[np.ndarray, np.ndarray]
+    masked: np.ndarray = np.zeros(0, np.int32)
+
+
+def token_batches(data: FramedText, rows: Sequence[TokenRow]) -> Iterator[dict[str, np.ndarray]]:
+    """Batches of rows, all of one shape, so that one program is compiled: powers of two, or if these are less `AT_ONCE` rows
+    and the tokens of training."""
+    count = size(len(rows), AT_ONCE)
+    length = size(max((len(row.framed[0]) for row in rows), default=1), data.length)
+    for first in range(0, len(rows), count):
+        part = rows[first:first + count]
+        there = np.arange(count) < len(part)
+        part = [*part, *[TokenRow((np.zeros(0, np.int32),) * 2)] * (count - len(part))]
+        masked = np.stack([np.pad(row.masked, (0, MASKS - len(row.masked))) for row in part]).astype(np.int32)
+        yield data.rows([row.framed for row in part], length) | {'masked': masked, 'example_weights': there.astype(np.float32)}
+
+
+def outputs(snapshot, batches: Iterable[Mapping], names: Sequence[str]) -> Iterator[dict[str, np.ndarray]]:
+    """For each row of batches, in order, its arrays and the outputs of these names in float32, as one dict."""
+    for batch in batches:
+        found = snapshot.apply(**snapshot.run.task.inputs(batch))
+        rows = batch | {name: _in_float32(found, name) for name in names}
+        for row in np.flatnonzero(batch['example_weights']):
+            yield {name: x[row] for name, x in rows.items()}
+
+
+def output_rows(snapshot, inputs: Mapping[str, np.ndarray], name: str) -> Iterator[np.ndarray]:
+    """An output of each row of inputs of the model, in float32; batches of one size, so that one program is compiled."""
+    rows = len(next(iter(inputs.values())))
+    count = size(rows, AT_ONCE)
+    for start in range(0, rows, count):
+        part = {key: x[start:start + count] for key, x in inputs.items()}
+        padded = {key: np.concatenate([x, np.zeros((count - len(x), *x.shape[1:]), x.dtype)]) for key, x in part.items()}
+        yield from _in_float32(snapshot.apply(**padded), name)[:rows - start]
+
+
+def _in_float32(found, name):
+    if name not in found:
+        raise ValueError(f'The model of this run gives {", ".join(sorted(found))}, and no {name}; set data.reader to what is '
+                         'made of these.')
+    return np.asarray(found[name], np.float32)
+
+
+def size(count: int, most: int) -> int:
+    """The power of two from `count` on, `most` at most."""
+    return min(most, 1 << max(count - 1, 0).bit_length())
+
+
+def given_by(snapshot) -> set[str]:
+    """The names of the outputs of a run's model."""
+    batch = {name: jax.ShapeDtypeStruct(shape, dtype) for name, (shape, dtype) in snapshot.data.shapes.items()}
+    return set(jax.eval_shape(lambda batch: snapshot.apply(**snapshot.run.task.inputs(batch)), batch))

@@ -1,0 +1,21 @@
+"""The shifting task, whose attention alone is worth a look."""
+
+import dataclasses
+
+from transformer.contracts import ShiftedText
+from transformer.explain import attention
+from transformer.readers.base import Reader
+
+
+@dataclasses.dataclass(frozen=True)
+class ShiftedWords(Reader):
+    """What a text and its words from the second one on look at; they are known without a model."""
+    contract, what = ShiftedText, 'words to copy'
+
+    def answers(self, snapshot, lines, name):
+        """Refuses to copy words."""
+        raise ValueError('This run copies the words of a text, for which there is nothing to predict; use eval.py.')
+
+    def picture(self, snapshot, given):
+        self.data_of(snapshot)
+        return attention.of_shift(snapshot, given)

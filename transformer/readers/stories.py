@@ -1,0 +1,28 @@
+"""Answers to questions about stories."""
+
+import dataclasses
+from collections.abc import Iterator, Sequence
+
+from transformer.contracts import ToldStories
+from transformer.explain import attention
+from transformer.readers.base import Reader, chances
+from transformer.readers.rows import output_rows
+
+
+@dataclasses.dataclass(frozen=True)
+class StoryAnswer(Reader):
+    """An answer for each question of a text in bAbI's format."""
+    contract, what = ToldStories, 'stories with questions'
+
+    def answers(self, snapshot, lines: Sequence[str], name: str) -> Iterator[tuple[str, dict]]:
+        data = self.data_of(snapshot)
+        asked, batch = data.read_stories('\n'.join(lines), f'The input {name!r}')
+        for question, row in zip(asked, output_rows(snapshot, snapshot.run.task.inputs(batch), 'logits')):
+            p = chances(row)
+            best = int(row[1:].argmax()) + 1  # 0 is no word
+            answer = data.answer(best)
+            yield answer, {'line': question.line, 'question': question.text, 'answer': answer, 'probability': float(p[best])}
+
+    def picture(self, snapshot, given: str):
+        self.data_of(snapshot)
+        return attention.of_story(snapshot, given)

@@ -1,0 +1,44 @@
+"""Translations of texts."""
+
+import dataclasses
+from collections.abc import Iterator, Sequence
+
+from transformer.contracts import TranslatedText
+from transformer.decoding.generate import require_room
+from transformer.decoding.strategies import Beam, Strategy
+from transformer.decoding.translate import encoded, translate
+from transformer.explain import attention
+from transformer.readers.base import Reader, hypotheses, place
+from transformer.readers.rows import AT_ONCE
+
+
+@dataclasses.dataclass(frozen=True)
+class Translation(Reader):
+    """The translation of a text; of a blank one an empty one."""
+    flags = 'strategy', 'tokens', 'seed', 'truncate', 'prefix'
+    contract, what = TranslatedText, 'pairs of texts'
+
+    def answers(self, snapshot, lines: Sequence[str], name: str, *, strategy: Strategy | None = None,
+                tokens: int | None = None, seed: int = 0, truncate: bool = False, prefix: str = ''
+                ) -> Iterator[tuple[str, dict]]:
+        """strategy: None for Beam(size=4, length_penalty=0.6).  tokens: at most; None: 50 more than the source has.  seed: of
+        sampling.  truncate: whether sources that are too long are cut.  prefix: begins every translation."""
+        data, longest = self.data_of(snapshot), snapshot.model.source_length
+        strategy = strategy or Beam(size=4, length_penalty=0.6)
+        ids = [encoded(data, source, longest, truncate=truncate, what=f'The source in {place(number, name)}',
+                       otherwise='give --truncate') if source.strip() else None for number, source in enumerate(lines, 1)]
+        begun = data.encode_target(prefix)[:-1] if prefix else ()
+        require_room(snapshot.model, [data.start, *begun], '--prefix')
+        for first in range(0, len(lines), AT_ONCE):
+            numbers = range(first, min(first + AT_ONCE, len(lines)))
+            part = {i: ids[i] for i in numbers if ids[i] is not None}
+            found = translate(snapshot, list(part.values()), strategy=strategy, steps=tokens,
+                              key=snapshot.key('predict', seed), numbers=list(part), prefix=begun)
+            outputs = {i: hypotheses(data, one, begun) for i, one in zip(part, found)}
+            for i in numbers:
+                best, *_ = outputs.get(i, [{'text': '', 'tokens': 0, 'ids': [], 'score': 0.0, 'finished': True}])
+                yield best['text'].replace('\n', ' '), {'source': lines[i], **best, 'outputs': outputs.get(i, [])}
+
+    def picture(self, snapshot, given: str):
+        self.data_of(snapshot)
+        return attention.of_pair(snapshot, given)

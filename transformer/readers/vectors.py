@@ -1,0 +1,26 @@
+"""Texts as vectors."""
+
+import dataclasses
+import json
+
+from transformer.contracts import MaskedText
+from transformer.readers.base import numbers
+from transformer.readers.rows import TokenRow, given_by
+from transformer.readers.whole import WholeText
+
+
+@dataclasses.dataclass(frozen=True)
+class TextVector(WholeText):
+    """A text as a vector: what the model pools, or the mean of its hidden states, those of special tokens too."""
+    contract, what = MaskedText, 'texts with words to be found'
+
+    def names(self, snapshot):
+        return 'pooled' if 'pooled' in given_by(snapshot) else 'hidden',
+
+    def read(self, data, names, line):
+        return [TokenRow(data.framed(line))], names[0] == 'pooled'
+
+    def answer(self, data, line, known, rows):
+        row, = rows
+        vector = numbers(row['pooled'] if known else row['hidden'][row['segments'] != 0].mean(0))
+        return json.dumps(vector), {'text': line, 'vector': vector, 'of': 'pooled' if known else 'mean'}

@@ -1,0 +1,1 @@
+"""Losses, and what runs learn: one objective a file."""

@@ -1,0 +1,138 @@
+"""What a run learns: which inputs the model gets, which sums make the loss, and what derives from them.
+
+    loss(forward, batch, key=, step=, train=) -> {term: (sum, weight)}
+    total = sum over `coefficients` of coefficient * sum / weight
+
+Weights depend on the batch alone, so sums and weights add up over microbatches, devices and batches, and padding
+never changes a number. A term without a coefficient is a metric. The total is reported as `loss`; a task of one term
+calls it that.
+"""
+
+import abc
+import dataclasses
+import math
+from collections.abc import Mapping
+
+import jax.numpy as jnp
+
+from transformer.layers.numerics import real_dtype
+from transformer.tasks.losses import correct, cross_entropy, log_z_squared, uniform_cross_entropy
+
+
+@dataclasses.dataclass(frozen=True)
+class Task(abc.ABC):
+    """A task of one forward pass: `inputs` says what the model is given, `terms` what is made of its outputs.
+
+    Attributes:
+      start: the id that stands before the text where a decoder reads it once more; -1: none does.
+    """
+    start = -1
+
+    @property
+    def coefficients(self) -> Mapping[str, float]:
+        return {'loss': 1.0}
+
+    @abc.abstractmethod
+    def inputs(self, batch) -> dict:
+        """Keywords of the model."""
+
+    @abc.abstractmethod
+    def terms(self, outputs, batch) -> dict:
+        """{term: (sum, weight)}."""
+
+    def loss(self, forward, batch, *, key, step, train):
+        """{term: (sum, weight)}; `forward(**inputs)` applies the model, with `key` for its randomness in training."""
+        batch = real(batch)
+        return self.terms(forward(**self.inputs(batch), key=key if train else None), batch)
+
+    def derived(self, averages, facts) -> dict:
+        """Further numbers from the averages over a split and its facts (bytes, tokens, ...)."""
+        return {}
+
+
+@dataclasses.dataclass(frozen=True)
+class Prediction(Task):
+    """Base of tasks that predict a class (a token, a label) at every position:
+
+        loss = (1 - label_smoothing)·cross_entropy + label_smoothing·uniform + z_loss·log_z_squared
+
+    With both at 0 the only term is `loss`; otherwise the log shows the terms beside it, `cross_entropy` being what other
+    runs call their loss.
+
+    Attributes:
+      label_smoothing: share ε of the target's probability that is spread over all classes, in [0, 1).
+      z_loss: weight of the squared logarithm of the softmax's normaliser, such as 1e-4.
+    """
+    label_smoothing: float = 0.0
+    z_loss: float = 0.0
+
+    def __post_init__(self):
+        if not (0 <= self.label_smoothing < 1 and 0 <= self.z_loss < math.inf):
+            raise ValueError(f'label_smoothing is {self.label_smoothing} and z_loss {self.z_loss}; expected a share in '
+                             '[0, 1) and a weight of 0 or more.')
+
+    @property
+    def coefficients(self):
+        if not (self.label_smoothing or self.z_loss):
+            return {'loss': 1.0}
+        all_of_them = {'cross_entropy': 1 - self.label_smoothing, 'uniform': self.label_smoothing,
+                       'log_z_squared': self.z_loss}
+        return {term: coefficient for term, coefficient in all_of_them.items() if coefficient}
+
+    def predictions(self, logits, targets, weights):
+        """The terms of logits [..., V] against targets [...], or probabilities [..., V], of weights [...]."""
+        values = {'loss': lambda: cross_entropy(logits, targets), 'cross_entropy': lambda: cross_entropy(logits, targets),
+                  'uniform': lambda: uniform_cross_entropy(logits), 'log_z_squared': lambda: log_z_squared(logits),
+                  'accuracy': lambda: correct(logits, targets)}
+        weight = weights.sum()
+        return {term: ((weights * values[term]()).sum(), weight) for term in (*self.coefficients, 'accuracy') if term in values}
+
+
+@dataclasses.dataclass(frozen=True)
+class Pondering(Prediction):
+    """Base of predictions by models that may have adaptive halting (transformer/layers/universal.py).
+
+    Attributes:
+      ponder: what each step of a position is charged (Graves 2016, eq. 13), such as 0.001; the mean of the steps is a metric.
+    """
+    ponder: float = 0.0
+
+    charged = ('ponder',)  # outputs [B, T] with the steps of each position
+
+    def __post_init__(self):
+        super().__post_init__()
+        if not 0 <= self.ponder < math.inf:
+            raise ValueError(f'ponder is {self.ponder}; expected a charge of 0 or more.')
+
+    @property
+    def coefficients(self):
+        others = super().coefficients
+        if not self.ponder:
+            return others
+        others = {'cross_entropy': others['loss']} if 'loss' in others else others
+        return others | {name: self.ponder for name in self.charged}
+
+    @abc.abstractmethod
+    def there(self, batch):
+        """For each of `charged` the positions [B, T] that count, booleans."""
+
+    def charges(self, outputs, batch):
+        """The terms of the steps; none where the model takes as many everywhere."""
+        if not outputs.keys() >= {*self.charged}:
+            if self.ponder:
+                raise ValueError(f"task.ponder={self.ponder} charges for steps, but the model takes as many everywhere; set "
+                                 "model.depth='Universal(halting=True)', or leave task.ponder out.")
+            return {}
+        there = [jnp.asarray(one, real_dtype()) for one in self.there(batch)]
+        return {name: ((outputs[name] * one).sum(), one.sum()) for name, one in zip(self.charged, there)}
+
+
+def real(batch):
+    """The batch with its real numbers, which data give in float32, in the type that is computed in."""
+    is_real = lambda x: jnp.issubdtype(jnp.result_type(x), jnp.floating)
+    return {name: jnp.asarray(x, real_dtype()) if is_real(x) else x for name, x in batch.items()}
+
+
+def example_weights(batch, rows):
+    """[B] weights of the examples: 1, and 0 for the rows that pad a last batch."""
+    return batch['example_weights'] if 'example_weights' in batch else jnp.ones(rows, real_dtype())

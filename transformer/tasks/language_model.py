@@ -1,0 +1,42 @@
+"""Language modelling: the next token, alone or given a source."""
+
+import dataclasses
+import math
+
+from transformer.tasks.base import Pondering
+
+
+@dataclasses.dataclass(frozen=True)
+class NextToken(Pondering):
+    """Language modelling: -log p(target | tokens before it), averaged over the positions of weight 1."""
+
+    def inputs(self, batch):
+        return {name: batch[name] for name in ('inputs', 'segments', 'positions')}
+
+    def there(self, batch):
+        return batch['segments'] != 0,
+
+    def terms(self, outputs, batch):
+        return self.predictions(outputs['logits'], batch['targets'], batch['weights']) | self.charges(outputs, batch)
+
+    def derived(self, averages, facts):
+        """perplexity = exp(cross-entropy); bits per byte = cross-entropy · tokens / (ln 2 · bytes)."""
+        nats = averages.get('cross_entropy', averages['loss'])
+        numbers = {'perplexity': math.exp(min(nats, 700.0))}
+        if facts.get('bytes'):
+            numbers['bits_per_byte'] = nats * facts['tokens'] / (math.log(2) * facts['bytes'])
+        return numbers
+
+
+@dataclasses.dataclass(frozen=True)
+class SequenceToSequence(NextToken):
+    """-log p(target | targets before it, source), averaged over the positions of weight 1."""
+
+    charged = 'ponder', 'source_ponder'
+
+    def inputs(self, batch):
+        return {name: batch[name] for name in ('inputs', 'segments', 'positions', 'decoder_inputs', 'decoder_segments',
+                                               'decoder_positions')}
+
+    def there(self, batch):
+        return batch['decoder_segments'] != 0, batch['segments'] != 0

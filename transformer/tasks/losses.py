@@ -1,0 +1,47 @@
+"""Losses as pure functions; each returns one value per position, summed and weighted by the task."""
+
+import jax
+import jax.numpy as jnp
+
+from transformer.layers.numerics import real_dtype, wide
+
+
+def cross_entropy(logits, targets):
+    """-log softmax(logits)[target] in nats: [..., V], [...] -> [...], in at least float32.
+
+    Targets [..., V] are probabilities: -sum over v of targets[v]·log softmax(logits)[v]. A single target's logit is picked
+    by comparison, not by a gather, whose gradient would be a scatter."""
+    logits = wide(logits)
+    if targets.ndim == logits.ndim:
+        return -(targets * jax.nn.log_softmax(logits)).sum(-1)
+    chosen = jnp.arange(logits.shape[-1]) == targets[..., None]
+    return jax.nn.logsumexp(logits, axis=-1) - jnp.where(chosen, logits, 0.0).sum(-1)
+
+
+def uniform_cross_entropy(logits):
+    """-mean over v of log softmax(logits)[v], the cross-entropy against the uniform distribution: [..., V] -> [...].
+
+    Label smoothing mixes it in: targets (1 - ε)·onehot + ε / V give (1 - ε)·cross_entropy + ε·uniform_cross_entropy
+    (Szegedy et al. 2016, section 7; Vaswani et al. 2017, section 5.4)."""
+    logits = wide(logits)
+    return jax.nn.logsumexp(logits, axis=-1) - logits.mean(-1)
+
+
+def log_z_squared(logits):
+    """(log sum over v of exp(logits[v]))², which holds the normaliser near 1: [..., V] -> [...] (Chowdhery et al. 2022,
+    section 5)."""
+    return jnp.square(jax.nn.logsumexp(wide(logits), axis=-1))
+
+
+def correct(logits, targets):
+    """1 where the largest logit (of equal ones the first) is the target's, else 0: [..., V], [...] -> [...]; of targets
+    [..., V] the probability there.
+
+    Of a single target: no logit before it is as large, none after it larger, which on a CPU takes a quarter of the time of
+    an argmax."""
+    if targets.ndim == logits.ndim:
+        return jnp.take_along_axis(targets, logits.argmax(-1, keepdims=True), axis=-1).squeeze(-1)
+    places, target = jnp.arange(logits.shape[-1]), targets[..., None]
+    own = jnp.where(places == target, logits, 0).sum(-1, keepdims=True)
+    beaten = ~(logits <= own) | (logits == own) & (places < target)  # by a NaN too
+    return (~beaten.any(-1)).astype(real_dtype())

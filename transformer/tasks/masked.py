@@ -1,0 +1,57 @@
+"""What encoders are pretrained on: masked words, and whether a text follows another."""
+
+import dataclasses
+
+import jax.numpy as jnp
+
+from transformer.tasks.base import Prediction, Task, example_weights
+from transformer.tasks.reading import told
+
+
+@dataclasses.dataclass(frozen=True)
+class MaskedTokens(Prediction):
+    """-log p(word | the words around it), averaged over the words that are to be found (Devlin et al. 2019, section 3.1,
+    task 1).
+
+    Attributes:
+      everywhere: logits are computed at every position, not only where words are to be found; the loss is the same, to compare
+        the time that it takes.
+    """
+    everywhere: bool = False
+
+    def inputs(self, batch):
+        return told(batch) | ({} if self.everywhere else {'masked': batch['masked']})
+
+    def terms(self, outputs, batch):
+        logits = outputs['logits']
+        if self.everywhere:
+            logits = jnp.take_along_axis(logits, batch['masked'][..., None], 1)
+        return self.predictions(logits, batch['targets'], batch['weights'])
+
+
+@dataclasses.dataclass(frozen=True)
+class NextSentence(Prediction):
+    """-log p(whether the second text follows the first) (section 3.1, task 2)."""
+
+    def inputs(self, batch):
+        return told(batch)
+
+    def terms(self, outputs, batch):
+        return self.predictions(outputs['next_logits'], batch['label'], example_weights(batch, len(batch['label'])))
+
+
+@dataclasses.dataclass(frozen=True)
+class Pretraining(Task):
+    """The sum of `MaskedTokens` and of `NextSentence`, as BERT was trained; both are reported."""
+
+    @property
+    def coefficients(self):
+        return {'masked': 1.0, 'next': 1.0}
+
+    def inputs(self, batch):
+        return MaskedTokens().inputs(batch)
+
+    def terms(self, outputs, batch):
+        masked, following = MaskedTokens().terms(outputs, batch), NextSentence().terms(outputs, batch)
+        return {'masked': masked['loss'], 'next': following['loss'], 'accuracy': masked['accuracy'],
+                'next_accuracy': following['accuracy']}

@@ -1,0 +1,87 @@
+"""What runs on whole texts learn: masked words, classes, tags, answers (see transformer/tasks/base.py for the contract)."""
+
+import dataclasses
+
+import jax.numpy as jnp
+
+from transformer.layers.numerics import real_dtype, wide
+from transformer.tasks.base import Prediction, Task, example_weights
+from transformer.tasks.losses import cross_entropy
+
+ENCODED = 'inputs', 'segments', 'positions', 'types'
+
+
+def told(batch, names=ENCODED):
+    return {name: batch[name] for name in names}
+
+
+@dataclasses.dataclass(frozen=True)
+class Reading(Prediction):
+    """Base of the tasks about texts that are read whole.
+
+    Attributes:
+      types: the model is told of kinds of tokens, as BERT is.
+      start: the id that stands before the text where a decoder reads it once more, as BART's does; -1: the model is one stack.
+    """
+    types: bool = True
+    start: int = -1
+
+    def inputs(self, batch):
+        found = told(batch, ENCODED if self.types else ENCODED[:3])
+        if self.start >= 0:
+            found |= {'decoder_inputs': jnp.pad(batch['inputs'][:, :-1], ((0, 0), (1, 0)), constant_values=self.start),
+                      'decoder_segments': batch['segments'], 'decoder_positions': batch['positions']}
+        return found
+
+
+@dataclasses.dataclass(frozen=True)
+class TextClasses(Reading):
+    """-log p(class | text)."""
+
+    def terms(self, outputs, batch):
+        return self.predictions(outputs['logits'], batch['label'], example_weights(batch, len(batch['label'])))
+
+
+@dataclasses.dataclass(frozen=True)
+class Tags(Reading):
+    """-log p(tag | text), averaged over the words, each tagged where it begins (section 5.3)."""
+
+    def terms(self, outputs, batch):
+        return self.predictions(outputs['logits'], batch['targets'], batch['weights'])
+
+
+@dataclasses.dataclass(frozen=True)
+class Spans(Reading):
+    """The mean of -log p(first position of the answer) and of -log p(last position) (section 4.2); a text without the answer
+    has it at position 0."""
+
+    @property
+    def coefficients(self):
+        if self.label_smoothing or self.z_loss:
+            raise ValueError(f'{self} has no label_smoothing and no z_loss; leave them at 0.')
+        return {'start': 0.5, 'end': 0.5}
+
+    def terms(self, outputs, batch):
+        weights, found = example_weights(batch, len(batch['start'])), {}
+        both = jnp.ones((), real_dtype())
+        for name in ('start', 'end'):
+            logits = jnp.where(batch['segments'] != 0, wide(outputs[f'{name}_logits']), -1e9)
+            found[name] = (weights * cross_entropy(logits, batch[name])).sum(), weights.sum()
+            both = both * (logits.argmax(-1) == batch[name])
+        return found | {'accuracy': ((weights * both).sum(), weights.sum())}
+
+
+@dataclasses.dataclass(frozen=True)
+class Hidden(Task):
+    """For models without a head, whose hidden states predict.py shows: nothing is learnt, and the loss is not a number.
+
+    Attributes:
+      image: the model is one of images.
+    """
+    image: bool = False
+
+    def inputs(self, batch):
+        return {'image': batch['image']} if self.image else told(batch)
+
+    def terms(self, outputs, batch):
+        return {'loss': (0.0 * wide(outputs['hidden']).sum(), jnp.zeros((), real_dtype()))}

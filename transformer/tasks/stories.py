@@ -1,0 +1,50 @@
+"""What models of questions about stories learn."""
+
+import dataclasses
+
+import jax.numpy as jnp
+
+from transformer.tasks.base import Pondering, example_weights
+from transformer.tasks.losses import correct
+
+
+@dataclasses.dataclass(frozen=True)
+class Answers(Pondering):
+    """-log p(answer | story, question), averaged over the questions."""
+
+    def inputs(self, batch):
+        return {name: batch[name] for name in ('story', 'question')}
+
+    def there(self, batch):
+        sentences = (batch['story'] != 0).any(-1)
+        return jnp.concatenate([jnp.ones_like(sentences[:, :1]), sentences], 1) & (batch['question'] != 0).any(1)[:, None],
+
+    def terms(self, outputs, batch):
+        """An answer of number 0, which training did not have, counts as wrong."""
+        logits, label = outputs['logits'], batch['label']
+        weights = example_weights(batch, len(label))
+        right = (weights * correct(logits, label) * (label > 0)).sum()
+        terms = self.predictions(logits, label, weights) | {'accuracy': (right, weights.sum())}
+        return terms | self.charges(outputs, batch)
+
+
+@dataclasses.dataclass(frozen=True)
+class MemoryAnswers(Answers):
+    """The same, of a memory network.
+
+    Attributes:
+      linear_steps: steps of training without the softmax over memories, the linear start of Sukhbaatar et al. 2015, section
+        4.2 (there, until the validation loss stops falling). Evaluation always has the softmax: what it measures before
+        these steps are over is of no use.
+    """
+    linear_steps: int = 0
+
+    def __post_init__(self):
+        super().__post_init__()
+        if self.linear_steps < 0:
+            raise ValueError(f'linear_steps is {self.linear_steps}; expected 0 or more.')
+
+    def loss(self, forward, batch, *, key, step, train):
+        linear = train and self.linear_steps > 0
+        start = (lambda **inputs: forward(**inputs, linear=step < self.linear_steps)) if linear else forward
+        return super().loss(start, batch, key=key, step=step, train=train)

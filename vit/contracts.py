@@ -1,0 +1,27 @@
+"""What evaluators and readers ask of the data of a run on images, as Protocols (see transformer/contracts.py)."""
+
+from collections.abc import Mapping, Sequence
+from typing import Protocol, runtime_checkable
+
+import numpy as np
+
+
+@runtime_checkable
+class SeenImages(Protocol):
+    """Images with classes.
+
+    Attributes:
+      shapes: {name: (shape, dtype)} of a training batch; 'image' is [B, height, width, channels].
+      classes: their names.
+      normalization: (mean, standard deviation) of each channel, with which images in 0..1 are normalised.
+    """
+    shapes: Mapping[str, tuple[tuple[int, ...], type]]
+    classes: Sequence[str]
+    normalization: tuple[list[float], list[float]]
+
+    def read(self, path: str) -> np.ndarray:
+        """float32 [height, width, channels]: an image file in the form of those of training. Raises FileNotFoundError, or
+        ValueError that names a file which cannot be decoded."""
+
+    def visible(self, image: np.ndarray) -> np.ndarray:
+        """Images of a batch in 0..1 again, [.., height, width, channels]."""

@@ -1,0 +1,1 @@
+"""Models of images of Hugging Face transformers, in and out."""

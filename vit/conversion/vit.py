@@ -1,0 +1,81 @@
+"""The families of image models that convert.py knows, as tables; how they are read is in `transformer.conversion.tables`."""
+
+import dataclasses
+
+from transformer.conversion.common import ABSOLUTE, ACTIVATIONS, attention, bare, dense, norm
+from transformer.conversion.tables import Family, Field, Fields, Row, dropouts, inner, labels
+
+
+def image_of(config):
+    """[1, height, width, channels] of the images that their config is for."""
+    size = config.get('image_size', 224)
+    height, width = size if isinstance(size, (list, tuple)) else (size, size)
+    return 1, height, width, config.get('num_channels', 3)
+
+
+def _pixels(model, inputs, start):
+    """Theirs are [B, channels, height, width]."""
+    return inputs | {'image': inputs['image'].transpose(0, 2, 3, 1)}
+
+
+_VIT = Family(
+    kind='vit',
+    model='vit.models.vit:Vit',
+    architecture='',
+    use='',
+    prefix='vit.',
+    fields=(
+        Field('hidden_size', 'width', 768),
+        Field('num_hidden_layers', 'layers', 12),
+        Field('num_attention_heads', 'heads', 12),
+        inner('intermediate_size', 3072),
+        Field('hidden_act', 'feed_forward.activation', 'gelu', ACTIVATIONS),
+        dropouts('hidden_dropout_prob', 'attention_probs_dropout_prob', (0.0, 0.0)),
+        Field('layer_norm_eps', 'norm.epsilon', 1e-12),
+        Field('patch_size', 'patch', 16),
+        Field('qkv_bias', 'projection_bias', True),
+        ABSOLUTE),
+    aside=('encoder_stride', 'image_size', 'num_channels', 'pooler_act', 'pooler_output_size'),
+    implied={},
+    rows=(
+        Row('class_token', 'vit.embeddings.cls_token', 'D -> 1 1 D'),
+        Row('positions/embedding', 'vit.embeddings.position_embeddings', 'T D -> 1 T D'),
+        Row('patches/kernel', 'vit.embeddings.patch_embeddings.projection.weight', '(P Q C) D -> D C P Q',
+            sizes=(('P', 'patch'), ('Q', 'patch'))),
+        Row('patches/bias', 'vit.embeddings.patch_embeddings.projection.bias'),
+        *attention('block_{i}/attention', 'vit.encoder.layer.{i}.attention', 'attention.query', 'attention.key',
+                   'attention.value', 'output.dense'),
+        *norm('block_{i}/attention_norm', 'vit.encoder.layer.{i}.layernorm_before'),
+        *norm('block_{i}/feed_forward_norm', 'vit.encoder.layer.{i}.layernorm_after'),
+        *dense('block_{i}/feed_forward/input', 'vit.encoder.layer.{i}.intermediate.dense'),
+        *dense('block_{i}/feed_forward/output', 'vit.encoder.layer.{i}.output.dense'),
+        *norm('norm', 'vit.layernorm')),
+    inputs=lambda config: {'image': (image_of(config), 'float32')},
+    limits=lambda model: {'pixel_values': None},
+    derived=_pixels)
+
+_CLASSES = Fields(((), ('classes',)), lambda config: {'classes': len(labels(config))}, lambda model: {})
+
+
+def _pooled(config):
+    width = config.get('hidden_size', 768)
+    for name, wanted in (('pooler_act', 'tanh'), ('pooler_output_size', width)):
+        if config.get(name) not in (None, wanted):
+            raise ValueError(f'config.json has {name}={config[name]!r}, which is not supported; expected {wanted!r}.')
+    return {'pooler': True}
+
+
+_POOLER = Fields((('pooler_act', 'pooler_output_size'), ('pooler',)), _pooled, lambda model: {
+    'pooler_act': 'tanh', 'pooler_output_size': model['width']})
+
+
+def _of(architecture, use, *rows, fields, **changes):
+    return dataclasses.replace(_VIT, architecture=architecture, use=use, rows=(*_VIT.rows, *rows),
+                               fields=(*_VIT.fields, *fields), **changes)
+
+
+VIT = (
+    _of('ViTForImageClassification', 'images', *dense('head', 'classifier'), fields=(_CLASSES,),
+        outputs={'pooled': ''}),
+    bare(_of('ViTModel', 'hidden', *dense('pooler', 'vit.pooler.dense'), fields=(_POOLER,), implied={'classes': 0})),
+    bare(_of('ViTModel', 'hidden', fields=(), implied={'classes': 0}, outputs={'pooled': ''})))

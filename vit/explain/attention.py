@@ -1,0 +1,85 @@
+"""Pictures of what a Transformer over image patches does, as matplotlib figures."""
+
+import numpy as np
+
+from transformer.explain.attention import captured
+from transformer.explain.pictures import head, named, titles
+
+
+def read_out(weights, class_token):
+    """What the output of a layer takes from each patch: the class token's row of weights [.., T, T], or the mean over the rows
+    where all patches are averaged: [.., patches]."""
+    return weights[..., 0, 1:] if class_token else weights.mean(-2)
+
+
+def of_image(snapshot, file):
+    """What the attention of a run looks at in an image, and attention rollout over it, as the functions of
+    transformer/explain/attention.py give it."""
+    image, model = snapshot.data.read(file), snapshot.model
+    layers, found, flow = captured(snapshot, image=image[None])
+    classed = model.pool == 'cls'
+    figure = attention(layers, flow, snapshot.data.visible(image), found, patch=model.patch, class_token=classed)
+    read = None if flow is None else read_out(flow, classed).reshape(image.shape[0] // model.patch, -1).tolist()
+    return figure, found, {'image': file, 'rollout': read}
+
+
+def attention(layers, rollout, image, found, *, patch, class_token):
+    """A figure of the image, of attention rollout over it, and for each head (across) of each layer (down) of what is read
+    out of the patches. Each panel is scaled to its own maximum; what is negative, as other mechanisms than softmax may have it,
+    is blue.
+
+    Args:
+      layers: {name: weights [N, T, T]}.
+      rollout: [T, T], or None where the weights are no distributions.
+      image: [height, width, channels], in 0..1.
+      found: what `transformer.explain.maps.read` says of the weights.
+      patch: side of a patch in pixels.
+    """
+    from matplotlib.figure import Figure  # matplotlib is slow to import
+
+    rows, columns = len(found), max(1, *(len(one['heads']) for one in found))
+    side = max(1.2, min(24 / columns, 24 / rows, 2.2))
+    wide = max(2.4, side)  # of the image
+    figure = Figure(figsize=(columns * (side + 0.1) + wide + 0.9, max(rows * (side + 0.35), 2 * wide + 0.6) + 0.5), dpi=100,
+                    layout='constrained')
+    whole, heads = figure.subfigures(1, 2, width_ratios=[wide + 0.2, columns * (side + 0.1) + 0.6])
+    below = max(figure.get_figheight() - 0.6 - 2 * (wide + 0.3), 0.01)
+    first, second, rest = whole.subplots(3, 1, height_ratios=[wide + 0.3, wide + 0.3, below])
+    rest.set_axis_off()
+    _show(first, image)
+    first.set_title('image', fontsize=9)
+    if rollout is None:
+        second.set_axis_off()
+    else:
+        read = read_out(rollout, class_token)
+        _overlay(second, image, read - read.min(), patch)  # every patch has something in it
+        second.set_title('attention rollout,\nabove its least', fontsize=9)
+    for axes_of_layer, one in zip(heads.subplots(rows, columns, squeeze=False), found):
+        axes_of_layer[0].set_ylabel(named(one), fontsize=9)
+        for axes in axes_of_layer:
+            axes.set(xticks=[], yticks=[])
+            axes.spines[:].set_visible(False)
+        for axes, weights, title in zip(axes_of_layer, layers[one['layer']], titles(one)):
+            _overlay(axes, image, read_out(weights, class_token), patch)
+            axes.set_title(title, fontsize=8, pad=3)
+    reads = 'what the class token looks at' if class_token else 'what all patches together look at'
+    head(figure, [f'red: {reads}', 'full red is the most in each panel',
+                  *(['above each head its entropy in nats'] if found[0]['entropy'] else [])])
+    return figure
+
+
+def _show(axes, image, **style):
+    axes.imshow(image.squeeze(-1) if image.shape[-1] == 1 else image, cmap='gray', vmin=0, vmax=1, interpolation='nearest',
+                **style)
+    axes.set(xticks=[], yticks=[])
+    axes.spines[:].set_visible(False)
+
+
+def _overlay(axes, image, heat, patch):
+    """The image in grey, and red over the patches of much `heat` [patches]."""
+    height, width = image.shape[:2]
+    heat = np.asarray(heat).reshape(height // patch, width // patch)
+    _show(axes, image.mean(-1, keepdims=True))
+    strength = np.abs(heat) / max(float(np.abs(heat).max()), 1e-12)
+    axes.imshow(np.sign(heat), cmap='bwr', vmin=-1, vmax=1, alpha=0.8 * strength, interpolation='nearest',
+                extent=(-0.5, width - 0.5, height - 0.5, -0.5))

@@ -1,0 +1,1 @@
+"""One architecture of images a file."""

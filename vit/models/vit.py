@@ -1,0 +1,106 @@
+"""ViT: a Transformer encoder over image patches (Dosovitskiy et al. 2021)."""
+
+import dataclasses
+import math
+
+import flax.linen as nn
+import jax.numpy as jnp
+
+from transformer.attention.context import Context
+from transformer.attention.positions.absolute import Learned
+from transformer.attention.positions.base import Encoding
+from transformer.layers.dense import Dense, Parameters
+from transformer.layers.heads import body_of
+from transformer.layers.heads import pooled as tanh_pooled
+from transformer.layers.initial import Xavier, zeros
+from transformer.layers.numerics import Numerics
+from transformer.layers.roles import Wanted, declare, table
+from transformer.layers.stack import Heads, Stack, inlined
+
+POOLS = ('cls', 'mean')
+
+
+def patches(images, size):
+    """Cuts [B, height, width, C] into non-overlapping squares: [B, patches, size·size·C], row by row (eq. 1)."""
+    batch, height, width, channels = images.shape
+    if height % size or width % size:
+        raise ValueError(f'Images of {height}x{width} cannot be cut into patches of {size}x{size}; '
+                         'choose a patch that divides both sides.')
+    x = images.reshape(batch, height // size, size, width // size, size, channels)
+    return x.transpose(0, 1, 3, 2, 4, 5).reshape(batch, height * width // size ** 2, size * size * channels)
+
+
+class Vit(nn.Module):
+    """logits = W·pool(norm(blocks([class token; patches·E] + P))) (eq. 1-4); the head starts at zero.
+
+    Attributes:
+      classes: number of classes; left out of a config, it is the data's. 0: there is no head.
+      patch: side of a square patch in pixels; it divides both sides of the images.
+      pool: 'cls' reads the class token; 'mean' averages the patches and has no class token.
+      pooler: what is read goes through tanh(x·W + b), as in transformers' model without a head.
+      stack: its blocks; in a config its fields are the model's own, such as `model.layers`. With few, small patches positions
+        of a larger scale than the paper's, such as 'Learned(scale=0.2)', are told apart from the start; 'Sinusoidal2d()' and
+        'SwinBias()' know rows and columns. Images may have another size than those of training where tables can be resized, or
+        there are none. Rows of patches follow each other, after the class token.
+      patch_bias: a bias of the embedding of patches.
+      dense_gradient: the gradient of dense layers as in `transformer.layers.numerics`, instead of JAX's rule.
+    """
+    classes: int
+    patch: int = 16
+    pool: str = 'cls'
+    pooler: bool = False
+    stack: Stack = inlined(Stack(positions=Learned(scale=0.02), initial=Xavier()))
+    patch_bias: bool = True
+    dense_gradient: bool = True
+    dtype: str = 'float32'
+    parameter_dtype: str = 'float32'
+
+    @property
+    def attentions(self) -> dict:
+        """{name: `Heads`} of those whose heads can be switched off by `head_mask`."""
+        return {'attention': Heads(self.stack)}
+
+    @nn.compact
+    def __call__(self, image, *, key=None, head_mask=None, capture=()):
+        """image [B, height, width, C] -> {'hidden' [B, T, D], 'pooled' [B, D], 'logits' [B, classes]}, and what the stack says
+        besides.
+
+        Args:
+          key: random key of training; None switches dropout off.
+          head_mask, capture: as in `Context`.
+        """
+        if self.pool not in POOLS:
+            raise ValueError(f'pool is {self.pool!r}; expected one of {", ".join(POOLS)}.')
+        numerics, stack = Numerics(self.dtype, self.dense_gradient, self.parameter_dtype), self.stack
+        # A patch of p·p·C inputs in place of D: keep the variance of the embedding independent of the patch.
+        embed = Dense(stack.width, bias=self.patch_bias, role=table(), kernel_init=nn.initializers.lecun_normal(),
+                      numerics=numerics, name='patches')
+        x = embed(patches(image, self.patch))  # [B, T, D]
+        if self.pool == 'cls':
+            token = declare(self, 'class_token', Wanted(zeros, (stack.width,)), numerics)
+            x = jnp.concatenate([jnp.broadcast_to(numerics.cast(token), (x.shape[0], 1, stack.width)), x], axis=1)
+        encoding = self._encoding(image)
+        wanted = stack.positions.parameters(encoding.sizes)
+        shared = Parameters(wanted, encoding.fit, numerics, name='positions')()
+        encoding = dataclasses.replace(encoding, parameters=shared)
+        context = Context(stack.mask, encoding, head_mask=head_mask or {}, capture=capture)
+        x, _, aux = stack(x, context, numerics=numerics, key=key)
+        pooled = x[:, 0] if self.pool == 'cls' else x.mean(1)  # [B, D]
+        if self.pooler:
+            pooled = tanh_pooled(pooled, body_of(stack, numerics))
+        outputs = {'hidden': x, 'pooled': pooled} | aux
+        if self.classes:
+            head = Dense(self.classes, role=table(1), kernel_init=zeros, numerics=numerics, name='head')
+            outputs['logits'] = head(pooled)
+        return outputs
+
+    def _encoding(self, image):
+        """The position encoding for images of this size, without parameters."""
+        grid, extra = tuple(side // self.patch for side in image.shape[1:3]), int(self.pool == 'cls')
+        row = jnp.arange(extra + math.prod(grid))
+        return Encoding(self.stack.positions, {}, row, row, self.stack.sizes(len(row), grid=grid, extra=extra))
+
+    def fitted(self, path, parameter, image):
+        """A parameter of this model for images of another size -> for images like this: that of positions is resized."""
+        *parents, name = path.split('/')
+        return self._encoding(image).fit(name, parameter) if parents[-1:] == ['positions'] else parameter

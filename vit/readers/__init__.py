@@ -1,0 +1,1 @@
+"""What predict.py and eval.py make of images."""

@@ -1,0 +1,85 @@
+"""Classes of images, and images as vectors."""
+
+import abc
+import dataclasses
+import io
+import json
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+
+from transformer.readers.base import Reader, classified, numbers, text_lines
+from transformer.readers.rows import output_rows
+from vit.contracts import SeenImages
+from vit.explain import attention
+
+
+@dataclasses.dataclass(frozen=True)
+class ImageReader(Reader):
+    """Base of the readers of images: an input is the path of an image a line, or an image itself."""
+    contract, what = SeenImages, 'images'
+
+    def lines(self, content: bytes, name: str) -> list[str]:
+        """The paths of the images that an input lists, or its own if it is an image; blank lines are skipped."""
+        if not is_image(content):
+            return [line for line in text_lines(content, name, 'an image, or the path of one per line') if line.strip()]
+        if name == '-':
+            raise ValueError('Stdin is an image, but is read as paths of images; give the image itself with --input=FILE.')
+        return [name]
+
+    @property
+    @abc.abstractmethod
+    def output(self) -> str:
+        """The name of the output of the model that is told of."""
+
+    @abc.abstractmethod
+    def answer(self, data: SeenImages, path: str, found: np.ndarray) -> tuple[str, dict]:
+        """(text, details) of an image with this output."""
+
+    def answers(self, snapshot, lines: Sequence[str], name: str) -> Iterator[tuple[str, dict]]:
+        data = self.data_of(snapshot)
+        images = [data.read(path) for path in lines]  # all of them first: a corrupt one ends it before any output
+        for path, found in zip(lines, output_rows(snapshot, {'image': np.stack(images)}, self.output) if images else ()):
+            yield self.answer(data, path, found)
+
+    def picture(self, snapshot, given: str):
+        self.data_of(snapshot)
+        return attention.of_image(snapshot, given)
+
+    def grid(self, snapshot) -> tuple[int, int]:
+        """The patches of an image."""
+        _, height, width, _ = snapshot.data.shapes['image'][0]
+        return height // snapshot.model.patch, width // snapshot.model.patch
+
+
+@dataclasses.dataclass(frozen=True)
+class ImageClass(ImageReader):
+    """The class of an image, its probability and the path."""
+    output = 'logits'
+
+    def answer(self, data, path, found):
+        found = classified(data.classes, found)
+        return f'{found["class"]}\t{found["probability"]:.4f}\t{path}', {'path': path, **found}
+
+
+@dataclasses.dataclass(frozen=True)
+class ImageVector(ImageReader):
+    """An image as a vector: what the model pools."""
+    output = 'pooled'
+
+    def answer(self, data, path, found):
+        vector = numbers(found)
+        return json.dumps(vector), {'path': path, 'vector': vector, 'of': 'pooled'}
+
+
+def is_image(content: bytes) -> bool:
+    """Whether bytes begin as an image file does, damaged or not."""
+    from PIL import Image
+
+    try:
+        Image.open(io.BytesIO(content)).close()
+    except Image.UnidentifiedImageError:
+        return False
+    except (OSError, SyntaxError, ValueError, Image.DecompressionBombError):
+        pass  # an image, but one that reading will refuse by name
+    return True

@@ -1,0 +1,35 @@
+"""What image runs learn (see transformer/tasks/base.py for the contract)."""
+
+import dataclasses
+
+import jax
+
+from transformer.layers.dropout import fold
+from transformer.tasks.base import Prediction, example_weights, real
+from vit.tasks.augment import Augment, Unmixed, mixed
+
+
+@dataclasses.dataclass(frozen=True)
+class Classification(Prediction):
+    """-log p(label | image), averaged over the examples; labels are class numbers [B] or probabilities [B, classes].
+
+    Attributes:
+      augment: what mixes the examples of a batch in training, such as 'OneOf(Mixup(alpha=0.8), CutMix())'. The accuracy counts
+        the share of the mixed label that the prediction has.
+    """
+    augment: Augment = Unmixed()
+
+    def inputs(self, batch):
+        return {'image': batch['image']}
+
+    def loss(self, forward, batch, *, key, step, train):
+        if train:
+            batch = self.augment(real(batch), fold(key, 'augment'))
+        return super().loss(forward, batch, key=key, step=step, train=train)
+
+    def terms(self, outputs, batch):
+        logits, label = outputs['logits'], batch['label']
+        if 'kept' in batch:
+            label = jax.nn.one_hot(label, logits.shape[-1]) if label.ndim == 1 else label
+            label = mixed(label, batch['kept'][:, None])
+        return self.predictions(logits, label, example_weights(batch, len(label)))
