@@ -75,7 +75,7 @@ class Layer:
         shape = jax.ShapeDtypeStruct((1, length, 1, width), 'float32')
         given, wanted = Given(self.mask), self.mechanism.parameters(shape, shape, shape)
         keys = jax.random.split(jax.random.key(0), len(wanted) + 1)
-        parameters = {name: initialiser(key, size) for key, (name, (initialiser, size)) in zip(keys, wanted.items())}
+        parameters = {name: one.initialiser(key, one.shape) for key, (name, one) in zip(keys, wanted.items())}
         return lambda *arrays: self.apply(parameters, *arrays, given), (shape,) * 3
 
 

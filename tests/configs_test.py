@@ -68,7 +68,9 @@ ALIKE = {'gpt2:350m': ('gpt2:124m', SHRUNK.keys() | {'optimizer.learning_rate'})
          **{f'gpt2:{variant}': ('gpt2:1558m', SHRUNK.keys() | {'optimizer.learning_rate'}) for variant in ('774m',)},
          'gpt2:gpt3': ('gpt2:1558m', SHRUNK.keys() | {'optimizer.learning_rate', 'model.mask'}),
          'bert_mini:step': ('bert_mini:words', {'data', 'model.dropout', 'model.vocab'}),
-         't5_small:pairs': ('t5_small:step', {'data', 'model.dropout', 'model.vocab'}),
+         't5_small:pairs': ('t5_small:step', {'data', 'model.vocab'} | {
+             f'model.{stack}.{field}' for stack in ('encoder', 'decoder')
+             for field in ('dropout', 'last_dropout', 'feed_forward')}),
          'vit_ti16:imagenet': ('vit_ti16:step', {'data', 'dtype', 'task.augment'}),
          'gpt_char:base': ('gpt_char:cpu', SHRUNK.keys() | {
              'model.dropout', 'model.initial', 'optimizer.learning_rate', 'optimizer.schedule.name',

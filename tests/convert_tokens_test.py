@@ -134,7 +134,7 @@ class TokenizersTest(TokensCase):
             self.assertEqual(data.prompt('key').tolist(), [plain, *data.encode('key')])
             self.assertEqual(data.end, 0)
         else:
-            self.assertEqual((data.config.framing, data.read('key')[0].tolist()), ('plain', data.encode('key').tolist()))
+            self.assertEqual((data.config.framing, data.read_text('key')[0].tolist()), ('plain', data.encode('key').tolist()))
         files, _ = self.out()
         self.assertEqual(files['special_tokens_map.json'], signs)
         ids = {'bos_token_id': plain, 'eos_token_id': 0, 'pad_token_id': plain + 1}
@@ -178,7 +178,7 @@ class TokenizersTest(TokensCase):
         self.assertEqual((config.tokenizer, config.framing), (spec, 'bert'))
         self.assertNotIn('no special tokens', said)
         self.assertEqual([x.tolist() for x in snapshot.data.framed('5 6', '7')], [[11, 5, 6, 12, 7, 12], [0, 0, 0, 0, 1, 1]])
-        self.assertEqual(snapshot.data.read('5 13')[2].tolist(), [2])
+        self.assertEqual(snapshot.data.read_masked('5 13')[2].tolist(), [2])
         files, said = self.out()
         self.assertIn('without a tokenizer', said)
         self.assertContainsSubset({**ids, 'pad_token_id': 0}, files['config.json'])

@@ -100,6 +100,8 @@ def _require(config, prefix, name, kind, advice):
         if not hasattr(node, 'keys') or part not in node:
             raise ValueError(f'The config has no field {prefix}{name}; {advice}.')
         node = node.get(part)
+    if kind is Mapping:
+        _keys(node, f'{prefix}{name}', 'a group of fields')
     require_type(node, kind, f'{prefix}{name}')
 
 

@@ -11,6 +11,7 @@ from transformer.layers.dense import Dense
 from transformer.layers.dropout import fold
 from transformer.layers.initial import zeros
 from transformer.layers.numerics import Numerics, wide
+from transformer.layers.roles import table
 
 
 @dataclasses.dataclass(frozen=True)
@@ -60,7 +61,7 @@ def steps(depth, block, layers, x, context, *, key=None, cache=None, numerics=Nu
       cache: {'block_0', 'block_1', ..}, one for each step.
     """
     block, new, aux, outcome = block(name='block_0'), {}, {}, Halting(x, depth) if depth.halting else None
-    stop = Dense(1, kernel_init=zeros, numerics=numerics, name='halting') if depth.halting else None
+    stop = Dense(1, kernel_init=zeros, role=table(1), numerics=numerics, name='halting') if depth.halting else None
     for t in range(layers):
         signal = sinusoid(jnp.array(t + 1), x.shape[-1])
         x = x + signal.astype(x.dtype)

@@ -238,8 +238,8 @@ class HuggingFaceTest(parameterized.TestCase):
         self.assertEqual((found.spec, found.tokenizer, found.framing), (Ids(9, end=4), IdTokenizer(9, Roles(end=4)), ''))
         self.assertEqual(self.read(self.folder, vocab=9).spec, Ids(9))  # where 50256 is usual
         self.assertEqual(self.read(self.folder, 'bart', 9).spec, Ids(9, begin=0, end=2, pad=1))
-        config = {'cls_token_id': 3, 'sep_token_id': 4, 'mask_token_id': 5, 'unk_token_id': 6, 'pad_token_id': None}
-        self.assertEqual(self.read(self.folder, 'bert', 9, config).spec, Ids(9, cls=3, separator=4, mask=5, unknown=6))
+        config = {'cls_token_id': 3, 'sep_token_id': 4, 'mask_token_id': 5, 'pad_token_id': None}
+        self.assertEqual(self.read(self.folder, 'bert', 9, config).spec, Ids(9, cls=3, separator=4, mask=5))
         for tokenizer in (found.tokenizer, CharTokenizer('ab')):
             self.assertEqual(hugging_face.write(self.folder, tokenizer, tokenizer.roles, 64), [])
         self.assertEmpty([*self.folder.iterdir()])

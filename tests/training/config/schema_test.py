@@ -1,3 +1,5 @@
+from collections.abc import Mapping
+
 import ml_collections
 from absl.testing import absltest, parameterized
 
@@ -34,7 +36,8 @@ class SchemaTest(parameterized.TestCase):
 
     @parameterized.parameters(*((name, kind) for name, kind in schema.FIELDS.items()))
     def test_a_value_of_another_kind_is_refused(self, name, kind):
-        with self.assertRaisesRegex(ValueError, f'{name} is .*; expected {kind.__name__}'):
+        wanted = 'a group of fields' if kind is Mapping else kind.__name__
+        with self.assertRaisesRegex(ValueError, f'{name} is .*; expected {wanted}'):
             schema.check(config_of(**{name: 5 if kind is str else 'x'}))
 
     @parameterized.parameters(*schema.AT_LEAST.items())

@@ -11,6 +11,7 @@ from absl.testing import absltest, parameterized
 
 from tests import float64, mechanisms, models
 from transformer.attention import scores
+from transformer.attention.context import Context
 from transformer.attention.masks.data import Padding, Segments
 from transformer.attention.masks.patterns import Causal, Full
 from transformer.attention.mechanism import Softmax
@@ -52,9 +53,10 @@ SCORES = (scores.ScaledDot(), scores.Dot(), scores.Bilinear(), scores.Additive(w
           scores.Location(length=9), scores.Gaussian())
 POSITIONS = (absolute.Learned(), absolute.Sinusoidal(), absolute.Sinusoidal(at='scores'),
              absolute.Sinusoidal(at='scores_times'), absolute.Sinusoidal2d(), Rotary(),
-             Rotary(scaling='ntk', factor=2.0, interleaved=True), relative.Shaw(distance=2), relative.T5(buckets=4, distance=5),
-             relative.Alibi(), relative.Swin(), relative.TransformerXl(), relative.Deberta(distance=3), relative.Tupe(),
-             relative.Etc(distance=2))
+             Rotary(scaling='ntk', factor=2.0, interleaved=True), relative.Shaw(distance=2),
+             relative.T5Bias(buckets=4, distance=5), relative.Alibi(), relative.SwinBias(), relative.TransformerXl(),
+             relative.Disentangled(distance=3),
+             relative.Tupe(), relative.Etc(distance=2))
 KERNELS = 'plain', 'blockwise'
 ATTENTION = {f'{type(score).__name__}_{type(kind).__name__}_{i}': (Softmax(score=score, implementation=kernel), kind)
              for i, (score, kind, kernel) in enumerate(zip(itertools.cycle(SCORES), POSITIONS, itertools.cycle(KERNELS)))}
@@ -217,13 +219,13 @@ class Float64Test(parameterized.TestCase):
         def apply(method, params, x, segments, places):
             encoding = Encoding(kind, params['shared'], places, places, sizes)
             mask = pattern & (Segments(segments, segments) if mechanism.packed else Padding((segments != 0).sum(1)))
-            return method({'params': params['layer']}, encoding.at_input(x), mask=mask, encoding=encoding)
+            return method({'params': params['layer']}, encoding.at_input(x), context=Context(mask, encoding))
 
         def loss(*given):
             return jnp.sin(apply(layer.apply, *given)[0]).sum()
 
         x = np.random.default_rng(1).normal(size=(2, 9, 16))
-        shared = {name: jax.ShapeDtypeStruct(shape, float) for name, (_, shape) in kind.parameters(sizes).items()}
+        shared = {name: jax.ShapeDtypeStruct(wanted.shape, float) for name, wanted in kind.parameters(sizes).items()}
         init = lambda _, *given, **more: layer.init(models.KEY, *given, **more)['params']
         own = jax.eval_shape(partial(apply, init), {'layer': {}, 'shared': shared}, x, SEGMENTS, PLACES)
         float64.require_exact(self, loss, float64.drawn({'layer': own, 'shared': shared}), x, SEGMENTS, PLACES)
@@ -241,12 +243,12 @@ class Float64Test(parameterized.TestCase):
         params = float64.drawn(jax.eval_shape(lambda: model.init(models.KEY, **task.inputs(batch))['params']))
         float64.require_exact(self, loss, params, batch)
 
-    @parameterized.parameters(absolute.Learned(), relative.Swin())
+    @parameterized.parameters(absolute.Learned(), relative.SwinBias())
     def test_tables_of_images_of_another_size(self, kind):
         sizes = Sizes(width=16, heads=4, head_width=4, grid=(3, 3), extra=1)
         larger = dataclasses.replace(sizes, length=26, grid=(5, 5))
-        (name, (_, shape)), *_ = (kind.parameters(dataclasses.replace(sizes, length=10)) | kind.layer_parameters(sizes)).items()
-        resized = jax.make_jaxpr(lambda table: kind.resized(name, table, larger))(np.zeros(shape))
+        (name, wanted), *_ = (kind.parameters(dataclasses.replace(sizes, length=10)) | kind.layer_parameters(sizes)).items()
+        resized = jax.make_jaxpr(lambda table: kind.resized(name, table, larger))(np.zeros(wanted.shape))
         self.assertEqual(float64.narrow(resized), [])
 
     @parameterized.parameters(Sample(temperature=0.7, top_k=6, top_p=0.6, min_p=0.01, count=32), DiverseBeam(size=4, count=4))

@@ -250,7 +250,7 @@ class LearningTest(parameterized.TestCase):
 CHANGES = {
     'vocab': 8, 'source_vocab': 9, 'layers': 2, 'width': 8, 'embedding': 6, 'cell': Lstm(), 'bidirectional': False,
     'attention': NoAttention(), 'share': True, 'tied': True, 'dropout': 0.1, 'outer_dropout': 0.1, 'initial': Scaled(0.1),
-    'dense_gradient': False, 'dtype': 'bfloat16'}
+    'dense_gradient': False, 'dtype': 'bfloat16', 'parameter_dtype': 'bfloat16'}
 
 
 class FieldsTest(parameterized.TestCase):

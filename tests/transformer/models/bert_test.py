@@ -58,8 +58,8 @@ class ForwardTest(absltest.TestCase):
                                          'transform_norm', 'output', 'pooler', 'next_sentence'])
 
 
-CHANGES = {'vocab': 12, 'types': 3, 'length': 16, 'dense_gradient': False, 'dtype': 'bfloat16', 'head': TokenClasses(classes=3),
-           **models.CHANGES, 'mask': Window(2), 'embedding_norm': False}
+CHANGES = {'vocab': 12, 'types': 3, 'length': 16, 'dense_gradient': False, 'dtype': 'bfloat16', 'parameter_dtype': 'bfloat16',
+           'head': TokenClasses(classes=3), **models.CHANGES, 'mask': Window(2), 'embedding_norm': False}
 
 
 class FieldsTest(parameterized.TestCase):

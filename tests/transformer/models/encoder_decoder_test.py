@@ -18,7 +18,7 @@ from transformer.decoding.strategies import Beam, DiverseBeam
 from transformer.layers.activations import Gelu, Relu
 from transformer.layers.feed_forward import Mlp
 from transformer.layers.heads import NextWords
-from transformer.layers.residual import Parallel, PreNorm, Sandwich
+from transformer.layers.residual import ParallelBranches, PreNorm, Sandwich
 from transformer.layers.universal import Universal
 from transformer.models.encoder_decoder import EncoderDecoder
 from transformer.tasks.language_model import SequenceToSequence
@@ -173,7 +173,8 @@ class ForwardTest(parameterized.TestCase):
 class CacheTest(parameterized.TestCase):
     @parameterized.parameters(dict(), dict(positions=Rotary()), dict(positions=Learned(), residual=PreNorm()),
                               dict(cross_attention=Softmax(score=Additive(4))), dict(key_heads=1),
-                              dict(residual=Sandwich()), dict(residual=Parallel()), dict(residual=Parallel(norms=2)),
+                              dict(residual=Sandwich()), dict(residual=ParallelBranches()),
+                              dict(residual=ParallelBranches(norms=2)),
                               dict(model=APART), dict(model=APART, **{'decoder.head_width': 3, 'encoder.key_heads': 2}))
     def test_cached_decoding_equals_the_full_forward(self, model=SMALL, **fields):
         model = changed(model, **fields)
@@ -257,7 +258,8 @@ class SearchTest(parameterized.TestCase):
 STACKS = models.CHANGES | {'feed_forward.activation': Gelu(), 'cross_kept': ((0,), (0, 1))}
 CHANGES = {
     'vocab': 12, 'source_vocab': 12, 'source_length': 9, 'length': 7, 'share': True, 'scale_embedding': False,
-    'cross_attention': Softmax(score=Dot()), 'head': NextWords(scaled=True), 'dense_gradient': False, 'dtype': 'bfloat16',
+    'cross_attention': Softmax(score=Dot()), 'head': NextWords(scaled=True),
+    'dense_gradient': False, 'dtype': 'bfloat16', 'parameter_dtype': 'bfloat16',
     **{f'{stack}.{path}': value for stack in ('encoder', 'decoder') for path, value in STACKS.items()}}
 del CHANGES['encoder.cross_kept']
 BASE = changed(SMALL, share=False, positions=Learned(scale=0.1), dropout=0.2)  # with which every field counts

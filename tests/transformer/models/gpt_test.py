@@ -169,8 +169,8 @@ class NumbersTest(parameterized.TestCase):
         self.assertEqual(model.init_cache(1)['block_0']['key'].dtype, jnp.bfloat16)
 
 
-CHANGES = {'vocab': 12, 'length': 16, 'dense_gradient': False, 'dtype': 'bfloat16', 'head': NextWords(tied=False),
-           **models.CHANGES}
+CHANGES = {'vocab': 12, 'length': 16, 'dense_gradient': False, 'dtype': 'bfloat16', 'parameter_dtype': 'bfloat16',
+           'head': NextWords(tied=False), **models.CHANGES}
 
 
 class DropoutTest(parameterized.TestCase):

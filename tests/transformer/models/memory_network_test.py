@@ -187,7 +187,8 @@ class MemoryNetworkTest(parameterized.TestCase):
 
 
 CHANGES = {'vocab': 10, 'memory': 6, 'hops': 3, 'width': 8, 'tying': 'layerwise', 'encoding': 'bag', 'temporal': False,
-           'rectified': 0.5, 'noise': 0.0, 'skip': False, 'inner': 3, 'scale': 0.5, 'dtype': 'bfloat16'}
+           'rectified': 0.5, 'noise': 0.0, 'skip': False, 'inner': 3, 'scale': 0.5,
+           'dtype': 'bfloat16', 'parameter_dtype': 'bfloat16'}
 
 
 class FieldsTest(parameterized.TestCase):

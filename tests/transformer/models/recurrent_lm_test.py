@@ -116,7 +116,7 @@ class CacheTest(parameterized.TestCase):
 
 
 CHANGES = {'vocab': 12, 'layers': 3, 'width': 16, 'cell': Gru(), 'dropout': 0.1, 'tied': False, 'initial': Scaled(0.1),
-           'dense_gradient': False, 'dtype': 'bfloat16'}
+           'dense_gradient': False, 'dtype': 'bfloat16', 'parameter_dtype': 'bfloat16'}
 
 
 class FieldsTest(parameterized.TestCase):

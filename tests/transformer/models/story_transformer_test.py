@@ -90,8 +90,8 @@ class StoryTransformerTest(parameterized.TestCase):
         self.assertEqual(out['hidden'].shape, (2, 5, 8))
 
 
-CHANGES = {'vocab': 10, 'dense_gradient': False, 'dtype': 'bfloat16', **models.CHANGES, 'feed_forward.activation': Gelu(),
-           'mask': Window(2)}
+CHANGES = {'vocab': 10, 'dense_gradient': False, 'dtype': 'bfloat16', 'parameter_dtype': 'bfloat16', **models.CHANGES,
+           'feed_forward.activation': Gelu(), 'mask': Window(2)}
 
 
 class FieldsTest(parameterized.TestCase):

@@ -98,7 +98,7 @@ class VitTest(parameterized.TestCase):
 
 
 CHANGES = {'classes': 4, 'patch': 1, 'pool': 'mean', 'pooler': True, 'patch_bias': False, 'dense_gradient': False,
-           'dtype': 'bfloat16', **models.CHANGES, 'mask': Window(2)}
+           'dtype': 'bfloat16', 'parameter_dtype': 'bfloat16', **models.CHANGES, 'mask': Window(2)}
 
 
 class DropoutTest(parameterized.TestCase):
