@@ -38,5 +38,5 @@ def is_roberta(model):
     """Whether the config of a model is that of a BERT whose positions begin behind those of padding, as RoBERTa's do."""
     if model.name != BERT:
         return False
-    positions = resolve.parse(model.positions, resolve.fields(resolve.load(BERT))['positions'].type, 'model.positions')
+    positions = resolve.parse(model.positions, resolve.slots(resolve.load(BERT))['positions'].kind, 'model.positions')
     return isinstance(positions, resolve.load('transformer.attention.positions.absolute:Learned')) and positions.offset > 0

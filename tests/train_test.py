@@ -1,6 +1,7 @@
 """Runs that are killed, stopped, damaged and moved end as if nothing had happened."""
 
 import contextlib
+import functools
 import inspect
 import json
 import os
@@ -40,6 +41,7 @@ def at(moment, action):
         owner = getattr(owner, part)
     original, calls = getattr(owner, name), 0
 
+    @functools.wraps(original)  # its signature is that of the contract
     def wrapped(*args, **kwargs):
         nonlocal calls
         calls += 1

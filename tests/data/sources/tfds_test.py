@@ -13,6 +13,7 @@ from PIL import Image
 
 from data import prepare
 from data.images.labelled import Images
+from data.images.steps import Flip
 from data.sources import tfds as tfds_sources
 from data.text.documents import Text
 from data.tokenizers.specs import Byte
@@ -161,7 +162,7 @@ class ImagesTest(TfdsCase):
         self.assertLen({self.images(features=f).digest(s) for f in ('label', 'half') for s in ('train', 'train[:9]', 'all')}, 6)
 
     def test_workers_give_the_same_batches(self):
-        alone, others = self.images(steps='Flip()').train(0), self.images(steps='Flip()', workers=1).train(0)
+        alone, others = self.images(steps=Flip()).train(0), self.images(steps=Flip(), workers=1).train(0)
         for _ in range(9):
             first, second = next(alone), next(others)
             self.assertTrue(all(np.array_equal(first[name], second[name]) for name in first))
