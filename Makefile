@@ -1,14 +1,15 @@
-# make train   installs what a run needs into .venv and trains configs/quickstart.py
-# make sweep   the same for all points of a sweep, CONFIG
-# make test    installs what the tests need besides and runs them
-# make lint    checks the style
+# make train     installs what a run needs into .venv and trains configs/quickstart.py
+# make sweep     the same for all points of a sweep, CONFIG
+# make test      installs what the tests need besides and runs those that take minutes
+# make test-all  those, and then the long ones: kills, several processes, a run of every config
+# make lint      checks the style
 
 PYTHON ?= python3
 WORKDIR ?= runs/quickstart
 CONFIG ?= configs/stability.py
 BIN := .venv/bin
 
-.PHONY: train sweep test lint
+.PHONY: train sweep test test-all lint
 
 train: .venv/run
 	$(BIN)/python train.py --workdir=$(WORKDIR)
@@ -17,7 +18,10 @@ sweep: .venv/run
 	$(BIN)/python sweep.py --config=$(CONFIG)
 
 test: .venv/dev
-	$(BIN)/python -m pytest -n auto
+	$(BIN)/python -m pytest -n auto -m 'not slow'
+
+test-all: test
+	$(BIN)/python -m pytest -n auto -m slow
 
 lint: .venv/dev
 	$(BIN)/ruff check .

@@ -6,6 +6,7 @@ import shutil
 import subprocess
 import sys
 
+import pytest
 from absl.testing import absltest, parameterized
 from PIL import Image
 
@@ -186,6 +187,7 @@ class BadInputTest(experiments.TestCase):
                 Image.new('L', (8, 8), 20 * i).save(folder / f'{i}.png')
         return self.folder / 'images'
 
+    @pytest.mark.slow
     def test_corrupt_image(self):
         images = self.images()
         damaged = images / 'a' / '2.png'
@@ -207,6 +209,7 @@ class BadInputTest(experiments.TestCase):
     def test_augmentation(self, flag, pattern):
         self.assert_refused(flag, '--config.mesh.data=1', config='configs/vit_digits.py', pattern=pattern)
 
+    @pytest.mark.slow
     def test_an_example_without_a_partner(self):
         self.assert_refused('--config.task.augment=CutMix()', '--config.train.microbatches=64', '--config.mesh.data=1',
                             config='configs/vit_digits.py', pattern='there is only one in a microbatch; raise data.batch_size')
@@ -321,6 +324,7 @@ class BadInputTest(experiments.TestCase):
                 self.assert_sentence(experiments.call('eval', f'--workdir={workdir}', *arguments), pattern, 'eval')
         self.assertEqual(before, sorted(path for path in self.folder.rglob('*')))
 
+    @pytest.mark.slow
     def test_attention_over_images(self):
         self.assertEqual(experiments.train(experiments.tiny_images(), self.workdir)[0], 0)
         out = f'--attention={self.folder / "out.png"}'
@@ -413,6 +417,7 @@ class BadInputTest(experiments.TestCase):
                                f'    return experiments.tiny_stories({str(self.folder)!r})\n')
         self.assert_refused(pattern=pattern)
 
+    @pytest.mark.slow
     def test_for_real(self):
         for script, *arguments in (('train.py', '--config.trian.steps=3'), ('eval.py', '--workdir=nowhere')):
             done = subprocess.run([sys.executable, experiments.ROOT / script, *arguments], cwd=self.folder, text=True,

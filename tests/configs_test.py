@@ -11,6 +11,7 @@ import time
 
 import jax
 import jax.numpy as jnp
+import pytest
 from absl.testing import absltest, parameterized
 
 from configs import extrapolation
@@ -121,6 +122,7 @@ class ConfigsTest(experiments.TestCase):
         experiments.script('eval')
 
     @parameterized.parameters(*CHANGES)
+    @pytest.mark.slow
     def test_smoke(self, name):
         start = time.process_time()
         file, _, variant = name.partition(':')

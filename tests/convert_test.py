@@ -6,6 +6,7 @@ import shutil
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 from absl.testing import absltest, parameterized
 from safetensors.numpy import load_file, save_file
 
@@ -98,6 +99,7 @@ class ParityTest(parameterized.TestCase):
             self.assert_close(found, recorded['gradient'][key], key, bound('gradient'), least=0.01 * largest)
 
     @parameterized.parameters(*CASES)
+    @pytest.mark.slow
     def test_bfloat16_is_within_its_rounding(self, name):
         recorded = case(name)
         (key, half), = recorded['half'].items()
@@ -120,6 +122,7 @@ class ParityTest(parameterized.TestCase):
                 self.assert_close(found[key], wanted, key)
 
     @parameterized.product(name=('gpt2', 't5', 't5_gated', 'bart'), key=('greedy', 'beam'))
+    @pytest.mark.slow
     def test_what_is_generated(self, name, key):
         recorded = case(name)
         wanted, prompt = recorded[''][key].tolist(), recorded['prompt']
@@ -195,6 +198,7 @@ class FolderTest(recorded.TestCase):
                          (True, NextWords(tied=False), Gated))
         jax.tree.map(np.testing.assert_array_equal, found[1], wanted[1])
 
+    @pytest.mark.slow
     def test_t5_takes_sources_of_any_length(self):
         self.convert(f'--from_hf={self.hugging_face("t5")}', f'--workdir={self.folder / "run"}')
         line = ' '.join(str(1 + i % 60) for i in range(600)).encode()
@@ -251,6 +255,7 @@ class FolderTest(recorded.TestCase):
                                       wanted['feed_forward']['output']['kernel'][:20])
 
     @parameterized.parameters('vit', 'vit_model')
+    @pytest.mark.slow
     def test_images_without_biases_of_queries_keys_and_values(self, name):
         is_bias = lambda key: key.endswith(('query.bias', 'key.bias', 'value.bias'))
         without = self.hugging_face(name, lambda w: {key: x for key, x in w.items() if not is_bias(key)}, qkv_bias=False)

@@ -5,6 +5,7 @@ import json
 import shutil
 
 import numpy as np
+import pytest
 import tokenizers as library
 from absl.testing import absltest, parameterized
 
@@ -73,6 +74,7 @@ class TokenizersTest(TokensCase):
             types = types if getattr(snapshot.model, 'types', 1) > 1 else [0] * len(ids)
             self.assertEqual([x.tolist() for x in found], [ids, types])
 
+    @pytest.mark.slow
     def test_t5_with_a_tokenizer_of_roberta(self):
         """As in CodeT5."""
         folder = self.model('t5', 'roberta', {'tokenizer_config.json': {'tokenizer_class': 'RobertaTokenizer'}},
@@ -142,6 +144,7 @@ class TokenizersTest(TokensCase):
         self.assertEqual(files.get('generation_config.json', ids), ids)
         self.again(snapshot)
 
+    @pytest.mark.slow
     def test_gpt2_with_a_tokenizer_of_bert(self):
         """As in many models of Chinese, whose config.json names the tokens of GPT-2: a document has that around it."""
         folder = self.model('gpt2', 'bert', {'tokenizer_config.json': {'tokenizer_class': 'BertTokenizer'}}, bos_token_id=50256,
@@ -156,6 +159,7 @@ class TokenizersTest(TokensCase):
 
     @parameterized.parameters(('bart', Json(**ROBERTA)), ('bart', Ids(67, begin=0, end=16, pad=1)),
                               ('t5', Ids(67, end=36, pad=0)), ('t5', Json(end='</s>', pad='<pad>', unknown='<unk>')))
+    @pytest.mark.slow
     def test_pairs_of_texts(self, name, spec):
         tokenizer = (None if isinstance(spec, Ids) else 'roberta' if name == 'bart' else 't5')
         ids = {'eos_token_id': 2 if name == 'bart' else 1} if tokenizer else {}
@@ -171,6 +175,7 @@ class TokenizersTest(TokensCase):
         self.assertContainsSubset({**wanted, 'decoder_start_token_id': start}, files['config.json'])
         self.again(snapshot)
 
+    @pytest.mark.slow
     def test_bare_ids_between_those_that_the_config_names(self):
         ids = {'cls_token_id': 11, 'sep_token_id': 12, 'mask_token_id': 13}
         snapshot, said = self.run_of(self.model('bert', **ids))
@@ -184,6 +189,7 @@ class TokenizersTest(TokensCase):
         self.assertContainsSubset({**ids, 'pad_token_id': 0}, files['config.json'])
         self.again(snapshot)
 
+    @pytest.mark.slow
     def test_bare_ids_of_which_nothing_is_known(self):
         """They are read as they are; a mask is asked for where one is needed."""
         snapshot, said = self.run_of(self.model('bert'))
@@ -198,6 +204,7 @@ class TokenizersTest(TokensCase):
         self.out()
         self.again(snapshot)
 
+    @pytest.mark.slow
     def test_bare_ids_of_which_no_one_ends_a_text(self):
         """The text is one then, as it is of a config.json that names an end which the model lacks."""
         snapshot, said = self.run_of(self.model('gpt2', bos_token_id=50256, eos_token_id=50256))
@@ -212,6 +219,7 @@ class TokenizersTest(TokensCase):
         self.assert_refused("Nothing names the token with the role 'end', which stands around texts here; give eos_token_id",
                             f'--from_hf={self.model("t5", eos_token_id=None)}', f'--workdir={self.folder / "run"}')
 
+    @pytest.mark.slow
     def test_a_tokenizer_that_adds_nothing_does_so_here(self):
         """What the data of a pair of texts need is said."""
         folder = self.model('t5', 'roberta', eos_token_id=2)
@@ -228,6 +236,7 @@ class TokenizersTest(TokensCase):
         whole = library.Tokenizer.from_str(json.dumps(files['tokenizer.json']))
         self.assertEqual(whole.encode('key').ids, snapshot.data.encode('key').tolist())  # as it was learnt here
 
+    @pytest.mark.slow
     def test_a_run_with_a_tokenizer_learnt_here(self):
         """A language model on pieces of words: what continues a text has no [SEP] before it."""
         workdir = self.trained(**{'train.steps': 1, 'data.tokenizer': 'WordPiece(vocab=60)'})
@@ -264,6 +273,7 @@ class GenerationTest(TokensCase):
         self.assertIn(', and generation_config.json\n', said)
         self.again(snapshot)
 
+    @pytest.mark.slow
     def test_they_are_what_predict_uses_if_its_flags_say_nothing_else(self):
         snapshot, _ = self.run_of(self.model('bart', **CNN))
         strategy, _, _ = self.generation(snapshot)
@@ -293,6 +303,7 @@ class GenerationTest(TokensCase):
             'num_beams': 3, 'do_sample': False, 'length_penalty': 0.0, 'early_stopping': 'never', 'max_new_tokens': 12,
             'typical_p': 0.9, 'bos_token_id': 0, 'eos_token_id': [33, 7]})
 
+    @pytest.mark.slow
     def test_a_model_trained_further_keeps_them(self):
         self.run_of(self.model('t5', num_beams=2, max_length=9))
         self.text.write_text(''.join(f'{i % 50 + 2} 7\t{i % 50 + 3}\n' for i in range(50)))

@@ -8,6 +8,7 @@ import shutil
 import types
 
 import numpy as np
+import pytest
 from absl.testing import absltest, parameterized
 
 from configs import base
@@ -90,6 +91,7 @@ class TextTest(experiments.TestCase):
         self.assertEqual((row['context'], row['stride'], row['weight']), (12, 4, count))
         self.assertAlmostEqual(row['loss'], total / count, delta=1e-5)
 
+    @pytest.mark.slow
     def test_batch_size_and_packing_change_nothing(self):
         row = self.evaluate()
         for changes in ({'data.batch_size': 6}, {'data.batch_size': 2}, {'data.packing': 'none'}):
@@ -175,6 +177,7 @@ class HeadsTest(experiments.TestCase):
         self.assertLen(row['rollout'], 8)
         self.assertGreater(min(row['rollout']), 0.0)  # the last token sees all, no other does
 
+    @pytest.mark.slow
     def test_attention_between_a_source_and_what_is_made_of_it(self):
         workdir, picture = self.translator(), self.folder / 'pairs.png'
         row = self.call(workdir, f'--attention={picture}', '--input=key  mask head')
@@ -191,6 +194,7 @@ class HeadsTest(experiments.TestCase):
         self.assertEqual(done.code, 1)
         self.assertIn('give the text itself', done.err)
 
+    @pytest.mark.slow
     def test_attention_of_a_recurrent_model_whose_output_is_cut(self):
         workdir, picture = self.folder / 'run', self.folder / 'cut.png'
         self.text.write_text(experiments.pairs(80))
@@ -213,6 +217,7 @@ class HeadsTest(experiments.TestCase):
         self.assertEqual((done.code, done.err), (1, 'eval.py: --input has 7 tokens with its end, but this model takes 6; '
                                                  'shorten it.\n'))
 
+    @pytest.mark.slow
     def test_attention_of_the_shifting_task(self):
         workdir, picture = self.folder / 'run', self.folder / 'shift.png'
         config = experiments.tiny_pairs(self.text, **{'train.steps': 1, 'log.every_steps': 1})
@@ -227,6 +232,7 @@ class HeadsTest(experiments.TestCase):
         self.assertEqual((done.code, done.out), (1, ''))
         self.assertIn('copies the words of a text, for which there is nothing to predict', done.err)
 
+    @pytest.mark.slow
     def test_an_evaluator_of_the_run_measures_any_split(self):
         workdir = self.folder / 'run'
         self.text.write_text(experiments.pairs(80))
@@ -289,6 +295,7 @@ class HeadsTest(experiments.TestCase):
         head = 3 * (8 * 4 + 4) + 4 * 8  # queries, keys and values with their biases, and the output
         self.assertEqual(size(whole) - size(pruned), 3 * head)
 
+    @pytest.mark.slow
     def test_a_pruned_run_goes_on_and_begins_others(self):
         workdir, new = self.trained(), self.folder / 'pruned'
         row = self.call(workdir, f'--heads={self.folder / "heads.svg"}', '--keep=3', f'--pruned={new}')
@@ -302,6 +309,7 @@ class HeadsTest(experiments.TestCase):
         self.assertEqual(code, 0)
         self.assertIn(f'parameters from {new}', out)
 
+    @pytest.mark.slow
     def test_scanned_layers_of_different_numbers_of_heads_are_unrolled(self):
         workdir, new = self.trained(**{'model.scan': True}), self.folder / 'pruned'
         self.call(workdir, f'--heads={self.folder / "heads.png"}', '--keep=3', f'--pruned={new}')
@@ -317,6 +325,7 @@ class ReadingTest(recorded.TestCase):
         self.assertEqual((done.code, done.err), (0, ''))
         return json.loads(done.out.splitlines()[-1])
 
+    @pytest.mark.slow
     def test_attention_heads_and_positions_of_a_bert(self):
         import jax
 
@@ -344,6 +353,7 @@ class ReadingTest(recorded.TestCase):
     @parameterized.parameters(
         ('bert_span', '9 8\t7', {'tokens': '9807'}), ('gpt2_tags', '9 8 7', {'tokens': '987'}),
         ('bart_classes', '9 8', {'source': '98', 'output': '98'}))
+    @pytest.mark.slow
     def test_attention_of_converted_models(self, name, given, wanted):
         workdir, out = self.folder / 'run', self.folder / 'out.svg'
         model = self.hugging_face(name, **{'cls_token_id': 2, 'sep_token_id': 0} if name == 'bert_span' else {})
@@ -362,6 +372,7 @@ class ReadingTest(recorded.TestCase):
 
 class ImagesTest(experiments.TestCase):
 
+    @pytest.mark.slow
     def test_attention_over_an_image_and_a_run_without_some_heads(self):
         workdir, new, out = self.folder / 'run', self.folder / 'pruned', self.folder / 'out.png'
         self.assertEqual(experiments.train(experiments.tiny_images(), workdir)[0], 0)

@@ -4,6 +4,7 @@ import json
 
 import jax
 import numpy as np
+import pytest
 from absl.testing import absltest, parameterized
 from safetensors.numpy import load_file
 
@@ -15,6 +16,7 @@ from transformer.decoding.strategies import Greedy
 
 class FinetuneTest(recorded.TestCase):
 
+    @pytest.mark.slow
     def test_a_run_of_it_predicts_is_measured_and_goes_on(self):
         workdir, mine, out = self.folder / 'run', self.folder / 'mine', self.folder / 'out'
         self.convert(f'--from_hf={self.hugging_face()}', f'--workdir={workdir}')
@@ -41,6 +43,7 @@ class FinetuneTest(recorded.TestCase):
         self.assertFalse(any(np.array_equal(changed[name], first[name]) for name in first))
         self.assertEqual(convert.from_hf(out)[0], convert.from_hf(REFERENCE / 'gpt2')[0])
 
+    @pytest.mark.slow
     def test_a_translator_goes_on(self):
         workdir, mine, out = self.folder / 'run', self.folder / 'mine', self.folder / 'out'
         self.convert(f'--from_hf={self.hugging_face("t5")}', f'--workdir={workdir}')
@@ -87,6 +90,7 @@ class FinetuneTest(recorded.TestCase):
         self.assertEqual(convert.from_hf(out)[0], convert.runs.load(self.folder / 'mine').model)
         return config
 
+    @pytest.mark.slow
     def test_masked_words(self):
         self.convert(f'--from_hf={self.hugging_face("roberta")}', f'--workdir={self.folder / "run"}')
         self.text.write_text(''.join(f'{i % 50 + 3} 7 {i % 50 + 4} 9\n' for i in range(50)))
@@ -97,6 +101,7 @@ class FinetuneTest(recorded.TestCase):
         self.assertIn('  valid: loss ', said)
         self.out_again('RobertaForMaskedLM', 'roberta')
 
+    @pytest.mark.slow
     def test_a_language_model_classifies(self):
         self.convert(f'--from_hf={self.hugging_face("gpt2")}', f'--workdir={self.folder / "run"}')
         self.text.write_text(''.join(f'{i % 50 + 3} 7\t{"no" if i % 3 else "yes"}\n' for i in range(50)))
@@ -112,6 +117,7 @@ class FinetuneTest(recorded.TestCase):
         ('bert', 'BertForSequenceClassification', 'classifier', ''),
         ('t5_gated', 'T5ForSequenceClassification', 'classification_head.dense classification_head.out_proj', 'transformer.'),
         ('roberta', 'RobertaForSequenceClassification', 'classifier.dense classifier.out_proj', ''))
+    @pytest.mark.slow
     def test_classes_of_other_families(self, name, architecture, layers, prefix):
         self.convert(f'--from_hf={self.hugging_face(name)}', f'--workdir={self.folder / "run"}')
         self.text.write_text(''.join(f'{i % 50 + 3} 7\t{"no" if i % 3 else "yes"}\n' for i in range(50)))
@@ -121,6 +127,7 @@ class FinetuneTest(recorded.TestCase):
         there = json.loads((REFERENCE / name / 'config.json').read_text())
         self.assertEqual(config.get('decoder_start_token_id'), there.get('decoder_start_token_id'))
 
+    @pytest.mark.slow
     def test_a_classifier_goes_on_with_its_classes(self):
         """In its order, and with those that the new texts lack."""
         said = self.convert(f'--from_hf={self.hugging_face("bert_classes")}', f'--workdir={self.folder / "run"}')
@@ -140,6 +147,7 @@ class FinetuneTest(recorded.TestCase):
                                 made=['classifier.weight', 'classifier.bias'])
         self.assertEqual(config['id2label'], {'0': 'O', '1': 'B-x', '2': 'I-x'})
 
+    @pytest.mark.slow
     def test_parts_of_speech(self):
         self.convert(f'--from_hf={self.hugging_face("bert")}', f'--workdir={self.folder / "run"}')
         self.text.write_text(''.join(f'{i % 50 + 3} NOUN\n7 VERB\n\n' for i in range(50)))
@@ -148,6 +156,7 @@ class FinetuneTest(recorded.TestCase):
         config = self.out_again('BertForTokenClassification', 'bert', made=['classifier.weight', 'classifier.bias'])
         self.assertEqual(config['id2label'], {'0': 'NOUN', '1': 'VERB'})
 
+    @pytest.mark.slow
     def test_bart_answers(self):
         self.convert(f'--from_hf={self.hugging_face("bart")}', f'--workdir={self.folder / "run"}')
         asked = lambda i: {'id': str(i), 'question': f'{i % 20 + 5}', 'answers': [{'text': '9', 'answer_start': 2}]}
@@ -157,6 +166,7 @@ class FinetuneTest(recorded.TestCase):
         self.assertRegex(said, 'answers: exact_match [0-9.]+  f1')
         self.out_again('BartForQuestionAnswering', 'bart', made=['qa_outputs.weight', 'qa_outputs.bias'])
 
+    @pytest.mark.slow
     def test_images(self):
         from PIL import Image
 

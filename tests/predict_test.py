@@ -7,6 +7,7 @@ import math
 from unittest import mock
 
 import numpy as np
+import pytest
 from absl.testing import absltest, parameterized
 from PIL import Image
 
@@ -50,6 +51,7 @@ class TextTest(PredictTest):
         file.write_bytes(prompts.replace(b'\n', b'\r\n') + b'\r\n')
         self.assertEqual(self.predict(self.workdir, '--tokens=8', f'--input={file}'), lines)
 
+    @pytest.mark.slow
     def test_a_model_may_have_more_tokens_than_its_tokenizer(self):
         workdir = self.folder / 'wide'
         config = experiments.tiny(self.text, **{'train.steps': 1, 'model.vocab': 4096,
@@ -57,6 +59,7 @@ class TextTest(PredictTest):
         self.assertEqual(experiments.train(config, workdir)[0], 0)
         self.assertLen(self.predict(workdir, '--tokens=8', '--strategy=Sample(temperature=5.0)', stdin=b'key\n'), 1)
 
+    @pytest.mark.slow
     def test_a_line_does_not_depend_on_the_others(self):
         lines = self.predict(self.workdir, '--tokens=8', stdin=b'key\nquery value\n')
         self.assertEqual(self.predict(self.workdir, '--tokens=8', stdin=b'mask\nquery value\nhead\n')[1], lines[1])
@@ -88,6 +91,7 @@ class TextTest(PredictTest):
         self.assertLessEqual(details[0]['tokens'], 13)  # of 16, `end` and the prompt have 4; the last one is not read
         self.assertLessEqual(details[1]['tokens'], 2)
 
+    @pytest.mark.slow
     def test_step(self):
         prompts = b'key\nrow\nmask\nhead\nnorm\n'
         second = self.predict(self.workdir, stdin=prompts)
@@ -103,6 +107,7 @@ class TextTest(PredictTest):
 
 class StreamTest(PredictTest):
 
+    @pytest.mark.slow
     def test_line_breaks_are_shown_and_empty_prompts_refused(self):
         self.text.write_text('\n' * 400 + 'ab')
         workdir = self.folder / 'run'
@@ -129,6 +134,7 @@ class TranslationTest(PredictTest):
         self.assertEqual(self.predict(self.workdir, stdin=b'\n\n'), ['', ''])
         self.assertEqual(self.predict(self.workdir), [])
 
+    @pytest.mark.slow
     def test_n_best_with_scores(self):
         beam = '--strategy=Beam(size=3, count=3)'
         row, blank = (json.loads(line) for line in self.predict(self.workdir, beam, '--json', stdin=b'key value\n\n'))
@@ -141,6 +147,7 @@ class TranslationTest(PredictTest):
                                  'outputs': []})
         self.assertEqual(self.predict(self.workdir, beam, stdin=b'key value\n'), [row['text']])
 
+    @pytest.mark.slow
     def test_a_prefix_begins_every_output(self):
         rows = [json.loads(line) for line in self.predict(
             self.workdir, '--json', '--prefix=head row', '--strategy=Beam(size=2, count=2)', stdin=b'key value\n\nmask\n')]
@@ -151,6 +158,7 @@ class TranslationTest(PredictTest):
         self.assertEqual(done.err, 'predict.py: --prefix has 13 tokens, but the context of this model is 12 and must hold a '
                          'new one too; shorten it to 11.\n')
 
+    @pytest.mark.slow
     def test_a_byte_order_mark_is_not_part_of_the_first_line(self):
         self.assertEqual(self.predict(self.workdir, stdin=b'\xef\xbb\xbfkey value\n'),
                          self.predict(self.workdir, stdin=b'key value\n'))
@@ -160,6 +168,7 @@ class TranslationTest(PredictTest):
             self.workdir, '--json', '--tokens=2', '--strategy=Greedy()', stdin=b'key value mask head\nrow\n')]
         self.assertLessEqual(max(row['tokens'] for row in rows), 2)
 
+    @pytest.mark.slow
     def test_long_sources_are_cut_only_when_asked(self):
         long = b' '.join([b'key'] * 12)
         done = experiments.call('predict', f'--workdir={self.workdir}', stdin=b'key\n' + long + b'\n')
@@ -173,6 +182,7 @@ class TranslationTest(PredictTest):
         cut, whole = self.predict(self.workdir, '--truncate', stdin=long + b'\n' + b' '.join([b'key'] * 11) + b'\n')
         self.assertEqual(cut, whole)
 
+    @pytest.mark.slow
     def test_sampling_depends_on_the_seed_and_the_line_alone(self):
         sample = '--strategy=Sample(temperature=3.0)'
         lines = self.predict(self.workdir, sample, stdin=b'key value\nmask head row\n')
@@ -182,6 +192,7 @@ class TranslationTest(PredictTest):
 
 class StoriesTest(PredictTest):
 
+    @pytest.mark.slow
     def test_an_answer_for_every_question(self):
         experiments.write_babi(self.folder / 'en-10k', 20)
         workdir = self.folder / 'run'
@@ -209,6 +220,7 @@ class StoriesTest(PredictTest):
         (hops,), = row['weights'].values()
         self.assertEqual([len(hop) for hop in hops], [5, 5])
         self.assertAlmostEqual(sum(hops[0]), 1.0, delta=1e-3)
+    @pytest.mark.slow
     def test_a_transformer_over_sentences_takes_shorter_stories_than_those_of_training(self):
         experiments.write_babi(self.folder / 'en-10k', 20)
         workdir, picture = self.folder / 'run', self.folder / 'heads.png'
@@ -231,6 +243,7 @@ class StoriesTest(PredictTest):
 
 class ImagesTest(PredictTest):
 
+    @pytest.mark.slow
     def test_classifies_files(self):
         workdir = self.folder / 'run'
         self.assertEqual(experiments.train(experiments.tiny_images(), workdir)[0], 0)
@@ -334,6 +347,7 @@ class ReadingTest(PredictTest):
         for flag in ('--strategy=Greedy()', '--tokens=3', '--truncate', '--prefix=key', '--seed=1'):
             self.refused(workdir, b'[MASK]\n', f'{flag.partition("=")[0]} is for models that write texts; leave it out', flag)
 
+    @pytest.mark.slow
     def test_the_config_names_who_reads(self):
         workdir = self.reader('masked')
         ids, types = self.row('key row')
@@ -359,6 +373,7 @@ class ReadingTest(PredictTest):
         file.write_text(file.read_text().replace('vectors:TextVector', 'masked:FilledMasks'))
         self.refused(new, b'9 8\n', 'The model of this run gives hidden, pooled, and no logits of words; set data.reader to')
 
+    @pytest.mark.slow
     def test_masked_ids_and_pairs_of_a_converted_model(self):
         ids = {'cls_token_id': 1, 'sep_token_id': 2, 'mask_token_id': 66}
         workdir, model = self.folder / 'run', self.hugging_face('bert_masked', **ids)
@@ -387,6 +402,7 @@ class ReadingTest(PredictTest):
         self.assertEqual(self.predict(workdir, stdin=b'key' + b' row' * 40), self.predict(workdir, stdin=b'key' + b' row' * 13))
         self.refused(workdir, b'key\nkey\trow\n', 'In line 2: .*is not what this run classifies; expected a text without tabs')
 
+    @pytest.mark.slow
     def test_classes_of_pairs_and_of_a_model_that_reads_twice(self):
         workdir, model = self.folder / 'run', self.hugging_face('bart_classes')
         self.convert(f'--from_hf={model}', f'--workdir={workdir}')
@@ -404,6 +420,7 @@ class ReadingTest(PredictTest):
         p = self.chances(self.outputs(workdir, ids, **more)['logits'])
         np.testing.assert_allclose([row['probabilities'][f'LABEL_{i}'] for i in range(3)], p, atol=1e-5)
 
+    @pytest.mark.slow
     def test_classes_of_a_t5(self):
         workdir = self.folder / 'run'
         self.convert(f'--from_hf={self.hugging_face("t5_classes")}', f'--workdir={workdir}')
@@ -412,6 +429,7 @@ class ReadingTest(PredictTest):
                                       decoder_positions=range(4))['logits'])
         np.testing.assert_allclose([row['probabilities'][f'LABEL_{i}'] for i in range(3)], p, atol=1e-5)
 
+    @pytest.mark.slow
     def test_tags_of_words(self):
         workdir = self.reader('tagged')
         lines, rows = self.both(workdir, b'row  key value sum\n\nmask key ' + b' row key value' * 9 + b'\n')
@@ -460,6 +478,7 @@ class ReadingTest(PredictTest):
         self.refused(workdir, b'row\tsum\nrow\t\n', 'In line 2: The question .* is empty; give a question and a text')
 
     @parameterized.parameters('pooled', 'mean')
+    @pytest.mark.slow
     def test_vectors_of_texts(self, of):
         without = lambda weights: {name: x for name, x in weights.items() if of == 'pooled' or 'pooler' not in name}
         workdir, model = self.folder / 'run', self.hugging_face('bert_model', without, cls_token_id=1, sep_token_id=2)

@@ -8,6 +8,7 @@ import signal
 import textwrap
 
 import numpy as np
+import pytest
 from absl.testing import absltest, parameterized
 from PIL import Image
 
@@ -85,6 +86,7 @@ class SweepTest(SweepCase):
         self.assertEqual(experiments.metrics(workdir / 'warm'), before)
         self.assertEqual((workdir / 'warm.log').read_text().count('fresh, seed'), 1)
 
+    @pytest.mark.slow
     def test_seeds_of_one_config(self):
         done = self.sweep('--seeds=3', '--config.seed=5')
         self.assertEqual(done.code, 0, done.err)
@@ -119,6 +121,7 @@ class SweepTest(SweepCase):
         self.assertRegex(done.err, rf'\Asweep.py: [^\n]*{message}[^\n]*\n\Z')
         self.assertFalse((self.folder / 'sweep' / 'a').exists())
 
+    @pytest.mark.slow
     def test_a_run_is_no_folder_for_a_sweep(self):
         self.trained()
         done = self.sweep(points="Sweep({'a': {}})", workdir='run')
@@ -126,6 +129,7 @@ class SweepTest(SweepCase):
 
 
 class ExtrapolationTest(SweepCase):
+    @pytest.mark.slow
     def test_the_encodings_are_trained_measured_and_drawn(self):
         done = self.sweep(config=f'sweep_test.small_extrapolation({str(self.text)!r})', points='sweep_test.some_encodings()')
         self.assertEqual(done.code, 0, done.err)
@@ -149,6 +153,7 @@ class ExtrapolationTest(SweepCase):
         with Image.open(last) as image:
             self.assertGreater(min(image.size), 500)
 
+    @pytest.mark.slow
     def test_longer_rows_give_more_context_to_every_byte_and_score_each_once(self):
         config = experiments.changed(small_extrapolation(str(self.text)), **extrapolation.sweep().points['alibi'])
         experiments.train(config, self.folder / 'run')
@@ -175,6 +180,7 @@ class ExtrapolationTest(SweepCase):
 
 
 class StabilityTest(SweepCase):
+    @pytest.mark.slow
     def test_the_points_are_trained_and_drawn_with_two_seeds(self):
         done = self.sweep('--seeds=2', config=f'sweep_test.small_stability({str(self.text)!r})',
                           points='sweep_test.some_points()')
@@ -195,6 +201,7 @@ class StabilityTest(SweepCase):
         with Image.open(last) as image:
             self.assertGreater(min(image.size), 500)
 
+    @pytest.mark.slow
     def test_a_point_that_diverges_is_drawn_too(self):
         done = self.sweep('--config.optimizer.learning_rate=1e30', config=f'sweep_test.small_stability({str(self.text)!r})',
                           points='sweep_test.some_points()')

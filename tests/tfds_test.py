@@ -6,6 +6,7 @@ import subprocess
 import sys
 from unittest import mock
 
+import pytest
 from absl.testing import absltest, parameterized
 
 from data import prepare
@@ -29,6 +30,7 @@ class TfdsTest(experiments.TestCase):
         return experiments.changed(config, **{'data.source': 'tfds', 'data.name': f'heed_{kind}'})
 
     @parameterized.parameters('text', 'images')
+    @pytest.mark.slow
     def test_a_run_and_its_continuation_end_in_the_same_bits(self, kind):
         prepare.prepare(f'heed_{kind}')
         workdir = self.folder / 'run'
@@ -55,6 +57,7 @@ class TfdsTest(experiments.TestCase):
                                    'run python -m data.prepare mnist.\n')
         self.assertFalse((self.folder / 'run').exists())
 
+    @pytest.mark.slow
     def test_no_run_imports_tensorflow_and_others_do_not_import_tfds(self):
         prepare.prepare('heed_images')
         code = ('import sys; from data.images.labelled import Images\n'

@@ -8,6 +8,7 @@ import shutil
 from unittest import mock
 
 import numpy as np
+import pytest
 from absl.testing import absltest
 
 from configs import base
@@ -28,6 +29,7 @@ class OptionsTest(experiments.TestCase):
         self.assertEqual(experiments.steps(workdir), [1])
         self.assertNotIn(b'nan', experiments.metrics(workdir))
 
+    @pytest.mark.slow
     def test_nonfinite_updates_can_be_skipped(self):
         workdir = self.folder / 'run'
         changes = {'optimizer.clip': 0.0, 'optimizer.learning_rate': 1e30, 'train.nonfinite': 'skip'}
@@ -37,6 +39,7 @@ class OptionsTest(experiments.TestCase):
         self.assertEqual(last['skipped'], 7)  # the first gradient is finite, its update is not
         self.assertTrue(math.isnan(float(last['loss'])), last)  # nothing was learnt in it: no loss, rather than none of 0
 
+    @pytest.mark.slow
     def test_the_gradient_of_every_layer_by_flag(self):
         from tests.training.report import report_test
 
@@ -66,6 +69,7 @@ class OptionsTest(experiments.TestCase):
             done = experiments.call('eval', f'--workdir={workdir}', f'--step={step}')
             self.assertEqual(json.loads(done.out.splitlines()[-1])['step'], expected)
 
+    @pytest.mark.slow
     def test_what_is_evaluated_is_the_average(self):
         plain, averaged = self.folder / 'plain', self.folder / 'averaged'
         for workdir, decay in ((plain, 0.0), (averaged, 0.5)):
@@ -76,6 +80,7 @@ class OptionsTest(experiments.TestCase):
         done = experiments.call('eval', f'--workdir={averaged}')
         self.assertEqual(json.loads(done.out.splitlines()[-1])['loss'], of(averaged, 'valid')[-1])
 
+    @pytest.mark.slow
     def test_smoothing_shows_the_cross_entropy_beside_the_loss(self):
         workdir = self.folder / 'run'
         experiments.train(self.config(**{'task.label_smoothing': 0.1, 'task.z_loss': 0.01, 'train.steps': 2}), workdir)
@@ -85,6 +90,7 @@ class OptionsTest(experiments.TestCase):
             self.assertAlmostEqual(row['loss'], total, places=5)
         self.assertAlmostEqual(row['perplexity'], math.exp(row['cross_entropy']), places=4)
 
+    @pytest.mark.slow
     def test_another_optimizer_by_flag(self):
         changes = {'train.steps': 2, 'optimizer.name': 'training.optimizer:Muon', 'optimizer.average_decay': 0.0}
         code, out = experiments.train(self.config(**changes), self.folder / 'run')
@@ -95,6 +101,7 @@ class OptionsTest(experiments.TestCase):
         with self.assertRaisesRegex(ValueError, "checkpoint.best is 'valid/los', but valid measures loss, accuracy, "):
             experiments.train(self.config(**{'checkpoint.best': 'valid/los'}), self.folder / 'run')
 
+    @pytest.mark.slow
     def test_profile(self):
         workdir = self.folder / 'run'
         code, _ = experiments.train(self.config(**{'train.steps': 4, 'profile.steps': '2:3'}), workdir)
@@ -119,6 +126,7 @@ class OptionsTest(experiments.TestCase):
         self.assertEqual({name for name in ours if name.startswith("['params']") and ours[name] != ours[of(name)]}, set())
         self.assertEqual((workdir / 'tokenizer.json').read_bytes(), (source / 'tokenizer.json').read_bytes())
 
+    @pytest.mark.slow
     def test_init_from_in_the_home_folder_takes_its_tokenizer_too(self):
         source = self.folder / 'source'
         experiments.train(self.config(**{'train.steps': 1}), source)
@@ -135,6 +143,7 @@ class OptionsTest(experiments.TestCase):
         with self.assertRaisesRegex(ValueError, r"tokenizer='Byte\(\)' is not the tokenizer of .*: Char\(\) with 2[0-9] ids"):
             experiments.train(self.config(**{'init_from': str(source), 'data.tokenizer': 'Byte()'}), self.folder / 'run')
 
+    @pytest.mark.slow
     def test_a_run_goes_on_when_what_it_started_from_is_gone(self):
         source, workdir = self.folder / 'source', self.folder / 'run'
         experiments.train(self.config(**{'train.steps': 1}), source)
@@ -145,6 +154,7 @@ class OptionsTest(experiments.TestCase):
             self.assertEqual(code, 0, out)
             self.assertIn(said, out)
 
+    @pytest.mark.slow
     def test_init_from_needs_what_the_model_needs(self):
         source = self.folder / 'source'
         experiments.train(self.config(**{'train.steps': 2}), source)
@@ -152,6 +162,7 @@ class OptionsTest(experiments.TestCase):
             experiments.train(self.config(**{'model.layers': 2, 'init_from': str(source)}), self.folder / 'run')
         self.assertFalse((self.folder / 'run').exists())
 
+    @pytest.mark.slow
     def test_init_from_resizes_positions_for_images_of_another_size(self):
         from training import mesh
         from training import run as runs
@@ -169,6 +180,7 @@ class OptionsTest(experiments.TestCase):
         with self.assertRaisesRegex(ValueError, 'has .*for patches/kernel, but the model needs'):
             experiments.train(experiments.changed(larger, **{'model.patch': 2}), self.folder / 'other')
 
+    @pytest.mark.slow
     def test_rows_of_several_lengths_resume_as_they_went_on(self):
         self.text.write_text(experiments.pairs(80))
         config = lambda **more: experiments.tiny_pairs(self.text, **{
@@ -189,6 +201,7 @@ class OptionsTest(experiments.TestCase):
         with self.assertRaisesRegex(ValueError, "cannot tell apart what shares a row, as with data.packing='first_fit'"):
             experiments.train(experiments.tiny_pairs(self.text, model=recurrent), self.folder / 'run')
 
+    @pytest.mark.slow
     def test_several_steps_per_dispatch_change_nothing(self):
         even, work = {'train.steps': 8, 'checkpoint.every_steps': 4, 'optimizer.average_decay': 0.0}, set()
         for count in (1, 2):

@@ -15,6 +15,7 @@ import tempfile
 import time
 from unittest import mock
 
+import pytest
 from absl.testing import absltest, parameterized
 
 from tests import experiments
@@ -153,6 +154,7 @@ class SurvivalTest(experiments.TestCase):
 
     @parameterized.parameters((BEFORE_SAVING, 0), (('training.report.report', 'Report.flush', 2, 'before'), 3),
                               (('training.checkpoint', 'Checkpoints.save', 3, 'before'), 6))
+    @pytest.mark.slow
     def test_a_full_disk(self, moment, before):
         """On a small file system of its own, in a mount namespace."""
         disk = self.folder / 'disk'
@@ -186,16 +188,19 @@ class SurvivalTest(experiments.TestCase):
         self.assertEqual([row['step'] for row in experiments.rows(self.uninterrupted, 'valid')], [4, 7])
         self.assertEqual(experiments.steps(self.uninterrupted), [3, 6, 7])
 
+    @pytest.mark.slow
     def test_killed_while_starting(self):
         self.killed(CREATED, FACTS_SAVED, FIRST_BATCH, ROW_WRITTEN)
         self.assertTrue((self.run_folder / 'config.json').is_file())
         self.assert_same_end()
 
+    @pytest.mark.slow
     def test_killed_again_and_again(self):
         self.killed(BEFORE_SAVING, SAVE_BEGUN, EVALUATING, LAST_SAVE)
         out = self.assert_same_end()
         self.assertRegex(out, 'resumed from step [36]|finished at step 7')
 
+    @pytest.mark.slow
     def test_killed_at_random(self):
         names = [('data.text.documents', 'OpenText.count'), ('training.report.report', 'Report.timing'),
                  ('training.report.report', 'Report.flush')]
@@ -204,6 +209,7 @@ class SurvivalTest(experiments.TestCase):
         self.killed(*moments)
         self.assert_same_end(message=f'killed at {moments}')
 
+    @pytest.mark.slow
     def test_killed_from_outside(self):
         command = [sys.executable, 'train.py', f'--workdir={self.run_folder}', f'--config={self.folder / "config.py"}']
         (self.folder / 'config.py').write_text(
@@ -232,6 +238,7 @@ class SurvivalTest(experiments.TestCase):
         out = self.assert_same_end()
         self.assertIn('resumed from step 2', out)
 
+    @pytest.mark.slow
     def test_signal_during_an_evaluation(self):
         out = self.stopped(EVALUATING)
         self.assertIn('after step 4', out)
@@ -242,6 +249,7 @@ class SurvivalTest(experiments.TestCase):
         self.killed(AMENDING, RESUMED_ROW)  # its row is on the disk then, and must not be there twice
         self.assert_same_end()
 
+    @pytest.mark.slow
     def test_signal_during_the_last_evaluation(self):
         self.stopped(('training.run', 'Snapshot.averages', 2, 'before'))
         code, out = experiments.train(self.config(), self.run_folder)
@@ -253,6 +261,7 @@ class SurvivalTest(experiments.TestCase):
         self.assertEqual((code, experiments.metrics(self.run_folder)), (0, before))
         self.assertIn('finished at step 7', out)
 
+    @pytest.mark.slow
     def test_steps_lowered_to_where_it_was_stopped_still_end_in_an_evaluation(self):
         self.stopped(('training.report.report', 'Report.timing', 1, 'after'))
         changes = {'train.steps': 2}
@@ -264,6 +273,7 @@ class SurvivalTest(experiments.TestCase):
         self.assertIn('finished at step 2', out)
         self.assertEqual(experiments.metrics(self.run_folder), before)
 
+    @pytest.mark.slow
     def test_best_is_found_by_an_evaluation_that_was_broken_off(self):
         changes = {'checkpoint.best': 'valid/loss', 'optimizer.learning_rate': 0.0, 'checkpoint.keep': 2}
         self.stopped(EVALUATING, **changes)  # at learning rate 0 the first evaluation is as good as all later ones
@@ -272,6 +282,7 @@ class SurvivalTest(experiments.TestCase):
         done = experiments.call('eval', f'--workdir={self.run_folder}', '--step=best')
         self.assertEqual(json.loads(done.out.splitlines()[-1])['step'], 4)
 
+    @pytest.mark.slow
     def test_signal_from_outside_ends_within_seconds(self):
         (self.folder / 'config.py').write_text(
             'from tests import experiments\n\n\ndef get_config(variant):\n'
@@ -312,6 +323,7 @@ class ResumeTest(experiments.TestCase):
     def config(self, **changes):
         return experiments.tiny(self.text, **changes)
 
+    @pytest.mark.slow
     def test_on_another_number_of_devices(self):
         alone = {'train.microbatches': 1, 'log.every_steps': 1}
         reference, moved = self.folder / 'reference', self.folder / 'moved'
@@ -347,6 +359,7 @@ class ResumeTest(experiments.TestCase):
         self.assertEqual(code, 0)
         self.assertEqual(*(out.partition(f'{workdir}: trained for 2 steps')[1:] for out in (first, second)))
 
+    @pytest.mark.slow
     def test_changed_data_is_refused(self):
         texts, workdir = self.folder / 'texts', self.folder / 'run'
         texts.mkdir()
@@ -393,6 +406,7 @@ class ResumeTest(experiments.TestCase):
             code, _ = experiments.train(self.config(**{'train.steps': 2}), workdir)
         self.assertEqual((code, refused), (0, [True]))
 
+    @pytest.mark.slow
     def test_of_two_that_start_together_one_is_refused(self):
         workdir = self.folder / 'run'
         config = self.config(**{'train.steps': 2})

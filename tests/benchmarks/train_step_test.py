@@ -7,6 +7,7 @@ import subprocess
 import sys
 from unittest import mock
 
+import pytest
 from absl.testing import absltest
 
 from tests import experiments
@@ -33,6 +34,7 @@ class TrainStepTest(experiments.TestCase):
         self.assertBetween(row['data_wait_share'], 0, 1)
         self.assertLess(row['loop_overhead_share'], 1)
 
+    @pytest.mark.slow
     def test_bare_step_and_loop_take_turns_with_the_same_program(self):
         from benchmarks import train_step
 
@@ -51,6 +53,7 @@ class TrainStepTest(experiments.TestCase):
         self.assertEqual([name for name, _ in turns], ['time_step', 'time_loop'] * 2)
         self.assertLen({config for _, config in turns}, 1)
 
+    @pytest.mark.slow
     def test_parameters_of_another_run_bring_no_classes_along(self):
         from benchmarks import train_step
         from training import mesh as meshes

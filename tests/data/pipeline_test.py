@@ -6,6 +6,7 @@ import time
 from pathlib import Path
 
 import numpy as np
+import pytest
 from absl.testing import absltest, parameterized
 
 from data import pipeline
@@ -71,6 +72,7 @@ class NumberedTest(absltest.TestCase):
 
 class WorkersTest(parameterized.TestCase):
     @parameterized.parameters(0, signal.SIGINT, signal.SIGTERM, signal.SIGKILL)
+    @pytest.mark.slow
     def test_end_with_their_parent_and_leave_nothing(self, number):
         size = 500_000 + time.time_ns() % 500_000  # tells its shared memory from that of others
         with subprocess.Popen(

@@ -5,6 +5,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 from absl.testing import absltest, parameterized
 
 from data import prepare
@@ -48,6 +49,7 @@ class PrepareTest(parameterized.TestCase):
         ('heed_txet', 'TFDS knows no data set .heed_txet.; did you mean heed_text'),
         ('heed text', 'is no name of a data set'),
     )  # fmt: skip
+    @pytest.mark.slow
     def test_what_cannot_be_prepared(self, name, message):
         with self.assertRaisesRegex(ValueError, message):
             prepare.prepare(name, str(self.folder))

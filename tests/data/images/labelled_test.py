@@ -4,6 +4,7 @@ import shutil
 import struct
 
 import numpy as np
+import pytest
 from absl.testing import absltest, parameterized
 from PIL import Image
 
@@ -249,6 +250,7 @@ class TrainTest(ImageCase):
         self.assertBetween(visible.min(), -1e-6, visible.max())
         self.assertLess(visible.max(), 1 + 1e-6)
 
+    @pytest.mark.slow
     def test_workers_give_the_same_batches_and_resume(self):
         self.write_classes(self.folder)
         steps = ResizedCrop() >> OneOf(Flip(), RandAugment()) >> Erase() >> Normalize()

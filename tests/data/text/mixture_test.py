@@ -2,6 +2,7 @@ import json
 from unittest import mock
 
 import numpy as np
+import pytest
 from absl.testing import absltest, parameterized
 
 from configs import base
@@ -115,6 +116,7 @@ class MixtureTest(experiments.TestCase):
         with self.assertRaisesRegex(ValueError, "No part of the mixture has a split ''"):
             self.opened().digest('')
 
+    @pytest.mark.slow
     def test_trains_stops_and_resumes(self):
         parts = {'low': dict(weight=2, path=str(self.folder / 'low.txt')), 'high': dict(path=str(self.folder / 'high.txt'))}
         data = base.data('data.text.mixture:Mixture', parts=parts, documents='line', tokenizer=Char(), length=16, batch_size=8)

@@ -6,6 +6,7 @@ import sys
 import tempfile
 from unittest import mock
 
+import pytest
 from absl.testing import absltest, parameterized
 
 from training.config import cli
@@ -61,12 +62,14 @@ class ScriptTest(parameterized.TestCase):
         self.assertIn(message, done.stderr)
         self.assertLen(done.stderr.splitlines(), 1)
 
+    @pytest.mark.slow
     def test_what_nobody_expected_keeps_its_traceback(self):
         expected = self.run_script(body="workdir.local('gs://x')")
         self.assertEqual((expected.returncode, len(expected.stderr.splitlines())), (1, 1))
         for body in ("int('x')", "{}['x']"):  # a ValueError too, but none that a `raise` of ours explains
             self.assertIn('Traceback', self.run_script(body=body).stderr)
 
+    @pytest.mark.slow
     def test_help_of_a_config_lists_its_fields_and_help_alone_the_configs(self):
         of_config = self.run_script('--config=OWN', '--help')
         self.assertEqual(of_config.returncode, 0)

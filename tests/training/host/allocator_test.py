@@ -4,6 +4,7 @@ import subprocess
 import sys
 from unittest import mock
 
+import pytest
 from absl.testing import absltest
 
 from training.host import allocator
@@ -47,6 +48,7 @@ with open('/proc/self/statm') as file:
 
 
 class AllocatorTest(absltest.TestCase):
+    @pytest.mark.slow
     def test_temporaries_of_compiled_programs_use_the_same_pages_again(self):
         if platform.libc_ver()[0] != 'glibc':
             self.assertFalse(allocator.keep_pages())

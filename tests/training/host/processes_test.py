@@ -14,6 +14,7 @@ from unittest import mock
 
 import jax
 import numpy as np
+import pytest
 from absl.testing import absltest, parameterized
 
 from tests import experiments
@@ -72,6 +73,7 @@ class TwoProcessesTest(experiments.TestCase):
                 child.kill()
         return [(child.returncode, output) for child, output in zip(children, outputs, strict=True)]
 
+    @pytest.mark.slow
     def test_stopped_lost_and_resumed_it_ends_as_one_process_does(self):
         source = self.folder / 'source'  # whose batch is too small for two devices
         experiments.train(experiments.tiny(self.text, **{'data.batch_size': 2, 'train.steps': 1}), source)
@@ -107,6 +109,7 @@ class TwoProcessesTest(experiments.TestCase):
             for row, expected in zip(ours, theirs, strict=True):
                 np.testing.assert_allclose(row['loss'], expected['loss'], rtol=1e-5)
 
+    @pytest.mark.slow
     def test_an_error_at_one_of_them_ends_both(self):
         (code, out), (other, reason) = self.train(-1, moment=3)
         self.assertEqual((code, other), (1, 1), out + reason)

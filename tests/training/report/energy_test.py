@@ -7,6 +7,7 @@ from unittest import mock
 
 import ml_collections
 import numpy as np
+import pytest
 from absl.testing import absltest, parameterized
 
 from configs import base
@@ -106,6 +107,7 @@ class RunTest(experiments.TestCase):
         file = self.run_folder / 'checkpoints' / str(step) / 'meta' / 'metadata'
         return json.loads(file.read_text())['content']['user']['energy']
 
+    @pytest.mark.slow
     def test_a_resumed_run_adds_up(self):
         said, took = self.train(2, 1000.0)
         first = self.spent(2)
@@ -126,6 +128,7 @@ class RunTest(experiments.TestCase):
         self.assertIn('(7 W x ', said_again)
         self.assertIn(', PUE 1.25, 80 g/kWh)', said_again)
 
+    @pytest.mark.slow
     def test_a_run_that_began_before_there_were_these_fields(self):
         self.train(2, 10.0)
         path = self.run_folder / 'config.json'

@@ -3,6 +3,7 @@
 import json
 
 import jax
+import pytest
 from absl.testing import absltest, parameterized
 
 from tests.recorded import REFERENCE, case, convert, end_of
@@ -19,6 +20,7 @@ RECORDED = json.loads((REFERENCE / 'generation.json').read_text())
 class GenerationTest(parameterized.TestCase):
 
     @parameterized.parameters(*RECORDED)
+    @pytest.mark.slow
     def test_what_transformers_generates(self, name):
         prompt = case(name)['prompt']
         model, params = convert.from_hf(REFERENCE / name)

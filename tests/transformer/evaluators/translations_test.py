@@ -4,6 +4,7 @@ from unittest import mock
 
 import jax
 import numpy as np
+import pytest
 from absl.testing import absltest
 
 from tests import experiments
@@ -64,6 +65,7 @@ class TranslationsTest(experiments.TestCase):
             Translations()(snapshot, batches)
         self.assertIn(f'\n\n{Greedy()}\nBLEU nrefs:1|case:mixed|eff:no|tok:char|', texts[0])
 
+    @pytest.mark.slow
     def test_a_long_source_is_cut_only_when_asked(self):
         data, long = self.snapshot.data, ' '.join(['key'] * 12)
         whole = data.encode(long)
@@ -89,6 +91,7 @@ class TranslationsTest(experiments.TestCase):
             text, = best_texts(self.snapshot, [long], Greedy())
         self.assertEqual(text, best_texts(self.snapshot, [' '.join(long.split()[:11])], Greedy())[0])
 
+    @pytest.mark.slow
     def test_sentences_are_scored_one_by_one(self):
         texts = []
         snapshot = types.SimpleNamespace(**{name: getattr(self.snapshot, name) for name in ('model', 'params', 'data', 'key')},

@@ -1,6 +1,7 @@
 import io
 
 import numpy as np
+import pytest
 from absl.testing import absltest, parameterized
 
 from transformer.explain import pictures
@@ -28,6 +29,7 @@ class AttentionTest(parameterized.TestCase):
         return figure
 
     @parameterized.parameters((1, 1, 3), (2, 3, 5), (12, 12, 2))
+    @pytest.mark.slow
     def test_a_panel_for_every_head(self, layers, heads, length):
         weights, found = drawn(layers, heads, length)
         tokens = [f' {i}' for i in range(length)]

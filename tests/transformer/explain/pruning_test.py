@@ -6,6 +6,7 @@ import types
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 from absl.testing import absltest, parameterized
 
 from tests import models
@@ -93,6 +94,7 @@ class PrunedTest(parameterized.TestCase):
         ('the encoder', KEPT + ALL * 4), ('the decoder to itself', ALL * 2 + EMPTY + ALL * 2),
         ('the decoder to the source', ALL * 4 + KEPT), ('all', EMPTY + KEPT + ((1,), (0, 2, 3))),
         ('none to the source', KEPT + KEPT + ((), ())), ('none at all', ((),) * 6))
+    @pytest.mark.slow
     def test_of_an_encoder_decoder(self, kept):
         for fields in ({}, {'key_heads': 2}, {'encoder.key_heads': 1, 'positions': T5Bias(buckets=4, distance=4)}):
             given = self.assert_equal(changed(PAIR, **fields), kept, PAIRS)
@@ -102,6 +104,7 @@ class PrunedTest(parameterized.TestCase):
                 heads = {name: x['kernel'].shape[1 if name != 'output' else 0] for name, x in own.items() if 'kernel' in x}
                 self.assertEqual(heads, dict.fromkeys(('query', 'key', 'value', 'output') if row else (), len(row)))
 
+    @pytest.mark.slow
     def test_stacks_of_different_sizes(self):
         model = changed(PAIR, share=False, **{'encoder.layers': 1, 'encoder.heads': 3, 'encoder.width': 12})
         self.assertEqual([layer.name for layer in importance.layers_of(model)], [

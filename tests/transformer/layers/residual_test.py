@@ -3,6 +3,7 @@ from functools import partial
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 from absl.testing import absltest, parameterized
 from flax import linen as nn
 
@@ -147,6 +148,7 @@ class StackTest(parameterized.TestCase):
         self.assertLen({models.program(changed(GPT, residual=residual), TOKENS) for residual in RESIDUALS}, len(RESIDUALS))
 
     @parameterized.parameters(*RESIDUALS[1:])
+    @pytest.mark.slow
     def test_scanned_and_computed_again_it_is_the_same(self, residual):
         plain = changed(GPT, residual=residual)
         model, params = changed(plain, scan=True, remat='full'), drawn(plain, TOKENS)

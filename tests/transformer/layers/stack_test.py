@@ -5,6 +5,7 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 from absl.testing import absltest, parameterized
 
 from tests import models
@@ -114,6 +115,7 @@ class StackTest(parameterized.TestCase):
         close = functools.partial(np.testing.assert_allclose, rtol=1e-4, atol=1e-7)
         jax.tree.map(close, outputs_and_gradients(model), outputs_and_gradients(GPT))
 
+    @pytest.mark.slow
     def test_images_too(self):
         model = models.build(Vit, classes=3, patch=2, layers=2, heads=2, width=8, dropout=0.2)
         image = RNG.normal(size=(2, 4, 4, 1))
@@ -121,6 +123,7 @@ class StackTest(parameterized.TestCase):
         apply = lambda model: jax.jit(lambda p: model.apply({'params': p}, image, key=KEY)['hidden'])(params)
         np.testing.assert_allclose(apply(models.changed(model, scan=True, remat='full')), apply(model), rtol=1e-5, atol=1e-6)
 
+    @pytest.mark.slow
     def test_a_scanned_program_does_not_grow_with_depth(self):
         def size(scan, layers):
             jaxpr = jax.make_jaxpr(gradient(models.changed(GPT, scan=scan, layers=layers)))(parameters(layers))
@@ -138,6 +141,7 @@ class StackTest(parameterized.TestCase):
         attention = 3 * 2 * (2 * 2 * 8 * 8 * 8)  # layers · (scores and mixture) · 2·B·T·T·D
         self.assertEqual(work['dots'] - work['none'], attention)
 
+    @pytest.mark.slow
     def test_less_is_kept_in_memory(self):
         def temporaries(remat):
             model = models.changed(GPT, layers=8, scan=True, remat=remat, width=64, heads=4)

@@ -3,6 +3,7 @@ import math
 
 import jax
 import numpy as np
+import pytest
 from absl.testing import absltest, parameterized
 from flax import linen as nn
 
@@ -81,6 +82,7 @@ class HaltingTest(parameterized.TestCase):
         np.testing.assert_allclose(once['logits'], apply(changed(MODEL, layers=1), params, TOKENS)['logits'], atol=2e-6)
         np.testing.assert_allclose(once['ponder'], 2.0)
 
+    @pytest.mark.slow
     def test_a_task_charges_for_steps(self):
         model = changed(MODEL, depth=Universal(halting=True))
         segments = (np.arange(8) < np.array([8, 5])[:, None]).astype(int)

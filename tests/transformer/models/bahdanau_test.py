@@ -4,6 +4,7 @@ import functools
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 from absl.testing import absltest, parameterized
 
 from tests import models, recurrent_reference
@@ -190,6 +191,7 @@ class PartsTest(parameterized.TestCase):
         self.assertTrue(moved.all())  # through the encoder's states, wherever the window is
 
     @parameterized.named_parameters(*((name, PARTS[name]) for name in ('bahdanau', 'luong', 'at once')))
+    @pytest.mark.slow
     def test_the_gradient_is_the_slope(self, part):
         model = SMALL.clone(attention=part, bidirectional=False)
         params, factors = drawn(model), RNG.normal(size=(2, 5, 7))

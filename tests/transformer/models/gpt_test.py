@@ -4,6 +4,7 @@ import math
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 from absl.testing import absltest, parameterized
 
 from tests import models
@@ -47,6 +48,7 @@ class InitialisationTest(parameterized.TestCase):
         loss, weight = map(float, NextToken().terms(outputs, whole_rows(inputs, targets))['loss'])
         self.assertAlmostEqual(loss / weight / math.log(vocab), 1.0, delta=0.02)
 
+    @pytest.mark.slow
     def test_the_residual_stream_keeps_its_variance_however_many_layers(self):
         # Unscaled, each layer adds as much again; with 1 / sqrt(2 layers) all layers together add what one would.
         def variances(layers, scaled):

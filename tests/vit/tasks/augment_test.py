@@ -1,6 +1,7 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 from absl.testing import absltest, parameterized
 
 from tests import experiments
@@ -190,6 +191,7 @@ class TrainTest(experiments.TestCase):
         self.assertEqual(code, 0, out)
         return [experiments.rows(self.folder / name, split) for split in ('train', 'valid')]
 
+    @pytest.mark.slow
     def test_resuming_and_devices(self):
         train, valid = self.trained('one')
         self.trained('resumed', **{'train.steps': 2})

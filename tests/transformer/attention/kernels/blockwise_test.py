@@ -6,6 +6,7 @@ import hypothesis
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 from absl.testing import absltest, parameterized
 from hypothesis import strategies
 
@@ -120,6 +121,7 @@ class BlockwiseTest(parameterized.TestCase):
     @hypothesis.settings(max_examples=10, deadline=None)
     @hypothesis.given(PATTERNS, *[strategies.integers(1, 20)] * 2, strategies.integers(1, 9),
                       strategies.sampled_from(['float32', 'bfloat16']))
+    @pytest.mark.slow
     def test_any_pattern_length_and_size_of_blocks(self, mask, queries, keys, size, dtype):
         draw = lambda *shape: np.random.default_rng(queries).normal(size=shape).astype(np.float32)
         arrays = draw(1, queries, 2, 3), draw(1, keys, 1, 3), draw(1, keys, 1, 2)
