@@ -295,6 +295,7 @@ class BadInputTest(experiments.TestCase):
         done = experiments.call('eval', f'--workdir={workdir}')
         self.assert_sentence(done, 'has no checkpoint yet; train it for longer', 'eval')
 
+    @pytest.mark.slow
     def test_attention_and_heads(self):
         workdir, out = self.trained(), self.folder / 'out.png'
         save = self.images() / 'a' / '0.png'
@@ -395,6 +396,7 @@ class BadInputTest(experiments.TestCase):
         self.use_pairs()
         self.assert_refused(*arguments, pattern=pattern)
 
+    @pytest.mark.slow
     def test_translate(self):
         workdir = self.translator(**{'train.steps': 1})
         for strategy, pattern in (('Beam(size=0)', r'Beam\(size=0.*expected 1 to 4,096'),

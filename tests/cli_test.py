@@ -5,6 +5,7 @@ import subprocess
 import sys
 import time
 
+import pytest
 from absl.testing import absltest, parameterized
 
 from tests import experiments
@@ -72,6 +73,7 @@ class OverrideTest(experiments.TestCase):
         self.assertIn('--config.train.steps=2', done.out.splitlines())
         self.assertIn('--config.model.width=8', done.out.splitlines())
 
+    @pytest.mark.slow
     def test_default_workdir_is_named_after_the_config(self):
         config = self.write_config()
         code = (f'import runpy, sys\nsys.argv = ["train.py", "--config={config}:large", "--config.train.steps=2"]\n'

@@ -167,6 +167,7 @@ class FolderTest(recorded.TestCase):
         self.assertEqual((out / 'generation_config.json').is_file(), family.use in ('text', 'pairs'))
 
     @parameterized.parameters('gpt2', 'gpt2_span', 'bert', 'bert_model', 'roberta', 't5', 'bart_classes', 'vit')
+    @pytest.mark.slow
     def test_verify(self, name):
         workdir, recorded = self.folder / 'run', case(name)
         self.convert(f'--from_hf={self.hugging_face(name)}', f'--workdir={workdir}')
@@ -443,6 +444,7 @@ class FolderTest(recorded.TestCase):
     def test_flags_that_do_not_go_together(self, arguments, message):
         self.assert_refused(message, *arguments)
 
+    @pytest.mark.slow
     def test_inputs_that_cannot_be(self):
         workdir, given, out = self.folder / 'run', self.folder / 'in.npz', self.folder / 'out.npz'
         self.convert(f'--from_hf={self.hugging_face()}', f'--workdir={workdir}')
@@ -471,6 +473,7 @@ class FolderTest(recorded.TestCase):
 
     @parameterized.parameters(({'model.positions': 'Rotary()'}, 'model.positions is Rotary.*has no form there; expected'),
                               ({'model.key_heads': 1}, 'model.key_heads is 1'))
+    @pytest.mark.slow
     def test_runs_that_have_no_form_there(self, changes, message):
         workdir, out = self.trained(**{'train.steps': 1, **changes}), self.folder / 'out'
         self.assert_refused(message, f'--workdir={workdir}', f'--to_hf={out}')

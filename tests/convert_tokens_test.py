@@ -259,6 +259,7 @@ class GenerationTest(TokensCase):
         return given.strategy, given.tokens, given.settings.to_dict()
 
     @parameterized.parameters('config.json', 'generation_config.json')
+    @pytest.mark.slow
     def test_settings_travel(self, file):
         settings = {} if file == 'config.json' else {'generation_config.json': CNN | {'eos_token_id': 16, 'bos_token_id': 0}}
         snapshot, said = self.run_of(self.model('bart', files=settings, **(CNN if file == 'config.json' else {'num_beams': 9})))

@@ -260,6 +260,7 @@ class HeadsTest(experiments.TestCase):
         np.testing.assert_allclose(np.diag(alike), 1.0)
         np.testing.assert_allclose(alike, alike.T)
 
+    @pytest.mark.slow
     def test_which_heads_matter_and_a_run_without_the_others(self):
         workdir, new, out = self.trained(), self.folder / 'pruned', self.folder / 'heads.png'
         row = self.call(workdir, f'--heads={out}', '--keep=1', f'--pruned={new}')

@@ -313,6 +313,7 @@ class ReadingTest(PredictTest):
         p = np.exp(logits)
         return p / p.sum(-1, keepdims=True)
 
+    @pytest.mark.slow
     def test_masked_words_and_texts_that_follow(self):
         workdir = self.reader('masked')
         many = 'key ' + '[MASK] ' * 10 + 'row'  # more than are asked for in one row of the model
@@ -446,6 +447,7 @@ class ReadingTest(PredictTest):
         best = self.outputs(new, [9, 8, 7, 0], [0] * 4)['logits'][:3].argmax(-1)
         self.assertEqual(row, {'words': ['9', '8', '7'], 'tags': [('no', 'yes', 'both')[i] for i in best]})  # span nothing
 
+    @pytest.mark.slow
     def test_answers(self):
         workdir = self.reader('questions')
         long = ' '.join(experiments.WORDS) + ' row'  # and a question of a word: 12 tokens are in a row, which moves on by 4

@@ -1,6 +1,7 @@
 """convert.py knows the configs of models that people use, as they were published over the years."""
 
 import jax
+import pytest
 from absl.testing import absltest, parameterized
 
 from tests.recorded import convert
@@ -62,6 +63,7 @@ class ReleasedTest(parameterized.TestCase):
             tie_word_embeddings=False), 76_961_152),  # t5-v1_1-small; flan-t5-small has the same
         (BERT, 109_514_298), (MULTILINGUAL, 177_974_523), (BERT | dict(architectures=['BertForPreTraining']), 110_106_428),
         (ROBERTA, 124_697_433), (BART, 139_420_416 + 50_265), (MNLI, 407_344_131), (VIT, 86_567_656))  # BART's with a bias
+    @pytest.mark.slow
     def test_size(self, config, parameters):
         family = next(family for family in convert.FAMILIES if config['architectures'][0] in family.names)
         head = {} if config.get('tie_word_embeddings', True) else {'lm_head.weight': None}

@@ -7,6 +7,7 @@ import json
 import types
 from unittest import mock
 
+import pytest
 from absl.testing import absltest, parameterized
 
 from benchmarks import attention
@@ -36,6 +37,7 @@ def rows(*asked, rounds=1):
 
 
 class AttentionTest(parameterized.TestCase):
+    @pytest.mark.slow
     def test_a_line_for_each_case(self):
         found = rows()
         self.assertEqual([row['case'] for row in found], list(SHORT))

@@ -5,6 +5,7 @@ import io
 import json
 from unittest import mock
 
+import pytest
 from absl import flags
 from absl.testing import absltest
 
@@ -25,6 +26,7 @@ class DecodeTest(absltest.TestCase):
             decode.main()
         return [json.loads(line) for line in out.getvalue().splitlines()]
 
+    @pytest.mark.slow
     def test_every_number(self):
         rows = [*self.lines('greedy', 'beam'), *self.lines('greedy', model='gpt2')]
         self.assertEqual([(row['case'], row['model']) for row in rows], [

@@ -15,6 +15,7 @@ from tests import experiments
 
 class TrainStepTest(experiments.TestCase):
 
+    @pytest.mark.slow
     def test_every_number(self):
         from benchmarks import train_step
 

@@ -8,6 +8,7 @@ from unittest import mock
 
 import jax
 import numpy as np
+import pytest
 from absl.testing import absltest, parameterized
 from jax.sharding import PartitionSpec
 
@@ -135,6 +136,7 @@ class MeshesTest(parameterized.TestCase):
     @parameterized.parameters(
         dict(path='training.optimizer:Muon', average_decay=0.5), dict(path='training.optimizer:Adafactor', factored_from=2),
         dict(path='training.optimizer:AdamW', rate_rules=((r'block_0/.*', 0.0), (r'.*', 2.0))))
+    @pytest.mark.slow
     def test_other_optimizers_too(self, path, rate_rules=None, **fields):
         optimizer = base.optimizer(path, learning_rate=0.01, schedule=base.part('training.schedules:Constant'), **fields)
         optimizer.rate_rules = rate_rules or optimizer.rate_rules
@@ -313,6 +315,7 @@ class LoadTest(parameterized.TestCase):
         checkpoints.close()
         return state
 
+    @pytest.mark.slow
     def test_a_saved_run_is_found_again_and_can_start_another(self):
         state = self.saved()
         snapshot = runs.load(self.folder)

@@ -119,6 +119,7 @@ class TwoProcessesTest(experiments.TestCase):
             self.assertNotIn('Traceback', text)
             self.assertNotIn('Check failure', text)
 
+    @pytest.mark.slow
     def test_another_config_at_one_of_them_is_refused(self):
         self.config.write_text(CONFIG.format(text=str(self.text), source='') + '''
 _same = get_config

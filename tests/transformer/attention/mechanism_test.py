@@ -7,6 +7,7 @@ import re
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 from absl.testing import absltest, parameterized
 
 from tests import mechanisms
@@ -416,6 +417,7 @@ class ModelsTest(parameterized.TestCase):
         np.testing.assert_allclose(one['logits'][:, 0], whole[:, 0], atol=5e-6)
 
     @cases(bidirectional=True)
+    @pytest.mark.slow
     def test_vit_learns(self, mechanism):
         losses = descent(changed(VIT, attention=mechanism), IMAGES, np.arange(8) % 3)
         self.assertLess(losses[-1], losses[0] - 0.1)

@@ -24,6 +24,7 @@ class TranslationsTest(experiments.TestCase):
 
         self.snapshot = runs.load(self.translator())
 
+    @pytest.mark.slow
     def test_sources_get_what_they_get_alone(self):
         data, key = self.snapshot.data, jax.random.key(0)
         sources = [data.encode(text) for text in ('key value mask', 'row', 'head block norm token row', 'loss step')]

@@ -3,6 +3,7 @@ import re
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 from absl.testing import absltest, parameterized
 from jax.sharding import AxisType
 
@@ -37,6 +38,7 @@ class ConstrainTest(parameterized.TestCase):
 
 class ModelsTest(parameterized.TestCase):
     @parameterized.named_parameters(*((name, *case) for name, case in MODELS.items()))
+    @pytest.mark.slow
     def test_each_device_computes_its_own_rows(self, model, batch):
         def gradient(params, batch):
             return jax.grad(lambda p: (model.apply({'params': p}, **batch)['logits'] ** 2).mean())(params)

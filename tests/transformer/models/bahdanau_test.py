@@ -232,6 +232,7 @@ class LearningTest(parameterized.TestCase):
     @parameterized.parameters(
         NoAttention(), Bahdanau(score=Gaussian()), Luong(score=Cosine(), past=True), Luong(score=Location(length=6)),
         Luong(score=ScaledDot(), feeding=False))
+    @pytest.mark.slow
     def test_rows_are_turned_around_better_than_by_chance(self, part):
         model = SMALL.clone(attention=part, width=16, bidirectional=False)
         rows = np.random.default_rng(2).integers(1, 7, size=(64, 4))

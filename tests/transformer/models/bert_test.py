@@ -6,7 +6,6 @@ from absl.testing import absltest, parameterized
 
 from tests import models
 from tests.models import apply, build, changed
-from transformer.attention.masks.patterns import Window
 from transformer.layers.heads import Pretraining, TokenClasses
 from transformer.models.bert import Bert
 
@@ -59,7 +58,7 @@ class ForwardTest(absltest.TestCase):
 
 
 CHANGES = {'vocab': 12, 'types': 3, 'length': 16, 'dense_gradient': False, 'dtype': 'bfloat16', 'parameter_dtype': 'bfloat16',
-           'head': TokenClasses(classes=3), **models.CHANGES, 'mask': Window(2), 'embedding_norm': False}
+           'head': TokenClasses(classes=3), **models.OF_STACK}
 
 
 class FieldsTest(parameterized.TestCase):
@@ -69,7 +68,7 @@ class FieldsTest(parameterized.TestCase):
         self.assertTrue(program(changed(base, **{field: value})) != program(base))
 
     def test_every_field_is_tried(self):
-        self.assertEqual(models.field_names(Bert), set(CHANGES))
+        self.assertEqual(models.own_fields(Bert) | {*models.OF_STACK}, set(CHANGES))
 
     def test_a_head_of_no_classes(self):
         with self.assertRaisesRegex(ValueError, 'classes is 0; expected how many there are'):

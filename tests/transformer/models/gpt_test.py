@@ -41,6 +41,7 @@ def loss_equations(model, tokens=TOKENS):
 class InitialisationTest(parameterized.TestCase):
     # Logits of variance s² add s²/2 to ln V, s² = scale²·width. The shapes and scales of the shipped configs.
     @parameterized.parameters((2048, 128, 0.045), (67, 128, 0.033), (67, 384, 0.016), (8192, 768, 0.02))
+    @pytest.mark.slow
     def test_the_first_loss_is_that_of_guessing(self, vocab, width, scale):
         model = build(Gpt, vocab=vocab, width=width, heads=4, layers=2, length=64, initial=Scaled(scale))
         inputs, targets = np.random.default_rng(0).integers(vocab, size=(2, 8, 64))

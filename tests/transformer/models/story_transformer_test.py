@@ -7,9 +7,8 @@ from absl.testing import absltest, parameterized
 
 from tests import models
 from tests.models import build, changed
-from transformer.attention.masks.patterns import Window
 from transformer.attention.positions.base import NoPositions
-from transformer.layers.activations import Gelu, Relu
+from transformer.layers.activations import Relu
 from transformer.layers.feed_forward import Mlp
 from transformer.layers.universal import Own, Universal
 from transformer.models.story_transformer import StoryTransformer
@@ -90,8 +89,7 @@ class StoryTransformerTest(parameterized.TestCase):
         self.assertEqual(out['hidden'].shape, (2, 5, 8))
 
 
-CHANGES = {'vocab': 10, 'dense_gradient': False, 'dtype': 'bfloat16', 'parameter_dtype': 'bfloat16', **models.CHANGES,
-           'feed_forward.activation': Gelu(), 'mask': Window(2)}
+CHANGES = {'vocab': 10, 'dense_gradient': False, 'dtype': 'bfloat16', 'parameter_dtype': 'bfloat16', **models.OF_STACK}
 
 
 class FieldsTest(parameterized.TestCase):
@@ -101,7 +99,7 @@ class FieldsTest(parameterized.TestCase):
         self.assertTrue(program(changed(base, **{field: value})) != program(base))
 
     def test_every_field_is_tried(self):
-        self.assertEqual(models.field_names(StoryTransformer), set(CHANGES))
+        self.assertEqual(models.own_fields(StoryTransformer) | {*models.OF_STACK}, set(CHANGES))
 
 
 if __name__ == '__main__':

@@ -7,7 +7,6 @@ from absl.testing import absltest, parameterized
 
 from tests import models
 from tests.models import apply, build, changed
-from transformer.attention.masks.patterns import Window
 from transformer.layers.feed_forward import Mlp
 from vit.models.vit import Vit, patches
 
@@ -98,7 +97,7 @@ class VitTest(parameterized.TestCase):
 
 
 CHANGES = {'classes': 4, 'patch': 1, 'pool': 'mean', 'pooler': True, 'patch_bias': False, 'dense_gradient': False,
-           'dtype': 'bfloat16', 'parameter_dtype': 'bfloat16', **models.CHANGES, 'mask': Window(2)}
+           'dtype': 'bfloat16', 'parameter_dtype': 'bfloat16', **models.OF_STACK}
 
 
 class DropoutTest(parameterized.TestCase):
@@ -118,7 +117,7 @@ class FieldsTest(parameterized.TestCase):
         self.assertEqual(program(SMALL.clone()), program(SMALL))
 
     def test_every_field_is_tried(self):
-        self.assertEqual(models.field_names(Vit), set(CHANGES))
+        self.assertEqual(models.own_fields(Vit) | {*models.OF_STACK}, set(CHANGES))
 
 
 if __name__ == '__main__':
