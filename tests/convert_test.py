@@ -98,7 +98,7 @@ class ParityTest(parameterized.TestCase):
         for key, found in gradients.items():
             self.assert_close(found, recorded['gradient'][key], key, bound('gradient'), least=0.01 * largest)
 
-    @parameterized.parameters(*CASES)
+    @parameterized.named_parameters((name, name) for name in CASES)
     @pytest.mark.slow
     def test_bfloat16_is_within_its_rounding(self, name):
         recorded = case(name)
@@ -148,7 +148,7 @@ class FolderTest(recorded.TestCase):
                          for folder in (found, wanted))
         self.assertEqual(found, wanted)
 
-    @parameterized.parameters(*CASES)
+    @parameterized.named_parameters((name, name) for name in CASES)
     def test_in_and_out_again(self, name):
         workdir, out = self.folder / 'run', self.folder / 'out'
         self.convert(f'--from_hf={self.hugging_face(name)}', f'--workdir={workdir}')

@@ -1,8 +1,7 @@
 """Several texts as one: every row of a training batch comes from one of them, drawn by weight.
 
 A mixture is opened and used as a single text (data/text/documents.py); its splits are those of all parts one after the other,
-or of
-one: `valid`, `code.valid`.
+or of one: `valid`, `code.valid`.
 """
 
 import dataclasses

@@ -311,7 +311,8 @@ class FieldsTest(parameterized.TestCase):
         found = states, weights, jax.eval_shape(lambda: init(model))
         self.assertEqual({x.dtype for x in jax.tree.leaves(found)}, {jnp.dtype('float32')})
         exact = apply(SMALL, params, **BATCH)[0]['logits']
-        np.testing.assert_allclose(outputs['logits'].astype(np.float32), exact, atol=0.1 * np.abs(exact).max())
+        # It errs by 0.006 of the largest.
+        np.testing.assert_allclose(outputs['logits'].astype(np.float32), exact, atol=0.02 * np.abs(exact).max())
 
 
 if __name__ == '__main__':

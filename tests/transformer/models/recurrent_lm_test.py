@@ -83,7 +83,8 @@ class ModelTest(parameterized.TestCase):
         found = outputs['cache'], jax.eval_shape(lambda: init(model))
         self.assertEqual({x.dtype for x in jax.tree.leaves(found)}, {jnp.dtype('float32')})
         exact = apply(SMALL, params, TOKENS)['logits']
-        np.testing.assert_allclose(outputs['logits'].astype(np.float32), exact, atol=0.1 * np.abs(exact).max())
+        # It errs by 0.006 of the largest.
+        np.testing.assert_allclose(outputs['logits'].astype(np.float32), exact, atol=0.02 * np.abs(exact).max())
 
 
 class CacheTest(parameterized.TestCase):

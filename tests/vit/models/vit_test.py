@@ -86,7 +86,8 @@ class VitTest(parameterized.TestCase):
         params = drawn(model)
         low = apply(model, params, IMAGES)['logits']
         self.assertEqual(low.dtype, jnp.bfloat16)
-        np.testing.assert_allclose(low.astype(jnp.float32), apply(SMALL, params, IMAGES)['logits'], atol=0.15)
+        exact = apply(SMALL, params, IMAGES)['logits']
+        np.testing.assert_allclose(low.astype(jnp.float32), exact, atol=0.01)  # it errs by 0.003
 
     @parameterized.parameters((dict(pool='max'), "pool is 'max'; expected one of cls, mean"),
                               (dict(heads=3), 'width 8 is not divisible by 3 heads'),
