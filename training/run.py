@@ -341,7 +341,6 @@ def load(folder, step='last', data=None, onto=None):
     """
     folder = workdir.local(folder)
     config = workdir.load_config(folder)
-    schema.check(config)
     run = build(config, mesh_for(config, data), folder)
     checkpoints = Checkpoints(folder, best=config.checkpoint.best, writable=False)
     try:

@@ -13,6 +13,8 @@ from importlib import metadata
 import jax
 import ml_collections
 
+from training.config import schema
+
 # What may differ between a run and its continuation; everything else would make it another experiment.
 CHANGEABLE = r'train\.steps|(log|checkpoint|evals|generation|mesh|profile|energy)\..*|data\.(workers|reader)'
 VERSIONS = ('jax', 'jaxlib', 'flax', 'optax', 'orbax-checkpoint', 'grain', 'numpy', 'sentencepiece')
@@ -141,7 +143,13 @@ def load_config(folder):
         content = None
     if not isinstance(content, dict) or not {'model', 'train'} <= content.keys():
         raise ValueError(f'{path} is not the config of a run; restore it, or train into another --workdir.')
-    return ml_collections.ConfigDict(content).lock()
+    config = ml_collections.ConfigDict(content).lock()
+    try:
+        schema.check(config)
+    except ValueError as error:
+        raise ValueError(f'{path} is not as this version of the code writes it: {str(error).removesuffix(".")}; or use the '
+                         'version that made this run.') from None
+    return config
 
 
 def check_unchanged(folder, config):

@@ -8,11 +8,10 @@ import tempfile
 import ml_collections
 from absl.testing import absltest, parameterized
 
+from tests import experiments
 from training import workdir
 
-CONFIG = ml_collections.ConfigDict({
-    'seed': 0, 'train': {'steps': 10, 'microbatches': 1}, 'model': {'layers': 2, 'vocab': None},
-    'data': {'workers': 0, 'reader': 'a:B'}, 'log': {'every_steps': 5}, 'mesh': {'data': -1, 'rules': ((r'.*', ()),)}}).lock()
+CONFIG = experiments.tiny_images()
 
 
 def changed(**fields):
@@ -86,15 +85,24 @@ class WorkdirTest(parameterized.TestCase):
         with self.assertRaisesRegex(ValueError, 'is not the config of a run'):
             workdir.load_config(self.folder)
 
+    def test_a_run_of_an_earlier_version_is_refused(self):
+        content = workdir.as_json(CONFIG)
+        del content['parameter_dtype']
+        self.folder.mkdir()
+        (self.folder / 'config.json').write_text(json.dumps(content))
+        with self.assertRaisesRegex(ValueError, 'config.json is not as this version .* writes it: The config has no '
+                                                'field parameter_dtype; .*; or use the version that made this run'):
+            workdir.load_config(self.folder)
+
     @parameterized.parameters(
-        dict(train__steps=20), dict(log__every_steps=1), dict(mesh__data=1), dict(data__workers=2), dict(data__reader='a:C'),
-        dict())
+        dict(train__steps=20), dict(log__every_steps=1), dict(mesh__data=4), dict(data__workers=2),
+        dict(data__reader='a:C'), dict())
     def test_what_may_change_on_resume(self, **fields):
         with workdir.create(self.folder, CONFIG):
             workdir.check_unchanged(self.folder, changed(**fields))
 
     @parameterized.parameters(
-        (dict(seed=1), 'seed: 0 there, 1 now'), (dict(model__layers=3), 'model.layers: 2 there, 3 now'),
+        (dict(seed=1), 'seed: 0 there, 1 now'), (dict(model__layers=3), 'model.layers: 1 there, 3 now'),
         (dict(train__microbatches=2, seed=3), 'seed: 0 there, 3 now; train.microbatches: 1 there, 2 now'))
     def test_what_may_not(self, fields, message):
         with workdir.create(self.folder, CONFIG), self.assertRaisesRegex(ValueError, message):
