@@ -76,7 +76,7 @@ class AdamWTest(parameterized.TestCase):
                        decay=config.weight_decay, clip=config.clip)
         got = updated(config, params, gradients)
         for (group, name), value in wanted.items():
-            np.testing.assert_allclose(got[group][name], value, rtol=1e-5, atol=1e-6)
+            np.testing.assert_allclose(got[group][name], value, rtol=2e-5, atol=4e-6)  # float32 errs by 1e-6
 
     def test_decay_follows_roles_and_before_them_rules(self):
         ones, zeros = tree(np.ones), tree(np.zeros)

@@ -15,8 +15,8 @@ class ActivationsTest(parameterized.TestCase):
         distribution = np.array([0.5 * math.erfc(-x / math.sqrt(2)) for x in POINTS])
         density = np.exp(-POINTS ** 2 / 2) / math.sqrt(2 * math.pi)
         points = jnp.float32(POINTS)
-        np.testing.assert_allclose(Gelu()(points), POINTS * distribution, rtol=5e-7, atol=6e-7)
-        np.testing.assert_allclose(jax.vmap(jax.grad(gelu))(points), distribution + POINTS * density, atol=6e-7)
+        np.testing.assert_allclose(Gelu()(points), POINTS * distribution, rtol=1e-6, atol=1e-6)
+        np.testing.assert_allclose(jax.vmap(jax.grad(gelu))(points), distribution + POINTS * density, atol=1e-6)
 
     def test_the_others_follow_their_formulas(self):
         inner = math.sqrt(2 / math.pi) * (POINTS + 0.044715 * POINTS ** 3)

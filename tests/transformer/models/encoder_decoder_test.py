@@ -4,6 +4,7 @@ import math
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 from absl.testing import absltest, parameterized
 
 from tests import decoders, models
@@ -15,7 +16,7 @@ from transformer.attention.positions.rotary import Rotary
 from transformer.attention.scores import Additive, Dot, Location
 from transformer.decoding.generate import generate
 from transformer.decoding.strategies import Beam, DiverseBeam
-from transformer.layers.activations import Gelu, Relu
+from transformer.layers.activations import Relu
 from transformer.layers.feed_forward import Mlp
 from transformer.layers.heads import NextWords
 from transformer.layers.residual import ParallelBranches, PreNorm, Sandwich
@@ -138,6 +139,7 @@ class ForwardTest(parameterized.TestCase):
         np.testing.assert_array_equal(moved, np.arange(6) >= 3)
 
     @parameterized.parameters(dict(scan=True), dict(remat='full'), dict(scan=True, remat='dots'))
+    @pytest.mark.slow
     def test_scanned_layers_equal_unrolled_ones(self, **fields):
         batch = {'inputs': SOURCE, 'segments': SEGMENTS, 'positions': np.broadcast_to(np.arange(8), (3, 8)),
                  'decoder_inputs': TARGET, 'decoder_segments': np.ones_like(TARGET),
@@ -227,6 +229,7 @@ class SearchTest(parameterized.TestCase):
 
     @parameterized.parameters(
         (Beam(3, 0.6, 0.3, count=3),), (DiverseBeam(4, 0.6, count=4),), (Beam(3, 0.6, 0.3, count=3), Universal()))
+    @pytest.mark.slow
     def test_equals_a_search_without_a_cache(self, strategy, depth=SMALL.decoder.depth):
         model = changed(SMALL, depth=depth, vocab=7)
         params = jax.tree.map(jnp.asarray, drawn(model))
@@ -254,14 +257,12 @@ class SearchTest(parameterized.TestCase):
             np.testing.assert_allclose([one.score for one in row], [score for _, score, _ in wanted][:len(row)], atol=1e-5)
 
 
-# Of one stack after the other: with which values another program is computed than with those of BASE.
-STACKS = models.CHANGES | {'feed_forward.activation': Gelu(), 'cross_kept': ((0,), (0, 1))}
 CHANGES = {
     'vocab': 12, 'source_vocab': 12, 'source_length': 9, 'length': 7, 'share': True, 'scale_embedding': False,
     'cross_attention': Softmax(score=Dot()), 'head': NextWords(scaled=True),
     'dense_gradient': False, 'dtype': 'bfloat16', 'parameter_dtype': 'bfloat16',
-    **{f'{stack}.{path}': value for stack in ('encoder', 'decoder') for path, value in STACKS.items()}}
-del CHANGES['encoder.cross_kept']
+    **{f'{stack}.{path}': value for stack in ('encoder', 'decoder') for path, value in models.OF_STACK.items()},
+    'decoder.cross_kept': ((0,), (0, 1))}
 BASE = changed(SMALL, share=False, positions=Learned(scale=0.1), dropout=0.2)  # with which every field counts
 
 
@@ -271,8 +272,7 @@ class FieldsTest(parameterized.TestCase):
         self.assertTrue(program(changed(BASE, **{field: value})) != program(BASE))
 
     def test_every_field_is_tried(self):
-        self.assertEqual(models.field_names(EncoderDecoder), {name.removeprefix('encoder.').removeprefix('decoder.')
-                                                              for name in CHANGES})
+        self.assertEqual(models.own_fields(EncoderDecoder), {name for name in CHANGES if '.' not in name})
 
     @parameterized.parameters(
         (dict(source_vocab=9), 'model.share=True needs one vocabulary for sources and targets.*one of 9 of their own'),
