@@ -4,6 +4,7 @@
     for batch in opened.train(seed=0): ...
 
 All words of the output but the last are in the input, one place further on; the last one cannot be known, and has no weight.
+An evaluation scores words alone: ends of lines and unknown words, which all look the same, have no weight there.
 Rows hold what pairs hold (data/text/parallel.py): `inputs`, `segments`, `positions`, `decoder_inputs`, `decoder_segments`,
 `decoder_positions`, `targets` and `weights`, each [B, T].
 """
@@ -75,7 +76,13 @@ class OpenShift(OpenDocuments):
 
     def _evaluate(self, *given):
         evaluation = super()._evaluate(*given)
-        return evaluation.mapped(lambda batch: shifted(batch, self.start))
+        signs = self.tokenizer.roles.end, self.tokenizer.roles.unknown
+
+        def scored(batch):
+            batch = shifted(batch, self.start)
+            return batch | {'weights': batch['weights'] * ~np.isin(batch['targets'], signs)}
+
+        return evaluation.mapped(scored)
 
 
 @dataclasses.dataclass(frozen=True)

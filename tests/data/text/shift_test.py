@@ -6,6 +6,7 @@ import numpy as np
 from absl.testing import absltest
 
 from data.text.shift import Shift
+from data.tokenizers.specs import Word
 
 WORDS = [f'w{i}' for i in range(60)]
 
@@ -56,6 +57,22 @@ class ShiftTest(absltest.TestCase):
             self.assertShifted(opened, batch, row)
         self.assertShifted(opened, *rows[-1], length=3)  # of 59 targets, 7 rows have 8
         self.assertEqual(sum(int(batch['weights'].sum()) for batch in batches), 59 - 8)
+
+    def test_unknown_words_and_ends_of_lines_are_learnt_but_not_scored(self):
+        folder = pathlib.Path(self.fields['path'])
+        (folder / 'text.txt').write_text('a b c d\na b c e\n' * 4)
+        opened = Shift(**self.fields | {'tokenizer': Word(least=8)}).open(None)  # all but d and e, which come four times
+        seen, wanted = [], []
+        for batch in opened.evaluation('valid', 3):
+            there = (batch['segments'] > 0) & (batch['example_weights'] > 0)[:, None]
+            there[:, :-1] &= there[:, 1:]  # the last word of a row is not known
+            there[:, -1] = False
+            seen += opened.pieces(batch['targets'][batch['weights'] > 0])
+            wanted += [piece for piece in opened.pieces(batch['targets'][there]) if piece in 'abc']
+        self.assertEqual(seen, wanted)
+        self.assertEqual(set(seen), {*'abc'})
+        batch = next(iter(opened.train(0)))
+        np.testing.assert_array_equal(batch['weights'], [[1] * 7 + [0]] * 2)
 
     def test_fields_without_a_meaning(self):
         for fields, message in ((dict(documents='line'), 'has rows of several lengths'), (dict(length=1), 'nothing to copy')):
