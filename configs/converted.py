@@ -23,7 +23,7 @@ def config_of(family, fields, tokenizer=None, framing='', start=-1, ends=True, i
     c = base.config()
     c.model = base.part(family.model, **fields)
     c.data, c.task, c.evals = _image_parts(family.use, image) if image else _text_parts(
-        family, framing, start, ends, dict(
+        family, fields, framing, start, ends, dict(
             tokenizer=tokenizer, length=min(c.model.length, LONGEST.get(family.use, 1024)), batch_size=8))
     c.optimizer = base.optimizer(learning_rate=5e-5, weight_decay=0.01, schedule=base.part(
         'training.schedules:Linear', warmup_steps=100))
@@ -38,7 +38,7 @@ def _image_parts(use, image):
     return data, base.part('vit.tasks.classification:Classification'), _evals()
 
 
-def _text_parts(family, framing, start, ends, common):
+def _text_parts(family, fields, framing, start, ends, common):
     use, length = family.use, common['length']
     if use == 'text':
         data = base.data('data.text.documents:Text', path='text', documents='file' if ends else 'stream', **common)
@@ -57,8 +57,8 @@ def _text_parts(family, framing, start, ends, common):
         if use == 'hidden':
             data.reader = 'transformer.readers.vectors:TextVector'
         return data, base.part(f'transformer.tasks.{TASKS[use]}'), _evals() if use != 'hidden' else {}
-    task = base.part(f'transformer.tasks.{TASKS[use]}', types=family.kind in ('bert', 'roberta'),
-                     start=start if family.kind in ('bart', 't5') else -1)
+    task = base.part(f'transformer.tasks.{TASKS[use]}', types=fields.get('types', 0) > 0,
+                     start=start if 'decoder_inputs' in family.inputs(fields) else -1)
     framed |= dict(path=f'{use}.txt', train='train[:90%]', valid='train[90%:]', test='')
     if use == 'classes':
         return base.data('data.text.labelled:Labelled', columns=(), **framed), task, _evals()

@@ -298,7 +298,7 @@ def build(config, mesh, folder=None, source=None):
     parts = {'model': model} | ({'model.head': model.head} if 'head' in resolve.fields(type(model)) else {})
     for field, part in parts.items():
         for name in filter(resolve.fields(type(part)).__contains__, data.facts):
-            if getattr(part, name) < data.facts[name]:
+            if getattr(part, name) < data.facts[name] and data.facts[name] > 1:  # of one kind there is nothing to tell
                 raise ValueError(f'{field}.{name} is {getattr(part, name)}, but the data has {data.facts[name]}; leave it out '
                                  'of the config, or raise it.')
     if data.packed and isinstance(model, contracts.Separating) and not model.packs:

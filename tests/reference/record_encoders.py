@@ -93,6 +93,9 @@ def t5():
     case('t5_classes', hf.T5ForSequenceClassification(classes), read, {'logits': None})
     other = hf.T5Config(**small | dict(feed_forward_proj='gated-gelu'), tie_word_embeddings=False)
     case('t5_span', hf.T5ForQuestionAnswering(other), read, {'start_logits': mask, 'end_logits': mask})
+    alone = dict(input_ids=ids(67, 3, 21), attention_mask=padded(length=21))
+    case('t5_encoder', hf.T5EncoderModel(other), alone, {'last_hidden_state': padded(length=21)})
+    case('t5_tags', hf.T5ForTokenClassification(classes), alone, {'logits': padded(length=21)})
 
 
 def vit():

@@ -128,17 +128,6 @@ class RunTest(experiments.TestCase):
         self.assertIn('(7 W x ', said_again)
         self.assertIn(', PUE 1.25, 80 g/kWh)', said_again)
 
-    @pytest.mark.slow
-    def test_a_run_that_began_before_there_were_these_fields(self):
-        self.train(2, 10.0)
-        path = self.run_folder / 'config.json'
-        content = json.loads(path.read_text())
-        del content['energy']
-        path.write_text(json.dumps(content))
-        with self.assertRaisesRegex(ValueError, "holds a run with another config .energy.grams_per_kwh: 'nothing' there, .*"
-                                    'give these values again, or another --workdir'):
-            self.train(4, 10.0)
-
 
 if __name__ == '__main__':
     absltest.main()
