@@ -40,6 +40,7 @@ from configs import base, converted
 from data.text import examples as data_examples
 from data.text import frames
 from data.text.examples import OpenExamples
+from data.text.labelled import Labelled, Labels, Number, OpenLabelled
 from data.text.masked import OpenMasked
 from data.text.parallel import OpenParallel
 from data.tokenizers import hugging_face as tokenizer_files
@@ -56,7 +57,7 @@ from transformer.conversion.families import FAMILIES as OF_TEXT
 from transformer.conversion.generation import IDS, Prompts, stated
 from transformer.conversion.generation import read as read_settings
 from transformer.conversion.generation import write as write_settings
-from transformer.conversion.tables import Weight, labels, named
+from transformer.conversion.tables import PROBLEMS, Weight, labels, named, problem_of
 from transformer.decoding.strategies import Strategy
 from vit.contracts import SeenImages
 from vit.conversion.vit import VIT, image_of
@@ -198,7 +199,9 @@ def text_run(folder, family, theirs, fields, place):
     found.tokenizer.save(place)
     start, said = tokenizer_files.start(family.kind, (theirs, generation or {})), [f'tokenizer {found.spec}', *found.said]
     framing = framing_of(family, found, fields.get('types', 1), said)
-    if file := {'classes': 'classes.json', 'tags': 'tags.json'}.get(family.use):
+    if family.use == 'classes':
+        family = dataclasses.replace(family, use=problem_of(theirs))
+    if file := dict.fromkeys(PROBLEMS, 'classes.json').get(family.use, 'tags.json' if family.use == 'tags' else ''):
         data_examples.write(place, file, classes=labels(theirs))
     elif family.use == 'spans':
         data_examples.write(place, 'questions.json', unanswerable=False)
@@ -248,6 +251,8 @@ def image_run(folder, family, theirs, fields, place):
     require_preparation(settings, height, width)
     given = settings if settings.get('do_normalize', True) else {'image_mean': [0.0] * channels, 'image_std': [1.0] * channels}
     mean, std = (tuple(map(float, given.get(name) or (0.5,) * channels)) for name in ('image_mean', 'image_std'))
+    if family.use == 'images' and (told := problem_of(theirs)) != 'classes':
+        raise ValueError(f'config.json says that images have {told} here, which is not supported; expected one class for each.')
     classes = labels(theirs) if family.use == 'images' else []
     form = {'height': height, 'width': width, 'channels': channels, 'classes': classes}
     pathlib.Path(place, 'classes.json').write_text(json.dumps(form))
@@ -334,6 +339,11 @@ def told_of(snapshot):
         head = snapshot.model if isinstance(data, SeenImages) else snapshot.model.head  # which may have more of them
         classes += [f'LABEL_{i}' for i in range(len(classes), head.classes)]
         found |= {'id2label': dict(enumerate(named(classes))), 'label2id': {name: i for i, name in enumerate(named(classes))}}
+    match data:
+        case OpenLabelled(config=Labelled(target=Labels())):
+            found['problem_type'] = PROBLEMS['labels']
+        case OpenLabelled(config=Labelled(target=Number())):
+            found['problem_type'] = PROBLEMS['number']
     if isinstance(data, SeenImages):
         _, height, width, channels = data.shapes['image'][0]
         found |= {'image_size': height if height == width else [height, width], 'num_channels': channels}

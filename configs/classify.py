@@ -6,7 +6,8 @@
     echo 'a joy from start to end' | python predict.py --workdir=runs/sst2
 
 The head is that of the model's family (transformer/layers/heads.py:Classes); it begins anew where the other run has none with
-as many classes. Texts are in tab-separated files (data/text/labelled.py), images in a folder for each class.
+as many classes. Texts are in tab-separated files (data/text/labelled.py), images in a folder for each class. configs/label.py
+learns any number of labels of a text, configs/rate.py a number.
 """
 
 from configs import base
@@ -18,13 +19,19 @@ HEADS = {BERT: 'Classes()',
          'transformer.models.encoder_decoder:EncoderDecoder': "Classes(at='last', dropout=0.0, twice=True)",
          'transformer.models.gpt:Gpt': "Classes(at='last', pooler=False, bias=False, dropout=0.0)"}
 
+# What is told of a text: the task, an evaluator besides its averages, and fields of the data.
+TOLD = {
+    'classes': ('reading:TextClasses', {}, {}),
+    'labels': ('reading:TextLabels', {'labels': 'transformer.evaluators.reading:LabelScores'},
+               {'target': 'Labels()', 'reader': 'transformer.readers.classes:TextLabels'}),
+    'number': ('reading:TextNumbers', {'correlation': 'transformer.evaluators.reading:Correlation'},
+               {'target': 'Number()', 'reader': 'transformer.readers.classes:TextNumber'})}
+
 
 def get_config(variant=''):
     c, other = begun(variant, 'classify')
     if other.model.name != 'vit.models.vit:Vit':
-        heads = HEADS | ({BERT: 'Classes(twice=True)'} if is_roberta(other.model) else {})
-        return with_head(variant, 'classify', heads, 'data.text.labelled:Labelled', 'transformer.tasks.reading:TextClasses', {},
-                         train='train[:90%]', valid='train[90%:]', test='')
+        return of_texts(variant, 'classify', 'classes')
     fields = {key: value for key, value in other.model.items() if key not in ('name', 'classes')}
     c.model = base.part(other.model.name, **fields | {'pooler': False})
     c.data, c.task = other.data, base.part('vit.tasks.classification:Classification')
@@ -32,6 +39,15 @@ def get_config(variant=''):
     c.evals.valid = base.evaluation('transformer.evaluators.base:Averages', split='valid')
     c.init_rules = (HEAD, 'offered'), (r'.*', 'keep')
     return c.lock()
+
+
+def of_texts(variant, name, what):
+    """The config of a run with a head of the family of the model, where `what` of `TOLD` is learnt."""
+    _, other = begun(variant, name)
+    heads = HEADS | ({BERT: 'Classes(twice=True)'} if is_roberta(other.model) else {})
+    task, evals, fields = TOLD[what]
+    return with_head(variant, name, heads, 'data.text.labelled:Labelled', f'transformer.tasks.{task}', evals,
+                     train='train[:90%]', valid='train[90%:]', test='', **fields)
 
 
 def is_roberta(model):

@@ -3,12 +3,14 @@
 import math
 
 from configs import base
+from configs.classify import TOLD
 
-LONGEST = {'classes': 512, 'tags': 512, 'spans': 384}  # tokens in a row, where the model takes more
+LONGEST = dict.fromkeys((*TOLD, 'tags'), 512) | {'spans': 384}  # tokens in a row, where the model takes more
 # What stands around texts where the tokenizer does not say (data/text/frames.py).
 FRAMINGS = {'bert': 'bert', 'roberta': 'roberta', 'bart': 'roberta', 't5': 't5', 'gpt2': 'plain'}
 TASKS = {'masked': 'masked:MaskedTokens', 'sentences': 'masked:Pretraining', 'next': 'masked:NextSentence',
-         'classes': 'reading:TextClasses', 'tags': 'reading:Tags', 'spans': 'reading:Spans', 'hidden': 'reading:Hidden'}
+         'tags': 'reading:Tags', 'spans': 'reading:Spans', 'hidden': 'reading:Hidden',
+         **{use: task for use, (task, _, _) in TOLD.items()}}
 
 
 def config_of(family, fields, tokenizer=None, framing='', start=-1, ends=True, image=None):
@@ -60,8 +62,10 @@ def _text_parts(family, fields, framing, start, ends, common):
     task = base.part(f'transformer.tasks.{TASKS[use]}', types=fields.get('types', 0) > 0,
                      start=start if 'decoder_inputs' in family.inputs(fields) else -1)
     framed |= dict(path=f'{use}.txt', train='train[:90%]', valid='train[90%:]', test='')
-    if use == 'classes':
-        return base.data('data.text.labelled:Labelled', columns=(), **framed), task, _evals()
+    if use in TOLD:
+        _, evals, fields = TOLD[use]
+        return base.data('data.text.labelled:Labelled', columns=(), **framed, **fields), task, _evals() | {
+            name: base.evaluation(path, split='valid') for name, path in evals.items()}
     if use == 'tags':
         return base.data('data.text.tagged:Tagged', **framed), task, _evals() | {
             'entities': base.evaluation('transformer.evaluators.reading:Entities', split='valid')}

@@ -6,7 +6,7 @@
 
 The variant is the workdir of that run: its model, task, data and evaluators are taken as they are, and its parameters to begin
 with. What belongs to the training is new: AdamW, 5e-5 falling linearly to 0 over 1,000 steps, weight decay 0.01.
-configs/classify.py, tag.py and answer.py put another head on the model.
+configs/classify.py, label.py, rate.py, tag.py and answer.py put another head on the model.
 """
 
 import pathlib
@@ -62,7 +62,7 @@ def with_head(variant, name, head, data, task, evals, **fields):
     c.data = base.data(data, path=f'{name}.txt', length=min(c.model.length, fields.pop('length', 128)), framing=framing,
                        tokenizer=other.data.tokenizer, **fields)
     start = other.data.get('start', -1) if 'start' in other.data else other.task.get('start', -1)
-    c.task = base.part(task, types=model == 'transformer.models.bert:Bert', start=start)
+    c.task = base.part(task, types=other.model.get('types', 0) > 0, start=start)
     c.evals.valid = base.evaluation('transformer.evaluators.base:Averages', split='valid')
     for evaluation, path in evals.items():
         c.evals[evaluation] = base.evaluation(path, split='valid')

@@ -19,8 +19,8 @@ from transformer.layers.feed_forward import Gated
 from transformer.layers.heads import NextWords
 
 CASES = (
-    'gpt2', 'gpt2_other', 'gpt2_classes', 'gpt2_tags', 'gpt2_span', 'bert', 'bert_masked', 'bert_model', 'bert_next',
-    'bert_classes', 'bert_tags', 'bert_span', 'roberta', 'roberta_classes', 't5', 't5_gated', 't5_classes',
+    'gpt2', 'gpt2_other', 'gpt2_choice', 'gpt2_classes', 'gpt2_tags', 'gpt2_span', 'bert', 'bert_masked', 'bert_model',
+    'bert_next', 'bert_classes', 'bert_tags', 'bert_span', 'roberta', 'roberta_classes', 't5', 't5_gated', 't5_classes',
     't5_span', 't5_encoder', 't5_tags', 'bart', 'bart_classes', 'bart_span', 'vit', 'vit_model')
 
 # One of each family, and those with a part of their own.
@@ -167,6 +167,25 @@ class FolderTest(recorded.TestCase):
         self.assertEqual([here[key] for key in known], [there[key] for key in known])
         self.assertEqual((out / 'generation_config.json').is_file(), family.use in ('text', 'pairs'))
 
+    @parameterized.parameters(
+        ({'id2label': {'2': 'both', '0': 'no', '1': 'yes'}}, 'reading:TextClasses', ['no', 'yes', 'both']),
+        ({'problem_type': 'multi_label_classification'}, 'reading:TextLabels', ['no', 'yes', 'both']),
+        ({'id2label': {'0': 'grade'}, 'problem_type': 'regression'}, 'reading:TextNumbers', ['grade']),
+        ({'id2label': {'0': 'grade'}, 'problem_type': 'absent'}, 'reading:TextNumbers', ['grade']))
+    def test_classes_labels_and_a_number(self, changes, task, names):
+        short = lambda weights: {name: x[:len(names)] if name.startswith('classifier.') else x for name, x in weights.items()}
+        workdir, out = self.folder / 'run', self.folder / 'out'
+        self.convert(f'--from_hf={self.hugging_face("bert_classes", short, **changes)}', f'--workdir={workdir}')
+        config = json.loads((workdir / 'config.json').read_text())
+        self.assertEqual(config['task']['name'], f'transformer.tasks.{task}')
+        self.convert(f'--workdir={workdir}', f'--to_hf={out}')
+        config = json.loads((out / 'config.json').read_text())
+        self.assertEqual(config['id2label'], {str(i): name for i, name in enumerate(names)})
+        usual = 'regression' if len(names) == 1 else 'absent'
+        self.assertEqual(config.get('problem_type', 'absent'), {'absent': usual}.get(
+            changes.get('problem_type', 'absent'), changes.get('problem_type')))
+        self.assert_same_weights(out, self.folder / 'bert_classes_hf')
+
     @parameterized.parameters('gpt2', 'gpt2_span', 'bert', 'bert_model', 'roberta', 't5', 'bart_classes', 'vit')
     @pytest.mark.slow
     def test_verify(self, name):
@@ -292,9 +311,12 @@ class FolderTest(recorded.TestCase):
         ('bert', {'is_decoder': True}, 'is_decoder=True, which is not supported'),
         ('bert', {'position_embedding_type': 'relative_key'}, "position_embedding_type='relative_key'"),
         ('bert_classes', {'id2label': {'1': 'one'}}, 'id2label=.*expected a name for each of 0, 1'),
-        ('bert_classes', {'id2label': {'0': 'one'}}, 'one label, which there stands for a number'),
+        ('bert_classes', {'id2label': {'0': 'one'}}, r'classifier.bias \[1\] +\| classifier.bias \[3\]'),
         ('bert_classes', {'id2label': {'0': 'a', '1': 'b'}}, r'classifier.bias \[2\] +\| classifier.bias \[3\]'),
-        ('bert_classes', {'problem_type': 'multi_label_classification'}, "problem_type='multi_label"),
+        ('bert_classes', {'problem_type': 'regression'}, "problem_type='regression' and names 3 labels, which does not go"),
+        ('bert_classes', {'problem_type': 'ranking'}, "problem_type='ranking', which is not supported; expected one of"),
+        ('vit', {'problem_type': 'multi_label_classification'}, 'images have labels here, which is not supported'),
+        ('gpt2_choice', {'summary_activation': 'tanh'}, "summary_activation='tanh', which is not supported"),
         ('bart', {'normalize_before': True}, 'normalize_before=True'), ('bart', {'encoder_layerdrop': 0.1}, 'layerdrop=0.1'),
         ('bart', {'encoder_ffn_dim': 20}, r'encoder.layers.0.fc1.bias \[20\] +\| \S*encoder.layers.0.fc1.bias \[24\]'),
         ('vit', {'qkv_bias': False}, r'\n  - +\| vit.encoder.layer.0.attention.attention.key.bias \[16\]'),
@@ -415,7 +437,7 @@ class FolderTest(recorded.TestCase):
         ({'activation_function': ['relu']}, 'which is not supported'), ({'pruned_heads': {'0': [1]}}, 'pruned_heads='),
         ({'model_type': ['gpt2']}, 'names the model'),
         ({'embd_pdrop': 0.5}, 'resid_pdrop=0.0 and embd_pdrop=0.5, which are one field here, model.dropout'),
-        ({'architectures': ['GPT2DoubleHeadsModel']}, 'names GPT2DoubleHeadsModel; of gpt2 expected GPT2LMHeadModel, GPT2Mod'),
+        ({'architectures': ['GPT2ForMultipleChoice']}, 'names GPT2ForMultipleChoice; of gpt2 expected GPT2LMHeadModel, '),
         ({'model_type': 'gtp2'}, "names the model 'gtp2'; did you mean 'gpt2'"),
         ({'model_type': 'absent'}, 'is not the config of a model'),
         ({'n_inner': 63}, 'does not fit its config.json'))

@@ -127,6 +127,30 @@ class FinetuneTest(recorded.TestCase):
         there = json.loads((REFERENCE / name / 'config.json').read_text())
         self.assertEqual(config.get('decoder_start_token_id'), there.get('decoder_start_token_id'))
 
+    @parameterized.parameters(
+        ('label', ('5,6', '', '6'), 'labels: f1 [0-9.]+  precision', 'multi_label_classification', ['5', '6']),
+        ('rate', ('0.5', '2', '-1'), 'correlation: pearson [-0-9.]+  spearman', 'regression', ['LABEL_0']))
+    @pytest.mark.slow
+    def test_labels_and_numbers(self, config, cells, said, problem, names):
+        self.convert(f'--from_hf={self.hugging_face("bert_model")}', f'--workdir={self.folder / "run"}')
+        self.text.write_text(''.join(f'{i % 50 + 3} 7\t{cells[i % 3]}\n' for i in range(60)))
+        self.assertRegex(self.further(config, self.text), said)
+        told = self.out_again('BertForSequenceClassification', 'bert_model', prefix='bert.',
+                              made=['classifier.weight', 'classifier.bias'])
+        self.assertEqual((told['problem_type'], [*told['id2label'].values()]), (problem, names))
+        lines = [json.loads(line) for line in experiments.call(
+            'predict', f'--workdir={self.folder / "mine"}', '--json', stdin=b'3 7\n9\n').out.splitlines()]
+        answers = [line['labels'] if config == 'label' else [line['number']] for line in lines]
+        self.assertEqual([len(answers), *map(type, answers)], [2, list, list])
+        snapshot = convert.runs.load(self.folder / 'mine')
+        ids, kinds = snapshot.data.read_text('3 7')
+        logits = snapshot.apply(inputs=ids[None], types=kinds[None])['logits'][0]
+        wanted = [name for name, x in zip(names, logits) if x > 0] if config == 'label' else [float(logits[0])]
+        if config == 'label':
+            self.assertEqual(answers[0], wanted)
+        else:
+            self.assertAlmostEqual(answers[0][0], wanted[0], places=5)
+
     @pytest.mark.slow
     def test_a_classifier_goes_on_with_its_classes(self):
         """In its order, and with those that the new texts lack."""

@@ -127,10 +127,10 @@ class MaskedText(FramedText, Protocol):
 
 @runtime_checkable
 class LabelledText(FramedText, Protocol):
-    """Texts, or pairs of texts, with a class.
+    """Texts, or pairs of texts, with a class, several labels or a number.
 
     Attributes:
-      classes: their names.
+      classes: the names of the classes or the labels; of a number its own.
     """
     classes: Sequence[str]
 

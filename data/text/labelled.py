@@ -1,15 +1,19 @@
-"""Texts, or pairs of texts, with a class each: sentiment, paraphrase, entailment and the like.
+"""Texts, or pairs of texts, with a class each: sentiment, paraphrase, entailment and the like; with any number of labels, such
+as their topics; or with a number, such as how alike the two are.
 
     opened = Labelled(path='sst2', columns=(2,), label=1, header=True, train='train.tsv', valid='dev.tsv', test='').open(None)
     for batch in opened.train(seed=0): ...
 
-Rows hold `inputs`, `segments`, `positions` and `types` [B, T], and `label` [B]. A text that is too long is cut at its end, of
-a pair the longer one first (Devlin et al. 2019, appendix A).
+Rows hold `inputs`, `segments`, `positions` and `types` [B, T], and `label`, as `Target` says. A text that is too long is cut
+at its end, of a pair the longer one first (Devlin et al. 2019, appendix A).
 """
 
-import collections
+import abc
 import dataclasses
+import math
 import os
+from collections.abc import Iterable, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -22,6 +26,122 @@ _FILE = 'classes.json'
 
 
 @dataclasses.dataclass(frozen=True)
+class Target(abc.ABC):
+    """What is to be told of a text: how its column is read, and what a batch holds of it.
+
+    Attributes:
+      least: how many classes there have to be.
+      optional: whether the column may be empty.
+      plural: what the classes are called in the log.
+    """
+
+    least = 1
+    optional = False
+    plural = 'classes'
+
+    def value(self, cell: str, place: str) -> Any:
+        """What the column of the example at `place` holds. Raises ValueError for what cannot be read."""
+        return cell
+
+    @abc.abstractmethod
+    def names(self, value: Any) -> Sequence[str]:
+        """The classes that a value names."""
+
+    @abc.abstractmethod
+    def labels(self, values: Sequence, numbers: dict[str, int]) -> np.ndarray:
+        """`label` [n, ..] of examples with these values; `numbers` are those of the classes."""
+
+    @abc.abstractmethod
+    def shape(self, rows: int, classes: int) -> tuple[tuple[int, ...], type]:
+        """(shape, dtype) of `label`."""
+
+    def shares(self, label: np.ndarray, classes: Sequence[str]) -> str:
+        """How the labels of the training part are spread, for the log."""
+        counts = label.sum(0) if label.ndim > 1 else np.bincount(label, minlength=len(classes))
+        often = np.argsort(-counts, kind='stable')
+        shares = ', '.join(f'{classes[number]} {counts[number] / len(label):.1%}' for number in often[:5])
+        return f'{len(classes)} {self.plural} ({shares}{", .." * (len(classes) > 5)})'
+
+    def classes(self, values: Iterable, source: str | os.PathLike | None) -> tuple[str, ...]:
+        """The names of the classes of a training part, in the order of a run to start from if it has them all."""
+        return examples.classes(_sorted({name for value in values for name in self.names(value)}), source, _FILE)
+
+
+@dataclasses.dataclass(frozen=True)
+class OneClass(Target):
+    """One of several classes: int32 [B]."""
+
+    least = 2
+
+    def names(self, value: str) -> Sequence[str]:
+        return (value,)
+
+    def labels(self, values: Sequence[str], numbers: dict[str, int]) -> np.ndarray:
+        return np.array([numbers[value] for value in values], np.int32)
+
+    def shape(self, rows: int, classes: int) -> tuple[tuple[int, ...], type]:
+        return (rows,), np.int32
+
+
+@dataclasses.dataclass(frozen=True)
+class Labels(Target):
+    """Any number of labels, none too: float32 [B, classes], 1 for those of a text.
+
+    Attributes:
+      separator: what stands between two of them.
+    """
+
+    separator: str = ','
+    optional = True
+    plural = 'labels'
+
+    def value(self, cell: str, place: str) -> tuple[str, ...]:
+        return tuple(name for name in map(str.strip, cell.split(self.separator)) if name)
+
+    def names(self, value: tuple[str, ...]) -> Sequence[str]:
+        return value
+
+    def labels(self, values: Sequence[tuple[str, ...]], numbers: dict[str, int]) -> np.ndarray:
+        found = np.zeros((len(values), len(numbers)), np.float32)
+        for row, names in zip(found, values):
+            row[[numbers[name] for name in names]] = 1.0
+        return found
+
+    def shape(self, rows: int, classes: int) -> tuple[tuple[int, ...], type]:
+        return (rows, classes), np.float32
+
+
+@dataclasses.dataclass(frozen=True)
+class Number(Target):
+    """A number: float32 [B]. Its name is the only class."""
+
+    def value(self, cell: str, place: str) -> float:
+        try:
+            found = float(cell)
+        except ValueError:
+            found = math.nan
+        if not math.isfinite(found):
+            raise ValueError(f'{place} has {cell!r} where data.label names a column of numbers; correct the line, or take it '
+                             'out.')
+        return found
+
+    def names(self, value: float) -> Sequence[str]:
+        return ()
+
+    def labels(self, values: Sequence[float], numbers: dict[str, int]) -> np.ndarray:
+        return np.array(values, np.float32)
+
+    def shape(self, rows: int, classes: int) -> tuple[tuple[int, ...], type]:
+        return (rows,), np.float32
+
+    def shares(self, label: np.ndarray, classes: Sequence[str]) -> str:
+        return f'numbers from {label.min():g} to {label.max():g}, {label.mean():.4g} on average'
+
+    def classes(self, values: Iterable, source: str | os.PathLike | None) -> tuple[str, ...]:
+        return ('LABEL_0',)  # as it is called in Hugging Face transformers
+
+
+@dataclasses.dataclass(frozen=True)
 class Labelled(examples.Examples):
     """Tab-separated files, an example a line; blank lines are skipped, and quotation marks are text.
 
@@ -29,11 +149,13 @@ class Labelled(examples.Examples):
       columns: that of the text, or those of the two texts, counted from 1; () for all but the last, one or two. White space
         around a text is left out.
       label: the column of the class; with columns=() it is the last.
+      target: what is in it: 'OneClass()', 'Labels(separator=",")' or 'Number()'.
       header: the first line of each file names the columns, and is skipped.
     """
 
     columns: tuple = (1,)
     label: int = 2
+    target: Target = OneClass()
     header: bool = False
     reader: str = 'transformer.readers.classes:TextClass'
 
@@ -57,7 +179,7 @@ class Labelled(examples.Examples):
             raise ValueError(f'data.columns={columns} and data.label={self.label} name a column twice; give each its own.')
 
     def form(self) -> tuple:
-        return self.columns, self.label, self.header
+        return self.columns, self.label, self.target, self.header
 
     def examples(self, file: sources.File) -> list['Example']:
         lines = enumerate(pair_sources.lines(file), 1)
@@ -73,24 +195,24 @@ class Labelled(examples.Examples):
                 f'{place} has {len(cells)} column(s), and data.columns={self.columns} with data.label={self.label} ask for '
                 f'{max(wanted) if self.columns else "2 or 3"}, separated by tabs; correct the line, or take it out.'
             )
-        for column in wanted:
+        for column in columns if self.target.optional else wanted:
             if not cells[column - 1]:
                 raise ValueError(f'{place} has nothing in column {column}; fill it in, or take the line out.')
-        return Example(tuple(cells[column - 1] for column in columns), cells[label - 1], place)
+        return Example(tuple(cells[column - 1] for column in columns), self.target.value(cells[label - 1], place), place)
 
 
 @dataclasses.dataclass(frozen=True)
 class Example:
-    """An example: one text or two, and the name of its class."""
+    """An example: one text or two, and what `Target.value` says of them."""
 
     texts: tuple[str, ...]
-    label: str
+    label: Any
     place: str
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
 class _LabelledRows:
-    """Framed examples, with the number of the class of each; `cut` are those that lost tokens."""
+    """Framed examples, with the label of each; `cut` are those that lost tokens."""
 
     framed: list[tuple[np.ndarray, np.ndarray]]
     label: np.ndarray
@@ -117,13 +239,13 @@ class OpenLabelled(examples.OpenExamples):
     def __init__(self, config: Labelled, folder: str | os.PathLike | None, source: str | os.PathLike | None = None):
         super().__init__(config, folder, source, pair=len(config.columns) != 1)
         if folder is None:
-            found = _sorted({example.label for example in config.part('train').examples})
-            self.classes = examples.classes(found, source, _FILE)
+            self.classes = config.target.classes([example.label for example in config.part('train').examples], source)
         else:
             self.classes = tuple(examples.read(folder, _FILE, 'classes', list))
-        if len(self.classes) < 2:
-            raise ValueError(f'All examples of data.train={config.train!r} have the class {self.classes[0]!r}; widen it, or '
-                             'set data.label to the column of the class.')
+        if len(self.classes) < config.target.least:
+            have = f'have the class {self.classes[0]!r}' if self.classes else 'are without labels'
+            raise ValueError(f'All examples of data.train={config.train!r} {have}; widen it, or set data.label to the column '
+                             f'of the {"class" if self.classes else "labels"}.')
         self.facts = {**self.facts, 'classes': len(self.classes)}
 
     def save(self, folder: str | os.PathLike) -> None:
@@ -134,16 +256,14 @@ class OpenLabelled(examples.OpenExamples):
     @property
     def shapes(self) -> dict[str, tuple[tuple[int, ...], type]]:
         """{name: (shape, dtype)} of a training batch, known without the text."""
-        return self._row_shapes() | {'label': ((self.config.batch_size,), np.int32)}
+        return self._row_shapes() | {'label': self.config.target.shape(self.config.batch_size, len(self.classes))}
 
     def describe(self) -> str:
         """One line about the training part, the classes and the tokenizer, for the log."""
         rows = self._training
-        often = collections.Counter(self.classes[number] for number in rows.label.tolist()).most_common(5)
-        shares = ', '.join(f'{name} {count / len(rows):.1%}' for name, count in often)
         cut = f', {rows.cut:,} of them cut to {self.config.length} tokens' if rows.cut else ''
         return (f'{self.config.path}, {len(rows):,} {"pairs of texts" if len(self.config.columns) == 2 else "texts"} to train '
-                f'on{cut}; {len(self.classes)} classes ({shares}{", .." * (len(self.classes) > 5)}); {self._vocabulary}')
+                f'on{cut}; {self.config.target.shares(rows.label, self.classes)}; {self._vocabulary}')
 
     def read_text(self, line: str) -> tuple[np.ndarray, np.ndarray]:
         """(ids, types), int32 [n], of 'text', or of 'text<TAB>second text' where the data has pairs; cut as in training."""
@@ -163,14 +283,15 @@ class OpenLabelled(examples.OpenExamples):
     def _encode(self, part: examples.ExampleSplit) -> _LabelledRows:
         numbers = {name: number for number, name in enumerate(self.classes)}
         for example in part.examples:
-            if example.label not in numbers:
-                raise ValueError(
-                    f'{example.place} has the class {example.label!r}, which the training part does not have (it has '
-                    f'{", ".join(self.classes[:8])}{", .." * (len(self.classes) > 8)}); widen data.train, or set data.label to '
-                    'the column of the class and data.header to whether there is a header.'
-                )
+            for name in self.config.target.names(example.label):
+                if name not in numbers:
+                    raise ValueError(
+                        f'{example.place} has the class {name!r}, which the training part does not have (it has '
+                        f'{", ".join(self.classes[:8])}{", .." * (len(self.classes) > 8)}); widen data.train, or set '
+                        'data.label to the column of the class and data.header to whether there is a header.'
+                    )
         ids = self._ids([example.texts for example in part.examples])
-        label = np.array([numbers[example.label] for example in part.examples], np.int32)
+        label = self.config.target.labels([example.label for example in part.examples], numbers)
         room = [self.frame.room(self.config.length, pair) for pair in (False, True)]
         cut = sum(len(one) + (0 if two is None else len(two)) > room[two is not None] for one, two in ids)
         framed = [self.frame.fitted(first, second, self.config.length) for first, second in ids]

@@ -50,6 +50,11 @@ def gpt2():
                  bos_token_id=0, eos_token_id=0, pad_token_id=0)
     inputs = dict(input_ids=ids(67, 3, 11) * mask, attention_mask=mask)
     case('gpt2_classes', hf.GPT2ForSequenceClassification(hf.GPT2Config(**small)), inputs, {'logits': None})
+    front = mask.clone()  # no padding behind, whose state transformers reads where it is not told otherwise
+    front[1] = 1
+    choice = hf.GPT2DoubleHeadsModel(hf.GPT2Config(**small))
+    case('gpt2_choice', choice, dict(input_ids=ids(67, 3, 11) * front, attention_mask=front),
+         {'logits': front, 'mc_logits': None})
     case('gpt2_tags', hf.GPT2ForTokenClassification(hf.GPT2Config(**small, classifier_dropout=0.1)), inputs, {'logits': mask})
     case('gpt2_span', hf.GPT2ForQuestionAnswering(hf.GPT2Config(**small)), inputs, {'start_logits': mask, 'end_logits': mask})
 

@@ -6,8 +6,8 @@ from transformer.attention.masks.patterns import Causal
 from transformer.attention.mechanism import Softmax
 from transformer.attention.scores import Dot
 from transformer.conversion.common import ABSOLUTE, ACTIVATIONS, TOKENS, dense, norm, token_limits, with_head
-from transformer.conversion.tables import Family, Field, Row, dropouts, head
-from transformer.layers.heads import Classes, NextWords, Span, TokenClasses
+from transformer.conversion.tables import Family, Field, Fields, Row, dropouts, head
+from transformer.layers.heads import Classes, NextWords, NextWordsAndChoice, Span, TokenClasses
 from transformer.layers.residual import PreNorm
 
 _GPT2 = Family(
@@ -50,11 +50,31 @@ _GPT2 = Family(
     inputs=lambda config: TOKENS,
     limits=token_limits,
     computed=r'transformer\.h\.\d+\.attn\.(masked_)?bias')  # the causal mask
+_WORDS = Row('output/kernel', 'lm_head.weight', 'D V -> V D')
+_COPIES = {'lm_head.weight': 'transformer.wte.weight'}
+_CHOICE = Fields(
+    (('tie_word_embeddings', 'summary_first_dropout'), ('head',)),
+    lambda config: {'head': NextWordsAndChoice(tied=config.get('tie_word_embeddings', True),
+                                               dropout=config.get('summary_first_dropout', 0.1))},
+    lambda model: _choice_of(model['head'], model['dropout']))
+
+
+def _choice_of(head, rate):
+    """The inverse of `_CHOICE.read`."""
+    if not isinstance(head, NextWordsAndChoice) or head.bias or head.scaled or head.added:
+        raise ValueError(f'model.head is {head!r}, which has no form there; expected {NextWordsAndChoice()!r}, tied or not.')
+    return {'tie_word_embeddings': head.tied, 'summary_first_dropout': head.dropout if head.dropout >= 0 else rate}
+
+
 GPT2 = (
     with_head(
-        _GPT2, 'GPT2LMHeadModel', 'text', Row('output/kernel', 'lm_head.weight', 'D V -> V D'), others=('GPT2Model',),
-        fields=(Field('tie_word_embeddings', 'head', True, {True: NextWords(), False: NextWords(tied=False)}),),
-        copies={'lm_head.weight': 'transformer.wte.weight'}),
+        _GPT2, 'GPT2LMHeadModel', 'text', _WORDS, others=('GPT2Model',), copies=_COPIES,
+        fields=(Field('tie_word_embeddings', 'head', True, {True: NextWords(), False: NextWords(tied=False)}),)),
+    with_head(
+        _GPT2, 'GPT2DoubleHeadsModel', 'text', _WORDS, *dense('choice', 'multiple_choice_head.summary'), copies=_COPIES,
+        fields=(_CHOICE,), outputs={'choice_logits': 'mc_logits'}, fixed=(
+            *_GPT2.fixed, Field('summary_type', default='cls_index'), Field('summary_use_proj', default=True),
+            Field('summary_proj_to_labels', default=True), Field('summary_activation'))),
     with_head(
         _GPT2, 'GPT2ForSequenceClassification', 'classes', Row('classes/kernel', 'score.weight', 'D C -> C D'),
         fields=(head(partial(Classes, at='last', pooler=False, bias=False, dropout=0.0), dropout=None),)),

@@ -181,12 +181,23 @@ def labels(config):
         found = [numbered[i] for i in range(len(numbered))]
     except (AttributeError, ValueError, TypeError, KeyError):
         raise ValueError(f'config.json has id2label={named!r}; expected a name for each of 0, 1, ...') from None
-    if (kind := config.get('problem_type')) not in (None, 'single_label_classification'):
-        raise ValueError(f'config.json has problem_type={kind!r}, which is not supported; expected one class for each text.')
-    if len(found) < 2:
-        raise ValueError(f'config.json has id2label={named!r}, one label, which there stands for a number that is estimated, '
-                         'and is not supported; expected a name for each of 0, 1, ...')
     return [name if found.count(name) == 1 else f'{name} ({i})' for i, name in enumerate(found)]
+
+
+PROBLEMS = {'classes': 'single_label_classification', 'labels': 'multi_label_classification', 'number': 'regression'}
+
+
+def problem_of(config):
+    """What a head with classes tells, by their config: one of them, 'classes', several, 'labels', or a 'number'."""
+    kind, count = config.get('problem_type'), len(labels(config))
+    told = {theirs: ours for ours, theirs in PROBLEMS.items()} | {None: 'number' if count == 1 else 'classes'}
+    if kind not in told:
+        raise ValueError(f'config.json has problem_type={kind!r}, which is not supported; expected one of '
+                         f'{", ".join(map(repr, PROBLEMS.values()))}.')
+    if (told[kind] == 'number') > (count == 1) or (told[kind] == 'classes') > (count > 1):
+        raise ValueError(f'config.json has problem_type={kind!r} and names {count} labels, which does not go together here; '
+                         'expected one for a number, and two or more to choose one of.')
+    return told[kind]
 
 
 def named(classes):

@@ -1,12 +1,64 @@
-"""Evaluators of runs that tag words and that find answers (see training/contracts.py for the contract)."""
+"""Evaluators of runs that label texts, tag words and find answers (see training/contracts.py for the contract)."""
 
 import dataclasses
 
-from transformer.contracts import QuestionBatches, QuestionedText, SentenceBatches, TaggedText, require
+import numpy as np
+
+from transformer.contracts import LabelledText, QuestionBatches, QuestionedText, SentenceBatches, TaggedText, require
 from transformer.decoding.spans import best_spans, named_spans
 from transformer.evaluators.base import Evaluator
 from transformer.evaluators.metrics import answers_exact_match, answers_f1
 from transformer.readers.rows import outputs
+
+
+@dataclasses.dataclass(frozen=True)
+class LabelScores(Evaluator):
+    """Precision, recall and F1 of the labels that texts have with a probability of more than a half, over all labels of all
+    texts together (micro-averaged), in percent."""
+
+    def check(self, run, batches):
+        _require_real(self, run.data, 2, 'texts with any number of labels')
+        return 'f1', 'precision', 'recall'
+
+    def __call__(self, snapshot, batches):
+        rows = list(outputs(snapshot, batches, ['logits']))
+        right = np.stack([row['label'] for row in rows]) > 0
+        said = np.stack([row['logits'] for row in rows])[:, :right.shape[1]] > 0
+        return f1((said & right).sum(), said.sum(), right.sum())
+
+
+@dataclasses.dataclass(frozen=True)
+class Correlation(Evaluator):
+    """Pearson's and Spearman's correlation of the estimates of a number with it; 0 where one of the two is constant."""
+
+    def check(self, run, batches):
+        _require_real(self, run.data, 1, 'texts with a number')
+        return 'pearson', 'spearman'
+
+    def __call__(self, snapshot, batches):
+        from scipy import stats  # which comes with jax
+
+        rows = list(outputs(snapshot, batches, ['logits']))
+        said, right = (np.array(one, np.float64) for one in zip(*((row['logits'][0], row['label']) for row in rows)))
+        if min(np.ptp(said), np.ptp(right)) == 0:
+            return {'pearson': 0.0, 'spearman': 0.0}
+        return {'pearson': float(stats.pearsonr(said, right).statistic),
+                'spearman': float(stats.spearmanr(said, right).statistic)}
+
+
+def _require_real(asking, data, axes, what):
+    """Raises ValueError unless texts have labels of real numbers with so many axes."""
+    require(asking, data, LabelledText, what, 'leave that evaluator out')
+    shape, dtype = data.shapes['label']
+    if (len(shape), dtype) != (axes, np.float32):
+        raise ValueError(f'{type(asking).__name__} needs {what}, and those of this run have classes or others; leave that '
+                         'evaluator out, or set data.target.')
+
+
+def f1(both, said, right):
+    """F1, precision and recall in percent, of so many that are said and right, that are said, and that are right."""
+    share = lambda part, whole: float(100 * part / whole) if whole else 0.0
+    return {'f1': share(2 * both, said + right), 'precision': share(both, said), 'recall': share(both, right)}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -31,8 +83,7 @@ class Entities(Evaluator):
         found = [(named_spans(said), named_spans(right)) for said, right in sentences.values()]
         both, said, right = (sum(map(len, sets)) for sets in (
             [a & b for a, b in found], [a for a, _ in found], [b for _, b in found]))
-        share = lambda part, whole: 100 * part / whole if whole else 0.0
-        return {'f1': share(2 * both, said + right), 'precision': share(both, said), 'recall': share(both, right)}
+        return f1(both, said, right)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -86,6 +86,14 @@ def pooled(x: jax.Array, body: Body) -> jax.Array:
     return body.numerics.cast(jnp.tanh(wide(body.dense(body.width, 'pooler')(x))))
 
 
+def last_of(x: jax.Array, segments) -> jax.Array:
+    """The states [B, D] of the last positions of rows [B, T, D] before their padding."""
+    if segments is None:
+        return x[:, -1]
+    last = jnp.where(segments != 0, jnp.arange(x.shape[1]), 0).max(1)
+    return jnp.take_along_axis(x, last[:, None, None], 1)[:, 0]
+
+
 def require_classes(head):
     if head.classes < 1:
         raise ValueError(f'{head}: classes is {head.classes}; expected how many there are.')
@@ -123,6 +131,21 @@ class NextWords(Head):
             b = body.vector('added')
             logits = logits + jax.lax.stop_gradient(body.numerics.cast(b))
         return {'logits': logits}
+
+
+@dataclasses.dataclass(frozen=True)
+class NextWordsAndChoice(NextWords):
+    """The outputs of `NextWords` and {'choice_logits' [B]}: x·w + b of the last state before the padding, a score by which one
+    of several rows is chosen (Radford et al. 2018, section 3.3).
+
+    Attributes:
+      dropout: rate on that state; -1: the model's.
+    """
+    dropout: float = -1.0
+
+    def __call__(self, x, body, *, segments=None, masked=None, key=None):
+        state = dropout(last_of(x, segments), body.rate(self.dropout), fold(key, 'head'))
+        return super().__call__(x, body) | {'choice_logits': body.output(1, 'choice')(state)[:, 0]}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -180,13 +203,7 @@ class Classes(Head):
             raise ValueError(f'{self}: at is {self.at!r}; expected first or last.')
 
     def __call__(self, x, body, *, segments=None, masked=None, key=None):
-        if self.at == 'first':
-            x = x[:, 0]
-        elif segments is None:
-            x = x[:, -1]
-        else:
-            last = jnp.where(segments != 0, jnp.arange(x.shape[1]), 0).max(1)
-            x = jnp.take_along_axis(x, last[:, None, None], 1)[:, 0]
+        x = x[:, 0] if self.at == 'first' else last_of(x, segments)
         rate = body.rate(self.dropout)
         if self.pooler:
             x = pooled(dropout(x, rate if self.twice else 0.0, fold(key, 'pooler')), body)

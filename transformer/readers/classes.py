@@ -1,6 +1,8 @@
-"""Classes of texts."""
+"""Classes, labels and numbers of texts."""
 
 import dataclasses
+
+import numpy as np
 
 from transformer.contracts import LabelledText
 from transformer.readers.base import classified
@@ -19,3 +21,26 @@ class TextClass(WholeText):
     def answer(self, data, line, known, rows):
         found = classified(data.classes, rows[0]['logits'])
         return f'{found["class"]}\t{found["probability"]:.4f}', {'text': line, **found}
+
+
+@dataclasses.dataclass(frozen=True)
+class TextLabels(TextClass):
+    """The labels that a text has with a probability of more than a half, and these probabilities, with commas between them."""
+    what = 'texts with labels'
+
+    def answer(self, data, line, known, rows):
+        logits = np.float64(rows[0]['logits'][:len(data.classes)])
+        chances = dict(zip(data.classes, map(float, 1 / (1 + np.exp(-logits)))))
+        found = [name for name, p in chances.items() if p > 0.5]
+        text = ','.join(found) + '\t' + ','.join(f'{chances[name]:.4f}' for name in found)
+        return text, {'text': line, 'labels': found, 'probabilities': chances}
+
+
+@dataclasses.dataclass(frozen=True)
+class TextNumber(TextClass):
+    """The number of a text."""
+    what = 'texts with a number'
+
+    def answer(self, data, line, known, rows):
+        number = float(rows[0]['logits'][0])
+        return f'{number:.4f}', {'text': line, 'number': number}

@@ -2,6 +2,7 @@
 
 import dataclasses
 
+import jax
 import jax.numpy as jnp
 
 from transformer.layers.numerics import real_dtype, wide
@@ -16,7 +17,7 @@ def told(batch, names=ENCODED):
 
 
 @dataclasses.dataclass(frozen=True)
-class Reading(Prediction):
+class Reading(Task):
     """Base of the tasks about texts that are read whole.
 
     Attributes:
@@ -35,7 +36,7 @@ class Reading(Prediction):
 
 
 @dataclasses.dataclass(frozen=True)
-class TextClasses(Reading):
+class TextClasses(Reading, Prediction):
     """-log p(class | text)."""
 
     def terms(self, outputs, batch):
@@ -43,7 +44,32 @@ class TextClasses(Reading):
 
 
 @dataclasses.dataclass(frozen=True)
-class Tags(Reading):
+class TextLabels(Reading):
+    """The mean over the labels of -log p(the text has it, or has it not), each a sigmoid of its own. The accuracy counts texts
+    all of whose labels are right."""
+
+    def terms(self, outputs, batch):
+        logits, label = wide(outputs['logits']), batch['label']
+        logits = logits[:, :label.shape[1]]  # a model may have more of them than its data
+        weights = example_weights(batch, len(label))
+        losses = -(label * jax.nn.log_sigmoid(logits) + (1 - label) * jax.nn.log_sigmoid(-logits)).mean(-1)
+        right = ((logits > 0) == (label > 0)).all(-1)
+        return {'loss': ((weights * losses).sum(), weights.sum()), 'accuracy': ((weights * right).sum(), weights.sum())}
+
+
+@dataclasses.dataclass(frozen=True)
+class TextNumbers(Reading):
+    """The square of what is missing to the number of a text, whose estimate is the only logit; and its absolute value."""
+
+    def terms(self, outputs, batch):
+        missing = wide(outputs['logits'])[:, 0] - batch['label']
+        weights = example_weights(batch, len(missing))
+        return {'loss': ((weights * missing ** 2).sum(), weights.sum()),
+                'absolute_error': ((weights * jnp.abs(missing)).sum(), weights.sum())}
+
+
+@dataclasses.dataclass(frozen=True)
+class Tags(Reading, Prediction):
     """-log p(tag | text), averaged over the words, each tagged where it begins (section 5.3)."""
 
     def terms(self, outputs, batch):
@@ -57,8 +83,6 @@ class Spans(Reading):
 
     @property
     def coefficients(self):
-        if self.label_smoothing or self.z_loss:
-            raise ValueError(f'{self} has no label_smoothing and no z_loss; leave them at 0.')
         return {'start': 0.5, 'end': 0.5}
 
     def terms(self, outputs, batch):

@@ -4,7 +4,7 @@ import json
 import numpy as np
 from absl.testing import absltest, parameterized
 
-from data.text.labelled import Labelled
+from data.text.labelled import Labelled, Labels, Number
 from data.tokenizers.specs import Word
 from tests.data import tiny_tokenizers
 
@@ -73,6 +73,32 @@ class FormsTest(LabelledCase):
         self.assertEqual(opened.classes, expected)
         rows = everything(opened.evaluation('all', 8))
         self.assertEqual(tuple(opened.classes[i] for i in rows['label']), labels)
+
+    def test_any_number_of_labels(self):
+        self.write('a.tsv', 'no\tsea, sky\ngood\t\nfilm\tland,land\nno film\tsky\n')
+        opened = Labelled(**self.fields(train='train', target=Labels())).open(None)
+        self.assertEqual((opened.classes, opened.facts['classes']), (('land', 'sea', 'sky'), 3))
+        rows = everything(opened.evaluation('all', 3))
+        self.assertEqual(rows['label'].tolist(), [[0, 1, 1], [0, 0, 0], [1, 0, 0], [0, 0, 1]])
+        self.assertIn('4 texts to train on; 3 labels (sky 50.0%, land 25.0%, sea 25.0%); ', opened.describe())
+        batch = next(opened.train(0))
+        self.assertEqual((batch['label'].shape, batch['label'].dtype), opened.shapes['label'])
+        self.write('a.tsv', 'no\tsea; sky\ngood\tland\n')
+        other = Labelled(**self.fields(train='train', target=Labels(separator=';'))).open(None)
+        self.assertEqual(everything(other.evaluation('all', 2))['label'].tolist(), [[0, 1, 1], [1, 0, 0]])
+        opened.save(self.folder / 'run')  # a run that goes on has the labels in the order of the other, and those it lacks
+        self.write('a.tsv', 'no\tsky\n')
+        on = Labelled(**self.fields(train='train', target=Labels())).open(None, self.folder / 'run')
+        self.assertEqual(on.classes, ('land', 'sea', 'sky'))
+
+    def test_numbers(self):
+        self.write('a.tsv', 'no\t1.5\ngood\t-2e1\nfilm\t5\n')
+        opened = Labelled(**self.fields(train='train', target=Number())).open(None)
+        self.assertEqual((opened.classes, opened.facts['classes']), (('LABEL_0',), 1))
+        self.assertEqual(everything(opened.evaluation('all', 2))['label'].tolist(), [1.5, -20.0, 5.0])
+        self.assertIn('3 texts to train on; numbers from -20 to 5, -4.5 on average; ', opened.describe())
+        batch = next(Labelled(**self.fields(train='train', target=Number(), batch_size=3)).open(None).train(0))
+        self.assertEqual((batch['label'].dtype, sorted(batch['label'].tolist())), (np.float32, [-20.0, 1.5, 5.0]))
 
     def test_what_is_too_long_is_cut(self):
         self.write('a.tsv', 'the cat sat the cat sat the cat sat\ta dog ran\t0\nno\tno\t1\n')
@@ -213,6 +239,10 @@ class RefusalTest(LabelledCase):
         ('no\tgood\n\nno\t \n', 'a.tsv:3 has nothing in column 2; fill it in'),
         ('\tgood\n', 'a.tsv:1 has nothing in column 1'),
         ('no\tgood\na\tgood\n', "All examples of data.train='train' have the class 'good'; widen it, or set data.label"),
+        ('no\t4\na\tfour\n', "a.tsv:2 has 'four' where data.label names a column of numbers", {'target': Number()}),
+        ('no\tnan\n', "a.tsv:1 has 'nan' where", {'target': Number()}),
+        ('no\t\n', 'a.tsv:1 has nothing in column 2', {'target': Number()}),
+        ('no\t\na\t,\n', "All examples of data.train='train' are without labels; widen it", {'target': Labels()}),
         ('no\tgood\na\tbad\n', r"The split 'b.tsv' names no file of this data; known are .*a.tsv", {'train': 'b.tsv'}),
         ('no\tgood\na\tbad\n', r"The split 'train\[2:\]' is empty: it names 2 examples", {'train': 'train[2:]'}),
         ('no\tgood\n', 'is empty: it names 0 examples', {'header': True}),

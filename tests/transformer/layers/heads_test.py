@@ -6,7 +6,7 @@ from absl.testing import absltest, parameterized
 
 from tests import models
 from tests.models import KEY, apply, build, changed
-from transformer.layers.heads import Classes, NextSentence, NextWords, NoHead, Span, TokenClasses
+from transformer.layers.heads import Classes, NextSentence, NextWords, NextWordsAndChoice, NoHead, Span, TokenClasses
 from transformer.models.bert import Bert
 from transformer.models.encoder_decoder import EncoderDecoder
 from transformer.models.gpt import Gpt
@@ -53,6 +53,15 @@ class HeadTest(parameterized.TestCase):
         params, found, hidden = outputs(changed(GPT, head=Classes(5, at='last', pooler=False)), segments=segments)
         self.assertNotIn('pooler', params)
         self.assert_close(found['logits'], affine(params['classes'], hidden[range(3), last]))
+
+    @parameterized.parameters((None, (5, 5, 5)), (SEGMENTS, (5, 3, 3)))
+    def test_a_choice_beside_the_next_words(self, segments, last):
+        params, found, hidden = outputs(changed(GPT, head=NextWordsAndChoice()), segments=segments)
+        self.assert_close(found['choice_logits'], affine(params['choice'], hidden[range(3), last])[:, 0])
+        self.assert_close(found['logits'], hidden @ np.float64(params['tokens']['embedding']).T)
+        rates = [len(set(models.dropout_keys(changed(GPT, dropout=0.1, head=head), TOKENS)))
+                 for head in (NextWords(), NextWordsAndChoice(), NextWordsAndChoice(dropout=0.0))]
+        self.assertEqual(rates, [rates[0], rates[0] + 1, rates[0]])
 
     def test_token_classes_and_spans(self):
         params, found, hidden = outputs(changed(BERT, head=TokenClasses(4)))

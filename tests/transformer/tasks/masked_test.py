@@ -1,0 +1,62 @@
+"""What encoders are pretrained on, against float64, in batches whose last row pads them."""
+
+import numpy as np
+import scipy.special
+from absl.testing import absltest, parameterized
+
+from transformer.tasks.masked import MaskedTokens, NextSentence, Pretraining
+
+DRAW = np.random.default_rng(0)
+LOGITS, NEXT = DRAW.normal(size=(3, 6, 5)).astype(np.float32), DRAW.normal(size=(3, 2)).astype(np.float32)
+BATCH = {name: DRAW.integers(5, size=(3, 6)) for name in ('inputs', 'segments', 'positions', 'types')} | {
+    'masked': np.array([[1, 4], [2, 0], [0, 0]]), 'targets': DRAW.integers(5, size=(3, 2)),
+    'weights': np.float32([[1, 1], [1, 0], [0, 0]]), 'label': np.array([0, 1, 1]), 'example_weights': np.float32([1, 1, 0])}
+AT_MASKS = np.take_along_axis(LOGITS, BATCH['masked'][..., None], 1)  # [3, 2, 5]
+
+
+def words():
+    """(loss, accuracy) over the three words that are to be found, in float64."""
+    chances = scipy.special.log_softmax(np.float64(AT_MASKS), -1)
+    own = -np.take_along_axis(chances, BATCH['targets'][..., None], -1)[..., 0]
+    right = AT_MASKS.argmax(-1) == BATCH['targets']
+    return tuple(((x * BATCH['weights']).sum(), 3) for x in (own, right))
+
+
+def sentences():
+    """The same over the two rows that do not pad."""
+    own = -scipy.special.log_softmax(np.float64(NEXT), -1)[range(3), BATCH['label']]
+    right = NEXT.argmax(-1) == BATCH['label']
+    return tuple((x[:2].sum(), 2) for x in (own, right))
+
+
+class MaskedTest(parameterized.TestCase):
+    def assert_terms(self, found, **wanted):
+        self.assertSameElements(found, wanted)
+        for name, numbers in wanted.items():
+            np.testing.assert_allclose([float(x) for x in found[name]], numbers, rtol=1e-5, err_msg=name)
+
+    def test_words_that_are_to_be_found(self):
+        loss, accuracy = words()
+        self.assertIn('masked', MaskedTokens().inputs(BATCH))
+        self.assert_terms(MaskedTokens().terms({'logits': AT_MASKS}, BATCH), loss=loss, accuracy=accuracy)
+
+    def test_logits_everywhere_have_the_same_loss(self):
+        loss, accuracy = words()
+        task = MaskedTokens(everywhere=True)
+        self.assertNotIn('masked', task.inputs(BATCH))
+        self.assert_terms(task.terms({'logits': LOGITS}, BATCH), loss=loss, accuracy=accuracy)
+
+    def test_the_next_sentence(self):
+        loss, accuracy = sentences()
+        self.assert_terms(NextSentence().terms({'next_logits': NEXT}, BATCH), loss=loss, accuracy=accuracy)
+
+    def test_both(self):
+        (masked, accuracy), (following, next_accuracy) = words(), sentences()
+        task = Pretraining()
+        self.assertEqual(task.coefficients, {'masked': 1.0, 'next': 1.0})
+        self.assert_terms(task.terms({'logits': AT_MASKS, 'next_logits': NEXT}, BATCH), masked=masked, next=following,
+                          accuracy=accuracy, next_accuracy=next_accuracy)
+
+
+if __name__ == '__main__':
+    absltest.main()

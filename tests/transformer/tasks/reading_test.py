@@ -1,0 +1,106 @@
+"""What is learnt of whole texts, against float64, in batches whose last row pads them."""
+
+import numpy as np
+import scipy.special
+from absl.testing import absltest, parameterized
+
+from transformer.layers.heads import Classes, Span
+from transformer.tasks.reading import Hidden, Spans, Tags, TextClasses, TextLabels, TextNumbers
+
+DRAW = np.random.default_rng(0)
+WEIGHTS = np.float32([1, 1, 0])  # the last row pads
+ROWS = {name: np.zeros((3, 4), np.int32) for name in ('inputs', 'segments', 'positions', 'types')}
+
+
+def drawn(*shape):
+    return DRAW.normal(size=shape).astype(np.float32)
+
+
+class ReadingTest(parameterized.TestCase):
+    def assert_terms(self, found, **wanted):
+        """The terms are these (sum, weight)."""
+        self.assertSameElements(found, wanted)
+        for name, numbers in wanted.items():
+            np.testing.assert_allclose([float(x) for x in found[name]], numbers, rtol=1e-5, atol=1e-5, err_msg=name)
+
+    @parameterized.parameters(True, False)
+    def test_inputs(self, types):
+        task = TextClasses(types=types)
+        self.assertSameElements(task.inputs(ROWS), ['inputs', 'segments', 'positions', *['types'] * types])
+
+    def test_a_decoder_reads_the_text_again(self):
+        batch = ROWS | {'inputs': np.arange(12).reshape(3, 4), 'segments': np.ones((3, 4), int)}
+        found = Spans(types=False, start=9).inputs(batch)
+        self.assertEqual(found['decoder_inputs'].tolist(), [[9, 0, 1, 2], [9, 4, 5, 6], [9, 8, 9, 10]])
+        np.testing.assert_array_equal(found['decoder_segments'], batch['segments'])
+
+    @parameterized.parameters(0.0, 0.2)
+    def test_classes(self, smoothing):
+        logits, label = drawn(3, 4), np.array([2, 1, 3])
+        logits[0, 2] = 9.0  # which is right
+        chances = scipy.special.log_softmax(np.float64(logits), -1)
+        own, uniform = -chances[range(3), label][:2].sum(), -chances.mean(-1)[:2].sum()
+        task, batch = TextClasses(label_smoothing=smoothing), {'label': label, 'example_weights': WEIGHTS}
+        right = float((logits.argmax(-1) == label)[:2].sum())
+        terms = {'cross_entropy': (own, 2), 'uniform': (uniform, 2)} if smoothing else {'loss': (own, 2)}
+        self.assert_terms(task.terms({'logits': logits}, batch), **terms, accuracy=(right, 2))
+
+    def test_labels(self):
+        """Of a model that has one more of them than its data."""
+        logits = np.float32([[3, -2, 1, 0], [0.5, 1, -30, 0], [1, 1, 1, 1]])
+        label = np.float32([[1, 0, 1], [1, 0, 0], [0, 0, 0]])
+        each = np.logaddexp(0, np.where(label > 0, -1, 1) * np.float64(logits[:, :3])).mean(-1)
+        terms = TextLabels().terms({'logits': logits}, {'label': label, 'example_weights': WEIGHTS})
+        self.assert_terms(terms, loss=(each[:2].sum(), 2), accuracy=(1, 2))
+
+    def test_a_label_that_is_sure_and_wrong_has_a_finite_loss(self):
+        terms = TextLabels().terms({'logits': np.float32([[200.0]])}, {'label': np.float32([[0]])})
+        self.assert_terms(terms, loss=(200, 1), accuracy=(0, 1))
+
+    def test_numbers(self):
+        batch = {'label': np.float32([2, -1, 50]), 'example_weights': WEIGHTS}
+        terms = TextNumbers().terms({'logits': np.float32([[1.5], [1], [7]])}, batch)
+        self.assert_terms(terms, loss=(0.25 + 4, 2), absolute_error=(0.5 + 2, 2))
+
+    def test_tags_of_the_words_that_count(self):
+        logits, targets = drawn(3, 4, 5), DRAW.integers(5, size=(3, 4))
+        weights = np.float32([[0, 1, 1, 0], [0, 1, 0, 0], [0, 0, 0, 0]])
+        chances = scipy.special.log_softmax(np.float64(logits), -1)
+        own = -np.take_along_axis(chances, targets[..., None], -1)[..., 0]
+        right = ((logits.argmax(-1) == targets) * weights).sum()
+        terms = Tags().terms({'logits': logits}, {'targets': targets, 'weights': weights})
+        self.assert_terms(terms, loss=((own * weights).sum(), 3), accuracy=(right, 3))
+
+    def test_spans(self):
+        """Positions of padding are no answers, both ends have to be right, and each has half of the loss."""
+        segments = np.array([[1, 1, 1, 0], [1, 1, 1, 1], [1, 1, 1, 1]])
+        both = {f'{name}_logits': drawn(3, 4) for name in ('start', 'end')}
+        for logits in both.values():
+            logits[0, 3] = 50.0
+        start, end = np.array([1, 0, 2]), np.array([2, 3, 2])
+        both['start_logits'][0, 1], both['end_logits'][0, 2] = 9.0, 9.0  # right, but for the padding
+        both['start_logits'][1, 0], both['end_logits'][1, 0] = 9.0, 9.0  # one of two is right
+        own = {}
+        for name, right in (('start', start), ('end', end)):
+            logits = np.where(segments, np.float64(both[f'{name}_logits']), -np.inf)
+            own[name] = -scipy.special.log_softmax(logits, -1)[range(2), right[:2]].sum(), 2
+        batch = {'segments': segments, 'start': start, 'end': end, 'example_weights': WEIGHTS}
+        self.assert_terms(Spans().terms(both, batch), **own, accuracy=(1, 2))
+        self.assertEqual(Spans().coefficients, {'start': 0.5, 'end': 0.5})
+
+    @parameterized.parameters(Spans, TextLabels, TextNumbers)
+    def test_label_smoothing_is_for_one_class_of_several(self, task):
+        with self.assertRaisesRegex(TypeError, 'label_smoothing'):
+            task(label_smoothing=0.1)
+
+    def test_nothing_is_learnt_of_hidden_states(self):
+        self.assert_terms(Hidden().terms({'hidden': drawn(3, 4, 2)}, ROWS), loss=(0, 0))
+
+    def test_heads_have_what_the_tasks_need(self):
+        with self.assertRaisesRegex(ValueError, 'classes is 0; expected how many there are'):
+            Classes(0)
+        self.assertFalse(Span().causal)
+
+
+if __name__ == '__main__':
+    absltest.main()
