@@ -2,13 +2,14 @@
 split, step, loss, weight and the rest, or what was drawn.
 
     python eval.py --workdir=DIR [--split=NAME | --path=FILE ...] [--evaluator=NAME] [--step=last|best|N]
-    python eval.py --workdir=DIR --attention=OUT.png --input=TEXT|IMAGE_FILE|STORY_FILE
+    python eval.py --workdir=DIR --attention=OUT.png --input=TEXT|IMAGE_FILE|STORY_FILE [--steps]
     python eval.py --workdir=DIR --heads=OUT.png [--split=NAME] [--keep=N --pruned=NEW_WORKDIR]
     python eval.py --workdir=DIR --positions=OUT.png
 
 --attention draws the weights of every head of every layer, tokens on both sides, or over the image, and writes their
-entropies to OUT.json. --heads draws how much each head matters to the loss of the split, and the loss against the heads
-left; with --keep and --pruned it also writes a run without the others. --positions draws how alike learnt positions are.
+entropies to OUT.json; with --steps it draws above them the scores and the mask, of which they are the softmax. --heads draws
+how much each head matters to the loss of the split, and the loss against the heads left; with --keep and --pruned it also
+writes a run without the others. --positions draws how alike learnt positions are.
 """
 
 import dataclasses
@@ -30,6 +31,7 @@ flags.DEFINE_string('step', 'last', 'the checkpoint: last, best, or a number')
 flags.DEFINE_string('attention', None, 'draw what the heads look at in --input, to this .png, .pdf or .svg')
 flags.DEFINE_string('input', None, 'for --attention: a text, two texts with a tab between them where the '
                     'run is on such, or the path of an image or of a story')
+flags.DEFINE_bool('steps', False, 'for --attention: draw the scores and the mask too, of which the weights are the softmax')
 flags.DEFINE_string('heads', None, 'draw which heads matter on --split, to this .png, .pdf or .svg')
 flags.DEFINE_integer('keep', None, 'for --heads: how many heads a pruned run keeps', lower_bound=0)
 flags.DEFINE_string('pruned', None, 'for --heads: the folder of the pruned run, a new one')
@@ -59,7 +61,7 @@ def main():
     path = picture(drawn[0]) if drawn else None
     snapshot = runs.load(folder, step=flags.FLAGS.step, data=1 if flags.FLAGS.attention else None)
     if flags.FLAGS.attention:
-        attention(snapshot, flags.FLAGS.input, path)
+        attention(snapshot, flags.FLAGS.input, path, flags.FLAGS.steps)
     elif flags.FLAGS.heads:
         heads(snapshot, flags.FLAGS.split, path, folder, flags.FLAGS.keep, flags.FLAGS.pruned)
     elif flags.FLAGS.positions:
@@ -77,7 +79,7 @@ def require_clear(given):
     asked = [name for name in PICTURES if given[name].value is not None]
     if len(asked) > 1:
         raise ValueError(f'{" and ".join(f"--{name}" for name in asked)} were both given; give one after the other.')
-    for name, needed in (('input', 'attention'), ('keep', 'heads'), ('pruned', 'heads')):
+    for name, needed in (('input', 'attention'), ('steps', 'attention'), ('keep', 'heads'), ('pruned', 'heads')):
         if given[name].present and given[needed].value is None:
             raise ValueError(f'--{name} is for --{needed}=OUT.png; give that too, or leave it out.')
     for name, other, looks_at in (
@@ -129,13 +131,13 @@ def write_numbers(path, numbers):
     workdir.write_atomically(path.with_suffix('.json'), json.dumps(numbers, indent=1, allow_nan=False) + '\n')
 
 
-def attention(snapshot, given, path):
+def attention(snapshot, given, path, steps):
     """Draws what each head looks at in a text, two texts with a tab between them, a story or an image."""
     reader = snapshot.run.reader
     if reader is None:
         raise ValueError(f'--attention is for runs on texts, stories or images, and this one is on '
                          f'{snapshot.run.config.data.pipeline}, which has no data.reader; leave it out.')
-    figure, found, more = reader.picture(snapshot, given)
+    figure, found, more = reader.picture(snapshot, given, steps)
     keep(path, figure, {'picture': str(path), 'step': snapshot.step} | more | {'layers': found})
 
 

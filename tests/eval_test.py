@@ -176,6 +176,9 @@ class HeadsTest(experiments.TestCase):
         self.assertAlmostEqual(sum(row['rollout']), 1.0)
         self.assertLen(row['rollout'], 8)
         self.assertGreater(min(row['rollout']), 0.0)  # the last token sees all, no other does
+        plain = (self.folder / 'out.svg').read_text().count('<image')
+        self.assertEqual(self.call(workdir, f'--attention={out}', f'--input={text}', '--steps'), row)
+        self.assertEqual(out.read_text().count('<image'), plain + 2 * 4)  # scores and mask of two heads in two layers
 
     @pytest.mark.slow
     def test_attention_between_a_source_and_what_is_made_of_it(self):
@@ -189,6 +192,7 @@ class HeadsTest(experiments.TestCase):
         self.assertAlmostEqual(cross['highest_entropy'], math.log(4), places=5)
         np.testing.assert_allclose(np.sum(row['alignment'], 1), 1.0, atol=1e-4)
         self.assertEqual(np.shape(row['alignment']), (len(row['output']), 4))
+        self.assertEqual(self.call(workdir, f'--attention={picture}', '--input=key  mask head', '--steps'), row)
         self.assertTrue(picture.read_bytes().startswith(b'\x89PNG'))
         done = experiments.call('eval', f'--workdir={workdir}', f'--attention={picture}', f'--input={self.text}')
         self.assertEqual(done.code, 1)
@@ -210,6 +214,10 @@ class HeadsTest(experiments.TestCase):
         self.assertNotIn('<eos>', row['output'])
         self.assertEqual(np.shape(row['alignment']), (4, 4))
         self.assertTrue(picture.read_bytes().startswith(b'\x89PNG'))
+        done = experiments.call('eval', f'--workdir={workdir}', f'--attention={picture}', '--input=key mask head', '--steps')
+        self.assertEqual(done.code, 1)
+        self.assertEqual(done.err, 'eval.py: --steps draws the scores of which the weights are a softmax, and the attention of '
+                         'this RecurrentEncoderDecoder tells of none; leave it out.\n')
         done = experiments.call('predict', f'--workdir={workdir}', '--strategy=Greedy()', '--json', stdin=b'key mask head\n')
         found = json.loads(done.out)
         self.assertEqual((len(found['ids']), found['finished'], found['text'].split()), (4, False, row['text'].split()))
@@ -387,6 +395,7 @@ class ImagesTest(experiments.TestCase):
         self.assertEqual(np.shape(row['rollout']), (2, 2))
         self.assertEqual(row['layers'][0]['highest_entropy'], math.log(5))  # the class token and four patches
         self.assertGreater(out.stat().st_size, 1000)
+        self.assertEqual(call(workdir, f'--attention={out}', f'--input={image}', '--steps'), row)
         losses = {point['heads']: point['loss'] for point in
                   call(workdir, f'--heads={out}', '--keep=1', f'--pruned={new}')['curve']}
         self.assertAlmostEqual(call(new)['loss'], losses[1], delta=1e-6)

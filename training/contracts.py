@@ -204,7 +204,7 @@ class Snapshot(Protocol):
     def apply(self, **inputs: Any) -> Mapping[str, jax.Array]:
         """The outputs of the model, compiled once for every shape of the inputs."""
 
-    def captured(self, name: str, **inputs: Any) -> Mapping[str, Any]:
+    def captured(self, *names: str, **inputs: Any) -> Mapping[str, Any]:
         """{layer/name: array} of what the layers of the model say on request, such as 'attention'."""
 
     def key(self, name: str, seed: int | None = None) -> jax.Array:
@@ -251,9 +251,9 @@ class Reader(Protocol):
         """(a line of text, an object for JSON) for each answer, in the order of the lines. Raises ValueError, naming the line,
         for one that cannot be answered, and for a run whose data or model lack what is needed."""
 
-    def picture(self, snapshot: Snapshot, given: str) -> tuple[Any, Sequence[Mapping], Mapping]:
+    def picture(self, snapshot: Snapshot, given: str, steps: bool = False) -> tuple[Any, Sequence[Mapping], Mapping]:
         """What the attention of a run looks at in an input: (a matplotlib figure, an object for JSON for each layer, what else
-        is known). Raises ValueError for an input that cannot be drawn."""
+        is known); with `steps` also the scores and the mask that it comes from. Raises ValueError for what cannot be drawn."""
 
     def grid(self, snapshot: Snapshot) -> tuple[int, int] | None:
         """(rows, columns) in which the positions of the model lie, without a class token; None: they are a row."""

@@ -199,9 +199,9 @@ class Snapshot:
     def apply(self, **inputs):
         return _apply(self.run.model, self.params, inputs)
 
-    def captured(self, name, **inputs):
+    def captured(self, *names, **inputs):
         """{layer/name: array} of what the layers of the model say on request, such as 'attention'."""
-        return _captured(self.run.model, self.params, name, inputs)
+        return _captured(self.run.model, self.params, names, inputs)
 
     def key(self, name, seed=None):
         """The key of a random stream at this step; of a seed other than the run's, at any step."""
@@ -242,10 +242,10 @@ def _apply(model, params, inputs):
     return model.apply({'params': params}, **inputs)
 
 
-@functools.partial(jax.jit, static_argnames=('model', 'name'))
-def _captured(model, params, name, inputs):
-    outputs = model.apply({'params': params}, **inputs, capture=(name,))
-    return {layer: x for layer, x in outputs.items() if layer.endswith(name)}
+@functools.partial(jax.jit, static_argnames=('model', 'names'))
+def _captured(model, params, names, inputs):
+    outputs = model.apply({'params': params}, **inputs, capture=names)
+    return {layer: x for layer, x in outputs.items() if layer.endswith(names)}
 
 
 def _example(data):

@@ -36,7 +36,8 @@ class Context:
       head_mask: {branch: factors of what its heads give}, [layers, N] or [layers, B, 1, N] of a stack, [N] or [B, 1, N] of a
         layer; a branch is 'attention' or 'cross_attention', and one that is not named has ones.
       source: what a decoder looks at.
-      capture: names of what is to be returned in `aux` besides: 'attention', the weights of every attention.
+      capture: names of what is to be returned in `aux` besides: 'attention', the weights of every attention;
+        'scores', what they are a softmax of; 'visible', the mask of that.
     """
     mask: Mask = Full()
     encoding: Encoding = Encoding()

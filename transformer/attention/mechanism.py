@@ -10,7 +10,7 @@ from typing import Any
 
 import jax.numpy as jnp
 
-from transformer.attention.kernels.attend import attend, weights_of
+from transformer.attention.kernels.attend import attend, scores_of, weights_of
 from transformer.attention.masks import analysis, data, patterns
 from transformer.attention.masks import analysis as documents
 from transformer.attention.masks.algebra import Mask
@@ -66,6 +66,11 @@ class Mechanism(abc.ABC):
     @abc.abstractmethod
     def weights(self, parameters, query, key, value, given=Given()):
         """The matrix [B, N, T, S] for which output = matrix · value, or what else says what an output took from where."""
+
+    def scores(self, parameters, query, key, value, given=Given()):
+        """What the weights are a softmax of: {'scores' [B, N, T, S], 'visible' [B, N, T, S], the mask}; {} if they are of no
+        scores."""
+        return {}
 
     def empty_cache(self, batch, length, heads, key_heads, width, dtype):
         """The cache of one layer for up to `length` positions: a dict of arrays, here keys [B, K, S, H] and values
@@ -152,6 +157,11 @@ class Softmax(Mechanism):
     def weights(self, parameters, query, key, value, given=Given()):
         query, key, bias = self._prepared(parameters, query, key, given)
         return weights_of(query, key, mask=given.mask, bias=bias, positions=given.positions, numerics=given.numerics)
+
+    def scores(self, parameters, query, key, value, given=Given()):
+        query, key, bias = self._prepared(parameters, query, key, given)
+        scores, visible = scores_of(query, key, mask=given.mask, bias=bias, positions=given.positions, numerics=given.numerics)
+        return {'scores': scores, 'visible': jnp.broadcast_to(visible, scores.shape)}
 
     def _prepared(self, parameters, query, key, given):
         width = query.shape[-1]

@@ -55,8 +55,8 @@ class MultiHead(nn.Module):
     def __call__(self, x, y=None, z=None, context=Context(), *, key=None, cache=None, projected=None, head_mask=None):
         """x [B, T, D], y [B, S, Dy], z [B, S, Dz] -> ([B, T, D], cache, aux); y = None: x, self-attention; z = None: y.
 
-        Of the context it reads mask, encoding, positions and capture. Where 'attention' is captured, `aux` is {'weights': the
-        mechanism's [B, N, T, S]}.
+        Of the context it reads mask, encoding, positions and capture. Where 'attention' is captured, `aux` has the mechanism's
+        'weights' [B, N, T, S], and where they are captured its 'scores' and 'visible'.
 
         Args:
           key: random key of training; None switches dropout off.
@@ -89,8 +89,8 @@ class MultiHead(nn.Module):
         out, cache, aux = self._mix(queries, keys, values, given, context, cache)
         out = self._output(out.reshape(*x.shape[:2], *out.shape[2:]), head_mask, width)
         if projected is not None and aux:  # of rows that share a source, as rows of their own
-            folded = jnp.swapaxes(aux['weights'], 1, 2)
-            aux = {'weights': jnp.swapaxes(folded.reshape(*x.shape[:2], *folded.shape[2:]), 1, 2)}
+            folded = {name: a.swapaxes(1, 2) for name, a in aux.items()}
+            aux = {name: a.reshape(*x.shape[:2], *a.shape[2:]).swapaxes(1, 2) for name, a in folded.items()}
         return out, _source_of(keys, values) if cross else cache, aux
 
     def _check(self, x, y, z, context, cross, cache):
@@ -137,15 +137,19 @@ class MultiHead(nn.Module):
         return queries.reshape(keys.shape[0], -1, *queries.shape[2:]), keys, values
 
     def _mix(self, queries, keys, values, given, context, cache):
-        """(what the mechanism makes of them, the updated cache, {'weights'} if they are captured)."""
+        """(what the mechanism makes of them, the updated cache, what of it is captured)."""
         wanted = self.mechanism.parameters(queries, keys, values)
         self.mechanism.check_shapes(wanted, self.variables.get('params', {}).get('mechanism', {}))
         parameters = Parameters(wanted, numerics=self.numerics, name='mechanism')()
         if cache is not None:
             out, cache = self.mechanism.step(parameters, queries, keys, values, cache, context.positions, given)
             return out, cache, {}
-        shown = 'attention' in context.capture
-        aux = {'weights': self.mechanism.weights(parameters, queries, keys, values, given)} if shown else {}
+        aux = {}
+        if 'attention' in context.capture:
+            aux['weights'] = self.mechanism.weights(parameters, queries, keys, values, given)
+        if {'scores', 'visible'} & {*context.capture}:
+            found = self.mechanism.scores(parameters, queries, keys, values, given)
+            aux |= {name: x for name, x in found.items() if name in context.capture}
         return self.mechanism(parameters, queries, keys, values, given), None, aux
 
     def _output(self, out, head_mask, width):

@@ -1,12 +1,14 @@
 """What the attention of a run looks at in a text, a pair of texts or a story, as a figure and as numbers.
 
-Each `of_..` gives (figure, what the layers say: see `attention.maps.read`, {what else is known}).
+Each `of_..` gives (figure, what the layers say: see `attention.maps.read`, {what else is known}); with `steps` the figure also
+has the scores and the mask of which the weights are the softmax.
 """
 
+import dataclasses
 import os
 import pathlib
+from collections.abc import Mapping, Sequence
 
-import jax
 import numpy as np
 
 from transformer.decoding.strategies import Greedy
@@ -16,16 +18,16 @@ from transformer.explain import maps, pictures
 MOST_TOKENS = 1024  # in a picture
 
 
-def of_text(snapshot, text):
+def of_text(snapshot, text, steps=False):
     """What the tokens of a text look at, and attention rollout to the last of them."""
     ids = tokens(text, snapshot.data.prompt)
-    layers, found, flow = captured(snapshot, inputs=ids[None])
-    pieces = snapshot.data.pieces(ids)
-    return pictures.attention(pictures.Maps(layers, found, pieces, pieces)), found, {
+    seen = look(snapshot, steps, inputs=ids[None])
+    pieces, flow = snapshot.data.pieces(ids), seen.rollout()
+    return pictures.attention(seen.section(pieces, pieces)), seen.found, {
         'tokens': pieces, 'rollout': None if flow is None else flow[-1].tolist()}
 
 
-def of_row(snapshot, ids, types):
+def of_row(snapshot, ids, types, steps=False):
     """The same of a text that is read whole, with its special tokens, its ids and types [n], and attention rollout to the token
     that stands for all: the last one where none sees later ones, else the first. Of a model that reads the text twice, as BART
     does, what `of_pair` shows."""
@@ -34,14 +36,15 @@ def of_row(snapshot, ids, types):
     pieces = data.pieces(ids)
     if task.start >= 0:
         target = np.array([task.start, *ids[:-1]])
-        return _between(snapshot, ids, target, pieces, data.pieces(target), pieces)
+        return _between(snapshot, ids, target, pieces, data.pieces(target), pieces, steps)
     batch = data.rows([(ids, types)], len(ids)) | {'masked': np.zeros((1, 1), np.int32)}
-    layers, found, flow = captured(snapshot, **task.inputs(batch))
+    seen = look(snapshot, steps, **task.inputs(batch))
+    flow = seen.rollout()
     rollout = None if flow is None else flow[-1 if snapshot.model.stack.mask.causal else 0].tolist()
-    return pictures.attention(pictures.Maps(layers, found, pieces, pieces)), found, {'tokens': pieces, 'rollout': rollout}
+    return pictures.attention(seen.section(pieces, pieces)), seen.found, {'tokens': pieces, 'rollout': rollout}
 
 
-def of_pair(snapshot, text):
+def of_pair(snapshot, text, steps=False):
     """A source and what the run makes of it, greedily: the alignment of both, what their tokens look at, and what those of the
     output look at in the source."""
     data = snapshot.data
@@ -52,45 +55,40 @@ def of_pair(snapshot, text):
     written = [*best.tokens, data.end] if best.finished else best.tokens
     target = np.array([data.start, *written[:-1]])  # the last one is never read
     figure, found, more = _between(snapshot, source, target, data.pieces(source), data.target_pieces(target),
-                                   data.target_pieces(written))
+                                   data.target_pieces(written), steps)
     return figure, found, more | {'text': data.decode(best.tokens)}
 
 
-def of_shift(snapshot, text):
+def of_shift(snapshot, text, steps=False):
     """The same of the words of a text and of those from its second one on."""
     data = snapshot.data
     source = tokens(text, data.encode)
     if len(source) < 2:
         raise ValueError(f'--input is {text!r}, one word, which leaves nothing to copy; give a longer text.')
     target, read = np.array([data.start, *source[1:]]), data.pieces(source)
-    return _between(snapshot, source, target, read, data.pieces(target), [*read[1:], '?'])
+    return _between(snapshot, source, target, read, data.pieces(target), [*read[1:], '?'], steps)
 
 
-def _between(snapshot, source, target, read, shown, written):
+def _between(snapshot, source, target, read, shown, written, steps):
     """A source [S] and what the decoder is given [T]: `read`, `shown`, as text, and what it writes, `written`."""
-    layers, found = maps.read(snapshot.model, snapshot.captured(
-        'attention', inputs=source[None], segments=np.ones((1, len(source)), np.int32), decoder_inputs=target[None]))
-
-    def section(title, chosen, queries, keys):
-        part = [one for one in found if chosen(one['layer'])]
-        return pictures.Maps({one['layer']: layers[one['layer']] for one in part}, part, queries, keys, title)
-
-    cross = section('cross attention', lambda name: name.endswith('cross_attention'), shown, read)
-    own = [section('attention in the source', lambda name: name.startswith('encoder/'), read, read),
-           section('attention in the output', lambda name: not name.startswith('encoder/') and name not in cross.layers, shown,
-                   shown)]
+    seen = look(snapshot, steps, inputs=source[None], segments=np.ones((1, len(source)), np.int32),
+                decoder_inputs=target[None])
+    cross = seen.section(shown, read, 'cross attention', lambda name: name.endswith('cross_attention'))
+    own = [seen.section(read, read, 'attention in the source', lambda name: name.startswith('encoder/')),
+           seen.section(shown, shown, 'attention in the output',
+                     lambda name: not name.startswith('encoder/') and name not in cross.layers)]
     mean, sections = None, [maps_ for maps_ in own if maps_.found]
     if cross.found:
         mean = maps.alignment(cross.layers)
         whole = {'layer': 'all layers', 'heads': ['mean of all heads'], 'entropy': maps.entropy(mean[None]).tolist(),
                  'highest_entropy': maps.highest_entropy(np.ones(mean.shape, bool))}
         sections = [pictures.Maps({'all layers': mean[None]}, [whole], written, read, 'alignment'), *sections, cross]
-    return pictures.attention(*sections), found, {
+    return pictures.attention(*sections), seen.found, {
         'source': read, 'output': written,
         'alignment': None if mean is None else np.round(mean, 6).tolist()}
 
 
-def of_story(snapshot, given):
+def of_story(snapshot, given, steps=False):
     """The last question about a story, in bAbI's format: what each hop of a memory network looks at, or each head
     of a Transformer over sentences, the latest sentence first."""
     text = pathlib.Path(given).read_bytes() if os.path.isfile(given) else given
@@ -104,18 +102,18 @@ def of_story(snapshot, given):
         queries, count = weights.shape[2], len(sentences)
         return weights[:, :, :1 + count, :count if queries == 1 else 1 + count]
 
-    layers, found = maps.read(snapshot.model, jax.tree.map(there, snapshot.captured(
-        'attention', **snapshot.run.task.inputs({name: rows[-1:] for name, rows in batch.items()}))))
-    if all(weights.shape[1] == 1 for weights in layers.values()):
-        hops = np.concatenate(list(layers.values()), 1)
+    seen = look(snapshot, steps, there, **snapshot.run.task.inputs({name: rows[-1:] for name, rows in batch.items()}))
+    if all(weights.shape[1] == 1 for weights in seen.layers.values()):
+        hops = np.concatenate(list(seen.layers.values()), 1)
         whole = {'layer': question.text, 'heads': ['all hops'], 'entropy': maps.entropy(hops).tolist(),
                  'highest_entropy': maps.highest_entropy(np.ones(hops.shape[1:], bool))}
-        shown = pictures.Maps({question.text: hops}, [whole], list(layers), sentences, longest=60)
+        shown = pictures.Maps({question.text: hops}, [whole], list(seen.layers), sentences, longest=60)
     else:
         read = [question.text, *sentences]
-        shown = pictures.Maps(layers, found, read, read, longest=60)
-    return pictures.attention(shown), found, {'question': question.text, 'sentences': sentences,
-                                              'weights': {name: np.round(x, 4).tolist() for name, x in shown.layers.items()}}
+        shown = seen.section(read, read, longest=60)
+    return pictures.attention(shown), seen.found, {
+        'question': question.text, 'sentences': sentences,
+        'weights': {name: np.round(x, 4).tolist() for name, x in shown.layers.items()}}
 
 
 def tokens(text, encode):
@@ -139,8 +137,42 @@ def require_few(ids):
         raise ValueError(f'--input has {len(ids)} tokens, but a picture shows {MOST_TOKENS} at most; give a shorter text.')
 
 
-def captured(snapshot, **inputs):
-    """({layer: weights}, what they say, attention rollout if they are distributions over the positions)."""
-    layers, found = maps.read(snapshot.model, snapshot.captured('attention', **inputs))
-    sure = all(one['entropy'] is not None for one in found)
-    return layers, found, maps.rollout(list(layers.values())) if sure else None
+@dataclasses.dataclass(frozen=True)
+class Seen:
+    """What the layers of a model look at in one example.
+
+    Attributes:
+      layers: {layer: weights [N, T, S]}.
+      found: what they say, as `maps.read` has it.
+      steps: {layer: (scores, mask), each [N, T, S]}; empty if they were not asked for.
+    """
+    layers: Mapping[str, np.ndarray]
+    found: Sequence[Mapping]
+    steps: Mapping[str, tuple[np.ndarray, np.ndarray]]
+
+    def section(self, queries, keys, title='', chosen=lambda layer: True, **style):
+        """Those of the chosen layers, for a picture."""
+        found = [one for one in self.found if chosen(one['layer'])]
+        part = lambda known: {one['layer']: known[one['layer']] for one in found if one['layer'] in known}
+        return pictures.Maps(part(self.layers), found, queries, keys, title, steps=part(self.steps), **style)
+
+    def rollout(self):
+        """Attention rollout, if the weights are distributions over the positions; else None."""
+        sure = all(one['entropy'] is not None for one in self.found)
+        return maps.rollout(list(self.layers.values())) if sure else None
+
+
+def look(snapshot, steps, part=lambda x: x, **inputs):
+    """What the model looks at in inputs of one example; `part` is what is shown of arrays [1, N, T, S].
+
+    Raises ValueError where `steps` are asked for and the weights are no softmax of scores."""
+    found = snapshot.captured(*(('attention', 'scores', 'visible') if steps else ('attention',)), **inputs)
+    found = {name: part(x) for name, x in found.items()}
+    weights = {name: x for name, x in found.items() if not name.endswith(('/scores', '/visible'))}
+    layers, said = maps.read(snapshot.model, weights)
+    stages = {name.removesuffix('/attention'): tuple(np.asarray(found[f'{name}/{step}'][0]) for step in ('scores', 'visible'))
+              for name in weights if f'{name}/scores' in found}
+    if steps and not stages:
+        raise ValueError(f'--steps draws the scores of which the weights are a softmax, and the attention of this '
+                         f'{type(snapshot.model).__name__} tells of none; leave it out.')
+    return Seen(layers, said, stages)

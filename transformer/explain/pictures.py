@@ -20,6 +20,7 @@ class Maps:
       queries, keys: what the positions are, as text.
       title: of which kind they are.
       longest: characters of a label at most.
+      steps: {name: (scores, mask), each [N, T, S]} of the layers that are drawn in three rows: scores, mask, weights.
     """
     layers: dict
     found: list
@@ -27,11 +28,17 @@ class Maps:
     keys: list
     title: str = ''
     longest: int = 14
+    steps: dict = dataclasses.field(default_factory=dict)
+
+    @property
+    def rows(self):
+        """How many rows of panels there are."""
+        return len(self.layers) + 2 * len(self.steps)
 
 
 def attention(*sections):
-    """A figure of `Maps`, one below the other, with a row of panels for each layer and a panel for each head: queries down,
-    keys across, dark where a query looks."""
+    """A figure of `Maps`, one below the other, with a row of panels for each layer, three with its steps, and a panel for each
+    head: queries down, keys across, dark where a query looks."""
     from matplotlib.figure import Figure  # matplotlib is slow to import
 
     sizes = [_size(maps) for maps in sections]
@@ -50,7 +57,7 @@ def attention(*sections):
 
 def _sides(maps):
     """(height, width) of a panel, in inches."""
-    columns, rows = _columns(maps), len(maps.layers)
+    columns, rows = _columns(maps), maps.rows
     most = max(1.6, min(24 / columns, 24 / rows, 9))
     longest = max(len(maps.queries), len(maps.keys))
     side = min(max(1.4, 0.14 * longest), most)
@@ -74,40 +81,66 @@ def _size(maps):
         labels, shown, _ = _labels(tokens, side, maps.longest)
         inches.append(0.075 * max(len(labels[i]) for i in shown))
     return (max(_columns(maps) * (width + 0.12) + inches[0] + 1.5, 4.2),
-            len(maps.layers) * (height + 0.35) + inches[1] + 1.1)
+            maps.rows * (height + 0.35) + inches[1] + 1.1)
 
 
 def _panels(figure, maps):
     from matplotlib.colors import CenteredNorm, PowerNorm
 
-    layers, found, columns, (height, width) = maps.layers, maps.found, _columns(maps), _sides(maps)
+    layers, columns, (height, width) = maps.layers, _columns(maps), _sides(maps)
     down, across = _labels(maps.queries, height, maps.longest), _labels(maps.keys, width, maps.longest)
     signed = any((weights < 0).any() for weights in layers.values())
     largest = max((float(np.abs(weights).max()) for weights in layers.values() if weights.size), default=1.0)
-    grid = figure.subplots(len(layers), columns, squeeze=False)
+    grid = figure.subplots(maps.rows, columns, squeeze=False)
     norm = CenteredNorm(halfrange=largest) if signed else PowerNorm(0.5, vmin=0, vmax=largest)
-    image = None
-    for row, one in zip(grid, found):
-        row[0].set_ylabel(named(one), fontsize=9)
-        for axes in row:
+    image, rows = None, []
+    for one in maps.found:
+        if one['layer'] in maps.steps:
+            rows += _steps(one, *maps.steps[one['layer']])
+        label = named(one) if one['layer'] not in maps.steps else f'softmax\n{named(one)}'
+        rows.append(Row(label, layers[one['layer']], titles(one), dict(cmap='RdBu_r' if signed else 'Blues', norm=norm)))
+    for line, row in zip(grid, rows):
+        line[0].set_ylabel(row.label, fontsize=9)
+        for axes in line:
             axes.set(xticks=[], yticks=[])
-        for axes, panel, title in zip(row, layers[one['layer']], titles(one)):
-            image = axes.imshow(panel, cmap='RdBu_r' if signed else 'Blues', norm=norm, interpolation='nearest')
+        for axes, panel, title in zip(line, row.panels, row.titles):
+            image = axes.imshow(panel, interpolation='nearest', **row.style)
             axes.set_title(title, fontsize=8, pad=3)
-        for axes in row[len(one['heads']):]:
+        for axes in line[len(row.titles):]:
             axes.spines[:].set_visible(False)
     for axes in grid[:, 0]:
         _ticks(axes.set_yticks, down, rotation=0)
     for column in range(columns):  # below the lowest panel that there is
-        for axes in [row[column] for row, one in zip(grid, found) if column < len(one['heads'])][-1:]:
+        for axes in [line[column] for line, row in zip(grid, rows) if column < len(row.titles)][-1:]:
             _ticks(axes.set_xticks, across, rotation=90)
-    if image is not None:
-        bar = figure.colorbar(image, ax=grid, shrink=min(1.0, 2.2 / (len(layers) * height)), aspect=14, pad=0.02)
+    if image is not None:  # the last is of weights
+        bar = figure.colorbar(image, ax=grid, shrink=min(1.0, 2.2 / (maps.rows * height)), aspect=14, pad=0.02)
         bar.ax.tick_params(labelsize=8)
-    sure, every = all(one['entropy'] is not None for one in found), max(down[2], across[2])
+    sure, every = all(one['entropy'] is not None for one in maps.found), max(down[2], across[2])
     what = 'weight of each key (across) for each query (down)' if sure else 'what each query (down) takes of each key (across)'
     head(figure, [*([maps.title] if maps.title else []), what, *(['above each head its entropy in nats'] if sure else []),
+                  *(['scores: red above 0, blue below; mask: white is seen'] if maps.steps else []),
                   *([f'1 token in {every} is named'] if every > 1 else [])], _size(maps)[0])
+
+
+@dataclasses.dataclass(frozen=True)
+class Row:
+    """Panels side by side: a label on their left, [N, T, S], a title for each, and how they are coloured."""
+    label: str
+    panels: np.ndarray
+    titles: list
+    style: dict
+
+
+def _steps(one, scores, mask):
+    """The rows of what the weights of a layer come from: the scores, with their range above each head, and the mask."""
+    from matplotlib.colors import CenteredNorm
+
+    largest = max(float(np.abs(scores[mask]).max(initial=0)), 1e-6)
+    ranges = [f'{x.min():.2f} to {x.max():.2f}' for x in scores]
+    layer = named(one).partition('\n')[0]
+    return [Row(f'{layer}\nscores', scores, ranges, dict(cmap='RdBu_r', norm=CenteredNorm(halfrange=largest))),
+            Row('mask', mask, [''] * len(mask), dict(cmap='gray', vmin=0, vmax=1))]
 
 
 def head(figure, sentences, width=None):

@@ -36,14 +36,15 @@ class Block(nn.Module):
         """x [B, T, D], the context of this layer -> ([B, T, D], cache, aux).
 
         With a source, what the cache keeps of it is under 'source'. `aux` has what the branches say besides: 'attention' and
-        'cross_attention', their weights [B, N, T, S] where these are captured, and what the feed-forward gives."""
+        'cross_attention', their weights [B, N, T, S], 'attention/scores' and 'attention/visible' where these are captured, and
+        what the feed-forward gives."""
         new, aux = {}, {}
 
         def attention(x):
             out, own, more = self.attention(name='attention')(
                 x, context=context, key=fold(key, 'attention'), cache=cache, head_mask=context.head_mask.get('attention'))
             new.update(own or {})
-            aux.update({'attention': more['weights']} if more else {})
+            aux.update(_named('attention', more))
             return out
 
         def cross_attention(x):
@@ -53,7 +54,7 @@ class Block(nn.Module):
                 x, source.hidden, context=own, key=fold(key, 'cross_attention'), projected=(cache or {}).get('source'),
                 head_mask=context.head_mask.get('cross_attention'))
             new.update(source=projected)
-            aux.update({'cross_attention': more['weights']} if more else {})
+            aux.update(_named('cross_attention', more))
             return out
 
         def feed_forward(x):
@@ -69,3 +70,8 @@ class Block(nn.Module):
         x = self.residual(context.encoding.at_layer(x), {name: dropped(name, branch) for name, branch in branches.items()},
                           partial(normed, self.norm, numerics=self.numerics))
         return x, None if cache is None else new, aux
+
+
+def _named(branch, aux):
+    """What an attention says, under the names of a block: its weights have the name of the branch."""
+    return {branch if name == 'weights' else f'{branch}/{name}': x for name, x in aux.items()}

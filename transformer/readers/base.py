@@ -34,9 +34,9 @@ class Reader(abc.ABC):
         """(a line of text, what --json prints) one after the other, for the lines of the input of this name."""
 
     @abc.abstractmethod
-    def picture(self, snapshot, given: str):
+    def picture(self, snapshot, given: str, steps: bool = False):
         """What the attention of a run looks at in an input: (a matplotlib figure, what the layers say as
-        `transformer.explain.maps.read` has it, {what else is known})."""
+        `transformer.explain.maps.read` has it, {what else is known}); with `steps` also what that comes from."""
 
     def data_of(self, snapshot):
         """The data of a run. Raises ValueError for those that this reader is not for."""

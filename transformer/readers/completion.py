@@ -31,6 +31,6 @@ class Completion(Reader):
             outputs = hypotheses(data, found)
             yield (line + outputs[0]['text']).replace('\n', '\\n'), {'prompt': line, **outputs[0], 'outputs': outputs}
 
-    def picture(self, snapshot, given: str):
+    def picture(self, snapshot, given: str, steps: bool = False):
         self.data_of(snapshot)
-        return attention.of_text(snapshot, given)
+        return attention.of_text(snapshot, given, steps=steps)

@@ -16,6 +16,6 @@ class ShiftedWords(Reader):
         """Refuses to copy words."""
         raise ValueError('This run copies the words of a text, for which there is nothing to predict; use eval.py.')
 
-    def picture(self, snapshot, given):
+    def picture(self, snapshot, given, steps=False):
         self.data_of(snapshot)
-        return attention.of_shift(snapshot, given)
+        return attention.of_shift(snapshot, given, steps=steps)

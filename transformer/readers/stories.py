@@ -23,6 +23,6 @@ class StoryAnswer(Reader):
             answer = data.answer(best)
             yield answer, {'line': question.line, 'question': question.text, 'answer': answer, 'probability': float(p[best])}
 
-    def picture(self, snapshot, given: str):
+    def picture(self, snapshot, given: str, steps: bool = False):
         self.data_of(snapshot)
-        return attention.of_story(snapshot, given)
+        return attention.of_story(snapshot, given, steps=steps)

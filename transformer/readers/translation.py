@@ -39,6 +39,6 @@ class Translation(Reader):
                 best, *_ = outputs.get(i, [{'text': '', 'tokens': 0, 'ids': [], 'score': 0.0, 'finished': True}])
                 yield best['text'].replace('\n', ' '), {'source': lines[i], **best, 'outputs': outputs.get(i, [])}
 
-    def picture(self, snapshot, given: str):
+    def picture(self, snapshot, given: str, steps: bool = False):
         self.data_of(snapshot)
-        return attention.of_pair(snapshot, given)
+        return attention.of_pair(snapshot, given, steps=steps)

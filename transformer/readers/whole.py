@@ -38,10 +38,10 @@ class WholeText(Reader):
         for line, (rows, known) in zip(lines, asked):
             yield self.answer(data, line, known, list(itertools.islice(found, len(rows)))) if rows else ('', {'text': line})
 
-    def picture(self, snapshot, given: str):
+    def picture(self, snapshot, given: str, steps: bool = False):
         self.data_of(snapshot)
         attention.require_text(given)
-        return attention.of_row(snapshot, *self.shown(snapshot, given))
+        return attention.of_row(snapshot, *self.shown(snapshot, given), steps=steps)
 
     def shown(self, snapshot, text: str):
         """(ids, types) of a text that is to be looked at. Raises ValueError where it takes several rows."""

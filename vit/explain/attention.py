@@ -2,7 +2,8 @@
 
 import numpy as np
 
-from transformer.explain.attention import captured
+from transformer.explain import pictures
+from transformer.explain.attention import look
 from transformer.explain.pictures import head, named, titles
 
 
@@ -12,15 +13,20 @@ def read_out(weights, class_token):
     return weights[..., 0, 1:] if class_token else weights.mean(-2)
 
 
-def of_image(snapshot, file):
+def of_image(snapshot, file, steps=False):
     """What the attention of a run looks at in an image, and attention rollout over it, as the functions of
-    transformer/explain/attention.py give it."""
+    transformer/explain/attention.py give it. With `steps` each patch is a row and a column, named by its own of the image."""
     image, model = snapshot.data.read(file), snapshot.model
-    layers, found, flow = captured(snapshot, image=image[None])
-    classed = model.pool == 'cls'
-    figure = attention(layers, flow, snapshot.data.visible(image), found, patch=model.patch, class_token=classed)
-    read = None if flow is None else read_out(flow, classed).reshape(image.shape[0] // model.patch, -1).tolist()
-    return figure, found, {'image': file, 'rollout': read}
+    seen, classed = look(snapshot, steps, image=image[None]), model.pool == 'cls'
+    flow, rows = seen.rollout(), image.shape[0] // model.patch
+    if steps:
+        places = [f'{row},{column}' for row in range(rows) for column in range(image.shape[1] // model.patch)]
+        names = [*(['class'] if classed else []), *places]
+        figure = pictures.attention(seen.section(names, names))
+    else:
+        figure = attention(seen.layers, flow, snapshot.data.visible(image), seen.found, patch=model.patch, class_token=classed)
+    read = None if flow is None else read_out(flow, classed).reshape(rows, -1).tolist()
+    return figure, seen.found, {'image': file, 'rollout': read}
 
 
 def attention(layers, rollout, image, found, *, patch, class_token):

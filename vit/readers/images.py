@@ -42,9 +42,9 @@ class ImageReader(Reader):
         for path, found in zip(lines, output_rows(snapshot, {'image': np.stack(images)}, self.output) if images else ()):
             yield self.answer(data, path, found)
 
-    def picture(self, snapshot, given: str):
+    def picture(self, snapshot, given: str, steps: bool = False):
         self.data_of(snapshot)
-        return attention.of_image(snapshot, given)
+        return attention.of_image(snapshot, given, steps=steps)
 
     def grid(self, snapshot) -> tuple[int, int]:
         """The patches of an image."""

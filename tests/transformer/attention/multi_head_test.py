@@ -8,7 +8,7 @@ from absl.testing import absltest, parameterized
 from flax import linen as nn
 
 from transformer.attention.context import Context
-from transformer.attention.kernels.attend import attend
+from transformer.attention.kernels.attend import attend, masked_softmax
 from transformer.attention.masks.data import Padding
 from transformer.attention.masks.patterns import Causal, Random
 from transformer.attention.mechanism import Softmax
@@ -121,6 +121,17 @@ class MultiHeadTest(parameterized.TestCase):
         self.assertEqual(set(captured), {'weights'})
         np.testing.assert_allclose(captured['weights'], wanted, atol=1e-6)
         np.testing.assert_allclose(out, apply(LAYER, params, X, mask=Causal())[0], atol=1e-6)
+
+    def test_captured_scores_and_their_mask(self):
+        params = drawn(LAYER)
+        found = apply(LAYER, params, X, mask=Causal(), capture=('attention', 'scores', 'visible'))[2]
+        query, key = (np.einsum('btd,dnh->btnh', X, params[n]['kernel']) + params[n]['bias'] for n in ('query', 'key'))
+        np.testing.assert_allclose(found['scores'], np.einsum('btnh,bsnh->bnts', query, key) / 2 ** 0.5, atol=1e-5)
+        np.testing.assert_array_equal(found['visible'], np.broadcast_to(np.tri(3, dtype=bool), (2, 4, 3, 3)))
+        np.testing.assert_array_equal(found['weights'], masked_softmax(found['scores'], found['visible']))
+        self.assertEqual(set(apply(LAYER, params, X, capture=('scores',))[2]), {'scores'})
+        other = MultiHead(4, mechanism=Convolution())
+        self.assertEqual(apply(other, drawn(other), X, mask=Causal(), capture=('scores', 'visible'))[2], {})
 
     def test_weights_are_captured_only_when_asked_for(self):
         self.assertEqual(set(jax.eval_shape(lambda: LAYER.init(KEY, X))), {'params', 'roles'})

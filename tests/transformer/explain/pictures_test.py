@@ -61,6 +61,18 @@ class AttentionTest(parameterized.TestCase):
                          ['head 0  1.00', 'head 1  1.00', '', '', 'head 1  0.50', ''])
         self.assertEqual([bool(axes.get_xticks().size) for axes in figure.axes[:6]], [False, True, False, False, True, False])
 
+    def test_scores_and_mask_above_the_weights(self):
+        weights, found = drawn(2, 2, 3)
+        scores, mask = np.random.default_rng(1).normal(size=(2, 3, 3)), np.tri(3, dtype=bool)[None].repeat(2, 0)
+        figure = self.draw(pictures.attention(pictures.Maps(weights, found, "abc", "abc", steps={'block_1': (scores, mask)})))
+        shown = panels(figure)[:8]
+        self.assertEqual([axes.get_ylabel().split('\n')[0] for axes in shown[::2]], ['layer 0', 'layer 1', 'mask', 'softmax'])
+        for axes, panel in zip(shown[2:], (*scores, *mask, *weights['block_1'])):
+            np.testing.assert_array_equal(axes.images[0].get_array(), panel)
+        self.assertEqual(shown[2].get_title(), f'{scores[0].min():.2f} to {scores[0].max():.2f}')
+        self.assertIn('mask: white is seen', figure.get_suptitle())
+        self.assertEqual([bool(axes.get_xticks().size) for axes in shown], [False] * 6 + [True] * 2)
+
     def test_negative_weights(self):
         weights, found = drawn(1, 1, 3)
         weights['block_0'] -= 0.5

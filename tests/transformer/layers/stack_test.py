@@ -190,6 +190,17 @@ class CapturedTest(parameterized.TestCase):
                 seen = seen * (1 - np.tri(8, k=-2))
             self.assertFalse(np.any(weights * (1 - seen)))
 
+    def test_scores_are_captured_with_their_mask_in_a_scan_too(self):
+        model, names = self.MODELS['alternating'], ('scores', 'visible')
+        params = models.init(model, TOKENS)
+        found, wanted = ({name: x for name, x in models.apply(one, params, TOKENS, segments=SEGMENTS, capture=names).items()
+                          if '/' in name} for one in (models.changed(model, scan=True, remat='full'), model))
+        self.assertEqual(set(found), {f'block_{i}/attention/{name}' for i in range(4) for name in names})
+        jax.tree.map(functools.partial(np.testing.assert_allclose, atol=1e-5), found, wanted)
+        seen = np.tri(8) * (1 - np.tri(8, k=-2)) * (SEGMENTS[:, None, :, None] == SEGMENTS[:, None, None]) * (
+            SEGMENTS[:, None, None] != 0)
+        np.testing.assert_array_equal(found['block_1/attention/visible'], np.broadcast_to(seen, (2, 2, 8, 8)))
+
     def test_layers_without_heads_show_nothing(self):
         self.assertEqual(set(self.shown(models.changed(GPT, kept=((0,), (), (1,))))[1]),
                          {'block_0/attention', 'block_2/attention'})

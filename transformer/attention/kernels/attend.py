@@ -72,12 +72,17 @@ def attend(query, key, value, *, mask=Full(), bias=(), positions=None, rate=0.0,
 
 def weights_of(query, key, *, mask=Full(), bias=(), positions=None, numerics=Numerics()):
     """The weights of `attend`, [B, N, T, S] in at least float32."""
+    return masked_softmax(*scores_of(query, key, mask=mask, bias=bias, positions=positions, numerics=numerics))
+
+
+def scores_of(query, key, *, mask=Full(), bias=(), positions=None, numerics=Numerics()):
+    """(q·kᵀ / sqrt(H) + bias [B, N, T, S], which of them the softmax is over, booleans that broadcast to them)."""
     t, s = (jnp.arange(x.shape[1]) for x in (query, key)) if positions is None else positions
     scores = products(query * query.shape[-1] ** -0.5, key, numerics)
     for entry in bias if isinstance(bias, tuple) else (bias,):
         scores = entry(scores, query, key, t, s) if callable(entry) else scores + entry
     visible = jnp.asarray(mask(t, s))
-    return masked_softmax(scores, visible[:, None] if visible.ndim == 3 else visible)
+    return scores, visible[:, None] if visible.ndim == 3 else visible
 
 
 def plain(query, key, value, *, mask, bias=(), positions=None, rate=0.0, dropout_key=None, numerics=Numerics()):
