@@ -2,7 +2,8 @@
 
     python train.py --config=configs/vit_digits.py
 
-Ends at 99.2 % on the 360 held-out digits (loss 0.069), 1 minute on two cores of a Xeon (Python 3.11, jax 0.10.2, float32).
+Ends at 99.2 % on the 360 held-out digits (loss 0.069) on two cores of a Xeon, in 1 minute, and at 97.8 % (loss 0.096) on two of
+an EPYC, whose sums round otherwise: five digits more or less (Python 3.11, jax 0.10.2, float32).
 `samples/mistakes_1500.png` shows the digits that it finds hardest.
 """
 

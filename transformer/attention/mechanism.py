@@ -6,11 +6,14 @@ queries, keys and values and from its output. It declares what it can do, and `c
 
 import abc
 import dataclasses
+from collections.abc import Mapping
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 
 from transformer.attention.kernels.attend import attend, scores_of, weights_of
+from transformer.attention.kernels.terms import terms_of
 from transformer.attention.masks import analysis, data, patterns
 from transformer.attention.masks import analysis as documents
 from transformer.attention.masks.algebra import Mask
@@ -55,30 +58,34 @@ class Mechanism(abc.ABC):
     causal = bidirectional = cross = cached = shown = free_length = scored = patterns = packed = True
     projections = ('query', 'key', 'value')
 
-    def parameters(self, query, key, value):
+    def parameters(self, query: Any, key: Any, value: Any) -> dict:
         """{name: `Wanted`} of what is learnt, for arrays (or shapes) of `__call__`."""
         return {}
 
     @abc.abstractmethod
-    def __call__(self, parameters, query, key, value, given=Given()):
+    def __call__(self, parameters: Mapping, query: jax.Array | None, key: jax.Array | None, value: jax.Array,
+                 given: Given = Given()) -> jax.Array:
         """query [B, T, N, H], key [B, S, K, H], value [B, S, K, Hv] -> [B, T, N, Hv]."""
 
     @abc.abstractmethod
-    def weights(self, parameters, query, key, value, given=Given()):
+    def weights(self, parameters: Mapping, query: jax.Array | None, key: jax.Array | None, value: jax.Array,
+                given: Given = Given()) -> jax.Array:
         """The matrix [B, N, T, S] for which output = matrix · value, or what else says what an output took from where."""
 
-    def scores(self, parameters, query, key, value, given=Given()):
-        """What the weights are a softmax of: {'scores' [B, N, T, S], 'visible' [B, N, T, S], the mask}; {} if they are of no
-        scores."""
-        return {}
+    def scores(self, parameters: Mapping, query: jax.Array | None, key: jax.Array | None, value: jax.Array,
+               given: Given = Given()) -> tuple[jax.Array, jax.Array] | None:
+        """What the weights are a softmax of, (scores [B, N, T, S], booleans that broadcast to them: which are visible); None if
+        they are of no scores."""
+        return None
 
-    def empty_cache(self, batch, length, heads, key_heads, width, dtype):
+    def empty_cache(self, batch: int, length: int, heads: int, key_heads: int, width: int, dtype: str) -> dict:
         """The cache of one layer for up to `length` positions: a dict of arrays, here keys [B, K, S, H] and values
         [B, K, H, S], as the products of a step have them: XLA on a CPU would transpose all of others for every token."""
         return {'key': jnp.zeros((batch, key_heads, length, width), dtype),
                 'value': jnp.zeros((batch, key_heads, width, length), dtype)}
 
-    def step(self, parameters, query, key, value, cache, positions, given):
+    def step(self, parameters: Mapping, query: jax.Array | None, key: jax.Array | None, value: jax.Array, cache: dict,
+             positions: jax.Array, given: Given) -> tuple[jax.Array, dict]:
         """(output, cache) for queries, keys and values at `positions` [B, T], after all that is in the cache.
 
         In a batch of prompts the mask says with a Padding which of the tokens are there."""
@@ -89,11 +96,12 @@ class Mechanism(abc.ABC):
         given = dataclasses.replace(given, positions=(positions, jnp.arange(key.shape[1])))
         return self(parameters, query, key, value, given), cache
 
-    def require_length(self, length):
+    def require_length(self, length: int) -> None:
         """Raises ValueError for rows that are too long; only a score by `Location` knows of a length."""
         return
 
-    def check(self, mask, *, cross=False, cached=False, biased=False, placed=False, shared=False):
+    def check(self, mask: Mask, *, cross: bool = False, cached: bool = False, biased: bool = False, placed: bool = False,
+              shared: bool = False) -> None:
         """Raises ValueError if this mechanism cannot do what it is asked for."""
         pattern, terms = analysis.parts(mask)
         if cross and cached:
@@ -123,7 +131,7 @@ class Mechanism(abc.ABC):
             raise ValueError(f'attention={self} has no scores that a position encoding could add to; use one that enters '
                              'at the input, such as Learned() or Sinusoidal().')
 
-    def check_shapes(self, wanted, held):
+    def check_shapes(self, wanted: Mapping, held: Mapping) -> None:
         """Raises ValueError if parameters were learnt for rows of another length."""
         for name, one in wanted.items():
             if name in held and held[name].shape != tuple(one.shape):
@@ -142,26 +150,28 @@ class Softmax(Mechanism):
     score: Score = ScaledDot()
     implementation: str = 'auto'
 
-    def parameters(self, query, key, value):
+    def parameters(self, query: Any, key: Any, value: Any) -> dict:
         return self.score.parameters(query.shape[2], key.shape[2], query.shape[3], key.shape[3])
 
-    def require_length(self, length):
+    def require_length(self, length: int) -> None:
         self.score.require_length(length)
 
-    def __call__(self, parameters, query, key, value, given=Given()):
+    def __call__(self, parameters: Mapping, query: jax.Array | None, key: jax.Array | None, value: jax.Array,
+                 given: Given = Given()) -> jax.Array:
         query, key, bias = self._prepared(parameters, query, key, given)
         implementation = self.implementation if given.positions is None else 'auto'
         return attend(query, key, value, mask=given.mask, bias=bias, positions=given.positions, rate=given.rate,
                       dropout_key=given.dropout_key, implementation=implementation, numerics=given.numerics)
 
-    def weights(self, parameters, query, key, value, given=Given()):
+    def weights(self, parameters: Mapping, query: jax.Array | None, key: jax.Array | None, value: jax.Array,
+                given: Given = Given()) -> jax.Array:
         query, key, bias = self._prepared(parameters, query, key, given)
         return weights_of(query, key, mask=given.mask, bias=bias, positions=given.positions, numerics=given.numerics)
 
-    def scores(self, parameters, query, key, value, given=Given()):
+    def scores(self, parameters: Mapping, query: jax.Array | None, key: jax.Array | None, value: jax.Array,
+               given: Given = Given()) -> tuple[jax.Array, jax.Array]:
         query, key, bias = self._prepared(parameters, query, key, given)
-        scores, visible = scores_of(query, key, mask=given.mask, bias=bias, positions=given.positions, numerics=given.numerics)
-        return {'scores': scores, 'visible': jnp.broadcast_to(visible, scores.shape)}
+        return scores_of(query, key, mask=given.mask, bias=bias, positions=given.positions, numerics=given.numerics)
 
     def _prepared(self, parameters, query, key, given):
         width = query.shape[-1]
@@ -169,9 +179,8 @@ class Softmax(Mechanism):
         if given.positions is None and documents.packed(given.mask):
             places = documents.places(documents.segments_of(given.mask, query.shape[1], key.shape[1])[1])
         query, key, bias = self.score.prepare(parameters, query, key, given.numerics, places)
-        for entry in given.bias:
-            kind = getattr(entry, 'kind', None)
-            if query.shape[-1] != width and getattr(kind, 'by_content', False):
-                raise ValueError(f'score={self.score} makes queries {query.shape[-1]} wide, but positions={kind} multiplies '
+        for term in terms_of(given.bias):
+            if query.shape[-1] != width and term.by_content:
+                raise ValueError(f'score={self.score} makes queries {query.shape[-1]} wide, but {term} multiplies '
                                  f'heads of {width} with its own; give the score that width, or use T5Bias() or Alibi().')
         return query, key, bias + given.bias

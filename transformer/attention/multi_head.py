@@ -4,6 +4,7 @@ import itertools
 from collections.abc import Callable
 
 import flax.linen as nn
+import jax
 import jax.numpy as jnp
 
 from transformer.attention.context import Context
@@ -52,7 +53,9 @@ class MultiHead(nn.Module):
     numerics: Numerics = Numerics()
 
     @nn.compact
-    def __call__(self, x, y=None, z=None, context=Context(), *, key=None, cache=None, projected=None, head_mask=None):
+    def __call__(self, x: jax.Array, y: jax.Array | None = None, z: jax.Array | None = None, context: Context = Context(), *,
+                 key: jax.Array | None = None, cache: dict | None = None, projected: dict | None = None,
+                 head_mask: jax.Array | None = None) -> tuple:
         """x [B, T, D], y [B, S, Dy], z [B, S, Dz] -> ([B, T, D], cache, aux); y = None: x, self-attention; z = None: y.
 
         Of the context it reads mask, encoding, positions and capture. Where 'attention' is captured, `aux` has the mechanism's
@@ -147,9 +150,10 @@ class MultiHead(nn.Module):
         aux = {}
         if 'attention' in context.capture:
             aux['weights'] = self.mechanism.weights(parameters, queries, keys, values, given)
-        if {'scores', 'visible'} & {*context.capture}:
-            found = self.mechanism.scores(parameters, queries, keys, values, given)
-            aux |= {name: x for name, x in found.items() if name in context.capture}
+        if {'scores', 'visible'} & {*context.capture} and (
+                found := self.mechanism.scores(parameters, queries, keys, values, given)) is not None:
+            shown = dict(zip(('scores', 'visible'), jnp.broadcast_arrays(*found)))
+            aux |= {name: x for name, x in shown.items() if name in context.capture}
         return self.mechanism(parameters, queries, keys, values, given), None, aux
 
     def _output(self, out, head_mask, width):

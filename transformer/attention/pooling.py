@@ -43,7 +43,7 @@ class Kernel(abc.ABC):
             raise ValueError(f'{self}: the width is {self.width!r}; expected a number above 0.')
 
     @abc.abstractmethod
-    def scores(self, squared):
+    def scores(self, squared: jax.Array) -> jax.Array:
         """log α of the squared distance u², of any shape; -inf where α is 0."""
 
 
@@ -53,7 +53,7 @@ class Gaussian(Kernel):
     width: float = 1.0
     smooth = True
 
-    def scores(self, squared):
+    def scores(self, squared: jax.Array) -> jax.Array:
         return -squared / 2
 
 
@@ -62,7 +62,7 @@ class Boxcar(Kernel):
     """α = 1 if u <= 1, else 0: the mean of all values in reach."""
     width: float = 1.0
 
-    def scores(self, squared):
+    def scores(self, squared: jax.Array) -> jax.Array:
         return jnp.where(squared <= 1, 0.0, -jnp.inf)
 
 
@@ -70,7 +70,7 @@ class Boxcar(Kernel):
 class Constant(Kernel):
     """α = 1: the mean of all values, wherever the query is."""
 
-    def scores(self, squared):
+    def scores(self, squared: jax.Array) -> jax.Array:
         return jnp.zeros_like(squared)
 
 
@@ -80,7 +80,7 @@ class Epanechnikov(Kernel):
     width: float = 1.0
     smooth = True
 
-    def scores(self, squared):
+    def scores(self, squared: jax.Array) -> jax.Array:
         near = squared < 1
         return jnp.where(near, math.log(0.75) + jnp.log1p(-jnp.where(near, squared, 0.0)), -jnp.inf)  # no logarithm at 0
 
@@ -91,14 +91,16 @@ class Triangular(Kernel):
     width: float = 1.0
     smooth = True
 
-    def scores(self, squared):
+    def scores(self, squared: jax.Array) -> jax.Array:
         at_key = squared == 0
         distance = jnp.where(at_key, 0.0, jnp.sqrt(jnp.where(at_key, 1.0, squared)))  # a root has no gradient at 0
         near = distance < 1
         return jnp.where(near, jnp.log1p(-jnp.where(near, distance, 0.0)), -jnp.inf)  # nor a logarithm
 
 
-def pool(query, key, value, kernel, *, width=None, visible=None, own=None, numerics=Numerics()):
+def pool(query: jax.Array, key: jax.Array, value: jax.Array, kernel: Kernel, *, width: jax.Array | float | None = None,
+         visible: jax.Array | None = None, own: jax.Array | None = None,
+         numerics: Numerics = Numerics()) -> tuple[jax.Array, jax.Array]:
     """(estimate, weights): the values, weighted by the similarity of their keys to the query.
 
     Distances are taken of the differences, not of q² - 2qk + k², which would lose the digits of near points.
@@ -152,7 +154,7 @@ class Pooling(nn.Module):
     attentions = {}  # it has no heads that could be switched off
 
     @nn.compact
-    def __call__(self, query, *, own=None, key=None):
+    def __call__(self, query: jax.Array, *, own: jax.Array | None = None, key: jax.Array | None = None) -> dict:
         """query [B, D], own [B] (see `pool`) -> {'estimate' [B, C], 'width' [] or [D]}; nothing is drawn with `key`."""
         keys, values = jnp.asarray(self.keys, real_dtype()), jnp.asarray(self.values, real_dtype())
         self._check(keys.shape[1])

@@ -2,8 +2,10 @@
 `transformer.explain.pruning`."""
 
 import dataclasses
+from typing import Any
 
 import flax.linen as nn
+import jax
 import jax.numpy as jnp
 import numpy as np
 
@@ -14,7 +16,7 @@ from transformer.layers.numerics import Numerics
 from transformer.layers.roles import Wanted, declare
 
 
-def kept_heads(stack, field: str = 'kept') -> list:
+def kept_heads(stack: Any, field: str = 'kept') -> list:
     """For each layer of a stack, the numbers of the heads in its field `kept`, or None: all of them."""
     kept, layers, heads = getattr(stack, field), stack.layers, stack.heads
     if kept == ():
@@ -48,7 +50,7 @@ class NoHeads(nn.Module):
     numerics: Numerics = Numerics()
 
     @nn.compact
-    def __call__(self, x, *given, cache=None, **others):
+    def __call__(self, x: jax.Array, *given: Any, cache: dict | None = None, **others: Any) -> tuple:
         """As `MultiHead`."""
         bias = Bias(self.numerics, name='output')(x.shape[-1]) if self.bias else jnp.zeros(x.shape[-1])
         cross = any(x is not None for x in (*given[:2], others.get('projected')))
@@ -60,5 +62,5 @@ class Bias(nn.Module):
     numerics: Numerics
 
     @nn.compact
-    def __call__(self, width):
+    def __call__(self, width: int) -> jax.Array:
         return declare(self, 'bias', Wanted(zeros, (width,)), self.numerics)

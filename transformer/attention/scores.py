@@ -8,19 +8,21 @@ the key, so every kernel computes them.
 import abc
 import dataclasses
 import math
+from collections.abc import Mapping
 from typing import Any
 
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
+from transformer.attention.kernels.terms import Term
 from transformer.layers import roles
 from transformer.layers.initial import normal, xavier
 from transformer.layers.numerics import Numerics, wide
 from transformer.layers.roles import Wanted
 
 
-def products(query, key, numerics=Numerics()):
+def products(query: jax.Array, key: jax.Array, numerics: Numerics = Numerics()) -> jax.Array:
     """q·k: [B, T, N, H], [B, S, K, H] -> [B, N, T, S], in at least float32."""
     batch, queries, heads, width = query.shape
     grouped = query.reshape(batch, queries, key.shape[2], heads // key.shape[2], width)
@@ -38,17 +40,18 @@ def products(query, key, numerics=Numerics()):
 class Score(abc.ABC):
     """Base of the scores."""
 
-    def parameters(self, heads, key_heads, query_width, key_width):
+    def parameters(self, heads: int, key_heads: int, query_width: int, key_width: int) -> dict:
         """{name: `Wanted`} of what is learnt."""
         return {}
 
     @abc.abstractmethod
-    def prepare(self, parameters, query, key, numerics=Numerics(), places=None):
+    def prepare(self, parameters: Mapping, query: jax.Array, key: jax.Array, numerics: Numerics = Numerics(),
+                places: jax.Array | None = None) -> tuple:
         """(query, key, bias) with which `attend`, which computes q·k / sqrt(H), computes this score instead.
 
         places: [B, S] where in its document each key is; None: as in the row."""
 
-    def require_length(self, length):
+    def require_length(self, length: int) -> None:
         """Raises ValueError for more keys than it can tell apart; only `Location` knows of a length."""
         return
 
@@ -57,7 +60,8 @@ class Score(abc.ABC):
 class ScaledDot(Score):
     """q·k / sqrt(H) (Vaswani et al. 2017, eq. 1)."""
 
-    def prepare(self, parameters, query, key, numerics=Numerics(), places=None):
+    def prepare(self, parameters: Mapping, query: jax.Array, key: jax.Array, numerics: Numerics = Numerics(),
+                places: jax.Array | None = None) -> tuple:
         return query, key, ()
 
 
@@ -65,7 +69,8 @@ class ScaledDot(Score):
 class Dot(Score):
     """q·k (Luong et al. 2015, section 3.1, dot)."""
 
-    def prepare(self, parameters, query, key, numerics=Numerics(), places=None):
+    def prepare(self, parameters: Mapping, query: jax.Array, key: jax.Array, numerics: Numerics = Numerics(),
+                places: jax.Array | None = None) -> tuple:
         return _unscaled(query), key, ()
 
 
@@ -78,10 +83,11 @@ def _unscaled(query):
 class Bilinear(Score):
     """qᵀ·W·k, with a matrix W [Hq, Hk] for each head (Luong et al. 2015, section 3.1, general); the widths may differ."""
 
-    def parameters(self, heads, key_heads, query_width, key_width):
+    def parameters(self, heads: int, key_heads: int, query_width: int, key_width: int) -> dict:
         return {'kernel': _each_head(heads, query_width, key_width)}
 
-    def prepare(self, parameters, query, key, numerics=Numerics(), places=None):
+    def prepare(self, parameters: Mapping, query: jax.Array, key: jax.Array, numerics: Numerics = Numerics(),
+                places: jax.Array | None = None) -> tuple:
         return _unscaled(numerics.einsum('BTNH,NHJ->BTNJ', query, parameters['kernel'])), key, ()
 
 
@@ -98,12 +104,13 @@ class Additive(Score):
         if self.width < 1:
             raise ValueError(f'{self}: expected a width of 1 or more.')
 
-    def parameters(self, heads, key_heads, query_width, key_width):
+    def parameters(self, heads: int, key_heads: int, query_width: int, key_width: int) -> dict:
         return {'query': _each_head(heads, query_width, self.width),
                 'key': _each_head(key_heads, key_width, self.width, shared=True),
                 'output': Wanted(normal(self.width ** -0.5), (heads, self.width), roles.vector(heads=0))}
 
-    def prepare(self, parameters, query, key, numerics=Numerics(), places=None):
+    def prepare(self, parameters: Mapping, query: jax.Array, key: jax.Array, numerics: Numerics = Numerics(),
+                places: jax.Array | None = None) -> tuple:
         query = numerics.einsum('BTNH,NHA->BTNA', query, parameters['query'])
         key = numerics.einsum('BSKH,KHA->BSKA', key, parameters['key'])
         return query, key, (_Additive(parameters['output']),)
@@ -111,15 +118,15 @@ class Additive(Score):
 
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
-class _Additive:
+class _Additive(Term):
     """A term in place of the products, which a compiled program then leaves out: wᵀ·tanh(q + k), [B, N, T, S]."""
     output: Any  # w [N, A]
 
     @property
-    def numbers_per_score(self):
+    def numbers_per_score(self) -> int:
         return self.output.shape[-1]
 
-    def __call__(self, products, query, key, t, s):
+    def __call__(self, products: jax.Array, query: jax.Array, key: jax.Array, t: jax.Array, s: jax.Array) -> jax.Array:
         return _additive(self.output, query, key)
 
 
@@ -147,11 +154,12 @@ class Cosine(Score):
         if not 0 < self.sharpness < math.inf:
             raise ValueError(f'{self}: sharpness is {self.sharpness}; expected a number above 0.')
 
-    def parameters(self, heads, key_heads, query_width, key_width):
+    def parameters(self, heads: int, key_heads: int, query_width: int, key_width: int) -> dict:
         start = nn.initializers.constant(math.log(self.sharpness))
         return {'log_sharpness': Wanted(start, (heads,), roles.vector(heads=0))} if self.learnt else {}
 
-    def prepare(self, parameters, query, key, numerics=Numerics(), places=None):
+    def prepare(self, parameters: Mapping, query: jax.Array, key: jax.Array, numerics: Numerics = Numerics(),
+                places: jax.Array | None = None) -> tuple:
         sharp = jnp.exp(parameters['log_sharpness'])[:, None] if self.learnt else self.sharpness
         return _unscaled(_unit(query) * sharp), _unit(key), ()
 
@@ -174,17 +182,18 @@ class Location(Score):
         if self.length < 1:
             raise ValueError(f'{self}: length is {self.length}; expected at least 1.')
 
-    def parameters(self, heads, key_heads, query_width, key_width):
+    def parameters(self, heads: int, key_heads: int, query_width: int, key_width: int) -> dict:
         role = roles.table(heads=1, shared=True)
         return {'table': Wanted(normal(query_width ** -0.5), (self.length, key_heads, query_width), role)}
 
-    def prepare(self, parameters, query, key, numerics=Numerics(), places=None):
+    def prepare(self, parameters: Mapping, query: jax.Array, key: jax.Array, numerics: Numerics = Numerics(),
+                places: jax.Array | None = None) -> tuple:
         batch, keys = key.shape[:2]
         self.require_length(keys)
         table = parameters['table'][jnp.arange(keys) if places is None else places]
         return _unscaled(query), jnp.broadcast_to(table, (batch, *table.shape[-3:])), ()
 
-    def require_length(self, length):
+    def require_length(self, length: int) -> None:
         if length > self.length:
             raise ValueError(f'{self} is asked for {length} positions, more than its length; shorten the text, or train with '
                              f'length={length}.')
@@ -195,7 +204,8 @@ class Gaussian(Score):
     """-|q - k|² / 2, so that the weights are those of Nadaraya and Watson with a Gaussian kernel of width 1. Computed as
     q·k - |k|²/2: what depends on the query alone cancels in the softmax."""
 
-    def prepare(self, parameters, query, key, numerics=Numerics(), places=None):
+    def prepare(self, parameters: Mapping, query: jax.Array, key: jax.Array, numerics: Numerics = Numerics(),
+                places: jax.Array | None = None) -> tuple:
         norms = 0.5 * jnp.square(wide(numerics.cast(key))).sum(-1)  # [B, S, K]
         norms = jnp.repeat(norms, query.shape[2] // key.shape[2], 2)
         return _unscaled(query), key, (-norms.transpose(0, 2, 1)[:, :, None],)  # [B, N, 1, S]

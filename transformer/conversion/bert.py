@@ -61,7 +61,7 @@ ACTIVATION = Fields((('hidden_act',), ('head.activation',)),
                     Field('hidden_act', 'feed_forward.activation head.activation', 'gelu', ACTIVATIONS).write)
 
 
-def words(ours, theirs, transform, norm_there):
+def words(ours: str, theirs: str, transform: str, norm_there: str) -> tuple[tuple, dict]:
     """(what a head that fills in masked words adds to a table, changes of the family)."""
     rows = *dense('transform', transform), *norm('transform_norm', norm_there), Row('output/bias', f'{theirs}.bias')
     copies = {f'{theirs}.decoder.weight': f'{ours}.embeddings.word_embeddings.weight',

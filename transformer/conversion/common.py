@@ -3,11 +3,12 @@
 import dataclasses
 import re
 from functools import partial
+from typing import Any
 
 import numpy as np
 
 from transformer.attention.positions.absolute import Learned
-from transformer.conversion.tables import Fields, Row, head
+from transformer.conversion.tables import Family, Fields, Row, head
 from transformer.layers.activations import Gelu, GeluTanh, Relu, Silu
 from transformer.layers.heads import (
     Classes,
@@ -22,35 +23,35 @@ ABSOLUTE = Fields(((), ('positions',)), lambda config: {'positions': Learned()},
                   lambda model: require_learned(model['positions'], 0))
 
 
-def token_limits(model):
+def token_limits(model: Any) -> dict[str, int]:
     """The limits of a model of one stack with a table of positions."""
     return {'input_ids': model.vocab, 'attention_mask': 2, 'position_ids': model.length + model.stack.positions.offset}
 
 
-def pair_limits(model):
+def pair_limits(model: Any) -> dict[str, int]:
     """The limits of an encoder and a decoder."""
     return {'input_ids': model.source_vocab or model.vocab, 'attention_mask': 2, 'decoder_input_ids': model.vocab,
             'decoder_attention_mask': 2}
 
 
-def require_learned(given, offset):
+def require_learned(given: Any, offset: int) -> dict:
     """{}; ValueError for positions that are not of a learnt table."""
     if not isinstance(given, Learned) or (given.at, given.offset) != ('input', offset):
         raise ValueError(f'model.positions is {given!r}, which has no form there; expected {Learned(offset=offset)!r}.')
     return {}
 
 
-def dense(ours, theirs):
+def dense(ours: str, theirs: str) -> tuple[Row, Row]:
     """The rows of a dense layer, whose matrix they have the other way round."""
     return Row(f'{ours}/kernel', f'{theirs}.weight', 'D F -> F D'), Row(f'{ours}/bias', f'{theirs}.bias')
 
 
-def norm(ours, theirs):
+def norm(ours: str, theirs: str) -> tuple[Row, Row]:
     """The rows of a layer norm."""
     return Row(f'{ours}/scale', f'{theirs}.weight'), Row(f'{ours}/bias', f'{theirs}.bias')
 
 
-def attention(ours, theirs, query, key, value, output):
+def attention(ours: str, theirs: str, query: str, key: str, value: str, output: str) -> tuple[Row, ...]:
     """The rows of an attention that has a matrix each for queries, keys and values."""
     return (
         *(row for name, their in (('query', query), ('key', key), ('value', value)) for row in (
@@ -60,21 +61,22 @@ def attention(ours, theirs, query, key, value, output):
         Row(f'{ours}/output/bias', f'{theirs}.{output}.bias'))
 
 
-def with_head(family, architecture, use, *rows, fields=(), head=None, **changes):
+def with_head(family: Family, architecture: str, use: str, *rows: Row, fields: tuple = (), head: Any = None,
+              **changes: Any) -> Family:
     """The same body under another head: its rows, and its field or the value that it always has."""
     implied = dict(family.implied) | ({} if head is None else {'head': head})
     return dataclasses.replace(family, architecture=architecture, use=use, rows=(*family.rows, *rows), implied=implied,
                                fields=(*family.fields, *fields), **changes)
 
 
-def bare(family):
+def bare(family: Family) -> Family:
     """The same where the model alone was saved, whose weights have no prefix."""
     rows = tuple(dataclasses.replace(row, theirs=row.theirs.removeprefix(family.prefix)) for row in family.rows)
     renamed = *family.renamed, (f'^{re.escape(family.prefix)}', '')
     return dataclasses.replace(family, prefix='', rows=rows, renamed=renamed)
 
 
-def prefixed(family, prefix):
+def prefixed(family: Family, prefix: str) -> Family:
     """The same where the names of all weights of the body begin with a prefix."""
     rows = tuple(dataclasses.replace(row, theirs=prefix + row.theirs) for row in family.rows)
     copies = {prefix + copy: prefix + of for copy, of in family.copies.items()}
@@ -90,13 +92,13 @@ def _read_again(model, inputs, start):
     return inputs | more | ({'decoder_segments': inputs['segments']} if 'segments' in inputs else {})
 
 
-def classes_of_pairs(family, architecture):
+def classes_of_pairs(family: Family, architecture: str) -> Family:
     """An encoder and a decoder that read the same, of which the last state stands for all."""
     return with_head(family, architecture, 'classes', *dense('pooler', 'classification_head.dense'),
                      *dense('classes', 'classification_head.out_proj'), derived=_read_again,
                      fields=(head(partial(Classes, at='last', twice=True), default=0.0, of='decoder.dropout'),))
 
 
-def spans_of_pairs(family, architecture):
+def spans_of_pairs(family: Family, architecture: str) -> Family:
     """As `classes_of_pairs`, for the places of an answer."""
     return with_head(family, architecture, 'spans', *dense('span', 'qa_outputs'), head=Span(), derived=_read_again)

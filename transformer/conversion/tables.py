@@ -10,7 +10,7 @@ field covers is an error: nothing is left out, and nothing ignored, in silence.
 import contextlib
 import dataclasses
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import jax.numpy as jnp
@@ -52,11 +52,11 @@ class Field:
     none: Any = None
 
     @property
-    def names(self):
+    def names(self) -> tuple[list[str], list[str]]:
         """(theirs, ours)."""
         return self.theirs.split(), self.ours.split()
 
-    def read(self, config):
+    def read(self, config: Mapping) -> dict:
         """{name: value} of our model, for their config."""
         first, *others = self.theirs.split()
         given = config.get(first, self.default)
@@ -75,7 +75,7 @@ class Field:
         given = self.none if given is None else given if self.values is None else self.values[given]
         return dict.fromkeys(self.ours.split(), given)
 
-    def write(self, model):
+    def write(self, model: Mapping) -> dict:
         """{name: value} of their config, for the fields of our model, `fields_of`."""
         names = self.ours.split()
         given = at(model, names[0]) if names else self.default
@@ -93,7 +93,7 @@ class Field:
         return dict.fromkeys(self.theirs.split(), given)
 
 
-def fields_of(model):
+def fields_of(model: Any) -> dict:
     """{field: value} of a model, or of a class of models with its defaults, as its config has them: those of an inlined part
     are among the model's own, and what has no default is None."""
     found = {}
@@ -109,7 +109,7 @@ def fields_of(model):
     return found
 
 
-def at(fields, path):
+def at(fields: Mapping, path: str) -> Any:
     """The value of a path such as 'norm.epsilon' of {field: value}."""
     first, *others = path.split('.')
     value = fields[first]
@@ -120,7 +120,7 @@ def at(fields, path):
     return value
 
 
-def changed(fields, changes):
+def changed(fields: Mapping, changes: Mapping) -> dict:
     """{field: value} with {path: value} of changes: a part is replaced first, and then what is in it."""
     direct = {path: value for path, value in changes.items() if '.' not in path}
     found, deeper = dict(fields) | direct, {}
@@ -141,7 +141,7 @@ def _is_like(given, number):
     return isinstance(given, kinds) and isinstance(given, bool) == isinstance(number, bool)
 
 
-def dropouts(branches, attention, defaults=(0.1, 0.1), stacks=('',)):
+def dropouts(branches: str, attention: str, defaults: tuple = (0.1, 0.1), stacks: Sequence[str] = ('',)) -> 'Fields':
     """The fields of the rates of dropout on embedding and branches, one or several names, and on the attention weights.
 
     stacks: how the paths of our stacks begin, such as 'encoder.'."""
@@ -164,14 +164,14 @@ def dropouts(branches, attention, defaults=(0.1, 0.1), stacks=('',)):
     return Fields(((*branches.split(), attention), tuple(ours)), read, write)
 
 
-def inner(name, default, front=''):
+def inner(name: str, default: int, front: str = '') -> 'Fields':
     """The field of the inner width of the feed-forward; 0 stands for 4·width in a model of ours."""
     field = Field(name, f'{front}feed_forward.inner', default)
     return Fields(field.names, field.read,
                   lambda model: {name: at(model, f'{front}feed_forward').width(at(model, f'{front}width'))})
 
 
-def labels(config):
+def labels(config: Mapping) -> list[str]:
     """The names of the classes of their config, those that several have with their numbers."""
     named = config.get('id2label')
     if named is None:
@@ -187,7 +187,7 @@ def labels(config):
 PROBLEMS = {'classes': 'single_label_classification', 'labels': 'multi_label_classification', 'number': 'regression'}
 
 
-def problem_of(config):
+def problem_of(config: Mapping) -> str:
     """What a head with classes tells, by their config: one of them, 'classes', several, 'labels', or a 'number'."""
     kind, count = config.get('problem_type'), len(labels(config))
     told = {theirs: ours for ours, theirs in PROBLEMS.items()} | {None: 'number' if count == 1 else 'classes'}
@@ -200,13 +200,14 @@ def problem_of(config):
     return told[kind]
 
 
-def named(classes):
+def named(classes: Sequence[str]) -> list[str]:
     """The inverse of `labels`: the names of classes without the numbers by which they were told apart."""
     plain = [name.removesuffix(f' ({i})') for i, name in enumerate(classes)]
     return [name if plain.count(short) == 1 else short for name, short in zip(classes, plain)]
 
 
-def head(made, dropout='classifier_dropout', default=None, of='dropout'):
+def head(made: Callable, dropout: str | None = 'classifier_dropout', default: float | None = None,
+         of: str = 'dropout') -> 'Fields':
     """The field of a head with classes: `made(classes=, dropout=)` of the labels and of the rate, where theirs has one; `of` is
     the path of the rate that ours has otherwise."""
     like = made(classes=2)
@@ -261,7 +262,7 @@ class Row:
     sizes: tuple = ()
     absent: bool = False
 
-    def entries(self, names, model):
+    def entries(self, names: Iterable[str], model: Any) -> Iterator['Entry']:
         """The entries for a model with parameters of these names."""
         sizes = {axis: at(fields_of(model), path) for axis, path in self.sizes}
         choice = re.search(r'\{(\w+(?:,\w+)+)\}', self.ours)
@@ -282,18 +283,18 @@ class Entry:
     sizes: Mapping
     absent: bool
 
-    def shape(self, shapes):
+    def shape(self, shapes: Mapping) -> tuple:
         """The shape of their weight, for parameters of these shapes."""
         return self.written({name: np.broadcast_to(np.float32(0), shapes[name]) for name in self.ours}).shape
 
-    def written(self, params):
+    def written(self, params: Mapping) -> np.ndarray:
         """Their weight."""
         import einops
 
         x = np.stack([params[name] for name in self.ours]) if len(self.ours) > 1 else params[self.ours[0]]
         return einops.rearrange(x, self.axes, **self.sizes) if self.axes else x
 
-    def read(self, weight, shapes):
+    def read(self, weight: np.ndarray, shapes: Mapping) -> dict:
         """{name: parameter}, of their weight."""
         import einops
 
@@ -353,11 +354,11 @@ class Family:
     copies: Mapping = dataclasses.field(default_factory=dict)
 
     @property
-    def names(self):
+    def names(self) -> tuple[str, ...]:
         """The architectures of theirs that it reads."""
         return self.architecture, *self.others
 
-    def model_fields(self, config, cls):
+    def model_fields(self, config: Mapping, cls) -> dict:
         """{field: value} of our model, of class `cls`, for their config; what would change the result and is not known is
         refused by name."""
         fields = *self.fields, *self.fixed, *FIXED
@@ -369,7 +370,7 @@ class Family:
         found = {name: value for field in fields for name, value in field.read(config).items()}
         return changed(changed(fields_of(cls), self.implied), found)
 
-    def misfits(self, model, free):
+    def misfits(self, model: Any, free: Iterable[str]) -> list[str]:
         """What of our model theirs cannot be, a sentence each; `free` are the paths that do not change what is computed."""
         own, found = fields_of(model), []
         for field in self.fields:
@@ -384,13 +385,13 @@ class Family:
         return found + [sentence for name, value in own.items() if value != wanted[name]
                         for sentence in _differences(f'model.{name}', value, wanted[name], self.architecture)]
 
-    def config(self, model):
+    def config(self, model: Any) -> dict:
         """Their config, for our model, which has no misfits."""
         own = fields_of(model)
         written = {name: value for field in self.fields for name, value in field.write(own).items()}
         return {'architectures': [self.architecture], 'model_type': self.kind} | written
 
-    def entries(self, shapes, model=None):
+    def entries(self, shapes: Iterable[str], model: Any = None) -> list[Entry]:
         """The table for parameters of these shapes; one that no row covers is an error."""
         found = [entry for row in self.rows for entry in row.entries(shapes, model)]
         covered = [name for entry in found for name in entry.ours]
@@ -398,7 +399,7 @@ class Family:
             raise ValueError(f'The table of {self.kind} does not have {wrong[0]} once; a model with it has no such weights.')
         return found
 
-    def distance(self, weights):
+    def distance(self, weights: Mapping) -> int:
         """How many names of weights say that {name: `Weight`} are of another architecture."""
         pattern = lambda row: re.escape(row.theirs).replace(r'\{i\}', r'\d+')
         wanted = {row.theirs for row in self.rows if not row.absent and '{i}' not in row.theirs}
@@ -406,7 +407,7 @@ class Family:
         names = {*self._whole(weights, wanted)}
         return len(wanted - names) + sum(name not in self.copies and not known.fullmatch(name) for name in names)
 
-    def sides(self, weights, shapes, model=None):
+    def sides(self, weights: Mapping, shapes: Mapping, model: Any = None) -> tuple[dict, dict]:
         """({their name: shape} of parameters of these shapes, the same of {name: `Weight`}): what has to be equal."""
         entries = {entry.theirs: entry for entry in self.entries(shapes, model)}
         whole = self._whole(weights, entries)
@@ -414,15 +415,16 @@ class Family:
         found = {name: str(list(weight.shape)) for name, weight in whole.items() if name in entries or name not in self.copies}
         return needed, found
 
-    def parameter_dtype(self, weights):
+    def parameter_dtype(self, weights: Mapping) -> str:
         """The type in which parameters hold {name: `Weight`} as they are: 'bfloat16' where all of them are, else 'float32'."""
         return 'bfloat16' if self.kinds(weights) == {'BF16'} else 'float32'
 
-    def kinds(self, weights):
+    def kinds(self, weights: Mapping) -> set[str]:
         """The types of {name: `Weight`}."""
         return {weight.kind for weight in self._whole(weights, ()).values()}
 
-    def read(self, weights, shapes, source, model=None, dtype='float32'):
+    def read(self, weights: Mapping, shapes: Mapping, source: Any, model: Any = None,
+             dtype: str = 'float32') -> Iterator[tuple[str, np.ndarray]]:
         """(name, parameter in `dtype`) one after the other, of {name: `Weight`} whose `sides` are equal."""
         entries = {entry.theirs: entry for entry in self.entries(shapes, model)}
         whole = self._whole(weights, entries)
@@ -448,7 +450,7 @@ class Family:
                 whole.setdefault(original, whole[copy])
         return {name: weight for name, weight in whole.items() if not re.fullmatch(self.computed, name)}
 
-    def write(self, params, model=None):
+    def write(self, params: dict, model: Any = None) -> dict[str, np.ndarray]:
         """{their name: weight}, of {our name: parameter}, out of which each is taken: the two need not be there at once."""
         entries, found = self.entries({name: x.shape for name, x in params.items()}, model), {}
         for entry in entries:
@@ -479,5 +481,5 @@ class Weight:
     kind: str
     load: Callable
 
-    def __call__(self):
+    def __call__(self) -> np.ndarray:
         return self.load()

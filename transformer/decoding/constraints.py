@@ -7,6 +7,7 @@ allowed after all, or without such a token everything (`constrained`).
 
 import abc
 import dataclasses
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -30,11 +31,11 @@ class Output:
     end: int = dataclasses.field(metadata=dict(static=True))
 
     @property
-    def there(self):
+    def there(self) -> jax.Array:
         """[B, 1, L]: which of the tokens are there."""
         return jnp.arange(self.tokens.shape[-1]) < (self.begin + self.count)[:, None, None]
 
-    def window(self, start, size):
+    def window(self, start: jax.Array, size: int) -> jax.Array:
         """[B, K, size]: the tokens from start [B] on."""
         at = start[:, None, None] + jnp.arange(size)
         return jnp.take_along_axis(self.tokens, jnp.clip(at, 0, self.tokens.shape[-1] - 1), -1)
@@ -44,14 +45,14 @@ class Constraint(abc.ABC):
     """Base of the constraints, frozen dataclasses; combine with &."""
 
     @abc.abstractmethod
-    def __call__(self, scores, output):
+    def __call__(self, scores: jax.Array, output: Output) -> jax.Array:
         """scores [B, K, V] of the next token -> the same, -inf for what is forbidden."""
 
-    def require_vocab(self, vocab):
+    def require_vocab(self, vocab: int) -> None:
         """Raises ValueError if it is about tokens beyond a vocabulary of that size."""
         return
 
-    def __and__(self, other):
+    def __and__(self, other: 'Constraint') -> 'Constraint':
         return _Both(self, other) if isinstance(other, Constraint) else NotImplemented
 
 
@@ -60,10 +61,10 @@ class _Both(Constraint):
     first: Constraint
     second: Constraint
 
-    def __call__(self, scores, output):
+    def __call__(self, scores: jax.Array, output: Output) -> jax.Array:
         return self.second(self.first(scores, output), output)
 
-    def require_vocab(self, vocab):
+    def require_vocab(self, vocab: int) -> None:
         self.first.require_vocab(vocab)
         self.second.require_vocab(vocab)
 
@@ -71,14 +72,14 @@ class _Both(Constraint):
         return f'({self.first} & {self.second})'
 
 
-def parts_of(constraint):
+def parts_of(constraint: Constraint) -> tuple:
     """The constraints that & has joined, in order; () of none."""
     if isinstance(constraint, _Both):
         return *parts_of(constraint.first), *parts_of(constraint.second)
     return () if constraint == Anything() else (constraint,)
 
 
-def constrained(constraint, scores, output):
+def constrained(constraint: Constraint, scores: jax.Array, output: Output) -> jax.Array:
     """The scores under a constraint; every hypothesis keeps a choice (see above)."""
     if constraint == Anything():
         return scores
@@ -104,7 +105,7 @@ def _marked(tokens, where, scores):
     return jnp.zeros(scores.shape, bool).at[rows[:, None, None], slots[:, None], tokens].set(True, mode='drop')
 
 
-def require(part, name, ok, expected):
+def require(part: Any, name: str, ok: Any, expected: str) -> None:
     """Raises ValueError about a field of a constraint or a strategy unless it is `ok`."""
     if not ok:
         raise ValueError(f'{part}: {name} is {getattr(part, name)}; expected {expected}.')
@@ -114,7 +115,7 @@ def require(part, name, ok, expected):
 class Anything(Constraint):
     """No constraint."""
 
-    def __call__(self, scores, output):
+    def __call__(self, scores: jax.Array, output: Output) -> jax.Array:
         return scores
 
 
@@ -126,7 +127,7 @@ class MinLength(Constraint):
     def __post_init__(self):
         require(self, 'tokens', self.tokens >= 0, '0 or more')
 
-    def __call__(self, scores, output):
+    def __call__(self, scores: jax.Array, output: Output) -> jax.Array:
         return jnp.where(_is(output.end, scores) & (output.count < self.tokens), -jnp.inf, scores)
 
 
@@ -139,7 +140,7 @@ class MaxLength(Constraint):
     def __post_init__(self):
         require(self, 'tokens', self.tokens >= 0, '0 or more')
 
-    def __call__(self, scores, output):
+    def __call__(self, scores: jax.Array, output: Output) -> jax.Array:
         return jnp.where((output.count < self.tokens) | _is(output.end, scores), scores, -jnp.inf)
 
 
@@ -160,7 +161,7 @@ class Repetition(Constraint):
     def __post_init__(self):
         require(self, 'penalty', 0 < self.penalty < np.inf, 'a number above 0')
 
-    def __call__(self, scores, output):
+    def __call__(self, scores: jax.Array, output: Output) -> jax.Array:
         seen = _marked(output.tokens, output.there, scores)
         seen = seen if self.end else seen & ~_is(output.end, scores)
         return jnp.where(seen, jnp.where(scores > 0, scores / self.penalty, scores * self.penalty), scores)
@@ -179,7 +180,7 @@ class NoRepeat(Constraint):
     def __post_init__(self):
         require(self, 'ngram', self.ngram >= 1, '1 or more')
 
-    def __call__(self, scores, output):
+    def __call__(self, scores: jax.Array, output: Output) -> jax.Array:
         size, tokens = self.ngram - 1, output.tokens
         if size >= tokens.shape[-1]:
             return scores
@@ -199,10 +200,10 @@ class Choices(Constraint):
         require(self, 'outputs', self.outputs and all(isinstance(one, tuple) and _are_tokens(one) for one in self.outputs),
                  'a tuple of at least one output, each a tuple of token ids, such as ((5, 2), (7,))')
 
-    def require_vocab(self, vocab):
+    def require_vocab(self, vocab: int) -> None:
         require(self, 'outputs', max(map(max, filter(None, self.outputs)), default=-1) < vocab, _ids_below(vocab))
 
-    def __call__(self, scores, output):
+    def __call__(self, scores: jax.Array, output: Output) -> jax.Array:
         longest = max(map(len, self.outputs))
         table = np.full((len(self.outputs), longest + 1), output.end)  # [O, longest + 1]
         for row, one in zip(table, self.outputs):
@@ -224,10 +225,10 @@ class First(Constraint):
     def __post_init__(self):
         require(self, 'token', self.token >= 0, 'the id of a token')
 
-    def require_vocab(self, vocab):
+    def require_vocab(self, vocab: int) -> None:
         require(self, 'token', self.token < vocab, _ids_below(vocab))
 
-    def __call__(self, scores, output):
+    def __call__(self, scores: jax.Array, output: Output) -> jax.Array:
         forced = jnp.where(_is(self.token, scores), 0.0, -jnp.inf)
         return jnp.where((output.begin + output.count == 1)[:, None, None], forced, scores)
 
@@ -240,10 +241,10 @@ class Without(Constraint):
     def __post_init__(self):
         require(self, 'tokens', _are_tokens(self.tokens), 'a tuple of token ids, such as (5, 2)')
 
-    def require_vocab(self, vocab):
+    def require_vocab(self, vocab: int) -> None:
         require(self, 'tokens', max(self.tokens, default=-1) < vocab, _ids_below(vocab))
 
-    def __call__(self, scores, output):
+    def __call__(self, scores: jax.Array, output: Output) -> jax.Array:
         return jnp.where(np.isin(np.arange(scores.shape[-1]), self.tokens), -jnp.inf, scores)
 
 

@@ -4,13 +4,15 @@ How tokens are chosen is in `transformer.decoding.strategies`, what an output ma
 """
 
 import dataclasses
+from collections.abc import Sequence
 from functools import partial
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from transformer.decoding.strategies import Search
+from transformer.decoding.strategies import Search, Strategy
 from transformer.layers.numerics import wide
 
 
@@ -28,7 +30,7 @@ class Hypothesis:
     finished: bool
 
 
-def require_room(model, prompt, what='The prompt'):
+def require_room(model: Any, prompt: Sequence[int] | np.ndarray, what: str = 'The prompt') -> None:
     """Raises ValueError, about `what`, unless a prompt has a token and its model has room for one more."""
     if not len(prompt):
         raise ValueError(f'{what} is empty; give at least one character to continue.')
@@ -37,7 +39,7 @@ def require_room(model, prompt, what='The prompt'):
                          f'new one too; shorten it to {model.length - 1}.')
 
 
-def require_strategy(model, params, strategy, vocab, translates=False):
+def require_strategy(model: Any, params: Any, strategy: Strategy, vocab: int, translates: bool = False) -> None:
     """Raises ValueError if a strategy does not go with a model: needs attention to a source where there is none, or is about
     tokens that are not in the vocabulary; of parameters, shapes suffice."""
     strategy.constraint.require_vocab(vocab)
@@ -51,7 +53,8 @@ def require_strategy(model, params, strategy, vocab, translates=False):
         jax.eval_shape(prefill, params)
 
 
-def generate(model, params, prompts, *, steps, strategy, key, end, vocab, source=None, numbers=None):
+def generate(model: Any, params: Any, prompts: Sequence, *, steps: int | Sequence[int], strategy: Strategy, key: jax.Array,
+             end: int, vocab: int, source: Sequence | None = None, numbers: Sequence[int] | None = None) -> list:
     """Outputs of a model for each prompt: a list of hypotheses, best first.
 
     A decoder-only model continues prompts: its text so far. An encoder-decoder is given a source for each, and its prompts are

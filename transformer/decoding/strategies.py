@@ -6,6 +6,8 @@ A strategy is called once for every new token, with the logits of the next one, 
 import abc
 import dataclasses
 import math
+from collections.abc import Sequence
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -61,20 +63,20 @@ class Search:
     end: int = dataclasses.field(metadata=dict(static=True))
 
     @property
-    def best(self):
+    def best(self) -> Any:
         """The outputs found."""
         return self.live if self.pool is None else self.pool
 
     @property
-    def last(self):
+    def last(self) -> jax.Array:
         """[B]: whether there is room for one more token only."""
         return self.count + 1 >= self.limit
 
-    def output(self, part=slice(None)):
+    def output(self, part: slice = slice(None)) -> Output:
         """What constraints see of some of the hypotheses."""
         return Output(self.live.tokens[:, part], self.begin, self.count, self.end)
 
-    def written(self, tokens, new):
+    def written(self, tokens: jax.Array, new: jax.Array) -> jax.Array:
         """tokens [B, K, L] with new [B, K] behind what is there."""
         at = jnp.arange(tokens.shape[-1]) == (self.begin + self.count)[:, None, None]
         return jnp.where(at, new[..., None], tokens)
@@ -94,14 +96,14 @@ class Strategy(abc.ABC):
     size = count = 1
     distinct, covers = True, False
 
-    def begin(self, tokens):
+    def begin(self, tokens: jax.Array) -> tuple:
         """(live, pool) of a `Search`, for prompts [B, L]."""
         tokens = jnp.repeat(tokens[:, None], self.size, 1)
         shape = tokens.shape[:2]
         return Hypotheses(tokens, jnp.zeros(shape), jnp.zeros(shape, jnp.int32), jnp.zeros(shape, bool)), None
 
     @abc.abstractmethod
-    def __call__(self, logits, search, keys):
+    def __call__(self, logits: jax.Array, search: 'Search', keys: jax.Array) -> tuple:
         """One more token.
 
         Args:
@@ -112,7 +114,7 @@ class Strategy(abc.ABC):
         """
 
 
-def top(x, n):
+def top(x: jax.Array, n: int) -> Sequence[jax.Array]:
     """The n largest of the last axis and where they are, as `jax.lax.top_k`, which on a CPU takes three times as long: the n
     largest are in the n blocks whose maxima are largest."""
     *front, size = x.shape
@@ -161,7 +163,7 @@ class _Independent(Strategy):
     def _choose(self, logits, output, keys):
         """(tokens [B, K], their log-probabilities)."""
 
-    def __call__(self, logits, search, keys):
+    def __call__(self, logits: jax.Array, search: 'Search', keys: jax.Array) -> tuple:
         live, last = search.live, search.last
         token, gain = self._choose(logits, search.output(), keys)
         open_ = ~(live.finished | search.done[:, None])
@@ -212,7 +214,7 @@ class Sample(_Independent):
         require(self, 'count', 1 <= self.count <= MOST, f'1 to {MOST:,}')
 
     @property
-    def size(self):
+    def size(self) -> int:
         return self.count
 
     def _choose(self, logits, output, keys):
@@ -269,16 +271,16 @@ class Beam(Strategy):
             require(self, name, 0 <= getattr(self, name) < math.inf, '0 or more')
 
     @property
-    def covers(self):
+    def covers(self) -> bool:
         return self.coverage_penalty > 0
 
-    def begin(self, tokens):
+    def begin(self, tokens: jax.Array) -> tuple:
         live, _ = super().begin(tokens)
         none = jnp.full_like(live.score, -jnp.inf)
         first = jnp.arange(self.size) % (self.size // self.groups) == 0  # the others are the same
         return dataclasses.replace(live, score=jnp.where(first, 0.0, none)), dataclasses.replace(live, score=none)
 
-    def __call__(self, logits, search, keys):
+    def __call__(self, logits: jax.Array, search: 'Search', keys: jax.Array) -> tuple:
         log_probabilities = jax.nn.log_softmax(logits)
         per = self.size // self.groups
         used = jnp.zeros((len(logits), 1, logits.shape[-1])) if self.diversity else None  # by the groups before

@@ -1,13 +1,19 @@
 """From sequences to sequences: translating texts."""
 
+from collections.abc import Sequence
+from typing import Any
+
+import jax
 import numpy as np
 
 from transformer.decoding.generate import generate
+from transformer.decoding.strategies import Strategy
 
 EXTRA = 50  # tokens that an output may have more than its source (Vaswani et al. 2017, section 6.1)
 
 
-def translate(snapshot, sources, *, strategy, key, steps=None, numbers=None, prefix=(), rows=32):
+def translate(snapshot: Any, sources: Sequence, *, strategy: Strategy, key: jax.Array, steps: int | None = None,
+              numbers: Sequence[int] | None = None, prefix: Sequence[int] = (), rows: int = 32) -> list:
     """For each source, token ids with their end, the hypotheses of the strategy, best first.
 
     Sources of like length are decoded together, `rows` at once; what comes out does not depend on that.
@@ -30,7 +36,8 @@ def translate(snapshot, sources, *, strategy, key, steps=None, numbers=None, pre
     return [found[i] for i in range(len(sources))]
 
 
-def encoded(data, source, longest, *, truncate=False, what='The source', otherwise=''):
+def encoded(data: Any, source: str, longest: int, *, truncate: bool = False, what: str = 'The source',
+            otherwise: str = '') -> np.ndarray:
     """int32 ids of a source text with their end, `longest` at most: of a longer one the first ones and its end if `truncate`,
     else ValueError, about `what`; `otherwise` is what to do but shorten it."""
     ids = data.encode(source)
@@ -42,13 +49,13 @@ def encoded(data, source, longest, *, truncate=False, what='The source', otherwi
     return np.append(ids[:longest - 1], ids[-1])
 
 
-def all_encoded(run, sources):
+def all_encoded(run: Any, sources: Sequence[str]) -> list[np.ndarray]:
     """The same for each source, of a run or a snapshot: cut where data.long='truncate'."""
     return [encoded(run.data, source, run.model.source_length, truncate=run.data.truncates,
                     what=f'The source {source!r}', otherwise="set data.long='truncate'") for source in sources]
 
 
-def best_texts(snapshot, sources, strategy):
+def best_texts(snapshot: Any, sources: Sequence[str], strategy: Strategy) -> list[str]:
     """The best output for each source text, as text."""
     found = translate(snapshot, all_encoded(snapshot, sources), strategy=strategy, key=snapshot.key('translations'))
     return [snapshot.data.decode(hypotheses[0].tokens) for hypotheses in found]

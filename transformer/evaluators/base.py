@@ -6,6 +6,8 @@ data is in transformer/contracts.py.
 
 import abc
 import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 
 @dataclasses.dataclass(frozen=True)
@@ -13,16 +15,16 @@ class Evaluator(abc.ABC):
     """Base of the evaluators."""
 
     @property
-    def view(self):
+    def view(self) -> Mapping:
         """Keywords for the data's `evaluation`: how its rows are cut."""
         return {}
 
-    def check(self, run, batches):
+    def check(self, run: Any, batches: Any) -> Sequence[str]:
         """The names of the numbers it will give; raises what is wrong with it for this run, before anything is computed."""
         return ()
 
     @abc.abstractmethod
-    def __call__(self, snapshot, batches):
+    def __call__(self, snapshot: Any, batches: Any) -> Mapping[str, float]:
         """{name: number}."""
 
 
@@ -30,8 +32,8 @@ class Evaluator(abc.ABC):
 class Averages(Evaluator):
     """The task's own terms, averaged over the split, and what the task derives from them."""
 
-    def check(self, run, batches):
+    def check(self, run: Any, batches: Any) -> Sequence[str]:
         return run.metric_names(batches)
 
-    def __call__(self, snapshot, batches):
+    def __call__(self, snapshot: Any, batches: Any) -> Mapping[str, float]:
         return snapshot.averages(batches)

@@ -3,6 +3,8 @@
 import dataclasses
 import gzip
 import lzma
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from transformer.contracts import ContinuedText, TextBatches, require
 from transformer.decoding.generate import generate, require_strategy
@@ -18,13 +20,13 @@ class Perplexity(Averages):
     stride: int = 0
 
     @property
-    def view(self):
+    def view(self) -> Mapping:
         return {'context': self.context or None, 'stride': self.stride or None}
 
-    def check(self, run, batches):
+    def check(self, run: Any, batches: Any) -> Sequence[str]:
         return (*super().check(run, batches), 'context', 'stride')
 
-    def __call__(self, snapshot, batches):
+    def __call__(self, snapshot: Any, batches: Any) -> Mapping[str, float]:
         return snapshot.averages(batches) | {name: batches.facts[name] for name in ('context', 'stride')}
 
 
@@ -32,11 +34,11 @@ class Perplexity(Averages):
 class Compressors(Evaluator):
     """Bits per byte that `gzip -9` and `xz -9` need for the same bytes, as one file: a floor to compare a model with."""
 
-    def check(self, run, batches: TextBatches):
+    def check(self, run: Any, batches: TextBatches) -> Sequence[str]:
         batches.text()
         return 'gzip_bits_per_byte', 'xz_bits_per_byte'
 
-    def __call__(self, snapshot, batches: TextBatches):
+    def __call__(self, snapshot: Any, batches: TextBatches) -> Mapping[str, float]:
         text = batches.text()
         return {'gzip_bits_per_byte': 8 * len(gzip.compress(text, 9)) / len(text),
                 'xz_bits_per_byte': 8 * len(lzma.compress(text, preset=9)) / len(text)}
@@ -50,7 +52,7 @@ class Continuations(Evaluator):
     tokens: int = 100
     strategy: Strategy = Sample(temperature=0.8)
 
-    def check(self, run, batches):
+    def check(self, run: Any, batches: Any) -> Sequence[str]:
         if self.count < 1 or self.tokens < 1:
             raise ValueError(f'Continuations has count={self.count} and tokens={self.tokens}; both must be at least 1.')
         require(self, run.data, ContinuedText, 'text to go on with', 'leave that evaluator out')
@@ -61,7 +63,7 @@ class Continuations(Evaluator):
         require_strategy(run.model, run.shapes.params, self.strategy, run.data.facts['vocab'])
         return ()
 
-    def __call__(self, snapshot, batches):
+    def __call__(self, snapshot: Any, batches: Any) -> Mapping[str, float]:
         data = snapshot.data
         new = generate(snapshot.model, snapshot.params, [data.prompt(self.prompt)] * self.count, steps=self.tokens,
                        strategy=self.strategy, key=snapshot.key('continuations'), end=data.end,

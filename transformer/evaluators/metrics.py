@@ -11,7 +11,7 @@ _TOKENIZERS = {**dict.fromkeys(('zh', 'zho', 'chi', 'cmn', 'yue'), 'zh'),
                **dict.fromkeys(('ja', 'jpn', 'th', 'tha', 'ko', 'kor', 'lo', 'lao', 'km', 'khm', 'my', 'mya', 'bur'), 'char')}
 
 
-def textbook_bleu(hypothesis, reference, k=2):
+def textbook_bleu(hypothesis: str, reference: str, k: int = 2) -> float:
     """exp(min(0, 1 - |reference| / |hypothesis|)) · product over n = 1..k of p_n^(1/2^n), with p_n the share of the n-grams of
     the hypothesis that the reference has, too, each at most as often as there: BLEU of one sentence, split at spaces, as Dive
     into Deep Learning defines it (Zhang et al., section 10.7.6, after Papineni et al. 2002). Of a hypothesis shorter than k,
@@ -30,7 +30,7 @@ def _ngrams(words, n):
     return collections.Counter(tuple(words[i:i + n]) for i in range(len(words) - n + 1))
 
 
-def translation_scores(hypotheses, references, language=''):
+def translation_scores(hypotheses: Sequence[str], references: Sequence[str], language: str = '') -> tuple[dict, list]:
     """({'bleu', 'chrf', 'exact_match'}, [the signatures of the first two]) of lists of texts: BLEU and chrF of the whole
     corpus, in percent, by sacrebleu (Post 2018; Papineni et al. 2002; Popović 2015), and the share of texts that are their
     reference.
@@ -49,7 +49,7 @@ def translation_scores(hypotheses, references, language=''):
     return numbers, [f'BLEU {bleu.get_signature()}', f'chrF {chrf.get_signature()}']
 
 
-def bleu_tokenizer(language):
+def bleu_tokenizer(language: str) -> str:
     """sacrebleu's tokenizer for a language: a locale, or the ending of a file in it, such as 'tok.zh'."""
     return _TOKENIZERS.get(re.split('[-_]', language.rpartition('.')[2].lower())[0], '13a')
 

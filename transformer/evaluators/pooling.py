@@ -1,7 +1,10 @@
 """The evaluator of pooling by similarity (see training/contracts.py for the contract)."""
 
 import dataclasses
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
+import jax
 import numpy as np
 
 from transformer.attention.pooling import Boxcar, Constant, Epanechnikov, Gaussian, Kernel, Pooling, Triangular, pool
@@ -25,7 +28,7 @@ class Kernels(Evaluator):
     width: float = 1.0
     widths: tuple = (0.1, 0.2, 0.5, 1.0)
 
-    def check(self, run, batches):
+    def check(self, run: Any, batches: Any) -> Sequence[str]:
         if not isinstance(run.model, Pooling):
             raise ValueError(f'Kernels compares kernels of pooling, but the model is {type(run.model).__name__}; leave that '
                              'evaluator out.')
@@ -34,14 +37,14 @@ class Kernels(Evaluator):
         return tuple(dict.fromkeys(map(name, (*self.kernels, *self.gaussians))))
 
     @property
-    def kernels(self):
+    def kernels(self) -> tuple:
         return Gaussian(self.width), Boxcar(self.width), Constant(), Epanechnikov(self.width), Triangular(self.width)
 
     @property
-    def gaussians(self):
+    def gaussians(self) -> tuple:
         return tuple(map(Gaussian, self.widths))
 
-    def __call__(self, snapshot, batches):
+    def __call__(self, snapshot: Any, batches: Any) -> Mapping[str, float]:
         points = collected(batches)
         fixed = [panel(snapshot, points, kernel) for kernel in (*self.kernels, *self.gaussians)]
         width = snapshot.apply(query=points['query']).get('width')
@@ -62,7 +65,7 @@ class Panel:
     loss: float
 
 
-def panel(snapshot, points, kernel, width=None, whose=''):
+def panel(snapshot: Any, points: Mapping, kernel: Kernel, width: jax.Array | float | None = None, whose: str = '') -> 'Panel':
     """The Panel of a kernel with a width of its own, or that of the run."""
     keys, values = (np.asarray(x, np.float32) for x in (snapshot.model.keys, snapshot.model.values))
     estimate, weights = pool(points['query'], keys, values, kernel, width=width)
@@ -75,23 +78,23 @@ def panel(snapshot, points, kernel, width=None, whose=''):
     return Panel(kernel, '\n'.join(title), np.asarray(estimate), np.asarray(weights), loss)
 
 
-def name(kernel):
+def name(kernel: Kernel) -> str:
     """'gaussian_0.5', 'constant'."""
     return type(kernel).__name__.lower() + ('' if kernel.width is None else f'_{kernel.width:g}')
 
 
-def collected(batches):
+def collected(batches: Iterable[Mapping]) -> dict:
     """The real rows of all batches as one, {name: array}."""
     found = [{key: array[batch['example_weights'] > 0] for key, array in batch.items()} for batch in batches]
     return {key: np.concatenate([rows[key] for rows in found]) for key in found[0]}
 
 
-def order(points, targets):
+def order(points: np.ndarray, targets: np.ndarray) -> np.ndarray:
     """The numbers of points sorted by their coordinate if there is one, else by class."""
     return np.argsort(points[:, 0] if points.shape[1] == 1 else targets.argmax(-1), kind='stable')
 
 
-def picture(model, points, panels):
+def picture(model: Any, points: Mapping, panels: Sequence) -> Any:
     """A figure with a column for each panel: its estimate over the training points, and below its weights."""
     from matplotlib.figure import Figure  # matplotlib is slow to import
 

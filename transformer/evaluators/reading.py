@@ -1,6 +1,8 @@
 """Evaluators of runs that label texts, tag words and find answers (see training/contracts.py for the contract)."""
 
 import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -16,11 +18,11 @@ class LabelScores(Evaluator):
     """Precision, recall and F1 of the labels that texts have with a probability of more than a half, over all labels of all
     texts together (micro-averaged), in percent."""
 
-    def check(self, run, batches):
+    def check(self, run: Any, batches: Any) -> Sequence[str]:
         _require_real(self, run.data, 2, 'texts with any number of labels')
         return 'f1', 'precision', 'recall'
 
-    def __call__(self, snapshot, batches):
+    def __call__(self, snapshot: Any, batches: Any) -> Mapping[str, float]:
         rows = list(outputs(snapshot, batches, ['logits']))
         right = np.stack([row['label'] for row in rows]) > 0
         said = np.stack([row['logits'] for row in rows])[:, :right.shape[1]] > 0
@@ -31,11 +33,11 @@ class LabelScores(Evaluator):
 class Correlation(Evaluator):
     """Pearson's and Spearman's correlation of the estimates of a number with it; 0 where one of the two is constant."""
 
-    def check(self, run, batches):
+    def check(self, run: Any, batches: Any) -> Sequence[str]:
         _require_real(self, run.data, 1, 'texts with a number')
         return 'pearson', 'spearman'
 
-    def __call__(self, snapshot, batches):
+    def __call__(self, snapshot: Any, batches: Any) -> Mapping[str, float]:
         from scipy import stats  # which comes with jax
 
         rows = list(outputs(snapshot, batches, ['logits']))
@@ -55,7 +57,7 @@ def _require_real(asking, data, axes, what):
                          'evaluator out, or set data.target.')
 
 
-def f1(both, said, right):
+def f1(both: int, said: int, right: int) -> dict[str, float]:
     """F1, precision and recall in percent, of so many that are said and right, that are said, and that are right."""
     share = lambda part, whole: float(100 * part / whole) if whole else 0.0
     return {'f1': share(2 * both, said + right), 'precision': share(both, said), 'recall': share(both, right)}
@@ -66,11 +68,11 @@ class Entities(Evaluator):
     """Precision, recall and F1 of the names that are found whole and with their type, in percent, as conlleval counts them
     (Tjong Kim Sang and De Meulder 2003, section 4); nothing where the tags name no spans, such as parts of speech."""
 
-    def check(self, run, batches):
+    def check(self, run: Any, batches: Any) -> Sequence[str]:
         require(self, run.data, TaggedText, 'tagged words', 'leave that evaluator out')
         return ('f1', 'precision', 'recall') if run.data.has_spans else ()
 
-    def __call__(self, snapshot, batches: SentenceBatches):
+    def __call__(self, snapshot: Any, batches: SentenceBatches) -> Mapping[str, float]:
         data, sentences = snapshot.data, {}
         if not data.has_spans:
             return {}
@@ -96,13 +98,13 @@ class AnswerScores(Evaluator):
     """
     longest: int = 30
 
-    def check(self, run, batches):
+    def check(self, run: Any, batches: Any) -> Sequence[str]:
         require(self, run.data, QuestionedText, 'questions with answers', 'leave that evaluator out')
         if self.longest < 1:
             raise ValueError(f'AnswerScores has longest={self.longest}; expected the tokens of an answer, 1 or more.')
         return 'exact_match', 'f1'
 
-    def __call__(self, snapshot, batches: QuestionBatches):
+    def __call__(self, snapshot: Any, batches: QuestionBatches) -> Mapping[str, float]:
         data = snapshot.data
         rows = list(outputs(snapshot, batches, ['start_logits', 'end_logits']))
         null = 0.0 if data.unanswerable else None

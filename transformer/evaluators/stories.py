@@ -2,6 +2,8 @@
 
 import dataclasses
 from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -14,10 +16,10 @@ class TaskErrors(Averages):
     without task 3, where there are others, as its 10k part is not always to be had. A table of them, in percent, is kept
     and printed at the end."""
 
-    def check(self, run, batches):
+    def check(self, run: Any, batches: Any) -> Sequence[str]:
         return *super().check(run, batches), *_named({task: 0.0 for task in batches.facts['tasks']})
 
-    def __call__(self, snapshot, batches):
+    def __call__(self, snapshot: Any, batches: Any) -> Mapping[str, float]:
         asked, wrong = Counter(), Counter()
         for batch in batches:
             logits = np.asarray(snapshot.apply(**snapshot.run.task.inputs(batch))['logits'], np.float32)

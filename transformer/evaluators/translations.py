@@ -1,6 +1,8 @@
 """How translations are measured."""
 
 import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from transformer.contracts import PairBatches, TranslatedText, require
 from transformer.decoding.generate import require_strategy
@@ -10,7 +12,7 @@ from transformer.evaluators.base import Evaluator
 from transformer.evaluators.metrics import textbook_bleu, translation_scores
 
 
-def require_translation(run, evaluator):
+def require_translation(run: Any, evaluator: Any) -> None:
     """Raises ValueError unless the data of a run are pairs of texts and its model can do what the strategy asks."""
     require(evaluator, run.data, TranslatedText, 'pairs of texts', 'leave that evaluator out')
     if run.model.source_length < run.data.lengths[0]:
@@ -32,13 +34,13 @@ class Translations(Evaluator):
     limit: int = 0
     shown: int = 5
 
-    def check(self, run, batches):
+    def check(self, run: Any, batches: Any) -> Sequence[str]:
         require_translation(run, self)
         if self.limit < 0 or self.shown < 0:
             raise ValueError(f'Translations has limit={self.limit} and shown={self.shown}; both must be 0 or more.')
         return 'bleu', 'chrf', 'exact_match', 'pairs'
 
-    def __call__(self, snapshot, batches: PairBatches):
+    def __call__(self, snapshot: Any, batches: PairBatches) -> Mapping[str, float]:
         pairs = batches.pairs()[:self.limit or None]
         sources, references = zip(*pairs)
         texts = best_texts(snapshot, sources, self.strategy)
@@ -64,7 +66,7 @@ class Sentences(Evaluator):
     k: int = 2
     strategy: Strategy = Greedy()
 
-    def check(self, run, batches):
+    def check(self, run: Any, batches: Any) -> Sequence[str]:
         require_translation(run, self)
         if not len(self.sources) == len(self.references) > 0 or self.k < 1:
             raise ValueError(f'Sentences has {len(self.sources)} sources, {len(self.references)} references and k={self.k}; '
@@ -72,7 +74,7 @@ class Sentences(Evaluator):
         all_encoded(run, self.sources)  # refuses what is too long before training
         return tuple(f'bleu_{i + 1}' for i in range(len(self.sources)))
 
-    def __call__(self, snapshot, batches):
+    def __call__(self, snapshot: Any, batches: Any) -> Mapping[str, float]:
         texts = best_texts(snapshot, self.sources, self.strategy)
         scores = [textbook_bleu(text, snapshot.data.prepare(reference), self.k)
                   for text, reference in zip(texts, self.references)]

@@ -7,7 +7,8 @@ has the scores and the mask of which the weights are the softmax.
 import dataclasses
 import os
 import pathlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -18,7 +19,7 @@ from transformer.explain import maps, pictures
 MOST_TOKENS = 1024  # in a picture
 
 
-def of_text(snapshot, text, steps=False):
+def of_text(snapshot: Any, text: str, steps: bool = False) -> tuple:
     """What the tokens of a text look at, and attention rollout to the last of them."""
     ids = tokens(text, snapshot.data.prompt)
     seen = look(snapshot, steps, inputs=ids[None])
@@ -27,7 +28,7 @@ def of_text(snapshot, text, steps=False):
         'tokens': pieces, 'rollout': None if flow is None else flow[-1].tolist()}
 
 
-def of_row(snapshot, ids, types, steps=False):
+def of_row(snapshot: Any, ids: np.ndarray, types: np.ndarray, steps: bool = False) -> tuple:
     """The same of a text that is read whole, with its special tokens, its ids and types [n], and attention rollout to the token
     that stands for all: the last one where none sees later ones, else the first. Of a model that reads the text twice, as BART
     does, what `of_pair` shows."""
@@ -44,7 +45,7 @@ def of_row(snapshot, ids, types, steps=False):
     return pictures.attention(seen.section(pieces, pieces)), seen.found, {'tokens': pieces, 'rollout': rollout}
 
 
-def of_pair(snapshot, text, steps=False):
+def of_pair(snapshot: Any, text: str, steps: bool = False) -> tuple:
     """A source and what the run makes of it, greedily: the alignment of both, what their tokens look at, and what those of the
     output look at in the source."""
     data = snapshot.data
@@ -59,7 +60,7 @@ def of_pair(snapshot, text, steps=False):
     return figure, found, more | {'text': data.decode(best.tokens)}
 
 
-def of_shift(snapshot, text, steps=False):
+def of_shift(snapshot: Any, text: str, steps: bool = False) -> tuple:
     """The same of the words of a text and of those from its second one on."""
     data = snapshot.data
     source = tokens(text, data.encode)
@@ -88,7 +89,7 @@ def _between(snapshot, source, target, read, shown, written, steps):
         'alignment': None if mean is None else np.round(mean, 6).tolist()}
 
 
-def of_story(snapshot, given, steps=False):
+def of_story(snapshot: Any, given: str, steps: bool = False) -> tuple:
     """The last question about a story, in bAbI's format: what each hop of a memory network looks at, or each head
     of a Transformer over sentences, the latest sentence first."""
     text = pathlib.Path(given).read_bytes() if os.path.isfile(given) else given
@@ -116,7 +117,7 @@ def of_story(snapshot, given, steps=False):
         'weights': {name: np.round(x, 4).tolist() for name, x in shown.layers.items()}}
 
 
-def tokens(text, encode):
+def tokens(text: str, encode: Callable) -> np.ndarray:
     """The tokens of a text that the model is to look at."""
     require_text(text)
     ids = encode(text)
@@ -126,13 +127,13 @@ def tokens(text, encode):
     return ids
 
 
-def require_text(given):
+def require_text(given: str) -> None:
     if os.path.isfile(given):
         raise ValueError(f'--input is the file {given!r}, but this run is on text: give the text itself, such as '
                          f'--input="$(head -c 200 {given})".')
 
 
-def require_few(ids):
+def require_few(ids: Sequence[int] | np.ndarray) -> None:
     if len(ids) > MOST_TOKENS:
         raise ValueError(f'--input has {len(ids)} tokens, but a picture shows {MOST_TOKENS} at most; give a shorter text.')
 
@@ -150,19 +151,20 @@ class Seen:
     found: Sequence[Mapping]
     steps: Mapping[str, tuple[np.ndarray, np.ndarray]]
 
-    def section(self, queries, keys, title='', chosen=lambda layer: True, **style):
+    def section(self, queries: Sequence[str], keys: Sequence[str], title: str = '', chosen: Callable = lambda layer: True,
+                **style: Any) -> pictures.Maps:
         """Those of the chosen layers, for a picture."""
         found = [one for one in self.found if chosen(one['layer'])]
         part = lambda known: {one['layer']: known[one['layer']] for one in found if one['layer'] in known}
         return pictures.Maps(part(self.layers), found, queries, keys, title, steps=part(self.steps), **style)
 
-    def rollout(self):
+    def rollout(self) -> np.ndarray | None:
         """Attention rollout, if the weights are distributions over the positions; else None."""
         sure = all(one['entropy'] is not None for one in self.found)
         return maps.rollout(list(self.layers.values())) if sure else None
 
 
-def look(snapshot, steps, part=lambda x: x, **inputs):
+def look(snapshot: Any, steps: bool, part: Callable = lambda x: x, **inputs: Any) -> Seen:
     """What the model looks at in inputs of one example; `part` is what is shown of arrays [1, N, T, S].
 
     Raises ValueError where `steps` are asked for and the weights are no softmax of scores."""

@@ -9,7 +9,8 @@ Layers are those of all attentions of a model, one after the other, each with it
 the decoder's to itself, and the decoder's to the source.
 """
 
-from typing import NamedTuple
+from collections.abc import Iterable, Mapping
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -37,13 +38,13 @@ class AttentionLayer(NamedTuple):
         return layer_of(self.attention, self.number)
 
 
-def layers_of(model) -> list[AttentionLayer]:
+def layers_of(model: Any) -> list[AttentionLayer]:
     """All layers whose heads can be switched off."""
     return [AttentionLayer(name, number, stack.heads, tuple(range(stack.heads)) if row is None else row)
             for name, (stack, field) in model.attentions.items() for number, row in enumerate(kept_heads(stack, field))]
 
 
-def require_heads(model):
+def require_heads(model: Any) -> None:
     """Raises ValueError for a model without heads that can be switched off."""
     if not model.attentions:
         raise ValueError(f'{type(model).__name__} has no heads that could be switched off; --heads is for models such as '
@@ -52,12 +53,12 @@ def require_heads(model):
         raise ValueError(f'This {type(model).__name__} has no head left; give the --workdir of another run.')
 
 
-def all_heads(model) -> list[tuple[int, int]]:
+def all_heads(model: Any) -> list[tuple[int, int]]:
     """[(layer, head)] of those that a model has."""
     return [(number, head) for number, layer in enumerate(layers_of(model)) for head in layer.kept]
 
 
-def importance(snapshot, batches) -> np.ndarray:
+def importance(snapshot: Any, batches: Iterable[Mapping]) -> np.ndarray:
     """[layers, N], nan where a head is not there: I_h over the rows of all batches, before it is scaled."""
     model, task = snapshot.model, snapshot.run.task
 

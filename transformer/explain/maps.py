@@ -4,6 +4,8 @@ Weights are [.., T, S], a row for each query; a row of zeros is that of a query 
 """
 
 import re
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -11,7 +13,7 @@ from transformer.attention.masks import analysis
 from transformer.attention.pruned import kept_heads
 
 
-def read(model, captured):
+def read(model: Any, captured: Mapping) -> tuple[dict, list]:
     """What captured attention, {'block_0/attention': weights [B, N, T, S]}, says of the first example: ({'block_0': weights
     [N, T, S]}, [{'layer', 'heads', 'entropy', 'highest_entropy', 'confidence'}]), both in the order of the layers.
 
@@ -53,7 +55,7 @@ def layer_of(attention: str, number: int) -> str:
     return '/'.join(part for part in (front, f'block_{number}', '' if branch == 'attention' else branch) if part)
 
 
-def alignment(layers):
+def alignment(layers: Mapping) -> np.ndarray:
     """[T, S]: the mean over layers and heads of weights [N, T, S] of each layer: how much of each position of a source goes to
     each of the output."""
     return np.mean([weights.mean(0) for weights in layers.values()], 0)
@@ -63,7 +65,7 @@ def _order(name):
     return [(int(part), '') if part.isdigit() else (-1, part) for part in re.split(r'(\d+)', name)]
 
 
-def are_distributions(weights):
+def are_distributions(weights: np.ndarray) -> bool:
     """Whether rows are distributions over the keys, not only the matrix that some other mechanism amounts to."""
     total = weights.sum(-1)
     return bool(np.all(weights >= 0) and np.all((np.abs(total - 1) < 1e-3) | (total == 0)))
@@ -75,24 +77,24 @@ def _mean_of_rows(values, weights):
     return np.where(seeing, values, 0.0).sum(-1) / np.maximum(seeing.sum(-1), 1)
 
 
-def entropy(weights):
+def entropy(weights: np.ndarray) -> np.ndarray:
     """-sum_s w_s ln w_s in nats, averaged over the queries: [..]."""
     weights = np.asarray(weights, np.float64)
     return _mean_of_rows(-(weights * np.log(np.where(weights > 0, weights, 1.0))).sum(-1), weights)
 
 
-def highest_entropy(visible):
+def highest_entropy(visible: np.ndarray) -> float:
     """The entropy, in nats, of queries that look at all they see evenly, averaged: of booleans [T, S]."""
     count = visible.sum(-1)
     return float(_mean_of_rows(np.log(np.maximum(count, 1)), visible))
 
 
-def confidence(weights):
+def confidence(weights: np.ndarray) -> np.ndarray:
     """max_s w_s, averaged over the queries (Voita et al. 2019, section 4): [..]."""
     return _mean_of_rows(weights.max(-1), weights)
 
 
-def rollout(layers):
+def rollout(layers: Sequence) -> np.ndarray:
     """Attention rollout, [T, T]: how much of each input position is in each output one, if layers only mixed positions.
 
         A_l = rows of (mean over heads of W_l + I) scaled to sum 1;   A_L · .. · A_1

@@ -3,6 +3,8 @@
 import dataclasses
 import math
 import re
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -31,12 +33,12 @@ class Maps:
     steps: dict = dataclasses.field(default_factory=dict)
 
     @property
-    def rows(self):
+    def rows(self) -> int:
         """How many rows of panels there are."""
         return len(self.layers) + 2 * len(self.steps)
 
 
-def attention(*sections):
+def attention(*sections: Maps) -> Any:
     """A figure of `Maps`, one below the other, with a row of panels for each layer, three with its steps, and a panel for each
     head: queries down, keys across, dark where a query looks."""
     from matplotlib.figure import Figure  # matplotlib is slow to import
@@ -143,20 +145,20 @@ def _steps(one, scores, mask):
             Row('mask', mask, [''] * len(mask), dict(cmap='gray', vmin=0, vmax=1))]
 
 
-def head(figure, sentences, width=None):
+def head(figure: Any, sentences: Sequence[str], width: float | None = None) -> None:
     """A title over all panels, as large as the figure is (or as `width` inches are), and in lines where that is narrow."""
     width = width or figure.get_figwidth()
     size = min(18, max(9, 0.6 * width))
     figure.suptitle(('; ' if width > 0.008 * size * len('; '.join(sentences)) else '\n').join(sentences), fontsize=size)
 
 
-def named(one):
+def named(one: Mapping) -> str:
     """The label of a layer."""
     most = '' if one['entropy'] is None else f'\nat most {one["highest_entropy"]:.2f} nats'
     return re.sub('.*block_(\\d+).*', r'layer \1', one['layer']) + most
 
 
-def titles(one):
+def titles(one: Mapping) -> list[str]:
     """Those of the panels of a layer."""
     entropies = one['entropy'] or [None] * len(one['heads'])
     names = [f'head {head}' if isinstance(head, int) else head for head in one['heads']]
@@ -170,7 +172,7 @@ def _ticks(place, names, rotation):
             label.set_parse_math(False)
 
 
-def printable(tokens, longest=14):
+def printable(tokens: Sequence[str], longest: int = 14) -> list[str]:
     """Tokens as labels: white space has a sign, and what the font lacks its number."""
     from matplotlib import font_manager
 
@@ -187,7 +189,8 @@ def printable(tokens, longest=14):
     return [text if len(text) <= longest else f'{text[:longest - 1]}…' for text in texts]
 
 
-def importance(scores, heads, curve, *, layers, metric, best=None):
+def importance(scores: np.ndarray, heads: int, curve: Sequence, *, layers: Sequence[str], metric: str,
+               best: int | None = None) -> Any:
     """A figure of how much each head matters, and of a metric against how many heads are left.
 
     Args:

@@ -1,9 +1,13 @@
 """Pictures of position encodings: the heat map of the sinusoids, and how alike learnt positions are."""
 
+from collections.abc import Mapping
+from typing import Any
+
+import jax
 import numpy as np
 
 
-def sinusoids(length=128, width=128):
+def sinusoids(length: int = 128, width: int = 128) -> Any:
     """A matplotlib figure of P [length, width] of `positions.sinusoid`: a row for each position, a column for each feature."""
     from transformer.attention.positions.absolute import sinusoid
 
@@ -15,7 +19,7 @@ def sinusoids(length=128, width=128):
     return figure
 
 
-def similarities(table):
+def similarities(table: np.ndarray | jax.Array) -> np.ndarray:
     """cos(P_t, P_s) [T, T] of the rows of a table [T, D]; 0 for a row of zeros."""
     table = np.asarray(table, np.float64)
     norms = np.linalg.norm(table, axis=-1, keepdims=True)
@@ -23,7 +27,7 @@ def similarities(table):
     return unit @ unit.T
 
 
-def similarity(table, grid=None):
+def similarity(table: np.ndarray | jax.Array, grid: tuple | None = None) -> Any:
     """A matplotlib figure of how alike learnt positions are, such as `params['positions']['embedding']` of a run.
 
     Args:
@@ -57,7 +61,7 @@ def similarity(table, grid=None):
     return figure
 
 
-def of_run(params, grid=None):
+def of_run(params: Mapping, grid: tuple | None = None) -> Any:
     """`similarity` of the positions that a run has learnt, of its parameters."""
     table = params.get('positions', {}).get('embedding')
     if table is None:

@@ -4,7 +4,8 @@ Which axis of a parameter is that of heads, its role says (transformer/layers/ro
 are left is in transformer/attention/pruned.py.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -13,7 +14,7 @@ import numpy as np
 from transformer.explain.importance import AttentionLayer, all_heads, layers_of
 
 
-def without(model, params: dict, heads: list) -> dict:
+def without(model: Any, params: dict, heads: list) -> dict:
     """Parameters with which these (layer, head) give nothing, as under a head mask of 0: their rows of the output projection
     are zeros."""
     params = jax.tree.map(lambda x: x, params)  # dicts of its own
@@ -37,13 +38,13 @@ def _path(layer: AttentionLayer):
     return *front, f'block_{layer.number}', branch
 
 
-def curve(snapshot, measure: Callable, heads: list, counts: list) -> list[tuple]:
+def curve(snapshot: Any, measure: Callable, heads: list, counts: list) -> list[tuple]:
     """[(heads left, measure(parameters))] with the last so many of `heads`, given from the least important on."""
     gone = lambda count: heads[:len(heads) - count]
     return [(count, measure(without(snapshot.model, snapshot.params, gone(count)))) for count in counts]
 
 
-def fields(model, kept: list) -> dict:
+def fields(model: Any, kept: Sequence) -> dict:
     """{name of an attention: the value of its field} of a model with `kept`, [heads of each layer]."""
     found = {}
     for layer, row in zip(layers_of(model), kept):
@@ -51,7 +52,7 @@ def fields(model, kept: list) -> dict:
     return {name: tuple(rows) for name, rows in found.items()}
 
 
-def require_same(snapshot, small, params: dict, kept: list, batch: dict):
+def require_same(snapshot: Any, small: Any, params: dict, kept: Sequence, batch: dict) -> None:
     """Raises ValueError unless the model `small`, with `params`, gives what the whole one does under a head mask."""
     model = snapshot.model
     gone = [(layer, head) for layer, head in all_heads(model) if head not in kept[layer]]
@@ -70,7 +71,7 @@ def _mixes(model):
                       f'{" or ".join(dict.fromkeys(parts))} mixes heads; leave --keep and --pruned out.')
 
 
-def pruned(model, params: dict, kept: list, shapes: dict, roles: dict) -> dict:
+def pruned(model: Any, params: dict, kept: Sequence, shapes: dict, roles: dict) -> dict:
     """Parameters of the model with `kept`, [heads of each layer], whose `shapes` and `roles`, {path: role}, these are: it gives
     what `model` does under a head mask of 0 for the others. Each head that is kept gets keys and values of its own."""
     layers = {'/'.join(_path(layer)): (layer, row) for layer, row in zip(layers_of(model), kept)}

@@ -42,7 +42,7 @@ gelu.defvjp(lambda x: (gelu(x), x), _gelu_backward)
 class Gelu(Activation):
     """x Φ(x) with the normal distribution Φ (Hendrycks and Gimpel 2016)."""
 
-    def __call__(self, x):
+    def __call__(self, x: jax.Array) -> jax.Array:
         return gelu(x)
 
 
@@ -50,7 +50,7 @@ class Gelu(Activation):
 class GeluTanh(Activation):
     """x (1 + tanh(sqrt(2 / π) (x + 0.044715 x³))) / 2, the approximation of `Gelu` in the code of GPT-2."""
 
-    def __call__(self, x):
+    def __call__(self, x: jax.Array) -> jax.Array:
         return jax.nn.gelu(x, approximate=True)
 
 
@@ -58,7 +58,7 @@ class GeluTanh(Activation):
 class Relu(Activation):
     """max(0, x)."""
 
-    def __call__(self, x):
+    def __call__(self, x: jax.Array) -> jax.Array:
         return jax.nn.relu(x)
 
 
@@ -66,5 +66,5 @@ class Relu(Activation):
 class Silu(Activation):
     """x·sigmoid(x), Swish (Ramachandran et al. 2017); gated it is SwiGLU (Shazeer 2020, eq. 6)."""
 
-    def __call__(self, x):
+    def __call__(self, x: jax.Array) -> jax.Array:
         return jax.nn.silu(x)

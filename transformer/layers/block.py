@@ -4,6 +4,7 @@ from collections.abc import Callable
 from functools import partial
 
 import flax.linen as nn
+import jax
 
 from transformer.attention.context import Context
 from transformer.layers.dropout import dropout, fold
@@ -32,7 +33,8 @@ class Block(nn.Module):
     numerics: Numerics = Numerics()
 
     @nn.compact
-    def __call__(self, x, context=Context(), *, key=None, cache=None):
+    def __call__(self, x: jax.Array, context: Context = Context(), *, key: jax.Array | None = None,
+                 cache: dict | None = None) -> tuple:
         """x [B, T, D], the context of this layer -> ([B, T, D], cache, aux).
 
         With a source, what the cache keeps of it is under 'source'. `aux` has what the branches say besides: 'attention' and

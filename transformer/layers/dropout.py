@@ -6,14 +6,14 @@ import jax
 import jax.numpy as jnp
 
 
-def fold(key, *names):
+def fold(key: jax.Array | None, *names: str | int | jax.Array) -> jax.Array | None:
     """The key of a named stream: fold_in by crc32 of each name, or by the number itself; None (evaluation) stays None."""
     for name in names if key is not None else ():
         key = jax.random.fold_in(key, zlib.crc32(name.encode()) if isinstance(name, str) else name)
     return key
 
 
-def dropout(x, rate, key):
+def dropout(x: jax.Array, rate: float, key: jax.Array | None) -> jax.Array:
     """Zeroes each element with probability `rate` and scales the rest by 1 / (1 - rate); key=None is evaluation.
 
     Srivastava et al. 2014, in the inverted form."""

@@ -18,7 +18,7 @@ class Embedding(nn.Module):
     kernel_init: Callable = normal(0.02)
     numerics: Numerics = Numerics()
 
-    def setup(self):
+    def setup(self) -> None:
         self.embedding = declare(self, 'embedding', Wanted(self.kernel_init, (self.rows, self.width), table()), self.numerics)
 
     def __call__(self, ids: jax.Array) -> jax.Array:

@@ -2,6 +2,7 @@
 
 import abc
 import dataclasses
+from collections.abc import Mapping
 
 import flax.linen as nn
 import jax
@@ -19,7 +20,7 @@ class FeedForward(abc.ABC):
     """Base of the feed-forwards: the modules that one makes are those of the module that calls it."""
 
     @abc.abstractmethod
-    def __call__(self, x: jax.Array, initial: dict, numerics: Numerics, key=None) -> tuple:
+    def __call__(self, x: jax.Array, initial: Mapping, numerics: Numerics, key: jax.Array | None = None) -> tuple:
         """x [B, T, D] -> ([B, T, D], aux).
 
         Args:
@@ -50,7 +51,7 @@ class Mlp(FeedForward):
         """The inner width F in a model of width D."""
         return self.inner or 4 * outer
 
-    def __call__(self, x, initial, numerics, key=None):
+    def __call__(self, x: jax.Array, initial: Mapping, numerics: Numerics, key: jax.Array | None = None) -> tuple:
         inner = dropout(self._inner(x, initial, numerics), self.dropout, fold(key, 'inner'))
         return Dense(x.shape[-1], bias=self.bias, role=matrix(inner=0), kernel_init=initial['output_init'], numerics=numerics,
                      name='output')(inner), {}
@@ -83,5 +84,5 @@ class FeedForwardLayer(nn.Module):
     numerics: Numerics = Numerics()
 
     @nn.compact
-    def __call__(self, x, *, key=None):
+    def __call__(self, x: jax.Array, *, key: jax.Array | None = None) -> tuple:
         return self.part(x, self.initial, self.numerics, key)

@@ -56,7 +56,7 @@ class Body:
         return Parameters({'bias': Wanted(zeros, (self.vocab,))}, numerics=self.numerics, name=name)()['bias']
 
 
-def body_of(stack, numerics: Numerics, tokens=None, vocab: int = 0) -> Body:
+def body_of(stack: Any, numerics: Numerics, tokens: Any = None, vocab: int = 0) -> Body:
     """What a head on a stack is told."""
     return Body(stack.width, stack.matrix_init, stack.norm, stack.dropout, numerics, tokens, vocab)
 
@@ -71,7 +71,8 @@ class Head(abc.ABC):
     causal = False
 
     @abc.abstractmethod
-    def __call__(self, x: jax.Array, body: Body, *, segments=None, masked=None, key=None) -> dict:
+    def __call__(self, x: jax.Array, body: Body, *, segments: jax.Array | None = None, masked: jax.Array | None = None,
+                 key: jax.Array | None = None) -> dict:
         """Hidden states [B, T, D] -> outputs by name.
 
         Args:
@@ -86,7 +87,7 @@ def pooled(x: jax.Array, body: Body) -> jax.Array:
     return body.numerics.cast(jnp.tanh(wide(body.dense(body.width, 'pooler')(x))))
 
 
-def last_of(x: jax.Array, segments) -> jax.Array:
+def last_of(x: jax.Array, segments: jax.Array | None) -> jax.Array:
     """The states [B, D] of the last positions of rows [B, T, D] before their padding."""
     if segments is None:
         return x[:, -1]
@@ -94,7 +95,7 @@ def last_of(x: jax.Array, segments) -> jax.Array:
     return jnp.take_along_axis(x, last[:, None, None], 1)[:, 0]
 
 
-def require_classes(head):
+def require_classes(head: Any) -> None:
     if head.classes < 1:
         raise ValueError(f'{head}: classes is {head.classes}; expected how many there are.')
 
@@ -104,7 +105,8 @@ class NoHead(Head):
     """Hidden states alone, which every model gives; with `pooler` also {'pooled' [B, D]}, of the first position."""
     pooler: bool = False
 
-    def __call__(self, x, body, *, segments=None, masked=None, key=None):
+    def __call__(self, x: jax.Array, body: Body, *, segments: jax.Array | None = None, masked: jax.Array | None = None,
+                 key: jax.Array | None = None) -> dict:
         return {'pooled': pooled(x[:, 0], body)} if self.pooler else {}
 
 
@@ -124,7 +126,8 @@ class NextWords(Head):
     added: bool = False
     causal = True
 
-    def __call__(self, x, body, *, segments=None, masked=None, key=None):
+    def __call__(self, x: jax.Array, body: Body, *, segments: jax.Array | None = None, masked: jax.Array | None = None,
+                 key: jax.Array | None = None) -> dict:
         x = x * body.width ** -0.5 if self.scaled else x
         logits = (body.tokens.attend if self.tied else body.output(body.vocab, 'output', self.bias))(x)
         if self.added:
@@ -143,7 +146,8 @@ class NextWordsAndChoice(NextWords):
     """
     dropout: float = -1.0
 
-    def __call__(self, x, body, *, segments=None, masked=None, key=None):
+    def __call__(self, x: jax.Array, body: Body, *, segments: jax.Array | None = None, masked: jax.Array | None = None,
+                 key: jax.Array | None = None) -> dict:
         state = dropout(last_of(x, segments), body.rate(self.dropout), fold(key, 'head'))
         return super().__call__(x, body) | {'choice_logits': body.output(1, 'choice')(state)[:, 0]}
 
@@ -154,7 +158,8 @@ class MaskedWords(Head):
     task 1)."""
     activation: Activation = Gelu()
 
-    def __call__(self, x, body, *, segments=None, masked=None, key=None):
+    def __call__(self, x: jax.Array, body: Body, *, segments: jax.Array | None = None, masked: jax.Array | None = None,
+                 key: jax.Array | None = None) -> dict:
         if masked is not None:
             x = jnp.take_along_axis(x, masked[..., None], 1)  # [B, M, D]
         x = body.numerics.cast(self.activation(wide(body.dense(body.width, 'transform')(x))))
@@ -167,7 +172,8 @@ class MaskedWords(Head):
 class NextSentence(Head):
     """{'next_logits' [B, 2]}: whether the second text follows the first, 0, or not, 1 (section 3.1, task 2)."""
 
-    def __call__(self, x, body, *, segments=None, masked=None, key=None):
+    def __call__(self, x: jax.Array, body: Body, *, segments: jax.Array | None = None, masked: jax.Array | None = None,
+                 key: jax.Array | None = None) -> dict:
         return {'next_logits': body.output(2, 'next_sentence')(pooled(x[:, 0], body))}
 
 
@@ -175,7 +181,7 @@ class NextSentence(Head):
 class Pretraining(MaskedWords):
     """Both tasks of BERT: the outputs of `MaskedWords` and of `NextSentence`."""
 
-    def __call__(self, x, body, **given):
+    def __call__(self, x: jax.Array, body: Body, **given: Any) -> dict:
         return super().__call__(x, body, **given) | NextSentence()(x, body, **given)
 
 
@@ -202,7 +208,8 @@ class Classes(Head):
         if self.at not in ('first', 'last'):
             raise ValueError(f'{self}: at is {self.at!r}; expected first or last.')
 
-    def __call__(self, x, body, *, segments=None, masked=None, key=None):
+    def __call__(self, x: jax.Array, body: Body, *, segments: jax.Array | None = None, masked: jax.Array | None = None,
+                 key: jax.Array | None = None) -> dict:
         x = x[:, 0] if self.at == 'first' else last_of(x, segments)
         rate = body.rate(self.dropout)
         if self.pooler:
@@ -223,7 +230,8 @@ class TokenClasses(Head):
     def __post_init__(self):
         require_classes(self)
 
-    def __call__(self, x, body, *, segments=None, masked=None, key=None):
+    def __call__(self, x: jax.Array, body: Body, *, segments: jax.Array | None = None, masked: jax.Array | None = None,
+                 key: jax.Array | None = None) -> dict:
         x = dropout(x, body.rate(self.dropout), fold(key, 'head'))
         return {'logits': body.output(self.classes, 'classes')(x)}
 
@@ -232,6 +240,7 @@ class TokenClasses(Head):
 class Span(Head):
     """{'start_logits', 'end_logits' [B, T]}: where an answer begins and where it ends (section 4.2)."""
 
-    def __call__(self, x, body, *, segments=None, masked=None, key=None):
+    def __call__(self, x: jax.Array, body: Body, *, segments: jax.Array | None = None, masked: jax.Array | None = None,
+                 key: jax.Array | None = None) -> dict:
         logits = body.output(2, 'span')(x)
         return {'start_logits': logits[..., 0], 'end_logits': logits[..., 1]}

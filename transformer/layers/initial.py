@@ -3,6 +3,7 @@
 import abc
 import dataclasses
 import math
+from collections.abc import Callable
 
 import flax.linen as nn
 
@@ -10,13 +11,13 @@ normal = nn.initializers.normal
 zeros = nn.initializers.zeros_init()
 
 
-def xavier(gain=1.0):
+def xavier(gain: float = 1.0) -> Callable:
     """Uniform in ±gain·sqrt(6 / (rows + columns)) (Glorot and Bengio 2010, eq. 16). A projection to N heads of width H is
     the matrix [D, N·H], and one from them [N·H, D]."""
     return nn.initializers.variance_scaling(gain ** 2, 'fan_avg', 'uniform')
 
 
-def table(gain=1.0):
+def table(gain: float = 1.0) -> Callable:
     """Normal with a standard deviation of gain / sqrt(D), for an embedding [rows, D]."""
     return nn.initializers.variance_scaling(gain ** 2, 'fan_out', 'normal')
 
@@ -29,15 +30,15 @@ class Initial(abc.ABC):
     attention to a source."""
 
     @abc.abstractmethod
-    def embedding(self, layers):
+    def embedding(self, layers: int) -> Callable:
         """The initialiser of a table."""
 
     @abc.abstractmethod
-    def attention(self, layers, branches=2):
+    def attention(self, layers: int, branches: int = 2) -> dict:
         """{'kernel_init', 'value_init', 'output_init'}."""
 
     @abc.abstractmethod
-    def feed_forward(self, layers, branches=2):
+    def feed_forward(self, layers: int, branches: int = 2) -> dict:
         """{'kernel_init', 'output_init'}."""
 
 
@@ -51,13 +52,13 @@ class Scaled(Initial):
         if not 0 <= self.scale < math.inf:
             raise ValueError(f'{self}: expected a scale of 0 or more.')
 
-    def embedding(self, layers):
+    def embedding(self, layers: int) -> Callable:
         return normal(self.scale)
 
-    def feed_forward(self, layers, branches=2):
+    def feed_forward(self, layers: int, branches: int = 2) -> dict:
         return {'kernel_init': normal(self.scale), 'output_init': normal(self.scale / (branches * layers) ** 0.5)}
 
-    def attention(self, layers, branches=2):
+    def attention(self, layers: int, branches: int = 2) -> dict:
         return self.feed_forward(layers, branches) | {'value_init': normal(self.scale)}
 
 
@@ -65,13 +66,13 @@ class Scaled(Initial):
 class Xavier(Initial):
     """`xavier` for every matrix, and N(0, 1/D) for embeddings."""
 
-    def embedding(self, layers):
+    def embedding(self, layers: int) -> Callable:
         return table()
 
-    def feed_forward(self, layers, branches=2):
+    def feed_forward(self, layers: int, branches: int = 2) -> dict:
         return {'kernel_init': xavier(), 'output_init': xavier()}
 
-    def attention(self, layers, branches=2):
+    def attention(self, layers: int, branches: int = 2) -> dict:
         return self.feed_forward(layers) | {'value_init': xavier()}
 
 
@@ -85,14 +86,14 @@ class TFixup(Initial):
     9·layers·e⁴ = 1, the bound on how far one update moves the output. The paper's code multiplies what it looks up by
     sqrt(D); a model that does not begins with a stream that much smaller."""
 
-    def embedding(self, layers):
+    def embedding(self, layers: int) -> Callable:
         return table((9 * layers) ** -0.25)
 
-    def feed_forward(self, layers, branches=2):
+    def feed_forward(self, layers: int, branches: int = 2) -> dict:
         scaled = xavier((0.67 if branches == 2 else 9 ** -0.25) * layers ** -0.25)
         return {'kernel_init': scaled, 'output_init': scaled}
 
-    def attention(self, layers, branches=2):
+    def attention(self, layers: int, branches: int = 2) -> dict:
         scaled = self.feed_forward(layers, branches)['output_init']
         return {'kernel_init': xavier(), 'value_init': scaled, 'output_init': scaled}
 
@@ -102,14 +103,14 @@ class LeCun(Initial):
     """Normal with a variance of 1 / rows, the fan-in, for every matrix (LeCun et al. 1998, section 4.6), and N(0, 1/D) for
     embeddings."""
 
-    def embedding(self, layers):
+    def embedding(self, layers: int) -> Callable:
         return table()
 
-    def feed_forward(self, layers, branches=2):
+    def feed_forward(self, layers: int, branches: int = 2) -> dict:
         matrix = nn.initializers.variance_scaling(1.0, 'fan_in', 'normal')
         return {'kernel_init': matrix, 'output_init': matrix}
 
-    def attention(self, layers, branches=2):
+    def attention(self, layers: int, branches: int = 2) -> dict:
         matrices = self.feed_forward(layers)
         return matrices | {'value_init': matrices['kernel_init']}
 
@@ -119,13 +120,13 @@ class PyTorch(Initial):
     """As PyTorch begins when it is told nothing: uniform in ±1 / sqrt(rows) for every matrix, N(0, 1) for embeddings. (Its
     biases begin as its matrices do, ours at zero.)"""
 
-    def embedding(self, layers):
+    def embedding(self, layers: int) -> Callable:
         return normal(1.0)
 
-    def feed_forward(self, layers, branches=2):
+    def feed_forward(self, layers: int, branches: int = 2) -> dict:
         matrix = nn.initializers.variance_scaling(1 / 3, 'fan_in', 'uniform')
         return {'kernel_init': matrix, 'output_init': matrix}
 
-    def attention(self, layers, branches=2):
+    def attention(self, layers: int, branches: int = 2) -> dict:
         matrices = self.feed_forward(layers)
         return matrices | {'value_init': matrices['kernel_init']}

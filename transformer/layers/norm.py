@@ -63,10 +63,10 @@ class LayerNorm(Norm):
     epsilon: float = 1e-5
     bias: bool = True
 
-    def parameters(self, width):
+    def parameters(self, width: int) -> dict:
         return super().parameters(width) | ({'bias': Wanted(zeros, (width,))} if self.bias else {})
 
-    def __call__(self, parameters, x):
+    def __call__(self, parameters: dict, x: jax.Array) -> jax.Array:
         y = normalized(x, self.epsilon) * parameters['scale']
         return y + parameters['bias'] if self.bias else y
 
@@ -76,5 +76,5 @@ class RMSNorm(Norm):
     """x / sqrt(mean(x²) + epsilon) * scale (Zhang and Sennrich 2019, eq. 4)."""
     epsilon: float = 1e-6
 
-    def __call__(self, parameters, x):
+    def __call__(self, parameters: dict, x: jax.Array) -> jax.Array:
         return x * jax.lax.rsqrt(jnp.square(x).mean(-1, keepdims=True) + self.epsilon) * parameters['scale']

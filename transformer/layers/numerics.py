@@ -51,7 +51,7 @@ class Numerics:
                 raise ValueError(f'{name} is {getattr(self, name)!r}; expected one of {", ".join(DTYPES)}.')
 
     @property
-    def precision(self):
+    def precision(self) -> Any:
         return lax.Precision.DEFAULT if self.dtype == 'bfloat16' else lax.Precision.HIGHEST
 
     def cast(self, x: jax.Array) -> jax.Array:
@@ -68,18 +68,18 @@ class Numerics:
         """A stored parameter as it is computed with: in at least float32 and `dtype`."""
         return x.astype(jnp.result_type(x.dtype, jnp.float32, _there(self.dtype)))
 
-    def einsum(self, equation, a, b):
+    def einsum(self, equation: str, a: jax.Array, b: jax.Array) -> jax.Array:
         """jnp.einsum under the policy."""
         return jnp.einsum(equation, self.cast(a), self.cast(b), precision=self.precision)
 
-    def scores(self, equation, a, b):
+    def scores(self, equation: str, a: jax.Array, b: jax.Array) -> jax.Array:
         """The same, but what comes out keeps the type it was accumulated in, at least float32; its gradient is taken in
         `dtype`."""
         if self.dtype == 'bfloat16':
             return _wide(equation, self.cast(a), self.cast(b))
         return self.einsum(equation, a, b)
 
-    def dense(self, x, kernel, axes=1):
+    def dense(self, x: jax.Array, kernel: jax.Array, axes: int = 1) -> jax.Array:
         """Contracts the last `axes` dimensions of x with the first `axes` of kernel: [..., D] x [D, F] -> [..., F]."""
         if x.shape[x.ndim - axes:] != kernel.shape[:axes]:
             raise ValueError(f'A dense layer of kernel {kernel.shape} got an input of shape {x.shape}; its last '

@@ -33,7 +33,7 @@ class Residual(abc.ABC):
 class _OneByOne(Residual):
     """Base of those by which each branch is given what the one before has made."""
 
-    def __call__(self, x, branches, norm):
+    def __call__(self, x: jax.Array, branches: Mapping[str, Callable], norm: Callable) -> jax.Array:
         for name, branch in branches.items():
             x = self.join(name, x, branch, norm)
         return x
@@ -49,7 +49,7 @@ class PreNorm(_OneByOne):
 
     final_norm = True
 
-    def join(self, name, x, branch, norm):
+    def join(self, name: str, x: jax.Array, branch: Callable, norm: Callable) -> jax.Array:
         return x + branch(norm(x, f'{name}_norm'))
 
 
@@ -57,7 +57,7 @@ class PreNorm(_OneByOne):
 class PostNorm(_OneByOne):
     """norm(x + f(x)) (Vaswani et al. 2017, section 3.1)."""
 
-    def join(self, name, x, branch, norm):
+    def join(self, name: str, x: jax.Array, branch: Callable, norm: Callable) -> jax.Array:
         return norm(x + branch(x), f'{name}_norm')
 
 
@@ -67,7 +67,7 @@ class Sandwich(_OneByOne):
 
     final_norm = True
 
-    def join(self, name, x, branch, norm):
+    def join(self, name: str, x: jax.Array, branch: Callable, norm: Callable) -> jax.Array:
         return x + norm(branch(norm(x, f'{name}_norm')), f'{name}_last_norm')
 
 
@@ -87,7 +87,7 @@ class ParallelBranches(Residual):
         if self.norms not in (1, 2):
             raise ValueError(f'{self}: norms is {self.norms}; expected 1, one for all branches, or 2, one for each.')
 
-    def __call__(self, x, branches, norm):
+    def __call__(self, x: jax.Array, branches: Mapping[str, Callable], norm: Callable) -> jax.Array:
         shared = norm(x, 'norm') if self.norms == 1 else None
         return x + sum(branch(norm(x, f'{name}_norm') if shared is None else shared) for name, branch in branches.items())
 
@@ -97,7 +97,7 @@ class ReZero(_OneByOne):
     """x + a·f(x) with a learnt number a that starts at 0, and no norm (Bachlechner et al. 2020, eq. 1); every branch has
     its own, where the paper's Transformer shares one between the two of a layer."""
 
-    def join(self, name, x, branch, norm):
+    def join(self, name: str, x: jax.Array, branch: Callable, norm: Callable) -> jax.Array:
         return x + Scale(name=f'{name}_residual')(branch(x))
 
 
@@ -105,7 +105,7 @@ class ReZero(_OneByOne):
 class NoNorm(_OneByOne):
     """x + f(x), as T-Fixup has it: all that keeps it stable is how it begins (see `transformer.layers.initial`)."""
 
-    def join(self, name, x, branch, norm):
+    def join(self, name: str, x: jax.Array, branch: Callable, norm: Callable) -> jax.Array:
         return x + branch(x)
 
 
@@ -113,5 +113,5 @@ class Scale(nn.Module):
     """a·x with one learnt number a, 0 at the start."""
 
     @nn.compact
-    def __call__(self, x):
+    def __call__(self, x: jax.Array) -> jax.Array:
         return declare(self, 'scale', Wanted(zeros, ())).astype(x.dtype) * x

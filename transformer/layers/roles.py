@@ -7,8 +7,8 @@ roles stand beside its parameters, in the collection 'roles', under the same nam
 """
 
 import dataclasses
-from collections.abc import Callable
-from typing import NamedTuple
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
 
 import jax
 
@@ -30,8 +30,8 @@ class Role:
       inner: the axis of the inner width of a feed-forward; None: there is none.
     """
     kind: str
-    inputs: tuple = ()
-    outputs: tuple = ()
+    inputs: Sequence = ()
+    outputs: Sequence = ()
     rows: int | None = None
     heads: int | None = None
     shared: bool = False
@@ -44,15 +44,15 @@ class Role:
         return vector(heads=heads, shared=self.shared and heads is not None, inner=axis(self.inner))
 
 
-def matrix(inputs=(0,), outputs=(1,), **axes) -> Role:
+def matrix(inputs: Sequence = (0,), outputs: Sequence = (1,), **axes: Any) -> Role:
     return Role('matrix', tuple(inputs), tuple(outputs), **axes)
 
 
-def table(rows=0, **axes) -> Role:
+def table(rows: int = 0, **axes: Any) -> Role:
     return Role('table', rows=rows, **axes)
 
 
-def vector(**axes) -> Role:
+def vector(**axes: Any) -> Role:
     return Role('vector', **axes)
 
 
@@ -67,7 +67,7 @@ class Wanted(NamedTuple):
     role: Role = vector()
 
 
-def declare(module, name: str, wanted: Wanted, numerics: Numerics = Numerics()) -> jax.Array:
+def declare(module: Any, name: str, wanted: Wanted, numerics: Numerics = Numerics()) -> jax.Array:
     """The parameter `name` of a Flax module, made and given its role while the module is initialised."""
     if module.is_mutable_collection('roles'):
         module.put_variable('roles', name, wanted.role)

@@ -6,13 +6,13 @@ from jax.sharding import PartitionSpec
 BATCH = ('data', 'fsdp')  # the mesh axes over which a batch is split
 
 
-def several():
+def several() -> bool:
     """Whether a mesh of several devices is set (jax.set_mesh)."""
     mesh = jax.sharding.get_abstract_mesh()
     return not (mesh.empty or mesh.size == 1)
 
 
-def constrain(x, *axes):
+def constrain(x: jax.Array, *axes: str | tuple | None) -> jax.Array:
     """Splits the dimensions of x over the named mesh axes (None: whole); does nothing with one device. Without it the
     compiler may follow a sharded parameter and gather the batch instead."""
     return jax.lax.with_sharding_constraint(x, PartitionSpec(*axes)) if several() else x

@@ -1,8 +1,9 @@
 """A stack of blocks: what GPT, BERT, ViT, encoders and decoders have, and the one way through its layers."""
 
 import dataclasses
+from collections.abc import Callable
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -103,12 +104,12 @@ class Stack:
         return self.head_width or self.width // self.heads
 
     @property
-    def table_init(self):
+    def table_init(self) -> Callable:
         """The initialiser of embeddings below the stack."""
         return self.initial.embedding(self.layers)
 
     @property
-    def matrix_init(self):
+    def matrix_init(self) -> Callable:
         """The initialiser of matrices behind the stack."""
         return self.initial.feed_forward(self.layers)['kernel_init']
 
@@ -116,12 +117,12 @@ class Stack:
         """The rate that a field for dropout stands for."""
         return self.dropout if given < 0 else given
 
-    def sizes(self, length: int, **grid) -> Sizes:
+    def sizes(self, length: int, **grid: Any) -> Sizes:
         """What its position encoding is told, for rows of up to `length`."""
         return Sizes(length, self.width, self.heads, self.each_head, self.table_init, **grid)
 
-    def __call__(self, x: jax.Array, context: Context, *, numerics: Numerics, key=None, cache=None,
-                 cross: Mechanism | None = None) -> tuple:
+    def __call__(self, x: jax.Array, context: Context, *, numerics: Numerics, key: jax.Array | None = None,
+                 cache: dict | None = None, cross: Mechanism | None = None) -> tuple:
         """x [B, T, D] -> (x after all blocks, the updated cache, aux).
 
         `aux` names what layers say besides, 'block_0/attention', 'block_1/attention', .. (`Block`), the same unrolled, scanned
@@ -145,8 +146,9 @@ class Stack:
         x = normed(self.norm, x, 'norm', numerics) if self.residual.final_norm else x
         return dropout(x, self.rate(self.last_dropout), fold(key, 'last')), cache, aux
 
-    def over_rows(self, x: jax.Array, *, length: int, numerics: Numerics, segments=None, positions=None, cache=None,
-                  what: str = 'sequence', field: str = 'model.length', **given) -> tuple:
+    def over_rows(self, x: jax.Array, *, length: int, numerics: Numerics, segments: jax.Array | None = None,
+                  positions: jax.Array | None = None, cache: dict | None = None, what: str = 'sequence',
+                  field: str = 'model.length', **given: Any) -> tuple:
         """The stack over embedded tokens in rows, x [B, T, D], as `__call__`.
 
         Args:
@@ -175,7 +177,7 @@ class Stack:
         more['head_mask'] = more.get('head_mask') or {}
         return self(x, Context(mask, encoding, positions, **more), numerics=numerics, cache=cache, **given)
 
-    def require_causal(self):
+    def require_causal(self) -> None:
         """Raises ValueError for a mask that lets a token see what it has to predict."""
         if not self.mask.causal:
             raise ValueError(f'The mask {self.mask} lets a token see later ones, so what it has to predict; use one such as '
@@ -278,6 +280,6 @@ def _named(layer, aux):
     return {f'block_{layer}/{name}': x for name, x in aux.items()}
 
 
-def inlined(stack: Stack):
+def inlined(stack: Stack) -> Any:
     """The default of a model's field for its only stack, whose fields are the model's own in a config."""
     return dataclasses.field(default=stack, metadata={'inline': True})

@@ -2,10 +2,12 @@
 Dehghani et al. 2019)."""
 
 import dataclasses
+from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
 
+from transformer.attention.context import Context
 from transformer.attention.positions.absolute import sinusoid
 from transformer.layers.dense import Dense
 from transformer.layers.dropout import fold
@@ -52,7 +54,8 @@ class Universal(Depth):
             raise ValueError(f'{self}: threshold is {self.threshold}; expected a probability above 0 and up to 1.')
 
 
-def steps(depth, block, layers, x, context, *, key=None, cache=None, numerics=Numerics()):
+def steps(depth: 'Universal', block: Callable, layers: int, x: jax.Array, context: Context, *, key: jax.Array | None = None,
+          cache: dict | None = None, numerics: Numerics = Numerics()) -> tuple:
     """(x, cache, aux) after `layers` steps of one block, named block_0; in `aux` what block t = 0, 1, .. says, and with halting
     'ponder' [B, T].
 
@@ -81,12 +84,12 @@ class Halting:
     """The state of adaptive computation: of every position [B, T] the sum of its probabilities so far, whether it still goes
     on, its ponder time, and the mean of its states."""
 
-    def __init__(self, x, depth):
+    def __init__(self, x: jax.Array, depth: 'Universal') -> None:
         self._threshold, self._weight = depth.threshold, None
         self._total, self._open = jnp.zeros(x.shape[:2]), jnp.ones(x.shape[:2], bool)
         self.ponder, self.output = jnp.zeros(x.shape[:2]), jnp.zeros_like(x)
 
-    def decide(self, probability, last):
+    def decide(self, probability: jax.Array, last: bool) -> None:
         """Who stops at this step, of the probability [B, T] to do so."""
         stops = self._open & ((self._total + probability > self._threshold) | last)
         remainder = 1.0 - self._total
@@ -95,6 +98,6 @@ class Halting:
         self._total = self._total + jnp.where(self._open & ~stops, probability, 0.0)
         self._open = self._open & ~stops
 
-    def take(self, x):
+    def take(self, x: jax.Array) -> None:
         """Takes up the states of the step just decided on."""
         self.output = self.output + (self._weight[..., None] * x).astype(x.dtype)

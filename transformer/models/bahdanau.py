@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 import flax.linen as nn
 import jax
@@ -30,7 +31,7 @@ class Encoder(nn.Module):
     dropout: float
 
     @nn.compact
-    def __call__(self, x, there, key):
+    def __call__(self, x: jax.Array, there: jax.Array | None, key: jax.Array | None) -> tuple:
         directions = ('', '_reverse') if self.bidirectional else ('',)
         layers = [tuple(self.layer(name=f'layer_{i}{end}') for end in directions) for i in range(self.layers)]
         return run(layers, x, there=there, rate=self.dropout, key=key)
@@ -52,7 +53,8 @@ class Decoder(nn.Module):
     numerics: Numerics
 
     @nn.compact
-    def __call__(self, x, encoded, *, there, positions, key, cache, shown=False):
+    def __call__(self, x: jax.Array, encoded: Any, *, there: jax.Array | None, positions: jax.Array, key: jax.Array | None,
+                 cache: dict | None, shown: bool = False) -> tuple:
         """Embeddings x [R, T, E] -> (what the output layer is given [R, T, H], cache, aux).
 
         Args:
@@ -93,7 +95,7 @@ class Decoder(nn.Module):
         aux = {name: one[:, None] for name, one in weights.items()} if shown else {}
         return out, None if cache is None else state | {'source': source}, aux
 
-    def empty(self, rows, length):
+    def empty(self, rows: int, length: int) -> dict:
         """The cache before the first step, but for the states of the layers."""
         state = {'output': jnp.zeros((rows, self.width))} if self.attention.feeding else {}
         return state | ({'past': jnp.zeros((rows, length, self.width))} if self.attention.past else {}) | {'source': {}}
@@ -241,8 +243,10 @@ class RecurrentEncoderDecoder(nn.Module):
     packs = False  # a run whose rows hold several pairs is refused
 
     @nn.compact
-    def __call__(self, inputs=None, *, decoder_inputs, segments=None, positions=None, decoder_segments=None,
-                 decoder_positions=None, key=None, cache=None, capture=()):
+    def __call__(self, inputs: jax.Array | None = None, *, decoder_inputs: jax.Array, segments: jax.Array | None = None,
+                 positions: jax.Array | None = None, decoder_segments: jax.Array | None = None,
+                 decoder_positions: jax.Array | None = None, key: jax.Array | None = None, cache: dict | None = None,
+                 capture: tuple = ()) -> dict:
         """Sources [B, S] and what precedes each target [B, T] -> {'logits' [B, T, V], 'hidden' [B, T, H]}, with a cache also
         {'cache'}, and where 'attention' is captured its weights, {'decoder/cross_attention', 'decoder/attention' [B, 1, T, S]}.
 
@@ -281,7 +285,7 @@ class RecurrentEncoderDecoder(nn.Module):
         outputs = {'logits': output(x), 'hidden': x} | {f'decoder/{name}': weights for name, weights in aux.items()}
         return outputs if cache is None else outputs | {'cache': cache}
 
-    def init_cache(self, batch, length=None):
+    def init_cache(self, batch: int, length: int | None = None) -> dict:
         """An empty cache for `batch` rows of up to `length` tokens, by default as many as the decoder takes."""
         states = {f'layer_{i}': self.cell.first(batch, self.width) for i in range(self.layers)}
         decoder = self._decoder(self._numerics(), parent=None)

@@ -1,6 +1,9 @@
 """BERT: an encoder that learns from masked words (Devlin et al. 2019), with the heads of transformer/layers/heads.py on it."""
 
+from collections.abc import Mapping
+
 import flax.linen as nn
+import jax
 import jax.numpy as jnp
 
 from transformer.layers.embedding import Embedding
@@ -38,7 +41,9 @@ class Bert(nn.Module):
         return {'attention': Heads(self.stack)}
 
     @nn.compact
-    def __call__(self, inputs, *, segments=None, positions=None, types=None, masked=None, key=None, head_mask=None, capture=()):
+    def __call__(self, inputs: jax.Array, *, segments: jax.Array | None = None, positions: jax.Array | None = None,
+                 types: jax.Array | None = None, masked: jax.Array | None = None, key: jax.Array | None = None,
+                 head_mask: Mapping | None = None, capture: tuple = ()) -> dict:
         """inputs [B, T] -> {'hidden' [B, T, D]}, what the head gives, and what the stack says besides.
 
         Args:

@@ -1,8 +1,11 @@
 """The encoder-decoder Transformer (Vaswani et al. 2017)."""
 
 import dataclasses
+from collections.abc import Mapping
+from typing import Any
 
 import flax.linen as nn
+import jax
 import jax.numpy as jnp
 
 from transformer.attention.context import Source
@@ -61,8 +64,10 @@ class EncoderDecoder(nn.Module):
                 'decoder/cross_attention': Heads(self.decoder, 'cross_kept')}
 
     @nn.compact
-    def __call__(self, inputs=None, *, decoder_inputs, segments=None, positions=None, decoder_segments=None,
-                 decoder_positions=None, key=None, cache=None, head_mask=None, capture=()):
+    def __call__(self, inputs: jax.Array | None = None, *, decoder_inputs: jax.Array, segments: jax.Array | None = None,
+                 positions: jax.Array | None = None, decoder_segments: jax.Array | None = None,
+                 decoder_positions: jax.Array | None = None, key: jax.Array | None = None, cache: dict | None = None,
+                 head_mask: Mapping | None = None, capture: tuple = ()) -> dict:
         """Sources [B, S] and what precedes each target [B, T] -> {'hidden' [B, T, D]}, what the head gives, {'logits' [B, T,
         V]}, and what the stacks say besides, under 'encoder/..' and 'decoder/..', with adaptive halting {'ponder' [B, T],
         'source_ponder' [B, S]}; where sources are given also {'source_hidden' [B, S, D]}, with a cache {'cache'}.
@@ -108,7 +113,7 @@ class EncoderDecoder(nn.Module):
     def _embedded(self, tokens, ids):
         return tokens(ids) * (tokens.width ** 0.5 if self.scale_embedding else 1.0)
 
-    def init_cache(self, batch, length=None):
+    def init_cache(self, batch: int, length: int | None = None) -> dict:
         """An empty cache for `batch` rows of up to `length` tokens, by default as many as the decoder takes."""
         return self.decoder.empty_cache(batch, length or self.length, self.dtype)
 
@@ -120,7 +125,7 @@ class OverRows(nn.Module):
     numerics: Numerics
 
     @nn.compact
-    def __call__(self, x, **given):
+    def __call__(self, x: jax.Array, **given: Any) -> tuple:
         """As `Stack.over_rows`."""
         return self.stack.over_rows(x, length=self.length, numerics=self.numerics, **given)
 

@@ -1,6 +1,9 @@
 """GPT: a causal decoder-only Transformer, with GPT-2's block unless told otherwise (Radford et al. 2019)."""
 
+from collections.abc import Mapping
+
 import flax.linen as nn
+import jax
 
 from transformer.attention.masks.patterns import Causal
 from transformer.layers.embedding import Embedding
@@ -34,7 +37,9 @@ class Gpt(nn.Module):
         return {'attention': Heads(self.stack)}
 
     @nn.compact
-    def __call__(self, inputs, *, segments=None, positions=None, key=None, cache=None, head_mask=None, capture=()):
+    def __call__(self, inputs: jax.Array, *, segments: jax.Array | None = None, positions: jax.Array | None = None,
+                 key: jax.Array | None = None, cache: dict | None = None, head_mask: Mapping | None = None,
+                 capture: tuple = ()) -> dict:
         """inputs [B, T] -> {'hidden' [B, T, D]}, what the head gives, {'logits' [B, T, V]}, and what the stack says besides;
         with a cache also {'cache'}.
 
@@ -55,6 +60,6 @@ class Gpt(nn.Module):
         outputs = {'hidden': x} | aux | self.head(x, body, segments=segments, key=key)
         return outputs if cache is None else outputs | {'cache': cache}
 
-    def init_cache(self, batch, length=None):
+    def init_cache(self, batch: int, length: int | None = None) -> dict:
         """An empty cache for `batch` rows of up to `length` tokens, by default as many as the model takes."""
         return self.stack.empty_cache(batch, length or self.length, self.dtype)

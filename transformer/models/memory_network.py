@@ -68,7 +68,8 @@ class MemoryNetwork(nn.Module):
     attentions = {}  # it has no heads that could be switched off
 
     @nn.compact
-    def __call__(self, story, question, *, linear=False, key=None, capture=()):
+    def __call__(self, story: jax.Array, question: jax.Array, *, linear: bool | jax.Array = False, key: jax.Array | None = None,
+                 capture: tuple = ()) -> dict:
         """story [B, M, J], the latest sentence first, question [B, J] -> {'logits' [B, V], 'hidden' [B, D]}, the last u.
 
         Args:

@@ -6,8 +6,9 @@ their matrix are one product before the steps begin; a step multiplies its state
 
 import abc
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from typing import Any
 
 import flax.linen as nn
 import jax
@@ -33,10 +34,10 @@ class Cell(abc.ABC):
     state_bias = False
 
     @abc.abstractmethod
-    def __call__(self, given, own, state):
+    def __call__(self, given: jax.Array, own: jax.Array, state: dict) -> dict:
         """given = x·W + b and own = hidden·U [+ its bias], both [B, G·H] in the order of the docstring, state -> new state."""
 
-    def first(self, batch, width):
+    def first(self, batch: int, width: int) -> dict:
         """The state before the first step: zeros."""
         return {name: jnp.zeros((batch, width)) for name in self.states}
 
@@ -45,7 +46,7 @@ class Cell(abc.ABC):
 class Rnn(Cell):
     """h' = tanh(x·W + h·U + b) (Elman 1990)."""
 
-    def __call__(self, given, own, state):
+    def __call__(self, given: jax.Array, own: jax.Array, state: dict) -> dict:
         return {'hidden': jnp.tanh(given + own)}
 
 
@@ -61,7 +62,7 @@ class Gru(Cell):
     gates = 3
     state_bias = True
 
-    def __call__(self, given, own, state):
+    def __call__(self, given: jax.Array, own: jax.Array, state: dict) -> dict:
         width = given.shape[-1] // 3
         r, z = jnp.split(jax.nn.sigmoid(given[..., :2 * width] + own[..., :2 * width]), 2, -1)
         n = jnp.tanh(given[..., 2 * width:] + r * own[..., 2 * width:])
@@ -83,14 +84,15 @@ class Lstm(Cell):
     gates = 4
     states = ('hidden', 'cell')
 
-    def __call__(self, given, own, state):
+    def __call__(self, given: jax.Array, own: jax.Array, state: dict) -> dict:
         i, f, g, o = jnp.split(given + own, 4, -1)
         i, f, g, o = jax.nn.sigmoid(i), jax.nn.sigmoid(f + self.forget_bias), jnp.tanh(g), jax.nn.sigmoid(o)
         cell = f * state['cell'] + i * g
         return {'hidden': o * jnp.tanh(cell), 'cell': cell}
 
 
-def scan(step, kernels, others, state, inputs, numerics=Numerics(), reverse=False):
+def scan(step: Callable, kernels: Mapping, others: Any, state: Any, inputs: Any, numerics: Numerics = Numerics(),
+         reverse: bool = False) -> tuple:
     """lax.scan of step(dense, others, state, input) -> (state, output) along the first axis of `inputs`, in which
     dense(name, x) = x·kernels[name] in at least float32, [.., D] -> [.., F], is for each name called once.
 
@@ -159,7 +161,7 @@ def _tapped_jvp(primals, tangents):
     return primals[0], tangents[0] + tangents[1]
 
 
-def each_gate(initialiser, gates):
+def each_gate(initialiser: Callable, gates: int) -> Callable:
     """The initialiser of one matrix [D, H], for those of all gates side by side, [D, G·H]."""
     return lambda key, shape, *dtype: jnp.concatenate(
         [initialiser(k, (shape[0], shape[1] // gates), *dtype) for k in jax.random.split(key, gates)], 1)
@@ -177,14 +179,15 @@ class Layer(nn.Module):
     numerics: Numerics = Numerics()
 
     @nn.compact
-    def weights(self, inputs):
+    def weights(self, inputs: int) -> tuple:
         """((W [D, G·H], b [G·H]), (U [H, G·H], its bias or None)) for inputs of width D."""
         gates = self.cell.gates
         dense = partial(Dense, gates * self.width, kernel_init=each_gate(self.kernel_init, gates), numerics=self.numerics)
         return (dense(name='input').weights((inputs,)),
                 dense(bias=self.cell.state_bias, name='state').weights((self.width,)))
 
-    def __call__(self, x, state=None, *, there=None, begins=None, reverse=False):
+    def __call__(self, x: jax.Array, state: Any = None, *, there: jax.Array | None = None, begins: jax.Array | None = None,
+                 reverse: bool = False) -> tuple:
         """x [T, B, D] -> (hidden [T, B, H], the last state).
 
         Args:
@@ -213,13 +216,14 @@ class Layer(nn.Module):
         return hidden, state
 
 
-def stay(new, old, there):
+def stay(new: Any, old: Any, there: jax.Array | None) -> Any:
     """The new state in rows where there is a token, [B], and the old one in the others; None: new everywhere."""
     return new if there is None else jax.tree.map(
         lambda n, o: jnp.where(there.reshape(-1, *(1,) * (n.ndim - 1)), n, o), new, old)
 
 
-def run(layers, x, states=None, *, there=None, begins=None, rate=0.0, key=None):
+def run(layers: Sequence, x: jax.Array, states: Mapping | None = None, *, there: jax.Array | None = None,
+        begins: jax.Array | None = None, rate: float = 0.0, key: jax.Array | None = None) -> tuple:
     """Layers one on the other: x [B, T, D] -> (hidden [B, T, H], {'layer_0': its last state, ..}).
 
     Args:

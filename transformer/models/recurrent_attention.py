@@ -5,6 +5,7 @@ the B rows of the source, one after the other: the hypotheses of a beam.
 """
 
 import dataclasses
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
@@ -15,6 +16,7 @@ from transformer.attention.masks.data import Explicit
 from transformer.attention.masks.patterns import require_at_least
 from transformer.attention.scores import Additive, Dot, Score
 from transformer.layers.initial import normal, xavier
+from transformer.layers.numerics import Numerics
 from transformer.layers.roles import Wanted, matrix
 
 
@@ -35,7 +37,7 @@ class Attended:
     keys: Any = None
 
 
-def keys_of(score, parameters, values, width, numerics):
+def keys_of(score: Score, parameters: Mapping, values: jax.Array, width: int, numerics: Numerics) -> jax.Array:
     """The keys that a score makes of values [B, S, D] for queries of that width."""
     query = jnp.zeros((len(values), 1, 1, width), values.dtype)
     return score.prepare(parameters, query, values[:, :, None], numerics)[1]
@@ -60,18 +62,19 @@ class RecurrentAttention:
     past = early = combined = feeding = False
 
     @property
-    def stepwise(self):
+    def stepwise(self) -> bool:
         """Whether a step needs what the one before has seen; if not, all steps look at once."""
         return self.early or self.feeding or self.past
 
-    def parameters(self, width, source_width):
+    def parameters(self, width: int, source_width: int) -> dict:
         """{name: `Wanted`} of what is learnt to look at a source of that width."""
         return self.score.parameters(1, 1, width, source_width)
 
-    def context_width(self, width, source_width):
+    def context_width(self, width: int, source_width: int) -> int:
         return source_width + (width if self.past else 0)
 
-    def contexts(self, dense, source, query, positions, numerics, own=None, keep=None):
+    def contexts(self, dense: Callable, source: Any, query: jax.Array, positions: jax.Array, numerics: Numerics,
+                 own: Any = None, keep: Any = None) -> tuple[jax.Array, dict]:
         """Contexts [R, T, C] of states [R, T, H] at `positions` [R, T], and the weights by name: of the source as
         'cross_attention' [R, T, S], and of the own past as 'attention'.
 
@@ -158,7 +161,7 @@ class Luong(RecurrentAttention):
             raise ValueError(f'{self}: predictive=True finds the middle of a window, but window is 0; give it a '
                              'size, such as 10.')
 
-    def parameters(self, width, source_width):
+    def parameters(self, width: int, source_width: int) -> dict:
         more = {'window': Wanted(xavier(), (width, width), matrix()), 'window_output': Wanted(normal(width ** -0.5), (width,))}
         return super().parameters(width, source_width) | (more if self.predictive else {})
 

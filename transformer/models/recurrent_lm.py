@@ -1,6 +1,7 @@
 """A recurrent language model (Mikolov et al. 2010; with LSTM cells and dropout Zaremba et al. 2014)."""
 
 import flax.linen as nn
+import jax
 import jax.numpy as jnp
 
 from transformer.layers.dense import Dense
@@ -44,7 +45,8 @@ class RecurrentLm(nn.Module):
     attentions = {}  # it has no heads that could be switched off
 
     @nn.compact
-    def __call__(self, inputs, *, segments=None, positions=None, key=None, cache=None, capture=()):
+    def __call__(self, inputs: jax.Array, *, segments: jax.Array | None = None, positions: jax.Array | None = None,
+                 key: jax.Array | None = None, cache: dict | None = None, capture: tuple = ()) -> dict:
         """inputs [B, T] -> {'logits' [B, T, V], 'hidden' [B, T, D]}, and with a cache also {'cache'}.
 
         Args:
@@ -76,6 +78,6 @@ class RecurrentLm(nn.Module):
         outputs = {'logits': output(x), 'hidden': x}
         return outputs if cache is None else outputs | {'cache': cache_out}
 
-    def init_cache(self, batch, length=None):
+    def init_cache(self, batch: int, length: int | None = None) -> dict:
         """The states of `batch` rows before their first tokens; they take the same room for any `length`."""
         return {f'layer_{i}': self.cell.first(batch, self.width) for i in range(self.layers)}

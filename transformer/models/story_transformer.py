@@ -1,5 +1,8 @@
 """A Transformer over the sentences of a story and a question about it (Dehghani et al. 2019, section 3.1)."""
 
+from collections.abc import Mapping
+from typing import Any
+
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
@@ -18,7 +21,7 @@ from transformer.layers.roles import Wanted, table
 from transformer.layers.stack import Heads, Stack, inlined
 
 
-def signs(key, shape, dtype=jnp.float32):
+def signs(key: jax.Array, shape: tuple, dtype: Any = jnp.float32) -> jax.Array:
     """1 or -1, each as likely: the words of a sentence are told apart by their places from the first step."""
     return jax.random.rademacher(key, shape, dtype)
 
@@ -47,7 +50,8 @@ class StoryTransformer(nn.Module):
         return {'attention': Heads(self.stack)}
 
     @nn.compact
-    def __call__(self, story, question, *, key=None, head_mask=None, capture=()):
+    def __call__(self, story: jax.Array, question: jax.Array, *, key: jax.Array | None = None, head_mask: Mapping | None = None,
+                 capture: tuple = ()) -> dict:
         """story [B, M, J], the latest sentence first, 0 for no word, question [B, J] -> {'logits' [B, V], 'hidden'
         [B, 1 + M, D]}, and what the stack says besides, with adaptive halting {'ponder' [B, 1 + M]}.
 

@@ -1,6 +1,8 @@
 """Answers to questions about a text."""
 
 import dataclasses
+from collections.abc import Sequence
+from typing import Any
 
 from transformer.contracts import QuestionedText
 from transformer.decoding.spans import best_spans
@@ -15,14 +17,14 @@ class FoundAnswer(WholeText):
     """The answer to 'question<TAB>context', a part of the context; '' where there is none. A long context has several rows."""
     contract, what = QuestionedText, 'questions with answers'
 
-    def names(self, snapshot):
+    def names(self, snapshot: Any) -> tuple[str, ...]:
         return 'start_logits', 'end_logits'
 
-    def read(self, data, names, line):
+    def read(self, data: Any, names: Sequence[str], line: str) -> tuple[list[TokenRow], object]:
         framed, windows = data.read_question(*parted(line, 'a question and a text'))
         return [TokenRow(row) for row in framed], windows
 
-    def answer(self, data, line, known, rows):
+    def answer(self, data: Any, line: str, known: Any, rows: Sequence[dict]) -> tuple[str, dict]:
         starts, ends = ([row[name] for row in rows] for name in ('start_logits', 'end_logits'))
         found, = best_spans(starts, ends, known, count=BEST, null=0.0 if data.unanswerable else None)
         outputs = [{'answer': one.text, 'score': one.score, 'start': one.start, 'stop': one.stop} for one in found]

@@ -6,7 +6,7 @@ A config names one by import path in `data.reader`; `Reader` in training/contrac
 import abc
 import dataclasses
 from collections.abc import Iterator, Sequence
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -30,20 +30,20 @@ class Reader(abc.ABC):
         return text_lines(content, name)
 
     @abc.abstractmethod
-    def answers(self, snapshot, lines: Sequence[str], name: str) -> Iterator[tuple[str, dict]]:
+    def answers(self, snapshot: Any, lines: Sequence[str], name: str) -> Iterator[tuple[str, dict]]:
         """(a line of text, what --json prints) one after the other, for the lines of the input of this name."""
 
     @abc.abstractmethod
-    def picture(self, snapshot, given: str, steps: bool = False):
+    def picture(self, snapshot: Any, given: str, steps: bool = False) -> tuple:
         """What the attention of a run looks at in an input: (a matplotlib figure, what the layers say as
         `transformer.explain.maps.read` has it, {what else is known}); with `steps` also what that comes from."""
 
-    def data_of(self, snapshot):
+    def data_of(self, snapshot: Any) -> Any:
         """The data of a run. Raises ValueError for those that this reader is not for."""
         require(self, snapshot.data, self.contract, self.what, 'name another class in data.reader')
         return snapshot.data
 
-    def grid(self, snapshot) -> tuple[int, int] | None:
+    def grid(self, snapshot: Any) -> tuple[int, int] | None:
         """(rows, columns) in which the positions of the model lie; None: they are a row."""
         return None
 
@@ -62,25 +62,25 @@ def place(number: int, name: str) -> str:
     return f'line {number}' if name == '-' else f'line {number} of {name}'
 
 
-def chances(logits) -> np.ndarray:
+def chances(logits: np.ndarray) -> np.ndarray:
     """softmax(logits) over the last axis, in float64."""
     p = np.exp(np.float64(logits) - logits.max(-1, keepdims=True))
     return p / p.sum(-1, keepdims=True)
 
 
-def classified(classes: Sequence[str], logits) -> dict:
+def classified(classes: Sequence[str], logits: np.ndarray) -> dict:
     """What --json says of the logits [C] of classes; a model may have more of them than its data."""
     p = chances(logits[:len(classes)])
     best = int(p.argmax())
     return {'class': classes[best], 'probability': float(p[best]), 'probabilities': dict(zip(classes, map(float, p)))}
 
 
-def numbers(vector) -> list[float]:
+def numbers(vector: np.ndarray) -> list[float]:
     """A vector in float32 as the shortest numbers that name it."""
     return [float(str(x)) for x in np.asarray(vector, np.float32)]
 
 
-def hypotheses(data, found, begun: Sequence[int] = ()) -> list[dict]:
+def hypotheses(data: Any, found: Sequence, begun: Sequence[int] = ()) -> list[dict]:
     """What --json says of outputs of `generate`, best first, each with the tokens that it was begun with."""
     return [{'text': data.decode([*begun, *one.tokens]), 'tokens': len(one.tokens), 'ids': one.tokens.tolist(),
              'score': one.score, 'finished': one.finished} for one in found]

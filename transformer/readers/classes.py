@@ -1,6 +1,8 @@
 """Classes, labels and numbers of texts."""
 
 import dataclasses
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
@@ -15,10 +17,10 @@ class TextClass(WholeText):
     """The class of a text, or of 'first<TAB>second', and its probability."""
     contract, what = LabelledText, 'texts with a class'
 
-    def read(self, data, names, line):
+    def read(self, data: Any, names: Sequence[str], line: str) -> tuple[list[TokenRow], object]:
         return [TokenRow(data.read_text(line))], None
 
-    def answer(self, data, line, known, rows):
+    def answer(self, data: Any, line: str, known: Any, rows: Sequence[dict]) -> tuple[str, dict]:
         found = classified(data.classes, rows[0]['logits'])
         return f'{found["class"]}\t{found["probability"]:.4f}', {'text': line, **found}
 
@@ -28,7 +30,7 @@ class TextLabels(TextClass):
     """The labels that a text has with a probability of more than a half, and these probabilities, with commas between them."""
     what = 'texts with labels'
 
-    def answer(self, data, line, known, rows):
+    def answer(self, data: LabelledText, line: str, known: Any, rows: Sequence[dict]) -> tuple[str, dict]:
         logits = np.float64(rows[0]['logits'][:len(data.classes)])
         chances = dict(zip(data.classes, map(float, 1 / (1 + np.exp(-logits)))))
         found = [name for name, p in chances.items() if p > 0.5]
@@ -41,6 +43,6 @@ class TextNumber(TextClass):
     """The number of a text."""
     what = 'texts with a number'
 
-    def answer(self, data, line, known, rows):
+    def answer(self, data: Any, line: str, known: Any, rows: Sequence[dict]) -> tuple[str, dict]:
         number = float(rows[0]['logits'][0])
         return f'{number:.4f}', {'text': line, 'number': number}

@@ -2,6 +2,7 @@
 
 import dataclasses
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 from transformer.contracts import ContinuedText
 from transformer.decoding.generate import generate, require_room
@@ -17,7 +18,7 @@ class Completion(Reader):
     flags = 'strategy', 'tokens', 'seed'
     contract, what = ContinuedText, 'text to go on with'
 
-    def answers(self, snapshot, lines: Sequence[str], name: str, *, strategy: Strategy | None = None,
+    def answers(self, snapshot: Any, lines: Sequence[str], name: str, *, strategy: Strategy | None = None,
                 tokens: int | None = None, seed: int = 0) -> Iterator[tuple[str, dict]]:
         """strategy: None for Sample(temperature=0.8).  tokens: at most; None: 100.  seed: of the sampling."""
         data, strategy = self.data_of(snapshot), strategy or Sample(temperature=0.8)
@@ -31,6 +32,6 @@ class Completion(Reader):
             outputs = hypotheses(data, found)
             yield (line + outputs[0]['text']).replace('\n', '\\n'), {'prompt': line, **outputs[0], 'outputs': outputs}
 
-    def picture(self, snapshot, given: str, steps: bool = False):
+    def picture(self, snapshot: Any, given: str, steps: bool = False) -> tuple:
         self.data_of(snapshot)
         return attention.of_text(snapshot, given, steps=steps)

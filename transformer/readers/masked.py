@@ -1,6 +1,8 @@
 """Words for the masks of a text, and whether a text follows another."""
 
 import dataclasses
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
@@ -18,7 +20,7 @@ class FilledMasks(WholeText):
     the first."""
     contract, what = MaskedText, 'texts with words to be found'
 
-    def names(self, snapshot):
+    def names(self, snapshot: Any) -> tuple[str, ...]:
         given = given_by(snapshot)
         learnt = ('logits', 'next_logits') if snapshot.data.next_sentence else ('logits',)
         found = tuple(name for name in learnt if name in given)
@@ -27,13 +29,13 @@ class FilledMasks(WholeText):
                              'to transformer.readers.vectors:TextVector.')
         return found
 
-    def read(self, data, names, line):
+    def read(self, data: Any, names: Sequence[str], line: str) -> tuple[list[TokenRow], object]:
         if 'next_logits' in names and ('\t' in line or 'logits' not in names):
             return [TokenRow(data.framed(*parted(line, 'two texts')))], None
         ids, types, places = data.read_masked(line)
         return [TokenRow((ids, types), places[first:first + MASKS]) for first in range(0, len(places), MASKS)], len(places)
 
-    def answer(self, data, line, known, rows):
+    def answer(self, data: Any, line: str, known: Any, rows: Sequence[dict]) -> tuple[str, dict]:
         if known is None:
             p, (first, second) = chances(rows[0]['next_logits']), parted(line, 'two texts')
             said = 'follows' if p[0] >= p[1] else 'does not follow'
@@ -47,6 +49,6 @@ class FilledMasks(WholeText):
                  for row, ids in zip(p, best)]
         return text, {'text': line, 'filled': text, 'masks': masks}
 
-    def shown(self, snapshot, text):
+    def shown(self, snapshot: Any, text: str) -> tuple[np.ndarray, np.ndarray]:
         """A text needs no mask to be looked at."""
         return snapshot.data.framed(*text.split('\t', 1) if snapshot.data.next_sentence else [text])

@@ -1,7 +1,7 @@
 """Inputs as rows of a model, and its outputs for each row."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -31,7 +31,7 @@ def token_batches(data: FramedText, rows: Sequence[TokenRow]) -> Iterator[dict[s
         yield data.rows([row.framed for row in part], length) | {'masked': masked, 'example_weights': there.astype(np.float32)}
 
 
-def outputs(snapshot, batches: Iterable[Mapping], names: Sequence[str]) -> Iterator[dict[str, np.ndarray]]:
+def outputs(snapshot: Any, batches: Iterable[Mapping], names: Sequence[str]) -> Iterator[dict[str, np.ndarray]]:
     """For each row of batches, in order, its arrays and the outputs of these names in float32, as one dict."""
     for batch in batches:
         found = snapshot.apply(**snapshot.run.task.inputs(batch))
@@ -40,7 +40,7 @@ def outputs(snapshot, batches: Iterable[Mapping], names: Sequence[str]) -> Itera
             yield {name: x[row] for name, x in rows.items()}
 
 
-def output_rows(snapshot, inputs: Mapping[str, np.ndarray], name: str) -> Iterator[np.ndarray]:
+def output_rows(snapshot: Any, inputs: Mapping[str, np.ndarray], name: str) -> Iterator[np.ndarray]:
     """An output of each row of inputs of the model, in float32; batches of one size, so that one program is compiled."""
     rows = len(next(iter(inputs.values())))
     count = size(rows, AT_ONCE)
@@ -62,7 +62,7 @@ def size(count: int, most: int) -> int:
     return min(most, 1 << max(count - 1, 0).bit_length())
 
 
-def given_by(snapshot) -> set[str]:
+def given_by(snapshot: Any) -> set[str]:
     """The names of the outputs of a run's model."""
     batch = {name: jax.ShapeDtypeStruct(shape, dtype) for name, (shape, dtype) in snapshot.data.shapes.items()}
     return set(jax.eval_shape(lambda batch: snapshot.apply(**snapshot.run.task.inputs(batch)), batch))

@@ -1,6 +1,8 @@
 """The shifting task, whose attention alone is worth a look."""
 
 import dataclasses
+from collections.abc import Iterator, Sequence
+from typing import Any
 
 from transformer.contracts import ShiftedText
 from transformer.explain import attention
@@ -12,10 +14,10 @@ class ShiftedWords(Reader):
     """What a text and its words from the second one on look at; they are known without a model."""
     contract, what = ShiftedText, 'words to copy'
 
-    def answers(self, snapshot, lines, name):
+    def answers(self, snapshot: Any, lines: Sequence[str], name: str) -> Iterator[tuple[str, dict]]:
         """Refuses to copy words."""
         raise ValueError('This run copies the words of a text, for which there is nothing to predict; use eval.py.')
 
-    def picture(self, snapshot, given, steps=False):
+    def picture(self, snapshot: Any, given: str, steps: bool = False) -> tuple:
         self.data_of(snapshot)
         return attention.of_shift(snapshot, given, steps=steps)

@@ -2,6 +2,7 @@
 
 import dataclasses
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 from transformer.contracts import ToldStories
 from transformer.explain import attention
@@ -14,7 +15,7 @@ class StoryAnswer(Reader):
     """An answer for each question of a text in bAbI's format."""
     contract, what = ToldStories, 'stories with questions'
 
-    def answers(self, snapshot, lines: Sequence[str], name: str) -> Iterator[tuple[str, dict]]:
+    def answers(self, snapshot: Any, lines: Sequence[str], name: str) -> Iterator[tuple[str, dict]]:
         data = self.data_of(snapshot)
         asked, batch = data.read_stories('\n'.join(lines), f'The input {name!r}')
         for question, row in zip(asked, output_rows(snapshot, snapshot.run.task.inputs(batch), 'logits')):
@@ -23,6 +24,6 @@ class StoryAnswer(Reader):
             answer = data.answer(best)
             yield answer, {'line': question.line, 'question': question.text, 'answer': answer, 'probability': float(p[best])}
 
-    def picture(self, snapshot, given: str, steps: bool = False):
+    def picture(self, snapshot: Any, given: str, steps: bool = False) -> tuple:
         self.data_of(snapshot)
         return attention.of_story(snapshot, given, steps=steps)

@@ -1,6 +1,8 @@
 """Tags of words."""
 
 import dataclasses
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
@@ -15,11 +17,11 @@ class WordTags(WholeText):
     """Words and their tags, and where these are of names what they span; a line of many words has several rows."""
     contract, what = TaggedText, 'tagged words'
 
-    def read(self, data, names, line):
+    def read(self, data: Any, names: Sequence[str], line: str) -> tuple[list[TokenRow], object]:
         framed, places = data.read_words(line)
         return [TokenRow(row) for row in framed], places
 
-    def answer(self, data, line, known, rows):
+    def answer(self, data: Any, line: str, known: Any, rows: Sequence[dict]) -> tuple[str, dict]:
         words = line.split()
         best = [row['logits'][places, :len(data.classes)].argmax(-1) for row, places in zip(rows, known)]
         tags = [data.classes[tag] for tag in np.concatenate(best)]

@@ -2,6 +2,7 @@
 
 import dataclasses
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 from transformer.contracts import TranslatedText
 from transformer.decoding.generate import require_room
@@ -18,9 +19,9 @@ class Translation(Reader):
     flags = 'strategy', 'tokens', 'seed', 'truncate', 'prefix'
     contract, what = TranslatedText, 'pairs of texts'
 
-    def answers(self, snapshot, lines: Sequence[str], name: str, *, strategy: Strategy | None = None,
-                tokens: int | None = None, seed: int = 0, truncate: bool = False, prefix: str = ''
-                ) -> Iterator[tuple[str, dict]]:
+    def answers(self, snapshot: Any, lines: Sequence[str], name: str, *, strategy: Strategy | None = None,
+                tokens: int | None = None, seed: int = 0, truncate: bool = False,
+                prefix: str = '') -> Iterator[tuple[str, dict]]:
         """strategy: None for Beam(size=4, length_penalty=0.6).  tokens: at most; None: 50 more than the source has.  seed: of
         sampling.  truncate: whether sources that are too long are cut.  prefix: begins every translation."""
         data, longest = self.data_of(snapshot), snapshot.model.source_length
@@ -39,6 +40,6 @@ class Translation(Reader):
                 best, *_ = outputs.get(i, [{'text': '', 'tokens': 0, 'ids': [], 'score': 0.0, 'finished': True}])
                 yield best['text'].replace('\n', ' '), {'source': lines[i], **best, 'outputs': outputs.get(i, [])}
 
-    def picture(self, snapshot, given: str, steps: bool = False):
+    def picture(self, snapshot: Any, given: str, steps: bool = False) -> tuple:
         self.data_of(snapshot)
         return attention.of_pair(snapshot, given, steps=steps)

@@ -2,6 +2,8 @@
 
 import dataclasses
 import json
+from collections.abc import Sequence
+from typing import Any
 
 from transformer.contracts import MaskedText
 from transformer.readers.base import numbers
@@ -14,13 +16,13 @@ class TextVector(WholeText):
     """A text as a vector: what the model pools, or the mean of its hidden states, those of special tokens too."""
     contract, what = MaskedText, 'texts with words to be found'
 
-    def names(self, snapshot):
+    def names(self, snapshot: Any) -> tuple[str, ...]:
         return 'pooled' if 'pooled' in given_by(snapshot) else 'hidden',
 
-    def read(self, data, names, line):
+    def read(self, data: Any, names: Sequence[str], line: str) -> tuple[list[TokenRow], object]:
         return [TokenRow(data.framed(line))], names[0] == 'pooled'
 
-    def answer(self, data, line, known, rows):
+    def answer(self, data: Any, line: str, known: Any, rows: Sequence[dict]) -> tuple[str, dict]:
         row, = rows
         vector = numbers(row['pooled'] if known else row['hidden'][row['segments'] != 0].mean(0))
         return json.dumps(vector), {'text': line, 'vector': vector, 'of': 'pooled' if known else 'mean'}

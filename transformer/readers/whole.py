@@ -4,6 +4,9 @@ import abc
 import dataclasses
 import itertools
 from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
 
 from transformer.explain import attention
 from transformer.readers.base import Reader, place
@@ -14,19 +17,19 @@ from transformer.readers.rows import TokenRow, outputs, token_batches
 class WholeText(Reader):
     """Base of these readers. A blank line has a blank answer."""
 
-    def names(self, snapshot) -> tuple[str, ...]:
+    def names(self, snapshot: Any) -> tuple[str, ...]:
         """The outputs of the model that are needed. Raises ValueError if it has none of them."""
         return 'logits',
 
     @abc.abstractmethod
-    def read(self, data, names: Sequence[str], line: str) -> tuple[list[TokenRow], object]:
+    def read(self, data: Any, names: Sequence[str], line: str) -> tuple[list[TokenRow], object]:
         """(the rows of a line, what `answer` has to know of them). Raises ValueError for a line that cannot be answered."""
 
     @abc.abstractmethod
-    def answer(self, data, line: str, known, rows: Sequence[dict]) -> tuple[str, dict]:
+    def answer(self, data: Any, line: str, known: Any, rows: Sequence[dict]) -> tuple[str, dict]:
         """(text, details) of a line whose rows have these arrays and outputs, {name: array}."""
 
-    def answers(self, snapshot, lines: Sequence[str], name: str) -> Iterator[tuple[str, dict]]:
+    def answers(self, snapshot: Any, lines: Sequence[str], name: str) -> Iterator[tuple[str, dict]]:
         """All lines are read before the first answer."""
         data, names, asked = self.data_of(snapshot), self.names(snapshot), []
         for number, line in enumerate(lines, 1):
@@ -38,12 +41,12 @@ class WholeText(Reader):
         for line, (rows, known) in zip(lines, asked):
             yield self.answer(data, line, known, list(itertools.islice(found, len(rows)))) if rows else ('', {'text': line})
 
-    def picture(self, snapshot, given: str, steps: bool = False):
+    def picture(self, snapshot: Any, given: str, steps: bool = False) -> tuple:
         self.data_of(snapshot)
         attention.require_text(given)
         return attention.of_row(snapshot, *self.shown(snapshot, given), steps=steps)
 
-    def shown(self, snapshot, text: str):
+    def shown(self, snapshot: Any, text: str) -> tuple[np.ndarray, np.ndarray]:
         """(ids, types) of a text that is to be looked at. Raises ValueError where it takes several rows."""
         rows, _ = self.read(snapshot.data, self.names(snapshot), text)
         if len(rows) > 1:

@@ -11,8 +11,10 @@ calls it that.
 import abc
 import dataclasses
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from typing import Any
 
+import jax
 import jax.numpy as jnp
 
 from transformer.layers.numerics import real_dtype
@@ -33,19 +35,19 @@ class Task(abc.ABC):
         return {'loss': 1.0}
 
     @abc.abstractmethod
-    def inputs(self, batch) -> dict:
+    def inputs(self, batch: Mapping) -> dict:
         """Keywords of the model."""
 
     @abc.abstractmethod
-    def terms(self, outputs, batch) -> dict:
+    def terms(self, outputs: Mapping, batch: Mapping) -> dict:
         """{term: (sum, weight)}."""
 
-    def loss(self, forward, batch, *, key, step, train):
+    def loss(self, forward: Callable, batch: Mapping, *, key: jax.Array | None, step: Any, train: bool) -> dict:
         """{term: (sum, weight)}; `forward(**inputs)` applies the model, with `key` for its randomness in training."""
         batch = real(batch)
         return self.terms(forward(**self.inputs(batch), key=key if train else None), batch)
 
-    def derived(self, averages, facts) -> dict:
+    def derived(self, averages: Mapping, facts: Mapping) -> dict:
         """Further numbers from the averages over a split and its facts (bytes, tokens, ...)."""
         return {}
 
@@ -72,14 +74,14 @@ class Prediction(Task):
                              '[0, 1) and a weight of 0 or more.')
 
     @property
-    def coefficients(self):
+    def coefficients(self) -> Mapping[str, float]:
         if not (self.label_smoothing or self.z_loss):
             return {'loss': 1.0}
         all_of_them = {'cross_entropy': 1 - self.label_smoothing, 'uniform': self.label_smoothing,
                        'log_z_squared': self.z_loss}
         return {term: coefficient for term, coefficient in all_of_them.items() if coefficient}
 
-    def predictions(self, logits, targets, weights):
+    def predictions(self, logits: jax.Array, targets: jax.Array, weights: jax.Array) -> dict:
         """The terms of logits [..., V] against targets [...], or probabilities [..., V], of weights [...]."""
         values = {'loss': lambda: cross_entropy(logits, targets), 'cross_entropy': lambda: cross_entropy(logits, targets),
                   'uniform': lambda: uniform_cross_entropy(logits), 'log_z_squared': lambda: log_z_squared(logits),
@@ -105,7 +107,7 @@ class Pondering(Prediction):
             raise ValueError(f'ponder is {self.ponder}; expected a charge of 0 or more.')
 
     @property
-    def coefficients(self):
+    def coefficients(self) -> Mapping[str, float]:
         others = super().coefficients
         if not self.ponder:
             return others
@@ -113,10 +115,10 @@ class Pondering(Prediction):
         return others | {name: self.ponder for name in self.charged}
 
     @abc.abstractmethod
-    def there(self, batch):
+    def there(self, batch: Mapping) -> tuple:
         """For each of `charged` the positions [B, T] that count, booleans."""
 
-    def charges(self, outputs, batch):
+    def charges(self, outputs: Mapping, batch: Mapping) -> dict:
         """The terms of the steps; none where the model takes as many everywhere."""
         if not outputs.keys() >= {*self.charged}:
             if self.ponder:
@@ -127,12 +129,12 @@ class Pondering(Prediction):
         return {name: ((outputs[name] * one).sum(), one.sum()) for name, one in zip(self.charged, there)}
 
 
-def real(batch):
+def real(batch: Mapping) -> dict:
     """The batch with its real numbers, which data give in float32, in the type that is computed in."""
     is_real = lambda x: jnp.issubdtype(jnp.result_type(x), jnp.floating)
     return {name: jnp.asarray(x, real_dtype()) if is_real(x) else x for name, x in batch.items()}
 
 
-def example_weights(batch, rows):
+def example_weights(batch: Mapping, rows: int) -> jax.Array:
     """[B] weights of the examples: 1, and 0 for the rows that pad a last batch."""
     return batch['example_weights'] if 'example_weights' in batch else jnp.ones(rows, real_dtype())

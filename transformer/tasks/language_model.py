@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+from collections.abc import Mapping
 
 from transformer.tasks.base import Pondering
 
@@ -10,16 +11,16 @@ from transformer.tasks.base import Pondering
 class NextToken(Pondering):
     """Language modelling: -log p(target | tokens before it), averaged over the positions of weight 1."""
 
-    def inputs(self, batch):
+    def inputs(self, batch: Mapping) -> dict:
         return {name: batch[name] for name in ('inputs', 'segments', 'positions')}
 
-    def there(self, batch):
+    def there(self, batch: Mapping) -> tuple:
         return batch['segments'] != 0,
 
-    def terms(self, outputs, batch):
+    def terms(self, outputs: Mapping, batch: Mapping) -> dict:
         return self.predictions(outputs['logits'], batch['targets'], batch['weights']) | self.charges(outputs, batch)
 
-    def derived(self, averages, facts):
+    def derived(self, averages: Mapping, facts: Mapping) -> dict:
         """perplexity = exp(cross-entropy); bits per byte = cross-entropy · tokens / (ln 2 · bytes)."""
         nats = averages.get('cross_entropy', averages['loss'])
         numbers = {'perplexity': math.exp(min(nats, 700.0))}
@@ -34,9 +35,9 @@ class SequenceToSequence(NextToken):
 
     charged = 'ponder', 'source_ponder'
 
-    def inputs(self, batch):
+    def inputs(self, batch: Mapping) -> dict:
         return {name: batch[name] for name in ('inputs', 'segments', 'positions', 'decoder_inputs', 'decoder_segments',
                                                'decoder_positions')}
 
-    def there(self, batch):
+    def there(self, batch: Mapping) -> tuple:
         return batch['decoder_segments'] != 0, batch['segments'] != 0

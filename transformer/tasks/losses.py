@@ -6,7 +6,7 @@ import jax.numpy as jnp
 from transformer.layers.numerics import real_dtype, wide
 
 
-def cross_entropy(logits, targets):
+def cross_entropy(logits: jax.Array, targets: jax.Array) -> jax.Array:
     """-log softmax(logits)[target] in nats: [..., V], [...] -> [...], in at least float32.
 
     Targets [..., V] are probabilities: -sum over v of targets[v]·log softmax(logits)[v]. A single target's logit is picked
@@ -18,7 +18,7 @@ def cross_entropy(logits, targets):
     return jax.nn.logsumexp(logits, axis=-1) - jnp.where(chosen, logits, 0.0).sum(-1)
 
 
-def uniform_cross_entropy(logits):
+def uniform_cross_entropy(logits: jax.Array) -> jax.Array:
     """-mean over v of log softmax(logits)[v], the cross-entropy against the uniform distribution: [..., V] -> [...].
 
     Label smoothing mixes it in: targets (1 - ε)·onehot + ε / V give (1 - ε)·cross_entropy + ε·uniform_cross_entropy
@@ -27,13 +27,13 @@ def uniform_cross_entropy(logits):
     return jax.nn.logsumexp(logits, axis=-1) - logits.mean(-1)
 
 
-def log_z_squared(logits):
+def log_z_squared(logits: jax.Array) -> jax.Array:
     """(log sum over v of exp(logits[v]))², which holds the normaliser near 1: [..., V] -> [...] (Chowdhery et al. 2022,
     section 5)."""
     return jnp.square(jax.nn.logsumexp(wide(logits), axis=-1))
 
 
-def correct(logits, targets):
+def correct(logits: jax.Array, targets: jax.Array) -> jax.Array:
     """1 where the largest logit (of equal ones the first) is the target's, else 0: [..., V], [...] -> [...]; of targets
     [..., V] the probability there.
 

@@ -1,6 +1,7 @@
 """What encoders are pretrained on: masked words, and whether a text follows another."""
 
 import dataclasses
+from collections.abc import Mapping
 
 import jax.numpy as jnp
 
@@ -19,10 +20,10 @@ class MaskedTokens(Prediction):
     """
     everywhere: bool = False
 
-    def inputs(self, batch):
+    def inputs(self, batch: Mapping) -> dict:
         return told(batch) | ({} if self.everywhere else {'masked': batch['masked']})
 
-    def terms(self, outputs, batch):
+    def terms(self, outputs: Mapping, batch: Mapping) -> dict:
         logits = outputs['logits']
         if self.everywhere:
             logits = jnp.take_along_axis(logits, batch['masked'][..., None], 1)
@@ -33,10 +34,10 @@ class MaskedTokens(Prediction):
 class NextSentence(Prediction):
     """-log p(whether the second text follows the first) (section 3.1, task 2)."""
 
-    def inputs(self, batch):
+    def inputs(self, batch: Mapping) -> dict:
         return told(batch)
 
-    def terms(self, outputs, batch):
+    def terms(self, outputs: Mapping, batch: Mapping) -> dict:
         return self.predictions(outputs['next_logits'], batch['label'], example_weights(batch, len(batch['label'])))
 
 
@@ -45,13 +46,13 @@ class Pretraining(Task):
     """The sum of `MaskedTokens` and of `NextSentence`, as BERT was trained; both are reported."""
 
     @property
-    def coefficients(self):
+    def coefficients(self) -> Mapping[str, float]:
         return {'masked': 1.0, 'next': 1.0}
 
-    def inputs(self, batch):
+    def inputs(self, batch: Mapping) -> dict:
         return MaskedTokens().inputs(batch)
 
-    def terms(self, outputs, batch):
+    def terms(self, outputs: Mapping, batch: Mapping) -> dict:
         masked, following = MaskedTokens().terms(outputs, batch), NextSentence().terms(outputs, batch)
         return {'masked': masked['loss'], 'next': following['loss'], 'accuracy': masked['accuracy'],
                 'next_accuracy': following['accuracy']}

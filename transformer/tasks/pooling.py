@@ -2,7 +2,9 @@
 
 import abc
 import dataclasses
+from collections.abc import Mapping
 
+import jax
 import jax.numpy as jnp
 
 from transformer.tasks.base import Task, example_weights
@@ -21,18 +23,18 @@ class Pooled(Task):
     leave_one_out: bool = True
 
     @abc.abstractmethod
-    def error(self, estimate, target):
+    def error(self, estimate: jax.Array, target: jax.Array) -> jax.Array:
         """[B] of [B, C] and [B, C]."""
 
-    def inputs(self, batch):
+    def inputs(self, batch: Mapping) -> dict:
         return {name: batch[name] for name in (('query', 'own') if self.leave_one_out else ('query',))}
 
-    def terms(self, outputs, batch):
+    def terms(self, outputs: Mapping, batch: Mapping) -> dict:
         weights = example_weights(batch, len(batch['target']))
         values = {'loss': self.error(outputs['estimate'], batch['target'])} | self.metrics(outputs, batch)
         return {term: ((weights * value).sum(), weights.sum()) for term, value in values.items()}
 
-    def metrics(self, outputs, batch):
+    def metrics(self, outputs: Mapping, batch: Mapping) -> dict:
         """{metric: its value, for all points [] or for each [B]}."""
         width = outputs.get('width', jnp.zeros(0))
         return {'width': width} if width.ndim == 0 else {f'width_{i}': one for i, one in enumerate(width)}
@@ -42,7 +44,7 @@ class Pooled(Task):
 class PooledRegression(Pooled):
     """|estimate - target|²."""
 
-    def error(self, estimate, target):
+    def error(self, estimate: jax.Array, target: jax.Array) -> jax.Array:
         return jnp.square(estimate - target).sum(-1)
 
 
@@ -60,9 +62,9 @@ class PooledClassification(Pooled):
         if not 0 < self.floor < 1:
             raise ValueError(f'floor is {self.floor}; expected a probability above 0 and below 1, such as 1e-6.')
 
-    def error(self, estimate, target):
+    def error(self, estimate: jax.Array, target: jax.Array) -> jax.Array:
         return -jnp.log(jnp.maximum((estimate * target).sum(-1), self.floor))
 
-    def metrics(self, outputs, batch):
+    def metrics(self, outputs: Mapping, batch: Mapping) -> dict:
         estimate, target = outputs['estimate'], batch['target']
         return super().metrics(outputs, batch) | {'accuracy': correct(estimate, target) * (estimate.sum(-1) > 0)}

@@ -1,6 +1,7 @@
 """What runs on whole texts learn: masked words, classes, tags, answers (see transformer/tasks/base.py for the contract)."""
 
 import dataclasses
+from collections.abc import Mapping, Sequence
 
 import jax
 import jax.numpy as jnp
@@ -12,7 +13,7 @@ from transformer.tasks.losses import cross_entropy
 ENCODED = 'inputs', 'segments', 'positions', 'types'
 
 
-def told(batch, names=ENCODED):
+def told(batch: Mapping, names: Sequence[str] = ENCODED) -> dict:
     return {name: batch[name] for name in names}
 
 
@@ -27,7 +28,7 @@ class Reading(Task):
     types: bool = True
     start: int = -1
 
-    def inputs(self, batch):
+    def inputs(self, batch: Mapping) -> dict:
         found = told(batch, ENCODED if self.types else ENCODED[:3])
         if self.start >= 0:
             found |= {'decoder_inputs': jnp.pad(batch['inputs'][:, :-1], ((0, 0), (1, 0)), constant_values=self.start),
@@ -39,7 +40,7 @@ class Reading(Task):
 class TextClasses(Reading, Prediction):
     """-log p(class | text)."""
 
-    def terms(self, outputs, batch):
+    def terms(self, outputs: Mapping, batch: Mapping) -> dict:
         return self.predictions(outputs['logits'], batch['label'], example_weights(batch, len(batch['label'])))
 
 
@@ -48,7 +49,7 @@ class TextLabels(Reading):
     """The mean over the labels of -log p(the text has it, or has it not), each a sigmoid of its own. The accuracy counts texts
     all of whose labels are right."""
 
-    def terms(self, outputs, batch):
+    def terms(self, outputs: Mapping, batch: Mapping) -> dict:
         logits, label = wide(outputs['logits']), batch['label']
         logits = logits[:, :label.shape[1]]  # a model may have more of them than its data
         weights = example_weights(batch, len(label))
@@ -61,7 +62,7 @@ class TextLabels(Reading):
 class TextNumbers(Reading):
     """The square of what is missing to the number of a text, whose estimate is the only logit; and its absolute value."""
 
-    def terms(self, outputs, batch):
+    def terms(self, outputs: Mapping, batch: Mapping) -> dict:
         missing = wide(outputs['logits'])[:, 0] - batch['label']
         weights = example_weights(batch, len(missing))
         return {'loss': ((weights * missing ** 2).sum(), weights.sum()),
@@ -72,7 +73,7 @@ class TextNumbers(Reading):
 class Tags(Reading, Prediction):
     """-log p(tag | text), averaged over the words, each tagged where it begins (section 5.3)."""
 
-    def terms(self, outputs, batch):
+    def terms(self, outputs: Mapping, batch: Mapping) -> dict:
         return self.predictions(outputs['logits'], batch['targets'], batch['weights'])
 
 
@@ -82,10 +83,10 @@ class Spans(Reading):
     has it at position 0."""
 
     @property
-    def coefficients(self):
+    def coefficients(self) -> Mapping[str, float]:
         return {'start': 0.5, 'end': 0.5}
 
-    def terms(self, outputs, batch):
+    def terms(self, outputs: Mapping, batch: Mapping) -> dict:
         weights, found = example_weights(batch, len(batch['start'])), {}
         both = jnp.ones((), real_dtype())
         for name in ('start', 'end'):
@@ -104,8 +105,8 @@ class Hidden(Task):
     """
     image: bool = False
 
-    def inputs(self, batch):
+    def inputs(self, batch: Mapping) -> dict:
         return {'image': batch['image']} if self.image else told(batch)
 
-    def terms(self, outputs, batch):
+    def terms(self, outputs: Mapping, batch: Mapping) -> dict:
         return {'loss': (0.0 * wide(outputs['hidden']).sum(), jnp.zeros((), real_dtype()))}

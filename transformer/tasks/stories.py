@@ -1,7 +1,10 @@
 """What models of questions about stories learn."""
 
 import dataclasses
+from collections.abc import Callable, Mapping
+from typing import Any
 
+import jax
 import jax.numpy as jnp
 
 from transformer.tasks.base import Pondering, example_weights
@@ -12,14 +15,14 @@ from transformer.tasks.losses import correct
 class Answers(Pondering):
     """-log p(answer | story, question), averaged over the questions."""
 
-    def inputs(self, batch):
+    def inputs(self, batch: Mapping) -> dict:
         return {name: batch[name] for name in ('story', 'question')}
 
-    def there(self, batch):
+    def there(self, batch: Mapping) -> tuple:
         sentences = (batch['story'] != 0).any(-1)
         return jnp.concatenate([jnp.ones_like(sentences[:, :1]), sentences], 1) & (batch['question'] != 0).any(1)[:, None],
 
-    def terms(self, outputs, batch):
+    def terms(self, outputs: Mapping, batch: Mapping) -> dict:
         """An answer of number 0, which training did not have, counts as wrong."""
         logits, label = outputs['logits'], batch['label']
         weights = example_weights(batch, len(label))
@@ -44,7 +47,7 @@ class MemoryAnswers(Answers):
         if self.linear_steps < 0:
             raise ValueError(f'linear_steps is {self.linear_steps}; expected 0 or more.')
 
-    def loss(self, forward, batch, *, key, step, train):
+    def loss(self, forward: Callable, batch: Mapping, *, key: jax.Array | None, step: Any, train: bool) -> dict:
         linear = train and self.linear_steps > 0
         start = (lambda **inputs: forward(**inputs, linear=step < self.linear_steps)) if linear else forward
         return super().loss(start, batch, key=key, step=step, train=train)

@@ -1,12 +1,13 @@
 """The families of image models that convert.py knows, as tables; how they are read is in `transformer.conversion.tables`."""
 
 import dataclasses
+from collections.abc import Mapping
 
 from transformer.conversion.common import ABSOLUTE, ACTIVATIONS, attention, bare, dense, norm
 from transformer.conversion.tables import Family, Field, Fields, Row, dropouts, inner, labels
 
 
-def image_of(config):
+def image_of(config: Mapping) -> tuple[int, int, int, int]:
     """[1, height, width, channels] of the images that their config is for."""
     size = config.get('image_size', 224)
     height, width = size if isinstance(size, (list, tuple)) else (size, size)

@@ -1,6 +1,8 @@
 """Evaluators of image runs (see training/contracts.py for the contract)."""
 
 import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -13,12 +15,12 @@ class Mistakes(Evaluator):
     titled with its label, and after the arrow what the model takes it for."""
     rows: int = 4
 
-    def check(self, run, batches):
+    def check(self, run: Any, batches: Any) -> Sequence[str]:
         if not 1 <= self.rows <= 32:
             raise ValueError(f'Mistakes has rows={self.rows}; expected 1 to 32.')
         return ()
 
-    def __call__(self, snapshot, batches):
+    def __call__(self, snapshot: Any, batches: Any) -> Mapping[str, float]:
         from matplotlib.figure import Figure  # matplotlib is slow to import
 
         found = []  # (probability of the label, image, label, prediction)

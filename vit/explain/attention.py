@@ -1,5 +1,8 @@
 """Pictures of what a Transformer over image patches does, as matplotlib figures."""
 
+from collections.abc import Mapping, Sequence
+from typing import Any
+
 import numpy as np
 
 from transformer.explain import pictures
@@ -7,13 +10,13 @@ from transformer.explain.attention import look
 from transformer.explain.pictures import head, named, titles
 
 
-def read_out(weights, class_token):
+def read_out(weights: np.ndarray, class_token: bool) -> np.ndarray:
     """What the output of a layer takes from each patch: the class token's row of weights [.., T, T], or the mean over the rows
     where all patches are averaged: [.., patches]."""
     return weights[..., 0, 1:] if class_token else weights.mean(-2)
 
 
-def of_image(snapshot, file, steps=False):
+def of_image(snapshot: Any, file: str, steps: bool = False) -> tuple:
     """What the attention of a run looks at in an image, and attention rollout over it, as the functions of
     transformer/explain/attention.py give it. With `steps` each patch is a row and a column, named by its own of the image."""
     image, model = snapshot.data.read(file), snapshot.model
@@ -29,7 +32,8 @@ def of_image(snapshot, file, steps=False):
     return figure, seen.found, {'image': file, 'rollout': read}
 
 
-def attention(layers, rollout, image, found, *, patch, class_token):
+def attention(layers: Mapping, rollout: np.ndarray | None, image: np.ndarray, found: Sequence, *, patch: int,
+              class_token: bool) -> Any:
     """A figure of the image, of attention rollout over it, and for each head (across) of each layer (down) of what is read
     out of the patches. Each panel is scaled to its own maximum; what is negative, as other mechanisms than softmax may have it,
     is blue.

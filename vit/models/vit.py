@@ -2,8 +2,10 @@
 
 import dataclasses
 import math
+from collections.abc import Mapping
 
 import flax.linen as nn
+import jax
 import jax.numpy as jnp
 
 from transformer.attention.context import Context
@@ -20,7 +22,7 @@ from transformer.layers.stack import Heads, Stack, inlined
 POOLS = ('cls', 'mean')
 
 
-def patches(images, size):
+def patches(images: jax.Array, size: int) -> jax.Array:
     """Cuts [B, height, width, C] into non-overlapping squares: [B, patches, size·size·C], row by row (eq. 1)."""
     batch, height, width, channels = images.shape
     if height % size or width % size:
@@ -61,7 +63,8 @@ class Vit(nn.Module):
         return {'attention': Heads(self.stack)}
 
     @nn.compact
-    def __call__(self, image, *, key=None, head_mask=None, capture=()):
+    def __call__(self, image: jax.Array, *, key: jax.Array | None = None, head_mask: Mapping | None = None,
+                 capture: tuple = ()) -> dict:
         """image [B, height, width, C] -> {'hidden' [B, T, D], 'pooled' [B, D], 'logits' [B, classes]}, and what the stack says
         besides.
 
@@ -100,7 +103,7 @@ class Vit(nn.Module):
         row = jnp.arange(extra + math.prod(grid))
         return Encoding(self.stack.positions, {}, row, row, self.stack.sizes(len(row), grid=grid, extra=extra))
 
-    def fitted(self, path, parameter, image):
+    def fitted(self, path: str, parameter: jax.Array, image: jax.Array) -> jax.Array:
         """A parameter of this model for images of another size -> for images like this: that of positions is resized."""
         *parents, name = path.split('/')
         return self._encoding(image).fit(name, parameter) if parents[-1:] == ['positions'] else parameter

@@ -5,6 +5,7 @@ import dataclasses
 import io
 import json
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -36,17 +37,17 @@ class ImageReader(Reader):
     def answer(self, data: SeenImages, path: str, found: np.ndarray) -> tuple[str, dict]:
         """(text, details) of an image with this output."""
 
-    def answers(self, snapshot, lines: Sequence[str], name: str) -> Iterator[tuple[str, dict]]:
+    def answers(self, snapshot: Any, lines: Sequence[str], name: str) -> Iterator[tuple[str, dict]]:
         data = self.data_of(snapshot)
         images = [data.read(path) for path in lines]  # all of them first: a corrupt one ends it before any output
         for path, found in zip(lines, output_rows(snapshot, {'image': np.stack(images)}, self.output) if images else ()):
             yield self.answer(data, path, found)
 
-    def picture(self, snapshot, given: str, steps: bool = False):
+    def picture(self, snapshot: Any, given: str, steps: bool = False) -> tuple:
         self.data_of(snapshot)
         return attention.of_image(snapshot, given, steps=steps)
 
-    def grid(self, snapshot) -> tuple[int, int]:
+    def grid(self, snapshot: Any) -> tuple[int, int]:
         """The patches of an image."""
         _, height, width, _ = snapshot.data.shapes['image'][0]
         return height // snapshot.model.patch, width // snapshot.model.patch
@@ -57,7 +58,7 @@ class ImageClass(ImageReader):
     """The class of an image, its probability and the path."""
     output = 'logits'
 
-    def answer(self, data, path, found):
+    def answer(self, data: SeenImages, path: str, found: np.ndarray) -> tuple[str, dict]:
         found = classified(data.classes, found)
         return f'{found["class"]}\t{found["probability"]:.4f}\t{path}', {'path': path, **found}
 
@@ -67,7 +68,7 @@ class ImageVector(ImageReader):
     """An image as a vector: what the model pools."""
     output = 'pooled'
 
-    def answer(self, data, path, found):
+    def answer(self, data: SeenImages, path: str, found: np.ndarray) -> tuple[str, dict]:
         vector = numbers(found)
         return json.dumps(vector), {'path': path, 'vector': vector, 'of': 'pooled'}
 

@@ -11,6 +11,7 @@ Measured on two cores for 128 images of 96x96x3, in ms, here and in numpy: Mixup
 
 import abc
 import dataclasses
+from collections.abc import Mapping
 
 import jax
 import jax.numpy as jnp
@@ -23,7 +24,7 @@ from transformer.layers.numerics import real_dtype
 class Augment(abc.ABC):
     """Base of what mixes, frozen dataclasses; `OneOf(a, b)` draws one of the two for every example."""
 
-    def __call__(self, batch, key):
+    def __call__(self, batch: Mapping, key: jax.Array | None) -> dict:
         """The batch with its images mixed, and `kept` [B], the share λ of every label that stays."""
         image = batch['image']
         if len(image) < 2:
@@ -33,7 +34,7 @@ class Augment(abc.ABC):
         return batch | {'image': mixed(image, kept), 'kept': kept.mean((1, 2, 3))}
 
     @abc.abstractmethod
-    def kept(self, key, count, height, width):
+    def kept(self, key: jax.Array, count: int, height: int, width: int) -> jax.Array:
         """The mask m: [count, height or 1, width or 1, 1] in 0..1."""
 
 
@@ -41,10 +42,10 @@ class Augment(abc.ABC):
 class Unmixed(Augment):
     """Leaves examples alone: `OneOf(CutMix(), Unmixed())` mixes half of them."""
 
-    def __call__(self, batch, key):
+    def __call__(self, batch: Mapping, key: jax.Array | None) -> dict:
         return batch
 
-    def kept(self, key, count, height, width):
+    def kept(self, key: jax.Array, count: int, height: int, width: int) -> jax.Array:
         return jnp.ones((count, 1, 1, 1))
 
 
@@ -56,7 +57,7 @@ class Mixup(Augment):
     def __post_init__(self):
         _require_range(self)
 
-    def kept(self, key, count, height, width):
+    def kept(self, key: jax.Array, count: int, height: int, width: int) -> jax.Array:
         return _beta(key, self.alpha, (count, 1, 1, 1))
 
 
@@ -69,7 +70,7 @@ class CutMix(Augment):
     def __post_init__(self):
         _require_range(self)
 
-    def kept(self, key, count, height, width):
+    def kept(self, key: jax.Array, count: int, height: int, width: int) -> jax.Array:
         side = jnp.sqrt(1 - _beta(fold(key, 'share'), self.alpha, (count, 1)))
 
         def inside(axis, pixels):  # [count, pixels]
@@ -85,7 +86,7 @@ class OneOf(Augment):
     """One of the augmentations for every example, each as likely as another."""
     parts: tuple[Augment, ...]
 
-    def __init__(self, *parts):
+    def __init__(self, *parts: 'Augment') -> None:
         object.__setattr__(self, 'parts', parts)
         if len(parts) < 2:
             raise ValueError(f'{self} is no choice; give two augmentations or more.')
@@ -93,13 +94,13 @@ class OneOf(Augment):
     def __repr__(self):
         return f'OneOf({", ".join(map(repr, self.parts))})'
 
-    def kept(self, key, count, height, width):
+    def kept(self, key: jax.Array, count: int, height: int, width: int) -> jax.Array:
         chosen = jax.random.randint(fold(key, 'chosen'), (count, 1, 1, 1), 0, len(self.parts))
         masks = [part.kept(fold(key, number), count, height, width) for number, part in enumerate(self.parts)]
         return sum(jnp.where(chosen == number, mask, 0.0) for number, mask in enumerate(masks))
 
 
-def mixed(x, kept):
+def mixed(x: jax.Array, kept: jax.Array) -> jax.Array:
     """kept·x + (1 - kept)·partner(x), for x [B, ...]."""
     return kept * x + (1 - kept) * jnp.roll(x, 1, axis=0)
 

@@ -1,6 +1,8 @@
 """What image runs learn (see transformer/tasks/base.py for the contract)."""
 
 import dataclasses
+from collections.abc import Callable, Mapping
+from typing import Any
 
 import jax
 
@@ -19,15 +21,15 @@ class Classification(Prediction):
     """
     augment: Augment = Unmixed()
 
-    def inputs(self, batch):
+    def inputs(self, batch: Mapping) -> dict:
         return {'image': batch['image']}
 
-    def loss(self, forward, batch, *, key, step, train):
+    def loss(self, forward: Callable, batch: Mapping, *, key: jax.Array | None, step: Any, train: bool) -> dict:
         if train:
             batch = self.augment(real(batch), fold(key, 'augment'))
         return super().loss(forward, batch, key=key, step=step, train=train)
 
-    def terms(self, outputs, batch):
+    def terms(self, outputs: Mapping, batch: Mapping) -> dict:
         logits, label = outputs['logits'], batch['label']
         if 'kept' in batch:
             label = jax.nn.one_hot(label, logits.shape[-1]) if label.ndim == 1 else label

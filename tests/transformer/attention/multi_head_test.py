@@ -13,6 +13,7 @@ from transformer.attention.masks.data import Padding
 from transformer.attention.masks.patterns import Causal, Random
 from transformer.attention.mechanism import Softmax
 from transformer.attention.mechanisms.alternatives import Convolution
+from transformer.attention.mechanisms.synthesizer import Synthesizer
 from transformer.attention.multi_head import MultiHead
 from transformer.attention.positions.absolute import Sinusoidal, sinusoid
 from transformer.attention.positions.base import Encoding, Sizes
@@ -130,6 +131,11 @@ class MultiHeadTest(parameterized.TestCase):
         np.testing.assert_array_equal(found['visible'], np.broadcast_to(np.tri(3, dtype=bool), (2, 4, 3, 3)))
         np.testing.assert_array_equal(found['weights'], masked_softmax(found['scores'], found['visible']))
         self.assertEqual(set(apply(LAYER, params, X, capture=('scores',))[2]), {'scores'})
+        for mechanism in (Softmax(score=Bilinear()), Synthesizer(kind='dense')):
+            other = MultiHead(4, mechanism=mechanism, kernel_init=HALF)
+            found = apply(other, drawn(other), X, mask=Causal(), capture=('attention', 'scores', 'visible'))[2]
+            self.assertGreater(np.ptp(found['scores']), 0.1)
+            np.testing.assert_array_equal(found['weights'], masked_softmax(found['scores'], found['visible']))
         other = MultiHead(4, mechanism=Convolution())
         self.assertEqual(apply(other, drawn(other), X, mask=Causal(), capture=('scores', 'visible'))[2], {})
 

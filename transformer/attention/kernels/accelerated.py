@@ -5,6 +5,7 @@ Each comes with a function that says what of a call it cannot do, None if it can
 
 import dataclasses
 import functools
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -15,6 +16,7 @@ from transformer.attention.masks.algebra import FULL, Mask, blocks, conjuncts
 from transformer.attention.masks.analysis import parts
 from transformer.attention.masks.data import Segments
 from transformer.attention.masks.patterns import Causal, Full, Window
+from transformer.layers.numerics import Numerics
 from transformer.layers.sharding import BATCH, several
 
 SPLASH_BLOCK = 128  # splash attention takes lengths that are a multiple of this
@@ -33,7 +35,8 @@ def _lacks(query, value, backend, *, bias, positions, rate):
     return 'values of another width' if value.shape[3] != query.shape[3] else None
 
 
-def cudnn_lacks(query, key, value, *, mask, bias, positions, rate, numerics):
+def cudnn_lacks(query: Any, key: Any, value: Any, *, mask: Mask, bias: tuple, positions: tuple | None,
+                rate: float, numerics: Numerics) -> str | None:
     common = _lacks(query, value, 'gpu', bias=bias, positions=positions, rate=rate)
     if common:
         return common
@@ -46,7 +49,8 @@ def cudnn_lacks(query, key, value, *, mask, bias, positions, rate, numerics):
     return None
 
 
-def cudnn(query, key, value, *, mask, bias=(), rate=0.0, dropout_key=None, numerics, implementation='cudnn'):
+def cudnn(query: jax.Array, key: jax.Array, value: jax.Array, *, mask: Mask, bias: tuple = (), rate: float = 0.0,
+          dropout_key: jax.Array | None = None, numerics: Numerics, implementation: str = 'cudnn') -> jax.Array:
     """`attend` by jax.nn.dot_product_attention: causal masks and causal windows by keywords, others as booleans [B|1, 1, T, S].
 
     Another `implementation` of that function ('xla') computes the same from the same keywords."""
@@ -79,7 +83,8 @@ def _keywords(mask, queries, keys):
     return None
 
 
-def splash_lacks(query, key, value, *, mask, bias, positions, rate, numerics):
+def splash_lacks(query: Any, key: Any, value: Any, *, mask: Mask, bias: tuple, positions: tuple | None,
+                 rate: float, numerics: Numerics) -> str | None:
     common = _lacks(query, value, 'tpu', bias=bias, positions=positions, rate=rate)
     return common or _splash_lacks(query, key, mask, bias)
 
@@ -105,7 +110,8 @@ def _everyone_sees(pattern, queries, keys):
                for t in (np.arange(i * SPLASH_BLOCK, min((i + 1) * SPLASH_BLOCK, queries)) for i in unsure))
 
 
-def splash(query, key, value, *, mask, bias=(), rate=0.0, dropout_key=None, numerics, interpret=False):
+def splash(query: jax.Array, key: jax.Array, value: jax.Array, *, mask: Mask, bias: tuple = (), rate: float = 0.0,
+           dropout_key: jax.Array | None = None, numerics: Numerics, interpret: bool = False) -> jax.Array:
     """`attend` by the splash attention of jax.experimental.pallas.ops.tpu, each device its rows and heads.
 
     Args:

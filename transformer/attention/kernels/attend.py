@@ -1,25 +1,26 @@
 """Attention itself, as a pure function of query, key and value, and the choice of the kernel that computes it.
 
-What is done to the scores q·k / sqrt(H) before the softmax is a list: each entry is an array that is added, or a term, a
-pytree that is called as `term(scores [B, N, T, S], query, key, t, s)`, with positions t [.., T] and s [.., S], and returns new
-scores; with a function `values(weights, t, s) -> [B, N, T, H]` it also adds to the output, and `numbers_per_score` tells how
-many numbers it needs to compute one.
+What is done to the scores q·k / sqrt(H) before the softmax is a list, the bias: each entry is an array that is added, or a
+`Term`, which returns new scores.
 """
 
 import dataclasses
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 
 from transformer.attention.kernels import accelerated
 from transformer.attention.kernels.blockwise import blockwise, milliseconds, numbers_per_score
+from transformer.attention.kernels.terms import Term, terms_of
+from transformer.attention.masks.algebra import Mask
 from transformer.attention.masks.patterns import Full
 from transformer.attention.scores import products
 from transformer.layers.dropout import dropout
 from transformer.layers.numerics import Numerics, wide
 
 
-def masked_softmax(scores, visible=None):
+def masked_softmax(scores: jax.Array, visible: jax.Array | None = None) -> jax.Array:
     """exp(s) / sum exp(s) over the last axis among the visible keys, in at least float32; all zeros where nothing is
     visible."""
     scores = wide(scores)
@@ -46,8 +47,9 @@ def _softmax_backward(weights, dy):
 _softmax.defvjp(_softmax_forward, _softmax_backward)
 
 
-def attend(query, key, value, *, mask=Full(), bias=(), positions=None, rate=0.0, dropout_key=None, implementation='auto',
-           numerics=Numerics()):
+def attend(query: jax.Array, key: jax.Array, value: jax.Array, *, mask: Mask = Full(), bias: tuple | jax.Array = (),
+           positions: tuple | None = None, rate: float = 0.0, dropout_key: jax.Array | None = None,
+           implementation: str = 'auto', numerics: Numerics = Numerics()) -> jax.Array:
     """Scaled dot-product attention, softmax(q·kᵀ / sqrt(H) + bias)·v (Vaswani et al. 2017, eq. 1).
 
     Args:
@@ -70,28 +72,33 @@ def attend(query, key, value, *, mask=Full(), bias=(), positions=None, rate=0.0,
     return kernel(query, key, value, mask=mask, bias=bias, rate=rate, dropout_key=dropout_key, numerics=numerics, **extra)
 
 
-def weights_of(query, key, *, mask=Full(), bias=(), positions=None, numerics=Numerics()):
+def weights_of(query: jax.Array, key: jax.Array, *, mask: Mask = Full(), bias: tuple | jax.Array = (),
+               positions: tuple | None = None, numerics: Numerics = Numerics()) -> jax.Array:
     """The weights of `attend`, [B, N, T, S] in at least float32."""
     return masked_softmax(*scores_of(query, key, mask=mask, bias=bias, positions=positions, numerics=numerics))
 
 
-def scores_of(query, key, *, mask=Full(), bias=(), positions=None, numerics=Numerics()):
+def scores_of(query: jax.Array, key: jax.Array, *, mask: Mask = Full(), bias: tuple | jax.Array = (),
+              positions: tuple | None = None, numerics: Numerics = Numerics()) -> tuple[jax.Array, jax.Array]:
     """(q·kᵀ / sqrt(H) + bias [B, N, T, S], which of them the softmax is over, booleans that broadcast to them)."""
     t, s = (jnp.arange(x.shape[1]) for x in (query, key)) if positions is None else positions
     scores = products(query * query.shape[-1] ** -0.5, key, numerics)
     for entry in bias if isinstance(bias, tuple) else (bias,):
-        scores = entry(scores, query, key, t, s) if callable(entry) else scores + entry
+        scores = entry(scores, query, key, t, s) if isinstance(entry, Term) else scores + entry
     visible = jnp.asarray(mask(t, s))
     return scores, visible[:, None] if visible.ndim == 3 else visible
 
 
-def plain(query, key, value, *, mask, bias=(), positions=None, rate=0.0, dropout_key=None, numerics=Numerics()):
+def plain(query: jax.Array, key: jax.Array, value: jax.Array, *, mask: Mask, bias: tuple | jax.Array = (),
+          positions: tuple | None = None, rate: float = 0.0, dropout_key: jax.Array | None = None,
+          numerics: Numerics = Numerics()) -> jax.Array:
     """`attend` by products over all of [B, N, T, S]."""
     weights = weights_of(query, key, mask=mask, bias=bias, positions=positions, numerics=numerics)
     return mixed(dropout(numerics.cast(weights), rate, dropout_key), value, bias=bias, positions=positions, numerics=numerics)
 
 
-def mixed(weights, value, *, bias=(), positions=None, numerics=Numerics()):
+def mixed(weights: jax.Array, value: jax.Array, *, bias: tuple | jax.Array = (), positions: tuple | None = None,
+          numerics: Numerics = Numerics()) -> jax.Array:
     """Weights [B, N, T, S] times values [B, S, K, Hv], with what terms add: [B, T, N, Hv]."""
     batch, heads, queries, keys = weights.shape
     grouped = weights.reshape(batch, value.shape[2], heads // value.shape[2], queries, keys)
@@ -100,8 +107,8 @@ def mixed(weights, value, *, bias=(), positions=None, numerics=Numerics()):
     else:
         out = numerics.einsum('BKGTS,BSKH->BTKGH', grouped, value)
     out = out.reshape(batch, queries, heads, value.shape[-1])
-    for term in bias:
-        if getattr(term, 'values', None):
+    for term in terms_of(bias):
+        if term.values:
             t, s = (jnp.arange(queries), jnp.arange(keys)) if positions is None else positions
             out = out + jnp.swapaxes(numerics.cast(term.values(weights, t, s)), 1, 2)
     return out
@@ -114,7 +121,9 @@ class Choice:
     why: str
 
 
-def choose(query, key, value, *, mask=Full(), bias=(), positions=None, rate=0.0, implementation='auto', numerics=Numerics()):
+def choose(query: Any, key: Any, value: Any, *, mask: Mask = Full(), bias: tuple | jax.Array = (),
+           positions: tuple | None = None, rate: float = 0.0, implementation: str = 'auto',
+           numerics: Numerics = Numerics()) -> Choice:
     """The kernel that `attend` uses for arrays like these (jax.ShapeDtypeStruct will do), and why.
 
     Raises ValueError for an implementation that cannot compute what it is given."""

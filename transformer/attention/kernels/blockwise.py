@@ -16,7 +16,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from transformer.attention.kernels.terms import Term, terms_of
 from transformer.attention.masks import algebra as mask_algebra
+from transformer.attention.masks.algebra import Mask
 from transformer.layers.dropout import dropout, fold
 from transformer.layers.numerics import Numerics
 
@@ -35,7 +37,7 @@ class _Plan:
     rate: float
     numerics: Numerics
 
-    def pairs(self, mask):
+    def pairs(self, mask: Mask) -> tuple[np.ndarray, np.ndarray]:
         """([pairs, 2] of full blocks, [pairs, 2] of those that need a mask)."""
         state = mask_algebra.blocks(mask, self.queries, self.keys, (self.size, self.size)).copy()
         if self.keys % self.size:  # what is padded behind the last key
@@ -50,23 +52,24 @@ def _costs(mask, queries, keys):
             for size in SIZES if size <= longest}
 
 
-def milliseconds(mask, queries, keys):
+def milliseconds(mask: Mask, queries: int, keys: int) -> tuple[float, float]:
     """What 8 heads cost (by blocks, all at once), on two cores, roughly."""
     return min(_costs(mask, queries, keys).values()), _DENSE * queries * keys / 1e6
 
 
-def size_for(mask, queries, keys, bias=()):
+def size_for(mask: Mask, queries: int, keys: int, bias: tuple = ()) -> int:
     """The size of blocks that takes the least time; the smallest for terms of the bias that need much memory."""
     costs = _costs(mask, queries, keys)
     return SIZES[0] if numbers_per_score(bias) > 1 else min(costs, key=costs.get)
 
 
-def numbers_per_score(bias):
+def numbers_per_score(bias: tuple) -> int:
     """How many numbers there are for each score: 1, unless a term of the bias says that it needs more."""
-    return max([getattr(entry, 'numbers_per_score', 1) for entry in bias], default=1)
+    return max([term.numbers_per_score for term in terms_of(bias)], default=1)
 
 
-def blockwise(query, key, value, *, mask, bias=(), rate=0.0, dropout_key=None, numerics=Numerics(), size=None):
+def blockwise(query: jax.Array, key: jax.Array, value: jax.Array, *, mask: Mask, bias: tuple = (), rate: float = 0.0,
+              dropout_key: jax.Array | None = None, numerics: Numerics = Numerics(), size: int | None = None) -> jax.Array:
     """What `kernels.plain` computes, in memory linear in T and S; dropout draws other weights.
 
     Args:
@@ -76,7 +79,7 @@ def blockwise(query, key, value, *, mask, bias=(), rate=0.0, dropout_key=None, n
     size = size or size_for(mask, queries, keys, bias)
     plan = _Plan(queries, keys, size, 0.0 if dropout_key is None else rate, numerics)
     by_head = [_pad(jnp.swapaxes(numerics.cast(x), 1, 2), size, 2) for x in (query, key, value)]  # [B, N|K, T|S, H]
-    bias = tuple(entry if callable(entry) else _pad_bias(entry, size) for entry in bias)
+    bias = tuple(entry if isinstance(entry, Term) else _pad_bias(entry, size) for entry in bias)
     out = _attend(plan, *by_head, bias, mask.pad(-queries % size, -keys % size), dropout_key)
     return numerics.cast(jnp.swapaxes(out[:, :, :queries], 1, 2))
 
@@ -109,13 +112,13 @@ def _add(x, part, i, size):
 
 def _bias_block(bias, i, j, size):
     """Entries of `bias` for a pair of blocks: arrays are cut, terms are told positions."""
-    return tuple(entry if callable(entry) else _block(_block(entry, i, size), j, size, 3) for entry in bias)
+    return tuple(entry if isinstance(entry, Term) else _block(_block(entry, i, size), j, size, 3) for entry in bias)
 
 
 def _bias_add(total, parts, i, j, size):
     """Adds the gradients of the entries of a pair of blocks."""
     def add(entry, part):
-        if callable(entry):
+        if isinstance(entry, Term):
             return jax.tree.map(jnp.add, entry, part)
         rows = _block(entry, i, size)
         return _put(entry, _put(rows, _block(rows, j, size, 3) + part, j, size, 3), i, size)
@@ -163,7 +166,7 @@ def _flip(x):
 def _biased(plan, i, j, scores, query, key, bias):
     """Scores [B, N, size, size] after the entries of `bias`."""
     for entry in bias:
-        if callable(entry):
+        if isinstance(entry, Term):
             scores = entry(scores, jnp.swapaxes(query, 1, 2), jnp.swapaxes(key, 1, 2), *_positions(plan, i, j))
         else:
             scores = scores + entry
@@ -180,7 +183,7 @@ def _hide(plan, mask, i, j, scores):
 
 def _values(plan, i, j, weights, bias):
     """What terms add to the output: [B, N, size, H], or 0."""
-    return sum(term.values(weights, *_positions(plan, i, j)) for term in bias if getattr(term, 'values', None))
+    return sum(term.values(weights, *_positions(plan, i, j)) for term in terms_of(bias) if term.values)
 
 
 @partial(jax.custom_vjp, nondiff_argnums=(0,))

@@ -6,6 +6,7 @@ The patterns themselves are in `transformer.attention.masks.patterns`.
 import abc
 import dataclasses
 import functools
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -25,37 +26,37 @@ class Mask(abc.ABC):
         jax.tree_util.register_pytree_node(cls, _flatten, functools.partial(_unflatten, cls))
 
     @abc.abstractmethod
-    def __call__(self, query, key):
+    def __call__(self, query: jax.Array, key: jax.Array) -> jax.Array:
         """Booleans that broadcast to [..., T, S], of positions [..., T] and [..., S]."""
 
-    def bounds(self, query, key):
+    def bounds(self, query: Sequence, key: Sequence) -> tuple:
         """(possible, certain) for blocks given by their (first, last) positions, arrays that broadcast: whether some and
         whether every pair may attend. What is not known is (True, False)."""
         return True, False
 
-    def known(self, query, key):
+    def known(self, query: jax.Array, key: jax.Array) -> tuple:
         """(possible, certain) for single pairs: what can be said without the arrays of the data."""
         value = self(query, key)
         return value, value
 
-    def cut(self, query, key):
+    def cut(self, query: tuple, key: tuple) -> 'Mask':
         """The mask of a block: slices the arrays of the data to queries (start, size) and keys (start, size)."""
         return self
 
-    def pad(self, query, key):
+    def pad(self, query: int, key: int) -> 'Mask':
         """The mask with so many queries and keys more, for the arrays of the data; kernels hide what they pad."""
         return self
 
-    def of_layer(self, number):
+    def of_layer(self, number: int) -> 'Mask':
         """The mask of one layer; only `Alternate` has several."""
         return self
 
     @property
-    def period(self):
+    def period(self) -> int:
         """After how many layers `of_layer` begins again."""
         return 1
 
-    def require_length(self, length):
+    def require_length(self, length: int) -> None:
         """Raises ValueError for a row that is too long; only `Random`, and what is made of it, know of one."""
         for field in dataclasses.fields(self):
             inner = getattr(self, field.name)
@@ -68,13 +69,13 @@ class Mask(abc.ABC):
         return f'{type(self).__name__}(' + ', '.join(
             f'{name}={value!r}' for name, value in values.items() if name not in defaults or value != defaults[name]) + ')'
 
-    def __and__(self, other):
+    def __and__(self, other: 'Mask') -> 'Mask':
         return _And(self, other) if isinstance(other, Mask) else NotImplemented
 
-    def __or__(self, other):
+    def __or__(self, other: 'Mask') -> 'Mask':
         return _Or(self, other) if isinstance(other, Mask) else NotImplemented
 
-    def __invert__(self):
+    def __invert__(self) -> 'Mask':
         return self.mask if isinstance(self, _Not) else _Not(self)
 
 
@@ -93,12 +94,12 @@ def _unflatten(cls, names, inside):
     return mask
 
 
-def static(mask):
+def static(mask: Mask) -> bool:
     """Whether a mask is a pattern alone, without arrays of the data."""
     return not jax.tree.leaves(mask)
 
 
-def conjuncts(mask):
+def conjuncts(mask: Mask) -> list[Mask]:
     """The masks that a mask joins by &; of another, itself."""
     return [*conjuncts(mask.left), *conjuncts(mask.right)] if isinstance(mask, _And) else [mask]
 
@@ -106,26 +107,26 @@ def conjuncts(mask):
 class _Pair(Mask):
     """Two masks joined; what is the same for all ways of joining."""
 
-    def cut(self, query, key):
+    def cut(self, query: tuple, key: tuple) -> Mask:
         return type(self)(self.left.cut(query, key), self.right.cut(query, key))
 
-    def pad(self, query, key):
+    def pad(self, query: int, key: int) -> Mask:
         return type(self)(self.left.pad(query, key), self.right.pad(query, key))
 
-    def of_layer(self, number):
+    def of_layer(self, number: int) -> Mask:
         return type(self)(self.left.of_layer(number), self.right.of_layer(number))
 
     @property
-    def period(self):
+    def period(self) -> int:
         return int(np.lcm(self.left.period, self.right.period))
 
-    def __call__(self, query, key):
+    def __call__(self, query: jax.Array, key: jax.Array) -> jax.Array:
         return self._join(self.left(query, key), self.right(query, key))
 
-    def bounds(self, query, key):
+    def bounds(self, query: Sequence, key: Sequence) -> tuple:
         return tuple(map(self._join, self.left.bounds(query, key), self.right.bounds(query, key)))
 
-    def known(self, query, key):
+    def known(self, query: jax.Array, key: jax.Array) -> tuple:
         return tuple(map(self._join, self.left.known(query, key), self.right.known(query, key)))
 
 
@@ -135,7 +136,7 @@ class _And(_Pair):
     right: Mask
 
     @property
-    def causal(self):
+    def causal(self) -> bool:
         return self.left.causal or self.right.causal
 
     def _join(self, a, b):
@@ -151,7 +152,7 @@ class _Or(_Pair):
     right: Mask
 
     @property
-    def causal(self):
+    def causal(self) -> bool:
         return self.left.causal and self.right.causal
 
     def _join(self, a, b):
@@ -165,26 +166,26 @@ class _Or(_Pair):
 class _Not(Mask):
     mask: Mask
 
-    def __call__(self, query, key):
+    def __call__(self, query: jax.Array, key: jax.Array) -> jax.Array:
         return ~self.mask(query, key)
 
-    def bounds(self, query, key):
+    def bounds(self, query: Sequence, key: Sequence) -> tuple:
         return _swap(self.mask.bounds(query, key))
 
-    def known(self, query, key):
+    def known(self, query: jax.Array, key: jax.Array) -> tuple:
         return _swap(self.mask.known(query, key))
 
-    def cut(self, query, key):
+    def cut(self, query: tuple, key: tuple) -> Mask:
         return _Not(self.mask.cut(query, key))
 
-    def pad(self, query, key):
+    def pad(self, query: int, key: int) -> Mask:
         return _Not(self.mask.pad(query, key))
 
-    def of_layer(self, number):
+    def of_layer(self, number: int) -> Mask:
         return _Not(self.mask.of_layer(number))
 
     @property
-    def period(self):
+    def period(self) -> int:
         return self.mask.period
 
     def __repr__(self):
@@ -196,7 +197,7 @@ def _swap(known):
     return np.logical_not(certain), np.logical_not(possible)
 
 
-def blocks(mask, queries, keys, size):
+def blocks(mask: Mask, queries: int, keys: int, size: int | tuple[int, int]) -> np.ndarray:
     """[blocks of queries, blocks of keys] of EMPTY, PARTIAL, FULL: what is known of each block at trace time.
 
     Where the bounds of a pattern leave a block open, its pairs are looked at one by one; with arrays of the data, PARTIAL.

@@ -2,17 +2,18 @@
 
 import functools
 import operator
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from transformer.attention.masks.algebra import conjuncts, static
+from transformer.attention.masks.algebra import Mask, conjuncts, static
 from transformer.attention.masks.data import Explicit, Padding, Segments
 from transformer.attention.masks.patterns import Full
 
 
-def parts(mask):
+def parts(mask: Mask) -> tuple[Mask | None, list]:
     """(pattern, [terms of the data]) of a mask that joins a pattern with Padding, Segments and Explicit by &; None for the
     pattern if it is joined in another way."""
     terms = [term for term in conjuncts(mask) if not static(term)]
@@ -22,7 +23,7 @@ def parts(mask):
     return functools.reduce(operator.and_, patterns) if patterns else Full(), terms
 
 
-def dense(mask, length):
+def dense(mask: Mask, length: int) -> np.ndarray:
     """[length, length] booleans, by numpy; where the data has several rows, of the first."""
     mask.require_length(length)
     row = np.arange(length)
@@ -35,7 +36,7 @@ def dense(mask, length):
         raise ValueError(f'The arrays of the mask {mask} are not for rows of {length} positions; give their length.') from None
 
 
-def reach(mask, length, layers):
+def reach(mask: Mask, length: int, layers: int) -> np.ndarray:
     """[length, length]: after how many layers, 1..`layers`, each key reaches each query; 0: not yet. A position keeps what it
     has (the residual stream), so that its own count is 1."""
     arrived, first = np.eye(length, dtype=np.float32), np.eye(length, dtype=int)
@@ -46,7 +47,7 @@ def reach(mask, length, layers):
     return first
 
 
-def show(mask, length=16, layers=1):
+def show(mask: Mask, length: int = 16, layers: int = 1) -> Any:
     """A matplotlib figure of a mask over `length` positions: a row for each query, a column for each key. With several
     layers, shades tell after how many of them a key reaches a query: the receptive field."""
     from matplotlib.figure import Figure
@@ -66,7 +67,7 @@ def show(mask, length=16, layers=1):
     return figure
 
 
-def segments_of(mask, queries, keys):
+def segments_of(mask: Mask, queries: int, keys: int) -> tuple | None:
     """(query [B, T], key [B, S]) numbers of documents: a query belongs to the keys of its own number, 0 to nobody. One of the
     two may be [1, ...]; None if every key belongs to every query as far as the data goes."""
     pattern, terms = parts(mask)
@@ -88,19 +89,19 @@ def segments_of(mask, queries, keys):
     return (query, key) if terms else None
 
 
-def packed(mask):
+def packed(mask: Mask) -> bool:
     """Whether a mask tells documents in a row apart."""
     return any(isinstance(term, Segments) for term in parts(mask)[1])
 
 
-def places(segments):
+def places(segments: jax.Array) -> jax.Array:
     """[B, T] numbers of documents, each in one piece -> where in its document each position is, from 0."""
     row = jnp.arange(segments.shape[1])
     begins = jnp.concatenate([jnp.ones_like(segments[:, :1], bool), segments[:, 1:] != segments[:, :-1]], 1)
     return row - jax.lax.cummax(jnp.where(begins, row, 0), 1)
 
 
-def real(mask, positions):
+def real(mask: Mask, positions: jax.Array) -> jax.Array:
     """[B, T] booleans: which of the tokens at `positions` are there, and not behind the lengths of a Padding. A state that
     runs along takes up these; a cache of keys would have the others overwritten later."""
     there = jnp.ones(positions.shape, bool)
@@ -110,7 +111,7 @@ def real(mask, positions):
     return there
 
 
-def require_next(out, count, positions):
+def require_next(out: jax.Array, count: jax.Array, positions: jax.Array) -> jax.Array:
     """An output [B, T, ...], but NaN in rows whose positions do not go on where a state that holds `count` [B] ends."""
     follows = positions[:, 0] == count
     return jnp.where(follows.reshape(-1, *(1,) * (out.ndim - 1)), out, jnp.nan)

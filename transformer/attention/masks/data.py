@@ -19,17 +19,17 @@ class Padding(Mask):
     """
     lengths: Any
 
-    def __call__(self, query, key):
+    def __call__(self, query: jax.Array, key: jax.Array) -> jax.Array:
         lengths = self.lengths[..., None, None] if self.lengths.ndim == 1 else self.lengths[..., None]
         return key[..., None, :] < lengths
 
-    def known(self, query, key):
+    def known(self, query: jax.Array, key: jax.Array) -> tuple:
         return np.ones((1, 1), bool), np.zeros((1, 1), bool)
 
-    def cut(self, query, key):
+    def cut(self, query: tuple, key: tuple) -> Mask:
         return self if self.lengths.ndim == 1 else Padding(_slice(self.lengths, *query))
 
-    def pad(self, query, key):
+    def pad(self, query: int, key: int) -> Mask:
         return self if self.lengths.ndim == 1 else Padding(_pad(self.lengths, query))
 
 
@@ -43,17 +43,17 @@ class Segments(Mask):
     query: Any
     key: Any
 
-    def __call__(self, query, key):
+    def __call__(self, query: jax.Array, key: jax.Array) -> jax.Array:
         same = self.query[..., :, None] == self.key[..., None, :]
         return same & (self.key != 0)[..., None, :]
 
-    def known(self, query, key):
+    def known(self, query: jax.Array, key: jax.Array) -> tuple:
         return np.ones((1, 1), bool), np.zeros((1, 1), bool)
 
-    def cut(self, query, key):
+    def cut(self, query: tuple, key: tuple) -> Mask:
         return Segments(_slice(self.query, *query), _slice(self.key, *key))
 
-    def pad(self, query, key):
+    def pad(self, query: int, key: int) -> Mask:
         return Segments(_pad(self.query, query), _pad(self.key, key))
 
 
@@ -66,16 +66,16 @@ class Explicit(Mask):
     """
     visible: Any
 
-    def __call__(self, query, key):
+    def __call__(self, query: jax.Array, key: jax.Array) -> jax.Array:
         return self.visible
 
-    def known(self, query, key):
+    def known(self, query: jax.Array, key: jax.Array) -> tuple:
         return np.ones((1, 1), bool), np.zeros((1, 1), bool)
 
-    def cut(self, query, key):
+    def cut(self, query: tuple, key: tuple) -> Mask:
         return Explicit(_slice(_slice(self.visible, *query, -2), *key))
 
-    def pad(self, query, key):
+    def pad(self, query: int, key: int) -> Mask:
         return Explicit(_pad(_pad(self.visible, query, -2), key))
 
 

@@ -21,7 +21,10 @@ The papers' patterns are compositions:
 import dataclasses
 import functools
 import operator
+from collections.abc import Sequence
+from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 
@@ -34,7 +37,7 @@ def _outer(query, key):
     return query[..., :, None], key[..., None, :]
 
 
-def require_at_least(part, **minimum):
+def require_at_least(part: Any, **minimum: int) -> None:
     """Raises ValueError for fields of a part of a config that are too small, or no number of positions."""
     for name, least in minimum.items():
         if not least <= getattr(part, name) <= LARGEST:
@@ -51,10 +54,10 @@ def _require_positions(mask):
 class Full(Mask):
     """Everything sees everything."""
 
-    def __call__(self, query, key):
+    def __call__(self, query: jax.Array, key: jax.Array) -> jax.Array:
         return np.ones((1, 1), bool)
 
-    def bounds(self, query, key):
+    def bounds(self, query: Sequence, key: Sequence) -> tuple:
         return True, True
 
 
@@ -64,11 +67,11 @@ class Causal(Mask):
 
     causal = True
 
-    def __call__(self, query, key):
+    def __call__(self, query: jax.Array, key: jax.Array) -> jax.Array:
         t, s = _outer(query, key)
         return t >= s
 
-    def bounds(self, query, key):
+    def bounds(self, query: Sequence, key: Sequence) -> tuple:
         return query[1] >= key[0], query[0] >= key[1]
 
 
@@ -82,11 +85,11 @@ class Window(Mask):
     def __post_init__(self):
         require_at_least(self, size=1, block=1)
 
-    def __call__(self, query, key):
+    def __call__(self, query: jax.Array, key: jax.Array) -> jax.Array:
         t, s = _outer(query // self.block, key // self.block)
         return abs(t - s) < self.size
 
-    def bounds(self, query, key):
+    def bounds(self, query: Sequence, key: Sequence) -> tuple:
         most = np.maximum(query[1] // self.block - key[0] // self.block, key[1] // self.block - query[0] // self.block)
         gap = np.maximum(query[0] // self.block - key[1] // self.block, key[0] // self.block - query[1] // self.block)
         return gap < self.size, most < self.size
@@ -101,11 +104,11 @@ class Dilated(Mask):
     def __post_init__(self):
         require_at_least(self, size=1, step=1)
 
-    def __call__(self, query, key):
+    def __call__(self, query: jax.Array, key: jax.Array) -> jax.Array:
         t, s = _outer(query, key)
         return (abs(t - s) < self.size * self.step) & ((t - s) % self.step == 0)
 
-    def bounds(self, query, key):
+    def bounds(self, query: Sequence, key: Sequence) -> tuple:
         least, most = _apart(query, key)
         last = self.size * self.step - 1
         inside, whole = Window(last + 1).bounds(query, key)
@@ -121,11 +124,11 @@ class Strided(Mask):
     def __post_init__(self):
         require_at_least(self, stride=1)
 
-    def __call__(self, query, key):
+    def __call__(self, query: jax.Array, key: jax.Array) -> jax.Array:
         t, s = _outer(query, key)
         return (t - s) % self.stride == 0
 
-    def bounds(self, query, key):
+    def bounds(self, query: Sequence, key: Sequence) -> tuple:
         return _multiples(*_apart(query, key), self.stride)
 
 
@@ -141,11 +144,11 @@ class Fixed(Mask):
         if self.summary > self.stride:
             raise ValueError(f'{self}: summary is {self.summary}; expected at most the stride, {self.stride}.')
 
-    def __call__(self, query, key):
+    def __call__(self, query: jax.Array, key: jax.Array) -> jax.Array:
         t, s = _outer(query, key)
         return (t // self.stride == s // self.stride) | (s % self.stride >= self.stride - self.summary)
 
-    def bounds(self, query, key):
+    def bounds(self, query: Sequence, key: Sequence) -> tuple:
         own = BlockDiagonal(self.stride).bounds(query, key)
         first, last = key
         begin = self.stride - self.summary  # of the summary in a block
@@ -163,10 +166,10 @@ class BlockDiagonal(Mask):
     def __post_init__(self):
         require_at_least(self, size=1)
 
-    def __call__(self, query, key):
+    def __call__(self, query: jax.Array, key: jax.Array) -> jax.Array:
         return Window(1, self.size)(query, key)
 
-    def bounds(self, query, key):
+    def bounds(self, query: Sequence, key: Sequence) -> tuple:
         return Window(1, self.size).bounds(query, key)
 
 
@@ -178,10 +181,10 @@ class Prefix(Mask):
     def __post_init__(self):
         require_at_least(self, length=0)
 
-    def __call__(self, query, key):
+    def __call__(self, query: jax.Array, key: jax.Array) -> jax.Array:
         return key[..., None, :] < self.length
 
-    def bounds(self, query, key):
+    def bounds(self, query: Sequence, key: Sequence) -> tuple:
         return key[0] < self.length, key[1] < self.length
 
 
@@ -193,10 +196,10 @@ class Selected(Mask):
     def __post_init__(self):
         _require_positions(self)
 
-    def __call__(self, query, key):
+    def __call__(self, query: jax.Array, key: jax.Array) -> jax.Array:
         return _among(key, self.at)[..., None, :]
 
-    def bounds(self, query, key):
+    def bounds(self, query: Sequence, key: Sequence) -> tuple:
         return _some_and_all(key, self.at)
 
 
@@ -213,11 +216,11 @@ class Global(Mask):
         if self.at and self.tokens != 1:
             raise ValueError(f'{self}: tokens counts from the first position on, and at names others; give one of the two.')
 
-    def __call__(self, query, key):
+    def __call__(self, query: jax.Array, key: jax.Array) -> jax.Array:
         t, s = _outer(*(_among(x, self.at) if self.at else x < self.tokens for x in (query, key)))
         return t | s
 
-    def bounds(self, query, key):
+    def bounds(self, query: Sequence, key: Sequence) -> tuple:
         if self.at:
             return tuple(map(operator.or_, _some_and_all(query, self.at), _some_and_all(key, self.at)))
         return (query[0] < self.tokens) | (key[0] < self.tokens), (query[1] < self.tokens) | (key[1] < self.tokens)
@@ -241,17 +244,17 @@ class Random(Mask):
     def _count(self):
         return -(-self.length // self.block)
 
-    def require_length(self, length):
+    def require_length(self, length: int) -> None:
         if length > self.length:
             raise ValueError(f'The mask {self} is for rows of up to {self.length} positions, but this one has {length}; '
                              'give it the length of the longest row.')
 
-    def __call__(self, query, key):
+    def __call__(self, query: jax.Array, key: jax.Array) -> jax.Array:
         t, s = _outer(query // self.block, key // self.block)
         table = _drawn(self)
         return (table if isinstance(query, np.ndarray) and isinstance(key, np.ndarray) else jnp.asarray(table))[t, s]
 
-    def bounds(self, query, key):
+    def bounds(self, query: Sequence, key: Sequence) -> tuple:
         (top, bottom), (left, right) = ([np.asarray(x) // self.block for x in ends] for ends in (query, key))
         sums = np.pad(_drawn(self).cumsum(0).cumsum(1), ((1, 0), (1, 0)))
         count = sums[bottom + 1, right + 1] - sums[top, right + 1] - sums[bottom + 1, left] + sums[top, left]
@@ -295,15 +298,15 @@ class Alternate(Mask):
     odd: Mask
 
     @property
-    def causal(self):
+    def causal(self) -> bool:
         return self.even.causal and self.odd.causal
 
-    def of_layer(self, number):
+    def of_layer(self, number: int) -> Mask:
         return (self.odd if number % 2 else self.even).of_layer(number // 2)
 
     @property
-    def period(self):
+    def period(self) -> int:
         return 2 * int(np.lcm(self.even.period, self.odd.period))
 
-    def __call__(self, query, key):
+    def __call__(self, query: jax.Array, key: jax.Array) -> jax.Array:
         raise TypeError(f'{self} is a mask for each layer; ask for that of one with of_layer(number).')

@@ -5,6 +5,8 @@ Both use the value projection alone, and mix all heads: they are layers of width
 """
 
 import dataclasses
+from collections.abc import Mapping
+from typing import Any
 
 import flax.linen as nn
 import jax
@@ -24,7 +26,8 @@ class Alternative(Mechanism):
     cross = shown = scored = patterns = False
     projections = ('value',)
 
-    def weights(self, parameters, query, key, value, given=Given()):
+    def weights(self, parameters: Mapping, query: jax.Array | None, key: jax.Array | None, value: jax.Array,
+                given: Given = Given()) -> jax.Array:
         """[B, 1, T, S], how much of each value arrives at each output: |∂o_t/∂v_s · v_s| / |v_s|, with the norms of vectors
         [D]. Of a mechanism that is a matrix times the values, this would be the size of its entries."""
         given = dataclasses.replace(given, rate=0.0)
@@ -61,13 +64,14 @@ class Convolution(Alternative):
         if self.kernel < 1:
             raise ValueError(f'{self}: kernel is {self.kernel}; expected at least 1.')
 
-    def parameters(self, query, key, value):
+    def parameters(self, query: Any, key: Any, value: Any) -> dict:
         width = value.shape[2] * value.shape[3]
         matrix = lambda key, shape, *dtype: xavier()(key, (self.kernel * width, width), *dtype).reshape(shape)
         kernel = Wanted(matrix, (self.kernel, width, width), roles.matrix((1,), (2,)))
         return {'kernel': kernel, 'bias': Wanted(zeros, (width,))}
 
-    def __call__(self, parameters, query, key, value, given=Given()):
+    def __call__(self, parameters: Mapping, query: jax.Array | None, key: jax.Array | None, value: jax.Array,
+                 given: Given = Given()) -> jax.Array:
         before = self.kernel - 1 if given.mask.causal else self.kernel // 2
         behind, length = self.kernel - 1 - before, value.shape[1]
         x = jnp.pad(_flat(value), ((0, 0), (before, behind), (0, 0)))
@@ -88,11 +92,12 @@ class Convolution(Alternative):
             out = out + wide(numerics.dense(tap, parameters['kernel'][j]))
         return numerics.cast(out).reshape(shape)
 
-    def empty_cache(self, batch, length, heads, key_heads, width, dtype):
+    def empty_cache(self, batch: int, length: int, heads: int, key_heads: int, width: int, dtype: str) -> dict:
         """The last kernel - 1 values."""
         return {'recent': jnp.zeros((batch, self.kernel - 1, key_heads * width), dtype), 'count': jnp.zeros(batch, jnp.int32)}
 
-    def step(self, parameters, query, key, value, cache, positions, given):
+    def step(self, parameters: Mapping, query: jax.Array | None, key: jax.Array | None, value: jax.Array, cache: dict,
+             positions: jax.Array, given: Given) -> tuple[jax.Array, dict]:
         there = real(given.mask, positions).sum(1)
         x = jnp.concatenate([cache['recent'], _flat(value)], 1)
         out = self._taps(parameters, x, value.shape, given.numerics)
@@ -117,7 +122,7 @@ class Recurrence(Alternative):
 
     bidirectional = False
 
-    def parameters(self, query, key, value):
+    def parameters(self, query: Any, key: Any, value: Any) -> dict:
         width = value.shape[2] * value.shape[3]
         orthogonal, rows = nn.initializers.orthogonal(), 3 if self.gated else 1
         matrices = lambda key, shape, *dtype: jnp.concatenate(
@@ -125,7 +130,8 @@ class Recurrence(Alternative):
         wanted = {'recurrent': Wanted(matrices, (width, rows * width), roles.matrix()), 'bias': Wanted(zeros, (rows * width,))}
         return wanted | ({'input': Wanted(xavier(), (width, 2 * width), roles.matrix())} if self.gated else {})
 
-    def __call__(self, parameters, query, key, value, given=Given()):
+    def __call__(self, parameters: Mapping, query: jax.Array | None, key: jax.Array | None, value: jax.Array,
+                 given: Given = Given()) -> jax.Array:
         documents = segments_of(given.mask, value.shape[1], value.shape[1])
         there, begins = jnp.ones((1, value.shape[1]), bool), jnp.zeros((1, value.shape[1]), bool)
         if documents is not None:
@@ -137,11 +143,12 @@ class Recurrence(Alternative):
             out = jnp.where((documents[0] != 0)[..., None], out, 0.0)
         return given.numerics.cast(out).reshape(value.shape)
 
-    def empty_cache(self, batch, length, heads, key_heads, width, dtype):
+    def empty_cache(self, batch: int, length: int, heads: int, key_heads: int, width: int, dtype: str) -> dict:
         """h, of one size, however long the row."""
         return {'state': jnp.zeros((batch, key_heads * width)), 'count': jnp.zeros(batch, jnp.int32)}
 
-    def step(self, parameters, query, key, value, cache, positions, given):
+    def step(self, parameters: Mapping, query: jax.Array | None, key: jax.Array | None, value: jax.Array, cache: dict,
+             positions: jax.Array, given: Given) -> tuple[jax.Array, dict]:
         there = real(given.mask, positions)
         out, state = self._run(parameters, value, there, jnp.zeros_like(there), cache['state'], given.numerics)
         out = given.numerics.cast(require_next(out, cache['count'], positions)).reshape(value.shape)

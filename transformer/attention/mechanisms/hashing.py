@@ -1,6 +1,7 @@
 """Attention among positions that a hash puts into the same bucket."""
 
 import dataclasses
+from collections.abc import Mapping
 
 import jax
 import jax.numpy as jnp
@@ -47,7 +48,8 @@ class Hashing(Mechanism):
         if self.chunk < 1 or self.rounds < 1 or self.seed < 0:
             raise ValueError(f'{self}: expected a chunk and rounds of at least 1, and a seed of 0 or more.')
 
-    def __call__(self, parameters, query, key, value, given=Given()):
+    def __call__(self, parameters: Mapping, query: jax.Array | None, key: jax.Array | None, value: jax.Array,
+                 given: Given = Given()) -> jax.Array:
         batch, length, heads, _ = query.shape
         chunk = min(self.chunk, length)
         more = -length % chunk
@@ -68,7 +70,8 @@ class Hashing(Mechanism):
         out = (share * jnp.stack(outs)).sum(0)
         return given.numerics.cast(jnp.swapaxes(out[:, :, :length], 1, 2))
 
-    def weights(self, parameters, query, key, value, given=Given()):
+    def weights(self, parameters: Mapping, query: jax.Array | None, key: jax.Array | None, value: jax.Array,
+                given: Given = Given()) -> jax.Array:
         """What every value counts: the output for one-hot values."""
         length = query.shape[1]
         one_hot = jnp.broadcast_to(jnp.eye(length)[:, None], (len(query), length, 1, length))

@@ -9,6 +9,7 @@ each adds products with its own keys to those with the state before it; or over 
 import abc
 import dataclasses
 import functools
+from collections.abc import Mapping
 
 import jax
 import jax.numpy as jnp
@@ -17,7 +18,7 @@ import numpy as np
 from transformer.attention.kernels import attend as kernels
 from transformer.attention.masks.analysis import packed, real, require_next, segments_of
 from transformer.attention.mechanism import Given, Mechanism
-from transformer.layers.numerics import real_dtype, wide
+from transformer.layers.numerics import Numerics, real_dtype, wide
 
 _LOWEST = -1e30  # where a running maximum begins: -inf would give -inf - -inf
 _TINY = float(np.finfo(np.float32).tiny)
@@ -30,14 +31,15 @@ class Kernelised(Mechanism):
     chunk: int
 
     @abc.abstractmethod
-    def feature_map(self, x, numerics):
+    def feature_map(self, x: jax.Array, numerics: Numerics) -> tuple[jax.Array, jax.Array | None]:
         """x [B, T, N, H] -> (φ [B, T, N, F], scale [B, T, N]), where φ·exp(scale) is meant; None for a scale of 0."""
 
     def __post_init__(self):
         if self.chunk < 1:
             raise ValueError(f'{self}: chunk is {self.chunk}; expected at least 1.')
 
-    def __call__(self, parameters, query, key, value, given=Given()):
+    def __call__(self, parameters: Mapping, query: jax.Array | None, key: jax.Array | None, value: jax.Array,
+                 given: Given = Given()) -> jax.Array:
         documents = segments_of(given.mask, query.shape[1], key.shape[1])
         if given.mask.causal:
             if query.shape[1] != key.shape[1]:
@@ -53,7 +55,8 @@ class Kernelised(Mechanism):
             return kernels.mixed(given.numerics.cast(weights), value, numerics=given.numerics)
         return given.numerics.cast(_by_position(out))
 
-    def weights(self, parameters, query, key, value, given=Given()):
+    def weights(self, parameters: Mapping, query: jax.Array | None, key: jax.Array | None, value: jax.Array | None,
+                given: Given = Given()) -> jax.Array:
         """φ(q_t)·φ(k_s) / sum over r of φ(q_t)·φ(k_r), in time and memory quadratic in the length."""
         (query, _), (key, scale) = self.feature_map(query, given.numerics), self.feature_map(key, given.numerics)
         visible = jnp.asarray(given.mask(jnp.arange(query.shape[1]), jnp.arange(key.shape[1])))
@@ -67,7 +70,7 @@ class Kernelised(Mechanism):
         weights = _scaled(scores, scores.sum(-1, keepdims=True))
         return weights.reshape(len(weights), query.shape[2], *weights.shape[3:])
 
-    def empty_cache(self, batch, length, heads, key_heads, width, dtype):
+    def empty_cache(self, batch: int, length: int, heads: int, key_heads: int, width: int, dtype: str) -> dict:
         """S and z, side by side: of one size, however long the row."""
         key = jax.ShapeDtypeStruct((1, 1, 1, width), dtype)
         features, scale = jax.eval_shape(lambda key: self.feature_map(key, Given().numerics), key)
@@ -75,7 +78,8 @@ class Kernelised(Mechanism):
         cache = {'state': state, 'count': jnp.zeros(batch, jnp.int32)}
         return cache if scale is None else cache | {'top': jnp.full((batch, key_heads), _LOWEST, real_dtype())}
 
-    def step(self, parameters, query, key, value, cache, positions, given):
+    def step(self, parameters: Mapping, query: jax.Array | None, key: jax.Array | None, value: jax.Array, cache: dict,
+             positions: jax.Array, given: Given) -> tuple[jax.Array, dict]:
         there = real(given.mask, positions)
         documents = jnp.ones_like(there, jnp.int32), there.astype(jnp.int32)
         start = cache['state'], cache.get('top'), jnp.ones(len(query), jnp.int32)
@@ -223,7 +227,7 @@ class Linear(Kernelised):
     """
     chunk: int = 64
 
-    def feature_map(self, x, numerics):
+    def feature_map(self, x: jax.Array, numerics: Numerics) -> tuple[jax.Array, jax.Array | None]:
         return jax.nn.elu(wide(x)) + 1.0, None
 
 
@@ -252,7 +256,7 @@ class Performer(Kernelised):
         if self.features < 1 or self.seed < 0:
             raise ValueError(f'{self}: expected at least 1 feature, and a seed of 0 or more.')
 
-    def feature_map(self, x, numerics):
+    def feature_map(self, x: jax.Array, numerics: Numerics) -> tuple[jax.Array, jax.Array | None]:
         x = wide(x) * x.shape[-1] ** -0.25
         exponents = jnp.einsum('BTNH,FH->BTNF', x, _directions(self, x.shape[-1], x.dtype), precision=jax.lax.Precision.HIGHEST)
         exponents = exponents - 0.5 * jnp.square(x).sum(-1, keepdims=True)

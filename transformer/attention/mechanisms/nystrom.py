@@ -1,7 +1,9 @@
 """Softmax attention through a few landmarks, by the Nyström method."""
 
 import dataclasses
+from collections.abc import Mapping
 
+import jax
 import jax.numpy as jnp
 
 from transformer.attention.kernels.attend import mixed, weights_of
@@ -34,12 +36,14 @@ class Nystrom(Mechanism):
         if self.landmarks < 1 or self.iterations < 0:
             raise ValueError(f'{self}: expected at least 1 landmark and at least 0 iterations.')
 
-    def __call__(self, parameters, query, key, value, given=Given()):
+    def __call__(self, parameters: Mapping, query: jax.Array | None, key: jax.Array | None, value: jax.Array,
+                 given: Given = Given()) -> jax.Array:
         left, right = self._factors(query, key, given)
         of_landmarks = mixed(right, value, numerics=given.numerics)  # [B, M, N, H]
         return mixed(left, of_landmarks, numerics=given.numerics)
 
-    def weights(self, parameters, query, key, value, given=Given()):
+    def weights(self, parameters: Mapping, query: jax.Array | None, key: jax.Array | None, value: jax.Array,
+                given: Given = Given()) -> jax.Array:
         """The product of the three matrices; entries may be negative."""
         return given.numerics.scores('BNTM,BNMS->BNTS', *self._factors(query, key, given))
 

@@ -2,7 +2,10 @@
 
 import dataclasses
 import functools
+from collections.abc import Mapping
+from typing import Any
 
+import jax
 import jax.numpy as jnp
 
 from transformer.attention.kernels.attend import attend, weights_of
@@ -35,7 +38,7 @@ class Linformer(Mechanism):
         if self.rank < 1:
             raise ValueError(f'{self}: rank is {self.rank}; expected at least 1.')
 
-    def parameters(self, query, key, value):
+    def parameters(self, query: Any, key: Any, value: Any) -> dict:
         # A variance of 1 / S, that a sum of S keys is as large as one of them.
         one = Wanted(normal(key.shape[1] ** -0.5), (self.rank, key.shape[1]), roles.matrix((1,), (0,)))
         return {'projection': one} if self.shared else {'key': one, 'value': one}
@@ -51,11 +54,13 @@ class Linformer(Mechanism):
         return (given.numerics.einsum('RS,BSKH->BRKH', matrix, x)
                 for matrix, x in zip(self._matrices(parameters), (key, value)))
 
-    def __call__(self, parameters, query, key, value, given=Given()):
+    def __call__(self, parameters: Mapping, query: jax.Array | None, key: jax.Array | None, value: jax.Array,
+                 given: Given = Given()) -> jax.Array:
         key, value = self._compressed(parameters, query, key, value, given)
         return attend(query, key, value, rate=given.rate, dropout_key=given.dropout_key, numerics=given.numerics)
 
-    def weights(self, parameters, query, key, value, given=Given()):
+    def weights(self, parameters: Mapping, query: jax.Array | None, key: jax.Array | None, value: jax.Array,
+                given: Given = Given()) -> jax.Array:
         """softmax(...)·F: rows sum to anything, and entries may be negative."""
         short, _ = self._compressed(parameters, query, key, value, given)
         matrix = given.numerics.einsum('BNTR,RS->BNTS', weights_of(query, short, numerics=given.numerics),
@@ -84,7 +89,7 @@ class MemoryCompressed(Mechanism):
         if self.factor < 1:
             raise ValueError(f'{self}: factor is {self.factor}; expected at least 1.')
 
-    def parameters(self, query, key, value):
+    def parameters(self, query: Any, key: Any, value: Any) -> dict:
         def kernel(x):
             heads, width = x.shape[2:]
             initialiser = xavier()
@@ -93,13 +98,15 @@ class MemoryCompressed(Mechanism):
             return Wanted(matrix, (self.factor, heads, width, width), roles.matrix((0, 2), (3,), heads=1, shared=True))
         return {'key': kernel(key), 'value': kernel(value)}
 
-    def __call__(self, parameters, query, key, value, given=Given()):
+    def __call__(self, parameters: Mapping, query: jax.Array | None, key: jax.Array | None, value: jax.Array,
+                 given: Given = Given()) -> jax.Array:
         ends, _, mask = self._windows(given, len(key), query.shape[1], key.shape[1])
         key, value = (self._convolved(parameters[name], x, ends, given.numerics)
                       for name, x in (('key', key), ('value', value)))
         return attend(query, key, value, mask=mask, rate=given.rate, dropout_key=given.dropout_key, numerics=given.numerics)
 
-    def weights(self, parameters, query, key, value, given=Given()):
+    def weights(self, parameters: Mapping, query: jax.Array | None, key: jax.Array | None, value: jax.Array,
+                given: Given = Given()) -> jax.Array:
         """The weight of each window, shared evenly among its positions: the output is this matrix times the values where
         their matrices W_j are I / factor; others mix the values across their width, which no matrix over positions shows."""
         ends, whole, mask = self._windows(given, len(key), query.shape[1], key.shape[1])

@@ -1,11 +1,13 @@
 """Attention whose scores are no products of queries with keys."""
 
 import dataclasses
+from collections.abc import Mapping
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 
-from transformer.attention.kernels.attend import attend, weights_of
+from transformer.attention.kernels.attend import attend, scores_of, weights_of
 from transformer.attention.masks.analysis import packed, places, segments_of
 from transformer.attention.mechanism import Given, Mechanism
 from transformer.layers import roles
@@ -43,10 +45,10 @@ class Synthesizer(Mechanism):
             raise ValueError(f'{self}: expected a length of 1 or more and a rank of 0 or more.')
 
     @property
-    def projections(self):
+    def projections(self) -> tuple[str, ...]:
         return ('query', 'value') if self.kind == 'dense' else ('value',)
 
-    def parameters(self, query, key, value):
+    def parameters(self, query: Any, key: Any, value: Any) -> dict:
         if self.kind == 'dense':
             heads, width = query.shape[2:]
             inner = self.rank or width
@@ -63,19 +65,27 @@ class Synthesizer(Mechanism):
             return {'query': table, 'key': table}
         return {'scores': Wanted(normal(1.0), (heads, self.length, self.length), roles.table(1, heads=0, shared=True))}
 
-    def __call__(self, parameters, query, key, value, given=Given()):
+    def __call__(self, parameters: Mapping, query: jax.Array | None, key: jax.Array | None, value: jax.Array,
+                 given: Given = Given()) -> jax.Array:
         query, key, bias = self._prepared(parameters, query, value, given)
         return attend(query, key, value, mask=given.mask, bias=bias, positions=given.positions, rate=given.rate,
                       dropout_key=given.dropout_key, numerics=given.numerics)
 
-    def weights(self, parameters, query, key, value, given=Given()):
+    def weights(self, parameters: Mapping, query: jax.Array | None, key: jax.Array | None, value: jax.Array,
+                given: Given = Given()) -> jax.Array:
         query, key, bias = self._prepared(parameters, query, value, given)
         return weights_of(query, key, mask=given.mask, bias=bias, positions=given.positions, numerics=given.numerics)
 
-    def empty_cache(self, batch, length, heads, key_heads, width, dtype):
+    def scores(self, parameters: Mapping, query: jax.Array | None, key: jax.Array | None, value: jax.Array,
+               given: Given = Given()) -> tuple[jax.Array, jax.Array]:
+        query, key, bias = self._prepared(parameters, query, value, given)
+        return scores_of(query, key, mask=given.mask, bias=bias, positions=given.positions, numerics=given.numerics)
+
+    def empty_cache(self, batch: int, length: int, heads: int, key_heads: int, width: int, dtype: str) -> dict:
         return {'value': jnp.zeros((batch, length, key_heads, width), dtype)}
 
-    def step(self, parameters, query, key, value, cache, positions, given):
+    def step(self, parameters: Mapping, query: jax.Array | None, key: jax.Array | None, value: jax.Array, cache: dict,
+             positions: jax.Array, given: Given) -> tuple[jax.Array, dict]:
         cache = {'value': cache['value'].at[jnp.arange(len(value))[:, None], positions].set(value)}
         at = positions, jnp.arange(cache['value'].shape[1])
         return self(parameters, query, None, cache['value'], dataclasses.replace(given, positions=at)), cache

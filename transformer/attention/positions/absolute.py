@@ -7,11 +7,14 @@ Those that enter in the scores alone, by how far a key is from a query along the
 
 import abc
 import dataclasses
+from collections.abc import Mapping
+from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 
-from transformer.attention.positions.base import Offsets, Positions, Term
+from transformer.attention.positions.base import Offsets, Positions, PositionTerm, Sizes
 from transformer.layers import roles
 from transformer.layers.initial import normal
 from transformer.layers.numerics import real_dtype
@@ -21,12 +24,12 @@ from transformer.layers.sharding import constrain
 PLACES = ('input', 'layers', 'queries_keys')
 
 
-def require_place(part, places):
+def require_place(part: Any, places: tuple) -> None:
     if part.at not in places:
         raise ValueError(f'{part}: at is {part.at!r}; expected one of {", ".join(places)}.')
 
 
-def sinusoid(positions, width):
+def sinusoid(positions: jax.Array, width: int) -> jax.Array:
     """P [.., D] with P_2i = sin(t / 10000^(2i/D)) and P_2i+1 = cos(t / 10000^(2i/D)) (Vaswani et al. 2017, section 3.5), in
     at least float32. Of an odd width the last sine has no cosine.
 
@@ -36,7 +39,7 @@ def sinusoid(positions, width):
     return pairs.reshape(*pairs.shape[:-2], 2 * pairs.shape[-2])[..., :width]
 
 
-def frequencies(width, base):
+def frequencies(width: int, base: float) -> jax.Array:
     """base^(-2i/width) for i = 0 .. ceil(width / 2) - 1."""
     return (base ** (-np.arange(0, width, 2) / width)).astype(real_dtype())
 
@@ -51,13 +54,13 @@ class _Added(Positions, abc.ABC):
     def _add(self, place, parameters, x, positions, sizes):
         return x + self._rows(parameters, positions, sizes, x.dtype) if place == self.at else x
 
-    def at_input(self, parameters, x, positions, sizes):
+    def at_input(self, parameters: Mapping, x: jax.Array, positions: jax.Array | None, sizes: Sizes) -> jax.Array:
         return self._add('input', parameters, x, positions, sizes)
 
-    def at_layer(self, parameters, x, positions, sizes):
+    def at_layer(self, parameters: Mapping, x: jax.Array, positions: jax.Array | None, sizes: Sizes) -> jax.Array:
         return self._add('layers', parameters, x, positions, sizes)
 
-    def at_source(self, parameters, x, positions, sizes):
+    def at_source(self, parameters: Mapping, x: jax.Array, positions: jax.Array | None, sizes: Sizes) -> jax.Array:
         return self._add('queries_keys', parameters, x, positions, sizes)
 
 
@@ -83,11 +86,11 @@ class Learned(_Added):
         if self.scale < 0 or self.offset < 0:
             raise ValueError(f'{self}: scale is {self.scale} and offset {self.offset}; expected 0 or more.')
 
-    def parameters(self, sizes):
+    def parameters(self, sizes: Sizes) -> dict:
         table = normal(self.scale) if self.scale else sizes.table
         return {'embedding': Wanted(table, (sizes.length + self.offset, sizes.width), roles.table())}
 
-    def resized(self, name, table, sizes):
+    def resized(self, name: str, table: jax.Array, sizes: Sizes) -> jax.Array:
         front = self.offset + sizes.extra
         patches = table.shape[0] - front
         grid = _grid_of(patches, sizes.grid)
@@ -102,7 +105,7 @@ class Learned(_Added):
         return constrain(parameters['embedding'].astype(dtype), None, None)[positions + self.offset]
 
 
-def bicubic(rows, grid):
+def bicubic(rows: jax.Array, grid: tuple) -> jax.Array:
     """[height, width, D] -> [*grid, D] by cubic convolution (Keys 1981, eq. 4) with a = -0.75 and no smoothing, the edges
     repeated: as PyTorch has it, in which tables are published."""
     for axis, size in enumerate(grid):
@@ -151,10 +154,11 @@ class Sinusoidal(_Added):
     def _rows(self, parameters, positions, sizes, dtype):
         return (self.scale * sinusoid(positions, sizes.width)).astype(dtype)
 
-    def bias(self, parameters, own, query, key, sizes):
-        return (Term(self, sizes),) if self.at in ('scores', 'scores_times') else ()
+    def bias(self, parameters: Mapping, own: Mapping, query: jax.Array | None, key: jax.Array | None, sizes: Sizes) -> tuple:
+        return (PositionTerm(self, sizes),) if self.at in ('scores', 'scores_times') else ()
 
-    def scores(self, term, scores, query, key, t, s):
+    def scores(self, term: PositionTerm, scores: jax.Array, query: jax.Array, key: jax.Array, t: jax.Array,
+               s: jax.Array) -> jax.Array:
         pairs = Offsets(t, s)
         angles = pairs.offsets[:, None].astype(real_dtype()) * frequencies(term.sizes.width, 10000.0)
         alike = pairs.spread(jnp.cos(angles).sum(-1)[None, None, None])  # [.., 1, T, S]
@@ -186,7 +190,7 @@ class Sinusoidal2d(_Added):
         return (self.scale * jnp.where(inside[..., None], rows, 0.0)).astype(dtype)
 
 
-def of_grid(kind, positions, sizes):
+def of_grid(kind: Positions, positions: jax.Array | int, sizes: Sizes) -> tuple:
     """(row, column, whether it is a patch) of positions in a row of patches."""
     if sizes.grid is None:
         raise ValueError(f'positions={kind} is for the patches of an image, and this model has none; use one for text, such as '

@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from transformer.attention.kernels.terms import Term
 from transformer.layers.initial import normal
 
 
@@ -44,39 +45,41 @@ class Positions:
 
     Attributes:
       free_length: means something beyond the longest row of training.
-      values: None, or a method `values(term, weights, t, s)` that says what a `Term` adds to the output, [B, N, T, H].
+      by_content: queries or keys are multiplied with parameters, which are as wide as a head.
+      values: None, or a method `values(term, weights, t, s)` that says what a `PositionTerm` adds to the output, [B, N, T, H].
     """
     free_length = False
+    by_content = False
     values = None
 
-    def parameters(self, sizes):
+    def parameters(self, sizes: Sizes) -> dict:
         return {}
 
-    def layer_parameters(self, sizes):
+    def layer_parameters(self, sizes: Sizes) -> dict:
         return {}
 
-    def resized(self, name, table, sizes):
+    def resized(self, name: str, table: jax.Array, sizes: Sizes) -> jax.Array:
         """A parameter that was made for another grid of patches -> the same for `sizes.grid`."""
         raise ValueError(f'positions={self} has {name} {table.shape}, which was made for images of another size and has no '
                          'meaning for these; keep the size, or use Learned(), Sinusoidal2d() or SwinBias().')
 
-    def at_input(self, parameters, x, positions, sizes):
+    def at_input(self, parameters: Mapping, x: jax.Array, positions: jax.Array | None, sizes: Sizes) -> jax.Array:
         """The embedded tokens [B, T, D] -> the input of the first block."""
         return x
 
-    def at_layer(self, parameters, x, positions, sizes):
+    def at_layer(self, parameters: Mapping, x: jax.Array, positions: jax.Array | None, sizes: Sizes) -> jax.Array:
         """The stream [B, T, D] -> that which a block begins with."""
         return x
 
-    def at_source(self, parameters, x, positions, sizes):
+    def at_source(self, parameters: Mapping, x: jax.Array, positions: jax.Array | None, sizes: Sizes) -> jax.Array:
         """A source [B, T, D] of queries or of keys -> what is projected to them; that of values stays as it is."""
         return x
 
-    def at_heads(self, parameters, own, x, positions):
+    def at_heads(self, parameters: Mapping, own: Mapping, x: jax.Array, positions: jax.Array | None) -> jax.Array:
         """Queries or keys [B, T, N, H] -> the same, as they are cached; `own` are the parameters of the layer."""
         return x
 
-    def bias(self, parameters, own, query, key, sizes):
+    def bias(self, parameters: Mapping, own: Mapping, query: jax.Array | None, key: jax.Array | None, sizes: Sizes) -> tuple:
         """Entries for the scores, as in `kernels.attend`; query and key tell at which positions in their documents the
         queries and the keys of a row are; None: at those along the row, as in cached decoding. Where pruning left some of
         the heads, parameters and entries are of these."""
@@ -104,34 +107,34 @@ class Encoding:
     key: Any = None
     sizes: Sizes = dataclasses.field(default=Sizes(), metadata=dict(static=True))
 
-    def at_input(self, x):
+    def at_input(self, x: jax.Array) -> jax.Array:
         return self.kind.at_input(self.parameters, x, self.query, self.sizes)
 
-    def at_layer(self, x):
+    def at_layer(self, x: jax.Array) -> jax.Array:
         return self.kind.at_layer(self.parameters, x, self.query, self.sizes)
 
-    def at_source(self, x, positions):
+    def at_source(self, x: jax.Array, positions: jax.Array | None) -> jax.Array:
         return self.kind.at_source(self.parameters, x, positions, self.sizes)
 
-    def at_heads(self, own, x, positions):
+    def at_heads(self, own: Mapping, x: jax.Array, positions: jax.Array | None) -> jax.Array:
         return self.kind.at_heads(self.parameters, own, x, positions)
 
-    def in_layer(self, heads, head_width, width, causal):
+    def in_layer(self, heads: int, head_width: int, width: int, causal: bool) -> 'Encoding':
         """The encoding, as an attention layer of these sizes sees it; where pruning left some heads, it knows of all."""
         heads = heads if self.sizes.kept is None else self.sizes.heads
         return dataclasses.replace(self, sizes=dataclasses.replace(
             self.sizes, heads=heads, head_width=head_width, width=width, causal=causal))
 
-    def of_heads(self, kept):
+    def of_heads(self, kept: tuple | None) -> 'Encoding':
         """The encoding of a layer that has the heads `kept` alone; None: all."""
         return self if kept is None else dataclasses.replace(self, sizes=dataclasses.replace(self.sizes, kept=kept))
 
     @property
-    def fit(self):
+    def fit(self) -> Callable | None:
         """(name, parameter of another grid of patches) -> the same for this one; None where there is no grid."""
         return functools.partial(self.kind.resized, sizes=self.sizes) if self.sizes.grid else None
 
-    def bias(self, own, cached=False):
+    def bias(self, own: Mapping, cached: bool = False) -> tuple:
         """Entries for the scores; with a cache, positions along the row are those in the document."""
         query, key = (None, None) if cached else (self.query, self.key)
         shared = self._of_kept(self.parameters, self.kind.parameters)
@@ -148,7 +151,7 @@ class Encoding:
 
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
-class Term:
+class PositionTerm(Term):
     """What an encoding does to the scores of one layer, as an entry of the bias of `kernels.attend`: `kind.scores`.
 
     Attributes:
@@ -162,11 +165,18 @@ class Term:
     query: Any = None
     key: Any = None
 
-    def __call__(self, scores, query, key, t, s):
+    def __call__(self, scores: jax.Array, query: jax.Array, key: jax.Array, t: jax.Array, s: jax.Array) -> jax.Array:
         return self.kind.scores(self, scores, query, key, t, s)
 
+    def __str__(self) -> str:
+        return f'positions={self.kind}'
+
     @property
-    def values(self):
+    def by_content(self) -> bool:
+        return self.kind.by_content
+
+    @property
+    def values(self) -> Callable | None:
         return self.kind.values and functools.partial(self.kind.values, self)
 
 
@@ -180,7 +190,7 @@ class Offsets:
       offsets: [W], the offsets that occur.
     """
 
-    def __init__(self, t, s, farthest=None):
+    def __init__(self, t: jax.Array, s: jax.Array, farthest: int | None = None) -> None:
         """farthest: offsets beyond it may count as it."""
         self.queries, self.keys, self.index = t.shape[-1], s.shape[-1], None
         several, width = t.ndim + s.ndim > 2, self.queries + self.keys - 1
@@ -195,7 +205,7 @@ class Offsets:
         index = jnp.clip(s[..., None, :] - t[..., :, None], -longest, longest) + longest
         self.index = index if several else index[None]  # [B or 1, T, S]
 
-    def spread(self, x):
+    def spread(self, x: jax.Array) -> jax.Array:
         """x [.., N, T, W], for each query and offset -> [.., N, T, S], for each query and key; T may be 1 if all are alike."""
         if self.index is not None:
             shape = np.broadcast_shapes(x.shape[:-1], (self.index.shape[0], 1, self.queries))
@@ -208,7 +218,7 @@ class Offsets:
         flat = flat[..., queries - 1:queries - 1 + size]  # key j of query i is at i (W - 1) + j
         return flat.reshape(*front, queries, offsets - 1)[..., :self.keys]
 
-    def collect(self, weights):
+    def collect(self, weights: jax.Array) -> jax.Array:
         """weights [B, N, T, S] -> their sums by offset, [B, N, T, W]: the transpose of `spread`."""
         shape = (*weights.shape[:-1], self.offsets.shape[0])
         return jax.linear_transpose(self.spread, jax.ShapeDtypeStruct(shape, weights.dtype))(weights)[0]

@@ -15,6 +15,7 @@ Tupe mean something beyond the length of training. With o = s - t, and the divis
 
 import dataclasses
 import functools
+from collections.abc import Mapping
 
 import jax
 import jax.numpy as jnp
@@ -22,7 +23,7 @@ import numpy as np
 
 from transformer.attention.masks.patterns import require_at_least
 from transformer.attention.positions.absolute import of_grid, sinusoid
-from transformer.attention.positions.base import Offsets, Positions, Term
+from transformer.attention.positions.base import Offsets, Positions, PositionTerm, Sizes
 from transformer.layers import roles
 from transformer.layers.initial import normal
 from transformer.layers.numerics import Numerics, real_dtype
@@ -45,16 +46,11 @@ def _outer(t, s):
 
 
 class _Relative(Positions):
-    """Base of those that are a term of the scores, `scores(term, scores, query, key, t, s)`.
-
-    Attributes:
-      by_content: queries or keys are multiplied with parameters, which are as wide as a head.
-    """
+    """Base of those that are a term of the scores, `scores(term, scores, query, key, t, s)`."""
     free_length = True
-    by_content = False
 
-    def bias(self, parameters, own, query, key, sizes):
-        return (Term(self, sizes, {**parameters, **own}),)
+    def bias(self, parameters: Mapping, own: Mapping, query: jax.Array | None, key: jax.Array | None, sizes: Sizes) -> tuple:
+        return (PositionTerm(self, sizes, {**parameters, **own}),)
 
 
 def _projection(sizes):
@@ -82,24 +78,25 @@ class Shaw(_Relative):
     def __post_init__(self):
         require_at_least(self, distance=1)
 
-    def layer_parameters(self, sizes):
+    def layer_parameters(self, sizes: Sizes) -> dict:
         # As in Tensor2Tensor, uniform or normal alike: a variance of 1 / H.
         table = Wanted(normal(max(sizes.head_width, 1) ** -0.5), (2 * self.distance + 1, sizes.head_width), roles.table())
         return {'keys': table, 'values': table}
 
-    def scores(self, term, scores, query, key, t, s):
+    def scores(self, term: PositionTerm, scores: jax.Array, query: jax.Array, key: jax.Array, t: jax.Array,
+               s: jax.Array) -> jax.Array:
         pairs = Offsets(t, s, self.distance)
         rows = term.parameters['keys'][_clipped(pairs.offsets, self.distance)]  # [W, H]
         return scores + pairs.spread(_scores('BTNH,WH->BNTW', query, rows)) * query.shape[-1] ** -0.5
 
-    def values(self, term, weights, t, s):
+    def values(self, term: PositionTerm, weights: jax.Array, t: jax.Array, s: jax.Array) -> jax.Array:
         pairs = Offsets(t, s, self.distance)
         rows = term.parameters['values'][_clipped(pairs.offsets, self.distance)]
         return _scores('BNTW,WH->BNTH', pairs.collect(weights), rows)
 
 
 @functools.cache
-def t5_buckets(buckets, distance, bidirectional):
+def t5_buckets(buckets: int, distance: int, bidirectional: bool) -> np.ndarray:
     """[2·distance + 1] the bucket of each offset s - t from -distance to distance, beyond which nothing changes, as
     `_relative_position_bucket` of the code of T5: of the buckets of one side half are for 0, 1, ... positions away, the others
     for logarithmic ranges up to `distance`. With bidirectional=False, a key after the query counts as one at its place."""
@@ -137,22 +134,23 @@ class T5Bias(_Relative):
             raise ValueError(f'{self}: half of the buckets are for single positions, so the distance has to be more than '
                              f'{self.buckets // 2}.')
 
-    def parameters(self, sizes):
+    def parameters(self, sizes: Sizes) -> dict:
         return {'bias': Wanted(normal(0.02), (self.buckets, sizes.heads), roles.vector(heads=1))}
 
-    def scores(self, term, scores, query, key, t, s):
+    def scores(self, term: PositionTerm, scores: jax.Array, query: jax.Array, key: jax.Array, t: jax.Array,
+               s: jax.Array) -> jax.Array:
         return scores + bucketed(term.parameters['bias'], Offsets(t, s, self.distance), self.buckets, self.distance,
                                  not term.sizes.causal)
 
 
-def bucketed(table, pairs, buckets, distance, bidirectional):
+def bucketed(table: jax.Array, pairs: Offsets, buckets: int, distance: int, bidirectional: bool) -> jax.Array:
     """[buckets, N] -> what T5 adds to the scores, [.., N, T, S]."""
     found = t5_buckets(buckets, distance, bidirectional)
     rows = table[jnp.asarray(found)[_clipped(pairs.offsets, distance)]]  # [W, N]
     return pairs.spread(rows.T[None, :, None])
 
 
-def alibi_slopes(heads):
+def alibi_slopes(heads: int) -> np.ndarray:
     """m [N]: 2^(-8/N), 2^(-16/N), ..., 2^-8 for a power of two; else those of the next lower power, then every other one of the
     next higher (Press et al. 2022, section 3, and their code)."""
     power = 1 << (heads.bit_length() - 1)
@@ -165,7 +163,8 @@ def alibi_slopes(heads):
 class Alibi(_Relative):
     """score = q·k / sqrt(H) - m_n·|s - t|, with a slope m for each head and nothing learnt (Press et al. 2022, section 3)."""
 
-    def scores(self, term, scores, query, key, t, s):
+    def scores(self, term: PositionTerm, scores: jax.Array, query: jax.Array, key: jax.Array, t: jax.Array,
+               s: jax.Array) -> jax.Array:
         t, s = _outer(t, s)
         slopes = alibi_slopes(term.sizes.heads)
         slopes = slopes if term.sizes.kept is None else slopes[list(term.sizes.kept)]
@@ -178,16 +177,17 @@ class SwinBias(_Relative):
     layer and head (Liu et al. 2021, eq. 4). For patches of an image; a class token has three entries of its own: as query, as
     key, and as both (Bao et al. 2022). For images of another size the table is resized (bicubic), as in the code of Swin."""
 
-    def layer_parameters(self, sizes):
+    def layer_parameters(self, sizes: Sizes) -> dict:
         of_grid(self, 0, sizes)
         rows, columns = sizes.grid
         own = {'extra': Wanted(normal(0.02), (3, sizes.heads), roles.vector(heads=1))} if sizes.extra else {}
         return {'bias': Wanted(normal(0.02), (2 * rows - 1, 2 * columns - 1, sizes.heads), roles.vector(heads=2)), **own}
 
-    def resized(self, name, table, sizes):
+    def resized(self, name: str, table: jax.Array, sizes: Sizes) -> jax.Array:
         return jax.image.resize(table, self.layer_parameters(sizes)[name].shape, 'bicubic')
 
-    def scores(self, term, scores, query, key, t, s):
+    def scores(self, term: PositionTerm, scores: jax.Array, query: jax.Array, key: jax.Array, t: jax.Array,
+               s: jax.Array) -> jax.Array:
         table, (rows, columns) = term.parameters['bias'], term.sizes.grid
         (i, j, inside), (k, l, also_inside) = (of_grid(self, x, term.sizes) for x in (t, s))
         apart = lambda a, b, size: jnp.clip(b[..., None, :] - a[..., :, None] + size - 1, 0, 2 * size - 2)
@@ -206,14 +206,15 @@ class TransformerXl(_Relative):
 
     by_content = True
 
-    def parameters(self, sizes):
+    def parameters(self, sizes: Sizes) -> dict:
         vector = Wanted(normal(0.02), (sizes.heads, sizes.head_width), roles.vector(heads=0))
         return {'content': vector, 'position': vector}
 
-    def layer_parameters(self, sizes):
+    def layer_parameters(self, sizes: Sizes) -> dict:
         return {'projection': _projection(sizes)}
 
-    def scores(self, term, scores, query, key, t, s):
+    def scores(self, term: PositionTerm, scores: jax.Array, query: jax.Array, key: jax.Array, t: jax.Array,
+               s: jax.Array) -> jax.Array:
         pairs, own = Offsets(t, s), term.parameters
         rows = sinusoid(-pairs.offsets, term.sizes.width)  # [W, D]
         rows = Numerics(query.dtype.name).einsum('WD,DNH->WNH', rows, own['projection'])
@@ -237,17 +238,18 @@ class Disentangled(_Relative):
     def __post_init__(self):
         require_at_least(self, distance=1)
 
-    def parameters(self, sizes):
+    def parameters(self, sizes: Sizes) -> dict:
         return {'embedding': Wanted(sizes.table, (2 * self.distance, sizes.width), roles.table())}
 
-    def layer_parameters(self, sizes):
+    def layer_parameters(self, sizes: Sizes) -> dict:
         return {'queries': _projection(sizes), 'keys': _projection(sizes)}
 
-    def bias(self, parameters, own, query, key, sizes):
+    def bias(self, parameters: Mapping, own: Mapping, query: jax.Array | None, key: jax.Array | None, sizes: Sizes) -> tuple:
         rows = lambda kernel: jnp.einsum('RD,DNH->RNH', parameters['embedding'], kernel, precision='highest')
-        return (Term(self, sizes, {name: rows(kernel) for name, kernel in own.items()}),)
+        return (PositionTerm(self, sizes, {name: rows(kernel) for name, kernel in own.items()}),)
 
-    def scores(self, term, scores, query, key, t, s):
+    def scores(self, term: PositionTerm, scores: jax.Array, query: jax.Array, key: jax.Array, t: jax.Array,
+               s: jax.Array) -> jax.Array:
         def of(x, name, t, s):
             pairs = Offsets(t, s, self.distance)
             rows = term.parameters[name][jnp.clip(self.distance - pairs.offsets, 0, 2 * self.distance - 1)]
@@ -276,21 +278,22 @@ class Tupe(_Relative):
     untied: bool = True
     free_length = False
 
-    def parameters(self, sizes):
+    def parameters(self, sizes: Sizes) -> dict:
         each = lambda rows: Wanted(normal(0.02), (rows, sizes.heads), roles.vector(heads=1))
         found = {'embedding': Wanted(sizes.table, (sizes.length, sizes.width), roles.table()), 'queries': _projection(sizes),
                  'keys': _projection(sizes)}
         found |= {'bias': each(_BUCKETS)} if self.relative else {}
         return found | ({'theta': each(2)} if self.untied and sizes.extra else {})
 
-    def bias(self, parameters, own, query, key, sizes):
+    def bias(self, parameters: Mapping, own: Mapping, query: jax.Array | None, key: jax.Array | None, sizes: Sizes) -> tuple:
         rows = lambda kernel: jnp.einsum('LD,DNH->LNH', parameters['embedding'], kernel, precision='highest')
         given = parameters | {name: rows(parameters[name]) for name in ('queries', 'keys')}
         del given['embedding']
         places = (None if x is None else jnp.asarray(x, real_dtype()) for x in (query, key))
-        return (Term(self, sizes, given, *places),)
+        return (PositionTerm(self, sizes, given, *places),)
 
-    def scores(self, term, scores, query, key, t, s):
+    def scores(self, term: PositionTerm, scores: jax.Array, query: jax.Array, key: jax.Array, t: jax.Array,
+               s: jax.Array) -> jax.Array:
         place = lambda known, row: row if known is None else known[..., row].astype(jnp.int32)
         own, t_place, s_place = term.parameters, place(term.query, t), place(term.key, s)
         of_t, of_s = own['queries'].astype(query.dtype)[t_place], own['keys'][s_place]  # [T, N, H] or [B, T, N, H]
@@ -322,10 +325,11 @@ class Etc(_Relative):
     def __post_init__(self):
         require_at_least(self, tokens=1, distance=1)
 
-    def layer_parameters(self, sizes):
+    def layer_parameters(self, sizes: Sizes) -> dict:
         return {'labels': Wanted(normal(max(sizes.head_width, 1) ** -0.5), (4 * self.distance + 4, sizes.head_width))}
 
-    def scores(self, term, scores, query, key, t, s):
+    def scores(self, term: PositionTerm, scores: jax.Array, query: jax.Array, key: jax.Array, t: jax.Array,
+               s: jax.Array) -> jax.Array:
         pairs, table, count = Offsets(t, s, self.distance), term.parameters['labels'], 2 * self.distance + 1
         rows = _clipped(pairs.offsets, self.distance)
         text, between = (pairs.spread(_scores('BTNH,WH->BNTW', query, table[rows + first])) for first in (0, count))

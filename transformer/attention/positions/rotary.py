@@ -1,7 +1,9 @@
 """Rotary position encoding."""
 
 import dataclasses
+from collections.abc import Mapping
 
+import jax
 import jax.numpy as jnp
 
 from transformer.attention.positions.absolute import frequencies
@@ -36,13 +38,13 @@ class Rotary(Positions):
         if self.scaling == 'none' and self.factor != 1:
             raise ValueError(f"{self}: a factor does nothing without scaling; give scaling='linear' or 'ntk'.")
 
-    def frequencies(self, width):
+    def frequencies(self, width: int) -> jax.Array:
         """θ [H/2] in radians per position."""
         if self.scaling == 'ntk' and width > 2:
             return frequencies(width, self.base * self.factor ** (width / (width - 2)))
         return frequencies(width, self.base) / (self.factor if self.scaling == 'linear' else 1.0)
 
-    def at_heads(self, parameters, own, x, positions):
+    def at_heads(self, parameters: Mapping, own: Mapping, x: jax.Array, positions: jax.Array | None) -> jax.Array:
         width = x.shape[-1]
         if width % 2:
             raise ValueError(f'positions={self} turns pairs of features, but a head is {width} wide; choose an even width of '

@@ -13,6 +13,7 @@ from hypothesis import strategies
 from tests.transformer.attention.masks.patterns_test import PATTERNS
 from transformer.attention.kernels.attend import attend, plain
 from transformer.attention.kernels.blockwise import SIZES, blockwise, milliseconds, size_for
+from transformer.attention.kernels.terms import Term
 from transformer.attention.masks.data import Explicit, Padding, Segments
 from transformer.attention.masks.patterns import Causal, Full, Global, Random, Window
 from transformer.attention.scores import Additive
@@ -34,7 +35,7 @@ MASKS = {
 
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
-class Term:
+class Weighted(Term):
     """Scores times a slope by head, plus a product of query and a vector, minus the distance; and something for the output."""
     slopes: Any  # [N]
     vector: Any  # [H]
@@ -47,7 +48,7 @@ class Term:
         return jnp.einsum('BNTS,TS->BNT', weights, jnp.cos(t[:, None] - s))[..., None] * self.slopes[:, None, None]
 
 
-TERM = Term(jnp.asarray(RNG.normal(size=N), jnp.float32), jnp.asarray(RNG.normal(size=H), jnp.float32))
+TERM = Weighted(jnp.asarray(RNG.normal(size=N), jnp.float32), jnp.asarray(RNG.normal(size=H), jnp.float32))
 BIASES = {
     'none': (), 'dense': (RNG.normal(size=(B, N, T, T)),), 'by_head': (RNG.normal(size=(N, T, T)),),
     'of_keys': (RNG.normal(size=(B, N, 1, T)),), 'of_queries': (RNG.normal(size=(T, 1)),), 'one': (RNG.normal(size=(1, 1)),),
