@@ -11,7 +11,7 @@ from absl.testing import absltest, parameterized
 from hypothesis import strategies
 
 from tests.transformer.attention.masks.patterns_test import PATTERNS
-from transformer.attention.kernels.attend import attend, plain
+from transformer.attention.kernels.attend import attend, mixed, plain, weights_of
 from transformer.attention.kernels.blockwise import SIZES, blockwise, milliseconds, size_for
 from transformer.attention.kernels.terms import Term
 from transformer.attention.masks.data import Explicit, Padding, Segments
@@ -46,6 +46,13 @@ class Weighted(Term):
 
     def values(self, weights, t, s):
         return jnp.einsum('BNTS,TS->BNT', weights, jnp.cos(t[:, None] - s))[..., None] * self.slopes[:, None, None]
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class Unvalued(Weighted):
+    """The same, which adds nothing to the output."""
+    values = None
 
 
 TERM = Weighted(jnp.asarray(RNG.normal(size=N), jnp.float32), jnp.asarray(RNG.normal(size=H), jnp.float32))
@@ -167,6 +174,22 @@ class BlockwiseTest(parameterized.TestCase):
         moved = jax.jit(lambda step: loss(QUERY + step * direction[0], KEY + step * direction[1]))
         slope = (moved(1e-2) - moved(-1e-2)) / 2e-2
         np.testing.assert_allclose(sum((g * d).sum() for g, d in zip(gradients, direction)), slope, rtol=2e-3)
+
+    @parameterized.parameters('term', 'several')
+    def test_dropout_is_of_the_weights_that_terms_give_values_to(self, name):
+        """As with all scores at once, of which the same are dropped; values of one for each key tell which these are."""
+        more = dict(mask=MASKS['causal_segments'], rate=0.5, dropout_key=jax.random.key(0), size=4)
+        without_values = tuple(Unvalued(e.slopes, e.vector) if isinstance(e, Weighted) else e for e in BIASES[name])
+        one_for_each_key = jnp.broadcast_to(jnp.eye(T)[:, None], (B, T, K, T))
+        kept = blockwise(QUERY, KEY, one_for_each_key, bias=without_values, **more).swapaxes(1, 2) > 0  # [B, N, T, S]
+
+        def dense(query, key, value, *, bias):
+            weights = weights_of(query, key, mask=MASKS['causal_segments'], bias=bias)
+            return mixed(jnp.where(kept, weights / 0.5, 0.0), value, bias=bias)
+
+        self.assertBetween(float(kept[:, :, NUMBERS[0] > 0].mean()), 0.05, 0.3)
+        arrays = QUERY, KEY, VALUE
+        assert_same(self, outcome(blockwise, arrays, BIASES[name], **more), outcome(dense, arrays, BIASES[name]))
 
     def test_memory_grows_with_the_length_not_its_square(self):
         def megabytes(length):
