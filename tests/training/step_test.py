@@ -165,6 +165,23 @@ class NonfiniteTest(parameterized.TestCase):
         self.assertFalse(np.array_equal(states[3].params['linear']['kernel'], after.params['linear']['kernel']))
         self.assertTrue(all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(states[3].params)))
 
+    def test_the_average_takes_in_what_updates_give_and_nothing_else(self):
+        """With d = (1 + n) / (10 + n) after n updates, those that were skipped not counted."""
+        tx = optax.sgd(0.1)
+        optimizer = Optimizer(tx, RATE, average_decay=0.999)
+        state = fresh(tx).replace(average=optimizer.first_average(PARAMS))
+        step = jax.jit(steps.make(Model(), Squares(), optimizer, seed=0, nonfinite='skip'))
+        wanted, updates = PARAMS, 0
+        for batch in (BATCH, self.BAD, self.BAD, BATCH, BATCH):
+            before, state = state, step(state, batch)[0]
+            if batch is self.BAD:
+                jax.tree.map(np.testing.assert_array_equal, state.average, before.average)
+                continue
+            decay, updates = (1 + updates) / (10 + updates), updates + 1
+            wanted = jax.tree.map(lambda a, p: decay * a + (1 - decay) * p, wanted, state.params)  # noqa: B023
+            assert_close(state.average, wanted)
+        self.assertEqual(updates, 3)
+
     def test_the_rate_reported_is_that_of_the_updates_done(self):
         reports = run([BATCH, self.BAD, BATCH], nonfinite='skip', log_every=10)[1]
         np.testing.assert_allclose([r['learning_rate'] for r in reports], [RATE(0), RATE(1), RATE(1)], rtol=1e-6)

@@ -87,6 +87,23 @@ class TrainTest(TextCase):
         found = np.bincount(np.concatenate(seen), minlength=257)
         self.assertLess(np.abs(found[97:105] - expected[97:105]).max(), 64)  # one batch at most beyond the epoch
 
+    def test_concat_goes_on_in_the_next_row_where_a_row_is_full(self):
+        """Also from one block of pieces to the next, and when resumed there: laid end to end, rows are whole documents."""
+        opened = self.opened(documents='line', packing='concat', length=48, batch_size=1)
+        iterator, rows, states = opened.train(0), [], []
+        for _ in range(80):  # of 7 or so to a block
+            states.append(iterator.get_state())
+            rows.append(next(iterator))
+        ids = [int(i) for row in rows for i in row['targets'][0]]
+        ends = [-1, *(i for i, token in enumerate(ids) if token == 256)]
+        found = [bytes(ids[a + 1 : b]).decode() for a, b in itertools.pairwise(ends)]
+        self.assertEqual([one for one in found if one not in LINES[:270]], [])
+        self.assertGreater(len(found), 100)
+        for place in range(20, 30):  # wherever a block ends
+            again = opened.train(0)
+            again.set_state(json.loads(json.dumps(states[place])))
+            self.assertTrue(all(equal(row, next(again)) for row in rows[place : place + 12]), place)
+
     def test_stream_rows_start_at_stratified_places_and_cover_the_text(self):
         text = bytes(RNG.integers(0, 2**7, 64 * 16).astype(np.uint8)).decode()
         path = self.folder / 'random.txt'
