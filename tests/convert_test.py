@@ -13,6 +13,7 @@ from safetensors.numpy import load_file, save_file
 from tests import experiments, recorded
 from tests.recorded import REFERENCE, case, convert, end_of
 from training import mesh
+from transformer.conversion.tables import at, fields_of
 from transformer.decoding.generate import generate
 from transformer.decoding.strategies import Beam, Greedy
 from transformer.layers.feed_forward import Gated
@@ -274,6 +275,25 @@ class FolderTest(recorded.TestCase):
                                       wanted['attention']['output']['kernel'].reshape(16, 16))
         np.testing.assert_array_equal(found['feed_forward']['output']['kernel'],
                                       wanted['feed_forward']['output']['kernel'][:20])
+
+    @parameterized.parameters(
+        ('gpt2', 'layer_norm_epsilon', 1e-5, 'norm.epsilon'), ('bert', 'layer_norm_eps', 1e-12, 'norm.epsilon'),
+        ('roberta', 'layer_norm_eps', 1e-12, 'norm.epsilon'), ('vit', 'layer_norm_eps', 1e-12, 'norm.epsilon'),
+        ('t5', 'layer_norm_epsilon', 1e-6, 'encoder.norm.epsilon', 'decoder.norm.epsilon'),
+        ('gpt2', 'attn_pdrop', 0.1, 'attention_dropout'), ('bert', 'attention_probs_dropout_prob', 0.1, 'attention_dropout'),
+        ('vit', 'hidden_dropout_prob', 0.0, 'dropout'),
+        ('roberta', 'hidden_dropout_prob', 0.1, 'dropout'),
+        ('t5', 'dropout_rate', 0.1, 'encoder.dropout', 'decoder.dropout', 'decoder.feed_forward.dropout'),
+        ('bart', 'dropout', 0.1, 'encoder.dropout', 'decoder.dropout'),
+        ('bart', 'activation_dropout', 0.0, 'encoder.feed_forward.dropout', 'decoder.feed_forward.dropout'))
+    def test_small_numbers(self, name, field, usual, *paths):
+        """In and out again, also if the config does not say them."""
+        for given in (0.03125, 'absent'):
+            wanted, folder = usual if given == 'absent' else given, self.hugging_face(name, **{field: given})
+            (family, *_), (model, _) = convert.opened(folder), convert.from_hf(folder)
+            self.assertEqual([at(fields_of(model), path) for path in paths], [wanted] * len(paths))
+            self.assertEqual(family.config(model)[field], wanted)
+            shutil.rmtree(folder)
 
     @parameterized.parameters('vit', 'vit_model')
     @pytest.mark.slow

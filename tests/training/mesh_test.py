@@ -1,3 +1,5 @@
+from unittest import mock
+
 import jax
 import numpy as np
 from absl.testing import absltest, parameterized
@@ -39,6 +41,19 @@ class BatchTest(parameterized.TestCase):
         self.assertEqual({s.data.shape for s in batch.addressable_shards}, {(2, 3)})
         self.assertLen({s.index[0].start for s in batch.addressable_shards}, 4)
         np.testing.assert_array_equal(batch, np.arange(24).reshape(8, 3))
+
+    @parameterized.parameters(1, 2)
+    def test_each_of_several_processes_puts_the_rows_of_its_devices(self, processes):
+        mesh = meshes.make(2, 2, 2)
+        for stacked, shape in ((False, (8, 3)), (True, (2, 8, 3))):
+            batch = {'x': np.arange(np.prod(shape)).reshape(shape), 'label': np.arange(np.prod(shape[:-1])).reshape(shape[:-1])}
+            with mock.patch.object(jax, 'process_count', lambda: processes):
+                placed = meshes.put(batch, mesh, stacked)
+            for name, x in batch.items():
+                np.testing.assert_array_equal(placed[name], x)
+                rows = [np.asarray(shard.data)[(0,) * stacked] for shard in placed[name].addressable_shards]
+                self.assertEqual({len(part) for part in rows}, {2})
+                self.assertLen({part.tobytes() for part in rows}, 4)  # each on two devices
 
     def test_replicated_is_whole_everywhere(self):
         x = jax.device_put(np.arange(3), meshes.replicated(meshes.make(2, 2, 2)))

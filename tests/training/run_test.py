@@ -30,6 +30,7 @@ class Rows:
     """Data drawn at random, with padding."""
     batch_size: int = 8
     reader: str = ''
+    packing: str = 'none'
 
     def open(self, folder, source=None):
         return OpenRows(self)
@@ -56,6 +57,11 @@ class OpenRows(Opened):
         rows = self.config.batch_size
         integers = {name: ((rows, T), np.int32) for name in ('inputs', 'targets', 'segments', 'positions')}
         return integers | {'weights': ((rows, T), np.float32)}
+
+    @property
+    def buckets(self):
+        half = {name: ((rows, length // 2), dtype) for name, ((rows, length), dtype) in self.shapes.items()}
+        return [half, self.shapes] if self.config.packing == 'buckets' else [self.shapes]
 
     def save(self, folder):
         """Has learnt nothing."""
@@ -181,6 +187,13 @@ class MeshesTest(parameterized.TestCase):
             self.assertEqual(units, 8)
         self.assertEqual({shard.data.shape for shard in taken['x'].addressable_shards}, {(4, 8192)})
 
+    def test_several_processes_put_each_its_part_there(self):
+        run, batch = build((2, 1, 1)), {'x': np.arange(16.0).reshape(8, 2)}
+        with mock.patch.object(jax, 'process_count', lambda: 2):
+            taken, _ = run.batches(iter([batch]))
+        self.assertEqual([shard.data.tolist() for shard in taken['x'].addressable_shards],
+                         [batch['x'][:4].tolist(), batch['x'][4:].tolist()])
+
     def test_several_steps_are_one_compilation(self):
         run, compiled = build((4, 1, 1)), []
         state = drawn(run.shapes)
@@ -220,6 +233,18 @@ class BuildTest(parameterized.TestCase):
         config.data.batch_size = rows
         with self.assertRaisesRegex(ValueError, f'data.batch_size={rows} cannot be divided .* for 8 parts'):
             runs.build(config, meshes.make())
+
+    def test_several_steps_at_once_need_batches_of_one_shape(self):
+        config = config_of().unlock()
+        config.data = base.data(f'{__name__}:Rows', packing='buckets')
+        for dispatch in (1, 2):
+            config.train.dispatch, config.log.every_steps, config.train.steps = dispatch, 2, 4
+            config.checkpoint.every_steps = config.evals.valid.every_steps = 4
+            if dispatch == 1:
+                self.assertLen(build(config=config).data.buckets, 2)
+            else:
+                with self.assertRaisesRegex(ValueError, "train.dispatch=2 does steps with batches of one shape, but"):
+                    build(config=config)
 
     @parameterized.parameters(3, 16)
     def test_microbatches_that_do_not_divide_the_batch_are_refused(self, microbatches):

@@ -153,6 +153,16 @@ class ReportTest(parameterized.TestCase):
         self.assertEqual(self.read(), whole)
         self.assertEqual(self.read(report.TIMING), timing)
 
+    def test_what_is_measured_again_at_the_step_resumed_from_is_there_once(self):
+        self.train(40)
+        whole = self.read()
+        for again, splits in (((), ['train', 'val']), (('other',), ['train', 'val']), (('val',), ['train'])):
+            (self.workdir / report.METRICS).write_bytes(whole)
+            report.Report(self.workdir, step=20, steps=100, unit='tokens', peak=None, bar=False, again=again).close()
+            found = report.rows(self.workdir)
+            self.assertEqual([(row['step'], row['split']) for row in found],
+                             [(10, 'train'), *((20, split) for split in splits)])
+
     @parameterized.parameters(b'{"step": 30}', b'{"step": 30, "sp', b'\0' * 40, b'\xff\xfe\n', b'7\n')
     def test_torn_last_line(self, torn):
         self.train(20)

@@ -141,6 +141,10 @@ class ConfigTest(parameterized.TestCase):
         self.assertEqual(found, ['a (0)', 'b', 'a (2)', 'b (3)', 'c (4)'])
         self.assertEqual(named(['a (0)', 'b', 'a (2)', 'c (3)']), ['a', 'b', 'a', 'c (3)'])
 
+    def test_classes_are_in_the_order_of_their_numbers(self):
+        self.assertEqual(labels({'id2label': {str(i): f'class {i}' for i in reversed(range(12))}}),
+                         [f'class {i}' for i in range(12)])
+
     def test_what_is_not_named_has_their_default(self):
         self.assertEqual(FAMILY.model_fields({}, Model), fields_of(Model) | {'dropout': 0.5, 'tied': False,
                                                                              'part': Part(bias=False)})
