@@ -295,6 +295,20 @@ class FolderTest(recorded.TestCase):
             self.assertEqual(family.config(model)[field], wanted)
             shutil.rmtree(folder)
 
+    @parameterized.parameters('absent', None, 64)
+    def test_an_inner_width_that_follows_from_the_width(self, given):
+        folder = self.hugging_face('gpt2', n_inner=given)
+        (family, *_), (model, _) = convert.opened(folder), convert.from_hf(folder)
+        self.assertEqual(model.stack.feed_forward.inner, 64 if given == 64 else 0)
+        self.assertEqual(family.config(model)['n_inner'], 64 if given == 64 else None)
+
+    def test_positions_of_a_roberta_pass_over_what_fills_up(self):
+        """As create_position_ids_from_input_ids has them there, also in the middle of a text, where something may see it."""
+        ids = np.array([[7, 1, 8, 9, 1, 1], [1, 1, 7, 8, 9, 9]])  # 1 fills up
+        model, _ = convert.from_hf(REFERENCE / 'roberta')
+        table = inputs_of('roberta', model, {'input_ids': ids})['positions'] + model.stack.positions.offset
+        np.testing.assert_array_equal(table, [[2, 1, 3, 4, 1, 1], [1, 1, 2, 3, 4, 5]])
+
     @parameterized.parameters('vit', 'vit_model')
     @pytest.mark.slow
     def test_images_without_biases_of_queries_keys_and_values(self, name):

@@ -210,6 +210,14 @@ class NonfiniteTest(parameterized.TestCase):
         self.assertTrue(np.isfinite(report['loss']))
         self.assertFalse(bool(report['finite']))
 
+    def test_an_infinite_update_of_a_finite_gradient_is_skipped(self):
+        tx = optax.sgd(3e38)
+        step = steps.make(Model(), Squares(), Optimizer(tx, RATE), seed=0, nonfinite='skip')
+        state, report = jax.jit(step)(fresh(tx), jax.tree.map(lambda x: 100 * x, BATCH))
+        self.assertTrue(np.isfinite([report['loss'], *report['grad_norms'].values()]).all())
+        self.assertEqual((int(state.skipped), bool(report['finite'])), (1, False))
+        jax.tree.map(np.testing.assert_array_equal, state.params, PARAMS)
+
     @parameterized.parameters(('stop', [True, False, True], 2), ('skip', [True, False, True], 3), ('stop', [True] * 3, 3))
     def test_of_several_steps_the_first_bad_one_is_reported(self, nonfinite, good, reported):
         tx = optax.sgd(0.1)

@@ -103,6 +103,7 @@ class PatternsTest(parameterized.TestCase):
         whole = analysis.dense(RANDOM, 2 * LENGTH)
         blocks = whole[::3, ::3]
         np.testing.assert_array_equal(blocks.sum(1), 4)
+        self.assertGreater(len(np.unique(blocks, axis=0)), 2)  # each draws its own
         np.testing.assert_array_equal(whole, blocks.repeat(3, 0).repeat(3, 1))
         other = Random(blocks=4, block=3, length=2 * LENGTH, seed=2)
         self.assertTrue((analysis.dense(other, LENGTH) != DRAWN).any())
