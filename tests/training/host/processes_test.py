@@ -136,6 +136,33 @@ def get_config(variant=''):
         self.assertFalse(self.workdir.exists())
 
 
+class AgreementTest(parameterized.TestCase):
+    """What several processes tell each other, of which only this one is there."""
+
+    def setUp(self):
+        super().setUp()
+        self.enterContext(mock.patch.object(jax, 'process_count', lambda: 2))
+
+    def others_say(self, change):
+        """The other one's array is what `change` makes of this one's."""
+        gather = lambda own: np.stack([own, change(own)])
+        return mock.patch.object(processes.multihost_utils, 'process_allgather', gather)
+
+    @parameterized.parameters(
+        (None, 0, True, None), (None, signal.SIGTERM, True, signal.SIGTERM), (signal.SIGINT, 0, True, signal.SIGINT),
+        (signal.SIGTERM, 0, False, None), (signal.SIGINT, signal.SIGTERM, True, signal.SIGTERM))
+    def test_all_stop_by_the_signal_of_one_where_they_ask(self, own, other, asked, wanted):
+        with self.others_say(lambda _: np.int32(other)):
+            self.assertEqual(processes.agreed(own, asked), wanted)
+
+    def test_what_differs_is_named(self):
+        with self.others_say(lambda own: own):
+            processes.require_same(config={'seed': 0}, data={'train': 'a'})
+        with (self.others_say(lambda own: own + np.array([0, 1], np.uint32)),
+              self.assertRaisesRegex(ValueError, 'The processes of this run differ in data; start all of them')):
+            processes.require_same(config={'seed': 0}, data={'train': 'a'})
+
+
 class JoinTest(parameterized.TestCase):
 
     @contextlib.contextmanager
