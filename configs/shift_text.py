@@ -2,10 +2,9 @@
 
     python train.py --config=configs/shift_text.py
 
-Files of the standard library, the 5,000 most frequent words, 1.10 million parameters, 2.2 epochs: 99.94 % of the 99 tokens that
-can be copied are, in 81,157 of held-out files (96.3 % after 800 steps, 99.58 % after 1,400). 21 minutes, most of them on
-half a core of a Xeon (Python 3.11, jax 0.10.2, float32). Unknown words and ends of lines count there; evaluation
-leaves them out by now, and words alone were not measured yet.
+Files of the standard library, the 5,000 most frequent words, 1.10 million parameters, 2.2 epochs: 99.90 % of the words that can
+be copied are, of 47,877 in held-out files; unknown ones and ends of lines are not counted. 5 minutes on two cores of an EPYC
+(Python 3.11, jax 0.10.2, float32).
 """
 
 from configs import base

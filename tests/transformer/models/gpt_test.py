@@ -10,6 +10,7 @@ from absl.testing import absltest, parameterized
 from tests import models
 from tests.models import apply, build, changed, init, losses, packed_and_apart
 from transformer.attention.masks.patterns import Causal, Full, Window
+from transformer.attention.mechanisms.linear import Linear
 from transformer.layers.activations import Relu
 from transformer.layers.block import Block
 from transformer.layers.feed_forward import Mlp
@@ -118,6 +119,16 @@ class ForwardTest(parameterized.TestCase):
             at = (lengths + t)[:, None]
             out = apply(SMALL, params, np.take_along_axis(TOKENS, at, 1), positions=at, cache=out['cache'])
             np.testing.assert_allclose(out['logits'][:, 0], np.take_along_axis(whole, at[..., None], 1)[:, 0], atol=2e-6)
+
+    def test_states_that_run_along_take_up_no_padding_behind_a_prompt(self):
+        model, lengths = changed(SMALL, attention=Linear(), layers=1), np.array([4, 2])
+        params, positions = drawn(model), np.broadcast_to(np.arange(4), (2, 4))
+        whole, there = apply(model, params, TOKENS)['logits'], positions < lengths[:, None]
+        out = apply(model, params, np.where(there, TOKENS[:, :4], 7), positions=positions, segments=there.astype(int),
+                    cache=model.init_cache(2))
+        at = lengths[:, None]
+        out = apply(model, params, np.take_along_axis(TOKENS, at, 1), positions=at, cache=out['cache'])
+        np.testing.assert_allclose(out['logits'][:, 0], np.take_along_axis(whole, at[..., None], 1)[:, 0], atol=1e-5)
 
     def test_dropout_acts_only_with_a_key_and_depends_on_it_alone(self):
         params, model = drawn(SMALL), changed(SMALL, dropout=0.5, layers=1)
