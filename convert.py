@@ -58,6 +58,7 @@ from transformer.conversion.generation import IDS, Prompts, stated
 from transformer.conversion.generation import read as read_settings
 from transformer.conversion.generation import write as write_settings
 from transformer.conversion.tables import PROBLEMS, Weight, labels, named, problem_of
+from transformer.conversion.tables import fields_of as fields_in
 from transformer.decoding.strategies import Strategy
 from vit.contracts import SeenImages
 from vit.conversion.vit import VIT, image_of
@@ -296,7 +297,7 @@ def written_tokenizer(folder, snapshot, special):
     """Writes the tokenizer of a run; returns what to say of it."""
     frame, model = special.frame, snapshot.model
     around = None if frame is None else (frame.single, frame.pair)
-    types = frame is not None and min(frame.types, getattr(model, 'types', 1)) > 1
+    types = frame is not None and min(frame.types, fields_in(model).get('types', 1)) > 1
     files = tokenizer_files.write(folder, special.tokenizer, special.roles, model.length, around, types)
     return f'with its tokenizer, {", ".join(files)}' if files else (
         f'without a tokenizer, as {snapshot.data.config.tokenizer} has no form there')
@@ -329,7 +330,7 @@ def family_of(snapshot):
 
 def plain(tokenizer):
     """The tokenizer itself, where its texts begin with one more token."""
-    return getattr(tokenizer, 'inner', tokenizer)
+    return tokenizer.inner if isinstance(tokenizer, frames.Framed) else tokenizer
 
 
 def told_of(snapshot):

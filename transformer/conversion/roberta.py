@@ -26,8 +26,9 @@ def _roberta_length(config):
 
 def _roberta_positions(model):
     """The inverse of `_roberta_length`."""
-    offset = getattr(model['positions'], 'offset', 0) or 2
-    require_learned(model['positions'], offset)
+    positions = model['positions']
+    offset = (isinstance(positions, Learned) and positions.offset) or 2
+    require_learned(positions, offset)
     return {'max_position_embeddings': model['length'] + offset, 'pad_token_id': offset - 1}
 
 

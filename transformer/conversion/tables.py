@@ -218,12 +218,10 @@ def head(made: Callable, dropout: str | None = 'classifier_dropout', default: fl
 
     def write(model):
         head = model['head']
-        plain = dataclasses.replace(head, classes=2) if isinstance(head, type(like)) else None
-        rate = getattr(plain, 'dropout', -1.0)
-        if plain is None or dataclasses.replace(plain, dropout=like.dropout) != like:
+        if not isinstance(head, type(like)) or dataclasses.replace(head, classes=2, dropout=like.dropout) != like:
             raise ValueError(f'model.head is {head!r}, which has no form there; expected one as {like!r}.')
         usual = default if default is None else at(model, of)
-        return {} if dropout is None else {dropout: rate if rate >= 0 else usual}
+        return {} if dropout is None else {dropout: head.dropout if head.dropout >= 0 else usual}
 
     return Fields(((dropout,) if dropout else (), ('head',)), read, write)
 

@@ -12,6 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from transformer.contracts import ReadsSource
 from transformer.decoding.strategies import Search, Strategy
 from transformer.layers.numerics import wide
 
@@ -97,7 +98,7 @@ def generate(model: Any, params: Any, prompts: Sequence, *, steps: int | Sequenc
     given = dict(tokens=_padded(prompts, rows, model.length), lengths=_filled(lengths, rows, 1),
                  limits=_filled(limits, rows, 0), numbers=_filled(numbers, rows, 0))
     if source is not None:
-        tokens = _padded(source, rows, getattr(model, 'source_length', None))
+        tokens = _padded(source, rows, model.source_length if isinstance(model, ReadsSource) else None)
         place = np.arange(tokens.shape[1])
         there = place < _filled([len(one) for one in source], rows, 0)[:, None]
         given['source'] = {'inputs': tokens, 'segments': there.astype(np.int32),
@@ -207,8 +208,8 @@ def _reader(model, params, strategy, source):
 
 def _of_decoder(function, cache):
     """A function of the arrays of a cache that have a row for every hypothesis, not of those of the source."""
-    keys = lambda path: [getattr(part, 'key', None) for part in path]
-    return jax.tree_util.tree_map_with_path(lambda path, x: x if 'source' in keys(path) else function(x), cache)
+    of_source = lambda path: 'source' in jax.tree_util.keystr(path, simple=True, separator='/').split('/')
+    return jax.tree_util.tree_map_with_path(lambda path, x: x if of_source(path) else function(x), cache)
 
 
 def _attention(outputs, there):
