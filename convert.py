@@ -391,7 +391,7 @@ def special_of(snapshot, family):
             frame = data.frame
             if start >= 0:
                 roles = dataclasses.replace(roles, end=roles.end if frame.end < 0 else frame.end)
-        case _:  # a text that is gone on with
+        case _:  # a text that is continued
             frame = frames.Frame.of('plain', tokenizer) if isinstance(data.config.tokenizer, WordPiece) else None
             roles = dataclasses.replace(roles, begin=data.begin, end=data.end)
     if roles.pad < 0 and start >= 0:

@@ -1,5 +1,5 @@
 """Uses a run, one line out per line in: continues prompts, translates, classifies, finds words, names and answers. What it
-makes of a line is told by the class that the run's config names in data.reader (transformer/readers/, vit/readers/).
+makes of a line is up to the class that the run's config names in data.reader (transformer/readers/, vit/readers/).
 
     python predict.py --workdir=DIR [--input=FILE|-] [--step=last|best|N] [--strategy='Beam(size=4)'] [--tokens=N]
         [--seed=N] [--truncate] [--prefix=TEXT] [--json]

@@ -58,7 +58,7 @@ def with_head(variant, name, head, data, task, evals, **fields):
         raise ValueError(f'{variant} is a run of {model}, on which configs/{name}.py can put no head; those that it can: '
                          f'{", ".join(head)}.')
     c.model = base.part(model, **{key: value for key, value in other.model.items() if key != 'name'} | {'head': head[model]})
-    framing = other.data.get('framing', 'plain')  # a text that is gone on with has nothing around it
+    framing = other.data.get('framing', 'plain')  # a text that is continued has no special tokens around it
     c.data = base.data(data, path=f'{name}.txt', length=min(c.model.length, fields.pop('length', 128)), framing=framing,
                        tokenizer=other.data.tokenizer, **fields)
     start = other.data.get('start', -1) if 'start' in other.data else other.task.get('start', -1)

@@ -47,7 +47,7 @@ class Roles:
         return getattr(self, _INSTEAD[name]) if found < 0 and name in _INSTEAD else found
 
     def named(self) -> dict[str, int]:
-        """{role: id} of those that there are."""
+        """{role: id} of the roles that have a token."""
         return {name: getattr(self, name) for name in NAMES if getattr(self, name) >= 0}
 
 

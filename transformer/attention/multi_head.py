@@ -140,7 +140,7 @@ class MultiHead(nn.Module):
         return queries.reshape(keys.shape[0], -1, *queries.shape[2:]), keys, values
 
     def _mix(self, queries, keys, values, given, context, cache):
-        """(what the mechanism makes of them, the updated cache, what of it is captured)."""
+        """(the output of the mechanism, the updated cache, the captured arrays)."""
         wanted = self.mechanism.parameters(queries, keys, values)
         self.mechanism.check_shapes(wanted, self.variables.get('params', {}).get('mechanism', {}))
         parameters = Parameters(wanted, numerics=self.numerics, name='mechanism')()

@@ -176,7 +176,7 @@ _T5 = Family(
     fields=_t5_fields(STACKS),
     aside=('classifier_dropout', 'initializer_factor', 'is_decoder', 'n_positions', 'scale_decoder_outputs',
            'tie_word_embeddings'),
-    # Sources may have any length, as positions are told by buckets of their offsets.
+    # Sources may have any length: positions enter as buckets of their offsets.
     implied={'source_length': 2**31 - 1, 'scale_embedding': False, 'source_vocab': 0, 'cross_attention': Softmax(score=Dot()),
              **_t5_implied(STACKS)},
     free=('length', 'source_length'),

@@ -378,7 +378,7 @@ class Family:
                 found.append(str(error))
         wanted = changed(fields_of(type(model)), self.implied)
         for path in (*(path for field in self.fields for path in field.names[1]), *free, *self.free):
-            with contextlib.suppress(ValueError, KeyError, TypeError):  # a part of another kind is told of below
+            with contextlib.suppress(ValueError, KeyError, TypeError):  # a part of another kind is reported below
                 wanted = changed(wanted, {path: at(own, path)})
         return found + [sentence for name, value in own.items() if value != wanted[name]
                         for sentence in _differences(f'model.{name}', value, wanted[name], self.architecture)]

@@ -68,7 +68,7 @@ def generate(model: Any, params: Any, prompts: Sequence, *, steps: int | Sequenc
       model.apply(.., inputs=, segments=, positions=, decoder_inputs=, decoder_segments=, decoder_positions=, cache=)
     at first, then one token at a time without segments and source: what it still needs of that is in the cache. Arrays under
     the key 'source' of the cache, at any depth, keep their B rows; row r of the decoder then belongs to source r // K of them,
-    if a strategy goes on with K hypotheses. All others have B·K rows, and follow the hypotheses.
+    if a strategy extends K hypotheses. All others have B·K rows, and follow the hypotheses.
 
     Few shapes compile: rows, prompts and sources are padded to powers of two, the cache to quarters of one. But for rounding,
     neither that nor the other rows change the result of a row.

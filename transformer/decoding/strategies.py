@@ -1,4 +1,4 @@
-"""Strategies: how `transformer.decoding.generate` chooses tokens, and which outputs it goes on with.
+"""Strategies: how `transformer.decoding.generate` chooses tokens, and which hypotheses it extends.
 
 A strategy is called once for every new token, with the logits of the next one, and moves a `Search` on.
 """
@@ -43,11 +43,11 @@ class Search:
     """The search in all rows.
 
     Attributes:
-      live: what is gone on with; its score is the sum of the log-probabilities of what was chosen.
+      live: the hypotheses that are extended; their score is the sum of the log-probabilities of their tokens.
       pool: in beam search the best that have ended, best first in each group, with their final scores; else None.
       begin, limit: [B], where what is chosen begins, and how many tokens may be.
       count: how many were chosen.
-      done: [B], rows that are not gone on with.
+      done: [B], rows that are finished.
       coverage: [B, K, S], how much attention each position of the source got, with that for the next token; None: not known.
       source: [B, S], which of these positions are there; None with coverage None.
       end: the token that ends an output.
@@ -87,7 +87,7 @@ class Strategy(abc.ABC):
 
     Attributes:
       constraint: what an output may be.
-      size: hypotheses K of a row that are gone on with.
+      size: the number K of hypotheses of a row that are extended.
       count: how many outputs a row gets.
       distinct: whether equal ones are one.
       covers: whether coverage is needed, which takes attention to a source.
@@ -110,7 +110,7 @@ class Strategy(abc.ABC):
           logits: [B, K, V] of the next token, V as many as may be chosen.
           keys: [B, K] random keys.
         Returns:
-          (search, parents [B, K]: which hypothesis each of the new ones goes on with; None: all with themselves).
+          (search, parents [B, K]: the hypothesis that each new one extends; None: each extends itself).
         """
 
 
@@ -242,12 +242,12 @@ class Beam(Strategy):
     token j is predicted, the mean over layers and heads; tokens forced by the prompt have theirs too.
 
     Of the `size` best continuations by log P, those that end go to a pool of the `size` best by score; the best `size` others
-    are gone on with. At the longest length all that are left count as outputs, unfinished. A row is done as soon as nothing
-    that is gone on with can still be among the `count` best of its pool: log P only falls, so that no score exceeds
+    are extended. At the longest length all that are left count as outputs, unfinished. A row is done as soon as nothing
+    that is extended can still be among the `count` best of its pool: log P only falls, so that no score exceeds
     log P / lp(the longest Y).
 
     Attributes:
-      size: hypotheses that are gone on with.
+      size: the number of hypotheses that are extended.
       length_penalty: α, 0 or more; above 0 longer outputs are preferred (0.6 to 0.7 in the paper).
       length_offset: k, 0 or more; with 0 it is lp(Y) = |Y|^α, as in Hugging Face transformers.
       coverage_penalty: β, 0 or more (0.2 in the paper); for models that attend to a source.
@@ -338,7 +338,7 @@ class Beam(Strategy):
         return ((self.length_offset + length) / (self.length_offset + 1.0)) ** self.length_penalty
 
     def _final(self, score, search, part, parents):
-        """Final scores [B, J] of hypotheses that go on with `parents` of a group."""
+        """Final scores [B, J] of hypotheses that extend `parents` of a group."""
         score = score / self._length_factor(search.count + 1)
         if not self.covers:
             return score

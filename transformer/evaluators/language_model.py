@@ -55,7 +55,7 @@ class Continuations(Evaluator):
     def check(self, run: Any, batches: Any) -> Sequence[str]:
         if self.count < 1 or self.tokens < 1:
             raise ValueError(f'Continuations has count={self.count} and tokens={self.tokens}; both must be at least 1.')
-        require(self, run.data, ContinuedText, 'text to go on with', 'leave that evaluator out')
+        require(self, run.data, ContinuedText, 'text to continue', 'leave that evaluator out')
         prompt = run.data.prompt(self.prompt)
         if not 1 <= len(prompt) < run.model.length:
             raise ValueError(f'The prompt {self.prompt!r} of Continuations has {len(prompt)} tokens; expected 1 to '

@@ -1,7 +1,7 @@
 """What the attention of a run looks at in a text, a pair of texts or a story, as a figure and as numbers.
 
-Each `of_..` gives (figure, what the layers say: see `attention.maps.read`, {what else is known}); with `steps` the figure also
-has the scores and the mask of which the weights are the softmax.
+Each `of_..` returns (figure, the entries of the layers: see `transformer.explain.maps.read`, {further entries of the JSON}).
+With `steps` the figure also shows the scores and the mask; the weights are their softmax.
 """
 
 import dataclasses

@@ -22,7 +22,7 @@ from transformer.layers.roles import Wanted, table
 
 @dataclasses.dataclass(frozen=True)
 class Body:
-    """What a head is told of the model that it stands on.
+    """What a head knows of the model that it stands on.
 
     Attributes:
       width: D, of the hidden states.

@@ -117,7 +117,7 @@ class LeCun(Initial):
 
 @dataclasses.dataclass(frozen=True)
 class PyTorch(Initial):
-    """As PyTorch begins when it is told nothing: uniform in ±1 / sqrt(rows) for every matrix, N(0, 1) for embeddings. (Its
+    """The defaults of PyTorch: uniform in ±1 / sqrt(rows) for every matrix, N(0, 1) for embeddings. (Its
     biases begin as its matrices do, ours at zero.)"""
 
     def embedding(self, layers: int) -> Callable:

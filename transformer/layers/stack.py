@@ -118,7 +118,7 @@ class Stack:
         return self.dropout if given < 0 else given
 
     def sizes(self, length: int, **grid: Any) -> Sizes:
-        """What its position encoding is told, for rows of up to `length`."""
+        """The sizes that its position encoding needs, for rows of up to `length`."""
         return Sizes(length, self.width, self.heads, self.each_head, self.table_init, **grid)
 
     def __call__(self, x: jax.Array, context: Context, *, numerics: Numerics, key: jax.Array | None = None,

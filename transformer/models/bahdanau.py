@@ -55,7 +55,7 @@ class Decoder(nn.Module):
     @nn.compact
     def __call__(self, x: jax.Array, encoded: Any, *, there: jax.Array | None, positions: jax.Array, key: jax.Array | None,
                  cache: dict | None, shown: bool = False) -> tuple:
-        """Embeddings x [R, T, E] -> (what the output layer is given [R, T, H], cache, aux).
+        """Embeddings x [R, T, E] -> (the inputs of the output layer [R, T, H], cache, aux).
 
         Args:
           encoded: (annotations [B, S, D], {'layer_0': last state, ..}, visible [B, S]); None: they are in the cache.
@@ -129,7 +129,7 @@ class Decoder(nn.Module):
         return jnp.tanh(dense('combined', jnp.concatenate([context, hidden], -1)))
 
     def _steps(self, layers, kernels, others, x, state, now, key, shown):
-        """(what the output layer is given [R, T, H], {name: weights [R, T, S]}, state), one position after the other."""
+        """(the inputs of the output layer [R, T, H], {name: weights [R, T, S]}, state), one position after the other."""
         part, width, embedding = self.attention, self.width, x.shape[-1]
         context_width = part.context_width(width, others['source'].values.shape[-1])
         entering = context_width if part.early else width if part.feeding else 0
@@ -154,7 +154,7 @@ class Decoder(nn.Module):
         return out.swapaxes(0, 1), {name: one.swapaxes(0, 1) for name, one in weights.items()}, state
 
     def _step(self, cells, dense, others, state, now):
-        """(what the output layer is given [R, H], {name: weights [R, S]}, the new state) of one position."""
+        """(the inputs of the output layer [R, H], {name: weights [R, S]}, the new state) of one position."""
         part, top = self.attention, f'layer_{len(cells) - 1}'
 
         def look(hidden):

@@ -9,7 +9,7 @@ from transformer.decoding.spans import best_spans
 from transformer.readers.rows import TokenRow
 from transformer.readers.whole import WholeText, parted
 
-BEST = 5  # answers to a question that are told of
+BEST = 5  # answers that are shown for a question
 
 
 @dataclasses.dataclass(frozen=True)

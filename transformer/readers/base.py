@@ -35,8 +35,8 @@ class Reader(abc.ABC):
 
     @abc.abstractmethod
     def picture(self, snapshot: Any, given: str, steps: bool = False) -> tuple:
-        """What the attention of a run looks at in an input: (a matplotlib figure, what the layers say as
-        `transformer.explain.maps.read` has it, {what else is known}); with `steps` also what that comes from."""
+        """What the attention of a run looks at in an input: (a matplotlib figure, the entries of the layers as in
+        `transformer.explain.maps.read`, {further entries of the JSON}). With `steps` the figure also shows scores and masks."""
 
     def data_of(self, snapshot: Any) -> Any:
         """The data of a run. Raises ValueError for those that this reader is not for."""

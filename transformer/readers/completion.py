@@ -16,7 +16,7 @@ class Completion(Reader):
     """A prompt and its continuation on one line; line breaks in it are shown as \\n. An empty line is the start of a document,
     if the data has documents."""
     flags = 'strategy', 'tokens', 'seed'
-    contract, what = ContinuedText, 'text to go on with'
+    contract, what = ContinuedText, 'text to continue'
 
     def answers(self, snapshot: Any, lines: Sequence[str], name: str, *, strategy: Strategy | None = None,
                 tokens: int | None = None, seed: int = 0) -> Iterator[tuple[str, dict]]:

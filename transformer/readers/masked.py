@@ -11,7 +11,7 @@ from transformer.readers.base import chances
 from transformer.readers.rows import MASKS, TokenRow, given_by
 from transformer.readers.whole import WholeText, parted
 
-BEST = 5  # words for a mask that are told of
+BEST = 5  # words that are shown for a mask
 
 
 @dataclasses.dataclass(frozen=True)

@@ -22,7 +22,7 @@ class Reading(Task):
     """Base of the tasks about texts that are read whole.
 
     Attributes:
-      types: the model is told of kinds of tokens, as BERT is.
+      types: the model gets the types of tokens, as BERT does.
       start: the id that stands before the text where a decoder reads it once more, as BART's does; -1: the model is one stack.
     """
     types: bool = True

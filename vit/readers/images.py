@@ -31,7 +31,7 @@ class ImageReader(Reader):
     @property
     @abc.abstractmethod
     def output(self) -> str:
-        """The name of the output of the model that is told of."""
+        """The name of the output of the model that is shown."""
 
     @abc.abstractmethod
     def answer(self, data: SeenImages, path: str, found: np.ndarray) -> tuple[str, dict]:

@@ -54,7 +54,7 @@ class EvaluatorsTest(parameterized.TestCase):
     def test_continuations_need_text(self):
         snapshot = Snapshot()
         del snapshot.data.prompt
-        with self.assertRaisesRegex(ValueError, 'Continuations needs text to go on with, and NoneType has none; leave that'):
+        with self.assertRaisesRegex(ValueError, 'Continuations needs text to continue, and NoneType has none; leave that'):
             Continuations(prompt='abc').check(snapshot, None)
 
     def test_averages_are_those_of_the_snapshot(self):

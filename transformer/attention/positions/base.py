@@ -1,4 +1,4 @@
-"""The contract of position encodings: what one is told of the model, and where it enters."""
+"""The contract of position encodings: what one knows of the model, and where it enters."""
 
 import dataclasses
 import functools
@@ -15,7 +15,7 @@ from transformer.layers.initial import normal
 
 @dataclasses.dataclass(frozen=True)
 class Sizes:
-    """What an encoding is told of the model.
+    """What an encoding knows of the model.
 
     Attributes:
       length: the longest row.

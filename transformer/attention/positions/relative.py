@@ -70,7 +70,7 @@ class Shaw(_Relative):
     learnt a, b [2·distance + 1, H] of each layer, shared by its heads (Shaw et al. 2018, eq. 3 and 4).
 
     Attributes:
-      distance: k; keys further away are told by their side alone.
+      distance: k; beyond it only the side of a key counts.
     """
     distance: int = 16
     by_content = True
