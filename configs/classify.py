@@ -19,7 +19,7 @@ HEADS = {BERT: 'Classes()',
          'transformer.models.encoder_decoder:EncoderDecoder': "Classes(at='last', dropout=0.0, twice=True)",
          'transformer.models.gpt:Gpt': "Classes(at='last', pooler=False, bias=False, dropout=0.0)"}
 
-# What a text has: for each the task, an evaluator besides its averages, and fields of the data.
+# What is learnt of a text: for each the task, an evaluator besides its averages, and fields of the data.
 TOLD = {
     'classes': ('reading:TextClasses', {}, {}),
     'labels': ('reading:TextLabels', {'labels': 'transformer.evaluators.reading:LabelScores'},

@@ -27,7 +27,7 @@ _FILE = 'classes.json'
 
 @dataclasses.dataclass(frozen=True)
 class Target(abc.ABC):
-    """What is to be told of a text: how its column is read, and what a batch holds of it.
+    """What is learnt of a text: how its column is read, and what `label` of a batch is.
 
     Attributes:
       least: how many classes there have to be.
@@ -49,7 +49,7 @@ class Target(abc.ABC):
 
     @abc.abstractmethod
     def labels(self, values: Sequence, numbers: dict[str, int]) -> np.ndarray:
-        """`label` [n, ..] of examples with these values; `numbers` are those of the classes."""
+        """`label` [n, ..] of examples with these values; `numbers` maps the classes to their numbers."""
 
     @abc.abstractmethod
     def shape(self, rows: int, classes: int) -> tuple[tuple[int, ...], type]:
@@ -85,7 +85,7 @@ class OneClass(Target):
 
 @dataclasses.dataclass(frozen=True)
 class Labels(Target):
-    """Any number of labels, none too: float32 [B, classes], 1 for those of a text.
+    """Any number of labels, or none: float32 [B, classes], 1 for the labels of a text.
 
     Attributes:
       separator: what stands between two of them.
@@ -113,7 +113,7 @@ class Labels(Target):
 
 @dataclasses.dataclass(frozen=True)
 class Number(Target):
-    """A number: float32 [B]. Its name is the only class."""
+    """A number: float32 [B]. The only class is its name."""
 
     def value(self, cell: str, place: str) -> float:
         try:
@@ -138,7 +138,8 @@ class Number(Target):
         return f'numbers from {label.min():g} to {label.max():g}, {label.mean():.4g} on average'
 
     def classes(self, values: Iterable, source: str | os.PathLike | None) -> tuple[str, ...]:
-        return ('LABEL_0',)  # as it is called in Hugging Face transformers
+        known = examples.classes((), source, _FILE)
+        return known if len(known) == 1 else ('LABEL_0',)  # as Hugging Face transformers calls it
 
 
 @dataclasses.dataclass(frozen=True)

@@ -188,7 +188,7 @@ PROBLEMS = {'classes': 'single_label_classification', 'labels': 'multi_label_cla
 
 
 def problem_of(config: Mapping) -> str:
-    """What a head with classes tells, by their config: one of them, 'classes', several, 'labels', or a 'number'."""
+    """What a head with classes predicts, by their config: one class ('classes'), any number of 'labels', or a 'number'."""
     kind, count = config.get('problem_type'), len(labels(config))
     told = {theirs: ours for ours, theirs in PROBLEMS.items()} | {None: 'number' if count == 1 else 'classes'}
     if kind not in told:
@@ -196,7 +196,7 @@ def problem_of(config: Mapping) -> str:
                          f'{", ".join(map(repr, PROBLEMS.values()))}.')
     if (told[kind] == 'number') > (count == 1) or (told[kind] == 'classes') > (count > 1):
         raise ValueError(f'config.json has problem_type={kind!r} and names {count} labels, which does not go together here; '
-                         'expected one for a number, and two or more to choose one of.')
+                         'expected one label for a number, and two or more to choose one from.')
     return told[kind]
 
 

@@ -97,6 +97,12 @@ class FormsTest(LabelledCase):
         self.assertEqual((opened.classes, opened.facts['classes']), (('LABEL_0',), 1))
         self.assertEqual(everything(opened.evaluation('all', 2))['label'].tolist(), [1.5, -20.0, 5.0])
         self.assertIn('3 texts to train on; numbers from -20 to 5, -4.5 on average; ', opened.describe())
+        (self.folder / 'run').mkdir()
+        for names, wanted in ((['grade'], ('grade',)), (['no', 'yes'], ('LABEL_0',))):  # of a run to start from
+            opened.save(self.folder / 'run')
+            (self.folder / 'run' / 'classes.json').write_text(json.dumps({'classes': names}))
+            on = Labelled(**self.fields(train='train', target=Number())).open(None, self.folder / 'run')
+            self.assertEqual(on.classes, wanted)
         batch = next(Labelled(**self.fields(train='train', target=Number(), batch_size=3)).open(None).train(0))
         self.assertEqual((batch['label'].dtype, sorted(batch['label'].tolist())), (np.float32, [-20.0, 1.5, 5.0]))
 
