@@ -96,14 +96,11 @@ SIZES = {'bert_mini:step': 11_201_594, 't5_small:step': 60_506_624,
          'ptb_lm:lstm': 2_773_888, 'vit_fashion_mnist:small': 920_650,
          'transformer_wmt14:base': 63_082_496, 'transformer_wmt14:big': 214_245_376}
 
-# Their variants are workdirs: finetune_test.py.
-ELSEWHERE = '__init__', 'base', 'converted', 'finetune', 'classify', 'label', 'rate', 'tag', 'answer'
-
 
 def variants():
     """'name' or 'name:variant' of every config file."""
     for path in sorted(pathlib.Path(experiments.ROOT, 'configs').glob('*.py')):
-        if path.stem not in ELSEWHERE:
+        if path.stem not in experiments.NO_CONFIGS:
             try:
                 cli.load_config(f'configs/{path.name}:?')
             except ValueError as error:  # which lists them

@@ -14,7 +14,7 @@ from configs import base
 from data.opened import Opened
 from data.pipeline import Evaluation
 from tests import experiments
-from tests.configs_test import ELSEWHERE, variants
+from tests.configs_test import variants
 from training import contracts, mesh
 from training import run as runs
 from training.config import cli, resolve
@@ -48,7 +48,7 @@ def named():
 
 def texts():
     """The strings in the configs that begin with another run, and in converted.py."""
-    for name in {*ELSEWHERE} - {'__init__', 'base'}:
+    for name in {*experiments.NO_CONFIGS} - {'__init__', 'base'}:
         tree = ast.parse(pathlib.Path(experiments.ROOT, 'configs', f'{name}.py').read_text())
         yield from (node.value for node in ast.walk(tree) if isinstance(node, ast.Constant) and isinstance(node.value, str))
 

@@ -13,9 +13,7 @@ def config_of(**changes):
     return experiments.changed(config, **changes)
 
 
-# The variants of some are workdirs: see tests/convert_test.py.
-CONFIGS = [path.name for path in (experiments.ROOT / 'configs').glob('*.py')
-           if path.stem not in ('__init__', 'base', 'converted', 'finetune', 'classify', 'tag', 'answer')]
+CONFIGS = [path.name for path in (experiments.ROOT / 'configs').glob('*.py') if path.stem not in experiments.NO_CONFIGS]
 
 
 class SchemaTest(parameterized.TestCase):
