@@ -295,6 +295,15 @@ class FolderTest(recorded.TestCase):
             self.assertEqual(family.config(model)[field], wanted)
             shutil.rmtree(folder)
 
+    @parameterized.parameters(
+        ('gpt2', 'resid_pdrop', 'embd_pdrop', 'attn_pdrop'), ('bert', 'hidden_dropout_prob', 'attention_probs_dropout_prob'),
+        ('bart', 'dropout', 'attention_dropout'), ('vit', 'hidden_dropout_prob', 'attention_probs_dropout_prob'))
+    def test_one_rate_of_dropout_everywhere(self, name, *fields):
+        folder = self.hugging_face(name, **dict.fromkeys(fields, 0.25))
+        (family, *_), (model, _) = convert.opened(folder), convert.from_hf(folder)
+        written = family.config(model)
+        self.assertEqual([written[field] for field in fields], [0.25] * len(fields))
+
     @parameterized.parameters('absent', None, 64)
     def test_an_inner_width_that_follows_from_the_width(self, given):
         folder = self.hugging_face('gpt2', n_inner=given)

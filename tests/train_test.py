@@ -282,6 +282,13 @@ class SurvivalTest(experiments.TestCase):
         done = experiments.call('eval', f'--workdir={self.run_folder}', '--step=best')
         self.assertEqual(json.loads(done.out.splitlines()[-1])['step'], 4)
 
+    def test_what_is_no_better_than_before_the_signal_is_not_saved(self):
+        changes = {'checkpoint.best': 'valid/weight', 'checkpoint.keep': 9, 'checkpoint.every_steps': 9,
+                   'evals.valid.every_steps': 3}
+        self.stopped(('training.report.report', 'Report.timing', 2, 'after'), **changes)
+        self.assertEqual(experiments.train(self.config(**changes), self.run_folder)[0], 0)
+        self.assertEqual(experiments.steps(self.run_folder), [3, 4, 7])  # the first evaluated, which all others equal
+
     @pytest.mark.slow
     def test_signal_from_outside_ends_within_seconds(self):
         (self.folder / 'config.py').write_text(

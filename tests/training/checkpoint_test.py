@@ -246,6 +246,18 @@ class CheckpointsTest(parameterized.TestCase):
         reopened.wait()
         self.assertEqual((reopened.steps(), reopened.best_step()), ([6, 7], 7))
 
+    def test_what_is_measured_later_joins_what_was(self):
+        writer = self.open(best='valid/loss')
+        for step in (1, 2):
+            writer.save(step, {'params': jnp.ones(3)}, None, {'valid/loss': float(step)}, meta={'pending': ['test']})
+        writer.amend(1, {'test/loss': 5.0}, {'pending': []})
+        for opened in (writer, self.open(best='valid/loss')):
+            self.assertEqual(opened.best_step(), 1)
+            found = [opened.restore(_target({'params': jnp.ones(3)}), step=step).meta for step in (1, 2)]
+            self.assertEqual(found, [{'pending': []}, {'pending': ['test']}])
+        writer.amend(2, {'valid/loss': 0.5}, {})
+        self.assertEqual([opened.best_step() for opened in (writer, self.open(best='valid/loss'))], [2, 2])
+
     def test_without_best_there_is_none(self):
         writer = self.open()
         for step in range(4):

@@ -270,6 +270,17 @@ class DirectionsTest(parameterized.TestCase):
         for group, name in (('tokens', 'embedding'), ('query', 'bias'), ('each', 'kernel')):
             np.testing.assert_allclose(found[-1][group][name], adam[-1][group][name], rtol=1e-6)
 
+    @parameterized.parameters(optimizer.Muon(), optimizer.Adafactor(factored_from=2))
+    def test_axes_of_a_matrix_may_lie_in_any_order(self, given):
+        gradient = np.random.default_rng(0).normal(size=(3, 4, 2)).astype(np.float32)
+
+        def direction(x, role):
+            transformation = given.direction({'kernel': role})
+            return transformation.update({'kernel': x}, transformation.init({'kernel': x}), {'kernel': x})[0]['kernel']
+
+        found = direction(gradient.transpose(2, 0, 1), matrix((1,), (2, 0)))
+        np.testing.assert_allclose(found, direction(gradient, matrix((0,), (1, 2))).transpose(2, 0, 1), rtol=1e-4, atol=1e-6)
+
     def test_muon_is_that_of_optax(self):
         """But for its Nesterov momentum, which has corrections of the bias that Jordan's has not."""
         found = directions(optimizer.Muon(nesterov=False), self.GRADIENTS)

@@ -293,6 +293,8 @@ class SnapshotTest(parameterized.TestCase):
         self.assertAlmostEqual(one['perplexity'], math.exp(one['loss']), places=4)
         numbers = snapshot.evaluate('valid', Batches(cut(12), {'bytes': 1, 'tokens': 1, 'context': T, 'stride': T}))
         self.assertAlmostEqual(numbers['loss'], one['loss'], places=6)
+        nothing = Batches([whole | {'weights': 0 * whole['weights']}], {'bytes': 100, 'tokens': 50})
+        self.assertTrue(math.isnan(snapshot.averages(nothing)['loss']))  # rather than one of 0
         # against the model itself
         logits = np.float64(snapshot.apply(**{k: whole[k] for k in ('inputs', 'segments', 'positions')})['logits'])
         surprise = np.log(np.exp(logits).sum(-1)) - np.take_along_axis(logits, whole['targets'][..., None], -1)[..., 0]

@@ -141,6 +141,12 @@ class RandomnessTest(parameterized.TestCase):
         self.assertLen(set(values), 3)
         self.assertEqual(self.noise([0], 3), values)
 
+    def test_a_step_that_is_skipped_leaves_the_others_their_keys(self):
+        bad = BATCH | {'x': np.full_like(BATCH['x'], np.nan)}
+        some, whole = (run([BATCH, second, BATCH], Noise(), nonfinite='skip')[1] for second in (bad, BATCH))
+        self.assertEqual([int(report['skipped']) for report in some], [0, 1, 1])
+        self.assertEqual(float(some[2]['loss']), float(whole[2]['loss']))
+
     def test_microbatches_have_keys_of_their_own(self):
         values = [self.noise([row], microbatches=4)[0] for row in range(8)]
         self.assertLen(set(values), 4)
@@ -258,6 +264,12 @@ class ReportTest(parameterized.TestCase):
             groups = np.sqrt(sum(float(n) ** 2 for n in report['grad_norms'].values()))
             self.assertAlmostEqual(float(report['grad_norm']), groups, places=5)
         self.assertEqual(set(reports[0]['grad_norms']), {'linear', 'norm'})
+
+    def test_norms_are_those_of_rows_of_the_log_and_of_the_last_step(self):
+        for last, wanted in ((0, [False, True, False]), (3, [False, True, True])):
+            reports = run([BATCH] * 3, log_every=2, last=last)[1]
+            for name in ('update_norm', 'param_norm'):
+                self.assertEqual([float(report[name]) > 0 for report in reports], wanted)
 
     def test_what_is_frozen_has_no_gradient(self):
         tx = optax.adam(RATE)

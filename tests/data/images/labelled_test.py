@@ -216,6 +216,12 @@ class TrainTest(ImageCase):
         self.assertEqual(all(untouched), not steps)
         self.assertEqual(opened.count(runs[0][0]), 6)
 
+    def test_every_batch_has_draws_of_its_own(self):
+        self.write_mnist()
+        plain, flipped = (self.opened(source='idx', steps=steps, batch_size=10).train(0) for steps in (None, Flip()))
+        turned = {(next(plain)['image'] != next(flipped)['image']).any((1, 2, 3)).tobytes() for _ in range(5)}
+        self.assertGreater(len(turned), 2)
+
     def test_resumes_exactly(self):
         self.write_mnist()
         opened = self.opened(source='idx', steps=Crop() >> RandAugment() >> Erase(), batch_size=7)

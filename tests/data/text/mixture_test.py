@@ -55,6 +55,19 @@ class MixtureTest(experiments.TestCase):
             found += [row for row in rows(next(stream)) if letters & set(row)]
         self.assertEqual(sorted(found[:len(expected)]), sorted(expected))
 
+    def test_parts_have_orders_of_their_own(self):
+        low = (self.folder / 'low.txt').read_text()
+        (self.folder / 'high.txt').write_text(low.translate(str.maketrans('abc', 'xyz')))
+        opened = self.opened(1.0, 1.0, packing='none')
+        stream, rows = opened.train(seed=0), {'abc': [], 'xyz': []}
+        for _ in range(8):
+            for row in next(stream)['targets']:
+                text = opened.decode(row)
+                rows['abc' if set(text) & set('abc') else 'xyz'].append(text.translate(str.maketrans('xyz', 'abc')))
+        first, second = (found[:40] for found in rows.values())
+        self.assertLen(second, 40)
+        self.assertLess(np.mean([a == b for a, b in zip(first, second)]), 0.5)
+
     def test_resumes_exactly_at_any_row(self):
         opened = self.opened()
         whole = opened.train(seed=1)

@@ -76,13 +76,16 @@ class PrunedTest(parameterized.TestCase):
         return given
 
     @parameterized.parameters(
-        (KEPT, None, 0), (KEPT, None, 2), (EMPTY, None, 2), (KEPT, T5Bias(buckets=4, distance=4), 2), (KEPT, Alibi(), 0),
+        (KEPT, None, 0), (KEPT, None, 2), (EMPTY, None, 2), (KEPT, T5Bias(buckets=4, distance=4), 2),
         (KEPT, Shaw(2), 2), (EMPTY, Shaw(2), 0), (KEPT, TransformerXl(), 2), (EMPTY, TransformerXl(), 0),
         (KEPT, Disentangled(2), 0), (KEPT, Tupe(), 0))
     @pytest.mark.slow
     def test_of_text(self, kept, positions, key_heads):
         model = changed(SMALL, key_heads=key_heads, **({} if positions is None else dict(positions=positions)))
         self.assert_equal(model, kept, TEXT)
+
+    def test_of_text_whose_heads_differ_without_parameters(self):
+        self.assert_equal(changed(SMALL, positions=Alibi(), layers=1), ((1, 3),), TEXT)
 
     def test_of_images(self):
         self.assert_equal(build(Vit, classes=3, patch=2, layers=2, heads=4, width=8, positions=SwinBias()), KEPT, IMAGE)
