@@ -93,6 +93,18 @@ class ShardingsTest(parameterized.TestCase):
             self.specs({'a': {'kernel': shape(4, 6)}, 'b': {'kernel': shape(4, 6)}}, rules)
 
 
+class FollowTest(parameterized.TestCase):
+    def test_what_has_the_path_and_the_shape_of_a_parameter_lies_where_it_does(self):
+        mesh, shapes = meshes.make(2, 2, 2), {'a': {'kernel': shape(4, 6)}, 'b': {'kernel': shape(6, 4)}}
+        places = meshes.shardings(shapes, {'a/kernel': ('fsdp', 'tensor'), 'b/kernel': ('tensor', None)}, (), mesh)
+        rows = {'a': {'kernel': shape(4)}, 'b': {'kernel': shape(1)}}  # as of moments that are factored
+        tree = {'mu': shapes, 'rows': rows, 'count': shape()}
+        found = jax.tree.map(lambda s: s.spec, meshes.follow(tree, shapes, places, mesh))
+        self.assertEqual(found['mu'], {'a': {'kernel': PartitionSpec('fsdp', 'tensor')},
+                                       'b': {'kernel': PartitionSpec('tensor', None)}})
+        self.assertEqual({*jax.tree.leaves((found['rows'], found['count']))}, {PartitionSpec()})
+
+
 class PathTest(parameterized.TestCase):
     def test_names_of_dicts_sequences_and_fields(self):
         tree = {'block_0': {'kernel': 1}, 'list': [2, {'x': 3}]}

@@ -122,6 +122,14 @@ class TrainTest(TextCase):
         self.assertNotEqual(first, second)
         self.assertNotEqual(starts[:63], first)
 
+    @parameterized.parameters(17, 20, 32)
+    def test_a_stream_of_hardly_more_than_a_row(self, size):
+        path, text = self.folder / 'short.txt', bytes(range(65, 65 + size))
+        path.write_bytes(text)
+        iterator = self.opened(path=str(path), documents='stream', train='all', batch_size=8).train(0)
+        found = {int(row[0]) - 65 for _ in range(20) for row in next(iterator)['inputs']}
+        self.assertEqual(found, set(range(size - 16)))  # wherever a row and its targets have room
+
     @parameterized.parameters(*MODES)
     def test_seed_decides_and_epochs_differ(self, **mode):
         opened = self.opened(**mode)

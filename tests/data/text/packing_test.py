@@ -54,6 +54,10 @@ class RowsTest(parameterized.TestCase):
         self.assertEqual(np.diff(rows.bounds).tolist(), [2, 2, 1])
         self.assertEqual(rows.pieces.counts.tolist(), [3, 2, 4, 1, 5])
 
+    def test_first_fit_looks_back_at_64_rows(self):
+        rows = packing.first_fit(pieces([4] * 65 + [1, 1]), 5)
+        self.assertEqual(np.diff(rows.bounds).tolist(), [1, 2, 2] + [1] * 62)
+
     def test_first_fit_of_many(self):
         counts = RNG.integers(1, 33, 5000)
         rows = packing.first_fit(pieces(counts), 32)

@@ -140,6 +140,8 @@ class ConfigTest(parameterized.TestCase):
         found = labels({'id2label': theirs})
         self.assertEqual(found, ['a (0)', 'b', 'a (2)', 'b (3)', 'c (4)'])
         self.assertEqual(named(['a (0)', 'b', 'a (2)', 'c (3)']), ['a', 'b', 'a', 'c (3)'])
+        theirs = {'0': 'a (of b)', '1': 'a (of b)', '2': 'a (of c)'}
+        self.assertEqual(named(labels({'id2label': theirs})), [*theirs.values()])
 
     def test_classes_are_in_the_order_of_their_numbers(self):
         self.assertEqual(labels({'id2label': {str(i): f'class {i}' for i in reversed(range(12))}}),

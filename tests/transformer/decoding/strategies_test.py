@@ -51,6 +51,15 @@ class SearchTest(parameterized.TestCase):
                                    groups, strategy.diversity)
             self.assertSame(row, wanted[:strategy.count])
 
+    @parameterized.parameters(Beam(4, 2.0, count=4), Greedy(), Sample())
+    def test_a_row_that_may_be_longer_changes_no_other(self, strategy):
+        together = outputs(strategy, PROMPTS, [1, 2, 3, 8], 7)
+        for prompt, steps, number in zip(PROMPTS, (1, 2, 3), itertools.count()):
+            alone = generate(FAKE, FAKE.params, [prompt], steps=steps, strategy=strategy, key=KEY, end=END, vocab=7,
+                             numbers=[number])[0]
+            self.assertSame(together[number], [(one.tokens.tolist(), one.score, one.finished) for one in alone])
+            self.assertLessEqual(max(len(tokens) for tokens, *_ in together[number]), steps)
+
     @parameterized.parameters((0.0, 2), (1.0, 5))
     def test_a_search_stops_as_soon_as_nothing_better_can_come(self, alpha, tokens):
         # Of each token but `end` log P is at least 8 lower. With a length penalty of 1 the second output has a score of about
@@ -143,7 +152,8 @@ class SearchTest(parameterized.TestCase):
 
     def test_top_of_many(self):
         rng = np.random.default_rng(0)
-        for x in (rng.normal(size=(3, 2, 5000)), rng.integers(0, 40, (2, 5003)), np.where(np.arange(4000) % 997, -np.inf, 1.0)):
+        for x in (rng.normal(size=(3, 2, 5000)), rng.integers(0, 40, (2, 5003)), np.where(np.arange(4000) % 997, -np.inf, 1.0),
+                  np.bincount([3000, 3000, 3001, 10], minlength=4000)):  # as large as others, before them and behind
             value, at = jax.jit(lambda x: top(x, 7))(np.float32(x))
             wanted = np.argsort(-x, axis=-1, kind='stable')[..., :7]
             np.testing.assert_array_equal(value, np.take_along_axis(np.float32(x), wanted, -1))
