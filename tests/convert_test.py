@@ -545,6 +545,7 @@ class FolderTest(recorded.TestCase):
         self.assert_refused(message, f'--workdir={workdir}', f'--to_hf={out}')
         self.assertFalse(out.exists())
 
+    @pytest.mark.slow
     def test_a_translator_trained_here(self):
         """In its config.json 0 stands for nothing else."""
         stack = {'attention': 'Softmax(score=Dot())', 'positions': 'T5Bias(buckets=8, distance=9)', 'norm': 'RMSNorm()',

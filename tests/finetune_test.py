@@ -161,6 +161,7 @@ class FinetuneTest(recorded.TestCase):
         config = self.out_again('BertForSequenceClassification', 'bert_classes')
         self.assertEqual(config['id2label'], {'0': 'no', '1': 'yes', '2': 'both'})
 
+    @pytest.mark.slow
     def test_a_model_without_a_head_tags(self):
         self.convert(f'--from_hf={self.hugging_face("bert_model")}', f'--workdir={self.folder / "run"}')
         self.assertIn('is a model without a head, of which nothing is learnt', self.further('finetune', self.text, code=1))
@@ -211,6 +212,7 @@ class FinetuneTest(recorded.TestCase):
         prepared = json.loads((self.folder / 'out' / 'preprocessor_config.json').read_text())
         self.assertEqual((prepared['size'], prepared['image_mean']), ({'height': 12, 'width': 12}, [0.5] * 3))
 
+    @pytest.mark.slow
     def test_what_cannot_be_given_a_head(self):
         self.translator(**{'train.steps': 1})
         self.assertIn('on which configs/tag.py can put no head; those that it can: transformer.models.bert:Bert, '

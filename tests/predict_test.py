@@ -126,6 +126,7 @@ class TranslationTest(PredictTest):
         super().setUp()
         self.workdir = self.translator()
 
+    @pytest.mark.slow
     def test_a_line_for_every_line(self):
         lines = self.predict(self.workdir, stdin=b'key value\n\nmask\n   \nhead  row\r\n')
         self.assertLen(lines, 5)

@@ -223,6 +223,7 @@ class SurvivalTest(experiments.TestCase):
                 run.kill()
         self.assert_same_end()
 
+    @pytest.mark.slow
     def test_torn_last_line(self):
         self.stopped(('data.text.documents', 'OpenText.count', 4, 'before'))
         with open(self.run_folder / 'metrics.jsonl', 'ab') as file:
@@ -230,6 +231,7 @@ class SurvivalTest(experiments.TestCase):
         self.assert_same_end()
 
     @parameterized.parameters(signal.SIGTERM, signal.SIGINT)
+    @pytest.mark.slow
     def test_signal_saves_and_says_how_to_resume(self, number):
         out = self.stopped(('training.report.report', 'Report.timing', 1, 'after'), number=number)
         self.assertEqual(experiments.steps(self.run_folder), [2])
@@ -282,6 +284,7 @@ class SurvivalTest(experiments.TestCase):
         done = experiments.call('eval', f'--workdir={self.run_folder}', '--step=best')
         self.assertEqual(json.loads(done.out.splitlines()[-1])['step'], 4)
 
+    @pytest.mark.slow
     def test_what_is_no_better_than_before_the_signal_is_not_saved(self):
         changes = {'checkpoint.best': 'valid/weight', 'checkpoint.keep': 9, 'checkpoint.every_steps': 9,
                    'evals.valid.every_steps': 3}
