@@ -1,7 +1,7 @@
-"""What evaluators, readers and pictures ask of the data of a run, and of its model, as Protocols: they know no class of data.
+"""Protocols of the data and the model of a run, as evaluators, readers and pictures use them without knowing their classes.
 
-A part that lacks what is asked of it is refused by `require`, in one sentence. B is the rows of a batch, T the tokens of a row,
-n the tokens of one text. Ids and types are int32; `types` are the kinds of tokens of BERT, 0 or 1.
+`require` refuses in one sentence what does not meet a Protocol. B is the number of rows of a batch, T that of tokens of a row,
+n that of tokens of one text. Ids and types are int32; `types` are the token types of BERT, 0 or 1.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -12,34 +12,34 @@ import numpy as np
 
 @runtime_checkable
 class ContinuedText(Protocol):
-    """Texts that a model continues, whose evaluation gives `TextBatches`.
+    """Texts that a model continues; their evaluation batches are `TextBatches`.
 
     Attributes:
       facts: 'vocab' is the number of ids.
-      end: the id that ends a text; -1: nothing does.
+      end: the id that ends a text; -1 for none.
     """
     facts: Mapping[str, Any]
     end: int
 
     def prompt(self, text: str) -> np.ndarray:
-        """int32 [n]: the ids of a beginning."""
+        """int32 [n]: the ids of a prompt."""
 
     def decode(self, ids: Iterable[int]) -> str:
         """The text of ids."""
 
     def pieces(self, ids: Iterable[int]) -> list[str]:
-        """What each id stands for, to be shown."""
+        """The text of each id, for display."""
 
 
 @runtime_checkable
 class TranslatedText(Protocol):
-    """Texts with their translations, whose evaluation gives `PairBatches`.
+    """Texts with their translations; their evaluation batches are `PairBatches`.
 
     Attributes:
       facts: 'vocab' is the number of ids of targets.
-      start: the id that a decoder is given first.  end: the id that ends a target.
-      lengths: tokens in a row of sources and in one of targets.
-      truncates: whether sources that are longer are cut.
+      start: the first id of the decoder's input.  end: the id that ends a target.
+      lengths: the number of tokens in a row of sources and in a row of targets.
+      truncates: whether longer sources are truncated.
       preparation: how `prepare` changes texts; 'raw': not at all.
       target_language: such as 'fr'; '': unknown.
     """
@@ -52,30 +52,30 @@ class TranslatedText(Protocol):
     target_language: str
 
     def prepare(self, text: str) -> str:
-        """A text in the form of those of training."""
+        """A text, prepared as in training."""
 
     def encode(self, text: str) -> np.ndarray:
-        """int32 [n]: a source with its end, never cut."""
+        """int32 [n]: a source with its end, not truncated."""
 
     def encode_target(self, text: str) -> np.ndarray:
-        """int32 [n]: a target with its end, never cut."""
+        """int32 [n]: a target with its end, not truncated."""
 
     def decode(self, ids: Iterable[int]) -> str:
         """The text of the ids of a target."""
 
     def pieces(self, ids: Iterable[int]) -> list[str]:
-        """What each id of a source stands for, to be shown."""
+        """The text of each id of a source, for display."""
 
     def target_pieces(self, ids: Iterable[int]) -> list[str]:
-        """What each id of a target stands for, to be shown."""
+        """The text of each id of a target, for display."""
 
 
 @runtime_checkable
 class ShiftedText(Protocol):
-    """Texts whose words are copied one place on.
+    """Texts whose words are copied, shifted by one place.
 
     Attributes:
-      start: the id that a decoder is given first.
+      start: the first id of the decoder's input.
     """
     start: int
 
@@ -83,17 +83,17 @@ class ShiftedText(Protocol):
         """int32 [n]: the ids of a text."""
 
     def pieces(self, ids: Iterable[int]) -> list[str]:
-        """What each id stands for, to be shown."""
+        """The text of each id, for display."""
 
 
 @runtime_checkable
 class FramedText(Protocol):
-    """Texts that are read whole, between special tokens.
+    """Texts that a model reads whole, between special tokens.
 
     Attributes:
       facts: 'vocab' is the number of ids.
       frame: the special tokens: `style`, and the ids `begin`, `end` and `mask`, -1 for none.
-      length: T, tokens in a row of training.
+      length: T, the number of tokens in a row of training.
     """
     facts: Mapping[str, Any]
     frame: Any
@@ -103,12 +103,12 @@ class FramedText(Protocol):
         """inputs, segments (0 = padding), positions and types, int32 [rows, length], of the (ids, types) of each row."""
 
     def pieces(self, ids: Iterable[int]) -> list[str]:
-        """What each id stands for, to be shown."""
+        """The text of each id, for display."""
 
 
 @runtime_checkable
 class MaskedText(FramedText, Protocol):
-    """Texts with words to be found.
+    """Texts with masked words.
 
     Attributes:
       next_sentence: whether rows are two texts.
@@ -122,7 +122,7 @@ class MaskedText(FramedText, Protocol):
         """(ids [n], types [n], places [masks]) of a text with masks. Raises ValueError for one without, as `framed` does."""
 
     def filled(self, text: str, ids: Sequence[int]) -> str:
-        """A text with these ids in place of its masks."""
+        """A text with its masks replaced by these ids."""
 
 
 @runtime_checkable
@@ -130,17 +130,17 @@ class LabelledText(FramedText, Protocol):
     """Texts, or pairs of texts, with a class, several labels or a number.
 
     Attributes:
-      classes: the names of the classes or the labels; of a number its own.
+      classes: the names of the classes or labels; for a number, one name.
     """
     classes: Sequence[str]
 
     def read_text(self, line: str) -> tuple[np.ndarray, np.ndarray]:
-        """(ids, types) [n] of a line as in training, cut if it is too long. Raises ValueError for another number of texts."""
+        """(ids, types) [n] of a line as in training, truncated to a row. Raises ValueError for another number of texts."""
 
 
 @runtime_checkable
 class TaggedText(FramedText, Protocol):
-    """Tagged words, whose evaluation gives `SentenceBatches`.
+    """Tagged words; their evaluation batches are `SentenceBatches`.
 
     Attributes:
       classes: the tags.
@@ -150,22 +150,22 @@ class TaggedText(FramedText, Protocol):
     has_spans: bool
 
     def read_words(self, line: str) -> tuple[list[tuple[np.ndarray, np.ndarray]], list[np.ndarray]]:
-        """((ids, types) [n] of each row, the places of the first token of each word in each row) of words between spaces.
-        Raises ValueError where there are none."""
+        """((ids, types) [n] of each row, the places of the first token of each word in each row) of words separated by spaces.
+        Raises ValueError for a line without words."""
 
 
 @runtime_checkable
 class QuestionedText(FramedText, Protocol):
-    """Questions with answers, whose evaluation gives `QuestionBatches`.
+    """Questions with answers; their evaluation batches are `QuestionBatches`.
 
     Attributes:
-      unanswerable: whether some have none.
+      unanswerable: whether some questions have no answer.
     """
     unanswerable: bool
 
     def read_question(self, question: str, context: str) -> tuple[list[tuple[np.ndarray, np.ndarray]], list]:
-        """((ids, types) [n] of each row, its window: see `transformer.decoding.spans.best_spans`) of a question about a text.
-        Raises ValueError if one of them is empty."""
+        """((ids, types) [n] of each row, its window as in `transformer.decoding.spans.best_spans`) of a question about a text.
+        Raises ValueError if either is empty."""
 
 
 @runtime_checkable
@@ -184,18 +184,18 @@ class TextBatches(Protocol):
     """A pass over a text."""
 
     def text(self) -> bytes:
-        """The text, in order. Raises ValueError if it is none."""
+        """The text, in order. Raises ValueError if the batches are not of text."""
 
 
 class PairBatches(Protocol):
-    """A pass over pairs of texts, one a row."""
+    """A pass over pairs of texts, one in each row."""
 
     def pairs(self) -> list[tuple[str, str]]:
-        """(source, target) of every row, prepared but never cut."""
+        """(source, target) of every row, prepared but not truncated."""
 
 
 class SentenceBatches(Protocol):
-    """A pass over sentences, each of one row or several.
+    """A pass over sentences, each in one row or several.
 
     Attributes:
       sentences: int [rows], the number of the sentence of each row.
@@ -204,11 +204,11 @@ class SentenceBatches(Protocol):
 
 
 class QuestionBatches(Protocol):
-    """A pass over questions, each of one row or several.
+    """A pass over questions, each in one row or several.
 
     Attributes:
-      windows: that of each row (see `transformer.decoding.spans.best_spans`).
-      questions: those in their order, each with `accepted`, the texts of the right answers.
+      windows: the window of each row (see `transformer.decoding.spans.best_spans`).
+      questions: the questions in order, each with `accepted`, the texts of the right answers.
     """
     windows: Sequence
     questions: Sequence
@@ -219,7 +219,7 @@ class ReadsSource(Protocol):
     """A model of a source and a target.
 
     Attributes:
-      source_length: tokens of a source at most.
+      source_length: the largest number of tokens of a source.
     """
     source_length: int
 
@@ -228,9 +228,9 @@ def require(asking: object, data: Any, contract: type, what: str, instead: str) 
     """Raises ValueError unless the data meet a contract.
 
     Args:
-      asking: who needs it, such as an evaluator.
-      what: is needed, such as 'pairs of texts'.
-      instead: what to do, such as 'leave that evaluator out'.
+      asking: the part that needs them, such as an evaluator.
+      what: the needed data, such as 'pairs of texts'.
+      instead: the advice of the error, such as 'leave that evaluator out'.
     """
     if not isinstance(data, contract):
         raise ValueError(f'{type(asking).__name__} needs {what}, and {type(data.config).__name__} has none; {instead}.')

@@ -1,8 +1,8 @@
-"""Constraints: what an output of `transformer.decoding.generate` may be, as a change to the scores of the next token.
+"""Constraints on the outputs of `transformer.decoding.generate`, as changes to the scores of the next token.
 
 A constraint is called with scores [B, K, V] (log-probabilities in greedy decoding and beam search, logits in sampling) and
-the `Output` so far; what it forbids becomes -inf. `A() & B()` applies A, then B. Where nothing would be left, `end` is
-allowed after all, or without such a token everything (`constrained`).
+the `Output` so far, and sets the scores of forbidden tokens to -inf. `A() & B()` applies A, then B. If all tokens are
+forbidden, `end` is allowed, or every token if there is no `end` (`constrained`).
 """
 
 import abc
@@ -17,13 +17,13 @@ import numpy as np
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class Output:
-    """What there is so far.
+    """The outputs so far.
 
     Attributes:
-      tokens: [B, K, L], of each row its prompt and then what was chosen; the rest of it means nothing.
-      begin: [B], where what was chosen begins: the length of the prompt.
-      count: how many were chosen, the same in all rows.
-      end: the token that ends an output; one outside of the vocabulary never does.
+      tokens: [B, K, L], the prompt of each row, then the chosen tokens, then undefined entries.
+      begin: [B], the length of the prompt, where the chosen tokens begin.
+      count: number of chosen tokens, the same in all rows.
+      end: the token that ends an output; a number outside of the vocabulary for none.
     """
     tokens: jax.Array
     begin: jax.Array
@@ -32,7 +32,7 @@ class Output:
 
     @property
     def there(self) -> jax.Array:
-        """[B, 1, L]: which of the tokens are there."""
+        """[B, 1, L]: True at the tokens of the prompt and the chosen ones."""
         return jnp.arange(self.tokens.shape[-1]) < (self.begin + self.count)[:, None, None]
 
     def window(self, start: jax.Array, size: int) -> jax.Array:
@@ -46,10 +46,10 @@ class Constraint(abc.ABC):
 
     @abc.abstractmethod
     def __call__(self, scores: jax.Array, output: Output) -> jax.Array:
-        """scores [B, K, V] of the next token -> the same, -inf for what is forbidden."""
+        """scores [B, K, V] of the next token -> new scores, -inf for forbidden tokens."""
 
     def require_vocab(self, vocab: int) -> None:
-        """Raises ValueError if it is about tokens beyond a vocabulary of that size."""
+        """Raises ValueError if the constraint names tokens outside of a vocabulary of that size."""
         return
 
     def __and__(self, other: 'Constraint') -> 'Constraint':
@@ -73,14 +73,14 @@ class _Both(Constraint):
 
 
 def parts_of(constraint: Constraint) -> tuple:
-    """The constraints that & has joined, in order; () of none."""
+    """The constraints that & joins, in order; () for Anything()."""
     if isinstance(constraint, _Both):
         return *parts_of(constraint.first), *parts_of(constraint.second)
     return () if constraint == Anything() else (constraint,)
 
 
 def constrained(constraint: Constraint, scores: jax.Array, output: Output) -> jax.Array:
-    """The scores under a constraint; every hypothesis keeps a choice (see above)."""
+    """The scores under a constraint; at least one token stays allowed for every hypothesis (see above)."""
     if constraint == Anything():
         return scores
     new = constraint(scores, output)
@@ -90,7 +90,7 @@ def constrained(constraint: Constraint, scores: jax.Array, output: Output) -> ja
 
 
 def _is(token, scores):
-    """[V]: which of the tokens it is."""
+    """[V]: True at `token`."""
     return jnp.arange(scores.shape[-1]) == token
 
 
@@ -101,12 +101,12 @@ def _only(token, scores):
 def _marked(tokens, where, scores):
     """[B, K, V] booleans: the tokens [B, K, L] that occur `where`."""
     rows, slots = (jnp.arange(n) for n in scores.shape[:2])
-    tokens = jnp.where(where, tokens, scores.shape[-1])  # one that is dropped
+    tokens = jnp.where(where, tokens, scores.shape[-1])  # out of range, so that `set` drops it
     return jnp.zeros(scores.shape, bool).at[rows[:, None, None], slots[:, None], tokens].set(True, mode='drop')
 
 
 def require(part: Any, name: str, ok: Any, expected: str) -> None:
-    """Raises ValueError about a field of a constraint or a strategy unless it is `ok`."""
+    """Raises ValueError that names a field of a constraint or a strategy, unless `ok`."""
     if not ok:
         raise ValueError(f'{part}: {name} is {getattr(part, name)}; expected {expected}.')
 
@@ -121,7 +121,7 @@ class Anything(Constraint):
 
 @dataclasses.dataclass(frozen=True)
 class MinLength(Constraint):
-    """`end` only after at least so many new tokens."""
+    """Forbids `end` before so many new tokens."""
     tokens: int
 
     def __post_init__(self):
@@ -133,8 +133,8 @@ class MinLength(Constraint):
 
 @dataclasses.dataclass(frozen=True)
 class MaxLength(Constraint):
-    """After so many new tokens only `end`, so that outputs are finished rather than cut; `steps` of `generate` must leave room
-    for it."""
+    """Allows only `end` after so many new tokens, so that outputs are finished rather than cut; `steps` of `generate` must
+    leave room for it."""
     tokens: int
 
     def __post_init__(self):
@@ -146,14 +146,14 @@ class MaxLength(Constraint):
 
 @dataclasses.dataclass(frozen=True)
 class Repetition(Constraint):
-    """Scores x of tokens that are there already, in the prompt or in what is new, become x / penalty if x > 0 and x · penalty
-    otherwise. On logits this is eq. 2 of Keskar et al. 2019 with the sign taken care of; on log-probabilities, which are never
-    above 0, it raises the probability to the power `penalty`. Scores are not normalised again.
+    """Changes the score x of a token that the prompt or the output contains to x / penalty if x > 0 and x · penalty otherwise.
+    On logits this is eq. 2 of Keskar et al. 2019, extended to negative logits; on log-probabilities, which are at most 0, it
+    raises the probability to the power `penalty`. Scores are not normalised again.
 
     Attributes:
-      penalty: 1 does nothing; above 1 there are fewer repetitions, below 1 more. The paper's 1.2 is for logits: on
-        log-probabilities it hardly changes a token that is nearly certain, which takes a larger one.
-      end: whether the score of `end` changes like any other; if not it stays as it is, as a prompt may begin with `end`.
+      penalty: 1 has no effect; above 1 repetitions are fewer, below 1 more. The paper's 1.2 is for logits: log-probabilities
+        of nearly certain tokens need a larger one.
+      end: whether to change the score of `end` too; False by default, as a prompt may begin with `end`.
     """
     penalty: float = 1.2
     end: bool = False
@@ -169,7 +169,7 @@ class Repetition(Constraint):
 
 @dataclasses.dataclass(frozen=True)
 class NoRepeat(Constraint):
-    """No n-gram occurs twice (Paulus et al. 2018, section 2.5); those of the prompt count too. `end` may always follow: a
+    """Forbids n-grams that the prompt or the output contains (Paulus et al. 2018, section 2.5). `end` is always allowed, as a
     prompt may begin with it.
 
     Attributes:
@@ -184,8 +184,8 @@ class NoRepeat(Constraint):
         size, tokens = self.ngram - 1, output.tokens
         if size >= tokens.shape[-1]:
             return scores
-        last = output.window(output.begin + output.count - size, size)  # with which the next token makes an n-gram
-        starts = tokens.shape[-1] - size  # n-grams i = 0, 1, ... are tokens[i : i + size] and the token behind
+        last = output.window(output.begin + output.count - size, size)  # and the next token are an n-gram
+        starts = tokens.shape[-1] - size  # n-gram i = 0, 1, ... is tokens[i : i + size] and the token after it
         same = [tokens[..., j:j + starts] == last[..., j, None] for j in range(size)]
         repeated = jnp.stack([*same, jnp.broadcast_to(output.there[..., size:], (*tokens.shape[:2], starts))]).all(0)
         return jnp.where(_marked(tokens[..., size:], repeated, scores) & ~_is(output.end, scores), -jnp.inf, scores)
@@ -193,7 +193,7 @@ class NoRepeat(Constraint):
 
 @dataclasses.dataclass(frozen=True)
 class Choices(Constraint):
-    """What is new is one of the outputs, tuples of token ids, followed by `end`."""
+    """Allows only the given outputs, tuples of token ids, each followed by `end`."""
     outputs: tuple
 
     def __post_init__(self):
@@ -218,8 +218,8 @@ class Choices(Constraint):
 
 @dataclasses.dataclass(frozen=True)
 class First(Constraint):
-    """Behind a prompt of one token, such as the start of a decoder, the first new token is this one; its log-probability counts
-    as 0."""
+    """Forces this token to be the first new one after a prompt of one token, such as the start token of a decoder; its
+    log-probability counts as 0."""
     token: int
 
     def __post_init__(self):
@@ -235,7 +235,7 @@ class First(Constraint):
 
 @dataclasses.dataclass(frozen=True)
 class Without(Constraint):
-    """None of the tokens, a tuple of ids."""
+    """Forbids these tokens, a tuple of ids."""
     tokens: tuple
 
     def __post_init__(self):

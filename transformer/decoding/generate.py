@@ -1,6 +1,6 @@
 """Decoding: outputs of any autoregressive model, in one compiled loop over a static cache.
 
-How tokens are chosen is in `transformer.decoding.strategies`, what an output may be in `transformer.decoding.constraints`.
+`transformer.decoding.strategies` choose the tokens, `transformer.decoding.constraints` restrict them.
 """
 
 import dataclasses
@@ -32,7 +32,7 @@ class Hypothesis:
 
 
 def require_room(model: Any, prompt: Sequence[int] | np.ndarray, what: str = 'The prompt') -> None:
-    """Raises ValueError, about `what`, unless a prompt has a token and its model has room for one more."""
+    """Raises ValueError, which begins with `what`, for an empty prompt, and for one that leaves no room for a new token."""
     if not len(prompt):
         raise ValueError(f'{what} is empty; give at least one character to continue.')
     if len(prompt) >= model.length:
@@ -41,8 +41,8 @@ def require_room(model: Any, prompt: Sequence[int] | np.ndarray, what: str = 'Th
 
 
 def require_strategy(model: Any, params: Any, strategy: Strategy, vocab: int, translates: bool = False) -> None:
-    """Raises ValueError if a strategy does not go with a model: needs attention to a source where there is none, or is about
-    tokens that are not in the vocabulary; of parameters, shapes suffice."""
+    """Raises ValueError if a strategy needs attention to a source that the model does not have, or names tokens outside of the
+    vocabulary. Of `params` only the shapes are read."""
     strategy.constraint.require_vocab(vocab)
 
     def prefill(params):
@@ -56,33 +56,33 @@ def require_strategy(model: Any, params: Any, strategy: Strategy, vocab: int, tr
 
 def generate(model: Any, params: Any, prompts: Sequence, *, steps: int | Sequence[int], strategy: Strategy, key: jax.Array,
              end: int, vocab: int, source: Sequence | None = None, numbers: Sequence[int] | None = None) -> list:
-    """Outputs of a model for each prompt: a list of hypotheses, best first.
+    """Generates outputs for each prompt: a list of hypotheses, best first.
 
-    A decoder-only model continues prompts: its text so far. An encoder-decoder is given a source for each, and its prompts are
-    the token that it starts with, or that and a beginning that is forced upon the output.
+    A decoder-only model continues its prompts. An encoder-decoder reads a source for each; its prompt is the start token of the
+    decoder, optionally followed by tokens with which the output has to begin.
 
     A model offers `length`, the longest row of its decoder, `init_cache(batch, length)`, a nested dict of arrays whose first
     axis is the batch, and
       model.apply({'params': params}, inputs=, segments=, positions=, cache=) -> {'logits' [B, T, V], 'cache', ...}
     or, with a source,
       model.apply(.., inputs=, segments=, positions=, decoder_inputs=, decoder_segments=, decoder_positions=, cache=)
-    at first, then one token at a time without segments and source: what it still needs of that is in the cache. Arrays under
-    the key 'source' of the cache, at any depth, keep their B rows; row r of the decoder then belongs to source r // K of them,
-    if a strategy extends K hypotheses. All others have B·K rows, and follow the hypotheses.
+    for the prompt, then with one token at a time and without segments and source, which the cache holds. Arrays under the key
+    'source' of the cache, at any depth, keep their B rows: if a strategy extends K hypotheses, row r of the decoder reads
+    source r // K. All other arrays have B·K rows and are reordered with the hypotheses.
 
-    Few shapes compile: rows, prompts and sources are padded to powers of two, the cache to quarters of one. But for rounding,
-    neither that nor the other rows change the result of a row.
+    To compile few shapes, rows, prompts and sources are padded to powers of two, and the cache to quarters of one. Neither the
+    padding nor the other rows change the result of a row, except for rounding.
 
     Args:
       prompts: list of non-empty integer sequences; one that leaves no room for a new token is refused (`require_room`).
-      steps: how many tokens are chosen at most, `end` among them; an int, or one for each prompt. The model reads
-        `model.length` at most, the prompt among them, and not the last one.
+      steps: the largest number of new tokens, `end` included; an int, or one for each prompt. The model reads at most
+        `model.length` tokens, the prompt included; it does not read the last new one.
       strategy: e.g. Greedy(), Sample(temperature=0.8) or Beam(size=4).
       key: random key; prompt i draws from a stream of its own, fold_in(key, numbers[i]).
-      end: the token that ends an output; one that is not in the vocabulary never does.
-      vocab: number of tokens that may be chosen; a model may have more than its tokenizer.
+      end: the token that ends an output; a number outside of the vocabulary for none.
+      vocab: number of tokens to choose from; the model's vocabulary may be larger than its tokenizer's.
       source: list of integer sequences.
-      numbers: of the prompts' random streams; None: 0, 1, ...
+      numbers: the random stream of each prompt; None: 0, 1, ...
     Returns:
       for each prompt a list of `Hypothesis`: `strategy.count` of them, or fewer if a beam search finds no more.
     """
@@ -140,7 +140,7 @@ def _filled(values, count, fill):
 
 
 def _hypotheses(best, row, begin, strategy):
-    """The outputs of one row as they are returned."""
+    """The outputs of one row as a list of `Hypothesis`."""
     found, outputs = jax.tree.map(lambda x: x[row], best), {}
     for i in np.argsort(-found.score, kind='stable'):
         tokens = found.tokens[i, begin:begin + found.length[i] - found.finished[i]]
@@ -152,8 +152,8 @@ def _hypotheses(best, row, begin, strategy):
 
 @partial(jax.jit, static_argnames=('model', 'strategy', 'total', 'end', 'vocab'))
 def _search(model, params, key, given, *, strategy, total, end, vocab):
-    """The best hypotheses for prompts [B, P]: prefill, then a token for every row at a time until all are done; `total` tokens
-    of a row are read at most."""
+    """The best hypotheses for prompts [B, P]: prefill, then one token for every row at a time until all are done. The model
+    reads at most `total` tokens of a row."""
     tokens, lengths, limits, source = given['tokens'], given['lengths'], given['limits'], given.get('source')
     (rows, width), size, run = tokens.shape, strategy.size, _reader(model, params, strategy, source)
 
@@ -184,7 +184,7 @@ def _search(model, params, key, given, *, strategy, total, end, vocab):
     search = Search(live, pool, begin=lengths, limit=limits, count=jnp.zeros((), jnp.int32), done=limits < 1,
                     coverage=None if attention is None else jnp.repeat(attention[:, None], size, 1),
                     source=None if attention is None else source['segments'] != 0, end=end)
-    # The barrier keeps XLA from moving the transpositions that made what is kept of the source into every step.
+    # The barrier keeps XLA from moving the transpositions of the projected source into every step.
     cache = jax.lax.optimization_barrier(_of_decoder(lambda x: jnp.repeat(x, size, 0), cache))
     state = choose(jnp.repeat(logits, size, 1), search, cache)
     search, _ = jax.lax.while_loop(lambda state: ~state[0].done.all(), advance, state)
@@ -192,8 +192,8 @@ def _search(model, params, key, given, *, strategy, total, end, vocab):
 
 
 def _reader(model, params, strategy, source):
-    """What runs the model: run(cache, there, **inputs) -> (logits, cache, attention to the source) for inputs of R rows; tokens
-    that are `there` are given with the source."""
+    """run(cache, there, **inputs) -> (logits, cache, attention to the source), which applies the model to inputs of R rows;
+    with `there` (prefill) also to the source."""
     def run(cache, there=None, **inputs):
         if source:
             inputs = {'decoder_' + name: value for name, value in inputs.items()} | ({} if there is None else source)
@@ -207,13 +207,14 @@ def _reader(model, params, strategy, source):
 
 
 def _of_decoder(function, cache):
-    """A function of the arrays of a cache that have a row for every hypothesis, not of those of the source."""
+    """Applies a function to the arrays of a cache that have a row for each hypothesis, not to those of the source."""
     of_source = lambda path: 'source' in jax.tree_util.keystr(path, simple=True, separator='/').split('/')
     return jax.tree_util.tree_map_with_path(lambda path, x: x if of_source(path) else function(x), cache)
 
 
 def _attention(outputs, there):
-    """[R, S]: attention to the source, the mean over layers and heads, of the tokens that are there [R, T] (None: all)."""
+    """[R, S]: attention to the source, averaged over layers and heads, summed over the tokens where `there` [R, T] is 1 (None:
+    over all)."""
     weights = [x for name, x in outputs.items() if name.endswith('cross_attention')]
     if not weights:
         raise ValueError('A coverage penalty needs a model that attends to a source, and this one does not; leave it out.')

@@ -1,4 +1,4 @@
-"""From what is predicted of tokens to spans: answers in a text, names in a sentence."""
+"""From predictions for tokens to spans: answers in a text, names in a sentence."""
 
 import collections
 from collections.abc import Sequence
@@ -8,7 +8,7 @@ import numpy as np
 
 
 class SpanAnswer(NamedTuple):
-    """context[start:stop] with its score, the sum of two logits; the text '' says that there is no answer."""
+    """context[start:stop] with its score, the sum of two logits; the text '' stands for no answer."""
     text: str
     score: float
     start: int
@@ -17,22 +17,22 @@ class SpanAnswer(NamedTuple):
 
 def best_spans(start_logits: Sequence[np.ndarray], end_logits: Sequence[np.ndarray], windows: Sequence, longest: int = 30,
                count: int = 1, null: float | None = None) -> list[list[SpanAnswer]]:
-    """The best answers of each question, over all its windows, the best one first (Devlin et al. 2019, sections 4.2 and 4.3).
+    """The best answers to each question over all its windows, best first (Devlin et al. 2019, sections 4.2 and 4.3).
 
-    The score of tokens i to j of a window is start_logits[i] + end_logits[j], i <= j < i + longest, both of the context. The
-    score of no answer is start_logits[0] + end_logits[0], in the window where that is least, plus `null`.
+    The score of tokens i to j of a window is start_logits[i] + end_logits[j], with i <= j < i + longest, both in the context.
+    The score of no answer is the least start_logits[0] + end_logits[0] of all windows, plus `null`.
 
     Args:
       start_logits, end_logits: [windows, T].
-      windows: what each row shows: `question`, the number of its question; `first`, the place in the row of the first token of
-        the context; `ranges` [n, 2], the characters of the context that each of its n tokens in the row stands for; `context`,
-        the whole text.
-      longest: tokens of an answer at most.
-      count: answers of a question at most.
-      null: what is added for no answer; None: there always is one.
+      windows: the contents of each row: `question`, the number of its question; `first`, the place in the row of the first
+        token of the context; `ranges` [n, 2], the characters of the context that each of its n tokens in the row stands
+        for; `context`, the whole text.
+      longest: the largest number of tokens of an answer.
+      count: the largest number of answers to a question.
+      null: added to the score of no answer; None: every question has an answer.
 
     Returns: for each question, in the order of the windows, a list of SpanAnswer.
-    Raises: ValueError for another number of rows than windows.
+    Raises: ValueError if the numbers of rows and windows differ.
     """
     if not len(start_logits) == len(end_logits) == len(windows):
         raise ValueError(f'{len(start_logits)} and {len(end_logits)} rows of logits were given for {len(windows)} windows; '
@@ -54,7 +54,7 @@ def best_spans(start_logits: Sequence[np.ndarray], end_logits: Sequence[np.ndarr
 
 
 def _best_of(starts: Any, ends: Any, window: Any, longest: int, count: int) -> list[tuple[int, int, float]]:
-    """(first token, last token, score) of the `count` best spans of a window, in no order; tokens count from its first."""
+    """(first token, last token, score) of the `count` best spans of a window, unordered; tokens count from its first."""
     size = len(window.ranges)
     shown = slice(window.first, window.first + size)
     blank = window.ranges[:, 0] >= window.ranges[:, 1]  # of white space alone
@@ -67,7 +67,7 @@ def _best_of(starts: Any, ends: Any, window: Any, longest: int, count: int) -> l
 
 
 def named_spans(tags: Sequence[str]) -> set[tuple[int, int, str]]:
-    """{(start, stop, type)} of a sequence of tags 'O', 'B-type' and 'I-type': what is found, for an F1 of names.
+    """{(start, stop, type)}: the spans of a sequence of tags 'O', 'B-type' and 'I-type', for the F1 of names.
 
     As conlleval counts (Tjong Kim Sang and Buchholz 2000): a span begins at B-type, and at I-type where the tag before it is O
     or of another type. Raises ValueError for another tag.

@@ -1,6 +1,6 @@
 """Strategies: how `transformer.decoding.generate` chooses tokens, and which hypotheses it extends.
 
-A strategy is called once for every new token, with the logits of the next one, and moves a `Search` on.
+A strategy is called once for every new token, with the logits of the next token and a `Search`, and returns the new `Search`.
 """
 
 import abc
@@ -23,13 +23,13 @@ _TINY = 1e-9  # the least coverage that counts, so that its logarithm is finite
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class Hypotheses:
-    """Outputs, K of them in every row.
+    """K outputs in every row.
 
     Attributes:
-      tokens: [B, K, L], the prompt and what was chosen.
-      score: [B, K]; -inf: there is none.
-      length: [B, K], how many tokens were chosen, `end` among them.
-      finished: [B, K], whether the last one is `end`.
+      tokens: [B, K, L], the prompt and the chosen tokens.
+      score: [B, K]; -inf for an empty place.
+      length: [B, K], number of chosen tokens, `end` included.
+      finished: [B, K], whether the last token is `end`.
     """
     tokens: jax.Array
     score: jax.Array
@@ -40,16 +40,17 @@ class Hypotheses:
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class Search:
-    """The search in all rows.
+    """The state of the search in all rows.
 
     Attributes:
       live: the hypotheses that are extended; their score is the sum of the log-probabilities of their tokens.
-      pool: in beam search the best that have ended, best first in each group, with their final scores; else None.
-      begin, limit: [B], where what is chosen begins, and how many tokens may be.
-      count: how many were chosen.
-      done: [B], rows that are finished.
-      coverage: [B, K, S], how much attention each position of the source got, with that for the next token; None: not known.
-      source: [B, S], which of these positions are there; None with coverage None.
+      pool: in beam search the best finished hypotheses, best first in each group, with their final scores; else None.
+      begin, limit: [B], where the chosen tokens begin, and their largest number.
+      count: number of chosen tokens.
+      done: [B], True for finished rows.
+      coverage: [B, K, S], the attention to each position of the source, summed over all tokens up to the next one; None: not
+        computed.
+      source: [B, S], True at the tokens of the source; None with coverage None.
       end: the token that ends an output.
     """
     live: Hypotheses
@@ -64,7 +65,7 @@ class Search:
 
     @property
     def best(self) -> Any:
-        """The outputs found."""
+        """The outputs to return."""
         return self.live if self.pool is None else self.pool
 
     @property
@@ -73,11 +74,11 @@ class Search:
         return self.count + 1 >= self.limit
 
     def output(self, part: slice = slice(None)) -> Output:
-        """What constraints see of some of the hypotheses."""
+        """The `Output` of some of the hypotheses, for constraints."""
         return Output(self.live.tokens[:, part], self.begin, self.count, self.end)
 
     def written(self, tokens: jax.Array, new: jax.Array) -> jax.Array:
-        """tokens [B, K, L] with new [B, K] behind what is there."""
+        """tokens [B, K, L], extended by new [B, K]."""
         at = jnp.arange(tokens.shape[-1]) == (self.begin + self.count)[:, None, None]
         return jnp.where(at, new[..., None], tokens)
 
@@ -86,11 +87,11 @@ class Strategy(abc.ABC):
     """Base of the strategies, frozen dataclasses.
 
     Attributes:
-      constraint: what an output may be.
-      size: the number K of hypotheses of a row that are extended.
-      count: how many outputs a row gets.
-      distinct: whether equal ones are one.
-      covers: whether coverage is needed, which takes attention to a source.
+      constraint: restricts the tokens.
+      size: K, the number of hypotheses of a row that are extended.
+      count: the number of outputs of a row.
+      distinct: whether to return equal outputs once only.
+      covers: whether coverage is needed, which requires attention to a source.
     """
     constraint: Constraint
     size = count = 1
@@ -107,7 +108,7 @@ class Strategy(abc.ABC):
         """One more token.
 
         Args:
-          logits: [B, K, V] of the next token, V as many as may be chosen.
+          logits: [B, K, V] of the next token, where V is the number of tokens to choose from.
           keys: [B, K] random keys.
         Returns:
           (search, parents [B, K]: the hypothesis that each new one extends; None: each extends itself).
@@ -115,22 +116,23 @@ class Strategy(abc.ABC):
 
 
 def top(x: jax.Array, n: int) -> Sequence[jax.Array]:
-    """The n largest of the last axis and where they are, as `jax.lax.top_k`, which on a CPU takes three times as long: the n
-    largest are in the n blocks whose maxima are largest."""
+    """The n largest values along the last axis and their indices, as `jax.lax.top_k`, in a third of its time on a CPU: the n
+    largest values are in the n blocks with the largest maxima."""
     *front, size = x.shape
     if size <= 2 * n * _BLOCK:
         return jax.lax.top_k(x, n)
     blocks = jnp.pad(x, [(0, 0)] * len(front) + [(0, -size % _BLOCK)], constant_values=-jnp.inf).reshape(*front, -1, _BLOCK)
-    chosen = jnp.sort(jax.lax.top_k(blocks.max(-1), n)[1], -1)  # in order: of equal values the first are taken
+    chosen = jnp.sort(jax.lax.top_k(blocks.max(-1), n)[1], -1)  # in order, so that the first of equal values is taken
     value, at = jax.lax.top_k(jnp.take_along_axis(blocks, chosen[..., None], -2).reshape(*front, -1), n)
     return value, jnp.take_along_axis(chosen, at // _BLOCK, -1) * _BLOCK + at % _BLOCK
 
 
 def _nucleus(logits, top_p):
-    """The logits of the smallest set of tokens whose probability reaches top_p, -inf for the others; equal ones stay together.
+    """Keeps the logits of the smallest set of tokens whose probability reaches top_p, with all that tie, and sets the others to
+    -inf.
 
-    The lowest probability in the set is found by halving an interval of numbers, which are in the order of their bits:
-    on a CPU a tenth of the time that sorting takes."""
+    Bisection finds the lowest probability in the set: non-negative floats are ordered as their bits. On a CPU this takes a
+    tenth of the time of sorting."""
     share = jax.nn.softmax(logits)
     integers = jnp.dtype(f'int{8 * share.dtype.itemsize}')
     bits = jax.lax.bitcast_convert_type(share, integers)
@@ -157,7 +159,7 @@ def _picked(hypotheses, at):
 
 
 class _Independent(Strategy):
-    """Base of the strategies whose hypotheses do not know of each other."""
+    """Base of the strategies whose hypotheses are independent of each other."""
 
     @abc.abstractmethod
     def _choose(self, logits, output, keys):
@@ -179,7 +181,7 @@ class Greedy(_Independent):
     """The most probable token. The score of an output is log P, the sum of the log-probabilities of its tokens.
 
     Attributes:
-      constraint: what is changed in the log-probabilities, before the choice and in the score.
+      constraint: changes the log-probabilities, before the choice and in the score.
     """
     constraint: Constraint = Anything()
 
@@ -190,13 +192,13 @@ class Greedy(_Independent):
 
 @dataclasses.dataclass(frozen=True)
 class Sample(_Independent):
-    """A draw from softmax(logits / temperature) among the tokens that are left by, in this order, the `top_k` most probable
-    (0: all); the smallest set whose probability reaches `top_p` (Holtzman et al. 2020); and those at least `min_p` times as
-    probable as the most probable (Nguyen et al. 2024). The score of an output is log P under the model itself.
+    """Samples from softmax(logits / temperature), restricted in this order to the `top_k` most probable tokens (0: all); the
+    smallest set whose probability reaches `top_p` (Holtzman et al. 2020); and the tokens at least `min_p` times as probable as
+    the most probable one (Nguyen et al. 2024). The score of an output is log P under the unrestricted model.
 
     Attributes:
-      count: outputs for each prompt, drawn independently.
-      constraint: what is changed in the logits, before all else.
+      count: number of outputs for each prompt, drawn independently.
+      constraint: changes the logits, before all else.
     """
     temperature: float = 1.0
     top_k: int = 0
@@ -238,21 +240,21 @@ class Beam(Strategy):
         lp(Y) = (k + |Y|)^α / (k + 1)^α
         cp(Y) = β · sum over i of log min(sum over j of p_ij, 1)
 
-    with k = 5, |Y| the number of new tokens, `end` among them, and p_ij the attention to position i of the source with which
-    token j is predicted, the mean over layers and heads; tokens forced by the prompt have theirs too.
+    with k = 5, |Y| the number of new tokens, `end` included, and p_ij the attention to position i of the source when token j is
+    predicted, averaged over layers and heads; tokens forced by the prompt count too.
 
-    Of the `size` best continuations by log P, those that end go to a pool of the `size` best by score; the best `size` others
-    are extended. At the longest length all that are left count as outputs, unfinished. A row is done as soon as nothing
-    that is extended can still be among the `count` best of its pool: log P only falls, so that no score exceeds
+    Of the `size` best continuations by log P, those that end enter a pool, which keeps the `size` best by score; the `size`
+    best of the others are extended. At the longest length all remaining hypotheses enter the pool unfinished. A row is done as
+    soon as no extended hypothesis can still reach the `count` best of the pool: log P only falls, so that no score exceeds
     log P / lp(the longest Y).
 
     Attributes:
       size: the number of hypotheses that are extended.
-      length_penalty: α, 0 or more; above 0 longer outputs are preferred (0.6 to 0.7 in the paper).
-      length_offset: k, 0 or more; with 0 it is lp(Y) = |Y|^α, as in Hugging Face transformers.
+      length_penalty: α, 0 or more; above 0 it prefers longer outputs (0.6 to 0.7 in the paper).
+      length_offset: k, 0 or more; 0 gives lp(Y) = |Y|^α, as in Hugging Face transformers.
       coverage_penalty: β, 0 or more (0.2 in the paper); for models that attend to a source.
-      count: how many outputs are returned, best first.
-      constraint: what is changed in the log-probabilities, before all else and in the score.
+      count: the number of outputs, best first.
+      constraint: changes the log-probabilities, before all else and in the score.
     """
     size: int = 4
     length_penalty: float = 0.0
@@ -261,7 +263,7 @@ class Beam(Strategy):
     constraint: Constraint = Anything()
     length_offset: float = 5.0
 
-    groups = 1  # beams that are searched for one after the other
+    groups = 1  # number of beams, which choose one after the other
     diversity = 0.0
 
     def __post_init__(self):
@@ -283,13 +285,13 @@ class Beam(Strategy):
     def __call__(self, logits: jax.Array, search: 'Search', keys: jax.Array) -> tuple:
         log_probabilities = jax.nn.log_softmax(logits)
         per = self.size // self.groups
-        used = jnp.zeros((len(logits), 1, logits.shape[-1])) if self.diversity else None  # by the groups before
+        used = jnp.zeros((len(logits), 1, logits.shape[-1])) if self.diversity else None  # choices of the earlier groups
         found = []
         for group in range(self.groups):
             part = slice(group * per, (group + 1) * per)
             live, pool, parents, used = self._advance(log_probabilities[:, part], search, part, used)
             found.append((live, pool, parents + part.start))
-        needed = self.count if self.groups == 1 else per  # several groups may have found the same ones
+        needed = self.count if self.groups == 1 else per  # several groups may find the same outputs
         hopeless = jnp.stack([self._reachable(live, search.limit) <= pool.score[:, needed - 1]
                               for live, pool, _ in found]).all(0)
         live, pool, parents = jax.tree.map(lambda *parts: jnp.concatenate(parts, 1), *found)
@@ -302,14 +304,14 @@ class Beam(Strategy):
         """(live, pool, parents, used) of one group, with log-probabilities [B, K, V].
 
         Args:
-          used: [B, 1, V], how often each token was chosen by the groups before; None: not counted.
+          used: [B, 1, V], how often the earlier groups chose each token; None: not counted.
         """
         live, pool = (jax.tree.map(lambda x: x[:, part], x) for x in (search.live, search.pool))
         size = live.score.shape[1]
         log_probabilities = constrained(self.constraint, log_probabilities, search.output(part))
         diverse = log_probabilities if used is None else log_probabilities - self.diversity * used
-        # The best of each hypothesis first, so that nothing is sorted over K·V. At most `size` of twice as many end; of these,
-        # those among the best `size` are offered to the pool.
+        # The best of each hypothesis first, to avoid a sort over K·V. At most `size` of the 2·`size` best end; those among the
+        # best `size` are offered to the pool.
         each = min(2 * size, diverse.shape[-1])
         value, token = top(diverse, each)  # [B, K, each]
         score = live.score[..., None] + jnp.take_along_axis(log_probabilities, token, -1)
@@ -346,7 +348,7 @@ class Beam(Strategy):
         return score + self.coverage_penalty * _taken(jnp.where(search.source[:, None], covered, 0.0).sum(-1), parents)
 
     def _reachable(self, live, limit):
-        """[B]: no output of these hypotheses gets a better score."""
+        """[B]: an upper bound of the scores that these hypotheses can reach."""
         return live.score.max(1) / self._length_factor(limit)
 
 
@@ -355,10 +357,10 @@ class DiverseBeam(Beam):
     """Diverse beam search (Vijayakumar et al. 2016, algorithm 1) with the Hamming diversity of section 5.1: `groups` beams of
     size / groups hypotheses, which choose their next token one after the other, by
 
-        log P - diversity · (how many hypotheses of the groups before chose this token at this step, `end` too)
+        log P - diversity · (number of hypotheses of earlier groups that chose this token at this step, `end` included)
 
-    The term counts for that choice only: scores are those of `Beam`. Each group has a pool of its own; the best of all of them
-    are returned, where an output that several groups found is one."""
+    The diversity affects the choice only; scores are those of `Beam`. Each group has its own pool; the best of all pools are
+    returned, and an output that several groups found is returned once."""
     groups: int = 2
     diversity: float = 0.5
 

@@ -1,4 +1,4 @@
-"""From sequences to sequences: translating texts."""
+"""Translation of texts: from source sequences to target sequences."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -9,18 +9,18 @@ import numpy as np
 from transformer.decoding.generate import generate
 from transformer.decoding.strategies import Strategy
 
-EXTRA = 50  # tokens that an output may have more than its source (Vaswani et al. 2017, section 6.1)
+EXTRA = 50  # the largest number of tokens by which an output exceeds its source (Vaswani et al. 2017, section 6.1)
 
 
 def translate(snapshot: Any, sources: Sequence, *, strategy: Strategy, key: jax.Array, steps: int | None = None,
               numbers: Sequence[int] | None = None, prefix: Sequence[int] = (), rows: int = 32) -> list:
-    """For each source, token ids with their end, the hypotheses of the strategy, best first.
+    """Translates each source, token ids with their end, to the hypotheses of the strategy, best first.
 
-    Sources of like length are decoded together, `rows` at once; what comes out does not depend on that.
+    Sources of similar length are decoded together, `rows` at once, which does not change the outputs.
 
     Args:
-      steps: how many tokens an output has at most; None: `EXTRA` more than its source.
-      numbers: of the random streams of the sources; None: 0, 1, ...
+      steps: the largest number of tokens of an output; None: `EXTRA` more than its source.
+      numbers: the random stream of each source; None: 0, 1, ...
       prefix: token ids with which every output begins; they are not part of the hypotheses.
     """
     data, found = snapshot.data, {}
@@ -38,8 +38,8 @@ def translate(snapshot: Any, sources: Sequence, *, strategy: Strategy, key: jax.
 
 def encoded(data: Any, source: str, longest: int, *, truncate: bool = False, what: str = 'The source',
             otherwise: str = '') -> np.ndarray:
-    """int32 ids of a source text with their end, `longest` at most: of a longer one the first ones and its end if `truncate`,
-    else ValueError, about `what`; `otherwise` is what to do but shorten it."""
+    """The int32 ids of a source text with their end, at most `longest`. With `truncate` a longer one is cut before its end,
+    else ValueError begins with `what` and advises `otherwise`."""
     ids = data.encode(source)
     if len(ids) <= longest:
         return ids
@@ -50,7 +50,7 @@ def encoded(data: Any, source: str, longest: int, *, truncate: bool = False, wha
 
 
 def all_encoded(run: Any, sources: Sequence[str]) -> list[np.ndarray]:
-    """The same for each source, of a run or a snapshot: cut where data.long='truncate'."""
+    """`encoded` for each source of a run or a snapshot, truncated if data.long='truncate'."""
     return [encoded(run.data, source, run.model.source_length, truncate=run.data.truncates,
                     what=f'The source {source!r}', otherwise="set data.long='truncate'") for source in sources]
 

@@ -20,7 +20,8 @@ from transformer.models.recurrent_attention import Attended, Bahdanau, Recurrent
 
 
 class Encoder(nn.Module):
-    """Recurrent layers over the source, in both directions if asked for: annotations [B, S, H or 2·H], and the last states.
+    """Recurrent layers over the source, optionally in both directions; returns the annotations [B, S, H or 2·H] and the last
+    states.
 
     Attributes:
       layer: constructor of a layer, called with a name.
@@ -38,11 +39,11 @@ class Encoder(nn.Module):
 
 
 class Decoder(nn.Module):
-    """Recurrent layers that begin with the encoder's last states and take up the source as `attention` says.
+    """Recurrent layers that start from the encoder's last states and attend to the source by `attention`.
 
     Attributes:
       layer: constructor of a layer, called with a name.
-      kernel_init: initialiser of the matrices that are no gate's.
+      kernel_init: initialiser of all matrices but those of the gates.
     """
     layer: Callable
     layers: int
@@ -58,10 +59,10 @@ class Decoder(nn.Module):
         """Embeddings x [R, T, E] -> (the inputs of the output layer [R, T, H], cache, aux).
 
         Args:
-          encoded: (annotations [B, S, D], {'layer_0': last state, ..}, visible [B, S]); None: they are in the cache.
-          there: [R, T], None: everywhere.
-          cache: {'layer_0': state, .., 'output', 'past', 'source'}; None: it is not returned either.
-          shown: `aux` has the weights of attention, {'cross_attention', 'attention' [R, 1, T, S]}.
+          encoded: (annotations [B, S, D], {'layer_0': last state, ..}, visible [B, S]); None: read them from the cache.
+          there: [R, T], True at tokens, False at padding; None: no padding.
+          cache: {'layer_0': state, .., 'output', 'past', 'source'}; None: no cache is read or returned.
+          shown: return the attention weights in `aux`, {'cross_attention', 'attention' [R, 1, T, S]}.
         """
         part = self.attention
         state = dict(self.empty(*x.shape[:2]) if cache is None else cache)
@@ -96,13 +97,13 @@ class Decoder(nn.Module):
         return out, None if cache is None else state | {'source': source}, aux
 
     def empty(self, rows: int, length: int) -> dict:
-        """The cache before the first step, but for the states of the layers."""
+        """The cache before the first step, without the states of the layers."""
         state = {'output': jnp.zeros((rows, self.width))} if self.attention.feeding else {}
         return state | ({'past': jnp.zeros((rows, length, self.width))} if self.attention.past else {}) | {'source': {}}
 
     def _first(self, last):
-        """The encoder's last states, of both directions if it has two, through tanh(s·W + b) if they are wider (after Bahdanau
-        et al. 2015, appendix A.2.2, where the state of the direction that ends at the first word goes in alone)."""
+        """The decoder's first states: the encoder's last ones, or tanh(s·W + b) of them where their width differs. Bahdanau et
+        al. 2015, appendix A.2.2, use the backward direction alone; here s joins both directions."""
         def fit(keys, x):
             name = '_'.join(key.key for key in keys)
             dense = Dense(self.width, kernel_init=self.kernel_init, numerics=self.numerics, name=f'first_{name}')
@@ -134,7 +135,7 @@ class Decoder(nn.Module):
         context_width = part.context_width(width, others['source'].values.shape[-1])
         entering = context_width if part.early else width if part.feeding else 0
         weights = [layer.weights(width if i else embedding + entering) for i, layer in enumerate(layers)]
-        (first, bias), _ = weights[0]  # the embedding goes through for all steps at once, what enters step by step
+        (first, bias), _ = weights[0]  # embeddings are projected for all steps at once, the context or output step by step
         inputs = now | {'given': self.numerics.dense(x, first[:embedding]) + self.numerics.cast(bias)}  # [R, T, G·H]
         kernels, biases = kernels | ({'entering': first[embedding:]} if entering else {}), {}
         for i, (given, own) in enumerate(weights):
@@ -196,28 +197,27 @@ class Decoder(nn.Module):
 
 
 class RecurrentEncoderDecoder(nn.Module):
-    """logits = decoder(E[target], encoder(E[source]))·W + b: with the defaults the model of Bahdanau et al. 2015,
-    but for its maxout layer below the output.
+    """logits = decoder(E[target], encoder(E[source]))·W + b, by default the model of Bahdanau et al. 2015 without its maxout
+    layer before the output.
 
-    A row holds one pair: segments tell tokens from padding, and must not number packed pairs.
+    A row holds one pair: segments distinguish tokens from padding only; packed pairs are not supported.
 
     Attributes:
-      vocab: vocabulary size V of the targets; left out of a config, it is the tokenizer's.
-      source_vocab: that of the sources, if it is another; 0: one vocabulary for both. Left out of a config, it is the
-        data's.
-      source_length, length: the longest row of the encoder and of the decoder.
-      layers: of the encoder, and as many of the decoder.
+      vocab: vocabulary size V of the targets; by default the tokenizer's.
+      source_vocab: vocabulary size of the sources; 0: one vocabulary for both; by default the data's.
+      source_length, length: the largest number of tokens in a row of the encoder and of the decoder.
+      layers: number of layers of the encoder, and of the decoder.
       width: H of every layer (and of each direction of the encoder).
       embedding: width of the embeddings; 0 stands for `width`.
       cell: 'Gru()', 'Lstm()' or 'Rnn()'.
-      bidirectional: the encoder runs in both directions, and its annotations are 2·H wide.
+      bidirectional: run the encoder in both directions, which makes its annotations 2·H wide.
       attention: 'Bahdanau()', 'Luong()' or 'NoAttention()', each with its own fields.
-      share: sources and targets have one embedding.
-      tied: the output layer is the embedding of the targets (Press and Wolf 2017); if not, it is a dense one.
+      share: use one embedding for sources and targets.
+      tied: use the embedding of the targets as the output layer (Press and Wolf 2017); False: a dense output layer.
       dropout: rate between the layers.
-      outer_dropout: rate on the embeddings and on what the output layer is given.
-      initial: how embeddings and the matrix of each gate begin; of its choices by layer, as for a Transformer.
-      dense_gradient: the gradient of dense layers as in `transformer.layers.numerics`, instead of JAX's rule.
+      outer_dropout: rate on the embeddings and on the inputs of the output layer.
+      initial: initialisation of the embeddings and of the matrix of each gate, as for a Transformer of as many layers.
+      dense_gradient: compute the gradient of dense layers as in `transformer.layers.numerics`, instead of by JAX's rule.
     """
     vocab: int
     source_vocab: int
@@ -238,26 +238,28 @@ class RecurrentEncoderDecoder(nn.Module):
     dtype: str = 'float32'
     parameter_dtype: str = 'float32'
 
-    attentions = {}  # it has no heads that could be switched off
-
-    packs = False  # a run whose rows hold several pairs is refused
+    attentions = {}  # no heads that `head_mask` could switch off
+    packs = False  # training refuses rows of several pairs
 
     @nn.compact
     def __call__(self, inputs: jax.Array | None = None, *, decoder_inputs: jax.Array, segments: jax.Array | None = None,
                  positions: jax.Array | None = None, decoder_segments: jax.Array | None = None,
                  decoder_positions: jax.Array | None = None, key: jax.Array | None = None, cache: dict | None = None,
                  capture: tuple = ()) -> dict:
-        """Sources [B, S] and what precedes each target [B, T] -> {'logits' [B, T, V], 'hidden' [B, T, H]}, with a cache also
-        {'cache'}, and where 'attention' is captured its weights, {'decoder/cross_attention', 'decoder/attention' [B, 1, T, S]}.
+        """Applies the encoder to `inputs` [B, S] and the decoder to `decoder_inputs` [B, T], the targets shifted right.
+
+        Returns:
+          {'logits' [B, T, V], 'hidden' [B, T, H]}, with a cache also {'cache'}; where 'attention' is captured, also its
+          weights, {'decoder/cross_attention', 'decoder/attention' [B, 1, T, S]}.
 
         Args:
-          inputs: sources; with a cache in the first call only.
-          segments, decoder_segments: [B, S], [B, T], 0 = padding; None: there is none.
-          positions: not needed, a state knows the order.
-          decoder_positions: where in its sequence each token is; None: 0, 1, ...
+          inputs: the source tokens; with a cache, given in the first call only.
+          segments, decoder_segments: [B, S], [B, T], 0 = padding; None: no padding.
+          positions: ignored; the state carries the order.
+          decoder_positions: the position of each token in its sequence; None: 0, 1, ...
           key: random key of training; None switches dropout off.
-          cache: from `init_cache`; decoder_inputs are then the next tokens. What is kept of the source is under 'source' and
-            has its B rows; with K·B rows in decoder_inputs, each source has K of them, one after the other.
+          cache: from `init_cache`; `decoder_inputs` are then the next tokens. The entry 'source' holds the projected source,
+            with its B rows; if `decoder_inputs` has K·B rows, each source serves K consecutive ones.
         """
         numerics = self._numerics()
         kernel_init = self.initial.feed_forward(self.layers)['kernel_init']
@@ -286,7 +288,7 @@ class RecurrentEncoderDecoder(nn.Module):
         return outputs if cache is None else outputs | {'cache': cache}
 
     def init_cache(self, batch: int, length: int | None = None) -> dict:
-        """An empty cache for `batch` rows of up to `length` tokens, by default as many as the decoder takes."""
+        """An empty cache for `batch` rows of up to `length` tokens, by default the decoder's length."""
         states = {f'layer_{i}': self.cell.first(batch, self.width) for i in range(self.layers)}
         decoder = self._decoder(self._numerics(), parent=None)
         return states | decoder.empty(batch, length or self.length)
@@ -302,7 +304,7 @@ class RecurrentEncoderDecoder(nn.Module):
                        self.initial.feed_forward(self.layers)['kernel_init'], numerics, **named)
 
     def _embeddings(self, numerics):
-        """(of sources, of targets)."""
+        """(the embedding of sources, the embedding of targets)."""
         width = self.embedding or self.width
         if self.tied and width != self.width:
             raise ValueError(f'model.tied=True makes the embedding the output layer, but it is {width} wide and the decoder '
@@ -313,4 +315,4 @@ class RecurrentEncoderDecoder(nn.Module):
     def _require_room(self, what, length, field):
         if length > getattr(self, field):
             raise ValueError(f'A {what} of {length} tokens is longer than the {getattr(self, field)} that this model takes; '
-                             f'shorten it or train with model.{field}={length}.')
+                             f'shorten it, or train with model.{field}={length}.')

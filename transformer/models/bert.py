@@ -1,4 +1,4 @@
-"""BERT: an encoder that learns from masked words (Devlin et al. 2019), with the heads of transformer/layers/heads.py on it."""
+"""BERT: an encoder trained to predict masked words (Devlin et al. 2019); its heads are in transformer/layers/heads.py."""
 
 from collections.abc import Mapping
 
@@ -15,16 +15,16 @@ from transformer.layers.stack import Heads, Stack, inlined
 
 
 class Bert(nn.Module):
-    """head(blocks(norm(E[token] + S[type] + P[position]))), each block norm(x + f(x)), with the defaults.
+    """By default head(blocks(norm(E[token] + S[type] + P[position]))), where each sublayer is norm(x + f(x)).
 
     Attributes:
-      vocab: vocabulary size V; left out of a config, it is the tokenizer's.
-      length: the longest row.
-      types: kinds of tokens, such as those of the first and of the second text; 0: the model is not told of them.
-      stack: its blocks; in a config its fields are the model's own, such as `model.layers`.
-      head: what is made of the hidden states: 'MaskedWords()', 'Pretraining()', 'NextSentence()', 'Classes(classes=2)',
-        'TokenClasses(classes=9)', 'Span()', or 'NoHead(pooler=True)'.
-      dense_gradient: the gradient of dense layers as in `transformer.layers.numerics`, instead of JAX's rule.
+      vocab: vocabulary size V; by default the tokenizer's.
+      length: the largest number of tokens in a row.
+      types: number of token types, such as one for the first text and one for the second; 0: no embedding of types.
+      stack: the blocks; a config sets its fields on the model itself, such as `model.layers`.
+      head: maps the hidden states to outputs: 'MaskedWords()', 'Pretraining()', 'NextSentence()', 'Classes(classes=2)',
+        'TokenClasses(classes=9)', 'Span()' or 'NoHead(pooler=True)'.
+      dense_gradient: compute the gradient of dense layers as in `transformer.layers.numerics`, instead of by JAX's rule.
     """
     vocab: int
     length: int = 512
@@ -37,19 +37,19 @@ class Bert(nn.Module):
 
     @property
     def attentions(self) -> dict:
-        """{name: `Heads`} of those whose heads can be switched off by `head_mask`."""
+        """{name: `Heads`} of the attention layers whose heads `head_mask` can switch off."""
         return {'attention': Heads(self.stack)}
 
     @nn.compact
     def __call__(self, inputs: jax.Array, *, segments: jax.Array | None = None, positions: jax.Array | None = None,
                  types: jax.Array | None = None, masked: jax.Array | None = None, key: jax.Array | None = None,
                  head_mask: Mapping | None = None, capture: tuple = ()) -> dict:
-        """inputs [B, T] -> {'hidden' [B, T, D]}, what the head gives, and what the stack says besides.
+        """inputs [B, T] -> {'hidden' [B, T, D]}, the outputs of the head, and the `aux` of the stack.
 
         Args:
           segments, positions: [B, T], as in `Stack.over_rows`.
-          types: [B, T], the kind of each token; None: 0.
-          masked: [B, M], the positions whose words are predicted; None: all.
+          types: [B, T], the type of each token; None: 0.
+          masked: [B, M], the positions whose tokens are predicted; None: all.
           key: random key of training; None switches dropout off.
           head_mask, capture: as in `Context`.
         """

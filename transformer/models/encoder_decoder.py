@@ -29,19 +29,19 @@ BASE = Stack(layers=6, heads=8, width=512, feed_forward=Mlp(activation=Relu()), 
 
 
 class EncoderDecoder(nn.Module):
-    """logits = decoder(E[target], encoder(E[source]))·Eᵀ: blocks as figure 1 of the paper with the defaults.
+    """logits = decoder(E[target], encoder(E[source]))·Eᵀ, by default with the blocks of the paper's figure 1.
 
     Attributes:
-      vocab: vocabulary size V of the targets; left out of a config, it is the tokenizer's.
-      source_vocab: that of the sources, if it is another; 0: one vocabulary for both. Left out of a config, it is the data's.
-      source_length, length: the longest row of the encoder and of the decoder.
-      encoder, decoder: their blocks, with sizes of their own.
-      cross_attention: what mixes positions of the source into those of the decoder.
-      share: sources and targets have one embedding (section 3.4).
-      scale_embedding: embeddings are multiplied by sqrt(D) (section 3.4).
-      head: what is made of the decoder's hidden states: 'NextWords()', with `tied=False, bias=True` for a dense output layer,
-        or where the decoder reads the source once more "Classes(classes=3, at='last')", 'TokenClasses(classes=9)' or 'Span()'.
-      dense_gradient: the gradient of dense layers as in `transformer.layers.numerics`, instead of JAX's rule.
+      vocab: vocabulary size V of the targets; by default the tokenizer's.
+      source_vocab: vocabulary size of the sources; 0: one vocabulary for both; by default the data's.
+      source_length, length: the largest number of tokens in a row of the encoder and of the decoder.
+      encoder, decoder: the two stacks of blocks, each with its own sizes.
+      cross_attention: the mechanism by which the decoder attends to the source.
+      share: use one embedding for sources and targets (section 3.4).
+      scale_embedding: multiply embeddings by sqrt(D) (section 3.4).
+      head: maps the decoder's hidden states to outputs: 'NextWords()', with `tied=False, bias=True` for a dense output layer;
+        where the decoder reads the source again "Classes(classes=3, at='last')", 'TokenClasses(classes=9)' or 'Span()'.
+      dense_gradient: compute the gradient of dense layers as in `transformer.layers.numerics`, instead of by JAX's rule.
     """
     vocab: int
     source_vocab: int
@@ -59,7 +59,7 @@ class EncoderDecoder(nn.Module):
 
     @property
     def attentions(self) -> dict:
-        """{name: `Heads`} of those whose heads can be switched off by `head_mask`."""
+        """{name: `Heads`} of the attention layers whose heads `head_mask` can switch off."""
         return {'encoder/attention': Heads(self.encoder), 'decoder/attention': Heads(self.decoder),
                 'decoder/cross_attention': Heads(self.decoder, 'cross_kept')}
 
@@ -68,17 +68,21 @@ class EncoderDecoder(nn.Module):
                  positions: jax.Array | None = None, decoder_segments: jax.Array | None = None,
                  decoder_positions: jax.Array | None = None, key: jax.Array | None = None, cache: dict | None = None,
                  head_mask: Mapping | None = None, capture: tuple = ()) -> dict:
-        """Sources [B, S] and what precedes each target [B, T] -> {'hidden' [B, T, D]}, what the head gives, {'logits' [B, T,
-        V]}, and what the stacks say besides, under 'encoder/..' and 'decoder/..', with adaptive halting {'ponder' [B, T],
-        'source_ponder' [B, S]}; where sources are given also {'source_hidden' [B, S, D]}, with a cache {'cache'}.
+        """Applies the encoder to `inputs` [B, S] and the decoder to `decoder_inputs` [B, T], the targets shifted right.
+
+        Returns:
+          {'hidden' [B, T, D], 'logits' [B, T, V]} (or the outputs of another head) and the `aux` of the stacks under
+          'encoder/..' and 'decoder/..'; with adaptive halting {'ponder' [B, T], 'source_ponder' [B, S]}; with `inputs` also
+          {'source_hidden' [B, S, D]}; with a cache {'cache'}.
 
         Args:
-          inputs: sources; with a cache in the first call only.
-          segments, decoder_segments: [B, S], [B, T], pairs packed in a row (0 = padding): tokens see their own pair.
-          positions, decoder_positions: where in its sequence each token is; None: 0, 1, ...
+          inputs: the source tokens; with a cache, given in the first call only.
+          segments, decoder_segments: [B, S], [B, T], numbers of the pairs packed in a row (0 = padding); a token attends only
+            within its own pair.
+          positions, decoder_positions: the position of each token in its sequence; None: 0, 1, ...
           key: random key of training; None switches dropout off.
-          cache: from `init_cache`; decoder_inputs are then the next tokens. What is kept of the source is under 'source', at
-            every depth, and has its B rows; with K·B rows in decoder_inputs, each source has K of them, one after the other.
+          cache: from `init_cache`; `decoder_inputs` are then the next tokens. At every depth, the entry 'source' holds the
+            projected source, with its B rows; if `decoder_inputs` has K·B rows, each source serves K consecutive ones.
           head_mask: {'encoder/attention', 'decoder/attention', 'decoder/cross_attention': factors}, as in `Context`.
           capture: as in `Context`.
         """
@@ -114,12 +118,12 @@ class EncoderDecoder(nn.Module):
         return tokens(ids) * (tokens.width ** 0.5 if self.scale_embedding else 1.0)
 
     def init_cache(self, batch: int, length: int | None = None) -> dict:
-        """An empty cache for `batch` rows of up to `length` tokens, by default as many as the decoder takes."""
+        """An empty cache for `batch` rows of up to `length` tokens, by default the decoder's length."""
         return self.decoder.empty_cache(batch, length or self.length, self.dtype)
 
 
 class OverRows(nn.Module):
-    """A stack over tokens in rows, with parameters of its own."""
+    """`Stack.over_rows` as a module, with a scope of its own for the parameters."""
     stack: Stack
     length: int
     numerics: Numerics
@@ -131,10 +135,10 @@ class OverRows(nn.Module):
 
 
 def _of(stack, factors):
-    """What a head mask says of one of the stacks."""
+    """The entries of a head mask for one of the stacks."""
     return {name.removeprefix(f'{stack}/'): x for name, x in factors.items() if name.startswith(f'{stack}/')}
 
 
 def _named(stack, ponder, aux):
-    """What a stack says, under the names of the model."""
+    """The `aux` of a stack under the names of the model's outputs."""
     return {ponder if name == 'ponder' else f'{stack}/{name}': x for name, x in aux.items()}

@@ -1,4 +1,4 @@
-"""GPT: a causal decoder-only Transformer, with GPT-2's block unless told otherwise (Radford et al. 2019)."""
+"""GPT: a causal decoder-only Transformer, by default with the blocks of GPT-2 (Radford et al. 2019)."""
 
 from collections.abc import Mapping
 
@@ -13,15 +13,15 @@ from transformer.layers.stack import Heads, Stack, inlined
 
 
 class Gpt(nn.Module):
-    """logits = norm(blocks(E[token] + P[position]))·Eᵀ, with the defaults.
+    """By default logits = norm(blocks(E[token] + P[position]))·Eᵀ.
 
     Attributes:
-      vocab: vocabulary size V; left out of a config, it is the tokenizer's.
-      length: the longest row.
-      stack: its blocks; in a config its fields are the model's own, such as `model.layers`.
-      head: what is made of the hidden states: 'NextWords()', 'NextWords(tied=False)', or to classify texts such as
+      vocab: vocabulary size V; by default the tokenizer's.
+      length: the largest number of tokens in a row.
+      stack: the blocks; a config sets its fields on the model itself, such as `model.layers`.
+      head: maps the hidden states to outputs: 'NextWords()', 'NextWords(tied=False)'; to classify texts
         "Classes(classes=2, at='last')", 'TokenClasses(classes=9)' or 'Span()'.
-      dense_gradient: the gradient of dense layers as in `transformer.layers.numerics`, instead of JAX's rule.
+      dense_gradient: compute the gradient of dense layers as in `transformer.layers.numerics`, instead of by JAX's rule.
     """
     vocab: int
     length: int = 1024
@@ -33,20 +33,20 @@ class Gpt(nn.Module):
 
     @property
     def attentions(self) -> dict:
-        """{name: `Heads`} of those whose heads can be switched off by `head_mask`."""
+        """{name: `Heads`} of the attention layers whose heads `head_mask` can switch off."""
         return {'attention': Heads(self.stack)}
 
     @nn.compact
     def __call__(self, inputs: jax.Array, *, segments: jax.Array | None = None, positions: jax.Array | None = None,
                  key: jax.Array | None = None, cache: dict | None = None, head_mask: Mapping | None = None,
                  capture: tuple = ()) -> dict:
-        """inputs [B, T] -> {'hidden' [B, T, D]}, what the head gives, {'logits' [B, T, V]}, and what the stack says besides;
-        with a cache also {'cache'}.
+        """inputs [B, T] -> {'hidden' [B, T, D], 'logits' [B, T, V]} (or the outputs of another head), the `aux` of the stack,
+        and with a cache {'cache'}.
 
         Args:
           segments, positions: [B, T], as in `Stack.over_rows`.
           key: random key of training; None switches dropout off.
-          cache: from `init_cache`; inputs are then the next tokens, at `positions`.
+          cache: from `init_cache`; `inputs` are then the next tokens, at `positions`.
           head_mask, capture: as in `Context`.
         """
         if self.head.causal:
@@ -61,5 +61,5 @@ class Gpt(nn.Module):
         return outputs if cache is None else outputs | {'cache': cache}
 
     def init_cache(self, batch: int, length: int | None = None) -> dict:
-        """An empty cache for `batch` rows of up to `length` tokens, by default as many as the model takes."""
+        """An empty cache for `batch` rows of up to `length` tokens, by default the model's length."""
         return self.stack.empty_cache(batch, length or self.length, self.dtype)

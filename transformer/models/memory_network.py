@@ -27,25 +27,27 @@ class MemoryNetwork(nn.Module):
         o = sum over i of p_i·c_i   (eq. 2)             u' = u + o                           (eq. 4)
         logits = W·u of the last hop                                                         (eq. 3)
 
-    With skip=False u' = o, so that what the question asks for is in the weights alone; with an inner width F the answer is that
-    of a multilayer perceptron, logits = W·relu(M·u + b) + c, M [F, D], W [V, F].
+    With skip=False u' = o: the question enters through the attention weights alone. With an inner width F a multilayer
+    perceptron answers, logits = W·relu(M·u + b) + c, M [F, D], W [V, F].
 
-    The hops have tables A¹, C¹, .., Aᴷ, Cᴷ (section 2.2). Tied 'adjacent', Aᵏ⁺¹ = Cᵏ, B = A¹, Wᵀ = Cᴷ; 'layerwise', all A are
-    one, all C are one, and u' = H·u + o. T_A and T_C are tied as A and C are.
+    The hops have tables A¹, C¹, .., Aᴷ, Cᴷ (section 2.2). With the tying 'adjacent', Aᵏ⁺¹ = Cᵏ, B = A¹, Wᵀ = Cᴷ; with
+    'layerwise', all A are one table, all C are another, and u' = H·u + o. T_A and T_C are tied as A and C are.
 
-    Encoded by 'position', word j of J weighs l_jd = (1 - j/J) - (d/D)(1 - 2j/J) in unit d of D (section 4.1); as a 'bag', 1.
+    With the encoding 'position', word j of J has the weight l_jd = (1 - j/J) - (d/D)(1 - 2j/J) in unit d of D (section 4.1);
+    with 'bag', 1.
 
     Attributes:
-      vocab: words V, of which 0 is none; the answers are among them. Left out of a config, it is the data's.
-      memory: sentences M that are looked at. Left out of a config, it is the data's.
+      vocab: V, the number of words, with 0 for no word; the answers are among them. By default the data's.
+      memory: M, the number of sentences in the memory; by default the data's.
       hops: K.
       width: D.
       tying: 'adjacent' or 'layerwise'.
       encoding: 'position' or 'bag'.
-      temporal: whether there are T_A and T_C (section 4.1, temporal encoding).
-      rectified: share of the units of u that pass a ReLU after each hop, in [0, 1] (section 5 has 0.5, with 'layerwise').
-      noise: in training, the chance that an empty memory is put before a sentence, which so seems older; the oldest share
-        what is left of the memory (section 4.1, learning time invariance by injecting random noise, has 0.1).
+      temporal: whether to add T_A and T_C (section 4.1, temporal encoding).
+      rectified: share of the units of u that pass a ReLU after each hop, in [0, 1] (section 5 uses 0.5, with 'layerwise').
+      noise: the probability in training that an empty memory is inserted before a sentence, which makes it and all earlier
+        ones seem older; sentences pushed past the end share the last age (section 4.1, learning time invariance by
+        injecting random noise, uses 0.1).
       skip: u' = u + o (with 'layerwise', H·u + o); False: u' = o.
       inner: F; 0: logits = W·u.
       scale: standard deviation of all parameters at the start.
@@ -65,7 +67,7 @@ class MemoryNetwork(nn.Module):
     dtype: str = 'float32'
     parameter_dtype: str = 'float32'
 
-    attentions = {}  # it has no heads that could be switched off
+    attentions = {}  # no heads that `head_mask` could switch off
 
     @nn.compact
     def __call__(self, story: jax.Array, question: jax.Array, *, linear: bool | jax.Array = False, key: jax.Array | None = None,
@@ -73,12 +75,12 @@ class MemoryNetwork(nn.Module):
         """story [B, M, J], the latest sentence first, question [B, J] -> {'logits' [B, V], 'hidden' [B, D]}, the last u.
 
         Args:
-          linear: a boolean, which may be traced: leave the softmax out, p_i = u·m_i, as in the first part of training
-            (section 4.2, linear start).
+          linear: a boolean, which may be traced: omit the softmax, p_i = u·m_i, as in the first part of training (section
+            4.2, linear start).
           key: random key of training; None: no noise.
-          capture: with 'attention' the outputs have the weights p of each hop, 'hop_1/attention' [B, 1, 1, M], ..
+          capture: with 'attention' the outputs include the weights p of each hop, 'hop_1/attention' [B, 1, 1, M], ..
 
-        A sentence without words is an empty memory, of no weight.
+        A sentence without words is an empty memory, with weight 0.
         """
         self._check(story)
         numerics = self._numerics()
@@ -127,8 +129,8 @@ class MemoryNetwork(nn.Module):
         return [table(name=f'{name}_{i}').embedding for i in range(count)]
 
     def _stored(self, story, age, words, times):
-        """m or c of each sentence by each pair of tables: [B, M, J], [B, M] -> [B, M, D]. Most memories are empty, as stories
-        differ in length; where the others fit into a quarter of the room, one device computes them alone."""
+        """m or c of each sentence by each pair of tables: [B, M, J], [B, M] -> [B, M, D]. Stories differ in length, so most
+        memories are empty: if the others fit into a quarter of the rows, a single device computes only those."""
         batch, memory, length = story.shape
         story, age, few = story.reshape(-1, length), age.ravel(), batch * memory // 4
         there = story.any(-1)
@@ -145,8 +147,8 @@ class MemoryNetwork(nn.Module):
     def _encoded(self, ids, words, age=None, times=()):
         """sum over j of l_j·table[ids_j], by each table of words, and its time[age]: [R, J], [R] -> [R, D].
 
-        With l_jd = a_j - (d/D)·b_j it is a·X·E - (d/D)·(b·X·E), X the words as one-hot vectors: a·X and b·X serve all tables,
-        and one product of them takes a third of the time of looking words up in each."""
+        With l_jd = a_j - (d/D)·b_j this equals a·X·E - (d/D)·(b·X·E), where X are the words as one-hot vectors: a·X and b·X
+        serve all tables, and one product with them takes a third of the time of a lookup in each table."""
         place = jnp.arange(1, ids.shape[-1] + 1)
         length = jnp.maximum(jnp.where(ids > 0, place, 0).max(-1, keepdims=True), 1)
         real, share = (ids > 0).astype(real_dtype()), place.astype(real_dtype()) / length

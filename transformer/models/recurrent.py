@@ -1,7 +1,7 @@
 """Recurrent cells, and layers of them that run along the positions of a row.
 
-A state is a dict of arrays [B, H] in at least float32, `hidden` being what a layer puts out. The products of all inputs with
-their matrix are one product before the steps begin; a step multiplies its state alone.
+A state is a dict of arrays [B, H] in at least float32, of which `hidden` is the output of the layer. One product projects the
+inputs of all steps before the first step; each step then multiplies its state alone.
 """
 
 import abc
@@ -22,12 +22,12 @@ from transformer.layers.sharding import several
 
 
 class Cell(abc.ABC):
-    """Base of the cells, which say how a step goes.
+    """Base of the cells: one step of recurrence.
 
     Attributes:
-      gates: G, the vectors of width H that a step makes of its input, and as many of its state.
+      gates: G; a step projects its input, and its state, to G vectors of width H.
       states: names of the arrays of a state.
-      state_bias: whether the product with the state has a bias of its own.
+      state_bias: whether the projection of the state has its own bias.
     """
     gates = 1
     states = ('hidden',)
@@ -58,7 +58,7 @@ class Gru(Cell):
         r = σ(x·W_r + b_r + h·U_r + c_r)      z = σ(x·W_z + b_z + h·U_z + c_z)
         n = tanh(x·W_n + b_n + r ⊙ (h·U_n + c_n))      h' = (1 - z) ⊙ n + z ⊙ h
 
-    The paper has (r ⊙ h)·U_n, which takes two products one after the other in a step."""
+    The paper has (r ⊙ h)·U_n, which needs two successive products in a step."""
     gates = 3
     state_bias = True
 
@@ -78,7 +78,7 @@ class Lstm(Cell):
     each of x·W + h·U + b; in the matrices the order is i, f, g, o.
 
     Attributes:
-      forget_bias: with 1 a cell begins by remembering (Jozefowicz et al. 2015, section 5).
+      forget_bias: 1 keeps the forget gate open at the start of training (Jozefowicz et al. 2015, section 5).
     """
     forget_bias: float = 1.0
     gates = 4
@@ -96,8 +96,8 @@ def scan(step: Callable, kernels: Mapping, others: Any, state: Any, inputs: Any,
     """lax.scan of step(dense, others, state, input) -> (state, output) along the first axis of `inputs`, in which
     dense(name, x) = x·kernels[name] in at least float32, [.., D] -> [.., F], is for each name called once.
 
-    JAX's own rule for the gradient adds xᵀ·dy to dW in every step. Here the steps back give dy alone, and dW is one product
-    over the rows of all steps. What else a step differentiates must be in `others`, a pytree."""
+    JAX's own gradient adds xᵀ·dy to dW in every step. Here the backward steps compute dy alone, and dW is one product over the
+    rows of all steps. Everything else that a step is differentiated with respect to must be in `others`, a pytree."""
     return _scan(step, numerics, reverse, kernels, others, state, inputs)
 
 
@@ -139,9 +139,9 @@ def _scan_forward(step, numerics, reverse, kernels, others, state, inputs):
 def _scan_backward(step, numerics, reverse, residuals, cotangents):
     back, factors = residuals
     *rest, dy = back(cotangents)
-    if several():  # devices have some rows each: in one axis with the steps, all of them would be gathered
+    if several():  # rows are sharded over devices: merging their axis with that of the steps would gather them
         flat, equation = lambda x: x.reshape(len(x), -1, x.shape[-1]), 'TRD,TRF->DF'
-    else:  # a tenth less time on a CPU
+    else:  # takes a tenth less time on a CPU
         flat, equation = lambda x: x.reshape(-1, x.shape[-1]), 'RD,RF->DF'
     kernels = {name: numerics.scores(equation, flat(x), flat(dy[name])) for name, x in factors.items()}
     return kernels, *rest
@@ -152,7 +152,7 @@ _scan.defvjp(_scan_forward, _scan_backward)
 
 @jax.custom_jvp
 def _tapped(y, tap):
-    """y, whose gradient is also that of `tap`."""
+    """y; its gradient is passed to `tap` as well."""
     return y
 
 
@@ -162,7 +162,7 @@ def _tapped_jvp(primals, tangents):
 
 
 def each_gate(initialiser: Callable, gates: int) -> Callable:
-    """The initialiser of one matrix [D, H], for those of all gates side by side, [D, G·H]."""
+    """An initialiser of the matrices of all gates side by side, [D, G·H], from that of one matrix [D, H]."""
     return lambda key, shape, *dtype: jnp.concatenate(
         [initialiser(k, (shape[0], shape[1] // gates), *dtype) for k in jax.random.split(key, gates)], 1)
 
@@ -191,10 +191,10 @@ class Layer(nn.Module):
         """x [T, B, D] -> (hidden [T, B, H], the last state).
 
         Args:
-          state: before the first step; None: zeros.
-          there: [T, B], where there is a token; elsewhere the state stays as it is.
-          begins: [T, B], where the state begins anew, with zeros.
-          reverse: from the last position to the first.
+          state: the state before the first step; None: zeros.
+          there: [T, B], True at tokens; the state does not change at padding.
+          begins: [T, B], True where the state is reset to zeros.
+          reverse: run from the last position to the first.
         """
         (kernel, bias), (own, own_bias) = self.weights(x.shape[-1])
         dense = self.numerics.dense
@@ -217,20 +217,20 @@ class Layer(nn.Module):
 
 
 def stay(new: Any, old: Any, there: jax.Array | None) -> Any:
-    """The new state in rows where there is a token, [B], and the old one in the others; None: new everywhere."""
+    """The new state in rows with a token (`there` [B]), the old state in the others; None: the new state in all rows."""
     return new if there is None else jax.tree.map(
         lambda n, o: jnp.where(there.reshape(-1, *(1,) * (n.ndim - 1)), n, o), new, old)
 
 
 def run(layers: Sequence, x: jax.Array, states: Mapping | None = None, *, there: jax.Array | None = None,
         begins: jax.Array | None = None, rate: float = 0.0, key: jax.Array | None = None) -> tuple:
-    """Layers one on the other: x [B, T, D] -> (hidden [B, T, H], {'layer_0': its last state, ..}).
+    """Applies stacked layers: x [B, T, D] -> (hidden [B, T, H], {'layer_0': its last state, ..}).
 
     Args:
-      layers: for each a tuple of its `Layer`, and of one that runs backward if it has both directions; what the two put out,
-        and their states, are side by side, 2·H wide.
-      states: {'layer_0': before the first step, ..}, for layers of one direction; None: zeros.
-      there, begins: [B, T], as in `Layer`; no direction takes up what is not there.
+      layers: a tuple for each layer, of one `Layer`, or of a forward and a backward one, whose outputs and states are
+        concatenated to a width of 2·H.
+      states: {'layer_0': the state before the first step, ..}, for layers of one direction; None: zeros.
+      there, begins: [B, T], as in `Layer`.
       rate, key: dropout between the layers (Zaremba et al. 2014).
     """
     x, new = x.swapaxes(0, 1), {}  # [T, B, D]

@@ -1,7 +1,7 @@
-"""How a recurrent decoder looks at its source, and at its own past: the attention of Bahdanau, that of Luong, or none.
+"""The attention of a recurrent decoder to its source, and to its own past: Bahdanau's, Luong's, or none.
 
-Parts of a config (`model.attention`), which are given parameters and arrays. Of the decoder's rows R, R / B belong to each of
-the B rows of the source, one after the other: the hypotheses of a beam.
+These are parts of a config (`model.attention`): pure functions of parameters and arrays. The decoder's R rows may be a multiple
+of the B rows of the source: R / B consecutive rows (the hypotheses of a beam) share one source.
 """
 
 import dataclasses
@@ -23,13 +23,13 @@ from transformer.layers.roles import Wanted, matrix
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class Attended:
-    """What a decoder looks at, and the parameters for that.
+    """What a decoder attends to, and the parameters of the score.
 
     Attributes:
-      parameters: of the score.
+      parameters: those of the score.
       values: [B, S, D], such as the encoder's annotations.
       visible: [B, S], or for each query [B, R / B · T, S].
-      keys: [B, S, 1, ..], what the score makes of the values; None: it is made now.
+      keys: [B, S, 1, ..], the keys that the score computes from the values; None: not computed yet.
     """
     parameters: Any
     values: Any
@@ -38,24 +38,24 @@ class Attended:
 
 
 def keys_of(score: Score, parameters: Mapping, values: jax.Array, width: int, numerics: Numerics) -> jax.Array:
-    """The keys that a score makes of values [B, S, D] for queries of that width."""
+    """The keys that a score computes from values [B, S, D], for queries of `width`."""
     query = jnp.zeros((len(values), 1, 1, width), values.dtype)
     return score.prepare(parameters, query, values[:, :, None], numerics)[1]
 
 
 class RecurrentAttention:
-    """Base: how the decoder takes up its source. With h the state of the top layer,
+    """Base: how the decoder attends to its source. With h the state of the top layer,
 
         context = Σ_s w_s·a_s,   w = softmax_s(score(h, a_s))     over the encoder's outputs a_s, its annotations.
 
     Attributes:
-      score: of `transformer.attention.scores`; None: the context is the encoder's last state.
-      past: the decoder also attends to its own earlier states of the top layer, with a score of the same kind and
-        parameters of its own; both contexts stand side by side. Training keeps T states for each of T steps.
-      early: the context is that of the last h, and enters the cell; if not, that of the new h, after the cell.
-      combined: what goes on to the output layer is tanh([context; h]·W), and not h.
-      feeding: what went on to the output layer enters the cell of the next step.
-      dropout: rate on the weights of the source in training.
+      score: one of `transformer.attention.scores`; None: the context is the encoder's last state.
+      past: the decoder also attends to the earlier states of its top layer, with the same kind of score and separate
+        parameters; both contexts are concatenated. Training keeps T states for each of T steps.
+      early: compute the context from the previous h and feed it to the cell; False: from the new h, after the cell.
+      combined: the output layer reads tanh([context; h]·W) instead of h.
+      feeding: the input of the output layer also enters the cell of the next step.
+      dropout: rate on the attention weights of the source in training.
     """
     score: Score | None = None
     dropout = 0.0
@@ -63,11 +63,11 @@ class RecurrentAttention:
 
     @property
     def stepwise(self) -> bool:
-        """Whether a step needs what the one before has seen; if not, all steps look at once."""
+        """Whether a step depends on the attention of the step before; if not, all steps attend at once."""
         return self.early or self.feeding or self.past
 
     def parameters(self, width: int, source_width: int) -> dict:
-        """{name: `Wanted`} of what is learnt to look at a source of that width."""
+        """{name: `Wanted`} of the parameters of attention to a source of `source_width`."""
         return self.score.parameters(1, 1, width, source_width)
 
     def context_width(self, width: int, source_width: int) -> int:
@@ -79,9 +79,9 @@ class RecurrentAttention:
         'cross_attention' [R, T, S], and of the own past as 'attention'.
 
         Args:
-          dense: as in `recurrent.scan`, for what `parameters` has as 'window'.
-          source, own: `Attended`, the decoder's own past if it is looked at.
-          keep: [R, T, S], factors of the weights of the source, of `dropout`; None: ones.
+          dense: as in `recurrent.scan`, for the kernel 'window' of `parameters`.
+          source, own: `Attended`, the source and, with `past`, the decoder's own states.
+          keep: [R, T, S], dropout's factors of the weights of the source; None: ones.
         """
         context, weights = self._look(source, query, numerics, self._middle(dense, source, query, positions), keep)
         if own is None:
@@ -107,23 +107,24 @@ class RecurrentAttention:
         return contexts.reshape(rows, steps, -1), weights.reshape(rows, steps, -1)
 
     def _middle(self, dense, source, query, positions):
-        """The middle [R, T] of the window that is seen, or None."""
+        """The middle [R, T] of the visible window, or None without a window."""
         return None
 
 
 @dataclasses.dataclass(frozen=True)
 class NoAttention(RecurrentAttention):
-    """The encoder's last state enters the cell in every step (Cho et al. 2014; Sutskever et al. 2014 begin with it alone)."""
+    """No attention: the encoder's last state enters the cell in every step (Cho et al. 2014; in Sutskever et al. 2014 it is the
+    decoder's first state only)."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Bahdanau(RecurrentAttention):
-    """The last state looks at the source, and the context enters the cell with the embedding (Bahdanau et al. 2015, eq. 4-6
-    and appendix A.2.2).
+    """The previous state attends to the source, and the context enters the cell with the embedding (Bahdanau et al. 2015, eq.
+    4-6 and appendix A.2.2).
 
     Attributes:
       score: of state and annotation.
-      combined: the output layer is given tanh([context; h]·W); if not, h alone.
+      combined: the output layer reads tanh([context; h]·W); False: h alone.
       past, dropout: as in the base.
     """
     score: Score = Additive()
@@ -135,16 +136,16 @@ class Bahdanau(RecurrentAttention):
 
 @dataclasses.dataclass(frozen=True)
 class Luong(RecurrentAttention):
-    """The new state looks at the source, and h~ = tanh([context; h]·W) goes on to the output layer (Luong et al. 2015, eq. 5).
+    """The new state attends to the source, and the output layer reads h~ = tanh([context; h]·W) (Luong et al. 2015, eq. 5).
 
     Attributes:
-      score: of state and annotation: the paper's are Dot(), Bilinear(), Additive() and Location() (section 3.1). Dot() wants
+      score: of state and annotation: the paper's are Dot(), Bilinear(), Additive() and Location() (section 3.1). Dot() needs
         annotations as wide as states, so model.bidirectional=False.
-      feeding: h~ also enters the next step (section 3.3); without it, and without `past`, all steps look at once.
+      feeding: h~ also enters the next step (section 3.3); without it, and without `past`, all steps attend at once.
       window: D > 0: local attention, to the positions within D of p (section 3.2); 0: to all.
-      predictive: p = S·σ(vᵀ·tanh(h·Wp)) with S tokens in the source, and weights are also multiplied by
-        exp(-(s - p)² / (2·(D/2)²)) (local-p, eq. 9 and 10), so that their sum is below 1; if not, p is the decoder's
-        own position (local-m).
+      predictive: p = S·σ(vᵀ·tanh(h·Wp)) with S tokens in the source, and the weights are multiplied by
+        exp(-(s - p)² / (2·(D/2)²)) (local-p, eq. 9 and 10), so that their sum is below 1; False: p is the decoder's
+        position (local-m).
       past, dropout: as in the base.
     """
     score: Score = Dot()
@@ -158,7 +159,7 @@ class Luong(RecurrentAttention):
     def __post_init__(self):
         require_at_least(self, window=0)
         if self.predictive and not self.window:
-            raise ValueError(f'{self}: predictive=True finds the middle of a window, but window is 0; give it a '
+            raise ValueError(f'{self}: predictive=True predicts the middle of a window, but window is 0; give it a '
                              'size, such as 10.')
 
     def parameters(self, width: int, source_width: int) -> dict:
@@ -171,7 +172,7 @@ class Luong(RecurrentAttention):
         if not self.predictive:
             return positions
         lengths = jnp.repeat(source.visible.sum(-1), len(query) // len(source.visible))[:, None]
-        inner = jnp.tanh(dense('window', query))  # as wide as the product with it, which decides about whole positions
+        inner = jnp.tanh(dense('window', query))  # not cast: an error of p moves the window by whole positions
         return lengths * jax.nn.sigmoid(jnp.matmul(inner, source.parameters['window_output'], precision='highest'))
 
     def _faded(self, weights, away):

@@ -15,20 +15,20 @@ from transformer.models.recurrent import Cell, Layer, Lstm, run
 
 
 class RecurrentLm(nn.Module):
-    """logits = layers(E[token])·Eᵀ, tied, or ·W + b.
+    """logits = layers(E[token])·Eᵀ if tied, else layers(E[token])·W + b.
 
-    The state begins with zeros in every row and in every document of a packed row. It goes on as far as a row does, so that
-    rows of any length can be evaluated.
+    The state starts from zeros in every row and in every document of a packed row. Rows of any length can be evaluated.
 
     Attributes:
-      vocab: vocabulary size V; left out of a config, it is the tokenizer's.
-      length: the longest row of training and of generation.
+      vocab: vocabulary size V; by default the tokenizer's.
+      length: the largest number of tokens in a row, in training and in generation.
       width: D, of the embedding and of every layer.
       cell: 'Lstm()', 'Gru()' or 'Rnn()'.
-      dropout: rate on the embedding and on what each layer puts out, not from step to step (Zaremba et al. 2014, eq. 3).
-      tied: the embedding is also the output layer (Press and Wolf 2017).
-      initial: how the embedding and the matrix of each gate begin; of its choices by layer, as for a Transformer.
-      dense_gradient: the gradient of dense layers as in `transformer.layers.numerics`, instead of JAX's rule.
+      dropout: rate on the embedding and on the output of each layer, not on the recurrent connections (Zaremba et al. 2014,
+        eq. 3).
+      tied: use the embedding as the output layer (Press and Wolf 2017).
+      initial: initialisation of the embedding and of the matrix of each gate, as for a Transformer of as many layers.
+      dense_gradient: compute the gradient of dense layers as in `transformer.layers.numerics`, instead of by JAX's rule.
     """
     vocab: int
     length: int = 1024
@@ -42,7 +42,7 @@ class RecurrentLm(nn.Module):
     dtype: str = 'float32'
     parameter_dtype: str = 'float32'
 
-    attentions = {}  # it has no heads that could be switched off
+    attentions = {}  # no heads that `head_mask` could switch off
 
     @nn.compact
     def __call__(self, inputs: jax.Array, *, segments: jax.Array | None = None, positions: jax.Array | None = None,
@@ -50,14 +50,15 @@ class RecurrentLm(nn.Module):
         """inputs [B, T] -> {'logits' [B, T, V], 'hidden' [B, T, D]}, and with a cache also {'cache'}.
 
         Args:
-          segments: [B, T], packed documents (0 = padding, which leaves the state as it is); None: each row is one document.
+          segments: [B, T], numbers of packed documents (0 = padding, which does not change the state); None: each row is one
+            document.
           positions: [B, T]; a document begins at 0. None: 0..T-1.
           key: random key of training; None switches dropout off.
-          cache: from `init_cache`; inputs are then the next tokens, from `positions` on, one document a row.
-          capture: what other models are asked for here is nothing that this one has.
+          cache: from `init_cache`; `inputs` are then the next tokens, at `positions`, one document a row.
+          capture: ignored; this model has no attention to capture.
         """
         numerics = Numerics(self.dtype, self.dense_gradient, self.parameter_dtype)
-        begins, there = None, None  # where documents begin, and where there is a token; None: at the row's, everywhere
+        begins, there = None, None  # where documents begin (None: at the row's start), and where tokens are (None: everywhere)
         if positions is not None or cache is not None:
             begins = jnp.broadcast_to((jnp.arange(inputs.shape[1]) if positions is None else positions) == 0, inputs.shape)
         if segments is not None:
@@ -79,5 +80,5 @@ class RecurrentLm(nn.Module):
         return outputs if cache is None else outputs | {'cache': cache_out}
 
     def init_cache(self, batch: int, length: int | None = None) -> dict:
-        """The states of `batch` rows before their first tokens; they take the same room for any `length`."""
+        """The states of `batch` rows before their first tokens; their size does not depend on `length`."""
         return {f'layer_{i}': self.cell.first(batch, self.width) for i in range(self.layers)}

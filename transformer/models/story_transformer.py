@@ -22,20 +22,19 @@ from transformer.layers.stack import Heads, Stack, inlined
 
 
 def signs(key: jax.Array, shape: tuple, dtype: Any = jnp.float32) -> jax.Array:
-    """1 or -1, each as likely: the words of a sentence are told apart by their places from the first step."""
+    """1 or -1 with equal probability, so that places in a sentence differ from the first step on."""
     return jax.random.rademacher(key, shape, dtype)
 
 
 class StoryTransformer(nn.Module):
-    """logits = W·stack([q, x_1, .., x_M])_0 + b, with a vector for the question q and one for each sentence x_i, the latest
-    first:
+    """logits = W·stack([q, x_1, .., x_M])_0 + b, with a vector q for the question and x_i for each sentence, the latest first:
 
-        x_i = sum over j of f_j * E[x_ij],   f_j [D] learnt for each place of a word of a sentence, and of a question.
+        x_i = sum over j of f_j * E[x_ij],   with a learnt f_j [D] for each place in a sentence, and others for the question.
 
     Attributes:
-      vocab: words V, of which 0 is none; the answers are among them. Left out of a config, it is the data's.
-      stack: its blocks; in a config its fields are the model's own, such as `model.layers`.
-      dense_gradient: the gradient of dense layers as in `transformer.layers.numerics`, instead of JAX's rule.
+      vocab: V, the number of words, with 0 for no word; the answers are among them. By default the data's.
+      stack: the blocks; a config sets its fields on the model itself, such as `model.layers`.
+      dense_gradient: compute the gradient of dense layers as in `transformer.layers.numerics`, instead of by JAX's rule.
     """
     vocab: int
     stack: Stack = inlined(Stack(layers=6, heads=4, width=128, feed_forward=Mlp(activation=Relu()),
@@ -46,14 +45,14 @@ class StoryTransformer(nn.Module):
 
     @property
     def attentions(self) -> dict:
-        """{name: `Heads`} of those whose heads can be switched off by `head_mask`."""
+        """{name: `Heads`} of the attention layers whose heads `head_mask` can switch off."""
         return {'attention': Heads(self.stack)}
 
     @nn.compact
     def __call__(self, story: jax.Array, question: jax.Array, *, key: jax.Array | None = None, head_mask: Mapping | None = None,
                  capture: tuple = ()) -> dict:
         """story [B, M, J], the latest sentence first, 0 for no word, question [B, J] -> {'logits' [B, V], 'hidden'
-        [B, 1 + M, D]}, and what the stack says besides, with adaptive halting {'ponder' [B, 1 + M]}.
+        [B, 1 + M, D]} and the `aux` of the stack, with adaptive halting {'ponder' [B, 1 + M]}.
 
         Args:
           key: random key of training; None switches dropout off.
@@ -74,7 +73,7 @@ class StoryTransformer(nn.Module):
 
         x = jnp.concatenate([encoded(question, places['question'])[:, None], encoded(story, places['sentence'])], 1)
         row = jnp.arange(1 + memory)
-        there = 1 + jnp.where((story != 0).any(-1), row[1:], 0).max(1)  # [B]: behind the oldest sentence is nothing
+        there = 1 + jnp.where((story != 0).any(-1), row[1:], 0).max(1)  # [B]: the question and all up to the oldest sentence
         sizes = stack.sizes(1 + memory)
         shared = Parameters(stack.positions.parameters(sizes), numerics=numerics, name='positions')()
         context = Context(stack.mask & Padding(there), Encoding(stack.positions, shared, row, row, sizes),

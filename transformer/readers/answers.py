@@ -9,12 +9,12 @@ from transformer.decoding.spans import best_spans
 from transformer.readers.rows import TokenRow
 from transformer.readers.whole import WholeText, parted
 
-BEST = 5  # answers that are shown for a question
+BEST = 5  # number of answers in --json
 
 
 @dataclasses.dataclass(frozen=True)
 class FoundAnswer(WholeText):
-    """The answer to 'question<TAB>context', a part of the context; '' where there is none. A long context has several rows."""
+    """The answer to 'question<TAB>context', a part of the context, or '' for no answer. A long context takes several rows."""
     contract, what = QuestionedText, 'questions with answers'
 
     def names(self, snapshot: Any) -> tuple[str, ...]:

@@ -1,6 +1,6 @@
-"""Readers: what a run makes of the lines that predict.py is given, and of the input that eval.py draws.
+"""Readers: they turn the lines of predict.py into inputs of a run, its outputs into answers, and draw the input of eval.py.
 
-A config names one by import path in `data.reader`; `Reader` in training/contracts.py is what the scripts ask of it.
+A config names one by import path in `data.reader`; `Reader` in training/contracts.py is the contract that the scripts use.
 """
 
 import abc
@@ -18,38 +18,38 @@ class Reader(abc.ABC):
     """Base of the readers.
 
     Attributes:
-      flags: those flags of predict.py that `answers` takes as keywords; the others are refused.
-      contract: what the data have to offer, and `what` names it in an error.
+      flags: the flags of predict.py that `answers` takes as keywords; the others are refused.
+      contract: the Protocol that the data have to meet, which errors call `what`.
     """
     flags: ClassVar[tuple[str, ...]] = ()
     contract: ClassVar[type] = FramedText
     what: ClassVar[str] = 'texts'
 
     def lines(self, content: bytes, name: str) -> list[str]:
-        """The lines of an input, without their ends. Raises ValueError, about the input of this name, for what is no text."""
+        """The lines of an input, without line ends. Raises ValueError, which names the input, if the content is not text."""
         return text_lines(content, name)
 
     @abc.abstractmethod
     def answers(self, snapshot: Any, lines: Sequence[str], name: str) -> Iterator[tuple[str, dict]]:
-        """(a line of text, what --json prints) one after the other, for the lines of the input of this name."""
+        """Yields (a line of text, the JSON of --json) for each line; errors name the input `name`."""
 
     @abc.abstractmethod
     def picture(self, snapshot: Any, given: str, steps: bool = False) -> tuple:
-        """What the attention of a run looks at in an input: (a matplotlib figure, the entries of the layers as in
+        """Draws the attention of a run in an input: (a matplotlib figure, the entries of the layers as in
         `transformer.explain.maps.read`, {further entries of the JSON}). With `steps` the figure also shows scores and masks."""
 
     def data_of(self, snapshot: Any) -> Any:
-        """The data of a run. Raises ValueError for those that this reader is not for."""
+        """The data of a run. Raises ValueError if they do not meet the contract of this reader."""
         require(self, snapshot.data, self.contract, self.what, 'name another class in data.reader')
         return snapshot.data
 
     def grid(self, snapshot: Any) -> tuple[int, int] | None:
-        """(rows, columns) in which the positions of the model lie; None: they are a row."""
+        """(rows, columns) of the grid of the model's positions; None: a sequence."""
         return None
 
 
 def text_lines(content: bytes, name: str, wanted: str = 'text with one input per line') -> list[str]:
-    """The lines of a text in UTF-8, without their ends; ValueError names what is `wanted` in place of other bytes."""
+    """The lines of a text in UTF-8, without line ends. Raises ValueError for other bytes, which advises to give `wanted`."""
     try:
         found = content.decode('utf-8-sig').split('\n')
     except UnicodeDecodeError as error:
@@ -58,7 +58,7 @@ def text_lines(content: bytes, name: str, wanted: str = 'text with one input per
 
 
 def place(number: int, name: str) -> str:
-    """How an error names a line of an input, counted from 1; '-' is the name of stdin."""
+    """The name of a line of an input in an error, counted from 1; the name '-' stands for stdin."""
     return f'line {number}' if name == '-' else f'line {number} of {name}'
 
 
@@ -69,18 +69,18 @@ def chances(logits: np.ndarray) -> np.ndarray:
 
 
 def classified(classes: Sequence[str], logits: np.ndarray) -> dict:
-    """What --json says of the logits [C] of classes; a model may have more of them than its data."""
+    """The JSON for the logits [C] of classes; a model may have more classes than its data."""
     p = chances(logits[:len(classes)])
     best = int(p.argmax())
     return {'class': classes[best], 'probability': float(p[best]), 'probabilities': dict(zip(classes, map(float, p)))}
 
 
 def numbers(vector: np.ndarray) -> list[float]:
-    """A vector in float32 as the shortest numbers that name it."""
+    """A vector as the shortest decimal numbers that give the same float32."""
     return [float(str(x)) for x in np.asarray(vector, np.float32)]
 
 
 def hypotheses(data: Any, found: Sequence, begun: Sequence[int] = ()) -> list[dict]:
-    """What --json says of outputs of `generate`, best first, each with the tokens that it was begun with."""
+    """The JSON for outputs of `generate`, best first, each preceded by the tokens `begun`."""
     return [{'text': data.decode([*begun, *one.tokens]), 'tokens': len(one.tokens), 'ids': one.tokens.tolist(),
              'score': one.score, 'finished': one.finished} for one in found]

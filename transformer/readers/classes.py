@@ -27,7 +27,7 @@ class TextClass(WholeText):
 
 @dataclasses.dataclass(frozen=True)
 class TextLabels(TextClass):
-    """The labels that a text has with a probability of more than a half, and these probabilities, with commas between them."""
+    """The labels of a text with a probability above one half, and these probabilities, separated by commas."""
     what = 'texts with labels'
 
     def answer(self, data: LabelledText, line: str, known: Any, rows: Sequence[dict]) -> tuple[str, dict]:

@@ -1,4 +1,4 @@
-"""Words for the masks of a text, and whether a text follows another."""
+"""Predictions for the masks of a text, and whether a text follows another."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -11,14 +11,14 @@ from transformer.readers.base import chances
 from transformer.readers.rows import MASKS, TokenRow, given_by
 from transformer.readers.whole import WholeText, parted
 
-BEST = 5  # words that are shown for a mask
+BEST = 5  # number of words for a mask in --json
 
 
 @dataclasses.dataclass(frozen=True)
 class FilledMasks(WholeText):
-    """Fills the masks of a text; of 'first<TAB>second', where the model has learnt that, tells whether the second text follows
-    the first."""
-    contract, what = MaskedText, 'texts with words to be found'
+    """Fills the masks of a text; for 'first<TAB>second', if the model predicts next sentences, says whether the second text
+    follows the first."""
+    contract, what = MaskedText, 'texts with masked words'
 
     def names(self, snapshot: Any) -> tuple[str, ...]:
         given = given_by(snapshot)
@@ -50,5 +50,5 @@ class FilledMasks(WholeText):
         return text, {'text': line, 'filled': text, 'masks': masks}
 
     def shown(self, snapshot: Any, text: str) -> tuple[np.ndarray, np.ndarray]:
-        """A text needs no mask to be looked at."""
+        """As in the base; the text of a picture needs no mask."""
         return snapshot.data.framed(*text.split('\t', 1) if snapshot.data.next_sentence else [text])

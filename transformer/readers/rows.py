@@ -1,4 +1,4 @@
-"""Inputs as rows of a model, and its outputs for each row."""
+"""Rows of inputs, and the outputs of a model for each row."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -9,18 +9,18 @@ import numpy as np
 from transformer.contracts import FramedText
 
 AT_ONCE = 64  # rows in one call of a model
-MASKS = 8  # places in one of these rows; a text with more masks has several
+MASKS = 8  # masked places in one of these rows; a text with more takes several rows
 
 
 class TokenRow(NamedTuple):
-    """A text between its special tokens: (ids, types), and the places in it whose words are asked for, `MASKS` at most."""
+    """A text with its special tokens, (ids, types), and up to `MASKS` places in it whose words are predicted."""
     framed: tuple[np.ndarray, np.ndarray]
     masked: np.ndarray = np.zeros(0, np.int32)
 
 
 def token_batches(data: FramedText, rows: Sequence[TokenRow]) -> Iterator[dict[str, np.ndarray]]:
-    """Batches of rows, all of one shape, so that one program is compiled: powers of two, or if these are less `AT_ONCE` rows
-    and the tokens of training."""
+    """Batches of rows, all of one shape, so that one program is compiled: the number of rows is a power of two, at most
+    `AT_ONCE`, and so is their length, at most that of training."""
     count = size(len(rows), AT_ONCE)
     length = size(max((len(row.framed[0]) for row in rows), default=1), data.length)
     for first in range(0, len(rows), count):
@@ -32,7 +32,7 @@ def token_batches(data: FramedText, rows: Sequence[TokenRow]) -> Iterator[dict[s
 
 
 def outputs(snapshot: Any, batches: Iterable[Mapping], names: Sequence[str]) -> Iterator[dict[str, np.ndarray]]:
-    """For each row of batches, in order, its arrays and the outputs of these names in float32, as one dict."""
+    """Yields for each row of the batches, in order, one dict of its arrays and the named outputs in float32."""
     for batch in batches:
         found = snapshot.apply(**snapshot.run.task.inputs(batch))
         rows = batch | {name: _in_float32(found, name) for name in names}
@@ -41,7 +41,7 @@ def outputs(snapshot: Any, batches: Iterable[Mapping], names: Sequence[str]) -> 
 
 
 def output_rows(snapshot: Any, inputs: Mapping[str, np.ndarray], name: str) -> Iterator[np.ndarray]:
-    """An output of each row of inputs of the model, in float32; batches of one size, so that one program is compiled."""
+    """Yields one output for each row of the inputs, in float32; all batches have one size, so that one program is compiled."""
     rows = len(next(iter(inputs.values())))
     count = size(rows, AT_ONCE)
     for start in range(0, rows, count):
@@ -52,13 +52,13 @@ def output_rows(snapshot: Any, inputs: Mapping[str, np.ndarray], name: str) -> I
 
 def _in_float32(found, name):
     if name not in found:
-        raise ValueError(f'The model of this run gives {", ".join(sorted(found))}, and no {name}; set data.reader to what is '
-                         'made of these.')
+        raise ValueError(f'The model of this run gives {", ".join(sorted(found))}, and no {name}; set data.reader to a reader '
+                         'of these.')
     return np.asarray(found[name], np.float32)
 
 
 def size(count: int, most: int) -> int:
-    """The power of two from `count` on, `most` at most."""
+    """The least power of two that is at least `count`, or `most` if that is less."""
     return min(most, 1 << max(count - 1, 0).bit_length())
 
 

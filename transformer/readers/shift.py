@@ -1,4 +1,4 @@
-"""The shifting task, whose attention alone is worth a look."""
+"""The shifting task, of which only the attention is of interest."""
 
 import dataclasses
 from collections.abc import Iterator, Sequence
@@ -11,7 +11,7 @@ from transformer.readers.base import Reader
 
 @dataclasses.dataclass(frozen=True)
 class ShiftedWords(Reader):
-    """What a text and its words from the second one on look at; they are known without a model."""
+    """The attention between the words of a text; the outputs themselves, the words from the second on, need no model."""
     contract, what = ShiftedText, 'words to copy'
 
     def answers(self, snapshot: Any, lines: Sequence[str], name: str) -> Iterator[tuple[str, dict]]:

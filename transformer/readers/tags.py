@@ -14,7 +14,7 @@ from transformer.readers.whole import WholeText
 
 @dataclasses.dataclass(frozen=True)
 class WordTags(WholeText):
-    """Words and their tags, and where these are of names what they span; a line of many words has several rows."""
+    """The words of a line with their tags, and the spans of names if the tags mark them; a long line takes several rows."""
     contract, what = TaggedText, 'tagged words'
 
     def read(self, data: Any, names: Sequence[str], line: str) -> tuple[list[TokenRow], object]:

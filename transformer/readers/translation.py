@@ -15,15 +15,15 @@ from transformer.readers.rows import AT_ONCE
 
 @dataclasses.dataclass(frozen=True)
 class Translation(Reader):
-    """The translation of a text; of a blank one an empty one."""
+    """The translation of a text; that of a blank line is empty."""
     flags = 'strategy', 'tokens', 'seed', 'truncate', 'prefix'
     contract, what = TranslatedText, 'pairs of texts'
 
     def answers(self, snapshot: Any, lines: Sequence[str], name: str, *, strategy: Strategy | None = None,
                 tokens: int | None = None, seed: int = 0, truncate: bool = False,
                 prefix: str = '') -> Iterator[tuple[str, dict]]:
-        """strategy: None for Beam(size=4, length_penalty=0.6).  tokens: at most; None: 50 more than the source has.  seed: of
-        sampling.  truncate: whether sources that are too long are cut.  prefix: begins every translation."""
+        """strategy: None: Beam(size=4, length_penalty=0.6).  tokens: largest number of new tokens; None: 50 more than the
+        source's.  seed: of the sampling.  truncate: cut sources that are too long.  prefix: begins every translation."""
         data, longest = self.data_of(snapshot), snapshot.model.source_length
         strategy = strategy or Beam(size=4, length_penalty=0.6)
         ids = [encoded(data, source, longest, truncate=truncate, what=f'The source in {place(number, name)}',

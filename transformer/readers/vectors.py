@@ -1,4 +1,4 @@
-"""Texts as vectors."""
+"""Vectors of texts."""
 
 import dataclasses
 import json
@@ -13,8 +13,8 @@ from transformer.readers.whole import WholeText
 
 @dataclasses.dataclass(frozen=True)
 class TextVector(WholeText):
-    """A text as a vector: what the model pools, or the mean of its hidden states, those of special tokens too."""
-    contract, what = MaskedText, 'texts with words to be found'
+    """The vector of a text: the pooled output of the model, or the mean of its hidden states, special tokens included."""
+    contract, what = MaskedText, 'texts with masked words'
 
     def names(self, snapshot: Any) -> tuple[str, ...]:
         return 'pooled' if 'pooled' in given_by(snapshot) else 'hidden',

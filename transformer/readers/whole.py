@@ -1,4 +1,4 @@
-"""The base of the readers of texts that are read whole: each line becomes rows of tokens, and their outputs an answer."""
+"""The base of readers of whole texts: each line becomes rows of tokens, and their outputs become an answer."""
 
 import abc
 import dataclasses
@@ -15,22 +15,22 @@ from transformer.readers.rows import TokenRow, outputs, token_batches
 
 @dataclasses.dataclass(frozen=True)
 class WholeText(Reader):
-    """Base of these readers. A blank line has a blank answer."""
+    """Base of these readers. The answer to a blank line is blank."""
 
     def names(self, snapshot: Any) -> tuple[str, ...]:
-        """The outputs of the model that are needed. Raises ValueError if it has none of them."""
+        """The names of the outputs that the reader needs. Raises ValueError if the model has none of them."""
         return 'logits',
 
     @abc.abstractmethod
     def read(self, data: Any, names: Sequence[str], line: str) -> tuple[list[TokenRow], object]:
-        """(the rows of a line, what `answer` has to know of them). Raises ValueError for a line that cannot be answered."""
+        """(the rows of a line, what `answer` needs as `known`). Raises ValueError for a line that cannot be answered."""
 
     @abc.abstractmethod
     def answer(self, data: Any, line: str, known: Any, rows: Sequence[dict]) -> tuple[str, dict]:
-        """(text, details) of a line whose rows have these arrays and outputs, {name: array}."""
+        """(text, details) for a line, from the arrays and outputs {name: array} of each of its rows."""
 
     def answers(self, snapshot: Any, lines: Sequence[str], name: str) -> Iterator[tuple[str, dict]]:
-        """All lines are read before the first answer."""
+        """As in `Reader`; reads all lines before the first answer."""
         data, names, asked = self.data_of(snapshot), self.names(snapshot), []
         for number, line in enumerate(lines, 1):
             try:
@@ -47,7 +47,7 @@ class WholeText(Reader):
         return attention.of_row(snapshot, *self.shown(snapshot, given), steps=steps)
 
     def shown(self, snapshot: Any, text: str) -> tuple[np.ndarray, np.ndarray]:
-        """(ids, types) of a text that is to be looked at. Raises ValueError where it takes several rows."""
+        """(ids, types) of the text to draw. Raises ValueError if it takes several rows."""
         rows, _ = self.read(snapshot.data, self.names(snapshot), text)
         if len(rows) > 1:
             raise ValueError(f'{text[:40]!r} takes {len(rows)} rows of this run, and a picture shows one; shorten it.')
@@ -55,7 +55,7 @@ class WholeText(Reader):
 
 
 def parted(line: str, what: str) -> tuple[str, str]:
-    """The two texts of a line with one tab, or more in the second; `what` they are is for an error."""
+    """The two texts of a line, split at the first tab; an error calls them `what`."""
     first, tab, second = line.partition('\t')
     if not tab:
         raise ValueError(f'{line.strip()[:40]!r} has no tab; expected {what} with a tab between them.')
