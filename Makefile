@@ -18,7 +18,7 @@ sweep: .venv/run
 	$(BIN)/python sweep.py --config=$(CONFIG)
 
 test: .venv/dev
-	$(BIN)/python -m pytest -n auto -m 'not slow'
+	$(BIN)/python -m pytest -n auto --dist loadfile -m 'not slow'
 
 test-all: test
 	$(BIN)/python -m pytest -n auto -m slow

@@ -94,13 +94,26 @@ def apply(model, params, *inputs, **more):
     return model.apply({'params': params}, *inputs, **more)
 
 
-def program(model, *inputs, **more):
-    """Initialisation and gradient as text: what a field that is ignored cannot change."""
-    def all_of_it():
-        params = model.init(KEY, *inputs, **more)['params']
-        loss = lambda p: model.apply({'params': p}, *inputs, **more, key=KEY)['logits'].astype(jnp.float32).sum()
-        return params, jax.grad(loss)(params)
-    return re.sub('0x[0-9a-f]+', '', str(jax.make_jaxpr(all_of_it)()))
+class Program:
+    """Initialisation and gradient of a model as text: what a field that is ignored cannot change. The gradient of a model whose
+    initialisation differs is never traced."""
+
+    def __init__(self, model, *inputs, **more):
+        self.model, self.inputs, self.more = model, inputs, more
+
+    @functools.cached_property
+    def initialisation(self):
+        init = lambda: self.model.init(KEY, *self.inputs, **self.more)['params']
+        jaxpr, self.shapes = jax.make_jaxpr(init, return_shape=True)()
+        return re.sub('0x[0-9a-f]+', '', str(jaxpr))
+
+    @functools.cached_property
+    def gradient(self):
+        loss = lambda p: self.model.apply({'params': p}, *self.inputs, **self.more, key=KEY)['logits'].astype(jnp.float32).sum()
+        return re.sub('0x[0-9a-f]+', '', str(jax.make_jaxpr(jax.grad(loss))(self.shapes)))
+
+    def __eq__(self, other):
+        return self.initialisation == other.initialisation and self.gradient == other.gradient
 
 
 def equations(jaxpr):

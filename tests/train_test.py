@@ -19,6 +19,7 @@ import pytest
 from absl.testing import absltest, parameterized
 
 from tests import experiments
+from tests.marks import slow_but
 
 # Where a process may end: (module, function, how many calls of it, 'before' or 'after' the last one).
 CREATED = ('training.workdir', 'save_config', 1, 'after')
@@ -110,6 +111,7 @@ def environment():
     return os.environ | {'PYTHONPATH': str(experiments.ROOT)}
 
 
+@slow_but('test_damaged_checkpoint', 'overwritten')
 class SurvivalTest(experiments.TestCase):
 
     @classmethod
@@ -309,7 +311,7 @@ class SurvivalTest(experiments.TestCase):
         self.assertIn('stopped by SIGTERM after step', out)
         self.assertNotIn('Traceback', err)
 
-    @parameterized.parameters('truncated', 'overwritten', 'deleted')
+    @parameterized.named_parameters((kind, kind) for kind in ('truncated', 'overwritten', 'deleted'))
     def test_damaged_checkpoint(self, kind):
         shutil.copytree(self.uninterrupted, self.run_folder)
         newest = self.run_folder / 'checkpoints' / '7'

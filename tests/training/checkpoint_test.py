@@ -19,10 +19,12 @@ import grain
 import jax
 import numpy as np
 import optax
+import pytest
 from absl.testing import absltest, parameterized
 from jax import numpy as jnp
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
+from tests.marks import slow_but
 from training import checkpoint
 
 _BIG = 3200  # elements of an array that fills a file of its own
@@ -158,6 +160,7 @@ class ChecksumsTest(parameterized.TestCase):
                 self.assertEqual(checkpoint.checksums({'x': placed}), expected, (rows, columns, spec))
 
 
+@slow_but('test_damage_is_said_and_the_step_before_used', 'overwritten_weights', 'other_data', 'deleted_commit_marker')
 class CheckpointsTest(parameterized.TestCase):
 
     @classmethod
@@ -400,6 +403,7 @@ class CheckpointsTest(parameterized.TestCase):
             self.open().restore(jax.eval_shape(lambda: _state(0)))
         self.assertEqual(self.open().steps(), [1, 2])
 
+    @pytest.mark.slow
     def test_killed_while_saving(self):
         code = f"""
             import os, signal

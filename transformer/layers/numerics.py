@@ -60,9 +60,15 @@ class Numerics:
 
     def parameter(self, module: Any, name: str, initialiser: Callable, shape: tuple[int, ...]) -> jax.Array:
         """A parameter of a Flax module: drawn by initialiser(key, shape, float32), stored in `parameter_dtype`, and read in at
-        least float32 and `dtype`."""
+        least float32 and `dtype`. Raises ValueError if the module holds it in another shape."""
         stored = _there(self.parameter_dtype)
-        return self.read(module.param(name, lambda key: initialiser(key, shape, jnp.float32).astype(stored)))
+        if not module.has_variable('params', name):
+            return self.read(module.param(name, lambda key: initialiser(key, shape, jnp.float32).astype(stored)))
+        held = module.get_variable('params', name)  # `module.param` would trace the initialiser again, to compare shapes
+        if held.shape != tuple(shape):
+            path = '/'.join((*module.path, name))
+            raise ValueError(f'The parameter {path} has the shape {held.shape}, but the model needs {tuple(shape)}.')
+        return self.read(held)
 
     def read(self, x: jax.Array) -> jax.Array:
         """A stored parameter as it is computed with: in at least float32 and `dtype`."""

@@ -6,6 +6,7 @@ import numpy as np
 from absl.testing import absltest, parameterized
 
 from tests import models
+from tests.marks import slow_but
 from tests.models import apply, build, changed
 from training.report import flops
 from transformer.attention.masks.patterns import Alternate, Causal, Window
@@ -36,6 +37,7 @@ def only(mask):
     return {'attention': mask}
 
 
+@slow_but('test_every_attention_of_an_encoder_decoder_has_its_own', 'decoder_cross_attention')
 class HeadMaskTest(parameterized.TestCase):
     def test_of_ones_changes_nothing(self):
         ones = apply(SMALL, drawn(SMALL), TOKENS, head_mask=only(np.ones((2, 4), np.float32)))
@@ -79,7 +81,8 @@ class HeadMaskTest(parameterized.TestCase):
             slope = (float(loss(mask + moved)) - float(loss(mask - moved))) / (2 * step)
             self.assertAlmostEqual(float(gradient[place]), slope, delta=1e-3 * max(1.0, abs(slope)))
 
-    @parameterized.parameters('encoder/attention', 'decoder/attention', 'decoder/cross_attention')
+    @parameterized.named_parameters((name.replace('/', '_'), name) for name in (
+        'encoder/attention', 'decoder/attention', 'decoder/cross_attention'))
     def test_every_attention_of_an_encoder_decoder_has_its_own(self, name):
         params = drawn(PAIR)
         stack, branch = name.split('/')

@@ -23,6 +23,7 @@ from transformer.attention.positions.rotary import Rotary
 from transformer.attention.scores import Additive, Bilinear
 from transformer.decoding import generate
 from transformer.decoding.strategies import DiverseBeam, Sample
+from transformer.layers.dense import Dense
 from transformer.layers.numerics import Numerics, real_dtype, wide
 from transformer.layers.universal import Universal
 from transformer.models.bahdanau import RecurrentEncoderDecoder
@@ -115,6 +116,22 @@ class PolicyTest(parameterized.TestCase):
             kept = np.full((3, 2), np.float32(1 / 3)).astype(stored)
             np.testing.assert_array_equal(variables['params']['x'], kept, strict=True)
             np.testing.assert_array_equal(used, kept.astype('float64' if exact else 'float32'), strict=True)
+
+    def test_a_parameter_of_another_shape_is_refused(self):
+        layer = Dense(3, name='layer')
+        with self.assertRaisesRegex(ValueError, r'The parameter kernel has the shape \(2, 4\), but the model needs \(2, 3\)'):
+            layer.apply({'params': {'kernel': jnp.zeros((2, 4)), 'bias': jnp.zeros(3)}}, jnp.zeros((1, 2)))
+
+    def test_applying_a_model_traces_no_initialiser(self):
+        def initialiser(key, shape, dtype):
+            drawn.append(shape)
+            return jnp.zeros(shape, dtype)
+
+        drawn, layer, x = [], Dense(3, kernel_init=initialiser), jnp.zeros((1, 2))
+        params = layer.init(jax.random.key(0), x)
+        self.assertEqual(drawn, [(2, 3)])
+        layer.apply(params, x)
+        self.assertLen(drawn, 1)
 
     @parameterized.parameters('dtype', 'parameter_dtype')
     def test_float64_where_jax_would_take_float32_is_refused(self, field):

@@ -33,7 +33,7 @@ BATCH = dict(inputs=SOURCE, segments=THERE.astype(int), decoder_inputs=TARGET, d
 SHORT = jnp.zeros((1, 2), jnp.int32)
 init = lambda model: model.init(KEY, SHORT, decoder_inputs=SHORT)['params']
 drawn = lambda model: models.drawn(model, SHORT, decoder_inputs=SHORT, scale=0.7)
-program = functools.cache(lambda model: models.program(model, **BATCH))
+program = functools.cache(lambda model: models.Program(model, **BATCH))
 
 
 @functools.partial(jax.jit, static_argnums=0)

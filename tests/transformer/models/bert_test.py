@@ -12,7 +12,7 @@ from transformer.models.bert import Bert
 SMALL = build(Bert, vocab=11, length=8, layers=2, heads=2, width=8)
 TOKENS = np.random.default_rng(0).integers(11, size=(2, 8))
 drawn = lambda model: models.drawn(model, TOKENS)
-program = functools.cache(lambda model: models.program(model, TOKENS))
+program = functools.cache(lambda model: models.Program(model, TOKENS))
 
 
 class ForwardTest(absltest.TestCase):

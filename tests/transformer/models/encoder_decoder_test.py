@@ -8,6 +8,7 @@ import pytest
 from absl.testing import absltest, parameterized
 
 from tests import decoders, models
+from tests.marks import slow_but
 from tests.models import apply, build, changed
 from transformer.attention.masks.patterns import Full, Random
 from transformer.attention.mechanism import Softmax
@@ -34,7 +35,7 @@ RNG = np.random.default_rng(0)
 SOURCE, TARGET = RNG.integers(11, size=(3, 8)), RNG.integers(11, size=(3, 6))
 SEGMENTS = (np.arange(8) < np.array([8, 5, 3])[:, None]).astype(int)
 drawn = lambda model: models.drawn(model, SOURCE, decoder_inputs=TARGET)
-program = functools.cache(lambda model: models.program(model, SOURCE, decoder_inputs=TARGET))
+program = functools.cache(lambda model: models.Program(model, SOURCE, decoder_inputs=TARGET))
 
 
 def init(model):
@@ -172,12 +173,16 @@ class ForwardTest(parameterized.TestCase):
             np.testing.assert_allclose(terms[name], [(outputs[name] * mask).sum(), count], rtol=1e-5)
 
 
+@slow_but('test_cached_decoding_equals_the_full_forward', 'rotary', 'additive', 'parallel', 'apart_in_heads')
 class CacheTest(parameterized.TestCase):
-    @parameterized.parameters(dict(), dict(positions=Rotary()), dict(positions=Learned(), residual=PreNorm()),
-                              dict(cross_attention=Softmax(score=Additive(4))), dict(key_heads=1),
-                              dict(residual=Sandwich()), dict(residual=ParallelBranches()),
-                              dict(residual=ParallelBranches(norms=2)),
-                              dict(model=APART), dict(model=APART, **{'decoder.head_width': 3, 'encoder.key_heads': 2}))
+    @parameterized.named_parameters(
+        dict(testcase_name='paper'), dict(testcase_name='rotary', positions=Rotary()),
+        dict(testcase_name='pre_norm', positions=Learned(), residual=PreNorm()),
+        dict(testcase_name='additive', cross_attention=Softmax(score=Additive(4))),
+        dict(testcase_name='key_heads', key_heads=1),
+        dict(testcase_name='sandwich', residual=Sandwich()), dict(testcase_name='parallel', residual=ParallelBranches()),
+        dict(testcase_name='parallel_two_norms', residual=ParallelBranches(norms=2)), dict(testcase_name='apart', model=APART),
+        {'testcase_name': 'apart_in_heads', 'model': APART, 'decoder.head_width': 3, 'encoder.key_heads': 2})
     def test_cached_decoding_equals_the_full_forward(self, model=SMALL, **fields):
         model = changed(model, **fields)
         params, lengths = drawn(model), np.array([4, 1, 2])

@@ -194,7 +194,7 @@ CHANGES = {'vocab': 10, 'memory': 6, 'hops': 3, 'width': 8, 'tying': 'layerwise'
 class FieldsTest(parameterized.TestCase):
     @parameterized.named_parameters(*((name, name, value) for name, value in CHANGES.items()))
     def test_field_has_an_effect(self, field, value):
-        program = lambda net: models.program(net, np.resize(STORY, (B, net.memory, J)), QUESTION)
+        program = lambda net: models.Program(net, np.resize(STORY, (B, net.memory, J)), QUESTION)
         self.assertTrue(program(model(**{field: value})) != program(model()))
 
     def test_every_field_is_tried(self):

@@ -18,7 +18,7 @@ SMALL = RecurrentLm(vocab=11, length=8, layers=2, width=8)
 TOKENS = np.random.default_rng(0).integers(11, size=(2, 8))
 KEY = jax.random.key(0)
 drawn = lambda model: models.drawn(model, TOKENS, scale=0.7)
-program = functools.cache(lambda model: models.program(model, TOKENS))
+program = functools.cache(lambda model: models.Program(model, TOKENS))
 
 
 class ModelTest(parameterized.TestCase):

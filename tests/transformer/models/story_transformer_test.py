@@ -20,7 +20,7 @@ STORY = RNG.integers(1, 9, (2, 4, 3)) * (np.arange(3) < RNG.integers(1, 4, (2, 4
 STORY[1, 2:] = 0  # the second story has two sentences
 QUESTION = np.array([[3, 1, 0], [2, 0, 0]])
 drawn = lambda model: models.drawn(model, STORY, QUESTION, scale=0.5)
-program = functools.cache(lambda model: models.program(model, STORY, QUESTION))
+program = functools.cache(lambda model: models.Program(model, STORY, QUESTION))
 
 
 @functools.partial(jax.jit, static_argnums=0)
