@@ -11,6 +11,7 @@ from absl.testing import absltest, parameterized
 
 from data.tokenizers.specs import Ids, Json
 from tests import experiments, recorded
+from tests.marks import slow_but
 from tests.recorded import REFERENCE, convert
 from training.config import resolve
 
@@ -61,6 +62,7 @@ class TokensCase(recorded.TestCase):
         self.assertEqual(again.data.tokenizer, snapshot.data.tokenizer)
 
 
+@slow_but('test_gpt2_with_tokens_of_its_own', 'gpt2')
 class TokenizersTest(TokensCase):
 
     def assert_framed(self, snapshot, tokenizer, case=0):
@@ -113,6 +115,7 @@ class TokenizersTest(TokensCase):
                                    'pad_token_id': 1}, files['config.json'])  # with which its positions begin
         self.again(snapshot)
 
+    @pytest.mark.slow
     def test_bert_with_a_tokenizer_of_roberta(self):
         folder = self.model('bert_classes', 'roberta', {'tokenizer_config.json': {'tokenizer_class': 'RobertaTokenizer'}})
         snapshot, _ = self.run_of(folder)
@@ -121,7 +124,7 @@ class TokenizersTest(TokensCase):
         self.assertEqual(self.out()[0]['tokenizer_config.json']['model_input_names'], ['input_ids', 'attention_mask'])
         self.again(snapshot)
 
-    @parameterized.parameters('gpt2', 'gpt2_classes')
+    @parameterized.named_parameters((name, name) for name in ('gpt2', 'gpt2_classes'))
     def test_gpt2_with_tokens_of_its_own(self, name):
         """Nothing stands around its texts; a document that it writes begins with the one and ends with the other."""
         end, plain = '<|endoftext|>', 270

@@ -10,6 +10,7 @@ from unittest import mock
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 from absl.testing import absltest, parameterized
 
 from benchmarks import complexity
@@ -71,6 +72,7 @@ class MeasureTest(parameterized.TestCase):
             turns = complexity.formula(name, 'steps', 4096) - complexity.formula(name, 'steps', 2048)
             self.assertBetween((whole['steps'] - half['steps']) / turns, 1, 12)
 
+    @pytest.mark.slow
     def test_paths(self):
         with mock.patch.object(complexity, 'LONGEST_PATH', 129):
             path = {name: complexity.measure(name, 129)['path'] for name in complexity.LAYERS}

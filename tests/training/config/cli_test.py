@@ -9,6 +9,7 @@ from unittest import mock
 import pytest
 from absl.testing import absltest, parameterized
 
+from tests.marks import slow_but
 from training.config import cli
 
 PROGRAM = '''"""What the script does."""
@@ -30,6 +31,7 @@ def get_config(variant=''):
 '''
 
 
+@slow_but('test_a_mistake_is_one_sentence_and_exit_code_1', 'field', 'value', 'flag')
 class ScriptTest(parameterized.TestCase):
     def run_script(self, *arguments, body='print(config.model.layers, config.variant, name); return 3', help=''):
         folder = tempfile.TemporaryDirectory()
@@ -48,13 +50,13 @@ class ScriptTest(parameterized.TestCase):
         self.assertEqual((done.returncode, done.stderr), (3, ''))
         self.assertEqual(done.stdout, f'5 wide {self.config}:wide\n')
 
-    @parameterized.parameters(
-        (['--config.model.layer=5'], "There is no field 'layer' in config.model; did you mean 'layers'"),
-        (['--config.modle.layers=5'], "There is no field 'modle' in config; did you mean 'model'"),
-        (['--config.model=5'], '--config.model is a group of fields'),
-        (['--config.model.layers=two'], '--config.model.layers'),
-        (['--wokdir=x'], 'wokdir'), (['x'], "'x' is not a flag"),
-        (['--config=none.py'], "There is no config file 'none.py'"))
+    @parameterized.named_parameters(
+        ('field', ['--config.model.layer=5'], "There is no field 'layer' in config.model; did you mean 'layers'"),
+        ('group', ['--config.modle.layers=5'], "There is no field 'modle' in config; did you mean 'model'"),
+        ('value_of_a_group', ['--config.model=5'], '--config.model is a group of fields'),
+        ('value', ['--config.model.layers=two'], '--config.model.layers'),
+        ('flag', ['--wokdir=x'], 'wokdir'), ('word', ['x'], "'x' is not a flag"),
+        ('file', ['--config=none.py'], "There is no config file 'none.py'"))
     def test_a_mistake_is_one_sentence_and_exit_code_1(self, arguments, message):
         done = self.run_script(*arguments)
         self.assertEqual((done.returncode, done.stdout), (1, ''))

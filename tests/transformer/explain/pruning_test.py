@@ -124,6 +124,7 @@ class PrunedTest(parameterized.TestCase):
         wanted = apply(model, drawn(model, TEXT), **TEXT, head_mask=factors(model, twice))['logits']
         np.testing.assert_allclose(apply(second, params, **TEXT)['logits'], wanted, rtol=1e-4, atol=1e-5)
 
+    @pytest.mark.slow
     def test_an_encoder_decoder_again(self):
         once, twice = ((0, 1, 2), (1, 2, 3)) + KEPT + ((0, 1, 2), (3,)), ((0,), (1, 3), (2,), (3,), (0, 2), ())
         first, params = pruned(PAIR, drawn(PAIR, PAIRS), once, PAIRS)

@@ -79,8 +79,7 @@ class HeadTest(parameterized.TestCase):
 
     def test_of_a_decoder(self):
         small = build(EncoderDecoder, vocab=11, source_vocab=0, layers=1, heads=2, width=8, source_length=8, length=8)
-        for head in (NextWords(), NextWords(scaled=True), NextWords(added=True), NextWords(tied=False, scaled=True, added=True),
-                     Classes(3, at='last')):
+        for head in (NextWords(scaled=True), NextWords(added=True), NextWords(tied=False), Classes(3, at='last')):
             model = changed(small, head=head)
             params = models.drawn(model, TOKENS, decoder_inputs=TOKENS)
             found = apply(model, params, TOKENS, decoder_inputs=TOKENS, decoder_segments=SEGMENTS)

@@ -2,6 +2,7 @@ import math
 
 import jax
 import numpy as np
+import pytest
 from absl.testing import absltest, parameterized
 
 from tests import models
@@ -96,6 +97,7 @@ class InitialTest(parameterized.TestCase):
         wanted = 0.05 / math.sqrt(2 * layers) if isinstance(initial, Scaled) else 0.67 * layers ** -0.25 * math.sqrt(2 / 128)
         self.assertAlmostEqual(found['encoder/block_1/attention/output/kernel'] / wanted, 1.0, delta=0.05)
 
+    @pytest.mark.slow
     def test_t_fixup_keeps_the_stream_from_growing_with_depth(self):
         def growth(initial, layers):
             model = build(Gpt, vocab=64, width=64, heads=4, layers=layers, length=8, residual=NoNorm(), initial=initial,

@@ -10,6 +10,7 @@ import numpy as np
 from absl.testing import absltest, parameterized
 
 from tests import float64, mechanisms, models
+from tests.marks import slow_but
 from transformer.attention import scores
 from transformer.attention.context import Context
 from transformer.attention.masks.data import Padding, Segments
@@ -220,6 +221,7 @@ class ModelsTest(parameterized.TestCase):
             self.assertEqual({x.aval.dtype for x in equation.invars}, {jnp.dtype('bfloat16')}, equation.source_info.traceback)
 
 
+@slow_but('test_models_and_tasks', *sorted({*EXACT} - {'bahdanau'}))
 class Float64Test(parameterized.TestCase):
     """No number of a program is narrower, so that gradients are those of central differences to nine digits."""
 

@@ -9,6 +9,7 @@ import pytest
 from absl.testing import absltest, parameterized
 
 from tests import models
+from tests.marks import slow_but
 from training.report.flops import count
 from transformer.attention.context import Context
 from transformer.attention.masks.patterns import Alternate, Causal, Window
@@ -87,6 +88,7 @@ DRAWN = Stack(layers=4, heads=1, width=4, positions=NoPositions(), residual=NoNo
 X = np.zeros((1, 3, 4), np.float32)
 
 
+@slow_but('test_every_choice_gives_the_same_parameters_outputs_and_gradients', 'dots', 'none_scan', 'full_scan')
 class StackTest(parameterized.TestCase):
     def test_names_its_blocks_and_hands_each_its_cache(self):
         tower = Tower(Stack(layers=3, heads=1, width=4, attention=_Counted()))
@@ -108,7 +110,8 @@ class StackTest(parameterized.TestCase):
         np.testing.assert_array_equal(x[0, 0], [told[f'block_{i}/number'] for i in range(4)])
         np.testing.assert_array_equal(x, tower.apply({'params': params}, X, KEY)[0])
 
-    @parameterized.parameters(CHOICES[1:])
+    @parameterized.named_parameters(
+        dict(choice, testcase_name=f"{choice['remat']}{'_scan' * choice['scan']}") for choice in CHOICES[1:])
     def test_every_choice_gives_the_same_parameters_outputs_and_gradients(self, **choice):
         model = models.changed(GPT, **choice)
         jax.tree.map(np.testing.assert_array_equal, model.init(KEY, TOKENS)['params'], parameters())

@@ -115,7 +115,7 @@ class MemoryNetworkTest(parameterized.TestCase):
         np.testing.assert_allclose(apply(short)[1], both[1], atol=1e-5)
         np.testing.assert_allclose(apply(full)[0], both[0], atol=1e-5)
 
-    @parameterized.product(linear=(False, True), tying=('adjacent', 'layerwise'))
+    @parameterized.parameters((False, 'adjacent'), (True, 'layerwise'))
     def test_gradients_are_finite_and_reach_every_parameter(self, linear, tying):
         net = model(tying=tying, rectified=0.5, scale=0.1)
         loss = lambda params: jnp.square(net.apply({'params': params}, STORY, QUESTION, linear=linear,

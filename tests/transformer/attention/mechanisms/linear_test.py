@@ -76,7 +76,7 @@ class LinearTest(parameterized.TestCase):
             mechanism = dataclasses.replace(BOTH[name], chunk=chunk)
             return lambda *arrays: jnp.square(mechanism({}, *arrays, Given(mask))).sum()
 
-        losses = [by_weights, *map(in_chunks, (1, 2, 5, 9, 64))]
+        losses = [by_weights, *map(in_chunks, (1, 5, 64))]
         wanted, *found = jax.jit(lambda: [jax.value_and_grad(loss, (0, 1, 2))(*arrays) for loss in losses])()
         for got in found:
             jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=2e-5), got, wanted)
