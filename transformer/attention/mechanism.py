@@ -1,7 +1,7 @@
-"""What mixes positions: softmax attention, or one of its cheaper forms and alternatives, behind one interface.
+"""Mechanisms that mix positions: softmax attention, its cheaper forms and alternatives, behind one interface.
 
-A mechanism is a part of a config (`model.attention`), pure functions of parameters and arrays; `MultiHead` projects to its
-queries, keys and values and from its output. It declares what it can do, and `check` refuses the rest in one sentence.
+A mechanism is a part of a config (`model.attention`): pure functions of parameters and arrays. `MultiHead` projects to its
+queries, keys and values, and from its output. It declares what it supports, and `check` refuses the rest in one sentence.
 """
 
 import abc
@@ -15,7 +15,6 @@ import jax.numpy as jnp
 from transformer.attention.kernels.attend import attend, scores_of, weights_of
 from transformer.attention.kernels.terms import terms_of
 from transformer.attention.masks import analysis, data, patterns
-from transformer.attention.masks import analysis as documents
 from transformer.attention.masks.algebra import Mask
 from transformer.attention.masks.patterns import Full
 from transformer.attention.scores import ScaledDot, Score
@@ -24,12 +23,12 @@ from transformer.layers.numerics import Numerics
 
 @dataclasses.dataclass(frozen=True)
 class Given:
-    """What a mechanism is given besides queries, keys and values.
+    """The arguments of a mechanism besides queries, keys and values.
 
     Attributes:
-      mask: who sees whom.
-      bias: entries for the scores, as in `kernels.attend`, of the position encoding.
-      positions: (of queries, of keys), None: 0, 1, ...
+      mask: which query may attend to which key.
+      bias: entries for the scores, as in `kernels.attend`, from the position encoding.
+      positions: (positions of queries, positions of keys); None: 0, 1, ...
       rate, dropout_key: dropout on the weights.
     """
     mask: Mask = Full()
@@ -44,22 +43,22 @@ class Mechanism(abc.ABC):
     """Base of the mechanisms.
 
     Attributes:
-      causal: can be causal: an output does not depend on later positions if the mask is causal.
-      bidirectional: can be without a causal mask.
-      cross: can have keys and values of another source than the queries.
-      cached: can go on one position at a time, from `empty_cache`.
-      shown: is a matrix of weights, or of what weights amount to, times the values; if not, `weights` are gains.
-      free_length: can be applied to other lengths than the one that it began with.
-      scored: has scores, which position encodings can add to.
-      patterns: takes any mask; if not, Full or Causal, with Padding or Segments.
-      packed: keeps documents in one row apart (Segments); if not, rows can be padded only.
-      projections: which projections of the source it uses.
+      causal: supports causal masks, under which an output does not depend on later positions.
+      bidirectional: supports masks that are not causal.
+      cross: supports keys and values from another source than the queries.
+      cached: supports decoding one position at a time, from `empty_cache`.
+      shown: its output is a matrix of weights (or an equivalent one) times the values; if not, `weights` are gains.
+      free_length: supports other lengths than that of initialisation.
+      scored: has scores, to which position encodings can add.
+      patterns: supports any mask; if not, Full and Causal only, with Padding or Segments.
+      packed: supports several documents in a row (Segments); if not, padded rows only.
+      projections: the projections that it uses.
     """
     causal = bidirectional = cross = cached = shown = free_length = scored = patterns = packed = True
     projections = ('query', 'key', 'value')
 
     def parameters(self, query: Any, key: Any, value: Any) -> dict:
-        """{name: `Wanted`} of what is learnt, for arrays (or shapes) of `__call__`."""
+        """{name: `Wanted`} of its parameters, for arrays (or shapes) as in `__call__`."""
         return {}
 
     @abc.abstractmethod
@@ -70,25 +69,25 @@ class Mechanism(abc.ABC):
     @abc.abstractmethod
     def weights(self, parameters: Mapping, query: jax.Array | None, key: jax.Array | None, value: jax.Array,
                 given: Given = Given()) -> jax.Array:
-        """The matrix [B, N, T, S] for which output = matrix · value, or what else says what an output took from where."""
+        """The matrix [B, N, T, S] for which output = matrix · value; without such a matrix (`shown`), gains."""
 
     def scores(self, parameters: Mapping, query: jax.Array | None, key: jax.Array | None, value: jax.Array,
                given: Given = Given()) -> tuple[jax.Array, jax.Array] | None:
-        """What the weights are a softmax of, (scores [B, N, T, S], booleans that broadcast to them: which are visible); None if
-        they are of no scores."""
+        """The scores [B, N, T, S] of which the weights are the softmax, and booleans that broadcast to them, True where
+        visible; None if the mechanism has no scores."""
         return None
 
     def empty_cache(self, batch: int, length: int, heads: int, key_heads: int, width: int, dtype: str) -> dict:
-        """The cache of one layer for up to `length` positions: a dict of arrays, here keys [B, K, S, H] and values
-        [B, K, H, S], as the products of a step have them: XLA on a CPU would transpose all of others for every token."""
+        """The cache of one layer for up to `length` positions, a dict of arrays: here keys [B, K, S, H] and values
+        [B, K, H, S], the layouts of the products of a step. XLA on a CPU would transpose any other layout for every token."""
         return {'key': jnp.zeros((batch, key_heads, length, width), dtype),
                 'value': jnp.zeros((batch, key_heads, width, length), dtype)}
 
     def step(self, parameters: Mapping, query: jax.Array | None, key: jax.Array | None, value: jax.Array, cache: dict,
              positions: jax.Array, given: Given) -> tuple[jax.Array, dict]:
-        """(output, cache) for queries, keys and values at `positions` [B, T], after all that is in the cache.
+        """(output, updated cache) for queries, keys and values at `positions` [B, T], which follow those in the cache.
 
-        In a batch of prompts the mask says with a Padding which of the tokens are there."""
+        In a batch of prompts of different lengths, the mask contains a Padding with these lengths."""
         rows = jnp.arange(query.shape[0])[:, None]
         cache = {'key': cache['key'].at[rows, :, positions].set(key),
                  'value': cache['value'].at[rows, :, :, positions].set(value)}
@@ -97,12 +96,12 @@ class Mechanism(abc.ABC):
         return self(parameters, query, key, value, given), cache
 
     def require_length(self, length: int) -> None:
-        """Raises ValueError for rows that are too long; only a score by `Location` knows of a length."""
+        """Raises ValueError for rows that are too long; only the score `Location` has a largest length."""
         return
 
     def check(self, mask: Mask, *, cross: bool = False, cached: bool = False, biased: bool = False, placed: bool = False,
               shared: bool = False) -> None:
-        """Raises ValueError if this mechanism cannot do what it is asked for."""
+        """Raises ValueError, in one sentence, for a use that this mechanism does not support."""
         pattern, terms = analysis.parts(mask)
         if cross and cached:
             raise ValueError('A cache is for attention of a sequence to itself; leave it out where keys have another source.')
@@ -132,7 +131,7 @@ class Mechanism(abc.ABC):
                              'at the input, such as Learned() or Sinusoidal().')
 
     def check_shapes(self, wanted: Mapping, held: Mapping) -> None:
-        """Raises ValueError if parameters were learnt for rows of another length."""
+        """Raises ValueError if parameters have shapes for rows of another length."""
         for name, one in wanted.items():
             if name in held and held[name].shape != tuple(one.shape):
                 raise ValueError(f'attention={self} has {name} of shape {held[name].shape}, for the rows that it began with, '
@@ -144,8 +143,8 @@ class Softmax(Mechanism):
     """softmax(score(q, k))·v (Vaswani et al. 2017, eq. 1).
 
     Attributes:
-      score: how well a query and a key fit, of `transformer.attention.scores`.
-      implementation: the kernel of whole rows, as in `kernels.attend`; cached decoding has its own positions, and 'auto'.
+      score: the score of a query and a key, one of `transformer.attention.scores`.
+      implementation: the kernel, as in `kernels.attend`; cached decoding always uses 'auto'.
     """
     score: Score = ScaledDot()
     implementation: str = 'auto'
@@ -176,8 +175,8 @@ class Softmax(Mechanism):
     def _prepared(self, parameters, query, key, given):
         width = query.shape[-1]
         places = None
-        if given.positions is None and documents.packed(given.mask):
-            places = documents.places(documents.segments_of(given.mask, query.shape[1], key.shape[1])[1])
+        if given.positions is None and analysis.packed(given.mask):
+            places = analysis.places(analysis.segments_of(given.mask, query.shape[1], key.shape[1])[1])
         query, key, bias = self.score.prepare(parameters, query, key, given.numerics, places)
         for term in terms_of(given.bias):
             if query.shape[-1] != width and term.by_content:

@@ -22,18 +22,18 @@ FORMS = alternatives, hashing, linear, nystrom, projected, synthesizer
 
 
 class MultiHead(nn.Module):
-    """concat_n(mechanism(x Wq_n, y Wk_n, z Wv_n)) Wo, with x the queries', y the keys' and z the values' source.
+    """concat_n(mechanism(x Wq_n, y Wk_n, z Wv_n)) Wo, with sources x of the queries, y of the keys and z of the values.
 
     Attributes:
       heads: number of query heads N.
-      key_heads: heads K of keys and values, which N / K query heads share: 1 is multi-query attention (Shazeer 2019), more
-        is grouped-query attention (Ainslie et al. 2023); 0 stands for N.
+      key_heads: number of heads K of keys and values, each shared by N / K query heads: 1 is multi-query attention (Shazeer
+        2019), more is grouped-query attention (Ainslie et al. 2023); 0 stands for N.
       head_width: width H of queries and keys in a head; 0 stands for D / N.
       key_width: width of keys in a head, for scores that take another than the queries'; 0 stands for H.
       value_width: width of values in a head; 0 stands for H.
-      mechanism: what mixes the positions.
-      bias: biases on the projections to queries, keys and values.
-      output_bias: a bias on the output.
+      mechanism: mixes the positions.
+      bias: add biases in the projections to queries, keys and values.
+      output_bias: add a bias to the output.
       dropout: rate on the attention weights.
       kernel_init, value_init, output_init: initialisers of the projections to queries and keys, to values, and of the
         output.
@@ -58,16 +58,16 @@ class MultiHead(nn.Module):
                  head_mask: jax.Array | None = None) -> tuple:
         """x [B, T, D], y [B, S, Dy], z [B, S, Dz] -> ([B, T, D], cache, aux); y = None: x, self-attention; z = None: y.
 
-        Of the context it reads mask, encoding, positions and capture. Where 'attention' is captured, `aux` has the mechanism's
-        'weights' [B, N, T, S], and where they are captured its 'scores' and 'visible'.
+        Reads mask, encoding, positions and capture of the context. If 'attention' is captured, `aux` holds the mechanism's
+        'weights' [B, N, T, S]; if 'scores' or 'visible' are, it holds these.
 
         Args:
           key: random key of training; None switches dropout off.
-          cache: from `Mechanism.empty_cache`; returns the updated cache, with the new positions written to it. Without one
-            returns None; where keys have another source, the projected source.
-          projected: the projected source that an earlier call returned, in place of y and z. Its rows may be fewer by a
-            factor K: then K rows of x that follow each other share one (the hypotheses of a beam).
-          head_mask: [N] or [B, 1, N], factors of what the heads give, before the output projection; None: ones.
+          cache: from `Mechanism.empty_cache`; the call writes the new positions and returns the updated cache. Without a cache
+            it returns None, and for cross attention the projected source.
+          projected: the projected source that an earlier call returned, in place of y and z. It may have fewer rows, by a
+            factor K: then K consecutive rows of x (the hypotheses of a beam) share one.
+          head_mask: [N] or [B, 1, N], factors of the outputs of the heads, before the output projection; None: ones.
         """
         cross = any(given is not None for given in (y, z, projected))
         self._check(x, y, z, context, cross, cache)
@@ -91,13 +91,13 @@ class MultiHead(nn.Module):
         given = Given(context.mask, bias, None, self.dropout, fold(key, 'weights'), self.numerics)
         out, cache, aux = self._mix(queries, keys, values, given, context, cache)
         out = self._output(out.reshape(*x.shape[:2], *out.shape[2:]), head_mask, width)
-        if projected is not None and aux:  # of rows that share a source, as rows of their own
+        if projected is not None and aux:  # unfold the rows that share a source
             folded = {name: a.swapaxes(1, 2) for name, a in aux.items()}
             aux = {name: a.reshape(*x.shape[:2], *a.shape[2:]).swapaxes(1, 2) for name, a in folded.items()}
         return out, _source_of(keys, values) if cross else cache, aux
 
     def _check(self, x, y, z, context, cross, cache):
-        """Raises ValueError for sizes, and for a use of the mechanism, that cannot be."""
+        """Raises ValueError for impossible sizes, and for uses that the mechanism does not support."""
         width, key_heads = x.shape[-1], self.key_heads or self.heads
         if not self.head_width and width % self.heads:
             raise ValueError(f'The width {width} is not divisible by {self.heads} heads.')
@@ -107,11 +107,11 @@ class MultiHead(nn.Module):
         self.mechanism.check(context.mask, cross=cross, cached=cache is not None, shared=key_heads != self.heads)
 
     def _key_source(self, x, y, moved, encoding, places):
-        """What is projected to keys; the same array as for queries where it can be, so that both are one product."""
+        """The source of the keys; where possible the same array as for queries, so that one product projects both."""
         return moved if y is None and places[0] is places[1] else encoding.at_source(x if y is None else y, places[1])
 
     def _project(self, sources, width):
-        """Queries, keys and values [B, T|S, N|K, H]; None for what the mechanism does not use."""
+        """Queries, keys and values [B, T|S, N|K, H]; None for those that the mechanism does not use."""
         key_heads, head_width = self.key_heads or self.heads, self.head_width or width // self.heads
         shapes = {'query': (self.heads, head_width), 'key': (key_heads, self.key_width or head_width),
                   'value': (key_heads, self.value_width or head_width)}
@@ -121,7 +121,7 @@ class MultiHead(nn.Module):
                   for kind in sources if kind in self.mechanism.projections}
         weights = {kind: layer.weights(sources[kind].shape[-1:]) for kind, layer in layers.items()}
         found = {}
-        # One product is faster than three, and its gradient more so: merge what has one source and one head width.
+        # One product is faster than three, and its gradient even more so: merge projections of one source and head width.
         groups = {}
         for kind in layers:
             groups.setdefault((id(sources[kind]), shapes[kind][1]), []).append(kind)
@@ -135,7 +135,7 @@ class MultiHead(nn.Module):
         return [found.get(kind) for kind in ('query', 'key', 'value')]
 
     def _cross(self, queries, projected):
-        """Queries [B, T, N, H] as rows of the projected source, [B / K, K·T, N, H], with its keys and values."""
+        """Queries [B, T, N, H] folded into the rows of the projected source, [B / K, K·T, N, H], with its keys and values."""
         keys, values = jnp.swapaxes(projected['key'], 1, 2), projected['value'].transpose(0, 3, 1, 2)
         return queries.reshape(keys.shape[0], -1, *queries.shape[2:]), keys, values
 
@@ -165,5 +165,5 @@ class MultiHead(nn.Module):
 
 
 def _source_of(keys, values):
-    """What a cache keeps of a source: keys [B, K, S, H] and values [B, K, H, S], as the products of a step have them."""
+    """The projected source in a cache: keys [B, K, S, H] and values [B, K, H, S], the layouts of the products of a step."""
     return {'key': jnp.swapaxes(keys, 1, 2), 'value': values.transpose(0, 2, 3, 1)}

@@ -2,10 +2,10 @@
 
     estimate(q) = sum over s of w_s·v_s,    w_s = α(q, k_s) / sum over r of α(q, k_r)
 
-Keys are points, values what was seen there, and a kernel α says how much a query at another point takes of them. Numbers
-as values make it regression, one-hot vectors classification: the estimate is then a distribution over classes.
+Keys are points, values are observations there, and a kernel α weights each observation for a query at another point. Values
+that are numbers give regression; one-hot vectors give classification, with a distribution over classes as the estimate.
 
-Kernels depend on the distance u = |(q - k) / width|, in widths: one width, or one for each coordinate.
+Kernels depend on the distance u = |(q - k) / width| in units of a width, one for all coordinates or one for each.
 """
 
 import abc
@@ -32,7 +32,7 @@ class Kernel(abc.ABC):
 
     Attributes:
       width: a number above 0; None for a kernel without one.
-      smooth: whether the weights change smoothly with the width, so that it can be learnt from their gradient.
+      smooth: whether the weights are differentiable in the width, so that it can be learnt.
     """
 
     width = None
@@ -49,7 +49,7 @@ class Kernel(abc.ABC):
 
 @dataclasses.dataclass(frozen=True)
 class Gaussian(Kernel):
-    """α = exp(-u² / 2), that is exp(-|q - k|² / (2·width²)). It reaches every key: far from all of them, the nearest one."""
+    """α = exp(-u² / 2), that is exp(-|q - k|² / (2·width²)). Far from all keys the nearest one has all of the weight."""
     width: float = 1.0
     smooth = True
 
@@ -59,7 +59,7 @@ class Gaussian(Kernel):
 
 @dataclasses.dataclass(frozen=True)
 class Boxcar(Kernel):
-    """α = 1 if u <= 1, else 0: the mean of all values in reach."""
+    """α = 1 if u <= 1, else 0: the mean of the values within one width."""
     width: float = 1.0
 
     def scores(self, squared: jax.Array) -> jax.Array:
@@ -103,17 +103,17 @@ def pool(query: jax.Array, key: jax.Array, value: jax.Array, kernel: Kernel, *, 
          numerics: Numerics = Numerics()) -> tuple[jax.Array, jax.Array]:
     """(estimate, weights): the values, weighted by the similarity of their keys to the query.
 
-    Distances are taken of the differences, not of q² - 2qk + k², which would lose the digits of near points.
+    Distances are computed from the differences, not as q² - 2qk + k², which would lose the digits of near points.
 
     Args:
       query, key, value: [T, D], [S, D], [S, C].
       kernel: a Kernel.
-      width: [] or [D], in place of the kernel's own.
-      visible: booleans that broadcast to [T, S], True = may be seen; None: everything.
-      own: [T], the number of the key that is the query itself, which it does not see: leave-one-out with
-        own=jnp.arange(S). -1: it is none of them.
+      width: [] or [D], replaces the kernel's width.
+      visible: booleans that broadcast to [T, S], True where a query may attend to a key; None: everywhere.
+      own: [T], the number of the key that is the query itself and is left out, for leave-one-out with own=jnp.arange(S); -1
+        for none.
     Returns:
-      [T, C] and [T, S]; the weights of a query sum to one, and are all zero, as its estimate, if no key reaches it.
+      [T, C] and [T, S]; the weights of a query sum to one; if all kernels are 0 there, weights and estimate are 0.
     """
     if not (query.ndim == key.ndim == value.ndim == 2 and query.shape[1] == key.shape[1] and len(key) == len(value)):
         raise ValueError(f'query, key and value have shapes {query.shape}, {key.shape} and {value.shape}; expected [T, D], '
@@ -133,15 +133,15 @@ def pool(query: jax.Array, key: jax.Array, value: jax.Array, kernel: Kernel, *, 
 
 
 class Pooling(nn.Module):
-    """`pool` over the points of the training part, with a width exp(log_width), so that it stays above 0.
+    """`pool` over the points of the training part, with the width exp(log_width), which is always above 0.
 
     Attributes:
-      keys, values: [S][D] and [S][C]; left out of a config, they are the data's. They are constants of the program, and
-        [B, S, D] differences are held at once: for thousands of points, not for millions.
+      keys, values: [S][D] and [S][C]; by default the data's. They are constants of the program, and the [B, S, D] differences
+        are in memory at once: suited to thousands of points, not to millions.
       kernel: 'Gaussian(width=1.0)', 'Boxcar(width=1.0)', 'Epanechnikov(width=1.0)', 'Triangular(width=1.0)' or
         'Constant()'.
-      learn: 'one' learns a width, from the kernel's on; 'each' one for each coordinate; 'none' keeps what is given.
-      widths: one for each coordinate, in place of the kernel's; (): the kernel's for all.
+      learn: 'one' learns one width, starting from the kernel's; 'each' learns one for each coordinate; 'none' learns nothing.
+      widths: a width for each coordinate, in place of the kernel's; (): the kernel's for all.
     """
     keys: tuple
     values: tuple
@@ -151,16 +151,16 @@ class Pooling(nn.Module):
     dtype: str = 'float32'
     parameter_dtype: str = 'float32'
 
-    attentions = {}  # it has no heads that could be switched off
+    attentions = {}  # no heads that `head_mask` could switch off
 
     @nn.compact
     def __call__(self, query: jax.Array, *, own: jax.Array | None = None, key: jax.Array | None = None) -> dict:
-        """query [B, D], own [B] (see `pool`) -> {'estimate' [B, C], 'width' [] or [D]}; nothing is drawn with `key`."""
+        """query [B, D], own [B] (see `pool`) -> {'estimate' [B, C], 'width' [] or [D]}; `key` is ignored."""
         keys, values = jnp.asarray(self.keys, real_dtype()), jnp.asarray(self.values, real_dtype())
         self._check(keys.shape[1])
         start = jnp.asarray(self.widths or self.kernel.width or 1.0, real_dtype())
         shape = keys.shape[1:] if self.learn == 'each' else start.shape
-        # A parameter even where it is fixed: a run saves, restores and evaluates parameters.
+        # A parameter even if it is fixed, so that a run saves and restores it.
         numerics = Numerics(self.dtype, parameter_dtype=self.parameter_dtype)
         begun = Wanted(lambda key, shape, *dtype: jnp.broadcast_to(jnp.log(start), shape), shape)
         log_width = declare(self, 'log_width', begun, numerics)

@@ -1,5 +1,5 @@
-"""Layers of which pruning left some heads (Michel et al. 2019; Voita et al. 2019); what is pruned is decided in
-`transformer.explain.pruning`."""
+"""Layers that pruning left with some of their heads (Michel et al. 2019; Voita et al. 2019); `transformer.explain.pruning`
+selects the heads."""
 
 import dataclasses
 from typing import Any
@@ -17,7 +17,7 @@ from transformer.layers.roles import Wanted, declare
 
 
 def kept_heads(stack: Any, field: str = 'kept') -> list:
-    """For each layer of a stack, the numbers of the heads in its field `kept`, or None: all of them."""
+    """For each layer of a stack, the numbers of its heads according to the field `kept`, or None for all heads."""
     kept, layers, heads = getattr(stack, field), stack.layers, stack.heads
     if kept == ():
         return [None] * layers
@@ -27,7 +27,7 @@ def kept_heads(stack: Any, field: str = 'kept') -> list:
         raise ValueError(f'model.{field} is {kept!r}; expected for each of {layers} layers the numbers of the heads it keeps, '
                          f'in order and from 0 to {heads - 1}, such as ((0,), ()) for two layers, or () for all heads of all.')
     period = stack.mask.period
-    # Scanned layers are one program: what they share cannot depend on which heads they are.
+    # Scanned layers are one program, which cannot depend on the numbers of the heads.
     told_apart = type(stack.positions).bias is not Positions.bias
     same = (lambda row: row) if told_apart else len
     if stack.scan and any(same(row) != same(rows[i % period]) for i, row in enumerate(rows)):
@@ -38,14 +38,14 @@ def kept_heads(stack: Any, field: str = 'kept') -> list:
 
 
 def of_kept(context: Context, kept: dict) -> Context:
-    """The context of a layer that has of each branch the heads `kept`, {branch: numbers or None, all}."""
+    """The context of a layer with the heads `kept`, {branch: numbers, or None for all}."""
     factors = {branch: x if kept.get(branch) is None else x[..., np.array(kept[branch], int)]
                for branch, x in context.head_mask.items()}
     return dataclasses.replace(context, head_mask=factors, encoding=context.encoding.of_heads(kept.get('attention')))
 
 
 class NoHeads(nn.Module):
-    """Attention without any head left: its output is the bias."""
+    """Attention with no heads left: its output is the bias."""
     bias: bool = True
     numerics: Numerics = Numerics()
 
@@ -58,7 +58,7 @@ class NoHeads(nn.Module):
 
 
 class Bias(nn.Module):
-    """A bias alone."""
+    """A bias and nothing else."""
     numerics: Numerics
 
     @nn.compact

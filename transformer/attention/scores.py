@@ -1,7 +1,7 @@
-"""How well a query and a key fit: the score that the softmax turns into a weight.
+"""Scores: how well a query and a key match, which the softmax turns into weights.
 
-A score is a part of a config (`model.attention.score`). With a query [B, T, N, H] and a key [B, S, K, H] of which N / K heads
-share one, it gives [B, N, T, S]. All but `Additive` are inner products of something made of the query with something made of
+A score is a part of a config (`model.attention.score`). It maps queries [B, T, N, H] and keys [B, S, K, H], of which N / K
+query heads share one head, to [B, N, T, S]. All scores but `Additive` are inner products of a function of the query and a function of
 the key, so every kernel computes them.
 """
 
@@ -30,9 +30,9 @@ def products(query: jax.Array, key: jax.Array, numerics: Numerics = Numerics()) 
         raise ValueError(f'Queries are {width} wide and keys {key.shape[3]}, so that there is no product of them; give them '
                          'one width, or use the score Bilinear() or Additive().')
     if queries > 1:
-        # The order that the product comes out in: XLA on CPU takes twice as long to form it from the other.
+        # In the order of the result: XLA on a CPU takes twice as long from the other.
         scores = numerics.scores('BKGTH,BKSH->BKGTS', grouped.transpose(0, 2, 3, 1, 4), key.swapaxes(1, 2))
-    else:  # of a cache, which would be copied
+    else:  # keys of a cache, which the other order would copy
         scores = numerics.scores('BTKGH,BSKH->BKGTS', grouped, key)
     return scores.reshape(batch, heads, queries, key.shape[1])
 
@@ -41,18 +41,18 @@ class Score(abc.ABC):
     """Base of the scores."""
 
     def parameters(self, heads: int, key_heads: int, query_width: int, key_width: int) -> dict:
-        """{name: `Wanted`} of what is learnt."""
+        """{name: `Wanted`} of its parameters."""
         return {}
 
     @abc.abstractmethod
     def prepare(self, parameters: Mapping, query: jax.Array, key: jax.Array, numerics: Numerics = Numerics(),
                 places: jax.Array | None = None) -> tuple:
-        """(query, key, bias) with which `attend`, which computes q·k / sqrt(H), computes this score instead.
+        """(query, key, bias) for which q·k / sqrt(H) + bias, the score of `attend`, is this score.
 
-        places: [B, S] where in its document each key is; None: as in the row."""
+        places: [B, S], the position of each key in its document; None: its position in the row."""
 
     def require_length(self, length: int) -> None:
-        """Raises ValueError for more keys than it can tell apart; only `Location` knows of a length."""
+        """Raises ValueError for too many keys; only `Location` has a largest length."""
         return
 
 
@@ -75,7 +75,7 @@ class Dot(Score):
 
 
 def _unscaled(query):
-    """A query times sqrt(H), which `attend` divides by."""
+    """The query times sqrt(H), by which `attend` divides."""
     return query * query.shape[-1] ** 0.5
 
 
@@ -119,7 +119,7 @@ class Additive(Score):
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class _Additive(Term):
-    """A term in place of the products, which a compiled program then leaves out: wᵀ·tanh(q + k), [B, N, T, S]."""
+    """A term that replaces the products, which the compiled program then omits: wᵀ·tanh(q + k), [B, N, T, S]."""
     output: Any  # w [N, A]
 
     @property
@@ -145,7 +145,7 @@ class Cosine(Score):
     cosine is `Cosine(sharpness=1.0, learnt=False)`.
 
     Attributes:
-      sharpness: β, at the start if it is learnt.
+      sharpness: β; its initial value if it is learnt.
     """
     sharpness: float = 10.0
     learnt: bool = True
@@ -171,10 +171,10 @@ def _unit(x):
 
 @dataclasses.dataclass(frozen=True)
 class Location(Score):
-    """w_s·q: the query alone says how much position s counts, whatever is there (Luong et al. 2015, eq. 8).
+    """w_s·q: the score of position s depends on the query alone, not on the key (Luong et al. 2015, eq. 8).
 
     Attributes:
-      length: positions that have a row w_s; longer sources are refused.
+      length: number of positions with a row w_s; longer sources are refused.
     """
     length: int = 1024
 
@@ -201,8 +201,8 @@ class Location(Score):
 
 @dataclasses.dataclass(frozen=True)
 class Gaussian(Score):
-    """-|q - k|² / 2, so that the weights are those of Nadaraya and Watson with a Gaussian kernel of width 1. Computed as
-    q·k - |k|²/2: what depends on the query alone cancels in the softmax."""
+    """-|q - k|² / 2, which gives the weights of Nadaraya and Watson with a Gaussian kernel of width 1. Computed as
+    q·k - |k|²/2, as the term that depends on the query alone cancels in the softmax."""
 
     def prepare(self, parameters: Mapping, query: jax.Array, key: jax.Array, numerics: Numerics = Numerics(),
                 places: jax.Array | None = None) -> tuple:

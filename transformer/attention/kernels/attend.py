@@ -55,7 +55,7 @@ def attend(query: jax.Array, key: jax.Array, value: jax.Array, *, mask: Mask = F
     Args:
       query, key, value: [B, T, N, H], [B, S, K, H], [B, S, K, Hv]; N / K query heads share one of keys and values
         (Shazeer 2019, Ainslie et al. 2023).
-      mask: which query sees which key (`mask_algebra.Mask`).
+      mask: which query sees which key (`masks.algebra.Mask`).
       bias: what is done to the scores (see above): an array that broadcasts to [B, N, T, S], a term, or a tuple of them.
       positions: (of queries [B, T], of keys [B, S] or [S]) where they are not 0..T-1 and 0..S-1, as in cached decoding.
       rate, dropout_key: dropout on the weights; no key, no dropout.
