@@ -69,7 +69,7 @@ class Parallel:
       packing: 'first_fit' (pairs share rows, some padding), 'buckets' (a pair a row; rows of 1/4, 1/2 and the full length, 4,
         2 and 1 times as many) or 'none' (a pair a row).
       batch_size: rows of full length in a training batch.
-      reader: what reads inputs for predict.py and draws them for eval.py, by its import path; '': nothing does.
+      reader: import path of the class that reads inputs for predict.py and draws them for eval.py; '' for none.
     """
 
     source: str = 'cldr'
@@ -116,7 +116,7 @@ class Parallel:
         return OpenParallel(self, saved_tokenizer(inner, None, self.tokenizer), own)
 
     def check(self) -> None:
-        """Raises ValueError for fields of no meaning, or that do not fit together."""
+        """Raises ValueError for field values that are invalid or do not fit together."""
         for field, choices in _CHECKED.items():
             fields.one_of(field, getattr(self, field), choices)
         fields.positive(source_length=self.source_length, length=self.length, batch_size=self.batch_size)
