@@ -171,11 +171,11 @@ class OpenDocuments(Opened):
         return self.tokenizer.encode(text)
 
     def decode(self, ids: Iterable[int]) -> str:
-        """The text of token ids; `end` has none."""
+        """The text of token ids; `end` has no text."""
         return self.tokenizer.decode(ids)
 
     def pieces(self, ids: Iterable[int]) -> list[str]:
-        """What each token id stands for, to be shown."""
+        """Each token id as text for display."""
         return [self.tokenizer.piece(int(i)) for i in ids]
 
     def count(self, batch: dict[str, np.ndarray]) -> int:

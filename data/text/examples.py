@@ -173,7 +173,7 @@ class OpenExamples(Opened):
         return self.tokenizer.decode(ids)
 
     def pieces(self, ids: Iterable[int]) -> list[str]:
-        """What each token id stands for, to be shown."""
+        """Each token id as text for display."""
         return [self.tokenizer.piece(int(i)) for i in ids]
 
     def rows(self, framed: Sequence[tuple[np.ndarray, np.ndarray]], length: int) -> dict[str, np.ndarray]:

@@ -314,15 +314,15 @@ class OpenParallel(Opened):
         return self._encoded(self.tokenizer, text)
 
     def decode(self, ids: Iterable[int]) -> str:
-        """The text of a target's ids, without white space at its ends; `end` has none."""
+        """The text of a target's ids, without white space at its ends; `end` has no text."""
         return self.tokenizer.decode(ids).strip()
 
     def pieces(self, ids: Iterable[int]) -> list[str]:
-        """What each id of a source stands for, to be shown."""
+        """Each id of a source as text for display."""
         return [self.source_tokenizer.piece(int(i)) for i in ids]
 
     def target_pieces(self, ids: Iterable[int]) -> list[str]:
-        """What each id of a target stands for, to be shown."""
+        """Each id of a target as text for display."""
         return [self.tokenizer.piece(int(i)) for i in ids]
 
     def count(self, batch: dict[str, np.ndarray]) -> int:
