@@ -1,1 +1,1 @@
-"""From a name or a path to batches: sources, tokenizers, packing and pipeline of text, and images. Needs no jax."""
+"""Turns a name or a path into batches: sources, tokenizers, text packing, the input pipeline, images. Needs no JAX."""

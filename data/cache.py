@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 _REMEMBERED = 64 << 20  # bytes; hashing a smaller file costs less than a second look at the cache
-_ABANDONED = 24 * 3600  # seconds after which a half-written entry has no writer any more
+_ABANDONED = 24 * 3600  # seconds after which the writer of a half-written entry is taken to be dead
 
 
 def root() -> Path:
@@ -18,22 +18,23 @@ def root() -> Path:
 
 
 def key(*parts: object) -> str:
-    """One name for everything that an entry is derived from."""
+    """A name that depends on everything that an entry is derived from."""
     return hashlib.sha256(json.dumps([str(part) for part in parts]).encode()).hexdigest()[:32]
 
 
 def entry(kind: str, name: str, build: Callable[[Path], None], intact: Callable[[Path], bool]) -> Path:
     """The folder `kind/name`, built by `build(empty folder)` unless an intact one is there.
 
-    It is filled under another name and renamed at the end: a killed writer leaves nothing that is used, and of two
-    concurrent writers of the same contents either may win. Raises ValueError if the cache cannot be written.
+    The folder is filled under a temporary name and renamed at the end, so the leftovers of a killed writer are never
+    used. If two processes write the same contents at once, either may win. Raises ValueError if the cache cannot be
+    written.
     """
     final = root() / kind / name
     if final.is_dir():
         if intact(final):
             return final
         shutil.rmtree(final, ignore_errors=True)
-    for left in final.parent.glob(f'.{name}.*'):  # by writers that were killed
+    for left in final.parent.glob(f'.{name}.*'):  # leftovers of killed writers
         if time.time() - left.stat().st_mtime > _ABANDONED:
             shutil.rmtree(left, ignore_errors=True)
     temporary = final.with_name(f'.{name}.{os.getpid()}.{secrets.token_hex(4)}')
@@ -59,7 +60,7 @@ def entry(kind: str, name: str, build: Callable[[Path], None], intact: Callable[
 
 
 def write(path: str | os.PathLike, contents: bytes) -> None:
-    """Writes a whole file or nothing."""
+    """Writes a file atomically: all of it or nothing."""
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f'.{path.name}.{os.getpid()}.{secrets.token_hex(4)}')
@@ -74,7 +75,7 @@ def write(path: str | os.PathLike, contents: bytes) -> None:
 
 
 def digest(path: str | os.PathLike) -> str:
-    """SHA-256 of a file; that of a large file is remembered by its real path, size and time of change."""
+    """SHA-256 of a file. The digest of a large file is cached under its real path, size and modification time."""
     stat = os.stat(path)
     if stat.st_size <= _REMEMBERED:
         return _sha256(path)
@@ -91,7 +92,7 @@ def digest(path: str | os.PathLike) -> str:
 
 
 def digest_of_all(paths: Sequence[str]) -> str:
-    """SHA-256 over the contents of many files; remembered together, by their real paths, sizes and times of change."""
+    """One digest of the contents of many files, cached under their real paths, sizes and modification times."""
     stats = [(os.path.realpath(path), os.stat(path)) for path in paths]
     memory = root() / 'digests' / key(*((name, stat.st_size, stat.st_mtime_ns) for name, stat in stats))
     try:

@@ -10,6 +10,6 @@ def positive(**fields: int) -> None:
 
 
 def one_of(field: str, value: str, choices: tuple[str, ...]) -> None:
-    """Raises ValueError if a field with a small set of values holds another one."""
+    """Raises ValueError if the value of a field is not one of its choices."""
     if value not in choices:
         raise ValueError(f'data.{field}={value!r} is not known; it takes {", ".join(map(repr, choices))}.')

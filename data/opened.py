@@ -1,4 +1,4 @@
-"""The base of opened data: what holds for all that do not say otherwise. A run asks for more, see `Opened` in
+"""The base class of opened data, with defaults that subclasses may override. A run needs more methods: see `Opened` in
 training/contracts.py."""
 
 import abc
@@ -13,7 +13,7 @@ class Opened(abc.ABC):
 
     Attributes:
       config: the dataclass that was opened.
-      facts: {field of a model: what the data tell of it}.
+      facts: {model field: its value, which follows from the data}.
       unit: what `count` counts, in the plural.
       packed: whether a row of training holds several examples that a model has to tell apart.
     """
@@ -40,6 +40,6 @@ class Opened(abc.ABC):
         return len(next(iter(batch.values())))
 
     def refuse_view(self, view: Mapping[str, Any]) -> None:
-        """Raises ValueError for keywords of `evaluation` that only text for language modelling has."""
+        """Raises ValueError if `evaluation` was given keywords, which only text for language modelling takes."""
         if view:
             raise ValueError(f'{type(self.config).__name__} takes no {", ".join(view)} in evaluation; leave it out.')

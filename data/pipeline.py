@@ -18,7 +18,7 @@ import grain
 import numpy as np
 from grain.experimental import ThreadPrefetchIterDataset
 
-_AHEAD = 4  # batches made before they are asked for
+_AHEAD = 4  # batches to prefetch
 _ENDLESS = 1 << 40
 
 
@@ -45,7 +45,7 @@ class Order:
 
 @functools.lru_cache(maxsize=4)
 def _permutation(count: int, seed: int, epoch: int) -> np.ndarray:
-    """One epoch's order. Grain's own shuffle costs 3 us a number (11 us in a data set), this 10 ns."""
+    """The order of one epoch. Grain's own shuffle takes 3 us per number (11 us in a data set), this one 10 ns."""
     return np.random.default_rng([seed, epoch]).permutation(count)
 
 
@@ -56,17 +56,17 @@ def endless(element: Callable[[int], Any]) -> grain.IterDataset:
 
 
 def ahead(batches: grain.IterDataset) -> grain.DatasetIterator:
-    """Iterates with a thread that makes batches before they are asked for."""
+    """Iterates over batches that a thread prefetches."""
     return closed_at_exit(iter(ThreadPrefetchIterDataset(batches, prefetch_buffer_size=_AHEAD)))
 
 
 def numbered(element: Callable[[int], Any], workers: int = 0, threads: int = 1) -> grain.DatasetIterator:
-    """element(0), element(1), .. without end, made ahead by worker processes, or by threads of this one."""
+    """element(0), element(1), .. without end, prefetched by worker processes or by threads of this process."""
     return closed_at_exit(_Numbered(element, workers, threads))
 
 
 class _Numbered(grain.DatasetIterator):
-    """Its state is the number of the next element, whoever makes them: a run may go on with other workers."""
+    """The state is the number of the next element alone, so a run may resume with another number of workers."""
 
     def __init__(self, element: Callable[[int], Any], workers: int, threads: int):
         super().__init__()
@@ -99,20 +99,20 @@ class _Numbered(grain.DatasetIterator):
 
 
 def _follow_parent(worker: int, workers: int) -> None:
-    """Runs first in a worker: it ends with its parent, however that ends, and on no signal meant for that."""
-    for number in (signal.SIGINT, signal.SIGTERM):  # reach the whole group; the parent still takes its batches
+    """Initialises a worker: it ends when its parent ends, for any reason, and ignores signals meant for the parent."""
+    for number in (signal.SIGINT, signal.SIGTERM):  # they reach the whole group, but the parent still reads batches
         signal.signal(number, signal.SIG_IGN)
     threading.Thread(target=_end_with_parent, daemon=True).start()
 
 
 def _end_with_parent() -> None:
-    multiprocessing.parent_process().join()  # not PR_SET_PDEATHSIG: the "parent" of that is a passing thread of Grain
-    time.sleep(0.3)  # until what it makes ahead is full: in the middle of making some, it may not have told the tracker yet
+    multiprocessing.parent_process().join()  # not PR_SET_PDEATHSIG: its "parent" is a short-lived thread of Grain
+    time.sleep(0.3)  # until the prefetch buffer is full: a batch in the making may not be registered with the tracker
     os._exit(1)  # Python's resource tracker then frees the shared memory
 
 
 def closed_at_exit(iterator: grain.DatasetIterator) -> grain.DatasetIterator:
-    """The iterator, whose threads and processes end before Python tears its modules down."""
+    """Returns the iterator; its threads and processes end before Python tears down its modules."""
     atexit.register(_close, weakref.ref(iterator))
     return iterator
 
@@ -120,7 +120,7 @@ def closed_at_exit(iterator: grain.DatasetIterator) -> grain.DatasetIterator:
 def _close(iterator: weakref.ref) -> None:
     if (alive := iterator()) is not None:
         alive.close()
-        alive.close = lambda: None  # Grain closes again when Python has torn its modules down, and fails
+        alive.close = lambda: None  # Grain closes it again after Python has torn down its modules, which fails
 
 
 class Evaluation:
@@ -130,7 +130,7 @@ class Evaluation:
     `example_weights` [batch_size] float32 is 0 there and 1 elsewhere.
 
     Args:
-      rows: number of rows.  batch: from an int array of row numbers to a dict of arrays.
+      rows: number of rows.  batch: maps an int array of row numbers to a dict of arrays.
       facts: numbers about the data, by name.  raw: yields the bytes of the text, for text.
     """
 
@@ -161,9 +161,9 @@ class Evaluation:
         return made
 
     def text(self) -> bytes:
-        """The bytes of the evaluated text, in order. Raises ValueError if it is no text."""
+        """The bytes of the evaluated text, in order. Raises ValueError if the data is not text."""
         if self._raw is None:
-            raise ValueError('Compressors needs text, and this data is none; leave that evaluator out.')
+            raise ValueError('Compressors needs text, and this data is not text; leave that evaluator out.')
         return b''.join(self._raw())
 
     def _padded(self, number: int) -> dict[str, np.ndarray]:

@@ -1,11 +1,11 @@
-"""Points with what was seen at them: from a class to batches, for pooling by similarity.
+"""Points with the values observed at them, as batches for pooling by similarity.
 
     opened = Curve(count=40).open(None)
     for batch in opened.train(seed=0): ...
 
-Rows hold `query` [B, D] float32, `target` [B, C] float32 (numbers, or a one-hot class), and `own` [B] int32, the number of the
-point among those of training, -1 for others. The points of training are facts, `keys` [S][D] and `values` [S][C]: the model
-pools over all of them, whatever a batch holds.
+Rows hold `query` [B, D] float32, `target` [B, C] float32 (numbers, or a one-hot class), and `own` [B] int32, the index
+of the point among the training points, -1 for other points. The training points are facts, `keys` [S][D] and `values`
+[S][C]: the model pools over all of them for every batch.
 """
 
 import dataclasses
@@ -20,7 +20,7 @@ import numpy as np
 from data import cache, fields, splits
 from data.opened import Opened
 
-_TRAIN_FLOWERS = 112  # three of four
+_TRAIN_FLOWERS = 112  # three quarters
 
 
 @dataclasses.dataclass(frozen=True)
@@ -29,11 +29,11 @@ class Curve:
     4.9 (Zhang et al., Dive into Deep Learning, section 11.2).
 
     Attributes:
-      count: points of training.
-      noise: its standard deviation.
-      seed: draws points and noise; the seed of the run does not.
+      count: number of training points.
+      noise: standard deviation of the noise.
+      seed: of the points and the noise; the seed of the run does not change them.
       batch_size: points in a training batch.
-      reader: what reads inputs for predict.py and draws them for eval.py, by its import path; '': nothing does.
+      reader: import path of the class that reads inputs for predict.py and draws them for eval.py; '' for none.
     """
 
     count: int = 40
@@ -43,7 +43,7 @@ class Curve:
     reader: str = ''
 
     def open(self, folder: str | os.PathLike | None, source: str | os.PathLike | None = None) -> 'OpenPoints':
-        """Draws the points; nothing of the folders is read. Raises ValueError for a field out of range."""
+        """Draws the points; the folders are not read. Raises ValueError for a field out of range."""
         fields.positive(count=self.count, batch_size=self.batch_size)
         if not (0 <= self.noise < math.inf and self.seed >= 0):
             raise ValueError(f'data.noise={self.noise} and data.seed={self.seed} do not fit; both must be 0 or more.')
@@ -57,19 +57,19 @@ class Curve:
 @dataclasses.dataclass(frozen=True)
 class Iris:
     """The 149 different flowers of Fisher's iris set (1936; scikit-learn has one of them twice): length and width of sepals
-    and of petals in cm, and one of three species as a one-hot vector. 112 are for training and 37 for validation, in an order
-    drawn once and for all.
+    and of petals in cm, and one of three species as a one-hot vector. 112 are for training and 37 for validation, in a
+    fixed random order.
 
     Attributes:
       batch_size: flowers in a training batch.
-      reader: what reads inputs for predict.py and draws them for eval.py, by its import path; '': nothing does.
+      reader: import path of the class that reads inputs for predict.py and draws them for eval.py; '' for none.
     """
 
     batch_size: int = 112
     reader: str = ''
 
     def open(self, folder: str | os.PathLike | None, source: str | os.PathLike | None = None) -> 'OpenPoints':
-        """Reads the flowers from scikit-learn; nothing of the folders is read."""
+        """Reads the flowers from scikit-learn; the folders are not read."""
         fields.positive(batch_size=self.batch_size)
         try:
             from sklearn import datasets
@@ -98,7 +98,7 @@ class OpenPoints(Opened):
         self.facts = {'keys': _as_tuples(x), 'values': _as_tuples(y)}
 
     def save(self, folder: str | os.PathLike) -> None:
-        """Writes nothing: the config tells all."""
+        """Writes nothing: the config determines the points."""
 
     @property
     def shapes(self) -> dict[str, tuple[tuple[int, ...], type]]:
@@ -114,7 +114,7 @@ class OpenPoints(Opened):
                 f'{sizes["valid"]:,} for validation')
 
     def digest(self, split: str) -> str:
-        """Names the points of a split: another name means other data."""
+        """A digest of the points of a split; other data have another digest."""
         rows = self._rows(*self._range(split))
         return cache.key(*(hashlib.sha256(array.tobytes()).hexdigest() for array in rows.values()))
 
@@ -147,7 +147,7 @@ class OpenPoints(Opened):
         return pipeline.Evaluation(points, batch_size, functools.partial(_taken, rows), {'points': points})
 
     def score(self, paths, batch_size: int, **view):
-        """Refuses files: there is no file of points."""
+        """Raises ValueError: points do not come from files."""
         raise ValueError(f'{", ".join(paths)} cannot be scored: the points of {self._name} come from no file; give --split.')
 
     def _sizes(self) -> dict[str, int]:

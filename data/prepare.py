@@ -2,7 +2,7 @@
 
     python -m data.prepare NAME[/CONFIG][:VERSION] ... [--data_dir=DIR] [--imports=MODULE ...]
 
-Names are those of tensorflow.org/datasets/catalog. What is prepared already is left as it is.
+Names are those of tensorflow.org/datasets/catalog. A data set that is already prepared is left as it is.
 """
 
 import argparse
@@ -21,14 +21,15 @@ from data.sources import tfds as tfds_sources
 from data.sources import without_tensorflow
 
 _LISTED = 10
-_TRIES = 5  # of a download, within 6 s; TFDS's own ten need over three minutes to notice that there is no network
+_TRIES = 5  # attempts of a download, within 6 s; TFDS's own ten take over three minutes to notice a missing network
 
 
 def prepare(name: str, path: str = '') -> str:
-    """Prepares a data set as ArrayRecord, unless it is; returns its folder under `path`, TFDS's own by default.
+    """Prepares a data set as ArrayRecord unless it is already prepared; returns its folder under `path`, by default
+    TFDS's own.
 
-    TFDS writes into a folder `incomplete.*` and renames it at the end, so that nothing half prepared has a set's name.
-    Raises ValueError, in one sentence, if the name is not known or the set cannot be had.
+    TFDS writes into a folder `incomplete.*` and renames it at the end, so a half-prepared set never has its final name.
+    Raises ValueError, in one sentence, if the name is unknown or the set cannot be prepared.
     """
     try:
         return tfds_sources.find(name, path)
@@ -38,7 +39,7 @@ def prepare(name: str, path: str = '') -> str:
     tfds = tfds_sources.library()
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))  # a set of over 1 GB is shuffled through a thousand files
-    tfds_sources.names()  # imports them
+    tfds_sources.names()  # imports the builders
     try:
         builder = tfds.builder(name, data_dir=tfds_sources.home(path), file_format='array_record')
     except tfds.core.DatasetNotFoundError:
@@ -49,7 +50,7 @@ def prepare(name: str, path: str = '') -> str:
             reason += f' Known configurations: {", ".join(configs[:_LISTED])}{", ..." if len(configs) > _LISTED else ""}.'
         raise ValueError(f'{name} cannot be prepared: {reason}') from error
     if os.path.exists(builder.data_dir):  # TFDS would leave it as it is
-        raise ValueError(f'{builder.data_dir} is there and is no whole data set; move it away and run this again.')
+        raise ValueError(f'{builder.data_dir} exists but is not a complete data set; move it away and run this again.')
     with _explained(name, builder):
         builder.download_and_prepare(download_config=tfds.download.DownloadConfig(try_download_gcs=False))
     return tfds_sources.find(name, path)
@@ -57,14 +58,14 @@ def prepare(name: str, path: str = '') -> str:
 
 @contextlib.contextmanager
 def _explained(name: str, builder) -> Iterator[None]:
-    """Says in one sentence what keeps a set from being prepared."""
+    """Turns a failed preparation into a ValueError of one sentence."""
     import requests
     import tensorflow_datasets as tfds
     from tensorflow_datasets.core.download import download_manager, downloader
 
     copy = f'copy its folder {os.path.relpath(builder.data_dir, builder.data_dir_root)} to {builder.data_dir}'
     downloader.MAX_RETRIES = _TRIES
-    logging.getLogger('urllib3').setLevel(logging.ERROR)  # or it tells of every try
+    logging.getLogger('urllib3').setLevel(logging.ERROR)  # otherwise it logs every attempt
     try:
         yield
     except (requests.RequestException, urllib.error.URLError) as error:
@@ -96,8 +97,8 @@ def _flat(error: Exception) -> str:
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser('python -m data.prepare', None, __doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument('names', nargs='+', metavar='NAME')
-    parser.add_argument('--data_dir', default='', help='where to (default: $TFDS_DATA_DIR or ~/tensorflow_datasets)')
-    parser.add_argument('--imports', default=[], action='append', metavar='MODULE', help='defines builders of your own')
+    parser.add_argument('--data_dir', default='', help='target folder (default: $TFDS_DATA_DIR or ~/tensorflow_datasets)')
+    parser.add_argument('--imports', default=[], action='append', metavar='MODULE', help='a module with builders of your own')
     options = parser.parse_args(arguments)
     for module in options.imports:
         try:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 _EXPRESSION = re.compile(r'(?P<name>.+?)(?:\[(?P<start>[^\[\]:]*):(?P<stop>[^\[\]:]*)\])?')
-_LIKE_A_SLICE = re.compile(r':.*\]$|\[[^\]]*:[^\]]*$')  # in a name: mistyped
+_LIKE_A_SLICE = re.compile(r':.*\]$|\[[^\]]*:[^\]]*$')  # in a name: a mistyped slice
 _BOUND = re.compile(r'-?(\d+|\d+(\.\d+)?%)')
 
 
@@ -41,7 +41,7 @@ def read(expression: str) -> tuple[str, Slice]:
 
 
 def expression(data: Any, split: str) -> str:
-    """What data.train, data.valid or data.test says for 'train', 'valid' or 'test'; another split is an expression itself.
+    """The expression of a split: data.train, data.valid or data.test; any other split is an expression itself.
 
     Raises ValueError if it is empty.
     """
@@ -55,7 +55,7 @@ def expression(data: Any, split: str) -> str:
 def parse(expression: str, sizes: Mapping[str, int]) -> tuple[str, int, int]:
     """Resolves an expression over parts of known sizes to (name, start, stop).
 
-    Raises ValueError if the name is unknown (the known ones are listed) or nothing is left of it.
+    Raises ValueError if the name is unknown (the known ones are listed) or the slice is empty.
     """
     name, cut = read(expression)
     if name not in sizes:

@@ -34,17 +34,17 @@ class Images:
       path: for 'idx' a folder or an images file, for 'folder' the folder that holds the classes' folders, for 'tfds' the
         folder of prepared sets ('': $TFDS_DATA_DIR or ~/tensorflow_datasets).
       name: a data set of TFDS, NAME[/CONFIG][:VERSION], that `python -m data.prepare NAME` has prepared.
-      features: the names of its features that are the image and the label, separated by a comma, where these are neither
-        'image' and 'label' nor the only ones that can be.
-      train, valid, test: NAME or NAME[start:stop]; NAME is 'train' or 'all' (everything), or a part that the source
-        has of its own, such as 'test'. '' means that there is none.
-      steps: augmentation of training images, one step after the other: 'Crop(padding=2) >> Flip()'; Normalize at the end
-        is for all images, those of evaluation and prediction too.
-      size: height and width that all images are resized to; 0 keeps theirs.
+      features: the names of its image and its label feature, separated by a comma; needed where several features
+        qualify and none of them is called 'image' or 'label'.
+      train, valid, test: NAME or NAME[start:stop]; NAME is 'train', 'all' (everything), or another part of the source,
+        such as 'test'. '' means that there is none.
+      steps: augmentation of training images, one step after the other: 'Crop(padding=2) >> Flip()'; Normalize at the
+        end applies to all images, also in evaluation and prediction.
+      size: height and width that all images are resized to; 0 keeps their size.
       channels: 1 or 3, converting where needed; 0 keeps the source's.
       batch_size: images in a training batch.
       workers: processes that make batches, in the same order for any number; 0 uses threads of this process.
-      reader: what reads inputs for predict.py and draws them for eval.py, by its import path; '': nothing does.
+      reader: import path of the class that reads inputs for predict.py and draws them for eval.py; '' for none.
     """
 
     source: str = 'digits'
@@ -62,9 +62,9 @@ class Images:
     reader: str = 'vit.readers.images:ImageClass'
 
     def open(self, folder: str | os.PathLike | None, source: str | os.PathLike | None = None) -> 'OpenImages':
-        """Opens the images; with classes saved in `folder`, a run, they are not touched before train() or evaluation().
+        """Opens the images. If `folder` is a run with saved classes, they are not read before train() or evaluation().
 
-        Nothing of `source`, a run to start from, is used: other images may have other classes.
+        `source`, a run to start from, is not used: other images may have other classes.
 
         Raises ValueError or FileNotFoundError, in one sentence, for a field or a source that cannot be used.
         """
@@ -111,7 +111,7 @@ class OpenImages(Opened):
             self.classes, shape = self._source.classes, (form.height, form.width, form.channels)
         self._form = image_sources.Format(*shape, resized=True)
         steps = config.steps.singles if config.steps else ()
-        for step in steps:  # what is wrong with one for images of this form is said now
+        for step in steps:  # raises here if a step does not fit images of this form
             step({'image': np.zeros((1, *shape), np.float32)}, np.random.default_rng(0))
         self._normalize = steps[-1] if steps and isinstance(steps[-1], image_steps.Normalize) else None
         self.facts = {'classes': len(self.classes)}
@@ -140,7 +140,7 @@ class OpenImages(Opened):
     def read(self, path: str | os.PathLike) -> np.ndarray:
         """Decodes an image file to the form of the training images, float32 [height, width, channels], and normalises it.
 
-        Raises FileNotFoundError if there is none, ValueError, naming the file, if it cannot be decoded.
+        Raises FileNotFoundError if the file does not exist, ValueError, naming the file, if it cannot be decoded.
         """
         return self._normalised({'image': image_sources.read(os.fspath(path), self._form)})['image']
 
@@ -151,14 +151,14 @@ class OpenImages(Opened):
         return tuple([float(x) for x in numbers] * (channels // len(numbers)) for numbers in (step.mean, step.std))
 
     def visible(self, image: np.ndarray) -> np.ndarray:
-        """Images of a batch in 0..1 again, to be looked at."""
+        """The images of a batch, scaled back to 0..1 for display."""
         return image if self._normalize is None else self._normalize.undone(image)
 
     def _normalised(self, batch: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
         return batch if self._normalize is None else self._normalize(batch)
 
     def digest(self, split: str) -> str:
-        """Names the images of a split, as the source has them: another name means other data."""
+        """A digest of the source images of a split; other data have another digest."""
         examples, start, stop = self._range(split)
         return cache.key(examples.digest, start, stop)
 
@@ -223,7 +223,7 @@ class OpenImages(Opened):
         expression = splits.expression(self.config, split)
         if self._source.classes != self.classes:
             raise ValueError(
-                f'The images have {len(self._source.classes)} classes and the run {len(self.classes)} or other names; '
+                f'The images have {len(self._source.classes)} classes and the run has {len(self.classes)}, or other names; '
                 'expected the data that the run was trained on.'
             )
         name, start, stop = splits.parse(expression, self._source.sizes())

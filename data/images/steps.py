@@ -1,9 +1,9 @@
-"""Steps of image augmentation: batch of arrays -> batch of arrays, with a numpy Generator for the chance in them.
+"""Steps of image augmentation: batch of arrays -> batch of arrays, with a numpy Generator for the random choices.
 
 Images are float32 [B, height, width, channels] in 0..1 until Normalize, which is the last step and the only one that
-evaluation takes as well. Every example has draws of its own.
+evaluation applies too. Every example has its own random draws.
 
-They run on the host, ahead of the device and, with data.workers, in processes of their own; what mixes examples is in
+The steps run on the host, ahead of the device and, with data.workers, in separate processes; mixup and CutMix are in
 vit/tasks/augment.py. Measured on two cores for 128 images of 96x96x3, in ms, as a numpy step and inside a compiled program:
 Crop 1.4 and 1.6, Flip 4.2 and 1.1, Normalize 1.7 and 0.8; the host does it while the device computes. Erase takes 2.1 here,
 where a compiled program would draw noise for every pixel of every image. RandAugment takes 44 and ResizedCrop 24: Pillow
@@ -30,12 +30,12 @@ class Step(abc.ABC):
 
     @property
     def singles(self) -> tuple['Step', ...]:
-        """The steps that it is made of; of a single one, itself."""
+        """The single steps that it consists of; for a single step, itself."""
         return (self,)
 
 
 class _Several(Step):
-    """What is made of `steps`."""
+    """A step that consists of other steps."""
 
     steps: tuple[Step, ...]
 
@@ -67,7 +67,7 @@ def _chained(step: Step) -> tuple[Step, ...]:
 
 @dataclasses.dataclass(frozen=True, init=False, repr=False)
 class OneOf(_Several):
-    """One of the steps for every example, each as likely as another."""
+    """Applies one of the steps to every example, chosen uniformly."""
 
     steps: tuple[Step, ...]
 
@@ -76,7 +76,7 @@ class OneOf(_Several):
         if len(steps) < 2:
             raise ValueError(f'{self} is no choice; give two steps or more.')
         if any(isinstance(single, Normalize) for single in self.singles):
-            raise ValueError(f'{self} would leave some images in 0..1; put Normalize() behind it.')
+            raise ValueError(f'{self} would leave some images in 0..1; put Normalize() after it.')
 
     def __repr__(self):
         return f'OneOf({", ".join(map(repr, self.steps))})'
@@ -155,16 +155,16 @@ class Flip(Step):
 
 @dataclasses.dataclass(frozen=True)
 class RandAugment(Step):
-    """`count` of 14 operations after each other, all of one magnitude (Cubuk et al. 2019); images go through 8 bits.
+    """Applies `count` of 14 operations in sequence, all of one magnitude (Cubuk et al. 2019), to images of 8 bits.
 
     Each is drawn uniformly from: identity, autocontrast, equalize, rotate, solarize, color, posterize, contrast,
-    brightness, sharpness, and shear and translate along x and y. What has two directions takes either.
+    brightness, sharpness, and shear and translate along x and y. Operations with two directions take either.
 
     Attributes:
-      magnitude: on the paper's scale: at 10 an operation is as strong as any of AutoAugment's (rotation by 30 degrees,
-        shear by 0.3, translation by 150/331 of the side, factors 1 ± 0.9, 4 bits, everything inverted); up to 30 it
-        goes on linearly, where it can. (On the scale of torchvision 30 is what is 10 here.)
-      fill: the grey that rotate, shear and translate let in.
+      magnitude: on the paper's scale: 10 is the largest strength of AutoAugment (rotation by 30 degrees, shear by 0.3,
+        translation by 150/331 of the side, factors 1 ± 0.9, 4 bits, everything inverted); up to 30 the strength grows
+        linearly, where possible. (A magnitude of 30 in torchvision is 10 here.)
+      fill: the grey of the pixels that rotate, shear and translate uncover.
     """
 
     count: int = 2
@@ -229,7 +229,7 @@ class Erase(Step):
     """Fills a box of some images with noise, uniform in 0..1 at every pixel: random erasing (Zhong et al. 2017, RE-R).
 
     Attributes:
-      probability: share of the images that lose a box.
+      probability: that a box of an image is erased.
       scale: least and largest share of the image's area, drawn uniformly.
       ratio: least and largest width / height, drawn uniformly in its logarithm from those that fit.
     """
@@ -280,7 +280,7 @@ class Normalize(Step):
 
 
 def _boxes(image: np.ndarray, count: int, step: ResizedCrop | Erase, rng: np.random.Generator) -> np.ndarray:
-    """[count, 4]: top, bottom, left, right of boxes whose area and shape are as `step` says, anywhere in the image."""
+    """[count, 4]: top, bottom, left, right of boxes with the area and shape of `step`, placed uniformly."""
     _, height, width, _ = image.shape
     share, chance, down, along = rng.random((4, count))
     share = step.scale[0] + share * (step.scale[1] - step.scale[0])

@@ -2,8 +2,8 @@
 
     parts('en', 'fr')['train'][0]  ->  ('Monday, March 7, 2011', 'lundi 7 mars 2011')
 
-Dates, times, numbers, prices, measures, and the names of countries and languages, alone and in lists. The same Babel gives
-the same phrases; every phrase has one translation, and the parts share neither sources nor targets.
+Dates, times, numbers, prices, measures, and the names of countries and languages, alone and in lists. The same version of
+Babel gives the same phrases; every phrase has one translation, and the parts share neither sources nor targets.
 """
 
 import collections
@@ -17,7 +17,7 @@ import babel
 from babel import dates, lists, localedata, numbers, units
 
 Pair = tuple[str, str]
-Phrase = Callable[[babel.Locale], Sequence[str | None]]  # the styles in which a locale writes one thing
+Phrase = Callable[[babel.Locale], Sequence[str | None]]  # one thing in the styles of a locale
 
 _HELD_OUT = 1000  # phrases for validation, and as many for testing
 _START, _DAYS = datetime.date(1950, 1, 1), 36525  # a century, so that two digits name a year
@@ -47,12 +47,12 @@ def version() -> str:
 def parts(source: str, target: str, count: int = 40_000, seed: int = 0) -> dict[str, list[Pair]]:
     """{'train', 'valid' and 'test': pairs (source phrase, target phrase)} as CLDR writes them, special spaces included.
 
-    A name alone is always in 'train', and so are 1, 2 and 5 of every unit: what is held out is made of words that were seen.
+    Every name alone and 1, 2 and 5 of every unit are in 'train', so the held-out phrases consist of words seen in training.
 
     Args:
       source, target: locales such as 'en', 'de_CH' or 'zh_Hant'.
-      count: phrases to draw for all parts together; fewer come out, without repetitions and ambiguous ones.
-      seed: draws them.
+      count: phrases to draw for all parts together; repeated and ambiguous ones are then removed.
+      seed: of the draws.
     Raises: ValueError for a locale that CLDR does not have.
     """
     locales = locale(source), locale(target)
@@ -87,8 +87,8 @@ def locale(name: str) -> babel.Locale:
 
 
 def _translated(locales: tuple[babel.Locale, babel.Locale], phrase: Phrase) -> list[Pair]:
-    """The pairs of a phrase, one for each way in which the source is written: where two styles are written alike, the first
-    one's translation counts. Empty if a locale lacks a word of it."""
+    """The pairs of a phrase, one for each distinct source text; if two styles give the same source text, the translation
+    of the first is kept. Empty if a locale lacks a word of the phrase."""
     found: dict[str, str] = {}
     for original, translation in zip(*map(phrase, locales), strict=True):
         if not original or not translation:
@@ -98,7 +98,7 @@ def _translated(locales: tuple[babel.Locale, babel.Locale], phrase: Phrase) -> l
 
 
 def _rank(pair: Pair) -> tuple[bytes, Pair]:
-    """Random order in which one target, and so all its sources, stays together."""
+    """The sort key of a random order that keeps all pairs with one target together."""
     return hashlib.sha256(pair[1].encode()).digest(), pair
 
 
@@ -108,7 +108,7 @@ def _without(pairs: list[Pair], held: list[Pair]) -> list[Pair]:
 
 
 def _kinds(names: '_Names') -> list[tuple[float, Callable[[random.Random], Phrase]]]:
-    """(share of all phrases, what draws one)."""
+    """(share of all phrases, function that draws one)."""
     return [
         (0.28, _date),
         (0.08, _month),
@@ -143,7 +143,7 @@ def _date_and_time(rng: random.Random) -> Phrase:
 
 
 def _number(rng: random.Random) -> Phrase:
-    """A whole number or one with two decimals, one per cent, or one such as 1.2 million."""
+    """A whole number or one with two decimals, a percentage, or a number such as 1.2 million."""
     value, share, large = _amount(rng), rng.randrange(1000) / 1000, rng.randrange(10, 1000) * 10 ** rng.randint(2, 8)
 
     def compact(locale: babel.Locale) -> list[str | None]:
@@ -159,7 +159,7 @@ def _number(rng: random.Random) -> Phrase:
 
 
 def _price(rng: random.Random) -> Phrase:
-    """With the currency's sign or its name."""
+    """A price with the currency's sign or its name."""
     amount, currency = _amount(rng), rng.choice(_CURRENCIES)
     return rng.choice([
         lambda locale: [numbers.format_currency(amount, currency, locale=locale)],
@@ -206,7 +206,7 @@ def _amount(rng: random.Random) -> int | float:
 
 
 class _Names:
-    """The countries and languages that both locales name, each by a name of its own."""
+    """The countries and languages that have a unique name in both locales."""
 
     def __init__(self, locales: tuple[babel.Locale, babel.Locale]):
         identifiers = [name.split('_') for name in sorted(localedata.locale_identifiers())]
@@ -225,7 +225,7 @@ class _Names:
         ]
 
     def kinds(self) -> list[tuple[float, Callable[[random.Random], Phrase]]]:
-        """What lists them, as in `_kinds`; a few locales name too few for that."""
+        """The kinds of phrases that list names, as in `_kinds`; left out where the locales have too few names."""
         enough = len(self._countries) >= 4, len(self._languages) >= 3 and self._pairs
         return [kind for kind, okay in zip(((0.06, self.countries), (0.04, self.languages)), enough, strict=True) if okay]
 
@@ -244,7 +244,7 @@ class _Names:
 
 
 def _named(codes: list[str], tables: list[dict[str, str]]) -> list[str]:
-    """The codes that both locales name, but those whose names, or whose codes, are those of others."""
+    """The codes that have a unique name in both locales, other than the code itself."""
     counts = [collections.Counter(table.get(code) for code in codes) for table in tables]
     return [
         code for code in codes

@@ -19,12 +19,12 @@ from collections.abc import Iterator, Sequence
 from data import cache, splits
 
 DOCUMENTS = ('file', 'line', 'stream')
-_BLOCK = 1 << 20  # bytes read at once; chunks end with a line where there is one
+_BLOCK = 1 << 20  # bytes read at once; chunks end at a line end where possible
 
 
 @dataclasses.dataclass(frozen=True)
 class File:
-    """A text file: where it is, and its name relative to what data.path gave."""
+    """A text file: its path, and its name relative to data.path."""
 
     path: str
     name: str
@@ -54,7 +54,8 @@ class File:
             raise ValueError(f'{self.path} is damaged ({error}); expected a complete .gz file.') from error
 
     def texts(self, start: int = 0, stop: int | None = None) -> Iterator[str]:
-        """The same range decoded, in chunks that end with a line; in a very long one before a space, or with a character."""
+        """The same range decoded, in chunks that end at a line end; a very long line is cut before a space, or else between
+        characters."""
         held, offset = b'', start
         for block in self.read(start, stop):
             held += block
@@ -89,8 +90,8 @@ class File:
 def files(path: str, field: str = 'data.path') -> list[File]:
     """The files that a path, a folder (recursive, without hidden files) or a glob names, sorted by name.
 
-    Raises ValueError if the path is empty or names no text, FileNotFoundError if it does not exist; `field` is what to
-    call it then.
+    Raises ValueError if the path is empty or names no text, FileNotFoundError if it does not exist; the messages call it
+    `field`.
     """
     if not path:
         raise ValueError("data.path is empty and data.source is 'files'; set it to a text file, a folder or a glob.")
@@ -142,8 +143,8 @@ def stdlib() -> list[File]:
 class Split:
     """The documents that one split expression names.
 
-    `documents` says what a document is: a 'file', a 'line', or everything as one 'stream'; the slice counts these,
-    or bytes of the stream, moved on to the next character.
+    `documents` says what a document is: a 'file', a 'line', or everything as one 'stream'. The slice counts documents, or
+    bytes of the stream; in a stream each bound is moved forward to the next character.
     """
 
     files: Sequence[File]
@@ -171,7 +172,7 @@ class Split:
 
     @functools.cached_property
     def digest(self) -> str:
-        """Names the documents by their contents, without reading more than the files' bytes."""
+        """A digest of the documents, from the contents of their files."""
         return cache.key(self.documents, self.cut, *(file.digest for file in self.files))
 
     @functools.cached_property
@@ -242,7 +243,7 @@ class Split:
 
 @dataclasses.dataclass(frozen=True)
 class Joined:
-    """Several parts, whose documents are of one kind, one after the other."""
+    """Several parts in sequence, with documents of the same kind."""
 
     parts: Sequence[Split]
     documents: str

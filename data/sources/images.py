@@ -1,6 +1,6 @@
 """Where labelled images come from: IDX files, folders of classes, and scikit-learn's digits.
 
-A source is a `ImageSource`: class names, and parts ('train', 'test', ..) that give any examples by number.
+An `ImageSource` has class names and parts ('train', 'test', ..) whose examples are read by number.
 """
 
 import dataclasses
@@ -25,7 +25,7 @@ _IDX_IMAGES = re.compile(r'(?:.*[-_.])?(train|t10k|test)-images[-.]idx3-ubyte(\.
 
 @dataclasses.dataclass(frozen=True)
 class Format:
-    """What every image of a source becomes: [height, width, channels]; `resized` if it may differ before."""
+    """The shape of every image, [height, width, channels]; with `resized`, images of other shapes are converted to it."""
 
     height: int
     width: int
@@ -46,7 +46,7 @@ class Arrays:
 
     @functools.cached_property
     def digest(self) -> str:
-        """Names the examples by their contents."""
+        """A digest of the examples."""
         return cache.key(*(hashlib.sha256(np.ascontiguousarray(x)).hexdigest() for x in (self.images, self.labels)), self.scale)
 
     def take(self, numbers: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -54,14 +54,14 @@ class Arrays:
         return self.images[numbers].astype(np.float32) / self.scale, self.labels[numbers]
 
     def joined(self, others: Sequence['Arrays']) -> 'Arrays':
-        """These and the examples of others."""
+        """These examples, then those of others."""
         parts = (self, *others)
         return Arrays(*(np.concatenate([getattr(p, name) for p in parts]) for name in ('images', 'labels')), self.scale)
 
 
 @dataclasses.dataclass(frozen=True)
 class Files:
-    """Examples decoded when they are taken."""
+    """Examples that are decoded on demand."""
 
     paths: Sequence[str]
     labels: np.ndarray
@@ -72,7 +72,7 @@ class Files:
 
     @functools.cached_property
     def digest(self) -> str:
-        """Names the examples by the contents of their files and their labels."""
+        """A digest of the contents of the files and of the labels."""
         return cache.key(cache.digest_of_all(self.paths), self.labels.tolist())
 
     def take(self, numbers: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -80,7 +80,7 @@ class Files:
         return np.stack([read(self.paths[number], self.format) for number in numbers]), self.labels[numbers]
 
     def joined(self, others: Sequence['Files']) -> 'Files':
-        """These and the examples of others."""
+        """These examples, then those of others."""
         parts = (self, *others)
         return Files([path for p in parts for path in p.paths], np.concatenate([p.labels for p in parts]), self.format)
 
@@ -111,7 +111,8 @@ class ImageSource:
 def read(path: str, form: Format) -> np.ndarray:
     """Decodes an image file, upright, to float32 [height, width, channels] in 0..1.
 
-    Raises FileNotFoundError if there is none, ValueError if it is damaged or, unless `form.resized`, of another form.
+    Raises FileNotFoundError if the file does not exist, ValueError if it is damaged or, unless `form.resized`, of another
+    form.
     """
     if not os.path.isfile(path):
         raise FileNotFoundError(f'{path!r} does not exist; expected an image file.')
@@ -119,7 +120,7 @@ def read(path: str, form: Format) -> np.ndarray:
 
 
 def decode(file: str | BinaryIO | np.ndarray, name: str, form: Format) -> np.ndarray:
-    """The same for an image file or an array of pixels that errors call `name`."""
+    """Like `read`, for an image file or an array of pixels; error messages call it `name`."""
     from PIL import Image, ImageOps
 
     try:
@@ -130,7 +131,7 @@ def decode(file: str | BinaryIO | np.ndarray, name: str, form: Format) -> np.nda
     except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
         raise ValueError(f'{name} cannot be decoded as an image; replace or remove it.') from error
     if mode in ('I', 'F') and not deep:
-        raise ValueError(f'{name} has 32 bits a pixel (mode {mode}), so what is white is not known; save it with 8 or 16.')
+        raise ValueError(f'{name} has 32 bits a pixel (mode {mode}), so the value of white is unknown; save it with 8 or 16.')
     if not form.resized:
         if image.size != (form.width, form.height):
             raise ValueError(
@@ -146,7 +147,7 @@ def decode(file: str | BinaryIO | np.ndarray, name: str, form: Format) -> np.nda
 
 
 def form_of(file: str | BinaryIO | np.ndarray, name: str, size: int, channels: int) -> Format:
-    """The form of all images: that of this one, but for `size` and `channels` where they are given."""
+    """The form of all images: that of this one, except for `size` and `channels` where they are not 0."""
     from PIL import Image, ImageOps
 
     try:
@@ -168,7 +169,7 @@ def _opened(file: str | BinaryIO | np.ndarray):
 def digits(size: int, channels: int) -> ImageSource:
     """1,797 handwritten digits of 8x8 pixels with 17 levels of grey (scikit-learn, UCI test part).
 
-    In an order drawn once and for all: the original one goes by writer, so that its end is written by few hands."""
+    They are in a fixed random order, because the original order groups them by writer."""
     try:
         from sklearn import datasets
     except ImportError as error:
@@ -236,7 +237,7 @@ def folder(path: str, size: int, channels: int) -> ImageSource:
 
 
 def labelled(paths: Sequence[str]) -> list[tuple[str, str]]:
-    """(path, class name) of all image files: of a folder root/class/.., or a file whose folder is its class."""
+    """(path, class name) of all image files in folders root/class/.., and of single files, whose folder is the class."""
     found = []
     for path in paths:
         if not os.path.exists(path):
@@ -255,7 +256,7 @@ def labelled(paths: Sequence[str]) -> list[tuple[str, str]]:
 
 
 def files(pairs: Sequence[tuple[str, str]], classes: Sequence[str], form: Format) -> Files:
-    """Examples from (path, class name) pairs; ValueError for a class that is not known."""
+    """Examples from (path, class name) pairs; raises ValueError for an unknown class."""
     numbers = {name: number for number, name in enumerate(classes)}
     for path, label in pairs:
         if label not in numbers:
@@ -282,7 +283,7 @@ def _form(images: np.ndarray) -> Format:
 
 
 def _convert(images: np.ndarray, size: int, channels: int) -> np.ndarray:
-    """uint8 [n, h, w, c] with the size and channels asked for, 0 keeping them."""
+    """The images as uint8 [n, h, w, c] with the given size and channels; 0 keeps theirs."""
     if channels == 1 and images.shape[-1] == 3:
         images = np.rint(images @ np.array([0.299, 0.587, 0.114], np.float32)).astype(np.uint8)[..., None]  # BT.601
     if size and images.shape[1:3] != (size, size):

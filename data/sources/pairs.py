@@ -1,7 +1,7 @@
 """Where pairs of sentences come from: tab-separated files, two aligned files, CLDR, and translation sets of TFDS.
 
-An origin is what a name stands for. It yields pairs (source text, target text), as written, in order; its `digest` names
-them by their contents.
+An `Origin` is one part of a source. It yields pairs (source text, target text) as written, in order; its `digest` depends
+on their contents.
 """
 
 import abc
@@ -18,25 +18,25 @@ from data.sources import tfds as tfds_sources
 
 Pair = tuple[str, str]
 
-_FORMAT = 1  # of the phrases of CLDR: raised when data/sources/cldr.py makes others
+_FORMAT = 1  # version of the CLDR phrases: increased when data/sources/cldr.py makes other phrases
 _BLOCK = 1024  # examples of TFDS read at once
 
 
 class Origin(abc.ABC):
-    """Pairs that are read anew each time they are iterated."""
+    """Pairs that are read again on every iteration."""
 
     digest: str
 
     @abc.abstractmethod
     def placed(self) -> Iterator[tuple[str, Pair]]:
-        """(where it stands, such as 'fra.txt:12', pair) of each."""
+        """(place, such as 'fra.txt:12', pair) of every pair."""
 
     def __iter__(self) -> Iterator[Pair]:
         return (pair for _, pair in self.placed())
 
     @functools.cached_property
     def size(self) -> int:
-        """How many pairs a slice counts."""
+        """The number of pairs, as slices count them."""
         return sum(1 for _ in self)
 
 
@@ -118,8 +118,8 @@ class Cldr(Origin):
 
 @dataclasses.dataclass(frozen=True)
 class Tfds(Origin):
-    """Two text features of the same examples of a prepared set of TFDS. Examples with a blank side are left out: the sets
-    have a few, and nobody can correct them."""
+    """Two text features of the same examples of a prepared set of TFDS. Examples with a blank side, of which the sets have a
+    few, are skipped, because a prepared set cannot be corrected."""
 
     source: tfds_sources.TfdsTexts
     target: tfds_sources.TfdsTexts
@@ -130,7 +130,7 @@ class Tfds(Origin):
 
     @functools.cached_property
     def size(self) -> int:
-        return self.source.stop - self.source.start  # of examples, without reading them
+        return self.source.stop - self.source.start  # the number of examples, without reading them
 
     def placed(self) -> Iterator[tuple[str, Pair]]:
         texts = self.source
@@ -149,13 +149,13 @@ class Tfds(Origin):
 
 
 def tsv(path: str, columns: tuple[int, int], field: str = 'data.path') -> Callable[[str], Tsv]:
-    """The function from a name, 'train' or 'all' for everything, a file name or a glob, to the pairs of these files."""
+    """Returns a function from a name ('train' or 'all' for every file, a file name or a glob) to the pairs of its files."""
     found = sources.files(path, field)
     return lambda name: Tsv(sources.Split.of(name, found, 'line').files, columns)
 
 
 def aligned(folder: str, languages: tuple[str, str]) -> Callable[[str], Aligned]:
-    """The function from a name to the pairs of FOLDER/NAME.LANGUAGE or FOLDER/NAME.LANGUAGE.gz of two languages."""
+    """Returns a function from a name to the pairs of FOLDER/NAME.LANGUAGE or FOLDER/NAME.LANGUAGE.gz of two languages."""
     folder = os.path.expanduser(folder)
     if not os.path.isdir(folder):
         raise FileNotFoundError(
@@ -170,7 +170,7 @@ def aligned(folder: str, languages: tuple[str, str]) -> Callable[[str], Aligned]
 
 
 def cldr(locales: tuple[str, str]) -> Callable[[str], Cldr]:
-    """The function from 'train', 'valid' or 'test' to phrases in two locales."""
+    """Returns a function from 'train', 'valid' or 'test' to phrases in two locales."""
     for name in locales:
         _cldr().locale(name)
     known = 'train', 'valid', 'test'
@@ -184,7 +184,7 @@ def cldr(locales: tuple[str, str]) -> Callable[[str], Cldr]:
 
 
 def tfds(name: str, path: str, languages: tuple[str, str]) -> Callable[[str], Tfds]:
-    """The function from a split expression of a prepared set to its pairs; the features are named by the languages."""
+    """Returns a function from a split expression of a prepared set to its pairs; the languages name the features."""
     features = tfds_sources.TfdsExamples(tfds_sources.find(name, path), ()).info.features
     if missing := [language for language in languages if language not in features]:
         raise ValueError(
@@ -195,7 +195,7 @@ def tfds(name: str, path: str, languages: tuple[str, str]) -> Callable[[str], Tf
 
 
 def two_files(paths: Sequence[str]) -> Aligned:
-    """The pairs of two aligned files, the source's first."""
+    """The pairs of two aligned files, the source file first."""
     if len(paths) != 2:
         raise ValueError(
             f"--path names {len(paths)} file(s), but with data.source='files' it takes two, the sources and their translations."

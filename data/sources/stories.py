@@ -26,9 +26,9 @@ class Asked:
 
     Attributes:
       story: all sentences of the story, which its questions share.
-      after: how many of them stand before the question.
-      answer: '' where none is given.
-      line: of the file.
+      after: number of its sentences before the question.
+      answer: '' if none is given.
+      line: line number in the file.
     """
 
     story: list[str]
@@ -52,9 +52,10 @@ def read(text: str | bytes, name: str, answered: bool = True) -> list[list[Asked
     """The questions of each story of a text in bAbI's format.
 
     Args:
-      text: bytes are those of a file in UTF-8, with a byte order mark or without.
+      text: a string, or the bytes of a file in UTF-8, with or without a byte order mark.
       name: of the file, for messages.
-      answered: a question has an answer behind a tab; otherwise it may have one, and ends with a question mark.
+      answered: whether every question needs an answer after a tab. A line is a question if it has a tab or ends with a
+        question mark.
     Raises: ValueError with file and line.
     """
     if isinstance(text, bytes):
@@ -98,7 +99,7 @@ def _wrong(name: str, line: int, content: str, what: str) -> ValueError:
 
 @dataclasses.dataclass(frozen=True)
 class StoryFile:
-    """The stories of one file, and a name of their contents."""
+    """The stories of one file, and a digest of its contents."""
 
     stories: list[list[Asked]]
     digest: str
@@ -109,7 +110,7 @@ class StoryFile:
 
 
 def files(path: str, wanted: Callable[[str], Any]) -> Iterator[tuple[str, bytes]]:
-    """(path, contents) of the files of wanted paths in a folder or an archive, and in the archives of a folder."""
+    """(path, contents) of the files with wanted paths in a folder or an archive; archives in the folder are read too."""
     if os.path.isdir(path):
         for file in sorted(Path(path).rglob('*')):
             if file.name.endswith('.tar.gz'):

@@ -1,7 +1,7 @@
 """Data sets of TensorFlow Datasets (TFDS, tensorflow.org/datasets), read without TensorFlow.
 
-They are read from the ArrayRecord files that `python -m data.prepare NAME` writes, by example number; the code that made
-them is not run again.
+Examples are read by number from the ArrayRecord files that `python -m data.prepare NAME` writes; reading does not run the
+code that built the set.
 """
 
 import contextlib
@@ -96,7 +96,7 @@ def names() -> list[str]:
 
 
 def unknown(name: str) -> str:
-    """What to say of a name that TFDS does not know."""
+    """The error message for a name that TFDS does not know."""
     close = difflib.get_close_matches(_base(name), names(), 3)
     hint = f'did you mean {" or ".join(close)}?' if close else 'see tensorflow.org/datasets/catalog for the names.'
     return f'TFDS knows no data set {name!r}; {hint}'
@@ -150,7 +150,7 @@ class TfdsExamples:
 
         for path, count in self._files():
             reader = array_record_module.ArrayRecordReader(path)
-            if reader.num_records() != count:  # of a file cut short it is 0
+            if reader.num_records() != count:  # 0 for a truncated file
                 raise ValueError(f'{path} should hold {count} examples and does not; copy it again, or prepare it again.')
             reader.close()
         tfds = library()
@@ -159,7 +159,7 @@ class TfdsExamples:
         return self._builder.as_data_source('+'.join(self.splits), decoders=decoders)
 
     def take(self, numbers: Sequence[int]) -> list[dict[str, Any]]:
-        """Examples as TFDS gives them, but images as encoded; ValueError for files that are not whole."""
+        """Examples as TFDS decodes them, except that images stay encoded. Raises ValueError for incomplete files."""
         return self._source.__getitems__([int(number) for number in numbers])
 
     def _files(self) -> Iterator[tuple[str, int]]:
@@ -173,7 +173,7 @@ class TfdsExamples:
 
 @dataclasses.dataclass(frozen=True)
 class TfdsTexts:
-    """What a split expression names of a prepared set of text: a `sources.Split` whose documents are examples."""
+    """The texts of a prepared set that a split expression names: like `sources.Split`, with examples as documents."""
 
     documents: ClassVar[str] = 'file'
 
@@ -185,11 +185,11 @@ class TfdsTexts:
 
     @functools.cached_property
     def digest(self) -> str:
-        """Names the documents by their contents."""
+        """A digest of the documents."""
         return cache.key('tfds', self.examples.digest, self.feature, self.start, self.stop)
 
     def chunks(self) -> Iterator[tuple[str, bool]]:
-        """The examples that hold more than white space in order, each as (text, True)."""
+        """The examples that hold more than white space, in order, each as (text, True)."""
         for first in range(self.start, self.stop, _BLOCK):
             numbers = range(first, min(first + _BLOCK, self.stop))
             for number, example in zip(numbers, self.examples.take(numbers), strict=True):
@@ -210,7 +210,7 @@ class TfdsTexts:
 
 
 def texts(name: str, path: str, features: str) -> Callable[[str], TfdsTexts]:
-    """The function from a split expression to the texts of a prepared set; `features` may name the feature."""
+    """Returns a function from a split expression to the texts of a prepared set; `features` may name the feature."""
     parts, info = _splits(find(name, path))
     chosen = _choose(name, info.features, features, {'text': _is_text})['text']
 
@@ -223,7 +223,7 @@ def texts(name: str, path: str, features: str) -> Callable[[str], TfdsTexts]:
 
 @dataclasses.dataclass(frozen=True)
 class TfdsImages:
-    """Images of a prepared set with their labels, decoded when they are taken: like `image_sources.Files`."""
+    """Images of a prepared set with their labels, decoded on demand like `image_sources.Files`."""
 
     examples: TfdsExamples
     image: str
@@ -248,7 +248,7 @@ class TfdsImages:
         return np.stack([image_sources.decode(file, name, self.format) for file, name in named]), labels
 
     def joined(self, others: Sequence['TfdsImages']) -> 'TfdsImages':
-        """These and the examples of others."""
+        """These examples, then those of others."""
         names = tuple(split for images in (self, *others) for split in images.examples.splits)
         return dataclasses.replace(self, examples=TfdsExamples(self.examples.folder, names))
 
@@ -280,7 +280,7 @@ def _splits(folder: str) -> tuple[dict[str, TfdsExamples], Any]:
 
 
 def _choose(name: str, features: Mapping[str, Any], given: str, kinds: dict[str, Callable[[Any], bool]]) -> dict[str, str]:
-    """{kind: feature}: the one of `given`, else the one that is called like its kind, else the only one that can be it."""
+    """{kind: feature}: the feature in `given`, else the one called like the kind, else the only one of that kind."""
     names = [part.strip() for part in given.split(',') if part.strip()]
     able = {kind: sorted(feature for feature in features if fits(features[feature])) for kind, fits in kinds.items()}
     for part in names:

@@ -1,7 +1,7 @@
-"""What TFDS asks of TensorFlow while it prepares a data set: `tf.io.gfile` over local files, images from arrays.
+"""The parts of TensorFlow that TFDS uses to prepare a data set: `tf.io.gfile` for local files, and encoding of images.
 
-TFDS writes ArrayRecord by itself, but it unpacks archives, shuffles what is large, and in four of five builders opens the
-downloaded files through `tf.io.gfile`; and it encodes images that a builder gives as arrays with TensorFlow.
+TFDS writes ArrayRecord by itself. But it unpacks archives and shuffles large sets through `tf.io.gfile`, four of five
+builders open the downloaded files with it, and TFDS encodes images that a builder gives as arrays with TensorFlow.
 """
 
 import glob
@@ -18,14 +18,14 @@ _JPEG_QUALITY = 95  # TensorFlow's
 
 
 class _Module(types.ModuleType):
-    """Says by its full name what it does not have."""
+    """A module whose missing attributes raise ImportError with their full name."""
 
     def __getattr__(self, name: str):
         raise ImportError(f'{self.__name__}.{name}', name='tensorflow')
 
 
 class _Errors(types.ModuleType):
-    """Exceptions that nothing raises, for `except tf.errors.SomeError`."""
+    """Exception classes for `except tf.errors.SomeError`; only NotFoundError is ever raised."""
 
     NotFoundError = FileNotFoundError
 
@@ -34,9 +34,9 @@ class _Errors(types.ModuleType):
 
 
 def install() -> None:
-    """Makes TFDS use what is here for the rest of this process, whether TensorFlow is installed or not.
+    """Makes TFDS use this module for the rest of the process, even if TensorFlow is installed.
 
-    What is not here is an ImportError whose name is 'tensorflow' and whose message is the full name of what was asked for.
+    Access to anything that is missing here raises ImportError with the name 'tensorflow' and the full name as its message.
     """
     import tensorflow_datasets as tfds
     from tensorflow_datasets.core.utils import lazy_imports_utils
@@ -46,7 +46,7 @@ def install() -> None:
     try:
         lazy_imports_utils.tensorflow.__version__  # noqa: B018  all of TFDS holds this object, which imports only once
     finally:
-        del sys.modules['tensorflow']  # or libraries take it for the whole of TensorFlow
+        del sys.modules['tensorflow']  # otherwise libraries take it for the whole of TensorFlow
         if before:
             sys.modules['tensorflow'] = before
     if tfds.features.Image.encode_example is not _encode_example:
@@ -92,7 +92,7 @@ def _make_folders(path) -> None:
 
 
 def _encode_example(feature, image):
-    """In place of `tfds.features.Image.encode_example`: integer arrays become PNG or JPEG through Pillow."""
+    """Replaces `tfds.features.Image.encode_example`: encodes integer arrays as PNG or JPEG with Pillow."""
     if not isinstance(image, np.ndarray) or image.dtype == np.float32:
         return _encode_example.original(feature, image)
     from PIL import Image

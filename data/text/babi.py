@@ -44,7 +44,7 @@ class Babi:
       train, valid, test: 'train' or 'test', or a slice such as 'train[90%:]' of the stories of each task.
       memory: how many sentences before a question are kept at most, the latest ones.
       batch_size: questions in a training batch.
-      reader: what reads inputs for predict.py and draws them for eval.py, by its import path; '': nothing does.
+      reader: import path of the class that reads inputs for predict.py and draws them for eval.py; '' for none.
     """
 
     path: str = 'babi'

@@ -47,7 +47,7 @@ class Text:
       packing: how pieces of documents share rows: 'first_fit' (whole pieces, some padding), 'concat' (no padding,
         pieces are cut), 'none' (one piece a row). A stream has full rows always.
       batch_size: rows in a training batch.
-      reader: what reads inputs for predict.py and draws them for eval.py, by its import path; '': nothing does.
+      reader: import path of the class that reads inputs for predict.py and draws them for eval.py; '' for none.
     """
 
     source: str = 'files'
@@ -75,7 +75,7 @@ class Text:
         return OpenText(self, saved_tokenizer(folder, source, self.tokenizer))
 
     def check(self) -> None:
-        """Raises ValueError for fields of no meaning, or that do not fit together."""
+        """Raises ValueError for field values that are invalid or do not fit together."""
         for field, choices in _CHECKED.items():
             fields.one_of(field, getattr(self, field), choices)
         fields.positive(length=self.length, batch_size=self.batch_size)
@@ -171,11 +171,11 @@ class OpenDocuments(Opened):
         return self.tokenizer.encode(text)
 
     def decode(self, ids: Iterable[int]) -> str:
-        """The text of token ids; `end` has none."""
+        """The text of token ids; `end` has no text."""
         return self.tokenizer.decode(ids)
 
     def pieces(self, ids: Iterable[int]) -> list[str]:
-        """What each token id stands for, to be shown."""
+        """Each token id as text for display."""
         return [self.tokenizer.piece(int(i)) for i in ids]
 
     def count(self, batch: dict[str, np.ndarray]) -> int:

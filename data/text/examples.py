@@ -35,7 +35,7 @@ class Examples:
         the tokenizer tells.
       length: tokens in a row, special ones included.
       batch_size: rows in a training batch.
-      reader: what reads inputs for predict.py and draws them for eval.py, by its import path; '': nothing does.
+      reader: import path of the class that reads inputs for predict.py and draws them for eval.py; '' for none.
     """
 
     path: str = ''
@@ -49,7 +49,7 @@ class Examples:
     reader: str = ''
 
     def check(self) -> None:
-        """Raises ValueError for fields of no meaning."""
+        """Raises ValueError for invalid field values."""
         if self.framing:
             parse(self.framing)
         fields.positive(length=self.length, batch_size=self.batch_size)
@@ -173,7 +173,7 @@ class OpenExamples(Opened):
         return self.tokenizer.decode(ids)
 
     def pieces(self, ids: Iterable[int]) -> list[str]:
-        """What each token id stands for, to be shown."""
+        """Each token id as text for display."""
         return [self.tokenizer.piece(int(i)) for i in ids]
 
     def rows(self, framed: Sequence[tuple[np.ndarray, np.ndarray]], length: int) -> dict[str, np.ndarray]:

@@ -213,7 +213,7 @@ class Framed:
         return self.inner.decode([i for i in ids if i not in (*self.before, self.end)])
 
     def piece(self, number: int) -> str:
-        """What an id stands for, to be shown."""
+        """An id as text for display."""
         return self.inner.piece(number)
 
     def save(self, folder: str | os.PathLike) -> None:

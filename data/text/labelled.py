@@ -169,7 +169,7 @@ class Labelled(examples.Examples):
         return OpenLabelled(self, folder, source)
 
     def check(self) -> None:
-        """Raises ValueError for fields of no meaning, or that do not fit together."""
+        """Raises ValueError for field values that are invalid or do not fit together."""
         super().check()
         fields.positive(label=self.label)
         columns = self.columns

@@ -69,7 +69,7 @@ class Parallel:
       packing: 'first_fit' (pairs share rows, some padding), 'buckets' (a pair a row; rows of 1/4, 1/2 and the full length, 4,
         2 and 1 times as many) or 'none' (a pair a row).
       batch_size: rows of full length in a training batch.
-      reader: what reads inputs for predict.py and draws them for eval.py, by its import path; '': nothing does.
+      reader: import path of the class that reads inputs for predict.py and draws them for eval.py; '' for none.
     """
 
     source: str = 'cldr'
@@ -116,7 +116,7 @@ class Parallel:
         return OpenParallel(self, saved_tokenizer(inner, None, self.tokenizer), own)
 
     def check(self) -> None:
-        """Raises ValueError for fields of no meaning, or that do not fit together."""
+        """Raises ValueError for field values that are invalid or do not fit together."""
         for field, choices in _CHECKED.items():
             fields.one_of(field, getattr(self, field), choices)
         fields.positive(source_length=self.source_length, length=self.length, batch_size=self.batch_size)
@@ -314,15 +314,15 @@ class OpenParallel(Opened):
         return self._encoded(self.tokenizer, text)
 
     def decode(self, ids: Iterable[int]) -> str:
-        """The text of a target's ids, without white space at its ends; `end` has none."""
+        """The text of a target's ids, without white space at its ends; `end` has no text."""
         return self.tokenizer.decode(ids).strip()
 
     def pieces(self, ids: Iterable[int]) -> list[str]:
-        """What each id of a source stands for, to be shown."""
+        """Each id of a source as text for display."""
         return [self.source_tokenizer.piece(int(i)) for i in ids]
 
     def target_pieces(self, ids: Iterable[int]) -> list[str]:
-        """What each id of a target stands for, to be shown."""
+        """Each id of a target as text for display."""
         return [self.tokenizer.piece(int(i)) for i in ids]
 
     def count(self, batch: dict[str, np.ndarray]) -> int:

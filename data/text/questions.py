@@ -48,7 +48,7 @@ class Questions(examples.Examples):
         return OpenQuestions(self, folder, source)
 
     def check(self) -> None:
-        """Raises ValueError for fields of no meaning."""
+        """Raises ValueError for invalid field values."""
         super().check()
         fields.positive(stride=self.stride, question_length=self.question_length)
         if not isinstance(self.tokenizer, _WITH_OFFSETS):

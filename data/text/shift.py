@@ -37,7 +37,7 @@ class Shift(Text):
         return OpenShift(self, saved_tokenizer(folder, source, self.tokenizer))
 
     def check(self) -> None:
-        """Raises ValueError for fields of no meaning, or that do not fit together."""
+        """Raises ValueError for field values that are invalid or do not fit together."""
         super().check()
         if self.documents != 'stream':
             raise ValueError(

@@ -1,4 +1,4 @@
-"""Tokenizers in the files of Hugging Face transformers, in and out: the tokens, their roles, and what stands around texts."""
+"""Reads and writes tokenizers in the files of Hugging Face transformers: tokens, their roles, and the framing of texts."""
 
 import dataclasses
 import json
@@ -13,11 +13,11 @@ from data.tokenizers.roles import NAMES, Roles, usual
 from data.tokenizers.specs import Ids, Json, TokenizerSpec
 from data.tokenizers.tokenizer import JsonTokenizer, Tokenizer
 
-# The roles as transformers calls them in the settings of a tokenizer.
+# The names of the roles in the tokenizer settings of transformers.
 FIELDS = {'begin': 'bos_token', 'end': 'eos_token', 'unknown': 'unk_token', 'separator': 'sep_token', 'pad': 'pad_token',
           'cls': 'cls_token', 'mask': 'mask_token'}
 IDS = {role: f'{field}_id' for role, field in FIELDS.items() if role != 'unknown'}  # in the config of a model
-# The special tokens of each class of tokenizers where its settings say nothing.
+# The default special tokens of each tokenizer class.
 _BERT = {'unk_token': '[UNK]', 'sep_token': '[SEP]', 'pad_token': '[PAD]', 'cls_token': '[CLS]', 'mask_token': '[MASK]'}
 _ROBERTA = {
     'bos_token': '<s>',
@@ -30,7 +30,7 @@ _ROBERTA = {
 }
 _GPT2 = dict.fromkeys(('bos_token', 'eos_token', 'unk_token'), '<|endoftext|>')
 _T5 = {'eos_token': '</s>', 'unk_token': '<unk>', 'pad_token': '<pad>'}
-# {class: (its special tokens, what it puts around texts, as data/text/frames.py calls it)}.
+# {class: (its special tokens, its framing by a name of data/text/frames.py)}.
 _CLASSES = {
     **dict.fromkeys(('Bert', 'DistilBert', 'Electra'), (_BERT, 'bert')),
     **dict.fromkeys(('Roberta', 'Bart', 'XLMRoberta', 'Camembert'), (_ROBERTA, 'roberta')),
@@ -38,7 +38,7 @@ _CLASSES = {
     'GPT2': (_GPT2, 'plain'),
     **dict.fromkeys(('PreTrained', 'TokenizersBackend'), ({}, 'plain')),  # which take any tokenizer.json
 }
-# The ids that a model has where its config.json leaves them out; `start` is what a decoder is given first.
+# The default ids of a model whose config.json leaves them out; `start` is the first input of a decoder.
 _USUAL_IDS = {
     'bert': {'pad': 0},
     'roberta': {'begin': 0, 'pad': 1, 'end': 2},
@@ -49,7 +49,7 @@ _USUAL_IDS = {
 _OF_MODELS = {'bert': 'Bert', 'roberta': 'Roberta', 'bart': 'Bart', 't5': 'T5', 'gpt2': 'GPT2'}
 _SETTINGS = 'tokenizer_config.json', 'special_tokens_map.json'
 _FIELDS = ('content', 'single_word', 'lstrip', 'rstrip', 'normalized')  # of a token
-_FRAMING = {'cls_token', 'sep_token', 'mask_token'}  # the roles that BERT and RoBERTa have, and the others have not
+_FRAMING = {'cls_token', 'sep_token', 'mask_token'}  # roles that only BERT and RoBERTa have
 
 Configs = tuple[Mapping[str, Any], Mapping[str, Any]]
 
@@ -59,9 +59,9 @@ class Found:
     """The tokenizer of a folder.
 
     Attributes:
-      spec: names it in a config, with the roles of its tokens.
-      framing: what it puts around texts, a template of data/text/frames.py or its name; '' if nothing says so.
-      said: sentences about what is not there.
+      spec: its spec for a config, with the roles of its tokens.
+      framing: the special tokens around texts, a template of data/text/frames.py or its name; '' if unknown.
+      said: clauses about ids that are left out, for the log.
     """
 
     tokenizer: Tokenizer
@@ -73,14 +73,14 @@ class Found:
 def read(folder: str | os.PathLike, kind: str, vocab: int, configs: Configs, generates: bool = False) -> Found:
     """The tokenizer in a folder, or bare ids where there is none.
 
-    Tokens have the roles that the files of the tokenizer name, else those of its class; what these do not say, the model's
-    config does. What ends a text that the model writes is what its config says in any case.
+    The roles of the tokens come from the files of the tokenizer, else from its class, else from the config of the model.
+    The token that ends a generated text always comes from the config of the model.
 
     Args:
-      kind: the `model_type` of the model, whose usual tokenizer it is if it says nothing else.
-      vocab: tokens of the model.
+      kind: the `model_type` of the model, which gives the tokenizer class if the files do not name one.
+      vocab: number of token ids of the model.
       configs: the objects in config.json and in generation_config.json.
-      generates: whether the model writes texts.
+      generates: whether the model generates text.
     """
     folder = Path(folder)
     contents, (ids, said) = _contents(folder), _ids(vocab, configs)
@@ -89,7 +89,7 @@ def read(folder: str | os.PathLike, kind: str, vocab: int, configs: Configs, gen
         spec = Ids(vocab, **usual_ones | ids)
         return Found(spec.learn(), spec, '', said)
     made = JsonTokenizer(contents)
-    # A model may lack tokens that were added later, as bart-large-cnn does <mask>.
+    # A model may lack tokens that were added to its tokenizer later, as bart-large-cnn lacks <mask>.
     limit = vocab if made.vocab > vocab and made.added.issuperset(range(vocab, made.vocab)) else 0
     signs = {role: made.sign(one) for role, one in ids.items() if one >= 0}
     if generates and signs.get('end', '') is None:
@@ -103,7 +103,7 @@ def read(folder: str | os.PathLike, kind: str, vocab: int, configs: Configs, gen
     single, _ = post_processor.read(contents) or ((), ())
     for role, (piece, _) in zip(('cls', 'separator'), single[:: max(1, len(single) - 1)]):
         if isinstance(piece, int) and made.sign(piece) not in named.values():
-            named.setdefault(role, made.sign(piece))  # what stands at the ends of texts
+            named.setdefault(role, made.sign(piece))  # the tokens at the ends of texts
     if generates:
         named = {'begin': named.get('cls', ''), 'end': named.get('separator', '')} | named
     spec = Json(vocab=limit, **named)
@@ -112,19 +112,19 @@ def read(folder: str | os.PathLike, kind: str, vocab: int, configs: Configs, gen
 
 
 def usual_ids(kind: str) -> Mapping[str, int]:
-    """{role: id} of the tokens of a model whose config.json does not name them."""
+    """The default {role: id} of a model whose config.json leaves ids out."""
     return _USUAL_IDS.get(kind, {})
 
 
 def start(kind: str, configs: Configs) -> int:
-    """The id that a decoder is given first, as config.json or generation_config.json says, or as is usual."""
+    """The id of a decoder's first input, from config.json or generation_config.json, else the default of the model."""
     given = [_first(config.get('decoder_start_token_id')) for config in configs]
     given += [usual_ids(kind).get('start', -1), _first(configs[0].get('pad_token_id')), 0]
     return next(one for one in given if one >= 0)
 
 
 def _ids(vocab: int, configs: Configs) -> tuple[dict[str, int], tuple[str, ...]]:
-    """({role: id, -1 for none} in the configs of a model, sentences about those that the model lacks)."""
+    """({role: id, -1 for none} in the configs of a model, clauses about ids outside its vocabulary)."""
     ids, said = {}, []
     for role, name in IDS.items():
         for config in configs:
@@ -137,20 +137,20 @@ def _ids(vocab: int, configs: Configs) -> tuple[dict[str, int], tuple[str, ...]]
 
 
 def _first(given: Any) -> int:
-    """The id in a field of a config, -1 for none; of several that end a text the first, which ends a document."""
+    """The id in a field of a config, -1 for none; of several end tokens the first, which ends a document."""
     found = given[0] if isinstance(given, list) and given else given
     return found if isinstance(found, int) and found >= 0 else -1
 
 
 def _class(folder: Path, kind: str) -> tuple[dict[str, str], str]:
-    """The usual special tokens of the class of a tokenizer, and what it puts around texts."""
+    """The default special tokens of a tokenizer's class, and its framing."""
     name = (_object(folder / 'config.json') | _object(folder / _SETTINGS[0])).get('tokenizer_class')
     stem = str(name).removesuffix('Fast').removesuffix('Tokenizer') if name else _OF_MODELS.get(kind, '')
     return _CLASSES.get(stem, ({}, ''))
 
 
 def _framing(folder: Path, made: JsonTokenizer) -> str:
-    """What a tokenizer.json and the settings beside it put around texts; '' if they do not say."""
+    """The framing in a tokenizer.json and the settings beside it; '' if they define none."""
     settings, said = _object(folder / _SETTINGS[0]), made.framing
     begin, end = ('begin ' * bool(settings.get('add_bos_token')), ' end' * bool(settings.get('add_eos_token')))
     if (begin or end) and not set(said.split()) - {'a', 'b', 'b:1', '|'}:
@@ -170,7 +170,7 @@ def _named(folder: Path, made: JsonTokenizer, known: Mapping[str, str]) -> dict[
 
 
 def _contents(folder: Path) -> bytes | None:
-    """The tokenizer.json of a folder, or of the files of its vocabulary; None where there are none."""
+    """The tokenizer.json of a folder, or one built from its vocabulary files; None if it has neither."""
     if (folder / 'tokenizer.json').is_file():
         return (folder / 'tokenizer.json').read_bytes()
     try:
@@ -179,12 +179,12 @@ def _contents(folder: Path) -> bytes | None:
         if (folder / 'spiece.model').is_file():
             return unigram(folder / 'spiece.model')
         return bert(folder / 'vocab.txt') if (folder / 'vocab.txt').is_file() else None
-    except (AttributeError, KeyError, TypeError) as error:  # what is in the settings is something else than expected
+    except (AttributeError, KeyError, TypeError) as error:  # the settings have an unexpected form
         raise ValueError(f'The tokenizer_config.json of {folder} cannot be used ({error!r}); fetch it again.') from error
 
 
 def bert(vocab: Path) -> bytes:
-    """The tokenizer.json of BERT's vocab.txt, a piece a line; it lower-cases if the files beside it say nothing else."""
+    """The tokenizer.json of BERT's vocab.txt, a piece a line; it lower-cases unless the files beside it say otherwise."""
     from tokenizers import models
 
     settings = _settings(vocab.parent)
@@ -203,18 +203,18 @@ def bert(vocab: Path) -> bytes:
     for role in ('unk_token', 'cls_token', 'sep_token'):
         if role not in signs:
             raise ValueError(
-                f'{vocab} has no {_BERT[role]}, as those of BERT have; fetch it again, or let {role} in tokenizer_config.json '
-                'name its own.'
+                f'{vocab} has no {_BERT[role]}, which every vocabulary of BERT has; fetch it again, or set {role} in '
+                'tokenizer_config.json to its own.'
             )
     word_piece.frame(made, signs['cls_token'], signs['sep_token'])
     return made.to_str().encode()
 
 
 def byte_level(vocab: Path, merges: Path) -> bytes:
-    """The tokenizer.json of two files of byte-level pairs: RoBERTa's and BART's if they have those special tokens, or GPT-2's.
+    """The tokenizer.json of a byte-level BPE: that of RoBERTa and BART if it has their special tokens, else that of GPT-2.
 
-    Where the files beside these do not describe `<mask>`, it takes the space before it along, as it does in their own
-    tokenizer.json and in transformers before 5.
+    If the files beside `vocab` do not describe `<mask>`, it absorbs the space before it, as in the tokenizer.json of these
+    models and in transformers before 5.
     """
     import tokenizers
     from tokenizers import decoders, models, pre_tokenizers, processors
@@ -236,7 +236,7 @@ def byte_level(vocab: Path, merges: Path) -> bytes:
 
 
 def unigram(path: Path, extra: int = 100) -> bytes:
-    """The tokenizer.json of T5's SentencePiece model; <extra_id_0>, .. are its last ids, falling."""
+    """The tokenizer.json of T5's SentencePiece model; <extra_id_0>, <extra_id_1>, .. count down from its last id."""
     import tokenizers
     from sentencepiece import sentencepiece_model_pb2
     from tokenizers import decoders, models, normalizers, pre_tokenizers, processors
@@ -273,13 +273,13 @@ def write(
     around: tuple[list[post_processor.Piece], list[post_processor.Piece]] | None = None,
     types: bool = False,
 ) -> list[str]:
-    """Writes a tokenizer; returns the names of the files, none where it has no form there.
+    """Writes a tokenizer and returns the names of the files: none if the tokenizer is not a tokenizer.json.
 
     Args:
-      roles: of its tokens, as the run has them.
-      length: the tokens that the model takes, to which transformers cuts texts when it is asked to.
-      around: what stands around one text and around two; None: as its tokenizer.json says.
-      types: whether the model is given types.
+      roles: the roles of its tokens in the run.
+      length: the longest input of the model in tokens, to which transformers truncates texts on request.
+      around: the pieces around one text and around two; None: those of its tokenizer.json.
+      types: whether the model takes token types.
     """
     if not isinstance(tokenizer, JsonTokenizer):
         return []
@@ -290,7 +290,7 @@ def write(
         numbers = {one for part in around for one, _ in part if isinstance(one, int)}
         contents = post_processor.written(contents, *around, {one: tokenizer.sign(one) for one in numbers})
     signs = {FIELDS[role]: tokenizer.sign(one) for role, one in roles.named().items()}
-    # The class that takes any tokenizer.json has types of tokens, which GPT-2 would embed and T5 refuse.
+    # By default PreTrainedTokenizerFast returns token types, which GPT-2 would embed and T5 would refuse.
     names = ['input_ids', *(['token_type_ids'] if types else []), 'attention_mask']
     settings = {'tokenizer_class': 'PreTrainedTokenizerFast', 'model_input_names': names, 'model_max_length': length, **signs}
     files = {'tokenizer.json': contents} | {
@@ -302,10 +302,10 @@ def write(
 
 
 def _settings(folder: Path) -> dict[str, Any]:
-    """What the files beside a vocabulary say of the tokenizer.
+    """The settings of a tokenizer in the files beside its vocabulary.
 
-    'added_tokens_decoder' describes tokens, {id: fields}, also such as the vocabulary does not have. transformers before 4.34
-    wrote these to added_tokens.json, and the special ones to special_tokens_map.json.
+    'added_tokens_decoder' describes tokens, {id: fields}, including tokens that the vocabulary lacks. transformers before
+    4.34 wrote these to added_tokens.json, and the special ones to special_tokens_map.json.
     """
     found = _object(folder / 'tokenizer_config.json')
     if 'added_tokens_decoder' not in found:
@@ -319,7 +319,7 @@ def _settings(folder: Path) -> dict[str, Any]:
 
 
 def _roles(settings: Mapping[str, Any], usual: Mapping[str, str]) -> dict[str, Any]:
-    """{role: `tokenizers.AddedToken`} of the special tokens: as the settings name and describe them, the usual ones else."""
+    """{role: `tokenizers.AddedToken`} of the special tokens in the settings, or else of the `usual` ones."""
     from tokenizers import AddedToken
 
     described = {fields['content']: fields for fields in settings['added_tokens_decoder'].values()}
@@ -334,7 +334,7 @@ def _roles(settings: Mapping[str, Any], usual: Mapping[str, str]) -> dict[str, A
 
 
 def _add(made, settings: Mapping[str, Any], usual: Mapping[str, str], vocab: Path) -> dict[str, str]:
-    """Adds the tokens beside a vocabulary, and says of it which are special; returns {role: sign} of these."""
+    """Adds the tokens described beside a vocabulary and marks the special ones; returns {role: token} of these."""
     from tokenizers import AddedToken
 
     for number, fields in sorted(settings['added_tokens_decoder'].items(), key=lambda item: int(item[0])):

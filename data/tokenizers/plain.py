@@ -16,7 +16,7 @@ from data.tokenizers.roles import Roles
 
 
 def save(folder: str | os.PathLike, name: str, contents: bytes) -> None:
-    """Writes what a tokenizer is made of into a folder."""
+    """Writes the file of a tokenizer into a folder."""
     cache.write(Path(folder, name), contents)
 
 
@@ -27,7 +27,7 @@ def code_points(text: str) -> np.ndarray:
 
 @dataclasses.dataclass(frozen=True)
 class ByteTokenizer:
-    """UTF-8 bytes as ids 0..255; `end` is 256, and the tokens of further roles come behind it."""
+    """UTF-8 bytes as ids 0..255; `end` is 256, and the tokens of further roles follow."""
 
     special: tuple[str, ...] = ()
     end = 256
@@ -52,11 +52,11 @@ class ByteTokenizer:
         return [self.encode(text) for text in texts]
 
     def decode(self, ids: Iterable[int]) -> str:
-        """The text of the ids; `end` has none, and bytes that form no character become U+FFFD."""
+        """The text of the ids; `end` has no text, and invalid bytes become U+FFFD."""
         return bytes(int(i) for i in ids if 0 <= i < 256).decode(errors='replace')
 
     def piece(self, number: int) -> str:
-        """What an id stands for, to be shown: '<0xE4>' for what is no character alone."""
+        """An id as text for display: '<0xE4>' for a byte that is not ASCII."""
         if number >= self.end:
             return f"<{('end', *self.special)[number - self.end]}>"
         return chr(number) if number < 128 else f'<0x{number:02X}>'
@@ -71,7 +71,7 @@ class ByteTokenizer:
 
 @dataclasses.dataclass(frozen=True)
 class CharTokenizer:
-    """Unicode characters: 0 is any character not seen in learning, 1 is `end`, then the learnt ones in order."""
+    """Unicode characters: 0 is any unknown character, 1 is `end`, and the learnt characters follow in order."""
 
     characters: str
     end = 1
@@ -99,11 +99,11 @@ class CharTokenizer:
         return [self.encode(text) for text in texts]
 
     def decode(self, ids: Iterable[int]) -> str:
-        """The text of the ids; `end` has none and an unknown character is U+FFFD."""
+        """The text of the ids; `end` has no text, and an unknown character is U+FFFD."""
         return ''.join(self.characters[i - 2] if 2 <= i < self.vocab else '\ufffd' for i in ids if i != self.end)
 
     def piece(self, number: int) -> str:
-        """What an id stands for, to be shown."""
+        """An id as text for display."""
         return ('<unk>', '<end>', *self.characters)[number]
 
     def first_bytes(self, text: str) -> int:
@@ -116,11 +116,11 @@ class CharTokenizer:
 
 @dataclasses.dataclass(frozen=True)
 class WordTokenizer:
-    """Words between white space, as in the Penn Treebank (Mikolov et al. 2010) and WikiText (Merity et al. 2016), whose
-    counts are those of data.documents='stream': an `<eos>` for every line, empty ones too, and none besides.
+    """Words between white space, as in the Penn Treebank (Mikolov et al. 2010) and WikiText (Merity et al. 2016). With
+    data.documents='stream' the tokens are counted as there: one `<eos>` for every line, empty ones too, and no others.
 
-    0 is `<unk>`, any word not in the list, also one written as `<eos>`; 1 is `<eos>`, the end of every line and `end` at once;
-    then the list. Text comes back as those sets are written: a space before every word and every line end.
+    0 is `<unk>`, any word that is not in the list, even the word `<eos>`; 1 is `<eos>`, which is the end of every line and
+    `end`; the list follows. Decoded text has the format of those sets: a space before every word and every line end.
     """
 
     words: tuple[str, ...] = dataclasses.field(repr=False)
@@ -143,7 +143,7 @@ class WordTokenizer:
         """int32 [n], n the number of words and line ends."""
         known, lines = self._ids, text.split('\n')
         ids = [[*(known.get(word, 0) for word in line.split()), self.end] for line in lines]
-        return np.array([i for line in ids for i in line][:-1], np.int32)  # the last line goes on
+        return np.array([i for line in ids for i in line][:-1], np.int32)  # the last line has not ended
 
     def encode_many(self, texts: Sequence[str]) -> list[np.ndarray]:
         return [self.encode(text) for text in texts]
@@ -154,7 +154,7 @@ class WordTokenizer:
         return ''.join(' ' + table[i] for i in ids)
 
     def piece(self, number: int) -> str:
-        """What an id stands for, to be shown."""
+        """An id as text for display."""
         return ('<unk>', '<eos>', *self.words)[number]
 
     def first_bytes(self, text: str) -> int:
@@ -167,11 +167,11 @@ class WordTokenizer:
 
 @dataclasses.dataclass(frozen=True)
 class IdTokenizer:
-    """No text at all: numbers between white space, each its own id, for a model that came without its tokenizer.
+    """Ids in place of text, as numbers between white space, for a model without a tokenizer.
 
     Attributes:
-      vocab: how many there are.
-      roles: which of them are special.
+      vocab: number of ids.
+      roles: the special ids.
     """
 
     vocab: int
@@ -187,7 +187,7 @@ class IdTokenizer:
         return hashlib.sha256(f'ids {self.vocab} {self.end}'.encode()).hexdigest()
 
     def encode(self, text: str) -> np.ndarray:
-        """int32 [n]; ValueError for what is no id."""
+        """int32 [n]. Raises ValueError for a word that is not an id."""
         for word in text.split():
             if not (word.isdecimal() and int(word) < self.vocab):
                 raise ValueError(
@@ -200,7 +200,7 @@ class IdTokenizer:
         return [self.encode(text) for text in texts]
 
     def offsets(self, text: str) -> tuple[np.ndarray, np.ndarray]:
-        """(ids, int32 [n, 2]): the characters [first, behind the last] that each stands for."""
+        """(ids int32 [n], ranges int32 [n, 2]): the ids of a text, and the characters text[start:stop] of each."""
         ranges = [found.span() for found in re.finditer(r'\S+', text)]
         return self.encode(text), np.array(ranges, np.int32).reshape(-1, 2)
 
@@ -209,7 +209,7 @@ class IdTokenizer:
         return ''.join(f' {i}' for i in ids)
 
     def piece(self, number: int) -> str:
-        """What an id stands for, to be shown."""
+        """An id as text for display."""
         return str(number)
 
     def first_bytes(self, text: str) -> int:

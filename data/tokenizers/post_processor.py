@@ -1,4 +1,4 @@
-"""What a tokenizer.json puts around one text and around two: its post_processor, read and written.
+"""Reads and writes the post_processor of a tokenizer.json, which adds special tokens around one text and around two.
 
     read(contents) -> ([(2, 0), ('a', 0), (3, 0)], [(2, 0), ('a', 0), (3, 0), ('b', 1), (3, 1)])
 
@@ -13,7 +13,7 @@ Piece = tuple[int | str, int]  # the id of a token, or 'a' or 'b' for a text; it
 
 
 def read(contents: bytes) -> tuple[list[Piece], list[Piece]] | None:
-    """What stands around one text and around two; None: the file does not say."""
+    """The pieces of one text and of two with their special tokens; None if the file does not define them."""
     return _pieces(json.loads(contents).get('post_processor'))
 
 
@@ -42,7 +42,7 @@ def _of_template(template, special):
 
 
 def written(contents: bytes, single: Sequence[Piece], pair: Sequence[Piece], signs: Mapping[int, str]) -> bytes:
-    """A tokenizer.json that puts these pieces around texts, and is otherwise the same; `signs` are the tokens of the ids."""
+    """The tokenizer.json with a post_processor that makes these pieces; `signs` are the tokens of the ids."""
     whole = json.loads(contents)
     parts = [part for one in _parts(whole.get('post_processor')) for part in _without_tokens(one)]
     special = {signs[one]: {'id': signs[one], 'ids': [one], 'tokens': [signs[one]]}
@@ -64,11 +64,11 @@ def _parts(processor):
 
 
 def _without_tokens(processor):
-    """A processor without the tokens that it adds, [] if it does nothing else."""
+    """A processor without the tokens that it adds, in a list; [] if it does nothing else."""
     match processor['type']:
         case 'TemplateProcessing' | 'BertProcessing':
             return []
-        case 'RobertaProcessing':  # which also says what becomes of the space before a word
+        case 'RobertaProcessing':  # which also handles the space before a word
             kept = {name: processor[name] for name in ('add_prefix_space', 'trim_offsets')}
             return [{'type': 'ByteLevel', **kept, 'use_regex': True}]
     return [processor]

@@ -1,6 +1,6 @@
-"""What the special tokens of a tokenizer are for.
+"""The roles of a tokenizer's special tokens.
 
-A tokenizer states the roles of its tokens, whatever these are called; data and conversion ask for a token by its role alone.
+A tokenizer states the role of each special token, whatever its name; data and conversion look tokens up by role alone.
 """
 
 import dataclasses
@@ -8,7 +8,7 @@ from collections.abc import Collection
 
 NAMES = ('begin', 'end', 'pad', 'cls', 'separator', 'mask', 'unknown')
 _INSTEAD = {'begin': 'cls', 'cls': 'begin', 'end': 'separator', 'separator': 'end'}
-# The names that these tokens usually have: BERT's, RoBERTa's and BART's, T5's, GPT-2's, Llama's, Gemma's.
+# The usual names of these tokens: those of BERT, RoBERTa and BART, T5, GPT-2, Llama, Gemma.
 _USUAL = {
     'begin': ('<s>', '<bos>', '<|begin_of_text|>', '<|endoftext|>'),
     'end': ('<|endoftext|>', '<|end_of_text|>', '</s>', '<eos>'),
@@ -25,12 +25,12 @@ class Roles:
     """The ids of special tokens by their roles; -1: there is none.
 
     Attributes:
-      begin, end: stand at the ends of a text or a document ('bos' and 'eos' in the files of Hugging Face).
+      begin, end: the first and the last token of a text or a document ('bos' and 'eos' in the files of Hugging Face).
       pad: fills up rows.
-      cls: stands before a text whose state there stands for the whole ('cls').
-      separator: stands behind each of two texts ('sep').
-      mask: stands for a word that is to be predicted.
-      unknown: stands for what the vocabulary does not have ('unk').
+      cls: the first token of a text, whose state represents the whole text ('cls').
+      separator: the token after each of two texts ('sep').
+      mask: replaces a word that is to be predicted.
+      unknown: replaces what the vocabulary lacks ('unk').
     """
 
     begin: int = -1
@@ -42,7 +42,7 @@ class Roles:
     unknown: int = -1
 
     def of(self, name: str) -> int:
-        """The id for a role; without one of its own `cls` and `begin` stand in for each other, and `separator` and `end`."""
+        """The id of a role. If a role has none, `cls` and `begin` replace each other, and so do `separator` and `end`."""
         found = getattr(self, name)
         return getattr(self, _INSTEAD[name]) if found < 0 and name in _INSTEAD else found
 
@@ -55,8 +55,9 @@ def usual(special: Collection[str], vocabulary: Collection[str]) -> dict[str, st
     """{role: token} of the tokens that have a usual name.
 
     Args:
-      special: the tokens that are no text. RoBERTa's vocabulary has GPT-2's <|endoftext|> too, as a piece like any other.
-      vocabulary: all tokens, in which the end is looked for if none of those is one, and all if there are none.
+      special: the special tokens. (RoBERTa's vocabulary also has GPT-2's <|endoftext|>, but as an ordinary piece.)
+      vocabulary: all tokens. They are searched for the end token if no special token is one, and for all roles if there
+        are no special tokens.
     """
     found = _found(special or vocabulary)
     if not found.keys() & {'end', 'separator'}:
@@ -66,6 +67,6 @@ def usual(special: Collection[str], vocabulary: Collection[str]) -> dict[str, st
 
 def _found(known):
     found = {role: sign for role, signs in _USUAL.items() for sign in reversed(signs) if sign in known}
-    if found.get('mask') != '<mask>':  # Llama's <s> and T5's </s> are not RoBERTa's
+    if found.get('mask') != '<mask>':  # <s> of Llama is no cls, and </s> of T5 no separator
         found = {role: sign for role, sign in found.items() if (role, sign) not in (('cls', '<s>'), ('separator', '</s>'))}
     return found

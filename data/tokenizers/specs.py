@@ -1,4 +1,4 @@
-"""Tokenizers as a config names them, `data.tokenizer='SentencePiece(vocab=4096)'`: how each is learnt from text, or read.
+"""Specs of tokenizers, such as `data.tokenizer='SentencePiece(vocab=4096)'`: each is learnt from text, or read from a file.
 
     made = WordPiece(vocab=8192).learn(texts)
     made.save('runs/bert')
@@ -25,7 +25,7 @@ from data.tokenizers.plain import ByteTokenizer, CharTokenizer, IdTokenizer, Wor
 from data.tokenizers.roles import NAMES, Roles
 from data.tokenizers.tokenizer import JsonTokenizer, SentencePieceTokenizer, Tokenizer
 
-_SAMPLE = 4_000_000  # characters that SentencePiece learns from; more changes the pieces little and costs time
+_SAMPLE = 4_000_000  # characters that SentencePiece learns from; more change the pieces little and take time
 _LEAST = 260  # pieces: 256 bytes, unknown, end, line end, and one character
 _LEAST_WORD_PIECE = 6  # pieces: 5 special ones and one character
 _KINDS = ('bpe', 'unigram')
@@ -42,7 +42,7 @@ class TokenizerSpec(abc.ABC):
 
     @abc.abstractmethod
     def names(self, made: Tokenizer) -> bool:
-        """Whether a tokenizer is one that this spec may have made."""
+        """Whether this spec may have made a tokenizer."""
 
     def __repr__(self) -> str:
         given = [(f.name, getattr(self, f.name)) for f in dataclasses.fields(self) if getattr(self, f.name) != f.default]
@@ -88,8 +88,8 @@ class Char(TokenizerSpec):
 
 @dataclasses.dataclass(frozen=True, repr=False)
 class Word(TokenizerSpec):
-    """The words that the text has `least` times or more, or the vocab - 2 most frequent of them (0: all), by falling
-    frequency."""
+    """The words that occur at least `least` times in the text, or the vocab - 2 most frequent of them (0: all), in order of
+    descending frequency."""
 
     vocab: int = 0
     least: int = 1
@@ -156,8 +156,8 @@ class SentencePiece(TokenizerSpec):
                 eos_id=1,
                 bos_id=-1,
                 pad_id=-1,
-                max_sentence_length=1 << 24,  # the default leaves out lines above 4 KB without a word
-                num_threads=8,  # in the model, and the order of a unigram's sums: not the machine's
+                max_sentence_length=1 << 24,  # the default silently drops lines above 4 KB
+                num_threads=8,  # not the number of cores: it is stored in the model and orders a unigram's sums
                 minloglevel=2,
             )
         except RuntimeError as error:
@@ -180,7 +180,7 @@ class SentencePiece(TokenizerSpec):
 
 @dataclasses.dataclass(frozen=True, repr=False)
 class WordPiece(TokenizerSpec):
-    """BERT's pieces of words, learnt by joining; `lower` takes capitals for small letters and accents away."""
+    """BERT's word pieces, learnt by merging; `lower` lower-cases text and strips accents."""
 
     vocab: int = 30522
     lower: bool = True
@@ -204,9 +204,9 @@ class Json(TokenizerSpec):
 
     Attributes:
       path: the file; '' in a run that has a copy of it.
-      vocab: the ids that a model has, where the tokenizer has more: a text with one of those is refused; 0: all.
-      begin, end, pad, cls, separator, mask, unknown: the token that has this role, '' for none. Where no role is stated,
-        tokens that are called as usual have theirs ('<|endoftext|>', '</s>', '[CLS]', .., see data/tokenizers/roles.py).
+      vocab: the number of ids of a model that has fewer than the tokenizer: a text with a higher id is refused; 0: all.
+      begin, end, pad, cls, separator, mask, unknown: the token that has this role, '' for none. If no role is stated,
+        tokens with a usual name have its role ('<|endoftext|>', '</s>', '[CLS]', .., see data/tokenizers/roles.py).
     """
 
     path: str = ''
@@ -222,7 +222,7 @@ class Json(TokenizerSpec):
 
     @property
     def stated(self) -> tuple[tuple[str, str], ...]:
-        """(role, token) of those that are stated."""
+        """(role, token) of the stated roles."""
         return tuple((role, getattr(self, role)) for role in NAMES if getattr(self, role))
 
     def learn(self, texts: Iterable[str] = ()) -> JsonTokenizer:
@@ -231,7 +231,7 @@ class Json(TokenizerSpec):
         if not path.is_file():
             raise FileNotFoundError(f"{str(path)!r} is no file; Json(path='...') in data.tokenizer names a tokenizer.json.")
         made = JsonTokenizer(path.read_bytes(), self.stated, self.vocab)
-        made.roles  # read now, so that what is wrong with it is said before anything is written  # noqa: B018
+        made.roles  # raises here if a token is missing, before anything is written  # noqa: B018
         return made
 
     def names(self, made: Tokenizer) -> bool:
@@ -243,10 +243,10 @@ class Json(TokenizerSpec):
 
 @dataclasses.dataclass(frozen=True, repr=False)
 class Ids(TokenizerSpec):
-    """No text at all: numbers between spaces.
+    """Ids in place of text, as numbers between spaces.
 
     Attributes:
-      vocab: how many there are.
+      vocab: number of ids.
       begin, end, pad, cls, separator, mask, unknown: the id that has this role, -1 for none.
     """
 
@@ -278,7 +278,7 @@ class Ids(TokenizerSpec):
 def load(folder: str | os.PathLike, spec: TokenizerSpec, field: str = 'data.tokenizer') -> Tokenizer | None:
     """The tokenizer saved in a folder, None if there is none.
 
-    Raises ValueError if it is unreadable, or not what `spec`, the value of a field, names.
+    Raises ValueError if it is unreadable, or does not fit `spec`, the value of the config field `field`.
     """
     saved = _saved(folder, spec)
     if saved and not spec.names(saved):

@@ -1,10 +1,10 @@
 """Text to token ids and back: bytes, characters, words, SentencePiece (BPE or unigram), WordPiece,
 any tokenizer.json, and bare ids.
 
-Every tokenizer has `vocab` (number of ids), `roles` (the ids of its special tokens, by what they are for), `end` (the id
-between documents), `encode`, `encode_many`, `decode`, `piece`, `first_bytes`, `save` and `fingerprint`. A config names one by a
-spec (data/tokenizers/specs.py), which learns it from text, or reads a saved one. All but words, WordPiece, a tokenizer.json and
-ids give back any text exactly. A learnt WordPiece is a tokenizer.json.
+Every tokenizer has `vocab` (number of ids), `roles` (the ids of its special tokens), `end` (the id between documents),
+`encode`, `encode_many`, `decode`, `piece`, `first_bytes`, `save` and `fingerprint`. A config names a tokenizer by a spec
+(data/tokenizers/specs.py), which learns it from text or reads a saved one. Bytes and a SentencePiece learnt here restore any
+text exactly, characters any text of learnt characters. A learnt WordPiece is a tokenizer.json.
 """
 
 import dataclasses
@@ -28,7 +28,7 @@ class SentencePieceTokenizer:
     """A SentencePiece model, given by its bytes. One learnt here gives back any text exactly.
 
     A line end is always its own piece, so text may be encoded line by line. U+2581, SentencePiece's sign for a
-    space, is written as its three bytes, or it would come back as a space. (Sennrich et al. 2016, section 3.2;
+    space, is encoded as its three bytes, because its piece would decode to a space. (Sennrich et al. 2016, section 3.2;
     Kudo and Richardson 2018.)
     """
 
@@ -90,11 +90,11 @@ class SentencePieceTokenizer:
         return result
 
     def decode(self, ids: Iterable[int]) -> str:
-        """The text of the ids; `end` has none, and bytes that form no character become U+FFFD."""
+        """The text of the ids; `end` has no text, and invalid bytes become U+FFFD."""
         return self._processor.decode([int(i) for i in ids])
 
     def piece(self, number: int) -> str:
-        """What an id stands for, to be shown: '<0xE4>' for a byte, '</s>' for `end`."""
+        """An id as text for display: '<0xE4>' for a byte, '</s>' for `end`."""
         return self._processor.id_to_piece(number).replace(_SPACE, ' ')
 
     def first_bytes(self, text: str) -> int:
@@ -114,7 +114,7 @@ class JsonTokenizer:
 
     Attributes:
       stated: (role, token) of its special tokens; () if they have the usual names (data/tokenizers/roles.py).
-      limit: the ids that a model has, where the tokenizer has more: a text with one of those is refused; 0: all.
+      limit: the number of ids of a model that has fewer than the tokenizer: a text with a higher id is refused; 0: all.
     """
 
     contents: bytes = dataclasses.field(repr=False)
@@ -139,7 +139,7 @@ class JsonTokenizer:
 
     @functools.cached_property
     def roles(self) -> Roles:
-        """Raises ValueError for a token that is stated and that there is not."""
+        """The roles, stated or usual. Raises ValueError for a stated token that the tokenizer lacks."""
         if not self.stated:
             named = usual(self.special, self._tokenizer.get_vocab(with_added_tokens=True))
             return Roles(**{role: self.number(sign) for role, sign in named.items() if self.number(sign) < self.vocab})
@@ -155,9 +155,9 @@ class JsonTokenizer:
 
     @functools.cached_property
     def framing(self) -> str:
-        """The template of what it puts around texts by itself (data/text/frames.py); '' if it does not say."""
+        """The template of the special tokens that its post_processor adds (data/text/frames.py); '' if it has none."""
         named = {id_: role for role, id_ in self.roles.named().items()}
-        for role in ('begin', 'end', 'cls', 'separator'):  # of several roles of a token the last
+        for role in ('begin', 'end', 'cls', 'separator'):  # a token with several roles gets the last
             named[getattr(self.roles, role)] = role
         templates = []
         for pieces in post_processor.read(self.contents) or ():
@@ -181,12 +181,12 @@ class JsonTokenizer:
 
     @functools.cached_property
     def special(self) -> frozenset[str]:
-        """The tokens that are no text, such as '</s>' and '[MASK]'."""
+        """The special tokens, such as '</s>' and '[MASK]'."""
         return frozenset(token.content for token in self._tokenizer.get_added_tokens_decoder().values() if token.special)
 
     @functools.cached_property
     def lower(self) -> bool | None:
-        """Whether a WordPiece of BERT takes capitals for small letters; None for other tokenizers."""
+        """Whether a WordPiece of BERT lower-cases text; None for other tokenizers."""
         from tokenizers import models, normalizers
 
         made = self._tokenizer
@@ -209,14 +209,14 @@ class JsonTokenizer:
     def _within(self, ids: np.ndarray) -> np.ndarray:
         if self.limit and ids.size and ids.max() >= self.limit:
             raise ValueError(
-                f'A text has {self.sign(int(ids.max()))!r}, for which this model has nothing: it takes {self.limit:,} of the '
-                'ids of its tokenizer; leave that out.'
+                f'A text has {self.sign(int(ids.max()))!r}, a token that this model lacks: it takes only {self.limit:,} of '
+                'the ids of its tokenizer; leave that token out.'
             )
         return ids
 
     def offsets(self, text: str) -> tuple[np.ndarray, np.ndarray]:
-        """(ids int32 [n], ranges int32 [n, 2]): the tokens of a text and the characters that each stands for, text[start:stop]
-        without white space at its ends; of a character in several tokens each has all."""
+        """(ids int32 [n], ranges int32 [n, 2]): the tokens of a text, and the characters text[start:stop] of each, without
+        white space at their ends. If a character takes several tokens, each has all of it."""
         found = self._tokenizer.encode(text, add_special_tokens=False)
         ranges = np.array(found.offsets, np.int32).reshape(-1, 2)
         for row, (start, stop) in enumerate(found.offsets):
@@ -227,11 +227,11 @@ class JsonTokenizer:
         return self._within(np.array(found.ids, np.int32)), ranges
 
     def decode(self, ids: Iterable[int]) -> str:
-        """The text of the ids; special tokens such as `end` have none."""
+        """The text of the ids; special tokens such as `end` have no text."""
         return self._tokenizer.decode([int(i) for i in ids if i != self.end])
 
     def piece(self, number: int) -> str:
-        """What an id stands for, to be shown; the library's own sign for what is no text alone."""
+        """An id as text for display; the library's own sign for an id that is not text by itself."""
         sign = self.sign(number) or f'<{number}>'  # ids may have gaps
         text = sign.replace(_SPACE, ' ') if _SPACE in sign else self._tokenizer.decode([number], skip_special_tokens=False)
         return sign if not text or '\ufffd' in text else text

@@ -1,14 +1,14 @@
 """WordPiece, BERT's tokenizer (Schuster and Nakajima 2012; Devlin et al. 2019, section 3): built from a vocabulary, or learnt.
 
-A text is cleaned, lower-cased if asked for, and cut at spaces, signs and Chinese characters; a word is then the longest
-pieces of the vocabulary from left to right, '##' before those that go on, or [UNK] if it has no such.
+A text is cleaned, optionally lower-cased, and split at spaces, punctuation and Chinese characters. A word is then split from
+left to right into the longest pieces of the vocabulary, with '##' before all but the first, or is [UNK] if it cannot be.
 """
 
 import collections
 from collections.abc import Iterable
 
 SPECIAL = ('[PAD]', '[UNK]', '[CLS]', '[SEP]', '[MASK]')
-_CHARACTERS = 1000  # that a learnt vocabulary knows, as in `tokenizers`; those of Chinese alone could fill it
+_CHARACTERS = 1000  # at most in a learnt vocabulary, as in `tokenizers`; Chinese characters alone could fill it
 
 
 def build(model, *, lower: bool = True, accents: bool | None = None, chinese: bool = True):
@@ -16,7 +16,7 @@ def build(model, *, lower: bool = True, accents: bool | None = None, chinese: bo
 
     Args:
       model: the `tokenizers.models.WordPiece`.
-      accents: whether they are taken off; None: as `lower` says.
+      accents: whether accents are stripped; None: as `lower`.
       chinese: whether every Chinese character is a word.
     """
     import tokenizers
@@ -31,7 +31,7 @@ def build(model, *, lower: bool = True, accents: bool | None = None, chinese: bo
 
 
 def frame(made, begin: str = '[CLS]', end: str = '[SEP]') -> None:
-    """Lets the library put the special tokens around a text or two: begin a end (types 0), b end (types 1)."""
+    """Sets the special tokens around a text or two: begin a end (type 0), b end (type 1)."""
     from tokenizers import processors
 
     made.post_processor = processors.TemplateProcessing(
@@ -44,7 +44,7 @@ def frame(made, begin: str = '[CLS]', end: str = '[SEP]') -> None:
 def learn(texts: Iterable[str], vocab: int, lower: bool) -> bytes:
     """The tokenizer.json of a vocabulary learnt from all of a text; the same text gives the same bits.
 
-    The special tokens come first ([PAD] is 0), then the 1,000 most frequent characters, then what joins them most often.
+    The special tokens come first ([PAD] is 0), then the 1,000 most frequent characters, then the most frequent merges.
     Raises ValueError if the text gives fewer or more pieces than `vocab`.
     """
     import tokenizers
@@ -54,8 +54,8 @@ def learn(texts: Iterable[str], vocab: int, lower: bool) -> bytes:
     words = _words(texts, made)
     known = _frequent(words)
     words = {word: count for word, count in words.items() if known.issuperset(word)}
-    # `tokenizers` numbers the characters inside of words in the order of a hash that differs from process to process, and
-    # the numbers break ties: they are handed to it in order, as if they were special.
+    # `tokenizers` numbers the inner characters of words in a hash order that differs between processes, and the numbers
+    # break ties. So these characters are passed in sorted order, as if they were special tokens.
     inner = sorted({f'##{sign}' for word in words for sign in word[1:]})
     trainer = trainers.WordPieceTrainer(
         vocab_size=vocab,
@@ -84,7 +84,7 @@ def learn(texts: Iterable[str], vocab: int, lower: bool) -> bytes:
 
 
 def _words(texts: Iterable[str], made) -> collections.Counter:
-    """How often each word occurs, as the steps of a tokenizer cut and write it."""
+    """The count of each word, as the tokenizer normalises and splits it."""
     given = collections.Counter(word for text in texts for word in text.split())
     found = collections.Counter()
     for word, count in given.items():
@@ -94,7 +94,7 @@ def _words(texts: Iterable[str], made) -> collections.Counter:
 
 
 def _frequent(words: collections.Counter) -> set[str]:
-    """The most frequent characters; of those as frequent, the first in Unicode."""
+    """The most frequent characters; ties are broken by code point."""
     counts = collections.Counter()
     for word, count in words.items():
         for sign in word:
@@ -103,7 +103,7 @@ def _frequent(words: collections.Counter) -> set[str]:
 
 
 def _repeated(words: collections.Counter, most: int = 10_000) -> Iterable[str]:
-    """Every word as often as it occurs, which is how the trainer takes counts."""
+    """Every word as often as it occurs, because the trainer takes no counts."""
     for word, count in words.items():
         for start in range(0, count, most):
             yield ' '.join([word] * min(most, count - start))

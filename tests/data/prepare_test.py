@@ -31,7 +31,7 @@ class PrepareTest(parameterized.TestCase):
 
     def test_part_of_a_copy(self):
         (self.folder / 'heed_text' / '1.0.0').mkdir(parents=True)
-        with self.assertRaisesRegex(ValueError, '/heed_text/1.0.0 is there and is no whole data set; move it away and run'):
+        with self.assertRaisesRegex(ValueError, '/heed_text/1.0.0 exists but is not a complete data set; move it away and run'):
             prepare.prepare('heed_text', str(self.folder))
 
     def test_files_opened_through_tensorflow(self):

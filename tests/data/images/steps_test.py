@@ -264,7 +264,7 @@ class JoinedTest(parameterized.TestCase):
         ('Crop() >>', 'is not a call expression such as Crop'),
         ('Crop() | Flip()', r'Step has no \|; write a >> b or OneOf\(a, b\)[.]$'),
         ('OneOf(Flip())', r'OneOf\(Flip\(\)\) is no choice; give two steps or more'),
-        ('OneOf(Flip(), Normalize())', 'put Normalize.. behind it'),
+        ('OneOf(Flip(), Normalize())', 'put Normalize.. after it'),
         ('OneOf(Flip(), 3)', 'expected one of Crop, Erase'),
         ('OneOf(Flip(), steps=(Crop(),))', "OneOf has no field 'steps'"),
         ('ResizedCrop(scale=(0, 1))', r'ResizedCrop\(scale=\(0, 1\)\) is no range; expected .* above 0 and at most 1'),

@@ -105,7 +105,7 @@ class HuggingFaceTest(parameterized.TestCase):
         self.assertEqual((found.spec.vocab, found.spec.mask, made.vocab, made.number('<mask>')), (274, '', 274, 274))
         self.assertLess(made.encode('the key').max(), 274)
         for encode in (made.encode, made.offsets):
-            with self.assertRaisesRegex(ValueError, "A text has '<mask>', for which this model has nothing: it takes 274 of"):
+            with self.assertRaisesRegex(ValueError, "A text has '<mask>', a token that this model lacks: it takes only 274 of"):
                 encode('the <mask>')
         made.save(self.folder)
         self.assertEqual(specs.load(self.folder, found.spec), made)
@@ -121,7 +121,7 @@ class HuggingFaceTest(parameterized.TestCase):
 
     @parameterized.parameters(
         ('bert_tokenizer', {'added_tokens.json': {'[NEW]': 4000}}, r"give '\[NEW\]' the id 4000, and its place there is \d+;"),
-        ('bert_tokenizer', {'tokenizer_config.json': {'cls_token': '<s>'}}, r'vocab.txt has no \[CLS\], as those of BERT have'),
+        ('bert_tokenizer', {'tokenizer_config.json': {'cls_token': '<s>'}}, r'vocab.txt has no \[CLS\], which every vocabulary of BERT has'),
         ('bert_tokenizer', {'tokenizer_config.json': {'unk_token': None}}, r'vocab.txt has no \[UNK\]'),
         ('bert_tokenizer', {'tokenizer_config.json': [1]}, 'tokenizer_config.json is no JSON object; fetch it again'),
         ('bert_tokenizer', {'tokenizer_config.json': {'do_lower_case': 'yes'}}, 'tokenizer_config.json of .* cannot be used'),
