@@ -57,7 +57,8 @@ def with_head(variant, name, head, data, task, evals, **fields):
     if model not in head:
         raise ValueError(f'{variant} is a run of {model}, on which configs/{name}.py can put no head; those that it can: '
                          f'{", ".join(head)}.')
-    c.model = base.part(model, **{key: value for key, value in other.model.items() if key != 'name'} | {'head': head[model]})
+    kept = {key: value for key, value in other.model.items() if key != 'name' and value is not None}  # None: the data's
+    c.model = base.part(model, **kept | {'head': head[model]})
     framing = other.data.get('framing', 'plain')  # a text that is continued has no special tokens around it
     c.data = base.data(data, path=f'{name}.txt', length=min(c.model.length, fields.pop('length', 128)), framing=framing,
                        tokenizer=other.data.tokenizer, **fields)

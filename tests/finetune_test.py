@@ -8,6 +8,7 @@ import pytest
 from absl.testing import absltest, parameterized
 from safetensors.numpy import load_file
 
+from configs import classify
 from tests import experiments, recorded
 from tests.recorded import REFERENCE, convert, end_of
 from transformer.decoding.generate import generate
@@ -100,6 +101,17 @@ class FinetuneTest(recorded.TestCase):
                             'data.tokenizer=Ids(vocab=67, begin=0, end=2, mask=66)')
         self.assertIn('  valid: loss ', said)
         self.out_again('RobertaForMaskedLM', 'roberta')
+
+    def test_a_run_trained_here_classifies(self):
+        workdir, pairs = self.trained(), self.folder / 'classes.tsv'
+        pairs.write_text(''.join(f'{"key" if i % 3 else "row"} mask\t{"no" if i % 3 else "yes"}\n' for i in range(30)))
+        config = experiments.changed(classify.get_config(str(workdir)), **{
+            'data.path': str(pairs), 'data.batch_size': 4, 'train.steps': 1, 'log.every_steps': 1, 'mesh.data': 1})
+        code, said = experiments.train(config, self.folder / 'classes')
+        self.assertEqual(code, 0, said)
+        self.assertIn('fresh ones in classes/kernel', said)
+        done = experiments.call('predict', f'--workdir={self.folder / "classes"}', stdin=b'key mask\n')
+        self.assertRegex(done.out, r'^(no|yes)\t0\.\d{4}\n$')
 
     @pytest.mark.slow
     def test_a_language_model_classifies(self):

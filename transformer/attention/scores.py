@@ -1,8 +1,8 @@
 """Scores: how well a query and a key match, which the softmax turns into weights.
 
 A score is a part of a config (`model.attention.score`). It maps queries [B, T, N, H] and keys [B, S, K, H], of which N / K
-query heads share one head, to [B, N, T, S]. All scores but `Additive` are inner products of a function of the query and a function of
-the key, so every kernel computes them.
+query heads share one head, to [B, N, T, S]. All scores but `Additive` are inner products of a function of the query and a
+function of the key, so every kernel computes them.
 """
 
 import abc

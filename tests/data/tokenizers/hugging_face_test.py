@@ -121,7 +121,8 @@ class HuggingFaceTest(parameterized.TestCase):
 
     @parameterized.parameters(
         ('bert_tokenizer', {'added_tokens.json': {'[NEW]': 4000}}, r"give '\[NEW\]' the id 4000, and its place there is \d+;"),
-        ('bert_tokenizer', {'tokenizer_config.json': {'cls_token': '<s>'}}, r'vocab.txt has no \[CLS\], which every vocabulary of BERT has'),
+        ('bert_tokenizer', {'tokenizer_config.json': {'cls_token': '<s>'}},
+         r'vocab.txt has no \[CLS\], which every vocabulary of BERT has'),
         ('bert_tokenizer', {'tokenizer_config.json': {'unk_token': None}}, r'vocab.txt has no \[UNK\]'),
         ('bert_tokenizer', {'tokenizer_config.json': [1]}, 'tokenizer_config.json is no JSON object; fetch it again'),
         ('bert_tokenizer', {'tokenizer_config.json': {'do_lower_case': 'yes'}}, 'tokenizer_config.json of .* cannot be used'),
