@@ -30,23 +30,24 @@ class Embedding(nn.Module):
         return self.numerics.dense(x, self.embedding.T)
 
 
-def pair_embeddings(vocab: int, source_vocab: int, widths: tuple, share: bool, kernel_init: Callable,
+def pair_embeddings(vocab: int, source_vocab: int, widths: tuple, share: bool, kernel_inits: tuple,
                     numerics: Numerics) -> tuple:
-    """(of sources, of targets): modules of the caller, named 'tokens' if they are one, else 'source_tokens' and
-    'target_tokens'.
+    """(the embedding of sources, the embedding of targets): modules of the caller, named 'tokens' if they are one, else
+    'source_tokens' and 'target_tokens'.
 
     Args:
-      vocab: rows of the targets; source_vocab: those of the sources, 0: the same vocabulary.
+      vocab: number of rows for targets; source_vocab: number of rows for sources, 0: the same vocabulary.
       widths: of sources and of targets.
-      share: sources and targets have one table.
+      share: use one table, that of the targets, for both.
+      kernel_inits: initialisers for sources and for targets.
     """
-    table = lambda rows, width, name: Embedding(rows, width, kernel_init=kernel_init, numerics=numerics, name=name)
+    table = lambda rows, i, name: Embedding(rows, widths[i], kernel_init=kernel_inits[i], numerics=numerics, name=name)
     if not share:
-        return table(source_vocab or vocab, widths[0], 'source_tokens'), table(vocab, widths[1], 'target_tokens')
+        return table(source_vocab or vocab, 0, 'source_tokens'), table(vocab, 1, 'target_tokens')
     if source_vocab:
         raise ValueError(f'model.share=True needs one vocabulary for sources and targets, but the sources have one of '
                          f'{source_vocab} of their own; leave out data.target_tokenizer, or set model.share=False.')
     if widths[0] != widths[1]:
         raise ValueError(f'model.share=True needs embeddings of one width, but those of sources are {widths[0]} wide and those '
                          f'of targets {widths[1]}; make them equal, or set model.share=False.')
-    return (table(vocab, widths[1], 'tokens'),) * 2
+    return (table(vocab, 1, 'tokens'),) * 2

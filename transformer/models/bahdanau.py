@@ -309,8 +309,8 @@ class RecurrentEncoderDecoder(nn.Module):
         if self.tied and width != self.width:
             raise ValueError(f'model.tied=True makes the embedding the output layer, but it is {width} wide and the decoder '
                              f'{self.width}; leave out model.embedding, or set model.tied=False.')
-        return pair_embeddings(self.vocab, self.source_vocab, (width, width), self.share, self.initial.embedding(self.layers),
-                               numerics)
+        kernel_init = self.initial.embedding(self.layers)
+        return pair_embeddings(self.vocab, self.source_vocab, (width,) * 2, self.share, (kernel_init,) * 2, numerics)
 
     def _require_room(self, what, length, field):
         if length > getattr(self, field):

@@ -90,8 +90,8 @@ class EncoderDecoder(nn.Module):
         self.decoder.require_causal()
         self.cross_attention.require_length(self.source_length)
         source_tokens, target_tokens = pair_embeddings(
-            self.vocab, self.source_vocab, (self.encoder.width, self.decoder.width), self.share, self.decoder.table_init,
-            numerics)
+            self.vocab, self.source_vocab, (self.encoder.width, self.decoder.width), self.share,
+            (self.encoder.table_init, self.decoder.table_init), numerics)
         hidden, aux = None, {}
         if inputs is not None:
             if segments is None:

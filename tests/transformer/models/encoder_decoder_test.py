@@ -20,6 +20,7 @@ from transformer.decoding.strategies import Beam, DiverseBeam
 from transformer.layers.activations import Relu
 from transformer.layers.feed_forward import Mlp
 from transformer.layers.heads import NextWords
+from transformer.layers.initial import Scaled
 from transformer.layers.residual import ParallelBranches, PreNorm, Sandwich
 from transformer.layers.universal import Universal
 from transformer.models.encoder_decoder import EncoderDecoder
@@ -152,6 +153,12 @@ class ForwardTest(parameterized.TestCase):
             return jax.jit(jax.grad(loss))(drawn(SMALL))
         jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5), gradient(SMALL),
                      gradient(changed(SMALL, **fields)))
+
+    def test_each_stack_initialises_its_own_table(self):
+        params = init(changed(SMALL, share=False, **{'encoder.initial': Scaled(0.5), 'decoder.initial': Scaled(0.01)}))
+        spread = {name: float(np.std(params[name]['embedding'])) for name in ('source_tokens', 'target_tokens')}
+        self.assertBetween(spread['source_tokens'], 0.4, 0.6)
+        self.assertBetween(spread['target_tokens'], 0.008, 0.012)
 
     def test_dropout_has_masks_of_its_own_everywhere(self):
         keys = models.dropout_keys(changed(SMALL, dropout=0.1), SOURCE, decoder_inputs=TARGET)
