@@ -1,4 +1,4 @@
-"""What attention and blocks work with besides the stream."""
+"""The arguments of blocks, and of the attention in them, besides the residual stream."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -14,11 +14,11 @@ from transformer.attention.positions.base import Encoding
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class Source:
-    """Another sequence, which a decoder looks at.
+    """Another sequence, to which a decoder attends.
 
     Attributes:
-      hidden: [B, S, D]; None in cached decoding after the first call, when the cache has what is needed of it.
-      mask: which of its positions are seen.
+      hidden: [B, S, D]; None in cached decoding after the first call, when the cache holds the projected source.
+      mask: which of its positions are visible.
     """
     hidden: Any
     mask: Mask = Full()
@@ -27,17 +27,17 @@ class Source:
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class Context:
-    """What blocks, and the attention in them, work with besides the stream.
+    """The arguments of blocks, and of the attention in them, besides the residual stream.
 
     Attributes:
-      mask: which positions see which.
-      encoding: where they are, as the position encoding sees it.
-      positions: [B, T], with a cache: where in it the queries are.
-      head_mask: {branch: factors of what its heads give}, [layers, N] or [layers, B, 1, N] of a stack, [N] or [B, 1, N] of a
-        layer; a branch is 'attention' or 'cross_attention', and one that is not named has ones.
-      source: what a decoder looks at.
-      capture: names of what is to be returned in `aux` besides: 'attention', the weights of every attention;
-        'scores', what they are a softmax of; 'visible', the mask of that.
+      mask: which query may attend to which key.
+      encoding: the position encoding with the positions of queries and keys.
+      positions: [B, T], with a cache: the positions of the queries in it.
+      head_mask: {branch: factors of the outputs of its heads}, [layers, N] or [layers, B, 1, N] for a stack, [N] or [B, 1, N]
+        for a layer; a branch is 'attention' or 'cross_attention', and the factors of an absent one are 1.
+      source: the sequence to which a decoder attends.
+      capture: names of further arrays to return in `aux`: 'attention', the weights of every attention; 'scores', of which they
+        are the softmax; 'visible', the mask of these scores.
     """
     mask: Mask = Full()
     encoding: Encoding = Encoding()
@@ -47,6 +47,6 @@ class Context:
     capture: tuple = dataclasses.field(default=(), metadata=dict(static=True))
 
     def of_layer(self, number: int) -> 'Context':
-        """That of one layer, with its mask and its factors of heads."""
+        """The context of one layer, with its mask and its factors of heads."""
         return dataclasses.replace(self, mask=self.mask.of_layer(number),
                                    head_mask={branch: factors[number] for branch, factors in self.head_mask.items()})

@@ -1,7 +1,7 @@
 """Attention itself, as a pure function of query, key and value, and the choice of the kernel that computes it.
 
-What is done to the scores q·k / sqrt(H) before the softmax is a list, the bias: each entry is an array that is added, or a
-`Term`, which returns new scores.
+The bias is a tuple of changes to the scores q·k / sqrt(H) before the softmax: each entry is an array that is added, or a
+`Term`, which computes new scores.
 """
 
 import dataclasses
@@ -21,13 +21,12 @@ from transformer.layers.numerics import Numerics, wide
 
 
 def masked_softmax(scores: jax.Array, visible: jax.Array | None = None) -> jax.Array:
-    """exp(s) / sum exp(s) over the last axis among the visible keys, in at least float32; all zeros where nothing is
-    visible."""
+    """exp(s) / sum exp(s) over the visible keys of the last axis, in at least float32; all zeros where no key is visible."""
     scores = wide(scores)
     return _softmax(scores if visible is None else jnp.where(visible, scores, -jnp.inf))
 
 
-@jax.custom_vjp  # w (dw - sum(dw w)): half the passes over [B, N, T, S] of differentiating each operation
+@jax.custom_vjp  # w (dw - sum(dw w)): half the passes over [B, N, T, S] that automatic differentiation needs
 def _softmax(scores):
     top = scores.max(-1, keepdims=True, initial=-jnp.inf)
     weights = jnp.exp(scores - jnp.where(jnp.isfinite(top), top, 0.0))
@@ -53,13 +52,13 @@ def attend(query: jax.Array, key: jax.Array, value: jax.Array, *, mask: Mask = F
     """Scaled dot-product attention, softmax(q·kᵀ / sqrt(H) + bias)·v (Vaswani et al. 2017, eq. 1).
 
     Args:
-      query, key, value: [B, T, N, H], [B, S, K, H], [B, S, K, Hv]; N / K query heads share one of keys and values
+      query, key, value: [B, T, N, H], [B, S, K, H], [B, S, K, Hv]; N / K query heads share one head of keys and values
         (Shazeer 2019, Ainslie et al. 2023).
-      mask: which query sees which key (`masks.algebra.Mask`).
-      bias: what is done to the scores (see above): an array that broadcasts to [B, N, T, S], a term, or a tuple of them.
-      positions: (of queries [B, T], of keys [B, S] or [S]) where they are not 0..T-1 and 0..S-1, as in cached decoding.
-      rate, dropout_key: dropout on the weights; no key, no dropout.
-      implementation: 'plain', 'blockwise', 'cudnn' (GPU), 'splash' (TPU), or 'auto', which `choose` explains.
+      mask: which query may attend to which key (`masks.algebra.Mask`).
+      bias: changes to the scores (see above): an array that broadcasts to [B, N, T, S], a term, or a tuple of them.
+      positions: (of queries [B, T], of keys [B, S] or [S]) if these are not 0..T-1 and 0..S-1, as in cached decoding.
+      rate, dropout_key: dropout on the weights; without a key there is no dropout.
+      implementation: 'plain', 'blockwise', 'cudnn' (GPU), 'splash' (TPU), or 'auto' for the choice of `choose`.
     Returns:
       [B, T, N, Hv]; zeros for a query that may attend to nothing.
     """
@@ -80,7 +79,7 @@ def weights_of(query: jax.Array, key: jax.Array, *, mask: Mask = Full(), bias: t
 
 def scores_of(query: jax.Array, key: jax.Array, *, mask: Mask = Full(), bias: tuple | jax.Array = (),
               positions: tuple | None = None, numerics: Numerics = Numerics()) -> tuple[jax.Array, jax.Array]:
-    """(q·kᵀ / sqrt(H) + bias [B, N, T, S], which of them the softmax is over, booleans that broadcast to them)."""
+    """(scores q·kᵀ / sqrt(H) + bias [B, N, T, S], booleans that broadcast to them, True where the softmax includes them)."""
     t, s = (jnp.arange(x.shape[1]) for x in (query, key)) if positions is None else positions
     scores = products(query * query.shape[-1] ** -0.5, key, numerics)
     for entry in bias if isinstance(bias, tuple) else (bias,):
@@ -92,14 +91,14 @@ def scores_of(query: jax.Array, key: jax.Array, *, mask: Mask = Full(), bias: tu
 def plain(query: jax.Array, key: jax.Array, value: jax.Array, *, mask: Mask, bias: tuple | jax.Array = (),
           positions: tuple | None = None, rate: float = 0.0, dropout_key: jax.Array | None = None,
           numerics: Numerics = Numerics()) -> jax.Array:
-    """`attend` by products over all of [B, N, T, S]."""
+    """`attend` with all scores [B, N, T, S] in memory at once."""
     weights = weights_of(query, key, mask=mask, bias=bias, positions=positions, numerics=numerics)
     return mixed(dropout(numerics.cast(weights), rate, dropout_key), value, bias=bias, positions=positions, numerics=numerics)
 
 
 def mixed(weights: jax.Array, value: jax.Array, *, bias: tuple | jax.Array = (), positions: tuple | None = None,
           numerics: Numerics = Numerics()) -> jax.Array:
-    """Weights [B, N, T, S] times values [B, S, K, Hv], with what terms add: [B, T, N, Hv]."""
+    """Weights [B, N, T, S] times values [B, S, K, Hv], plus the additions of terms: [B, T, N, Hv]."""
     batch, heads, queries, keys = weights.shape
     grouped = weights.reshape(batch, value.shape[2], heads // value.shape[2], queries, keys)
     if queries > 1:  # as in `products`
@@ -124,9 +123,9 @@ class Choice:
 def choose(query: Any, key: Any, value: Any, *, mask: Mask = Full(), bias: tuple | jax.Array = (),
            positions: tuple | None = None, rate: float = 0.0, implementation: str = 'auto',
            numerics: Numerics = Numerics()) -> Choice:
-    """The kernel that `attend` uses for arrays like these (jax.ShapeDtypeStruct will do), and why.
+    """The kernel that `attend` uses for arrays of these shapes (jax.ShapeDtypeStruct suffices), and why.
 
-    Raises ValueError for an implementation that cannot compute what it is given."""
+    Raises ValueError for an implementation that does not support the arguments."""
     bias = bias if isinstance(bias, tuple) else (bias,)
     (batch, queries, heads, _), keys = query.shape, key.shape[1]
     mask.require_length(max(queries, keys))

@@ -1,4 +1,4 @@
-"""What is done to the scores before the softmax, besides adding arrays."""
+"""Terms: changes to the scores before the softmax that are more than the addition of an array."""
 
 import abc
 from collections.abc import Callable
@@ -7,12 +7,12 @@ import jax
 
 
 class Term(abc.ABC):
-    """An entry of the bias of `kernels.attend` that is no array: a pytree, made of the scores, queries, keys and positions.
+    """An entry of the bias of `kernels.attend` that is not an array: a pytree that computes new scores.
 
     Attributes:
-      numbers_per_score: how many numbers it needs to compute one score.
-      by_content: it multiplies queries or keys with parameters, which are as wide as a head.
-      values: `values(weights [B, N, T, S], t, s) -> [B, N, T, H]`, what it adds to the output; None: nothing.
+      numbers_per_score: how many numbers it holds in memory for each score.
+      by_content: whether it multiplies queries or keys by parameters, which then have the width of a head.
+      values: `values(weights [B, N, T, S], t, s) -> [B, N, T, H]`, its addition to the output; None for no addition.
     """
     numbers_per_score: int = 1
     by_content: bool = False
@@ -20,7 +20,7 @@ class Term(abc.ABC):
 
     @abc.abstractmethod
     def __call__(self, scores: jax.Array, query: jax.Array, key: jax.Array, t: jax.Array, s: jax.Array) -> jax.Array:
-        """New scores [B, N, T, S], of those so far, of query [B, T, N, H] and key [B, S, K, H], and where they are, t and s."""
+        """New scores [B, N, T, S] from the scores so far, query [B, T, N, H], key [B, S, K, H] and their positions t and s."""
 
 
 def terms_of(bias: tuple) -> list[Term]:
