@@ -79,7 +79,7 @@ def _between(snapshot, source, target, read, shown, written, steps):
            seen.section(shown, shown, 'attention in the output',
                      lambda name: not name.startswith('encoder/') and name not in cross.layers)]
     mean, sections = None, [maps_ for maps_ in own if maps_.found]
-    if cross.found:
+    if any(map(len, cross.layers.values())):
         mean = maps.alignment(cross.layers)
         whole = {'layer': 'all layers', 'heads': ['mean of all heads'], 'entropy': maps.entropy(mean[None]).tolist(),
                  'highest_entropy': maps.highest_entropy(np.ones(mean.shape, bool))}

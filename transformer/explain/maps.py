@@ -56,9 +56,9 @@ def layer_of(attention: str, number: int) -> str:
 
 
 def alignment(layers: Mapping) -> np.ndarray:
-    """[T, S]: the mean over layers and heads of weights [N, T, S] of each layer: how much of each position of a source goes to
-    each of the output."""
-    return np.mean([weights.mean(0) for weights in layers.values()], 0)
+    """[T, S]: the mean over layers and heads of the weights [N, T, S] of each layer: how much each position of the output takes
+    from each position of the source. Layers without heads do not count; at least one has some."""
+    return np.mean([weights.mean(0) for weights in layers.values() if len(weights)], 0)
 
 
 def _order(name):

@@ -36,6 +36,11 @@ class NumbersTest(absltest.TestCase):
     def test_confidence(self):
         np.testing.assert_allclose(maps.confidence(np.array([[0.7, 0.3], [0.1, 0.9]])), 0.8)
 
+    def test_alignment_is_the_mean_of_the_layers_that_have_heads(self):
+        one, two = drawn(2, 3, 5), drawn(1, 3, 5)
+        found = maps.alignment({'block_0': one, 'block_1': np.zeros((0, 5, 5)), 'block_2': two})
+        np.testing.assert_allclose(found, (one.mean(0) + two[0]) / 2)
+
     def test_what_a_distribution_is(self):
         weights = drawn(2, 3, 3)
         self.assertTrue(maps.are_distributions(weights))
