@@ -3,11 +3,11 @@
     opened = Babi(path='tasks_1-20_v1-2.tar.gz', tasks=(1, 2)).open(None)
     for batch in opened.train(seed=0): ...
 
-Rows are questions with the sentences that stand before them: `label` [B] int32, the number of the answer in the vocabulary,
-`task` [B] int32, 1 to 20, `story` [B, M, J] int32, words of the latest M sentences, the last one first, and `question` [B, J].
+Rows are questions with the sentences before them: `label` [B] int32, the number of the answer in the vocabulary, `task` [B]
+int32, 1 to 20, `story` [B, M, J] int32, the words of the latest M sentences, the latest first, and `question` [B, J].
 
-Words are in lower case and without punctuation; an answer of several, such as 'apple,milk', is one word. 0 is no word, and a
-word that the training part lacks; an answer that it lacks has the label 0, which no model should give.
+Words are lower-cased and have no punctuation; an answer of several words, such as 'apple,milk', is one word. 0 is padding, or
+a word that the training part lacks; an answer that it lacks has the label 0, which no model should predict.
 """
 
 import dataclasses
@@ -42,7 +42,7 @@ class Babi:
       size: '1k' questions a task in the training part, in en/, or '10k', in en-10k/.
       tasks: their numbers, such as (1, 2); () stands for all 20.
       train, valid, test: 'train' or 'test', or a slice such as 'train[90%:]' of the stories of each task.
-      memory: how many sentences before a question are kept at most, the latest ones.
+      memory: the largest number of sentences before a question; the latest are kept.
       batch_size: questions in a training batch.
       reader: import path of the class that reads inputs for predict.py and draws them for eval.py; '' for none.
     """
@@ -58,8 +58,8 @@ class Babi:
     reader: str = 'transformer.readers.stories:StoryAnswer'
 
     def open(self, folder: str | os.PathLike | None, source: str | os.PathLike | None = None) -> 'OpenBabi':
-        """Opens the questions; with a vocabulary saved in `folder`, a run, no file is read before train() or evaluation(). With
-        that of `source`, a run to start from, the training part must be within what that run knows.
+        """Opens the questions. If `folder` is a run with a saved vocabulary, no file is read before train() or evaluation().
+        If `source` is a run to start from, its vocabulary and its memory must cover the training part.
 
         Raises ValueError or FileNotFoundError, in one sentence, for a field or a file that cannot be used.
         """
@@ -76,7 +76,7 @@ class _Questions:
     """Questions as arrays.
 
     Attributes:
-      sentences: [sentences, J] words, 0 behind the last; those of a story one after the other.
+      sentences: [sentences, J] words, padded with 0; the sentences of a story follow each other.
       first, stop: [questions], the range of sentences before a question.
       question: [questions, J].
       label, task: [questions].
@@ -103,7 +103,7 @@ class OpenBabi(Opened):
     """Questions with the vocabulary of their training part: training batches, evaluation, and reading stories.
 
     Attributes:
-      vocabulary: the word of each number; '' of 0.
+      vocabulary: the word of each number; '' for 0.
       tasks: their numbers.
     """
 
@@ -130,7 +130,7 @@ class OpenBabi(Opened):
         return len(self.vocabulary)
 
     def _longest(self) -> int:
-        """Words of the longest sentence or question of all files: those of evaluation may be longer than those of training."""
+        """The number of words in the longest sentence or question of all files: evaluation may have longer ones."""
         told = [story for file in self._files.values() for story in file.stories]
         said = {text for story in told for text in (*story[-1].sentences, *(question.text for question in story))}
         return max(len(words(text)) for text in said)
@@ -144,7 +144,7 @@ class OpenBabi(Opened):
             raise ValueError(f'{saved} describes no vocabulary of stories; restore it, or start a new run.') from error
 
     def _require_known(self, told: list[Asked], longest: int, source: str | os.PathLike | None) -> None:
-        """Raises ValueError for training questions beyond what the run that they start from knows."""
+        """Raises ValueError if the training questions need words, or more sentences, that the run to start from lacks."""
         unknown = sorted({*self._learnt(told)} - {*self.vocabulary})
         if unknown:
             raise ValueError(f'{source} has not learnt {len(unknown):,} words of the training part, such as {unknown[0]!r}; '
@@ -177,7 +177,7 @@ class OpenBabi(Opened):
                 f'at most {self._memory} sentences; {self._size:,} words')
 
     def digest(self, split: str) -> str:
-        """Names the questions of a split: another name means other data."""
+        """A digest of the questions of a split; other data have another digest."""
         name, cut = splits.read(splits.expression(self.config, split))
         files = [self._files.get((task, name)) for task in self.tasks]
         return cache.key(cut, *(file.digest for file in files if file))
@@ -207,7 +207,7 @@ class OpenBabi(Opened):
         return self._evaluate(self._part(splits.expression(self.config, split)), batch_size, view)
 
     def score(self, paths: Sequence[str], batch_size: int, **view):
-        """The same over files of bAbI's format; of one that is not named after its task, this is 0."""
+        """Like `evaluation`, over files in bAbI's format; `task` is 0 for a file that is not named after its task."""
         told = []
         for path in paths:
             if not os.path.isfile(path):
@@ -234,7 +234,7 @@ class OpenBabi(Opened):
         return asked, self._batch(part, np.arange(len(part)))
 
     def answer(self, number: int) -> str:
-        """The answer with a number, as in the files."""
+        """The answer with this number."""
         return self.vocabulary[number]
 
     def _evaluate(self, part: _Questions, batch_size: int, view: dict):
@@ -290,7 +290,7 @@ class OpenBabi(Opened):
             said += story[-1].sentences
         stop = [start + question.after for start, (_, question) in zip(first, asked)]
         ids = functools.cache(lambda text: [self._numbers.get(word, 0) for word in words(text)])
-        sentences = [ids(text) for text in said] or [[]]  # a task may ask without telling anything
+        sentences = [ids(text) for text in said] or [[]]  # a task may have questions without sentences
         questions = [ids(question.text) for _, question in asked]
         width = max(self._width, *map(len, sentences + questions))
         numbers = lambda values: np.array(values, np.int32)

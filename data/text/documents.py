@@ -27,14 +27,14 @@ _CHECKED = {'source': ('files', 'stdlib', 'tfds'), 'documents': sources.DOCUMENT
 
 @dataclasses.dataclass(frozen=True)
 class Text:
-    """Text for language modelling. There are no `workers`: a batch costs 0.1 to 1 ms, and a thread makes it ahead.
+    """Text for language modelling. There are no `workers`: a batch takes 0.1 to 1 ms, and a thread prefetches it.
 
     Attributes:
       source: 'files' (see path), 'stdlib', the source code of the running Python's standard library, or 'tfds' (see name).
       path: a text file, a folder or a glob; .gz is read too. For 'tfds' the folder of prepared sets ('': $TFDS_DATA_DIR or
         ~/tensorflow_datasets).
       name: a data set of TFDS, NAME[/CONFIG][:VERSION], that `python -m data.prepare NAME` has prepared.
-      features: the name of its feature that is the text, where this is neither 'text' nor the only one that can be.
+      features: the name of its text feature; needed where several features qualify and none is called 'text'.
       documents: what a document is: a 'file', a 'line' (empty ones are skipped), or 'stream', all text as one. For 'tfds'
         every example is one (empty ones are skipped).
       tokenizer: Byte(), Char(), Word(vocab=N) (0: all words), SentencePiece(vocab=N, kind='bpe' or 'unigram') or
@@ -45,7 +45,7 @@ class Text:
         set or 'all'.
       length: tokens in a row.
       packing: how pieces of documents share rows: 'first_fit' (whole pieces, some padding), 'concat' (no padding,
-        pieces are cut), 'none' (one piece a row). A stream has full rows always.
+        pieces are cut), 'none' (one piece a row). A stream always has full rows.
       batch_size: rows in a training batch.
       reader: import path of the class that reads inputs for predict.py and draws them for eval.py; '' for none.
     """
@@ -65,10 +65,10 @@ class Text:
     reader: str = 'transformer.readers.completion:Completion'
 
     def open(self, folder: str | os.PathLike | None, source: str | os.PathLike | None = None) -> 'OpenText':
-        """Opens the text, with the tokenizer saved in `folder`, a run, or in `source`, a run to start from; without either
-        one is learnt.
+        """Opens the text with the tokenizer saved in `folder`, a run, or in `source`, a run to start from; without either
+        the tokenizer is learnt.
 
-        With a saved tokenizer the text itself is not touched before train() or evaluation(). Raises ValueError or
+        With a saved tokenizer the text is not read before train() or evaluation(). Raises ValueError or
         FileNotFoundError, in one sentence, for a field or a text that cannot be used.
         """
         self.check()
@@ -112,7 +112,7 @@ def saved_tokenizer(
 ):
     """The tokenizer of `folder`, a run, or of `source`, a run to start from; None without either.
 
-    Raises ValueError if it is gone, or not what `spec`, the value of a field, names.
+    Raises ValueError if it is missing, or does not fit `spec`, the value of the config field `field`.
     """
     folder = source if folder is None else folder
     saved = load(folder, spec, field) if folder is not None else None
@@ -125,7 +125,7 @@ class OpenDocuments(Opened):
     """Documents with their tokenizer: training batches, evaluation, encoding and decoding.
 
     Attributes:
-      begin, end: what a document begins and ends with; -1 in a stream, which goes on.
+      begin, end: the tokens that begin and end a document; -1 in a stream.
     """
 
     begin: int
@@ -179,16 +179,16 @@ class OpenDocuments(Opened):
         return [self.tokenizer.piece(int(i)) for i in ids]
 
     def count(self, batch: dict[str, np.ndarray]) -> int:
-        """Tokens that a batch asks to predict."""
+        """The number of tokens to predict in a batch."""
         return int(np.count_nonzero(batch['weights']))
 
     def digest(self, split: str) -> str:
-        """Names the text of a split by its contents: another name means other data."""
+        """A digest of the text of a split; other data have another digest."""
         return self.config.part(split).digest
 
     @functools.cached_property
     def batches_per_epoch(self) -> float:
-        """Batches that hold the training part once; packing is taken to leave no gaps."""
+        """Batches that hold the training part once, if packing leaves no gaps."""
         from data.text import packing
 
         store = self._training
@@ -238,7 +238,7 @@ class OpenDocuments(Opened):
         return self._evaluate(self.config.part(split), batch_size, context, stride)
 
     def score(self, paths: Sequence[str], batch_size: int, context: int | None = None, stride: int | None = None):
-        """The same over text files given by path."""
+        """Like `evaluation`, over text files given by path."""
         found = [file for path in paths for file in sources.files(path, '--path')]
         return self._evaluate(sources.Split.of('all', found, self.config.documents), batch_size, context, stride)
 
@@ -279,7 +279,7 @@ class OpenText(OpenDocuments):
     """Text that a model continues."""
 
     def prompt(self, text: str) -> np.ndarray:
-        """int32 [n]: what a model continues; a document starts with `begin`, a stream does not."""
+        """int32 [n]: the tokens that a model continues; a document starts with `begin`, a stream does not."""
         start = [] if self.config.documents == 'stream' else [self.begin]
         return np.concatenate([np.array(start, np.int32), self.encode(text)])
 

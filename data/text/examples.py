@@ -1,4 +1,4 @@
-"""What the data for fine-tuning have in common: examples out of files, their tokenizer, and rows with one example each."""
+"""The base of all data for fine-tuning: examples from files, their tokenizer, and rows with one example each."""
 
 import dataclasses
 import functools
@@ -24,15 +24,15 @@ _AT_ONCE = 4096  # texts that are encoded together: more take memory and save no
 
 @dataclasses.dataclass(frozen=True)
 class Examples:
-    """Examples out of files; what all data for fine-tuning have.
+    """Examples from files: the base class of all data for fine-tuning.
 
     Attributes:
       path: a file, a folder or a glob; .gz is read too.
       train, valid, test: NAME or NAME[start:stop], '' for no such split; NAME is 'train' or 'all' (every file), a file name or
         a glob. Slices count examples, as whole numbers or percentages. Train shares no example with valid or test.
       tokenizer: as in data.text.documents:Text; one that is learnt is learnt from the training part alone.
-      framing: the special tokens around a text or two, a template or its name, such as 'bert' (data/text/frames.py); '': as
-        the tokenizer tells.
+      framing: the special tokens around a text or two, a template or its name, such as 'bert' (data/text/frames.py); '':
+        the framing of the tokenizer.
       length: tokens in a row, special ones included.
       batch_size: rows in a training batch.
       reader: import path of the class that reads inputs for predict.py and draws them for eval.py; '' for none.
@@ -59,7 +59,7 @@ class Examples:
         raise NotImplementedError
 
     def form(self) -> tuple:
-        """The fields that say how a file is read."""
+        """The fields that determine how a file is read."""
         return ()
 
     def part(self, split: str) -> 'ExampleSplit':
@@ -93,7 +93,7 @@ class Examples:
             try:
                 other = self.part(field)
                 held_out = other.examples if {*part.files} & {*other.files} else []
-            except (ValueError, FileNotFoundError):  # said where that split is used
+            except (ValueError, FileNotFoundError):  # reported where that split is used
                 continue
             places = {example.place for example in part.examples} if held_out else ()
             if shared := [example.place for example in held_out if example.place in places]:
@@ -107,7 +107,7 @@ class Examples:
 
 @dataclasses.dataclass(frozen=True)
 class ExampleSplit:
-    """The examples that one split expression names, read when they are asked for; to `data.text.tokens.learn`, their texts."""
+    """The examples that one split expression names, read on demand. `data.text.tokens.learn` takes it as a text."""
 
     named: sources.Split
     read: Callable[[sources.File], list]
@@ -124,7 +124,7 @@ class ExampleSplit:
 
     @functools.cached_property
     def digest(self) -> str:
-        """Names the examples by the contents of their files and how these are read."""
+        """A digest of the contents of the files and of how they are read."""
         return cache.key(self.form, self.named.cut, *(file.digest for file in self.files))
 
     @functools.cached_property
@@ -143,7 +143,8 @@ class ExampleSplit:
 class OpenExamples(Opened):
     """Examples with their tokenizer: training batches, evaluation, encoding and decoding.
 
-    Subclasses have `_encode(part)`, from a Part to rows with a length and `batch(numbers)`, and `_facts(rows)`.
+    Subclasses define `_encode(part)`, which makes of an ExampleSplit rows with a length and `batch(numbers)`, and
+    `_facts(rows)`.
 
     Attributes:
       frame: the special tokens.
@@ -181,7 +182,7 @@ class OpenExamples(Opened):
         return frames.rows(framed, length)
 
     def digest(self, split: str) -> str:
-        """Names the examples of a split by their contents: another name means other data."""
+        """A digest of the examples of a split; other data have another digest."""
         return self.config.part(split).digest
 
     @property
@@ -202,14 +203,14 @@ class OpenExamples(Opened):
           split: 'train', 'valid', 'test', or an expression such as 'train[:1%]'.
           batch_size: rows in a batch.
 
-        Returns: an Evaluation; facts are numbers of 'texts', of 'words', 'sentences' and 'rows', or of 'questions' and
-          'windows'. That of tagged words has `sentences`, that of questions `windows` and `questions` (see their `_evaluate`).
+        Returns: an Evaluation; facts are the numbers of 'texts', of 'words', 'sentences' and 'rows', or of 'questions' and
+          'windows'. For tagged words it also has `sentences`, for questions `windows` and `questions` (see their `_evaluate`).
         Raises: ValueError for an unknown or empty split, and for a view, which only text has.
         """
         return self._evaluate(self.config.part(split), batch_size, view)
 
     def score(self, paths: Sequence[str], batch_size: int, **view):
-        """The same over files of the same format, given by path."""
+        """Like `evaluation`, over files of the same format, given by path."""
         return self._evaluate(self.config.scored(paths), batch_size, view)
 
     def _evaluate(self, part: ExampleSplit, batch_size: int, view: dict):
@@ -238,7 +239,7 @@ class OpenExamples(Opened):
         return {name: (shape, np.int32) for name in ('inputs', 'segments', 'positions', 'types')}
 
 
-@dataclasses.dataclass(frozen=True, repr=False)  # Grain writes it out, which takes seconds for many rows
+@dataclasses.dataclass(frozen=True, repr=False)  # Grain formats it, which takes seconds for many rows
 class _Batches:
     """Batch k of training: a function of k and the order alone."""
 
@@ -263,8 +264,8 @@ def write(folder: str | os.PathLike, name: str, **known: Any) -> None:
 
 
 def classes(found: Sequence[str], source: str | os.PathLike | None, name: str) -> tuple[str, ...]:
-    """The classes of a training part, `found`: those that `source`, a run to start from, has in its file of this name, in its
-    order if it has them all, so that its head stays right."""
+    """The classes of a training part: `found`, or the classes of `source`, a run to start from, in its file of this name if
+    they include all of `found`, so that the head of that run still fits."""
     try:
         known = tuple(read(source, name, 'classes', list)) if source is not None else ()
     except ValueError:
@@ -273,7 +274,7 @@ def classes(found: Sequence[str], source: str | os.PathLike | None, name: str) -
 
 
 def read(folder: str | os.PathLike, name: str, key: str, of: type) -> Any:
-    """One thing, of a type, that `write` wrote. Raises ValueError if the file is gone, damaged or holds something else."""
+    """A value of a type that `write` wrote. Raises ValueError if the file is missing, damaged or holds something else."""
     path = Path(folder, name)
     try:
         known = json.loads(path.read_text(encoding='utf-8'))[key]

@@ -1,11 +1,11 @@
-"""Texts, or pairs of texts, with a class each: sentiment, paraphrase, entailment and the like; with any number of labels, such
-as their topics; or with a number, such as how alike the two are.
+"""Texts, or pairs of texts, with one class each (sentiment, paraphrase, entailment), with any number of labels (topics), or
+with a number (similarity).
 
     opened = Labelled(path='sst2', columns=(2,), label=1, header=True, train='train.tsv', valid='dev.tsv', test='').open(None)
     for batch in opened.train(seed=0): ...
 
-Rows hold `inputs`, `segments`, `positions` and `types` [B, T], and `label`, as `Target` says. A text that is too long is cut
-at its end, of a pair the longer one first (Devlin et al. 2019, appendix A).
+Rows hold `inputs`, `segments`, `positions` and `types` [B, T], and `label`, whose shape the `Target` determines. A text that
+is too long is cut at its end; of a pair the longer text is cut first (Devlin et al. 2019, appendix A).
 """
 
 import abc
@@ -27,12 +27,12 @@ _FILE = 'classes.json'
 
 @dataclasses.dataclass(frozen=True)
 class Target(abc.ABC):
-    """What is learnt of a text: how its column is read, and what `label` of a batch is.
+    """What is predicted for a text: it reads the column and makes `label` of a batch.
 
     Attributes:
-      least: how many classes there have to be.
+      least: the smallest number of classes.
       optional: whether the column may be empty.
-      plural: what the classes are called in the log.
+      plural: the name of the classes in the log.
     """
 
     least = 1
@@ -40,7 +40,7 @@ class Target(abc.ABC):
     plural = 'classes'
 
     def value(self, cell: str, place: str) -> Any:
-        """What the column of the example at `place` holds. Raises ValueError for what cannot be read."""
+        """The value in the column of the example at `place`. Raises ValueError if it cannot be read."""
         return cell
 
     @abc.abstractmethod
@@ -56,7 +56,7 @@ class Target(abc.ABC):
         """(shape, dtype) of `label`."""
 
     def shares(self, label: np.ndarray, classes: Sequence[str]) -> str:
-        """How the labels of the training part are spread, for the log."""
+        """The distribution of the labels in the training part, for the log."""
         counts = label.sum(0) if label.ndim > 1 else np.bincount(label, minlength=len(classes))
         often = np.argsort(-counts, kind='stable')
         shares = ', '.join(f'{classes[number]} {counts[number] / len(label):.1%}' for number in often[:5])
@@ -88,7 +88,7 @@ class Labels(Target):
     """Any number of labels, or none: float32 [B, classes], 1 for the labels of a text.
 
     Attributes:
-      separator: what stands between two of them.
+      separator: the string between two labels.
     """
 
     separator: str = ','
@@ -147,11 +147,11 @@ class Labelled(examples.Examples):
     """Tab-separated files, an example a line; blank lines are skipped, and quotation marks are text.
 
     Attributes are those of Examples, and:
-      columns: that of the text, or those of the two texts, counted from 1; () for all but the last, one or two. White space
-        around a text is left out.
+      columns: the column of the text, or those of the two texts, counted from 1; () for all columns but the last, one or
+        two. White space around a text is removed.
       label: the column of the class; with columns=() it is the last.
-      target: what is in it: 'OneClass()', 'Labels(separator=",")' or 'Number()'.
-      header: the first line of each file names the columns, and is skipped.
+      target: what that column holds: 'OneClass()', 'Labels(separator=",")' or 'Number()'.
+      header: whether the first line of each file names the columns; it is skipped.
     """
 
     columns: tuple = (1,)
@@ -161,9 +161,9 @@ class Labelled(examples.Examples):
     reader: str = 'transformer.readers.classes:TextClass'
 
     def open(self, folder: str | os.PathLike | None, source: str | os.PathLike | None = None) -> 'OpenLabelled':
-        """Opens the texts; with what is saved in `folder`, a run, no file is read before train() or evaluation().
+        """Opens the texts. If `folder` is a saved run, no file is read before train() or evaluation().
 
-        `source` is a run to start from: its tokenizer is used, and its classes if all of this training part are among them.
+        `source` is a run to start from: its tokenizer is used, and its classes if they include all of this training part.
         Raises ValueError or FileNotFoundError, in one sentence, for a field or a file that cannot be used.
         """
         return OpenLabelled(self, folder, source)
@@ -204,7 +204,7 @@ class Labelled(examples.Examples):
 
 @dataclasses.dataclass(frozen=True)
 class Example:
-    """An example: one text or two, and what `Target.value` says of them."""
+    """An example: one text or two, and their `Target.value`."""
 
     texts: tuple[str, ...]
     label: Any
@@ -213,7 +213,7 @@ class Example:
 
 @dataclasses.dataclass(frozen=True, repr=False)
 class _LabelledRows:
-    """Framed examples, with the label of each; `cut` are those that lost tokens."""
+    """Framed examples, with the label of each; `cut` is the number of examples that were cut."""
 
     framed: list[tuple[np.ndarray, np.ndarray]]
     label: np.ndarray

@@ -1,7 +1,7 @@
 """Several texts as one: every row of a training batch comes from one of them, drawn by weight.
 
-A mixture is opened and used as a single text (data/text/documents.py); its splits are those of all parts one after the other,
-or of one: `valid`, `code.valid`.
+A mixture is opened and used as a single text (data/text/documents.py). Its split `valid` is that of all parts in sequence,
+`code.valid` that of the part `code`.
 """
 
 import dataclasses
@@ -25,7 +25,7 @@ class Part:
     """A text of a mixture.
 
     Attributes:
-      weight: the share of rows that come from it, over the sum of all weights.
+      weight: divided by the sum of all weights, the share of rows that come from this part.
       source, path, name, features, train, valid, test: as in data.text.documents:Text; '' for no such split.
     """
 
@@ -45,7 +45,7 @@ class Mixture:
 
     Attributes:
       parts: {name: Part}.
-      documents, tokenizer, length, packing, batch_size, reader: of all of them, as in data.text.documents:Text.
+      documents, tokenizer, length, packing, batch_size, reader: shared by all parts, as in data.text.documents:Text.
     """
 
     parts: Mapping[str, Part] = dataclasses.field(default_factory=dict)
@@ -72,7 +72,7 @@ class Mixture:
 
     @functools.cached_property
     def texts(self) -> dict[str, Text]:
-        """Every part as a text of its own, with batches of about as many rows as it gives to one of the mixture."""
+        """Every part as a separate text, whose batches have about as many rows as it contributes to a batch."""
         shared = {name: getattr(self, name) for name in ('documents', 'tokenizer', 'length', 'packing')}
         total = sum(part.weight for part in self.parts.values())
         own = [field.name for field in dataclasses.fields(Part) if field.name != 'weight']
@@ -117,8 +117,7 @@ class OpenMixture(OpenText):
         return rows / self.config.batch_size
 
     def train(self, seed: int) -> grain.DatasetIterator:
-        """An endless iterator over batches; every part goes through epochs of its own. get_state and set_state resume
-        exactly."""
+        """An endless iterator over batches; every part has its own epochs. get_state and set_state resume exactly."""
         weights = np.array([part.weight for part in self.config.parts.values()])
         streams = {
             name: text.train(zlib.crc32(f'{seed} {name}'.encode())) for name, text in self._opened.items()

@@ -141,7 +141,7 @@ class PackedBatches(grain.IterDataset):
 
 
 class _PackedIterator(grain.DatasetIterator):
-    """State: where the blocks stood before the block in use, what was carried into it, and the rows handed out."""
+    """State: the position of the blocks before the block in use, the pieces carried into it, and the rows handed out."""
 
     def __init__(self, blocks: grain.DatasetIterator, dataset: PackedBatches):
         super().__init__(blocks)
@@ -159,7 +159,7 @@ class _PackedIterator(grain.DatasetIterator):
         self._start(state)
 
     def _next_block(self):
-        """Packs the next block into rows; the state before it is what get_state() then counts from."""
+        """Packs the next block into rows; get_state() then gives the state before this block."""
         dataset, carry = self._dataset, self._state['carry']
         block = dataset.pieces[next(self._parent)]
         if dataset.packing == 'first_fit':

@@ -1,8 +1,7 @@
-"""Tokenized pairs, put into rows: a pair a row, several that share one, or rows of three lengths.
+"""Packs tokenized pairs into rows: one pair a row, several pairs a row, or rows of three lengths.
 
-In the token file of a side, sentence i is ids[o_i : o_{i+1} + 1] = end s_1 .. s_n end (data/text/tokens.py). Without the last
-id
-that is what a decoder is given, without the first what it predicts, and what an encoder reads.
+In the token file of a side, sentence i is ids[o_i : o_{i+1} + 1] = end s_1 .. s_n end (data/text/tokens.py). Without the
+last id it is the input of a decoder; without the first id it is the target of a decoder and the input of an encoder.
 """
 
 import bisect
@@ -30,7 +29,7 @@ class Store:
 
     Attributes:
       ends: the ids that end a source and a target.
-      start: the id that a decoder is given first.
+      start: the first input of a decoder.
     """
 
     source: tokens.Tokens
@@ -48,7 +47,7 @@ class Store:
         return (self.sizes <= np.array(lengths)[:, None]).all(0)
 
     def batch(self, pairs: np.ndarray, bounds: np.ndarray, lengths: Lengths) -> dict[str, np.ndarray]:
-        """The rows that hold pairs[bounds[r] : bounds[r + 1]]; a side that is too long is cut, and keeps its `end`.
+        """The rows that hold pairs[bounds[r] : bounds[r + 1]]; a side that is too long is cut, but keeps its `end`.
 
         Returns: inputs, segments, positions [B, S], decoder_inputs, decoder_segments, decoder_positions, targets [B, T]
           int32 and weights [B, T] float32. Segment k of a row is the same pair on both sides; 0 is padding.
@@ -77,7 +76,7 @@ def _gathered(side: tokens.Tokens, pairs: np.ndarray, bounds: np.ndarray, length
     batch = rows.batch(np.arange(len(rows)), side, length)
     segments = batch['segments']
     last = (segments > 0) & (segments != np.pad(segments[:, 1:], ((0, 0), (0, 1))))
-    batch['targets'][last] = end  # it was already, but for those that were cut
+    batch['targets'][last] = end  # already there, except where a side was cut
     return batch
 
 
@@ -108,10 +107,10 @@ class Singles:
 
 @dataclasses.dataclass(frozen=True)
 class Buckets:
-    """Batch k of rows of several lengths; all rows of a batch are of one.
+    """Batch k of rows of several lengths; all rows of a batch have the same length.
 
-    Bucket b has x_b = pairs / rows batches in an epoch on average: floor(x_b (e + 1)) - floor(x_b e) in epoch e, in an order
-    with those of the others that is drawn anew each epoch. A batch depends on the seed and k alone.
+    Bucket b has x_b = pairs / rows batches in an epoch on average: floor(x_b (e + 1)) - floor(x_b e) in epoch e. The order of
+    the batches of all buckets is drawn anew each epoch. A batch depends on the seed and k alone.
     """
 
     buckets: tuple[Singles, ...]
@@ -119,7 +118,7 @@ class Buckets:
 
     @classmethod
     def of(cls, store: Store, kept: np.ndarray, rows: int, lengths: Lengths, seed: int) -> 'Buckets':
-        """Every pair is in the first bucket that both its sides fit in; those that fit in none are cut, in the last."""
+        """Puts every pair into the first bucket that fits both its sides; pairs that fit in none are cut, in the last."""
         made, left = [], kept
         for share in SHARES:
             short = scaled(lengths, share)

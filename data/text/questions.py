@@ -29,9 +29,9 @@ _WITH_OFFSETS = specs.Json, specs.WordPiece, specs.Ids
 class Questions(examples.Examples):
     """Files of SQuAD.
 
-    Attributes are those of Examples, of which each is a question (a slice may cut through an article), and:
-      stride: tokens by which the windows of a context move on.
-      question_length: tokens of a question, of which the rest is cut.
+    Each example is a question; a slice may cut through an article. Attributes are those of Examples, and:
+      stride: tokens from the start of a window of a context to the start of the next.
+      question_length: tokens of a question; longer ones are cut.
     """
 
     length: int = 384
@@ -40,7 +40,7 @@ class Questions(examples.Examples):
     reader: str = 'transformer.readers.answers:FoundAnswer'
 
     def open(self, folder: str | os.PathLike | None, source: str | os.PathLike | None = None) -> 'OpenQuestions':
-        """Opens the questions; with what is saved in `folder`, a run, no file is read before train() or evaluation().
+        """Opens the questions. If `folder` is a saved run, no file is read before train() or evaluation().
 
         `source` is a run to start from, whose tokenizer is used. Raises ValueError or FileNotFoundError, in one sentence, for a
         field or a file that cannot be used.
@@ -111,7 +111,7 @@ def _question(asked: dict, context: str, path: str) -> Question:
 
 
 class ContextWindow(NamedTuple):
-    """What a row shows of a context.
+    """The part of a context that a row holds.
 
     Attributes:
       question: the number of its question.
@@ -229,7 +229,7 @@ class OpenQuestions(examples.OpenExamples):
         return [rows.framed(row, window) for row, window in enumerate(windows)], windows
 
     def _evaluate(self, part: examples.ExampleSplit, batch_size: int, view: dict):
-        """As for all examples; `windows` are the ContextWindow of each row, `questions` the Question of each number."""
+        """As in OpenExamples; `windows` are the ContextWindow of each row, `questions` the Question of each number."""
         batches = super()._evaluate(part, batch_size, view)
         rows = self._encoded(part)
         batches.windows, batches.questions = [rows.window(row) for row in range(len(rows))], rows.questions

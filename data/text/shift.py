@@ -1,11 +1,11 @@
-"""The shifting task: a row of words in, the same words from the second one on out, and the one after them.
+"""The shifting task: the inputs are a row of words, the targets are the same row from its second word on and one word more.
 
     opened = Shift(source='stdlib', tokenizer=Word(vocab=5000), length=100).open(None)
     for batch in opened.train(seed=0): ...
 
-All words of the output but the last are in the input, one place further on; the last one cannot be known, and has no weight.
-An evaluation scores words alone: ends of lines and unknown words, which all look the same, have no weight there.
-Rows hold what pairs hold (data/text/parallel.py): `inputs`, `segments`, `positions`, `decoder_inputs`, `decoder_segments`,
+All targets but the last are in the inputs, one place further on; the last one cannot be known and has weight 0.
+Evaluation scores words alone: line ends and unknown words, which all look the same, have weight 0 there.
+Rows hold the arrays of pairs (data/text/parallel.py): `inputs`, `segments`, `positions`, `decoder_inputs`, `decoder_segments`,
 `decoder_positions`, `targets` and `weights`, each [B, T].
 """
 
@@ -51,7 +51,7 @@ class OpenShift(OpenDocuments):
     """Text of the shifting task.
 
     Attributes:
-      start: the id that a decoder is given first.
+      start: the first input of the decoder.
     """
 
     start: int
@@ -87,7 +87,7 @@ class OpenShift(OpenDocuments):
 
 @dataclasses.dataclass(frozen=True)
 class _Shifted:
-    """Batch k of `rows`, as the task has it."""
+    """Batch k of `rows`, as `shifted` makes it."""
 
     rows: Stream
     start: int
@@ -97,8 +97,8 @@ class _Shifted:
 
 
 def shifted(batch: dict[str, np.ndarray], start: int) -> dict[str, np.ndarray]:
-    """Rows of a language model as pairs: what was predicted is now told to the decoder, after `start`, and the last word of
-    each row has no weight."""
+    """Rows of a language model as pairs: the decoder inputs are `start` and all targets but the last; the last target of each
+    row has weight 0."""
     there = batch['segments'] > 0
     told = np.concatenate([np.full_like(batch['targets'][:, :1], start), batch['targets'][:, :-1]], 1)
     known = np.concatenate([there[:, 1:], np.zeros_like(there[:, :1])], 1)

@@ -4,8 +4,8 @@
     for batch in opened.train(seed=0): ...
 
 Rows hold `inputs`, `segments`, `positions` and `types` [B, T], and `targets` and `weights` [B, T]: the tag of a word is
-predicted at its first token (Devlin et al. 2019, section 5.3). Each word is encoded on its own, all but the first of a sentence
-with a space before it, which byte-level BPE and SentencePiece see and WordPiece does not.
+predicted at its first token (Devlin et al. 2019, section 5.3). Each word is encoded by itself; all but the first of a sentence
+have a space before them, which changes the tokens of byte-level BPE and SentencePiece, but not of WordPiece.
 """
 
 import dataclasses
@@ -27,18 +27,18 @@ class Tagged(examples.Examples):
     """Files of CoNLL: a word a line, the word in the first column and its tag in the last, blank lines between sentences.
 
     Columns are separated by tabs, or in a line without tabs by spaces. Lines that begin with -DOCSTART- are skipped. A sentence
-    that is longer than a row becomes several rows, none of which cuts a word; of a word that is longer the first tokens count.
+    longer than a row is split between words into several rows; of a word longer than a row the first tokens are kept.
 
-    Attributes are those of Examples, of which each is a sentence.
+    Each example is a sentence. Attributes are those of Examples.
     """
 
     reader: str = 'transformer.readers.tags:WordTags'
 
     def open(self, folder: str | os.PathLike | None, source: str | os.PathLike | None = None) -> 'OpenTagged':
-        """Opens the sentences; with what is saved in `folder`, a run, no file is read before train() or evaluation().
+        """Opens the sentences. If `folder` is a saved run, no file is read before train() or evaluation().
 
-        `source` is a run to start from: its tokenizer is used, and the classes are those of this training part. Raises
-        ValueError or FileNotFoundError, in one sentence, for a field or a file that cannot be used.
+        `source` is a run to start from: its tokenizer is used, and its classes if they include all of this training part.
+        Raises ValueError or FileNotFoundError, in one sentence, for a field or a file that cannot be used.
         """
         return OpenTagged(self, folder, source)
 
@@ -85,9 +85,9 @@ class _TaggedRows:
     """Framed pieces of sentences.
 
     Attributes:
-      places: int [words of the row], of the first tokens of its words.
-      tags: int32, of the same words.
-      sentences: int [rows], the number of the sentence that a row is of.
+      places: int [words of the row], the places of the first tokens of its words.
+      tags: int32 [words of the row], the tags of the same words.
+      sentences: int [rows], the number of the sentence of a row.
     """
 
     framed: list[tuple[np.ndarray, np.ndarray]]
@@ -154,14 +154,14 @@ class OpenTagged(examples.OpenExamples):
                 f'{self._vocabulary}')
 
     def count(self, batch: dict[str, np.ndarray]) -> int:
-        """Words that a batch asks to tag."""
+        """The number of words to tag in a batch."""
         return int(np.count_nonzero(batch['weights']))
 
     def read_words(self, line: str) -> tuple[list[tuple[np.ndarray, np.ndarray]], list[np.ndarray]]:
         """The rows of words that are separated by white space.
 
-        Returns: (ids, types), int32 [n], of each row, and int [words of the row], the places of their first tokens: what is
-          predicted there, one row after the other, are the tags of the words.
+        Returns: (ids, types), int32 [n], of each row, and int [words of the row], the places of their first tokens: the
+          predictions there, row after row, are the tags of the words.
         """
         words = tuple(line.split())
         if not words:
@@ -169,18 +169,18 @@ class OpenTagged(examples.OpenExamples):
         return self._split(words, self._pieces([words]))
 
     def _evaluate(self, part: examples.ExampleSplit, batch_size: int, view: dict):
-        """As for all examples; `sentences`, int [rows], are the numbers of the sentences; one may have several rows."""
+        """As in OpenExamples; `sentences`, int [rows], are the numbers of the sentences; one may have several rows."""
         batches = super()._evaluate(part, batch_size, view)
         batches.sentences = self._encoded(part).sentences
         return batches
 
     def _pieces(self, sentences: Sequence[tuple[str, ...]]) -> dict[str, np.ndarray]:
-        """{word, with a space before it but at the beginning of a sentence: its ids}."""
+        """{word, with a space before it unless it begins a sentence: its ids}."""
         texts = list(dict.fromkeys(text for words in sentences for text in _spaced(words)))
         return dict(zip(texts, examples.encoded(self.tokenizer, texts)))
 
     def _split(self, words: tuple[str, ...], pieces: dict[str, np.ndarray]):
-        """As `read_words`, of words whose ids are known."""
+        """As `read_words`, for words whose ids are in `pieces`."""
         room, rows, size = self.frame.room(self.config.length), [[]], 0
         for text in _spaced(words):
             ids = pieces[text][:room] if len(pieces[text]) else self._unknown
@@ -195,7 +195,7 @@ class OpenTagged(examples.OpenExamples):
 
     @property
     def _unknown(self) -> np.ndarray:
-        """int32 [1]: how a word is read that has no tokens, such as one of a variation selector alone."""
+        """int32 [1]: the token of a word that has none, such as a variation selector alone."""
         roles = self.tokenizer.roles
         return np.array([max(0, roles.of('end') if roles.unknown < 0 else roles.unknown)], np.int32)
 

@@ -28,7 +28,7 @@ class Tokens:
     """An entry of the token cache. Only its path is pickled, so worker processes map the same pages.
 
     Attributes:
-      begin: the token that a model is given first for a document, where it is not the end of the one before; else -1.
+      begin: the first input of a document, if that is not the `end` of the document before it; else -1.
     """
 
     folder: Path
@@ -51,7 +51,7 @@ class Tokens:
         return np.load(self.folder / 'offsets.npy')
 
     def inputs(self, places: np.ndarray) -> np.ndarray:
-        """The ids that a model is given at some places of the file, in which documents begin with `begin`."""
+        """The input ids at some places of the file, where documents begin with `begin`."""
         ids = self.ids[places]
         return ids if self.begin < 0 else np.where(np.isin(places, self.offsets[:-1]), self.begin, ids)
 
@@ -60,7 +60,7 @@ class Tokens:
 
 
 def load(part: sources.Split, tokenizer: Tokenizer) -> Tokens:
-    """The tokens of a part, encoded now if the cache does not hold them. Raises what reading the text raises."""
+    """The tokens of a part, from the cache or encoded into it. Raises what reading the text raises."""
     name = cache.key(_FORMAT, part.digest, tokenizer.fingerprint)
     begin = -1 if part.documents == 'stream' or tokenizer.roles.begin == tokenizer.end else tokenizer.roles.begin
     return Tokens(cache.entry('tokens', name, lambda folder: _build(folder, part, tokenizer), _intact), begin)
@@ -80,7 +80,7 @@ def learn(part: sources.Split, spec: specs.TokenizerSpec) -> Tokenizer:
 
 
 def _build(folder: Path, part: sources.Split, tokenizer: Tokenizer) -> None:
-    stream, end = part.documents == 'stream', max(0, tokenizer.end)  # of no meaning to data whose tokenizer has none
+    stream, end = part.documents == 'stream', max(0, tokenizer.end)  # 0 is a placeholder if the tokenizer has none
     width = 2 if tokenizer.vocab <= 1 << 16 else 4
     offsets, count, size, skipped = [0], 0, 0, 0
     with open(folder / 'ids.bin', 'wb') as file:
