@@ -63,7 +63,7 @@ def recurrent(mechanism):
     return apply
 
 
-class Layer:
+class Operation:
     """What is compared: a function, its mask, and its formulas of (n, d)."""
 
     def __init__(self, mechanism, mask, flops, steps, path, apply=None):
@@ -86,21 +86,21 @@ def _window(n, r):
 
 # Operations are a product and a sum each: 2·n²·d for the scores and as many for the values, where table 1 says n²·d.
 LAYERS = {
-    'self-attention': Layer(Softmax(implementation='plain'), Causal(), ('4 n² d', lambda n, d: 4 * n * n * d),
+    'self-attention': Operation(Softmax(implementation='plain'), Causal(), ('4 n² d', lambda n, d: 4 * n * n * d),
                             ('1', lambda n: 1), ('1', lambda n: 1)),
-    'window, dense': Layer(Softmax(implementation='plain'), Causal() & Window(SIZE), ('4 n² d', lambda n, d: 4 * n * n * d),
+    'window, dense': Operation(Softmax(implementation='plain'), Causal() & Window(SIZE), ('4 n² d', lambda n, d: 4 * n * n * d),
                            ('1', lambda n: 1), ('(n-1) / (r-1)', lambda n: _window(n, SIZE))),
-    'window, by blocks': Layer(Softmax(implementation='blockwise'), Causal() & Window(SIZE),
+    'window, by blocks': Operation(Softmax(implementation='blockwise'), Causal() & Window(SIZE),
                                ('8 r n d', lambda n, d: 8 * SIZE * n * d),
                                ('n / r', lambda n: n / SIZE), ('(n-1) / (r-1)', lambda n: _window(n, SIZE))),
-    'linear, in chunks': Layer(Linear(chunk=SIZE), Causal(),
+    'linear, in chunks': Operation(Linear(chunk=SIZE), Causal(),
                                ('4 n d² + 4 r n d', lambda n, d: 4 * n * d * d + 4 * SIZE * n * d),
                                ('n / r', lambda n: n / SIZE), ('n / r', lambda n: n / SIZE)),
-    'linear, recurrent': Layer(Linear(chunk=1), Causal(), ('4 n d²', lambda n, d: 4 * n * d * d),
+    'linear, recurrent': Operation(Linear(chunk=1), Causal(), ('4 n d²', lambda n, d: 4 * n * d * d),
                                ('n', lambda n: n), ('n', lambda n: n), recurrent(Linear(chunk=1))),
-    'convolution': Layer(Convolution(KERNEL), Causal(), ('2 k n d²', lambda n, d: 2 * KERNEL * n * d * d),
+    'convolution': Operation(Convolution(KERNEL), Causal(), ('2 k n d²', lambda n, d: 2 * KERNEL * n * d * d),
                          ('1', lambda n: 1), ('(n-1) / (k-1)', lambda n: _window(n, KERNEL))),
-    'recurrence': Layer(Recurrence(gated=False), Causal(), ('2 n d²', lambda n, d: 2 * n * d * d),
+    'recurrence': Operation(Recurrence(gated=False), Causal(), ('2 n d²', lambda n, d: 2 * n * d * d),
                         ('n', lambda n: n), ('n', lambda n: n)),
 }
 

@@ -33,13 +33,13 @@ def get_config(variant=''):
     if variant == 'd2l':
         c.model = base.part(model, source_length=9, length=9, layers=2, width=256, bidirectional=False, dropout=0.2,
                             attention='Bahdanau(score=Additive(width=256), dropout=0.2)')
-        c.optimizer = base.optimizer(learning_rate=5e-3, schedule=base.part('training.schedules:Constant'))
+        c.optimizer = base.optimizer(learning_rate=5e-3, schedule=base.part('training.schedules:ConstantRate'))
         c.train.steps = 120
     else:
         c.model = base.part(model, source_length=64, length=64, layers=1, width=256, share=True, tied=True, outer_dropout=0.2,
                             attention='Bahdanau(score=Additive(width=256), combined=True)')
         c.optimizer = base.optimizer(learning_rate=2e-3, b2=0.98, average_decay=0.998,
-                                     schedule=base.part('training.schedules:Linear', warmup_steps=200))
+                                     schedule=base.part('training.schedules:LinearDecay', warmup_steps=200))
         c.train.steps = 4000
     c.task = base.part('transformer.tasks.language_model:SequenceToSequence', label_smoothing=0.1 if variant == 'full' else 0.0)
     c.log.every_steps = 10 if variant == 'd2l' else 50

@@ -30,7 +30,7 @@ def get_config(variant=''):
         c.model.vocab = 30522
     c.task = base.part('transformer.tasks.masked:MaskedTokens')
     c.optimizer = base.optimizer(learning_rate=1e-3, b2=0.98, weight_decay=0.01, schedule=base.part(
-        'training.schedules:Linear', warmup_steps=500))
+        'training.schedules:LinearDecay', warmup_steps=500))
     c.train.steps = 10_000
     c.evals.valid = base.evaluation('transformer.evaluators.base:Averages', split='valid', every_steps=1000)
     return c.lock()

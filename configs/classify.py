@@ -22,7 +22,7 @@ HEADS = {BERT: 'Classes()',
 # What is learnt of a text: for each the task, an evaluator besides its averages, and fields of the data.
 TOLD = {
     'classes': ('reading:TextClasses', {}, {}),
-    'labels': ('reading:TextLabels', {'labels': 'transformer.evaluators.reading:LabelScores'},
+    'labels': ('reading:MultiLabel', {'labels': 'transformer.evaluators.reading:LabelScores'},
                {'target': 'Labels()', 'reader': 'transformer.readers.classes:TextLabels'}),
     'number': ('reading:TextNumbers', {'correlation': 'transformer.evaluators.reading:Correlation'},
                {'target': 'Number()', 'reader': 'transformer.readers.classes:TextNumber'})}

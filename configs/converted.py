@@ -8,7 +8,7 @@ from configs.classify import TOLD
 LONGEST = dict.fromkeys((*TOLD, 'tags'), 512) | {'spans': 384}  # tokens in a row, where the model takes more
 # What stands around texts where the tokenizer does not say (data/text/frames.py).
 FRAMINGS = {'bert': 'bert', 'roberta': 'roberta', 'bart': 'roberta', 't5': 't5', 'gpt2': 'plain'}
-TASKS = {'masked': 'masked:MaskedTokens', 'sentences': 'masked:Pretraining', 'next': 'masked:NextSentence',
+TASKS = {'masked': 'masked:MaskedTokens', 'sentences': 'masked:BertPretraining', 'next': 'masked:NextSentencePrediction',
          'tags': 'reading:Tags', 'spans': 'reading:Spans', 'hidden': 'reading:Hidden',
          **{use: task for use, (task, _, _) in TOLD.items()}}
 
@@ -28,7 +28,7 @@ def config_of(family, fields, tokenizer=None, framing='', start=-1, ends=True, i
         family, fields, framing, start, ends, dict(
             tokenizer=tokenizer, length=min(c.model.length, LONGEST.get(family.use, 1024)), batch_size=8))
     c.optimizer = base.optimizer(learning_rate=5e-5, weight_decay=0.01, schedule=base.part(
-        'training.schedules:Linear', warmup_steps=100))
+        'training.schedules:LinearDecay', warmup_steps=100))
     return c.lock()
 
 

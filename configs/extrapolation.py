@@ -72,7 +72,7 @@ def get_config(variant=''):
     c.model = base.part('transformer.models.gpt:Gpt', layers=4, heads=4, width=64, length=TRAINED, **base.NO_BIASES,
                         positions=VARIANTS[variant], initial='Scaled(scale=0.07)')
     c.task = base.part('transformer.tasks.language_model:NextToken')
-    c.optimizer = base.optimizer(learning_rate=3e-3, schedule=base.part('training.schedules:Linear', warmup_steps=50))
+    c.optimizer = base.optimizer(learning_rate=3e-3, schedule=base.part('training.schedules:LinearDecay', warmup_steps=50))
     c.train.steps = 600
     c.log.every_steps = 50
     c.checkpoint.every_steps = 300

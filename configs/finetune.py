@@ -32,14 +32,18 @@ def get_config(variant=''):
 
 
 def begun(variant, name):
-    """(a config that begins with the parameters of the run in the folder `variant`, the config of that run)."""
+    """(a config that begins with the parameters of the run in the folder `variant`, the config of that run).
+
+    The products keep their type, the parameters are trained in float32 even if that run stores them in bfloat16: an update of
+    5e-5 is below bfloat16's last bit.
+    """
     if not variant:
         raise ValueError(f'configs/{name}.py trains the model of a run further; name its workdir, '
                          f'--config=configs/{name}.py:WORKDIR.')
     c, other = base.config(), workdir.load_config(pathlib.Path(variant))
     c.dtype, c.init_from = other.dtype, variant
     c.optimizer = base.optimizer(learning_rate=5e-5, weight_decay=0.01, schedule=base.part(
-        'training.schedules:Linear', warmup_steps=100))
+        'training.schedules:LinearDecay', warmup_steps=100))
     c.train.steps = 1000
     return c, other
 

@@ -49,7 +49,7 @@ def get_config(variant=''):
                         remat='full' if large else 'none')
     c.task = base.part('transformer.tasks.language_model:NextToken')
     c.optimizer = base.optimizer(learning_rate=rate, b2=0.95, weight_decay=0.1, schedule=base.part(
-        'training.schedules:Cosine', warmup_steps=700, final=0.1))
+        'training.schedules:CosineDecay', warmup_steps=700, final=0.1))
     c.train.steps = 19_000
     if not step:
         c.train.microbatches = 32  # 16 rows each, whose logits take 3.3 GB (GPT-3: 48, 20 GB over its devices)

@@ -34,10 +34,10 @@ def get_config(variant=''):
     c.task = base.part('transformer.tasks.language_model:NextToken')
     if large:  # nanoGPT's own schedule
         c.optimizer = base.optimizer(learning_rate=1e-3, b2=0.99, weight_decay=0.1, schedule=base.part(
-            'training.schedules:Cosine', warmup_steps=100, final=0.1))
+            'training.schedules:CosineDecay', warmup_steps=100, final=0.1))
     else:
         c.optimizer = base.optimizer(learning_rate=4e-3, b2=0.99, weight_decay=0.1, schedule=base.part(
-            'training.schedules:Linear', warmup_steps=100))
+            'training.schedules:LinearDecay', warmup_steps=100))
     c.train.steps = 5000 if large else 2000
     c.log.every_steps = 50
     c.checkpoint.every_steps = 1000

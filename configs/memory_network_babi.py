@@ -53,7 +53,7 @@ def get_config(variant=''):
     c.data = base.data('data.text.babi:Babi', path='babi', tasks=() if variant == 'joint' else (1,), batch_size=128)
     c.model = base.part('transformer.models.memory_network:MemoryNetwork', hops=4, width=256, tying='layerwise', rectified=0.5)
     c.task = base.part('transformer.tasks.stories:MemoryAnswers')
-    c.optimizer = base.optimizer(learning_rate=2e-3, clip=40.0, schedule=base.part('training.schedules:Cosine'))
+    c.optimizer = base.optimizer(learning_rate=2e-3, clip=40.0, schedule=base.part('training.schedules:CosineDecay'))
     c.train.steps = 60_000 if variant == 'joint' else 5000
     c.log.every_steps = 500
     c.checkpoint.every_steps = 5000

@@ -40,7 +40,7 @@ def get_config(variant=''):
         c.data = base.data('data.points:Curve')
         c.model = base.part('transformer.attention.pooling:Pooling')
         c.task = base.part('transformer.tasks.pooling:PooledRegression', leave_one_out=variant != 'collapse')
-    c.optimizer = base.optimizer(learning_rate=0.1, clip=0.0, schedule=base.part('training.schedules:Constant'))
+    c.optimizer = base.optimizer(learning_rate=0.1, clip=0.0, schedule=base.part('training.schedules:ConstantRate'))
     c.train.steps = 500
     c.log.every_steps = 10
     c.evals.valid = base.evaluation('transformer.evaluators.base:Averages', split='valid', every_steps=10)

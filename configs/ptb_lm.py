@@ -34,7 +34,7 @@ def get_config(variant=''):
     c.task = base.part('transformer.tasks.language_model:NextToken')
     c.optimizer = base.optimizer('training.optimizer:Muon', learning_rate=2e-3, b2=0.99, weight_decay=0.1,
                                  average_decay=0.998,
-                                 schedule=base.part('training.schedules:Linear', warmup_steps=100))
+                                 schedule=base.part('training.schedules:LinearDecay', warmup_steps=100))
     c.train.steps = 7000
     c.log.every_steps = 50
     c.checkpoint.every_steps = 1000

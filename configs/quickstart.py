@@ -28,7 +28,7 @@ def get_config(variant=''):
                         initial='Scaled(scale=0.045)')
     c.task = base.part('transformer.tasks.language_model:NextToken')
     c.optimizer = base.optimizer(learning_rate=4e-3, b2=0.98, weight_decay=0.1, schedule=base.part(
-        'training.schedules:Linear', warmup_steps=50))
+        'training.schedules:LinearDecay', warmup_steps=50))
     c.train.steps = 700
     c.log.every_steps = 40
     c.checkpoint.every_steps = 350

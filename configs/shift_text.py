@@ -17,7 +17,8 @@ def get_config(variant=''):
     c.model = base.part('transformer.models.encoder_decoder:EncoderDecoder', **base.both(layers=1, heads=4, width=128),
                         source_length=100, length=100)
     c.task = base.part('transformer.tasks.language_model:SequenceToSequence')
-    c.optimizer = base.optimizer(learning_rate=2e-3, b2=0.98, schedule=base.part('training.schedules:Linear', warmup_steps=50))
+    c.optimizer = base.optimizer(learning_rate=2e-3, b2=0.98, schedule=base.part(
+        'training.schedules:LinearDecay', warmup_steps=50))
     c.train.steps = 2000
     c.log.every_steps = 20
     c.checkpoint.every_steps = 500

@@ -59,7 +59,7 @@ def get_config(variant=''):
                         **base.NO_BIASES, initial=INITIALS[initial])
     c.task = base.part('transformer.tasks.language_model:NextToken')
     c.optimizer = base.optimizer(learning_rate=1e-3, clip=0.0, schedule=base.part(
-        'training.schedules:Linear', warmup_steps=100 if variant in ('pre', 'post') else 0))
+        'training.schedules:LinearDecay', warmup_steps=100 if variant in ('pre', 'post') else 0))
     c.train.steps = 300
     c.train.nonfinite = 'skip'  # a run that diverges is a result
     c.log.every_steps, c.log.gradients = 1, True

@@ -34,7 +34,7 @@ def get_config(variant=''):
                         feed_forward='Mlp(inner=256, activation=Relu())', depth=depth)
     c.task = base.part('transformer.tasks.stories:Answers', ponder=0.01 if variant == 'adaptive' else 0.0)
     c.optimizer = base.optimizer('training.optimizer:Muon', learning_rate=3e-3, b2=0.98, average_decay=0.999,
-                                 schedule=base.part('training.schedules:Linear', warmup_steps=200))
+                                 schedule=base.part('training.schedules:LinearDecay', warmup_steps=200))
     c.train.steps = 20000
     c.log.every_steps = 100
     c.checkpoint.every_steps = 1000

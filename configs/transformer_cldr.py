@@ -27,7 +27,7 @@ def get_config(variant=''):
                         source_length=96, length=96)
     c.task = base.part('transformer.tasks.language_model:SequenceToSequence')
     c.optimizer = base.optimizer('training.optimizer:Muon', learning_rate=3e-3, b2=0.98, average_decay=0.99,
-                                 schedule=base.part('training.schedules:Linear', warmup_steps=100))
+                                 schedule=base.part('training.schedules:LinearDecay', warmup_steps=100))
     c.train.steps = 900
     c.log.every_steps = 50
     c.checkpoint.every_steps = 500

@@ -67,13 +67,13 @@ def get_config(variant=''):
             layers=2, heads=4, width=256, dropout=0.2, projection_bias=False, output_bias=False, initial='PyTorch()',
             feed_forward='Mlp(inner=64, activation=Relu())'),
             source_length=9, length=9, share=False, head='NextWords(tied=False, bias=True)')
-        c.optimizer = base.optimizer(learning_rate=1e-3, schedule=base.part('training.schedules:Constant'))
+        c.optimizer = base.optimizer(learning_rate=1e-3, schedule=base.part('training.schedules:ConstantRate'))
         c.train.steps = 120
     else:
         c.model = base.part('transformer.models.encoder_decoder:EncoderDecoder', **base.both(
             layers=3, heads=4, width=192, feed_forward='Mlp(inner=512, activation=Relu())'), source_length=64, length=64)
         c.optimizer = base.optimizer('training.optimizer:Muon', learning_rate=4e-3, b2=0.98, average_decay=0.998,
-                                     schedule=base.part('training.schedules:Linear', warmup_steps=200))
+                                     schedule=base.part('training.schedules:LinearDecay', warmup_steps=200))
         c.train.steps = 3200
     c.task = base.part('transformer.tasks.language_model:SequenceToSequence', label_smoothing=0.1 if variant == 'full' else 0.0)
     c.log.every_steps = 10 if variant == 'd2l' else 50

@@ -25,7 +25,7 @@ def get_config(variant=''):
         source_length=128, length=128)
     c.task = base.part('transformer.tasks.language_model:SequenceToSequence', label_smoothing=0.1)
     c.optimizer = base.optimizer('training.optimizer:Muon', learning_rate=4e-3, b2=0.98, weight_decay=0.0,
-                                 average_decay=0.998, schedule=base.part('training.schedules:Linear', warmup_steps=400))
+                                 average_decay=0.998, schedule=base.part('training.schedules:LinearDecay', warmup_steps=400))
     c.train.steps = 5000
     c.log.every_steps = 50
     c.checkpoint.every_steps = 500

@@ -18,7 +18,7 @@ def get_config(variant=''):
                         positions='Learned(scale=0.5)', dropout=0.1)
     c.task = base.part('vit.tasks.classification:Classification')
     c.optimizer = base.optimizer(learning_rate=2e-3, weight_decay=0.05, schedule=base.part(
-        'training.schedules:Cosine', warmup_steps=100))
+        'training.schedules:CosineDecay', warmup_steps=100))
     c.train.steps = 1500
     c.checkpoint.every_steps = 500
     c.evals.valid = base.evaluation('transformer.evaluators.base:Averages', split='valid', every_steps=200)

@@ -31,7 +31,7 @@ def get_config(variant=''):
         c.model = base.part('vit.models.vit:Vit', patch=4, layers=6, heads=7, width=112, pool='mean',
                             positions='Learned(scale=0.2)')
         c.optimizer = base.optimizer('training.optimizer:Muon', learning_rate=3e-3, weight_decay=0.05, average_decay=0.998,
-                                     schedule=base.part('training.schedules:Cosine', warmup_steps=300))
+                                     schedule=base.part('training.schedules:CosineDecay', warmup_steps=300))
         c.train.steps = 8000  # 18.6 epochs
     else:
         c.data = base.data('data.images.labelled:Images', source='idx', path='fashion_mnist', size=96, batch_size=128, **split)
@@ -39,7 +39,7 @@ def get_config(variant=''):
                             feed_forward='Mlp(dropout=0.1)', projection_bias=False, output_bias=False,
                             positions='Learned(scale=1.0)', initial='PyTorch()')
         c.optimizer = base.optimizer('training.optimizer:SGD', learning_rate=0.1, clip=0.0,
-                                     schedule=base.part('training.schedules:Constant'))
+                                     schedule=base.part('training.schedules:ConstantRate'))
         c.train.steps = 4300  # 10 epochs
     c.log.every_steps = 43
     c.checkpoint.every_steps = 400

@@ -36,7 +36,7 @@ def get_config(variant=''):
     c.model = base.part('vit.models.vit:Vit', patch=16, layers=12, heads=3, width=192, norm='LayerNorm(epsilon=1e-6)')
     c.task = base.part('vit.tasks.classification:Classification', augment='Unmixed()' if step else 'Mixup(alpha=0.2)')
     c.optimizer = base.optimizer(learning_rate=1e-3, weight_decay=0.1, schedule=base.part(
-        'training.schedules:Cosine', warmup_steps=10_000))
+        'training.schedules:CosineDecay', warmup_steps=10_000))
     c.train.steps = 375_000  # 300 epochs
     c.evals.valid = base.evaluation('transformer.evaluators.base:Averages', split='valid', every_steps=5000)
     return c.lock()

@@ -65,6 +65,11 @@ def numbered(element: Callable[[int], Any], workers: int = 0, threads: int = 1) 
     return closed_at_exit(_Numbered(element, workers, threads))
 
 
+def shuffled(batch: Callable[[np.ndarray], dict], order: Order) -> grain.DatasetIterator:
+    """batch(order(0)), batch(order(1)), .. without end: training batches of the rows with these numbers."""
+    return numbered(lambda draw: batch(order(draw)))
+
+
 class _Numbered(grain.DatasetIterator):
     """The state is the number of the next element alone, so a run may resume with another number of workers."""
 

@@ -13,7 +13,6 @@ import functools
 import hashlib
 import math
 import os
-from typing import Any
 
 import numpy as np
 
@@ -127,7 +126,7 @@ class OpenPoints(Opened):
         from data import pipeline
 
         order = pipeline.Order(self._sizes()['train'], self.config.batch_size, seed)
-        return pipeline.numbered(_Batches(self._rows('train'), order))
+        return pipeline.shuffled(functools.partial(_taken, self._rows('train')), order)
 
     def evaluation(self, split: str, batch_size: int, **view):
         """Batches that hold every point of a split once, in order.
@@ -161,17 +160,6 @@ class OpenPoints(Opened):
         own = np.arange(len(x)) if name == 'train' else np.full(len(x), -1)
         return {key: array[start:stop].astype(dtype) for key, array, dtype in
                 (('query', x, np.float32), ('target', y, np.float32), ('own', own, np.int32))}
-
-
-@dataclasses.dataclass(frozen=True)
-class _Batches:
-    """Batch k of training: a function of k and the order alone."""
-
-    rows: dict[str, np.ndarray]
-    order: Any
-
-    def __call__(self, number: int) -> dict[str, np.ndarray]:
-        return _taken(self.rows, self.order(number))
 
 
 def _taken(rows: dict[str, np.ndarray], numbers: np.ndarray) -> dict[str, np.ndarray]:

@@ -86,7 +86,7 @@ class BadInputTest(experiments.TestCase):
         ('--config.data.train=train[:1%', r"The split 'train\[:1%' cannot be read"),
         ('--config.optimizer.clip=-1', 'optimizer.clip is -1.0; set it to at least 0'),
         ('--config.optimizer.b1=2', 'expected b1 and b2 in'),
-        ('--config.optimizer.schedule.name=training.schedules:Schedule', 'Schedule is only a base of others; known: Constant'),
+        ('--config.optimizer.schedule.name=training.schedules:Schedule', 'Schedule is only a base of others; known: Const'),
         ('--config.model.name=:Gpt', "':Gpt' does not name a class"),
         ('--config.model.mask=Full()', 'lets a token see later ones'),
         ('--config.model.heads=3', 'The width 8 is not divisible by 3 heads'),
@@ -144,7 +144,7 @@ class BadInputTest(experiments.TestCase):
         ('c.train = dict(steps=5)', 'has no field train.microbatches; configs begin with base.config|train.dispatch'),
         ("c.optimizer = base.part('training.optimizer:AdamW')", 'no field optimizer.learning_rate; make optimizer with '
                                                                 'base.optimizer'),
-        ("c.optimizer.schedule = 'Constant()'", 'no field optimizer.schedule.name; make optimizer with base.optimizer'),
+        ("c.optimizer.schedule = 'ConstantRate()'", 'no field optimizer.schedule.name; make optimizer with base.optimizer'),
         ("c.evals.valid = base.part('transformer.evaluators.language_model:Perplexity')",
          'no field evals.valid.evaluator; make it with '
                                                                            'base.evaluation'),

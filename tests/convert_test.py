@@ -174,7 +174,7 @@ class FolderTest(recorded.TestCase):
 
     @parameterized.parameters(
         ({'id2label': {'2': 'both', '0': 'no', '1': 'yes'}}, 'reading:TextClasses', ['no', 'yes', 'both']),
-        ({'problem_type': 'multi_label_classification'}, 'reading:TextLabels', ['no', 'yes', 'both']),
+        ({'problem_type': 'multi_label_classification'}, 'reading:MultiLabel', ['no', 'yes', 'both']),
         ({'id2label': {'0': 'grade'}, 'problem_type': 'regression'}, 'reading:TextNumbers', ['grade']),
         ({'id2label': {'0': 'grade'}, 'problem_type': 'absent'}, 'reading:TextNumbers', ['grade']))
     def test_classes_labels_and_a_number(self, changes, task, names):

@@ -86,7 +86,7 @@ def tiny(path, **changes):
                        batch_size=8)
     c.model = base.part('transformer.models.gpt:Gpt', layers=1, heads=2, width=8, length=16, dropout=0.1)
     c.task = base.part('transformer.tasks.language_model:NextToken')
-    c.optimizer = base.optimizer(learning_rate=1e-2, average_decay=0.9, schedule=base.part('training.schedules:Constant'))
+    c.optimizer = base.optimizer(learning_rate=1e-2, average_decay=0.9, schedule=base.part('training.schedules:ConstantRate'))
     c.train.steps, c.log.every_steps, c.checkpoint.every_steps = 7, 2, 3
     c.train.microbatches = 2
     c.mesh.data = 1
@@ -125,7 +125,7 @@ def tiny_stories(path, **changes):
     c.data = base.data('data.text.babi:Babi', path=str(path), tasks=(1, 2), batch_size=8)
     c.model = base.part('transformer.models.memory_network:MemoryNetwork', hops=2, width=8)
     c.task = base.part('transformer.tasks.stories:MemoryAnswers')
-    c.optimizer = base.optimizer(learning_rate=2e-2, schedule=base.part('training.schedules:Constant'))
+    c.optimizer = base.optimizer(learning_rate=2e-2, schedule=base.part('training.schedules:ConstantRate'))
     c.train.steps, c.log.every_steps, c.mesh.data = 60, 20, 1
     c.evals.valid = base.evaluation('transformer.evaluators.stories:TaskErrors', split='valid')
     return changed(c, **changes).lock()
@@ -139,7 +139,7 @@ def tiny_pairs(path, **changes):
     c.model = base.part('transformer.models.encoder_decoder:EncoderDecoder', **base.both(layers=1, heads=2, width=16),
                         source_length=12, length=12)
     c.task = base.part('transformer.tasks.language_model:SequenceToSequence')
-    c.optimizer = base.optimizer(learning_rate=1e-2, schedule=base.part('training.schedules:Constant'))
+    c.optimizer = base.optimizer(learning_rate=1e-2, schedule=base.part('training.schedules:ConstantRate'))
     c.train.steps, c.log.every_steps, c.mesh.data = 60, 20, 1
     c.evals.valid = base.evaluation('transformer.evaluators.base:Averages', split='valid')
     return changed(c, **changes).lock()
@@ -172,7 +172,7 @@ def tiny_reader(path, kind, **changes):
     from tests.data import tiny_tokenizers
 
     data, task, head = {
-        'masked': (dict(documents='line', packing='none', next_sentence=True, share=0.3), 'masked:Pretraining',
+        'masked': (dict(documents='line', packing='none', next_sentence=True, share=0.3), 'masked:BertPretraining',
                    'Pretraining()'),
         'labelled': ({}, 'reading:TextClasses', 'Classes(classes=2)'),
         'tagged': ({}, 'reading:Tags', 'TokenClasses(classes=3)'),
@@ -182,7 +182,7 @@ def tiny_reader(path, kind, **changes):
                        tokenizer=tiny_tokenizers.word_piece(path.parent, ' '.join(WORDS)), batch_size=16, test='', **data)
     c.model = base.part('transformer.models.bert:Bert', layers=1, heads=2, width=16, length=16, head=head)
     c.task = base.part(f'transformer.tasks.{task}')
-    c.optimizer = base.optimizer(learning_rate=1e-2, schedule=base.part('training.schedules:Constant'))
+    c.optimizer = base.optimizer(learning_rate=1e-2, schedule=base.part('training.schedules:ConstantRate'))
     c.train.steps, c.log.every_steps, c.mesh.data = 60, 20, 1
     c.evals.valid = base.evaluation('transformer.evaluators.base:Averages', split='valid')
     return changed(c, **changes).lock()
@@ -194,7 +194,7 @@ def tiny_images():
     c.data = base.data('data.images.labelled:Images', source='digits', train='train[:64]', valid='train[64:74]', batch_size=8)
     c.model = base.part('vit.models.vit:Vit', patch=4, layers=1, heads=2, width=8)
     c.task = base.part('vit.tasks.classification:Classification')
-    c.optimizer = base.optimizer(learning_rate=1e-2, schedule=base.part('training.schedules:Constant'))
+    c.optimizer = base.optimizer(learning_rate=1e-2, schedule=base.part('training.schedules:ConstantRate'))
     c.train.steps, c.mesh.data = 2, 1
     c.evals.valid = base.evaluation('transformer.evaluators.base:Averages', split='valid')
     return c.lock()

@@ -36,7 +36,7 @@ class Schedule(abc.ABC):
 
 
 @dataclasses.dataclass(frozen=True)
-class Constant(Schedule):
+class ConstantRate(Schedule):
     """The peak throughout."""
 
     def after(self, steps):
@@ -44,7 +44,7 @@ class Constant(Schedule):
 
 
 @dataclasses.dataclass(frozen=True)
-class Cosine(Schedule):
+class CosineDecay(Schedule):
     """Half a cosine from the peak to `final` (Loshchilov and Hutter 2017)."""
 
     def after(self, steps):
@@ -52,7 +52,7 @@ class Cosine(Schedule):
 
 
 @dataclasses.dataclass(frozen=True)
-class Linear(Schedule):
+class LinearDecay(Schedule):
     """A straight line from the peak to `final`."""
 
     def after(self, steps):

@@ -174,7 +174,7 @@ class OpenImages(Opened):
         examples, start, stop = self._range('train')
         order = pipeline.Order(stop - start, self.config.batch_size, seed)
         threads = min(8, os.cpu_count() or 1) if self.config.source in ('folder', 'tfds') else 1
-        return pipeline.numbered(_Batches(examples, start, order, self.config.steps), self.config.workers, threads)
+        return pipeline.numbered(_ImageBatches(examples, start, order, self.config.steps), self.config.workers, threads)
 
     def evaluation(self, split: str, batch_size: int, **view):
         """Batches that hold every image of a split once, in order, normalised and without augmentation.
@@ -231,7 +231,7 @@ class OpenImages(Opened):
 
 
 @dataclasses.dataclass(frozen=True)
-class _Batches:
+class _ImageBatches:
     """Batch k of training: a function of k, the order and the steps alone."""
 
     examples: Any  # a part of the source

@@ -17,7 +17,6 @@ import os
 import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -192,7 +191,7 @@ class OpenBabi(Opened):
 
         part = self._part(self.config.train)
         order = pipeline.Order(len(part), self.config.batch_size, seed)
-        return pipeline.numbered(_Batches(self, part, order))
+        return pipeline.shuffled(functools.partial(self._batch, part), order)
 
     def evaluation(self, split: str, batch_size: int, **view):
         """Batches that hold every question of a split once, in order.
@@ -297,18 +296,6 @@ class OpenBabi(Opened):
         return _Questions(_padded(sentences, width), numbers(first), numbers(stop), _padded(questions, width),
                           numbers([self._numbers.get(question.answer, 0) for _, question in asked]),
                           numbers([task for task, _ in asked]))
-
-
-@dataclasses.dataclass(frozen=True)
-class _Batches:
-    """Batch k of training: a function of k and the order alone."""
-
-    opened: OpenBabi
-    part: _Questions
-    order: Any
-
-    def __call__(self, number: int) -> dict[str, np.ndarray]:
-        return self.opened._batch(self.part, self.order(number))
 
 
 def _padded(rows: list[list[int]], width: int) -> np.ndarray:

@@ -194,7 +194,7 @@ class OpenExamples(Opened):
         from data import pipeline
 
         rows = self._training
-        return pipeline.numbered(_Batches(rows, pipeline.Order(len(rows), self.config.batch_size, seed)))
+        return pipeline.shuffled(rows.batch, pipeline.Order(len(rows), self.config.batch_size, seed))
 
     def evaluation(self, split: str, batch_size: int, **view):
         """Batches that hold every row of a split once, in order.
@@ -237,17 +237,6 @@ class OpenExamples(Opened):
         """{name: (shape, dtype)} of what every training batch holds."""
         shape = self.config.batch_size, self.config.length
         return {name: (shape, np.int32) for name in ('inputs', 'segments', 'positions', 'types')}
-
-
-@dataclasses.dataclass(frozen=True, repr=False)  # Grain formats it, which takes seconds for many rows
-class _Batches:
-    """Batch k of training: a function of k and the order alone."""
-
-    rows: Any
-    order: Any
-
-    def __call__(self, number: int) -> dict[str, np.ndarray]:
-        return self.rows.batch(self.order(number))
 
 
 def encoded(tokenizer: Tokenizer, texts: Sequence[str]) -> list[np.ndarray]:

@@ -202,10 +202,10 @@ class Packed(grain.IterDataset):
         self.blocks, self.rows = blocks, rows
 
     def __iter__(self) -> 'grain.DatasetIterator':
-        return _PackedIterator(self)
+        return _PackedPairs(self)
 
 
-class _PackedIterator(grain.DatasetIterator):
+class _PackedPairs(grain.DatasetIterator):
     """State: the block in use, and how many of its rows were handed out."""
 
     def __init__(self, dataset: Packed):

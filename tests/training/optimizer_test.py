@@ -23,7 +23,7 @@ SHAPES = {'block': {'kernel': (3, 2), 'bias': (2,)}, 'norm': {'scale': (2,)}}
 ROLES = {'block/kernel': matrix(), 'block/bias': vector(), 'norm/scale': vector()}
 
 
-def config_of(schedule='Constant', *, learning_rate=0.1, weight_decay=0.0, rules=(), rates=((r'.*', 1.0),), clip=0.0,
+def config_of(schedule='ConstantRate', *, learning_rate=0.1, weight_decay=0.0, rules=(), rates=((r'.*', 1.0),), clip=0.0,
               average=0.0, fields=None, **adam):
     config = resolve.describe('training.optimizer:AdamW', **adam)
     config.schedule = resolve.describe(f'training.schedules:{schedule}', **(fields or {}))
@@ -66,7 +66,7 @@ def adamw(params, gradients, *, rate, b1, b2, eps, decay, clip):
 class AdamWTest(parameterized.TestCase):
     @parameterized.parameters(
         dict(), dict(weight_decay=0.3), dict(clip=0.5), dict(b1=0.5, b2=0.7, eps=1e-2),
-        dict(weight_decay=0.3, clip=0.5, schedule='Linear', fields={'warmup_steps': 2}))
+        dict(weight_decay=0.3, clip=0.5, schedule='LinearDecay', fields={'warmup_steps': 2}))
     def test_equals_float64(self, **given):
         config, rng = config_of(**given), np.random.default_rng(0)
         params = tree(lambda shape: rng.normal(size=shape))
@@ -122,7 +122,7 @@ class AdamWTest(parameterized.TestCase):
 
 class UpdateTest(parameterized.TestCase):
     def test_the_update_uses_the_rate_of_its_step(self):
-        config = config_of('Linear', fields={'warmup_steps': 2}, b1=0.0, b2=0.0, eps=1e-12)
+        config = config_of('LinearDecay', fields={'warmup_steps': 2}, b1=0.0, b2=0.0, eps=1e-12)
         ones = tree(np.ones)
         moved = [float(updated(config, ones, [ones] * n)['norm']['scale'][0]) for n in range(4)]
         np.testing.assert_allclose(-np.diff(moved), [0.05, 0.1, 0.1], rtol=1e-5)

@@ -96,7 +96,7 @@ def config_of(**mesh):
     c.task = base.part('transformer.tasks.language_model:NextToken')
     # The gradient of a key's bias is zero but for rounding, which Adam with a small eps would blow up to whole steps.
     c.optimizer = base.optimizer(learning_rate=0.01, weight_decay=0.1, eps=1e-3,
-                                 schedule=base.part('training.schedules:Constant'))
+                                 schedule=base.part('training.schedules:ConstantRate'))
     c.evals.valid = base.evaluation('transformer.evaluators.language_model:Perplexity', split='valid')
     c.train.steps = 3
     c.mesh.update(mesh)
@@ -144,7 +144,7 @@ class MeshesTest(parameterized.TestCase):
         dict(path='training.optimizer:AdamW', rate_rules=((r'block_0/.*', 0.0), (r'.*', 2.0))))
     @pytest.mark.slow
     def test_other_optimizers_too(self, path, rate_rules=None, **fields):
-        optimizer = base.optimizer(path, learning_rate=0.01, schedule=base.part('training.schedules:Constant'), **fields)
+        optimizer = base.optimizer(path, learning_rate=0.01, schedule=base.part('training.schedules:ConstantRate'), **fields)
         optimizer.rate_rules = rate_rules or optimizer.rate_rules
         config = config_of().unlock()
         config.optimizer, config.model.projection_bias = optimizer, False  # a key's has a gradient of nothing but rounding

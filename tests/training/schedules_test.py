@@ -12,11 +12,11 @@ class SchedulesTest(parameterized.TestCase):
         multiple = getattr(schedules, schedule)(**fields)(steps)
         return np.array([2.0 * float(multiple(jnp.int32(step))) for step in range(steps + 5)])
 
-    @parameterized.parameters('Constant', 'Cosine', 'Linear')
+    @parameterized.parameters('ConstantRate', 'CosineDecay', 'LinearDecay')
     def test_warm_up_rises_from_zero_to_the_peak_in_equal_steps(self, schedule):
         np.testing.assert_allclose(self.rates(schedule, warmup_steps=4)[:5], [0.5, 1.0, 1.5, 2.0, 2.0], rtol=1e-6)
 
-    @parameterized.parameters('Constant', 'Cosine', 'Linear')
+    @parameterized.parameters('ConstantRate', 'CosineDecay', 'LinearDecay')
     def test_without_warm_up_the_first_step_is_the_peak(self, schedule):
         self.assertAlmostEqual(self.rates(schedule)[0], 2.0)
 
@@ -24,25 +24,25 @@ class SchedulesTest(parameterized.TestCase):
     def test_shapes(self, warmup):
         fraction = np.clip((np.arange(25) - warmup) / (20 - warmup), 0, 1)[warmup:]
         for schedule, final, shape in (
-                ('Constant', 0.0, np.ones_like(fraction)), ('Linear', 0.0, 1 - fraction),
-                ('Linear', 0.1, 1 - 0.9 * fraction), ('Cosine', 0.0, (1 + np.cos(np.pi * fraction)) / 2),
-                ('Cosine', 0.1, 0.1 + 0.9 * (1 + np.cos(np.pi * fraction)) / 2)):
+                ('ConstantRate', 0.0, np.ones_like(fraction)), ('LinearDecay', 0.0, 1 - fraction),
+                ('LinearDecay', 0.1, 1 - 0.9 * fraction), ('CosineDecay', 0.0, (1 + np.cos(np.pi * fraction)) / 2),
+                ('CosineDecay', 0.1, 0.1 + 0.9 * (1 + np.cos(np.pi * fraction)) / 2)):
             got = self.rates(schedule, warmup_steps=warmup, final=final)[warmup:]
             np.testing.assert_allclose(got, 2.0 * shape, atol=1e-6, err_msg=f'{schedule} {final}')
 
     def test_decay_may_end_before_training_does(self):
-        rates = self.rates('Linear', decay_steps=10, final=0.2)
+        rates = self.rates('LinearDecay', decay_steps=10, final=0.2)
         np.testing.assert_allclose(rates[[0, 5, 10, 24]], [2.0, 1.2, 0.4, 0.4], rtol=1e-6)
 
     @parameterized.parameters(dict(warmup_steps=-1), dict(decay_steps=-1))
     def test_negative_durations_are_refused(self, **fields):
         with self.assertRaisesRegex(ValueError, 'warmup_steps is'):
-            self.rates('Cosine', **fields)
+            self.rates('CosineDecay', **fields)
 
     @parameterized.parameters(3, 4)
     def test_a_decay_that_ends_in_the_warm_up_is_refused(self, steps):
         with self.assertRaisesRegex(ValueError, f'decay_steps is {steps}, which counts the warmup_steps=4 in; expected more'):
-            self.rates('Linear', warmup_steps=4, decay_steps=steps)
+            self.rates('LinearDecay', warmup_steps=4, decay_steps=steps)
 
     def test_inverse_square_root_is_that_of_the_paper(self):
         width, warmup = 512, 6

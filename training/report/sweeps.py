@@ -20,7 +20,7 @@ from training.report import report
 
 
 @dataclasses.dataclass(frozen=True)
-class Number:
+class Estimate:
     """The mean of `count` values, and their standard deviation with count - 1 under the root; of one value nan."""
 
     mean: float
@@ -28,7 +28,7 @@ class Number:
     count: int
 
     @classmethod
-    def of(cls, values: Sequence[float]) -> 'Number':
+    def of(cls, values: Sequence[float]) -> 'Estimate':
         if len(values) == 1:
             return cls(values[0], math.nan, 1)
         return cls(float(np.mean(values)), float(np.std(values, ddof=1)), len(values))
@@ -38,7 +38,7 @@ class Number:
         return mean if self.count == 1 else f'{mean} ± {self.deviation:.2g}'
 
 
-Table = dict[str, dict[str, Number | None]]  # {row: {column: number, None where the row has none}}
+Table = dict[str, dict[str, Estimate | None]]  # {row: {column: number, None where the row has none}}
 
 
 def last_numbers(folder: pathlib.Path) -> dict[str, dict[str, float]]:
@@ -102,7 +102,7 @@ def rows(name: str, measured: Sequence[Mapping[str, Mapping[str, float | None]]]
     """The rows of a group, from what `measure` found of each of its runs."""
     def number(key, column):
         values = [one[key][column] for one in measured]
-        return None if None in values else Number.of(values)
+        return None if None in values else Estimate.of(values)
 
     return {f'{name}_{key}' if key else name: {column: number(key, column) for column in columns}
             for key, columns in measured[0].items()}

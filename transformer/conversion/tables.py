@@ -458,9 +458,9 @@ class Family:
         return found
 
 
-def _differences(path, value, wanted, architecture):
-    """Sentences about what differs in a field; where it is a group of fields, about each of these."""
-    if type(value) is type(wanted) and hasattr(value, 'layers'):
+def _differences(path: str, value: Any, wanted: Any, architecture: str) -> list[str]:
+    """Sentences on how a field differs from what is wanted; of a part of the same class, on each of its fields."""
+    if dataclasses.is_dataclass(value) and type(value) is type(wanted):
         return [sentence for field in dataclasses.fields(value)
                 if getattr(value, field.name) != getattr(wanted, field.name)
                 for sentence in _differences(f'{path}.{field.name}', getattr(value, field.name), getattr(wanted, field.name),

@@ -100,7 +100,7 @@ def _panels(figure, maps):
         if one['layer'] in maps.steps:
             rows += _steps(one, *maps.steps[one['layer']])
         label = named(one) if one['layer'] not in maps.steps else f'softmax\n{named(one)}'
-        rows.append(Row(label, layers[one['layer']], titles(one), dict(cmap='RdBu_r' if signed else 'Blues', norm=norm)))
+        rows.append(PanelRow(label, layers[one['layer']], titles(one), dict(cmap='RdBu_r' if signed else 'Blues', norm=norm)))
     for line, row in zip(grid, rows):
         line[0].set_ylabel(row.label, fontsize=9)
         for axes in line:
@@ -126,7 +126,7 @@ def _panels(figure, maps):
 
 
 @dataclasses.dataclass(frozen=True)
-class Row:
+class PanelRow:
     """Panels side by side: a label on their left, [N, T, S], a title for each, and how they are coloured."""
     label: str
     panels: np.ndarray
@@ -141,8 +141,8 @@ def _steps(one, scores, mask):
     largest = max(float(np.abs(scores[mask]).max(initial=0)), 1e-6)
     ranges = [f'{x.min():.2f} to {x.max():.2f}' for x in scores]
     layer = named(one).partition('\n')[0]
-    return [Row(f'{layer}\nscores', scores, ranges, dict(cmap='RdBu_r', norm=CenteredNorm(halfrange=largest))),
-            Row('mask', mask, [''] * len(mask), dict(cmap='gray', vmin=0, vmax=1))]
+    return [PanelRow(f'{layer}\nscores', scores, ranges, dict(cmap='RdBu_r', norm=CenteredNorm(halfrange=largest))),
+            PanelRow('mask', mask, [''] * len(mask), dict(cmap='gray', vmin=0, vmax=1))]
 
 
 def head(figure: Any, sentences: Sequence[str], width: float | None = None) -> None:

@@ -31,7 +31,7 @@ class MaskedTokens(Prediction):
 
 
 @dataclasses.dataclass(frozen=True)
-class NextSentence(Prediction):
+class NextSentencePrediction(Prediction):
     """-log p(whether the second text follows the first) (section 3.1, task 2)."""
 
     def inputs(self, batch: Mapping) -> dict:
@@ -42,8 +42,8 @@ class NextSentence(Prediction):
 
 
 @dataclasses.dataclass(frozen=True)
-class Pretraining(Task):
-    """The sum of `MaskedTokens` and of `NextSentence`, as BERT was trained; both are reported."""
+class BertPretraining(Task):
+    """The sum of `MaskedTokens` and of `NextSentencePrediction`, as BERT was trained; both are reported."""
 
     @property
     def coefficients(self) -> Mapping[str, float]:
@@ -53,6 +53,6 @@ class Pretraining(Task):
         return MaskedTokens().inputs(batch)
 
     def terms(self, outputs: Mapping, batch: Mapping) -> dict:
-        masked, following = MaskedTokens().terms(outputs, batch), NextSentence().terms(outputs, batch)
+        masked, following = MaskedTokens().terms(outputs, batch), NextSentencePrediction().terms(outputs, batch)
         return {'masked': masked['loss'], 'next': following['loss'], 'accuracy': masked['accuracy'],
                 'next_accuracy': following['accuracy']}

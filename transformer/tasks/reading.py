@@ -45,7 +45,7 @@ class TextClasses(Reading, Prediction):
 
 
 @dataclasses.dataclass(frozen=True)
-class TextLabels(Reading):
+class MultiLabel(Reading):
     """The mean over the labels of -log p(the text has it, or has it not), each a sigmoid of its own. The accuracy counts texts
     all of whose labels are right."""
 

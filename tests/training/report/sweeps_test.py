@@ -8,7 +8,7 @@ from absl.testing import absltest, parameterized
 from configs import base
 from tests import experiments
 from training.report import sweeps
-from training.report.sweeps import Number, Sweep
+from training.report.sweeps import Estimate, Sweep
 
 
 class NumberTest(parameterized.TestCase):
@@ -16,13 +16,13 @@ class NumberTest(parameterized.TestCase):
         ([1.5046], '1.505'), ([2], '2'), ([0.05], '0.05000'), ([math.nan], 'nan'), ([1.0, 2.0, 4.5], '2.500 ± 1.8'),
         ([3, 5], '4.000 ± 1.4'))
     def test_how_it_reads(self, values, text):
-        self.assertEqual(str(Number.of(values)), text)
+        self.assertEqual(str(Estimate.of(values)), text)
 
     def test_deviation(self):
-        number = Number.of([1.0, 2.0, 6.0])
+        number = Estimate.of([1.0, 2.0, 6.0])
         self.assertEqual((number.mean, number.count), (3.0, 3))
         self.assertAlmostEqual(number.deviation, math.sqrt((4 + 1 + 9) / 2))
-        self.assertTrue(math.isnan(Number.of([1.0]).deviation))
+        self.assertTrue(math.isnan(Estimate.of([1.0]).deviation))
 
 
 class SweepTest(parameterized.TestCase):
@@ -40,7 +40,8 @@ class SweepTest(parameterized.TestCase):
 
     def test_a_group_of_fields_is_replaced_as_a_whole(self):
         config = experiments.tiny('text')
-        other = base.optimizer('training.optimizer:Lion', learning_rate=1e-4, schedule=base.part('training.schedules:Constant'))
+        other = base.optimizer('training.optimizer:Lion', learning_rate=1e-4,
+                               schedule=base.part('training.schedules:ConstantRate'))
         made = Sweep({'lion': {'optimizer': other}, 'adam': {'optimizer.learning_rate': 1}}).configs(config)
         self.assertEqual(made['lion'].optimizer.to_dict(), other.to_dict())
         self.assertEqual((made['adam'].optimizer.learning_rate, made['adam'].optimizer.name), (1.0, config.optimizer.name))
@@ -55,7 +56,7 @@ class TableTest(absltest.TestCase):
 
     def test_rows(self):
         self.assertEqual(list(self.TABLE), ['rotary', 'rotary_ntk', 'learned'])
-        self.assertEqual(self.TABLE['rotary']['32'], Number(2.25, 0.0, 2))
+        self.assertEqual(self.TABLE['rotary']['32'], Estimate(2.25, 0.0, 2))
         self.assertIsNone(self.TABLE['learned']['32'])
 
     def test_lines(self):

@@ -167,14 +167,16 @@ class ConfigTest(parameterized.TestCase):
     @parameterized.parameters(
         (dict(tied=True), 'model.tied is True, which MadeModel cannot be; expected False'),
         (dict(kind='new'), "model.kind is 'new', which has no name there; expected one of"),
-        (dict(part=Part()), 'model.part is Part(size=1, bias=True), which MadeModel cannot be; '
-                            'expected Part(size=1, bias=False).'),
+        (dict(part=Part()), 'model.part.bias is True, which MadeModel cannot be; expected False.'),
         (dict(part=Part(2, False)), 'model.part.size is 2 and model.encoder.part.size 1, which are one field there'),
-        (dict(encoder=Stack(2, Part(bias=False))), 'model.encoder.part is Part(size=1, bias=False), which MadeModel cannot be; '
-                                                   'expected Part(size=1, bias=True).'))
+        (dict(encoder=Stack(2, Part(1, False))), 'model.encoder.part.bias is False, which MadeModel cannot be; expected True.'))
     def test_models_that_have_no_form_there(self, fields, message):
         found, = FAMILY.misfits(made(**fields), ('dtype',))
         self.assertIn(message, found)
+
+    def test_a_part_of_another_class_has_no_form_there(self):
+        self.assertIn('model.part is Other(depth=1), which MadeModel cannot be; expected Part(size=1, bias=False).',
+                      FAMILY.misfits(made(part=Other()), ('dtype',)))
 
     def test_models_that_have_one(self):
         for fields in ({}, dict(kind='odd', dtype='bfloat16', encoder=Stack(2)),

@@ -4,7 +4,7 @@ import numpy as np
 import scipy.special
 from absl.testing import absltest, parameterized
 
-from transformer.tasks.masked import MaskedTokens, NextSentence, Pretraining
+from transformer.tasks.masked import BertPretraining, MaskedTokens, NextSentencePrediction
 
 DRAW = np.random.default_rng(0)
 LOGITS, NEXT = DRAW.normal(size=(3, 6, 5)).astype(np.float32), DRAW.normal(size=(3, 2)).astype(np.float32)
@@ -48,11 +48,11 @@ class MaskedTest(parameterized.TestCase):
 
     def test_the_next_sentence(self):
         loss, accuracy = sentences()
-        self.assert_terms(NextSentence().terms({'next_logits': NEXT}, BATCH), loss=loss, accuracy=accuracy)
+        self.assert_terms(NextSentencePrediction().terms({'next_logits': NEXT}, BATCH), loss=loss, accuracy=accuracy)
 
     def test_both(self):
         (masked, accuracy), (following, next_accuracy) = words(), sentences()
-        task = Pretraining()
+        task = BertPretraining()
         self.assertEqual(task.coefficients, {'masked': 1.0, 'next': 1.0})
         self.assert_terms(task.terms({'logits': AT_MASKS, 'next_logits': NEXT}, BATCH), masked=masked, next=following,
                           accuracy=accuracy, next_accuracy=next_accuracy)

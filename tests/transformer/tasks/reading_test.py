@@ -5,7 +5,7 @@ import scipy.special
 from absl.testing import absltest, parameterized
 
 from transformer.layers.heads import Classes, Span
-from transformer.tasks.reading import Hidden, Spans, Tags, TextClasses, TextLabels, TextNumbers
+from transformer.tasks.reading import Hidden, MultiLabel, Spans, Tags, TextClasses, TextNumbers
 
 DRAW = np.random.default_rng(0)
 WEIGHTS = np.float32([1, 1, 0])  # the last row pads
@@ -50,11 +50,11 @@ class ReadingTest(parameterized.TestCase):
         logits = np.float32([[3, -2, 1, 0], [0.5, 1, -30, 0], [1, 1, 1, 1]])
         label = np.float32([[1, 0, 1], [1, 0, 0], [0, 0, 0]])
         each = np.logaddexp(0, np.where(label > 0, -1, 1) * np.float64(logits[:, :3])).mean(-1)
-        terms = TextLabels().terms({'logits': logits}, {'label': label, 'example_weights': WEIGHTS})
+        terms = MultiLabel().terms({'logits': logits}, {'label': label, 'example_weights': WEIGHTS})
         self.assert_terms(terms, loss=(each[:2].sum(), 2), accuracy=(1, 2))
 
     def test_a_label_that_is_sure_and_wrong_has_a_finite_loss(self):
-        terms = TextLabels().terms({'logits': np.float32([[200.0]])}, {'label': np.float32([[0]])})
+        terms = MultiLabel().terms({'logits': np.float32([[200.0]])}, {'label': np.float32([[0]])})
         self.assert_terms(terms, loss=(200, 1), accuracy=(0, 1))
 
     def test_numbers(self):
@@ -88,7 +88,7 @@ class ReadingTest(parameterized.TestCase):
         self.assert_terms(Spans().terms(both, batch), **own, accuracy=(1, 2))
         self.assertEqual(Spans().coefficients, {'start': 0.5, 'end': 0.5})
 
-    @parameterized.parameters(Spans, TextLabels, TextNumbers)
+    @parameterized.parameters(Spans, MultiLabel, TextNumbers)
     def test_label_smoothing_is_for_one_class_of_several(self, task):
         with self.assertRaisesRegex(TypeError, 'label_smoothing'):
             task(label_smoothing=0.1)
