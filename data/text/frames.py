@@ -1,8 +1,8 @@
-"""Special tokens around one text and around two: templates that speak of the roles of tokens, whatever these are called.
+"""Special tokens around one text and around two: templates of the roles of tokens, whatever the tokens are called.
 
     'cls a separator | cls a separator b:1 separator:1'
 
-says what stands around a text a, and around two texts a and b; ':1' is the type of what stands before it, which is 0 elsewhere.
+is a template for one text a and for two texts a and b; ':1' gives a piece the type 1, all others have the type 0.
 The roles are those of data/tokenizers/roles.py. Four templates have names:
 
     bert      cls a separator  |  cls a separator b:1 separator:1        Devlin et al. 2019, figure 2
@@ -32,7 +32,7 @@ Piece = tuple[int | str, int]  # the id or the role of a token, or 'a' or 'b' fo
 
 @functools.cache
 def parse(framing: str) -> tuple[tuple[Piece, ...], tuple[Piece, ...]]:
-    """What stands around one text and around two, by roles, of a template or its name. Raises ValueError for anything else."""
+    """The pieces of one text and of two, by roles, of a template or its name. Raises ValueError for anything else."""
     parts = [part.split() for part in TEMPLATES.get(framing, framing).split('|')]
     words = [[word.partition(':') for word in part] for part in parts]
     texts = [[name for name, _, _ in part if name in ('a', 'b')] for part in words]
@@ -40,14 +40,14 @@ def parse(framing: str) -> tuple[tuple[Piece, ...], tuple[Piece, ...]]:
     kinds = [kind for part in words for _, colon, kind in part if colon]
     if texts != [['a'], ['a', 'b']] or names - {*NAMES, 'a', 'b'} or not all(kind in ('0', '1') for kind in kinds):
         raise ValueError(
-            f'data.framing={framing!r} is no template; it takes {", ".join(map(repr, TEMPLATES))}, or what stands around a '
-            f"text and two, such as '{TEMPLATES['bert']}', with the roles {', '.join(NAMES)}."
+            f'data.framing={framing!r} is no template; it takes {", ".join(map(repr, TEMPLATES))}, or a template for one text '
+            f"and for two, such as '{TEMPLATES['bert']}', with the roles {', '.join(NAMES)}."
         )
     return tuple(tuple((name, int(kind or 0)) for name, _, kind in part) for part in words)
 
 
 def named(framing: str) -> str:
-    """The name of a template, or where it has none the template itself."""
+    """The name of a template, or the template itself if it has none."""
     return next((name for name in TEMPLATES if parse(name) == parse(framing)), framing)
 
 
@@ -67,8 +67,8 @@ class Frame:
     """The special tokens around texts, as ids.
 
     Attributes:
-      single, pair: what stands around one text and around two.
-      mask: what stands for a word that is to be predicted, -1 for none.
+      single, pair: the pieces of one text and of two.
+      mask: the token that replaces a word to predict, -1 for none.
     """
 
     single: tuple[Piece, ...]
@@ -77,9 +77,9 @@ class Frame:
 
     @classmethod
     def of(cls, framing: str, tokenizer: Tokenizer) -> 'Frame':
-        """The frame of a template, or of its name; '' for that of the tokenizer: as its tokenizer.json says, else by its roles.
+        """The frame of a template or its name; for '' that of the tokenizer, from its tokenizer.json or else its roles.
 
-        Raises: ValueError for what is no template, and for a tokenizer that lacks one of its roles.
+        Raises: ValueError for an invalid template, and for a tokenizer that lacks one of its roles.
         """
         framing = framing or _told(tokenizer)
         if lacks := lacking(framing, tokenizer):
@@ -104,25 +104,25 @@ class Frame:
 
     @property
     def special(self) -> frozenset[int]:
-        """The ids of all tokens that are no text."""
+        """The ids of all special tokens."""
         return frozenset(one for one, _ in (*self.single, *self.pair, (self.mask, 0)) if isinstance(one, int)) - {-1}
 
     @property
     def types(self) -> int:
-        """How many types there are."""
+        """The number of token types."""
         return 1 + max(kind for _, kind in (*self.single, *self.pair))
 
     def extra(self, pair: bool = False) -> int:
-        """How many special tokens there are around one text, or around two."""
+        """The number of special tokens around one text, or around two."""
         return sum(isinstance(one, int) for one, _ in (self.pair if pair else self.single))
 
     def second(self, first: int) -> int:
-        """The place of the second of two texts, where the first has so many tokens."""
+        """The place of the second text in a row where the first text has `first` tokens."""
         places = [one for one, _ in self.pair]
         return first + places.index('b') - 1
 
     def room(self, length: int, pair: bool = False) -> int:
-        """Tokens of one text, or of two, in a row of `length`. Raises ValueError if there is not even one for each text."""
+        """How many tokens of one text, or of two, fit in a row of `length`. Raises ValueError if less than one each."""
         extra, texts = self.extra(pair), 1 + pair
         if length < extra + texts:
             raise ValueError(
@@ -139,14 +139,14 @@ class Frame:
         return np.concatenate([ids for ids, _ in parts]), np.concatenate(types)
 
     def fitted(self, first: Sequence[int], second: Sequence[int] | None, length: int) -> tuple[np.ndarray, np.ndarray]:
-        """`framed` with at most `length` tokens: tokens are taken from the end of the longer text first."""
+        """`framed` with at most `length` tokens: the longer text is cut first, at its end."""
         left = self.room(length, second is not None)
         if second is None:
             return self.framed(first[:left])
         short = min(len(first), len(second))
         if len(first) + len(second) <= left:
             sizes = len(first), len(second)
-        elif 2 * short >= left:  # both lose some: the odd token stays with the first
+        elif 2 * short >= left:  # both are cut: the odd token stays with the first
             sizes = left - left // 2, left // 2
         else:
             sizes = (left - short, short) if len(first) > len(second) else (short, left - short)
@@ -154,7 +154,7 @@ class Frame:
 
 
 def rows(framed: Sequence[tuple[np.ndarray, np.ndarray]], length: int) -> dict[str, np.ndarray]:
-    """inputs, segments (0 = padding), positions and types, int32 [len(framed), length], of what `Frame` gives."""
+    """inputs, segments (0 = padding), positions and types, int32 [len(framed), length], of the (ids, types) of rows."""
     batch = {name: np.zeros((len(framed), length), np.int32) for name in ('inputs', 'segments', 'positions', 'types')}
     for row, (ids, types) in enumerate(framed):
         batch['inputs'][row, : len(ids)] = ids
@@ -178,11 +178,11 @@ def _told(tokenizer: Tokenizer) -> str:
 
 @dataclasses.dataclass(frozen=True)
 class Framed:
-    """A tokenizer whose texts all begin with some tokens, such as <s>, and end with one that is not its own.
+    """A tokenizer that puts tokens before every text, such as <s>, and has another `end` than the inner one.
 
     Attributes:
-      before: the ids in front of a text.
-      end: the id behind it, which `encode` leaves out.
+      before: the ids before a text.
+      end: the id after a text, which `encode` leaves out.
     """
 
     inner: Tokenizer
@@ -209,7 +209,7 @@ class Framed:
         return [np.append(np.int32(self.before), ids).astype(np.int32) for ids in self.inner.encode_many(texts)]
 
     def decode(self, ids: Iterable[int]) -> str:
-        """The text of the ids; what stands around it has none."""
+        """The text of the ids; `before` and `end` have no text."""
         return self.inner.decode([i for i in ids if i not in (*self.before, self.end)])
 
     def piece(self, number: int) -> str:

@@ -1,4 +1,4 @@
-"""Masked language modelling: words of a text are hidden and to be found (Devlin et al. 2019; Liu et al. 2019).
+"""Masked language modelling: words of a text are masked and predicted (Devlin et al. 2019; Liu et al. 2019).
 
     opened = Masked(path='books/', tokenizer=WordPiece(vocab=8192)).open('runs/bert')
     for batch in opened.train(seed=0): ...
@@ -6,7 +6,7 @@
 A row is a piece of text between its special tokens, or two pieces and whether the second follows the first. Batches hold
 `inputs`, `segments` (0 = padding, else 1), `positions`, `types`, each [B, T] int32; `masked` [B, M] int32, the places to
 predict in ascending order, with `targets` [B, M] int32 and `weights` [B, M] float32; and with next_sentence `label` [B] int32.
-Unused of the M places have masked 0, target 0 and weight 0.
+Unused places of the M have masked 0, target 0 and weight 0.
 """
 
 import dataclasses
@@ -27,30 +27,31 @@ from data.tokenizers.tokenizer import JsonTokenizer, Tokenizer
 _TRAINING = 1  # third word of the seed of a batch: pipeline.Order draws from the first two
 _EVALUATION = 20190602  # seed of the masks of evaluation
 _BLOCK = 4096  # rows planned at once
-_CHOICES = 4  # random numbers that two pieces take: whether they follow, where to cut, which other document, where in it
+_CHOICES = 4  # random numbers for two pieces: whether they follow, where to cut, which other document, where in it
 
 
 @dataclasses.dataclass(frozen=True)
 class Masked(Text):
-    """Text with hidden words.
+    """Text with masked words.
 
-    Of the tokens of a row that are no special ones, max(1, round(share * count)) are to be predicted, chosen anew each time:
-    80 % become the mask, 10 % any ordinary token of the vocabulary, 10 % stay (Devlin et al. 2019, section 3.1, task 1; Liu et
-    al. 2019, section 4.1, dynamic masking).
+    Of the ordinary tokens of a row, those that are not special, max(1, round(share * count)) are predicted, drawn anew each
+    time: 80 % are replaced by the mask, 10 % by a random ordinary token of the vocabulary, and 10 % are kept (Devlin et al.
+    2019, section 3.1, task 1; Liu et al. 2019, section 4.1, dynamic masking).
 
-    With next_sentence a row is a piece of a document, cut in two at a random place, or with probability 1/2 its first part
-    and as many tokens from a random place of another document; label 0 = follows, 1 = does not (Devlin et al. 2019, section
-    3.1, task 2; Lan et al. 2019, section 3.1, on its use). A piece of one token cannot be cut, and is left out.
+    With next_sentence a row is a piece of a document, cut in two at a random place. With probability 1/2 the second part is
+    replaced by as many tokens from a random place of another document (fewer if that is shorter). label 0 = follows, 1 = does
+    not (Devlin et al. 2019, section 3.1, task 2; Lan et al. 2019, section 3.1, on its use). A piece of one token cannot be
+    cut, and is left out.
 
     Attributes are those of Text, and:
-      framing: the special tokens around a text or two, a template or its name (data/text/frames.py); '': as the tokenizer
-        tells.
-      share: of the tokens that are predicted, above 0 and at most 1.
-      next_sentence: rows are two pieces.
-      packing: 'concat', rows are full: documents end to end, with the token that ends a text between them (Liu et al. 2019,
-        section 4.2, FULL-SENTENCES); or 'none', a piece of one document a row, which two pieces always are. A stream is one
+      framing: the special tokens around a text or two, a template or its name (data/text/frames.py); '': the framing of the
+        tokenizer.
+      share: the share of the tokens to predict, above 0 and at most 1.
+      next_sentence: whether rows are two pieces.
+      packing: 'concat' (full rows: documents end to end, with the token that ends a text between them; Liu et al. 2019,
+        section 4.2, FULL-SENTENCES) or 'none' (a piece of one document a row, which next_sentence requires). A stream is one
         document.
-      length: tokens in a row, with the special ones.
+      length: tokens in a row, special ones included.
     """
 
     tokenizer: TokenizerSpec = WordPiece(vocab=4096)
@@ -79,12 +80,12 @@ class Masked(Text):
             )
         if self.next_sentence and self.packing != 'none':
             raise ValueError(
-                f"data.next_sentence has two pieces a row and data.packing={self.packing!r} joins documents; set data.packing="
-                "'none'."
+                f"data.next_sentence puts two pieces in a row, but data.packing={self.packing!r} joins documents; set "
+                "data.packing='none'."
             )
         if self.next_sentence and self.documents == 'stream':
             raise ValueError(
-                "data.next_sentence takes pieces of other documents, and data.documents='stream' is one; set it to 'file' or "
+                "data.next_sentence takes pieces of other documents, but data.documents='stream' has one; set it to 'file' or "
                 "'line'."
             )
 
@@ -111,13 +112,13 @@ class OpenMasked(OpenDocuments):
         self.facts = {**self.facts, 'types': self.frame.types}
 
     def _require_tokens(self) -> None:
-        """Raises ValueError unless there are the special tokens that learning and measuring need; a run of Hugging Face may
-        have been made without them."""
+        """Raises ValueError if a special token that training and evaluation need is missing; a run that was converted from
+        Hugging Face may lack some."""
         config, frame = self.config, self.frame
         if frame.mask < 0 or frame.mask in [one for one, _ in (*frame.single, *frame.pair)]:
             raise ValueError(
-                f"data.tokenizer='{config.tokenizer}' states no mask of its own, which stands for the words to predict; state "
-                "it, as in Json(path='tokenizer.json', mask='<mask>') or Ids(vocab=30522, mask=103)."
+                f"data.tokenizer='{config.tokenizer}' states no mask of its own, the token that replaces words to predict; "
+                "state it, as in Json(path='tokenizer.json', mask='<mask>') or Ids(vocab=30522, mask=103)."
             )
         if frame.end < 0 and config.packing == 'concat' and config.documents != 'stream':
             raise ValueError(
@@ -126,7 +127,7 @@ class OpenMasked(OpenDocuments):
             )
         if config.next_sentence and frame.types == 1 and [one for one, _ in frame.pair][-2:] == ['a', 'b']:
             raise ValueError(
-                f'data.framing={config.framing!r} does not tell two texts apart, of which data.next_sentence makes a row; '
+                f'data.framing={config.framing!r} does not tell two texts apart, but data.next_sentence puts two in a row; '
                 'choose another framing.'
             )
 
@@ -149,9 +150,9 @@ class OpenMasked(OpenDocuments):
         )
 
     def read_masked(self, text: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """(ids, types, places), int32 [n], [n] and [masks]: a text with masks in it, framed, and where the masks are.
+        """(ids, types, places), int32 [n], [n] and [masks]: a text with masks, framed, and the places of the masks.
 
-        A mask is written as the tokenizer has it: '[MASK]', '<mask>', or for bare ids its number.
+        A mask is written as the tokenizer's token: '[MASK]', '<mask>', or its number for bare ids.
         Raises ValueError for a text without one, and for one that is longer than a row.
         """
         self._require_tokens()
@@ -183,14 +184,14 @@ class OpenMasked(OpenDocuments):
         return ids, types
 
     def filled(self, text: str, ids: Sequence[int]) -> str:
-        """A text with these tokens in place of its masks, so that it reads as text."""
+        """The text with these tokens in place of its masks."""
         if not (isinstance(self.tokenizer, JsonTokenizer) and self.tokenizer.lower is not None):  # not BERT's: reversible
             found = self.encode(text.strip())
             found[found == self.frame.mask] = ids
             return self.decode(found).strip()
         found, *rest = text.strip().split(self.tokenizer.piece(self.frame.mask))
         for piece, after in zip(self.pieces(ids), rest):
-            goes_on = piece.startswith('##')  # with the word before it
+            goes_on = piece.startswith('##')  # it continues the word before it
             found = (found.rstrip() if goes_on else found) + piece.removeprefix('##') + after
         return found
 
@@ -217,10 +218,10 @@ class OpenMasked(OpenDocuments):
         return pipeline.numbered(batch)
 
     def evaluation(self, split: str, batch_size: int, **view):
-        """Batches that hold every row of a split once, in order, with the same masks whenever and however they are asked for.
+        """Batches that hold every row of a split once, in order, with the same masks for every pass and every batch size.
 
-        Without next_sentence every token of the split is in one row. With it every piece is, whose second part is left out
-        where one of another document stands in its place.
+        Without next_sentence every token of the split is in one row. With it every piece is in one row, but its second part
+        is left out where a piece of another document replaces it.
 
         Args:
           split: 'train', 'valid', 'test', or an expression such as 'train[:1%]' or 'all'.
@@ -232,7 +233,7 @@ class OpenMasked(OpenDocuments):
         return self._evaluate(self.config.part(split), batch_size, view)
 
     def score(self, paths: Sequence[str], batch_size: int, **view):
-        """The same over text files given by path."""
+        """Like `evaluation`, over text files given by path."""
         found = [file for path in paths for file in sources.files(path, '--path')]
         return self._evaluate(sources.Split.of('all', found, self.config.documents), batch_size, view)
 
@@ -273,18 +274,18 @@ class OpenMasked(OpenDocuments):
 
 
 def _about(*texts: str) -> str:
-    """How a sentence about an input begins."""
+    """The beginning of a message about an input."""
     return ' and '.join(f'{text.strip()[:40]!r}' for text in texts)
 
 
 @dataclasses.dataclass(frozen=True)
 class Masking:
-    """Hides tokens of rows.
+    """Masks tokens of rows.
 
     Attributes:
-      frame: whose tokens are special ones, never predicted and never put in place of others.
-      vocab: number of ids.  share: of the ordinary tokens that are predicted.
-      most: M, how many of a row can be.
+      frame: its special tokens are never predicted and never replace other tokens.
+      vocab: number of ids.  share: the share of the ordinary tokens to predict.
+      most: M, the largest number of tokens to predict in a row.
     """
 
     frame: Frame
@@ -302,7 +303,7 @@ class Masking:
         return sorted(self.frame.special)
 
     def asked(self, ordinary: np.ndarray) -> np.ndarray:
-        """How many tokens of rows are predicted that have so many ordinary ones."""
+        """The number of tokens to predict in rows with so many ordinary tokens."""
         return np.minimum(ordinary, np.maximum(1, np.rint(self.share * ordinary))).astype(np.int64)
 
     def is_special(self, ids: np.ndarray) -> np.ndarray:
@@ -338,12 +339,12 @@ class MaskedRows:
     """The rows of a split, as stretches of its token file, where document d is ids[begins[d] : begins[d] + sizes[d]].
 
     Attributes:
-      store: the token file.  masking: what hides tokens.
+      store: the token file.  masking: masks the tokens.
       length: tokens in a row.  pairs: rows are two pieces.
       begins, sizes: [documents], without empty ones.
       starts, counts: [rows], the tokens of a row.
       document: [rows], the document of a row's first token.
-      borders: places of the file between two documents, ascending, where these share rows.
+      borders: if documents share rows, the places of the file between two documents, ascending.
       special: places of the file with no ordinary token, ascending.
     """
 
@@ -370,13 +371,13 @@ class MaskedRows:
         joined = config.packing == 'concat' and not stream
         whole = (ends[:1] + 1, ends[-1:] - ends[:1] - 1) if joined else (begins, sizes)
         room = masking.frame.room(config.length, pairs)
-        text = np.concatenate([[0], np.cumsum(whole[1])])  # places in the text alone, where nothing stands between documents
+        text = np.concatenate([[0], np.cumsum(whole[1])])  # places in the text without the tokens between documents
         pieces = packing.windows(text, room, room)
         place, counts = pieces.starts, pieces.counts.astype(np.int64)
         inside = np.searchsorted(text, place, 'right') - 1
         starts = place - text[inside] + whole[0][inside]
         borders = ends if joined else ends[:0]
-        at_start = np.isin(starts, borders)  # nothing is told apart at the edge of a row
+        at_start = np.isin(starts, borders)  # a row has no border at its edge
         starts, counts = starts + at_start, counts - at_start
         counts -= np.isin(starts + counts - 1, borders) & (counts > 0)
         special = np.union1d(np.flatnonzero(masking.is_special(store.ids)), borders)
@@ -390,7 +391,7 @@ class MaskedRows:
 
     @property
     def width(self) -> int:
-        """How many random numbers a row takes."""
+        """The number of random numbers for a row."""
         return _CHOICES * self.pairs + self.length + 2 * self.masking.most
 
     @functools.cached_property
@@ -399,12 +400,12 @@ class MaskedRows:
         return self._ordinary(self.starts, self.counts)
 
     def fixed(self, numbers: np.ndarray) -> np.ndarray:
-        """[n, width] random numbers, the same ones for a row each time; row numbers are consecutive."""
-        bits = np.random.PCG64(_EVALUATION).advance(int(numbers[0]) * self.width)  # a number takes one step
+        """[n, width] random numbers, always the same for a row; `numbers` must be consecutive."""
+        bits = np.random.PCG64(_EVALUATION).advance(int(numbers[0]) * self.width)  # one step per random number
         return np.random.Generator(bits).random((len(numbers), self.width))
 
     def asked(self) -> int:
-        """Tokens to predict in all rows with `fixed` numbers."""
+        """The number of tokens to predict in all rows with `fixed` random numbers."""
         total = 0
         for start in range(0, len(self), _BLOCK):
             numbers = np.arange(start, min(len(self), start + _BLOCK))
@@ -430,7 +431,7 @@ class MaskedRows:
         second = count - first
         other = (which * (len(self.sizes) - 1)).astype(np.int64)
         other += other >= self.document[numbers]
-        taken = np.minimum(second, self.sizes[other])  # as long as what would follow: length tells nothing
+        taken = np.minimum(second, self.sizes[other])  # as long as the true second part, so that the length reveals nothing
         place = self.begins[other] + (where * (self.sizes[other] - taken + 1)).astype(np.int64)
         follows = follows < 0.5
         starts = np.stack([start, np.where(follows, start + first, place)], 1)

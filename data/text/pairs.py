@@ -1,4 +1,4 @@
-"""Pairs of sentences, made ready: normalised, put in order, cut into parts, and each side as a text to tokenize."""
+"""Prepares pairs of sentences: normalises, orders and slices them, and gives each side as a text to tokenize."""
 
 import dataclasses
 import functools
@@ -38,12 +38,12 @@ def prepare(text: str, how: str) -> str:
 
 
 def folded(text: str) -> str:
-    """What two sides have in common that say the same: NFKC and case folding, without punctuation and white space."""
+    """A text after NFKC and case folding, without punctuation and white space, to compare sides by."""
     return unicodedata.normalize('NFKC', text).casefold().translate(_DROPPED)
 
 
 class _Dropped(dict):
-    """For str.translate: None for punctuation, separators and controls, found as characters occur."""
+    """For str.translate: None for punctuation, separators and controls, filled in as characters occur."""
 
     def __missing__(self, point: int) -> int | None:
         self[point] = None if unicodedata.category(chr(point))[0] in 'PZC' else point
@@ -62,7 +62,7 @@ class Pairs:
       order: 'file', as they come, or 'hash', by a hash of the folded source: any slice is then a random sample, and pairs
         with one source stay together.
       text: how both sides are prepared.
-      held_out: slices in this order; a pair that shares a folded side with one of theirs is left out.
+      held_out: slices in this order; a pair that shares a folded side with a pair in them is left out.
     """
 
     origin: pair_sources.Origin
@@ -74,17 +74,17 @@ class Pairs:
 
     @functools.cached_property
     def digest(self) -> str:
-        """Names the pairs by their contents, without reading more than the files' bytes."""
+        """A digest of the pairs, from the contents of their files."""
         return cache.key(_FORMAT, self.origin.digest, self.cut, self.order, self.text, *self.held_out)
 
     def __iter__(self) -> Iterator[Pair]:
-        """The prepared pairs in order; ValueError if there are none, or for what is wrong with a file."""
+        """The prepared pairs in order. Raises ValueError if there are none, or a file cannot be read."""
         chosen = iter(self._hashed[0] if self.order == 'hash' else self._slice(self._prepared()))
         first = next(chosen, None)
         if first is None and self.held_out and self._hashed[1]:
             raise ValueError(
                 f'All {self._hashed[1]:,} pairs of {self.expression!r} share a side with one of data.valid or data.test, '
-                'so that none is left to train on; narrow the slices of these.'
+                'so none is left to train on; narrow the slices of valid and test.'
             )
         if first is None:
             raise ValueError(f'The split {self.expression!r} holds no pairs; widen its slice, or give it more text.')
@@ -92,7 +92,7 @@ class Pairs:
 
     @functools.cached_property
     def left_out(self) -> int:
-        """How many pairs of the slice are left out for a side that is held out. Remembered in the cache."""
+        """The number of pairs of the slice that are left out for a held-out side, stored in the cache."""
 
         def build(folder: Path) -> None:
             (folder / 'left_out.json').write_text(json.dumps(self._hashed[1] if self.held_out else 0))
@@ -102,12 +102,11 @@ class Pairs:
 
     @functools.cached_property
     def texts(self) -> list[Pair]:
-        """All of the pairs, kept for the next time."""
+        """All pairs, kept in memory."""
         return list(self)
 
     def place(self, number: int) -> str:
-        """Where a pair of `texts` stands: file and line, if it comes from one; with order='hash' of several that are the same
-        the first."""
+        """The place of a pair of `texts`, such as its file and line; with order='hash' the first place of equal pairs."""
         if self.order == 'file':
             return next(self._slice(self.origin.placed(), number))[0]
         return next(place for place, pair in self.origin.placed() if self._ready(pair) == self.texts[number])
@@ -123,7 +122,7 @@ class Pairs:
         return map(self._ready, self.origin)
 
     def _slice(self, items: Iterable[T], skipped: int = 0) -> Iterator[T]:
-        """Those in the cut of items, one for each pair of the origin, but for the first ones."""
+        """The items of the cut, one for each pair of the origin, without the first `skipped`."""
         start, stop = self.cut.bounds(self.origin.size) if str(self.cut) else (0, None)
         return itertools.islice(items, start + skipped, stop)
 
@@ -139,7 +138,7 @@ class Pairs:
 
 @dataclasses.dataclass(frozen=True)
 class Side:
-    """One side of pairs, as a text whose documents are sentences (like data/sources/files.py:Part)."""
+    """One side of pairs, as a text whose documents are sentences (like data/sources/files.py:Split)."""
 
     documents: ClassVar[str] = 'line'
 

@@ -4,8 +4,8 @@
     for batch in opened.train(seed=0): ...
 
 Rows hold `inputs`, `segments`, `positions` [B, S] of the sources, and `decoder_inputs`, `decoder_segments`,
-`decoder_positions`, `targets`, `weights` [B, T] of the targets. A source ends with `end`; a target is predicted from `start`
-on, and to its `end`. Both sides are tokenized once, into the cache (data/text/tokens.py).
+`decoder_positions`, `targets`, `weights` [B, T] of the targets. A source ends with `end`; the decoder inputs begin with
+`start`, and the targets end with `end`. Both sides are tokenized once, into the cache (data/text/tokens.py).
 """
 
 import dataclasses
@@ -48,24 +48,24 @@ class Parallel:
       name: a set of TFDS, such as wmt14_translate/de-en, that `python -m data.prepare NAME` has prepared.
       languages: source and target, separated by a comma: locales of CLDR, endings of aligned files, features of TFDS. Not
         read for 'tsv'.
-      columns: of a tab-separated line, that of the source and that of the target, from 1.
+      columns: the columns of the source and of the target in a tab-separated line, from 1.
       order: 'file', or 'hash', by a hash of the source without case and punctuation: slices are then random samples, and
         pairs that share a side with one of data.valid or data.test, slices of the same part, are left out of training.
       text: 'nfc' (composed characters, single plain spaces), 'textbook' (that in lower case, a space before , . ! ?) or
-        'raw' (data/text/pairs.py:prepare). What is translated later is prepared in the same way.
+        'raw' (data/text/pairs.py:prepare). The inputs of predict.py are prepared in the same way.
       tokenizer: as in data.text.documents:Text, learnt from both sides of the training part.
-      target_tokenizer: one for the targets alone; `tokenizer` is then learnt from the sources alone. None: one for both.
-      start: the id that a decoder is given first; -1: that which ends a target.
-      framing: what stands around a source, and around a target as it is predicted, a template or its name
-        (data/text/frames.py): one token ends both, and some may begin them, such as BART's <s> in 'roberta'.
+      target_tokenizer: the tokenizer of the targets; `tokenizer` is then learnt from the sources alone. None: one for both.
+      start: the first input of the decoder, an id; -1: the id that ends a target.
+      framing: the special tokens around a source and around a predicted target, a template or its name
+        (data/text/frames.py): one token ends both, and others may begin them, such as BART's <s> in 'roberta'.
       train, valid, test: NAME or NAME[start:stop], '' for no such split; slices count pairs. For 'cldr' NAME is 'train',
         'valid' or 'test'; for 'tsv' 'train' or 'all' (everything), a file name or a glob; for 'files' the name of two files
         without their language's ending; for 'tfds' a split of the set or 'all', whose slices count examples in 'file' order.
         Train must not name a part, or a tab-separated file, that valid or test names too, unless both are slices of the same
-        part that share nothing or order is 'hash'.
-      source_length, length: tokens in a row of sources and in one of targets; of a sentence `end` counts too.
-      long: what becomes of pairs that are longer: 'drop' leaves them out of training, and evaluation refuses them;
-        'truncate' cuts them, in batches; 'refuse' refuses them in training too.
+        part that do not overlap or order is 'hash'.
+      source_length, length: tokens in a row of sources and in a row of targets; the `end` of a sentence counts.
+      long: what happens to longer pairs: 'drop' leaves them out of training, and evaluation refuses them; 'truncate' cuts
+        them, in batches; 'refuse' refuses them in training too.
       packing: 'first_fit' (pairs share rows, some padding), 'buckets' (a pair a row; rows of 1/4, 1/2 and the full length, 4,
         2 and 1 times as many) or 'none' (a pair a row).
       batch_size: rows of full length in a training batch.
@@ -94,10 +94,10 @@ class Parallel:
     reader: str = 'transformer.readers.translation:Translation'
 
     def open(self, folder: str | os.PathLike | None, source: str | os.PathLike | None = None) -> 'OpenParallel':
-        """Opens the pairs, with the tokenizers saved in `folder`, a run, or in `source`, a run to start from; without
+        """Opens the pairs with the tokenizers saved in `folder`, a run, or in `source`, a run to start from; without
         either they are learnt.
 
-        With saved tokenizers the text itself is not touched before train() or evaluation(). Raises ValueError or
+        With saved tokenizers the text is not read before train() or evaluation(). Raises ValueError or
         FileNotFoundError, in one sentence, for a field or a text that cannot be used.
         """
         self.check()
@@ -139,7 +139,7 @@ class Parallel:
             parse(self.framing)
 
     def part(self, split: str) -> pairs.Pairs:
-        """The pairs that 'train', 'valid', 'test' or a split expression names, kept: read and put in order once."""
+        """The pairs that 'train', 'valid', 'test' or a split expression names; they are read and ordered once."""
         if split not in self._parts:
             self._parts[split] = self._part(split)
         return self._parts[split]
@@ -157,15 +157,15 @@ class Parallel:
         return pairs.Pairs(self._origins(name), cut, self.order, self.text, held_out, expression)
 
     def _read(self, expression: str) -> tuple[str, splits.Slice]:
-        """The name, one for 'train' and 'all' where they are the same, and the slice of an expression."""
+        """The name and the slice of an expression; the name is 'all' for 'train' too where both mean every file."""
         name, cut = splits.read(expression)
         return 'all' if self.source == 'tsv' and name == 'train' else name, cut
 
     def _held_out(self) -> tuple[splits.Slice, ...]:
         """The slices of the same pairs that data.valid and data.test take, in the order of hashes.
 
-        Raises ValueError if data.train takes pairs of theirs: some of their files or splits of TFDS, or with order='file' the
-        same part, and not slices that share nothing.
+        Raises ValueError if data.train overlaps with them: it names some of their files or splits of TFDS, or with
+        order='file' slices of the same part that overlap.
         """
         name, cut = self._read(self.train)
         origin, found = self._origins(name), []
@@ -174,7 +174,7 @@ class Parallel:
             try:
                 other, other_cut = self._read(expression)
                 others = self._origins(other)
-            except (ValueError, FileNotFoundError):  # said where that split is used
+            except (ValueError, FileNotFoundError):  # reported where that split is used
                 continue
             if others == origin and self.order == 'hash':
                 found.append(other_cut)
@@ -226,10 +226,10 @@ class OpenParallel(Opened):
     """Parallel text with its tokenizers: training batches, evaluation, encoding and decoding.
 
     Attributes:
-      start: the id that a decoder is given first.  end: the id that ends a target.
+      start: the first input of a decoder.  end: the id that ends a target.
       lengths: tokens in a row of sources and in one of targets.
       packed: whether several pairs share a row in training.
-      target_language: of data.languages, such as 'fr'; '' for tab-separated files, which do not say.
+      target_language: the second of data.languages, such as 'fr'; '' for tab-separated files, which do not name it.
     """
 
     start: int
@@ -256,7 +256,7 @@ class OpenParallel(Opened):
 
     @property
     def truncates(self) -> bool:
-        """Whether what is too long is cut."""
+        """Whether pairs that are too long are cut."""
         return self.config.long == 'truncate'
 
     @property
@@ -302,7 +302,7 @@ class OpenParallel(Opened):
         return f'{", ".join(about)}; {" and ".join(kinds)} vocabulary of {each}'
 
     def prepare(self, text: str) -> str:
-        """A text as the sides of the pairs are prepared."""
+        """A text, prepared like the sides of the pairs."""
         return pairs.prepare(text, self.config.text)
 
     def encode(self, text: str) -> np.ndarray:
@@ -326,16 +326,16 @@ class OpenParallel(Opened):
         return [self.tokenizer.piece(int(i)) for i in ids]
 
     def count(self, batch: dict[str, np.ndarray]) -> int:
-        """Target tokens that a batch asks to predict."""
+        """The number of target tokens to predict in a batch."""
         return int(np.count_nonzero(batch['weights']))
 
     def digest(self, split: str) -> str:
-        """Names the pairs of a split by their contents: another name means other data."""
+        """A digest of the pairs of a split; other data have another digest."""
         return self.config.part(split).digest
 
     @functools.cached_property
     def batches_per_epoch(self) -> float:
-        """Batches that hold the training part once; for packed rows, as the first block of pairs is packed."""
+        """Batches that hold the training part once; for packed rows, estimated from the first block of pairs."""
         rows = self.config.batch_size
         if self.config.packing == 'buckets':
             return self._buckets(0).batches()
@@ -372,7 +372,7 @@ class OpenParallel(Opened):
         return self._evaluate(self.config.part(split), batch_size, view)
 
     def score(self, paths: Sequence[str], batch_size: int, **view):
-        """The same over files given by path: tab-separated ones, or with data.source='files' the two aligned ones."""
+        """Like `evaluation`, over files given by path: tab-separated, or with data.source='files' two aligned files."""
         config = self.config
         if config.source == 'files':
             origin = pair_sources.two_files(paths)
@@ -390,7 +390,7 @@ class OpenParallel(Opened):
             self._refuse_long(store, part)
         sizes, longest = store.sizes[1], self.lengths[1]
         facts = {'pairs': len(sizes), 'tokens': int(np.minimum(sizes, longest).sum())}
-        if sizes.max() <= longest:  # of a cut target nobody knows the bytes
+        if sizes.max() <= longest:  # the bytes of a cut target are unknown
             facts['bytes'] = store.target.meta['bytes']
         return pair_packing.PairEvaluation(
             len(sizes),
@@ -457,11 +457,11 @@ class OpenParallel(Opened):
 
 
 def _framed(tokenizer: Tokenizer, framing: str) -> Tokenizer | Framed:
-    """The tokenizer with what stands around its texts. Raises ValueError for a framing without one token at the end."""
+    """The tokenizer with the framing of its texts. Raises ValueError unless the framing has one token after a text."""
     frame = Frame.of(framing, tokenizer)
     if len(frame.single) - len(frame.before) != 2:
         raise ValueError(
-            f"data.framing={framing!r} has not one token behind a text, with which a translation ends; take 't5' or 'roberta'."
+            f"data.framing={framing!r} needs exactly one token after a text, which ends a translation; take 't5' or 'roberta'."
         )
     same = not frame.before and frame.end == tokenizer.end
     return tokenizer if same else Framed(tokenizer, frame.before, frame.end)

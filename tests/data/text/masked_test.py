@@ -335,14 +335,14 @@ class ReadTest(MaskedCase):
 
 class RefusalTest(MaskedCase):
     @parameterized.parameters(
-        (dict(framing='gpt'), "data.framing='gpt' is no template; it takes 'bert', 'roberta', 't5', 'plain', or what stands"),
+        (dict(framing='gpt'), "data.framing='gpt' is no template; it takes 'bert', 'roberta', 't5', 'plain', or a template"),
         (dict(tokenizer=Ids(vocab=50, end=1), framing='bert'), "needs a token with the role 'cls'"),
         (dict(share=0.0), 'data.share=0.0 is out of range'),
         (dict(share=1.5), 'data.share=1.5 is out of range'),
         (dict(packing='first_fit'), "data.packing='first_fit' is not for masked text; set it to 'concat'"),
         (dict(packing='rows'), "data.packing='rows' is not known"),
         (dict(next_sentence=True), "data.packing='concat' joins documents; set data.packing='none'"),
-        (dict(next_sentence=True, packing='none', documents='stream'), "data.documents='stream' is one"),
+        (dict(next_sentence=True, packing='none', documents='stream'), "data.documents='stream' has one"),
         (dict(length=2), 'no room for a text and 2 special tokens; it must be 3 or more'),
         (dict(length=4, packing='none', next_sentence=True), 'no room for two texts and 3 special tokens; it must be 5'),
     )

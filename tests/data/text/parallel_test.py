@@ -91,8 +91,8 @@ class TrainTest(ParallelCase):
         opened.save(self.folder)
         self.assertEqual(opened.config.open(self.folder).tokenizer, opened.tokenizer)
 
-    @parameterized.parameters(('plain', 'has not one token behind a text'),
-                              ('cls a end separator | cls a b', 'has not one token'),
+    @parameterized.parameters(('plain', 'needs exactly one token after a text'),
+                              ('cls a end separator | cls a b', 'needs exactly one token'),
                               ('bart', 'is no template'), ('a mask | a b mask', "needs a token with the role 'mask'"))
     def test_framings_that_are_not_of_pairs(self, framing, message):
         with self.assertRaisesRegex(ValueError, f'data.framing={re.escape(repr(framing))} {message}'):
