@@ -1,12 +1,12 @@
-"""Models of Hugging Face transformers in and out.
+"""Converts models of Hugging Face transformers into runs, and runs into such models.
 
     python convert.py --from_hf=FOLDER --workdir=NEW_WORKDIR     what save_pretrained wrote -> a run for eval.py, predict.py
                                                                  and train.py --config=configs/finetune.py:NEW_WORKDIR
     python convert.py --workdir=DIR --to_hf=NEW_FOLDER           a run -> what from_pretrained loads
     python convert.py --workdir=DIR --verify=IN.npz --out=OUT.npz
 
---verify runs the model on arrays under the names of transformers (input_ids, attention_mask, ...) and writes its outputs
-under the names there (logits, last_hidden_state), to compare with those of the original; what stands at padding means nothing.
+--verify runs the model on arrays that are named as in transformers (input_ids, attention_mask, ...) and writes its outputs
+under their names there (logits, last_hidden_state), to compare with those of the original. Outputs at padding are arbitrary.
 
 In Python: from convert import from_hf; model, params = from_hf(FOLDER).
 """
@@ -23,9 +23,9 @@ from absl import flags
 
 from training.config import cli
 
-if __name__ == '__main__':  # who imports `convert` has flags of its own
+if __name__ == '__main__':  # a script that imports `convert` defines flags of its own
     flags.DEFINE_string('from_hf', None, 'the folder of a model that save_pretrained has written')
-    flags.DEFINE_string('to_hf', None, 'the folder to write for from_pretrained, a new one')
+    flags.DEFINE_string('to_hf', None, 'the new folder to write for from_pretrained')
     flags.DEFINE_string('workdir', None, 'folder of the run: a new one with --from_hf')
     flags.DEFINE_string('step', 'last', 'the checkpoint: last, best, or a number')
     flags.DEFINE_string('verify', None, 'an .npz file with inputs of the model')
@@ -64,12 +64,12 @@ from vit.contracts import SeenImages
 from vit.conversion.vit import VIT, image_of
 
 FAMILIES = *OF_TEXT, *VIT
-# Fields of our models that do not change what they compute, but for rounding, once their parameters are there.
+# Fields of our models that do not change what given parameters compute, except for rounding.
 FREE = ('dtype', 'parameter_dtype', 'dense_gradient', *(f'{stack}{name}' for stack in ('', 'encoder.', 'decoder.')
                                                         for name in ('scan', 'remat', 'initial')))
 INPUTS = {'input_ids': 'inputs', 'attention_mask': 'segments', 'position_ids': 'positions', 'token_type_ids': 'types',
           'decoder_input_ids': 'decoder_inputs', 'decoder_attention_mask': 'decoder_segments', 'pixel_values': 'image'}
-GENERATES = 'text', 'pairs'  # the uses of models that write texts
+GENERATES = 'text', 'pairs'  # the uses of models that generate text
 OUTPUTS = {'logits': 'logits', 'hidden': 'last_hidden_state', 'source_hidden': 'encoder_last_hidden_state',
            'pooled': 'pooler_output', 'start_logits': 'start_logits', 'end_logits': 'end_logits'}
 
@@ -97,12 +97,12 @@ def main():
 
 
 def from_hf(folder, dtype='float32'):
-    """(model, params) of a folder that save_pretrained has written: a Flax module, and its parameters, in bfloat16 where all
-    weights there are, else in float32.
+    """(model, params) of a folder that save_pretrained has written: a Flax module and its parameters, which are bfloat16 if all
+    weights in the folder are, else float32.
 
-    dtype: of the matrix products, 'float32' or 'bfloat16'; or 'float64', then also of the parameters, once the caller has
-      enabled the 64-bit types of JAX.
-    Raises ValueError or FileNotFoundError for what cannot be read, and what would not give the outputs of the original.
+    dtype: of the matrix products, 'float32' or 'bfloat16'; or 'float64', which is then also the type of the parameters and
+      requires that the caller has enabled JAX's 64-bit types.
+    Raises ValueError or FileNotFoundError for a folder that cannot be read, and for a model whose outputs would differ.
     """
     folder = pathlib.Path(folder).expanduser()
     family, config, weights = opened(folder)
@@ -112,12 +112,12 @@ def from_hf(folder, dtype='float32'):
 
 
 def fields_of(family, config):
-    """{field: value} of our model, for their config."""
+    """{field of our model: value} for a config of theirs."""
     return family.model_fields(config, resolve.load(family.model))
 
 
 def opened(folder):
-    """(family, config, {name: `Weight`}) of a folder of theirs."""
+    """(family, config, {name: `Weight`}) of a folder that save_pretrained has written."""
     config = json_of(folder / 'config.json')
     if 'model_type' not in config:
         raise ValueError(f'{folder / "config.json"} is not the config of a model; fetch it again.')
@@ -131,12 +131,12 @@ def opened(folder):
         raise ValueError(f'config.json names {named}; of {kind} expected '
                          f'{", ".join(dict.fromkeys(name for family in known for name in family.names))}.')
     weights = weight_files.open_all(folder, Weight)
-    family = min(fitting, key=lambda family: family.distance(weights))  # of several of one name
+    family = min(fitting, key=lambda family: family.distance(weights))  # several may share a name
     return family, family.prepared(config, weights) if family.prepared else config, weights
 
 
 def json_of(path):
-    """The object in a .json file of theirs."""
+    """The JSON object in a file."""
     if not path.is_file():
         raise ValueError(f'There is no {path}; give --from_hf a folder that save_pretrained has written.')
     try:
@@ -149,13 +149,13 @@ def json_of(path):
 
 
 def shapes_of(family, model, config):
-    """The parameters of a model, as shapes."""
+    """The shapes of the parameters of a model."""
     inputs = {name: jax.ShapeDtypeStruct(shape, dtype) for name, (shape, dtype) in family.inputs(config).items()}
     return jax.eval_shape(model.init, jax.random.key(0), **inputs)['params']
 
 
 def params_of(folder, family, weights, shapes, model, dtype):
-    """The parameters in these shapes and this type, from the weights of a folder."""
+    """The parameters of these shapes and this type, read from the weights of a folder."""
     flat = {mesh.path_of(keys): x.shape for keys, x in jax.tree_util.tree_leaves_with_path(shapes)}
     require_same(*family.sides(weights, flat, model), ('the model needs', 'the file has'),
                  f'{folder} does not fit its config.json:')
@@ -164,7 +164,7 @@ def params_of(folder, family, weights, shapes, model, dtype):
 
 
 def run_of(folder, new):
-    """Writes the run of a folder of theirs; returns what to say of it."""
+    """Writes a run from a folder that save_pretrained has written; returns the report to print."""
     runs.require_new(new)
     family, theirs, weights = opened(folder)
     fields = fields_of(family, theirs)
@@ -186,13 +186,13 @@ def run_of(folder, new):
 
 
 def widened(kinds, dtype):
-    """A line about weights whose type is not kept; '' if there are none."""
+    """A line on weights whose type changes; '' if there are none."""
     others = sorted(kinds - {{'float32': 'F32', 'bfloat16': 'BF16'}[dtype]})
-    return f'weights in {", ".join(others)} become {dtype}, in which --to_hf writes them\n' if others else ''
+    return f'weights in {", ".join(others)} become {dtype}, the type in which --to_hf writes them\n' if others else ''
 
 
 def text_run(folder, family, theirs, fields, place):
-    """(config, what to say of it) of a model of texts, whose data find their tokenizer and their classes in `place`."""
+    """(config, report to print) of a run of a text model; writes its tokenizer and its classes into the folder `place`."""
     path, generates = folder / 'generation_config.json', family.use in GENERATES
     generation = json_of(path) if path.is_file() else None
     vocab = fields['vocab']
@@ -216,36 +216,36 @@ def text_run(folder, family, theirs, fields, place):
 
 
 def framing_of(family, found, types, said):
-    """The template of what stands around texts: as the tokenizer has it, else as the family of the model."""
+    """The template of the special tokens around texts: the tokenizer's, else that of the family of the model."""
     framing = frames.named(found.framing or converted.FRAMINGS[family.kind])
     framing = framing if types > 1 else frames.of_one_type(framing)
     if lacks := frames.lacking(framing, found.tokenizer):
         if family.use == 'pairs':
-            raise ValueError(f'Nothing names the token with the role {lacks[0]!r}, which stands around texts here; give '
+            raise ValueError(f'Texts need a token with the role {lacks[0]!r} around them, but no file names it; give '
                              f'{tokenizer_files.IDS[lacks[0]]} in config.json.')
         framing = frames.named('a | a b:1') if types > 1 else 'plain'
-        said.append(f'no special tokens stand around texts, as nothing names those with the roles {", ".join(lacks)}: give '
+        said.append(f'texts get no special tokens around them, as no file names those with the roles {", ".join(lacks)}: give '
                     f'{", ".join(tokenizer_files.IDS[role] for role in lacks)} in config.json')
     if family.use == 'pairs' and framing == 'plain':
         framing = 't5'
-        said.append('texts end with a token here, which the tokenizer there does not add')
+        said.append('texts end with a token that the original tokenizer does not add')
     return framing
 
 
 def generation_of(theirs, generation, prompts, said):
-    """The group `generation` of a run's config: the strategy and the tokens that the settings in a folder of theirs say."""
+    """The group `generation` of a run's config: the strategy and the most tokens, from the generation settings of a folder."""
     settings = stated(theirs, generation)
     strategy, tokens, rest = read_settings(settings, prompts)
     if strategy is not None or tokens:
         said.append(f'predict.py takes {strategy or "its usual strategy"}{f" and {tokens} tokens at most" if tokens else ""}')
     if rest:
-        said.append('kept for generation_config.json, and without effect here: '
+        said.append('kept for generation_config.json, but without effect here: '
                     + ', '.join(f'{name}={settings[name]}' for name in rest))
     return {'strategy': '' if strategy is None else repr(strategy), 'tokens': tokens, 'settings': settings}
 
 
 def image_run(folder, family, theirs, fields, place):
-    """The same of a model of images."""
+    """(config, report to print) of a run of an image model; writes its classes into the folder `place`."""
     _, height, width, channels = image_of(theirs)
     path = folder / 'preprocessor_config.json'
     settings = json_of(path) if path.is_file() else {}
@@ -253,7 +253,7 @@ def image_run(folder, family, theirs, fields, place):
     given = settings if settings.get('do_normalize', True) else {'image_mean': [0.0] * channels, 'image_std': [1.0] * channels}
     mean, std = (tuple(map(float, given.get(name) or (0.5,) * channels)) for name in ('image_mean', 'image_std'))
     if family.use == 'images' and (told := problem_of(theirs)) != 'classes':
-        raise ValueError(f'config.json says that images have {told} here, which is not supported; expected one class for each.')
+        raise ValueError(f'config.json says that an image has {told}, which is not supported; expected one class.')
     classes = labels(theirs) if family.use == 'images' else []
     form = {'height': height, 'width': width, 'channels': channels, 'classes': classes}
     pathlib.Path(place, 'classes.json').write_text(json.dumps(form))
@@ -262,7 +262,7 @@ def image_run(folder, family, theirs, fields, place):
 
 
 def require_preparation(settings, height, width):
-    """Raises ValueError for a preprocessor_config.json that prepares images otherwise than it is done here."""
+    """Raises ValueError for a preprocessor_config.json whose preparation of images is not supported."""
     sizes = None, {'height': height, 'width': width}, height if height == width else None
     for name, values in (('do_resize', (None, True)), ('do_rescale', (None, True)), ('do_center_crop', (None, False)),
                          ('resample', (None, 2)), ('rescale_factor', (None, 1 / 255)), ('size', sizes)):
@@ -272,19 +272,19 @@ def require_preparation(settings, height, width):
 
 
 def folder_of(snapshot, new):
-    """Writes a run as a folder for from_pretrained; returns what to say of it."""
+    """Writes a run as a folder for from_pretrained; returns the report to print."""
     family = family_of(snapshot)
     special = None if family in VIT else special_of(snapshot, family)
     more = (special.ids() if special else {}) | family.config(snapshot.model) | told_of(snapshot)
     flat = {mesh.path_of(keys): np.asarray(x) for keys, x in jax.tree_util.tree_leaves_with_path(snapshot.params)}
     theirs = more | {'dtype': next(iter(flat.values())).dtype.name}
-    snapshot = dataclasses.replace(snapshot, params=None)  # so that each parameter can go when it has been written
+    snapshot = dataclasses.replace(snapshot, params=None)  # so that each parameter is freed once it is written
     weights = family.write(flat, snapshot.model)
     with made(new) as folder:
         (folder / 'config.json').write_text(json.dumps(theirs, indent=2, sort_keys=True) + '\n')
         weight_files.write(folder, weights)
         if special is None:
-            said = 'and how its images are prepared'
+            said = 'and the preparation of its images'
             (folder / 'preprocessor_config.json').write_text(json.dumps(preparation_of(snapshot.data), indent=2) + '\n')
         else:
             said = written_tokenizer(folder, snapshot, special)
@@ -294,33 +294,33 @@ def folder_of(snapshot, new):
 
 
 def written_tokenizer(folder, snapshot, special):
-    """Writes the tokenizer of a run; returns what to say of it."""
+    """Writes the tokenizer of a run; returns the report to print."""
     frame, model = special.frame, snapshot.model
     around = None if frame is None else (frame.single, frame.pair)
     types = frame is not None and min(frame.types, fields_in(model).get('types', 1)) > 1
     files = tokenizer_files.write(folder, special.tokenizer, special.roles, model.length, around, types)
     return f'with its tokenizer, {", ".join(files)}' if files else (
-        f'without a tokenizer, as {snapshot.data.config.tokenizer} has no form there')
+        f'without a tokenizer, as transformers has none like {snapshot.data.config.tokenizer}')
 
 
 def written_generation(folder, generation, special):
-    """Writes how a run generates texts, as the group `generation` of its config says; returns what to say of it."""
+    """Writes the group `generation` of a run's config as generation_config.json; returns the report to print."""
     strategy = resolve.parse(generation.strategy, Strategy, 'generation.strategy') if generation.strategy else None
     settings, lost = write_settings(strategy, generation.tokens, generation.settings.to_dict(), special.prompts)
     ids = {name: one for name, one in special.ids().items() if name in IDS and one is not None}
-    if [ids.get('eos_token_id')] != settings.get('eos_token_id', [])[:1]:  # of several tokens the first is another one now
+    if [ids.get('eos_token_id')] != settings.get('eos_token_id', [])[:1]:  # the first of several end tokens has changed
         settings.pop('eos_token_id', None)
     (folder / 'generation_config.json').write_text(json.dumps(ids | settings, indent=2, sort_keys=True) + '\n')
     return f', and generation_config.json, which cannot say {", ".join(lost)}' if lost else ', and generation_config.json'
 
 
 def family_of(snapshot):
-    """The family of the model of a run."""
+    """The family of the model of a run. Raises ValueError if transformers has no such model."""
     name = snapshot.run.config.model.name
     known = [family for family in FAMILIES if family.model == name]
     if not known:
         every = ', '.join(sorted({family.model for family in FAMILIES}))
-        raise ValueError(f'{name} has no form in transformers; those that have one: {every}.')
+        raise ValueError(f'{name} has no counterpart in transformers; models that have one: {every}.')
     misfits = [family.misfits(snapshot.model, FREE) for family in known]
     fewest = min(misfits, key=len)
     if fewest:
@@ -329,15 +329,15 @@ def family_of(snapshot):
 
 
 def plain(tokenizer):
-    """The tokenizer itself, where its texts begin with one more token."""
+    """The tokenizer without the frame around its texts."""
     return tokenizer.inner if isinstance(tokenizer, frames.Framed) else tokenizer
 
 
 def told_of(snapshot):
-    """The fields of a config that the data of a run tell besides its tokens: classes, the form of images."""
+    """The fields of their config that come from the data of a run, tokens aside: classes, and the shape of images."""
     data, found = snapshot.data, {}
     if classes := list(data.classes) if isinstance(data, LabelledText | TaggedText | SeenImages) else []:
-        head = snapshot.model if isinstance(data, SeenImages) else snapshot.model.head  # which may have more of them
+        head = snapshot.model if isinstance(data, SeenImages) else snapshot.model.head  # may have more classes than the data
         classes += [f'LABEL_{i}' for i in range(len(classes), head.classes)]
         found |= {'id2label': dict(enumerate(named(classes))), 'label2id': {name: i for i, name in enumerate(named(classes))}}
     match data:
@@ -356,10 +356,10 @@ class Special:
     """The special tokens of a run.
 
     Attributes:
-      roles: those of its tokenizer, with what its data and its decoder make of them.
-      frame: what stands around texts, None if nobody says.
-      start: what a decoder is given first, -1 without one.
-      pairs: whether the run is of pairs of texts.
+      roles: those of its tokenizer, changed where its data or its decoder use other tokens.
+      frame: the special tokens around texts, None if they are unknown.
+      start: the first input of the decoder, -1 without a decoder.
+      pairs: whether the run translates pairs of texts.
     """
     tokenizer: Tokenizer
     roles: Roles
@@ -372,7 +372,7 @@ class Special:
         return Prompts(self.start if self.pairs else -1, self.roles.end)
 
     def ids(self):
-        """The fields of a config of theirs that name tokens; None: there is none, where theirs has a usual one."""
+        """The fields of their config that name tokens; None for a missing token to which their config gives a default."""
         found = {name: getattr(self.roles, role) for role, name in tokenizer_files.IDS.items()}
         found['decoder_start_token_id'] = self.start
         usual = [tokenizer_files.IDS[role] for role in ('begin', 'end', 'pad')]
@@ -391,18 +391,18 @@ def special_of(snapshot, family):
             frame = data.frame
             if start >= 0:
                 roles = dataclasses.replace(roles, end=roles.end if frame.end < 0 else frame.end)
-        case _:  # a text that is continued
+        case _:  # a language model
             frame = frames.Frame.of('plain', tokenizer) if isinstance(data.config.tokenizer, WordPiece) else None
             roles = dataclasses.replace(roles, begin=data.begin, end=data.end)
     if roles.pad < 0 and start >= 0:
         roles = dataclasses.replace(roles, pad=start)
-    elif roles.pad < 0 and family.use not in GENERATES and family.kind == 'gpt2':  # or it takes no more than one text there
+    elif roles.pad < 0 and family.use not in GENERATES and family.kind == 'gpt2':  # without it transformers takes one text only
         roles = dataclasses.replace(roles, pad=roles.of('end'))
     return Special(tokenizer, roles, frame, start, isinstance(data, OpenParallel))
 
 
 def preparation_of(data):
-    """How transformers prepares images as `data` does."""
+    """The preprocessor_config.json with which transformers prepares images as `data` does."""
     height, width = data.shapes['image'][0][1:3]
     mean, std = data.normalization
     return {'image_processor_type': 'ViTImageProcessor', 'do_resize': True, 'size': {'height': height, 'width': width},
@@ -412,7 +412,7 @@ def preparation_of(data):
 
 @contextlib.contextmanager
 def made(folder):
-    """A folder beside the new one, which becomes it at the end: all of it or nothing."""
+    """A temporary folder that is renamed to `folder` at the end, so that all of it is written or nothing."""
     with tempfile.TemporaryDirectory(prefix=f'.{folder.name}.', dir=folder.absolute().parent) as place:
         inside = pathlib.Path(place, folder.name)
         inside.mkdir()
@@ -421,7 +421,7 @@ def made(folder):
 
 
 def verify(snapshot, given, out):
-    """Runs the model on the arrays of an .npz file and writes another; returns what to say of it."""
+    """Runs the model on the arrays of an .npz file and writes its outputs to another; returns the report to print."""
     family = family_of(snapshot)
     if not out.absolute().parent.is_dir():
         raise ValueError(f'There is no folder {str(out.absolute().parent)!r} to write {out.name} in; make it first.')
@@ -444,14 +444,14 @@ def verify(snapshot, given, out):
 
 
 def inputs_of(family, model, arrays, start=-1):
-    """The inputs of our model, for arrays under their names."""
+    """The inputs of our model, from arrays that are named as in transformers."""
     kind = lambda x: np.int32 if x.dtype.kind in 'iub' else jnp.result_type(float)
     inputs = {INPUTS[name]: x.astype(kind(x)) for name, x in arrays.items()}
     return family.derived(model, inputs, start)
 
 
 def require_fit(arrays, family, model, path):
-    """Raises ValueError for arrays that are no inputs of the model."""
+    """Raises ValueError for arrays that the model cannot take."""
     shapes = ', '.join(f'{name} {x.dtype}{list(x.shape)}' for name, x in arrays.items()) or 'nothing'
     limits = family.limits(model)
     for name in arrays:
@@ -473,7 +473,7 @@ def require_fit(arrays, family, model, path):
         if array.size and not 0 <= array.min() <= array.max() < limits[name]:
             raise ValueError(f'{name} in {path} goes from {array.min()} to {array.max()}, but this model takes 0 to '
                              f'{limits[name] - 1}; give those.')
-    # Or what fills a row up would be read.
+    # Without these the model would read padding.
     if family.use == 'classes' and model.head.at == 'last' and 'attention_mask' not in arrays:
         raise ValueError(f'{path} has {shapes}, and no attention_mask, by which the last token of each row is found; add that.')
     if model.head.causal and 'decoder_input_ids' in limits and 'decoder_input_ids' not in arrays:

@@ -1,15 +1,15 @@
-"""Evaluates a run, and shows what its heads look at and which of them matter. The last line of stdout is one JSON object:
-split, step, loss, weight and the rest, or what was drawn.
+"""Evaluates a run, draws its attention weights, and measures the importance of its heads. The last line of stdout is one JSON
+object: split, step, loss, weight and the other metrics, or the numbers of the picture.
 
     python eval.py --workdir=DIR [--split=NAME | --path=FILE ...] [--evaluator=NAME] [--step=last|best|N]
     python eval.py --workdir=DIR --attention=OUT.png --input=TEXT|IMAGE_FILE|STORY_FILE [--steps]
     python eval.py --workdir=DIR --heads=OUT.png [--split=NAME] [--keep=N --pruned=NEW_WORKDIR]
     python eval.py --workdir=DIR --positions=OUT.png
 
---attention draws the weights of every head of every layer, tokens on both sides, or over the image, and writes their
-entropies to OUT.json; with --steps it draws above them the scores and the mask, of which they are the softmax. --heads draws
-how much each head matters to the loss of the split, and the loss against the heads left; with --keep and --pruned it also
-writes a run without the others. --positions draws how alike learnt positions are.
+--attention draws the weights of every head of every layer, with tokens on both axes or over the image, and writes their
+entropies to OUT.json; --steps also draws the scores and the mask whose softmax the weights are. --heads draws the importance of
+each head for the loss of the split, and the loss against the number of heads kept; with --keep and --pruned it also writes a
+run that has only the most important heads. --positions draws the similarities of learnt positions.
 """
 
 import dataclasses
@@ -24,18 +24,18 @@ from training.config import cli
 
 flags.DEFINE_string('workdir', None, 'folder of the run')
 flags.DEFINE_string('split', 'valid', "valid, test, train, or an expression over the run's data such as 'train[:1%]'")
-flags.DEFINE_multi_string('path', [], 'score this file in place of a split; repeat the flag for several')
-flags.DEFINE_string('evaluator', None, 'the one of the run that measures, such as translations; by default the one named as '
-                    'the split, else valid')
+flags.DEFINE_multi_string('path', [], 'score this file instead of a split; repeat the flag for several')
+flags.DEFINE_string('evaluator', None, 'an evaluator of the run, such as translations; default: the one with the name of the '
+                    'split, else valid')
 flags.DEFINE_string('step', 'last', 'the checkpoint: last, best, or a number')
-flags.DEFINE_string('attention', None, 'draw what the heads look at in --input, to this .png, .pdf or .svg')
-flags.DEFINE_string('input', None, 'for --attention: a text, two texts with a tab between them where the '
-                    'run is on such, or the path of an image or of a story')
-flags.DEFINE_bool('steps', False, 'for --attention: draw the scores and the mask too, of which the weights are the softmax')
-flags.DEFINE_string('heads', None, 'draw which heads matter on --split, to this .png, .pdf or .svg')
-flags.DEFINE_integer('keep', None, 'for --heads: how many heads a pruned run keeps', lower_bound=0)
+flags.DEFINE_string('attention', None, 'draw the attention weights of --input, to this .png, .pdf or .svg')
+flags.DEFINE_string('input', None, 'for --attention: a text, two texts separated by a tab for a model of pairs, or the path of '
+                    'an image or of a story')
+flags.DEFINE_bool('steps', False, 'for --attention: also draw the scores and the mask whose softmax the weights are')
+flags.DEFINE_string('heads', None, 'draw the importance of the heads on --split, to this .png, .pdf or .svg')
+flags.DEFINE_integer('keep', None, 'for --heads: the number of heads of the pruned run', lower_bound=0)
 flags.DEFINE_string('pruned', None, 'for --heads: the folder of the pruned run, a new one')
-flags.DEFINE_string('positions', None, 'draw how alike the learnt positions are, to this .png, .pdf or .svg')
+flags.DEFINE_string('positions', None, 'draw the similarities of the learnt positions, to this .png, .pdf or .svg')
 if __name__ == '__main__':
     cli.answer_help()  # at once, before jax is imported
 
@@ -102,7 +102,7 @@ def require_clear(given):
 
 
 def picture(path):
-    """The path of a picture to draw."""
+    """The path of a picture to draw. Raises ValueError for another suffix, and for a folder that does not exist."""
     given, path = path, pathlib.Path(path).expanduser()
     if path.suffix.lower() not in ('.png', '.pdf', '.svg'):
         raise ValueError(f'The picture {given!r} is no .png, .pdf or .svg; give it such a name.')
@@ -112,7 +112,7 @@ def picture(path):
 
 
 def keep(path, figure, numbers):
-    """Writes a picture, and its numbers beside it; the last line of stdout says the same."""
+    """Writes a picture and its numbers beside it, and prints the numbers."""
     write_figure(path, figure)
     write_numbers(path, numbers)
     print(json.dumps(numbers))
@@ -132,17 +132,17 @@ def write_numbers(path, numbers):
 
 
 def attention(snapshot, given, path, steps):
-    """Draws what each head looks at in a text, two texts with a tab between them, a story or an image."""
+    """Draws the attention weights of each head for a text, two texts separated by a tab, a story or an image."""
     reader = snapshot.run.reader
     if reader is None:
-        raise ValueError(f'--attention is for runs on texts, stories or images, and this one is on '
+        raise ValueError(f'--attention is for runs on texts, stories or images, but this one is on '
                          f'{snapshot.run.config.data.pipeline}, which has no data.reader; leave it out.')
     figure, found, more = reader.picture(snapshot, given, steps)
     keep(path, figure, {'picture': str(path), 'step': snapshot.step} | more | {'layers': found})
 
 
 def positions(snapshot, path):
-    """Draws how alike the rows of the table of positions are; for patches of an image, where these lie."""
+    """Draws the cosine similarities of the learnt positions; those of image patches on their grid."""
     reader = snapshot.run.reader
     figure = position_pictures.of_run(snapshot.params, reader.grid(snapshot) if reader else None)
     table = np.asarray(snapshot.params['positions']['embedding'])
@@ -151,7 +151,8 @@ def positions(snapshot, path):
 
 
 def heads(snapshot, split, path, folder, count, new):
-    """Draws which heads matter, and the loss against heads left; with `new` it writes a run with `count` of them."""
+    """Draws the importance of the heads, and the loss against the number of heads kept; with `new` also writes a run that has
+    only the `count` most important heads."""
     model, name, part = snapshot.model, evaluator_of(snapshot, split), part_of(snapshot, split)
     importance.require_heads(model)
     total = len(importance.all_heads(model))
@@ -172,7 +173,7 @@ def heads(snapshot, split, path, folder, count, new):
                'order': order, 'curve': [{'heads': left, 'loss': loss} for left, loss in curve]}
     figure = pictures.importance(scores, total, curve, layers=numbers['layers'], metric=f'loss on {split}', best=count)
     write_figure(path, figure)
-    write_numbers(path, numbers)  # whatever becomes of the pruned run
+    write_numbers(path, numbers)  # now, as pruning may still fail
     if new is not None:
         kept = [tuple(sorted(head for layer, head in order[total - count:] if layer == i)) for i in range(len(layers))]
         prune(snapshot, folder, workdir.local(new), kept, next(iter(batches)))
@@ -183,19 +184,19 @@ def heads(snapshot, split, path, folder, count, new):
 
 
 def rows(scores):
-    """Nested lists, None for a head that is not there."""
+    """Nested lists, None for a head that was pruned before."""
     return [[None if np.isnan(score) else float(score) for score in row] for row in scores]
 
 
 def prune(snapshot, folder, new, kept, batch):
-    """Writes a run with these heads alone, once it is seen to give what the whole one does under a head mask."""
+    """Writes a run with only these heads, after checking that its outputs equal those of the whole run under a head mask."""
     config = workdir.load_config(folder)
     with config.unlocked():
         for name, value in pruning.fields(snapshot.model, kept).items():
             front, _, _ = name.rpartition('/')
             group = config.model[front] if front else config.model
             group[snapshot.model.attentions[name].field] = value
-            if group.scan and len(set(value)) > 1:  # of the program alone: the result is the same
+            if group.scan and len(set(value)) > 1:  # scan changes the program only, not the result
                 group.scan = False
                 print(f'The pruned run has model.{front and front + "."}scan=False: its layers differ.')
     run = runs.build(config, snapshot.run.mesh, folder)
@@ -206,20 +207,20 @@ def prune(snapshot, folder, new, kept, batch):
 
 
 def say_changes(folder, snapshot, part):
-    """Says on stderr that a part of the data (None: no part) is not what it was."""
+    """Says on stderr that a part of the data (None: no part) has changed since the run began."""
     if part and workdir.changed_data(folder, {part: snapshot.data.digest(part)}):
-        print(f'eval.py: the data of {part} is not what it was when the run began; this measures what is there now.',
+        print(f'eval.py: the data of {part} has changed since the run began; the current data was measured.',
               file=sys.stderr)
 
 
 def part_of(snapshot, split):
-    """The part of the data behind --split: that of the evaluator of this name, else the split itself."""
+    """The part of the data that --split means: that of the evaluator of this name, else the split itself."""
     evals = snapshot.run.config.evals
     return evals[split].split if split in evals else split
 
 
 def evaluator_of(snapshot, split):
-    """The name of the evaluator that measures the loss of a split: of the same name, else valid."""
+    """The name of the evaluator that measures the loss of a split: the split's own name, else valid."""
     evaluators = snapshot.run.evaluators
     name = split if split in evaluators else 'valid'
     losses = [n for n, evaluator in evaluators.items() if isinstance(evaluator, Averages)]
@@ -230,21 +231,21 @@ def evaluator_of(snapshot, split):
 
 
 class Printed:
-    """Takes the texts of evaluators to stdout."""
+    """Prints the texts of evaluators."""
 
     def text(self, step, name, text):
         print(f'{name}:\n{text}')
 
     def picture(self, step, name, image):
-        """Has no place for a picture; training keeps it in samples/."""
+        """Drops the picture, which training saves in samples/."""
 
 
 def evaluate(snapshot, split='valid', paths=(), name=None):
-    """(row, the part of the data if it is one) of a split (None: that of the evaluator), or of files: measured by the evaluator
-    `name`, else by the one named as the split, else valid."""
+    """(row of metrics, part of the data or None for files) of a split (None: the evaluator's own) or of files, measured by the
+    evaluator `name`, else by the one with the name of the split, else by valid."""
     evaluators = snapshot.run.evaluators
     if not evaluators:
-        raise ValueError('This run has no evaluators, so there is nothing to measure; predict.py shows what the model gives.')
+        raise ValueError('This run has no evaluators; use predict.py to see its outputs.')
     if name is not None and name not in evaluators:
         raise ValueError(f'This run has no evaluator {name!r}; {resolve.did_you_mean(name, evaluators)}')
     name = name or evaluator_of(snapshot, 'valid' if paths else split)

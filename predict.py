@@ -1,29 +1,29 @@
-"""Uses a run, one line out per line in: continues prompts, translates, classifies, finds words, names and answers. What it
-makes of a line is up to the class that the run's config names in data.reader (transformer/readers/, vit/readers/).
+"""Applies a run to lines of input, one line out per line in: it continues prompts, translates, classifies, fills masks, tags
+words and answers questions. The run's config names the class that reads a line in data.reader (transformer/readers/,
+vit/readers/).
 
     python predict.py --workdir=DIR [--input=FILE|-] [--step=last|best|N] [--strategy='Beam(size=4)'] [--tokens=N]
         [--seed=N] [--truncate] [--prefix=TEXT] [--json]
 
-A language model continues each line; line breaks in what it adds are shown as \\n. An empty line is the start of a
-document, if the data has documents; a model of one stream has nothing there to continue, and refuses it. A model of pairs
-of texts writes the translation of each line, which --prefix begins, and an empty one for an empty one. An image model takes
-the path of an image per line (--input may also be an image itself) and prints its class, probability and path; blank lines
-are skipped. A model of questions about stories takes these in bAbI's format, and prints an answer for each question.
+A language model continues each line; line breaks in the continuation are printed as \\n. An empty line is the start of a
+document; a model of one stream without documents refuses it. A translation model translates each line, an empty line to an
+empty line; --prefix begins every translation. An image model takes the path of an image per line (--input may also be an
+image itself) and prints its class, probability and path; blank lines are skipped. A model of stories takes them with their
+questions in bAbI's format, and prints an answer for each question.
 
-Models that read texts whole, of which a blank line has a blank one as its answer:
-  masked words      a text with [MASK] in it, or <mask>, as its tokenizer has it (of bare ids the number) -> the text with the
-                    likeliest words; 'first<TAB>second', where the model has learnt that too -> whether the second text follows
-                    the first, 'follows' or 'does not follow', and the probability of that
-  classes of texts  a text, or 'first<TAB>second' if the model is of pairs -> its class and probability
-  tags of words     words between spaces -> word/TAG word/TAG ..
-  answers           'question<TAB>text' -> the part of the text that answers it, nothing where there is no answer
-  no head           a text, or the path of an image -> a vector, as a list in JSON: what the model has learnt to pool, or the
-                    mean of its hidden states
+Encoders read whole texts; the output of a blank line is blank:
+  masked words      a text with the tokenizer's mask in it, [MASK] or <mask> (of bare ids its number) -> the text with the
+                    likeliest words; 'first<TAB>second', with a head for the next sentence -> 'follows' or 'does not follow',
+                    and its probability
+  classes of texts  a text, or 'first<TAB>second' for a model of pairs -> its class and probability
+  tags of words     words separated by spaces -> word/TAG word/TAG ..
+  answers           'question<TAB>text' -> the span of the text that answers it, empty if it has no answer
+  no head           a text, or the path of an image -> a vector, as a list in JSON: the pooled output, or the mean of the
+                    hidden states
 
---json prints an object per line: also the other outputs of a strategy, such as Beam(size=4, count=4), with their scores, and
-the ids of the tokens, which constraints such as Without(tokens=(17,)) are about; the probabilities of all classes; the five
-likeliest words for each mask; the five best answers, and which characters of the text they are; what names span, in words
-counted from 0.
+--json prints an object per line with details: the other outputs of a strategy, such as Beam(size=4, count=4), with their
+scores, and the ids of the tokens, for constraints such as Without(tokens=(17,)); the probabilities of all classes; the five
+likeliest words for each mask; the five best answers with their character offsets; the spans of names, in words counted from 0.
 """
 
 import json
@@ -37,14 +37,13 @@ from training.config import cli
 flags.DEFINE_string('workdir', None, 'folder of the run')
 flags.DEFINE_string('input', '-', "a file with one input per line, an image, or - for stdin")
 flags.DEFINE_string('step', 'last', 'the checkpoint: last, best, or a number')
-flags.DEFINE_string('strategy', None, "how tokens are chosen, such as 'Greedy()', 'Sample(temperature=1.0, top_p=0.9)' or "
-                    "'Beam(size=4, length_penalty=0.6)'; by default what generation.strategy in the run's config.json says, "
-                    'such as that of the model that convert.py has read, or else Sample(temperature=0.8), or to translate '
-                    'that beam')
-flags.DEFINE_integer('tokens', None, 'how many tokens to add at most; by default what generation.tokens in config.json says, '
-                     'or else 100, or to translate 50 more than the source has', lower_bound=1, upper_bound=2**31 - 1)
-flags.DEFINE_bool('truncate', False, 'cut sources that are longer than the model takes, in place of refusing them')
-flags.DEFINE_string('prefix', '', 'with which every translation is to begin')
+flags.DEFINE_string('strategy', None, "the decoding strategy, such as 'Greedy()', 'Sample(temperature=1.0, top_p=0.9)' or "
+                    "'Beam(size=4, length_penalty=0.6)'; default: generation.strategy in the run's config.json, else "
+                    'Sample(temperature=0.8), or that beam for translation')
+flags.DEFINE_integer('tokens', None, 'the most tokens to generate; default: generation.tokens in config.json, else '
+                     '100, or for translation 50 more than the source has', lower_bound=1, upper_bound=2**31 - 1)
+flags.DEFINE_bool('truncate', False, 'cut sources that are longer than the model takes, instead of refusing them')
+flags.DEFINE_string('prefix', '', 'the beginning of every translation')
 flags.DEFINE_integer('seed', 0, 'seed of the sampling', lower_bound=0, upper_bound=2**32 - 1)
 flags.DEFINE_bool('json', False, 'print a JSON object per line, with details')
 if __name__ == '__main__':
@@ -56,7 +55,7 @@ from training.config import resolve
 from training.host import machine
 from transformer.decoding.strategies import Strategy
 
-FLAGS = 'strategy', 'tokens', 'seed', 'truncate', 'prefix'  # that not every reader uses
+FLAGS = 'strategy', 'tokens', 'seed', 'truncate', 'prefix'  # each reader declares which of these it uses
 
 
 def main():
@@ -74,8 +73,8 @@ def main():
     asked['tokens'] = asked['tokens'] or usual.tokens or None
     reader = snapshot.run.reader
     if reader is None:
-        raise ValueError(f'{folder} is a run on {snapshot.run.config.data.pipeline} without a data.reader, for which there is '
-                         'nothing to predict; use eval.py.')
+        raise ValueError(f'{folder} is a run on {snapshot.run.config.data.pipeline}, which has no data.reader, so predict.py '
+                         'cannot read lines for it; use eval.py.')
     require_used(reader.flags)
     used = {name: asked[name] for name in reader.flags}
     for text, details in reader.answers(snapshot, reader.lines(content, given.input), given.input, **used):
@@ -83,7 +82,7 @@ def main():
 
 
 def require_used(names):
-    """Raises ValueError if a flag was given that is not one of those of these names, which a reader uses."""
+    """Raises ValueError if a flag was given that the reader does not use; `names` are those that it does."""
     for name in FLAGS:
         if flags.FLAGS[name].present and name not in names:
             models = 'translate' if names else 'write texts'

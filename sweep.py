@@ -1,11 +1,11 @@
-"""Trains the points of a sweep, or continues them, and tabulates and draws what they say together.
+"""Trains or resumes the points of a sweep, and tabulates and draws their results.
 
     python sweep.py --config=configs/NAME.py [--workdir=DIR] [--seeds=N] [--config.part.field=value ...]
 
-sweep(variant) in the config file names the points and says which fields each of them changes. A point is a run in DIR/POINT and
-prints into DIR/POINT.log; a finished one is not trained again, a stopped one goes on. A flag holds for all points. --seeds=N
-trains each point with N seeds and tabulates mean ± standard deviation; a config without sweep(variant) is then the only point.
-The table is printed and kept in DIR/NAME.json, the picture, if the sweep has one, in DIR/plots/NAME.png.
+sweep(variant) in the config file names the points and the fields that each changes. A point is a run in DIR/POINT, which
+prints to DIR/POINT.log; a finished point is not trained again, a stopped one resumes. A --config flag applies to all points.
+--seeds=N trains each point with N seeds and tabulates mean ± standard deviation; it makes a config without sweep(variant) the
+only point. The table is printed and saved in DIR/NAME.json, the picture, if the sweep has one, in DIR/plots/NAME.png.
 """
 
 import contextlib
@@ -17,7 +17,7 @@ from training.config import cli
 
 if __name__ == '__main__':
     flags.DEFINE_string('workdir', None, 'folder of the runs, the table and the picture; default runs/<config>[-<variant>]')
-    flags.DEFINE_integer('seeds', 1, 'runs of every point, with seeds that follow one another', lower_bound=1)
+    flags.DEFINE_integer('seeds', 1, 'runs of every point, with consecutive seeds', lower_bound=1)
     cli.answer_help(config='configs/stability.py')  # at once, before jax is imported
 
 
@@ -35,7 +35,7 @@ def main(config, name):
 
 
 def sweep_of(name, seeds, first):
-    """The sweep of FILE[:VARIANT], with so many seeds for each point, beginning with `first`."""
+    """The sweep of FILE[:VARIANT], with `seeds` seeds for each point: first, first + 1, .."""
     file, _, variant = name.partition(':')
     module = cli.load_module(file)
     if hasattr(module, 'sweep'):

@@ -1,4 +1,4 @@
-"""Trains an experiment, or continues it: the same command goes on where the last one stopped.
+"""Trains an experiment or resumes it: the same command continues where the last one stopped.
 
     python train.py [--config=configs/NAME.py[:VARIANT]] [--workdir=DIR] [--config.part.field=value ...]
                     [--coordinator=HOST:PORT --processes=N --process=I]
@@ -12,7 +12,7 @@ from absl import flags
 
 from training.config import cli
 
-if __name__ == '__main__':  # who imports `train` has flags of its own
+if __name__ == '__main__':  # a script that imports `train` defines flags of its own
     flags.DEFINE_string('workdir', None, 'folder of the run; default runs/<config>[-<variant>]')
     flags.DEFINE_string('coordinator', None, 'HOST:PORT of process 0 if several train one run; auto on a TPU VM or a cluster')
     flags.DEFINE_integer('processes', None, 'how many processes train the run')
@@ -45,11 +45,11 @@ def train(config, workdir):
     born = time.perf_counter()
     schema.check(config)
     with contextlib.ExitStack() as open_things:
-        # ---- Workdir: is there something to continue? ----------------------------------------------------------------
+        # ---- Workdir: is there a run to resume? ----------------------------------------------------------------------
         machine.prepare(config)
         open_things.enter_context(processes.together())
         processes.require_same(config=workdirs.as_json(config))
-        first = processes.first()  # the others compute, and write nothing but their part of checkpoints
+        first = processes.first()  # the others compute, and write only their shards of checkpoints
         folder = workdirs.local(workdir)
         exists = bool(processes.from_first(workdirs.is_run(folder)))
         if exists:
@@ -58,7 +58,7 @@ def train(config, workdir):
 
         # ---- Machine, data, model, optimizer -------------------------------------------------------------------------
         mesh = meshes.make(config.mesh.data, config.mesh.fsdp, config.mesh.tensor)
-        begun = exists and bool(processes.from_first(workdirs.has_facts(folder)))  # killed before that: starts as if new
+        begun = exists and bool(processes.from_first(workdirs.has_facts(folder)))  # a run killed earlier starts afresh
         source = workdirs.existing(config.init_from) if config.init_from and not begun else None
         run = runs.build(config, mesh, folder if begun else None, source)
 
@@ -100,18 +100,18 @@ def train(config, workdir):
             note('state', (f'parameters from {source}' + (f', fresh ones in {", ".join(made)}' if made else '')) if source
                  else f'fresh, seed {config.seed}')
 
-        # ---- Compilation and first batch: what can fail has failed before anything is written ------------------------
+        # ---- Compilation and first batch: nothing is written before all that can fail has been tried -----------------
         step_function, flops = run.compile()
         machine.require_memory(step_function, mesh)
         batch, units = run.batches(iterator)
         for name in run.evaluators:
             run.check_evaluation(name)
-        checksums(state.tree())  # compiled now, so that the first save does not hold up the loop
+        checksums(state.tree())  # compiles them, so that the first save does not hold up the loop
         note('step', f'compiled; {flops / 1e9:,.3g} GFLOP, {config.data.batch_size} rows a step, '
              f'{config.train.steps / run.data.batches_per_epoch:,.3g} epochs in {config.train.steps} steps')
         if not exists:
             open_things.enter_context(workdirs.create(folder, config, first))
-            processes.from_first(0)  # has made it
+            processes.from_first(0)  # waits until process 0 has made it
             workdirs.require_run(folder)
             checkpoints = Checkpoints(folder, keep=config.checkpoint.keep, best=config.checkpoint.best)
             open_things.callback(checkpoints.close)
@@ -129,7 +129,7 @@ def train(config, workdir):
         stop = open_things.enter_context(Stop(alone=not processes.several()))
         open_things.enter_context(profile)
         clock, step, logged, behind = report.Clock(), start, start, None
-        if pending:  # a signal broke off the evaluation of the step that was then saved
+        if pending:  # a signal interrupted the evaluation of the restored step
             try:
                 with stop.interruptible():
                     metrics = evaluate(run, state, step, pending, out)
@@ -174,7 +174,7 @@ def train(config, workdir):
             better = metrics.get(config.checkpoint.best, math.inf) < best
             best = metrics[config.checkpoint.best] if better else best
 
-            # Read once: what comes after this line waits for the next step.
+            # Read once: a signal that arrives after this line waits for the next step.
             signal = processes.agreed(stop.signal, last or step % config.log.every_steps == 0)
             if last or better or signal or step % config.checkpoint.every_steps == 0:
                 require_finite(config, now)
@@ -198,22 +198,22 @@ def train(config, workdir):
 
 
 def finished(run, checkpoints):
-    """The checkpoint at which nothing was left to do, or None; found without the data, which may be gone by then."""
+    """The last checkpoint if the run is complete, else None. Does not open the data, which may have been deleted."""
     if max(checkpoints.steps(), default=0) < run.config.train.steps:
         return None
-    newest = checkpoints.restore(run.shapes.tree())  # read, so that it is known to be whole
+    newest = checkpoints.restore(run.shapes.tree())  # reads all of it, which verifies its checksums
     return newest if newest.step >= run.config.train.steps and not unevaluated(run.config, newest) else None
 
 
 def unevaluated(config, restored):
-    """The evaluators still to measure a saved step: those that a signal kept from it, and at the last step all others."""
+    """The evaluators that have not yet measured a saved step: those that a signal interrupted, and at the last step any."""
     last = restored.step >= config.train.steps
     return [name for name in config.evals
             if name in restored.meta['pending'] or (last and name not in restored.meta['evaluated'])]
 
 
 def evaluate(run, state, step, names, out):
-    """Runs the named evaluators; their rows are written together, so that breaking off in between leaves none."""
+    """Runs the named evaluators and writes their rows together, so that an interruption leaves none of them."""
     snapshot = runs.Snapshot(run, state.evaluated, step, out)
     results = {name: snapshot.evaluate(name) for name in names}
     for name, numbers in results.items():
@@ -224,14 +224,14 @@ def evaluate(run, state, step, names, out):
 
 
 def meta(config, best, pending, evaluated, spent):
-    """What a checkpoint knows besides the state: the best value so far of checkpoint.best, the evaluators that still have
-    to measure its step and those that have, and the time and energy that the run has taken."""
+    """The metadata of a checkpoint: the best value of checkpoint.best so far, the evaluators that have yet to measure its
+    step and those that have, and the time and energy that the run has taken."""
     return {'best': {config.checkpoint.best: best} if best < math.inf else {}, 'pending': pending,
             'evaluated': sorted(evaluated), 'energy': spent}
 
 
 def stopped(out, signal, step, folder):
-    """Says where a signal ended the run; returns the exit code."""
+    """Reports that a signal ended the run; returns the exit code."""
     out.note(f'stopped by {signal.name} after step {step}, which is saved in {folder}; the same command resumes from there')
     return 128 + signal
 

@@ -196,7 +196,7 @@ class TokenizersTest(TokensCase):
     def test_bare_ids_of_which_nothing_is_known(self):
         """They are read as they are; a mask is asked for where one is needed."""
         snapshot, said = self.run_of(self.model('bert'))
-        self.assertIn('no special tokens stand around texts, as nothing names those with the roles cls, separator: give '
+        self.assertIn('texts get no special tokens around them, as no file names those with the roles cls, separator: give '
                       'cls_token_id, sep_token_id in config.json\n', said)
         config = snapshot.data.config
         self.assertEqual((config.tokenizer, config.framing, config.packing), (Ids(67, pad=0), 'a | a b:1', 'none'))
@@ -219,7 +219,7 @@ class TokenizersTest(TokensCase):
         self.again(snapshot)
 
     def test_pairs_of_texts_need_an_end(self):
-        self.assert_refused("Nothing names the token with the role 'end', which stands around texts here; give eos_token_id",
+        self.assert_refused("Texts need a token with the role 'end' around them, but no file names it; give eos_token_id",
                             f'--from_hf={self.model("t5", eos_token_id=None)}', f'--workdir={self.folder / "run"}')
 
     @pytest.mark.slow
@@ -233,7 +233,7 @@ class TokenizersTest(TokensCase):
         settings = {'tokenizer_class': 'PreTrainedTokenizerFast', 'eos_token': '</s>'}
         (folder / 'tokenizer_config.json').write_text(json.dumps(settings))
         snapshot, said = self.run_of(folder)
-        self.assertIn('texts end with a token here, which the tokenizer there does not add\n', said)
+        self.assertIn('texts end with a token that the original tokenizer does not add\n', said)
         self.assertEqual(snapshot.data.encode('key').tolist()[-1], 2)
         files, _ = self.out()
         whole = library.Tokenizer.from_str(json.dumps(files['tokenizer.json']))
@@ -270,7 +270,7 @@ class GenerationTest(TokensCase):
                     'MinLength(tokens=2)) & First(token=0)), length_offset=0.0)')
         self.assertEqual(self.generation(snapshot), (strategy, 21, CNN))
         self.assertIn(f'predict.py takes {strategy} and 21 tokens at most\n', said)
-        self.assertIn('kept for generation_config.json, and without effect here: early_stopping=True\n', said)
+        self.assertIn('kept for generation_config.json, but without effect here: early_stopping=True\n', said)
         files, said = self.out()
         ids = {'bos_token_id': 0, 'eos_token_id': 16, 'pad_token_id': 1, 'decoder_start_token_id': 2}
         self.assertEqual(files['generation_config.json'], CNN | ids)

@@ -30,8 +30,8 @@ class TextTest(experiments.TestCase):
         self.text.write_text(self.text.read_text() + 'one more\n')
         done = experiments.call('eval', f'--workdir={self.workdir}')
         self.assertEqual(done.code, 0)
-        self.assertEqual(done.err, 'eval.py: the data of valid is not what it was when the run began; this measures what is '
-                         'there now.\n')
+        self.assertEqual(done.err, 'eval.py: the data of valid has changed since the run began; the current data was '
+                         'measured.\n')
         self.assertEqual(json.loads(done.out.splitlines()[-1])['split'], 'valid')
         self.evaluate('--split=test')  # was never measured, so nothing is known of it
 
@@ -243,7 +243,7 @@ class HeadsTest(experiments.TestCase):
         self.assertTrue(picture.read_bytes().startswith(b'\x89PNG'))
         done = experiments.call('predict', f'--workdir={workdir}', stdin=b'key\n')
         self.assertEqual((done.code, done.out), (1, ''))
-        self.assertIn('copies the words of a text, for which there is nothing to predict', done.err)
+        self.assertIn('copies the words of a text, so predict.py has nothing to predict', done.err)
 
     @pytest.mark.slow
     def test_an_evaluator_of_the_run_measures_any_split(self):

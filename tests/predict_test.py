@@ -493,8 +493,8 @@ class ReadingTest(PredictTest):
             self.assertEqual((json.loads(line), row['of']), (row['vector'], of))
             np.testing.assert_allclose(row['vector'], found['pooled'] if of == 'pooled' else found['hidden'].mean(0), atol=1e-5)
         done = experiments.call('eval', f'--workdir={workdir}')
-        self.assertEqual((done.code, done.err), (1, 'eval.py: This run has no evaluators, so there is nothing to measure; '
-                                                 'predict.py shows what the model gives.\n'))
+        self.assertEqual((done.code, done.err), (1, 'eval.py: This run has no evaluators; use '
+                                                 'predict.py to see its outputs.\n'))
 
     def test_vectors_of_images(self):
         workdir = self.folder / 'run'

@@ -16,7 +16,7 @@ class ShiftedWords(Reader):
 
     def answers(self, snapshot: Any, lines: Sequence[str], name: str) -> Iterator[tuple[str, dict]]:
         """Refuses to copy words."""
-        raise ValueError('This run copies the words of a text, for which there is nothing to predict; use eval.py.')
+        raise ValueError('This run copies the words of a text, so predict.py has nothing to predict; use eval.py.')
 
     def picture(self, snapshot: Any, given: str, steps: bool = False) -> tuple:
         self.data_of(snapshot)
