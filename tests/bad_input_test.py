@@ -126,7 +126,7 @@ class BadInputTest(experiments.TestCase):
         ("--config.mesh.rules=(('.*',('fsdp','fsdp')),)",
          r"The rule \('fsdp', 'fsdp'\) of mesh.rules names an axis twice; name it for one dimension at most"),
         ('--config.train.steps=99999999999999999999', r'train.steps is 99999999999999999999; set it to less than 2\*\*31'),
-        ('--config.data.batch_size=100000000', 'A step needs [0-9.,]+ GiB and there are [0-9.,]+ on cpu'),
+        ('--config.data.batch_size=100000000', 'A step needs [0-9.,]+ GiB, but cpu has [0-9.,]+;'),
         ('--config.data.source=stdlib', "data.path=.* is not read with data.source='stdlib'"),
         ('--config.evals.valid.split=', 'The split is empty, so there is no such split'),
         ('--flagfile=/nowhere', '/nowhere'),

@@ -8,6 +8,7 @@ import tempfile
 from importlib import metadata
 
 import pytest
+from absl import flags
 
 os.environ['JAX_PLATFORMS'] = 'cpu'
 os.environ['XLA_FLAGS'] = (
@@ -19,6 +20,7 @@ if metadata.version('jaxlib').startswith('0.10.'):  # of what is left, half is M
 os.environ['JAX_TRACEBACK_IN_LOCATIONS_LIMIT'] = '0'  # programs do not remember the lines that made them
 os.environ['NPROC'] = '18'  # as training.host.machine.prepare sets it
 gc.set_threshold(200_000, 20, 50)  # tracing makes many small objects, few of them garbage
+flags.FLAGS.mark_as_parsed()  # temporary folders of absltest and Grain's worker processes read flags
 IS_WORKER = 'PYTEST_XDIST_WORKER' in os.environ  # workers inherit the cache, so that they share what they compile
 if not IS_WORKER:
     os.environ['HEED_CACHE'] = tempfile.mkdtemp(prefix='heed_cache_')

@@ -51,7 +51,7 @@ def flat(tree):
     return {name: np.asarray(x) for name, x in shaped(tree).items()}
 
 
-@slow_but('test_float32_is_as_near_as_that_of_the_original', 'gpt2_other', 'roberta', 't5_classes', 'vit')
+@slow_but('test_float32_is_as_near_as_that_of_the_original', 'gpt2_other', 't5_classes')
 class ParityTest(parameterized.TestCase):
     """Against what is recorded in float64. In float32 a number may be off by a few times as much as transformers is there."""
 
@@ -142,8 +142,8 @@ class ParityTest(parameterized.TestCase):
         self.assertLen({end in row for row in found}, 2)  # some of them end
 
 
-@slow_but('test_in_and_out_again', 'gpt2', 'gpt2_other', 'gpt2_choice', 'gpt2_classes', 'bert', 'bert_model', 'bert_tags',
-          'roberta', 'roberta_classes', 't5', 't5_encoder', 't5_classes', 'bart', 'vit', 'vit_model')
+@slow_but('test_in_and_out_again', 'gpt2', 'gpt2_other', 'gpt2_choice', 'bert', 'bert_tags', 'roberta_classes', 't5',
+          't5_encoder', 'bart', 'vit')
 class FolderTest(recorded.TestCase):
     """Folders in, runs, and folders out."""
 
@@ -502,7 +502,7 @@ class FolderTest(recorded.TestCase):
         folder = self.hugging_face()
         whole = (folder / 'model.safetensors').read_bytes()
         (folder / 'model.safetensors').write_bytes(whole[:-40])
-        self.assert_refused('is no whole .safetensors file', f'--from_hf={folder}', f'--workdir={self.folder / "run"}')
+        self.assert_refused('is not a complete .safetensors file', f'--from_hf={folder}', f'--workdir={self.folder / "run"}')
         (folder / 'config.json').write_text('{"model_type": ')
         self.assert_refused('config.json is no JSON object', f'--from_hf={folder}', f'--workdir={self.folder / "run"}')
         self.assert_refused('There is no .*nowhere/config.json', '--from_hf=nowhere', f'--workdir={self.folder / "run"}')

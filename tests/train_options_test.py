@@ -198,7 +198,7 @@ class OptionsTest(experiments.TestCase):
     def test_a_recurrent_model_is_given_one_pair_a_row(self):
         self.text.write_text(experiments.pairs(80))
         recurrent = base.part('transformer.models.bahdanau:RecurrentEncoderDecoder', source_length=12, length=12, width=8)
-        with self.assertRaisesRegex(ValueError, "cannot tell apart what shares a row, as with data.packing='first_fit'"):
+        with self.assertRaisesRegex(ValueError, "cannot separate documents that share a row, as with data.packing='first_fit'"):
             experiments.train(experiments.tiny_pairs(self.text, model=recurrent), self.folder / 'run')
 
     @pytest.mark.slow

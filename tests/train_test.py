@@ -327,7 +327,7 @@ class SurvivalTest(experiments.TestCase):
         with mock.patch('sys.stderr') as stderr:
             self.assert_same_end()
         said = ''.join(call.args[0] for call in stderr.write.call_args_list)
-        self.assertRegex(said, r'^checkpoint 7 is damaged \(.*\), moved to damaged; going on from 6\n$')
+        self.assertRegex(said, r'^checkpoint 7 is damaged \(.*\), moved to damaged; resuming from 6\n$')
 
 
 class ResumeTest(experiments.TestCase):
@@ -383,7 +383,7 @@ class ResumeTest(experiments.TestCase):
         for name, part in (('a.txt', 'train'), ('b.txt', 'valid')):
             (texts / name).write_text(self.text.read_text() + 'one more\n')
             with self.subTest(name), self.assertRaisesRegex(
-                    ValueError, f'The data of {part} is not what the run in .* began with; restore it, or train in another'):
+                    ValueError, f'The data of {part} has changed since the run in .* began; restore it, or train in another'):
                 experiments.train(self.config(**files), workdir)
             shutil.copy(self.text, texts / name)
         self.assertEqual(before, {path: path.read_bytes() for path in workdir.rglob('*') if path.is_file()})

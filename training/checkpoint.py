@@ -1,7 +1,7 @@
-"""Checkpoints of a training run: saved without stopping the loop, checked bit by bit when they are read.
+"""Checkpoints of a training run: saved without stopping the loop, verified bit by bit when they are read.
 
 Orbax commits a step as a whole, but does not notice bytes that change later. So every array gets an integer checksum,
-computed on its device and stored in the same step; a step that fails to restore is set aside for the one before it.
+computed on its device and stored in the same step. If a step cannot be restored, it is set aside and the one before it is used.
 """
 
 import contextlib
@@ -29,13 +29,13 @@ from jax.experimental import multihost_utils
 from orbax.checkpoint.checkpoint_managers import preservation_policy
 
 _DIFF_ROWS = 40
-# Failures of the machine, not of the checkpoint: another attempt may succeed, so nothing is set aside.
+# Failures of the machine, not of the checkpoint: another attempt may succeed, so the checkpoint is not set aside.
 _MACHINE = re.compile(r'RESOURCE_EXHAUSTED|PERMISSION_DENIED|[Oo]ut of memory|Permission denied|Too many open files')
 
 
 @dataclasses.dataclass(frozen=True)
 class Restored:
-    """A checkpoint read back: its step, the state in the shardings of the target, and what `save` got as `meta`."""
+    """A restored checkpoint: its step, the state in the shardings of the target, and the `meta` given to `save`."""
 
     step: int
     state: Any
@@ -62,9 +62,10 @@ _POSITION = 'position.json'
 
 
 class _PositionHandler(ocp.CheckpointHandler):
-    """The position of the data: every process draws the same batches, so the first one saves it for any number of them.
+    """The position of the data iterator. Every process draws the same batches, so process 0 saves it for all.
 
-    Written before `save` returns, unlike by Orbax's handler of JSON, whose failure on a full disk breaks off the arrays.
+    It is written before `save` returns. Orbax's own JSON handler writes later, and if that fails on a full disk, the writing of
+    the arrays is broken off.
     """
 
     def save(self, directory, args):
@@ -88,8 +89,8 @@ class Checkpoints:
 
     Args:
       folder: the workdir; `checkpoints` and `damaged` are folders inside it.
-      keep: how many of the newest steps stay, at least 2.
-      best: the metric whose lowest value marks a step that stays besides them, such as 'valid/loss'; '' for none.
+      keep: how many of the newest steps are kept, at least 2.
+      best: the metric whose lowest value marks one more step to keep, such as 'valid/loss'; '' for none.
       writable: False opens for reading only: nothing is created, cleaned up or set aside.
 
     Raises:
@@ -102,7 +103,7 @@ class Checkpoints:
                 f'checkpoint.keep is {keep}, but at least 2 checkpoints are needed so that one can be damaged: '
                 'set it to 2 or more.'
             )
-        self._workdir = epath.Path(folder).absolute()  # Orbax takes no others
+        self._workdir = epath.Path(folder).absolute()  # Orbax refuses relative paths
         self._folder = self._workdir / 'checkpoints'
         self._best, self._writable = best, writable
         self._values: dict[int, float] = {}  # step -> value of the metric `best`
@@ -127,7 +128,7 @@ class Checkpoints:
         )
         if best:
             for step in self.steps():
-                # An unreadable step has no value; `restore` says so when it gets there.
+                # An unreadable step has no value; `restore` reports it when it reaches it.
                 with contextlib.suppress(Exception):
                     self._note_metric(step, self._read_meta(step)['metrics'])
 
@@ -141,14 +142,14 @@ class Checkpoints:
 
     def save(self, step: int, state, iterator, metrics: dict[str, float] | None = None,
              meta: dict | None = None) -> None:
-        """Saves `state`, the position of `iterator` and `meta` as `step`; most of the work goes on after the return.
+        """Saves `state`, the position of `iterator` and `meta` as `step`; most of the work is done after the return.
 
         Args:
           step: must be higher than every saved step.
           state: a pytree of arrays, on any number of devices; may be donated as soon as this returns.
           iterator: a Grain DatasetIterator, or None to save no position.
           metrics: numbers such as {'valid/loss': 1.5}; only steps with a finite `best` compete for the best.
-          meta: anything else to find again; must be JSON.
+          meta: anything else to store; must be JSON.
 
         Raises:
           ValueError: the step exists, is older than the newest one, or this or the previous save could not be written.
@@ -185,14 +186,14 @@ class Checkpoints:
             file = self._folder / str(step) / 'meta' / 'metadata'
             temporary = file.with_name('metadata.new')
             temporary.write_text(json.dumps({'checksum': _json_checksum(content), 'content': content}))
-            temporary.replace(file)  # in one go: a kill leaves the old one or the new one
+            temporary.replace(file)  # atomic: a kill leaves the old file or the new one
         self._note_metric(step, content['metrics'])
 
     def restore(self, target, *, iterator=None, step: int | None = None) -> Restored | None:
-        """Reads a checkpoint, checks every bit of it, and returns it; None if there is no checkpoint at all.
+        """Reads a checkpoint, verifies every bit of it, and returns it; None if there is no checkpoint at all.
 
-        Without `step` the newest is read; if it is damaged, that is said on stderr, the one before it is read, and
-        (if writable) the damaged one goes to <workdir>/damaged so that its step can be saved again.
+        Without `step` the newest is read. If it is damaged, that is reported on stderr, the one before it is read, and
+        (if writable) the damaged one is moved to <workdir>/damaged so that its step can be saved again.
 
         Args:
           target: a pytree of jax.ShapeDtypeStruct with shardings, or of arrays. It may have fewer top-level entries
@@ -248,7 +249,7 @@ class Checkpoints:
             self._manager.close()
 
     def _try(self, step: int, target: dict[str, Any], iterator) -> tuple[dict[str, jax.Array], dict] | str:
-        """The arrays and user meta of `step`, or in words what is damaged. Raises ValueError if the target differs."""
+        """The arrays and user meta of `step`, or a description of its damage. Raises ValueError if the target differs."""
         content, reason = self._attempt('meta', lambda: self._read_meta(step))
         if reason:
             return reason
@@ -278,7 +279,7 @@ class Checkpoints:
                         'see that there is enough memory and permission to read it, then start again.'
                     ) from error
             if reason:
-                time.sleep(0.1)  # the other reads fail a little later, or when they are collected
+                time.sleep(0.1)  # the other reads fail a little later, or when they are garbage-collected
                 gc.collect()
         if jax.process_count() > 1 and multihost_utils.process_allgather(np.array(bool(reason))).any():
             reason = reason or f'{what} cannot be read by another process'
@@ -303,9 +304,9 @@ class Checkpoints:
         return _named(self._manager.restore(step, args=ocp.args.Composite(state=restore))['state'])
 
     def _restore_iterator(self, step: int, saved: int, iterator) -> str:
-        """Sets the iterator, or says in words what is damaged."""
+        """Sets the iterator; returns a description of the damage, '' if there is none."""
         def read():
-            position = _PositionHandler().restore(self._folder / str(step) / 'data')  # no barrier: it may be damaged here only
+            position = _PositionHandler().restore(self._folder / str(step) / 'data')  # no barrier: the damage may be local
             if _json_checksum(position) != saved:
                 raise ValueError('its checksum differs')
             return position
@@ -317,7 +318,7 @@ class Checkpoints:
             iterator.set_state(position)
             iterator.start_prefetch()
         except Exception as error:
-            # The position is intact, so it is the pipeline that has changed.
+            # The position is intact, so the pipeline has changed.
             raise ValueError(
                 f'the data position of checkpoint {step} in {self._folder} does not fit this data pipeline '
                 f'({type(error).__name__}: {error}): use the data settings it was saved with.'
@@ -325,7 +326,7 @@ class Checkpoints:
         return ''
 
     def _set_aside(self, damaged: dict[int, str], good: int) -> None:
-        """Says what is damaged; moves it away only now that an older step is known to be good."""
+        """Reports the damaged steps and moves them away, now that an older step is known to be good."""
         for step, reason in damaged.items():
             moved = ''
             if self._writable:
@@ -337,7 +338,7 @@ class Checkpoints:
                     place = next(aside / name for name in names if not (aside / name).exists())
                     (self._folder / str(step)).rename(place)
             if jax.process_index() == 0:
-                print(f'checkpoint {step} is damaged ({reason}){moved}; going on from {good}', file=sys.stderr)
+                print(f'checkpoint {step} is damaged ({reason}){moved}; resuming from {good}', file=sys.stderr)
         if damaged and self._writable:
             if jax.process_count() > 1:
                 multihost_utils.sync_global_devices('damaged checkpoints set aside')
@@ -364,7 +365,7 @@ class Checkpoints:
 
 @dataclasses.dataclass
 class _NewestAndBest(preservation_policy.PreservationPolicy):
-    """Which checkpoints stay: the newest `keep` and the best."""
+    """Keeps the newest `keep` checkpoints and the best."""
 
     keep: int
     best_of: Callable[[list[int]], int | None]
@@ -394,7 +395,7 @@ def _checksum(x: jax.Array) -> jax.Array:
 
 
 def _dispatch(arrays: dict[str, Any]) -> dict[str, jax.Array]:
-    # One small program per kind of array: layers share them, so few are compiled.
+    # One small program per shape and type: layers share them, so few are compiled.
     return {name: _checksum(array) for name, array in arrays.items()}
 
 
@@ -412,7 +413,7 @@ def _named(tree) -> dict[str, Any]:
 
 
 def _nested(named: dict[str, Any]) -> dict[str, Any]:
-    """Dicts of dicts by path: what is saved does not depend on the types of the containers."""
+    """Nested dicts by path, so that a checkpoint does not depend on the types of the containers."""
     tree: dict[str, Any] = {}
     for name, leaf in named.items():
         *parents, last = name.split('/')
@@ -456,7 +457,7 @@ def require_same(left: dict[str, str], right: dict[str, str], heads: tuple[str, 
 
 @contextlib.contextmanager
 def _quiet():
-    """Drops what the reads still under way print after one has failed: whoever asked for them says it once."""
+    """Suppresses what other reads print after one has failed; the caller reports the failure once."""
     hook, logger = sys.unraisablehook, logging.getLogger('asyncio')
     sys.unraisablehook, was_disabled, logger.disabled = lambda unraisable: None, logger.disabled, True
     try:
@@ -468,7 +469,7 @@ def _quiet():
 
 
 def _is_not_orbax_traceback(record: logging.LogRecord) -> bool:
-    """Orbax logs the traceback of a failed save several times and raises it besides: once, in our words, is enough."""
+    """Orbax logs the traceback of a failed save several times and raises it too; our one sentence is enough."""
     return not (record.exc_info and 'orbax' in record.pathname)
 
 

@@ -1,8 +1,8 @@
-"""The device mesh (`data`, `fsdp`, `tensor`) and which array lies where on it.
+"""The device mesh (`data`, `fsdp`, `tensor`) and the sharding of arrays over it.
 
-A batch is split over `data` and `fsdp` together. A parameter is split as its role says (training/roles.py), unless a rule's
-regex matches its path; a rule names a mesh axis, or nothing, for each dimension. An axis of size 1, or one that does not divide
-its dimension, leaves the dimension whole, so the same serves one device and a pod.
+A batch is sharded over `data` and `fsdp` together. A parameter is sharded by its role (training/roles.py), unless the regex
+of a rule matches its path; a rule names a mesh axis, or None, for each dimension. An axis of size 1, or one that does not
+divide its dimension, leaves the dimension whole, so the same rules serve one device and a pod.
 """
 
 import re
@@ -25,8 +25,8 @@ def make(data=-1, fsdp=1, tensor=1):
     fixed = int(np.prod([s for s in sizes if s > 0]))
     if -1 in sizes:
         if fixed <= devices and devices % fixed:
-            raise ValueError(f'The mesh is data={data}, fsdp={fsdp}, tensor={tensor}; its -1 stands for the rest of '
-                             f'{devices} devices, which {fixed} does not divide.')
+            raise ValueError(f'The mesh is data={data}, fsdp={fsdp}, tensor={tensor}; its -1 stands for all remaining of the '
+                             f'{devices} devices, but {fixed} does not divide {devices}.')
         sizes[sizes.index(-1)] = max(1, devices // fixed)
     total = int(np.prod(sizes))
     if total > devices:
@@ -36,12 +36,12 @@ def make(data=-1, fsdp=1, tensor=1):
 
 
 def rows(mesh):
-    """How many parts a batch is split into."""
+    """The number of parts into which a batch is split."""
     return mesh.shape['data'] * mesh.shape['fsdp']
 
 
 def batch_sharding(mesh, stacked=False):
-    """Of arrays with the examples in front, or of several of them stacked."""
+    """The sharding of arrays whose first axis is the batch, or the second, after an axis of stacked batches."""
     return NamedSharding(mesh, PartitionSpec(*(None,) * stacked, ('data', 'fsdp')))
 
 
@@ -49,12 +49,12 @@ def replicated(mesh):
     return NamedSharding(mesh, PartitionSpec())
 
 
-AT_ONCE = 100 << 10  # bytes that XLA on CPU copies in the call; more are copied by another thread
+AT_ONCE = 100 << 10  # bytes that XLA on CPU copies within the call; another thread copies larger arrays
 
 
 def put(batch, mesh, stacked=False):
-    """A dict of numpy arrays with the global batch in front (or several of them stacked), onto the devices; of several
-    processes, each of which has all of it, every one puts its part."""
+    """Puts a dict of numpy arrays, a global batch (or several stacked), on the devices. Every process has the whole batch, and
+    puts its own part."""
     place = batch_sharding(mesh, stacked)
     if jax.process_count() > 1:
         return {name: jax.make_array_from_callback(x.shape, place, x.__getitem__) for name, x in batch.items()}
@@ -64,12 +64,12 @@ def put(batch, mesh, stacked=False):
     return placed
 
 
-_UNMATCHED = object()  # what rules may not give
+_UNMATCHED = object()  # a value that no rule can have
 
 
 def first_match(rules, path, what, default=None):
-    """The value of the first (regex, value) whose regex matches the whole path. For a path that no rule covers it is the
-    default; None: that is an error."""
+    """The value of the first (regex, value) whose regex matches the whole path; for a path that no rule covers the default.
+    Raises ValueError if that is None."""
     for rule in rules:
         try:
             pattern, value = rule
@@ -84,7 +84,7 @@ def first_match(rules, path, what, default=None):
 
 
 def require_used(rules, paths, what):
-    """Raises ValueError for a rule that matches none of the paths of all parameters."""
+    """Raises ValueError for a rule that matches none of the parameters."""
     for rule in rules:
         if not any(first_match((rule,), path, what, _UNMATCHED) is not _UNMATCHED for path in paths):
             raise ValueError(f'The rule {rule!r} of {what} matches no parameter; those of this model have names such as '
@@ -97,8 +97,8 @@ def path_of(keys):
 
 
 def follow(tree, shapes, shardings, mesh):
-    """The sharding of every array of a tree that keeps something for each parameter, such as an optimizer's moments: the
-    parameter's, if its path ends in the parameter's and the shape is the same; other arrays are on every device."""
+    """The sharding of every array of a tree such as an optimizer's moments: that of the parameter whose path ends the array's
+    path and whose shape is the same; other arrays are replicated."""
     known = {path_of(keys): (leaf.shape, sharding) for (keys, leaf), sharding in
              zip(jax.tree_util.tree_leaves_with_path(shapes), jax.tree.leaves(shardings), strict=True)}
 
@@ -116,7 +116,7 @@ def shardings(shapes, axes_of, rules, mesh):
 
     Args:
       axes_of: {path: the mesh axis, or None, of each dimension}.
-      rules: (regex over paths, the same), which come first.
+      rules: (regex over paths, axes), which take precedence.
     """
     def one(keys, leaf):
         axes = first_match(rules, path_of(keys), 'mesh.rules', axes_of[path_of(keys)])

@@ -1,6 +1,6 @@
-"""Optimizers and what surrounds them, from Optax.
+"""Optimizers, built from Optax.
 
-update = clip by global norm -> the optimizer's direction -> + decay·parameter -> times -learning rate·multiple
+update = clip by global norm -> direction of the optimizer -> + decay·parameter -> times -learning rate·multiple
 """
 
 import dataclasses
@@ -16,9 +16,9 @@ from training.config import resolve
 from training.mesh import first_match, path_of, require_used
 from training.roles import decay, sides
 
-# What surrounds the optimizer in its config.
+# Fields of config.optimizer that are not fields of the optimizer's class.
 OWN = ('learning_rate', 'weight_decay', 'decay_rules', 'rate_rules', 'average_decay', 'clip', 'schedule')
-FROZEN = 0.0  # in rate_rules: no gradient counts, no moments are kept, and the parameter stays as it is
+FROZEN = 0.0  # in rate_rules: the parameter has no gradient and no moments, and never changes
 
 
 def _require(okay, optimizer, expected):
@@ -57,8 +57,8 @@ class SGD:
 
 @dataclasses.dataclass(frozen=True)
 class Lion:
-    """sign(b1·m + (1 - b1)·gradient), then m = b2·m + (1 - b2)·gradient (Chen et al. 2023, algorithm 2). One moment for
-    each parameter; a learning rate 3 to 10 times lower than Adam's, a weight decay as much higher."""
+    """sign(b1·m + (1 - b1)·gradient), then m = b2·m + (1 - b2)·gradient (Chen et al. 2023, algorithm 2). It has one moment per
+    parameter, and needs a learning rate 3 to 10 times lower than Adam's and a weight decay as many times higher."""
     b1: float = 0.9
     b2: float = 0.99
 
@@ -71,14 +71,14 @@ class Lion:
 
 @dataclasses.dataclass(frozen=True)
 class Adafactor:
-    """Adam's second moment of a matrix kept as its row and column means, without a first one (Shazeer and Stern 2018,
-    algorithm 4): with b2 of update t being 1 - t^-decay_rate, U = gradient / sqrt(v), U / max(1, RMS(U) / clipping),
-    and, if `relative`, times max(1e-3, RMS(parameter)) (algorithm 5), which wants a learning rate near 1e-2.
+    """Adam without a first moment, and with the second moment of a matrix stored as its row and column means (Shazeer and Stern
+    2018, algorithm 4): with b2 = 1 - t^-decay_rate at update t, U = gradient / sqrt(v), U / max(1, RMS(U) / clipping), and, if
+    `relative`, times max(1e-3, RMS(parameter)) (algorithm 5), which needs a learning rate near 1e-2.
 
     Attributes:
-      factored_from: matrices with a smaller side than this keep all of v.
+      factored_from: matrices with a smaller side than this store all of v.
 
-    Matrices with several axes on a side are factored as the matrix that they are; other parameters over their two longest.
+    A matrix with several input or output axes is factored as one matrix; other parameters over their two longest axes.
     """
     decay_rate: float = 0.8
     clipping: float = 1.0
@@ -99,9 +99,9 @@ class Adafactor:
 
 @dataclasses.dataclass(frozen=True)
 class Muon:
-    """The momentum of every matrix made nearly orthogonal by Newton-Schulz steps (Jordan et al. 2024); the other
-    parameters are updated as by AdamW. Scaled to the size of Adam's updates, 0.2·sqrt(larger side), so that
-    one learning rate and weight decay serve both (Liu et al. 2025, eq. 4).
+    """The momentum of every matrix, orthogonalised by Newton-Schulz steps (Jordan et al. 2024); AdamW updates the other
+    parameters. The update is scaled to the size of Adam's, 0.2·sqrt(larger side), so that one learning rate and weight decay
+    serve both (Liu et al. 2025, eq. 4).
 
     Attributes:
       b1, b2, eps: of AdamW.
@@ -128,8 +128,8 @@ class Muon:
                                functools.partial(jax.tree_util.tree_map_with_path, label))
 
     def newton_schulz(self, x):
-        """Steps X <- aX + (bA + cA²)X with A = XXᵀ, of X / |X|: all its singular values come near 1. Written out, since
-        optax.contrib's runs under vmap, where its products take twice the time on a CPU."""
+        """X <- aX + (bA + cA²)X with A = XXᵀ, from X / |X| on: all singular values approach 1. optax.contrib's own runs under
+        vmap, where its products take twice the time on a CPU."""
         matmul, wide = functools.partial(jnp.matmul, precision='highest'), x.shape[0] <= x.shape[1]
         x = (x if wide else x.T) / (jnp.linalg.norm(x) + 1e-8)
         for _ in range(self.iterations):
@@ -139,13 +139,13 @@ class Muon:
 
 
 def _sides(roles, keys, x):
-    """(axes of the input, axes of the output) of a parameter that is one matrix, such as ((0,), (1, 2)) of an attention kernel
-    [D, N, H]; None of one that is not."""
+    """(input axes, output axes) of a parameter that is a single matrix, such as ((0,), (1, 2)) of an attention kernel [D, N,
+    H]; None for others."""
     return sides(roles[path_of(keys)], x.ndim)
 
 
 def _on_matrices(inner, roles):
-    """`inner` given every parameter that is a matrix in this form; what its state holds of one has that form too."""
+    """`inner` applied with every matrix parameter reshaped to two axes; its state has these shapes too."""
     def reshaped(tree):
         def one(keys, x):
             axes = _sides(roles, keys, x)
@@ -176,8 +176,8 @@ def schedule(config, train_steps):
 
 
 def _multiples(rules, name, tree, default=None):
-    """The number that (regex, number) rules give each parameter; one that no rule covers has that of {path: number}, or is
-    refused."""
+    """The number that (regex, number) rules give each parameter. A parameter that no rule covers takes its number from
+    default, {path: number}, and is refused without one."""
     def one(keys, _):
         multiple = first_match(rules, path_of(keys), f'optimizer.{name}', default and default[path_of(keys)])
         if not isinstance(multiple, (int, float)) or not 0 <= multiple < math.inf:
@@ -187,9 +187,9 @@ def _multiples(rules, name, tree, default=None):
 
 
 def _each(rules, name, change, default=None):
-    """A transformation without state: change(update, parameter, multiple that the rules give the parameter)."""
+    """A stateless transformation: change(update, parameter, multiple of the parameter by the rules)."""
     def init(params):
-        _multiples(rules, name, params, default)  # a parameter that no rule covers is found here, before anything is computed
+        _multiples(rules, name, params, default)  # refuses a parameter that no rule covers before anything is computed
         return optax.EmptyState()
 
     def update(updates, state, params):
@@ -200,13 +200,13 @@ def _each(rules, name, change, default=None):
 
 @dataclasses.dataclass(frozen=True)
 class Optimizer:
-    """What a step needs of `config.optimizer`.
+    """The optimizer as the training step uses it.
 
     Attributes:
       tx: the optax transformation.
       rate: updates done -> learning rate of the next one.
       rate_rules: (regex over parameter names, multiple of the learning rate).
-      average_decay: of the moving average of the parameters; 0: there is none.
+      average_decay: the decay of the moving average of the parameters; 0: no average.
     """
     tx: optax.GradientTransformation
     rate: Callable
@@ -214,7 +214,7 @@ class Optimizer:
     average_decay: float = 0.0
 
     def hold(self, params):
-        """The parameters, without a gradient where they are frozen."""
+        """The parameters, with stop_gradient on the frozen ones."""
         stop = lambda x, multiple: jax.lax.stop_gradient(x) if multiple == FROZEN else x
         return jax.tree.map(stop, params, _multiples(self.rate_rules, 'rate_rules', params))
 
@@ -222,14 +222,14 @@ class Optimizer:
         return jax.tree.map(jnp.copy, params) if self.average_decay else {}
 
     def average(self, old, params, updates):
-        """d·old + (1 - d)·params with d = min(average_decay, (1 + n) / (10 + n)) after n earlier updates, so that the
-        start is forgotten soon (as TensorFlow's ExponentialMovingAverage)."""
+        """d·old + (1 - d)·params with d = min(average_decay, (1 + n) / (10 + n)) after n earlier updates, so that the first
+        parameters are soon forgotten (as in TensorFlow's ExponentialMovingAverage)."""
         decay = jnp.minimum(self.average_decay, (1.0 + updates) / (10.0 + updates))
         return jax.tree.map(lambda a, p: a + (1.0 - decay) * (p - a), old, params) if self.average_decay else old
 
 
 def make(config, train_steps, roles):
-    """The Optimizer of `config.optimizer`, for parameters of these roles, {path: role}."""
+    """The Optimizer of `config.optimizer` for parameters with the roles {path: role}."""
     for name in ('decay_rules', 'rate_rules'):
         require_used(config[name], roles, f'optimizer.{name}')
     direction = resolve.construct(config, ignore=OWN).direction(roles)

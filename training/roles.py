@@ -1,7 +1,7 @@
-"""What training makes of the roles that a model's parts declare for their parameters (transformer/layers/roles.py): which of
-them decay, which are matrices to an optimizer, and over which axes of the mesh each is split.
+"""How training uses the roles that a model's parts declare for their parameters (transformer/layers/roles.py): which parameters
+decay, which are matrices to an optimizer, and over which mesh axes each is sharded.
 
-A role says `kind` ('matrix', 'table' or 'vector') and names axes: `inputs` and `outputs` of a matrix, `rows` of a table,
+A role has a `kind` ('matrix', 'table' or 'vector') and names axes: `inputs` and `outputs` of a matrix, `rows` of a table,
 `heads` and `inner` of any.
 """
 
@@ -36,14 +36,14 @@ def decay(role: Role) -> float:
 
 
 def sides(role: Role, dimensions: int) -> tuple | None:
-    """(axes of the input, axes of the output) of a parameter that is one matrix; None of others."""
+    """(input axes, output axes) of a parameter that is a single matrix; None for others."""
     whole = sorted(role.inputs + role.outputs) == list(range(dimensions))
     return (role.inputs, role.outputs) if role.kind == 'matrix' and whole else None
 
 
 def mesh_axes(role: Role, dimensions: int) -> tuple:
-    """The mesh axis, or None, of each dimension, as Megatron splits them (Shoeybi et al. 2019, section 3): heads, inner widths
-    and rows of tables over `tensor`, the other side of such a matrix or table over `fsdp`."""
+    """The mesh axis, or None, of each dimension, as in Megatron (Shoeybi et al. 2019, section 3): heads, inner widths and rows
+    of tables are sharded over `tensor`, the other side of such a matrix or table over `fsdp`."""
     wide = next((axis for axis in (role.heads, role.inner, role.rows) if axis is not None), None)
     if wide is None:
         return (None,) * dimensions

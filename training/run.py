@@ -1,6 +1,6 @@
 """The only construction: `build(config, mesh) -> Run`, used by training, evaluation, prediction, benchmarks and tests.
 
-A run meets its parts through import paths and through the contracts of training/contracts.py alone.
+A run reaches its parts through import paths and the contracts of training/contracts.py alone.
 """
 
 import dataclasses
@@ -33,7 +33,7 @@ class Run:
 
     Attributes:
       config: the locked ConfigDict.
-      reader: what reads inputs for predict.py and draws them for eval.py; None: nothing does.
+      reader: reads the inputs of predict.py and draws those of eval.py; None: predict.py refuses the run.
       shapes: a State of jax.ShapeDtypeStruct with the sharding of every array, the target of init and restore.
       roles: {path: role} of the parameters.
     """
@@ -63,8 +63,8 @@ class Run:
         return self.init().replace(params=placed(self.shapes.params), average=average)
 
     def init_from(self, folder):
-        """(the fresh state with the parameters that init_rules keep taken from the newest step of another workdir, the names
-        of those that are fresh)."""
+        """(state, names of fresh parameters): the fresh state, with the parameters that init_rules keep from the newest step of
+        another workdir."""
         source = load(folder, data=1, onto=self.mesh)
         have = {meshes.path_of(keys): p for keys, p in jax.tree_util.tree_leaves_with_path(source.params)}
         rules, fits = self.config.init_rules, isinstance(self.model, contracts.Fitting)
@@ -92,8 +92,8 @@ class Run:
         return fresh.replace(params=params, average=self.optimizer.first_average(wide(params))), made
 
     def training_row(self, numbers, step):
-        """The row of metrics.jsonl of a step: averages since the last row, and norms of this step; with log.gradients the
-        gradient's also by layer, `grad_norm/block_3`."""
+        """The row of metrics.jsonl of a step: averages since the last row, and norms of this step; with log.gradients also the
+        gradient norm of each layer, `grad_norm/block_3`."""
         aside = ('step', 'finite') if self.config.log.gradients else ('step', 'finite', 'grad_norms')
         numbers = jax.device_get({k: v for k, v in numbers.items() if k not in aside})
         average = {t: float(s) / float(w) if w else math.nan for t, (s, w) in numbers['sums'].items()}
@@ -116,8 +116,8 @@ class Run:
             log_every=c.log.every_steps, last=c.train.steps, nonfinite=c.train.nonfinite)
 
     def batches(self, iterator):
-        """(what the compiled step takes, how many units it holds): the next batch, or train.dispatch of them stacked. Small
-        ones stay in numpy: the compiled step places them on the devices, ten times as fast as device_put."""
+        """(batch, number of its units) for the compiled step: the next batch, or train.dispatch of them stacked. Small batches
+        stay in numpy: the compiled step places them on the devices, ten times as fast as device_put."""
         found = [next(iterator) for _ in range(self.config.train.dispatch)]
         stacked = {name: np.stack([batch[name] for batch in found]) for name in found[0]} if len(found) > 1 else found[0]
         if jax.process_count() > 1 or any(x.nbytes > meshes.AT_ONCE for x in stacked.values()):
@@ -125,8 +125,8 @@ class Run:
         return stacked, sum(map(self.data.count, found))
 
     def compile(self):
-        """(train.dispatch training steps, compiled for this mesh, floating point operations of one of them); the state that is
-        given is donated. Where batches come in several lengths, the operations are those of the longest."""
+        """(train.dispatch training steps, compiled for this mesh; floating point operations of one step). The steps donate
+        their state. If batches have several lengths, the operations are those of the longest."""
         shardings, count = jax.tree.map(lambda s: s.sharding, self.shapes), self.config.train.dispatch
         function = steps.several(self.step_function, count, self.config.train.nonfinite)
         jitted = jax.jit(function, donate_argnums=0, out_shardings=(shardings, meshes.replicated(self.mesh)))
@@ -145,22 +145,22 @@ class Run:
 
     @functools.cached_property
     def eval_terms(self):
-        """(params, batch) -> {term: (sum, weight)} without randomness, compiled per shape of batch."""
+        """(params, batch) -> {term: (sum, weight)} without randomness, compiled for each shape of batch."""
         def terms(params, batch):
             return self.task.loss(steps.forward(self.model, params), batch, key=None, step=None, train=False)
         return jax.jit(terms, out_shardings=meshes.replicated(self.mesh))
 
     def evaluation(self, name, split=None):
-        """The batches that the evaluator `name` asks for, of its own split or another one."""
+        """The batches of the evaluator `name`, of its own split or of another."""
         return self.data.evaluation(split or self.config.evals[name].split, self.eval_rows, **self.evaluators[name].view)
 
     def data_digests(self):
-        """{split: name of its contents} of the training part and of what the evaluators measure."""
+        """{split: digest of its contents} of the training part and of the splits of the evaluators."""
         splits = {'train', *(evaluation.split for evaluation in self.config.evals.values())}
         return {split: self.data.digest(split) for split in sorted(splits)}
 
     def check_evaluation(self, name):
-        """Raises what is wrong with an evaluator, for this data and this model, before anything is computed."""
+        """Raises ValueError, before anything is computed, if an evaluator does not fit this data and this model."""
         metrics = self.evaluators[name].check(self, self.evaluation(name))
         best, _, metric = self.config.checkpoint.best.partition('/')
         if best == name and metric not in metrics:
@@ -168,7 +168,7 @@ class Run:
                              f'{", ".join(metrics) or "nothing"}; choose one of these.')
 
     def metric_names(self, batches):
-        """The names of what `Snapshot.averages` gives for these batches."""
+        """The names of the numbers that `Snapshot.averages` returns for these batches."""
         with jax.set_mesh(self.mesh):
             terms = jax.eval_shape(self.eval_terms, self.shapes.params, next(iter(batches)))
         names = ['loss', *(t for t in terms if t != 'loss'), 'weight']
@@ -176,13 +176,13 @@ class Run:
 
     @property
     def eval_rows(self):
-        """Rows in a batch of evaluation: as in one microbatch of training, so that memory suffices."""
+        """Rows in an evaluation batch: as many as in a training microbatch, so that memory suffices."""
         return self.config.data.batch_size // self.config.train.microbatches
 
 
 @dataclasses.dataclass(frozen=True)
 class Snapshot:
-    """A run at some parameters: what evaluators and predict.py work with. `text` and `picture` go to the report, if any."""
+    """A run with parameters, on which evaluators and readers work. `text` and `picture` go to the report, if any."""
     run: Run
     params: Any
     step: int
@@ -200,11 +200,11 @@ class Snapshot:
         return _apply(self.run.model, self.params, inputs)
 
     def captured(self, *names, **inputs):
-        """{layer/name: array} of what the layers of the model say on request, such as 'attention'."""
+        """{layer/name: array} of the outputs that the layers of the model return on request, such as 'attention'."""
         return _captured(self.run.model, self.params, names, inputs)
 
     def key(self, name, seed=None):
-        """The key of a random stream at this step; of a seed other than the run's, at any step."""
+        """The key of a random stream: of the run's seed at this step, or of another seed, then the same at every step."""
         return steps.stream(seed, name) if seed is not None else jax.random.fold_in(
             steps.stream(self.run.config.seed, name), self.step)
 
@@ -263,23 +263,23 @@ def _fresh(config, data, model, task, optimizer):
 
 
 def _part(config, contract, what, *, key='name', **options):
-    """The object that a config names, if it meets the contract of such a part."""
+    """The object that a config names. Raises ValueError unless it meets the contract."""
     return _held(resolve.construct(config, key, **options), contract, what, config[key])
 
 
 def _held(part, contract, what, path):
-    """The part, if it meets its contract."""
+    """Returns the part. Raises ValueError unless it meets its contract."""
     if misfits := contracts.misfits(part, contract):
         raise ValueError(f'{path} is no {what}: {", and ".join(misfits)}; name another class.')
     return part
 
 
 def build(config, mesh, folder=None, source=None):
-    """Constructs everything that a config describes, and checks that it fits together, before anything is computed.
+    """Constructs all parts that a config names and checks that they fit together, before anything is computed.
 
     Args:
-      folder: the workdir of this run, with the tokenizer or class names to use; None: they are learnt from the data.
-      source: the workdir whose parameters this run starts with, and so its tokenizer.
+      folder: the workdir of this run, with its tokenizer or class names; None: they are learnt from the data.
+      source: the workdir from which this run takes its first parameters, and therefore its tokenizer.
     """
     schema.check(config)
     rows, parts, micro = config.data.batch_size, meshes.rows(mesh), config.train.microbatches
@@ -298,11 +298,11 @@ def build(config, mesh, folder=None, source=None):
     parts = {'model': model} | ({'model.head': model.head} if 'head' in resolve.fields(type(model)) else {})
     for field, part in parts.items():
         for name in filter(resolve.fields(type(part)).__contains__, data.facts):
-            if getattr(part, name) < data.facts[name] and data.facts[name] > 1:  # of one kind there is nothing to tell
+            if getattr(part, name) < data.facts[name] and data.facts[name] > 1:  # a single kind needs no embedding
                 raise ValueError(f'{field}.{name} is {getattr(part, name)}, but the data has {data.facts[name]}; leave it out '
                                  'of the config, or raise it.')
     if data.packed and isinstance(model, contracts.Separating) and not model.packs:
-        raise ValueError(f'{config.model.name} cannot tell apart what shares a row, as with data.packing='
+        raise ValueError(f'{config.model.name} cannot separate documents that share a row, as with data.packing='
                          f"{config.data.packing!r}; set data.packing='buckets' or 'none'.")
     task = _part(config.task, contracts.Task, 'task')
     evaluators = {name: _part(e, contracts.Evaluator, 'evaluator', key='evaluator', ignore=EVAL_FIELDS)
@@ -326,18 +326,18 @@ def build(config, mesh, folder=None, source=None):
 
 
 def _axes(roles_of, shapes):
-    """{path: the mesh axis, or None, of each dimension}, as roles say."""
+    """{path: the mesh axis, or None, of each dimension}, from the roles."""
     return {path: roles.mesh_axes(roles_of[path], leaf.ndim) for path, leaf in
             ((meshes.path_of(keys), leaf) for keys, leaf in jax.tree_util.tree_leaves_with_path(shapes))}
 
 
 def load(folder, step='last', data=None, onto=None):
-    """The Snapshot of a workdir, its parameters split as in training where the devices suffice.
+    """The Snapshot of a workdir, with its parameters sharded as in training if there are enough devices.
 
     Args:
       step: 'last', 'best' or a number.
       data: devices over which batches are split; None: as in training, or all that divide a batch of evaluation.
-      onto: another mesh for the parameters alone, such as that of several processes, all of which have to read them.
+      onto: another mesh for the parameters alone, such as that of several processes, which must then all read them.
     """
     folder = workdir.local(folder)
     config = workdir.load_config(folder)
@@ -370,8 +370,8 @@ def write(folder, run, tree, source=None):
     """Writes a run at step 0: all of it or nothing.
 
     Args:
-      tree: as `State.tree()`; {'params': ...} alone for a run that others start from, with init_from.
-      source: the workdir that it comes from, for what the bits of a run depend on.
+      tree: as of `State.tree()`; {'params': ...} alone for a run that only serves as init_from of others.
+      source: the workdir that it comes from, whose environment.json is copied.
     """
     require_new(folder)
     with tempfile.TemporaryDirectory(prefix=f'.{folder.name}.', dir=folder.absolute().parent) as place:
@@ -392,8 +392,8 @@ def write(folder, run, tree, source=None):
 
 
 def mesh_for(config, data):
-    """The mesh of `load`."""
-    fsdp, tensor = (max(1, size) for size in (config.mesh.fsdp, config.mesh.tensor))  # -1: as many as there are
+    """The mesh of `load`: data times fsdp divides the rows of an evaluation batch."""
+    fsdp, tensor = (max(1, size) for size in (config.mesh.fsdp, config.mesh.tensor))  # -1: all remaining devices
     rows, free = config.data.batch_size // config.train.microbatches, jax.device_count() // (fsdp * tensor)
     wanted = data or config.mesh.data  # as in training, if that names a number
     for size in range(min(wanted, free) if wanted > 0 else free, 0, -1):
@@ -403,7 +403,7 @@ def mesh_for(config, data):
 
 
 def checkpoint_step(checkpoints, step, config):
-    """The number behind --step=last|best|N; None is the newest that is whole."""
+    """The step that --step=last|best|N means; None stands for the newest undamaged one."""
     if step == 'last':
         return None
     if step == 'best':

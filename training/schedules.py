@@ -25,19 +25,19 @@ class Schedule(abc.ABC):
         if self.warmup_steps < 0 or self.decay_steps < 0:
             raise ValueError(f'warmup_steps is {self.warmup_steps} and decay_steps {self.decay_steps}; expected 0 or more.')
         if 0 < self.decay_steps <= self.warmup_steps:
-            raise ValueError(f'decay_steps is {self.decay_steps}, which counts the warmup_steps={self.warmup_steps} in; '
+            raise ValueError(f'decay_steps is {self.decay_steps}, which includes the warmup_steps={self.warmup_steps}; '
                              'expected more than these, or 0 for train.steps.')
         if not 0 <= self.final < math.inf:
             raise ValueError(f'final is {self.final} in optimizer.schedule; expected a multiple of the peak, 0 or more.')
         rest = self.after(max(1, end - self.warmup_steps))
-        # Warm-up reaches the peak at its last step: update number n (from 1) has n / warmup_steps.
+        # Warm-up reaches the peak at its last step: the rate of update n (from 1) is n / warmup_steps.
         warm = lambda count: (count + 1) / max(1, self.warmup_steps)
         return optax.join_schedules([warm, rest], [self.warmup_steps])
 
 
 @dataclasses.dataclass(frozen=True)
 class ConstantRate(Schedule):
-    """The peak throughout."""
+    """The peak at every step after the warm-up."""
 
     def after(self, steps):
         return optax.constant_schedule(1.0)
@@ -62,7 +62,7 @@ class LinearDecay(Schedule):
 @dataclasses.dataclass(frozen=True)
 class InverseSqrt(Schedule):
     """sqrt(warmup_steps / n) at update n (Vaswani et al. 2017, section 5.3): their d^-0.5 · min(n^-0.5, n · warmup^-1.5)
-    has the peak (d · warmup)^-0.5. Without warm-up it is 1 / sqrt(n). It has no end: `decay_steps` and `final` say nothing."""
+    has the peak (d · warmup)^-0.5. Without warm-up it is 1 / sqrt(n). It never ends: `decay_steps` and `final` are refused."""
 
     def after(self, steps):
         if self.decay_steps or self.final:
@@ -74,8 +74,8 @@ class InverseSqrt(Schedule):
 
 @dataclasses.dataclass(frozen=True)
 class WarmupStableDecay(Schedule):
-    """The peak until `cooldown_steps` before the end, then 1 - sqrt(share of the cooldown that is over), down to `final`
-    (Hu et al. 2024; the root from Haegele et al. 2024, section 3)."""
+    """The peak until `cooldown_steps` before the end, then 1 - sqrt(elapsed share of the cooldown), down to `final` (Hu et al.
+    2024; the square root from Haegele et al. 2024, section 3)."""
     cooldown_steps: int = 0
 
     def after(self, steps):

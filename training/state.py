@@ -1,4 +1,4 @@
-"""The state of a run: everything that a checkpoint holds besides the position in the data."""
+"""The state of a run: all arrays that a checkpoint holds."""
 
 from typing import Any
 
@@ -11,11 +11,11 @@ import jax.numpy as jnp
 class State:
     """Attributes:
       step: optimizer steps done, int32.
-      params: {'block_0': {'attention': {...}}, ...}, in the type in which the model stores them.
-      opt_state: of the optax transformation.
+      params: {'block_0': {'attention': {...}}, ...}, in the model's parameter_dtype.
+      opt_state: the state of the optax transformation.
       average: the moving average of the parameters, in at least float32, or {}.
       sums: {term: [sum, weight]} of the training terms since the last log row.
-      skipped: updates left out because they were not finite, int32.
+      skipped: the number of updates skipped because they were not finite, int32.
     """
     step: jax.Array
     params: Any
@@ -26,17 +26,17 @@ class State:
 
     @property
     def evaluated(self):
-        """The parameters to evaluate and to use: their average, if there is one."""
+        """The parameters to evaluate: their average, if there is one."""
         return self.average or self.params
 
     def tree(self):
-        """As a plain dict, the form in which checkpoints keep it."""
+        """The state as a plain dict, the form that checkpoints store."""
         return {name: getattr(self, name) for name in self.__dataclass_fields__}
 
 
 def wide(tree):
-    """The arrays of a tree in at least float32, in float64 where JAX has 64-bit types enabled: in what an update is computed,
-    however parameters are stored."""
+    """The arrays of a tree in at least float32, or float64 if JAX has 64-bit types enabled: the type in which updates are
+    computed, whatever the type of the stored parameters."""
     return jax.tree.map(lambda x: x.astype(jnp.promote_types(x.dtype, jnp.result_type(float))), tree)
 
 

@@ -12,7 +12,7 @@ NONFINITE = ('stop', 'skip')
 
 
 def stream(seed, name):
-    """The key of a named random stream; fold in the step, then the layer. Nothing random is stored in a checkpoint."""
+    """The key of a named random stream; fold in the step, then the layer. No key is stored in a checkpoint."""
     return jax.random.fold_in(jax.random.key(seed), zlib.crc32(name.encode()))
 
 
@@ -22,7 +22,7 @@ def forward(model, params):
 
 
 def total_loss(coefficients, sums, weights):
-    """sum over terms of coefficient · sum / weight; a term of no weight counts nothing."""
+    """sum over terms of coefficient · sum / weight; a term of weight 0 adds 0."""
     return sum(c * sums[t] / jnp.where(weights[t] > 0, weights[t], 1.0) for t, c in coefficients.items())
 
 
@@ -33,7 +33,7 @@ def split_terms(terms):
 def gradients(model, task, params, batch, *, key, step, microbatches, hold=lambda params: params):
     """(gradients, sums, weights) of one batch, exactly the same for any number of microbatches.
 
-    Weights depend on the batch alone, so the whole batch is weighed first (the compiler drops the forward pass of that)
+    Weights depend on the batch alone, so those of the whole batch are computed first (the compiler drops the forward pass)
     and each microbatch adds the gradient of its share of the total. `hold` stops the gradient of frozen parameters."""
     def terms(params, batch, key):
         return split_terms(task.loss(forward(model, hold(params)), batch, key=key, step=step, train=True))
@@ -67,16 +67,16 @@ def group_norms(tree):
 def make(model, task, optimizer, *, seed, microbatches=1, log_every=1, last=0, nonfinite='stop'):
     """step(state, batch) -> (state, report).
 
-    Gradient, moments and update u are in at least float32 whatever parameters are stored in, p' = round(p + u): a parameter in
-    bfloat16 is rounded once in a step.
+    Gradient, moments and update u are in at least float32, whatever the type of the stored parameters, p' = round(p + u): a
+    bfloat16 parameter is rounded once in a step.
 
     Args:
       optimizer: a training.optimizer.Optimizer.
-      microbatches: the batch is worked off in so many parts, one after the other, for memory; the result is the same.
-      log_every: steps from one row of the log to the next: `state.sums` starts anew after one, and the norms of update
-        and parameters are computed for one only (and for step `last`), 0 else.
-      nonfinite: 'skip' leaves parameters and optimizer as they are when the loss or a gradient is not finite; 'stop'
-        leaves the decision to the loop, which reads report['finite'] and report['grad_norms'].
+      microbatches: the batch is processed in so many parts, one after the other, to save memory; the result is the same.
+      log_every: steps from one row of the log to the next. `state.sums` is reset after each row, and the norms of update and
+        parameters are computed only at a row (and at step `last`), and are 0 elsewhere.
+      nonfinite: 'skip' keeps parameters and optimizer unchanged if the loss or a gradient is not finite; 'stop' leaves the
+        decision to the loop, which reads report['finite'] and report['grad_norms'].
     """
     if nonfinite not in NONFINITE:
         raise ValueError(f'train.nonfinite is {nonfinite!r}; expected one of {", ".join(NONFINITE)}.')
@@ -115,8 +115,8 @@ def make(model, task, optimizer, *, seed, microbatches=1, log_every=1, last=0, n
 
 
 def several(step, count, nonfinite='stop'):
-    """step(state, batches) for `count` batches stacked in front: as many steps in one program. The report is that of the
-    last one or, with nonfinite='stop', of the first that is not finite."""
+    """step(state, batches) for `count` batches, stacked along a first axis: as many steps in one program. The report is that
+    of the last step or, with nonfinite='stop', of the first that is not finite."""
     def steps(state, batches):
         state, reports = jax.lax.scan(step, state, batches)
         finite = reports['finite']
@@ -127,14 +127,14 @@ def several(step, count, nonfinite='stop'):
 
 
 class Programs:
-    """step(state, batch), compiled for every shape of batch: for the longest at once, for the others when they come.
+    """step(state, batch), compiled for every shape of batch: for the longest at once, for the others at their first use.
 
     Args:
       make: from {name: (shape, dtype)} of a batch to (program, its floating point operations).
       longest: the shapes of the longest batch.
 
     Attributes:
-      flops: those of the longest.
+      flops: the operations for the longest batch.
     """
 
     def __init__(self, make, longest):
@@ -149,7 +149,7 @@ class Programs:
         return self._of(batch)[1]
 
     def memory_analysis(self):
-        """Of the longest."""
+        """The memory analysis of the program for the longest batch."""
         return self._longest.memory_analysis()
 
     def _of(self, batch):

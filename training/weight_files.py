@@ -5,14 +5,14 @@ import json
 import os
 import pathlib
 
-import ml_dtypes  # noqa: F401  its types are then known to numpy, and so to safetensors
+import ml_dtypes  # noqa: F401  registers bfloat16 with numpy, which safetensors needs
 
 SINGLE, INDEX = 'model.safetensors', 'model.safetensors.index.json'
 
 
 def open_all(folder, found):
-    """{name: found(shape, type such as 'BF16', function that reads the array)} of the weights in a folder; an array is read
-    when it is asked for."""
+    """{name: found(shape, type such as 'BF16', function that reads the array)} of the weights in a folder. Arrays are read on
+    demand."""
     weights = {}
     for path in _paths(pathlib.Path(folder)):
         with _opened(path) as file:
@@ -23,7 +23,7 @@ def open_all(folder, found):
 
 
 def _read(path, name):
-    with _opened(path) as file:  # closed again: what was read would stay mapped in memory, beside what is made of it
+    with _opened(path) as file:  # an open file would keep all that was read mapped in memory
         return file.get_tensor(name)
 
 
@@ -33,7 +33,7 @@ def _opened(path):
     try:
         return safetensors.safe_open(path, framework='numpy')
     except (safetensors.SafetensorError, OSError) as error:
-        raise ValueError(f'{path} is no whole .safetensors file ({error}); fetch it again.') from None
+        raise ValueError(f'{path} is not a complete .safetensors file ({error}); fetch it again.') from None
 
 
 def _paths(folder):
@@ -60,8 +60,8 @@ def write(folder, arrays):
     from safetensors.numpy import save_file
 
     path = pathlib.Path(folder, SINGLE)
-    save_file(arrays, path, metadata={'format': 'pt'})  # which transformers asks for
-    path.chmod(0o666 & ~_umask())  # safetensors makes files that the owner alone may read
+    save_file(arrays, path, metadata={'format': 'pt'})  # transformers requires this key
+    path.chmod(0o666 & ~_umask())  # safetensors makes files that only the owner may read
 
 
 def _umask():

@@ -1,4 +1,4 @@
-"""The work directory: one writer at a time, the config it was started with, and what may change on resume."""
+"""The work directory: its lock, its config and environment, and what may change when a run resumes."""
 
 import contextlib
 import fcntl
@@ -15,27 +15,27 @@ import ml_collections
 
 from training.config import schema
 
-# What may differ between a run and its continuation; everything else would make it another experiment.
+# Fields that may change when a run resumes; a change of any other makes it another experiment.
 CHANGEABLE = r'train\.steps|(log|checkpoint|evals|generation|mesh|profile|energy)\..*|data\.(workers|reader)'
 VERSIONS = ('jax', 'jaxlib', 'flax', 'optax', 'orbax-checkpoint', 'grain', 'numpy', 'sentencepiece')
 
 
 def local(path):
-    """The path of a workdir; remote ones are refused."""
+    """The path of a workdir. Raises ValueError for a remote one."""
     if re.match(r'\w+:/', str(path)):
         raise ValueError(f'The workdir {path} is a remote path; give a local folder and copy it afterwards.')
     return pathlib.Path(path).expanduser()
 
 
 def given(path):
-    """The workdir of a script that needs one."""
+    """The path of --workdir. Raises ValueError if it is missing."""
     if not path:
         raise ValueError('Give --workdir=DIR, the folder of a run made by train.py.')
     return local(path)
 
 
 def existing(path):
-    """The workdir of a run to start from."""
+    """The path of a workdir that holds a run. Raises ValueError if it does not."""
     folder = local(path)
     load_config(folder)
     return folder
@@ -52,8 +52,8 @@ def write_atomically(path, text):
 
 @contextlib.contextmanager
 def locked(folder, first=True):
-    """Holds the folder for one run; the kernel gives the lock back however the process ends. Of several processes the first
-    holds it for all."""
+    """Locks the folder for one run; the kernel releases the lock however the process ends. Of several processes the first holds
+    it for all."""
     if not first:
         yield
         return
@@ -66,7 +66,7 @@ def locked(folder, first=True):
 
 
 def is_run(folder):
-    """Whether the folder holds a run to continue; a folder with anything else in it is refused."""
+    """Whether the folder holds a run to resume. Raises ValueError for a folder that holds anything else."""
     if not folder.exists():
         return False
     if not folder.is_dir():
@@ -82,8 +82,8 @@ def is_run(folder):
 
 @contextlib.contextmanager
 def create(folder, config, first=True):
-    """Makes the folder and holds it; config.json comes first, so that a killed start leaves a workdir. Of several processes
-    the first does so for all."""
+    """Makes and locks the folder. It writes config.json first, so that a killed start leaves a valid workdir. Of several
+    processes the first does so for all."""
     if not first:
         yield
         return
@@ -101,8 +101,8 @@ def create(folder, config, first=True):
 
 
 def require_run(folder, patience=60):
-    """Raises ValueError if the run that the first of several processes has made in `folder` is not seen here: it is another
-    disk. A network file system may take some seconds to show it."""
+    """Raises ValueError if this process does not see the run that process 0 has made in `folder`, since it has another disk. A
+    network file system may take some seconds to show it."""
     end = time.monotonic() + patience
     while not is_run(folder):
         if time.monotonic() > end:
@@ -112,12 +112,12 @@ def require_run(folder, patience=60):
 
 
 def has_facts(folder):
-    """Whether a run got as far as saving what it learnt from the data: environment.json and checkpoints come after that."""
+    """Whether a run has saved its tokenizer or classes: environment.json and checkpoints are written after them."""
     return (folder / 'environment.json').is_file() or any((folder / 'checkpoints').glob('[0-9]*'))
 
 
 def as_json(config):
-    """A config in the form it has in config.json: tuples are lists."""
+    """A config as config.json holds it, with lists for tuples."""
     return json.loads(json.dumps(config.to_dict()))
 
 
@@ -147,16 +147,16 @@ def load_config(folder):
     try:
         schema.check(config)
     except ValueError as error:
-        raise ValueError(f'{path} is not as this version of the code writes it: {str(error).removesuffix(".")}; or use the '
-                         'version that made this run.') from None
+        raise ValueError(f'{path} is not from this version of the code: {str(error).removesuffix(".")}; or use the version '
+                         'that made this run.') from None
     return config
 
 
 def check_unchanged(folder, config):
-    """Refuses to continue a run with another experiment's config."""
+    """Raises ValueError if the config of a run has changed in a field that may not change."""
     old, new = flat(as_json(load_config(folder))), flat(as_json(config))
 
-    def may_change(name):  # evaluations come and go; another field is only missing there if that run began before it existed
+    def may_change(name):  # evaluations may be added and removed; a run lacks another field only if an older version made it
         return re.fullmatch(CHANGEABLE, name) and (name in old or name.startswith('evals.'))
     differing = [f'{name}: {old.get(name, "nothing")!r} there, {new.get(name, "nothing")!r} now'
                  for name in sorted(old | new) if old.get(name) != new.get(name) and not may_change(name)]
@@ -168,7 +168,7 @@ def check_unchanged(folder, config):
 
 
 def changed_data(folder, digests):
-    """The splits whose contents are not those that the run was trained and evaluated on."""
+    """The splits whose contents have changed since the run began."""
     path = folder / 'environment.json'
     try:
         saved = json.loads(path.read_text())['data']
@@ -178,17 +178,17 @@ def changed_data(folder, digests):
 
 
 def check_same_data(folder, digests):
-    """Refuses to continue a run on other data than it began with."""
+    """Raises ValueError if the data of a run has changed."""
     if changed := changed_data(folder, digests):
-        raise ValueError(f'The data of {" and ".join(changed)} is not what the run in {folder} began with; restore it, or '
+        raise ValueError(f'The data of {" and ".join(changed)} has changed since the run in {folder} began; restore it, or '
                          f'train in another --workdir, with --config.init_from={folder} to start from these parameters.')
 
 
 def save_environment(folder, digests):
-    """What the bits of a run depend on: versions, devices, cores, data.
+    """Saves everything that the bits of a run depend on besides its config: versions, devices, cores, data.
 
     Args:
-      digests: {split: name of its contents}.
+      digests: {split: digest of its contents}.
     """
     device = jax.devices()[0]
     environment = {

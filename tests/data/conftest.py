@@ -1,7 +1,4 @@
 import pytest
-from absl import flags
-
-flags.FLAGS.mark_as_parsed()  # Grain's worker processes read flags
 
 
 @pytest.fixture(autouse=True)

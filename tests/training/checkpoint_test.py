@@ -278,7 +278,7 @@ class CheckpointsTest(parameterized.TestCase):
         expected = _batches()
         next(expected)
         np.testing.assert_array_equal(next(batches), next(expected))
-        self.assertRegex(printed, rf'^checkpoint 2 is damaged \(.*{words}.*\), moved to damaged; going on from 1\n$')
+        self.assertRegex(printed, rf'^checkpoint 2 is damaged \(.*{words}.*\), moved to damaged; resuming from 1\n$')
 
         # The damaged folder is out of the way, so the step can be saved again.
         self.assertEqual([path.name for path in (self.workdir / 'damaged').iterdir()], ['2'])
@@ -302,7 +302,7 @@ class CheckpointsTest(parameterized.TestCase):
         _overwrite(self.folder / '2', _kernel(2))
         restored, printed = self.restore(self.open(writable=False), _target(_state(0)))
         self.assertEqual(restored.step, 1)
-        self.assertRegex(printed, r'^checkpoint 2 is damaged \(checksum of .* differs\); going on from 1\n$')
+        self.assertRegex(printed, r'^checkpoint 2 is damaged \(checksum of .* differs\); resuming from 1\n$')
         self.assertCountEqual([path.name for path in self.workdir.rglob('[12]')], ['1', '2'])
 
     def test_all_damaged_is_an_error_that_stays(self):

@@ -26,7 +26,7 @@ class MakeTest(parameterized.TestCase):
 
     @parameterized.parameters(
         ((16, 1, 1), 'needs 16 devices, but there are 8'), ((2, 2, 4), 'needs 16 devices'),
-        ((-1, 3, 4), 'needs 12 devices'), ((-1, 3, 1), '8 devices, which 3 does not divide'), ((-1, -1, 1), 'at most one -1'),
+        ((-1, 3, 4), 'needs 12 devices'), ((-1, 3, 1), '8 devices, but 3 does not divide 8'), ((-1, -1, 1), 'at most one -1'),
         ((0, 1, 1), 'expected positive sizes'), ((-2, 1, 1), 'expected positive sizes'))
     def test_impossible_sizes_are_refused(self, given, message):
         with self.assertRaisesRegex(ValueError, message):

@@ -15,6 +15,7 @@ from jax.sharding import PartitionSpec
 from configs import base
 from data.opened import Opened
 from tests import models
+from tests.marks import slow_but
 from training import mesh as meshes
 from training import run as runs
 from training import workdir
@@ -123,13 +124,14 @@ def three_steps(run, state=None):
     return state, reports
 
 
+@slow_but('test_steps_equal_those_of_one_device', 'all')
 class MeshesTest(parameterized.TestCase):
     @classmethod
     def setUpClass(cls):
         super().setUpClass()
         cls.state, cls.reports = jax.device_get(three_steps(build()))
 
-    @parameterized.parameters((8, 1, 1), (2, 2, 2), (1, 8, 1), (1, 1, 4))
+    @parameterized.named_parameters(('data', 8, 1, 1), ('all', 2, 2, 2), ('fsdp', 1, 8, 1), ('tensor', 1, 1, 4))
     def test_steps_equal_those_of_one_device(self, *sizes):
         run = build(sizes)
         state, reports = three_steps(run)

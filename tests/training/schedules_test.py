@@ -41,7 +41,7 @@ class SchedulesTest(parameterized.TestCase):
 
     @parameterized.parameters(3, 4)
     def test_a_decay_that_ends_in_the_warm_up_is_refused(self, steps):
-        with self.assertRaisesRegex(ValueError, f'decay_steps is {steps}, which counts the warmup_steps=4 in; expected more'):
+        with self.assertRaisesRegex(ValueError, f'decay_steps is {steps}, which includes the warmup_steps=4; expected more'):
             self.rates('LinearDecay', warmup_steps=4, decay_steps=steps)
 
     def test_inverse_square_root_is_that_of_the_paper(self):

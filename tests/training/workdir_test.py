@@ -90,7 +90,7 @@ class WorkdirTest(parameterized.TestCase):
         del content['parameter_dtype']
         self.folder.mkdir()
         (self.folder / 'config.json').write_text(json.dumps(content))
-        with self.assertRaisesRegex(ValueError, 'config.json is not as this version .* writes it: The config has no '
+        with self.assertRaisesRegex(ValueError, 'config.json is not from this version of the code: The config has no '
                                                 'field parameter_dtype; .*; or use the version that made this run'):
             workdir.load_config(self.folder)
 
@@ -122,7 +122,7 @@ class WorkdirTest(parameterized.TestCase):
         self.assertEqual(workdir.changed_data(self.folder, {'train': 'a', 'valid': 'b', 'test': 'c'}), [])
         self.assertEqual(workdir.changed_data(self.folder, {'valid': 'c', 'train': 'a'}), ['valid'])
         workdir.check_same_data(self.folder, {'train': 'a', 'test': 'c'})
-        with self.assertRaisesRegex(ValueError, 'The data of train and valid is not what'):
+        with self.assertRaisesRegex(ValueError, 'The data of train and valid has changed'):
             workdir.check_same_data(self.folder, {'train': 'b', 'valid': 'c'})
         for content in ('{}', '{"data": []}', 'x'):
             (self.folder / 'environment.json').write_text(content)

@@ -1,4 +1,4 @@
-"""What the scripts at the root share: flags, an immediate --help, and one sentence for what a user got wrong."""
+"""The command line of the scripts at the root: flags, an immediate --help, and one sentence for every mistake of a user."""
 
 import ast
 import importlib.util
@@ -14,15 +14,15 @@ from absl import flags
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 CONFIGS = ROOT / 'configs'
 KINDS = {'int': 'a whole number', 'float': 'a number', 'bool': 'true or false', 'tuple': 'a tuple'}
-CONFIG_MODULE = '_config_'  # begins the name of a config file's module
+CONFIG_MODULE = '_config_'  # prefix of the module name of a config file
 HELP = ('-h', '-help', '--help', '--helpshort', '--helpfull')
 
 
 def run(main, *, config=None):
-    """Parses the command line and calls `main`, with the config if the script takes one; exits with what it returns.
+    """Parses the command line, calls `main`, with the config if the script takes one, and exits with the code it returns.
 
-    A mistake of the user ends in one sentence on stderr and exit code 1; what nobody expected keeps its traceback, as
-    does everything under HEED_TRACEBACK=1.
+    A mistake of the user ends in one sentence on stderr and exit code 1; an unexpected error keeps its traceback, as does
+    every error under HEED_TRACEBACK=1.
 
     Args:
       config: the default of --config=FILE[:VARIANT]; None for a script without it.
@@ -43,15 +43,15 @@ def run(main, *, config=None):
         sys.exit(main(loaded, chosen or config))
     except KeyboardInterrupt:
         sys.exit(130)
-    except BrokenPipeError:  # whoever reads has seen enough
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or Python would try once more at exit
+    except BrokenPipeError:  # the reader of stdout has closed it
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # else Python would flush once more at exit
         sys.exit(141)
     except Exception as error:
         if os.environ.get('HEED_TRACEBACK') or not expected(error):
             raise
         if 'RESOURCE_EXHAUSTED' in str(error):
             error = (f'There is not enough memory on the device ({str(error).splitlines()[0].rstrip(".")}); lower '
-                     'data.batch_size, raise train.microbatches, or set model.remat; of a strategy lower size or count.')
+                     'data.batch_size, raise train.microbatches, or set model.remat; when decoding, lower size or count.')
         sys.exit(f'{pathlib.Path(sys.argv[0]).name}: {error}')
 
 
@@ -122,7 +122,7 @@ def _take(arguments, name):
 
 
 def _override(config, arguments):
-    """Applies --config.part.field=value, after a check that there is such a field."""
+    """Applies --config.part.field=value, after checking that the field exists."""
     from ml_collections import config_flags
 
     from training.config import schema
@@ -158,7 +158,7 @@ def _parse(arguments):
 
 
 def expected(error):
-    """Whether a `raise` statement of ours or of the config file, or the file system, says what the user can do about it."""
+    """Whether the user can mend an error: one raised by a statement of ours, by the config file or by the file system."""
     if isinstance(error, OSError) or (type(error).__name__ == 'JaxRuntimeError' and 'RESOURCE_EXHAUSTED' in str(error)):
         return True
     trace = error.__traceback__
@@ -171,7 +171,7 @@ def expected(error):
 
 
 def _is_ours(file):
-    """Whether a file belongs to this repository, and not to an environment that was made inside of it."""
+    """Whether a file belongs to this repository, and not to a virtual environment inside it."""
     file, environment = pathlib.Path(file).resolve(), pathlib.Path(sys.prefix).resolve()
     if ROOT in environment.parents and file.is_relative_to(environment):
         return False

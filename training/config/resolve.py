@@ -1,16 +1,16 @@
-"""From strings in a config to objects: import paths ('transformer.models.gpt:Gpt') and call expressions ('Window(size=256)').
+"""Turns strings in a config into objects: import paths ('transformer.models.gpt:Gpt'), call expressions ('Window(size=256)').
 
-A class is named by its import path and every field of it becomes a field of the config. A field whose type is a part
-(not a number, string or boolean) holds a call expression; the names in it are the subclasses of that type which imported
-modules define, their keywords are checked, and nothing else of Python is evaluated. What a part may hold:
+A class is named by its import path, and each of its fields becomes a field of the config. A field whose type is a part (not a
+number, string or boolean) holds a call expression. Its names are the subclasses of that type in the imported modules, their
+keywords are checked, and no other Python is evaluated. A field's type decides its form:
 
     Part                  a call expression
     Part | None           the same, or '' for none
     tuple[Part, ...]      a tuple of them
     Mapping[str, Part]    a group of fields for each name, where Part is a class with fields
 
-Parts are joined by `&`, `|` and `~` where their class has these operators (masks, constraints), and follow one another by `>>`
-(steps). A class whose constructor takes any number of parts, such as OneOf(*parts), is called with them.
+`&`, `|` and `~` join parts whose class has these operators (masks, constraints), and `>>` chains steps. A class whose
+constructor takes any number of parts, such as OneOf(*parts), is called with them.
 """
 
 import ast
@@ -34,7 +34,7 @@ _WAYS = {'__and__': 'a & b', '__or__': 'a | b', '__invert__': '~a', '__rshift__'
 
 
 def did_you_mean(name, known):
-    """'did you mean X?' and what is known; a long list of that only where nothing is similar."""
+    """'did you mean X?', with all known names if these are few; without a similar name all known names."""
     close, listed = difflib.get_close_matches(str(name), list(known), 1), f'known: {", ".join(sorted(known)) or "none"}'
     if not close:
         return f'{listed}.'
@@ -42,7 +42,7 @@ def did_you_mean(name, known):
 
 
 def load(path):
-    """The class behind 'package.module:Class'."""
+    """The class that 'package.module:Class' names. Raises ValueError if it does not exist or has no fields."""
     module_name, _, name = path.partition(':')
     if not name or not all(part.isidentifier() for part in module_name.split('.')):
         raise ValueError(f'{path!r} does not name a class; expected an import path such as transformer.models.gpt:Gpt.')
@@ -69,7 +69,7 @@ def classes(module):
 
 
 def fields(cls):
-    """{name: dataclasses.Field} of a class, without what Flax adds; types are resolved."""
+    """{name: dataclasses.Field} of a class, without the fields that Flax adds; types are resolved."""
     hints = typing.get_type_hints(cls)
     found = {f.name: f for f in dataclasses.fields(cls) if f.init}
     if 'parent' in found:  # a Flax module
@@ -88,8 +88,8 @@ class Slot:
     """A field of a config.
 
     Attributes:
-      kind: the type of what it holds; default: dataclasses.MISSING if there is none.
-      inside: the field of the class that it belongs to, where that is inlined; else ''.
+      kind: the type of its value; default: dataclasses.MISSING if there is none.
+      inside: the inlined field of the class to which it belongs; '' for a field of the class itself.
     """
     kind: typing.Any
     default: typing.Any
@@ -97,12 +97,12 @@ class Slot:
 
     @property
     def is_group(self):
-        """Whether it is a group of fields in a config: its class is no base of parts, among which an expression chooses."""
+        """Whether it is a group of fields in a config: a dataclass that is not the base of a choice of parts."""
         return dataclasses.is_dataclass(self.kind) and not inspect.isabstract(self.kind) and not subclasses(self.kind)
 
 
 def slots(cls):
-    """{name: `Slot`} of a class. Those of a field with the metadata 'inline', a part that is a class's own, are among them."""
+    """{name: `Slot`} of a class; a field with the metadata 'inline' is replaced by the slots of its part."""
     found = {}
     for name, field in fields(cls).items():
         value = default(field)
@@ -116,27 +116,27 @@ def _slots_of(part, inside=''):
 
 
 def _optional(kind):
-    """(Part, True) of the type Part | None, (the type, False) of another one."""
+    """(Part, True) for the type Part | None, (kind, False) for any other."""
     if isinstance(kind, types.UnionType):
         return next(one for one in typing.get_args(kind) if one is not types.NoneType), True
     return kind, False
 
 
 def _of_mapping(kind):
-    """Part of the type Mapping[str, Part], None of another one."""
+    """Part for the type Mapping[str, Part], None for any other."""
     return typing.get_args(kind)[1] if typing.get_origin(kind) is collections.abc.Mapping else None
 
 
 def _of_tuple(kind):
-    """Part of the type tuple[Part, ...], None of another one."""
+    """Part for the type tuple[Part, ...], None for any other."""
     return typing.get_args(kind)[0] if typing.get_origin(kind) is tuple else None
 
 
 def describe(path, key='name', /, **given):
-    """The config of a class: its path under `key` and every field with its default or the value given; a part that is a group
-    is given as {field: value}, or as the part.
+    """The config of a class: its path under `key`, and every field with its default or the given value. A group of fields is
+    given as {field: value}, or as the part itself.
 
-    A field without a default that is not given either stays open: the data fills it in when the run is built."""
+    A field without a default or a given value stays open: the data fills it in when the run is built."""
     return _described(slots(load(path)), given, path, {key: path})
 
 
@@ -158,7 +158,7 @@ def _described(known, given, what, begin=None):
                 for one, held in value.items()}
         else:
             if slot.kind is float and type(value) is int:
-                value = float(value)  # or the flag would take whole numbers only
+                value = float(value)  # else the flag would accept only whole numbers
             require_type(value, slot.kind, f'{name} of {what}')
             plain = slot.kind in PRIMITIVES or isinstance(value, str)
             config[name] = value if plain else '' if value is None else repr(value)
@@ -166,37 +166,37 @@ def _described(known, given, what, begin=None):
 
 
 def require_type(value, kind, what):
-    """Raises ValueError if the value of a field that holds a number, string or the like is another kind of thing."""
+    """Raises ValueError if the value of a field of a primitive type has another type."""
     accepted = {float: (float, int), tuple: (tuple, list)}.get(kind, kind)
     if kind in PRIMITIVES and not isinstance(value, accepted):
         raise ValueError(f'{what} is {value!r}; expected {kind.__name__}.')
 
 
 def construct(config, key='name', *, ignore=(), extra=None):
-    """The object that a config of `describe` stands for.
+    """The object that a config of `describe` describes.
 
     Args:
-      ignore: fields of the config that are not the class's.
-      extra: values for fields, used for those that the class has and the config leaves open or does not mention.
+      ignore: fields of the config that are not fields of the class.
+      extra: {field: value} for fields of the class that the config leaves open or does not mention.
     """
     own = {name: value for name, value in config.items() if name not in (key, *ignore)}
     return _constructed(load(config[key]), config[key], own, extra)
 
 
 def _constructed(cls, what, config, extra):
-    """The object of a class that a group of fields stands for."""
+    """An object of the class, from a group of fields."""
     values = {name: value for name, value in (extra or {}).items() if name in fields(cls)}
     values |= _values(slots(cls), what, config, extra)
     for name, field in fields(cls).items():
         if name not in values and default(field) is dataclasses.MISSING:
-            raise ValueError(f'{what} needs a value for {name!r}, which the data does not tell; set it in the config.')
+            raise ValueError(f'{what} needs a value for {name!r}, which the data does not give; set it in the config.')
         if field.metadata.get('inline'):
             values[name] = dataclasses.replace(default(field), **values.pop(name, {}))
     return cls(**values)
 
 
 def _values(known, what, config, extra):
-    """{field: value} of a class whose slots are known; of an inlined field the values of its own fields."""
+    """{field: value} of a class with the slots `known`; an inlined field has the values of its own fields."""
     values = {}
     for name, value in config.items():
         if name not in known:
@@ -210,7 +210,7 @@ def _values(known, what, config, extra):
 
 
 def _value(value, slot, name, what, extra):
-    """The value of a field, from what a config has for it."""
+    """The value of a field, from its value in a config."""
     if slot.is_group:
         if not hasattr(value, 'items'):
             raise ValueError(f'{name} of {what} is {value!r}; expected a group of fields, such as '
@@ -226,14 +226,14 @@ def _value(value, slot, name, what, extra):
 
 
 def _tuples(value):
-    """Lists as tuples: config.json has no tuples, and what a model is made of is hashed."""
+    """Lists as tuples: config.json has no tuples, and the fields of a model must be hashable."""
     return tuple(map(_tuples, value)) if isinstance(value, list | tuple) else value
 
 
 def parse(text, kind, field, extra=None):
     """Evaluates a call expression such as 'Causal() & Window(size=256)' to an instance of `kind`, or for tuple[Part, ...] to a
-    tuple of them. The names in it are the subclasses of `kind`, and within a call those of the type of the field that they are
-    given for; `extra` has values for what a call needs and is not given."""
+    tuple of them. Its names are the subclasses of `kind`, and within a call those of the type of the field; `extra` has values
+    for fields without a default that a call does not give."""
     wrong = lambda why: ValueError(f'{field} is {text!r}: {why}')
     try:
         tree = ast.parse(text.strip(), mode='eval').body
@@ -317,12 +317,12 @@ def parse(text, kind, field, extra=None):
 
 
 def _any_number(cls):
-    """The field that holds the parts which the constructor of a class takes, however many: 'parts' of OneOf(*parts)."""
+    """The field for the parts of a constructor that takes any number of them: 'parts' of OneOf(*parts)."""
     return next((p.name for p in inspect.signature(cls).parameters.values() if p.kind is p.VAR_POSITIONAL), None)
 
 
 def _ways(kind):
-    """How parts of a kind go together."""
+    """A hint on how parts of a kind are combined."""
     own = {name for cls in kind.__mro__ for name in vars(cls)}
     ways = [way for name, way in _WAYS.items() if name in own]
     ways += [f'{name}(a, b)' for name, cls in sorted(subclasses(kind).items()) if _any_number(cls)]
@@ -330,13 +330,13 @@ def _ways(kind):
 
 
 def subclasses(kind):
-    """{name: class} of what an expression may name as a `kind`: not the bases, nor what holds arrays, which models make."""
+    """{name: class} of the classes that an expression may name as a `kind`: not bases, nor classes that hold arrays."""
     found, ahead = {}, [kind]
     while ahead:
         cls = ahead.pop()
         ahead += cls.__subclasses__()
         public = cls is not kind and dataclasses.is_dataclass(cls) and not cls.__name__.startswith('_')
-        public = public and vars(sys.modules[cls.__module__]).get(cls.__name__) is cls  # not one inside a function
+        public = public and vars(sys.modules[cls.__module__]).get(cls.__name__) is cls  # not a class inside a function
         if public and not inspect.isabstract(cls) and all(f.type is not typing.Any for f in fields(cls).values()):
             found[cls.__name__] = cls
     return found

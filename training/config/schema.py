@@ -1,6 +1,6 @@
-"""The fields that every experiment has, what kind of value each holds, and which values have a meaning.
+"""The fields that every experiment has, their types and their ranges.
 
-What the classes named in a config say of their own fields is checked where they are constructed (training/config/resolve.py).
+The fields of the classes that a config names are checked when these are constructed (training/config/resolve.py).
 """
 
 import math
@@ -17,7 +17,7 @@ FIELDS = {
     'generation.strategy': str, 'generation.tokens': int, 'generation.settings': Mapping,
     'mesh.data': int, 'mesh.fsdp': int, 'mesh.tensor': int, 'mesh.rules': tuple, 'profile.steps': str,
     'energy.watts': float, 'energy.pue': float, 'energy.grams_per_kwh': float}
-# The parts: what a config of one holds besides the fields of its class, and what makes it.
+# The parts: the fields of a part's config besides those of its class, and the function that makes it.
 PARTS = {
     'data': ({'pipeline': str, 'batch_size': int}, 'base.data'), 'model': ({'name': str}, 'base.part'),
     'task': ({'name': str}, 'base.part'), 'optimizer': ({
@@ -62,7 +62,7 @@ def changed(config, values):
 
 
 def check(config):
-    """Raises ValueError, in one sentence, for a field that is missing, unknown, or of a value without a meaning."""
+    """Raises ValueError, in one sentence, for a field that is missing, unknown, or out of range."""
     groups = {name.partition('.')[0] for name in FIELDS if '.' in name}
     known = {name.partition('.')[0] for name in FIELDS} | {*PARTS, 'evals'}
     for name in config:
@@ -118,7 +118,7 @@ def _check_numbers(config):
     for name, least in AT_LEAST.items():
         *groups, last = name.split('.')
         value = (config[groups[0]] if groups else config).get(last)
-        if value is None:  # left to the data, or not a field of this class
+        if value is None:  # open until the data is known, or not a field of this class
             continue
         if not isinstance(value, (int, float)) or not least <= value < math.inf:
             raise ValueError(f'{name} is {value!r}; set it to at least {least}.')

@@ -1,9 +1,9 @@
-"""Whether the C allocator keeps what is free for the next use, or gives it back to the system.
+"""Whether the C allocator keeps freed memory for the next use, or returns it to the system.
 
-XLA on CPU allocates and frees its temporaries in every step; above glibc's thresholds each one is mapped and faulted in
-again, which costs up to a third of a small model's step. Higher thresholds let the same pages be used again, in the heap
-that can grow: the main thread's. (The arenas of other threads end at 64 MB and map what is larger; one arena for all
-threads makes the compiler's wait for each other, and a step search the holes that a compilation leaves.)
+XLA on CPU allocates and frees its temporaries in every step. Above glibc's thresholds each of them is mapped and faulted in
+again, which costs up to a third of a small model's step. Higher thresholds reuse the same pages, in the main thread's heap,
+the only one that can grow. (The arenas of other threads end at 64 MB and map larger blocks; a single arena for all threads
+would make the compiler's threads wait for each other, and a step search the holes that a compilation leaves.)
 """
 
 import ctypes
@@ -13,15 +13,15 @@ M_TRIM_THRESHOLD, M_TOP_PAD, M_MMAP_THRESHOLD, M_MMAP_MAX = -1, -2, -3, -4  # ma
 
 
 def keep_pages():
-    """Takes memory from the heaps and keeps it there; False where the C library is not glibc."""
+    """Takes all memory from the heaps and never returns it. Returns False if the C library is not glibc."""
     return _set({M_MMAP_MAX: 0, M_TRIM_THRESHOLD: -1, M_TOP_PAD: 64 << 20})
 
 
 def give_pages_back():
-    """Maps whatever has 1 MiB, and gives it back when it is free; False where the C library is not glibc.
+    """Maps blocks of 1 MiB and more, and returns them when they are freed. Returns False if the C library is not glibc.
 
-    By itself glibc raises this threshold to the largest block that was ever freed, up to 32 MiB: reading a checkpoint of 500 MB
-    then leaves 250 MB of holes.
+    By default glibc raises this threshold to the largest block ever freed, up to 32 MiB; reading a checkpoint of 500 MB then
+    leaves 250 MB of holes.
     """
     return _set({M_MMAP_THRESHOLD: 1 << 20})
 

@@ -1,4 +1,4 @@
-"""Peak speed of accelerators, the denominator of "percent of peak", and the power that they draw at most."""
+"""Peak speed of accelerators, the denominator of "percent of peak", and their maximal power."""
 
 import re
 
@@ -49,8 +49,8 @@ _TPUS = (
 def peak_flops(device, dtype: str = 'bfloat16') -> float | None:
     """Peak FLOP/s of matrix products on one JAX device, dense, or None where no figure is known (every CPU).
 
-    `dtype` is that of the operands: 'bfloat16', 'float16', 'float32' at precision 'highest', or 'float64', of which none is
-    known. Raises ValueError for another one.
+    `dtype` is that of the operands: 'bfloat16', 'float16', 'float32' at precision 'highest', or 'float64', for which no figure
+    is known. Raises ValueError for any other.
     """
     types = ('bfloat16', 'float16', 'float32', 'float64')
     if dtype not in types:
@@ -67,9 +67,8 @@ def peak_flops(device, dtype: str = 'bfloat16') -> float | None:
 
 
 def board_watts(device) -> float | None:
-    """What one JAX device draws at full load in W, or None where no figure is known (every CPU).
-
-    The host is not in it, nor is the fact that few programs keep a device at its limit.
+    """The power of one JAX device at full load in W, without its host, or None where no figure is known (every CPU). Few
+    programs keep a device at this limit.
     """
     if gpu := _found(_GPUS, device):
         return gpu[1]
@@ -79,11 +78,11 @@ def board_watts(device) -> float | None:
 
 
 def _found(table, device) -> list | None:
-    """The figures of a device in a table, the first pattern that fits."""
+    """The figures of a device in a table, by the first pattern that matches."""
     return next((figures for pattern, *figures in table if re.search(pattern, device.device_kind)), None)
 
 
 def _share_of_chip(device, cores: int) -> float:
-    """v4 and v5p join their two cores into one device unless told otherwise; the other pairs are two devices."""
+    """The share of a chip that a device is: v4 and v5p join their two cores into one device by default, other pairs are two."""
     joined = getattr(device, 'num_cores', 2 if re.search(r'v4|v5', device.device_kind) else 1)
     return min(joined, cores) / cores

@@ -1,4 +1,4 @@
-"""What is set once per process, before the first computation."""
+"""Settings of the process, made once before the first computation; memory checks and profiles."""
 
 import math
 import os
@@ -16,7 +16,7 @@ def prepare(config, sparing=False):
     """Allocator, determinism on GPUs, 64-bit types for dtype='float64', and the compilation cache under $HEED_CACHE (default
     ~/.cache/heed). Raises ValueError for dtype='float64' on an accelerator.
 
-    sparing: memory that is free goes back to the system, for what reads and writes arrays once; else it is kept for the next
+    sparing: return freed memory to the system, for scripts that read and write arrays once; otherwise it is kept for the next
     step, unless the config says allocator=False.
     """
     if sparing:
@@ -24,8 +24,8 @@ def prepare(config, sparing=False):
     elif config.get('allocator', True):
         allocator.keep_pages()
     if fake := re.search(r'host_platform_device_count=(\d+)', os.environ.get('XLA_FLAGS', '')):
-        # With a thread for each core or device, which is what XLA takes, one run in five of two devices hung on two busy
-        # cores, a collective waiting for a thread that never came.
+        # With XLA's default, a thread per core or device, one run in five of two devices on two busy cores hung: a collective
+        # waited for a thread that never came.
         os.environ.setdefault('NPROC', str(2 * int(fake[1]) + len(os.sched_getaffinity(0))))
     if config.get('deterministic'):
         os.environ['XLA_FLAGS'] = os.environ.get('XLA_FLAGS', '') + ' --xla_gpu_deterministic_ops=true'
@@ -36,7 +36,7 @@ def prepare(config, sparing=False):
     if exact and (platform := jax.default_backend()) != 'cpu':
         raise ValueError(f"dtype is 'float64', which is for proofs on a CPU, but this process computes on a {platform}; set "
                          'dtype to float32, or JAX_PLATFORMS=cpu in the environment.')
-    if config.get('allocator', True):  # a step's temporaries are then the main thread's
+    if config.get('allocator', True):  # so that the main thread allocates a step's temporaries
         jax.config.update('jax_cpu_enable_async_dispatch', False)
     jax.config.update('jax_compilation_cache_dir', str(cache_folder() / 'xla'))
     jax.config.update('jax_persistent_cache_min_compile_time_secs', 0.0)
@@ -55,7 +55,7 @@ def require_memory(compiled, mesh):
     else:
         there = (device.memory_stats() or {}).get('bytes_limit', math.inf)
     if needed > there:
-        raise ValueError(f'A step needs {needed / 2**30:,.1f} GiB and there are {there / 2**30:,.1f} on {device.device_kind}; '
+        raise ValueError(f'A step needs {needed / 2**30:,.1f} GiB, but {device.device_kind} has {there / 2**30:,.1f}; '
                          'lower data.batch_size, raise train.microbatches, or set model.remat.')
 
 
@@ -84,7 +84,7 @@ class Profile:
             self._running = True
 
     def after(self, step, outputs):
-        """Ends the trace after the last step, once its outputs are there."""
+        """Ends the trace after the last step, once its outputs are computed."""
         if self._running and step >= self._last:
             import jax
             jax.block_until_ready(outputs)

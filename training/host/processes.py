@@ -1,6 +1,6 @@
 """Several processes that train one run together, as on a TPU pod or a cluster: how they meet, agree and end.
 
-Every process runs the same program on the same batches and holds its part of every array; the first one writes.
+Every process runs the same program on the same batches and holds its part of every array; process 0, the first, writes.
 """
 
 import atexit
@@ -22,30 +22,30 @@ from jax.experimental import multihost_utils
 
 from training.config.cli import expected
 
-_LOST = 30  # seconds after which jax aborts the others if a process no longer answers
+_LOST = 30  # seconds after which jax aborts the other processes if one no longer answers
 _MEETING = 300  # seconds that the processes wait for each other at the start
 _PATIENCE = 10  # seconds to connect
-_GRACE = 5  # seconds for a process to say what happened to it
-_DONE, _FAILED = b'.', b'!'  # what a process says to the others at its end
-_HEED, _GO = b'heed', b'go'  # what the first process says to another that comes, and to all once nobody is missing
-_HELLO = struct.Struct('!4sII')  # what another says when it comes: _HEED, --process, --processes
-_known_as = ''  # the host of the first process as the command line gives it: its own name for itself may not be known
+_GRACE = 5  # seconds for a process to report its own failure
+_DONE, _FAILED = b'.', b'!'  # messages of a process to the others at its end
+_HEED, _GO = b'heed', b'go'  # messages of the first process: to another that connects, and to all once all have
+_HELLO = struct.Struct('!4sII')  # message of another process that connects: _HEED, --process, --processes
+_known_as = ''  # the host of the first process as the command line names it; others may not know its own name for itself
 
 
 def join(coordinator, processes, process):
-    """Makes this process one of several; before anything else is asked of jax. Without a coordinator it stays alone.
+    """Makes this process one of several; must be called before any other use of jax. Without a coordinator it stays alone.
 
     Args:
-      coordinator: HOST:PORT of the first process, or 'auto' where jax finds everything by itself (TPU VMs, Slurm, Open
+      coordinator: HOST:PORT of the first process, or 'auto' where jax finds it and the numbers by itself (TPU VMs, Slurm, Open
         MPI, Kubernetes).
-      processes: how many there are.
+      processes: the number of processes.
       process: the number of this one, from 0.
     """
     if coordinator in (None, ''):
         if processes is not None or process is not None:
             raise ValueError('--processes and --process need --coordinator=HOST:PORT, the address of process 0.')
         return
-    jax.config.update('jax_enable_preemption_service', False)  # it takes SIGTERM, which is for training.host.signals
+    jax.config.update('jax_enable_preemption_service', False)  # it would take SIGTERM from training.host.signals
     limits = dict(heartbeat_timeout_seconds=_LOST, shutdown_timeout_seconds=_LOST)
     if coordinator == 'auto':
         if processes is not None or process is not None:
@@ -73,9 +73,10 @@ def join(coordinator, processes, process):
 
 
 def _call_roll(coordinator, port, processes):
-    """Returns when all others have come; raises ValueError, at them too, if one does not, which would abort all inside jax.
+    """Returns when all others have connected. If one does not, raises ValueError here and at the others; jax itself would abort
+    all of them.
 
-    It listens where jax will, so that no other port has to be open, and ignores whoever else calls there.
+    It listens on the port that jax will use, so that no other has to be open, and ignores foreign connections.
     """
     try:
         both = socket.has_dualstack_ipv6()  # as jax does
@@ -107,12 +108,12 @@ def _call_roll(coordinator, port, processes):
                     came.pop(link, None)
                     events.unregister(link)
                     link.close()
-        server.close()  # before the others go on, to jax
+        server.close()  # before the others continue and connect to jax
         _say(came, _GO)
 
 
 def _arrives(link, came, processes):
-    """Notes in `came` who says that it has come; False if the connection is to be closed."""
+    """Records in `came` the process that has connected; returns False if the connection is to be closed."""
     with contextlib.suppress(OSError, struct.error):
         magic, process, its_processes = _HELLO.unpack(link.recv(_HELLO.size))  # nothing where the other end is closed
         if magic != _HEED:
@@ -131,7 +132,7 @@ def _arrives(link, came, processes):
 
 
 def _answer_roll(host, port, processes, process):
-    """Returns when the first process says that all have come; raises ValueError if they do not."""
+    """Returns when the first process reports that all have connected; raises ValueError if they do not."""
     end, reason = time.monotonic() + _MEETING, ''
     while time.monotonic() < end:
         try:
@@ -139,7 +140,7 @@ def _answer_roll(host, port, processes, process):
                 link.sendall(_HELLO.pack(_HEED, process, processes))
                 if link.recv(len(_HEED), socket.MSG_WAITALL) != _HEED:
                     raise OSError('what answers there does not wait for others')
-                link.settimeout(_MEETING + _PATIENCE)  # the first may have come later than this one
+                link.settimeout(_MEETING + _PATIENCE)  # the first may have started later than this one
                 said = b''.join(iter(lambda: link.recv(4096), b''))
         except (OSError, OverflowError) as error:
             said, reason = b'', error
@@ -147,13 +148,13 @@ def _answer_roll(host, port, processes, process):
             return
         if said:
             raise ValueError(said.decode())
-        time.sleep(0.3)  # also if the first process ended: it may be started again
+        time.sleep(0.3)  # also if the first process has ended, as it may be started again
     raise ValueError(f'Process {process} found no process 0 at --coordinator={host}:{port} within {_MEETING} s ({reason}); '
                      'start it there, with the same command.')
 
 
 def first():
-    """Whether this process is the one that writes."""
+    """Whether this process is the first, the one that writes."""
     return jax.process_index() == 0
 
 
@@ -162,7 +163,7 @@ def several():
 
 
 def from_first(value):
-    """The first process's value of a small array or number, at all of them, once all have come here."""
+    """Broadcasts the first process's value, a small array or number, once all processes have reached this call."""
     return multihost_utils.broadcast_one_to_all(np.asarray(value)) if several() else value
 
 
@@ -179,8 +180,8 @@ def require_same(**facts):
 
 
 def agreed(signal, asked):
-    """The signal after which all processes stop, or None: one's own if it is alone. Several stop after the same step, so
-    they ask each other, but only where `asked` says so, at rows of the log, as that takes time."""
+    """The signal after which all processes stop, or None; for a single process its own. Several must stop after the same step,
+    so they exchange their signals, but only if `asked`, at rows of the log, as that takes time."""
     if not several():
         return signal
     number = int(multihost_utils.process_allgather(np.int32(signal or 0)).max()) if asked else 0
@@ -189,11 +190,11 @@ def agreed(signal, asked):
 
 @contextlib.contextmanager
 def together():
-    """While open, the loss of one of several processes ends the others at once, in one sentence and exit code 1.
+    """While open, the loss of one of several processes ends the others at once, with one sentence and exit code 1.
 
-    Each keeps a connection to the first, which the kernel closes with whoever held it. Left alone, a process would hang in
-    the next thing done by all, or be aborted by jax half a minute later. Where the connection cannot be made (a firewall),
-    it is left at that.
+    Each process keeps a connection to the first, which the kernel closes when either end dies. Without it, the remaining
+    processes would hang in the next collective, or be aborted by jax half a minute later. If the connection cannot be made (a
+    firewall), they do without.
     """
     if not several():
         yield
@@ -205,20 +206,20 @@ def together():
     try:
         yield
     except Exception as error:
-        # What nobody expected is probably that another process is gone: its watcher says so.
+        # An unexpected error is probably the loss of another process, which the watcher reports.
         time.sleep(1 if expected(error) else 2 * _GRACE)
         _say(links, _FAILED)
-        atexit.register(_leave)  # once the reason is printed; jax would wait for the others
+        atexit.register(_leave)  # after the reason is printed; jax would wait for the others
         raise
     _say(links, _DONE)
 
 
 def _links():
-    """Connections: of the first process to every other, of any other to the first."""
+    """The connections of the first process to all others, or of another process to the first."""
     links = []
     if first():
         with socket.create_server(('', 0)) as server:
-            secret = os.urandom(16)  # known to the processes only: anybody may connect
+            secret = os.urandom(16)  # tells our processes from foreign connections
             from_first(_packed(secret, socket.gethostname(), server.getsockname()[1]))
             server.settimeout(_PATIENCE)
             with contextlib.suppress(OSError):
@@ -237,7 +238,7 @@ def _links():
         link.settimeout(None)
         link.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         for option, seconds in ((socket.TCP_KEEPIDLE, 10), (socket.TCP_KEEPINTVL, 5), (socket.TCP_KEEPCNT, 4)):
-            link.setsockopt(socket.IPPROTO_TCP, option, seconds)  # or a machine that loses its power is never missed
+            link.setsockopt(socket.IPPROTO_TCP, option, seconds)  # else the loss of a machine's power goes unnoticed
     return links
 
 
@@ -262,11 +263,11 @@ def _watch(link):
         if said == _DONE:
             return
         if said == _FAILED:
-            time.sleep(_GRACE)  # the same may have happened here, and is being said
+            time.sleep(_GRACE)  # this process may have failed in the same way, and be reporting it
     print(f'{os.path.basename(sys.argv[0])}: process {jax.process_index()} of {jax.process_count()} ends because another one '
           'is gone; start all of them again with the same command, which resumes from the last checkpoint.',
           file=sys.stderr, flush=True)
-    os._exit(1)  # everything done in peace would wait for the one that is gone
+    os._exit(1)  # a regular exit would wait for the lost process
 
 
 def _leave():

@@ -1,18 +1,18 @@
-"""A polite end: SIGTERM and SIGINT let the step in flight finish, so that it can be saved."""
+"""SIGTERM and SIGINT end training after the current step, so that it can be saved."""
 
 import contextlib
 import signal
 
 
 class Interrupted(BaseException):
-    """Raised by a signal inside `interruptible`, where nothing would be lost."""
+    """Raised by a signal inside `interruptible`, where nothing is lost."""
 
 
 class Stop:
-    """While open, the first SIGTERM or SIGINT is only noted in `signal`; a second one ends the process as usual.
+    """While open, the first SIGTERM or SIGINT is only recorded in `signal`; a second one ends the process as usual.
 
     Args:
-      alone: False for one of several processes, which does nothing that the others do not: nothing is broken off.
+      alone: False for one of several processes: all must do the same work, so none is interrupted.
     """
 
     def __init__(self, alone=True):
@@ -37,7 +37,7 @@ class Stop:
 
     @contextlib.contextmanager
     def interruptible(self):
-        """Work that may be broken off, because it changes nothing and can be done again."""
+        """Encloses work that may be interrupted, because it changes nothing and can be repeated."""
         self._interruptible = self._alone
         try:
             if self.signal and self._alone:

@@ -1,1 +1,1 @@
-"""What a run says about itself."""
+"""Reports of a run: metrics, speed, energy, summaries, sweeps."""

@@ -1,12 +1,12 @@
-"""An estimate of the energy and CO2 of a run: power x time x PUE, and that times what the grid emits for a kWh.
+"""An estimate of the energy and CO2 of a run: power x time x PUE, times the emissions of the grid per kWh.
 
     kWh = PUE · W · s / 3.6e6,   kg CO2e = kWh · (g/kWh) / 1000
 
-after Strubell et al. 2019, "Energy and policy considerations for deep learning in NLP", section 2, equation 1, where W
-adds up processor, memory and GPUs as they were measured. Nothing is measured here: unless energy.watts says more, W is
-that of the devices at full load, which a run of small steps does not reach, and the hosts of accelerators are left out.
-The time is that of training from where it reads its config, with what it waits, compiles and evaluates. Of CPUs on several
-hosts the first one's cores count.
+after Strubell et al. 2019, "Energy and policy considerations for deep learning in NLP", section 2, equation 1, where W is the
+measured sum of processor, memory and GPUs. Nothing is measured here: unless energy.watts is set, W is the power of the devices
+at full load, which a run of small steps does not reach, without the hosts of accelerators. The time is that of the whole
+process after it has read its config: waiting, compilation and evaluation count. Of CPUs on several hosts only the cores of the
+first count.
 """
 
 import os
@@ -14,12 +14,12 @@ import os
 from training.host.devices import board_watts
 from training.report.report import duration, si
 
-CORE_WATTS = 12.0  # of a processor of no known kind: Lannelongue et al. 2021, Green Algorithms, data/TDP_cpu.csv, "Any"
+CORE_WATTS = 12.0  # of any processor: Lannelongue et al. 2021, Green Algorithms, data/TDP_cpu.csv, "Any"
 NOTHING = {'seconds': 0.0, 'joules': 0.0}
 
 
 def kilowatt_hours(watts, seconds, pue):
-    """kWh that a data centre takes up for devices of so many W; pue, its power over that of its computers, is 1 or more."""
+    """kWh that a data centre uses for devices of `watts`; pue, its power over that of its computers, is 1 or more."""
     return pue * watts * seconds / 3.6e6
 
 
@@ -37,26 +37,26 @@ def full_load_watts(mesh):
 
 
 def add(spent, watts, seconds):
-    """What a run has spent after `seconds` more at `watts`: {'seconds', 'joules'}, joules being None once W is not known.
+    """The time and energy of a run after `seconds` more at `watts`: {'seconds', 'joules'}; joules is None once W is unknown.
 
-    It is kept in every checkpoint, so a run that is resumed, on other devices perhaps, adds up. What a killed process did
-    after its last checkpoint is not known to the next one, and is left out.
+    Every checkpoint stores them, so a resumed run, perhaps on other devices, continues the sum. The work of a killed process
+    after its last checkpoint is lost to it.
     """
     known = watts is not None and spent['joules'] is not None
     return {'seconds': spent['seconds'] + seconds, 'joules': spent['joules'] + watts * seconds if known else None}
 
 
 def line(config, spent):
-    """What a run says at its end.
+    """The line on energy that a run prints at its end.
 
     Args:
       config: the group `energy` of a config.
-      spent: of `add`.
+      spent: the result of `add`.
     """
     seconds, joules = spent['seconds'], spent['joules']
     if not config.watts and joules is None:
-        return (f'energy: not known, because the power of its devices is not; set --config.energy.watts to what they draw '
-                f'together, in W ({duration(seconds)}, PUE {config.pue:g}, {config.grams_per_kwh:g} g/kWh)')
+        return (f'energy: unknown, as the power of the devices is unknown; set --config.energy.watts to their total '
+                f'power in W ({duration(seconds)}, PUE {config.pue:g}, {config.grams_per_kwh:g} g/kWh)')
     watts, load = (config.watts, '') if config.watts else (joules / seconds, ' at full load')
     kwh = kilowatt_hours(watts, seconds, config.pue)
     kilograms = kilograms_co2e(kwh, config.grams_per_kwh)

@@ -14,21 +14,21 @@ def count(function, *args) -> int:
     so padding and dilation holes cost nothing and each transposed convolution costs what its forward does. Elementwise
     work, reductions and gathers are left out, as in the usual figures of model FLOPs utilisation (PaLM, appendix B).
 
-    Nothing runs or is compiled: `args` are pytrees of arrays or `jax.ShapeDtypeStruct`s. What is counted is what the
-    program executes, over all devices: `scan` times its length, `cond` its most expensive branch, `shard_map` times its
-    devices, Pallas kernels times their grid, rematerialised products again; products whose result is not used are
-    skipped. The number of turns of a `while` loop is not in the program: its body counts once.
+    Nothing runs or is compiled: `args` are pytrees of arrays or `jax.ShapeDtypeStruct`s. The count is of what the program
+    executes, over all devices: `scan` times its length, `cond` its most expensive branch, `shard_map` times its devices,
+    Pallas kernels times their grid, rematerialised products again; products whose result is unused are skipped. The body of a
+    `while` loop counts once, as the program does not tell its number of turns.
     """
     return count_jaxpr(jax.make_jaxpr(function)(*args))
 
 
 def count_jaxpr(jaxpr) -> int:
-    """The same of a function that has been traced."""
+    """`count` of a traced function."""
     return _count(jaxpr)
 
 
 def _count(jaxpr, wanted=None) -> int:
-    """Sum over the equations that the outputs depend on; `wanted` says which outputs are used (None: all)."""
+    """Sum over the equations on which the outputs depend; `wanted` tells which outputs are used (None: all)."""
     jaxpr = getattr(jaxpr, 'jaxpr', jaxpr)  # a ClosedJaxpr holds its Jaxpr
     outputs = jaxpr.outvars if wanted is None else [v for v, used in zip(jaxpr.outvars, wanted) if used]
     live = {v for v in outputs if isinstance(v, core.Var)}
@@ -51,7 +51,7 @@ def _equation(equation, used) -> int:
             return 2 * math.prod(equation.outvars[0].aval.shape) * math.prod(lhs[i] for i in contracting)
         case 'conv_general_dilated':
             return _convolution(equation)
-        case 'scan':  # what one turn leaves unused the next may need: all outputs count as used
+        case 'scan':  # the next turn may use an output that the last one does not: all outputs count as used
             return params['length'] * _count(params['jaxpr'])
         case 'while':
             return _count(params['cond_jaxpr']) + _count(params['body_jaxpr'])
@@ -62,7 +62,7 @@ def _equation(equation, used) -> int:
             return shards * _count(params['jaxpr'], used)
         case 'pallas_call':
             return math.prod(params['grid_mapping'].grid) * _count(params['jaxpr'])
-    # jit, remat, custom_jvp, custom_vjp and the like: calls, mostly with one output of the callee for each of theirs
+    # jit, remat, custom_jvp, custom_vjp and the like are calls, mostly with one output for each output of the callee.
     bodies = [getattr(body, 'jaxpr', body) for body in core.jaxprs_in_params(params)]
     return sum(_count(body, used if len(body.outvars) == len(used) else None) for body in bodies)
 

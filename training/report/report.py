@@ -1,4 +1,4 @@
-"""What a run says about itself: metrics, times, samples and pictures in its workdir, progress on the terminal."""
+"""The report of a run: metrics, times, samples and pictures in its workdir, progress on the terminal."""
 
 import contextlib
 import json
@@ -19,23 +19,23 @@ METRICS, TIMING = 'metrics.jsonl', 'timing.jsonl'
 class Report:
     """Writes metrics.jsonl, timing.jsonl, TensorBoard events and samples/ of one run, and shows its progress.
 
-    Opening it makes a restart exact: rows after `step` and a torn last line are cut (the file is replaced in one go),
-    TensorBoard hides its points after `step`, and what follows is appended. `step=0` is a fresh start and drops
+    Opening it makes a restart exact: rows after `step` and a torn last line are cut (the file is replaced atomically),
+    TensorBoard hides its points after `step`, and new rows are appended. `step=0` is a fresh start and drops
     everything. One writer per workdir: only process 0 of a run opens one.
 
     Rows of metrics.jsonl hold deterministic numbers only, so two equal runs write equal bytes. They are valid JSON:
-    what is not finite is written as the string "nan", "inf" or "-inf", which `float()` and `rows` read back.
+    numbers that are not finite are written as the strings "nan", "inf" or "-inf", which `float()` and `rows` read back.
 
     Args:
         workdir: directory of the run, created if missing.
         step: optimizer steps already done, 0 for a fresh run.
         steps: optimizer steps of the whole run.
-        unit: what is counted per second, as in 'tokens' or 'images'.
+        unit: the unit of the speed, such as 'tokens' or 'images'.
         peak: FLOP/s of all devices together, None if unknown.
         bar: progress bar (True) or plain lines (False); by default a bar if stdout is a terminal that knows its size.
-        again: splits that are evaluated once more at `step`: their rows there are cut too.
+        again: splits that will be evaluated again at `step`: their rows of this step are cut too.
 
-    What cannot be written, to a full disk for one, is a ValueError.
+    Raises ValueError if a file cannot be written, for instance on a full disk.
     """
 
     def __init__(
@@ -110,7 +110,7 @@ class Report:
         """Moves the bar to `step`, or prints one line.
 
         `units_per_s` and `flops_per_s` are of all devices together; `data_wait` is the share of the time, 0..1, that
-        the loop waited for batches. What is None is left out.
+        the loop waited for batches. Arguments that are None are left out.
         """
         parts = [f'loss {loss:.4g}', f'{_digits(units_per_s)} {self._unit}/s']
         if flops_per_s is not None:
@@ -133,7 +133,7 @@ class Report:
             self._bar.write(line, file=self._bar.fp)
 
     def flush(self) -> None:
-        """Puts all rows so far on the disk; call it before a checkpoint that counts on them."""
+        """Writes all rows so far to the disk; call it before a checkpoint that relies on them."""
         with self._writing():
             for file in (self._metrics, self._timing):
                 file.flush()
@@ -144,7 +144,7 @@ class Report:
         """Flushes and closes everything; a second call does nothing."""
         if self._metrics.closed:
             return
-        with self._writing(), contextlib.ExitStack() as last:  # each is closed, whatever becomes of the others
+        with self._writing(), contextlib.ExitStack() as last:  # each is closed, even if closing another fails
             for one in filter(None, (self._bar, self._board, self._timing, self._metrics)):
                 last.callback(one.close)
             self.flush()
@@ -155,7 +155,7 @@ class Report:
                 f'The values of {group!r} at step {row["step"]} hold {sorted(taken)[0]!r}, expected metric names: '
                 'rename that value.'
             )
-        # the order is fixed here, because a row's bytes must not depend on how its values were gathered
+        # in a fixed order, because the bytes of a row must not depend on how its values were gathered
         values = {name: _number(values[name]) for name in sorted(values, key=lambda name: (name != 'loss', name))}
         finite = {name: value if math.isfinite(value) else str(value) for name, value in values.items()}
         with self._writing():
@@ -169,8 +169,8 @@ class Report:
             yield
         except OSError as error:
             raise ValueError(
-                f'What {self._workdir} holds of the run cannot be written ({error.strerror or error}); mend that, then give '
-                'the same command again: it goes on from the last checkpoint.'
+                f'The report in {self._workdir} cannot be written ({error.strerror or error}); mend that, then give the '
+                'same command again: it resumes from the last checkpoint.'
             ) from error
 
     def _sample(self, name: str, step: int, ending: str) -> pathlib.Path:
@@ -178,14 +178,14 @@ class Report:
 
 
 class _Board:
-    """TensorBoard's events, written by who adds them: the thread of tensorboardX's SummaryWriter ends on a full disk, and
-    then its queue lets nobody pass."""
+    """TensorBoard's events, written by the calling thread: the thread of tensorboardX's SummaryWriter ends on a full disk, and
+    its queue then blocks for ever."""
 
     def __init__(self, workdir: pathlib.Path, step: int):
         from tensorboardX import event_file_writer, summary
         from tensorboardX.proto import event_pb2
 
-        logging.getLogger('tensorboardX.x2num').setLevel(logging.ERROR)  # a number that is not finite is no news here
+        logging.getLogger('tensorboardX.x2num').setLevel(logging.ERROR)  # it warns of every number that is not finite
         self._summary, self._pb = summary, event_pb2
         # the name holds whole seconds: a quick restart must not take the same one
         self._writer = event_file_writer.EventsWriter(str(workdir / 'events'), f'.{step}')
@@ -200,14 +200,14 @@ class _Board:
 
 
 class Nothing:
-    """The report of a process that writes none: takes every call."""
+    """The report of a process that writes none: it accepts every call."""
 
     def __getattr__(self, name: str):
         return lambda *_, **__: None
 
 
 def speeds(lap: dict[str, float], steps: int, units: int, unit: str, flops: int) -> dict[str, float]:
-    """The numbers of timing.jsonl from a lap of the loop's `Clock`: evaluation and saving are apart from the step.
+    """The numbers of timing.jsonl from a lap of the loop's `Clock`; the time of a step excludes evaluation and saving.
 
     `host_share` is the host's own work, dispatch and transfers, most of it done while the device computes.
     """
@@ -283,11 +283,11 @@ def plot_losses(workdir: pathlib.Path) -> pathlib.Path:
 
 
 class Clock:
-    """Where the time of a loop goes, by section.
+    """Measures the time of a loop by section.
 
-    `with clock("data"): ...` charges the time to a section; a section inside another is charged alone, so the sections
-    never add up to more than the wall time. JAX returns before the device is done: wait for a result inside the section
-    that should be charged for it.
+    `with clock("data"): ...` charges the time to a section; time in a nested section is charged to that one alone, so the
+    sections never add up to more than the wall time. JAX returns before the device is done: wait for a result inside the
+    section that should be charged for it.
     """
 
     def __init__(self):
@@ -323,7 +323,7 @@ class Clock:
 
 
 def _parse(path: pathlib.Path) -> Iterator[tuple[bytes, dict]]:
-    """(line, row) of every whole line; a last line without its end or its sense was torn by a kill and is dropped."""
+    """(line, row) of every complete line; an incomplete or invalid last line was torn by a kill and is dropped."""
     lines = path.read_bytes().splitlines(keepends=True)
     for number, line in enumerate(lines, 1):
         try:
@@ -340,7 +340,7 @@ def _parse(path: pathlib.Path) -> Iterator[tuple[bytes, dict]]:
 
 
 def _cut(path: pathlib.Path, step: int, again: Collection[str]) -> None:
-    """Leaves the whole rows up to `step`, none for a fresh run; a kill on the way leaves the old file."""
+    """Cuts the rows after `step`, all of them for a fresh run; a kill in the middle leaves the old file."""
     def stays(row):
         return row['step'] < step or (row['step'] == step and row.get('split') not in again)
 
@@ -358,7 +358,7 @@ def _cut(path: pathlib.Path, step: int, again: Collection[str]) -> None:
 
 
 def _draws(stream) -> bool:
-    """Whether a bar shows up on this stream: tqdm hides it on terminals of 0 rows, which some containers have."""
+    """Whether a stream shows a bar: tqdm hides it on terminals of 0 rows, which some containers have."""
     return stream.isatty() and os.get_terminal_size(stream.fileno()).lines > 0
 
 

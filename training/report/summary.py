@@ -1,4 +1,4 @@
-"""What a finished run shows: its last numbers, its samples, its plot; read from the workdir, so it can be shown again."""
+"""The summary of a finished run: its last numbers, samples and plot, read from the workdir, so that it can be repeated."""
 
 import re
 
@@ -11,7 +11,7 @@ def line(numbers):
 
 
 def show(folder):
-    """Prints the rows of the last step, the samples written at it, and where the plot is."""
+    """Prints the rows of the last step, its samples, and the path of the plot."""
     rows = report.rows(folder)
     last = max((row['step'] for row in rows), default=0)
     print(f'\n{folder}: trained for {last} steps')

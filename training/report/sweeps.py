@@ -1,4 +1,4 @@
-"""A sweep: several runs that are trained and looked at together. sweep.py trains them; a config file says what they are.
+"""A sweep: several runs that are trained and compared. A config file defines it, sweep.py trains it.
 
 A config file defines `sweep(variant) -> Sweep` beside `get_config(variant)`. Points that differ in their seed alone are one row
 of the table, with the mean and the standard deviation of their numbers.
@@ -21,7 +21,7 @@ from training.report import report
 
 @dataclasses.dataclass(frozen=True)
 class Estimate:
-    """The mean of `count` values, and their standard deviation with count - 1 under the root; of one value nan."""
+    """The mean of `count` values and their standard deviation, with the divisor count - 1; nan for one value."""
 
     mean: float
     deviation: float
@@ -42,7 +42,7 @@ Table = dict[str, dict[str, Estimate | None]]  # {row: {column: number, None whe
 
 
 def last_numbers(folder: pathlib.Path) -> dict[str, dict[str, float]]:
-    """{'': {'EVALUATION METRIC': value}} of the last row of every evaluation of a run, without settings, whole numbers."""
+    """{'': {'EVALUATION METRIC': value}} of the last row of every evaluation of a run, without whole numbers (settings)."""
     last = {row['split']: row for row in report.rows(folder) if row['split'] != 'train'}
     return {'': {f'{split} {name}': value for split, row in last.items() for name, value in row.items()
                  if isinstance(value, float) and name != 'weight'}}
@@ -50,14 +50,14 @@ def last_numbers(folder: pathlib.Path) -> dict[str, dict[str, float]]:
 
 @dataclasses.dataclass(frozen=True)
 class Sweep:
-    """What is trained, measured and drawn.
+    """The points of a sweep, and how they are measured and drawn.
 
     Attributes:
-      points: {name: {field of the config, such as 'model.positions': value}}; the name is a folder's.
-      measure: from the folder of a finished run to {'': {column: number or None}}, its row of the table; by another key
-        than '' further rows of the same run, which bear the name POINT_KEY.
-      draw: from {row: folders of its runs} and the table to a matplotlib figure; None: there is no picture.
-      title: stands above the names of the rows.
+      points: {name of its folder: {field of the config, such as 'model.positions': value}}.
+      measure: maps the folder of a finished run to {'': {column: number or None}}, its row of the table; a key other than ''
+        makes a further row, named POINT_KEY.
+      draw: maps {row: folders of its runs} and the table to a matplotlib figure; None: no picture.
+      title: the heading of the column of names.
     """
 
     points: Mapping[str, Mapping[str, Any]]
@@ -66,7 +66,7 @@ class Sweep:
     title: str = ''
 
     def seeded(self, first: int, count: int) -> 'Sweep':
-        """The sweep with `count` runs of every point, NAME-0, NAME-1, ..., from this seed on."""
+        """The sweep with `count` runs of every point, NAME-0, NAME-1, .., with the seeds first, first + 1, .."""
         if any('seed' in changes for changes in self.points.values()):
             raise ValueError('The points of this sweep have seeds of their own; leave out --seeds.')
         return dataclasses.replace(self, points={
@@ -74,11 +74,12 @@ class Sweep:
             for name, changes in self.points.items() for number in range(count)})
 
     def configs(self, config: Any) -> dict[str, Any]:
-        """{name: locked config} of all points. Raises ValueError, naming the point, for what no run can have."""
+        """{name: locked config} of all points. Raises ValueError, naming the point, for an invalid config."""
         made = {}
         for name, changes in self.points.items():
             if not re.fullmatch(r'\w[\w.+-]*', name) or name == 'plots':
-                raise ValueError(f'A point of the sweep is called {name!r}, as its folder is; take letters, digits, _ and -.')
+                raise ValueError(f'A point of the sweep is named {name!r}, which names its folder too; take letters, digits, _ '
+                                 'and -.')
             try:
                 made[name] = schema.changed(config, changes)
                 schema.check(made[name])
@@ -88,7 +89,7 @@ class Sweep:
 
     @property
     def groups(self) -> dict[str, list[str]]:
-        """{name: its points} of those that differ in their seed alone; the name is what theirs have in common."""
+        """{name: points} of points that differ in their seed alone; the name is the common prefix of theirs."""
         alike, named = {}, {}
         for name, changes in self.points.items():
             alike.setdefault(repr(sorted((k, repr(v)) for k, v in changes.items() if k != 'seed')), []).append(name)
@@ -99,7 +100,7 @@ class Sweep:
 
 
 def rows(name: str, measured: Sequence[Mapping[str, Mapping[str, float | None]]]) -> Table:
-    """The rows of a group, from what `measure` found of each of its runs."""
+    """The rows of a group, from the results of `measure` for each of its runs."""
     def number(key, column):
         values = [one[key][column] for one in measured]
         return None if None in values else Estimate.of(values)
@@ -109,7 +110,7 @@ def rows(name: str, measured: Sequence[Mapping[str, Mapping[str, float | None]]]
 
 
 def lines(table: Table, title: str = '', *, wide: int = 8) -> list[str]:
-    """The table as text: a line of columns, and one for each row, a column being `wide` or as its heading needs."""
+    """The table as text: a heading, and a line for each row; columns are `wide` characters, or as wide as their headings."""
     columns = next(iter(table.values()))
     cells = lambda texts: ''.join(f'{text:>{max(wide, len(column) + 2)}}' for column, text in zip(columns, texts))
     return [f'{title:27} {cells(columns)}'] + [
@@ -118,7 +119,7 @@ def lines(table: Table, title: str = '', *, wide: int = 8) -> list[str]:
 
 
 def as_json(table: Table) -> str:
-    """The table: each number, or where it stands for several, their mean, deviation and count; null for none."""
+    """The table as JSON: a number, an object of mean, deviation and count for several runs, or null."""
     def plain(number):
         numbers = {k: v if math.isfinite(v) else str(v) for k, v in dataclasses.asdict(number).items()} if number else None
         return numbers['mean'] if number and number.count == 1 else numbers

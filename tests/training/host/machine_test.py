@@ -61,7 +61,7 @@ class MemoryTest(parameterized.TestCase):
     def test_a_step_that_cannot_fit_is_refused(self):
         mesh = meshes.make(1)
         machine.require_memory(self.program(1 << 20), mesh)
-        with self.assertRaisesRegex(ValueError, r'A step needs 1,048,576.0 GiB and there are [0-9.,]+ on cpu; lower'):
+        with self.assertRaisesRegex(ValueError, r'A step needs 1,048,576.0 GiB, but cpu has [0-9.,]+; lower'):
             machine.require_memory(self.program(1 << 50), mesh)
 
     def test_compiled_programs_say_what_they_need(self):

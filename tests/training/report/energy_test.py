@@ -72,8 +72,8 @@ class LineTest(parameterized.TestCase):
 
     def test_power_that_is_not_known_is_not_guessed(self):
         unknown = {'seconds': 80.0, 'joules': None}
-        self.assertEqual(line(unknown), 'energy: not known, because the power of its devices is not; set --config.energy.watts '
-                         'to what they draw together, in W (1m20s, PUE 2, 500 g/kWh)')
+        self.assertEqual(line(unknown), 'energy: unknown, as the power of the devices is unknown; set --config.energy.watts '
+                         'to their total power in W (1m20s, PUE 2, 500 g/kWh)')
         self.assertIn('about 2 Wh, 1 g CO2e (45 W x 1m20s', line(unknown, watts=45.0))
 
 

@@ -11,6 +11,7 @@ import pytest
 from absl.testing import absltest, parameterized
 
 from tests import mechanisms
+from tests.marks import slow_but
 from tests.mechanisms import CASES, drawn, output, parameters_of, times, used, weights
 from tests.models import build, changed
 from training.config import resolve
@@ -380,6 +381,9 @@ class Recorded:
             self.logits.setdefault((row, int(positions[row, i])), np.array(logits[row, i]))
 
 
+@slow_but('test_cached_decoding_of_prompts_of_different_lengths_equals_the_full_forward', 'compressed', 'linear', 'softmax',
+          'gated', 'convolution')
+@slow_but('test_scanned_layers_equal_unrolled_ones', 'performer', 'compressed', 'softmax')
 class ModelsTest(parameterized.TestCase):
     @cases(causal=True)
     def test_gpt_learns(self, mechanism):

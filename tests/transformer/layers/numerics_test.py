@@ -222,6 +222,7 @@ class ModelsTest(parameterized.TestCase):
 
 
 @slow_but('test_models_and_tasks', *sorted({*EXACT} - {'bahdanau'}))
+@slow_but('test_attention', *sorted({*ATTENTION} - {'hashing', 'nystrom', 'linear', 'gated', 'compressed'}))
 class Float64Test(parameterized.TestCase):
     """No number of a program is narrower, so that gradients are those of central differences to nine digits."""
 

@@ -27,6 +27,7 @@ from vit.models.vit import Vit
 
 KEY = jax.random.key(0)
 CHOICES = [dict(scan=scan, remat=remat) for scan in (False, True) for remat in ('none', 'dots', 'full')]
+NAMES = {f"{choice['remat']}{'_scan' * choice['scan']}": choice for choice in CHOICES}
 # Without biases, as a key's has no gradient but rounding.
 GPT = models.build(Gpt, vocab=11, length=8, layers=3, heads=2, width=8, dropout=0.2, **models.NO_BIASES)
 RNG = np.random.default_rng(0)
@@ -110,8 +111,7 @@ class StackTest(parameterized.TestCase):
         np.testing.assert_array_equal(x[0, 0], [told[f'block_{i}/number'] for i in range(4)])
         np.testing.assert_array_equal(x, tower.apply({'params': params}, X, KEY)[0])
 
-    @parameterized.named_parameters(
-        dict(choice, testcase_name=f"{choice['remat']}{'_scan' * choice['scan']}") for choice in CHOICES[1:])
+    @parameterized.named_parameters(dict(choice, testcase_name=name) for name, choice in [*NAMES.items()][1:])
     def test_every_choice_gives_the_same_parameters_outputs_and_gradients(self, **choice):
         model = models.changed(GPT, **choice)
         jax.tree.map(np.testing.assert_array_equal, model.init(KEY, TOKENS)['params'], parameters())
@@ -164,6 +164,8 @@ class StackTest(parameterized.TestCase):
             Stack(**{field: 0})
 
 
+@slow_but('test_attention_is_the_same_for_every_choice', *(f'plain_{choice}' for choice in NAMES), 'pruned_full_scan',
+          'alternating_dots_scan')
 class CapturedTest(parameterized.TestCase):
     MODELS = {'plain': GPT, 'pruned': models.changed(GPT, heads=4, kept=((0, 2), (1, 2), (0, 3))),
               'alternating': models.changed(GPT, layers=4, mask=Alternate(Causal(), Causal() & Window(2)))}
@@ -175,10 +177,10 @@ class CapturedTest(parameterized.TestCase):
         captured = {name: x for name, x in outputs.items() if name.endswith('attention')}
         return {name: x for name, x in outputs.items() if name not in captured}, captured
 
-    @parameterized.product(name=[*MODELS], choice=[*range(len(CHOICES))])
+    @parameterized.named_parameters(*((f'{name}_{choice}', name, choice) for name in MODELS for choice in NAMES))
     def test_attention_is_the_same_for_every_choice(self, name, choice):
         model = self.MODELS[name]
-        outputs, found = self.shown(models.changed(model, **CHOICES[choice]), segments=SEGMENTS)
+        outputs, found = self.shown(models.changed(model, **NAMES[choice]), segments=SEGMENTS)
         plain, wanted = self.shown(model, segments=SEGMENTS)
         self.assertEqual(set(found), {f'block_{i}/attention' for i in range(model.stack.layers)})
         close = functools.partial(np.testing.assert_allclose, atol=1e-6)

@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 from absl.testing import absltest, parameterized
 
+from tests.marks import slow_but
 from tests.models import build, changed
 from training.config import resolve
 from transformer.attention.context import Context
@@ -181,6 +182,9 @@ def outcomes(model, params):
     return logits[:2], logits[2], jax.lax.scan(step, out['cache'], jnp.arange(3))[1]
 
 
+@slow_but('test_cached_decoding_and_packed_rows', *map(str, (
+    NoPositions(), Learned(), Learned(at='layers'), Sinusoidal(at='layers'), Rotary(), Rotary(scaling='ntk', factor=2.0),
+    Shaw(2), T5Bias(4, 5), TransformerXl(), Etc(2, 2))))
 class GptTest(parameterized.TestCase):
     @parameterized.named_parameters(*((str(kind), kind) for kind in OF_TEXT))
     def test_cached_decoding_and_packed_rows(self, kind):
