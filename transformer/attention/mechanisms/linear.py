@@ -193,7 +193,7 @@ def _divided(mixed):
 
 
 def _scaled(x, total):
-    """x / total, 0 where the total is 0. Both are first scaled to a total near 1, whose square in the gradient cannot underflow."""
+    """x / total, 0 where the total is 0. First scales both to a total near 1, whose square in the gradient cannot underflow."""
     near = jax.lax.stop_gradient(1.0 / jnp.where(total > _TINY, total, 1.0))
     return x * near / jnp.where(total > _TINY, total * near, 1.0)
 
