@@ -29,7 +29,7 @@ def of_text(snapshot: Any, text: str, steps: bool = False) -> tuple:
 
 
 def of_row(snapshot: Any, ids: np.ndarray, types: np.ndarray, steps: bool = False) -> tuple:
-    """The same for a classified text, ids and types [n] with special tokens, and attention rollout to the token that represents
+    """The same for one encoded text, ids and types [n] with special tokens, and attention rollout to the token that represents
     it: the last one under a causal mask, else the first. For a model that reads the text twice, as BART does, the figure of
     `of_pair`."""
     data, task = snapshot.data, snapshot.run.task

@@ -37,7 +37,7 @@ def dense(mask: Mask, length: int) -> np.ndarray:
 
 
 def reach(mask: Mask, length: int, layers: int) -> np.ndarray:
-    """[length, length]: after how many layers, 1..`layers`, each key reaches each query; 0: after more. The residual stream
+    """[length, length]: after how many layers, 1..`layers`, each key reaches each query; 0: not yet. The residual stream
     keeps each position, so that its own count is 1."""
     arrived, first = np.eye(length, dtype=np.float32), np.eye(length, dtype=int)
     for layer in range(layers):
