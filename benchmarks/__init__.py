@@ -1,1 +1,1 @@
-"""Measured speed and memory: each module prints one JSON line a case."""
+"""Measurements of speed and memory: each module prints one JSON line per case."""

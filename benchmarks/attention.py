@@ -1,19 +1,19 @@
-"""Attention, measured: one JSON line a case.
+"""Benchmark of attention: one JSON line per case.
 
     python -m benchmarks.attention [--case=NAME ...] [--rounds=5]
 
-Forward and backward, float32, batch 1, 8 heads of 64. The two that a case compares take turns in one process, so that a
-machine that slows down or speeds up favours neither; `ms` is the median of each, `ratio` that of the ratios of the turns. `mb`
-is what the compiled program allocates for temporaries, by XLA's own count, which is also known of what is not run.
+Forward and backward, float32, batch 1, 8 heads of 64. The two programs of a case take turns in one process, so that a machine
+that slows down or speeds up favours neither; `ms` is the median of each, `ratio` that of the ratios of the turns. `mb` is the
+memory for temporaries of the compiled program, as reported by XLA, also for programs that are not run.
 
-window, bigbird   Window(256), and BigBird (window of 3 blocks, 2 global, 3 random blocks of 64), at 8192: by the blocks that
-                  the mask leaves, against all scores at once.
+window, bigbird   Window(256), and BigBird (window of 3 blocks, 2 global, 3 random blocks of 64), at 8192: block by block
+                  without the hidden blocks, against all scores at once.
 long              Full() at 16384 by blocks; all scores at once are not run.
 full              Full() at 4096, the same two.
 causal_LENGTH     Causal() at 1024, 2048, 4096 and 8192 (where all scores at once are not run), the same two.
 linear            linear attention, causal, at 16384 against 8192.
 score_NAME        a score against ScaledDot(), causal at 1024.
-attention_NAME    another mechanism against Softmax(), at 4096, causal if it can be.
+attention_NAME    another mechanism against Softmax(), at 4096, causal if it supports that.
 positions_NAME    a position encoding against none, in a layer of MultiHead 512 wide, causal at 1024 (SwinBias() and
                   Sinusoidal2d(): all of 32 x 32 patches).
 """
@@ -29,8 +29,8 @@ from absl import flags
 from training.config import cli
 
 if __name__ == '__main__':
-    flags.DEFINE_multi_string('case', [], 'only this case, or all that begin so; repeat the flag for several')
-    flags.DEFINE_integer('rounds', 5, 'how often each takes its turn', lower_bound=1)
+    flags.DEFINE_multi_string('case', [], 'only the cases whose names begin with this; repeat the flag for several')
+    flags.DEFINE_integer('rounds', 5, 'timed turns of each program', lower_bound=1)
     cli.answer_help()
 
 import jax
@@ -53,7 +53,7 @@ BIGBIRD = Window(2, block=64) | Global(128) | Random(3, block=64, length=8192)
 
 
 def kernel(mask, implementation, length):
-    """(function, its arrays), to be differentiated by all of them."""
+    """(function, its arrays), with respect to all of which it is differentiated."""
     return partial(attend, mask=mask, implementation=implementation), drawn(*[(1, length, HEADS, WIDTH)] * 3)
 
 
@@ -71,7 +71,7 @@ def mechanism(kind, mask, length):
 
 
 def layer(kind, length, side=0):
-    """Multi-head attention with a position encoding; of side x side patches, if there is a side."""
+    """Multi-head attention with a position encoding; over side x side patches if side is not 0."""
     width, mask = HEADS * WIDTH, Full() if side else Causal()
     module, row = MultiHead(HEADS), jnp.arange(length)
     sizes = Sizes(length, width, HEADS, WIDTH, grid=(side, side) if side else None, causal=not side)
@@ -92,13 +92,13 @@ def drawn(*shapes):
 
 
 def defaults(kind, **longest):
-    """{name: instance with its defaults} of the parts of a kind; those that have a longest row get one of this `length`."""
+    """{name: instance} of the parts of a kind with their defaults, but with the fields `longest` where a part has them."""
     return {name: cls(**{field: value for field, value in longest.items() if field in cls.__dataclass_fields__})
             for name, cls in sorted(subclasses(kind).items())}
 
 
 def cases():
-    """{name: (what makes the first, what makes the second)}."""
+    """{name: (maker of the first program, maker of the second)}."""
     both = lambda mask, length: tuple(partial(kernel, mask, name, length) for name in ('blockwise', 'plain'))
     found = {'window': both(Window(256), 8192), 'bigbird': both(BIGBIRD, 8192), 'long': both(Full(), 16384),
              'full': both(Full(), 4096), **{f'causal_{n}': both(Causal(), n) for n in (1024, 2048, 4096, 8192)},
@@ -114,7 +114,7 @@ def cases():
     return found
 
 
-NOT_RUN = ('long', 'causal_8192')  # of the second
+NOT_RUN = ('long', 'causal_8192')  # cases whose second program is not run
 
 
 def main():
@@ -130,7 +130,7 @@ def main():
 
 
 def compiled(function, arrays):
-    """The compiled output and gradient."""
+    """The compiled program for output and gradients."""
     @jax.jit
     def both(*arrays):
         out, pull = jax.vjp(function, *arrays)
@@ -140,7 +140,7 @@ def compiled(function, arrays):
 
 
 def measure(first, second, rounds, run_second=True):
-    """{number: value} of two in turns."""
+    """{name: number} of two programs that take turns."""
     pair = [make() for make in (first, second)]
     programs = [compiled(*one) for one in pair]
     memory = [program.memory_analysis().temp_size_in_bytes / 1e6 for program in programs]
@@ -149,7 +149,7 @@ def measure(first, second, rounds, run_second=True):
         for own, program, (_, arrays) in list(zip(seconds, programs, pair))[:2 if run_second else 1]:
             start = time.perf_counter()
             jax.block_until_ready(program(*arrays))
-            if turn:  # the first warms up
+            if turn:  # the first turn is a warm-up
                 own.append(time.perf_counter() - start)
     row = {'device': jax.devices()[0].device_kind, 'cores': len(os.sched_getaffinity(0)), 'jax': jax.__version__}
     row['ms'] = [round(1e3 * statistics.median(own), 1) for own in seconds if own]

@@ -1,22 +1,22 @@
-"""Attention, its cheaper forms and its alternatives: work, sequential steps and longest paths, measured over lengths.
+"""Operations, sequential steps and longest paths of attention, its cheaper forms and its alternatives, over lengths.
 
     python -m benchmarks.complexity [--out=DIR]
 
 prints a table against the formulas of Vaswani et al. 2017, table 1, and a JSON line for each layer and length; --out writes
-them to DIR/complexity.txt and .jsonl, with a picture over lengths, complexity.png. All is read off the programs that run, of
-one causal layer between its projections: n positions, width d = 64 in one head, windows and chunks of r = 64, a kernel of
-k = 3.
+them to DIR/complexity.txt and .jsonl, with a picture over lengths, complexity.png. All numbers are measured on the programs
+themselves, of one causal layer without its projections: n positions, width d = 64 in one head, windows and chunks of r = 64, a
+kernel of k = 3.
 
-flops   of the products in the jaxpr (training/report/flops.py). A product and its sum are two: 4 n² d is the n² d of the
-paper, for
-        q·k and for the weights times v.
-steps   the longest chain of operations of the jaxpr that wait for each other: of a loop, the chain from state to state through
-        all of its turns. In the formulas, O(.).
-path    the longest of the shortest paths between two positions, through as many layers as it takes: 1 for each layer, and 1 for
-        each turn of a loop that passes a state on. Which position reaches which, through how many turns, is read from the
-        derivative of the output by the values: scaled by z at each turn, it goes as z to the number of turns.
+flops   of the products in the jaxpr (training/report/flops.py). A product and its sum count as two: 4 n² d is the n² d of the
+        paper, for q·k and for the weights times v.
+steps   the longest chain of dependent operations in the jaxpr; for a loop, the chain from state to state through all
+        iterations. In the formulas, O(.).
+path    the longest of the shortest paths between two positions, through as many layers as needed: 1 for each layer, and 1 for
+        each iteration of a loop that passes a state on. The number of iterations between two positions is measured by the
+        derivative of the output with respect to the values: scaled by z at each iteration, it is proportional to z to the
+        number of iterations.
 
-Steps and turns are those of the program: blocks of a window could run side by side, but take turns to save memory.
+Steps and iterations are those of the program: blocks of a window could run in parallel, but run in sequence to save memory.
 """
 
 import json
@@ -43,12 +43,12 @@ from transformer.attention.mechanisms.linear import Linear
 
 WIDTH, SIZE, KERNEL = 64, 64, 3
 LENGTHS = 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384
-LONGEST_PATH = 256  # paths are measured on numbers, n·n of them
-SMALL = 4  # the width for them: which position reaches which does not depend on it
+LONGEST_PATH = 256  # paths are measured on n·n derivatives
+SMALL = 4  # the width for paths, which do not depend on it
 
 
 def recurrent(mechanism):
-    """A mechanism applied one position after the other, by its form for decoding."""
+    """A mechanism applied to one position after the other, in its form for decoding."""
     def apply(parameters, query, key, value, given):
         cache = mechanism.empty_cache(query.shape[0], *query.shape[1:3], key.shape[2], key.shape[3], 'float32')
 
@@ -64,7 +64,7 @@ def recurrent(mechanism):
 
 
 class Operation:
-    """What is compared: a function, its mask, and its formulas of (n, d)."""
+    """An operation to compare: a function, its mask, and its formulas of (n, d)."""
 
     def __init__(self, mechanism, mask, flops, steps, path, apply=None):
         self.mechanism, self.mask, self.formulas = mechanism, mask, {'flops': flops, 'steps': steps, 'path': path}
@@ -80,11 +80,11 @@ class Operation:
 
 
 def _window(n, r):
-    """Layers, each of which reaches r - 1 back, over n positions."""
+    """The number of layers, each of which reaches r - 1 positions back, that span n positions."""
     return -(-(n - 1) // (r - 1))
 
 
-# Operations are a product and a sum each: 2·n²·d for the scores and as many for the values, where table 1 says n²·d.
+# A product and its sum are two operations: 2·n²·d for the scores and 2·n²·d for the values, where table 1 has n²·d.
 LAYERS = {
     'self-attention': Operation(Softmax(implementation='plain'), Causal(), ('4 n² d', lambda n, d: 4 * n * n * d),
                             ('1', lambda n: 1), ('1', lambda n: 1)),
@@ -106,10 +106,10 @@ LAYERS = {
 
 
 def chains(jaxpr, before):
-    """For each output of a jaxpr how many operations wait for each other on the longest chain to it.
+    """For each output of a jaxpr the number of operations on the longest chain of dependent ones to it.
 
     Args:
-      before: how long the chains to the inputs are; -inf: nothing waits for this one."""
+      before: the lengths of the chains to the inputs; -inf: an input that does not count."""
     lengths = dict.fromkeys(jaxpr.constvars, -np.inf) | dict(zip(jaxpr.invars, before))
     length = lambda v: lengths[v] if isinstance(v, core.Var) else -np.inf
     for equation in jaxpr.eqns:
@@ -133,8 +133,8 @@ def body(equation):
 
 
 def _constants_and_states(scan, inner):
-    """How many inputs of a loop are constants, and how many the states behind them: rows and their stacks have an axis more
-    outside than inside. (The parameters of the equation have other names in each version of JAX.)"""
+    """The numbers of constants and of states, which follow them, in the inputs of a loop: rows and their stacks have one more
+    axis outside than inside. (The names of the equation's parameters differ between versions of JAX.)"""
     rows = sum(outer.aval.ndim != own.aval.ndim for outer, own in zip(scan.invars, inner.invars))
     states = sum(outer.aval.ndim == own.aval.ndim for outer, own in zip(scan.outvars, inner.outvars))
     return len(scan.invars) - states - rows, states
@@ -143,7 +143,7 @@ def _constants_and_states(scan, inner):
 def _chains_of_scan(scan, inner, before):
     consts, states = _constants_and_states(scan, inner)
     state = np.array(before[consts:consts + states])
-    # What a turn makes of each state alone, [states, outputs], and of all else.
+    # The chains of one iteration from each state alone, [states, outputs], and from all other inputs.
     alone = lambda i: [0.0 if j == consts + i else -np.inf for j in range(len(before))]
     through = np.array([chains(inner, alone(i)) for i in range(states)]).reshape(states, -1)
     others = np.array(chains(inner, [-np.inf if consts <= j < consts + states else b for j, b in enumerate(before)]))
@@ -154,7 +154,7 @@ def _chains_of_scan(scan, inner, before):
 
 
 def evaluate(closed, z, arguments, in_loop=False):
-    """A jaxpr's outputs; derivatives are multiplied by z wherever a loop passes a state on to its next turn."""
+    """The outputs of a jaxpr; derivatives are multiplied by z wherever a loop passes a state on to its next iteration."""
     jaxpr = closed.jaxpr
     values = dict(zip(jaxpr.constvars, closed.consts)) | dict(zip(jaxpr.invars, arguments))
     for equation in jaxpr.eqns:
@@ -165,7 +165,7 @@ def evaluate(closed, z, arguments, in_loop=False):
         elif inner is not None:
             out = evaluate(inner, z, inputs, in_loop)
         else:
-            if in_loop and equation.primitive.name == 'dynamic_update_slice':  # what a turn leaves as it is does not take part
+            if in_loop and equation.primitive.name == 'dynamic_update_slice':  # undo z where an iteration changes nothing
                 inputs[0] = scaled(inputs[0], 1 / z)
             out = equation.primitive.bind(*inputs, **equation.params)
             out = out if equation.primitive.multiple_results else [out]
@@ -174,7 +174,7 @@ def evaluate(closed, z, arguments, in_loop=False):
 
 
 def scaled(x, z):
-    """x, with derivatives times z."""
+    """x, with its derivatives multiplied by z."""
     return x + (z - 1) * (x - jax.lax.stop_gradient(x)) if jnp.issubdtype(x.dtype, jnp.floating) else x
 
 
@@ -192,10 +192,10 @@ def _evaluate_scan(scan, inner, z, inputs):
 
 
 def turns(layer, length, width=SMALL):
-    """[length, length]: through how many turns of loops a value reaches each output within one layer; inf: not at all."""
+    """[length, length]: the number of loop iterations from each value to each output within one layer; inf: no path."""
     function, shapes = layer.function(length, width)
     jaxpr = jax.make_jaxpr(function)(*shapes)
-    # Small, that no tanh is flat; and by the values alone, of which each output has one way.
+    # Small numbers, so that no tanh saturates; and only the values, from which there is one path to each output.
     arrays = [jnp.asarray(0.1 * np.random.default_rng(i).normal(size=s.shape), jnp.float32) for i, s in enumerate(shapes)]
 
     @jax.jit
@@ -205,13 +205,13 @@ def turns(layer, length, width=SMALL):
 
     one, less = (np.float64(derivative(z)) for z in (1.0, 0.9))
     if not np.isfinite([one, less]).all():
-        raise FloatingPointError(f'The derivatives of {layer.mechanism} are not finite, so no turns can be read off them.')
+        raise FloatingPointError(f'The derivatives of {layer.mechanism} are not finite, so they do not determine paths.')
     with np.errstate(divide='ignore', invalid='ignore'):
         return np.where(one > 0, np.round(np.log(less / one) / np.log(0.9)), np.inf)
 
 
 def longest_path(layer, length):
-    """Between any two positions, through as many layers as it takes."""
+    """The longest path between any two positions, through as many layers as needed."""
     paths = turns(layer, length) + 1
     while True:
         further = np.minimum(paths, [(row[:, None] + paths).min(0) for row in paths])
@@ -221,7 +221,7 @@ def longest_path(layer, length):
 
 
 def measure(name, length):
-    """{'layer', 'length', 'flops', 'steps' and, of short rows, 'path'}."""
+    """{'layer', 'length', 'flops', 'steps' and, for short rows, 'path'}."""
     function, shapes = LAYERS[name].function(length, WIDTH)
     jaxpr = jax.make_jaxpr(function)(*shapes)
     row = {'layer': name, 'length': length, 'flops': flops.count_jaxpr(jaxpr),
@@ -235,7 +235,7 @@ def formula(name, key, length):
 
 
 def table(rows):
-    """Lines: formula, what was measured at the longest row, and the exponents of both from half of it."""
+    """Lines with the formula, the measurement at the longest row, and the exponents of both between the two longest rows."""
     measured = {(row['layer'], row['length']): row for row in rows}
     lines = [f'd = {WIDTH}, r = {SIZE}, k = {KERNEL}; ^ is the exponent of n between the two longest rows, (formula).', '']
     for key in ('flops', 'steps', 'path'):
@@ -253,7 +253,7 @@ def table(rows):
 
 
 def picture(rows):
-    """A matplotlib figure: measured (points) and by the formulas (lines; steps: through the last point) over lengths."""
+    """A matplotlib figure over lengths: measurements (points) and formulas (lines; for steps through the last point)."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(13, 4.6), layout='constrained')

@@ -1,26 +1,26 @@
-"""Generation, measured: one JSON line a case.
+"""Benchmark of generation: one JSON line per case.
 
     python -m benchmarks.decode [--cases=greedy,beam] [--batch=8] [--source=128] [--tokens=64] [--repeats=5]
     python -m benchmarks.decode --model=gpt2 --cases=greedy --batch=8 --source=32 --tokens=128
 
-A model with parameters drawn at random makes `tokens` new tokens for each of `batch` sources or prompts of `source` tokens:
-encoding, prefill and every step, without compilation. It has the shapes of T5-small (6 + 6 layers, 512 wide, 8 heads, 32,128
-tokens; 60 million parameters) or of the smallest GPT-2 (12 layers, 768 wide, 12 heads, 50,257 tokens; 124 million). `ms` is the
-median of the repeats; `tokens_per_s` counts the tokens of the outputs.
+A model with random parameters generates `tokens` new tokens for each of `batch` sources or prompts of `source` tokens; the time
+includes encoding, prefill and every step, but not compilation. The model has the shapes of T5-small (6 + 6 layers, 512 wide, 8
+heads, 32,128 tokens; 60 million parameters) or of the smallest GPT-2 (12 layers, 768 wide, 12 heads, 50,257 tokens; 124
+million). `ms` is the median of the repeats; `tokens_per_s` counts the tokens of the outputs.
 
-Beside `generate` of Hugging Face transformers 5 (PyTorch 2.13, a T5 of these shapes) on two cores of a Xeon, in turns:
+Compared with `generate` of Hugging Face transformers 5 (PyTorch 2.13, a T5 of these shapes) on two cores of a Xeon, in turns:
 
     greedy       0.74 to 0.85 of its time on a quiet machine, 0.80 to 1.07 on a busy one (2.7 to 3.4 s, and 3.2 to 3.3 s)
     beam of 4    0.60 to 0.66 of its time on a quiet machine, 0.71 on a busy one (5.3 s, and 7.5 s)
 
-and beside its GPT-2 of these shapes, greedy, 128 tokens after 32, the fastest repeat of each run, on a machine that is busy
-with other work too:
+and with its GPT-2 of these shapes, greedy, 128 tokens after 32, the fastest repeat of each run, on a machine that is also busy
+with other work:
 
-    batch of 1   0.90 to 1.40 of its time (4.5 to 7.7 s beside 4.4 to 6.8): both read 498 MB of weights for each token, which
-                 the machine does at 14 GB/s
-    batch of 8   0.67 to 0.79 of its time (10.2 to 12.2 s beside 14.0 to 15.4), and once 1.20
+    batch of 1   0.90 to 1.40 of its time (4.5 to 7.7 s against 4.4 to 6.8): both read 498 MB of weights for each token, at
+                 14 GB/s on this machine
+    batch of 8   0.67 to 0.79 of its time (10.2 to 12.2 s against 14.0 to 15.4), and once 1.20
 
-Each step of T5 reads 150 MB of weights, about a third of the time of a greedy one at the 10 GB/s that a product alone reaches.
+Each step of T5 reads 150 MB of weights, about a third of the time of a greedy step at the 10 GB/s of a single product.
 A product of 8 rows with a kernel [512, 2048] takes XLA 0.55 ms and PyTorch 0.28 ms; with the kernel kept transposed it takes
 0.33 ms, which would save 10 to 20 % and need a second layout of every kernel.
 """
@@ -36,7 +36,7 @@ from absl import flags
 from training.config import cli
 
 if __name__ == '__main__':
-    flags.DEFINE_enum('model', 't5_small', ['t5_small', 'gpt2'], 'whose shapes')
+    flags.DEFINE_enum('model', 't5_small', ['t5_small', 'gpt2'], 'the model whose shapes are used')
     flags.DEFINE_list('cases', ['greedy', 'beam'], 'strategies: greedy, sample, beam (of size 4)')
     flags.DEFINE_integer('batch', 8, 'sources or prompts that are decoded together', lower_bound=1)
     flags.DEFINE_integer('source', 128, 'tokens of each source or prompt', lower_bound=1)
@@ -92,7 +92,7 @@ def main():
 
 
 def measure(model, params, strategy, batch, source, tokens, repeats):
-    """The numbers of one case, {key: value}."""
+    """{name: number} of one case."""
     given = list(np.random.default_rng(0).integers(5, model.vocab, (batch, source)))
     prompts, sources = ([[0]] * batch, given) if isinstance(model, ReadsSource) else (given, None)
 

@@ -1,16 +1,16 @@
-"""The training step of any config, measured: one JSON line.
+"""Benchmark of the training step of any config: one JSON line.
 
     python -m benchmarks.train_step --config=configs/gpt_char.py:cpu [--steps=60] [--config.part.field=value ...]
 
-Two things take turns, twice each, so that a machine that slows down or speeds up in between favours neither: the bare
-compiled step on one batch (the first, where they come in several lengths), and train.py's own loop in a temporary workdir,
-without evaluations and with a checkpoint in the middle. Both run the same program and wait for the step before the one that
-they have just handed to the device.
+Two measurements take turns, twice each, so that a machine that slows down or speeds up in between favours neither: the bare
+compiled step on one batch (the first, if batches differ in length), and train.py's own loop in a temporary workdir, without
+evaluations and with a checkpoint in the middle. Both run the same program and wait for the step before the one that they have
+just handed to the device.
 
-The bare step gives step_ms (median), step_ms_min and _max, tokens_per_s or images_per_s, and achieved_gflops; the loop
-gives data_wait_share of its time, and save_s, for which the save held it up. loop_overhead_share is how much of a step of
-the loop the bare one does not need (noise can make it negative). compile_s is what a start waits for the compiled step,
-less where the compilation cache has it.
+The bare step gives step_ms (median), step_ms_min and _max, tokens_per_s or images_per_s, and achieved_gflops; the loop gives
+data_wait_share, the share of its time spent waiting for data, and save_s, the time that a save blocks it. loop_overhead_share
+is the share of a step of the loop beyond the bare step (noise can make it negative). compile_s is the time to compile the
+step, less if it is in the compilation cache.
 """
 
 import contextlib
@@ -39,7 +39,7 @@ from training.config import schema
 from training.host import machine
 from training.report import report
 
-ROUNDS, LAPS, WARMUP = 2, 10, 2  # of the laps of each round, the first ones warm up
+ROUNDS, LAPS, WARMUP = 2, 10, 2  # the first WARMUP laps of each round are a warm-up
 
 
 def main(config, name):
@@ -47,10 +47,10 @@ def main(config, name):
 
 
 def measure(config, name, steps):
-    """The numbers of a config, {key: value}; `steps` (at least 20) of the bare step and of the loop in each round."""
+    """{name: number} for a config, with `steps` (at least 20) steps of the bare step and of the loop in each round."""
     schema.check(config)
     lap = steps // LAPS
-    with config.unlocked():  # for both, because these are part of the compiled step
+    with config.unlocked():  # for both, as these are part of the compiled step
         config.train.steps = steps
         config.log.every_steps = lap
         config.checkpoint.every_steps, config.checkpoint.best = steps // 2, ''
@@ -83,7 +83,7 @@ def measure(config, name, steps):
 
 
 def time_step(run, step, batch, steps):
-    """Seconds of each step, from one result to the next; the state is dropped afterwards."""
+    """Seconds of each step, from one result to the next; the state is discarded."""
     state, behind, seconds, several = run.init(), None, [], run.config.train.dispatch
     batch = jax.device_put(batch, meshes.batch_sharding(run.mesh, stacked=several > 1))
     jax.block_until_ready((state, batch))
@@ -98,7 +98,7 @@ def time_step(run, step, batch, steps):
 
 
 def time_loop(config):
-    """The laps of train.py's own loop, rows of timing.jsonl."""
+    """The laps of train.py's own loop, as rows of timing.jsonl."""
     with tempfile.TemporaryDirectory() as folder, open(os.devnull, 'w') as nowhere, contextlib.redirect_stdout(nowhere):
         train.train(config, os.path.join(folder, 'run'))
         with open(os.path.join(folder, 'run', report.TIMING)) as file:

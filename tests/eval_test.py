@@ -221,8 +221,8 @@ class HeadsTest(experiments.TestCase):
         self.assertTrue(picture.read_bytes().startswith(b'\x89PNG'))
         done = experiments.call('eval', f'--workdir={workdir}', f'--attention={picture}', '--input=key mask head', '--steps')
         self.assertEqual(done.code, 1)
-        self.assertEqual(done.err, 'eval.py: --steps draws the scores of which the weights are a softmax, and the attention of '
-                         'this RecurrentEncoderDecoder tells of none; leave it out.\n')
+        self.assertEqual(done.err, 'eval.py: --steps draws the scores of which the weights are a softmax, but the attention of '
+                         'this RecurrentEncoderDecoder has none; leave it out.\n')
         done = experiments.call('predict', f'--workdir={workdir}', '--strategy=Greedy()', '--json', stdin=b'key mask head\n')
         found = json.loads(done.out)
         self.assertEqual((len(found['ids']), found['finished'], found['text'].split()), (4, False, row['text'].split()))

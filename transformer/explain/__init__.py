@@ -1,1 +1,1 @@
-"""What heads look at and which of them matter, as numbers and as pictures."""
+"""Attention weights and the importance of heads, as numbers and as pictures."""

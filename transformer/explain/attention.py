@@ -1,7 +1,7 @@
-"""What the attention of a run looks at in a text, a pair of texts or a story, as a figure and as numbers.
+"""The attention weights of a run on a text, a pair of texts or a story, as a figure and as numbers.
 
 Each `of_..` returns (figure, the entries of the layers: see `transformer.explain.maps.read`, {further entries of the JSON}).
-With `steps` the figure also shows the scores and the mask; the weights are their softmax.
+With `steps` the figure also shows the scores and the mask, of which the weights are the softmax.
 """
 
 import dataclasses
@@ -20,7 +20,7 @@ MOST_TOKENS = 1024  # in a picture
 
 
 def of_text(snapshot: Any, text: str, steps: bool = False) -> tuple:
-    """What the tokens of a text look at, and attention rollout to the last of them."""
+    """The attention between the tokens of a text, and attention rollout to the last of them."""
     ids = tokens(text, snapshot.data.prompt)
     seen = look(snapshot, steps, inputs=ids[None])
     pieces, flow = snapshot.data.pieces(ids), seen.rollout()
@@ -29,9 +29,9 @@ def of_text(snapshot: Any, text: str, steps: bool = False) -> tuple:
 
 
 def of_row(snapshot: Any, ids: np.ndarray, types: np.ndarray, steps: bool = False) -> tuple:
-    """The same of a text that is read whole, with its special tokens, its ids and types [n], and attention rollout to the token
-    that stands for all: the last one where none sees later ones, else the first. Of a model that reads the text twice, as BART
-    does, what `of_pair` shows."""
+    """The same for one encoded text, ids and types [n] with special tokens, and attention rollout to the token that represents
+    it: the last one under a causal mask, else the first. For a model that reads the text twice, as BART does, the figure of
+    `of_pair`."""
     data, task = snapshot.data, snapshot.run.task
     require_few(ids)
     pieces = data.pieces(ids)
@@ -46,22 +46,22 @@ def of_row(snapshot: Any, ids: np.ndarray, types: np.ndarray, steps: bool = Fals
 
 
 def of_pair(snapshot: Any, text: str, steps: bool = False) -> tuple:
-    """A source and what the run makes of it, greedily: the alignment of both, what their tokens look at, and what those of the
-    output look at in the source."""
+    """A source and the run's greedy output for it: their alignment, the attention within each, and the cross attention from the
+    output to the source."""
     data = snapshot.data
     source = tokens(text, lambda text: encoded(data, text, snapshot.model.source_length, what='--input'))
     if len(source) < 2:
         raise ValueError(f'--input is {text!r}, which has no tokens; give a longer text.')
     best = translate(snapshot, [source], strategy=Greedy(), key=snapshot.key('attention'))[0][0]
     written = [*best.tokens, data.end] if best.finished else best.tokens
-    target = np.array([data.start, *written[:-1]])  # the last one is never read
+    target = np.array([data.start, *written[:-1]])  # the decoder never reads the last one
     figure, found, more = _between(snapshot, source, target, data.pieces(source), data.target_pieces(target),
                                    data.target_pieces(written), steps)
     return figure, found, more | {'text': data.decode(best.tokens)}
 
 
 def of_shift(snapshot: Any, text: str, steps: bool = False) -> tuple:
-    """The same of the words of a text and of those from its second one on."""
+    """The same for the words of a text as source and those from the second one on as output."""
     data = snapshot.data
     source = tokens(text, data.encode)
     if len(source) < 2:
@@ -71,7 +71,7 @@ def of_shift(snapshot: Any, text: str, steps: bool = False) -> tuple:
 
 
 def _between(snapshot, source, target, read, shown, written, steps):
-    """A source [S] and what the decoder is given [T]: `read`, `shown`, as text, and what it writes, `written`."""
+    """A source [S] and the inputs of the decoder [T], with their tokens `read` and `shown`; `written` are its outputs."""
     seen = look(snapshot, steps, inputs=source[None], segments=np.ones((1, len(source)), np.int32),
                 decoder_inputs=target[None])
     cross = seen.section(shown, read, 'cross attention', lambda name: name.endswith('cross_attention'))
@@ -90,16 +90,16 @@ def _between(snapshot, source, target, read, shown, written, steps):
 
 
 def of_story(snapshot: Any, given: str, steps: bool = False) -> tuple:
-    """The last question about a story, in bAbI's format: what each hop of a memory network looks at, or each head
-    of a Transformer over sentences, the latest sentence first."""
+    """The last question about a story in bAbI's format: the attention of each hop of a memory network, or of each head of a
+    Transformer, over the sentences, the latest first."""
     text = pathlib.Path(given).read_bytes() if os.path.isfile(given) else given
     asked, batch = snapshot.data.read_stories(text, '--input')
     question = asked[-1]
     if not question.sentences:
-        raise ValueError(f'--input, line {question.line}: nothing stands before {question.text!r}; give it a story to look at.')
+        raise ValueError(f'--input, line {question.line}: there is no story before {question.text!r}; put sentences before it.')
     sentences = question.sentences[::-1][:batch['story'].shape[1]]
 
-    def there(weights):  # [B, N, T, S]: T = 1 of hops, whose keys are sentences; else the question is before these
+    def there(weights):  # [B, N, T, S]: T = 1 for hops, whose keys are sentences; else the question precedes these
         queries, count = weights.shape[2], len(sentences)
         return weights[:, :, :1 + count, :count if queries == 1 else 1 + count]
 
@@ -118,7 +118,7 @@ def of_story(snapshot: Any, given: str, steps: bool = False) -> tuple:
 
 
 def tokens(text: str, encode: Callable) -> np.ndarray:
-    """The tokens of a text that the model is to look at."""
+    """The tokens of the text to show."""
     require_text(text)
     ids = encode(text)
     if not text or not len(ids):
@@ -140,12 +140,12 @@ def require_few(ids: Sequence[int] | np.ndarray) -> None:
 
 @dataclasses.dataclass(frozen=True)
 class Seen:
-    """What the layers of a model look at in one example.
+    """The attention weights of all layers of a model on one example.
 
     Attributes:
       layers: {layer: weights [N, T, S]}.
-      found: what they say, as `maps.read` has it.
-      steps: {layer: (scores, mask), each [N, T, S]}; empty if they were not asked for.
+      found: their entries from `maps.read`.
+      steps: {layer: (scores, mask), each [N, T, S]}; empty if not requested.
     """
     layers: Mapping[str, np.ndarray]
     found: Sequence[Mapping]
@@ -153,7 +153,7 @@ class Seen:
 
     def section(self, queries: Sequence[str], keys: Sequence[str], title: str = '', chosen: Callable = lambda layer: True,
                 **style: Any) -> pictures.Maps:
-        """Those of the chosen layers, for a picture."""
+        """The chosen layers, for a picture."""
         found = [one for one in self.found if chosen(one['layer'])]
         part = lambda known: {one['layer']: known[one['layer']] for one in found if one['layer'] in known}
         return pictures.Maps(part(self.layers), found, queries, keys, title, steps=part(self.steps), **style)
@@ -165,9 +165,9 @@ class Seen:
 
 
 def look(snapshot: Any, steps: bool, part: Callable = lambda x: x, **inputs: Any) -> Seen:
-    """What the model looks at in inputs of one example; `part` is what is shown of arrays [1, N, T, S].
+    """The attention of the model on the inputs of one example; `part` selects what is shown of arrays [1, N, T, S].
 
-    Raises ValueError where `steps` are asked for and the weights are no softmax of scores."""
+    Raises ValueError if `steps` are requested and the weights are not a softmax of scores."""
     found = snapshot.captured(*(('attention', 'scores', 'visible') if steps else ('attention',)), **inputs)
     found = {name: part(x) for name, x in found.items()}
     weights = {name: x for name, x in found.items() if not name.endswith(('/scores', '/visible'))}
@@ -175,6 +175,6 @@ def look(snapshot: Any, steps: bool, part: Callable = lambda x: x, **inputs: Any
     stages = {name.removesuffix('/attention'): tuple(np.asarray(found[f'{name}/{step}'][0]) for step in ('scores', 'visible'))
               for name in weights if f'{name}/scores' in found}
     if steps and not stages:
-        raise ValueError(f'--steps draws the scores of which the weights are a softmax, and the attention of this '
-                         f'{type(snapshot.model).__name__} tells of none; leave it out.')
+        raise ValueError(f'--steps draws the scores of which the weights are a softmax, but the attention of this '
+                         f'{type(snapshot.model).__name__} has none; leave it out.')
     return Seen(layers, said, stages)

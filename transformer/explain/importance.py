@@ -1,12 +1,12 @@
-"""Which heads matter (Michel et al. 2019, "Are sixteen heads really better than one?").
+"""The importance of heads (Michel et al. 2019, "Are sixteen heads really better than one?").
 
-    I_h = E_x |d L(x) / d ξ_h| at ξ = 1,   ξ_h being a factor of what head h gives (their eq. 2),
+    I_h = E_x |d L(x) / d ξ_h| at ξ = 1,   ξ_h being a factor of the output of head h (their eq. 2),
 
-divided by the length of the vector of its layer. x is a row of a batch, L(x) the share of the task's loss that its predictions
-have. Voita et al. 2019 learn such factors; here they are only looked at.
+divided by the norm of the vector of its layer. x is a row of a batch, L(x) the contribution of its predictions to the task's
+loss. Voita et al. 2019 learn such factors; here only the gradients at 1 are used.
 
-Layers are those of all attentions of a model, one after the other, each with its heads: of an encoder-decoder the encoder's,
-the decoder's to itself, and the decoder's to the source.
+Layers are those of all attentions of a model in sequence, each with its heads: in an encoder-decoder the self-attention of the
+encoder, that of the decoder, and the cross attention.
 """
 
 from collections.abc import Iterable, Mapping
@@ -25,8 +25,8 @@ class AttentionLayer(NamedTuple):
 
     Attributes:
       attention: its name in the model's `attentions`.
-      number: of the layer in its stack.
-      heads: how many it had before pruning; kept: those that are left.
+      number: the index of the layer in its stack.
+      heads: the number of heads before pruning; kept: those that remain.
     """
     attention: str
     number: int
@@ -54,12 +54,12 @@ def require_heads(model: Any) -> None:
 
 
 def all_heads(model: Any) -> list[tuple[int, int]]:
-    """[(layer, head)] of those that a model has."""
+    """[(layer, head)] of all heads that a model has."""
     return [(number, head) for number, layer in enumerate(layers_of(model)) for head in layer.kept]
 
 
 def importance(snapshot: Any, batches: Iterable[Mapping]) -> np.ndarray:
-    """[layers, N], nan where a head is not there: I_h over the rows of all batches, before it is scaled."""
+    """[layers, N], nan for absent heads: I_h over the rows of all batches, before scaling."""
     model, task = snapshot.model, snapshot.run.task
 
     @jax.jit
@@ -72,7 +72,7 @@ def importance(snapshot: Any, batches: Iterable[Mapping]) -> np.ndarray:
         rows = len(next(iter(batch.values())))
         ones = {name: jnp.ones((stack.layers, rows, 1, stack.heads)) for name, (stack, _) in model.attentions.items()}
         slopes, weight = jax.grad(total, has_aux=True)(ones)
-        # A factor for each row: a gradient for each row.
+        # A factor for each row gives a gradient for each row.
         return {name: jnp.abs(x).sum((1, 2)) * weight for name, x in slopes.items()}, weight
 
     sums, weights = {name: 0.0 for name in model.attentions}, 0.0
@@ -81,7 +81,7 @@ def importance(snapshot: Any, batches: Iterable[Mapping]) -> np.ndarray:
         sums = {name: x + slopes[name].astype(np.float64) for name, x in sums.items()}
         weights += float(weight)
     if not all(np.isfinite(x).all() for x in sums.values()):
-        raise ValueError('The gradients of the heads are not finite, so none can be said to matter: this run has diverged; '
+        raise ValueError('The gradients of the heads are not finite, so they have no importance: this run has diverged; '
                          'give an earlier checkpoint with --step=N.')
     layers = layers_of(model)
     found = np.full((len(layers), max(layer.heads for layer in layers)), np.nan)
@@ -98,6 +98,6 @@ def by_layer(scores: np.ndarray) -> np.ndarray:
 
 
 def order(scores: np.ndarray) -> list[tuple[int, int]]:
-    """[(layer, head)] from the least important on, by importance as `by_layer` scales it."""
+    """[(layer, head)] from the least to the most important, by importance as `by_layer` scales it."""
     there = np.argwhere(~np.isnan(scores))
     return [tuple(map(int, there[i])) for i in np.argsort(scores[tuple(there.T)], kind='stable')]

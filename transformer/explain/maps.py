@@ -1,6 +1,6 @@
-"""What captured attention says, by numpy: its entropy, how sure it is, and where it leads through all layers.
+"""The analysis of captured attention weights, by numpy: entropy, confidence, alignment and rollout.
 
-Weights are [.., T, S], a row for each query; a row of zeros is that of a query which sees nothing, and counts nowhere.
+Weights are [.., T, S], a row for each query; the row of a query that sees nothing is zero, and excluded from all means.
 """
 
 import re
@@ -14,11 +14,11 @@ from transformer.attention.pruned import kept_heads
 
 
 def read(model: Any, captured: Mapping) -> tuple[dict, list]:
-    """What captured attention, {'block_0/attention': weights [B, N, T, S]}, says of the first example: ({'block_0': weights
+    """Analyses captured attention, {'block_0/attention': weights [B, N, T, S]}, on the first example: ({'block_0': weights
     [N, T, S]}, [{'layer', 'heads', 'entropy', 'highest_entropy', 'confidence'}]), both in the order of the layers.
 
-    `heads` are the numbers of a layer's heads, the rest is in nats, `entropy` and `confidence` of each head; these are None
-    where the weights are no distributions, but the matrix that some other mechanism amounts to.
+    `heads` are the indices of a layer's heads; entropies are in nats. `entropy` and `confidence` have a value for each head;
+    they are None if the weights are not distributions but the equivalent matrix of another mechanism.
     """
     layers = {name.removesuffix('/attention'): np.asarray(x[0], np.float32) for name, x in captured.items()}
     kept, masks_of = {}, {}
@@ -28,7 +28,7 @@ def read(model: Any, captured: Mapping) -> tuple[dict, list]:
             kept[layer], masks_of[layer] = row, None if name.endswith('cross_attention') else stack.mask.of_layer(i)
     if not layers:
         what = 'no head left' if kept and all(row == () for row in kept.values()) else 'no attention heads'
-        raise ValueError(f'This {type(model).__name__} has {what}, so there is nothing to look at; give another --workdir.')
+        raise ValueError(f'This {type(model).__name__} has {what}, so there are no weights to show; give another --workdir.')
     if not all(np.isfinite(weights).all() for weights in layers.values()):
         raise ValueError('The attention weights are not finite: this run has diverged; give an earlier checkpoint with '
                          '--step=N.')
@@ -40,7 +40,7 @@ def read(model: Any, captured: Mapping) -> tuple[dict, list]:
         visible, sure, mask = np.ones(weights.shape[1:], bool), are_distributions(weights), masks_of.get(name)
         if mask is not None and weights.shape[1] == weights.shape[2]:
             visible = analysis.dense(mask, weights.shape[1])
-        if len(weights):  # a mechanism may let a query see less than the mask
+        if len(weights):  # a mechanism may let a query see fewer keys than the mask
             visible = visible & weights.any((0, 2))[:, None]
         found.append({
             'layer': name, 'heads': list(kept.get(name) or range(len(weights))),
@@ -50,14 +50,14 @@ def read(model: Any, captured: Mapping) -> tuple[dict, list]:
 
 
 def layer_of(attention: str, number: int) -> str:
-    """What a layer of an attention is called: 'block_3' of 'attention', 'decoder/block_3/cross_attention'."""
+    """The name of a layer of an attention: 'block_3' for 'attention', 'decoder/block_3/cross_attention'."""
     front, _, branch = attention.rpartition('/')
     return '/'.join(part for part in (front, f'block_{number}', '' if branch == 'attention' else branch) if part)
 
 
 def alignment(layers: Mapping) -> np.ndarray:
-    """[T, S]: the mean over layers and heads of the weights [N, T, S] of each layer: how much each position of the output takes
-    from each position of the source. Layers without heads do not count; at least one has some."""
+    """[T, S]: the mean over layers and heads of the weights [N, T, S] of each layer, from each position of the output to each
+    of the source. Layers without heads are left out; at least one layer has heads."""
     return np.mean([weights.mean(0) for weights in layers.values() if len(weights)], 0)
 
 
@@ -66,13 +66,13 @@ def _order(name):
 
 
 def are_distributions(weights: np.ndarray) -> bool:
-    """Whether rows are distributions over the keys, not only the matrix that some other mechanism amounts to."""
+    """Whether all rows are distributions over the keys, unlike the equivalent matrix of some other mechanisms."""
     total = weights.sum(-1)
     return bool(np.all(weights >= 0) and np.all((np.abs(total - 1) < 1e-3) | (total == 0)))
 
 
 def _mean_of_rows(values, weights):
-    """[..] means over the queries that see something, of values [.., T]."""
+    """Means [..] of values [.., T] over the queries that see something."""
     seeing = weights.any(-1)
     return np.where(seeing, values, 0.0).sum(-1) / np.maximum(seeing.sum(-1), 1)
 
@@ -84,7 +84,7 @@ def entropy(weights: np.ndarray) -> np.ndarray:
 
 
 def highest_entropy(visible: np.ndarray) -> float:
-    """The entropy, in nats, of queries that look at all they see evenly, averaged: of booleans [T, S]."""
+    """The entropy in nats of uniform weights over the visible keys, booleans [T, S], averaged over the queries."""
     count = visible.sum(-1)
     return float(_mean_of_rows(np.log(np.maximum(count, 1)), visible))
 
@@ -95,14 +95,14 @@ def confidence(weights: np.ndarray) -> np.ndarray:
 
 
 def rollout(layers: Sequence) -> np.ndarray:
-    """Attention rollout, [T, T]: how much of each input position is in each output one, if layers only mixed positions.
+    """Attention rollout, [T, T]: the share of each input position in each output position, if layers only mixed positions.
 
         A_l = rows of (mean over heads of W_l + I) scaled to sum 1;   A_L · .. · A_1
 
     (Abnar and Zuidema 2020, section 3; I is the residual connection.)
 
     Args:
-      layers: weights [N, T, T] of each layer; a layer without heads is the residual alone.
+      layers: weights [N, T, T] of each layer; a layer without heads is only the residual connection.
     """
     length = max(layer.shape[-1] for layer in layers)
     total = np.eye(length)

@@ -1,4 +1,4 @@
-"""Pictures of what a Transformer does, as matplotlib figures: what its heads look at, and which of them matter."""
+"""Matplotlib figures of attention weights and of the importance of heads."""
 
 import dataclasses
 import math
@@ -8,20 +8,20 @@ from typing import Any
 
 import numpy as np
 
-FINEST = 0.11  # inches that a token takes if it has its label
+FINEST = 0.11  # inches of a token whose label is shown
 _SIGNS = {' ': '␣', '\n': '↵', '\t': '⇥'}
 
 
 @dataclasses.dataclass(frozen=True)
 class Maps:
-    """What one kind of attention looks at.
+    """The attention weights of one kind of attention.
 
     Attributes:
       layers: {name: weights [N, T, S]}.
-      found: what `attention.maps.read` says of them.
-      queries, keys: what the positions are, as text.
-      title: of which kind they are.
-      longest: characters of a label at most.
+      found: the entries of `explain.maps.read` for them.
+      queries, keys: the tokens at the positions, as text.
+      title: the kind of attention.
+      longest: the maximal number of characters of a label.
       steps: {name: (scores, mask), each [N, T, S]} of the layers that are drawn in three rows: scores, mask, weights.
     """
     layers: dict
@@ -34,13 +34,13 @@ class Maps:
 
     @property
     def rows(self) -> int:
-        """How many rows of panels there are."""
+        """The number of rows of panels."""
         return len(self.layers) + 2 * len(self.steps)
 
 
 def attention(*sections: Maps) -> Any:
-    """A figure of `Maps`, one below the other, with a row of panels for each layer, three with its steps, and a panel for each
-    head: queries down, keys across, dark where a query looks."""
+    """A figure of `Maps`, one below the other, with a row of panels for each layer (three if it has steps) and a panel for each
+    head: queries down, keys across, darker for larger weights."""
     from matplotlib.figure import Figure  # matplotlib is slow to import
 
     sizes = [_size(maps) for maps in sections]
@@ -71,7 +71,7 @@ def _columns(maps):
 
 
 def _labels(tokens, side, longest):
-    """(labels of the tokens, the numbers of those shown, how many each of these stands for)."""
+    """(labels of the tokens, the indices of those shown, the distance between these)."""
     every = math.ceil(FINEST * len(tokens) / side)
     return printable(tokens, longest), np.arange(0, len(tokens), every), every
 
@@ -112,10 +112,10 @@ def _panels(figure, maps):
             axes.spines[:].set_visible(False)
     for axes in grid[:, 0]:
         _ticks(axes.set_yticks, down, rotation=0)
-    for column in range(columns):  # below the lowest panel that there is
+    for column in range(columns):  # below the lowest panel of the column
         for axes in [line[column] for line, row in zip(grid, rows) if column < len(row.titles)][-1:]:
             _ticks(axes.set_xticks, across, rotation=90)
-    if image is not None:  # the last is of weights
+    if image is not None:  # the last one shows weights
         bar = figure.colorbar(image, ax=grid, shrink=min(1.0, 2.2 / (maps.rows * height)), aspect=14, pad=0.02)
         bar.ax.tick_params(labelsize=8)
     sure, every = all(one['entropy'] is not None for one in maps.found), max(down[2], across[2])
@@ -127,7 +127,7 @@ def _panels(figure, maps):
 
 @dataclasses.dataclass(frozen=True)
 class PanelRow:
-    """Panels side by side: a label on their left, [N, T, S], a title for each, and how they are coloured."""
+    """Panels [N, T, S] side by side, with a label on their left, a title for each, and keywords of imshow."""
     label: str
     panels: np.ndarray
     titles: list
@@ -135,7 +135,7 @@ class PanelRow:
 
 
 def _steps(one, scores, mask):
-    """The rows of what the weights of a layer come from: the scores, with their range above each head, and the mask."""
+    """The rows of a layer above its weights: the scores, with their range above each head, and the mask."""
     from matplotlib.colors import CenteredNorm
 
     largest = max(float(np.abs(scores[mask]).max(initial=0)), 1e-6)
@@ -146,7 +146,7 @@ def _steps(one, scores, mask):
 
 
 def head(figure: Any, sentences: Sequence[str], width: float | None = None) -> None:
-    """A title over all panels, as large as the figure is (or as `width` inches are), and in lines where that is narrow."""
+    """A title over all panels, scaled to the figure (or to `width` inches), with a line for each sentence if that is narrow."""
     width = width or figure.get_figwidth()
     size = min(18, max(9, 0.6 * width))
     figure.suptitle(('; ' if width > 0.008 * size * len('; '.join(sentences)) else '\n').join(sentences), fontsize=size)
@@ -159,7 +159,7 @@ def named(one: Mapping) -> str:
 
 
 def titles(one: Mapping) -> list[str]:
-    """Those of the panels of a layer."""
+    """The titles of the panels of a layer."""
     entropies = one['entropy'] or [None] * len(one['heads'])
     names = [f'head {head}' if isinstance(head, int) else head for head in one['heads']]
     return [name + ('' if value is None else f'  {value:.2f}') for name, value in zip(names, entropies)]
@@ -173,7 +173,7 @@ def _ticks(place, names, rotation):
 
 
 def printable(tokens: Sequence[str], longest: int = 14) -> list[str]:
-    """Tokens as labels: white space has a sign, and what the font lacks its number."""
+    """Tokens as labels: white space becomes a sign, and characters that the font lacks their code."""
     from matplotlib import font_manager
 
     known = font_manager.get_font(font_manager.findfont('DejaVu Sans Mono')).get_charmap()
@@ -191,15 +191,15 @@ def printable(tokens: Sequence[str], longest: int = 14) -> list[str]:
 
 def importance(scores: np.ndarray, heads: int, curve: Sequence, *, layers: Sequence[str], metric: str,
                best: int | None = None) -> Any:
-    """A figure of how much each head matters, and of a metric against how many heads are left.
+    """A figure of the importance of each head, and of a metric against the number of heads left.
 
     Args:
-      scores: [layers, N], nan where a head is not there.
-      heads: how many there are.
+      scores: [layers, N], nan for absent heads.
+      heads: the number of heads.
       curve: [(heads left, metric)], from all to none.
-      layers: what the layers are called.
+      layers: the names of the layers.
       metric: its name.
-      best: how many heads a pruned run keeps, marked if not None.
+      best: the number of heads that a pruned run keeps, marked if not None.
     """
     from matplotlib.figure import Figure
 
@@ -210,7 +210,7 @@ def importance(scores: np.ndarray, heads: int, curve: Sequence, *, layers: Seque
     image = left.imshow(scores, cmap='Blues', vmin=0, interpolation='nearest')
     left.set(xlabel='head', ylabel='layer', xticks=range(width), yticks=range(count))
     left.set_yticklabels([name.removeprefix('block_') for name in layers])
-    left.set_title('importance, of each layer scaled to length 1', fontsize=9)
+    left.set_title('importance, scaled to length 1 in each layer', fontsize=9)
     top = np.nanmax(scores)
     for (layer, head), score in np.ndenumerate(scores):
         if np.isnan(score):

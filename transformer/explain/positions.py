@@ -1,4 +1,4 @@
-"""Pictures of position encodings: the heat map of the sinusoids, and how alike learnt positions are."""
+"""Pictures of position encodings: the heat map of the sinusoids, and the similarity of learnt positions."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -20,7 +20,7 @@ def sinusoids(length: int = 128, width: int = 128) -> Any:
 
 
 def similarities(table: np.ndarray | jax.Array) -> np.ndarray:
-    """cos(P_t, P_s) [T, T] of the rows of a table [T, D]; 0 for a row of zeros."""
+    """cos(P_t, P_s) [T, T] for the rows of a table [T, D]; 0 for a row of zeros."""
     table = np.asarray(table, np.float64)
     norms = np.linalg.norm(table, axis=-1, keepdims=True)
     unit = table / np.where(norms > 0, norms, 1.0)
@@ -28,12 +28,12 @@ def similarities(table: np.ndarray | jax.Array) -> np.ndarray:
 
 
 def similarity(table: np.ndarray | jax.Array, grid: tuple | None = None) -> Any:
-    """A matplotlib figure of how alike learnt positions are, such as `params['positions']['embedding']` of a run.
+    """A matplotlib figure of the similarity of learnt positions, such as `params['positions']['embedding']` of a run.
 
     Args:
       table: [T, D].
       grid: (rows, columns) of the patches of an image, the last of the T positions: then a panel for each patch shows its
-        likeness to all of them, where they are (Dosovitskiy et al. 2021, figure 7); None: one panel for all pairs.
+        similarity to all of them on the grid (Dosovitskiy et al. 2021, figure 7); None: one panel for all pairs.
     """
     if grid is None:
         figure, axes = _figure(5.4, 4.6)
@@ -62,7 +62,7 @@ def similarity(table: np.ndarray | jax.Array, grid: tuple | None = None) -> Any:
 
 
 def of_run(params: Mapping, grid: tuple | None = None) -> Any:
-    """`similarity` of the positions that a run has learnt, of its parameters."""
+    """`similarity` of the learnt positions in the parameters of a run."""
     table = params.get('positions', {}).get('embedding')
     if table is None:
         raise ValueError('This run has learnt no table of positions (positions/embedding), so there is none to draw; train one '

@@ -1,7 +1,8 @@
-"""Models without some of their heads: what they lose, and exact smaller ones (Michel et al. 2019; Voita et al. 2019).
+"""Models without some of their heads: their loss in quality, and equivalent smaller models (Michel et al. 2019; Voita et al.
+2019).
 
-Which axis of a parameter is that of heads, its role says (transformer/layers/roles.py); what a stack does with the heads that
-are left is in transformer/attention/pruned.py.
+The role of a parameter names its axis of heads (transformer/layers/roles.py); transformer/attention/pruned.py handles the
+remaining heads in a stack.
 """
 
 from collections.abc import Callable, Sequence
@@ -15,9 +16,9 @@ from transformer.explain.importance import AttentionLayer, all_heads, layers_of
 
 
 def without(model: Any, params: dict, heads: list) -> dict:
-    """Parameters with which these (layer, head) give nothing, as under a head mask of 0: their rows of the output projection
-    are zeros."""
-    params = jax.tree.map(lambda x: x, params)  # dicts of its own
+    """Parameters with which these (layer, head) contribute nothing, as under a head mask of 0: their rows of the output
+    projection are zeros."""
+    params = jax.tree.map(lambda x: x, params)  # copies the dicts
     for number, layer in enumerate(layers_of(model)):
         gone = [layer.kept.index(head) for other, head in heads if other == number]
         if gone:
@@ -39,13 +40,13 @@ def _path(layer: AttentionLayer):
 
 
 def curve(snapshot: Any, measure: Callable, heads: list, counts: list) -> list[tuple]:
-    """[(heads left, measure(parameters))] with the last so many of `heads`, given from the least important on."""
+    """[(heads left, measure(parameters))], each with the last of `heads`, which are ordered from the least important on."""
     gone = lambda count: heads[:len(heads) - count]
     return [(count, measure(without(snapshot.model, snapshot.params, gone(count)))) for count in counts]
 
 
 def fields(model: Any, kept: Sequence) -> dict:
-    """{name of an attention: the value of its field} of a model with `kept`, [heads of each layer]."""
+    """{name of an attention: the value of its field} for a model with the heads `kept` of each layer."""
     found = {}
     for layer, row in zip(layers_of(model), kept):
         found.setdefault(layer.attention, []).append(tuple(row))
@@ -53,7 +54,7 @@ def fields(model: Any, kept: Sequence) -> dict:
 
 
 def require_same(snapshot: Any, small: Any, params: dict, kept: Sequence, batch: dict) -> None:
-    """Raises ValueError unless the model `small`, with `params`, gives what the whole one does under a head mask."""
+    """Raises ValueError unless the model `small`, with `params`, has the same outputs as the whole one under a head mask."""
     model = snapshot.model
     gone = [(layer, head) for layer, head in all_heads(model) if head not in kept[layer]]
     inputs = snapshot.run.task.inputs(batch)
@@ -72,8 +73,8 @@ def _mixes(model):
 
 
 def pruned(model: Any, params: dict, kept: Sequence, shapes: dict, roles: dict) -> dict:
-    """Parameters of the model with `kept`, [heads of each layer], whose `shapes` and `roles`, {path: role}, these are: it gives
-    what `model` does under a head mask of 0 for the others. Each head that is kept gets keys and values of its own."""
+    """Parameters, of these `shapes` and `roles`, {path: role}, of the model with the heads `kept` of each layer, whose outputs
+    are those of `model` under a head mask of 0 for the others. Each remaining head gets its own keys and values."""
     layers = {'/'.join(_path(layer)): (layer, row) for layer, row in zip(layers_of(model), kept)}
 
     def one(keys, wanted):
@@ -83,11 +84,11 @@ def pruned(model: Any, params: dict, kept: Sequence, shapes: dict, roles: dict) 
             x = x[name]
         role = roles['/'.join(names)]
         layer, row = next((found for front, found in layers.items() if '/'.join(names).startswith(f'{front}/')), (None, ()))
-        # Positions are told which heads there are, and have the parameters of all.
+        # Position encodings keep the parameters of all heads and select the remaining ones themselves.
         if layer is not None and role.heads is not None and 'positions' not in names:
             stack, field = model.attentions[layer.attention]
             place = np.array([layer.kept.index(head) for head in row], int)
-            if role.shared and getattr(stack, field) == ():  # else each head has keys and values of its own already
+            if role.shared and getattr(stack, field) == ():  # else each head already has its own keys and values
                 place = place // (stack.heads // (stack.key_heads or stack.heads))
             x = jnp.take(x, place, role.heads)
         if x.shape != wanted.shape:

@@ -1,1 +1,1 @@
-"""The parts that every Transformer here is composed of."""
+"""The layers of which every Transformer here is composed."""

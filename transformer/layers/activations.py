@@ -10,7 +10,7 @@ import jax.numpy as jnp
 
 @dataclasses.dataclass(frozen=True)
 class Activation(abc.ABC):
-    """Base of the activations, functions of every element."""
+    """Base of the activations, which are elementwise functions."""
 
     @abc.abstractmethod
     def __call__(self, x: jax.Array) -> jax.Array:
@@ -26,12 +26,12 @@ def normal_distribution(x: jax.Array) -> jax.Array:
 def gelu(x: jax.Array) -> jax.Array:
     """x Φ(x) (Hendrycks and Gimpel 2016).
 
-    jax.nn.gelu goes through erfc, which XLA on CPU computes in branches with an exponential: twice the time."""
+    jax.nn.gelu uses erfc, which XLA on CPU computes in branches with an exponential: twice the time."""
     return x * normal_distribution(x)
 
 
 def _gelu_backward(x, dy):
-    # Φ(x) + x φ(x), from x alone: computing Φ again is cheaper than keeping it.
+    # Φ(x) + x φ(x), from x only: computing Φ again is cheaper than storing it.
     return (dy * (normal_distribution(x) + x * jnp.exp(-0.5 * x * x) * (2.0 * math.pi) ** -0.5),)
 
 
@@ -64,7 +64,7 @@ class Relu(Activation):
 
 @dataclasses.dataclass(frozen=True)
 class Silu(Activation):
-    """x·sigmoid(x), Swish (Ramachandran et al. 2017); gated it is SwiGLU (Shazeer 2020, eq. 6)."""
+    """x·sigmoid(x), Swish (Ramachandran et al. 2017); in `Gated` it makes SwiGLU (Shazeer 2020, eq. 6)."""
 
     def __call__(self, x: jax.Array) -> jax.Array:
         return jax.nn.silu(x)

@@ -1,4 +1,4 @@
-"""The residual block that every Transformer here is a stack of, composed from the parts that are passed in."""
+"""The residual block, of which every Transformer here is a stack, composed of parts."""
 
 from collections.abc import Callable
 from functools import partial
@@ -14,13 +14,13 @@ from transformer.layers.residual import PreNorm, Residual
 
 
 class Block(nn.Module):
-    """Attention, then cross attention to a source if there is one, then feed-forward, each a branch that joins the stream as
-    `residual` says (Vaswani et al. 2017, section 3.1).
+    """Attention, then cross attention to a source if there is one, then feed-forward: branches that `residual` joins to the
+    stream (Vaswani et al. 2017, section 3.1).
 
     Attributes:
       attention, feed_forward: constructors of the branches, called with a name.
       cross_attention: constructor of the attention to the context's source; None: there is none.
-      norm: what the residual normalises with.
+      norm: the norm that the residual uses.
       residual: where the norms stand; PreNorm: x + attention(norm(x)), then x + feed_forward(norm(x)).
       dropout: rate on each branch before it joins.
     """
@@ -37,9 +37,9 @@ class Block(nn.Module):
                  cache: dict | None = None) -> tuple:
         """x [B, T, D], the context of this layer -> ([B, T, D], cache, aux).
 
-        With a source, what the cache keeps of it is under 'source'. `aux` has what the branches say besides: 'attention' and
-        'cross_attention', their weights [B, N, T, S], 'attention/scores' and 'attention/visible' where these are captured, and
-        what the feed-forward gives."""
+        With a source, the cache holds its projection under 'source'. `aux` has further outputs of the branches: 'attention' and
+        'cross_attention', their weights [B, N, T, S], 'attention/scores' and 'attention/visible' if these are captured, and
+        the auxiliary outputs of the feed-forward."""
         new, aux = {}, {}
 
         def attention(x):
@@ -75,5 +75,5 @@ class Block(nn.Module):
 
 
 def _named(branch, aux):
-    """What an attention says, under the names of a block: its weights have the name of the branch."""
+    """The auxiliary outputs of an attention under their names in a block: the weights have the name of the branch."""
     return {branch if name == 'weights' else f'{branch}/{name}': x for name, x in aux.items()}

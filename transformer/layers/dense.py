@@ -1,4 +1,4 @@
-"""Dense layers, and the parameters that parts of a config ask for."""
+"""Dense layers, and the parameters of parts of a config."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -16,7 +16,7 @@ class Dense(nn.Module):
 
     Attributes:
       features: the output dimensions, an int or a tuple such as (heads, head width).
-      axes: how many trailing dimensions of x are contracted.
+      axes: the number of trailing dimensions of x that are contracted.
       role: of the kernel [*inputs, *features]; None: a matrix without further axes.
       kernel_init: initialiser of the kernel; the bias starts at zero.
     """
@@ -38,7 +38,7 @@ class Dense(nn.Module):
         features = (self.features,) if isinstance(self.features, int) else tuple(self.features)
         shape, axes = (*inputs, *features), range(len(inputs) + len(features))
         role = self.role or matrix(axes[:len(inputs)], axes[len(inputs):])
-        # Initialised as the matrix it is, whatever dimensions it is shown in: fans are its rows and columns.
+        # Initialised as a matrix, whatever its dimensions: the fans are its rows and columns.
         flat = lambda key, shape, dtype: self.kernel_init(key, (math.prod(inputs), math.prod(features)), dtype).reshape(shape)
         kernel, bias = Wanted(flat, shape, role), Wanted(zeros, features, role.of_bias(len(inputs)))
         own = lambda name, wanted: declare(self, name, wanted, self.numerics)
@@ -46,11 +46,11 @@ class Dense(nn.Module):
 
 
 class Parameters(nn.Module):
-    """The parameters that a part of a config asks for, and which it is then called with.
+    """Declares and returns the parameters of a part of a config, which is then called with them.
 
     Attributes:
       wanted: {name: `Wanted`}.
-      fit: (name, array) -> array of the shape that is wanted, for one that has another; None: that is an error.
+      fit: (name, array) -> array of the wanted shape, for arrays of another shape; None: these raise an error.
     """
     wanted: Mapping
     fit: Callable | None = None

@@ -1,4 +1,4 @@
-"""Dropout, and how random keys reach it."""
+"""Dropout and its random keys."""
 
 import zlib
 
@@ -26,7 +26,7 @@ def dropout(x: jax.Array, rate: float, key: jax.Array | None) -> jax.Array:
 
 
 def _sixteen_bits(key, shape):
-    """Uniform uint16: each random word serves two elements, as drawing them is what dropout costs on a CPU."""
+    """Uniform uint16: each random word serves two elements, as drawing them dominates the time of dropout on a CPU."""
     *front, last = shape
     words = jax.random.bits(key, (*front, -(-last // 2)), jnp.uint32)
     return jax.lax.bitcast_convert_type(words, jnp.uint16).reshape(*front, -1)[..., :last]

@@ -1,4 +1,4 @@
-"""Embeddings: tables of rows, and which tables of a model with sources and targets are one."""
+"""Embeddings, and their sharing between sources and targets."""
 
 from collections.abc import Callable
 
@@ -12,7 +12,7 @@ from transformer.layers.sharding import constrain
 
 
 class Embedding(nn.Module):
-    """A table [rows, D]: looks rows up, and projects onto them as a tied output layer (Press and Wolf 2017)."""
+    """A table [rows, D] that embeds ids, and projects onto its rows as a tied output layer (Press and Wolf 2017)."""
     rows: int
     width: int
     kernel_init: Callable = normal(0.02)
@@ -22,7 +22,7 @@ class Embedding(nn.Module):
         self.embedding = declare(self, 'embedding', Wanted(self.kernel_init, (self.rows, self.width), table()), self.numerics)
 
     def __call__(self, ids: jax.Array) -> jax.Array:
-        # The whole table on every device: a lookup in a split one comes out split by width, not by batch.
+        # The whole table on every device: a lookup in a split one would give rows split by width, not by batch.
         return constrain(self.numerics.cast(self.embedding), None, None)[ids]
 
     def attend(self, x: jax.Array) -> jax.Array:
@@ -32,12 +32,12 @@ class Embedding(nn.Module):
 
 def pair_embeddings(vocab: int, source_vocab: int, widths: tuple, share: bool, kernel_inits: tuple,
                     numerics: Numerics) -> tuple:
-    """(the embedding of sources, the embedding of targets): modules of the caller, named 'tokens' if they are one, else
+    """(the embedding of sources, the embedding of targets): modules of the caller, named 'tokens' if they are shared, else
     'source_tokens' and 'target_tokens'.
 
     Args:
       vocab: number of rows for targets; source_vocab: number of rows for sources, 0: the same vocabulary.
-      widths: of sources and of targets.
+      widths: the widths of sources and of targets.
       share: use one table, that of the targets, for both.
       kernel_inits: initialisers for sources and for targets.
     """

@@ -1,4 +1,4 @@
-"""The feed-forward of a block: a part of a config (`model.feed_forward`), which acts on every position alone."""
+"""The feed-forward of a block: a part of a config (`model.feed_forward`), which acts on every position separately."""
 
 import abc
 import dataclasses
@@ -17,7 +17,7 @@ from transformer.layers.roles import matrix
 
 @dataclasses.dataclass(frozen=True)
 class FeedForward(abc.ABC):
-    """Base of the feed-forwards: the modules that one makes are those of the module that calls it."""
+    """Base of the feed-forwards, whose submodules belong to the module that calls them."""
 
     @abc.abstractmethod
     def __call__(self, x: jax.Array, initial: Mapping, numerics: Numerics, key: jax.Array | None = None) -> tuple:
@@ -34,7 +34,7 @@ class Mlp(FeedForward):
     """activation(x·W1 + b1)·W2 + b2 (Vaswani et al. 2017, section 3.3).
 
     Attributes:
-      inner: inner width F; 0 stands for 4·D.
+      inner: inner width F; 0: 4·D.
       bias: whether there are b1 and b2.
       dropout: rate on the inner activations.
     """
@@ -57,7 +57,7 @@ class Mlp(FeedForward):
                      name='output')(inner), {}
 
     def _inner(self, x, initial, numerics):
-        """[B, T, F]."""
+        """The inner activations [B, T, F]."""
         return self._activated(self._into(x, 'input', initial, numerics), numerics)
 
     def _activated(self, x, numerics):
@@ -78,7 +78,7 @@ class Gated(Mlp):
 
 
 class FeedForwardLayer(nn.Module):
-    """A feed-forward with parameters of its own."""
+    """A feed-forward as a module with its own parameters."""
     part: FeedForward = Mlp()
     initial: dict = dataclasses.field(default_factory=lambda: Scaled().feed_forward(1))
     numerics: Numerics = Numerics()

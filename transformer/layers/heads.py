@@ -1,6 +1,6 @@
-"""What a model makes of its hidden states: a part of a config, `model.head`.
+"""Heads, which compute the outputs of a model from its hidden states: a part of a config, `model.head`.
 
-The modules that a head makes are the model's own, so that `pooler/kernel` is the name of a parameter.
+The submodules of a head belong to the model, so that a parameter is named `pooler/kernel`.
 """
 
 import abc
@@ -22,15 +22,15 @@ from transformer.layers.roles import Wanted, table
 
 @dataclasses.dataclass(frozen=True)
 class Body:
-    """What a head knows of the model that it stands on.
+    """The properties of the model that a head uses.
 
     Attributes:
-      width: D, of the hidden states.
+      width: D, the width of the hidden states.
       kernel_init: initialiser of matrices.
       norm: the kind of its norms.
-      dropout: its rate on branches.
+      dropout: its dropout rate on branches.
       tokens: the module of its token embedding; None: it has none.
-      vocab: V, rows of that.
+      vocab: V, the number of rows of this embedding.
     """
     width: int
     kernel_init: Callable
@@ -41,14 +41,14 @@ class Body:
     vocab: int = 0
 
     def rate(self, given: float) -> float:
-        """The rate that a field for dropout stands for."""
+        """The rate of a field for dropout: the model's if it is negative."""
         return self.dropout if given < 0 else given
 
     def dense(self, features: int, name: str, bias: bool = True) -> Dense:
         return Dense(features, bias=bias, kernel_init=self.kernel_init, numerics=self.numerics, name=name)
 
     def output(self, features: int, name: str, bias: bool = True) -> Dense:
-        """A dense layer onto words or classes, with a row for each."""
+        """A dense layer to words or classes, whose kernel has a vector for each."""
         return Dense(features, bias=bias, kernel_init=self.kernel_init, role=table(1), numerics=self.numerics, name=name)
 
     def vector(self, name: str) -> jax.Array:
@@ -57,7 +57,7 @@ class Body:
 
 
 def body_of(stack: Any, numerics: Numerics, tokens: Any = None, vocab: int = 0) -> Body:
-    """What a head on a stack is told."""
+    """The `Body` of a stack."""
     return Body(stack.width, stack.matrix_init, stack.norm, stack.dropout, numerics, tokens, vocab)
 
 
@@ -66,7 +66,7 @@ class Head(abc.ABC):
     """Base of the heads.
 
     Attributes:
-      causal: whether it predicts what later positions hold, which none may see then.
+      causal: whether it predicts later positions, which the model must then not see.
     """
     causal = False
 
@@ -76,14 +76,14 @@ class Head(abc.ABC):
         """Hidden states [B, T, D] -> outputs by name.
 
         Args:
-          segments: [B, T], 0 = padding; None: there is none.
+          segments: [B, T], 0 = padding; None: no padding.
           masked: [B, M], the positions whose words are predicted; None: all, M = T.
           key: random key of training; None switches dropout off.
         """
 
 
 def pooled(x: jax.Array, body: Body) -> jax.Array:
-    """tanh(x·W + b) of the state [B, D] that stands for a row (Devlin et al. 2019, section 3.1; the layer is in their code)."""
+    """tanh(x·W + b) of the state [B, D] that represents a row (Devlin et al. 2019, section 3.1; the layer is in their code)."""
     return body.numerics.cast(jnp.tanh(wide(body.dense(body.width, 'pooler')(x))))
 
 
@@ -97,12 +97,12 @@ def last_of(x: jax.Array, segments: jax.Array | None) -> jax.Array:
 
 def require_classes(head: Any) -> None:
     if head.classes < 1:
-        raise ValueError(f'{head}: classes is {head.classes}; expected how many there are.')
+        raise ValueError(f'{head}: classes is {head.classes}; expected the number of classes.')
 
 
 @dataclasses.dataclass(frozen=True)
 class NoHead(Head):
-    """Hidden states alone, which every model gives; with `pooler` also {'pooled' [B, D]}, of the first position."""
+    """No outputs besides the hidden states of every model; with `pooler` {'pooled' [B, D]}, of the first position."""
     pooler: bool = False
 
     def __call__(self, x: jax.Array, body: Body, *, segments: jax.Array | None = None, masked: jax.Array | None = None,
@@ -112,13 +112,13 @@ class NoHead(Head):
 
 @dataclasses.dataclass(frozen=True)
 class NextWords(Head):
-    """{'logits' [B, T, V]}: x·Eᵀ, or x·W + b, of the word that follows each position.
+    """{'logits' [B, T, V]}: x·Eᵀ, or x·W + b, for the word after each position.
 
     Attributes:
-      tied: the output layer is the token embedding E (Press and Wolf 2017); else a matrix W of its own.
-      bias: of an output layer of its own.
-      scaled: x is divided by sqrt(D) first, as in T5 where the output layer is the embedding.
-      added: a b that training does not change, zeros at the start, whatever the output layer is, as in BART's checkpoints.
+      tied: whether the output layer is the token embedding E (Press and Wolf 2017) or a separate matrix W.
+      bias: whether a separate output layer has b.
+      scaled: whether x is divided by sqrt(D) first, as in T5 with tied embeddings.
+      added: whether a constant b is added, zeros at the start and not trained, as in BART's checkpoints.
     """
     tied: bool = True
     bias: bool = False
@@ -138,8 +138,8 @@ class NextWords(Head):
 
 @dataclasses.dataclass(frozen=True)
 class NextWordsAndChoice(NextWords):
-    """The outputs of `NextWords` and {'choice_logits' [B]}: x·w + b of the last state before the padding, a score by which one
-    of several rows is chosen (Radford et al. 2018, section 3.3).
+    """The outputs of `NextWords` and {'choice_logits' [B]}: x·w + b of the last state before the padding, a score for the
+    choice among several rows (Radford et al. 2018, section 3.3).
 
     Attributes:
       dropout: rate on that state; -1: the model's.
@@ -170,7 +170,7 @@ class MaskedWords(Head):
 
 @dataclasses.dataclass(frozen=True)
 class NextSentence(Head):
-    """{'next_logits' [B, 2]}: whether the second text follows the first, 0, or not, 1 (section 3.1, task 2)."""
+    """{'next_logits' [B, 2]}: whether the second text follows the first (0) or not (1) (section 3.1, task 2)."""
 
     def __call__(self, x: jax.Array, body: Body, *, segments: jax.Array | None = None, masked: jax.Array | None = None,
                  key: jax.Array | None = None) -> dict:
@@ -179,7 +179,7 @@ class NextSentence(Head):
 
 @dataclasses.dataclass(frozen=True)
 class Pretraining(MaskedWords):
-    """Both tasks of BERT: the outputs of `MaskedWords` and of `NextSentence`."""
+    """The two pretraining tasks of BERT: the outputs of `MaskedWords` and of `NextSentence`."""
 
     def __call__(self, x: jax.Array, body: Body, **given: Any) -> dict:
         return super().__call__(x, body, **given) | NextSentence()(x, body, **given)
@@ -187,14 +187,14 @@ class Pretraining(MaskedWords):
 
 @dataclasses.dataclass(frozen=True)
 class Classes(Head):
-    """{'logits' [B, classes]}: of the state of one position, which stands for the row.
+    """{'logits' [B, classes]}: from the state of one position, which represents the row.
 
     Attributes:
       at: 'first', or 'last' before the padding, which has seen all others in a causal model.
-      pooler: it goes through tanh(x·W + b) first.
-      bias: of the last layer.
-      dropout: rate on what the last layer is given; -1: the model's.
-      twice: the same on what the pooler is given, as in RoBERTa and BART.
+      pooler: whether tanh(x·W + b) is applied first.
+      bias: whether the last layer has a bias.
+      dropout: rate on the input of the last layer; -1: the model's.
+      twice: whether dropout also acts on the input of the pooler, as in RoBERTa and BART.
     """
     classes: int
     at: str = 'first'
@@ -219,10 +219,10 @@ class Classes(Head):
 
 @dataclasses.dataclass(frozen=True)
 class TokenClasses(Head):
-    """{'logits' [B, T, classes]}, of every position (section 5.3).
+    """{'logits' [B, T, classes]} for every position (section 5.3).
 
     Attributes:
-      dropout: rate on what the layer is given; -1: the model's.
+      dropout: rate on the input of the layer; -1: the model's.
     """
     classes: int
     dropout: float = -1.0
@@ -238,7 +238,7 @@ class TokenClasses(Head):
 
 @dataclasses.dataclass(frozen=True)
 class Span(Head):
-    """{'start_logits', 'end_logits' [B, T]}: where an answer begins and where it ends (section 4.2)."""
+    """{'start_logits', 'end_logits' [B, T]}: the first and the last position of an answer (section 4.2)."""
 
     def __call__(self, x: jax.Array, body: Body, *, segments: jax.Array | None = None, masked: jax.Array | None = None,
                  key: jax.Array | None = None) -> dict:

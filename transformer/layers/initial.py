@@ -1,4 +1,4 @@
-"""How the parameters of a Transformer begin. Biases begin at zero and norms at one, whatever is chosen here."""
+"""The initialisation of the parameters of a Transformer. Biases always start at zero, and the scales of norms at one."""
 
 import abc
 import dataclasses
@@ -26,8 +26,8 @@ def table(gain: float = 1.0) -> Callable:
 class Initial(abc.ABC):
     """Base: the initialisers of a stack of `layers` blocks, and of the embeddings below it.
 
-    `attention` gives keywords of MultiHead, `feed_forward` those of FeedForward, of blocks with 2 branches, or 3 with an
-    attention to a source."""
+    `attention` returns keywords of MultiHead, `feed_forward` those of FeedForward, for blocks with 2 branches, or 3 with
+    cross attention."""
 
     @abc.abstractmethod
     def embedding(self, layers: int) -> Callable:
@@ -44,7 +44,7 @@ class Initial(abc.ABC):
 
 @dataclasses.dataclass(frozen=True)
 class Scaled(Initial):
-    """Normal with standard deviation `scale`, the matrices that end branches with scale / sqrt(branches·layers), so that the
+    """Normal with standard deviation `scale`, the output matrices of branches with scale / sqrt(branches·layers), so that the
     stream keeps its variance through the layers (Radford et al. 2019, section 2.3)."""
     scale: float = 0.02
 
@@ -78,13 +78,13 @@ class Xavier(Initial):
 
 @dataclasses.dataclass(frozen=True)
 class TFixup(Initial):
-    """T-Fixup, which trains without norm and warm-up (Huang et al. 2020, section 3): `Xavier`, but values, attention
-    outputs and both feed-forward matrices times 0.67·layers^(-1/4), in the three branches of a decoder with a source times
-    (9·layers)^(-1/4), and embeddings times (9·layers)^(-1/4).
+    """T-Fixup, which trains without norms and warm-up (Huang et al. 2020, section 3): `Xavier`, but values, attention
+    outputs and both feed-forward matrices times 0.67·layers^(-1/4), or (9·layers)^(-1/4) in a decoder with cross attention,
+    and embeddings times (9·layers)^(-1/4).
 
     With m for matrices and e for embeddings these factors make 2·layers·(2·m²·e² + m⁴) = 1, and in a decoder
-    9·layers·e⁴ = 1, the bound on how far one update moves the output. The paper's code multiplies what it looks up by
-    sqrt(D); a model that does not begins with a stream that much smaller."""
+    9·layers·e⁴ = 1, the bound on how far one update moves the output. The paper's code multiplies embedded tokens by
+    sqrt(D); without that, the initial stream is smaller by this factor."""
 
     def embedding(self, layers: int) -> Callable:
         return table((9 * layers) ** -0.25)
@@ -118,7 +118,7 @@ class LeCun(Initial):
 @dataclasses.dataclass(frozen=True)
 class PyTorch(Initial):
     """The defaults of PyTorch: uniform in ±1 / sqrt(rows) for every matrix, N(0, 1) for embeddings. (Its
-    biases begin as its matrices do, ours at zero.)"""
+    biases start as its matrices do, ours at zero.)"""
 
     def embedding(self, layers: int) -> Callable:
         return normal(1.0)

@@ -21,12 +21,12 @@ class Norm(abc.ABC):
     """Base of the norms over the last axis. They are computed in at least float32."""
 
     def parameters(self, width: int) -> dict:
-        """{name: `Wanted`} of what is learnt."""
+        """{name: `Wanted`} of the learnt parameters."""
         return {'scale': Wanted(ones, (width,))}
 
     @abc.abstractmethod
     def __call__(self, parameters: dict, x: jax.Array) -> jax.Array:
-        """x [.., D], wide, -> [.., D]."""
+        """x [.., D] in at least float32 -> [.., D]."""
 
 
 def normed(norm: Norm, x: jax.Array, name: str, numerics: Numerics = Numerics()) -> jax.Array:
@@ -49,7 +49,7 @@ def _normalized(x, epsilon):
 
 
 def _normalized_backward(epsilon, residuals, dy):
-    # r (dy - mean(dy) - y mean(dy y)): two reductions, where differentiating each operation takes twice as many.
+    # r (dy - mean(dy) - y mean(dy y)): half the reductions that automatic differentiation needs.
     y, rate = residuals
     return (rate * (dy - dy.mean(-1, keepdims=True) - y * (dy * y).mean(-1, keepdims=True)),)
 

@@ -1,11 +1,11 @@
-"""The one number policy: what is computed and stored in which type, and how the gradient of a dense layer is formed.
+"""The number policy: the types of computation and storage, and the gradient of a dense layer.
 
 Matrix products take their operands in `dtype` and accumulate in float32; `dtype='float32'` means full float32 products
-(precision `highest`), also where an accelerator would round to TF32 or bfloat16 passes by default. Softmax, norms and losses
+(precision `highest`), even where an accelerator uses TF32 or bfloat16 passes by default. Softmax, norms and losses
 are in at least float32 (`wide`). Parameters are stored in `parameter_dtype` and read in at least float32.
 
 `dtype='float64'` is for proofs on a CPU. All numbers of a program are then float64, constants and positions included
-(`real_dtype`), which takes `jax.config.update('jax_enable_x64', True)` or, around a part of a program, `jax.enable_x64(True)`.
+(`real_dtype`), which needs `jax.config.update('jax_enable_x64', True)` or, around a part of a program, `jax.enable_x64(True)`.
 """
 
 import dataclasses
@@ -27,7 +27,7 @@ def wide(x: jax.Array) -> jax.Array:
 
 
 def real_dtype() -> jnp.dtype:
-    """The type of constants, positions and counts that become real numbers: float64 where JAX has 64-bit types enabled, else
+    """The type of constants, positions and counts that become real numbers: float64 if JAX has 64-bit types enabled, else
     float32."""
     return jnp.result_type(float)
 
@@ -39,7 +39,7 @@ class Numerics:
     Attributes:
       dtype: type of the operands and results of matrix products: 'float32', 'bfloat16', or 'float64' for proofs on a CPU.
       dense_gradient: form dW of a dense layer as xᵀ·dy (see `_dense`); False leaves it to JAX's transpose rule.
-      parameter_dtype: type in which parameters are stored, one of the same. Initialisers draw in float32 and are rounded once.
+      parameter_dtype: type in which parameters are stored, one of the same. They are drawn in float32 and rounded once.
     """
     dtype: str = 'float32'
     dense_gradient: bool = True
@@ -60,18 +60,18 @@ class Numerics:
 
     def parameter(self, module: Any, name: str, initialiser: Callable, shape: tuple[int, ...]) -> jax.Array:
         """A parameter of a Flax module: drawn by initialiser(key, shape, float32), stored in `parameter_dtype`, and read in at
-        least float32 and `dtype`. Raises ValueError if the module holds it in another shape."""
+        least float32 and `dtype`. Raises ValueError if the stored shape differs."""
         stored = _there(self.parameter_dtype)
         if not module.has_variable('params', name):
             return self.read(module.param(name, lambda key: initialiser(key, shape, jnp.float32).astype(stored)))
-        held = module.get_variable('params', name)  # `module.param` would trace the initialiser again, to compare shapes
+        held = module.get_variable('params', name)  # `module.param` would trace the initialiser again to compare shapes
         if held.shape != tuple(shape):
             path = '/'.join((*module.path, name))
             raise ValueError(f'The parameter {path} has the shape {held.shape}, but the model needs {tuple(shape)}.')
         return self.read(held)
 
     def read(self, x: jax.Array) -> jax.Array:
-        """A stored parameter as it is computed with: in at least float32 and `dtype`."""
+        """A stored parameter for computation: in at least float32 and `dtype`."""
         return x.astype(jnp.result_type(x.dtype, jnp.float32, _there(self.dtype)))
 
     def einsum(self, equation: str, a: jax.Array, b: jax.Array) -> jax.Array:
@@ -79,8 +79,7 @@ class Numerics:
         return jnp.einsum(equation, self.cast(a), self.cast(b), precision=self.precision)
 
     def scores(self, equation: str, a: jax.Array, b: jax.Array) -> jax.Array:
-        """The same, but what comes out keeps the type it was accumulated in, at least float32; its gradient is taken in
-        `dtype`."""
+        """`einsum`, whose result keeps the type of accumulation, at least float32; the gradient is computed in `dtype`."""
         if self.dtype == 'bfloat16':
             return _wide(equation, self.cast(a), self.cast(b))
         return self.einsum(equation, a, b)
@@ -88,7 +87,7 @@ class Numerics:
     def dense(self, x: jax.Array, kernel: jax.Array, axes: int = 1) -> jax.Array:
         """Contracts the last `axes` dimensions of x with the first `axes` of kernel: [..., D] x [D, F] -> [..., F]."""
         if x.shape[x.ndim - axes:] != kernel.shape[:axes]:
-            raise ValueError(f'A dense layer of kernel {kernel.shape} got an input of shape {x.shape}; its last '
+            raise ValueError(f'A dense layer with kernel {kernel.shape} got an input of shape {x.shape}; its last '
                              f'{axes} dimensions must be {kernel.shape[:axes]}.')
         batch, inner, out = x.shape[:x.ndim - axes], kernel.shape[:axes], kernel.shape[axes:]
         x = self.cast(x).reshape(math.prod(batch), math.prod(inner))
@@ -98,7 +97,7 @@ class Numerics:
 
 
 def _there(dtype):
-    """A type that JAX may compute in as it is set; it would take float32 in place of float64, and only warn."""
+    """The type, if the settings of JAX allow it; JAX itself would only warn and use float32 in place of float64."""
     if dtype == 'float64' and real_dtype() != jnp.dtype(dtype):
         raise ValueError('Numbers in float64 need the 64-bit types of JAX, which are switched off; call '
                          "jax.config.update('jax_enable_x64', True) first.")

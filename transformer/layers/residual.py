@@ -1,7 +1,7 @@
-"""How the branches of a block join the stream x that runs through the layers, and where the norms stand.
+"""How the branches of a block join the residual stream x, and where norms are applied.
 
-A residual is a part of a config (`model.residual`). It is given all branches of a block, functions [B, T, D] -> [B, T, D] by
-name and in order, and `norm(x, name)`, a norm with parameters of its own; names of modules begin with that of the branch.
+A residual is a part of a config (`model.residual`). Its arguments are all branches of a block, functions [B, T, D] ->
+[B, T, D] by name and in order, and `norm(x, name)`, a norm with its own parameters; module names begin with that of the branch.
 """
 
 import abc
@@ -20,7 +20,7 @@ class Residual(abc.ABC):
     """Base of the residuals.
 
     Attributes:
-      final_norm: whether the end of the stack is still to be normalised.
+      final_norm: whether a norm is needed at the end of the stack.
     """
     final_norm = False
 
@@ -31,7 +31,7 @@ class Residual(abc.ABC):
 
 @dataclasses.dataclass(frozen=True)
 class _OneByOne(Residual):
-    """Base of those by which each branch is given what the one before has made."""
+    """Base of the residuals that apply the branches in sequence."""
 
     def __call__(self, x: jax.Array, branches: Mapping[str, Callable], norm: Callable) -> jax.Array:
         for name, branch in branches.items():
@@ -95,7 +95,7 @@ class ParallelBranches(Residual):
 @dataclasses.dataclass(frozen=True)
 class ReZero(_OneByOne):
     """x + a·f(x) with a learnt number a that starts at 0, and no norm (Bachlechner et al. 2020, eq. 1); every branch has
-    its own, where the paper's Transformer shares one between the two of a layer."""
+    its own, while in the paper's Transformer both branches of a layer share one."""
 
     def join(self, name: str, x: jax.Array, branch: Callable, norm: Callable) -> jax.Array:
         return x + Scale(name=f'{name}_residual')(branch(x))
@@ -103,7 +103,7 @@ class ReZero(_OneByOne):
 
 @dataclasses.dataclass(frozen=True)
 class NoNorm(_OneByOne):
-    """x + f(x), as T-Fixup has it: all that keeps it stable is how it begins (see `transformer.layers.initial`)."""
+    """x + f(x), as in T-Fixup: only the initialisation keeps it stable (see `transformer.layers.initial`)."""
 
     def join(self, name: str, x: jax.Array, branch: Callable, norm: Callable) -> jax.Array:
         return x + branch(x)

@@ -1,7 +1,7 @@
-"""What a parameter is: its role, which the part that makes it declares.
+"""The role of a parameter, which the part that creates it declares.
 
-Weight decay, optimizers of matrices, sharding and pruning ask for roles and never for names. While a model is initialised the
-roles stand beside its parameters, in the collection 'roles', under the same names:
+Weight decay, optimizers of matrices, sharding and pruning depend on roles, never on names. During initialisation the roles are
+in the collection 'roles', under the names of the parameters:
 
     jax.eval_shape(model.init, key, **inputs)['roles']['block_0']['attention']['query']['kernel']  ->  a `Role`
 """
@@ -18,15 +18,15 @@ from transformer.layers.numerics import Numerics
 @jax.tree_util.register_static
 @dataclasses.dataclass(frozen=True)
 class Role:
-    """What a parameter is, and what its axes are.
+    """The kind of a parameter and the meaning of its axes.
 
     Attributes:
       kind: 'matrix', a linear map from `inputs` to `outputs`; 'table', one vector for each of its `rows`, such as words,
         positions or classes; 'vector', numbers that are added or multiplied with, such as biases and scales.
-      inputs, outputs: axes of a matrix; those in neither tell several matrices apart.
-      rows: the axis of a table along which its rows are.
+      inputs, outputs: axes of a matrix; the remaining axes index several matrices.
+      rows: the axis of a table that indexes its rows.
       heads: the axis of attention heads; None: there is none.
-      shared: those heads are of keys and values, and groups of query heads may share them.
+      shared: whether these are heads of keys and values, which groups of query heads may share.
       inner: the axis of the inner width of a feed-forward; None: there is none.
     """
     kind: str
@@ -38,7 +38,7 @@ class Role:
     inner: int | None = None
 
     def of_bias(self, inputs: int = 1) -> 'Role':
-        """The role of the bias that is added to a product with this kernel: a vector over the axes behind its `inputs`."""
+        """The role of the bias that is added to a product with this kernel: a vector over the axes after its `inputs`."""
         axis = lambda number: None if number is None or number < inputs else number - inputs
         heads = axis(self.heads)
         return vector(heads=heads, shared=self.shared and heads is not None, inner=axis(self.inner))
@@ -57,7 +57,7 @@ def vector(**axes: Any) -> Role:
 
 
 class Wanted(NamedTuple):
-    """A parameter that a part of a config asks for.
+    """The specification of a parameter of a part of a config.
 
     Attributes:
       initialiser: (key, shape, dtype) -> array.
@@ -68,7 +68,7 @@ class Wanted(NamedTuple):
 
 
 def declare(module: Any, name: str, wanted: Wanted, numerics: Numerics = Numerics()) -> jax.Array:
-    """The parameter `name` of a Flax module, made and given its role while the module is initialised."""
+    """The parameter `name` of a Flax module; initialisation creates it and records its role."""
     if module.is_mutable_collection('roles'):
         module.put_variable('roles', name, wanted.role)
     return numerics.parameter(module, name, wanted.initialiser, wanted.shape)

@@ -1,4 +1,4 @@
-"""Where activations lie on a device mesh."""
+"""The placement of activations on a device mesh."""
 
 import jax
 from jax.sharding import PartitionSpec
@@ -13,6 +13,6 @@ def several() -> bool:
 
 
 def constrain(x: jax.Array, *axes: str | tuple | None) -> jax.Array:
-    """Splits the dimensions of x over the named mesh axes (None: whole); does nothing with one device. Without it the
-    compiler may follow a sharded parameter and gather the batch instead."""
+    """Splits the dimensions of x over the named mesh axes (None: not split); does nothing on one device. Without it the
+    compiler may follow the sharding of a parameter and gather the batch instead."""
     return jax.lax.with_sharding_constraint(x, PartitionSpec(*axes)) if several() else x

@@ -1,4 +1,4 @@
-"""A stack of blocks: what GPT, BERT, ViT, encoders and decoders have, and the one way through its layers."""
+"""The stack of blocks in GPT, BERT, ViT, encoders and decoders."""
 
 import dataclasses
 from collections.abc import Callable
@@ -28,7 +28,7 @@ from transformer.layers.residual import PreNorm, Residual
 from transformer.layers.sharding import BATCH, constrain
 from transformer.layers.universal import Depth, Own, Universal, steps
 
-# What the backward pass finds of a block's forward pass; the rest it computes again (Chen et al. 2016).
+# What is stored of a block's forward pass; the backward pass computes the rest again (Chen et al. 2016).
 REMAT = {
     'none': jax.checkpoint_policies.everything_saveable,
     'dots': jax.checkpoint_policies.dots_with_no_batch_dims_saveable,  # the products with parameters, not those of attention
@@ -38,36 +38,36 @@ REMAT = {
 
 @dataclasses.dataclass(frozen=True)
 class Stack:
-    """norm(blocks(x + P)); the norm is there if the residual asks for one at the end.
+    """norm(blocks(x + P)), with a norm if the residual needs one at the end.
 
-    A stack is called by the module that has it, whose parameters are then block_0, .., norm.
+    A stack is called by the module that contains it, and whose parameters are then block_0, .., norm.
 
     Attributes:
       layers: L, the number of blocks.
       heads: N, query heads of each attention.
       width: D.
-      head_width: width H of a head; 0 stands for width / heads.
-      key_heads: heads of keys and values, shared by groups of query heads; 0 stands for `heads`.
-      attention: what mixes positions, such as 'Softmax(score=Additive())'.
-      mask: which positions see which, such as 'Causal() & Window(size=256)'.
-      positions: how a position knows where it stands, such as 'Learned()' or 'Rotary()'.
-      projection_bias, output_bias: biases of queries, keys and values, and of what leaves the heads, in every attention.
+      head_width: width H of a head; 0: width / heads.
+      key_heads: heads of keys and values, shared by groups of query heads; 0: `heads`.
+      attention: the mechanism that mixes positions, such as 'Softmax(score=Additive())'.
+      mask: which query may attend to which key, such as 'Causal() & Window(size=256)'.
+      positions: the position encoding, such as 'Learned()' or 'Rotary()'.
+      projection_bias, output_bias: biases of queries, keys and values, and of the output projection, in every attention.
       feed_forward: 'Mlp(inner=0, activation=Gelu())', or 'Gated(..)'.
       norm: the kind of every norm, 'LayerNorm(epsilon=1e-05, bias=True)' or 'RMSNorm(epsilon=1e-06)'.
-      embedding_norm: a norm stands behind the embedding too, as in BERT and BART.
-      residual: how branches join and where the norms stand: 'PreNorm()' as GPT-2, 'PostNorm()', 'Sandwich()',
+      embedding_norm: whether a norm follows the embedding, as in BERT and BART.
+      residual: how branches join and where norms are applied: 'PreNorm()' as in GPT-2, 'PostNorm()', 'Sandwich()',
         'ParallelBranches()', 'ReZero()', or 'NoNorm()'.
       dropout: rate on the embedding and the residual branches.
       attention_dropout: rate on the attention weights; -1: as `dropout`.
-      last_dropout: rate on what leaves the stack; -1: as `dropout`.
-      initial: how parameters begin: 'Scaled(scale=0.02)' as GPT-2, 'Xavier()', or 'TFixup()' (for 'NoNorm()').
-      depth: 'Own()', every layer has its parameters; 'Universal()', all have the same, with adaptive halting or without.
-      kept, cross_kept: the heads that pruning left (eval.py --heads) of every self-attention and of every attention to a
-        source, such as ((0, 2), (1,)) in two layers; () stands for all.
-      scan: stacks the parameters inside the step and scans one block over them: a program that does not grow with depth,
-        for one more copy of the parameters. Worth it for deep models on accelerators, slower for small ones on a CPU.
-      remat: what the backward pass finds: 'none' (all activations are kept), 'dots' (those of the products with
-        parameters), 'full' (the input of each block only: least memory, a third more work).
+      last_dropout: rate on the output of the stack; -1: as `dropout`.
+      initial: the initialisation: 'Scaled(scale=0.02)' as in GPT-2, 'Xavier()', or 'TFixup()' (for 'NoNorm()').
+      depth: 'Own()', every layer has its own parameters; 'Universal()', all share them, with or without adaptive halting.
+      kept, cross_kept: the heads that remain after pruning (eval.py --heads) in every self-attention and in every cross
+        attention, such as ((0, 2), (1,)) in two layers; (): all.
+      scan: stacks the parameters inside the step and scans one block over them: the program does not grow with depth, but
+        needs one more copy of the parameters. Worth it for deep models on accelerators, slower for small ones on a CPU.
+      remat: what is stored for the backward pass: 'none' (all activations), 'dots' (the products with parameters), 'full'
+        (only the input of each block: least memory, a third more work).
     """
     layers: int = 12
     heads: int = 12
@@ -110,26 +110,26 @@ class Stack:
 
     @property
     def matrix_init(self) -> Callable:
-        """The initialiser of matrices behind the stack."""
+        """The initialiser of matrices after the stack."""
         return self.initial.feed_forward(self.layers)['kernel_init']
 
     def rate(self, given: float) -> float:
-        """The rate that a field for dropout stands for."""
+        """The rate of a field for dropout: `dropout` if it is negative."""
         return self.dropout if given < 0 else given
 
     def sizes(self, length: int, **grid: Any) -> Sizes:
-        """The sizes that its position encoding needs, for rows of up to `length`."""
+        """The sizes for its position encoding, for rows of up to `length`."""
         return Sizes(length, self.width, self.heads, self.each_head, self.table_init, **grid)
 
     def __call__(self, x: jax.Array, context: Context, *, numerics: Numerics, key: jax.Array | None = None,
                  cache: dict | None = None, cross: Mechanism | None = None) -> tuple:
         """x [B, T, D] -> (x after all blocks, the updated cache, aux).
 
-        `aux` names what layers say besides, 'block_0/attention', 'block_1/attention', .. (`Block`), the same unrolled, scanned
-        and rematerialised; and of depth='Universal(halting=True)' 'ponder' [B, T].
+        `aux` has the auxiliary outputs of layers, 'block_0/attention', 'block_1/attention', .. (`Block`), the same for every
+        `scan` and `remat`; and with depth='Universal(halting=True)' also 'ponder' [B, T].
 
         Args:
-          cross: what mixes positions with those of the context's source, in a third branch of every block; None: there is none.
+          cross: the mechanism of a third branch in every block, which attends to the context's source; None: no such branch.
         """
         x = context.encoding.at_input(x)
         if self.embedding_norm:
@@ -149,16 +149,16 @@ class Stack:
     def over_rows(self, x: jax.Array, *, length: int, numerics: Numerics, segments: jax.Array | None = None,
                   positions: jax.Array | None = None, cache: dict | None = None, what: str = 'sequence',
                   field: str = 'model.length', **given: Any) -> tuple:
-        """The stack over embedded tokens in rows, x [B, T, D], as `__call__`.
+        """The stack applied to rows of embedded tokens, x [B, T, D], as in `__call__`.
 
         Args:
-          length: the longest row; positions that mean something beyond it (Alibi(), Rotary(), ...) can be evaluated on longer
-            ones.
-          segments: [B, T], packed documents (0 = padding); None: each row is one document. With a cache: 0 = padding behind a
-            prompt, which a state that runs along must not take up.
-          positions: [B, T], where in its document each token is; None: 0..T-1.
-          cache: from `empty_cache`; x is then of the next tokens, at `positions`.
-          what, field: what a row that is too long is called, and the field of the config that it exceeds.
+          length: the longest row; position encodings that are defined beyond it (Alibi(), Rotary(), ...) can be evaluated on
+            longer ones.
+          segments: [B, T], packed documents (0 = padding); None: each row is one document. With a cache: 0 = padding after a
+            prompt, which a recurrent state must not take in.
+          positions: [B, T], the position of each token in its document; None: 0..T-1.
+          cache: from `empty_cache`; x then holds the next tokens, at `positions`.
+          what, field: for the message about a row that is too long: its name, and the field of the config that it exceeds.
           given: key and cross, as in `__call__`; head_mask, source and capture, as in `Context`.
         """
         rows, tokens = x.shape[:2]
@@ -178,9 +178,9 @@ class Stack:
         return self(x, Context(mask, encoding, positions, **more), numerics=numerics, cache=cache, **given)
 
     def require_causal(self) -> None:
-        """Raises ValueError for a mask that lets a token see what it has to predict."""
+        """Raises ValueError for a mask that lets a token see the tokens that it predicts."""
         if not self.mask.causal:
-            raise ValueError(f'The mask {self.mask} lets a token see later ones, so what it has to predict; use one such as '
+            raise ValueError(f'The mask {self.mask} lets a token see later ones, which it has to predict; use one such as '
                              'Causal() or Causal() & Window(size=256).')
 
     def empty_cache(self, batch: int, length: int, dtype: str) -> dict:
@@ -192,15 +192,15 @@ class Stack:
 
     def _require_length(self, tokens, length, cached, what, field):
         for part in (self.mask, self.attention):
-            part.require_length(length)  # up to that prompts and sources are padded
+            part.require_length(length)  # the length to which prompts and sources are padded
         if tokens > length and not (not cached and self.positions.free_length and self.attention.free_length):
             raise ValueError(f'A {what} of {tokens} tokens is longer than the {length} that this model takes; '
                              f'shorten it or train with {field}={tokens}.')
 
     def _blocks(self, numerics, cross):
-        """([constructor of each block, called with a name], [{branch: heads that pruning left it}])."""
+        """([constructor of each block, called with a name], [{branch: its heads after pruning}])."""
         if self.cross_kept and cross is None:
-            raise ValueError(f'model.cross_kept is {self.cross_kept!r}, but these blocks look at no source; leave it out.')
+            raise ValueError(f'model.cross_kept is {self.cross_kept!r}, but these blocks attend to no source; leave it out.')
         branches = 3 if cross else 2
         common = dict(bias=self.projection_bias, output_bias=self.output_bias, numerics=numerics,
                       dropout=self.rate(self.attention_dropout), **self.initial.attention(self.layers, branches))
@@ -222,7 +222,7 @@ class Stack:
 
     def _through(self, makers, kept, x, context, key, cache):
         """(x, cache, aux) after blocks named block_0, block_1, ..: the same, with the same names of parameters, for every
-        choice of `scan` and `remat`. With a cache, and to initialise parameters, blocks are unrolled."""
+        `scan` and `remat`. With a cache, and for initialisation, the blocks are unrolled."""
         if self.remat not in REMAT:
             raise ValueError(f'model.remat is {self.remat!r}; expected one of {", ".join(REMAT)}.')
         blocks, aux = [make(name=f'block_{i}') for i, make in enumerate(makers)], {}
@@ -243,7 +243,7 @@ class Stack:
             return constrain(x, BATCH), aux
 
         params = [one.variables.get('params', {}) for one in blocks]
-        period = context.mask.period if self.scan else self.layers  # layers that differ follow each other, also in a scan
+        period = context.mask.period if self.scan else self.layers  # one step of a scan contains all layers that differ
         if self.layers % period:
             raise ValueError(f'model.scan: {self.layers} layers cannot be scanned under {context.mask}, which repeats after '
                              f'{period}; choose a multiple, or scan=False.')
@@ -270,16 +270,16 @@ class Stack:
 
 
 class Heads(NamedTuple):
-    """The heads of one attention in every layer of a stack: whose they are, and the field that says which pruning left."""
+    """The heads of one attention in every layer of a stack: the stack, and its field for the heads left by pruning."""
     stack: Stack
     field: str = 'kept'
 
 
 def _named(layer, aux):
-    """What one layer says, under the names of a stack."""
+    """The auxiliary outputs of one layer under their names in the stack."""
     return {f'block_{layer}/{name}': x for name, x in aux.items()}
 
 
 def inlined(stack: Stack) -> Any:
-    """The default of a model's field for its only stack, whose fields are the model's own in a config."""
+    """The default of a model's field for its only stack, whose fields appear as the model's own in a config."""
     return dataclasses.field(default=stack, metadata={'inline': True})

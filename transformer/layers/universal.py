@@ -1,4 +1,4 @@
-"""Layers that share one set of parameters over depth, each position with as many of them as it needs (Universal Transformer,
+"""Layers that share one set of parameters over depth, with a learnt number of steps for each position (Universal Transformer,
 Dehghani et al. 2019)."""
 
 import dataclasses
@@ -18,12 +18,12 @@ from transformer.layers.roles import table
 
 @dataclasses.dataclass(frozen=True)
 class Depth:
-    """Base: which parameters the layers of a stack have."""
+    """Base: whether the layers of a stack share their parameters."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Own(Depth):
-    """Every layer has parameters of its own."""
+    """Every layer has its own parameters."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -31,19 +31,19 @@ class Universal(Depth):
     """`layers` steps of one block with one set of parameters, h_t = block(x_t), x_t = h_{t-1} + the sinusoid of t, t = 1 ..
     layers (section 2.1, eq. 4 to 6; positions enter in every step with positions="Sinusoidal(at='layers')").
 
-    With halting every position stops at a step of its own (section 2.2; Graves 2016, section 2.2): step t gives it
-    the probability p_t = sigmoid(w·x_t + b) of stopping, N is the first t at which p_1 + .. + p_t exceeds the threshold (at
-    most layers), its remainder is R = 1 - (p_1 + .. + p_{N-1}), and what comes out is
+    With halting every position stops at its own step (section 2.2; Graves 2016, section 2.2): step t gives it the probability
+    p_t = sigmoid(w·x_t + b) of stopping, N is the first t at which p_1 + .. + p_t exceeds the threshold (at most layers), its
+    remainder is R = 1 - (p_1 + .. + p_{N-1}), and the output is
 
         y = p_1·h_1 + .. + p_{N-1}·h_{N-1} + R·h_N.
 
-    N + R is the ponder time, 'ponder' of the outputs, which a task can charge for. Shapes are static: positions that have
-    stopped are computed on, and the others go on to see their states (the paper's text copies the state of the stop), but y
-    takes nothing more of them.
+    N + R is the ponder time, 'ponder' of the outputs, which a task can penalise. Shapes are static: positions that have stopped
+    are still updated, and others still see their new states (in the paper's text, the state at the stop), but y includes no
+    more of these.
 
     Attributes:
       threshold: 1 - ε, in (0, 1].
-      bias: with which b begins; the larger, the earlier positions stop at first.
+      bias: the initial b; the larger it is, the earlier positions stop at first.
     """
     halting: bool = False
     threshold: float = 0.99
@@ -56,11 +56,11 @@ class Universal(Depth):
 
 def steps(depth: 'Universal', block: Callable, layers: int, x: jax.Array, context: Context, *, key: jax.Array | None = None,
           cache: dict | None = None, numerics: Numerics = Numerics()) -> tuple:
-    """(x, cache, aux) after `layers` steps of one block, named block_0; in `aux` what block t = 0, 1, .. says, and with halting
-    'ponder' [B, T].
+    """(x, cache, aux) after `layers` steps of one block, named block_0; `aux` has the auxiliary outputs of block t = 0, 1, ..,
+    and with halting 'ponder' [B, T].
 
     Args:
-      block: constructor of a block, called with a name.
+      block: constructor of the block, called with a name.
       cache: {'block_0', 'block_1', ..}, one for each step.
     """
     block, new, aux, outcome = block(name='block_0'), {}, {}, Halting(x, depth) if depth.halting else None
@@ -81,8 +81,8 @@ def steps(depth: 'Universal', block: Callable, layers: int, x: jax.Array, contex
 
 
 class Halting:
-    """The state of adaptive computation: of every position [B, T] the sum of its probabilities so far, whether it still goes
-    on, its ponder time, and the mean of its states."""
+    """The state of adaptive computation: for every position [B, T] the sum of its probabilities so far, whether it is still
+    active, its ponder time, and the weighted sum of its states."""
 
     def __init__(self, x: jax.Array, depth: 'Universal') -> None:
         self._threshold, self._weight = depth.threshold, None
@@ -90,7 +90,7 @@ class Halting:
         self.ponder, self.output = jnp.zeros(x.shape[:2]), jnp.zeros_like(x)
 
     def decide(self, probability: jax.Array, last: bool) -> None:
-        """Who stops at this step, of the probability [B, T] to do so."""
+        """Decides which positions stop at this step, given the probability [B, T] of stopping."""
         stops = self._open & ((self._total + probability > self._threshold) | last)
         remainder = 1.0 - self._total
         self._weight = jnp.where(stops, remainder, jnp.where(self._open, probability, 0.0))
@@ -99,5 +99,5 @@ class Halting:
         self._open = self._open & ~stops
 
     def take(self, x: jax.Array) -> None:
-        """Takes up the states of the step just decided on."""
+        """Adds the states of the step that was decided last to the output."""
         self.output = self.output + (self._weight[..., None] * x).astype(x.dtype)

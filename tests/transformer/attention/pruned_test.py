@@ -153,7 +153,7 @@ class KeptTest(parameterized.TestCase):
                                    apply(model, drawn(model), TOKENS)['logits'], atol=1e-5)
 
     def test_heads_of_a_source_that_is_not_there_are_refused(self):
-        with self.assertRaisesRegex(ValueError, r'model.cross_kept is \(\(0,\), \(1,\)\), but these blocks look at no source'):
+        with self.assertRaisesRegex(ValueError, r'model.cross_kept is \(\(0,\), \(1,\)\), but these blocks attend to no'):
             drawn(changed(SMALL, cross_kept=((0,), (1,))))
 
     @parameterized.parameters(

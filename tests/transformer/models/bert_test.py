@@ -71,7 +71,7 @@ class FieldsTest(parameterized.TestCase):
         self.assertEqual(models.own_fields(Bert) | {*models.OF_STACK}, set(CHANGES))
 
     def test_a_head_of_no_classes(self):
-        with self.assertRaisesRegex(ValueError, 'classes is 0; expected how many there are'):
+        with self.assertRaisesRegex(ValueError, 'classes is 0; expected the number of classes'):
             TokenClasses(classes=0)
 
 

@@ -295,7 +295,7 @@ class FieldsTest(parameterized.TestCase):
         (dict(cross_attention=Softmax(score=Location(7))), r'Location\(length=7\) is asked for 8 positions'),
         (dict(source_length=7, positions=Learned()), 'source of 8 tokens is longer than the 7 .* model.source_length=8'),
         (dict(length=5, positions=Learned()), 'sequence of 6 tokens is longer than the 5'),
-        ({'encoder.cross_kept': ((0,), (0, 1))}, 'look at no source'))
+        ({'encoder.cross_kept': ((0,), (0, 1))}, 'attend to no source'))
     def test_bad_fields(self, fields, message):
         with self.assertRaisesRegex(ValueError, message):
             jax.eval_shape(lambda: init(changed(SMALL, **fields)))

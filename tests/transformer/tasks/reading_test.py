@@ -97,7 +97,7 @@ class ReadingTest(parameterized.TestCase):
         self.assert_terms(Hidden().terms({'hidden': drawn(3, 4, 2)}, ROWS), loss=(0, 0))
 
     def test_heads_have_what_the_tasks_need(self):
-        with self.assertRaisesRegex(ValueError, 'classes is 0; expected how many there are'):
+        with self.assertRaisesRegex(ValueError, 'classes is 0; expected the number of classes'):
             Classes(0)
         self.assertFalse(Span().causal)
 

@@ -1,6 +1,6 @@
-"""The fused kernels of accelerators, as `attend` calls them: cuDNN's on a GPU, splash attention on a TPU.
+"""The fused kernels of accelerators for `attend`: cuDNN's on a GPU, splash attention on a TPU.
 
-Each comes with a function that says what of a call it cannot do, None if it can do all of it.
+For each there is a function that names the first thing in a call that the kernel does not support, None if there is none.
 """
 
 import dataclasses
@@ -23,7 +23,7 @@ SPLASH_BLOCK = 128  # splash attention takes lengths that are a multiple of this
 
 
 def _lacks(query, value, backend, *, bias, positions, rate):
-    """What neither kernel does."""
+    """The first thing in a call that neither kernel supports, or None."""
     if jax.default_backend() != backend:
         return f'it needs a {backend.upper()}, and this is {jax.default_backend()}'
     if positions is not None:
@@ -45,22 +45,23 @@ def cudnn_lacks(query: Any, key: Any, value: Any, *, mask: Mask, bias: tuple, po
     if query.shape[3] > 128 or query.shape[3] % 8:
         return 'heads that are wider than 128, or not a multiple of 8'
     if (query.shape[1] % 2 or key.shape[1] % 2) and (bias or _keywords(mask, query.shape[1], key.shape[1]) is None):
-        return 'odd lengths with a bias, or with a mask that is no keyword of it'
+        return 'odd lengths with a bias, or with a mask for which cuDNN has no keyword'
     return None
 
 
 def cudnn(query: jax.Array, key: jax.Array, value: jax.Array, *, mask: Mask, bias: tuple = (), rate: float = 0.0,
           dropout_key: jax.Array | None = None, numerics: Numerics, implementation: str = 'cudnn') -> jax.Array:
-    """`attend` by jax.nn.dot_product_attention: causal masks and causal windows by keywords, others as booleans [B|1, 1, T, S].
+    """`attend` with jax.nn.dot_product_attention: causal masks and causal windows as keywords, others as booleans
+    [B|1, 1, T, S].
 
-    Another `implementation` of that function ('xla') computes the same from the same keywords."""
+    Its other `implementation`, 'xla', computes the same from the same keywords."""
     keywords, seen = _keywords(mask, query.shape[1], key.shape[1]), None
     if keywords is None:
         visible = jnp.asarray(mask(jnp.arange(query.shape[1]), jnp.arange(key.shape[1])))
         visible = visible[:, None] if visible.ndim == 3 else visible[None, None]
         visible = jnp.broadcast_to(visible, (*visible.shape[:2], query.shape[1], key.shape[1]))
         seen = visible.any(-1, keepdims=True)
-        keywords = {'mask': visible | ~seen}  # a softmax over nothing is NaN; what comes of it is zeroed below
+        keywords = {'mask': visible | ~seen}  # a softmax over nothing would be NaN; these rows become zero below
     if bias:
         total = sum(bias)
         shape = (*(1,) * (4 - total.ndim), *total.shape)
@@ -70,7 +71,7 @@ def cudnn(query: jax.Array, key: jax.Array, value: jax.Array, *, mask: Mask, bia
 
 
 def _keywords(mask, queries, keys):
-    """The keywords that stand for a mask; None if there are none."""
+    """The keywords that express a mask; None if no keywords do."""
     if mask == Full():
         return {}
     if queries != keys:
@@ -112,10 +113,10 @@ def _everyone_sees(pattern, queries, keys):
 
 def splash(query: jax.Array, key: jax.Array, value: jax.Array, *, mask: Mask, bias: tuple = (), rate: float = 0.0,
            dropout_key: jax.Array | None = None, numerics: Numerics, interpret: bool = False) -> jax.Array:
-    """`attend` by the splash attention of jax.experimental.pallas.ops.tpu, each device its rows and heads.
+    """`attend` with the splash attention of jax.experimental.pallas.ops.tpu; each device computes its rows and heads.
 
     Args:
-      interpret: emulate the kernel, on any device.
+      interpret: emulate the kernel on any device.
     """
     pattern, terms = parts(mask)
     segments = (terms[0].query, terms[0].key) if terms else ()
@@ -133,7 +134,7 @@ def splash(query: jax.Array, key: jax.Array, value: jax.Array, *, mask: Mask, bi
 
 
 def _splash(query, key, value, *segments, pattern, interpret):
-    """query [B, N, T, H], key and value [B, K, S, H] -> [B, N, T, H]: for each head of keys, the query heads that share it."""
+    """query [B, N, T, H], key and value [B, K, S, H] -> [B, N, T, H]: one kernel for the query heads that share a key head."""
     from jax.experimental.pallas.ops.tpu import splash_attention as library
 
     batch, heads, queries, width = query.shape
@@ -153,7 +154,7 @@ def _splash(query, key, value, *segments, pattern, interpret):
 
 @functools.cache
 def _pattern_class():
-    """One of our patterns as a mask of splash attention, which asks for slices of it; made late: Pallas is slow to import."""
+    """The class of splash-attention masks that slice one of our patterns; made on demand, as Pallas is slow to import."""
     from jax.experimental.pallas.ops.tpu import splash_attention as library
 
     @dataclasses.dataclass(frozen=True)

@@ -1,12 +1,12 @@
-"""Attention block by block with a running softmax: memory linear in the length, and only the blocks that a mask leaves.
+"""Attention block by block with a running softmax: memory linear in the length, and blocks that the mask hides are skipped.
 
-For each pair (i, j) of a block of queries and one of keys that may see each other, with m, l and a the running maximum, sum and
-weighted values of the queries in i (Milakov and Gimelshein 2018; Dao et al. 2022, algorithm 1):
+For each visible pair (i, j) of a block of queries and a block of keys, with m, l and a the running maximum, sum and weighted
+values of the queries in i (Milakov and Gimelshein 2018; Dao et al. 2022, algorithm 1):
 
     s = scores(q_i, k_j);  m' = max(m, max s);  p = exp(s - m');  l = l·exp(m - m') + sum p;  a = a·exp(m - m') + p·v_j
 
-and the output is a / l. The backward pass keeps the logarithms of the sums alone and computes p again. The pairs are known at
-trace time from the pattern of the mask, so that empty blocks cost nothing and full ones are not masked.
+and the output is a / l. The backward pass recomputes p from the logarithms of the sums. The pattern of the mask determines the
+pairs at trace time, so that empty blocks cost nothing and full ones are not masked.
 """
 
 import dataclasses
@@ -23,14 +23,14 @@ from transformer.layers.dropout import dropout, fold
 from transformer.layers.numerics import Numerics
 
 SIZES = (64, 128, 256, 512)  # of blocks
-# Milliseconds of a pair of blocks, and of a million scores at once, of 8 heads of 64, forward and backward on two cores.
+# Milliseconds for a pair of blocks and for a million dense scores, forward and backward, 8 heads of width 64, on two cores.
 _PAIR, _DENSE = {64: 0.55, 128: 1.6, 256: 5.2, 512: 13.5}, 115.0
-_LOWEST = float(np.finfo(np.float32).min)  # where a running maximum begins: -inf would give -inf - -inf
+_LOWEST = float(np.finfo(np.float32).min)  # the initial running maximum: -inf would give -inf - -inf
 
 
 @dataclasses.dataclass(frozen=True)
 class _Plan:
-    """What is known at trace time."""
+    """The static arguments, known at trace time."""
     queries: int
     keys: int
     size: int
@@ -38,42 +38,42 @@ class _Plan:
     numerics: Numerics
 
     def pairs(self, mask: Mask) -> tuple[np.ndarray, np.ndarray]:
-        """([pairs, 2] of full blocks, [pairs, 2] of those that need a mask)."""
+        """(full blocks [pairs, 2], partial blocks [pairs, 2], which need the mask)."""
         state = mask_algebra.blocks(mask, self.queries, self.keys, (self.size, self.size)).copy()
-        if self.keys % self.size:  # what is padded behind the last key
+        if self.keys % self.size:  # padding after the last key
             state[:, -1] = np.minimum(state[:, -1], mask_algebra.PARTIAL)
         return tuple(np.argwhere(state == kind).astype(np.int32) for kind in (mask_algebra.FULL, mask_algebra.PARTIAL))
 
 
 def _costs(mask, queries, keys):
-    """{size: milliseconds} by the number of pairs that a mask leaves."""
+    """{size: milliseconds}, estimated from the number of pairs that are not empty."""
     longest = max(SIZES[0], 1 << (max(queries, keys, 1) - 1).bit_length())
     return {size: _PAIR[size] * np.count_nonzero(mask_algebra.blocks(mask, queries, keys, (size, size)))
             for size in SIZES if size <= longest}
 
 
 def milliseconds(mask: Mask, queries: int, keys: int) -> tuple[float, float]:
-    """What 8 heads cost (by blocks, all at once), on two cores, roughly."""
+    """The approximate time of 8 heads on two cores: (block by block, all scores at once)."""
     return min(_costs(mask, queries, keys).values()), _DENSE * queries * keys / 1e6
 
 
 def size_for(mask: Mask, queries: int, keys: int, bias: tuple = ()) -> int:
-    """The size of blocks that takes the least time; the smallest for terms of the bias that need much memory."""
+    """The block size that takes the least time; the smallest one if a term of the bias needs more than one number per score."""
     costs = _costs(mask, queries, keys)
     return SIZES[0] if numbers_per_score(bias) > 1 else min(costs, key=costs.get)
 
 
 def numbers_per_score(bias: tuple) -> int:
-    """How many numbers there are for each score: 1, unless a term of the bias says that it needs more."""
+    """How many numbers are stored for each score: 1 unless a term of the bias needs more."""
     return max([term.numbers_per_score for term in terms_of(bias)], default=1)
 
 
 def blockwise(query: jax.Array, key: jax.Array, value: jax.Array, *, mask: Mask, bias: tuple = (), rate: float = 0.0,
               dropout_key: jax.Array | None = None, numerics: Numerics = Numerics(), size: int | None = None) -> jax.Array:
-    """What `kernels.plain` computes, in memory linear in T and S; dropout draws other weights.
+    """The same as `kernels.plain`, in memory linear in T and S; dropout drops different weights.
 
     Args:
-      size: queries, and keys, of a block; None: as `size_for` judges.
+      size: the number of queries, and of keys, in a block; None: that of `size_for`.
     """
     queries, keys = query.shape[1], key.shape[1]
     size = size or size_for(mask, queries, keys, bias)
@@ -85,13 +85,13 @@ def blockwise(query: jax.Array, key: jax.Array, value: jax.Array, *, mask: Mask,
 
 
 def _pad(x, size, axis):
-    """Zeros behind an axis, up to a multiple of `size`."""
+    """Pads an axis with zeros at its end, up to a multiple of `size`."""
     missing = -x.shape[axis] % size
     return jnp.pad(x, [(0, missing if a == axis else 0) for a in range(x.ndim)]) if missing else x
 
 
 def _pad_bias(x, size):
-    """The same for the last two of an array that broadcasts to [B, N, T, S]; where it is broadcast, it stays so."""
+    """Pads the last two axes of an array that broadcasts to [B, N, T, S]; axes of length 1 stay so."""
     x = x.reshape((1,) * (4 - x.ndim) + x.shape)
     for axis in (2, 3):
         x = x if x.shape[axis] == 1 else _pad(x, size, axis)
@@ -111,12 +111,12 @@ def _add(x, part, i, size):
 
 
 def _bias_block(bias, i, j, size):
-    """Entries of `bias` for a pair of blocks: arrays are cut, terms are told positions."""
+    """The entries of `bias` for a pair of blocks: arrays are sliced; terms stay, as they receive positions."""
     return tuple(entry if isinstance(entry, Term) else _block(_block(entry, i, size), j, size, 3) for entry in bias)
 
 
 def _bias_add(total, parts, i, j, size):
-    """Adds the gradients of the entries of a pair of blocks."""
+    """Adds the gradients of the entries for a pair of blocks."""
     def add(entry, part):
         if isinstance(entry, Term):
             return jax.tree.map(jnp.add, entry, part)
@@ -126,7 +126,7 @@ def _bias_add(total, parts, i, j, size):
 
 
 def _loop(plan, mask, step, carry):
-    """Carries `step(carry, i, j, masked)` through the pairs that a mask leaves, the full ones first."""
+    """Carries `step(carry, i, j, masked)` through the pairs that are not empty, the full ones first."""
     for pairs, masked in zip(plan.pairs(mask), (False, True)):
         if len(pairs):
             carry, _ = jax.lax.scan(lambda c, pair: (step(c, pair[0], pair[1], masked), None), carry, pairs)  # noqa: B023
@@ -139,21 +139,21 @@ def _positions(plan, i, j):
 
 
 def _rows(x, heads):
-    """[B, N, T, H] -> [B, K, N/K·T, H]: the query heads that share one of the K = `heads` heads of keys, below each other.
-    Rows and heads stay apart, as they may be split over devices."""
+    """[B, N, T, H] -> [B, K, N/K·T, H]: stacks the query heads that share one of the K = `heads` heads of
+    keys. Batch and heads stay separate axes, as they may be split over devices."""
     batch, all_heads, length, width = x.shape
     return x.reshape(batch, heads, all_heads // heads * length, width)
 
 
 def _columns(x, heads):
-    """[B, N, S, T] -> [B, K, S, N/K·T]: the same, beside each other."""
+    """[B, N, S, T] -> [B, K, S, N/K·T]: the same for transposed scores, side by side."""
     batch, all_heads, keys, queries = x.shape
     grouped = x.reshape(batch, heads, all_heads // heads, keys, queries)
     return jnp.swapaxes(grouped, 2, 3).reshape(batch, heads, keys, all_heads // heads * queries)
 
 
 def _from_columns(x, shape, heads):
-    """The way back, to a shape [B, N, S, T]."""
+    """The inverse of `_columns`, to a shape [B, N, S, T]."""
     batch, all_heads, keys, queries = shape
     grouped = x.reshape(batch, heads, keys, all_heads // heads, queries)
     return jnp.swapaxes(grouped, 2, 3).reshape(shape)
@@ -164,7 +164,7 @@ def _flip(x):
 
 
 def _biased(plan, i, j, scores, query, key, bias):
-    """Scores [B, N, size, size] after the entries of `bias`."""
+    """The scores [B, N, size, size] with the entries of `bias` applied."""
     for entry in bias:
         if isinstance(entry, Term):
             scores = entry(scores, jnp.swapaxes(query, 1, 2), jnp.swapaxes(key, 1, 2), *_positions(plan, i, j))
@@ -174,7 +174,7 @@ def _biased(plan, i, j, scores, query, key, bias):
 
 
 def _hide(plan, mask, i, j, scores):
-    """Scores with -inf where the mask, or the end of the keys, hides a key."""
+    """The scores, -inf where the mask hides a key or the key is padding."""
     query, key = _positions(plan, i, j)
     visible = mask.cut((i * plan.size, plan.size), (j * plan.size, plan.size))(query, key)
     visible = visible & (key < plan.keys)
@@ -182,7 +182,7 @@ def _hide(plan, mask, i, j, scores):
 
 
 def _values(plan, i, j, weights, bias):
-    """What terms add to the output: [B, N, size, H], or 0."""
+    """The additions of terms to the output: [B, N, size, H], or 0."""
     return sum(term.values(weights, *_positions(plan, i, j)) for term in terms_of(bias) if term.values)
 
 
@@ -215,7 +215,7 @@ def _forward(plan, query, key, value, bias, mask, dropout_key):
     rows = query.shape[:3]
     start = jnp.zeros((*rows, value.shape[-1])), jnp.full((*rows, 1), _LOWEST), jnp.zeros((*rows, 1))
     mixed, top, total = _loop(plan, mask, step, start)
-    total = jnp.where(total > 0, total, 1.0)  # a query that sees nothing gives zeros
+    total = jnp.where(total > 0, total, 1.0)  # the output of a query that sees nothing is zero
     out = mixed / total
     return out, (query, key, value, bias, mask, dropout_key, out, top + jnp.log(total))
 
@@ -224,10 +224,10 @@ def _backward(plan, residuals, dout):
     query, key, value, bias, mask, dropout_key, out, log_total = residuals
     size, heads, scale, product = plan.size, key.shape[1], query.shape[3] ** -0.5, plan.numerics.scores
     square = (*query.shape[:2], size, size)
-    slope = (dout * out).sum(-1, keepdims=True)  # for each query, the sum of its weights times their gradients
+    slope = (dout * out).sum(-1, keepdims=True)  # for each query, the sum of weights times their gradients
 
     def step(carry, i, j, masked):
-        # Weights and scores are [.., S, T] here: two of three products with them are then of matrices as they lie.
+        # Weights and scores are [.., S, T] here: two of the three products with them then need no transposition.
         dquery, dkey, dvalue, dbias = carry
         bias_ij, query_i, key_j, value_j, dout_i = (
             _bias_block(bias, i, j, size), _block(query, i, size), _block(key, j, size), _block(value, j, size),
@@ -240,7 +240,7 @@ def _backward(plan, residuals, dout):
         if masked:
             scores = _flip(_hide(plan, mask, i, j, _flip(scores)))
         weights = jnp.exp(scores - _flip(_block(log_total, i, size)))
-        drop = lambda x: _flip(dropout(_flip(x), plan.rate, fold(dropout_key, i, j)))  # its own gradient
+        drop = lambda x: _flip(dropout(_flip(x), plan.rate, fold(dropout_key, i, j)))  # linear, so that it is its own gradient
         dweights = drop(_from_columns(product('BKSH,BKTH->BKST', values, douts), square, heads))
         dropped = plan.numerics.cast(drop(weights))
         more_query, more_key = 0.0, 0.0

@@ -1,1 +1,1 @@
-"""Which query may attend to which key: patterns, terms of the data, their algebra, and what is known of them."""
+"""Which query may attend to which key: patterns, data terms, their algebra and their analysis."""

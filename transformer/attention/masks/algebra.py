@@ -1,4 +1,4 @@
-"""The algebra of masks: predicates on positions, combined with `&`, `|` and `~`, and what is known of their blocks.
+"""The algebra of masks: predicates on positions, combined with `&`, `|` and `~`, and the state of their blocks.
 
 The patterns themselves are in `transformer.attention.masks.patterns`.
 """
@@ -12,14 +12,15 @@ from typing import Any
 import jax
 import numpy as np
 
-EMPTY, PARTIAL, FULL = 0, 1, 2  # what a block of a mask may be
-_FINEST = 64  # kernels ask for several sizes, multiples of it
+EMPTY, PARTIAL, FULL = 0, 1, 2  # the states of a block of a mask
+_FINEST = 64  # the block sizes of kernels are multiples of it
 
 
 class Mask(abc.ABC):
-    """Base of all masks, frozen dataclasses; combine with &, | and ~. A pytree, whose leaves are in the fields of type Any."""
+    """Base of all masks, which are frozen dataclasses combined with &, | and ~. As pytrees, their leaves are the fields of type
+    Any."""
 
-    causal = False  # whether no query ever sees a key after it, which decoding with a cache rests on
+    causal = False  # whether no query sees a key after it, as decoding with a cache requires
 
     def __init_subclass__(cls):
         super().__init_subclass__()
@@ -27,15 +28,15 @@ class Mask(abc.ABC):
 
     @abc.abstractmethod
     def __call__(self, query: jax.Array, key: jax.Array) -> jax.Array:
-        """Booleans that broadcast to [..., T, S], of positions [..., T] and [..., S]."""
+        """Positions [..., T] and [..., S] -> booleans that broadcast to [..., T, S]."""
 
     def bounds(self, query: Sequence, key: Sequence) -> tuple:
-        """(possible, certain) for blocks given by their (first, last) positions, arrays that broadcast: whether some and
-        whether every pair may attend. What is not known is (True, False)."""
+        """(possible, certain) for blocks given by their (first, last) positions, arrays that broadcast: whether some pair
+        and whether every pair may attend. (True, False) where this is unknown."""
         return True, False
 
     def known(self, query: jax.Array, key: jax.Array) -> tuple:
-        """(possible, certain) for single pairs: what can be said without the arrays of the data."""
+        """(possible, certain) for single pairs, without reading the arrays of the data."""
         value = self(query, key)
         return value, value
 
@@ -44,7 +45,7 @@ class Mask(abc.ABC):
         return self
 
     def pad(self, query: int, key: int) -> 'Mask':
-        """The mask with so many queries and keys more, for the arrays of the data; kernels hide what they pad."""
+        """The mask with its data arrays padded by so many queries and keys; kernels hide the padding themselves."""
         return self
 
     def of_layer(self, number: int) -> 'Mask':
@@ -53,11 +54,11 @@ class Mask(abc.ABC):
 
     @property
     def period(self) -> int:
-        """After how many layers `of_layer` begins again."""
+        """The number of layers after which the masks of `of_layer` repeat."""
         return 1
 
     def require_length(self, length: int) -> None:
-        """Raises ValueError for a row that is too long; only `Random`, and what is made of it, know of one."""
+        """Raises ValueError for a row that is too long; only `Random`, and masks that contain it, have a limit."""
         for field in dataclasses.fields(self):
             inner = getattr(self, field.name)
             if isinstance(inner, Mask):
@@ -80,7 +81,7 @@ class Mask(abc.ABC):
 
 
 def _flatten(mask):
-    """(arrays and masks, everything else) of a mask: the arrays are in fields of type Any."""
+    """(arrays and masks, (their names, all other fields)): the arrays are in fields of type Any."""
     fields = dataclasses.fields(mask)
     inside = [f.name for f in fields if f.type is Any or (isinstance(f.type, type) and issubclass(f.type, Mask))]
     rest = tuple((f.name, getattr(mask, f.name)) for f in fields if f.name not in inside)
@@ -95,17 +96,17 @@ def _unflatten(cls, names, inside):
 
 
 def static(mask: Mask) -> bool:
-    """Whether a mask is a pattern alone, without arrays of the data."""
+    """Whether a mask is only a pattern, without arrays of the data."""
     return not jax.tree.leaves(mask)
 
 
 def conjuncts(mask: Mask) -> list[Mask]:
-    """The masks that a mask joins by &; of another, itself."""
+    """The masks that a mask joins by &; any other mask gives itself."""
     return [*conjuncts(mask.left), *conjuncts(mask.right)] if isinstance(mask, _And) else [mask]
 
 
 class _Pair(Mask):
-    """Two masks joined; what is the same for all ways of joining."""
+    """Base of two masks joined by an operator."""
 
     def cut(self, query: tuple, key: tuple) -> Mask:
         return type(self)(self.left.cut(query, key), self.right.cut(query, key))
@@ -198,15 +199,16 @@ def _swap(known):
 
 
 def blocks(mask: Mask, queries: int, keys: int, size: int | tuple[int, int]) -> np.ndarray:
-    """[blocks of queries, blocks of keys] of EMPTY, PARTIAL, FULL: what is known of each block at trace time.
+    """[blocks of queries, blocks of keys] of EMPTY, PARTIAL, FULL: the state of each block, as known at trace time.
 
-    Where the bounds of a pattern leave a block open, its pairs are looked at one by one; with arrays of the data, PARTIAL.
+    If the bounds of a pattern do not decide a block, its pairs are checked one by one; blocks that depend on arrays of the data
+    are PARTIAL.
 
     Args:
       queries, keys: T and S; positions are 0..T-1 and 0..S-1.
       size: (queries, keys) of a block.
     """
-    bare = jax.tree.map(lambda x: None, mask)  # arrays cannot be hashed, and `known` does not read them
+    bare = jax.tree.map(lambda x: None, mask)  # arrays are not hashable, and `known` does not read them
     return _blocks(bare, queries, keys, *size)
 
 

@@ -1,4 +1,4 @@
-"""What is known of a mask: its pattern and its data, who belongs to which document, how far it reaches, its picture."""
+"""Analysis of a mask: its pattern and data terms, the documents it separates, its receptive field, its picture."""
 
 import functools
 import operator
@@ -14,8 +14,8 @@ from transformer.attention.masks.patterns import Full
 
 
 def parts(mask: Mask) -> tuple[Mask | None, list]:
-    """(pattern, [terms of the data]) of a mask that joins a pattern with Padding, Segments and Explicit by &; None for the
-    pattern if it is joined in another way."""
+    """(pattern, [terms of the data]) of a mask that joins a pattern with Padding, Segments and Explicit by &; (None, []) if it
+    joins them in another way."""
     terms = [term for term in conjuncts(mask) if not static(term)]
     if not all(isinstance(term, Padding | Segments | Explicit) for term in terms):
         return None, []
@@ -24,7 +24,7 @@ def parts(mask: Mask) -> tuple[Mask | None, list]:
 
 
 def dense(mask: Mask, length: int) -> np.ndarray:
-    """[length, length] booleans, by numpy; where the data has several rows, of the first."""
+    """[length, length] booleans, by numpy; of data with several rows, those of the first row."""
     mask.require_length(length)
     row = np.arange(length)
     try:
@@ -33,12 +33,12 @@ def dense(mask: Mask, length: int) -> np.ndarray:
     except (TypeError, ValueError):
         if static(mask):
             raise
-        raise ValueError(f'The arrays of the mask {mask} are not for rows of {length} positions; give their length.') from None
+        raise ValueError(f'The arrays of the mask {mask} do not fit rows of {length} positions; give their length.') from None
 
 
 def reach(mask: Mask, length: int, layers: int) -> np.ndarray:
-    """[length, length]: after how many layers, 1..`layers`, each key reaches each query; 0: not yet. A position keeps what it
-    has (the residual stream), so that its own count is 1."""
+    """[length, length]: after how many layers, 1..`layers`, each key reaches each query; 0: not yet. The residual stream
+    keeps each position, so that its own count is 1."""
     arrived, first = np.eye(length, dtype=np.float32), np.eye(length, dtype=int)
     for layer in range(layers):
         step = dense(mask.of_layer(layer), length) | np.eye(length, dtype=bool)
@@ -49,7 +49,7 @@ def reach(mask: Mask, length: int, layers: int) -> np.ndarray:
 
 def show(mask: Mask, length: int = 16, layers: int = 1) -> Any:
     """A matplotlib figure of a mask over `length` positions: a row for each query, a column for each key. With several
-    layers, shades tell after how many of them a key reaches a query: the receptive field."""
+    layers, the shade shows after how many of them a key reaches a query: the receptive field."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(4.2, 4.6), layout='constrained')
@@ -68,8 +68,8 @@ def show(mask: Mask, length: int = 16, layers: int = 1) -> Any:
 
 
 def segments_of(mask: Mask, queries: int, keys: int) -> tuple | None:
-    """(query [B, T], key [B, S]) numbers of documents: a query belongs to the keys of its own number, 0 to nobody. One of the
-    two may be [1, ...]; None if every key belongs to every query as far as the data goes."""
+    """(query [B, T], key [B, S]) numbers of documents: a query may attend to the keys with its own number; 0 is padding. Either
+    may be [1, ...]; None if the mask has no terms of the data."""
     pattern, terms = parts(mask)
     if pattern is None:
         raise ValueError(f'The mask {mask} is not a pattern joined with Padding or Segments by &, as this attention needs; use '
@@ -83,27 +83,27 @@ def segments_of(mask: Mask, queries: int, keys: int) -> tuple | None:
             key = jnp.where(jnp.arange(keys) < term.lengths[:, None], key, 0)
     found = [term for term in terms if isinstance(term, Segments)]
     if len(found) > 1:
-        raise ValueError(f'A mask has {len(found)} terms of Segments; join them to one.')
+        raise ValueError(f'A mask has {len(found)} terms of Segments; combine them into one.')
     for term in found:
         query, key = term.query, jnp.where(key != 0, term.key, 0)
     return (query, key) if terms else None
 
 
 def packed(mask: Mask) -> bool:
-    """Whether a mask tells documents in a row apart."""
+    """Whether a mask separates documents in a row."""
     return any(isinstance(term, Segments) for term in parts(mask)[1])
 
 
 def places(segments: jax.Array) -> jax.Array:
-    """[B, T] numbers of documents, each in one piece -> where in its document each position is, from 0."""
+    """[B, T] numbers of documents, each contiguous -> the place of each position in its document, from 0."""
     row = jnp.arange(segments.shape[1])
     begins = jnp.concatenate([jnp.ones_like(segments[:, :1], bool), segments[:, 1:] != segments[:, :-1]], 1)
     return row - jax.lax.cummax(jnp.where(begins, row, 0), 1)
 
 
 def real(mask: Mask, positions: jax.Array) -> jax.Array:
-    """[B, T] booleans: which of the tokens at `positions` are there, and not behind the lengths of a Padding. A state that
-    runs along takes up these; a cache of keys would have the others overwritten later."""
+    """[B, T] booleans: which of the tokens at `positions` lie within the lengths of every Padding. A recurrent state takes in
+    only these; in a cache of keys the others would be overwritten later."""
     there = jnp.ones(positions.shape, bool)
     for term in parts(mask)[1]:
         if isinstance(term, Padding):
@@ -112,6 +112,6 @@ def real(mask: Mask, positions: jax.Array) -> jax.Array:
 
 
 def require_next(out: jax.Array, count: jax.Array, positions: jax.Array) -> jax.Array:
-    """An output [B, T, ...], but NaN in rows whose positions do not go on where a state that holds `count` [B] ends."""
+    """An output [B, T, ...], with NaN in rows whose positions do not continue a state of `count` [B] tokens."""
     follows = positions[:, 0] == count
     return jnp.where(follows.reshape(-1, *(1,) * (out.ndim - 1)), out, jnp.nan)

@@ -12,10 +12,10 @@ from transformer.attention.masks.algebra import Mask
 
 @dataclasses.dataclass(frozen=True, repr=False)
 class Padding(Mask):
-    """Keys at s < length are there.
+    """The keys at s < length are visible.
 
     Attributes:
-      lengths: [B], of each row, or [B, T], of each query.
+      lengths: [B], for each row, or [B, T], for each query.
     """
     lengths: Any
 
@@ -59,7 +59,7 @@ class Segments(Mask):
 
 @dataclasses.dataclass(frozen=True, repr=False)
 class Explicit(Mask):
-    """Whatever pairs are True.
+    """The pairs that are True are visible.
 
     Attributes:
       visible: booleans [B, T, S] or [T, S].

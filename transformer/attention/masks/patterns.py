@@ -38,7 +38,7 @@ def _outer(query, key):
 
 
 def require_at_least(part: Any, **minimum: int) -> None:
-    """Raises ValueError for fields of a part of a config that are too small, or no number of positions."""
+    """Raises ValueError for fields of a part of a config that are too small or too large for a number of positions."""
     for name, least in minimum.items():
         if not least <= getattr(part, name) <= LARGEST:
             bound = f'at least {least}' if getattr(part, name) < least else f'at most {LARGEST}'
@@ -52,7 +52,7 @@ def _require_positions(mask):
 
 @dataclasses.dataclass(frozen=True, repr=False)
 class Full(Mask):
-    """Everything sees everything."""
+    """Every query sees every key."""
 
     def __call__(self, query: jax.Array, key: jax.Array) -> jax.Array:
         return np.ones((1, 1), bool)
@@ -77,8 +77,8 @@ class Causal(Mask):
 
 @dataclasses.dataclass(frozen=True, repr=False)
 class Window(Mask):
-    """|t - s| < size: `Causal() & Window(n)` sees itself and the n - 1 before it. With `block` > 1 positions are counted in
-    blocks of so many, and whole blocks see each other (BigBird; Zaheer et al. 2020, section 2)."""
+    """|t - s| < size: under `Causal() & Window(n)` a query sees itself and the n - 1 positions before it. With `block` > 1 the
+    window counts blocks of so many positions, and whole blocks see each other (BigBird; Zaheer et al. 2020, section 2)."""
     size: int
     block: int = 1
 
@@ -151,7 +151,7 @@ class Fixed(Mask):
     def bounds(self, query: Sequence, key: Sequence) -> tuple:
         own = BlockDiagonal(self.stride).bounds(query, key)
         first, last = key
-        begin = self.stride - self.summary  # of the summary in a block
+        begin = self.stride - self.summary  # where the summary begins in a block
         place = first % self.stride
         some = (self.summary > 0) & (np.maximum(first, first - place + begin) <= last)
         every = (place >= begin) & (last - first < self.stride - place)
@@ -175,7 +175,7 @@ class BlockDiagonal(Mask):
 
 @dataclasses.dataclass(frozen=True, repr=False)
 class Prefix(Mask):
-    """Everyone sees the first `length` positions; of another length in each row: `Padding`."""
+    """Every query sees the first `length` positions; for a different length in each row use `Padding`."""
     length: int
 
     def __post_init__(self):
@@ -190,7 +190,7 @@ class Prefix(Mask):
 
 @dataclasses.dataclass(frozen=True, repr=False)
 class Selected(Mask):
-    """Everyone sees the positions in `at`, a tuple."""
+    """Every query sees the positions in the tuple `at`."""
     at: tuple
 
     def __post_init__(self):
@@ -205,8 +205,8 @@ class Selected(Mask):
 
 @dataclasses.dataclass(frozen=True, repr=False)
 class Global(Mask):
-    """The first `tokens` positions, or those of the tuple `at`, see everyone and are seen by everyone (Beltagy et al. 2020,
-    section 3.1). Under `Causal()` they see only what comes before them."""
+    """The first `tokens` positions, or those of the tuple `at`, see all positions and are seen by all (Beltagy et al. 2020,
+    section 3.1). Under `Causal()` they see only themselves and the positions before them."""
     tokens: int = 1
     at: tuple = ()
 
@@ -214,7 +214,7 @@ class Global(Mask):
         require_at_least(self, tokens=0)
         _require_positions(self)
         if self.at and self.tokens != 1:
-            raise ValueError(f'{self}: tokens counts from the first position on, and at names others; give one of the two.')
+            raise ValueError(f'{self}: tokens counts the first positions, and at names others; give one of the two.')
 
     def __call__(self, query: jax.Array, key: jax.Array) -> jax.Array:
         t, s = _outer(*(_among(x, self.at) if self.at else x < self.tokens for x in (query, key)))
@@ -228,8 +228,8 @@ class Global(Mask):
 
 @dataclasses.dataclass(frozen=True, repr=False)
 class Random(Mask):
-    """Each block of `block` queries sees `blocks` blocks of keys, drawn once among those of a row of `length` (Zaheer et al.
-    2020, section 2); under `Causal()` those that lie ahead are lost."""
+    """Each block of `block` queries sees `blocks` blocks of keys, drawn once from those of a row of `length` (Zaheer et al.
+    2020, section 2); `Causal()` hides those that lie ahead."""
     blocks: int
     block: int
     length: int
@@ -271,17 +271,17 @@ def _drawn(mask):
 
 
 def _apart(query, key):
-    """The least and the most of t - s in blocks."""
+    """The minimum and maximum of t - s in blocks."""
     return query[0] - key[1], query[1] - key[0]
 
 
 def _multiples(least, most, step):
-    """Whether some and whether all of least, .., most are divisible by `step`."""
+    """Whether any and whether all of least, .., most are divisible by `step`."""
     return most // step * step >= least, (step == 1) | ((least == most) & (least % step == 0))
 
 
 def _some_and_all(ends, at):
-    """Whether some and whether all positions of blocks, given by their ends, are among those in `at`."""
+    """Whether any and whether all positions of blocks, given by their ends, are in `at`."""
     first, last = (np.asarray(x) for x in ends)
     count = sum((first <= place) & (place <= last) for place in set(at)) + 0 * first
     return count > 0, count == last - first + 1
@@ -293,7 +293,7 @@ def _among(x, positions):
 
 @dataclasses.dataclass(frozen=True, repr=False)
 class Alternate(Mask):
-    """Layers 0, 2, 4, ... of a stack have the mask `even`, the others `odd` (GPT-3: dense and banded in turns)."""
+    """Layers 0, 2, 4, ... of a stack have the mask `even`, the others `odd` (GPT-3: alternately dense and banded)."""
     even: Mask
     odd: Mask
 
@@ -309,4 +309,4 @@ class Alternate(Mask):
         return 2 * int(np.lcm(self.even.period, self.odd.period))
 
     def __call__(self, query: jax.Array, key: jax.Array) -> jax.Array:
-        raise TypeError(f'{self} is a mask for each layer; ask for that of one with of_layer(number).')
+        raise TypeError(f'{self} is a different mask for each layer; get that of one layer with of_layer(number).')

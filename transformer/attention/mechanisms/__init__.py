@@ -1,1 +1,1 @@
-"""What may stand in place of softmax attention; each is a part of a config."""
+"""Alternatives to softmax attention; each is a part of a config."""

@@ -1,7 +1,7 @@
-"""What Transformers replaced, behind the interface of attention: a convolution and a recurrence of the values.
+"""The predecessors of attention, behind its interface: a convolution and a recurrence of the values.
 
-Both use the value projection alone, and mix all heads: they are layers of width D = K·Hv. There are no weights to drop:
-`dropout` acts on the branches alone.
+Both use only the value projection, and mix all heads: they are layers of width D = K·Hv. There are no weights to drop:
+`dropout` acts only on the branches.
 """
 
 import dataclasses
@@ -21,21 +21,21 @@ from transformer.layers.roles import Wanted
 
 
 class Alternative(Mechanism):
-    """Base of the two."""
+    """Base of `Convolution` and `Recurrence`."""
 
     cross = shown = scored = patterns = False
     projections = ('value',)
 
     def weights(self, parameters: Mapping, query: jax.Array | None, key: jax.Array | None, value: jax.Array,
                 given: Given = Given()) -> jax.Array:
-        """[B, 1, T, S], how much of each value arrives at each output: |∂o_t/∂v_s · v_s| / |v_s|, with the norms of vectors
-        [D]. Of a mechanism that is a matrix times the values, this would be the size of its entries."""
+        """[B, 1, T, S], the influence of each value on each output: |∂o_t/∂v_s · v_s| / |v_s|, with norms of vectors [D]. For
+        a mechanism that multiplies the values by a matrix, these are the absolute values of its entries."""
         given = dataclasses.replace(given, rate=0.0)
         outputs = lambda x: wide(_flat(self(parameters, query, key, x, given)))
         norm = lambda x: jnp.linalg.norm(wide(x), axis=-1)
 
         out, pull = jax.vjp(outputs, value)
-        push = jax.linear_transpose(pull, out)  # jax.jvp, also where only the gradient is known
+        push = jax.linear_transpose(pull, out)  # as jax.jvp, but works if only the gradient is defined
 
         def of_source(s):  # [B, T]
             only = jnp.where((jnp.arange(value.shape[1]) == s)[:, None, None], value, 0)
@@ -56,7 +56,7 @@ class Convolution(Alternative):
     3.2, without its gate). Under a causal mask the kernel ends at t, otherwise it is centred: before = kernel // 2.
 
     Attributes:
-      kernel: k, positions of which an output is made.
+      kernel: the number of positions that contribute to an output.
     """
     kernel: int = 3
 
@@ -101,22 +101,22 @@ class Convolution(Alternative):
         there = real(given.mask, positions).sum(1)
         x = jnp.concatenate([cache['recent'], _flat(value)], 1)
         out = self._taps(parameters, x, value.shape, given.numerics)
-        at = there[:, None] + jnp.arange(self.kernel - 1)  # the last kernel - 1 of those that are there
+        at = there[:, None] + jnp.arange(self.kernel - 1)  # the last kernel - 1 that are not padding
         recent = jnp.take_along_axis(x, at[..., None], 1)
         return require_next(out, cache['count'], positions), {'recent': recent, 'count': cache['count'] + there}
 
 
 @dataclasses.dataclass(frozen=True)
 class Recurrence(Alternative):
-    """A state h [D] that starts from zeros with each document and goes from position to position: o_t = h_t, with
+    """A recurrent state h [D], zeros at the start of each document: o_t = h_t, with
 
         gated     z, r = sigmoid(v_t·W + h_(t-1)·U + b);  h_t = (1 - z)·h_(t-1) + z·tanh(v_t + r·(h_(t-1)·U') + b')
-        not       h_t = tanh(v_t + h_(t-1)·U' + b')
+        ungated   h_t = tanh(v_t + h_(t-1)·U' + b')
 
-    (Cho et al. 2014, eq. 5-8, with r behind the product; Elman 1990.)
+    (Cho et al. 2014, eq. 5-8, with r after the product; Elman 1990.)
 
     Attributes:
-      gated: with gates.
+      gated: whether the recurrence has gates.
     """
     gated: bool = True
 
@@ -144,7 +144,7 @@ class Recurrence(Alternative):
         return given.numerics.cast(out).reshape(value.shape)
 
     def empty_cache(self, batch: int, length: int, heads: int, key_heads: int, width: int, dtype: str) -> dict:
-        """h, of one size, however long the row."""
+        """h, whose size does not depend on the length."""
         return {'state': jnp.zeros((batch, key_heads * width)), 'count': jnp.zeros(batch, jnp.int32)}
 
     def step(self, parameters: Mapping, query: jax.Array | None, key: jax.Array | None, value: jax.Array, cache: dict,
@@ -155,7 +155,7 @@ class Recurrence(Alternative):
         return out, {'state': state, 'count': cache['count'] + there.sum(1)}
 
     def _run(self, parameters, value, there, begins, state, numerics):
-        """([B, T, D], the last state): positions that are not `there` leave the state as it is."""
+        """([B, T, D], the last state): positions that are not `there` leave the state unchanged."""
         x = _flat(value)
         width, bias = x.shape[-1], parameters['bias']
         inputs = wide(x) + bias[-width:]

@@ -1,4 +1,4 @@
-"""Attention among positions that a hash puts into the same bucket."""
+"""Attention between positions that a hash assigns to the same bucket."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -12,27 +12,27 @@ from transformer.attention.mechanism import Given, Mechanism
 from transformer.layers.dropout import dropout, fold
 from transformer.layers.numerics import real_dtype, wide
 
-_ITSELF = -1e5  # the score of a position with itself: only where there is no other
+_ITSELF = -1e5  # the score of a position with itself, which matters only if it sees no other
 
 
 @dataclasses.dataclass(frozen=True)
 class Hashing(Mechanism):
-    """LSH attention of the Reformer (Kitaev et al. 2020, section 2): queries are their own keys, k = q / |q|, and a position
-    sees those of its bucket, in time L·log L.
+    """LSH attention of the Reformer (Kitaev et al. 2020, section 2): the keys are the normalised queries, k = q / |q|, and a
+    position sees those in its bucket, in time L·log L.
 
-    In each round bucket(x) = argmax([x·R; -x·R]) of a random R [H, buckets / 2]; positions are sorted by bucket and place and
-    cut into chunks, and each sees its bucket within its chunk and the one before, and itself only if there is no other. Rounds
-    are added by the sums they stand for, softmax over rounds of log sum exp; a key that is met in several counts several times
-    (as in the authors' code).
+    In each round bucket(x) = argmax([x·R; -x·R]) with a random R [H, buckets / 2]. Positions are sorted by bucket, then by
+    place, and split into chunks; each sees its bucket within its chunk and the one before, and itself only if there is no
+    other. The rounds are weighted by a softmax over their log sum exp; a key that is seen in several rounds counts several
+    times (as in the authors' code).
 
-    There is no causal form here: how many later tokens fall into lower buckets decides where chunks end, and so which earlier
-    ones a position sees, even if all later ones are masked; a test shows it. The same holds for documents in one row.
+    There is no causal form here: the number of later tokens in lower buckets decides where chunks end, and so which earlier
+    tokens a position sees, even if all later ones are masked; a test shows it. The same holds for documents packed in one row.
 
     Attributes:
       buckets: an even number, or 1.
-      chunk: positions of a chunk.
-      rounds: hashes, of R of their own.
-      seed: of R, constants that all layers and heads share.
+      chunk: the number of positions in a chunk.
+      rounds: the number of hashes, each with its own R.
+      seed: the seed of R, which all layers and heads share.
     """
     buckets: int = 16
     chunk: int = 64
@@ -72,13 +72,13 @@ class Hashing(Mechanism):
 
     def weights(self, parameters: Mapping, query: jax.Array | None, key: jax.Array | None, value: jax.Array,
                 given: Given = Given()) -> jax.Array:
-        """What every value counts: the output for one-hot values."""
+        """The weight of every value: the output for one-hot values."""
         length = query.shape[1]
         one_hot = jnp.broadcast_to(jnp.eye(length)[:, None], (len(query), length, 1, length))
         return jnp.swapaxes(self(parameters, query, key, one_hot, dataclasses.replace(given, rate=0.0)), 1, 2)
 
     def _bucket(self, query, number):
-        """[B, N, T]."""
+        """The bucket of each query [B, N, T]."""
         if self.buckets == 1:
             return jnp.zeros(query.shape[:3], jnp.int32)
         random = np.random.default_rng((self.seed, number))
@@ -87,7 +87,7 @@ class Hashing(Mechanism):
         return jnp.concatenate([turned, -turned], -1).argmax(-1)
 
     def _round(self, query, value, buckets, there, chunk, given, number):
-        """(output [B, N, T, H], log of the sum of exp of its scores [B, N, T]) of one hash."""
+        """(output [B, N, T, H], log sum exp of the scores [B, N, T]) of one hash."""
         batch, heads, length, width = query.shape
         order = jnp.argsort(buckets, axis=-1, stable=True)
         back = jnp.argsort(order, axis=-1)
@@ -99,13 +99,13 @@ class Hashing(Mechanism):
         key = query * norm
 
         def with_last(x):
-            """Chunks and those before them, [..., chunks, 2·chunk, ...]."""
+            """Each chunk with the one before it, [..., chunks, 2·chunk, ...]."""
             return jnp.concatenate([jnp.roll(x, 1, 2), x], 3)
 
         scores = given.numerics.scores('BNCTH,BNCSH->BNCTS', query * width ** -0.5, with_last(key))
         scores = jnp.where(place[..., None] == with_last(place)[..., None, :], _ITSELF, scores)
         visible = (buckets[..., None] == with_last(buckets)[..., None, :]) & with_last(there)[..., None, :]
-        rolled = (np.arange(length // chunk)[:, None] == 0) & (np.arange(2 * chunk) < chunk)  # the last chunk, not one before
+        rolled = (np.arange(length // chunk)[:, None] == 0) & (np.arange(2 * chunk) < chunk)  # chunk 0 has no chunk before it
         visible = visible & ~rolled[:, None] & parts(given.mask)[0](place, with_last(place))
         scores = jnp.where(visible, scores, -jnp.inf)
         top = jax.lax.stop_gradient(jnp.maximum(scores.max(-1, keepdims=True), -1e30))

@@ -1,9 +1,9 @@
-"""Attention that is linear in the length: a kernel φ(q)·φ(k) in place of exp(q·k), so that the sums over keys are shared.
+"""Attention in time linear in the length: with a kernel φ(q)·φ(k) instead of exp(q·k), all queries share the sums over keys.
 
     o_t = φ(q_t)·S_t / φ(q_t)·z_t,    S_t = sum over the visible s of φ(k_s)⊗v_s,    z_t = sum of φ(k_s)
 
-Without a causal mask S is the same for all queries of a document. With one it runs along: over chunks of the row, of which
-each adds products with its own keys to those with the state before it; or over single positions, in decoding.
+Without a causal mask S is the same for all queries of a document. With one it is a recurrent state: over chunks of the row,
+whose queries see the keys of their own chunk besides the state before it; or, in decoding, over single positions.
 """
 
 import abc
@@ -20,19 +20,19 @@ from transformer.attention.masks.analysis import packed, real, require_next, seg
 from transformer.attention.mechanism import Given, Mechanism
 from transformer.layers.numerics import Numerics, real_dtype, wide
 
-_LOWEST = -1e30  # where a running maximum begins: -inf would give -inf - -inf
+_LOWEST = -1e30  # the initial running maximum: -inf would give -inf - -inf
 _TINY = float(np.finfo(np.float32).tiny)
 
 
 class Kernelised(Mechanism):
-    """Base: φ is of its own in each mechanism. There are no weights to drop: `dropout` acts on the branches alone."""
+    """Base of mechanisms, each with its own φ. There are no weights to drop: `dropout` acts only on the branches."""
 
     patterns = scored = False
     chunk: int
 
     @abc.abstractmethod
     def feature_map(self, x: jax.Array, numerics: Numerics) -> tuple[jax.Array, jax.Array | None]:
-        """x [B, T, N, H] -> (φ [B, T, N, F], scale [B, T, N]), where φ·exp(scale) is meant; None for a scale of 0."""
+        """x [B, T, N, H] -> (φ [B, T, N, F], scale [B, T, N]), which represent φ·exp(scale); None for a scale of 0."""
 
     def __post_init__(self):
         if self.chunk < 1:
@@ -50,7 +50,7 @@ class Kernelised(Mechanism):
             out = _divided(self._whole(query, key, value, documents, given.numerics))
         elif query.shape[1] == key.shape[1]:
             out = _divided(self._both_ways(query, key, value, documents, given.numerics))
-        else:  # documents of two sources: no state that runs along has them both
+        else:  # queries and keys of different sequences: no recurrent state covers both
             weights = self.weights(parameters, query, key, value, given)
             return kernels.mixed(given.numerics.cast(weights), value, numerics=given.numerics)
         return given.numerics.cast(_by_position(out))
@@ -71,7 +71,7 @@ class Kernelised(Mechanism):
         return weights.reshape(len(weights), query.shape[2], *weights.shape[3:])
 
     def empty_cache(self, batch: int, length: int, heads: int, key_heads: int, width: int, dtype: str) -> dict:
-        """S and z, side by side: of one size, however long the row."""
+        """S and z, side by side: their size does not depend on the length."""
         key = jax.ShapeDtypeStruct((1, 1, 1, width), dtype)
         features, scale = jax.eval_shape(lambda key: self.feature_map(key, Given().numerics), key)
         state = jnp.zeros((batch, key_heads, features.shape[-1], width + 1))
@@ -89,8 +89,8 @@ class Kernelised(Mechanism):
         return given.numerics.cast(out), new
 
     def _sides(self, query, key, value, numerics):
-        """φ(q) [B, K, G, T, F], φ(k) [B, K, S, F], its scale [B, K, S] or None, and values with a one, for z:
-        [B, K, S, Hv + 1]. Heads first, for products over positions are several times slower (CPU) where heads lie between."""
+        """φ(q) [B, K, G, T, F], φ(k) [B, K, S, F], its scale [B, K, S] or None, and values with an appended 1, for z:
+        [B, K, S, Hv + 1]. Heads come first, as products over positions are several times slower on a CPU otherwise."""
         query, _ = self.feature_map(query, numerics)  # a scale of the query divides out
         key, scale = self.feature_map(key, numerics)
         value = wide(value)
@@ -111,7 +111,7 @@ class Kernelised(Mechanism):
         return numerics.scores('BKGTF,BKFH->BKGTH', query, state)
 
     def _both_ways(self, query, key, value, documents, numerics):
-        """Every query sees all keys of its document: those up to itself, and those behind it."""
+        """Every query sees all keys of its document: those up to itself, and those after it."""
         forward, top, _ = self._running(query, key, value, documents, numerics, sums=True)
         flip = functools.partial(jnp.flip, axis=1)
         behind, other, _ = self._running(flip(query), flip(key), flip(value), tuple(map(flip, documents)), numerics,
@@ -125,15 +125,15 @@ class Kernelised(Mechanism):
         return scaled(forward, top) + scaled(behind, other)
 
     def _running(self, query, key, value, documents, numerics, *, strict=False, sums=False, start=None):
-        """Every query sees the keys up to itself; `strict`: before itself.
+        """Every query sees the keys up to itself; with `strict` only those before itself.
 
         The scale of the sums is the largest of the keys that a query sees, so that no later key can make it underflow.
 
         Args:
-          start: (state [B, K, F, Hv + 1], its scale [B, K] or None, its document [B]), of what came before.
+          start: (state [B, K, F, Hv + 1], its scale [B, K] or None, its document [B]) before the row.
         Returns:
-          (outputs [B, K, G, T, Hv], None, the state after the row as in `start`), or with `sums` instead of outputs what they
-          are quotients of, [B, K, G, T, Hv + 1], and its scale [B, K, T] or None.
+          (outputs [B, K, G, T, Hv], None, the state after the row as in `start`); with `sums`, instead of the outputs and
+          None, their numerators and denominators [B, K, G, T, Hv + 1] and the scale of these [B, K, T] or None.
         """
         query, key, scale, value = self._sides(query, key, value, numerics)
         batch, heads, length, features = key.shape
@@ -141,7 +141,7 @@ class Kernelised(Mechanism):
         if start is None:
             start = (jnp.zeros((batch, heads, features, value.shape[-1])),
                      None if scale is None else jnp.full((batch, heads), _LOWEST), jnp.zeros(batch, jnp.int32))
-        bare = documents is None and scale is None  # all that is multiplied with below is then 1, but for `before`
+        bare = documents is None and scale is None  # all factors below except `before` are then 1
         documents = (jnp.ones((1, length), jnp.int32),) * 2 if documents is None else documents
         documents = tuple(_chunks(jnp.broadcast_to(x, (batch, length)), 1, size) for x in documents)
         scale = scale if scale is None else _chunks(scale, 2, size, _LOWEST)
@@ -153,8 +153,8 @@ class Kernelised(Mechanism):
             last = jnp.where(other != 0, jnp.arange(size), -1).max(1)
             number = jnp.where(last < 0, document, jnp.take_along_axis(other, jnp.maximum(last, 0)[:, None], 1)[:, 0])
             visible = (before & (own[:, :, None] == other[:, None]) & (other != 0)[:, None])[:, None]  # [B, 1, T, S]
-            old = (own == document[:, None])[:, None]  # [B, 1, T]: who sees the state
-            new = (other == number[:, None])[:, None]  # [B, 1, S]: who goes on into it
+            old = (own == document[:, None])[:, None]  # [B, 1, T]: which queries see the state
+            new = (other == number[:, None])[:, None]  # [B, 1, S]: which keys enter the new state
             keep = (number == document)[:, None]  # [B, 1]
             level = peak = None
             if scale is None:
@@ -176,7 +176,7 @@ class Kernelised(Mechanism):
             return (state, peak, number), ((mixed, level) if sums else (_divided(mixed), None))
 
         inputs = _chunks(query, 3, size), _chunks(key, 2, size), _chunks(value, 2, size), scale, documents
-        # Of a chunk the backward pass keeps its state alone, and computes the products again.
+        # The backward pass keeps only the state of each chunk and computes the products again.
         end, (mixed, level) = jax.lax.scan(jax.checkpoint(step, prevent_cse=False), start, inputs)
         return _row(mixed, 3, length), level if level is None else _row(level, 2, length), end
 
@@ -188,12 +188,12 @@ def _grouped(query, heads):
 
 
 def _divided(mixed):
-    """Sums of values and of ones [.., Hv + 1] -> [.., Hv]; a query that sees nothing gives zeros."""
+    """Sums of values and of ones [.., Hv + 1] -> [.., Hv]; zeros for a query that sees nothing."""
     return _scaled(mixed[..., :-1], mixed[..., -1:])
 
 
 def _scaled(x, total):
-    """x / total, 0 where the total is 0. Both are brought near 1 first: the gradient squares the total, which underflows."""
+    """x / total, 0 where the total is 0. First scales both to a total near 1, whose square in the gradient cannot underflow."""
     near = jax.lax.stop_gradient(1.0 / jnp.where(total > _TINY, total, 1.0))
     return x * near / jnp.where(total > _TINY, total * near, 1.0)
 
@@ -205,14 +205,14 @@ def _by_position(out):
 
 
 def _chunks(x, axis, size, fill=0):
-    """Cuts an axis of positions, filled up behind the last one, into chunks: [.., T, ..] -> [chunks, .., size, ..]."""
+    """Splits an axis of positions, padded at its end, into chunks: [.., T, ..] -> [chunks, .., size, ..]."""
     missing = -x.shape[axis] % size
     x = jnp.pad(x, [(0, missing if a == axis else 0) for a in range(x.ndim)], constant_values=fill)
     return jnp.moveaxis(x.reshape(*x.shape[:axis], x.shape[axis] // size, size, *x.shape[axis + 1:]), axis, 0)
 
 
 def _row(x, axis, length):
-    """The reverse: [chunks, .., size, ..] -> [.., T, ..], with positions on `axis` of the result."""
+    """The inverse of `_chunks`: [chunks, .., size, ..] -> [.., T, ..], with positions on `axis` of the result."""
     x = jnp.moveaxis(x, 0, axis)
     x = x.reshape(*x.shape[:axis], x.shape[axis] * x.shape[axis + 1], *x.shape[axis + 2:])
     return jax.lax.slice_in_dim(x, 0, length, axis=axis)
@@ -220,10 +220,10 @@ def _row(x, axis, length):
 
 @dataclasses.dataclass(frozen=True)
 class Linear(Kernelised):
-    """φ(x) = elu(x) + 1 (Katharopoulos et al. 2020, eq. 7); its recurrent form (eq. 16-20) is that of decoding.
+    """φ(x) = elu(x) + 1 (Katharopoulos et al. 2020, eq. 7); decoding uses its recurrent form (eq. 16-20).
 
     Attributes:
-      chunk: positions of the causal form that are computed at once; any gives the same.
+      chunk: positions that the causal form computes at once; the result does not depend on it.
     """
     chunk: int = 64
 
@@ -237,13 +237,13 @@ class Performer(Kernelised):
 
         φ(x)_i = exp(w_i·x - |x|²/2) / sqrt(features),   x = q or k over H^(1/4),   w_i drawn from N(0, I)
 
-    so that φ(q)·φ(k) has the mean exp(q·k / sqrt(H)) and a variance that falls as 1 / features. The largest exponent is taken
-    out of each query, where it cancels, and out of each key, which remembers it: no key changes an output before it.
+    so that φ(q)·φ(k) has the mean exp(q·k / sqrt(H)) and a variance that falls as 1 / features. The largest exponent is
+    factored out of each query, where it cancels, and of each key, where it is kept as a scale: no key changes earlier outputs.
 
     Attributes:
-      features: number of w_i.
-      orthogonal: w_i are drawn orthogonal to each other in groups of H (section 2.4), for less variance.
-      seed: of the draw; all layers and heads share it.
+      features: the number of w_i.
+      orthogonal: w_i are orthogonal to each other in groups of H (section 2.4), which lowers the variance.
+      seed: the seed of w_i, which all layers and heads share.
       chunk: as in `Linear`.
     """
     features: int = 256
@@ -273,7 +273,7 @@ def _directions(performer, head_width, dtype):
         groups = -(-performer.features // head_width)
         bases = np.linalg.qr(random.normal(size=(groups, head_width, head_width)))[0]
         turned = bases.reshape(-1, head_width)[:performer.features]
-        # Haar: the signs that QR fixes are drawn too. Lengths are those of independent draws.
+        # Haar measure: the signs that QR fixes are drawn too. Lengths are those of independent draws.
         turned = turned * random.choice([-1.0, 1.0], size=(len(turned), 1))
         drawn = turned * np.linalg.norm(drawn, axis=1, keepdims=True)
     return drawn.astype(dtype)

@@ -15,17 +15,17 @@ from transformer.attention.mechanism import Given, Mechanism
 class Nystrom(Mechanism):
     """softmax(q·K̃ᵀ)·softmax(Q̃·K̃ᵀ)⁺·softmax(Q̃·Kᵀ)·V, all scaled by 1 / sqrt(H) (Xiong et al. 2021, eq. 13).
 
-    The landmarks Q̃ and K̃ are means of equal pieces of the row, so that there is no causal form; padding is left out of them.
-    The pseudo-inverse of A is iterated, with Z_0 = Aᵀ / (|A|_1·|A|_∞) (eq. 11 and section 3.2):
+    The landmarks Q̃ and K̃ are means over equal pieces of the row without its padding, so that there is no causal form. The
+    pseudo-inverse of A is computed iteratively from Z_0 = Aᵀ / (|A|_1·|A|_∞) (eq. 11 and section 3.2):
 
         Z' = Z·(13·I - A·Z·(15·I - A·Z·(7·I - A·Z))) / 4
 
-    The depth-wise convolution of the values, which the authors' code adds, is left out. No weights are dropped: `dropout` acts
-    on the branches alone.
+    The depth-wise convolution of the values in the authors' code is omitted. No weights are dropped: `dropout` acts only on the
+    branches.
 
     Attributes:
       landmarks: m; with as many as positions, and enough iterations, this is softmax attention.
-      iterations: of the pseudo-inverse.
+      iterations: the number of iterations of the pseudo-inverse.
     """
     landmarks: int = 32
     iterations: int = 6
@@ -62,7 +62,7 @@ class Nystrom(Mechanism):
         return numerics.scores('BNTM,BNML->BNTL', far, self._inverse(near)), last
 
     def _means(self, x, there, numerics):
-        """[B, M, N, H] means over pieces of those of x [B, T, N, H] that are there, and which pieces have any: [B, M]."""
+        """(means [B, M, N, H] of x [B, T, N, H] over pieces of the real positions, which pieces are not empty [B, M])."""
         count = there.sum(1, keepdims=True)
         piece = (jnp.cumsum(there, 1) - 1) * self.landmarks // jnp.maximum(count, 1)  # [B, T]
         among = (piece[:, None] == jnp.arange(self.landmarks)[:, None]) & there[:, None]  # [B, M, T]
@@ -74,7 +74,7 @@ class Nystrom(Mechanism):
         product = lambda a, b: jnp.einsum('...ij,...jk->...ik', a, b, precision='highest')
         columns, rows = (jnp.abs(matrix).sum(axis, keepdims=True).max((-1, -2), keepdims=True) for axis in (-2, -1))
         size, identity = columns * rows, jnp.eye(matrix.shape[-1])
-        inverse = jnp.swapaxes(matrix, -1, -2) / jnp.where(size > 0, size, 1.0)  # 0: nothing is there
+        inverse = jnp.swapaxes(matrix, -1, -2) / jnp.where(size > 0, size, 1.0)  # 0: all is padding
         for _ in range(self.iterations):
             near = product(matrix, inverse)
             inner = 15 * identity - product(near, 7 * identity - near)

@@ -22,12 +22,12 @@ from transformer.layers.roles import Wanted
 class Linformer(Mechanism):
     """softmax(q·(E·K)ᵀ / sqrt(H))·(F·V) with learnt E and F [rank, S] (Wang et al. 2020, eq. 7): S keys become `rank`.
 
-    Every row of E·K is made of the whole length, so that there is no causal form, and E and F fit one length alone. Padding
-    is left out of the projections.
+    Every row of E·K depends on the whole length, so that there is no causal form, and E and F fit only one length. The
+    projections leave padding out.
 
     Attributes:
       rank: k of the paper; all heads share E and F ("headwise sharing", section 4).
-      shared: keys and values share one matrix too ("key-value sharing").
+      shared: keys and values share one matrix as well ("key-value sharing").
     """
     rank: int = 64
     shared: bool = False
@@ -39,7 +39,7 @@ class Linformer(Mechanism):
             raise ValueError(f'{self}: rank is {self.rank}; expected at least 1.')
 
     def parameters(self, query: Any, key: Any, value: Any) -> dict:
-        # A variance of 1 / S, that a sum of S keys is as large as one of them.
+        # A variance of 1 / S makes a sum of S keys as large as one of them.
         one = Wanted(normal(key.shape[1] ** -0.5), (self.rank, key.shape[1]), roles.matrix((1,), (0,)))
         return {'projection': one} if self.shared else {'key': one, 'value': one}
 
@@ -61,7 +61,7 @@ class Linformer(Mechanism):
 
     def weights(self, parameters: Mapping, query: jax.Array | None, key: jax.Array | None, value: jax.Array,
                 given: Given = Given()) -> jax.Array:
-        """softmax(...)·F: rows sum to anything, and entries may be negative."""
+        """softmax(...)·F: rows need not sum to 1, and entries may be negative."""
         short, _ = self._compressed(parameters, query, key, value, given)
         matrix = given.numerics.einsum('BNTR,RS->BNTS', weights_of(query, short, numerics=given.numerics),
                                        self._matrices(parameters)[1])
@@ -73,13 +73,13 @@ class Linformer(Mechanism):
 class MemoryCompressed(Mechanism):
     """Attention to keys and values convolved with kernel and stride `factor` (Liu et al. 2018, section 4.2.3):
 
-        k'_w = sum over j < factor of k_(factor·w + j)·W_j,    W_j [H, H] of each head; the same for values
+        k'_w = sum over j < factor of k_(factor·w + j)·W_j,    W_j [H, H] for each head; the same for values
 
-    Windows begin with their document, and the positions behind the last whole one are in none. A query sees a window if it
-    may see all of its positions: under a causal mask none that reaches beyond it, and the first factor - 1 see nothing.
+    Windows start at the beginning of each document; positions after the last whole window belong to none. A query sees a window
+    if it may see all positions in it: under a causal mask none that ends after the query, so the first factor - 1 see nothing.
 
     Attributes:
-      factor: positions that become one; 3 in the paper.
+      factor: the number of positions that are merged into one; 3 in the paper.
     """
     factor: int = 3
 
@@ -107,8 +107,8 @@ class MemoryCompressed(Mechanism):
 
     def weights(self, parameters: Mapping, query: jax.Array | None, key: jax.Array | None, value: jax.Array,
                 given: Given = Given()) -> jax.Array:
-        """The weight of each window, shared evenly among its positions: the output is this matrix times the values where
-        their matrices W_j are I / factor; others mix the values across their width, which no matrix over positions shows."""
+        """The weight of each window, shared evenly among its positions: the output is this matrix times the values if their
+        W_j are I / factor; other W_j mix the values across their width, which no matrix over positions can show."""
         ends, whole, mask = self._windows(given, len(key), query.shape[1], key.shape[1])
         short = self._convolved(parameters['key'], key, ends, given.numerics)
         behind = ends[..., None] - jnp.arange(key.shape[1])
@@ -125,12 +125,12 @@ class MemoryCompressed(Mechanism):
         return jnp.maximum(ends - (self.factor - 1 - j), 0)
 
     def _windows(self, given, batch, queries, keys):
-        """(the last positions of the windows, [B, W], which of these there are, and the mask of who sees them)."""
+        """(the last positions of the windows [B, W], which of these windows exist, the mask from queries to windows)."""
         documents = segments_of(given.mask, queries, keys)
         own, number = (jnp.ones((1, length), jnp.int32) for length in (queries, keys)) if documents is None else documents
         number = jnp.broadcast_to(number, (batch, keys))
         last = (places(number) % self.factor == self.factor - 1) & (number != 0)
-        # Windows are apart from each other, so that no more of them end in a row than it has room for.
+        # Windows do not overlap, so that at most keys // factor of them end in a row.
         ends = jnp.argsort(~last, axis=1, stable=True)[:, :max(keys // self.factor, 1)]
         whole = jnp.take_along_axis(last, ends, 1)
 

@@ -1,4 +1,4 @@
-"""Attention whose scores are no products of queries with keys."""
+"""Attention whose scores are not products of queries and keys."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -19,18 +19,18 @@ KINDS = ('dense', 'random')
 
 @dataclasses.dataclass(frozen=True)
 class Synthesizer(Mechanism):
-    """softmax(B)·v, B [T, S] without a look at the keys (Tay et al. 2021):
+    """softmax(B)·v, with B [T, S] independent of the keys (Tay et al. 2021):
 
-        dense   B_ts = w_s·relu(W·q_t + a) + b_s     of the query alone (eq. 1)
+        dense   B_ts = w_s·relu(W·q_t + a) + b_s     from the query alone (eq. 1)
         random  B_ts = R_ts                          learnt (eq. 3), or R1_t·R2_s (eq. 6)
 
-    Both have a causal form, by leaving out what is masked: row t of B depends on position t or on nothing, so that no later
-    token changes it, and the paper trains decoders with it. Positions count within a document.
+    Both have a causal form, in which masked scores are left out: row t of B depends at most on position t, so that no later
+    token changes it; the paper trains decoders with it. Positions count within a document.
 
     Attributes:
       kind: 'dense' or 'random'.
-      length: positions that have a w_s, or a row and a column of R; longer rows are refused, shorter ones use the first.
-      rank: dense: inner width, 0 stands for H; random: the width of R1 and R2, 0 stands for a whole R.
+      length: the number of w_s, or of rows and columns of R; longer rows raise ValueError, shorter ones use the first.
+      rank: dense: the inner width, 0 for H; random: the width of R1 and R2, 0 for a full R.
     """
     kind: str = 'dense'
     length: int = 1024
@@ -60,7 +60,7 @@ class Synthesizer(Mechanism):
                     'offset': Wanted(zeros, (heads, self.length), roles.vector(heads=0))}
         heads = value.shape[2]
         if self.rank:
-            # Products begin with a variance of 1.
+            # The products have an initial variance of 1.
             table = Wanted(normal(self.rank ** -0.25), (self.length, heads, self.rank), roles.table(heads=1, shared=True))
             return {'query': table, 'key': table}
         return {'scores': Wanted(normal(1.0), (heads, self.length, self.length), roles.table(1, heads=0, shared=True))}
@@ -91,7 +91,7 @@ class Synthesizer(Mechanism):
         return self(parameters, query, None, cache['value'], dataclasses.replace(given, positions=at)), cache
 
     def _prepared(self, parameters, query, value, given):
-        """Queries, keys and what is added to their products, with which `attend` computes softmax(B)·v."""
+        """(queries, keys, bias) with which `attend` computes softmax(B)·v."""
         batch, keys, heads, _ = value.shape
         if keys > self.length:
             raise ValueError(f'{self} got a row of {keys} positions; shorten it, or train with length={keys}.')

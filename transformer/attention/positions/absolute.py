@@ -1,8 +1,8 @@
-"""Where a token stands: position encodings, each a part of a config (`model.positions`).
+"""Position encodings, each a part of a config (`model.positions`).
 
-An encoding enters where its nature says, or where its field `at` does: in the input of the model, in that of every layer, in
-the queries and keys but not the values, or in the scores. A model makes an `Encoding` of it and passes that on to its blocks.
-Those that enter in the scores alone, by how far a key is from a query along the row, are in `relative`.
+An encoding enters in one of four places, some by their field `at`: in the input of the model, in the input of every layer, in
+the queries and keys but not the values, or in the scores. A model wraps it in an `Encoding`, which it passes to its blocks.
+The encodings that enter only in the scores, by the offset of a key from a query, are in `relative`.
 """
 
 import abc
@@ -31,9 +31,9 @@ def require_place(part: Any, places: tuple) -> None:
 
 def sinusoid(positions: jax.Array, width: int) -> jax.Array:
     """P [.., D] with P_2i = sin(t / 10000^(2i/D)) and P_2i+1 = cos(t / 10000^(2i/D)) (Vaswani et al. 2017, section 3.5), in
-    at least float32. Of an odd width the last sine has no cosine.
+    at least float32. For an odd width the last sine has no cosine.
 
-    A step of k turns each pair by the angle k / 10000^(2i/D), wherever it begins: P_{t+k} = R_k·P_t."""
+    A step of k rotates each pair by the angle k / 10000^(2i/D), whatever t is: P_{t+k} = R_k·P_t."""
     angles = jnp.asarray(positions, real_dtype())[..., None] * frequencies(width, 10000.0)
     pairs = jnp.stack([jnp.sin(angles), jnp.cos(angles)], -1)
     return pairs.reshape(*pairs.shape[:-2], 2 * pairs.shape[-2])[..., :width]
@@ -45,11 +45,11 @@ def frequencies(width: int, base: float) -> jax.Array:
 
 
 class _Added(Positions, abc.ABC):
-    """Base of those that add rows [.., T, D] where their field `at` says."""
+    """Base of the encodings that add rows [.., T, D] at the place of their field `at`."""
 
     @abc.abstractmethod
     def _rows(self, parameters, positions, sizes, dtype):
-        """[.., T, D] at the positions [.., T]."""
+        """The rows [.., T, D] of the positions [.., T]."""
 
     def _add(self, place, parameters, x, positions, sizes):
         return x + self._rows(parameters, positions, sizes, x.dtype) if place == self.at else x
@@ -68,14 +68,14 @@ class _Added(Positions, abc.ABC):
 class Learned(_Added):
     """x_t + P_t, with a learnt row P_t [D] for each position (Gehring et al. 2017, section 3.1).
 
-    An image of another size than those of training finds the rows of its patches between theirs, by bicubic interpolation; the
-    class token keeps its own (Dosovitskiy et al. 2021, section 3.2). The grid of training is taken to have the shape of the
-    image's, or else to be square.
+    For images of another size than in training, the rows of the patches are interpolated bicubically; the class token keeps its
+    own (Dosovitskiy et al. 2021, section 3.2). The grid of training is assumed to have the proportions of the image's, or else
+    to be square.
 
     Attributes:
-      at: 'input'; 'layers', of every block; or 'queries_keys', of what is projected to queries and keys but not to values.
-      scale: standard deviation with which the rows begin; 0: as the model's token embedding.
-      offset: rows in front that no position has, as in the tables of RoBERTa and BART.
+      at: 'input'; 'layers', the input of every block; or 'queries_keys', the source of queries and keys but not of values.
+      scale: initial standard deviation of the rows; 0: as the model's token embedding.
+      offset: unused rows in front, as in the tables of RoBERTa and BART.
     """
     at: str = 'input'
     scale: float = 0.0
@@ -95,19 +95,19 @@ class Learned(_Added):
         patches = table.shape[0] - front
         grid = _grid_of(patches, sizes.grid)
         if grid is None:
-            raise ValueError(f'positions={self} has {patches} rows for patches, which make neither a square nor a grid of the '
-                             f'shape of {sizes.grid}; use images of the size of training.')
+            raise ValueError(f'positions={self} has {patches} rows for patches, which form neither a square nor a grid in the '
+                             f'proportions of {sizes.grid}; use images of the size of training.')
         rows = bicubic(table[front:].reshape(*grid, -1), sizes.grid)
         return jnp.concatenate([table[:front], rows.reshape(-1, rows.shape[-1])])
 
     def _rows(self, parameters, positions, sizes, dtype):
-        # The whole table on every device: a lookup in a split one comes out split by width, not by batch.
+        # The whole table on every device: a lookup in a split one would give rows split by width, not by batch.
         return constrain(parameters['embedding'].astype(dtype), None, None)[positions + self.offset]
 
 
 def bicubic(rows: jax.Array, grid: tuple) -> jax.Array:
-    """[height, width, D] -> [*grid, D] by cubic convolution (Keys 1981, eq. 4) with a = -0.75 and no smoothing, the edges
-    repeated: as PyTorch has it, in which tables are published."""
+    """[height, width, D] -> [*grid, D] by cubic convolution (Keys 1981, eq. 4) with a = -0.75, repeated edges and no
+    smoothing, as in PyTorch, with which tables are published."""
     for axis, size in enumerate(grid):
         rows = jnp.moveaxis(jnp.tensordot(_cubic(rows.shape[axis], size), rows, (1, axis), precision='highest'), 0, axis)
     return rows
@@ -126,7 +126,7 @@ def _cubic(given, wanted, a=-0.75):
 
 
 def _grid_of(patches, like):
-    """(rows, columns) of so many patches, in the proportion of another grid or square; None: neither."""
+    """(rows, columns) of so many patches, in the proportions of another grid or square; None: neither fits."""
     for rows, columns in (like, (1, 1)):
         high = round((patches * rows / columns) ** 0.5)
         if high and patches % high == 0 and high * columns == patches // high * rows:
@@ -136,12 +136,12 @@ def _grid_of(patches, like):
 
 @dataclasses.dataclass(frozen=True)
 class Sinusoidal(_Added):
-    """x_t + c·P_t, with P the sines and cosines of `sinusoid`; or scores that know them.
+    """x_t + c·P_t, with P the sines and cosines of `sinusoid`; or scores changed by P_t·P_s.
 
     Attributes:
-      at: 'input', 'layers' or 'queries_keys', as `Learned`; 'scores', to which (c·P_t)·(c·P_s) / sqrt(D) is added; or
-        'scores_times', which are multiplied by P_t·P_s / P_t·P_t. That depends on s - t alone: it is 1 for a key at the
-        query's own place and falls off around it. (In these two the last sine of an odd width has its cosine.)
+      at: 'input', 'layers' or 'queries_keys', as in `Learned`; 'scores', to which (c·P_t)·(c·P_s) / sqrt(D) is added; or
+        'scores_times', which are multiplied by P_t·P_s / P_t·P_t. This factor depends on s - t alone: it is 1 for a key at
+        the query's own position and decays around it. (In these two the last sine of an odd width has its cosine.)
       scale: c. The paper's 1 is for token embeddings that are multiplied by sqrt(D).
     """
     at: str = 'input'
@@ -173,7 +173,7 @@ class Sinusoidal2d(_Added):
     (Parmar et al. 2018; Carion et al. 2020, appendix).
 
     Attributes:
-      at: 'input', 'layers' or 'queries_keys', as `Learned`.
+      at: 'input', 'layers' or 'queries_keys', as in `Learned`.
       scale: c.
     """
     at: str = 'input'
@@ -191,7 +191,7 @@ class Sinusoidal2d(_Added):
 
 
 def of_grid(kind: Positions, positions: jax.Array | int, sizes: Sizes) -> tuple:
-    """(row, column, whether it is a patch) of positions in a row of patches."""
+    """(row, column, whether it is a patch) of each position in a sequence of patches."""
     if sizes.grid is None:
         raise ValueError(f'positions={kind} is for the patches of an image, and this model has none; use one for text, such as '
                          'Rotary() or T5Bias().')

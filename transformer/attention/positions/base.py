@@ -1,4 +1,4 @@
-"""The contract of position encodings: what one knows of the model, and where it enters."""
+"""The interface of position encodings: the sizes of the model that they use, and the places where they enter."""
 
 import dataclasses
 import functools
@@ -15,16 +15,16 @@ from transformer.layers.initial import normal
 
 @dataclasses.dataclass(frozen=True)
 class Sizes:
-    """What an encoding knows of the model.
+    """The sizes of the model that an encoding uses.
 
     Attributes:
       length: the longest row.
       width, heads, head_width: D, N and H.
       table: the initialiser of the model's embeddings.
-      grid: (rows, columns) of the patches of an image, which follow each other row by row; None: it is no image.
-      extra: tokens in front that stand for the whole (a class token), and have no place in the grid.
+      grid: (rows, columns) of the patches of an image, ordered row by row; None: the input is no image.
+      extra: tokens in front without a place in the grid, such as a class token.
       causal: whether no query sees a key after it.
-      kept: the numbers of the heads that pruning left; None: all.
+      kept: the indices of the heads that remain after pruning; None: all.
     """
     length: int = 0
     width: int = 0
@@ -40,13 +40,14 @@ class Sizes:
 class Positions:
     """Base of the encodings. Positions are [T], the same in all rows, or [B, T].
 
-    `parameters` are those that all layers share, `layer_parameters` those of one attention layer, each as {name: `Wanted`}. Of
-    the other methods an encoding overrides those by which it enters.
+    `parameters` are those that all layers share, `layer_parameters` those of one attention layer, each as {name: `Wanted`}. An
+    encoding overrides those of the other methods through which it enters.
 
     Attributes:
-      free_length: means something beyond the longest row of training.
-      by_content: queries or keys are multiplied with parameters, which are as wide as a head.
-      values: None, or a method `values(term, weights, t, s)` that says what a `PositionTerm` adds to the output, [B, N, T, H].
+      free_length: whether it is defined beyond the longest row of training.
+      by_content: whether queries or keys are multiplied with parameters, which are as wide as a head.
+      values: None, or a method `values(term, weights, t, s)` that returns the addition of a `PositionTerm` to the output,
+        [B, N, T, H].
     """
     free_length = False
     by_content = False
@@ -59,36 +60,36 @@ class Positions:
         return {}
 
     def resized(self, name: str, table: jax.Array, sizes: Sizes) -> jax.Array:
-        """A parameter that was made for another grid of patches -> the same for `sizes.grid`."""
-        raise ValueError(f'positions={self} has {name} {table.shape}, which was made for images of another size and has no '
-                         'meaning for these; keep the size, or use Learned(), Sinusoidal2d() or SwinBias().')
+        """A parameter for another grid of patches -> the same resized to `sizes.grid`."""
+        raise ValueError(f'positions={self} has {name} {table.shape}, which was made for images of another size and '
+                         'cannot be resized; keep the size, or use Learned(), Sinusoidal2d() or SwinBias().')
 
     def at_input(self, parameters: Mapping, x: jax.Array, positions: jax.Array | None, sizes: Sizes) -> jax.Array:
         """The embedded tokens [B, T, D] -> the input of the first block."""
         return x
 
     def at_layer(self, parameters: Mapping, x: jax.Array, positions: jax.Array | None, sizes: Sizes) -> jax.Array:
-        """The stream [B, T, D] -> that which a block begins with."""
+        """The residual stream [B, T, D] -> the input of a block."""
         return x
 
     def at_source(self, parameters: Mapping, x: jax.Array, positions: jax.Array | None, sizes: Sizes) -> jax.Array:
-        """A source [B, T, D] of queries or of keys -> what is projected to them; that of values stays as it is."""
+        """The source [B, T, D] of queries or keys before their projection; the source of values is unchanged."""
         return x
 
     def at_heads(self, parameters: Mapping, own: Mapping, x: jax.Array, positions: jax.Array | None) -> jax.Array:
-        """Queries or keys [B, T, N, H] -> the same, as they are cached; `own` are the parameters of the layer."""
+        """Queries or keys [B, T, N, H] -> with positions, as a cache stores them; `own` are the parameters of the layer."""
         return x
 
     def bias(self, parameters: Mapping, own: Mapping, query: jax.Array | None, key: jax.Array | None, sizes: Sizes) -> tuple:
-        """Entries for the scores, as in `kernels.attend`; query and key tell at which positions in their documents the
-        queries and the keys of a row are; None: at those along the row, as in cached decoding. Where pruning left some of
-        the heads, parameters and entries are of these."""
+        """Entries of the bias of `kernels.attend`; query and key are the positions of queries and keys in their documents, None
+        for positions along the row, as in cached decoding. After pruning, parameters and entries are those of the remaining
+        heads."""
         return ()
 
 
 @dataclasses.dataclass(frozen=True)
 class NoPositions(Positions):
-    """None: without a causal mask, attention is then equivariant to permutations."""
+    """No position encoding: without a causal mask, attention is then equivariant to permutations."""
 
     free_length = True
 
@@ -96,7 +97,7 @@ class NoPositions(Positions):
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class Encoding:
-    """A position encoding at work: the encoding, the parameters that its layers share, and where queries and keys are.
+    """A position encoding with the parameters that all layers share and the positions of queries and keys.
 
     Attributes:
       query, key: positions in the document, [T] and [S], or [B, T] and [B, S].
@@ -120,28 +121,28 @@ class Encoding:
         return self.kind.at_heads(self.parameters, own, x, positions)
 
     def in_layer(self, heads: int, head_width: int, width: int, causal: bool) -> 'Encoding':
-        """The encoding, as an attention layer of these sizes sees it; where pruning left some heads, it knows of all."""
+        """The encoding for an attention layer of these sizes; `heads` stays the number before pruning."""
         heads = heads if self.sizes.kept is None else self.sizes.heads
         return dataclasses.replace(self, sizes=dataclasses.replace(
             self.sizes, heads=heads, head_width=head_width, width=width, causal=causal))
 
     def of_heads(self, kept: tuple | None) -> 'Encoding':
-        """The encoding of a layer that has the heads `kept` alone; None: all."""
+        """The encoding of a layer that has only the heads `kept`; None: all."""
         return self if kept is None else dataclasses.replace(self, sizes=dataclasses.replace(self.sizes, kept=kept))
 
     @property
     def fit(self) -> Callable | None:
-        """(name, parameter of another grid of patches) -> the same for this one; None where there is no grid."""
+        """A function (name, parameter for another grid of patches) -> the same for this grid; None without a grid."""
         return functools.partial(self.kind.resized, sizes=self.sizes) if self.sizes.grid else None
 
     def bias(self, own: Mapping, cached: bool = False) -> tuple:
-        """Entries for the scores; with a cache, positions along the row are those in the document."""
+        """Entries of the bias; with a cache, positions along the row are those in the document."""
         query, key = (None, None) if cached else (self.query, self.key)
         shared = self._of_kept(self.parameters, self.kind.parameters)
         return self.kind.bias(shared, self._of_kept(own, self.kind.layer_parameters), query, key, self.sizes)
 
     def _of_kept(self, parameters, wanted):
-        """Of parameters with an axis of heads, the heads that are kept."""
+        """Selects the heads that are kept from parameters with an axis of heads."""
         if self.sizes.kept is None:
             return parameters
         axes = {name: one.role.heads for name, one in wanted(self.sizes).items()}
@@ -152,12 +153,12 @@ class Encoding:
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class PositionTerm(Term):
-    """What an encoding does to the scores of one layer, as an entry of the bias of `kernels.attend`: `kind.scores`.
+    """The change of an encoding to the scores of one layer, `kind.scores`, as an entry of the bias of `kernels.attend`.
 
     Attributes:
       parameters: arrays of floats.
-      query, key: positions in the documents, as floats (a kernel differentiates all that a term holds); None as in
-        `Positions.bias`.
+      query, key: positions in the documents, as floats (a kernel differentiates with respect to all leaves of a term); None as
+        in `Positions.bias`.
     """
     kind: Positions = dataclasses.field(metadata=dict(static=True))
     sizes: Sizes = dataclasses.field(metadata=dict(static=True))
@@ -183,18 +184,18 @@ class PositionTerm(Term):
 class Offsets:
     """All pairs of queries at t and keys at s, by the offset s - t.
 
-    Positions [T], [S] are consecutive, as kernels have them: an array over offsets then becomes one over pairs by a change of
-    its shape. Others, [B, T] or [B, S] as in cached decoding, are all those of one row, 0 .. max(T, S) - 1, and take a gather.
+    Positions [T], [S] are consecutive, as in kernels: reshaping then turns an array over offsets into one over pairs. Positions
+    [B, T] or [B, S], as in cached decoding, lie in 0 .. max(T, S) - 1 and need a gather.
 
     Attributes:
       offsets: [W], the offsets that occur.
     """
 
     def __init__(self, t: jax.Array, s: jax.Array, farthest: int | None = None) -> None:
-        """farthest: offsets beyond it may count as it."""
+        """farthest: offsets beyond it may be clipped to it."""
         self.queries, self.keys, self.index = t.shape[-1], s.shape[-1], None
         several, width = t.ndim + s.ndim > 2, self.queries + self.keys - 1
-        # A gather from few offsets halves the time of Shaw's scores on a CPU; its gradient adds to one place again and again.
+        # A gather from few offsets halves the time of Shaw's scores on a CPU; its gradient is a scatter-add to few places.
         few = farthest is not None and 2 * farthest + 1 < width and jax.default_backend() == 'cpu'
         if not (several or few):
             self.offsets = s[0] - t[-1] + jnp.arange(width)
@@ -206,7 +207,7 @@ class Offsets:
         self.index = index if several else index[None]  # [B or 1, T, S]
 
     def spread(self, x: jax.Array) -> jax.Array:
-        """x [.., N, T, W], for each query and offset -> [.., N, T, S], for each query and key; T may be 1 if all are alike."""
+        """x [.., N, T, W], for each query and offset -> [.., N, T, S], for each query and key; T may be 1 for equal rows."""
         if self.index is not None:
             shape = np.broadcast_shapes(x.shape[:-1], (self.index.shape[0], 1, self.queries))
             return jnp.take_along_axis(jnp.broadcast_to(x, (*shape, x.shape[-1])), self.index[:, None], -1)

@@ -1,7 +1,7 @@
-"""Relative position encodings: terms of the scores that know the offset s - t of a key from a query along the row.
+"""Relative position encodings: terms of the scores that depend on the offset s - t of a key from a query along the row.
 
-They do not change when all positions move on, but for what Tupe knows of single places and Etc of global tokens; and all but
-Tupe mean something beyond the length of training. With o = s - t, and the divisions by sqrt(H) left out where all has one:
+They are invariant to a shift of all positions, except for the absolute positions of Tupe and the global tokens of Etc; all but
+Tupe are defined beyond the length of training. With o = s - t, and without a division of the whole score by sqrt(H):
 
     Shaw           q·(k + a_o), and w·(v + b_o) in place of w·v
     T5Bias         q·k / sqrt(H) + b_bucket(o)
@@ -41,12 +41,12 @@ def _each_head(key, query):
 
 
 def _outer(t, s):
-    """What is known of queries [T] or [B, T] and keys [S] or [B, S], to broadcast to [.., N, T, S]."""
+    """Values for queries, [T] or [B, T], and for keys, [S] or [B, S], reshaped to broadcast to [.., N, T, S]."""
     return tuple(x[:, None] if x.ndim == 3 else x for x in (t[..., :, None], s[..., None, :]))
 
 
 class _Relative(Positions):
-    """Base of those that are a term of the scores, `scores(term, scores, query, key, t, s)`."""
+    """Base of the encodings that are a term of the scores, `scores(term, scores, query, key, t, s)`."""
     free_length = True
 
     def bias(self, parameters: Mapping, own: Mapping, query: jax.Array | None, key: jax.Array | None, sizes: Sizes) -> tuple:
@@ -54,13 +54,13 @@ class _Relative(Positions):
 
 
 def _projection(sizes):
-    """A matrix [D, N, H] for what is said of a position, in each head."""
+    """A matrix [D, N, H] that projects a position vector for each head."""
     return Wanted(normal(max(sizes.width, 1) ** -0.5), (sizes.width, sizes.heads, sizes.head_width),
                   roles.matrix((0,), (1, 2), heads=1))
 
 
 def _clipped(offsets, distance):
-    """Rows of a table for offsets -distance .. distance; those further away have the last ones."""
+    """The row of each offset in a table for -distance .. distance; offsets beyond are clipped."""
     return jnp.clip(offsets, -distance, distance) + distance
 
 
@@ -70,7 +70,7 @@ class Shaw(_Relative):
     learnt a, b [2·distance + 1, H] of each layer, shared by its heads (Shaw et al. 2018, eq. 3 and 4).
 
     Attributes:
-      distance: k; beyond it only the side of a key counts.
+      distance: k; beyond it only the direction of a key matters.
     """
     distance: int = 16
     by_content = True
@@ -79,7 +79,7 @@ class Shaw(_Relative):
         require_at_least(self, distance=1)
 
     def layer_parameters(self, sizes: Sizes) -> dict:
-        # As in Tensor2Tensor, uniform or normal alike: a variance of 1 / H.
+        # As in Tensor2Tensor, where the variance is 1 / H for uniform and normal alike.
         table = Wanted(normal(max(sizes.head_width, 1) ** -0.5), (2 * self.distance + 1, sizes.head_width), roles.table())
         return {'keys': table, 'values': table}
 
@@ -97,9 +97,9 @@ class Shaw(_Relative):
 
 @functools.cache
 def t5_buckets(buckets: int, distance: int, bidirectional: bool) -> np.ndarray:
-    """[2·distance + 1] the bucket of each offset s - t from -distance to distance, beyond which nothing changes, as
-    `_relative_position_bucket` of the code of T5: of the buckets of one side half are for 0, 1, ... positions away, the others
-    for logarithmic ranges up to `distance`. With bidirectional=False, a key after the query counts as one at its place."""
+    """[2·distance + 1] the bucket of each offset s - t from -distance to distance, beyond which it is constant, as
+    `_relative_position_bucket` in the code of T5: in each direction half of the buckets are for distances 0, 1, ..., the others
+    for logarithmic ranges up to `distance`. With bidirectional=False, a key after the query has the bucket of offset 0."""
     offset = np.arange(-distance, distance + 1)
     first = np.zeros_like(offset)
     if bidirectional:
@@ -108,7 +108,7 @@ def t5_buckets(buckets: int, distance: int, bidirectional: bool) -> np.ndarray:
     else:
         away = np.maximum(-offset, 0)
     exact = buckets // 2
-    # In float32, as there: the place of a bucket's end must not depend on the type of the products.
+    # In float32, as in T5: the boundaries of buckets must not depend on the type of the products.
     ratio = np.log(np.maximum(away, 1).astype(np.float32) / np.float32(exact)) / np.float32(np.log(distance / exact))
     far = exact + (ratio * np.float32(buckets - exact)).astype(int)
     return first + np.where(away < exact, away, np.minimum(far, buckets - 1))
@@ -123,7 +123,7 @@ class T5Bias(_Relative):
 
     Attributes:
       buckets: number of buckets.
-      distance: from here on, all is one bucket.
+      distance: all offsets from here on share one bucket.
     """
     buckets: int = 32
     distance: int = 128
@@ -131,7 +131,7 @@ class T5Bias(_Relative):
     def __post_init__(self):
         require_at_least(self, buckets=4)
         if self.distance <= self.buckets // 2:
-            raise ValueError(f'{self}: half of the buckets are for single positions, so the distance has to be more than '
+            raise ValueError(f'{self}: half of the buckets are for single offsets, so the distance has to be more than '
                              f'{self.buckets // 2}.')
 
     def parameters(self, sizes: Sizes) -> dict:
@@ -144,7 +144,7 @@ class T5Bias(_Relative):
 
 
 def bucketed(table: jax.Array, pairs: Offsets, buckets: int, distance: int, bidirectional: bool) -> jax.Array:
-    """[buckets, N] -> what T5 adds to the scores, [.., N, T, S]."""
+    """[buckets, N] -> the bias of T5, [.., N, T, S]."""
     found = t5_buckets(buckets, distance, bidirectional)
     rows = table[jnp.asarray(found)[_clipped(pairs.offsets, distance)]]  # [W, N]
     return pairs.spread(rows.T[None, :, None])
@@ -173,9 +173,9 @@ class Alibi(_Relative):
 
 @dataclasses.dataclass(frozen=True)
 class SwinBias(_Relative):
-    """score = q·k / sqrt(H) + b_(i, j), with i and j how many rows and columns the key is from the query, and learnt b of each
-    layer and head (Liu et al. 2021, eq. 4). For patches of an image; a class token has three entries of its own: as query, as
-    key, and as both (Bao et al. 2022). For images of another size the table is resized (bicubic), as in the code of Swin."""
+    """score = q·k / sqrt(H) + b_(i, j), with i and j the offset of the key from the query in rows and columns, and learnt b for
+    each layer and head (Liu et al. 2021, eq. 4). For patches of an image; a class token has three entries of its own: as query,
+    as key, and as both (Bao et al. 2022). For images of another size the table is resized (bicubic), as in the code of Swin."""
 
     def layer_parameters(self, sizes: Sizes) -> dict:
         of_grid(self, 0, sizes)
@@ -264,15 +264,16 @@ _BUCKETS, _DISTANCE = 32, 128  # of TUPE-R
 
 @dataclasses.dataclass(frozen=True)
 class Tupe(_Relative):
-    """score = (q_t·k_s + (P_t·U)·(P_s·V)) / sqrt(2·H) + b_bucket(s - t): words and positions have projections of their own, and
-    no terms mix them (Ke et al. 2021, section 3.1), with learnt P [length, D], U, V [D, N, H] and b that all layers share.
+    """score = (q_t·k_s + (P_t·U)·(P_s·V)) / sqrt(2·H) + b_bucket(s - t): words and positions have separate
+    projections, without cross terms (Ke et al. 2021, section 3.1), with learnt P [length, D], U, V [D, N, H] and b that all
+    layers share.
 
-    What a class token sees, and what sees it, is not a matter of position: there the two positional terms give way to a learnt
-    θ1 (it looks) or θ2 (it is looked at) for each head (section 3.2).
+    For pairs with a class token position does not matter: a learnt θ1 (the class token is the query) or θ2 (it is the key) of
+    each head replaces the two positional terms (section 3.2).
 
     Attributes:
       relative: b as in `T5Bias`, of 32 buckets up to a distance of 128 (TUPE-R); False: none (TUPE-A).
-      untied: θ, if the model has a class token; False: it is a position like others.
+      untied: θ, if the model has a class token; False: treat that as any other position.
     """
     relative: bool = True
     untied: bool = True
@@ -310,12 +311,12 @@ class Tupe(_Relative):
 @dataclasses.dataclass(frozen=True)
 class Etc(_Relative):
     """score = q_t·(k_s + a_l) / sqrt(H), with learnt a [4·distance + 4, H] of each layer and a label l for the pair: the offset
-    s - t clipped to ±distance between tokens of the text, the same with labels of their own between the first `tokens` of the
-    row, which are global, and one label each from these to the text and from the text to them (Ainslie et al. 2020, section
-    3). Goes with a mask such as Window(85) | Global(64), which counts along the row as well.
+    s - t clipped to ±distance between tokens of the text, the same with separate labels between the first `tokens` of the row,
+    which are global, and one label each from these to the text and from the text to them (Ainslie et al. 2020, section 3). Use
+    it with a mask such as Window(85) | Global(64), whose positions also count along the row.
 
     Attributes:
-      tokens: how many are global.
+      tokens: the number of global tokens.
       distance: k of the clipping.
     """
     tokens: int = 1

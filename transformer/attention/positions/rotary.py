@@ -13,15 +13,15 @@ from transformer.layers.numerics import real_dtype, wide
 
 @dataclasses.dataclass(frozen=True)
 class Rotary(Positions):
-    """Queries and keys turned by angles that grow with their position (Su et al. 2021, eq. 34): the pair i of the features of
-    a head at t by t·θ_i, with θ_i = base^(-2i/H). The score then depends on the positions through t - s alone.
+    """Rotates queries and keys by angles that grow with their position (Su et al. 2021, eq. 34): the feature pair i of a head
+    at t by t·θ_i, with θ_i = base^(-2i/H). The score then depends on the positions through t - s alone.
 
     Attributes:
-      base: the slowest pair takes 2π·base^(1 - 2/H) positions to come round.
+      base: the slowest pair has a period of 2π·base^(1 - 2/H) positions.
       scaling: for rows `factor` times as long as those of training: 'none'; 'linear', positions divided by the factor (Chen
         et al. 2023); or 'ntk', base·factor^(H / (H - 2)), which keeps the fast pairs and divides the slowest (bloc97 2023,
         in Peng et al. 2023, section 3.1).
-      factor: of the scaling.
+      factor: the factor of the scaling.
       interleaved: pairs are features (2i, 2i + 1), as in the paper and GPT-J; False: (i, i + H/2), as in GPT-NeoX and Llama.
     """
     base: float = 10000.0
@@ -47,8 +47,8 @@ class Rotary(Positions):
     def at_heads(self, parameters: Mapping, own: Mapping, x: jax.Array, positions: jax.Array | None) -> jax.Array:
         width = x.shape[-1]
         if width % 2:
-            raise ValueError(f'positions={self} turns pairs of features, but a head is {width} wide; choose an even width of '
-                             'the heads.')
+            raise ValueError(f'positions={self} rotates pairs of features, but a head is {width} wide; choose an even width '
+                             'of the heads.')
         angles = positions[..., None, None].astype(real_dtype()) * self.frequencies(width)  # [.., T, 1, H/2]
         cos, sin = jnp.cos(angles), jnp.sin(angles)
         exact = wide(x)

@@ -26,7 +26,7 @@ class DocumentsTest(absltest.TestCase):
     def test_what_it_cannot_tell_is_refused(self):
         for mask, sentence in ((Full() | Padding(np.array([1, 2])), 'is not a pattern joined'),
                                (Padding(np.ones((2, 5), int)), 'differ between the queries of a row'),
-                               (Segments(OWN, OWN) & Segments(OWN, OWN), '2 terms of Segments; join them to one')):
+                               (Segments(OWN, OWN) & Segments(OWN, OWN), '2 terms of Segments; combine them into one')):
             with self.assertRaisesRegex(ValueError, sentence):
                 segments_of(mask, 5, 5)
 

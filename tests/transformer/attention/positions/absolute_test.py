@@ -114,7 +114,7 @@ class LearnedTest(parameterized.TestCase):
             got = Learned().resized('embedding', rows, dataclasses.replace(bare, grid=grid))
             wanted = bicubic(rows.reshape(*trained, 1), grid)
             np.testing.assert_allclose(got, wanted.reshape(-1, 1), atol=1e-5)
-        with self.assertRaisesRegex(ValueError, r'has 35 rows for patches, which make neither a square nor a grid'):
+        with self.assertRaisesRegex(ValueError, r'has 35 rows for patches, which form neither a square nor a grid'):
             Learned().resized('embedding', rows[1:], dataclasses.replace(bare, grid=(3, 4)))
 
 
