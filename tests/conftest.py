@@ -29,10 +29,15 @@ CACHE = os.environ['HEED_CACHE']
 
 @pytest.fixture(autouse=True, scope='module')
 def forget_programs():
-    """A process slows down with the thousands of programs that it has compiled."""
+    """A process slows down with the thousands of programs that it has compiled; programs on the disk are for runs alone."""
     yield
     if 'jax' in sys.modules:
-        sys.modules['jax'].clear_caches()
+        import jax
+        from jax.experimental.compilation_cache import compilation_cache
+
+        jax.clear_caches()
+        jax.config.update('jax_compilation_cache_dir', None)
+        compilation_cache.reset_cache()
 
 
 def pytest_unconfigure():

@@ -360,7 +360,7 @@ class FolderTest(recorded.TestCase):
         ('bert_classes', {'id2label': {'1': 'one'}}, 'id2label=.*expected a name for each of 0, 1'),
         ('bert_classes', {'id2label': {'0': 'one'}}, r'classifier.bias \[1\] +\| classifier.bias \[3\]'),
         ('bert_classes', {'id2label': {'0': 'a', '1': 'b'}}, r'classifier.bias \[2\] +\| classifier.bias \[3\]'),
-        ('bert_classes', {'problem_type': 'regression'}, "problem_type='regression' and names 3 labels, which does not go"),
+        ('bert_classes', {'problem_type': 'regression'}, "problem_type='regression', but names 3 labels; expected"),
         ('bert_classes', {'problem_type': 'ranking'}, "problem_type='ranking', which is not supported; expected one of"),
         ('vit', {'problem_type': 'multi_label_classification'}, 'an image has labels, which is not supported'),
         ('gpt2_choice', {'summary_activation': 'tanh'}, "summary_activation='tanh', which is not supported"),
@@ -541,7 +541,7 @@ class FolderTest(recorded.TestCase):
         self.assert_refused('and no attention_mask, by which the last token of each row is found; add that',
                             f'--workdir={workdir}', f'--verify={given}', f'--out={out}')
 
-    @parameterized.parameters(({'model.positions': 'Rotary()'}, 'model.positions is Rotary.*has no form there; expected'),
+    @parameterized.parameters(({'model.positions': 'Rotary()'}, 'model.positions is Rotary.*has no counterpart there'),
                               ({'model.key_heads': 1}, 'model.key_heads is 1'))
     @pytest.mark.slow
     def test_runs_that_have_no_form_there(self, changes, message):

@@ -102,6 +102,7 @@ class FinetuneTest(recorded.TestCase):
         self.assertIn('  valid: loss ', said)
         self.out_again('RobertaForMaskedLM', 'roberta')
 
+    @pytest.mark.slow
     def test_a_run_trained_here_classifies(self):
         workdir, pairs = self.trained(), self.folder / 'classes.tsv'
         pairs.write_text(''.join(f'{"key" if i % 3 else "row"} mask\t{"no" if i % 3 else "yes"}\n' for i in range(30)))

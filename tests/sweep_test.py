@@ -61,16 +61,16 @@ class SweepCase(experiments.TestCase):
 class SweepTest(SweepCase):
     def test_points_are_trained_continued_and_tabulated(self):
         points = "Sweep({'flat': {}, 'warm': {'optimizer.learning_rate': 0.1}}, title='the rate')"
-        arguments = '--config.log.every_steps=1', '--config.train.steps=3'
-        with at(('training.report.report', 'Report.scalars', 5, 'after'), lambda: os.kill(os.getpid(), signal.SIGTERM)):
-            done = self.sweep(*arguments, points=points)  # in the second: the first has three rows and one of evaluation
+        run = {'config': f'experiments.tiny({str(self.text)!r})', 'points': points}
+        with at(('training.report.report', 'Report.scalars', 7, 'after'), lambda: os.kill(os.getpid(), signal.SIGTERM)):
+            done = self.sweep(**run)  # in the second: the first has four rows and two of evaluation
         self.assertEqual((done.code, done.err), (143, ''))
         self.assertLen(done.out.splitlines(), 2)  # the heading and the first point
         workdir, first = self.folder / 'sweep', experiments.metrics(self.folder / 'sweep' / 'flat')
-        done = self.sweep(*arguments, points=points)
+        done = self.sweep(**run)
         self.assertEqual(done.code, 0, done.err)
         self.assertEqual(experiments.metrics(workdir / 'flat'), first)
-        self.assertIn('resumed from step 1', (workdir / 'warm.log').read_text())
+        self.assertIn('resumed from step 2', (workdir / 'warm.log').read_text())
         rows = {name: experiments.rows(workdir / name, 'valid')[-1] for name in ('flat', 'warm')}
         heading, *lines = done.out.splitlines()
         self.assertEqual(heading.split()[:4], ['the', 'rate', 'valid', 'loss'])
@@ -81,7 +81,7 @@ class SweepTest(SweepCase):
             self.assertEqual(table[name]['valid loss'], row['loss'])
         self.assertNotEqual(rows['flat']['loss'], rows['warm']['loss'])
         before = experiments.metrics(workdir / 'warm')
-        again = self.sweep(*arguments, points=points)
+        again = self.sweep(**run)
         self.assertEqual((again.code, again.out), (0, done.out))
         self.assertEqual(experiments.metrics(workdir / 'warm'), before)
         self.assertEqual((workdir / 'warm.log').read_text().count('fresh, seed'), 1)

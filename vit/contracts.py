@@ -1,4 +1,4 @@
-"""What evaluators and readers ask of the data of a run on images, as Protocols (see transformer/contracts.py)."""
+"""The data of a run on images as its evaluators and readers use them, as Protocols (see transformer/contracts.py)."""
 
 from collections.abc import Mapping, Sequence
 from typing import Protocol, runtime_checkable
@@ -12,16 +12,16 @@ class SeenImages(Protocol):
 
     Attributes:
       shapes: {name: (shape, dtype)} of a training batch; 'image' is [B, height, width, channels].
-      classes: their names.
-      normalization: (mean, standard deviation) of each channel, with which images in 0..1 are normalised.
+      classes: the names of the classes.
+      normalization: (means, standard deviations) of the channels, by which images in 0..1 are normalised.
     """
     shapes: Mapping[str, tuple[tuple[int, ...], type]]
     classes: Sequence[str]
     normalization: tuple[list[float], list[float]]
 
     def read(self, path: str) -> np.ndarray:
-        """float32 [height, width, channels]: an image file in the form of those of training. Raises FileNotFoundError, or
-        ValueError that names a file which cannot be decoded."""
+        """float32 [height, width, channels]: an image file, prepared as in training but for augmentation. Raises
+        FileNotFoundError, or ValueError that names a file which cannot be decoded."""
 
     def visible(self, image: np.ndarray) -> np.ndarray:
-        """Images of a batch in 0..1 again, [.., height, width, channels]."""
+        """Images of a batch in 0..1, without the normalisation, [.., height, width, channels]."""

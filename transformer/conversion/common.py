@@ -35,14 +35,14 @@ def pair_limits(model: Any) -> dict[str, int]:
 
 
 def require_learned(given: Any, offset: int) -> dict:
-    """{}; ValueError for positions that are not of a learnt table."""
+    """Returns {}. Raises ValueError for positions other than a learnt table with this offset."""
     if not isinstance(given, Learned) or (given.at, given.offset) != ('input', offset):
-        raise ValueError(f'model.positions is {given!r}, which has no form there; expected {Learned(offset=offset)!r}.')
+        raise ValueError(f'model.positions is {given!r}, which has no counterpart there; expected {Learned(offset=offset)!r}.')
     return {}
 
 
 def dense(ours: str, theirs: str) -> tuple[Row, Row]:
-    """The rows of a dense layer, whose matrix they have the other way round."""
+    """The rows of a dense layer, whose matrix is transposed there."""
     return Row(f'{ours}/kernel', f'{theirs}.weight', 'D F -> F D'), Row(f'{ours}/bias', f'{theirs}.bias')
 
 
@@ -52,7 +52,7 @@ def norm(ours: str, theirs: str) -> tuple[Row, Row]:
 
 
 def attention(ours: str, theirs: str, query: str, key: str, value: str, output: str) -> tuple[Row, ...]:
-    """The rows of an attention that has a matrix each for queries, keys and values."""
+    """The rows of an attention with separate matrices for queries, keys and values."""
     return (
         *(row for name, their in (('query', query), ('key', key), ('value', value)) for row in (
             Row(f'{ours}/{name}/kernel', f'{theirs}.{their}.weight', 'D N H -> (N H) D'),
@@ -63,28 +63,28 @@ def attention(ours: str, theirs: str, query: str, key: str, value: str, output: 
 
 def with_head(family: Family, architecture: str, use: str, *rows: Row, fields: tuple = (), head: Any = None,
               **changes: Any) -> Family:
-    """The same body under another head: its rows, and its field or the value that it always has."""
+    """The family with another head: `rows` are those of the head, `fields` its fields, or `head` its fixed value."""
     implied = dict(family.implied) | ({} if head is None else {'head': head})
     return dataclasses.replace(family, architecture=architecture, use=use, rows=(*family.rows, *rows), implied=implied,
                                fields=(*family.fields, *fields), **changes)
 
 
 def bare(family: Family) -> Family:
-    """The same where the model alone was saved, whose weights have no prefix."""
+    """The family for files of the model without a head, whose weight names have no prefix."""
     rows = tuple(dataclasses.replace(row, theirs=row.theirs.removeprefix(family.prefix)) for row in family.rows)
     renamed = *family.renamed, (f'^{re.escape(family.prefix)}', '')
     return dataclasses.replace(family, prefix='', rows=rows, renamed=renamed)
 
 
 def prefixed(family: Family, prefix: str) -> Family:
-    """The same where the names of all weights of the body begin with a prefix."""
+    """The family for files in which the names of all weights of the body have a prefix."""
     rows = tuple(dataclasses.replace(row, theirs=prefix + row.theirs) for row in family.rows)
     copies = {prefix + copy: prefix + of for copy, of in family.copies.items()}
     return dataclasses.replace(family, prefix=prefix, rows=rows, copies=copies)
 
 
 def _read_again(model, inputs, start):
-    """Under a head that is no language model a decoder is given the source once more, behind `start`."""
+    """Without decoder inputs, those of a head that is no language model are the source again, after `start`."""
     if 'decoder_inputs' in inputs:
         return inputs
     ids = np.asarray(inputs['inputs'])
@@ -93,12 +93,12 @@ def _read_again(model, inputs, start):
 
 
 def classes_of_pairs(family: Family, architecture: str) -> Family:
-    """An encoder and a decoder that read the same, of which the last state stands for all."""
+    """Classes of texts by an encoder and a decoder that both read the text; the last hidden state is classified."""
     return with_head(family, architecture, 'classes', *dense('pooler', 'classification_head.dense'),
                      *dense('classes', 'classification_head.out_proj'), derived=_read_again,
                      fields=(head(partial(Classes, at='last', twice=True), default=0.0, of='decoder.dropout'),))
 
 
 def spans_of_pairs(family: Family, architecture: str) -> Family:
-    """As `classes_of_pairs`, for the places of an answer."""
+    """Spans of answers by an encoder and a decoder that both read the text."""
     return with_head(family, architecture, 'spans', *dense('span', 'qa_outputs'), head=Span(), derived=_read_again)

@@ -1,12 +1,13 @@
-"""Settings of generation of Hugging Face transformers, as a strategy of transformer/decoding and a number of tokens, and back.
+"""Converts generation settings of Hugging Face transformers into a strategy of transformer/decoding and a number of tokens, and
+back.
 
     read({'num_beams': 4, 'length_penalty': 2.0, 'max_length': 142, 'typical_p': 0.9}, Prompts(start=0, end=1))
     -> Beam(size=4, length_penalty=2.0, length_offset=0.0), 141, ('typical_p',)
 
-Beams there divide log P by |Y|^length_penalty, which is `Beam` with length_offset=0. `Beam` ends its search only when nothing
-better can come, which is early_stopping='never' there. Penalties of repetition change logits there where one token is chosen at
-a time, and log-probabilities in beams; here `Greedy` and `Beam` change log-probabilities and `Sample` logits, so that what is
-greedy there and has such a penalty is Sample(top_k=1) here.
+Beams there divide log P by |Y|^length_penalty, which is `Beam` with length_offset=0. `Beam` stops only when no better output
+can follow, which is early_stopping='never' there. Repetition penalties there change logits in greedy decoding and sampling, and
+log-probabilities in beams; here `Greedy` and `Beam` change log-probabilities and `Sample` logits, so that greedy decoding with
+such a penalty becomes Sample(top_k=1).
 """
 
 import dataclasses
@@ -18,7 +19,7 @@ from typing import Any
 from transformer.decoding.constraints import Anything, Constraint, First, MinLength, NoRepeat, Repetition, Without, parts_of
 from transformer.decoding.strategies import Beam, DiverseBeam, Greedy, Sample, Strategy
 
-# Every setting that config.json may hold too, and its usual value, which is as good as none.
+# Every setting that config.json may hold too, and its default, which is equivalent to its absence.
 SETTINGS = {
     'bad_words_ids': None, 'begin_suppress_tokens': None, 'diversity_penalty': 0.0, 'do_sample': False, 'early_stopping': False,
     'encoder_no_repeat_ngram_size': 0, 'encoder_repetition_penalty': 1.0, 'epsilon_cutoff': 0.0, 'eta_cutoff': 0.0,
@@ -30,11 +31,11 @@ SETTINGS = {
 _WHOLE = ('max_length', 'max_new_tokens', 'min_length', 'min_new_tokens', 'no_repeat_ngram_size', 'num_beams',
           'num_return_sequences', 'top_k', 'forced_bos_token_id')
 _NUMBERS = ('length_penalty', 'min_p', 'repetition_penalty', 'temperature', 'top_p')
-_OF_BEAMS = ('diversity_penalty', 'early_stopping', 'length_penalty', 'num_beam_groups')  # which mean nothing without them
+_OF_BEAMS = ('diversity_penalty', 'early_stopping', 'length_penalty', 'num_beam_groups')  # without effect elsewhere
 _OF_SAMPLES = ('epsilon_cutoff', 'eta_cutoff', 'min_p', 'temperature', 'top_h', 'top_k', 'top_p', 'typical_p')
-# What a strategy and a number of tokens say here, and what changes no output there.
+# Settings that a strategy and a number of tokens express here.
 _SAID = (*_WHOLE, *_NUMBERS, 'bad_words_ids', 'do_sample', 'early_stopping', 'suppress_tokens')
-# What else is in generation_config.json: the tokens that it names, and where it comes from.
+# Other contents of generation_config.json: special tokens, its origin, and settings without effect on outputs.
 IDS = 'bos_token_id', 'eos_token_id', 'pad_token_id', 'decoder_start_token_id'
 _ORIGIN = 'transformers_version', '_from_model_config', '_commit_hash', '_original_object_hash'
 _WITHOUT_EFFECT = ('cache_config', 'cache_implementation', 'output_attentions', 'output_hidden_states', 'output_logits',
@@ -43,10 +44,10 @@ _WITHOUT_EFFECT = ('cache_config', 'cache_implementation', 'output_attentions', 
 
 @dataclasses.dataclass(frozen=True)
 class Prompts:
-    """What outputs begin and end with.
+    """The tokens with which outputs begin and end.
 
     Attributes:
-      start: the token that a decoder is given first; -1: prompts are texts.
+      start: the first input of the decoder; -1: prompts are texts.
       end: the token that ends an output; -1: there is none.
     """
     start: int
@@ -58,8 +59,8 @@ class Prompts:
 
 
 def stated(config: Mapping[str, Any], generation: Mapping[str, Any] | None) -> dict[str, Any]:
-    """The settings that generation_config.json states, or where there is none (None) config.json, as older versions wrote them
-    there. Several tokens that end an output are one of them, `eos_token_id`."""
+    """The settings in generation_config.json or, if there is none (None), in config.json, where older versions wrote them. If
+    several tokens end an output, `eos_token_id` is among them."""
     if generation is None:
         return {name: config[name] for name in SETTINGS if config.get(name) is not None}
     found = {name: value for name, value in generation.items() if name not in (*IDS, *_ORIGIN) and value is not None}

@@ -62,7 +62,8 @@ _CHOICE = Fields(
 def _choice_of(head, rate):
     """The inverse of `_CHOICE.read`."""
     if not isinstance(head, NextWordsAndChoice) or head.bias or head.scaled or head.added:
-        raise ValueError(f'model.head is {head!r}, which has no form there; expected {NextWordsAndChoice()!r}, tied or not.')
+        raise ValueError(f'model.head is {head!r}, which has no counterpart there; expected '
+                         f'{NextWordsAndChoice()!r}, tied or not.')
     return {'tie_word_embeddings': head.tied, 'summary_first_dropout': head.dropout if head.dropout >= 0 else rate}
 
 

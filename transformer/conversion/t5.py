@@ -212,7 +212,7 @@ _OUTPUT = Fields(
 
 def _output_of(head):
     if head not in [NextWords(tied=tied, scaled=scaled) for tied in (True, False) for scaled in (True, False)]:
-        raise ValueError(f'model.head is {head!r}, which has no form there; expected NextWords() without a bias.')
+        raise ValueError(f'model.head is {head!r}, which has no counterpart there; expected NextWords() without a bias.')
     return {'tie_word_embeddings': head.tied, 'scale_decoder_outputs': head.scaled}
 
 

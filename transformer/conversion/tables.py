@@ -1,10 +1,10 @@
-"""Models in and out of Hugging Face transformers: tables over the fields of a config and over the names of weights, each read
-in both directions.
+"""Conversion of models of Hugging Face transformers ("theirs") and of this repository ("ours"): tables of config fields and of
+weight names, each read in both directions.
 
     Row('block_{i}/attention/{query,key,value}/kernel', 'h.{i}.attn.c_attn.weight', 'K D N H -> D (K N H)')
 
-says that for every layer i three kernels [D, N, H] of ours, stacked, are one matrix [D, 3·N·H] of theirs. Whatever no row or
-field covers is an error: nothing is left out, and nothing ignored, in silence.
+means that for every layer i our three kernels [D, N, H], stacked, are one matrix [D, 3·N·H] of theirs. A field or weight that
+no entry covers is an error: nothing is silently left out or ignored.
 """
 
 import contextlib
@@ -16,7 +16,7 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 
-# Fields of any config of theirs that do not change what a model computes: what it is called, how it is trained or generates.
+# Fields of their configs that do not change the outputs of a model: names, settings of training and of generation.
 ASIDE = (
     'architectures', '_attn_implementation', '_attn_implementation_autoset', 'auto_map', 'bad_words_ids',
     'begin_suppress_tokens', 'bos_token_id', 'chunk_size_feed_forward', 'cls_token_id', 'decoder_start_token_id',
@@ -35,15 +35,15 @@ ASIDE = (
 
 @dataclasses.dataclass(frozen=True)
 class Field:
-    """A field of theirs, and the one of our model that says the same.
+    """A field of their config and the equivalent field of our model.
 
     Attributes:
-      theirs: its name; further names are of fields that have to agree with it, as our one field speaks for all.
-      ours: the path of a field, such as 'layers', 'norm.epsilon' of a part or 'encoder.layers' of a group; further ones say the
-        same; '' if the model has none: then only the default will do.
-      default: their value where a config does not name it.
-      values: {their value: ours}; None: the same.
-      none: ours where theirs is null, in place of the same.
+      theirs: its name; further names are of fields that must have the same value, as ours is a single field.
+      ours: the path of a field, such as 'layers', 'norm.epsilon' of a part or 'encoder.layers' of a group; further paths get
+        the same value. '': our model has no such field, and only the default is accepted.
+      default: their value if a config does not name the field.
+      values: {their value: ours}; None: the values are the same.
+      none: our value if theirs is null; by default None.
     """
     theirs: str
     ours: str = ''
@@ -57,7 +57,7 @@ class Field:
         return self.theirs.split(), self.ours.split()
 
     def read(self, config: Mapping) -> dict:
-        """{name: value} of our model, for their config."""
+        """{path: value} of our model, from their config."""
         first, *others = self.theirs.split()
         given = config.get(first, self.default)
         for other in others:
@@ -66,7 +66,7 @@ class Field:
                                  f'model.{self.ours.split()[0]}; make them equal.')
         if not self.ours and given != self.default:
             raise ValueError(f'config.json has {first}={given!r}, which is not supported; expected {self.default!r}.')
-        if self.values is not None and given not in [*self.values]:  # a list, as what is given may have no hash
+        if self.values is not None and given not in [*self.values]:  # a list, as the given value may be unhashable
             raise ValueError(f'config.json has {first}={given!r}, which is not supported; expected one of '
                              f'{", ".join(map(repr, self.values))}.')
         if self.values is None and isinstance(self.default, (int, float)) and not _is_like(given, self.default):
@@ -76,7 +76,7 @@ class Field:
         return dict.fromkeys(self.ours.split(), given)
 
     def write(self, model: Mapping) -> dict:
-        """{name: value} of their config, for the fields of our model, `fields_of`."""
+        """{name: value} of their config, from the fields of our model (see `fields_of`)."""
         names = self.ours.split()
         given = at(model, names[0]) if names else self.default
         for other in names[1:]:
@@ -84,7 +84,7 @@ class Field:
                 raise ValueError(f'model.{names[0]} is {given!r} and model.{other} {at(model, other)!r}, which are one field '
                                  'there; make them equal.')
         if names and self.values is not None:
-            known = {ours: theirs for theirs, ours in reversed(self.values.items())}  # of several the first
+            known = {ours: theirs for theirs, ours in reversed(self.values.items())}  # the first of several names
             if given not in known:
                 raise ValueError(f'model.{names[0]} is {given!r}, which has no name there; expected one of '
                                  f'{", ".join(map(repr, known))}.')
@@ -94,8 +94,8 @@ class Field:
 
 
 def fields_of(model: Any) -> dict:
-    """{field: value} of a model, or of a class of models with its defaults, as its config has them: those of an inlined part
-    are among the model's own, and what has no default is None."""
+    """{field: value} of a model, or of a class of models with its defaults, as in a config: the fields of an inlined part are
+    among the model's own. A field without a default is None."""
     found = {}
     for field in dataclasses.fields(model):
         if field.name in ('parent', 'name'):
@@ -110,18 +110,18 @@ def fields_of(model: Any) -> dict:
 
 
 def at(fields: Mapping, path: str) -> Any:
-    """The value of a path such as 'norm.epsilon' of {field: value}."""
+    """The value at a path such as 'norm.epsilon' in {field: value}."""
     first, *others = path.split('.')
     value = fields[first]
     for name in others:
         if not hasattr(value, name):
-            raise ValueError(f'model.{first} is {value!r}, which has no form there; expected a part with {name}.')
+            raise ValueError(f'model.{first} is {value!r}, which has no counterpart there; expected a part with {name}.')
         value = getattr(value, name)
     return value
 
 
 def changed(fields: Mapping, changes: Mapping) -> dict:
-    """{field: value} with {path: value} of changes: a part is replaced first, and then what is in it."""
+    """{field: value} with the changes {path: value}: first whole parts, then fields inside parts."""
     direct = {path: value for path, value in changes.items() if '.' not in path}
     found, deeper = dict(fields) | direct, {}
     for path, value in changes.items():
@@ -136,15 +136,15 @@ def changed(fields: Mapping, changes: Mapping) -> dict:
 
 
 def _is_like(given, number):
-    """Whether a value is true or false, whole or any number, as `number` is."""
+    """Whether a value is a boolean, an integer or a number like `number`."""
     kinds = (int, float) if isinstance(number, float) else int
     return isinstance(given, kinds) and isinstance(given, bool) == isinstance(number, bool)
 
 
 def dropouts(branches: str, attention: str, defaults: tuple = (0.1, 0.1), stacks: Sequence[str] = ('',)) -> 'Fields':
-    """The fields of the rates of dropout on embedding and branches, one or several names, and on the attention weights.
+    """The fields of the dropout rates: on embedding and branches (one or several names), and on the attention weights.
 
-    stacks: how the paths of our stacks begin, such as 'encoder.'."""
+    stacks: the prefixes of the paths of our stacks, such as 'encoder.'."""
     ours = [front + name for front in stacks for name in ('dropout', 'attention_dropout')]
     rate = Field(branches, ' '.join(f'{front}dropout' for front in stacks), defaults[0])
 
@@ -172,7 +172,7 @@ def inner(name: str, default: int, front: str = '') -> 'Fields':
 
 
 def labels(config: Mapping) -> list[str]:
-    """The names of the classes of their config, those that several have with their numbers."""
+    """The class names of their config; a name that several classes have is followed by the number of the class."""
     named = config.get('id2label')
     if named is None:
         named = {i: f'LABEL_{i}' for i in range(config.get('num_labels') or 2)}
@@ -188,28 +188,28 @@ PROBLEMS = {'classes': 'single_label_classification', 'labels': 'multi_label_cla
 
 
 def problem_of(config: Mapping) -> str:
-    """What a head with classes predicts, by their config: one class ('classes'), any number of 'labels', or a 'number'."""
+    """The prediction of a head with classes, by their config: one class ('classes'), any number of 'labels', or a 'number'."""
     kind, count = config.get('problem_type'), len(labels(config))
     told = {theirs: ours for ours, theirs in PROBLEMS.items()} | {None: 'number' if count == 1 else 'classes'}
     if kind not in told:
         raise ValueError(f'config.json has problem_type={kind!r}, which is not supported; expected one of '
                          f'{", ".join(map(repr, PROBLEMS.values()))}.')
     if (told[kind] == 'number') > (count == 1) or (told[kind] == 'classes') > (count > 1):
-        raise ValueError(f'config.json has problem_type={kind!r} and names {count} labels, which does not go together here; '
-                         'expected one label for a number, and two or more to choose one from.')
+        raise ValueError(f'config.json has problem_type={kind!r}, but names {count} labels; expected one '
+                         'label for a number, and two or more to choose one from.')
     return told[kind]
 
 
 def named(classes: Sequence[str]) -> list[str]:
-    """The inverse of `labels`: the names of classes without the numbers by which they were told apart."""
+    """The inverse of `labels`: class names without the numbers that distinguish equal ones."""
     plain = [name.removesuffix(f' ({i})') for i, name in enumerate(classes)]
     return [name if plain.count(short) == 1 else short for name, short in zip(classes, plain)]
 
 
 def head(made: Callable, dropout: str | None = 'classifier_dropout', default: float | None = None,
          of: str = 'dropout') -> 'Fields':
-    """The field of a head with classes: `made(classes=, dropout=)` of the labels and of the rate, where theirs has one; `of` is
-    the path of the rate that ours has otherwise."""
+    """The field of a head with classes: `made(classes=, dropout=)` with the number of labels and with their dropout rate, if
+    they have one; `of` is the path of the rate that our head uses otherwise."""
     like = made(classes=2)
 
     def read(config):
@@ -219,20 +219,20 @@ def head(made: Callable, dropout: str | None = 'classifier_dropout', default: fl
     def write(model):
         head = model['head']
         if not isinstance(head, type(like)) or dataclasses.replace(head, classes=2, dropout=like.dropout) != like:
-            raise ValueError(f'model.head is {head!r}, which has no form there; expected one as {like!r}.')
+            raise ValueError(f'model.head is {head!r}, which has no counterpart there; expected one like {like!r}.')
         usual = default if default is None else at(model, of)
         return {} if dropout is None else {dropout: head.dropout if head.dropout >= 0 else usual}
 
     return Fields(((dropout,) if dropout else (), ('head',)), read, write)
 
 
-# Fields of any config of theirs of which only one value will do.
+# Fields of their configs for which only the default is accepted.
 FIXED = (Field('cross_attention_hidden_size'), Field('pruned_heads', default={}), Field('tie_encoder_decoder', default=False))
 
 
 @dataclasses.dataclass(frozen=True)
 class Fields:
-    """Fields of theirs that say together what some of ours do.
+    """Several fields of their config that are together equivalent to fields of our model.
 
     Attributes:
       names: (theirs, ours).
@@ -246,13 +246,13 @@ class Fields:
 
 @dataclasses.dataclass(frozen=True)
 class Row:
-    """Parameters of ours and the weight of theirs that holds them.
+    """Our parameters and the weight of theirs that holds them.
 
     Attributes:
-      ours: {i} stands for the number of a layer; {a,b} for names of parameters that theirs holds together, as the first axis.
-      axes: how axes move, as in `einops.rearrange`, from ours to theirs; '' if they stay.
-      sizes: {axis: the path of our field that tells its size}, for axes that one of ours is made of.
-      absent: whether a file may lack it, which then stands for zeros.
+      ours: {i} stands for the number of a layer; {a,b} for the names of parameters that are stacked, as the first axis.
+      axes: the pattern of `einops.rearrange` from ours to theirs; '' if they are equal.
+      sizes: {axis: path of our field with its size}, for the axes of which one of our axes is composed.
+      absent: whether a file may lack the weight, which then is zero.
     """
     ours: str
     theirs: str
@@ -261,7 +261,7 @@ class Row:
     absent: bool = False
 
     def entries(self, names: Iterable[str], model: Any) -> Iterator['Entry']:
-        """The entries for a model with parameters of these names."""
+        """The entries for a model whose parameters have these names."""
         sizes = {axis: at(fields_of(model), path) for axis, path in self.sizes}
         choice = re.search(r'\{(\w+(?:,\w+)+)\}', self.ours)
         ours = [self.ours.replace(choice[0], one) for one in choice[1].split(',')] if choice else [self.ours]
@@ -274,7 +274,7 @@ class Row:
 
 @dataclasses.dataclass(frozen=True)
 class Entry:
-    """A row for one layer; `ours` are the names of the parameters."""
+    """A row of the table for one layer; `ours` are the names of the parameters."""
     ours: tuple
     theirs: str
     axes: str
@@ -282,18 +282,18 @@ class Entry:
     absent: bool
 
     def shape(self, shapes: Mapping) -> tuple:
-        """The shape of their weight, for parameters of these shapes."""
+        """The shape of their weight, from {name: shape} of our parameters."""
         return self.written({name: np.broadcast_to(np.float32(0), shapes[name]) for name in self.ours}).shape
 
     def written(self, params: Mapping) -> np.ndarray:
-        """Their weight."""
+        """Their weight, from {name: array} of our parameters."""
         import einops
 
         x = np.stack([params[name] for name in self.ours]) if len(self.ours) > 1 else params[self.ours[0]]
         return einops.rearrange(x, self.axes, **self.sizes) if self.axes else x
 
     def read(self, weight: np.ndarray, shapes: Mapping) -> dict:
-        """{name: parameter}, of their weight."""
+        """{name: parameter} of ours, from their weight."""
         import einops
 
         if self.axes:
@@ -307,28 +307,28 @@ class Entry:
 
 @dataclasses.dataclass(frozen=True)
 class Family:
-    """An architecture of theirs, as a composition of ours.
+    """An architecture of theirs as a composition of our parts.
 
     Attributes:
       kind: its `model_type`.
       model: the import path of our class.
       architecture: the class of theirs that is written; `others` are read too.
-      use: what it is for, as convert.py makes runs of it: 'text', 'pairs', 'masked', 'sentences' (masked words and the next
+      use: the kind of run that convert.py makes of it: 'text', 'pairs', 'masked', 'sentences' (masked words and the next
         sentence), 'next', 'classes', 'tags', 'spans', 'images', or 'hidden', for hidden states alone.
-      prepared: (config, {name: `Weight`}) -> the config with what only the weights tell, before it is read.
-      prefix: begins names of weights where a head is there, and is left out where the model alone was saved.
-      renamed: (regex, what it becomes) of names of weights in older files.
-      fields: of the config; `fixed` are those of older configs of which one value will do, and which are not written.
-      aside: names of further fields of theirs that do not change what the model computes.
+      prepared: (config, {name: `Weight`}) -> the config, completed with facts that only the weights tell, before it is read.
+      prefix: the prefix of weight names in a model with a head, which files of the model alone leave out.
+      renamed: (regex, replacement) for the weight names of older files.
+      fields: of the config; `fixed` are fields of older configs that accept only their default and are not written.
+      aside: names of further fields of theirs that do not change the outputs of the model.
       implied: {path of our model: the value that theirs always has}.
-      free: paths of ours that do not matter to what theirs computes.
-      rows: of the table of weights.
-      inputs: config -> {name: (shape, dtype)} with which our model can begin.
-      limits: our model -> {their name of an input: what its integers are below, None for floats}.
-      derived: (model, inputs, start) -> inputs with what theirs works out by itself; start: what a decoder is given first.
-      outputs: {our output: its name there}, where that is not as convert.py has it.
+      free: paths of our model that do not change its outputs here.
+      rows: the table of weights.
+      inputs: config -> {name: (shape, dtype)} with which our model can be initialised.
+      limits: our model -> {their name of an input: exclusive upper bound of its integers, None for floats}.
+      derived: (model, inputs, start) -> inputs, with those that theirs derives by itself; start: the first decoder input.
+      outputs: {our output: its name there}, where it differs from that in convert.py.
       computed: weights of theirs that are no parameters (regex): buffers of older versions.
-      copies: {weight that may stand beside the one that it is a copy of: that one}, unless the model has it as a parameter.
+      copies: {weight that may be stored besides: the weight of which it is a copy}, unless our model has it as a parameter.
     """
     kind: str
     model: str
@@ -353,23 +353,24 @@ class Family:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The architectures of theirs that it reads."""
+        """Their architectures that it reads."""
         return self.architecture, *self.others
 
     def model_fields(self, config: Mapping, cls) -> dict:
-        """{field: value} of our model, of class `cls`, for their config; what would change the result and is not known is
-        refused by name."""
+        """{field: value} of our model, of class `cls`, from their config. Raises ValueError for an unknown field, which might
+        change the outputs."""
         fields = *self.fields, *self.fixed, *FIXED
         known = {name for field in fields for name in field.names[0]}
         unknown = sorted(config.keys() - {*known, *self.aside, *ASIDE})
         if unknown:
-            raise ValueError(f'config.json has {unknown[0]}={config[unknown[0]]!r}, which is not known of {self.kind}; '
-                             'leave it out if it does not change what the model computes.')
+            raise ValueError(f'config.json has {unknown[0]}={config[unknown[0]]!r}, which is not known for {self.kind}; '
+                             'leave it out if it does not change the outputs of the model.')
         found = {name: value for field in fields for name, value in field.read(config).items()}
         return changed(changed(fields_of(cls), self.implied), found)
 
     def misfits(self, model: Any, free: Iterable[str]) -> list[str]:
-        """What of our model theirs cannot be, a sentence each; `free` are the paths that do not change what is computed."""
+        """A sentence for each field of our model that theirs cannot express; `free` are the paths that do not change
+        outputs."""
         own, found = fields_of(model), []
         for field in self.fields:
             try:
@@ -384,13 +385,13 @@ class Family:
                         for sentence in _differences(f'model.{name}', value, wanted[name], self.architecture)]
 
     def config(self, model: Any) -> dict:
-        """Their config, for our model, which has no misfits."""
+        """Their config, from our model, which must have no misfits."""
         own = fields_of(model)
         written = {name: value for field in self.fields for name, value in field.write(own).items()}
         return {'architectures': [self.architecture], 'model_type': self.kind} | written
 
     def entries(self, shapes: Iterable[str], model: Any = None) -> list[Entry]:
-        """The table for parameters of these shapes; one that no row covers is an error."""
+        """The entries for parameters of these names. Raises ValueError unless each is covered once."""
         found = [entry for row in self.rows for entry in row.entries(shapes, model)]
         covered = [name for entry in found for name in entry.ours]
         if wrong := sorted({*shapes} ^ {*covered}) or sorted(n for n in {*covered} if covered.count(n) > 1):
@@ -398,7 +399,7 @@ class Family:
         return found
 
     def distance(self, weights: Mapping) -> int:
-        """How many names of weights say that {name: `Weight`} are of another architecture."""
+        """The number of weight names in {name: `Weight`} that are missing for this architecture or foreign to it."""
         pattern = lambda row: re.escape(row.theirs).replace(r'\{i\}', r'\d+')
         wanted = {row.theirs for row in self.rows if not row.absent and '{i}' not in row.theirs}
         known = re.compile('|'.join(map(pattern, self.rows)))
@@ -406,7 +407,7 @@ class Family:
         return len(wanted - names) + sum(name not in self.copies and not known.fullmatch(name) for name in names)
 
     def sides(self, weights: Mapping, shapes: Mapping, model: Any = None) -> tuple[dict, dict]:
-        """({their name: shape} of parameters of these shapes, the same of {name: `Weight`}): what has to be equal."""
+        """({their name: shape} from the shapes of our parameters, {their name: shape} of the file), which must be equal."""
         entries = {entry.theirs: entry for entry in self.entries(shapes, model)}
         whole = self._whole(weights, entries)
         needed = {name: str(list(entry.shape(shapes))) for name, entry in entries.items() if name in whole or not entry.absent}
@@ -414,7 +415,7 @@ class Family:
         return needed, found
 
     def parameter_dtype(self, weights: Mapping) -> str:
-        """The type in which parameters hold {name: `Weight`} as they are: 'bfloat16' where all of them are, else 'float32'."""
+        """The type of our parameters: 'bfloat16' if all of {name: `Weight`} are, else 'float32'."""
         return 'bfloat16' if self.kinds(weights) == {'BF16'} else 'float32'
 
     def kinds(self, weights: Mapping) -> set[str]:
@@ -423,7 +424,7 @@ class Family:
 
     def read(self, weights: Mapping, shapes: Mapping, source: Any, model: Any = None,
              dtype: str = 'float32') -> Iterator[tuple[str, np.ndarray]]:
-        """(name, parameter in `dtype`) one after the other, of {name: `Weight`} whose `sides` are equal."""
+        """Yields (name, parameter in `dtype`) from {name: `Weight`}, whose `sides` must be equal."""
         entries = {entry.theirs: entry for entry in self.entries(shapes, model)}
         whole = self._whole(weights, entries)
         for copy, original in self.copies.items():
@@ -435,7 +436,7 @@ class Family:
             yield from entry.read(weight, shapes).items()
 
     def _whole(self, weights, entries):
-        """The weights under their newest names, with the prefix, and without what is computed."""
+        """The weights under their newest names, with the prefix, and without computed ones."""
         def name_of(name):
             for old, new in self.renamed:
                 name = re.sub(old, new, name)
@@ -443,13 +444,13 @@ class Family:
             return name if plain else self.prefix + name
 
         whole = {name_of(name): weight for name, weight in weights.items()}
-        for copy, original in self.copies.items():  # of tensors that are one, a file may have any
+        for copy, original in self.copies.items():  # a file may hold any of several tied tensors
             if copy in whole and copy not in entries:
                 whole.setdefault(original, whole[copy])
         return {name: weight for name, weight in whole.items() if not re.fullmatch(self.computed, name)}
 
     def write(self, params: dict, model: Any = None) -> dict[str, np.ndarray]:
-        """{their name: weight}, of {our name: parameter}, out of which each is taken: the two need not be there at once."""
+        """{their name: weight} from {our name: parameter}, which is emptied on the way, so that memory holds one of the two."""
         entries, found = self.entries({name: x.shape for name, x in params.items()}, model), {}
         for entry in entries:
             found[entry.theirs] = np.ascontiguousarray(entry.written(params))
@@ -459,7 +460,7 @@ class Family:
 
 
 def _differences(path: str, value: Any, wanted: Any, architecture: str) -> list[str]:
-    """Sentences on how a field differs from what is wanted; of a part of the same class, on each of its fields."""
+    """Sentences on how a field differs from the wanted value; for parts of the same class on each of their fields."""
     if dataclasses.is_dataclass(value) and type(value) is type(wanted):
         return [sentence for field in dataclasses.fields(value)
                 if getattr(value, field.name) != getattr(wanted, field.name)
@@ -470,7 +471,7 @@ def _differences(path: str, value: Any, wanted: Any, architecture: str) -> list[
 
 @dataclasses.dataclass(frozen=True)
 class Weight:
-    """A weight that is read when it is called for.
+    """A weight of a file, which is read by a call.
 
     Attributes:
       kind: its type, as .safetensors files name it: 'F32', 'BF16', ...

@@ -1,7 +1,7 @@
 """Evaluators: `(snapshot, batches) -> {name: number}`, run during training, at its end and by eval.py.
 
-`Evaluator` and `Snapshot` in training/contracts.py are what a run asks of them, and what they are given; what they ask of the
-data is in transformer/contracts.py.
+training/contracts.py has their contract, `Evaluator`, and that of their argument, `Snapshot`; transformer/contracts.py has the
+contracts of the data that they use.
 """
 
 import abc
@@ -16,21 +16,21 @@ class Evaluator(abc.ABC):
 
     @property
     def view(self) -> Mapping:
-        """Keywords for the data's `evaluation`: how its rows are cut."""
+        """Keywords of the data's `evaluation`, which determine how rows are cut."""
         return {}
 
     def check(self, run: Any, batches: Any) -> Sequence[str]:
-        """The names of the numbers it will give; raises what is wrong with it for this run, before anything is computed."""
+        """The names of its metrics. Raises ValueError, before anything is computed, if it does not fit this run."""
         return ()
 
     @abc.abstractmethod
     def __call__(self, snapshot: Any, batches: Any) -> Mapping[str, float]:
-        """{name: number}."""
+        """{metric: number}."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Averages(Evaluator):
-    """The task's own terms, averaged over the split, and what the task derives from them."""
+    """The task's own terms, averaged over the split, and the numbers that the task derives from them."""
 
     def check(self, run: Any, batches: Any) -> Sequence[str]:
         return run.metric_names(batches)

@@ -1,4 +1,4 @@
-"""What is measured of a language model: perplexity, compressors beside it, continuations."""
+"""Evaluators of language models: perplexity, compressors to compare with, continuations."""
 
 import dataclasses
 import gzip
@@ -32,7 +32,7 @@ class Perplexity(Averages):
 
 @dataclasses.dataclass(frozen=True)
 class Compressors(Evaluator):
-    """Bits per byte that `gzip -9` and `xz -9` need for the same bytes, as one file: a floor to compare a model with."""
+    """Bits per byte that `gzip -9` and `xz -9` need for the same bytes, as one file: a baseline for a model."""
 
     def check(self, run: Any, batches: TextBatches) -> Sequence[str]:
         batches.text()

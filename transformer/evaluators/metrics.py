@@ -1,4 +1,4 @@
-"""How close texts are to their references: translations, and answers to questions."""
+"""Scores of texts against their references: translations, and answers to questions."""
 
 import collections
 import math
@@ -6,16 +6,16 @@ import re
 import string
 from collections.abc import Sequence
 
-# sacrebleu's tokenizer for BLEU by ISO 639; '13a' for all others
+# sacrebleu's tokenizer for BLEU by ISO 639 code; '13a' for all others
 _TOKENIZERS = {**dict.fromkeys(('zh', 'zho', 'chi', 'cmn', 'yue'), 'zh'),
                **dict.fromkeys(('ja', 'jpn', 'th', 'tha', 'ko', 'kor', 'lo', 'lao', 'km', 'khm', 'my', 'mya', 'bur'), 'char')}
 
 
 def textbook_bleu(hypothesis: str, reference: str, k: int = 2) -> float:
-    """exp(min(0, 1 - |reference| / |hypothesis|)) · product over n = 1..k of p_n^(1/2^n), with p_n the share of the n-grams of
-    the hypothesis that the reference has, too, each at most as often as there: BLEU of one sentence, split at spaces, as Dive
-    into Deep Learning defines it (Zhang et al., section 10.7.6, after Papineni et al. 2002). Of a hypothesis shorter than k,
-    n goes up to its length; of an empty one the score is 0."""
+    """exp(min(0, 1 - |reference| / |hypothesis|)) · product over n = 1..k of p_n^(1/2^n), with p_n the share of the
+    hypothesis's n-grams that the reference has too, each counted at most as often as there: BLEU of one sentence, split at
+    spaces, as Dive into Deep Learning defines it (Zhang et al., section 10.7.6, after Papineni et al. 2002). For a hypothesis
+    shorter than k, n ends at its length; an empty one scores 0."""
     hypothesis, reference = hypothesis.split(), reference.split()
     if not hypothesis:
         return 0.0
@@ -31,14 +31,14 @@ def _ngrams(words, n):
 
 
 def translation_scores(hypotheses: Sequence[str], references: Sequence[str], language: str = '') -> tuple[dict, list]:
-    """({'bleu', 'chrf', 'exact_match'}, [the signatures of the first two]) of lists of texts: BLEU and chrF of the whole
-    corpus, in percent, by sacrebleu (Post 2018; Papineni et al. 2002; Popović 2015), and the share of texts that are their
+    """({'bleu', 'chrf', 'exact_match'}, [the signatures of BLEU and chrF]) of lists of texts: BLEU and chrF of the whole
+    corpus, in percent, by sacrebleu (Post 2018; Papineni et al. 2002; Popović 2015), and the share of texts that equal their
     reference.
 
     Args:
-      language: of the texts, such as 'fr' or 'zh_Hans'; '': unknown. BLEU counts n-grams of words (13a); of Chinese characters
-        and other words (zh); in Japanese, Thai, Korean, Lao, Khmer and Burmese of characters (char), as sacrebleu's own choice
-        for Japanese and Korean needs MeCab.
+      language: the language of the texts, such as 'fr' or 'zh_Hans'; '': unknown. BLEU counts n-grams of words (13a), for
+        Chinese of characters and other words (zh), and for Japanese, Thai, Korean, Lao, Khmer and Burmese of characters
+        (char), as sacrebleu's own tokenizers for Japanese and Korean need MeCab.
     """
     from sacrebleu import metrics
 
@@ -50,29 +50,29 @@ def translation_scores(hypotheses: Sequence[str], references: Sequence[str], lan
 
 
 def bleu_tokenizer(language: str) -> str:
-    """sacrebleu's tokenizer for a language: a locale, or the ending of a file in it, such as 'tok.zh'."""
+    """sacrebleu's tokenizer for a language, given as a locale or as the ending of a file, such as 'tok.zh'."""
     return _TOKENIZERS.get(re.split('[-_]', language.rpartition('.')[2].lower())[0], '13a')
 
 
 def normalised(answer: str) -> str:
-    """An answer as SQuAD compares them: in lower case, without punctuation, articles and superfluous white space."""
+    """An answer as SQuAD compares it: in lower case, without punctuation, articles and extra white space."""
     plain = ''.join(character for character in answer.lower() if character not in string.punctuation)
     return ' '.join(re.sub(r'\b(a|an|the)\b', ' ', plain).split())
 
 
 def answers_exact_match(answers: Sequence[str], accepted: Sequence[Sequence[str]]) -> float:
-    """Per cent of answers that are, once normalised, one of those accepted (evaluate-v2.0.py of Rajpurkar et al. 2018).
+    """Percentage of answers that, once normalised, equal an accepted one (evaluate-v2.0.py of Rajpurkar et al. 2018).
 
     Args:
       answers: the answer to each question, '' for none.
-      accepted: those that are right, for each question; ('',) or () where there is none.
+      accepted: the right answers to each question; ('',) or () if it has none.
     """
     return _percent(answers, accepted, lambda answer, right: float(answer == right))
 
 
 def answers_f1(answers: Sequence[str], accepted: Sequence[Sequence[str]]) -> float:
-    """Per cent: the mean over the questions of the F1 of words with the accepted answer for which that is highest, of the
-    normalised texts; no answer has 100 with itself and 0 with any other. Arguments as of answers_exact_match."""
+    """The mean over the questions, in percent, of the F1 between the words of the normalised answer and of the accepted answer
+    for which it is highest. An empty answer scores 100 against an empty one, else 0. Arguments as of answers_exact_match."""
     return _percent(answers, accepted, _word_f1)
 
 
@@ -91,4 +91,4 @@ def _word_f1(answer: str, right: str) -> float:
     if not ours or not theirs:
         return float(ours == theirs)
     common = sum((collections.Counter(ours) & collections.Counter(theirs)).values())
-    return 2 * common / (len(ours) + len(theirs))  # of precision common / ours and recall common / theirs
+    return 2 * common / (len(ours) + len(theirs))  # the harmonic mean of common / ours and common / theirs

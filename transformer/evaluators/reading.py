@@ -1,4 +1,4 @@
-"""Evaluators of runs that label texts, tag words and find answers (see training/contracts.py for the contract)."""
+"""Evaluators of runs that label texts, tag words and answer questions (see training/contracts.py for the contract)."""
 
 import dataclasses
 from collections.abc import Mapping, Sequence
@@ -15,8 +15,8 @@ from transformer.readers.rows import outputs
 
 @dataclasses.dataclass(frozen=True)
 class LabelScores(Evaluator):
-    """Precision, recall and F1 of the labels that texts have with a probability of more than a half, over all labels of all
-    texts together (micro-averaged), in percent."""
+    """Precision, recall and F1 in percent of the labels with a probability above one half, over all labels of all texts
+    (micro-averaged)."""
 
     def check(self, run: Any, batches: Any) -> Sequence[str]:
         _require_real(self, run.data, 2, 'texts with any number of labels')
@@ -31,7 +31,7 @@ class LabelScores(Evaluator):
 
 @dataclasses.dataclass(frozen=True)
 class Correlation(Evaluator):
-    """Pearson's and Spearman's correlation of the estimates of a number with it; 0 where one of the two is constant."""
+    """Pearson's and Spearman's correlation between the numbers of texts and their estimates; 0 if one of them is constant."""
 
     def check(self, run: Any, batches: Any) -> Sequence[str]:
         _require_real(self, run.data, 1, 'texts with a number')
@@ -49,24 +49,24 @@ class Correlation(Evaluator):
 
 
 def _require_real(asking, data, axes, what):
-    """Raises ValueError unless texts have labels of real numbers with so many axes."""
+    """Raises ValueError unless the labels of texts are real numbers with `axes` axes."""
     require(asking, data, LabelledText, what, 'leave that evaluator out')
     shape, dtype = data.shapes['label']
     if (len(shape), dtype) != (axes, np.float32):
-        raise ValueError(f'{type(asking).__name__} needs {what}, and those of this run have classes or others; leave that '
+        raise ValueError(f'{type(asking).__name__} needs {what}, but those of this run have another target; leave that '
                          'evaluator out, or set data.target.')
 
 
 def f1(both: int, said: int, right: int) -> dict[str, float]:
-    """F1, precision and recall in percent, of so many that are said and right, that are said, and that are right."""
+    """F1, precision and recall in percent, from the numbers of true positives, of predictions and of positives."""
     share = lambda part, whole: float(100 * part / whole) if whole else 0.0
     return {'f1': share(2 * both, said + right), 'precision': share(both, said), 'recall': share(both, right)}
 
 
 @dataclasses.dataclass(frozen=True)
 class Entities(Evaluator):
-    """Precision, recall and F1 of the names that are found whole and with their type, in percent, as conlleval counts them
-    (Tjong Kim Sang and De Meulder 2003, section 4); nothing where the tags name no spans, such as parts of speech."""
+    """Precision, recall and F1 in percent of names that are found whole and with their type, as conlleval counts them (Tjong
+    Kim Sang and De Meulder 2003, section 4); no metric if the tags name no spans, such as parts of speech."""
 
     def check(self, run: Any, batches: Any) -> Sequence[str]:
         require(self, run.data, TaggedText, 'tagged words', 'leave that evaluator out')
@@ -94,14 +94,14 @@ class AnswerScores(Evaluator):
     section 6.1).
 
     Attributes:
-      longest: tokens of an answer at most.
+      longest: the most tokens of an answer.
     """
     longest: int = 30
 
     def check(self, run: Any, batches: Any) -> Sequence[str]:
         require(self, run.data, QuestionedText, 'questions with answers', 'leave that evaluator out')
         if self.longest < 1:
-            raise ValueError(f'AnswerScores has longest={self.longest}; expected the tokens of an answer, 1 or more.')
+            raise ValueError(f'AnswerScores has longest={self.longest}; expected a number of tokens, 1 or more.')
         return 'exact_match', 'f1'
 
     def __call__(self, snapshot: Any, batches: QuestionBatches) -> Mapping[str, float]:

@@ -1,4 +1,4 @@
-"""How models of questions about stories are measured."""
+"""Evaluators of runs that answer questions about stories."""
 
 import dataclasses
 from collections import Counter
@@ -12,9 +12,8 @@ from transformer.evaluators.base import Averages
 
 @dataclasses.dataclass(frozen=True)
 class TaskErrors(Averages):
-    """`Averages`, the share of wrong answers of each task of bAbI, error_1 to error_20, and their mean over the tasks; also
-    without task 3, where there are others, as its 10k part is not always to be had. A table of them, in percent, is kept
-    and printed at the end."""
+    """`Averages`, the share of wrong answers of each task of bAbI, error_1 to error_20, and their mean over the tasks; if there
+    are others also without task 3, whose 10k part is not always available. The text `errors` is a table of them in percent."""
 
     def check(self, run: Any, batches: Any) -> Sequence[str]:
         return *super().check(run, batches), *_named({task: 0.0 for task in batches.facts['tasks']})

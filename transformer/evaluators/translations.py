@@ -1,4 +1,4 @@
-"""How translations are measured."""
+"""Evaluators of translations."""
 
 import dataclasses
 from collections.abc import Mapping, Sequence
@@ -13,7 +13,7 @@ from transformer.evaluators.metrics import textbook_bleu, translation_scores
 
 
 def require_translation(run: Any, evaluator: Any) -> None:
-    """Raises ValueError unless the data of a run are pairs of texts and its model can do what the strategy asks."""
+    """Raises ValueError unless a run has pairs of texts and its model supports the strategy."""
     require(evaluator, run.data, TranslatedText, 'pairs of texts', 'leave that evaluator out')
     if run.model.source_length < run.data.lengths[0]:
         raise ValueError(f'{type(evaluator).__name__} is to translate sources of up to data.source_length='
@@ -23,12 +23,12 @@ def require_translation(run: Any, evaluator: Any) -> None:
 
 @dataclasses.dataclass(frozen=True)
 class Translations(Evaluator):
-    """BLEU and chrF of sacrebleu and the share of exact matches, of what the model makes of the sources of a split; some of it,
-    and the signatures of the scores, go to samples/. BLEU splits texts as the target language needs it (`translation_scores`).
+    """BLEU and chrF of sacrebleu and the share of exact matches, for the model's translations of a split. Some translations and
+    the signatures of the scores go to samples/. BLEU tokenizes as the target language needs it (`translation_scores`).
 
     Attributes:
-      limit: how many pairs, the first ones of the split; 0: all.
-      shown: how many of them are written out.
+      limit: the number of pairs, from the start of the split; 0: all.
+      shown: the number of translations that are written out.
     """
     strategy: Strategy = Greedy()
     limit: int = 0
@@ -47,7 +47,7 @@ class Translations(Evaluator):
         numbers, signatures = translation_scores(texts, references, snapshot.data.target_language)
         shown = [f'source:    {source}\nreference: {reference}\noutput:    {text}\n'
                  for (source, reference), text in list(zip(pairs, texts))[:self.shown]]
-        prepared = snapshot.data.preparation  # the scores are of such texts, which their signatures do not say
+        prepared = snapshot.data.preparation  # the signatures do not tell that the scores are of prepared texts
         of = '' if prepared == 'raw' else f', of texts prepared by data.text={prepared!r}'
         snapshot.text('translations', '\n'.join([*shown, f'{self.strategy}{of}', *signatures]) + '\n')
         return numbers | {'pairs': len(pairs)}
@@ -58,8 +58,8 @@ class Sentences(Evaluator):
     """Translates given sentences and scores each by the textbook's BLEU, as `bleu_1`, `bleu_2`, ..
 
     Attributes:
-      sources, references: as many of the one as of the other.
-      k: the longest n-gram.
+      sources, references: sentences, and the reference of each.
+      k: the length of the longest n-gram.
     """
     sources: tuple = ()
     references: tuple = ()
@@ -71,7 +71,7 @@ class Sentences(Evaluator):
         if not len(self.sources) == len(self.references) > 0 or self.k < 1:
             raise ValueError(f'Sentences has {len(self.sources)} sources, {len(self.references)} references and k={self.k}; '
                              'give as many references as sources, one at least, and a k of 1 or more.')
-        all_encoded(run, self.sources)  # refuses what is too long before training
+        all_encoded(run, self.sources)  # refuses sentences that are too long before training
         return tuple(f'bleu_{i + 1}' for i in range(len(self.sources)))
 
     def __call__(self, snapshot: Any, batches: Any) -> Mapping[str, float]:

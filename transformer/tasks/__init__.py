@@ -1,1 +1,1 @@
-"""Losses, and what runs learn: one objective a file."""
+"""Losses and tasks, one objective a file."""

@@ -1,11 +1,11 @@
-"""What a run learns: which inputs the model gets, which sums make the loss, and what derives from them.
+"""The base of tasks: the inputs of the model, the terms of the loss, and numbers that derive from them.
 
     loss(forward, batch, key=, step=, train=) -> {term: (sum, weight)}
     total = sum over `coefficients` of coefficient * sum / weight
 
 Weights depend on the batch alone, so sums and weights add up over microbatches, devices and batches, and padding
-never changes a number. A term without a coefficient is a metric. The total is reported as `loss`; a task of one term
-calls it that.
+never changes a number. A term without a coefficient is a metric. The total is reported as `loss`, which is also the name of
+the term of a task that has only one.
 """
 
 import abc
@@ -23,10 +23,10 @@ from transformer.tasks.losses import correct, cross_entropy, log_z_squared, unif
 
 @dataclasses.dataclass(frozen=True)
 class Task(abc.ABC):
-    """A task of one forward pass: `inputs` says what the model is given, `terms` what is made of its outputs.
+    """A task of one forward pass: `inputs` gives the inputs of the model, `terms` the terms of the loss from its outputs.
 
     Attributes:
-      start: the id that stands before the text where a decoder reads it once more; -1: none does.
+      start: the first input of a decoder that reads the text again; -1: there is none.
     """
     start = -1
 
@@ -36,7 +36,7 @@ class Task(abc.ABC):
 
     @abc.abstractmethod
     def inputs(self, batch: Mapping) -> dict:
-        """Keywords of the model."""
+        """{keyword of the model: array}."""
 
     @abc.abstractmethod
     def terms(self, outputs: Mapping, batch: Mapping) -> dict:
@@ -58,8 +58,8 @@ class Prediction(Task):
 
         loss = (1 - label_smoothing)·cross_entropy + label_smoothing·uniform + z_loss·log_z_squared
 
-    With both at 0 the only term is `loss`; otherwise the log shows the terms beside it, `cross_entropy` being what other
-    runs call their loss.
+    With both at 0 the only term is `loss`; otherwise the log has the other terms too, and `cross_entropy` is comparable with
+    the loss of other runs.
 
     Attributes:
       label_smoothing: share ε of the target's probability that is spread over all classes, in [0, 1).
@@ -95,7 +95,7 @@ class Pondering(Prediction):
     """Base of predictions by models that may have adaptive halting (transformer/layers/universal.py).
 
     Attributes:
-      ponder: what each step of a position is charged (Graves 2016, eq. 13), such as 0.001; the mean of the steps is a metric.
+      ponder: the cost of each step of a position (Graves 2016, eq. 13), such as 0.001; the mean number of steps is a metric.
     """
     ponder: float = 0.0
 
@@ -119,18 +119,18 @@ class Pondering(Prediction):
         """For each of `charged` the positions [B, T] that count, booleans."""
 
     def charges(self, outputs: Mapping, batch: Mapping) -> dict:
-        """The terms of the steps; none where the model takes as many everywhere."""
+        """The terms of the numbers of steps; none if the model takes the same number everywhere."""
         if not outputs.keys() >= {*self.charged}:
             if self.ponder:
-                raise ValueError(f"task.ponder={self.ponder} charges for steps, but the model takes as many everywhere; set "
-                                 "model.depth='Universal(halting=True)', or leave task.ponder out.")
+                raise ValueError(f"task.ponder={self.ponder} charges for steps, but the model takes as many at every position; "
+                                 "set model.depth='Universal(halting=True)', or leave task.ponder out.")
             return {}
         there = [jnp.asarray(one, real_dtype()) for one in self.there(batch)]
         return {name: ((outputs[name] * one).sum(), one.sum()) for name, one in zip(self.charged, there)}
 
 
 def real(batch: Mapping) -> dict:
-    """The batch with its real numbers, which data give in float32, in the type that is computed in."""
+    """The batch with its real numbers, which the data gives in float32, in the type of the computation."""
     is_real = lambda x: jnp.issubdtype(jnp.result_type(x), jnp.floating)
     return {name: jnp.asarray(x, real_dtype()) if is_real(x) else x for name, x in batch.items()}
 

@@ -34,14 +34,14 @@ def log_z_squared(logits: jax.Array) -> jax.Array:
 
 
 def correct(logits: jax.Array, targets: jax.Array) -> jax.Array:
-    """1 where the largest logit (of equal ones the first) is the target's, else 0: [..., V], [...] -> [...]; of targets
-    [..., V] the probability there.
+    """1 where the largest logit (the first of equal ones) is the target's, else 0: [..., V], [...] -> [...]; for targets
+    [..., V] their probability of the class with the largest logit.
 
-    Of a single target: no logit before it is as large, none after it larger, which on a CPU takes a quarter of the time of
-    an argmax."""
+    A single target is compared with all logits: none before it is as large, none after it larger. On a CPU that takes a quarter
+    of the time of an argmax."""
     if targets.ndim == logits.ndim:
         return jnp.take_along_axis(targets, logits.argmax(-1, keepdims=True), axis=-1).squeeze(-1)
     places, target = jnp.arange(logits.shape[-1]), targets[..., None]
     own = jnp.where(places == target, logits, 0).sum(-1, keepdims=True)
-    beaten = ~(logits <= own) | (logits == own) & (places < target)  # by a NaN too
+    beaten = ~(logits <= own) | (logits == own) & (places < target)  # ~(<=) so that a NaN beats it too
     return (~beaten.any(-1)).astype(real_dtype())

@@ -1,4 +1,4 @@
-"""What encoders are pretrained on: masked words, and whether a text follows another."""
+"""Pretraining of encoders: masked words, and the next sentence."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -11,12 +11,10 @@ from transformer.tasks.reading import told
 
 @dataclasses.dataclass(frozen=True)
 class MaskedTokens(Prediction):
-    """-log p(word | the words around it), averaged over the words that are to be found (Devlin et al. 2019, section 3.1,
-    task 1).
+    """-log p(word | the words around it), averaged over the masked words (Devlin et al. 2019, section 3.1, task 1).
 
     Attributes:
-      everywhere: logits are computed at every position, not only where words are to be found; the loss is the same, to compare
-        the time that it takes.
+      everywhere: compute logits at every position, not only at masked words, to compare the time; the loss is the same.
     """
     everywhere: bool = False
 

@@ -1,4 +1,4 @@
-"""What pooling by similarity learns (see transformer/attention/pooling.py)."""
+"""Tasks of pooling by similarity (see transformer/attention/pooling.py)."""
 
 import abc
 import dataclasses
@@ -13,12 +13,12 @@ from transformer.tasks.losses import correct
 
 @dataclasses.dataclass(frozen=True)
 class Pooled(Task):
-    """Base of the tasks of pooling by similarity (transformer/attention/pooling.py): `error` of the estimate at every point,
-    averaged. The width is a metric, `width`, or `width_0`, `width_1`, .. where every coordinate has one.
+    """Base of the tasks of pooling by similarity: the mean `error` of the estimates. The width is a metric, `width`, or
+    `width_0`, `width_1`, .. if every coordinate has its own.
 
     Attributes:
-      leave_one_out: a training point does not see itself. Fitted without that, a width shrinks until every point is estimated
-        by itself alone.
+      leave_one_out: a training point does not attend to itself. Without this, training shrinks the width until every point is
+        estimated by itself alone.
     """
     leave_one_out: bool = True
 
@@ -35,7 +35,7 @@ class Pooled(Task):
         return {term: ((weights * value).sum(), weights.sum()) for term, value in values.items()}
 
     def metrics(self, outputs: Mapping, batch: Mapping) -> dict:
-        """{metric: its value, for all points [] or for each [B]}."""
+        """{metric: its value, [] for all points or [B] for each}."""
         width = outputs.get('width', jnp.zeros(0))
         return {'width': width} if width.ndim == 0 else {f'width_{i}': one for i, one in enumerate(width)}
 
@@ -51,10 +51,10 @@ class PooledRegression(Pooled):
 @dataclasses.dataclass(frozen=True)
 class PooledClassification(Pooled):
     """-log max(estimate[target], floor): the estimate is a distribution over the classes, as the values are one-hot vectors.
-    A point that no key reaches counts as a mistake.
+    A point to which no key has a weight counts as a mistake.
 
     Attributes:
-      floor: what a class of no weight counts as, in (0, 1), so that its logarithm and gradient are finite.
+      floor: the least probability of a class, in (0, 1), so that its logarithm and gradient are finite.
     """
     floor: float = 1e-6
 

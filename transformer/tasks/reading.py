@@ -1,4 +1,4 @@
-"""What runs on whole texts learn: masked words, classes, tags, answers (see transformer/tasks/base.py for the contract)."""
+"""Tasks of models that read whole texts: classes, labels, numbers, tags, answers (see transformer/tasks/base.py)."""
 
 import dataclasses
 from collections.abc import Mapping, Sequence
@@ -19,11 +19,11 @@ def told(batch: Mapping, names: Sequence[str] = ENCODED) -> dict:
 
 @dataclasses.dataclass(frozen=True)
 class Reading(Task):
-    """Base of the tasks about texts that are read whole.
+    """Base of the tasks of models that read whole texts.
 
     Attributes:
-      types: the model gets the types of tokens, as BERT does.
-      start: the id that stands before the text where a decoder reads it once more, as BART's does; -1: the model is one stack.
+      types: the model takes the types of tokens, like BERT.
+      start: the first input of a decoder that reads the text again, like BART's; -1: the model has no decoder.
     """
     types: bool = True
     start: int = -1
@@ -46,12 +46,12 @@ class TextClasses(Reading, Prediction):
 
 @dataclasses.dataclass(frozen=True)
 class MultiLabel(Reading):
-    """The mean over the labels of -log p(the text has it, or has it not), each a sigmoid of its own. The accuracy counts texts
-    all of whose labels are right."""
+    """The mean over the labels of their binary cross-entropies, -log p(the text has the label) or -log(1 - p), with a sigmoid
+    each. The accuracy is the share of texts with all labels right."""
 
     def terms(self, outputs: Mapping, batch: Mapping) -> dict:
         logits, label = wide(outputs['logits']), batch['label']
-        logits = logits[:, :label.shape[1]]  # a model may have more of them than its data
+        logits = logits[:, :label.shape[1]]  # a model may have more labels than its data
         weights = example_weights(batch, len(label))
         losses = -(label * jax.nn.log_sigmoid(logits) + (1 - label) * jax.nn.log_sigmoid(-logits)).mean(-1)
         right = ((logits > 0) == (label > 0)).all(-1)
@@ -60,7 +60,7 @@ class MultiLabel(Reading):
 
 @dataclasses.dataclass(frozen=True)
 class TextNumbers(Reading):
-    """The square of what is missing to the number of a text, whose estimate is the only logit; and its absolute value."""
+    """(number - logit)², where the only logit estimates the number of a text; |number - logit| is a metric."""
 
     def terms(self, outputs: Mapping, batch: Mapping) -> dict:
         missing = wide(outputs['logits'])[:, 0] - batch['label']
@@ -98,10 +98,10 @@ class Spans(Reading):
 
 @dataclasses.dataclass(frozen=True)
 class Hidden(Task):
-    """For models without a head, whose hidden states predict.py shows: nothing is learnt, and the loss is not a number.
+    """The task of models without a head, whose hidden states predict.py shows: nothing is learnt, and the loss is nan.
 
     Attributes:
-      image: the model is one of images.
+      image: whether the model takes images.
     """
     image: bool = False
 

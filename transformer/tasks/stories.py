@@ -1,4 +1,4 @@
-"""What models of questions about stories learn."""
+"""Tasks of models that answer questions about stories."""
 
 import dataclasses
 from collections.abc import Callable, Mapping
@@ -23,7 +23,7 @@ class Answers(Pondering):
         return jnp.concatenate([jnp.ones_like(sentences[:, :1]), sentences], 1) & (batch['question'] != 0).any(1)[:, None],
 
     def terms(self, outputs: Mapping, batch: Mapping) -> dict:
-        """An answer of number 0, which training did not have, counts as wrong."""
+        """The answer 0 stands for one that training lacks, and counts as wrong."""
         logits, label = outputs['logits'], batch['label']
         weights = example_weights(batch, len(label))
         right = (weights * correct(logits, label) * (label > 0)).sum()
@@ -33,12 +33,12 @@ class Answers(Pondering):
 
 @dataclasses.dataclass(frozen=True)
 class MemoryAnswers(Answers):
-    """The same, of a memory network.
+    """`Answers` of a memory network.
 
     Attributes:
-      linear_steps: steps of training without the softmax over memories, the linear start of Sukhbaatar et al. 2015, section
-        4.2 (there, until the validation loss stops falling). Evaluation always has the softmax: what it measures before
-        these steps are over is of no use.
+      linear_steps: training steps without the softmax over memories, the linear start of Sukhbaatar et al. 2015, section 4.2
+        (there, until the validation loss stops falling). Evaluation always has the softmax, so its numbers mean nothing before
+        these steps are over.
     """
     linear_steps: int = 0
 

@@ -1,1 +1,1 @@
-"""Models of images of Hugging Face transformers, in and out."""
+"""Conversion of the image models of Hugging Face transformers."""

@@ -1,4 +1,4 @@
-"""The families of image models that convert.py knows, as tables; how they are read is in `transformer.conversion.tables`."""
+"""The tables of ViT; `transformer.conversion.tables` explains how tables are read."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -8,14 +8,14 @@ from transformer.conversion.tables import Family, Field, Fields, Row, dropouts, 
 
 
 def image_of(config: Mapping) -> tuple[int, int, int, int]:
-    """[1, height, width, channels] of the images that their config is for."""
+    """[1, height, width, channels] of the images of their config."""
     size = config.get('image_size', 224)
     height, width = size if isinstance(size, (list, tuple)) else (size, size)
     return 1, height, width, config.get('num_channels', 3)
 
 
 def _pixels(model, inputs, start):
-    """Theirs are [B, channels, height, width]."""
+    """Images there are [B, channels, height, width]."""
     return inputs | {'image': inputs['image'].transpose(0, 2, 3, 1)}
 
 

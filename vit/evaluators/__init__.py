@@ -1,1 +1,1 @@
-"""What is measured of a run on images."""
+"""Evaluators of runs on images."""

@@ -11,8 +11,8 @@ from transformer.evaluators.base import Evaluator
 
 @dataclasses.dataclass(frozen=True)
 class Mistakes(Evaluator):
-    """A picture of the images to whose label the model gives the least probability, `rows` x `rows` of them; each is
-    titled with its label, and after the arrow what the model takes it for."""
+    """A picture of the `rows` x `rows` images whose label the model gives the least probability; each is titled with its label
+    and, after an arrow, the predicted class."""
     rows: int = 4
 
     def check(self, run: Any, batches: Any) -> Sequence[str]:

@@ -1,1 +1,1 @@
-"""Pictures of what models of images look at."""
+"""Pictures of the attention of image models."""

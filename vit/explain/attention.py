@@ -1,4 +1,4 @@
-"""Pictures of what a Transformer over image patches does, as matplotlib figures."""
+"""Pictures of the attention weights of a Transformer over image patches, as matplotlib figures."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -11,14 +11,14 @@ from transformer.explain.pictures import head, named, titles
 
 
 def read_out(weights: np.ndarray, class_token: bool) -> np.ndarray:
-    """What the output of a layer takes from each patch: the class token's row of weights [.., T, T], or the mean over the rows
-    where all patches are averaged: [.., patches]."""
+    """The weight of each patch in the output of a layer, [.., patches]: the class token's row of weights [.., T, T], or the
+    mean of the rows for a model that averages the patches."""
     return weights[..., 0, 1:] if class_token else weights.mean(-2)
 
 
 def of_image(snapshot: Any, file: str, steps: bool = False) -> tuple:
-    """What the attention of a run looks at in an image, and attention rollout over it, as the functions of
-    transformer/explain/attention.py give it. With `steps` each patch is a row and a column, named by its own of the image."""
+    """The attention weights of a run for an image, and their rollout, returned as by the functions of
+    transformer/explain/attention.py. With `steps` each patch is a row and a column of the panels, named 'ROW,COLUMN'."""
     image, model = snapshot.data.read(file), snapshot.model
     seen, classed = look(snapshot, steps, image=image[None]), model.pool == 'cls'
     flow, rows = seen.rollout(), image.shape[0] // model.patch
@@ -34,15 +34,15 @@ def of_image(snapshot: Any, file: str, steps: bool = False) -> tuple:
 
 def attention(layers: Mapping, rollout: np.ndarray | None, image: np.ndarray, found: Sequence, *, patch: int,
               class_token: bool) -> Any:
-    """A figure of the image, of attention rollout over it, and for each head (across) of each layer (down) of what is read
-    out of the patches. Each panel is scaled to its own maximum; what is negative, as other mechanisms than softmax may have it,
-    is blue.
+    """A figure of the image, of attention rollout over it, and of the weights that each head (across) of each layer (down)
+    gives the patches. Each panel is scaled to its own maximum; negative weights, which mechanisms other than softmax may have,
+    are blue.
 
     Args:
       layers: {name: weights [N, T, T]}.
-      rollout: [T, T], or None where the weights are no distributions.
+      rollout: [T, T], or None if the weights are no distributions.
       image: [height, width, channels], in 0..1.
-      found: what `transformer.explain.maps.read` says of the weights.
+      found: the result of `transformer.explain.maps.read` for the weights.
       patch: side of a patch in pixels.
     """
     from matplotlib.figure import Figure  # matplotlib is slow to import
@@ -62,7 +62,7 @@ def attention(layers: Mapping, rollout: np.ndarray | None, image: np.ndarray, fo
         second.set_axis_off()
     else:
         read = read_out(rollout, class_token)
-        _overlay(second, image, read - read.min(), patch)  # every patch has something in it
+        _overlay(second, image, read - read.min(), patch)  # every patch has a positive weight in a rollout
         second.set_title('attention rollout,\nabove its least', fontsize=9)
     for axes_of_layer, one in zip(heads.subplots(rows, columns, squeeze=False), found):
         axes_of_layer[0].set_ylabel(named(one), fontsize=9)
@@ -86,7 +86,7 @@ def _show(axes, image, **style):
 
 
 def _overlay(axes, image, heat, patch):
-    """The image in grey, and red over the patches of much `heat` [patches]."""
+    """The image in grey, with the patches in red by their `heat` [patches], in blue where that is negative."""
     height, width = image.shape[:2]
     heat = np.asarray(heat).reshape(height // patch, width // patch)
     _show(axes, image.mean(-1, keepdims=True))

@@ -1,1 +1,1 @@
-"""One architecture of images a file."""
+"""Image models, one architecture a file."""

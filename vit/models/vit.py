@@ -36,15 +36,15 @@ class Vit(nn.Module):
     """logits = W·pool(norm(blocks([class token; patches·E] + P))) (eq. 1-4); the head starts at zero.
 
     Attributes:
-      classes: number of classes; left out of a config, it is the data's. 0: there is no head.
+      classes: number of classes; by default that of the data. 0: no head.
       patch: side of a square patch in pixels; it divides both sides of the images.
       pool: 'cls' reads the class token; 'mean' averages the patches and has no class token.
-      pooler: what is read goes through tanh(x·W + b), as in transformers' model without a head.
-      stack: its blocks; in a config its fields are the model's own, such as `model.layers`. With few, small patches positions
-        of a larger scale than the paper's, such as 'Learned(scale=0.2)', are told apart from the start; 'Sinusoidal2d()' and
-        'SwinBias()' know rows and columns. Images may have another size than those of training where tables can be resized, or
-        there are none. Rows of patches follow each other, after the class token.
-      patch_bias: a bias of the embedding of patches.
+      pooler: the pooled vector passes through tanh(x·W + b), as in transformers' model without a head.
+      stack: the blocks; in a config their fields are the model's own, such as `model.layers`. With few, small patches,
+        positions of a larger scale than the paper's, such as 'Learned(scale=0.2)', can be distinguished from the start;
+        'Sinusoidal2d()' and 'SwinBias()' encode rows and columns. Images may have another size than in training if position
+        tables can be resized, or there are none. Patches are ordered row by row, after the class token.
+      patch_bias: adds a bias to the embedding of patches.
       dense_gradient: the gradient of dense layers as in `transformer.layers.numerics`, instead of JAX's rule.
     """
     classes: int
@@ -59,14 +59,13 @@ class Vit(nn.Module):
 
     @property
     def attentions(self) -> dict:
-        """{name: `Heads`} of those whose heads can be switched off by `head_mask`."""
+        """{name: `Heads`} of the attentions whose heads `head_mask` can switch off."""
         return {'attention': Heads(self.stack)}
 
     @nn.compact
     def __call__(self, image: jax.Array, *, key: jax.Array | None = None, head_mask: Mapping | None = None,
                  capture: tuple = ()) -> dict:
-        """image [B, height, width, C] -> {'hidden' [B, T, D], 'pooled' [B, D], 'logits' [B, classes]}, and what the stack says
-        besides.
+        """image [B, height, width, C] -> {'hidden' [B, T, D], 'pooled' [B, D], 'logits' [B, classes]}, and the stack's aux.
 
         Args:
           key: random key of training; None switches dropout off.
@@ -75,7 +74,7 @@ class Vit(nn.Module):
         if self.pool not in POOLS:
             raise ValueError(f'pool is {self.pool!r}; expected one of {", ".join(POOLS)}.')
         numerics, stack = Numerics(self.dtype, self.dense_gradient, self.parameter_dtype), self.stack
-        # A patch of p·p·C inputs in place of D: keep the variance of the embedding independent of the patch.
+        # A patch has p·p·C inputs: LeCun's scale makes the variance of the embedding independent of its size.
         embed = Dense(stack.width, bias=self.patch_bias, role=table(), kernel_init=nn.initializers.lecun_normal(),
                       numerics=numerics, name='patches')
         x = embed(patches(image, self.patch))  # [B, T, D]
@@ -104,6 +103,6 @@ class Vit(nn.Module):
         return Encoding(self.stack.positions, {}, row, row, self.stack.sizes(len(row), grid=grid, extra=extra))
 
     def fitted(self, path: str, parameter: jax.Array, image: jax.Array) -> jax.Array:
-        """A parameter of this model for images of another size -> for images like this: that of positions is resized."""
+        """Fits a parameter of this model for images of another size to images like this one: position tables are resized."""
         *parents, name = path.split('/')
         return self._encoding(image).fit(name, parameter) if parents[-1:] == ['positions'] else parameter

@@ -1,1 +1,1 @@
-"""What predict.py and eval.py make of images."""
+"""Readers of images for predict.py and eval.py."""

@@ -1,4 +1,4 @@
-"""Classes of images, and images as vectors."""
+"""Readers that classify images or turn them into vectors."""
 
 import abc
 import dataclasses
@@ -17,11 +17,11 @@ from vit.explain import attention
 
 @dataclasses.dataclass(frozen=True)
 class ImageReader(Reader):
-    """Base of the readers of images: an input is the path of an image a line, or an image itself."""
+    """Base of the readers of images: the input has the path of an image on each line, or is an image itself."""
     contract, what = SeenImages, 'images'
 
     def lines(self, content: bytes, name: str) -> list[str]:
-        """The paths of the images that an input lists, or its own if it is an image; blank lines are skipped."""
+        """The paths of the images that the input lists, or its own path if it is an image; blank lines are skipped."""
         if not is_image(content):
             return [line for line in text_lines(content, name, 'an image, or the path of one per line') if line.strip()]
         if name == '-':
@@ -31,7 +31,7 @@ class ImageReader(Reader):
     @property
     @abc.abstractmethod
     def output(self) -> str:
-        """The name of the output of the model that is shown."""
+        """The name of the model's output that the reader shows."""
 
     @abc.abstractmethod
     def answer(self, data: SeenImages, path: str, found: np.ndarray) -> tuple[str, dict]:
@@ -39,7 +39,7 @@ class ImageReader(Reader):
 
     def answers(self, snapshot: Any, lines: Sequence[str], name: str) -> Iterator[tuple[str, dict]]:
         data = self.data_of(snapshot)
-        images = [data.read(path) for path in lines]  # all of them first: a corrupt one ends it before any output
+        images = [data.read(path) for path in lines]  # all of them first, so that a corrupt one is refused before any output
         for path, found in zip(lines, output_rows(snapshot, {'image': np.stack(images)}, self.output) if images else ()):
             yield self.answer(data, path, found)
 
@@ -48,14 +48,14 @@ class ImageReader(Reader):
         return attention.of_image(snapshot, given, steps=steps)
 
     def grid(self, snapshot: Any) -> tuple[int, int]:
-        """The patches of an image."""
+        """(rows, columns) of the patches of an image."""
         _, height, width, _ = snapshot.data.shapes['image'][0]
         return height // snapshot.model.patch, width // snapshot.model.patch
 
 
 @dataclasses.dataclass(frozen=True)
 class ImageClass(ImageReader):
-    """The class of an image, its probability and the path."""
+    """Reads the path of an image and shows its class, the probability, and the path."""
     output = 'logits'
 
     def answer(self, data: SeenImages, path: str, found: np.ndarray) -> tuple[str, dict]:
@@ -65,7 +65,7 @@ class ImageClass(ImageReader):
 
 @dataclasses.dataclass(frozen=True)
 class ImageVector(ImageReader):
-    """An image as a vector: what the model pools."""
+    """Reads the path of an image and shows its pooled vector."""
     output = 'pooled'
 
     def answer(self, data: SeenImages, path: str, found: np.ndarray) -> tuple[str, dict]:
@@ -74,7 +74,7 @@ class ImageVector(ImageReader):
 
 
 def is_image(content: bytes) -> bool:
-    """Whether bytes begin as an image file does, damaged or not."""
+    """Whether bytes begin like an image file, damaged or not."""
     from PIL import Image
 
     try:
@@ -82,5 +82,5 @@ def is_image(content: bytes) -> bool:
     except Image.UnidentifiedImageError:
         return False
     except (OSError, SyntaxError, ValueError, Image.DecompressionBombError):
-        pass  # an image, but one that reading will refuse by name
+        pass  # a damaged image, which `SeenImages.read` refuses by name
     return True

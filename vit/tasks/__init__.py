@@ -1,1 +1,1 @@
-"""What runs on images learn."""
+"""Tasks of runs on images."""

@@ -1,4 +1,4 @@
-"""What image runs learn (see transformer/tasks/base.py for the contract)."""
+"""Classification of images (see transformer/tasks/base.py for the contract)."""
 
 import dataclasses
 from collections.abc import Callable, Mapping
@@ -16,8 +16,8 @@ class Classification(Prediction):
     """-log p(label | image), averaged over the examples; labels are class numbers [B] or probabilities [B, classes].
 
     Attributes:
-      augment: what mixes the examples of a batch in training, such as 'OneOf(Mixup(alpha=0.8), CutMix())'. The accuracy counts
-        the share of the mixed label that the prediction has.
+      augment: mixes the examples of a batch in training, such as 'OneOf(Mixup(alpha=0.8), CutMix())'. The accuracy is then the
+        share of the mixed label that the predicted class has.
     """
     augment: Augment = Unmixed()
 

@@ -125,7 +125,7 @@ class ConfigTest(parameterized.TestCase):
     def test_paths_into_parts(self):
         fields = fields_of(Model)
         self.assertEqual(at(fields, 'encoder.part.size'), 1)
-        with self.assertRaisesRegex(ValueError, r'model.part is Part.*which has no form there; expected a part with depth'):
+        with self.assertRaisesRegex(ValueError, r'model.part is Part.*which has no counterpart there; expected .* with depth'):
             at(fields, 'part.depth')
         found = changed(fields, {'part.depth': 3, 'part': Other(), 'encoder.part.size': 4, 'encoder.layers': 2})
         self.assertEqual((found['part'], found['encoder']), (Other(3), Stack(2, Part(4))))
@@ -154,7 +154,7 @@ class ConfigTest(parameterized.TestCase):
 
     @parameterized.parameters(
         ({'strange': True}, 'strange=True, which is not supported; expected False'),
-        ({'novel': 1}, 'novel=1, which is not known of made'),
+        ({'novel': 1}, 'novel=1, which is not known for made'),
         ({'shape': 'r'}, "shape='r', which is not supported; expected one of 'p', 'q'"),
         ({'size': [8, 8]}, r'size=\[8, 8\], which is not supported; expected a value such as 4'),
         ({'size': None}, 'size=None, which is not supported; expected a value such as 4'),
@@ -185,7 +185,7 @@ class ConfigTest(parameterized.TestCase):
 
     def test_a_part_of_another_kind_is_named(self):
         found = ' '.join(FAMILY.misfits(made(part=Other()), ('dtype',)))
-        self.assertIn('model.part is Other(depth=1), which has no form there; expected a part with size.', found)
+        self.assertIn('model.part is Other(depth=1), which has no counterpart there; expected a part with size.', found)
 
 
 if __name__ == '__main__':

@@ -86,7 +86,7 @@ class ReadingTest(parameterized.TestCase):
             evaluator.check(types.SimpleNamespace(data=types.SimpleNamespace(config=None)), None)
         contract = ('classes', 'facts', 'frame', 'length', 'rows', 'pieces', 'read_text')
         texts = types.SimpleNamespace(**dict.fromkeys(contract, print), shapes={'label': ((8,), np.int32)})
-        with self.assertRaisesRegex(ValueError, 'those of this run have classes or others; leave that evaluator out'):
+        with self.assertRaisesRegex(ValueError, 'those of this run have another target; leave that evaluator out'):
             evaluator.check(types.SimpleNamespace(data=texts), None)
 
 

@@ -104,7 +104,7 @@ class MixTest(parameterized.TestCase):
         ('Mixup(beta=1)', "Mixup has no field 'beta'"),
         ('Mixup() | CutMix()', r'Augment has no \|; write OneOf\(a, b\)[.]$'),
         ('Mixup() >> CutMix()', r'Augment has no >>; write OneOf\(a, b\)[.]$'),
-        ('OneOf(Mixup())', 'is no choice; give two augmentations or more'),
+        ('OneOf(Mixup())', 'is no choice; give two or more augmentations'),
         ('MixUp()', "no 'MixUp'; did you mean 'Mixup'|known"),
     )
     def test_errors(self, expression, message):
