@@ -44,7 +44,7 @@ class SchemaTest(parameterized.TestCase):
             schema.check(config_of(**{name: least - 1}))
 
     @parameterized.parameters(
-        ('sede', "'sede' that no run knows; did you mean 'seed'"), ('mesh.dta', "mesh.dta .* mean 'data'"))
+        ('sede', "unknown field 'sede'; did you mean 'seed'"), ('mesh.dta', "mesh.dta .* mean 'data'"))
     def test_an_unknown_field_is_refused(self, name, message):
         with self.assertRaisesRegex(ValueError, message):
             schema.check(config_of(**{name: 1}))

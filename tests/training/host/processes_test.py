@@ -196,8 +196,8 @@ class JoinTest(parameterized.TestCase):
             for process in (2, 0):  # that may come before the first
                 come(process, 4)
         for error in errors:
-            self.assertEqual(error, f'Of the 4 processes only 0, 2 came to --coordinator=localhost:{port} within 1.5 s; start '
-                                    'all of them, each with --processes=4 and a --process of its own.')
+            self.assertEqual(error, f'Of the 4 processes only 0, 2 connected to --coordinator=localhost:{port} within 1.5 s; '
+                                    'start all of them, each with --processes=4 and a --process of its own.')
         self.initialize.assert_not_called()
 
     def test_all_come_though_others_call_too(self):
