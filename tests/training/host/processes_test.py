@@ -244,7 +244,7 @@ class JoinTest(parameterized.TestCase):
         with socket.create_server(('', 0)) as other, mock.patch.object(processes, '_MEETING', 0.5):
             port = other.getsockname()[1]
             threading.Thread(target=answer, daemon=True).start()
-            with self.assertRaisesRegex(ValueError, 'found no process 0 .* within 0.5 s .what answers there does not wait'):
+            with self.assertRaisesRegex(ValueError, 'found no process 0 .* within 0.5 s .the program that answers there'):
                 processes.join(f'localhost:{port}', 2, 1)
 
     def test_a_port_that_is_taken(self):
