@@ -112,7 +112,7 @@ def from_hf(folder, dtype='float32'):
 
 
 def fields_of(family, config):
-    """{field of our model: value} for a config of theirs."""
+    """{field of our model: value} for a config of transformers."""
     return family.model_fields(config, resolve.load(family.model))
 
 
@@ -311,7 +311,7 @@ def written_generation(folder, generation, special):
     if [ids.get('eos_token_id')] != settings.get('eos_token_id', [])[:1]:  # the first of several end tokens has changed
         settings.pop('eos_token_id', None)
     (folder / 'generation_config.json').write_text(json.dumps(ids | settings, indent=2, sort_keys=True) + '\n')
-    return f', and generation_config.json, which cannot say {", ".join(lost)}' if lost else ', and generation_config.json'
+    return f', and generation_config.json, which cannot express {", ".join(lost)}' if lost else ', and generation_config.json'
 
 
 def family_of(snapshot):
@@ -334,7 +334,7 @@ def plain(tokenizer):
 
 
 def told_of(snapshot):
-    """The fields of their config that come from the data of a run, tokens aside: classes, and the shape of images."""
+    """The fields of the config for transformers, except tokens, that come from the data: classes and the shape of images."""
     data, found = snapshot.data, {}
     if classes := list(data.classes) if isinstance(data, LabelledText | TaggedText | SeenImages) else []:
         head = snapshot.model if isinstance(data, SeenImages) else snapshot.model.head  # may have more classes than the data
@@ -372,7 +372,7 @@ class Special:
         return Prompts(self.start if self.pairs else -1, self.roles.end)
 
     def ids(self):
-        """The fields of their config that name tokens; None for a missing token to which their config gives a default."""
+        """The fields of the config for transformers that name tokens; None for a missing token that has a default there."""
         found = {name: getattr(self.roles, role) for role, name in tokenizer_files.IDS.items()}
         found['decoder_start_token_id'] = self.start
         usual = [tokenizer_files.IDS[role] for role in ('begin', 'end', 'pad')]

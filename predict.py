@@ -85,7 +85,7 @@ def require_used(names):
     """Raises ValueError if a flag was given that the reader does not use; `names` are those that it does."""
     for name in FLAGS:
         if flags.FLAGS[name].present and name not in names:
-            models = 'translate' if names else 'write texts'
+            models = 'translate' if names else 'generate text'
             raise ValueError(f'--{name} is for models that {models}; leave it out.')
 
 

@@ -52,7 +52,7 @@ def run(sweep, config, folder, name):
     """Trains every point that is not finished, prints the table row by row, and draws; returns the exit code."""
     if (folder / 'config.json').is_file():
         raise ValueError(f'The workdir {folder} holds a run of train.py; give the sweep a folder of its own.')
-    configs = sweep.configs(config)  # what is wrong with any of them is said before the first is trained
+    configs = sweep.configs(config)  # reports any invalid point before the first is trained
     folder.mkdir(parents=True, exist_ok=True)
     groups, table = sweep.groups, {}
     for group, points in groups.items():

@@ -139,8 +139,8 @@ class BadInputTest(experiments.TestCase):
         self.assert_refused(argument, pattern=pattern)
 
     @parameterized.parameters(
-        ('c.train.setps = 4', "has a field train.setps that no run knows; did you mean 'steps'"),
-        ('c.sede = 7', "has a field 'sede' that no run knows; did you mean 'seed'"),
+        ('c.train.setps = 4', "has an unknown field train.setps; did you mean 'steps'"),
+        ('c.sede = 7', "has an unknown field 'sede'; did you mean 'seed'"),
         ('c.train = dict(steps=5)', 'has no field train.microbatches; configs begin with base.config|train.dispatch'),
         ("c.optimizer = base.part('training.optimizer:AdamW')", 'no field optimizer.learning_rate; make optimizer with '
                                                                 'base.optimizer'),

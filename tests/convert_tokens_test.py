@@ -302,7 +302,7 @@ class GenerationTest(TokensCase):
         config['generation'] |= {'strategy': 'Beam(size=3, length_penalty=0.6)', 'tokens': 12}
         path.write_text(json.dumps(config))
         files, said = self.out()
-        self.assertIn('generation_config.json, which cannot say length_penalty=0.6 with length_offset=5.0\n', said)
+        self.assertIn('generation_config.json, which cannot express length_penalty=0.6 with length_offset=5.0\n', said)
         self.assertEqual(files['generation_config.json'], {
             'num_beams': 3, 'do_sample': False, 'length_penalty': 0.0, 'early_stopping': 'never', 'max_new_tokens': 12,
             'typical_p': 0.9, 'bos_token_id': 0, 'eos_token_id': [33, 7]})

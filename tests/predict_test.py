@@ -272,9 +272,9 @@ class ImagesTest(PredictTest):
                 ([], paths[0].read_bytes(), 'Stdin is an image.*--input=FILE'),
                 ([f'--input={cut}'], b'', 'cut.png cannot be decoded as an image'),
                 ([f'--input={broken}'], b'', "broken.png' is not UTF-8 at byte 0; give an image, or the path of one per line"),
-                (['--strategy=Greedy()'], listed, '--strategy is for models that write texts'),
-                (['--tokens=100'], listed, '--tokens is for models that write texts'),
-                (['--seed=0'], listed, '--seed is for models that write texts')):
+                (['--strategy=Greedy()'], listed, '--strategy is for models that generate text'),
+                (['--tokens=100'], listed, '--tokens is for models that generate text'),
+                (['--seed=0'], listed, '--seed is for models that generate text')):
             with self.subTest(arguments=arguments):
                 done = experiments.call('predict', f'--workdir={workdir}', *arguments, stdin=stdin)
                 self.assertEqual((done.code, done.out), (1, ''))
@@ -347,7 +347,7 @@ class ReadingTest(PredictTest):
         self.refused(workdir, b'key\t \n', "In line 1: 'key' and '' has no tokens; give two texts")
         self.refused(workdir, b'[MASK] key' * 8, 'In line 1: .* has 18 tokens with the special ones, and a row of this run 16')
         for flag in ('--strategy=Greedy()', '--tokens=3', '--truncate', '--prefix=key', '--seed=1'):
-            self.refused(workdir, b'[MASK]\n', f'{flag.partition("=")[0]} is for models that write texts; leave it out', flag)
+            self.refused(workdir, b'[MASK]\n', f'{flag.partition("=")[0]} is for models that generate text; leave it out', flag)
 
     @pytest.mark.slow
     def test_the_config_names_who_reads(self):

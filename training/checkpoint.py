@@ -100,7 +100,7 @@ class Checkpoints:
     def __init__(self, folder, *, keep: int = 3, best: str = '', writable: bool = True):
         if keep < 2:
             raise ValueError(
-                f'checkpoint.keep is {keep}, but at least 2 checkpoints are needed so that one can be damaged: '
+                f'checkpoint.keep is {keep}, but at least 2 checkpoints are needed in case one is damaged: '
                 'set it to 2 or more.'
             )
         self._workdir = epath.Path(folder).absolute()  # Orbax refuses relative paths
@@ -276,7 +276,7 @@ class Checkpoints:
                 if isinstance(error, (MemoryError, PermissionError)) or _MACHINE.search(str(error)):
                     raise ValueError(
                         f'a checkpoint in {self._folder} could not be read, though it may be intact ({reason}): '
-                        'see that there is enough memory and permission to read it, then start again.'
+                        'make sure that there is enough memory and permission to read it, then start again.'
                     ) from error
             if reason:
                 time.sleep(0.1)  # the other reads fail a little later, or when they are garbage-collected
@@ -359,7 +359,7 @@ class Checkpoints:
         except Exception as error:
             raise ValueError(
                 f'a checkpoint could not be written to {self._folder} ({_shortened(error)}): '
-                'see that there is space and permission, then start again.'
+                'make sure that there is space and permission, then start again.'
             ) from error
 
 

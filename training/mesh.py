@@ -68,8 +68,8 @@ _UNMATCHED = object()  # a value that no rule can have
 
 
 def first_match(rules, path, what, default=None):
-    """The value of the first (regex, value) whose regex matches the whole path; for a path that no rule covers the default.
-    Raises ValueError if that is None."""
+    """The value of the first (regex, value) whose regex matches the whole path, else the default. Raises ValueError if no rule
+    matches and the default is None."""
     for rule in rules:
         try:
             pattern, value = rule

@@ -52,8 +52,8 @@ def write_atomically(path, text):
 
 @contextlib.contextmanager
 def locked(folder, first=True):
-    """Locks the folder for one run; the kernel releases the lock however the process ends. Of several processes the first holds
-    it for all."""
+    """Locks the folder for one run; the kernel releases the lock however the process ends. Of several processes, the first
+    holds it for all."""
     if not first:
         yield
         return
@@ -83,7 +83,7 @@ def is_run(folder):
 @contextlib.contextmanager
 def create(folder, config, first=True):
     """Makes and locks the folder. It writes config.json first, so that a killed start leaves a valid workdir. Of several
-    processes the first does so for all."""
+    processes, only the first does so."""
     if not first:
         yield
         return

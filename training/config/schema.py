@@ -29,7 +29,7 @@ EVALUATION = {'evaluator': str, 'split': str, 'every_steps': int}, 'base.evaluat
 AT_LEAST = {
     'seed': 0, 'data.batch_size': 1, 'train.steps': 1, 'train.dispatch': 1, 'train.microbatches': 1,
     'log.every_steps': 1, 'checkpoint.every_steps': 1, 'generation.tokens': 0,
-    'checkpoint.keep': 2,  # so that one can be damaged
+    'checkpoint.keep': 2,  # in case one is damaged
     'model.layers': 1, 'model.heads': 1, 'model.width': 1, 'model.length': 1, 'model.patch': 1, 'model.inner': 0,
     'optimizer.learning_rate': 0.0, 'optimizer.weight_decay': 0.0, 'optimizer.clip': 0.0,
     'energy.watts': 0.0, 'energy.pue': 1.0, 'energy.grams_per_kwh': 0.0}
@@ -67,7 +67,7 @@ def check(config):
     known = {name.partition('.')[0] for name in FIELDS} | {*PARTS, 'evals'}
     for name in config:
         if name not in known:
-            raise ValueError(f'The config has a field {name!r} that no run knows; {did_you_mean(name, known)}')
+            raise ValueError(f'The config has an unknown field {name!r}; {did_you_mean(name, known)}')
     missing = [part for part in PARTS if part not in config]
     if missing:
         raise ValueError(f'The config has no {" and no ".join(missing)}; set it as configs/quickstart.py does.')
@@ -75,7 +75,7 @@ def check(config):
         inside = {name.partition('.')[2] for name in FIELDS if name.startswith(f'{group}.')}
         for name in _keys(config[group], group, 'a group of fields'):
             if name not in inside:
-                raise ValueError(f'The config has a field {group}.{name} that no run knows; {did_you_mean(name, inside)}')
+                raise ValueError(f'The config has an unknown field {group}.{name}; {did_you_mean(name, inside)}')
     for name, kind in FIELDS.items():
         _require(config, '', name, kind, 'configs begin with base.config()')
     for part, (fields, maker) in PARTS.items():

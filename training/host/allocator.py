@@ -3,7 +3,7 @@
 XLA on CPU allocates and frees its temporaries in every step. Above glibc's thresholds each of them is mapped and faulted in
 again, which costs up to a third of a small model's step. Higher thresholds reuse the same pages, in the main thread's heap,
 the only one that can grow. (The arenas of other threads end at 64 MB and map larger blocks; a single arena for all threads
-would make the compiler's threads wait for each other, and a step search the holes that a compilation leaves.)
+would make the compiler's threads wait for each other, and every step search the holes that compilation leaves.)
 """
 
 import ctypes

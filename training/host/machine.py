@@ -1,4 +1,4 @@
-"""Settings of the process, made once before the first computation; memory checks and profiles."""
+"""Settings of the process, applied once before the first computation; memory checks and profiles."""
 
 import math
 import os
@@ -13,8 +13,8 @@ def cache_folder():
 
 
 def prepare(config, sparing=False):
-    """Allocator, determinism on GPUs, 64-bit types for dtype='float64', and the compilation cache under $HEED_CACHE (default
-    ~/.cache/heed). Raises ValueError for dtype='float64' on an accelerator.
+    """Sets the allocator, determinism on GPUs, 64-bit types for dtype='float64', and the compilation cache under $HEED_CACHE
+    (default ~/.cache/heed). Raises ValueError for dtype='float64' on an accelerator.
 
     sparing: return freed memory to the system, for scripts that read and write arrays once; otherwise it is kept for the next
     step, unless the config says allocator=False.

@@ -93,8 +93,8 @@ def _call_roll(coordinator, port, processes):
             left = end - time.monotonic()
             if left < 0:
                 numbers = ', '.join(map(str, sorted({0, *came.values()})))
-                reason = (f'Of the {processes} processes only {numbers} came to --coordinator={coordinator} within {_MEETING} '
-                          f's; start all of them, each with --processes={processes} and a --process of its own.')
+                reason = (f'Of the {processes} processes only {numbers} connected to --coordinator={coordinator} within '
+                          f'{_MEETING} s; start all of them, each with --processes={processes} and a --process of its own.')
                 _say(came, reason.encode())
                 raise ValueError(reason)
             for key, _ in events.select(left):
@@ -115,7 +115,7 @@ def _call_roll(coordinator, port, processes):
 def _arrives(link, came, processes):
     """Records in `came` the process that has connected; returns False if the connection is to be closed."""
     with contextlib.suppress(OSError, struct.error):
-        magic, process, its_processes = _HELLO.unpack(link.recv(_HELLO.size))  # nothing where the other end is closed
+        magic, process, its_processes = _HELLO.unpack(link.recv(_HELLO.size))  # empty if the other end has closed it
         if magic != _HEED:
             return False
         refusal = ''
@@ -139,7 +139,7 @@ def _answer_roll(host, port, processes, process):
             with socket.create_connection((host, port), _PATIENCE) as link:
                 link.sendall(_HELLO.pack(_HEED, process, processes))
                 if link.recv(len(_HEED), socket.MSG_WAITALL) != _HEED:
-                    raise OSError('what answers there does not wait for others')
+                    raise OSError('the program that answers there does not wait for others')
                 link.settimeout(_MEETING + _PATIENCE)  # the first may have started later than this one
                 said = b''.join(iter(lambda: link.recv(4096), b''))
         except (OSError, OverflowError) as error:

@@ -5,8 +5,8 @@
 after Strubell et al. 2019, "Energy and policy considerations for deep learning in NLP", section 2, equation 1, where W is the
 measured sum of processor, memory and GPUs. Nothing is measured here: unless energy.watts is set, W is the power of the devices
 at full load, which a run of small steps does not reach, without the hosts of accelerators. The time is that of the whole
-process after it has read its config: waiting, compilation and evaluation count. Of CPUs on several hosts only the cores of the
-first count.
+process after it has read its config: waiting, compilation and evaluation count. On several hosts with CPUs, only the cores of
+the first count.
 """
 
 import os

@@ -17,7 +17,7 @@ def count(function, *args) -> int:
     Nothing runs or is compiled: `args` are pytrees of arrays or `jax.ShapeDtypeStruct`s. The count is of what the program
     executes, over all devices: `scan` times its length, `cond` its most expensive branch, `shard_map` times its devices,
     Pallas kernels times their grid, rematerialised products again; products whose result is unused are skipped. The body of a
-    `while` loop counts once, as the program does not tell its number of turns.
+    `while` loop counts once, as the program does not tell its number of iterations.
     """
     return count_jaxpr(jax.make_jaxpr(function)(*args))
 
@@ -51,7 +51,7 @@ def _equation(equation, used) -> int:
             return 2 * math.prod(equation.outvars[0].aval.shape) * math.prod(lhs[i] for i in contracting)
         case 'conv_general_dilated':
             return _convolution(equation)
-        case 'scan':  # the next turn may use an output that the last one does not: all outputs count as used
+        case 'scan':  # a later iteration may use an output that is unused at the end: all count as used
             return params['length'] * _count(params['jaxpr'])
         case 'while':
             return _count(params['cond_jaxpr']) + _count(params['body_jaxpr'])

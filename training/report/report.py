@@ -169,7 +169,7 @@ class Report:
             yield
         except OSError as error:
             raise ValueError(
-                f'The report in {self._workdir} cannot be written ({error.strerror or error}); mend that, then give the '
+                f'The report in {self._workdir} cannot be written ({error.strerror or error}); fix that, then give the '
                 'same command again: it resumes from the last checkpoint.'
             ) from error
 

@@ -196,8 +196,8 @@ class JoinTest(parameterized.TestCase):
             for process in (2, 0):  # that may come before the first
                 come(process, 4)
         for error in errors:
-            self.assertEqual(error, f'Of the 4 processes only 0, 2 came to --coordinator=localhost:{port} within 1.5 s; start '
-                                    'all of them, each with --processes=4 and a --process of its own.')
+            self.assertEqual(error, f'Of the 4 processes only 0, 2 connected to --coordinator=localhost:{port} within 1.5 s; '
+                                    'start all of them, each with --processes=4 and a --process of its own.')
         self.initialize.assert_not_called()
 
     def test_all_come_though_others_call_too(self):
@@ -244,7 +244,7 @@ class JoinTest(parameterized.TestCase):
         with socket.create_server(('', 0)) as other, mock.patch.object(processes, '_MEETING', 0.5):
             port = other.getsockname()[1]
             threading.Thread(target=answer, daemon=True).start()
-            with self.assertRaisesRegex(ValueError, 'found no process 0 .* within 0.5 s .what answers there does not wait'):
+            with self.assertRaisesRegex(ValueError, 'found no process 0 .* within 0.5 s .the program that answers there'):
                 processes.join(f'localhost:{port}', 2, 1)
 
     def test_a_port_that_is_taken(self):

@@ -219,7 +219,7 @@ class ReportTest(parameterized.TestCase):
         for owner, name, use in ((os, 'fsync', opened.flush), (pathlib.Path, 'write_text', lambda: opened.text(1, 'a', 'b')),
                                  (record_writer.RecordWriter, 'write', lambda: opened.scalars(1, 'train', {'loss': 1.0}))):
             with (self.subTest(name), mock.patch.object(owner, name, side_effect=full),
-                  self.assertRaisesRegex(ValueError, 'cannot be written .No space left on device.; mend that, then')):
+                  self.assertRaisesRegex(ValueError, 'cannot be written .No space left on device.; fix that, then')):
                 use()
         with mock.patch.object(os, 'fsync', side_effect=full), self.assertRaisesRegex(ValueError, 'cannot be written'):
             opened.close()
