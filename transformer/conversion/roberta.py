@@ -19,7 +19,7 @@ from transformer.layers.heads import (
 
 
 def _roberta_length(config):
-    """The token that fills rows up has a row of its own in the table of positions, and all before it have one of no use."""
+    """Position embeddings begin after the id of the padding token; the rows of the table up to it are not used."""
     offset = (config.get('pad_token_id', 1) or 0) + 1
     return {'length': config.get('max_position_embeddings', 512) - offset, 'positions': Learned(offset=offset)}
 
@@ -33,7 +33,7 @@ def _roberta_positions(model):
 
 
 def _roberta_counted(model, inputs, start):
-    """Positions count the tokens that fill nothing up, whatever the attention mask says."""
+    """Positions count the tokens that are not padding tokens, whatever the attention mask is."""
     offset = model.stack.positions.offset
     if 'positions' in inputs:
         return inputs | {'positions': inputs['positions'] - offset}

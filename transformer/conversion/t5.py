@@ -27,9 +27,9 @@ from transformer.layers.residual import PreNorm
 
 
 def _t5_config(config, weights):
-    """T5 v1.0 has one table and divides by sqrt(D) before the output layer; v1.1 has that layer of its own and does not.
-    Before transformers 5 tie_word_embeddings said both; there scale_decoder_outputs says the second, and the first is told by
-    the weights alone. `T5Model` has no output layer; here the table is taken for it."""
+    """T5 v1.0 ties the output layer to the table and divides its input by sqrt(D); v1.1 does neither. Before transformers 5
+    tie_word_embeddings meant both; now scale_decoder_outputs means the division, and only the weights show whether the layer is
+    tied. `T5Model` has no output layer, and is read as tied."""
     shared, own = weights.get('shared.weight'), weights.get('lm_head.weight')
     said = config.get('tie_word_embeddings', True)
     if own is None:
@@ -40,7 +40,7 @@ def _t5_config(config, weights):
 
 
 def _t5_feed_forward(config, fronts):
-    """The feed-forward of all stacks; dense_act_fn and is_gated_act follow from feed_forward_proj."""
+    """The feed-forward of all stacks; feed_forward_proj determines dense_act_fn and is_gated_act."""
     given = config.get('feed_forward_proj', 'relu')
     activation, gated = given.removeprefix('gated-'), given.startswith('gated-')
     activation = 'gelu_new' if given == 'gated-gelu' else activation
@@ -69,13 +69,13 @@ def _t5_feed_forward_proj(model, fronts):
 T5_BUCKETS = 'relative_attention_num_buckets', 'relative_attention_max_distance'
 
 
-STACKS = 'encoder.', 'decoder.'  # how the paths of fields of both stacks begin
-LAYERS = 'num_layers', 'num_decoder_layers'  # of these
-ALONE = '',  # of an encoder alone, whose fields are the model's own
+STACKS = 'encoder.', 'decoder.'  # prefixes of the paths of fields of both stacks
+LAYERS = 'num_layers', 'num_decoder_layers'  # their numbers of layers
+ALONE = '',  # the prefix for an encoder alone, whose fields are the model's own
 
 
 def _everywhere(name, fronts):
-    """The paths of a field of all stacks, which is one there."""
+    """The paths of a field of all stacks, for which they have a single field."""
     return ' '.join(front + name for front in fronts)
 
 
@@ -89,7 +89,7 @@ def _t5_sizes(config, fronts):
 
 
 def _t5_shape(model, fronts):
-    """The inverse of `_t5_sizes`: 0, which stands for something else in a model of ours, is nothing there."""
+    """The inverse of `_t5_sizes`; the 0 of our models, which stands for a default size, is replaced by that size."""
     def widths(front):
         width = at(model, f'{front}width')
         return (at(model, f'{front}head_width') or width // at(model, f'{front}heads'),
@@ -119,7 +119,7 @@ def _t5_buckets(model, fronts):
 
 
 def _t5_fields(fronts):
-    """The fields of stacks whose paths begin so."""
+    """The fields of stacks whose paths have these prefixes."""
     def together(names, paths, read, write):
         return Fields((names, tuple(f'{front}{path}' for path in paths for front in fronts)), partial(read, fronts=fronts),
                       partial(write, fronts=fronts))
@@ -138,14 +138,14 @@ def _t5_fields(fronts):
 
 
 def _t5_implied(fronts):
-    """What every stack of theirs is."""
+    """{path: value} of the fields that are fixed in every stack of theirs."""
     return {f'{front}{name}': value for front in fronts for name, value in {
         'projection_bias': False, 'output_bias': False, 'norm': RMSNorm(), 'residual': PreNorm(), 'embedding_norm': False,
         'attention_dropout': -1.0, 'last_dropout': -1.0, 'attention': Softmax(score=Dot())}.items()}
 
 
 def _t5_rows(tower, cross=False, front=None):
-    """The rows of the encoder, or of the decoder, whose blocks have cross attention; `front`: how the names of ours begin."""
+    """The rows of the encoder, or of the decoder, whose blocks have cross attention; `front`: the prefix of our names."""
     front = f'{tower}/' if front is None else front
     block, theirs, last = f'{front}block_{{i}}', f'{tower}.block.{{i}}.layer', 2 if cross else 1
 
@@ -186,7 +186,7 @@ _T5 = Family(
         *_t5_rows('decoder', cross=True)),
     inputs=lambda config: PAIRS,
     limits=pair_limits,
-    # Of the first T5, which nothing reads.
+    # A weight in the files of the first T5 that no version reads.
     computed=r'(transformer\.)?decoder\.block\.0\.layer\.1\.EncDecAttention\.relative_attention_bias\.weight',
     copies=dict.fromkeys(('encoder.embed_tokens.weight', 'decoder.embed_tokens.weight', 'lm_head.weight'), 'shared.weight'))
 _ENCODER = Family(
@@ -203,7 +203,7 @@ _ENCODER = Family(
     inputs=lambda config: TOKENS,
     limits=lambda model: {'input_ids': model.vocab, 'attention_mask': 2},
     copies={'encoder.embed_tokens.weight': 'shared.weight'})
-# tie_word_embeddings: whether the output layer is the embedding; scale_decoder_outputs: whether x / sqrt(D) goes into it.
+# tie_word_embeddings: whether the output layer is the embedding; scale_decoder_outputs: whether its input is x / sqrt(D).
 _OUTPUT = Fields(
     (('tie_word_embeddings', 'scale_decoder_outputs'), ('head',)),
     lambda config: {'head': NextWords(tied=config['tie_word_embeddings'], scaled=config['scale_decoder_outputs'])},
