@@ -1,11 +1,11 @@
-"""Learns to find the span of a text that answers a question, beginning with another run (its variant).
+"""Learns to find the span of a text that answers a question, starting from another run (the variant).
 
     python convert.py --from_hf=FOLDER --workdir=runs/bert
     python train.py --config=configs/answer.py:runs/bert --config.data.path=squad.json --workdir=runs/squad
     printf 'Who wrote it?\\tIt was written by Ada.\\n' | python predict.py --workdir=runs/squad
 
 The head scores each token as the first and as the last one of the answer (Devlin et al. 2019, section 4.2). Files are in the
-format of SQuAD v1.1 or v2.0 (data/text/questions.py), and its exact match and F1 are measured.
+format of SQuAD v1.1 or v2.0 (data/text/questions.py), whose exact match and F1 are measured.
 """
 
 from configs.finetune import with_head

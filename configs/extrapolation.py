@@ -32,12 +32,12 @@ in its row; n/a: a table has no rows beyond those of training.
     tupe                           1.526     n/a     n/a     n/a
     etc                            1.504   1.485   1.490   1.519
 
-What knows the distance, and knows it in the scores, goes on: Transformer-XL, ALiBi and scores multiplied by the likeness of
-sinusoids (sinusoidal_scores_times) gain from rows of eight times the length, as longer rows give more context; clipped
-distances (Shaw, DeBERTa, ETC) gain at twice the length and lose a little at eight times. Sinusoids added to anything but the
-scores, and rotary positions, mean nothing there. Of the two scalings, applied here without further training, NTK all but keeps
-the loss at twice the length and fails beyond; linear fails at once. T5's biases for more than 64 positions away are as they
-began. Without positions a causal model learns something of the order too, but least of all.
+Encodings of the distance in the scores extrapolate: Transformer-XL, ALiBi and scores multiplied by the similarity of sinusoids
+(sinusoidal_scores_times) gain from rows of eight times the length, as longer rows give more context; clipped distances (Shaw,
+DeBERTa, ETC) gain at twice the length and lose a little at eight times. Sinusoids added to anything but the scores, and rotary
+positions, do not extrapolate. Of the two scalings, applied here without further training, NTK almost keeps the loss at twice
+the length and fails beyond; linear fails at once. T5's biases for distances above 64 were never trained. Without positions a
+causal model learns something of the order too, but least of all.
 
 A run takes about 85 seconds of processor time, compilation and evaluation included (the first ten together 14 minutes, before
 gathers made Shaw, DeBERTa and ETC faster on a CPU): Xeon, Python 3.11, jax 0.10.2, float32, on cores shared with others.
@@ -88,8 +88,8 @@ def sweep(variant=''):
 
 
 def measure(folder, lengths):
-    """{'': {length: nats a byte, None where the encoding means nothing}} of a run, and of one with rotary positions also under
-    each scaling by as much as the rows are longer, {'linear': {...}, 'ntk': {...}}."""
+    """{'': {length: nats a byte, None where the encoding is undefined}} of a run; for rotary positions also with each scaling
+    by the ratio of the lengths, {'linear': {...}, 'ntk': {...}}."""
     from training import run as runs  # jax is slow to import
 
     snapshot = runs.load(folder)
@@ -102,7 +102,8 @@ def measure(folder, lengths):
 
 
 def loss(snapshot, positions, length):
-    """Nats a byte on held-out text cut into rows of so many bytes, each scored once from what is before it in its row."""
+    """Nats a byte on held-out text in rows of `length` bytes; each byte is scored once, given the bytes before it in its
+    row."""
     if positions is None:
         return None
     stack = dataclasses.replace(snapshot.model.stack, positions=positions)
@@ -113,7 +114,7 @@ def loss(snapshot, positions, length):
 
 
 def picture(folders, table):
-    """The losses over the length of the rows, with a band of their standard deviation where there are several seeds."""
+    """The losses over the length of the rows, with a band of one standard deviation if there are several seeds."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(10, 6), dpi=120, layout='constrained')

@@ -4,8 +4,8 @@
     python train.py --config=configs/finetune.py:runs/gpt2 --config.data.path=TEXT_FOLDER --workdir=runs/mine
     python convert.py --workdir=runs/mine --to_hf=NEW_FOLDER
 
-The variant is the workdir of that run: its model, task, data and evaluators are taken as they are, and its parameters to begin
-with. What belongs to the training is new: AdamW, 5e-5 falling linearly to 0 over 1,000 steps, weight decay 0.01.
+The variant is the workdir of that run. Its model, task, data and evaluators are kept, and training starts from its parameters.
+The optimizer is new: AdamW, 5e-5 falling linearly to 0 over 1,000 steps, weight decay 0.01.
 configs/classify.py, label.py, rate.py, tag.py and answer.py put another head on the model.
 """
 
@@ -14,17 +14,17 @@ import pathlib
 from configs import base
 from training import workdir
 
-# Heads that begin anew where the other run has none, or one of another shape.
+# Heads that are initialised afresh if the other run has none, or one of another shape.
 HEAD = r'(pooler|classes|span|head)/.*'
 
 
 def get_config(variant=''):
     c, other = begun(variant, 'finetune')
     if other.task.name.endswith(':Hidden'):
-        raise ValueError(f'{variant} is a model without a head, of which nothing is learnt; give it one with '
+        raise ValueError(f'{variant} is a model without a head, which has nothing to learn; give it one with '
                          'configs/classify.py, configs/tag.py or configs/answer.py.')
     if other.data.pipeline == 'data.images.labelled:Images':
-        raise ValueError(f'{variant} is a run on images, and other ones have classes of their own; use '
+        raise ValueError(f'{variant} is a run on images, and your images have other classes; use '
                          f'--config=configs/classify.py:{variant}.')
     for part in ('model', 'task', 'data', 'evals', 'generation'):
         c[part] = other[part]
@@ -32,10 +32,10 @@ def get_config(variant=''):
 
 
 def begun(variant, name):
-    """(a config that begins with the parameters of the run in the folder `variant`, the config of that run).
+    """(a config that starts from the parameters of the run in the folder `variant`, the config of that run).
 
-    The products keep their type, the parameters are trained in float32 even if that run stores them in bfloat16: an update of
-    5e-5 is below bfloat16's last bit.
+    Matrix products keep their type. Parameters are trained in float32 even if that run stores them in bfloat16, whose last bit
+    is larger than updates of 5e-5.
     """
     if not variant:
         raise ValueError(f'configs/{name}.py trains the model of a run further; name its workdir, '

@@ -3,12 +3,11 @@
     python train.py --config=configs/gpt2.py:124m --config.data.path=TEXT_FOLDER
 
 :124m, :350m, :774m, :1558m, :gpt3   rows of 1,024 packed tokens (GPT-3: 2,048), half a million tokens a step (3.2 million),
-       learning rates of GPT-3's table for the nearest size. From :774m on, layers are scanned and their activations computed
-       again, and parameters are split over all devices (`mesh.fsdp`). For GPUs and TPUs; not yet run. A step is 32
-       microbatches of 16 rows (GPT-3: 48), meant for one GPU of 80 GB; the devices have to divide the rows, so on more
-       than 16, or to be faster, take fewer: --config.train.microbatches=4. GPT-3's parameters alone, with the two moments of
-       Adam, are 2.1 TB.
-       The vocabulary of 50,257 pieces is learnt from the text, which has to be large for that (100 MB or more); with
+       learning rates of GPT-3's table for the nearest size. From :774m on, layers are scanned, activations recomputed, and
+       parameters sharded over all devices (`mesh.fsdp`). For GPUs and TPUs; not yet run. A step is 32 microbatches of 16 rows
+       (GPT-3: 48), which fits one GPU of 80 GB; the number of devices must divide these rows, so on more than 16, or for more
+       speed, take fewer microbatches: --config.train.microbatches=4. GPT-3's parameters with the two moments of Adam are 2.1
+       TB. The vocabulary of 50,257 pieces is learnt from the text, which has to be large for that (100 MB or more); with
        --config.data.tokenizer="Json(path='tokenizer.json')" it is GPT-2's own, from huggingface.co/openai-community/gpt2.
 :step  one row of 512 in float32, the smallest model on bytes of Python's standard library: for timing its step on a CPU.
 
@@ -30,7 +29,7 @@ SHAPES = {
     'step': (12, 12, 768, 1024, 6e-4, 1),
 }
 
-# Brown et al. 2020, section 2.1: dense and locally banded layers in turns; the paper does not say how wide the bands are.
+# Brown et al. 2020, section 2.1: alternating dense and locally banded layers; the paper does not tell the width of the bands.
 MASKS = {'gpt3': 'Alternate(even=Causal(), odd=Causal() & Window(size=256))'}
 
 

@@ -10,7 +10,7 @@ table of test perplexities: 174 for a Transformer of this size, 155 for a vanill
 1,000. 44 minutes on two cores of a Xeon, beside other work (Python 3.11, jax 0.10.2, float32).
 
 :rnn, :gru and :lstm are two recurrent layers with the same data, loop and number of parameters (2.82, 2.78 and 2.77 million)
-in place of the Transformer; the state begins anew in every row. :rnn ends at a validation perplexity of 124.9 (151.6 after
+instead of the Transformer; the state is reset in every row. :rnn ends at a validation perplexity of 124.9 (151.6 after
 2,000 steps), :gru at 113.4, :lstm at 119.8; 104, 102 and 131 minutes on one core of a Xeon, beside other work.
 """
 

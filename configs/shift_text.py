@@ -1,4 +1,4 @@
-"""The shifting task on real text: 100 words in, the same from the second one on out, and one more that cannot be known.
+"""The shifting task on real text: of 100 words in, the second to the last come out, and one more that cannot be known.
 
     python train.py --config=configs/shift_text.py
 

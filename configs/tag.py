@@ -1,11 +1,12 @@
-"""Learns a tag for each word, such as the names in a text, beginning with another run (its variant).
+"""Learns a tag for each word, such as the names in a text, starting from another run (the variant).
 
     python convert.py --from_hf=FOLDER --workdir=runs/bert
     python train.py --config=configs/tag.py:runs/bert --config.data.path=names.conll --workdir=runs/names
     echo 'Ada Lovelace was born in London' | python predict.py --workdir=runs/names
 
-The head is a layer on the state where each word begins (Devlin et al. 2019, section 5.3). Files have a word and its tag a
-line, and a blank line behind each sentence (data/text/tagged.py); beside the accuracy the F1 of whole names is measured.
+The head is a layer on the hidden state of the first token of each word (Devlin et al. 2019, section 5.3). Files have a word and
+its tag on each line, and a blank line after each sentence (data/text/tagged.py); the accuracy and the F1 of whole names are
+measured.
 """
 
 from configs.finetune import with_head

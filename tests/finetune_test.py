@@ -177,7 +177,7 @@ class FinetuneTest(recorded.TestCase):
     @pytest.mark.slow
     def test_a_model_without_a_head_tags(self):
         self.convert(f'--from_hf={self.hugging_face("bert_model")}', f'--workdir={self.folder / "run"}')
-        self.assertIn('is a model without a head, of which nothing is learnt', self.further('finetune', self.text, code=1))
+        self.assertIn('is a model without a head, which has nothing to learn', self.further('finetune', self.text, code=1))
         self.text.write_text(''.join(f'{i % 50 + 3} O\n7 B-x\n{"8 I-x" if i % 2 else "9 O"}\n\n' for i in range(50)))
         said = self.further('tag', self.text)
         self.assertRegex(said, 'entities: f1 [0-9.]+  precision')
