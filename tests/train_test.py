@@ -351,25 +351,18 @@ class ResumeTest(experiments.TestCase):
                 if name != 'split':
                     self.assertAlmostEqual(a[name], b[name], delta=1e-5 * (1 + abs(b[name])), msg=name)
 
-    def test_finished_run_prints_its_result_again(self):
+    def test_finished_run_prints_its_result_again_and_needs_no_data(self):
         config, workdir = self.config(**{'train.steps': 2}), self.folder / 'run'
         _, first = experiments.train(config, workdir)
         drawn = ('.lock', 'loss.png', 'plots')  # locked and drawn once more
         times = {path: path.stat().st_mtime_ns for path in workdir.rglob('*') if path.name not in drawn}
+        self.text.unlink()
         code, second = experiments.train(config, workdir)
         self.assertEqual(code, 0)
         self.assertIn('finished at step 2; for more, raise --config.train.steps', second)
         self.assertEqual(*(out.partition(f'{workdir}: trained for 2 steps')[1:] for out in (first, second)))
         self.assertIn('train: loss ', second.partition(f'{workdir}: trained for 2 steps')[2])
         self.assertEqual(times, {path: path.stat().st_mtime_ns for path in times})
-
-    def test_finished_run_needs_no_data(self):
-        config, workdir = self.config(**{'train.steps': 2}), self.folder / 'run'
-        _, first = experiments.train(config, workdir)
-        self.text.unlink()
-        code, second = experiments.train(config, workdir)
-        self.assertEqual(code, 0)
-        self.assertEqual(*(out.partition(f'{workdir}: trained for 2 steps')[1:] for out in (first, second)))
 
     @pytest.mark.slow
     def test_changed_data_is_refused(self):

@@ -25,6 +25,8 @@ def outputs(strategy, prompts=PROMPTS, steps=4, vocab=4, source=None, model=FAKE
 
 
 @slow_but('test_a_row_that_may_be_longer_changes_no_other', 'beam')
+@slow_but('test_a_beam_that_is_wide_enough_finds_the_best_of_all_outputs', 'coverage', 'no_offset')
+@slow_but('test_outputs_are_those_of_a_search_that_never_stops_early', 'coverage', 'groups')
 class SearchTest(parameterized.TestCase):
     def assertSame(self, found, wanted):
         """Outputs in the same order with the same scores, but for ties."""
@@ -32,7 +34,8 @@ class SearchTest(parameterized.TestCase):
         for one, other in zip(found, wanted):
             self.assertEqual((one[0], one[2]), (other[0], other[2]))
 
-    @parameterized.parameters((0.0, 0.0, 5.0), (1.0, 0.0, 5.0), (0.6, 0.5, 5.0), (2.0, 0.0, 0.0))
+    @parameterized.named_parameters(('sum', 0.0, 0.0, 5.0), ('length', 1.0, 0.0, 5.0), ('coverage', 0.6, 0.5, 5.0),
+                                    ('no_offset', 2.0, 0.0, 0.0))
     def test_a_beam_that_is_wide_enough_finds_the_best_of_all_outputs(self, alpha, beta, offset):
         # Of three tokens that may go on and four steps, 108 candidates are the most.
         found = outputs(Beam(128, alpha, beta, count=20, length_offset=offset), source=SOURCES)
@@ -40,9 +43,9 @@ class SearchTest(parameterized.TestCase):
             next_ = functools.partial(FAKE.next, source=source, vocab=4)
             self.assertSame(row, decoders.exhaustive(next_, prompt, 4, END, 4, alpha, beta, offset)[:20])
 
-    @parameterized.parameters(
-        (Beam(2, count=2), 1), (Beam(4, 1.0, 0.3, count=4), 1),
-        (DiverseBeam(6, 0.6, 0.2, count=6, groups=3, diversity=2.0), 3))
+    @parameterized.named_parameters(
+        ('sum', Beam(2, count=2), 1), ('coverage', Beam(4, 1.0, 0.3, count=4), 1),
+        ('groups', DiverseBeam(6, 0.6, 0.2, count=6, groups=3, diversity=2.0), 3))
     def test_outputs_are_those_of_a_search_that_never_stops_early(self, strategy, groups):
         prompts = [[*prompt, token] for prompt in PROMPTS for token in range(7)]
         sources = [source for source in SOURCES for _ in range(7)] if strategy.covers else None

@@ -99,12 +99,13 @@ class Paper:
         return x @ self.params[names[1]]['embedding'].T
 
 
+@slow_but('test_equals_the_paper_in_float64', 'paper', 'vocabularies', 'sizes', 'apart')
 class ForwardTest(parameterized.TestCase):
-    @parameterized.parameters(
-        dict(), dict(share=False), dict(share=False, source_vocab=13, head=NextWords(tied=False, bias=True)),
-        dict(head=NextWords(tied=False, bias=True)), {'encoder.layers': 1},
-        {'decoder.heads': 4, 'encoder.feed_forward.inner': 5}, dict(model=APART),
-        dict(model=APART, source_vocab=13, head=NextWords(tied=False)))
+    @parameterized.named_parameters(dict(fields, testcase_name=name) for name, fields in {
+        'paper': {}, 'unshared': dict(share=False), 'head': dict(head=NextWords(tied=False, bias=True)),
+        'vocabularies': dict(share=False, source_vocab=13, head=NextWords(tied=False, bias=True)),
+        'layers': {'encoder.layers': 1}, 'sizes': {'decoder.heads': 4, 'encoder.feed_forward.inner': 5},
+        'apart': dict(model=APART), 'apart_unshared': dict(model=APART, source_vocab=13, head=NextWords(tied=False))}.items())
     def test_equals_the_paper_in_float64(self, model=SMALL, **fields):
         model = changed(model, **fields)
         params = drawn(model)

@@ -6,6 +6,7 @@ import numpy as np
 from absl.testing import absltest, parameterized
 
 from tests import models
+from tests.marks import slow_but
 from transformer.explain import maps
 from transformer.models.memory_network import MemoryNetwork
 
@@ -72,12 +73,17 @@ def naive(net, params, story, question, linear=False):
     return answers @ u, looked
 
 
+CASES = {
+    'adjacent': dict(), 'bag': dict(encoding='bag'), 'no_time': dict(temporal=False), 'layerwise': dict(tying='layerwise'),
+    'one_hop': dict(hops=1), 'rectified': dict(tying='layerwise', encoding='bag', hops=3, rectified=0.5),
+    'linear': dict(linear=True, scale=0.3), 'no_skip': dict(skip=False),
+    'no_skip_layerwise': dict(skip=False, tying='layerwise'), 'inner': dict(inner=7, scale=0.3),
+    'no_skip_inner': dict(skip=False, inner=7, tying='layerwise', scale=0.3)}
+
+
+@slow_but('test_equals_the_papers_equations_in_float64', 'adjacent', 'no_time', 'rectified', 'linear', 'no_skip_inner')
 class MemoryNetworkTest(parameterized.TestCase):
-    @parameterized.parameters(
-        dict(), dict(encoding='bag'), dict(temporal=False), dict(tying='layerwise'), dict(hops=1),
-        dict(tying='layerwise', encoding='bag', hops=3, rectified=0.5), dict(linear=True, scale=0.3),
-        dict(skip=False), dict(skip=False, tying='layerwise'), dict(inner=7, scale=0.3),
-        dict(skip=False, inner=7, tying='layerwise', scale=0.3))
+    @parameterized.named_parameters(dict(fields, testcase_name=name) for name, fields in CASES.items())
     def test_equals_the_papers_equations_in_float64(self, linear=False, **fields):
         net = model(**fields)
         params = initialised(net)
