@@ -7,7 +7,7 @@ WORKDIR/plots/stability.png: the loss, and the norm of the gradient by layer at 
 
     python train.py --config=configs/stability.py:post --config.optimizer.schedule.warmup_steps=0
 
-:pre, :post  pre-norm, begun as GPT-2; post-norm, begun as Xavier; 100 steps of warm-up.
+:pre, :post  pre-norm, initialised like GPT-2; post-norm, initialised by Xavier; 100 steps of warm-up.
 :rezero      branches times a learnt number from 0, Xavier, no warm-up.
 :tfixup      no norm, T-Fixup, no warm-up.
 

@@ -108,7 +108,7 @@ class Mechanism(abc.ABC):
         if cross and not self.cross:
             raise ValueError(f'attention={self} mixes one sequence with itself and cannot look at another; use Softmax().')
         if cached and not self.cached:
-            raise ValueError(f'attention={self} cannot go on one position at a time, so nothing can be generated with it; '
+            raise ValueError(f'attention={self} has no cached decoding, so it cannot generate; '
                              'leave out the evaluators that do.')
         if mask.causal and not self.causal:
             raise ValueError(f'attention={self} mixes along the whole length and has no causal form, but the mask is {pattern};'

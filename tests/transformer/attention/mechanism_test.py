@@ -332,7 +332,7 @@ class RefusedTest(parameterized.TestCase):
     @cases(cached=False)
     def test_decoding(self, mechanism):
         layer = MultiHead(2, mechanism=mechanism)
-        self.assertRefused('attention=.* cannot go on one position at a time, so nothing can be generated',
+        self.assertRefused('attention=.* has no cached decoding, so it cannot generate',
                            lambda: layer.init(KEY, jnp.zeros((1, 1, 8)), cache=mechanism.empty_cache(1, 4, 2, 2, 4, 'float32'),
                                         context=Context(positions=jnp.zeros((1, 1), int))))
 
