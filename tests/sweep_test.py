@@ -59,6 +59,16 @@ class SweepCase(experiments.TestCase):
 
 
 class SweepTest(SweepCase):
+    def test_a_point_is_trained_and_tabulated(self):
+        done = self.sweep(config=f'experiments.tiny({str(self.text)!r})', points="Sweep({'one': {}}, title='the rate')")
+        self.assertEqual((done.code, done.err), (0, ''))
+        loss = experiments.rows(self.folder / 'sweep' / 'one', 'valid')[-1]['loss']
+        heading, line = done.out.splitlines()
+        self.assertEqual(heading.split()[:4], ['the', 'rate', 'valid', 'loss'])
+        self.assertEqual(line.split()[:2], ['one', f'{loss:#.4g}'])
+        self.assertEqual(json.loads((self.folder / 'sweep' / 'mine.json').read_text())['one']['valid loss'], loss)
+
+    @pytest.mark.slow
     def test_points_are_trained_continued_and_tabulated(self):
         points = "Sweep({'flat': {}, 'warm': {'optimizer.learning_rate': 0.1}}, title='the rate')"
         run = {'config': f'experiments.tiny({str(self.text)!r})', 'points': points}

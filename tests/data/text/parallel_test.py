@@ -11,6 +11,7 @@ from pathlib import Path
 from unittest import mock
 
 import numpy as np
+import pytest
 from absl.testing import absltest, parameterized
 
 from data import cache
@@ -491,6 +492,7 @@ class OpenTest(ParallelCase):
         self.assertEqual(before, {path: path.stat().st_mtime_ns for path in cache.root().rglob('*')})
         self.assertFalse(equal(batch, next(self.opened(PAIRS[::-1], **fields | {'order': 'file'}).train(0))))
 
+    @pytest.mark.slow
     def test_embedded_corpus(self):
         opened = Parallel(tokenizer=Byte(), source_length=99, length=99).open(None)
         self.assertEqual(opened.evaluation('valid', 50).facts['pairs'], 1000)

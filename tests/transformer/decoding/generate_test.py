@@ -4,6 +4,7 @@ import numpy as np
 from absl.testing import absltest, parameterized
 
 from tests import decoders
+from tests.marks import slow_but
 from tests.models import build
 from transformer.decoding.constraints import Without
 from transformer.decoding.generate import generate
@@ -103,8 +104,9 @@ def outputs(strategy, rows=slice(None), steps=6, **given):
     return [[(one.tokens.tolist(), round(one.score, 4), one.finished) for one in row] for row in found]
 
 
+@slow_but('test_a_row_does_not_depend_on_the_others_nor_on_padding', 'Greedy', 'Beam')
 class RowsTest(parameterized.TestCase):
-    @parameterized.parameters(*STRATEGIES)
+    @parameterized.named_parameters(*((type(strategy).__name__, strategy) for strategy in STRATEGIES))
     def test_a_row_does_not_depend_on_the_others_nor_on_padding(self, strategy):
         steps = [0, 1, 6, 3, 6]
         together = outputs(strategy, steps=steps)

@@ -10,6 +10,7 @@ import pytest
 from absl.testing import absltest, parameterized
 
 from tests import models
+from tests.marks import slow_but
 from tests.models import apply, build, changed
 from training import roles
 from transformer.attention.mechanism import Softmax
@@ -65,6 +66,7 @@ def factors(model, kept):
     return masks
 
 
+@slow_but('test_as_many_heads_as_there_were_of_keys', 'compressed')
 class PrunedTest(parameterized.TestCase):
     def assert_equal(self, model, kept, inputs):
         """The smaller model gives what the whole one does under a mask; returns its parameters."""
@@ -90,7 +92,8 @@ class PrunedTest(parameterized.TestCase):
     def test_of_images(self):
         self.assert_equal(build(Vit, classes=3, patch=2, layers=2, heads=4, width=8, positions=SwinBias()), KEPT, IMAGE)
 
-    @parameterized.parameters(Softmax(score=Location(6)), Softmax(score=Additive(3)), MemoryCompressed(2))
+    @parameterized.named_parameters(('location', Softmax(score=Location(6))), ('additive', Softmax(score=Additive(3))),
+                                    ('compressed', MemoryCompressed(2)))
     def test_as_many_heads_as_there_were_of_keys(self, mechanism):
         self.assert_equal(changed(SMALL, attention=mechanism, key_heads=2, positions=NoPositions()), ((0, 1), (1, 3)), TEXT)
 
