@@ -52,17 +52,17 @@ BERT_BODY = Family(
     limits=lambda model: token_limits(model) | {'token_type_ids': model.types},
     renamed=((r'LayerNorm\.gamma$', 'LayerNorm.weight'), (r'LayerNorm\.beta$', 'LayerNorm.bias')),
     computed=r'(\w+\.)?embeddings\.position_ids')
-UNREAD = BERT_BODY.computed + r'|(\w+\.)?pooler\.dense\.(weight|bias)'  # of older files, under heads that have no pooler
+UNREAD = BERT_BODY.computed + r'|(\w+\.)?pooler\.dense\.(weight|bias)'  # in older files, under heads without a pooler
 
 
-# The head that fills in words has the activation of the feed-forwards.
+# The head that predicts masked words has the activation of the feed-forwards.
 ACTIVATION = Fields((('hidden_act',), ('head.activation',)),
                     lambda config: {'head.activation': ACTIVATIONS[config.get('hidden_act', 'gelu')]},
                     Field('hidden_act', 'feed_forward.activation head.activation', 'gelu', ACTIVATIONS).write)
 
 
 def words(ours: str, theirs: str, transform: str, norm_there: str) -> tuple[tuple, dict]:
-    """(what a head that fills in masked words adds to a table, changes of the family)."""
+    """(the rows of a head that predicts masked words, the changes of the family for it)."""
     rows = *dense('transform', transform), *norm('transform_norm', norm_there), Row('output/bias', f'{theirs}.bias')
     copies = {f'{theirs}.decoder.weight': f'{ours}.embeddings.word_embeddings.weight',
               f'{theirs}.decoder.bias': f'{theirs}.bias'}
@@ -73,7 +73,7 @@ _FOUND, _FINDS = words('bert', 'cls.predictions', 'cls.predictions.transform.den
 _POOLER, _NEXT = dense('pooler', 'bert.pooler.dense'), dense('next_sentence', 'cls.seq_relationship')
 BERT = (
     with_head(BERT_BODY, 'BertForMaskedLM', 'masked', *_FOUND, head=MaskedWords(), computed=UNREAD, **_FINDS),
-    with_head(  # others: the weights of both are in the files of the models that Google has published
+    with_head(  # others: the files of Google's published models hold the weights of both
         BERT_BODY, 'BertForPreTraining', 'sentences', *_FOUND, *_POOLER, *_NEXT, head=Pretraining(), **_FINDS,
         others=('BertForMaskedLM',),
         outputs={'logits': 'prediction_logits', 'next_logits': 'seq_relationship_logits'}),

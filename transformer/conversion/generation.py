@@ -72,7 +72,7 @@ def read(settings: Mapping[str, Any], prompts: Prompts) -> tuple[Strategy | None
     """(strategy, tokens, names of the settings that have no counterpart).
 
     The strategy is None where the settings name none, or one that does not exist here; tokens is 0 where they do not limit the
-    new tokens. Raises ValueError for a setting of another type than it has there.
+    new tokens. Raises ValueError for a setting of the wrong type.
     """
     given = {name: value for name, value in settings.items() if value not in (None, [], SETTINGS.get(name))}
     for names, kinds, wanted in ((_WHOLE, int, 'a whole number'), (_NUMBERS, (int, float), 'a number')):
@@ -82,7 +82,7 @@ def read(settings: Mapping[str, Any], prompts: Prompts) -> tuple[Strategy | None
     rest = {name: value for name, value in given.items() if name not in _WITHOUT_EFFECT}
     tokens = rest.pop('max_new_tokens', 0)
     if tokens:
-        rest.pop('max_length', None)  # in place of which it counts
+        rest.pop('max_length', None)  # which max_new_tokens replaces
     elif prompts.decoder:
         tokens = rest.pop('max_length', 1) - 1
     strategy, said = _strategy(settings, given, prompts)
@@ -90,7 +90,7 @@ def read(settings: Mapping[str, Any], prompts: Prompts) -> tuple[Strategy | None
 
 
 def _strategy(settings, given, prompts):
-    """(the strategy, the settings that it says or that mean nothing with it)."""
+    """(the strategy, the names of the settings that it expresses or that have no effect with it)."""
     beams, draws, count = (given.get(name, SETTINGS[name]) for name in ('num_beams', 'do_sample', 'num_return_sequences'))
     if beams > 1 and (draws or 'num_beam_groups' in given):
         return None, ()
@@ -109,7 +109,7 @@ def _strategy(settings, given, prompts):
             more = {name: float(given[name]) for name in ('temperature', 'top_p', 'min_p') if name in given}
             top_k = SETTINGS['top_k'] if settings.get('top_k') is None else settings['top_k']
             return Sample(top_k=top_k, count=count, constraint=constraint, **more), said
-    except ValueError:  # values that have no meaning here
+    except ValueError:  # values that are invalid here
         return None, ()
     if count > 1:
         return None, ()
@@ -120,7 +120,7 @@ def _strategy(settings, given, prompts):
 
 
 def _constraint(given, prompts):
-    """(the constraint, the names of the settings that it says)."""
+    """(the constraint, the names of the settings that it expresses)."""
     parts = {}
     if (penalty := given.get('repetition_penalty', 0)) > 0:
         parts['repetition_penalty'] = Repetition(float(penalty), end=prompts.start == prompts.end)
@@ -129,7 +129,7 @@ def _constraint(given, prompts):
     words = given.get('bad_words_ids', ())
     single = [word[0] for word in words if len(word) == 1]
     if words and len(single) == len(words) and _are_ids(single):
-        parts['bad_words_ids'] = Without(tuple(word for word in single if word != prompts.end))  # which may follow there
+        parts['bad_words_ids'] = Without(tuple(word for word in single if word != prompts.end))  # theirs always allows the end
     if prompts.decoder and given.get('min_length', 0) > 1:
         parts['min_length'] = MinLength(given['min_length'] - 1)
     if given.get('min_new_tokens', 0) > 0:
@@ -147,11 +147,11 @@ def _are_ids(found):
 
 def write(strategy: Strategy | None, tokens: int, theirs: Mapping[str, Any],
           prompts: Prompts) -> tuple[dict[str, Any], tuple[str, ...]]:
-    """(settings, what of the strategy has no counterpart there).
+    """(settings, the parts of the strategy without a counterpart there).
 
     Args:
-      theirs: settings that were read; they are written as they were if strategy and tokens are what they said, and those
-        without a counterpart here in any case.
+      theirs: the settings that were read: returned unchanged if they give this strategy and this number of tokens; those
+        without a counterpart here are kept in any case.
     """
     if read(theirs, prompts)[:2] == (strategy, tokens):
         return dict(theirs), ()
@@ -170,7 +170,7 @@ def write(strategy: Strategy | None, tokens: int, theirs: Mapping[str, Any],
 
 
 def _choice(strategy):
-    """(the settings that say how a strategy chooses, what of it none says)."""
+    """(the settings for how a strategy chooses, its parts that no setting expresses)."""
     count = {'num_return_sequences': strategy.count} if strategy.count > 1 else {}
     match strategy:
         case Greedy() | Sample(top_k=1, count=1):
@@ -192,7 +192,7 @@ def _choice(strategy):
 
 
 def _settings_of(part: Constraint, strategy: Strategy, prompts: Prompts) -> dict[str, Any]:
-    """The settings that say a constraint, {} if none does."""
+    """The settings that express a constraint, {} if none does."""
     match part:
         case NoRepeat():
             return {'no_repeat_ngram_size': part.ngram}

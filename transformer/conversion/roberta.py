@@ -19,7 +19,7 @@ from transformer.layers.heads import (
 
 
 def _roberta_length(config):
-    """The token that fills rows up has a row of its own in the table of positions, and all before it have one of no use."""
+    """The table of positions has pad_token_id + 1 rows before that of the first token: unused ones, and the row of padding."""
     offset = (config.get('pad_token_id', 1) or 0) + 1
     return {'length': config.get('max_position_embeddings', 512) - offset, 'positions': Learned(offset=offset)}
 
@@ -33,7 +33,7 @@ def _roberta_positions(model):
 
 
 def _roberta_counted(model, inputs, start):
-    """Positions count the tokens that fill nothing up, whatever the attention mask says."""
+    """Positions count the tokens other than padding, whatever the attention mask says."""
     offset = model.stack.positions.offset
     if 'positions' in inputs:
         return inputs | {'positions': inputs['positions'] - offset}

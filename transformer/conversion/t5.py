@@ -27,9 +27,9 @@ from transformer.layers.residual import PreNorm
 
 
 def _t5_config(config, weights):
-    """T5 v1.0 has one table and divides by sqrt(D) before the output layer; v1.1 has that layer of its own and does not.
-    Before transformers 5 tie_word_embeddings said both; there scale_decoder_outputs says the second, and the first is told by
-    the weights alone. `T5Model` has no output layer; here the table is taken for it."""
+    """T5 v1.0 ties the output layer to the embedding and divides by sqrt(D) before it; v1.1 does neither. Before transformers
+    5 tie_word_embeddings said both; since then scale_decoder_outputs says the second, and only the weights tell the first.
+    `T5Model` has no output layer; here it is tied to the embedding."""
     shared, own = weights.get('shared.weight'), weights.get('lm_head.weight')
     said = config.get('tie_word_embeddings', True)
     if own is None:
@@ -75,7 +75,7 @@ ALONE = '',  # of an encoder alone, whose fields are the model's own
 
 
 def _everywhere(name, fronts):
-    """The paths of a field of all stacks, which is one there."""
+    """The paths, in all stacks, of what is a single field there."""
     return ' '.join(front + name for front in fronts)
 
 
@@ -89,7 +89,7 @@ def _t5_sizes(config, fronts):
 
 
 def _t5_shape(model, fronts):
-    """The inverse of `_t5_sizes`: 0, which stands for something else in a model of ours, is nothing there."""
+    """The inverse of `_t5_sizes`; a 0 in our model is replaced by the width that it stands for."""
     def widths(front):
         width = at(model, f'{front}width')
         return (at(model, f'{front}head_width') or width // at(model, f'{front}heads'),
@@ -119,7 +119,7 @@ def _t5_buckets(model, fronts):
 
 
 def _t5_fields(fronts):
-    """The fields of stacks whose paths begin so."""
+    """The fields of stacks whose paths begin with `fronts`."""
     def together(names, paths, read, write):
         return Fields((names, tuple(f'{front}{path}' for path in paths for front in fronts)), partial(read, fronts=fronts),
                       partial(write, fronts=fronts))
@@ -138,14 +138,14 @@ def _t5_fields(fronts):
 
 
 def _t5_implied(fronts):
-    """What every stack of theirs is."""
+    """The fixed fields of every stack of theirs."""
     return {f'{front}{name}': value for front in fronts for name, value in {
         'projection_bias': False, 'output_bias': False, 'norm': RMSNorm(), 'residual': PreNorm(), 'embedding_norm': False,
         'attention_dropout': -1.0, 'last_dropout': -1.0, 'attention': Softmax(score=Dot())}.items()}
 
 
 def _t5_rows(tower, cross=False, front=None):
-    """The rows of the encoder, or of the decoder, whose blocks have cross attention; `front`: how the names of ours begin."""
+    """The rows of the encoder, or of the decoder, whose blocks have cross attention; `front`: the prefix of our names."""
     front = f'{tower}/' if front is None else front
     block, theirs, last = f'{front}block_{{i}}', f'{tower}.block.{{i}}.layer', 2 if cross else 1
 
@@ -186,7 +186,7 @@ _T5 = Family(
         *_t5_rows('decoder', cross=True)),
     inputs=lambda config: PAIRS,
     limits=pair_limits,
-    # Of the first T5, which nothing reads.
+    # An unused weight of the first T5.
     computed=r'(transformer\.)?decoder\.block\.0\.layer\.1\.EncDecAttention\.relative_attention_bias\.weight',
     copies=dict.fromkeys(('encoder.embed_tokens.weight', 'decoder.embed_tokens.weight', 'lm_head.weight'), 'shared.weight'))
 _ENCODER = Family(
