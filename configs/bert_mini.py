@@ -1,16 +1,16 @@
-"""BERT-mini, 4 layers of 256 (Turc et al. 2019, table 1), learns to fill in masked words (Devlin et al. 2019, section 3.1).
+"""BERT-mini, 4 layers of 256 (Turc et al. 2019, table 1), learns to predict masked words (Devlin et al. 2019, section 3.1).
 
     python train.py --config=configs/bert_mini.py --config.data.path=TEXT_FOLDER
     echo 'the [MASK] of the film is released in may .' | python predict.py --workdir=runs/bert_mini
 
 :words  a vocabulary of 8,192 word pieces is learnt from the text; documents are lines, and rows of 128 tokens are full.
 :step   32 rows of 128 and 30,522 word pieces in float32, on bytes of Python's standard library: for timing its step on a CPU.
-        Words are predicted at the masked positions only; with --config.task.everywhere=True logits are computed at all.
+        Words are predicted at the masked positions only; with --config.task.everywhere=True at all positions.
 
             python -m benchmarks.train_step --config=configs/bert_mini.py:step --steps=40
 
         2.3 s a step on two busy cores of a Xeon (Python 3.11, jax 0.10.2); in turns with PyTorch 2.13 and Hugging Face's model
-        1.33 and 1.68 of its time, with logits everywhere 1.21 and 1.32 (4.8 to 5.2 s). What costs is attention: see
+        1.33 and 1.68 of its time, with logits everywhere 1.21 and 1.32 (4.8 to 5.2 s). Attention takes most of it: see
         configs/vit_ti16.py.
 """
 

@@ -5,9 +5,9 @@
         --config.data.label=1 --config.data.train=train.tsv.gz --config.data.valid=dev.tsv.gz --workdir=runs/sst2
     echo 'a joy from start to end' | python predict.py --workdir=runs/sst2
 
-The head is that of the model's family (transformer/layers/heads.py:Classes); it begins anew where the other run has none with
-as many classes. Texts are in tab-separated files (data/text/labelled.py), images in a folder for each class. configs/label.py
-learns any number of labels of a text, configs/rate.py a number.
+The head is that of the model's family (transformer/layers/heads.py:Classes); it is initialised anew unless the other run has
+one with as many classes. Texts are in tab-separated files (data/text/labelled.py), images in a folder for each class.
+configs/label.py learns any number of labels of a text, configs/rate.py a number.
 """
 
 from configs import base
@@ -19,7 +19,7 @@ HEADS = {BERT: 'Classes()',
          'transformer.models.encoder_decoder:EncoderDecoder': "Classes(at='last', dropout=0.0, twice=True)",
          'transformer.models.gpt:Gpt': "Classes(at='last', pooler=False, bias=False, dropout=0.0)"}
 
-# What is learnt of a text: for each the task, an evaluator besides its averages, and fields of the data.
+# What is predicted for a text: for each the task, evaluators besides its averages, and fields of the data.
 TOLD = {
     'classes': ('reading:TextClasses', {}, {}),
     'labels': ('reading:MultiLabel', {'labels': 'transformer.evaluators.reading:LabelScores'},
@@ -42,7 +42,7 @@ def get_config(variant=''):
 
 
 def of_texts(variant, name, what):
-    """The config of a run with a head of the family of the model, where `what` of `TOLD` is learnt."""
+    """The config of a run with the head of the model's family, which predicts `what`, a key of `TOLD`."""
     _, other = begun(variant, name)
     heads = HEADS | ({BERT: 'Classes(twice=True)'} if is_roberta(other.model) else {})
     task, evals, fields = TOLD[what]
@@ -51,7 +51,7 @@ def of_texts(variant, name, what):
 
 
 def is_roberta(model):
-    """Whether the config of a model is that of a BERT whose positions begin behind those of padding, as RoBERTa's do."""
+    """Whether the config of a model is that of a BERT whose positions begin after that of padding, as RoBERTa's do."""
     if model.name != BERT:
         return False
     positions = resolve.parse(model.positions, resolve.slots(resolve.load(BERT))['positions'].kind, 'model.positions')

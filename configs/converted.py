@@ -1,4 +1,4 @@
-"""The config of a run that convert.py makes of a model of Hugging Face: data and task for what it is good for."""
+"""The config of the run that convert.py makes of a model of Hugging Face: the model, and data and task for its head."""
 
 import math
 
@@ -6,7 +6,7 @@ from configs import base
 from configs.classify import TOLD
 
 LONGEST = dict.fromkeys((*TOLD, 'tags'), 512) | {'spans': 384}  # tokens in a row, where the model takes more
-# What stands around texts where the tokenizer does not say (data/text/frames.py).
+# The special tokens around texts where the tokenizer does not state them (data/text/frames.py).
 FRAMINGS = {'bert': 'bert', 'roberta': 'roberta', 'bart': 'roberta', 't5': 't5', 'gpt2': 'plain'}
 TASKS = {'masked': 'masked:MaskedTokens', 'sentences': 'masked:BertPretraining', 'next': 'masked:NextSentencePrediction',
          'tags': 'reading:Tags', 'spans': 'reading:Spans', 'hidden': 'reading:Hidden',
@@ -18,8 +18,8 @@ def config_of(family, fields, tokenizer=None, framing='', start=-1, ends=True, i
 
     Args:
       fields: {name: value} of the model.
-      tokenizer: the spec of its tokenizer; framing: what stands around texts, as in data/text/frames.py.
-      start: the token that a decoder is given first; ends: whether a token ends texts.
+      tokenizer: the spec of its tokenizer; framing: the special tokens around texts, as in data/text/frames.py.
+      start: the first input of a decoder; ends: whether a token ends texts.
       image: {field of data.images.labelled:Images: value} of a model of images.
     """
     c = base.config()

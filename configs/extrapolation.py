@@ -9,8 +9,8 @@ it to WORKDIR/extrapolation.json and, as curves, to WORKDIR/plots/extrapolation.
 
 :no_positions, :learned, ..., :etc   the encodings of VARIANTS.
 
-Held-out loss in nats a byte, one seed, text cut into rows of so many bytes and every byte scored once from what is before it
-in its row; n/a: a table has no rows beyond those of training.
+Held-out loss in nats a byte, one seed; the text is cut into rows of this many bytes, and every byte is predicted once, from
+those before it in its row; n/a: the table of positions has no rows beyond those of training.
 
     bytes in a row                    64     128     256     512
     no_positions                   1.993   2.066   2.191   2.321
@@ -32,12 +32,12 @@ in its row; n/a: a table has no rows beyond those of training.
     tupe                           1.526     n/a     n/a     n/a
     etc                            1.504   1.485   1.490   1.519
 
-What knows the distance, and knows it in the scores, goes on: Transformer-XL, ALiBi and scores multiplied by the likeness of
-sinusoids (sinusoidal_scores_times) gain from rows of eight times the length, as longer rows give more context; clipped
+Encodings that enter the distance into the scores extrapolate: Transformer-XL, ALiBi and scores multiplied by the similarity
+of sinusoids (sinusoidal_scores_times) gain from rows of eight times the length, as longer rows give more context; clipped
 distances (Shaw, DeBERTa, ETC) gain at twice the length and lose a little at eight times. Sinusoids added to anything but the
-scores, and rotary positions, mean nothing there. Of the two scalings, applied here without further training, NTK all but keeps
-the loss at twice the length and fails beyond; linear fails at once. T5's biases for more than 64 positions away are as they
-began. Without positions a causal model learns something of the order too, but least of all.
+scores, and rotary positions, fail there. Of the two scalings, applied here without further training, NTK almost keeps the
+loss at twice the length and fails beyond; linear fails at once. T5's biases for distances beyond 64 keep their initial
+values. Without positions a causal model learns something of the order too, but least of all.
 
 A run takes about 85 seconds of processor time, compilation and evaluation included (the first ten together 14 minutes, before
 gathers made Shaw, DeBERTa and ETC faster on a CPU): Xeon, Python 3.11, jax 0.10.2, float32, on cores shared with others.
@@ -50,7 +50,7 @@ from configs import base
 from training.config import resolve
 from training.report.sweeps import Sweep
 
-# Sinusoids as large as the embeddings of the tokens, which are drawn with 0.07 here and not multiplied by sqrt(D).
+# Sinusoids as large as the token embeddings, which have standard deviation 0.07 here and no factor sqrt(D).
 VARIANTS = {
     'no_positions': 'NoPositions()', 'learned': 'Learned()', 'learned_layers': "Learned(at='layers')",
     'sinusoidal': 'Sinusoidal(scale=0.1)', 'sinusoidal_layers': "Sinusoidal(at='layers', scale=0.1)",
@@ -88,8 +88,8 @@ def sweep(variant=''):
 
 
 def measure(folder, lengths):
-    """{'': {length: nats a byte, None where the encoding means nothing}} of a run, and of one with rotary positions also under
-    each scaling by as much as the rows are longer, {'linear': {...}, 'ntk': {...}}."""
+    """{'': {length: nats a byte, None where the encoding is undefined}} of a run; with rotary positions also for each
+    scaling, by the ratio of the length to that of training, {'linear': {...}, 'ntk': {...}}."""
     from training import run as runs  # jax is slow to import
 
     snapshot = runs.load(folder)
@@ -102,7 +102,7 @@ def measure(folder, lengths):
 
 
 def loss(snapshot, positions, length):
-    """Nats a byte on held-out text cut into rows of so many bytes, each scored once from what is before it in its row."""
+    """Nats a byte on held-out text cut into rows of `length` bytes, each predicted once from those before it in its row."""
     if positions is None:
         return None
     stack = dataclasses.replace(snapshot.model.stack, positions=positions)
@@ -121,7 +121,7 @@ def picture(folders, table):
     lengths = sorted({int(length) for row in table.values() for length in row})
     for i, (name, row) in enumerate(table.items()):
         known = {int(length): number for length, number in row.items() if number is not None}
-        colour, mean = f'C{i % 10}', [number.mean for number in known.values()]  # what is not finite is left out
+        colour, mean = f'C{i % 10}', [number.mean for number in known.values()]  # lengths without a finite loss are left out
         axes.plot(known.keys(), mean, color=colour, linestyle=('-', '--', ':')[i // 10], marker='o', markersize=3, label=name)
         low, high = ([number.mean + sign * number.deviation for number in known.values()] for sign in (-1, 1))
         axes.fill_between([*known], low, high, color=colour, alpha=0.2, linewidth=0)  # nothing for one seed

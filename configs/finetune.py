@@ -4,8 +4,8 @@
     python train.py --config=configs/finetune.py:runs/gpt2 --config.data.path=TEXT_FOLDER --workdir=runs/mine
     python convert.py --workdir=runs/mine --to_hf=NEW_FOLDER
 
-The variant is the workdir of that run: its model, task, data and evaluators are taken as they are, and its parameters to begin
-with. What belongs to the training is new: AdamW, 5e-5 falling linearly to 0 over 1,000 steps, weight decay 0.01.
+The variant is the workdir of that run: its model, task, data and evaluators are taken as they are, and training begins with
+its parameters. The optimizer is new: AdamW, 5e-5 falling linearly to 0 over 1,000 steps, weight decay 0.01.
 configs/classify.py, label.py, rate.py, tag.py and answer.py put another head on the model.
 """
 
@@ -14,17 +14,17 @@ import pathlib
 from configs import base
 from training import workdir
 
-# Heads that begin anew where the other run has none, or one of another shape.
+# Heads that are initialised anew where the other run has none, or one of another shape.
 HEAD = r'(pooler|classes|span|head)/.*'
 
 
 def get_config(variant=''):
     c, other = begun(variant, 'finetune')
     if other.task.name.endswith(':Hidden'):
-        raise ValueError(f'{variant} is a model without a head, of which nothing is learnt; give it one with '
+        raise ValueError(f'{variant} is a model without a head, so nothing can be learnt; give it one with '
                          'configs/classify.py, configs/tag.py or configs/answer.py.')
     if other.data.pipeline == 'data.images.labelled:Images':
-        raise ValueError(f'{variant} is a run on images, and other ones have classes of their own; use '
+        raise ValueError(f'{variant} is a run on images, and other images have their own classes; use '
                          f'--config=configs/classify.py:{variant}.')
     for part in ('model', 'task', 'data', 'evals', 'generation'):
         c[part] = other[part]
@@ -33,8 +33,7 @@ def get_config(variant=''):
 
 def begun(variant, name):
     """(a config that begins with the parameters of the run in the folder `variant`, the config of that run).
-
-    The products keep their type, the parameters are trained in float32 even if that run stores them in bfloat16: an update of
+ Matrix products keep their type; the parameters are trained in float32 even if that run stores them in bfloat16: an update of
     5e-5 is below bfloat16's last bit.
     """
     if not variant:
@@ -52,14 +51,14 @@ def with_head(variant, name, head, data, task, evals, **fields):
     """The locked config of a run on texts whose model has another head.
 
     Args:
-      head: {import path of a model: the head that it is given}.
+      head: {import path of a model: its new head}.
       data, task: import paths; `fields` are those of the data.
       evals: {name: evaluator}, besides the averages of the task on data.valid.
     """
     c, other = begun(variant, name)
     model = other.model.name
     if model not in head:
-        raise ValueError(f'{variant} is a run of {model}, on which configs/{name}.py can put no head; those that it can: '
+        raise ValueError(f'{variant} is a run of {model}, for which configs/{name}.py has no head; it has one for '
                          f'{", ".join(head)}.')
     kept = {key: value for key, value in other.model.items() if key != 'name' and value is not None}  # None: the data's
     c.model = base.part(model, **kept | {'head': head[model]})

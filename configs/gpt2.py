@@ -3,12 +3,11 @@
     python train.py --config=configs/gpt2.py:124m --config.data.path=TEXT_FOLDER
 
 :124m, :350m, :774m, :1558m, :gpt3   rows of 1,024 packed tokens (GPT-3: 2,048), half a million tokens a step (3.2 million),
-       learning rates of GPT-3's table for the nearest size. From :774m on, layers are scanned and their activations computed
-       again, and parameters are split over all devices (`mesh.fsdp`). For GPUs and TPUs; not yet run. A step is 32
-       microbatches of 16 rows (GPT-3: 48), meant for one GPU of 80 GB; the devices have to divide the rows, so on more
-       than 16, or to be faster, take fewer: --config.train.microbatches=4. GPT-3's parameters alone, with the two moments of
-       Adam, are 2.1 TB.
-       The vocabulary of 50,257 pieces is learnt from the text, which has to be large for that (100 MB or more); with
+       learning rates of GPT-3's table for the nearest size. From :774m on, layers are scanned, activations are recomputed, and
+       parameters are split over all devices (`mesh.fsdp`). For GPUs and TPUs; not yet run. A step is 32 microbatches of 16
+       rows (GPT-3: 48), meant for one GPU of 80 GB; the devices have to divide the rows, so on more than 16, or to be faster,
+       take fewer: --config.train.microbatches=4. GPT-3's parameters alone, with the two moments of Adam, are 2.1 TB. The
+       vocabulary of 50,257 pieces is learnt from the text, which has to be large for that (100 MB or more); with
        --config.data.tokenizer="Json(path='tokenizer.json')" it is GPT-2's own, from huggingface.co/openai-community/gpt2.
 :step  one row of 512 in float32, the smallest model on bytes of Python's standard library: for timing its step on a CPU.
 
@@ -55,6 +54,6 @@ def get_config(variant=''):
         c.train.microbatches = 32  # 16 rows each, whose logits take 3.3 GB (GPT-3: 48, 20 GB over its devices)
     if large:
         c.mesh.data, c.mesh.fsdp = 1, -1
-        c.log.every_steps = 5  # several processes hear a signal at a row of the log
+        c.log.every_steps = 5  # several processes react to a signal only when a row is logged
     c.evals.valid = base.evaluation('transformer.evaluators.language_model:Perplexity', split='valid', every_steps=1000)
     return c.lock()

@@ -5,7 +5,7 @@
     echo 'rates rise as oil falls' | python predict.py --workdir=runs/topics
 
 A line of topics.tsv is a text, a tab, and its labels with commas between them, or nothing (data/text/labelled.py). The head is
-that of configs/classify.py, under a sigmoid for each label.
+that of configs/classify.py, with a sigmoid for each label.
 """
 
 from configs.classify import of_texts

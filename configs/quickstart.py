@@ -6,7 +6,7 @@
           from the first. 700 steps (0.37 epochs) reach 1.656 bits per byte on the validation files (perplexity 24.7 a
           piece, context and stride 128), where gzip -9 needs 2.058 and xz -9 1.737: 2 minutes on two cores of a Xeon,
           compilation included (Python 3.11, whose library is the text, jax 0.10.2, float32).
-:mixture  A quarter of the rows, by its weight, comes from other text instead, whose held-out part is measured apart too; the
+:mixture  A quarter of the rows, by its weight, comes from other text instead, whose held-out part is evaluated separately; the
           vocabulary is learnt from both.
 
     python train.py --config=configs/quickstart.py:mixture --config.data.parts.prose.path=FOLDER

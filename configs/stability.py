@@ -1,4 +1,4 @@
-"""What keeps a deep GPT stable: where the norm stands, how its matrices begin, whether the learning rate warms up.
+"""What keeps a deep GPT stable: the place of the norm, the initialisation, warm-up of the learning rate.
 
     python sweep.py --config=configs/stability.py [--workdir=runs/stability] [--config.part.field=value ...]
 
@@ -7,8 +7,8 @@ WORKDIR/plots/stability.png: the loss, and the norm of the gradient by layer at 
 
     python train.py --config=configs/stability.py:post --config.optimizer.schedule.warmup_steps=0
 
-:pre, :post  pre-norm, begun as GPT-2; post-norm, begun as Xavier; 100 steps of warm-up.
-:rezero      branches times a learnt number from 0, Xavier, no warm-up.
+:pre, :post  pre-norm with GPT-2's initialisation; post-norm with Xavier's; 100 steps of warm-up.
+:rezero      branches multiplied by a learnt number that starts at 0, Xavier, no warm-up.
 :tfixup      no norm, T-Fixup, no warm-up.
 
 Held-out loss in nats a byte, one seed, AdamW without decay or clipping, a rate of 1e-3 that falls linearly to 0; the
@@ -22,11 +22,11 @@ frequencies of the bytes alone give 3.147:
     ReZero, Xavier         2.813
     no norm, T-Fixup       2.724
 
-Post-norm begun as Xavier learns the frequencies and no more without warm-up: its gradient ends 500 times smaller in the first
-block than in the last. With warm-up it learns; at a rate of 2e-3 it does not even then (3.134). Pre-norm needs no warm-up
-(Xiong et al. 2020), and ReZero and T-Fixup learn without norm and warm-up, though slower than pre-norm in so few steps. Not
-as the papers tell it: begun with small branches (scaled), post-norm needs no warm-up and is as good as pre-norm. No update
-was skipped anywhere. 7.5 minutes of processor time, compilation included (Xeon, Python 3.11, jax 0.10.2, float32).
+Post-norm with Xavier's initialisation learns only the frequencies without warm-up: its gradient ends 500 times smaller in the
+first block than in the last. With warm-up it learns; at a rate of 2e-3 it does not even then (3.134). Pre-norm needs no
+warm-up (Xiong et al. 2020), and ReZero and T-Fixup learn without norm and warm-up, though slower than pre-norm in so few
+steps. Unlike in the papers, post-norm with small initial branches (scaled) needs no warm-up and is as good as pre-norm. No
+update was skipped anywhere. 7.5 minutes of processor time, compilation included (Xeon, Python 3.11, jax 0.10.2, float32).
 """
 
 import math
@@ -85,8 +85,8 @@ def measure(folder):
 
 
 def picture(folders, table):
-    """The loss over the steps, and the norm of the gradient by layer at the first step and over the last tenth of them; of
-    several seeds the mean."""
+    """The loss over the steps, and the norm of the gradient by layer at the first step and over the last tenth of them,
+    averaged over seeds."""
     import numpy as np
     from matplotlib.figure import Figure
 

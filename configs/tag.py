@@ -5,7 +5,7 @@
     echo 'Ada Lovelace was born in London' | python predict.py --workdir=runs/names
 
 The head is a layer on the state where each word begins (Devlin et al. 2019, section 5.3). Files have a word and its tag a
-line, and a blank line behind each sentence (data/text/tagged.py); beside the accuracy the F1 of whole names is measured.
+line, and a blank line after each sentence (data/text/tagged.py); besides the accuracy, the F1 of whole names is measured.
 """
 
 from configs.finetune import with_head

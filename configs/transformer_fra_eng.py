@@ -6,7 +6,7 @@
 `fra.txt` has a sentence and its translation in each line, from short to long (manythings.org/anki, of 2019), .gz too.
 
 :d2l   the textbook's setting: the first 512 pairs in lower case, words that occur twice, rows of 9; 2 + 2 post-norm blocks,
-       256 wide, feed-forward 64, 4 heads without biases, dropout 0.2, begun as PyTorch does, Adam 0.001, 30 epochs. Its four
+       256 wide, feed-forward 64, 4 heads without biases, dropout 0.2, PyTorch's initialisation, Adam 0.001, 30 epochs. Its four
        sentences, with its BLEU (k=2):
 
            go . => va !, 1.000                       i lost . => j'ai perdu ., 1.000

@@ -177,7 +177,7 @@ class FinetuneTest(recorded.TestCase):
     @pytest.mark.slow
     def test_a_model_without_a_head_tags(self):
         self.convert(f'--from_hf={self.hugging_face("bert_model")}', f'--workdir={self.folder / "run"}')
-        self.assertIn('is a model without a head, of which nothing is learnt', self.further('finetune', self.text, code=1))
+        self.assertIn('is a model without a head, so nothing can be learnt', self.further('finetune', self.text, code=1))
         self.text.write_text(''.join(f'{i % 50 + 3} O\n7 B-x\n{"8 I-x" if i % 2 else "9 O"}\n\n' for i in range(50)))
         said = self.further('tag', self.text)
         self.assertRegex(said, 'entities: f1 [0-9.]+  precision')
@@ -210,7 +210,7 @@ class FinetuneTest(recorded.TestCase):
 
         said = self.convert(f'--from_hf={self.hugging_face("vit")}', f'--workdir={self.folder / "run"}')
         self.assertIn('configs/classify.py', said)
-        self.assertIn('is a run on images, and other ones have classes', self.further('finetune', 'images', code=1))
+        self.assertIn('is a run on images, and other images have their own classes', self.further('finetune', 'images', code=1))
         for number in range(40):
             path = self.folder / 'images' / 'abc'[number % 3] / f'{number}.png'
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -228,7 +228,7 @@ class FinetuneTest(recorded.TestCase):
     @pytest.mark.slow
     def test_what_cannot_be_given_a_head(self):
         self.translator(**{'train.steps': 1})
-        self.assertIn('on which configs/tag.py can put no head; those that it can: transformer.models.bert:Bert, '
+        self.assertIn('for which configs/tag.py has no head; it has one for transformer.models.bert:Bert, '
                       'transformer.models.gpt:Gpt',
                       self.further('tag', self.text, code=1))
 
