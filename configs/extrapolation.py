@@ -9,8 +9,8 @@ it to WORKDIR/extrapolation.json and, as curves, to WORKDIR/plots/extrapolation.
 
 :no_positions, :learned, ..., :etc   the encodings of VARIANTS.
 
-Held-out loss in nats a byte, one seed, text cut into rows of so many bytes and every byte scored once from what is before it
-in its row; n/a: a table has no rows beyond those of training.
+Held-out loss in nats a byte, one seed; the text is cut into rows of this many bytes, and every byte is predicted once, from
+those before it in its row; n/a: the table of positions has no rows beyond those of training.
 
     bytes in a row                    64     128     256     512
     no_positions                   1.993   2.066   2.191   2.321
@@ -50,7 +50,7 @@ from configs import base
 from training.config import resolve
 from training.report.sweeps import Sweep
 
-# Sinusoids as large as the embeddings of the tokens, which are drawn with 0.07 here and not multiplied by sqrt(D).
+# Sinusoids as large as the token embeddings, which have standard deviation 0.07 here and no factor sqrt(D).
 VARIANTS = {
     'no_positions': 'NoPositions()', 'learned': 'Learned()', 'learned_layers': "Learned(at='layers')",
     'sinusoidal': 'Sinusoidal(scale=0.1)', 'sinusoidal_layers': "Sinusoidal(at='layers', scale=0.1)",
@@ -122,7 +122,7 @@ def picture(folders, table):
     lengths = sorted({int(length) for row in table.values() for length in row})
     for i, (name, row) in enumerate(table.items()):
         known = {int(length): number for length, number in row.items() if number is not None}
-        colour, mean = f'C{i % 10}', [number.mean for number in known.values()]  # what is not finite is left out
+        colour, mean = f'C{i % 10}', [number.mean for number in known.values()]  # lengths without a finite loss are left out
         axes.plot(known.keys(), mean, color=colour, linestyle=('-', '--', ':')[i // 10], marker='o', markersize=3, label=name)
         low, high = ([number.mean + sign * number.deviation for number in known.values()] for sign in (-1, 1))
         axes.fill_between([*known], low, high, color=colour, alpha=0.2, linewidth=0)  # nothing for one seed

@@ -52,14 +52,14 @@ def with_head(variant, name, head, data, task, evals, **fields):
     """The locked config of a run on texts whose model has another head.
 
     Args:
-      head: {import path of a model: the head that it is given}.
+      head: {import path of a model: its new head}.
       data, task: import paths; `fields` are those of the data.
       evals: {name: evaluator}, besides the averages of the task on data.valid.
     """
     c, other = begun(variant, name)
     model = other.model.name
     if model not in head:
-        raise ValueError(f'{variant} is a run of {model}, on which configs/{name}.py can put no head; those that it can: '
+        raise ValueError(f'{variant} is a run of {model}, for which configs/{name}.py has no head; it has one for '
                          f'{", ".join(head)}.')
     kept = {key: value for key, value in other.model.items() if key != 'name' and value is not None}  # None: the data's
     c.model = base.part(model, **kept | {'head': head[model]})

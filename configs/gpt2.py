@@ -54,6 +54,6 @@ def get_config(variant=''):
         c.train.microbatches = 32  # 16 rows each, whose logits take 3.3 GB (GPT-3: 48, 20 GB over its devices)
     if large:
         c.mesh.data, c.mesh.fsdp = 1, -1
-        c.log.every_steps = 5  # several processes hear a signal at a row of the log
+        c.log.every_steps = 5  # several processes react to a signal only when a row is logged
     c.evals.valid = base.evaluation('transformer.evaluators.language_model:Perplexity', split='valid', every_steps=1000)
     return c.lock()

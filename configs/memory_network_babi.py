@@ -10,9 +10,9 @@
     $task '--config.data.tasks=(16,)' --workdir=runs/babi_16 --config.model.tying=adjacent --config.model.hops=3 \
         --config.task.linear_steps=500
 
-`FOLDER` holds en-10k/ or an archive of it (see data/text/babi.py). Of what was measured here, task 3 has 1,000 questions in
+`FOLDER` holds en-10k/ or an archive of it (see data/text/babi.py). In the measurements here, task 3 has 1,000 questions in
 place of 10,000, and validation is the last tenth of the stories of each training part; the test parts were not used. Of
-task 4, 706 of the 1,000 stories of validation also stand in training, word for word; of the others none does.
+task 4, 706 of the 1,000 stories of validation also stand in training, word for word; no story of the other tasks does.
 
 :joint, 272,384 parameters, 44.7 epochs, wrong answers to 19,107 questions in percent, tasks 1 to 20 in rows of five:
 

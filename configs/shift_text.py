@@ -2,8 +2,8 @@
 
     python train.py --config=configs/shift_text.py
 
-Files of the standard library, the 5,000 most frequent words, 1.10 million parameters, 2.2 epochs: 99.90 % of the words that can
-be copied are, of 47,877 in held-out files; unknown ones and ends of lines are not counted. 5 minutes on two cores of an EPYC
+Files of the standard library, the 5,000 most frequent words, 1.10 million parameters, 2.2 epochs: of the 47,877 words that can
+be copied in held-out files, 99.90 % are; unknown ones and ends of lines are not counted. 5 minutes on two cores of an EPYC
 (Python 3.11, jax 0.10.2, float32).
 """
 

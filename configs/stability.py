@@ -1,4 +1,4 @@
-"""What keeps a deep GPT stable: where the norm stands, how its matrices begin, whether the learning rate warms up.
+"""What keeps a deep GPT stable: the place of the norm, the initialisation, warm-up of the learning rate.
 
     python sweep.py --config=configs/stability.py [--workdir=runs/stability] [--config.part.field=value ...]
 

@@ -1,4 +1,4 @@
-"""T5-small of version 1.0 (Raffel et al. 2020, section 3.1.2), 60 million parameters, learns to translate from the start.
+"""T5-small of version 1.0 (Raffel et al. 2020, section 3.1.2), 60 million parameters, learns to translate from scratch.
 
     python train.py --config=configs/t5_small.py --config.data.path=PAIRS.tsv
 

@@ -4,7 +4,7 @@ configs/memory_network_babi.py.
     python train.py --config=configs/transformer_babi.py[:VARIANT] --config.data.path=FOLDER
 
 :universal  one block for all six steps.
-:adaptive   the same, each sentence with as many steps as it needs, which are charged for.
+:adaptive   the same, each sentence with as many steps as it needs, for which the loss charges.
 :plain      six blocks.
 
 :universal on the 15 tasks whose stories are short (all but 2, 3, 5, 7 and 8), 174,102 parameters, 9.5 epochs:
@@ -17,7 +17,7 @@ answers in tasks 16, 17, 18 and 19: a mean of 4.1 % (the paper, of all 20 and th
 a Xeon, beside other work (Python 3.11, jax 0.10.2, float32). With a dropout of 0.1 it learns half as fast, and a step takes a
 third longer.
 
-Task 16, whose answer is three sentences away, stays where counting colours gets (52 %): alone (where more steps learn the
+Task 16, whose answer is three sentences away, stays at the error of counting colours (52 %): alone (where more steps learn the
 training part by heart), beside tasks 1, 2 and 15, with T5's positions, with weight decay, and in batches of 16, each tried for
 1,400 to 3,000 steps. :adaptive, :plain, and the tasks with long stories are not yet run to their end.
 """

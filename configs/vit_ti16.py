@@ -10,7 +10,7 @@ decay as Steiner et al. 2022 advise for the smallest models).
                python -m benchmarks.train_step --config=configs/vit_ti16.py:step --steps=20
 
            2.2 to 3.0 s a step on two busy cores of a Xeon (Python 3.11, jax 0.10.2); in turns with PyTorch 2.13 and Hugging
-           Face's ViT 1.46 and 1.82 of its time. Attention takes it: 5 % of the operations and 40 % of the step. XLA on CPU
+           Face's ViT 1.46 and 1.82 of its time. Attention is the reason: 5 % of the operations and 40 % of the step. XLA on CPU
            multiplies the small matrices of 197 x 64 at 12 to 33 GFLOP/s, where the dense layers reach 90, and forms scores,
            exponentials and sums in passes of their own (25 ms a layer); PyTorch has one fused kernel (30 ms a layer, forward
            and back, where XLA at best takes 38). Products in the order of their axes

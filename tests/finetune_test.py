@@ -210,7 +210,7 @@ class FinetuneTest(recorded.TestCase):
 
         said = self.convert(f'--from_hf={self.hugging_face("vit")}', f'--workdir={self.folder / "run"}')
         self.assertIn('configs/classify.py', said)
-        self.assertIn('is a run on images, and other ones have classes', self.further('finetune', 'images', code=1))
+        self.assertIn('is a run on images, and your images have other classes', self.further('finetune', 'images', code=1))
         for number in range(40):
             path = self.folder / 'images' / 'abc'[number % 3] / f'{number}.png'
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -228,7 +228,7 @@ class FinetuneTest(recorded.TestCase):
     @pytest.mark.slow
     def test_what_cannot_be_given_a_head(self):
         self.translator(**{'train.steps': 1})
-        self.assertIn('on which configs/tag.py can put no head; those that it can: transformer.models.bert:Bert, '
+        self.assertIn('for which configs/tag.py has no head; it has one for transformer.models.bert:Bert, '
                       'transformer.models.gpt:Gpt',
                       self.further('tag', self.text, code=1))
 

@@ -20,7 +20,7 @@ class SeenImages(Protocol):
     normalization: tuple[list[float], list[float]]
 
     def read(self, path: str) -> np.ndarray:
-        """float32 [height, width, channels]: an image file, prepared as in training but for augmentation. Raises
+        """float32 [height, width, channels]: an image file, prepared as in training, without augmentation. Raises
         FileNotFoundError, or ValueError that names a file which cannot be decoded."""
 
     def visible(self, image: np.ndarray) -> np.ndarray:

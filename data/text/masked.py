@@ -221,14 +221,14 @@ class OpenMasked(OpenDocuments):
         """Batches that hold every row of a split once, in order, with the same masks for every pass and every batch size.
 
         Without next_sentence every token of the split is in one row. With it every piece is in one row, but its second part
-        is left out where a piece of another document replaces it.
+        is missing where a piece of another document replaces it.
 
         Args:
           split: 'train', 'valid', 'test', or an expression such as 'train[:1%]' or 'all'.
           batch_size: rows in a batch.
 
         Returns: an Evaluation; facts 'tokens' (those to predict) and 'documents'.
-        Raises: ValueError for an unknown or empty split, and for a view, which text for language modelling has.
+        Raises: ValueError for an unknown or empty split, and for a view, which only text for language modelling takes.
         """
         return self._evaluate(self.config.part(split), batch_size, view)
 

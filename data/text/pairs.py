@@ -138,7 +138,7 @@ class Pairs:
 
 @dataclasses.dataclass(frozen=True)
 class Side:
-    """One side of pairs, as a text whose documents are sentences (like data/sources/files.py:Split)."""
+    """One side of the pairs, as a text whose documents are sentences (like data/sources/files.py:Split)."""
 
     documents: ClassVar[str] = 'line'
 

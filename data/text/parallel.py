@@ -157,7 +157,7 @@ class Parallel:
         return pairs.Pairs(self._origins(name), cut, self.order, self.text, held_out, expression)
 
     def _read(self, expression: str) -> tuple[str, splits.Slice]:
-        """The name and the slice of an expression; the name is 'all' for 'train' too where both mean every file."""
+        """The name and the slice of an expression; the name 'train' becomes 'all' where both mean every file."""
         name, cut = splits.read(expression)
         return 'all' if self.source == 'tsv' and name == 'train' else name, cut
 
@@ -367,7 +367,7 @@ class OpenParallel(Opened):
         Returns: a PairEvaluation; facts 'pairs', 'tokens' (of the targets), 'bytes' (of the targets, unless one is cut);
           `pairs()` are the texts.
         Raises: ValueError for an unknown or empty split, for pairs that are too long, unless data.long='truncate', and for a
-          view, which only text has.
+          view, which only text for language modelling takes.
         """
         return self._evaluate(self.config.part(split), batch_size, view)
 

@@ -1,1 +1,1 @@
-"""Models of Hugging Face transformers in and out: how tables are read, and one family a file."""
+"""Converts models of Hugging Face transformers in both directions: tables, and one family a file."""

@@ -84,7 +84,7 @@ def prefixed(family: Family, prefix: str) -> Family:
 
 
 def _read_again(model, inputs, start):
-    """Without decoder inputs, those of a head that is no language model are the source again, after `start`."""
+    """Adds decoder inputs, where absent, as for a head that is no language model: the source shifted right, after `start`."""
     if 'decoder_inputs' in inputs:
         return inputs
     ids = np.asarray(inputs['inputs'])

@@ -72,7 +72,7 @@ def read(settings: Mapping[str, Any], prompts: Prompts) -> tuple[Strategy | None
     """(strategy, tokens, names of the settings that have no counterpart).
 
     The strategy is None where the settings name none, or one that does not exist here; tokens is 0 where they do not limit the
-    new tokens. Raises ValueError for a setting of another type than it has there.
+    new tokens. Raises ValueError for a setting of the wrong type.
     """
     given = {name: value for name, value in settings.items() if value not in (None, [], SETTINGS.get(name))}
     for names, kinds, wanted in ((_WHOLE, int, 'a whole number'), (_NUMBERS, (int, float), 'a number')):

@@ -165,7 +165,7 @@ def dropouts(branches: str, attention: str, defaults: tuple = (0.1, 0.1), stacks
 
 
 def inner(name: str, default: int, front: str = '') -> 'Fields':
-    """The field of the inner width of the feed-forward; 0 stands for 4·width in a model of ours."""
+    """The field of the inner width of the feed-forward; 0 stands for 4·width in our model."""
     field = Field(name, f'{front}feed_forward.inner', default)
     return Fields(field.names, field.read,
                   lambda model: {name: at(model, f'{front}feed_forward').width(at(model, f'{front}width'))})
@@ -251,7 +251,7 @@ class Row:
     Attributes:
       ours: {i} stands for the number of a layer; {a,b} for the names of parameters that are stacked, as the first axis.
       axes: the pattern of `einops.rearrange` from ours to theirs; '' if they are equal.
-      sizes: {axis: path of our field with its size}, for the axes of which one of our axes is composed.
+      sizes: {axis: path of our field with its size}, for axes that together make up one of ours.
       absent: whether a file may lack the weight, which then is zero.
     """
     ours: str
@@ -395,7 +395,8 @@ class Family:
         found = [entry for row in self.rows for entry in row.entries(shapes, model)]
         covered = [name for entry in found for name in entry.ours]
         if wrong := sorted({*shapes} ^ {*covered}) or sorted(n for n in {*covered} if covered.count(n) > 1):
-            raise ValueError(f'The table of {self.kind} does not have {wrong[0]} once; a model with it has no such weights.')
+            raise ValueError(f'The table of {self.kind} does not cover {wrong[0]} exactly once; a model with it has no '
+                             'counterpart there.')
         return found
 
     def distance(self, weights: Mapping) -> int:

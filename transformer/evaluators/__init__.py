@@ -1,1 +1,1 @@
-"""What is measured of a run."""
+"""Evaluators of runs, and their metrics."""

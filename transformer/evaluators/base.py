@@ -1,7 +1,7 @@
 """Evaluators: `(snapshot, batches) -> {name: number}`, run during training, at its end and by eval.py.
 
-training/contracts.py has their contract, `Evaluator`, and that of their argument, `Snapshot`; transformer/contracts.py has the
-contracts of the data that they use.
+training/contracts.py defines their contract, `Evaluator`, and that of their argument, `Snapshot`; transformer/contracts.py
+defines the contracts of the data that they use.
 """
 
 import abc

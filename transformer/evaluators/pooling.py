@@ -17,9 +17,9 @@ SHOWN = 5  # widths in a title
 class Kernels(Evaluator):
     """Compares fixed kernels with the run's own on a split: the task's loss of each, and two pictures of estimates and weights.
 
-    `kernels` shows all four of one width, `widths` the Gaussian of several and, last, the run's kernel with the width it has.
-    Estimates are drawn of one number over one coordinate; of other data the weights alone. All points of training are seen,
-    by themselves too if the split is 'train'.
+    `kernels` shows the fixed kernels of one width, `widths` Gaussians of several and, last, the run's kernel with its width.
+    Estimates are drawn for targets of one number over one coordinate, for other data only the weights. Every query attends
+    to all training points, to itself too if the split is 'train'.
 
     Attributes:
       width: of the four kernels.
@@ -57,7 +57,7 @@ class Kernels(Evaluator):
 
 @dataclasses.dataclass(frozen=True)
 class Panel:
-    """What a kernel makes of some points: estimates [T, C], weights [T, S] and the task's loss."""
+    """The result of a kernel for some points: estimates [T, C], weights [T, S] and the task's loss."""
     kernel: Kernel
     title: str
     estimate: np.ndarray
@@ -66,7 +66,7 @@ class Panel:
 
 
 def panel(snapshot: Any, points: Mapping, kernel: Kernel, width: jax.Array | float | None = None, whose: str = '') -> 'Panel':
-    """The Panel of a kernel with a width of its own, or that of the run."""
+    """The Panel of a kernel; `width` replaces its own, such as the learnt width of the run."""
     keys, values = (np.asarray(x, np.float32) for x in (snapshot.model.keys, snapshot.model.values))
     estimate, weights = pool(points['query'], keys, values, kernel, width=width)
     total, weight = snapshot.run.task.terms({'estimate': estimate}, points)['loss']
@@ -90,7 +90,7 @@ def collected(batches: Iterable[Mapping]) -> dict:
 
 
 def order(points: np.ndarray, targets: np.ndarray) -> np.ndarray:
-    """The numbers of points sorted by their coordinate if there is one, else by class."""
+    """The indices that sort points by their coordinate if there is one, else by class."""
     return np.argsort(points[:, 0] if points.shape[1] == 1 else targets.argmax(-1), kind='stable')
 
 

@@ -12,8 +12,8 @@ from transformer.evaluators.base import Averages
 
 @dataclasses.dataclass(frozen=True)
 class TaskErrors(Averages):
-    """`Averages`, the share of wrong answers of each task of bAbI, error_1 to error_20, and their mean over the tasks; if there
-    are others also without task 3, whose 10k part is not always available. The text `errors` is a table of them in percent."""
+    """`Averages`, the share of wrong answers in each task of bAbI, error_1 to error_20, and its mean over the tasks, beside
+    other tasks also without task 3, whose 10k part is not always available. The text `errors` is a table in percent."""
 
     def check(self, run: Any, batches: Any) -> Sequence[str]:
         return *super().check(run, batches), *_named({task: 0.0 for task in batches.facts['tasks']})

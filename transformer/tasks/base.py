@@ -116,10 +116,10 @@ class Pondering(Prediction):
 
     @abc.abstractmethod
     def there(self, batch: Mapping) -> tuple:
-        """For each of `charged` the positions [B, T] that count, booleans."""
+        """For each of `charged`, a boolean array [B, T] of the positions that count."""
 
     def charges(self, outputs: Mapping, batch: Mapping) -> dict:
-        """The terms of the numbers of steps; none if the model takes the same number everywhere."""
+        """The terms of the numbers of steps; none if the model takes the same number at every position."""
         if not outputs.keys() >= {*self.charged}:
             if self.ponder:
                 raise ValueError(f"task.ponder={self.ponder} charges for steps, but the model takes as many at every position; "
@@ -130,7 +130,7 @@ class Pondering(Prediction):
 
 
 def real(batch: Mapping) -> dict:
-    """The batch with its real numbers, which the data gives in float32, in the type of the computation."""
+    """The batch with its floating-point arrays, float32 in the data, cast to the type of the computation."""
     is_real = lambda x: jnp.issubdtype(jnp.result_type(x), jnp.floating)
     return {name: jnp.asarray(x, real_dtype()) if is_real(x) else x for name, x in batch.items()}
 

@@ -23,7 +23,7 @@ class Answers(Pondering):
         return jnp.concatenate([jnp.ones_like(sentences[:, :1]), sentences], 1) & (batch['question'] != 0).any(1)[:, None],
 
     def terms(self, outputs: Mapping, batch: Mapping) -> dict:
-        """The answer 0 stands for one that training lacks, and counts as wrong."""
+        """Answer 0 stands for any answer that is absent from training; it counts as wrong."""
         logits, label = outputs['logits'], batch['label']
         weights = example_weights(batch, len(label))
         right = (weights * correct(logits, label) * (label > 0)).sum()

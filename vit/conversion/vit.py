@@ -15,7 +15,7 @@ def image_of(config: Mapping) -> tuple[int, int, int, int]:
 
 
 def _pixels(model, inputs, start):
-    """Images there are [B, channels, height, width]."""
+    """Transposes their images, [B, channels, height, width], to ours."""
     return inputs | {'image': inputs['image'].transpose(0, 2, 3, 1)}
 
 

@@ -101,7 +101,7 @@ class WeightsTest(absltest.TestCase):
         np.testing.assert_array_equal(found['output'], params['tokens'].T + 1)
 
     def test_a_parameter_without_a_row(self):
-        with self.assertRaisesRegex(ValueError, 'The table of made does not have block_0/c/kernel once'):
+        with self.assertRaisesRegex(ValueError, 'The table of made does not cover block_0/c/kernel exactly once'):
             FAMILY.entries(SHAPES | {'block_0/c/kernel': (4,)})
 
 
