@@ -169,7 +169,7 @@ def run_of(folder, new):
     family, theirs, weights = opened(folder)
     fields = fields_of(family, theirs)
     with tempfile.TemporaryDirectory() as place:
-        if family.model == 'vit.models.vit:Vit':
+        if family in VIT:
             config, said = image_run(folder, family, theirs, fields, place)
         else:
             config, said = text_run(folder, family, theirs, fields, place)

@@ -10,8 +10,8 @@
             python -m benchmarks.train_step --config=configs/bert_mini.py:step --steps=40
 
         2.3 s a step on two busy cores of a Xeon (Python 3.11, jax 0.10.2); in turns with PyTorch 2.13 and Hugging Face's model
-        1.33 and 1.68 of its time, with logits everywhere 1.21 and 1.32 (4.8 to 5.2 s). Attention takes most of it: see
-        configs/vit_ti16.py.
+        1.33 and 1.68 of its time, with logits everywhere 1.21 and 1.32 (4.8 to 5.2 s). It is slower by
+        its attention: see configs/vit_ti16.py.
 """
 
 from configs import base

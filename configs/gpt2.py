@@ -5,7 +5,7 @@
 :124m, :350m, :774m, :1558m, :gpt3   rows of 1,024 packed tokens (GPT-3: 2,048), half a million tokens a step (3.2 million),
        learning rates of GPT-3's table for the nearest size. From :774m on, layers are scanned, activations recomputed, and
        parameters sharded over all devices (`mesh.fsdp`). For GPUs and TPUs; not yet run. A step is 32 microbatches of 16 rows
-       (GPT-3: 48), which fits one GPU of 80 GB; the number of devices must divide these rows, so on more than 16, or for more
+       (GPT-3: 48), meant for one GPU of 80 GB; the number of devices must divide these rows, so on more than 16, or for more
        speed, take fewer microbatches: --config.train.microbatches=4. GPT-3's parameters with the two moments of Adam are 2.1
        TB. The vocabulary of 50,257 pieces is learnt from the text, which has to be large for that (100 MB or more); with
        --config.data.tokenizer="Json(path='tokenizer.json')" it is GPT-2's own, from huggingface.co/openai-community/gpt2.

@@ -40,7 +40,7 @@ def get_config(variant=''):
                             positions='Learned(scale=1.0)', initial='PyTorch()')
         c.optimizer = base.optimizer('training.optimizer:SGD', learning_rate=0.1, clip=0.0,
                                      schedule=base.part('training.schedules:ConstantRate'))
-        c.train.steps = 4300  # 10 epochs
+        c.train.steps = 4688  # 10 epochs
     c.log.every_steps = 43
     c.checkpoint.every_steps = 400
     c.evals.valid = base.evaluation('transformer.evaluators.base:Averages', split='valid', every_steps=800)

@@ -199,6 +199,10 @@ class ConfigsTest(experiments.TestCase):
         differs = {field for field in one | other if one.get(field) != other.get(field)}
         self.assertEmpty({field for field in differs if not {field, field.partition('.')[0]} & ALIKE[name][1]})
 
+    def test_ten_epochs_of_the_textbooks_vit(self):
+        config = cli.load_config('configs/vit_fashion_mnist.py:d2l')[0]
+        self.assertBetween(config.train.steps * config.data.batch_size - 10 * 60_000, 0, config.data.batch_size)
+
     @parameterized.parameters(*variants())
     def test_says_what_it_is_and_refuses_unknown_variants(self, name):
         file, _, variant = name.partition(':')

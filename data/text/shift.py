@@ -82,7 +82,9 @@ class OpenShift(OpenDocuments):
             batch = shifted(batch, self.start)
             return batch | {'weights': batch['weights'] * ~np.isin(batch['targets'], signs)}
 
-        return evaluation.mapped(scored)
+        evaluation = evaluation.mapped(scored)
+        evaluation.facts = {name: fact for name, fact in evaluation.facts.items() if name != 'bytes'}  # not all are scored
+        return evaluation
 
 
 @dataclasses.dataclass(frozen=True)

@@ -215,7 +215,11 @@ def _value(value, slot, name, what, extra):
         if not hasattr(value, 'items'):
             raise ValueError(f'{name} of {what} is {value!r}; expected a group of fields, such as '
                              f'{name}.{next(iter(fields(slot.kind)))}.')
-        return dataclasses.replace(slot.default, **_values(_slots_of(slot.default), f'{what}.{name}', value, extra))
+        values = _values(_slots_of(slot.default), f'{what}.{name}', value, extra)
+        try:
+            return dataclasses.replace(slot.default, **values)
+        except ValueError as error:
+            raise ValueError(f'{name} of {what}: {error}') from None
     require_type(value, slot.kind, f'{name} of {what}')
     kind, optional = _optional(slot.kind)
     if part := _of_mapping(kind):

@@ -24,7 +24,7 @@ def kept_heads(stack: Any, field: str = 'kept') -> list:
     rows = [row for row in kept if isinstance(row, tuple) and all(type(h) is int and 0 <= h < heads for h in row)
             and list(row) == sorted(set(row))]
     if not len(kept) == len(rows) == layers:
-        raise ValueError(f'model.{field} is {kept!r}; expected for each of {layers} layers the numbers of the heads it keeps, '
+        raise ValueError(f'{field} is {kept!r}; expected for each of {layers} layers the numbers of the heads it keeps, '
                          f'in order and from 0 to {heads - 1}, such as ((0,), ()) for two layers, or () for all heads of all.')
     period = stack.mask.period
     # Scanned layers are one program, which cannot depend on the numbers of the heads.
@@ -32,7 +32,7 @@ def kept_heads(stack: Any, field: str = 'kept') -> list:
     same = (lambda row: row) if told_apart else len
     if stack.scan and any(same(row) != same(rows[i % period]) for i, row in enumerate(rows)):
         what = f'the same heads, as {stack.positions} tells them apart,' if told_apart else 'as many heads'
-        raise ValueError(f'model.scan: layers with the heads {kept!r} cannot be scanned; keep {what} in every layer, or set '
+        raise ValueError(f'scan: layers with the heads {kept!r} cannot be scanned; keep {what} in every layer, or set '
                          'scan=False.')
     return rows
 

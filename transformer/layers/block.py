@@ -70,7 +70,7 @@ class Block(nn.Module):
         branches = {'attention': attention} | ({'cross_attention': cross_attention} if self.cross_attention else {}) | {
             'feed_forward': feed_forward}
         x = self.residual(context.encoding.at_layer(x), {name: dropped(name, branch) for name, branch in branches.items()},
-                          partial(normed, self.norm, numerics=self.numerics))
+                          partial(normed, self.norm, numerics=self.numerics), self.numerics)
         return x, None if cache is None else new, aux
 
 

@@ -26,8 +26,8 @@ def table(gain: float = 1.0) -> Callable:
 class Initial(abc.ABC):
     """Base: the initialisers of a stack of `layers` blocks, and of the embeddings below it.
 
-    `attention` returns keywords of MultiHead, `feed_forward` those of FeedForward, for blocks with 2 branches, or 3 with
-    cross attention."""
+    `attention` returns keywords of MultiHead, `feed_forward` the argument `initial` of FeedForward, for blocks with 2 branches,
+    or 3 with cross attention."""
 
     @abc.abstractmethod
     def embedding(self, layers: int) -> Callable:

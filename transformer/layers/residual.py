@@ -12,6 +12,7 @@ import flax.linen as nn
 import jax
 
 from transformer.layers.initial import zeros
+from transformer.layers.numerics import Numerics
 from transformer.layers.roles import Wanted, declare
 
 
@@ -25,7 +26,7 @@ class Residual(abc.ABC):
     final_norm = False
 
     @abc.abstractmethod
-    def __call__(self, x: jax.Array, branches: Mapping[str, Callable], norm: Callable) -> jax.Array:
+    def __call__(self, x: jax.Array, branches: Mapping[str, Callable], norm: Callable, numerics: Numerics) -> jax.Array:
         """The stream [B, T, D] after all branches."""
 
 
@@ -33,13 +34,13 @@ class Residual(abc.ABC):
 class _OneByOne(Residual):
     """Base of the residuals that apply the branches in sequence."""
 
-    def __call__(self, x: jax.Array, branches: Mapping[str, Callable], norm: Callable) -> jax.Array:
+    def __call__(self, x: jax.Array, branches: Mapping[str, Callable], norm: Callable, numerics: Numerics) -> jax.Array:
         for name, branch in branches.items():
-            x = self.join(name, x, branch, norm)
+            x = self.join(name, x, branch, norm, numerics)
         return x
 
     @abc.abstractmethod
-    def join(self, name: str, x: jax.Array, branch: Callable, norm: Callable) -> jax.Array:
+    def join(self, name: str, x: jax.Array, branch: Callable, norm: Callable, numerics: Numerics) -> jax.Array:
         """The stream after one branch."""
 
 
@@ -49,7 +50,7 @@ class PreNorm(_OneByOne):
 
     final_norm = True
 
-    def join(self, name: str, x: jax.Array, branch: Callable, norm: Callable) -> jax.Array:
+    def join(self, name: str, x: jax.Array, branch: Callable, norm: Callable, numerics: Numerics) -> jax.Array:
         return x + branch(norm(x, f'{name}_norm'))
 
 
@@ -57,7 +58,7 @@ class PreNorm(_OneByOne):
 class PostNorm(_OneByOne):
     """norm(x + f(x)) (Vaswani et al. 2017, section 3.1)."""
 
-    def join(self, name: str, x: jax.Array, branch: Callable, norm: Callable) -> jax.Array:
+    def join(self, name: str, x: jax.Array, branch: Callable, norm: Callable, numerics: Numerics) -> jax.Array:
         return norm(x + branch(x), f'{name}_norm')
 
 
@@ -67,7 +68,7 @@ class Sandwich(_OneByOne):
 
     final_norm = True
 
-    def join(self, name: str, x: jax.Array, branch: Callable, norm: Callable) -> jax.Array:
+    def join(self, name: str, x: jax.Array, branch: Callable, norm: Callable, numerics: Numerics) -> jax.Array:
         return x + norm(branch(norm(x, f'{name}_norm')), f'{name}_last_norm')
 
 
@@ -87,7 +88,7 @@ class ParallelBranches(Residual):
         if self.norms not in (1, 2):
             raise ValueError(f'{self}: norms is {self.norms}; expected 1, one for all branches, or 2, one for each.')
 
-    def __call__(self, x: jax.Array, branches: Mapping[str, Callable], norm: Callable) -> jax.Array:
+    def __call__(self, x: jax.Array, branches: Mapping[str, Callable], norm: Callable, numerics: Numerics) -> jax.Array:
         shared = norm(x, 'norm') if self.norms == 1 else None
         return x + sum(branch(norm(x, f'{name}_norm') if shared is None else shared) for name, branch in branches.items())
 
@@ -97,21 +98,22 @@ class ReZero(_OneByOne):
     """x + a·f(x) with a learnt number a that starts at 0, and no norm (Bachlechner et al. 2020, eq. 1); every branch has
     its own, while in the paper's Transformer both branches of a layer share one."""
 
-    def join(self, name: str, x: jax.Array, branch: Callable, norm: Callable) -> jax.Array:
-        return x + Scale(name=f'{name}_residual')(branch(x))
+    def join(self, name: str, x: jax.Array, branch: Callable, norm: Callable, numerics: Numerics) -> jax.Array:
+        return x + Scale(numerics, name=f'{name}_residual')(branch(x))
 
 
 @dataclasses.dataclass(frozen=True)
 class NoNorm(_OneByOne):
     """x + f(x), as in T-Fixup: only the initialisation keeps it stable (see `transformer.layers.initial`)."""
 
-    def join(self, name: str, x: jax.Array, branch: Callable, norm: Callable) -> jax.Array:
+    def join(self, name: str, x: jax.Array, branch: Callable, norm: Callable, numerics: Numerics) -> jax.Array:
         return x + branch(x)
 
 
 class Scale(nn.Module):
     """a·x with one learnt number a, 0 at the start."""
+    numerics: Numerics = Numerics()
 
     @nn.compact
     def __call__(self, x: jax.Array) -> jax.Array:
-        return declare(self, 'scale', Wanted(zeros, ())).astype(x.dtype) * x
+        return declare(self, 'scale', Wanted(zeros, ()), self.numerics).astype(x.dtype) * x

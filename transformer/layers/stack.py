@@ -96,7 +96,7 @@ class Stack:
     def __post_init__(self):
         for name, least in (('layers', 1), ('heads', 1), ('width', 1), ('head_width', 0), ('key_heads', 0)):
             if getattr(self, name) < least:
-                raise ValueError(f'model.{name} is {getattr(self, name)}; set it to at least {least}.')
+                raise ValueError(f'{name} is {getattr(self, name)}; set it to at least {least}.')
 
     @property
     def each_head(self) -> int:
@@ -224,7 +224,7 @@ class Stack:
         """(x, cache, aux) after blocks named block_0, block_1, ..: the same, with the same names of parameters, for every
         `scan` and `remat`. With a cache, and for initialisation, the blocks are unrolled."""
         if self.remat not in REMAT:
-            raise ValueError(f'model.remat is {self.remat!r}; expected one of {", ".join(REMAT)}.')
+            raise ValueError(f'remat is {self.remat!r}; expected one of {", ".join(REMAT)}.')
         blocks, aux = [make(name=f'block_{i}') for i, make in enumerate(makers)], {}
         of_layer = lambda context, i: of_kept(context.of_layer(i), kept[i])
         x = constrain(x, BATCH)
@@ -245,7 +245,7 @@ class Stack:
         params = [one.variables.get('params', {}) for one in blocks]
         period = context.mask.period if self.scan else self.layers  # one step of a scan contains all layers that differ
         if self.layers % period:
-            raise ValueError(f'model.scan: {self.layers} layers cannot be scanned under {context.mask}, which repeats after '
+            raise ValueError(f'scan: {self.layers} layers cannot be scanned under {context.mask}, which repeats after '
                              f'{period}; choose a multiple, or scan=False.')
         functions = [partial(apply, layer=i) for i in range(period)]
         if self.remat != 'none':

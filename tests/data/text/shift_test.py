@@ -51,7 +51,9 @@ class ShiftTest(absltest.TestCase):
 
     def test_evaluation_asks_for_every_word_but_those_that_cannot_be_known(self):
         opened = Shift(**self.fields).open(None)
-        batches = list(opened.evaluation('valid', 3))
+        evaluation = opened.evaluation('valid', 3)
+        self.assertNotIn('bytes', evaluation.facts)  # those of the words that are asked for are unknown
+        batches = list(evaluation)
         rows = [(batch, row) for batch in batches for row in range(3) if batch['example_weights'][row]]
         for batch, row in rows[:-1]:
             self.assertShifted(opened, batch, row)

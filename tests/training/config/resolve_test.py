@@ -215,6 +215,12 @@ class InlinedTest(parameterized.TestCase):
             self.assertEqual(config.other.to_dict(), {'rate': 1.0, 'part': repr(Shift())})
             self.assertEqual(resolve.construct(config).other, Group(1.0))
 
+    def test_a_mistake_in_a_group_names_the_group(self):
+        config = base.part('transformer.models.encoder_decoder:EncoderDecoder', **base.both(heads=2, width=8), vocab=5)
+        config.decoder.heads = 0
+        with self.assertRaisesRegex(ValueError, '^decoder of .*:EncoderDecoder: heads is 0; set it to at least 1'):
+            resolve.construct(config)
+
     @parameterized.parameters(
         (dict(rat=1), "Inside has no field 'rat'; did you mean 'rate'"), (dict(group=Group()), "Inside has no field 'group'"),
         (dict(rate='x'), "rate of .*Inside is 'x'; expected float"),

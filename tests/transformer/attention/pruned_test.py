@@ -157,7 +157,7 @@ class KeptTest(parameterized.TestCase):
             drawn(changed(SMALL, cross_kept=((0,), (1,))))
 
     @parameterized.parameters(
-        (dict(kept=((0,),)), r'model.kept is \(\(0,\),\); expected for each of 2 layers'),
+        (dict(kept=((0,),)), r'kept is \(\(0,\),\); expected for each of 2 layers'),
         (dict(kept=((0,), (4,))), 'from 0 to 3'), (dict(kept=((0,), (1, 1))), 'in order'), (dict(kept=(1, 2)), 'in order'),
         (dict(kept=((1, 0), ())), 'in order'),
         (dict(kept=((0,), (0, 1)), scan=True), 'cannot be scanned; keep as many heads in every layer, or set scan=False'),

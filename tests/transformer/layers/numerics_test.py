@@ -49,7 +49,7 @@ MODELS = {'bahdanau': (RECURRENT.clone(attention=Bahdanau(score=Additive(3), com
           'transformer': (models.build(EncoderDecoder, **SMALL, source_vocab=0), PAIR),
           'memories': (MemoryNetwork(vocab=7, memory=5, width=4, tying='layerwise'), STORY),
           'stories': (models.build(StoryTransformer, **SMALL), STORY)}
-DTYPES = (('float32', 'float32', 2e-6), ('bfloat16', 'bfloat16', 2e-2))
+DTYPES = (('float32', 'float32', 2e-6), ('bfloat16', 'bfloat16', 1e-2))
 # Every score and every position encoding, one with the other, and every kernel that a CPU has with all scores.
 SCORES = (scores.ScaledDot(), scores.Dot(), scores.Bilinear(), scores.Additive(width=4), scores.Cosine(),
           scores.Location(length=9), scores.Gaussian())

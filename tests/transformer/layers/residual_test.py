@@ -125,6 +125,14 @@ class FormulaTest(parameterized.TestCase):
             ParallelBranches(norms=3)
 
 
+class StoredTest(parameterized.TestCase):
+    @parameterized.parameters(*RESIDUALS)
+    def test_every_parameter_is_stored_in_the_type_of_the_model(self, residual):
+        model = changed(GPT, residual=residual, parameter_dtype='bfloat16')
+        shapes = jax.eval_shape(lambda: model.init(KEY, TOKENS)['params'])
+        self.assertEqual({x.dtype.name for x in jax.tree.leaves(shapes)}, {'bfloat16'})
+
+
 class StackTest(parameterized.TestCase):
     @parameterized.parameters(*RESIDUALS)
     def test_equals_a_loop_over_the_layers(self, residual):

@@ -155,12 +155,12 @@ class StackTest(parameterized.TestCase):
         self.assertLess(dots, none)
 
     def test_an_unknown_choice_is_refused(self):
-        with self.assertRaisesRegex(ValueError, "model.remat is 'some'; expected one of none, dots, full"):
+        with self.assertRaisesRegex(ValueError, "remat is 'some'; expected one of none, dots, full"):
             models.changed(GPT, remat='some').init(KEY, TOKENS)
 
     @parameterized.parameters('layers', 'heads', 'width')
     def test_sizes_below_1_are_refused(self, field):
-        with self.assertRaisesRegex(ValueError, f'model.{field} is 0; set it to at least 1'):
+        with self.assertRaisesRegex(ValueError, f'^{field} is 0; set it to at least 1'):
             Stack(**{field: 0})
 
 
