@@ -365,7 +365,7 @@ class ReadingTest(PredictTest):
         read_by('transformer.readers.tags:WordTags')
         self.refused(workdir, b'key row\n', 'WordTags needs tagged words, and Masked has none; name another class in')
         read_by('')
-        self.refused(workdir, b'key row\n', 'is a run on data.text.masked:Masked which has no data.reader, so predict.py')
+        self.refused(workdir, b'key row\n', 'is a run on data.text.masked:Masked, which has no data.reader, so predict.py')
         done = experiments.call('eval', f'--workdir={workdir}', f'--attention={self.folder / "out.png"}', '--input=key')
         self.assertEqual((done.code, done.out), (1, ''))
         self.assertIn('this one is on data.text.masked:Masked, which has no data.reader; leave it out', done.err)
