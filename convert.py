@@ -163,9 +163,25 @@ def params_of(folder, family, weights, shapes, model, dtype):
     return jax.tree_util.tree_map_with_path(lambda keys, _: found[mesh.path_of(keys)], shapes)
 
 
+def snapshot_of(folder):
+    """The Snapshot of the run that a folder of save_pretrained becomes, without a workdir."""
+    _, _, run, params, _ = converted_run(pathlib.Path(folder))
+    return runs.Snapshot(run, params, 0)
+
+
 def run_of(folder, new):
     """Writes a run from a folder that save_pretrained has written; returns the report to print."""
     runs.require_new(new)
+    family, weights, run, params, said = converted_run(folder)
+    runs.write(new, run, {'params': params})
+    further = 'finetune' if family.use not in ('hidden', 'images') else 'classify'
+    return (f'{new}: {family.architecture} with {run.parameters():,} parameters, {said}\n'
+            f'{widened(family.kinds(weights), run.config.parameter_dtype)}'
+            f'train it further with: python train.py --config=configs/{further}.py:{new} --config.data.path=PATH')
+
+
+def converted_run(folder):
+    """(family, {name: `Weight`}, run, params, report) of a folder that save_pretrained has written."""
     family, theirs, weights = opened(folder)
     fields = fields_of(family, theirs)
     with tempfile.TemporaryDirectory() as place:
@@ -177,12 +193,7 @@ def run_of(folder, new):
             config.parameter_dtype = family.parameter_dtype(weights)
         machine.prepare(config, sparing=True)
         run = runs.build(config, mesh.make(1, 1, 1), place)
-    params = params_of(folder, family, weights, run.shapes.params, run.model, config.parameter_dtype)
-    runs.write(new, run, {'params': params})
-    further = 'finetune' if family.use not in ('hidden', 'images') else 'classify'
-    return (f'{new}: {family.architecture} with {run.parameters():,} parameters, {said}\n'
-            f'{widened(family.kinds(weights), config.parameter_dtype)}'
-            f'train it further with: python train.py --config=configs/{further}.py:{new} --config.data.path=PATH')
+    return family, weights, run, params_of(folder, family, weights, run.shapes.params, run.model, config.parameter_dtype), said
 
 
 def widened(kinds, dtype):

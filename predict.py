@@ -49,10 +49,9 @@ flags.DEFINE_bool('json', False, 'print a JSON object per line, with details')
 if __name__ == '__main__':
     cli.answer_help()  # at once, before jax is imported
 
-from training import run as runs
+import heed
 from training import workdir
 from training.config import resolve
-from training.host import machine
 from transformer.decoding.strategies import Strategy
 
 FLAGS = 'strategy', 'tokens', 'seed', 'truncate', 'prefix'  # each reader declares which of these it uses
@@ -61,23 +60,19 @@ FLAGS = 'strategy', 'tokens', 'seed', 'truncate', 'prefix'  # each reader declar
 def main():
     given = flags.FLAGS
     folder = workdir.given(given.workdir)
-    machine.prepare(workdir.load_config(folder))
+    workdir.load_config(folder)
     content = read(given.input)
     asked = {name: given[name].value for name in FLAGS}
     if given.strategy is not None:
         asked['strategy'] = resolve.parse(given.strategy, Strategy, '--strategy')
-    snapshot = runs.load(folder, step=given.step, data=1)
-    usual = snapshot.run.config.generation
-    if given.strategy is None and usual.strategy:
-        asked['strategy'] = resolve.parse(usual.strategy, Strategy, 'generation.strategy')
-    asked['tokens'] = asked['tokens'] or usual.tokens or None
-    reader = snapshot.run.reader
+    run = heed.load(folder, given.step)
+    reader = run.snapshot.run.reader
     if reader is None:
-        raise ValueError(f'{folder} is a run on {snapshot.run.config.data.pipeline}, which has no data.reader, so predict.py '
+        raise ValueError(f'{folder} is a run on {run.config.data.pipeline}, which has no data.reader, so predict.py '
                          'cannot read lines for it; use eval.py.')
     require_used(reader.flags)
     used = {name: asked[name] for name in reader.flags}
-    for text, details in reader.answers(snapshot, reader.lines(content, given.input), given.input, **used):
+    for text, details in run.answers(reader.lines(content, given.input), given.input, **used):
         print(json.dumps(details, ensure_ascii=False) if given.json else text, flush=True)
 
 

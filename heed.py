@@ -1,0 +1,122 @@
+"""Runs from Python, with the results of predict.py:
+
+    import heed
+
+    run = heed.load('runs/quickstart')              # a workdir, or a folder that save_pretrained has written
+    run.generate('def main(', tokens=50)            # the continuation of a prompt, or the translation of a source
+    run.predict(['a joy from start to end'])        # a dict for each input: the JSON of predict.py --json
+    run.logits(ids)                                 # [B, T, V] for token ids [B, T]
+    run.model.apply({'params': run.params}, inputs=ids)['hidden']
+"""
+
+import dataclasses
+import json
+import os
+import pathlib
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+from training import run as runs
+from training import workdir
+from training.config import resolve
+from training.contracts import Reader
+from training.host import machine
+from transformer.decoding.strategies import Strategy
+
+
+def load(folder: str | os.PathLike, step: int | str = 'last') -> 'Run':
+    """The run in a workdir, or the run that a folder which save_pretrained has written becomes; nothing is written.
+
+    step: the checkpoint of a workdir: 'last', 'best' or a number.
+    Raises ValueError, in one sentence, for a folder that is neither, and for what convert.py refuses.
+    """
+    folder = workdir.local(folder)
+    if _is_hugging_face(folder):
+        import convert  # which imports all families
+
+        if step != 'last':
+            raise ValueError(f'step is {step!r}, but {folder} has no checkpoints; leave it out.')
+        return Run(convert.snapshot_of(folder))
+    machine.prepare(workdir.load_config(folder))
+    return Run(runs.load(folder, step=str(step), data=1))
+
+
+def _is_hugging_face(folder: pathlib.Path) -> bool:
+    """Whether config.json is that of a model of Hugging Face, which names its type."""
+    try:
+        return 'model_type' in json.loads((folder / 'config.json').read_text(encoding='utf-8'))
+    except (OSError, ValueError, TypeError):
+        return False
+
+
+@dataclasses.dataclass(frozen=True)
+class Run:
+    """A model with its parameters and its data: tokenizer, classes and the reader of inputs."""
+    snapshot: runs.Snapshot
+
+    @property
+    def params(self) -> dict:
+        """The parameters, {'block_0': {...}, ...}."""
+        return self.snapshot.params
+
+    @property
+    def model(self) -> Any:
+        """The Flax module; `run.model.apply({'params': run.params}, **inputs)` gives all of its outputs."""
+        return self.snapshot.model
+
+    @property
+    def config(self) -> Any:
+        """The locked ConfigDict."""
+        return self.snapshot.run.config
+
+    @property
+    def reader(self) -> Reader:
+        """The class that the config names in data.reader. Raises ValueError if there is none."""
+        if self.snapshot.run.reader is None:
+            raise ValueError(f'A run on {self.config.data.pipeline} has no data.reader, which predictions need; use eval.py.')
+        return self.snapshot.run.reader
+
+    def logits(self, ids: Any = None, **inputs: Any) -> np.ndarray:
+        """float32 logits of the model, for token ids [B, T] or for its inputs by name, such as image=[B, height, width, C] or
+        decoder_inputs=[B, T] besides the ids of sources."""
+        found = self.snapshot.apply(**inputs if ids is None else {'inputs': np.asarray(ids)} | inputs)
+        if 'logits' not in found:
+            raise ValueError(f'{type(self.model).__name__} has no logits here, but {", ".join(found)}; call run.model.apply.')
+        return np.asarray(found['logits'], np.float32)
+
+    def generate(self, text: str | Sequence[str], *, strategy: Strategy | str | None = None, tokens: int | None = None,
+                 seed: int = 0, **flags: Any) -> str | list[str]:
+        """The continuation of a prompt, or the translation of a source: a string for a string, a list for a list.
+
+        Args:
+          strategy: such as 'Beam(size=4)'; None: that of the run, as in predict.py.
+          tokens: the most tokens to generate; None: that of the run.
+          flags: further flags of predict.py, such as prefix='..' for translations.
+        """
+        if 'strategy' not in self.reader.flags:
+            raise ValueError(f'{type(self.reader).__name__} does not generate text; call run.predict.')
+        found = self.predict(text, strategy=strategy, tokens=tokens, seed=seed, **flags)
+        return found['text'] if isinstance(text, str) else [one['text'] for one in found]
+
+    def predict(self, inputs: str | Sequence[str], **flags: Any) -> dict | list[dict]:
+        """The JSON of predict.py --json: a dict for a string, a list for a list."""
+        found = [details for _, details in self.answers([inputs] if isinstance(inputs, str) else list(inputs), **flags)]
+        return found[0] if isinstance(inputs, str) else found
+
+    def answers(self, lines: Sequence[str], name: str = 'the inputs', **flags: Any) -> Iterator[tuple[str, dict]]:
+        """Yields (the line that predict.py prints, its JSON) for each line; errors name the inputs `name`.
+
+        flags: those of predict.py that the reader uses; strategy and tokens default to the config's `generation`.
+        """
+        known, usual = self.reader.flags, self.config.generation
+        for flag in flags:
+            if flag not in known:
+                raise ValueError(f'{type(self.reader).__name__} does not take {flag}; {resolve.did_you_mean(flag, known)}')
+        given = {flag: value for flag, value in flags.items() if value is not None}
+        if 'strategy' in known and isinstance(strategy := given.get('strategy', usual.strategy or None), str):
+            given['strategy'] = resolve.parse(strategy, Strategy, 'strategy' if 'strategy' in given else 'generation.strategy')
+        if 'tokens' in known and usual.tokens:
+            given.setdefault('tokens', usual.tokens)
+        yield from self.reader.answers(self.snapshot, lines, name, **given)

@@ -1,0 +1,53 @@
+import json
+
+import numpy as np
+from absl.testing import absltest
+
+import convert
+import heed
+from tests import experiments, recorded
+
+
+class TextTest(recorded.TestCase):
+    def test_generates_predicts_and_gives_logits(self):
+        workdir = self.trained()
+        run, flags = heed.load(workdir), dict(strategy='Sample(temperature=0.7)', tokens=5, seed=3)
+        done = experiments.call('predict', f'--workdir={workdir}', '--json', '--strategy=Sample(temperature=0.7)', '--tokens=5',
+                                '--seed=3', stdin=b'key\nrow\n')
+        wanted = [json.loads(line) for line in done.out.splitlines()]
+        self.assertEqual(run.predict(['key', 'row'], **flags), wanted)
+        self.assertEqual(run.generate(['key', 'row'], **flags), [one['text'] for one in wanted])
+        self.assertEqual(run.generate('key', **flags), wanted[0]['text'])
+        ids = np.array([[1, 2, 3]])
+        wanted = run.model.apply({'params': run.params}, inputs=ids)['logits']
+        np.testing.assert_allclose(run.logits(ids), wanted, rtol=1e-4, atol=1e-5)
+        self.assertEqual(run.config.model.layers, run.model.stack.layers)
+        with self.assertRaisesRegex(ValueError, "Completion does not take token; did you mean 'tokens'"):
+            run.predict('key', token=5)
+        with self.assertRaisesRegex(ValueError, "strategy is 'Beem..': there is no 'Beem'; did you mean 'Beam'"):
+            run.generate('key', strategy='Beem()')
+
+    def test_a_folder_that_is_no_run_is_refused(self):
+        with self.assertRaisesRegex(ValueError, 'is not a workdir of a run: it has no config.json'):
+            heed.load(self.folder)
+
+
+class HuggingFaceTest(recorded.TestCase):
+    def test_a_folder_of_theirs(self):
+        folder = self.hugging_face('gpt2')
+        run, ids = heed.load(folder), np.array([[5, 9, 2, 7]])
+        model, params = convert.from_hf(folder)
+        np.testing.assert_allclose(run.logits(ids), model.apply({'params': params}, inputs=ids)['logits'], rtol=1e-5, atol=1e-5)
+        self.assertLen(run.predict(['5 9', '2'], tokens=3), 2)
+        with self.assertRaisesRegex(ValueError, "step is 'best', but .* has no checkpoints; leave it out"):
+            heed.load(folder, step='best')
+
+    def test_a_model_that_does_not_generate(self):
+        run = heed.load(self.hugging_face('bert_classes'))
+        with self.assertRaisesRegex(ValueError, 'TextClass does not generate text; call run.predict'):
+            run.generate('a')
+        self.assertIn('class', run.predict('3 4 5'))
+
+
+if __name__ == '__main__':
+    absltest.main()
