@@ -1,13 +1,13 @@
 """Learns the classes of texts, of pairs of texts or of images, starting from another run (the variant).
 
     python convert.py --from_hf=FOLDER --workdir=runs/bert
-    python train.py --config=configs/classify.py:runs/bert --config.data.path=sst2 --config.data.columns='(2,)' \
-        --config.data.label=1 --config.data.train=train.tsv.gz --config.data.valid=dev.tsv.gz --workdir=runs/sst2
+    python train.py --config=configs/classify.py:runs/bert --config.data.path=sst2 --config.data.train=train \
+        --config.data.valid=valid --workdir=runs/sst2
     echo 'a joy from start to end' | python predict.py --workdir=runs/sst2
 
 The head is that of the model's family (transformer/layers/heads.py:Classes); it is initialised afresh unless the other run has
-one with as many classes. Texts are in tab-separated files (data/text/labelled.py), images in a folder for each class.
-configs/label.py learns any number of labels for each text, configs/rate.py a number.
+one with as many classes. Texts are in tables, TSV, CSV, JSON Lines or Parquet (docs/data.md), images in a folder for each
+class. configs/label.py learns any number of labels for each text, configs/rate.py a number.
 """
 
 from configs import base

@@ -1,39 +1,49 @@
 """Named parts of a data set: `train`, `train[:90%]`, `valid.txt[100:-100]`."""
 
 import dataclasses
+import difflib
 import fractions
 import re
 from collections.abc import Mapping
 from typing import Any
 
-_EXPRESSION = re.compile(r'(?P<name>.+?)(?:\[(?P<start>[^\[\]:]*):(?P<stop>[^\[\]:]*)\])?')
+_EXPRESSION = re.compile(r'(?P<name>.+?)(?P<slices>(\[[^\[\]:]*:[^\[\]:]*\])*)')
 _LIKE_A_SLICE = re.compile(r':.*\]$|\[[^\]]*:[^\]]*$')  # in a name: a mistyped slice
 _BOUND = re.compile(r'-?(\d+|\d+(\.\d+)?%)')
 
 
 @dataclasses.dataclass(frozen=True)
 class Slice:
-    """`[start:stop]` of a sequence whose length is not known yet; bounds are '', '10', '-10', '5%' or '-2.5%'."""
+    """`[start:stop]` of a sequence whose length is not known yet; bounds are '', '10', '-10', '5%' or '-2.5%'.
+
+    Attributes:
+      of: the slice that this one is a slice of; None for the whole sequence.
+    """
 
     start: str = ''
     stop: str = ''
+    of: 'Slice | None' = None
 
     def bounds(self, size: int) -> tuple[int, int]:
         """The range of indices, 0 <= start and stop <= size, that the slice takes out of `size` items."""
-        start, stop, _ = slice(_index(self.start, size), _index(self.stop, size)).indices(size)
-        return start, max(start, stop)
+        first, last = self.of.bounds(size) if self.of else (0, size)
+        start, stop, _ = slice(_index(self.start, last - first), _index(self.stop, last - first)).indices(last - first)
+        return first + start, first + max(start, stop)
 
     def __str__(self) -> str:
-        return f'[{self.start}:{self.stop}]' if self.start or self.stop else ''
+        return f'{self.of or ""}' + (f'[{self.start}:{self.stop}]' if self.start or self.stop else '')
 
 
 def read(expression: str) -> tuple[str, Slice]:
-    """Splits 'NAME' or 'NAME[start:stop]' into the name and the slice; ValueError for anything else."""
+    """Splits 'NAME', 'NAME[start:stop]' or a slice of that into the name and the slice; ValueError for anything else."""
     match = _EXPRESSION.fullmatch(expression.strip())
-    if match and not (match['start'] is None and _LIKE_A_SLICE.search(match['name'])):
-        start, stop = ((match[key] or '').strip() for key in ('start', 'stop'))
-        if all(not bound or _BOUND.fullmatch(bound) for bound in (start, stop)):
-            return match['name'], Slice(start, stop)
+    if match and (match['slices'] or not _LIKE_A_SLICE.search(match['name'])):
+        bounds = [tuple(map(str.strip, one.split(':'))) for one in match['slices'][1:-1].split('][')] if match['slices'] else []
+        if all(not bound or _BOUND.fullmatch(bound) for pair in bounds for bound in pair):
+            cut = None
+            for start, stop in bounds:
+                cut = Slice(start, stop, cut)
+            return match['name'], cut or Slice()
     raise ValueError(
         f'The split {expression!r} cannot be read; write NAME or NAME[start:stop] with whole numbers or percentages, '
         "such as 'train[:90%]'."
@@ -41,13 +51,17 @@ def read(expression: str) -> tuple[str, Slice]:
 
 
 def expression(data: Any, split: str) -> str:
-    """The expression of a split: data.train, data.valid or data.test; any other split is an expression itself.
+    """The expression of a split: data.train, data.valid or data.test, or of a slice of these; any other split is an
+    expression itself.
 
     Raises ValueError if it is empty.
     """
-    found = getattr(data, split) if split in ('train', 'valid', 'test') else split
+    name, bracket, cut = split.partition('[')
+    found = split
+    if name.strip() in ('train', 'valid', 'test') and (found := getattr(data, name.strip())):
+        found += bracket + cut
     if not found:
-        name = f'data.{split}' if split else 'The split'
+        name = f'data.{name}' if name else 'The split'
         raise ValueError(f'{name} is empty, so there is no such split; set it to a part such as train[90%:].')
     return found
 
@@ -59,7 +73,9 @@ def parse(expression: str, sizes: Mapping[str, int]) -> tuple[str, int, int]:
     """
     name, cut = read(expression)
     if name not in sizes:
-        raise ValueError(f'The split {expression!r} names no part of this data; known are {", ".join(sorted(sizes))}.')
+        close = difflib.get_close_matches(name, sizes, 1)
+        known = f'did you mean {close[0]!r}?' if close else f'known are {", ".join(sorted(sizes))}.'
+        raise ValueError(f'The split {expression!r} names no part of this data; {known}')
     start, stop = cut.bounds(sizes[name])
     if start == stop:
         raise ValueError(f'The split {expression!r} is empty: {name!r} has {sizes[name]} examples; widen the slice.')

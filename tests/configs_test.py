@@ -27,7 +27,7 @@ SHRUNK = {**{f'model.{stack}{field}': value for stack in ('', 'encoder.', 'decod
           'evals.translations.limit': 2, 'mesh.data': 8}
 TEXT = {'data.source': 'files', 'data.documents': 'line', 'data.tokenizer': 'SentencePiece(vocab=300)'}
 STREAM = {'data.train': 'train[:90%]', 'data.valid': 'train[90%:95%]', 'data.test': 'train[95%:]'}
-PAIRS = {'data.source': 'tsv', 'data.long': 'truncate', 'data.train': 'train[:90%]', 'data.valid': 'train[90%:]',
+PAIRS = {'data.source': 'table', 'data.long': 'truncate', 'data.train': 'train[:90%]', 'data.valid': 'train[90%:]',
          'data.test': ''}
 BABI = {'data.tasks': (1, 2), 'data.memory': 4}
 # What else a variant needs to be small and to find its data here; a new config needs an entry.

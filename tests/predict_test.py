@@ -414,7 +414,7 @@ class ReadingTest(PredictTest):
         p = self.chances(self.outputs(workdir, ids, **more)['logits'])
         np.testing.assert_allclose([row['probabilities'][f'LABEL_{i}'] for i in range(3)], p, atol=1e-5)
         settings = json.loads((workdir / 'config.json').read_text())
-        settings['data'] |= {'columns': [1, 2], 'label': 3}
+        settings['data'] |= {'columns': [1, 2], 'label': '3'}
         (workdir / 'config.json').write_text(json.dumps(settings))
         row = json.loads(self.predict(workdir, '--json', stdin=b'9 8\t7\n')[0])
         ids = [0, 9, 8, 2, 2, 7, 2]

@@ -5,6 +5,7 @@ larger than memory.
 """
 
 import dataclasses
+import difflib
 import fnmatch
 import functools
 import glob
@@ -12,6 +13,7 @@ import gzip
 import hashlib
 import itertools
 import os
+import re
 import sysconfig
 import zlib
 from collections.abc import Iterator, Sequence
@@ -19,6 +21,8 @@ from collections.abc import Iterator, Sequence
 from data import cache, splits
 
 DOCUMENTS = ('file', 'line', 'stream')
+_WORDS = {'train': ('train', 'training'), 'valid': ('valid', 'validation', 'val', 'dev'), 'test': ('test',)}
+_FEW = 5  # files that a message lists
 _BLOCK = 1 << 20  # bytes read at once; chunks end at a line end where possible
 
 
@@ -31,27 +35,30 @@ class File:
 
     @functools.cached_property
     def digest(self) -> str:
-        return ('gz:' if self.path.endswith('.gz') else '') + cache.digest(self.path)
+        return {'.gz': 'gz:', '.zst': 'zst:'}.get(os.path.splitext(self.path)[1], '') + cache.digest(self.path)
 
     @functools.cached_property
     def size(self) -> int:
         """Bytes of text, decompressed."""
-        if self.path.endswith('.gz'):
+        if uncompressed(self.path) != self.path:
             return sum(map(len, self.read()))
         return os.path.getsize(self.path)
 
     def read(self, start: int = 0, stop: int | None = None) -> Iterator[bytes]:
-        """The bytes [start, stop) of the text in blocks; ValueError if it is a damaged .gz."""
-        opener = gzip.open if self.path.endswith('.gz') else open
+        """The bytes [start, stop) of the text in blocks; ValueError if it is compressed and damaged."""
         try:
-            with opener(self.path, 'rb') as file:
-                file.seek(start)
+            with _opened(self.path) as file:
+                _skip(file, start)
                 left = None if stop is None else stop - start
                 while block := file.read(_BLOCK if left is None else min(_BLOCK, left)):
                     yield block
                     left = None if left is None else left - len(block)
         except (gzip.BadGzipFile, EOFError, zlib.error) as error:
             raise ValueError(f'{self.path} is damaged ({error}); expected a complete .gz file.') from error
+        except OSError as error:
+            if not self.path.endswith('.zst') or error.errno:
+                raise
+            raise ValueError(f'{self.path} is damaged ({error}); expected a complete .zst file.') from error
 
     def texts(self, start: int = 0, stop: int | None = None) -> Iterator[str]:
         """The same range decoded, in chunks that end at a line end; a very long line is cut before a space, or else between
@@ -87,6 +94,26 @@ class File:
         raise ValueError(f'{self.path} is not UTF-8: byte {place} cannot be decoded; convert the file to UTF-8.')
 
 
+def uncompressed(path: str) -> str:
+    """A path without its .gz or .zst."""
+    return path.removesuffix('.gz').removesuffix('.zst')
+
+
+def _opened(path: str):
+    if path.endswith('.zst'):
+        import pyarrow
+
+        return pyarrow.input_stream(path, compression='zstd')
+    return (gzip.open if path.endswith('.gz') else open)(path, 'rb')
+
+
+def _skip(file, size: int) -> None:
+    if file.seekable():
+        file.seek(size)
+    while not file.seekable() and size > 0 and (block := file.read(min(_BLOCK, size))):
+        size -= len(block)
+
+
 def files(path: str, field: str = 'data.path') -> list[File]:
     """The files that a path, a folder (recursive, without hidden files) or a glob names, sorted by name.
 
@@ -112,6 +139,30 @@ def files(path: str, field: str = 'data.path') -> list[File]:
     if not kept:
         raise ValueError(f'{path!r} holds no text; {field} must name at least one file that is not empty.')
     return kept
+
+
+def named(found: Sequence[File], name: str) -> list[File]:
+    """The files that the name of a split means: of a file or a glob, 'all', or 'train', 'valid' or 'test'.
+
+    The last three mean the files whose names have that word (valid: also validation, val and dev), such as
+    data/train-00000-of-00001.parquet; without such files 'train' means every file.
+    """
+    if name == 'all':
+        return list(found)
+    if chosen := [file for file in found if _matches(file.name, name)]:
+        return chosen
+    chosen = [file for file in found if {*_WORDS.get(name, ())} & {*re.split('[^a-z]+', file.name.lower())}]
+    return chosen or (list(found) if name == 'train' else [])
+
+
+def _known(found: Sequence[File], name: str) -> str:
+    """The names of splits, for a message: the nearest one, else some of them."""
+    names = ['train', 'all', *(word for word in ('valid', 'test') if named(found, word)), *(file.name for file in found)]
+    close = difflib.get_close_matches(name, names, 1) or difflib.get_close_matches(name, _WORDS, 1, cutoff=0.75)
+    if close and close != [name]:
+        return f'did you mean {close[0]!r}?'
+    few = len(found) <= _FEW
+    return f'known are {", ".join(names if few else names[:-len(found)])}{"" if few else f" and its {len(found)} files"}.'
 
 
 def stdlib() -> list[File]:
@@ -156,10 +207,9 @@ class Split:
     def of(cls, expression: str, found: Sequence[File], documents: str) -> 'Split':
         """Resolves an expression; ValueError if its name matches no file or no document is left."""
         name, cut = splits.read(expression)
-        chosen = [f for f in found if name in ('train', 'all') or _matches(f.name, name)]
+        chosen = named(found, name)
         if not chosen:
-            names = ', '.join(['train', 'all', *(file.name for file in found[:5])] + ['...'] * (len(found) > 5))
-            raise ValueError(f'The split {expression!r} names no file of this data; known are {names}.')
+            raise ValueError(f'The split {expression!r} names no file of this data; {_known(found, name)}')
         if documents == 'file':
             start, stop = cut.bounds(len(chosen))
             if start == stop:

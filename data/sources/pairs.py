@@ -1,4 +1,4 @@
-"""Where pairs of sentences come from: tab-separated files, two aligned files, CLDR, and translation sets of TFDS.
+"""Where pairs of sentences come from: tables, two aligned files, CLDR, and translation sets of TFDS.
 
 An `Origin` is one part of a source. It yields pairs (source text, target text) as written, in order; its `digest` depends
 on their contents.
@@ -10,11 +10,13 @@ import difflib
 import functools
 import itertools
 import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 from data import cache
 from data.sources import files as sources
 from data.sources import tfds as tfds_sources
+from data.sources.tables import Table, data_files, lines_of
 
 Pair = tuple[str, str]
 
@@ -41,34 +43,65 @@ class Origin(abc.ABC):
 
 
 @dataclasses.dataclass(frozen=True)
-class Tsv(Origin):
-    """Tab-separated files, a pair a line; `columns` of the source and the target count from 1. Blank lines are skipped."""
+class Form:
+    """How pairs stand in a table.
+
+    Attributes:
+      columns: of the source and of the target, by name or by number from 1; (): the columns named as the languages, or
+        source and target, in the table or in objects of its column `translation`; else the first two.
+      header, quotes: as in data/sources/tables.py:Table.
+    """
+
+    columns: tuple[str, ...] = ()
+    languages: tuple[str, str] = ('source', 'target')
+    header: str = 'auto'
+    quotes: str = 'auto'
+
+
+@dataclasses.dataclass(frozen=True)
+class TablePairs(Origin):
+    """Tables with a pair a row."""
 
     files: Sequence[sources.File]
-    columns: tuple[int, int]
+    form: Form
 
     @functools.cached_property
     def digest(self) -> str:
-        return cache.key('tsv', self.columns, *(file.digest for file in self.files))
+        return cache.key('table', self.form, *(self._table(file).digest for file in self.files))
 
     def placed(self) -> Iterator[tuple[str, Pair]]:
-        for file in self.files:
-            for number, line in enumerate(lines(file), 1):
-                if line.strip():
-                    place = f'{file.path}:{number}'
-                    yield place, self._pair(line.split('\t'), place)
+        return itertools.chain.from_iterable(map(self._pairs, self.files))
 
-    def _pair(self, cells: list[str], place: str) -> Pair:
-        if len(cells) < max(self.columns):
-            raise ValueError(
-                f'{place} is no pair: it has {len(cells)} column(s), and data.columns={self.columns} asks for '
-                f'{max(self.columns)}, separated by tabs; correct the line, or take it out.'
-            )
-        source, target = (cells[column - 1] for column in self.columns)
-        for column, cell in zip(self.columns, (source, target), strict=True):
-            if not cell.strip():
-                raise ValueError(f'{place} has nothing in column {column}; fill it in, or take the line out.')
-        return source, target
+    def _table(self, file: sources.File) -> Table:
+        return Table(file, self.form.header, self.form.quotes)
+
+    def _pairs(self, file: sources.File) -> Iterator[tuple[str, Pair]]:
+        table = self._table(file)
+        columns = self._columns(table)
+        for row in table.rows():
+            if columns is None:
+                yield row[0], self._nested(row[0], row[1][table.names.index('translation')])
+            else:
+                pair = table.cells(row, columns, 'data.columns')
+                if not all(isinstance(text, str) for text in pair):
+                    raise ValueError(f'{row[0]} has {pair!r:.60}; expected two texts, in columns that data.columns names.')
+                yield row[0], pair
+
+    def _columns(self, table: Table) -> tuple[int, ...] | None:
+        """The columns of source and target; None for the objects of a column `translation`."""
+        if self.form.columns:
+            return tuple(table.column(column, 'data.columns') for column in self.form.columns)
+        for pair in (self.form.languages, ('source', 'target'), ('src', 'tgt')):
+            if {*pair} <= {*table.names}:
+                return tuple(map(table.names.index, pair))
+        return None if 'translation' in table.names else (0, 1)
+
+    def _nested(self, place: str, found: Any) -> Pair:
+        pair = tuple(found.get(language) for language in self.form.languages) if isinstance(found, dict) else ()
+        if not pair or not all(isinstance(text, str) and text.strip() for text in pair):
+            raise ValueError(f'{place} has no texts {" and ".join(map(repr, self.form.languages))} in its translation '
+                             f'{found!r:.60}; set data.languages to two of its names.')
+        return pair
 
 
 @dataclasses.dataclass(frozen=True)
@@ -84,9 +117,9 @@ class Aligned(Origin):
 
     def placed(self) -> Iterator[tuple[str, Pair]]:
         files = self.source, self.target
-        for number, pair in enumerate(itertools.zip_longest(*map(lines, files)), 1):
+        for number, pair in enumerate(itertools.zip_longest(*map(lines_of, files)), 1):
             if None in pair:
-                counts = ' and '.join(f'{file.path} has {sum(1 for _ in lines(file)):,} line(s)' for file in files)
+                counts = ' and '.join(f'{file.path} has {sum(1 for _ in lines_of(file)):,} line(s)' for file in files)
                 raise ValueError(
                     f'{counts}, but line i of one is the translation of line i of the other; give two files with as many lines.'
                 )
@@ -148,10 +181,10 @@ class Tfds(Origin):
                     yield f'example {number}', pair
 
 
-def tsv(path: str, columns: tuple[int, int], field: str = 'data.path') -> Callable[[str], Tsv]:
-    """Returns a function from a name ('train' or 'all' for every file, a file name or a glob) to the pairs of its files."""
-    found = sources.files(path, field)
-    return lambda name: Tsv(sources.Split.of(name, found, 'line').files, columns)
+def tables(path: str, form: Form, field: str = 'data.path') -> Callable[[str], TablePairs]:
+    """Returns a function from a name, as in data/sources/files.py:named, to the pairs of its files."""
+    found = data_files(path, field)
+    return lambda name: TablePairs(sources.Split.of(name, found, 'line').files, form)
 
 
 def aligned(folder: str, languages: tuple[str, str]) -> Callable[[str], Aligned]:
@@ -201,25 +234,6 @@ def two_files(paths: Sequence[str]) -> Aligned:
             f"--path names {len(paths)} file(s), but with data.source='files' it takes two, the sources and their translations."
         )
     return Aligned(*(sources.files(path, '--path')[0] for path in paths))
-
-
-def lines(file: sources.File) -> Iterator[str]:
-    """All lines of a file without their ends; ValueError, with the line's number, if one is not UTF-8."""
-    for number, line in enumerate(_split(file.read()), 1):
-        try:
-            text = line.decode('utf-8-sig' if number == 1 else 'utf-8')
-        except UnicodeDecodeError as error:
-            raise ValueError(f'{file.path}:{number} is not UTF-8 ({error.reason}); convert the file to UTF-8.') from error
-        yield text.removesuffix('\r')
-
-
-def _split(blocks: Iterable[bytes]) -> Iterator[bytes]:
-    held = b''
-    for block in blocks:
-        *whole, held = (held + block).split(b'\n')
-        yield from whole
-    if held:
-        yield held
 
 
 def _one(folder: str, name: str) -> sources.File:

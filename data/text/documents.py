@@ -40,7 +40,8 @@ class Text:
       tokenizer: Byte(), Char(), Word(vocab=N) (0: all words), SentencePiece(vocab=N, kind='bpe' or 'unigram') or
         WordPiece(vocab=N, lower=True), BERT's, learnt from the training part alone; or Json(path='tokenizer.json') as it is,
         with the roles of its special tokens, such as Json(path='tokenizer.json', begin='<s>', end='</s>').
-      train, valid, test: NAME or NAME[start:stop]; NAME is 'train' or 'all' (everything), a file name or a glob.
+      train, valid, test: NAME or NAME[start:stop]; NAME is 'all' (everything), a file name or a glob, or 'train', 'valid'
+        or 'test': the files with that word in their names (without such files 'train' is all).
         Slices count documents, or bytes of a stream, as whole numbers or percentages. For 'tfds' NAME is a split of the
         set or 'all'.
       length: tokens in a row.

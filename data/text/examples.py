@@ -13,6 +13,7 @@ import numpy as np
 from data import cache, fields, splits
 from data.opened import Opened
 from data.sources import files as sources
+from data.sources.tables import Table, data_files
 from data.text import frames, tokens
 from data.text.documents import saved_tokenizer
 from data.text.frames import Frame, parse
@@ -27,9 +28,10 @@ class Examples:
     """Examples from files: the base class of all data for fine-tuning.
 
     Attributes:
-      path: a file, a folder or a glob; .gz is read too.
-      train, valid, test: NAME or NAME[start:stop], '' for no such split; NAME is 'train' or 'all' (every file), a file name or
-        a glob. Slices count examples, as whole numbers or percentages. Train shares no example with valid or test.
+      path: a file, a folder or a glob; .gz and .zst are read too.
+      train, valid, test: NAME or NAME[start:stop], '' for no such split; NAME is 'all' (every file), a file name or a glob, or
+        'train', 'valid' or 'test': the files with that word in their names (without such files 'train' is all). Slices
+        count examples, as whole numbers or percentages. Train shares no example with valid or test.
       tokenizer: as in data.text.documents:Text; one that is learnt is learnt from the training part alone.
       framing: the special tokens around a text or two, a template or its name, such as 'bert' (data/text/frames.py); '':
         the framing of the tokenizer.
@@ -71,7 +73,7 @@ class Examples:
 
     def scored(self, paths: Sequence[str]) -> 'ExampleSplit':
         """All examples of files given by path."""
-        return self._part('all', [file for path in paths for file in sources.files(path, '--path')])
+        return self._part('all', [file for path in paths for file in data_files(path, '--path')])
 
     def _part(self, expression: str, files: Sequence[sources.File]) -> 'ExampleSplit':
         return ExampleSplit(sources.Split.of(expression, files, 'line'), self._read, (type(self).__name__, *self.form()))
@@ -80,7 +82,7 @@ class Examples:
     def _files(self) -> list[sources.File]:
         if not self.path:
             raise ValueError('data.path is empty; set it to a file, a folder or a glob.')
-        return sources.files(self.path)
+        return data_files(self.path)
 
     @functools.cached_property
     def _read(self) -> Callable[[sources.File], list]:
@@ -99,7 +101,7 @@ class Examples:
             if shared := [example.place for example in held_out if example.place in places]:
                 raise ValueError(
                     f'data.train={self.train!r} and data.{field}={getattr(self, field)!r} share {len(shared):,} examples, the '
-                    f'first of them {shared[0]}; give each its own file (train and all are every file), or slices that do '
+                    f'first of them {shared[0]}; give each its own file, or slices that do '
                     'not overlap, such as train[:90%] and train[90%:].'
                 )
         return part
@@ -125,7 +127,7 @@ class ExampleSplit:
     @functools.cached_property
     def digest(self) -> str:
         """A digest of the contents of the files and of how they are read."""
-        return cache.key(self.form, self.named.cut, *(file.digest for file in self.files))
+        return cache.key(self.form, self.named.cut, *(Table(file).digest for file in self.files))
 
     @functools.cached_property
     def examples(self) -> list:
@@ -262,13 +264,17 @@ def classes(found: Sequence[str], source: str | os.PathLike | None, name: str) -
     return known if {*found} <= {*known} else tuple(found)
 
 
-def read(folder: str | os.PathLike, name: str, key: str, of: type) -> Any:
-    """A value of a type that `write` wrote. Raises ValueError if the file is missing, damaged or holds something else."""
+def read(folder: str | os.PathLike, name: str, key: str, of: type, missing: Any = None) -> Any:
+    """A value of a type that `write` wrote; `missing` if it wrote none, None: that is an error too.
+
+    Raises ValueError if the file is missing, damaged or holds something else.
+    """
     path = Path(folder, name)
     try:
-        known = json.loads(path.read_text(encoding='utf-8'))[key]
+        known = json.loads(path.read_text(encoding='utf-8'))
+        known = known[key] if missing is None else known.get(key, missing)
         if isinstance(known, of):
             return known
-    except (OSError, ValueError, KeyError, TypeError):
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
         pass
     raise ValueError(f'{path} does not hold the {key} of this run; restore it, or start a new run.')

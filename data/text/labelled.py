@@ -1,7 +1,7 @@
 """Texts, or pairs of texts, with one class each (sentiment, paraphrase, entailment), with any number of labels (topics), or
 with a number (similarity).
 
-    opened = Labelled(path='sst2', columns=(2,), label=1, header=True, train='train.tsv', valid='dev.tsv', test='').open(None)
+    opened = Labelled(path='sst2', train='train', valid='valid', test='').open(None)  # sst2/train.tsv and sst2/dev.tsv
     for batch in opened.train(seed=0): ...
 
 Rows hold `inputs`, `segments`, `positions` and `types` [B, T], and `label`, whose shape the `Target` determines. A text that
@@ -9,7 +9,9 @@ is too long is cut at its end; of a pair the longer text is cut first (Devlin et
 """
 
 import abc
+import collections
 import dataclasses
+import json
 import math
 import os
 from collections.abc import Iterable, Sequence
@@ -19,10 +21,16 @@ import numpy as np
 
 from data import fields
 from data.sources import files as sources
-from data.sources import pairs as pair_sources
+from data.sources.tables import CHOICES, Row, Table
 from data.text import examples, frames
 
 _FILE = 'classes.json'
+# Columns that are found by their names where the config names none.
+_TEXTS = (('sentence1', 'sentence2'), ('premise', 'hypothesis'), ('question1', 'question2'), ('question', 'sentence'),
+          ('text',), ('sentence',), ('review',), ('content',))
+_LABELS = 'label', 'labels', 'class', 'category', 'sentiment', 'score', 'target', 'similarity'
+_NUMBERS = 'idx', 'id', 'index', ''
+_MANY = 20  # examples, from which on a class that occurs once, or a column whose values differ, is a mistake
 
 
 @dataclasses.dataclass(frozen=True)
@@ -39,9 +47,12 @@ class Target(abc.ABC):
     optional = False
     plural = 'classes'
 
-    def value(self, cell: str, place: str) -> Any:
-        """The value in the column of the example at `place`. Raises ValueError if it cannot be read."""
-        return cell
+    def value(self, cell: Any, place: str, names: Sequence[str] = ()) -> Any:
+        """The value in the column of the example at `place`: a string, or a value of JSON or Parquet.
+
+        `names` are those of the classes 0, 1, .. if the file has them. Raises ValueError if the value cannot be read.
+        """
+        return _name(cell, names, place)
 
     @abc.abstractmethod
     def names(self, value: Any) -> Sequence[str]:
@@ -95,8 +106,9 @@ class Labels(Target):
     optional = True
     plural = 'labels'
 
-    def value(self, cell: str, place: str) -> tuple[str, ...]:
-        return tuple(name for name in map(str.strip, cell.split(self.separator)) if name)
+    def value(self, cell: Any, place: str, names: Sequence[str] = ()) -> tuple[str, ...]:
+        cells = cell if isinstance(cell, list) else _text(cell).split(self.separator)
+        return tuple(name for name in (_name(one, names, place) for one in cells) if name)
 
     def names(self, value: tuple[str, ...]) -> Sequence[str]:
         return value
@@ -115,10 +127,10 @@ class Labels(Target):
 class Number(Target):
     """A number: float32 [B]. The only class is its name."""
 
-    def value(self, cell: str, place: str) -> float:
+    def value(self, cell: Any, place: str, names: Sequence[str] = ()) -> float:
         try:
             found = float(cell)
-        except ValueError:
+        except (ValueError, TypeError, OverflowError):
             found = math.nan
         if not math.isfinite(found):
             raise ValueError(f'{place} has {cell!r} where data.label names a column of numbers; correct the line, or take it '
@@ -144,20 +156,23 @@ class Number(Target):
 
 @dataclasses.dataclass(frozen=True)
 class Labelled(examples.Examples):
-    """Tab-separated files, an example a line; blank lines are skipped, and quotation marks are text.
+    """Tables (data/sources/tables.py) with an example a row.
 
     Attributes are those of Examples, and:
-      columns: the column of the text, or those of the two texts, counted from 1; () for all columns but the last, one or
-        two. White space around a text is removed.
-      label: the column of the class; with columns=() it is the last.
+      columns: the column of the text, or those of the two texts: names of the header or numbers from 1. (): those with a
+        usual name, such as text or sentence1 and sentence2, else all but the label and a column of ids, one or two. White
+        space around a text is removed.
+      label: the column of the class, a name or a number; '': one with a usual name, such as label, else the last.
       target: what that column holds: 'OneClass()', 'Labels(separator=",")' or 'Number()'.
-      header: whether the first line of each file names the columns; it is skipped.
+      header: whether the first line of each file names the columns: 'true', 'false' or 'auto', which finds out.
+      quotes: whether fields may be quoted as in RFC 4180: 'true', 'false' or 'auto', which finds out.
     """
 
-    columns: tuple = (1,)
-    label: int = 2
+    columns: tuple = ()
+    label: str = ''
     target: Target = OneClass()
-    header: bool = False
+    header: str = 'auto'
+    quotes: str = 'auto'
     reader: str = 'transformer.readers.classes:TextClass'
 
     def open(self, folder: str | os.PathLike | None, source: str | os.PathLike | None = None) -> 'OpenLabelled':
@@ -171,35 +186,66 @@ class Labelled(examples.Examples):
     def check(self) -> None:
         """Raises ValueError for field values that are invalid or do not fit together."""
         super().check()
-        fields.positive(label=self.label)
-        columns = self.columns
-        if len(columns) > 2 or not all(isinstance(column, int) and column > 0 for column in columns):
-            raise ValueError(f'data.columns={columns} names no text and no two texts; write one column or two, counted from 1, '
-                             'as (1,) or (1, 2), or ().')
-        if columns and len({*columns, self.label}) <= len(columns):
-            raise ValueError(f'data.columns={columns} and data.label={self.label} name a column twice; give each its own.')
+        fields.one_of('header', self.header, CHOICES)
+        fields.one_of('quotes', self.quotes, CHOICES)
+        columns = fields.columns('columns', self.columns)
+        fields.columns('label', self.label or ())
+        if len(columns) > 2:
+            raise ValueError(f'data.columns={self.columns} names more than two texts; write one column or two, by name or '
+                             'counted from 1, such as text or 1,2.')
+        if len({*map(str, columns), self.label}) <= len(columns):
+            raise ValueError(f'data.columns={self.columns} and data.label={self.label} name a column twice; give each its own.')
 
     def form(self) -> tuple:
-        return self.columns, self.label, self.target, self.header
+        return self.columns, self.label, self.target, self.header, self.quotes
+
+    def table(self, file: sources.File) -> Table:
+        return Table(file, self.header, self.quotes)
 
     def examples(self, file: sources.File) -> list['Example']:
-        lines = enumerate(pair_sources.lines(file), 1)
-        return [self._example(line, f'{file.path}:{number}')
-                for number, line in lines if line.strip() and not (self.header and number == 1)]
+        table = self.table(file)
+        if not table.width:
+            return []
+        layout = self._layout(table)
+        names = table.classes.get(table.names[layout[-1]], ()) if layout and layout[-1] < len(table.names) else ()
+        return [self._example(table, row, layout, names) for row in table.rows()]
 
-    def _example(self, line: str, place: str) -> 'Example':
-        cells = [cell.strip() for cell in line.split('\t')]
-        columns, label = (self.columns, self.label) if self.columns else (range(1, min(len(cells), 3)), len(cells))
-        wanted = *columns, label
-        if len(cells) < max(wanted) or (not self.columns and len(cells) not in (2, 3)):
-            raise ValueError(
-                f'{place} has {len(cells)} column(s), and data.columns={self.columns} with data.label={self.label} ask for '
-                f'{max(wanted) if self.columns else "2 or 3"}, separated by tabs; correct the line, or take it out.'
-            )
-        for column in columns if self.target.optional else wanted:
-            if not cells[column - 1]:
-                raise ValueError(f'{place} has nothing in column {column}; fill it in, or take the line out.')
-        return Example(tuple(cells[column - 1] for column in columns), self.target.value(cells[label - 1], place), place)
+    def _example(self, table: Table, row: Row, layout: tuple[int, ...], names: Sequence[str]) -> 'Example':
+        if not layout and len(row[1]) not in (2, 3):
+            raise ValueError(f'{row[0]} has {len(row[1])} column(s), and expected are one text or two and the label; correct '
+                             'the line, or name the columns with data.columns and data.label.')
+        columns = layout or range(len(row[1]))
+        *texts, label = table.cells(row, columns, 'data.columns with data.label', columns[-1:] if self.target.optional else ())
+        return Example(tuple(map(_text, texts)), self.target.value(label, row[0], names), row[0])
+
+    def _layout(self, table: Table) -> tuple[int, ...]:
+        """The columns of the texts, and that of the label; () without any name or number: all but the last, and that."""
+        names = [name.lower() for name in table.names]
+        texts = tuple(table.column(column, 'data.columns') for column in fields.columns('columns', self.columns))
+        if not (texts or self.label or names):
+            return ()
+        free = [column for column in range(table.width) if not names or names[column] not in _NUMBERS]
+        label = table.column(self.label, 'data.label') if self.label else next(
+            (names.index(name) for name in _LABELS if name in names and names.index(name) not in texts),
+            max({*free} - {*texts}, default=-1))
+        if not texts:
+            usual = (tuple(map(names.index, pair)) for pair in _TEXTS if {*pair} <= {*names})
+            texts = next((columns for columns in usual if label not in columns),
+                         tuple(column for column in free if column != label))
+        if label < 0 or not 1 <= len(texts) <= 2:
+            columns = ', '.join(map(repr, table.names)) or str(table.width)
+            raise ValueError(f'{table.file.path} has the columns {columns}, which leaves open what is the text and what the '
+                             'label; name them, such as --config.data.columns=1 and --config.data.label=2.')
+        return *texts, label
+
+    def described(self) -> str:
+        """Which columns are read, for the log."""
+        table = self.table(self.part('train').files[0])
+        if not (layout := self._layout(table)):
+            return ''
+        names = [repr(table.names[column]) if table.names else f'{column + 1}' for column in layout]
+        found = f'{table.describe()}; ' if table.names else ''
+        return f'{found}text from {" and ".join(names[:-1])}, label from {names[-1]}'
 
 
 @dataclasses.dataclass(frozen=True)
@@ -232,17 +278,24 @@ class OpenLabelled(examples.OpenExamples):
 
     Attributes:
       classes: their names, sorted; by value if all are whole numbers.
+      counts: how many texts an example has: (1,), (2,) or (1, 2).
     """
 
     classes: tuple[str, ...]
+    counts: tuple[int, ...]
     unit = 'texts'
 
     def __init__(self, config: Labelled, folder: str | os.PathLike | None, source: str | os.PathLike | None = None):
-        super().__init__(config, folder, source, pair=len(config.columns) != 1)
+        config.check()
         if folder is None:
-            self.classes = config.target.classes([example.label for example in config.part('train').examples], source)
+            found = config.part('train').examples
+            _require_classes(found, config)
+            self.classes = config.target.classes([example.label for example in found], source)
+            self.counts = tuple(sorted({len(example.texts) for example in found}))
         else:
             self.classes = tuple(examples.read(folder, _FILE, 'classes', list))
+            self.counts = tuple(examples.read(folder, _FILE, 'texts', list, [1, 2]))
+        super().__init__(config, folder, source, pair=2 in self.counts)
         if len(self.classes) < config.target.least:
             have = f'have the class {self.classes[0]!r}' if self.classes else 'are without labels'
             raise ValueError(f'All examples of data.train={config.train!r} {have}; widen it, or set data.label to the column '
@@ -252,7 +305,7 @@ class OpenLabelled(examples.OpenExamples):
     def save(self, folder: str | os.PathLike) -> None:
         """Writes the tokenizer and the names of the classes, so that opening with this folder needs no text."""
         self.tokenizer.save(folder)
-        examples.write(folder, _FILE, classes=self.classes)
+        examples.write(folder, _FILE, classes=self.classes, texts=self.counts)
 
     @property
     def shapes(self) -> dict[str, tuple[tuple[int, ...], type]]:
@@ -261,17 +314,33 @@ class OpenLabelled(examples.OpenExamples):
 
     def describe(self) -> str:
         """One line about the training part, the classes and the tokenizer, for the log."""
-        rows = self._training
+        rows, found = self._training, self.config.described()
         cut = f', {rows.cut:,} of them cut to {self.config.length} tokens' if rows.cut else ''
-        return (f'{self.config.path}, {len(rows):,} {"pairs of texts" if len(self.config.columns) == 2 else "texts"} to train '
-                f'on{cut}; {self.config.target.shares(rows.label, self.classes)}; {self._vocabulary}')
+        return (f'{self.config.path}, {found}{"; " * bool(found)}{len(rows):,} '
+                f'{"pairs of texts" if self.counts == (2,) else "texts"} to train on{cut}; '
+                f'{self.config.target.shares(rows.label, self.classes)}{self._once()}; {self._vocabulary}')
+
+    def _once(self) -> str:
+        """A warning of classes that occur once, which may be a header or a typing mistake."""
+        found = self.config.part('train').examples
+        counts = collections.Counter(name for example in found for name in self.config.target.names(example.label))
+        once = [example for example in found if any(counts[name] == 1 for name in self.config.target.names(example.label))]
+        if not once or len(found) < _MANY:
+            return ''
+        first = once[0]
+        if first.place.endswith(':1'):
+            mend = 'if line 1 is a header, set data.header=true'
+        else:
+            mend = 'correct a mistyped class, or set data.label to the column of the class'
+        more = f' and {len(once) - 1:,} more' if len(once) > 1 else ''
+        return f' (CAUTION: {str(first.label)[:40]!r}, at {first.place},{more} occurs once: {mend})'
 
     def read_text(self, line: str) -> tuple[np.ndarray, np.ndarray]:
         """(ids, types), int32 [n], of 'text', or of 'text<TAB>second text' where the data has pairs; cut as in training."""
-        texts, count = tuple(text.strip() for text in line.split('\t')), len(self.config.columns)
-        if len(texts) not in ((count,) if count else (1, 2)) or not all(texts):
+        texts = tuple(text.strip() for text in line.split('\t'))
+        if len(texts) not in self.counts or not all(texts):
             two = 'two texts with a tab between them'
-            expected = (f'one text, or {two}', 'a text without tabs', two)[count]
+            expected = {(1,): 'a text without tabs', (2,): two}.get(self.counts, f'one text, or {two}')
             raise ValueError(f'{line[:60]!r} is not what this run classifies; expected {expected}.')
         return self.frame.fitted(*self._ids([texts])[0], self.config.length)
 
@@ -289,7 +358,7 @@ class OpenLabelled(examples.OpenExamples):
                     raise ValueError(
                         f'{example.place} has the class {name!r}, which the training part does not have (it has '
                         f'{", ".join(self.classes[:8])}{", .." * (len(self.classes) > 8)}); widen data.train, or set '
-                        'data.label to the column of the class and data.header to whether there is a header.'
+                        'data.label to the column of the class, and data.header to whether there is a header.'
                     )
         ids = self._ids([example.texts for example in part.examples])
         label = self.config.target.labels([example.label for example in part.examples], numbers)
@@ -305,3 +374,32 @@ class OpenLabelled(examples.OpenExamples):
 def _sorted(names: set[str]) -> tuple[str, ...]:
     whole = all(name.removeprefix('-').isdecimal() for name in names)
     return tuple(sorted(names, key=lambda name: (int(name), name) if whole else name))
+
+
+def _require_classes(found: Sequence[Example], config: Labelled) -> None:
+    """Raises ValueError if the values in the column of the class are nearly all different, which are texts or numbers."""
+    values = {example.label for example in found}
+    if isinstance(config.target, OneClass) and len(found) >= _MANY and len(values) > 0.6 * len(found):
+        shown = ', '.join(repr(str(value)[:30]) for value in sorted(values)[:2])
+        raise ValueError(
+            f'The column of the class, data.label={config.label!r}, has {len(values):,} different values in {len(found):,} '
+            f'examples (such as {shown}, at {found[0].place}), so it names no class; set data.label to another column, or use '
+            'configs/rate.py if they are numbers to predict.')
+
+
+def _text(cell: Any) -> str:
+    """A cell as text without white space at its ends."""
+    if isinstance(cell, str):
+        return cell.strip()
+    return '' if cell is None else json.dumps(cell, ensure_ascii=False, default=str)
+
+
+def _name(cell: Any, names: Sequence[str], place: str) -> str:
+    """The name of a class; `names` are those of the classes 0, 1, .. if the file has them."""
+    found = _text(cell)
+    if not names or not found or found in names:
+        return found
+    if not found.isdecimal() or int(found) >= len(names):
+        raise ValueError(f'{place} has the class {found!r}, and the names of the classes are {", ".join(names[:8])}'
+                         f'{", .." * (len(names) > 8)}; correct the row, or leave it out by a slice.')
+    return names[int(found)]

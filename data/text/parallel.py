@@ -20,6 +20,7 @@ from data import fields, splits
 from data.opened import Opened
 from data.sources import files as sources
 from data.sources import pairs as pair_sources
+from data.sources.tables import CHOICES, data_files
 from data.text import pairs, tokens
 from data.text.documents import saved_tokenizer
 from data.text.frames import Frame, Framed, parse
@@ -27,7 +28,9 @@ from data.tokenizers.specs import SentencePiece, TokenizerSpec
 from data.tokenizers.tokenizer import Tokenizer
 
 _CHECKED = {
-    'source': ('cldr', 'tsv', 'files', 'tfds'),
+    'source': ('cldr', 'table', 'files', 'tfds'),
+    'header': CHOICES,
+    'quotes': CHOICES,
     'order': pairs.ORDERS,
     'text': pairs.TEXTS,
     'long': ('drop', 'truncate', 'refuse'),
@@ -41,14 +44,17 @@ class Parallel:
     """Parallel text for translation.
 
     Attributes:
-      source: 'cldr', phrases that Babel renders in two locales; 'tsv', tab-separated files; 'files', two aligned files for
-        each split; or 'tfds', a translation set of TFDS (see name).
-      path: for 'tsv' a file, a folder or a glob; for 'files' the folder; .gz is read too. For 'tfds' the folder of prepared
-        sets ('': $TFDS_DATA_DIR or ~/tensorflow_datasets).
+      source: 'cldr', phrases that Babel renders in two locales; 'table', files of TSV, CSV, JSON Lines or Parquet
+        (data/sources/tables.py); 'files', two aligned files for each split; or 'tfds', a translation set of TFDS (see name).
+      path: for 'table' a file, a folder or a glob; for 'files' the folder; .gz and .zst are read too. For 'tfds' the folder of
+        prepared sets ('': $TFDS_DATA_DIR or ~/tensorflow_datasets).
       name: a set of TFDS, such as wmt14_translate/de-en, that `python -m data.prepare NAME` has prepared.
-      languages: source and target, separated by a comma: locales of CLDR, endings of aligned files, features of TFDS. Not
-        read for 'tsv'.
-      columns: the columns of the source and of the target in a tab-separated line, from 1.
+      languages: source and target, separated by a comma: locales of CLDR, endings of aligned files, features of TFDS. For
+        'table' the columns of these names, if there are such and `columns` names no others.
+      columns: the columns of the source and of the target in a table, by name or by number from 1; (): those named as the
+        languages, or source and target, else the first two.
+      header, quotes: whether the first line of a table names its columns, and whether fields may be quoted: 'true', 'false',
+        or 'auto', which finds out.
       order: 'file', or 'hash', by a hash of the source without case and punctuation: slices are then random samples, and
         pairs that share a side with one of data.valid or data.test, slices of the same part, are left out of training.
       text: 'nfc' (composed characters, single plain spaces), 'textbook' (that in lower case, a space before , . ! ?) or
@@ -59,9 +65,10 @@ class Parallel:
       framing: the special tokens around a source and around a predicted target, a template or its name
         (data/text/frames.py): one token ends both, and others may begin them, such as BART's <s> in 'roberta'.
       train, valid, test: NAME or NAME[start:stop], '' for no such split; slices count pairs. For 'cldr' NAME is 'train',
-        'valid' or 'test'; for 'tsv' 'train' or 'all' (everything), a file name or a glob; for 'files' the name of two files
+        'valid' or 'test'; for 'table' 'all', a file name or a glob, or 'train', 'valid' or 'test', the files with that word in
+        their names (without such files 'train' is all); for 'files' the name of two files
         without their language's ending; for 'tfds' a split of the set or 'all', whose slices count examples in 'file' order.
-        Train must not name a part, or a tab-separated file, that valid or test names too, unless both are slices of the same
+        Train must not name a part, or a file of a table, that valid or test names too, unless both are slices of the same
         part that do not overlap or order is 'hash'.
       source_length, length: tokens in a row of sources and in a row of targets; the `end` of a sentence counts.
       long: what happens to longer pairs: 'drop' leaves them out of training, and evaluation refuses them; 'truncate' cuts
@@ -76,7 +83,9 @@ class Parallel:
     path: str = ''
     name: str = ''
     languages: str = 'en,fr'
-    columns: tuple = (1, 2)
+    columns: tuple = ()
+    header: str = 'auto'
+    quotes: str = 'auto'
     order: str = 'file'
     text: str = 'nfc'
     tokenizer: TokenizerSpec = SentencePiece(vocab=1024)
@@ -120,7 +129,7 @@ class Parallel:
         for field, choices in _CHECKED.items():
             fields.one_of(field, getattr(self, field), choices)
         fields.positive(source_length=self.source_length, length=self.length, batch_size=self.batch_size)
-        for field, readers in (('path', ('tsv', 'files', 'tfds')), ('name', ('tfds',))):
+        for field, readers in (('path', ('table', 'files', 'tfds')), ('name', ('tfds',))):
             if getattr(self, field) and self.source not in readers:
                 raise ValueError(
                     f'data.{field}={getattr(self, field)!r} is not read with data.source={self.source!r}; set data.source to '
@@ -128,12 +137,12 @@ class Parallel:
                 )
         if self.source == 'tfds' and not self.name:
             raise ValueError("data.name is empty and data.source is 'tfds'; set it to a set such as wmt14_translate/de-en.")
-        if self.source in ('tsv', 'files') and not self.path:
-            what = 'a tab-separated file, a folder or a glob' if self.source == 'tsv' else 'the folder of the aligned files'
+        if self.source in ('table', 'files') and not self.path:
+            what = 'a table, a folder or a glob' if self.source == 'table' else 'the folder of the aligned files'
             raise ValueError(f'data.path is empty and data.source is {self.source!r}; set it to {what}.')
-        columns = self.columns
-        if len(columns) != 2 or not all(isinstance(column, int) and column > 0 for column in columns) or len({*columns}) < 2:
-            raise ValueError(f'data.columns={columns} are not two columns; write source and target, counted from 1, as (1, 2).')
+        if self.columns and len({*fields.columns('columns', self.columns)}) != 2:
+            raise ValueError(f'data.columns={self.columns} are not two columns; write source and target, by name or counted '
+                             'from 1, as 1,2.')
         _two(self.languages)
         if self.framing:
             parse(self.framing)
@@ -150,16 +159,11 @@ class Parallel:
 
     def _part(self, split: str) -> pairs.Pairs:
         expression = splits.expression(self, split)
-        name, cut = self._read(expression)
+        name, cut = splits.read(expression)
         if self.source == 'tfds' and self.order == 'file':  # TFDS slices by itself, and reads only what it must
             name, cut = expression, splits.Slice()
         held_out = self._held_out() if split == 'train' else ()
         return pairs.Pairs(self._origins(name), cut, self.order, self.text, held_out, expression)
-
-    def _read(self, expression: str) -> tuple[str, splits.Slice]:
-        """The name and the slice of an expression; the name 'train' becomes 'all' where both mean every file."""
-        name, cut = splits.read(expression)
-        return 'all' if self.source == 'tsv' and name == 'train' else name, cut
 
     def _held_out(self) -> tuple[splits.Slice, ...]:
         """The slices of the same pairs that data.valid and data.test take, in the order of hashes.
@@ -167,12 +171,12 @@ class Parallel:
         Raises ValueError if data.train overlaps with them: it names some of their files or splits of TFDS, or with
         order='file' slices of the same part that overlap.
         """
-        name, cut = self._read(self.train)
+        name, cut = splits.read(self.train)
         origin, found = self._origins(name), []
         for field in ('valid', 'test'):
             expression = getattr(self, field)
             try:
-                other, other_cut = self._read(expression)
+                other, other_cut = splits.read(expression)
                 others = self._origins(other)
             except (ValueError, FileNotFoundError):  # reported where that split is used
                 continue
@@ -181,9 +185,8 @@ class Parallel:
             elif self._overlap(origin, cut, other_cut) if others == origin else self._shared(origin, others):
                 files = ', '.join(self._shared(origin, others)[:3]) or f'the part {name!r}'
                 raise ValueError(
-                    f'data.train={self.train!r} names {files}, and so does data.{field}={expression!r}; give each its own part'
-                    f"{' (train and all are every file)' if self.source == 'tsv' else ''}, or slices of one "
-                    f'that do not overlap, such as {name}[:90%] and {name}[90%:].'
+                    f'data.train={self.train!r} names {files}, and so does data.{field}={expression!r}; give each its own '
+                    f'part, or slices of one that do not overlap, such as {name}[:90%] and {name}[90%:].'
                 )
         return tuple(found)
 
@@ -195,10 +198,10 @@ class Parallel:
         return max(start, other_start) < min(stop, other_stop)
 
     def _shared(self, origin: pair_sources.Origin, other: pair_sources.Origin) -> list[str]:
-        """The names of tab-separated files, or of splits of TFDS, that belong to both."""
+        """The names of files of tables, or of splits of TFDS, that belong to both."""
         if self.source == 'tfds':
             return [split for split in origin.source.examples.splits if split in other.source.examples.splits]
-        return [file.name for file in origin.files if file in set(other.files)] if self.source == 'tsv' else []
+        return [file.name for file in origin.files if file in set(other.files)] if self.source == 'table' else []
 
     @functools.cached_property
     def _origins(self) -> Callable[[str], pair_sources.Origin]:
@@ -206,11 +209,16 @@ class Parallel:
         languages = _two(self.languages)
         if self.source == 'cldr':
             return pair_sources.cldr(languages)
-        if self.source == 'tsv':
-            return pair_sources.tsv(self.path, self.columns)
+        if self.source == 'table':
+            return pair_sources.tables(self.path, self.form)
         if self.source == 'files':
             return pair_sources.aligned(self.path, languages)
         return pair_sources.tfds(self.name, self.path, languages)
+
+    @property
+    def form(self) -> pair_sources.Form:
+        columns = fields.columns('columns', self.columns)
+        return pair_sources.Form(columns, _two(self.languages), self.header, self.quotes)
 
     def _learnt(self) -> tuple[Tokenizer, Tokenizer]:
         """The tokenizers of both sides, learnt from the training part."""
@@ -229,7 +237,7 @@ class OpenParallel(Opened):
       start: the first input of a decoder.  end: the id that ends a target.
       lengths: tokens in a row of sources and in one of targets.
       packed: whether several pairs share a row in training.
-      target_language: the second of data.languages, such as 'fr'; '' for tab-separated files, which do not name it.
+      target_language: the second of data.languages, such as 'fr'; '' for tables, which do not name it.
     """
 
     start: int
@@ -252,7 +260,7 @@ class OpenParallel(Opened):
         self.facts = {'vocab': tokenizer.vocab, 'source_vocab': source_tokenizer.vocab if config.target_tokenizer else 0}
         self.lengths = config.source_length, config.length
         self.packed = config.packing == 'first_fit'
-        self.target_language = '' if config.source == 'tsv' else _two(config.languages)[1]
+        self.target_language = '' if config.source == 'table' else _two(config.languages)[1]
 
     @property
     def truncates(self) -> bool:
@@ -372,13 +380,13 @@ class OpenParallel(Opened):
         return self._evaluate(self.config.part(split), batch_size, view)
 
     def score(self, paths: Sequence[str], batch_size: int, **view):
-        """Like `evaluation`, over files given by path: tab-separated, or with data.source='files' two aligned files."""
+        """Like `evaluation`, over files given by path: tables, or with data.source='files' two aligned files."""
         config = self.config
         if config.source == 'files':
             origin = pair_sources.two_files(paths)
         else:
-            found = [file for path in paths for file in sources.files(path, '--path')]
-            origin = pair_sources.Tsv(found, config.columns)
+            found = [file for path in paths for file in data_files(path, '--path')]
+            origin = pair_sources.TablePairs(tuple(found), config.form)
         return self._evaluate(pairs.Pairs(origin, splits.Slice(), 'file', config.text, (), '--path'), batch_size, view)
 
     def _evaluate(self, part: pairs.Pairs, batch_size: int, view: dict):

@@ -16,7 +16,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from data.sources import files as sources
-from data.sources import pairs as pair_sources
+from data.sources.tables import lines_of
 from data.text import examples, frames
 
 _FILE = 'tags.json'
@@ -44,7 +44,7 @@ class Tagged(examples.Examples):
 
     def examples(self, file: sources.File) -> list['Sentence']:
         found, begun, first = [], [], 0
-        for number, line in enumerate([*pair_sources.lines(file), ''], 1):
+        for number, line in enumerate([*lines_of(file), ''], 1):
             if line.strip(' \t') and not line.startswith('-DOCSTART-'):
                 first = first if begun else number
                 begun.append(_word(line, f'{file.path}:{number}'))

@@ -1,3 +1,5 @@
+import types
+
 from absl.testing import absltest, parameterized
 
 from data import splits
@@ -11,6 +13,8 @@ class SplitsTest(parameterized.TestCase):
         ('train[2:-3]', 'train', 2, 7),
         ('train[-20%:]', 'train', 8, 10),
         (' train[ 1 : 12 ] ', 'train', 1, 10),
+        ('train[2:8][50%:]', 'train', 5, 8),
+        ('train[-4:][1:][:1]', 'train', 7, 8),
         ('valid-[a].txt[1:]', 'valid-[a].txt', 1, 4),
     )
     def test_parse(self, expression, name, start, stop):
@@ -32,9 +36,18 @@ class SplitsTest(parameterized.TestCase):
     def test_names_with_odd_characters(self, name):
         self.assertEqual(splits.read(name), (name, splits.Slice()))
 
+    def test_a_slice_of_a_split_of_the_config(self):
+        data = types.SimpleNamespace(train='all[:50%]', valid='all[50%:]', test='')
+        self.assertEqual(splits.expression(data, 'valid[:10%]'), 'all[50%:][:10%]')
+        self.assertEqual(splits.expression(data, 'all[:10%]'), 'all[:10%]')
+        with self.assertRaisesRegex(ValueError, 'data.test is empty, so there is no such split'):
+            splits.expression(data, 'test[:1]')
+
     def test_unknown_name_lists_the_known(self):
         with self.assertRaisesRegex(ValueError, 'known are test, train'):
             splits.parse('dev', {'train': 10, 'test': 2})
+        with self.assertRaisesRegex(ValueError, "did you mean 'test'"):
+            splits.parse('tset[:1]', {'train': 10, 'test': 2})
 
     def test_empty(self):
         with self.assertRaisesRegex(ValueError, "'train' has 3 examples"):

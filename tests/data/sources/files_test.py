@@ -106,8 +106,20 @@ class SourcesTest(parameterized.TestCase):
 
     def test_unknown_name_lists_files(self):
         self.write(a_txt='A')
-        with self.assertRaisesRegex(ValueError, r'known are train, all, a\.txt'):
-            self.part('valid.txt')
+        for name, message in (('more.md', r'known are train, all, a\.txt\.'), ('b.txt', r"did you mean 'a\.txt'\?"),
+                              ('tset', r"did you mean 'test'\?"), ('valid', r'known are train, all, a\.txt\.')):
+            with self.assertRaisesRegex(ValueError, message):
+                self.part(name)
+        self.write(**{f'{name}_txt': 'A' for name in 'abcdef'})
+        with self.assertRaisesRegex(ValueError, r'known are train, all and its 6 files\.'):
+            self.part('other')
+
+    def test_names_of_splits_mean_the_files_with_these_words(self):
+        self.write(train_00001_of_2_txt='A', my_dev_txt='B', test_txt='C', notes_txt='D')
+        names = lambda split: [file.name for file in self.part(split).files]
+        for split, wanted in (('train', 'train.00001.of.2.txt'), ('valid', 'my.dev.txt'), ('test', 'test.txt')):
+            self.assertEqual(names(split), [wanted])
+        self.assertLen(names('all'), 4)
 
     def test_slice_of_one_file_tells_what_to_do(self):
         self.write(a_txt='A\nB\n')

@@ -8,6 +8,7 @@ from absl.testing import absltest, parameterized
 
 from data import prepare
 from data.sources import pairs as pair_sources
+from data.sources.pairs import Form
 from data.text.parallel import Parallel
 from data.tokenizers.specs import Byte
 
@@ -30,7 +31,7 @@ class HeedPairs(tfds.core.GeneratorBasedBuilder):
         return ((number, {'de': de, 'en': en}) for number, (de, en) in enumerate(sentences))
 
 
-class TsvTest(parameterized.TestCase):
+class TablePairsTest(parameterized.TestCase):
     def write(self, contents, name='pairs.tsv'):
         path = self.folder / name
         path.write_bytes(contents if isinstance(contents, bytes) else contents.encode())
@@ -43,16 +44,16 @@ class TsvTest(parameterized.TestCase):
         ('a\u2028b\tc\x0bd\n', [('a\u2028b', 'c\x0bd')]),
     )
     def test_pairs(self, contents, expected):
-        self.assertEqual(list(pair_sources.tsv(self.write(contents), (1, 2))('train')), expected)
+        self.assertEqual(list(pair_sources.tables(self.write(contents), Form(('1', '2')))('train')), expected)
 
     def test_columns(self):
         path = self.write('1\tGo.\tVa !\n2\tHi.\tSalut !\n')
-        self.assertEqual(list(pair_sources.tsv(path, (3, 2))('all')), [('Va !', 'Go.'), ('Salut !', 'Hi.')])
+        self.assertEqual(list(pair_sources.tables(path, Form(('3', '2')))('all')), [('Va !', 'Go.'), ('Salut !', 'Hi.')])
 
     def test_files_of_a_folder(self):
         self.write('a\tb\n', 'one.tsv')
         self.write(gzip.compress(b'c\td\n'), 'two.tsv.gz')
-        part = pair_sources.tsv(str(self.folder), (1, 2))
+        part = pair_sources.tables(str(self.folder), Form(('1', '2')))
         self.assertEqual(list(part('all')), [('a', 'b'), ('c', 'd')])
         self.assertEqual(list(part('two.tsv.gz').placed()), [(str(self.folder / 'two.tsv.gz:1'), ('c', 'd'))])
         self.assertEqual(list(part('*.tsv')), [('a', 'b')])
@@ -61,11 +62,11 @@ class TsvTest(parameterized.TestCase):
 
     def test_a_line_longer_than_a_block(self):
         long = 'ab' * 900_000
-        pairs = list(pair_sources.tsv(self.write(f'{long}\tx\ny\t{long}\n'), (1, 2))('all'))
+        pairs = list(pair_sources.tables(self.write(f'{long}\tx\ny\t{long}\n'), Form(('1', '2')))('all'))
         self.assertEqual([tuple(map(len, pair)) for pair in pairs], [(1_800_000, 1), (1, 1_800_000)])
 
     @parameterized.parameters(
-        ('a\tb\n\nc d\n', r'pairs.tsv:3 is no pair: it has 1 column\(s\), and data.columns=\(1, 2\) asks for 2'),
+        ('a\tb\n\nc d\n', r'pairs.tsv:3 has 1 column\(s\), and data.columns asks for 2, separated by tabs'),
         ('a\tb\n \td\n', 'pairs.tsv:2 has nothing in column 1'),
         ('a\t\u202f\n', 'pairs.tsv:1 has nothing in column 2'),
         (b'a\tb\nc\td\xff\n', 'pairs.tsv:2 is not UTF-8'),
@@ -75,16 +76,16 @@ class TsvTest(parameterized.TestCase):
     def test_bad_files(self, contents, message):
         path = self.write(contents, 'pairs.tsv' + '.gz' * (message == 'is damaged'))
         with self.assertRaisesRegex(ValueError, message):
-            list(pair_sources.tsv(path, (1, 2))('all'))
+            list(pair_sources.tables(path, Form(('1', '2')))('all'))
 
     def test_the_digest_names_contents_and_columns(self):
-        digest = lambda columns: pair_sources.tsv(str(self.folder), columns)('all').digest
+        digest = lambda columns: pair_sources.tables(str(self.folder), Form(columns))('all').digest
         self.write('a\tb\n')
-        before = digest((1, 2))
-        self.assertEqual(before, digest((1, 2)))
-        self.assertNotEqual(before, digest((2, 1)))
+        before = digest(('1', '2'))
+        self.assertEqual(before, digest(('1', '2')))
+        self.assertNotEqual(before, digest(('2', '1')))
         self.write('a\tc\n')
-        self.assertNotEqual(before, digest((1, 2)))
+        self.assertNotEqual(before, digest(('1', '2')))
 
 
 class AlignedTest(parameterized.TestCase):

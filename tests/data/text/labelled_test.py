@@ -45,7 +45,7 @@ class LabelledCase(parameterized.TestCase):
 class FormsTest(LabelledCase):
     def test_pairs_in_the_format_of_mrpc(self):
         self.write('pairs.txt', PARAPHRASES)
-        opened = Labelled(**self.fields(columns=(4, 5), label=1, header=True, train='train')).open(None)
+        opened = Labelled(**self.fields(columns=(4, 5), label='1', header='true', train='train')).open(None)
         rows = everything(opened.evaluation('train', 4))
         self.assertEqual([self.spelt(opened, ids) for ids in rows['inputs']],
                          ['[CLS] he said " no [SEP] he said no " . [SEP]', '[CLS] the cat sat [SEP] a dog ran [SEP]'])
@@ -57,10 +57,53 @@ class FormsTest(LabelledCase):
 
     def test_single_texts_with_the_label_first_and_packed(self):
         self.write('train.tsv.gz', 'label\tsentence\n1\tthe film \n0\tno\n')
-        opened = Labelled(**self.fields(columns=(2,), label=1, header=True, train='train.tsv.gz')).open(None)
+        opened = Labelled(**self.fields(columns=(2,), label='1', header='true', train='train.tsv.gz')).open(None)
         rows = everything(opened.evaluation('train', 1))
         self.assertEqual([self.spelt(opened, ids) for ids in rows['inputs']], ['[CLS] the film [SEP]', '[CLS] no [SEP]'])
         self.assertEqual((rows['label'].tolist(), rows['types'].any()), ([1, 0], False))
+
+    @parameterized.parameters(
+        ('label\tsentence\nbad\tno\ngood\ta\n', [('no',), ('a',)], "text from 'sentence', label from 'label'"),
+        ('idx\tsentence1\tsentence2\tlabel\n0\tno\ta\tbad\n1\ta\tno\tgood\n', [('no', 'a'), ('a', 'no')],
+         "text from 'sentence1' and 'sentence2', label from 'label'"),
+        ('film\tid\tsentiment\nno\t0\tbad\na\t1\tgood\n', [('no',), ('a',)], "text from 'film', label from 'sentiment'"),
+        ('x\tno\tbad\ny\ta\tgood\n', [('no',), ('a',)], 'text from 2, label from 3', {'columns': (2,)}),
+        ('bad\tno\ngood\ta\n', [('no',), ('a',)], 'text from 2, label from 1', {'label': '1'}),
+        ('a,no\tx\tbad\nno,a\ty\tgood\n', [('x', 'a,no'), ('y', 'no,a')], 'text from 2 and 1, label from 3',
+         {'columns': ('2,1',)}),
+    )
+    def test_columns_are_found_and_said(self, text, texts, said, more=()):
+        self.write('a.tsv', text)
+        opened = Labelled(**self.fields(train='train', **dict(more))).open(None)
+        found = opened.config.part('train').examples
+        self.assertEqual([example.texts for example in found], texts)
+        self.assertEqual([example.label for example in found], ['bad', 'good'])
+        self.assertIn(said, opened.describe())
+        opened.save(self.folder / 'run')
+        again = Labelled(**self.fields(path='')).open(self.folder / 'run')
+        self.assertLen(again.read_text('\t'.join(texts[0])), 2)
+        with self.assertRaisesRegex(ValueError, 'is not what this run classifies'):
+            again.read_text('\t'.join((*texts[0], 'more')))
+
+    def test_names_of_classes_in_the_card_of_a_data_set(self):
+        names = "names: {'0': bad, '1': good}"
+        features = f'  - name: label\n    dtype: {{class_label: {{{names}}}}}\n'
+        self.write('README.md', f'---\ndataset_info:\n  features:\n{features}---\n')
+        self.write('a.csv', 'text,label\n' + 'no,1\na,0\n' * 3)
+        opened = Labelled(**self.fields(train='train')).open(None)
+        self.assertEqual((opened.classes, [e.label for e in opened.config.part('train').examples][:2]),
+                         (('bad', 'good'), ['good', 'bad']))
+        self.write('a.csv', 'text,label\nno,1\na,2\n')
+        with self.assertRaisesRegex(ValueError, "a.csv:3 has the class '2', and the names of the classes are bad, good"):
+            Labelled(**self.fields(train='train')).open(None)
+
+    def test_values_of_json(self):
+        self.write('a.jsonl', '{"text": "no", "label": ["x", "y"]}\n{"text": "a", "label": []}\n')
+        opened = Labelled(**self.fields(train='train', target=Labels())).open(None)
+        self.assertEqual([example.label for example in opened.config.part('train').examples], [('x', 'y'), ()])
+        self.write('a.jsonl', '{"text": "no", "label": 1}\n{"text": "a", "label": 2.5}\n')
+        opened = Labelled(**self.fields(train='train', target=Number())).open(None)
+        self.assertEqual([example.label for example in opened.config.part('train').examples], [1, 2.5])
 
     @parameterized.parameters(
         (('10', '9', '-1', '10'), ('-1', '9', '10')),
@@ -108,7 +151,7 @@ class FormsTest(LabelledCase):
 
     def test_what_is_too_long_is_cut(self):
         self.write('a.tsv', 'the cat sat the cat sat the cat sat\ta dog ran\t0\nno\tno\t1\n')
-        opened = Labelled(**self.fields(columns=(1, 2), label=3, train='train', length=10)).open(None)
+        opened = Labelled(**self.fields(columns=(1, 2), label='3', train='train', length=10)).open(None)
         inputs = everything(opened.evaluation('train', 2))['inputs'][0]
         self.assertEqual(self.spelt(opened, inputs), '[CLS] the cat sat the [SEP] a dog ran [SEP]')
         self.assertIn('2 pairs of texts to train on, 1 of them cut to 10 tokens; 2 classes (', opened.describe())
@@ -124,7 +167,7 @@ class FormsTest(LabelledCase):
             with self.assertRaisesRegex(ValueError, 'is not what this run classifies; expected a text without tabs'):
                 opened.read_text(line)
         self.write('reviews.tsv', 'no\tno\t0\nno\ta\t1\n')
-        pairs = Labelled(**self.fields(columns=(1, 2), label=3, train='train')).open(None)
+        pairs = Labelled(**self.fields(columns=(1, 2), label='3', train='train')).open(None)
         with self.assertRaisesRegex(ValueError, 'expected two texts with a tab between them'):
             pairs.read_text('no')
 
@@ -199,7 +242,7 @@ class ContractTest(LabelledCase):
         self.assertEqual(types[-2:].tolist(), [1, 1])
         for line in ('no', 'no\ta\tb\tgood'):
             self.write('a.tsv', line + '\n')
-            with self.assertRaisesRegex(ValueError, 'a.tsv:1 has . column.* ask for 2 or 3, separated by tabs'):
+            with self.assertRaisesRegex(ValueError, r'a.tsv:1 has . column\(s\), and expected are one text or two'):
                 Labelled(**self.fields(columns=(), train='train')).open(None)
         with self.assertRaisesRegex(ValueError, 'expected one text, or two texts with a tab between them'):
             opened.read_text('a\tb\tc')
@@ -234,14 +277,17 @@ class ContractTest(LabelledCase):
         digest = lambda split='train', **more: Labelled(**fields | more).part(split).digest
         before = digest()
         self.assertEqual(before, digest(valid='', length=9))
-        others = [digest('valid'), digest(header=True), digest(columns=(2,), label=1), digest(train='train[:9]')]
+        others = [digest('valid'), digest(header='true'), digest(columns=(2,), label='1'), digest(quotes='false'),
+                  digest(train='train[:9]')]
         self.reviews(21)
-        self.assertLen({before, digest(), *others}, 6)
+        self.assertLen({before, digest(), *others}, 7)
 
 
 class RefusalTest(LabelledCase):
     @parameterized.parameters(
-        ('no\tgood\nno\n', r'a.tsv:2 has 1 column\(s\), and data.columns=\(1,\) with data.label=2 ask for 2'),
+        ('no\tgood\nno\n', r'a.tsv:2 has 1 column\(s\), and expected are one text or two and the label; correct the line'),
+        ('no\tgood\nno\n', r'a.tsv:2 has 1 column\(s\), and data.columns with data.label asks for 2, separated by tabs',
+         {'columns': (1,)}),
         ('no\tgood\n\nno\t \n', 'a.tsv:3 has nothing in column 2; fill it in'),
         ('\tgood\n', 'a.tsv:1 has nothing in column 1'),
         ('no\tgood\na\tgood\n', "All examples of data.train='train' have the class 'good'; widen it, or set data.label"),
@@ -249,14 +295,14 @@ class RefusalTest(LabelledCase):
         ('no\tnan\n', "a.tsv:1 has 'nan' where", {'target': Number()}),
         ('no\t\n', 'a.tsv:1 has nothing in column 2', {'target': Number()}),
         ('no\t\na\t,\n', "All examples of data.train='train' are without labels; widen it", {'target': Labels()}),
-        ('no\tgood\na\tbad\n', r"The split 'b.tsv' names no file of this data; known are .*a.tsv", {'train': 'b.tsv'}),
+        ('no\tgood\na\tbad\n', r"The split 'b.tsv' names no file of this data; did you mean 'a.tsv'", {'train': 'b.tsv'}),
         ('no\tgood\na\tbad\n', r"The split 'train\[2:\]' is empty: it names 2 examples", {'train': 'train[2:]'}),
-        ('no\tgood\n', 'is empty: it names 0 examples', {'header': True}),
-        ('no\tgood\n', r'data.columns=\(1, 2, 3\) names no text and no two texts', {'columns': (1, 2, 3)}),
-        ('no\tgood\n', r'data.columns=\(0,\) names no text', {'columns': (0,)}),
-        ('no\tgood\n', 'name a column twice', {'columns': (2,)}),
-        ('no\tgood\n', 'name a column twice', {'columns': (1, 1), 'label': 3}),
-        ('no\tgood\n', 'data.label=0 is out of range', {'label': 0}),
+        ('no\tgood\n', 'is empty: it names 0 examples', {'header': 'true'}),
+        ('no\tgood\n', r'data.columns=\(1, 2, 3\) names more than two texts', {'columns': (1, 2, 3)}),
+        ('no\tgood\n', r'data.columns=\(0,\) names no column', {'columns': (0,)}),
+        ('no\tgood\n', 'name a column twice', {'columns': (2,), 'label': '2'}),
+        ('no\tgood\n', 'name a column twice', {'columns': (1, 1), 'label': '3'}),
+        ('no\tgood\n', "data.label='0' names no column", {'label': '0'}),
         ('no\tgood\n', 'data.batch_size=0 is out of range', {'batch_size': 0}),
         ('no\tgood\n', 'data.length=2 has no room for a text and 2 special tokens; it must be 3 or more', {'length': 2}),
         ('no\tgood\n', 'data.path is empty; set it to a file, a folder or a glob', {'path': ''}),
@@ -266,6 +312,32 @@ class RefusalTest(LabelledCase):
         with self.assertRaisesRegex(ValueError, message) as caught:
             Labelled(**self.fields(train='train') | dict(more)).open(None)
         self.assertNotIn('\n', str(caught.exception))
+
+    def test_a_class_that_occurs_once_is_mentioned(self):
+        lines = ''.join(f'the film {i}\t{("bad", "good")[i % 2]}\n' for i in range(30))
+        for text, said in (
+                (f'What did they say?\trating\n{lines}',
+                 "(CAUTION: 'rating', at {path}:1, occurs once: if line 1 is a header, set data.header=true)"),
+                (f'{lines}no\tgod\nno\tbda\n',
+                 "(CAUTION: 'god', at {path}:31, and 1 more occurs once: correct a mistyped class, or set data.label")):
+            path = self.write('a.tsv', text)
+            self.assertIn(said.format(path=path), Labelled(**self.fields(train='train', length=32)).open(None).describe())
+        self.write('a.tsv', lines)
+        self.assertNotIn('CAUTION', Labelled(**self.fields(train='train', length=32)).open(None).describe())
+
+    @parameterized.parameters({}, {'label': '1', 'columns': ('2',)})
+    def test_a_column_of_texts_is_no_column_of_classes(self, **fields):
+        self.write('a.tsv', 'x\tlabel\n' + ''.join(f'the film {i}\t{i} no\n' for i in range(30)))
+        with self.assertRaisesRegex(ValueError, '30 different values in 30 examples .*, so it names no class; set data.label'):
+            Labelled(**self.fields(train='train', header='true', **fields)).open(None)
+
+    def test_columns_that_cannot_be_known(self):
+        self.write('a.csv', 'one,two,three,label\n' + 'no,a,the,0\n' * 3)
+        with self.assertRaisesRegex(ValueError, "a.csv has the columns 'one', 'two', 'three', 'label', which leaves open what "
+                                                'is the text .*; name them, such as --config.data.columns=1'):
+            Labelled(**self.fields(train='train')).open(None)
+        with self.assertRaisesRegex(ValueError, "data.columns names the column 'on', which .* its columns are 'one', 'two'"):
+            Labelled(**self.fields(train='train', columns=('on',))).open(None)
 
     def test_no_such_file(self):
         with self.assertRaisesRegex(FileNotFoundError, 'nowhere.* does not exist; data.path must be'):

@@ -54,7 +54,7 @@ class ParallelCase(parameterized.TestCase):
         path = self.folder / 'pairs.tsv'
         path.write_text(''.join(f'{source}\t{target}\n' for source, target in lines))
         fields = {'tokenizer': Byte(), 'train': 'all[:280]', 'valid': 'all[280:]', 'test': '', 'batch_size': 4} | fields
-        return Parallel(**{'source': 'tsv', 'path': str(path), 'source_length': 24, 'length': 20, **fields})
+        return Parallel(**{'source': 'table', 'path': str(path), 'source_length': 24, 'length': 20, **fields})
 
     def opened(self, lines=PAIRS, folder=None, **fields):
         return self.config(lines, **fields).open(folder)
@@ -350,17 +350,17 @@ class SharedFilesTest(ParallelCase):
             (self.folder / name).write_text(''.join(f'{name} {i}\t{i}\n' for i in range(10)))
 
     def folder_of_files(self, train, valid, test='', **fields):
-        return Parallel('tsv', str(self.folder), train=train, valid=valid, test=test, tokenizer=Byte(), **fields)
+        return Parallel('table', str(self.folder), train=train, valid=valid, test=test, tokenizer=Byte(), **fields)
 
     @parameterized.parameters(
-        ('train', 'valid.tsv', '', "data.train='train' names valid.tsv, and so does data.valid='valid.tsv'; give each its own"),
-        ('train', 'train[:2]', '', "names test.tsv, .*, and so does data.valid='train\\[:2\\]'; .* all\\[90%:\\]"),
+        ('all', 'valid', '', "data.train='all' names valid.tsv, and so does data.valid='valid'; give each its own"),
+        ('train', 'train[:2]', '', "names train.tsv, and so does data.valid='train\\[:2\\]'; .* train\\[90%:\\]"),
         ('train', 'all', '', "and so does data.valid='all'"),
         ('train[:9]', '', '*.tsv', "data.train='train\\[:9\\]' names .*, and so does data.test='\\*.tsv'"),
         ('all', '', 'test.tsv', "data.train='all' names test.tsv, and so does data.test='test.tsv'"),
-        ('train[:90%]', 'valid.tsv[:5]', '', "data.train='train\\[:90%\\]' names valid.tsv"),
+        ('all[:90%]', 'valid.tsv[:5]', '', "data.train='all\\[:90%\\]' names valid.tsv"),
         ('[tv]*.tsv', '*.tsv', '', "names test.tsv, train.tsv, valid.tsv, and so does data.valid='\\*.tsv'"),
-        ('train[:90%]', 'train[:10%]', '', 'names test.tsv, .*, and so does .* slices of one that do not overlap, such as'),
+        ('train[:90%]', 'train[:10%]', '', 'names train.tsv, and so does .* slices of one that do not overlap, such as'),
         ('train[0:]', '', 'all[90%:]', r"and so does data.test='all\[90%:\]'"),
         ('train.tsv', 'train', '', "data.train='train.tsv' names train.tsv, and so does data.valid='train'"),
     )
@@ -376,7 +376,8 @@ class SharedFilesTest(ParallelCase):
     @parameterized.parameters(
         ('train.tsv', 'valid.tsv', 'test.tsv'),
         ('train.tsv', '', ''),
-        ('train[:80%]', 'all[80%:]', ''),
+        ('all[:80%]', '*.tsv[80%:]', ''),
+        ('train', 'valid', 'test'),
         ('all[:20]', '*.tsv[20:]', ''),
         ('t*.tsv', 'valid.tsv', 'dev'),
     )
@@ -384,7 +385,7 @@ class SharedFilesTest(ParallelCase):
         self.assertNotEmpty(self.folder_of_files(train, valid, test).open(None).evaluation('train', 4).pairs())
 
     def test_the_same_files_by_other_names_are_one_part(self):
-        parts = [self.folder_of_files(train, valid, order='hash').part('train') for train in ('train[50%:]', 'all[50%:]')
+        parts = [self.folder_of_files(train, valid, order='hash').part('train') for train in ('*[50%:]', 'all[50%:]')
                  for valid in ('all[:50%]', '*.tsv[:50%]')]
         self.assertLen({part.digest for part in parts}, 1)
         self.assertGreater(parts[0].left_out, 0)  # targets that validation has, too
@@ -447,7 +448,7 @@ class OpenTest(ParallelCase):
         self.assertEqual((opened.start, opened.end), (opened.tokenizer.end, opened.tokenizer.end))
         opened.save(self.folder / 'run')
         (self.folder / 'pairs.tsv').rename(self.folder / 'gone')
-        config = Parallel(source='tsv', path=str(self.folder / 'pairs.tsv'), **fields)
+        config = Parallel(source='table', path=str(self.folder / 'pairs.tsv'), **fields)
         for again in (config.open(self.folder / 'run'), config.open(None, self.folder / 'run')):  # needs no text
             self.assertEqual((again.facts, again.source_tokenizer, again.tokenizer),
                              (opened.facts, opened.source_tokenizer, opened.tokenizer))
@@ -501,7 +502,7 @@ class OpenTest(ParallelCase):
                             re.compile('[\u00a0\u202f]'))
 
     @parameterized.parameters(
-        ({'source': 'web'}, "data.source='web'.*'cldr', 'tsv', 'files', 'tfds'"),
+        ({'source': 'web'}, "data.source='web'.*'cldr', 'table', 'files', 'tfds'"),
         ({'order': 'random'}, "data.order='random'"),
         ({'text': 'nfkc'}, "data.text='nfkc'"),
         ({'long': 'cut'}, "data.long='cut'"),
@@ -512,11 +513,11 @@ class OpenTest(ParallelCase):
         ({'languages': 'en'}, "data.languages='en' are not two languages"),
         ({'languages': 'en,en'}, "data.languages='en,en' are not two languages"),
         ({'columns': (1, 1)}, r'data.columns=\(1, 1\) are not two columns'),
-        ({'columns': (0, 1)}, r'data.columns=\(0, 1\) are not two columns'),
+        ({'columns': (0, 1)}, r'data.columns=\(0, 1\) names no column'),
         ({'source': 'tfds', 'path': ''}, "data.name is empty and data.source is 'tfds'"),
-        ({'name': 'wmt14_translate/de-en'}, "data.name='wmt14_translate/de-en' is not read with data.source='tsv'"),
+        ({'name': 'wmt14_translate/de-en'}, "data.name='wmt14_translate/de-en' is not read with data.source='table'"),
         ({'source': 'cldr'}, "data.path='.*' is not read with data.source='cldr'"),
-        ({'path': ''}, "data.path is empty and data.source is 'tsv'; set it to a tab-separated file"),
+        ({'path': ''}, "data.path is empty and data.source is 'table'; set it to a table, a folder"),
         ({'source': 'files', 'path': ''}, "data.path is empty and data.source is 'files'; set it to the folder"),
         ({'train': ''}, 'data.train is empty'),
     )

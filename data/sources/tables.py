@@ -1,0 +1,309 @@
+"""Rows of tables: CSV, TSV, JSON Lines and Parquet, also compressed with gzip or Zstandard.
+
+    table = Table(file)                       # a File of data/sources/files.py
+    table.names                               # ('sentence', 'label'), or () without a header
+    column = table.column('label', 'data.label')
+    for place, cells in table.rows(): ...     # 'train.tsv:2', ('a joy', '1')
+
+The ending of the name says the format: .csv, .tsv, .jsonl or .json, .parquet; any other file is tab-separated. The fields of
+.csv are separated by commas, semicolons or tabs, whichever its first lines have throughout.
+
+A first line is a header if its fields look like names, and a column of numbers or of few values has none of them further down.
+Quotes follow RFC 4180 in .csv. Elsewhere they are text (the sets of GLUE have single ones), unless one column is quoted in
+every line.
+"""
+
+import csv
+import dataclasses
+import functools
+import itertools
+import json
+import os
+import re
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from data.sources import files as sources
+
+CHOICES = 'auto', 'true', 'false'  # of the fields `header` and `quotes`
+_HEAD = 1000  # rows that header, quotes and separator are found in
+_LONGEST = 1 << 26  # bytes in a line or in a whole .json
+_FORMATS = {'.csv': 'csv', '.jsonl': 'json', '.ndjson': 'json', '.json': 'json', '.parquet': 'parquet', '.pq': 'parquet'}
+_NAME = re.compile(r'(#\d* ?)?[^\W\d][\w .()/#-]{0,39}|')  # of a column; '' is what pandas calls its index
+_KNOWN = frozenset((  # names of columns
+    'label', 'labels', 'class', 'classes', 'category', 'sentiment', 'target', 'score', 'quality', 'similarity', 'tag',
+    'tags', 'text', 'texts', 'sentence', 'sentence1', 'sentence2', 'premise', 'hypothesis', 'question', 'question1',
+    'question2', 'answer', 'context', 'review', 'content', 'title', 'id', 'idx', 'index', 'source', 'src', 'tgt', 'en',
+    'de', 'fr', 'es', 'it', 'pt', 'ru', 'zh', 'english', 'german', 'french', 'spanish'))
+
+csv.field_size_limit(_LONGEST)
+Row = tuple[str, tuple]  # (place, cells)
+
+
+@dataclasses.dataclass(frozen=True)
+class Table:
+    """A table that is read as a stream. Cells are strings, or values of JSON and Parquet; blank lines are skipped.
+
+    Attributes:
+      header, quotes: 'auto', 'true' or 'false': whether the first line names the columns, and whether fields may be quoted.
+    """
+
+    file: sources.File
+    header: str = 'auto'
+    quotes: str = 'auto'
+
+    def rows(self) -> Iterator[Row]:
+        """(place, cells) of each row below the header. Raises ValueError for what cannot be read."""
+        return itertools.islice(self._rows(self._quoted), int(self._has_header), None)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names of the columns; () if there are none."""
+        if self.format in ('json', 'parquet'):
+            return self._keys
+        return tuple(str(cell).strip() for cell in self._head[0][1]) if self._has_header else ()
+
+    @property
+    def width(self) -> int:
+        """The number of columns of the first row."""
+        return len(self.names or (self._head[0][1] if self._head else ()))
+
+    def column(self, wanted: int | str, field: str) -> int:
+        """The index of a column, given by name or by number from 1. Raises ValueError, which names the config's `field`."""
+        if isinstance(wanted, str) and wanted in self.names:
+            return self.names.index(wanted)
+        if isinstance(wanted, int) or wanted.isdecimal():
+            return int(wanted) - 1
+        known = f'its columns are {", ".join(map(repr, self.names[:20]))}' if self.names else (
+            "it has no header, so columns are numbers from 1; if line 1 is one, set data.header=true")
+        raise ValueError(f'{field} names the column {wanted!r}, which {self.file.path} does not have; {known}.')
+
+    def cells(self, row: Row, columns: Sequence[int], field: str, optional: Sequence[int] = ()) -> tuple:
+        """The cells of a row in these columns. Raises ValueError if the row is too short, or if one is empty and not in
+        `optional`."""
+        place, cells = row
+        if len(cells) <= max(columns):
+            raise ValueError(f'{place} has {len(cells)} column(s), and {field} asks for {max(columns) + 1}, '
+                             f'separated by {self._separated_by}; correct the line, or take it out.')
+        for column in columns:
+            if column not in optional and (cells[column] is None or not str(cells[column]).strip()):
+                name = f'{self.names[column]!r}' if self.names else column + 1
+                raise ValueError(f'{place} has nothing in column {name}; fill it in, or take the line out.')
+        return tuple(cells[column] for column in columns)
+
+    @functools.cached_property
+    def classes(self) -> dict[str, list[str]]:
+        """{column: the names of its classes 0, 1, ..}, from the metadata of Parquet or the card of the data set."""
+        if self.format != 'parquet':
+            return _of_card(self.file.path)
+        info = (self._parquet.schema_arrow.metadata or {}).get(b'huggingface', b'{}')
+        try:
+            found = json.loads(info)['info']['features']
+            return {name: kind['names'] for name, kind in found.items() if 'names' in kind} or _of_card(self.file.path)
+        except (ValueError, KeyError, TypeError, AttributeError):
+            return _of_card(self.file.path)
+
+    def describe(self) -> str:
+        """What was found, for the log: "header: 'sentence', 'label' (line 1)"; '' without names."""
+        if not self.names:
+            return ''
+        names = ', '.join(map(repr, self.names[:8])) + ', ..' * (len(self.names) > 8)
+        return f'header: {names} (line 1)' if self._has_header else f'columns: {names}'
+
+    @property
+    def format(self) -> str:
+        """'csv', 'tsv', 'json' or 'parquet'."""
+        return _FORMATS.get(os.path.splitext(sources.uncompressed(self.file.path))[1].lower(), 'tsv')
+
+    @functools.cached_property
+    def digest(self) -> str:
+        """A digest of the contents and of how they are read."""
+        return f'{self.format} {self.header} {self.quotes} {self.file.digest}'
+
+    @functools.cached_property
+    def _head(self) -> list[Row]:
+        return list(itertools.islice(self._rows(self._quoted), _HEAD))
+
+    @functools.cached_property
+    def _has_header(self) -> bool:
+        if self.format in ('json', 'parquet') or self.header == 'false':
+            return False
+        return self.header == 'true' or _is_header([cells for _, cells in self._head])
+
+    @functools.cached_property
+    def _quoted(self) -> bool:
+        if self.quotes != 'auto' or self.format == 'csv':
+            return self.quotes != 'false'
+        if self.format != 'tsv':
+            return False
+        rows = [cells for _, cells in itertools.islice(self._rows(quoted=False), 1, _HEAD)]
+        columns = itertools.zip_longest(*rows, fillvalue='')
+        return len(rows) > 1 and any(all(map(_is_quoted, column)) for column in columns)
+
+    @functools.cached_property
+    def _separator(self) -> str:
+        if self.format != 'csv':
+            return '\t'
+        lines = list(itertools.islice((line for line in lines_of(self.file) if line.strip()), 20))
+        counts = {mark: [len(next(csv.reader([line], delimiter=mark), ())) for line in lines] for mark in ',;\t'}
+        even = [mark for mark, found in counts.items() if found and min(found) == max(found) > 1]
+        return even[0] if even else max(counts, key=lambda mark: sum(counts[mark]))
+
+    @property
+    def _separated_by(self) -> str:
+        return {',': 'commas', ';': 'semicolons', '\t': 'tabs'}[self._separator]
+
+    @functools.cached_property
+    def _keys(self) -> tuple[str, ...]:
+        if self.format == 'parquet':
+            return tuple(self._parquet.schema_arrow.names)
+        return tuple(dict.fromkeys(key for _, found in itertools.islice(self._objects(), _HEAD) for key in found))
+
+    def _rows(self, quoted: bool) -> Iterator[Row]:
+        if self.format == 'json':
+            return ((place, tuple(found.get(key) for key in self._keys)) for place, found in self._objects())
+        if self.format == 'parquet':
+            return self._of_parquet()
+        return self._of_quoted() if quoted else self._of_lines()
+
+    def _of_lines(self) -> Iterator[Row]:
+        for number, line in enumerate(lines_of(self.file), 1):
+            if line.strip():
+                yield f'{self.file.path}:{number}', tuple(line.split(self._separator))
+
+    def _of_quoted(self) -> Iterator[Row]:
+        lines = (line + '\n' for line in lines_of(self.file))
+        reader, first = csv.reader(lines, delimiter=self._separator, strict=True), 1
+        while True:
+            try:
+                cells = next(reader, None)
+            except csv.Error as error:
+                raise ValueError(f'{self.file.path}:{first} cannot be read as quoted fields ({error}); close the quote, write '
+                                 'quotes inside of it twice, or set data.quotes=false if quotes are text.') from None
+            if cells is None:
+                return
+            if any(cell.strip() for cell in cells):
+                yield f'{self.file.path}:{first}', tuple(cells)
+            first = reader.line_num + 1
+
+    def _objects(self) -> Iterator[tuple[str, dict]]:
+        """(place, object) of each line, or of each item of one list."""
+        first = next((line for line in lines_of(self.file) if line.strip()), '')
+        if first.lstrip().startswith('['):
+            whole = b''.join(self.file.read(0, _LONGEST + 1))
+            if len(whole) > _LONGEST:
+                raise ValueError(f'{self.file.path} is one list of more than {_LONGEST >> 20} MB; write an object a line.')
+            found = enumerate(_json(whole.decode('utf-8-sig'), self.file.path), 1)
+            placed = ((f'{self.file.path}, item {number}', one) for number, one in found)
+        else:
+            numbered = ((f'{self.file.path}:{number}', line) for number, line in enumerate(lines_of(self.file), 1))
+            placed = ((place, _json(line, place)) for place, line in numbered if line.strip())
+        for place, one in placed:
+            if not isinstance(one, dict):
+                raise ValueError(f'{place} is {str(one)[:40]!r}; expected an object with a name for each column, such as '
+                                 '{"text": "..", "label": ".."}.')
+            yield place, one
+
+    def _of_parquet(self) -> Iterator[Row]:
+        from pyarrow import lib
+
+        try:
+            numbers = itertools.count(1)
+            for batch in self._parquet.iter_batches(_HEAD):
+                for cells in zip(*(column.to_pylist() for column in batch.columns)):
+                    yield f'{self.file.path}, row {next(numbers)}', cells
+        except (lib.ArrowException, OSError) as error:
+            raise ValueError(f'{self.file.path} is damaged ({_first(error)}); expected a complete file of Parquet.') from None
+
+    @functools.cached_property
+    def _parquet(self):
+        from pyarrow import lib, parquet
+
+        try:
+            return parquet.ParquetFile(self.file.path)
+        except (lib.ArrowException, OSError) as error:
+            raise ValueError(f'{self.file.path} is no file of Parquet ({_first(error)}); name files by what they '
+                             'hold.') from None
+
+
+def lines_of(file: sources.File) -> Iterator[str]:
+    """All lines of a file without their ends; ValueError, with the line's number, if one is not UTF-8 or endless."""
+    for number, line in enumerate(_split(file), 1):
+        try:
+            text = line.decode('utf-8-sig' if number == 1 else 'utf-8')
+        except UnicodeDecodeError as error:
+            raise ValueError(f'{file.path}:{number} is not UTF-8 ({error.reason}); convert the file to UTF-8.') from error
+        yield text.removesuffix('\r')
+
+
+def data_files(path: str, field: str = 'data.path') -> list[sources.File]:
+    """The files that a path names, without what only tells about them: README.md and other notes, a licence, a loader."""
+    found = sources.files(path, field)
+    about = re.compile(r'(^|/)(licen[sc]e|readme|source|_about)[^/]*$|\.(md|py|rst)$', re.IGNORECASE)
+    return [file for file in found if not about.search(file.name)] or found
+
+
+def _split(file: sources.File) -> Iterator[bytes]:
+    held = b''
+    for block in file.read():
+        *whole, held = (held + block).split(b'\n')
+        yield from whole
+        if len(held) > _LONGEST:
+            raise ValueError(f'{file.path} has a line of more than {_LONGEST >> 20} MB; break it into lines.')
+    if held:
+        yield held
+
+
+def _is_header(rows: Sequence[tuple[str, ...]]) -> bool:
+    """Whether the first of these rows names the columns of the others."""
+    if not rows:
+        return False
+    first, rest = [cell.strip() for cell in rows[0]], rows[1:]
+    if len(first) < 2 or len({*first}) < len(first) or not all(map(_NAME.fullmatch, first)):
+        return False
+    if sum(cell.lower() in _KNOWN for cell in first) >= 2:
+        return True
+    columns = [[cell.strip() for cell in column] for column in itertools.zip_longest(*rest, fillvalue='')][:len(first)]
+    numeric = any(any(column) and all(map(_is_number, filter(None, column))) for column in columns)
+    return numeric or any(name not in column and len({*column}) <= len(column) / 5 for name, column in zip(first, columns))
+
+
+def _is_number(cell: str) -> bool:
+    return bool(re.fullmatch(r'[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?', cell))
+
+
+def _is_quoted(cell: str) -> bool:
+    return bool(re.fullmatch(r'\s*"([^"]|"")*"\s*', cell))
+
+
+def _json(text: str, place: str) -> Any:
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f'{place} is no JSON ({_first(error)}); correct the line, or take it out.') from None
+
+
+def _first(error: Exception) -> str:
+    return (str(error) or type(error).__name__).splitlines()[0].rstrip('.')
+
+
+@functools.lru_cache(maxsize=64)
+def _of_card(path: str) -> dict[str, list[str]]:
+    """The names of classes in the card of the data set, the README.md in the folder of a file or the folder above.
+
+    A card begins with YAML between lines of ---, in which `dataset_info` has `features`, as on Hugging Face.
+    """
+    import yaml
+
+    for folder in Path(path).absolute().parents[:2]:
+        try:
+            with open(folder / 'README.md', encoding='utf-8') as opened:
+                parts = re.split(r'^---\s*$', opened.read(1 << 20), maxsplit=2, flags=re.MULTILINE)
+            infos = yaml.safe_load(parts[1])['dataset_info']
+            features = (infos if isinstance(infos, dict) else infos[0])['features']
+            named = {one['name']: one['dtype']['class_label']['names'] for one in features if isinstance(one['dtype'], dict)}
+            return {column: [str(names[key]) for key in sorted(names, key=int)] for column, names in named.items()}
+        except (OSError, ValueError, KeyError, IndexError, TypeError, AttributeError, RecursionError, yaml.YAMLError):
+            continue
+    return {}

@@ -1,0 +1,150 @@
+import gzip
+import json
+
+import pyarrow
+from absl.testing import absltest, parameterized
+from pyarrow import parquet
+
+from data.sources.files import File
+from data.sources.tables import Table, data_files
+
+RATED = [('a "good" film, twice', 'pos'), ('bad\nfilm', 'neg')]
+MANY = ''.join(f'text {i},{"ab"[i % 2]}\n' for i in range(20))
+
+
+class TablesCase(parameterized.TestCase):
+    def table(self, name, contents, **fields):
+        path = self.folder / name
+        path.parent.mkdir(exist_ok=True)
+        path.write_bytes(contents if isinstance(contents, bytes) else contents.encode())
+        return Table(File(str(path), name), **fields)
+
+    def cells(self, *given, **fields):
+        return [cells for _, cells in self.table(*given, **fields).rows()]
+
+
+class FormatsTest(TablesCase):
+    def test_one_table_in_every_format(self):
+        quoted = '"a ""good"" film, twice",pos\r\n"bad\nfilm",neg\r\n'
+        objects = [json.dumps({'text': text, 'label': label}) for text, label in RATED]
+        columns = {'text': [text for text, _ in RATED], 'label': [label for _, label in RATED]}
+        parquet.write_table(pyarrow.table(columns), self.folder / 'p')
+        for name, contents in (
+                ('a.csv', 'text,label\n' + quoted),
+                ('b.csv', ('text,label\n' + quoted).replace(',', ';').replace('m; t', 'm, t')),
+                ('c.csv.gz', gzip.compress(b'\xef\xbb\xbftext,label\n' + quoted.encode())),
+                ('d.tsv', 'text\tlabel\n' + quoted.replace(',', '\t').replace('m\t t', 'm, t').replace('pos', '"pos"')
+                 .replace('neg', '"neg"')),
+                ('e.jsonl', '\n\n'.join(objects)), ('f.json', f'[{",".join(objects)}]'),
+                ('g.jsonl.zst', pyarrow.compress('\n'.join(objects).encode(), 'zstd', asbytes=True)),
+                ('h.parquet', (self.folder / 'p').read_bytes())):
+            with self.subTest(name):
+                table = self.table(name, contents, quotes='true' if name == 'd.tsv' else 'auto')
+                self.assertEqual([cells for _, cells in table.rows()], RATED)
+                self.assertEqual(table.names, ('text', 'label'))
+                self.assertEqual((table.column('label', 'x'), table.column('2', 'x'), table.width), (1, 1, 2))
+
+    def test_places_are_lines(self):
+        places = lambda *given: [place.partition(self.folder.name)[2] for place, _ in self.table(*given).rows()]
+        self.assertEqual(places('a.csv', 'text,label\n"a\nb",1\n\nc,2\n'), ['/a.csv:2', '/a.csv:5'])
+        self.assertEqual(places('a.tsv', 'a\t1\n\nc\t2'), ['/a.tsv:1', '/a.tsv:3'])
+        self.assertEqual(places('a.jsonl', '{"a": 1}\n\n{"b": 2}'), ['/a.jsonl:1', '/a.jsonl:3'])
+        self.assertEqual(places('a.json', '[{"a": 1}, {"b": 2}]'), ['/a.json, item 1', '/a.json, item 2'])
+
+    def test_keys_that_a_row_lacks(self):
+        self.assertEqual(self.cells('a.jsonl', '{"a": 1}\n{"b": [2], "a": null}'), [(1, None), (None, [2])])
+
+    @parameterized.parameters(
+        ('a.csv', 'text,label\n"open,1\nb,2', r'a.csv:2 cannot be read as quoted fields \(.*\); close the quote'),
+        ('a.csv', '"a"b,1\n', 'a.csv:1 cannot be read as quoted fields'),
+        ('a.jsonl', '{"a": 1}\n{"a": ', r'a.jsonl:2 is no JSON \(.*\); correct the line'),
+        ('a.jsonl', '[' * 100_000, 'is no JSON'),
+        ('a.jsonl', '{"a": 1}\n3', 'a.jsonl:2 is .3.; expected an object with a name for each column'),
+        ('a.json', '[1]', 'a.json, item 1 is .1.; expected an object'),
+        ('a.parquet', 'PAR1', 'a.parquet is no file of Parquet'),
+        ('a.csv', b'a,b\n\xff,1', 'a.csv:2 is not UTF-8'),
+    )
+    def test_damage(self, name, contents, message):
+        with self.assertRaisesRegex(ValueError, message) as caught:
+            list(self.table(name, contents).rows())
+        self.assertNotIn('\n', str(caught.exception))
+
+    def test_the_digest_names_contents_and_how_they_are_read(self):
+        tables = [self.table('a.csv', 'a,b'), self.table('a.tsv', 'a,b'), self.table('b.csv', 'a,c'),
+                  self.table('a.csv', 'a,b', header='true'), self.table('a.csv', 'a,b', quotes='false')]
+        self.assertLen({table.digest for table in tables}, 5)
+
+
+class HeaderTest(TablesCase):
+    @parameterized.named_parameters(
+        ('known_names', 'sentence\tlabel\nno\t0\n', ('sentence', 'label')),
+        ('numbers_below', 'v1\tv2\nno\t0\n', ('v1', 'v2')),
+        ('few_values_below', 'v1,v2\n'.replace(',', '\t') + MANY.replace(',', '\t'), ('v1', 'v2')),
+        ('glue', '\ufeffQuality\t#1 ID\t#1 String\n1\t702876\tHe said "no\n', ('Quality', '#1 ID', '#1 String')),
+        ('index_of_pandas', '\ttext\tlabel\n0\tno\tbad\n', ('', 'text', 'label')),
+        ('other_languages', 'текст\tклас\nno\t0\n', ('текст', 'клас')),
+        ('sentences', 'Go.\tVa !\nHi.\tSalut !\n', ()),
+        ('a_class_that_occurs_again', 'text\ta\n' + MANY.replace(',', '\t'), ()),
+        ('all_numbers', '1\t2\n3\t4\n', ()),
+        ('one_column', 'text\nno\nyes\n', ()),
+        ('twice_the_same', 'text\ttext\na\t0\n', ()),
+        ('one_row', 'no\tbad\n', ()),
+    )
+    def test_is_found(self, contents, names):
+        table = self.table('a.tsv', contents)
+        self.assertEqual(table.names, names)
+        self.assertLen(list(table.rows()), sum(map(bool, contents.split('\n'))) - bool(names))
+        self.assertEqual(table.describe(), f"header: {', '.join(map(repr, names))} (line 1)" if names else '')
+
+    def test_is_stated(self):
+        self.assertEqual(self.cells('a.tsv', 'sentence\tlabel\n', header='false'), [('sentence', 'label')])
+        self.assertEqual(self.cells('a.tsv', 'Go.\tVa\nHi.\tSalut\n', header='true'), [('Hi.', 'Salut')])
+
+    def test_a_column_that_is_not_there(self):
+        with self.assertRaisesRegex(ValueError, "data.label names the column 'lable', which .*a.tsv does not have; its columns "
+                                                "are 'text', 'label'"):
+            self.table('a.tsv', 'text\tlabel\nno\t0\n').column('lable', 'data.label')
+        with self.assertRaisesRegex(ValueError, 'it has no header, so columns are numbers'):
+            self.table('a.tsv', 'Go.\tVa !\n').column('label', 'data.label')
+
+
+class QuotesTest(TablesCase):
+    def test_in_tsv_are_text_unless_a_column_has_them_everywhere(self):
+        self.assertEqual(self.cells('a.tsv', '"no" he said\t1\n"no"\t2\n'), [('"no" he said', '1'), ('"no"', '2')])
+        self.assertEqual(self.cells('a.tsv', '"a"\t"x"\n"b ""c"""\t"y"\n"d"\t"x"\n'), [('a', 'x'), ('b "c"', 'y'), ('d', 'x')])
+        self.assertEqual(self.cells('a.tsv', '"a"\t"x"\n"b"\t"y"\n', quotes='false'), [('"a"', '"x"'), ('"b"', '"y"')])
+        self.assertEqual(self.cells('a.csv', '"a",x\n', quotes='false'), [('"a"', 'x')])
+
+
+class NamesOfClassesTest(TablesCase):
+    def test_in_the_card_of_a_data_set(self):
+        (self.folder / 'README.md').write_text('''---
+dataset_info:
+  features:
+  - name: text
+    dtype: string
+  - name: label
+    dtype:
+      class_label:
+        names: {'1': positive, '0': negative}
+---
+# Reviews
+''')
+        self.assertEqual(self.table('data/a.csv', 'text,label\nno,0\n').classes, {'label': ['negative', 'positive']})
+        self.assertEqual([file.name for file in data_files(str(self.folder))], ['data/a.csv'])
+
+    @parameterized.parameters('no card', '---\n: [\n---\n', '---\ndataset_info: 3\n---\n', '---\n' + '[' * 5000 + '\n---\n')
+    def test_a_card_without_them(self, card):
+        (self.folder / 'README.md').write_text(card)
+        self.assertEqual(self.table('a.csv', 'text,label\nno,0\n').classes, {})
+
+    def test_in_the_metadata_of_parquet(self):
+        features = {'info': {'features': {'label': {'names': ['no', 'yes']}, 'text': {'dtype': 'string'}}}}
+        table = pyarrow.table({'text': ['a'], 'label': [1]}).replace_schema_metadata({'huggingface': json.dumps(features)})
+        parquet.write_table(table, self.folder / 'p')
+        found = self.table('a.parquet', (self.folder / 'p').read_bytes())
+        self.assertEqual((found.classes, next(found.rows())[1]), ({'label': ['no', 'yes']}, ('a', 1)))
+
+
+if __name__ == '__main__':
+    absltest.main()
