@@ -110,7 +110,8 @@ class TextTest(experiments.TestCase):
 
     def test_splits_and_steps(self):
         documents = self.text.read_text().splitlines()
-        for split, part in (('test', documents[76:]), ('train[:5%]', documents[:4]), ('all', documents)):
+        for split, part in (('test', documents[76:]), ('train[:5%]', documents[:3]), ('valid[1:]', documents[73:76]),
+                            ('all[:5%]', documents[:4]), ('all', documents)):
             row = self.evaluate(f'--split={split}')
             self.assertEqual((row['split'], row['weight']), (split, sum(len(line) + 1 for line in part)))
         steps = [self.evaluate(f'--step={step}') for step in ('3', '6', 'last')]

@@ -1,4 +1,4 @@
-"""Questions that a span of a text answers, in the format of SQuAD v1.1 and v2.0 (Rajpurkar et al. 2016, 2018).
+"""Questions that a span of a text answers, in the format of SQuAD v1.1 and v2.0 (Rajpurkar et al. 2016, 2018) or in tables.
 
     opened = Questions(path='squad', train='train-v1.1.json', valid='dev-v1.1.json', test='').open(None)
     for batch in opened.train(seed=0): ...
@@ -12,12 +12,14 @@ import dataclasses
 import functools
 import json
 import os
-from typing import NamedTuple
+from collections.abc import Iterator
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from data import fields
 from data.sources import files as sources
+from data.sources.tables import Table
 from data.text import examples, frames
 from data.tokenizers import specs
 
@@ -27,9 +29,11 @@ _WITH_OFFSETS = specs.Json, specs.WordPiece, specs.Ids
 
 @dataclasses.dataclass(frozen=True)
 class Questions(examples.Examples):
-    """Files of SQuAD.
+    """Files of SQuAD, or tables (data/sources/tables.py) with the columns context, question and answers or answer.
 
-    Each example is a question; a slice may cut through an article. Attributes are those of Examples, and:
+    `answers` is {"text": [..], "answer_start": [..]}; `answer` is a text, whose place is `answer_start` or where it first
+    occurs; an empty one says that the context has no answer. Each example is a question; a slice may cut through an article.
+    Attributes are those of Examples, and:
       stride: tokens from the start of a window of a context to the start of the next.
       question_length: tokens of a question; longer ones are cut.
     """
@@ -58,6 +62,9 @@ class Questions(examples.Examples):
             )
 
     def examples(self, file: sources.File) -> list['Question']:
+        table = Table(file)
+        if not file.name.removesuffix('.gz').removesuffix('.zst').endswith('.json') or _is_list(file):
+            return _of_table(table)
         try:
             articles = json.loads(b''.join(file.read()).decode('utf-8-sig'))['data']
             return [_question(asked, paragraph['context'], file.path)
@@ -97,17 +104,22 @@ class Question:
 
 
 def _question(asked: dict, context: str, path: str) -> Question:
-    place = f'{path}, question {asked["id"]}'
-    if not context.strip() or not asked['question'].strip():
-        raise ValueError(f'{place} has no {"question" if context.strip() else "context"}; fill it in, or take it out.')
     answers = () if asked.get('is_impossible') else tuple((one['answer_start'], one['text']) for one in asked['answers'])
-    for start, text in answers:
+    return _checked(Question(asked['id'], asked['question'], context, answers, f'{path}, question {asked["id"]}'))
+
+
+def _checked(asked: Question) -> Question:
+    """The question. Raises ValueError if a text is empty, or an answer does not stand where it says."""
+    place, context = asked.place, asked.context
+    if not context.strip() or not asked.question.strip():
+        raise ValueError(f'{place} has no {"question" if context.strip() else "context"}; fill it in, or take it out.')
+    for start, text in asked.answers:
         if not text.strip() or start < 0 or context[start : start + len(text)] != text:
             raise ValueError(
                 f'{place} has the answer {text[:40]!r} at character {start}, where its context has '
                 f'{context[max(0, start) : max(0, start) + len(text)][:40]!r}; correct answer_start, or take it out.'
             )
-    return Question(asked['id'], asked['question'], context, answers, place)
+    return asked
 
 
 class ContextWindow(NamedTuple):
@@ -261,6 +273,43 @@ class OpenQuestions(examples.OpenExamples):
 
     def _facts(self, rows: _QuestionRows) -> dict[str, int]:
         return {'questions': len(rows.questions), 'windows': len(rows)}
+
+
+def _is_list(file: sources.File) -> bool:
+    return next(file.read(0, 1000), b'').removeprefix(b'\xef\xbb\xbf').lstrip().startswith(b'[')
+
+
+def _of_table(table: Table) -> list[Question]:
+    """The questions of a table. Raises ValueError for a column that it lacks, or a row that cannot be used."""
+    given = 'answers' if 'answers' in table.names else 'answer'
+    columns = [table.column(name, 'A table of questions') for name in ('context', 'question', given)]
+    more = {name: table.names.index(name) for name in ('id', 'answer_start') if name in table.names}
+    found = []
+    for row in table.rows():
+        place, cells = row
+        context, question, answers = table.cells(row, columns, 'a table of questions', columns[2:])
+        if not isinstance(context, str) or not isinstance(question, str):
+            raise ValueError(f'{place} has the context {context!r:.40} and the question {question!r:.40}; expected two texts.')
+        try:
+            found.append(_checked(Question(
+                str(cells[more['id']]) if 'id' in more else place, question, context,
+                tuple(_answers(answers, context, cells[more['answer_start']] if 'answer_start' in more else None)), place)))
+        except (KeyError, TypeError, AttributeError):
+            raise ValueError(f'{place} has the answers {answers!r:.60}; expected a text, or {{"text": [..], "answer_start": '
+                             '[..]}.') from None
+    return found
+
+
+def _answers(given: Any, context: str, start: Any) -> Iterator[tuple[int, str]]:
+    """(first character, text) of the answers in a cell."""
+    if isinstance(given, str) and given.lstrip().startswith('{'):
+        given = json.loads(given)
+    if isinstance(given, dict):
+        yield from zip(map(int, given['answer_start']), given['text'], strict=True)
+    elif isinstance(given, list):
+        yield from ((int(one['answer_start']), one['text']) for one in given)
+    elif text := (given or '').strip():
+        yield int(start) if str(start or '').strip() else context.find(text), text
 
 
 def _tokens(question: Question, ranges: np.ndarray) -> tuple[int, int]:

@@ -1,4 +1,4 @@
-"""Sentences with a tag for each word, in the format of CoNLL: names, parts of speech and the like.
+"""Sentences with a tag for each word, in the format of CoNLL or in tables: names, parts of speech and the like.
 
     opened = Tagged(path='wnut17', train='wnut17train.conll', valid='emerging.dev.conll', test='').open(None)
     for batch in opened.train(seed=0): ...
@@ -15,23 +15,29 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from data import fields
 from data.sources import files as sources
-from data.sources.tables import lines_of
+from data.sources.tables import Table, lines_of
 from data.text import examples, frames
 
 _FILE = 'tags.json'
+_COLUMNS = ('tokens', 'words'), ('ner_tags', 'tags', 'labels', 'pos_tags')  # usual names in tables
 
 
 @dataclasses.dataclass(frozen=True)
 class Tagged(examples.Examples):
     """Files of CoNLL: a word a line, the word in the first column and its tag in the last, blank lines between sentences.
 
-    Columns are separated by tabs, or in a line without tabs by spaces. Lines that begin with -DOCSTART- are skipped. A sentence
-    longer than a row is split between words into several rows; of a word longer than a row the first tokens are kept.
+    Columns are separated by tabs, or in a line without tabs by spaces. Lines that begin with -DOCSTART- are skipped. Tables of
+    JSON Lines or Parquet have a sentence a row, as a list of words and a list of tags. A sentence longer than a row of a batch
+    is split between words into several rows; of a word longer than a row the first tokens are kept.
 
-    Each example is a sentence. Attributes are those of Examples.
+    Each example is a sentence. Attributes are those of Examples, and:
+      columns: the columns of the words and of the tags in a table, by name or by number from 1; (): tokens or words, and
+        ner_tags, tags or labels.
     """
 
+    columns: tuple = ()
     reader: str = 'transformer.readers.tags:WordTags'
 
     def open(self, folder: str | os.PathLike | None, source: str | os.PathLike | None = None) -> 'OpenTagged':
@@ -42,30 +48,54 @@ class Tagged(examples.Examples):
         """
         return OpenTagged(self, folder, source)
 
+    def check(self) -> None:
+        super().check()
+        if self.columns and len({*fields.columns('columns', self.columns)}) != 2:
+            raise ValueError(f'data.columns={self.columns} are not two columns; write that of the words and that of the tags.')
+
+    def form(self) -> tuple:
+        return (self.columns,)
+
     def examples(self, file: sources.File) -> list['Sentence']:
-        found, begun, first = [], [], 0
+        table = Table(file)
+        if table.format in ('json', 'parquet'):
+            return self._of_table(table)
+        found, begun = [], []
         for number, line in enumerate([*lines_of(file), ''], 1):
             if line.strip(' \t') and not line.startswith('-DOCSTART-'):
-                first = first if begun else number
-                begun.append(_word(line, f'{file.path}:{number}'))
+                place = f'{file.path}:{number}'
+                begun.append((*_word(line, place), place))
             elif begun:
-                found.append(Sentence(*map(tuple, zip(*begun)), file.path, first))
+                found.append(Sentence(*map(tuple, zip(*begun))))
                 begun = []
+        return found
+
+    def _of_table(self, table: Table) -> list['Sentence']:
+        usual = [next((name for name in names if name in table.names), names[0]) for names in _COLUMNS]
+        columns = [table.column(name, 'data.columns') for name in fields.columns('columns', self.columns) or usual]
+        found, names = [], table.classes.get(table.names[columns[1]], ())
+        for row in table.rows():
+            place, (words, tags) = row[0], table.cells(row, columns, 'data.columns')
+            if not (isinstance(words, list) and isinstance(tags, list) and len(words) == len(tags)):
+                raise ValueError(f'{place} has the words {words!r:.40} and the tags {tags!r:.40}; expected two lists of one '
+                                 'length.')
+            if words:
+                named = (names[tag] if isinstance(tag, int) and 0 <= tag < len(names) else str(tag) for tag in tags)
+                found.append(Sentence(tuple(str(word) or ' ' for word in words), tuple(named), (place,) * len(words)))
         return found
 
 
 @dataclasses.dataclass(frozen=True)
 class Sentence:
-    """The words of a sentence and their tags; `line` is that of the first word."""
+    """The words of a sentence, their tags, and the places where they stand."""
 
     words: tuple[str, ...]
     tags: tuple[str, ...]
-    path: str
-    line: int
+    places: tuple[str, ...]
 
     @property
     def place(self) -> str:
-        return f'{self.path}:{self.line}'
+        return self.places[0]
 
     @property
     def texts(self) -> tuple[str]:
@@ -204,10 +234,10 @@ class OpenTagged(examples.OpenExamples):
         pieces = self._pieces([sentence.words for sentence in part.examples])
         framed, places, tags, owners = [], [], [], []
         for owner, sentence in enumerate(part.examples):
-            for line, tag in enumerate(sentence.tags, sentence.line):
+            for place, tag in zip(sentence.places, sentence.tags):
                 if tag not in numbers:
                     raise ValueError(
-                        f'{sentence.path}:{line} has the tag {tag!r}, which the training part does not have (it has '
+                        f'{place} has the tag {tag!r}, which the training part does not have (it has '
                         f'{", ".join(self.classes[:8])}{", .." * (len(self.classes) > 8)}); widen data.train, or correct the '
                         'line.'
                     )

@@ -197,6 +197,36 @@ class ContractTest(QuestionsCase):
         self.assertEqual((scored.facts, len(scored.windows)), ({'questions': 3, 'windows': 3}, 3))
         self.assertNotEqual(opened.digest('train'), opened.digest('valid'))
 
+    @parameterized.parameters(
+        ('a.jsonl', '\n'.join(json.dumps({'id': i, 'context': SHORT, 'question': 'when?', 'answers': found}) for i, found in (
+            ('a', {'text': ['1914'], 'answer_start': [9]}), ('b', {'text': [], 'answer_start': []}))), ('a', 'b')),
+        ('a.json', json.dumps([{'context': SHORT, 'question': 'when?', 'answers': answers}
+                               for answers in ([{'text': '1914', 'answer_start': 9}], [])])),
+        ('a.csv', f'question,context,answer\nwhen?,"{SHORT}",1914\nwhen?,"{SHORT}",\n'),
+        ('a.tsv', f'question\tanswer_start\tanswer\tcontext\nwhen?\t9\t1914\t{SHORT}\nwhen?\t\t\t{SHORT}\n'),
+    )
+    def test_tables(self, name, contents, keys=None):
+        path = self.write(contents, name)
+        opened = Questions(**self.fields()).open(None)
+        found = opened.config.part('train').examples
+        self.assertEqual([(one.question, one.context, one.answers) for one in found],
+                         [('when?', SHORT, ((9, '1914'),)), ('when?', SHORT, ())])
+        self.assertTrue(opened.unanswerable)
+        self.assertStartsWith(found[1].place, path)
+        if keys:
+            self.assertEqual(tuple(one.key for one in found), keys)
+
+    @parameterized.parameters(
+        ('{"context": "a b", "question": "q", "answer": "c"}', "a.jsonl:1 has the answer 'c' at character -1"),
+        ('{"context": "a b", "question": "q", "answers": {"text": ["a"]}}', 'has the answers .*; expected a text, or'),
+        ('{"context": "a b", "question": 1, "answer": "a"}', "and the question 1; expected two texts"),
+        ('{"context": "a b", "answer": "a"}', "A table of questions names the column 'question', which"),
+    )
+    def test_bad_tables(self, contents, message):
+        self.write(contents, 'a.jsonl')
+        with self.assertRaisesRegex(ValueError, message):
+            Questions(**self.fields()).open(None)
+
     def test_a_tokenizer_that_is_learnt(self):
         opened = self.opened(squad((SHORT * 9, asked('a', 'when?', (9, '1914'))), (LONG, asked('b', 'q', (0, 'w0')))),
                              tokenizer=WordPiece(vocab=50), train='all[:1]', length=60)
@@ -218,7 +248,7 @@ class ContractTest(QuestionsCase):
 
     @parameterized.parameters(
         ('{', 'squad.json is no JSON in UTF-8'),
-        ('[]', 'squad.json is not in the format of SQuAD'),
+        ('{}', 'squad.json is not in the format of SQuAD'),
         (changed(('context',), None), r"is not in the format of SQuAD \(KeyError: 'context'\); expected data\[\]"),
         (changed(('qas', 0, 'answers', 0, 'answer_start'), 3),
          "squad.json, question a has the answer 'w7 w8 w9' at character 3, where its context has 'w1 w2 w3'"),

@@ -59,6 +59,20 @@ class FormsTest(TaggedCase):
         self.assertEqual(self.tagged(opened, rows), [[('eu', 'B-x'), ('rejects', 'O')], [('german', 'O')]])
         self.assertEqual(self.spelt(opened, rows['inputs'][0]), ['[CLS]', 'eu', 'rejects', 'i', '##t', '[SEP]'])
 
+    @parameterized.parameters(
+        ('a.jsonl', '{"tokens": ["EU", "rejects"], "ner_tags": ["B-x", "O"]}\n{"tokens": [], "ner_tags": []}\n'
+                    '{"tokens": ["German"], "ner_tags": ["O"]}\n'),
+        ('a.json', '[{"w": ["EU", "rejects"], "t": [1, 0]}, {"w": ["German"], "t": [0]}]', {'columns': ('w', 't')}),
+    )
+    def test_tables(self, name, contents, more=()):
+        features = "[{name: t, dtype: {class_label: {names: {'0': O, '1': B-x}}}}]"
+        self.write(f'---\ndataset_info: {{features: {features}}}\n---\n', 'README.md')
+        path = self.write(contents, name)
+        opened = Tagged(**self.fields(**dict(more))).open(None)
+        rows = self.rows(opened.evaluation('train', 4))
+        self.assertEqual(self.tagged(opened, rows), [[('eu', 'B-x'), ('rejects', 'O')], [('german', 'O')]])
+        self.assertStartsWith(opened.config.part('train').examples[1].place, path)
+
     def test_words_have_a_space_before_them_but_at_the_beginning(self):
         self.write('German O\nGerman B-x\n')
         tokenizer = tiny_tokenizers.byte_level(self.folder, 'German German')
@@ -148,6 +162,16 @@ class ContractTest(TaggedCase):
     )
     def test_bad_files(self, text, message):
         self.write(text)
+        with self.assertRaisesRegex(ValueError, message):
+            Tagged(**self.fields()).open(None)
+
+    @parameterized.parameters(
+        ('{"tokens": ["EU"], "ner_tags": ["O", "O"]}', r"a.jsonl:1 has the words \['EU'\] and the tags .*; expected two lists"),
+        ('{"tokens": "EU", "ner_tags": "O"}', 'expected two lists of one length'),
+        ('{"word": ["EU"], "tags": ["O"]}', "data.columns names the column 'tokens', which .* its columns are 'word', 'tags'"),
+    )
+    def test_bad_tables(self, text, message):
+        self.write(text, 'a.jsonl')
         with self.assertRaisesRegex(ValueError, message):
             Tagged(**self.fields()).open(None)
 
