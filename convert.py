@@ -16,6 +16,7 @@ import dataclasses
 import json
 import os
 import pathlib
+import re
 import tempfile
 import zipfile
 
@@ -118,6 +119,7 @@ def fields_of(family, config):
 
 def opened(folder):
     """(family, config, {name: `Weight`}) of a folder that save_pretrained has written."""
+    require_folder(folder)
     config = json_of(folder / 'config.json')
     if 'model_type' not in config:
         raise ValueError(f'{folder / "config.json"} is not the config of a model; fetch it again.')
@@ -133,6 +135,15 @@ def opened(folder):
     weights = weight_files.open_all(folder, Weight)
     family = min(fitting, key=lambda family: family.distance(weights))  # several may share a name
     return family, family.prepared(config, weights) if family.prepared else config, weights
+
+
+def require_folder(folder):
+    """Raises ValueError for a file, and for a name on the hub, which is not downloaded."""
+    if folder.is_file():
+        raise ValueError(f'{folder} is a file; give --from_hf the folder that save_pretrained has written.')
+    if not folder.exists() and re.fullmatch(r'[\w-][\w.-]*(/[\w.-]+)?', str(folder)):
+        raise ValueError(f'There is no folder {folder}; if it is a name on the Hugging Face hub, download it first with '
+                         f'"hf download {folder} --local-dir {folder.name}" and give --from_hf that folder.')
 
 
 def json_of(path):

@@ -55,6 +55,8 @@ def train(config, workdir):
         if exists:
             open_things.enter_context(workdirs.locked(folder, first))
             workdirs.check_unchanged(folder, config)
+        elif first:
+            workdirs.require_writable(folder)
 
         # ---- Machine, data, model, optimizer -------------------------------------------------------------------------
         mesh = meshes.make(config.mesh.data, config.mesh.fsdp, config.mesh.tensor)
@@ -82,6 +84,8 @@ def train(config, workdir):
         processes.require_same(data=digests)
         if begun:
             workdirs.check_same_data(folder, digests)
+        for name in run.evaluators:
+            run.check_evaluation(name)
 
         # ---- State. In this order: the workdir > init_from > fresh ---------------------------------------------------
         iterator = run.data.train(config.seed)
@@ -104,8 +108,6 @@ def train(config, workdir):
         step_function, flops = run.compile()
         machine.require_memory(step_function, mesh)
         batch, units = run.batches(iterator)
-        for name in run.evaluators:
-            run.check_evaluation(name)
         checksums(state.tree())  # compiles them, so that the first save does not hold up the loop
         note('step', f'compiled; {flops / 1e9:,.3g} GFLOP, {config.data.batch_size} rows a step, '
              f'{config.train.steps / run.data.batches_per_epoch:,.3g} epochs in {config.train.steps} steps')

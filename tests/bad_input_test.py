@@ -44,7 +44,7 @@ class BadInputTest(experiments.TestCase):
         ('--config.train.steps=1.5', "--config.train.steps is '1.5'; expected a whole number"),
         ('--config.model.output_bias=perhaps', "--config.model.output_bias is 'perhaps'; expected true or false"),
         ('--config.train=5', r'--config.train is a group of fields \(.*steps.*\); set one of them'),
-        ('--confg.train.steps=3', "no flag --confg.train.steps; did you mean|known"),
+        ('--confg.train.steps=3', "no flag --confg.train.steps; did you mean '--config.train.steps'"),
         ('--nonsense', "There is no flag --nonsense; known: coordinator, process, processes, workdir"),
         ('nonsense', "'nonsense' is not a flag"),
         ('--config.model.name=transformer.models.gpt:Gtp', "no class 'Gtp' in transformer.models.gpt; did you mean 'Gpt'"),
@@ -163,9 +163,10 @@ class BadInputTest(experiments.TestCase):
         self.assert_sentence(done, '--workdir is empty; give it a folder')
 
     def test_config_file(self):
-        self.assert_refused(config='configs/gtp2.py', pattern=r"no config file 'configs/gtp2.py'; known: .*configs/gpt2.py")
+        self.assert_refused(config='configs/gtp2.py', pattern=r"config file 'configs/gtp2.py'; did you mean configs/gpt2.py\?")
         self.assert_refused(config='configs/gpt_char.py:bse', pattern="no variant 'bse' of this config; did you mean 'base'")
-        self.assert_refused(config='README.md', pattern='no config file')
+        self.assert_refused(config='README.md', pattern='no config file .README.md.; see --help for those there are, or give')
+        self.assert_refused(config='configs', pattern='--config=configs is a folder; name a config file')
         empty = self.folder / 'empty.py'
         empty.write_text('')
         self.assert_refused(config=empty, pattern=r'empty.py is not a config file: it has no get_config')
@@ -267,6 +268,9 @@ class BadInputTest(experiments.TestCase):
     def test_workdir_that_cannot_be_made(self):
         done = experiments.call('train', f'--config={self.config}', f'--workdir={self.text}/run')
         self.assert_sentence(done, 'The workdir .*text.txt/run cannot be made .*; give --workdir a folder')
+        self.assertNotIn('model:', done.out)  # before the model is built
+        done = experiments.call('train', f'--config={self.config}', f'--workdir={self.text}')
+        self.assert_sentence(done, 'text.txt is a file; give a folder')
 
     @parameterized.parameters('eval', 'predict')
     def test_not_a_workdir(self, name):
@@ -285,7 +289,7 @@ class BadInputTest(experiments.TestCase):
         for arguments, pattern in ((['--step=7'], 'there is no checkpoint 7 in .* holds, 1'),
                                    (['--step=newest'], "--step is 'newest'; expected last, best or a number"),
                                    (['--step=best'], 'This run has no best step; train it with'),
-                                   (['--split=vaild'], "The split 'vaild' names no"),
+                                   (['--split=vaild'], "The split 'vaild' names no file of this data; did you mean 'valid'"),
                                    ([f'--path={self.folder / "nowhere"}'], 'does not exist; --path must be a text file'),
                                    ([f'--path={self.folder / "latin.txt"}'], 'latin.txt is not UTF-8: byte 3'),
                                    (['--wordkir=x'], "There is no flag --wordkir; did you mean 'workdir'")):
@@ -362,7 +366,7 @@ class BadInputTest(experiments.TestCase):
         self.text.write_text(experiments.pairs(20))
 
     @parameterized.parameters(
-        ('key value\n', r'text.txt:21 is no pair: it has 1 column\(s\)'),
+        ('key value\n', r'text.txt:21 has 1 column\(s\)'),
         ('key\t \n', 'text.txt:21 has nothing in column 2; fill it in, or take the line out'),
         ('\tkey\n', 'text.txt:21 has nothing in column 1'))
     def test_line_that_is_no_pair(self, line, pattern):

@@ -505,7 +505,11 @@ class FolderTest(recorded.TestCase):
         self.assert_refused('is not a complete .safetensors file', f'--from_hf={folder}', f'--workdir={self.folder / "run"}')
         (folder / 'config.json').write_text('{"model_type": ')
         self.assert_refused('config.json is no JSON object', f'--from_hf={folder}', f'--workdir={self.folder / "run"}')
-        self.assert_refused('There is no .*nowhere/config.json', '--from_hf=nowhere', f'--workdir={self.folder / "run"}')
+        for given, message in (
+                ('org/name', 'There is no folder org/name; .* hub, download it .*"hf download org/name --local-dir name"'),
+                (folder / 'config.json', 'config.json is a file; give --from_hf the folder'),
+                (self.folder / 'nowhere', 'There is no .*nowhere/config.json; give --from_hf a folder')):
+            self.assert_refused(message, f'--from_hf={given}', f'--workdir={self.folder / "run"}')
 
     @parameterized.parameters(
         ([], 'Give one of --from_hf'), (['--from_hf=a', '--to_hf=b', '--workdir=c'], 'Give one of --from_hf'),

@@ -7,6 +7,7 @@ import os
 import pathlib
 import platform
 import re
+import tempfile
 import time
 from importlib import metadata
 
@@ -87,17 +88,24 @@ def create(folder, config, first=True):
     if not first:
         yield
         return
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        (folder / '.lock').touch()
-    except OSError as error:
-        raise ValueError(f'The workdir {folder} cannot be made ({error.strerror}); give --workdir a folder in a place where '
-                         'you may write.') from None
+    require_writable(folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / '.lock').touch()
     with locked(folder):
         if (folder / 'config.json').is_file():
             raise ValueError(f'Another process has just started a run in {folder}; give another --workdir.')
         save_config(folder, config)
         yield
+
+
+def require_writable(folder):
+    """Raises ValueError if the folder cannot be made, or is there and cannot be written to; leaves nothing behind."""
+    above = next(path for path in (folder, *folder.absolute().parents) if path.exists())
+    try:
+        pathlib.Path(tempfile.mkdtemp(prefix='.heed', dir=above)).rmdir()
+    except OSError as error:
+        raise ValueError(f'The workdir {folder} cannot be {"written to" if above == folder else "made"} ({error.strerror}); give '
+                         '--workdir a folder in a place where you may write.') from None
 
 
 def require_run(folder, patience=60):

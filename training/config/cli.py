@@ -1,6 +1,7 @@
 """The command line of the scripts at the root: flags, an immediate --help, and one sentence for every mistake of a user."""
 
 import ast
+import difflib
 import importlib.util
 import inspect
 import linecache
@@ -74,8 +75,10 @@ def load_module(file):
     path = pathlib.Path(file)
     if not path.is_file():
         path = ROOT / file
+    if path.is_dir():
+        raise ValueError(f'--config={file} is a folder; name a config file such as configs/quickstart.py.')
     if not path.is_file() or path.suffix != '.py':
-        raise ValueError(f'There is no config file {file!r}; known: {", ".join(_documents())}, or give the path of your own.')
+        raise ValueError(f'There is no config file {file!r}; {_near(file)}')
     spec = importlib.util.spec_from_file_location(CONFIG_MODULE + path.stem, path)
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
@@ -145,7 +148,12 @@ def _parse(arguments):
         rest = flags.FLAGS([sys.argv[0], *arguments])[1:]
     except flags.UnrecognizedFlagError as error:
         from training.config.resolve import did_you_mean
-        raise ValueError(f'There is no flag --{error.flagname}; {did_you_mean(error.flagname, _own_flags())}') from None
+        group, _, rest = error.flagname.partition('.')
+        if difflib.get_close_matches(group, ['config'], 1) and 'config' in flags.FLAGS:
+            meant = f"did you mean '--config{'.' * bool(rest)}{rest}'?"
+        else:
+            meant = did_you_mean(error.flagname, _own_flags())
+        raise ValueError(f'There is no flag --{error.flagname}; {meant}') from None
     except flags.IllegalFlagValueError as error:
         name, value, reason = re.match(r'flag --([^=]*)=(.*?): (.*)', str(error), re.DOTALL).groups()
         bound = re.search(r' is not (.*)', reason)  # 'integer >= 20'
@@ -186,6 +194,15 @@ def _documents():
             text = ast.get_docstring(ast.parse(path.read_text())) or ''
             found[f'configs/{path.name}'] = text.partition('\n')[0]
     return found
+
+
+def _near(file):
+    """The configs whose names are like that of a file, for a message."""
+    names = {pathlib.Path(name).stem: name for name in _documents()}
+    wanted = pathlib.Path(file).stem
+    close = [name for name in names if wanted and name.startswith(wanted)] or difflib.get_close_matches(wanted, names, 3)
+    found = f'did you mean {" or ".join(names[name] for name in close[:3])}?' if close else 'see --help for those there are'
+    return f'{found}{"" if close else ", or give the path of your own."}'
 
 
 def _own_flags():
