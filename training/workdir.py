@@ -104,8 +104,9 @@ def require_writable(folder):
     try:
         pathlib.Path(tempfile.mkdtemp(prefix='.heed', dir=above)).rmdir()
     except OSError as error:
-        raise ValueError(f'The workdir {folder} cannot be {"written to" if above == folder else "made"} ({error.strerror}); give '
-                         '--workdir a folder in a place where you may write.') from None
+        what = 'written to' if above == folder else 'made'
+        raise ValueError(f'The workdir {folder} cannot be {what} ({error.strerror}); give --workdir a folder in a place where '
+                         'you may write.') from None
 
 
 def require_run(folder, patience=60):
