@@ -13,7 +13,7 @@ import dataclasses
 import json
 import os
 import pathlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -87,17 +87,18 @@ class Run:
         return np.asarray(found['logits'], np.float32)
 
     def generate(self, text: str | Sequence[str], *, strategy: Strategy | str | None = None, tokens: int | None = None,
-                 seed: int = 0, **flags: Any) -> str | list[str]:
+                 seed: int = 0, watch: Callable[[str], None] | None = None, **flags: Any) -> str | list[str]:
         """The continuation of a prompt, or the translation of a source: a string for a string, a list for a list.
 
         Args:
           strategy: such as 'Beam(size=4)'; None: that of the run, as in predict.py.
           tokens: the most tokens to generate; None: that of the run.
+          watch: is called with each piece of a continuation as soon as it is generated: watch=lambda text: print(text, end='').
           flags: further flags of predict.py, such as prefix='..' for translations.
         """
         if 'strategy' not in self.reader.flags:
             raise ValueError(f'{type(self.reader).__name__} does not generate text; call run.predict.')
-        found = self.predict(text, strategy=strategy, tokens=tokens, seed=seed, **flags)
+        found = self.predict(text, strategy=strategy, tokens=tokens, seed=seed, **({'watch': watch} if watch else {}), **flags)
         return found['text'] if isinstance(text, str) else [one['text'] for one in found]
 
     def predict(self, inputs: str | Sequence[str], **flags: Any) -> dict | list[dict]:
@@ -110,13 +111,20 @@ class Run:
 
         flags: those of predict.py that the reader uses; strategy and tokens default to the config's `generation`.
         """
-        known, usual = self.reader.flags, self.config.generation
+        known = self.reader.flags
         for flag in flags:
             if flag not in known:
                 raise ValueError(f'{type(self.reader).__name__} does not take {flag}; {resolve.did_you_mean(flag, known)}')
         given = {flag: value for flag, value in flags.items() if value is not None}
-        if 'strategy' in known and isinstance(strategy := given.get('strategy', usual.strategy or None), str):
-            given['strategy'] = resolve.parse(strategy, Strategy, 'strategy' if 'strategy' in given else 'generation.strategy')
-        if 'tokens' in known and usual.tokens:
-            given.setdefault('tokens', usual.tokens)
+        if 'strategy' in known:
+            given['strategy'] = self.strategy(given.get('strategy'))
+        if 'tokens' in known and self.config.generation.tokens:
+            given.setdefault('tokens', self.config.generation.tokens)
         yield from self.reader.answers(self.snapshot, lines, name, **given)
+
+    def strategy(self, given: Strategy | str | None = None) -> Strategy:
+        """A strategy, or the one that an expression describes; None: that of the run."""
+        if given is None:
+            usual = self.config.generation.strategy
+            return resolve.parse(usual, Strategy, 'generation.strategy') if usual else self.reader.usual
+        return resolve.parse(given, Strategy, 'strategy') if isinstance(given, str) else given

@@ -21,6 +21,9 @@ Encoders read whole texts; the output of a blank line is blank:
   no head           a text, or the path of an image -> a vector, as a list in JSON: the pooled output, or the mean of the
                     hidden states
 
+At a terminal it asks for one input after the other, writes continuations as they are generated, and keeps the model ready;
+:set temperature=0.7 changes a setting, :settings shows them, :quit or Ctrl-D ends.
+
 --json prints an object per line with details: the other outputs of a strategy, such as Beam(size=4, count=4), with their
 scores, and the ids of the tokens, for constraints such as Without(tokens=(17,)); the probabilities of all classes; the five
 likeliest words for each mask; the five best answers with their character offsets; the spans of names, in words counted from 0.
@@ -52,6 +55,7 @@ if __name__ == '__main__':
 import heed
 from training import workdir
 from training.config import resolve
+from training.host.conversation import Conversation
 from transformer.decoding.strategies import Strategy
 
 FLAGS = 'strategy', 'tokens', 'seed', 'truncate', 'prefix'  # each reader declares which of these it uses
@@ -61,18 +65,21 @@ def main():
     given = flags.FLAGS
     folder = workdir.given(given.workdir)
     workdir.load_config(folder)
-    content = read(given.input)
-    asked = {name: given[name].value for name in FLAGS}
+    at_terminal = given.input == '-' and sys.stdin.isatty() and sys.stdout.isatty()
+    content = None if at_terminal else read(given.input)
     if given.strategy is not None:
-        asked['strategy'] = resolve.parse(given.strategy, Strategy, '--strategy')
+        resolve.parse(given.strategy, Strategy, '--strategy')
     run = heed.load(folder, given.step)
     reader = run.snapshot.run.reader
     if reader is None:
         raise ValueError(f'{folder} is a run on {run.config.data.pipeline}, which has no data.reader, so predict.py '
                          'cannot read lines for it; use eval.py.')
     require_used(reader.flags)
-    used = {name: asked[name] for name in reader.flags}
-    for text, details in run.answers(reader.lines(content, given.input), given.input, **used):
+    asked = {name: given[name].value for name in FLAGS if name in reader.flags}
+    if at_terminal:
+        Conversation(run, asked, given.json).start(f'{folder}, step {run.snapshot.step}')
+        return
+    for text, details in run.answers(reader.lines(content, given.input), given.input, **asked):
         print(json.dumps(details, ensure_ascii=False) if given.json else text, flush=True)
 
 

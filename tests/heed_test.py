@@ -1,4 +1,5 @@
 import json
+import types
 
 import numpy as np
 from absl.testing import absltest
@@ -6,6 +7,7 @@ from absl.testing import absltest
 import convert
 import heed
 from tests import experiments, recorded
+from transformer.readers import base
 
 
 class TextTest(recorded.TestCase):
@@ -22,6 +24,12 @@ class TextTest(recorded.TestCase):
         wanted = run.model.apply({'params': run.params}, inputs=ids)['logits']
         np.testing.assert_allclose(run.logits(ids), wanted, rtol=1e-4, atol=1e-5)
         self.assertEqual(run.config.model.layers, run.model.stack.layers)
+        pieces = []
+        flags = dict(tokens=9, strategy='Sample(constraint=MinLength(9))')
+        text = run.generate('key', watch=pieces.append, **flags)
+        self.assertEqual(''.join(pieces), text)
+        self.assertGreater(len(pieces), 5)
+        self.assertEqual(text, run.generate('key', **flags))
         with self.assertRaisesRegex(ValueError, "Completion does not take token; did you mean 'tokens'"):
             run.predict('key', token=5)
         with self.assertRaisesRegex(ValueError, "strategy is 'Beem..': there is no 'Beem'; did you mean 'Beam'"):
@@ -30,6 +38,15 @@ class TextTest(recorded.TestCase):
     def test_a_folder_that_is_no_run_is_refused(self):
         with self.assertRaisesRegex(ValueError, 'is not a workdir of a run: it has no config.json'):
             heed.load(self.folder)
+
+
+class PiecesTest(absltest.TestCase):
+    def test_a_character_of_several_tokens_waits_for_the_last(self):
+        data, pieces = types.SimpleNamespace(end=0, decode=lambda ids: bytes(ids).decode(errors='replace')), []
+        found = base._Pieces(data, pieces.append)
+        for token in (*'aé€'.encode(), 0):
+            found(np.int32(token))
+        self.assertEqual(pieces, ['a', 'é', '€'])
 
 
 class HuggingFaceTest(recorded.TestCase):

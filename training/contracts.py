@@ -240,9 +240,14 @@ class Reader(Protocol):
     """Makes something of the inputs of predict.py, and draws those of eval.py; a frozen dataclass that `data.reader` names.
 
     Attributes:
-      flags: those of --strategy, --tokens, --seed, --truncate and --prefix that `answers` takes as keywords.
+      flags: what `answers` takes as keywords, of --strategy, --tokens, --seed, --truncate and --prefix, and `watch`, a
+        function that is called with each piece of a text as soon as it is generated.
+      usual: the strategy of those that generate text, else None.
+      several: whether an input has several lines.
     """
     flags: Sequence[str]
+    usual: Any
+    several: bool
 
     def lines(self, content: bytes, name: str) -> Sequence[str]:
         """What an input asks, from its bytes; `name` is its path, or '-' for stdin. Raises ValueError for other bytes."""

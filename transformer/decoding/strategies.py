@@ -6,7 +6,7 @@ A strategy is called once for every new token, with the logits of the next token
 import abc
 import dataclasses
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -113,6 +113,36 @@ class Strategy(abc.ABC):
         Returns:
           (search, parents [B, K]: the hypothesis that each new one extends; None: each extends itself).
         """
+
+
+@dataclasses.dataclass(frozen=True)
+class _Watched(Strategy):
+    strategy: Strategy
+    watch: Callable[[int], None]
+
+    size = property(lambda self: self.strategy.size)
+    count = property(lambda self: self.strategy.count)
+    distinct = property(lambda self: self.strategy.distinct)
+    covers = property(lambda self: self.strategy.covers)
+    constraint = property(lambda self: self.strategy.constraint)
+
+    def begin(self, tokens: jax.Array) -> tuple:
+        return self.strategy.begin(tokens)
+
+    def __call__(self, logits: jax.Array, search: 'Search', keys: jax.Array) -> tuple:
+        found, parents = self.strategy(logits, search, keys)
+        at = jnp.minimum(search.begin[0] + search.count, found.live.tokens.shape[-1] - 1)
+        jax.debug.callback(self.watch, found.live.tokens[0, 0, at], ordered=True)
+        return found, parents
+
+
+def watched(strategy: Strategy, watch: Callable[[int], None]) -> Strategy:
+    """A strategy that also calls `watch` with each token of the first prompt, the end included, as soon as it is chosen.
+
+    The strategy itself if it has several hypotheses, whose tokens are known only at the end. A program is compiled for each
+    `watch`. Call jax.effects_barrier() to wait for the last call.
+    """
+    return strategy if strategy.size > 1 else _Watched(strategy, watch)
 
 
 def top(x: jax.Array, n: int) -> Sequence[jax.Array]:

@@ -5,12 +5,14 @@ A config names one by import path in `data.reader`; `Reader` in training/contrac
 
 import abc
 import dataclasses
-from collections.abc import Iterator, Sequence
+import functools
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, ClassVar
 
 import numpy as np
 
 from transformer.contracts import FramedText, require
+from transformer.decoding.strategies import Strategy
 
 
 @dataclasses.dataclass(frozen=True)
@@ -18,10 +20,15 @@ class Reader(abc.ABC):
     """Base of the readers.
 
     Attributes:
-      flags: the flags of predict.py that `answers` takes as keywords; the others are refused.
+      flags: what `answers` takes as keywords: flags of predict.py, and `watch`, a function that is called with each piece of
+        a text as soon as it is generated.
+      usual: the strategy of those that generate text.
+      several: whether an input has several lines.
       contract: the Protocol that the data have to meet, which errors call `what`.
     """
     flags: ClassVar[tuple[str, ...]] = ()
+    usual: ClassVar[Strategy | None] = None
+    several: ClassVar[bool] = False
     contract: ClassVar[type] = FramedText
     what: ClassVar[str] = 'texts'
 
@@ -46,6 +53,33 @@ class Reader(abc.ABC):
     def grid(self, snapshot: Any) -> tuple[int, int] | None:
         """(rows, columns) of the grid of the model's positions; None: a sequence."""
         return None
+
+
+class _Pieces:
+    """Calls `watch` with the text that each new token adds; characters whose bytes are not complete wait for them."""
+
+    def __init__(self, data: Any, watch: Callable[[str], None]):
+        self.data, self.watch = data, watch
+        self.begin()
+
+    def begin(self) -> None:
+        self.ids, self.shown = [], ''
+
+    def __call__(self, token: Any) -> None:
+        if int(token) == self.data.end:
+            return
+        self.ids.append(int(token))
+        text = self.data.decode(self.ids)
+        if text.startswith(self.shown) and not text.endswith('\ufffd'):
+            self.watch(text[len(self.shown):])
+            self.shown = text
+
+
+@functools.lru_cache(maxsize=1)
+def pieces_of(data: Any, watch: Callable[[str], None]) -> _Pieces:
+    """What gives the tokens of `transformer.decoding.strategies.watched` to `watch` as text; the same object, and so the same
+    program, for each answer of a session."""
+    return _Pieces(data, watch)
 
 
 def text_lines(content: bytes, name: str, wanted: str = 'text with one input per line') -> list[str]:

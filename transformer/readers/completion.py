@@ -1,34 +1,45 @@
 """Continuations of texts."""
 
 import dataclasses
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
+
+import jax
 
 from transformer.contracts import ContinuedText
 from transformer.decoding.generate import generate, require_room
-from transformer.decoding.strategies import Sample, Strategy
+from transformer.decoding.strategies import Sample, Strategy, watched
 from transformer.explain import attention
-from transformer.readers.base import Reader, hypotheses, place
+from transformer.readers.base import Reader, hypotheses, pieces_of, place
 
 
 @dataclasses.dataclass(frozen=True)
 class Completion(Reader):
     """A prompt and its continuation on one line, with \\n for line breaks. An empty line is the start of a document, if the
     data has documents."""
-    flags = 'strategy', 'tokens', 'seed'
+    flags = 'strategy', 'tokens', 'seed', 'watch'
+    usual = Sample(temperature=0.8)
     contract, what = ContinuedText, 'text to continue'
 
     def answers(self, snapshot: Any, lines: Sequence[str], name: str, *, strategy: Strategy | None = None,
-                tokens: int | None = None, seed: int = 0) -> Iterator[tuple[str, dict]]:
-        """strategy: None: Sample(temperature=0.8).  tokens: largest number of new tokens; None: 100.  seed: of the sampling."""
-        data, strategy = self.data_of(snapshot), strategy or Sample(temperature=0.8)
+                tokens: int | None = None, seed: int = 0,
+                watch: Callable[[str], None] | None = None) -> Iterator[tuple[str, dict]]:
+        """strategy: None: `usual`.  tokens: largest number of new tokens; None: 100.  seed: of the sampling.  watch: is called
+        with each new piece of text."""
+        data, strategy = self.data_of(snapshot), strategy or self.usual
+        pieces = pieces_of(data, watch) if watch else None
+        strategy = watched(strategy, pieces) if watch else strategy
         prompts = [data.prompt(line) for line in lines]
         for number, prompt in enumerate(prompts, 1):
             require_room(snapshot.model, prompt, f'The prompt in {place(number, name)}')
         for i, (line, prompt) in enumerate(zip(lines, prompts)):
+            if pieces:
+                pieces.begin()
             # One prompt at a time, so that each answer is printed as soon as it is known.
             found, = generate(snapshot.model, snapshot.params, [prompt], steps=tokens or 100, strategy=strategy, end=data.end,
                               vocab=data.facts['vocab'], key=snapshot.key('predict', seed), numbers=[i])
+            if pieces:
+                jax.effects_barrier()
             outputs = hypotheses(data, found)
             yield (line + outputs[0]['text']).replace('\n', '\\n'), {'prompt': line, **outputs[0], 'outputs': outputs}
 

@@ -13,7 +13,7 @@ from transformer.readers.rows import output_rows
 @dataclasses.dataclass(frozen=True)
 class StoryAnswer(Reader):
     """An answer for each question of a text in bAbI's format."""
-    contract, what = ToldStories, 'stories with questions'
+    contract, what, several = ToldStories, 'stories with questions', True
 
     def answers(self, snapshot: Any, lines: Sequence[str], name: str) -> Iterator[tuple[str, dict]]:
         data = self.data_of(snapshot)

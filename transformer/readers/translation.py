@@ -17,15 +17,16 @@ from transformer.readers.rows import AT_ONCE
 class Translation(Reader):
     """The translation of a text; that of a blank line is empty."""
     flags = 'strategy', 'tokens', 'seed', 'truncate', 'prefix'
+    usual = Beam(size=4, length_penalty=0.6)
     contract, what = TranslatedText, 'pairs of texts'
 
     def answers(self, snapshot: Any, lines: Sequence[str], name: str, *, strategy: Strategy | None = None,
                 tokens: int | None = None, seed: int = 0, truncate: bool = False,
                 prefix: str = '') -> Iterator[tuple[str, dict]]:
-        """strategy: None: Beam(size=4, length_penalty=0.6).  tokens: largest number of new tokens; None: 50 more than the
+        """strategy: None: `usual`.  tokens: largest number of new tokens; None: 50 more than the
         source's.  seed: of the sampling.  truncate: cut sources that are too long.  prefix: begins every translation."""
         data, longest = self.data_of(snapshot), snapshot.model.source_length
-        strategy = strategy or Beam(size=4, length_penalty=0.6)
+        strategy = strategy or self.usual
         ids = [encoded(data, source, longest, truncate=truncate, what=f'The source in {place(number, name)}',
                        otherwise='give --truncate') if source.strip() else None for number, source in enumerate(lines, 1)]
         begun = data.encode_target(prefix)[:-1] if prefix else ()
