@@ -67,6 +67,11 @@ class Run:
         return self.snapshot.model
 
     @property
+    def data(self) -> Any:
+        """The data of the run, opened without their files: encode, decode, read, classes, as far as they have these."""
+        return self.snapshot.data
+
+    @property
     def config(self) -> Any:
         """The locked ConfigDict."""
         return self.snapshot.run.config

@@ -1,5 +1,6 @@
 """What docs/ says is there: files, modules, expressions, commands in Python."""
 
+import dataclasses
 import os
 import pathlib
 import re
@@ -7,6 +8,11 @@ import tempfile
 
 from absl.testing import absltest, parameterized
 
+from data.text.labelled import Labelled, Labels, Number
+from data.text.parallel import Parallel
+from data.text.questions import Questions
+from data.text.tagged import Tagged
+from data.tokenizers.specs import WordPiece
 from training.config import resolve
 from transformer.attention.masks.algebra import Mask
 from transformer.attention.multi_head import Mechanism  # which knows all of them
@@ -34,11 +40,23 @@ def expressions():
                     yield one, kind
 
 
+READ_BY = {'classify': Labelled(), 'label': Labelled(target=Labels()), 'rate': Labelled(target=Number()), 'tag': Tagged(),
+           'answer': Questions(tokenizer=WordPiece()), 'transformer_fra_eng': Parallel(source='table')}
+
+
+def examples_of_data():
+    """(config, name of a file, its text) of every example in docs/data.md."""
+    for section in re.split('^### ', DOCS['data.md'], flags=re.MULTILINE)[1:]:
+        config = re.search(r'`configs/(\w+)\.py`', section)[1]
+        for name, text in re.findall(r'^`([\w.]+)`.*?^```\n(.*?)^```', section, re.MULTILINE | re.DOTALL):
+            yield config, name, text
+
+
 class DocsTest(parameterized.TestCase):
     @parameterized.parameters(*DOCS)
     def test_files_and_modules_are_there(self, name):
         for path in re.findall(r'`([\w./]+\.py)`', DOCS[name]):
-            places = [ROOT / path, ROOT / 'transformer/attention' / path]
+            places = [ROOT / folder / path for folder in ('', 'transformer/attention', 'configs', 'benchmarks')]
             self.assertTrue(any(place.is_file() for place in places), path)
         for module in re.findall(r'\b((?:transformer|vit|data|training|benchmarks)(?:\.[a-z_]+)+)\.[a-z_]+\(', DOCS[name]):
             self.assertTrue((ROOT / f'{module.replace(".", "/")}.py').is_file(), module)
@@ -46,6 +64,19 @@ class DocsTest(parameterized.TestCase):
     @parameterized.parameters(*expressions())
     def test_expressions_are_what_a_config_takes(self, expression, kind):
         self.assertIsInstance(resolve.parse(expression, kind, 'model'), kind)
+
+    @parameterized.parameters(*examples_of_data())
+    def test_examples_of_data_are_read(self, config, name, text):
+        folder = pathlib.Path(self.enter_context(tempfile.TemporaryDirectory()))
+        (folder / name).write_text(text)
+        data = dataclasses.replace(READ_BY[config], path=str(folder / name), train='all', valid='', test='')
+        part = data.part('train')
+        found = part.texts if config == 'transformer_fra_eng' else part.examples
+        self.assertGreaterEqual(len(found), 2)
+        if config == 'classify':
+            self.assertLen({example.label for example in found} - {'label'}, 3 if 'premise' in text else 2)
+        if config == 'label':
+            self.assertEqual(found[-1].label, ())
 
     def test_python_draws_what_it_says(self):
         text = DOCS['attention.md']

@@ -232,7 +232,7 @@ class BuildTest(parameterized.TestCase):
         ({'data': base.data(f'{__name__}:Unread')}, r'Unread is no data: it has no save, describe, digest, evaluation, score, '
          r'and its train is not called as train\(seed\) but as train\(\); name another class'),
         ({'data.reader': 'vit.models.vit:Vit'}, "vit.models.vit:Vit needs a value for 'classes'"),
-        ({'data.reader': 'transformer.tasks.language_model:NextToken'}, 'NextToken is no reader: it has no flags, usual, several, lines, ans'),
+        ({'data.reader': 'transformer.tasks.language_model:NextToken'}, 'NextToken is no reader: it has no flags, usual'),
         ({'data.reader': 'transformer.readers.completion:Complete'}, "There is no class 'Complete' .*you mean 'Completion'"),
         ({'task': base.part('transformer.evaluators.base:Averages')}, 'Averages is no task: it has no coefficients, inputs'))
     def test_parts_that_do_not_meet_their_contracts_are_refused(self, changes, message):

@@ -37,7 +37,7 @@ def run(main, *, config=None):
             _parse(arguments)
             sys.exit(main())
         loaded, text = load_config(chosen or config)
-        _override(loaded, arguments)
+        override(loaded, arguments)
         if wants_help:
             print(f'{text or ""}\nEvery field is a flag:\n\n' + '\n'.join(_lines(loaded)))
             sys.exit(0)
@@ -124,7 +124,7 @@ def _take(arguments, name):
     return value, rest
 
 
-def _override(config, arguments):
+def override(config, arguments):
     """Applies --config.part.field=value, after checking that the field exists."""
     from ml_collections import config_flags
 
