@@ -99,7 +99,8 @@ def read(source):
         return sys.stdin.buffer.read()
     path = pathlib.Path(source)
     if not path.is_file():
-        raise ValueError(f'There is no file {source!r}; give --input a file with one input per line, or - for stdin.')
+        what = f'{source!r} is a folder' if path.is_dir() else f'There is no file {source!r}'
+        raise ValueError(f'{what}; give --input a file with one input per line, or - for stdin.')
     return path.read_bytes()
 
 

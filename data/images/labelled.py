@@ -190,11 +190,33 @@ class OpenImages(Opened):
         return self._evaluate(examples, start, stop, batch_size, view)
 
     def score(self, paths: Sequence[str], batch_size: int, **view):
-        """The same over image files (each in a folder named after its class) and folders of class folders."""
+        """The same over image files (each in a folder named after its class), folders of class folders, and IDX files."""
+        found = [image_sources.is_idx(path) for path in paths]
+        if all(found):
+            return self._score_idx(paths, batch_size, view)
+        if any(found):
+            raise ValueError(f'--path names {paths[found.index(True)]}, which is IDX, and others that are not; give one kind.')
         pairs = image_sources.labelled(paths)
         if not pairs:
             raise ValueError(f'{", ".join(paths)} holds no images; expected image files in folders named by class.')
         examples = image_sources.files(pairs, self.classes, self._form)
+        return self._evaluate(examples, 0, len(examples), batch_size, view)
+
+    def _score_idx(self, paths: Sequence[str], batch_size: int, view: dict):
+        form = self._form
+        parts = []
+        for path in paths:
+            part = image_sources.idx(path, 0, form.channels).part('all')
+            if part.images.shape[1:3] != (form.height, form.width):
+                if form.height != form.width:
+                    raise ValueError(f'{path} has images of {part.images.shape[1]}x{part.images.shape[2]} pixels, and this run '
+                                     f'takes {form.height}x{form.width}; give such images.')
+                part = image_sources.idx(path, form.height, form.channels).part('all')
+            if part.labels.max() >= len(self.classes):
+                raise ValueError(f'{path} has the label {part.labels.max()}, and this run has {len(self.classes)} classes, '
+                                 'counted from 0; give the data that belong to it.')
+            parts.append(part)
+        examples = parts[0].joined(parts[1:])
         return self._evaluate(examples, 0, len(examples), batch_size, view)
 
     def _evaluate(self, examples, start: int, stop: int, batch_size: int, view: dict):

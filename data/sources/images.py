@@ -215,6 +215,17 @@ def idx(path: str, size: int, channels: int) -> ImageSource:
     return ImageSource(parts, tuple(map(str, range(count))), _form(next(iter(parts.values())).images))
 
 
+def is_idx(path: str) -> bool:
+    """Whether a path is a file of IDX images, or a folder with such files under their usual names."""
+    if os.path.isdir(path):
+        return any(map(_IDX_IMAGES.fullmatch, os.listdir(path)))
+    try:
+        with (gzip.open if path.endswith('.gz') else open)(path, 'rb') as file:
+            return file.read(4) in (b'\0\0\x08\x03', b'\0\0\x08\x04')
+    except (OSError, EOFError, zlib.error):
+        return False
+
+
 def folder(path: str, size: int, channels: int) -> ImageSource:
     """Image files as root/class/.. or root/train/class/.., root/test/class/..; in an order that mixes classes.
 

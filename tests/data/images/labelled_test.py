@@ -67,6 +67,39 @@ class IdxTest(ImageCase):
             self.assertEqual(evaluation.facts, {'images': len(LABELS[part])})
             self.assertEqual({len(array) for batch in evaluation for array in batch.values()}, {7})
 
+    @parameterized.parameters('', 't10k-images-idx3-ubyte.gz', 'other')
+    def test_score_takes_idx_files(self, name):
+        self.write_mnist()
+        opened = self.opened(source='idx', train='train')
+        for kind, count in (('images', 3), ('labels', 1)):
+            packed = (self.folder / f't10k-{kind}-idx{count}-ubyte.gz').read_bytes()
+            (self.folder / ('other' if kind == 'images' else 'other.labels')).write_bytes(gzip.decompress(packed))
+        path = self.folder / name
+        if name == 'other':  # any name that has "images" in it, beside one that has "labels"
+            path = (self.folder / 'other').rename(self.folder / 'my-images')
+            (self.folder / 'other.labels').rename(self.folder / 'my-labels')
+        evaluation = opened.score([str(path)], 4)
+        part = slice(0 if name == '' else 30, 40)
+        image, label = self.everything(evaluation)
+        np.testing.assert_allclose(image, PIXELS[part, ..., None] / np.float32(255), rtol=1e-6)
+        np.testing.assert_array_equal(label, LABELS[part])
+
+    def test_score_refuses_other_idx_files(self):
+        self.write_mnist()
+        opened, other = self.opened(source='idx', train='train'), self.folder / 'other'
+        other.mkdir()
+        self.folder, kept = other, self.folder
+        self.write_idx('my-images', PIXELS[:2, :3])
+        self.write_idx('my-labels', LABELS[:2])
+        with self.assertRaisesRegex(ValueError, 'my-images has images of 3x5 pixels, and this run takes 6x5; give such images'):
+            opened.score([str(other / 'my-images')], 4)
+        self.write_idx('my-images', PIXELS[:2])
+        self.write_idx('my-labels', LABELS[:2] + np.uint8(4))
+        with self.assertRaisesRegex(ValueError, r'my-images has the label \d, and this run has 4 classes, counted from 0'):
+            opened.score([str(other / 'my-images')], 4)
+        with self.assertRaisesRegex(ValueError, '--path names .*my-images, which is IDX, and others that are not'):
+            opened.score([str(other / 'my-images'), str(kept)[:-1]], 4)
+
     def test_one_file(self):
         self.write_mnist()
         opened = self.opened(
