@@ -8,8 +8,8 @@ object with split, step, loss, weight and the other metrics; for a picture it sa
 
 A picture has its numbers beside it, in OUT.json. --attention draws the weights of every head of every layer, with tokens on
 both axes or over the image, and their entropies; --steps also draws the scores and the mask whose softmax the weights are.
---heads draws the importance of each head for the loss of the split, and the loss against the number of heads kept; with --keep
-and --pruned it also writes a run that has only the most important heads. --positions draws the similarities of learnt positions.
+--heads draws the importance of each head for the loss of the split, and the loss against the number of heads kept; with
+--keep and --pruned it also writes a run that has only the most important heads. --positions draws how alike positions are.
 """
 
 import dataclasses
@@ -41,6 +41,7 @@ if __name__ == '__main__':
 
 import numpy as np
 
+from display import progress
 from training import run as runs
 from training import workdir
 from training.config import resolve
@@ -121,7 +122,8 @@ def keep(path, figure, numbers, said):
 def write_figure(path, figure):
     temporary = path.with_name(f'.{os.getpid()}.{path.name}')
     try:
-        figure.savefig(temporary)
+        with progress.waiting(f'drawing {path}'):
+            figure.savefig(temporary)
         temporary.replace(path)
     finally:
         temporary.unlink(missing_ok=True)
@@ -137,7 +139,8 @@ def attention(snapshot, given, path, steps):
     if reader is None:
         raise ValueError(f'--attention is for runs on texts, stories or images, but this one is on '
                          f'{snapshot.run.config.data.pipeline}, which has no data.reader; leave it out.')
-    figure, found, more = reader.picture(snapshot, given, steps)
+    with progress.waiting('computing the attention'):
+        figure, found, more = reader.picture(snapshot, given, steps)
     keep(path, figure, {'picture': str(path), 'step': snapshot.step} | more | {'layers': found},
          f'{pictures.counted(found)} on {given[:40] + ".." * (len(given) > 40)!r}')
 

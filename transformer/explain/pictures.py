@@ -224,7 +224,7 @@ def titles(one: Mapping) -> list[str]:
 
 def _ticks(axis, names, larger, **style):
     labels, shown, _ = names
-    figures.name_ticks(axis, shown, [labels[i] for i in shown], fonts.MONO, fontsize=6.5 * larger, **style)
+    figures.name_ticks(axis, shown, [labels[i] for i in shown], fonts.MONO, fontsize=7 * larger, **style)
 
 
 def printable(tokens: Sequence[str], longest: int = 14) -> list[str]:

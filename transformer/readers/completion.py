@@ -4,6 +4,7 @@ import dataclasses
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from display import progress
 from transformer.contracts import ContinuedText
 from transformer.decoding.generate import generate, require_room
 from transformer.decoding.strategies import Sample, Strategy
@@ -27,8 +28,9 @@ class Completion(Reader):
             require_room(snapshot.model, prompt, f'The prompt in {place(number, name)}')
         for i, (line, prompt) in enumerate(zip(lines, prompts)):
             # One prompt at a time, so that each answer is printed as soon as it is known.
-            found, = generate(snapshot.model, snapshot.params, [prompt], steps=tokens or 100, strategy=strategy, end=data.end,
-                              vocab=data.facts['vocab'], key=snapshot.key('predict', seed), numbers=[i])
+            with progress.waiting('generating'):
+                found, = generate(snapshot.model, snapshot.params, [prompt], steps=tokens or 100, strategy=strategy,
+                                  end=data.end, vocab=data.facts['vocab'], key=snapshot.key('predict', seed), numbers=[i])
             outputs = hypotheses(data, found)
             yield (line + outputs[0]['text']).replace('\n', '\\n'), {'prompt': line, **outputs[0], 'outputs': outputs}
 
