@@ -137,7 +137,7 @@ class AllFiguresTest(parameterized.TestCase):
         width = figure.get_figwidth()
         for text in figure.findobj(Text):
             if text.get_text().strip() and text.get_visible():
-                self.assertGreaterEqual(text.get_fontsize() * min(1, figures.README / width), 5.5, text)
+                self.assertGreaterEqual(text.get_fontsize() * min(1, figures.README / width), 5.4, text)
 
     def test_all_are_here(self):
         """Only display/figures.py makes figures, and each file that explains one has one in the list above."""

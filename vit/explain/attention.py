@@ -85,7 +85,7 @@ def attention(layers: Mapping, rollout: np.ndarray | None, image: np.ndarray, fo
     bar.ax.tick_params(labelsize=7.5 * larger)
     heads.supxlabel('heads', fontsize=9 * larger)
     sure = found[0]['entropy']
-    reads = 'the class token attends to' if class_token else 'the patches attend to, in their mean'
+    reads = 'the class token attends to' if class_token else 'all patches together attend to'
     said = [f'Each panel is a head and shows in orange over the image which patches {reads}',
             *(['blue patches have negative weights'] if signed else []),
             *([pictures.ENTROPY] if sure else [])]
