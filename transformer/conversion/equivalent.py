@@ -14,7 +14,8 @@ _SINES = 'Sinusoidal('
 
 
 def rewritten(config: Any, misfits: Callable[[Any], Sequence]) -> tuple[Any, list[str]]:
-    """(the group `model` of a config, an ml_collections.ConfigDict, changed so that it has the fewest misfits and computes the same; what was changed).
+    """(the group `model` of a config, a ConfigDict, changed so that it has the fewest misfits and computes the same; what was
+    changed).
 
     misfits: the group -> what a family cannot express of it. The group itself stays as it is.
     """
