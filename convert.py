@@ -48,6 +48,7 @@ from data.tokenizers import hugging_face as tokenizer_files
 from data.tokenizers.roles import Roles
 from data.tokenizers.specs import WordPiece
 from data.tokenizers.tokenizer import Tokenizer
+from display import progress
 from training import mesh, weight_files, workdir
 from training import run as runs
 from training.checkpoint import require_same
@@ -170,7 +171,8 @@ def params_of(folder, family, weights, shapes, model, dtype):
     flat = {mesh.path_of(keys): x.shape for keys, x in jax.tree_util.tree_leaves_with_path(shapes)}
     require_same(*family.sides(weights, flat, model), ('the model needs', 'the file has'),
                  f'{folder} does not fit its config.json:')
-    found = {name: jax.device_put(x) for name, x in family.read(weights, flat, folder, model, dtype)}
+    read = progress.over(family.read(weights, flat, folder, model, dtype), f'reading {folder}', 'arrays', len(flat))
+    found = {name: jax.device_put(x) for name, x in read}
     return jax.tree_util.tree_map_with_path(lambda keys, _: found[mesh.path_of(keys)], shapes)
 
 
@@ -304,7 +306,8 @@ def folder_of(snapshot, new):
     weights = family.write(flat, snapshot.model)
     with made(new) as folder:
         (folder / 'config.json').write_text(json.dumps(theirs, indent=2, sort_keys=True) + '\n')
-        weight_files.write(folder, weights)
+        with progress.waiting(f'writing {new}'):
+            weight_files.write(folder, weights)
         if special is None:
             said = 'and the preparation of its images'
             (folder / 'preprocessor_config.json').write_text(json.dumps(preparation_of(snapshot.data), indent=2) + '\n')
@@ -451,7 +454,8 @@ def verify(snapshot, given, out):
         raise ValueError(f'{out} is a folder; give --out the name of an .npz file.')
     arrays = arrays_of(given)
     require_fit(arrays, family, snapshot.model, given)
-    found = snapshot.apply(**inputs_of(family, snapshot.model, arrays, snapshot.run.task.start))
+    with progress.waiting('running the model'):
+        found = jax.block_until_ready(snapshot.apply(**inputs_of(family, snapshot.model, arrays, snapshot.run.task.start)))
     names = OUTPUTS | dict(family.outputs)
     wide = lambda x: np.asarray(x, jnp.promote_types(x.dtype, jnp.float32))  # .npz files know no bfloat16
     named = {names[ours]: wide(x) for ours, x in found.items() if names.get(ours)}

@@ -1,15 +1,15 @@
 """Evaluates a run, draws its attention weights, and measures the importance of its heads. The last line of stdout is one JSON
-object: split, step, loss, weight and the other metrics, or the numbers of the picture.
+object with split, step, loss, weight and the other metrics; for a picture it says what was drawn.
 
     python eval.py --workdir=DIR [--split=NAME | --path=FILE ...] [--evaluator=NAME] [--step=last|best|N]
     python eval.py --workdir=DIR --attention=OUT.png --input=TEXT|IMAGE_FILE|STORY_FILE [--steps]
     python eval.py --workdir=DIR --heads=OUT.png [--split=NAME] [--keep=N --pruned=NEW_WORKDIR]
     python eval.py --workdir=DIR --positions=OUT.png
 
---attention draws the weights of every head of every layer, with tokens on both axes or over the image, and writes their
-entropies to OUT.json; --steps also draws the scores and the mask whose softmax the weights are. --heads draws the importance of
-each head for the loss of the split, and the loss against the number of heads kept; with --keep and --pruned it also writes a
-run that has only the most important heads. --positions draws the similarities of learnt positions.
+A picture has its numbers beside it, in OUT.json. --attention draws the weights of every head of every layer, with tokens on
+both axes or over the image, and their entropies; --steps also draws the scores and the mask whose softmax the weights are.
+--heads draws the importance of each head for the loss of the split, and the loss against the number of heads kept; with
+--keep and --pruned it also writes a run that has only the most important heads. --positions draws how alike positions are.
 """
 
 import dataclasses
@@ -41,6 +41,7 @@ if __name__ == '__main__':
 
 import numpy as np
 
+from display import progress
 from training import run as runs
 from training import workdir
 from training.config import resolve
@@ -111,17 +112,18 @@ def picture(path):
     return path
 
 
-def keep(path, figure, numbers):
-    """Writes a picture and its numbers beside it, and prints the numbers."""
+def keep(path, figure, numbers, said):
+    """Writes a picture and its numbers beside it, and says what is shown."""
     write_figure(path, figure)
     write_numbers(path, numbers)
-    print(json.dumps(numbers))
+    print(f'{path}: {said}, step {numbers["step"]}')
 
 
 def write_figure(path, figure):
     temporary = path.with_name(f'.{os.getpid()}.{path.name}')
     try:
-        figure.savefig(temporary)
+        with progress.waiting(f'drawing {path}'):
+            figure.savefig(temporary)
         temporary.replace(path)
     finally:
         temporary.unlink(missing_ok=True)
@@ -137,8 +139,10 @@ def attention(snapshot, given, path, steps):
     if reader is None:
         raise ValueError(f'--attention is for runs on texts, stories or images, but this one is on '
                          f'{snapshot.run.config.data.pipeline}, which has no data.reader; leave it out.')
-    figure, found, more = reader.picture(snapshot, given, steps)
-    keep(path, figure, {'picture': str(path), 'step': snapshot.step} | more | {'layers': found})
+    with progress.waiting('computing the attention'):
+        figure, found, more = reader.picture(snapshot, given, steps)
+    keep(path, figure, {'picture': str(path), 'step': snapshot.step} | more | {'layers': found},
+         f'{pictures.counted(found)} on {given[:40] + ".." * (len(given) > 40)!r}')
 
 
 def positions(snapshot, path):
@@ -147,7 +151,8 @@ def positions(snapshot, path):
     figure = position_pictures.of_run(snapshot.params, reader.grid(snapshot) if reader else None)
     table = np.asarray(snapshot.params['positions']['embedding'])
     keep(path, figure, {'picture': str(path), 'step': snapshot.step, 'positions': len(table),
-                        'similarity': np.round(position_pictures.similarities(table), 4).tolist()})
+                        'similarity': np.round(position_pictures.similarities(table), 4).tolist()},
+         f'the similarities of {len(table)} learnt positions')
 
 
 def heads(snapshot, split, path, folder, count, new):
@@ -180,7 +185,8 @@ def heads(snapshot, split, path, folder, count, new):
         numbers |= {'pruned': new, 'kept': kept}
         write_numbers(path, numbers)
     say_changes(folder, snapshot, part)
-    print(json.dumps(numbers))
+    print(f'{path}: the importance of {total} heads on {split}, the least that of head {order[0][1]} in '
+          f'{layers[order[0][0]].name}, step {snapshot.step}')
 
 
 def rows(scores):

@@ -22,6 +22,7 @@ if __name__ == '__main__':
 
 
 import train
+from display import progress
 from training import workdir as workdirs
 from training.report import sweeps
 
@@ -74,7 +75,8 @@ def run(sweep, config, folder, name):
 
 def trained(config, folder):
     """Trains a point up to its end; returns the exit code."""
-    with open(folder.with_name(f'{folder.name}.log'), 'a') as log, contextlib.redirect_stdout(log):
+    with (open(folder.with_name(f'{folder.name}.log'), 'a') as log, contextlib.redirect_stdout(log),
+          progress.waiting(f'training {folder.name}, see {log.name}')):
         try:
             return train.train(config, folder)
         except (ValueError, OSError) as error:

@@ -20,6 +20,7 @@ if __name__ == '__main__':  # a script that imports `train` defines flags of its
     cli.answer_help(config='configs/quickstart.py')  # at once, before jax is imported
 
 
+from display import progress
 from training import mesh as meshes
 from training import run as runs
 from training import workdir as workdirs
@@ -62,7 +63,8 @@ def train(config, workdir):
         mesh = meshes.make(config.mesh.data, config.mesh.fsdp, config.mesh.tensor)
         begun = exists and bool(processes.from_first(workdirs.has_facts(folder)))  # a run killed earlier starts afresh
         source = workdirs.existing(config.init_from) if config.init_from and not begun else None
-        run = runs.build(config, mesh, folder if begun else None, source)
+        with progress.waiting('opening the data and the model'):
+            run = runs.build(config, mesh, folder if begun else None, source)
 
         def note(stage, text):
             if first:
@@ -79,19 +81,22 @@ def train(config, workdir):
                     summary.show(folder)
                     print(energy.line(config.energy, done.meta['energy']))
                 return 0
-        note('data', run.data.describe())
-        digests = run.data_digests()
+        with progress.waiting('reading the data'):
+            described, digests = run.data.describe(), run.data_digests()
+        note('data', described)
         processes.require_same(data=digests)
         if begun:
             workdirs.check_same_data(folder, digests)
-        for name in run.evaluators:
-            run.check_evaluation(name)
+        with progress.waiting('checking the evaluators'):
+            for name in run.evaluators:
+                run.check_evaluation(name)
 
         # ---- State. In this order: the workdir > init_from > fresh ---------------------------------------------------
         iterator = run.data.train(config.seed)
         state, start, best, pending = None, 0, math.inf, []
         profile = machine.Profile(config.profile.steps, config.train.steps, folder / 'profile')
-        restored = checkpoints.restore(run.shapes.tree(), iterator=iterator) if exists else None
+        with progress.waiting(f'reading the last checkpoint of {folder}'):
+            restored = checkpoints.restore(run.shapes.tree(), iterator=iterator) if exists else None
         before, watts = restored.meta['energy'] if restored else energy.NOTHING, energy.full_load_watts(mesh)
         if restored:
             state, start = State(**restored.state), restored.step
@@ -100,15 +105,17 @@ def train(config, workdir):
             note('state', f'resumed from step {start}')
         if state is None:
             source = workdirs.existing(config.init_from) if config.init_from else None
-            state, made = run.init_from(source) if source else (run.init(), ())
+            with progress.waiting(f'reading {source}' if source else 'drawing the first parameters'):
+                state, made = run.init_from(source) if source else (run.init(), ())
             note('state', (f'parameters from {source}' + (f', fresh ones in {", ".join(made)}' if made else '')) if source
                  else f'fresh, seed {config.seed}')
 
         # ---- Compilation and first batch: nothing is written before all that can fail has been tried -----------------
         step_function, flops = run.compile()
         machine.require_memory(step_function, mesh)
-        batch, units = run.batches(iterator)
-        checksums(state.tree())  # compiles them, so that the first save does not hold up the loop
+        with progress.waiting('making the first batch'):
+            batch, units = run.batches(iterator)
+            checksums(state.tree())  # compiles them, so that the first save does not hold up the loop
         note('step', f'compiled; {flops / 1e9:,.3g} GFLOP, {config.data.batch_size} rows a step, '
              f'{config.train.steps / run.data.batches_per_epoch:,.3g} epochs in {config.train.steps} steps')
         if not exists:

@@ -35,6 +35,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.extend import core
 
+from display import figures
 from training.report import flops
 from transformer.attention.masks.patterns import Causal, Window
 from transformer.attention.mechanism import Given, Softmax
@@ -254,22 +255,35 @@ def table(rows):
 
 def picture(rows):
     """A matplotlib figure over lengths: measurements (points) and formulas (lines; for steps through the last point)."""
-    from matplotlib.figure import Figure
+    from matplotlib.lines import Line2D
 
-    figure = Figure(figsize=(13, 4.6), layout='constrained')
-    for axes, key in zip(figure.subplots(1, 3), ('flops', 'steps', 'path')):
+    figure, body = figures.new(13, 4.8)
+    panels = body.subplots(1, 3)
+    for axes, key in zip(panels, ('flops', 'steps', 'path')):
         for i, name in enumerate(LAYERS):
             found = [(row['length'], row[key]) for row in rows if row['layer'] == name and key in row]
             lengths, values = map(np.array, zip(*found))
             lines = np.array([formula(name, key, n) for n in lengths], float)
             lines *= values[-1] / lines[-1] if key == 'steps' else 1.0
-            axes.plot(lengths, values, 'osD^v<>'[i], color=f'C{i}', markersize=10 - i, fillstyle='none', label=name)
-            axes.plot(lengths, lines, color=f'C{i}', linewidth=1)
-        titles = {'flops': 'floating point operations', 'steps': 'sequential steps', 'path': 'longest path: layers and turns'}
-        axes.set(xscale='log', yscale='log', xlabel='length n', title=titles[key])
+            axes.plot(lengths, values, 'osD^v<>'[i], color=figures.COLOURS[i], markersize=11 - i, fillstyle='none', label=name)
+            axes.plot(lengths, lines, color=figures.COLOURS[i], linewidth=1)
+        label = {'flops': 'floating point operations', 'steps': 'dependent operations',
+                 'path': 'layers, and turns of loops'}[key]
+        title = {'flops': 'work', 'steps': 'sequential steps', 'path': 'longest path between two positions'}[key]
+        axes.set_title(title, fontsize=13)
+        axes.set(yscale='log')
         axes.set_xscale('log', base=2)
-    figure.get_axes()[0].legend(fontsize=8)
-    return figure
+        axes.set_xlabel('length n in positions (log scale)', fontsize=11)
+        axes.set_ylabel(f'{label} (log scale)', fontsize=11)
+        axes.grid(alpha=0.3)
+    handles = [*panels[0].get_legend_handles_labels()[0],
+               Line2D([], [], color='gray', marker='o', fillstyle='none', linestyle='', label='mark: counted'),
+               Line2D([], [], color='gray', linewidth=1, label='line: formula')]
+    body.legend(handles=handles, loc='outside lower center', ncols=5, frameon=False, fontsize=11)
+    return figures.explain(
+        figure, 'Attention, its cheaper forms and its alternatives: counts and formulas',
+        'Marks are counts in the programs of one causal layer, lines the formulas of Vaswani et al. 2017, table 1, and of '
+        'docs/attention.md; formulas of sequential steps have no constant, so their lines go through the last mark.')
 
 
 def main(lengths=LENGTHS, folder=''):

@@ -47,6 +47,7 @@ import dataclasses
 import functools
 
 from configs import base
+from display import figures
 from training.config import resolve
 from training.report.sweeps import Sweep
 
@@ -115,22 +116,24 @@ def loss(snapshot, positions, length):
 
 def picture(folders, table):
     """The losses over the length of the rows, with a band of one standard deviation if there are several seeds."""
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(10, 6), dpi=120, layout='constrained')
-    axes = figure.subplots()
+    figure, body = figures.new(10, 6, dpi=120)
+    axes = body.subplots()
     lengths = sorted({int(length) for row in table.values() for length in row})
     for i, (name, row) in enumerate(table.items()):
         known = {int(length): number for length, number in row.items() if number is not None}
-        colour, mean = f'C{i % 10}', [number.mean for number in known.values()]  # lengths without a finite loss are left out
-        axes.plot(known.keys(), mean, color=colour, linestyle=('-', '--', ':')[i // 10], marker='o', markersize=3, label=name)
+        colour, line = figures.COLOURS[i % 7], ('-', '--', ':', '-.')[i // 7 % 4]
+        mean = [number.mean for number in known.values()]  # lengths without a finite loss are left out
+        axes.plot(known.keys(), mean, color=colour, linestyle=line, marker='o', markersize=3, label=name)
         low, high = ([number.mean + sign * number.deviation for number in known.values()] for sign in (-1, 1))
         axes.fill_between([*known], low, high, color=colour, alpha=0.2, linewidth=0)  # nothing for one seed
     axes.set_xscale('log', base=2)
     axes.set_xticks(lengths, map(str, lengths))
-    axes.axvline(TRAINED, color='gray', linewidth=0.8)
-    axes.set(title=f'trained on rows of {TRAINED} bytes', xlabel='bytes in a row', ylabel='nats a byte, held out')
+    axes.axvline(TRAINED, color='gray', linewidth=0.8, label=f'trained on {TRAINED} bytes')
+    axes.set(xlabel='bytes in a row (logarithmic scale)', ylabel='loss, nats a byte, held out')
     axes.grid(alpha=0.3)
     axes.spines[['top', 'right']].set_visible(False)
-    figure.legend(loc='outside right center', frameon=False, fontsize=9)
-    return figure
+    body.legend(loc='outside right center', frameon=False, fontsize=9)
+    band = '; bands are one standard deviation over seeds' if any(one.count > 1 for row in table.values()
+                                                                for one in row.values() if one) else ''
+    return figures.explain(figure, 'Position encodings beyond the length of training',
+                           f'The held-out loss of runs trained on rows of {TRAINED} bytes, in rows of other lengths{band}.')

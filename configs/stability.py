@@ -32,6 +32,7 @@ the papers, post-norm with small initial branches (scaled) needs no warm-up and 
 import math
 
 from configs import base
+from display import figures
 from training.report import report
 from training.report.sweeps import Sweep
 
@@ -44,8 +45,8 @@ INITIALS = {'scaled': 'Scaled(scale=0.07)', 'xavier': 'Xavier()', 'tfixup': 'TFi
 GRID = (*((variant, initial, warm) for variant in ('pre', 'post') for initial in ('scaled', 'xavier')
           for warm in (True, False)), ('rezero', 'xavier', False), ('tfixup', 'tfixup', False))
 # of the picture
-LINES = {'pre': ('pre-norm', 'tab:blue'), 'post': ('post-norm', 'tab:red'), 'rezero': ('ReZero', 'tab:green'),
-         'tfixup': ('no norm', 'tab:purple')}
+LINES = {'pre': ('pre-norm', figures.COLOURS[0]), 'post': ('post-norm', figures.COLOURS[1]),
+         'rezero': ('ReZero', figures.COLOURS[2]), 'tfixup': ('no norm', figures.COLOURS[3])}
 STYLES = {'scaled': ('scaled', '-', '--'), 'xavier': ('Xavier', '-.', ':'), 'tfixup': ('T-Fixup', '-', '--')}  # warm, cold
 
 
@@ -88,10 +89,9 @@ def picture(folders, table):
     """The loss over the steps, and the gradient norm by layer at the first step and over the last tenth of the steps; the mean
     of several seeds."""
     import numpy as np
-    from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(13, 6), dpi=120, layout='constrained')
-    losses, first, last = figure.subplots(1, 3, width_ratios=(1.6, 1, 1))
+    figure, body = figures.new(13, 6, dpi=120)
+    losses, first, last = body.subplots(1, 3, width_ratios=(1.6, 1, 1))
     last.sharey(first)
     first.set_yscale('log')
     for name, runs in folders.items():
@@ -114,9 +114,12 @@ def picture(folders, table):
         last.plot(norms[-end:].mean(0), marker='o', markersize=3, **style)
     losses.set(title='training loss', xlabel='step', ylabel='nats a byte')
     first.set(title='gradient by layer, first step', xlabel='block', ylabel="norm of the gradient of the block's parameters")
-    last.set(title=f'gradient by layer, last {end} steps', xlabel='block')
+    last.set(title=f'gradient by layer, last {end} steps', xlabel='block', ylabel='the same norm')
     for axes in figure.axes:
         axes.grid(alpha=0.3)
         axes.spines[['top', 'right']].set_visible(False)
-    figure.legend(loc='outside lower center', ncols=3, frameon=False, title='held-out loss at the end', fontsize=9)
-    return figure
+    body.legend(loc='outside lower center', ncols=2, frameon=False, title='held-out loss at the end', fontsize=11)
+    return figures.explain(
+        figure, 'Where the norm stands, the first weights and the warm-up: which runs train',
+        f'Left, the training loss of each run as means of {lap} steps; middle and right, the norm of the gradient of each '
+        'block at the first step and over the last tenth of the steps (logarithmic scale).')

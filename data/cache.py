@@ -9,7 +9,10 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from display import progress
+
 _REMEMBERED = 64 << 20  # bytes; hashing a smaller file costs less than a second look at the cache
+_DOING = {'tokens': 'tokenizing the text', 'tokenizers': 'learning the vocabulary', 'pairs': 'preparing the pairs'}
 _ABANDONED = 24 * 3600  # seconds after which the writer of a half-written entry is taken to be dead
 
 
@@ -45,7 +48,8 @@ def entry(kind: str, name: str, build: Callable[[Path], None], intact: Callable[
             f'The cache folder {root()} cannot be written ({error.strerror}); set HEED_CACHE to one that can.'
         ) from error
     try:
-        build(temporary)
+        with progress.waiting(_DOING.get(kind, f'making {kind}')):
+            build(temporary)
         for file in temporary.iterdir():
             with open(file, 'rb') as written:
                 os.fsync(written.fileno())  # a power cut must not leave the name without the contents
@@ -98,7 +102,7 @@ def digest_of_all(paths: Sequence[str]) -> str:
     try:
         return memory.read_text()
     except OSError:
-        found = key(*map(_sha256, paths))
+        found = key(*progress.over(map(_sha256, paths), 'reading the files', 'files', len(paths)))
         write(memory, found.encode())
         return found
 

@@ -8,6 +8,7 @@ import tempfile
 
 from absl.testing import absltest, parameterized
 
+import convert
 from data.text.labelled import Labelled, Labels, Number
 from data.text.parallel import Parallel
 from data.text.questions import Questions
@@ -78,6 +79,11 @@ class DocsTest(parameterized.TestCase):
             self.assertLen({example.label for example in found} - {'label'}, 3 if 'premise' in text else 2)
         if config == 'label':
             self.assertEqual(found[-1].label, ())
+
+    def test_architectures_are_those_of_the_families(self):
+        rows = re.findall(r'^\| .* \| (`.*`) \|$', DOCS['hugging_face.md'], re.MULTILINE)
+        self.assertEqual({name for row in rows for name in re.findall(r'`(\w+)`', row)},
+                         {name for family in convert.FAMILIES for name in family.names})
 
     def test_python_draws_what_it_says(self):
         text = DOCS['attention.md']

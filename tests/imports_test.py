@@ -8,9 +8,10 @@ import sys
 from absl.testing import absltest, parameterized
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
-OURS = ('data', 'transformer', 'vit', 'training', 'configs', 'benchmarks', 'train', 'eval', 'predict', 'convert', 'sweep')
-ALLOWED = {'data': set(), 'transformer': set(), 'vit': {'transformer'}, 'training': set(),
-           'configs': {'training'}}
+OURS = ('data', 'transformer', 'vit', 'training', 'configs', 'display', 'benchmarks', 'train', 'eval', 'predict', 'convert',
+        'sweep')
+ALLOWED = {'display': set(), 'data': {'display'}, 'transformer': {'display'}, 'vit': {'transformer', 'display'},
+           'training': {'display'}, 'configs': {'training', 'display'}}
 FILES = {path.relative_to(ROOT).as_posix(): path for package in (*ALLOWED, 'benchmarks')
          for path in sorted((ROOT / package).rglob('*.py'))} | {p.name: p for p in ROOT.glob('*.py')}
 
@@ -54,14 +55,19 @@ class ImportsTest(parameterized.TestCase):
                 self.assertNotIn('flax', roots(file), file)
 
     def test_models_need_jax_and_flax_alone(self):
-        known = {'jax', 'flax', 'numpy', 'transformer', 'vit'} | set(sys.stdlib_module_names)
+        known = {'jax', 'flax', 'numpy', 'transformer', 'vit', 'display'} | set(sys.stdlib_module_names)
         for file in FILES:
             if file.startswith(('transformer/', 'vit/')):
                 self.assertLessEqual(roots(file, anywhere=False), known, file)
 
+    def test_display_is_light_to_import(self):
+        for file in FILES:
+            if file.startswith('display/'):
+                self.assertLessEqual(roots(file, anywhere=False), {'display'} | set(sys.stdlib_module_names), file)
+
     def test_data_works_without_jax(self):
         for file in FILES:
-            if file.startswith('data/'):
+            if file.startswith(('data/', 'display/')):
                 self.assertTrue(roots(file).isdisjoint({'jax', 'flax', 'optax', 'orbax'}), file)
 
     def test_no_other_framework(self):

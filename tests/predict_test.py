@@ -215,7 +215,7 @@ class StoriesTest(PredictTest):
         story.write_bytes(told)
         done = experiments.call('eval', f'--workdir={workdir}', f'--attention={picture}', f'--input={story}')
         self.assertEqual((done.code, done.err), (0, ''))
-        row = json.loads(done.out.splitlines()[-1])
+        row = experiments.said(done)
         self.assertEqual(row['sentences'][0], 'Daniel slept.')  # the latest one
         self.assertEqual([one['layer'] for one in row['layers']], ['hop_1', 'hop_2'])
         (hops,), = row['weights'].values()
@@ -234,7 +234,7 @@ class StoriesTest(PredictTest):
         self.assertLen(self.predict(workdir, stdin=told.encode()), 1)
         done = experiments.call('eval', f'--workdir={workdir}', f'--attention={picture}', f'--input={told}')
         self.assertEqual((done.code, done.err), (0, ''))
-        row = json.loads(done.out.splitlines()[-1])
+        row = experiments.said(done)
         self.assertEqual(row['sentences'], ['Mary slept.', 'Daniel slept.'])
         self.assertEqual(np.shape(row['weights']['block_0']), (2, 3, 3))
         # the numbers are of what is there, not of the empty memory behind it

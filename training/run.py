@@ -15,6 +15,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from display import progress
 from training import contracts, roles, workdir
 from training import mesh as meshes
 from training import optimizer as optimizers
@@ -135,7 +136,7 @@ class Run:
 
         def program(shapes):
             batch = {name: jax.ShapeDtypeStruct(shape, dtype, sharding=place) for name, (shape, dtype) in shapes.items()}
-            with jax.set_mesh(self.mesh):
+            with jax.set_mesh(self.mesh), progress.waiting('compiling the training step'):
                 traced = jitted.trace(self.shapes, batch)
                 return traced.lower().compile(), flops.count_jaxpr(traced.jaxpr) // count
 
@@ -211,7 +212,7 @@ class Snapshot:
     def averages(self, batches):
         """{term: average over the split}, 'loss' (the total), 'weight', and what the task derives from them."""
         sums = {}
-        for batch in batches:
+        for batch in progress.over(batches, 'evaluating', 'batches'):
             placed = meshes.put(batch, self.run.mesh)
             with jax.set_mesh(self.run.mesh):
                 terms = self.run.eval_terms(self.params, placed)
@@ -226,7 +227,8 @@ class Snapshot:
     def evaluate(self, name, batches=None):
         """The numbers of one evaluator of the config."""
         evaluator = self.run.evaluators[name]
-        return evaluator(self, self.run.evaluation(name) if batches is None else batches)
+        with progress.waiting(f'evaluating {name}'):
+            return evaluator(self, self.run.evaluation(name) if batches is None else batches)
 
     def text(self, name, text):
         if self.report:
@@ -341,6 +343,11 @@ def load(folder, step='last', data=None, onto=None):
     """
     folder = workdir.local(folder)
     config = workdir.load_config(folder)
+    with progress.waiting(f'reading {folder}'):
+        return _loaded(folder, config, step, data, onto)
+
+
+def _loaded(folder, config, step, data, onto):
     run = build(config, mesh_for(config, data), folder)
     checkpoints = Checkpoints(folder, best=config.checkpoint.best, writable=False)
     try:
@@ -374,7 +381,8 @@ def write(folder, run, tree, source=None):
       source: the workdir that it comes from, whose environment.json is copied.
     """
     require_new(folder)
-    with tempfile.TemporaryDirectory(prefix=f'.{folder.name}.', dir=folder.absolute().parent) as place:
+    with (tempfile.TemporaryDirectory(prefix=f'.{folder.name}.', dir=folder.absolute().parent) as place,
+          progress.waiting(f'writing {folder}')):
         made = pathlib.Path(place, folder.name)
         made.mkdir()
         run.data.save(made)

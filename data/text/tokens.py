@@ -18,6 +18,7 @@ from data import cache
 from data.sources import files as sources
 from data.tokenizers import specs
 from data.tokenizers.tokenizer import Tokenizer
+from display import progress
 
 _FORMAT = 1  # part of every key: a new layout or tokenization makes new entries
 _BATCH = 1 << 22  # characters encoded at once
@@ -83,7 +84,7 @@ def _build(folder: Path, part: sources.Split, tokenizer: Tokenizer) -> None:
     stream, end = part.documents == 'stream', max(0, tokenizer.end)  # 0 is a placeholder if the tokenizer has none
     width = 2 if tokenizer.vocab <= 1 << 16 else 4
     offsets, count, size, skipped = [0], 0, 0, 0
-    with open(folder / 'ids.bin', 'wb') as file:
+    with open(folder / 'ids.bin', 'wb') as file, progress.waiting('tokenizing the text', unit='million characters') as advance:
 
         def write(ids: np.ndarray) -> int:
             file.write(ids.astype(f'<u{width}').tobytes())
@@ -100,6 +101,7 @@ def _build(folder: Path, part: sources.Split, tokenizer: Tokenizer) -> None:
                 if ends_here:
                     count += write(np.array([end]))
                     offsets.append(count - 1)
+                advance(len(text) / 1e6)
     if stream:
         offsets.append(count - 1)
     if size - skipped <= 0:

@@ -13,6 +13,8 @@ from collections.abc import Collection, Iterator
 
 import numpy as np
 
+from display import figures, progress
+
 METRICS, TIMING = 'metrics.jsonl', 'timing.jsonl'
 
 
@@ -58,7 +60,7 @@ class Report:
         self._timing = open(workdir / TIMING, 'a', encoding='utf-8', buffering=1 << 16)  # noqa: SIM115
         self._board = _Board(workdir, step)
         self._bar = None
-        if _draws(sys.stdout) if bar is None else bar:
+        if progress.shown(sys.stdout) if bar is None else bar:
             import tqdm
 
             self._bar = tqdm.tqdm(
@@ -240,13 +242,19 @@ def rows(workdir: pathlib.Path, split: str | None = None) -> list[dict]:
 
 
 def plot_losses(workdir: pathlib.Path) -> pathlib.Path:
-    """Draws the loss of every split over the steps from metrics.jsonl to plots/loss.png and returns that path.
+    """Draws `losses` to plots/loss.png and returns that path. Raises what `losses` raises."""
+    figure, path = losses(workdir), workdir / 'plots' / 'loss.png'
+    path.parent.mkdir(exist_ok=True)
+    figure.savefig(path)
+    return path
+
+
+def losses(workdir: pathlib.Path):
+    """A matplotlib figure of the loss of every split over the steps, from metrics.jsonl.
 
     Long training curves are drawn pale under their running mean; the legend names the last value of each line. Raises
     what `rows` raises, and ValueError if no row holds a finite loss.
     """
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
     from matplotlib.ticker import MaxNLocator
 
     curves: dict[str, list[tuple[int, float]]] = {}
@@ -256,30 +264,31 @@ def plot_losses(workdir: pathlib.Path) -> pathlib.Path:
     if not curves:
         raise ValueError(f'{workdir / METRICS} holds no finite loss to plot, expected at least one: train for longer.')
 
-    figure = Figure(figsize=(7, 4.2), dpi=150, layout='constrained')
-    FigureCanvasAgg(figure)  # the object API: pyplot would keep global state and look for a display
-    axes = figure.add_subplot()
+    figure, body = figures.new(7, 4.2, dpi=150)
+    axes, smooth = body.subplots(), False
     for i, split in enumerate(sorted(curves, key=lambda split: split != 'train')):
-        color = f'C{i % 10}'
-        steps, losses = np.array(curves[split]).T
+        color = figures.COLOURS[i % len(figures.COLOURS)]
+        steps, values = np.array(curves[split]).T
         if split == 'train':
-            if len(losses) >= 50:
-                axes.plot(steps, losses, color=color, alpha=0.25, linewidth=0.8)
-                losses = _running_mean(losses, len(losses) // 50)
-            axes.plot(steps, losses, color=color, linewidth=1.6, label=f'{split}  {losses[-1]:.4g}')
+            if smooth := len(values) >= 50:
+                axes.plot(steps, values, color=color, alpha=0.25, linewidth=0.8)
+                values = _running_mean(values, len(values) // 50)
+            alone = dict(marker='o', markersize=6) if len(values) == 1 else {}
+            axes.plot(steps, values, color=color, linewidth=1.6, label=f'{split}  {values[-1]:.4g}', **alone)
         else:
-            best = int(losses.argmin())
-            label = f'{split}  {losses[-1]:.4g}, best {losses[best]:.4g} at {steps[best]:.0f}'
-            axes.plot(steps, losses, color=color, marker='o', markersize=3.5, linewidth=1.4, label=label)
-    axes.set(xlabel='step', ylabel='loss', title=workdir.resolve().name)
+            best = int(values.argmin())
+            label = f'{split}  {values[-1]:.4g}, best {values[best]:.4g} at {steps[best]:.0f}'
+            axes.plot(steps, values, color=color, marker='s', markersize=4, linewidth=1.4, label=label)
+    axes.set(xlabel='step (updates of the parameters)', ylabel='loss')
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     axes.grid(alpha=0.3)
     axes.spines[['top', 'right']].set_visible(False)
     axes.legend(frameon=False, loc='best')
-    path = workdir / 'plots' / 'loss.png'
-    path.parent.mkdir(exist_ok=True)
-    figure.savefig(path)
-    return path
+    said = [f'{split} is the mean of the steps since the point before' + (' (pale), and its running mean' if smooth else '')
+            for split in curves if split == 'train'] + (['the other lines are evaluations'] if len(curves) > 1 else [])
+    return figures.explain(
+        figure, f'Loss of {workdir.resolve().name}',
+        f'The loss against the steps, with its last value in the legend: {", ".join(said) or "an evaluation"}.')
 
 
 class Clock:
@@ -355,11 +364,6 @@ def _cut(path: pathlib.Path, step: int, again: Collection[str]) -> None:
         file.flush()
         os.fsync(file.fileno())
     os.replace(temporary, path)
-
-
-def _draws(stream) -> bool:
-    """Whether a stream shows a bar: tqdm hides it on terminals of 0 rows, which some containers have."""
-    return stream.isatty() and os.get_terminal_size(stream.fileno()).lines > 0
 
 
 def _running_mean(values: np.ndarray, radius: int) -> np.ndarray:

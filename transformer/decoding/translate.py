@@ -6,6 +6,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from display import progress
 from transformer.decoding.generate import generate
 from transformer.decoding.strategies import Strategy
 
@@ -25,14 +26,17 @@ def translate(snapshot: Any, sources: Sequence, *, strategy: Strategy, key: jax.
     """
     data, found = snapshot.data, {}
     order = sorted(range(len(sources)), key=lambda i: len(sources[i]))
-    for first in range(0, len(order), rows):
-        part = order[first:first + rows]
-        batch = [sources[i] for i in part]
-        limits = [len(source) + EXTRA if steps is None else steps for source in batch]
-        streams = part if numbers is None else [numbers[i] for i in part]
-        outputs = generate(snapshot.model, snapshot.params, [[data.start, *prefix]] * len(batch), source=batch, steps=limits,
-                           strategy=strategy, key=key, numbers=streams, end=data.end, vocab=data.facts['vocab'])
-        found |= zip(part, outputs)
+    with progress.waiting(f'translating by {type(strategy).__name__}', len(order), 'sentences') as advance:
+        for first in range(0, len(order), rows):
+            part = order[first:first + rows]
+            batch = [sources[i] for i in part]
+            limits = [len(source) + EXTRA if steps is None else steps for source in batch]
+            streams = part if numbers is None else [numbers[i] for i in part]
+            outputs = generate(snapshot.model, snapshot.params, [[data.start, *prefix]] * len(batch), source=batch,
+                               steps=limits, strategy=strategy, key=key, numbers=streams, end=data.end,
+                               vocab=data.facts['vocab'])
+            found |= zip(part, outputs)
+            advance(len(part))
     return [found[i] for i in range(len(sources))]
 
 

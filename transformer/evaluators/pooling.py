@@ -7,6 +7,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from display import figures
 from transformer.attention.pooling import Boxcar, Constant, Epanechnikov, Gaussian, Kernel, Pooling, Triangular, pool
 from transformer.evaluators.base import Evaluator
 
@@ -50,8 +51,9 @@ class Kernels(Evaluator):
         width = snapshot.apply(query=points['query']).get('width')
         own = panel(snapshot, points, snapshot.model.kernel, width, 'the run: ')
         count = len(self.kernels)
-        snapshot.picture('kernels', picture(snapshot.model, points, fixed[:count]))
-        snapshot.picture('widths', picture(snapshot.model, points, [*fixed[count:], own]))
+        snapshot.picture('kernels', picture(snapshot.model, points, fixed[:count], 'Five kernels of attention pooling'))
+        snapshot.picture('widths', picture(snapshot.model, points, [*fixed[count:], own],
+                                           'Kernels of several widths, and the kernel of the run'))
         return {name(one.kernel): one.loss for one in fixed}
 
 
@@ -94,34 +96,33 @@ def order(points: np.ndarray, targets: np.ndarray) -> np.ndarray:
     return np.argsort(points[:, 0] if points.shape[1] == 1 else targets.argmax(-1), kind='stable')
 
 
-def picture(model: Any, points: Mapping, panels: Sequence) -> Any:
+def picture(model: Any, points: Mapping, panels: Sequence, title: str) -> Any:
     """A figure with a column for each panel: its estimate over the training points, and below its weights."""
-    from matplotlib.figure import Figure  # matplotlib is slow to import
-
     keys, values = np.asarray(model.keys), np.asarray(model.values)
     query, target = points['query'], points['target']
     by_key, by_query = order(keys, values), order(query, target)
     curve = keys.shape[1] == values.shape[1] == 1
     sorting = 'x' if keys.shape[1] == 1 else 'class'
-    figure = Figure(figsize=(3 * len(panels), 6.4 if curve else 3.6), dpi=100, layout='constrained')
-    grid = figure.subplots(1 + curve, len(panels), squeeze=False)
+    figure, body = figures.new(2.3 * len(panels), 6.0 if curve else 3.4)
+    grid, larger = body.subplots(1 + curve, len(panels), squeeze=False), figures.scale(2.3 * len(panels))
     for axes, one in zip(grid[0], panels):
-        axes.set_title(one.title, fontsize=10)
+        axes.set_title(one.title, fontsize=9 * larger)
     for axes, one in zip(grid[0], panels if curve else ()):
-        axes.plot(keys, values, 'o', color='tab:orange', alpha=0.5, markersize=4, label='training points')
-        axes.plot(query[by_query], target[by_query], '--', color='tab:gray', label='targets')
-        axes.plot(query[by_query], one.estimate[by_query], color='tab:blue', linewidth=1.8, label='estimate')
+        axes.plot(keys, values, 'o', color=figures.COLOURS[4], alpha=0.6, markersize=4, label='training points')
+        axes.plot(query[by_query], target[by_query], '--', color='#555555', label='targets')
+        axes.plot(query[by_query], one.estimate[by_query], color=figures.COLOURS[0], linewidth=1.8, label='estimate')
         axes.set_xlabel('x')
         axes.sharey(grid[0, 0])
         axes.spines[['top', 'right']].set_visible(False)
     for axes, one in zip(grid[-1], panels):
-        image = axes.imshow(one.weights[by_query][:, by_key], cmap='Reds', origin='lower', aspect='auto', vmin=0,
+        image = axes.imshow(one.weights[by_query][:, by_key], cmap=figures.SEQUENTIAL, origin='lower', aspect='auto', vmin=0,
                             interpolation='nearest')
         axes.set_xlabel(f'training points by {sorting}')
-        bar = figure.colorbar(image, ax=axes, location='bottom', shrink=0.9, label='weight')
-        bar.ax.tick_params(labelsize=8)
+        figures.bar(body, image, axes, 'weight (linear scale)', location='bottom', shrink=0.9)
     grid[-1, 0].set_ylabel(f'queries by {sorting}')
     if curve:
         grid[0, 0].set_ylabel('y')
-        figure.legend(*grid[0, 0].get_legend_handles_labels(), loc='outside upper center', ncols=3, frameon=False)
-    return figure
+        body.legend(*grid[0, 0].get_legend_handles_labels(), loc='outside upper center', ncols=3, frameon=False)
+    weights = 'the weight of each training point (a column) for each query (a row), each with a scale of its own'
+    return figures.explain(figure, title, f'Above, the estimate of each kernel over the training points; below, {weights}.'
+                           if curve else f'Each panel shows a kernel and {weights}.')

@@ -17,6 +17,7 @@ from transformer.decoding.translate import encoded, translate
 from transformer.explain import maps, pictures
 
 MOST_TOKENS = 1024  # in a picture
+GIVEN = 'token given to the decoder'  # the start and the output so far
 
 
 def of_text(snapshot: Any, text: str, steps: bool = False) -> tuple:
@@ -74,17 +75,21 @@ def _between(snapshot, source, target, read, shown, written, steps):
     """A source [S] and the inputs of the decoder [T], with their tokens `read` and `shown`; `written` are its outputs."""
     seen = look(snapshot, steps, inputs=source[None], segments=np.ones((1, len(source)), np.int32),
                 decoder_inputs=target[None])
-    cross = seen.section(shown, read, 'cross attention', lambda name: name.endswith('cross_attention'))
-    own = [seen.section(read, read, 'attention in the source', lambda name: name.startswith('encoder/')),
-           seen.section(shown, shown, 'attention in the output',
-                     lambda name: not name.startswith('encoder/') and name not in cross.layers)]
+    cross = seen.section(shown, read, 'cross attention: from the output so far to the source',
+                         lambda name: name.endswith('cross_attention'), down=GIVEN, across='source token')
+    own = [seen.section(read, read, 'self-attention of the source', lambda name: name.startswith('encoder/'),
+                        down='source token that attends', across='source token that is attended to'),
+           seen.section(shown, shown, 'self-attention of the output so far',
+                        lambda name: not name.startswith('encoder/') and name not in cross.layers,
+                        down=GIVEN, across='token given to the decoder')]
     mean, sections = None, [maps_ for maps_ in own if maps_.found]
     if any(map(len, cross.layers.values())):
         mean = maps.alignment(cross.layers)
         whole = {'layer': 'all layers', 'heads': ['mean of all heads'], 'entropy': maps.entropy(mean[None]).tolist(),
                  'highest_entropy': maps.highest_entropy(np.ones(mean.shape, bool))}
-        sections = [pictures.Maps({'all layers': mean[None]}, [whole], written, read, 'alignment'), *sections, cross]
-    return pictures.attention(*sections), seen.found, {
+        sections = [pictures.Maps({'all layers': mean[None]}, [whole], written, read, 'alignment of the output with the source',
+                                  down='token produced', across='source token', produced=True), *sections, cross]
+    return pictures.attention(*sections, title=f'Attention weights of {pictures.counted(seen.found)}'), seen.found, {
         'source': read, 'output': written,
         'alignment': None if mean is None else np.round(mean, 6).tolist()}
 
@@ -108,11 +113,14 @@ def of_story(snapshot: Any, given: str, steps: bool = False) -> tuple:
         hops = np.concatenate(list(seen.layers.values()), 1)
         whole = {'layer': question.text, 'heads': ['all hops'], 'entropy': maps.entropy(hops).tolist(),
                  'highest_entropy': maps.highest_entropy(np.ones(hops.shape[1:], bool))}
-        shown = pictures.Maps({question.text: hops}, [whole], list(seen.layers), sentences, longest=60)
+        shown = pictures.Maps({question.text: hops}, [whole], list(seen.layers), sentences, longest=60,
+                              down='hop of the memory', across='sentence of the story, the latest first')
+        title = f'Attention of {len(hops)} hops over the story for {question.text!r}'
     else:
-        read = [question.text, *sentences]
-        shown = seen.section(read, read, longest=60)
-    return pictures.attention(shown), seen.found, {
+        read, title = [question.text, *sentences], ''
+        shown = seen.section(read, read, longest=60, down='question or sentence that attends',
+                             across='question or sentence that is attended to')
+    return pictures.attention(shown, title=title), seen.found, {
         'question': question.text, 'sentences': sentences,
         'weights': {name: np.round(x, 4).tolist() for name, x in shown.layers.items()}}
 

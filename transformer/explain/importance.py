@@ -16,6 +16,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from display import progress
 from transformer.attention.pruned import kept_heads
 from transformer.explain.maps import layer_of
 
@@ -76,7 +77,7 @@ def importance(snapshot: Any, batches: Iterable[Mapping]) -> np.ndarray:
         return {name: jnp.abs(x).sum((1, 2)) * weight for name, x in slopes.items()}, weight
 
     sums, weights = {name: 0.0 for name in model.attentions}, 0.0
-    for batch in batches:
+    for batch in progress.over(batches, 'measuring the importance of the heads', 'batches'):
         slopes, weight = jax.device_get(gradient(snapshot.params, batch))
         sums = {name: x + slopes[name].astype(np.float64) for name, x in sums.items()}
         weights += float(weight)

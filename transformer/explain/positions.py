@@ -6,17 +6,23 @@ from typing import Any
 import jax
 import numpy as np
 
+from display import figures
+
+TITLE, SCALE = 'Similarity of learnt positions', 'cosine similarity (linear scale)'
+
 
 def sinusoids(length: int = 128, width: int = 128) -> Any:
     """A matplotlib figure of P [length, width] of `positions.sinusoid`: a row for each position, a column for each feature."""
     from transformer.attention.positions.absolute import sinusoid
 
-    figure, axes = _figure(7.0, 5.0)
-    image = axes.imshow(np.asarray(sinusoid(np.arange(length), width)), cmap='RdBu_r', vmin=-1, vmax=1, aspect='auto',
+    figure, body = figures.new(7.0, 4.8)
+    axes = body.subplots()
+    image = axes.imshow(np.asarray(sinusoid(np.arange(length), width)), cmap=figures.DIVERGING, vmin=-1, vmax=1, aspect='auto',
                         interpolation='nearest')
-    axes.set(xlabel='feature', ylabel='position', title='sin (even features) and cos (odd) of t / 10000^(2i/D)')
-    figure.colorbar(image, ax=axes)
-    return figure
+    axes.set(xlabel='feature', ylabel='position t')
+    figures.bar(body, image, axes, 'value (linear scale)')
+    return figures.explain(figure, f'Sinusoidal positions of width {width}', 'Row t is the encoding of position t: feature 2i '
+                           f'is sin(t / 10000^(2i/{width})), feature 2i + 1 the cosine of the same angle.')
 
 
 def similarities(table: np.ndarray | jax.Array) -> np.ndarray:
@@ -36,29 +42,32 @@ def similarity(table: np.ndarray | jax.Array, grid: tuple | None = None) -> Any:
         similarity to all of them on the grid (Dosovitskiy et al. 2021, figure 7); None: one panel for all pairs.
     """
     if grid is None:
-        figure, axes = _figure(5.4, 4.6)
-        image = axes.imshow(similarities(table), cmap='RdBu_r', vmin=-1, vmax=1, interpolation='nearest')
-        axes.set(xlabel='position', ylabel='position', title='cosine similarity of learnt positions')
-        figure.colorbar(image, ax=axes)
-        return figure
-    from matplotlib.figure import Figure
-
+        figure, body = figures.new(5.8, 4.4)
+        axes = body.subplots()
+        image = axes.imshow(similarities(table), cmap=figures.DIVERGING, vmin=-1, vmax=1, interpolation='nearest')
+        axes.set(xlabel='position', ylabel='position')
+        figures.bar(body, image, axes, SCALE)
+        return figures.explain(figure, TITLE, 'Each cell is the cosine of the angle between the learnt vectors of two '
+                               'positions: red where they are alike, white where they are orthogonal, blue where opposed.')
     (rows, columns), patches = grid, grid[0] * grid[1]
     if patches > len(table):
         raise ValueError(f'A table of {len(table)} positions has no grid of {rows}x{columns} patches; give the grid of the '
                          'images that the run was trained on.')
     alike = similarities(np.asarray(table)[len(table) - patches:]).reshape(rows, columns, rows, columns)
-    figure = Figure(figsize=(1.0 + 0.7 * columns, 0.8 + 0.7 * rows), layout='constrained')
-    panels = figure.subplots(rows, columns, squeeze=False)
+    figure, body = figures.new(max(4.6, 1.5 + 0.75 * columns), 0.6 + 0.75 * rows)
+    panels = body.subplots(rows, columns, squeeze=False)
     for i, j in np.ndindex(rows, columns):
-        image = panels[i, j].imshow(alike[i, j], cmap='RdBu_r', vmin=-1, vmax=1, interpolation='nearest')
-        panels[i, j].set_xticks([])
-        panels[i, j].set_yticks([])
-    figure.suptitle('cosine similarity of learnt positions', fontsize=10)
-    figure.supxlabel('column of the patch', fontsize=9)
-    figure.supylabel('row of the patch', fontsize=9)
-    figure.colorbar(image, ax=panels, shrink=0.8)
-    return figure
+        image = panels[i, j].imshow(alike[i, j], cmap=figures.DIVERGING, vmin=-1, vmax=1, interpolation='nearest')
+        panels[i, j].set(xticks=[], yticks=[])
+        if i == rows - 1:
+            panels[i, j].set_xlabel(j, fontsize=8)
+        if j == 0:
+            panels[i, j].set_ylabel(i, fontsize=8)
+    body.supxlabel('column of the patch', fontsize=9)
+    body.supylabel('row of the patch', fontsize=9)
+    figures.bar(body, image, panels, SCALE, shrink=0.9)
+    return figures.explain(figure, TITLE, 'Each panel stands at the place of a patch in the image and shows, on the grid of '
+                           'all patches, the cosine of the angle between its learnt vector and theirs: red is alike.')
 
 
 def of_run(params: Mapping, grid: tuple | None = None) -> Any:
@@ -69,9 +78,3 @@ def of_run(params: Mapping, grid: tuple | None = None) -> Any:
                          "with model.positions='Learned()'.")
     return similarity(table, grid)
 
-
-def _figure(width, height):
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(width, height), layout='constrained')
-    return figure, figure.subplots()

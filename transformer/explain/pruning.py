@@ -12,6 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from display import progress
 from transformer.explain.importance import AttentionLayer, all_heads, layers_of
 
 
@@ -42,7 +43,8 @@ def _path(layer: AttentionLayer):
 def curve(snapshot: Any, measure: Callable, heads: list, counts: list) -> list[tuple]:
     """[(heads left, measure(parameters))], each with the last of `heads`, which are ordered from the least important on."""
     gone = lambda count: heads[:len(heads) - count]
-    return [(count, measure(without(snapshot.model, snapshot.params, gone(count)))) for count in counts]
+    return [(count, measure(without(snapshot.model, snapshot.params, gone(count))))
+            for count in progress.over(counts, 'measuring the loss with fewer heads', 'points')]
 
 
 def fields(model: Any, kept: Sequence) -> dict:

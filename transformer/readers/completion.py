@@ -1,11 +1,13 @@
 """Continuations of texts."""
 
+import contextlib
 import dataclasses
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import jax
 
+from display import progress
 from transformer.contracts import ContinuedText
 from transformer.decoding.generate import generate, require_room
 from transformer.decoding.strategies import Sample, Strategy, watched
@@ -36,8 +38,9 @@ class Completion(Reader):
             if pieces:
                 pieces.begin()
             # One prompt at a time, so that each answer is printed as soon as it is known.
-            found, = generate(snapshot.model, snapshot.params, [prompt], steps=tokens or 100, strategy=strategy, end=data.end,
-                              vocab=data.facts['vocab'], key=snapshot.key('predict', seed), numbers=[i])
+            with contextlib.nullcontext() if pieces else progress.waiting('generating'):
+                found, = generate(snapshot.model, snapshot.params, [prompt], steps=tokens or 100, strategy=strategy,
+                                  end=data.end, vocab=data.facts['vocab'], key=snapshot.key('predict', seed), numbers=[i])
             if pieces:
                 jax.effects_barrier()
             outputs = hypotheses(data, found)

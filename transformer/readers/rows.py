@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
+from display import progress
 from transformer.contracts import FramedText
 
 AT_ONCE = 64  # rows in one call of a model
@@ -34,8 +35,9 @@ def token_batches(data: FramedText, rows: Sequence[TokenRow]) -> Iterator[dict[s
 def outputs(snapshot: Any, batches: Iterable[Mapping], names: Sequence[str]) -> Iterator[dict[str, np.ndarray]]:
     """Yields for each row of the batches, in order, one dict of its arrays and the named outputs in float32."""
     for batch in batches:
-        found = snapshot.apply(**snapshot.run.task.inputs(batch))
-        rows = batch | {name: _in_float32(found, name) for name in names}
+        with progress.waiting('predicting'):  # not while the answers are printed
+            found = snapshot.apply(**snapshot.run.task.inputs(batch))
+            rows = batch | {name: _in_float32(found, name) for name in names}
         for row in np.flatnonzero(batch['example_weights']):
             yield {name: x[row] for name, x in rows.items()}
 
@@ -47,7 +49,9 @@ def output_rows(snapshot: Any, inputs: Mapping[str, np.ndarray], name: str) -> I
     for start in range(0, rows, count):
         part = {key: x[start:start + count] for key, x in inputs.items()}
         padded = {key: np.concatenate([x, np.zeros((count - len(x), *x.shape[1:]), x.dtype)]) for key, x in part.items()}
-        yield from _in_float32(snapshot.apply(**padded), name)[:rows - start]
+        with progress.waiting('predicting'):
+            found = _in_float32(snapshot.apply(**padded), name)
+        yield from found[:rows - start]
 
 
 def _in_float32(found, name):

@@ -6,13 +6,14 @@ from typing import Any
 
 import numpy as np
 
+from display import figures
 from transformer.evaluators.base import Evaluator
 
 
 @dataclasses.dataclass(frozen=True)
 class Mistakes(Evaluator):
     """A picture of the `rows` x `rows` images whose label the model gives the least probability; each is titled with its label
-    and, after an arrow, the predicted class."""
+    and with the predicted class, both with their probability."""
     rows: int = 4
 
     def check(self, run: Any, batches: Any) -> Sequence[str]:
@@ -21,24 +22,32 @@ class Mistakes(Evaluator):
         return ()
 
     def __call__(self, snapshot: Any, batches: Any) -> Mapping[str, float]:
-        from matplotlib.figure import Figure  # matplotlib is slow to import
-
-        found = []  # (probability of the label, image, label, prediction)
+        found = []  # (probability of the label, image, label, all probabilities)
         for batch in batches:
             logits = np.asarray(snapshot.apply(image=batch['image'])['logits'], np.float64)[:, :len(snapshot.data.classes)]
             p = np.exp(logits - logits.max(-1, keepdims=True))
             p /= p.sum(-1, keepdims=True)
             real = np.flatnonzero(batch['example_weights'])
-            found += [(p[i, batch['label'][i]], batch['image'][i], batch['label'][i], p[i].argmax()) for i in real]
+            found += [(p[i, batch['label'][i]], batch['image'][i], batch['label'][i], p[i]) for i in real]
             found = sorted(found, key=lambda entry: entry[0])[:self.rows ** 2]
-        figure = Figure(figsize=(1.4 * self.rows, 1.6 * self.rows), dpi=100, layout='constrained')
-        grid = figure.subplots(self.rows, self.rows, squeeze=False)
-        for axes, (probability, image, label, prediction) in zip(grid.flat, found):
+        figure, body = figures.new(2.0 * self.rows + 0.4, 2.1 * self.rows)
+        grid, names = body.subplots(self.rows, self.rows, squeeze=False), snapshot.data.classes
+        for axes, (probability, image, label, p) in zip(grid.flat, found):
             image = snapshot.data.visible(image)
             axes.imshow(image.squeeze(-1) if image.shape[-1] == 1 else image, cmap='gray')
-            names = snapshot.data.classes
-            axes.set_title(f'{names[label]} → {names[prediction]}  {probability:.2f}', fontsize=8)
+            prediction = p.argmax()
+            axes.set_title(f'true: {_short(names[label])} ({probability:.2f})\n'
+                           f'predicted: {_short(names[prediction])} ({p[prediction]:.2f})', fontsize=8,
+                           color='black' if prediction == label else figures.COLOURS[1])
         for axes in figure.axes:
             axes.set_axis_off()
+        wrong = sum(p.argmax() != label for _, _, label, p in found)
+        figures.explain(figure, f'The {len(found)} images with the least probable true class',
+                        'Above each image its true class and the predicted one, each with the probability that the model gives '
+                        f'it; the titles of the {wrong} wrong predictions are orange.')
         snapshot.picture('mistakes', figure)
         return {}
+
+
+def _short(name: str, longest: int = 16) -> str:
+    return name if len(name) <= longest else f'{name[:longest - 1]}…'

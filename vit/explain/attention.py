@@ -5,9 +5,12 @@ from typing import Any
 
 import numpy as np
 
+from display import figures
 from transformer.explain import pictures
 from transformer.explain.attention import look
-from transformer.explain.pictures import head, named, titles
+from transformer.explain.pictures import named, titles
+
+_POSITIVE, _NEGATIVE = '#ff8c00', '#0072B2'  # which colour-blind readers can tell apart, on black and on white
 
 
 def read_out(weights: np.ndarray, class_token: bool) -> np.ndarray:
@@ -25,7 +28,8 @@ def of_image(snapshot: Any, file: str, steps: bool = False) -> tuple:
     if steps:
         places = [f'{row},{column}' for row in range(rows) for column in range(image.shape[1] // model.patch)]
         names = [*(['class'] if classed else []), *places]
-        figure = pictures.attention(seen.section(names, names))
+        figure = pictures.attention(seen.section(names, names, down='query: the patch that attends (row,column)',
+                                                 across='key: the patch that is attended to'))
     else:
         figure = attention(seen.layers, flow, snapshot.data.visible(image), seen.found, patch=model.patch, class_token=classed)
     read = None if flow is None else read_out(flow, classed).reshape(rows, -1).tolist()
@@ -45,37 +49,56 @@ def attention(layers: Mapping, rollout: np.ndarray | None, image: np.ndarray, fo
       found: the result of `transformer.explain.maps.read` for the weights.
       patch: side of a patch in pixels.
     """
-    from matplotlib.figure import Figure  # matplotlib is slow to import
-
     rows, columns = len(found), max(1, *(len(one['heads']) for one in found))
     side = max(1.2, min(24 / columns, 24 / rows, 2.2))
     wide = max(2.4, side)  # of the image
-    figure = Figure(figsize=(columns * (side + 0.1) + wide + 0.9, max(rows * (side + 0.35), 2 * wide + 0.6) + 0.5), dpi=100,
-                    layout='constrained')
-    whole, heads = figure.subfigures(1, 2, width_ratios=[wide + 0.2, columns * (side + 0.1) + 0.6])
-    below = max(figure.get_figheight() - 0.6 - 2 * (wide + 0.3), 0.01)
-    first, second, rest = whole.subplots(3, 1, height_ratios=[wide + 0.3, wide + 0.3, below])
+    width = columns * (side + 0.1) + wide + 2.0
+    larger = figures.scale(width)
+    figure, body = figures.new(width, max(rows * (side + 0.1 + 0.2 * larger), 2 * wide + 1.4 * larger) + 0.3)
+    whole, heads = body.subfigures(1, 2, width_ratios=[wide + 0.2, width - wide - 0.2])
+    below = max(figure.get_figheight() - 0.3 - 2 * (wide + 0.7 * larger), 0.01)
+    first, second, rest = whole.subplots(3, 1, height_ratios=[wide + 0.7 * larger, wide + 0.7 * larger, below])
     rest.set_axis_off()
     _show(first, image)
-    first.set_title('image', fontsize=9)
+    height, breadth = image.shape[:2]
+    first.set_title('image', fontsize=9 * larger)
+    first.set_xlabel(f'{breadth} x {height} pixels, patches of {patch} x {patch}', fontsize=8 * larger)
     if rollout is None:
         second.set_axis_off()
     else:
         read = read_out(rollout, class_token)
         _overlay(second, image, read - read.min(), patch)  # every patch has a positive weight in a rollout
-        second.set_title('attention rollout,\nabove its least', fontsize=9)
-    for axes_of_layer, one in zip(heads.subplots(rows, columns, squeeze=False), found):
-        axes_of_layer[0].set_ylabel(named(one), fontsize=9)
+        second.set_title('attention rollout, all layers', fontsize=9 * larger)
+        second.set_xlabel('share above the least', fontsize=8 * larger)
+    signed = any((weights < 0).any() for weights in layers.values())
+    grid = heads.subplots(rows, columns, squeeze=False)
+    for axes_of_layer, one in zip(grid, found):
+        axes_of_layer[0].set_ylabel(named(one), fontsize=8.5 * larger)
         for axes in axes_of_layer:
             axes.set(xticks=[], yticks=[])
             axes.spines[:].set_visible(False)
         for axes, weights, title in zip(axes_of_layer, layers[one['layer']], titles(one)):
             _overlay(axes, image, read_out(weights, class_token), patch)
-            axes.set_title(title, fontsize=8, pad=3)
-    reads = 'what the class token looks at' if class_token else 'what all patches together look at'
-    head(figure, [f'red: {reads}', 'full red is the most in each panel',
-                  *(['above each head its entropy in nats'] if found[0]['entropy'] else [])])
-    return figure
+            axes.set_title(title, fontsize=7.5 * larger, pad=3)
+    bar = heads.colorbar(_scale(signed), ax=grid, shrink=min(1.0, 2.4 * larger / (rows * side)), aspect=14, pad=0.02)
+    bar.set_label('weight, as a share of the largest in its panel (linear scale)', fontsize=8 * larger)
+    bar.ax.tick_params(labelsize=7.5 * larger)
+    heads.supxlabel('heads', fontsize=9 * larger)
+    sure = found[0]['entropy']
+    reads = 'the class token attends to' if class_token else 'all patches together attend to'
+    said = [f'Each panel is a head and shows in orange over the image which patches {reads}',
+            *(['blue patches have negative weights'] if signed else []),
+            *([pictures.ENTROPY] if sure else [])]
+    return figures.explain(figure, f'Attention weights of {pictures.counted(found)}', '; '.join(said) + '.')
+
+
+def _scale(signed):
+    """What the colour bar shows: from nothing to all of orange, or from blue to orange."""
+    from matplotlib.cm import ScalarMappable
+    from matplotlib.colors import LinearSegmentedColormap, Normalize
+
+    colours = [_NEGATIVE, '#808080', _POSITIVE] if signed else ['#808080', _POSITIVE]
+    return ScalarMappable(Normalize(-1 if signed else 0, 1), LinearSegmentedColormap.from_list('', colours))
 
 
 def _show(axes, image, **style):
@@ -86,10 +109,12 @@ def _show(axes, image, **style):
 
 
 def _overlay(axes, image, heat, patch):
-    """The image in grey, with the patches in red by their `heat` [patches], in blue where that is negative."""
+    """The image in grey, with the patches in orange by their `heat` [patches], in blue where that is negative."""
+    from matplotlib.colors import ListedColormap
+
     height, width = image.shape[:2]
     heat = np.asarray(heat).reshape(height // patch, width // patch)
     _show(axes, image.mean(-1, keepdims=True))
     strength = np.abs(heat) / max(float(np.abs(heat).max()), 1e-12)
-    axes.imshow(np.sign(heat), cmap='bwr', vmin=-1, vmax=1, alpha=0.8 * strength, interpolation='nearest',
-                extent=(-0.5, width - 0.5, height - 0.5, -0.5))
+    axes.imshow(np.sign(heat), cmap=ListedColormap([_NEGATIVE, 'white', _POSITIVE]), vmin=-1, vmax=1, alpha=0.8 * strength,
+                interpolation='nearest', extent=(-0.5, width - 0.5, height - 0.5, -0.5))

@@ -19,6 +19,7 @@ from PIL import Image
 from tensorboardX import record_writer
 from tensorboardX.proto import event_pb2
 
+from display import figures
 from training.report import report
 
 
@@ -359,13 +360,26 @@ class PlotTest(absltest.TestCase):
 
         def orange_and_green(picture):
             red, green, blue = picture.astype(int).transpose(2, 0, 1)
-            return int(((red > 200) & (blue < 80)).sum()), int(((green > 130) & (red < 100) & (blue < 100)).sum())
+            return int(((red > 200) & (blue < 80)).sum()), int(((green > 130) & (red < 100) & (blue < 130)).sum())
 
         self.assertEqual(orange_and_green(one), (0, 0))
         self.assertGreater(min(orange_and_green(three)), 50)
 
-    def test_one_point(self):
+    def test_what_is_shown_is_said(self):
+        self.workdir = self.workdir / 'books_$x$_\u4e2d\ue000'
+        self.workdir.mkdir()
+        self.plot('train', 'val')
+        figure = report.losses(self.workdir)
+        self.assertEqual(figure.get_suptitle().split('U+')[-1], 'E000')  # which no font has
+        axes, = figure.axes
+        self.assertEqual((axes.get_xlabel(), axes.get_ylabel()), ('step (updates of the parameters)', 'loss'))
+        self.assertIn('train is the mean of the steps since the point before (pale), and its running mean',
+                      figures.caption_of(figure))
+
+    def test_one_point_has_a_mark(self):
         self.assertGreater(self.plot('train', points=1).std(), 5)
+        line, = report.losses(self.workdir).axes[0].lines
+        self.assertEqual((line.get_marker(), len(line.get_xdata())), ('o', 1))
 
     def test_no_loss(self):
         with self.assertRaisesRegex(ValueError, 'no finite loss'):

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from absl.testing import absltest, parameterized
 
+from display import figures
 from transformer.explain import pictures
 
 
@@ -49,7 +50,7 @@ class AttentionTest(parameterized.TestCase):
         every = int(named[1])
         self.assertEqual(named, [str(i) for i in range(0, 100, every)])
         self.assertGreater(every, 1)
-        self.assertIn(f'1 token in {every} is named', figure.get_suptitle())
+        self.assertIn(f'1 token in {every} is named', figures.caption_of(figure))
 
     def test_layers_with_fewer_heads(self):
         weights, found = drawn(3, 2, 4)
@@ -65,12 +66,15 @@ class AttentionTest(parameterized.TestCase):
         weights, found = drawn(2, 2, 3)
         scores, mask = np.random.default_rng(1).normal(size=(2, 3, 3)), np.tri(3, dtype=bool)[None].repeat(2, 0)
         figure = self.draw(pictures.attention(pictures.Maps(weights, found, "abc", "abc", steps={'block_1': (scores, mask)})))
-        shown = panels(figure)[:8]
+        shown = figure.axes[:8]
         self.assertEqual([axes.get_ylabel().split('\n')[0] for axes in shown[::2]], ['layer 0', 'layer 1', 'mask', 'softmax'])
         for axes, panel in zip(shown[2:], (*scores, *mask, *weights['block_1'])):
             np.testing.assert_array_equal(axes.images[0].get_array(), panel)
         self.assertEqual(shown[2].get_title(), f'{scores[0].min():.2f} to {scores[0].max():.2f}')
-        self.assertIn('mask: white is seen', figure.get_suptitle())
+        bars = [axes for axes in figure.axes if axes not in shown]
+        self.assertEqual([bar.get_ylabel() for bar in bars], ['weight (square-root scale)', 'score (linear scale)', 'mask',
+                                                              'weight (square-root scale)'])
+        self.assertEqual(labels(bars[2].get_yticklabels()), ['hidden', 'visible'])
         self.assertEqual([bool(axes.get_xticks().size) for axes in shown], [False] * 6 + [True] * 2)
 
     def test_negative_weights(self):
@@ -79,14 +83,14 @@ class AttentionTest(parameterized.TestCase):
         found[0] |= {'entropy': None}
         figure = self.draw(pictures.attention(pictures.Maps(weights, found, "abc", "abc")))
         self.assertEqual(panels(figure)[0].get_title(), 'head 0')
-        self.assertNotIn('entropy', figure.get_suptitle())
+        self.assertNotIn('entropy', figures.caption_of(figure))
         low, high = panels(figure)[0].images[0].get_clim()
         self.assertEqual(low, -high)
 
     def test_labels(self):
-        given = ['the', ' cat', '\n', '\t', '', '\x00', '\u4e2d', 'é', '$x$', 'internationalization']
+        given = ['the', ' cat', '\n', '\t', '', '\x00', '\ue000', 'é', '$x$', 'internationalization']
         self.assertEqual(pictures.printable(given),
-                         ['the', '␣cat', '↵', '⇥', '', '\\x00', '\\u4e2d', 'é', '$x$', 'international…'])
+                         ['the', '␣cat', '↵', '⇥', '', 'U+0000', 'U+E000', 'é', '$x$', 'international…'])
         weights, found = drawn(1, 1, len(given))
         self.draw(pictures.attention(pictures.Maps(weights, found, given, given)))  # no part of it is read as mathematics
 
@@ -102,7 +106,7 @@ class ImportanceTest(absltest.TestCase):
         self.assertEqual(labels(left.get_yticklabels()), ['0', 'decoder/block_0/cross_attention'])
         np.testing.assert_array_equal(right.lines[0].get_xydata(), [(3, 1.0), (2, 1.5), (0, 4.0)])
         self.assertEqual(right.get_ylabel(), 'loss on valid')
-        self.assertIn('keeps 2', right.get_legend().get_texts()[0].get_text())
+        self.assertEqual(labels(right.get_legend().get_texts()), ['loss on valid', 'the pruned run keeps 2'])
 
 
 if __name__ == '__main__':

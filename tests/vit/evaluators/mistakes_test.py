@@ -3,6 +3,7 @@ import types
 import numpy as np
 from absl.testing import absltest
 
+from display import figures
 from vit.evaluators.mistakes import Mistakes
 
 
@@ -23,7 +24,10 @@ class MistakesTest(absltest.TestCase):
         shown = [int(np.argmin([np.abs(image.squeeze(-1) - a.images[0].get_array()).max() for image in batch['image']]))
                  for a in axes]
         self.assertEqual(shown, [5, 1, 3, 6])
-        self.assertRegex(axes[0].get_title(), r'fox → (cat|dog)  0\.00')
+        self.assertRegex(axes[0].get_title(), r'true: fox \(0\.00\)\npredicted: (cat|dog) \(0\.50\)')
+        self.assertEqual(axes[3].get_title(), 'true: cat (0.58)\npredicted: cat (0.58)')
+        self.assertLen({a.title.get_color() for a in axes[1:]}, 2)  # the wrong ones stand out
+        self.assertIn('the titles of the 2 wrong predictions', figures.caption_of(pictures['mistakes']))
         Mistakes(rows=1)(snapshot, [batch])
         self.assertLen(pictures['mistakes'].axes, 1)
 
@@ -34,7 +38,7 @@ class MistakesTest(absltest.TestCase):
         batch = {'image': np.zeros((1, 4, 4, 1)), 'label': np.array([1]), 'example_weights': np.ones(1)}
         Mistakes(rows=1)(snapshot, [batch])
         axes = pictures['mistakes'].axes[0]
-        self.assertEqual(axes.get_title(), 'dog → cat  0.27')
+        self.assertEqual(axes.get_title(), 'true: dog (0.27)\npredicted: cat (0.73)')
         np.testing.assert_array_equal(axes.images[0].get_array(), np.full((4, 4), -3))  # shown as it is seen
 
     def test_numbers_of_rows_without_a_meaning_are_refused(self):

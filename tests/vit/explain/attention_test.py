@@ -3,6 +3,7 @@ import io
 import numpy as np
 from absl.testing import absltest, parameterized
 
+from display import figures
 from tests.transformer.explain import pictures_test
 from vit.explain import attention as pictures
 
@@ -30,7 +31,7 @@ class AttentionTest(parameterized.TestCase):
         figure = pictures.attention(weights, None, np.zeros((2, 2, 1)), found, patch=1, class_token=False)
         figure.savefig(io.BytesIO(), format='png')
         self.assertLen([axes for axes in figure.axes if len(axes.images) == 2], 1)
-        self.assertNotIn('entropy', figure.get_suptitle())
+        self.assertNotIn('entropy', figures.caption_of(figure))
 
 
 if __name__ == '__main__':

@@ -50,21 +50,29 @@ def reach(mask: Mask, length: int, layers: int) -> np.ndarray:
 def show(mask: Mask, length: int = 16, layers: int = 1) -> Any:
     """A matplotlib figure of a mask over `length` positions: a row for each query, a column for each key. With several
     layers, the shade shows after how many of them a key reaches a query: the receptive field."""
-    from matplotlib.figure import Figure
+    from matplotlib import colormaps
+    from matplotlib.colors import BoundaryNorm, ListedColormap
 
-    figure = Figure(figsize=(4.2, 4.6), layout='constrained')
-    axes = figure.subplots()
+    from display import figures
+
+    figure, body = figures.new(6.0, 4.4)
+    axes = body.subplots()
     first = reach(mask, length, layers) if layers > 1 else dense(mask.of_layer(0), length).astype(int)
-    shade = np.where(first, 1 - (first - 1) / layers, 0.0)
-    axes.imshow(shade, cmap='Blues', vmin=0, vmax=1.25, interpolation='nearest')
-    axes.set(xlabel='key', ylabel='query', title=str(mask) + (f', {layers} layers' if layers > 1 else ''))
-    axes.title.set(fontsize=8, wrap=True)
+    shades = colormaps[figures.SEQUENTIAL](np.linspace(0.8, 0.8 / layers, layers))
+    image = axes.imshow(first, cmap=ListedColormap(['#f4f4f4', *shades]), interpolation='nearest',
+                        norm=BoundaryNorm(np.arange(layers + 2) - 0.5, layers + 1))
+    axes.set(xlabel='key position', ylabel='query position')
+    bar = figures.bar(body, image, axes, '', shrink=0.8, ticks=range(layers + 1))
+    names = ['hidden', *(f'after {n} layer{"s" * (n > 1)}' for n in range(1, layers + 1))]
+    bar.ax.set_yticklabels(names if layers > 1 else ['hidden', 'visible'])
     if length <= 32:
         axes.set_xticks(np.arange(-0.5, length), minor=True)
         axes.set_yticks(np.arange(-0.5, length), minor=True)
         axes.grid(which='minor', color='white', linewidth=0.8)
         axes.tick_params(which='minor', length=0)
-    return figure
+    further = f', and paler if that takes several of {layers} layers' if layers > 1 else ''
+    return figures.explain(figure, f'{mask}' + (f', {layers} layers' if layers > 1 else ''),
+                           f'A cell is blue if a query (its row) may attend to a key (its column){further}.')
 
 
 def segments_of(mask: Mask, queries: int, keys: int) -> tuple | None:
