@@ -23,7 +23,7 @@ def get_config(variant=''):
         c.data = base.data('data.text.mixture:Mixture', parts={
             'code': dict(weight=3, source='stdlib'), 'prose': dict(path='prose')}, **common)
     else:
-        c.data = base.data('data.text.documents:Text', source='stdlib', **common)
+        c.data = base.data('data.text.documents:Text', source='auto', **common)
     c.model = base.part('transformer.models.gpt:Gpt', layers=4, heads=4, width=128, length=128, **base.NO_BIASES,
                         initial='Scaled(scale=0.045)')
     c.task = base.part('transformer.tasks.language_model:NextToken')

@@ -30,6 +30,12 @@ class Slice:
         start, stop, _ = slice(_index(self.start, last - first), _index(self.stop, last - first)).indices(last - first)
         return first + start, first + max(start, stop)
 
+    @property
+    def relative(self) -> bool:
+        """Whether all bounds are percentages."""
+        given = [bound for bound in (self.start, self.stop) if bound]
+        return bool(given) and all(bound.endswith('%') for bound in given) and (self.of is None or self.of.relative)
+
     def __str__(self) -> str:
         return f'{self.of or ""}' + (f'[{self.start}:{self.stop}]' if self.start or self.stop else '')
 

@@ -38,7 +38,7 @@ CHANGES = {
     'extrapolation:learned': TEXT | {'data.tokenizer': 'Byte()', 'data.valid': 'train[90%:95%]'},
     'gpt2:124m': TEXT | {'model.vocab': 512, 'mesh.fsdp': 1},
     'gpt2:1558m': TEXT | {'model.vocab': 512, 'mesh.data': 2, 'mesh.fsdp': 4},
-    'gpt_char:cpu': STREAM,
+    'gpt_char:cpu': {},
     'bert_mini:words': {'data.tokenizer': 'WordPiece(vocab=60)'},
     't5_small:step': {'model.vocab': 512, 'data.train': 'train[:300]', 'data.valid': 'valid[:20]'},
     'vit_ti16:step': {'data.train': 'train[:64]', 'data.valid': 'train[64:70]', 'data.size': 32},
@@ -73,6 +73,7 @@ ALIKE = {'gpt2:350m': ('gpt2:124m', SHRUNK.keys() | {'optimizer.learning_rate'})
              f'model.{stack}.{field}' for stack in ('encoder', 'decoder')
              for field in ('dropout', 'last_dropout', 'feed_forward')}),
          'vit_ti16:imagenet': ('vit_ti16:step', {'data', 'dtype', 'task.augment'}),
+         'gpt_char:shakespeare': ('gpt_char:cpu', {'data.train', 'data.valid', 'data.test'}),
          'gpt_char:base': ('gpt_char:cpu', SHRUNK.keys() | {
              'model.dropout', 'model.initial', 'optimizer.learning_rate', 'optimizer.schedule.name',
              'optimizer.schedule.final'}),

@@ -48,6 +48,7 @@ READ_BY = {'classify': Labelled(), 'label': Labelled(target=Labels()), 'rate': L
 def examples_of_data():
     """(config, name of a file, its text) of every example in docs/data.md."""
     for section in re.split('^### ', DOCS['data.md'], flags=re.MULTILINE)[1:]:
+        section = re.split('^## ', section, flags=re.MULTILINE)[0]
         config = re.search(r'`configs/(\w+)\.py`', section)[1]
         for name, text in re.findall(r'^`([\w.]+)`.*?^```\n(.*?)^```', section, re.MULTILINE | re.DOTALL):
             yield config, name, text

@@ -4,6 +4,7 @@ A `Split` is what a split expression names. It is read as a stream of chunks, ne
 larger than memory.
 """
 
+import codecs
 import dataclasses
 import difflib
 import fnmatch
@@ -19,33 +20,69 @@ import zlib
 from collections.abc import Iterator, Sequence
 
 from data import cache, splits
+from data.sources import contents
 
 DOCUMENTS = ('file', 'line', 'stream')
 _WORDS = {'train': ('train', 'training'), 'valid': ('valid', 'validation', 'val', 'dev'), 'test': ('test',)}
 _FEW = 5  # files that a message lists
+_MANY = 20  # files of which percentages are counted in files: 5 % of fewer is none
 _BLOCK = 1 << 20  # bytes read at once; chunks end at a line end where possible
 
 
 @dataclasses.dataclass(frozen=True)
 class File:
-    """A text file: its path, and its name relative to data.path."""
+    """A text file: its path, its name relative to data.path, and its encoding where no byte order mark says it."""
 
     path: str
     name: str
+    encoding: str = 'utf-8'
 
     @functools.cached_property
     def digest(self) -> str:
-        return {'.gz': 'gz:', '.zst': 'zst:'}.get(os.path.splitext(self.path)[1], '') + cache.digest(self.path)
+        packed = {'.gz': 'gz:', '.zst': 'zst:'}.get(os.path.splitext(self.path)[1], '')
+        return packed + (f'{self._coded}:' if self._coded else '') + cache.digest(self.path)
 
     @functools.cached_property
     def size(self) -> int:
-        """Bytes of text, decompressed."""
-        if uncompressed(self.path) != self.path:
+        """Bytes of text, decompressed and in UTF-8."""
+        if self._coded or uncompressed(self.path) != self.path:
             return sum(map(len, self.read()))
         return os.path.getsize(self.path)
 
+    @functools.cached_property
+    def _head(self) -> bytes:
+        try:
+            return next(self._blocks(0, contents.HEAD), b'')
+        except ValueError:  # damaged, which reading says
+            return b''
+
+    @functools.cached_property
+    def _coded(self) -> str:
+        """The encoding, if it is not UTF-8 without a byte order mark."""
+        if codecs.lookup(self.encoding).name == 'utf-8':
+            return contents.marked(self._head)
+        return codecs.lookup(self.encoding).name
+
     def read(self, start: int = 0, stop: int | None = None) -> Iterator[bytes]:
-        """The bytes [start, stop) of the text in blocks; ValueError if it is compressed and damaged."""
+        """The bytes [start, stop) of the text in UTF-8, in blocks. Raises ValueError if it is damaged, undecodable, or no
+        text."""
+        contents.refuse_other_kinds(self.path, self._head)
+        if not self._coded:
+            if looks := contents.unmarked(self._head):
+                raise ValueError(f'{self.path} looks like {looks.upper()} without a byte order mark; set '
+                                 f'data.encoding={looks}.')
+            yield from self._blocks(start, stop)
+            return
+        place = 0
+        for block in contents.transcoded(self._blocks(0, None), self._coded, self.path):
+            if stop is not None and place >= stop:
+                return
+            if wanted := block[max(0, start - place): None if stop is None else stop - place]:
+                yield wanted
+            place += len(block)
+
+    def _blocks(self, start: int, stop: int | None) -> Iterator[bytes]:
+        """The bytes [start, stop), decompressed; ValueError if they are damaged."""
         try:
             with _opened(self.path) as file:
                 _skip(file, start)
@@ -91,7 +128,7 @@ class File:
             return held.decode()
         except UnicodeDecodeError as error:
             place = offset + error.start
-        raise ValueError(f'{self.path} is not UTF-8: byte {place} cannot be decoded; convert the file to UTF-8.')
+        raise contents.undecodable(self.path, 'utf-8', place)
 
 
 def uncompressed(path: str) -> str:
@@ -114,12 +151,13 @@ def _skip(file, size: int) -> None:
         size -= len(block)
 
 
-def files(path: str, field: str = 'data.path') -> list[File]:
+def files(path: str, field: str = 'data.path', encoding: str = 'utf-8') -> list[File]:
     """The files that a path, a folder (recursive, without hidden files) or a glob names, sorted by name.
 
-    Raises ValueError if the path is empty or names no text, FileNotFoundError if it does not exist; the messages call it
-    `field`.
+    Raises ValueError if the encoding is unknown, or the path is empty or names no text, FileNotFoundError if it does not
+    exist; the messages call it `field`.
     """
+    contents.require_encoding(encoding)
     if not path:
         raise ValueError("data.path is empty and data.source is 'files'; set it to a text file, a folder or a glob.")
     path = os.path.expanduser(path)
@@ -134,7 +172,7 @@ def files(path: str, field: str = 'data.path') -> list[File]:
             raise FileNotFoundError(f'No file matches {path!r}; {field} must name at least one text file.')
     else:
         raise FileNotFoundError(f'{path!r} does not exist; {field} must be a text file, a folder or a glob.')
-    kept = [File(name, os.path.relpath(name, base or '.').replace(os.sep, '/')) for name, base in found]
+    kept = [File(name, os.path.relpath(name, base or '.').replace(os.sep, '/'), encoding) for name, base in found]
     kept = sorted((file for file in kept if os.path.getsize(file.path)), key=lambda file: file.name)
     if not kept:
         raise ValueError(f'{path!r} holds no text; {field} must name at least one file that is not empty.')
@@ -176,14 +214,14 @@ def stdlib() -> list[File]:
             if not name.endswith('.py'):
                 continue
             with open(path, 'rb') as opened:
-                contents = opened.read()
+                code = opened.read()
             try:
-                contents.decode()
+                code.decode()
             except UnicodeDecodeError:
                 continue
-            if contents:
+            if code:
                 file = File(path, os.path.relpath(path, base).replace(os.sep, '/'))
-                file.__dict__['digest'] = hashlib.sha256(contents).hexdigest()  # read once, checked and hashed
+                file.__dict__['digest'] = hashlib.sha256(code).hexdigest()  # read once, checked and hashed
                 found.append(file)
     if not found:
         raise ValueError(f"No source files in {base}; set data.source='files' and data.path to some text.")
@@ -196,6 +234,9 @@ class Split:
 
     `documents` says what a document is: a 'file', a 'line', or everything as one 'stream'. The slice counts documents, or
     bytes of the stream; in a stream each bound is moved forward to the next character.
+
+    Percentages of fewer than 20 files are shares of their bytes, one file after the other: a file in which a bound lies is cut
+    there, at the next line if that is near, so that one file has a training and a validation part.
     """
 
     files: Sequence[File]
@@ -210,12 +251,13 @@ class Split:
         chosen = named(found, name)
         if not chosen:
             raise ValueError(f'The split {expression!r} names no file of this data; {_known(found, name)}')
-        if documents == 'file':
+        if documents == 'file' and not (len(chosen) < _MANY and cut.relative):
             start, stop = cut.bounds(len(chosen))
             if start == stop:
                 raise ValueError(
-                    f'The split {expression!r} is empty: it slices {len(chosen)} file(s), each one document; '
-                    "set data.documents to 'line' or 'stream', or name a file for each of data.train, data.valid and data.test."
+                    f'The split {expression!r} is empty: it slices {len(chosen)} file(s), each one document; write '
+                    "percentages, which are shares of the text, set data.documents to 'line' or 'stream', or name a file for "
+                    'each split.'
                 )
             chosen, cut = chosen[start:stop], splits.Slice()
         return cls(tuple(chosen), documents, cut, expression)
@@ -235,11 +277,12 @@ class Split:
             start, stop = self.cut.bounds(size)
         else:
             size = sum(file.size for file in self.files)
-            start, stop = (self._character(place) for place in self.cut.bounds(size))
+            near = size // 100 if self.documents == 'file' else 0
+            start, stop = (self._line(place, near) for place in self.cut.bounds(size))
         if start == stop:
             raise ValueError(
                 f'The split {self.expression!r} is empty: there are {size} '
-                f'{"lines" if self.documents == "line" else "bytes"} to slice; widen the slice.'
+                f'{"lines" if self.documents == "line" else "bytes"} to slice; widen the slice, or give it more text.'
             )
         return start, stop
 
@@ -255,15 +298,12 @@ class Split:
                     if number >= start:
                         yield line, True
                     number += 1
-        elif self.documents == 'file':
-            for file in self.files:
-                for chunk in file.texts():
-                    yield chunk, False
-                yield '', True
         else:
             for file, start, stop in self._ranges(*self._bounds):
                 for chunk in file.texts(start, stop):
                     yield chunk, False
+                if self.documents == 'file':
+                    yield '', True
 
     def raw(self) -> Iterator[bytes]:
         """The bytes of the documents in order; each line with one line end."""
@@ -279,6 +319,16 @@ class Split:
             if start < file.size and stop > 0:
                 yield file, max(start, 0), min(stop, file.size)
             start, stop = start - file.size, stop - file.size
+
+    def _line(self, place: int, near: int) -> int:
+        """The first place at or after this one where a line begins, if that is at most `near` bytes further, else where a
+        character does."""
+        if place > 0 and near:
+            ranges = self._ranges(place - 1, place + near)
+            text = b''.join(block for file, start, stop in ranges for block in file.read(start, stop))
+            if b'\n' in text:
+                return place + text.index(b'\n')
+        return self._character(place)
 
     def _character(self, place: int) -> int:
         """The first place at or after this one where a character begins."""

@@ -181,13 +181,13 @@ class Tfds(Origin):
                     yield f'example {number}', pair
 
 
-def tables(path: str, form: Form, field: str = 'data.path') -> Callable[[str], TablePairs]:
+def tables(path: str, form: Form, field: str = 'data.path', encoding: str = 'utf-8') -> Callable[[str], TablePairs]:
     """Returns a function from a name, as in data/sources/files.py:named, to the pairs of its files."""
-    found = data_files(path, field)
+    found = data_files(path, field, encoding)
     return lambda name: TablePairs(sources.Split.of(name, found, 'line').files, form)
 
 
-def aligned(folder: str, languages: tuple[str, str]) -> Callable[[str], Aligned]:
+def aligned(folder: str, languages: tuple[str, str], encoding: str = 'utf-8') -> Callable[[str], Aligned]:
     """Returns a function from a name to the pairs of FOLDER/NAME.LANGUAGE or FOLDER/NAME.LANGUAGE.gz of two languages."""
     folder = os.path.expanduser(folder)
     if not os.path.isdir(folder):
@@ -197,7 +197,7 @@ def aligned(folder: str, languages: tuple[str, str]) -> Callable[[str], Aligned]
         )
 
     def part(name: str) -> Aligned:
-        return Aligned(*(_one(folder, f'{name}.{language}') for language in languages))
+        return Aligned(*(_one(folder, f'{name}.{language}', encoding) for language in languages))
 
     return part
 
@@ -227,20 +227,20 @@ def tfds(name: str, path: str, languages: tuple[str, str]) -> Callable[[str], Tf
     return lambda split: Tfds(*(texts(split) for texts in both))
 
 
-def two_files(paths: Sequence[str]) -> Aligned:
+def two_files(paths: Sequence[str], encoding: str = 'utf-8') -> Aligned:
     """The pairs of two aligned files, the source file first."""
     if len(paths) != 2:
         raise ValueError(
             f"--path names {len(paths)} file(s), but with data.source='files' it takes two, the sources and their translations."
         )
-    return Aligned(*(sources.files(path, '--path')[0] for path in paths))
+    return Aligned(*(sources.files(path, '--path', encoding)[0] for path in paths))
 
 
-def _one(folder: str, name: str) -> sources.File:
+def _one(folder: str, name: str, encoding: str) -> sources.File:
     for written in (name, f'{name}.gz'):
         path = os.path.join(folder, written)
         if os.path.isfile(path):
-            return sources.files(path)[0]
+            return sources.files(path, encoding=encoding)[0]
     there = sorted({file.removesuffix('.gz') for file in os.listdir(folder) if not file.startswith('.')})
     close = difflib.get_close_matches(name, there, 1)
     hint = f'did you mean {close[0]}?' if close else f'it holds {", ".join(there[:8]) or "nothing"}.'

@@ -233,13 +233,14 @@ def lines_of(file: sources.File) -> Iterator[str]:
         try:
             text = line.decode('utf-8-sig' if number == 1 else 'utf-8')
         except UnicodeDecodeError as error:
-            raise ValueError(f'{file.path}:{number} is not UTF-8 ({error.reason}); convert the file to UTF-8.') from error
+            raise ValueError(f'{file.path}:{number} is not UTF-8 ({error.reason}); set data.encoding to what it is, '
+                             'such as utf-16, latin-1 or cp1252, or convert the file to UTF-8.') from error
         yield text.removesuffix('\r')
 
 
-def data_files(path: str, field: str = 'data.path') -> list[sources.File]:
+def data_files(path: str, field: str = 'data.path', encoding: str = 'utf-8') -> list[sources.File]:
     """The files that a path names, without what only tells about them: README.md and other notes, a licence, a loader."""
-    found = sources.files(path, field)
+    found = sources.files(path, field, encoding)
     about = re.compile(r'(^|/)(licen[sc]e|readme|source|_about)[^/]*$|\.(md|py|rst)$', re.IGNORECASE)
     return [file for file in found if not about.search(file.name)] or found
 

@@ -16,13 +16,15 @@ import numpy as np
 
 from data import fields, splits
 from data.opened import Opened
+from data.sources import contents
 from data.sources import files as sources
 from data.sources import tfds as tfds_sources
 from data.text import tokens
 from data.tokenizers.specs import SentencePiece, TokenizerSpec, load
 from data.tokenizers.tokenizer import Tokenizer
 
-_CHECKED = {'source': ('files', 'stdlib', 'tfds'), 'documents': sources.DOCUMENTS, 'packing': ('first_fit', 'concat', 'none')}
+_CHECKED = {'source': ('auto', 'files', 'stdlib', 'tfds'), 'documents': sources.DOCUMENTS,
+            'packing': ('first_fit', 'concat', 'none')}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -30,11 +32,14 @@ class Text:
     """Text for language modelling. There are no `workers`: a batch takes 0.1 to 1 ms, and a thread prefetches it.
 
     Attributes:
-      source: 'files' (see path), 'stdlib', the source code of the running Python's standard library, or 'tfds' (see name).
-      path: a text file, a folder or a glob; .gz is read too. For 'tfds' the folder of prepared sets ('': $TFDS_DATA_DIR or
-        ~/tensorflow_datasets).
+      source: 'files' (see path), 'stdlib', the source code of the running Python's standard library, 'tfds' (see name), or
+        'auto': the first of 'tfds' and 'files' whose field is set, else 'stdlib'.
+      path: a text file, a folder or a glob; .gz and .zst are read too. For 'tfds' the folder of prepared sets ('':
+        $TFDS_DATA_DIR or ~/tensorflow_datasets).
       name: a data set of TFDS, NAME[/CONFIG][:VERSION], that `python -m data.prepare NAME` has prepared.
       features: the name of its text feature; needed where several features qualify and none is called 'text'.
+      encoding: that of the files, by a name that Python knows, such as 'utf-16', 'latin-1' or 'gb18030'; with 'utf-8' a byte
+        order mark, if there is one, says another.
       documents: what a document is: a 'file', a 'line' (empty ones are skipped), or 'stream', all text as one. For 'tfds'
         every example is one (empty ones are skipped).
       tokenizer: Byte(), Char(), Word(vocab=N) (0: all words), SentencePiece(vocab=N, kind='bpe' or 'unigram') or
@@ -42,7 +47,8 @@ class Text:
         with the roles of its special tokens, such as Json(path='tokenizer.json', begin='<s>', end='</s>').
       train, valid, test: NAME or NAME[start:stop]; NAME is 'all' (everything), a file name or a glob, or 'train', 'valid'
         or 'test': the files with that word in their names (without such files 'train' is all).
-        Slices count documents, or bytes of a stream, as whole numbers or percentages. For 'tfds' NAME is a split of the
+        Slices count documents, or bytes of a stream, as whole numbers or percentages; percentages of fewer than 20 files
+        are shares of their text. For 'tfds' NAME is a split of the
         set or 'all'.
       length: tokens in a row.
       packing: how pieces of documents share rows: 'first_fit' (whole pieces, some padding), 'concat' (no padding,
@@ -55,6 +61,7 @@ class Text:
     path: str = ''
     name: str = ''
     features: str = ''
+    encoding: str = 'utf-8'
     documents: str = 'file'
     tokenizer: TokenizerSpec = SentencePiece(vocab=4096)
     train: str = 'train[:90%]'
@@ -80,17 +87,24 @@ class Text:
         for field, choices in _CHECKED.items():
             fields.one_of(field, getattr(self, field), choices)
         fields.positive(length=self.length, batch_size=self.batch_size)
-        tfds_sources.check(self)
-        if self.source == 'tfds' and self.documents != 'file':
+        if self.source != 'auto':
+            tfds_sources.check(self)
+        if self.origin == 'tfds' and self.documents != 'file':
             raise ValueError(
                 f"data.documents={self.documents!r} does not go with data.source='tfds', whose documents are its examples; "
                 "set it to 'file'."
             )
+        contents.require_encoding(self.encoding)
         if self.path and self.source == 'stdlib':
             raise ValueError(
                 f"data.path={self.path!r} is not read with data.source={self.source!r}; set data.source='files', or leave "
                 'data.path empty.'
             )
+
+    @property
+    def origin(self) -> str:
+        """`source`, or what 'auto' stands for."""
+        return self.source if self.source != 'auto' else 'tfds' if self.name else 'files' if self.path else 'stdlib'
 
     def part(self, split: str) -> sources.Split | tfds_sources.TfdsTexts:
         """The text that 'train', 'valid', 'test' or a split expression names."""
@@ -99,9 +113,9 @@ class Text:
     @functools.cached_property
     def _parts(self) -> Callable[[str], sources.Split | tfds_sources.TfdsTexts]:
         """The function from a split expression to the text that it names."""
-        if self.source == 'tfds':
+        if self.origin == 'tfds':
             return tfds_sources.texts(self.name, self.path, self.features)
-        found = sources.stdlib() if self.source == 'stdlib' else sources.files(self.path)
+        found = sources.stdlib() if self.origin == 'stdlib' else sources.files(self.path, encoding=self.encoding)
         return lambda expression: sources.Split.of(expression, found, self.documents)
 
 
@@ -162,7 +176,7 @@ class OpenDocuments(Opened):
         """One line about the training part and the tokenizer, for the log."""
         meta, config = self._training.meta, self.config
         return (
-            f'{config.source} {config.name or config.path}'.strip()
+            f'{config.origin} {config.name or config.path}'.strip()
             + f', {meta["documents"]:,} documents, {meta["bytes"]:,} bytes, {meta["tokens"]:,} tokens to train on; '
             f'{type(config.tokenizer).__name__} vocabulary of {self.tokenizer.vocab:,}'
         )
@@ -240,7 +254,7 @@ class OpenDocuments(Opened):
 
     def score(self, paths: Sequence[str], batch_size: int, context: int | None = None, stride: int | None = None):
         """Like `evaluation`, over text files given by path."""
-        found = [file for path in paths for file in sources.files(path, '--path')]
+        found = [file for path in paths for file in sources.files(path, '--path', self.config.encoding)]
         return self._evaluate(sources.Split.of('all', found, self.config.documents), batch_size, context, stride)
 
     def _evaluate(self, part: sources.Split, batch_size: int, context: int | None, stride: int | None):
@@ -268,7 +282,7 @@ class OpenDocuments(Opened):
     @functools.cached_property
     def _training(self) -> tokens.Tokens:
         store = tokens.load(self.config.part('train'), self.tokenizer)
-        if self.config.documents == 'stream' and store.meta['tokens'] < self.config.length:
+        if store.meta['tokens'] < self.config.length:
             raise ValueError(
                 f'The training part has {store.meta["ids"]} tokens and data.length={self.config.length} needs '
                 'one more than that; lower data.length or give it more text.'

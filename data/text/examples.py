@@ -29,6 +29,7 @@ class Examples:
 
     Attributes:
       path: a file, a folder or a glob; .gz and .zst are read too.
+      encoding: that of the files, as in data.text.documents:Text.
       train, valid, test: NAME or NAME[start:stop], '' for no such split; NAME is 'all' (every file), a file name or a glob, or
         'train', 'valid' or 'test': the files with that word in their names (without such files 'train' is all). Slices
         count examples, as whole numbers or percentages. Train shares no example with valid or test.
@@ -41,6 +42,7 @@ class Examples:
     """
 
     path: str = ''
+    encoding: str = 'utf-8'
     train: str = 'train[:90%]'
     valid: str = 'train[90%:95%]'
     test: str = 'train[95%:]'
@@ -73,7 +75,7 @@ class Examples:
 
     def scored(self, paths: Sequence[str]) -> 'ExampleSplit':
         """All examples of files given by path."""
-        return self._part('all', [file for path in paths for file in data_files(path, '--path')])
+        return self._part('all', [file for path in paths for file in data_files(path, '--path', self.encoding)])
 
     def _part(self, expression: str, files: Sequence[sources.File]) -> 'ExampleSplit':
         return ExampleSplit(sources.Split.of(expression, files, 'line'), self._read, (type(self).__name__, *self.form()))
@@ -82,7 +84,7 @@ class Examples:
     def _files(self) -> list[sources.File]:
         if not self.path:
             raise ValueError('data.path is empty; set it to a file, a folder or a glob.')
-        return data_files(self.path)
+        return data_files(self.path, encoding=self.encoding)
 
     @functools.cached_property
     def _read(self) -> Callable[[sources.File], list]:

@@ -144,7 +144,7 @@ class OpenMasked(OpenDocuments):
         """One line about the training part and the tokenizer, for the log."""
         config, meta = self.config, self._rows.store.meta
         return (
-            f'{config.source} {config.name or config.path}'.strip()
+            f'{config.origin} {config.name or config.path}'.strip()
             + f', {meta["documents"]:,} documents, {meta["bytes"]:,} bytes, {self._rows.ordinary.sum():,} tokens in '
             f'{len(self._rows):,} rows to train on; {type(config.tokenizer).__name__} vocabulary of {self.tokenizer.vocab:,}'
         )
@@ -234,7 +234,7 @@ class OpenMasked(OpenDocuments):
 
     def score(self, paths: Sequence[str], batch_size: int, **view):
         """Like `evaluation`, over text files given by path."""
-        found = [file for path in paths for file in sources.files(path, '--path')]
+        found = [file for path in paths for file in sources.files(path, '--path', self.config.encoding)]
         return self._evaluate(sources.Split.of('all', found, self.config.documents), batch_size, view)
 
     def _evaluate(self, part: sources.Split, batch_size: int, view: dict):

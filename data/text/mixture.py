@@ -26,7 +26,7 @@ class Part:
 
     Attributes:
       weight: divided by the sum of all weights, the share of rows that come from this part.
-      source, path, name, features, train, valid, test: as in data.text.documents:Text; '' for no such split.
+      source, path, name, features, encoding, train, valid, test: as in data.text.documents:Text; '' for no such split.
     """
 
     weight: float = 1.0
@@ -34,6 +34,7 @@ class Part:
     path: str = ''
     name: str = ''
     features: str = ''
+    encoding: str = 'utf-8'
     train: str = 'train[:90%]'
     valid: str = 'train[90%:95%]'
     test: str = 'train[95%:]'
@@ -55,6 +56,7 @@ class Mixture:
     packing: str = 'first_fit'
     batch_size: int = 32
     reader: str = 'transformer.readers.completion:Completion'
+    encoding = 'utf-8'  # no field: that of files that eval.py --path names; each part has its own
 
     def open(self, folder: str | os.PathLike | None, source: str | os.PathLike | None = None) -> 'OpenMixture':
         """Opens all texts, as Text.open does one."""

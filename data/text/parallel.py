@@ -55,6 +55,7 @@ class Parallel:
         languages, or source and target, else the first two.
       header, quotes: whether the first line of a table names its columns, and whether fields may be quoted: 'true', 'false',
         or 'auto', which finds out.
+      encoding: that of the files, as in data.text.documents:Text.
       order: 'file', or 'hash', by a hash of the source without case and punctuation: slices are then random samples, and
         pairs that share a side with one of data.valid or data.test, slices of the same part, are left out of training.
       text: 'nfc' (composed characters, single plain spaces), 'textbook' (that in lower case, a space before , . ! ?) or
@@ -86,6 +87,7 @@ class Parallel:
     columns: tuple = ()
     header: str = 'auto'
     quotes: str = 'auto'
+    encoding: str = 'utf-8'
     order: str = 'file'
     text: str = 'nfc'
     tokenizer: TokenizerSpec = SentencePiece(vocab=1024)
@@ -210,9 +212,9 @@ class Parallel:
         if self.source == 'cldr':
             return pair_sources.cldr(languages)
         if self.source == 'table':
-            return pair_sources.tables(self.path, self.form)
+            return pair_sources.tables(self.path, self.form, encoding=self.encoding)
         if self.source == 'files':
-            return pair_sources.aligned(self.path, languages)
+            return pair_sources.aligned(self.path, languages, self.encoding)
         return pair_sources.tfds(self.name, self.path, languages)
 
     @property
@@ -383,9 +385,9 @@ class OpenParallel(Opened):
         """Like `evaluation`, over files given by path: tables, or with data.source='files' two aligned files."""
         config = self.config
         if config.source == 'files':
-            origin = pair_sources.two_files(paths)
+            origin = pair_sources.two_files(paths, config.encoding)
         else:
-            found = [file for path in paths for file in data_files(path, '--path')]
+            found = [file for path in paths for file in data_files(path, '--path', config.encoding)]
             origin = pair_sources.TablePairs(tuple(found), config.form)
         return self._evaluate(pairs.Pairs(origin, splits.Slice(), 'file', config.text, (), '--path'), batch_size, view)
 

@@ -163,7 +163,8 @@ class SentencePiece(TokenizerSpec):
         except RuntimeError as error:
             largest = re.search(r'<= (\d+)', str(error))
             if 'too high' in str(error) and largest:
-                advice = f'this text supports at most vocab={largest[1]}.'
+                advice = (f'this text supports at most vocab={largest[1]}; give it more text, or set data.tokenizer to '
+                          f'SentencePiece(vocab={largest[1]}).')
             elif 'smaller than required_chars' in str(error):
                 advice = 'its characters and the 256 bytes alone need more; use a larger vocab.'
             elif 'sentences_.empty()' in str(error):

@@ -1,7 +1,16 @@
+import bz2
+import contextlib
 import gzip
+import io
+import lzma
 import os
+import sqlite3
+import tarfile
+import zipfile
 
+import pyarrow
 from absl.testing import absltest, parameterized
+from PIL import Image
 
 from data.sources import files as sources
 
@@ -15,6 +24,14 @@ def collect(part):
             documents.append(held)
             held = ''
     return documents if not held else [*documents, held]
+
+
+def zstandard(contents):
+    packed = io.BytesIO()
+    with pyarrow.CompressedOutputStream(pyarrow.PythonFile(packed), 'zstd') as stream:
+        stream.write(contents)
+        stream.flush()
+        return packed.getvalue()
 
 
 class SourcesTest(parameterized.TestCase):
@@ -121,10 +138,110 @@ class SourcesTest(parameterized.TestCase):
             self.assertEqual(names(split), [wanted])
         self.assertLen(names('all'), 4)
 
-    def test_slice_of_one_file_tells_what_to_do(self):
+    @parameterized.parameters(
+        ({'a_txt': ''.join(f'line {number}\n' for number in range(500))}, True),
+        ({'a_txt': 'é' * 999}, False),  # one line
+        ({'b_txt': 'few\n' * 9, 'a_txt': ''.join(f'line {number}\n' for number in range(900)), 'c_txt': 'last'}, True),
+    )
+    def test_percentages_of_few_files_are_shares_of_their_text(self, contents, lines):
+        self.write(**contents)
+        parts = [''.join(collect(self.part(f'train[{share}]'))) for share in (':90%', '90%:95%', '95%:')]
+        whole = ''.join(text for _, text in sorted(contents.items()))
+        self.assertEqual(''.join(parts), whole)
+        for part, share in zip(parts, (0.9, 0.05, 0.05)):
+            self.assertAlmostEqual(len(part) / len(whole), share, delta=0.011)
+        self.assertEqual(all(part.endswith('\n') for part in parts[:2]), lines)
+
+    def test_whole_numbers_and_many_files_count_files(self):
+        self.write(**{f'{number:02}_txt': f'text {number}' for number in range(20)})
+        self.assertEqual(collect(self.part('train[90%:95%]')), ['text 18'])
+        (self.folder / '19.txt').unlink()
+        self.assertEqual(collect(self.part('train[17:18]')), ['text 17'])
+        self.assertNotEqual(collect(self.part('train[90%:95%]')), ['text 17'])
+        self.assertLen(collect(self.part('train')), 19)
+
+    def test_documents_of_a_share_are_the_parts_of_its_files(self):
+        self.write(a_txt='A' * 100 + '\n', b_txt='B' * 100 + '\n')
+        self.assertEqual(collect(self.part('train[:75%]')), ['A' * 100 + '\n', 'B' * 50])
+
+    def test_slice_of_too_few_files_tells_what_to_do(self):
         self.write(a_txt='A\nB\n')
-        with self.assertRaisesRegex(ValueError, "set data.documents to 'line' or 'stream', or name a file for each"):
-            self.part('train[:90%]')
+        with self.assertRaisesRegex(ValueError, "write percentages.*set data.documents to 'line' or 'stream', or name"):
+            self.part('train[1:]')
+        with self.assertRaisesRegex(ValueError, 'is empty: there are 4 bytes to slice; widen the slice, or give it more text'):
+            collect(self.part('train[90%:95%]'))
+
+    @parameterized.parameters('utf-8-sig', 'utf-16', 'utf-32')
+    def test_byte_order_marks_are_recognised(self, encoding):
+        text = ''.join(f'{number} à 😀\r\n' for number in range(999))
+        (self.folder / 'a.txt').write_bytes(text.encode(encoding))
+        self.write(b_txt_gz=text.encode(encoding))
+        for name in ('a.txt', 'b.txt.gz'):
+            self.assertEqual(collect(self.part(name)), [text])
+            self.assertLen(collect(self.part(name, 'line')), 999)
+        cut = ''.join(collect(self.part('a.txt[:50%]', 'stream')))
+        self.assertEqual(cut + ''.join(collect(self.part('a.txt[50%:]', 'stream'))), text)
+        self.assertAlmostEqual(len(cut) / len(text), 0.5, delta=0.01)
+
+    @parameterized.parameters('utf-16-le', 'latin-1', 'cp1252', 'shift_jis')
+    def test_encodings_by_name(self, encoding):
+        text = 'fünf ' * 999 if encoding != 'shift_jis' else '日本語 ' * 999
+        (self.folder / 'a.txt').write_bytes(text.encode(encoding))
+        found = sources.files(str(self.folder), encoding=encoding)
+        self.assertEqual(collect(sources.Split.of('train', found, 'stream')), [text])
+        self.assertNotEqual(found[0].digest, sources.files(str(self.folder))[0].digest)
+
+    def test_a_wrong_encoding_is_one_sentence_with_the_byte_and_the_flag(self):
+        path = self.folder / 'a.txt'
+        for contents, encoding, message in (
+            (b'good\n' * 300_000 + b'ba\xffd', 'shift_jis', 'a.txt is not shift_jis: byte 1500002 .*set data.encoding'),
+            ('x' * 2001 + '\u4e00', 'ascii', 'a.txt is not ascii: byte 2001 cannot be decoded; set data.encoding'),
+            ('odd'.encode('utf-16-le')[:-1], 'utf-16-le', 'a.txt is not utf-16-le: byte 4 '),
+            ('caf\xe9'.encode('latin-1'), 'utf-8', 'a.txt is not UTF-8: byte 3 .*set data.encoding.*latin-1'),
+            ('plain English text'.encode('utf-16-le'), 'utf-8', 'looks like UTF-16-LE .*set data.encoding=utf-16-le'),
+            ('plain English text'.encode('utf-16-be'), 'utf-8', 'set data.encoding=utf-16-be'),
+            ('plain English text'.encode('utf-32-le'), 'utf-8', 'set data.encoding=utf-32-le'),
+            (b'text', 'utf-17', "data.encoding='utf-17' is no text encoding that Python knows; it takes names such as"),
+            (b'text', 'hex', "data.encoding='hex' is no text encoding"),
+        ):
+            path.write_bytes(contents if isinstance(contents, bytes) else contents.encode())
+            with self.assertRaisesRegex(ValueError, message):
+                collect(sources.Split.of('train', sources.files(str(path), encoding=encoding), 'file'))
+
+    def test_what_is_no_text_is_called_what_it_is(self):
+        packed, database = io.BytesIO(), self.folder / 'base.txt'
+        with tarfile.open(fileobj=packed, mode='w') as archive:
+            archive.add(os.path.dirname(__file__), 'x', recursive=False)
+        with contextlib.closing(sqlite3.connect(database)) as opened:
+            opened.execute('create table t (x)')
+        zipped = io.BytesIO()
+        with zipfile.ZipFile(zipped, 'w') as archive:
+            archive.writestr('x', 'x')
+        image = lambda kind: (Image.new('L', (9, 9)).save(file := io.BytesIO(), kind), file.getvalue())[1]
+        for name, contents, message in (
+            ('a.txt', b'%PDF-1.7\n%\xe2\xe3', 'a.txt is a PDF, not text; extract its text first, e.g. with pdftotext'),
+            ('a.txt', zipped.getvalue(), 'is a zip archive, not text; unpack it first'),
+            ('a.docx', zipped.getvalue(), 'is a Word document, not text; save it as plain text'),
+            ('a.txt', packed.getvalue(), 'is a tar archive, not text'),
+            ('a.tar.gz', gzip.compress(packed.getvalue()), 'is a tar archive, not text; unpack it first, e.g. with tar'),
+            ('a.txt', gzip.compress(b'text'), 'is compressed with gzip, not text; rename it to end in .gz'),
+            ('a.txt', zstandard(b'text'), 'is compressed with Zstandard, not text; rename it to end in .zst'),
+            ('a.txt', bz2.compress(b'text'), 'is compressed with bzip2'),
+            ('a.txt', lzma.compress(b'text'), 'is compressed with xz'),
+            ('a.txt', image('png'), 'is a PNG image, not text'),
+            ('a.txt', image('jpeg'), 'is a JPEG image, not text'),
+            ('a.txt', image('webp'), 'is a WebP image, not text'),
+            ('a.txt', image('bmp'), 'is a BMP image, not text'),
+            ('a.txt', image('tiff'), 'is a TIFF image, not text'),
+            ('a.txt', database.read_bytes(), 'is an SQLite database, not text; export'),
+        ):
+            (self.folder / name).write_bytes(contents)
+            with self.assertRaisesRegex(ValueError, message):
+                collect(self.part(path=self.folder / name))
+            (self.folder / name).unlink()
+        for text in ('BM is short', 'BZh is not', 'II*'):
+            self.write(b_txt=text)
+            self.assertEqual(collect(self.part(path=self.folder / 'b.txt')), [text])
 
     def test_digest_follows_contents_not_names(self):
         self.write(a_txt='A', b_txt='B')

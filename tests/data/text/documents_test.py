@@ -5,11 +5,13 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from unittest import mock
 
 import numpy as np
 from absl.testing import absltest, parameterized
 
 from data import cache
+from data.sources import files as sources
 from data.text.documents import Text
 from data.tokenizers.specs import Byte, Char, Ids, SentencePiece, Word
 
@@ -341,7 +343,7 @@ class OpenTest(TextCase):
         ({'length': 0}, 'data.length=0'),
         ({'batch_size': 0}, 'data.batch_size=0'),
         ({'tokenizer': Char(), 'path': ''}, 'data.path is empty'),
-        ({'tokenizer': Char()}, "set data.documents to 'line' or 'stream'"),  # the default split of one file
+        ({'encoding': 'utf-17'}, "data.encoding='utf-17' is no text encoding"),
     )
     def test_errors(self, fields, message):
         with self.assertRaisesRegex(ValueError, message):
@@ -350,9 +352,35 @@ class OpenTest(TextCase):
     def test_too_little_text(self):
         with self.assertRaisesRegex(ValueError, 'data.length=99999'):
             self.opened(documents='stream', length=99999).train(0)
+        with self.assertRaisesRegex(ValueError, 'needs one more than that; lower data.length or give it more text'):
+            self.opened(length=99999).train(0)
         (self.folder / 'blank.txt').write_text('\n \n')
         with self.assertRaisesRegex(ValueError, 'no text to predict'):
             self.opened(path=str(self.folder / 'blank.txt'), documents='line', train='all').train(0)
+
+    def test_one_file_has_disjoint_parts(self):
+        opened = self.opened()
+        parts = [b''.join(opened.config.part(split).raw()) for split in ('train', 'valid', 'test')]
+        self.assertEqual(b''.join(parts).decode(), '\n'.join(LINES) + '\n')
+        self.assertTrue(all(parts))
+        self.assertLen({opened.digest(split) for split in ('train', 'valid', 'test')}, 3)
+        self.assertRegex(opened.describe(), 'text.txt, 1 documents')
+
+    def test_source_follows_from_what_is_given(self):
+        self.assertEqual(self.opened(source='auto').describe(), self.opened(source='files').describe())
+        with mock.patch.object(sources, 'stdlib', return_value=sources.files(str(self.folder / 'text.txt'))):
+            self.assertRegex(self.opened(source='auto', path='').describe(), '^stdlib, ')
+        with self.assertRaisesRegex(ValueError, 'no_such_set'):
+            self.opened(source='auto', path=str(self.folder), name='no_such_set').describe()
+
+    def test_encoding(self):
+        path = self.folder / 'other.txt'
+        path.write_bytes(('\n'.join(LINES) + '\n').encode('utf-16-le'))
+        other, plain = self.opened(path=str(path), encoding='utf-16-le'), self.opened()
+        self.assertTrue(equal(next(other.train(0)), next(plain.train(0))))
+        first, second = (next(iter(opened.score([file], 4))) for opened, file in (
+            (other, str(path)), (plain, str(self.folder / 'text.txt'))))
+        self.assertTrue(equal(first, second))
 
     def test_imports_neither_jax_nor_grain_before_training(self):
         code = ('import sys, data.text.documents, data.images.labelled; '

@@ -2,6 +2,7 @@ import dataclasses
 import functools
 import json
 import os
+import re
 import subprocess
 import sys
 from unittest import mock
@@ -144,7 +145,7 @@ class LearnTest(parameterized.TestCase):
     def test_vocabulary_too_large_names_the_largest(self):
         with self.assertRaisesRegex(ValueError, r'vocab=9999.*at most vocab=(\d+)') as caught:
             specs.SentencePiece(vocab=9999).learn(['some words'])
-        largest = int(str(caught.exception).split('=')[-1].rstrip('.'))
+        largest = int(re.findall(r'vocab=(\d+)', str(caught.exception))[-1])
         self.assertEqual(specs.SentencePiece(vocab=largest).learn(['some words']).vocab, largest)
 
     def test_vocabulary_too_small(self):
@@ -270,7 +271,7 @@ class WordPieceTest(parameterized.TestCase):
         text = 'some words are longer'
         with self.assertRaisesRegex(ValueError, r'WordPiece\(vocab=9999\) cannot be learnt.*at most vocab=(\d+)') as caught:
             specs.WordPiece(vocab=9999).learn([text])
-        largest = int(str(caught.exception).split('=')[-1].rstrip('.'))
+        largest = int(re.findall(r'vocab=(\d+)', str(caught.exception))[-1])
         tokenizer = specs.WordPiece(vocab=largest).learn([text])
         self.assertEqual((tokenizer.vocab, len(tokenizer.encode(text))), (largest, 4))
         with self.assertRaisesRegex(ValueError, 'its characters and the special tokens alone are 24; use a larger vocab'):
