@@ -7,7 +7,7 @@ an EPYC, whose sums round otherwise: five digits more or less (Python 3.11, jax 
 `samples/mistakes_1500.png` shows the digits that it finds hardest.
 
 :cls  the same with a class token, as the ViT of Hugging Face transformers has one: `convert.py --to_hf` writes it.
-      @@CLS@@
+      Ends at 99.2 % (loss 0.058) on two cores of an EPYC, in 77 seconds beside other work.
 """
 
 from configs import base
