@@ -158,6 +158,13 @@ class HeadsTest(experiments.TestCase):
         self.assertEqual((done.code, done.err), (0, ''))
         return experiments.said(done)
 
+    def kinds(self, workdir, given):
+        """[(title, queries, keys, number of layers)] of the kinds of attention of a page."""
+        page = self.folder / 'page.html'
+        self.call(workdir, f'--attention={page}', f'--input={given}')
+        return [(one['title'], one['queries'], one['keys'], len(one['layers'])) for one in
+                page_test.data_of(page.read_text())['kinds']]
+
     def test_attention_to_a_text(self):
         workdir, text = experiments.TestCase.trained(self), 'key row'
         before = {path: path.stat().st_mtime_ns for path in workdir.rglob('*')}
@@ -211,6 +218,11 @@ class HeadsTest(experiments.TestCase):
         np.testing.assert_allclose(np.sum(row['alignment'], 1), 1.0, atol=1e-4)
         self.assertEqual(np.shape(row['alignment']), (len(row['output']), 4))
         self.assertEqual(self.call(workdir, f'--attention={picture}', '--input=key  mask head', '--steps'), row)
+        self.assertEqual(self.kinds(workdir, 'key  mask head'), [
+            ('alignment of the output with the source', row['output'], row['source'], 1),
+            ('self-attention of the source', row['source'], row['source'], 2),
+            ('self-attention of the output so far', ['<eos>', *row['output'][:-1]], ['<eos>', *row['output'][:-1]], 2),
+            ('cross attention: from the output so far to the source', ['<eos>', *row['output'][:-1]], row['source'], 1)])
         self.assertTrue(picture.read_bytes().startswith(b'\x89PNG'))
         done = experiments.call('eval', f'--workdir={workdir}', f'--attention={picture}', f'--input={self.text}')
         self.assertEqual(done.code, 1)
@@ -231,6 +243,8 @@ class HeadsTest(experiments.TestCase):
         self.assertLen(row['output'], 4)  # the start and three of these are what the model reads at most
         self.assertNotIn('<eos>', row['output'])
         self.assertEqual(np.shape(row['alignment']), (4, 4))
+        self.assertEqual([(keys, layers) for _, _, keys, layers in self.kinds(workdir, 'key mask head')],
+                         [(['key', 'mask', 'head', '<eos>'], 1)] * 2)
         self.assertTrue(picture.read_bytes().startswith(b'\x89PNG'))
         done = experiments.call('eval', f'--workdir={workdir}', f'--attention={picture}', '--input=key mask head', '--steps')
         self.assertEqual(done.code, 1)
@@ -412,6 +426,11 @@ class ImagesTest(experiments.TestCase):
         self.assertEqual(row['layers'][0]['highest_entropy'], math.log(5))  # the class token and four patches
         self.assertGreater(out.stat().st_size, 1000)
         self.assertEqual(call(workdir, f'--attention={out}', f'--input={image}', '--steps'), row)
+        page = out.with_suffix('.html')
+        self.assertEqual(call(workdir, f'--attention={page}', f'--input={image}')['rollout'], row['rollout'])
+        shown = page_test.data_of(page.read_text())
+        self.assertEqual((shown['image']['rows'], shown['image']['columns'], shown['image']['classToken']), (2, 2, True))
+        self.assertEqual(shown['kinds'][0]['keys'], ['class', '0,0', '0,1', '1,0', '1,1'])
         losses = {point['heads']: point['loss'] for point in
                   call(workdir, f'--heads={out}', '--keep=1', f'--pruned={new}')['curve']}
         self.assertAlmostEqual(call(new)['loss'], losses[1], delta=1e-6)

@@ -17,6 +17,7 @@ from data.tokenizers import hugging_face
 from data.tokenizers.specs import Json
 from tests import experiments, recorded
 from tests.data import tiny_tokenizers
+from tests.transformer.explain import page_test
 from transformer.explain import maps
 from vit.readers.images import is_image
 
@@ -221,6 +222,11 @@ class StoriesTest(PredictTest):
         (hops,), = row['weights'].values()
         self.assertEqual([len(hop) for hop in hops], [5, 5])
         self.assertAlmostEqual(sum(hops[0]), 1.0, delta=1e-3)
+        page = picture.with_suffix('.html')
+        self.assertEqual(experiments.call('eval', f'--workdir={workdir}', f'--attention={page}', f'--input={story}').code, 0)
+        kind, = page_test.data_of(page.read_text())['kinds']
+        self.assertEqual((kind['queries'], kind['keys'][0]), (['hop_1', 'hop_2'], 'Daniel␣slept.'))
+
     @pytest.mark.slow
     def test_a_transformer_over_sentences_takes_shorter_stories_than_those_of_training(self):
         experiments.write_babi(self.folder / 'en-10k', 20)

@@ -154,9 +154,10 @@ function draw() {
   const here = kind.heads[state.layer][state.head];
   shadeTokens(kind, heads, here || heads[0].weights, state.token);
   const least = percent(kind.largest * (0.5 / kind.steps) ** 2);
+  const whose = state.token && heads.length > 1 ? `; numbers are those of ${called(kind, state.layer, state.head)}` : '';
   say(`${drawn < all ? `the strongest ${drawn.toLocaleString('en')} of ${all.toLocaleString('en')}` : drawn.toLocaleString('en')} ` +
     `weights in view; width and opacity grow with the square root of a weight, kept in ${kind.steps} steps ` +
-    `(under ${least} is shown as 0)${kind.signed ? '; negative ones are dashed' : ''}.`);
+    `(under ${least} is shown as 0)${kind.signed ? '; negative ones are dashed' : ''}${whose}.`);
 }
 
 function say(text) {
@@ -328,6 +329,7 @@ async function begin() {
   byId('picture').hidden = !image;
   if (image) {
     document.documentElement.dataset.over = 'image';
+    byId('square').textContent = ' and shows the patches that it looks at';
     state.query = image.classToken ? 0 : 'mean';
     shownImage.src = image.source;
     await shownImage.decode();
