@@ -37,6 +37,6 @@ def get_config(variant=''):
         c.evals.prose = base.evaluation('transformer.evaluators.language_model:Perplexity', split='prose.valid',
                                         every_steps=350)
     c.evals.compressors = base.evaluation('transformer.evaluators.language_model:Compressors', split='valid')
-    c.evals.samples = base.evaluation('transformer.evaluators.language_model:Continuations', split='valid', prompt='def ',
+    c.evals.samples = base.evaluation('transformer.evaluators.language_model:Continuations', split='valid', prompt='',
                                       every_steps=350)
     return c.lock()
