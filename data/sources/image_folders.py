@@ -26,7 +26,7 @@ _PARTS = ('train', 'valid', 'val', 'test')
 _FILE = ('file', 'file_name', 'filename', 'image', 'image_file', 'image_name', 'image_path', 'image_id', 'path', 'filepath',
          'img', 'id')
 _LABEL = ('label', 'labels', 'class', 'class_name', 'class_label', 'category', 'target')
-_HEADERS = 10_000  # images whose headers are read, spread evenly, before training begins
+_HEADERS = 20_000  # images whose headers are read, spread evenly, before training begins
 _COLOURS = 1_000  # where all are resized, and the headers only say whether they are coloured
 _FEW = 20  # rows of a table that may all have classes of their own
 
@@ -167,7 +167,7 @@ def files(pairs: Sequence[Pair], classes: Sequence[str], form: images.Format) ->
 
 def form_of_all(found: Mapping[str, Labelled], size: int, channels: int, path: str) -> images.Format:
     """The form of all images: their size, and 3 channels if one of them is coloured, except for `size` and `channels` where
-    they are not 0. Only headers are read, of at most 10,000 images spread evenly.
+    they are not 0. Only headers are read, of at most 20,000 images spread evenly.
 
     Raises ValueError if the sizes differ, or if a header cannot be read.
     """
@@ -183,8 +183,9 @@ def form_of_all(found: Mapping[str, Labelled], size: int, channels: int, path: s
     if len(sizes) > 1 and not size:
         common = [f'{width}x{height} ({count:,})' for (width, height), count in sizes.most_common(3)]
         more = f' and {len(sizes) - 3:,} other sizes' if len(sizes) > 3 else ''
-        raise ValueError(f'{path} has images of different sizes, {", ".join(common)}{more}; set data.size to the height and '
-                         'width that all are resized to, such as data.size=64.')
+        part = f', among {len(looked):,} of {len(every):,}' if len(looked) < len(every) else ''
+        raise ValueError(f'{path} has images of different sizes, {", ".join(common)}{more}{part}; set data.size to the height '
+                         'and width that all are resized to, such as data.size=64.')
     width, height = next(iter(sizes))
     return images.Format(size or height, size or width, channels or 1 + 2 * coloured, resized=bool(size))
 
