@@ -3,6 +3,8 @@
     python convert.py --from_hf=FOLDER --workdir=NEW_WORKDIR     what save_pretrained wrote -> a run for eval.py, predict.py
                                                                  and train.py --config=configs/finetune.py:NEW_WORKDIR
     python convert.py --workdir=DIR --to_hf=NEW_FOLDER           a run -> what from_pretrained loads
+    python convert.py --workdir=DIR --to_safetensors=NEW_FILE    a run -> its parameters by our names, their shapes and the
+                                                                 config in NEW_FILE's .json, for other tools
     python convert.py --workdir=DIR --verify=IN.npz --out=OUT.npz
 
 --verify runs the model on arrays that are named as in transformers (input_ids, attention_mask, ...) and writes its outputs
@@ -14,11 +16,10 @@ In Python: from convert import from_hf; model, params = from_hf(FOLDER).
 import contextlib
 import dataclasses
 import json
-import os
 import pathlib
 import re
+import shlex
 import tempfile
-import zipfile
 
 from absl import flags
 
@@ -27,6 +28,7 @@ from training.config import cli
 if __name__ == '__main__':  # a script that imports `convert` defines flags of its own
     flags.DEFINE_string('from_hf', None, 'the folder of a model that save_pretrained has written')
     flags.DEFINE_string('to_hf', None, 'the new folder to write for from_pretrained')
+    flags.DEFINE_string('to_safetensors', None, 'the new file to write with the parameters of any run')
     flags.DEFINE_string('workdir', None, 'folder of the run: a new one with --from_hf')
     flags.DEFINE_string('step', 'last', 'the checkpoint: last, best, or a number')
     flags.DEFINE_string('verify', None, 'an .npz file with inputs of the model')
@@ -55,11 +57,12 @@ from training.checkpoint import require_same
 from training.config import resolve
 from training.host import machine
 from transformer.contracts import LabelledText, TaggedText
+from transformer.conversion import arrays, equivalent
 from transformer.conversion.families import FAMILIES as OF_TEXT
 from transformer.conversion.generation import IDS, Prompts, stated
 from transformer.conversion.generation import read as read_settings
 from transformer.conversion.generation import write as write_settings
-from transformer.conversion.tables import PROBLEMS, Weight, labels, named, problem_of
+from transformer.conversion.tables import PROBLEMS, Weight, at, changed, labels, named, problem_of
 from transformer.conversion.tables import fields_of as fields_in
 from transformer.decoding.strategies import Strategy
 from vit.contracts import SeenImages
@@ -69,18 +72,14 @@ FAMILIES = *OF_TEXT, *VIT
 # Fields of our models that do not change what given parameters compute, except for rounding.
 FREE = ('dtype', 'parameter_dtype', 'dense_gradient', *(f'{stack}{name}' for stack in ('', 'encoder.', 'decoder.')
                                                         for name in ('scan', 'remat', 'initial')))
-INPUTS = {'input_ids': 'inputs', 'attention_mask': 'segments', 'position_ids': 'positions', 'token_type_ids': 'types',
-          'decoder_input_ids': 'decoder_inputs', 'decoder_attention_mask': 'decoder_segments', 'pixel_values': 'image'}
 GENERATES = 'text', 'pairs'  # the uses of models that generate text
-OUTPUTS = {'logits': 'logits', 'hidden': 'last_hidden_state', 'source_hidden': 'encoder_last_hidden_state',
-           'pooled': 'pooler_output', 'start_logits': 'start_logits', 'end_logits': 'end_logits'}
 
 
 def main():
     given = flags.FLAGS
-    asked = [name for name in ('from_hf', 'to_hf', 'verify') if given[name].value is not None]
+    asked = [name for name in ('from_hf', 'to_hf', 'to_safetensors', 'verify') if given[name].value is not None]
     if len(asked) != 1:
-        raise ValueError('Give one of --from_hf=FOLDER, --to_hf=FOLDER and --verify=IN.npz; see --help.')
+        raise ValueError('Give one of --from_hf=FOLDER, --to_hf=FOLDER, --to_safetensors=FILE and --verify=IN.npz; see --help.')
     if (given.out is None) != (given.verify is None):
         raise ValueError('--verify=IN.npz and --out=OUT.npz go together; give both.')
     folder = workdir.given(given.workdir)
@@ -90,12 +89,18 @@ def main():
         print(run_of(pathlib.Path(given.from_hf).expanduser(), folder))
         return
     machine.prepare(workdir.load_config(folder), sparing=True)
+    path = pathlib.Path(given[asked[0]].value).expanduser()
     if given.to_hf is not None:
-        runs.require_new(pathlib.Path(given.to_hf).expanduser())
-        print(folder_of(runs.load(folder, step=given.step, data=1), pathlib.Path(given.to_hf).expanduser()))
+        runs.require_new(path)
+    elif given.to_safetensors is not None:
+        weight_files.require_new(path)
+    snapshot = runs.load(folder, step=given.step, data=1)
+    if given.to_hf is not None:
+        print(folder_of(snapshot, path))
+    elif given.to_safetensors is not None:
+        print(weight_files.export(snapshot, path))
     else:
-        print(verify(runs.load(folder, step=given.step, data=1), pathlib.Path(given.verify).expanduser(),
-                     pathlib.Path(given.out).expanduser()))
+        print(arrays.verify(snapshot, expressed(snapshot)[0], path, pathlib.Path(given.out).expanduser()))
 
 
 def from_hf(folder, dtype='float32'):
@@ -297,7 +302,7 @@ def require_preparation(settings, height, width):
 
 def folder_of(snapshot, new):
     """Writes a run as a folder for from_pretrained; returns the report to print."""
-    family = family_of(snapshot)
+    family, snapshot, rewritten = expressed(snapshot)
     special = None if family in VIT else special_of(snapshot, family)
     more = (special.ids() if special else {}) | family.config(snapshot.model) | told_of(snapshot)
     flat = {mesh.path_of(keys): np.asarray(x) for keys, x in jax.tree_util.tree_leaves_with_path(snapshot.params)}
@@ -315,7 +320,7 @@ def folder_of(snapshot, new):
             said = written_tokenizer(folder, snapshot, special)
             if family.use in GENERATES:
                 said += written_generation(folder, snapshot.run.config.generation, special)
-    return f'{new}: {family.architecture} with {sum(x.size for x in weights.values()):,} weights, {said}'
+    return f'{new}: {family.architecture} with {sum(x.size for x in weights.values()):,} weights, {said}{rewritten}'
 
 
 def written_tokenizer(folder, snapshot, special):
@@ -339,18 +344,53 @@ def written_generation(folder, generation, special):
     return f', and generation_config.json, which cannot express {", ".join(lost)}' if lost else ', and generation_config.json'
 
 
-def family_of(snapshot):
-    """The family of the model of a run. Raises ValueError if transformers has no such model."""
-    name = snapshot.run.config.model.name
+def expressed(snapshot):
+    """(the family of the model of a run, the snapshot with an equal model that the family can express, how it differs).
+
+    Raises ValueError if transformers has no such model.
+    """
+    run = snapshot.run
+    name, types = run.config.model.name, {'dtype': run.config.dtype, 'parameter_dtype': run.config.parameter_dtype}
     known = [family for family in FAMILIES if family.model == name]
     if not known:
         every = ', '.join(sorted({family.model for family in FAMILIES}))
         raise ValueError(f'{name} has no counterpart in transformers; models that have one: {every}.')
-    misfits = [family.misfits(snapshot.model, FREE) for family in known]
-    fewest = min(misfits, key=len)
-    if fewest:
-        raise ValueError(fewest[0])
-    return known[misfits.index(fewest)]
+    model_of = lambda fields: resolve.construct(fields, extra=types | run.data.facts)
+    found = []
+    for family in known:
+        misfits_of = lambda fields, family=family: family.misfits(model_of(fields), FREE)
+        fields, said = equivalent.rewritten(run.config.model, misfits_of)
+        found.append((misfits_of(fields), family, fields, said))
+    misfits, family, fields, said = min(found, key=lambda one: len(one[0]))
+    if misfits:
+        raise ValueError(refusal(misfits, family, fields, model_of(fields)))
+    if not said:
+        return family, snapshot, ''
+    model = model_of(fields)
+    batch = {name: jnp.zeros(shape, dtype) for name, (shape, dtype) in run.data.shapes.items()}
+    shapes = jax.eval_shape(lambda: model.init(jax.random.key(0), **run.task.inputs(batch))['params'])
+    flat = {mesh.path_of(keys): np.asarray(x) for keys, x in jax.tree_util.tree_leaves_with_path(snapshot.params)}
+    params = equivalent.filled(flat, {mesh.path_of(keys): x.shape for keys, x in jax.tree_util.tree_leaves_with_path(shapes)},
+                               snapshot.model, model)
+    params = jax.tree_util.tree_map_with_path(lambda keys, _: params[mesh.path_of(keys)], shapes)
+    return family, dataclasses.replace(snapshot, run=dataclasses.replace(run, model=model), params=params), (
+        f'; {" and ".join(said)}')
+
+
+def refusal(misfits, family, fields, model):
+    """The sentence on what a family cannot express of a model, whose fields of the config are given, with flags for one that it
+    can."""
+    said = '; '.join(dict.fromkeys(str(misfit).rstrip('.') for misfit in misfits))
+    wanted = {misfit.path: misfit.wanted for misfit in misfits if misfit.path}
+    whole, flags = changed(fields_in(model), wanted), {}
+    for path in wanted:
+        first, *others = path.split('.')
+        is_group = hasattr(fields[first], 'items') and others
+        field = f'{first}.{others[0]}' if is_group else first
+        value = at(whole, field)  # of a part whose field differs, the whole part
+        flags[field] = value if isinstance(value, str) else repr(value)
+    written = ' '.join(f'--config.model.{field}={shlex.quote(value)}' for field, value in flags.items())
+    return said + (f': a run that goes out as {family.architecture} is trained with {written}.' if flags else '.')
 
 
 def plain(tokenizer):
@@ -443,78 +483,6 @@ def made(folder):
         inside.mkdir()
         yield inside
         inside.replace(folder)
-
-
-def verify(snapshot, given, out):
-    """Runs the model on the arrays of an .npz file and writes its outputs to another; returns the report to print."""
-    family = family_of(snapshot)
-    if not out.absolute().parent.is_dir():
-        raise ValueError(f'There is no folder {str(out.absolute().parent)!r} to write {out.name} in; make it first.')
-    if out.is_dir():
-        raise ValueError(f'{out} is a folder; give --out the name of an .npz file.')
-    arrays = arrays_of(given)
-    require_fit(arrays, family, snapshot.model, given)
-    with progress.waiting('running the model'):
-        found = jax.block_until_ready(snapshot.apply(**inputs_of(family, snapshot.model, arrays, snapshot.run.task.start)))
-    names = OUTPUTS | dict(family.outputs)
-    wide = lambda x: np.asarray(x, jnp.promote_types(x.dtype, jnp.float32))  # .npz files know no bfloat16
-    named = {names[ours]: wide(x) for ours, x in found.items() if names.get(ours)}
-    temporary = out.with_name(f'.{os.getpid()}.{out.name}')
-    try:
-        with open(temporary, 'wb') as file:
-            np.savez(file, **named)
-        temporary.replace(out)
-    finally:
-        temporary.unlink(missing_ok=True)
-    return f'{out}: ' + ', '.join(f'{name} {list(x.shape)}' for name, x in named.items())
-
-
-def inputs_of(family, model, arrays, start=-1):
-    """The inputs of our model, from arrays that are named as in transformers."""
-    kind = lambda x: np.int32 if x.dtype.kind in 'iub' else jnp.result_type(float)
-    inputs = {INPUTS[name]: x.astype(kind(x)) for name, x in arrays.items()}
-    return family.derived(model, inputs, start)
-
-
-def require_fit(arrays, family, model, path):
-    """Raises ValueError for arrays that the model cannot take."""
-    shapes = ', '.join(f'{name} {x.dtype}{list(x.shape)}' for name, x in arrays.items()) or 'nothing'
-    limits = family.limits(model)
-    for name in arrays:
-        if name not in limits:
-            raise ValueError(f'{path} has an array {name!r}, which this model does not take; '
-                             f'{resolve.did_you_mean(name, limits)}')
-    if lacks := [name for name in limits if name in ('input_ids', 'pixel_values') and name not in arrays]:
-        raise ValueError(f'{path} has {shapes}, and no {lacks[0]}; add that.')
-    if 'pixel_values' in limits:
-        if arrays['pixel_values'].ndim != 4 or arrays['pixel_values'].dtype.kind != 'f':
-            raise ValueError(f'{path} has {shapes}; expected floats [images, channels, height, width] in pixel_values.')
-        return
-    for name, array in arrays.items():
-        ids = arrays.get('decoder_input_ids' if name.startswith('decoder_') else 'input_ids', np.zeros(0))
-        if array.ndim != 2 or array.shape != ids.shape or array.dtype.kind not in 'iub':
-            raise ValueError(f'{path} has {shapes}; expected integers [rows, length] of one shape in '
-                             f'{", ".join(name for name in limits if not name.startswith("decoder_"))}'
-                             + (', and of one shape in those of the decoder.' if 'decoder_input_ids' in limits else '.'))
-        if array.size and not 0 <= array.min() <= array.max() < limits[name]:
-            raise ValueError(f'{name} in {path} goes from {array.min()} to {array.max()}, but this model takes 0 to '
-                             f'{limits[name] - 1}; give those.')
-    # Without these the model would read padding.
-    if family.use == 'classes' and model.head.at == 'last' and 'attention_mask' not in arrays:
-        raise ValueError(f'{path} has {shapes}, and no attention_mask, by which the last token of each row is found; add that.')
-    if model.head.causal and 'decoder_input_ids' in limits and 'decoder_input_ids' not in arrays:
-        raise ValueError(f'{path} has {shapes}, and no decoder_input_ids; add that.')
-
-
-def arrays_of(path):
-    """{name: array} of an .npz file."""
-    if not path.is_file():
-        raise ValueError(f'There is no file {str(path)!r}; give --verify an .npz file with input_ids.')
-    try:
-        with np.load(path) as file:
-            return dict(file)
-    except (ValueError, TypeError, OSError, zipfile.BadZipFile, EOFError):  # TypeError: a single array, of numpy.save
-        raise ValueError(f'{path} is no .npz file of arrays; write it with numpy.savez.') from None
 
 
 if __name__ == '__main__':

@@ -257,7 +257,8 @@ def evaluate(snapshot, split='valid', paths=(), name=None):
     name = name or evaluator_of(snapshot, 'valid' if paths else split)
     part = None
     if paths:
-        batches = snapshot.data.score(paths, snapshot.run.eval_rows, **evaluators[name].view)
+        with progress.waiting('reading the files'):
+            batches = snapshot.data.score(paths, snapshot.run.eval_rows, **evaluators[name].view)
     else:
         part = part_of(snapshot, split) if split else snapshot.run.config.evals[name].split
         batches = snapshot.run.evaluation(name, part)

@@ -49,17 +49,17 @@ def _path(name):
 
 @functools.cache
 def _installed():
-    """[(file, name)] of the fonts of this machine, upright and regular ones, likely ones first."""
+    """[(file, name)] of the upright fonts of this machine, likely ones first, each in its most regular weight."""
     from matplotlib import font_manager
 
     def place(font):
-        name = font.name.lower()
-        return next((i for i, part in enumerate(_FIRST) if part in name), len(_FIRST)), name
+        name, weight = font.name.lower(), font_manager.weight_dict.get(font.weight, font.weight)
+        return next((i for i, part in enumerate(_FIRST) if part in name), len(_FIRST)), name, abs(weight - 400)
 
-    plain = [font for font in font_manager.fontManager.ttflist
-             if font.style == 'normal' and str(font.weight) in ('400', 'normal', 'regular', 'medium', '500')
-             and not any(part in font.name.lower() for part in _EMPTY)]
-    found = dict((font.name, font.fname) for font in sorted(plain, key=place))
+    found = {}
+    for font in sorted((font for font in font_manager.fontManager.ttflist if font.style == 'normal'), key=place):
+        if not any(part in font.name.lower() for part in _EMPTY):
+            found.setdefault(font.name, font.fname)
     return [(path, name) for name, path in found.items()]
 
 

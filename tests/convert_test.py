@@ -10,10 +10,12 @@ import pytest
 from absl.testing import absltest, parameterized
 from safetensors.numpy import load_file, save_file
 
+from configs import base
 from tests import experiments, recorded
 from tests.marks import slow_but
 from tests.recorded import REFERENCE, case, convert, end_of
 from training import mesh
+from transformer.conversion import arrays as named_arrays
 from transformer.conversion.tables import at, fields_of
 from transformer.decoding.generate import generate
 from transformer.decoding.strategies import Beam, Greedy
@@ -32,14 +34,14 @@ IN_FLOAT32 = 'gpt2', 'gpt2_other', 'bert', 'roberta', 't5', 't5_gated', 't5_clas
 def inputs_of(name, model, arrays):
     """Recorded inputs under our names."""
     family, config, _ = convert.opened(REFERENCE / name)
-    inputs = convert.inputs_of(family, model, arrays, config.get('decoder_start_token_id', -1))
+    inputs = named_arrays.inputs_of(family, model, arrays, config.get('decoder_start_token_id', -1))
     return {key: jnp.asarray(x) for key, x in inputs.items()}
 
 
 def outputs_of(name, outputs):
     """Our outputs under their names."""
     family, *_ = convert.opened(REFERENCE / name)
-    names = convert.OUTPUTS | dict(family.outputs)
+    names = named_arrays.OUTPUTS | dict(family.outputs)
     return {names[ours]: x for ours, x in outputs.items() if names.get(ours)}
 
 
@@ -546,7 +548,10 @@ class FolderTest(recorded.TestCase):
                             f'--workdir={workdir}', f'--verify={given}', f'--out={out}')
 
     @parameterized.parameters(({'model.positions': 'Rotary()'}, 'model.positions is Rotary.*has no counterpart there'),
-                              ({'model.key_heads': 1}, 'model.key_heads is 1'))
+                              ({'model.key_heads': 1}, 'model.key_heads is 1'),
+                              ({'model.residual': 'PostNorm()', 'model.norm': 'RMSNorm()'},
+                               r'model.norm is RMSNorm.*; model.residual is PostNorm.* is trained with '
+                               r'(--config.model.norm=.LayerNorm|--config.model.residual=).*--config.model.'))
     @pytest.mark.slow
     def test_runs_that_have_no_form_there(self, changes, message):
         workdir, out = self.trained(**{'train.steps': 1, **changes}), self.folder / 'out'
@@ -569,6 +574,40 @@ class FolderTest(recorded.TestCase):
         sizes = {'d_model': 16, 'd_kv': 8, 'd_ff': 64, 'num_layers': 1, 'num_decoder_layers': 1, 'num_heads': 2}
         self.assertEqual({name: settings[name] for name in sizes}, sizes)
         jax.tree.map(np.testing.assert_array_equal, convert.from_hf(out)[1], convert.runs.load(workdir).params)
+
+    @parameterized.parameters('float32', 'bfloat16')
+    def test_safetensors_of_any_run(self, dtype):
+        workdir = self.trained(**{'train.steps': 1, 'parameter_dtype': dtype, 'optimizer.average_decay': 0.0})
+        out = self.folder / 'run.safetensors'
+        said = self.convert(f'--workdir={workdir}', f'--to_safetensors={out}')
+        snapshot = convert.runs.load(workdir)
+        wanted, found = flat(snapshot.params), load_file(out)
+        self.assertEqual(found.keys(), wanted.keys())
+        for name, x in wanted.items():
+            self.assertEqual((found[name].dtype, found[name].tobytes()), (x.dtype, x.tobytes()))
+        about = json.loads((self.folder / 'run.json').read_text())
+        self.assertEqual(about['parameters'], {name: {'shape': list(x.shape), 'dtype': dtype} for name, x in wanted.items()})
+        self.assertEqual((about['config'], about['step']), (json.loads((workdir / 'config.json').read_text()), 1))
+        self.assertRegex(said, f'run.safetensors: {snapshot.run.parameters():,} parameters in {len(wanted)} arrays')
+        self.assert_refused('run.safetensors is already there; give', f'--workdir={workdir}', f'--to_safetensors={out}')
+        self.assert_refused('give it a name that ends in .safetensors', f'--workdir={workdir}', '--to_safetensors=x.npz')
+        self.assert_refused('There is no folder', f'--workdir={workdir}', f'--to_safetensors={self.folder}/no/x.safetensors')
+        self.assertCountEqual([path.name for path in self.folder.glob('*run.*')], ['run.safetensors', 'run.json'])
+
+    @parameterized.parameters({}, {'model.positions': 'Sinusoidal(scale=0.3)'})
+    def test_what_is_absent_here_is_zero_there(self, **changes):
+        workdir, out = self.trained(**{'train.steps': 1, **{f'model.{k}': v for k, v in base.NO_BIASES.items()}, **changes}), (
+            self.folder / 'out')
+        said = self.convert(f'--workdir={workdir}', f'--to_hf={out}')
+        sines = ' and its positions are a table of sines' * bool(changes)
+        self.assertEndsWith(said.strip(), f'; biases that it lacks are zeros{sines}')
+        snapshot, ids = convert.runs.load(workdir), np.arange(24).reshape(2, 12) % 23
+        with jax.enable_x64(True):
+            model, params = convert.from_hf(out, dtype='float64')
+            own = snapshot.model.clone(dtype='float64', parameter_dtype='float64')
+            exact = jax.tree.map(lambda x: np.asarray(x, np.float64), snapshot.params)
+            found, wanted = (m.apply({'params': p}, inputs=ids)['logits'] for m, p in ((model, params), (own, exact)))
+        np.testing.assert_allclose(found, wanted, rtol=0, atol=1e-6 if changes else 1e-10)  # float32 sines are written
 
     def test_a_run_trained_here(self):
         workdir, out = self.trained(**{'train.steps': 1}), self.folder / 'out'

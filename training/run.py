@@ -153,7 +153,8 @@ class Run:
 
     def evaluation(self, name, split=None):
         """The batches of the evaluator `name`, of its own split or of another."""
-        return self.data.evaluation(split or self.config.evals[name].split, self.eval_rows, **self.evaluators[name].view)
+        with progress.waiting('reading the data'):
+            return self.data.evaluation(split or self.config.evals[name].split, self.eval_rows, **self.evaluators[name].view)
 
     def data_digests(self):
         """{split: digest of its contents} of the training part and of the splits of the evaluators."""

@@ -4,8 +4,14 @@ import functools
 import json
 import os
 import pathlib
+import tempfile
 
+import jax
 import ml_dtypes  # noqa: F401  registers bfloat16 with numpy, which safetensors needs
+import numpy as np
+
+from display import progress
+from training import mesh, workdir
 
 SINGLE, INDEX = 'model.safetensors', 'model.safetensors.index.json'
 
@@ -62,6 +68,34 @@ def write(folder, arrays):
     path = pathlib.Path(folder, SINGLE)
     save_file(arrays, path, metadata={'format': 'pt'})  # transformers requires this key
     path.chmod(0o666 & ~_umask())  # safetensors makes files that only the owner may read
+
+
+def require_new(path):
+    """Raises ValueError unless a .safetensors file of this name, and the .json beside it, can be written and are new."""
+    if path.suffix != '.safetensors':
+        raise ValueError(f'--to_safetensors is {str(path)!r}; give it a name that ends in .safetensors.')
+    if not path.absolute().parent.is_dir():
+        raise ValueError(f'There is no folder {str(path.absolute().parent)!r} to write {path.name} in; make it first.')
+    for one in (path, path.with_suffix('.json')):
+        if one.exists():
+            raise ValueError(f'{one} is already there; give --to_safetensors the name of a new file.')
+
+
+def export(snapshot, path):
+    """Writes the parameters of any run as a .safetensors file, and its config and their shapes beside it; returns the report to
+    print."""
+    flat = {mesh.path_of(keys): np.asarray(x) for keys, x in jax.tree_util.tree_leaves_with_path(snapshot.params)}
+    about = {'step': snapshot.step, 'config': workdir.as_json(snapshot.run.config),
+             'parameters': {name: {'shape': list(x.shape), 'dtype': x.dtype.name} for name, x in flat.items()}}
+    with tempfile.TemporaryDirectory(prefix=f'.{path.name}.', dir=path.absolute().parent) as place:
+        with progress.waiting(f'writing {path}'):
+            write(place, flat)
+        beside = path.with_suffix('.json')
+        pathlib.Path(place, beside.name).write_text(json.dumps(about, indent=1) + '\n')
+        pathlib.Path(place, SINGLE).replace(path)
+        pathlib.Path(place, beside.name).replace(beside)
+    count, size = sum(x.size for x in flat.values()), path.stat().st_size
+    return f'{path}: {count:,} parameters in {len(flat)} arrays, {size / 1e6:,.1f} MB; names, shapes and the config in {beside}'
 
 
 def _umask():

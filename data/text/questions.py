@@ -63,7 +63,7 @@ class Questions(examples.Examples):
 
     def examples(self, file: sources.File) -> list['Question']:
         table = Table(file)
-        if not file.name.removesuffix('.gz').removesuffix('.zst').endswith('.json') or _is_list(file):
+        if not _is_squad(file, table):
             return _of_table(table)
         try:
             articles = json.loads(b''.join(file.read()).decode('utf-8-sig'))['data']
@@ -275,8 +275,11 @@ class OpenQuestions(examples.OpenExamples):
         return {'questions': len(rows.questions), 'windows': len(rows)}
 
 
-def _is_list(file: sources.File) -> bool:
-    return next(file.read(0, 1000), b'').removeprefix(b'\xef\xbb\xbf').lstrip().startswith(b'[')
+def _is_squad(file: sources.File, table: Table) -> bool:
+    """Whether a file is one object of JSON, and not an object a line."""
+    if table.format in ('csv', 'parquet') or sources.uncompressed(file.name).endswith(('.jsonl', '.ndjson')):
+        return False
+    return next(file.read(0, 1000), b'').removeprefix(b'\xef\xbb\xbf').lstrip().startswith(b'{')
 
 
 def _of_table(table: Table) -> list[Question]:

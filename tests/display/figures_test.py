@@ -160,8 +160,8 @@ class AllFiguresTest(parameterized.TestCase):
         self.assertEqual({label.get_color() for label in rows}, {figures.COLOURS[1]})
         self.assertEqual({label.get_color() for label in FIGURES['a text']().axes[0].get_yticklabels()}, {'black'})
         self.assertIn('orange rows are tokens that the model has produced', figures.caption_of(figure))
-        one = {'layer': 'block_0', 'heads': [0, 1], 'entropy': [1.0, 0.5], 'highest_entropy': 1.0}
-        self.assertEqual(pictures.titles(one), ['head 0  1.00, uniform', 'head 1  0.50'])
+        one = {'layer': 'block_0', 'heads': [0, 1], 'entropy': [0.995, 0.98], 'highest_entropy': 1.0}
+        self.assertEqual(pictures.titles(one), ['head 0  0.99, uniform', 'head 1  0.98'])
 
     def test_long_texts_are_wrapped(self):
         figure, body = figures.new(4, 3)

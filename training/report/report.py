@@ -255,7 +255,7 @@ def losses(workdir: pathlib.Path):
     Long training curves are drawn pale under their running mean; the legend names the last value of each line. Raises
     what `rows` raises, and ValueError if no row holds a finite loss.
     """
-    from matplotlib.ticker import MaxNLocator
+    from matplotlib.ticker import FixedLocator, MaxNLocator
 
     curves: dict[str, list[tuple[int, float]]] = {}
     for row in rows(workdir):
@@ -280,7 +280,8 @@ def losses(workdir: pathlib.Path):
             label = f'{split}  {values[-1]:.4g}, best {values[best]:.4g} at {steps[best]:.0f}'
             axes.plot(steps, values, color=color, marker='s', markersize=4, linewidth=1.4, label=label)
     axes.set(xlabel='step (updates of the parameters)', ylabel='loss')
-    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    different = {step for points in curves.values() for step, _ in points}
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True) if len(different) > 1 else FixedLocator([*different]))
     axes.grid(alpha=0.3)
     axes.spines[['top', 'right']].set_visible(False)
     axes.legend(frameon=False, loc='best')

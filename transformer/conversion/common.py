@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from transformer.attention.positions.absolute import Learned
-from transformer.conversion.tables import Family, Fields, Row, head
+from transformer.conversion.tables import Family, Fields, Inexpressible, Row, head
 from transformer.layers.activations import Gelu, GeluTanh, Relu, Silu
 from transformer.layers.heads import (
     Classes,
@@ -37,7 +37,9 @@ def pair_limits(model: Any) -> dict[str, int]:
 def require_learned(given: Any, offset: int) -> dict:
     """Returns {}. Raises ValueError for positions other than a learnt table with this offset."""
     if not isinstance(given, Learned) or (given.at, given.offset) != ('input', offset):
-        raise ValueError(f'model.positions is {given!r}, which has no counterpart there; expected {Learned(offset=offset)!r}.')
+        wanted = Learned(offset=offset)
+        raise Inexpressible(f'model.positions is {given!r}, which has no counterpart there; expected {wanted!r}.', 'positions',
+                            wanted)
     return {}
 
 

@@ -33,6 +33,18 @@ ASIDE = (
     'torch_dtype', 'torchscript', 'transformers_version', 'typical_p', 'use_bfloat16', 'use_cache', 'xla_device')
 
 
+class Inexpressible(ValueError):
+    """A field of our model that theirs cannot express.
+
+    Attributes:
+      path: of the field, such as 'encoder.norm'; wanted: a value that it could have. '' and None if they are unknown.
+    """
+
+    def __init__(self, sentence: str, path: str = '', wanted: Any = None):
+        super().__init__(sentence)
+        self.path, self.wanted = path, wanted
+
+
 @dataclasses.dataclass(frozen=True)
 class Field:
     """A field of their config and the equivalent field of our model.
@@ -81,13 +93,13 @@ class Field:
         given = at(model, names[0]) if names else self.default
         for other in names[1:]:
             if at(model, other) != given:
-                raise ValueError(f'model.{names[0]} is {given!r} and model.{other} {at(model, other)!r}, which are one field '
-                                 'there; make them equal.')
+                raise Inexpressible(f'model.{names[0]} is {given!r} and model.{other} {at(model, other)!r}, which are one '
+                                    'field there; make them equal.', other, given)
         if names and self.values is not None:
             known = {ours: theirs for theirs, ours in reversed(self.values.items())}  # the first of several names
             if given not in known:
-                raise ValueError(f'model.{names[0]} is {given!r}, which has no name there; expected one of '
-                                 f'{", ".join(map(repr, known))}.')
+                raise Inexpressible(f'model.{names[0]} is {given!r}, which has no name there; expected one of '
+                                    f'{", ".join(map(repr, known))}.', names[0], next(iter(known)))
             given = known[given]
         given = None if self.none is not None and given == self.none else given
         return dict.fromkeys(self.theirs.split(), given)
@@ -368,21 +380,20 @@ class Family:
         found = {name: value for field in fields for name, value in field.read(config).items()}
         return changed(changed(fields_of(cls), self.implied), found)
 
-    def misfits(self, model: Any, free: Iterable[str]) -> list[str]:
-        """A sentence for each field of our model that theirs cannot express; `free` are the paths that do not change
-        outputs."""
+    def misfits(self, model: Any, free: Iterable[str]) -> list[Inexpressible]:
+        """The fields of our model that theirs cannot express; `free` are the paths that do not change outputs."""
         own, found = fields_of(model), []
         for field in self.fields:
             try:
                 field.write(own)
             except ValueError as error:
-                found.append(str(error))
+                found.append(error if isinstance(error, Inexpressible) else Inexpressible(str(error)))
         wanted = changed(fields_of(type(model)), self.implied)
         for path in (*(path for field in self.fields for path in field.names[1]), *free, *self.free):
             with contextlib.suppress(ValueError, KeyError, TypeError):  # a part of another kind is reported below
                 wanted = changed(wanted, {path: at(own, path)})
-        return found + [sentence for name, value in own.items() if value != wanted[name]
-                        for sentence in _differences(f'model.{name}', value, wanted[name], self.architecture)]
+        return found + [misfit for name, value in own.items() if value != wanted[name]
+                        for misfit in _differences(name, value, wanted[name], self.architecture)]
 
     def config(self, model: Any) -> dict:
         """Their config, from our model, which must have no misfits."""
@@ -460,14 +471,14 @@ class Family:
         return found
 
 
-def _differences(path: str, value: Any, wanted: Any, architecture: str) -> list[str]:
-    """Sentences on how a field differs from the wanted value; for parts of the same class on each of their fields."""
+def _differences(path: str, value: Any, wanted: Any, architecture: str) -> list[Inexpressible]:
+    """How a field differs from the wanted value; for parts of the same class each of their fields."""
     if dataclasses.is_dataclass(value) and type(value) is type(wanted):
-        return [sentence for field in dataclasses.fields(value)
+        return [misfit for field in dataclasses.fields(value)
                 if getattr(value, field.name) != getattr(wanted, field.name)
-                for sentence in _differences(f'{path}.{field.name}', getattr(value, field.name), getattr(wanted, field.name),
-                                             architecture)]
-    return [f'{path} is {value!r}, which {architecture} cannot be; expected {wanted!r}.']
+                for misfit in _differences(f'{path}.{field.name}', getattr(value, field.name), getattr(wanted, field.name),
+                                           architecture)]
+    return [Inexpressible(f'model.{path} is {value!r}, which {architecture} cannot be; expected {wanted!r}.', path, wanted)]
 
 
 @dataclasses.dataclass(frozen=True)

@@ -11,8 +11,8 @@ import numpy as np
 from display import figures, fonts
 
 FINEST = 0.11  # inches of a token whose label is shown, in a figure as wide as a README
-UNIFORM = 0.995  # the share of the highest entropy from which weights are called uniform
-ENTROPY = 'the number above a panel is its mean entropy in nats, uniform where that is the highest possible'
+UNIFORM = 0.99  # the share of the highest entropy from which weights are called uniform
+ENTROPY = 'the number above a panel is its mean entropy in nats, uniform within 1 % of the highest possible'
 _SIGNS = {' ': '␣', '\n': '↵', '\t': '⇥'}
 _SEEN = '#4a90c4', '#ededed'  # colours of what a mask shows and hides
 

@@ -378,7 +378,9 @@ class PlotTest(absltest.TestCase):
 
     def test_one_point_has_a_mark(self):
         self.assertGreater(self.plot('train', points=1).std(), 5)
-        line, = report.losses(self.workdir).axes[0].lines
+        axes, = report.losses(self.workdir).axes
+        self.assertEqual(list(axes.get_xticks()), [1])
+        line, = axes.lines
         self.assertEqual((line.get_marker(), len(line.get_xdata())), ('o', 1))
 
     def test_no_loss(self):

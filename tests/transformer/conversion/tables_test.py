@@ -172,11 +172,11 @@ class ConfigTest(parameterized.TestCase):
         (dict(encoder=Stack(2, Part(1, False))), 'model.encoder.part.bias is False, which MadeModel cannot be; expected True.'))
     def test_models_that_have_no_form_there(self, fields, message):
         found, = FAMILY.misfits(made(**fields), ('dtype',))
-        self.assertIn(message, found)
+        self.assertIn(message, str(found))
 
     def test_a_part_of_another_class_has_no_form_there(self):
         self.assertIn('model.part is Other(depth=1), which MadeModel cannot be; expected Part(size=1, bias=False).',
-                      FAMILY.misfits(made(part=Other()), ('dtype',)))
+                      map(str, FAMILY.misfits(made(part=Other()), ('dtype',))))
 
     def test_models_that_have_one(self):
         for fields in ({}, dict(kind='odd', dtype='bfloat16', encoder=Stack(2)),
@@ -184,7 +184,7 @@ class ConfigTest(parameterized.TestCase):
             self.assertEqual(FAMILY.misfits(made(**fields), ('dtype',)), [])
 
     def test_a_part_of_another_kind_is_named(self):
-        found = ' '.join(FAMILY.misfits(made(part=Other()), ('dtype',)))
+        found = ' '.join(map(str, FAMILY.misfits(made(part=Other()), ('dtype',))))
         self.assertIn('model.part is Other(depth=1), which has no counterpart there; expected a part with size.', found)
 
 
