@@ -2,6 +2,7 @@
 # make sweep     the same for all points of a sweep, CONFIG
 # make test      installs what the tests need besides and runs those that take minutes
 # make test-all  those, and then the long ones: kills, several processes, a run of every config
+# make test-browser  the pages of eval.py --attention=OUT.html in a browser; needs chromium and chromium-driver
 # make lint      checks the style
 
 PYTHON ?= python3
@@ -9,7 +10,7 @@ WORKDIR ?= runs/quickstart
 CONFIG ?= configs/stability.py
 BIN := .venv/bin
 
-.PHONY: train sweep test test-all lint
+.PHONY: train sweep test test-all test-browser lint
 
 train: .venv/run
 	$(BIN)/python train.py --workdir=$(WORKDIR)
@@ -23,6 +24,9 @@ test: .venv/dev
 test-all: test
 	$(BIN)/python -m pytest -n auto -m slow
 
+test-browser: .venv/browser
+	$(BIN)/python -m pytest -m browser
+
 lint: .venv/dev
 	$(BIN)/ruff check .
 
@@ -31,6 +35,10 @@ lint: .venv/dev
 
 .venv/run: requirements.txt | .venv/bin/python
 	$(BIN)/python -m pip install --quiet -r requirements.txt
+	touch $@
+
+.venv/browser: requirements.txt requirements-dev.txt requirements-browser.txt | .venv/bin/python
+	$(BIN)/python -m pip install --quiet -r requirements-browser.txt
 	touch $@
 
 .venv/dev: requirements.txt requirements-dev.txt | .venv/bin/python

@@ -3,11 +3,13 @@ object with split, step, loss, weight and the other metrics; for a picture it sa
 
     python eval.py --workdir=DIR [--split=NAME | --path=FILE ...] [--evaluator=NAME] [--step=last|best|N]
     python eval.py --workdir=DIR --attention=OUT.png --input=TEXT|IMAGE_FILE|STORY_FILE [--steps]
+    python eval.py --workdir=DIR --attention=OUT.html --input=TEXT|IMAGE_FILE|STORY_FILE
     python eval.py --workdir=DIR --heads=OUT.png [--split=NAME] [--keep=N --pruned=NEW_WORKDIR]
     python eval.py --workdir=DIR --positions=OUT.png
 
 A picture has its numbers beside it, in OUT.json. --attention draws the weights of every head of every layer, with tokens on
 both axes or over the image, and their entropies; --steps also draws the scores and the mask whose softmax the weights are.
+OUT.html is a page to explore them in a browser.
 --heads draws the importance of each head for the loss of the split, and the loss against the number of heads kept; with
 --keep and --pruned it also writes a run that has only the most important heads. --positions draws how alike positions are.
 """
@@ -28,7 +30,8 @@ flags.DEFINE_multi_string('path', [], 'score this file instead of a split; repea
 flags.DEFINE_string('evaluator', None, 'an evaluator of the run, such as translations; default: the one with the name of the '
                     'split, else valid')
 flags.DEFINE_string('step', 'last', 'the checkpoint: last, best, or a number')
-flags.DEFINE_string('attention', None, 'draw the attention weights of --input, to this .png, .pdf or .svg')
+flags.DEFINE_string('attention', None, 'draw the attention weights of --input, to this .png, .pdf or .svg, or to a .html, a '
+                    'page to explore them')
 flags.DEFINE_string('input', None, 'for --attention: a text, two texts separated by a tab for a model of pairs, or the path of '
                     'an image or of a story')
 flags.DEFINE_bool('steps', False, 'for --attention: also draw the scores and the mask whose softmax the weights are')
@@ -59,7 +62,7 @@ def main():
     machine.prepare(workdir.load_config(folder))
     require_clear(flags.FLAGS)
     drawn = [flags.FLAGS[name].value for name in PICTURES if flags.FLAGS[name].value is not None]
-    path = picture(drawn[0]) if drawn else None
+    path = picture(drawn[0], page=flags.FLAGS.attention is not None) if drawn else None
     snapshot = runs.load(folder, step=flags.FLAGS.step, data=1 if flags.FLAGS.attention else None)
     if flags.FLAGS.attention:
         attention(snapshot, flags.FLAGS.input, path, flags.FLAGS.steps)
@@ -98,23 +101,31 @@ def require_clear(given):
         raise ValueError("--split is empty; give valid, test, train or an expression such as 'train[:1%]'.")
     if given.attention is not None and not given.input:
         raise ValueError('Give --attention something to look at: --input="a text", or --input=IMAGE_FILE or STORY_FILE.')
+    if given.steps and given.attention.lower().endswith('.html'):
+        raise ValueError('--steps is for pictures, but --attention is a page, which has weights alone; give it as OUT.png, or '
+                         'leave --steps out.')
     if (given.keep is None) != (given.pruned is None):
         raise ValueError('--keep and --pruned go together: --keep=8 --pruned=NEW_WORKDIR writes a run with eight heads.')
 
 
-def picture(path):
-    """The path of a picture to draw. Raises ValueError for another suffix, and for a folder that does not exist."""
+def picture(path, page=False):
+    """The path of a picture to draw, or with `page` of a page of HTML. Raises ValueError for another suffix, and for a folder
+    that does not exist."""
     given, path = path, pathlib.Path(path).expanduser()
-    if path.suffix.lower() not in ('.png', '.pdf', '.svg'):
-        raise ValueError(f'The picture {given!r} is no .png, .pdf or .svg; give it such a name.')
+    known = '.png', '.pdf', '.svg', *(['.html'] if page else [])
+    if path.suffix.lower() not in known:
+        raise ValueError(f'The picture {given!r} is no {", ".join(known[:-1])} or {known[-1]}; give it such a name.')
     if not path.parent.is_dir():
         raise ValueError(f'There is no folder {str(path.parent)!r} to draw {path.name} in; make it first.')
     return path
 
 
-def keep(path, figure, numbers, said):
-    """Writes a picture and its numbers beside it, and says what is shown."""
-    write_figure(path, figure)
+def keep(path, drawn, numbers, said):
+    """Writes a picture, a figure or a page of HTML, and its numbers beside it, and says what is shown."""
+    if isinstance(drawn, str):
+        workdir.write_atomically(path, drawn)
+    else:
+        write_figure(path, drawn)
     write_numbers(path, numbers)
     print(f'{path}: {said}, step {numbers["step"]}')
 
@@ -140,8 +151,9 @@ def attention(snapshot, given, path, steps):
         raise ValueError(f'--attention is for runs on texts, stories or images, but this one is on '
                          f'{snapshot.run.config.data.pipeline}, which has no data.reader; leave it out.')
     with progress.waiting('computing the attention'):
-        figure, found, more = reader.picture(snapshot, given, steps)
-    keep(path, figure, {'picture': str(path), 'step': snapshot.step} | more | {'layers': found},
+        view, found, more = reader.picture(snapshot, given, steps)
+        drawn = view.page() if path.suffix.lower() == '.html' else view.figure()
+    keep(path, drawn, {'picture': str(path), 'step': snapshot.step} | more | {'layers': found},
          f'{pictures.counted(found)} on {given[:40] + ".." * (len(given) > 40)!r}')
 
 

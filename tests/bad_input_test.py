@@ -307,8 +307,10 @@ class BadInputTest(experiments.TestCase):
         for arguments, pattern in (
                 ([f'--attention={out}'], 'Give --attention something to look at: --input="a text", or --input=IMAGE_FILE'),
                 ([f'--attention={out}', '--input='], 'Give --attention something to look at'),
-                ([f'--attention={self.folder}/out.jpg', '--input=key'], "out.jpg' is no .png, .pdf or .svg"),
-                (['--attention=', '--input=key'], 'is no .png, .pdf or .svg'),
+                ([f'--attention={self.folder}/out.jpg', '--input=key'], "out.jpg' is no .png, .pdf, .svg or .html; give"),
+                (['--attention=', '--input=key'], 'is no .png, .pdf, .svg or .html'),
+                ([f'--heads={self.folder}/out.html'], "out.html' is no .png, .pdf or .svg; give it such a name"),
+                ([f'--attention={self.folder}/out.html', '--input=key', '--steps'], '--steps is for pictures, but'),
                 ([f'--attention={self.folder}/nowhere/out.png', '--input=key'], "no folder '.*nowhere' to draw out.png in"),
                 ([f'--attention={out}', '--input=' + 'key ' * 8], 'A sequence of 33 tokens is longer than'),
                 ([f'--attention={out}', '--input=' + 'key ' * 300], '--input has 1201 tokens, but a picture shows 1024'),

@@ -27,6 +27,14 @@ if not IS_WORKER:
 CACHE = os.environ['HEED_CACHE']
 
 
+def pytest_collection_modifyitems(config, items):
+    """Tests in a browser run if `-m` names them."""
+    if 'browser' not in config.option.markexpr:
+        apart = [item for item in items if item.get_closest_marker('browser')]
+        config.hook.pytest_deselected(items=apart)
+        items[:] = [item for item in items if item not in apart]
+
+
 @pytest.fixture(autouse=True, scope='module')
 def forget_programs():
     """A process slows down with the thousands of programs that it has compiled; programs on the disk are for runs alone."""

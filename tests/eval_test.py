@@ -13,6 +13,7 @@ from absl.testing import absltest, parameterized
 
 from configs import base
 from tests import experiments, recorded
+from tests.transformer.explain import page_test
 
 
 class TextTest(experiments.TestCase):
@@ -180,6 +181,15 @@ class HeadsTest(experiments.TestCase):
         plain = out.read_text().count('<image')
         self.assertEqual(self.call(workdir, f'--attention={out}', f'--input={text}', '--steps'), row)
         self.assertEqual(out.read_text().count('<image'), plain + 2 * 2 + 1)  # scores and mask of two heads, a colour bar
+        for file in (out, out.with_suffix('.json')):
+            file.unlink()
+        done = experiments.call('eval', f'--workdir={workdir}', f'--attention={out.with_suffix(".html")}', f'--input={text}')
+        self.assertEqual((done.code, done.out), (0, f"{self.folder}/out.html: 1 layer of 2 heads on 'key row', step 7\n"))
+        self.assertEqual(json.loads((self.folder / 'out.json').read_text())['layers'], row['layers'])
+        kind, = page_test.data_of(out.with_suffix('.html').read_text())['kinds']
+        self.assertEqual(kind['queries'], ['<end>', *text.replace(' ', '␣')])
+        self.assertEqual([layer['label'] for layer in kind['layers']], ['layer 0', 'rollout'])
+        self.assertEqual(kind['layers'][0]['entropy'], row['layers'][0]['entropy'])
 
     @parameterized.parameters(('png', b'\x89PNG'), ('pdf', b'%PDF'))
     @pytest.mark.slow

@@ -257,8 +257,9 @@ class Reader(Protocol):
         for one that cannot be answered, and for a run whose data or model lack what is needed."""
 
     def picture(self, snapshot: Snapshot, given: str, steps: bool = False) -> tuple[Any, Sequence[Mapping], Mapping]:
-        """What the attention of a run looks at in an input: (a matplotlib figure, an object for JSON for each layer, what else
-        is known); with `steps` also the scores and the mask that it comes from. Raises ValueError for what cannot be drawn."""
+        """What the attention of a run looks at in an input: (what draws it: figure() gives a matplotlib figure, page() a page
+        of HTML, an object for JSON for each layer, what else is known); with `steps` the figure also has the scores and the
+        mask that it comes from. Raises ValueError for what cannot be drawn."""
 
     def grid(self, snapshot: Snapshot) -> tuple[int, int] | None:
         """(rows, columns) in which the positions of the model lie, without a class token; None: they are a row."""

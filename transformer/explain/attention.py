@@ -1,6 +1,6 @@
-"""The attention weights of a run on a text, a pair of texts or a story, as a figure and as numbers.
+"""The attention weights of a run on a text, a pair of texts or a story, as a figure, as a page of HTML and as numbers.
 
-Each `of_..` returns (figure, the entries of the layers: see `transformer.explain.maps.read`, {further entries of the JSON}).
+Each `of_..` returns (a `View`, the entries of the layers: see `transformer.explain.maps.read`, {further entries of the JSON}).
 With `steps` the figure also shows the scores and the mask, of which the weights are the softmax.
 """
 
@@ -14,10 +14,29 @@ import numpy as np
 
 from transformer.decoding.strategies import Greedy
 from transformer.decoding.translate import encoded, translate
-from transformer.explain import maps, pictures
+from transformer.explain import maps, page, pictures
 
 MOST_TOKENS = 1024  # in a picture
 GIVEN = 'token given to the decoder'  # the start and the output so far
+
+
+@dataclasses.dataclass(frozen=True)
+class View:
+    """What attention looks at in an input: kinds of attention, and a title; '': that of `pictures.counted`."""
+    sections: Sequence[pictures.Maps]
+    title: str = ''
+
+    def figure(self) -> Any:
+        """A matplotlib figure."""
+        return pictures.attention(*self.sections, title=self.title)
+
+    def page(self) -> str:
+        """A page of HTML, to explore in a browser."""
+        return page.page(self.sections, self.title or self.counted())
+
+    def counted(self) -> str:
+        """The usual title."""
+        return f'Attention weights of {pictures.counted([one for maps_ in self.sections for one in maps_.found])}'
 
 
 def of_text(snapshot: Any, text: str, steps: bool = False) -> tuple:
@@ -25,13 +44,13 @@ def of_text(snapshot: Any, text: str, steps: bool = False) -> tuple:
     ids = tokens(text, snapshot.data.prompt)
     seen = look(snapshot, steps, inputs=ids[None])
     pieces, flow = snapshot.data.pieces(ids), seen.rollout()
-    return pictures.attention(seen.section(pieces, pieces)), seen.found, {
+    return View([seen.section(pieces, pieces)]), seen.found, {
         'tokens': pieces, 'rollout': None if flow is None else flow[-1].tolist()}
 
 
 def of_row(snapshot: Any, ids: np.ndarray, types: np.ndarray, steps: bool = False) -> tuple:
     """The same for one encoded text, ids and types [n] with special tokens, and attention rollout to the token that represents
-    it: the last one under a causal mask, else the first. For a model that reads the text twice, as BART does, the figure of
+    it: the last one under a causal mask, else the first. For a model that reads the text twice, as BART does, the view of
     `of_pair`."""
     data, task = snapshot.data, snapshot.run.task
     require_few(ids)
@@ -43,7 +62,7 @@ def of_row(snapshot: Any, ids: np.ndarray, types: np.ndarray, steps: bool = Fals
     seen = look(snapshot, steps, **task.inputs(batch))
     flow = seen.rollout()
     rollout = None if flow is None else flow[-1 if snapshot.model.stack.mask.causal else 0].tolist()
-    return pictures.attention(seen.section(pieces, pieces)), seen.found, {'tokens': pieces, 'rollout': rollout}
+    return View([seen.section(pieces, pieces)]), seen.found, {'tokens': pieces, 'rollout': rollout}
 
 
 def of_pair(snapshot: Any, text: str, steps: bool = False) -> tuple:
@@ -56,9 +75,9 @@ def of_pair(snapshot: Any, text: str, steps: bool = False) -> tuple:
     best = translate(snapshot, [source], strategy=Greedy(), key=snapshot.key('attention'))[0][0]
     written = [*best.tokens, data.end] if best.finished else best.tokens
     target = np.array([data.start, *written[:-1]])  # the decoder never reads the last one
-    figure, found, more = _between(snapshot, source, target, data.pieces(source), data.target_pieces(target),
-                                   data.target_pieces(written), steps)
-    return figure, found, more | {'text': data.decode(best.tokens)}
+    view, found, more = _between(snapshot, source, target, data.pieces(source), data.target_pieces(target),
+                                 data.target_pieces(written), steps)
+    return view, found, more | {'text': data.decode(best.tokens)}
 
 
 def of_shift(snapshot: Any, text: str, steps: bool = False) -> tuple:
@@ -76,7 +95,7 @@ def _between(snapshot, source, target, read, shown, written, steps):
     seen = look(snapshot, steps, inputs=source[None], segments=np.ones((1, len(source)), np.int32),
                 decoder_inputs=target[None])
     cross = seen.section(shown, read, 'cross attention: from the output so far to the source',
-                         lambda name: name.endswith('cross_attention'), down=GIVEN, across='source token')
+                         lambda name: name.endswith('cross_attention'), within=False, down=GIVEN, across='source token')
     own = [seen.section(read, read, 'self-attention of the source', lambda name: name.startswith('encoder/'),
                         down='source token that attends', across='source token that is attended to'),
            seen.section(shown, shown, 'self-attention of the output so far',
@@ -89,7 +108,7 @@ def _between(snapshot, source, target, read, shown, written, steps):
                  'highest_entropy': maps.highest_entropy(np.ones(mean.shape, bool))}
         sections = [pictures.Maps({'all layers': mean[None]}, [whole], written, read, 'alignment of the output with the source',
                                   down='token produced', across='source token', produced=True), *sections, cross]
-    return pictures.attention(*sections, title=f'Attention weights of {pictures.counted(seen.found)}'), seen.found, {
+    return View(sections, f'Attention weights of {pictures.counted(seen.found)}'), seen.found, {
         'source': read, 'output': written,
         'alignment': None if mean is None else np.round(mean, 6).tolist()}
 
@@ -120,7 +139,7 @@ def of_story(snapshot: Any, given: str, steps: bool = False) -> tuple:
         read, title = [question.text, *sentences], ''
         shown = seen.section(read, read, longest=60, down='question or sentence that attends',
                              across='question or sentence that is attended to')
-    return pictures.attention(shown, title=title), seen.found, {
+    return View([shown], title), seen.found, {
         'question': question.text, 'sentences': sentences,
         'weights': {name: np.round(x, 4).tolist() for name, x in shown.layers.items()}}
 
@@ -160,11 +179,12 @@ class Seen:
     steps: Mapping[str, tuple[np.ndarray, np.ndarray]]
 
     def section(self, queries: Sequence[str], keys: Sequence[str], title: str = '', chosen: Callable = lambda layer: True,
-                **style: Any) -> pictures.Maps:
-        """The chosen layers, for a picture."""
+                within: bool = True, **style: Any) -> pictures.Maps:
+        """The chosen layers, for a view; `within`: the keys are the queries' own positions."""
         found = [one for one in self.found if chosen(one['layer'])]
         part = lambda known: {one['layer']: known[one['layer']] for one in found if one['layer'] in known}
-        return pictures.Maps(part(self.layers), found, queries, keys, title, steps=part(self.steps), **style)
+        flow = dataclasses.replace(self, found=found, layers=part(self.layers)).rollout() if within and found else None
+        return pictures.Maps(part(self.layers), found, queries, keys, title, steps=part(self.steps), rollout=flow, **style)
 
     def rollout(self) -> np.ndarray | None:
         """Attention rollout, if the weights are distributions over the positions; else None."""

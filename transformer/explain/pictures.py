@@ -13,7 +13,7 @@ from display import figures, fonts
 FINEST = 0.11  # inches of a token whose label is shown, in a figure as wide as a README
 UNIFORM = 0.99  # the share of the highest entropy from which weights are called uniform
 ENTROPY = 'the number above a panel is its mean entropy in nats, uniform within 1 % of the highest possible'
-_SIGNS = {' ': '␣', '\n': '↵', '\t': '⇥'}
+SIGNS = {' ': '␣', '\n': '↵', '\t': '⇥'}
 _SEEN = '#4a90c4', '#ededed'  # colours of what a mask shows and hides
 
 
@@ -30,6 +30,7 @@ class Maps:
       steps: {name: (scores, mask), each [N, T, S]} of the layers that are drawn in three rows: scores, mask, weights.
       down, across: the names of the axes.
       produced: whether the queries are tokens that the model has produced, not inputs; they are named in another colour.
+      rollout: attention rollout [T, T] through the layers, which a page shows; None: there is none.
     """
     layers: dict
     found: list
@@ -41,6 +42,7 @@ class Maps:
     down: str = 'query: the token that attends'
     across: str = 'key: the token that is attended to'
     produced: bool = False
+    rollout: np.ndarray | None = None
 
     @property
     def rows(self) -> int:
@@ -229,7 +231,7 @@ def _ticks(axis, names, larger, **style):
 
 def printable(tokens: Sequence[str], longest: int = 14) -> list[str]:
     """Tokens as labels: white space becomes a sign, and characters that no font has their code point."""
-    texts = [fonts.readable(''.join(_SIGNS.get(one, one) for one in token), fonts.MONO) for token in tokens]
+    texts = [fonts.readable(''.join(SIGNS.get(one, one) for one in token), fonts.MONO) for token in tokens]
     return [text if len(text) <= longest else f'{text[:longest - 1]}…' for text in texts]
 
 

@@ -42,8 +42,9 @@ class Reader(abc.ABC):
 
     @abc.abstractmethod
     def picture(self, snapshot: Any, given: str, steps: bool = False) -> tuple:
-        """Draws the attention of a run in an input: (a matplotlib figure, the entries of the layers as in
-        `transformer.explain.maps.read`, {further entries of the JSON}). With `steps` the figure also shows scores and masks."""
+        """Draws the attention of a run in an input: (a `transformer.explain.attention.View`, the entries of the layers as
+        in `transformer.explain.maps.read`, {further entries of the JSON}). With `steps` its figure also shows scores and
+        masks."""
 
     def data_of(self, snapshot: Any) -> Any:
         """The data of a run. Raises ValueError if they do not meet the contract of this reader."""

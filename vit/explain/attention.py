@@ -1,13 +1,15 @@
-"""Pictures of the attention weights of a Transformer over image patches, as matplotlib figures."""
+"""The attention weights of a Transformer over image patches, as matplotlib figures and as a page of HTML."""
 
+import dataclasses
+import io
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from display import figures
-from transformer.explain import pictures
-from transformer.explain.attention import look
+from transformer.explain import page, pictures
+from transformer.explain.attention import View, look
 from transformer.explain.pictures import named, titles
 
 _POSITIVE, _NEGATIVE = '#ff8c00', '#0072B2'  # which colour-blind readers can tell apart, on black and on white
@@ -19,21 +21,41 @@ def read_out(weights: np.ndarray, class_token: bool) -> np.ndarray:
     return weights[..., 0, 1:] if class_token else weights.mean(-2)
 
 
+@dataclasses.dataclass(frozen=True)
+class ImageView(View):
+    """A `View` over an image [height, width, channels] in 0..1, whose patches have sides of `patch` pixels. The figure has the
+    patches as rows and columns if there are steps to show."""
+    image: np.ndarray = dataclasses.field(kw_only=True)
+    patch: int = dataclasses.field(kw_only=True)
+    class_token: bool = dataclasses.field(kw_only=True)
+
+    def figure(self) -> Any:
+        section, = self.sections
+        return super().figure() if section.steps else attention(
+            section.layers, section.rollout, self.image, section.found, patch=self.patch, class_token=self.class_token)
+
+    def page(self) -> str:
+        from PIL import Image
+
+        pixels, file = np.rint(255 * np.clip(self.image, 0, 1)).astype(np.uint8), io.BytesIO()
+        Image.fromarray(pixels.squeeze(-1) if pixels.shape[-1] == 1 else pixels).save(file, 'PNG')
+        height, width = (side // self.patch for side in self.image.shape[:2])
+        return page.page(self.sections, self.counted(), page.Image(file.getvalue(), height, width, self.class_token))
+
+
 def of_image(snapshot: Any, file: str, steps: bool = False) -> tuple:
     """The attention weights of a run for an image, and their rollout, returned as by the functions of
     transformer/explain/attention.py. With `steps` each patch is a row and a column of the panels, named 'ROW,COLUMN'."""
     image, model = snapshot.data.read(file), snapshot.model
     seen, classed = look(snapshot, steps, image=image[None]), model.pool == 'cls'
-    flow, rows = seen.rollout(), image.shape[0] // model.patch
-    if steps:
-        places = [f'{row},{column}' for row in range(rows) for column in range(image.shape[1] // model.patch)]
-        names = [*(['class'] if classed else []), *places]
-        figure = pictures.attention(seen.section(names, names, down='query: the patch that attends (row,column)',
-                                                 across='key: the patch that is attended to'))
-    else:
-        figure = attention(seen.layers, flow, snapshot.data.visible(image), seen.found, patch=model.patch, class_token=classed)
-    read = None if flow is None else read_out(flow, classed).reshape(rows, -1).tolist()
-    return figure, seen.found, {'image': file, 'rollout': read}
+    rows = image.shape[0] // model.patch
+    places = [f'{row},{column}' for row in range(rows) for column in range(image.shape[1] // model.patch)]
+    names = [*(['class'] if classed else []), *places]
+    section = seen.section(names, names, down='query: the patch that attends (row,column)',
+                           across='key: the patch that is attended to')
+    view = ImageView([section], image=snapshot.data.visible(image), patch=model.patch, class_token=classed)
+    read = None if section.rollout is None else read_out(section.rollout, classed).reshape(rows, -1).tolist()
+    return view, seen.found, {'image': file, 'rollout': read}
 
 
 def attention(layers: Mapping, rollout: np.ndarray | None, image: np.ndarray, found: Sequence, *, patch: int,
