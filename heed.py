@@ -86,10 +86,20 @@ class Run:
     def logits(self, ids: Any = None, **inputs: Any) -> np.ndarray:
         """float32 logits of the model, for token ids [B, T] or for its inputs by name, such as image=[B, height, width, C] or
         decoder_inputs=[B, T] besides the ids of sources."""
-        found = self.snapshot.apply(**inputs if ids is None else {'inputs': np.asarray(ids)} | inputs)
+        if ids is not None:
+            inputs = {'inputs': np.asarray(ids)} | inputs
+            self._require_ids(inputs['inputs'])
+        found = self.snapshot.apply(**inputs)
         if 'logits' not in found:
             raise ValueError(f'{type(self.model).__name__} has no logits here, but {", ".join(found)}; call run.model.apply.')
         return np.asarray(found['logits'], np.float32)
+
+    def _require_ids(self, ids: np.ndarray) -> None:
+        vocab = self.data.facts.get('vocab', 0)
+        if ids.ndim != 2 or ids.dtype.kind not in 'iu' or (ids.size and not 0 <= ids.min() <= ids.max() < vocab):
+            values = f' from {ids.min()} to {ids.max()}' if ids.size else ''
+            raise ValueError(f'The ids are {ids.dtype} {list(ids.shape)}{values}; expected integers [rows, length] from 0 to '
+                             f'{vocab - 1}.')
 
     def generate(self, text: str | Sequence[str], *, strategy: Strategy | str | None = None, tokens: int | None = None,
                  seed: int = 0, watch: Callable[[str], None] | None = None, **flags: Any) -> str | list[str]:
@@ -108,6 +118,8 @@ class Run:
 
     def predict(self, inputs: str | Sequence[str], **flags: Any) -> dict | list[dict]:
         """The JSON of predict.py --json: a dict for a string, a list for a list."""
+        if not isinstance(inputs, str | Sequence) or not all(isinstance(one, str) for one in inputs):
+            raise ValueError(f'The inputs are {inputs!r:.60}; expected a string, or a list of strings.')
         found = [details for _, details in self.answers([inputs] if isinstance(inputs, str) else list(inputs), **flags)]
         return found[0] if isinstance(inputs, str) else found
 
@@ -116,6 +128,12 @@ class Run:
 
         flags: those of predict.py that the reader uses; strategy and tokens default to the config's `generation`.
         """
+        for number, line in enumerate(lines, 1):
+            try:
+                line.encode()
+            except UnicodeEncodeError as error:
+                raise ValueError(f'Line {number} of {name} is no text: its character {error.start} is '
+                                 f'U+{ord(line[error.start]):04X}, half of a pair; take it out.') from None
         known = self.reader.flags
         for flag in flags:
             if flag not in known:

@@ -25,7 +25,7 @@ def get_config(variant=''):
     c.data = base.data('data.text.masked:Masked', documents='line', path='text', tokenizer='WordPiece(vocab=8192)', length=128)
     c.model = base.part('transformer.models.bert:Bert', layers=4, heads=4, width=256, dropout=0.0 if step else 0.1)
     if step:
-        c.data = base.data('data.text.masked:Masked', source='stdlib', framing='bert',
+        c.data = base.data('data.text.masked:Masked', source='auto', framing='bert',
                            tokenizer="Byte(special=('cls', 'mask'))", length=128)
         c.model.vocab = 30522
     c.task = base.part('transformer.tasks.masked:MaskedTokens')

@@ -68,7 +68,7 @@ LENGTHS = (64, 128, 256, 512)
 def get_config(variant=''):
     variant = base.variant_of(variant, tuple(VARIANTS))
     c = base.config()
-    c.data = base.data('data.text.documents:Text', source='stdlib', tokenizer='Byte()', valid='train[90%:91%]', length=TRAINED,
+    c.data = base.data('data.text.documents:Text', source='auto', tokenizer='Byte()', valid='train[90%:91%]', length=TRAINED,
                        batch_size=32)
     c.model = base.part('transformer.models.gpt:Gpt', layers=4, heads=4, width=64, length=TRAINED, **base.NO_BIASES,
                         positions=VARIANTS[variant], initial='Scaled(scale=0.07)')

@@ -6,6 +6,9 @@
           from the first. 700 steps (0.37 epochs) reach 1.656 bits per byte on the validation files (perplexity 24.7 a
           piece, context and stride 128), where gzip -9 needs 2.058 and xz -9 1.737: 2 minutes on two cores of a Xeon,
           compilation included (Python 3.11, whose library is the text, jax 0.10.2, float32).
+          With other parts, on two cores of an EPYC: Rotary() 1.543, the mask of a window of 32 and one global token 1.650,
+          Linear() 1.677. On the first 1,059,544 bytes of tiny Shakespeare (--config.data.path=input.txt, 4.29 epochs) 2.345
+          bits per byte on the validation part and 2.578 on the test part.
 :mixture  A quarter of the rows, by weight, comes from other text instead, whose held-out part is also measured separately; the
           vocabulary is learnt from both.
 
@@ -37,6 +40,6 @@ def get_config(variant=''):
         c.evals.prose = base.evaluation('transformer.evaluators.language_model:Perplexity', split='prose.valid',
                                         every_steps=350)
     c.evals.compressors = base.evaluation('transformer.evaluators.language_model:Compressors', split='valid')
-    c.evals.samples = base.evaluation('transformer.evaluators.language_model:Continuations', split='valid', prompt='def ',
+    c.evals.samples = base.evaluation('transformer.evaluators.language_model:Continuations', split='valid', prompt='',
                                       every_steps=350)
     return c.lock()

@@ -13,7 +13,7 @@ from configs import base
 def get_config(variant=''):
     base.variant_of(variant, [''])
     c = base.config()
-    c.data = base.data('data.text.shift:Shift', source='stdlib', tokenizer='Word(vocab=5000)', length=100, batch_size=16)
+    c.data = base.data('data.text.shift:Shift', source='auto', tokenizer='Word(vocab=5000)', length=100, batch_size=16)
     c.model = base.part('transformer.models.encoder_decoder:EncoderDecoder', **base.both(layers=1, heads=4, width=128),
                         source_length=100, length=100)
     c.task = base.part('transformer.tasks.language_model:SequenceToSequence')

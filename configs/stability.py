@@ -54,7 +54,7 @@ def get_config(variant=''):
     variant = base.variant_of(variant, tuple(VARIANTS))
     residual, initial = VARIANTS[variant]
     c = base.config()
-    c.data = base.data('data.text.documents:Text', source='stdlib', tokenizer='Byte()', valid='train[90%:91%]', length=64,
+    c.data = base.data('data.text.documents:Text', source='auto', tokenizer='Byte()', valid='train[90%:91%]', length=64,
                        batch_size=16)
     c.model = base.part('transformer.models.gpt:Gpt', layers=12, heads=4, width=64, length=64, residual=residual,
                         **base.NO_BIASES, initial=INITIALS[initial])

@@ -427,6 +427,9 @@ class FolderTest(recorded.TestCase):
         (folder / 'model-1.safetensors').unlink()
         self.assert_refused('names model-1.safetensors, which is not there',
                             f'--from_hf={folder}', f'--workdir={self.folder / "run"}')
+        (folder / 'model.safetensors.index.json').write_text(json.dumps({'weight_map': {'x': '../other/model.safetensors'}}))
+        self.assert_refused("names '../other/model.safetensors', which is no file of its folder",
+                            f'--from_hf={folder}', f'--workdir={self.folder / "run"}')
 
     @parameterized.parameters(('float16', 'float32'), (jnp.bfloat16, 'bfloat16'), ('float32', 'float32'))
     def test_half_precision(self, dtype, wanted):

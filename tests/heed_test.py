@@ -35,6 +35,18 @@ class TextTest(recorded.TestCase):
         with self.assertRaisesRegex(ValueError, "strategy is 'Beem..': there is no 'Beem'; did you mean 'Beam'"):
             run.generate('key', strategy='Beem()')
 
+    def test_what_is_no_text_and_no_ids(self):
+        run = heed.load(self.trained())
+        for call, message in (
+                (lambda: run.generate('a\ud800'), r'Line 1 of the inputs is no text: its character 1 is U\+D800'),
+                (lambda: run.generate(5), 'The inputs are 5; expected a string, or a list of strings'),
+                (lambda: run.predict([b'a']), r"The inputs are \[b'a'\]; expected a string"),
+                (lambda: run.logits([[1, 23]]), r'The ids are int64 \[1, 2\] from 1 to 23; expected integers .* from 0 to 22'),
+                (lambda: run.logits([1.5]), r'The ids are float64 \[1\] from 1.5')):
+            with self.assertRaisesRegex(ValueError, message):
+                call()
+        self.assertIsInstance(run.generate('a\0b', tokens=2), str)
+
     def test_a_folder_that_is_no_run_is_refused(self):
         with self.assertRaisesRegex(ValueError, 'is not a workdir of a run: it has no config.json'):
             heed.load(self.folder)

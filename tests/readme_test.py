@@ -77,6 +77,13 @@ class ReadmeTest(parameterized.TestCase):
         for number in re.findall(r'\d+(?:[.,]\d+)*', result):
             self.assertIn(number, text)
 
+    def test_numbers_of_the_quickstart_are_those_of_its_config(self):
+        text = (ROOT / 'configs' / 'quickstart.py').read_text()
+        found = re.findall(r'(?<![a-z]_)bits_per_byte (\d\.\d+)', TEXTS['README.md'])
+        self.assertGreaterEqual(len(found), 6)
+        for number in found:
+            self.assertIn(f'{float(number):.3f}', text)
+
 
 if __name__ == '__main__':
     absltest.main()

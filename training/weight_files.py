@@ -53,9 +53,11 @@ def _paths(folder):
                              'model.save_pretrained(FOLDER).')
         raise ValueError(f'{folder} has no {SINGLE}; give a folder that save_pretrained has written.')
     try:
-        names = sorted(set(json.loads((folder / INDEX).read_text())['weight_map'].values()))
-    except (ValueError, KeyError, TypeError, AttributeError):
+        names = sorted(set(json.loads((folder / INDEX).read_text())['weight_map'].values()), key=str)
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         raise ValueError(f'{folder / INDEX} is no index of weights; fetch it again.') from None
+    if outside := [name for name in names if not isinstance(name, str) or pathlib.PurePath(name).name != name]:
+        raise ValueError(f'{folder / INDEX} names {str(outside[0])[:80]!r}, which is no file of its folder; fetch it again.')
     if absent := [name for name in names if not (folder / name).is_file()]:
         raise ValueError(f'{folder / INDEX} names {absent[0]}, which is not there; fetch it too.')
     return [folder / name for name in names]

@@ -18,6 +18,8 @@ from training.config import schema
 
 # Fields that may change when a run resumes; a change of any other makes it another experiment.
 CHANGEABLE = r'train\.steps|(log|checkpoint|evals|generation|mesh|profile|energy)\..*|data\.(workers|reader)'
+OURS = 'data', 'transformer', 'vit', 'training'  # packages whose code a config.json may name
+NAMES_CODE = r'(model|task|optimizer(\.schedule)?)\.name|data\.(pipeline|reader)|evals\.[^.]+\.evaluator'
 VERSIONS = ('jax', 'jaxlib', 'flax', 'optax', 'orbax-checkpoint', 'grain', 'numpy', 'sentencepiece')
 
 
@@ -147,11 +149,12 @@ def load_config(folder):
     if not path.is_file():
         raise ValueError(f'{folder} is not a workdir of a run: it has no config.json; give the --workdir of train.py.')
     try:
-        content = json.loads(path.read_text())
-    except ValueError:
+        content = json.loads(path.read_text(encoding='utf-8'))
+    except (ValueError, RecursionError):
         content = None
     if not isinstance(content, dict) or not {'model', 'train'} <= content.keys():
         raise ValueError(f'{path} is not the config of a run; restore it, or train into another --workdir.')
+    require_known_code(content, path)
     config = ml_collections.ConfigDict(content).lock()
     try:
         schema.check(config)
@@ -159,6 +162,17 @@ def load_config(folder):
         raise ValueError(f'{path} is not from this version of the code: {str(error).removesuffix(".")}; or use the version '
                          'that made this run.') from None
     return config
+
+
+def require_known_code(content, path):
+    """Raises ValueError if a config.json names modules other than Heed's: importing them would run them, and a workdir may come
+    from anybody. HEED_MODULES lists others, separated by commas."""
+    known = {*OURS, *os.environ.get('HEED_MODULES', '').split(',')}
+    for name, value in flat(content).items():
+        package = str(value).partition(':')[0].partition('.')[0]
+        if re.fullmatch(NAMES_CODE, name) and value and package not in known:
+            raise ValueError(f'{path} names code that is not Heed\'s, {name}={value!r:.80}; if you trust it, set '
+                             f'HEED_MODULES={package:.40}.')
 
 
 def check_unchanged(folder, config):

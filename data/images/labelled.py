@@ -19,6 +19,7 @@ import numpy as np
 from data import cache, fields, splits
 from data.images import steps as image_steps
 from data.opened import Opened
+from data.sources import image_folders
 from data.sources import images as image_sources
 from data.sources import tfds as tfds_sources
 
@@ -30,12 +31,14 @@ class Images:
     """Images for classification.
 
     Attributes:
-      source: 'digits' (scikit-learn's), 'idx' (MNIST's format), 'folder' (one folder a class) or 'tfds' (see name).
-      path: for 'idx' a folder or an images file, for 'folder' the folder that holds the classes' folders, for 'tfds' the
-        folder of prepared sets ('': $TFDS_DATA_DIR or ~/tensorflow_datasets).
+      source: 'digits' (scikit-learn's), 'idx' (MNIST's format), 'folder' (one folder a class, or a table) or 'tfds' (see name).
+      path: for 'idx' a folder or an images file; for 'folder' the folder that holds the classes' folders, or images and a
+        table of their classes, or the table, or a zip or tar archive of these; for 'tfds' the folder of prepared sets ('':
+        $TFDS_DATA_DIR or ~/tensorflow_datasets).
       name: a data set of TFDS, NAME[/CONFIG][:VERSION], that `python -m data.prepare NAME` has prepared.
       features: the names of its image and its label feature, separated by a comma; needed where several features
-        qualify and none of them is called 'image' or 'label'.
+        qualify and none of them is called 'image' or 'label'. For a table of classes its columns of the file and of the class,
+        by name or by number from 1; needed where these are not called 'file' and 'label' or the like.
       train, valid, test: NAME or NAME[start:stop]; NAME is 'train', 'all' (everything), or another part of the source,
         such as 'test'. '' means that there is none.
       steps: augmentation of training images, one step after the other: 'Crop(padding=2) >> Flip()'; Normalize at the
@@ -134,7 +137,9 @@ class OpenImages(Opened):
         return (
             f'{config.source} {config.name or config.path}'.strip()
             + f', {stop - start:,} images of {form.height}x{form.width}x{form.channels} to train on; '
-            f'{len(self.classes):,} classes'
+            f'{len(self.classes):,} class{"es" * (len(self.classes) != 1)}'
+            + (self._source.about and f'; {self._source.about}')
+            + (f' (CAUTION: {"; ".join(self._source.notes)})' if self._source.notes else '')
         )
 
     def read(self, path: str | os.PathLike) -> np.ndarray:
@@ -196,10 +201,10 @@ class OpenImages(Opened):
             return self._score_idx(paths, batch_size, view)
         if any(found):
             raise ValueError(f'--path names {paths[found.index(True)]}, which is IDX, and others that are not; give one kind.')
-        pairs = image_sources.labelled(paths)
+        pairs = image_folders.labelled(paths, self.config.features if self.config.source == 'folder' else '')
         if not pairs:
             raise ValueError(f'{", ".join(paths)} holds no images; expected image files in folders named by class.')
-        examples = image_sources.files(pairs, self.classes, self._form)
+        examples = image_folders.files(pairs, self.classes, self._form)
         return self._evaluate(examples, 0, len(examples), batch_size, view)
 
     def _score_idx(self, paths: Sequence[str], batch_size: int, view: dict):
@@ -237,8 +242,9 @@ class OpenImages(Opened):
             return image_sources.digits(config.size, config.channels)
         if config.source == 'tfds':
             return tfds_sources.images(config.name, config.path, config.features, config.size, config.channels)
-        make = {'idx': image_sources.idx, 'folder': image_sources.folder}[config.source]
-        return make(config.path, config.size, config.channels)
+        if config.source == 'folder':
+            return image_folders.folder(config.path, config.size, config.channels, config.features)
+        return image_sources.idx(config.path, config.size, config.channels)
 
     def _range(self, split: str):
         """The examples of a split, as a part of the source and the range of numbers in it."""

@@ -1,15 +1,19 @@
-"""Where labelled images come from: IDX files, folders of classes, and scikit-learn's digits.
+"""Labelled images: IDX files and scikit-learn's digits; decoding of all others (folders are in image_folders.py).
 
 An `ImageSource` has class names and parts ('train', 'test', ..) whose examples are read by number.
 """
 
+import contextlib
 import dataclasses
 import functools
 import gzip
 import hashlib
+import io
 import math
 import os
 import re
+import struct
+import warnings
 import zlib
 from collections.abc import Sequence
 from typing import Any, BinaryIO
@@ -17,9 +21,10 @@ from typing import Any, BinaryIO
 import numpy as np
 
 from data import cache
+from data.sources.archives import Member
 
-_SUFFIXES = ('.png', '.jpg', '.jpeg', '.bmp', '.gif', '.webp', '.ppm', '.pgm', '.tif', '.tiff')
-_PARTS = ('train', 'valid', 'val', 'test')
+_FORMATS = ('PNG', 'JPEG', 'BMP', 'GIF', 'WEBP', 'PPM', 'TIFF')  # of Pillow; others run programs, or are no photographs
+_ORIENTATION = 0x0112  # of EXIF
 _IDX_IMAGES = re.compile(r'(?:.*[-_.])?(train|t10k|test)-images[-.]idx3-ubyte(\.gz)?')
 
 
@@ -63,7 +68,7 @@ class Arrays:
 class Files:
     """Examples that are decoded on demand."""
 
-    paths: Sequence[str]
+    paths: Sequence[str | Member]
     labels: np.ndarray
     format: Format
 
@@ -73,7 +78,9 @@ class Files:
     @functools.cached_property
     def digest(self) -> str:
         """A digest of the contents of the files and of the labels."""
-        return cache.key(cache.digest_of_all(self.paths), self.labels.tolist())
+        packed = [path.key for path in self.paths if isinstance(path, Member)]
+        plain = cache.digest_of_all([path for path in self.paths if not isinstance(path, Member)])
+        return cache.key(plain, *packed, self.labels.tolist())
 
     def take(self, numbers: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """float32 [len(numbers), h, w, c] in 0..1 and int32 labels; ValueError names a file that cannot be used."""
@@ -87,7 +94,8 @@ class Files:
 
 @dataclasses.dataclass(frozen=True)
 class ImageSource:
-    """Parts by name, the names of the classes, and the form of every image.
+    """Parts by name, the names of the classes, and the form of every image; where the classes come from, if that is to be said,
+    and what else a person should know.
 
     A part has a length, `digest`, `take(numbers)` and `joined(others)`.
     """
@@ -95,6 +103,8 @@ class ImageSource:
     parts: dict[str, Any]
     classes: tuple[str, ...]
     format: Format
+    about: str = ''
+    notes: tuple[str, ...] = ()
 
     def sizes(self) -> dict[str, int]:
         sizes = {name: len(part) for name, part in self.parts.items()}
@@ -108,28 +118,26 @@ class ImageSource:
         return first.joined(others)
 
 
-def read(path: str, form: Format) -> np.ndarray:
-    """Decodes an image file, upright, to float32 [height, width, channels] in 0..1.
+def read(path: str | Member, form: Format) -> np.ndarray:
+    """Decodes an image file, upright, to float32 [height, width, channels] in 0..1. What is transparent is white.
 
-    Raises FileNotFoundError if the file does not exist, ValueError if it is damaged or, unless `form.resized`, of another
-    form.
+    Raises FileNotFoundError if the file does not exist, ValueError if it is damaged, too large or, unless `form.resized`, of
+    another form.
     """
-    if not os.path.isfile(path):
-        raise FileNotFoundError(f'{path!r} does not exist; expected an image file.')
-    return decode(path, path, form)
+    return decode(_file(path), str(path), form)
 
 
 def decode(file: str | BinaryIO | np.ndarray, name: str, form: Format) -> np.ndarray:
     """Like `read`, for an image file or an array of pixels; error messages call it `name`."""
     from PIL import Image, ImageOps
 
-    try:
-        with _opened(file) as opened:
-            gray, deep, mode = _is_gray(opened), _is_deep(opened), opened.mode
-            image = ImageOps.exif_transpose(opened)
-            image = image.convert('F' if deep else 'L' if form.channels == 1 else 'RGB')
-    except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
-        raise ValueError(f'{name} cannot be decoded as an image; replace or remove it.') from error
+    with _explained(name), _opened(file) as opened:
+        gray, deep, mode = _is_gray(opened), _is_deep(opened), opened.mode
+        image = ImageOps.exif_transpose(opened)
+        if not deep and (image.mode in ('LA', 'PA', 'RGBA', 'La', 'RGBa') or 'transparency' in image.info):
+            image = image.convert('RGBA')
+            image = Image.alpha_composite(Image.new('RGBA', image.size, 'white'), image)
+        image = image.convert('F' if deep else 'L' if form.channels == 1 else 'RGB')
     if mode in ('I', 'F') and not deep:
         raise ValueError(f'{name} has 32 bits a pixel (mode {mode}), so the value of white is unknown; save it with 8 or 16.')
     if not form.resized:
@@ -148,14 +156,44 @@ def decode(file: str | BinaryIO | np.ndarray, name: str, form: Format) -> np.nda
 
 def form_of(file: str | BinaryIO | np.ndarray, name: str, size: int, channels: int) -> Format:
     """The form of all images: that of this one, except for `size` and `channels` where they are not 0."""
-    from PIL import Image, ImageOps
+    from PIL import ImageOps
+
+    with _explained(name), _opened(file) as image:
+        width, height, found = *ImageOps.exif_transpose(image).size, 1 if _is_gray(image) else 3
+    return Format(size or height, size or width, channels or found, resized=bool(size))
+
+
+def header(path: str | Member) -> tuple[int, int, bool]:
+    """(width, height, whether it is grey) of an image file, upright, without decoding it; raises as `read` does."""
+    file = _file(path)
+    with _explained(str(path)), _opened(file) as image:
+        turned = False
+        if image.format != 'PNG' or 'exif' in image.info:  # Pillow decodes a PNG to look for it at the end
+            turned = image.getexif().get(_ORIENTATION, 1) in (5, 6, 7, 8)
+        width, height = reversed(image.size) if turned else image.size
+        return width, height, _is_gray(image)
+
+
+def _file(path: str | Member) -> str | BinaryIO:
+    if isinstance(path, Member):
+        return io.BytesIO(path.read())
+    if not os.path.isfile(path):
+        raise FileNotFoundError(f'{path!r} does not exist; expected an image file.')
+    return path
+
+
+@contextlib.contextmanager
+def _explained(name: str):
+    """Turns what Pillow raises into a ValueError of one sentence."""
+    from PIL import Image
 
     try:
-        with _opened(file) as image:
-            width, height, found = *ImageOps.exif_transpose(image).size, 1 if _is_gray(image) else 3
-    except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
+        yield
+    except Image.DecompressionBombError as error:
+        most = Image.MAX_IMAGE_PIXELS // 10**6
+        raise ValueError(f'{name} has more than {most} million pixels; make it smaller, or leave it out.') from error
+    except (OSError, SyntaxError, ValueError, EOFError, struct.error, zlib.error, MemoryError) as error:
         raise ValueError(f'{name} cannot be decoded as an image; replace or remove it.') from error
-    return Format(size or height, size or width, channels or found, resized=bool(size))
 
 
 def _opened(file: str | BinaryIO | np.ndarray):
@@ -163,7 +201,11 @@ def _opened(file: str | BinaryIO | np.ndarray):
 
     if isinstance(file, np.ndarray):
         return Image.fromarray(file[..., 0] if file.shape[2:] == (1,) else file)
-    return Image.open(file)
+    warnings.filterwarnings('ignore', category=Image.DecompressionBombWarning)  # not warned of, refused
+    image = Image.open(file, formats=_FORMATS)
+    if image.width * image.height > Image.MAX_IMAGE_PIXELS:
+        raise Image.DecompressionBombError
+    return image
 
 
 def digits(size: int, channels: int) -> ImageSource:
@@ -224,60 +266,6 @@ def is_idx(path: str) -> bool:
             return file.read(4) in (b'\0\0\x08\x03', b'\0\0\x08\x04')
     except (OSError, EOFError, zlib.error):
         return False
-
-
-def folder(path: str, size: int, channels: int) -> ImageSource:
-    """Image files as root/class/.. or root/train/class/.., root/test/class/..; in an order that mixes classes.
-
-    Raises FileNotFoundError if the folder or images are missing, ValueError for a class that training lacks.
-    """
-    path = os.path.expanduser(path)
-    if not os.path.isdir(path):
-        raise FileNotFoundError(f'{path!r} is no folder; data.path must hold one folder of images a class.')
-    inner = _folders(path)
-    roots = {name: os.path.join(path, name) for name in _PARTS if name in inner} if 'train' in inner else {}
-    if not roots or not _folders(roots['train']):  # a class may be called 'train'
-        roots = {'train': path}
-    listed = {name: labelled([root]) for name, root in roots.items()}
-    if not listed['train']:
-        raise FileNotFoundError(f'{roots["train"]!r} holds no images; expected one folder of image files a class.')
-    classes = tuple(sorted({label for _, label in listed['train']}))
-    first = listed['train'][0][0]
-    form = form_of(first, first, size, channels)
-    return ImageSource({name: files(pairs, classes, form) for name, pairs in listed.items() if pairs}, classes, form)
-
-
-def labelled(paths: Sequence[str]) -> list[tuple[str, str]]:
-    """(path, class name) of all image files in folders root/class/.., and of single files, whose folder is the class."""
-    found = []
-    for path in paths:
-        if not os.path.exists(path):
-            raise FileNotFoundError(f'{path!r} does not exist; expected an image file or a folder of class folders.')
-        if os.path.isfile(path):
-            found.append((path, os.path.basename(path), os.path.basename(os.path.dirname(os.path.abspath(path)))))
-            continue
-        for name in _folders(path):
-            for inner, _, files_here in os.walk(os.path.join(path, name)):
-                for file in files_here:
-                    if file.lower().endswith(_SUFFIXES) and not file.startswith('.'):
-                        full = os.path.join(inner, file)
-                        found.append((full, os.path.relpath(full, path).replace(os.sep, '/'), name))
-    found.sort(key=lambda item: hashlib.sha256(item[1].encode()).digest())
-    return [(path, label) for path, _, label in found]
-
-
-def files(pairs: Sequence[tuple[str, str]], classes: Sequence[str], form: Format) -> Files:
-    """Examples from (path, class name) pairs; raises ValueError for an unknown class."""
-    numbers = {name: number for number, name in enumerate(classes)}
-    for path, label in pairs:
-        if label not in numbers:
-            known = ', '.join(classes[:10]) + (', ...' if len(classes) > 10 else '')
-            raise ValueError(f'{path} is in folder {label!r}, which is no known class; known are {known}.')
-    return Files([path for path, _ in pairs], np.array([numbers[label] for _, label in pairs], np.int32), form)
-
-
-def _folders(path: str) -> list[str]:
-    return sorted(e.name for e in os.scandir(path) if e.is_dir() and not e.name.startswith('.'))
 
 
 def _is_gray(image) -> bool:

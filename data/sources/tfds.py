@@ -36,7 +36,7 @@ def check(config) -> None:
         if not config.name:
             raise ValueError("data.name is empty and data.source is 'tfds'; set it to a data set's name, such as mnist.")
         return
-    for field in ('name', 'features'):
+    for field in ('name',) if config.source == 'folder' else ('name', 'features'):
         if value := getattr(config, field):
             raise ValueError(
                 f"data.{field}={value!r} is not read with data.source={config.source!r}; set data.source='tfds', or leave "

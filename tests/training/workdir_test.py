@@ -4,6 +4,7 @@ import pathlib
 import subprocess
 import sys
 import tempfile
+from unittest import mock
 
 import ml_collections
 from absl.testing import absltest, parameterized
@@ -46,6 +47,30 @@ class WorkdirTest(parameterized.TestCase):
             pass
         with self.assertRaisesRegex(ValueError, 'has just started'), workdir.create(self.folder, CONFIG):
             pass
+
+    @parameterized.parameters('model.name', 'data.reader', 'evals.valid.evaluator', 'optimizer.schedule.name')
+    def test_code_of_others_is_not_imported(self, name):
+        with workdir.create(self.folder, CONFIG):
+            pass
+        content = json.loads((self.folder / 'config.json').read_text())
+        *parents, last = name.split('.')
+        node = content
+        for parent in parents:
+            node = node[parent]
+        node[last] = 'antigravity.code:Evil'
+        (self.folder / 'config.json').write_text(json.dumps(content))
+        with self.assertRaisesRegex(ValueError, f"names code that is not Heed's, {name}='antigravity.code:Evil'; if you trust "
+                                                'it, set HEED_MODULES=antigravity'):
+            workdir.load_config(self.folder)
+        self.assertNotIn('antigravity', sys.modules)
+        with mock.patch.dict(os.environ, {'HEED_MODULES': 'mine,antigravity'}):
+            self.assertEqual(workdir.as_json(workdir.load_config(self.folder)), content)
+
+    def test_deep_nesting_is_no_config(self):
+        self.folder.mkdir()
+        (self.folder / 'config.json').write_text('{"model":' * 100_000)
+        with self.assertRaisesRegex(ValueError, 'is not the config of a run'):
+            workdir.load_config(self.folder)
 
     def test_the_lock_ends_with_its_process(self):
         self.folder.mkdir()

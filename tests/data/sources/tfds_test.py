@@ -177,7 +177,7 @@ class ImagesTest(TfdsCase):
     @parameterized.parameters(
         ({'name': ''}, "data.name is empty and data.source is 'tfds'"),
         ({'source': 'digits', 'path': ''}, "data.name='heed_images' is not read with data.source='digits'"),
-        ({'source': 'folder', 'name': '', 'features': 'label'}, "data.features='label' is not read with data.source='folder'"),
+        ({'source': 'idx', 'name': '', 'features': 'label'}, "data.features='label' is not read with data.source='idx'"),
     )
     def test_fields_that_do_not_fit(self, fields, message):
         with self.assertRaisesRegex(ValueError, message):

@@ -1,0 +1,339 @@
+"""Labelled image files: folders of classes, and flat folders with a table that labels the files; also in archives.
+
+A table is a file such as labels.csv (data/sources/tables.py) beside the images or above them. Its columns of files and of
+classes are found by their names, or named. A file is named by its path below the folder, its name, or its name without the
+ending.
+"""
+
+import collections
+import dataclasses
+import hashlib
+import os
+from collections.abc import Iterator, Mapping, Sequence
+
+import numpy as np
+
+from data import fields
+from data.sources import archives, images
+from data.sources.archives import Member
+from data.sources.files import File
+from data.sources.tables import Table
+
+SUFFIXES = ('.png', '.jpg', '.jpeg', '.bmp', '.gif', '.webp', '.ppm', '.pgm', '.tif', '.tiff')
+_KINDS = '.csv', '.tsv', '.jsonl', '.parquet'
+_TABLES = (*_KINDS, *(f'{kind}{packed}' for kind in _KINDS[:3] for packed in ('.gz', '.zst')))
+_PARTS = ('train', 'valid', 'val', 'test')
+_FILE = ('file', 'file_name', 'filename', 'image', 'image_file', 'image_name', 'image_path', 'image_id', 'path', 'filepath',
+         'img', 'id')
+_LABEL = ('label', 'labels', 'class', 'class_name', 'class_label', 'category', 'target')
+_HEADERS = 20_000  # images whose headers are read, spread evenly, before training begins
+_COLOURS = 1_000  # where all are resized, and the headers only say whether they are coloured
+_FEW = 20  # rows of a table that may all have classes of their own
+
+Pair = tuple[str | Member, str]  # an image file and the name of its class
+
+
+@dataclasses.dataclass(frozen=True)
+class Tree:
+    """The files of a folder or an archive, by their paths below it, with '/'.
+
+    Attributes:
+      path: of the folder or archive, for messages.
+      tables: {name: path of the file}.
+      folders: names of all folders.
+      others: names of files that are neither.
+    """
+
+    path: str
+    images: Mapping[str, str | Member]
+    tables: Mapping[str, str]
+    folders: frozenset[str]
+    others: Sequence[str]
+
+    @classmethod
+    def of(cls, path: str) -> 'Tree':
+        """Raises ValueError for an archive that cannot be read."""
+        if archives.is_archive(path):
+            found = archives.unpacked(path, SUFFIXES, _TABLES)
+            tree = cls(path, found.images, found.tables, frozenset(found.folders), found.others)
+            tops = {name.partition('/')[0] for name in (*found.images, *found.tables)}
+            deep = any(name.count('/') >= 2 for name in found.images) or any('/' in name for name in found.tables)
+            return tree.below(tops.pop()) if len(tops) == 1 and deep else tree  # a folder around everything
+        kinds = {'images': {}, 'tables': {}}
+        folders, others = set(), []
+        for folder, names in _walk(path):
+            relative = os.path.relpath(folder, path).replace(os.sep, '/')
+            folders.add(relative)
+            for name in names:
+                full, inner = os.path.join(folder, name), name if relative == '.' else f'{relative}/{name}'
+                kind = 'images' if name.lower().endswith(SUFFIXES) else 'tables' if name.lower().endswith(_TABLES) else ''
+                if kind:
+                    kinds[kind][inner] = full
+                else:
+                    others.append(inner)
+        return cls(path, kinds['images'], kinds['tables'], frozenset(folders - {'.'}), others)
+
+    def below(self, folder: str) -> 'Tree':
+        """The files of one of its folders."""
+        start = f'{folder}/'
+        cut = lambda names: {name.removeprefix(start) for name in names if name.startswith(start)}
+        kept = ({name.removeprefix(start): file for name, file in part.items() if name.startswith(start)}
+                for part in (self.images, self.tables))
+        return Tree(f'{self.path}/{folder}', *kept, frozenset(cut(self.folders)), sorted(cut(self.others)))
+
+    @property
+    def nested(self) -> list[str]:
+        """The names of the images that are in folders."""
+        return [name for name in self.images if '/' in name]
+
+    @property
+    def manifest(self) -> str:
+        """The name of the table that labels the images; '' if their folders do. Raises ValueError if there are several."""
+        tables = [name for name in self.tables if '/' not in name]
+        nested = self.nested
+        if not tables or (len({name.partition('/')[0] for name in nested}) > 1 and 2 * len(nested) > len(self.images)):
+            return ''
+        if len(tables) > 1:
+            raise ValueError(f'{self.path} has the tables {", ".join(sorted(tables))}; set data.path to the one that labels '
+                             'the images, or take the others away.')
+        return tables[0]
+
+
+@dataclasses.dataclass(frozen=True)
+class Labelled:
+    """The images of a folder with the names of their classes, in an order that mixes classes.
+
+    Attributes:
+      about: where the classes come from, if that is a table.
+      notes: what a person should know.
+    """
+
+    pairs: Sequence[Pair]
+    about: str
+    notes: Sequence[str]
+
+
+def folder(path: str, size: int, channels: int, features: str = '') -> images.ImageSource:
+    """Images in folders root/class/.. or root/train/class/.., root/test/class/..; or in a flat folder with a table, or the
+    table itself; or in an archive of these. `features` names the table's columns of files and of classes.
+
+    Raises FileNotFoundError if the folder or images are missing, ValueError for a class that training lacks, for images of
+    different sizes unless `size` is given, and for a table or an archive that cannot be read.
+    """
+    path = os.path.expanduser(path)
+    if not os.path.isdir(path) and not os.path.isfile(path):
+        raise FileNotFoundError(f'{path!r} is no folder; data.path must hold one folder of images a class.')
+    if os.path.isfile(path) and not archives.is_archive(path):
+        found = {'train': _of_table_file(path, features)}
+    else:
+        tree = Tree.of(path)
+        inner = {name: tree.below(name) for name in _PARTS if name in {one.partition('/')[0] for one in tree.images}}
+        if 'train' not in inner or not (inner['train'].nested or inner['train'].manifest):  # a class may be called 'train'
+            inner = {'train': tree}
+        found = {name: _labelled(one, features) for name, one in inner.items()}
+    classes = tuple(sorted({label for _, label in found['train'].pairs}, key=_in_order))
+    form, notes = form_of_all(found, size, channels, path), [note for one in found.values() for note in one.notes]
+    about = '; '.join(one.about for one in found.values() if one.about)
+    if len(classes) == 1:
+        notes.append(f'there is one class, {classes[0]!r}; expected a folder for each')
+    parts = {name: files(one.pairs, classes, form) for name, one in found.items() if one.pairs}
+    return images.ImageSource(parts, classes, form, about, tuple(notes))
+
+
+def labelled(paths: Sequence[str], features: str = '') -> list[Pair]:
+    """The pairs of folders, tables and archives as `folder` reads them, and of image files, whose folder is the class."""
+    found = []
+    for path in paths:
+        if not os.path.exists(path):
+            raise FileNotFoundError(f'{path!r} does not exist; expected an image file or a folder of class folders.')
+        if os.path.isdir(path) or archives.is_archive(path):
+            found += _labelled(Tree.of(path), features).pairs
+        elif path.lower().endswith(_TABLES):
+            found += _of_table_file(path, features).pairs
+        else:
+            found.append((path, os.path.basename(os.path.dirname(os.path.abspath(path)))))
+    return found
+
+
+def files(pairs: Sequence[Pair], classes: Sequence[str], form: images.Format) -> images.Files:
+    """Examples from (file, class name) pairs; raises ValueError for an unknown class."""
+    numbers = {name: number for number, name in enumerate(classes)}
+    for path, label in pairs:
+        if label not in numbers:
+            known = ', '.join(classes[:10]) + (', ...' if len(classes) > 10 else '')
+            raise ValueError(f'{path} is of class {label!r}, which is no known class; known are {known}.')
+    return images.Files([path for path, _ in pairs], np.array([numbers[label] for _, label in pairs], np.int32), form)
+
+
+def form_of_all(found: Mapping[str, Labelled], size: int, channels: int, path: str) -> images.Format:
+    """The form of all images: their size, and 3 channels if one of them is coloured, except for `size` and `channels` where
+    they are not 0. Only headers are read, of at most 20,000 images spread evenly.
+
+    Raises ValueError if the sizes differ, or if a header cannot be read.
+    """
+    every = [file for one in found.values() for file, _ in one.pairs]
+    if size and channels:
+        return images.Format(size, size, channels, resized=True)
+    looked = every[:: -(-len(every) // (_COLOURS if size else _HEADERS))]
+    sizes, coloured = collections.Counter(), False
+    for file in looked:
+        width, height, gray = images.header(file)
+        sizes[width, height] += 1
+        coloured |= not gray
+    if len(sizes) > 1 and not size:
+        common = [f'{width}x{height} ({count:,})' for (width, height), count in sizes.most_common(3)]
+        more = f' and {len(sizes) - 3:,} other sizes' if len(sizes) > 3 else ''
+        part = f', among {len(looked):,} of {len(every):,}' if len(looked) < len(every) else ''
+        raise ValueError(f'{path} has images of different sizes, {", ".join(common)}{more}{part}; set data.size to the height '
+                         'and width that all are resized to, such as data.size=64.')
+    width, height = next(iter(sizes))
+    return images.Format(size or height, size or width, channels or 1 + 2 * coloured, resized=bool(size))
+
+
+def _labelled(tree: Tree, features: str) -> Labelled:
+    if name := tree.manifest:
+        return _of_table(Table(File(tree.tables[name], name)), tree, features, f'{tree.path}/{name}')
+    nested = tree.nested
+    if not nested:
+        what = 'images, but neither folders of classes nor a table' if tree.images else 'no images'
+        raise FileNotFoundError(f'{tree.path!r} holds {what}; expected one folder of image files a class, or images and a '
+                                "table such as labels.csv with the columns 'file' and 'label'.")
+    tops = {name.partition('/')[0] for name in nested}
+    notes = []
+    if empty := sorted({name.partition('/')[0] for name in tree.folders} - tops):
+        notes.append(f'{"the folder" if len(empty) == 1 else "the folders"} {_some(empty)} in {tree.path} '
+                     f'{"holds" if len(empty) == 1 else "hold"} no images')
+    if flat := len(tree.images) - len(nested):
+        notes.append(f'{_counted(flat, "image")} in {tree.path} itself without a folder of a class {_left_out(flat)}')
+    if other := [name for name in tree.others if '/' in name and name.partition('/')[0] in tops]:
+        notes.append(f'{_counted(len(other), "file")} without the ending of an image {_left_out(len(other))} ({_first(other)})')
+    return Labelled([(tree.images[name], name.partition('/')[0]) for name in _mixed(nested)], '', notes)
+
+
+def _of_table_file(path: str, features: str) -> Labelled:
+    """The images that a table names, below its folder."""
+    if not path.lower().endswith(_TABLES):
+        raise ValueError(f'{path} is no folder, archive ({", ".join(archives.ENDINGS)}) or table ({", ".join(_KINDS)}) of '
+                         'images; set data.path to one.')
+    return _of_table(Table(File(path, os.path.basename(path))), Tree.of(os.path.dirname(os.path.abspath(path))), features, path)
+
+
+def _of_table(table: Table, tree: Tree, features: str, path: str) -> Labelled:
+    """The images that a table labels.
+
+    Raises ValueError for a row that names no image, an image of two classes, or classes that are nearly all different.
+    """
+    try:
+        return _labelled_by(table, tree, features, path)
+    except ValueError as error:  # a table of an archive is read from the cache
+        raise ValueError(str(error).replace(table.file.path, path)) from error
+
+
+def _labelled_by(table: Table, tree: Tree, features: str, path: str) -> Labelled:
+    first = next(table.rows(), ('', ()))[1]
+    if not table.names and _column(first, _FILE) >= 0 and _column(first, _LABEL) >= 0:
+        table = dataclasses.replace(table, header='true')
+    columns = _columns(table, features, path)
+    find, labels = _finder(tree), {}
+    for row in table.rows():
+        place = row[0]
+        cell, label = (str(cell).strip() for cell in table.cells(row, columns, 'data.features'))
+        if not (name := find(cell)):
+            raise ValueError(f'{place} names {cell[:80]!r}, which is none of the {len(tree.images):,} images in {tree.path}, '
+                             'or several; correct the line or take it out, or set data.features to the columns FILE,LABEL.')
+        if labels.setdefault(name, label) != label:
+            raise ValueError(f'{place} gives {cell[:80]!r} the class {label[:40]!r}, and a line before it '
+                             f'{labels[name][:40]!r}; take one of them out.')
+    if not labels:
+        raise ValueError(f'{path} has no rows; expected a file and its class in each.')
+    if len(labels) > _FEW and len({*labels.values()}) > len(labels) / 2:
+        raise ValueError(f'{path} has {len({*labels.values()}):,} different classes for {len(labels):,} images; set '
+                         "data.features to the columns of the file and of its class, such as 'file,label'.")
+    unnamed = [name for name in tree.images if name not in labels]
+    notes = []
+    if unnamed:
+        notes.append(f'{_counted(len(unnamed), "image")} without a row in {path} {_left_out(len(unnamed))} ({_first(unnamed)})')
+    file, label = (repr(table.names[column]) if table.names else f'column {column + 1}' for column in columns)
+    about = f'file from {file} and class from {label} of {path}'
+    return Labelled([(tree.images[name], labels[name]) for name in _mixed(labels)], about, notes)
+
+
+def _columns(table: Table, features: str, path: str) -> tuple[int, int]:
+    """The columns of files and of classes."""
+    if features:
+        wanted = fields.columns('features', features)
+        if len(wanted) != 2:
+            raise ValueError(f"data.features={features!r} names {len(wanted)} column(s); expected two, such as 'file,label'.")
+        return tuple(table.column(one, 'data.features') for one in wanted)
+    file, label = (_column(table.names, known) for known in (_FILE, _LABEL))
+    if file >= 0 and label >= 0:
+        return file, label
+    if table.width == 2:
+        return (file, 1 - file) if file >= 0 else (1 - label, label) if label >= 0 else (0, 1)
+    have = ', '.join(map(repr, table.names)) or f'{table.width} columns without names'
+    raise ValueError(f'{path} has {have}, which leaves open which are the file and its class; set data.features to both, such '
+                     "as 'file,label' or '1,3'.")
+
+
+def _column(names: Sequence[str], known: Sequence[str]) -> int:
+    """The index of the name that comes first in `known`; -1 without one."""
+    lower = [str(name).strip().lower() for name in names]
+    return next((lower.index(name) for name in known if name in lower), -1)
+
+
+def _finder(tree: Tree):
+    """A function from what a table calls an image to its name in the tree; '' for none or several."""
+    short = collections.defaultdict(set)
+    for name in tree.images:
+        base = name.rpartition('/')[2]
+        for key in {base, os.path.splitext(base)[0], os.path.splitext(name)[0]}:
+            short[key].add(name)
+
+    def find(cell: str) -> str:
+        name = cell.replace('\\', '/').removeprefix('./')
+        if name in tree.images:
+            return name
+        for key in (name, name.rpartition('/')[2]):
+            if len(short.get(key, ())) == 1:
+                return next(iter(short[key]))
+        return ''
+
+    return find
+
+
+def _mixed(names: Iterator[str]) -> list[str]:
+    """In the order of a hash of the names."""
+    return sorted(names, key=lambda name: hashlib.sha256(name.encode('utf-8', 'surrogateescape')).digest())
+
+
+def _in_order(label: str) -> tuple:
+    return (0, int(label), label) if label.isdecimal() and len(label) < 19 else (1, 0, label)
+
+
+def _counted(number: int, what: str) -> str:
+    return f'{number:,} {what}{"s" * (number != 1)}'
+
+
+def _left_out(number: int) -> str:
+    return 'is left out' if number == 1 else 'are left out'
+
+
+def _first(names: Sequence[str]) -> str:
+    return min(names) + ', ..' * (len(names) > 1)
+
+
+def _some(names: Sequence[str]) -> str:
+    return ', '.join(map(repr, names[:5])) + (f' and {len(names) - 5:,} more' if len(names) > 5 else '')
+
+
+def _walk(path: str) -> Iterator[tuple[str, list[str]]]:
+    """(folder, its files) without hidden ones; links to folders are followed, each folder once."""
+    seen = set()
+    for current, inner, names in os.walk(path, followlinks=True):
+        real = os.path.realpath(current)
+        if real in seen:
+            inner.clear()
+            continue
+        seen.add(real)
+        inner[:] = sorted(name for name in inner if not name.startswith('.'))
+        yield current, sorted(name for name in names if not name.startswith('.'))

@@ -1,0 +1,292 @@
+import io
+import json
+import os
+import tarfile
+import time
+import warnings
+import zipfile
+from unittest import mock
+
+import numpy as np
+import pyarrow
+from absl.testing import absltest, parameterized
+from PIL import Image
+from pyarrow import parquet
+
+from data.images.labelled import Images
+from data.sources import image_folders
+
+ROWS = [(f'{number}.png', ('cat', 'dog')[number % 2]) for number in range(12)]
+
+
+class ImageFoldersTest(parameterized.TestCase):
+    def write(self, *names, size=(5, 6), mode='L', root=None):
+        for number, name in enumerate(names):
+            path = (root or self.folder) / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            Image.new(mode, size, number if mode == 'L' else None).save(path)
+
+    def table(self, name, contents):
+        path = self.folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(contents)
+        return path
+
+    def flat(self):
+        self.write(*(name for name, _ in ROWS))
+        return self.table('labels.csv', 'file,label\n' + ''.join(f'{name},{label}\n' for name, label in ROWS))
+
+    def opened(self, path=None, **fields):
+        fields = {'train': 'all', 'valid': '', 'batch_size': 4, **fields}
+        return Images(source='folder', path=str(path or self.folder), **fields).open(None)
+
+    def labels(self, opened, split='all'):
+        """{level of grey: class} of the images; `write` numbers them by their level."""
+        found = {}
+        for batch in opened.evaluation(split, 5):
+            for image, label, weight in zip(batch['image'], batch['label'], batch['example_weights'], strict=True):
+                if weight:
+                    found[round(float(image[0, 0, 0]) * 255)] = opened.classes[label]
+        return found
+
+    def zipped(self, folder, name='packed.zip', around=''):
+        path = self.folder.parent / name
+        with zipfile.ZipFile(path, 'w') as archive:
+            for file in sorted(folder.rglob('*')):
+                archive.write(file, around + file.relative_to(folder).as_posix())
+        return path
+
+    def test_table_of_classes(self):
+        path, wanted = self.flat(), {number: label for number, (_, label) in enumerate(ROWS)}
+        opened = self.opened()
+        self.assertEqual(self.labels(opened), wanted)
+        self.assertRegex(opened.describe(), "12 images of 6x5x1 to train on; 2 classes; file from 'file' and class from "
+                                            "'label' of .*/labels.csv$")
+        again = self.opened(path)
+        self.assertEqual(self.labels(again), wanted)
+        self.assertEqual(again.digest('all'), opened.digest('all'))
+        self.assertEqual(self.labels(opened, 'train[:50%]'), self.labels(again, 'train[:50%]'))
+        scored = [batch['label'] for batch in again.score([str(path)], 12)]
+        self.assertEqual(np.bincount(np.concatenate(scored)).tolist(), [6, 6])
+
+    @parameterized.parameters(
+        ('meta.jsonl', '\n'.join(json.dumps({'text': 'x', 'file_name': name, 'category': label}) for name, label in ROWS), ''),
+        ('meta.tsv', 'id\ttitle\tclass\n' + ''.join(f'{name[:-4]}\tT\t{label}\n' for name, label in ROWS), ''),
+        ('meta.csv', ''.join(f'./{name},{label}\n' for name, label in ROWS), ''),  # without a header
+        ('meta.csv', 'file,label\n0.png,cat\n1.png,dog\n', ''),  # a header that few rows do not show
+        ('meta.csv', 'a,b,c\n' + ''.join(f'1,{label},/home/x/{name}\n' for name, label in ROWS), 'c,b'),
+        ('meta.csv', ''.join(f'1,{label},{name}\n' for name, label in ROWS), '3,2'),
+    )
+    def test_forms_of_tables(self, name, contents, features):
+        self.write(*(name for name, _ in ROWS))
+        self.table(name, contents)
+        labels = self.labels(self.opened(features=features))
+        self.assertEqual(labels, {number: label for number, (_, label) in enumerate(ROWS) if number in labels})
+        self.assertIn(len(labels), (2, 12))
+
+    def test_parquet_and_images_in_a_folder_of_their_own(self):
+        self.write(*(f'images/{name}' for name, _ in ROWS))
+        parquet.write_table(pyarrow.table({'image_id': list(range(12)), 'label': [10 - number % 3 for number in range(12)]}),
+                            self.folder / 'meta.parquet')
+        opened = self.opened()
+        self.assertEqual(opened.classes, ('8', '9', '10'))  # in the order of numbers
+        self.assertEqual(self.labels(opened), {number: str(10 - number % 3) for number in range(12)})
+
+    def test_table_in_each_part(self):
+        for part, rows in (('train', ROWS[:8]), ('test', ROWS[8:])):
+            self.write(*(f'{part}/{name}' for name, _ in rows))
+            self.table(f'{part}/metadata.csv', 'file_name,label\n' + ''.join(f'{name},{label}\n' for name, label in rows))
+        opened = self.opened(train='train', valid='test')
+        self.assertEqual([opened.evaluation(split, 4).facts['images'] for split in ('train', 'valid')], [8, 4])
+
+    @parameterized.parameters(
+        ('file,label\n0.png,cat\nnone.png,dog\n', r"labels.csv:3 names 'none.png', which is none of the 12 images in"),
+        ('file,label\n0.png,cat\n../../../etc/passwd,dog\n', 'labels.csv:3 names .*which is none of the 12 images'),
+        ('file,label\n0.png,cat\n0.png,dog\n', "labels.csv:3 gives '0.png' the class 'dog', and a line before it 'cat'"),
+        ('file,title,colour\n0.png,x,red\n1.png,y,red\n2.png,z,red\n3.png,a,red\n4.png,b,red\n5.png,c,red\n',
+         "has 'file', 'title', 'colour', which leaves open .*; set data.features to both"),
+        ('file,label\n0.png,\n1.png,dog\n', 'labels.csv:2 has nothing in column'),
+        ('file,label\n', 'labels.csv has no rows'),
+    )
+    def test_tables_that_cannot_be_used(self, contents, message):
+        self.flat()
+        self.table('labels.csv', contents)
+        with self.assertRaisesRegex(ValueError, message):
+            self.opened()
+
+    def test_several_tables_columns_and_classes(self):
+        self.flat()
+        with self.assertRaisesRegex(ValueError, "data.features='file' names 1 column"):
+            self.opened(features='file')
+        with self.assertRaisesRegex(ValueError, "data.features names the column 'size', which .*labels.csv does not have"):
+            self.opened(features='file,size')
+        with mock.patch.object(image_folders, '_FEW', 11):
+            self.table('labels.csv', 'file,label\n' + ''.join(f'{name},{number}\n' for number, (name, _) in enumerate(ROWS)))
+            with self.assertRaisesRegex(ValueError, '12 different classes for 12 images; set data.features'):
+                self.opened()
+        self.table('other.csv', 'a,b\n')
+        with self.assertRaisesRegex(ValueError, 'has the tables labels.csv, other.csv; set data.path to the one'):
+            self.opened()
+
+    def test_what_a_person_should_know(self):
+        self.write(*(f'{label}/{name}' for name, label in ROWS), 'top.png')
+        (self.folder / 'fox').mkdir()
+        self.table('cat/a.heic', 'x')
+        self.assertRegex(self.opened().describe(), (
+            r"2 classes \(CAUTION: the folder 'fox' in .* holds no images; 1 image in .* itself without a folder of a class is "
+            r'left out; 1 file without the ending of an image is left out \(cat/a.heic\)\)$'))
+        for number in range(12):
+            (self.folder / ROWS[number][1] / ROWS[number][0]).unlink()
+        with self.assertRaisesRegex(FileNotFoundError, 'holds images, but neither folders of classes nor a table; expected'):
+            self.opened()
+        self.write('cat/0.png')
+        self.assertRegex(self.opened().describe(), "there is one class, 'cat'; expected a folder for each")
+
+    def test_images_without_a_row(self):
+        self.flat()
+        self.write('more/13.png', '14.png')
+        self.assertRegex(self.opened().describe(), r'2 images without a row in .*labels.csv are left out \(14.png, ..\)')
+
+    def test_sizes_are_found_in_headers(self):
+        self.write(*(f'{label}/{name}' for name, label in ROWS))
+        self.write('cat/wide.png', size=(7, 6), mode='RGB')
+        self.write(*(f'dog/{number}_{number}.png' for number in range(5)), size=(8, 8))
+        with (mock.patch.object(Image.Image, 'load', side_effect=AssertionError('decoded')),
+              self.assertRaisesRegex(ValueError, r'5x6 \(12\), 8x8 \(5\), 7x6 \(1\); set data.size to the height and width')):
+            self.opened()
+        self.assertEqual(self.opened(size=4).shapes['image'][0], (4, 4, 4, 3))
+        with mock.patch.object(image_folders, '_HEADERS', 6), self.assertRaisesRegex(ValueError, 'different sizes'):
+            self.opened()  # some of them, evenly spread
+
+    def test_turned_photographs_have_the_size_that_is_seen(self):
+        exif = Image.Exif()
+        exif[0x0112] = 6
+        self.write('cat/0.jpg', 'dog/1.jpg')
+        Image.new('L', (6, 5)).save(self.folder / 'cat' / 'turned.jpg', exif=exif)
+        self.assertEqual(self.opened().shapes['image'][0][1:], (6, 5, 1))
+
+    def test_many_headers_take_a_moment(self):
+        self.write('cat/0.png', 'dog/1.png', size=(640, 480))
+        for number in range(2, 500):
+            os.link(self.folder / 'cat' / '0.png', self.folder / 'cat' / f'{number}.png')
+        start = time.process_time()
+        self.opened()
+        self.assertLess(time.process_time() - start, 1)
+
+    @parameterized.parameters('RGB', 'L', 'RGBA', 'LA', 'P', '1', 'CMYK', 'I;16')
+    def test_modes(self, mode):
+        (self.folder / 'cat').mkdir()
+        image = Image.new('RGB', (4, 4), (204, 102, 0))  # a colour of the usual palette
+        if mode == 'I;16':
+            image = Image.fromarray(np.asarray(image.convert('L')).astype(np.uint16) * 257)
+        image.convert(mode).save(self.folder / 'cat' / ('0.tif' if mode == 'CMYK' else '0.png'))
+        gray = mode in ('L', 'LA', '1', 'I;16')
+        opened = self.opened(channels=3)
+        found = next(iter(opened.evaluation('all', 1)))['image'][0]
+        self.assertEqual(self.opened().shapes['image'][0][3], 1 if gray else 3)
+        if mode == '1':
+            self.assertContainsSubset({*np.unique(found)}, {0, 1})
+        else:
+            np.testing.assert_allclose(found.mean((0, 1)) * 255, [121] * 3 if gray else [204, 102, 0], atol=1)
+
+    @parameterized.parameters('RGBA', 'LA', 'P', 'RGB')
+    def test_what_is_transparent_is_white(self, mode):
+        (self.folder / 'cat').mkdir()
+        array = np.zeros((4, 4, 4), np.uint8)
+        array[:2, :, 3] = 255  # black above, transparent black below
+        image = Image.fromarray(array, 'RGBA') if mode in ('RGBA', 'LA') else Image.fromarray(array[..., 3], 'L')
+        options = {} if mode in ('RGBA', 'LA') else {'transparency': 0 if mode == 'P' else (0, 0, 0)}
+        image.convert(mode).save(self.folder / 'cat' / '0.png', **options)
+        found = next(iter(self.opened().evaluation('all', 1)))['image'][0]
+        self.assertEqual(np.unique(found[2:]).tolist(), [1])
+        self.assertEqual(np.unique(found[:2]).tolist(), [0] if mode in ('RGBA', 'LA') else [1])
+
+    def test_too_many_pixels_and_other_formats(self):
+        self.write('cat/0.png', 'dog/1.png', size=(60, 60))
+        with mock.patch.object(Image, 'MAX_IMAGE_PIXELS', 3500), warnings.catch_warnings(record=True) as raised:
+            for size in (0, 8):
+                with self.assertRaisesRegex(ValueError, 'png has more than 0 million pixels; make it smaller, or leave it out'):
+                    self.opened(size=size)
+        self.assertEmpty([one for one in raised if issubclass(one.category, Image.DecompressionBombWarning)])
+        Image.new('RGB', (9, 9)).save(self.folder / 'cat' / '0.png', 'eps')  # which Pillow hands to Ghostscript
+        with self.assertRaisesRegex(ValueError, '0.png cannot be decoded as an image'):
+            self.opened()
+
+    @parameterized.parameters('', 'photos/')
+    def test_archives_are_read_as_their_folders(self, around):
+        self.write(*(f'{label}/{name}' for name, label in ROWS))
+        (self.folder / 'fox').mkdir()
+        path = self.zipped(self.folder, around=around)
+        plain, packed = self.opened(), self.opened(path)
+        self.assertEqual(self.labels(packed), {number: label for number, (_, label) in enumerate(ROWS)})
+        for split in ('train[:50%]', 'train[50%:]'):  # in the same order
+            self.assertEqual(self.labels(packed, split), self.labels(plain, split))
+        self.assertRegex(packed.describe(), r"packed.zip, 12 images .* \(CAUTION: the folder 'fox' in .* holds no images\)")
+        self.assertEqual(packed.evaluation('all', 3).facts, {'images': 12})
+        self.assertEqual(next(packed.train(0))['image'].shape, (4, 6, 5, 1))
+        scored = np.concatenate([batch['label'] for batch in plain.score([str(path)], 12)])
+        self.assertEqual(np.bincount(scored).tolist(), [6, 6])
+
+    def test_parts_and_tables_in_archives(self):
+        for part in ('train', 'test'):
+            self.write(*(f'{part}/{label}/{name}' for name, label in ROWS))
+        opened = self.opened(self.zipped(self.folder, around='x/'), train='train', valid='test')
+        self.assertEqual([opened.evaluation(split, 4).facts['images'] for split in ('train', 'valid')], [12, 12])
+        self.folder = self.folder / 'flat'
+        self.folder.mkdir()
+        self.flat()
+        path = self.folder.parent / 'flat.tar.gz'
+        with tarfile.open(path, 'w:gz') as archive:
+            archive.add(self.folder, '.')
+        self.assertEqual(self.labels(self.opened(path)), {number: label for number, (_, label) in enumerate(ROWS)})
+        self.assertRegex(self.opened(path).describe(), "class from 'label' of .*flat.tar.gz/labels.csv$")
+
+    def test_tables_in_archives_are_called_by_their_names(self):
+        self.flat()
+        path = self.zipped(self.folder)
+        with self.assertRaisesRegex(ValueError, "names the column 'size', which [^ ]*packed.zip/labels.csv does not have"):
+            self.opened(path, features='file,size')
+        self.table('labels.csv', 'file,label\n0.png,cat\n9.jpg,dog\n')
+        with self.assertRaisesRegex(ValueError, "packed.zip/labels.csv:3 names '9.jpg'"):
+            self.opened(self.zipped(self.folder))
+
+    def test_contents_name_the_examples(self):
+        self.write('cat/0.png', 'dog/1.png')
+        path = self.zipped(self.folder)
+        before = self.opened(path).digest('all')
+        self.assertEqual(before, self.opened(path).digest('all'))
+        self.write('dog/1.png')
+        self.assertNotEqual(before, self.opened(self.zipped(self.folder)).digest('all'))
+
+    def test_a_damaged_image_in_an_archive_is_named(self):
+        self.write('cat/0.png', 'dog/1.png')
+        path = self.folder / 'dog' / '1.png'
+        path.write_bytes(path.read_bytes()[:45])
+        opened = self.opened(self.zipped(self.folder), size=4, channels=1)
+        with self.assertRaisesRegex(ValueError, 'packed.zip/dog/1.png cannot be decoded as an image'):
+            self.labels(opened)
+
+    def test_links_to_folders_are_followed_once(self):
+        self.write(*(f'{label}/{name}' for name, label in ROWS), root=self.folder.parent / 'other')
+        (self.folder / 'cat').symlink_to(self.folder.parent / 'other' / 'cat')
+        (self.folder / 'dog').symlink_to(self.folder.parent / 'other' / 'dog')
+        (self.folder / 'cat' / 'loop').symlink_to(self.folder)
+        self.assertEqual(self.opened().evaluation('all', 4).facts, {'images': 12})
+
+    def test_names_that_are_not_utf_8(self):
+        image = io.BytesIO()
+        Image.new('L', (5, 6)).save(image, 'png')
+        for name in (b'a', b'caf\xe9'):
+            folder = os.path.join(os.fsencode(self.folder), name)
+            os.mkdir(folder)
+            with open(os.path.join(folder, b'\xff.png'), 'wb') as file:
+                file.write(image.getvalue())
+        self.assertEqual(self.opened().evaluation('all', 4).facts, {'images': 2})
+
+    def test_no_folder(self):
+        with self.assertRaisesRegex(ValueError, r'x.txt is no folder, archive \(.zip, .*\) or table \(.csv, .*\) of images'):
+            self.opened(self.table('x.txt', 'x'))
+
+
+if __name__ == '__main__':
+    absltest.main()
