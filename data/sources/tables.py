@@ -55,7 +55,11 @@ class Table:
 
     def rows(self) -> Iterator[Row]:
         """(place, cells) of each row below the header. Raises ValueError for what cannot be read."""
-        return itertools.islice(self._rows(self._quoted), int(self._has_header), None)
+        rows = itertools.islice(self._rows(self._quoted), int(self._has_header), None)
+        if self.format in ('json', 'parquet'):
+            return rows
+        used = max((len(cells) for _, cells in self._head), default=0)
+        return ((place, cells if any(map(str.strip, cells[used:])) else cells[:used]) for place, cells in rows)
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -92,6 +96,12 @@ class Table:
                 raise ValueError(f'{place} has nothing in column {name}; fill it in, or take the line out.')
         return tuple(cells[column] for column in columns)
 
+    def of_few_values(self) -> list[str]:
+        """The columns, by name or number from 1, with few different values in the first rows, as those of classes have."""
+        columns = list(itertools.zip_longest(*(map(str, cells) for _, cells in self._head[int(self._has_header):])))
+        return [str(self.names[i] if i < len(self.names) else i + 1) for i, column in enumerate(columns)
+                if 1 < len({*column}) <= len(column) / 5]
+
     @functools.cached_property
     def classes(self) -> dict[str, list[str]]:
         """{column: the names of its classes 0, 1, ..}, from the metadata of Parquet or the card of the data set."""
@@ -123,7 +133,12 @@ class Table:
 
     @functools.cached_property
     def _head(self) -> list[Row]:
-        return list(itertools.islice(self._rows(self._quoted), _HEAD))
+        """The first rows, without columns at the end that are empty in all of them."""
+        rows = list(itertools.islice(self._rows(self._quoted), _HEAD))
+        if self.format in ('json', 'parquet'):
+            return rows
+        used = max((i for _, cells in rows for i, cell in enumerate(cells, 1) if cell.strip()), default=0)
+        return [(place, cells[:max(2, used)]) for place, cells in rows]
 
     @functools.cached_property
     def _has_header(self) -> bool:

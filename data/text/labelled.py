@@ -381,10 +381,12 @@ def _require_classes(found: Sequence[Example], config: Labelled) -> None:
     values = {example.label for example in found}
     if isinstance(config.target, OneClass) and len(found) >= _MANY and len(values) > 0.6 * len(found):
         shown = ', '.join(repr(str(value)[:30]) for value in sorted(values)[:2])
+        few = config.table(config.part('train').files[0]).of_few_values()
+        mend = f'set data.label={few[0]}, which has few' if few else 'set data.label to another column'
         raise ValueError(
             f'The column of the class, data.label={config.label!r}, has {len(values):,} different values in {len(found):,} '
-            f'examples (such as {shown}, at {found[0].place}), so it names no class; set data.label to another column, or use '
-            'configs/rate.py if they are numbers to predict.')
+            f'examples (such as {shown}, at {found[0].place}), so it names no class; {mend}, or use configs/rate.py if they '
+            'are numbers to predict.')
 
 
 def _text(cell: Any) -> str:

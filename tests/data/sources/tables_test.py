@@ -96,6 +96,13 @@ class HeaderTest(TablesCase):
         self.assertLen(list(table.rows()), sum(map(bool, contents.split('\n'))) - bool(names))
         self.assertEqual(table.describe(), f"header: {', '.join(map(repr, names))} (line 1)" if names else '')
 
+    def test_empty_columns_at_the_end_are_none(self):
+        table = self.table('a.csv', 'v1,v2,,\n' + MANY.replace('\n', ',,\n') * 60 + 'text,a,more,\n')
+        self.assertEqual((table.names, table.width), (('v1', 'v2'), 2))
+        found = [cells for _, cells in table.rows()]
+        self.assertEqual((found[0], found[-1]), (('text 0', 'a'), ('text', 'a', 'more', '')))
+        self.assertEqual(self.cells('a.tsv', 'text\tlabels\nno\t\n'), [('no', '')])
+
     def test_is_stated(self):
         self.assertEqual(self.cells('a.tsv', 'sentence\tlabel\n', header='false'), [('sentence', 'label')])
         self.assertEqual(self.cells('a.tsv', 'Go.\tVa\nHi.\tSalut\n', header='true'), [('Hi.', 'Salut')])

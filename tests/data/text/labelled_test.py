@@ -331,6 +331,12 @@ class RefusalTest(LabelledCase):
         with self.assertRaisesRegex(ValueError, '30 different values in 30 examples .*, so it names no class; set data.label'):
             Labelled(**self.fields(train='train', header='true', **fields)).open(None)
 
+    def test_the_column_of_classes_is_suggested(self):
+        self.write('a.csv', 'v1,v2,,\n' + ''.join(f'{"ab"[i % 2]},the film {i},,\n' for i in range(30)))
+        with self.assertRaisesRegex(ValueError, 'so it names no class; set data.label=v1, which has few'):
+            Labelled(**self.fields(train='train')).open(None)
+        self.assertEqual(Labelled(**self.fields(train='train', label='v1', length=32)).open(None).classes, ('a', 'b'))
+
     def test_columns_that_cannot_be_known(self):
         self.write('a.csv', 'one,two,three,label\n' + 'no,a,the,0\n' * 3)
         with self.assertRaisesRegex(ValueError, "a.csv has the columns 'one', 'two', 'three', 'label', which leaves open what "
