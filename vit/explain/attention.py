@@ -84,7 +84,7 @@ def attention(layers: Mapping, rollout: np.ndarray | None, image: np.ndarray, fo
     _show(first, image)
     height, breadth = image.shape[:2]
     first.set_title('image', fontsize=9 * larger)
-    first.set_xlabel(f'{breadth} x {height} pixels, patches of {patch} x {patch}', fontsize=8 * larger)
+    first.set_xlabel(f'{breadth} x {height} pixels,\npatches of {patch} x {patch}', fontsize=8 * larger)
     if rollout is None:
         second.set_axis_off()
     else:
