@@ -18,6 +18,7 @@ os.environ['XLA_FLAGS'] = (
 if metadata.version('jaxlib').startswith('0.10.'):  # of what is left, half is MLIR for fusions; later ones know no other way
     os.environ['XLA_FLAGS'] += ' --xla_cpu_use_fusion_emitters=false'
 os.environ['JAX_TRACEBACK_IN_LOCATIONS_LIMIT'] = '0'  # programs do not remember the lines that made them
+os.environ['HEED_MODULES'] = 'tests'  # whose classes stand in configs of runs
 os.environ['NPROC'] = '18'  # as training.host.machine.prepare sets it
 gc.set_threshold(200_000, 20, 50)  # tracing makes many small objects, few of them garbage
 flags.FLAGS.mark_as_parsed()  # temporary folders of absltest and Grain's worker processes read flags

@@ -141,7 +141,7 @@ def _members(path: str) -> Iterator[tuple[str, Callable[[], BinaryIO] | None]]:
                     raise _link(path, info.filename)
                 if info.compress_type not in _METHODS:
                     raise NotImplementedError(f'compression method {info.compress_type}')
-                yield info.filename, None if info.is_dir() else functools.partial(archive.open, info)
+                yield info.filename, None if info.filename.endswith('/') else functools.partial(archive.open, info)
         return
     with _decompressed(path) as plain, tarfile.open(fileobj=(file := _Bounded(plain, path)), mode='r:') as archive:
         while (member := archive.next()) is not None:

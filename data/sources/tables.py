@@ -209,7 +209,10 @@ class Table:
             whole = b''.join(self.file.read(0, _LONGEST + 1))
             if len(whole) > _LONGEST:
                 raise ValueError(f'{self.file.path} is one list of more than {_LONGEST >> 20} MB; write an object a line.')
-            found = enumerate(_json(whole.decode('utf-8-sig'), self.file.path), 1)
+            try:
+                found = enumerate(_json(whole.decode('utf-8-sig'), self.file.path), 1)
+            except UnicodeDecodeError as error:
+                raise ValueError(f'{self.file.path} is not UTF-8 at byte {error.start}; convert the file to UTF-8.') from None
             placed = ((f'{self.file.path}, item {number}', one) for number, one in found)
         else:
             numbered = ((f'{self.file.path}:{number}', line) for number, line in enumerate(lines_of(self.file), 1))
@@ -228,7 +231,7 @@ class Table:
             for batch in self._parquet.iter_batches(_HEAD):
                 for cells in zip(*(column.to_pylist() for column in batch.columns)):
                     yield f'{self.file.path}, row {next(numbers)}', cells
-        except (lib.ArrowException, OSError) as error:
+        except (lib.ArrowException, OSError, UnicodeDecodeError, OverflowError) as error:
             raise ValueError(f'{self.file.path} is damaged ({_first(error)}); expected a complete file of Parquet.') from None
 
     @functools.cached_property

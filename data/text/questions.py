@@ -66,11 +66,12 @@ class Questions(examples.Examples):
         if not _is_squad(file, table):
             return _of_table(table)
         try:
-            articles = json.loads(b''.join(file.read()).decode('utf-8-sig'))['data']
-            return [_question(asked, paragraph['context'], file.path)
-                    for article in articles for paragraph in article['paragraphs'] for asked in paragraph['qas']]
-        except (UnicodeDecodeError, json.JSONDecodeError) as error:
+            whole = json.loads(b''.join(file.read()).decode('utf-8-sig'))
+        except (ValueError, RecursionError) as error:
             raise ValueError(f'{file.path} is no JSON in UTF-8 ({error}); give a file of SQuAD.') from error
+        try:
+            return [_question(asked, paragraph['context'], file.path)
+                    for article in whole['data'] for paragraph in article['paragraphs'] for asked in paragraph['qas']]
         except (KeyError, TypeError, AttributeError) as error:
             raise ValueError(
                 f'{file.path} is not in the format of SQuAD ({type(error).__name__}: {error}); expected '

@@ -3,7 +3,9 @@
 import difflib
 import os
 import pathlib
+import struct
 import zipfile
+import zlib
 from collections.abc import Mapping
 from typing import Any
 
@@ -88,5 +90,6 @@ def arrays_of(path: pathlib.Path) -> dict[str, np.ndarray]:
     try:
         with np.load(path) as file:
             return dict(file)
-    except (ValueError, TypeError, OSError, zipfile.BadZipFile, EOFError):  # TypeError: a single array, of numpy.save
+    except (ValueError, TypeError, OSError, EOFError, zipfile.BadZipFile, zlib.error, MemoryError, NotImplementedError,
+            RuntimeError, SyntaxError, KeyError, struct.error):  # TypeError: a single array, of numpy.save
         raise ValueError(f'{path} is no .npz file of arrays; write it with numpy.savez.') from None

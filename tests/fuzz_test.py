@@ -1,0 +1,165 @@
+"""Damaged and hostile files: an answer in one sentence or a right result, never another error, a hang or much memory."""
+
+import gzip
+import io
+import json
+import pathlib
+import random
+import resource
+import signal
+import struct
+import tarfile
+import tempfile
+import zipfile
+
+import numpy as np
+import pyarrow
+import pytest
+from absl.testing import absltest, parameterized
+from PIL import Image
+from pyarrow import parquet
+from safetensors.numpy import save
+
+from data.images.labelled import Images
+from data.text.labelled import Labelled
+from data.text.questions import Questions
+from data.text.tagged import Tagged
+from data.tokenizers.specs import WordPiece
+from tests import experiments
+from training import weight_files, workdir
+from training.config import cli
+from transformer.conversion import arrays
+
+COUNT, SECONDS, BYTES = 2000, 10, 2 << 30  # mutations of each kind, and what one of them may take
+
+
+def in_bytes(write):
+    """What `write` writes to a file."""
+    file = io.BytesIO()
+    write(file)
+    return file.getvalue()
+
+
+def png():
+    return in_bytes(lambda file: Image.fromarray(np.arange(90, dtype=np.uint8).reshape(6, 5, 3)).save(file, 'PNG'))
+
+
+def zipped(file):
+    with zipfile.ZipFile(file, 'w', zipfile.ZIP_DEFLATED) as made:
+        for name in ('cat/1.png', 'cat/2.png', 'dog/1.png'):
+            made.writestr(name, png())
+
+
+def tarred(file):
+    with tarfile.open(fileobj=file, mode='w') as made:
+        for name in ('cat/1.png', 'dog/1.png'):
+            member = tarfile.TarInfo(name)
+            member.size = len(png())
+            made.addfile(member, io.BytesIO(png()))
+
+
+ROWS = ''.join(f'the film {i},{"ab"[i % 2]}\n' for i in range(12))
+OBJECTS = ''.join(json.dumps({'text': f'film {i}', 'label': 'ab'[i % 2]}) + '\n' for i in range(12))
+TAGS = json.dumps({'tokens': ['EU', 'rejects'], 'ner_tags': ['B-x', 'O']}) + '\n'
+SQUAD = json.dumps({'data': [{'paragraphs': [{'context': 'Rain fell.', 'qas': [
+    {'id': '1', 'question': 'What?', 'answers': [{'text': 'Rain', 'answer_start': 0}]}]}]}]})
+TABLE = pyarrow.table({'text': [f'film {i}' for i in range(12)], 'label': ['ab'[i % 2] for i in range(12)]})
+WEIGHTS = {'a': np.ones((3, 4), np.float32), 'b/c': np.zeros(2, np.float32)}
+
+
+def examples(kind, path, **fields):
+    return kind(path=str(path), train='all', valid='', test='', **fields).part('train').examples
+
+
+def labelled(path):
+    return examples(Labelled, path)
+
+
+def images(path, source='folder', **fields):
+    opened = Images(source=source, path=str(path), train='all', valid='', test='', batch_size=2, **fields).open(None)
+    return list(opened.evaluation('train', 4))
+
+
+def opened_weights(path):
+    return [weight() for weight in weight_files.open_all(path.parent, lambda shape, kind, load: load).values()]
+
+
+# {kind: (name of the file, its contents, what reads it)}
+KINDS = {
+    'csv': ('a.csv', ('text,label\n' + ROWS).encode(), labelled),
+    'tsv': ('a.tsv', ROWS.replace(',', '\t').encode(), labelled),
+    'jsonl': ('a.jsonl', OBJECTS.encode(), labelled),
+    'json': ('a.json', json.dumps([json.loads(line) for line in OBJECTS.splitlines()]).encode(), labelled),
+    'parquet': ('a.parquet', in_bytes(lambda file: parquet.write_table(TABLE, file)), labelled),
+    'gz': ('a.tsv.gz', gzip.compress(ROWS.replace(',', '\t').encode()), labelled),
+    'zst': ('a.tsv.zst', pyarrow.compress(ROWS.replace(',', '\t').encode(), 'zstd', asbytes=True), labelled),
+    'tags': ('a.jsonl', TAGS.encode(), lambda path: examples(Tagged, path)),
+    'squad': ('a.json', SQUAD.encode(), lambda path: examples(Questions, path, tokenizer=WordPiece())),
+    'zip': ('a.zip', in_bytes(zipped), lambda path: images(path, size=4)),
+    'tar': ('a.tar', in_bytes(tarred), lambda path: images(path, size=4)),
+    'safetensors': ('model.safetensors', save(WEIGHTS), opened_weights),
+    'npz': ('a.npz', in_bytes(lambda file: np.savez(file, input_ids=np.ones((2, 3), int))), arrays.arrays_of),
+    'config': ('config.json', json.dumps(workdir.as_json(experiments.tiny_images())).encode(),
+               lambda path: workdir.load_config(path.parent)),
+}
+
+
+def mutated(contents, draw):
+    """The contents with a bit flipped, bytes cut out or repeated, a length changed, a number made huge, or brackets nested."""
+    data = bytearray(contents)
+    for _ in range(draw.choice((1, 1, 1, 2, 5))):
+        at = draw.randrange(len(data)) if data else 0
+        match draw.randrange(8):
+            case 0 | 1 if data:
+                data[at] ^= 1 << draw.randrange(8)
+            case 2:
+                del data[at:]
+            case 3:
+                del data[at:at + draw.randrange(1, 20)]
+            case 4:
+                data[at:at] = data[at:at + draw.randrange(1, 200)] * draw.choice((1, 2, 50))
+            case 5:
+                data[at:at + 8] = struct.pack('<q', draw.choice((-1, 1 << 62, 1 << 31, 0)))[:8]
+            case 6:
+                data[at:at] = draw.choice((b'[' * 5000, b'{"a":' * 5000, b'9' * 5000, b'\0', b'\xff\xfe', b'NaN', b'1e999'))
+            case 7:
+                data[at:at] = draw.choice((b'"', b'\n', b'\r\n', b',', b'\t', '\u202e'.encode(), b'null', b'[]', b'{}'))
+    return bytes(data)
+
+
+@pytest.mark.slow
+class FuzzTest(parameterized.TestCase):
+    @parameterized.parameters(*KINDS)
+    def test_mutations(self, kind):
+        name, contents, read = KINDS[kind]
+        draw, folder = random.Random(kind), pathlib.Path(self.enter_context(tempfile.TemporaryDirectory()))
+        path, read_well = folder / name, 0
+        path.write_bytes(contents)
+        read(path)  # as it is
+
+        def hang(*_):
+            raise TimeoutError(f'more than {SECONDS} s')
+
+        before = signal.signal(signal.SIGALRM, hang)
+        self.addCleanup(signal.signal, signal.SIGALRM, before)
+        for number in range(COUNT):
+            changed = mutated(contents, draw)
+            path.write_bytes(changed)
+            signal.alarm(SECONDS)
+            try:
+                read(path)
+                read_well += 1
+            except Exception as error:
+                signal.alarm(0)
+                if not cli.expected(error) or isinstance(error, TimeoutError) or '\n' in str(error):
+                    kept = pathlib.Path(tempfile.gettempdir(), f'fuzz-{kind}-{number}-{name}')
+                    kept.write_bytes(changed)
+                    raise AssertionError(f'{kept}: {type(error).__name__}: {error}') from error
+            finally:
+                signal.alarm(0)
+        self.assertBetween(read_well, 0, COUNT - 1)
+        self.assertLess(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024, 4 * BYTES)
+
+
+if __name__ == '__main__':
+    absltest.main()
