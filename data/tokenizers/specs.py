@@ -321,7 +321,7 @@ def _saved(folder: str | os.PathLike, spec: TokenizerSpec) -> Tokenizer | None:
             'Ids': lambda: IdTokenizer(int(saved['vocab']), spec.roles if isinstance(spec, Ids) else Roles()),
         }
         return made[saved.get('tokenizer')]()
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError, OverflowError) as error:
         raise ValueError(f'{description} is no saved tokenizer; restore it, or start a new run.') from error
 
 

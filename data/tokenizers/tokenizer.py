@@ -40,7 +40,7 @@ class SentencePieceTokenizer:
 
         try:
             return sentencepiece.SentencePieceProcessor(model_proto=self.model)
-        except RuntimeError as error:
+        except (RuntimeError, ValueError) as error:
             raise ValueError(f'The SentencePiece model is damaged ({error}); restore it, or start a new run.') from error
 
     @functools.cached_property
@@ -135,7 +135,7 @@ class JsonTokenizer:
 
     @functools.cached_property
     def vocab(self) -> int:
-        return self.limit or 1 + max(self._tokenizer.get_vocab(with_added_tokens=True).values())
+        return self.limit or 1 + max(self._tokenizer.get_vocab(with_added_tokens=True).values(), default=-1)
 
     @functools.cached_property
     def roles(self) -> Roles:
