@@ -561,6 +561,12 @@ class FolderTest(recorded.TestCase):
         self.assert_refused(message, f'--workdir={workdir}', f'--to_hf={out}')
         self.assertFalse(out.exists())
 
+    def test_a_translator_is_compared_with_translators(self):
+        workdir = self.translator(**{'train.steps': 1})
+        self.assert_refused(r'model.head.added is False.*goes out as BartForConditionalGeneration is trained with .*'
+                            r"--config.model.head='NextWords\(.*added=True\)'; --to_safetensors writes any run",
+                            f'--workdir={workdir}', f'--to_hf={self.folder / "out"}')
+
     @pytest.mark.slow
     def test_a_translator_trained_here(self):
         """In its config.json 0 stands for nothing else."""
