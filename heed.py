@@ -95,7 +95,7 @@ class Run:
         return np.asarray(found['logits'], np.float32)
 
     def _require_ids(self, ids: np.ndarray) -> None:
-        vocab = self.data.facts.get('vocab', 0)
+        vocab = self.data.facts.get('source_vocab') or self.data.facts.get('vocab', 0)  # a translator reads sources
         if ids.ndim != 2 or ids.dtype.kind not in 'iu' or (ids.size and not 0 <= ids.min() <= ids.max() < vocab):
             values = f' from {ids.min()} to {ids.max()}' if ids.size else ''
             raise ValueError(f'The ids are {ids.dtype} {list(ids.shape)}{values}; expected integers [rows, length] from 0 to '
