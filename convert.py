@@ -3,7 +3,14 @@
     python convert.py --from_hf=FOLDER --workdir=NEW_WORKDIR     what save_pretrained wrote -> a run for eval.py, predict.py
                                                                  and train.py --config=configs/finetune.py:NEW_WORKDIR
     python convert.py --workdir=DIR --to_hf=NEW_FOLDER           a run -> what from_pretrained loads
+    python convert.py --workdir=DIR --to_safetensors=NEW_FILE    any run -> its parameters, for other tools
     python convert.py --workdir=DIR --verify=IN.npz --out=OUT.npz
+
+--to_hf writes a model with the same outputs: what transformers always has and the run lacks, such as biases, is written as
+zeros. A run for which there is no such model is refused, with the flags to train one that has.
+
+--to_safetensors writes every parameter under its name here, such as block_0/attention/query/kernel, in its shape and type, and
+beside it FILE.json with these names, shapes and types, the config and the step.
 
 --verify runs the model on arrays that are named as in transformers (input_ids, attention_mask, ...) and writes its outputs
 under their names there (logits, last_hidden_state), to compare with those of the original. Outputs at padding are arbitrary.
@@ -14,11 +21,9 @@ In Python: from convert import from_hf; model, params = from_hf(FOLDER).
 import contextlib
 import dataclasses
 import json
-import os
 import pathlib
 import re
 import tempfile
-import zipfile
 
 from absl import flags
 
@@ -27,6 +32,7 @@ from training.config import cli
 if __name__ == '__main__':  # a script that imports `convert` defines flags of its own
     flags.DEFINE_string('from_hf', None, 'the folder of a model that save_pretrained has written')
     flags.DEFINE_string('to_hf', None, 'the new folder to write for from_pretrained')
+    flags.DEFINE_string('to_safetensors', None, 'the new .safetensors file to write, with its config beside it in FILE.json')
     flags.DEFINE_string('workdir', None, 'folder of the run: a new one with --from_hf')
     flags.DEFINE_string('step', 'last', 'the checkpoint: last, best, or a number')
     flags.DEFINE_string('verify', None, 'an .npz file with inputs of the model')
@@ -34,7 +40,6 @@ if __name__ == '__main__':  # a script that imports `convert` defines flags of i
     cli.answer_help()  # at once, before jax is imported
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from configs import base, converted
@@ -49,18 +54,19 @@ from data.tokenizers.roles import Roles
 from data.tokenizers.specs import WordPiece
 from data.tokenizers.tokenizer import Tokenizer
 from display import progress
-from training import mesh, weight_files, workdir
+from training import mesh, verification, weight_files, workdir
 from training import run as runs
 from training.checkpoint import require_same
 from training.config import resolve
 from training.host import machine
 from transformer.contracts import LabelledText, TaggedText
 from transformer.conversion.families import FAMILIES as OF_TEXT
+from transformer.conversion.fields import PROBLEMS, labels, named, problem_of
+from transformer.conversion.fields import fields_of as fields_in
 from transformer.conversion.generation import IDS, Prompts, stated
 from transformer.conversion.generation import read as read_settings
 from transformer.conversion.generation import write as write_settings
-from transformer.conversion.tables import PROBLEMS, Weight, labels, named, problem_of
-from transformer.conversion.tables import fields_of as fields_in
+from transformer.conversion.tables import Weight
 from transformer.decoding.strategies import Strategy
 from vit.contracts import SeenImages
 from vit.conversion.vit import VIT, image_of
@@ -69,18 +75,15 @@ FAMILIES = *OF_TEXT, *VIT
 # Fields of our models that do not change what given parameters compute, except for rounding.
 FREE = ('dtype', 'parameter_dtype', 'dense_gradient', *(f'{stack}{name}' for stack in ('', 'encoder.', 'decoder.')
                                                         for name in ('scan', 'remat', 'initial')))
-INPUTS = {'input_ids': 'inputs', 'attention_mask': 'segments', 'position_ids': 'positions', 'token_type_ids': 'types',
-          'decoder_input_ids': 'decoder_inputs', 'decoder_attention_mask': 'decoder_segments', 'pixel_values': 'image'}
 GENERATES = 'text', 'pairs'  # the uses of models that generate text
-OUTPUTS = {'logits': 'logits', 'hidden': 'last_hidden_state', 'source_hidden': 'encoder_last_hidden_state',
-           'pooled': 'pooler_output', 'start_logits': 'start_logits', 'end_logits': 'end_logits'}
 
 
 def main():
     given = flags.FLAGS
-    asked = [name for name in ('from_hf', 'to_hf', 'verify') if given[name].value is not None]
+    asked = [name for name in ('from_hf', 'to_hf', 'to_safetensors', 'verify') if given[name].value is not None]
     if len(asked) != 1:
-        raise ValueError('Give one of --from_hf=FOLDER, --to_hf=FOLDER and --verify=IN.npz; see --help.')
+        raise ValueError('Give one of --from_hf=FOLDER, --to_hf=FOLDER, --to_safetensors=FILE and --verify=IN.npz; see '
+                         '--help.')
     if (given.out is None) != (given.verify is None):
         raise ValueError('--verify=IN.npz and --out=OUT.npz go together; give both.')
     folder = workdir.given(given.workdir)
@@ -93,9 +96,14 @@ def main():
     if given.to_hf is not None:
         runs.require_new(pathlib.Path(given.to_hf).expanduser())
         print(folder_of(runs.load(folder, step=given.step, data=1), pathlib.Path(given.to_hf).expanduser()))
+    elif given.to_safetensors is not None:
+        weight_files.require_new(pathlib.Path(given.to_safetensors).expanduser())
+        print(file_of(runs.load(folder, step=given.step, data=1), pathlib.Path(given.to_safetensors).expanduser()))
     else:
-        print(verify(runs.load(folder, step=given.step, data=1), pathlib.Path(given.verify).expanduser(),
-                     pathlib.Path(given.out).expanduser()))
+        snapshot = runs.load(folder, step=given.step, data=1)
+        family, formed = counterpart(snapshot)
+        print(verification.verify(snapshot, family, formed.model, pathlib.Path(given.verify).expanduser(),
+                                  pathlib.Path(given.out).expanduser()))
 
 
 def from_hf(folder, dtype='float32'):
@@ -297,13 +305,13 @@ def require_preparation(settings, height, width):
 
 def folder_of(snapshot, new):
     """Writes a run as a folder for from_pretrained; returns the report to print."""
-    family = family_of(snapshot)
+    family, formed = counterpart(snapshot)
     special = None if family in VIT else special_of(snapshot, family)
-    more = (special.ids() if special else {}) | family.config(snapshot.model) | told_of(snapshot)
-    flat = {mesh.path_of(keys): np.asarray(x) for keys, x in jax.tree_util.tree_leaves_with_path(snapshot.params)}
+    more = (special.ids() if special else {}) | family.config(formed.model) | told_of(snapshot)
+    flat = formed.params(named_params(snapshot), () if special else snapshot.data.shapes['image'][0][1:])
     theirs = more | {'dtype': next(iter(flat.values())).dtype.name}
     snapshot = dataclasses.replace(snapshot, params=None)  # so that each parameter is freed once it is written
-    weights = family.write(flat, snapshot.model)
+    weights = family.write(flat, formed.model)
     with made(new) as folder:
         (folder / 'config.json').write_text(json.dumps(theirs, indent=2, sort_keys=True) + '\n')
         with progress.waiting(f'writing {new}'):
@@ -315,7 +323,22 @@ def folder_of(snapshot, new):
             said = written_tokenizer(folder, snapshot, special)
             if family.use in GENERATES:
                 said += written_generation(folder, snapshot.run.config.generation, special)
-    return f'{new}: {family.architecture} with {sum(x.size for x in weights.values()):,} weights, {said}'
+    count = sum(x.size for x in weights.values())
+    return '\n'.join(filter(None, [f'{new}: {family.architecture} with {count:,} weights, {said}', formed.said]))
+
+
+def named_params(snapshot):
+    """{name: array} of the parameters of a run."""
+    return {mesh.path_of(keys): np.asarray(x) for keys, x in jax.tree_util.tree_leaves_with_path(snapshot.params)}
+
+
+def file_of(snapshot, new):
+    """Writes the parameters of a run as a .safetensors file, and its config beside it; returns the report to print."""
+    params = named_params(snapshot)
+    with progress.waiting(f'writing {new}'):
+        beside = weight_files.write_file(new, params, {'step': snapshot.step, 'config': snapshot.run.config.to_dict()})
+    return (f'{new}: {len(params)} arrays with {sum(x.size for x in params.values()):,} parameters of step {snapshot.step}; '
+            f'{beside.name} has their names and shapes, and the config')
 
 
 def written_tokenizer(folder, snapshot, special):
@@ -339,18 +362,19 @@ def written_generation(folder, generation, special):
     return f', and generation_config.json, which cannot express {", ".join(lost)}' if lost else ', and generation_config.json'
 
 
-def family_of(snapshot):
-    """The family of the model of a run. Raises ValueError if transformers has no such model."""
+def counterpart(snapshot):
+    """(family, the model of a run in its forms). Raises ValueError if transformers has no such model."""
     name = snapshot.run.config.model.name
     known = [family for family in FAMILIES if family.model == name]
     if not known:
         every = ', '.join(sorted({family.model for family in FAMILIES}))
-        raise ValueError(f'{name} has no counterpart in transformers; models that have one: {every}.')
-    misfits = [family.misfits(snapshot.model, FREE) for family in known]
-    fewest = min(misfits, key=len)
-    if fewest:
-        raise ValueError(fewest[0])
-    return known[misfits.index(fewest)]
+        raise ValueError(f'{name} has no counterpart in transformers, only {every} have one; write the run as it is with '
+                         '--to_safetensors=FILE.')
+    every = [(family, family.formed(snapshot.model, FREE)) for family in known]
+    family, formed = min(every, key=lambda one: len(one[1].misfits))
+    if formed.misfits:
+        raise ValueError(formed.refusal(family.architecture))
+    return family, formed
 
 
 def plain(tokenizer):
@@ -443,78 +467,6 @@ def made(folder):
         inside.mkdir()
         yield inside
         inside.replace(folder)
-
-
-def verify(snapshot, given, out):
-    """Runs the model on the arrays of an .npz file and writes its outputs to another; returns the report to print."""
-    family = family_of(snapshot)
-    if not out.absolute().parent.is_dir():
-        raise ValueError(f'There is no folder {str(out.absolute().parent)!r} to write {out.name} in; make it first.')
-    if out.is_dir():
-        raise ValueError(f'{out} is a folder; give --out the name of an .npz file.')
-    arrays = arrays_of(given)
-    require_fit(arrays, family, snapshot.model, given)
-    with progress.waiting('running the model'):
-        found = jax.block_until_ready(snapshot.apply(**inputs_of(family, snapshot.model, arrays, snapshot.run.task.start)))
-    names = OUTPUTS | dict(family.outputs)
-    wide = lambda x: np.asarray(x, jnp.promote_types(x.dtype, jnp.float32))  # .npz files know no bfloat16
-    named = {names[ours]: wide(x) for ours, x in found.items() if names.get(ours)}
-    temporary = out.with_name(f'.{os.getpid()}.{out.name}')
-    try:
-        with open(temporary, 'wb') as file:
-            np.savez(file, **named)
-        temporary.replace(out)
-    finally:
-        temporary.unlink(missing_ok=True)
-    return f'{out}: ' + ', '.join(f'{name} {list(x.shape)}' for name, x in named.items())
-
-
-def inputs_of(family, model, arrays, start=-1):
-    """The inputs of our model, from arrays that are named as in transformers."""
-    kind = lambda x: np.int32 if x.dtype.kind in 'iub' else jnp.result_type(float)
-    inputs = {INPUTS[name]: x.astype(kind(x)) for name, x in arrays.items()}
-    return family.derived(model, inputs, start)
-
-
-def require_fit(arrays, family, model, path):
-    """Raises ValueError for arrays that the model cannot take."""
-    shapes = ', '.join(f'{name} {x.dtype}{list(x.shape)}' for name, x in arrays.items()) or 'nothing'
-    limits = family.limits(model)
-    for name in arrays:
-        if name not in limits:
-            raise ValueError(f'{path} has an array {name!r}, which this model does not take; '
-                             f'{resolve.did_you_mean(name, limits)}')
-    if lacks := [name for name in limits if name in ('input_ids', 'pixel_values') and name not in arrays]:
-        raise ValueError(f'{path} has {shapes}, and no {lacks[0]}; add that.')
-    if 'pixel_values' in limits:
-        if arrays['pixel_values'].ndim != 4 or arrays['pixel_values'].dtype.kind != 'f':
-            raise ValueError(f'{path} has {shapes}; expected floats [images, channels, height, width] in pixel_values.')
-        return
-    for name, array in arrays.items():
-        ids = arrays.get('decoder_input_ids' if name.startswith('decoder_') else 'input_ids', np.zeros(0))
-        if array.ndim != 2 or array.shape != ids.shape or array.dtype.kind not in 'iub':
-            raise ValueError(f'{path} has {shapes}; expected integers [rows, length] of one shape in '
-                             f'{", ".join(name for name in limits if not name.startswith("decoder_"))}'
-                             + (', and of one shape in those of the decoder.' if 'decoder_input_ids' in limits else '.'))
-        if array.size and not 0 <= array.min() <= array.max() < limits[name]:
-            raise ValueError(f'{name} in {path} goes from {array.min()} to {array.max()}, but this model takes 0 to '
-                             f'{limits[name] - 1}; give those.')
-    # Without these the model would read padding.
-    if family.use == 'classes' and model.head.at == 'last' and 'attention_mask' not in arrays:
-        raise ValueError(f'{path} has {shapes}, and no attention_mask, by which the last token of each row is found; add that.')
-    if model.head.causal and 'decoder_input_ids' in limits and 'decoder_input_ids' not in arrays:
-        raise ValueError(f'{path} has {shapes}, and no decoder_input_ids; add that.')
-
-
-def arrays_of(path):
-    """{name: array} of an .npz file."""
-    if not path.is_file():
-        raise ValueError(f'There is no file {str(path)!r}; give --verify an .npz file with input_ids.')
-    try:
-        with np.load(path) as file:
-            return dict(file)
-    except (ValueError, TypeError, OSError, zipfile.BadZipFile, EOFError):  # TypeError: a single array, of numpy.save
-        raise ValueError(f'{path} is no .npz file of arrays; write it with numpy.savez.') from None
 
 
 if __name__ == '__main__':

@@ -13,8 +13,8 @@ from safetensors.numpy import load_file, save_file
 from tests import experiments, recorded
 from tests.marks import slow_but
 from tests.recorded import REFERENCE, case, convert, end_of
-from training import mesh
-from transformer.conversion.tables import at, fields_of
+from training import mesh, verification
+from transformer.conversion.fields import at, fields_of
 from transformer.decoding.generate import generate
 from transformer.decoding.strategies import Beam, Greedy
 from transformer.layers.feed_forward import Gated
@@ -32,14 +32,14 @@ IN_FLOAT32 = 'gpt2', 'gpt2_other', 'bert', 'roberta', 't5', 't5_gated', 't5_clas
 def inputs_of(name, model, arrays):
     """Recorded inputs under our names."""
     family, config, _ = convert.opened(REFERENCE / name)
-    inputs = convert.inputs_of(family, model, arrays, config.get('decoder_start_token_id', -1))
+    inputs = verification.inputs_of(family, model, arrays, config.get('decoder_start_token_id', -1))
     return {key: jnp.asarray(x) for key, x in inputs.items()}
 
 
 def outputs_of(name, outputs):
     """Our outputs under their names."""
     family, *_ = convert.opened(REFERENCE / name)
-    names = convert.OUTPUTS | dict(family.outputs)
+    names = verification.OUTPUTS | dict(family.outputs)
     return {names[ours]: x for ours, x in outputs.items() if names.get(ours)}
 
 

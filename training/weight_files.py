@@ -4,8 +4,10 @@ import functools
 import json
 import os
 import pathlib
+import tempfile
 
 import ml_dtypes  # noqa: F401  registers bfloat16 with numpy, which safetensors needs
+import numpy as np
 
 SINGLE, INDEX = 'model.safetensors', 'model.safetensors.index.json'
 
@@ -57,10 +59,41 @@ def _paths(folder):
 
 def write(folder, arrays):
     """Writes {name: array} as one file."""
+    _save(pathlib.Path(folder, SINGLE), arrays, {'format': 'pt'})  # transformers requires this key
+
+
+def require_new(path):
+    """Raises ValueError unless `write_file` can write a file `path`, and the one beside it."""
+    for one in (path, beside(path)):
+        if one.exists():
+            raise ValueError(f'{one} is there already; give the new file another name.')
+    if not path.absolute().parent.is_dir():
+        raise ValueError(f'There is no folder {str(path.absolute().parent)!r} to write {path.name} in; make it first.')
+
+
+def beside(path):
+    """The file that describes a file of `write_file`."""
+    return path.with_name(f'{path.name}.json')
+
+
+def write_file(path, arrays, facts):
+    """Writes {name: array} as the file `path`, and a JSON object of `facts` and of the shapes and types of the arrays as the file
+    beside it, which is returned. The file itself is there only once both are whole."""
+    require_new(path)
+    what = facts | {'parameters': {name: {'shape': list(x.shape), 'dtype': x.dtype.name} for name, x in sorted(arrays.items())}}
+    with tempfile.TemporaryDirectory(prefix=f'.{path.name}.', dir=path.absolute().parent) as place:
+        inside = pathlib.Path(place, path.name)
+        _save(inside, {name: np.ascontiguousarray(x) for name, x in arrays.items()}, {'format': 'heed'})
+        beside(inside).write_text(json.dumps(what, indent=2) + '\n', encoding='utf-8')
+        beside(inside).replace(beside(path))
+        inside.replace(path)
+    return beside(path)
+
+
+def _save(path, arrays, metadata):
     from safetensors.numpy import save_file
 
-    path = pathlib.Path(folder, SINGLE)
-    save_file(arrays, path, metadata={'format': 'pt'})  # transformers requires this key
+    save_file(arrays, path, metadata=metadata)
     path.chmod(0o666 & ~_umask())  # safetensors makes files that only the owner may read
 
 

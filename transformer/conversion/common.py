@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 
 from transformer.attention.positions.absolute import Learned
-from transformer.conversion.tables import Family, Fields, Row, head
+from transformer.conversion.fields import Fields, head
+from transformer.conversion.tables import Family, Row
 from transformer.layers.activations import Gelu, GeluTanh, Relu, Silu
 from transformer.layers.heads import (
     Classes,
@@ -17,6 +18,7 @@ from transformer.layers.heads import (
 
 ACTIVATIONS = {'gelu_new': GeluTanh(), 'gelu_pytorch_tanh': GeluTanh(), 'gelu_fast': GeluTanh(), 'gelu': Gelu(),
                'relu': Relu(), 'silu': Silu(), 'swish': Silu()}
+STACKS = 'encoder.', 'decoder.'  # beginnings of the paths of fields of both stacks
 TOKENS = {'inputs': ((1, 1), 'int32')}
 PAIRS = TOKENS | {'decoder_inputs': ((1, 1), 'int32')}
 ABSOLUTE = Fields(((), ('positions',)), lambda config: {'positions': Learned()},

@@ -1,0 +1,92 @@
+"""A run on arrays that are named as in Hugging Face transformers, to compare its outputs with those of the original
+(convert.py --verify)."""
+
+import os
+import zipfile
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from display import progress
+from training.config import resolve
+
+INPUTS = {'input_ids': 'inputs', 'attention_mask': 'segments', 'position_ids': 'positions', 'token_type_ids': 'types',
+          'decoder_input_ids': 'decoder_inputs', 'decoder_attention_mask': 'decoder_segments', 'pixel_values': 'image'}
+OUTPUTS = {'logits': 'logits', 'hidden': 'last_hidden_state', 'source_hidden': 'encoder_last_hidden_state',
+           'pooled': 'pooler_output', 'start_logits': 'start_logits', 'end_logits': 'end_logits'}
+
+
+def verify(snapshot, family, model, given, out):
+    """Runs the model of a snapshot on the arrays of an .npz file and writes its outputs to another; returns the report to
+    print. Raises ValueError for arrays that the model cannot take.
+
+    family, model: its family in transformer/conversion, and the model in the forms of the family.
+    """
+    if not out.absolute().parent.is_dir():
+        raise ValueError(f'There is no folder {str(out.absolute().parent)!r} to write {out.name} in; make it first.')
+    if out.is_dir():
+        raise ValueError(f'{out} is a folder; give --out the name of an .npz file.')
+    arrays = arrays_of(given)
+    require_fit(arrays, family, model, given)
+    with progress.waiting('running the model'):
+        found = jax.block_until_ready(snapshot.apply(**inputs_of(family, model, arrays, snapshot.run.task.start)))
+    names = OUTPUTS | dict(family.outputs)
+    wide = lambda x: np.asarray(x, jnp.promote_types(x.dtype, jnp.float32))  # .npz files know no bfloat16
+    named = {names[ours]: wide(x) for ours, x in found.items() if names.get(ours)}
+    temporary = out.with_name(f'.{os.getpid()}.{out.name}')
+    try:
+        with open(temporary, 'wb') as file:
+            np.savez(file, **named)
+        temporary.replace(out)
+    finally:
+        temporary.unlink(missing_ok=True)
+    return f'{out}: ' + ', '.join(f'{name} {list(x.shape)}' for name, x in named.items())
+
+
+def inputs_of(family, model, arrays, start=-1):
+    """The inputs of our model, from arrays that are named as in transformers."""
+    kind = lambda x: np.int32 if x.dtype.kind in 'iub' else jnp.result_type(float)
+    inputs = {INPUTS[name]: x.astype(kind(x)) for name, x in arrays.items()}
+    return family.derived(model, inputs, start)
+
+
+def require_fit(arrays, family, model, path):
+    """Raises ValueError for arrays that the model cannot take."""
+    shapes = ', '.join(f'{name} {x.dtype}{list(x.shape)}' for name, x in arrays.items()) or 'nothing'
+    limits = family.limits(model)
+    for name in arrays:
+        if name not in limits:
+            raise ValueError(f'{path} has an array {name!r}, which this model does not take; '
+                             f'{resolve.did_you_mean(name, limits)}')
+    if lacks := [name for name in limits if name in ('input_ids', 'pixel_values') and name not in arrays]:
+        raise ValueError(f'{path} has {shapes}, and no {lacks[0]}; add that.')
+    if 'pixel_values' in limits:
+        if arrays['pixel_values'].ndim != 4 or arrays['pixel_values'].dtype.kind != 'f':
+            raise ValueError(f'{path} has {shapes}; expected floats [images, channels, height, width] in pixel_values.')
+        return
+    for name, array in arrays.items():
+        ids = arrays.get('decoder_input_ids' if name.startswith('decoder_') else 'input_ids', np.zeros(0))
+        if array.ndim != 2 or array.shape != ids.shape or array.dtype.kind not in 'iub':
+            raise ValueError(f'{path} has {shapes}; expected integers [rows, length] of one shape in '
+                             f'{", ".join(name for name in limits if not name.startswith("decoder_"))}'
+                             + (', and of one shape in those of the decoder.' if 'decoder_input_ids' in limits else '.'))
+        if array.size and not 0 <= array.min() <= array.max() < limits[name]:
+            raise ValueError(f'{name} in {path} goes from {array.min()} to {array.max()}, but this model takes 0 to '
+                             f'{limits[name] - 1}; give those.')
+    # Without these the model would read padding.
+    if family.use == 'classes' and model.head.at == 'last' and 'attention_mask' not in arrays:
+        raise ValueError(f'{path} has {shapes}, and no attention_mask, by which the last token of each row is found; add that.')
+    if model.head.causal and 'decoder_input_ids' in limits and 'decoder_input_ids' not in arrays:
+        raise ValueError(f'{path} has {shapes}, and no decoder_input_ids; add that.')
+
+
+def arrays_of(path):
+    """{name: array} of an .npz file."""
+    if not path.is_file():
+        raise ValueError(f'There is no file {str(path)!r}; give --verify an .npz file with input_ids.')
+    try:
+        with np.load(path) as file:
+            return dict(file)
+    except (ValueError, TypeError, OSError, zipfile.BadZipFile, EOFError):  # TypeError: a single array, of numpy.save
+        raise ValueError(f'{path} is no .npz file of arrays; write it with numpy.savez.') from None
