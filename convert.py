@@ -371,7 +371,7 @@ def counterpart(snapshot):
         raise ValueError(f'{name} has no counterpart in transformers, only {every} have one; write the run as it is with '
                          '--to_safetensors=FILE.')
     every = [(family, family.formed(snapshot.model, FREE)) for family in known]
-    family, formed = min(every, key=lambda one: len(one[1].misfits))
+    family, formed = min(every, key=lambda one: one[1].distance)
     if formed.misfits:
         raise ValueError(formed.refusal(family.architecture))
     return family, formed

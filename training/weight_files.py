@@ -77,8 +77,8 @@ def beside(path):
 
 
 def write_file(path, arrays, facts):
-    """Writes {name: array} as the file `path`, and a JSON object of `facts` and of the shapes and types of the arrays as the file
-    beside it, which is returned. The file itself is there only once both are whole."""
+    """Writes {name: array} as the file `path`, and a JSON object of `facts` and of the shapes and types of the arrays as the
+    file beside it, which is returned. The file itself is there only once both are whole."""
     require_new(path)
     what = facts | {'parameters': {name: {'shape': list(x.shape), 'dtype': x.dtype.name} for name, x in sorted(arrays.items())}}
     with tempfile.TemporaryDirectory(prefix=f'.{path.name}.', dir=path.absolute().parent) as place:

@@ -99,7 +99,7 @@ def _marian(share, tables, fields, copies, **implied):
             dropouts('dropout', 'attention_dropout', (0.1, 0.0), STACKS),
             Field('activation_dropout', 'encoder.feed_forward.dropout decoder.feed_forward.dropout', 0.0),
             Field('scale_embedding', 'scale_embedding', False),
-            Field('share_encoder_decoder_embeddings', 'share', True, {share: share}),
+            Field('share_encoder_decoder_embeddings', 'share', share, {share: share}),
             Fields((('forced_eos_token_id',), ()), lambda config: {}, lambda model: {'forced_eos_token_id': None}),
             *fields),
         fixed=(*(Field(name, default=False) for name in (
@@ -123,14 +123,13 @@ def _marian(share, tables, fields, copies, **implied):
 
 
 MARIAN = (
-    _marian(  # one table for sources, targets and output
-        True, (_row('tokens/embedding', 'model.shared.weight', 'V D -> V D'),), (Field('tie_word_embeddings', default=True),),
-        dict.fromkeys(('model.encoder.embed_tokens.weight', 'model.decoder.embed_tokens.weight', 'lm_head.weight'),
-                      'model.shared.weight'), head=NextWords(added=True)),
-    _marian(  # one for sources and one for targets
+    _marian(  # one table for sources and one for targets; first, as the weights of this family also fit the other one
         False, (
             _row('source_tokens/embedding', 'model.encoder.embed_tokens.weight', 'V D -> V D'),
             _row('target_tokens/embedding', 'model.decoder.embed_tokens.weight', 'V D -> V D'),
             _row('output/kernel', 'lm_head.weight', 'D V -> V D')),
-        (_OUTPUT,),
-        {'lm_head.weight': 'model.decoder.embed_tokens.weight'}))
+        (_OUTPUT,), {'lm_head.weight': 'model.decoder.embed_tokens.weight'}),
+    _marian(  # one table for sources, targets and output
+        True, (_row('tokens/embedding', 'model.shared.weight', 'V D -> V D'),), (Field('tie_word_embeddings', default=True),),
+        dict.fromkeys(('model.encoder.embed_tokens.weight', 'model.decoder.embed_tokens.weight', 'lm_head.weight'),
+                      'model.shared.weight'), head=NextWords(added=True)))

@@ -330,6 +330,11 @@ class Formed:
         return dict(params)
 
     @property
+    def distance(self) -> tuple:
+        """How far the model is from this family, by which families are compared."""
+        return len(self.misfits), len(self.steps) + len(self.rates)
+
+    @property
     def said(self) -> str:
         """A line on what has been changed; '' if nothing was."""
         forms = [form.said for form, _, _ in self.steps]
