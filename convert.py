@@ -370,11 +370,14 @@ def counterpart(snapshot):
         every = ', '.join(sorted({family.model for family in FAMILIES}))
         raise ValueError(f'{name} has no counterpart in transformers, only {every} have one; write the run as it is with '
                          '--to_safetensors=FILE.')
-    every = [(family, family.formed(snapshot.model, FREE)) for family in known]
-    family, formed = min(every, key=lambda one: one[1].distance)
-    if formed.misfits:
-        raise ValueError(formed.refusal(family.architecture))
-    return family, formed
+    every = sorted(((family, family.formed(snapshot.model, FREE)) for family in known), key=lambda one: one[1].distance)
+    for family, formed in every:
+        if formed.misfits:
+            break
+        pad = family.config(formed.model).get('pad_token_id', -1)  # RoBERTa's positions skip this token
+        if pad == -1 or pad == special_of(snapshot, family).roles.pad:
+            return family, formed
+    raise ValueError(formed.refusal(family.architecture))
 
 
 def plain(tokenizer):

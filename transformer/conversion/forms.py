@@ -207,7 +207,7 @@ class Types(Form):
 @dataclasses.dataclass(frozen=True)
 class AddedBias(Form):
     """A head for next words with `added`: the bias of a separate output layer, else zeros."""
-    said = 'a bias of the output'
+    said = 'an output bias, of zeros where there was none'
 
     def changes(self, model: Any) -> dict:
         if type(model.head) is not NextWords or model.head.added:
