@@ -117,6 +117,7 @@ def _marian(share, tables, fields, copies, **implied):
             Row('added/bias', 'final_logits_bias', 'V -> 1 V', absent=True)),
         inputs=lambda config: PAIRS,
         limits=pair_limits,
+        outputs={'hidden': '', 'source_hidden': ''},  # whose axis has another order
         forms=(Heads(STACKS), Biases(STACKS), *([] if share else [OwnTables()]), AddedBias()),
         computed=r'(model\.)?(encoder|decoder)\.(version|embed_positions\.weight)',
         copies=copies)

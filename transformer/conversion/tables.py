@@ -340,7 +340,7 @@ class Formed:
         forms = [form.said for form, _, _ in self.steps]
         rates = [f'model.{path}={rate}' for path, rate in self.rates.items()]
         return '\n'.join([f'with {", ".join(forms)}: the outputs are the same'] * bool(forms)
-                         + [f'trained further there with {", ".join(rates)}'] * bool(rates))
+                         + [f'dropout there: {", ".join(rates)}'] * bool(rates))
 
     def refusal(self, architecture: str) -> str:
         """The sentence on all misfits, with the flags of a run that has none."""

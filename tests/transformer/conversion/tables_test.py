@@ -188,7 +188,7 @@ class ConfigTest(parameterized.TestCase):
         family = dataclasses.replace(FAMILY, fields=tuple(field for field in FAMILY.fields if 'drop' not in field.theirs))
         found = family.formed(made(dropout=0.3), ('dtype',))
         self.assertEqual((found.misfits, found.model), ([], made(dropout=0.0)))
-        self.assertEqual(found.said, 'trained further there with model.dropout=0.0')
+        self.assertEqual(found.said, 'dropout there: model.dropout=0.0')
 
 
 if __name__ == '__main__':
