@@ -9,8 +9,8 @@
 --to_hf writes a model with the same outputs: what transformers always has and the run lacks, such as biases, is written as
 zeros. A run for which there is no such model is refused, with the flags to train one that has.
 
---to_safetensors writes every parameter under its name here, such as block_0/attention/query/kernel, in its shape and type, and
-beside it FILE.json with these names, shapes and types, the config and the step.
+--to_safetensors writes every parameter under its name here, such as block_0/attention/query/kernel, in its shape and type
+(the average that eval.py takes, if the run has one), and beside it FILE.json with names, shapes, types, config and step.
 
 --verify runs the model on arrays that are named as in transformers (input_ids, attention_mask, ...) and writes its outputs
 under their names there (logits, last_hidden_state), to compare with those of the original. Outputs at padding are arbitrary.

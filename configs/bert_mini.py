@@ -16,14 +16,17 @@
 
 from configs import base
 
-VARIANTS = 'words', 'step'
+VARIANTS = 'words', 'step', 'roberta'
 
 
 def get_config(variant=''):
-    step = base.variant_of(variant, VARIANTS) == 'step'
+    variant = base.variant_of(variant, VARIANTS)
+    step = variant == 'step'
     c = base.config()
     c.data = base.data('data.text.masked:Masked', documents='line', path='text', tokenizer='WordPiece(vocab=8192)', length=128)
     c.model = base.part('transformer.models.bert:Bert', layers=4, heads=4, width=256, dropout=0.0 if step else 0.1)
+    if variant == 'roberta':
+        c.model.types, c.model.positions = 1, 'Learned(offset=1)'
     if step:
         c.data = base.data('data.text.masked:Masked', source='stdlib', framing='bert',
                            tokenizer="Byte(special=('cls', 'mask'))", length=128)

@@ -17,14 +17,22 @@ Any two locales: --config.data.languages=de,es.
 
 from configs import base
 
+SIZES = dict(layers=2, heads=4, width=128)
+DOT = 'Softmax(score=Dot())'  # scores are not divided by the root of the width
+FAMILIES = {
+    'bart': base.both(**SIZES, embedding_norm=True),
+    't5': dict(cross_attention=DOT, scale_embedding=False, head='NextWords(scaled=True)', **base.both(
+        **SIZES, attention=DOT, projection_bias=False, output_bias=False, norm='RMSNorm()', positions='T5Bias()',
+        residual='PreNorm()', feed_forward='Mlp(activation=Relu(), bias=False)'))}
+
 
 def get_config(variant=''):
-    base.variant_of(variant, [''])
+    variant = base.variant_of(variant, ['', *FAMILIES])
     c = base.config()
     c.data = base.data('data.text.parallel:Parallel', source='cldr', languages='en,fr', tokenizer='SentencePiece(vocab=1024)',
                        train='train', valid='valid', test='test', source_length=96, length=96, batch_size=8)
-    c.model = base.part('transformer.models.encoder_decoder:EncoderDecoder', **base.both(layers=2, heads=4, width=128),
-                        source_length=96, length=96)
+    c.model = base.part('transformer.models.encoder_decoder:EncoderDecoder', source_length=96, length=96,
+                        **FAMILIES.get(variant, base.both(**SIZES)))
     c.task = base.part('transformer.tasks.language_model:SequenceToSequence')
     c.optimizer = base.optimizer('training.optimizer:Muon', learning_rate=3e-3, b2=0.98, average_decay=0.99,
                                  schedule=base.part('training.schedules:LinearDecay', warmup_steps=100))

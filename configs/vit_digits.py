@@ -11,10 +11,10 @@ from configs import base
 
 
 def get_config(variant=''):
-    base.variant_of(variant, [''])
+    pool = 'cls' if base.variant_of(variant, ['', 'cls']) else 'mean'
     c = base.config()
     c.data = base.data('data.images.labelled:Images', source='digits', batch_size=64)
-    c.model = base.part('vit.models.vit:Vit', patch=2, layers=4, heads=4, width=64, pool='mean',
+    c.model = base.part('vit.models.vit:Vit', patch=2, layers=4, heads=4, width=64, pool=pool,
                         positions='Learned(scale=0.5)', dropout=0.1)
     c.task = base.part('vit.tasks.classification:Classification')
     c.optimizer = base.optimizer(learning_rate=2e-3, weight_decay=0.05, schedule=base.part(

@@ -546,39 +546,6 @@ class FolderTest(recorded.TestCase):
         self.assert_refused('and no attention_mask, by which the last token of each row is found; add that',
                             f'--workdir={workdir}', f'--verify={given}', f'--out={out}')
 
-    @parameterized.parameters(({'model.positions': 'Rotary()'}, 'model.positions is Rotary.*has no counterpart there'),
-                              ({'model.key_heads': 1}, 'model.key_heads is 1'))
-    @pytest.mark.slow
-    def test_runs_that_have_no_form_there(self, changes, message):
-        workdir, out = self.trained(**{'train.steps': 1, **changes}), self.folder / 'out'
-        self.assert_refused(message, f'--workdir={workdir}', f'--to_hf={out}')
-        self.assertFalse(out.exists())
-
-    @pytest.mark.slow
-    def test_a_translator_trained_here(self):
-        """In its config.json 0 stands for nothing else."""
-        stack = {'attention': 'Softmax(score=Dot())', 'positions': 'T5Bias(buckets=8, distance=9)', 'norm': 'RMSNorm()',
-                 'feed_forward': 'Mlp(activation=Relu(), bias=False)', 'projection_bias': False, 'output_bias': False,
-                 'residual': 'PreNorm()', 'last_dropout': -1.0}
-        workdir, out = self.folder / 'run', self.folder / 'out'
-        self.translator(**{f'model.{name}.{field}': x for name in ('encoder', 'decoder') for field, x in stack.items()} | {
-            'train.steps': 1, 'model.cross_attention': 'Softmax(score=Dot())', 'model.scale_embedding': False,
-            'model.head': 'NextWords(scaled=True)'})
-        said = self.convert(f'--workdir={workdir}', f'--to_hf={out}')
-        self.assertIn('as transformers has none like Word()', said)
-        settings = json.loads((out / 'config.json').read_text())
-        sizes = {'d_model': 16, 'd_kv': 8, 'd_ff': 64, 'num_layers': 1, 'num_decoder_layers': 1, 'num_heads': 2}
-        self.assertEqual({name: settings[name] for name in sizes}, sizes)
-        jax.tree.map(np.testing.assert_array_equal, convert.from_hf(out)[1], convert.runs.load(workdir).params)
-
-    def test_a_run_trained_here(self):
-        workdir, out = self.trained(**{'train.steps': 1}), self.folder / 'out'
-        self.convert(f'--workdir={workdir}', f'--to_hf={out}')
-        model, params = convert.from_hf(out)
-        snapshot = convert.runs.load(workdir)
-        self.assertEqual(model, snapshot.model)
-        jax.tree.map(np.testing.assert_array_equal, params, snapshot.params)
-
 
 if __name__ == '__main__':
     absltest.main()

@@ -127,8 +127,9 @@ def t5():
 def marian():
     """With a table for both sides, and with one for each, where source and target have vocabularies of their own."""
     small = dict(vocab_size=67, d_model=16, encoder_layers=2, decoder_layers=2, encoder_attention_heads=2,
-                 decoder_attention_heads=4, encoder_ffn_dim=24, decoder_ffn_dim=20, max_position_embeddings=24, dropout=0.0, activation_function='silu',
-                 scale_embedding=True, decoder_start_token_id=0, pad_token_id=0, eos_token_id=1, forced_eos_token_id=None)
+                 decoder_attention_heads=4, encoder_ffn_dim=24, decoder_ffn_dim=20, max_position_embeddings=24, dropout=0.0,
+                 activation_function='silu', scale_embedding=True, decoder_start_token_id=0,
+                 pad_token_id=0, eos_token_id=1, forced_eos_token_id=None)
     decoder = torch.ones(3, 7, dtype=torch.long)
     decoder[1, 5:] = 0
     inputs = dict(input_ids=ids(67, 3, LENGTH), attention_mask=padded(), decoder_input_ids=ids(41, 3, 7, seed=3),

@@ -110,8 +110,8 @@ class FormsTest(parameterized.TestCase):
 
     @parameterized.parameters(
         (GPT, FEW | dict(positions='Rotary()', mask='Causal() & Window(4)', norm='RMSNorm()'), 'GPT2LMHeadModel',
-         "--config.model.mask='Causal()' --config.model.positions='Learned()' --config.model.norm='LayerNorm(epsilon=1e-06)', or "
-         'write the run as it is with --to_safetensors=FILE.'),
+         "--config.model.mask='Causal()' --config.model.positions='Learned()' --config.model.norm='LayerNorm(epsilon=1e-06)', "
+         'or write the run as it is with --to_safetensors=FILE.'),
         (GPT, FEW | dict(head_width=3, feed_forward='Gated(inner=8)'), 'GPT2LMHeadModel',
          "--config.model.head_width=0 --config.model.feed_forward='Mlp(inner=8)', or"),
         (PAIRS, LENGTHS | base.both(**FEW, residual='PreNorm()'), 'MarianMTModel',
