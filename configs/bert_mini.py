@@ -26,7 +26,7 @@ def get_config(variant=''):
     c.data = base.data('data.text.masked:Masked', documents='line', path='text', tokenizer='WordPiece(vocab=8192)', length=128)
     c.model = base.part('transformer.models.bert:Bert', layers=4, heads=4, width=256, dropout=0.0 if step else 0.1)
     if variant == 'roberta':
-        c.model.types, c.model.positions = 1, 'Learned(offset=1)'
+        c.model.positions = 'Learned(offset=1)'
     if step:
         c.data = base.data('data.text.masked:Masked', source='stdlib', framing='bert',
                            tokenizer="Byte(special=('cls', 'mask'))", length=128)
