@@ -7,6 +7,9 @@
                                                                  config in NEW_FILE's .json, for other tools
     python convert.py --workdir=DIR --verify=IN.npz --out=OUT.npz
 
+--to_hf writes a model with the same outputs: what transformers always has and the run lacks, such as biases, is written as
+zeros. A run for which there is no such model is refused, with the flags to train one that has.
+
 --verify runs the model on arrays that are named as in transformers (input_ids, attention_mask, ...) and writes its outputs
 under their names there (logits, last_hidden_state), to compare with those of the original. Outputs at padding are arbitrary.
 
@@ -18,7 +21,6 @@ import dataclasses
 import json
 import pathlib
 import re
-import shlex
 import tempfile
 
 from absl import flags
@@ -36,8 +38,8 @@ if __name__ == '__main__':  # a script that imports `convert` defines flags of i
     cli.answer_help()  # at once, before jax is imported
 
 import jax
-import jax.numpy as jnp
 import numpy as np
+from flax import traverse_util
 
 from configs import base, converted
 from data.text import examples as data_examples
@@ -57,13 +59,14 @@ from training.checkpoint import require_same
 from training.config import resolve
 from training.host import machine
 from transformer.contracts import LabelledText, TaggedText
-from transformer.conversion import arrays, equivalent
+from transformer.conversion import arrays
 from transformer.conversion.families import FAMILIES as OF_TEXT
+from transformer.conversion.fields import PROBLEMS, labels, named, problem_of
+from transformer.conversion.fields import fields_of as fields_in
 from transformer.conversion.generation import IDS, Prompts, stated
 from transformer.conversion.generation import read as read_settings
 from transformer.conversion.generation import write as write_settings
-from transformer.conversion.tables import PROBLEMS, Weight, at, changed, labels, named, problem_of
-from transformer.conversion.tables import fields_of as fields_in
+from transformer.conversion.tables import Weight
 from transformer.decoding.strategies import Strategy
 from vit.contracts import SeenImages
 from vit.conversion.vit import VIT, image_of
@@ -100,7 +103,8 @@ def main():
     elif given.to_safetensors is not None:
         print(weight_files.export(snapshot, path))
     else:
-        print(arrays.verify(snapshot, expressed(snapshot)[0], path, pathlib.Path(given.out).expanduser()))
+        family, snapshot, _ = expressed(snapshot)
+        print(arrays.verify(snapshot, family, path, pathlib.Path(given.out).expanduser()))
 
 
 def from_hf(folder, dtype='float32'):
@@ -302,7 +306,7 @@ def require_preparation(settings, height, width):
 
 def folder_of(snapshot, new):
     """Writes a run as a folder for from_pretrained; returns the report to print."""
-    family, snapshot, rewritten = expressed(snapshot)
+    family, snapshot, formed = expressed(snapshot)
     special = None if family in VIT else special_of(snapshot, family)
     more = (special.ids() if special else {}) | family.config(snapshot.model) | told_of(snapshot)
     flat = {mesh.path_of(keys): np.asarray(x) for keys, x in jax.tree_util.tree_leaves_with_path(snapshot.params)}
@@ -320,7 +324,8 @@ def folder_of(snapshot, new):
             said = written_tokenizer(folder, snapshot, special)
             if family.use in GENERATES:
                 said += written_generation(folder, snapshot.run.config.generation, special)
-    return f'{new}: {family.architecture} with {sum(x.size for x in weights.values()):,} weights, {said}{rewritten}'
+    count = sum(x.size for x in weights.values())
+    return '\n'.join(filter(None, [f'{new}: {family.architecture} with {count:,} weights, {said}', formed]))
 
 
 def written_tokenizer(folder, snapshot, special):
@@ -345,54 +350,28 @@ def written_generation(folder, generation, special):
 
 
 def expressed(snapshot):
-    """(the family of the model of a run, the snapshot with an equal model that the family can express, how it differs).
+    """(family, the snapshot with an equal model that the family has, a report on how it differs).
 
     Raises ValueError if transformers has no such model.
     """
-    run = snapshot.run
-    name, types = run.config.model.name, {'dtype': run.config.dtype, 'parameter_dtype': run.config.parameter_dtype}
+    name = snapshot.run.config.model.name
     known = [family for family in FAMILIES if family.model == name]
     if not known:
         every = ', '.join(sorted({family.model for family in FAMILIES}))
-        raise ValueError(f'{name} has no counterpart in transformers; models that have one: {every}.')
-    model_of = lambda fields: resolve.construct(fields, extra=types | run.data.facts)
-    found = []
-    for family in known:
-        misfits_of = lambda fields, family=family: family.misfits(model_of(fields), FREE)
-        fields, said = equivalent.rewritten(run.config.model, misfits_of)
-        found.append((misfits_of(fields), family, fields, said))
-    other_head = lambda misfits: any(str(misfit).startswith('model.head is') for misfit in misfits)  # of another kind
-    misfits, family, fields, said = min(found, key=lambda one: (other_head(one[0]), len(one[0])))
-    if misfits:
-        raise ValueError(refusal(misfits, family, fields, model_of(fields)))
-    if not said:
-        return family, snapshot, ''
-    model = model_of(fields)
-    batch = {name: jnp.zeros(shape, dtype) for name, (shape, dtype) in run.data.shapes.items()}
-    shapes = jax.eval_shape(lambda: model.init(jax.random.key(0), **run.task.inputs(batch))['params'])
-    flat = {mesh.path_of(keys): np.asarray(x) for keys, x in jax.tree_util.tree_leaves_with_path(snapshot.params)}
-    params = equivalent.filled(flat, {mesh.path_of(keys): x.shape for keys, x in jax.tree_util.tree_leaves_with_path(shapes)},
-                               snapshot.model, model)
-    params = jax.tree_util.tree_map_with_path(lambda keys, _: params[mesh.path_of(keys)], shapes)
-    return family, dataclasses.replace(snapshot, run=dataclasses.replace(run, model=model), params=params), (
-        f'; {" and ".join(said)}')
-
-
-def refusal(misfits, family, fields, model):
-    """The sentence on what a family cannot express of a model, whose fields of the config are given, with flags for one that it
-    can."""
-    said = '; '.join(dict.fromkeys(str(misfit).rstrip('.') for misfit in misfits))
-    wanted = {misfit.path: misfit.wanted for misfit in misfits if misfit.path}
-    whole, flags = changed(fields_in(model), wanted), {}
-    for path in wanted:
-        first, *others = path.split('.')
-        is_group = hasattr(fields[first], 'items') and others
-        field = f'{first}.{others[0]}' if is_group else first
-        value = at(whole, field)  # of a part whose field differs, the whole part
-        flags[field] = value if isinstance(value, str) else repr(value)
-    written = ' '.join(f'--config.model.{field}={shlex.quote(value)}' for field, value in flags.items())
-    going = f': a run that goes out as {family.architecture} is trained with {written}' if flags else ''
-    return f'{said}{going}; --to_safetensors writes any run.'
+        raise ValueError(f'{name} has no counterpart in transformers, only {every} have one; write the run as it is with '
+                         '--to_safetensors=FILE.')
+    for family, formed in sorted(((family, family.formed(snapshot.model, FREE)) for family in known),
+                                 key=lambda one: one[1].distance):
+        if formed.misfits:
+            break
+        pad = family.config(formed.model).get('pad_token_id', -1)  # RoBERTa's positions skip this token
+        if pad == -1 or pad == special_of(snapshot, family).roles.pad:
+            image = snapshot.data.shapes['image'][0][1:] if family in VIT else ()
+            flat = {mesh.path_of(keys): np.asarray(x) for keys, x in jax.tree_util.tree_leaves_with_path(snapshot.params)}
+            params = traverse_util.unflatten_dict(formed.params(flat, image), sep='/')
+            run = dataclasses.replace(snapshot.run, model=formed.model)
+            return family, dataclasses.replace(snapshot, run=run, params=params), formed.said
+    raise ValueError(formed.refusal(family.architecture))
 
 
 def plain(tokenizer):

@@ -7,7 +7,7 @@ from configs.classify import TOLD
 
 LONGEST = dict.fromkeys((*TOLD, 'tags'), 512) | {'spans': 384}  # the most tokens in a row
 # The framing of texts if the tokenizer has none (data/text/frames.py).
-FRAMINGS = {'bert': 'bert', 'roberta': 'roberta', 'bart': 'roberta', 't5': 't5', 'gpt2': 'plain'}
+FRAMINGS = {'bert': 'bert', 'roberta': 'roberta', 'bart': 'roberta', 't5': 't5', 'marian': 't5', 'gpt2': 'plain'}
 TASKS = {'masked': 'masked:MaskedTokens', 'sentences': 'masked:BertPretraining', 'next': 'masked:NextSentencePrediction',
          'tags': 'reading:Tags', 'spans': 'reading:Spans', 'hidden': 'reading:Hidden',
          **{use: task for use, (task, _, _) in TOLD.items()}}

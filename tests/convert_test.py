@@ -10,13 +10,12 @@ import pytest
 from absl.testing import absltest, parameterized
 from safetensors.numpy import load_file, save_file
 
-from configs import base
 from tests import experiments, recorded
 from tests.marks import slow_but
 from tests.recorded import REFERENCE, case, convert, end_of
 from training import mesh
 from transformer.conversion import arrays as named_arrays
-from transformer.conversion.tables import at, fields_of
+from transformer.conversion.fields import at, fields_of
 from transformer.decoding.generate import generate
 from transformer.decoding.strategies import Beam, Greedy
 from transformer.layers.feed_forward import Gated
@@ -25,10 +24,11 @@ from transformer.layers.heads import NextWords
 CASES = (
     'gpt2', 'gpt2_other', 'gpt2_choice', 'gpt2_classes', 'gpt2_tags', 'gpt2_span', 'bert', 'bert_masked', 'bert_model',
     'bert_next', 'bert_classes', 'bert_tags', 'bert_span', 'roberta', 'roberta_classes', 't5', 't5_gated', 't5_classes',
-    't5_span', 't5_encoder', 't5_tags', 'bart', 'bart_classes', 'bart_span', 'vit', 'vit_model')
+    't5_span', 't5_encoder', 't5_tags', 'bart', 'bart_classes', 'bart_span', 'marian', 'marian_two', 'vit', 'vit_model',
+    'ijepa')
 
 # One of each family, and those with a part of their own.
-IN_FLOAT32 = 'gpt2', 'gpt2_other', 'bert', 'roberta', 't5', 't5_gated', 't5_classes', 'bart', 'vit'
+IN_FLOAT32 = 'gpt2', 'gpt2_other', 'bert', 'roberta', 't5', 't5_gated', 't5_classes', 'bart', 'marian', 'vit'
 
 
 def inputs_of(name, model, arrays):
@@ -162,14 +162,14 @@ class FolderTest(recorded.TestCase):
         self.assertEqual(experiments.steps(workdir), [0])
         self.assertTrue(all("'params'" in key for key in experiments.bits(workdir)))  # and nothing else
         said = self.convert(f'--workdir={workdir}', f'--to_hf={out}')
-        self.assertIn('the preparation of its images' if 'vit' in name else 'without a tokenizer', said)
+        self.assertIn('the preparation of its images' if name in ('vit', 'vit_model', 'ijepa') else 'without a tokenizer', said)
         self.assertEqual((out / 'model.safetensors').read_bytes(), (REFERENCE / name / 'model.safetensors').read_bytes())
         (family, there, _), (_, here, _) = map(convert.opened, (REFERENCE / name, out))
         self.assertEqual(*(convert.fields_of(family, config) for config in (here, there)))
         same = ['architectures', 'model_type', 'vocab_size', 'image_size', 'num_channels']
         same += ['decoder_start_token_id'] if 'decoder_inputs' in family.inputs(there) else []
         same += ['id2label'] if family.use in ('classes', 'tags', 'images') else []
-        same += ['bos_token_id', 'eos_token_id', 'pad_token_id'] * (family.kind != 'vit')
+        same += ['bos_token_id', 'eos_token_id', 'pad_token_id'] * (family.kind not in ('vit', 'ijepa'))
         known = [key for key in same if key in there]
         self.assertEqual([here[key] for key in known], [there[key] for key in known])
         self.assertEqual((out / 'generation_config.json').is_file(), family.use in ('text', 'pairs'))
@@ -549,82 +549,6 @@ class FolderTest(recorded.TestCase):
         np.savez(given, input_ids=np.ones((1, 3), int))
         self.assert_refused('and no attention_mask, by which the last token of each row is found; add that',
                             f'--workdir={workdir}', f'--verify={given}', f'--out={out}')
-
-    @parameterized.parameters(({'model.positions': 'Rotary()'}, 'model.positions is Rotary.*has no counterpart there'),
-                              ({'model.key_heads': 1}, 'model.key_heads is 1'),
-                              ({'model.residual': 'PostNorm()', 'model.norm': 'RMSNorm()'},
-                               r'model.norm is RMSNorm.*; model.residual is PostNorm.* is trained with '
-                               r'(--config.model.norm=.LayerNorm|--config.model.residual=).*--config.model.'))
-    @pytest.mark.slow
-    def test_runs_that_have_no_form_there(self, changes, message):
-        workdir, out = self.trained(**{'train.steps': 1, **changes}), self.folder / 'out'
-        self.assert_refused(message, f'--workdir={workdir}', f'--to_hf={out}')
-        self.assertFalse(out.exists())
-
-    def test_a_translator_is_compared_with_translators(self):
-        workdir = self.translator(**{'train.steps': 1})
-        self.assert_refused(r'model.head.added is False.*goes out as BartForConditionalGeneration is trained with .*'
-                            r"--config.model.head='NextWords\(.*added=True\)'; --to_safetensors writes any run",
-                            f'--workdir={workdir}', f'--to_hf={self.folder / "out"}')
-
-    @pytest.mark.slow
-    def test_a_translator_trained_here(self):
-        """In its config.json 0 stands for nothing else."""
-        stack = {'attention': 'Softmax(score=Dot())', 'positions': 'T5Bias(buckets=8, distance=9)', 'norm': 'RMSNorm()',
-                 'feed_forward': 'Mlp(activation=Relu(), bias=False)', 'projection_bias': False, 'output_bias': False,
-                 'residual': 'PreNorm()', 'last_dropout': -1.0}
-        workdir, out = self.folder / 'run', self.folder / 'out'
-        self.translator(**{f'model.{name}.{field}': x for name in ('encoder', 'decoder') for field, x in stack.items()} | {
-            'train.steps': 1, 'model.cross_attention': 'Softmax(score=Dot())', 'model.scale_embedding': False,
-            'model.head': 'NextWords(scaled=True)'})
-        said = self.convert(f'--workdir={workdir}', f'--to_hf={out}')
-        self.assertIn('as transformers has none like Word()', said)
-        settings = json.loads((out / 'config.json').read_text())
-        sizes = {'d_model': 16, 'd_kv': 8, 'd_ff': 64, 'num_layers': 1, 'num_decoder_layers': 1, 'num_heads': 2}
-        self.assertEqual({name: settings[name] for name in sizes}, sizes)
-        jax.tree.map(np.testing.assert_array_equal, convert.from_hf(out)[1], convert.runs.load(workdir).params)
-
-    @parameterized.parameters('float32', 'bfloat16')
-    def test_safetensors_of_any_run(self, dtype):
-        workdir = self.trained(**{'train.steps': 1, 'parameter_dtype': dtype, 'optimizer.average_decay': 0.0})
-        out = self.folder / 'run.safetensors'
-        said = self.convert(f'--workdir={workdir}', f'--to_safetensors={out}')
-        snapshot = convert.runs.load(workdir)
-        wanted, found = flat(snapshot.params), load_file(out)
-        self.assertEqual(found.keys(), wanted.keys())
-        for name, x in wanted.items():
-            self.assertEqual((found[name].dtype, found[name].tobytes()), (x.dtype, x.tobytes()))
-        about = json.loads((self.folder / 'run.json').read_text())
-        self.assertEqual(about['parameters'], {name: {'shape': list(x.shape), 'dtype': dtype} for name, x in wanted.items()})
-        self.assertEqual((about['config'], about['step']), (json.loads((workdir / 'config.json').read_text()), 1))
-        self.assertRegex(said, f'run.safetensors: {snapshot.run.parameters():,} parameters in {len(wanted)} arrays')
-        self.assert_refused('run.safetensors is already there; give', f'--workdir={workdir}', f'--to_safetensors={out}')
-        self.assert_refused('give it a name that ends in .safetensors', f'--workdir={workdir}', '--to_safetensors=x.npz')
-        self.assert_refused('There is no folder', f'--workdir={workdir}', f'--to_safetensors={self.folder}/no/x.safetensors')
-        self.assertCountEqual([path.name for path in self.folder.glob('*run.*')], ['run.safetensors', 'run.json'])
-
-    @parameterized.parameters({}, {'model.positions': 'Sinusoidal(scale=0.3)'})
-    def test_what_is_absent_here_is_zero_there(self, **changes):
-        workdir, out = self.trained(**{'train.steps': 1, **{f'model.{k}': v for k, v in base.NO_BIASES.items()}, **changes}), (
-            self.folder / 'out')
-        said = self.convert(f'--workdir={workdir}', f'--to_hf={out}')
-        sines = ' and its positions are a table of sines' * bool(changes)
-        self.assertEndsWith(said.strip(), f'; biases that it lacks are zeros{sines}')
-        snapshot, ids = convert.runs.load(workdir), np.arange(24).reshape(2, 12) % 23
-        with jax.enable_x64(True):
-            model, params = convert.from_hf(out, dtype='float64')
-            own = snapshot.model.clone(dtype='float64', parameter_dtype='float64')
-            exact = jax.tree.map(lambda x: np.asarray(x, np.float64), snapshot.params)
-            found, wanted = (m.apply({'params': p}, inputs=ids)['logits'] for m, p in ((model, params), (own, exact)))
-        np.testing.assert_allclose(found, wanted, rtol=0, atol=1e-6 if changes else 1e-10)  # float32 sines are written
-
-    def test_a_run_trained_here(self):
-        workdir, out = self.trained(**{'train.steps': 1}), self.folder / 'out'
-        self.convert(f'--workdir={workdir}', f'--to_hf={out}')
-        model, params = convert.from_hf(out)
-        snapshot = convert.runs.load(workdir)
-        self.assertEqual(model, snapshot.model)
-        jax.tree.map(np.testing.assert_array_equal, params, snapshot.params)
 
 
 if __name__ == '__main__':

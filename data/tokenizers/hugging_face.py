@@ -44,6 +44,7 @@ _USUAL_IDS = {
     'roberta': {'begin': 0, 'pad': 1, 'end': 2},
     'bart': {'begin': 0, 'pad': 1, 'end': 2, 'start': 2},
     't5': {'pad': 0, 'end': 1},
+    'marian': {'end': 0, 'pad': 58100, 'start': 58100},
     'gpt2': {'begin': 50256, 'end': 50256},
 }
 _OF_MODELS = {'bert': 'Bert', 'roberta': 'Roberta', 'bart': 'Bart', 't5': 'T5', 'gpt2': 'GPT2'}
@@ -87,6 +88,8 @@ def read(folder: str | os.PathLike, kind: str, vocab: int, configs: Configs, gen
     if contents is None:
         usual_ones = {role: one for role, one in usual_ids(kind).items() if role != 'start' and one < vocab}
         spec = Ids(vocab, **usual_ones | ids)
+        if (folder / 'source.spm').is_file():
+            said += ('source.spm and target.spm are not read, so texts are numbers: a tokenizer.json is needed for words',)
         return Found(spec.learn(), spec, '', said)
     made = JsonTokenizer(contents)
     # A model may lack tokens that were added to its tokenizer later, as bart-large-cnn lacks <mask>.

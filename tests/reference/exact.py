@@ -62,11 +62,22 @@ def computed(model, inputs, directions):
     return {key: x.detach().numpy() for key, x in found.items()}, {key: x.numpy() for key, x in gradients(model).items()}
 
 
+def learnt(model):
+    """Its parameters, without the sinusoids of Marian."""
+    fixed = {id(part.weight) for part in tables_of(model)}
+    return [x for x in model.parameters() if id(x) not in fixed]
+
+
+def tables_of(model):
+    """The modules that hold the sinusoids of Marian, which no file does."""
+    return [part for part in model.modules() if type(part).__name__ == 'MarianSinusoidalPositionalEmbedding']
+
+
 def gradients(model):
     """{name as in a file: gradient}; of what is no parameter it is 0."""
     like = copy.deepcopy(model)
     with torch.no_grad(), tempfile.TemporaryDirectory() as place:
-        for parameter, of in zip(like.parameters(), model.parameters()):
+        for parameter, of in zip(learnt(like), learnt(model)):
             parameter.copy_(of.grad)
         for buffer in like.buffers():
             buffer.zero_()
@@ -78,19 +89,19 @@ def disagreement(model, inputs, directions):
     """Between the slope of the score along a random direction of all parameters together by the gradients and by finite
     differences, as a share of the length of the gradients, which is how large such a slope is."""
     draw = torch.Generator().manual_seed(2)
-    along = [torch.randn(x.shape, generator=draw, dtype=x.dtype) for x in model.parameters()]
+    along = [torch.randn(x.shape, generator=draw, dtype=x.dtype) for x in learnt(model)]
     moved = copy.deepcopy(model)
 
     def at(distance):
-        for x, begin, direction in zip(moved.parameters(), model.parameters(), along):
+        for x, begin, direction in zip(learnt(moved), learnt(model), along):
             x.copy_(begin + distance * direction)
         return score(moved, inputs, directions)[1]
 
     with torch.no_grad():
         # Of two steps, so that third derivatives cancel; T5's are large.
         one, two = ((at(step) - at(-step)) / (2 * step) for step in (STEP, 2 * STEP))
-        slope = sum((x.grad * direction).sum() for x, direction in zip(model.parameters(), along))
-        length = torch.stack([x.grad.norm() for x in model.parameters()]).norm()
+        slope = sum((x.grad * direction).sum() for x, direction in zip(learnt(model), along))
+        length = torch.stack([x.grad.norm() for x in learnt(model)]).norm()
         return (abs(slope - (4 * one - two) / 3) / length).item()
 
 
@@ -104,6 +115,8 @@ def complete(folder):
     model = getattr(hf, kind).from_pretrained(folder, dtype=torch.float32)
     near = computed(model, inputs, directions)
     model.double()
+    for part in tables_of(model):
+        part.weight.data = sinusoids(*part.weight.shape)  # which it rounds to float32
     with Float64():
         found = computed(model, inputs, directions)
         apart = disagreement(model, inputs, directions)
@@ -119,6 +132,12 @@ def complete(folder):
     largest = [max(x for key, x in errors.items() if key.startswith(f'error/{group}/')) for group in ('output', 'gradient')]
     print(f'{folder.name:16} float32 is off by {largest[0]:.1e} in outputs and {largest[1]:.1e} in gradients; gradients are '
           f'{apart:.1e} from finite differences; {sum(path.stat().st_size for path in folder.iterdir())} bytes')
+
+
+def sinusoids(length, width):
+    """Marian's sines, and behind them its cosines."""
+    angles = torch.arange(length, dtype=torch.float64)[:, None] * 10000.0 ** (-torch.arange(0, width, 2).double() / width)
+    return torch.cat([angles.sin(), angles.cos()], 1)
 
 
 def error(near, exact, least=0.0):

@@ -124,6 +124,23 @@ def t5():
     record('t5_gated', model, inputs, there, generated(model, **sources))
 
 
+def marian():
+    """With a table for both sides, and with one for each, where source and target have vocabularies of their own."""
+    small = dict(vocab_size=67, d_model=16, encoder_layers=2, decoder_layers=2, encoder_attention_heads=2,
+                 decoder_attention_heads=4, encoder_ffn_dim=24, decoder_ffn_dim=20, max_position_embeddings=24, dropout=0.0,
+                 activation_function='silu', scale_embedding=True, decoder_start_token_id=0,
+                 pad_token_id=0, eos_token_id=1, forced_eos_token_id=None)
+    decoder = torch.ones(3, 7, dtype=torch.long)
+    decoder[1, 5:] = 0
+    inputs = dict(input_ids=ids(67, 3, LENGTH), attention_mask=padded(), decoder_input_ids=ids(41, 3, 7, seed=3),
+                  decoder_attention_mask=decoder)
+    there = {'logits': decoder}  # of hidden states the axis has another order
+    record('marian', shaken(hf.MarianMTModel(hf.MarianConfig(**small))), inputs, there)
+    other = hf.MarianConfig(**small | dict(
+        decoder_vocab_size=41, share_encoder_decoder_embeddings=False, tie_word_embeddings=False))
+    record('marian_two', shaken(hf.MarianMTModel(other)), inputs, there)
+
+
 TEXTS = ('The quick brown fox', '  two  spaces,   three ', "don't, they'll; I'M 2026", 'line\n\nline\r\n\ttab',
          'Größe, żółć, İ, ﬁ',
          'Привет мир', '你好，世界', 'مرحبا بالعالم', 'हिन्दी', '👍🏽 👨‍👩‍👧 🇫🇷',
@@ -246,6 +263,7 @@ if __name__ == '__main__':
     torch.manual_seed(0)
     gpt2()
     t5()
+    marian()
     gpt2_tokenizer()
     t5_tokenizer()
     bert_tokenizer()

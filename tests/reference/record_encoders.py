@@ -114,6 +114,8 @@ def vit():
     record('vit', model, inputs, {'logits': None}, resized)
     one = hf.ViTConfig(**small | dict(num_hidden_layers=1, image_size=(12, 8), num_channels=1))
     case('vit_model', hf.ViTModel(one), dict(pixel_values=images(1, 12, 8)), {'last_hidden_state': None, 'pooler_output': None})
+    model = hf.IJepaForImageClassification(hf.IJepaConfig(**small))
+    case('ijepa', model, dict(pixel_values=images(3, 12, 12)), {'logits': None})
 
 
 if __name__ == '__main__':

@@ -4,6 +4,7 @@ from transformer.attention.positions.absolute import Learned
 from transformer.conversion.common import (
     ACTIVATIONS,
     PAIRS,
+    STACKS,
     attention,
     classes_of_pairs,
     dense,
@@ -12,7 +13,9 @@ from transformer.conversion.common import (
     spans_of_pairs,
     with_head,
 )
-from transformer.conversion.tables import Family, Field, Row, dropouts, inner
+from transformer.conversion.fields import Field, dropouts, inner
+from transformer.conversion.forms import AddedBias, Biases, Heads, Table
+from transformer.conversion.tables import Family, Row
 from transformer.layers.heads import NextWords
 from transformer.layers.residual import PostNorm
 
@@ -63,6 +66,8 @@ _BART = Family(
         *_bart_rows('decoder')),
     inputs=lambda config: PAIRS,
     limits=pair_limits,
+    forms=(Heads(STACKS), Biases(STACKS), Table((('encoder.', 'source_length'), ('decoder.', 'length')), offset=2, equal=True),
+           AddedBias()),
     computed=r'(model\.)?(encoder|decoder)\.version',
     copies=dict.fromkeys(('model.encoder.embed_tokens.weight', 'model.decoder.embed_tokens.weight', 'lm_head.weight'),
                          'model.shared.weight'))

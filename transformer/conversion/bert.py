@@ -11,7 +11,9 @@ from transformer.conversion.common import (
     token_limits,
     with_head,
 )
-from transformer.conversion.tables import Family, Field, Fields, Row, dropouts, head, inner
+from transformer.conversion.fields import Field, Fields, dropouts, head, inner
+from transformer.conversion.forms import Biases, Heads, Table, Types
+from transformer.conversion.tables import Family, Row
 from transformer.layers.heads import Classes, MaskedWords, NextSentence, NoHead, Pretraining, Span, TokenClasses
 
 BERT_BODY = Family(
@@ -50,6 +52,7 @@ BERT_BODY = Family(
         *norm('block_{i}/feed_forward_norm', 'bert.encoder.layer.{i}.output.LayerNorm')),
     inputs=lambda config: TOKENS,
     limits=lambda model: token_limits(model) | {'token_type_ids': model.types},
+    forms=(Heads(), Biases(), Table(), Types()),
     renamed=((r'LayerNorm\.gamma$', 'LayerNorm.weight'), (r'LayerNorm\.beta$', 'LayerNorm.bias')),
     computed=r'(\w+\.)?embeddings\.position_ids')
 UNREAD = BERT_BODY.computed + r'|(\w+\.)?pooler\.dense\.(weight|bias)'  # older files have a pooler that their head ignores

@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 
 from transformer.attention.positions.absolute import Learned
-from transformer.conversion.tables import Family, Fields, Inexpressible, Row, head
+from transformer.conversion.fields import Fields, head
+from transformer.conversion.tables import Family, Row
 from transformer.layers.activations import Gelu, GeluTanh, Relu, Silu
 from transformer.layers.heads import (
     Classes,
@@ -17,6 +18,7 @@ from transformer.layers.heads import (
 
 ACTIVATIONS = {'gelu_new': GeluTanh(), 'gelu_pytorch_tanh': GeluTanh(), 'gelu_fast': GeluTanh(), 'gelu': Gelu(),
                'relu': Relu(), 'silu': Silu(), 'swish': Silu()}
+STACKS = 'encoder.', 'decoder.'  # beginnings of the paths of fields of both stacks
 TOKENS = {'inputs': ((1, 1), 'int32')}
 PAIRS = TOKENS | {'decoder_inputs': ((1, 1), 'int32')}
 ABSOLUTE = Fields(((), ('positions',)), lambda config: {'positions': Learned()},
@@ -37,9 +39,7 @@ def pair_limits(model: Any) -> dict[str, int]:
 def require_learned(given: Any, offset: int) -> dict:
     """Returns {}. Raises ValueError for positions other than a learnt table with this offset."""
     if not isinstance(given, Learned) or (given.at, given.offset) != ('input', offset):
-        wanted = Learned(offset=offset)
-        raise Inexpressible(f'model.positions is {given!r}, which has no counterpart there; expected {wanted!r}.', 'positions',
-                            wanted)
+        raise ValueError(f'model.positions is {given!r}, which has no counterpart there; expected {Learned(offset=offset)!r}.')
     return {}
 
 

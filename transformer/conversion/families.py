@@ -3,7 +3,8 @@
 from transformer.conversion.bart import BART
 from transformer.conversion.bert import BERT
 from transformer.conversion.gpt2 import GPT2
+from transformer.conversion.marian import MARIAN
 from transformer.conversion.roberta import ROBERTA
 from transformer.conversion.t5 import T5_MODELS
 
-FAMILIES = *GPT2, *BERT, *ROBERTA, *T5_MODELS, *BART
+FAMILIES = *GPT2, *BERT, *ROBERTA, *T5_MODELS, *BART, *MARIAN

@@ -6,7 +6,9 @@ from transformer.attention.masks.patterns import Causal
 from transformer.attention.mechanism import Softmax
 from transformer.attention.scores import Dot
 from transformer.conversion.common import ABSOLUTE, ACTIVATIONS, TOKENS, dense, norm, token_limits, with_head
-from transformer.conversion.tables import Family, Field, Fields, Row, dropouts, head
+from transformer.conversion.fields import Field, Fields, dropouts, head
+from transformer.conversion.forms import Biases, Heads, Table
+from transformer.conversion.tables import Family, Row
 from transformer.layers.heads import Classes, NextWords, NextWordsAndChoice, Span, TokenClasses
 from transformer.layers.residual import PreNorm
 
@@ -49,6 +51,7 @@ _GPT2 = Family(
         *norm('norm', 'transformer.ln_f')),
     inputs=lambda config: TOKENS,
     limits=token_limits,
+    forms=(Heads(), Biases(), Table()),
     computed=r'transformer\.h\.\d+\.attn\.(masked_)?bias')  # the causal mask
 _WORDS = Row('output/kernel', 'lm_head.weight', 'D V -> V D')
 _COPIES = {'lm_head.weight': 'transformer.wte.weight'}

@@ -8,7 +8,8 @@ import numpy as np
 from transformer.attention.positions.absolute import Learned
 from transformer.conversion.bert import BERT_BODY, UNREAD, words
 from transformer.conversion.common import bare, dense, require_learned, with_head
-from transformer.conversion.tables import Fields, head
+from transformer.conversion.fields import Fields, head
+from transformer.conversion.forms import Biases, Heads, Types
 from transformer.layers.heads import (
     Classes,
     MaskedWords,
@@ -47,7 +48,8 @@ _ROBERTA = dataclasses.replace(
         *(field for field in BERT_BODY.fields if not {*field.names[1]} & {'length', 'positions'}),
         Fields((('max_position_embeddings', 'pad_token_id'), ('length', 'positions')), _roberta_length, _roberta_positions)),
     rows=tuple(dataclasses.replace(row, theirs=row.theirs.replace('bert.', 'roberta.', 1)) for row in BERT_BODY.rows),
-    derived=_roberta_counted)
+    derived=_roberta_counted,
+    forms=(Heads(), Biases(), Types()))
 _FOUND, _FINDS = words('roberta', 'lm_head', 'lm_head.dense', 'lm_head.layer_norm')
 
 ROBERTA = (

@@ -11,6 +11,7 @@ from transformer.attention.scores import Dot
 from transformer.conversion.common import (
     ACTIVATIONS,
     PAIRS,
+    STACKS,
     TOKENS,
     classes_of_pairs,
     dense,
@@ -19,7 +20,9 @@ from transformer.conversion.common import (
     spans_of_pairs,
     with_head,
 )
-from transformer.conversion.tables import Family, Field, Fields, Row, at, head
+from transformer.conversion.fields import Field, Fields, at, head
+from transformer.conversion.forms import Heads
+from transformer.conversion.tables import Family, Row
 from transformer.layers.feed_forward import Gated, Mlp
 from transformer.layers.heads import NextWords, NoHead, TokenClasses
 from transformer.layers.norm import RMSNorm
@@ -69,7 +72,6 @@ def _t5_feed_forward_proj(model, fronts):
 T5_BUCKETS = 'relative_attention_num_buckets', 'relative_attention_max_distance'
 
 
-STACKS = 'encoder.', 'decoder.'  # prefixes of the paths of fields of both stacks
 LAYERS = 'num_layers', 'num_decoder_layers'  # their numbers of layers
 ALONE = '',  # the prefix for an encoder alone, whose fields are the model's own
 
@@ -186,6 +188,7 @@ _T5 = Family(
         *_t5_rows('decoder', cross=True)),
     inputs=lambda config: PAIRS,
     limits=pair_limits,
+    forms=(Heads(STACKS),),
     # A weight in the files of the first T5 that no version reads.
     computed=r'(transformer\.)?decoder\.block\.0\.layer\.1\.EncDecAttention\.relative_attention_bias\.weight',
     copies=dict.fromkeys(('encoder.embed_tokens.weight', 'decoder.embed_tokens.weight', 'lm_head.weight'), 'shared.weight'))
@@ -202,6 +205,7 @@ _ENCODER = Family(
     rows=(Row('tokens/embedding', 'shared.weight'), *_t5_rows('encoder', front='')),
     inputs=lambda config: TOKENS,
     limits=lambda model: {'input_ids': model.vocab, 'attention_mask': 2},
+    forms=(Heads(),),
     copies={'encoder.embed_tokens.weight': 'shared.weight'})
 # tie_word_embeddings: whether the output layer is the embedding; scale_decoder_outputs: whether its input is x / sqrt(D).
 _OUTPUT = Fields(

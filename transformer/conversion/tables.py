@@ -10,11 +10,17 @@ no entry covers is an error: nothing is silently left out or ignored.
 import contextlib
 import dataclasses
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
+
+from transformer.conversion.fields import FIXED, at, changed, fields_of
+from transformer.conversion.forms import Form, with_fields
+
+STACKS = 'encoder', 'decoder'  # fields of our models that are groups of fields
+RATES = 'dropout', 'twice'  # ends of the paths of fields that act in training alone
 
 # Fields of their configs that do not change the outputs of a model: names, settings of training and of generation.
 ASIDE = (
@@ -33,229 +39,6 @@ ASIDE = (
     'torch_dtype', 'torchscript', 'transformers_version', 'typical_p', 'use_bfloat16', 'use_cache', 'xla_device')
 
 
-class Inexpressible(ValueError):
-    """A field of our model that theirs cannot express.
-
-    Attributes:
-      path: of the field, such as 'encoder.norm'; wanted: a value that it could have. '' and None if they are unknown.
-    """
-
-    def __init__(self, sentence: str, path: str = '', wanted: Any = None):
-        super().__init__(sentence)
-        self.path, self.wanted = path, wanted
-
-
-@dataclasses.dataclass(frozen=True)
-class Field:
-    """A field of their config and the equivalent field of our model.
-
-    Attributes:
-      theirs: its name; further names are of fields that must have the same value, as ours is a single field.
-      ours: the path of a field, such as 'layers', 'norm.epsilon' of a part or 'encoder.layers' of a group; further paths get
-        the same value. '': our model has no such field, and only the default is accepted.
-      default: their value if a config does not name the field.
-      values: {their value: ours}; None: the values are the same.
-      none: our value if theirs is null; by default None.
-    """
-    theirs: str
-    ours: str = ''
-    default: Any = None
-    values: Mapping | None = None
-    none: Any = None
-
-    @property
-    def names(self) -> tuple[list[str], list[str]]:
-        """(theirs, ours)."""
-        return self.theirs.split(), self.ours.split()
-
-    def read(self, config: Mapping) -> dict:
-        """{path: value} of our model, from their config."""
-        first, *others = self.theirs.split()
-        given = config.get(first, self.default)
-        for other in others:
-            if (own := config.get(other, self.default)) != given:
-                raise ValueError(f'config.json has {first}={given!r} and {other}={own!r}, which are one field here, '
-                                 f'model.{self.ours.split()[0]}; make them equal.')
-        if not self.ours and given != self.default:
-            raise ValueError(f'config.json has {first}={given!r}, which is not supported; expected {self.default!r}.')
-        if self.values is not None and given not in [*self.values]:  # a list, as the given value may be unhashable
-            raise ValueError(f'config.json has {first}={given!r}, which is not supported; expected one of '
-                             f'{", ".join(map(repr, self.values))}.')
-        if self.values is None and isinstance(self.default, (int, float)) and not _is_like(given, self.default):
-            raise ValueError(f'config.json has {first}={given!r}, which is not supported; expected a value such as '
-                             f'{self.default!r}.')
-        given = self.none if given is None else given if self.values is None else self.values[given]
-        return dict.fromkeys(self.ours.split(), given)
-
-    def write(self, model: Mapping) -> dict:
-        """{name: value} of their config, from the fields of our model (see `fields_of`)."""
-        names = self.ours.split()
-        given = at(model, names[0]) if names else self.default
-        for other in names[1:]:
-            if at(model, other) != given:
-                raise Inexpressible(f'model.{names[0]} is {given!r} and model.{other} {at(model, other)!r}, which are one '
-                                    'field there; make them equal.', other, given)
-        if names and self.values is not None:
-            known = {ours: theirs for theirs, ours in reversed(self.values.items())}  # the first of several names
-            if given not in known:
-                raise Inexpressible(f'model.{names[0]} is {given!r}, which has no name there; expected one of '
-                                    f'{", ".join(map(repr, known))}.', names[0], next(iter(known)))
-            given = known[given]
-        given = None if self.none is not None and given == self.none else given
-        return dict.fromkeys(self.theirs.split(), given)
-
-
-def fields_of(model: Any) -> dict:
-    """{field: value} of a model, or of a class of models with its defaults, as in a config: the fields of an inlined part are
-    among the model's own. A field without a default is None."""
-    found = {}
-    for field in dataclasses.fields(model):
-        if field.name in ('parent', 'name'):
-            continue
-        usual = None if field.default is dataclasses.MISSING else field.default
-        value = usual if isinstance(model, type) else getattr(model, field.name)
-        if field.metadata.get('inline'):
-            found |= {own.name: getattr(value, own.name) for own in dataclasses.fields(value)}
-        else:
-            found[field.name] = value
-    return found
-
-
-def at(fields: Mapping, path: str) -> Any:
-    """The value at a path such as 'norm.epsilon' in {field: value}."""
-    first, *others = path.split('.')
-    value = fields[first]
-    for name in others:
-        if not hasattr(value, name):
-            raise ValueError(f'model.{first} is {value!r}, which has no counterpart there; expected a part with {name}.')
-        value = getattr(value, name)
-    return value
-
-
-def changed(fields: Mapping, changes: Mapping) -> dict:
-    """{field: value} with the changes {path: value}: first whole parts, then fields inside parts."""
-    direct = {path: value for path, value in changes.items() if '.' not in path}
-    found, deeper = dict(fields) | direct, {}
-    for path, value in changes.items():
-        first, _, rest = path.partition('.')
-        if rest:
-            deeper.setdefault(first, {})[rest] = value
-    for name, inside in deeper.items():
-        part = found[name]
-        own = {field.name: getattr(part, field.name) for field in dataclasses.fields(part)}
-        found[name] = dataclasses.replace(part, **changed(own, inside))
-    return found
-
-
-def _is_like(given, number):
-    """Whether a value is a boolean, an integer or a number like `number`."""
-    kinds = (int, float) if isinstance(number, float) else int
-    return isinstance(given, kinds) and isinstance(given, bool) == isinstance(number, bool)
-
-
-def dropouts(branches: str, attention: str, defaults: tuple = (0.1, 0.1), stacks: Sequence[str] = ('',)) -> 'Fields':
-    """The fields of the dropout rates: on embedding and branches (one or several names), and on the attention weights.
-
-    stacks: the prefixes of the paths of our stacks, such as 'encoder.'."""
-    ours = [front + name for front in stacks for name in ('dropout', 'attention_dropout')]
-    rate = Field(branches, ' '.join(f'{front}dropout' for front in stacks), defaults[0])
-
-    def write(model):
-        stack = {at(model, f'{front}attention_dropout') for front in stacks}
-        own = stack.pop()
-        if stack:
-            raise ValueError(f'model.{ours[1]} is {own!r} and model.{ours[-1]} {stack.pop()!r}, which are one field there; '
-                             'make them equal.')
-        found = rate.write(model)
-        return found | {attention: own if own >= 0 else at(model, ours[0])}
-
-    def read(config):
-        found, own = rate.read(config), config.get(attention, defaults[1])
-        return found | {f'{front}attention_dropout': -1.0 if own == found[ours[0]] else own for front in stacks}
-
-    return Fields(((*branches.split(), attention), tuple(ours)), read, write)
-
-
-def inner(name: str, default: int, front: str = '') -> 'Fields':
-    """The field of the inner width of the feed-forward; 0 stands for 4·width in our model."""
-    field = Field(name, f'{front}feed_forward.inner', default)
-    return Fields(field.names, field.read,
-                  lambda model: {name: at(model, f'{front}feed_forward').width(at(model, f'{front}width'))})
-
-
-def labels(config: Mapping) -> list[str]:
-    """The class names of their config; a name that several classes have is followed by the number of the class."""
-    named = config.get('id2label')
-    if named is None:
-        named = {i: f'LABEL_{i}' for i in range(config.get('num_labels') or 2)}
-    try:
-        numbered = {int(number): str(name) for number, name in named.items()}
-        found = [numbered[i] for i in range(len(numbered))]
-    except (AttributeError, ValueError, TypeError, KeyError):
-        raise ValueError(f'config.json has id2label={named!r}; expected a name for each of 0, 1, ...') from None
-    return [name if found.count(name) == 1 else f'{name} ({i})' for i, name in enumerate(found)]
-
-
-PROBLEMS = {'classes': 'single_label_classification', 'labels': 'multi_label_classification', 'number': 'regression'}
-
-
-def problem_of(config: Mapping) -> str:
-    """The prediction of a head with classes, by their config: one class ('classes'), any number of 'labels', or a 'number'."""
-    kind, count = config.get('problem_type'), len(labels(config))
-    told = {theirs: ours for ours, theirs in PROBLEMS.items()} | {None: 'number' if count == 1 else 'classes'}
-    if kind not in told:
-        raise ValueError(f'config.json has problem_type={kind!r}, which is not supported; expected one of '
-                         f'{", ".join(map(repr, PROBLEMS.values()))}.')
-    if (told[kind] == 'number') > (count == 1) or (told[kind] == 'classes') > (count > 1):
-        raise ValueError(f'config.json has problem_type={kind!r}, but names {count} labels; expected one '
-                         'label for a number, and two or more to choose one from.')
-    return told[kind]
-
-
-def named(classes: Sequence[str]) -> list[str]:
-    """The inverse of `labels`: class names without the numbers that distinguish equal ones."""
-    plain = [name.removesuffix(f' ({i})') for i, name in enumerate(classes)]
-    return [name if plain.count(short) == 1 else short for name, short in zip(classes, plain)]
-
-
-def head(made: Callable, dropout: str | None = 'classifier_dropout', default: float | None = None,
-         of: str = 'dropout') -> 'Fields':
-    """The field of a head with classes: `made(classes=, dropout=)` with the number of labels and with their dropout rate, if
-    they have one; `of` is the path of the rate that our head uses otherwise."""
-    like = made(classes=2)
-
-    def read(config):
-        rate = None if dropout is None else config.get(dropout, default)
-        return {'head': made(classes=len(labels(config)), **({} if rate is None else {'dropout': rate}))}
-
-    def write(model):
-        head = model['head']
-        if not isinstance(head, type(like)) or dataclasses.replace(head, classes=2, dropout=like.dropout) != like:
-            raise ValueError(f'model.head is {head!r}, which has no counterpart there; expected one like {like!r}.')
-        usual = default if default is None else at(model, of)
-        return {} if dropout is None else {dropout: head.dropout if head.dropout >= 0 else usual}
-
-    return Fields(((dropout,) if dropout else (), ('head',)), read, write)
-
-
-# Fields of their configs for which only the default is accepted.
-FIXED = (Field('cross_attention_hidden_size'), Field('pruned_heads', default={}), Field('tie_encoder_decoder', default=False))
-
-
-@dataclasses.dataclass(frozen=True)
-class Fields:
-    """Several fields of their config that are together equivalent to fields of our model.
-
-    Attributes:
-      names: (theirs, ours).
-      read: their config -> {path: value} of our model.
-      write: the fields of our model -> {name: value} of their config.
-    """
-    names: tuple
-    read: Callable
-    write: Callable
-
-
 @dataclasses.dataclass(frozen=True)
 class Row:
     """Our parameters and the weight of theirs that holds them.
@@ -263,7 +46,7 @@ class Row:
     Attributes:
       ours: {i} stands for the number of a layer; {a,b} for the names of parameters that are stacked, as the first axis.
       axes: the pattern of `einops.rearrange` from ours to theirs; '' if they are equal.
-      sizes: {axis: path of our field with its size}, for axes that together make up one of ours.
+      sizes: {axis: its size, or the path of our field with it}, for axes that together make up one of ours.
       absent: whether a file may lack the weight, which then is zero.
     """
     ours: str
@@ -274,7 +57,7 @@ class Row:
 
     def entries(self, names: Iterable[str], model: Any) -> Iterator['Entry']:
         """The entries for a model whose parameters have these names."""
-        sizes = {axis: at(fields_of(model), path) for axis, path in self.sizes}
+        sizes = {axis: size if isinstance(size, int) else at(fields_of(model), size) for axis, size in self.sizes}
         choice = re.search(r'\{(\w+(?:,\w+)+)\}', self.ours)
         ours = [self.ours.replace(choice[0], one) for one in choice[1].split(',')] if choice else [self.ours]
         pattern = re.compile(r'(\d+)'.join(map(re.escape, ours[0].split('{i}'))))
@@ -341,6 +124,7 @@ class Family:
       outputs: {our output: its name there}, where it differs from that in convert.py.
       computed: weights of theirs that are no parameters (regex): buffers of older versions.
       copies: {weight that may be stored besides: the weight of which it is a copy}, unless our model has it as a parameter.
+      forms: in which a model of ours is written that lacks what theirs always has, one after the other.
     """
     kind: str
     model: str
@@ -362,6 +146,7 @@ class Family:
     aside: tuple = ()
     computed: str = '(?!)'
     copies: Mapping = dataclasses.field(default_factory=dict)
+    forms: tuple[Form, ...] = ()
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -380,20 +165,38 @@ class Family:
         found = {name: value for field in fields for name, value in field.read(config).items()}
         return changed(changed(fields_of(cls), self.implied), found)
 
-    def misfits(self, model: Any, free: Iterable[str]) -> list[Inexpressible]:
-        """The fields of our model that theirs cannot express; `free` are the paths that do not change outputs."""
-        own, found = fields_of(model), []
+    def formed(self, model: Any, free: Iterable[str]) -> 'Formed':
+        """The model in the forms of this family, and what theirs cannot express of it; `free` are the paths of fields that do
+        not change outputs."""
+        steps = []
+        for form in self.forms:
+            if changes := form.changes(model):
+                steps.append((form, model, model := with_fields(model, changes)))
+        own = fields_of(model)
+        differences = [*_differences(own, self._nearest(own, type(model), free))]
+        rates = {path: wanted for path, _, wanted in differences if path.endswith(RATES)}
+        misfits = {}
+        for path, _, wanted in differences:
+            if path not in rates:
+                flag = '.'.join(path.split('.')[:2 if path.split('.')[0] in STACKS else 1])
+                misfits.setdefault(flag, {})[path] = wanted
+        sides = [(flag, at(own, flag), at(changed(own, changes), flag)) for flag, changes in misfits.items()]
+        return Formed(with_fields(model, rates) if rates else model, steps, rates, sides)
+
+    def _nearest(self, own, cls, free):
+        """The fields nearest to `own` that theirs can express."""
+        usual = self.model_fields(self.prepared({}, {}) if self.prepared else {}, cls)
+        if hasattr(own.get('head'), 'classes') and hasattr(usual['head'], 'classes'):
+            usual['head'] = dataclasses.replace(usual['head'], classes=own['head'].classes)
+        found = own
         for field in self.fields:
-            try:
-                field.write(own)
-            except ValueError as error:
-                found.append(error if isinstance(error, Inexpressible) else Inexpressible(str(error)))
-        wanted = changed(fields_of(type(model)), self.implied)
+            if paths := field.names[1]:
+                found = next(filter(None, (_written(field, make) for make in _mended(found, usual, paths))), found)
+        wanted = changed(fields_of(cls), self.implied)
         for path in (*(path for field in self.fields for path in field.names[1]), *free, *self.free):
-            with contextlib.suppress(ValueError, KeyError, TypeError):  # a part of another kind is reported below
-                wanted = changed(wanted, {path: at(own, path)})
-        return found + [misfit for name, value in own.items() if value != wanted[name]
-                        for misfit in _differences(name, value, wanted[name], self.architecture)]
+            with contextlib.suppress(ValueError, KeyError, TypeError):  # a part of another kind stays the implied one
+                wanted = changed(wanted, {path: at(found, path)})
+        return wanted
 
     def config(self, model: Any) -> dict:
         """Their config, from our model, which must have no misfits."""
@@ -471,14 +274,97 @@ class Family:
         return found
 
 
-def _differences(path: str, value: Any, wanted: Any, architecture: str) -> list[Inexpressible]:
-    """How a field differs from the wanted value; for parts of the same class each of their fields."""
-    if dataclasses.is_dataclass(value) and type(value) is type(wanted):
-        return [misfit for field in dataclasses.fields(value)
-                if getattr(value, field.name) != getattr(wanted, field.name)
-                for misfit in _differences(f'{path}.{field.name}', getattr(value, field.name), getattr(wanted, field.name),
-                                           architecture)]
-    return [Inexpressible(f'model.{path} is {value!r}, which {architecture} cannot be; expected {wanted!r}.', path, wanted)]
+def _mended(own, usual, paths):
+    """Yields functions that return the fields `own`, then changed more and more at some paths: with equal values in both
+    stacks, with one value at all paths, with usual values, with usual parts."""
+    yield lambda: own
+    first = paths[0].partition('.')
+    if first[0] in STACKS:
+        yield lambda: changed(own, {path: at(own, f'{first[0]}.{path.partition(".")[2]}') for path in paths})
+    yield lambda: changed(own, {path: at(own, paths[0]) for path in paths})
+    yield lambda: changed(own, {path: at(usual, path) for path in paths})
+    parts = {path.rpartition('.')[0] or path for path in paths}
+    yield lambda: changed(own, {path: at(usual, path) for path in parts})
+
+
+def _written(field, make):
+    """The fields that `make` returns if a field of theirs can be written from them, else None."""
+    try:
+        fields = make()
+        field.write(fields)
+    except (ValueError, TypeError, AttributeError):
+        return None
+    return fields
+
+
+def _differences(own, wanted, front=''):
+    """Yields (path, value, wanted value) of the fields that differ; of parts of the same class each field by itself."""
+    for name, value in own.items():
+        if value == wanted[name]:
+            continue
+        if dataclasses.is_dataclass(value) and type(value) is type(wanted[name]):
+            fields = lambda part: {field.name: getattr(part, field.name) for field in dataclasses.fields(part)}
+            yield from _differences(fields(value), fields(wanted[name]), f'{front}{name}.')
+        else:
+            yield f'{front}{name}', value, wanted[name]
+
+
+@dataclasses.dataclass(frozen=True)
+class Formed:
+    """A model in the forms of a family.
+
+    Attributes:
+      steps: (form, model before, model after) of each form that has changed it.
+      rates: {path: its new rate} of dropout, which matters in training alone.
+      misfits: (path of a field, its value, the nearest value that theirs has) of all that theirs cannot express.
+    """
+    model: Any
+    steps: list
+    rates: Mapping
+    misfits: list
+
+    def params(self, params: Mapping, image: tuple = ()) -> dict:
+        """{name: parameter} of this model, from those of the original; image: (height, width, channels), () for text."""
+        for form, before, after in self.steps:
+            params = form.params(params, before, after, image)
+        return dict(params)
+
+    @property
+    def distance(self) -> tuple:
+        """How far the model is from this family, by which families are compared: first whether its head is of another kind."""
+        head = any(path == 'head' and type(value) is not type(wanted) for path, value, wanted in self.misfits)
+        return head, len(self.misfits), len(self.steps) + len(self.rates)
+
+    @property
+    def said(self) -> str:
+        """A line on what has been changed; '' if nothing was."""
+        forms = [form.said for form, _, _ in self.steps]
+        rates = [f'model.{path}={rate}' for path, rate in self.rates.items()]
+        return '\n'.join([f'with {", ".join(forms)}: the outputs are the same'] * bool(forms)
+                         + [f'dropout there: {", ".join(rates)}'] * bool(rates))
+
+    def refusal(self, architecture: str) -> str:
+        """The sentence on all misfits, with the flags of a run that has none."""
+        return (' and '.join(f'model.{path}={value!r}' for path, value, _ in self.misfits)
+                + f' cannot be written as {architecture}; train with '
+                + ' '.join(f'--config.model.{path}={_flag(wanted)}' for path, _, wanted in self.misfits)
+                + ', or write the run as it is with --to_safetensors=FILE.')
+
+
+def _flag(value):
+    """The value of a flag as a shell takes it, a part without fields that have their default."""
+    if not dataclasses.is_dataclass(value):
+        return str(value) if isinstance(value, bool | int | float) else repr(value)
+    return f"'{_called(value)}'"
+
+
+def _called(value):
+    """A part as a call without the arguments that have their default."""
+    if not dataclasses.is_dataclass(value):
+        return repr(value)
+    given = [f'{field.name}={_called(getattr(value, field.name))}' for field in dataclasses.fields(value)
+             if getattr(value, field.name) != field.default]
+    return f'{type(value).__name__}({", ".join(given)})'
 
 
 @dataclasses.dataclass(frozen=True)

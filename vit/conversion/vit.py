@@ -1,10 +1,13 @@
-"""The tables of ViT; `transformer.conversion.tables` explains how tables are read."""
+"""The tables of ViT and of I-JEPA, a ViT that averages its patches and has no class token; `transformer.conversion.tables`
+explains how tables are read."""
 
 import dataclasses
 from collections.abc import Mapping
 
 from transformer.conversion.common import ABSOLUTE, ACTIVATIONS, attention, bare, dense, norm
-from transformer.conversion.tables import Family, Field, Fields, Row, dropouts, inner, labels
+from transformer.conversion.fields import Field, Fields, dropouts, inner, labels
+from transformer.conversion.forms import Biases, Heads, Table
+from transformer.conversion.tables import Family, Row
 
 
 def image_of(config: Mapping) -> tuple[int, int, int, int]:
@@ -53,7 +56,8 @@ _VIT = Family(
         *norm('norm', 'vit.layernorm')),
     inputs=lambda config: {'image': (image_of(config), 'float32')},
     limits=lambda model: {'pixel_values': None},
-    derived=_pixels)
+    derived=_pixels,
+    forms=(Heads(), Biases(projections=False), Table((('', ''),))))
 
 _CLASSES = Fields(((), ('classes',)), lambda config: {'classes': len(labels(config))}, lambda model: {})
 
@@ -80,3 +84,10 @@ VIT = (
         outputs={'pooled': ''}),
     bare(_of('ViTModel', 'hidden', *dense('pooler', 'vit.pooler.dense'), fields=(_POOLER,), implied={'classes': 0})),
     bare(_of('ViTModel', 'hidden', fields=(), implied={'classes': 0}, outputs={'pooled': ''})))
+
+# transformers has no ViT that averages the patches; an I-JEPA with classes is the same model.
+IJEPA = dataclasses.replace(
+    VIT[0], kind='ijepa', architecture='IJepaForImageClassification', prefix='ijepa.', implied={'pool': 'mean'},
+    rows=tuple(dataclasses.replace(row, theirs=row.theirs.replace('vit.', 'ijepa.', 1)) for row in VIT[0].rows
+               if row.ours != 'class_token'))
+VIT = *VIT, IJEPA

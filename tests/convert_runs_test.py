@@ -1,0 +1,122 @@
+"""convert.py on runs trained here: to Hugging Face, and to one file."""
+
+import json
+
+import jax
+import numpy as np
+import pytest
+from absl.testing import absltest, parameterized
+from safetensors.numpy import load_file
+
+from configs import base
+from tests import experiments, recorded
+from tests.recorded import convert
+from training import mesh
+
+WITHOUT_BIASES = {'train.steps': 1, 'model.last_dropout': 0.2} | {
+    f'model.{name}': x for name, x in base.NO_BIASES.items()}
+
+
+def flat(tree):
+    return {mesh.path_of(keys): np.asarray(x) for keys, x in jax.tree_util.tree_leaves_with_path(tree)}
+
+
+class RunsTest(recorded.TestCase):
+
+    def assert_same_logits(self, out, workdir, **inputs):
+        """Of the model in a folder and of a run."""
+        model, params = convert.from_hf(out)
+        found, wanted = model.apply({'params': params}, **inputs), convert.runs.load(workdir).apply(**inputs)
+        np.testing.assert_allclose(found['logits'], wanted['logits'], rtol=0, atol=1e-5)
+
+    def one_file(self, workdir, out):
+        """Writes a run with --to_safetensors and compares what is read; {name: array}."""
+        said = self.convert(f'--workdir={workdir}', f'--to_safetensors={out}')
+        snapshot = convert.runs.load(workdir)
+        wanted, found = flat(snapshot.params), load_file(out)
+        bits = lambda arrays: {name: (x.dtype.name, x.shape, x.tobytes()) for name, x in arrays.items()}
+        self.assertEqual(bits(found), bits(wanted))
+        about = json.loads(out.with_suffix('.json').read_text())
+        shapes = {name: {'shape': [*x.shape], 'dtype': x.dtype.name} for name, x in wanted.items()}
+        self.assertEqual(about['parameters'], shapes)
+        self.assertEqual((about['config'], about['step']), (json.loads((workdir / 'config.json').read_text()), snapshot.step))
+        self.assertIn(f'{out.name}: {snapshot.run.parameters():,} parameters in {len(wanted)} arrays', said)
+        self.assertCountEqual(out.parent.glob(f'*{out.stem}.*'), [out, out.with_suffix('.json')])
+        return found
+
+    @pytest.mark.slow
+    def test_a_run_that_has_no_form_there(self):
+        out = self.folder / 'out'
+        workdir = self.trained(**{'train.steps': 1, 'model.positions': 'Rotary()', 'model.key_heads': 1})
+        self.assert_refused(r"^convert.py: model.positions=Rotary\(.*\) cannot be written as GPT2LMHeadModel; train with "
+                            r"--config.model.positions='Learned\(\)', or write the run as it is with --to_safetensors=FILE.\n$",
+                            f'--workdir={workdir}', f'--to_hf={out}')
+        self.assertFalse(out.exists())
+
+    @pytest.mark.slow
+    def test_a_translator_trained_here(self):
+        """In its config.json 0 stands for nothing else."""
+        stack = {'attention': 'Softmax(score=Dot())', 'positions': 'T5Bias(buckets=8, distance=9)', 'norm': 'RMSNorm()',
+                 'feed_forward': 'Mlp(activation=Relu(), bias=False)', 'projection_bias': False, 'output_bias': False,
+                 'residual': 'PreNorm()', 'last_dropout': -1.0}
+        workdir, out = self.folder / 'run', self.folder / 'out'
+        self.translator(**{f'model.{name}.{field}': x for name in ('encoder', 'decoder') for field, x in stack.items()} | {
+            'train.steps': 1, 'model.cross_attention': 'Softmax(score=Dot())', 'model.scale_embedding': False,
+            'model.head': 'NextWords(scaled=True)'})
+        said = self.convert(f'--workdir={workdir}', f'--to_hf={out}')
+        self.assertIn('as transformers has none like Word()', said)
+        settings = json.loads((out / 'config.json').read_text())
+        sizes = {'d_model': 16, 'd_kv': 8, 'd_ff': 64, 'num_layers': 1, 'num_decoder_layers': 1, 'num_heads': 2}
+        self.assertEqual({name: settings[name] for name in sizes}, sizes)
+        jax.tree.map(np.testing.assert_array_equal, convert.from_hf(out)[1], convert.runs.load(workdir).params)
+
+    def test_a_run_trained_here(self):
+        workdir, out, file = self.trained(**WITHOUT_BIASES), self.folder / 'out', self.folder / 'all.safetensors'
+        said = self.convert(f'--workdir={workdir}', f'--to_hf={out}')
+        self.assertIn('\nwith zeros for biases: the outputs are the same\ndropout there: model.last_dropout=0.0\n', said)
+        self.assert_same_logits(out, workdir, inputs=np.arange(2, 26).reshape(2, 12) % 9)
+        self.one_file(workdir, file)
+        self.assert_refused('all.safetensors is already there; give', f'--workdir={workdir}', f'--to_safetensors={file}')
+        self.assert_refused('give it a name that ends in .safetensors', f'--workdir={workdir}', '--to_safetensors=x.npz')
+        self.assert_refused('There is no folder', f'--workdir={workdir}', f'--to_safetensors={self.folder}/no/x.safetensors')
+
+    @pytest.mark.slow
+    def test_a_run_in_bfloat16_as_one_file(self):
+        workdir = self.trained(**{'train.steps': 1, 'parameter_dtype': 'bfloat16', 'optimizer.average_decay': 0.0})
+        found = self.one_file(workdir, self.folder / 'all.safetensors')
+        self.assertEqual({x.dtype.name for x in found.values()}, {'bfloat16'})
+
+    @pytest.mark.slow
+    def test_a_memory_network_as_one_file(self):
+        """transformers has none, and the sentence says what can be done."""
+        experiments.write_babi(self.folder / 'en-10k', 20)
+        workdir, out = self.folder / 'run', self.folder / 'out'
+        config = experiments.tiny_stories(self.folder, **{'train.steps': 1, 'log.every_steps': 1})
+        self.assertEqual(experiments.train(config, workdir)[0], 0)
+        self.one_file(workdir, self.folder / 'all.safetensors')
+        self.assert_refused(r'memory_network:MemoryNetwork has no counterpart in transformers, .*write the run as it is with '
+                            '--to_safetensors=FILE', f'--workdir={workdir}', f'--to_hf={out}')
+
+    @pytest.mark.slow
+    def test_a_translator_with_sinusoids(self):
+        self.translator(**{'train.steps': 1})
+        workdir, out = self.folder / 'run', self.folder / 'out'
+        said = self.convert(f'--workdir={workdir}', f'--to_hf={out}')
+        self.assertIn('MarianMTModel', said)
+        ids = np.arange(1, 13).reshape(2, 6)
+        self.assert_same_logits(out, workdir, inputs=ids, decoder_inputs=ids[:, :4])
+
+    @parameterized.parameters(('cls', 'ViTForImageClassification'), ('mean', 'IJepaForImageClassification'))
+    @pytest.mark.slow
+    def test_a_model_of_images_trained_here(self, pool, architecture):
+        workdir, out = self.folder / 'run', self.folder / 'out'
+        config = experiments.changed(experiments.tiny_images(), **{'model.pool': pool, 'model.positions': 'Sinusoidal2d()'})
+        self.assertEqual(experiments.train(config, workdir)[0], 0)
+        said = self.convert(f'--workdir={workdir}', f'--to_hf={out}')
+        self.assertIn(architecture, said)
+        self.assertIn('with positions as a table', said)
+        self.assert_same_logits(out, workdir, image=np.random.default_rng(0).normal(size=(2, 8, 8, 1)).astype(np.float32))
+
+
+if __name__ == '__main__':
+    absltest.main()
