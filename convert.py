@@ -334,8 +334,7 @@ def written_tokenizer(folder, snapshot, special):
     around = None if frame is None else (frame.single, frame.pair)
     types = frame is not None and min(frame.types, fields_in(model).get('types', 1)) > 1
     files = tokenizer_files.write(folder, special.tokenizer, special.roles, model.length, around, types)
-    return f'with its tokenizer, {", ".join(files)}' if files else (
-        f'without a tokenizer, as transformers has none like {snapshot.data.config.tokenizer}')
+    return f'with its tokenizer, {", ".join(files)}' if files else 'without a tokenizer, as its texts are numbers'
 
 
 def written_generation(folder, generation, special):

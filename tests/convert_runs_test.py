@@ -64,7 +64,7 @@ class RunsTest(recorded.TestCase):
             'train.steps': 1, 'model.cross_attention': 'Softmax(score=Dot())', 'model.scale_embedding': False,
             'model.head': 'NextWords(scaled=True)'})
         said = self.convert(f'--workdir={workdir}', f'--to_hf={out}')
-        self.assertIn('as transformers has none like Word()', said)
+        self.assertIn('with its tokenizer', said)
         settings = json.loads((out / 'config.json').read_text())
         sizes = {'d_model': 16, 'd_kv': 8, 'd_ff': 64, 'num_layers': 1, 'num_decoder_layers': 1, 'num_heads': 2}
         self.assertEqual({name: settings[name] for name in sizes}, sizes)

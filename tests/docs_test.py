@@ -1,6 +1,7 @@
 """What docs/ says is there: files, modules, expressions, commands in Python."""
 
 import dataclasses
+import importlib
 import os
 import pathlib
 import re
@@ -84,6 +85,29 @@ class DocsTest(parameterized.TestCase):
         rows = re.findall(r'^\| .* \| (`.*`) \|$', DOCS['hugging_face.md'], re.MULTILINE)
         self.assertEqual({name for row in rows for name in re.findall(r'`(\w+)`', row)},
                          {name for family in convert.FAMILIES for name in family.names})
+
+    def test_configs_go_out_as_it_says(self):
+        names = {'GPT-2': 'gpt2', 'BERT': 'bert', 'RoBERTa': 'roberta', 'T5': 't5', 'BART': 'bart', 'MarianMT': 'marian',
+                 'ViT': 'vit', 'I-JEPA': 'ijepa'}
+        rows = re.findall(r'^\| (`configs/.*) \| (.*) \|$', DOCS['hugging_face.md'], re.MULTILINE)
+        self.assertLen(rows, 5)
+        for configs, told in rows:
+            usual, *others = told.split('; ')
+            cases = [(one, '', usual) for one in re.findall(r'(\w+)\.py', configs)]
+            for other in others:
+                name, _, variant = re.search(r'(\w+)\.py(:(\w+))?|$', other).groups() if '.py' in other else (
+                    cases[0][0], None, re.search('config.model.(.*)`', other)[1])
+                cases.append((name, variant, re.search(r'(\S+)$', other)[1]))
+            for name, variant, family in cases:
+                field, _, value = variant.partition('=')
+                config = importlib.import_module(f'configs.{name}').get_config('' if value else variant).unlock()
+                if value:
+                    config.model[field] = value.strip("'")
+                facts = {'vocab': 40, 'source_vocab': 0, 'classes': 10, 'dtype': 'float32', 'parameter_dtype': 'float32'}
+                model = resolve.construct(config.model, extra=facts)
+                found = min(((family, family.formed(model, convert.FREE)) for family in convert.FAMILIES
+                             if family.model == config.model.name), key=lambda one: one[1].distance)
+                self.assertEqual((found[0].kind, found[1].misfits), (names[family], []), f'{name}:{variant}')
 
     def test_python_draws_what_it_says(self):
         text = DOCS['attention.md']

@@ -12,6 +12,7 @@ from data.tokenizers import post_processor, word_piece
 from data.tokenizers.roles import NAMES, Roles, usual
 from data.tokenizers.specs import Ids, Json, TokenizerSpec
 from data.tokenizers.tokenizer import JsonTokenizer, Tokenizer
+from data.tokenizers.written import as_json
 
 # The names of the roles in the tokenizer settings of transformers.
 FIELDS = {'begin': 'bos_token', 'end': 'eos_token', 'unknown': 'unk_token', 'separator': 'sep_token', 'pad': 'pad_token',
@@ -276,7 +277,7 @@ def write(
     around: tuple[list[post_processor.Piece], list[post_processor.Piece]] | None = None,
     types: bool = False,
 ) -> list[str]:
-    """Writes a tokenizer and returns the names of the files: none if the tokenizer is not a tokenizer.json.
+    """Writes a tokenizer as a tokenizer.json with its settings and returns the names of the files: none for bare ids.
 
     Args:
       roles: the roles of its tokens in the run.
@@ -284,7 +285,7 @@ def write(
       around: the pieces around one text and around two; None: those of its tokenizer.json.
       types: whether the model takes token types.
     """
-    if not isinstance(tokenizer, JsonTokenizer):
+    if (tokenizer := as_json(tokenizer)) is None:
         return []
     contents = tokenizer.contents
     there = post_processor.read(contents) or ([('a', 0)], [('a', 0), ('b', 0)])

@@ -51,6 +51,11 @@ class Roles:
         return {name: getattr(self, name) for name in NAMES if getattr(self, name) >= 0}
 
 
+def usual_sign(role: str) -> str:
+    """The usual name of the token of a role."""
+    return _USUAL[role][0]
+
+
 def usual(special: Collection[str], vocabulary: Collection[str]) -> dict[str, str]:
     """{role: token} of the tokens that have a usual name.
 

@@ -20,7 +20,7 @@ from data.tokenizers import post_processor
 from data.tokenizers.plain import ByteTokenizer, CharTokenizer, IdTokenizer, WordTokenizer
 from data.tokenizers.roles import Roles, usual
 
-_SPACE = '\u2581'  # SentencePiece's own sign for a space
+SPACE = '\u2581'  # SentencePiece's own sign for a space
 
 
 @dataclasses.dataclass(frozen=True)
@@ -45,7 +45,7 @@ class SentencePieceTokenizer:
 
     @functools.cached_property
     def _space_bytes(self) -> list[int]:
-        ids = [self._processor.piece_to_id(f'<0x{byte:02X}>') for byte in _SPACE.encode()]
+        ids = [self._processor.piece_to_id(f'<0x{byte:02X}>') for byte in SPACE.encode()]
         return ids if all(self._processor.is_byte(i) for i in ids) else []
 
     @property
@@ -78,13 +78,13 @@ class SentencePieceTokenizer:
 
     def encode_many(self, texts: Sequence[str]) -> list[np.ndarray]:
         """Encodes texts in parallel threads."""
-        if not any(_SPACE in text for text in texts) or not self._space_bytes:
+        if not any(SPACE in text for text in texts) or not self._space_bytes:
             encoded = self._processor.encode(list(texts), num_threads=os.cpu_count() or 1)
             return [np.array(ids, np.int32) for ids in encoded]
         result = []
         for text in texts:
             ids = []
-            for number, part in enumerate(text.split(_SPACE)):
+            for number, part in enumerate(text.split(SPACE)):
                 ids += (self._space_bytes if number else []) + self._processor.encode(part)
             result.append(np.array(ids, np.int32))
         return result
@@ -95,14 +95,23 @@ class SentencePieceTokenizer:
 
     def piece(self, number: int) -> str:
         """An id as text for display: '<0xE4>' for a byte, '</s>' for `end`."""
-        return self._processor.id_to_piece(number).replace(_SPACE, ' ')
+        return self._processor.id_to_piece(number).replace(SPACE, ' ')
 
     def first_bytes(self, text: str) -> int:
         """Bytes of `text` that its first token covers."""
         first = int(self.encode(text.split('\n', 1)[0] or '\n')[0])
         if self._processor.is_byte(first):
             return 1
-        return len(self._processor.id_to_piece(first).replace(_SPACE, ' ').encode())
+        return len(self._processor.id_to_piece(first).replace(SPACE, ' ').encode())
+
+    def pieces(self) -> list[tuple[str, float, str]]:
+        """(piece, score, 'normal', 'user-defined' or 'special') of every id."""
+        from sentencepiece import sentencepiece_model_pb2
+
+        kinds = sentencepiece_model_pb2.ModelProto.SentencePiece
+        names = {kinds.NORMAL: 'normal', kinds.USER_DEFINED: 'user-defined'}
+        proto = sentencepiece_model_pb2.ModelProto.FromString(self.model)
+        return [(one.piece, one.score, names.get(one.type, 'special')) for one in proto.pieces]
 
     def save(self, folder: str | os.PathLike) -> None:
         plain.save(folder, 'tokenizer.model', self.model)
@@ -233,7 +242,7 @@ class JsonTokenizer:
     def piece(self, number: int) -> str:
         """An id as text for display; the library's own sign for an id that is not text by itself."""
         sign = self.sign(number) or f'<{number}>'  # ids may have gaps
-        text = sign.replace(_SPACE, ' ') if _SPACE in sign else self._tokenizer.decode([number], skip_special_tokens=False)
+        text = sign.replace(SPACE, ' ') if SPACE in sign else self._tokenizer.decode([number], skip_special_tokens=False)
         return sign if not text or '\ufffd' in text else text
 
     def sign(self, number: int) -> str | None:

@@ -241,9 +241,14 @@ class HuggingFaceTest(parameterized.TestCase):
         self.assertEqual(self.read(self.folder, 'bart', 9).spec, Ids(9, begin=0, end=2, pad=1))
         config = {'cls_token_id': 3, 'sep_token_id': 4, 'mask_token_id': 5, 'pad_token_id': None}
         self.assertEqual(self.read(self.folder, 'bert', 9, config).spec, Ids(9, cls=3, separator=4, mask=5))
-        for tokenizer in (found.tokenizer, CharTokenizer('ab')):
-            self.assertEqual(hugging_face.write(self.folder, tokenizer, tokenizer.roles, 64), [])
+        self.assertEqual(hugging_face.write(self.folder, found.tokenizer, found.tokenizer.roles, 64), [])
         self.assertEmpty([*self.folder.iterdir()])
+
+    def test_characters_become_a_tokenizer_json(self):
+        made = CharTokenizer('ab')
+        self.assertIn('tokenizer.json', hugging_face.write(self.folder, made, made.roles, 64))
+        again = hugging_face.read(self.folder, 'gpt2', made.vocab, ({'eos_token_id': 1}, {}), True).tokenizer
+        self.assertEqual((again.encode('abx').tolist(), again.end), ([2, 3, 0], 1))
 
     @parameterized.parameters(
         ('t5', {}, {}, 0), ('t5', {'pad_token_id': 3}, {}, 3), ('t5', {}, {'decoder_start_token_id': 5}, 5),

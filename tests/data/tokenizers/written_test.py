@@ -1,0 +1,44 @@
+"""Our tokenizers as a tokenizer.json: the same ids for any text."""
+
+import pathlib
+import random
+
+from absl.testing import absltest, parameterized
+
+from data.tokenizers.plain import IdTokenizer
+from data.tokenizers.specs import Byte, Char, SentencePiece, Word
+from data.tokenizers.written import as_json
+
+README = (pathlib.Path(__file__).parents[3] / 'README.md').read_text()
+ODD = ('', 'a', '\n', '\n\n a\n', '  two  spaces ', '\u2581x \u2581', '日本語 text 🙂', 'a\tb\r\nc\x0bd\x1ce\x85f\xa0g\u2028h', '\x00z',
+       'e\u0301', 'aaaaaaaa', '111222 ٣٤', 'x' * 5000)
+
+
+class WrittenTest(parameterized.TestCase):
+
+    @parameterized.parameters(
+        Byte(), Byte(special=('cls', 'mask')), Char(), Word(), Word(vocab=200), SentencePiece(vocab=600),
+        SentencePiece(vocab=500, kind='unigram'))
+    def test_has_the_same_ids_and_roles(self, spec):
+        draw = random.Random(0)
+        drawn = [''.join(draw.choice('abcdeé \n\t1▁🙂日"|') for _ in range(draw.randint(1, 60))) for _ in range(300)]
+        texts = [*ODD, *drawn, *README.replace('[CLS]', '').split('\n')]
+        own = spec.learn([README])
+        made = as_json(own)
+        self.assertEqual((made.vocab, made.roles), (own.vocab, own.roles))
+        for text, wanted, found in zip(texts, own.encode_many(texts), made.encode_many(texts)):
+            self.assertEqual(found.tolist(), wanted.tolist(), text)
+            if 'unknown' not in own.roles.named() or own.roles.unknown not in wanted:
+                self.assertEqual(made.decode(wanted).split(), own.decode(wanted).split())
+
+    def test_texts_with_spaces_and_line_ends_come_back(self):
+        for spec in (Byte(), Char(), SentencePiece(vocab=600)):
+            made = as_json(spec.learn([README]))
+            self.assertEqual(made.decode(made.encode(README)), README)
+
+    def test_bare_ids_have_none(self):
+        self.assertIsNone(as_json(IdTokenizer(9)))
+
+
+if __name__ == '__main__':
+    absltest.main()
