@@ -10,8 +10,8 @@ from data.tokenizers.specs import Byte, Char, SentencePiece, Word
 from data.tokenizers.written import as_json
 
 README = (pathlib.Path(__file__).parents[3] / 'README.md').read_text()
-ODD = ('', 'a', '\n', '\n\n a\n', '  two  spaces ', '\u2581x \u2581', '日本語 text 🙂', 'a\tb\r\nc\x0bd\x1ce\x85f\xa0g\u2028h', '\x00z',
-       'e\u0301', 'aaaaaaaa', '111222 ٣٤', 'x' * 5000)
+ODD = ('', 'a', '\n', '\n\n a\n', '  two  spaces ', '\u2581x \u2581', '日本語 text 🙂', 'a\tb\r\nc\x0bd\x1ce\x85f\xa0g\u2028h',
+       '\x00z', 'e\u0301', 'aaaaaaaa', '111222 ٣٤', 'x' * 5000)
 
 
 class WrittenTest(parameterized.TestCase):
