@@ -21,7 +21,7 @@ class Conversation:
 
     def __init__(self, run, settings, as_json=False):
         self.run, self.reader = run, run.reader
-        self.settings = settings | {'json': as_json}
+        self.settings, self.unsaid = settings | {'json': as_json}, ''
         if 'strategy' in settings:
             self.settings['strategy'] = run.strategy(settings['strategy'])
 
@@ -63,12 +63,16 @@ class Conversation:
         lines = self.reader.lines((text + '\n').encode(errors='surrogateescape'), '-')
         asked = {name: value for name, value in self.settings.items() if name != 'json'}
         streams = 'watch' in self.reader.flags and asked['strategy'].size == 1 and not self.settings['json']
-        if streams:
-            print(text, end='', flush=True)
-        for found, details in self.run.answers(lines, '-', **asked, **({'watch': show} if streams else {})):
-            print('' if streams else json.dumps(details, ensure_ascii=False) if self.settings['json'] else found)
+        self.unsaid = text  # until the first piece of its continuation, as progress has this line
+        for found, details in self.run.answers(lines, '-', **asked, **({'watch': self.show} if streams else {})):
+            print(self.unsaid if streams else json.dumps(details, ensure_ascii=False) if self.settings['json'] else found)
         if 'seed' in asked:
             self.settings['seed'] += 1
+
+    def show(self, text):
+        """Writes a piece of a continuation as soon as it is generated, the first one behind its prompt."""
+        print(self.unsaid + text, end='', flush=True)
+        self.unsaid = ''
 
     def command(self, text):
         """Carries out a command; returns whether to go on."""
@@ -109,8 +113,3 @@ def converted(name, value, kind):
         return {'true': True, 'false': False}[value.lower()] if kind is bool else kind(value)
     except (ValueError, KeyError):
         raise ValueError(f'{name} is {value!r}; expected {cli.KINDS[kind.__name__]}.') from None
-
-
-def show(text):
-    """Writes a piece of a continuation as soon as it is generated."""
-    print(text, end='', flush=True)

@@ -61,10 +61,11 @@ class _Pieces:
 
     def __init__(self, data: Any, watch: Callable[[str], None]):
         self.data, self.watch = data, watch
-        self.begin()
+        self.begin(lambda: None)
 
-    def begin(self) -> None:
-        self.ids, self.shown = [], ''
+    def begin(self, started: Callable[[], object]) -> None:
+        """Begins a text; `started` is called before its first piece."""
+        self.ids, self.shown, self.started = [], '', started
 
     def __call__(self, token: Any) -> None:
         if int(token) == self.data.end:
@@ -72,6 +73,8 @@ class _Pieces:
         self.ids.append(int(token))
         text = self.data.decode(self.ids)
         if text.startswith(self.shown) and not text.endswith('\ufffd'):
+            if not self.shown:
+                self.started()
             self.watch(text[len(self.shown):])
             self.shown = text
 

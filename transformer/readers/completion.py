@@ -35,10 +35,11 @@ class Completion(Reader):
         for number, prompt in enumerate(prompts, 1):
             require_room(snapshot.model, prompt, f'The prompt in {place(number, name)}')
         for i, (line, prompt) in enumerate(zip(lines, prompts)):
-            if pieces:
-                pieces.begin()
             # One prompt at a time, so that each answer is printed as soon as it is known.
-            with contextlib.nullcontext() if pieces else progress.waiting('generating'):
+            with contextlib.ExitStack() as stack:
+                stack.enter_context(progress.waiting('generating'))
+                if pieces:
+                    pieces.begin(stack.close)
                 found, = generate(snapshot.model, snapshot.params, [prompt], steps=tokens or 100, strategy=strategy,
                                   end=data.end, vocab=data.facts['vocab'], key=snapshot.key('predict', seed), numbers=[i])
             if pieces:
