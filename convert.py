@@ -42,6 +42,7 @@ import numpy as np
 from flax import traverse_util
 
 from configs import base, converted
+from data import json_files
 from data.text import examples as data_examples
 from data.text import frames
 from data.text.examples import OpenExamples
@@ -160,11 +161,7 @@ def json_of(path):
     """The JSON object in a file."""
     if not path.is_file():
         raise ValueError(f'There is no {path}; give --from_hf a folder that save_pretrained has written.')
-    try:
-        found = json.loads(path.read_text(encoding='utf-8'))
-    except ValueError:
-        found = None
-    if not isinstance(found, dict):
+    if (found := json_files.read(path)) is None:
         raise ValueError(f'{path} is no JSON object; fetch it again.')
     return found
 

@@ -10,7 +10,6 @@
 """
 
 import dataclasses
-import json
 import os
 import pathlib
 from collections.abc import Callable, Iterator, Sequence
@@ -18,6 +17,7 @@ from typing import Any
 
 import numpy as np
 
+from data import json_files
 from training import run as runs
 from training import workdir
 from training.config import resolve
@@ -45,10 +45,7 @@ def load(folder: str | os.PathLike, step: int | str = 'last') -> 'Run':
 
 def _is_hugging_face(folder: pathlib.Path) -> bool:
     """Whether config.json is that of a model of Hugging Face, which names its type."""
-    try:
-        return 'model_type' in json.loads((folder / 'config.json').read_text(encoding='utf-8'))
-    except (OSError, ValueError, TypeError):
-        return False
+    return 'model_type' in (json_files.read(folder / 'config.json') or {})
 
 
 @dataclasses.dataclass(frozen=True)

@@ -1,5 +1,6 @@
 """Damaged and hostile files: an answer in one sentence or a right result, never another error, a hang or much memory."""
 
+import contextlib
 import gzip
 import io
 import json
@@ -12,6 +13,8 @@ import tarfile
 import tempfile
 import zipfile
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 import pyarrow
 import pytest
@@ -22,6 +25,8 @@ from safetensors.numpy import save
 
 from data.images.labelled import Images
 from data.sources.files import File
+from data.text import examples as data_examples
+from data.text.babi import Babi
 from data.text.labelled import Labelled
 from data.text.questions import Questions
 from data.text.tagged import Tagged
@@ -29,7 +34,7 @@ from data.tokenizers import specs
 from data.tokenizers.specs import WordPiece
 from tests import experiments
 from tests.data import tiny_tokenizers
-from training import weight_files, workdir
+from training import checkpoint, weight_files, workdir
 from training.config import cli
 from transformer.conversion import arrays
 
@@ -130,6 +135,14 @@ KINDS = {
     'tokenizer.model': ('tokenizer.model', sentence_piece(), lambda path: tokenized(specs.SentencePiece(vocab=300), path)),
     'safetensors': ('model.safetensors', save(WEIGHTS), opened_weights),
     'npz': ('a.npz', in_bytes(lambda file: np.savez(file, input_ids=np.ones((2, 3), int))), arrays.arrays_of),
+    'classes': ('classes.json', json.dumps({'classes': ['cat', 'dog']}).encode(),
+                lambda path: data_examples.read(path.parent, 'classes.json', 'classes', list)),
+    'images': ('classes.json', json.dumps({'classes': ['0', '1'], 'height': 8, 'width': 8, 'channels': 1}).encode(),
+               lambda path: Images(source='digits').open(path.parent)),
+    'stories': ('vocabulary.json', json.dumps({'words': ['', 'a', 'b'], 'memory': 3, 'width': 5}).encode(),
+                lambda path: Babi(path='none').open(path.parent)),
+    'environment': ('environment.json', json.dumps({'data': {'train': 'a1'}}).encode(),
+                    lambda path: workdir.changed_data(path.parent, {'train': 'a1'})),
     'config': ('config.json', json.dumps(workdir.as_json(experiments.tiny_images())).encode(),
                lambda path: workdir.load_config(path.parent)),
 }
@@ -165,38 +178,67 @@ def most():
 
 @pytest.mark.slow
 class FuzzTest(parameterized.TestCase):
-    @parameterized.parameters(*KINDS)
-    def test_mutations(self, kind):
-        name, contents, read = KINDS[kind]
-        draw, folder = random.Random(kind), pathlib.Path(self.enter_context(tempfile.TemporaryDirectory()))
-        path, read_well = folder / name, 0
-        path.parent.mkdir(exist_ok=True)
-        path.write_bytes(contents)
-        read(path)  # as it is
-        begun = most()
+    def setUp(self):
+        super().setUp()
+        self.folder = pathlib.Path(self.enter_context(tempfile.TemporaryDirectory()))
+        self.begun = most()
 
         def hang(*_):
             raise TimeoutError(f'more than {SECONDS} s')
 
-        before = signal.signal(signal.SIGALRM, hang)
-        self.addCleanup(signal.signal, signal.SIGALRM, before)
-        for number in range(COUNT):
-            changed = mutated(contents, draw)
-            path.write_bytes(changed)
-            signal.alarm(SECONDS)
-            try:
-                read(path)
-                read_well += 1
-            except Exception as error:
-                signal.alarm(0)
-                if not cli.expected(error) or isinstance(error, TimeoutError) or '\n' in str(error):
-                    kept = pathlib.Path(tempfile.gettempdir(), f'fuzz-{kind}-{number}-{name}')
-                    kept.write_bytes(changed)
-                    raise AssertionError(f'{kept}: {type(error).__name__}: {error}') from error
-            finally:
-                signal.alarm(0)
+        self.addCleanup(signal.signal, signal.SIGALRM, signal.signal(signal.SIGALRM, hang))
+
+    def survives(self, path, changed, read, name):
+        """Whether a file with these contents is read well, and not refused in a sentence."""
+        path.write_bytes(changed)
+        signal.alarm(SECONDS)
+        try:
+            read()
+            return True
+        except Exception as error:
+            signal.alarm(0)
+            if not cli.expected(error) or isinstance(error, TimeoutError) or '\n' in str(error):
+                kept = pathlib.Path(tempfile.gettempdir(), f'fuzz-{name}-{path.name}')
+                kept.write_bytes(changed)
+                raise AssertionError(f'{kept}: {type(error).__name__}: {error}') from error
+            return False
+        finally:
+            signal.alarm(0)
+
+    @parameterized.parameters(*KINDS)
+    def test_mutations(self, kind):
+        name, contents, read = KINDS[kind]
+        draw, path = random.Random(kind), self.folder / name
+        path.parent.mkdir(exist_ok=True)
+        path.write_bytes(contents)
+        read(path)  # as it is
+        read_well = sum(self.survives(path, mutated(contents, draw), lambda: read(path), f'{kind}-{number}')
+                        for number in range(COUNT))
         self.assertBetween(read_well, 0, COUNT - 1)
-        self.assertLess(most() - begun, BYTES)
+        self.assertLess(most() - self.begun, BYTES)
+
+    @parameterized.parameters(range(4))
+    def test_checkpoints(self, part):
+        """Any file of one. What is restored is what was saved, as every bit of it is in a checksum."""
+        state = {'kernel': jnp.arange(12.0).reshape(3, 4), 'step': jnp.int32(3)}
+        with contextlib.closing(checkpoint.Checkpoints(self.folder)) as writer:
+            writer.save(3, state, None, meta={'seed': 1})
+        files = sorted(path for path in (self.folder / 'checkpoints').rglob('*') if path.is_file())
+        reader = self.enter_context(contextlib.closing(checkpoint.Checkpoints(self.folder, writable=False)))
+
+        def read():
+            found = reader.restore(state, step=3)
+            jax.tree.map(np.testing.assert_array_equal, found.state, state)
+
+        read()
+        draw = random.Random(part)
+        for number in range(COUNT // 4):
+            path = draw.choice(files)
+            contents = path.read_bytes()
+            self.survives(path, mutated(contents, draw), read, f'checkpoint-{part}-{number}')
+            path.write_bytes(contents)
+        read()
+        self.assertLess(most() - self.begun, BYTES)
 
 
 if __name__ == '__main__':

@@ -196,7 +196,7 @@ def changed_data(folder, digests):
     try:
         saved = json.loads(path.read_text())['data']
         return [split for split, digest in digests.items() if saved.get(split, digest) != digest]
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
         raise ValueError(f'{path} is not the environment of a run; restore it, or train into another --workdir.') from None
 
 

@@ -16,14 +16,14 @@ from typing import Any
 
 import numpy as np
 
-from data import cache, fields, splits
+from data import cache, fields, json_files, splits
 from data.images import steps as image_steps
 from data.opened import Opened
 from data.sources import image_folders
 from data.sources import images as image_sources
 from data.sources import tfds as tfds_sources
 
-_FILE = 'classes.json'
+_FILE, _LARGEST = 'classes.json', 1 << 28  # values of an image
 
 
 @dataclasses.dataclass(frozen=True)
@@ -103,12 +103,13 @@ class OpenImages(Opened):
         self.config = config
         if folder is not None:
             saved = Path(folder, _FILE)
-            try:
-                described = json.loads(saved.read_text(encoding='utf-8'))
-                self.classes = tuple(described['classes'])
-                shape = described['height'], described['width'], described['channels']
-            except (OSError, ValueError, KeyError, TypeError) as error:
-                raise ValueError(f'{saved} does not describe classes of images; restore it, or start a new run.') from error
+            match json_files.read(saved):
+                case {'classes': [*classes], 'height': int(height), 'width': int(width), 'channels': int(channels)} if (
+                        all(isinstance(name, str) for name in classes) and min(height, width, channels) > 0
+                        and height * width * channels <= _LARGEST):
+                    self.classes, shape = tuple(classes), (height, width, channels)
+                case _:
+                    raise ValueError(f'{saved} does not describe classes of images; restore it, or start a new run.')
         else:
             form = self._source.format
             self.classes, shape = self._source.classes, (form.height, form.width, form.channels)

@@ -20,7 +20,7 @@ from pathlib import Path
 
 import numpy as np
 
-from data import cache, fields, splits
+from data import cache, fields, json_files, splits
 from data.opened import Opened
 from data.sources import stories
 from data.sources.stories import Asked, words
@@ -135,12 +135,12 @@ class OpenBabi(Opened):
         return max(len(words(text)) for text in said)
 
     def _read(self, saved: Path) -> None:
-        try:
-            described = json.loads(saved.read_text(encoding='utf-8'))
-            self.vocabulary: tuple[str, ...] = tuple(described['words'])
-            self._memory, self._width = (described[key] for key in ('memory', 'width'))
-        except (OSError, ValueError, KeyError, TypeError) as error:
-            raise ValueError(f'{saved} describes no vocabulary of stories; restore it, or start a new run.') from error
+        match json_files.read(saved):
+            case {'words': [*words], 'memory': int(memory), 'width': int(width)} if all(isinstance(one, str) for one in words):
+                self.vocabulary: tuple[str, ...] = tuple(words)
+                self._memory, self._width = memory, width
+            case _:
+                raise ValueError(f'{saved} describes no vocabulary of stories; restore it, or start a new run.')
 
     def _require_known(self, told: list[Asked], longest: int, source: str | os.PathLike | None) -> None:
         """Raises ValueError if the training questions need words, or more sentences, that the run to start from lacks."""

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from data import cache, fields, splits
+from data import cache, fields, json_files, splits
 from data.opened import Opened
 from data.sources import files as sources
 from data.sources.tables import Table, data_files
@@ -272,11 +272,7 @@ def read(folder: str | os.PathLike, name: str, key: str, of: type, missing: Any 
     Raises ValueError if the file is missing, damaged or holds something else.
     """
     path = Path(folder, name)
-    try:
-        known = json.loads(path.read_text(encoding='utf-8'))
-        known = known[key] if missing is None else known.get(key, missing)
-        if isinstance(known, of):
-            return known
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
-        pass
+    known = json_files.read(path)
+    if known is not None and isinstance(known.get(key, missing), of):
+        return known.get(key, missing)
     raise ValueError(f'{path} does not hold the {key} of this run; restore it, or start a new run.')

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from data import json_files
 from data.tokenizers import plain as plain
 from data.tokenizers import post_processor, word_piece
 from data.tokenizers.roles import NAMES, Roles, usual
@@ -358,10 +359,6 @@ def _object(path: Path) -> dict[str, Any]:
     """The object in a .json file, an empty one where there is no file."""
     if not path.is_file():
         return {}
-    try:
-        found = json.loads(path.read_text(encoding='utf-8'))
-    except ValueError:
-        found = None
-    if not isinstance(found, dict):
+    if (found := json_files.read(path)) is None:
         raise ValueError(f'{path} is no JSON object; fetch it again, or take it away.')
     return found
