@@ -39,7 +39,6 @@ if __name__ == '__main__':  # a script that imports `convert` defines flags of i
 
 import jax
 import numpy as np
-from flax import traverse_util
 
 from configs import base, converted
 from data import json_files
@@ -364,7 +363,7 @@ def expressed(snapshot):
         if pad == -1 or pad == special_of(snapshot, family).roles.pad:
             image = snapshot.data.shapes['image'][0][1:] if family in VIT else ()
             flat = {mesh.path_of(keys): np.asarray(x) for keys, x in jax.tree_util.tree_leaves_with_path(snapshot.params)}
-            params = traverse_util.unflatten_dict(formed.params(flat, image), sep='/')
+            params = mesh.nested(formed.params(flat, image))
             run = dataclasses.replace(snapshot.run, model=formed.model)
             return family, dataclasses.replace(snapshot, run=run, params=params), formed.said
     raise ValueError(formed.refusal(family.architecture))

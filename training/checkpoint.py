@@ -6,7 +6,6 @@ computed on its device and stored in the same step. If a step cannot be restored
 
 import contextlib
 import dataclasses
-import functools
 import gc
 import itertools
 import json
@@ -27,6 +26,8 @@ from etils import epath
 from jax import numpy as jnp
 from jax.experimental import multihost_utils
 from orbax.checkpoint.checkpoint_managers import preservation_policy
+
+from training.mesh import nested, path_of
 
 _DIFF_ROWS = 40
 # Failures of the machine, not of the checkpoint: another attempt may succeed, so the checkpoint is not set aside.
@@ -158,7 +159,7 @@ class Checkpoints:
         sums = _dispatch(arrays)  # before anything else, so that the devices work while the rest is prepared
         metrics = {name: float(value) for name, value in (metrics or {}).items()}
         content = {'data': None, 'metrics': metrics, 'user': meta or {}}
-        items = {'state': ocp.args.PyTreeSave(_nested(arrays))}
+        items = {'state': ocp.args.PyTreeSave(nested(arrays))}  # does not depend on the types of the containers
         if iterator is not None:
             position = iterator.get_state()
             content['data'] = _json_checksum(position)
@@ -295,7 +296,7 @@ class Checkpoints:
         return saved['content']
 
     def _read_arrays(self, step: int, target: dict[str, Any]) -> dict[str, jax.Array]:
-        tree = _nested({
+        tree = nested({
             name: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=x.sharding) for name, x in target.items()
         })
         restore = ocp.args.PyTreeRestore(
@@ -406,19 +407,10 @@ def _numbers(sums: dict[str, jax.Array]) -> dict[str, int]:
 def _named(tree) -> dict[str, Any]:
     """The leaves of a pytree by their path, in the order of the tree."""
     leaves = jax.tree_util.tree_flatten_with_path(tree)[0]
-    named = {jax.tree_util.keystr(path, simple=True, separator='/'): leaf for path, leaf in leaves}
+    named = {path_of(path): leaf for path, leaf in leaves}
     if len(named) != len(leaves):
         raise ValueError('two arrays of the state have the same name: use names without "/".')
     return named
-
-
-def _nested(named: dict[str, Any]) -> dict[str, Any]:
-    """Nested dicts by path, so that a checkpoint does not depend on the types of the containers."""
-    tree: dict[str, Any] = {}
-    for name, leaf in named.items():
-        *parents, last = name.split('/')
-        functools.reduce(lambda node, key: node.setdefault(key, {}), parents, tree)[last] = leaf
-    return tree
 
 
 def _kind(array) -> tuple[str, list[int]]:

@@ -5,6 +5,7 @@ of a rule matches its path; a rule names a mesh axis, or None, for each dimensio
 divide its dimension, leaves the dimension whole, so the same rules serve one device and a pod.
 """
 
+import functools
 import re
 
 import jax
@@ -94,6 +95,15 @@ def require_used(rules, paths, what):
 def path_of(keys):
     """'block_3/attention/query/kernel' of a key path of jax.tree_util."""
     return jax.tree_util.keystr(keys, simple=True, separator='/')
+
+
+def nested(named):
+    """Nested dicts of {path: leaf}, the inverse of `path_of`."""
+    tree = {}
+    for name, leaf in named.items():
+        *parents, last = name.split('/')
+        functools.reduce(lambda node, key: node.setdefault(key, {}), parents, tree)[last] = leaf
+    return tree
 
 
 def follow(tree, shapes, shardings, mesh):

@@ -151,10 +151,11 @@ class Run:
             return self.task.loss(steps.forward(self.model, params), batch, key=None, step=None, train=False)
         return jax.jit(terms, out_shardings=meshes.replicated(self.mesh))
 
-    def evaluation(self, name, split=None):
-        """The batches of the evaluator `name`, of its own split or of another."""
+    def evaluation(self, name, split=None, rows=None):
+        """The batches of the evaluator `name`, of its own split or of another; rows: None: `eval_rows`."""
         with progress.waiting('reading the data'):
-            return self.data.evaluation(split or self.config.evals[name].split, self.eval_rows, **self.evaluators[name].view)
+            return self.data.evaluation(split or self.config.evals[name].split, rows or self.eval_rows,
+                                        **self.evaluators[name].view)
 
     def data_digests(self):
         """{split: digest of its contents} of the training part and of the splits of the evaluators."""
@@ -163,7 +164,7 @@ class Run:
 
     def check_evaluation(self, name):
         """Raises ValueError, before anything is computed, if an evaluator does not fit this data and this model."""
-        metrics = self.evaluators[name].check(self, self.evaluation(name))
+        metrics = self.evaluators[name].check(self, self.evaluation(name, rows=meshes.rows(self.mesh)))  # of any size
         best, _, metric = self.config.checkpoint.best.partition('/')
         if best == name and metric not in metrics:
             raise ValueError(f'checkpoint.best is {self.config.checkpoint.best!r}, but {name} measures '
