@@ -39,7 +39,8 @@ def begun(variant, name):
     """
     if not variant:
         raise ValueError(f'configs/{name}.py trains the model of a run further; name its workdir, '
-                         f'--config=configs/{name}.py:WORKDIR.')
+                         f'--config=configs/{name}.py:WORKDIR (a run of configs/bert_mini.py, or one that convert.py --from_hf '
+                         'has made).')
     c, other = base.config(), workdir.load_config(pathlib.Path(variant))
     c.dtype, c.init_from = other.dtype, variant
     c.optimizer = base.optimizer(learning_rate=5e-5, weight_decay=0.01, schedule=base.part(

@@ -131,7 +131,7 @@ class BadInputTest(experiments.TestCase):
         ('--config.evals.valid.split=', 'The split is empty, so there is no such split'),
         ('--flagfile=/nowhere', '/nowhere'),
         ('--config=', '--config is empty; give it the path'),
-        ('--config.init_from=nowhere', 'nowhere is not a workdir of a run'),
+        ('--config.init_from=nowhere', 'There is no folder nowhere; give'),
         ('--workdir=gs://bucket/run', 'gs://bucket/run is a remote path'),
         ('--processes=2', '--processes and --process need --coordinator=HOST:PORT'),
     )
@@ -277,9 +277,9 @@ class BadInputTest(experiments.TestCase):
         empty = self.folder / 'empty'
         empty.mkdir()
         self.assert_sentence(experiments.call(name), 'Give --workdir=DIR, the folder of a run', name)
-        for folder in (empty, self.folder / 'nowhere'):
-            done = experiments.call(name, f'--workdir={folder}')
-            self.assert_sentence(done, 'is not a workdir of a run: it has no config.json', name)
+        for folder, pattern in ((empty, 'is not a workdir of a run: it has no config.json'),
+                                (self.folder / 'nowhere', 'There is no folder .*/nowhere; give the --workdir of a run')):
+            self.assert_sentence(experiments.call(name, f'--workdir={folder}'), pattern, name)
         self.assertEqual(list(empty.iterdir()), [])
         self.assertFalse((self.folder / 'nowhere').exists())
 

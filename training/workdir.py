@@ -146,6 +146,8 @@ def save_config(folder, config):
 def load_config(folder):
     """The locked config of a workdir."""
     path = folder / 'config.json'
+    if not folder.exists():
+        raise ValueError(f'There is no folder {folder}; give the --workdir of a run of train.py.')
     if not path.is_file():
         raise ValueError(f'{folder} is not a workdir of a run: it has no config.json; give the --workdir of train.py.')
     try:

@@ -73,7 +73,8 @@ def learn(texts: Iterable[str], vocab: int, lower: bool) -> bytes:
         if not words:
             advice = 'it holds no words; give it more text'
         elif len(pieces) < vocab:
-            advice = f'this text supports at most vocab={len(pieces)}'
+            advice = (f'this text supports at most vocab={len(pieces)}; give it more text, or set data.tokenizer to '
+                      f'WordPiece(vocab={len(pieces)})')
         else:
             advice = f'its characters and the special tokens alone are {len(pieces):,}; use a larger vocab'
         raise ValueError(f'WordPiece(vocab={vocab}) cannot be learnt from the training part: {advice}.')
