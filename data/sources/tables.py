@@ -96,6 +96,12 @@ class Table:
                 raise ValueError(f'{place} has nothing in column {name}; fill it in, or take the line out.')
         return tuple(cells[column] for column in columns)
 
+    def of_numbers(self) -> set[int]:
+        """The columns that hold nothing but numbers in the first rows."""
+        columns = itertools.zip_longest(*(map(str, cells) for _, cells in self._head[int(self._has_header):]))
+        is_number = lambda cell: re.fullmatch(r'[+-]?\d+(\.\d+)?', str(cell).strip())
+        return {i for i, column in enumerate(columns) if all(map(is_number, column))}
+
     def of_few_values(self) -> list[str]:
         """The columns, by name or number from 1, with few different values in the first rows, as those of classes have."""
         columns = list(itertools.zip_longest(*(map(str, cells) for _, cells in self._head[int(self._has_header):])))

@@ -14,6 +14,8 @@ import dataclasses
 import json
 import math
 import os
+import re
+import shlex
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -232,6 +234,7 @@ class Labelled(examples.Examples):
             usual = (tuple(map(names.index, pair)) for pair in _TEXTS if {*pair} <= {*names})
             texts = next((columns for columns in usual if label not in columns),
                          tuple(column for column in free if column != label))
+            texts = tuple(column for column in texts if column not in table.of_numbers()) or texts
         if label < 0 or not 1 <= len(texts) <= 2:
             columns = ', '.join(map(repr, table.names)) or str(table.width)
             raise ValueError(f'{table.file.path} has the columns {columns}, which leaves open what is the text and what the '
@@ -377,12 +380,16 @@ def _sorted(names: set[str]) -> tuple[str, ...]:
 
 
 def _require_classes(found: Sequence[Example], config: Labelled) -> None:
-    """Raises ValueError if the values in the column of the class are nearly all different, which are texts or numbers."""
+    """Raises ValueError if the values in the column of the class are texts or numbers: nearly all different, or, in a column
+    that nobody has named, with decimal places."""
     values = {example.label for example in found}
-    if isinstance(config.target, OneClass) and len(found) >= _MANY and len(values) > 0.6 * len(found):
+    if not isinstance(config.target, OneClass) or len(found) < _MANY:
+        return
+    decimals = not config.label and all(re.fullmatch(r'[+-]?\d+\.\d+', str(value)) for value in values)
+    if decimals or len(values) > 0.6 * len(found):
         shown = ', '.join(repr(str(value)[:30]) for value in sorted(values)[:2])
         few = config.table(config.part('train').files[0]).of_few_values()
-        mend = f'set data.label={few[0]}, which has few' if few else 'set data.label to another column'
+        mend = f'set data.label={shlex.quote(few[0])}, which has few' if few else 'set data.label to another column'
         raise ValueError(
             f'The column of the class, data.label={config.label!r}, has {len(values):,} different values in {len(found):,} '
             f'examples (such as {shown}, at {found[0].place}), so it names no class; {mend}, or use configs/rate.py if they '

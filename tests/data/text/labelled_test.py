@@ -337,6 +337,14 @@ class RefusalTest(LabelledCase):
             Labelled(**self.fields(train='train')).open(None)
         self.assertEqual(Labelled(**self.fields(train='train', label='v1', length=32)).open(None).classes, ('a', 'b'))
 
+    def test_numbers_with_decimal_places_are_classes_only_if_named(self):
+        self.write('a.csv', 'text,the verdict,stars\n' + ''.join(f'film {i},{"ab"[i % 2]},{i % 5}.5\n' for i in range(40)))
+        with self.assertRaisesRegex(ValueError, "5 different values in 40 .*'0.5'.* set data.label='the verdict', which"):
+            Labelled(**self.fields(train='train')).open(None)
+        self.assertLen(Labelled(**self.fields(train='train', label='stars', length=32)).open(None).classes, 5)
+        opened = Labelled(**self.fields(train='train', label='the verdict', length=32)).open(None)
+        self.assertIn("text from 'text', label from 'the verdict'", opened.describe())  # and not from the number of stars
+
     def test_columns_that_cannot_be_known(self):
         self.write('a.csv', 'one,two,three,label\n' + 'no,a,the,0\n' * 3)
         with self.assertRaisesRegex(ValueError, "a.csv has the columns 'one', 'two', 'three', 'label', which leaves open what "
