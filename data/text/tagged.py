@@ -106,7 +106,8 @@ def _word(line: str, place: str) -> tuple[str, str]:
     cells = line.split('\t') if '\t' in line else line.split(' ')
     cells = [cell.strip(' ') for cell in cells if cell or '\t' in line]
     if len(cells) < 2 or not cells[0] or not cells[-1]:
-        raise ValueError(f'{place} is {line[:40]!r}; expected a word and its tag, with a tab or spaces between them.')
+        raise ValueError(f'{place} is {line[:40]!r}; expected a word and its tag, with a tab or spaces between them (or '
+                         'JSON lines or Parquet with lists of words and of tags; docs/data.md shows both).')
     return cells[0], cells[-1]
 
 
