@@ -98,7 +98,7 @@ class FinetuneTest(recorded.TestCase):
         self.assertIn("'Ids(vocab=67, begin=0, end=2, pad=1)' states no mask of its own",
                       self.further('finetune', self.text, 'data.documents=line', code=1))
         said = self.further('finetune', self.text, 'data.documents=line',
-                            'data.tokenizer=Ids(vocab=67, begin=0, end=2, mask=66)')
+                            'data.tokenizer=Ids(vocab=67, begin=0, end=2, pad=1, mask=66)')
         self.assertIn('  valid: loss ', said)
         self.out_again('RobertaForMaskedLM', 'roberta')
 

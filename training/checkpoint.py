@@ -302,7 +302,12 @@ class Checkpoints:
         restore = ocp.args.PyTreeRestore(
             tree, restore_args=ocp.checkpoint_utils.construct_restore_args(tree), partial_restore=True
         )
-        return _named(self._manager.restore(step, args=ocp.args.Composite(state=restore))['state'])
+        arrays = _named(self._manager.restore(step, args=ocp.args.Composite(state=restore))['state'])
+        # A partial restore hands back the target itself where its name is not among those of the files.
+        absent = [name for name, array in arrays.items() if not isinstance(array, jax.Array)]
+        if absent:
+            raise ValueError(f'{absent[0]} is not in it')
+        return arrays
 
     def _restore_iterator(self, step: int, saved: int, iterator) -> str:
         """Sets the iterator; returns a description of the damage, '' if there is none."""

@@ -75,6 +75,10 @@ def _weights(step_folder: pathlib.Path) -> pathlib.Path:
     return max((step_folder / 'state').rglob('*'), key=lambda path: path.stat().st_size if path.is_file() else 0)
 
 
+def _rename(metadata: pathlib.Path) -> None:
+    metadata.write_bytes(metadata.read_bytes().replace(b'kernel', b'kernal'))
+
+
 def _overwrite(step_folder: pathlib.Path, array) -> None:
     """Changes one bit of `array` where it lies in the files."""
     data = np.asarray(array).tobytes()
@@ -96,6 +100,7 @@ _DAMAGE = {
     'overwritten_weights': (lambda step: _overwrite(step, _kernel(2)), 'checksum of params/block_0/kernel differs'),
     'truncated_weights': (lambda step: _truncate(_weights(step)), 'state cannot be read'),
     'deleted_weights': (lambda step: _weights(step).unlink(), 'state cannot be read'),
+    'renamed_array': (lambda step: _rename(step / 'state' / '_METADATA'), 'state cannot be read.*is not in it'),
     'deleted_state': (lambda step: shutil.rmtree(step / 'state'), 'state cannot be read'),
     'overwritten_meta': (lambda step: _flip(step / 'meta' / 'metadata'), 'meta'),
     'truncated_meta': (lambda step: _truncate(step / 'meta' / 'metadata'), 'meta cannot be read'),
