@@ -12,7 +12,6 @@ import dataclasses
 import functools
 import json
 import os
-from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -294,26 +293,47 @@ def _of_table(table: Table) -> list[Question]:
         context, question, answers = table.cells(row, columns, 'a table of questions', columns[2:])
         if not isinstance(context, str) or not isinstance(question, str):
             raise ValueError(f'{place} has the context {context!r:.40} and the question {question!r:.40}; expected two texts.')
-        try:
-            found.append(_checked(Question(
-                str(cells[more['id']]) if 'id' in more else place, question, context,
-                tuple(_answers(answers, context, cells[more['answer_start']] if 'answer_start' in more else None)), place)))
-        except (KeyError, TypeError, AttributeError):
-            raise ValueError(f'{place} has the answers {answers!r:.60}; expected a text, or {{"text": [..], "answer_start": '
-                             '[..]}.') from None
+        start = cells[more['answer_start']] if 'answer_start' in more else None
+        key = str(cells[more['id']]) if 'id' in more else place
+        found.append(_checked(Question(key, question, context, _answers(answers, start, context, place), place)))
     return found
 
 
-def _answers(given: Any, context: str, start: Any) -> Iterator[tuple[int, str]]:
-    """(first character, text) of the answers in a cell."""
+def _answers(given: Any, start: Any, context: str, place: str) -> tuple[tuple[int, str], ...]:
+    """(first character, text) of the answers in a cell; `start` is what `answer_start` has. Raises ValueError for none."""
     if isinstance(given, str) and given.lstrip().startswith('{'):
-        given = json.loads(given)
-    if isinstance(given, dict):
-        yield from zip(map(int, given['answer_start']), given['text'], strict=True)
-    elif isinstance(given, list):
-        yield from ((int(one['answer_start']), one['text']) for one in given)
-    elif text := (given or '').strip():
-        yield int(start) if str(start or '').strip() else context.find(text), text
+        try:
+            given = json.loads(given)
+        except (ValueError, RecursionError):
+            pass  # an answer that begins with a brace
+    try:
+        if isinstance(given, dict):
+            return tuple(zip(map(_start, given['answer_start']), map(_text, given['text']), strict=True))
+        if isinstance(given, list):
+            return tuple((_start(one['answer_start']), _text(one['text'])) for one in given)
+        if not (text := _text(given or '').strip()):
+            return ()
+        stated = start is not None and str(start).strip()
+        found = (_start(start) if stated else context.find(text)), text
+    except (KeyError, TypeError, ValueError, OverflowError):
+        raise ValueError(f'{place} has the answers {str(given)[:40]!r} and the answer_start {str(start)[:20]!r}; expected a text '
+                         'and a number of characters, or {"text": [..], "answer_start": [..]}.') from None
+    if found[0] < 0 and not stated:
+        raise ValueError(f'{place} has the answer {text[:40]!r}, which its context does not hold; correct it, or take it out.')
+    return (found,)
+
+
+def _start(given: Any) -> int:
+    """The number of characters before an answer. pandas writes 3.0 in a column with gaps."""
+    if not float(given).is_integer():
+        raise ValueError('a part of a character')
+    return int(float(given))
+
+
+def _text(given: Any) -> str:
+    if not isinstance(given, str):
+        raise TypeError('no text')
+    return given
 
 
 def _tokens(question: Question, ranges: np.ndarray) -> tuple[int, int]:

@@ -203,6 +203,7 @@ class ContractTest(QuestionsCase):
         ('a.json', json.dumps([{'context': SHORT, 'question': 'when?', 'answers': answers}
                                for answers in ([{'text': '1914', 'answer_start': 9}], [])])),
         ('a.csv', f'question,context,answer\nwhen?,"{SHORT}",1914\nwhen?,"{SHORT}",\n'),
+        ('a.csv', f'question,context,answer,answer_start\nwhen?,"{SHORT}",1914,9.0\nwhen?,"{SHORT}",,\n'),
         ('a.tsv', f'question\tanswer_start\tanswer\tcontext\nwhen?\t9\t1914\t{SHORT}\nwhen?\t\t\t{SHORT}\n'),
     )
     def test_tables(self, name, contents, keys=None):
@@ -217,8 +218,17 @@ class ContractTest(QuestionsCase):
             self.assertEqual(tuple(one.key for one in found), keys)
 
     @parameterized.parameters(
-        ('{"context": "a b", "question": "q", "answer": "c"}', "a.jsonl:1 has the answer 'c' at character -1"),
-        ('{"context": "a b", "question": "q", "answers": {"text": ["a"]}}', 'has the answers .*; expected a text, or'),
+        ('{"context": "a b", "question": "q", "answer": "c"}', "a.jsonl:1 has the answer 'c', which its context does not hold"),
+        ('{"context": "a b", "question": "q", "answer": "{x}"}', "a.jsonl:1 has the answer '{x}', which its context does not"),
+        ('{"context": "a b", "question": "q", "answer": "%s"}' % ('{' * 5000), 'which its context does not hold'),
+        ('{"context": "a b", "question": "q", "answer": "a", "answer_start": "x"}', "the answer_start 'x'; expected a text and"),
+        ('{"context": "a b", "question": "q", "answer": "a", "answer_start": 0.5}', "the answer_start '0.5'; expected"),
+        ('{"context": "a b", "question": "q", "answer": "a", "answer_start": "%s"}' % ('9' * 5000), 'the answer_start .* expected'),
+        ('{"context": "a b", "question": "q", "answer": "a", "answer_start": -1}', "has the answer 'a' at character -1, where"),
+        ('{"context": "a b", "question": "q", "answers": {"text": ["a"], "answer_start": []}}', 'has the answers .* expected'),
+        ('{"context": "a b", "question": "q", "answers": {"text": ["a"], "answer_start": ["x"]}}', 'has the answers .* expected'),
+        ('{"context": "a b", "question": "q", "answers": [{"text": 3, "answer_start": 0}]}', 'has the answers .* expected'),
+        ('{"context": "a b", "question": "q", "answers": {"text": ["a"]}}', 'has the answers .*; expected a text and'),
         ('{"context": "a b", "question": 1, "answer": "a"}', "and the question 1; expected two texts"),
         ('{"context": "a b", "answer": "a"}', "A table of questions names the column 'question', which"),
     )
@@ -226,6 +236,11 @@ class ContractTest(QuestionsCase):
         self.write(contents, 'a.jsonl')
         with self.assertRaisesRegex(ValueError, message):
             Questions(**self.fields()).open(None)
+
+    def test_an_answer_in_braces(self):
+        self.write('{"context": "f{x} y", "question": "q", "answer": "{x}"}', 'a.jsonl')
+        found = Questions(**self.fields()).open(None).config.part('train').examples
+        self.assertEqual(found[0].answers, ((1, '{x}'),))
 
     def test_a_tokenizer_that_is_learnt(self):
         opened = self.opened(squad((SHORT * 9, asked('a', 'when?', (9, '1914'))), (LONG, asked('b', 'q', (0, 'w0')))),
