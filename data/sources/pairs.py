@@ -48,7 +48,8 @@ class Form:
 
     Attributes:
       columns: of the source and of the target, by name or by number from 1; (): the columns named as the languages, or
-        source and target, in the table or in objects of its column `translation`; else the first two.
+        source and target, in the table or in objects of its column `translation`; else the first two that are not all
+        numbers, as ids are.
       header, quotes: as in data/sources/tables.py:Table.
     """
 
@@ -94,7 +95,10 @@ class TablePairs(Origin):
         for pair in (self.form.languages, ('source', 'target'), ('src', 'tgt')):
             if {*pair} <= {*table.names}:
                 return tuple(map(table.names.index, pair))
-        return None if 'translation' in table.names else (0, 1)
+        if 'translation' in table.names:
+            return None
+        texts = [column for column in range(table.width) if column not in table.of_numbers]  # and no ids
+        return tuple(texts[:2]) if len(texts) > 1 else (0, 1)
 
     def _nested(self, place: str, found: Any) -> Pair:
         pair = tuple(found.get(language) for language in self.form.languages) if isinstance(found, dict) else ()

@@ -29,6 +29,7 @@ from data.sources import files as sources
 CHOICES = 'auto', 'true', 'false'  # of the fields `header` and `quotes`
 _HEAD = 1000  # rows that header, quotes and separator are found in
 _LONGEST = 1 << 26  # bytes in a line or in a whole .json
+_CARD = 1 << 17  # characters of a card that are read
 _FORMATS = {'.csv': 'csv', '.jsonl': 'json', '.ndjson': 'json', '.json': 'json', '.parquet': 'parquet', '.pq': 'parquet'}
 _NAME = re.compile(r'(#\d* ?)?[^\W\d][\w .()/#-]{0,39}|')  # of a column; '' is what pandas calls its index
 _KNOWN = frozenset((  # names of columns
@@ -77,7 +78,7 @@ class Table:
         """The index of a column, given by name or by number from 1. Raises ValueError, which names the config's `field`."""
         if isinstance(wanted, str) and wanted in self.names:
             return self.names.index(wanted)
-        if isinstance(wanted, int) or wanted.isdecimal():
+        if isinstance(wanted, int) or whole(wanted):
             return int(wanted) - 1
         known = f'its columns are {", ".join(map(repr, self.names[:20]))}' if self.names else (
             "it has no header, so columns are numbers from 1; if line 1 is one, set data.header=true")
@@ -96,11 +97,11 @@ class Table:
                 raise ValueError(f'{place} has nothing in column {name}; fill it in, or take the line out.')
         return tuple(cells[column] for column in columns)
 
+    @functools.cached_property
     def of_numbers(self) -> set[int]:
         """The columns that hold nothing but numbers in the first rows."""
-        columns = itertools.zip_longest(*(map(str, cells) for _, cells in self._head[int(self._has_header):]))
-        is_number = lambda cell: re.fullmatch(r'[+-]?\d+(\.\d+)?', str(cell).strip())
-        return {i for i, column in enumerate(columns) if all(map(is_number, column))}
+        columns = itertools.zip_longest(*(cells for _, cells in self._head[int(self._has_header):]))
+        return {i for i, column in enumerate(columns) if all(_is_number(str(cell).strip()) for cell in column)}
 
     def of_few_values(self) -> list[str]:
         """The columns, by name or number from 1, with few different values in the first rows, as those of classes have."""
@@ -125,7 +126,10 @@ class Table:
         if not self.names:
             return ''
         names = ', '.join(map(repr, self.names[:8])) + ', ..' * (len(self.names) > 8)
-        return f'header: {names} (line 1)' if self._has_header else f'columns: {names}'
+        if not self._has_header:
+            return f'columns: {names}'
+        apart = f'; separated by {self._separated_by}' if self.format == 'csv' and self._separator != ',' else ''
+        return f'header: {names} (line 1){apart}'
 
     @property
     def format(self) -> str:
@@ -148,7 +152,7 @@ class Table:
 
     @functools.cached_property
     def _has_header(self) -> bool:
-        if self.format in ('json', 'parquet') or self.header == 'false':
+        if self.format in ('json', 'parquet') or self.header == 'false' or not self._head:
             return False
         return self.header == 'true' or _is_header([cells for _, cells in self._head])
 
@@ -167,9 +171,12 @@ class Table:
         if self.format != 'csv':
             return '\t'
         lines = list(itertools.islice((line for line in lines_of(self.file) if line.strip()), 20))
-        counts = {mark: [len(next(csv.reader([line], delimiter=mark), ())) for line in lines] for mark in ',;\t'}
-        even = [mark for mark, found in counts.items() if found and min(found) == max(found) > 1]
-        return even[0] if even else max(counts, key=lambda mark: sum(counts[mark]))
+        found = {mark: [_cells(line, mark) for line in lines] for mark in ',;\t'}
+        count = {mark: [len(cells) for cells in rows] for mark, rows in found.items()}
+        even = [mark for mark in found if lines and min(count[mark]) == max(count[mark]) > 1]
+        # A comma of a text has a space behind it, unlike one between fields.
+        spaces = lambda mark: sum(cell.startswith(' ') for cells in found[mark] for cell in cells[1:])
+        return min(even, key=spaces) if even else max(count, key=lambda mark: sum(count[mark]))
 
     @property
     def _separated_by(self) -> str:
@@ -194,7 +201,8 @@ class Table:
                 yield f'{self.file.path}:{number}', tuple(line.split(self._separator))
 
     def _of_quoted(self) -> Iterator[Row]:
-        lines = (line + '\n' for line in lines_of(self.file))
+        # A carriage return within a line, which the reader refuses outside of quotes, is white space.
+        lines = (line.replace('\r', ' ') + '\n' for line in lines_of(self.file))
         reader, first = csv.reader(lines, delimiter=self._separator, strict=True), 1
         while True:
             try:
@@ -269,11 +277,18 @@ def data_files(path: str, field: str = 'data.path', encoding: str = 'utf-8') -> 
     return [file for file in found if not about.search(file.name)] or found
 
 
+def whole(text: str) -> bool:
+    """Whether a text is a whole number that is not negative, and short enough for int()."""
+    return text.isdecimal() and len(text) < 19
+
+
 def _split(file: sources.File) -> Iterator[bytes]:
-    held = b''
+    held, end = b'', b''
     for block in file.read():
-        *whole, held = (held + block).split(b'\n')
-        yield from whole
+        # Lines end with \n or \r\n, or, in files of old Macintoshes and of Excel for them, with \r.
+        end = end or (b'\r' if b'\r' in block and b'\n' not in block else b'\n')
+        *lines, held = (held + block).split(end)
+        yield from lines
         if len(held) > _LONGEST:
             raise ValueError(f'{file.path} has a line of more than {_LONGEST >> 20} MB; break it into lines.')
     if held:
@@ -292,6 +307,13 @@ def _is_header(rows: Sequence[tuple[str, ...]]) -> bool:
     columns = [[cell.strip() for cell in column] for column in itertools.zip_longest(*rest, fillvalue='')][:len(first)]
     numeric = any(any(column) and all(map(_is_number, filter(None, column))) for column in columns)
     return numeric or any(name not in column and len({*column}) <= len(column) / 5 for name, column in zip(first, columns))
+
+
+def _cells(line: str, separator: str) -> list[str]:
+    try:
+        return next(csv.reader([line.replace('\r', ' ')], delimiter=separator), [])
+    except csv.Error:  # a field that is too long
+        return []
 
 
 def _is_number(cell: str) -> bool:
@@ -324,7 +346,9 @@ def _of_card(path: str) -> dict[str, list[str]]:
     for folder in Path(path).absolute().parents[:2]:
         try:
             with open(folder / 'README.md', encoding='utf-8') as opened:
-                parts = re.split(r'^---\s*$', opened.read(1 << 20), maxsplit=2, flags=re.MULTILINE)
+                parts = re.split(r'^---\s*$', opened.read(_CARD), maxsplit=2, flags=re.MULTILINE)
+            if not _is_plain(yaml.parse(parts[1], yaml.SafeLoader)):
+                continue
             infos = yaml.safe_load(parts[1])['dataset_info']
             features = (infos if isinstance(infos, dict) else infos[0])['features']
             named = {one['name']: one['dtype']['class_label']['names'] for one in features if isinstance(one['dtype'], dict)}
@@ -332,3 +356,15 @@ def _of_card(path: str) -> dict[str, list[str]]:
         except (OSError, ValueError, KeyError, IndexError, TypeError, AttributeError, RecursionError, yaml.YAMLError):
             continue
     return {}
+
+
+def _is_plain(events: Iterator) -> bool:
+    """Whether YAML is without aliases, by which a few lines stand for more than any memory holds, and deep nesting."""
+    from yaml import events as kinds
+
+    depth = 0
+    for event in events:
+        depth += isinstance(event, kinds.CollectionStartEvent) - isinstance(event, kinds.CollectionEndEvent)
+        if depth > 32 or isinstance(event, kinds.AliasEvent):
+            return False
+    return True

@@ -23,7 +23,7 @@ import numpy as np
 
 from data import fields
 from data.sources import files as sources
-from data.sources.tables import CHOICES, Row, Table
+from data.sources.tables import CHOICES, Row, Table, whole
 from data.text import examples, frames
 
 _FILE = 'classes.json'
@@ -134,7 +134,7 @@ class Number(Target):
             found = float(cell)
         except (ValueError, TypeError, OverflowError):
             found = math.nan
-        if not math.isfinite(found):
+        if not abs(found) <= np.finfo(np.float32).max:
             raise ValueError(f'{place} has {cell!r} where data.label names a column of numbers; correct the line, or take it '
                              'out.')
         return found
@@ -234,7 +234,7 @@ class Labelled(examples.Examples):
             usual = (tuple(map(names.index, pair)) for pair in _TEXTS if {*pair} <= {*names})
             texts = next((columns for columns in usual if label not in columns),
                          tuple(column for column in free if column != label))
-            texts = tuple(column for column in texts if column not in table.of_numbers()) or texts
+            texts = tuple(column for column in texts if column not in table.of_numbers) or texts
         if label < 0 or not 1 <= len(texts) <= 2:
             columns = ', '.join(map(repr, table.names)) or str(table.width)
             raise ValueError(f'{table.file.path} has the columns {columns}, which leaves open what is the text and what the '
@@ -375,8 +375,8 @@ class OpenLabelled(examples.OpenExamples):
 
 
 def _sorted(names: set[str]) -> tuple[str, ...]:
-    whole = all(name.removeprefix('-').isdecimal() for name in names)
-    return tuple(sorted(names, key=lambda name: (int(name), name) if whole else name))
+    numbers = all(whole(name.removeprefix('-')) for name in names)
+    return tuple(sorted(names, key=lambda name: (int(name), name) if numbers else name))
 
 
 def _require_classes(found: Sequence[Example], config: Labelled) -> None:
@@ -408,7 +408,7 @@ def _name(cell: Any, names: Sequence[str], place: str) -> str:
     found = _text(cell)
     if not names or not found or found in names:
         return found
-    if not found.isdecimal() or int(found) >= len(names):
-        raise ValueError(f'{place} has the class {found!r}, and the names of the classes are {", ".join(names[:8])}'
+    if not whole(found) or int(found) >= len(names):
+        raise ValueError(f'{place} has the class {found[:40]!r}, and the names of the classes are {", ".join(names[:8])}'
                          f'{", .." * (len(names) > 8)}; correct the row, or leave it out by a slice.')
     return names[int(found)]

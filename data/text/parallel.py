@@ -52,7 +52,7 @@ class Parallel:
       languages: source and target, separated by a comma: locales of CLDR, endings of aligned files, features of TFDS. For
         'table' the columns of these names, if there are such and `columns` names no others.
       columns: the columns of the source and of the target in a table, by name or by number from 1; (): those named as the
-        languages, or source and target, else the first two.
+        languages, or source and target, else the first two that are not all numbers.
       header, quotes: whether the first line of a table names its columns, and whether fields may be quoted: 'true', 'false',
         or 'auto', which finds out.
       encoding: that of the files, as in data.text.documents:Text.

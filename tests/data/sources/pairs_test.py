@@ -50,6 +50,14 @@ class TablePairsTest(parameterized.TestCase):
         path = self.write('1\tGo.\tVa !\n2\tHi.\tSalut !\n')
         self.assertEqual(list(pair_sources.tables(path, Form(('3', '2')))('all')), [('Va !', 'Go.'), ('Salut !', 'Hi.')])
 
+    @parameterized.parameters(
+        ('1\tGo.\tVa !\n2\tHi.\tSalut !\n', ('Go.', 'Va !')),
+        ('7\tGo.\t9\tVa !\n7\tHi.\t10\tSalut !\n', ('Go.', 'Va !')),  # as Tatoeba exports them
+        ('12\ttwelve\n13\tthirteen\n', ('12', 'twelve')),
+    )
+    def test_ids_are_no_texts(self, contents, first):
+        self.assertEqual(next(iter(pair_sources.tables(self.write(contents), Form())('all'))), first)
+
     def test_files_of_a_folder(self):
         self.write('a\tb\n', 'one.tsv')
         self.write(gzip.compress(b'c\td\n'), 'two.tsv.gz')

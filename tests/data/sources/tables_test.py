@@ -51,6 +51,23 @@ class FormatsTest(TablesCase):
         self.assertEqual(places('a.jsonl', '{"a": 1}\n\n{"b": 2}'), ['/a.jsonl:1', '/a.jsonl:3'])
         self.assertEqual(places('a.json', '[{"a": 1}, {"b": 2}]'), ['/a.json, item 1', '/a.json, item 2'])
 
+    def test_line_ends_of_old_macintoshes(self):
+        table = self.table('a.csv', 'text,label\rno,0\r"yes,\ror so",1\r')
+        self.assertEqual(table.names, ('text', 'label'))
+        self.assertEqual([cells for _, cells in table.rows()], [('no', '0'), ('yes,\nor so', '1')])
+        self.assertEqual(self.cells('b.csv', 'no\rnever,0\nyes,1\n'), [('no never', '0'), ('yes', '1')])
+
+    @parameterized.parameters(
+        ('good film, really 0;p\nbad film, really 1;n\n', ('good film, really 0', 'p'), 'text;label'),
+        ('good, 0\nbad, 1\n', ('good', ' 0'), 'text,label'),
+        ('good; really,0\nbad; really,1\n', ('good; really', '0'), 'text,label'),
+        ('one, two\t0\none, two\t1\n', ('one, two', '0'), 'text\tlabel'),
+    )
+    def test_what_separates_the_fields(self, lines, first, header):
+        self.assertEqual(self.cells('a.csv', lines)[0], first)
+        apart = {',': '', ';': '; separated by semicolons', '\t': '; separated by tabs'}[header.strip('textlabel') or '\t']
+        self.assertEqual(self.table('a.csv', f'{header}\n{lines}').describe(), f"header: 'text', 'label' (line 1){apart}")
+
     def test_keys_that_a_row_lacks(self):
         self.assertEqual(self.cells('a.jsonl', '{"a": 1}\n{"b": [2], "a": null}'), [(1, None), (None, [2])])
 
@@ -96,6 +113,9 @@ class HeaderTest(TablesCase):
         self.assertLen(list(table.rows()), sum(map(bool, contents.split('\n'))) - bool(names))
         self.assertEqual(table.describe(), f"header: {', '.join(map(repr, names))} (line 1)" if names else '')
 
+    def test_the_first_line_of_none(self):
+        self.assertEqual(self.table('a.csv', '\n \n\n', header='true').names, ())
+
     def test_empty_columns_at_the_end_are_none(self):
         table = self.table('a.csv', 'v1,v2,,\n' + MANY.replace('\n', ',,\n') * 60 + 'text,a,more,\n')
         self.assertEqual((table.names, table.width), (('v1', 'v2'), 2))
@@ -140,9 +160,19 @@ dataset_info:
         self.assertEqual(self.table('data/a.csv', 'text,label\nno,0\n').classes, {'label': ['negative', 'positive']})
         self.assertEqual([file.name for file in data_files(str(self.folder))], ['data/a.csv'])
 
-    @parameterized.parameters('no card', '---\n: [\n---\n', '---\ndataset_info: 3\n---\n', '---\n' + '[' * 5000 + '\n---\n')
+    @parameterized.parameters('no card', '---\n: [\n---\n', '---\ndataset_info: 3\n---\n', '---\n' + '[' * 50_000 + '\n---\n', '---\n' + '- ' * 50_000 + '\n---\n')
     def test_a_card_without_them(self, card):
         (self.folder / 'README.md').write_text(card)
+        self.assertEqual(self.table('a.csv', 'text,label\nno,0\n').classes, {})
+
+    @parameterized.parameters('names', '<<')
+    def test_a_card_that_grows_when_read_is_none(self, key):
+        lists = ''.join(f'l{i}: &l{i} [{", ".join([f"*l{i - 1}"] * 9)}]\n' for i in range(1, 12))
+        maps = ''.join(f'm{i}: &m{i} {{<<: [{", ".join([f"*m{i - 1}"] * 9)}]}}\n' for i in range(1, 12))
+        (self.folder / 'README.md').write_text(
+            f'---\nl0: &l0 [x]\nm0: &m0 {{a: 0}}\n{lists if key == "names" else maps}'
+            "dataset_info: {features: [{name: label, dtype: {class_label: {names: {'0': "
+            + ('*l11' if key == 'names' else '*m11') + "}}}}]}\n---\n")
         self.assertEqual(self.table('a.csv', 'text,label\nno,0\n').classes, {})
 
     def test_in_the_metadata_of_parquet(self):

@@ -1,5 +1,7 @@
 import gzip
 import json
+import re
+from unittest import mock
 
 import numpy as np
 from absl.testing import absltest, parameterized
@@ -93,9 +95,10 @@ class FormsTest(LabelledCase):
         opened = Labelled(**self.fields(train='train')).open(None)
         self.assertEqual((opened.classes, [e.label for e in opened.config.part('train').examples][:2]),
                          (('bad', 'good'), ['good', 'bad']))
-        self.write('a.csv', 'text,label\nno,1\na,2\n')
-        with self.assertRaisesRegex(ValueError, "a.csv:3 has the class '2', and the names of the classes are bad, good"):
-            Labelled(**self.fields(train='train')).open(None)
+        for unknown in ('2', '1' * 5000):
+            self.write('a.csv', f'text,label\nno,1\na,{unknown}\n')
+            with self.assertRaisesRegex(ValueError, "a.csv:3 has the class '[12]+.*, and the names of the classes are bad, good"):
+                Labelled(**self.fields(train='train')).open(None)
 
     def test_values_of_json(self):
         self.write('a.jsonl', '{"text": "no", "label": ["x", "y"]}\n{"text": "a", "label": []}\n')
@@ -108,6 +111,7 @@ class FormsTest(LabelledCase):
     @parameterized.parameters(
         (('10', '9', '-1', '10'), ('-1', '9', '10')),
         (('10', '9', 'x'), ('10', '9', 'x')),
+        (('9', '1' * 5000, '10'), ('10', '1' * 5000, '9')),  # longer than a number may be
         (('not_entailment', 'entailment'), ('entailment', 'not_entailment')),
     )
     def test_classes_are_sorted(self, labels, expected):
@@ -293,6 +297,8 @@ class RefusalTest(LabelledCase):
         ('no\tgood\na\tgood\n', "All examples of data.train='train' have the class 'good'; widen it, or set data.label"),
         ('no\t4\na\tfour\n', "a.tsv:2 has 'four' where data.label names a column of numbers", {'target': Number()}),
         ('no\tnan\n', "a.tsv:1 has 'nan' where", {'target': Number()}),
+        ('no\t1e300\n', "a.tsv:1 has '1e300' where", {'target': Number()}),
+        ('\n \n', 'is empty: it names 0 examples', {'header': 'true'}),
         ('no\t\n', 'a.tsv:1 has nothing in column 2', {'target': Number()}),
         ('no\t\na\t,\n', "All examples of data.train='train' are without labels; widen it", {'target': Labels()}),
         ('no\tgood\na\tbad\n', r"The split 'b.tsv' names no file of this data; did you mean 'a.tsv'", {'train': 'b.tsv'}),
@@ -312,6 +318,12 @@ class RefusalTest(LabelledCase):
         with self.assertRaisesRegex(ValueError, message) as caught:
             Labelled(**self.fields(train='train') | dict(more)).open(None)
         self.assertNotIn('\n', str(caught.exception))
+
+    def test_many_columns_of_numbers_are_refused_at_once(self):
+        self.write('a.csv', (','.join(map(str, range(300))) + '\n') * 1000)
+        with mock.patch.object(re, 'fullmatch', wraps=re.fullmatch) as matches, self.assertRaises(ValueError):
+            Labelled(**self.fields(train='train', label='300')).open(None)
+        self.assertLess(matches.call_count, 1_000_000)
 
     def test_a_class_that_occurs_once_is_mentioned(self):
         lines = ''.join(f'the film {i}\t{("bad", "good")[i % 2]}\n' for i in range(30))
