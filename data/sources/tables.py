@@ -84,6 +84,10 @@ class Table:
             "it has no header, so columns are numbers from 1; if line 1 is one, set data.header=true")
         raise ValueError(f'{field} names the column {wanted!r}, which {self.file.path} does not have; {known}.')
 
+    def split(self, line: str) -> list[str]:
+        """The fields of one line of text."""
+        return _cells(line, self._separator) if self._quoted else line.split(self._separator)
+
     def cells(self, row: Row, columns: Sequence[int], field: str, optional: Sequence[int] = ()) -> tuple:
         """The cells of a row in these columns. Raises ValueError if the row is too short, or if one is empty and not in
         `optional`."""

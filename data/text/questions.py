@@ -8,6 +8,7 @@ and `end` [B], the places of the answer's first and last token, and `context` [B
 A window without the whole answer, and a question without one, have start = end = 0 (Devlin et al. 2019, sections 4.2 and 4.3).
 """
 
+import contextlib
 import dataclasses
 import functools
 import json
@@ -302,10 +303,8 @@ def _of_table(table: Table) -> list[Question]:
 def _answers(given: Any, start: Any, context: str, place: str) -> tuple[tuple[int, str], ...]:
     """(first character, text) of the answers in a cell; `start` is what `answer_start` has. Raises ValueError for none."""
     if isinstance(given, str) and given.lstrip().startswith('{'):
-        try:
+        with contextlib.suppress(ValueError, RecursionError):  # an answer that begins with a brace
             given = json.loads(given)
-        except (ValueError, RecursionError):
-            pass  # an answer that begins with a brace
     try:
         if isinstance(given, dict):
             return tuple(zip(map(_start, given['answer_start']), map(_text, given['text']), strict=True))
@@ -316,8 +315,8 @@ def _answers(given: Any, start: Any, context: str, place: str) -> tuple[tuple[in
         stated = start is not None and str(start).strip()
         found = (_start(start) if stated else context.find(text)), text
     except (KeyError, TypeError, ValueError, OverflowError):
-        raise ValueError(f'{place} has the answers {str(given)[:40]!r} and the answer_start {str(start)[:20]!r}; expected a text '
-                         'and a number of characters, or {"text": [..], "answer_start": [..]}.') from None
+        raise ValueError(f'{place} has the answers {str(given)[:40]!r} and the answer_start {str(start)[:20]!r}; expected '
+                         'a text and a number of characters, or {"text": [..], "answer_start": [..]}.') from None
     if found[0] < 0 and not stated:
         raise ValueError(f'{place} has the answer {text[:40]!r}, which its context does not hold; correct it, or take it out.')
     return (found,)

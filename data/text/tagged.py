@@ -9,27 +9,34 @@ have a space before them, which changes the tokens of byte-level BPE and Sentenc
 """
 
 import dataclasses
+import itertools
 import os
 import re
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 
 from data import fields
 from data.sources import files as sources
-from data.sources.tables import Table, lines_of
+from data.sources.tables import Table, lines_of, whole
 from data.text import examples, frames
 
 _FILE = 'tags.json'
-_COLUMNS = ('tokens', 'words'), ('ner_tags', 'tags', 'labels', 'pos_tags')  # usual names in tables
+# Usual names of columns, of words and of tags.
+_COLUMNS = (('tokens', 'words', 'token', 'word', 'form'),
+            ('ner_tags', 'tags', 'labels', 'pos_tags', 'ner_tag', 'ner', 'tag', 'label', 'pos', 'upos'))
+_SENTENCES = 'sentence #', 'sentence', 'sentence_id', 'sent_id', 'sentence_number'  # those that number sentences
 
 
 @dataclasses.dataclass(frozen=True)
 class Tagged(examples.Examples):
     """Files of CoNLL: a word a line, the word in the first column and its tag in the last, blank lines between sentences.
 
-    Columns are separated by tabs, or in a line without tabs by spaces. Lines that begin with -DOCSTART- are skipped. Tables of
-    JSON Lines or Parquet have a sentence a row, as a list of words and a list of tags. A sentence longer than a row of a batch
+    Columns are separated by tabs, or in a line without tabs by spaces; in .csv as in data/sources/tables.py. A first line that
+    names the columns is found by its names, and a column such as `sentence_id` then begins sentences too. Lines that begin with
+    -DOCSTART- are skipped. Tables of JSON Lines or Parquet have a sentence a row, as a list of words and a list of tags. A
+    sentence longer than a row of a batch
     is split between words into several rows; of a word longer than a row the first tokens are kept.
 
     Each example is a sentence. Attributes are those of Examples, and:
@@ -60,15 +67,50 @@ class Tagged(examples.Examples):
         table = Table(file)
         if table.format in ('json', 'parquet'):
             return self._of_table(table)
-        found, begun = [], []
-        for number, line in enumerate([*lines_of(file), ''], 1):
-            if line.strip(' \t') and not line.startswith('-DOCSTART-'):
-                place = f'{file.path}:{number}'
-                begun.append((*_word(line, place), place))
-            elif begun:
+        return self._of_lines(table)
+
+    def described(self) -> str:
+        """The columns that a first line names, for the log; '' without one."""
+        table = Table(self.part('train').files[0])
+        if table.format in ('json', 'parquet') or not (columns := self._columns(table)).named:
+            return ''
+        names = [repr(name.strip()) for name in _split(next(lines_of(table.file)), table)]
+        sentence = '' if columns.sentence is None else f', sentences from {names[columns.sentence]}'
+        return (f'header: {", ".join(names)} (line 1); words from {names[columns.word]}, tags from {names[columns.tag]}'
+                f'{sentence}; ')
+
+    def _of_lines(self, table: Table) -> list['Sentence']:
+        columns, found, begun, last = self._columns(table), [], [], ''
+        for number, line in enumerate(itertools.chain(lines_of(table.file), ('',)), 1):
+            if number == 1 and columns.named:
+                continue
+            cells = _split(line, table)
+            blank = not any(cells) or line.startswith('-DOCSTART-')
+            key = '' if blank or columns.sentence is None else ''.join(cells[columns.sentence:][:1])
+            if begun and (blank or key not in ('', last)):
                 found.append(Sentence(*map(tuple, zip(*begun))))
                 begun = []
+            last = key or last
+            if not blank:
+                place = f'{table.file.path}:{number}'
+                begun.append((*_word(cells, columns, line, place), place))
         return found
+
+    def _columns(self, table: Table) -> '_Columns':
+        """Where the lines of a file have the word and the tag."""
+        names = [name.strip() for name in _split(next(lines_of(table.file), ''), table)]
+        low = [name.lower() for name in names]
+        usual = [next((low.index(name) for name in known if name in low), None) for known in (*_COLUMNS, _SENTENCES)]
+        named, sentence = None not in usual[:2], usual[2]
+        if not self.columns:
+            return _Columns(*usual, True) if named else _Columns()
+        wanted = fields.columns('columns', self.columns)
+        if unknown := [column for column in wanted if not whole(column) and column not in names]:
+            raise ValueError(f'data.columns names the column {unknown[0]!r}, which line 1 of {table.file.path} does not name; '
+                             f'it is {", ".join(map(repr, names[:20]))}.')
+        word, tag = (int(column) - 1 if whole(column) else names.index(column) for column in wanted)
+        named = named or not all(map(whole, wanted))
+        return _Columns(word, tag, sentence if named else None, named)
 
     def _of_table(self, table: Table) -> list['Sentence']:
         usual = [next((name for name in names if name in table.names), names[0]) for names in _COLUMNS]
@@ -102,13 +144,32 @@ class Sentence:
         return (' '.join(self.words),)
 
 
-def _word(line: str, place: str) -> tuple[str, str]:
-    cells = line.split('\t') if '\t' in line else line.split(' ')
-    cells = [cell.strip(' ') for cell in cells if cell or '\t' in line]
-    if len(cells) < 2 or not cells[0] or not cells[-1]:
-        raise ValueError(f'{place} is {line[:40]!r}; expected a word and its tag, with a tab or spaces between them (or '
-                         'JSON lines or Parquet with lists of words and of tags; docs/data.md shows both).')
-    return cells[0], cells[-1]
+class _Columns(NamedTuple):
+    """The columns of lines with a word each.
+
+    Attributes:
+      sentence: the column in which another value begins another sentence; None: blank lines alone begin one.
+      named: whether the first line names the columns.
+    """
+
+    word: int = 0
+    tag: int = -1
+    sentence: int | None = None
+    named: bool = False
+
+
+def _split(line: str, table: Table) -> list[str]:
+    cells = table.split(line) if table.format == 'csv' or '\t' in line else filter(None, line.split(' '))
+    return [cell.strip() for cell in cells]
+
+
+def _word(cells: list[str], columns: _Columns, line: str, place: str) -> tuple[str, str]:
+    if len(cells) > max(1, columns.word, columns.tag, columns.sentence or 0):
+        word, tag = cells[columns.word], cells[columns.tag]
+        if word and tag and ' ' not in tag:
+            return word, tag
+    raise ValueError(f'{place} is {line[:40]!r}; expected a word and its tag, with a tab, spaces or, in .csv, a comma '
+                     'between them (or JSON lines or Parquet with lists of words and of tags; docs/data.md shows all forms).')
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
@@ -180,8 +241,8 @@ class OpenTagged(examples.OpenExamples):
     def describe(self) -> str:
         """One line about the training part, the tags and the tokenizer, for the log."""
         facts = self._facts(self._training)
-        return (f'{self.config.path}, {facts["sentences"]:,} sentences in {facts["rows"]:,} rows, {facts["words"]:,} words to '
-                f'train on; {len(self.classes)} tags ({", ".join(self.classes[:5])}{", .." * (len(self.classes) > 5)}); '
+        return (f'{self.config.path}, {self.config.described()}{facts["sentences"]:,} sentences in {facts["rows"]:,} rows, '
+                f'{facts["words"]:,} words to train on; {len(self.classes)} tags ({", ".join(self.classes[:5])}{", .." * (len(self.classes) > 5)}); '
                 f'{self._vocabulary}')
 
     def count(self, batch: dict[str, np.ndarray]) -> int:

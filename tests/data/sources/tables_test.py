@@ -58,15 +58,16 @@ class FormatsTest(TablesCase):
         self.assertEqual(self.cells('b.csv', 'no\rnever,0\nyes,1\n'), [('no never', '0'), ('yes', '1')])
 
     @parameterized.parameters(
-        ('good film, really 0;p\nbad film, really 1;n\n', ('good film, really 0', 'p'), 'text;label'),
-        ('good, 0\nbad, 1\n', ('good', ' 0'), 'text,label'),
-        ('good; really,0\nbad; really,1\n', ('good; really', '0'), 'text,label'),
-        ('one, two\t0\none, two\t1\n', ('one, two', '0'), 'text\tlabel'),
+        ('good film, really 0;p\nbad film, really 1;n\n', ('good film, really 0', 'p'), ';'),
+        ('good, 0\nbad, 1\n', ('good', ' 0'), ','),
+        ('good; really,0\nbad; really,1\n', ('good; really', '0'), ','),
+        ('one, two\t0\none, two\t1\n', ('one, two', '0'), '\t'),
     )
-    def test_what_separates_the_fields(self, lines, first, header):
+    def test_what_separates_the_fields(self, lines, first, separator):
         self.assertEqual(self.cells('a.csv', lines)[0], first)
-        apart = {',': '', ';': '; separated by semicolons', '\t': '; separated by tabs'}[header.strip('textlabel') or '\t']
-        self.assertEqual(self.table('a.csv', f'{header}\n{lines}').describe(), f"header: 'text', 'label' (line 1){apart}")
+        apart = {',': '', ';': '; separated by semicolons', '\t': '; separated by tabs'}[separator]
+        table = self.table('a.csv', f'text{separator}label\n{lines}')
+        self.assertEqual(table.describe(), f"header: 'text', 'label' (line 1){apart}")
 
     def test_keys_that_a_row_lacks(self):
         self.assertEqual(self.cells('a.jsonl', '{"a": 1}\n{"b": [2], "a": null}'), [(1, None), (None, [2])])
@@ -160,7 +161,8 @@ dataset_info:
         self.assertEqual(self.table('data/a.csv', 'text,label\nno,0\n').classes, {'label': ['negative', 'positive']})
         self.assertEqual([file.name for file in data_files(str(self.folder))], ['data/a.csv'])
 
-    @parameterized.parameters('no card', '---\n: [\n---\n', '---\ndataset_info: 3\n---\n', '---\n' + '[' * 50_000 + '\n---\n', '---\n' + '- ' * 50_000 + '\n---\n')
+    @parameterized.parameters('no card', '---\n: [\n---\n', '---\ndataset_info: 3\n---\n',
+                              '---\n' + '[' * 50_000 + '\n---\n', '---\n' + '- ' * 50_000 + '\n---\n')
     def test_a_card_without_them(self, card):
         (self.folder / 'README.md').write_text(card)
         self.assertEqual(self.table('a.csv', 'text,label\nno,0\n').classes, {})

@@ -60,6 +60,23 @@ class FormsTest(TaggedCase):
         self.assertEqual(self.spelt(opened, rows['inputs'][0]), ['[CLS]', 'eu', 'rejects', 'i', '##t', '[SEP]'])
 
     @parameterized.parameters(
+        ('a.tsv', 'word\ttag\nEU\tB-x\nrejects\tO\n\nGerman\tO\n', "header: 'word', 'tag' (line 1); words from 'word'"),
+        ('a.conll', 'tokens ner\nEU B-x\nrejects O\n\nGerman O\n', "words from 'tokens', tags from 'ner'; 2 sentences"),
+        ('a.csv', 'Sentence #,Word,POS,Tag\nSentence: 1,EU,N,B-x\n,rejects,V,O\nSentence: 2,"German",A,O\n',
+         "'Word', 'POS', 'Tag' (line 1); words from 'Word', tags from 'Tag', sentences from 'Sentence #'; "),
+        ('a.csv', 'id;w;sent_id;t\n1;EU;7;B-x\n2;rejects;7;O\n3;German;8;O\n', "tags from 't', sentences from 'sent_id'",
+         {'columns': ('w', 't')}),
+        ('a.csv', 'EU,B-x\nrejects,O\n,\nGerman,O\n', ', 2 sentences'),
+        ('a.tsv', 'B-x\tEU\t1\nO\trejects\t1\n\nO\tGerman\t2', ', 2 sentences', {'columns': (2, 1)}),
+    )
+    def test_words_with_columns_that_are_named_or_separated_by_commas(self, name, contents, said, more=()):
+        self.write(contents, name)
+        opened = Tagged(**self.fields(**dict(more))).open(None)
+        rows = self.rows(opened.evaluation('train', 4))
+        self.assertEqual(self.tagged(opened, rows), [[('eu', 'B-x'), ('rejects', 'O')], [('german', 'O')]])
+        self.assertIn(said, opened.describe())
+
+    @parameterized.parameters(
         ('a.jsonl', '{"tokens": ["EU", "rejects"], "ner_tags": ["B-x", "O"]}\n{"tokens": [], "ner_tags": []}\n'
                     '{"tokens": ["German"], "ner_tags": ["O"]}\n'),
         ('a.json', '[{"w": ["EU", "rejects"], "t": [1, 0]}, {"w": ["German"], "t": [0]}]', {'columns': ('w', 't')}),
@@ -166,9 +183,20 @@ class ContractTest(TaggedCase):
             Tagged(**self.fields()).open(None)
 
     @parameterized.parameters(
+        ('EU rejects,B-x O\n', 'a.csv:1 is .EU rejects,B-x O.; expected a word and its tag'),
+        ('sentence_id,word,tag\n1,EU\n', 'a.csv:2 is .1,EU.; expected a word'),
+        ('word,tag,sentence_id\nEU,O\n', 'a.csv:2 is .EU,O.; expected a word'),
+        ('EU,O\n', "data.columns names the column 'w', which line 1 of .*a.csv does not name; it is 'EU', 'O'", ('w', 2)),
+    )
+    def test_bad_columns(self, text, message, columns=()):
+        self.write(text, 'a.csv')
+        with self.assertRaisesRegex(ValueError, message):
+            Tagged(**self.fields(columns=columns)).open(None)
+
+    @parameterized.parameters(
         ('{"tokens": ["EU"], "ner_tags": ["O", "O"]}', r"a.jsonl:1 has the words \['EU'\] and the tags .*; expected two lists"),
         ('{"tokens": "EU", "ner_tags": "O"}', 'expected two lists of one length'),
-        ('{"word": ["EU"], "tags": ["O"]}', "data.columns names the column 'tokens', which .* its columns are 'word', 'tags'"),
+        ('{"wort": ["EU"], "tags": ["O"]}', "data.columns names the column 'tokens', which .* its columns are 'wort', 'tags'"),
     )
     def test_bad_tables(self, text, message):
         self.write(text, 'a.jsonl')
