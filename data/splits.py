@@ -9,6 +9,7 @@ from typing import Any
 
 _EXPRESSION = re.compile(r'(?P<name>.+?)(?P<slices>(\[[^\[\]:]*:[^\[\]:]*\])*)')
 _LIKE_A_SLICE = re.compile(r':.*\]$|\[[^\]]*:[^\]]*$')  # in a name: a mistyped slice
+_OF_CONFIGS = 'train', 'valid', 'test'  # splits that a config names
 _BOUND = re.compile(r'-?(\d+|\d+(\.\d+)?%)')
 
 
@@ -64,7 +65,7 @@ def expression(data: Any, split: str) -> str:
     """
     name, bracket, cut = split.partition('[')
     found = split
-    if name.strip() in ('train', 'valid', 'test') and (found := getattr(data, name.strip())):
+    if name.strip() in _OF_CONFIGS and (found := getattr(data, name.strip())):
         found += bracket + cut
     if not found:
         name = f'data.{name}' if name else 'The split'
@@ -79,8 +80,10 @@ def parse(expression: str, sizes: Mapping[str, int]) -> tuple[str, int, int]:
     """
     name, cut = read(expression)
     if name not in sizes:
-        close = difflib.get_close_matches(name, sizes, 1)
-        known = f'did you mean {close[0]!r}?' if close else f'known are {", ".join(sorted(sizes))}.'
+        of_config = () if name in _OF_CONFIGS else _OF_CONFIGS
+        close = difflib.get_close_matches(name, [*sizes, *of_config], 1)
+        known = f'did you mean {close[0]!r}?' if close else (
+            f'known are {", ".join(sorted(sizes))}{", and train, valid and test of the config" if of_config else ""}.')
         raise ValueError(f'The split {expression!r} names no part of this data; {known}')
     start, stop = cut.bounds(sizes[name])
     if start == stop:

@@ -74,7 +74,8 @@ def unpacked(path: str, images: tuple[str, ...], tables: tuple[str, ...]) -> Unp
     Raises ValueError, in one sentence, for an archive that is damaged, encrypted, too large, or holds a name or a link that
     points outside of it.
     """
-    name = cache.key(_FORMAT, images, tables, cache.digest(path))
+    ending = next(one for one in ENDINGS if path.lower().endswith(one))
+    name = cache.key(_FORMAT, ending, images, tables, cache.digest(path))
     entry = cache.entry('archives', name, functools.partial(_unpack, path, images, tables), _intact)
     index = json.loads((entry / 'index.json').read_text())
     store = os.fspath(entry / 'images.bin')
@@ -89,7 +90,7 @@ def _unpack(path: str, images: tuple[str, ...], tables: tuple[str, ...], folder:
     seen, total = set(), 0
     try:
         with open(folder / 'images.bin', 'wb') as store:
-            for number, (given, opened) in enumerate(_members(path)):
+            for number, (given, opened) in enumerate(_members(path, limit)):
                 name = _safe(given, path)
                 if number == _MEMBERS:
                     raise ValueError(f'{path} holds more than {_MEMBERS:,} files; unpack it, and set data.path to the folder.')
@@ -132,7 +133,7 @@ def _intact(folder: Path) -> bool:
         return False
 
 
-def _members(path: str) -> Iterator[tuple[str, Callable[[], BinaryIO] | None]]:
+def _members(path: str, limit: int) -> Iterator[tuple[str, Callable[[], BinaryIO] | None]]:
     """(name, function that opens it) of each file, (name, None) of each folder; ValueError for links and devices."""
     if path.lower().endswith('.zip'):
         with zipfile.ZipFile(path) as archive:
@@ -143,7 +144,7 @@ def _members(path: str) -> Iterator[tuple[str, Callable[[], BinaryIO] | None]]:
                     raise NotImplementedError(f'compression method {info.compress_type}')
                 yield info.filename, None if info.filename.endswith('/') else functools.partial(archive.open, info)
         return
-    with _decompressed(path) as plain, tarfile.open(fileobj=(file := _Bounded(plain, path)), mode='r:') as archive:
+    with _decompressed(path) as plain, tarfile.open(fileobj=(file := _Bounded(plain, path, limit)), mode='r:') as archive:
         while (member := archive.next()) is not None:
             archive.members.clear()  # it would remember all
             if not (member.isfile() or member.isdir()):
@@ -163,14 +164,15 @@ def _decompressed(path: str) -> BinaryIO:
 
 
 class _Bounded:
-    """A file that refuses to read much at once: tarfile reads long names whole, however long they say they are.
+    """A file that refuses to read much at once, as tarfile reads long names whole, however long they say they are, and more
+    than `limit` bytes in all, as what is left out of an archive is decompressed too.
 
     Attributes:
       last: the number of bytes that were read last.
     """
 
-    def __init__(self, file: BinaryIO, path: str):
-        self._file, self._path, self._place, self.last = file, path, 0, 0
+    def __init__(self, file: BinaryIO, path: str, limit: int):
+        self._file, self._path, self._limit, self._place, self.last = file, path, limit, 0, 0
 
     def read(self, size: int) -> bytes:
         if size > _LARGEST:
@@ -178,6 +180,8 @@ class _Bounded:
         contents = self._file.read(size)
         self.last = len(contents)
         self._place += self.last
+        if self._place > self._limit:
+            raise ValueError(_too_large(self._path))
         return contents
 
     def tell(self) -> int:
@@ -196,10 +200,14 @@ def _copy(file: BinaryIO, target: BinaryIO, name: str, left: int) -> int:
         if size > _LARGEST:
             raise ValueError(f'{name} has more than {_LARGEST >> 20} MB; leave it out.')
         if size > left:
-            raise ValueError(f'{name} and the files before it are more than {_TOTAL >> 30} GB, or more than {_RATIO[0]} times '
-                             'their archive; unpack it, and set data.path to the folder.')
+            raise ValueError(_too_large(name))
         target.write(block)
     return size
+
+
+def _too_large(name: str) -> str:
+    return (f'{name} has, unpacked, more than {_TOTAL >> 30} GB, or more than {_RATIO[0]} times the size of its archive; '
+            'unpack it, and set data.path to the folder.')
 
 
 def _safe(given: str, path: str) -> str:

@@ -9,7 +9,7 @@ import collections
 import dataclasses
 import hashlib
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 
 import numpy as np
 
@@ -22,7 +22,7 @@ from data.sources.tables import Table
 SUFFIXES = ('.png', '.jpg', '.jpeg', '.bmp', '.gif', '.webp', '.ppm', '.pgm', '.tif', '.tiff')
 _KINDS = '.csv', '.tsv', '.jsonl', '.parquet'
 _TABLES = (*_KINDS, *(f'{kind}{packed}' for kind in _KINDS[:3] for packed in ('.gz', '.zst')))
-_PARTS = ('train', 'valid', 'val', 'test')
+_PARTS = ('train', 'valid', 'validation', 'val', 'dev', 'test')
 _FILE = ('file', 'file_name', 'filename', 'image', 'image_file', 'image_name', 'image_path', 'image_id', 'path', 'filepath',
          'img', 'id')
 _LABEL = ('label', 'labels', 'class', 'class_name', 'class_label', 'category', 'target')
@@ -81,6 +81,17 @@ class Tree:
                 for part in (self.images, self.tables))
         return Tree(f'{self.path}/{folder}', *kept, frozenset(cut(self.folders)), sorted(cut(self.others)))
 
+    def part(self, name: str) -> 'Tree':
+        """The files of one of its folders; if that has neither folders nor a table, with the table NAME.csv beside it."""
+        tree = self.below(name)
+        beside = {f'../{table}': file for table, file in self.tables.items() if table.partition('.')[0].lower() == name}
+        return tree if tree.nested or tree.tables else dataclasses.replace(tree, tables=beside)
+
+    @property
+    def tops(self) -> set[str]:
+        """The folders in itself that hold images."""
+        return {name.partition('/')[0] for name in self.nested}
+
     @property
     def nested(self) -> list[str]:
         """The names of the images that are in folders."""
@@ -89,14 +100,22 @@ class Tree:
     @property
     def manifest(self) -> str:
         """The name of the table that labels the images; '' if their folders do. Raises ValueError if there are several."""
-        tables = [name for name in self.tables if '/' not in name]
-        nested = self.nested
-        if not tables or (len({name.partition('/')[0] for name in nested}) > 1 and 2 * len(nested) > len(self.images)):
+        of_classes = len(self.tops) > 1 and 2 * len(self.nested) > len(self.images) and not self.tops <= {*_PARTS}
+        if not self.beside or of_classes:
             return ''
-        if len(tables) > 1:
-            raise ValueError(f'{self.path} has the tables {", ".join(sorted(tables))}; set data.path to the one that labels '
-                             'the images, or take the others away.')
-        return tables[0]
+        if len(self.beside) > 1:
+            raise ValueError(f'{self.path} has the tables {", ".join(sorted(self.beside))}; set data.path to the one that '
+                             'labels the images, or take the others away.')
+        return self.beside[0]
+
+    @property
+    def beside(self) -> list[str]:
+        """The tables in the folder itself, and that of `part`."""
+        return [name for name in self.tables if '/' not in name.removeprefix('../')]
+
+    @property
+    def has_classes(self) -> bool:
+        return bool(self.nested or self.manifest)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -114,8 +133,9 @@ class Labelled:
 
 
 def folder(path: str, size: int, channels: int, features: str = '') -> images.ImageSource:
-    """Images in folders root/class/.. or root/train/class/.., root/test/class/..; or in a flat folder with a table, or the
-    table itself; or in an archive of these. `features` names the table's columns of files and of classes.
+    """Images in folders root/class/.. or root/train/class/.., root/test/class/..; or in a flat folder with a table, or in
+    folders root/train/.., root/test/.. with a table each or one, or the table itself; or in an archive of these. `features`
+    names the table's columns of files and of classes.
 
     Raises FileNotFoundError if the folder or images are missing, ValueError for a class that training lacks, for images of
     different sizes unless `size` is given, and for a table or an archive that cannot be read.
@@ -126,11 +146,7 @@ def folder(path: str, size: int, channels: int, features: str = '') -> images.Im
     if os.path.isfile(path) and not archives.is_archive(path):
         found = {'train': _of_table_file(path, features)}
     else:
-        tree = Tree.of(path)
-        inner = {name: tree.below(name) for name in _PARTS if name in {one.partition('/')[0] for one in tree.images}}
-        if 'train' not in inner or not (inner['train'].nested or inner['train'].manifest):  # a class may be called 'train'
-            inner = {'train': tree}
-        found = {name: _labelled(one, features) for name, one in inner.items()}
+        found = _parts(Tree.of(path), features)
     classes = tuple(sorted({label for _, label in found['train'].pairs}, key=_in_order))
     form, notes = form_of_all(found, size, channels, path), [note for one in found.values() for note in one.notes]
     about = '; '.join(one.about for one in found.values() if one.about)
@@ -190,16 +206,43 @@ def form_of_all(found: Mapping[str, Labelled], size: int, channels: int, path: s
     return images.Format(size or height, size or width, channels or 1 + 2 * coloured, resized=bool(size))
 
 
+def _parts(tree: Tree, features: str) -> dict[str, Labelled]:
+    """{name of a part: its images}: of the folders train, test and so on where train has classes, or where one table labels
+    the images of all; else everything is 'train'."""
+    inner = {name: tree.part(name) for name in _PARTS if name in tree.tops}
+    if 'train' in inner and inner['train'].has_classes:  # a class may be called 'train'
+        found = {name: _labelled(one, features) for name, one in inner.items() if one.has_classes}
+        unread = {*tree.beside} - {os.path.normpath(f'{name}/{inner[name].manifest}') for name in found}
+        left = sorted(tree.tops - {*found})
+        notes = [f'{"the folder" if len(left) == 1 else "the folders"} {_some(left)} in {tree.path}, without classes or of no '
+                 f'known name, {_left_out(len(left))}'] if left else []
+        notes += _unread(tree, unread)
+    elif 'train' in inner and len(tree.tops) == len(inner):
+        if not tree.manifest:
+            raise FileNotFoundError(f'{tree.path} has the folders {_some(sorted(inner))} of images, but no folders of classes '
+                                    "in them; make such folders, or a table such as train.csv with the columns 'file' and "
+                                    "'label'.")
+        whole, names = _labelled(tree, features), {str(file): name for name, file in tree.images.items()}
+        pairs = {name: [one for one in whole.pairs if names[str(one[0])].startswith(f'{name}/')] for name in inner}
+        if not pairs['train']:
+            raise ValueError(f'{tree.path}/{tree.manifest} labels no image of the folder train; add its images, or set '
+                             'data.path to a folder with classes.')
+        found = {name: Labelled(of, whole.about if name == 'train' else '', ()) for name, of in pairs.items()}
+        notes = whole.notes
+    else:
+        found, notes = {'train': _labelled(tree, features)}, []
+    return found | {'train': dataclasses.replace(found['train'], notes=[*found['train'].notes, *notes])}
+
+
 def _labelled(tree: Tree, features: str) -> Labelled:
     if name := tree.manifest:
-        return _of_table(Table(File(tree.tables[name], name)), tree, features, f'{tree.path}/{name}')
+        return _of_table(Table(File(tree.tables[name], name)), tree, features, os.path.normpath(f'{tree.path}/{name}'))
     nested = tree.nested
     if not nested:
         what = 'images, but neither folders of classes nor a table' if tree.images else 'no images'
         raise FileNotFoundError(f'{tree.path!r} holds {what}; expected one folder of image files a class, or images and a '
                                 "table such as labels.csv with the columns 'file' and 'label'.")
-    tops = {name.partition('/')[0] for name in nested}
-    notes = []
+    tops, notes = tree.tops, _unread(tree, tree.beside)
     if empty := sorted({name.partition('/')[0] for name in tree.folders} - tops):
         notes.append(f'{"the folder" if len(empty) == 1 else "the folders"} {_some(empty)} in {tree.path} '
                      f'{"holds" if len(empty) == 1 else "hold"} no images')
@@ -210,12 +253,20 @@ def _labelled(tree: Tree, features: str) -> Labelled:
     return Labelled([(tree.images[name], name.partition('/')[0]) for name in _mixed(nested)], '', notes)
 
 
+def _unread(tree: Tree, tables: Collection[str]) -> list[str]:
+    """What a person should know of tables that label nothing."""
+    return [f'{_counted(len(tables), "table")} in {tree.path} {_left_out(len(tables))} ({_first(tables)}), as the folders are '
+            'the classes; set data.path to a table to read it'] if tables else []
+
+
 def _of_table_file(path: str, features: str) -> Labelled:
-    """The images that a table names, below its folder."""
+    """The images that a table names, below its folder; of NAME.csv in the folder NAME if there is one."""
     if not path.lower().endswith(_TABLES):
         raise ValueError(f'{path} is no folder, archive ({", ".join(archives.ENDINGS)}) or table ({", ".join(_KINDS)}) of '
                          'images; set data.path to one.')
-    return _of_table(Table(File(path, os.path.basename(path))), Tree.of(os.path.dirname(os.path.abspath(path))), features, path)
+    file = File(path, os.path.basename(path))
+    tree, name = Tree.of(os.path.dirname(os.path.abspath(path))), file.name.partition('.')[0]
+    return _of_table(Table(file), tree.below(name) if name in tree.tops else tree, features, path)
 
 
 def _of_table(table: Table, tree: Tree, features: str, path: str) -> Labelled:
@@ -318,7 +369,7 @@ def _left_out(number: int) -> str:
     return 'is left out' if number == 1 else 'are left out'
 
 
-def _first(names: Sequence[str]) -> str:
+def _first(names: Collection[str]) -> str:
     return min(names) + ', ..' * (len(names) > 1)
 
 
@@ -327,7 +378,7 @@ def _some(names: Sequence[str]) -> str:
 
 
 def _walk(path: str) -> Iterator[tuple[str, list[str]]]:
-    """(folder, its files) without hidden ones; links to folders are followed, each folder once."""
+    """(folder, its files) without hidden ones and what macOS adds; links to folders are followed, each folder once."""
     seen = set()
     for current, inner, names in os.walk(path, followlinks=True):
         real = os.path.realpath(current)
@@ -335,5 +386,5 @@ def _walk(path: str) -> Iterator[tuple[str, list[str]]]:
             inner.clear()
             continue
         seen.add(real)
-        inner[:] = sorted(name for name in inner if not name.startswith('.'))
+        inner[:] = sorted(name for name in inner if not name.startswith('.') and name != '__MACOSX')
         yield current, sorted(name for name in names if not name.startswith('.'))

@@ -25,6 +25,7 @@ from data.sources.archives import Member
 
 _FORMATS = ('PNG', 'JPEG', 'BMP', 'GIF', 'WEBP', 'PPM', 'TIFF')  # of Pillow; others run programs, or are no photographs
 _ORIENTATION = 0x0112  # of EXIF
+_LARGEST_IDX = 1 << 30  # bytes of an IDX file
 _IDX_IMAGES = re.compile(r'(?:.*[-_.])?(train|t10k|test)-images[-.]idx3-ubyte(\.gz)?')
 
 
@@ -303,14 +304,21 @@ def _read_idx(path: str, dimensions: tuple[int, ...]) -> np.ndarray:
         raise FileNotFoundError(f'{path!r} does not exist; an IDX images file needs its labels file beside it.')
     try:
         with (gzip.open if path.endswith('.gz') else open)(path, 'rb') as file:
-            contents = file.read()
+            begun = file.read(4)
+            count = begun[3] if len(begun) > 3 else 0
+            sizes = file.read(4 * count)
+            if begun[:3] != b'\0\0\x08' or count not in dimensions or len(sizes) < 4 * count:
+                raise ValueError(f'{path} is no IDX file of unsigned bytes; download it again.')
+            shape = np.frombuffer(sizes, '>u4').tolist()
+            if (size := math.prod(max(1, one) for one in shape)) > _LARGEST_IDX:
+                raise ValueError(f'{path} holds {size:,} bytes by its header, and at most {_LARGEST_IDX >> 20} MB are '
+                                 "read; make a folder of images of it, or prepare it for data.source='tfds'.")
+            found, done = np.zeros(shape, np.uint8), 0
+            flat = memoryview(found.reshape(-1))
+            while read := file.readinto(flat[done:done + (1 << 20)]):
+                done += read
+            if done < found.size or file.read(1):
+                raise ValueError(f'{path} is cut short or too long: its header promises {found.size} bytes of data.')
+            return found
     except (gzip.BadGzipFile, EOFError, zlib.error) as error:
         raise ValueError(f'{path} is damaged ({error}); expected a complete .gz file.') from error
-    count = contents[3] if len(contents) > 3 else 0
-    start = 4 + 4 * count
-    if contents[:3] != b'\0\0\x08' or count not in dimensions or len(contents) < start:
-        raise ValueError(f'{path} is no IDX file of unsigned bytes; download it again.')
-    shape = np.frombuffer(contents, '>u4', count, 4).tolist()
-    if len(contents) - start != math.prod(shape):
-        raise ValueError(f'{path} is cut short or too long: its header promises {math.prod(shape)} bytes of data.')
-    return np.frombuffer(contents, np.uint8, offset=start).reshape(shape)

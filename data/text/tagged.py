@@ -242,7 +242,8 @@ class OpenTagged(examples.OpenExamples):
         """One line about the training part, the tags and the tokenizer, for the log."""
         facts = self._facts(self._training)
         return (f'{self.config.path}, {self.config.described()}{facts["sentences"]:,} sentences in {facts["rows"]:,} rows, '
-                f'{facts["words"]:,} words to train on; {len(self.classes)} tags ({", ".join(self.classes[:5])}{", .." * (len(self.classes) > 5)}); '
+                f'{facts["words"]:,} words to train on; '
+                f'{len(self.classes)} tags ({", ".join(self.classes[:5])}{", .." * (len(self.classes) > 5)}); '
                 f'{self._vocabulary}')
 
     def count(self, batch: dict[str, np.ndarray]) -> int:

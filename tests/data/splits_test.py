@@ -44,10 +44,12 @@ class SplitsTest(parameterized.TestCase):
             splits.expression(data, 'test[:1]')
 
     def test_unknown_name_lists_the_known(self):
-        with self.assertRaisesRegex(ValueError, 'known are test, train'):
+        with self.assertRaisesRegex(ValueError, 'known are test, train, and train, valid and test of the config'):
             splits.parse('dev', {'train': 10, 'test': 2})
         with self.assertRaisesRegex(ValueError, "did you mean 'test'"):
             splits.parse('tset[:1]', {'train': 10, 'test': 2})
+        with self.assertRaisesRegex(ValueError, "did you mean 'test'"):  # data.test
+            splits.parse('tset', {'all': 12})
 
     def test_empty(self):
         with self.assertRaisesRegex(ValueError, "'train' has 3 examples"):

@@ -2,6 +2,7 @@ import gzip
 import json
 import shutil
 import struct
+import tracemalloc
 
 import numpy as np
 import pytest
@@ -124,6 +125,7 @@ class IdxTest(ImageCase):
             (whole[:-1], 'cut short'),
             (b'\0\0\x09\3' + whole[4:], 'no IDX file'),
             (b'', 'no IDX'),
+            (whole[:4] + b'\xff' * 12, 'holds [0-9,]+ bytes by its header, and at most 1024 MB are read'),
         ):
             images.write_bytes(contents)
             with self.assertRaisesRegex(ValueError, f'train-images-idx3-ubyte .*{message}'):
@@ -132,6 +134,18 @@ class IdxTest(ImageCase):
         (self.folder / 'train-images-idx3-ubyte.gz').write_bytes(gzip.compress(whole)[:-20])
         with self.assertRaisesRegex(ValueError, r'ubyte\.gz is damaged'):
             self.opened(source='idx')
+
+    def test_more_than_the_header_promises_is_not_read(self):
+        self.write_mnist(pack=False)
+        whole = (self.folder / 'train-images-idx3-ubyte').read_bytes()
+        (self.folder / 'train-images-idx3-ubyte').unlink()
+        path = self.folder / 'train-images-idx3-ubyte.gz'
+        path.write_bytes(gzip.compress(whole) + gzip.compress(bytes(1 << 20)) * 200)
+        tracemalloc.start()
+        self.addCleanup(tracemalloc.stop)
+        with self.assertRaisesRegex(ValueError, 'cut short or too long'):
+            self.opened(source='idx')
+        self.assertLess(tracemalloc.get_traced_memory()[1], 50 << 20)
 
     def test_labels_missing_or_of_another_number(self):
         self.write_mnist(pack=False)

@@ -2,6 +2,7 @@ import bz2
 import gzip
 import io
 import os
+import pathlib
 import stat
 import tarfile
 import zipfile
@@ -44,10 +45,10 @@ class ArchivesTest(parameterized.TestCase):
     def unpacked(self, path):
         return archives.unpacked(path, ('.jpg',), ('.csv', '.csv.gz'))
 
-    def assert_refused(self, path, message):
+    def assert_refused(self, path, message, kept=0):
         with self.assertRaisesRegex(ValueError, message):
             self.unpacked(path)
-        self.assertEmpty([*cache.root().glob('archives/*')])
+        self.assertLen([*cache.root().glob('archives/*')], kept)
 
     @parameterized.parameters('a.zip', 'b.ZIP', 'a.tar', 'a.tar.gz', 'a.tgz', 'a.tar.bz2', 'a.tar.zst')
     def test_reads_from_the_cache_alone(self, name):
@@ -92,13 +93,23 @@ class ArchivesTest(parameterized.TestCase):
     @parameterized.parameters(
         ('_MEMBERS', 2, 'holds more than 2 files'),
         ('_LARGEST', 2048, 'dog/2.JPG has more than 0 MB; leave it out|a header asks for'),
-        ('_TOTAL', 2048, 'dog/2.JPG and the files before it are more than'),
-        ('_RATIO', (1, 1024), 'more than 1 times their archive'),
+        ('_TOTAL', 2048, 'has, unpacked, more than 0 GB'),
+        ('_RATIO', (1, 1024), 'more than 1 times the size of its archive'),
     )
     def test_limits(self, name, value, message):
         with mock.patch.object(archives, name, value):
             for path in (self.zipped(compression=zipfile.ZIP_DEFLATED), self.tarred(name='a.tar.gz')):
                 self.assert_refused(path, message)
+
+    def test_files_that_are_left_out_count(self):
+        with mock.patch.object(archives, '_RATIO', (1, 1 << 20)):
+            for name in ('a.tar.gz', 'a.tar.bz2', 'a.tar.zst'):
+                self.assert_refused(self.tarred({'a/junk.bin': bytes(2 << 20)}, name), f'{name} has, unpacked, more than')
+
+    def test_an_ending_says_what_an_archive_is(self):
+        path = pathlib.Path(self.tarred(name='a.tgz'))
+        self.unpacked(str(path))
+        self.assert_refused(str(path.rename(path.with_name('a.zip'))), 'a.zip cannot be unpacked', kept=1)
 
     def test_a_header_that_asks_for_much_memory(self):
         member = tarfile.TarInfo('long')

@@ -99,6 +99,44 @@ class ImageFoldersTest(parameterized.TestCase):
         opened = self.opened(train='train', valid='test')
         self.assertEqual([opened.evaluation(split, 4).facts['images'] for split in ('train', 'valid')], [8, 4])
 
+    @parameterized.parameters('', 'zip')
+    def test_tables_beside_the_parts(self, packed):
+        parts = {'train': ROWS, 'test': ROWS[:4]}
+        rows = {part: ''.join(f'{name},{label}\n' for name, label in of) for part, of in parts.items()}
+        self.write(*(f'{part}/{name}' for part, of in parts.items() for name, _ in of))
+        self.table('train.csv', 'file,label\n' + rows['train'])
+        self.table('sample.csv', 'id,label\n0,cat\n')
+        path = lambda: self.zipped(self.folder) if packed else self.folder
+        opened = self.opened(path(), train='train')
+        self.assertEqual((opened.classes, opened.evaluation('train', 4).facts), (('cat', 'dog'), {'images': 12}))
+        self.assertRegex(opened.describe(), (
+            r"class from 'label' of [^ ]*train.csv \(CAUTION: the folder 'test' in .*, without classes or of no known name, is "
+            r'left out; 1 table in .* is left out \(sample.csv\), as the folders are the classes; set data.path'))
+        self.table('test.tsv', rows['test'].replace(',', '\t'))
+        opened = self.opened(path(), train='train', valid='test')
+        self.assertEqual([opened.evaluation(split, 4).facts['images'] for split in ('train', 'valid')], [12, 4])
+        if not packed:
+            scored = np.concatenate([batch['label'] for batch in opened.score([str(self.folder / 'test.tsv')], 4)])
+            self.assertEqual(np.bincount(scored).tolist(), [2, 2])
+        for name in ('train.csv', 'test.tsv', 'sample.csv'):
+            (self.folder / name).unlink()
+        with self.assertRaisesRegex(FileNotFoundError, "has the folders 'test', 'train' of images, but no folders of classes"):
+            self.opened(path())
+        self.table('labels.csv', 'file,label\n' + ''.join(f'{part}/{line}\n' for part in rows for line in rows[part].split()))
+        opened = self.opened(path(), train='train', valid='test')
+        self.assertEqual([opened.evaluation(split, 4).facts['images'] for split in ('train', 'valid')], [12, 4])
+        self.assertIn("class from 'label' of", opened.describe())
+        self.table('labels.csv', 'file,label\ntest/0.png,cat\n')
+        with self.assertRaisesRegex(ValueError, 'labels.csv labels no image of the folder train; add'):
+            self.opened(path())
+
+    def test_a_table_beside_folders_of_classes_is_mentioned(self):
+        self.write(*(f'{label}/{name}' for name, label in ROWS), '__MACOSX/cat/0.png', '.hidden/0.png')
+        self.table('labels.csv', 'file,label\n0.png,x\n')
+        opened = self.opened()
+        self.assertEqual(opened.classes, ('cat', 'dog'))
+        self.assertRegex(opened.describe(), r'1 table in .* is left out \(labels.csv\), as the folders are the classes; set')
+
     @parameterized.parameters(
         ('file,label\n0.png,cat\nnone.png,dog\n', r"labels.csv:3 names 'none.png', which is none of the 12 images in"),
         ('file,label\n0.png,cat\n../../../etc/passwd,dog\n', 'labels.csv:3 names .*which is none of the 12 images'),
