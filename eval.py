@@ -44,6 +44,7 @@ if __name__ == '__main__':
 
 import numpy as np
 
+from data import json_files
 from display import progress
 from training import run as runs
 from training import workdir
@@ -117,6 +118,10 @@ def picture(path, page=False):
         raise ValueError(f'The picture {given!r} is no {", ".join(known[:-1])} or {known[-1]}; give it such a name.')
     if not path.parent.is_dir():
         raise ValueError(f'There is no folder {str(path.parent)!r} to draw {path.name} in; make it first.')
+    beside = path.with_suffix('.json')
+    if beside.exists() and 'picture' not in (json_files.read(beside) or {}):
+        raise ValueError(f'{given!r} has its numbers in {beside.name}, which is there and holds something else; give the '
+                         'picture another name.')
     return path
 
 

@@ -10,6 +10,8 @@
 """
 
 import dataclasses
+import inspect
+import numbers
 import os
 import pathlib
 from collections.abc import Callable, Iterator, Sequence
@@ -24,6 +26,23 @@ from training.config import resolve
 from training.contracts import Reader
 from training.host import machine
 from transformer.decoding.strategies import Strategy
+
+_AXES = {'image': '[rows, height, width, channels]', 'story': '[rows, sentences, words]'} | dict.fromkeys(
+    ('inputs', 'segments', 'positions', 'types', 'decoder_inputs', 'decoder_segments', 'decoder_positions'),
+    '[rows, length]') | {'question': '[rows, words]'}  # inputs of models
+_RANKS = {name: axes.count(',') + 1 for name, axes in _AXES.items()}
+_NEEDED = 'image', 'story', 'inputs', 'decoder_inputs', 'question'
+_whole = lambda value, least, most: (
+    isinstance(value, numbers.Integral) and not isinstance(value, bool) and least <= value < most)
+# {flag: (whether a value fits, what is expected)}, as in predict.py.
+_FLAGS = {
+    'strategy': (lambda value: isinstance(value, Strategy | str), "an expression such as 'Greedy()', or a Strategy"),
+    'tokens': (lambda value: _whole(value, 1, 1 << 31), 'a number of tokens, 1 or more'),
+    'seed': (lambda value: _whole(value, 0, 1 << 32), 'a whole number from 0 to 4294967295'),
+    'truncate': (lambda value: isinstance(value, bool), 'True or False'),
+    'prefix': (lambda value: isinstance(value, str), 'a string'),
+    'watch': (callable, 'a function that takes a string'),
+}
 
 
 def load(folder: str | os.PathLike, step: int | str = 'last') -> 'Run':
@@ -82,21 +101,49 @@ class Run:
 
     def logits(self, ids: Any = None, **inputs: Any) -> np.ndarray:
         """float32 logits of the model, for token ids [B, T] or for its inputs by name, such as image=[B, height, width, C] or
-        decoder_inputs=[B, T] besides the ids of sources."""
-        if ids is not None:
-            inputs = {'inputs': np.asarray(ids)} | inputs
-            self._require_ids(inputs['inputs'])
-        found = self.snapshot.apply(**inputs)
+        decoder_inputs=[B, T] besides the ids of sources.
+
+        Raises ValueError for inputs that the model does not take or that it lacks, and for arrays of another form.
+        """
+        given, known = ({} if ids is None else {'inputs': ids}) | inputs, inspect.signature(self.model.__call__).parameters
+        takes = [name for name in _RANKS if name in known]
+        for name in given:
+            if name not in known:
+                raise ValueError(f'{type(self.model).__name__} does not take {"ids" if name == "inputs" else name}; '
+                                 f'{resolve.did_you_mean(name, takes)}')
+        if lacks := [name for name in takes if name in _NEEDED and name not in given]:
+            raise ValueError(f'{type(self.model).__name__} needs {" and ".join(lacks)} too; give run.logits('
+                             f'{", ".join(f"{name}=.." for name in takes if name in _NEEDED)}).')
+        arrays = {name: self._array(name, value) if name in _RANKS else value for name, value in given.items()}
+        for name, array in ((name, arrays[name]) for name in takes if name in arrays):
+            of = 'decoder_inputs' if name.startswith('decoder_') else 'story' if name == 'question' else 'inputs'
+            for other, axes in ((of, _RANKS[name] if of != 'story' else 1), ('inputs', 1)):
+                if other in arrays and array.shape[:axes] != arrays[other].shape[:axes]:
+                    raise ValueError(f'{name} are {list(array.shape)} for {other} {list(arrays[other].shape)}; expected '
+                                     f'{"one shape" if axes > 1 else "as many rows"}.')
+        found = self.snapshot.apply(**arrays)
         if 'logits' not in found:
             raise ValueError(f'{type(self.model).__name__} has no logits here, but {", ".join(found)}; call run.model.apply.')
         return np.asarray(found['logits'], np.float32)
 
-    def _require_ids(self, ids: np.ndarray) -> None:
-        vocab = self.data.facts.get('source_vocab') or self.data.facts.get('vocab', 0)  # a translator reads sources
-        if ids.ndim != 2 or ids.dtype.kind not in 'iu' or (ids.size and not 0 <= ids.min() <= ids.max() < vocab):
-            values = f' from {ids.min()} to {ids.max()}' if ids.size else ''
-            raise ValueError(f'The ids are {ids.dtype} {list(ids.shape)}{values}; expected integers [rows, length] from 0 to '
-                             f'{vocab - 1}.')
+    def _array(self, name: str, value: Any) -> np.ndarray:
+        """An input of the model. Raises ValueError for another number of axes, type or range than its own."""
+        what = 'The ids' if name == 'inputs' else name
+        try:
+            array = np.asarray(value)
+        except ValueError:
+            raise ValueError(f'{what} have rows of several lengths; fill them up to one length, and give segments=[B, T], 0 '
+                             'where they are filled and 1 elsewhere.') from None
+        facts = self.data.facts
+        vocab = {'inputs': facts.get('source_vocab') or facts.get('vocab'),  # a translator reads sources
+                 'decoder_inputs': facts.get('vocab')}.get(name)
+        kinds, wanted = ('f', f'floats {_AXES[name]}') if name == 'image' else ('iub', f'integers {_AXES[name]}')
+        values = f' from {array.min()} to {array.max()}' if array.size and array.dtype.kind in 'iubf' else ''
+        outside = vocab and array.size and values and not 0 <= array.min() <= array.max() < vocab
+        if array.ndim != _RANKS[name] or array.dtype.kind not in kinds or outside:
+            raise ValueError(f'{what} are {array.dtype} {list(array.shape)}{values}; expected {wanted}'
+                             f'{f" from 0 to {vocab - 1}" if vocab else ""}.')
+        return array
 
     def generate(self, text: str | Sequence[str], *, strategy: Strategy | str | None = None, tokens: int | None = None,
                  seed: int = 0, watch: Callable[[str], None] | None = None, **flags: Any) -> str | list[str]:
@@ -132,10 +179,14 @@ class Run:
                 raise ValueError(f'Line {number} of {name} is no text: its character {error.start} is '
                                  f'U+{ord(line[error.start]):04X}, half of a pair; take it out.') from None
         known = self.reader.flags
+        given = {flag: value for flag, value in flags.items() if value is not None}
         for flag in flags:
             if flag not in known:
                 raise ValueError(f'{type(self.reader).__name__} does not take {flag}; {resolve.did_you_mean(flag, known)}')
-        given = {flag: value for flag, value in flags.items() if value is not None}
+        for flag, value in given.items():
+            fits, wanted = _FLAGS[flag]
+            if not fits(value):
+                raise ValueError(f'{flag} is {value!r:.40}; expected {wanted}.')
         if 'strategy' in known:
             given['strategy'] = self.strategy(given.get('strategy'))
         if 'tokens' in known and self.config.generation.tokens:

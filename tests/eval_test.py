@@ -197,6 +197,11 @@ class HeadsTest(experiments.TestCase):
         self.assertEqual(kind['queries'], ['<end>', *text.replace(' ', '␣')])
         self.assertEqual([layer['label'] for layer in kind['layers']], ['layer 0', 'rollout'])
         self.assertEqual(kind['layers'][0]['entropy'], row['layers'][0]['entropy'])
+        for flags in ([f'--attention={workdir}/config.html', '--input=key'], [f'--heads={workdir}/environment.png']):
+            done = experiments.call('eval', f'--workdir={workdir}', *flags)
+            self.assertEqual((done.code, done.out), (1, ''))
+            self.assertRegex(done.err, r'has its numbers in (config|environment).json, which is there and holds something else')
+        self.assertEqual(before, {path: path.stat().st_mtime_ns for path in workdir.rglob('*')})
 
     @parameterized.parameters(('png', b'\x89PNG'), ('pdf', b'%PDF'))
     @pytest.mark.slow

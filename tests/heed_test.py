@@ -1,6 +1,7 @@
 import json
-import types
+from unittest import mock
 
+import jax
 import numpy as np
 from absl.testing import absltest
 
@@ -30,6 +31,9 @@ class TextTest(recorded.TestCase):
         self.assertEqual(''.join(pieces), text)
         self.assertGreater(len(pieces), 5)
         self.assertEqual(text, run.generate('key', **flags))
+        with jax.log_compiles(), self.assertNoLogs('jax', 'WARNING'):  # another function needs no other program
+            run.generate('key', watch=lambda piece: pieces.append(piece), **flags)
+        self.assertEqual(''.join(pieces), text + text)
         with self.assertRaisesRegex(ValueError, "Completion does not take token; did you mean 'tokens'"):
             run.predict('key', token=5)
         with self.assertRaisesRegex(ValueError, "strategy is 'Beem..': there is no 'Beem'; did you mean 'Beam'"):
@@ -42,7 +46,21 @@ class TextTest(recorded.TestCase):
                 (lambda: run.generate(5), 'The inputs are 5; expected a string, or a list of strings'),
                 (lambda: run.predict([b'a']), r"The inputs are \[b'a'\]; expected a string"),
                 (lambda: run.logits([[1, 23]]), r'The ids are int64 \[1, 2\] from 1 to 23; expected integers .* from 0 to 22'),
-                (lambda: run.logits([1.5]), r'The ids are float64 \[1\] from 1.5')):
+                (lambda: run.logits([1.5]), r'The ids are float64 \[1\] from 1.5'),
+                (lambda: run.logits([[1], [2, 3]]), 'The ids have rows of several lengths; fill them up to one length'),
+                (lambda: run.logits('abc'), r'The ids are <U3 \[\]; expected integers'),
+                (lambda: run.logits(), r'Gpt needs inputs too; give run.logits\(inputs=..\)'),
+                (lambda: run.logits(image=[[1]]), 'Gpt does not take image; known: inputs, positions, segments'),
+                (lambda: run.logits([[1]], segment=[[1]]), "Gpt does not take segment; did you mean 'segments'"),
+                (lambda: run.logits([[1]], segments=[[1], [1]]), r'segments are \[2, 1\] for inputs \[1, 1\]; expected one sh'),
+                (lambda: run.logits([[1, 2]], segments=[[1]]), r'segments are \[1, 1\] for inputs \[1, 2\]; expected'),
+                (lambda: run.generate('a', tokens=0), 'tokens is 0; expected a number of tokens, 1 or more'),
+                (lambda: run.generate('a', tokens=-3), 'tokens is -3; expected'),
+                (lambda: run.generate('a', tokens='5'), "tokens is '5'; expected"),
+                (lambda: run.generate('a', tokens=True), 'tokens is True; expected'),
+                (lambda: run.generate('a', strategy=3), "strategy is 3; expected an expression such as 'Greedy"),
+                (lambda: run.generate('a', seed=-1), 'seed is -1; expected a whole number from 0'),
+                (lambda: run.generate('a', watch='x'), "watch is 'x'; expected a function that")):
             with self.assertRaisesRegex(ValueError, message):
                 call()
         self.assertIsInstance(run.generate('a\0b', tokens=2), str)
@@ -54,8 +72,8 @@ class TextTest(recorded.TestCase):
 
 class PiecesTest(absltest.TestCase):
     def test_a_character_of_several_tokens_waits_for_the_last(self):
-        data, pieces = types.SimpleNamespace(end=0, decode=lambda ids: bytes(ids).decode(errors='replace')), []
-        found = base._Pieces(data, pieces.append)
+        data, pieces = mock.Mock(end=0, decode=lambda ids: bytes(ids).decode(errors='replace')), []
+        found = base.pieces_of(data, pieces.append)
         for token in (*'aé€'.encode(), 0):
             found(np.int32(token))
         self.assertEqual(pieces, ['a', 'é', '€'])
@@ -76,6 +94,27 @@ class HuggingFaceTest(recorded.TestCase):
         with self.assertRaisesRegex(ValueError, 'TextClass does not generate text; call run.predict'):
             run.generate('a')
         self.assertIn('class', run.predict('3 4 5'))
+
+    def test_inputs_of_a_translator(self):
+        run = heed.load(self.hugging_face('t5'))
+        self.assertEqual(run.logits([[5, 6], [7, 1]], decoder_inputs=[[0], [0]]).shape[:2], (2, 1))
+        for call, message in (
+                (lambda: run.logits([[5, 6]]), r'needs decoder_inputs too; give run.logits\(inputs=..'),
+                (lambda: run.logits(decoder_inputs=[[0]]), 'EncoderDecoder needs inputs too'),
+                (lambda: run.logits([[5, 6]], decoder_inputs=[[99999999]]), r'int64 \[1, 1\] from 99999999 to 99999999; exp'),
+                (lambda: run.logits([[5, 6]], decoder_inputs=[[0]] * 2), r'are \[2, 1\] for inputs \[1, 2\]; expected as'),
+                (lambda: run.logits([[5, 6]], decoder_inputs=[0]), r'decoder_inputs are int64 \[1\] from 0 to 0; expected')):
+            with self.assertRaisesRegex(ValueError, message):
+                call()
+
+    def test_inputs_of_a_model_of_images(self):
+        run = heed.load(self.hugging_face('vit'))
+        for call, message in (
+                (lambda: run.logits([[1, 2]]), 'Vit does not take ids; known: image'),
+                (lambda: run.logits(image=np.zeros((8, 8, 3))), r'image are float64 \[8, 8, 3\] .*expected floats \[rows'),
+                (lambda: run.logits(image=np.zeros((1, 8, 8, 3), int)), 'image are int64 .*expected floats')):
+            with self.assertRaisesRegex(ValueError, message):
+                call()
 
 
 if __name__ == '__main__':

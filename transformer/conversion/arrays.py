@@ -6,7 +6,7 @@ import pathlib
 import struct
 import zipfile
 import zlib
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 import jax
@@ -16,6 +16,7 @@ import numpy as np
 from display import progress
 from transformer.conversion.tables import Family
 
+_LARGEST = 1 << 30  # bytes of all arrays of a file
 INPUTS = {'input_ids': 'inputs', 'attention_mask': 'segments', 'position_ids': 'positions', 'token_type_ids': 'types',
           'decoder_input_ids': 'decoder_inputs', 'decoder_attention_mask': 'decoder_segments', 'pixel_values': 'image'}
 OUTPUTS = {'logits': 'logits', 'hidden': 'last_hidden_state', 'source_hidden': 'encoder_last_hidden_state',
@@ -28,7 +29,7 @@ def verify(snapshot: Any, family: Family, given: pathlib.Path, out: pathlib.Path
         raise ValueError(f'There is no folder {str(out.absolute().parent)!r} to write {out.name} in; make it first.')
     if out.is_dir():
         raise ValueError(f'{out} is a folder; give --out the name of an .npz file.')
-    arrays = arrays_of(given)
+    arrays = arrays_of(given, family.limits(snapshot.model))
     require_fit(arrays, family, snapshot.model, given)
     with progress.waiting('running the model'):
         found = jax.block_until_ready(snapshot.apply(**inputs_of(family, snapshot.model, arrays, snapshot.run.task.start)))
@@ -56,11 +57,6 @@ def require_fit(arrays: Mapping[str, np.ndarray], family: Family, model: Any, pa
     """Raises ValueError for arrays that the model cannot take."""
     shapes = ', '.join(f'{name} {x.dtype}{list(x.shape)}' for name, x in arrays.items()) or 'nothing'
     limits = family.limits(model)
-    for name in arrays:
-        if name not in limits:
-            close = difflib.get_close_matches(name, limits, 1)
-            meant = f'did you mean {close[0]!r}?' if close else f'it takes {", ".join(limits)}.'
-            raise ValueError(f'{path} has an array {name!r}, which this model does not take; {meant}')
     if lacks := [name for name in limits if name in ('input_ids', 'pixel_values') and name not in arrays]:
         raise ValueError(f'{path} has {shapes}, and no {lacks[0]}; add that.')
     if 'pixel_values' in limits:
@@ -83,13 +79,23 @@ def require_fit(arrays: Mapping[str, np.ndarray], family: Family, model: Any, pa
         raise ValueError(f'{path} has {shapes}, and no decoder_input_ids; add that.')
 
 
-def arrays_of(path: pathlib.Path) -> dict[str, np.ndarray]:
-    """{name: array} of an .npz file."""
+def arrays_of(path: pathlib.Path, known: Collection[str]) -> dict[str, np.ndarray]:
+    """{name: array} of an .npz file. Raises ValueError for names that are not `known`, and for more than 1 GB."""
     if not path.is_file():
         raise ValueError(f'There is no file {str(path)!r}; give --verify an .npz file with input_ids.')
     try:
-        with np.load(path) as file:
-            return dict(file)
+        with zipfile.ZipFile(path) as members:
+            found = members.infolist()
+        if unknown := [name for name in (one.filename.removesuffix('.npy') for one in found) if name not in known]:
+            close = difflib.get_close_matches(unknown[0], known, 1)
+            meant = f'did you mean {close[0]!r}?' if close else f'it takes {", ".join(known)}.'
+            problem = f'{path} has an array {unknown[0][:80]!r}, which this model does not take; {meant}'
+        elif (size := sum(one.file_size for one in found)) > _LARGEST:
+            problem = f'{path} holds {size:,} bytes; give fewer rows, at most {_LARGEST >> 20} MB.'
+        else:
+            with np.load(path) as file:
+                return dict(file)
     except (ValueError, TypeError, OSError, EOFError, zipfile.BadZipFile, zlib.error, MemoryError, NotImplementedError,
             RuntimeError, SyntaxError, KeyError, struct.error):  # TypeError: a single array, of numpy.save
         raise ValueError(f'{path} is no .npz file of arrays; write it with numpy.savez.') from None
+    raise ValueError(problem)

@@ -59,8 +59,8 @@ class Reader(abc.ABC):
 class _Pieces:
     """Calls `watch` with the text that each new token adds; characters whose bytes are not complete wait for them."""
 
-    def __init__(self, data: Any, watch: Callable[[str], None]):
-        self.data, self.watch = data, watch
+    def __init__(self, data: Any):
+        self.data, self.watch = data, lambda text: None
         self.begin(lambda: None)
 
     def begin(self, started: Callable[[], object]) -> None:
@@ -79,11 +79,15 @@ class _Pieces:
             self.shown = text
 
 
-@functools.lru_cache(maxsize=1)
 def pieces_of(data: Any, watch: Callable[[str], None]) -> _Pieces:
     """What gives the tokens of `transformer.decoding.strategies.watched` to `watch` as text; the same object, and so the same
-    program, for each answer of a session."""
-    return _Pieces(data, watch)
+    compiled program, for all answers from these data."""
+    found = _pieces(data)
+    found.watch = watch
+    return found
+
+
+_pieces = functools.lru_cache(maxsize=1)(_Pieces)
 
 
 def text_lines(content: bytes, name: str, wanted: str = 'text with one input per line') -> list[str]:

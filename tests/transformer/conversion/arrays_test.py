@@ -1,0 +1,27 @@
+import pathlib
+from unittest import mock
+
+import numpy as np
+from absl.testing import absltest
+
+from transformer.conversion import arrays
+
+
+class ArraysTest(absltest.TestCase):
+    def test_what_is_too_large_or_of_no_use_is_not_loaded(self):
+        path = pathlib.Path(self.create_tempdir().full_path, 'a.npz')
+        ids = np.ones((30, 30), np.int32)
+        for named, message in (({'input_ids': ids}, 'a.npz holds 3,728 bytes; give fewer rows, at most 0 MB'),
+                               ({'input_id': ids}, "has an array 'input_id', which this model does not take; did you mean"),
+                               ({'x': ids}, 'which this model does not take; it takes input_ids')):
+            np.savez_compressed(path, **named)
+            self.assertLess(path.stat().st_size, 1000)
+            with (mock.patch.object(arrays, '_LARGEST', 1000), mock.patch.object(np, 'load', side_effect=AssertionError),
+                  self.assertRaisesRegex(ValueError, message)):
+                arrays.arrays_of(path, ['input_ids'])
+        np.savez(path, input_ids=ids)
+        np.testing.assert_array_equal(arrays.arrays_of(path, ['input_ids'])['input_ids'], ids)
+
+
+if __name__ == '__main__':
+    absltest.main()
