@@ -19,13 +19,13 @@ from pathlib import Path
 from typing import BinaryIO
 
 from data import cache
+from data.sources import contents
 
 ENDINGS = ('.zip', '.tar', '.tar.gz', '.tgz', '.tar.bz2', '.tar.zst')
 _FORMAT = 1  # part of the key of entries
 _MEMBERS = 1_000_000  # files in an archive
 _LARGEST = 256 << 20  # bytes of one file
 _TOTAL = 64 << 30  # bytes of all files
-_RATIO = 100, 1 << 30  # all files are at most so many times the archive's size, or so many bytes if that is more
 _METHODS = {zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED, zipfile.ZIP_BZIP2}
 _DAMAGE = (zipfile.BadZipFile, tarfile.TarError, gzip.BadGzipFile, zlib.error, EOFError, RuntimeError, NotImplementedError,
            UnicodeError, OverflowError)
@@ -86,7 +86,7 @@ def unpacked(path: str, images: tuple[str, ...], tables: tuple[str, ...]) -> Unp
 
 def _unpack(path: str, images: tuple[str, ...], tables: tuple[str, ...], folder: Path) -> None:
     index = {'images': [], 'tables': [], 'folders': [], 'others': []}
-    limit = min(_TOTAL, max(_RATIO[0] * os.path.getsize(path), _RATIO[1]))
+    limit = min(_TOTAL, contents.most(path))
     seen, total = set(), 0
     try:
         with open(folder / 'images.bin', 'wb') as store:
@@ -177,12 +177,12 @@ class _Bounded:
     def read(self, size: int) -> bytes:
         if size > _LARGEST:
             raise ValueError(f'{self._path} is no archive that can be read: a header asks for {size:,} bytes; pack it again.')
-        contents = self._file.read(size)
-        self.last = len(contents)
+        read = self._file.read(size)
+        self.last = len(read)
         self._place += self.last
         if self._place > self._limit:
             raise ValueError(_too_large(self._path))
-        return contents
+        return read
 
     def tell(self) -> int:
         return self._place
@@ -206,7 +206,7 @@ def _copy(file: BinaryIO, target: BinaryIO, name: str, left: int) -> int:
 
 
 def _too_large(name: str) -> str:
-    return (f'{name} has, unpacked, more than {_TOTAL >> 30} GB, or more than {_RATIO[0]} times the size of its archive; '
+    return (f'{name} has, unpacked, more than {_TOTAL >> 30} GB, or more than {contents.RATIO} times the size of its archive; '
             'unpack it, and set data.path to the folder.')
 
 

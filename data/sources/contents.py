@@ -9,6 +9,7 @@ import os
 from collections.abc import Iterable, Iterator
 
 HEAD = 512  # bytes that tell what a file is
+RATIO = 100  # texts are packed to a fifth, tables with few different rows to a fiftieth
 _MARKS = ((codecs.BOM_UTF32_LE, 'utf-32'), (codecs.BOM_UTF32_BE, 'utf-32'), (codecs.BOM_UTF8, 'utf-8-sig'),
           (codecs.BOM_UTF16_LE, 'utf-16'), (codecs.BOM_UTF16_BE, 'utf-16'))
 _IMAGE = 'set data.path to files of text (configs/vit_digits.py trains on images)'
@@ -89,6 +90,11 @@ def transcoded(blocks: Iterable[bytes], encoding: str, path: str) -> Iterator[by
             begun, contents = True, contents.removeprefix(codecs.BOM_UTF8)
         if contents:
             yield contents
+
+
+def most(path: str) -> int:
+    """The largest number of bytes that a packed file may hold: RATIO times its own size, or 1 GB if that is more."""
+    return max(RATIO * os.path.getsize(path), 1 << 30)
 
 
 def undecodable(path: str, encoding: str, place: int) -> ValueError:

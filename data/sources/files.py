@@ -86,10 +86,13 @@ class File:
         try:
             with _opened(self.path) as file:
                 _skip(file, start)
-                left = None if stop is None else stop - start
-                while block := file.read(_BLOCK if left is None else min(_BLOCK, left)):
+                place, most = start, contents.most(self.path) if uncompressed(self.path) != self.path else 1 << 62
+                while block := file.read(_BLOCK if stop is None else min(_BLOCK, stop - place)):
                     yield block
-                    left = None if left is None else left - len(block)
+                    place += len(block)
+                    if place > most:
+                        raise ValueError(f'{self.path} has, unpacked, more than {contents.RATIO} times its own size; unpack '
+                                         'it, and set data.path to what is in it.')
         except (gzip.BadGzipFile, EOFError, zlib.error) as error:
             raise ValueError(f'{self.path} is damaged ({error}); expected a complete .gz file.') from error
         except OSError as error:

@@ -24,10 +24,12 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from data.sources import contents
 from data.sources import files as sources
 
 CHOICES = 'auto', 'true', 'false'  # of the fields `header` and `quotes`
 _HEAD = 1000  # rows that header, quotes and separator are found in
+_ROWS = 10_000_000  # that any file of Parquet may have
 _LONGEST = 1 << 26  # bytes in a line or in a whole .json
 _CARD = 1 << 17  # characters of a card that are read
 _FORMATS = {'.csv': 'csv', '.jsonl': 'json', '.ndjson': 'json', '.json': 'json', '.parquet': 'parquet', '.pq': 'parquet'}
@@ -244,13 +246,22 @@ class Table:
     def _of_parquet(self) -> Iterator[Row]:
         from pyarrow import lib
 
+        path, size = self.file.path, 0
+        if self._parquet.metadata.num_rows > max(contents.RATIO * os.path.getsize(path), _ROWS):
+            raise ValueError(f'{path} has {self._parquet.metadata.num_rows:,} rows, more than {contents.RATIO} for each of its '
+                             'bytes; write it again without repeated rows.')
         try:
             numbers = itertools.count(1)
             for batch in self._parquet.iter_batches(_HEAD):
+                if (size := size + batch.nbytes) > contents.most(path):
+                    break
                 for cells in zip(*(column.to_pylist() for column in batch.columns)):
                     yield f'{self.file.path}, row {next(numbers)}', cells
         except (lib.ArrowException, OSError, UnicodeDecodeError, OverflowError) as error:
             raise ValueError(f'{self.file.path} is damaged ({_first(error)}); expected a complete file of Parquet.') from None
+        if size > contents.most(path):
+            raise ValueError(f'{path} has, unpacked, more than {contents.RATIO} times its own size; write it again without '
+                             'repeated rows.')
 
     @functools.cached_property
     def _parquet(self):

@@ -294,8 +294,8 @@ def _of_table(table: Table) -> list[Question]:
         context, question, answers = table.cells(row, columns, 'a table of questions', columns[2:])
         if not isinstance(context, str) or not isinstance(question, str):
             raise ValueError(f'{place} has the context {context!r:.40} and the question {question!r:.40}; expected two texts.')
-        start = cells[more['answer_start']] if 'answer_start' in more else None
-        key = str(cells[more['id']]) if 'id' in more else place
+        own = {name: cells[column] for name, column in more.items() if column < len(cells)}
+        start, key = own.get('answer_start'), str(own.get('id', place))
         found.append(_checked(Question(key, question, context, _answers(answers, start, context, place), place)))
     return found
 

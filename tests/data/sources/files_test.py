@@ -7,11 +7,13 @@ import os
 import sqlite3
 import tarfile
 import zipfile
+from unittest import mock
 
 import pyarrow
 from absl.testing import absltest, parameterized
 from PIL import Image
 
+from data.sources import contents as kinds
 from data.sources import files as sources
 
 
@@ -109,6 +111,15 @@ class SourcesTest(parameterized.TestCase):
         (self.folder / 'a.txt.gz').write_bytes(b'plain text')
         with self.assertRaisesRegex(ValueError, r'a\.txt\.gz is damaged'):
             collect(self.part())
+
+    def test_what_grows_without_end_is_refused(self):
+        (self.folder / 'a.txt.gz').write_bytes(gzip.compress(b'no\n' * (1 << 20)))
+        (self.folder / 'b.txt.zst').write_bytes(zstandard(b'no\n' * (1 << 20)))
+        with mock.patch.object(kinds, 'most', lambda path: 1 << 20):
+            for name in ('a.txt.gz', 'b.txt.zst'):
+                lines = sources.File(str(self.folder / name), name).lines()
+                with self.assertRaisesRegex(ValueError, f'{name} has, unpacked, more than 100 times its own size; unpack it'):
+                    list(lines)
 
     def test_missing_and_empty(self):
         with self.assertRaisesRegex(ValueError, 'data.path is empty'):

@@ -1,10 +1,12 @@
 import gzip
 import json
+from unittest import mock
 
 import pyarrow
 from absl.testing import absltest, parameterized
 from pyarrow import parquet
 
+from data.sources import tables
 from data.sources.files import File
 from data.sources.tables import Table, data_files
 
@@ -68,6 +70,16 @@ class FormatsTest(TablesCase):
         apart = {',': '', ';': '; separated by semicolons', '\t': '; separated by tabs'}[separator]
         table = self.table('a.csv', f'text{separator}label\n{lines}')
         self.assertEqual(table.describe(), f"header: 'text', 'label' (line 1){apart}")
+
+    def test_a_small_file_with_too_much_in_it(self):
+        parquet.write_table(pyarrow.table({'text': ['no ' * 99] * 99_999, 'label': ['a'] * 99_999}), self.folder / 'p')
+        for module, changes, message in (
+                (tables, {'_ROWS': 1000}, 'a.parquet has 99,999 rows, more than 1 for each of its bytes; write it again'),
+                (tables.contents, {'most': lambda path: 1 << 20}, 'a.parquet has, unpacked, more than 1 times its own size')):
+            with (mock.patch.multiple(module, **changes), mock.patch.object(tables.contents, 'RATIO', 1),
+                  self.assertRaisesRegex(ValueError, message)):
+                self.cells('a.parquet', (self.folder / 'p').read_bytes())
+        self.assertLen(self.cells('a.parquet', (self.folder / 'p').read_bytes()), 99_999)
 
     def test_keys_that_a_row_lacks(self):
         self.assertEqual(self.cells('a.jsonl', '{"a": 1}\n{"b": [2], "a": null}'), [(1, None), (None, [2])])

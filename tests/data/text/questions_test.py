@@ -204,6 +204,7 @@ class ContractTest(QuestionsCase):
                                for answers in ([{'text': '1914', 'answer_start': 9}], [])])),
         ('a.csv', f'question,context,answer\nwhen?,"{SHORT}",1914\nwhen?,"{SHORT}",\n'),
         ('a.csv', f'question,context,answer,answer_start\nwhen?,"{SHORT}",1914,9.0\nwhen?,"{SHORT}",,\n'),
+        ('a.csv', f'question,context,answer,answer_start,id\nwhen?,"{SHORT}",1914\nwhen?,"{SHORT}",,,a\n'),
         ('a.tsv', f'question\tanswer_start\tanswer\tcontext\nwhen?\t9\t1914\t{SHORT}\nwhen?\t\t\t{SHORT}\n'),
     )
     def test_tables(self, name, contents, keys=None):
