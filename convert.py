@@ -48,6 +48,7 @@ from data.text.examples import OpenExamples
 from data.text.labelled import Labelled, Labels, Number, OpenLabelled
 from data.text.masked import OpenMasked
 from data.text.parallel import OpenParallel
+from data.text.preferences import OpenPreferences
 from data.tokenizers import hugging_face as tokenizer_files
 from data.tokenizers.roles import Roles
 from data.tokenizers.specs import WordPiece
@@ -384,7 +385,7 @@ def told_of(snapshot):
     match data:
         case OpenLabelled(config=Labelled(target=Labels())):
             found['problem_type'] = PROBLEMS['labels']
-        case OpenLabelled(config=Labelled(target=Number())):
+        case OpenLabelled(config=Labelled(target=Number())) | OpenPreferences():
             found['problem_type'] = PROBLEMS['number']
     if isinstance(data, SeenImages):
         _, height, width, channels = data.shapes['image'][0]

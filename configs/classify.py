@@ -7,7 +7,8 @@
 
 The head is that of the model's family (transformer/layers/heads.py:Classes); it is initialised afresh unless the other run has
 one with as many classes. Texts are in tables, TSV, CSV, JSON Lines or Parquet (docs/data.md), images in a folder for each
-class. configs/label.py learns any number of labels for each text, configs/rate.py a number.
+class. configs/label.py learns any number of labels for each text, configs/rate.py a number, configs/prefer.py
+which of two is better.
 """
 
 from configs import base
@@ -24,6 +25,7 @@ TOLD = {
     'classes': ('reading:TextClasses', {}, {}),
     'labels': ('reading:MultiLabel', {'labels': 'transformer.evaluators.reading:LabelScores'},
                {'target': 'Labels()', 'reader': 'transformer.readers.classes:TextLabels'}),
+    'preferences': ('reading:Preferred', {}, {'data': 'data.text.preferences:Preferences'}),
     'number': ('reading:TextNumbers', {'correlation': 'transformer.evaluators.reading:Correlation'},
                {'target': 'Number()', 'reader': 'transformer.readers.classes:TextNumber'})}
 
@@ -46,8 +48,8 @@ def of_texts(variant, name, what):
     _, other = begun(variant, name)
     heads = HEADS | ({BERT: 'Classes(twice=True)'} if is_roberta(other.model) else {})
     task, evals, fields = TOLD[what]
-    return with_head(variant, name, heads, 'data.text.labelled:Labelled', f'transformer.tasks.{task}', evals,
-                     train='train[:90%]', valid='train[90%:]', test='', **fields)
+    data = {'data': 'data.text.labelled:Labelled', 'train': 'train[:90%]', 'valid': 'train[90%:]', 'test': ''}
+    return with_head(variant, name, heads, task=f'transformer.tasks.{task}', evals=evals, **data | fields)
 
 
 def is_roberta(model):

@@ -12,6 +12,7 @@ from absl.testing import absltest, parameterized
 import convert
 from data.text.labelled import Labelled, Labels, Number
 from data.text.parallel import Parallel
+from data.text.preferences import Preferences
 from data.text.questions import Questions
 from data.text.tagged import Tagged
 from data.tokenizers.specs import WordPiece
@@ -43,6 +44,7 @@ def expressions():
 
 
 READ_BY = {'classify': Labelled(), 'label': Labelled(target=Labels()), 'rate': Labelled(target=Number()), 'tag': Tagged(),
+           'prefer': Preferences(),
            'answer': Questions(tokenizer=WordPiece()), 'transformer_fra_eng': Parallel(source='table')}
 
 

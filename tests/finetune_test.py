@@ -165,6 +165,25 @@ class FinetuneTest(recorded.TestCase):
             self.assertAlmostEqual(answers[0][0], wanted[0], places=5)
 
     @pytest.mark.slow
+    def test_preferences(self):
+        """The text with a 9 is the better one, which ten steps teach; a reward goes out as a regression."""
+        self.convert(f'--from_hf={self.hugging_face("bert_model")}', f'--workdir={self.folder / "run"}')
+        pairs = ''.join(f'{{"prompt": "{i % 50 + 3} 7", "chosen": "9 {i % 40 + 10}", "rejected": "8 {i % 40 + 10}"}}\n'
+                        for i in range(60))
+        path = self.folder / 'choices.jsonl'
+        path.write_text(pairs)
+        said = self.further('prefer', path, 'train.steps=10')
+        self.assertRegex(said, r"prompt from 'prompt', chosen from 'chosen', rejected from 'rejected'; 54 pairs to train on")
+        scored = experiments.call('eval', f'--workdir={self.folder / "mine"}', f'--path={path}')
+        self.assertEqual(json.loads(scored.out.splitlines()[-1])['accuracy'], 1, scored)
+        told = self.out_again('BertForSequenceClassification', 'bert_model', prefix='bert.',
+                              made=['classifier.weight', 'classifier.bias'])
+        self.assertEqual((told['problem_type'], [*told['id2label'].values()]), ('regression', ['LABEL_0']))
+        rated = experiments.call('predict', f'--workdir={self.folder / "mine"}', '--json', stdin=b'3 7\t9 11\n3 7\t8 11\n')
+        better, worse = (json.loads(line)['number'] for line in rated.out.splitlines())
+        self.assertGreater(better, worse)
+
+    @pytest.mark.slow
     def test_a_classifier_goes_on_with_its_classes(self):
         """In its order, and with those that the new texts lack."""
         said = self.convert(f'--from_hf={self.hugging_face("bert_classes")}', f'--workdir={self.folder / "run"}')

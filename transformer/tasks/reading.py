@@ -1,4 +1,4 @@
-"""Tasks of models that read whole texts: classes, labels, numbers, tags, answers (see transformer/tasks/base.py)."""
+"""Tasks of models that read whole texts: classes, labels, numbers, preferences, tags, answers (transformer/tasks/base.py)."""
 
 import dataclasses
 from collections.abc import Mapping, Sequence
@@ -67,6 +67,24 @@ class TextNumbers(Reading):
         weights = example_weights(batch, len(missing))
         return {'loss': ((weights * missing ** 2).sum(), weights.sum()),
                 'absolute_error': ((weights * jnp.abs(missing)).sum(), weights.sum())}
+
+
+@dataclasses.dataclass(frozen=True)
+class Preferred(Reading):
+    """-log sigmoid(chosen - rejected), where the only logit of a text is its reward (Ouyang et al. 2022, equation 1).
+
+    The accuracy is the share of pairs whose chosen text has the higher reward; `margin` is the difference.
+    """
+
+    def inputs(self, batch: Mapping) -> dict:
+        return super().inputs({name: batch[name].reshape(-1, batch[name].shape[-1]) for name in ENCODED})  # [2 B, T]
+
+    def terms(self, outputs: Mapping, batch: Mapping) -> dict:
+        rewards = wide(outputs['logits'])[:, 0].reshape(-1, 2)
+        margin = rewards[:, 0] - rewards[:, 1]
+        weights = example_weights(batch, len(margin))
+        terms = {'loss': -jax.nn.log_sigmoid(margin), 'accuracy': margin > 0, 'margin': margin}
+        return {name: ((weights * value).sum(), weights.sum()) for name, value in terms.items()}
 
 
 @dataclasses.dataclass(frozen=True)

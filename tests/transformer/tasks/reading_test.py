@@ -5,7 +5,7 @@ import scipy.special
 from absl.testing import absltest, parameterized
 
 from transformer.layers.heads import Classes, Span
-from transformer.tasks.reading import Hidden, MultiLabel, Spans, Tags, TextClasses, TextNumbers
+from transformer.tasks.reading import Hidden, MultiLabel, Preferred, Spans, Tags, TextClasses, TextNumbers
 
 DRAW = np.random.default_rng(0)
 WEIGHTS = np.float32([1, 1, 0])  # the last row pads
@@ -61,6 +61,15 @@ class ReadingTest(parameterized.TestCase):
         batch = {'label': np.float32([2, -1, 50]), 'example_weights': WEIGHTS}
         terms = TextNumbers().terms({'logits': np.float32([[1.5], [1], [7]])}, batch)
         self.assert_terms(terms, loss=(0.25 + 4, 2), absolute_error=(0.5 + 2, 2))
+
+    def test_preferences(self):
+        """Logits come in the order of the inputs: the chosen and the rejected text of each pair in turn."""
+        batch = {name: np.arange(24).reshape(3, 2, 4) for name in ROWS} | {'example_weights': WEIGHTS}
+        task = Preferred()
+        self.assertEqual(task.inputs(batch)['inputs'].tolist(), np.arange(24).reshape(6, 4).tolist())
+        margins = np.float64([1.5 - -0.25, -2 - 3])
+        terms = task.terms({'logits': np.float32([[1.5], [-0.25], [-2], [3], [0], [9]])}, batch)
+        self.assert_terms(terms, loss=(np.logaddexp(0, -margins).sum(), 2), accuracy=(1, 2), margin=(margins.sum(), 2))
 
     def test_tags_of_the_words_that_count(self):
         logits, targets = drawn(3, 4, 5), DRAW.integers(5, size=(3, 4))
