@@ -176,6 +176,8 @@ class FinetuneTest(recorded.TestCase):
         self.assertRegex(said, r"prompt from 'prompt', chosen from 'chosen', rejected from 'rejected'; 54 pairs to train on")
         scored = experiments.call('eval', f'--workdir={self.folder / "mine"}', f'--path={path}')
         self.assertEqual(json.loads(scored.out.splitlines()[-1])['accuracy'], 1, scored)
+        heads = experiments.call('eval', f'--workdir={self.folder / "mine"}', f'--heads={self.folder / "heads.png"}')
+        self.assertEqual(heads.code, 0, heads.err)
         told = self.out_again('BertForSequenceClassification', 'bert_model', prefix='bert.',
                               made=['classifier.weight', 'classifier.bias'])
         self.assertEqual((told['problem_type'], [*told['id2label'].values()]), ('regression', ['LABEL_0']))

@@ -66,7 +66,10 @@ def importance(snapshot: Any, batches: Iterable[Mapping]) -> np.ndarray:
     @jax.jit
     def gradient(params, batch):
         def total(masks):
-            forward = lambda **inputs: model.apply({'params': params}, head_mask=masks, **inputs)
+            def forward(**inputs):
+                texts = len(next(iter(inputs.values()))) // rows  # that the task makes of a row, such as the two of a preference
+                each = {name: jnp.repeat(mask, texts, 1) for name, mask in masks.items()}
+                return model.apply({'params': params}, head_mask=each, **inputs)
             terms = task.loss(forward, batch, key=None, step=None, train=False)
             loss = sum(c * terms[t][0] / jnp.maximum(terms[t][1], 1e-9) for t, c in task.coefficients.items())
             return loss, terms[next(iter(task.coefficients))][1]
