@@ -1,5 +1,6 @@
-"""The recurrent encoder-decoder with attention of Bahdanau et al. 2015 on English and French sentences, as in Dive into Deep
-Learning (Zhang et al., section 11.4); the data is that of configs/transformer_fra_eng.py.
+"""The recurrent encoder-decoder with attention of Bahdanau et al. 2015 on English and French sentences of Tatoeba.
+
+It is that of Dive into Deep Learning (Zhang et al., section 11.4); the data is that of configs/transformer_fra_eng.py.
 
     python train.py --config=configs/bahdanau_fra_eng.py[:VARIANT] --config.data.path=fra.txt
 

@@ -1,5 +1,6 @@
-"""Transformers over the sentences of bAbI's stories (Dehghani et al. 2019, section 3.1); the data is that of
-configs/memory_network_babi.py.
+"""Transformers over the sentences of bAbI's stories (Dehghani et al. 2019, section 3.1).
+
+The data is that of configs/memory_network_babi.py.
 
     python train.py --config=configs/transformer_babi.py[:VARIANT] --config.data.path=FOLDER
 

@@ -1,5 +1,6 @@
-"""The Transformer of Vaswani et al. 2017, small, on phrases that Babel renders in two languages from Unicode's CLDR: dates,
-times, numbers, prices, measures, names of countries and languages. It needs no network and no file.
+"""The Transformer of Vaswani et al. 2017, small, on phrases in two languages that need no network and no file.
+
+Babel renders them from Unicode's CLDR: dates, times, numbers, prices, measures, names of countries and languages.
 
     python train.py --config=configs/transformer_cldr.py
 

@@ -1,5 +1,6 @@
-"""The Transformer on English and French sentences of Tatoeba, as in Dive into Deep Learning (Zhang et al., sections 10.5 and
-11.7).
+"""The Transformer on English and French sentences of Tatoeba, as in Dive into Deep Learning.
+
+The sections there (Zhang et al.) are 10.5 and 11.7.
 
     python train.py --config=configs/transformer_fra_eng.py[:VARIANT] --config.data.path=fra.txt
 

@@ -1,5 +1,6 @@
-"""ViTs on Fashion-MNIST (Xiao et al. 2017), 28x28 grey pictures of clothing in 10 classes; the last 5,000 of its 60,000
-training images are held out.
+"""ViTs on Fashion-MNIST (Xiao et al. 2017), 28x28 grey pictures of clothing in 10 classes.
+
+The last 5,000 of its 60,000 training images are held out.
 
     python train.py --config=configs/vit_fashion_mnist.py:small --config.data.path=FOLDER
 

@@ -1,5 +1,6 @@
-"""ViT-Ti/16, 5.7 million parameters, on ImageNet (Dosovitskiy et al. 2021; Touvron et al. 2021, table 1; augmentation and
-decay as Steiner et al. 2022 advise for the smallest models).
+"""ViT-Ti/16, 5.7 million parameters, on ImageNet (Dosovitskiy et al. 2021; Touvron et al. 2021, table 1).
+
+Augmentation and decay are what Steiner et al. 2022 advise for the smallest models.
 
     python train.py --config=configs/vit_ti16.py --config.data.source=folder --config.data.path=FOLDER_OF_CLASS_FOLDERS
 

@@ -1,5 +1,6 @@
 """What docs/ says is there: files, modules, expressions, commands in Python."""
 
+import ast
 import dataclasses
 import importlib
 import os
@@ -41,6 +42,14 @@ def expressions():
             for one in re.findall('`([^`]*)`', column):
                 if not one.startswith('positions='):
                     yield one, kind
+
+
+class ConfigsTest(absltest.TestCase):
+    def test_a_sentence_for_the_list_of_configs(self):
+        """train.py --help shows the first line of each."""
+        for path in (ROOT / 'configs').glob('*.py'):
+            first = ast.get_docstring(ast.parse(path.read_text())).splitlines()[0]
+            self.assertRegex(first, r'[.]$', path.name)
 
 
 READ_BY = {'classify': Labelled(), 'label': Labelled(target=Labels()), 'rate': Labelled(target=Number()), 'tag': Tagged(),
