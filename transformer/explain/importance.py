@@ -67,7 +67,7 @@ def importance(snapshot: Any, batches: Iterable[Mapping]) -> np.ndarray:
     def gradient(params, batch):
         def total(masks):
             def forward(**inputs):
-                texts = len(next(iter(inputs.values()))) // rows  # that the task makes of a row, such as the two of a preference
+                texts = len(next(iter(inputs.values()))) // rows  # of a row, such as the two of a preference
                 each = {name: jnp.repeat(mask, texts, 1) for name, mask in masks.items()}
                 return model.apply({'params': params}, head_mask=each, **inputs)
             terms = task.loss(forward, batch, key=None, step=None, train=False)
