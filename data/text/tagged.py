@@ -27,6 +27,7 @@ _FILE = 'tags.json'
 _COLUMNS = (('tokens', 'words', 'token', 'word', 'form'),
             ('ner_tags', 'tags', 'labels', 'pos_tags', 'ner_tag', 'ner', 'tag', 'label', 'pos', 'upos'))
 _SENTENCES = 'sentence #', 'sentence', 'sentence_id', 'sent_id', 'sentence_number'  # those that number sentences
+_LONGEST = 100  # words of a file with a single sentence
 
 
 @dataclasses.dataclass(frozen=True)
@@ -36,8 +37,8 @@ class Tagged(examples.Examples):
     Columns are separated by tabs, or in a line without tabs by spaces; in .csv as in data/sources/tables.py. A first line that
     names the columns is found by its names, and a column such as `sentence_id` then begins sentences too. Lines that begin with
     -DOCSTART- are skipped. Tables of JSON Lines or Parquet have a sentence a row, as a list of words and a list of tags. A
-    sentence longer than a row of a batch
-    is split between words into several rows; of a word longer than a row the first tokens are kept.
+    sentence longer than a row of a batch is split between words into several rows; of a word longer than a row the first
+    tokens are kept.
 
     Each example is a sentence. Attributes are those of Examples, and:
       columns: the columns of the words and of the tags in a table, by name or by number from 1; (): tokens or words, and
@@ -94,6 +95,9 @@ class Tagged(examples.Examples):
             if not blank:
                 place = f'{table.file.path}:{number}'
                 begun.append((*_word(cells, columns, line, place), place))
+        if len(found) == 1 and len(found[0].words) > _LONGEST:
+            raise ValueError(f'{table.file.path} is one sentence of {len(found[0].words):,} words; expected a word and its tag a '
+                             'line, and an empty line between sentences, or a column named sentence.')
         return found
 
     def _columns(self, table: Table) -> '_Columns':

@@ -174,6 +174,7 @@ class ContractTest(TaggedCase):
         ('eu B-x\ngerman\n', "names.conll:2 is 'german'; expected a word and its tag"),
         ('eu B-x\n\tO\n', r"names.conll:2 is '\\tO'; expected a word and its tag"),
         ('eu\tB-x\ngerman\t\n', 'names.conll:2 is .*; expected a word and its tag'),
+        ('eu B-x\n' * 101, r'names.conll is one sentence of 101 words; expected .* and an empty line between sentences'),
         ('eu O\n', "All words of data.train='all' have the tag 'O'; widen it"),
         ('-DOCSTART- O\n', "The split 'all' is empty: it names 0 examples"),
     )
