@@ -96,8 +96,8 @@ class Tagged(examples.Examples):
                 place = f'{table.file.path}:{number}'
                 begun.append((*_word(cells, columns, line, place), place))
         if len(found) == 1 and len(found[0].words) > _LONGEST:
-            raise ValueError(f'{table.file.path} is one sentence of {len(found[0].words):,} words; expected a word and its tag a '
-                             'line, and an empty line between sentences, or a column named sentence.')
+            raise ValueError(f'{table.file.path} is one sentence of {len(found[0].words):,} words; expected a word and its tag '
+                             'a line, and an empty line between sentences, or a column named sentence.')
         return found
 
     def _columns(self, table: Table) -> '_Columns':
