@@ -136,7 +136,8 @@ class ExampleSplit:
         found = [example for file in self.files for example in self.read(file)]
         start, stop = self.named.cut.bounds(len(found))
         if start == stop:
-            raise ValueError(f'The split {self.expression!r} is empty: it names {len(found):,} examples; widen the slice.')
+            why = f'it names none of the {len(found):,} in its files; widen the slice' if found else 'its files have no example'
+            raise ValueError(f'The split {self.expression!r} is empty: {why}.')
         return found[start:stop]
 
     def chunks(self) -> Iterator[tuple[str, bool]]:

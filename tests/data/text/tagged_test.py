@@ -176,7 +176,7 @@ class ContractTest(TaggedCase):
         ('eu\tB-x\ngerman\t\n', 'names.conll:2 is .*; expected a word and its tag'),
         ('eu B-x\n' * 101, r'names.conll is one sentence of 101 words; expected .* and an empty line between sentences'),
         ('eu O\n', "All words of data.train='all' have the tag 'O'; widen it"),
-        ('-DOCSTART- O\n', "The split 'all' is empty: it names 0 examples"),
+        ('-DOCSTART- O\n', "The split 'all' is empty: its files have no example"),
     )
     def test_bad_files(self, text, message):
         self.write(text)
