@@ -144,9 +144,8 @@ class OpenMasked(OpenDocuments):
         """One line about the training part and the tokenizer, for the log."""
         config, meta = self.config, self._rows.store.meta
         return (
-            f'{config.origin} {config.name or config.path}'.strip()
-            + f', {meta["documents"]:,} documents, {meta["bytes"]:,} bytes, {self._rows.ordinary.sum():,} tokens in '
-            f'{len(self._rows):,} rows to train on; {type(config.tokenizer).__name__} vocabulary of {self.tokenizer.vocab:,}'
+            f'{config.place}, {meta["documents"]:,} documents, {meta["bytes"]:,} bytes, {self._rows.ordinary.sum():,} tokens '
+            f'in {len(self._rows):,} rows to train on; {type(config.tokenizer).__name__} vocabulary of {self.tokenizer.vocab:,}'
         )
 
     def read_masked(self, text: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
