@@ -18,7 +18,7 @@ from transformer.attention.positions.absolute import Learned
 from transformer.attention.positions.base import Encoding, Positions, Sizes
 from transformer.attention.pruned import NoHeads, kept_heads, of_kept
 from transformer.layers.block import Block
-from transformer.layers.dense import Parameters
+from transformer.layers.dense import Dense, Parameters
 from transformer.layers.dropout import dropout, fold
 from transformer.layers.feed_forward import FeedForward, FeedForwardLayer, Mlp
 from transformer.layers.initial import Initial, Scaled
@@ -119,10 +119,10 @@ class Stack:
 
     def sizes(self, length: int, **grid: Any) -> Sizes:
         """The sizes for its position encoding, for rows of up to `length`."""
-        return Sizes(length, self.width, self.heads, self.each_head, self.table_init, **grid)
+        return Sizes(length, self.width, self.heads, self.each_head, table=self.table_init, **grid)
 
     def __call__(self, x: jax.Array, context: Context, *, numerics: Numerics, key: jax.Array | None = None,
-                 cache: dict | None = None, cross: Mechanism | None = None) -> tuple:
+                 cache: dict | None = None, cross: Mechanism | None = None, projected: bool = False) -> tuple:
         """x [B, T, D] -> (x after all blocks, the updated cache, aux).
 
         `aux` has the auxiliary outputs of layers, 'block_0/attention', 'block_1/attention', .. (`Block`), the same for every
@@ -130,11 +130,15 @@ class Stack:
 
         Args:
           cross: the mechanism of a third branch in every block, which attends to the context's source; None: no such branch.
+          projected: whether x is [B, T, E], of another width, and a dense layer projects it to D before the blocks, after its
+            norm and dropout (Lan et al. 2020, section 3.1).
         """
         x = context.encoding.at_input(x)
         if self.embedding_norm:
             x = normed(self.norm, x, 'embedding_norm', numerics)
         x = dropout(x, self.dropout, fold(key, 'embedding'))
+        if projected:
+            x = Dense(self.width, kernel_init=self.matrix_init, numerics=numerics, name='embedding_projection')(x)
         makers, kept = self._blocks(numerics, cross)
         if isinstance(self.depth, Universal):
             if self.scan or self.remat != 'none' or self.kept or self.cross_kept or context.head_mask:
@@ -149,7 +153,7 @@ class Stack:
     def over_rows(self, x: jax.Array, *, length: int, numerics: Numerics, segments: jax.Array | None = None,
                   positions: jax.Array | None = None, cache: dict | None = None, what: str = 'sequence',
                   field: str = 'model.length', **given: Any) -> tuple:
-        """The stack applied to rows of embedded tokens, x [B, T, D], as in `__call__`.
+        """The stack applied to rows of embedded tokens, x [B, T, D] or with `projected` [B, T, E], as in `__call__`.
 
         Args:
           length: the longest row; position encodings that are defined beyond it (Alibi(), Rotary(), ...) can be evaluated on
@@ -159,7 +163,7 @@ class Stack:
           positions: [B, T], the position of each token in its document; None: 0..T-1.
           cache: from `empty_cache`; x then holds the next tokens, at `positions`.
           what, field: for the message about a row that is too long: its name, and the field of the config that it exceeds.
-          given: key and cross, as in `__call__`; head_mask, source and capture, as in `Context`.
+          given: key, cross and projected, as in `__call__`; head_mask, source and capture, as in `Context`.
         """
         rows, tokens = x.shape[:2]
         self._require_length(tokens, length, cache is not None, what, field)
@@ -170,7 +174,7 @@ class Stack:
             mask = mask & Segments(segments, segments)
         elif segments is not None:
             mask = mask & Padding(jnp.where(segments != 0, positions + 1, 0).max(1))
-        sizes = self.sizes(length)
+        sizes = self.sizes(length, input_width=x.shape[-1])
         shared = Parameters(self.positions.parameters(sizes), numerics=numerics, name='positions')()
         encoding = Encoding(self.positions, shared, positions, positions, sizes)
         more = {name: given.pop(name) for name in ('head_mask', 'source', 'capture') if name in given}
