@@ -1,6 +1,7 @@
 """Pretraining of encoders: masked words, and how two parts of a text belong together."""
 
 import dataclasses
+import math
 from collections.abc import Mapping
 
 import jax.numpy as jnp
@@ -26,6 +27,37 @@ class MaskedTokens(Prediction):
         if self.everywhere:
             logits = jnp.take_along_axis(logits, batch['masked'][..., None], 1)
         return self.predictions(logits, batch['targets'], batch['weights'])
+
+
+@dataclasses.dataclass(frozen=True)
+class SpanPretraining(Task):
+    """lm / n + boundary·sbo / m: `MaskedTokens` over n masked words, and -log p(word | the two boundaries of its span) over the
+    m of them that have boundaries (Joshi et al. 2020, section 3.2), which the data gives with `data.boundary_targets`.
+
+    Attributes:
+      boundary: the weight of the second term.
+    """
+    boundary: float = 1.0
+
+    def __post_init__(self):
+        if not 0 < self.boundary < math.inf:
+            raise ValueError(f'boundary is {self.boundary}; expected a weight above 0.')
+
+    @property
+    def coefficients(self) -> Mapping[str, float]:
+        return {'masked': 1.0, 'boundary': self.boundary}
+
+    def inputs(self, batch: Mapping) -> dict:
+        return MaskedTokens().inputs(batch) | {'boundaries': batch['boundaries']}
+
+    def terms(self, outputs: Mapping, batch: Mapping) -> dict:
+        if 'boundary_logits' not in outputs:
+            raise ValueError("SpanPretraining needs logits from the boundaries of spans, and this model gives "
+                             f"{', '.join(sorted(outputs))}; set model.head='SpanBoundary()'.")
+        masked = MaskedTokens().terms(outputs, batch)
+        boundary = MaskedTokens().predictions(outputs['boundary_logits'], batch['targets'], batch['boundary_weights'])
+        return {'masked': masked['loss'], 'boundary': boundary['loss'], 'accuracy': masked['accuracy'],
+                'boundary_accuracy': boundary['accuracy']}
 
 
 @dataclasses.dataclass(frozen=True)

@@ -18,7 +18,7 @@ IDS = dict(tokenizer=Ids(vocab=50, end=1, cls=2, separator=3, mask=4), framing='
 PAIRS = dict(packing='none', cut='anywhere')
 TASKS = dict(concat={}, none={'packing': 'none'}, next=dict(pairs='next', **PAIRS), order=dict(pairs='order', **PAIRS),
              again={'noise': WithReplacement()}, words={'noise': WholeWords()}, ngrams={'noise': NGrams()},
-             spans={'noise': Spans()}, static={'copies': 2})
+             spans={'noise': Spans(), 'boundary_targets': 20}, static={'copies': 2})
 
 
 def equal(first, second):
@@ -375,7 +375,8 @@ class ReadTest(MaskedCase):
         path = self.folder / 'tokenizer.json'
         self.assertTrue(path.is_file())
         again = Masked(tokenizer=opened.config.tokenizer, length=24, batch_size=8, path='gone').open(self.folder)
-        self.assertEqual((again.shapes, again.facts, again.frame), (opened.shapes, {'vocab': 305, 'types': 2}, opened.frame))
+        facts = {'vocab': 305, 'types': 2, 'boundary_targets': 0}
+        self.assertEqual((again.shapes, again.facts, again.frame), (opened.shapes, facts, opened.frame))
         self.assertEqual(again.pieces([MASK, 5]), ['[MASK]', 'w0'])
         self.assertEqual(again.decode([5, 6]), 'w0 w1')
         self.assertEqual(opened.unit, 'tokens')
