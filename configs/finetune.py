@@ -21,7 +21,7 @@ HEAD = r'(pooler|classes|span|head)/.*'
 def get_config(variant=''):
     c, other = begun(variant, 'finetune')
     if other.task.name.endswith(':Hidden'):
-        raise ValueError(f'{variant} is a model without a head, which has nothing to learn; give it one with '
+        raise ValueError(f'{variant} is a model that has nothing to learn by itself; give it another head with '
                          'configs/classify.py, configs/tag.py or configs/answer.py.')
     if other.data.pipeline == 'data.images.labelled:Images':
         raise ValueError(f'{variant} is a run on images, and your images have other classes; use '
