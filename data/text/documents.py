@@ -147,10 +147,11 @@ class OpenDocuments(Opened):
     end: int
     unit = 'tokens'
     needs_end = True  # between documents
+    unknown = ''  # what stands for an unknown word in the text, which no tokenizer learns; '': nothing does
 
     def __init__(self, config: Text, tokenizer: Tokenizer | None):
         self.config = config
-        self.tokenizer = tokenizer or tokens.learn(self.config.part('train'), config.tokenizer)
+        self.tokenizer = tokenizer or tokens.learn(self.config.part('train'), config.tokenizer, self.unknown)
         stream, roles = config.documents == 'stream', self.tokenizer.roles
         if self.needs_end and self.tokenizer.end < 0 and not stream:
             raise ValueError(
