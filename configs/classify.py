@@ -12,10 +12,9 @@ which of two is better.
 """
 
 from configs import base
-from configs.finetune import HEAD, begun, with_head
+from configs.finetune import BERT, HEAD, begun, with_head
 from training.config import resolve
 
-BERT = 'transformer.models.bert:Bert'
 HEADS = {BERT: 'Classes()',
          'transformer.models.encoder_decoder:EncoderDecoder': "Classes(at='last', dropout=0.0, twice=True)",
          'transformer.models.gpt:Gpt': "Classes(at='last', pooler=False, bias=False, dropout=0.0)"}
