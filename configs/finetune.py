@@ -15,7 +15,7 @@ import pathlib
 from configs import base
 from training import workdir
 
-BERT = 'transformer.models.bert:Bert'
+BERT, ELECTRA = 'transformer.models.bert:Bert', 'transformer.models.electra:Electra'
 # Heads that are initialised afresh if the other run has none, or one of another shape.
 HEAD = r'(pooler|classes|span|head)/.*'
 
@@ -23,7 +23,7 @@ HEAD = r'(pooler|classes|span|head)/.*'
 def get_config(variant=''):
     c, other = begun(variant, 'finetune')
     if other.task.name.endswith(':Hidden'):
-        raise ValueError(f'{variant} is a model without a head, which has nothing to learn; give it one with '
+        raise ValueError(f'{variant} is a model that has nothing to learn by itself; give it another head with '
                          'configs/classify.py, configs/tag.py or configs/answer.py.')
     if other.data.pipeline == 'data.images.labelled:Images':
         raise ValueError(f'{variant} is a run on images, and your images have other classes; use '
@@ -82,7 +82,7 @@ def encoder_of(model):
     """((import path, {field: value}) of the model of a run that gets another head, the front of its parameters' names there):
     of ELECTRA the discriminator, of others the model itself."""
     kept = {key: value for key, value in model.items() if key != 'name' and value is not None}  # None: the data's
-    if model.name != 'transformer.models.electra:Electra':
+    if model.name != ELECTRA:
         return (model.name, kept), ''
     stack, tables = model.discriminator, model.embedding_width
     common = {key: value for key, value in kept.items() if key not in ('generator', 'discriminator', 'tied')}

@@ -39,7 +39,8 @@ CHANGES = {
     'gpt2:124m': TEXT | {'model.vocab': 512, 'mesh.fsdp': 1},
     'gpt2:1558m': TEXT | {'model.vocab': 512, 'mesh.data': 2, 'mesh.fsdp': 4},
     'gpt_char:cpu': {},
-    'bert_mini:words': {'data.tokenizer': 'WordPiece(vocab=60)'},
+    **{f'bert_mini:{variant}': {'data.tokenizer': 'WordPiece(vocab=60)'} for variant in ('words', 'whole_words')},
+    'bert_mini:next': {'data.tokenizer': 'WordPiece(vocab=60)', 'data.documents': 'line', 'data.cut': 'anywhere'},
     't5_small:step': {'model.vocab': 512, 'data.train': 'train[:300]', 'data.valid': 'valid[:20]'},
     'vit_ti16:step': {'data.train': 'train[:64]', 'data.valid': 'train[64:70]', 'data.size': 32},
     **{f'nadaraya_watson:{variant}': {} for variant in ('curve', 'iris')},
@@ -69,6 +70,9 @@ ALIKE = {'gpt2:350m': ('gpt2:124m', SHRUNK.keys() | {'optimizer.learning_rate'})
          **{f'gpt2:{variant}': ('gpt2:1558m', SHRUNK.keys() | {'optimizer.learning_rate'}) for variant in ('774m',)},
          'gpt2:gpt3': ('gpt2:1558m', SHRUNK.keys() | {'optimizer.learning_rate', 'model.mask'}),
          'bert_mini:step': ('bert_mini:words', {'data', 'model.dropout', 'model.vocab'}),
+         'bert_mini:static': ('bert_mini:words', {'data.copies'}),
+         'bert_mini:ngrams': ('bert_mini:whole_words', {'data.noise'}),
+         'bert_mini:order': ('bert_mini:next', {'data.pairs'}),
          't5_small:pairs': ('t5_small:step', {'data', 'model.vocab'} | {
              f'model.{stack}.{field}' for stack in ('encoder', 'decoder')
              for field in ('dropout', 'last_dropout', 'feed_forward')}),

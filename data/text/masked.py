@@ -44,7 +44,7 @@ class Masked(Text):
         each of so many copies of the text, of which each epoch takes the next (static masking; 10 in BERT, whose code
         shuffles all copies together).
       pairs: 'none'; or rows are two parts of a document: 'next', the second is replaced by another text with probability 1/2
-        (Devlin et al. 2019, section 3.1, task 2), or 'order', the two change places (Lan et al. 2019, section 3.1).
+        (Devlin et al. 2019, section 3.1, task 2), or 'order', the two change places (Lan et al. 2020, section 3.1).
       cut: where a document is cut in two, at the ends of 'sentences' or 'anywhere'.
       packing: 'concat' (full rows: documents end to end, with the token that ends a text between them; Liu et al. 2019,
         section 4.2, FULL-SENTENCES) or 'none' (a piece of one document a row, which pairs require). A stream is one

@@ -1,4 +1,4 @@
-"""Replaced words: which words of a text look as if they were not the original ones."""
+"""Words of a text that look replaced."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -13,22 +13,20 @@ from transformer.readers.whole import WholeText
 
 @dataclasses.dataclass(frozen=True)
 class ReplacedWords(WholeText):
-    """The tokens of a text; behind each that the discriminator takes for replaced, with a probability above 1/2, that
-    probability in brackets."""
-    contract, what = MaskedText, 'whole texts'
+    """The tokens of a text, in brackets those that a discriminator takes for replaced ones, with a probability above 1/2
+    (Clark et al. 2020, section 3.1)."""
+    contract, what = MaskedText, 'texts with masked words'
 
     def names(self, snapshot: Any) -> tuple[str, ...]:
         return 'replaced_logits',
 
     def read(self, data: Any, names: Sequence[str], line: str) -> tuple[list[TokenRow], object]:
-        framed = data.framed(line)
-        return [TokenRow(framed)], len(framed[0])
+        ids, types = data.framed(line)
+        special = {one for one, _ in data.frame.single}
+        return [TokenRow((ids, types))], [i for i, one in enumerate(ids.tolist()) if one not in special]
 
     def answer(self, data: Any, line: str, known: Any, rows: Sequence[dict]) -> tuple[str, dict]:
-        row, = rows
-        ids, chance = row['inputs'][:known], 1 / (1 + np.exp(-np.float64(row['replaced_logits'][:known])))
-        inside = ~np.isin(ids, (data.frame.begin, data.frame.end))
-        tokens = [{'token': token, 'id': int(i), 'probability': float(p), 'replaced': bool(p > 0.5)}
-                  for token, i, p in zip(data.pieces(ids[inside]), ids[inside], chance[inside])]
-        said = [f'{one["token"]}[{one["probability"]:.2f}]' if one['replaced'] else one['token'] for one in tokens]
-        return ' '.join(piece.strip() for piece in said), {'text': line, 'tokens': tokens}
+        ids, p = rows[0]['inputs'][known], 1 / (1 + np.exp(-np.float64(rows[0]['replaced_logits'][known])))
+        tokens = [{'token': sign, 'id': int(i), 'probability': float(one)} for sign, i, one in zip(data.pieces(ids), ids, p)]
+        said = ' '.join(f'[{one["token"]}]' if one['probability'] > 0.5 else one['token'] for one in tokens)
+        return said, {'text': line, 'tokens': tokens}

@@ -1,4 +1,4 @@
-"""Pretraining of encoders: masked words, and the next sentence."""
+"""Pretraining of encoders: masked words, and how two parts of a text belong together."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -30,7 +30,8 @@ class MaskedTokens(Prediction):
 
 @dataclasses.dataclass(frozen=True)
 class NextSentencePrediction(Prediction):
-    """-log p(whether the second text follows the first) (section 3.1, task 2)."""
+    """-log p(label | two texts): whether the second follows the first (0) or not (1) (section 3.1, task 2); of data with
+    pairs='order' whether they stand in order (0) or have changed places (1) (Lan et al. 2020, section 3.1)."""
 
     def inputs(self, batch: Mapping) -> dict:
         return told(batch)
@@ -41,16 +42,17 @@ class NextSentencePrediction(Prediction):
 
 @dataclasses.dataclass(frozen=True)
 class BertPretraining(Task):
-    """The sum of `MaskedTokens` and of `NextSentencePrediction`, as BERT was trained; both are reported."""
+    """The sum of `MaskedTokens` and of `NextSentencePrediction`, as BERT was trained, and with pairs='order' ALBERT; both are
+    reported."""
 
     @property
     def coefficients(self) -> Mapping[str, float]:
-        return {'masked': 1.0, 'next': 1.0}
+        return {'masked': 1.0, 'pairs': 1.0}
 
     def inputs(self, batch: Mapping) -> dict:
         return MaskedTokens().inputs(batch)
 
     def terms(self, outputs: Mapping, batch: Mapping) -> dict:
-        masked, following = MaskedTokens().terms(outputs, batch), NextSentencePrediction().terms(outputs, batch)
-        return {'masked': masked['loss'], 'next': following['loss'], 'accuracy': masked['accuracy'],
-                'next_accuracy': following['accuracy']}
+        masked, pairs = MaskedTokens().terms(outputs, batch), NextSentencePrediction().terms(outputs, batch)
+        return {'masked': masked['loss'], 'pairs': pairs['loss'], 'accuracy': masked['accuracy'],
+                'pairs_accuracy': pairs['accuracy']}

@@ -51,11 +51,11 @@ class MaskedTest(parameterized.TestCase):
         self.assert_terms(NextSentencePrediction().terms({'next_logits': NEXT}, BATCH), loss=loss, accuracy=accuracy)
 
     def test_both(self):
-        (masked, accuracy), (following, next_accuracy) = words(), sentences()
+        (masked, accuracy), (following, pairs_accuracy) = words(), sentences()
         task = BertPretraining()
-        self.assertEqual(task.coefficients, {'masked': 1.0, 'next': 1.0})
-        self.assert_terms(task.terms({'logits': AT_MASKS, 'next_logits': NEXT}, BATCH), masked=masked, next=following,
-                          accuracy=accuracy, next_accuracy=next_accuracy)
+        self.assertEqual(task.coefficients, {'masked': 1.0, 'pairs': 1.0})
+        self.assert_terms(task.terms({'logits': AT_MASKS, 'next_logits': NEXT}, BATCH), masked=masked, pairs=following,
+                          accuracy=accuracy, pairs_accuracy=pairs_accuracy)
 
 
 if __name__ == '__main__':
