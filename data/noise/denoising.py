@@ -91,7 +91,7 @@ class Infill(Denoising):
             raise ValueError(f'{self} has no meaning: mean is above 0 and at most 32, and random between 0 and 1.')
 
     def __call__(self, ids: np.ndarray, rng: np.random.Generator, vocabulary: Vocabulary) -> np.ndarray:
-        starts = vocabulary.word_starts(ids)
+        starts = _word_starts(ids, vocabulary)
         words, bounds = len(starts), np.append(starts, len(ids))
         lengths = self.lengths(math.ceil(self.share * words), rng)
         spans = lengths[lengths > 0]
@@ -172,8 +172,8 @@ class DeleteTokens(Denoising):
 class PermuteSentences(Denoising):
     """Sentence permutation: ceil(share · n) of n sentences change places, in random order.
 
-    A sentence ends with a full stop, question or exclamation mark, or with the end of a text; several of these in sequence
-    end one. (fairseq knows the token 13 of GPT-2's BPE, '.', and for other vocabularies the end of a text alone.)
+    A sentence ends as data/noise/vocabulary.py says, with a line, or with the text. (fairseq knows the token 13 of GPT-2's BPE,
+    '.', and for other vocabularies the end of a text alone.)
 
     Attributes:
       share: the share of the sentences.
@@ -185,10 +185,8 @@ class PermuteSentences(Denoising):
         _require_share(self)
 
     def __call__(self, ids: np.ndarray, rng: np.random.Generator, vocabulary: Vocabulary) -> np.ndarray:
-        stops = vocabulary.stops[ids]
-        stops[-1] = True
-        ends = np.flatnonzero(stops & ~np.append(False, stops[:-1])) + 1  # fairseq's: behind the first of several stops
-        ends[-1:] = len(ids)
+        between = np.flatnonzero(vocabulary.special[ids]) + 1  # texts that share a row
+        ends = functools.reduce(np.union1d, (vocabulary.sentence_ends(ids), between, [len(ids)])).astype(np.int64)
         chosen = rng.permutation(len(ends))[: math.ceil(self.share * len(ends))]
         order = np.arange(len(ends))
         order[chosen] = rng.permutation(chosen)
@@ -212,6 +210,14 @@ class Rotate(Denoising):
     def __call__(self, ids: np.ndarray, rng: np.random.Generator, vocabulary: Vocabulary) -> np.ndarray:
         rotated, first = rng.random() < self.share, rng.integers(len(ids))
         return np.roll(ids, -first) if rotated else ids
+
+
+def _word_starts(ids: np.ndarray, vocabulary: Vocabulary) -> np.ndarray:
+    """int64: the places at which words begin; special tokens are words, and so are all tokens that do not tell words."""
+    if vocabulary.begins is None:
+        return np.arange(len(ids))
+    special = vocabulary.special[ids]
+    return np.flatnonzero(vocabulary.word_starts(ids) | special | np.append(False, special[:-1]))
 
 
 def _masks(count: int, random: float, rng: np.random.Generator, vocabulary: Vocabulary) -> np.ndarray:

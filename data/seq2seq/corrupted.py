@@ -23,6 +23,7 @@ from data.sources import files as sources
 from data.text import tokens
 from data.text.documents import OpenDocuments, Text, saved_tokenizer
 from data.text.frames import Framed, framed, parse
+from data.tokenizers import unknown
 from data.tokenizers.roles import sentinel
 from data.tokenizers.specs import SentencePiece, TokenizerSpec
 from data.tokenizers.tokenizer import Tokenizer
@@ -34,6 +35,9 @@ _EVALUATION = 20191023  # seed of the noise of evaluation
 @dataclasses.dataclass(frozen=True)
 class Corrupted(Text):
     """Text with noise for an encoder, and for a decoder what restores it.
+
+    '<unk>' in a text, an unknown word of WikiText and the Penn Treebank, is the tokenizer's token for these, where it has one,
+    and is never predicted.
 
     Attributes are those of Text, and:
       noise: SpanCorruption(share=0.15, mean=3.0) (data/noise/span_corruption.py), or BART's (data/noise/denoising.py), one or
@@ -77,6 +81,7 @@ class OpenCorrupted(OpenDocuments):
     start: int
     end: int
     lengths: tuple[int, int]
+    unknown = unknown.SIGN
     truncates = False
     preparation = 'raw'
     target_language = ''
@@ -131,8 +136,7 @@ class OpenCorrupted(OpenDocuments):
         """One line about the training part and the tokenizer, for the log."""
         config, meta = self.config, self._rows.store.meta
         return (
-            f'{config.origin} {config.name or config.path}'.strip()
-            + f', {meta["documents"]:,} documents, {meta["bytes"]:,} bytes, {self._rows.counts.sum():,} tokens in '
+            f'{config.place}, {meta["documents"]:,} documents, {meta["bytes"]:,} bytes, {self._rows.counts.sum():,} tokens in '
             f'{len(self._rows):,} rows to train on; {type(config.tokenizer).__name__} vocabulary of {self.tokenizer.vocab:,}'
         )
 
@@ -142,7 +146,11 @@ class OpenCorrupted(OpenDocuments):
 
     def encode(self, text: str) -> np.ndarray:
         """int32 [n]: inputs as the model reads them, with the special tokens."""
-        return np.array([*self._before, *self.tokenizer.encode(text), self.end], np.int32)
+        return np.array([*self._before, *self._read(text), self.end], np.int32)
+
+    def _read(self, text: str) -> np.ndarray:
+        """int32 [n]: the ids of a text; '<unk>' as in the text that was learnt from."""
+        return unknown.reading(self.tokenizer).encode(text)
 
     def encode_target(self, text: str) -> np.ndarray:
         """int32 [n]: a target, with the special tokens."""
@@ -159,7 +167,7 @@ class OpenCorrupted(OpenDocuments):
     def filled(self, text: str, ids: Sequence[int]) -> str:
         """The text with what a decoder has said to be missing. Raises ValueError for one without a sentinel that the noise
         needs."""
-        given, around = self.tokenizer.encode(text), (*self._before, self.end)
+        given, around = self._read(text), (*self._before, self.end)
         if self.config.noise.sentinels(self._raw) and not np.isin(given, self._vocabulary.sentinels).any():
             raise ValueError(f'{text[:40]!r} has no {sentinel(0)}; write it where words are missing, and {sentinel(1)} at the '
                              'next place.')
@@ -218,7 +226,7 @@ class OpenCorrupted(OpenDocuments):
 
     def _of(self, part: sources.Split) -> 'CorruptedRows':
         """The rows of a part. Raises ValueError if there are none, and if the text has sentinels of its own."""
-        config, store = self.config, tokens.load(part, self.tokenizer)
+        config, store = self.config, tokens.load(part, unknown.reading(self.tokenizer))
         if config.noise.sentinels(self._raw) and len(found := np.flatnonzero(np.isin(store.ids, self._vocabulary.sentinels))):
             raise ValueError(
                 f'The split {part.expression!r} has {self.tokenizer.piece(int(store.ids[found[0]]))!r} in its text, one of the '
@@ -278,7 +286,7 @@ class CorruptedRows:
             batch['inputs'][row, : len(inputs)] = inputs
             batch['decoder_inputs'][row, : len(targets)] = [opened.start, *targets[:-1]]
             batch['targets'][row, : len(targets)] = targets
-            batch['weights'][row, : len(targets)] = 1
+            batch['weights'][row, : len(targets)] = targets != opened.tokenizer.roles.unknown
         return batch
 
 

@@ -1,3 +1,4 @@
+import dataclasses
 import math
 
 import numpy as np
@@ -95,7 +96,11 @@ class DenoisingTest(parameterized.TestCase):
 
     def test_several_stops_end_one_sentence(self):
         texts = {bytes(found.tolist()).decode() for found in self.draws(PermuteSentences(), 'a... b', 100)}
-        self.assertEqual(texts, {'a... b', '.. ba.'})  # fairseq: behind the first stop
+        self.assertEqual(texts, {'a... b', ' ba...'})
+
+    def test_texts_that_share_a_row_are_sentences(self):
+        found = {tuple(PermuteSentences()(np.array([97, 256, 98]), np.random.default_rng(seed), WORDS)) for seed in range(20)}
+        self.assertEqual(found, {(97, 256, 98), (98, 97, 256)})
 
     def test_a_share_of_the_sentences(self):
         fixed = [sum(a == b for a, b in zip(bytes(found.tolist()).split(b'.'), b'a.b.c.d.e.f.g.h'.split(b'.')))
@@ -116,27 +121,30 @@ class DenoisingTest(parameterized.TestCase):
 
     @parameterized.parameters(0.2, 0.05)
     def test_infilling(self, share):
-        """Every word is one letter here, so that what is kept is told apart: text and masks interleave."""
-        noise, text = Infill(share=share), ' '.join('abcdefghijklmnopqrst')
+        """Every letter is a word here."""
+        noise, letters = Infill(share=share), dataclasses.replace(WORDS, begins=None, ends=None)
         budget, kept = math.ceil(share * 20), []
-        for seed, found in enumerate(self.draws(noise, text)):
+        for seed in range(DRAWS):
+            found = noise(ids('abcdefghijklmnopqrst'), np.random.default_rng(seed), letters)
             lengths = noise.lengths(budget, np.random.default_rng(seed))
-            letters = found[(found != MASK) & (found != ord(' '))]
-            self.assertEqual(sorted(letters), letters.tolist())
+            rest = found[found != MASK]
+            self.assertEqual(sorted(rest), rest.tolist())
             self.assertLessEqual(np.sum(found == MASK), len(lengths))
-            self.assertGreaterEqual(len(letters), 20 - budget)
-            kept.append(len(letters))
+            self.assertGreaterEqual(len(rest), 20 - budget)
+            kept.append(len(rest))
             if np.count_nonzero(lengths) == 1:  # no spans can overlap
                 self.assertEqual(np.sum(found == MASK), len(lengths))
-                self.assertIn(len(letters), range(20 - budget, 20))
+                self.assertIn(len(rest), range(20 - budget, 20))
         self.assertBetween(np.mean(kept), 20 - budget, 20 - budget / 2)
 
     def test_a_span_is_one_mask_and_all_pieces_of_its_words(self):
-        found = {bytes(np.where(one == MASK, ord('_'), one).tolist()).decode()
-                 for one in self.draws(Infill(share=0.01, mean=3.0), 'ab cd ef', 300)}
-        self.assertContainsSubset({'_cd ef', 'ab _ef', 'ab cd _'}, found)  # a word has the space behind it
-        for text in found:
-            self.assertEqual(len(text.replace('_', '').replace(' ', '')), 4)
+        noise = Infill(share=0.01, mean=3.0)  # a span of one word
+        found = [bytes(np.where(one == MASK, ord('_'), one).tolist()).decode() for one in self.draws(noise, 'ab cd ef', 300)]
+        self.assertContainsSubset({'_ cd ef', 'ab_ ef', 'ab cd_'}, found)
+        self.assertEqual({len(text.replace('_', '').replace(' ', '')) for text in found}, {4})
+        texts = np.array([97, 97, 256, 98, 98])  # the end between two texts is a word, and one begins behind it
+        found = {tuple(noise(texts, np.random.default_rng(seed), WORDS)[-3:].tolist()) for seed in range(100)}
+        self.assertContainsSubset({(MASK, 98, 98), (97, 256, MASK), (256, 98, 98)}, found)
 
     def test_places_of_inserted_masks(self):
         counts = np.zeros(5)

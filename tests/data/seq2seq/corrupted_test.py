@@ -115,6 +115,17 @@ class RowsTest(CorruptedCase):
         self.assertTrue(all(equal(one, next(again)) for one in rest))
         self.assertFalse(equal(batches[0], next(opened.train(2))))
 
+    def test_unknown_words_are_one_token_and_never_predicted(self):
+        made = self.opened([*LINES * 20, 'the <unk> cat'], noise=Rotate(), packing='none',
+                           tokenizer=SentencePiece(vocab=290, sentinels=9))
+        batches = list(made.evaluation('valid', 100))
+        row = [targets for _, targets in self.rows(batches)][-1]
+        self.assertEqual(np.count_nonzero(row == 0), 1)
+        for batch in batches:
+            there = (batch['decoder_segments'] > 0) & (batch['example_weights'] > 0)[:, None]
+            np.testing.assert_array_equal(batch['weights'][there] == 0, batch['targets'][there] == 0)
+        self.assertEqual(np.count_nonzero(made.encode('the <unk> cat') == 0), 1)
+
     def test_a_row_has_new_noise_in_every_epoch(self):
         opened = self.opened(['a b c d e f g h i j k l m n o p q r s t'], batch_size=1, length=40)
         self.assertGreater(len({str(batch['inputs']) for batch in itertools.islice(opened.train(0), 20)}), 10)
