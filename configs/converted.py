@@ -54,7 +54,7 @@ def _text_parts(family, fields, framing, start, ends, common):
     framed = dict(framing=framing, **common)
     if use in ('masked', 'sentences', 'next', 'hidden'):
         following = use in ('sentences', 'next')
-        data = base.data('data.text.masked:Masked', path='text', next_sentence=following,
+        data = base.data('data.text.masked:Masked', path='text', pairs='next' if following else 'none', cut='anywhere',
                          packing='concat' if ends and not following else 'none', **framed)
         if use == 'hidden':
             data.reader = 'transformer.readers.vectors:TextVector'

@@ -172,8 +172,8 @@ def tiny_reader(path, kind, **changes):
     from tests.data import tiny_tokenizers
 
     data, task, head = {
-        'masked': (dict(documents='line', packing='none', next_sentence=True, share=0.3), 'masked:BertPretraining',
-                   'Pretraining()'),
+        'masked': (dict(documents='line', packing='none', pairs='next', cut='anywhere', noise='Tokens(share=0.3)'),
+                   'masked:BertPretraining', 'Pretraining()'),
         'labelled': ({}, 'reading:TextClasses', 'Classes(classes=2)'),
         'tagged': ({}, 'reading:Tags', 'TokenClasses(classes=3)'),
         'questions': (dict(stride=4, question_length=3), 'reading:Spans', 'Span()')}[kind]

@@ -111,9 +111,9 @@ class MaskedText(FramedText, Protocol):
     """Texts with masked words.
 
     Attributes:
-      next_sentence: whether rows are two texts.
+      pairs: 'none', or what the two texts of a row are.
     """
-    next_sentence: bool
+    pairs: str
 
     def framed(self, *texts: str) -> tuple[np.ndarray, np.ndarray]:
         """(ids, types) [n] of one text or of two. Raises ValueError for texts without tokens, or too long for a row."""

@@ -203,6 +203,20 @@ class JsonTokenizer:
         return made.normalizer.lowercase if known else None
 
     @functools.cached_property
+    def whole_words(self) -> bool:
+        """Whether every token is a word."""
+        from tokenizers import models
+
+        return isinstance(self._tokenizer.model, models.WordLevel)
+
+    @functools.cached_property
+    def byte_level(self) -> bool:
+        """Whether the tokens are of bytes, as GPT-2's."""
+        from tokenizers import decoders
+
+        return isinstance(self._tokenizer.decoder, decoders.ByteLevel)
+
+    @functools.cached_property
     def fingerprint(self) -> str:
         return hashlib.sha256(self.contents + f'{self.end} {self.limit}'.encode()).hexdigest()
 

@@ -155,17 +155,29 @@ class NextWordsAndChoice(NextWords):
 @dataclasses.dataclass(frozen=True)
 class MaskedWords(Head):
     """{'logits' [B, M, V]}: norm(activation(x·W + b))·Eᵀ + c, with the token embedding E (Devlin et al. 2019, section 3.1,
-    task 1)."""
+    task 1); W projects to the width of E (Lan et al. 2020, section 3.1)."""
     activation: Activation = Gelu()
 
     def __call__(self, x: jax.Array, body: Body, *, segments: jax.Array | None = None, masked: jax.Array | None = None,
                  key: jax.Array | None = None) -> dict:
         if masked is not None:
             x = jnp.take_along_axis(x, masked[..., None], 1)  # [B, M, D]
-        x = body.numerics.cast(self.activation(wide(body.dense(body.width, 'transform')(x))))
+        x = body.numerics.cast(self.activation(wide(body.dense(body.tokens.width, 'transform')(x))))
         x = normed(body.norm, x, 'transform_norm', body.numerics)
         bias = body.vector('output')
         return {'logits': body.tokens.attend(x) + body.numerics.cast(bias)}
+
+
+@dataclasses.dataclass(frozen=True)
+class ReplacedTokens(Head):
+    """{'replaced_logits' [B, T]}: activation(x·W + b)·w + c, whether a generator has put another token at a position (Clark
+    et al. 2020, section 3.1, where the layer before w is in their code only)."""
+    activation: Activation = Gelu()
+
+    def __call__(self, x: jax.Array, body: Body, *, segments: jax.Array | None = None, masked: jax.Array | None = None,
+                 key: jax.Array | None = None) -> dict:
+        x = body.numerics.cast(self.activation(wide(body.dense(body.width, 'discriminator')(x))))
+        return {'replaced_logits': body.output(1, 'replaced')(x)[..., 0]}
 
 
 @dataclasses.dataclass(frozen=True)

@@ -17,23 +17,35 @@ from transformer.layers.stack import Heads, Stack, inlined
 class Bert(nn.Module):
     """By default head(blocks(norm(E[token] + S[type] + P[position]))), where each sublayer is norm(x + f(x)).
 
+    With an embedding width E the tables are E wide and W [E, D] projects the embedded tokens, head(blocks(norm(..)·W + b)):
+    V·E + E·D parameters instead of V·D (Lan et al. 2020, section 3.1). A head that is tied to the table projects back to E.
+
     Attributes:
       vocab: vocabulary size V; by default the tokenizer's.
       length: the largest number of tokens in a row.
+      embedding_width: the width E of the tables, with a projection to the model's width, even an equal one; 0: the model's
+        width, without a projection.
       types: number of token types, such as one for the first text and one for the second; 0: no embedding of types.
       stack: the blocks; a config sets its fields on the model itself, such as `model.layers`.
       head: maps the hidden states to outputs: 'MaskedWords()', 'Pretraining()', 'NextSentence()', 'Classes(classes=2)',
-        'TokenClasses(classes=9)', 'Span()' or 'NoHead(pooler=True)'.
+        'TokenClasses(classes=9)', 'Span()', 'ReplacedTokens()' or 'NoHead(pooler=True)'.
       dense_gradient: compute the gradient of dense layers as in `transformer.layers.numerics`, instead of by JAX's rule.
     """
     vocab: int
     length: int = 512
+    embedding_width: int = 0
     types: int = 2
     stack: Stack = inlined(Stack(residual=PostNorm(), embedding_norm=True, norm=LayerNorm(epsilon=1e-12)))
     head: Head = MaskedWords()
     dense_gradient: bool = True
     dtype: str = 'float32'
     parameter_dtype: str = 'float32'
+
+    def __post_init__(self):
+        if self.embedding_width < 0:
+            raise ValueError(f'embedding_width is {self.embedding_width}; set it to the width of the tables, or to 0 for the '
+                             'model\'s own.')
+        super().__post_init__()
 
     @property
     def attentions(self) -> dict:
@@ -54,12 +66,13 @@ class Bert(nn.Module):
           head_mask, capture: as in `Context`.
         """
         numerics, stack = Numerics(self.dtype, self.dense_gradient, self.parameter_dtype), self.stack
-        table = lambda rows, name: Embedding(rows, stack.width, kernel_init=stack.table_init, numerics=numerics, name=name)
+        width = self.embedding_width or stack.width
+        table = lambda rows, name: Embedding(rows, width, kernel_init=stack.table_init, numerics=numerics, name=name)
         tokens = table(self.vocab, 'tokens')
         x = tokens(inputs)
         if self.types:
             x = x + table(self.types, 'types')(jnp.zeros_like(inputs) if types is None else types)
         x, _, aux = stack.over_rows(x, length=self.length, numerics=numerics, segments=segments, positions=positions, key=key,
-                                    head_mask=head_mask, capture=capture)
+                                    head_mask=head_mask, capture=capture, projected=self.embedding_width > 0)
         body = body_of(stack, numerics, tokens, self.vocab)
         return {'hidden': x} | aux | self.head(x, body, segments=segments, masked=masked, key=key)

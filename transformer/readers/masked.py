@@ -60,7 +60,7 @@ class FilledMasks(WholeText):
 
     def names(self, snapshot: Any) -> tuple[str, ...]:
         given = given_by(snapshot)
-        learnt = ('logits', 'next_logits') if snapshot.data.next_sentence else ('logits',)
+        learnt = ('logits',) if snapshot.data.pairs == 'none' else ('logits', 'next_logits')
         found = tuple(name for name in learnt if name in given)
         if not found:
             raise ValueError(f'The model of this run gives {", ".join(sorted(given))}, and no logits of words; set data.reader '
@@ -122,4 +122,4 @@ class FilledMasks(WholeText):
 
     def shown(self, snapshot: Any, text: str) -> tuple[np.ndarray, np.ndarray]:
         """As in the base; the text of a picture needs no mask."""
-        return snapshot.data.framed(*text.split('\t', 1) if snapshot.data.next_sentence else [text])
+        return snapshot.data.framed(*[text] if snapshot.data.pairs == 'none' else text.split('\t', 1))

@@ -6,7 +6,17 @@ from absl.testing import absltest, parameterized
 
 from tests import models
 from tests.models import KEY, apply, build, changed
-from transformer.layers.heads import Classes, NextSentence, NextWords, NextWordsAndChoice, NoHead, Span, TokenClasses
+from transformer.layers.activations import Gelu, Relu
+from transformer.layers.heads import (
+    Classes,
+    NextSentence,
+    NextWords,
+    NextWordsAndChoice,
+    NoHead,
+    ReplacedTokens,
+    Span,
+    TokenClasses,
+)
 from transformer.models.bert import Bert
 from transformer.models.encoder_decoder import EncoderDecoder
 from transformer.models.gpt import Gpt
@@ -70,6 +80,14 @@ class HeadTest(parameterized.TestCase):
         both = affine(params['span'], hidden)
         self.assert_close(found['start_logits'], both[..., 0])
         self.assert_close(found['end_logits'], both[..., 1])
+
+    @parameterized.parameters((Relu(), jax.nn.relu), (Gelu(), lambda x: jax.nn.gelu(x, approximate=False)))
+    def test_replaced_tokens(self, activation, function):
+        for width in (0, 3):
+            params, found, hidden = outputs(changed(BERT, head=ReplacedTokens(activation), embedding_width=width))
+            self.assertEqual(params['discriminator']['kernel'].shape, (8, 8))
+            wanted = affine(params['replaced'], function(affine(params['discriminator'], hidden)))[..., 0]
+            self.assert_close(found['replaced_logits'], wanted)
 
     def test_an_output_layer_of_its_own(self):
         for bias in (False, True):
