@@ -40,6 +40,8 @@ CHANGES = {
     'gpt2:1558m': TEXT | {'model.vocab': 512, 'mesh.data': 2, 'mesh.fsdp': 4},
     'gpt_char:cpu': {},
     'bert_mini:words': {'data.tokenizer': 'WordPiece(vocab=60)'},
+    't5_small:spans': {'data.tokenizer': 'SentencePiece(vocab=300, sentinels=5)', 'data.documents': 'line'},
+    'bart_mini': {'data.tokenizer': "SentencePiece(vocab=300, special=('begin', 'mask'))", 'data.documents': 'line'},
     't5_small:step': {'model.vocab': 512, 'data.train': 'train[:300]', 'data.valid': 'valid[:20]'},
     'vit_ti16:step': {'data.train': 'train[:64]', 'data.valid': 'train[64:70]', 'data.size': 32},
     **{f'nadaraya_watson:{variant}': {} for variant in ('curve', 'iris')},
@@ -151,8 +153,8 @@ class ConfigsTest(experiments.TestCase):
 
     def sources(self, config):
         """{field: where data of its kind is}."""
-        texts = {'data.text.documents:Text': [''], 'data.text.masked:Masked': [''], 'data.text.shift:Shift': [''],
-                 'data.text.parallel:Parallel': [''],
+        texts = {**{f'data.{name}': [''] for name in ('text.documents:Text', 'text.masked:Masked', 'text.shift:Shift',
+                                                      'text.parallel:Parallel', 'seq2seq.corrupted:Corrupted')},
                  'data.text.mixture:Mixture': [f'parts.{name}.' for name in config.data.get('parts', {})]}
         if config.data.pipeline == 'data.text.parallel:Parallel':
             if config.data.source == 'cldr':

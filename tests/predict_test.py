@@ -193,6 +193,36 @@ class TranslationTest(PredictTest):
         self.assertNotEqual(self.predict(self.workdir, sample, '--seed=1', stdin=b'key value\nmask head row\n'), lines)
 
 
+class GapsTest(PredictTest):
+
+    def trained_on(self, noise, tokenizer):
+        c = experiments.tiny_pairs(self.text)
+        with c.unlocked():
+            c.data = base.data('data.seq2seq.corrupted:Corrupted', path=str(self.text), documents='line', noise=noise,
+                               tokenizer=tokenizer, length=24, batch_size=8)
+            c.model.source_length = c.model.length = 24
+            c.train.steps = 2
+        code, out = experiments.train(c.lock(), self.folder / 'run')
+        self.assertEqual(code, 0, out)
+        return self.folder / 'run'
+
+    def test_sentinels_of_t5(self):
+        workdir = self.trained_on('SpanCorruption()', 'SentencePiece(vocab=300, sentinels=9)')
+        given = 'key <extra_id_0> row <extra_id_1>'
+        row, empty = map(json.loads, self.predict(workdir, '--json', '--tokens=3', stdin=f'{given}\n\n'.encode()))
+        self.assertRegex(row['text'], '^key .*row')
+        self.assertNotIn('<extra_id', row['text'])
+        self.assertEqual((row['source'], empty['text']), (given, ''))
+        done = experiments.call('predict', f'--workdir={workdir}', stdin=b'key <extra_id_0>\nkey\n')
+        self.assertIn("predict.py: In line 2: 'key' has no <extra_id_0>; write it where words are missing", done.err)
+        self.assertEqual(done.code, 1)
+
+    def test_masks_of_bart(self):
+        workdir = self.trained_on('PermuteSentences() >> Infill()', "SentencePiece(vocab=300, special=('mask',))")
+        row, = map(json.loads, self.predict(workdir, '--json', '--tokens=3', stdin=b'key <mask> row'))
+        self.assertEqual(row['text'], row['outputs'][0]['text'])
+
+
 class StoriesTest(PredictTest):
 
     @pytest.mark.slow

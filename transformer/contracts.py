@@ -71,6 +71,14 @@ class TranslatedText(Protocol):
 
 
 @runtime_checkable
+class CorruptedText(TranslatedText, Protocol):
+    """Texts with noise, the sources, and what restores them, the targets."""
+
+    def filled(self, text: str, ids: Sequence[int]) -> str:
+        """A source with the missing text that the ids of a target give. Raises ValueError for one that misses nothing."""
+
+
+@runtime_checkable
 class ShiftedText(Protocol):
     """Texts whose words are copied, shifted by one place.
 
