@@ -48,7 +48,7 @@ class Batches(Protocol):
     facts: Mapping[str, Any]
 
     def __iter__(self) -> Iterator[Batch]:
-        """The batches, in the order of the split."""
+        """The batches, in the order of the split, or in another with `row` [B], the number of each row in that order."""
 
 
 class Opened(Protocol):
