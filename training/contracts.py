@@ -213,6 +213,9 @@ class Snapshot(Protocol):
     def averages(self, batches: Batches) -> Mapping[str, float]:
         """{term: its average over the split}, 'loss', 'weight', and what the task derives from them."""
 
+    def each(self, batches: Batches) -> Mapping[str, Any]:
+        """{term: [rows, 2]}, the sum and the weight of every term for each row, in the order of the split."""
+
     def text(self, name: str, text: str) -> None:
         """Keeps a text beside the numbers, if there is a report."""
 
