@@ -11,6 +11,7 @@ from safetensors.numpy import load_file
 from configs import classify
 from tests import experiments, recorded
 from tests.recorded import REFERENCE, convert, end_of
+from training import run as runs
 from transformer.decoding.generate import generate
 from transformer.decoding.strategies import Greedy
 
@@ -113,6 +114,20 @@ class FinetuneTest(recorded.TestCase):
         self.assertIn('fresh ones in classes/kernel', said)
         done = experiments.call('predict', f'--workdir={self.folder / "classes"}', stdin=b'key mask\n')
         self.assertRegex(done.out, r'^(no|yes)\t0\.\d{4}\n$')
+
+    @pytest.mark.slow
+    @parameterized.parameters('classify', 'tag')
+    def test_a_translator_trained_here_reads_texts(self, config):
+        workdir, examples = self.translator(), self.folder / 'examples'
+        examples.write_text(''.join(f'{"key" if i % 3 else "row"}\t{"O" if i % 3 else "B-it"}\n\n' if config == 'tag' else
+                                    f'{"key" if i % 3 else "row"} mask\t{"no" if i % 3 else "yes"}\n' for i in range(60)))
+        done = experiments.call(
+            'train', f'--config=configs/{config}.py:{workdir}', f'--config.data.path={examples}', '--config.train.steps=40',
+            '--config.optimizer.learning_rate=0.01', f'--workdir={self.folder / "mine"}')
+        self.assertEqual(done.code, 0, done.err)
+        start = json.loads((self.folder / 'mine' / 'config.json').read_text())['task']['start']
+        self.assertEqual(start, runs.load(workdir).data.start)
+        self.assertEqual(experiments.rows(self.folder / 'mine', 'valid')[-1]['accuracy'], 1.0)
 
     @pytest.mark.slow
     def test_a_language_model_classifies(self):
