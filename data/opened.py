@@ -2,6 +2,7 @@
 training/contracts.py."""
 
 import abc
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -16,12 +17,14 @@ class Opened(abc.ABC):
       facts: {model field: its value, which follows from the data}.
       unit: what `count` counts, in the plural.
       packed: whether a row of training holds several examples that a model has to tell apart.
+      unigram_entropy: nats, the loss of a model that knows nothing but how frequent each target is; nan: it is not known.
     """
 
     config: Any
     facts: Mapping[str, Any]
     unit: str
     packed: bool = False
+    unigram_entropy: float = math.nan
 
     @property
     @abc.abstractmethod
