@@ -11,7 +11,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from transformer.layers.activations import Activation, Gelu
+from transformer.layers.activations import Activation, Gelu, Tanh
 from transformer.layers.dense import Dense, Parameters
 from transformer.layers.dropout import dropout, fold
 from transformer.layers.embedding import Embedding
@@ -85,9 +85,10 @@ class Head(abc.ABC):
         """
 
 
-def pooled(x: jax.Array, body: Body) -> jax.Array:
-    """tanh(x·W + b) of the state [B, D] that represents a row (Devlin et al. 2019, section 3.1; the layer is in their code)."""
-    return body.numerics.cast(jnp.tanh(wide(body.dense(body.width, 'pooler')(x))))
+def pooled(x: jax.Array, body: Body, activation: Activation = Tanh()) -> jax.Array:
+    """tanh(x·W + b) of the state [B, D] that represents a row (Devlin et al. 2019, section 3.1; the layer is in their code), or
+    another activation."""
+    return body.numerics.cast(activation(wide(body.dense(body.width, 'pooler')(x))))
 
 
 def last_of(x: jax.Array, segments: jax.Array | None) -> jax.Array:
@@ -245,7 +246,8 @@ class Classes(Head):
 
     Attributes:
       at: 'first', or 'last' before the padding, which has seen all others in a causal model.
-      pooler: whether tanh(x·W + b) is applied first.
+      pooler: whether activation(x·W + b) is applied first.
+      activation: of the pooler: 'Tanh()' as in BERT, 'Gelu()' in ELECTRA, 'Relu()' in DistilBERT.
       bias: whether the last layer has a bias.
       dropout: rate on the input of the last layer; -1: the model's.
       twice: whether dropout also acts on the input of the pooler, as in RoBERTa and BART.
@@ -253,6 +255,7 @@ class Classes(Head):
     classes: int
     at: str = 'first'
     pooler: bool = True
+    activation: Activation = Tanh()
     bias: bool = True
     dropout: float = -1.0
     twice: bool = False
@@ -267,7 +270,7 @@ class Classes(Head):
         x = x[:, 0] if self.at == 'first' else last_of(x, segments)
         rate = body.rate(self.dropout)
         if self.pooler:
-            x = pooled(dropout(x, rate if self.twice else 0.0, fold(key, 'pooler')), body)
+            x = pooled(dropout(x, rate if self.twice else 0.0, fold(key, 'pooler')), body, self.activation)
         return {'logits': body.output(self.classes, 'classes', self.bias)(dropout(x, rate, fold(key, 'head')))}
 
 
@@ -292,9 +295,14 @@ class TokenClasses(Head):
 
 @dataclasses.dataclass(frozen=True)
 class Span(Head):
-    """{'start_logits', 'end_logits' [B, T]}: the first and the last position of an answer (section 4.2)."""
+    """{'start_logits', 'end_logits' [B, T]}: the first and the last position of an answer (section 4.2).
+
+    Attributes:
+      dropout: rate on the input of the layer; -1: the model's.
+    """
+    dropout: float = 0.0
 
     def __call__(self, x: jax.Array, body: Body, *, segments: jax.Array | None = None, masked: jax.Array | None = None,
                  key: jax.Array | None = None) -> dict:
-        logits = body.output(2, 'span')(x)
+        logits = body.output(2, 'span')(dropout(x, body.rate(self.dropout), fold(key, 'head')))
         return {'start_logits': logits[..., 0], 'end_logits': logits[..., 1]}

@@ -136,6 +136,11 @@ class HeadTest(parameterized.TestCase):
         self.assert_close(found['end_logits'], both[..., 1])
 
     @parameterized.parameters((Relu(), jax.nn.relu), (Gelu(), lambda x: jax.nn.gelu(x, approximate=False)))
+    def test_the_activation_of_the_pooler(self, activation, function):
+        params, found, hidden = outputs(changed(BERT, head=Classes(3, activation=activation)))
+        self.assert_close(found['logits'], affine(params['classes'], function(affine(params['pooler'], hidden[:, 0]))))
+
+    @parameterized.parameters((Relu(), jax.nn.relu), (Gelu(), lambda x: jax.nn.gelu(x, approximate=False)))
     def test_replaced_tokens(self, activation, function):
         for width in (0, 3):
             params, found, hidden = outputs(changed(BERT, head=ReplacedTokens(activation), embedding_width=width))
@@ -168,15 +173,16 @@ class HeadTest(parameterized.TestCase):
                 gradient = jax.grad(lambda p, m=model: apply(m, p, TOKENS, decoder_inputs=TOKENS)['logits'].sum())(params)
                 self.assertFalse(np.any(gradient['added']['bias']))
 
-    @parameterized.parameters((Classes(2, at='last', pooler=False), 0.5), (TokenClasses(2), 0.5),
-                              (TokenClasses(2, dropout=0.3), 0.3))
+    @parameterized.parameters((Classes(2, at='last', pooler=False), 0.5), (TokenClasses(2), 0.5), (Span(dropout=-1.0), 0.5),
+                              (TokenClasses(2, dropout=0.3), 0.3), (Span(dropout=0.3), 0.3))
     def test_dropout_before_the_last_layer(self, head, rate):
         model = changed(GPT, head=head, dropout=0.5, attention_dropout=0.0)
         keys = models.dropout_keys(model, TOKENS)
         self.assertLen(set(keys), 1 + 2 + 1)
         still = changed(GPT, head=head, attention_dropout=0.0)  # no dropout but the head's own
         params = models.drawn(still, TOKENS)
-        apart = np.abs(apply(still, params, TOKENS, key=KEY)['logits'] - apply(still, params, TOKENS)['logits']).max()
+        name = 'start_logits' if isinstance(head, Span) else 'logits'
+        apart = np.abs(apply(still, params, TOKENS, key=KEY)[name] - apply(still, params, TOKENS)[name]).max()
         (self.assertGreater if rate == 0.3 else self.assertEqual)(apart, 0.0)
 
     def test_dropout_before_the_pooler_too(self):
