@@ -71,6 +71,7 @@ class MaskedTest(parameterized.TestCase):
         (masked, accuracy), task = words(), SpanPretraining(boundary=0.5)
         self.assertEqual(task.coefficients, {'masked': 1.0, 'boundary': 0.5})
         self.assertIn('boundaries', task.inputs(batch))
+        self.assertEqual(task.inputs(BATCH).keys(), MaskedTokens().inputs(BATCH).keys())  # of a text to be filled in
         self.assert_terms(task.terms({'logits': AT_MASKS, 'boundary_logits': logits}, batch), masked=masked,
                           accuracy=accuracy, boundary=(own.sum(), 2), boundary_accuracy=(right.sum(), 2))
         with self.assertRaisesRegex(ValueError, r"gives logits; set model.head='SpanBoundary\(\)'"):
