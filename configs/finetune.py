@@ -65,6 +65,8 @@ def with_head(variant, name, head, data, task, evals, **fields):
         raise ValueError(f'{variant} is a run of {model}, for which configs/{name}.py has no head; it has one for '
                          f'{", ".join(head)}.')
     c.model = base.part(model, **kept | {'head': head[model]})
+    if 'source_vocab' in c.model and c.model.source_vocab is None:
+        c.model.source_vocab = 0  # encoder and decoder read one text
     framing = other.data.get('framing', 'plain')  # a text that is continued has no special tokens around it
     c.data = base.data(data, path=f'{name}.txt', packing='buckets', framing=framing, tokenizer=other.data.tokenizer,
                        length=min(c.model.length, fields.pop('length', 128)), **fields)
