@@ -46,15 +46,22 @@ def get_config(variant=''):
 def of_texts(variant, name, what):
     """The config of a run with the head of the model's family, which learns `what` of `TOLD`."""
     _, other = begun(variant, name)
-    heads = HEADS | ({BERT: 'Classes(twice=True)'} if is_roberta(other.model) else {})
+    heads = HEADS | ({BERT: head_of(other.model)} if other.model.name == BERT else {})
     task, evals, fields = TOLD[what]
     data = {'data': 'data.text.labelled:Labelled', 'train': 'train[:90%]', 'valid': 'train[90%:]', 'test': ''}
     return with_head(variant, name, heads, task=f'transformer.tasks.{task}', evals=evals, **data | fields)
 
 
-def is_roberta(model):
-    """Whether a model is a BERT whose positions begin after an offset for padding, like RoBERTa's."""
-    if model.name != BERT:
-        return False
-    positions = resolve.parse(model.positions, resolve.slots(resolve.load(BERT))['positions'].kind, 'model.positions')
-    return isinstance(positions, resolve.load('transformer.attention.positions.absolute:Learned')) and positions.offset > 0
+def head_of(model):
+    """The head for classes in the family of a BERT: RoBERTa's positions begin after an offset for padding, ALBERT's layers
+    share parameters, ELECTRA has narrow tables or a discriminator's head, and DistilBERT no token types."""
+    part = lambda name: resolve.parse(model[name], resolve.slots(resolve.load(BERT))[name].kind, f'model.{name}')
+    is_a = lambda part, path: isinstance(part, resolve.load(path))
+    positions = part('positions')
+    if is_a(positions, 'transformer.attention.positions.absolute:Learned') and positions.offset:
+        return 'Classes(twice=True)'
+    if is_a(part('depth'), 'transformer.layers.universal:Groups'):
+        return 'Classes(dropout=0.1)'
+    if model.embedding_width or is_a(part('head'), 'transformer.layers.heads:ReplacedTokens'):
+        return 'Classes(activation=Gelu(), twice=True)'
+    return 'Classes(activation=Relu(), dropout=0.2)' if model.types == 0 else 'Classes()'
