@@ -40,7 +40,7 @@ CHANGES = {
     'gpt2:124m': TEXT | {'model.vocab': 512, 'mesh.fsdp': 1},
     'gpt2:1558m': TEXT | {'model.vocab': 512, 'mesh.data': 2, 'mesh.fsdp': 4},
     'gpt_char:cpu': {},
-    **{f'bert_mini:{variant}': {'data.tokenizer': 'WordPiece(vocab=60)'} for variant in ('words', 'whole_words')},
+    **{f'bert_mini:{variant}': {'data.tokenizer': 'WordPiece(vocab=60)'} for variant in ('words', 'whole_words', 'spans')},
     'bert_mini:next': {'data.tokenizer': 'WordPiece(vocab=60)', 'data.documents': 'line', 'data.cut': 'anywhere'},
     't5_small:step': {'model.vocab': 512, 'data.train': 'train[:300]', 'data.valid': 'valid[:20]'},
     'vit_ti16:step': {'data.train': 'train[:64]', 'data.valid': 'train[64:70]', 'data.size': 32},

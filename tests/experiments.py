@@ -240,7 +240,7 @@ def own_flags():
     finally:
         for name in set(flags.FLAGS) - before:
             module = pathlib.Path(flags.FLAGS.find_module_defining_flag(name))  # a script's name or path
-            if module.stem in ('train', 'eval', 'predict', 'convert', 'sweep') or name.split('.')[0] == 'config':
+            if module.stem in ('train', 'eval', 'predict', 'convert', 'sweep', 'show') or name.split('.')[0] == 'config':
                 delattr(flags.FLAGS, name)
         flags.FLAGS.mark_as_parsed()  # Grain's worker processes read flags
 
