@@ -21,7 +21,7 @@ HEADS = {BERT: 'Classes()',
 
 # {prediction for a text: (task, {name: evaluator besides the averages}, fields of the data)}
 TOLD = {
-    'classes': ('reading:TextClasses', {}, {}),
+    'classes': ('reading:TextClasses', {'scores': 'transformer.evaluators.reading:ClassScores'}, {}),
     'labels': ('reading:MultiLabel', {'labels': 'transformer.evaluators.reading:LabelScores'},
                {'target': 'Labels()', 'reader': 'transformer.readers.classes:TextLabels'}),
     'preferences': ('reading:Preferred', {}, {'data': 'data.text.preferences:Preferences'}),
@@ -38,6 +38,7 @@ def get_config(variant=''):
     c.data, c.task = other.data, base.part('vit.tasks.classification:Classification')
     c.data.reader = 'vit.readers.images:ImageClass'
     c.evals.valid = base.evaluation('transformer.evaluators.base:Averages', split='valid')
+    c.evals.scores = base.evaluation(TOLD['classes'][1]['scores'], split='valid')
     c.init_rules = (HEAD, 'offered'), (r'.*', 'keep')
     return c.lock()
 

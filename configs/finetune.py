@@ -66,8 +66,8 @@ def with_head(variant, name, head, data, task, evals, **fields):
                          f'{", ".join(head)}.')
     c.model = base.part(model, **kept | {'head': head[model]})
     framing = other.data.get('framing', 'plain')  # a text that is continued has no special tokens around it
-    c.data = base.data(data, path=f'{name}.txt', length=min(c.model.length, fields.pop('length', 128)), framing=framing,
-                       tokenizer=other.data.tokenizer, **fields)
+    c.data = base.data(data, path=f'{name}.txt', packing='buckets', framing=framing, tokenizer=other.data.tokenizer,
+                       length=min(c.model.length, fields.pop('length', 128)), **fields)
     start = other.data.get('start', -1) if 'start' in other.data else other.task.get('start', -1)
     c.task = base.part(task, types=kept.get('types', 0) > 0, start=start)
     c.evals.valid = base.evaluation('transformer.evaluators.base:Averages', split='valid')

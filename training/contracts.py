@@ -48,7 +48,7 @@ class Batches(Protocol):
     facts: Mapping[str, Any]
 
     def __iter__(self) -> Iterator[Batch]:
-        """The batches, in the order of the split."""
+        """The batches, in the order of the split, or in another with `row` [B], the number of each row in that order."""
 
 
 class Opened(Protocol):
@@ -226,6 +226,9 @@ class Snapshot(Protocol):
 
     def averages(self, batches: Batches) -> Mapping[str, float]:
         """{term: its average over the split}, 'loss', 'weight', and what the task derives from them."""
+
+    def each(self, batches: Batches) -> Mapping[str, Any]:
+        """{term: [rows, 2]}, the sum and the weight of every term for each row, in the order of the split."""
 
     def text(self, name: str, text: str) -> None:
         """Keeps a text beside the numbers, if there is a report."""

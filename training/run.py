@@ -161,6 +161,14 @@ class Run:
         compiled = jax.jit(terms, out_shardings=meshes.replicated(self.mesh))
         return lambda params, batch: compiled(params, batch, self.companions.params)
 
+    @functools.cached_property
+    def row_terms(self):
+        """As `eval_terms`, {term: (sums [B], weights [B])} of every row by itself."""
+        def terms(params, row):
+            batch = jax.tree.map(lambda x: x[None], row)
+            return self.task.loss(steps.forward(self.model, params), batch, key=None, step=None, train=False)
+        return jax.jit(jax.vmap(terms, in_axes=(None, 0)), out_shardings=meshes.replicated(self.mesh))
+
     def evaluation(self, name, split=None, rows=None):
         """The batches of the evaluator `name`, of its own split or of another; rows: None: `eval_rows`."""
         with progress.waiting('reading the data'):
@@ -235,6 +243,20 @@ class Snapshot:
         weight = float(sums[next(iter(self.run.task.coefficients))][1])
         numbers = {'loss': loss, **{t: a for t, a in average.items() if t != 'loss'}, 'weight': weight}
         return numbers | self.run.task.derived(numbers, batches.facts)
+
+    def each(self, batches):
+        """{term: [rows, 2]}: the sum and the weight of every term of the task for each row of the batches, in the order of the
+        split."""
+        found, numbers = {}, []
+        for batch in progress.over(batches, 'evaluating', 'batches'):
+            there = np.flatnonzero(batch.get('example_weights', np.ones(len(next(iter(batch.values()))))))
+            numbers += list(batch['row'][there]) if 'row' in batch else []
+            with jax.set_mesh(self.run.mesh):
+                terms = jax.device_get(self.run.row_terms(self.params, meshes.put(batch, self.run.mesh)))
+            for name, pair in terms.items():
+                found.setdefault(name, []).append(np.stack(pair, 1)[there].astype(np.float64))
+        order = np.argsort(numbers) if numbers else slice(None)
+        return {name: np.concatenate(parts)[order] for name, parts in found.items()}
 
     def evaluate(self, name, batches=None):
         """The numbers of one evaluator of the config."""
