@@ -7,6 +7,7 @@
 :static  masks are drawn once for ten copies of the text (Liu et al. 2019, section 4.1).
 :whole_words  all pieces of a word are masked together (BERT's code of May 2019).
 :ngrams  one to three words in a row are (Lan et al. 2020, section 4.2).
+:spans  spans of words are, and are also predicted from their boundaries (SpanBERT, Joshi et al. 2020, section 3).
 :next   a row is two parts of a document, or the second of another one (Devlin et al. 2019, section 3.1). Documents are files;
         with --config.data.documents=line they are lines of several sentences.
 :order  a row is two parts of a document, in order or not (Lan et al. 2020, section 3.1).
@@ -22,8 +23,8 @@
 
 from configs import base
 
-VARIANTS = 'words', 'static', 'whole_words', 'ngrams', 'next', 'order', 'step'
-NOISES = {'whole_words': 'WholeWords()', 'ngrams': 'NGrams(longest=3)'}
+VARIANTS = 'words', 'static', 'whole_words', 'ngrams', 'spans', 'next', 'order', 'step'
+NOISES = {'whole_words': 'WholeWords()', 'ngrams': 'NGrams(longest=3)', 'spans': 'Spans(p=0.2, longest=10)'}
 
 
 def get_config(variant=''):
@@ -39,6 +40,9 @@ def get_config(variant=''):
     c.task = base.part('transformer.tasks.masked:MaskedTokens')
     c.data.noise = NOISES.get(variant, c.data.noise)
     c.data.copies = 10 if variant == 'static' else 0
+    if variant == 'spans':
+        c.data.boundary_targets, c.model.head = 20, 'SpanBoundary()'
+        c.task = base.part('transformer.tasks.masked:SpanPretraining')
     if variant in ('next', 'order'):
         c.data.documents, c.data.packing, c.data.pairs = 'file', 'none', variant
         c.task, c.model.head = base.part('transformer.tasks.masked:BertPretraining'), 'Pretraining()'

@@ -12,17 +12,16 @@ which of two is better.
 """
 
 from configs import base
-from configs.finetune import HEAD, begun, with_head
+from configs.finetune import BERT, HEAD, begun, encoder_of, with_head
 from training.config import resolve
 
-BERT = 'transformer.models.bert:Bert'
 HEADS = {BERT: 'Classes()',
          'transformer.models.encoder_decoder:EncoderDecoder': "Classes(at='last', dropout=0.0, twice=True)",
          'transformer.models.gpt:Gpt': "Classes(at='last', pooler=False, bias=False, dropout=0.0)"}
 
 # {prediction for a text: (task, {name: evaluator besides the averages}, fields of the data)}
 TOLD = {
-    'classes': ('reading:TextClasses', {}, {}),
+    'classes': ('reading:TextClasses', {'scores': 'transformer.evaluators.reading:ClassScores'}, {}),
     'labels': ('reading:MultiLabel', {'labels': 'transformer.evaluators.reading:LabelScores'},
                {'target': 'Labels()', 'reader': 'transformer.readers.classes:TextLabels'}),
     'preferences': ('reading:Preferred', {}, {'data': 'data.text.preferences:Preferences'}),
@@ -39,6 +38,7 @@ def get_config(variant=''):
     c.data, c.task = other.data, base.part('vit.tasks.classification:Classification')
     c.data.reader = 'vit.readers.images:ImageClass'
     c.evals.valid = base.evaluation('transformer.evaluators.base:Averages', split='valid')
+    c.evals.scores = base.evaluation(TOLD['classes'][1]['scores'], split='valid')
     c.init_rules = (HEAD, 'offered'), (r'.*', 'keep')
     return c.lock()
 
@@ -46,10 +46,11 @@ def get_config(variant=''):
 def of_texts(variant, name, what):
     """The config of a run with the head of the model's family, which learns `what` of `TOLD`."""
     _, other = begun(variant, name)
-    heads = HEADS | ({BERT: head_of(other.model)} if other.model.name == BERT else {})
-    task, evals, fields = TOLD[what]
+    (model, fields), _ = encoder_of(other.model)
+    heads = HEADS | ({BERT: head_of(fields)} if model == BERT else {})
+    task, evals, more = TOLD[what]
     data = {'data': 'data.text.labelled:Labelled', 'train': 'train[:90%]', 'valid': 'train[90%:]', 'test': ''}
-    return with_head(variant, name, heads, task=f'transformer.tasks.{task}', evals=evals, **data | fields)
+    return with_head(variant, name, heads, task=f'transformer.tasks.{task}', evals=evals, **data | more)
 
 
 def head_of(model):
@@ -62,6 +63,6 @@ def head_of(model):
         return 'Classes(twice=True)'
     if is_a(part('depth'), 'transformer.layers.universal:Groups'):
         return 'Classes(dropout=0.1)'
-    if model.embedding_width or is_a(part('head'), 'transformer.layers.heads:ReplacedTokens'):
+    if model['embedding_width'] or is_a(part('head'), 'transformer.layers.heads:ReplacedTokens'):
         return 'Classes(activation=Gelu(), twice=True)'
-    return 'Classes(activation=Relu(), dropout=0.2)' if model.types == 0 else 'Classes()'
+    return 'Classes(activation=Relu(), dropout=0.2)' if model['types'] == 0 else 'Classes()'

@@ -2,6 +2,8 @@
 training/contracts.py."""
 
 import abc
+import math
+import types
 from collections.abc import Mapping
 from typing import Any
 
@@ -14,14 +16,18 @@ class Opened(abc.ABC):
     Attributes:
       config: the dataclass that was opened.
       facts: {model field: its value, which follows from the data}.
+      meanings: {what the numbers of a batch stand for, such as 'tokenizer' and 'classes': its digest}.
       unit: what `count` counts, in the plural.
       packed: whether a row of training holds several examples that a model has to tell apart.
+      unigram_entropy: nats, the loss of a model that knows nothing but how frequent each target is; nan: it is not known.
     """
 
     config: Any
     facts: Mapping[str, Any]
+    meanings: Mapping[str, str] = types.MappingProxyType({})
     unit: str
     packed: bool = False
+    unigram_entropy: float = math.nan
 
     @property
     @abc.abstractmethod

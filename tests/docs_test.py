@@ -11,6 +11,7 @@ import tempfile
 from absl.testing import absltest, parameterized
 
 import convert
+from data.noise.masking import Masking
 from data.text.labelled import Labelled, Labels, Number
 from data.text.parallel import Parallel
 from data.text.preferences import Preferences
@@ -91,6 +92,11 @@ class DocsTest(parameterized.TestCase):
             self.assertLen({example.label for example in found} - {'label'}, 3 if 'premise' in text else 2)
         if config == 'label':
             self.assertEqual(found[-1].label, ())
+
+    def test_noises_are_what_a_config_takes(self):
+        table = DOCS['data.md'].partition('| noise |')[2].partition('\n\n')[0]
+        names = [resolve.parse(one, Masking, 'noise') for one in re.findall(r'^\| `(.*?)`', table, re.MULTILINE)]
+        self.assertEqual({type(noise).__name__ for noise in names}, {*resolve.subclasses(Masking)})
 
     def test_architectures_are_those_of_the_families(self):
         rows = re.findall(r'^\| .* \| (`.*`) \|$', DOCS['hugging_face.md'], re.MULTILINE)

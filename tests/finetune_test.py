@@ -128,6 +128,53 @@ class FinetuneTest(recorded.TestCase):
         done = experiments.call('predict', f'--workdir={self.folder / "classes"}', stdin=b'key mask\n')
         self.assertRegex(done.out, r'^(no|yes)\t0\.\d{4}\n$')
 
+    def electra(self):
+        """Trains a small ELECTRA in self.folder / 'run'."""
+        self.text.write_text(experiments.lines(80))
+        small = [f'--config.model.{part}.{field}' for part in ('generator', 'discriminator')
+                 for field in ('layers=1', 'width=8', 'heads=2')]
+        done = experiments.call(
+            'train', '--config=configs/electra.py', f'--config.data.path={self.text}', '--config.train.steps=2', *small,
+            '--config.data.tokenizer=WordPiece(vocab=60)', '--config.data.length=16', '--config.model.length=16',
+            '--config.model.embedding_width=4', '--config.data.batch_size=8', f'--workdir={self.folder / "run"}')
+        self.assertEqual(done.code, 0, done.err)
+        return self.params('run')['discriminator']
+
+    def params(self, name):
+        return jax.device_get(convert.runs.load(self.folder / name).params)
+
+    @pytest.mark.slow
+    def test_an_electra_shows_replaced_words_and_its_discriminator_classifies(self):
+        there = self.electra()
+        said = experiments.call('predict', f'--workdir={self.folder / "run"}', '--json', stdin=b'key mask\n\n')
+        first, blank = map(json.loads, said.out.splitlines())
+        self.assertEqual((''.join(one['token'] for one in first['tokens']).replace('#', ''), blank['text']), ('keymask', ''))
+        self.assertBetween(first['tokens'][0]['probability'], 0, 1)
+        self.text.write_text(''.join(f'{"key" if i % 3 else "row"} mask\t{"no" if i % 3 else "yes"}\n' for i in range(30)))
+        said = self.further('classify', self.text, 'optimizer.rate_rules=(("(pooler|classes)/.*", 1.0), (".*", 0.0))')
+        self.assertRegex(said, 'fresh ones in classes/bias, classes/kernel, pooler/bias, pooler/kernel\n')
+        mine = self.params('mine')
+        self.assertEqual(mine.keys() - there.keys(), {'pooler', 'classes'})
+        self.assertEqual(there.keys() - mine.keys(), {'discriminator', 'replaced'})  # its head
+        for name in mine.keys() & there.keys():
+            jax.tree.map(np.testing.assert_array_equal, mine[name], there[name])
+        out = self.folder / 'out'
+        self.convert(f'--workdir={self.folder / "mine"}', f'--to_hf={out}')
+        self.assertEqual(json.loads((out / 'config.json').read_text())['architectures'], ['ElectraForSequenceClassification'])
+
+    @parameterized.parameters('tag', 'finetune')
+    @pytest.mark.slow
+    def test_an_electra_goes_on(self, config):
+        there = self.electra()
+        if config == 'tag':
+            self.text.write_text(''.join(f'key {"B-x" if i % 2 else "O"}\nmask O\n\n' for i in range(30)))
+        self.further(config, self.text)
+        mine = self.params('mine')
+        self.assertEqual('generator' in mine, config == 'finetune')
+        table = (mine if config == 'tag' else mine['discriminator'])['tokens']['embedding']
+        self.assertEqual(table.shape, there['tokens']['embedding'].shape)
+        self.assertLess(np.abs(table - there['tokens']['embedding']).max(), 0.05)  # of which three steps have moved it
+
     @pytest.mark.slow
     def test_a_language_model_classifies(self):
         self.convert(f'--from_hf={self.hugging_face("gpt2")}', f'--workdir={self.folder / "run"}')

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from data.noise.masking import Masking
+from data.noise.masking import Masking, boundaries
 from data.noise.vocabulary import Vocabulary
 from data.text import frames, tokens
 from data.text.frames import Frame
@@ -37,6 +37,7 @@ class MaskedRows:
       store: the token file.  frame: the special tokens around a text or two.
       masking: hides tokens of the `vocabulary`.
       length: tokens in a row.  pairs: what two parts of a piece are, as in PAIRS.
+      boundary_targets: the most words of a span that have its boundaries; 0: batches have no boundaries.
       begins, sizes: [documents], without empty ones.
       starts, counts: [rows], the tokens of a row.
       document: [rows], the document of a row's first token.
@@ -51,6 +52,7 @@ class MaskedRows:
     vocabulary: Vocabulary
     length: int
     pairs: str
+    boundary_targets: int
     begins: np.ndarray
     sizes: np.ndarray
     starts: np.ndarray
@@ -91,8 +93,8 @@ class MaskedRows:
         counts -= np.isin(starts + counts - 1, borders) & (counts > 0)
         special = np.union1d(np.flatnonzero(vocabulary.special[store.ids]), borders)
         document = np.searchsorted(begins, starts, 'right') - 1
-        made = cls(store, frame, config.noise, vocabulary, config.length, pairs, begins, sizes, starts, counts, document,
-                   borders, special, ends)
+        made = cls(store, frame, config.noise, vocabulary, config.length, pairs, config.boundary_targets, begins, sizes, starts,
+                   counts, document, borders, special, ends)
         kept = (made.ordinary > 0) & ((made.cuts > 0) if made.two else (counts > 0))
         return dataclasses.replace(made, starts=starts[kept], counts=counts[kept], document=document[kept])
 
@@ -143,6 +145,8 @@ class MaskedRows:
         texts = [[self._ids(*one) for one in zip(*both)] for both in zip(starts.tolist(), counts.tolist(), strict=True)]
         made = frames.rows([self.frame.framed(*text) for text in texts], self.length)
         made = self.masking(made, self.vocabulary, draws[:, _CHOICES * self.two :])
+        if self.boundary_targets:
+            made |= boundaries(made, self.frame.special, self.boundary_targets)
         return made | ({'label': label} if self.two else {})
 
     def _stretches(self, numbers: np.ndarray, draws: np.ndarray):

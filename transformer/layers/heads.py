@@ -14,6 +14,7 @@ import jax.numpy as jnp
 from transformer.layers.activations import Activation, Gelu, Tanh
 from transformer.layers.dense import Dense, Parameters
 from transformer.layers.dropout import dropout, fold
+from transformer.layers.embedding import Embedding
 from transformer.layers.initial import zeros
 from transformer.layers.norm import LayerNorm, Norm, normed
 from transformer.layers.numerics import Numerics, wide
@@ -67,8 +68,10 @@ class Head(abc.ABC):
 
     Attributes:
       causal: whether it predicts later positions, which the model must then not see.
+      bounded: whether it takes `boundaries` [B, M, 3] of the predicted positions, as `SpanBoundary` does.
     """
     causal = False
+    bounded = False
 
     @abc.abstractmethod
     def __call__(self, x: jax.Array, body: Body, *, segments: jax.Array | None = None, masked: jax.Array | None = None,
@@ -179,6 +182,45 @@ class ReplacedTokens(Head):
                  key: jax.Array | None = None) -> dict:
         x = body.numerics.cast(self.activation(wide(body.dense(body.width, 'discriminator')(x))))
         return {'replaced_logits': body.output(1, 'replaced')(x)[..., 0]}
+
+
+@dataclasses.dataclass(frozen=True)
+class SpanBoundary(MaskedWords):
+    """The outputs of `MaskedWords`, and with boundaries {'boundary_logits' [B, M, V]}: the masked words from the hidden states
+    left and right of their span alone and their places in it (Joshi et al. 2020, section 3.2),
+
+        y = f(f([h(s-1); h(e+1); p(place)])),   f(x) = norm(activation(x·W + b)),   logits = y·Eᵀ + c,
+
+    where each f has its W and b, and c is not that of `MaskedWords`.
+
+    Attributes:
+      boundary_targets: the number of places p in a span; the data has no more (`data.boundary_targets`).
+      position_width: the width of p.
+    """
+    boundary_targets: int = 20
+    position_width: int = 200
+    bounded = True
+
+    def __post_init__(self):
+        if self.boundary_targets < 1 or self.position_width < 1:
+            raise ValueError(f'{self}: boundary_targets is {self.boundary_targets} and position_width {self.position_width}; '
+                             'expected numbers of 1 or more.')
+
+    def __call__(self, x: jax.Array, body: Body, *, boundaries: jax.Array | None = None, **given: Any) -> dict:
+        """As the others; boundaries: [B, M, 3], the position left and the position right of the span of each predicted word,
+        and its place in the span from 0."""
+        found = super().__call__(x, body, **given)
+        if boundaries is None:
+            return found
+        table = Embedding(self.boundary_targets, self.position_width, numerics=body.numerics, name='boundary_positions')
+        sides = [jnp.take_along_axis(x, boundaries[..., side, None], 1) for side in (0, 1)]  # [B, M, D] each
+        y = jnp.concatenate([*sides, table(boundaries[..., 2])], -1)
+        for number, width in enumerate((body.width, body.tokens.width)):
+            y = body.dense(width, f'boundary_{number}')(y)
+            y = body.numerics.cast(self.activation(wide(y)))
+            y = normed(body.norm, y, f'boundary_norm_{number}', body.numerics)
+        bias = body.vector('boundary_output')
+        return found | {'boundary_logits': body.tokens.attend(y) + body.numerics.cast(bias)}
 
 
 @dataclasses.dataclass(frozen=True)

@@ -18,7 +18,7 @@ IDS = dict(tokenizer=Ids(vocab=50, end=1, cls=2, separator=3, mask=4), framing='
 PAIRS = dict(packing='none', cut='anywhere')
 TASKS = dict(concat={}, none={'packing': 'none'}, next=dict(pairs='next', **PAIRS), order=dict(pairs='order', **PAIRS),
              again={'noise': WithReplacement()}, words={'noise': WholeWords()}, ngrams={'noise': NGrams()},
-             spans={'noise': Spans()}, static={'copies': 2})
+             spans={'noise': Spans(), 'boundary_targets': 20}, static={'copies': 2})
 
 
 def equal(first, second):
@@ -260,6 +260,13 @@ class MaskingTest(MaskedCase):
         other = next(opened.train(1))
         self.assertFalse(np.array_equal(np.sort(other['masked']), np.sort(next(opened.train(0))['masked'])))
 
+    def test_entropy_of_the_words(self):
+        lines = ['w1 w1 w2 zzz', 'w3 w1']
+        opened = self.opened(lines)
+        counts = np.array([3, 1, 1]) / 5  # unknown words are never predicted
+        self.assertAlmostEqual(opened.unigram_entropy, -(counts * np.log(counts)).sum(), places=12)
+        self.assertIn('; unigram entropy 0.95', opened.describe())
+
     def test_unknown_words_of_a_text(self):
         text = ['the cat <unk> on the <unk> mat', '<unk> <unk> <unk>', 'the mat <unk>'] * 9
         opened = self.opened(text, tokenizer=WordPiece(vocab=21), noise=WholeWords(share=1.0), packing='none')
@@ -375,7 +382,8 @@ class ReadTest(MaskedCase):
         path = self.folder / 'tokenizer.json'
         self.assertTrue(path.is_file())
         again = Masked(tokenizer=opened.config.tokenizer, length=24, batch_size=8, path='gone').open(self.folder)
-        self.assertEqual((again.shapes, again.facts, again.frame), (opened.shapes, {'vocab': 305, 'types': 2}, opened.frame))
+        facts = {'vocab': 305, 'types': 2, 'boundary_targets': 0}
+        self.assertEqual((again.shapes, again.facts, again.frame), (opened.shapes, facts, opened.frame))
         self.assertEqual(again.pieces([MASK, 5]), ['[MASK]', 'w0'])
         self.assertEqual(again.decode([5, 6]), 'w0 w1')
         self.assertEqual(opened.unit, 'tokens')
