@@ -42,6 +42,8 @@ CHANGES = {
     'gpt_char:cpu': {},
     **{f'bert_mini:{variant}': {'data.tokenizer': 'WordPiece(vocab=60)'} for variant in ('words', 'whole_words', 'spans')},
     'bert_mini:next': {'data.tokenizer': 'WordPiece(vocab=60)', 'data.documents': 'line', 'data.cut': 'anywhere'},
+    't5_small:spans': {'data.tokenizer': 'SentencePiece(vocab=300, sentinels=5)', 'data.documents': 'line'},
+    'bart_mini': {'data.tokenizer': "SentencePiece(vocab=300, special=('begin', 'mask'))", 'data.documents': 'line'},
     't5_small:step': {'model.vocab': 512, 'data.train': 'train[:300]', 'data.valid': 'valid[:20]'},
     'vit_ti16:step': {'data.train': 'train[:64]', 'data.valid': 'train[64:70]', 'data.size': 32},
     **{f'nadaraya_watson:{variant}': {} for variant in ('curve', 'iris')},
@@ -156,8 +158,8 @@ class ConfigsTest(experiments.TestCase):
 
     def sources(self, config):
         """{field: where data of its kind is}."""
-        texts = {'data.text.documents:Text': [''], 'data.text.masked:Masked': [''], 'data.text.shift:Shift': [''],
-                 'data.text.parallel:Parallel': [''],
+        texts = {**{f'data.{name}': [''] for name in ('text.documents:Text', 'text.masked:Masked', 'text.shift:Shift',
+                                                      'text.parallel:Parallel', 'seq2seq.corrupted:Corrupted')},
                  'data.text.mixture:Mixture': [f'parts.{name}.' for name in config.data.get('parts', {})]}
         if config.data.pipeline == 'data.text.parallel:Parallel':
             if config.data.source == 'cldr':

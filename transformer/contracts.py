@@ -71,6 +71,14 @@ class TranslatedText(Protocol):
 
 
 @runtime_checkable
+class CorruptedText(TranslatedText, Protocol):
+    """Texts with noise, the sources, and what restores them, the targets."""
+
+    def filled(self, text: str, ids: Sequence[int]) -> str:
+        """A source with the missing text that the ids of a target give. Raises ValueError for one that misses nothing."""
+
+
+@runtime_checkable
 class ShiftedText(Protocol):
     """Texts whose words are copied, shifted by one place.
 
@@ -120,6 +128,10 @@ class MaskedText(FramedText, Protocol):
 
     def read_masked(self, text: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """(ids [n], types [n], places [masks]) of a text with masks. Raises ValueError for one without, as `framed` does."""
+
+    def in_place(self, text: str, mask: int, word: str) -> np.ndarray:
+        """int32 [n]: the tokens of a word in place of a mask of a text; the first one is mask 0. Raises ValueError for a word
+        that cannot stand there."""
 
     def filled(self, text: str, ids: Sequence[int]) -> str:
         """A text with its masks replaced by these ids."""

@@ -24,6 +24,7 @@ class Vocabulary:
         not say so.
       stops, closes, digits: bool [vocab]: whether a token ends a sentence: '.', '!', '?', their like in other scripts, a line
         end; whether it may stand behind such a token, as quotes do; and whether it is a number.
+      sentinels: the ids that name missing spans, in the order of their use; () for none.
     """
 
     mask: int
@@ -33,6 +34,7 @@ class Vocabulary:
     stops: np.ndarray
     closes: np.ndarray
     digits: np.ndarray
+    sentinels: tuple[int, ...] = ()
 
     @classmethod
     def of(cls, tokenizer: Tokenizer, special: frozenset[int] = frozenset()) -> 'Vocabulary':
@@ -40,6 +42,7 @@ class Vocabulary:
         known = np.ones(tokenizer.vocab, bool)
         named = map(tokenizer.number, tokenizer.special) if isinstance(tokenizer, JsonTokenizer) else ()
         known[[i for i in (*tokenizer.roles.named().values(), *named, *special) if i < len(known)]] = False
+        known[[*tokenizer.sentinels]] = False
         signs = [_sign(tokenizer, number) for number in range(tokenizer.vocab)]
         words = [sign.strip(' ').removeprefix('##') for sign in signs]
         endings = [word.rstrip(_CLOSING)[-1:] for word in words]
@@ -47,7 +50,8 @@ class Vocabulary:
         closes = np.array([bool(word) and not word.strip(_CLOSING) for word in words]) & known
         digits = np.array([word.isdigit() or word == '@' for word in words])  # WikiText writes 3 @.@ 5
         begins, ends = _words(tokenizer, signs)
-        return cls(tokenizer.roles.mask, np.flatnonzero(known).astype(np.int32), begins, ends, stops, closes, digits)
+        ordinary = np.flatnonzero(known).astype(np.int32)
+        return cls(tokenizer.roles.mask, ordinary, begins, ends, stops, closes, digits, tokenizer.sentinels)
 
     @property
     def special(self) -> np.ndarray:

@@ -159,9 +159,8 @@ class OpenMasked(OpenDocuments):
         """One line about the training part and the tokenizer, for the log."""
         config, meta = self.config, self._rows.store.meta
         return (
-            f'{config.origin} {config.name or config.path}'.strip()
-            + f', {meta["documents"]:,} documents, {meta["bytes"]:,} bytes, {self._rows.ordinary.sum():,} tokens in '
-            f'{len(self._rows):,} rows to train on; {type(config.tokenizer).__name__} vocabulary of {self.tokenizer.vocab:,}; '
+            f'{config.place}, {meta["documents"]:,} documents, {meta["bytes"]:,} bytes, {self._rows.ordinary.sum():,} tokens '
+            f'in {len(self._rows):,} rows to train on; {type(config.tokenizer).__name__} vocabulary of {self.tokenizer.vocab:,}; '
             f'unigram entropy {self.unigram_entropy:.2f}'
         )
 
@@ -198,6 +197,29 @@ class OpenMasked(OpenDocuments):
                 'shorten it.'
             )
         return ids, types
+
+    def in_place(self, text: str, mask: int, word: str) -> np.ndarray:
+        """int32 [n]: the tokens of a word that stands in place of a mask of a text, the first one being mask 0.
+
+        Raises ValueError for a word without tokens or with special ones, and for one that joins the words around it.
+        """
+        sign, found = self.tokenizer.piece(self.frame.mask), self.encode(word)
+        if isinstance(self.tokenizer, JsonTokenizer):  # others have the same tokens wherever a word stands
+            ids, parts = self.encode(text.strip()), text.strip().split(sign)
+            place = np.flatnonzero(ids == self.frame.mask)[mask]
+            whole = self.encode(sign.join(parts[: mask + 1]) + word + sign.join(parts[mask + 1 :]))
+            stop = len(whole) - (len(ids) - place - 1)
+            if stop < place or [*whole[:place], *whole[stop:]] != [*ids[:place], *ids[place + 1 :]]:
+                raise ValueError(
+                    f'{word!r} has no tokens of its own in place of {sign}: it joins a word or a space beside it; write that '
+                    'differently.'
+                )
+            found = whole[place:stop]
+        if not len(found):
+            raise ValueError(f'{word!r} has no tokens; give a word.')
+        if others := {*found.tolist()} & {*self.frame.special, self.tokenizer.roles.unknown}:
+            raise ValueError(f'{word!r} has the token {self.tokenizer.piece(min(others))}, which is no word; give another.')
+        return found
 
     def filled(self, text: str, ids: Sequence[int]) -> str:
         """The text with these tokens in place of its masks."""

@@ -1,5 +1,7 @@
 import collections
+import json
 import math
+import pathlib
 
 import numpy as np
 import tokenizers as library
@@ -8,6 +10,7 @@ from absl.testing import absltest, parameterized
 from data.noise.masking import NGrams, Spans, Tokens, WholeWords, WithReplacement
 from data.text.masked import Masked
 from data.tokenizers.specs import Ids, Json, WordPiece
+from tests.data import tiny_tokenizers
 
 RNG = np.random.default_rng(0)
 WORDS = [f'w{i}' for i in range(300)]
@@ -370,6 +373,23 @@ class ReadTest(MaskedCase):
     def test_what_cannot_be_read(self, text, message):
         with self.assertRaisesRegex(ValueError, message):
             self.opened().read_masked(text)
+
+    def test_a_word_in_place_of_a_mask(self):
+        opened = self.opened()
+        self.assertEqual(opened.in_place('w0 [MASK] w2', 0, 'w7').tolist(), opened.encode('w7').tolist())
+        path = pathlib.Path(tiny_tokenizers.byte_level(pathlib.Path(self.folder), 'train peanut').path)
+        saved = json.loads(path.read_text())
+        for token in saved['added_tokens']:
+            token['lstrip'] = token['content'] == '<mask>'  # RoBERTa's takes the space before it
+        path.write_text(json.dumps(saved))
+        framed = self.opened(tokenizer=Json(str(path), mask='<mask>', cls='<s>', separator='</s>', end='</s>'))
+        for text, mask, wanted in (('a <mask>, <mask>', 1, ' train'), ('<mask> a', 0, 'train'), ('a<mask>', 0, 'train')):
+            self.assertEqual(framed.in_place(text, mask, 'train').tolist(), framed.encode(wanted).tolist(), text)
+        self.assertEqual(self.opened(['10 11'], **IDS).in_place('14 4', 0, '1 13').tolist(), [1, 13])
+        for word, message in (('', "'' has no tokens; give a word"),
+                              ('[SEP]', r"'\[SEP\]' has the token \[SEP\], which is no")):
+            with self.assertRaisesRegex(ValueError, message):
+                opened.in_place('w0 [MASK]', 0, word)
 
     def test_a_mask_that_no_text_can_hold(self):
         opened = self.opened(tokenizer=self.vocabulary(added=False))
