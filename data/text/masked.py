@@ -160,8 +160,8 @@ class OpenMasked(OpenDocuments):
         config, meta = self.config, self._rows.store.meta
         return (
             f'{config.place}, {meta["documents"]:,} documents, {meta["bytes"]:,} bytes, {self._rows.ordinary.sum():,} tokens '
-            f'in {len(self._rows):,} rows to train on; {type(config.tokenizer).__name__} vocabulary of {self.tokenizer.vocab:,}'
-            f'; unigram entropy {self.unigram_entropy:.2f}'
+            f'in {len(self._rows):,} rows to train on; {type(config.tokenizer).__name__} vocabulary of '
+            f'{self.tokenizer.vocab:,}; unigram entropy {self.unigram_entropy:.2f}'
         )
 
     def read_masked(self, text: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
