@@ -155,19 +155,22 @@ class Run:
     @functools.cached_property
     def eval_terms(self):
         """(params, batch) -> {term: (sum, weight)} without randomness, compiled for each shape of batch."""
-        def terms(params, batch, frozen):
-            forward = self.forward(steps.applied(self.model, params), frozen)
-            return self.task.loss(forward, batch, key=None, step=None, train=False)
-        compiled = jax.jit(terms, out_shardings=meshes.replicated(self.mesh))
-        return lambda params, batch: compiled(params, batch, self.companions.params)
+        return self._with_companions(self._terms)
 
     @functools.cached_property
     def row_terms(self):
         """As `eval_terms`, {term: (sums [B], weights [B])} of every row by itself."""
-        def terms(params, row):
-            batch = jax.tree.map(lambda x: x[None], row)
-            return self.task.loss(steps.forward(self.model, params), batch, key=None, step=None, train=False)
-        return jax.jit(jax.vmap(terms, in_axes=(None, 0)), out_shardings=meshes.replicated(self.mesh))
+        of_row = lambda params, row, frozen: self._terms(params, jax.tree.map(lambda x: x[None], row), frozen)
+        return self._with_companions(jax.vmap(of_row, in_axes=(None, 0, None)))
+
+    def _terms(self, params, batch, frozen):
+        forward = self.forward(steps.applied(self.model, params), frozen)
+        return self.task.loss(forward, batch, key=None, step=None, train=False)
+
+    def _with_companions(self, terms):
+        """(params, batch) -> terms(params, batch, parameters of the companions), compiled."""
+        compiled = jax.jit(terms, out_shardings=meshes.replicated(self.mesh))
+        return lambda params, batch: compiled(params, batch, self.companions.params)
 
     def evaluation(self, name, split=None, rows=None):
         """The batches of the evaluator `name`, of its own split or of another; rows: None: `eval_rows`."""
