@@ -33,6 +33,7 @@ if __name__ == '__main__':  # a script that imports `convert` defines flags of i
     flags.DEFINE_string('to_safetensors', None, 'the new file to write with the parameters of any run')
     flags.DEFINE_string('workdir', None, 'folder of the run: a new one with --from_hf')
     flags.DEFINE_string('step', 'last', 'the checkpoint: last, best, or a number')
+    flags.DEFINE_string('part', None, 'for --to_hf and --verify of a run of ELECTRA: discriminator, the default, or generator')
     flags.DEFINE_string('verify', None, 'an .npz file with inputs of the model')
     flags.DEFINE_string('out', None, 'for --verify: the .npz file to write')
     cli.answer_help()  # at once, before jax is imported
@@ -69,6 +70,7 @@ from transformer.conversion.generation import read as read_settings
 from transformer.conversion.generation import write as write_settings
 from transformer.conversion.tables import Weight
 from transformer.decoding.strategies import Strategy
+from transformer.models.electra import Electra
 from vit.contracts import SeenImages
 from vit.conversion.vit import VIT, image_of
 
@@ -86,6 +88,8 @@ def main():
         raise ValueError('Give one of --from_hf=FOLDER, --to_hf=FOLDER, --to_safetensors=FILE and --verify=IN.npz; see --help.')
     if (given.out is None) != (given.verify is None):
         raise ValueError('--verify=IN.npz and --out=OUT.npz go together; give both.')
+    if given.part is not None and asked[0] not in ('to_hf', 'verify'):
+        raise ValueError(f'--part is for --to_hf and --verify, not for --{asked[0]}; leave it out.')
     folder = workdir.given(given.workdir)
     if given.from_hf is not None:
         if given['step'].present:
@@ -100,11 +104,11 @@ def main():
         weight_files.require_new(path)
     snapshot = runs.load(folder, step=given.step, data=1)
     if given.to_hf is not None:
-        print(folder_of(snapshot, path))
+        print(folder_of(alone(snapshot, given.part), path))
     elif given.to_safetensors is not None:
         print(weight_files.export(snapshot, path))
     else:
-        family, snapshot, _ = expressed(snapshot)
+        family, snapshot, _ = expressed(alone(snapshot, given.part))
         print(arrays.verify(snapshot, family, path, pathlib.Path(given.out).expanduser()))
 
 
@@ -345,13 +349,29 @@ def written_generation(folder, generation, special):
     return f', and generation_config.json, which cannot express {", ".join(lost)}' if lost else ', and generation_config.json'
 
 
+def alone(snapshot, part=None):
+    """The snapshot with one part of a model of two, by default the discriminator of an ELECTRA; of another model as it is.
+
+    Raises ValueError for a part that the model does not have.
+    """
+    model, parts = snapshot.model, ('discriminator', 'generator') if isinstance(snapshot.model, Electra) else ()
+    if part is not None and part not in parts:
+        raise ValueError(f'--part is {part!r}, but the parts of this {type(model).__name__} are {" and ".join(parts)}; choose '
+                         'one.' if parts else f'--part is for runs of ELECTRA, and this is one of {type(model).__name__}; '
+                         'leave it out.')
+    if not parts:
+        return snapshot
+    model, params = model.part(part or parts[0], snapshot.params)
+    return dataclasses.replace(snapshot, run=dataclasses.replace(snapshot.run, model=model), params=params)
+
+
 def expressed(snapshot):
     """(family, the snapshot with an equal model that the family has, a report on how it differs).
 
     Raises ValueError if transformers has no such model.
     """
     name = snapshot.run.config.model.name
-    known = [family for family in FAMILIES if family.model == name]
+    known = [family for family in FAMILIES if resolve.load(family.model) is type(snapshot.model)]
     if not known:
         every = ', '.join(sorted({family.model for family in FAMILIES}))
         raise ValueError(f'{name} has no counterpart in transformers, only {every} have one; write the run as it is with '

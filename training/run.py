@@ -74,7 +74,7 @@ class Run:
         have = {meshes.path_of(keys): p for keys, p in jax.tree_util.tree_leaves_with_path(source.params)}
         rules, fits = self.config.init_rules, isinstance(self.model, contracts.Fitting)
         batch = {name: jax.ShapeDtypeStruct(shape, dtype) for name, (shape, dtype) in self.data.shapes.items()}
-        made = []
+        made, taken = [], []
 
         def choose(keys, fresh):
             path = meshes.path_of(keys)
@@ -89,7 +89,9 @@ class Run:
                 raise ValueError(f'init_from={folder} has {"nothing" if there is None else there.shape} for {name}, but the '
                                  f'model needs {fresh.shape}{f" for {path}" * (path != name)}; change the model, or give it '
                                  "the rule 'fresh' in init_rules.")
-            return jax.device_put(there.astype(fresh.dtype), fresh.sharding)
+            placed = jax.device_put(there.astype(fresh.dtype), fresh.sharding)
+            taken.append(name)
+            return jnp.copy(placed) if taken.count(name) > 1 else placed  # the step donates each of its arrays once
 
         fresh = self.init()
         params = jax.tree_util.tree_map_with_path(choose, fresh.params)

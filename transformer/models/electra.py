@@ -82,33 +82,38 @@ class Electra(nn.Module):
 
         found = {}
         if masked is None or self.is_initializing():  # initialisation makes both
-            bert = self._bert(self.discriminator, self._tables_of(self.discriminator), ReplacedTokens())
-            found = outputs('discriminator', bert(name='discriminator'))
+            found = outputs('discriminator', self._bert('discriminator')(name='discriminator'))
         if masked is not None or self.is_initializing():
-            bert = self._bert(self.generator, self._tables_of(self.generator) if self.tied else 0, MaskedWords())
-            shared = self._shared() if self.tied else {}
-            made = outputs('generator', functools.partial(With(bert, name='generator'), shared, masked=masked))
+            shared = self._shared(self.variables['params'])
+            made = outputs('generator', functools.partial(With(self._bert('generator'), name='generator'), shared,
+                                                          masked=masked))
             found = made if masked is not None else found
         return found
 
-    def _bert(self, stack: Stack, embedding_width: int, head: Any) -> Callable:
-        """The constructor of an encoder."""
-        return functools.partial(Bert, self.vocab, self.length, embedding_width, self.types, stack, head, self.dense_gradient,
-                                 self.dtype, self.parameter_dtype)
+    def part(self, name: str, params: Mapping) -> tuple:
+        """(the `Bert` that is the 'generator' or the 'discriminator' by itself, its parameters)."""
+        return self._bert(name)(parent=None), {**params[name], **(self._shared(params) if name == 'generator' else {})}
 
-    def _tables_of(self, stack: Stack) -> int:
-        """The `Bert.embedding_width` of a stack on the shared tables: 0 if they have its width."""
-        width = self.embedding_width or self.discriminator.width
-        return width if width != stack.width else 0
+    @property
+    def _table_width(self) -> int:
+        """E."""
+        return self.embedding_width or self.discriminator.width
 
-    def _shared(self) -> dict:
+    def _bert(self, name: str) -> Callable:
+        """The constructor of a part."""
+        stack, head = getattr(self, name), MaskedWords() if name == 'generator' else ReplacedTokens()
+        width = self._table_width if name == 'discriminator' or self.tied else stack.width
+        return functools.partial(Bert, self.vocab, self.length, width if width != stack.width else 0, self.types, stack, head,
+                                 self.dense_gradient, self.dtype, self.parameter_dtype)
+
+    def _shared(self, params: Mapping) -> dict:
         """The parameters that the generator takes from the discriminator: the tables, and positions of the same shapes."""
-        width = self.embedding_width or self.discriminator.width
-        one, other = (stack.positions.parameters(stack.sizes(self.length, input_width=width))
-                      for stack in (self.generator, self.discriminator))
-        alike = {name: wanted.shape for name, wanted in one.items()} == {name: wanted.shape for name, wanted in other.items()}
-        there = self.variables['params']['discriminator']
-        return {name: there[name] for name in TABLES if name in there and (alike or name != 'positions')}
+        if not self.tied:
+            return {}
+        shapes = [{name: wanted.shape for name, wanted in stack.positions.parameters(
+            stack.sizes(self.length, input_width=self._table_width)).items()} for stack in (self.generator, self.discriminator)]
+        there = params['discriminator']
+        return {name: there[name] for name in TABLES if name in there and (name != 'positions' or shapes[0] == shapes[1])}
 
 
 class With(nn.Module):

@@ -6,6 +6,8 @@ import numpy as np
 import scipy.special
 from absl.testing import absltest, parameterized
 
+from transformer.tasks.distillation import Distillation
+from transformer.tasks.electra import ReplacedTokens
 from transformer.tasks.masked import BertPretraining, MaskedTokens, NextSentencePrediction, SpanPretraining
 
 DRAW = np.random.default_rng(0)
@@ -92,7 +94,8 @@ class StuckTest(parameterized.TestCase):
         ([6.0] * 10 + [5.0], False), ([6.0] * 10 + [5.0, 6.0], False), ([5.0] + [6.2] * 12, True), ([5.5] * 40, False))
     def test_is_told_after_a_thousand_steps(self, losses, told):
         for task, term in ((MaskedTokens(), 'loss'), (MaskedTokens(label_smoothing=0.1), 'cross_entropy'),
-                           (BertPretraining(), 'masked'), (SpanPretraining(), 'masked')):
+                           (BertPretraining(), 'masked'), (SpanPretraining(), 'masked'), (ReplacedTokens(), 'generator'),
+                           (Distillation(), 'masked')):
             remark = task.remark(self.rows(losses, term=term), self.DATA)
             self.assertEqual(bool(remark), told, task)
             if told:
