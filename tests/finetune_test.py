@@ -162,29 +162,6 @@ class FinetuneTest(recorded.TestCase):
         self.convert(f'--workdir={self.folder / "mine"}', f'--to_hf={out}')
         self.assertEqual(json.loads((out / 'config.json').read_text())['architectures'], ['ElectraForSequenceClassification'])
 
-    @parameterized.parameters(('', 'ElectraForPreTraining', 'discriminator'), ('generator', 'ElectraForMaskedLM', 'generator'))
-    @pytest.mark.slow
-    def test_each_part_of_an_electra_goes_out(self, part, architecture, name):
-        there = self.electra()
-        out, flags = self.folder / 'out', [f'--part={part}'] if part else []
-        self.convert(f'--workdir={self.folder / "run"}', f'--to_hf={out}', *flags)
-        self.assertEqual(json.loads((out / 'config.json').read_text())['architectures'], [architecture])
-        model, params = convert.from_hf(out)
-        np.testing.assert_array_equal(params['tokens']['embedding'], there['tokens']['embedding'])  # which both share
-        inputs = np.array([[5, 6, 7, 8]])
-        whole = convert.runs.load(self.folder / 'run')
-        given = {'inputs': inputs} if name == 'discriminator' else {'inputs': inputs, 'masked': np.array([[1, 2]])}
-        found, wanted = model.apply({'params': params}, **given), whole.apply(**given)
-        for output in {'logits', 'replaced_logits'} & wanted.keys():
-            np.testing.assert_allclose(found[output], wanted[output], rtol=1e-5, atol=1e-6)
-
-    def test_a_part_that_is_not_there_is_refused(self):
-        workdir, out = self.trained(), self.folder / 'out'
-        done = experiments.call('convert', f'--workdir={workdir}', f'--to_hf={out}', '--part=generator')
-        self.assertIn('convert.py: --part is for runs of ELECTRA, and this is one of Gpt; leave it out.', done.err)
-        done = experiments.call('convert', f'--workdir={out}', f'--from_hf={workdir}', '--part=generator')
-        self.assertIn('--part is for --to_hf and --verify, not for --from_hf', done.err)
-
     @parameterized.parameters('tag', 'finetune')
     @pytest.mark.slow
     def test_an_electra_goes_on(self, config):

@@ -82,38 +82,41 @@ class Electra(nn.Module):
 
         found = {}
         if masked is None or self.is_initializing():  # initialisation makes both
-            found = outputs('discriminator', self._bert('discriminator')(name='discriminator'))
+            found = outputs('discriminator', self._maker('discriminator')(name='discriminator'))
         if masked is not None or self.is_initializing():
-            shared = self._shared(self.variables['params'])
-            made = outputs('generator', functools.partial(With(self._bert('generator'), name='generator'), shared,
-                                                          masked=masked))
+            generator = With(self._maker('generator'), name='generator')
+            shared = self._shared(self.variables['params']['discriminator'])
+            made = outputs('generator', functools.partial(generator, shared, masked=masked))
             found = made if masked is not None else found
         return found
 
-    def part(self, name: str, params: Mapping) -> tuple:
-        """(the `Bert` that is the 'generator' or the 'discriminator' by itself, its parameters)."""
-        return self._bert(name)(parent=None), {**params[name], **(self._shared(params) if name == 'generator' else {})}
+    def encoder(self, name: str, params: Mapping) -> tuple[Bert, dict]:
+        """(the 'generator' or the 'discriminator' as a model of its own, its parameters) from the parameters of both."""
+        shared = self._shared(params['discriminator']) if name == 'generator' else {}
+        return self._maker(name)(parent=None), {**params[name], **shared}
 
-    @property
-    def _table_width(self) -> int:
-        """E."""
-        return self.embedding_width or self.discriminator.width
+    def _maker(self, name: str) -> Callable:
+        """The constructor of an encoder."""
+        stack, head = (self.generator, MaskedWords()) if name == 'generator' else (self.discriminator, ReplacedTokens())
+        width = self._tables_of(stack) if self.tied or name == 'discriminator' else 0
+        return functools.partial(Bert, self.vocab, self.length, width, self.types, stack, head, self.dense_gradient,
+                                 self.dtype, self.parameter_dtype)
 
-    def _bert(self, name: str) -> Callable:
-        """The constructor of a part."""
-        stack, head = getattr(self, name), MaskedWords() if name == 'generator' else ReplacedTokens()
-        width = self._table_width if name == 'discriminator' or self.tied else stack.width
-        return functools.partial(Bert, self.vocab, self.length, width if width != stack.width else 0, self.types, stack, head,
-                                 self.dense_gradient, self.dtype, self.parameter_dtype)
+    def _tables_of(self, stack: Stack) -> int:
+        """The `Bert.embedding_width` of a stack on the shared tables: 0 if they have its width."""
+        width = self.embedding_width or self.discriminator.width
+        return width if width != stack.width else 0
 
-    def _shared(self, params: Mapping) -> dict:
-        """The parameters that the generator takes from the discriminator: the tables, and positions of the same shapes."""
+    def _shared(self, there: Mapping) -> dict:
+        """The parameters that the generator takes from those of the discriminator: the tables, and positions of the same
+        shapes."""
         if not self.tied:
             return {}
-        shapes = [{name: wanted.shape for name, wanted in stack.positions.parameters(
-            stack.sizes(self.length, input_width=self._table_width)).items()} for stack in (self.generator, self.discriminator)]
-        there = params['discriminator']
-        return {name: there[name] for name in TABLES if name in there and (name != 'positions' or shapes[0] == shapes[1])}
+        width = self.embedding_width or self.discriminator.width
+        one, other = (stack.positions.parameters(stack.sizes(self.length, input_width=width))
+                      for stack in (self.generator, self.discriminator))
+        alike = {name: wanted.shape for name, wanted in one.items()} == {name: wanted.shape for name, wanted in other.items()}
+        return {name: there[name] for name in TABLES if name in there and (alike or name != 'positions')}
 
 
 class With(nn.Module):
