@@ -71,6 +71,16 @@ class TranslatedText(Protocol):
 
 
 @runtime_checkable
+class PrefixedText(TranslatedText, Protocol):
+    """Texts with their translations behind them, in one row.
+
+    Attributes:
+      bidirectional: whether the tokens of a source see each other.
+    """
+    bidirectional: bool
+
+
+@runtime_checkable
 class CorruptedText(TranslatedText, Protocol):
     """Texts with noise, the sources, and what restores them, the targets."""
 

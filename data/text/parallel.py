@@ -113,7 +113,7 @@ class Parallel:
         """
         self.check()
         if folder is None and source is None:
-            return OpenParallel(self, *self._learnt())
+            return self.opened(*self._learnt())
         run = source if folder is None else folder
         inner = Path(run, _SOURCE)
         if inner.is_dir() != bool(self.target_tokenizer):
@@ -122,9 +122,13 @@ class Parallel:
             raise ValueError(f"{run} has {has}, and data.target_tokenizer is '{self.target_tokenizer or ''}'; {do}.")
         if not self.target_tokenizer:
             saved = saved_tokenizer(run, None, self.tokenizer)
-            return OpenParallel(self, saved, saved)
+            return self.opened(saved, saved)
         own = saved_tokenizer(run, None, self.target_tokenizer, 'data.target_tokenizer')
-        return OpenParallel(self, saved_tokenizer(inner, None, self.tokenizer), own)
+        return self.opened(saved_tokenizer(inner, None, self.tokenizer), own)
+
+    def opened(self, source_tokenizer: Tokenizer, tokenizer: Tokenizer) -> 'OpenParallel':
+        """The pairs with the tokenizers of their sides."""
+        return OpenParallel(self, source_tokenizer, tokenizer)
 
     def check(self) -> None:
         """Raises ValueError for field values that are invalid or do not fit together."""
