@@ -212,6 +212,15 @@ class PairBatches(Protocol):
         """(source, target) of every row, prepared but not truncated."""
 
 
+class TaskBatches(PairBatches, Protocol):
+    """A pass over pairs of texts of several tasks.
+
+    Attributes:
+      tasks: the name of the task of each pair; (): there is only one task.
+    """
+    tasks: Sequence[str]
+
+
 class SentenceBatches(Protocol):
     """A pass over sentences, each in one row or several.
 
