@@ -3,7 +3,7 @@
     python train.py --config=configs/text_to_text.py:runs/t5_small --config.data.parts.sst2.path=SST-2 \\
         --config.data.parts.rte.path=RTE --config.data.parts.eng_fra.path=fra.txt --workdir=runs/tasks
     echo 'sst2 sentence: a joy from start to end' | python predict.py --workdir=runs/tasks
-    python eval.py --workdir=runs/tasks --split=sst2.valid
+    python eval.py --workdir=runs/tasks --split=sst2.valid --evaluator=answers
 
 The variant is the workdir of a run of configs/t5_small.py or configs/bart_mini.py, or of a T5 or BART that convert.py has taken
 in. --config.init_from= starts the same model from new parameters. A task without a path is left out:

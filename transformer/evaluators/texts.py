@@ -1,6 +1,7 @@
 """Evaluators of texts that a model writes for a source: answers of several tasks, and summaries."""
 
 import dataclasses
+import functools
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -35,46 +36,44 @@ class Answers(Evaluator):
         require_translation(run, self)
         if self.limit < 0 or self.shown < 0:
             raise ValueError(f'Answers has limit={self.limit} and shown={self.shown}; both must be 0 or more.')
-        return [f'{front}{name}' for front, pairs in self._tasks(batches).items() for name in _measures([t for _, t in pairs])]
+        return [f'{front}{name}' for front, (_, measures) in self._tasks(batches).items() for name in measures]
 
     def __call__(self, snapshot: Any, batches: TaskBatches) -> Mapping[str, float]:
         numbers, shown = {}, []
-        for front, pairs in self._tasks(batches).items():
+        for front, (pairs, measures) in self._tasks(batches).items():
             sources, targets = zip(*pairs)
             texts = best_texts(snapshot, sources, self.strategy)
-            numbers |= {f'{front}{name}': value for name, value in _measured(texts, targets).items()}
+            numbers |= {f'{front}{name}': float(measure(texts, targets)) for name, measure in measures.items()}
             shown += [f'source:  {source}\ntarget:  {target}\noutput:  {text}\n'
                       for source, target, text in list(zip(sources, targets, texts))[:self.shown]]
         snapshot.text('answers', '\n'.join(shown))
         return numbers
 
     def _tasks(self, batches):
-        """{the beginning of the names of a task's numbers: its pairs}."""
+        """{the beginning of the names of a task's numbers: (its pairs, what `_measures` gives for all of its targets)}."""
         pairs, found = batches.pairs(), {}
         for task, pair in zip(batches.tasks or [''] * len(pairs), pairs):
             found.setdefault(f'{task}_' if task else '', []).append(pair)
-        return {task: own[:self.limit or None] for task, own in found.items()}
+        return {task: (own[:self.limit or None], _measures({target for _, target in own})) for task, own in found.items()}
 
 
-def _measures(targets):
-    if all(_number(target) is not None for target in targets) and len({*targets}) > 2:
-        return 'exact_match', 'pearson', 'spearman'
-    return ('exact_match', 'other') if len({*targets}) <= _FEW else ('exact_match',)
+def _measures(known):
+    """{name: function of (texts, targets)} for a task with these targets."""
+    found = {'exact_match': lambda texts, targets: np.mean([text == target for text, target in zip(texts, targets)])}
+    if len(known) > 2 and all(_number(target) is not None for target in known):
+        return found | {name: functools.partial(_correlation, name) for name in ('pearson', 'spearman')}
+    if len(known) <= _FEW:
+        found['other'] = lambda texts, targets: np.mean([text not in known for text in texts])
+    return found
 
 
-def _measured(texts, targets):
+def _correlation(name, texts, targets):
+    """The correlation of numbers; 0 if all of one side are equal."""
     from scipy import stats
 
-    equal = [text == target for text, target in zip(texts, targets)]
-    found = {'exact_match': float(np.mean(equal))}
-    for name in _measures(targets)[1:]:
-        if name == 'other':
-            found[name] = float(np.mean([text not in {*targets} for text in texts]))
-            continue
-        said, right = [_number(text, _NO_NUMBER) for text in texts], [_number(target) for target in targets]
-        measure = {'pearson': stats.pearsonr, 'spearman': stats.spearmanr}[name]
-        found[name] = float(measure(said, right).statistic) if len({*said}) > 1 else 0.0
-    return found
+    said, right = [_number(text, _NO_NUMBER) for text in texts], [_number(target) for target in targets]
+    measure = {'pearson': stats.pearsonr, 'spearman': stats.spearmanr}[name]
+    return measure(said, right).statistic if min(len({*said}), len({*right})) > 1 else 0.0
 
 
 def _number(text, otherwise=None):
