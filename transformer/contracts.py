@@ -138,6 +138,18 @@ class MaskedText(FramedText, Protocol):
 
 
 @runtime_checkable
+class Classified(Protocol):
+    """Texts or images with a class.
+
+    Attributes:
+      classes: their names.
+      shapes: {name: (shape, dtype)} of a training batch, with `label`.
+    """
+    classes: Sequence[str]
+    shapes: Mapping[str, tuple]
+
+
+@runtime_checkable
 class LabelledText(FramedText, Protocol):
     """Texts, or pairs of texts, with a class, several labels or a number.
 
