@@ -151,6 +151,15 @@ class LabelledText(FramedText, Protocol):
 
 
 @runtime_checkable
+class UnlabelledTable(LabelledText, Protocol):
+    """Labelled texts whose tables are also read without labels."""
+
+    def unlabelled(self, lines: Sequence[str]) -> tuple[list[str], list[str]] | None:
+        """(index, line as `read_text` takes it) of each row of a table whose first line names the columns; None if it does not.
+        Raises ValueError, naming the line, for a row without them."""
+
+
+@runtime_checkable
 class TaggedText(FramedText, Protocol):
     """Tagged words; their evaluation batches are `SentenceBatches`.
 

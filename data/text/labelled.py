@@ -24,14 +24,17 @@ import numpy as np
 
 from data import fields
 from data.sources import files as sources
+from data.sources import tfds_tables
 from data.sources.tables import CHOICES, Row, Table, whole
 from data.text import examples, frames
 
 _FILE = 'classes.json'
 # Columns that are found by their names where the config names none.
 _TEXTS = (('sentence1', 'sentence2'), ('premise', 'hypothesis'), ('question1', 'question2'), ('question', 'sentence'),
+          ('#1 string', '#2 string'),
           ('text',), ('sentence',), ('review',), ('content',))
-_LABELS = 'label', 'labels', 'class', 'category', 'sentiment', 'score', 'target', 'similarity'
+_LABELS = ('label', 'labels', 'gold_label', 'quality', 'is_duplicate', 'class', 'category', 'sentiment', 'score', 'target',
+           'similarity')
 _NUMBERS = 'idx', 'id', 'index', ''
 _MANY = 20  # examples, from which on a class that occurs once, or a column whose values differ, is a mistake
 
@@ -169,6 +172,9 @@ class Labelled(examples.Examples):
       target: what that column holds: 'OneClass()', 'Labels(separator=",")' or 'Number()'.
       header: whether the first line of each file names the columns: 'true', 'false' or 'auto', which finds out.
       quotes: whether fields may be quoted as in RFC 4180: 'true', 'false' or 'auto', which finds out.
+      incomplete: what happens to a row without a text or a class: 'refuse', or 'skip', which leaves it out.
+      name: a set of TFDS, such as glue/mrpc, that `python -m data.prepare NAME` has prepared, instead of files; data.path is
+        then the folder of prepared sets ('': $TFDS_DATA_DIR or ~/tensorflow_datasets).
     """
 
     columns: tuple = ()
@@ -176,6 +182,8 @@ class Labelled(examples.Examples):
     target: Target = OneClass()
     header: str = 'auto'
     quotes: str = 'auto'
+    incomplete: str = 'refuse'
+    name: str = ''
     reader: str = 'transformer.readers.classes:TextClass'
 
     def open(self, folder: str | os.PathLike | None, source: str | os.PathLike | None = None) -> 'OpenLabelled':
@@ -191,6 +199,7 @@ class Labelled(examples.Examples):
         super().check()
         fields.one_of('header', self.header, CHOICES)
         fields.one_of('quotes', self.quotes, CHOICES)
+        fields.one_of('incomplete', self.incomplete, ('refuse', 'skip'))
         columns = fields.columns('columns', self.columns)
         fields.columns('label', self.label or ())
         if len(columns) > 2:
@@ -200,10 +209,10 @@ class Labelled(examples.Examples):
             raise ValueError(f'data.columns={self.columns} and data.label={self.label} name a column twice; give each its own.')
 
     def form(self) -> tuple:
-        return self.columns, self.label, self.target, self.header, self.quotes
+        return self.columns, self.label, self.target, self.header, self.quotes, self.incomplete
 
     def table(self, file: sources.File) -> Table:
-        return Table(file, self.header, self.quotes)
+        return tfds_tables.table(file, self.header, self.quotes)
 
     def examples(self, file: sources.File) -> list['Example']:
         table = self.table(file)
@@ -211,14 +220,31 @@ class Labelled(examples.Examples):
             return []
         layout = self._layout(table)
         names = table.classes.get(table.names[layout[-1]], ()) if layout and layout[-1] < len(table.names) else ()
-        return [self._example(table, row, layout, names) for row in table.rows()]
+        found = [self._example(table, row, layout, names) for row in table.rows()]
+        self._skipped[file.path] = found.count(None)
+        return [example for example in found if example]
 
-    def _example(self, table: Table, row: Row, layout: tuple[int, ...], names: Sequence[str]) -> 'Example':
+    @functools.cached_property
+    def _skipped(self) -> dict[str, int]:
+        """{path: the number of incomplete rows} of the files that were read."""
+        return {}
+
+    @functools.cached_property
+    def _files(self) -> Sequence:
+        return tfds_tables.files(self.name, self.path) if self.name else super()._files
+
+    def _example(self, table: Table, row: Row, layout: tuple[int, ...], names: Sequence[str]) -> 'Example | None':
+        """The example of a row; None if the row is incomplete and such rows are left out."""
+        width = 1 + max(layout, default=1)
+        optional = self.target.optional
+        if self.incomplete == 'skip' and (len(row[1]) < width or not all(
+                str(row[1][column] or '').strip() for column in (layout[:-1] if optional else layout) or range(len(row[1])))):
+            return None
         if not layout and len(row[1]) not in (2, 3):
             raise ValueError(f'{row[0]} has {len(row[1])} column(s), and expected are one text or two and the label; correct '
                              'the line, or name the columns with data.columns and data.label.')
         columns = layout or range(len(row[1]))
-        *texts, label = table.cells(row, columns, 'data.columns with data.label', columns[-1:] if self.target.optional else ())
+        *texts, label = table.cells(row, columns, 'data.columns with data.label', columns[-1:] if optional else ())
         return Example(tuple(map(_text, texts)), self.target.value(label, row[0], names), row[0])
 
     def _layout(self, table: Table) -> tuple[int, ...]:
@@ -321,7 +347,9 @@ class OpenLabelled(examples.OpenExamples):
         """One line about the training part, the classes and the tokenizer, for the log."""
         rows, found = self._training, self.config.described()
         cut = f', {rows.cut:,} of them cut to {self.config.length} tokens' if rows.cut else ''
-        return (f'{self.config.path}, {found}{"; " * bool(found)}{len(rows):,} '
+        if skipped := sum(self.config._skipped.get(file.path, 0) for file in self.config.part('train').files):
+            cut += f', without {skipped:,} incomplete rows'
+        return (f'{self.config.name or self.config.path}, {found}{"; " * bool(found)}{len(rows):,} '
                 f'{"pairs of texts" if self.counts == (2,) else "texts"} to train on{cut}; '
                 f'{self.config.target.shares(rows.label, self.classes)}{self._once()}; {self._vocabulary}')
 
@@ -348,6 +376,23 @@ class OpenLabelled(examples.OpenExamples):
             expected = {(1,): 'a text without tabs', (2,): two}.get(self.counts, f'one text, or {two}')
             raise ValueError(f'{line[:60]!r} is not what this run classifies; expected {expected}.')
         return self.frame.fitted(*self._ids([texts])[0], self.config.length)
+
+    def unlabelled(self, lines: Sequence[str]) -> tuple[list[str], list[str]] | None:
+        """(index, 'text' or 'text<TAB>second text') of each row of a table with tabs whose first line names `index` or `id` and
+        the columns of the texts; None if it does not. Raises ValueError, naming the line, for a row that lacks them."""
+        names = [name.strip().lower() for name in lines[0].split('\t')] if lines else []
+        index = next((names.index(name) for name in ('index', 'id') if name in names), None)
+        given = tuple(name.lower() for name in fields.columns('columns', self.config.columns))
+        known = (columns for columns in (given, *_TEXTS) if columns and {*columns} <= {*names})
+        texts = next((tuple(map(names.index, columns)) for columns in known), None)
+        if index is None or texts is None:
+            return None
+        rows = [line.split('\t') for line in lines[1:]]
+        for number, row in enumerate(rows, 2):
+            if len(row) <= max(index, *texts) or not all(row[column].strip() for column in texts):
+                raise ValueError(f'Line {number} is {lines[number - 1][:60]!r}, which lacks what line 1 names, '
+                                 f'{lines[0][:60]!r}; correct the line.')
+        return [row[index] for row in rows], ['\t'.join(row[column].strip() for column in texts) for row in rows]
 
     def _ids(self, all_texts: list[tuple[str, ...]]) -> list[tuple[np.ndarray, np.ndarray | None]]:
         """The tokens of each first and second text; None where there is no second."""

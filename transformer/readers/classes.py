@@ -1,12 +1,12 @@
 """Classes, labels and numbers of texts."""
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
 
-from transformer.contracts import LabelledText
+from transformer.contracts import LabelledText, UnlabelledTable
 from transformer.readers.base import classified
 from transformer.readers.rows import TokenRow
 from transformer.readers.whole import WholeText
@@ -46,3 +46,29 @@ class TextNumber(TextClass):
     def answer(self, data: Any, line: str, known: Any, rows: Sequence[dict]) -> tuple[str, dict]:
         number = float(rows[0]['logits'][0])
         return f'{number:.4f}', {'text': line, 'number': number}
+
+
+class Submitted(TextClass):
+    """Base of readers that also take a table without labels, such as the test.tsv of GLUE, and then give what its server takes:
+    lines of an index, a tab and the prediction. The header has `index` or `id`, and the columns of the texts as in training."""
+    contract = UnlabelledTable
+
+    def answers(self, snapshot: Any, lines: Sequence[str], name: str) -> Iterator[tuple[str, dict]]:
+        table = self.data_of(snapshot).unlabelled(lines)
+        if table is None:
+            yield from super().answers(snapshot, lines, name)
+            return
+        indices, texts = table
+        yield 'index\tprediction', {'columns': ['index', 'prediction']}
+        for index, (text, details) in zip(indices, super().answers(snapshot, texts, f'the texts of {name}')):
+            yield f'{index}\t{text.partition(chr(9))[0]}', {'index': index, **details}
+
+
+@dataclasses.dataclass(frozen=True)
+class SubmittedClasses(Submitted):
+    """`TextClass`, and the classes of a table as GLUE takes them."""
+
+
+@dataclasses.dataclass(frozen=True)
+class SubmittedNumbers(Submitted, TextNumber):
+    """`TextNumber`, and the numbers of a table as GLUE takes them."""
