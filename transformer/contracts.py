@@ -149,6 +149,9 @@ class LabelledText(FramedText, Protocol):
     def read_text(self, line: str) -> tuple[np.ndarray, np.ndarray]:
         """(ids, types) [n] of a line as in training, truncated to a row. Raises ValueError for another number of texts."""
 
+    def read_orders(self, line: str) -> list[tuple[np.ndarray, np.ndarray]]:
+        """`read_text`, or of a pair of texts that a model reads in both orders that of each; their logits are added."""
+
 
 @runtime_checkable
 class UnlabelledTable(LabelledText, Protocol):

@@ -173,6 +173,8 @@ class Labelled(examples.Examples):
       header: whether the first line of each file names the columns: 'true', 'false' or 'auto', which finds out.
       quotes: whether fields may be quoted as in RFC 4180: 'true', 'false' or 'auto', which finds out.
       incomplete: what happens to a row without a text or a class: 'refuse', or 'skip', which leaves it out.
+      both: whether pairs come in both orders, inputs [B, 2, T], first and second, second and first, as for similarity in
+        Radford et al. 2018 (section 3.3).
       name: a set of TFDS, such as glue/mrpc, that `python -m data.prepare NAME` has prepared, instead of files; data.path is
         then the folder of prepared sets ('': $TFDS_DATA_DIR or ~/tensorflow_datasets).
     """
@@ -183,6 +185,7 @@ class Labelled(examples.Examples):
     header: str = 'auto'
     quotes: str = 'auto'
     incomplete: str = 'refuse'
+    both: bool = False
     name: str = ''
     reader: str = 'transformer.readers.classes:TextClass'
 
@@ -289,9 +292,9 @@ class Example:
 
 @dataclasses.dataclass(frozen=True, repr=False)
 class _LabelledRows:
-    """Framed examples, with the label of each; `cut` is the number of examples that were cut."""
+    """Framed examples in one order or in both, [(ids, types), ..] of each, with its label; `cut` counts those that were cut."""
 
-    framed: list[tuple[np.ndarray, np.ndarray]]
+    framed: list[list[tuple[np.ndarray, np.ndarray]]]
     label: np.ndarray
     cut: int
 
@@ -300,10 +303,14 @@ class _LabelledRows:
 
     @functools.cached_property
     def sizes(self) -> np.ndarray:
-        return frames.sizes(self.framed)
+        return np.array([frames.sizes(orders).max() for orders in self.framed], np.int64)
 
     def batch(self, numbers: np.ndarray, length: int) -> dict[str, np.ndarray]:
-        return {**frames.rows([self.framed[number] for number in numbers], length), 'label': self.label[numbers]}
+        orders = len(self.framed[0])
+        rows = frames.rows([framed for number in numbers for framed in self.framed[number]], length)
+        if orders > 1:
+            rows = {name: x.reshape(len(numbers), orders, length) for name, x in rows.items()}
+        return {**rows, 'label': self.label[numbers]}
 
 
 class OpenLabelled(examples.OpenExamples):
@@ -328,6 +335,8 @@ class OpenLabelled(examples.OpenExamples):
         else:
             self.classes = tuple(examples.read(folder, _FILE, 'classes', list))
             self.counts = tuple(examples.read(folder, _FILE, 'texts', list, [1, 2]))
+        if config.both and self.counts != (2,):
+            raise ValueError('data.both=True is for pairs of texts, and the training part has single ones; leave it out.')
         super().__init__(config, folder, source, pair=2 in self.counts)
         if len(self.classes) < config.target.least:
             have = f'have the class {self.classes[0]!r}' if self.classes else 'are without labels'
@@ -341,7 +350,10 @@ class OpenLabelled(examples.OpenExamples):
         examples.write(folder, _FILE, classes=self.classes, texts=self.counts)
 
     def _shapes(self, length: int) -> dict[str, tuple[tuple[int, ...], type]]:
-        return self._row_shapes(length) | {'label': self.config.target.shape(self.config.batch_size, len(self.classes))}
+        rows = self._row_shapes(length)
+        if self.config.both:
+            rows = {name: ((shape[0], 2, length), kind) for name, (shape, kind) in rows.items()}
+        return rows | {'label': self.config.target.shape(self.config.batch_size, len(self.classes))}
 
     def describe(self) -> str:
         """One line about the training part, the classes and the tokenizer, for the log."""
@@ -375,7 +387,17 @@ class OpenLabelled(examples.OpenExamples):
             two = 'two texts with a tab between them'
             expected = {(1,): 'a text without tabs', (2,): two}.get(self.counts, f'one text, or {two}')
             raise ValueError(f'{line[:60]!r} is not what this run classifies; expected {expected}.')
-        return self.frame.fitted(*self._ids([texts])[0], self.config.length)
+        return self._framed(*self._ids([texts])[0])[0]
+
+    def read_orders(self, line: str) -> list[tuple[np.ndarray, np.ndarray]]:
+        """`read_text` of a line, and with data.both of its two texts in the other order."""
+        framed = self.read_text(line)
+        return [framed, self.read_text('\t'.join(reversed(line.split('\t'))))] if self.config.both else [framed]
+
+    def _framed(self, first: np.ndarray, second: np.ndarray | None) -> list[tuple[np.ndarray, np.ndarray]]:
+        """The rows of an example."""
+        orders = [(first, second), (second, first)] if self.config.both else [(first, second)]
+        return [self.frame.fitted(*order, self.config.length) for order in orders]
 
     def unlabelled(self, lines: Sequence[str]) -> tuple[list[str], list[str]] | None:
         """(index, 'text' or 'text<TAB>second text') of each row of a table with tabs whose first line names `index` or `id` and
@@ -414,8 +436,7 @@ class OpenLabelled(examples.OpenExamples):
         label = self.config.target.labels([example.label for example in part.examples], numbers)
         room = [self.frame.room(self.config.length, pair) for pair in (False, True)]
         cut = sum(len(one) + (0 if two is None else len(two)) > room[two is not None] for one, two in ids)
-        framed = [self.frame.fitted(first, second, self.config.length) for first, second in ids]
-        return _LabelledRows(framed, label, cut)
+        return _LabelledRows([self._framed(*texts) for texts in ids], label, cut)
 
     def _facts(self, rows: _LabelledRows) -> dict[str, int]:
         return {'texts': len(rows)}

@@ -18,10 +18,10 @@ class TextClass(WholeText):
     contract, what = LabelledText, 'texts with a class'
 
     def read(self, data: Any, names: Sequence[str], line: str) -> tuple[list[TokenRow], object]:
-        return [TokenRow(data.read_text(line))], None
+        return [TokenRow(framed) for framed in data.read_orders(line)], None
 
     def answer(self, data: Any, line: str, known: Any, rows: Sequence[dict]) -> tuple[str, dict]:
-        found = classified(data.classes, rows[0]['logits'])
+        found = classified(data.classes, _logits(rows))
         return f'{found["class"]}\t{found["probability"]:.4f}', {'text': line, **found}
 
 
@@ -31,7 +31,7 @@ class TextLabels(TextClass):
     what = 'texts with labels'
 
     def answer(self, data: LabelledText, line: str, known: Any, rows: Sequence[dict]) -> tuple[str, dict]:
-        logits = np.float64(rows[0]['logits'][:len(data.classes)])
+        logits = np.float64(_logits(rows)[:len(data.classes)])
         chances = dict(zip(data.classes, map(float, 1 / (1 + np.exp(-logits)))))
         found = [name for name, p in chances.items() if p > 0.5]
         text = ','.join(found) + '\t' + ','.join(f'{chances[name]:.4f}' for name in found)
@@ -44,8 +44,13 @@ class TextNumber(TextClass):
     what = 'texts with a number'
 
     def answer(self, data: Any, line: str, known: Any, rows: Sequence[dict]) -> tuple[str, dict]:
-        number = float(rows[0]['logits'][0])
+        number = float(_logits(rows)[0])
         return f'{number:.4f}', {'text': line, 'number': number}
+
+
+def _logits(rows: Sequence[dict]) -> np.ndarray:
+    """The logits of a text, or of a pair the sum over its orders."""
+    return sum(row['logits'] for row in rows)
 
 
 class Submitted(TextClass):

@@ -335,7 +335,7 @@ class ReadTest(MaskedCase):
 
 class RefusalTest(MaskedCase):
     @parameterized.parameters(
-        (dict(framing='gpt'), "data.framing='gpt' is no template; it takes 'bert', 'roberta', 't5', 'plain', or a template"),
+        (dict(framing='gpt3'), "data.framing='gpt3' is no template; it takes 'bert', 'roberta', 't5', 'plain', 'gpt', or a"),
         (dict(tokenizer=Ids(vocab=50, end=1), framing='bert'), "needs a token with the role 'cls'"),
         (dict(share=0.0), 'data.share=0.0 is out of range'),
         (dict(share=1.5), 'data.share=1.5 is out of range'),
