@@ -1,12 +1,14 @@
 """Evaluates a run, draws its attention weights, and measures the importance of its heads. The last line of stdout is one JSON
 object with split, step, loss, weight and the other metrics; for a picture it says what was drawn.
 
-    python eval.py --workdir=DIR [--split=NAME | --path=FILE ...] [--evaluator=NAME] [--step=last|best|N]
+    python eval.py --workdir=DIR [--split=NAME | --path=FILE ...] [--evaluator=NAME] [--step=last|best|N] [--against=OTHER]
     python eval.py --workdir=DIR --attention=OUT.png --input=TEXT|IMAGE_FILE|STORY_FILE [--steps]
     python eval.py --workdir=DIR --attention=OUT.html --input=TEXT|IMAGE_FILE|STORY_FILE
     python eval.py --workdir=DIR --heads=OUT.png [--split=NAME] [--keep=N --pruned=NEW_WORKDIR]
     python eval.py --workdir=DIR --positions=OUT.png
 
+--against tests whether another run differs by more than chance over the same examples: McNemar's exact test of right and wrong
+ones, the paired bootstrap of other scores, with the difference, its interval of 95 % and p.
 A picture has its numbers beside it, in OUT.json. --attention draws the weights of every head of every layer, with tokens on
 both axes or over the image, and their entropies; --steps also draws the scores and the mask whose softmax the weights are.
 OUT.html is a page to explore them in a browser.
@@ -30,6 +32,7 @@ flags.DEFINE_multi_string('path', [], 'score this file instead of a split; repea
 flags.DEFINE_string('evaluator', None, 'an evaluator of the run, such as translations; default: the one with the name of the '
                     'split, else valid')
 flags.DEFINE_string('step', 'last', 'the checkpoint: last, best, or a number')
+flags.DEFINE_string('against', None, 'the folder of another run to compare with, at the same --step, by a paired test')
 flags.DEFINE_string('attention', None, 'draw the attention weights of --input, to this .png, .pdf or .svg, or to a .html, a '
                     'page to explore them')
 flags.DEFINE_string('input', None, 'for --attention: a text, two texts separated by a tab for a model of pairs, or the path of '
@@ -51,7 +54,8 @@ from training import workdir
 from training.config import resolve
 from training.host import machine
 from training.report import summary
-from transformer.evaluators.base import Averages
+from transformer.evaluators import paired
+from transformer.evaluators.base import Averages, OfExamples
 from transformer.explain import importance, pictures, pruning
 from transformer.explain import positions as position_pictures
 
@@ -71,6 +75,8 @@ def main():
         heads(snapshot, flags.FLAGS.split, path, folder, flags.FLAGS.keep, flags.FLAGS.pruned)
     elif flags.FLAGS.positions:
         positions(snapshot, path)
+    elif flags.FLAGS.against is not None:
+        compare(snapshot, folder, flags.FLAGS)
     else:
         own = flags.FLAGS.evaluator and not flags.FLAGS['split'].present
         row, part = evaluate(snapshot, None if own else flags.FLAGS.split, flags.FLAGS.path, flags.FLAGS.evaluator)
@@ -91,7 +97,8 @@ def require_clear(given):
             ('split', 'attention', '--input'), ('path', 'attention', '--input'), ('path', 'heads', '--split'),
             ('split', 'positions', 'the parameters'), ('path', 'positions', 'the parameters'),
             ('evaluator', 'attention', '--input'), ('evaluator', 'heads', 'the loss'),
-            ('evaluator', 'positions', 'the parameters')):
+            ('evaluator', 'positions', 'the parameters'), ('against', 'attention', '--input'), ('against', 'heads', 'one run'),
+            ('against', 'positions', 'one run')):
         if given[name].present and given[other].value is not None:
             raise ValueError(f'--{name} is not for --{other}, which looks at {looks_at}; leave it out.')
     if given.path and given['split'].present:
@@ -231,9 +238,11 @@ def prune(snapshot, folder, new, kept, batch):
 
 def say_changes(folder, snapshot, part):
     """Says on stderr that a part of the data (None: no part) has changed since the run began."""
-    if part and workdir.changed_data(folder, {part: snapshot.data.digest(part)}):
+    if part and workdir.changed(folder, {part: snapshot.data.digest(part)}):
         print(f'eval.py: the data of {part} has changed since the run began; the current data was measured.',
               file=sys.stderr)
+    for name in workdir.changed(folder, snapshot.run.companions.digests(), 'companions'):
+        print(f'eval.py: the companion {name} has changed since the run began; the current one was applied.', file=sys.stderr)
 
 
 def part_of(snapshot, split):
@@ -266,21 +275,62 @@ class Printed:
 def evaluate(snapshot, split='valid', paths=(), name=None):
     """(row of metrics, part of the data or None for files) of a split (None: the evaluator's own) or of files, measured by the
     evaluator `name`, else by the one with the name of the split, else by valid."""
+    name, part = asked(snapshot, split, paths, name)
+    batches = measured(snapshot, name, part, paths)
+    shown = dataclasses.replace(snapshot, report=Printed())
+    return {'split': ' '.join(paths) or split or part, 'step': snapshot.step} | shown.evaluate(name, batches), part
+
+
+def asked(snapshot, split, paths, name):
+    """(the name of the evaluator, part of the data or None for files) that `evaluate` is asked for."""
     evaluators = snapshot.run.evaluators
     if not evaluators:
         raise ValueError('This run has no evaluators; use predict.py to see its outputs.')
     if name is not None and name not in evaluators:
         raise ValueError(f'This run has no evaluator {name!r}; {resolve.did_you_mean(name, evaluators)}')
     name = name or evaluator_of(snapshot, 'valid' if paths else split)
-    part = None
     if paths:
-        with progress.waiting('reading the files'):
-            batches = snapshot.data.score(paths, snapshot.run.eval_rows, **evaluators[name].view)
-    else:
-        part = part_of(snapshot, split) if split else snapshot.run.config.evals[name].split
-        batches = snapshot.run.evaluation(name, part)
-    shown = dataclasses.replace(snapshot, report=Printed())
-    return {'split': ' '.join(paths) or split or part, 'step': snapshot.step} | shown.evaluate(name, batches), part
+        return name, None
+    return name, part_of(snapshot, split) if split else snapshot.run.config.evals[name].split
+
+
+def measured(snapshot, name, part, paths, view=None):
+    """The batches of a part of the data or of files; `view`: of another run's evaluator."""
+    view = snapshot.run.evaluators[name].view if view is None else view
+    with progress.waiting('reading the data'):
+        if paths:
+            return snapshot.data.score(paths, snapshot.run.eval_rows, **view)
+        return snapshot.data.evaluation(part, snapshot.run.eval_rows, **view)
+
+
+def compare(snapshot, folder, given):
+    """Prints how a run differs from the one in --against over the same examples: a line, and a line of JSON."""
+    rival = workdir.existing(given.against)
+    other = runs.load(rival, step=given.step)
+    own = given.evaluator and not given['split'].present
+    name, part = asked(snapshot, None if own else given.split, given.path, given.evaluator)
+    evaluator = snapshot.run.evaluators[name]
+    if not isinstance(evaluator, OfExamples):
+        known = [one for one, evaluator in snapshot.run.evaluators.items() if isinstance(evaluator, OfExamples)]
+        raise ValueError(f'The evaluator {name!r} scores no single examples, so two runs cannot be compared by it; those of '
+                         f'this run that do: {", ".join(known) or "none"}.')
+    if part and snapshot.data.digest(part) != other.data.digest(part):
+        raise ValueError(f'{rival} has other data in {part} than {folder}; compare runs on the same examples, such as those of '
+                         'files with --path.')
+    found = []
+    for one in (snapshot, other):
+        batches = measured(one, name, part, given.path, evaluator.view)
+        evaluator.check(one.run, batches)
+        found.append(evaluator.each(one, batches))
+    with progress.waiting('drawing the examples again'):
+        tests = paired.compare(evaluator, *found)
+    examples = len(next(iter(found[0].values())))
+    row = {'split': ' '.join(given.path) or part, 'step': snapshot.step, 'against': given.against, 'against_step': other.step,
+           'examples': examples, 'tests': tests}
+    say_changes(folder, snapshot, part)
+    print(f'{row["split"]}, {examples:,} examples, {folder} at step {snapshot.step} - {rival} at step {other.step}: '
+          f'{paired.line(tests)}')
+    print(json.dumps(row))
 
 
 if __name__ == '__main__':

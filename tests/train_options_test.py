@@ -9,7 +9,7 @@ from unittest import mock
 
 import numpy as np
 import pytest
-from absl.testing import absltest
+from absl.testing import absltest, parameterized
 
 from configs import base
 from tests import experiments
@@ -194,6 +194,27 @@ class OptionsTest(experiments.TestCase):
         self.assertEqual(experiments.bits(parts), experiments.bits(whole))
         with self.assertRaisesRegex(ValueError, "train.dispatch=2 does steps with batches of one shape, but data.packing"):
             experiments.train(config(**{'train.dispatch': 2, 'train.steps': 8, 'log.every_steps': 2}), self.folder / 'other')
+
+    @parameterized.parameters('tagged', 'questions')
+    @pytest.mark.slow
+    def test_texts_in_buckets_are_measured_as_without(self, kind):
+        self.text.write_text(experiments.readings(kind))
+        evaluator = {'tagged': 'Entities', 'questions': 'AnswerScores'}[kind]
+        scores = base.evaluation(f'transformer.evaluators.reading:{evaluator}', split='valid')
+        config = experiments.tiny_reader(self.text, kind, **{'data.packing': 'buckets', 'evals.scores': scores})
+        workdir = self.folder / 'run'
+        code, out = experiments.train(config, workdir)
+        self.assertEqual(code, 0, out)
+        rows = [experiments.said(experiments.call('eval', f'--workdir={workdir}', f'--evaluator={name}'))
+                for name in ('valid', 'scores')]
+        self.assertGreater(rows[1]['f1'], 0)
+        path = workdir / 'config.json'
+        path.write_text(path.read_text().replace('"buckets"', '"none"'))
+        for name, row in zip(('valid', 'scores'), rows):
+            whole = experiments.said(experiments.call('eval', f'--workdir={workdir}', f'--evaluator={name}'))
+            self.assertEqual(whole.keys(), row.keys())
+            for key in whole.keys() - {'split'}:
+                self.assertAlmostEqual(whole[key], row[key], places=4, msg=key)
 
     def test_a_recurrent_model_is_given_one_pair_a_row(self):
         self.text.write_text(experiments.pairs(80))

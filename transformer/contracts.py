@@ -139,8 +139,24 @@ class MaskedText(FramedText, Protocol):
     def read_masked(self, text: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """(ids [n], types [n], places [masks]) of a text with masks. Raises ValueError for one without, as `framed` does."""
 
+    def in_place(self, text: str, mask: int, word: str) -> np.ndarray:
+        """int32 [n]: the tokens of a word in place of a mask of a text; the first one is mask 0. Raises ValueError for a word
+        that cannot stand there."""
+
     def filled(self, text: str, ids: Sequence[int]) -> str:
         """A text with its masks replaced by these ids."""
+
+
+@runtime_checkable
+class Classified(Protocol):
+    """Texts or images with a class.
+
+    Attributes:
+      classes: their names.
+      shapes: {name: (shape, dtype)} of a training batch, with `label`.
+    """
+    classes: Sequence[str]
+    shapes: Mapping[str, tuple]
 
 
 @runtime_checkable

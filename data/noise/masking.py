@@ -13,7 +13,7 @@ masks are drawn anew (Liu et al. 2019, section 4.1) or stay the same.
 import abc
 import dataclasses
 import math
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 
 import numpy as np
 
@@ -169,7 +169,7 @@ class WithReplacement(Masking):
 
 @dataclasses.dataclass(frozen=True)
 class NGrams(Masking):
-    """Stretches of 1 to `longest` words, n of them with probability ~ 1/n (Lan et al. 2019, section 4.2, eq. 1).
+    """Stretches of 1 to `longest` words, n of them with probability ~ 1/n (Lan et al. 2020, section 4.2, eq. 1).
 
     The words of a row are tried in random order as the first of a stretch. A stretch that is over budget is shortened word by
     word, and skipped if it does not fit then, or touches a word that is already chosen: so long words are chosen less often, as
@@ -290,6 +290,33 @@ class Spans(Masking):
                     left -= len(new)
             times[row] = text[row] & ~open_
         return times
+
+
+def boundaries(batch: dict[str, np.ndarray], edges: Collection[int], most: int) -> dict[str, np.ndarray]:
+    """{'boundaries' [B, M, 3] int32, 'boundary_weights' [B, M] float32} of the `masked` of a batch, whose neighbouring places
+    are a span: the place left and the place right of it, and the place in it from 0 (Joshi et al. 2020, section 3.2).
+
+    The weight is 1 for the first `most` of a span, unless it touches an edge of its text: a neighbour is one of the special
+    tokens `edges`, or padding. Others are 0, as their boundaries are.
+    """
+    masked, used = batch['masked'], batch['weights'] > 0
+    row, column = np.nonzero(used)
+    place = masked[used]
+    leader = _leaders(row, place)
+    number = np.arange(len(row))
+    begins = leader == number
+    behind = np.append(np.flatnonzero(begins)[1:], len(row))  # the first number behind each span
+    last = behind[np.cumsum(begins) - 1] - 1
+    left, right, inside = place[leader] - 1, place[last] + 1, number - leader
+    length = batch['inputs'].shape[1]
+    there = (left >= 0) & (right < length) & (inside < most)
+    row, column, left, right, inside = (x[there] for x in (row, column, left, right, inside))
+    outside = (batch['segments'] == 0) | np.isin(batch['inputs'], list(edges))
+    inner = ~outside[row, left] & ~outside[row, right]
+    found, weights = np.zeros((*masked.shape, 3), np.int32), np.zeros(masked.shape, np.float32)
+    found[row[inner], column[inner]] = np.stack([left, right, inside], 1)[inner]
+    weights[row[inner], column[inner]] = 1
+    return {'boundaries': found, 'boundary_weights': weights}
 
 
 def _moved(x: np.ndarray) -> np.ndarray:

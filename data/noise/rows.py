@@ -3,7 +3,7 @@
 Two parts of a piece follow each other (label 0), or are changed (label 1), each with probability 1/2:
 
     next     the second part is replaced by text of another document        Devlin et al. 2019, section 3.1, task 2
-    order    the two parts change places                                     Lan et al. 2019, section 3.1
+    order    the two parts change places                                     Lan et al. 2020, section 3.1
 
 Where the papers' code differs: Google's gives every piece of one sentence the label 1, here a piece that cannot be cut is left
 out; ALBERT's takes another document for it, which topics alone reveal; both make 10 % of the rows shorter, and cut tokens at
@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from data.noise.masking import Masking
+from data.noise.masking import Masking, boundaries
 from data.noise.vocabulary import Vocabulary
 from data.text import frames, tokens
 from data.text.frames import Frame
@@ -25,6 +25,7 @@ PAIRS = 'none', 'next', 'order'
 CUTS = 'sentences', 'anywhere'
 _EVALUATION = 20190602  # seed of the masks of evaluation
 _STATIC = 2  # second word of the seed of masks that are drawn once
+_TRIES = 20  # documents in which a sentence that fits is looked for
 _CHOICES = 4  # random numbers for two parts: whether they change, where to cut, which other document, where in it
 
 
@@ -36,6 +37,7 @@ class MaskedRows:
       store: the token file.  frame: the special tokens around a text or two.
       masking: hides tokens of the `vocabulary`.
       length: tokens in a row.  pairs: what two parts of a piece are, as in PAIRS.
+      boundary_targets: the most words of a span that have its boundaries; 0: batches have no boundaries.
       begins, sizes: [documents], without empty ones.
       starts, counts: [rows], the tokens of a row.
       document: [rows], the document of a row's first token.
@@ -50,6 +52,7 @@ class MaskedRows:
     vocabulary: Vocabulary
     length: int
     pairs: str
+    boundary_targets: int
     begins: np.ndarray
     sizes: np.ndarray
     starts: np.ndarray
@@ -90,8 +93,8 @@ class MaskedRows:
         counts -= np.isin(starts + counts - 1, borders) & (counts > 0)
         special = np.union1d(np.flatnonzero(vocabulary.special[store.ids]), borders)
         document = np.searchsorted(begins, starts, 'right') - 1
-        made = cls(store, frame, config.noise, vocabulary, config.length, pairs, begins, sizes, starts, counts, document,
-                   borders, special, ends)
+        made = cls(store, frame, config.noise, vocabulary, config.length, pairs, config.boundary_targets, begins, sizes, starts,
+                   counts, document, borders, special, ends)
         kept = (made.ordinary > 0) & ((made.cuts > 0) if made.two else (counts > 0))
         return dataclasses.replace(made, starts=starts[kept], counts=counts[kept], document=document[kept])
 
@@ -142,6 +145,8 @@ class MaskedRows:
         texts = [[self._ids(*one) for one in zip(*both)] for both in zip(starts.tolist(), counts.tolist(), strict=True)]
         made = frames.rows([self.frame.framed(*text) for text in texts], self.length)
         made = self.masking(made, self.vocabulary, draws[:, _CHOICES * self.two :])
+        if self.boundary_targets:
+            made |= boundaries(made, self.frame.special, self.boundary_targets)
         return made | ({'label': label} if self.two else {})
 
     def _stretches(self, numbers: np.ndarray, draws: np.ndarray):
@@ -165,25 +170,36 @@ class MaskedRows:
         return starts, counts, changed.astype(np.int32)
 
     def _elsewhere(self, numbers: np.ndarray, other: np.ndarray, first: np.ndarray, place: np.ndarray):
-        """(starts, counts) [n] of text in other documents, as long as the true second part, so that the length reveals little:
-        where pieces are cut at sentences, whole sentences that fill the row as the piece does, or that are not longer than the
-        true part if the piece ends its document."""
+        """(starts, counts) [n] of text in other documents, as long as the true second parts, so that the length reveals
+        nothing; fewer tokens if that document is shorter."""
         begin, size = self.begins[other], self.sizes[other]
         second = self.counts[numbers] - first
         if self.ends is None:
             taken = np.minimum(second, size)
             return begin + (place * (size - taken + 1)).astype(np.int64), taken
-        ends, after = self.ends, begin + size
-        low = ends.searchsorted(begin, 'right')
-        choices = 1 + np.maximum(0, ends.searchsorted(np.maximum(begin, after - second), 'right') - low)
-        chosen = (place * choices).astype(np.int64)
-        start = np.where(chosen > 0, ends[np.minimum(low + chosen - 1, len(ends) - 1)], begin)
         own = self.document[numbers]
         is_last = self.starts[numbers] + self.counts[numbers] == self.begins[own] + self.sizes[own]
         room = np.where(is_last, second, self.frame.room(self.length, True) - first)
-        stop = np.minimum(after, start + room)
-        last = ends[np.maximum(0, ends.searchsorted(stop, 'right') - 1)]
-        return start, np.where((stop < after) & (last > start) & (last <= stop), last, stop) - start
+        found = map(self._sentences, other.tolist(), own.tolist(), second.tolist(), room.tolist(), place.tolist())
+        return tuple(np.array(list(found), np.int64).reshape(-1, 2).T)
+
+    def _sentences(self, other: int, own: int, second: int, room: int, place: float) -> tuple[int, int]:
+        """(start, count) of whole sentences of a document, as many as fit in `room`, as in a piece of its own; they begin where
+        `second` tokens follow, if there are so many. If no sentence of the document fits, it is one of the next documents,
+        not `own`; if none of these either, a sentence is cut."""
+        count = len(self.sizes)
+        for number in ((other + step) % count for step in range(min(count, _TRIES))):
+            begin = int(self.begins[number])
+            after = begin + int(self.sizes[number])
+            low, high = self.ends.searchsorted((begin + 1, after))
+            bounds = np.concatenate([[begin], self.ends[low:high], [after]])
+            starts, fits = bounds[:-1], np.diff(bounds) <= room
+            choices = np.flatnonzero(fits & (starts <= max(begin, after - second)))
+            choices = choices if len(choices) else np.flatnonzero(fits)
+            if len(choices) and number != own:
+                start = int(starts[choices[int(place * len(choices))]])
+                return start, int(bounds[bounds.searchsorted(start + room, 'right') - 1]) - start
+        return int(self.begins[other]), min(room, int(self.sizes[other]))
 
     def _ids(self, start: int, count: int) -> np.ndarray:
         """int32 [count]: the tokens of a stretch, with the token that ends a text between documents."""

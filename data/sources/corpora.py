@@ -49,9 +49,11 @@ class Source(abc.ABC):
 class Read(Source):
     """Base of the sources whose files hold more than text."""
 
+    distinct = False  # whether of equal documents only the first is kept
+
     @abc.abstractmethod
-    def texts(self, file: sources.File) -> Iterator[str]:
-        """The documents of a file. Raises ValueError if it has another form."""
+    def items(self, file: sources.File) -> Iterator[Sequence[str]]:
+        """The documents of each thing in a file that slices count. Raises ValueError if the file has another form."""
 
     def part(self, expression: str) -> 'Cut':
         name, cut = splits.read(expression)
@@ -80,32 +82,31 @@ class Documents(Source):
 @dataclasses.dataclass(frozen=True)
 class Column(Read):
     """The texts of columns of a table (data/sources/tables.py), each a document; of texts that occur several times the first.
+    Slices count rows.
 
     Attributes:
       column: a name or a number from 1, or several separated by commas: the texts of a row, one after the other.
     """
 
     column: str = 'text'
+    distinct = True
 
-    def texts(self, file: sources.File) -> Iterator[str]:
-        table, known = Table(file), set()
+    def items(self, file: sources.File) -> Iterator[Sequence[str]]:
+        table = Table(file)
         columns = [table.column(name.strip(), self.field('column')) for name in self.column.split(',')]
         for row in table.rows():
-            for cell in table.cells(row, columns, self.field('column'), optional=columns):
-                text = '' if cell is None else str(cell).strip()
-                if text and text not in known:
-                    known.add(text)
-                    yield text
+            cells = table.cells(row, columns, self.field('column'), optional=columns)
+            yield ['' if cell is None else str(cell).strip() for cell in cells]
 
 
 @dataclasses.dataclass(frozen=True)
 class Contexts(Read):
     """The contexts of the questions in a file of SQuAD (Rajpurkar et al. 2016), each a document."""
 
-    def texts(self, file: sources.File) -> Iterator[str]:
+    def items(self, file: sources.File) -> Iterator[Sequence[str]]:
         try:
             whole = json.loads(b''.join(file.read()).decode('utf-8-sig'))
-            yield from [part['context'].strip() for article in whole['data'] for part in article['paragraphs']]
+            yield from [[part['context'].strip()] for article in whole['data'] for part in article['paragraphs']]
         except (ValueError, RecursionError, KeyError, TypeError, AttributeError) as error:
             raise ValueError(f'{file.path} is not in the format of SQuAD ({type(error).__name__}: {error}); Contexts expects '
                              'data[].paragraphs[] with a context.') from None
@@ -115,10 +116,10 @@ class Contexts(Read):
 class Words(Read):
     """The words of sentences in files of CoNLL, a word a line in the first column, each sentence a document."""
 
-    def texts(self, file: sources.File) -> Iterator[str]:
+    def items(self, file: sources.File) -> Iterator[Sequence[str]]:
         for filled, lines in itertools.groupby(lines_of(file), key=lambda line: bool(line.strip())):
             if filled:
-                yield ' '.join(line.split()[0] for line in lines if not line.startswith('-DOCSTART-'))
+                yield [' '.join(line.split()[0] for line in lines if not line.startswith('-DOCSTART-'))]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -141,23 +142,28 @@ class Cut:
     def _bounds(self) -> tuple[int, int | None]:
         if not str(self.cut):
             return 0, None
-        size = sum(1 for _ in self._all())
+        size = sum(1 for _ in self._items())
         start, stop = self.cut.bounds(size)
         if start == stop:
             raise ValueError(f'The split {self.expression!r} of {self.source.path!r} in data.corpus is empty: there are {size} '
-                             'texts to slice; widen the slice.')
+                             'to slice; widen the slice.')
         return start, stop
 
     def chunks(self) -> Iterator[tuple[str, bool]]:
         """The texts in order, each with True: a document ends with it."""
-        return ((text, True) for text in itertools.islice(self._all(), *self._bounds))
+        known: set[str] = set()
+        for text in itertools.chain.from_iterable(itertools.islice(self._items(), *self._bounds)):
+            if text and text not in known:
+                yield text, True
+                if self.source.distinct:
+                    known.add(text)
 
     def raw(self) -> Iterator[bytes]:
         """The bytes of the texts in order."""
         return (text.encode() for text, _ in self.chunks())
 
-    def _all(self) -> Iterator[str]:
-        return (text for file in self.files for text in self.source.texts(file) if text)
+    def _items(self) -> Iterator[Sequence[str]]:
+        return itertools.chain.from_iterable(map(self.source.items, self.files))
 
 
 def joined(corpus: Sequence[Source], split: str) -> sources.Joined:

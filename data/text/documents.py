@@ -179,6 +179,7 @@ class OpenDocuments(Opened):
         self.end = -1 if stream else self.tokenizer.end
         self.begin = self.end if stream or roles.begin < 0 else roles.begin
         self.facts = {'vocab': self.tokenizer.vocab}
+        self.meanings = {'tokenizer': self.tokenizer.fingerprint}
 
     def save(self, folder: str | os.PathLike) -> None:
         """Writes the tokenizer, so that opening with this folder needs no text."""

@@ -6,7 +6,7 @@ import json
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -37,6 +37,8 @@ class Examples:
       framing: the special tokens around a text or two, a template or its name, such as 'bert' (data/text/frames.py); '':
         the framing of the tokenizer.
       length: tokens in a row, special ones included.
+      packing: 'none' (rows of this length) or 'buckets': batches of rows of 1/8, 1/4, 1/2 or all of this length, the least that
+        holds their texts, as many rows in each (data/buckets.py).
       batch_size: rows in a training batch.
       reader: import path of the class that reads inputs for predict.py and draws them for eval.py; '' for none.
     """
@@ -49,6 +51,7 @@ class Examples:
     tokenizer: TokenizerSpec = WordPiece(vocab=4096)
     framing: str = ''
     length: int = 128
+    packing: str = 'none'
     batch_size: int = 32
     reader: str = ''
 
@@ -57,6 +60,7 @@ class Examples:
         if self.framing:
             parse(self.framing)
         fields.positive(length=self.length, batch_size=self.batch_size)
+        fields.one_of('packing', self.packing, ('none', 'buckets'))
 
     def examples(self, file: sources.File) -> list:
         """The examples of a file; each has a `place`, such as 'train.tsv:12', and `texts`."""
@@ -145,11 +149,26 @@ class ExampleSplit:
         return ((text, True) for example in self.examples for text in example.texts)
 
 
+class Rows(Protocol):
+    """Encoded examples.
+
+    Attributes:
+      sizes: int [rows], the number of tokens of each.
+    """
+
+    sizes: np.ndarray
+
+    def __len__(self) -> int:
+        """The number of rows."""
+
+    def batch(self, numbers: np.ndarray, length: int) -> dict[str, np.ndarray]:
+        """The rows with these numbers, padded to a length that holds them."""
+
+
 class OpenExamples(Opened):
     """Examples with their tokenizer: training batches, evaluation, encoding and decoding.
 
-    Subclasses define `_encode(part)`, which makes of an ExampleSplit rows with a length and `batch(numbers)`, and
-    `_facts(rows)`.
+    Subclasses define `_encode(part)`, which makes `Rows` of an ExampleSplit, `_shapes(length)` and `_facts(rows)`.
 
     Attributes:
       frame: the special tokens.
@@ -168,7 +187,8 @@ class OpenExamples(Opened):
         self.frame.room(config.length, pair)
         self.length = config.length
         self.facts = {'vocab': self.tokenizer.vocab, 'types': self.frame.types}
-        self._rows: dict[str, Any] = {}
+        self.meanings = {'tokenizer': self.tokenizer.fingerprint}
+        self._rows: dict[str, Rows] = {}
 
     def encode(self, text: str) -> np.ndarray:
         """int32 [n], without special tokens."""
@@ -191,6 +211,16 @@ class OpenExamples(Opened):
         return self.config.part(split).digest
 
     @property
+    def shapes(self) -> dict[str, tuple[tuple[int, ...], type]]:
+        """{name: (shape, dtype)} of a training batch of full length, known without the text."""
+        return self._shapes(self.config.length)
+
+    @property
+    def buckets(self) -> list[dict[str, tuple[tuple[int, ...], type]]]:
+        """The shapes of all training batches, the longest last."""
+        return [self._shapes(length) for length in self._lengths]
+
+    @property
     def batches_per_epoch(self) -> float:
         return len(self._training) / self.config.batch_size
 
@@ -199,10 +229,15 @@ class OpenExamples(Opened):
         from data import pipeline
 
         rows = self._training
-        return pipeline.shuffled(rows.batch, pipeline.Order(len(rows), self.config.batch_size, seed))
+        if self.config.packing == 'buckets':
+            buckets = self._buckets(rows)
+            return pipeline.numbered(lambda number: rows.batch(*buckets.training(number, seed)))
+        order = pipeline.Order(len(rows), self.config.batch_size, seed)
+        return pipeline.shuffled(lambda numbers: rows.batch(numbers, self.config.length), order)
 
     def evaluation(self, split: str, batch_size: int, **view):
-        """Batches that hold every row of a split once, in order.
+        """Batches that hold every row of a split once, in order; in buckets the shortest rows first, and then `row` [B] has the
+        number of each row in that order.
 
         Args:
           split: 'train', 'valid', 'test', or an expression such as 'train[:1%]'.
@@ -223,7 +258,15 @@ class OpenExamples(Opened):
 
         self.refuse_view(view)
         rows = self._encoded(part)
-        return pipeline.Evaluation(len(rows), batch_size, rows.batch, self._facts(rows))
+        buckets = self._buckets(rows)
+        order = buckets.sorted
+
+        def batch(places: np.ndarray) -> dict[str, np.ndarray]:
+            numbers = order[places]
+            named = {'row': numbers.astype(np.int32)} if len(self._lengths) > 1 else {}
+            return rows.batch(numbers, buckets.length(numbers)) | named
+
+        return pipeline.Evaluation(len(rows), batch_size, batch, self._facts(rows))
 
     @property
     def _training(self):
@@ -238,9 +281,26 @@ class OpenExamples(Opened):
     def _vocabulary(self) -> str:
         return f'{type(self.config.tokenizer).__name__} vocabulary of {self.tokenizer.vocab:,}'
 
-    def _row_shapes(self) -> dict[str, tuple[tuple[int, ...], type]]:
+    @property
+    def _lengths(self) -> tuple[int, ...]:
+        """The lengths of rows, the longest last."""
+        from data import buckets
+
+        longest = self.config.length
+        return buckets.lengths(longest) if self.config.packing == 'buckets' else (longest,)
+
+    def _buckets(self, rows: Rows):
+        from data import buckets
+
+        return buckets.Buckets(rows.sizes, self._lengths, self.config.batch_size)
+
+    def _shapes(self, length: int) -> dict[str, tuple[tuple[int, ...], type]]:
+        """{name: (shape, dtype)} of a training batch of rows of this length."""
+        raise NotImplementedError
+
+    def _row_shapes(self, length: int) -> dict[str, tuple[tuple[int, ...], type]]:
         """{name: (shape, dtype)} of what every training batch holds."""
-        shape = self.config.batch_size, self.config.length
+        shape = self.config.batch_size, length
         return {name: (shape, np.int32) for name in ('inputs', 'segments', 'positions', 'types')}
 
 

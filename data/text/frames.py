@@ -164,6 +164,11 @@ def rows(framed: Sequence[tuple[np.ndarray, np.ndarray]], length: int) -> dict[s
     return batch
 
 
+def sizes(framed: Sequence[tuple[np.ndarray, np.ndarray]]) -> np.ndarray:
+    """int64 [len(framed)]: the number of tokens of each row."""
+    return np.array([len(ids) for ids, _ in framed], np.int64)
+
+
 def _told(tokenizer: Tokenizer) -> str:
     """The template of a tokenizer."""
     if not isinstance(tokenizer, JsonTokenizer):

@@ -11,6 +11,7 @@ is too long is cut at its end; of a pair the longer text is cut first (Devlin et
 import abc
 import collections
 import dataclasses
+import functools
 import json
 import math
 import os
@@ -21,7 +22,7 @@ from typing import Any
 
 import numpy as np
 
-from data import fields
+from data import cache, fields
 from data.sources import files as sources
 from data.sources.tables import CHOICES, Row, Table, whole
 from data.text import examples, frames
@@ -266,14 +267,17 @@ class _LabelledRows:
 
     framed: list[tuple[np.ndarray, np.ndarray]]
     label: np.ndarray
-    length: int
     cut: int
 
     def __len__(self) -> int:
         return len(self.framed)
 
-    def batch(self, numbers: np.ndarray) -> dict[str, np.ndarray]:
-        return {**frames.rows([self.framed[number] for number in numbers], self.length), 'label': self.label[numbers]}
+    @functools.cached_property
+    def sizes(self) -> np.ndarray:
+        return frames.sizes(self.framed)
+
+    def batch(self, numbers: np.ndarray, length: int) -> dict[str, np.ndarray]:
+        return {**frames.rows([self.framed[number] for number in numbers], length), 'label': self.label[numbers]}
 
 
 class OpenLabelled(examples.OpenExamples):
@@ -304,16 +308,15 @@ class OpenLabelled(examples.OpenExamples):
             raise ValueError(f'All examples of data.train={config.train!r} {have}; widen it, or set data.label to the column '
                              f'of the {"class" if self.classes else "labels"}.')
         self.facts = {**self.facts, 'classes': len(self.classes)}
+        self.meanings = {**self.meanings, 'classes': cache.key(*self.classes)}
 
     def save(self, folder: str | os.PathLike) -> None:
         """Writes the tokenizer and the names of the classes, so that opening with this folder needs no text."""
         self.tokenizer.save(folder)
         examples.write(folder, _FILE, classes=self.classes, texts=self.counts)
 
-    @property
-    def shapes(self) -> dict[str, tuple[tuple[int, ...], type]]:
-        """{name: (shape, dtype)} of a training batch, known without the text."""
-        return self._row_shapes() | {'label': self.config.target.shape(self.config.batch_size, len(self.classes))}
+    def _shapes(self, length: int) -> dict[str, tuple[tuple[int, ...], type]]:
+        return self._row_shapes(length) | {'label': self.config.target.shape(self.config.batch_size, len(self.classes))}
 
     def describe(self) -> str:
         """One line about the training part, the classes and the tokenizer, for the log."""
@@ -368,7 +371,7 @@ class OpenLabelled(examples.OpenExamples):
         room = [self.frame.room(self.config.length, pair) for pair in (False, True)]
         cut = sum(len(one) + (0 if two is None else len(two)) > room[two is not None] for one, two in ids)
         framed = [self.frame.fitted(first, second, self.config.length) for first, second in ids]
-        return _LabelledRows(framed, label, self.config.length, cut)
+        return _LabelledRows(framed, label, cut)
 
     def _facts(self, rows: _LabelledRows) -> dict[str, int]:
         return {'texts': len(rows)}

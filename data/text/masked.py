@@ -6,7 +6,8 @@
 A row is a piece of text between its special tokens, or two parts of a piece and whether they were changed (data/noise/rows.py).
 Batches hold `inputs`, `segments` (0 = padding, else 1), `positions`, `types`, each [B, T] int32; `masked` [B, M] int32, the
 places to predict in ascending order, with `targets` [B, M] int32 and `weights` [B, M] float32; and of pairs `label` [B] int32.
-Unused places of the M have masked 0, target 0 and weight 0.
+Unused places of the M have masked 0, target 0 and weight 0. With boundary_targets there are `boundaries` [B, M, 3] int32 and
+`boundary_weights` [B, M] float32 (data/noise/masking.py).
 """
 
 import dataclasses
@@ -44,8 +45,10 @@ class Masked(Text):
         each of so many copies of the text, of which each epoch takes the next (static masking; 10 in BERT, whose code
         shuffles all copies together).
       pairs: 'none'; or rows are two parts of a document: 'next', the second is replaced by another text with probability 1/2
-        (Devlin et al. 2019, section 3.1, task 2), or 'order', the two change places (Lan et al. 2019, section 3.1).
+        (Devlin et al. 2019, section 3.1, task 2), or 'order', the two change places (Lan et al. 2020, section 3.1).
       cut: where a document is cut in two, at the ends of 'sentences' or 'anywhere'.
+      boundary_targets: the most words of a span that are also predicted from its boundaries (Joshi et al. 2020, section 3.2; 20
+        there), 0: none.
       packing: 'concat' (full rows: documents end to end, with the token that ends a text between them; Liu et al. 2019,
         section 4.2, FULL-SENTENCES) or 'none' (a piece of one document a row, which pairs require). A stream is one
         document.
@@ -59,6 +62,7 @@ class Masked(Text):
     copies: int = 0
     pairs: str = 'none'
     cut: str = 'sentences'
+    boundary_targets: int = 0
     reader: str = 'transformer.readers.masked:FilledMasks'
 
     def open(self, folder: str | os.PathLike | None, source: str | os.PathLike | None = None) -> 'OpenMasked':
@@ -73,8 +77,9 @@ class Masked(Text):
             parse(self.framing)
         fields.one_of('pairs', self.pairs, noisy.PAIRS)
         fields.one_of('cut', self.cut, noisy.CUTS)
-        if self.copies < 0:
-            raise ValueError(f'data.copies={self.copies} is out of range; it is a number of copies, such as 10, or 0.')
+        for name, what in (('copies', 'of copies, such as 10'), ('boundary_targets', 'of words, such as 20')):
+            if getattr(self, name) < 0:
+                raise ValueError(f'data.{name}={getattr(self, name)} is out of range; it is a number {what}, or 0.')
         if self.packing == 'first_fit':
             raise ValueError(
                 "data.packing='first_fit' is not for masked text; set it to 'concat', full rows of one or more documents, or "
@@ -112,7 +117,7 @@ class OpenMasked(OpenDocuments):
         self.frame = Frame.of(config.framing, self.tokenizer)
         self.length, self.pairs = config.length, config.pairs
         self.frame.room(config.length, config.pairs != 'none')  # refuses rows without room for text
-        self.facts = {**self.facts, 'types': self.frame.types}
+        self.facts = {**self.facts, 'types': self.frame.types, 'boundary_targets': config.boundary_targets}
 
     def _require_tokens(self) -> None:
         """Raises ValueError if a special token that training and evaluation need is missing; a run that was converted from
@@ -146,6 +151,8 @@ class OpenMasked(OpenDocuments):
         shapes = dict.fromkeys(('inputs', 'segments', 'positions', 'types'), ((batch, self.config.length), np.int32))
         shapes |= {'masked': ((batch, most), np.int32), 'targets': ((batch, most), np.int32)}
         shapes |= {'weights': ((batch, most), np.float32)}
+        if self.config.boundary_targets:
+            shapes |= {'boundaries': ((batch, most, 3), np.int32), 'boundary_weights': ((batch, most), np.float32)}
         return shapes | ({'label': ((batch,), np.int32)} if self.config.pairs != 'none' else {})
 
     def describe(self) -> str:
@@ -189,6 +196,29 @@ class OpenMasked(OpenDocuments):
                 'shorten it.'
             )
         return ids, types
+
+    def in_place(self, text: str, mask: int, word: str) -> np.ndarray:
+        """int32 [n]: the tokens of a word that stands in place of a mask of a text, the first one being mask 0.
+
+        Raises ValueError for a word without tokens or with special ones, and for one that joins the words around it.
+        """
+        sign, found = self.tokenizer.piece(self.frame.mask), self.encode(word)
+        if isinstance(self.tokenizer, JsonTokenizer):  # others have the same tokens wherever a word stands
+            ids, parts = self.encode(text.strip()), text.strip().split(sign)
+            place = np.flatnonzero(ids == self.frame.mask)[mask]
+            whole = self.encode(sign.join(parts[: mask + 1]) + word + sign.join(parts[mask + 1 :]))
+            stop = len(whole) - (len(ids) - place - 1)
+            if stop < place or [*whole[:place], *whole[stop:]] != [*ids[:place], *ids[place + 1 :]]:
+                raise ValueError(
+                    f'{word!r} has no tokens of its own in place of {sign}: it joins a word or a space beside it; write that '
+                    'differently.'
+                )
+            found = whole[place:stop]
+        if not len(found):
+            raise ValueError(f'{word!r} has no tokens; give a word.')
+        if others := {*found.tolist()} & {*self.frame.special, self.tokenizer.roles.unknown}:
+            raise ValueError(f'{word!r} has the token {self.tokenizer.piece(min(others))}, which is no word; give another.')
+        return found
 
     def filled(self, text: str, ids: Sequence[int]) -> str:
         """The text with these tokens in place of its masks."""

@@ -266,6 +266,7 @@ class OpenParallel(Opened):
         self.end = tokenizer.end
         self.start = self.end if config.start == -1 else config.start
         self.facts = {'vocab': tokenizer.vocab, 'source_vocab': source_tokenizer.vocab if config.target_tokenizer else 0}
+        self.meanings = {'tokenizer': tokenizer.fingerprint, 'tokenizer of sources': source_tokenizer.fingerprint}
         self.lengths = config.source_length, config.length
         self.packed = config.packing == 'first_fit'
         self.target_language = '' if config.source == 'table' else _two(config.languages)[1]

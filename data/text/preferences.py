@@ -8,6 +8,7 @@ behind the same prompt. What is too long is cut at its end; of prompt and respon
 """
 
 import dataclasses
+import functools
 import os
 from collections.abc import Sequence
 from typing import Any
@@ -111,15 +112,18 @@ class _PreferenceRows:
     """Framed texts, the chosen and the rejected one of each example in turn; `cut` is the number of those that were cut."""
 
     framed: list[tuple[np.ndarray, np.ndarray]]
-    length: int
     cut: int
 
     def __len__(self) -> int:
         return len(self.framed) // 2
 
-    def batch(self, numbers: np.ndarray) -> dict[str, np.ndarray]:
-        found = frames.rows([self.framed[2 * number + i] for number in numbers for i in (0, 1)], self.length)
-        return {name: rows.reshape(len(numbers), 2, self.length) for name, rows in found.items()}
+    @functools.cached_property
+    def sizes(self) -> np.ndarray:
+        return frames.sizes(self.framed).reshape(-1, 2).max(1)
+
+    def batch(self, numbers: np.ndarray, length: int) -> dict[str, np.ndarray]:
+        found = frames.rows([self.framed[2 * number + i] for number in numbers for i in (0, 1)], length)
+        return {name: rows.reshape(len(numbers), 2, length) for name, rows in found.items()}
 
 
 class OpenPreferences(examples.OpenExamples):
@@ -148,11 +152,9 @@ class OpenPreferences(examples.OpenExamples):
         self.tokenizer.save(folder)
         examples.write(folder, _FILE, classes=self.classes, texts=[1 + self.prompts])
 
-    @property
-    def shapes(self) -> dict[str, tuple[tuple[int, ...], type]]:
-        """{name: (shape, dtype)} of a training batch, known without the text."""
-        shape = self.config.batch_size, 2, self.config.length
-        return {name: (shape, np.int32) for name in self._row_shapes()}
+    def _shapes(self, length: int) -> dict[str, tuple[tuple[int, ...], type]]:
+        shape = self.config.batch_size, 2, length
+        return {name: (shape, np.int32) for name in self._row_shapes(length)}
 
     def describe(self) -> str:
         """One line about the training part and the tokenizer, for the log."""
@@ -177,7 +179,7 @@ class OpenPreferences(examples.OpenExamples):
         room = self.frame.room(self.config.length, self.prompts)
         framed = [self.frame.fitted(*((first, second) if self.prompts else (second, None)), self.config.length)
                   for first, second in zip(before, texts)]
-        return _PreferenceRows(framed, self.config.length, sum(len(a) + len(b) > room for a, b in zip(before, texts)))
+        return _PreferenceRows(framed, sum(len(a) + len(b) > room for a, b in zip(before, texts)))
 
     def _facts(self, rows: _PreferenceRows) -> dict[str, int]:
         return {'pairs': len(rows)}

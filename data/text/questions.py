@@ -177,9 +177,14 @@ class _QuestionRows:
         question, start = self.number[row], self.start[row]
         return self.frame.framed(self.asked[question], self.passages[question][0][start : start + len(window.ranges)])
 
-    def batch(self, numbers: np.ndarray) -> dict[str, np.ndarray]:
+    @functools.cached_property
+    def sizes(self) -> np.ndarray:
+        of = lambda row: len(self.window(row).ranges) + len(self.asked[self.number[row]]) + self.frame.extra(pair=True)
+        return np.array([of(row) for row in range(len(self))], np.int64)
+
+    def batch(self, numbers: np.ndarray, length: int) -> dict[str, np.ndarray]:
         windows = [self.window(row) for row in numbers]
-        batch = frames.rows([self.framed(row, window) for row, window in zip(numbers, windows)], self.length)
+        batch = frames.rows([self.framed(row, window) for row, window in zip(numbers, windows)], length)
         start, end = np.zeros((2, len(numbers)), np.int32)
         context = np.zeros(batch['inputs'].shape, np.float32)
         for i, (row, window) in enumerate(zip(numbers, windows)):
@@ -219,10 +224,8 @@ class OpenQuestions(examples.OpenExamples):
         self.tokenizer.save(folder)
         examples.write(folder, _FILE, unanswerable=self.unanswerable)
 
-    @property
-    def shapes(self) -> dict[str, tuple[tuple[int, ...], type]]:
-        """{name: (shape, dtype)} of a training batch, known without the text."""
-        shapes, rows = self._row_shapes(), (self.config.batch_size,)
+    def _shapes(self, length: int) -> dict[str, tuple[tuple[int, ...], type]]:
+        shapes, rows = self._row_shapes(length), (self.config.batch_size,)
         return shapes | {'start': (rows, np.int32), 'end': (rows, np.int32), 'context': (shapes['inputs'][0], np.float32)}
 
     def describe(self) -> str:

@@ -9,6 +9,7 @@ have a space before them, which changes the tokens of byte-level BPE and Sentenc
 """
 
 import dataclasses
+import functools
 import itertools
 import os
 import re
@@ -17,7 +18,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from data import fields
+from data import cache, fields
 from data.sources import files as sources
 from data.sources.tables import Table, lines_of, whole
 from data.text import examples, frames
@@ -190,13 +191,16 @@ class _TaggedRows:
     places: list[np.ndarray]
     tags: list[np.ndarray]
     sentences: np.ndarray
-    length: int
 
     def __len__(self) -> int:
         return len(self.framed)
 
-    def batch(self, numbers: np.ndarray) -> dict[str, np.ndarray]:
-        batch = frames.rows([self.framed[number] for number in numbers], self.length)
+    @functools.cached_property
+    def sizes(self) -> np.ndarray:
+        return frames.sizes(self.framed)
+
+    def batch(self, numbers: np.ndarray, length: int) -> dict[str, np.ndarray]:
+        batch = frames.rows([self.framed[number] for number in numbers], length)
         batch['targets'] = np.zeros(batch['inputs'].shape, np.int32)
         batch['weights'] = np.zeros(batch['inputs'].shape, np.float32)
         for row, number in enumerate(numbers):
@@ -229,16 +233,15 @@ class OpenTagged(examples.OpenExamples):
             raise ValueError(f'All words of data.train={config.train!r} have the tag {self.classes[0]!r}; widen it.')
         self.has_spans = all(re.fullmatch('O|[BI]-.+', tag) for tag in self.classes)
         self.facts = {**self.facts, 'classes': len(self.classes)}
+        self.meanings = {**self.meanings, 'classes': cache.key(*self.classes)}
 
     def save(self, folder: str | os.PathLike) -> None:
         """Writes the tokenizer and the tags, so that opening with this folder needs no text."""
         self.tokenizer.save(folder)
         examples.write(folder, _FILE, classes=self.classes)
 
-    @property
-    def shapes(self) -> dict[str, tuple[tuple[int, ...], type]]:
-        """{name: (shape, dtype)} of a training batch, known without the text."""
-        shapes = self._row_shapes()
+    def _shapes(self, length: int) -> dict[str, tuple[tuple[int, ...], type]]:
+        shapes = self._row_shapes(length)
         shape = shapes['inputs'][0]
         return shapes | {'targets': (shape, np.int32), 'weights': (shape, np.float32)}
 
@@ -314,7 +317,7 @@ class OpenTagged(examples.OpenExamples):
             owners += [owner] * len(row_framed)
             ends = np.cumsum([len(row) for row in row_places])
             tags += np.split(np.array([numbers[tag] for tag in sentence.tags], np.int32), ends[:-1])
-        return _TaggedRows(framed, places, tags, np.array(owners), self.config.length)
+        return _TaggedRows(framed, places, tags, np.array(owners))
 
     def _facts(self, rows: _TaggedRows) -> dict[str, int]:
         return {'words': sum(map(len, rows.tags)), 'sentences': int(rows.sentences[-1]) + 1, 'rows': len(rows)}

@@ -11,7 +11,7 @@ from matplotlib.text import Text
 
 from benchmarks import complexity
 from configs import extrapolation, stability
-from data.tokenizers import merges, trace
+from data.tokenizers import lattice, merges, trace
 from display import figures
 from tests.transformer.explain.pictures_test import drawn
 from training.report import report, sweeps
@@ -105,6 +105,8 @@ FIGURES = {
     'a mask': lambda: analysis.show(Causal() & Window(2), 6),
     'a receptive field': lambda: analysis.show(Window(2), 40, layers=3),
     'merges': lambda: trace.picture('a text', 5, [*merges.Learner({'abc': 2, 'bc': 1})]),
+    'a lattice': lambda: trace.lattice_picture(lattice.Lattice(2, tuple(
+        lattice.Edge(*one, 0, -1.0) for one in ((0, 1, '\u2581'), (0, 2, '\u2581中'), (1, 2, '中')))), ' 中'),
     'losses': lambda: in_a_run(report.losses), 'stability': stable, 'extrapolation': longer, 'complexity': complexities}
 
 

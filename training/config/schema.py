@@ -10,7 +10,7 @@ from training.config.resolve import did_you_mean, require_type
 
 FIELDS = {
     'seed': int, 'dtype': str, 'parameter_dtype': str, 'deterministic': bool, 'allocator': bool,
-    'init_from': str, 'init_rules': tuple,
+    'init_from': str, 'init_rules': tuple, 'companions': Mapping,
     'train.steps': int, 'train.dispatch': int, 'train.microbatches': int, 'train.nonfinite': str,
     'log.every_steps': int, 'log.gradients': bool,
     'checkpoint.every_steps': int, 'checkpoint.keep': int, 'checkpoint.best': str,
@@ -95,6 +95,9 @@ def check(config):
     for evaluation in _keys(config.get('evals'), 'evals', 'a group of evaluations'):
         for name, kind in EVALUATION[0].items():
             _require(config.evals[evaluation], f'evals.{evaluation}.', name, kind, f'make it with {EVALUATION[1]}')
+    for name, folder in config.companions.items():
+        if not isinstance(folder, str) or not folder:
+            raise ValueError(f'companions.{name} is {folder!r}; set it to the workdir of the run whose model it is.')
     _check_types(config)
     _check_numbers(config)
 

@@ -66,11 +66,11 @@ def _best_of(starts: Any, ends: Any, window: Any, longest: int, count: int) -> l
     return [(i, j, float(first[i] + last[j])) for i, j in spans if j < size and first[i] + last[j] > -np.inf]
 
 
-def named_spans(tags: Sequence[str]) -> set[tuple[int, int, str]]:
+def named_spans(tags: Sequence[str], strict: bool = False) -> set[tuple[int, int, str]]:
     """{(start, stop, type)}: the spans of a sequence of tags 'O', 'B-type' and 'I-type', for the F1 of names.
 
     As conlleval counts (Tjong Kim Sang and Buchholz 2000): a span begins at B-type, and at I-type where the tag before it is O
-    or of another type. Raises ValueError for another tag.
+    or of another type. With `strict` none begins at I-type. Raises ValueError for another tag.
     """
     found, start, kind = set(), 0, ''
     for place, tag in enumerate([*tags, 'O']):
@@ -80,6 +80,6 @@ def named_spans(tags: Sequence[str]) -> set[tuple[int, int, str]]:
         if kind and (sign != 'I' or new != kind):
             found.add((start, place, kind))
             kind = ''
-        if new and not kind:
+        if new and not kind and not (strict and sign == 'I'):
             start, kind = place, new
     return found

@@ -9,6 +9,10 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
+
+Found = Mapping[str, np.ndarray]  # {name: [examples, ..]}
+
 
 @dataclasses.dataclass(frozen=True)
 class Evaluator(abc.ABC):
@@ -28,12 +32,44 @@ class Evaluator(abc.ABC):
         """{metric: number}."""
 
 
+class OfExamples(Evaluator):
+    """Base of evaluators whose numbers follow from what is found for each example, so that two runs can be compared over the
+    same examples (transformer/evaluators/paired.py)."""
+
+    @abc.abstractmethod
+    def each(self, snapshot: Any, batches: Any) -> Found:
+        """What is found for each example, in the order of the split."""
+
+    @abc.abstractmethod
+    def numbers(self, found: Found) -> Mapping[str, float]:
+        """{metric: number} of these examples; of others than in `each` if some are drawn again and others left out."""
+
+    def right(self, found: Found) -> Mapping[str, np.ndarray]:
+        """{metric: bool [examples]} of the metrics that are shares of right examples."""
+        return {}
+
+    def __call__(self, snapshot: Any, batches: Any) -> Mapping[str, float]:
+        return self.numbers(self.each(snapshot, batches))
+
+
 @dataclasses.dataclass(frozen=True)
-class Averages(Evaluator):
-    """The task's own terms, averaged over the split, and the numbers that the task derives from them."""
+class Averages(OfExamples):
+    """The task's own terms, averaged over the split, and the numbers that the task derives from them. `numbers` are the terms
+    alone."""
 
     def check(self, run: Any, batches: Any) -> Sequence[str]:
         return run.metric_names(batches)
+
+    def each(self, snapshot: Any, batches: Any) -> Found:
+        return snapshot.each(batches)
+
+    def numbers(self, found: Found) -> Mapping[str, float]:
+        total = {term: pairs.sum(0) for term, pairs in found.items()}
+        return {term: float(total / weight) if weight else float('nan') for term, (total, weight) in total.items()}
+
+    def right(self, found: Found) -> Mapping[str, np.ndarray]:
+        return {term: values > 0 for term, (values, weights) in ((term, pairs.T) for term, pairs in found.items())
+                if (weights == 1).all() and np.isin(values, (0, 1)).all()}
 
     def __call__(self, snapshot: Any, batches: Any) -> Mapping[str, float]:
         return snapshot.averages(batches)

@@ -73,8 +73,9 @@ def normalised(answer: str) -> str:
     return ' '.join(re.sub(r'\b(a|an|the)\b', ' ', plain).split())
 
 
-def answers_exact_match(answers: Sequence[str], accepted: Sequence[Sequence[str]]) -> float:
-    """Percentage of answers that, once normalised, equal an accepted one (evaluate-v2.0.py of Rajpurkar et al. 2018).
+def exact_matches(answers: Sequence[str], accepted: Sequence[Sequence[str]]) -> list[float]:
+    """For each question 100 if the answer, once normalised, equals an accepted one, else 0 (evaluate-v2.0.py of Rajpurkar et
+    al. 2018); the mean is the exact match in percent.
 
     Args:
       answers: the answer to each question, '' for none.
@@ -83,20 +84,17 @@ def answers_exact_match(answers: Sequence[str], accepted: Sequence[Sequence[str]
     return _percent(answers, accepted, lambda answer, right: float(answer == right))
 
 
-def answers_f1(answers: Sequence[str], accepted: Sequence[Sequence[str]]) -> float:
-    """The mean over the questions, in percent, of the F1 between the words of the normalised answer and of the accepted answer
-    for which it is highest. An empty answer scores 100 against an empty one, else 0. Arguments as of answers_exact_match."""
+def word_f1s(answers: Sequence[str], accepted: Sequence[Sequence[str]]) -> list[float]:
+    """For each question the F1, in percent, between the words of the normalised answer and of the accepted answer for which it
+    is highest. An empty answer scores 100 against an empty one, else 0. Arguments as of exact_matches."""
     return _percent(answers, accepted, _word_f1)
 
 
-def _percent(answers, accepted, score) -> float:
+def _percent(answers, accepted, score) -> list[float]:
     if len(answers) != len(accepted) or not len(answers):
         raise ValueError(f'{len(answers)} answers were given to {len(accepted)} questions; expected one to each.')
-    total = 0.0
-    for answer, texts in zip(answers, accepted):
-        right = [text for text in map(normalised, texts) if text] or ['']
-        total += max(score(normalised(answer), text) for text in right)
-    return 100 * total / len(answers)
+    plain = [[text for text in map(normalised, texts) if text] or [''] for texts in accepted]
+    return [100 * max(score(normalised(answer), text) for text in right) for answer, right in zip(answers, plain)]
 
 
 def _word_f1(answer: str, right: str) -> float:

@@ -28,7 +28,7 @@ class Bert(nn.Module):
       types: number of token types, such as one for the first text and one for the second; 0: no embedding of types.
       stack: the blocks; a config sets its fields on the model itself, such as `model.layers`.
       head: maps the hidden states to outputs: 'MaskedWords()', 'Pretraining()', 'NextSentence()', 'Classes(classes=2)',
-        'TokenClasses(classes=9)', 'Span()', 'ReplacedTokens()' or 'NoHead(pooler=True)'.
+        'SpanBoundary()', 'TokenClasses(classes=9)', 'Span()', 'ReplacedTokens()' or 'NoHead(pooler=True)'.
       dense_gradient: compute the gradient of dense layers as in `transformer.layers.numerics`, instead of by JAX's rule.
     """
     vocab: int
@@ -54,14 +54,15 @@ class Bert(nn.Module):
 
     @nn.compact
     def __call__(self, inputs: jax.Array, *, segments: jax.Array | None = None, positions: jax.Array | None = None,
-                 types: jax.Array | None = None, masked: jax.Array | None = None, key: jax.Array | None = None,
-                 head_mask: Mapping | None = None, capture: tuple = ()) -> dict:
+                 types: jax.Array | None = None, masked: jax.Array | None = None, boundaries: jax.Array | None = None,
+                 key: jax.Array | None = None, head_mask: Mapping | None = None, capture: tuple = ()) -> dict:
         """inputs [B, T] -> {'hidden' [B, T, D]}, the outputs of the head, and the `aux` of the stack.
 
         Args:
           segments, positions: [B, T], as in `Stack.over_rows`.
           types: [B, T], the type of each token; None: 0.
           masked: [B, M], the positions whose tokens are predicted; None: all.
+          boundaries: [B, M, 3], the boundaries of these, for a head that takes them (`SpanBoundary`).
           key: random key of training; None switches dropout off.
           head_mask, capture: as in `Context`.
         """
@@ -75,4 +76,5 @@ class Bert(nn.Module):
         x, _, aux = stack.over_rows(x, length=self.length, numerics=numerics, segments=segments, positions=positions, key=key,
                                     head_mask=head_mask, capture=capture, projected=self.embedding_width > 0)
         body = body_of(stack, numerics, tokens, self.vocab)
-        return {'hidden': x} | aux | self.head(x, body, segments=segments, masked=masked, key=key)
+        more = {'boundaries': boundaries} if self.head.bounded else {}
+        return {'hidden': x} | aux | self.head(x, body, segments=segments, masked=masked, key=key, **more)

@@ -33,13 +33,20 @@ def token_batches(data: FramedText, rows: Sequence[TokenRow]) -> Iterator[dict[s
 
 
 def outputs(snapshot: Any, batches: Iterable[Mapping], names: Sequence[str]) -> Iterator[dict[str, np.ndarray]]:
-    """Yields for each row of the batches, in order, one dict of its arrays and the named outputs in float32."""
+    """Yields for each row of the batches one dict of its arrays and the named outputs in float32: in the order of the batches,
+    or in that of `row` [B], if batches have it."""
+    numbered = {}
     for batch in batches:
         with progress.waiting('predicting'):  # not while the answers are printed
             found = snapshot.apply(**snapshot.run.task.inputs(batch))
             rows = batch | {name: _in_float32(found, name) for name in names}
         for row in np.flatnonzero(batch['example_weights']):
-            yield {name: x[row] for name, x in rows.items()}
+            found = {name: x[row] for name, x in rows.items()}
+            if 'row' in found:
+                numbered[int(found['row'])] = found
+            else:
+                yield found
+    yield from (numbered[row] for row in sorted(numbered))
 
 
 def output_rows(snapshot: Any, inputs: Mapping[str, np.ndarray], name: str) -> Iterator[np.ndarray]:

@@ -7,7 +7,7 @@ import math
 import numpy as np
 from absl.testing import absltest, parameterized
 
-from data.noise.masking import BUDGETS, NGrams, Spans, Tokens, WholeWords, WithReplacement
+from data.noise.masking import BUDGETS, NGrams, Spans, Tokens, WholeWords, WithReplacement, boundaries
 from data.noise.vocabulary import Vocabulary
 
 ROWS, LENGTH, VOCAB, MASK = 10_000, 20, 60, 4
@@ -308,6 +308,35 @@ class SpansTest(MaskingCase):
                 told = inputs[first : last + 1] == MASK
                 mixed += told.any() and not told.all()
         (self.assertEqual if together else self.assertGreater)(mixed, 0)
+
+
+class BoundariesTest(MaskingCase):
+    @parameterized.product(name=('spans', 'tokens'), most=(1, 3, 20))
+    def test_equal_a_loop(self, name, most):
+        batch = texts(seed=6)
+        found = hidden(NOISES[name], batch)
+        made = boundaries(found, {2, 3}, most)
+        with_edges = 0
+        for row in range(2000):
+            wanted = np.zeros((*found['masked'][row].shape, 4))
+            used = found['weights'][row] > 0
+            places = found['masked'][row][used].tolist()
+            for first, last in runs(places):
+                left, right = first - 1, last + 1
+                if batch['inputs'][row, left] in (2, 3) or batch['inputs'][row, right] in (2, 3):
+                    with_edges += 1
+                    continue
+                for inside, place in enumerate(range(first, last + 1)):
+                    if inside < most:
+                        wanted[places.index(place)] = left, right, inside, 1
+            np.testing.assert_array_equal(made['boundaries'][row], wanted[:, :3])
+            np.testing.assert_array_equal(made['boundary_weights'][row], wanted[:, 3])
+        self.assertGreater(with_edges, 0)
+
+    def test_no_places(self):
+        batch = {'inputs': np.zeros((2, 5), int), 'segments': np.zeros((2, 5), int), 'masked': np.zeros((2, 3), int),
+                 'weights': np.zeros((2, 3))}
+        self.assertFalse(boundaries(batch, {2}, 20)['boundary_weights'].any())
 
 
 if __name__ == '__main__':

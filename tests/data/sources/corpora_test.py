@@ -27,6 +27,8 @@ class CorporaTest(parameterized.TestCase):
         path = self.write('pairs.tsv', 'label\tsentence1\tsentence2\n' + '1\ta b\tc\n0\tc\t"d\n1\ta b\te\n' * 5)
         self.assertEqual(self.documents(Column(path, **ALL, column='sentence1, sentence2')), ['a b', 'c', '"d', 'e'])
         self.assertEqual(self.documents(Column(path, **ALL, column='3')), ['c', '"d', 'e'])
+        of_rows = Column(path, train='all[:1]', valid='', test='', column='sentence1,sentence2')
+        self.assertEqual(self.documents(of_rows), ['a b', 'c'])
 
     def test_contexts_are_those_of_squad(self):
         paragraphs = [{'context': ' One. ', 'qas': []}, {'context': 'Two.', 'qas': []}]
@@ -68,7 +70,7 @@ class CorporaTest(parameterized.TestCase):
         table = self.write('table.tsv', 'text\tlabel\na\t1\nb\t0\n')
         for source, message in (
             (Column(table, **ALL, column='txt'), "column of Column in data.corpus names the column 'txt'.* 'text', 'label'"),
-            (Column(table, train='all[5:]'), "table.tsv' in data.corpus is empty: there are 2 texts"),
+            (Column(table, train='all[5:]'), "table.tsv' in data.corpus is empty: there are 2 to slice"),
             (Column(table, train='none'), "The split 'none' names no file of .*table.tsv' in data.corpus; known are train"),
             (Documents(lines, **ALL, documents='lines'), "data.corpus: documents='lines' is not known"),
             (Contexts(lines, **ALL), 'lines.txt is not in the format of SQuAD .*; Contexts expects'),

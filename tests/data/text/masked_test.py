@@ -1,12 +1,16 @@
 import collections
+import json
+import math
+import pathlib
 
 import numpy as np
 import tokenizers as library
 from absl.testing import absltest, parameterized
 
-from data.noise.masking import Tokens
+from data.noise.masking import NGrams, Spans, Tokens, WholeWords, WithReplacement
 from data.text.masked import Masked
 from data.tokenizers.specs import Ids, Json, WordPiece
+from tests.data import tiny_tokenizers
 
 RNG = np.random.default_rng(0)
 WORDS = [f'w{i}' for i in range(300)]
@@ -14,7 +18,10 @@ LINES = [' '.join(RNG.choice(WORDS, size)) for size in [1, 1, 2, *RNG.integers(1
 SIGNS = ['[PAD]', '[UNK]', '[CLS]', '[SEP]', '[MASK]']
 PAD, UNK, CLS, SEP, MASK = range(5)
 IDS = dict(tokenizer=Ids(vocab=50, end=1, cls=2, separator=3, mask=4), framing='bert')
-TASKS = dict(concat={}, none={'packing': 'none'}, pairs={'packing': 'none', 'pairs': 'next', 'cut': 'anywhere'})
+PAIRS = dict(packing='none', cut='anywhere')
+TASKS = dict(concat={}, none={'packing': 'none'}, next=dict(pairs='next', **PAIRS), order=dict(pairs='order', **PAIRS),
+             again={'noise': WithReplacement()}, words={'noise': WholeWords()}, ngrams={'noise': NGrams()},
+             spans={'noise': Spans(), 'boundary_targets': 20}, static={'copies': 2})
 
 
 def equal(first, second):
@@ -117,15 +124,16 @@ class RowsTest(MaskedCase):
             np.testing.assert_array_equal(batch['segments'], there)
             np.testing.assert_array_equal(batch['positions'], np.arange(24) * there)
             self.assertFalse(batch['inputs'][~there].any())
-            self.assertEqual(opened.count(batch), batch['weights'].sum())
+            self.assertEqual(opened.count(batch), (batch['weights'] > 0).sum())
             for name in ('masked', 'targets'):
                 self.assertFalse(batch[name][batch['weights'] == 0].any())
-            if task != 'pairs':
+            if task not in ('next', 'order'):
                 self.assertFalse(batch['types'].any())
             for row, whole in enumerate(restored(batch)):
                 used = batch['weights'][row] > 0
                 ordinary = np.flatnonzero(np.array(whole) > MASK)
-                self.assertEqual(used.sum(), max(1, round(0.15 * len(ordinary))))
+                budget = len(whole) if task == 'again' else len(ordinary)
+                self.assertEqual(batch['weights'][row].sum(), max(1, (math.ceil if task == 'spans' else round)(0.15 * budget)))
                 self.assertTrue(used[: used.sum()].all())
                 self.assertContainsSubset(batch['masked'][row][used].tolist(), ordinary.tolist())
                 self.assertTrue((np.diff(batch['masked'][row][used]) > 0).all())
@@ -224,6 +232,50 @@ class MaskingTest(MaskedCase):
         self.assertGreater(len({tuple(row) for row in first['masked'].tolist()}), len(first['masked']) / 2)
 
 
+    @parameterized.parameters(*TASKS)
+    def test_training_resumes_in_the_middle_of_any_epoch(self, task):
+        opened = self.opened(batch_size=3, **TASKS[task])
+        self.assertGreater(opened.batches_per_epoch, 20)
+        state = {'next': int(2.4 * opened.batches_per_epoch)}
+        iterator, again = opened.train(3), self.opened(batch_size=3, **TASKS[task]).train(3)
+        for _ in range(state['next']):
+            next(iterator)
+        self.assertEqual(iterator.get_state(), state)
+        again.set_state(state)
+        self.assertTrue(all(equal(next(iterator), next(again)) for _ in range(5)))
+
+    @parameterized.parameters({}, TASKS['order'], {'noise': Spans()})
+    def test_static_masks_are_those_of_so_many_copies(self, **fields):
+        opened = self.opened([' '.join(WORDS[:294])], batch_size=7, copies=3, **fields)  # 14 rows
+        iterator, seen = opened.train(0), collections.defaultdict(list)
+        self.assertEqual(opened.batches_per_epoch, 2)
+        for number in range(14):
+            batch = next(iterator)
+            for row in range(7):
+                whole = {name: values[row].tolist() for name, values in batch.items()}
+                seen[frozenset(restored(batch)[row])].append((number // 2, whole))
+        self.assertLen(seen, 14)
+        for found in seen.values():
+            self.assertEqual([epoch for epoch, _ in found], list(range(7)))
+            rows = [row for _, row in found]
+            self.assertEqual(rows[:4], rows[3:7])  # every third epoch is the same
+            self.assertNotEqual(rows[0], rows[1])
+        other = next(opened.train(1))
+        self.assertFalse(np.array_equal(np.sort(other['masked']), np.sort(next(opened.train(0))['masked'])))
+
+    def test_unknown_words_of_a_text(self):
+        text = ['the cat <unk> on the <unk> mat', '<unk> <unk> <unk>', 'the mat <unk>'] * 9
+        opened = self.opened(text, tokenizer=WordPiece(vocab=21), noise=WholeWords(share=1.0), packing='none')
+        rows = self.rows(opened.evaluation('valid', 3))
+        unknown = opened.tokenizer.roles.unknown
+        self.assertLen(rows['inputs'], 18)  # a line of nothing else has no row
+        self.assertEqual([row.count(unknown) for row in restored(rows)[:2]], [2, 1])
+        self.assertNotIn(unknown, rows['targets'][rows['weights'] > 0])
+        self.assertEqual((rows['inputs'] == unknown).sum(), 27)  # none is hidden, none is put in
+        self.assertFalse({'u', '##k', '<', '>'} & set(opened.pieces(range(21))))  # nothing of it was learnt
+        self.assertIn(unknown, opened.read_masked('the <unk> [MASK]')[0])
+
+
 class NextSentenceTest(MaskedCase):
     TEXT = [' '.join(WORDS[start : start + size]) for start, size in zip(range(0, 300, 30), RNG.integers(2, 31, 10))]
 
@@ -315,6 +367,23 @@ class ReadTest(MaskedCase):
         with self.assertRaisesRegex(ValueError, message):
             self.opened().read_masked(text)
 
+    def test_a_word_in_place_of_a_mask(self):
+        opened = self.opened()
+        self.assertEqual(opened.in_place('w0 [MASK] w2', 0, 'w7').tolist(), opened.encode('w7').tolist())
+        path = pathlib.Path(tiny_tokenizers.byte_level(pathlib.Path(self.folder), 'train peanut').path)
+        saved = json.loads(path.read_text())
+        for token in saved['added_tokens']:
+            token['lstrip'] = token['content'] == '<mask>'  # RoBERTa's takes the space before it
+        path.write_text(json.dumps(saved))
+        framed = self.opened(tokenizer=Json(str(path), mask='<mask>', cls='<s>', separator='</s>', end='</s>'))
+        for text, mask, wanted in (('a <mask>, <mask>', 1, ' train'), ('<mask> a', 0, 'train'), ('a<mask>', 0, 'train')):
+            self.assertEqual(framed.in_place(text, mask, 'train').tolist(), framed.encode(wanted).tolist(), text)
+        self.assertEqual(self.opened(['10 11'], **IDS).in_place('14 4', 0, '1 13').tolist(), [1, 13])
+        for word, message in (('', "'' has no tokens; give a word"),
+                              ('[SEP]', r"'\[SEP\]' has the token \[SEP\], which is no")):
+            with self.assertRaisesRegex(ValueError, message):
+                opened.in_place('w0 [MASK]', 0, word)
+
     def test_a_mask_that_no_text_can_hold(self):
         opened = self.opened(tokenizer=self.vocabulary(added=False))
         with self.assertRaisesRegex(ValueError, r'does not read \[MASK\] as its token 4'):
@@ -326,7 +395,8 @@ class ReadTest(MaskedCase):
         path = self.folder / 'tokenizer.json'
         self.assertTrue(path.is_file())
         again = Masked(tokenizer=opened.config.tokenizer, length=24, batch_size=8, path='gone').open(self.folder)
-        self.assertEqual((again.shapes, again.facts, again.frame), (opened.shapes, {'vocab': 305, 'types': 2}, opened.frame))
+        facts = {'vocab': 305, 'types': 2, 'boundary_targets': 0}
+        self.assertEqual((again.shapes, again.facts, again.frame), (opened.shapes, facts, opened.frame))
         self.assertEqual(again.pieces([MASK, 5]), ['[MASK]', 'w0'])
         self.assertEqual(again.decode([5, 6]), 'w0 w1')
         self.assertEqual(opened.unit, 'tokens')

@@ -2,6 +2,7 @@
 
 import contextlib
 import io
+import math
 import os
 import pathlib
 import subprocess
@@ -10,7 +11,8 @@ import sys
 from absl.testing import absltest, parameterized
 from PIL import Image
 
-from data.tokenizers import merges, trace
+from data.tokenizers import lattice, merges, trace
+from tests.data.tokenizers.lattice_test import MODEL
 from tests.data.tokenizers.merges_test import RHYME
 
 ROOT = pathlib.Path(__file__).parents[3]
@@ -61,7 +63,7 @@ class MergesTest(parameterized.TestCase):
             self.assertEqual((made.returncode, made.stderr), (0, ''))
             found.append(made.stdout.splitlines())
         self.assertEqual(found[0][:-1], found[1][:-1])
-        self.assertEndsWith(found[0][-1], '/1.png: 56 merges')
+        self.assertEndsWith(found[0][-1], '/1.png is drawn')
         with Image.open(self.folder / '1.png') as image:
             self.assertGreater(min(image.size), 400)
 
@@ -105,6 +107,54 @@ class MergesTest(parameterized.TestCase):
         self.assertEqual([*used[1]], [19, *(one.tokens for one in steps)])
         self.assertEqual([*counts[0]], [*range(20, 70)])
         self.assertEqual([*counts[1]], [one.count for one in steps])
+
+
+class SegmentationsTest(parameterized.TestCase):
+    def setUp(self):
+        super().setUp()
+        self.run = pathlib.Path(self.create_tempdir().full_path)
+        MODEL.save(self.run)
+
+    def test_probabilities(self):
+        found = lattice.of(MODEL, 'the sea')
+        for source in (f'--workdir={self.run}', f'--model={self.run}/tokenizer.model'):
+            lines = printed(source, '--text=the sea', '--count=2')
+            self.assertEqual(
+                lines[0], f'{found.count} segmentations of 7 characters, log probability of the text {found.total:.4f}')
+            self.assertEqual(lines[2], 'probability     log P  segmentation')
+            for line, (score, edges) in zip(lines[3:5], found.best(2)):
+                pieces = [edge.piece for edge in edges]
+                self.assertEqual(line.split(), [f'{math.exp(score - found.total):.4f}', f'{score:.4f}', *pieces])
+            self.assertEqual(lines[5:7], ['', 'probability     place  piece'])
+        listed = sorted((edge.start, f'{p:.4f}', f'{edge.start}-{edge.stop}', edge.piece)
+                        for edge, p in zip(found.edges, found.marginals()) if p >= 0.001)
+        self.assertCountEqual([line.split() for line in lines[7:7 + len(listed)]], [list(one[1:]) for one in listed])
+        flat = lattice.of(MODEL, 'the sea', 0.5)
+        self.assertEndsWith(printed(source, '--text=the sea', '--alpha=0.5')[0], f'{flat.total:.4f}')
+
+    def test_picture(self):
+        lines = printed(f'--workdir={self.run}', '--text=the sea\n中', f'--out={self.run}/lattice.png')
+        self.assertEqual(lines[-1], f'{self.run}/lattice.png is drawn')
+        with Image.open(self.run / 'lattice.png') as image:
+            self.assertGreater(min(image.size), 300)
+        figure = trace.lattice_picture(lattice.of(MODEL, 'sea'), 'sea')
+        shown = [text.get_text() for text in figure.axes[0].texts]
+        edges = zip(lattice.of(MODEL, 'sea').edges, lattice.of(MODEL, 'sea').marginals())
+        self.assertEqual(shown, [f'{edge.piece}\n{p:.2f}' for edge, p in edges if p >= 0.01])
+
+    @parameterized.parameters(
+        (('--text=a',), 'Give either FILE, for its merges, or a --workdir'), ((), 'Give either FILE'),
+        (('--workdir={run}',), 'Give either FILE'), (('x.txt', '--text=a'), 'Give either FILE'),
+        (('--workdir={run}/no', '--text=a'), '/no has no tokenizer.model; give a run, or a file'),
+        (('--workdir={run}', '--text='), 'The text is empty'), (('--model={run}/other', '--text=a'), 'is damaged'),
+        (('--workdir={run}', '--text=a', '--count=0'), '--count=0 and --alpha=1.0 do not fit'),
+        (('--workdir={run}', '--text=a', '--alpha=nan'), '--alpha=nan do not fit'),
+        (('--workdir={run}', '--text=' + 'a' * 61, '--out={run}/a.png'), 'has 61 characters, and a picture shows 60'))
+    def test_refusals(self, arguments, sentence):
+        (self.run / 'other').write_text('no model')
+        with self.assertRaisesRegex((ValueError, FileNotFoundError), sentence):
+            printed(*(one.format(run=self.run) for one in arguments))
+        self.assertFalse((self.run / 'a.png').exists())
 
 
 if __name__ == '__main__':

@@ -1,4 +1,5 @@
 import itertools
+import json
 import random
 import re
 
@@ -6,6 +7,8 @@ import numpy as np
 from absl.testing import absltest, parameterized
 
 from data.text.questions import ContextWindow
+from tests.recorded import REFERENCE
+from tests.reference import record_seqeval
 from transformer.decoding.spans import SpanAnswer, best_spans, named_spans
 
 
@@ -95,6 +98,15 @@ class NamedSpansTest(parameterized.TestCase):
         for _ in range(2000):
             tags = draw.choices(['O', 'B-x', 'I-x', 'B-y', 'I-y'], k=draw.randrange(9))
             self.assertEqual(named_spans(tags), of_conlleval(tags), tags)
+
+    def test_as_seqeval(self):
+        """F1 of 1,000 random sequences, illegal ones too, by default and strictly, as tests/reference/record_seqeval.py has
+        recorded it."""
+        for said, right, usual, strictly in json.loads((REFERENCE / 'seqeval.json').read_text()):
+            for strict, wanted in ((False, usual), (True, strictly)):
+                a, b = (named_spans([record_seqeval.SIGNS[sign] for sign in tags], strict) for tags in (said, right))
+                found = 2 * len(a & b) / (len(a) + len(b)) if a or b else 0.0
+                self.assertAlmostEqual(found, wanted, places=12, msg=f'{said} {right} {strict}')
 
     @parameterized.parameters('NN', 'E-x', 'B-', 'B')
     def test_other_tags(self, tag):

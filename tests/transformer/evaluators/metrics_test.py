@@ -1,13 +1,14 @@
 import math
 
+import numpy as np
 from absl.testing import absltest, parameterized
 
 from transformer.evaluators.metrics import (
-    answers_exact_match,
-    answers_f1,
     bleu_tokenizer,
+    exact_matches,
     textbook_bleu,
     translation_scores,
+    word_f1s,
 )
 
 
@@ -74,15 +75,15 @@ class AnswersTest(parameterized.TestCase):
         ('x', [''], 0, 0),
     )
     def test_one_answer(self, answer, accepted, exact, overlap):
-        self.assertAlmostEqual(answers_exact_match([answer], [accepted]), exact)
-        self.assertAlmostEqual(answers_f1([answer], [accepted]), overlap)
+        self.assertAlmostEqual(exact_matches([answer], [accepted])[0], exact)
+        self.assertAlmostEqual(word_f1s([answer], [accepted])[0], overlap)
 
     def test_the_mean_over_questions(self):
         answers, accepted = ['one', 'two three', 'four'], [['one'], ['two'], ['five']]
-        self.assertAlmostEqual(answers_exact_match(answers, accepted), 100 / 3)
-        self.assertAlmostEqual(answers_f1(answers, accepted), 100 * (1 + 2 / 3 + 0) / 3)
+        self.assertEqual(exact_matches(answers, accepted), [100, 0, 0])
+        np.testing.assert_allclose(word_f1s(answers, accepted), [100, 200 / 3, 0])
         with self.assertRaisesRegex(ValueError, '3 answers were given to 2 questions'):
-            answers_f1(answers, accepted[:2])
+            word_f1s(answers, accepted[:2])
 
 
 if __name__ == '__main__':

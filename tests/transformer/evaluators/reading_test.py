@@ -1,21 +1,23 @@
-"""Scores of labels, numbers, names and answers, against scikit-learn's definitions in numpy and scipy's."""
+"""Scores of classes, labels, numbers, names and answers, against scikit-learn and its definitions in numpy, and scipy's."""
 
 import types
 
 import numpy as np
 from absl.testing import absltest, parameterized
+from sklearn import metrics
 
-from transformer.evaluators.reading import AnswerScores, Correlation, Entities, LabelScores
+from transformer.evaluators.reading import AnswerScores, ClassScores, Correlation, Entities, LabelScores
 
 
 class Batches(list):
     """Batches that can be told something more."""
 
 
-def snapshot_of(logits):
+def snapshot_of(logits, classes=()):
     """A snapshot whose model answers a batch with the logits of its rows."""
     task = types.SimpleNamespace(inputs=lambda batch: {'rows': batch['rows']})
-    return types.SimpleNamespace(run=types.SimpleNamespace(task=task), apply=lambda rows: {'logits': logits[rows]})
+    return types.SimpleNamespace(run=types.SimpleNamespace(task=task), apply=lambda rows: {'logits': logits[rows]},
+                                 data=types.SimpleNamespace(classes=classes))
 
 
 def batches_of(label):
@@ -28,6 +30,51 @@ def batches_of(label):
 
 
 class ReadingTest(parameterized.TestCase):
+    @parameterized.parameters((2, ''), (2, 'a'), (3, 'c'), (4, ''))
+    def test_classes_as_scikit_learn_scores_them(self, count, positive):
+        """The model has a class that the data do not have; in the first draw one class neither occurs nor is said."""
+        classes = tuple('abcd'[:count])
+        for draw in range(20):
+            rng = np.random.default_rng(draw)
+            label, logits = rng.integers(count, size=31), rng.normal(size=(31, count + 1)).astype(np.float32)
+            logits[:, count] = 9.0
+            if count > 2 and not draw:
+                label[label == 1], logits[:, 1] = 0, -9.0
+            said = logits[:, :count].argmax(1)
+            found = ClassScores(positive=positive)(snapshot_of(logits, classes), batches_of(np.int32(label)))
+            wanted = {'accuracy': metrics.accuracy_score(label, said),
+                      'macro_f1': 100 * metrics.f1_score(label, said, average='macro'),
+                      'matthews': metrics.matthews_corrcoef(label, said)}
+            if positive or count == 2:
+                number = classes.index(positive or 'b')
+                wanted['f1'] = 100 * metrics.f1_score(label == number, said == number)
+            self.assertEqual(found.keys(), wanted.keys())
+            for name, number in wanted.items():
+                self.assertAlmostEqual(found[name], number, delta=1e-10, msg=name)
+
+    def test_one_class_alone_is_no_correlation(self):
+        found = ClassScores()(snapshot_of(np.float32([[1, 0]] * 4), ('no', 'yes')), batches_of(np.int32([0, 1, 0, 0])))
+        self.assertEqual((found['accuracy'], found['f1'], found['matthews']), (0.75, 0.0, 0.0))
+
+    def test_classes_that_are_none_are_refused(self):
+        data = lambda classes, dtype: types.SimpleNamespace(classes=classes, config=None, shapes={'label': ((8,), dtype)})
+        run = lambda *given: types.SimpleNamespace(data=data(*given))
+        self.assertEqual(ClassScores().check(run('ab', np.int32), None), ('accuracy', 'f1', 'macro_f1', 'matthews'))
+        self.assertEqual(ClassScores().check(run('abc', np.int32), None), ('accuracy', 'macro_f1', 'matthews'))
+        with self.assertRaisesRegex(ValueError, "positive='x', and the classes of this run are a, b; name one of these"):
+            ClassScores(positive='x').check(run('ab', np.int32), None)
+        with self.assertRaisesRegex(ValueError, 'one class each, but those of this run have another target'):
+            ClassScores().check(run('a', np.float32), None)
+
+    def test_the_order_of_the_split_is_restored(self):
+        """Of batches that say which rows they have, and may be of several lengths."""
+        logits = np.float32([[0], [1], [2], [3], [4]])
+        batches = [{'rows': np.array(rows), 'row': np.array(rows), 'label': np.float32(rows), 'inputs': np.zeros((2, size)),
+                    'example_weights': np.float32(there)}
+                   for rows, there, size in (([3, 1], [1, 1], 2), ([4, 0], [1, 1], 3), ([2, 0], [1, 0], 3))]
+        found = Correlation().each(snapshot_of(logits), batches)
+        self.assertEqual((found['label'].tolist(), found['said'].tolist()), ([0, 1, 2, 3, 4],) * 2)
+
     def test_labels(self):
         label = np.float32([[1, 0, 1], [0, 0, 0], [1, 1, 0]])
         logits = np.float32([[2, 1, -1, 5], [-1, -1, -1, 5], [3, 1, -2, 5]])  # and one that the data do not have
@@ -59,7 +106,7 @@ class ReadingTest(parameterized.TestCase):
         snapshot = snapshot_of(logits)
         snapshot.data = types.SimpleNamespace(classes=classes, has_spans=True)
         found = Entities()(snapshot, batches)  # right are (0, 1), (1, 3) and (0, 1), found (1, 3) and (0, 1) of y
-        self.assertEqual(found, {'f1': 40.0, 'precision': 50.0, 'recall': 100 / 3})
+        self.assertEqual(found, {'f1': 40.0, 'precision': 50.0, 'recall': 100 / 3, 'strict_f1': 50.0})
         snapshot.data.has_spans = False
         self.assertEqual(Entities()(snapshot, batches), {})
 
