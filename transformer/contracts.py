@@ -171,6 +171,18 @@ class LabelledText(FramedText, Protocol):
     def read_text(self, line: str) -> tuple[np.ndarray, np.ndarray]:
         """(ids, types) [n] of a line as in training, truncated to a row. Raises ValueError for another number of texts."""
 
+    def read_orders(self, line: str) -> list[tuple[np.ndarray, np.ndarray]]:
+        """`read_text`, or of a pair of texts that a model reads in both orders that of each; their logits are added."""
+
+
+@runtime_checkable
+class UnlabelledTable(LabelledText, Protocol):
+    """Labelled texts whose tables are also read without labels."""
+
+    def unlabelled(self, lines: Sequence[str]) -> tuple[list[str], list[str]] | None:
+        """(index, line as `read_text` takes it) of each row of a table whose first line names the columns; None if it does not.
+        Raises ValueError, naming the line, for a row without them."""
+
 
 @runtime_checkable
 class TaggedText(FramedText, Protocol):

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import numpy as np
 
-from data import fields, splits
+from data import epochs, fields, splits
 from data.opened import Opened
 from data.sources import files as sources
 from data.sources import pairs as pair_sources
@@ -146,6 +146,12 @@ class Parallel:
         if self.source in ('table', 'files') and not self.path:
             what = 'a table, a folder or a glob' if self.source == 'table' else 'the folder of the aligned files'
             raise ValueError(f'data.path is empty and data.source is {self.source!r}; set it to {what}.')
+        drawing = [spec for spec in (self.tokenizer, self.target_tokenizer) if spec is not None and spec.draws]
+        if drawing and self.long == 'refuse':
+            raise ValueError(
+                f"data.long='refuse' refuses pairs that are too long, but data.tokenizer='{drawing[0]}' makes them longer or "
+                "shorter in every epoch; set data.long to 'drop' or 'truncate'."
+            )
         if self.columns and len({*fields.columns('columns', self.columns)}) != 2:
             raise ValueError(f'data.columns={self.columns} are not two columns; write source and target, by name or counted '
                              'from 1, as 1,2.')
@@ -361,6 +367,12 @@ class OpenParallel(Opened):
         pairs_packed, bounds = self._blocks(0)(0)
         return self._order(1, 0).count * (len(bounds) - 1) / len(pairs_packed) / rows
 
+    @property
+    def specs(self) -> dict[str, TokenizerSpec]:
+        """{attribute: the spec of the tokenizer in it}."""
+        return {'source_tokenizer': self.config.tokenizer, 'tokenizer': self.config.target_tokenizer or self.config.tokenizer}
+
+    @epochs.anew
     def train(self, seed: int):
         """An endless Grain iterator over batches, reshuffled every epoch; get_state and set_state resume exactly."""
         from data import pipeline
