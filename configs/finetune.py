@@ -88,4 +88,5 @@ def encoder_of(model):
         return (model.name, kept), ''
     stack, tables = model.discriminator, model.embedding_width
     common = {key: value for key, value in kept.items() if key not in ('generator', 'discriminator', 'tied')}
-    return (BERT, common | {**stack, 'embedding_width': tables if tables != stack.width else 0}), 'discriminator'
+    tables = {'embedding_width': tables if tables != stack.width else 0}
+    return (BERT, common | {**stack, **tables, 'head': 'ReplacedTokens()'}), 'discriminator'

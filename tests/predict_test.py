@@ -561,6 +561,20 @@ class ReadingTest(PredictTest):
         self.refused(workdir, b'row mask\n', "In line 1: 'row mask' has no tab; expected a question and a text with a tab")
         self.refused(workdir, b'row\tsum\nrow\t\n', 'In line 2: The question .* is empty; give a question and a text')
 
+    def test_words_that_look_replaced(self):
+        workdir, model = self.folder / 'run', self.hugging_face('electra', cls_token_id=1, sep_token_id=2)
+        self.convert(f'--from_hf={model}', f'--workdir={workdir}')
+        ids = [9, 8, 7, 30, 12, 55, 41]
+        lines, rows = self.both(workdir, f'{" ".join(map(str, ids))}\n\n'.encode())
+        logits = np.float64(self.outputs(workdir, [1, *ids, 2], [0] * 9)['replaced_logits'])[1:-1]
+        self.assertLen(set(logits > 0), 2)
+        self.assertEqual(lines, [' '.join(f'[{i}]' if x > 0 else str(i) for i, x in zip(ids, logits)), ''])
+        tokens, rows = rows[0]['tokens'], rows[1:]
+        self.assertEqual([(one['token'], one['id']) for one in tokens], [(str(i), i) for i in ids])
+        np.testing.assert_allclose([one['probability'] for one in tokens], 1 / (1 + np.exp(-logits)), atol=1e-5)
+        done = experiments.call('eval', f'--workdir={workdir}', f'--attention={self.folder / "map.png"}', '--input=9 8 7')
+        self.assertEqual((done.code, done.err), (0, ''))
+
     @parameterized.parameters('pooled', 'mean')
     @pytest.mark.slow
     def test_vectors_of_texts(self, of):

@@ -165,7 +165,8 @@ class OpenMasked(OpenDocuments):
         config, meta = self.config, self._rows.store.meta
         return (
             f'{config.place}, {meta["documents"]:,} documents, {meta["bytes"]:,} bytes, {self._rows.ordinary.sum():,} tokens '
-            f'in {len(self._rows):,} rows to train on; {type(config.tokenizer).__name__} vocabulary of {self.tokenizer.vocab:,}'
+            f'in {len(self._rows):,} rows to train on; {type(config.tokenizer).__name__} vocabulary of '
+            f'{self.tokenizer.vocab:,}; unigram entropy {self.unigram_entropy:.2f}'
         )
 
     def read_masked(self, text: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -240,6 +241,14 @@ class OpenMasked(OpenDocuments):
     def rows(self, framed: Sequence[tuple[np.ndarray, np.ndarray]], length: int) -> dict[str, np.ndarray]:
         """inputs, segments (0 = padding), positions and types, int32 [rows, length], of the (ids, types) of each row."""
         return frames.rows(framed, length)
+
+    @functools.cached_property
+    def unigram_entropy(self) -> float:
+        """-sum p log p over the shares p of the tokens that are predicted in the training part, in nats."""
+        ids = self._rows.store.ids
+        counts = np.bincount(ids, minlength=self.tokenizer.vocab)[self._vocabulary.ordinary]
+        shares = counts[counts > 0] / counts.sum()
+        return float(-(shares * np.log(shares)).sum())
 
     @property
     def batches_per_epoch(self) -> float:

@@ -44,7 +44,8 @@ class Snapshot:
 
     @property
     def run(self):
-        return types.SimpleNamespace(task=self.task)
+        return types.SimpleNamespace(task=self.task, companions=types.SimpleNamespace(params={}),
+                                     forward=lambda apply, frozen: apply)
 
 
 SNAPSHOT = Snapshot(MODEL, drawn())
