@@ -204,7 +204,7 @@ def run_of(folder, new):
     runs.require_new(new)
     family, weights, run, params, said = converted_run(folder)
     runs.write(new, run, {'params': params})
-    further = 'finetune' if family.use not in ('hidden', 'images') else 'classify'
+    further = 'classify' if family.use in ('hidden', 'replaced', 'images') else 'finetune'
     return (f'{new}: {family.architecture} with {run.parameters():,} parameters, {said}\n'
             f'{widened(family.kinds(weights), run.config.parameter_dtype)}'
             f'train it further with: python train.py --config=configs/{further}.py:{new} --config.data.path=PATH')

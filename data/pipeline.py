@@ -35,7 +35,11 @@ class Order:
 
     def __call__(self, draw: int) -> np.ndarray:
         """int64 [size]: the draw with this number."""
-        first, parts, left = draw * self.size, [], self.size
+        return self.between(draw * self.size, (draw + 1) * self.size)
+
+    def between(self, first: int, stop: int) -> np.ndarray:
+        """int64 [stop - first]: the numbers at these places of all epochs in sequence."""
+        parts, left = [np.zeros(0, np.int64)], stop - first
         while left:
             epoch, place = divmod(first, self.count)
             parts.append(_permutation(self.count, self.seed, epoch)[place : place + left])

@@ -92,9 +92,10 @@ def _text(what: str, row: Row, pieces: Pieces, before: str = '', words: Sequence
 
 
 def _paragraph(words: Sequence[str]) -> str:
-    """Pieces as a text: with spaces between them unless they bring their own."""
-    own = any(word.startswith(' ') for word in words) or all(len(word) == 1 for word in words)
+    """Pieces as a text: with spaces between them unless they bring their own; signs that a terminal obeys are escaped."""
+    own = any(word.startswith(' ') for word in words) or sum(len(word) == 1 for word in words) > len(words) / 2  # characters
     text = ('' if own else ' ').join(words).replace('\n', '\u23ce ')
+    text = ''.join(sign if sign.isprintable() else ascii(sign)[1:-1] for sign in text)
     wrapped = textwrap.wrap(text, _WIDTH - 2, break_long_words=False, break_on_hyphens=False)
     return textwrap.indent('\n'.join(wrapped), '  ')
 
@@ -159,6 +160,7 @@ if __name__ == '__main__':  # a script, which may import everything, as those at
 
     flags.DEFINE_string('split', 'train', 'train, valid, test or an expression over the data')
     flags.DEFINE_integer('row', 0, 'the number of the row, from 0')
+    cli.answer_help(config='configs/quickstart.py')
 
     def main(config, name):
         schema.check(config)

@@ -44,6 +44,8 @@ CHANGES = {
     'bert_mini:next': {'data.tokenizer': 'WordPiece(vocab=60)', 'data.documents': 'line', 'data.cut': 'anywhere'},
     't5_small:spans': {'data.tokenizer': 'SentencePiece(vocab=300, sentinels=5)', 'data.documents': 'line'},
     'bart_mini': {'data.tokenizer': "SentencePiece(vocab=300, special=('begin', 'mask'))", 'data.documents': 'line'},
+    'gpt_translate': {'data.train': 'train[:300]', 'data.valid': 'valid[:20]', 'data.long': 'truncate',
+                      'data.tokenizer': 'SentencePiece(vocab=600)', 'model.length': 32},
     't5_small:step': {'model.vocab': 512, 'data.train': 'train[:300]', 'data.valid': 'valid[:20]'},
     'vit_ti16:step': {'data.train': 'train[:64]', 'data.valid': 'train[64:70]', 'data.size': 32},
     **{f'nadaraya_watson:{variant}': {} for variant in ('curve', 'iris')},

@@ -11,6 +11,7 @@ from safetensors.numpy import load_file
 from configs import classify
 from tests import experiments, recorded
 from tests.recorded import REFERENCE, convert, end_of
+from training import run as runs
 from transformer.decoding.generate import generate
 from transformer.decoding.strategies import Greedy
 
@@ -92,6 +93,38 @@ class FinetuneTest(recorded.TestCase):
         return config
 
     @pytest.mark.slow
+    def test_a_pretrained_model_learns_several_tasks_as_text(self):
+        pretrained, mine = self.folder / 'pretrained', self.folder / 'mine'
+        self.text.write_text(experiments.lines(200))
+        small = [f'--config.model.{stack}.{field}={value}' for stack in ('encoder', 'decoder')
+                 for field, value in (('layers', 1), ('heads', 2), ('width', 8))]
+        done = experiments.call(
+            'train', '--config=configs/t5_small.py', f'--config.data.path={self.text}', f'--workdir={pretrained}', *small,
+            '--config.data.documents=line', '--config.data.tokenizer=SentencePiece(vocab=300, sentinels=9)',
+            '--config.train.steps=2', '--config.data.batch_size=8', '--config.mesh.data=1')
+        self.assertEqual(done.code, 0, done.err)
+        for name, cells in (('sst2', 'sentence\tlabel\n'), ('rte', 'sentence1\tsentence2\tlabel\n')):
+            rows = (f'key row {i}\t' + f'head {i}\t' * (name == 'rte') + f'{i % 2}\n' for i in range(40))
+            (self.folder / f'{name}.tsv').write_text(cells + ''.join(rows))
+        paths = [f'--config.data.parts.{name}.{field}={value}' for name in ('sst2', 'rte') for field, value in (
+            ('path', self.folder / f'{name}.tsv'), ('train', 'all[:30]'), ('valid', 'all[30:]'))]
+        config = [f'--config=configs/text_to_text.py:{pretrained}', *paths, f'--workdir={mine}', '--config.train.steps=2',
+                  '--config.mesh.data=1', '--config.data.batch_size=8']
+        done = experiments.call('train', *config)
+        self.assertEqual(done.code, 0, done.err)
+        self.assertIn(f'parameters from {pretrained}', done.out)
+        self.assertRegex(done.out, '2 tasks as text: rte 50.0% of 30, sst2 50.0% of 30 examples')
+        row, = experiments.rows(mine, 'answers')
+        names = {f'{task}_{name}' for task in ('rte', 'sst2') for name in ('exact_match', 'other')}
+        self.assertEqual({*row} - {'step', 'split'}, names)
+        done = experiments.call('eval', f'--workdir={mine}', '--split=sst2.valid', '--evaluator=answers')
+        said = json.loads(done.out.splitlines()[-1])
+        self.assertEqual((said['split'], said['sst2_other']), ('sst2.valid', row['sst2_other']))
+        done = experiments.call('predict', f'--workdir={mine}', stdin=b'sst2 sentence: key row\n')
+        self.assertEqual((done.code, len(done.out.splitlines())), (0, 1))
+        done = experiments.call('train', f'--config=configs/text_to_text.py:{self.trained()}')
+        self.assertIn('Gpt, which writes no texts for others', done.err)
+
     def test_masked_words(self):
         self.convert(f'--from_hf={self.hugging_face("roberta")}', f'--workdir={self.folder / "run"}')
         self.text.write_text(''.join(f'{i % 50 + 3} 7 {i % 50 + 4} 9\n' for i in range(50)))
@@ -174,6 +207,20 @@ class FinetuneTest(recorded.TestCase):
         table = (mine if config == 'tag' else mine['discriminator'])['tokens']['embedding']
         self.assertEqual(table.shape, there['tokens']['embedding'].shape)
         self.assertLess(np.abs(table - there['tokens']['embedding']).max(), 0.05)  # of which three steps have moved it
+
+    @pytest.mark.slow
+    @parameterized.parameters('classify', 'tag')
+    def test_a_translator_trained_here_reads_texts(self, config):
+        workdir, examples = self.translator(), self.folder / 'examples'
+        examples.write_text(''.join(f'{"key" if i % 3 else "row"}\t{"O" if i % 3 else "B-it"}\n\n' if config == 'tag' else
+                                    f'{"key" if i % 3 else "row"} mask\t{"no" if i % 3 else "yes"}\n' for i in range(60)))
+        done = experiments.call(
+            'train', f'--config=configs/{config}.py:{workdir}', f'--config.data.path={examples}', '--config.train.steps=40',
+            '--config.optimizer.learning_rate=0.01', f'--workdir={self.folder / "mine"}')
+        self.assertEqual(done.code, 0, done.err)
+        start = json.loads((self.folder / 'mine' / 'config.json').read_text())['task']['start']
+        self.assertEqual(start, runs.load(workdir).data.start)
+        self.assertEqual(experiments.rows(self.folder / 'mine', 'valid')[-1]['accuracy'], 1.0)
 
     @pytest.mark.slow
     def test_a_language_model_classifies(self):

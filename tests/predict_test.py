@@ -193,6 +193,34 @@ class TranslationTest(PredictTest):
         self.assertNotEqual(self.predict(self.workdir, sample, '--seed=1', stdin=b'key value\nmask head row\n'), lines)
 
 
+class PrefixTest(PredictTest):
+
+    def test_a_decoder_alone_translates(self):
+        self.text.write_text(experiments.pairs(80))
+        c = experiments.tiny_pairs(self.text)
+        with c.unlocked():
+            fields = {name: value for name, value in c.data.items() if name != 'pipeline'}
+            c.data = base.data('data.seq2seq.prefixed:Prefixed', **fields)
+            c.model = base.part('transformer.models.gpt:Gpt', layers=1, heads=2, width=16, length=20)
+            c.task = base.part('transformer.tasks.language_model:PrefixNextToken')
+            c.evals.translations = base.evaluation('transformer.evaluators.translations:Translations', split='valid', limit=3)
+            c.train.steps = 2
+        code, out = experiments.train(c.lock(), self.folder / 'run')
+        self.assertEqual(code, 0, out)
+        rows = list(map(json.loads, self.predict(self.folder / 'run', '--json', '--prefix=row', stdin=b'key value\n\nmask\n')))
+        self.assertEqual([row['text'][:3] for row in rows], ['row', '', 'row'])
+        picture = self.folder / 'a.png'
+        done = experiments.call('eval', f'--workdir={self.folder / "run"}', f'--attention={picture}', '--input=key value')
+        tokens = experiments.said(done)['tokens']
+        self.assertEqual(tokens[:3], ['key', 'value', '<eos>'])
+        self.refused(self.folder / 'run', ' '.join(['key'] * 9).encode(), 'The source in line 1 has 10 tokens')
+
+    def refused(self, workdir, given, message):
+        done = experiments.call('predict', f'--workdir={workdir}', stdin=given)
+        self.assertEqual(done.code, 1)
+        self.assertRegex(done.err, message)
+
+
 class GapsTest(PredictTest):
 
     def trained_on(self, noise, tokenizer):

@@ -13,7 +13,8 @@ import numpy as np
 from data import cache, epochs, fields, json_files, splits
 from data.opened import Opened
 from data.sources import files as sources
-from data.sources.tables import Table, data_files
+from data.sources import tfds_tables
+from data.sources.tables import data_files
 from data.text import frames, tokens
 from data.text.documents import saved_tokenizer
 from data.text.frames import Frame, parse
@@ -133,7 +134,7 @@ class ExampleSplit:
     @functools.cached_property
     def digest(self) -> str:
         """A digest of the contents of the files and of how they are read."""
-        return cache.key(self.form, self.named.cut, *(Table(file).digest for file in self.files))
+        return cache.key(self.form, self.named.cut, *(tfds_tables.table(file).digest for file in self.files))
 
     @functools.cached_property
     def examples(self) -> list:

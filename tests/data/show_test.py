@@ -80,6 +80,8 @@ class ShowTest(experiments.TestCase):
         self.assertIn(f'  {second}<end>', '\n'.join(found))  # a target
         self.assertIn('targets, segment 2:', found)
         self.assertIn('  87 tokens, 3 places of padding', found)
+        odd = Text(**self.written('odd.txt', 'a\x1b[31mb\na b'), documents='file', tokenizer=Char(), length=8)
+        self.assertIn('a\\x1b[31mb', self.lines(odd)[1])
         stream = self.lines(Text(**self.written('text.txt'), documents='stream', tokenizer=Word(), length=8))
         self.assertEqual(stream[0], 'inputs:')
         self.assertRegex(stream[1], r'^  (\S+ ){7}\S+$')

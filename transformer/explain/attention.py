@@ -12,8 +12,9 @@ from typing import Any
 
 import numpy as np
 
+from transformer.contracts import ReadsSource
 from transformer.decoding.strategies import Greedy
-from transformer.decoding.translate import encoded, translate
+from transformer.decoding.translate import encoded, longest_source, translate
 from transformer.explain import maps, page, pictures
 
 MOST_TOKENS = 1024  # in a picture
@@ -70,11 +71,16 @@ def of_pair(snapshot: Any, text: str, steps: bool = False) -> tuple:
     """A source and the run's greedy output for it: their alignment, the attention within each, and the cross attention from the
     output to the source."""
     data = snapshot.data
-    source = tokens(text, lambda text: encoded(data, text, snapshot.model.source_length, what='--input'))
+    source = tokens(text, lambda text: encoded(data, text, longest_source(snapshot), what='--input'))
     if len(source) < 2:
         raise ValueError(f'--input is {text!r}, which has no tokens; give a longer text.')
     best = translate(snapshot, [source], strategy=Greedy(), key=snapshot.key('attention'))[0][0]
     written = [*best.tokens, data.end] if best.finished else best.tokens
+    if not isinstance(snapshot.model, ReadsSource):
+        row = np.array([*source, *written[:-1]])
+        marks = (np.arange(len(row)) < len(source) * data.bidirectional).astype(np.int32)
+        seen, shown = look(snapshot, steps, inputs=row[None], prefix=marks[None]), data.pieces(row)
+        return View([seen.section(shown, shown)]), seen.found, {'tokens': shown, 'text': data.decode(best.tokens)}
     target = np.array([data.start, *written[:-1]])  # the decoder never reads the last one
     view, found, more = _between(snapshot, source, target, data.pieces(source), data.target_pieces(target),
                                  data.target_pieces(written), steps)

@@ -70,12 +70,13 @@ class SpanPretraining(Task):
         return {'masked': 1.0, 'boundary': self.boundary}
 
     def inputs(self, batch: Mapping) -> dict:
-        return MaskedTokens().inputs(batch) | {'boundaries': batch['boundaries']}
+        """Those of `MaskedTokens`, and the boundaries where there are any: a text to be filled in has none."""
+        return MaskedTokens().inputs(batch) | {name: batch[name] for name in ('boundaries',) if name in batch}
 
     def terms(self, outputs: Mapping, batch: Mapping) -> dict:
         if 'boundary_logits' not in outputs:
-            raise ValueError("SpanPretraining needs logits from the boundaries of spans, and this model gives "
-                             f"{', '.join(sorted(outputs))}; set model.head='SpanBoundary()'.")
+            raise ValueError('SpanPretraining predicts words from the boundaries of their spans, and this model gives '
+                             f"{', '.join(sorted(outputs))}; set model.head='SpanBoundary()' and data.boundary_targets=20.")
         masked = MaskedTokens().terms(outputs, batch)
         boundary = MaskedTokens().predictions(outputs['boundary_logits'], batch['targets'], batch['boundary_weights'])
         return {'masked': masked['loss'], 'boundary': boundary['loss'], 'accuracy': masked['accuracy'],

@@ -413,7 +413,7 @@ class ReadTest(MaskedCase):
 
 class RefusalTest(MaskedCase):
     @parameterized.parameters(
-        (dict(framing='gpt'), "data.framing='gpt' is no template; it takes 'bert', 'roberta', 't5', 'plain', or a template"),
+        (dict(framing='gpt3'), "data.framing='gpt3' is no template; it takes 'bert', 'roberta', 't5', 'plain', 'gpt', or a"),
         (dict(tokenizer=Ids(vocab=50, end=1), framing='bert'), "needs a token with the role 'cls'"),
         (dict(packing='first_fit'), "data.packing='first_fit' is not for masked text; set it to 'concat'"),
         (dict(packing='rows'), "data.packing='rows' is not known"),
