@@ -118,6 +118,8 @@ class Word(TokenizerSpec):
             counts.pop(special, None)
         words = sorted((word for word in counts if counts[word] >= self.least), key=lambda word: (-counts[word], word))
         often = f' that it uses {self.least} times or more' if self.least > 1 else ''
+        if not counts:
+            raise ValueError(f'{self} cannot be learnt from the training part: it holds no words; give it more text.')
         if self.vocab > 2 + len(words):
             raise ValueError(
                 f'{self} cannot be learnt from the training part: it has {len(words):,} words{often}, so vocab is at '

@@ -282,6 +282,17 @@ class MaskingTest(MaskedCase):
         self.assertFalse({'u', '##k', '<', '>'} & set(opened.pieces(range(21))))  # nothing of it was learnt
         self.assertIn(unknown, opened.read_masked('the <unk> [MASK]')[0])
 
+    @parameterized.parameters(('UNK', 54), ('', 0), ('<oov>', 0))
+    def test_the_sign_of_unknown_words_is_a_field(self, sign, count):
+        text = ['the cat UNK on the UNK mat', 'UNK the UNK UNK', 'the mat UNK'] * 9
+        opened = self.opened(text, tokenizer=WordPiece(vocab=24 if sign == 'UNK' else 28), packing='none', unknown=sign)
+        rows = self.rows(opened.evaluation('valid', 3))
+        number = opened.tokenizer.roles.unknown
+        self.assertEqual(sum(row.count(number) for row in restored(rows)), count)
+        self.assertEqual(opened.encode('the UNK').tolist().count(number), sign == 'UNK')
+        with self.assertRaisesRegex(ValueError, "data.unknown=' UNK' has white space; it is the word that stands for unknown"):
+            self.opened(text, unknown=' UNK')
+
 
 class NextSentenceTest(MaskedCase):
     TEXT = [' '.join(WORDS[start : start + size]) for start, size in zip(range(0, 300, 30), RNG.integers(2, 31, 10))]
