@@ -286,6 +286,7 @@ class Json(TokenizerSpec):
       vocab: the number of ids of a model that has fewer than the tokenizer: a text with a higher id is refused; 0: all.
       begin, end, pad, cls, separator, mask, unknown: the token that has this role, '' for none. If no role is stated,
         tokens with a usual name have its role ('<|endoftext|>', '</s>', '[CLS]', .., see data/tokenizers/roles.py).
+      split: whether the special tokens in a text are text (split_special_tokens in tokenizer_config.json).
     """
 
     path: str = ''
@@ -297,6 +298,7 @@ class Json(TokenizerSpec):
     separator: str = ''
     mask: str = ''
     unknown: str = ''
+    split: bool = False
     learnt = False
 
     @property
@@ -309,7 +311,7 @@ class Json(TokenizerSpec):
         path = Path(self.path).expanduser()
         if not path.is_file():
             raise FileNotFoundError(f"{str(path)!r} is no file; Json(path='...') in data.tokenizer names a tokenizer.json.")
-        made = JsonTokenizer(path.read_bytes(), self.stated, self.vocab)
+        made = JsonTokenizer(path.read_bytes(), self.stated, self.vocab, self.split)
         made.roles  # raises here if a token is missing, before anything is written  # noqa: B018
         return made
 
@@ -399,7 +401,7 @@ def _saved(folder: str | os.PathLike, spec: TokenizerSpec) -> Tokenizer | None:
         return SentencePieceTokenizer(model.read_bytes())
     if not description.exists():
         return None
-    more = (spec.stated, spec.vocab) if isinstance(spec, Json) else ()
+    more = (spec.stated, spec.vocab, spec.split) if isinstance(spec, Json) else ()
     try:
         saved = json.loads(description.read_text(encoding='utf-8'))
         made = {
