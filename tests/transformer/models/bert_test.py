@@ -91,7 +91,7 @@ class ForwardTest(absltest.TestCase):
         self.assertAlmostEqual(params['embedding_projection']['kernel'].std(), (2 / (16 + 64)) ** 0.5, delta=0.01)
 
     def test_a_tied_head_that_does_not_project_is_refused(self):
-        with self.assertRaisesRegex(ValueError, 'tied to tables of width 3 cannot take states of width 8; set model.embedding_w'):
+        with self.assertRaisesRegex(ValueError, 'tied to tables of width 3 cannot take states of width 8; set model.'):
             models.init(changed(SMALL, embedding_width=3, head=NextWords()))
 
     def test_a_width_below_zero_is_refused(self):
