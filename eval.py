@@ -238,9 +238,11 @@ def prune(snapshot, folder, new, kept, batch):
 
 def say_changes(folder, snapshot, part):
     """Says on stderr that a part of the data (None: no part) has changed since the run began."""
-    if part and workdir.changed_data(folder, {part: snapshot.data.digest(part)}):
+    if part and workdir.changed(folder, {part: snapshot.data.digest(part)}):
         print(f'eval.py: the data of {part} has changed since the run began; the current data was measured.',
               file=sys.stderr)
+    for name in workdir.changed(folder, snapshot.run.companions.digests(), 'companions'):
+        print(f'eval.py: the companion {name} has changed since the run began; the current one was applied.', file=sys.stderr)
 
 
 def part_of(snapshot, split):

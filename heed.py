@@ -41,6 +41,8 @@ _FLAGS = {
     'seed': (lambda value: _whole(value, 0, 1 << 32), 'a whole number from 0 to 4294967295'),
     'truncate': (lambda value: isinstance(value, bool), 'True or False'),
     'prefix': (lambda value: isinstance(value, str), 'a string'),
+    'candidates': (lambda value: isinstance(value, str) or (isinstance(value, Sequence) and all(
+        isinstance(one, str) for one in value)), 'words, in a list or with commas between them'),
     'watch': (callable, 'a function that takes a string'),
 }
 

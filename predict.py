@@ -3,7 +3,7 @@ words and answers questions. The run's config names the class that reads a line 
 vit/readers/).
 
     python predict.py --workdir=DIR [--input=FILE|-] [--step=last|best|N] [--strategy='Beam(size=4)'] [--tokens=N]
-        [--seed=N] [--truncate] [--prefix=TEXT] [--json]
+        [--seed=N] [--truncate] [--prefix=TEXT] [--candidates=WORD,WORD] [--json]
 
 A language model continues each line; line breaks in the continuation are printed as \\n. An empty line is the start of a
 document; a model of one stream without documents refuses it. A translation model translates each line, an empty line to an
@@ -14,7 +14,8 @@ questions in bAbI's format, and prints an answer for each question.
 Encoders read whole texts; the output of a blank line is blank:
   masked words      a text with the tokenizer's mask in it, [MASK] or <mask> (of bare ids its number) -> the text with the
                     likeliest words; 'first<TAB>second', with a head for the next sentence -> 'follows' or 'does not follow',
-                    and its probability
+                    and its probability; with --candidates='train,peanut' the probabilities of these words at each mask, the
+                    most probable first; one of k tokens gets k masks, and the product of its tokens' probabilities there
   classes of texts  a text, or 'first<TAB>second' for a model of pairs -> its class and probability
   tags of words     words separated by spaces -> word/TAG word/TAG ..
   answers           'question<TAB>text' -> the span of the text that answers it, empty if it has no answer
@@ -47,6 +48,7 @@ flags.DEFINE_integer('tokens', None, 'the most tokens to generate; default: gene
                      '100, or for translation 50 more than the source has', lower_bound=1, upper_bound=2**31 - 1)
 flags.DEFINE_bool('truncate', False, 'cut sources that are longer than the model takes, instead of refusing them')
 flags.DEFINE_string('prefix', '', 'the beginning of every translation')
+flags.DEFINE_string('candidates', None, "words whose probabilities at each mask are printed, such as 'train,peanut'")
 flags.DEFINE_integer('seed', 0, 'seed of the sampling', lower_bound=0, upper_bound=2**32 - 1)
 flags.DEFINE_bool('json', False, 'print a JSON object per line, with details')
 if __name__ == '__main__':
@@ -58,7 +60,7 @@ from training.config import resolve
 from training.host.conversation import Conversation
 from transformer.decoding.strategies import Strategy
 
-FLAGS = 'strategy', 'tokens', 'seed', 'truncate', 'prefix'  # each reader declares which of these it uses
+FLAGS = 'strategy', 'tokens', 'seed', 'truncate', 'prefix', 'candidates'  # each reader declares which of these it uses
 
 
 def main():
@@ -87,7 +89,7 @@ def require_used(names):
     """Raises ValueError if a flag was given that the reader does not use; `names` are those that it does."""
     for name in FLAGS:
         if flags.FLAGS[name].present and name not in names:
-            models = 'translate' if names else 'generate text'
+            models = 'fill masks' if name == 'candidates' else 'translate' if 'strategy' in names else 'generate text'
             raise ValueError(f'--{name} is for models that {models}; leave it out.')
 
 

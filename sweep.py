@@ -1,15 +1,22 @@
 """Trains or resumes the points of a sweep, and tabulates and draws their results.
 
-    python sweep.py --config=configs/NAME.py [--workdir=DIR] [--seeds=N] [--config.part.field=value ...]
+    python sweep.py --config=configs/NAME.py [--workdir=DIR] [--seeds=N] [--processes=N] [--config.part.field=value ...]
 
 sweep(variant) in the config file names the points and the fields that each changes. A point is a run in DIR/POINT, which
 prints to DIR/POINT.log; a finished point is not trained again, a stopped one resumes. A --config flag applies to all points.
 --seeds=N trains each point with N seeds and tabulates mean ± standard deviation; it makes a config without sweep(variant) the
-only point. The table is printed and saved in DIR/NAME.json, the picture, if the sweep has one, in DIR/plots/NAME.png.
+only point. --processes=N trains N points at a time, each on its share of the cores: on a CPU two processes with a core each do
+more than one with two; a point that fails then does not stop the others. --only=POINT trains one point.
+
+The table is printed and saved in DIR/NAME.json, the picture, if the sweep has one, in DIR/plots/NAME.png.
 """
 
 import contextlib
+import os
 import pathlib
+import subprocess
+import sys
+import time
 
 from absl import flags
 
@@ -18,21 +25,32 @@ from training.config import cli
 if __name__ == '__main__':
     flags.DEFINE_string('workdir', None, 'folder of the runs, the table and the picture; default runs/<config>[-<variant>]')
     flags.DEFINE_integer('seeds', 1, 'runs of every point, with consecutive seeds', lower_bound=1)
+    flags.DEFINE_integer('processes', 1, 'points that are trained at a time, each on its share of the cores', lower_bound=1)
+    flags.DEFINE_string('only', None, 'train this point alone')
     cli.answer_help(config='configs/stability.py')  # at once, before jax is imported
 
 
 import train
 from display import progress
 from training import workdir as workdirs
+from training.config import schema
+from training.config.resolve import did_you_mean
+from training.host.signals import Stop
 from training.report import sweeps
+
+LOOK_EVERY = 0.2  # seconds between looks at the processes
 
 
 def main(config, name):
-    workdir = flags.FLAGS.workdir
-    if workdir == '':
+    given = flags.FLAGS
+    if given.workdir == '':
         raise ValueError(f'--workdir is empty; give it a folder, or leave it out for {cli.default_workdir(name)}.')
-    sweep = sweep_of(name, flags.FLAGS.seeds, config.seed)
-    return run(sweep, config, workdirs.local(workdir or cli.default_workdir(name)), pathlib.Path(name.partition(':')[0]).stem)
+    sweep = sweep_of(name, given.seeds, config.seed)
+    if given.only is not None and given.only not in sweep.points:
+        raise ValueError(f'The sweep has no point {given.only!r}; {did_you_mean(given.only, sweep.points)}')
+    return run(sweep, config, schema.differences(cli.load_config(name)[0], config),
+               workdirs.local(given.workdir or cli.default_workdir(name)), pathlib.Path(name.partition(':')[0]).stem,
+               only=given.only, processes=given.processes)
 
 
 def sweep_of(name, seeds, first):
@@ -49,40 +67,102 @@ def sweep_of(name, seeds, first):
     return sweep.seeded(first, seeds) if seeds > 1 else sweep
 
 
-def run(sweep, config, folder, name):
-    """Trains every point that is not finished, prints the table row by row, and draws; returns the exit code."""
+def run(sweep, config, given, folder, name, *, only=None, processes=1):
+    """Trains every point that is not finished, prints the table row by row, and draws; returns the exit code.
+
+    Args:
+      given: the fields of the command line, for points with a config of their own.
+      only: the name of a point that is trained without the others.
+      processes: how many points are trained at a time.
+    """
     if (folder / 'config.json').is_file():
         raise ValueError(f'The workdir {folder} holds a run of train.py; give the sweep a folder of its own.')
-    configs = sweep.configs(config)  # reports any invalid point before the first is trained
+    train_point = lambda point: trained(lambda: sweep.config_of(point, config, given, folder), folder / point)
+    if only:
+        folder.mkdir(parents=True, exist_ok=True)
+        return train_point(only)
+    sweep.check(config, given, folder)  # before the first is trained
     folder.mkdir(parents=True, exist_ok=True)
-    groups, table = sweep.groups, {}
-    for group, points in groups.items():
-        for point in points:
-            if code := trained(configs[point], folder / point):
-                return code  # stopped by a signal
-        rows = sweeps.rows(group, [sweep.measure(folder / point) for point in points])
-        several = any(len(members) > 1 for members in groups.values())
-        print('\n'.join(sweeps.lines(rows, sweep.title, wide=17 if several else 8)[bool(table):]), flush=True)
-        table |= rows
+    results = at_once(sweep, folder, processes) if processes > 1 else ((point, train_point(point)) for point in sweep.points)
+    groups, table, done = sweep.groups, {}, set()
+    several = any(len(members) > 1 for members in groups.values())
+    for point, code in results:
+        if code:
+            return code  # stopped by a signal
+        done.add(point)
+        for group, points in groups.items():
+            if point in points and done.issuperset(points) and not sweep.table:
+                rows = sweeps.rows(group, [sweep.measure(folder / one) for one in points])
+                print('\n'.join(sweeps.lines(rows, sweep.title, wide=17 if several else 8)[bool(table):]), flush=True)
+                table |= rows
+    folders = {group: [folder / point for point in points] for group, points in groups.items()}
+    if sweep.table:
+        table = sweep.table(folders)
+        print('\n'.join(sweeps.lines(table, sweep.title, wide=17 if several else 8)), flush=True)
     workdirs.write_atomically(folder / f'{name}.json', sweeps.as_json(table))
     if sweep.draw:
         path = folder / 'plots' / f'{name}.png'
         path.parent.mkdir(exist_ok=True)
-        sweep.draw({group: [folder / point for point in points] for group, points in groups.items()}, table).savefig(path)
+        sweep.draw(folders, table).savefig(path)
         print(path)
     return 0
 
 
 def trained(config, folder):
-    """Trains a point up to its end; returns the exit code."""
+    """Trains a point, whose config `config()` makes, up to its end; returns the exit code."""
     with (open(folder.with_name(f'{folder.name}.log'), 'a') as log, contextlib.redirect_stdout(log),
           progress.waiting(f'training {folder.name}, see {log.name}')):
+        made = config()
         try:
-            return train.train(config, folder)
+            return train.train(made, folder)
         except (ValueError, OSError) as error:
             if not cli.expected(error):
                 raise
             raise ValueError(f'Point {folder.name!r} of the sweep: {error}') from error
+
+
+def at_once(sweep, folder, processes):
+    """(point, exit code) of the points as they end, so many trained at a time, in processes with cores of their own.
+
+    A point waits for those that it starts from. Raises ValueError at the end if points have failed.
+    """
+    cores = sorted(os.sched_getaffinity(0))
+    shares = [cores[i * len(cores) // processes:(i + 1) * len(cores) // processes] or cores for i in range(processes)]
+    waiting, done, failed, running = dict(sweep.all_points), set(), {}, {}
+    arguments = cli.take(sys.argv[1:], 'processes')[1]
+    with Stop() as stop, progress.waiting('training', len(waiting), 'points') as advance:
+        while waiting or running:
+            for point in [one for one, its in waiting.items() if failed.keys() & {*its.after}]:
+                failed[point] = f'it starts from {next(one for one in waiting.pop(point).after if one in failed)!r}'
+            free = [number for number in range(processes) if number not in running]
+            ready = [one for one, its in waiting.items() if done.issuperset(its.after)]
+            for number, point in zip(free, ready if not stop.signal else ()):
+                del waiting[point]
+                with open(folder / f'{point}.log', 'a') as log:
+                    process = subprocess.Popen([sys.executable, __file__, *arguments, f'--only={point}'],
+                                               stdout=subprocess.DEVNULL, stderr=log, start_new_session=True)
+                os.sched_setaffinity(process.pid, shares[number])  # before it starts any thread
+                running[number] = point, process
+            if stop.signal:
+                for _, process in running.values():
+                    process.send_signal(stop.signal)
+                codes = [process.wait() for _, process in running.values()]
+                yield '', next(filter(None, codes), 128 + stop.signal)
+                return
+            for number, (point, process) in list(running.items()):
+                if process.poll() is None:
+                    continue
+                del running[number]
+                advance(1)
+                if process.returncode:
+                    failed[point] = (folder / f'{point}.log').read_text().strip().rpartition('\n')[2]
+                else:
+                    done.add(point)
+                    yield point, 0
+            time.sleep(LOOK_EVERY)
+    if failed:
+        several = f'{len(failed)} points of the sweep failed, of which the first says: ' if len(failed) > 1 else ''
+        raise ValueError(several + next(iter(failed.values())).removeprefix('sweep.py: '))
 
 
 if __name__ == '__main__':

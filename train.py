@@ -82,11 +82,12 @@ def train(config, workdir):
                     print(energy.line(config.energy, done.meta['energy']))
                 return 0
         with progress.waiting('reading the data'):
-            described, digests = run.data.describe(), run.data_digests()
+            described, digests, companions = run.data.describe(), run.data_digests(), run.companions.digests()
         note('data', described)
-        processes.require_same(data=digests)
+        processes.require_same(data=digests, companions=companions)
         if begun:
             workdirs.check_same_data(folder, digests)
+            workdirs.check_same_companions(folder, companions)
         with progress.waiting('checking the evaluators'):
             for name in run.evaluators:
                 run.check_evaluation(name)
@@ -128,7 +129,7 @@ def train(config, workdir):
             if not begun:
                 run.data.save(folder)
             workdirs.save_config(folder, config)
-            workdirs.save_environment(folder, digests)  # last: see has_facts
+            workdirs.save_environment(folder, digests, companions)  # last: see has_facts
         peak = peak_flops(mesh.devices.flat[0], config.dtype)
         out = report.Report(folder, step=start, steps=config.train.steps, unit=run.data.unit,
                             peak=peak and peak * mesh.size, again=pending) if first else report.Nothing()

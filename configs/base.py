@@ -70,8 +70,11 @@ def config():
     c.deterministic = False  # on a GPU: only kernels that always sum in the same order
     c.allocator = True  # keep the memory of large temporaries in the process (glibc): a faster step, a larger process
     c.init_from = ''  # a workdir from which this run takes its first parameters and its tokenizer
-    # (regex over parameter names, 'keep' from init_from | 'fresh' | 'offered': keep if it exists there with the same shape)
+    # (regex over parameter names, 'keep' from init_from | 'fresh' | 'offered': keep if it exists there with the same shape).
+    # 'keep:NAME' and 'offered:NAME' take the parameter NAME, in which \1 is what the first group of the regex matches:
+    # (r'block_1/(.*)', r'keep:block_2/\1'); \g<0> is the whole name: (r'.*', r'keep:discriminator/\g<0>').
     c.init_rules = ((r'.*', 'keep'),)
+    c.companions = ml_collections.ConfigDict()  # {name: workdir}: frozen models that the task applies, such as a teacher
     c.train = dict(
         steps=1000,
         dispatch=1,  # steps per call of the device: less waiting between short steps; the result is the same

@@ -4,6 +4,13 @@
     echo 'the [MASK] of the film is released in may .' | python predict.py --workdir=runs/bert_mini
 
 :words  a vocabulary of 8,192 word pieces is learnt from the text; documents are lines, and rows of 128 tokens are full.
+:static  masks are drawn once for ten copies of the text (Liu et al. 2019, section 4.1).
+:whole_words  all pieces of a word are masked together (BERT's code of May 2019).
+:ngrams  one to three words in a row are (Lan et al. 2020, section 4.2).
+:spans  spans of words are, and are also predicted from their boundaries (SpanBERT, Joshi et al. 2020, section 3).
+:next   a row is two parts of a document, or the second of another one (Devlin et al. 2019, section 3.1). Documents are files;
+        with --config.data.documents=line they are lines of several sentences.
+:order  a row is two parts of a document, in order or not (Lan et al. 2020, section 3.1).
 :step   32 rows of 128 and 30,522 word pieces in float32, on bytes of Python's standard library: for timing its step on a CPU.
         Logits are computed at the masked positions only; with --config.task.everywhere=True at all.
 
@@ -16,11 +23,13 @@
 
 from configs import base
 
-VARIANTS = 'words', 'step'
+VARIANTS = 'words', 'static', 'whole_words', 'ngrams', 'spans', 'next', 'order', 'step'
+NOISES = {'whole_words': 'WholeWords()', 'ngrams': 'NGrams(longest=3)', 'spans': 'Spans(p=0.2, longest=10)'}
 
 
 def get_config(variant=''):
-    step = base.variant_of(variant, VARIANTS) == 'step'
+    variant = base.variant_of(variant, VARIANTS)
+    step = variant == 'step'
     c = base.config()
     c.data = base.data('data.text.masked:Masked', documents='line', path='text', tokenizer='WordPiece(vocab=8192)', length=128)
     c.model = base.part('transformer.models.bert:Bert', layers=4, heads=4, width=256, dropout=0.0 if step else 0.1)
@@ -29,6 +38,14 @@ def get_config(variant=''):
                            tokenizer="Byte(special=('cls', 'mask'))", length=128)
         c.model.vocab = 30522
     c.task = base.part('transformer.tasks.masked:MaskedTokens')
+    c.data.noise = NOISES.get(variant, c.data.noise)
+    c.data.copies = 10 if variant == 'static' else 0
+    if variant == 'spans':
+        c.data.boundary_targets, c.model.head = 20, 'SpanBoundary()'
+        c.task = base.part('transformer.tasks.masked:SpanPretraining')
+    if variant in ('next', 'order'):
+        c.data.documents, c.data.packing, c.data.pairs = 'file', 'none', variant
+        c.task, c.model.head = base.part('transformer.tasks.masked:BertPretraining'), 'Pretraining()'
     c.optimizer = base.optimizer(learning_rate=1e-3, b2=0.98, weight_decay=0.01, schedule=base.part(
         'training.schedules:LinearDecay', warmup_steps=500))
     c.train.steps = 10_000

@@ -12,13 +12,13 @@ which of two is better.
 """
 
 from configs import base
-from configs.finetune import HEAD, begun, with_head
+from configs.finetune import BERT, ELECTRA, HEAD, begun, with_head
 from training.config import resolve
 
-BERT = 'transformer.models.bert:Bert'
 HEADS = {BERT: 'Classes()',
          'transformer.models.encoder_decoder:EncoderDecoder': "Classes(at='last', dropout=0.0, twice=True)",
          'transformer.models.gpt:Gpt': "Classes(at='last', pooler=False, bias=False, dropout=0.0)"}
+ELECTRA_CLASSES = 'Classes(activation=Gelu(), twice=True)'  # as in Hugging Face transformers; Google's code has no pooler
 
 # {prediction for a text: (task, {name: evaluator besides the averages}, fields of the data)}
 TOLD = {
@@ -47,10 +47,15 @@ def get_config(variant=''):
 def of_texts(variant, name, what):
     """The config of a run with the head of the model's family, which learns `what` of `TOLD`."""
     _, other = begun(variant, name)
-    heads = HEADS | ({BERT: 'Classes(twice=True)'} if is_roberta(other.model) else {})
+    own = 'Classes(twice=True)' if is_roberta(other.model) else ELECTRA_CLASSES if is_electra(other.model) else HEADS[BERT]
     task, evals, fields = TOLD[what]
     data = {'data': 'data.text.labelled:Labelled', 'train': 'train[:90%]', 'valid': 'train[90%:]', 'test': ''}
-    return with_head(variant, name, heads, task=f'transformer.tasks.{task}', evals=evals, **data | fields)
+    return with_head(variant, name, HEADS | {BERT: own}, task=f'transformer.tasks.{task}', evals=evals, **data | fields)
+
+
+def is_electra(model):
+    """Whether a model is an ELECTRA, or its discriminator alone."""
+    return model.name == ELECTRA or str(model.get('head')).startswith('ReplacedTokens(')
 
 
 def is_roberta(model):

@@ -6,10 +6,15 @@ from configs import base
 from configs.classify import TOLD
 
 LONGEST = dict.fromkeys((*TOLD, 'tags'), 512) | {'spans': 384}  # the most tokens in a row
+PAIRS = {'sentences': 'next', 'next': 'next', 'order': 'order'}  # what the two texts of a row are
+# The readers of models that have nothing to learn from a text.
+READERS = {'hidden': 'transformer.readers.vectors:TextVector', 'replaced': 'transformer.readers.replaced:ReplacedWords'}
 # The framing of texts if the tokenizer has none (data/text/frames.py).
-FRAMINGS = {'bert': 'bert', 'roberta': 'roberta', 'bart': 'roberta', 't5': 't5', 'marian': 't5', 'gpt2': 'plain'}
+FRAMINGS = {'roberta': 'roberta', 'bart': 'roberta', 't5': 't5', 'marian': 't5', 'gpt2': 'plain',
+            **dict.fromkeys(('bert', 'albert', 'electra', 'distilbert'), 'bert')}
 TASKS = {'masked': 'masked:MaskedTokens', 'sentences': 'masked:BertPretraining', 'next': 'masked:NextSentencePrediction',
-         'tags': 'reading:Tags', 'spans': 'reading:Spans', 'hidden': 'reading:Hidden',
+         'order': 'masked:BertPretraining', 'tags': 'reading:Tags', 'spans': 'reading:Spans', 'hidden': 'reading:Hidden',
+         'replaced': 'reading:Hidden',
          **{use: task for use, (task, _, _) in TOLD.items()}}
 
 
@@ -52,13 +57,12 @@ def _text_parts(family, fields, framing, start, ends, common):
         return data, base.part('transformer.tasks.language_model:SequenceToSequence'), _evals() | {
             'translations': base.evaluation('transformer.evaluators.translations:Translations', split='valid')}
     framed = dict(framing=framing, **common)
-    if use in ('masked', 'sentences', 'next', 'hidden'):
-        following = use in ('sentences', 'next')
-        data = base.data('data.text.masked:Masked', path='text', next_sentence=following,
-                         packing='concat' if ends and not following else 'none', **framed)
-        if use == 'hidden':
-            data.reader = 'transformer.readers.vectors:TextVector'
-        return data, base.part(f'transformer.tasks.{TASKS[use]}'), _evals() if use != 'hidden' else {}
+    if use in ('masked', *PAIRS, *READERS):
+        pairs = PAIRS.get(use, 'none')
+        data = base.data('data.text.masked:Masked', path='text', pairs=pairs, cut='anywhere',
+                         packing='concat' if ends and pairs == 'none' else 'none', **framed)
+        data.reader = READERS.get(use, data.reader)
+        return data, base.part(f'transformer.tasks.{TASKS[use]}'), {} if use in READERS else _evals()
     task = base.part(f'transformer.tasks.{TASKS[use]}', types=fields.get('types', 0) > 0,
                      start=start if 'decoder_inputs' in family.inputs(fields) else -1)
     framed |= dict(path=f'{use}.txt', train='train[:90%]', valid='train[90%:]', test='')

@@ -6,7 +6,8 @@
 
 The variant is the workdir of that run. Its model, task, data and evaluators are kept, and training starts from its parameters.
 The optimizer is new: AdamW, 5e-5 falling linearly to 0 over 1,000 steps, weight decay 0.01.
-configs/classify.py, label.py, rate.py, prefer.py, tag.py and answer.py put another head on the model.
+configs/classify.py, label.py, rate.py, prefer.py, tag.py and answer.py put another head on the model; of a run of
+configs/electra.py they take the discriminator, a BERT.
 """
 
 import pathlib
@@ -14,6 +15,7 @@ import pathlib
 from configs import base
 from training import workdir
 
+BERT, ELECTRA = 'transformer.models.bert:Bert', 'transformer.models.electra:Electra'
 # Heads that are initialised afresh if the other run has none, or one of another shape.
 HEAD = r'(pooler|classes|span|head)/.*'
 
@@ -21,7 +23,7 @@ HEAD = r'(pooler|classes|span|head)/.*'
 def get_config(variant=''):
     c, other = begun(variant, 'finetune')
     if other.task.name.endswith(':Hidden'):
-        raise ValueError(f'{variant} is a model without a head, which has nothing to learn; give it one with '
+        raise ValueError(f'{variant} is a model that has nothing to learn by itself; give it another head with '
                          'configs/classify.py, configs/tag.py or configs/answer.py.')
     if other.data.pipeline == 'data.images.labelled:Images':
         raise ValueError(f'{variant} is a run on images, and your images have other classes; use '
@@ -58,19 +60,32 @@ def with_head(variant, name, head, data, task, evals, **fields):
       evals: {name: evaluator}, besides the averages of the task on data.valid.
     """
     c, other = begun(variant, name)
-    model = other.model.name
+    (model, kept), front = encoder_of(other.model)
     if model not in head:
         raise ValueError(f'{variant} is a run of {model}, for which configs/{name}.py has no head; it has one for '
                          f'{", ".join(head)}.')
-    kept = {key: value for key, value in other.model.items() if key != 'name' and value is not None}  # None: the data's
     c.model = base.part(model, **kept | {'head': head[model]})
+    if 'source_vocab' in c.model and c.model.source_vocab is None:
+        c.model.source_vocab = 0  # encoder and decoder read one text
     framing = other.data.get('framing', 'plain')  # a text that is continued has no special tokens around it
     c.data = base.data(data, path=f'{name}.txt', packing='buckets', framing=framing, tokenizer=other.data.tokenizer,
                        length=min(c.model.length, fields.pop('length', 128)), **fields)
     start = other.data.get('start', -1) if 'start' in other.data else other.task.get('start', -1)
-    c.task = base.part(task, types=other.model.get('types', 0) > 0, start=start)
+    c.task = base.part(task, types=kept.get('types', 0) > 0, start=start)
     c.evals.valid = base.evaluation('transformer.evaluators.base:Averages', split='valid')
     for evaluation, path in evals.items():
         c.evals[evaluation] = base.evaluation(path, split='valid')
-    c.init_rules = (HEAD, 'offered'), (r'.*', 'keep')
+    there = rf':{front}/\g<0>' if front else ''
+    c.init_rules = (HEAD, f'offered{there}'), (r'.*', f'keep{there}')
     return c.lock()
+
+
+def encoder_of(model):
+    """((import path, {field: value}) of the model of a run that gets another head, the front of its parameters' names there):
+    of ELECTRA the discriminator, of others the model itself."""
+    kept = {key: value for key, value in model.items() if key != 'name' and value is not None}  # None: the data's
+    if model.name != ELECTRA:
+        return (model.name, kept), ''
+    stack, tables = model.discriminator, model.embedding_width
+    common = {key: value for key, value in kept.items() if key not in ('generator', 'discriminator', 'tied')}
+    return (BERT, common | {**stack, 'embedding_width': tables if tables != stack.width else 0}), 'discriminator'

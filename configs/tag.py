@@ -11,7 +11,8 @@ measured.
 
 from configs.finetune import with_head
 
-HEADS = {'transformer.models.bert:Bert': 'TokenClasses()', 'transformer.models.gpt:Gpt': 'TokenClasses(dropout=0.1)'}
+HEADS = {'transformer.models.bert:Bert': 'TokenClasses()', 'transformer.models.gpt:Gpt': 'TokenClasses(dropout=0.1)',
+         'transformer.models.encoder_decoder:EncoderDecoder': 'TokenClasses(dropout=0.1)'}  # its decoder reads it again
 
 
 def get_config(variant=''):

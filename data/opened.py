@@ -2,6 +2,7 @@
 training/contracts.py."""
 
 import abc
+import types
 from collections.abc import Mapping
 from typing import Any
 
@@ -14,12 +15,14 @@ class Opened(abc.ABC):
     Attributes:
       config: the dataclass that was opened.
       facts: {model field: its value, which follows from the data}.
+      meanings: {what the numbers of a batch stand for, such as 'tokenizer' and 'classes': its digest}.
       unit: what `count` counts, in the plural.
       packed: whether a row of training holds several examples that a model has to tell apart.
     """
 
     config: Any
     facts: Mapping[str, Any]
+    meanings: Mapping[str, str] = types.MappingProxyType({})
     unit: str
     packed: bool = False
 

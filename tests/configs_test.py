@@ -39,7 +39,10 @@ CHANGES = {
     'gpt2:124m': TEXT | {'model.vocab': 512, 'mesh.fsdp': 1},
     'gpt2:1558m': TEXT | {'model.vocab': 512, 'mesh.data': 2, 'mesh.fsdp': 4},
     'gpt_char:cpu': {},
-    'bert_mini:words': {'data.tokenizer': 'WordPiece(vocab=60)'},
+    **{f'bert_mini:{variant}': {'data.tokenizer': 'WordPiece(vocab=60)'} for variant in ('words', 'whole_words', 'spans')},
+    'bert_mini:next': {'data.tokenizer': 'WordPiece(vocab=60)', 'data.documents': 'line', 'data.cut': 'anywhere'},
+    't5_small:spans': {'data.tokenizer': 'SentencePiece(vocab=300, sentinels=5)', 'data.documents': 'line'},
+    'bart_mini': {'data.tokenizer': "SentencePiece(vocab=300, special=('begin', 'mask'))", 'data.documents': 'line'},
     't5_small:step': {'model.vocab': 512, 'data.train': 'train[:300]', 'data.valid': 'valid[:20]'},
     'vit_ti16:step': {'data.train': 'train[:64]', 'data.valid': 'train[64:70]', 'data.size': 32},
     **{f'nadaraya_watson:{variant}': {} for variant in ('curve', 'iris')},
@@ -69,6 +72,9 @@ ALIKE = {'gpt2:350m': ('gpt2:124m', SHRUNK.keys() | {'optimizer.learning_rate'})
          **{f'gpt2:{variant}': ('gpt2:1558m', SHRUNK.keys() | {'optimizer.learning_rate'}) for variant in ('774m',)},
          'gpt2:gpt3': ('gpt2:1558m', SHRUNK.keys() | {'optimizer.learning_rate', 'model.mask'}),
          'bert_mini:step': ('bert_mini:words', {'data', 'model.dropout', 'model.vocab'}),
+         'bert_mini:static': ('bert_mini:words', {'data.copies'}),
+         'bert_mini:ngrams': ('bert_mini:whole_words', {'data.noise'}),
+         'bert_mini:order': ('bert_mini:next', {'data.pairs'}),
          't5_small:pairs': ('t5_small:step', {'data', 'model.vocab'} | {
              f'model.{stack}.{field}' for stack in ('encoder', 'decoder')
              for field in ('dropout', 'last_dropout', 'feed_forward')}),
@@ -151,8 +157,8 @@ class ConfigsTest(experiments.TestCase):
 
     def sources(self, config):
         """{field: where data of its kind is}."""
-        texts = {'data.text.documents:Text': [''], 'data.text.masked:Masked': [''], 'data.text.shift:Shift': [''],
-                 'data.text.parallel:Parallel': [''],
+        texts = {**{f'data.{name}': [''] for name in ('text.documents:Text', 'text.masked:Masked', 'text.shift:Shift',
+                                                      'text.parallel:Parallel', 'seq2seq.corrupted:Corrupted')},
                  'data.text.mixture:Mixture': [f'parts.{name}.' for name in config.data.get('parts', {})]}
         if config.data.pipeline == 'data.text.parallel:Parallel':
             if config.data.source == 'cldr':

@@ -24,7 +24,7 @@ from configs import base
 ROOT = pathlib.Path(__file__).parent.parent
 # Files in configs/ that are no configs by themselves, or whose variants are workdirs (finetune_test.py).
 NO_CONFIGS = ('__init__', 'base', 'converted', 'finetune', 'classify', 'label', 'rate', 'prefer', 'tag', 'answer', 'glue',
-              'gpt_finetune')
+              'gpt_finetune', 'distill')
 WORDS = ('key', 'query', 'value', 'mask', 'head', 'block', 'norm', 'token', 'row', 'batch', 'loss', 'step', 'mean', 'sum')
 
 
@@ -173,8 +173,8 @@ def tiny_reader(path, kind, **changes):
     from tests.data import tiny_tokenizers
 
     data, task, head = {
-        'masked': (dict(documents='line', packing='none', next_sentence=True, share=0.3), 'masked:BertPretraining',
-                   'Pretraining()'),
+        'masked': (dict(documents='line', packing='none', pairs='next', cut='anywhere', noise='Tokens(share=0.3)'),
+                   'masked:BertPretraining', 'Pretraining()'),
         'labelled': ({}, 'reading:TextClasses', 'Classes(classes=2)'),
         'tagged': ({}, 'reading:Tags', 'TokenClasses(classes=3)'),
         'questions': (dict(stride=4, question_length=3), 'reading:Spans', 'Span()')}[kind]

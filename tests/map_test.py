@@ -7,7 +7,7 @@ from absl.testing import absltest, parameterized
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 MAP = (ROOT / 'docs' / 'map.md').read_text()
-ROOMS = dict(re.findall(r'^\| `([a-z/]+/)` \| (.*) \|$', MAP.partition('| room |')[2], re.MULTILINE))
+ROOMS = dict(re.findall(r'^\| `([a-z0-9/]+/)` \| (.*) \|$', MAP.partition('| room |')[2], re.MULTILINE))
 PACKAGES = 'transformer', 'vit', 'data', 'training', 'display'
 
 

@@ -11,6 +11,7 @@ import pytest
 from absl.testing import absltest, parameterized
 from PIL import Image
 
+import heed
 from configs import base
 from data.text import masked
 from data.tokenizers import hugging_face
@@ -192,6 +193,36 @@ class TranslationTest(PredictTest):
         self.assertNotEqual(self.predict(self.workdir, sample, '--seed=1', stdin=b'key value\nmask head row\n'), lines)
 
 
+class GapsTest(PredictTest):
+
+    def trained_on(self, noise, tokenizer):
+        c = experiments.tiny_pairs(self.text)
+        with c.unlocked():
+            c.data = base.data('data.seq2seq.corrupted:Corrupted', path=str(self.text), documents='line', noise=noise,
+                               tokenizer=tokenizer, length=24, batch_size=8)
+            c.model.source_length = c.model.length = 24
+            c.train.steps = 2
+        code, out = experiments.train(c.lock(), self.folder / 'run')
+        self.assertEqual(code, 0, out)
+        return self.folder / 'run'
+
+    def test_sentinels_of_t5(self):
+        workdir = self.trained_on('SpanCorruption()', 'SentencePiece(vocab=300, sentinels=9)')
+        given = 'key <extra_id_0> row <extra_id_1>'
+        row, empty = map(json.loads, self.predict(workdir, '--json', '--tokens=3', stdin=f'{given}\n\n'.encode()))
+        self.assertRegex(row['text'], '^key .*row')
+        self.assertNotIn('<extra_id', row['text'])
+        self.assertEqual((row['source'], empty['text']), (given, ''))
+        done = experiments.call('predict', f'--workdir={workdir}', stdin=b'key <extra_id_0>\nkey\n')
+        self.assertIn("predict.py: In line 2: 'key' has no <extra_id_0>; write it where words are missing", done.err)
+        self.assertEqual(done.code, 1)
+
+    def test_masks_of_bart(self):
+        workdir = self.trained_on('PermuteSentences() >> Infill()', "SentencePiece(vocab=300, special=('mask',))")
+        row, = map(json.loads, self.predict(workdir, '--json', '--tokens=3', stdin=b'key <mask> row'))
+        self.assertEqual(row['text'], row['outputs'][0]['text'])
+
+
 class StoriesTest(PredictTest):
 
     @pytest.mark.slow
@@ -280,6 +311,7 @@ class ImagesTest(PredictTest):
                 ([f'--input={broken}'], b'', "broken.png' is not UTF-8 at byte 0; give an image, or the path of one per line"),
                 (['--strategy=Greedy()'], listed, '--strategy is for models that generate text'),
                 (['--tokens=100'], listed, '--tokens is for models that generate text'),
+                (['--candidates=a'], listed, '--candidates is for models that fill masks'),
                 (['--seed=0'], listed, '--seed is for models that generate text')):
             with self.subTest(arguments=arguments):
                 done = experiments.call('predict', f'--workdir={workdir}', *arguments, stdin=stdin)
@@ -354,6 +386,49 @@ class ReadingTest(PredictTest):
         self.refused(workdir, b'[MASK] key' * 8, 'In line 1: .* has 18 tokens with the special ones, and a row of this run 16')
         for flag in ('--strategy=Greedy()', '--tokens=3', '--truncate', '--prefix=key', '--seed=1'):
             self.refused(workdir, b'[MASK]\n', f'{flag.partition("=")[0]} is for models that generate text; leave it out', flag)
+
+    def test_chosen_words_at_masks(self):
+        workdir, text = self.reader('masked'), 'key [MASK] row [MASK]'
+        candidates = 'sum, key,ab,row,abcdefghij'  # one token, two, and more than are asked for in one row of the model
+        row, blank = (json.loads(line) for line in self.predict(
+            workdir, '--json', f'--candidates={candidates}', stdin=f'{text}\n\n'.encode()))
+        line, _ = self.predict(workdir, f'--candidates={candidates}', stdin=f'{text}\n\n'.encode())
+        self.assertEqual(blank, {'text': ''})
+        self.assertLen(row['candidates'], 2)
+        letters = lambda word: [FIRST + len(experiments.WORDS) + ord(word[0]) - ord('a'),
+                                *(FIRST + len(experiments.WORDS) + len(tiny_tokenizers.LETTERS) + ord(letter) - ord('a')
+                                  for letter in word[1:])]
+        for mask, found in enumerate(row['candidates']):
+            wanted = {}
+            for word in ('sum', 'key', 'row', 'ab', 'abcdefghij'):
+                ids = [NUMBER[word]] if word in NUMBER else letters(word)
+                parts = text.split('[MASK]')
+                given = '[MASK]'.join(parts[:mask + 1]) + '[MASK] ' * len(ids) + '[MASK]'.join(parts[mask + 1:])
+                places = 2 + 2 * mask + np.arange(len(ids))
+                p = self.chances(self.outputs(workdir, *self.row(given), masked=places)['logits'])
+                wanted[word] = p[np.arange(len(ids)), ids]
+            self.assertEqual([one['word'] for one in found], sorted(wanted, key=lambda word: -wanted[word].prod()))
+            for one in found:
+                each = wanted[one['word']]
+                np.testing.assert_allclose([token['probability'] for token in one['tokens']], each, rtol=1e-4)
+                np.testing.assert_allclose(one['probability'], each.prod(), rtol=1e-4)
+                np.testing.assert_allclose(one['share'], each.prod() / sum(x.prod() for x in wanted.values()), rtol=1e-4)
+        self.assertEqual([token['token'] for token in row['candidates'][0][-1]['tokens']],
+                         ['a', *(f'##{x}' for x in 'bcdefghij')])
+        self.assertEqual(line, '\t'.join(', '.join(f'{one["word"]} {one["probability"]:.4g}' for one in found)
+                                         for found in row['candidates']))
+        plain, = (json.loads(line) for line in self.predict(workdir, '--json', stdin=text.encode()))
+        self.assertEqual({name: row[name] for name in plain}, plain)
+        self.assertEqual(heed.load(workdir).predict(text, candidates=candidates.split(',')), row)
+        for given, stdin, message in (
+                ('key,,row', '[MASK]', "The candidates are 'key,,row', one of them empty; expected words"),
+                ('key,é中', '[MASK]', r"In line 1: 'é中' has the token \[UNK\], which is no word"),
+                ('[MASK]', '[MASK]', r"'\[MASK\]' has the token \[MASK\], which is no word"),
+                ('y', 'ke[MASK]', r"In line 1: 'y' has no tokens of its own in place of \[MASK\]: it joins"),
+                ('key', 'key\trow', "'key.trow' has a tab and asks whether a text follows; leave the candidates out"),
+                ('abcdefghijklmnop', '[MASK]', "'abcdefghijklmnop' has 16 tokens, .* 18, more than a row of this run"),
+                ('key', 'row', r"'row' has no \[MASK\]")):
+            self.refused(workdir, stdin.encode(), message, f'--candidates={given}')
 
     @pytest.mark.slow
     def test_the_config_names_who_reads(self):

@@ -5,7 +5,10 @@ import functools
 import json
 import os
 import signal
+import subprocess
+import sys
 import textwrap
+import time
 
 import numpy as np
 import pytest
@@ -113,7 +116,63 @@ class SweepTest(SweepCase):
         self.assertEqual(found, wanted)
         self.assertIn(f'{wanted["mean"]:#.4g} ± {wanted["deviation"]:.2g}', done.out.splitlines()[1])
 
+    @pytest.mark.slow
+    def test_points_are_trained_at_once_each_after_what_it_starts_from(self):
+        path = self.folder / 'mine.py'
+        points = """{'a': {}, 'b': {'train.steps': 3}, 'bad': {'data.train': 'none'},
+                     'after_bad': Point(fields={'init_from': '{bad}'}), 'c': Point(fields={'init_from': '{b}', 'seed': 6})}"""
+        path.write_text(f"""from tests import experiments
+from training.report.sweeps import Point, Sweep
+
+def get_config(variant):
+    return experiments.tiny({str(self.text)!r}, **{{"train.steps": 2}})
+
+def sweep(variant):
+    return Sweep({points})
+""")
+        command = [sys.executable, 'sweep.py', f'--config={path}', f'--workdir={self.folder / "all"}']
+        environment = {**os.environ, 'PYTHONPATH': str(experiments.ROOT)}
+        call = lambda *more: subprocess.run([*command, *more], cwd=experiments.ROOT, env=environment, capture_output=True,
+                                            text=True, timeout=300)
+        done = call('--processes', '2')
+        self.assertEqual(done.returncode, 1)
+        self.assertRegex(done.stderr, r"\Asweep.py: 2 points of the sweep failed, of which the first says: Point 'bad' of the "
+                                      r"sweep: The split 'none' names no file[^\n]*\n\Z")
+        self.assertCountEqual([line.split()[0] for line in done.stdout.splitlines()[1:]], ['a', 'b', 'c'])
+        self.assertFalse((self.folder / 'all' / 'after_bad').exists())
+        self.assertIn(f'parameters from {self.folder / "all" / "b"}', (self.folder / 'all' / 'c.log').read_text())
+        one = call('--only=a')
+        self.assertEqual((one.returncode, one.stdout, one.stderr), (0, '', ''))
+        self.assertIn('finished at step 2', (self.folder / 'all' / 'a.log').read_text())
+
+    @pytest.mark.slow
+    def test_points_at_once_are_stopped_and_continued(self):
+        path = self.folder / 'mine.py'
+        path.write_text(f"""from tests import experiments
+from training.report.sweeps import Sweep
+
+def get_config(variant):
+    return experiments.tiny({str(self.text)!r}, **{{"train.steps": 100_000, "log.every_steps": 100}})
+
+def sweep(variant):
+    return Sweep({{'a': {{}}, 'b': {{'seed': 5}}}})
+""")
+        environment = {**os.environ, 'PYTHONPATH': str(experiments.ROOT)}
+        process = subprocess.Popen(
+            [sys.executable, 'sweep.py', f'--config={path}', f'--workdir={self.folder / "all"}', '--processes=2'],
+            cwd=experiments.ROOT, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        metrics = [self.folder / 'all' / name / 'metrics.jsonl' for name in 'ab']
+        end = time.monotonic() + 200
+        while time.monotonic() < end and not all(one.exists() and one.stat().st_size for one in metrics):
+            time.sleep(0.2)
+        process.send_signal(signal.SIGTERM)
+        out, err = process.communicate(timeout=100)
+        self.assertEqual((process.returncode, out, err), (143, '', ''))
+        for name in 'ab':
+            self.assertIn('stopped by SIGTERM', (self.folder / 'all' / f'{name}.log').read_text())
+
     @parameterized.parameters(
+        ("Sweep({'a': {}})", ('--only=b',), "The sweep has no point 'b'; known: a."),
         ("Sweep({'a': {}, 'b': {'modl.width': 4}})", (), "Point 'b' of the sweep: There is no field 'modl' in config; did you"),
         ("Sweep({'a': {}, 'b': {'model.width': '4'}})", (), "Point 'b' of the sweep: model.width is '4'; expected int"),
         ("Sweep({'a': {}, 'b': {'train.steps': 0}})", (), "Point 'b' of the sweep: train.steps is 0; set it to at least 1"),
@@ -182,7 +241,8 @@ class ExtrapolationTest(SweepCase):
         self.assertAlmostEqual(measured, float(loss / counts[32]), places=4)
 
     def test_points_are_the_variants(self):
-        made = extrapolation.sweep().configs(extrapolation.get_config())
+        sweep = extrapolation.sweep()
+        made = {name: sweep.config_of(name, extrapolation.get_config(), {}, self.folder) for name in sweep.points}
         self.assertEqual({name: config.to_dict() for name, config in made.items()},
                          {name: extrapolation.get_config(name).to_dict() for name in extrapolation.VARIANTS})
         with self.assertRaisesRegex(ValueError, 'leave out :rotary, or train it alone with train.py'):
@@ -221,7 +281,8 @@ class StabilityTest(SweepCase):
         self.assertTrue((self.folder / 'sweep' / 'plots' / 'mine.png').is_file())
 
     def test_points_are_values_of_existing_fields(self):
-        points = stability.sweep().configs(stability.get_config())
+        sweep = stability.sweep()
+        points = {name: sweep.config_of(name, stability.get_config(), {}, self.folder) for name in sweep.points}
         self.assertLen(points, 2 * 2 * 2 + 2)
         for name, (residual, initial, warmup) in {
                 'post-xavier-warm': ('PostNorm()', 'Xavier()', True),

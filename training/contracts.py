@@ -58,6 +58,8 @@ class Opened(Protocol):
     Attributes:
       config: the Data.
       facts: {field of a model: what the data tell of it}, such as 'vocab' and 'classes'.
+      meanings: {what the numbers of a batch stand for, such as 'tokenizer' and 'classes': its digest}: models that are applied
+        to the same batch must agree in them.
       unit: what `count` counts, in the plural, such as 'tokens'.
       shapes: {name: (shape, dtype)} of a training batch; of several lengths the longest.
       buckets: the shapes of all training batches, the longest last.
@@ -66,6 +68,7 @@ class Opened(Protocol):
     """
     config: Data
     facts: Mapping[str, Any]
+    meanings: Mapping[str, str]
     unit: str
     shapes: Shapes
     buckets: Sequence[Shapes]
@@ -177,7 +180,8 @@ class Task(Protocol):
         """{term: (sum, weight)}, scalars; weights depend on the batch alone.
 
         Args:
-          forward: applies the model, `forward(**inputs) -> {output: array}`.
+          forward: applies the model, `forward(**inputs) -> {output: array}`, and `forward.NAME(**inputs)` the companion of
+            that name (training/companions.py).
           key: for what is drawn at random in training, else None.
           step: of training, int32 []; None in evaluation.
         """
@@ -190,7 +194,8 @@ class Snapshot(Protocol):
     """A run at some parameters: what evaluators and readers work with.
 
     Attributes:
-      run: the Run, with `config`, `mesh`, `task` and `evaluation(name, split)`.
+      run: the Run, with `config`, `mesh`, `task`, `evaluation(name, split)`, and for the task's loss `companions.params` and
+        `forward(apply, companions' parameters)`.
       params: nested dict of arrays.
       step: how many steps of training they have had.
       model, data: those of the run.
@@ -243,8 +248,8 @@ class Reader(Protocol):
     """Makes something of the inputs of predict.py, and draws those of eval.py; a frozen dataclass that `data.reader` names.
 
     Attributes:
-      flags: what `answers` takes as keywords, of --strategy, --tokens, --seed, --truncate and --prefix, and `watch`, a
-        function that is called with each piece of a text as soon as it is generated.
+      flags: what `answers` takes as keywords, of --strategy, --tokens, --seed, --truncate, --prefix and --candidates, and
+        `watch`, a function that is called with each piece of a text as soon as it is generated.
       usual: the strategy of those that generate text, else None.
       several: whether an input has several lines.
     """

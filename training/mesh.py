@@ -71,16 +71,21 @@ _UNMATCHED = object()  # a value that no rule can have
 def first_match(rules, path, what, default=None):
     """The value of the first (regex, value) whose regex matches the whole path, else the default. Raises ValueError if no rule
     matches and the default is None."""
+    return matched(rules, path, what, default)[1]
+
+
+def matched(rules, path, what, default=None):
+    """(the match, the value) of the first (regex, value), as in `first_match`; (None, default) if there is none."""
     for rule in rules:
         try:
             pattern, value = rule
-            matches = re.fullmatch(pattern, path)
+            match = re.fullmatch(pattern, path)
         except (TypeError, ValueError, re.error) as error:
             raise ValueError(f'{rule!r} in {what} is not a pair (regular expression, value): {error}.') from None
-        if matches:
-            return value
+        if match:
+            return match, value
     if default is not None:
-        return default
+        return None, default
     raise ValueError(f'No rule of {what} covers the parameter {path}; add one, or end the rules with (".*", ...).')
 
 

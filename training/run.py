@@ -7,6 +7,7 @@ import dataclasses
 import functools
 import math
 import pathlib
+import re
 import shutil
 import tempfile
 from typing import Any
@@ -21,6 +22,7 @@ from training import mesh as meshes
 from training import optimizer as optimizers
 from training import step as steps
 from training.checkpoint import Checkpoints
+from training.companions import Companions
 from training.config import resolve, schema
 from training.report import energy, flops
 from training.state import State, initialised, wide
@@ -35,6 +37,7 @@ class Run:
     Attributes:
       config: the locked ConfigDict.
       reader: reads the inputs of predict.py and draws those of eval.py; None: predict.py refuses the run.
+      companions: the frozen models that the task applies besides its own.
       shapes: a State of jax.ShapeDtypeStruct with the sharding of every array, the target of init and restore.
       roles: {path: role} of the parameters.
     """
@@ -46,6 +49,7 @@ class Run:
     evaluators: dict[str, contracts.Evaluator]
     reader: contracts.Reader | None
     optimizer: optimizers.Optimizer
+    companions: Companions
     shapes: State
     roles: dict
 
@@ -55,7 +59,7 @@ class Run:
         return jax.jit(self._fresh, out_shardings=shardings)()
 
     def _fresh(self):
-        return _fresh(self.config, self.data, self.model, self.task, self.optimizer)
+        return _fresh(self.config, self.data, self.model, self.task, self.optimizer, self.companions.pairs)
 
     def begun_with(self, params):
         """The fresh state with these parameters."""
@@ -74,19 +78,18 @@ class Run:
 
         def choose(keys, fresh):
             path = meshes.path_of(keys)
-            rule = meshes.first_match(rules, path, 'init_rules')
-            if rule not in ('keep', 'fresh', 'offered'):
-                raise ValueError(f"init_rules gives {rule!r} for {path}; expected 'keep', 'fresh' or 'offered'.")
-            if rule == 'fresh' or (rule == 'offered' and (path not in have or have[path].shape != fresh.shape)):
+            rule, name = _init_rule(rules, path)
+            there = have.get(name)
+            if rule == 'fresh' or (rule == 'offered' and (there is None or there.shape != fresh.shape)):
                 made.append(path)
                 return fresh
-            if fits and path in have and have[path].shape != fresh.shape:
-                have[path] = self.model.fitted(path, have[path], **self.task.inputs(batch))
-            if path not in have or have[path].shape != fresh.shape:
-                there = have[path].shape if path in have else 'nothing'
-                raise ValueError(f'init_from={folder} has {there} for {path}, but the model needs {fresh.shape}; '
-                                 "change the model, or give it the rule 'fresh' in init_rules.")
-            return jax.device_put(have[path].astype(fresh.dtype), fresh.sharding)
+            if fits and there is not None and there.shape != fresh.shape:
+                there = self.model.fitted(path, there, **self.task.inputs(batch))
+            if there is None or there.shape != fresh.shape:
+                raise ValueError(f'init_from={folder} has {"nothing" if there is None else there.shape} for {name}, but the '
+                                 f'model needs {fresh.shape}{f" for {path}" * (path != name)}; change the model, or give it '
+                                 "the rule 'fresh' in init_rules.")
+            return jax.device_put(there.astype(fresh.dtype), fresh.sharding)
 
         fresh = self.init()
         params = jax.tree_util.tree_map_with_path(choose, fresh.params)
@@ -114,7 +117,8 @@ class Run:
         c = self.config
         return steps.make(
             self.model, self.task, self.optimizer, seed=c.seed, microbatches=c.train.microbatches,
-            log_every=c.log.every_steps, last=c.train.steps, nonfinite=c.train.nonfinite)
+            log_every=c.log.every_steps, last=c.train.steps, nonfinite=c.train.nonfinite,
+            companions=self.companions.models)
 
     def batches(self, iterator):
         """(batch, number of its units) for the compiled step: the next batch, or train.dispatch of them stacked. Small batches
@@ -129,7 +133,7 @@ class Run:
         """(train.dispatch training steps, compiled for this mesh; floating point operations of one step). The steps donate
         their state. If batches have several lengths, the operations are those of the longest."""
         shardings, count = jax.tree.map(lambda s: s.sharding, self.shapes), self.config.train.dispatch
-        function = steps.several(self.step_function, count, self.config.train.nonfinite)
+        function, frozen = steps.several(self.step_function, count, self.config.train.nonfinite), self.companions.params
         jitted = jax.jit(function, donate_argnums=0, out_shardings=(shardings, meshes.replicated(self.mesh)))
         front = (count,) if count > 1 else ()
         place = meshes.batch_sharding(self.mesh, stacked=count > 1)
@@ -137,27 +141,35 @@ class Run:
         def program(shapes):
             batch = {name: jax.ShapeDtypeStruct(shape, dtype, sharding=place) for name, (shape, dtype) in shapes.items()}
             with jax.set_mesh(self.mesh), progress.waiting('compiling the training step'):
-                traced = jitted.trace(self.shapes, batch)
+                traced = jitted.trace(self.shapes, batch, frozen)
                 return traced.lower().compile(), flops.count_jaxpr(traced.jaxpr) // count
 
         longest = {name: ((*front, *shape), dtype) for name, (shape, dtype) in self.data.shapes.items()}
-        programs = steps.Programs(program, longest)
+        programs = steps.Programs(program, longest, frozen)
         return programs, programs.flops
+
+    def forward(self, apply, frozen):
+        """What the task's loss calls: `apply` for the model, and the companions with the parameters `frozen`."""
+        return steps.Forward(apply, steps.paired(self.companions.models, frozen))
 
     @functools.cached_property
     def eval_terms(self):
         """(params, batch) -> {term: (sum, weight)} without randomness, compiled for each shape of batch."""
-        def terms(params, batch):
-            return self.task.loss(steps.forward(self.model, params), batch, key=None, step=None, train=False)
-        return jax.jit(terms, out_shardings=meshes.replicated(self.mesh))
+        def terms(params, batch, frozen):
+            forward = self.forward(steps.applied(self.model, params), frozen)
+            return self.task.loss(forward, batch, key=None, step=None, train=False)
+        compiled = jax.jit(terms, out_shardings=meshes.replicated(self.mesh))
+        return lambda params, batch: compiled(params, batch, self.companions.params)
 
     @functools.cached_property
     def row_terms(self):
         """As `eval_terms`, {term: (sums [B], weights [B])} of every row by itself."""
-        def terms(params, row):
-            batch = jax.tree.map(lambda x: x[None], row)
-            return self.task.loss(steps.forward(self.model, params), batch, key=None, step=None, train=False)
-        return jax.jit(jax.vmap(terms, in_axes=(None, 0)), out_shardings=meshes.replicated(self.mesh))
+        def terms(params, batch, frozen):
+            forward = self.forward(steps.applied(self.model, params), frozen)
+            alone = lambda row: self.task.loss(forward, jax.tree.map(lambda x: x[None], row), key=None, step=None, train=False)
+            return jax.vmap(alone)(batch)
+        compiled = jax.jit(terms, out_shardings=meshes.replicated(self.mesh))
+        return lambda params, batch: compiled(params, batch, self.companions.params)
 
     def evaluation(self, name, split=None, rows=None):
         """The batches of the evaluator `name`, of its own split or of another; rows: None: `eval_rows`."""
@@ -274,15 +286,33 @@ def _captured(model, params, names, inputs):
     return {layer: x for layer, x in outputs.items() if layer.endswith(names)}
 
 
+def _init_rule(rules, path):
+    """('keep', 'fresh' or 'offered', the name in the other run) of a parameter, by the rules of base.config()."""
+    match, rule = meshes.matched(rules, path, 'init_rules')
+    action, _, name = str(rule).partition(':')
+    if action not in ('keep', 'fresh', 'offered') or (action == 'fresh' and name):
+        raise ValueError(f"init_rules gives {rule!r} for {path}; expected 'keep', 'fresh' or 'offered', or 'keep:NAME' or "
+                         "'offered:NAME' with its name in the other run.")
+    try:
+        return action, match.expand(name) if name else path
+    except (re.error, IndexError) as error:
+        raise ValueError(f'init_rules gives {rule!r} for {path}, where {error}; write \\1 for what the first group of the '
+                         'regular expression matches, and \\g<0> for the whole name.') from None
+
+
 def _example(data):
     return {name: jnp.zeros(shape, dtype) for name, (shape, dtype) in data.shapes.items()}
 
 
-def _fresh(config, data, model, task, optimizer):
+def _fresh(config, data, model, task, optimizer, companions):
+    """The fresh state. companions: {name: (model, parameters)}; None: they are not there, and the sums of the terms neither."""
     batch = _example(data)
     params = initialised(model, task.inputs(batch), steps.stream(config.seed, 'init'))
-    terms = jax.eval_shape(lambda p: task.loss(steps.forward(model, p), batch, key=None, step=0, train=False), params)
-    sums = {term: jnp.zeros(2) for term in terms}
+
+    def terms(params):
+        forward = steps.Forward(steps.applied(model, params), companions)
+        return task.loss(forward, batch, key=None, step=0, train=False)
+    sums = {} if companions is None else {term: jnp.zeros(2) for term in jax.eval_shape(terms, params)}
     exact = wide(params)
     return State(jnp.zeros((), jnp.int32), params, optimizer.tx.init(exact), optimizer.first_average(exact), sums,
                  jnp.zeros((), jnp.int32))
@@ -300,12 +330,13 @@ def _held(part, contract, what, path):
     return part
 
 
-def build(config, mesh, folder=None, source=None):
+def build(config, mesh, folder=None, source=None, *, applied=False):
     """Constructs all parts that a config names and checks that they fit together, before anything is computed.
 
     Args:
       folder: the workdir of this run, with its tokenizer or class names; None: they are learnt from the data.
       source: the workdir from which this run takes its first parameters, and therefore its tokenizer.
+      applied: the model is only applied, so that companions need not be there; `shapes.sums` may then be empty.
     """
     schema.check(config)
     rows, parts, micro = config.data.batch_size, meshes.rows(mesh), config.train.microbatches
@@ -331,12 +362,14 @@ def build(config, mesh, folder=None, source=None):
         raise ValueError(f'{config.model.name} cannot separate documents that share a row, as with data.packing='
                          f"{config.data.packing!r}; set data.packing='buckets' or 'none'.")
     task = _part(config.task, contracts.Task, 'task')
+    companions = Companions(config.companions.to_dict(), data, lambda other: load(other, data=1, onto=mesh))
     evaluators = {name: _part(e, contracts.Evaluator, 'evaluator', key='evaluator', ignore=EVAL_FIELDS)
                   for name, e in config.evals.items()}
     try:
         roles_of = roles.of_model(model, jax.eval_shape(lambda: task.inputs(_example(data))))
         optimizer = optimizers.make(config.optimizer, config.train.steps, roles_of)
-        shapes = jax.eval_shape(functools.partial(_fresh, config, data, model, task, optimizer))
+        frozen = None if applied and companions.folders else companions.pairs  # read before anything is traced
+        shapes = jax.eval_shape(functools.partial(_fresh, config, data, model, task, optimizer, frozen))
     except KeyError as error:
         if error.args[0] in data.shapes:
             raise
@@ -348,7 +381,7 @@ def build(config, mesh, folder=None, source=None):
     moments = meshes.follow(shapes.opt_state, shapes.params, params, mesh)
     place = State(whole, params, moments, params if shapes.average else {}, jax.tree.map(lambda _: whole, shapes.sums), whole)
     shapes = jax.tree.map(lambda s, at: jax.ShapeDtypeStruct(s.shape, s.dtype, sharding=at), shapes, place)
-    return Run(config, mesh, data, model, task, evaluators, reader or None, optimizer, shapes, roles_of)
+    return Run(config, mesh, data, model, task, evaluators, reader or None, optimizer, companions, shapes, roles_of)
 
 
 def _axes(roles_of, shapes):
@@ -372,7 +405,7 @@ def load(folder, step='last', data=None, onto=None):
 
 
 def _loaded(folder, config, step, data, onto):
-    run = build(config, mesh_for(config, data), folder)
+    run = build(config, mesh_for(config, data), folder, applied=True)
     checkpoints = Checkpoints(folder, best=config.checkpoint.best, writable=False)
     try:
         number = checkpoint_step(checkpoints, step, config)

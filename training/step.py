@@ -16,9 +16,35 @@ def stream(seed, name):
     return jax.random.fold_in(jax.random.key(seed), zlib.crc32(name.encode()))
 
 
-def forward(model, params):
-    """`forward(**inputs)` as tasks call it."""
+class Forward:
+    """What tasks call: `forward(**inputs)` applies the model, `forward.NAME(**inputs)` a companion, a frozen model.
+
+    Args:
+      apply: from inputs to the outputs of the model.
+      companions: {name: (model, parameters)}.
+    """
+
+    def __init__(self, apply, companions=None):
+        self._apply, self._companions = apply, companions or {}
+
+    def __call__(self, **inputs):
+        return self._apply(**inputs)
+
+    def __getattr__(self, name):
+        if name not in self._companions:
+            raise ValueError(f'The task applies a companion {name!r}, a frozen model of another run, but the config names '
+                             f'{", ".join(self._companions) or "none"}; set companions.{name} to the workdir of that run.')
+        return applied(*self._companions[name])
+
+
+def applied(model, params):
+    """From inputs to the outputs of a model with these parameters."""
     return lambda **inputs: model.apply({'params': params}, **inputs)
+
+
+def paired(models, params):
+    """{name: (model, parameters)} of companions, from {name: model} and {name: parameters}."""
+    return {name: (model, params[name]) for name, model in models.items()}
 
 
 def total_loss(coefficients, sums, weights):
@@ -30,13 +56,15 @@ def split_terms(terms):
     return {t: s for t, (s, _) in terms.items()}, {t: w for t, (_, w) in terms.items()}
 
 
-def gradients(model, task, params, batch, *, key, step, microbatches, hold=lambda params: params):
+def gradients(model, task, params, batch, *, key, step, microbatches, hold=lambda params: params, companions=None):
     """(gradients, sums, weights) of one batch, exactly the same for any number of microbatches.
 
     Weights depend on the batch alone, so those of the whole batch are computed first (the compiler drops the forward pass)
-    and each microbatch adds the gradient of its share of the total. `hold` stops the gradient of frozen parameters."""
+    and each microbatch adds the gradient of its share of the total. `hold` stops the gradient of frozen parameters;
+    `companions` are those of `Forward`."""
     def terms(params, batch, key):
-        return split_terms(task.loss(forward(model, hold(params)), batch, key=key, step=step, train=True))
+        forward = Forward(applied(model, hold(params)), companions)
+        return split_terms(task.loss(forward, batch, key=key, step=step, train=True))
 
     def share(params, batch, key, weights):
         sums, own = terms(params, batch, key)
@@ -64,8 +92,8 @@ def group_norms(tree):
     return {group: optax.global_norm(leaves) for group, leaves in tree.items()}
 
 
-def make(model, task, optimizer, *, seed, microbatches=1, log_every=1, last=0, nonfinite='stop'):
-    """step(state, batch) -> (state, report).
+def make(model, task, optimizer, *, seed, microbatches=1, log_every=1, last=0, nonfinite='stop', companions=None):
+    """step(state, batch, frozen) -> (state, report); `frozen` are the parameters of the companions, {name: parameters}.
 
     Gradient, moments and update u are in at least float32, whatever the type of the stored parameters, p' = round(p + u): a
     bfloat16 parameter is rounded once in a step.
@@ -77,15 +105,17 @@ def make(model, task, optimizer, *, seed, microbatches=1, log_every=1, last=0, n
         parameters are computed only at a row (and at step `last`), and are 0 elsewhere.
       nonfinite: 'skip' keeps parameters and optimizer unchanged if the loss or a gradient is not finite; 'stop' leaves the
         decision to the loop, which reads report['finite'] and report['grad_norms'].
+      companions: {name: model}.
     """
     if nonfinite not in NONFINITE:
         raise ValueError(f'train.nonfinite is {nonfinite!r}; expected one of {", ".join(NONFINITE)}.')
 
-    def step(state, batch):
+    def step(state, batch, frozen=None):
         key = jax.random.fold_in(stream(seed, 'train'), state.step)
         before = wide(state.params)
         grads, sums, weights = gradients(model, task, before, batch, key=key, step=state.step,
-                                         microbatches=microbatches, hold=optimizer.hold)
+                                         microbatches=microbatches, hold=optimizer.hold,
+                                         companions=paired(companions or {}, frozen))
         loss = total_loss(task.coefficients, sums, weights)
         norms = group_norms(grads)
         finite = jnp.isfinite(loss) & jnp.all(jnp.isfinite(jnp.stack(list(norms.values()))))
@@ -115,10 +145,10 @@ def make(model, task, optimizer, *, seed, microbatches=1, log_every=1, last=0, n
 
 
 def several(step, count, nonfinite='stop'):
-    """step(state, batches) for `count` batches, stacked along a first axis: as many steps in one program. The report is that
-    of the last step or, with nonfinite='stop', of the first that is not finite."""
-    def steps(state, batches):
-        state, reports = jax.lax.scan(step, state, batches)
+    """step(state, batches, frozen) for `count` batches, stacked along a first axis: as many steps in one program. The report is
+    that of the last step or, with nonfinite='stop', of the first that is not finite."""
+    def steps(state, batches, frozen=None):
+        state, reports = jax.lax.scan(lambda state, batch: step(state, batch, frozen), state, batches)
         finite = reports['finite']
         number = count - 1 if nonfinite == 'skip' else jnp.where(finite.all(), count - 1, jnp.argmin(finite))
         return state, jax.tree.map(lambda x: x[number], reports)
@@ -132,17 +162,18 @@ class Programs:
     Args:
       make: from {name: (shape, dtype)} of a batch to (program, its floating point operations).
       longest: the shapes of the longest batch.
+      frozen: the parameters of the companions, the last argument of each program.
 
     Attributes:
       flops: the operations for the longest batch.
     """
 
-    def __init__(self, make, longest):
-        self._make, self._made = make, {}
+    def __init__(self, make, longest, frozen):
+        self._make, self._made, self._frozen = make, {}, frozen
         self._longest, self.flops = self._program(longest)
 
     def __call__(self, state, batch):
-        return self._of(batch)[0](state, batch)
+        return self._of(batch)[0](state, batch, self._frozen)
 
     def flops_with(self, batch):
         """The floating point operations of a step with this batch."""

@@ -17,7 +17,8 @@ import ml_collections
 from training.config import schema
 
 # Fields that may change when a run resumes; a change of any other makes it another experiment.
-CHANGEABLE = r'train\.steps|(log|checkpoint|evals|generation|mesh|profile|energy)\..*|data\.(workers|reader)'
+# Companions may move: their digests are compared.
+CHANGEABLE = (r'train\.steps|(log|checkpoint|evals|generation|mesh|profile|energy|companions)\..*|data\.(workers|reader)')
 OURS = 'data', 'transformer', 'vit', 'training'  # packages whose code a config.json may name
 NAMES_CODE = r'(model|task|optimizer(\.schedule)?)\.name|data\.(pipeline|reader)|evals\.[^.]+\.evaluator'
 VERSIONS = ('jax', 'jaxlib', 'flax', 'optax', 'orbax-checkpoint', 'grain', 'numpy', 'sentencepiece')
@@ -192,28 +193,37 @@ def check_unchanged(folder, config):
                          'give these values again, or another --workdir.')
 
 
-def changed_data(folder, digests):
-    """The splits whose contents have changed since the run began."""
+def changed(folder, digests, what='data'):
+    """The names in `digests` that have others than when the run began: splits of the data, or with what='companions' those."""
     path = folder / 'environment.json'
     try:
-        saved = json.loads(path.read_text())['data']
-        return [split for split, digest in digests.items() if saved.get(split, digest) != digest]
+        saved = json.loads(path.read_text())[what]
+        return [name for name, digest in digests.items() if saved.get(name, digest) != digest]
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
         raise ValueError(f'{path} is not the environment of a run; restore it, or train into another --workdir.') from None
 
 
 def check_same_data(folder, digests):
     """Raises ValueError if the data of a run has changed."""
-    if changed := changed_data(folder, digests):
-        raise ValueError(f'The data of {" and ".join(changed)} has changed since the run in {folder} began; restore it, or '
+    if splits := changed(folder, digests):
+        raise ValueError(f'The data of {" and ".join(splits)} has changed since the run in {folder} began; restore it, or '
                          f'train in another --workdir, with --config.init_from={folder} to start from these parameters.')
 
 
-def save_environment(folder, digests):
-    """Saves everything that the bits of a run depend on besides its config: versions, devices, cores, data.
+def check_same_companions(folder, digests):
+    """Raises ValueError if a companion of a run is another model."""
+    if names := changed(folder, digests, 'companions'):
+        raise ValueError(f'The companion {" and ".join(names)} is not the model that it was when the run in {folder} began; '
+                         f'name that one, or train in another --workdir, with --config.init_from={folder} to start from these '
+                         'parameters.')
+
+
+def save_environment(folder, digests, companions=None):
+    """Saves everything that the bits of a run depend on besides its config: versions, devices, cores, data, companions.
 
     Args:
       digests: {split: digest of its contents}.
+      companions: {name: digest of its model and parameters}.
     """
     device = jax.devices()[0]
     environment = {
@@ -221,5 +231,6 @@ def save_environment(folder, digests):
         'packages': {name: metadata.version(name) for name in VERSIONS},
         'platform': device.platform, 'device': device.device_kind, 'devices': jax.device_count(),
         'processes': jax.process_count(), 'cores': len(os.sched_getaffinity(0)),
-        'xla_flags': os.environ.get('XLA_FLAGS', ''), 'data': digests}
+        'xla_flags': os.environ.get('XLA_FLAGS', ''), 'data': digests,
+        'companions': companions or {}}
     write_atomically(folder / 'environment.json', json.dumps(environment, indent=2) + '\n')

@@ -71,6 +71,14 @@ class TranslatedText(Protocol):
 
 
 @runtime_checkable
+class CorruptedText(TranslatedText, Protocol):
+    """Texts with noise, the sources, and what restores them, the targets."""
+
+    def filled(self, text: str, ids: Sequence[int]) -> str:
+        """A source with the missing text that the ids of a target give. Raises ValueError for one that misses nothing."""
+
+
+@runtime_checkable
 class ShiftedText(Protocol):
     """Texts whose words are copied, shifted by one place.
 
@@ -111,15 +119,19 @@ class MaskedText(FramedText, Protocol):
     """Texts with masked words.
 
     Attributes:
-      next_sentence: whether rows are two texts.
+      pairs: 'none', or what the two texts of a row are.
     """
-    next_sentence: bool
+    pairs: str
 
     def framed(self, *texts: str) -> tuple[np.ndarray, np.ndarray]:
         """(ids, types) [n] of one text or of two. Raises ValueError for texts without tokens, or too long for a row."""
 
     def read_masked(self, text: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """(ids [n], types [n], places [masks]) of a text with masks. Raises ValueError for one without, as `framed` does."""
+
+    def in_place(self, text: str, mask: int, word: str) -> np.ndarray:
+        """int32 [n]: the tokens of a word in place of a mask of a text; the first one is mask 0. Raises ValueError for a word
+        that cannot stand there."""
 
     def filled(self, text: str, ids: Sequence[int]) -> str:
         """A text with its masks replaced by these ids."""

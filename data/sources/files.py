@@ -12,6 +12,7 @@ import functools
 import glob
 import gzip
 import hashlib
+import io
 import itertools
 import os
 import re
@@ -22,7 +23,9 @@ from collections.abc import Iterator, Sequence
 from data import cache, splits
 from data.sources import contents
 
-DOCUMENTS = ('file', 'line', 'stream')
+DOCUMENTS = ('file', 'line', 'blank', 'article', 'stream')
+_SLICED = {'line': 'lines', 'blank': 'documents', 'article': 'articles'}  # what slices count, in a message
+_TITLE = re.compile(r'\s*= [^=]+ =\s*')  # of an article of WikiText; its sections have more signs
 _WORDS = {'train': ('train', 'training'), 'valid': ('valid', 'validation', 'val', 'dev'), 'test': ('test',)}
 _FEW = 5  # files that a message lists
 _MANY = 20  # files of which percentages are counted in files: 5 % of fewer is none
@@ -235,7 +238,8 @@ def stdlib() -> list[File]:
 class Split:
     """The documents that one split expression names.
 
-    `documents` says what a document is: a 'file', a 'line', or everything as one 'stream'. The slice counts documents, or
+    `documents` says what a document is: a 'file', a 'line', the lines between two 'blank' ones, an 'article' of WikiText, which
+    begins with a line ' = Title = ', or everything as one 'stream'. The slice counts documents, or
     bytes of the stream; in a stream each bound is moved forward to the next character.
 
     Percentages of fewer than 20 files are shares of their bytes, one file after the other: a file in which a bound lies is cut
@@ -275,8 +279,8 @@ class Split:
         """The range of lines, or of bytes in a stream, that the slice takes."""
         if not str(self.cut):
             return 0, 1 << 62
-        if self.documents == 'line':
-            size = sum(1 for file in self.files for _ in file.lines())
+        if self.documents in _SLICED:
+            size = sum(end for file in self.files for _, end in self._documents(file))
             start, stop = self.cut.bounds(size)
         else:
             size = sum(file.size for file in self.files)
@@ -285,22 +289,22 @@ class Split:
         if start == stop:
             raise ValueError(
                 f'The split {self.expression!r} is empty: there are {size} '
-                f'{"lines" if self.documents == "line" else "bytes"} to slice; widen the slice, or give it more text.'
+                f'{_SLICED.get(self.documents, "bytes")} to slice; widen the slice, or give it more text.'
             )
         return start, stop
 
     def chunks(self) -> Iterator[tuple[str, bool]]:
         """The text in order, as (chunk, whether a document ends with it)."""
-        if self.documents == 'line':
+        if self.documents in _SLICED:
             start, stop = self._bounds
             number = 0
             for file in self.files:
-                for line in file.lines():
+                for text, end in self._documents(file):
                     if number >= stop:
                         return
                     if number >= start:
-                        yield line, True
-                    number += 1
+                        yield text, end
+                    number += end
         else:
             for file, start, stop in self._ranges(*self._bounds):
                 for chunk in file.texts(start, stop):
@@ -312,6 +316,28 @@ class Split:
         """The bytes of the documents in order; each line with one line end."""
         for chunk, _ in self.chunks():
             yield chunk.encode() + (b'\n' if self.documents == 'line' else b'')
+
+    def _documents(self, file: File) -> Iterator[tuple[str, bool]]:
+        """The lines of a file, or its documents of several lines in pieces of about a block, as (text, whether a document ends
+        with it)."""
+        if self.documents == 'line':
+            yield from ((line, True) for line in file.lines())
+            return
+        held, size, ended = [], 0, True
+        for line in (line for text in file.texts() for line in io.StringIO(text)):
+            blank = line.isspace()
+            if blank if self.documents == 'blank' else _TITLE.fullmatch(line):
+                if held or not ended:
+                    yield ''.join(held), True
+                held, size, ended = [], 0, True
+            if not blank:
+                held.append(line)
+                size += len(line)
+            if size > _BLOCK:
+                yield ''.join(held), False
+                held, size, ended = [], 0, False
+        if held or not ended:
+            yield ''.join(held), True
 
     def _ranges(self, start: int, stop: int) -> Iterator[tuple[File, int, int | None]]:
         """The files and byte ranges that make up [start, stop) of all files one after the other."""

@@ -16,13 +16,14 @@ import numpy as np
 
 from data import fields, splits
 from data.opened import Opened
-from data.sources import contents
+from data.sources import contents, corpora
 from data.sources import files as sources
 from data.sources import tfds as tfds_sources
 from data.text import tokens
 from data.tokenizers.specs import SentencePiece, TokenizerSpec, load
 from data.tokenizers.tokenizer import Tokenizer
 
+_OF_PLACES = 'path', 'name', 'features', 'documents', 'train', 'valid', 'test'  # what each source of a corpus has of its own
 _CHECKED = {'source': ('auto', 'files', 'stdlib', 'tfds'), 'documents': sources.DOCUMENTS,
             'packing': ('first_fit', 'concat', 'none')}
 
@@ -38,10 +39,13 @@ class Text:
         $TFDS_DATA_DIR or ~/tensorflow_datasets).
       name: a data set of TFDS, NAME[/CONFIG][:VERSION], that `python -m data.prepare NAME` has prepared.
       features: the name of its text feature; needed where several features qualify and none is called 'text'.
+      corpus: texts of several places instead, one after the other, each with splits of its own (data/sources/corpora.py), such
+        as "(Documents(path='wiki', documents='article'), Column(path='reviews.tsv', column='sentence'))".
       encoding: that of the files, by a name that Python knows, such as 'utf-16', 'latin-1' or 'gb18030'; with 'utf-8' a byte
         order mark, if there is one, says another.
-      documents: what a document is: a 'file', a 'line' (empty ones are skipped), or 'stream', all text as one. For 'tfds'
-        every example is one (empty ones are skipped).
+      documents: what a document is: a 'file', a 'line' (empty ones are skipped), the lines between two 'blank' ones, an
+        'article' of WikiText, which begins with a line ' = Title = ', or 'stream', all text as one. For 'tfds' every example is
+        one (empty ones are skipped).
       tokenizer: Byte(), Char(), Word(vocab=N) (0: all words), SentencePiece(vocab=N, kind='bpe' or 'unigram') or
         WordPiece(vocab=N, lower=True), BERT's, learnt from the training part alone; or Json(path='tokenizer.json') as it is,
         with the roles of its special tokens, such as Json(path='tokenizer.json', begin='<s>', end='</s>').
@@ -61,6 +65,7 @@ class Text:
     path: str = ''
     name: str = ''
     features: str = ''
+    corpus: tuple[corpora.Source, ...] = ()
     encoding: str = 'utf-8'
     documents: str = 'file'
     tokenizer: TokenizerSpec = SentencePiece(vocab=4096)
@@ -87,6 +92,12 @@ class Text:
         for field, choices in _CHECKED.items():
             fields.one_of(field, getattr(self, field), choices)
         fields.positive(length=self.length, batch_size=self.batch_size)
+        given = [name for name in _OF_PLACES if self.corpus and getattr(self, name) != getattr(Text, name)]
+        if given:
+            raise ValueError(
+                f'data.{given[0]}={getattr(self, given[0])!r} is not used with data.corpus, whose sources have places, '
+                'documents and splits of their own; leave one of the two out.'
+            )
         if self.source != 'auto':
             tfds_sources.check(self)
         if self.origin == 'tfds' and self.documents != 'file':
@@ -103,12 +114,19 @@ class Text:
 
     @property
     def origin(self) -> str:
-        """`source`, or what 'auto' stands for."""
+        """`source`, or what 'auto' stands for; 'corpus' of one."""
+        if self.corpus:
+            return 'corpus'
         return self.source if self.source != 'auto' else 'tfds' if self.name else 'files' if self.path else 'stdlib'
+
+    @property
+    def place(self) -> str:
+        """Where the text comes from, for the log."""
+        return f'corpus of {len(self.corpus)} sources' if self.corpus else f'{self.origin} {self.name or self.path}'.strip()
 
     def part(self, split: str) -> sources.Split | tfds_sources.TfdsTexts:
         """The text that 'train', 'valid', 'test' or a split expression names."""
-        return self._parts(splits.expression(self, split))
+        return corpora.joined(self.corpus, split) if self.corpus else self._parts(splits.expression(self, split))
 
     @functools.cached_property
     def _parts(self) -> Callable[[str], sources.Split | tfds_sources.TfdsTexts]:
@@ -147,10 +165,11 @@ class OpenDocuments(Opened):
     end: int
     unit = 'tokens'
     needs_end = True  # between documents
+    unknown = ''  # what stands for an unknown word in the text, which no tokenizer learns; '': nothing does
 
     def __init__(self, config: Text, tokenizer: Tokenizer | None):
         self.config = config
-        self.tokenizer = tokenizer or tokens.learn(self.config.part('train'), config.tokenizer)
+        self.tokenizer = tokenizer or tokens.learn(self.config.part('train'), config.tokenizer, self.unknown)
         stream, roles = config.documents == 'stream', self.tokenizer.roles
         if self.needs_end and self.tokenizer.end < 0 and not stream:
             raise ValueError(
@@ -160,6 +179,7 @@ class OpenDocuments(Opened):
         self.end = -1 if stream else self.tokenizer.end
         self.begin = self.end if stream or roles.begin < 0 else roles.begin
         self.facts = {'vocab': self.tokenizer.vocab}
+        self.meanings = {'tokenizer': self.tokenizer.fingerprint}
 
     def save(self, folder: str | os.PathLike) -> None:
         """Writes the tokenizer, so that opening with this folder needs no text."""
@@ -176,8 +196,7 @@ class OpenDocuments(Opened):
         """One line about the training part and the tokenizer, for the log."""
         meta, config = self._training.meta, self.config
         return (
-            f'{config.origin} {config.name or config.path}'.strip()
-            + f', {meta["documents"]:,} documents, {meta["bytes"]:,} bytes, {meta["tokens"]:,} tokens to train on; '
+            f'{config.place}, {meta["documents"]:,} documents, {meta["bytes"]:,} bytes, {meta["tokens"]:,} tokens to train on; '
             f'{type(config.tokenizer).__name__} vocabulary of {self.tokenizer.vocab:,}'
         )
 

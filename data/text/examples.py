@@ -188,6 +188,7 @@ class OpenExamples(Opened):
         self.frame.room(config.length, pair)
         self.length = config.length
         self.facts = {'vocab': self.tokenizer.vocab, 'types': self.frame.types}
+        self.meanings = {'tokenizer': self.tokenizer.fingerprint}
         self._rows: dict[str, Rows] = {}
 
     def encode(self, text: str) -> np.ndarray:

@@ -205,6 +205,10 @@ class Framed:
         return self.inner.roles
 
     @property
+    def sentinels(self) -> tuple[int, ...]:
+        return self.inner.sentinels
+
+    @property
     def fingerprint(self) -> str:
         return f'{self.inner.fingerprint} {self.before} {self.end}'
 
@@ -225,3 +229,14 @@ class Framed:
 
     def save(self, folder: str | os.PathLike) -> None:
         self.inner.save(folder)
+
+
+def framed(tokenizer: Tokenizer, framing: str) -> Tokenizer | Framed:
+    """The tokenizer with the framing of texts that a decoder predicts. Raises ValueError unless one token follows a text."""
+    frame = Frame.of(framing, tokenizer)
+    if len(frame.single) - len(frame.before) != 2:
+        raise ValueError(
+            f"data.framing={framing!r} needs exactly one token after a text, where a decoder stops; take 't5' or 'roberta'."
+        )
+    same = not frame.before and frame.end == tokenizer.end
+    return tokenizer if same else Framed(tokenizer, frame.before, frame.end)

@@ -22,7 +22,7 @@ from typing import Any
 
 import numpy as np
 
-from data import fields
+from data import cache, fields
 from data.sources import files as sources
 from data.sources import tfds_tables
 from data.sources.tables import CHOICES, Row, Table, whole
@@ -343,6 +343,7 @@ class OpenLabelled(examples.OpenExamples):
             raise ValueError(f'All examples of data.train={config.train!r} {have}; widen it, or set data.label to the column '
                              f'of the {"class" if self.classes else "labels"}.')
         self.facts = {**self.facts, 'classes': len(self.classes)}
+        self.meanings = {**self.meanings, 'classes': cache.key(*self.classes)}
 
     def save(self, folder: str | os.PathLike) -> None:
         """Writes the tokenizer and the names of the classes, so that opening with this folder needs no text."""

@@ -1,55 +1,56 @@
 """Masked language modelling: words of a text are masked and predicted (Devlin et al. 2019; Liu et al. 2019).
 
-    opened = Masked(path='books/', tokenizer=WordPiece(vocab=8192)).open('runs/bert')
+    opened = Masked(path='books/', tokenizer=WordPiece(vocab=8192), noise=WholeWords()).open('runs/bert')
     for batch in opened.train(seed=0): ...
 
-A row is a piece of text between its special tokens, or two pieces and whether the second follows the first. Batches hold
-`inputs`, `segments` (0 = padding, else 1), `positions`, `types`, each [B, T] int32; `masked` [B, M] int32, the places to
-predict in ascending order, with `targets` [B, M] int32 and `weights` [B, M] float32; and with next_sentence `label` [B] int32.
-Unused places of the M have masked 0, target 0 and weight 0.
+A row is a piece of text between its special tokens, or two parts of a piece and whether they were changed (data/noise/rows.py).
+Batches hold `inputs`, `segments` (0 = padding, else 1), `positions`, `types`, each [B, T] int32; `masked` [B, M] int32, the
+places to predict in ascending order, with `targets` [B, M] int32 and `weights` [B, M] float32; and of pairs `label` [B] int32.
+Unused places of the M have masked 0, target 0 and weight 0. With boundary_targets there are `boundaries` [B, M, 3] int32 and
+`boundary_weights` [B, M] float32 (data/noise/masking.py).
 """
 
 import dataclasses
 import functools
-import math
 import os
 from collections.abc import Sequence
 
 import numpy as np
 
+from data import fields
+from data.noise import rows as noisy
+from data.noise.masking import Masking, Tokens
+from data.noise.vocabulary import Vocabulary
 from data.sources import files as sources
 from data.text import frames, tokens
 from data.text.documents import OpenDocuments, Text, saved_tokenizer
 from data.text.frames import Frame, parse
+from data.tokenizers import unknown
 from data.tokenizers.specs import TokenizerSpec, WordPiece
 from data.tokenizers.tokenizer import JsonTokenizer, Tokenizer
 
 _TRAINING = 1  # third word of the seed of a batch: pipeline.Order draws from the first two
-_EVALUATION = 20190602  # seed of the masks of evaluation
-_BLOCK = 4096  # rows planned at once
-_CHOICES = 4  # random numbers for two pieces: whether they follow, where to cut, which other document, where in it
 
 
 @dataclasses.dataclass(frozen=True)
 class Masked(Text):
-    """Text with masked words.
-
-    Of the ordinary tokens of a row, those that are not special, max(1, round(share * count)) are predicted, drawn anew each
-    time: 80 % are replaced by the mask, 10 % by a random ordinary token of the vocabulary, and 10 % are kept (Devlin et al.
-    2019, section 3.1, task 1; Liu et al. 2019, section 4.1, dynamic masking).
-
-    With next_sentence a row is a piece of a document, cut in two at a random place. With probability 1/2 the second part is
-    replaced by as many tokens from a random place of another document (fewer if that is shorter). label 0 = follows, 1 = does
-    not (Devlin et al. 2019, section 3.1, task 2; Lan et al. 2019, section 3.1, on its use). A piece of one token cannot be
-    cut, and is left out.
+    """Text with masked words. '<unk>' in it is the tokenizer's token for unknown words, if it has one, and never predicted.
 
     Attributes are those of Text, and:
       framing: the special tokens around a text or two, a template or its name (data/text/frames.py); '': the framing of the
         tokenizer.
-      share: the share of the tokens to predict, above 0 and at most 1.
-      next_sentence: whether rows are two pieces.
+      noise: which tokens are predicted, and what the model sees in their places: Tokens(share=0.15), WholeWords(),
+        NGrams(longest=3), Spans(p=0.2, longest=10), or ELECTRA's WithReplacement() (data/noise/masking.py).
+      copies: 0: noise is drawn anew in every epoch (Liu et al. 2019, section 4.1, dynamic masking); else it is drawn once for
+        each of so many copies of the text, of which each epoch takes the next (static masking; 10 in BERT, whose code
+        shuffles all copies together).
+      pairs: 'none'; or rows are two parts of a document: 'next', the second is replaced by another text with probability 1/2
+        (Devlin et al. 2019, section 3.1, task 2), or 'order', the two change places (Lan et al. 2020, section 3.1).
+      cut: where a document is cut in two, at the ends of 'sentences' or 'anywhere'.
+      boundary_targets: the most words of a span that are also predicted from its boundaries (Joshi et al. 2020, section 3.2; 20
+        there), 0: none.
       packing: 'concat' (full rows: documents end to end, with the token that ends a text between them; Liu et al. 2019,
-        section 4.2, FULL-SENTENCES) or 'none' (a piece of one document a row, which next_sentence requires). A stream is one
+        section 4.2, FULL-SENTENCES) or 'none' (a piece of one document a row, which pairs require). A stream is one
         document.
       length: tokens in a row, special ones included.
     """
@@ -57,8 +58,11 @@ class Masked(Text):
     tokenizer: TokenizerSpec = WordPiece(vocab=4096)
     packing: str = 'concat'
     framing: str = ''
-    share: float = 0.15
-    next_sentence: bool = False
+    noise: Masking = Tokens()
+    copies: int = 0
+    pairs: str = 'none'
+    cut: str = 'sentences'
+    boundary_targets: int = 0
     reader: str = 'transformer.readers.masked:FilledMasks'
 
     def open(self, folder: str | os.PathLike | None, source: str | os.PathLike | None = None) -> 'OpenMasked':
@@ -71,21 +75,24 @@ class Masked(Text):
         super().check()
         if self.framing:
             parse(self.framing)
-        if not 0 < self.share <= 1:
-            raise ValueError(f'data.share={self.share} is out of range; it is the share of tokens to predict, such as 0.15.')
+        fields.one_of('pairs', self.pairs, noisy.PAIRS)
+        fields.one_of('cut', self.cut, noisy.CUTS)
+        for name, what in (('copies', 'of copies, such as 10'), ('boundary_targets', 'of words, such as 20')):
+            if getattr(self, name) < 0:
+                raise ValueError(f'data.{name}={getattr(self, name)} is out of range; it is a number {what}, or 0.')
         if self.packing == 'first_fit':
             raise ValueError(
                 "data.packing='first_fit' is not for masked text; set it to 'concat', full rows of one or more documents, or "
                 "'none', a piece of one document a row."
             )
-        if self.next_sentence and self.packing != 'none':
+        if self.pairs != 'none' and self.packing != 'none':
             raise ValueError(
-                f"data.next_sentence puts two pieces in a row, but data.packing={self.packing!r} joins documents; set "
-                "data.packing='none'."
+                f'data.pairs={self.pairs!r} puts two parts of a document in a row, but data.packing={self.packing!r} joins '
+                "documents; set data.packing='none'."
             )
-        if self.next_sentence and self.documents == 'stream':
+        if self.pairs == 'next' and self.documents == 'stream':
             raise ValueError(
-                "data.next_sentence takes pieces of other documents, but data.documents='stream' has one; set it to 'file' or "
+                "data.pairs='next' takes parts of other documents, but data.documents='stream' has one; set it to 'file' or "
                 "'line'."
             )
 
@@ -96,20 +103,21 @@ class OpenMasked(OpenDocuments):
     Attributes:
       frame: the special tokens around a text.
       length: tokens in a row.
-      next_sentence: whether rows are two texts.
+      pairs: what the two parts of a row are, as in the config.
     """
 
     frame: Frame
     length: int
-    next_sentence: bool
+    pairs: str
     needs_end = False  # the frame has one
+    unknown = unknown.SIGN
 
     def __init__(self, config: Masked, tokenizer: Tokenizer | None):
         super().__init__(config, tokenizer)
         self.frame = Frame.of(config.framing, self.tokenizer)
-        self.length, self.next_sentence = config.length, config.next_sentence
-        self.frame.room(config.length, config.next_sentence)  # refuses rows without room for text
-        self.facts = {**self.facts, 'types': self.frame.types}
+        self.length, self.pairs = config.length, config.pairs
+        self.frame.room(config.length, config.pairs != 'none')  # refuses rows without room for text
+        self.facts = {**self.facts, 'types': self.frame.types, 'boundary_targets': config.boundary_targets}
 
     def _require_tokens(self) -> None:
         """Raises ValueError if a special token that training and evaluation need is missing; a run that was converted from
@@ -125,28 +133,34 @@ class OpenMasked(OpenDocuments):
                 f'data.framing={config.framing!r} has no token behind a text, which data.packing=\'concat\' puts between two; '
                 "choose another framing, or set data.packing='none'."
             )
-        if config.next_sentence and frame.types == 1 and [one for one, _ in frame.pair][-2:] == ['a', 'b']:
+        if config.pairs != 'none' and frame.types == 1 and [one for one, _ in frame.pair][-2:] == ['a', 'b']:
             raise ValueError(
-                f'data.framing={config.framing!r} does not tell two texts apart, but data.next_sentence puts two in a row; '
-                'choose another framing.'
+                f'data.framing={config.framing!r} does not tell two texts apart, but data.pairs={config.pairs!r} puts two in a '
+                'row; choose another framing.'
+            )
+        if config.noise.words and self._vocabulary.begins is None:
+            raise ValueError(
+                f"data.noise='{config.noise}' hides whole words, but the tokens of data.tokenizer='{config.tokenizer}' do not "
+                "say where words begin; choose another tokenizer, or data.noise='Tokens()'."
             )
 
     @property
     def shapes(self) -> dict[str, tuple[tuple[int, ...], type]]:
         """{name: (shape, dtype)} of a training batch, known without the text."""
-        batch, most = self.config.batch_size, self._masking.most
+        batch, most = self.config.batch_size, self.config.noise.most(self.config.length)
         shapes = dict.fromkeys(('inputs', 'segments', 'positions', 'types'), ((batch, self.config.length), np.int32))
         shapes |= {'masked': ((batch, most), np.int32), 'targets': ((batch, most), np.int32)}
         shapes |= {'weights': ((batch, most), np.float32)}
-        return shapes | ({'label': ((batch,), np.int32)} if self.config.next_sentence else {})
+        if self.config.boundary_targets:
+            shapes |= {'boundaries': ((batch, most, 3), np.int32), 'boundary_weights': ((batch, most), np.float32)}
+        return shapes | ({'label': ((batch,), np.int32)} if self.config.pairs != 'none' else {})
 
     def describe(self) -> str:
         """One line about the training part and the tokenizer, for the log."""
         config, meta = self.config, self._rows.store.meta
         return (
-            f'{config.origin} {config.name or config.path}'.strip()
-            + f', {meta["documents"]:,} documents, {meta["bytes"]:,} bytes, {self._rows.ordinary.sum():,} tokens in '
-            f'{len(self._rows):,} rows to train on; {type(config.tokenizer).__name__} vocabulary of {self.tokenizer.vocab:,}'
+            f'{config.place}, {meta["documents"]:,} documents, {meta["bytes"]:,} bytes, {self._rows.ordinary.sum():,} tokens '
+            f'in {len(self._rows):,} rows to train on; {type(config.tokenizer).__name__} vocabulary of {self.tokenizer.vocab:,}'
         )
 
     def read_masked(self, text: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -183,6 +197,29 @@ class OpenMasked(OpenDocuments):
             )
         return ids, types
 
+    def in_place(self, text: str, mask: int, word: str) -> np.ndarray:
+        """int32 [n]: the tokens of a word that stands in place of a mask of a text, the first one being mask 0.
+
+        Raises ValueError for a word without tokens or with special ones, and for one that joins the words around it.
+        """
+        sign, found = self.tokenizer.piece(self.frame.mask), self.encode(word)
+        if isinstance(self.tokenizer, JsonTokenizer):  # others have the same tokens wherever a word stands
+            ids, parts = self.encode(text.strip()), text.strip().split(sign)
+            place = np.flatnonzero(ids == self.frame.mask)[mask]
+            whole = self.encode(sign.join(parts[: mask + 1]) + word + sign.join(parts[mask + 1 :]))
+            stop = len(whole) - (len(ids) - place - 1)
+            if stop < place or [*whole[:place], *whole[stop:]] != [*ids[:place], *ids[place + 1 :]]:
+                raise ValueError(
+                    f'{word!r} has no tokens of its own in place of {sign}: it joins a word or a space beside it; write that '
+                    'differently.'
+                )
+            found = whole[place:stop]
+        if not len(found):
+            raise ValueError(f'{word!r} has no tokens; give a word.')
+        if others := {*found.tolist()} & {*self.frame.special, self.tokenizer.roles.unknown}:
+            raise ValueError(f'{word!r} has the token {self.tokenizer.piece(min(others))}, which is no word; give another.')
+        return found
+
     def filled(self, text: str, ids: Sequence[int]) -> str:
         """The text with these tokens in place of its masks."""
         if not (isinstance(self.tokenizer, JsonTokenizer) and self.tokenizer.lower is not None):  # not BERT's: reversible
@@ -208,26 +245,29 @@ class OpenMasked(OpenDocuments):
         """An endless Grain iterator over batches, reshuffled every epoch; get_state and set_state resume exactly."""
         from data import pipeline
 
-        part = self._rows
-        order = pipeline.Order(len(part), self.config.batch_size, seed)
+        part, size, copies = self._rows, self.config.batch_size, self.config.copies
+        order = pipeline.Order(len(part), size, seed)
 
         def batch(number: int) -> dict[str, np.ndarray]:
             chosen = order(number)
-            return part.batch(chosen, np.random.default_rng([seed, number, _TRAINING]).random((len(chosen), part.width)))
+            if copies:
+                epochs = (number * size + np.arange(size)) // len(part)
+                return part.batch(chosen, part.static(chosen, epochs % copies, seed))
+            return part.batch(chosen, np.random.default_rng([seed, number, _TRAINING]).random((size, part.width)))
 
         return pipeline.numbered(batch)
 
     def evaluation(self, split: str, batch_size: int, **view):
         """Batches that hold every row of a split once, in order, with the same masks for every pass and every batch size.
 
-        Without next_sentence every token of the split is in one row. With it every piece is in one row, but its second part
-        is missing where a piece of another document replaces it.
+        Without pairs every token of the split is in one row. With them every piece that can be cut is in one row, but of 'next'
+        its second part is missing where text of another document replaces it.
 
         Args:
           split: 'train', 'valid', 'test', or an expression such as 'train[:1%]' or 'all'.
           batch_size: rows in a batch.
 
-        Returns: an Evaluation; facts 'tokens' (those to predict) and 'documents'.
+        Returns: an Evaluation; facts 'rows' and 'documents'.
         Raises: ValueError for an unknown or empty split, and for a view, which only text for language modelling takes.
         """
         return self._evaluate(self.config.part(split), batch_size, view)
@@ -242,209 +282,51 @@ class OpenMasked(OpenDocuments):
 
         self.refuse_view(view)
         found = self._of(part)
-        facts = {'tokens': found.asked(), 'documents': found.store.meta['documents']}
+        facts = {'rows': len(found), 'documents': found.store.meta['documents']}
         return pipeline.Evaluation(
             len(found), batch_size, lambda numbers: found.batch(numbers, found.fixed(numbers)), facts, part.raw
         )
 
-    @functools.cached_property
-    def _masking(self) -> 'Masking':
-        return Masking.of(self.frame, self.tokenizer.vocab, self.config.share, self.config.length)
+    def encode(self, text: str) -> np.ndarray:
+        """int32 [n]; '<unk>' as in the text that was learnt from."""
+        return unknown.reading(self.tokenizer).encode(text)
 
     @functools.cached_property
-    def _rows(self) -> 'MaskedRows':
+    def _vocabulary(self) -> Vocabulary:
+        return Vocabulary.of(self.tokenizer, self.frame.special)
+
+    @functools.cached_property
+    def _rows(self) -> noisy.MaskedRows:
         return self._of(self.config.part('train'))
 
-    def _of(self, part: sources.Split) -> 'MaskedRows':
+    def _of(self, part: sources.Split) -> noisy.MaskedRows:
         """The rows of a part. Raises ValueError if there are none, or too few documents."""
         self._require_tokens()
-        config, store = self.config, tokens.load(part, self.tokenizer)
-        found = MaskedRows.of(store, self._masking, config)
-        if config.next_sentence and len(found.sizes) < 2:
+        config, store = self.config, tokens.load(part, unknown.reading(self.tokenizer))
+        found = noisy.MaskedRows.of(store, self.frame, self._vocabulary, config)
+        if config.pairs == 'next' and len(found.sizes) < 2:
             raise ValueError(
-                f'The split {part.expression!r} has {len(found.sizes)} document(s) with text, and data.next_sentence takes '
-                "pieces of another one; give it 2 or more, such as lines with data.documents='line'."
+                f"The split {part.expression!r} has {len(found.sizes)} document(s) with text, and data.pairs='next' takes "
+                "parts of another one; give it 2 or more, such as lines with data.documents='line', or set data.pairs='order'."
             )
         if not len(found):
-            raise ValueError(
-                f'The split {part.expression!r} holds no token to predict'
-                f"{', no document of two tokens or more' if config.next_sentence else ''}; give it more text."
-            )
+            raise ValueError(f'The split {part.expression!r} holds no {self._lacking()}; give it more text.')
         return found
+
+    def _lacking(self) -> str:
+        """What a text without rows does not have."""
+        config = self.config
+        if config.pairs == 'none':
+            return 'token to predict'
+        if config.cut == 'anywhere':
+            return f'document of two tokens or more, of which data.pairs={config.pairs!r} makes two parts'
+        return (
+            f'two sentences of one document that fit in a row of data.length={config.length} together, as data.pairs='
+            f"{config.pairs!r} needs with data.cut='sentences'; set data.cut='anywhere', a larger data.length, or another "
+            'data.documents than ' + repr(config.documents)
+        )
 
 
 def _about(*texts: str) -> str:
     """The beginning of a message about an input."""
     return ' and '.join(f'{text.strip()[:40]!r}' for text in texts)
-
-
-@dataclasses.dataclass(frozen=True)
-class Masking:
-    """Masks tokens of rows.
-
-    Attributes:
-      frame: its special tokens are never predicted and never replace other tokens.
-      vocab: number of ids.  share: the share of the ordinary tokens to predict.
-      most: M, the largest number of tokens to predict in a row.
-    """
-
-    frame: Frame
-    vocab: int
-    share: float
-    most: int
-
-    @classmethod
-    def of(cls, frame: Frame, vocab: int, share: float, length: int) -> 'Masking':
-        return cls(frame, vocab, share, max(1, math.ceil(share * length)))
-
-    @property
-    def special(self) -> list[int]:
-        """The ids of special tokens, ascending."""
-        return sorted(self.frame.special)
-
-    def asked(self, ordinary: np.ndarray) -> np.ndarray:
-        """The number of tokens to predict in rows with so many ordinary tokens."""
-        return np.minimum(ordinary, np.maximum(1, np.rint(self.share * ordinary))).astype(np.int64)
-
-    def is_special(self, ids: np.ndarray) -> np.ndarray:
-        return functools.reduce(np.logical_or, [ids == one for one in self.special])
-
-    def __call__(self, batch: dict[str, np.ndarray], draws: np.ndarray) -> dict[str, np.ndarray]:
-        """The batch with masked `inputs`, and `masked`, `targets` and `weights`.
-
-        Args:
-          draws: [B, T + 2 M] random numbers in [0, 1).
-        """
-        inputs = batch['inputs']
-        count, length = inputs.shape
-        rank, fate, other = np.split(draws, [length, length + self.most], 1)
-        ordinary = (batch['segments'] > 0) & ~self.is_special(inputs)
-        chosen = np.argsort(np.where(ordinary, rank, 2.0), 1)[:, : self.most]  # the ordinary ones come first
-        used = np.arange(self.most) < self.asked(ordinary.sum(1))[:, None]
-        masked = np.where(used, np.sort(np.where(used, chosen, length), 1), 0)
-        targets = np.where(used, np.take_along_axis(inputs, masked, 1), 0)
-        random = (other * (self.vocab - len(self.special))).astype(np.int32)
-        for one in self.special:  # ascending: the ids beyond each move up by one
-            random += random >= one
-        told = np.where(fate < 0.8, self.frame.mask, np.where(fate < 0.9, random, targets))
-        row = np.broadcast_to(np.arange(count)[:, None], used.shape)
-        hidden = inputs.copy()
-        hidden[row[used], masked[used]] = told[used]
-        found = {'inputs': hidden, 'masked': masked.astype(np.int32), 'targets': targets.astype(np.int32)}
-        return batch | found | {'weights': used.astype(np.float32)}
-
-
-@dataclasses.dataclass(frozen=True)
-class MaskedRows:
-    """The rows of a split, as stretches of its token file, where document d is ids[begins[d] : begins[d] + sizes[d]].
-
-    Attributes:
-      store: the token file.  masking: masks the tokens.
-      length: tokens in a row.  pairs: rows are two pieces.
-      begins, sizes: [documents], without empty ones.
-      starts, counts: [rows], the tokens of a row.
-      document: [rows], the document of a row's first token.
-      borders: if documents share rows, the places of the file between two documents, ascending.
-      special: places of the file with no ordinary token, ascending.
-    """
-
-    store: tokens.Tokens
-    masking: Masking
-    length: int
-    pairs: bool
-    begins: np.ndarray
-    sizes: np.ndarray
-    starts: np.ndarray
-    counts: np.ndarray
-    document: np.ndarray
-    borders: np.ndarray
-    special: np.ndarray
-
-    @classmethod
-    def of(cls, store: tokens.Tokens, masking: Masking, config: Masked) -> 'MaskedRows':
-        """Cuts documents, or all of them end to end, into pieces; those without a token to predict are left out."""
-        from data.text import packing
-
-        ends, stream, pairs = store.offsets, config.documents == 'stream', config.next_sentence
-        begins, sizes = (ends[:1], np.array([len(store.ids)])) if stream else (ends[:-1] + 1, np.diff(ends) - 1)
-        begins, sizes = begins[sizes > 0], sizes[sizes > 0]
-        joined = config.packing == 'concat' and not stream
-        whole = (ends[:1] + 1, ends[-1:] - ends[:1] - 1) if joined else (begins, sizes)
-        room = masking.frame.room(config.length, pairs)
-        text = np.concatenate([[0], np.cumsum(whole[1])])  # places in the text without the tokens between documents
-        pieces = packing.windows(text, room, room)
-        place, counts = pieces.starts, pieces.counts.astype(np.int64)
-        inside = np.searchsorted(text, place, 'right') - 1
-        starts = place - text[inside] + whole[0][inside]
-        borders = ends if joined else ends[:0]
-        at_start = np.isin(starts, borders)  # a row has no border at its edge
-        starts, counts = starts + at_start, counts - at_start
-        counts -= np.isin(starts + counts - 1, borders) & (counts > 0)
-        special = np.union1d(np.flatnonzero(masking.is_special(store.ids)), borders)
-        document = np.searchsorted(begins, starts, 'right') - 1
-        made = cls(store, masking, config.length, pairs, begins, sizes, starts, counts, document, borders, special)
-        kept = (made.ordinary > 0) & (counts > pairs)
-        return dataclasses.replace(made, starts=starts[kept], counts=counts[kept], document=document[kept])
-
-    def __len__(self) -> int:
-        return len(self.starts)
-
-    @property
-    def width(self) -> int:
-        """The number of random numbers for a row."""
-        return _CHOICES * self.pairs + self.length + 2 * self.masking.most
-
-    @functools.cached_property
-    def ordinary(self) -> np.ndarray:
-        """[rows]: ordinary tokens of each row's own text."""
-        return self._ordinary(self.starts, self.counts)
-
-    def fixed(self, numbers: np.ndarray) -> np.ndarray:
-        """[n, width] random numbers, always the same for a row; `numbers` must be consecutive."""
-        bits = np.random.PCG64(_EVALUATION).advance(int(numbers[0]) * self.width)  # one step per random number
-        return np.random.Generator(bits).random((len(numbers), self.width))
-
-    def asked(self) -> int:
-        """The number of tokens to predict in all rows with `fixed` random numbers."""
-        total = 0
-        for start in range(0, len(self), _BLOCK):
-            numbers = np.arange(start, min(len(self), start + _BLOCK))
-            starts, counts, _ = self._stretches(numbers, self.fixed(numbers) if self.pairs else None)
-            total += int(self.masking.asked(self._ordinary(starts, counts).sum(1)).sum())
-        return total
-
-    def batch(self, numbers: np.ndarray, draws: np.ndarray) -> dict[str, np.ndarray]:
-        """The batch of rows with these numbers; draws: [n, width] random numbers in [0, 1)."""
-        starts, counts, label = self._stretches(numbers, draws)
-        texts = [[self._ids(*one) for one in zip(*both)] for both in zip(starts.tolist(), counts.tolist(), strict=True)]
-        made = frames.rows([self.masking.frame.framed(*text) for text in texts], self.length)
-        made = self.masking(made, draws[:, _CHOICES * self.pairs :])
-        return made | ({'label': label} if self.pairs else {})
-
-    def _stretches(self, numbers: np.ndarray, draws: np.ndarray | None):
-        """(starts, counts, label): the one or two stretches of each row, [n, 1 or 2], and for two [n] int32."""
-        start, count = self.starts[numbers], self.counts[numbers]
-        if not self.pairs:
-            return start[:, None], count[:, None], None
-        follows, cut, which, where = draws[:, :_CHOICES].T
-        first = 1 + (cut * (count - 1)).astype(np.int64)
-        second = count - first
-        other = (which * (len(self.sizes) - 1)).astype(np.int64)
-        other += other >= self.document[numbers]
-        taken = np.minimum(second, self.sizes[other])  # as long as the true second part, so that the length reveals nothing
-        place = self.begins[other] + (where * (self.sizes[other] - taken + 1)).astype(np.int64)
-        follows = follows < 0.5
-        starts = np.stack([start, np.where(follows, start + first, place)], 1)
-        return starts, np.stack([first, np.where(follows, second, taken)], 1), (~follows).astype(np.int32)
-
-    def _ids(self, start: int, count: int) -> np.ndarray:
-        """int32 [count]: the tokens of a stretch, with the token that ends a text between documents."""
-        ids = self.store.ids[start : start + count].astype(np.int32)
-        first, last = self.borders.searchsorted((start, start + count))
-        ids[self.borders[first:last] - start] = self.masking.frame.end
-        return ids
-
-    def _ordinary(self, starts: np.ndarray, counts: np.ndarray) -> np.ndarray:
-        """How many ordinary tokens stretches hold."""
-        before, after = np.searchsorted(self.special, starts), np.searchsorted(self.special, starts + counts)
-        return counts - (after - before)

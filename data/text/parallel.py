@@ -23,7 +23,7 @@ from data.sources import pairs as pair_sources
 from data.sources.tables import CHOICES, data_files
 from data.text import pairs, tokens
 from data.text.documents import saved_tokenizer
-from data.text.frames import Frame, Framed, parse
+from data.text.frames import framed, parse
 from data.tokenizers.specs import SentencePiece, TokenizerSpec
 from data.tokenizers.tokenizer import Tokenizer
 
@@ -255,11 +255,12 @@ class OpenParallel(Opened):
                 'one of these.'
             )
         self.config = config
-        self.source_tokenizer, self.tokenizer = (_framed(one, config.framing) for one in (source_tokenizer, tokenizer))
+        self.source_tokenizer, self.tokenizer = (framed(one, config.framing) for one in (source_tokenizer, tokenizer))
         tokenizer = self.tokenizer
         self.end = tokenizer.end
         self.start = self.end if config.start == -1 else config.start
         self.facts = {'vocab': tokenizer.vocab, 'source_vocab': source_tokenizer.vocab if config.target_tokenizer else 0}
+        self.meanings = {'tokenizer': tokenizer.fingerprint, 'tokenizer of sources': source_tokenizer.fingerprint}
         self.lengths = config.source_length, config.length
         self.packed = config.packing == 'first_fit'
         self.target_language = '' if config.source == 'table' else _two(config.languages)[1]
@@ -464,17 +465,6 @@ class OpenParallel(Opened):
 
     def _encoded(self, tokenizer: Tokenizer, text: str) -> np.ndarray:
         return np.append(tokenizer.encode(self.prepare(text)), tokenizer.end).astype(np.int32)
-
-
-def _framed(tokenizer: Tokenizer, framing: str) -> Tokenizer | Framed:
-    """The tokenizer with the framing of its texts. Raises ValueError unless the framing has one token after a text."""
-    frame = Frame.of(framing, tokenizer)
-    if len(frame.single) - len(frame.before) != 2:
-        raise ValueError(
-            f"data.framing={framing!r} needs exactly one token after a text, which ends a translation; take 't5' or 'roberta'."
-        )
-    same = not frame.before and frame.end == tokenizer.end
-    return tokenizer if same else Framed(tokenizer, frame.before, frame.end)
 
 
 def _two(languages: str) -> tuple[str, str]:

@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from data import fields
+from data import cache, fields
 from data.sources import files as sources
 from data.sources.tables import Table, lines_of, whole
 from data.text import examples, frames
@@ -233,6 +233,7 @@ class OpenTagged(examples.OpenExamples):
             raise ValueError(f'All words of data.train={config.train!r} have the tag {self.classes[0]!r}; widen it.')
         self.has_spans = all(re.fullmatch('O|[BI]-.+', tag) for tag in self.classes)
         self.facts = {**self.facts, 'classes': len(self.classes)}
+        self.meanings = {**self.meanings, 'classes': cache.key(*self.classes)}
 
     def save(self, folder: str | os.PathLike) -> None:
         """Writes the tokenizer and the tags, so that opening with this folder needs no text."""

@@ -67,14 +67,14 @@ def load(part: sources.Split, tokenizer: Tokenizer) -> Tokens:
     return Tokens(cache.entry('tokens', name, lambda folder: _build(folder, part, tokenizer), _intact), begin)
 
 
-def learn(part: sources.Split, spec: specs.TokenizerSpec) -> Tokenizer:
-    """The tokenizer that a spec names, learnt from a part unless the cache holds it."""
+def learn(part: sources.Split, spec: specs.TokenizerSpec, without: str = '') -> Tokenizer:
+    """The tokenizer that a spec names, learnt from a part unless the cache holds it; `without`: a sign that is left out."""
     if not spec.learnt:
         return spec.learn()
-    key = cache.key(_FORMAT, part.digest, repr(spec))
+    key = cache.key(_FORMAT, part.digest, repr(spec), *filter(None, [without]))
 
     def build(folder: Path) -> None:
-        spec.learn(chunk for chunk, _ in part.chunks()).save(folder)
+        spec.learn(chunk.replace(without, '') if without else chunk for chunk, _ in part.chunks()).save(folder)
 
     entry = cache.entry('tokenizers', key, build, lambda folder: any(folder.glob('tokenizer.*')))
     return specs.load(entry, spec)

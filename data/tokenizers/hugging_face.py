@@ -30,26 +30,38 @@ _ROBERTA = {
     'cls_token': '<s>',
     'mask_token': '<mask>',
 }
+_ALBERT = _BERT | {'bos_token': '[CLS]', 'eos_token': '[SEP]', 'unk_token': '<unk>', 'pad_token': '<pad>'}
 _GPT2 = dict.fromkeys(('bos_token', 'eos_token', 'unk_token'), '<|endoftext|>')
 _T5 = {'eos_token': '</s>', 'unk_token': '<unk>', 'pad_token': '<pad>'}
 # {class: (its special tokens, its framing by a name of data/text/frames.py)}.
 _CLASSES = {
     **dict.fromkeys(('Bert', 'DistilBert', 'Electra'), (_BERT, 'bert')),
     **dict.fromkeys(('Roberta', 'Bart', 'XLMRoberta', 'Camembert'), (_ROBERTA, 'roberta')),
+    'Albert': (_ALBERT, 'bert'),
     'T5': (_T5, 't5'),
     'GPT2': (_GPT2, 'plain'),
     **dict.fromkeys(('PreTrained', 'TokenizersBackend'), ({}, 'plain')),  # which take any tokenizer.json
 }
 # The default ids of a model whose config.json leaves them out; `start` is the first input of a decoder.
 _USUAL_IDS = {
-    'bert': {'pad': 0},
+    **{kind: {'pad': 0} for kind in ('bert', 'electra', 'distilbert')},
+    'albert': {'pad': 0, 'begin': 2, 'end': 3},
     'roberta': {'begin': 0, 'pad': 1, 'end': 2},
     'bart': {'begin': 0, 'pad': 1, 'end': 2, 'start': 2},
     't5': {'pad': 0, 'end': 1},
     'marian': {'end': 0, 'pad': 58100, 'start': 58100},
     'gpt2': {'begin': 50256, 'end': 50256},
 }
-_OF_MODELS = {'bert': 'Bert', 'roberta': 'Roberta', 'bart': 'Bart', 't5': 'T5', 'gpt2': 'GPT2'}
+_OF_MODELS = {
+    'bert': 'Bert',
+    'electra': 'Electra',
+    'distilbert': 'DistilBert',
+    'albert': 'Albert',
+    'roberta': 'Roberta',
+    'bart': 'Bart',
+    't5': 'T5',
+    'gpt2': 'GPT2',
+}
 _SETTINGS = 'tokenizer_config.json', 'special_tokens_map.json'
 _FIELDS = ('content', 'single_word', 'lstrip', 'rstrip', 'normalized')  # of a token
 _FRAMING = {'cls_token', 'sep_token', 'mask_token'}  # roles that only BERT and RoBERTa have
@@ -241,7 +253,8 @@ def byte_level(vocab: Path, merges: Path) -> bytes:
 
 
 def unigram(path: Path, extra: int = 100) -> bytes:
-    """The tokenizer.json of T5's SentencePiece model; <extra_id_0>, <extra_id_1>, .. count down from its last id."""
+    """The tokenizer.json of a SentencePiece model: that of ALBERT if it has [CLS] and [SEP], else that of T5, whose
+    <extra_id_0>, <extra_id_1>, .. count down from its last id."""
     import tokenizers
     from sentencepiece import sentencepiece_model_pb2
     from tokenizers import decoders, models, normalizers, pre_tokenizers, processors
@@ -250,24 +263,42 @@ def unigram(path: Path, extra: int = 100) -> bytes:
         proto = sentencepiece_model_pb2.ModelProto.FromString(path.read_bytes())
     except Exception as error:  # of protobuf, which is not imported here
         raise ValueError(f'{path} is no SentencePiece model ({error}); fetch it again.') from error
-    settings = proto.trainer_spec
-    if settings.model_type != settings.UNIGRAM:
-        raise ValueError(f'{path} is no unigram model, as those of T5 are; give the tokenizer as tokenizer.json.')
-    special = [f'<extra_id_{i}>' for i in reversed(range(extra))]
-    pieces = [*((piece.piece, piece.score) for piece in proto.pieces), *((token, 0.0) for token in special)]
-    made = tokenizers.Tokenizer(models.Unigram(pieces, settings.unk_id, settings.byte_fallback))
-    if proto.normalizer_spec.precompiled_charsmap:
-        made.normalizer = normalizers.Precompiled(proto.normalizer_spec.precompiled_charsmap)
-    made.pre_tokenizer = pre_tokenizers.Sequence([pre_tokenizers.WhitespaceSplit(), pre_tokenizers.Metaspace()])
-    made.decoder = decoders.Metaspace()
-    known = [proto.pieces[i].piece for i in (settings.pad_id, settings.eos_id, settings.unk_id) if i >= 0]
+    trained, table = proto.trainer_spec, proto.normalizer_spec.precompiled_charsmap
+    if trained.model_type != trained.UNIGRAM:
+        raise ValueError(f'{path} is no unigram model, as those of T5 and ALBERT are; give the tokenizer as tokenizer.json.')
+    pieces, settings = [(piece.piece, piece.score) for piece in proto.pieces], _settings(path.parent)
+    framed = {sign for sign, _ in pieces} >= {'[CLS]', '[SEP]'}
+    special = [] if framed else [f'<extra_id_{i}>' for i in reversed(range(extra))]
+    pieces += [(token, 0.0) for token in special]
+    made = tokenizers.Tokenizer(models.Unigram(pieces, trained.unk_id, trained.byte_fallback))
+    steps = _of_albert(settings) if framed else []
+    steps += [normalizers.Precompiled(table)] if table else []
+    if steps:
+        made.normalizer = normalizers.Sequence(steps) if framed else steps[0]
+    space = pre_tokenizers.Metaspace(prepend_scheme='always' if settings.get('add_prefix_space', True) else 'never')
+    made.pre_tokenizer = pre_tokenizers.Sequence([pre_tokenizers.WhitespaceSplit(), space])
+    made.decoder = decoders.Metaspace(prepend_scheme=space.prepend_scheme)
+    if framed:
+        signs = _add(made, settings, _ALBERT, path)
+        word_piece.frame(made, signs['cls_token'], signs['sep_token'])
+        return made.to_str().encode()
+    known = [proto.pieces[i].piece for i in (trained.pad_id, trained.eos_id, trained.unk_id) if i >= 0]
     made.add_special_tokens([*known, *special])
-    if settings.eos_id >= 0:
-        end = proto.pieces[settings.eos_id].piece
+    if trained.eos_id >= 0:
+        end = proto.pieces[trained.eos_id].piece
         made.post_processor = processors.TemplateProcessing(
-            single=f'$A {end}', pair=f'$A {end} $B {end}', special_tokens=[(end, settings.eos_id)]
+            single=f'$A {end}', pair=f'$A {end} $B {end}', special_tokens=[(end, trained.eos_id)]
         )
     return made.to_str().encode()
+
+
+def _of_albert(settings: Mapping[str, Any]) -> list:
+    """What ALBERT does to a text before its SentencePiece model does, by the settings beside it."""
+    from tokenizers import normalizers
+
+    accents = [] if settings.get('keep_accents', False) else [normalizers.NFKD(), normalizers.StripAccents()]
+    lower = [normalizers.Lowercase()] if settings.get('do_lower_case', True) else []
+    return [normalizers.Replace('``', '"'), normalizers.Replace("''", '"'), *accents, *lower]
 
 
 def write(

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from data import cache
-from data.tokenizers.roles import Roles
+from data.tokenizers.roles import Roles, sentinel
 
 
 def save(folder: str | os.PathLike, name: str, contents: bytes) -> None:
@@ -27,14 +27,20 @@ def code_points(text: str) -> np.ndarray:
 
 @dataclasses.dataclass(frozen=True)
 class ByteTokenizer:
-    """UTF-8 bytes as ids 0..255; `end` is 256, and the tokens of further roles follow."""
+    """UTF-8 bytes as ids 0..255; `end` is 256, and the tokens of further roles follow, then `count` sentinels."""
 
     special: tuple[str, ...] = ()
+    count: int = 0
     end = 256
 
     @property
     def vocab(self) -> int:
-        return 257 + len(self.special)
+        return 257 + len(self.special) + self.count
+
+    @property
+    def sentinels(self) -> tuple[int, ...]:
+        """The ids that name missing spans, in the order of their use: from the highest one down."""
+        return tuple(self.vocab - 1 - i for i in range(self.count))
 
     @property
     def roles(self) -> Roles:
@@ -42,7 +48,7 @@ class ByteTokenizer:
 
     @property
     def fingerprint(self) -> str:
-        return hashlib.sha256(f'byte {self.special}'.encode()).hexdigest()
+        return hashlib.sha256(f'byte {self.special} {self.count}'.encode()).hexdigest()
 
     def encode(self, text: str) -> np.ndarray:
         """int32 [n], n the number of UTF-8 bytes."""
@@ -57,6 +63,8 @@ class ByteTokenizer:
 
     def piece(self, number: int) -> str:
         """An id as text for display: '<0xE4>' for a byte that is not ASCII."""
+        if number in self.sentinels:
+            return sentinel(self.vocab - 1 - number)
         if number >= self.end:
             return f"<{('end', *self.special)[number - self.end]}>"
         return chr(number) if number < 128 else f'<0x{number:02X}>'
@@ -66,7 +74,8 @@ class ByteTokenizer:
         return 1
 
     def save(self, folder: str | os.PathLike) -> None:
-        save(folder, 'tokenizer.json', json.dumps({'tokenizer': 'Byte', 'special': self.special}).encode())
+        save(folder, 'tokenizer.json', json.dumps(
+            {'tokenizer': 'Byte', 'special': self.special, 'sentinels': self.count}).encode())
 
 
 @dataclasses.dataclass(frozen=True)
@@ -75,6 +84,7 @@ class CharTokenizer:
 
     characters: str
     end = 1
+    sentinels = ()
     roles = Roles(end=1, unknown=0)
 
     @property
@@ -125,6 +135,7 @@ class WordTokenizer:
 
     words: tuple[str, ...] = dataclasses.field(repr=False)
     end = 1
+    sentinels = ()
     roles = Roles(end=1, unknown=0)
 
     @property
@@ -176,6 +187,7 @@ class IdTokenizer:
 
     vocab: int
     roles: Roles = Roles()
+    sentinels = ()
 
     @property
     def end(self) -> int:

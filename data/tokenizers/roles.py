@@ -51,6 +51,11 @@ class Roles:
         return {name: getattr(self, name) for name in NAMES if getattr(self, name) >= 0}
 
 
+def sentinel(number: int) -> str:
+    """The name of a sentinel, T5's: '<extra_id_0>' is the first one that a text uses, and has the highest id."""
+    return f'<extra_id_{number}>'
+
+
 def usual_sign(role: str) -> str:
     """The usual name of the token of a role."""
     return _USUAL[role][0]

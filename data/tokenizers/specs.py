@@ -22,13 +22,14 @@ import numpy as np
 
 from data.tokenizers import plain, word_piece
 from data.tokenizers.plain import ByteTokenizer, CharTokenizer, IdTokenizer, WordTokenizer
-from data.tokenizers.roles import NAMES, Roles
+from data.tokenizers.roles import NAMES, Roles, sentinel
 from data.tokenizers.tokenizer import JsonTokenizer, SentencePieceTokenizer, Tokenizer
 
 _SAMPLE = 4_000_000  # characters that SentencePiece learns from; more change the pieces little and take time
 _LEAST = 260  # pieces: 256 bytes, unknown, end, line end, and one character
 _LEAST_WORD_PIECE = 6  # pieces: 5 special ones and one character
 _KINDS = ('bpe', 'unigram')
+_SIGNS = {'begin': '<s>', 'pad': '<pad>', 'mask': '<mask>'}  # roles that SentencePiece(special=..) may add
 
 
 class TokenizerSpec(abc.ABC):
@@ -55,18 +56,21 @@ class Byte(TokenizerSpec):
 
     Attributes:
       special: further roles that have a token, such as ('cls', 'mask'); see data/tokenizers/roles.py.
+      sentinels: tokens that name missing spans (data/noise/span_corruption.py), the last ids.
     """
 
     special: tuple = ()
+    sentinels: int = 0
     learnt = False
 
     def __post_init__(self):
+        _require_sentinels(self)
         if {*self.special} - {*NAMES} or 'end' in self.special or len({*self.special}) < len(self.special):
             others = ', '.join(name for name in NAMES if name != 'end')
             raise ValueError(f'{self} has no meaning: special names some of {others}, each once.')
 
     def learn(self, texts: Iterable[str] = ()) -> ByteTokenizer:
-        return ByteTokenizer(self.special)
+        return ByteTokenizer(self.special, self.sentinels)
 
     def names(self, made: Tokenizer) -> bool:
         return made == self.learn()
@@ -121,18 +125,34 @@ class Word(TokenizerSpec):
 
 @dataclasses.dataclass(frozen=True, repr=False)
 class SentencePiece(TokenizerSpec):
-    """Pieces of words that SentencePiece learns, `kind` 'bpe' or 'unigram', from a sample of the lines, about 4 MB."""
+    """Pieces of words that SentencePiece learns, `kind` 'bpe' or 'unigram', from a sample of the lines, about 4 MB.
+
+    Attributes:
+      special: further roles that have a token, of 'begin', 'pad' and 'mask'; it and the sentinels have the last ids.
+      sentinels: tokens that name missing spans (data/noise/span_corruption.py), which a text may have as '<extra_id_0>'.
+    """
 
     vocab: int = 4096
     kind: str = 'bpe'
+    special: tuple = ()
+    sentinels: int = 0
 
     def __post_init__(self):
-        if self.vocab < _LEAST:
+        _require_sentinels(self)
+        if {*self.special} - {*_SIGNS} or len({*self.special}) < len(self.special):
+            raise ValueError(f'{self} has no meaning: special names some of {", ".join(_SIGNS)}, each once.')
+        if self.vocab - self._added < _LEAST:
             raise ValueError(
-                f'{self} is too small: 256 bytes, 3 special pieces and one character make {_LEAST}; use a larger vocab.'
+                f'{self} is too small: 256 bytes, {3 + self._added} special pieces and one character make '
+                f'{_LEAST + self._added}; use a larger vocab.'
             )
         if self.kind not in _KINDS:
             raise ValueError(f'{self} has no meaning: kind is {" or ".join(map(repr, _KINDS))}.')
+
+    @property
+    def _added(self) -> int:
+        """The number of tokens that no text teaches."""
+        return len(self.special) + self.sentinels
 
     def learn(self, texts: Iterable[str] = ()) -> SentencePieceTokenizer:
         import sentencepiece
@@ -143,7 +163,7 @@ class SentencePiece(TokenizerSpec):
             sentencepiece.SentencePieceTrainer.train(
                 sentence_iterator=iter(lines),
                 model_writer=model,
-                vocab_size=self.vocab,
+                vocab_size=self.vocab - self._added,
                 model_type=self.kind,
                 byte_fallback=True,
                 split_digits=True,
@@ -163,40 +183,65 @@ class SentencePiece(TokenizerSpec):
         except RuntimeError as error:
             largest = re.search(r'<= (\d+)', str(error))
             if 'too high' in str(error) and largest:
-                advice = (f'this text supports at most vocab={largest[1]}; give it more text, or set data.tokenizer to '
-                          f'SentencePiece(vocab={largest[1]}).')
+                most = int(largest[1]) + self._added
+                advice = f'this text supports at most vocab={most}; give it more text, or set vocab in data.tokenizer to that.'
             elif 'smaller than required_chars' in str(error):
                 advice = 'its characters and the 256 bytes alone need more; use a larger vocab.'
             elif 'sentences_.empty()' in str(error):
                 advice = 'it holds nothing but line ends; give it more text.'
             else:
                 advice = f'{error}.'
-            given = f'SentencePiece(vocab={self.vocab})'
-            raise ValueError(f'{given} cannot be learnt from the training part: {advice}') from error
-        return SentencePieceTokenizer(model.getvalue())
+            raise ValueError(f'{self} cannot be learnt from the training part: {advice}') from error
+        return SentencePieceTokenizer(self._with_added(model.getvalue()))
+
+    def _with_added(self, model: bytes) -> bytes:
+        """The model with the special tokens and the sentinels as its last pieces."""
+        if not self._added:
+            return model
+        from sentencepiece import sentencepiece_model_pb2
+
+        proto = sentencepiece_model_pb2.ModelProto.FromString(model)
+        kinds = proto.SentencePiece
+        signs = [_SIGNS[role] for role in self.special]
+        for sign in (*signs, *(sentinel(i) for i in reversed(range(self.sentinels)))):
+            kind = kinds.CONTROL if sign in ('<s>', '<pad>') else kinds.USER_DEFINED  # read from texts
+            proto.pieces.add(piece=sign, score=0.0, type=kind)
+        return proto.SerializeToString(deterministic=True)
 
     def names(self, made: Tokenizer) -> bool:
-        return isinstance(made, SentencePieceTokenizer) and (made.vocab, made.kind) == (self.vocab, self.kind)
+        if not isinstance(made, SentencePieceTokenizer):
+            return False
+        special = {role for role in _SIGNS if getattr(made.roles, role) >= 0}
+        return (made.vocab, made.kind, len(made.sentinels), special) == (
+            self.vocab, self.kind, self.sentinels, {*self.special})
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
 class WordPiece(TokenizerSpec):
-    """BERT's word pieces, learnt by merging; `lower` lower-cases text and strips accents."""
+    """BERT's word pieces, learnt by merging; `lower` lower-cases text and strips accents.
+
+    Attributes:
+      sentinels: tokens that name missing spans (data/noise/span_corruption.py), the last ids.
+    """
 
     vocab: int = 30522
     lower: bool = True
+    sentinels: int = 0
 
     def __post_init__(self):
-        if self.vocab < _LEAST_WORD_PIECE:
+        _require_sentinels(self)
+        if self.vocab - self.sentinels < _LEAST_WORD_PIECE:
             raise ValueError(
-                f'{self} is too small: 5 special tokens and one character make {_LEAST_WORD_PIECE}; use a larger vocab.'
+                f'{self} is too small: {5 + self.sentinels} special tokens and one character make '
+                f'{_LEAST_WORD_PIECE + self.sentinels}; use a larger vocab.'
             )
 
     def learn(self, texts: Iterable[str] = ()) -> JsonTokenizer:
-        return JsonTokenizer(word_piece.learn(texts, self.vocab, self.lower))
+        return JsonTokenizer(word_piece.learn(texts, self.vocab, self.lower, self.sentinels))
 
     def names(self, made: Tokenizer) -> bool:
-        return isinstance(made, JsonTokenizer) and (made.vocab, made.lower) == (self.vocab, self.lower)
+        return isinstance(made, JsonTokenizer) and (made.vocab, made.lower, len(made.sentinels)) == (
+            self.vocab, self.lower, self.sentinels)
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
@@ -276,6 +321,11 @@ class Ids(TokenizerSpec):
         return made == self.learn()
 
 
+def _require_sentinels(spec: TokenizerSpec) -> None:
+    if spec.sentinels < 0:
+        raise ValueError(f'{spec} has no meaning: sentinels is a count of 0 or more, such as 100.')
+
+
 def load(folder: str | os.PathLike, spec: TokenizerSpec, field: str = 'data.tokenizer') -> Tokenizer | None:
     """The tokenizer saved in a folder, None if there is none.
 
@@ -294,13 +344,19 @@ def _expression(made: Tokenizer) -> str:
     """A call expression that names a tokenizer."""
     match made:
         case SentencePieceTokenizer():
-            return f'SentencePiece(vocab={made.vocab}, kind={made.kind!r})'
+            special = tuple(role for role in _SIGNS if getattr(made.roles, role) >= 0)
+            more = ''.join(f', {name}={value!r}' for name, value in (
+                ('special', special), ('sentinels', len(made.sentinels))) if value)
+            return f'SentencePiece(vocab={made.vocab}, kind={made.kind!r}{more})'
+        case JsonTokenizer() if made.lower is None:
+            return 'Json()'
         case JsonTokenizer():
-            return 'Json()' if made.lower is None else f'WordPiece(vocab={made.vocab}, lower={made.lower})'
+            more = f', sentinels={len(made.sentinels)}' if made.sentinels else ''
+            return f'WordPiece(vocab={made.vocab}, lower={made.lower}{more})'
         case IdTokenizer():
             return f'Ids(vocab={made.vocab})'
         case ByteTokenizer():
-            return repr(Byte(made.special))
+            return repr(Byte(made.special, made.count))
     return f'{type(made).__name__.removesuffix("Tokenizer")}()'
 
 
@@ -315,7 +371,7 @@ def _saved(folder: str | os.PathLike, spec: TokenizerSpec) -> Tokenizer | None:
         saved = json.loads(description.read_text(encoding='utf-8'))
         made = {
             None: lambda: JsonTokenizer(description.read_bytes(), *more),
-            'Byte': lambda: ByteTokenizer(tuple(saved['special'])),
+            'Byte': lambda: ByteTokenizer(tuple(saved['special']), int(saved['sentinels'])),
             'Char': lambda: CharTokenizer(saved['characters']),
             'Word': lambda: WordTokenizer(tuple(saved['words'])),
             'Ids': lambda: IdTokenizer(int(saved['vocab']), spec.roles if isinstance(spec, Ids) else Roles()),

@@ -10,15 +10,16 @@ text exactly, characters any text of learnt characters. A learnt WordPiece is a 
 import dataclasses
 import functools
 import hashlib
+import itertools
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 import numpy as np
 
 from data.tokenizers import plain as plain
 from data.tokenizers import post_processor
 from data.tokenizers.plain import ByteTokenizer, CharTokenizer, IdTokenizer, WordTokenizer
-from data.tokenizers.roles import Roles, usual
+from data.tokenizers.roles import Roles, sentinel, usual
 
 SPACE = '\u2581'  # SentencePiece's own sign for a space
 
@@ -62,7 +63,15 @@ class SentencePieceTokenizer:
     @property
     def roles(self) -> Roles:
         made = self._processor
-        return Roles(begin=made.bos_id(), end=made.eos_id(), pad=made.pad_id(), unknown=made.unk_id())
+        mask = made.piece_to_id('<mask>')
+        return Roles(begin=made.bos_id(), end=made.eos_id(), pad=made.pad_id(), unknown=made.unk_id(),
+                     mask=-1 if mask == made.unk_id() else mask)
+
+    @functools.cached_property
+    def sentinels(self) -> tuple[int, ...]:
+        """The ids that name missing spans, in the order of their use."""
+        made = self._processor
+        return _sentinels(lambda sign: None if (found := made.piece_to_id(sign)) == made.unk_id() else found)
 
     @property
     def end(self) -> int:
@@ -157,6 +166,11 @@ class JsonTokenizer:
                 raise ValueError(f'The tokenizer.json has no token {sign!r} for {role}={sign!r}; name one that it has.')
         return Roles(**{role: self.number(sign) for role, sign in self.stated})
 
+    @functools.cached_property
+    def sentinels(self) -> tuple[int, ...]:
+        """The ids that name missing spans, in the order of their use."""
+        return tuple(one for one in _sentinels(self.number) if one < self.vocab)
+
     @property
     def end(self) -> int:
         """The id between documents, -1 for none."""
@@ -201,6 +215,20 @@ class JsonTokenizer:
         made = self._tokenizer
         known = isinstance(made.model, models.WordPiece) and isinstance(made.normalizer, normalizers.BertNormalizer)
         return made.normalizer.lowercase if known else None
+
+    @functools.cached_property
+    def whole_words(self) -> bool:
+        """Whether every token is a word."""
+        from tokenizers import models
+
+        return isinstance(self._tokenizer.model, models.WordLevel)
+
+    @functools.cached_property
+    def byte_level(self) -> bool:
+        """Whether the tokens are of bytes, as GPT-2's."""
+        from tokenizers import decoders
+
+        return isinstance(self._tokenizer.decoder, decoders.ByteLevel)
 
     @functools.cached_property
     def fingerprint(self) -> str:
@@ -260,6 +288,11 @@ class JsonTokenizer:
 
     def save(self, folder: str | os.PathLike) -> None:
         plain.save(folder, 'tokenizer.json', self.contents)
+
+
+def _sentinels(number: Callable[[str], int | None]) -> tuple[int, ...]:
+    """The ids of <extra_id_0>, <extra_id_1>, .., up to the first that `number` does not know."""
+    return tuple(itertools.takewhile(lambda found: found is not None, (number(sentinel(i)) for i in itertools.count())))
 
 
 Tokenizer = ByteTokenizer | CharTokenizer | WordTokenizer | IdTokenizer | SentencePieceTokenizer | JsonTokenizer

@@ -7,6 +7,8 @@ left to right into the longest pieces of the vocabulary, with '##' before all bu
 import collections
 from collections.abc import Iterable
 
+from data.tokenizers.roles import sentinel
+
 SPECIAL = ('[PAD]', '[UNK]', '[CLS]', '[SEP]', '[MASK]')
 _CHARACTERS = 1000  # at most in a learnt vocabulary, as in `tokenizers`; Chinese characters alone could fill it
 
@@ -41,10 +43,11 @@ def frame(made, begin: str = '[CLS]', end: str = '[SEP]') -> None:
     )
 
 
-def learn(texts: Iterable[str], vocab: int, lower: bool) -> bytes:
+def learn(texts: Iterable[str], vocab: int, lower: bool, sentinels: int = 0) -> bytes:
     """The tokenizer.json of a vocabulary learnt from all of a text; the same text gives the same bits.
 
-    The special tokens come first ([PAD] is 0), then the 1,000 most frequent characters, then the most frequent merges.
+    The special tokens come first ([PAD] is 0), then the 1,000 most frequent characters, then the most frequent merges, and at
+    the end `sentinels` tokens that name missing spans, the first of them last.
     Raises ValueError if the text gives fewer or more pieces than `vocab`.
     """
     import tokenizers
@@ -58,7 +61,7 @@ def learn(texts: Iterable[str], vocab: int, lower: bool) -> bytes:
     # break ties. So these characters are passed in sorted order, as if they were special tokens.
     inner = sorted({f'##{sign}' for word in words for sign in word[1:]})
     trainer = trainers.WordPieceTrainer(
-        vocab_size=vocab,
+        vocab_size=vocab - sentinels,
         special_tokens=[*SPECIAL, *inner],
         initial_alphabet=sorted(known),
         limit_alphabet=len(known),
@@ -69,17 +72,18 @@ def learn(texts: Iterable[str], vocab: int, lower: bool) -> bytes:
     learner.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
     learner.train_from_iterator(_repeated(words), trainer)
     pieces = learner.get_vocab()
-    if len(pieces) != vocab:
+    most = len(pieces) + sentinels
+    if most != vocab:
         if not words:
             advice = 'it holds no words; give it more text'
-        elif len(pieces) < vocab:
-            advice = (f'this text supports at most vocab={len(pieces)}; give it more text, or set data.tokenizer to '
-                      f'WordPiece(vocab={len(pieces)})')
+        elif most < vocab:
+            advice = f'this text supports at most vocab={most}; give it more text, or set vocab in data.tokenizer to that'
         else:
-            advice = f'its characters and the special tokens alone are {len(pieces):,}; use a larger vocab'
+            advice = f'its characters and the special tokens alone are {most:,}; use a larger vocab'
         raise ValueError(f'WordPiece(vocab={vocab}) cannot be learnt from the training part: {advice}.')
     made.model = models.WordPiece(pieces, unk_token='[UNK]')
     made.add_special_tokens([*SPECIAL])
+    made.add_special_tokens([sentinel(i) for i in reversed(range(sentinels))])
     frame(made)
     return made.to_str().encode()
 

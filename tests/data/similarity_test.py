@@ -12,7 +12,7 @@ from data.text.labelled import Labelled, Number
 from data.tokenizers.specs import Byte
 
 DRAW = np.random.default_rng(0)
-WORDS = 'le chat chien dort mange une pomme rouge petit grand maison voit'.split()
+WORDS = ['le', 'chat', 'chien', 'dort', 'mange', 'une', 'pomme', 'rouge', 'petit', 'grand', 'maison', 'voit']
 PAIRS = {f'sentence {i}': ' '.join(DRAW.choice(WORDS, size=DRAW.integers(2, 6))) + f' {i % 7}' for i in range(900)}
 
 

@@ -11,6 +11,7 @@ from matplotlib.text import Text
 
 from benchmarks import complexity
 from configs import extrapolation, stability
+from data.tokenizers import lattice, merges, trace
 from display import figures
 from tests.transformer.explain.pictures_test import drawn
 from training.report import report, sweeps
@@ -103,6 +104,9 @@ FIGURES = {
     'curves': lambda: kernels(1), 'classes': lambda: kernels(2),
     'a mask': lambda: analysis.show(Causal() & Window(2), 6),
     'a receptive field': lambda: analysis.show(Window(2), 40, layers=3),
+    'merges': lambda: trace.picture('a text', 5, [*merges.Learner({'abc': 2, 'bc': 1})]),
+    'a lattice': lambda: trace.lattice_picture(lattice.Lattice(2, tuple(
+        lattice.Edge(*one, 0, -1.0) for one in ((0, 1, '\u2581'), (0, 2, '\u2581中'), (1, 2, '中')))), ' 中'),
     'losses': lambda: in_a_run(report.losses), 'stability': stable, 'extrapolation': longer, 'complexity': complexities}
 
 
@@ -150,7 +154,8 @@ class AllFiguresTest(parameterized.TestCase):
                 self.assertGreaterEqual(text.count('figures.explain('), text.count('figures.new('), path)
                 drawing.add(path.relative_to(ROOT).as_posix())
         self.assertEqual(drawing, {
-            'benchmarks/complexity.py', 'configs/extrapolation.py', 'configs/stability.py', 'training/report/report.py',
+            'benchmarks/complexity.py', 'configs/extrapolation.py', 'configs/stability.py', 'data/tokenizers/trace.py',
+            'training/report/report.py',
             'transformer/attention/masks/analysis.py', 'transformer/evaluators/pooling.py', 'transformer/explain/pictures.py',
             'transformer/explain/positions.py', 'vit/evaluators/mistakes.py', 'vit/explain/attention.py'})
 

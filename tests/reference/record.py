@@ -1,7 +1,7 @@
 """Records small models of Hugging Face transformers with what they compute, for tests/convert_test.py.
 
     pip install torch transformers sentencepiece protobuf        # several GB, in an environment of its own
-    python tests/reference/record.py                 # all of it, models and tokenizers drawn anew; then record_encoders.py
+    python tests/reference/record.py [NAME ...]      # models and tokenizers drawn anew, these or all; then record_encoders.py
     python tests/reference/exact.py [NAME ...]       # outputs, gradients and errors anew, of the weights and inputs as they are
 
 A folder of a model has what save_pretrained writes, its weights in float32, and case.npz:
@@ -26,6 +26,7 @@ import copy
 import json
 import pathlib
 import shutil
+import sys
 import tempfile
 
 import numpy as np
@@ -177,6 +178,24 @@ def t5_tokenizer():
     save_ids(folder, {text: theirs(text)['input_ids'] for text in (*TEXTS, 'key <extra_id_0> the <extra_id_99>')})
 
 
+def albert_tokenizer():
+    """ALBERT's file, a unigram model with its special tokens, and its ids under several settings."""
+    import sentencepiece
+
+    texts = 'the three lines of the text that they then read key große zołc naive café'
+    with tempfile.TemporaryDirectory() as place:
+        sentencepiece.SentencePieceTrainer.train(
+            sentence_iterator=iter([texts] * 3 + [text.lower() for text in TEXTS[:8]] + list(TEXTS[:5])), vocab_size=80,
+            model_prefix=f'{place}/spiece', pad_id=0, unk_id=1, bos_id=-1, eos_id=-1, minloglevel=2,
+            control_symbols=['[CLS]', '[SEP]', '[MASK]'])
+        model = pathlib.Path(place, 'spiece.model').read_bytes()
+    record_ids('albert_tokenizer', hf.AlbertTokenizer, {'spiece.model': model}, [
+        {},
+        {'tokenizer_config.json': {'do_lower_case': False, 'keep_accents': True}},
+        {'tokenizer_config.json': {'add_prefix_space': False, 'cls_token': '[SEP]', 'sep_token': '[CLS]'}},
+    ])
+
+
 SPECIAL = ('[CLS] key [MASK][SEP] the [mask] [PAD]', '<s>key <mask></s>  <mask> the<pad> <unk>', 'THE [ENT] NewKey newkeys',
            'a' * 101, 'naïve\x07 \ufeffcafé', "'tis the line-end...")
 PAIRS = (('The quick brown fox', 'don\'t [SEP] <mask> read'), ('', 'lines'), ('  key', ' '), ('你好', '👍🏽 three'))
@@ -240,7 +259,7 @@ def record_ids(name, kind, files, settings):
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir()
     for file, contents in files.items():
-        (folder / file).write_text(contents)
+        (folder / file).write_bytes(contents if isinstance(contents, bytes) else contents.encode())
     cases = []
     for beside in settings:
         with tempfile.TemporaryDirectory() as place:
@@ -260,11 +279,8 @@ def save_ids(folder, ids):
 
 
 if __name__ == '__main__':
-    torch.manual_seed(0)
-    gpt2()
-    t5()
-    marian()
-    gpt2_tokenizer()
-    t5_tokenizer()
-    bert_tokenizer()
-    roberta_tokenizer()
+    makers = {make.__name__: make for make in (gpt2, t5, marian, gpt2_tokenizer, t5_tokenizer, bert_tokenizer,
+                                               roberta_tokenizer, albert_tokenizer)}
+    for name in sys.argv[1:] or makers:
+        torch.manual_seed(0)
+        makers[name]()

@@ -1,7 +1,9 @@
-"""As record.py, of BERT, RoBERTa, BART and ViT with their heads, and of GPT-2 and T5 with those that classify.
+"""As record.py, of BERT and its relatives, BART and ViT with their heads, and of GPT-2 and T5 with those that classify.
 
-    python tests/reference/record_encoders.py
+    python tests/reference/record_encoders.py [bert roberta albert electra distilbert gpt2 t5 bart vit]
 """
+
+import sys
 
 import torch
 import transformers as hf
@@ -10,6 +12,15 @@ from record import generated, ids, padded, record, shaken
 WORDS = dict(vocab_size=67, hidden_size=16, num_hidden_layers=2, num_attention_heads=2, intermediate_size=24,
              max_position_embeddings=24, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
 SHALLOW = WORDS | dict(num_hidden_layers=1)
+CLASSES = dict(id2label={0: 'no', 1: 'yes', 2: 'both'}, label2id={'no': 0, 'yes': 1, 'both': 2})
+
+
+def typed():
+    """(inputs with token types, where outputs count, and where those of a row do, as its first position is no padding)."""
+    mask = padded()
+    types = torch.zeros(3, 11, dtype=torch.long)
+    types[:, 5:] = 1
+    return dict(input_ids=ids(67, 3, 11), attention_mask=mask, token_type_ids=types), mask, mask[:, :1]
 
 
 def case(name, model, inputs, there, scale=0.2):
@@ -17,20 +28,15 @@ def case(name, model, inputs, there, scale=0.2):
 
 
 def bert():
-    mask = padded()
-    begun = mask[:, :1]  # rows whose first position, which stands for all, is no padding
-    types = torch.zeros(3, 11, dtype=torch.long)
-    types[:, 5:] = 1
-    inputs = dict(input_ids=ids(67, 3, 11), attention_mask=mask, token_type_ids=types)
+    inputs, mask, begun = typed()
     words = {'prediction_logits': mask, 'last_hidden_state': mask, 'seq_relationship_logits': begun}
     case('bert', hf.BertForPreTraining(hf.BertConfig(**WORDS)), inputs, words)
     other = hf.BertConfig(**SHALLOW | dict(type_vocab_size=3, hidden_act='relu', layer_norm_eps=1e-2))
     case('bert_masked', hf.BertForMaskedLM(other), inputs, {'logits': mask})
     case('bert_model', hf.BertModel(hf.BertConfig(**SHALLOW)), inputs, {'last_hidden_state': mask, 'pooler_output': begun})
     case('bert_next', hf.BertForNextSentencePrediction(hf.BertConfig(**SHALLOW)), inputs, {'logits': begun})
-    classes = dict(id2label={0: 'no', 1: 'yes', 2: 'both'}, label2id={'no': 0, 'yes': 1, 'both': 2})
-    case('bert_classes', hf.BertForSequenceClassification(hf.BertConfig(**SHALLOW, **classes)), inputs, {'logits': begun})
-    case('bert_tags', hf.BertForTokenClassification(hf.BertConfig(**SHALLOW, **classes, classifier_dropout=0.3)), inputs,
+    case('bert_classes', hf.BertForSequenceClassification(hf.BertConfig(**SHALLOW, **CLASSES)), inputs, {'logits': begun})
+    case('bert_tags', hf.BertForTokenClassification(hf.BertConfig(**SHALLOW, **CLASSES, classifier_dropout=0.3)), inputs,
          {'logits': mask})
     case('bert_span', hf.BertForQuestionAnswering(hf.BertConfig(**SHALLOW)), inputs, {'start_logits': mask, 'end_logits': mask})
 
@@ -42,6 +48,57 @@ def roberta():
     case('roberta', hf.RobertaForMaskedLM(hf.RobertaConfig(**small)), inputs, {'logits': mask, 'last_hidden_state': mask})
     case('roberta_classes', hf.RobertaForSequenceClassification(hf.RobertaConfig(**small)), inputs,
          {'logits': mask[:, :1]})
+
+
+def albert():
+    """Four layers in two groups; and one group, with tables as wide as the model, which are projected all the same."""
+    inputs, mask, begun = typed()
+    small = WORDS | dict(embedding_size=12, num_hidden_groups=2, num_hidden_layers=4)
+    words = {'prediction_logits': mask, 'last_hidden_state': mask, 'sop_logits': begun}
+    case('albert', hf.AlbertForPreTraining(hf.AlbertConfig(**small)), inputs, words)
+    other = hf.AlbertConfig(**WORDS | dict(embedding_size=16, type_vocab_size=3, hidden_act='relu', layer_norm_eps=1e-2))
+    case('albert_masked', hf.AlbertForMaskedLM(other), inputs, {'logits': mask})
+    small = hf.AlbertConfig(**WORDS | dict(embedding_size=6), **CLASSES)
+    case('albert_model', hf.AlbertModel(small), inputs, {'last_hidden_state': mask, 'pooler_output': begun})
+    case('albert_classes', hf.AlbertForSequenceClassification(small), inputs, {'logits': begun})
+    case('albert_tags', hf.AlbertForTokenClassification(small), inputs, {'logits': mask})
+    spans = hf.AlbertForQuestionAnswering(hf.AlbertConfig(**WORDS | dict(embedding_size=6)))
+    case('albert_span', spans, inputs, {'start_logits': mask, 'end_logits': mask})
+
+
+def electra():
+    """The discriminator and the generator, whose head has a GELU where the feed-forwards have ReLU; and the discriminator's
+    body under other heads, once with tables as wide as the model."""
+    inputs, mask, begun = typed()
+    small = WORDS | dict(embedding_size=12, hidden_act='relu')
+    states = {'logits': mask, 'last_hidden_state': mask}
+    case('electra', hf.ElectraForPreTraining(hf.ElectraConfig(**small)), inputs, states)
+    case('electra_masked', hf.ElectraForMaskedLM(hf.ElectraConfig(**small)), inputs, states)
+    small = SHALLOW | dict(embedding_size=6, layer_norm_eps=1e-2, type_vocab_size=3)
+    equal = hf.ElectraConfig(**small | dict(embedding_size=16), **CLASSES, classifier_dropout=0.3)
+    case('electra_classes', hf.ElectraForSequenceClassification(equal), inputs, {'logits': begun})
+    case('electra_tags', hf.ElectraForTokenClassification(hf.ElectraConfig(**small, **CLASSES)), inputs, {'logits': mask})
+    case('electra_span', hf.ElectraForQuestionAnswering(hf.ElectraConfig(**small)), inputs,
+         {'start_logits': mask, 'end_logits': mask})
+    case('electra_model', hf.ElectraModel(hf.ElectraConfig(**small)), inputs, {'last_hidden_state': mask})
+
+
+def distilbert():
+    mask = padded()
+    inputs = dict(input_ids=ids(67, 3, 11), attention_mask=mask)
+    small = dict(vocab_size=67, dim=16, n_layers=2, n_heads=2, hidden_dim=24, max_position_embeddings=24, dropout=0.0,
+                 attention_dropout=0.0)
+    case('distilbert', hf.DistilBertForMaskedLM(hf.DistilBertConfig(**small)), inputs,
+         {'logits': mask, 'last_hidden_state': mask})
+    small |= dict(n_layers=1)
+    classes = hf.DistilBertConfig(**small, **CLASSES)  # whose head has a ReLU, whatever the feed-forwards have
+    case('distilbert_classes', hf.DistilBertForSequenceClassification(classes), inputs, {'logits': mask[:, :1]})
+    small |= dict(activation='relu')
+    case('distilbert_tags', hf.DistilBertForTokenClassification(hf.DistilBertConfig(**small, **CLASSES)), inputs,
+         {'logits': mask})
+    case('distilbert_span', hf.DistilBertForQuestionAnswering(hf.DistilBertConfig(**small)), inputs,
+         {'start_logits': mask, 'end_logits': mask})
+    case('distilbert_model', hf.DistilBertModel(hf.DistilBertConfig(**small)), inputs, {'last_hidden_state': mask})
 
 
 def gpt2():
@@ -119,6 +176,7 @@ def vit():
 
 
 if __name__ == '__main__':
-    for make in (bert, roberta, gpt2, t5, bart, vit):
+    makers = {make.__name__: make for make in (bert, roberta, albert, electra, distilbert, gpt2, t5, bart, vit)}
+    for name in sys.argv[1:] or makers:
         torch.manual_seed(0)
-        make()
+        makers[name]()

@@ -17,7 +17,7 @@ from transformer.attention.positions.absolute import Learned
 from transformer.attention.positions.relative import Disentangled, Etc, Shaw, SwinBias, T5Bias, TransformerXl, Tupe
 from transformer.attention.scores import Additive, Bilinear, Cosine, Location
 from transformer.layers.feed_forward import Gated
-from transformer.layers.heads import Classes, NextWords, Pretraining, Span, TokenClasses
+from transformer.layers.heads import Classes, NextWords, Pretraining, ReplacedTokens, Span, TokenClasses
 from transformer.layers.residual import ReZero
 from transformer.layers.roles import matrix, table, vector
 from transformer.layers.universal import Universal
@@ -47,6 +47,8 @@ MODELS = {
     'gpt_halting': (changed(GPT, depth=Universal(halting=True)), TEXT),
     'bert': (changed(BERT, head=Pretraining()), TEXT), 'bert_classes': (changed(BERT, head=Classes(3)), TEXT),
     'bert_tags': (changed(BERT, head=TokenClasses(3)), TEXT), 'bert_span': (changed(BERT, head=Span()), TEXT),
+    'bert_narrow': (changed(BERT, embedding_width=5), TEXT),
+    'bert_replaced': (changed(BERT, head=ReplacedTokens()), TEXT),
     'pair': (build(EncoderDecoder, vocab=11, source_vocab=9, share=False, **SMALL), PAIR),
     'stories': (build(StoryTransformer, vocab=11, **SMALL), STORY), 'vit': (VIT, IMAGE),
     'vit_pooled': (changed(VIT, pooler=True, pool='mean', positions=SwinBias()), IMAGE),

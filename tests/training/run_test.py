@@ -357,13 +357,23 @@ class LoadTest(parameterized.TestCase):
         np.testing.assert_array_equal(other.params['norm']['scale'], state.params['norm']['scale'])
         self.assertFalse(np.array_equal(other.params['tokens']['embedding'], state.params['tokens']['embedding']))
         self.assertEqual(int(other.step), 0)
+        config.init_rules = ((r'block_0/attention/key/(.*)', r'keep:block_0/attention/query/\1'), (r'.*', 'keep'))
+        other, _ = runs.build(config, meshes.make(1)).init_from(self.folder)
+        block, there = other.params['block_0']['attention'], state.params['block_0']['attention']
+        np.testing.assert_array_equal(block['key']['kernel'], there['query']['kernel'])
+        np.testing.assert_array_equal(block['query']['kernel'], there['query']['kernel'])
         config.model.length, config.init_rules = 2 * config.model.length, ((r'.*', 'offered'),)  # the positions do not fit
         other, made = runs.build(config, meshes.make(1)).init_from(self.folder)
         self.assertEqual(made, ['positions/embedding'])
         np.testing.assert_array_equal(other.params['tokens']['embedding'], state.params['tokens']['embedding'])
         config.model.length //= 2
-        for rules, message in (([(r'.*', 'drop')], "'drop' for .*expected 'keep', 'fresh' or"), ([], 'No rule of init_rules')):
-            config.init_rules = tuple(rules)
+        renamed = {r'keep:norm/\1': r"gives 'keep:norm/.*1' for .*, where invalid group reference",
+                   r'keep:old/\g<0>': r'has nothing for old/(.*), but the model needs \(.*\) for \1; change',
+                   'keep:norm/scale': r'has \(16,\) for norm/scale, but the model needs \((?!16,\)).*\) for',
+                   'fresh:norm/scale': "gives 'fresh:norm/scale' for"}
+        renamed |= {'drop': "'drop' for .*expected 'keep', 'fresh' or", '': 'No rule of init_rules'}
+        for rule, message in renamed.items():
+            config.init_rules = ((r'.*', rule),) if rule else ()
             with self.assertRaisesRegex(ValueError, message):
                 runs.build(config, meshes.make(1)).init_from(self.folder)
 

@@ -285,14 +285,15 @@ class ProgramsTest(absltest.TestCase):
 
         def make(shapes):
             made.append(shapes)
-            return lambda state, batch: (state, shapes), 10 * len(made)
+            return lambda state, batch, frozen: (state, shapes, frozen), 10 * len(made)
 
         longest = {'inputs': ((2, 8), np.dtype('int32')), 'weights': ((2, 8), np.dtype('float32'))}
-        programs = steps.Programs(make, longest)
+        programs = steps.Programs(make, longest, {'teacher': 7})
         self.assertEqual((made, programs.flops), ([longest], 10))
         for shape in ((2, 8), (4, 4), (2, 8), (4, 4)):
             batch = {'weights': np.zeros(shape, np.float32), 'inputs': np.zeros(shape, np.int32)}
-            self.assertEqual(programs(0, batch)[1]['inputs'][0], shape)
+            _, shapes, frozen = programs(0, batch)
+            self.assertEqual((shapes['inputs'][0], frozen), (shape, {'teacher': 7}))
             self.assertEqual(programs.flops_with(batch), 10 if shape == (2, 8) else 20)
         self.assertLen(made, 2)
         self.assertEqual(programs.flops, 10)

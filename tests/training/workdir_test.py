@@ -141,18 +141,21 @@ class WorkdirTest(parameterized.TestCase):
         self.assertIn('jax', found['packages'])
         self.assertEqual(found['data'], {'train': 'a'})
 
-    def test_changed_data(self):
+    def test_changed_data_and_companions(self):
         self.folder.mkdir()
-        workdir.save_environment(self.folder, {'train': 'a', 'valid': 'b'})
-        self.assertEqual(workdir.changed_data(self.folder, {'train': 'a', 'valid': 'b', 'test': 'c'}), [])
-        self.assertEqual(workdir.changed_data(self.folder, {'valid': 'c', 'train': 'a'}), ['valid'])
+        workdir.save_environment(self.folder, {'train': 'a', 'valid': 'b'}, {'teacher': 'd'})
+        self.assertEqual(workdir.changed(self.folder, {'train': 'a', 'valid': 'b', 'test': 'c'}), [])
+        self.assertEqual(workdir.changed(self.folder, {'valid': 'c', 'train': 'a'}), ['valid'])
+        workdir.check_same_companions(self.folder, {'teacher': 'd'})
+        with self.assertRaisesRegex(ValueError, 'The companion teacher is not the model that it was when the run in .* began'):
+            workdir.check_same_companions(self.folder, {'teacher': 'e'})
         workdir.check_same_data(self.folder, {'train': 'a', 'test': 'c'})
         with self.assertRaisesRegex(ValueError, 'The data of train and valid has changed'):
             workdir.check_same_data(self.folder, {'train': 'b', 'valid': 'c'})
         for content in ('{}', '{"data": []}', 'x'):
             (self.folder / 'environment.json').write_text(content)
             with self.assertRaisesRegex(ValueError, 'is not the environment of a run'):
-                workdir.changed_data(self.folder, {'train': 'a'})
+                workdir.changed(self.folder, {'train': 'a'})
 
     def test_writing_replaces_the_file_in_one_go(self):
         self.folder.mkdir()

@@ -30,7 +30,7 @@ def run(main, *, config=None):
     """
     arguments, wants_help = _without_help()
     try:
-        chosen, arguments = _take(arguments, 'config') if config else (None, arguments)
+        chosen, arguments = take(arguments, 'config') if config else (None, arguments)
         if chosen == '':
             raise ValueError(f'--config is empty; give it the path of a config such as {config}, or leave it out.')
         if config is None:
@@ -60,7 +60,7 @@ def answer_help(*, config=None):
     """Answers --help and exits; called before the slow imports."""
     arguments, wants_help = _without_help()
     if wants_help:
-        if config and _take(arguments, 'config')[0]:
+        if config and take(arguments, 'config')[0]:
             run(None, config=config)  # exits with the fields of that config
         print(sys.modules['__main__'].__doc__ + _known_flags() + (_known_configs() if config else ''))
         sys.exit(0)
@@ -110,7 +110,7 @@ def default_workdir(name):
     return pathlib.Path('runs') / '-'.join(parts)
 
 
-def _take(arguments, name):
+def take(arguments, name):
     """The last value of --name=value, --name value or -name..., and the arguments without it."""
     rest, value, i = [], None, 0
     while i < len(arguments):

@@ -10,7 +10,7 @@ from training.config.resolve import did_you_mean, require_type
 
 FIELDS = {
     'seed': int, 'dtype': str, 'parameter_dtype': str, 'deterministic': bool, 'allocator': bool,
-    'init_from': str, 'init_rules': tuple,
+    'init_from': str, 'init_rules': tuple, 'companions': Mapping,
     'train.steps': int, 'train.dispatch': int, 'train.microbatches': int, 'train.nonfinite': str,
     'log.every_steps': int, 'log.gradients': bool,
     'checkpoint.every_steps': int, 'checkpoint.keep': int, 'checkpoint.best': str,
@@ -61,6 +61,17 @@ def changed(config, values):
     return own.lock()
 
 
+def differences(before, after, prefix=''):
+    """{field: its value in `after`} of the fields of a config that have another value there."""
+    found = {}
+    for name, value in after.items():
+        if hasattr(value, 'items'):
+            found |= differences(before.get(name, {}), value, f'{prefix}{name}.')
+        elif name not in before or before[name] != value:
+            found[prefix + name] = value
+    return found
+
+
 def check(config):
     """Raises ValueError, in one sentence, for a field that is missing, unknown, or out of range."""
     groups = {name.partition('.')[0] for name in FIELDS if '.' in name}
@@ -84,6 +95,9 @@ def check(config):
     for evaluation in _keys(config.get('evals'), 'evals', 'a group of evaluations'):
         for name, kind in EVALUATION[0].items():
             _require(config.evals[evaluation], f'evals.{evaluation}.', name, kind, f'make it with {EVALUATION[1]}')
+    for name, folder in config.companions.items():
+        if not isinstance(folder, str) or not folder:
+            raise ValueError(f'companions.{name} is {folder!r}; set it to the workdir of the run whose model it is.')
     _check_types(config)
     _check_numbers(config)
 

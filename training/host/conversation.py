@@ -7,7 +7,8 @@ import json
 from training.config import cli, resolve
 
 # {setting at a terminal: (its type, its least value)}
-SETTINGS = {'tokens': (int, 1), 'seed': (int, 0), 'truncate': (bool, None), 'prefix': (str, None), 'json': (bool, None)}
+SETTINGS = {'tokens': (int, 1), 'seed': (int, 0), 'truncate': (bool, None), 'prefix': (str, None),
+            'candidates': (str, None), 'json': (bool, None)}
 COMMANDS = """:set NAME=VALUE   change a setting, or a field of the strategy such as temperature
 :settings         show the settings
 :quit             end (so does Ctrl-D)"""

@@ -1,7 +1,9 @@
 """A sweep: several runs that are trained and compared. A config file defines it, sweep.py trains it.
 
 A config file defines `sweep(variant) -> Sweep` beside `get_config(variant)`. Points that differ in their seed alone are one row
-of the table, with the mean and the standard deviation of their numbers.
+of the table, with the mean and the standard deviation of their numbers. A point may start from another one of the sweep:
+
+    Sweep({'bert': Point('configs/bert_mini.py'), 'reviews': Point('configs/classify.py:{bert}', {'data.path': 'reviews.tsv'})})
 """
 
 import dataclasses
@@ -15,8 +17,10 @@ from typing import Any
 
 import numpy as np
 
-from training.config import schema
+from training.config import cli, schema
 from training.report import report
+
+_FOLDER = re.compile(r'\{([\w.+-]+)\}')
 
 
 @dataclasses.dataclass(frozen=True)
@@ -49,50 +53,102 @@ def last_numbers(folder: pathlib.Path) -> dict[str, dict[str, float]]:
 
 
 @dataclasses.dataclass(frozen=True)
+class Point:
+    """A run of a sweep.
+
+    Attributes:
+      config: FILE[:VARIANT] of its config; '' for that of the sweep.
+      fields: {field of the config, such as 'model.positions': value}.
+
+    In the config and in values, '{NAME}' stands for the folder of an earlier point, which is finished first.
+    """
+
+    config: str = ''
+    fields: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+
+    @property
+    def after(self) -> list[str]:
+        """The points that it starts from."""
+        return list(dict.fromkeys(name for text in self._texts for name in _FOLDER.findall(text)))
+
+    @property
+    def _texts(self) -> list[str]:
+        return [text for text in (self.config, *self.fields.values()) if isinstance(text, str)]
+
+    def replaced(self, folder_of: Callable[[str], str], **fields: Any) -> 'Point':
+        """The point with something else for each '{NAME}', and with further fields."""
+        put = lambda text: _FOLDER.sub(lambda found: folder_of(found[1]), text) if isinstance(text, str) else text
+        return Point(put(self.config), {name: put(value) for name, value in self.fields.items()} | fields)
+
+
+@dataclasses.dataclass(frozen=True)
 class Sweep:
     """The points of a sweep, and how they are measured and drawn.
 
     Attributes:
-      points: {name of its folder: {field of the config, such as 'model.positions': value}}.
+      points: {name of its folder: a `Point`, or the fields of one}.
       measure: maps the folder of a finished run to {'': {column: number or None}}, its row of the table; a key other than ''
         makes a further row, named POINT_KEY.
-      draw: maps {row: folders of its runs} and the table to a matplotlib figure; None: no picture.
+      draw: maps {group: folders of its runs} and the table to a matplotlib figure; None: no picture.
       title: the heading of the column of names.
+      table: maps {group of points: folders of its runs} to the whole table, where its rows are not the groups; None: they are.
     """
 
-    points: Mapping[str, Mapping[str, Any]]
+    points: Mapping[str, Mapping[str, Any] | Point]
     measure: Callable[[pathlib.Path], Mapping[str, Mapping[str, float | None]]] = last_numbers
     draw: Callable | None = None
     title: str = ''
+    table: Callable[[Mapping[str, Sequence[pathlib.Path]]], Table] | None = None
+
+    @property
+    def all_points(self) -> dict[str, Point]:
+        return {name: one if isinstance(one, Point) else Point(fields=one) for name, one in self.points.items()}
 
     def seeded(self, first: int, count: int) -> 'Sweep':
         """The sweep with `count` runs of every point, NAME-0, NAME-1, .., with the seeds first, first + 1, .."""
-        if any('seed' in changes for changes in self.points.values()):
+        if any('seed' in point.fields for point in self.all_points.values()):
             raise ValueError('The points of this sweep have seeds of their own; leave out --seeds.')
         return dataclasses.replace(self, points={
-            f'{name}-{number}': {**changes, 'seed': first + number}
-            for name, changes in self.points.items() for number in range(count)})
+            f'{name}-{number}': point.replaced(lambda one, number=number: f'{{{one}-{number}}}', seed=first + number)
+            for name, point in self.all_points.items() for number in range(count)})
 
-    def configs(self, config: Any) -> dict[str, Any]:
-        """{name: locked config} of all points. Raises ValueError, naming the point, for an invalid config."""
-        made = {}
-        for name, changes in self.points.items():
+    def check(self, config: Any, given: Mapping[str, Any], folder: pathlib.Path) -> None:
+        """Raises ValueError, naming the point, for an invalid config; of points that start from others once these exist."""
+        for i, (name, point) in enumerate(self.all_points.items()):
             if not re.fullmatch(r'\w[\w.+-]*', name) or name == 'plots':
                 raise ValueError(f'A point of the sweep is named {name!r}, which names its folder too; take letters, digits, _ '
                                  'and -.')
-            try:
-                made[name] = schema.changed(config, changes)
-                schema.check(made[name])
-            except ValueError as error:
-                raise ValueError(f'Point {name!r} of the sweep: {error}') from None
+            if unknown := [one for one in point.after if one not in list(self.points)[:i]]:
+                raise ValueError(f'Point {name!r} of the sweep starts from {unknown[0]!r}, which is no point before it.')
+            if not point.after:
+                self.config_of(name, config, given, folder)
+
+    def config_of(self, name: str, config: Any, given: Mapping[str, Any], folder: pathlib.Path) -> Any:
+        """The locked config of a point.
+
+        Args:
+          config: that of the sweep.  given: {field: value} for points with another config.  folder: of the sweep.
+        Raises: ValueError, naming the point, for an invalid config.
+        """
+        point = self.all_points[name].replaced(lambda one: str(folder / one))
+        try:
+            if point.config:
+                config = schema.changed(cli.load_config(point.config)[0], given)
+            made = schema.changed(config, point.fields)
+            schema.check(made)
+        except ValueError as error:
+            raise ValueError(f'Point {name!r} of the sweep: {error}') from None
         return made
 
     @property
     def groups(self) -> dict[str, list[str]]:
         """{name: points} of points that differ in their seed alone; the name is the common prefix of theirs."""
         alike, named = {}, {}
-        for name, changes in self.points.items():
-            alike.setdefault(repr(sorted((k, repr(v)) for k, v in changes.items() if k != 'seed')), []).append(name)
+        for name, point in self.all_points.items():
+            alike_to = {one: names[0] for names in alike.values() for one in names}  # what it starts from, whatever the seed
+            point = point.replaced(lambda one, first=alike_to: first[one])
+            key = point.config, sorted((k, repr(v)) for k, v in point.fields.items() if k != 'seed')
+            alike.setdefault(repr(key), []).append(name)
         for names in alike.values():
             common = re.sub(r'[-_]\d*$', '', os.path.commonprefix(names)) if names[1:] else names[0]  # noqa: RUF071
             named[common if common and common not in named else names[0]] = names

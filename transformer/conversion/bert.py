@@ -16,24 +16,31 @@ from transformer.conversion.forms import Biases, Heads, Table, Types
 from transformer.conversion.tables import Family, Row
 from transformer.layers.heads import Classes, MaskedWords, NextSentence, NoHead, Pretraining, Span, TokenClasses
 
+
+def sizes(vocab: int = 30522, width: int = 768, heads: int = 12, wide: int = 3072, activation: str = 'gelu',
+          rate: float = 0.1) -> tuple:
+    """The fields of BERT's config, with the defaults of a family."""
+    return (
+        Field('vocab_size', 'vocab', vocab),
+        Field('hidden_size', 'width', width),
+        Field('num_hidden_layers', 'layers', 12),
+        Field('num_attention_heads', 'heads', heads),
+        inner('intermediate_size', wide),
+        Field('hidden_act', 'feed_forward.activation', activation, ACTIVATIONS),
+        dropouts('hidden_dropout_prob', 'attention_probs_dropout_prob', (rate, rate)),
+        Field('max_position_embeddings', 'length', 512),
+        Field('type_vocab_size', 'types', 2),
+        Field('layer_norm_eps', 'norm.epsilon', 1e-12),
+        ABSOLUTE)
+
+
 BERT_BODY = Family(
     kind='bert',
     model='transformer.models.bert:Bert',
     architecture='',
     use='',
     prefix='bert.',
-    fields=(
-        Field('vocab_size', 'vocab', 30522),
-        Field('hidden_size', 'width', 768),
-        Field('num_hidden_layers', 'layers', 12),
-        Field('num_attention_heads', 'heads', 12),
-        inner('intermediate_size', 3072),
-        Field('hidden_act', 'feed_forward.activation', 'gelu', ACTIVATIONS),
-        dropouts('hidden_dropout_prob', 'attention_probs_dropout_prob'),
-        Field('max_position_embeddings', 'length', 512),
-        Field('type_vocab_size', 'types', 2),
-        Field('layer_norm_eps', 'norm.epsilon', 1e-12),
-        ABSOLUTE),
+    fields=sizes(),
     fixed=(Field('position_embedding_type', default='absolute'), Field('is_decoder', default=False),
            Field('add_cross_attention', default=False)),
     aside=('classifier_dropout', 'directionality', 'pooler_fc_size', 'pooler_num_attention_heads', 'pooler_num_fc_layers',
@@ -58,18 +65,22 @@ BERT_BODY = Family(
 UNREAD = BERT_BODY.computed + r'|(\w+\.)?pooler\.dense\.(weight|bias)'  # older files have a pooler that their head ignores
 
 
-# The head for masked words has the activation of the feed-forwards.
-ACTIVATION = Fields((('hidden_act',), ('head.activation',)),
-                    lambda config: {'head.activation': ACTIVATIONS[config.get('hidden_act', 'gelu')]},
-                    Field('hidden_act', 'feed_forward.activation head.activation', 'gelu', ACTIVATIONS).write)
+TIED = Field('tie_word_embeddings', default=True)
 
 
-def words(ours: str, theirs: str, transform: str, norm_there: str) -> tuple[tuple, dict]:
-    """(rows of a head for masked words, changes of the family with it)."""
+def activation(name: str = 'hidden_act', default: str = 'gelu') -> Fields:
+    """The field of a head that has the activation of the feed-forwards, which another field of the family reads."""
+    both = Field(name, 'feed_forward.activation head.activation', default, ACTIVATIONS)
+    return Fields(((name,), ('head.activation',)),
+                  lambda config: {'head.activation': ACTIVATIONS[config.get(name, default)]}, both.write)
+
+
+def words(ours: str, theirs: str, transform: str, norm_there: str, default: str = 'gelu') -> tuple[tuple, dict]:
+    """(rows of a head for masked words, changes of the family with it); `default` is that of the activation."""
     rows = *dense('transform', transform), *norm('transform_norm', norm_there), Row('output/bias', f'{theirs}.bias')
     copies = {f'{theirs}.decoder.weight': f'{ours}.embeddings.word_embeddings.weight',
               f'{theirs}.decoder.bias': f'{theirs}.bias'}
-    return rows, dict(fields=(Field('tie_word_embeddings', default=True), ACTIVATION), copies=copies)
+    return rows, dict(fields=(TIED, activation(default=default)), copies=copies)
 
 
 _FOUND, _FINDS = words('bert', 'cls.predictions', 'cls.predictions.transform.dense', 'cls.predictions.transform.LayerNorm')

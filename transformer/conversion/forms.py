@@ -35,6 +35,11 @@ def with_fields(model: Any, changes: Mapping) -> Any:
     return type(model)(**values)
 
 
+def table_width(model: Any, stack: Stack) -> int:
+    """The width of the tables at the input of a stack."""
+    return getattr(model, 'embedding_width', 0) or stack.width
+
+
 def stack_of(model: Any, front: str) -> Stack:
     """The stack whose fields have paths that begin with `front`: '' or 'encoder.', ..."""
     return getattr(model, front.removesuffix('.') or 'stack')
@@ -132,9 +137,9 @@ class Table(Form):
                 grid = tuple(side // before.patch for side in image[:2]) if image else None
                 extra = int(getattr(before, 'pool', '') == 'cls')
                 count = extra + grid[0] * grid[1] if grid else getattr(before, length)
-                table = np.zeros((count, stack.width), _type_of(params))
-                rows = np.asarray(old.at_input({}, jnp.asarray(table), jnp.arange(count),
-                                               stack.sizes(count, grid=grid, extra=extra)))
+                width = table_width(before, stack)
+                sizes = stack.sizes(count, input_width=width, grid=grid, extra=extra)
+                rows = np.asarray(old.at_input({}, jnp.zeros((count, width), _type_of(params)), jnp.arange(count), sizes))
             wanted = len(rows) if image else getattr(after, length)
             found[name] = np.pad(rows, ((self.offset, wanted - len(rows)), (0, 0)))
         return found
@@ -201,7 +206,7 @@ class Types(Form):
         return {} if model.types else {'types': 2}
 
     def params(self, params: Mapping, before: Any, after: Any, image: tuple) -> dict:
-        return {**params, 'types/embedding': np.zeros((2, before.stack.width), _type_of(params))}
+        return {**params, 'types/embedding': np.zeros((2, table_width(before, before.stack)), _type_of(params))}
 
 
 @dataclasses.dataclass(frozen=True)

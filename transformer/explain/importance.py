@@ -61,16 +61,17 @@ def all_heads(model: Any) -> list[tuple[int, int]]:
 
 def importance(snapshot: Any, batches: Iterable[Mapping]) -> np.ndarray:
     """[layers, N], nan for absent heads: I_h over the rows of all batches, before scaling."""
-    model, task = snapshot.model, snapshot.run.task
+    model, run = snapshot.model, snapshot.run
+    task = run.task
 
     @jax.jit
-    def gradient(params, batch):
+    def gradient(params, batch, frozen):
         def total(masks):
-            def forward(**inputs):
+            def apply(**inputs):
                 texts = len(next(iter(inputs.values()))) // rows  # of a row, such as the two of a preference
                 each = {name: jnp.repeat(mask, texts, 1) for name, mask in masks.items()}
                 return model.apply({'params': params}, head_mask=each, **inputs)
-            terms = task.loss(forward, batch, key=None, step=None, train=False)
+            terms = task.loss(run.forward(apply, frozen), batch, key=None, step=None, train=False)
             loss = sum(c * terms[t][0] / jnp.maximum(terms[t][1], 1e-9) for t, c in task.coefficients.items())
             return loss, terms[next(iter(task.coefficients))][1]
         rows = len(next(iter(batch.values())))
@@ -81,7 +82,7 @@ def importance(snapshot: Any, batches: Iterable[Mapping]) -> np.ndarray:
 
     sums, weights = {name: 0.0 for name in model.attentions}, 0.0
     for batch in progress.over(batches, 'measuring the importance of the heads', 'batches'):
-        slopes, weight = jax.device_get(gradient(snapshot.params, batch))
+        slopes, weight = jax.device_get(gradient(snapshot.params, batch, run.companions.params))
         sums = {name: x + slopes[name].astype(np.float64) for name, x in sums.items()}
         weights += float(weight)
     if not all(np.isfinite(x).all() for x in sums.values()):

@@ -68,3 +68,11 @@ class Silu(Activation):
 
     def __call__(self, x: jax.Array) -> jax.Array:
         return jax.nn.silu(x)
+
+
+@dataclasses.dataclass(frozen=True)
+class Tanh(Activation):
+    """tanh x."""
+
+    def __call__(self, x: jax.Array) -> jax.Array:
+        return jnp.tanh(x)

@@ -11,9 +11,10 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from transformer.layers.activations import Activation, Gelu
+from transformer.layers.activations import Activation, Gelu, Tanh
 from transformer.layers.dense import Dense, Parameters
 from transformer.layers.dropout import dropout, fold
+from transformer.layers.embedding import Embedding
 from transformer.layers.initial import zeros
 from transformer.layers.norm import LayerNorm, Norm, normed
 from transformer.layers.numerics import Numerics, wide
@@ -67,8 +68,10 @@ class Head(abc.ABC):
 
     Attributes:
       causal: whether it predicts later positions, which the model must then not see.
+      bounded: whether it takes `boundaries` [B, M, 3] of the predicted positions, as `SpanBoundary` does.
     """
     causal = False
+    bounded = False
 
     @abc.abstractmethod
     def __call__(self, x: jax.Array, body: Body, *, segments: jax.Array | None = None, masked: jax.Array | None = None,
@@ -82,9 +85,10 @@ class Head(abc.ABC):
         """
 
 
-def pooled(x: jax.Array, body: Body) -> jax.Array:
-    """tanh(x·W + b) of the state [B, D] that represents a row (Devlin et al. 2019, section 3.1; the layer is in their code)."""
-    return body.numerics.cast(jnp.tanh(wide(body.dense(body.width, 'pooler')(x))))
+def pooled(x: jax.Array, body: Body, activation: Activation = Tanh()) -> jax.Array:
+    """tanh(x·W + b) of the state [B, D] that represents a row (Devlin et al. 2019, section 3.1; the layer is in their code), or
+    another activation."""
+    return body.numerics.cast(activation(wide(body.dense(body.width, 'pooler')(x))))
 
 
 def last_of(x: jax.Array, segments: jax.Array | None) -> jax.Array:
@@ -155,17 +159,68 @@ class NextWordsAndChoice(NextWords):
 @dataclasses.dataclass(frozen=True)
 class MaskedWords(Head):
     """{'logits' [B, M, V]}: norm(activation(x·W + b))·Eᵀ + c, with the token embedding E (Devlin et al. 2019, section 3.1,
-    task 1)."""
+    task 1); W projects to the width of E (Lan et al. 2020, section 3.1)."""
     activation: Activation = Gelu()
 
     def __call__(self, x: jax.Array, body: Body, *, segments: jax.Array | None = None, masked: jax.Array | None = None,
                  key: jax.Array | None = None) -> dict:
         if masked is not None:
             x = jnp.take_along_axis(x, masked[..., None], 1)  # [B, M, D]
-        x = body.numerics.cast(self.activation(wide(body.dense(body.width, 'transform')(x))))
+        x = body.numerics.cast(self.activation(wide(body.dense(body.tokens.width, 'transform')(x))))
         x = normed(body.norm, x, 'transform_norm', body.numerics)
         bias = body.vector('output')
         return {'logits': body.tokens.attend(x) + body.numerics.cast(bias)}
+
+
+@dataclasses.dataclass(frozen=True)
+class ReplacedTokens(Head):
+    """{'replaced_logits' [B, T]}: activation(x·W + b)·w + c, whether a generator has put another token at a position (Clark
+    et al. 2020, section 3.1, where the layer before w is in their code only)."""
+    activation: Activation = Gelu()
+
+    def __call__(self, x: jax.Array, body: Body, *, segments: jax.Array | None = None, masked: jax.Array | None = None,
+                 key: jax.Array | None = None) -> dict:
+        x = body.numerics.cast(self.activation(wide(body.dense(body.width, 'discriminator')(x))))
+        return {'replaced_logits': body.output(1, 'replaced')(x)[..., 0]}
+
+
+@dataclasses.dataclass(frozen=True)
+class SpanBoundary(MaskedWords):
+    """The outputs of `MaskedWords`, and with boundaries {'boundary_logits' [B, M, V]}: the masked words from the hidden states
+    left and right of their span alone and their places in it (Joshi et al. 2020, section 3.2),
+
+        y = f(f([h(s-1); h(e+1); p(place)])),   f(x) = norm(activation(x·W + b)),   logits = y·Eᵀ + c,
+
+    where each f has its W and b, and c is not that of `MaskedWords`.
+
+    Attributes:
+      boundary_targets: the number of places p in a span; the data has no more (`data.boundary_targets`).
+      position_width: the width of p.
+    """
+    boundary_targets: int = 20
+    position_width: int = 200
+    bounded = True
+
+    def __post_init__(self):
+        if self.boundary_targets < 1 or self.position_width < 1:
+            raise ValueError(f'{self}: boundary_targets is {self.boundary_targets} and position_width {self.position_width}; '
+                             'expected numbers of 1 or more.')
+
+    def __call__(self, x: jax.Array, body: Body, *, boundaries: jax.Array | None = None, **given: Any) -> dict:
+        """As the others; boundaries: [B, M, 3], the position left and the position right of the span of each predicted word,
+        and its place in the span from 0."""
+        found = super().__call__(x, body, **given)
+        if boundaries is None:
+            return found
+        table = Embedding(self.boundary_targets, self.position_width, numerics=body.numerics, name='boundary_positions')
+        sides = [jnp.take_along_axis(x, boundaries[..., side, None], 1) for side in (0, 1)]  # [B, M, D] each
+        y = jnp.concatenate([*sides, table(boundaries[..., 2])], -1)
+        for number, width in enumerate((body.width, body.tokens.width)):
+            y = body.dense(width, f'boundary_{number}')(y)
+            y = body.numerics.cast(self.activation(wide(y)))
+            y = normed(body.norm, y, f'boundary_norm_{number}', body.numerics)
+        bias = body.vector('boundary_output')
+        return found | {'boundary_logits': body.tokens.attend(y) + body.numerics.cast(bias)}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -191,7 +246,8 @@ class Classes(Head):
 
     Attributes:
       at: 'first', or 'last' before the padding, which has seen all others in a causal model.
-      pooler: whether tanh(x·W + b) is applied first.
+      pooler: whether activation(x·W + b) is applied first.
+      activation: of the pooler: 'Tanh()' as in BERT, 'Gelu()' in ELECTRA, 'Relu()' in DistilBERT.
       bias: whether the last layer has a bias.
       dropout: rate on the input of the last layer; -1: the model's.
       twice: whether dropout also acts on the input of the pooler, as in RoBERTa and BART.
@@ -199,6 +255,7 @@ class Classes(Head):
     classes: int
     at: str = 'first'
     pooler: bool = True
+    activation: Activation = Tanh()
     bias: bool = True
     dropout: float = -1.0
     twice: bool = False
@@ -213,7 +270,7 @@ class Classes(Head):
         x = x[:, 0] if self.at == 'first' else last_of(x, segments)
         rate = body.rate(self.dropout)
         if self.pooler:
-            x = pooled(dropout(x, rate if self.twice else 0.0, fold(key, 'pooler')), body)
+            x = pooled(dropout(x, rate if self.twice else 0.0, fold(key, 'pooler')), body, self.activation)
         return {'logits': body.output(self.classes, 'classes', self.bias)(dropout(x, rate, fold(key, 'head')))}
 
 
@@ -248,9 +305,14 @@ class TokenClasses(Head):
 
 @dataclasses.dataclass(frozen=True)
 class Span(Head):
-    """{'start_logits', 'end_logits' [B, T]}: the first and the last position of an answer (section 4.2)."""
+    """{'start_logits', 'end_logits' [B, T]}: the first and the last position of an answer (section 4.2).
+
+    Attributes:
+      dropout: rate on the input of the layer; -1: the model's.
+    """
+    dropout: float = 0.0
 
     def __call__(self, x: jax.Array, body: Body, *, segments: jax.Array | None = None, masked: jax.Array | None = None,
                  key: jax.Array | None = None) -> dict:
-        logits = body.output(2, 'span')(x)
+        logits = body.output(2, 'span')(dropout(x, body.rate(self.dropout), fold(key, 'head')))
         return {'start_logits': logits[..., 0], 'end_logits': logits[..., 1]}

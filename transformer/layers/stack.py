@@ -18,7 +18,7 @@ from transformer.attention.positions.absolute import Learned
 from transformer.attention.positions.base import Encoding, Positions, Sizes
 from transformer.attention.pruned import NoHeads, kept_heads, of_kept
 from transformer.layers.block import Block
-from transformer.layers.dense import Parameters
+from transformer.layers.dense import Dense, Parameters
 from transformer.layers.dropout import dropout, fold
 from transformer.layers.feed_forward import FeedForward, FeedForwardLayer, Mlp
 from transformer.layers.initial import Initial, Scaled
@@ -61,7 +61,8 @@ class Stack:
       attention_dropout: rate on the attention weights; -1: as `dropout`.
       last_dropout: rate on the output of the stack; -1: as `dropout`.
       initial: the initialisation: 'Scaled(scale=0.02)' as in GPT-2, 'Xavier()', or 'TFixup()' (for 'NoNorm()').
-      depth: 'Own()', every layer has its own parameters; 'Universal()', all share them, with or without adaptive halting.
+      depth: 'Own()', every layer has its own parameters; 'Groups(groups=1)', those of a group share them as in ALBERT;
+        'Universal()', all share them, with a signal of the step and with or without adaptive halting.
       kept, cross_kept: the heads that remain after pruning (eval.py --heads) in every self-attention and in every cross
         attention, such as ((0, 2), (1,)) in two layers; (): all.
       scan: stacks the parameters inside the step and scans one block over them: the program does not grow with depth, but
@@ -97,6 +98,9 @@ class Stack:
         for name, least in (('layers', 1), ('heads', 1), ('width', 1), ('head_width', 0), ('key_heads', 0)):
             if getattr(self, name) < least:
                 raise ValueError(f'{name} is {getattr(self, name)}; set it to at least {least}.')
+        if self.depth.blocks(self.layers) < self.layers and (self.kept or self.cross_kept):
+            raise ValueError(f'depth={self.depth} has layers that share their heads, which cannot be pruned; leave out kept '
+                             'and cross_kept.')
 
     @property
     def each_head(self) -> int:
@@ -119,10 +123,10 @@ class Stack:
 
     def sizes(self, length: int, **grid: Any) -> Sizes:
         """The sizes for its position encoding, for rows of up to `length`."""
-        return Sizes(length, self.width, self.heads, self.each_head, self.table_init, **grid)
+        return Sizes(length, self.width, self.heads, self.each_head, table=self.table_init, **grid)
 
     def __call__(self, x: jax.Array, context: Context, *, numerics: Numerics, key: jax.Array | None = None,
-                 cache: dict | None = None, cross: Mechanism | None = None) -> tuple:
+                 cache: dict | None = None, cross: Mechanism | None = None, projected: bool = False) -> tuple:
         """x [B, T, D] -> (x after all blocks, the updated cache, aux).
 
         `aux` has the auxiliary outputs of layers, 'block_0/attention', 'block_1/attention', .. (`Block`), the same for every
@@ -130,14 +134,18 @@ class Stack:
 
         Args:
           cross: the mechanism of a third branch in every block, which attends to the context's source; None: no such branch.
+          projected: whether x is [B, T, E], of another width, and a dense layer projects it to D before the blocks, after its
+            norm and dropout (Lan et al. 2020, section 3.1).
         """
         x = context.encoding.at_input(x)
         if self.embedding_norm:
             x = normed(self.norm, x, 'embedding_norm', numerics)
         x = dropout(x, self.dropout, fold(key, 'embedding'))
+        if projected:
+            x = Dense(self.width, kernel_init=self.matrix_init, numerics=numerics, name='embedding_projection')(x)
         makers, kept = self._blocks(numerics, cross)
         if isinstance(self.depth, Universal):
-            if self.scan or self.remat != 'none' or self.kept or self.cross_kept or context.head_mask:
+            if self.scan or self.remat != 'none' or context.head_mask:
                 raise ValueError(f'depth={self.depth} has one block, whose heads cannot be pruned or scanned over; leave out '
                                  'scan, remat and --heads.')
             x, cache, aux = steps(self.depth, makers[0], self.layers, x, context, key=key, cache=cache, numerics=numerics)
@@ -149,7 +157,7 @@ class Stack:
     def over_rows(self, x: jax.Array, *, length: int, numerics: Numerics, segments: jax.Array | None = None,
                   positions: jax.Array | None = None, cache: dict | None = None, what: str = 'sequence',
                   field: str = 'model.length', **given: Any) -> tuple:
-        """The stack applied to rows of embedded tokens, x [B, T, D], as in `__call__`.
+        """The stack applied to rows of embedded tokens, x [B, T, D] or with `projected` [B, T, E], as in `__call__`.
 
         Args:
           length: the longest row; position encodings that are defined beyond it (Alibi(), Rotary(), ...) can be evaluated on
@@ -159,7 +167,7 @@ class Stack:
           positions: [B, T], the position of each token in its document; None: 0..T-1.
           cache: from `empty_cache`; x then holds the next tokens, at `positions`.
           what, field: for the message about a row that is too long: its name, and the field of the config that it exceeds.
-          given: key and cross, as in `__call__`; head_mask, source and capture, as in `Context`.
+          given: key, cross and projected, as in `__call__`; head_mask, source and capture, as in `Context`.
         """
         rows, tokens = x.shape[:2]
         self._require_length(tokens, length, cache is not None, what, field)
@@ -170,7 +178,7 @@ class Stack:
             mask = mask & Segments(segments, segments)
         elif segments is not None:
             mask = mask & Padding(jnp.where(segments != 0, positions + 1, 0).max(1))
-        sizes = self.sizes(length)
+        sizes = self.sizes(length, input_width=x.shape[-1])
         shared = Parameters(self.positions.parameters(sizes), numerics=numerics, name='positions')()
         encoding = Encoding(self.positions, shared, positions, positions, sizes)
         more = {name: given.pop(name) for name in ('head_mask', 'source', 'capture') if name in given}
@@ -222,17 +230,18 @@ class Stack:
 
     def _through(self, makers, kept, x, context, key, cache):
         """(x, cache, aux) after blocks named block_0, block_1, ..: the same, with the same names of parameters, for every
-        `scan` and `remat`. With a cache, and for initialisation, the blocks are unrolled."""
+        `scan` and `remat`. With a cache, and for initialisation, the blocks are unrolled. Layers of a group have one block."""
         if self.remat not in REMAT:
             raise ValueError(f'remat is {self.remat!r}; expected one of {", ".join(REMAT)}.')
-        blocks, aux = [make(name=f'block_{i}') for i, make in enumerate(makers)], {}
+        blocks = [make(name=f'block_{i}') for i, make in enumerate(makers[:self.depth.blocks(self.layers)])]
+        each, aux = self.layers // len(blocks), {}  # layers of one block
         of_layer = lambda context, i: of_kept(context.of_layer(i), kept[i])
         x = constrain(x, BATCH)
         if cache is not None or blocks[0].is_initializing() or not (self.scan or self.remat != 'none'):
             new = {}
-            for i, one in enumerate(blocks):
-                x, new[one.name], own = one(x, of_layer(context, i), key=fold(key, 'block', i),
-                                            cache=None if cache is None else cache[one.name])
+            for i in range(self.layers):
+                x, new[f'block_{i}'], own = blocks[i // each](x, of_layer(context, i), key=fold(key, 'block', i),
+                                                              cache=None if cache is None else cache[f'block_{i}'])
                 x, aux = constrain(x, BATCH), aux | _named(i, own)
             return x, None if cache is None else new, aux
 
@@ -242,31 +251,38 @@ class Stack:
             x, _, aux = makers[layer](parent=None).apply({'params': own}, x, here, key=key)
             return constrain(x, BATCH), aux
 
-        params = [one.variables.get('params', {}) for one in blocks]
         period = context.mask.period if self.scan else self.layers  # one step of a scan contains all layers that differ
-        if self.layers % period:
-            raise ValueError(f'scan: {self.layers} layers cannot be scanned under {context.mask}, which repeats after '
+        together = self.layers if each == 1 else each  # layers of one scan
+        if self.scan and together % period:
+            raise ValueError(f'scan: {together} layers cannot be scanned under {context.mask}, which repeats after '
                              f'{period}; choose a multiple, or scan=False.')
         functions = [partial(apply, layer=i) for i in range(period)]
         if self.remat != 'none':
             functions = [jax.checkpoint(function, policy=REMAT[self.remat], prevent_cse=not self.scan)
                          for function in functions]
 
-        def period_of_layers(x, given):
+        def period_of_layers(x, given, shared=None):
             (first, own, factors), found = given, []
             for i, function in enumerate(functions):
-                x, one = function(own[i], x, fold(key, 'block', first + i), {name: f[i] for name, f in factors.items()})
+                x, one = function(own[i] if shared is None else shared, x, fold(key, 'block', first + i),
+                                  {name: f[i] for name, f in factors.items()})
                 found.append(one)
             return x, found
 
+        params = [one.variables.get('params', {}) for one in blocks]
         if not self.scan:
-            x, found = period_of_layers(x, (0, params, context.head_mask))
+            x, found = period_of_layers(x, (0, [params[i // each] for i in range(self.layers)], context.head_mask))
             return x, None, {name: one for i, own in enumerate(found) for name, one in _named(i, own).items()}
-        stacked = [jax.tree.map(lambda *leaves: jnp.stack(leaves), *params[i::period]) for i in range(period)]
-        factors = {name: f.reshape(-1, period, *f.shape[1:]) for name, f in context.head_mask.items()}
-        x, found = jax.lax.scan(period_of_layers, x, (jnp.arange(0, self.layers, period), stacked, factors))
-        return x, None, {name: one for i in range(self.layers) for name, one in _named(
-            i, {key: x[i // period] for key, x in found[i % period].items()}).items()}
+        own, shared = (), params  # a scan for each group, over nothing but the numbers of its layers
+        if each == 1:
+            own, shared = [jax.tree.map(lambda *leaves: jnp.stack(leaves), *params[i::period]) for i in range(period)], [None]
+        for first, one in zip(range(0, self.layers, together), shared):
+            last = first + together
+            factors = {name: f[first:last].reshape(-1, period, *f.shape[1:]) for name, f in context.head_mask.items()}
+            x, found = jax.lax.scan(partial(period_of_layers, shared=one), x, (jnp.arange(first, last, period), own, factors))
+            for i in range(together):
+                aux |= _named(first + i, {name: x[i // period] for name, x in found[i % period].items()})
+        return x, None, aux
 
 
 class Heads(NamedTuple):

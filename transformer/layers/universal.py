@@ -1,6 +1,7 @@
-"""Layers that share one set of parameters over depth, with a learnt number of steps for each position (Universal Transformer,
-Dehghani et al. 2019)."""
+"""Layers that share parameters over depth: in groups (ALBERT, Lan et al. 2020), or all, with a signal of the step and a learnt
+number of steps for each position (Universal Transformer, Dehghani et al. 2019)."""
 
+import abc
 import dataclasses
 from collections.abc import Callable
 
@@ -17,13 +18,42 @@ from transformer.layers.roles import table
 
 
 @dataclasses.dataclass(frozen=True)
-class Depth:
+class Depth(abc.ABC):
     """Base: whether the layers of a stack share their parameters."""
+
+    @abc.abstractmethod
+    def blocks(self, layers: int) -> int:
+        """The number of blocks with parameters, by which the number of layers can be divided. Raises ValueError if there is no
+        such number."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Own(Depth):
     """Every layer has its own parameters."""
+
+    def blocks(self, layers: int) -> int:
+        return layers
+
+
+@dataclasses.dataclass(frozen=True)
+class Groups(Depth):
+    """Layers in groups of consecutive ones, of equal size, each with one set of parameters (Lan et al. 2020, section 3.1; the
+    groups are in their code). Nothing tells layers of a group apart but their dropout.
+
+    Attributes:
+      groups: their number.
+    """
+    groups: int = 1
+
+    def __post_init__(self):
+        if self.groups < 1:
+            raise ValueError(f'{self}: expected 1 group or more.')
+
+    def blocks(self, layers: int) -> int:
+        if layers % self.groups:
+            raise ValueError(f'{layers} layers cannot be divided into the equal groups of depth={self}; choose a multiple of '
+                             f'{self.groups} layers.')
+        return self.groups
 
 
 @dataclasses.dataclass(frozen=True)
@@ -52,6 +82,9 @@ class Universal(Depth):
     def __post_init__(self):
         if not 0 < self.threshold <= 1:
             raise ValueError(f'{self}: threshold is {self.threshold}; expected a probability above 0 and up to 1.')
+
+    def blocks(self, layers: int) -> int:
+        return 1
 
 
 def steps(depth: 'Universal', block: Callable, layers: int, x: jax.Array, context: Context, *, key: jax.Array | None = None,

@@ -27,6 +27,8 @@ class Translation(Reader):
         source's.  seed: of the sampling.  truncate: cut sources that are too long.  prefix: begins every translation."""
         data, longest = self.data_of(snapshot), snapshot.model.source_length
         strategy = strategy or self.usual
+        for number, line in enumerate(lines, 1):
+            self.require(data, line, place(number, name))
         ids = [encoded(data, source, longest, truncate=truncate, what=f'The source in {place(number, name)}',
                        otherwise='give --truncate') if source.strip() else None for number, source in enumerate(lines, 1)]
         begun = data.encode_target(prefix)[:-1] if prefix else ()
@@ -39,7 +41,15 @@ class Translation(Reader):
             outputs = {i: hypotheses(data, one, begun) for i, one in zip(part, found)}
             for i in numbers:
                 best, *_ = outputs.get(i, [{'text': '', 'tokens': 0, 'ids': [], 'score': 0.0, 'finished': True}])
+                best['text'] = self.said(data, lines[i], best['text'], best['ids'])
                 yield best['text'].replace('\n', ' '), {'source': lines[i], **best, 'outputs': outputs.get(i, [])}
+
+    def require(self, data: Any, line: str, where: str) -> None:
+        """Raises ValueError for a line that no source can be made of, of the place `where`."""
+
+    def said(self, data: Any, line: str, text: str, ids: Sequence[int]) -> str:
+        """The answer to a line, from the text and the ids of the decoder."""
+        return text
 
     def picture(self, snapshot: Any, given: str, steps: bool = False) -> tuple:
         self.data_of(snapshot)

@@ -18,6 +18,12 @@ def cross_entropy(logits: jax.Array, targets: jax.Array) -> jax.Array:
     return jax.nn.logsumexp(logits, axis=-1) - jnp.where(chosen, logits, 0.0).sum(-1)
 
 
+def divergence(teacher: jax.Array, student: jax.Array) -> jax.Array:
+    """KL(softmax(teacher) ‖ softmax(student)) in nats, of logits: [..., V], [..., V] -> [...]."""
+    expected, found = jax.nn.log_softmax(wide(teacher)), jax.nn.log_softmax(wide(student))
+    return (jnp.exp(expected) * (expected - found)).sum(-1)
+
+
 def uniform_cross_entropy(logits: jax.Array) -> jax.Array:
     """-mean over v of log softmax(logits)[v], the cross-entropy against the uniform distribution: [..., V] -> [...].
 

@@ -52,6 +52,23 @@ class SourcesTest(parameterized.TestCase):
         (self.folder / '.hidden').write_text('no')
         self.assertEqual(collect(self.part()), ['A', 'B', 'C'])
 
+    def test_documents_between_blank_lines(self):
+        self.write(a_txt='one\n two\n\n \nthree\n', b_txt='\nfour')
+        self.assertEqual(collect(self.part(documents='blank')), ['one\n two\n', 'three\n', 'four'])
+        self.assertEqual(collect(self.part('all[1:]', documents='blank')), ['three\n', 'four'])
+        self.assertEqual(collect(self.part('all[:34%]', documents='blank')), ['one\n two\n'])
+
+    def test_documents_are_articles(self):
+        self.write(a_txt=' \n = Homarus = \n \n A lobster . \n \n = = Life = = \n \n Eggs . \n \n = Al = \n \n A king .\n')
+        homarus = ' = Homarus = \n A lobster . \n = = Life = = \n Eggs . \n'
+        self.assertEqual(collect(self.part(documents='article')), [homarus, ' = Al = \n A king .\n'])
+
+    def test_long_documents_come_in_pieces(self):
+        self.write(a_txt='first\n' + f'{"x" * 99}\n' * 40_000 + '\nlast\n')
+        part = self.part(documents='blank')
+        self.assertGreater(len([end for _, end in part.chunks()]), 2)
+        self.assertEqual([len(text) for text in collect(part)], [4_000_006, 5])
+
     @parameterized.parameters('b.txt', 'inner/*', 'c.txt.gz', '*.gz')
     def test_names_and_globs_in_a_split(self, name):
         self.write(a_txt='A', b_txt='B', inner__c_txt_gz='C')

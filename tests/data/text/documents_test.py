@@ -338,7 +338,7 @@ class OpenTest(TextCase):
     @parameterized.parameters(
         ({'source': 'stdlib'}, "text.txt' is not read with data.source='stdlib'; set data.source='files'"),
         ({'source': 'web'}, "data.source='web'.*'files', 'stdlib'"),
-        ({'documents': 'word'}, "data.documents='word'.*'file', 'line', 'stream'"),
+        ({'documents': 'word'}, "data.documents='word'.*'file', 'line', 'blank', 'article', 'stream'"),
         ({'packing': 'best'}, "data.packing='best'.*'first_fit', 'concat', 'none'"),
         ({'length': 0}, 'data.length=0'),
         ({'batch_size': 0}, 'data.batch_size=0'),

@@ -1,11 +1,16 @@
 import collections
+import json
+import math
+import pathlib
 
 import numpy as np
 import tokenizers as library
 from absl.testing import absltest, parameterized
 
+from data.noise.masking import NGrams, Spans, Tokens, WholeWords, WithReplacement
 from data.text.masked import Masked
 from data.tokenizers.specs import Ids, Json, WordPiece
+from tests.data import tiny_tokenizers
 
 RNG = np.random.default_rng(0)
 WORDS = [f'w{i}' for i in range(300)]
@@ -13,7 +18,10 @@ LINES = [' '.join(RNG.choice(WORDS, size)) for size in [1, 1, 2, *RNG.integers(1
 SIGNS = ['[PAD]', '[UNK]', '[CLS]', '[SEP]', '[MASK]']
 PAD, UNK, CLS, SEP, MASK = range(5)
 IDS = dict(tokenizer=Ids(vocab=50, end=1, cls=2, separator=3, mask=4), framing='bert')
-TASKS = dict(concat={}, none={'packing': 'none'}, pairs={'packing': 'none', 'next_sentence': True})
+PAIRS = dict(packing='none', cut='anywhere')
+TASKS = dict(concat={}, none={'packing': 'none'}, next=dict(pairs='next', **PAIRS), order=dict(pairs='order', **PAIRS),
+             again={'noise': WithReplacement()}, words={'noise': WholeWords()}, ngrams={'noise': NGrams()},
+             spans={'noise': Spans(), 'boundary_targets': 20}, static={'copies': 2})
 
 
 def equal(first, second):
@@ -100,9 +108,9 @@ class RowsTest(MaskedCase):
 
     def test_special_tokens_of_the_text_are_never_predicted(self):
         text = ['w1 [SEP] w2 [MASK] w3 [CLS]', '[SEP] [MASK]', 'w4 [UNK] zzz']
-        rows = self.rows(self.opened(text, packing='none', share=1.0).evaluation('valid', 2))
+        rows = self.rows(self.opened(text, packing='none', noise=Tokens(share=1.0)).evaluation('valid', 2))
         asked = [targets[weights > 0].tolist() for targets, weights in zip(rows['targets'], rows['weights'])]
-        self.assertEqual(asked, [[6, 7, 8], [9, UNK, UNK]])  # the second line has nothing to predict
+        self.assertEqual(asked, [[6, 7, 8], [9]])  # the second line has nothing to predict
         self.assertEqual(rows['masked'].tolist()[0][:4], [1, 3, 5, 0])
 
     @parameterized.parameters(*TASKS)
@@ -116,15 +124,16 @@ class RowsTest(MaskedCase):
             np.testing.assert_array_equal(batch['segments'], there)
             np.testing.assert_array_equal(batch['positions'], np.arange(24) * there)
             self.assertFalse(batch['inputs'][~there].any())
-            self.assertEqual(opened.count(batch), batch['weights'].sum())
+            self.assertEqual(opened.count(batch), (batch['weights'] > 0).sum())
             for name in ('masked', 'targets'):
                 self.assertFalse(batch[name][batch['weights'] == 0].any())
-            if task != 'pairs':
+            if task not in ('next', 'order'):
                 self.assertFalse(batch['types'].any())
             for row, whole in enumerate(restored(batch)):
                 used = batch['weights'][row] > 0
                 ordinary = np.flatnonzero(np.array(whole) > MASK)
-                self.assertEqual(used.sum(), max(1, round(0.15 * len(ordinary))))
+                budget = len(whole) if task == 'again' else len(ordinary)
+                self.assertEqual(batch['weights'][row].sum(), max(1, (math.ceil if task == 'spans' else round)(0.15 * budget)))
                 self.assertTrue(used[: used.sum()].all())
                 self.assertContainsSubset(batch['masked'][row][used].tolist(), ordinary.tolist())
                 self.assertTrue((np.diff(batch['masked'][row][used]) > 0).all())
@@ -141,14 +150,14 @@ class RowsTest(MaskedCase):
 
     @parameterized.parameters(0.01, 0.15, 0.5, 1.0)
     def test_the_share_is_that_of_the_field_and_rows_have_room_for_it(self, share):
-        rows = self.rows(self.opened(packing='none', share=share).evaluation('valid', 64))
+        rows = self.rows(self.opened(packing='none', noise=Tokens(share=share)).evaluation('valid', 64))
         for row, weights in zip(restored(rows), rows['weights']):
             self.assertEqual(weights.sum(), max(1, round(share * (len(row) - 2))))
 
     def test_roberta(self):
         signs = ['<pad>', '<unk>', '<s>', '</s>', '<mask>']
         fields = dict(tokenizer=self.vocabulary(signs), framing='roberta')
-        rows = self.rows(self.opened(**fields, packing='none', next_sentence=True).evaluation('valid', 7))
+        rows = self.rows(self.opened(**fields, packing='none', pairs='next', cut='anywhere').evaluation('valid', 7))
         self.assertFalse(rows['types'].any())
         for row in restored(rows):
             self.assertEqual([i for i, token in enumerate(row[:-1]) if token == SEP][1:], [row.index(SEP) + 1])
@@ -157,8 +166,8 @@ class RowsTest(MaskedCase):
 
 class MaskingTest(MaskedCase):
     def test_shares_of_what_hidden_tokens_become(self):
-        """50 ids, 3 of them special: a token of 47 is drawn for 10 %, once in 47 times the one that it replaces."""
-        lines = [' '.join(map(str, RNG.choice([0, 1, *range(5, 50)], 40))) for _ in range(200)]
+        """50 ids, 4 of them special: a token of 46 is drawn for 10 %, once in 46 times the one that it replaces."""
+        lines = [' '.join(map(str, RNG.choice([0, *range(5, 50)], 40))) for _ in range(200)]
         opened = self.opened(lines, **IDS, packing='none', length=42, batch_size=100)
         iterator, told, targets, places = opened.train(7), [], [], []
         for _ in range(60):
@@ -171,12 +180,12 @@ class MaskingTest(MaskedCase):
         n = len(told)
         self.assertEqual(n, 60 * 100 * 6)
         kept, random = told == targets, (told != targets) & (told != 4)
-        for found, expected in ((told == 4, 0.8), (kept, 0.1 + 0.1 / 47), (random, 0.1 * 46 / 47)):
+        for found, expected in ((told == 4, 0.8), (kept, 0.1 + 0.1 / 46), (random, 0.1 * 45 / 46)):
             self.assertLess(abs(found.mean() - expected), 4 * np.sqrt(expected * (1 - expected) / n))
         counts = np.bincount(told[random], minlength=50)
-        self.assertEqual(counts[[2, 3, 4]].tolist(), [0, 0, 0])
-        counts = np.delete(counts, [2, 3, 4])
-        self.assertLess(((counts - counts.mean()) ** 2 / counts.mean()).sum(), 46 + 4 * np.sqrt(2 * 46))  # chi-square
+        self.assertEqual(counts[[1, 2, 3, 4]].tolist(), [0, 0, 0, 0])
+        counts = np.delete(counts, [1, 2, 3, 4])
+        self.assertLess(((counts - counts.mean()) ** 2 / counts.mean()).sum(), 45 + 4 * np.sqrt(2 * 45))  # chi-square
         counts = np.bincount(places, minlength=42)[1:41]
         self.assertEqual(counts.sum(), n)
         self.assertLess(((counts - counts.mean()) ** 2 / counts.mean()).sum(), 39 + 4 * np.sqrt(2 * 39))
@@ -219,15 +228,59 @@ class MaskingTest(MaskedCase):
         self.assertTrue(equal(first, self.rows(evaluation)))
         self.assertTrue(equal(first, self.rows(self.opened(**TASKS[task]).evaluation('valid', 32))))
         self.assertTrue(equal(first, self.rows(opened.score([opened.config.path], 1))))
-        self.assertEqual(evaluation.facts, {'tokens': first['weights'].sum(), 'documents': len(LINES)})
+        self.assertEqual(evaluation.facts, {'rows': len(first['weights']), 'documents': len(LINES)})
         self.assertGreater(len({tuple(row) for row in first['masked'].tolist()}), len(first['masked']) / 2)
+
+
+    @parameterized.parameters(*TASKS)
+    def test_training_resumes_in_the_middle_of_any_epoch(self, task):
+        opened = self.opened(batch_size=3, **TASKS[task])
+        self.assertGreater(opened.batches_per_epoch, 20)
+        state = {'next': int(2.4 * opened.batches_per_epoch)}
+        iterator, again = opened.train(3), self.opened(batch_size=3, **TASKS[task]).train(3)
+        for _ in range(state['next']):
+            next(iterator)
+        self.assertEqual(iterator.get_state(), state)
+        again.set_state(state)
+        self.assertTrue(all(equal(next(iterator), next(again)) for _ in range(5)))
+
+    @parameterized.parameters({}, TASKS['order'], {'noise': Spans()})
+    def test_static_masks_are_those_of_so_many_copies(self, **fields):
+        opened = self.opened([' '.join(WORDS[:294])], batch_size=7, copies=3, **fields)  # 14 rows
+        iterator, seen = opened.train(0), collections.defaultdict(list)
+        self.assertEqual(opened.batches_per_epoch, 2)
+        for number in range(14):
+            batch = next(iterator)
+            for row in range(7):
+                whole = {name: values[row].tolist() for name, values in batch.items()}
+                seen[frozenset(restored(batch)[row])].append((number // 2, whole))
+        self.assertLen(seen, 14)
+        for found in seen.values():
+            self.assertEqual([epoch for epoch, _ in found], list(range(7)))
+            rows = [row for _, row in found]
+            self.assertEqual(rows[:4], rows[3:7])  # every third epoch is the same
+            self.assertNotEqual(rows[0], rows[1])
+        other = next(opened.train(1))
+        self.assertFalse(np.array_equal(np.sort(other['masked']), np.sort(next(opened.train(0))['masked'])))
+
+    def test_unknown_words_of_a_text(self):
+        text = ['the cat <unk> on the <unk> mat', '<unk> <unk> <unk>', 'the mat <unk>'] * 9
+        opened = self.opened(text, tokenizer=WordPiece(vocab=21), noise=WholeWords(share=1.0), packing='none')
+        rows = self.rows(opened.evaluation('valid', 3))
+        unknown = opened.tokenizer.roles.unknown
+        self.assertLen(rows['inputs'], 18)  # a line of nothing else has no row
+        self.assertEqual([row.count(unknown) for row in restored(rows)[:2]], [2, 1])
+        self.assertNotIn(unknown, rows['targets'][rows['weights'] > 0])
+        self.assertEqual((rows['inputs'] == unknown).sum(), 27)  # none is hidden, none is put in
+        self.assertFalse({'u', '##k', '<', '>'} & set(opened.pieces(range(21))))  # nothing of it was learnt
+        self.assertIn(unknown, opened.read_masked('the <unk> [MASK]')[0])
 
 
 class NextSentenceTest(MaskedCase):
     TEXT = [' '.join(WORDS[start : start + size]) for start, size in zip(range(0, 300, 30), RNG.integers(2, 31, 10))]
 
     def test_labels_are_those_of_the_documents(self):
-        opened = self.opened(self.TEXT, packing='none', next_sentence=True, length=17, batch_size=50)
+        opened = self.opened(self.TEXT, packing='none', pairs='next', cut='anywhere', length=17, batch_size=50)
         documents, iterator = [words_of(line) for line in self.TEXT], opened.train(0)
         labels, cuts, asked = [], set(), []
         windows = [ids[i : i + 14] for ids in documents for i in range(0, len(ids), 14)]
@@ -256,7 +309,7 @@ class NextSentenceTest(MaskedCase):
         self.assertLess(np.abs(related).max(), 4 / np.sqrt(len(asked)))
 
     def test_other_documents_and_all_places_in_them_are_as_likely(self):
-        opened = self.opened(['w0 w1 w2', 'w3 w4 w5', 'w6 w7 w8'], packing='none', next_sentence=True, batch_size=100)
+        opened = self.opened(['w0 w1 w2', 'w3 w4 w5', 'w6 w7 w8'], packing='none', pairs='next', cut='anywhere', batch_size=100)
         iterator, seen = opened.train(0), collections.Counter()
         for _ in range(30):
             batch = next(iterator)
@@ -268,7 +321,7 @@ class NextSentenceTest(MaskedCase):
         self.assertLess(((counts - counts.mean()) ** 2 / counts.mean()).sum(), 5 + 4 * np.sqrt(10))
 
     def test_evaluation_holds_every_piece_once(self):
-        rows = self.rows(self.opened(packing='none', next_sentence=True, length=25).evaluation('valid', 5))
+        rows = self.rows(self.opened(packing='none', pairs='next', cut='anywhere', length=25).evaluation('valid', 5))
         windows = [ids[i : i + 22] for ids in map(words_of, LINES) for i in range(0, len(ids), 22)]
         windows = [window for window in windows if len(window) > 1]
         self.assertLen(rows['label'], len(windows))
@@ -279,7 +332,7 @@ class NextSentenceTest(MaskedCase):
 
     @parameterized.parameters((['w1 w2 w3'], 'has 1 document'), (['w1', 'w2'], 'no document of two tokens'))
     def test_too_little_text(self, text, message):
-        opened = self.opened(text, packing='none', next_sentence=True)
+        opened = self.opened(text, packing='none', pairs='next', cut='anywhere')
         for use in (lambda: opened.train(0), lambda: opened.evaluation('valid', 2)):
             with self.assertRaisesRegex(ValueError, message):
                 use()
@@ -314,6 +367,23 @@ class ReadTest(MaskedCase):
         with self.assertRaisesRegex(ValueError, message):
             self.opened().read_masked(text)
 
+    def test_a_word_in_place_of_a_mask(self):
+        opened = self.opened()
+        self.assertEqual(opened.in_place('w0 [MASK] w2', 0, 'w7').tolist(), opened.encode('w7').tolist())
+        path = pathlib.Path(tiny_tokenizers.byte_level(pathlib.Path(self.folder), 'train peanut').path)
+        saved = json.loads(path.read_text())
+        for token in saved['added_tokens']:
+            token['lstrip'] = token['content'] == '<mask>'  # RoBERTa's takes the space before it
+        path.write_text(json.dumps(saved))
+        framed = self.opened(tokenizer=Json(str(path), mask='<mask>', cls='<s>', separator='</s>', end='</s>'))
+        for text, mask, wanted in (('a <mask>, <mask>', 1, ' train'), ('<mask> a', 0, 'train'), ('a<mask>', 0, 'train')):
+            self.assertEqual(framed.in_place(text, mask, 'train').tolist(), framed.encode(wanted).tolist(), text)
+        self.assertEqual(self.opened(['10 11'], **IDS).in_place('14 4', 0, '1 13').tolist(), [1, 13])
+        for word, message in (('', "'' has no tokens; give a word"),
+                              ('[SEP]', r"'\[SEP\]' has the token \[SEP\], which is no")):
+            with self.assertRaisesRegex(ValueError, message):
+                opened.in_place('w0 [MASK]', 0, word)
+
     def test_a_mask_that_no_text_can_hold(self):
         opened = self.opened(tokenizer=self.vocabulary(added=False))
         with self.assertRaisesRegex(ValueError, r'does not read \[MASK\] as its token 4'):
@@ -325,7 +395,8 @@ class ReadTest(MaskedCase):
         path = self.folder / 'tokenizer.json'
         self.assertTrue(path.is_file())
         again = Masked(tokenizer=opened.config.tokenizer, length=24, batch_size=8, path='gone').open(self.folder)
-        self.assertEqual((again.shapes, again.facts, again.frame), (opened.shapes, {'vocab': 305, 'types': 2}, opened.frame))
+        facts = {'vocab': 305, 'types': 2, 'boundary_targets': 0}
+        self.assertEqual((again.shapes, again.facts, again.frame), (opened.shapes, facts, opened.frame))
         self.assertEqual(again.pieces([MASK, 5]), ['[MASK]', 'w0'])
         self.assertEqual(again.decode([5, 6]), 'w0 w1')
         self.assertEqual(opened.unit, 'tokens')
@@ -337,14 +408,12 @@ class RefusalTest(MaskedCase):
     @parameterized.parameters(
         (dict(framing='gpt3'), "data.framing='gpt3' is no template; it takes 'bert', 'roberta', 't5', 'plain', 'gpt', or a"),
         (dict(tokenizer=Ids(vocab=50, end=1), framing='bert'), "needs a token with the role 'cls'"),
-        (dict(share=0.0), 'data.share=0.0 is out of range'),
-        (dict(share=1.5), 'data.share=1.5 is out of range'),
         (dict(packing='first_fit'), "data.packing='first_fit' is not for masked text; set it to 'concat'"),
         (dict(packing='rows'), "data.packing='rows' is not known"),
-        (dict(next_sentence=True), "data.packing='concat' joins documents; set data.packing='none'"),
-        (dict(next_sentence=True, packing='none', documents='stream'), "data.documents='stream' has one"),
+        (dict(pairs='next'), "data.packing='concat' joins documents; set data.packing='none'"),
+        (dict(pairs='next', packing='none', documents='stream'), "data.documents='stream' has one"),
         (dict(length=2), 'no room for a text and 2 special tokens; it must be 3 or more'),
-        (dict(length=4, packing='none', next_sentence=True), 'no room for two texts and 3 special tokens; it must be 5'),
+        (dict(length=4, packing='none', pairs='next'), 'no room for two texts and 3 special tokens; it must be 5'),
     )
     def test_fields(self, fields, message):
         with self.assertRaisesRegex(ValueError, message):
@@ -354,7 +423,7 @@ class RefusalTest(MaskedCase):
         (Ids(vocab=50, cls=2, separator=3), dict(framing='bert'), r"='Ids\(vocab=50, cls=2, .*states no mask of its own"),
         (Ids(vocab=50, cls=2, separator=3, mask=3), dict(framing='bert'), 'states no mask of its own'),
         (Ids(vocab=50, mask=3), dict(framing='plain'), "no token behind a text, which data.packing='concat' puts between two"),
-        (Ids(vocab=50, mask=3), dict(framing='a | a b', packing='none', next_sentence=True), 'does not tell two texts apart'))
+        (Ids(vocab=50, mask=3), dict(framing='a | a b', packing='none', pairs='next'), 'does not tell two texts apart'))
     def test_a_run_of_others_that_lacks_tokens_is_refused_where_they_are_needed(self, tokenizer, fields, message):
         opened = self.opened(['7 8 9', '10 11'], tokenizer=tokenizer, **fields)
         for use in (lambda: opened.train(0), lambda: opened.evaluation('valid', 2), lambda: opened.read_masked('7 8')):

@@ -162,7 +162,8 @@ class LearnTest(parameterized.TestCase):
 
     @parameterized.parameters(
         'Byte()', "Byte(special=('cls', 'mask'))", 'Char()', 'Word(least=2)', 'SentencePiece(vocab=300)',
-        "SentencePiece(vocab=300, kind='unigram')", 'WordPiece(vocab=90, lower=False)',
+        "SentencePiece(vocab=300, kind='unigram')", 'WordPiece(vocab=90, lower=False)', 'WordPiece(vocab=90, sentinels=3)',
+        "SentencePiece(vocab=300, special=('mask', 'pad'), sentinels=9)", 'Byte(sentinels=2)',
         "Json(path='tokenizer.json', end='</s>')", "Json(vocab=9, begin='<s>', cls='<s>', mask='<m>')",
         'Ids(vocab=12, end=3)', 'Ids(vocab=12, begin=1, separator=3)')
     def test_a_config_names_it_by_an_expression(self, expression):
@@ -176,6 +177,50 @@ class LearnTest(parameterized.TestCase):
         self.assertEqual(resolve.describe('data.text.documents:Text').tokenizer, 'SentencePiece()')
         with self.assertRaisesRegex(ValueError, "tokenizer is 'WordPieces.*there is no 'WordPieces'; did you mean 'WordPiece'"):
             parse('WordPieces()')
+
+
+class AddedTest(parameterized.TestCase):
+    """Tokens that no text teaches: roles and sentinels."""
+
+    SPECS = {'SentencePiece': specs.SentencePiece(vocab=310, special=('begin', 'pad', 'mask'), sentinels=3),
+             'WordPiece': specs.WordPiece(vocab=90, sentinels=3), 'Byte': specs.Byte(special=('mask',), sentinels=3)}
+
+    @parameterized.parameters(*SPECS)
+    def test_sentinels_are_the_last_ids_in_descending_order(self, kind):
+        made = self.SPECS[kind].learn(CORPUS)
+        last = made.vocab - 1
+        self.assertEqual(made.sentinels, (last, last - 1, last - 2))
+        self.assertEqual([made.piece(i) for i in made.sentinels], ['<extra_id_0>', '<extra_id_1>', '<extra_id_2>'])
+        self.assertGreaterEqual(made.roles.mask, 0)
+        made.save(self.folder)
+        self.assertEqual(specs.load(self.folder, self.SPECS[kind]), made)
+        fewer = dataclasses.replace(self.SPECS[kind], sentinels=2)
+        with self.assertRaisesRegex(ValueError, 'sentinels=3.* ids; set data.tokenizer to that'):
+            specs.load(self.folder, fewer)
+
+    def test_a_text_has_them_by_name_but_not_the_tokens_of_rows(self):
+        made = self.SPECS['SentencePiece'].learn(CORPUS)
+        mask, pad = made.roles.mask, made.roles.pad
+        ids = made.encode('the <extra_id_1> dog<mask><pad>')
+        self.assertEqual([i for i in ids if i in (*made.sentinels, mask, pad)], [made.sentinels[1], mask])
+        self.assertEqual(made.decode(ids), 'the <extra_id_1> dog<mask><pad>')
+        self.assertEqual(made.piece(made.roles.begin), '<s>')
+
+    def test_the_others_are_learnt_as_without_them(self):
+        plain = specs.SentencePiece(vocab=304).learn(CORPUS)
+        made = self.SPECS['SentencePiece'].learn(CORPUS)
+        self.assertEqual(made.pieces()[:304], plain.pieces())
+        self.assertEqual(made.kind, 'bpe')
+
+    @parameterized.parameters(
+        (lambda: specs.SentencePiece(special=('cls',)), 'special names some of begin, pad, mask'),
+        (lambda: specs.SentencePiece(vocab=300, sentinels=50), '53 special pieces and one character make 310; use a larger'),
+        (lambda: specs.WordPiece(vocab=10, sentinels=5), '10 special tokens and one character make 11; use a larger'),
+        (lambda: specs.Byte(sentinels=-1), 'sentinels is a count of 0 or more'),
+        (lambda: specs.SentencePiece(vocab=9999, sentinels=7).learn(CORPUS), r'at most vocab=\d+'))
+    def test_refuses(self, make, message):
+        with self.assertRaisesRegex(ValueError, message):
+            make()
 
 
 class WordTest(parameterized.TestCase):

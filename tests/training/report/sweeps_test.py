@@ -2,13 +2,15 @@
 
 import json
 import math
+import pathlib
 
 from absl.testing import absltest, parameterized
 
 from configs import base
 from tests import experiments
+from training.config import cli, schema
 from training.report import sweeps
-from training.report.sweeps import Estimate, Sweep
+from training.report.sweeps import Estimate, Point, Sweep
 
 
 class NumberTest(parameterized.TestCase):
@@ -34,19 +36,44 @@ class SweepTest(parameterized.TestCase):
 
     def test_seeds_that_are_added(self):
         sweep = Sweep({'gpt2': {}, 'wide': {'model.width': 16}}).seeded(9, 12)
-        self.assertEqual(sweep.points['gpt2-0'], {'seed': 9})
-        self.assertEqual(sweep.points['wide-11'], {'model.width': 16, 'seed': 20})
+        self.assertEqual(sweep.points['gpt2-0'], Point(fields={'seed': 9}))
+        self.assertEqual(sweep.points['wide-11'], Point(fields={'model.width': 16, 'seed': 20}))
         self.assertEqual({name: len(points) for name, points in sweep.groups.items()}, {'gpt2': 12, 'wide': 12})
 
     def test_a_group_of_fields_is_replaced_as_a_whole(self):
         config = experiments.tiny('text')
         other = base.optimizer('training.optimizer:Lion', learning_rate=1e-4,
                                schedule=base.part('training.schedules:ConstantRate'))
-        made = Sweep({'lion': {'optimizer': other}, 'adam': {'optimizer.learning_rate': 1}}).configs(config)
+        sweep = Sweep({'lion': {'optimizer': other}, 'adam': {'optimizer.learning_rate': 1}})
+        made = {name: sweep.config_of(name, config, {}, pathlib.Path('runs')) for name in sweep.points}
         self.assertEqual(made['lion'].optimizer.to_dict(), other.to_dict())
         self.assertEqual((made['adam'].optimizer.learning_rate, made['adam'].optimizer.name), (1.0, config.optimizer.name))
         self.assertEqual(config.optimizer.learning_rate, 1e-2)
         self.assertTrue(made['lion'].is_locked)
+
+
+class PointTest(parameterized.TestCase):
+    def test_a_point_has_a_config_of_its_own_and_starts_from_another(self):
+        sweep = Sweep({'own': {'train.steps': 3}, 'other': Point('configs/gpt_char.py', {'train.steps': 5}),
+                       'more': Point(fields={'init_from': '{own}', 'train.steps': 4})})
+        given = {'seed': 7}
+        make = lambda name: sweep.config_of(name, experiments.tiny('text', **given), given, pathlib.Path('runs', 'all'))
+        self.assertEqual((make('more').init_from, make('more').train.steps, make('more').seed), ('runs/all/own', 4, 7))
+        other, alone = make('other'), cli.load_config('configs/gpt_char.py')[0]
+        self.assertEqual(schema.differences(alone, other), {'train.steps': 5, 'seed': 7})
+        self.assertEqual([point.after for point in sweep.all_points.values()], [[], [], ['own']])
+
+    def test_points_start_from_those_of_their_seed(self):
+        sweep = Sweep({'first': {}, 'second': Point('configs/classify.py:{first}', {'train.steps': 2})}).seeded(3, 2)
+        self.assertEqual(sweep.points['second-1'], Point('configs/classify.py:{first-1}', {'train.steps': 2, 'seed': 4}))
+        self.assertEqual(sweep.groups, {'first': ['first-0', 'first-1'], 'second': ['second-0', 'second-1']})
+        others = Sweep({'a-1': {}, 'a-2': {'model.width': 4}, 'b': Point('x.py:{a-1}'), 'c': Point('x.py:{a-2}')})
+        self.assertLen(others.groups, 4)
+
+    def test_points_start_from_points_before_them(self):
+        for points in ({'a': Point('x.py:{b}'), 'b': {}}, {'a': Point('x.py:{a}')}, {'a': Point('x.py:{c}')}):
+            with self.assertRaisesRegex(ValueError, "'a' of the sweep starts from '[abc]', which is no point before it"):
+                Sweep(points).check(experiments.tiny('text'), {}, pathlib.Path('runs'))
 
 
 class TableTest(absltest.TestCase):

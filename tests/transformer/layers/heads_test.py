@@ -2,21 +2,29 @@
 
 import jax
 import numpy as np
+import scipy.special
 from absl.testing import absltest, parameterized
+from flax import linen as nn
 
 from tests import models
 from tests.models import KEY, apply, build, changed
 from transformer.attention.masks.patterns import Full
+from transformer.layers.activations import Gelu, Relu
+from transformer.layers.embedding import Embedding
 from transformer.layers.heads import (
+    Body,
     Classes,
     ClassesAndWords,
     NextSentence,
     NextWords,
     NextWordsAndChoice,
     NoHead,
+    ReplacedTokens,
     Span,
+    SpanBoundary,
     TokenClasses,
 )
+from transformer.layers.initial import normal
 from transformer.models.bert import Bert
 from transformer.models.encoder_decoder import EncoderDecoder
 from transformer.models.gpt import Gpt
@@ -35,6 +43,17 @@ def outputs(model, **more):
     params = models.drawn(model, TOKENS)
     found = apply(model, params, TOKENS, **more)
     return params, found, np.float64(found['hidden'])
+
+
+class HeadAlone(nn.Module):
+    """A head on hidden states."""
+    head: SpanBoundary
+    width: int
+
+    @nn.compact
+    def __call__(self, x, boundaries):
+        body = Body(self.width, normal(0.5), tokens=Embedding(11, self.width, name='tokens'), vocab=11)
+        return self.head(x, body, boundaries=boundaries)
 
 
 class HeadTest(parameterized.TestCase):
@@ -60,6 +79,43 @@ class HeadTest(parameterized.TestCase):
         params, found, hidden = outputs(changed(BERT, head=NextSentence()))
         pooled = np.tanh(affine(params['pooler'], hidden[:, 0]))
         self.assert_close(found['next_logits'], affine(params['next_sentence'], pooled))
+
+    @parameterized.parameters(0, 6)
+    def test_words_from_the_boundaries_of_their_span(self, embedding_width):
+        """In float64, against the formula of SpanBERT's code."""
+        model = changed(BERT, head=SpanBoundary(boundary_targets=4, position_width=5), dtype='float64', dropout=0.0,
+                        embedding_width=embedding_width)
+        masked, boundaries = np.array([[2, 3]] * 3), np.array([[[1, 4, 0], [1, 4, 1]]] * 3)
+        with jax.enable_x64(True):
+            params = models.drawn(model, TOKENS, masked=masked, boundaries=boundaries)
+            params = jax.tree.map(np.float64, params)
+            found = apply(model, params, TOKENS, masked=masked, boundaries=boundaries)
+            plain, hidden = apply(model, params, TOKENS, masked=masked), np.asarray(found['hidden'])
+        self.assertEqual(hidden.dtype, np.float64)
+        norm = lambda name, x: (x - x.mean()) / np.sqrt(x.var() + 1e-12) * params[name]['scale'] + params[name]['bias']
+        gelu = lambda x: x / 2 * (1 + scipy.special.erf(x / np.sqrt(2)))
+        for row in range(3):
+            for target in range(2):
+                left, right, place = boundaries[row, target]
+                y = np.concatenate([hidden[row, left], hidden[row, right], params['boundary_positions']['embedding'][place]])
+                for number in (0, 1):
+                    y = norm(f'boundary_norm_{number}', gelu(affine(params[f'boundary_{number}'], y)))
+                wanted = params['tokens']['embedding'] @ y + params['boundary_output']['bias']
+                np.testing.assert_allclose(found['boundary_logits'][row, target], wanted, rtol=1e-10, atol=1e-10)
+        self.assertNotIn('boundary_logits', plain)
+        np.testing.assert_array_equal(plain['logits'], found['logits'])
+
+    def test_states_inside_of_a_span_do_not_matter(self):
+        head, boundaries = SpanBoundary(boundary_targets=4), np.array([[[1, 4, 0], [1, 4, 1]]] * 3)
+        model = HeadAlone(head, 8)
+        x = np.random.default_rng(1).normal(size=(3, 6, 8)).astype(np.float32)
+        params = models.drawn(model, x, boundaries)
+        logits = lambda x: np.asarray(apply(model, params, x, boundaries)['boundary_logits'])
+        for place, moves in ((1, True), (4, True), (0, False), (2, False), (3, False), (5, False)):
+            other = x.copy()
+            other[:, place] += 1
+            self.assertEqual(np.array_equal(logits(other), logits(x)), not moves, place)
+        self.assertFalse(np.array_equal(logits(x)[:, 0], logits(x)[:, 1]))  # the place in the span does
 
     @parameterized.product(model=(BERT, GPT), bias=(True, False))
     def test_classes_of_the_first_position(self, model, bias):
@@ -90,6 +146,19 @@ class HeadTest(parameterized.TestCase):
         self.assert_close(found['start_logits'], both[..., 0])
         self.assert_close(found['end_logits'], both[..., 1])
 
+    @parameterized.parameters((Relu(), jax.nn.relu), (Gelu(), lambda x: jax.nn.gelu(x, approximate=False)))
+    def test_the_activation_of_the_pooler(self, activation, function):
+        params, found, hidden = outputs(changed(BERT, head=Classes(3, activation=activation)))
+        self.assert_close(found['logits'], affine(params['classes'], function(affine(params['pooler'], hidden[:, 0]))))
+
+    @parameterized.parameters((Relu(), jax.nn.relu), (Gelu(), lambda x: jax.nn.gelu(x, approximate=False)))
+    def test_replaced_tokens(self, activation, function):
+        for width in (0, 3):
+            params, found, hidden = outputs(changed(BERT, head=ReplacedTokens(activation), embedding_width=width))
+            self.assertEqual(params['discriminator']['kernel'].shape, (8, 8))
+            wanted = affine(params['replaced'], function(affine(params['discriminator'], hidden)))[..., 0]
+            self.assert_close(found['replaced_logits'], wanted)
+
     def test_an_output_layer_of_its_own(self):
         for bias in (False, True):
             params, found, hidden = outputs(changed(GPT, head=NextWords(tied=False, bias=bias)))
@@ -115,15 +184,16 @@ class HeadTest(parameterized.TestCase):
                 gradient = jax.grad(lambda p, m=model: apply(m, p, TOKENS, decoder_inputs=TOKENS)['logits'].sum())(params)
                 self.assertFalse(np.any(gradient['added']['bias']))
 
-    @parameterized.parameters((Classes(2, at='last', pooler=False), 0.5), (TokenClasses(2), 0.5),
-                              (TokenClasses(2, dropout=0.3), 0.3))
+    @parameterized.parameters((Classes(2, at='last', pooler=False), 0.5), (TokenClasses(2), 0.5), (Span(dropout=-1.0), 0.5),
+                              (TokenClasses(2, dropout=0.3), 0.3), (Span(dropout=0.3), 0.3))
     def test_dropout_before_the_last_layer(self, head, rate):
         model = changed(GPT, head=head, dropout=0.5, attention_dropout=0.0)
         keys = models.dropout_keys(model, TOKENS)
         self.assertLen(set(keys), 1 + 2 + 1)
         still = changed(GPT, head=head, attention_dropout=0.0)  # no dropout but the head's own
         params = models.drawn(still, TOKENS)
-        apart = np.abs(apply(still, params, TOKENS, key=KEY)['logits'] - apply(still, params, TOKENS)['logits']).max()
+        name = 'start_logits' if isinstance(head, Span) else 'logits'
+        apart = np.abs(apply(still, params, TOKENS, key=KEY)[name] - apply(still, params, TOKENS)[name]).max()
         (self.assertGreater if rate == 0.3 else self.assertEqual)(apart, 0.0)
 
     def test_dropout_before_the_pooler_too(self):
@@ -134,6 +204,9 @@ class HeadTest(parameterized.TestCase):
     def test_positions_that_do_not_exist(self):
         with self.assertRaisesRegex(ValueError, "at is 'middle'; expected first or last"):
             Classes(2, at='middle')
+        for fields in (dict(boundary_targets=0), dict(position_width=0)):
+            with self.assertRaisesRegex(ValueError, 'expected numbers of 1 or more'):
+                SpanBoundary(**fields)
 
 
 if __name__ == '__main__':

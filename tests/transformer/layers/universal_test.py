@@ -10,9 +10,10 @@ from flax import linen as nn
 from tests import models
 from tests.models import apply, build, changed
 from transformer.attention.context import Context
+from transformer.attention.masks.patterns import Alternate, Causal, Window
 from transformer.explain import maps
 from transformer.layers.feed_forward import Mlp
-from transformer.layers.universal import Universal, steps
+from transformer.layers.universal import Groups, Own, Universal, steps
 from transformer.models.gpt import Gpt
 from transformer.tasks.language_model import NextToken
 
@@ -132,14 +133,83 @@ class SharedTest(parameterized.TestCase):
         for name, weights in shown(changed(MODEL, layers=2))[0].items():  # the first two of three
             np.testing.assert_allclose(layers[name], weights, atol=1e-6)
 
-    @parameterized.parameters(dict(scan=True), dict(remat='full'), dict(kept=((0,), (0,), (0,))))
+    @parameterized.parameters(dict(scan=True), dict(remat='full'))
     def test_what_needs_blocks_of_their_own_is_refused(self, **fields):
         with self.assertRaisesRegex(ValueError, 'has one block'):
             jax.eval_shape(lambda: changed(MODEL, **fields).init(KEY, TOKENS))
 
+    def test_heads_of_one_block_cannot_be_pruned(self):
+        for depth in (Universal(), Groups()):
+            with self.assertRaisesRegex(ValueError, 'has layers that share their heads, which cannot be pruned; leave out'):
+                changed(MODEL, depth=depth, kept=((0,), (0,), (0,)))
+
     def test_thresholds_are_probabilities(self):
         with self.assertRaisesRegex(ValueError, 'threshold is 1.5'):
             Universal(threshold=1.5)
+
+
+def repeated(params, each):
+    """The parameters of a model whose layers have their own, each group's as often as it has layers."""
+    found = dict(params)
+    for i in range(4):
+        found[f'block_{i}'] = params[f'block_{i // each}']
+    return found
+
+
+class GroupsTest(parameterized.TestCase):
+    MODEL = changed(MODEL, depth=Own(), layers=4, dropout=0.2, mask=Alternate(Causal(), Causal() & Window(2)))
+    MASK = {'attention': np.random.default_rng(1).random((4, 2, 1, 2))}
+
+    def loss(self, model):
+        """params -> (a loss with dropout and factors of heads, the outputs with every layer's attention)."""
+        def loss(params):
+            outputs = model.apply({'params': params}, TOKENS, key=KEY, head_mask=self.MASK, capture=('attention',))
+            return (outputs['logits'] ** 2).mean(), outputs
+        return loss
+
+    @parameterized.parameters((1, {}), (2, {}), (2, dict(scan=True, remat='full')), (2, dict(remat='full')))
+    def test_equal_layers_of_their_own(self, groups, choice):
+        model, each = changed(self.MODEL, depth=Groups(groups), **choice), 4 // groups
+        params = drawn(model)
+        self.assertEqual({name for name in params if 'block' in name}, {f'block_{i}' for i in range(groups)})
+        gradient, found = jax.jit(jax.grad(self.loss(model), has_aux=True))(params)
+        apart, wanted = jax.jit(jax.grad(self.loss(self.MODEL), has_aux=True))(repeated(params, each))
+        self.assertIn('block_3/attention', wanted)
+        jax.tree.map(functools.partial(np.testing.assert_allclose, atol=1e-5), found, wanted)
+        for group in range(groups):  # the sum over its layers
+            summed = jax.tree.map(lambda *x: sum(x), *(apart[f'block_{group * each + i}'] for i in range(each)))
+            jax.tree.map(functools.partial(np.testing.assert_allclose, atol=1e-4), gradient[f'block_{group}'], summed)
+
+    def test_all_layers_in_one_scan(self):
+        model = changed(self.MODEL, depth=Groups(), scan=True, remat='dots')
+        params = drawn(model)
+        found, wanted = (jax.jit(self.loss(one))(params)[1] for one in (model, changed(model, scan=False, remat='none')))
+        jax.tree.map(functools.partial(np.testing.assert_allclose, atol=1e-5), found, wanted)
+
+    def test_parameters_begin_alike_for_every_choice(self):
+        model = changed(self.MODEL, depth=Groups(2))
+        jax.tree.map(np.testing.assert_array_equal, *(one.init(KEY, TOKENS)['params'] for one in (
+            model, changed(model, scan=True, remat='full'))))
+
+    def test_cached_decoding_equals_the_full_forward(self):
+        model = changed(self.MODEL, depth=Groups(2))
+        params = drawn(model)
+        whole = apply(model, params, TOKENS)['logits']
+        row = lambda first, last: np.broadcast_to(np.arange(first, last), (2, last - first))
+        out = apply(model, params, TOKENS[:, :5], positions=row(0, 5), cache=model.init_cache(2))
+        for t in range(5, 8):
+            out = apply(model, params, TOKENS[:, t:t + 1], positions=row(t, t + 1), cache=out['cache'])
+            np.testing.assert_allclose(out['logits'][:, 0], whole[:, t], atol=5e-6)
+
+    def test_groups_of_unequal_size_are_refused(self):
+        with self.assertRaisesRegex(ValueError, '4 layers cannot be divided into the equal groups of depth=Groups.groups=3.; '
+                                                'choose a multiple of 3'):
+            changed(self.MODEL, depth=Groups(3))
+        with self.assertRaisesRegex(ValueError, 'expected 1 group or more'):
+            Groups(0)
+        model = changed(self.MODEL, layers=6, depth=Groups(2))
+        with self.assertRaisesRegex(ValueError, 'scan: 3 layers cannot be scanned under .* which repeats after 2'):
+            changed(model, scan=True).apply({'params': drawn(model)}, TOKENS)
 
 
 if __name__ == '__main__':

@@ -4,7 +4,7 @@ import numpy as np
 import scipy.special
 from absl.testing import absltest, parameterized
 
-from transformer.tasks.masked import BertPretraining, MaskedTokens, NextSentencePrediction
+from transformer.tasks.masked import BertPretraining, MaskedTokens, NextSentencePrediction, SpanPretraining
 
 DRAW = np.random.default_rng(0)
 LOGITS, NEXT = DRAW.normal(size=(3, 6, 5)).astype(np.float32), DRAW.normal(size=(3, 2)).astype(np.float32)
@@ -51,11 +51,30 @@ class MaskedTest(parameterized.TestCase):
         self.assert_terms(NextSentencePrediction().terms({'next_logits': NEXT}, BATCH), loss=loss, accuracy=accuracy)
 
     def test_both(self):
-        (masked, accuracy), (following, next_accuracy) = words(), sentences()
+        (masked, accuracy), (following, pairs_accuracy) = words(), sentences()
         task = BertPretraining()
-        self.assertEqual(task.coefficients, {'masked': 1.0, 'next': 1.0})
-        self.assert_terms(task.terms({'logits': AT_MASKS, 'next_logits': NEXT}, BATCH), masked=masked, next=following,
-                          accuracy=accuracy, next_accuracy=next_accuracy)
+        self.assertEqual(task.coefficients, {'masked': 1.0, 'pairs': 1.0})
+        self.assert_terms(task.terms({'logits': AT_MASKS, 'next_logits': NEXT}, BATCH), masked=masked, pairs=following,
+                          accuracy=accuracy, pairs_accuracy=pairs_accuracy)
+
+
+    def test_words_of_spans_from_their_boundaries(self):
+        """lm / 3 + 0.5·sbo / 2, where the third word has no boundaries."""
+        batch = BATCH | {'boundaries': np.ones((3, 2, 3), int), 'boundary_weights': np.float32([[1, 0], [1, 0], [0, 0]])}
+        logits = DRAW.normal(size=(3, 2, 5)).astype(np.float32)
+        chances = scipy.special.log_softmax(np.float64(logits), -1)
+        own = -np.take_along_axis(chances, BATCH['targets'][..., None], -1)[..., 0] * batch['boundary_weights']
+        right = (logits.argmax(-1) == BATCH['targets']) * batch['boundary_weights']
+        (masked, accuracy), task = words(), SpanPretraining(boundary=0.5)
+        self.assertEqual(task.coefficients, {'masked': 1.0, 'boundary': 0.5})
+        self.assertIn('boundaries', task.inputs(batch))
+        self.assert_terms(task.terms({'logits': AT_MASKS, 'boundary_logits': logits}, batch), masked=masked,
+                          accuracy=accuracy, boundary=(own.sum(), 2), boundary_accuracy=(right.sum(), 2))
+        with self.assertRaisesRegex(ValueError, r"gives logits; set model.head='SpanBoundary\(\)'"):
+            task.terms({'logits': AT_MASKS}, batch)
+        for weight in (0.0, -1.0, float('inf')):
+            with self.assertRaisesRegex(ValueError, 'expected a weight above 0'):
+                SpanPretraining(boundary=weight)
 
 
 if __name__ == '__main__':

@@ -51,6 +51,10 @@ class _Added(Positions, abc.ABC):
     def _rows(self, parameters, positions, sizes, dtype):
         """The rows [.., T, D] of the positions [.., T]."""
 
+    def _width(self, sizes):
+        """The width of the rows."""
+        return sizes.input_width or sizes.width if self.at == 'input' else sizes.width
+
     def _add(self, place, parameters, x, positions, sizes):
         return x + self._rows(parameters, positions, sizes, x.dtype) if place == self.at else x
 
@@ -88,7 +92,7 @@ class Learned(_Added):
 
     def parameters(self, sizes: Sizes) -> dict:
         table = normal(self.scale) if self.scale else sizes.table
-        return {'embedding': Wanted(table, (sizes.length + self.offset, sizes.width), roles.table())}
+        return {'embedding': Wanted(table, (sizes.length + self.offset, self._width(sizes)), roles.table())}
 
     def resized(self, name: str, table: jax.Array, sizes: Sizes) -> jax.Array:
         front = self.offset + sizes.extra
@@ -152,7 +156,7 @@ class Sinusoidal(_Added):
         require_place(self, (*PLACES, 'scores', 'scores_times'))
 
     def _rows(self, parameters, positions, sizes, dtype):
-        return (self.scale * sinusoid(positions, sizes.width)).astype(dtype)
+        return (self.scale * sinusoid(positions, self._width(sizes))).astype(dtype)
 
     def bias(self, parameters: Mapping, own: Mapping, query: jax.Array | None, key: jax.Array | None, sizes: Sizes) -> tuple:
         return (PositionTerm(self, sizes),) if self.at in ('scores', 'scores_times') else ()
@@ -185,8 +189,8 @@ class Sinusoidal2d(_Added):
 
     def _rows(self, parameters, positions, sizes, dtype):
         row, column, inside = of_grid(self, positions, sizes)
-        half = sizes.width // 2
-        rows = jnp.concatenate([sinusoid(row, half), sinusoid(column, sizes.width - half)], -1)
+        width = self._width(sizes)
+        rows = jnp.concatenate([sinusoid(row, width // 2), sinusoid(column, width - width // 2)], -1)
         return (self.scale * jnp.where(inside[..., None], rows, 0.0)).astype(dtype)
 
 

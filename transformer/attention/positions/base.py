@@ -20,6 +20,7 @@ class Sizes:
     Attributes:
       length: the longest row.
       width, heads, head_width: D, N and H.
+      input_width: the width of the embedded tokens; 0: D.
       table: the initialiser of the model's embeddings.
       grid: (rows, columns) of the patches of an image, ordered row by row; None: the input is no image.
       extra: tokens in front without a place in the grid, such as a class token.
@@ -30,6 +31,7 @@ class Sizes:
     width: int = 0
     heads: int = 0
     head_width: int = 0
+    input_width: int = 0
     table: Callable = dataclasses.field(default=normal(0.02), compare=False)
     grid: tuple | None = None
     extra: int = 0

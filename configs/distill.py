@@ -1,0 +1,41 @@
+"""Distils a run (the variant) into a student that is half as deep, initialised from every second layer (Sanh et al. 2019).
+
+    python train.py --config=configs/bert_mini.py --config.data.path=TEXT_FOLDER
+    python train.py --config=configs/distill.py:runs/bert_mini --workdir=runs/student
+
+    python train.py --config=configs/classify.py:runs/bert_mini --config.data.path=sst2.tsv --workdir=runs/teacher
+    python train.py --config=configs/distill.py:runs/teacher --workdir=runs/student
+
+The teacher predicts masked words or classifies texts, and the student learns from the same data, tokenizer and classes. Its
+sizes are flags: --config.model.layers, and with --config.task.cosine=0 also others, whose parameters have to be fresh.
+Sanh et al. leave the embedding of types and the pooler out; here the student keeps them.
+"""
+
+from configs import base
+from configs.finetune import begun
+
+# {task of the teacher: (task of the student, learning rate, steps)}
+TASKS = {'transformer.tasks.masked:MaskedTokens': ('transformer.tasks.distillation:Distillation', 5e-4, 10_000),
+         'transformer.tasks.reading:TextClasses': ('transformer.tasks.distillation:DistilledClasses', 1e-4, 1000)}
+
+
+def get_config(variant=''):
+    c, teacher = begun(variant, 'distill')
+    if teacher.task.name not in TASKS or 'layers' not in teacher.model:
+        raise ValueError(f'{variant} is a run of {teacher.model.name} with {teacher.task.name}; configs/distill.py distils '
+                         f'models of one stack with {" or ".join(TASKS)}.')
+    task, rate, c.train.steps = TASKS[teacher.task.name]
+    c.companions.teacher = variant
+    c.model, c.data, c.evals = teacher.model.copy_and_resolve_references(), teacher.data, teacher.evals
+    layers = teacher.model.layers
+    c.model.layers = max(1, layers // 2)
+    c.model.kept = teacher.model.kept[::2][:c.model.layers]  # the heads that pruning has left
+    c.init_rules = (*every_second(layers), (r'.*', 'keep'))
+    c.task = base.part(task, **{name: teacher.task[name] for name in ('types', 'start') if name in teacher.task})
+    c.optimizer.learning_rate = rate
+    return c.lock()
+
+
+def every_second(layers):
+    """The rules of init_rules by which layer i of the student comes from layer 2 i of a teacher with so many layers."""
+    return tuple((rf'block_{i}/(.*)', rf'keep:block_{2 * i}/\1') for i in range(1, (layers + 1) // 2))

@@ -1,0 +1,101 @@
+"""What eight pretraining objectives teach at equal computation: each pretrained on one corpus, then fine-tuned for four tasks.
+
+    python sweep.py --config=configs/objectives.py:DATA --workdir=runs/objectives --processes=2
+
+DATA is a folder with wikitext2, ptb, tinyshakespeare, multi30k, fra_eng, sst2, mrpc, rte, wnut17 and squad_v1.1_dev, as in
+`corpus` below: 5.2 million English words. All objectives have the same 8,192 word pieces, learnt from the training parts, and
+rows of 128 tokens, 32 a step; the encoders have 4 layers of 256 (configs/bert_mini.py, configs/electra.py), encoder-decoders
+as many in each part (configs/t5_small.py:spans, configs/bart_mini.py). Each is trained for 0.9e14 floating point operations,
+counted as in the log. Points are `masked`, `masked-mrpc-0` (its task and seed) and so on.
+"""
+
+from configs import bert_mini
+from training.report import report
+from training.report.sweeps import Estimate, Point, Sweep
+
+OPERATIONS = 0.9e14
+PIECES = {'data.tokenizer': 'WordPiece(vocab=8192)'}
+SENTINELS = {'data.tokenizer': 'WordPiece(vocab=8224, sentinels=32)', 'data.framing': 'bert'}
+# objective: (config, fields besides those of all, GFLOP of a step)
+OBJECTIVES = {
+    'masked': ('bert_mini.py:words', PIECES, 93.1),
+    'words': ('bert_mini.py:whole_words', PIECES, 93.1),
+    'spans': ('bert_mini.py:spans', PIECES, 102.1),
+    'next': ('bert_mini.py:next', PIECES, 93.1),
+    'order': ('bert_mini.py:order', PIECES, 93.1),
+    'electra': ('electra.py', PIECES, 98.2),
+    't5': ('t5_small.py:spans', SENTINELS, 132.8),
+    'bart': ('bart_mini.py', {'data.tokenizer': 'WordPiece(vocab=8192)', 'data.framing': 'bert'}, 254.5),
+}
+# task: (config, its fields, numbers of the table {name: (evaluator, metric)}, seeds)
+TASKS = {
+    'sst2': ('classify.py', {
+        'data.path': 'sst2', 'data.columns': ('2',), 'data.label': '1', 'data.train': 'train', 'data.valid': 'dev*',
+        'data.header': 'true', 'train.steps': 3200}, {'SST-2 accuracy': ('scores', 'accuracy')}, 1),
+    'mrpc': ('classify.py', {
+        'data.path': 'mrpc', 'data.columns': ('#1 String', '#2 String'), 'data.label': 'Quality', 'data.train': 'all[:-408]',
+        'data.valid': 'all[-408:]', 'train.steps': 460},
+        {'MRPC accuracy': ('scores', 'accuracy'), 'MRPC F1': ('scores', 'f1')}, 3),
+    'wnut17': ('tag.py', {
+        'data.path': 'wnut17', 'data.train': 'wnut17train*', 'data.valid': 'emerging*', 'train.steps': 850},
+        {'WNUT-17 F1': ('entities', 'f1')}, 1),
+    'squad': ('answer.py', {
+        'data.path': 'squad_v1.1_dev', 'data.train': 'all[:80%]', 'data.valid': 'all[80%:]', 'data.stride': 64,
+        'data.question_length': 32, 'train.steps': 840}, {'SQuAD F1': ('answers', 'f1')}, 1),
+}
+
+
+def corpus(root):
+    """The English texts in a folder of public data sets, without the parts that tasks are evaluated on."""
+    def place(kind, path, train, valid, **more):
+        fields = {'path': f'{root}/{path}', 'train': train, 'valid': valid, 'test': ''} | more
+        return f'{kind}({", ".join(f"{name}={value!r}" for name, value in fields.items())})'
+
+    return '(' + ', '.join((
+        place('Documents', 'wikitext2', 'wiki.train*', 'wiki.valid*', documents='article'),
+        place('Documents', 'ptb', 'ptb.train*', 'ptb.valid*', documents='line'),
+        place('Documents', 'tinyshakespeare/*.gz', 'all[:95%]', 'all[95%:]', documents='blank'),
+        place('Documents', 'multi30k', 'train.en*', 'val.en*', documents='line'),
+        place('Column', 'fra_eng/fra*', 'all[:98%]', 'all[98%:]', column='1'),
+        place('Column', 'sst2', 'train', 'dev*', column='2'),
+        place('Column', 'mrpc', 'all[:-408]', 'all[-408:]', column='#1 String,#2 String'),
+        place('Column', 'rte', 'all[:-277]', 'all[-277:]', column='sentence1,sentence2'),
+        place('Words', 'wnut17', 'wnut17train*', 'emerging*'),
+        place('Contexts', 'squad_v1.1_dev', 'all[:80%]', 'all[80%:]'))) + ')'
+
+
+def get_config(variant=''):
+    return bert_mini.get_config('words')
+
+
+def sweep(variant=''):
+    if not variant:
+        raise ValueError('configs/objectives.py trains on a folder of public data sets; name it, '
+                         '--config=configs/objectives.py:DATA.')
+    points = {}
+    for name, (config, fields, cost) in OBJECTIVES.items():
+        steps = round(OPERATIONS / (cost * 1e9))
+        points[name] = Point(f'configs/{config}', fields | {
+            'data.corpus': corpus(variant), 'data.path': '', 'data.documents': 'file', 'train.steps': steps,
+            'optimizer.schedule.warmup_steps': steps // 10, 'evals.valid.every_steps': 0, 'checkpoint.every_steps': 250})
+    for name in OBJECTIVES:
+        for task, (config, fields, _, seeds) in TASKS.items():
+            for seed in range(seeds):
+                points[f'{name}-{task}-{seed}'] = Point(f'configs/{config}:{{{name}}}', fields | {
+                    'data.path': f'{variant}/{fields["data.path"]}', 'data.batch_size': 32, 'data.length': 128, 'seed': seed,
+                    'optimizer.learning_rate': 2e-4, 'optimizer.schedule.warmup_steps': fields['train.steps'] // 10})
+    return Sweep(points, table=tabulated, title='objective')
+
+
+def tabulated(folders):
+    """A row for each objective: the scores on the development parts of the tasks, in percent, n/a for those that failed."""
+    table = {}
+    for name in OBJECTIVES:
+        table[name] = {}
+        for task, (_, _, numbers, _) in TASKS.items():
+            runs = [folder for group, found in folders.items() if group.startswith(f'{name}-{task}') for folder in found]
+            for column, (evaluator, metric) in numbers.items():
+                values = [rows[-1][metric] for folder in runs if (rows := report.rows(folder, evaluator))]
+                scale = 100 if metric == 'accuracy' else 1
+                table[name][column] = Estimate.of([scale * value for value in values]) if values else None
+    return table

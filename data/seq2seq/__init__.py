@@ -1,0 +1,1 @@
+"""Texts that a model reads, with the texts that it is to write: with noise, and several tasks as text."""

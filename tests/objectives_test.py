@@ -1,0 +1,113 @@
+"""configs/objectives.py: the same computation for every objective, and the way from a corpus to the table."""
+
+import contextlib
+import dataclasses
+import gzip
+import io
+import json
+import math
+
+import jax
+import pytest
+from absl.testing import absltest
+
+import sweep
+from configs import objectives
+from tests import experiments
+from training import mesh as meshes
+from training import run as runs
+from training.report import flops
+from training.report.sweeps import Point
+
+SENTENCES = [f'The {one} of the {other} is here . It reads the {other} again .'
+             for one in experiments.WORDS for other in experiments.WORDS][:120]
+
+
+def write_data(root):
+    """A little of every data set of the corpus, in its own form."""
+    def write(name, lines):
+        path = root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        data = ('\n'.join(lines) + '\n').encode()
+        path.write_bytes(gzip.compress(data) if path.suffix == '.gz' else data)
+
+    for part, some in ('train', SENTENCES), ('valid', SENTENCES[:20]):
+        write(f'wikitext2/wiki.{part}.tokens', [line for i, text in enumerate(some) for line in (f' = Title {i} = ', text, '')])
+        write(f'ptb/ptb.{part}.txt', some)
+    write('tinyshakespeare/input.txt.gz', [line for text in SENTENCES for line in (text, '')])
+    write('multi30k/train.en', SENTENCES)
+    write('multi30k/val.en', SENTENCES[:20])
+    write('fra_eng/fra.txt', [f'{text}\tLe {i}' for i, text in enumerate(SENTENCES)])
+    for part, head in ('train', 'sentence'), ('dev', 'content'):
+        write(f'sst2/{part}.tsv', [f'label\t{head}', *(f'{i % 2}\t{text}' for i, text in enumerate(SENTENCES))])
+    pairs = list(zip(SENTENCES, reversed(SENTENCES))) * 8
+    write('mrpc/train.txt', ['Quality\t#1 ID\t#2 ID\t#1 String\t#2 String', *(
+        f'{i % 2}\t{i}\t{i}\t{a}\t{b}' for i, (a, b) in enumerate(pairs))])
+    write('rte/train.tsv', ['sentence1\tsentence2\tlabel\tidx', *(f'{a}\t{b}\t{i % 2}\t{i}' for i, (a, b) in enumerate(pairs))])
+    tags = lambda text: [f'{word}\t{"B-it" if word == "It" else "O"}' for word in text.split()]
+    tagged = [line for text in SENTENCES for line in (*tags(text), '')]
+    write('wnut17/wnut17train.conll', tagged)
+    write('wnut17/emerging.dev.conll', tagged[:200])
+    asked = [{'context': text, 'qas': [{'id': f'{i}', 'question': 'What reads?', 'answers': [
+        {'text': 'It', 'answer_start': text.index('It')}]}]} for i, text in enumerate(SENTENCES)]
+    write('squad_v1.1_dev/dev.json', [json.dumps({'data': [{'title': 'a', 'paragraphs': asked}]})])
+
+
+class ObjectivesTest(experiments.TestCase):
+    def setUp(self):
+        super().setUp()
+        self.data = self.folder / 'data'
+        self.data.mkdir()
+        write_data(self.data)
+        self.sweep = objectives.sweep(str(self.data))
+
+    def smaller(self, *names, **fields):
+        """The sweep with these points alone, of two steps."""
+        more = {'train.steps': 2, 'log.every_steps': 1, 'mesh.data': 1, 'optimizer.schedule.warmup_steps': 1}
+        points = {name: self.sweep.points[name] for name in names}
+        return dataclasses.replace(self.sweep, points={
+            name: Point(point.config, point.fields | more | ({} if point.after else fields)) for name, point in points.items()})
+
+    @pytest.mark.slow
+    def test_from_the_corpus_to_the_table(self):
+        names = 'masked', 'masked-mrpc-0', 'masked-mrpc-1', 'masked-squad-0', 't5', 't5-wnut17-0', 'electra', 'electra-sst2-0'
+        small = self.smaller(*names, **{'data.tokenizer': 'WordPiece(vocab=150, sentinels=32)'})
+        with contextlib.redirect_stdout(io.StringIO()) as out:
+            code = sweep.run(small, objectives.get_config(), {}, self.folder / 'all', 'objectives')
+        self.assertEqual(code, 0)
+        table = json.loads((self.folder / 'all' / 'objectives.json').read_text())
+        given = {name: {column for column, number in row.items() if number is not None} for name, row in table.items()}
+        self.assertEqual({name: row for name, row in given.items() if row}, {
+            'masked': {'MRPC accuracy', 'MRPC F1', 'SQuAD F1'}, 't5': {'WNUT-17 F1'}, 'electra': {'SST-2 accuracy'}})
+        scores = [experiments.rows(self.folder / 'all' / f'masked-mrpc-{seed}', 'scores')[-1]['accuracy'] for seed in (0, 1)]
+        self.assertAlmostEqual(table['masked']['MRPC accuracy']['mean'], 50 * sum(scores))
+        self.assertIn('masked ', out.getvalue())
+
+    def test_a_folder_is_asked_for(self):
+        with self.assertRaisesRegex(ValueError, 'trains on a folder of public data sets; name it, --config='):
+            objectives.sweep()
+
+    def test_every_point_starts_from_its_objective(self):
+        self.assertLen(self.sweep.points, 8 * (1 + 1 + 3 + 1 + 1))
+        self.assertEqual(self.sweep.points['bart-mrpc-2'].after, ['bart'])
+        self.assertEqual(self.sweep.groups['bart-mrpc'], [f'bart-mrpc-{seed}' for seed in range(3)])
+
+    @pytest.mark.slow
+    def test_every_objective_has_the_same_computation(self):
+        for name, point in self.sweep.all_points.items():
+            if point.after:
+                continue
+            sizes = {'data.tokenizer': "Byte(special=('cls', 'mask', 'separator'), sentinels=32)", 'model.vocab': 8192}
+            config = self.smaller(name, **sizes, **{'train.steps': point.fields['train.steps']}).config_of(
+                name, objectives.get_config(), {}, self.folder)
+            mesh = meshes.make(1, 1, 1)
+            run = runs.build(config, mesh)
+            batch = {key: jax.ShapeDtypeStruct(shape, dtype) for key, (shape, dtype) in run.data.shapes.items()}
+            with jax.set_mesh(mesh):
+                traced = jax.jit(run.step_function).trace(run.shapes, batch)
+            share = flops.count_jaxpr(traced.jaxpr) * config.train.steps / objectives.OPERATIONS
+            self.assertLess(abs(math.log(share)), 0.02, name)
+
+
+if __name__ == '__main__':
+    absltest.main()

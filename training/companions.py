@@ -1,0 +1,73 @@
+"""Companions: frozen models of other runs that a task applies besides its own, such as a teacher.
+
+`config.companions.teacher = 'runs/x'` names one; in a task `forward.teacher(**inputs)` applies it. Its newest parameters are
+sharded like a run's own and are an argument of the compiled step, outside optimizer and checkpoint.
+"""
+
+import dataclasses
+import functools
+import hashlib
+import json
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from training import contracts, workdir
+from training.checkpoint import checksums
+
+
+@dataclasses.dataclass(frozen=True)
+class Companions:
+    """The companions of a run. They are read at first use: a run without its loss, as in predict.py, needs none.
+
+    Attributes:
+      folders: {name: workdir}.
+      data: of the run, whose tokenizer and classes they must have.
+      read: from a workdir to its Snapshot, with the parameters on the mesh of the run.
+    """
+    folders: Mapping[str, str]
+    data: contracts.Opened
+    read: Callable
+
+    @functools.cached_property
+    def snapshots(self) -> dict[str, Any]:
+        """{name: Snapshot}. Raises ValueError for a folder without a run, and for another tokenizer or other classes."""
+        return {name: self._snapshot(name, folder) for name, folder in self.folders.items()}
+
+    @property
+    def models(self) -> dict[str, contracts.Model]:
+        """{name: model}."""
+        return {name: snapshot.model for name, snapshot in self.snapshots.items()}
+
+    @property
+    def params(self) -> dict[str, Any]:
+        """{name: parameters}."""
+        return {name: snapshot.params for name, snapshot in self.snapshots.items()}
+
+    @property
+    def pairs(self) -> dict[str, tuple]:
+        """{name: (model, parameters)}."""
+        return {name: (snapshot.model, snapshot.params) for name, snapshot in self.snapshots.items()}
+
+    def digests(self) -> dict[str, str]:
+        """{name: a digest of model and parameters}: another one means another function."""
+        return {name: _digest(snapshot) for name, snapshot in self.snapshots.items()}
+
+    def _snapshot(self, name, folder):
+        place = workdir.local(folder)
+        if not (place / 'config.json').is_file():
+            raise ValueError(f'companions.{name} is {folder!r}, where there is no run; restore the run whose model the loss '
+                             'applies, or name the workdir to which it has moved.')
+        found = self.read(place)
+        own, theirs = self.data.meanings, found.data.meanings
+        for what in own:
+            if what in theirs and own[what] != theirs[what]:
+                raise ValueError(f'companions.{name} is {folder!r}, whose {what} differ{"s" * (what[-1] != "s")} from this '
+                                 f'run\'s, so that its outputs mean something else; start from it with --config.init_from='
+                                 f'{folder}, or name another run.')
+        return found
+
+
+def _digest(snapshot):
+    config = workdir.as_json(snapshot.run.config)
+    told = [config['model'], config['dtype'], checksums(snapshot.params)]
+    return hashlib.sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()[:32]
