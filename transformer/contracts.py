@@ -71,6 +71,16 @@ class TranslatedText(Protocol):
 
 
 @runtime_checkable
+class PrefixedText(TranslatedText, Protocol):
+    """Texts with their translations behind them, in one row.
+
+    Attributes:
+      bidirectional: whether the tokens of a source see each other.
+    """
+    bidirectional: bool
+
+
+@runtime_checkable
 class CorruptedText(TranslatedText, Protocol):
     """Texts with noise, the sources, and what restores them, the targets."""
 
@@ -228,6 +238,15 @@ class PairBatches(Protocol):
 
     def pairs(self) -> list[tuple[str, str]]:
         """(source, target) of every row, prepared but not truncated."""
+
+
+class TaskBatches(PairBatches, Protocol):
+    """A pass over pairs of texts of several tasks.
+
+    Attributes:
+      tasks: the name of the task of each pair; (): there is only one task.
+    """
+    tasks: Sequence[str]
 
 
 class SentenceBatches(Protocol):

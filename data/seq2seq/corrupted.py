@@ -14,7 +14,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from data import fields
+from data import epochs, fields
 from data.noise import denoising as denoising  # noises that `noise` may name
 from data.noise.noise import Noise
 from data.noise.span_corruption import SpanCorruption
@@ -179,6 +179,7 @@ class OpenCorrupted(OpenDocuments):
         """Batches that hold the training part once."""
         return len(self._rows) / self.config.batch_size
 
+    @epochs.anew
     def train(self, seed: int):
         """An endless Grain iterator over batches, reshuffled every epoch, with new noise in each; get_state and set_state
         resume exactly: a batch depends on the seed and its number alone."""

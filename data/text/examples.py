@@ -10,7 +10,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from data import cache, fields, json_files, splits
+from data import cache, epochs, fields, json_files, splits
 from data.opened import Opened
 from data.sources import files as sources
 from data.sources import tfds_tables
@@ -189,7 +189,6 @@ class OpenExamples(Opened):
         self.length = config.length
         self.facts = {'vocab': self.tokenizer.vocab, 'types': self.frame.types}
         self.meanings = {'tokenizer': self.tokenizer.fingerprint}
-        self._rows: dict[str, Rows] = {}
 
     def encode(self, text: str) -> np.ndarray:
         """int32 [n], without special tokens."""
@@ -225,6 +224,12 @@ class OpenExamples(Opened):
     def batches_per_epoch(self) -> float:
         return len(self._training) / self.config.batch_size
 
+    @property
+    def specs(self) -> dict[str, TokenizerSpec]:
+        """{attribute: the spec of the tokenizer in it}."""
+        return {'tokenizer': self.config.tokenizer}
+
+    @epochs.anew
     def train(self, seed: int):
         """An endless Grain iterator over batches, reshuffled every epoch; get_state and set_state resume exactly."""
         from data import pipeline
@@ -272,6 +277,10 @@ class OpenExamples(Opened):
     @property
     def _training(self):
         return self._encoded(self.config.part('train'))
+
+    @functools.cached_property
+    def _rows(self) -> dict[str, Rows]:
+        return {}
 
     def _encoded(self, part: ExampleSplit):
         if part.digest not in self._rows:

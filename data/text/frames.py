@@ -210,7 +210,7 @@ class Framed:
 
     @property
     def fingerprint(self) -> str:
-        return f'{self.inner.fingerprint} {self.before} {self.end}'
+        return self.inner.fingerprint and f'{self.inner.fingerprint} {self.before} {self.end}'
 
     def encode(self, text: str) -> np.ndarray:
         """int32 [before + n]."""

@@ -17,7 +17,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from data import fields
+from data import epochs, fields
 from data.noise import rows as noisy
 from data.noise.masking import Masking, Tokens
 from data.noise.vocabulary import Vocabulary
@@ -80,6 +80,11 @@ class Masked(Text):
         for name, what in (('copies', 'of copies, such as 10'), ('boundary_targets', 'of words, such as 20')):
             if getattr(self, name) < 0:
                 raise ValueError(f'data.{name}={getattr(self, name)} is out of range; it is a number {what}, or 0.')
+        if self.copies and self.tokenizer.draws:
+            raise ValueError(
+                f"data.copies={self.copies} draws the noise of each row once, but data.tokenizer='{self.tokenizer}' makes "
+                'other rows in every epoch; set data.copies=0, or leave the draws of the tokenizer out.'
+            )
         if self.packing == 'first_fit':
             raise ValueError(
                 "data.packing='first_fit' is not for masked text; set it to 'concat', full rows of one or more documents, or "
@@ -160,7 +165,8 @@ class OpenMasked(OpenDocuments):
         config, meta = self.config, self._rows.store.meta
         return (
             f'{config.place}, {meta["documents"]:,} documents, {meta["bytes"]:,} bytes, {self._rows.ordinary.sum():,} tokens '
-            f'in {len(self._rows):,} rows to train on; {type(config.tokenizer).__name__} vocabulary of {self.tokenizer.vocab:,}'
+            f'in {len(self._rows):,} rows to train on; {type(config.tokenizer).__name__} vocabulary of '
+            f'{self.tokenizer.vocab:,}; unigram entropy {self.unigram_entropy:.2f}'
         )
 
     def read_masked(self, text: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -236,11 +242,20 @@ class OpenMasked(OpenDocuments):
         """inputs, segments (0 = padding), positions and types, int32 [rows, length], of the (ids, types) of each row."""
         return frames.rows(framed, length)
 
+    @functools.cached_property
+    def unigram_entropy(self) -> float:
+        """-sum p log p over the shares p of the tokens that are predicted in the training part, in nats."""
+        ids = self._rows.store.ids
+        counts = np.bincount(ids, minlength=self.tokenizer.vocab)[self._vocabulary.ordinary]
+        shares = counts[counts > 0] / counts.sum()
+        return float(-(shares * np.log(shares)).sum())
+
     @property
     def batches_per_epoch(self) -> float:
         """Batches that hold the training part once."""
         return len(self._rows) / self.config.batch_size
 
+    @epochs.anew
     def train(self, seed: int):
         """An endless Grain iterator over batches, reshuffled every epoch; get_state and set_state resume exactly."""
         from data import pipeline
@@ -251,8 +266,8 @@ class OpenMasked(OpenDocuments):
         def batch(number: int) -> dict[str, np.ndarray]:
             chosen = order(number)
             if copies:
-                epochs = (number * size + np.arange(size)) // len(part)
-                return part.batch(chosen, part.static(chosen, epochs % copies, seed))
+                passes = (number * size + np.arange(size)) // len(part)
+                return part.batch(chosen, part.static(chosen, passes % copies, seed))
             return part.batch(chosen, np.random.default_rng([seed, number, _TRAINING]).random((size, part.width)))
 
         return pipeline.numbered(batch)

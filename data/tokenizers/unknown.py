@@ -32,7 +32,7 @@ class WithUnknown:
 
     @property
     def fingerprint(self) -> str:
-        return f'{self.inner.fingerprint} {SIGN}'
+        return self.inner.fingerprint and f'{self.inner.fingerprint} {SIGN}'
 
     def encode(self, text: str) -> np.ndarray:
         """int32 [n]."""

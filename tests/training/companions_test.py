@@ -32,7 +32,7 @@ class CompanionsTest(experiments.TestCase):
         cls.addClassCleanup(shutil.rmtree, cls.shared)
         (cls.shared / 'text.txt').write_text(experiments.lines(80))
         code, out = experiments.train(experiments.tiny_reader(cls.shared / 'text.txt', 'masked', **{
-            'data.next_sentence': False, 'task': base.part('transformer.tasks.masked:MaskedTokens'),
+            'data.pairs': 'none', 'task': base.part('transformer.tasks.masked:MaskedTokens'),
             'model.head': 'MaskedWords()', 'model.layers': LAYERS, 'model.dropout': 0.1, 'train.steps': 2,
             'log.every_steps': 2, 'optimizer.average_decay': 0.9}), cls.shared / 'run')
         assert code == 0, out

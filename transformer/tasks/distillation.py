@@ -7,7 +7,7 @@ The teacher takes the same inputs, and its logits are of the same words or class
 
 import dataclasses
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -16,6 +16,7 @@ import jax.numpy as jnp
 from transformer.layers.numerics import real_dtype, wide
 from transformer.tasks.base import Task, example_weights, real
 from transformer.tasks.losses import correct, cross_entropy, divergence
+from transformer.tasks.masked import stuck
 from transformer.tasks.reading import Reading, told
 
 
@@ -101,6 +102,9 @@ class Distillation(_Distilled):
                                  f'{h.shape[-1]}, so that they have no cosine; make them equal, or set task.cosine=0.0.')
             found['cosine'] = (there * (1 - _cosine(wide(h), wide(other)))).sum(), there.sum()
         return found
+
+    def remark(self, rows: Sequence[Mapping], data: Any) -> str:
+        return stuck(rows, 'masked', data.unigram_entropy)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -263,6 +263,13 @@ class MaskingTest(MaskedCase):
         other = next(opened.train(1))
         self.assertFalse(np.array_equal(np.sort(other['masked']), np.sort(next(opened.train(0))['masked'])))
 
+    def test_entropy_of_the_words(self):
+        lines = ['w1 w1 w2 zzz', 'w3 w1']
+        opened = self.opened(lines)
+        counts = np.array([3, 1, 1]) / 5  # unknown words are never predicted
+        self.assertAlmostEqual(opened.unigram_entropy, -(counts * np.log(counts)).sum(), places=12)
+        self.assertIn('; unigram entropy 0.95', opened.describe())
+
     def test_unknown_words_of_a_text(self):
         text = ['the cat <unk> on the <unk> mat', '<unk> <unk> <unk>', 'the mat <unk>'] * 9
         opened = self.opened(text, tokenizer=WordPiece(vocab=21), noise=WholeWords(share=1.0), packing='none')
