@@ -93,7 +93,7 @@ def encoder_of(model):
     kept = {key: value for key, value in model.items() if key != 'name' and value is not None}  # None: the data's
     if model.name != ELECTRA:
         return (model.name, kept), ''
-    stack, tables = model.discriminator, model.embedding_width
+    stack, width = model.discriminator, model.embedding_width
     common = {key: value for key, value in kept.items() if key not in ('generator', 'discriminator', 'tied')}
-    tables = {'embedding_width': tables if tables != stack.width else 0}
+    tables = {'embedding_width': width if width != stack.width else 0}
     return (BERT, common | {**stack, **tables, 'head': 'ReplacedTokens()'}), 'discriminator'

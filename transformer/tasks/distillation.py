@@ -49,11 +49,7 @@ class _Distilled(Task):
         if teacher['logits'].shape != student['logits'].shape:
             raise ValueError(f'The logits of companions.teacher are {list(teacher["logits"].shape)} and those of the model '
                              f'{list(student["logits"].shape)}; give both as many words or classes, and heads of one kind.')
-        return self.compared(student, teacher, batch)
-
-    def terms(self, outputs: Mapping, batch: Mapping) -> dict:
-        """Not defined: it takes two models."""
-        raise NotImplementedError
+        return self.terms({'student': student, 'teacher': teacher}, batch)
 
     def soft_terms(self, student: jax.Array, teacher: jax.Array, weights: jax.Array) -> dict:
         """{'soft': ..} of logits [..., V] with weights [...]: T²·KL, as the gradient shrinks with 1/T² (Hinton et al. 2015,
@@ -85,8 +81,9 @@ class Distillation(_Distilled):
     def inputs(self, batch: Mapping) -> dict:
         return told(batch) | ({'masked': batch['masked']} if self.masked_only else {})
 
-    def compared(self, student: Mapping, teacher: Mapping, batch: Mapping) -> dict:
-        """The terms, from the outputs of both."""
+    def terms(self, outputs: Mapping, batch: Mapping) -> dict:
+        """The terms, from the outputs of the 'student' and of the 'teacher'."""
+        student, teacher = outputs['student'], outputs['teacher']
         weights, there = batch['weights'], jnp.asarray(batch['segments'] != 0, real_dtype())
         logits, found = student['logits'], {}
         if self.soft:
@@ -122,11 +119,11 @@ class DistilledClasses(_Distilled, Reading):
 
     terms_of = 'soft', 'hard'
 
-    def compared(self, student: Mapping, teacher: Mapping, batch: Mapping) -> dict:
-        """The terms, from the outputs of both."""
-        logits, label = student['logits'], batch['label']
+    def terms(self, outputs: Mapping, batch: Mapping) -> dict:
+        """As in `Distillation`."""
+        (logits, others), label = (outputs[name]['logits'] for name in ('student', 'teacher')), batch['label']
         weights = example_weights(batch, len(label))
-        found = self.soft_terms(wide(logits), wide(teacher['logits']), weights) if self.soft else {}
+        found = self.soft_terms(wide(logits), wide(others), weights) if self.soft else {}
         values = {'hard': cross_entropy(logits, label), 'accuracy': correct(logits, label)}
         return found | {name: ((weights * value).sum(), weights.sum()) for name, value in values.items()}
 
