@@ -224,11 +224,11 @@ class Labelled(examples.Examples):
         layout = self._layout(table)
         names = table.classes.get(table.names[layout[-1]], ()) if layout and layout[-1] < len(table.names) else ()
         found = [self._example(table, row, layout, names) for row in table.rows()]
-        self._skipped[file.path] = found.count(None)
+        self.skipped[file.path] = found.count(None)
         return [example for example in found if example]
 
     @functools.cached_property
-    def _skipped(self) -> dict[str, int]:
+    def skipped(self) -> dict[str, int]:
         """{path: the number of incomplete rows} of the files that were read."""
         return {}
 
@@ -360,7 +360,7 @@ class OpenLabelled(examples.OpenExamples):
         """One line about the training part, the classes and the tokenizer, for the log."""
         rows, found = self._training, self.config.described()
         cut = f', {rows.cut:,} of them cut to {self.config.length} tokens' if rows.cut else ''
-        if skipped := sum(self.config._skipped.get(file.path, 0) for file in self.config.part('train').files):
+        if skipped := sum(self.config.skipped.get(file.path, 0) for file in self.config.part('train').files):
             cut += f', without {skipped:,} incomplete rows'
         return (f'{self.config.name or self.config.path}, {found}{"; " * bool(found)}{len(rows):,} '
                 f'{"pairs of texts" if self.counts == (2,) else "texts"} to train on{cut}; '

@@ -153,6 +153,30 @@ class FormsTest(LabelledCase):
         batch = next(Labelled(**self.fields(train='train', target=Number(), batch_size=3)).open(None).train(0))
         self.assertEqual((batch['label'].dtype, sorted(batch['label'].tolist())), (np.float32, [-20.0, 1.5, 5.0]))
 
+    def test_pairs_in_both_orders(self):
+        self.write('a.tsv', 'the cat\ta dog ran\t0\nno\tno film\t1\n')
+        opened = Labelled(**self.fields(train='train', both=True, packing='buckets')).open(None)
+        batch, = opened.evaluation('train', 2)
+        self.assertEqual([[self.spelt(opened, ids) for ids in pair] for pair in batch['inputs'][np.argsort(batch['row'])]],
+                         [['[CLS] the cat [SEP] a dog ran [SEP]', '[CLS] a dog ran [SEP] the cat [SEP]'],
+                          ['[CLS] no [SEP] no film [SEP]', '[CLS] no film [SEP] no [SEP]']])
+        self.assertEqual((opened.shapes['inputs'][0], opened.shapes['label'][0]), ((4, 2, 12), (4,)))
+        first, second = opened.read_orders('the cat\ta dog ran')
+        self.assertEqual([ids.tolist() for ids, _ in (first, second)], [[int(i) for i in ids if i] for ids in batch['inputs'][
+            list(batch['row']).index(0)]])
+
+    def test_incomplete_rows(self):
+        self.write('a.tsv', 'label\ttext\nbad\tno\n\tthe\ngood\t \nbad\ngood\ta\n')
+        with self.assertRaisesRegex(ValueError, "a.tsv:3 has nothing in column 'label'; fill it in"):
+            Labelled(**self.fields(train='train')).open(None)
+        opened = Labelled(**self.fields(train='train', incomplete='skip')).open(None)
+        self.assertEqual([example.texts for example in opened.config.part('train').examples], [('no',), ('a',)])
+        self.assertIn('2 texts to train on, without 3 incomplete rows; ', opened.describe())
+        labels = Labelled(**self.fields(train='train', incomplete='skip', target=Labels())).open(None)
+        self.assertLen(labels.config.part('train').examples, 3)  # no label is a label
+        with self.assertRaisesRegex(ValueError, "data.incomplete='drop' is not known; it takes 'refuse', 'skip'"):
+            Labelled(**self.fields(train='train', incomplete='drop')).open(None)
+
     def test_what_is_too_long_is_cut(self):
         self.write('a.tsv', 'the cat sat the cat sat the cat sat\ta dog ran\t0\nno\tno\t1\n')
         opened = Labelled(**self.fields(columns=(1, 2), label='3', train='train', length=10)).open(None)
