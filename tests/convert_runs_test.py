@@ -29,6 +29,13 @@ class RunsTest(recorded.TestCase):
         found, wanted = model.apply({'params': params}, **inputs), convert.runs.load(workdir).apply(**inputs)
         np.testing.assert_allclose(found['logits'], wanted['logits'], rtol=0, atol=1e-5)
 
+    def assert_same_ids(self, workdir, out, text):
+        """The run that a folder becomes tokenizes texts as the run that was written there, also the signs of its tokens."""
+        own, other = convert.runs.load(workdir).data, convert.snapshot_of(out).data
+        end = own.tokenizer.piece(own.end)
+        for one in (text, f'{end}{text}', f' {text}\n{end}'):
+            self.assertEqual(other.encode(one).tolist(), own.encode(one).tolist(), one)
+
     def one_file(self, workdir, out):
         """Writes a run with --to_safetensors and compares what is read; {name: array}."""
         said = self.convert(f'--workdir={workdir}', f'--to_safetensors={out}')
@@ -73,12 +80,58 @@ class RunsTest(recorded.TestCase):
     def test_a_run_trained_here(self):
         workdir, out, file = self.trained(**WITHOUT_BIASES), self.folder / 'out', self.folder / 'all.safetensors'
         said = self.convert(f'--workdir={workdir}', f'--to_hf={out}')
-        self.assertIn('\nwith zeros for biases: the outputs are the same\ndropout there: model.last_dropout=0.0\n', said)
+        self.assertIn('\nwith zeros for biases: the outputs are the same\n'
+                      'dropout in training there: model.last_dropout=0.0\n', said)
         self.assert_same_logits(out, workdir, inputs=np.arange(2, 26).reshape(2, 12) % 9)
+        self.assert_same_ids(workdir, out, 'a b')
         self.one_file(workdir, file)
         self.assert_refused('all.safetensors is already there; give', f'--workdir={workdir}', f'--to_safetensors={file}')
         self.assert_refused('give it a name that ends in .safetensors', f'--workdir={workdir}', '--to_safetensors=x.npz')
         self.assert_refused('There is no folder', f'--workdir={workdir}', f'--to_safetensors={self.folder}/no/x.safetensors')
+
+    @parameterized.parameters(True, False)
+    @pytest.mark.slow
+    def test_both_parts_of_an_electra(self, tied):
+        workdir = self.folder / 'run'
+        self.text.write_text(experiments.lines(200))
+        config = experiments.tiny_reader(self.text, 'masked', **{'data.pairs': 'none', 'train.steps': 2})
+        with config.unlocked():
+            config.model = base.part('transformer.models.electra:Electra', length=16, tied=tied, embedding_width=6, **{
+                name: dict(layers=1, heads=2, width=width) for name, width in (('generator', 8), ('discriminator', 16))})
+            config.task = base.part('transformer.tasks.electra:ReplacedTokens')
+        self.assertEqual(experiments.train(config, workdir)[0], 0)
+        ids = np.arange(5, 17).reshape(2, 6)
+        snapshot = convert.runs.load(workdir)
+        for part, architecture, name, more in (('discriminator', 'ElectraForPreTraining', 'replaced_logits', {}), (
+                'generator', 'ElectraForMaskedLM', 'logits', {'masked': np.arange(6)[None].repeat(2, 0)})):
+            out = self.folder / part
+            said = self.convert(f'--workdir={workdir}', f'--to_hf={out}', *[f'--part={part}'] * (part == 'generator'))
+            self.assertIn(architecture, said)
+            model, params = convert.from_hf(out)
+            found, wanted = model.apply({'params': params}, ids)[name], snapshot.apply(inputs=ids, **more)[name]
+            np.testing.assert_allclose(found, wanted, rtol=0, atol=1e-5)
+        self.assert_refused("--part is 'both'; expected discriminator or generator", f'--workdir={workdir}',
+                            f'--to_hf={self.folder / "out"}', '--part=both')
+        self.assertIn('BertForMaskedLM' if not tied else 'ElectraForMaskedLM', self.convert(
+            f'--workdir={workdir}', f'--to_hf={self.folder / "same"}', '--part=generator',
+            *['--family=bert'] * (not tied)))
+        self.assert_refused('--family=gpt2 is none that .*Electra is written as; expected one of bert, roberta,',
+                            f'--workdir={workdir}', f'--to_hf={self.folder / "out"}', '--family=gpt2')
+        self.assert_refused('--part is for --to_hf and --verify', f'--workdir={workdir}', '--part=generator',
+                            f'--to_safetensors={self.folder / "out.safetensors"}')
+
+    @pytest.mark.slow
+    def test_an_albert_trained_here(self):
+        workdir, out = self.folder / 'run', self.folder / 'out'
+        self.text.write_text(experiments.lines(200))
+        config = experiments.tiny_reader(self.text, 'masked', **{
+            'data.pairs': 'order', 'train.steps': 2, 'model.layers': 4, 'model.depth': 'Groups(groups=2)',
+            'model.embedding_width': 6})
+        self.assertEqual(experiments.train(config, workdir)[0], 0)
+        self.assertIn('AlbertForPreTraining', self.convert(f'--workdir={workdir}', f'--to_hf={out}'))
+        self.assert_same_logits(out, workdir, inputs=np.arange(5, 17).reshape(2, 6))
+        self.assert_refused('--part=generator is for runs of transformer.models.electra:Electra', f'--workdir={workdir}',
+                            f'--to_hf={self.folder / "other"}', '--part=generator')
 
     @pytest.mark.slow
     def test_a_run_in_bfloat16_as_one_file(self):
@@ -103,6 +156,7 @@ class RunsTest(recorded.TestCase):
         workdir, out = self.folder / 'run', self.folder / 'out'
         said = self.convert(f'--workdir={workdir}', f'--to_hf={out}')
         self.assertIn('MarianMTModel', said)
+        self.assert_same_ids(workdir, out, 'A cat ,  e\u0301\xa0SAT. ')
         ids = np.arange(1, 13).reshape(2, 6)
         self.assert_same_logits(out, workdir, inputs=ids, decoder_inputs=ids[:, :4])
 

@@ -38,7 +38,8 @@ _KNOWN = frozenset((  # names of columns
     'label', 'labels', 'class', 'classes', 'category', 'sentiment', 'target', 'score', 'quality', 'similarity', 'tag',
     'tags', 'text', 'texts', 'sentence', 'sentence1', 'sentence2', 'premise', 'hypothesis', 'question', 'question1',
     'question2', 'answer', 'context', 'review', 'content', 'title', 'id', 'idx', 'index', 'source', 'src', 'tgt', 'en',
-    'de', 'fr', 'es', 'it', 'pt', 'ru', 'zh', 'english', 'german', 'french', 'spanish', 'prompt', 'chosen', 'rejected'))
+    'gold_label', 'is_duplicate', '#1 string', '#2 string', 'de', 'fr', 'es', 'it', 'pt', 'ru', 'zh', 'english', 'german',
+    'french', 'spanish', 'prompt', 'chosen', 'rejected'))
 
 csv.field_size_limit(_LONGEST)
 Row = tuple[str, tuple]  # (place, cells)

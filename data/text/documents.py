@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 import numpy as np
 
-from data import fields, splits
+from data import epochs, fields, splits
 from data.opened import Opened
 from data.sources import contents, corpora
 from data.sources import files as sources
@@ -238,6 +238,12 @@ class OpenDocuments(Opened):
             rows = store.meta['tokens'] / self.config.length
         return rows / self.config.batch_size
 
+    @property
+    def specs(self) -> dict[str, TokenizerSpec]:
+        """{attribute: the spec of the tokenizer in it}."""
+        return {'tokenizer': self.config.tokenizer}
+
+    @epochs.anew
     def train(self, seed: int):
         """An endless Grain iterator over batches, reshuffled every epoch; get_state and set_state resume exactly."""
         from data import pipeline

@@ -11,10 +11,11 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from data import cache, fields, json_files, splits
+from data import cache, epochs, fields, json_files, splits
 from data.opened import Opened
 from data.sources import files as sources
-from data.sources.tables import Table, data_files
+from data.sources import tfds_tables
+from data.sources.tables import data_files
 from data.text import frames, tokens
 from data.text.documents import saved_tokenizer
 from data.text.frames import Frame, parse
@@ -134,7 +135,7 @@ class ExampleSplit:
     @functools.cached_property
     def digest(self) -> str:
         """A digest of the contents of the files and of how they are read."""
-        return cache.key(self.form, self.named.cut, *(Table(file).digest for file in self.files))
+        return cache.key(self.form, self.named.cut, *(tfds_tables.table(file).digest for file in self.files))
 
     @functools.cached_property
     def examples(self) -> list:
@@ -189,7 +190,6 @@ class OpenExamples(Opened):
         self.length = config.length
         self.facts = {'vocab': self.tokenizer.vocab, 'types': self.frame.types}
         self.meanings = {'tokenizer': self.tokenizer.fingerprint}
-        self._rows: dict[str, Rows] = {}
 
     def encode(self, text: str) -> np.ndarray:
         """int32 [n], without special tokens."""
@@ -225,6 +225,12 @@ class OpenExamples(Opened):
     def batches_per_epoch(self) -> float:
         return len(self._training) / self.config.batch_size
 
+    @property
+    def specs(self) -> dict[str, TokenizerSpec]:
+        """{attribute: the spec of the tokenizer in it}."""
+        return {'tokenizer': self.config.tokenizer}
+
+    @epochs.anew
     def train(self, seed: int):
         """An endless Grain iterator over batches, reshuffled every epoch; get_state and set_state resume exactly."""
         from data import pipeline
@@ -272,6 +278,10 @@ class OpenExamples(Opened):
     @property
     def _training(self):
         return self._encoded(self.config.part('train'))
+
+    @functools.cached_property
+    def _rows(self) -> dict[str, Rows]:
+        return {}
 
     def _encoded(self, part: ExampleSplit):
         if part.digest not in self._rows:

@@ -23,14 +23,17 @@ import numpy as np
 
 from data import cache, fields
 from data.sources import files as sources
+from data.sources import tfds_tables
 from data.sources.tables import CHOICES, Row, Table, whole
 from data.text import examples, frames
 
 _FILE = 'classes.json'
 # Columns that are found by their names where the config names none.
 _TEXTS = (('sentence1', 'sentence2'), ('premise', 'hypothesis'), ('question1', 'question2'), ('question', 'sentence'),
+          ('#1 string', '#2 string'),
           ('text',), ('sentence',), ('review',), ('content',))
-_LABELS = 'label', 'labels', 'class', 'category', 'sentiment', 'score', 'target', 'similarity'
+_LABELS = ('label', 'labels', 'gold_label', 'quality', 'is_duplicate', 'class', 'category', 'sentiment', 'score', 'target',
+           'similarity')
 _NUMBERS = 'idx', 'id', 'index', ''
 _NUMBER = re.compile(r'[+-]?(\d+\.?\d*|\.\d+)')
 _MANY = 20  # examples, from which on a class that occurs once, or a column whose values differ, is a mistake
@@ -171,6 +174,11 @@ class Labelled(examples.Examples):
       target: what that column holds: 'OneClass()', 'Labels(separator=",")' or 'Number()'.
       header: whether the first line of each file names the columns: 'true', 'false' or 'auto', which finds out.
       quotes: whether fields may be quoted as in RFC 4180: 'true', 'false' or 'auto', which finds out.
+      incomplete: what happens to a row without a text or a class: 'refuse', or 'skip', which leaves it out.
+      both: whether pairs come in both orders, inputs [B, 2, T], first and second, second and first, as for similarity in
+        Radford et al. 2018 (section 3.3).
+      name: a set of TFDS, such as glue/mrpc, that `python -m data.prepare NAME` has prepared, instead of files; data.path is
+        then the folder of prepared sets ('': $TFDS_DATA_DIR or ~/tensorflow_datasets).
     """
 
     columns: tuple = ()
@@ -178,6 +186,9 @@ class Labelled(examples.Examples):
     target: Target = OneClass()
     header: str = 'auto'
     quotes: str = 'auto'
+    incomplete: str = 'refuse'
+    both: bool = False
+    name: str = ''
     reader: str = 'transformer.readers.classes:TextClass'
 
     def open(self, folder: str | os.PathLike | None, source: str | os.PathLike | None = None) -> 'OpenLabelled':
@@ -193,6 +204,7 @@ class Labelled(examples.Examples):
         super().check()
         fields.one_of('header', self.header, CHOICES)
         fields.one_of('quotes', self.quotes, CHOICES)
+        fields.one_of('incomplete', self.incomplete, ('refuse', 'skip'))
         columns = fields.columns('columns', self.columns)
         fields.columns('label', self.label or ())
         if len(columns) > 2:
@@ -203,10 +215,10 @@ class Labelled(examples.Examples):
                              'own.')
 
     def form(self) -> tuple:
-        return self.columns, self.label, self.target, self.header, self.quotes
+        return self.columns, self.label, self.target, self.header, self.quotes, self.incomplete
 
     def table(self, file: sources.File) -> Table:
-        return Table(file, self.header, self.quotes)
+        return tfds_tables.table(file, self.header, self.quotes)
 
     def examples(self, file: sources.File) -> list['Example']:
         table = self.table(file)
@@ -214,14 +226,31 @@ class Labelled(examples.Examples):
             return []
         layout = self._layout(table)
         names = table.classes.get(table.names[layout[-1]], ()) if layout and layout[-1] < len(table.names) else ()
-        return [self._example(table, row, layout, names) for row in table.rows()]
+        found = [self._example(table, row, layout, names) for row in table.rows()]
+        self._skipped[file.path] = found.count(None)
+        return [example for example in found if example]
 
-    def _example(self, table: Table, row: Row, layout: tuple[int, ...], names: Sequence[str]) -> 'Example':
+    @functools.cached_property
+    def _skipped(self) -> dict[str, int]:
+        """{path: the number of incomplete rows} of the files that were read."""
+        return {}
+
+    @functools.cached_property
+    def _files(self) -> Sequence:
+        return tfds_tables.files(self.name, self.path) if self.name else super()._files
+
+    def _example(self, table: Table, row: Row, layout: tuple[int, ...], names: Sequence[str]) -> 'Example | None':
+        """The example of a row; None if the row is incomplete and such rows are left out."""
+        width = 1 + max(layout, default=1)
+        optional = self.target.optional
+        if self.incomplete == 'skip' and (len(row[1]) < width or not all(
+                str(row[1][column] or '').strip() for column in (layout[:-1] if optional else layout) or range(len(row[1])))):
+            return None
         if not layout and len(row[1]) not in (2, 3):
             raise ValueError(f'{row[0]} has {table.counted(row[1])}, and expected are one text or two and the label; correct '
                              'the line, or name the columns with data.columns and data.label.')
         columns = layout or range(len(row[1]))
-        *texts, label = table.cells(row, columns, 'data.columns with data.label', columns[-1:] if self.target.optional else ())
+        *texts, label = table.cells(row, columns, 'data.columns with data.label', columns[-1:] if optional else ())
         return Example(tuple(map(_text, texts)), self.target.value(label, row[0], names), row[0])
 
     def _layout(self, table: Table) -> tuple[int, ...]:
@@ -283,9 +312,9 @@ class Example:
 
 @dataclasses.dataclass(frozen=True, repr=False)
 class _LabelledRows:
-    """Framed examples, with the label of each; `cut` is the number of examples that were cut."""
+    """Framed examples in one order or in both, [(ids, types), ..] of each, with its label; `cut` counts those that were cut."""
 
-    framed: list[tuple[np.ndarray, np.ndarray]]
+    framed: list[list[tuple[np.ndarray, np.ndarray]]]
     label: np.ndarray
     cut: int
 
@@ -294,10 +323,14 @@ class _LabelledRows:
 
     @functools.cached_property
     def sizes(self) -> np.ndarray:
-        return frames.sizes(self.framed)
+        return np.array([frames.sizes(orders).max() for orders in self.framed], np.int64)
 
     def batch(self, numbers: np.ndarray, length: int) -> dict[str, np.ndarray]:
-        return {**frames.rows([self.framed[number] for number in numbers], length), 'label': self.label[numbers]}
+        orders = len(self.framed[0])
+        rows = frames.rows([framed for number in numbers for framed in self.framed[number]], length)
+        if orders > 1:
+            rows = {name: x.reshape(len(numbers), orders, length) for name, x in rows.items()}
+        return {**rows, 'label': self.label[numbers]}
 
 
 class OpenLabelled(examples.OpenExamples):
@@ -322,6 +355,8 @@ class OpenLabelled(examples.OpenExamples):
         else:
             self.classes = tuple(examples.read(folder, _FILE, 'classes', list))
             self.counts = tuple(examples.read(folder, _FILE, 'texts', list, [1, 2]))
+        if config.both and self.counts != (2,):
+            raise ValueError('data.both=True is for pairs of texts, and the training part has single ones; leave it out.')
         super().__init__(config, folder, source, pair=2 in self.counts)
         if len(self.classes) < config.target.least:
             have = f'have the class {self.classes[0]!r}' if self.classes else 'are without labels'
@@ -336,13 +371,18 @@ class OpenLabelled(examples.OpenExamples):
         examples.write(folder, _FILE, classes=self.classes, texts=self.counts)
 
     def _shapes(self, length: int) -> dict[str, tuple[tuple[int, ...], type]]:
-        return self._row_shapes(length) | {'label': self.config.target.shape(self.config.batch_size, len(self.classes))}
+        rows = self._row_shapes(length)
+        if self.config.both:
+            rows = {name: ((shape[0], 2, length), kind) for name, (shape, kind) in rows.items()}
+        return rows | {'label': self.config.target.shape(self.config.batch_size, len(self.classes))}
 
     def describe(self) -> str:
         """One line about the training part, the classes and the tokenizer, for the log."""
         rows, found = self._training, self.config.described()
         cut = f', {rows.cut:,} of them cut to {self.config.length} tokens' if rows.cut else ''
-        return (f'{self.config.path}, {found}; {len(rows):,} '
+        if skipped := sum(self.config._skipped.get(file.path, 0) for file in self.config.part('train').files):
+            cut += f', without {skipped:,} incomplete rows'
+        return (f'{self.config.name or self.config.path}, {found}; {len(rows):,} '
                 f'{"pairs of texts" if self.counts == (2,) else "texts"} to train on{cut}; '
                 f'{self.config.target.shares(rows.label, self.classes)}{self._once()}; {self._vocabulary}')
 
@@ -359,7 +399,34 @@ class OpenLabelled(examples.OpenExamples):
             two = 'two texts with a tab between them'
             expected = {(1,): 'a text without tabs', (2,): two}.get(self.counts, f'one text, or {two}')
             raise ValueError(f'{line[:60]!r} is not what this run classifies; expected {expected}.')
-        return self.frame.fitted(*self._ids([texts])[0], self.config.length)
+        return self._framed(*self._ids([texts])[0])[0]
+
+    def read_orders(self, line: str) -> list[tuple[np.ndarray, np.ndarray]]:
+        """`read_text` of a line, and with data.both of its two texts in the other order."""
+        framed = self.read_text(line)
+        return [framed, self.read_text('\t'.join(reversed(line.split('\t'))))] if self.config.both else [framed]
+
+    def _framed(self, first: np.ndarray, second: np.ndarray | None) -> list[tuple[np.ndarray, np.ndarray]]:
+        """The rows of an example."""
+        orders = [(first, second), (second, first)] if self.config.both else [(first, second)]
+        return [self.frame.fitted(*order, self.config.length) for order in orders]
+
+    def unlabelled(self, lines: Sequence[str]) -> tuple[list[str], list[str]] | None:
+        """(index, 'text' or 'text<TAB>second text') of each row of a table with tabs whose first line names `index` or `id` and
+        the columns of the texts; None if it does not. Raises ValueError, naming the line, for a row that lacks them."""
+        names = [name.strip().lower() for name in lines[0].split('\t')] if lines else []
+        index = next((names.index(name) for name in ('index', 'id') if name in names), None)
+        given = tuple(name.lower() for name in fields.columns('columns', self.config.columns))
+        known = (columns for columns in (given, *_TEXTS) if columns and {*columns} <= {*names})
+        texts = next((tuple(map(names.index, columns)) for columns in known), None)
+        if index is None or texts is None:
+            return None
+        rows = [line.split('\t') for line in lines[1:]]
+        for number, row in enumerate(rows, 2):
+            if len(row) <= max(index, *texts) or not all(row[column].strip() for column in texts):
+                raise ValueError(f'Line {number} is {lines[number - 1][:60]!r}, which lacks what line 1 names, '
+                                 f'{lines[0][:60]!r}; correct the line.')
+        return [row[index] for row in rows], ['\t'.join(row[column].strip() for column in texts) for row in rows]
 
     def _ids(self, all_texts: list[tuple[str, ...]]) -> list[tuple[np.ndarray, np.ndarray | None]]:
         """The tokens of each first and second text; None where there is no second."""
@@ -382,8 +449,7 @@ class OpenLabelled(examples.OpenExamples):
         label = self.config.target.labels([example.label for example in part.examples], numbers)
         room = [self.frame.room(self.config.length, pair) for pair in (False, True)]
         cut = sum(len(one) + (0 if two is None else len(two)) > room[two is not None] for one, two in ids)
-        framed = [self.frame.fitted(first, second, self.config.length) for first, second in ids]
-        return _LabelledRows(framed, label, cut)
+        return _LabelledRows([self._framed(*texts) for texts in ids], label, cut)
 
     def _facts(self, rows: _LabelledRows) -> dict[str, int]:
         return {'texts': len(rows)}

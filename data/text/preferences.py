@@ -169,6 +169,10 @@ class OpenPreferences(examples.OpenExamples):
             raise ValueError(f'{line[:60]!r} is not what this run rates; expected {expected}.')
         return self._rows_of([(prompt, text)]).framed[0]
 
+    def read_orders(self, line: str) -> list[tuple[np.ndarray, np.ndarray]]:
+        """The row of a line."""
+        return [self.read_text(line)]
+
     def _encode(self, part: examples.ExampleSplit) -> _PreferenceRows:
         return self._rows_of([(one.prompt, text) for one in part.examples for text in (one.chosen, one.rejected)])
 

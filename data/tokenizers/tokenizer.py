@@ -2,9 +2,10 @@
 any tokenizer.json, and bare ids.
 
 Every tokenizer has `vocab` (number of ids), `roles` (the ids of its special tokens), `end` (the id between documents),
-`encode`, `encode_many`, `decode`, `piece`, `first_bytes`, `save` and `fingerprint`. A config names a tokenizer by a spec
-(data/tokenizers/specs.py), which learns it from text or reads a saved one. Bytes and a SentencePiece learnt here restore any
-text exactly, characters any text of learnt characters. A learnt WordPiece is a tokenizer.json.
+`encode`, `encode_many`, `decode`, `piece`, `first_bytes`, `save` and `fingerprint` ('': its encodings are drawn). A config
+names a tokenizer by a spec (data/tokenizers/specs.py), which learns it from text or reads a saved one. Bytes and a
+SentencePiece learnt here restore any text exactly, characters any text of learnt characters. A learnt WordPiece is a
+tokenizer.json.
 """
 
 import dataclasses
@@ -133,11 +134,13 @@ class JsonTokenizer:
     Attributes:
       stated: (role, token) of its special tokens; () if they have the usual names (data/tokenizers/roles.py).
       limit: the number of ids of a model that has fewer than the tokenizer: a text with a higher id is refused; 0: all.
+      split: whether the special tokens in a text are text, and not these tokens.
     """
 
     contents: bytes = dataclasses.field(repr=False)
     stated: tuple[tuple[str, str], ...] = ()
     limit: int = 0
+    split: bool = False
 
     @functools.cached_property
     def _tokenizer(self):
@@ -149,6 +152,7 @@ class JsonTokenizer:
             raise ValueError(f'The tokenizer.json cannot be read ({error}); give one that `tokenizers` saved.') from error
         made.no_truncation()
         made.no_padding()
+        made.encode_special_tokens = self.split
         return made
 
     @functools.cached_property
@@ -232,7 +236,7 @@ class JsonTokenizer:
 
     @functools.cached_property
     def fingerprint(self) -> str:
-        return hashlib.sha256(self.contents + f'{self.end} {self.limit}'.encode()).hexdigest()
+        return hashlib.sha256(self.contents + f'{self.end} {self.limit}{" split" * self.split}'.encode()).hexdigest()
 
     def encode(self, text: str) -> np.ndarray:
         """int32 [n]."""

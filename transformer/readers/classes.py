@@ -1,12 +1,12 @@
 """Classes, labels and numbers of texts."""
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
 
-from transformer.contracts import LabelledText
+from transformer.contracts import LabelledText, UnlabelledTable
 from transformer.readers.base import classified
 from transformer.readers.rows import TokenRow
 from transformer.readers.whole import WholeText
@@ -18,10 +18,10 @@ class TextClass(WholeText):
     contract, what = LabelledText, 'texts with a class'
 
     def read(self, data: Any, names: Sequence[str], line: str) -> tuple[list[TokenRow], object]:
-        return [TokenRow(data.read_text(line))], None
+        return [TokenRow(framed) for framed in data.read_orders(line)], None
 
     def answer(self, data: Any, line: str, known: Any, rows: Sequence[dict]) -> tuple[str, dict]:
-        found = classified(data.classes, rows[0]['logits'])
+        found = classified(data.classes, _logits(rows))
         return f'{found["class"]}\t{found["probability"]:.4f}', {'text': line, **found}
 
 
@@ -31,7 +31,7 @@ class TextLabels(TextClass):
     what = 'texts with labels'
 
     def answer(self, data: LabelledText, line: str, known: Any, rows: Sequence[dict]) -> tuple[str, dict]:
-        logits = np.float64(rows[0]['logits'][:len(data.classes)])
+        logits = np.float64(_logits(rows)[:len(data.classes)])
         chances = dict(zip(data.classes, map(float, 1 / (1 + np.exp(-logits)))))
         found = [name for name, p in chances.items() if p > 0.5]
         text = ','.join(found) + '\t' + ','.join(f'{chances[name]:.4f}' for name in found)
@@ -44,5 +44,36 @@ class TextNumber(TextClass):
     what = 'texts with a number'
 
     def answer(self, data: Any, line: str, known: Any, rows: Sequence[dict]) -> tuple[str, dict]:
-        number = float(rows[0]['logits'][0])
+        number = float(_logits(rows)[0])
         return f'{number:.4f}', {'text': line, 'number': number}
+
+
+def _logits(rows: Sequence[dict]) -> np.ndarray:
+    """The logits of a text, or of a pair the sum over its orders."""
+    return sum(row['logits'] for row in rows)
+
+
+class Submitted(TextClass):
+    """Base of readers that also take a table without labels, such as the test.tsv of GLUE, and then give what its server takes:
+    lines of an index, a tab and the prediction. The header has `index` or `id`, and the columns of the texts as in training."""
+    contract = UnlabelledTable
+
+    def answers(self, snapshot: Any, lines: Sequence[str], name: str) -> Iterator[tuple[str, dict]]:
+        table = self.data_of(snapshot).unlabelled(lines)
+        if table is None:
+            yield from super().answers(snapshot, lines, name)
+            return
+        indices, texts = table
+        yield 'index\tprediction', {'columns': ['index', 'prediction']}
+        for index, (text, details) in zip(indices, super().answers(snapshot, texts, f'the texts of {name}')):
+            yield f'{index}\t{text.partition(chr(9))[0]}', {'index': index, **details}
+
+
+@dataclasses.dataclass(frozen=True)
+class SubmittedClasses(Submitted):
+    """`TextClass`, and the classes of a table as GLUE takes them."""
+
+
+@dataclasses.dataclass(frozen=True)
+class SubmittedNumbers(Submitted, TextNumber):
+    """`TextNumber`, and the numbers of a table as GLUE takes them."""
