@@ -115,9 +115,9 @@ class IdxTest(ImageCase):
     def test_one_file(self):
         self.write_mnist()
         opened = self.opened(
-            source='idx', path=str(self.folder / 't10k-images-idx3-ubyte.gz'), train='test', valid='all'
+            source='idx', path=str(self.folder / 't10k-images-idx3-ubyte.gz'), train='test', valid=''
         )
-        np.testing.assert_array_equal(self.everything(opened.evaluation('valid', 3))[1], LABELS[30:])
+        np.testing.assert_array_equal(self.everything(opened.evaluation('all', 3))[1], LABELS[30:])
 
     def test_size_and_channels(self):
         self.write_mnist()

@@ -286,7 +286,7 @@ class MaskingTest(MaskedCase):
     def test_the_sign_of_unknown_words_is_a_field(self, sign, count):
         text = ['the cat UNK on the UNK mat', 'UNK the UNK UNK', 'the mat UNK'] * 9
         opened = self.opened(text, tokenizer=WordPiece(vocab=24 if sign == 'UNK' else 28), packing='none', unknown=sign)
-        rows = self.rows(opened.evaluation('valid', 3))
+        rows = self.rows(opened.evaluation('all', 3))
         number = opened.tokenizer.roles.unknown
         self.assertEqual(sum(row.count(number) for row in restored(rows)), count)
         self.assertEqual(opened.encode('the UNK').tolist().count(number), sign == 'UNK')
