@@ -166,7 +166,8 @@ def attention(snapshot, given, path, steps):
         view, found, more = reader.picture(snapshot, given, steps)
         drawn = view.page() if path.suffix.lower() == '.html' else view.figure()
     keep(path, drawn, {'picture': str(path), 'step': snapshot.step} | more | {'layers': found},
-         f'{pictures.counted(found)} on {given[:40] + ".." * (len(given) > 40)!r}')
+         f'{pictures.counted(found)} on {given[:40] + ".." * (len(given) > 40)!r}'
+         + (f' ({more["note"]})' if 'note' in more else ''))
 
 
 def positions(snapshot, path):
@@ -299,8 +300,13 @@ def measured(snapshot, name, part, paths, view=None):
     view = snapshot.run.evaluators[name].view if view is None else view
     with progress.waiting('reading the data'):
         if paths:
-            return snapshot.data.score(paths, snapshot.run.eval_rows, **view)
-        return snapshot.data.evaluation(part, snapshot.run.eval_rows, **view)
+            found = snapshot.data.score(paths, snapshot.run.eval_rows, **view)
+        else:
+            found = snapshot.data.evaluation(part, snapshot.run.eval_rows, **view)
+    if cut := found.facts.get('cut'):
+        print(f'eval.py: {cut:,} of the texts {"is" if cut == 1 else "are"} cut to {snapshot.data.length} tokens, as in '
+              'training.', file=sys.stderr)
+    return found
 
 
 def compare(snapshot, folder, given):

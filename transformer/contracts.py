@@ -161,6 +161,9 @@ class LabelledText(FramedText, Protocol):
     def read_text(self, line: str) -> tuple[np.ndarray, np.ndarray]:
         """(ids, types) [n] of a line as in training, truncated to a row. Raises ValueError for another number of texts."""
 
+    def cut(self, line: str) -> int:
+        """The number of tokens that `read_text` leaves out of a line."""
+
 
 @runtime_checkable
 class TaggedText(FramedText, Protocol):

@@ -151,6 +151,13 @@ class OpenImages(Opened):
         """
         return self._normalised({'image': image_sources.read(os.fspath(path), self._form)})['image']
 
+    def resized_from(self, path: str | os.PathLike) -> tuple[int, int] | None:
+        """(width, height) of an image file whose size `read` changes, although those of training all had that of the model;
+        else None."""
+        found = image_sources.form_of(os.fspath(path), os.fspath(path), 0, 0)
+        same = (found.width, found.height) == (self._form.width, self._form.height)
+        return None if same or self.config.size else (found.width, found.height)
+
     @property
     def normalization(self) -> tuple[list[float], list[float]]:
         """(mean, standard deviation) of each channel, with which images in 0..1 are normalised."""

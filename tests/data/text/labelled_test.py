@@ -159,7 +159,9 @@ class FormsTest(LabelledCase):
         inputs = everything(opened.evaluation('train', 2))['inputs'][0]
         self.assertEqual(self.spelt(opened, inputs), '[CLS] the cat sat the [SEP] a dog ran [SEP]')
         self.assertIn('2 pairs of texts to train on, 1 of them cut to 10 tokens; 2 classes (', opened.describe())
-        ids, types = opened.read_text('the cat sat the cat sat the cat sat\ta dog ran')
+        line = 'the cat sat the cat sat the cat sat\ta dog ran'
+        self.assertEqual((opened.cut(line), opened.cut('no\tno'), opened.evaluation('train', 2).facts['cut']), (5, 0, 1))
+        ids, types = opened.read_text(line)
         self.assertEqual((ids.tolist(), types.tolist()), (inputs.tolist(), [0] * 6 + [1] * 4))
 
     def test_a_line_to_classify(self):
