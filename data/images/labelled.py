@@ -263,8 +263,27 @@ class OpenImages(Opened):
                 f'The images have {len(self._source.classes)} classes and the run has {len(self.classes)}, or other names; '
                 'expected the data that the run was trained on.'
             )
-        name, start, stop = splits.parse(expression, self._source.sizes())
+        sizes = self._source.sizes()
+        splits.require_apart(self.config, split, lambda named: _Named(*splits.parse(named, sizes), sizes.get('all')))
+        name, start, stop = splits.parse(expression, sizes)
         return self._source.part(name), start, stop
+
+
+@dataclasses.dataclass(frozen=True)
+class _Named:
+    """A range of the images of a part, by its name."""
+
+    name: str
+    start: int
+    stop: int
+    all: int | None  # images, those of every part
+
+    def shared(self, other: '_Named') -> str:
+        """The part in which both overlap; '' if they do not."""
+        if self.name == other.name:
+            return f'the part {self.name!r}' if max(self.start, other.start) < min(self.stop, other.stop) else ''
+        whole = any((one.name, one.start, one.stop) == ('all', 0, self.all) for one in (self, other))
+        return f'the part {(other if self.name == "all" else self).name!r}' if whole else ''
 
 
 @dataclasses.dataclass(frozen=True)

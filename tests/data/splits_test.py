@@ -26,11 +26,25 @@ class SplitsTest(parameterized.TestCase):
             below, above = splits.Slice('', share).bounds(size), splits.Slice(share, '').bounds(size)
             self.assertEqual((below[0], below[1], above[1]), (0, above[0], size))
 
+    def test_slices_that_share_nothing_of_any_length(self):
+        of = lambda expression: splits.read(expression)[1]
+        for one, other, apart in (('a[:90%]', 'a[90%:95%]', True), ('a[:10]', 'a[10:]', True), ('a[:11]', 'a[10:]', False),
+                                  ('a[:90%]', 'a[80%:]', False), ('a[:10]', 'a[10%:]', False), ('a[:-5]', 'a[-5:]', False),
+                                  ('a', 'a[:5]', False), ('a[:50%][50%:]', 'a[50%:]', True),
+                                  ('a[:60%][:95%]', 'a[50%:]', False)):
+            self.assertEqual(of(one).apart(of(other)), apart, (one, other))
+
     @parameterized.parameters('', 'train[5]', 'train[a:b]', 'train[:90%%]', 'train[1:2:3]', 'train[1.5:]', 'train[:9',
                               'train:9]')
     def test_unreadable(self, expression):
         with self.assertRaisesRegex(ValueError, 'cannot be read' if ':' in expression or not expression else 'names no part'):
             splits.parse(expression, {'train': 10})
+
+    @parameterized.parameters('train[:150%]', 'train[-101%:]', 'train[:50%][100.5%:]')
+    def test_percentages_go_to_100(self, expression):
+        with self.assertRaisesRegex(ValueError, r'has -?\d+(.5)?%, and percentages go from 0% to 100%; write such as train'):
+            splits.parse(expression, {'train': 10})
+        self.assertEqual(splits.parse('train[-100%:100%]', {'train': 10}), ('train', 0, 10))
 
     @parameterized.parameters('[a-z]*.txt', 'a[b', 'C:name', 'x[1]')
     def test_names_with_odd_characters(self, name):

@@ -52,6 +52,17 @@ class ImageCase(parameterized.TestCase):
 
 
 class IdxTest(ImageCase):
+    @parameterized.parameters(('train[:20]', 'train[19:]', 'train'), ('train', 'all', 'train'), ('all', 'test', 'test'),
+                              ('train[:20]', 'train[20:]', ''), ('train', 'test', ''), ('all[:30]', 'test', ''))
+    def test_held_out_images_are_not_trained_on(self, train, valid, shared):
+        self.write_mnist(True)
+        opened = self.opened(source='idx', train=train, valid=valid, test='')
+        if shared:
+            with self.assertRaisesRegex(ValueError, f"data.valid='.*' overlap in the part '?{shared}"):
+                opened.evaluation('valid', 4)
+        else:
+            opened.evaluation('valid', 4)
+
     @parameterized.parameters(True, False)
     def test_parts(self, pack):
         self.write_mnist(pack)
