@@ -190,7 +190,7 @@ class ContractTest(LabelledCase):
     def test_evaluation_holds_every_text_once_in_order(self):
         opened = Labelled(**self.reviews(train='train[:10]', valid='train[10:]')).open(None)
         evaluation = opened.evaluation('valid', 4)
-        self.assertEqual((len(evaluation), evaluation.facts), (3, {'texts': 10}))
+        self.assertEqual((len(evaluation), evaluation.facts), (3, {'texts': 10, 'cut': 0}))
         self.assertEqual(sum(map(opened.count, evaluation)), 10)
         rows = everything(evaluation)
         self.assertEqual(rows['segments'].sum(1).tolist(), [4 + i + 1 for i in range(10, 20)])
