@@ -4,7 +4,7 @@ import dataclasses
 import difflib
 import fractions
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 _EXPRESSION = re.compile(r'(?P<name>.+?)(?P<slices>(\[[^\[\]:]*:[^\[\]:]*\])*)')
@@ -64,6 +64,11 @@ def read(expression: str) -> tuple[str, Slice]:
             if beyond := [bound for pair in bounds for bound in pair if bound.endswith('%') and abs(float(bound[:-1])) > 100]:
                 raise ValueError(f'The split {expression!r} has {beyond[0]}, and percentages go from 0% to 100%; write such as '
                                  f'{match["name"]}[:90%].')
+            for start, stop in bounds:
+                if start and stop and '-' not in start + stop and start.endswith('%') == stop.endswith('%') and (
+                        float(start.strip('%')) > float(stop.strip('%'))):
+                    raise ValueError(f'The split {expression!r} is empty: [{start}:{stop}] starts behind its end; '
+                                     'write the smaller number first.')
             cut = None
             for start, stop in bounds:
                 cut = Slice(start, stop, cut)
@@ -74,20 +79,29 @@ def read(expression: str) -> tuple[str, Slice]:
     )
 
 
-def expression(data: Any, split: str) -> str:
+def expression(data: Any, split: str, parts: Collection[str] = ()) -> str:
     """The expression of a split: data.train, data.valid or data.test, or of a slice of these; any other split is an
     expression itself.
+
+    Args:
+      parts: the names of the parts that the source has by itself: its own 'test' stands for an empty data.test, if the training
+        part is one of 'train'.
 
     Raises ValueError if it is empty.
     """
     name, bracket, cut = split.partition('[')
-    found = split
-    if name.strip() in _OF_CONFIGS and (found := getattr(data, name.strip())):
-        found += bracket + cut
-    if not found:
-        name = f'data.{name}' if name else 'The split'
-        raise ValueError(f'{name} is empty, so there is no such split; set it to a part such as train[90%:].')
-    return found
+    name = name.strip()
+    if not split:
+        raise ValueError('The split is empty, so there is no such split; name a part such as train[90%:].')
+    if name not in _OF_CONFIGS:
+        return split
+    read(split)  # which names the expression that was given
+    if found := getattr(data, name):
+        return found + bracket + cut
+    if name in parts and read(data.train)[0] == 'train':
+        return split
+    raise ValueError(f'data.{name} is empty, so there is no such split: a run has those that it was trained with; '
+                     'set it for the training, or score files with eval.py --path=FILE.')
 
 
 def require_apart(data: Any, expression: str, part: Callable[[str], Any], field: str = 'data.{}') -> None:

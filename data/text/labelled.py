@@ -394,12 +394,22 @@ class OpenLabelled(examples.OpenExamples):
 
     def read_text(self, line: str) -> tuple[np.ndarray, np.ndarray]:
         """(ids, types), int32 [n], of 'text', or of 'text<TAB>second text' where the data has pairs; cut as in training."""
+        return self.frame.fitted(*self._ids([self._texts(line)])[0], self.config.length)
+
+    def cut(self, line: str) -> int:
+        """The number of tokens that `read_text` leaves out of a line."""
+        first, second = self._ids([self._texts(line)])[0]
+        size = len(first) + (0 if second is None else len(second))
+        return max(0, size - self.frame.room(self.config.length, second is not None))
+
+    def _texts(self, line: str) -> tuple[str, ...]:
+        """The texts of a line. Raises ValueError for another number of them."""
         texts = tuple(text.strip() for text in line.split('\t'))
         if len(texts) not in self.counts or not all(texts):
             two = 'two texts with a tab between them'
             expected = {(1,): 'a text without tabs', (2,): two}.get(self.counts, f'one text, or {two}')
             raise ValueError(f'{line[:60]!r} is not what this run classifies; expected {expected}.')
-        return self._framed(*self._ids([texts])[0])[0]
+        return texts
 
     def read_orders(self, line: str) -> list[tuple[np.ndarray, np.ndarray]]:
         """`read_text` of a line, and with data.both of its two texts in the other order."""
@@ -452,7 +462,7 @@ class OpenLabelled(examples.OpenExamples):
         return _LabelledRows([self._framed(*texts) for texts in ids], label, cut)
 
     def _facts(self, rows: _LabelledRows) -> dict[str, int]:
-        return {'texts': len(rows)}
+        return {'texts': len(rows), 'cut': rows.cut}
 
 
 def _sorted(names: set[str]) -> tuple[str, ...]:

@@ -163,11 +163,20 @@ class OpenPreferences(examples.OpenExamples):
 
     def read_text(self, line: str) -> tuple[np.ndarray, np.ndarray]:
         """(ids, types), int32 [n], of 'text', or of 'prompt<TAB>response' where the data has prompts; cut as in training."""
+        return self._rows_of([self._texts(line)]).framed[0]
+
+    def cut(self, line: str) -> int:
+        """The number of tokens that `read_text` leaves out of a line."""
+        size = sum(len(ids) for ids in examples.encoded(self.tokenizer, self._texts(line)))
+        return max(0, size - self.frame.room(self.config.length, self.prompts))
+
+    def _texts(self, line: str) -> tuple[str, str]:
+        """(prompt, text) of a line. Raises ValueError if it has another form."""
         prompt, tab, text = line.strip().rpartition('\t')
         if not text.strip() or bool(tab) != self.prompts or '\t' in prompt:
             expected = 'a prompt and a response with a tab between them' if self.prompts else 'a text without tabs'
             raise ValueError(f'{line[:60]!r} is not what this run rates; expected {expected}.')
-        return self._rows_of([(prompt, text)]).framed[0]
+        return prompt, text
 
     def read_orders(self, line: str) -> list[tuple[np.ndarray, np.ndarray]]:
         """The row of a line."""
@@ -185,7 +194,7 @@ class OpenPreferences(examples.OpenExamples):
         return _PreferenceRows(framed, sum(len(a) + len(b) > room for a, b in zip(before, texts)))
 
     def _facts(self, rows: _PreferenceRows) -> dict[str, int]:
-        return {'pairs': len(rows)}
+        return {'pairs': len(rows), 'cut': rows.cut}
 
 
 def _preference(table: Table, row: Row, columns: Sequence[int]) -> Preference:

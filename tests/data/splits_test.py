@@ -1,3 +1,4 @@
+import re
 import types
 
 from absl.testing import absltest, parameterized
@@ -45,6 +46,21 @@ class SplitsTest(parameterized.TestCase):
         with self.assertRaisesRegex(ValueError, r'has -?\d+(.5)?%, and percentages go from 0% to 100%; write such as train'):
             splits.parse(expression, {'train': 10})
         self.assertEqual(splits.parse('train[-100%:100%]', {'train': 10}), ('train', 0, 10))
+
+    @parameterized.parameters('train[50%:10%]', 'valid[6:5]', 'train[:90%][3:2]')
+    def test_a_slice_that_ends_before_it_starts(self, expression):
+        """The message has the expression that was given, not the one that it stands for."""
+        data = types.SimpleNamespace(train='train', valid='train[90%:]', test='')
+        message = re.escape(f'The split {expression!r} is empty: ') + '.*write the smaller number'
+        with self.assertRaisesRegex(ValueError, message):
+            splits.expression(data, expression)
+
+    def test_a_source_may_have_a_test_part_of_its_own(self):
+        data = types.SimpleNamespace(train='train[:90%]', valid='train[90%:]', test='')
+        self.assertEqual(splits.expression(data, 'test[:5]', ('train', 'test')), 'test[:5]')
+        data.train = 'all'
+        with self.assertRaisesRegex(ValueError, 'data.test is empty.*eval.py --path=FILE'):
+            splits.expression(data, 'test', ('train', 'test'))
 
     @parameterized.parameters('[a-z]*.txt', 'a[b', 'C:name', 'x[1]')
     def test_names_with_odd_characters(self, name):

@@ -79,6 +79,12 @@ class IdxTest(ImageCase):
             self.assertEqual(evaluation.facts, {'images': len(LABELS[part])})
             self.assertEqual({len(array) for batch in evaluation for array in batch.values()}, {7})
 
+    def test_the_test_part_of_idx_files_needs_no_field(self):
+        self.write_mnist()
+        opened = self.opened(source='idx', train='train[:20]', valid='train[20:]', test='')
+        self.assertIn(f"; {len(PIXELS) - 30} in 'test', for eval.py --split=test", opened.describe())
+        self.assertEqual(sum(batch['example_weights'].sum() for batch in opened.evaluation('test', 4)), len(PIXELS) - 30)
+
     @parameterized.parameters('', 't10k-images-idx3-ubyte.gz', 'other')
     def test_score_takes_idx_files(self, name):
         self.write_mnist()
@@ -416,7 +422,7 @@ class OpenTest(ImageCase):
 
     def test_split_errors(self):
         self.write_mnist()
-        opened = self.opened(source='idx')
+        opened = self.opened(source='idx', train='all', valid='')
         with self.assertRaisesRegex(ValueError, 'data.test is empty'):
             opened.evaluation('test', 4)
         with self.assertRaisesRegex(ValueError, 'known are all, test, train'):

@@ -194,7 +194,9 @@ class FormsTest(LabelledCase):
         inputs = everything(opened.evaluation('train', 2))['inputs'][0]
         self.assertEqual(self.spelt(opened, inputs), '[CLS] the cat sat the [SEP] a dog ran [SEP]')
         self.assertIn('2 pairs of texts to train on, 1 of them cut to 10 tokens; 2 classes (', opened.describe())
-        ids, types = opened.read_text('the cat sat the cat sat the cat sat\ta dog ran')
+        line = 'the cat sat the cat sat the cat sat\ta dog ran'
+        self.assertEqual((opened.cut(line), opened.cut('no\tno'), opened.evaluation('train', 2).facts['cut']), (5, 0, 1))
+        ids, types = opened.read_text(line)
         self.assertEqual((ids.tolist(), types.tolist()), (inputs.tolist(), [0] * 6 + [1] * 4))
 
     def test_a_line_to_classify(self):
@@ -223,7 +225,7 @@ class ContractTest(LabelledCase):
     def test_evaluation_holds_every_text_once_in_order(self):
         opened = Labelled(**self.reviews(train='train[:10]', valid='train[10:]')).open(None)
         evaluation = opened.evaluation('valid', 4)
-        self.assertEqual((len(evaluation), evaluation.facts), (3, {'texts': 10}))
+        self.assertEqual((len(evaluation), evaluation.facts), (3, {'texts': 10, 'cut': 0}))
         self.assertEqual(sum(map(opened.count, evaluation)), 10)
         rows = everything(evaluation)
         self.assertEqual(rows['segments'].sum(1).tolist(), [4 + i + 1 for i in range(10, 20)])
