@@ -47,7 +47,7 @@ import numpy as np
 from configs import base, converted
 from data import json_files
 from data.text import examples as data_examples
-from data.text import frames
+from data.text import frames, pairs
 from data.text.examples import OpenExamples
 from data.text.labelled import Labelled, Labels, Number, OpenLabelled
 from data.text.masked import OpenMasked
@@ -341,8 +341,16 @@ def written_tokenizer(folder, snapshot, special):
     frame, model = special.frame, snapshot.model
     around = None if frame is None else (frame.single, frame.pair)
     types = frame is not None and min(frame.types, fields_in(model).get('types', 1)) > 1
-    files = tokenizer_files.write(folder, special.tokenizer, special.roles, model.length, around, types)
-    return f'with its tokenizer, {", ".join(files)}' if files else 'without a tokenizer, as its texts are numbers'
+    how = snapshot.data.config.text if isinstance(snapshot.data, OpenParallel) else 'raw'
+    steps = pairs.normalizers(how)
+    files = tokenizer_files.write(folder, special.tokenizer, special.roles, model.length, around, types, steps)
+    if not files:
+        return 'without a tokenizer, as its texts are numbers'
+    said = f'with its tokenizer, {", ".join(files)}'
+    if steps and (apart := getattr(special.tokenizer, 'special', ())):
+        said += (f', which prepares texts as data.text={how!r} does, but those with {" or ".join(sorted(apart)[:3])} in them '
+                 'part by part')
+    return said
 
 
 def written_generation(folder, generation, special):

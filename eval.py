@@ -20,6 +20,7 @@ import dataclasses
 import json
 import os
 import pathlib
+import re
 import sys
 
 from absl import flags
@@ -81,7 +82,8 @@ def main():
         own = flags.FLAGS.evaluator and not flags.FLAGS['split'].present
         row, part = evaluate(snapshot, None if own else flags.FLAGS.split, flags.FLAGS.path, flags.FLAGS.evaluator)
         say_changes(folder, snapshot, part)
-        print(f'{row["split"]} at step {row["step"]}: {summary.line(row)}')
+        if said := summary.line(row):  # an evaluator of texts has no numbers
+            print(f'{row["split"]} at step {row["step"]}: {said}')
         print(json.dumps(row))
 
 
@@ -125,6 +127,7 @@ def picture(path, page=False):
         raise ValueError(f'The picture {given!r} is no {", ".join(known[:-1])} or {known[-1]}; give it such a name.')
     if not path.parent.is_dir():
         raise ValueError(f'There is no folder {str(path.parent)!r} to draw {path.name} in; make it first.')
+    workdir.require_writable(path.parent, 'folder', f'give {path.name} another place')
     beside = path.with_suffix('.json')
     if beside.exists() and 'picture' not in (json_files.read(beside) or {}):
         raise ValueError(f'{given!r} has its numbers in {beside.name}, which is there and holds something else; give the '
@@ -166,7 +169,13 @@ def attention(snapshot, given, path, steps):
         view, found, more = reader.picture(snapshot, given, steps)
         drawn = view.page() if path.suffix.lower() == '.html' else view.figure()
     keep(path, drawn, {'picture': str(path), 'step': snapshot.step} | more | {'layers': found},
-         f'{pictures.counted(found)} on {given[:40] + ".." * (len(given) > 40)!r}')
+         f'{pictures.counted(found)} on {given[:40] + ".." * (len(given) > 40)!r}'
+         + (f' ({more["note"]})' if 'note' in more else '')
+         + ', a text, as there is no such file' * (looks_like_a_path(given) and not os.path.exists(given)))
+
+
+def looks_like_a_path(given):
+    return bool(re.fullmatch(r'\S*/\S*\.\w{1,5}', given))
 
 
 def positions(snapshot, path):
@@ -300,8 +309,23 @@ def measured(snapshot, name, part, paths, view=None):
     view = snapshot.run.evaluators[name].view if view is None else view
     with progress.waiting('reading the data'):
         if paths:
-            return snapshot.data.score(paths, snapshot.run.eval_rows, **view)
-        return snapshot.data.evaluation(part, snapshot.run.eval_rows, **view)
+            found = scored(snapshot, paths, view)
+        else:
+            found = snapshot.data.evaluation(part, snapshot.run.eval_rows, **view)
+    if cut := found.facts.get('cut'):
+        print(f'eval.py: {cut:,} of the texts {"is" if cut == 1 else "are"} cut to {snapshot.data.length} tokens, as in '
+              'training.', file=sys.stderr)
+    return found
+
+
+def scored(snapshot, paths, view):
+    """The batches of files. Fields of the data, which errors advise to set, are those of the run and no flags here."""
+    try:
+        return snapshot.data.score(paths, snapshot.run.eval_rows, **view)
+    except ValueError as error:
+        said = str(error).replace('set data.path to', 'give --path').replace('data.path', '--path')
+        more = ' (fields of data are those of the run here: give --path files like the ones it was trained on)'
+        raise ValueError(said.rstrip('.') + more * ('data.' in said) + '.') from None
 
 
 def compare(snapshot, folder, given):

@@ -11,6 +11,9 @@ empty line; --prefix begins every translation. An image model takes the path of 
 image itself) and prints its class, probability and path; blank lines are skipped. A model of stories takes them with their
 questions in bAbI's format, and prints an answer for each question.
 
+All lines are read first: a line that cannot be answered is refused before any answer. What an answer leaves out, such as the
+end of a text that is too long for a class, is said once on stderr.
+
 Encoders read whole texts; the output of a blank line is blank:
   masked words      a text with the tokenizer's mask in it, [MASK] or <mask> (of bare ids its number) -> the text with the
                     likeliest words; 'first<TAB>second', with a head for the next sentence -> 'follows' or 'does not follow',
@@ -81,8 +84,13 @@ def main():
     if at_terminal:
         Conversation(run, asked, given.json).start(f'{folder}, step {run.snapshot.step}')
         return
-    for text, details in run.answers(reader.lines(content, given.input), given.input, **asked):
+    notes = []
+    for number, (text, details) in enumerate(run.answers(reader.lines(content, given.input), given.input, **asked), 1):
         print(json.dumps(details, ensure_ascii=False) if given.json else text, flush=True)
+        notes += [f'answer {number}: {details["note"]}'] if 'note' in details else []
+    if notes:
+        more = f' (and so {len(notes) - 1:,} more; --json has a note at each)' if len(notes) > 1 else ''
+        print(f'predict.py: {notes[0]}{more}.', file=sys.stderr)
 
 
 def require_used(names):

@@ -63,6 +63,6 @@ def head_of(model):
         return 'Classes(twice=True)'
     if is_a(part('depth'), 'transformer.layers.universal:Groups'):
         return 'Classes(dropout=0.1)'
-    if model['embedding_width'] or is_a(part('head'), 'transformer.layers.heads:ReplacedTokens'):
+    if model.get('embedding_width', 0) or is_a(part('head'), 'transformer.layers.heads:ReplacedTokens'):
         return 'Classes(activation=Gelu(), twice=True)'
     return 'Classes(activation=Relu(), dropout=0.2)' if model['types'] == 0 else 'Classes()'

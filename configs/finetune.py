@@ -82,7 +82,7 @@ def with_head(variant, name, head, data, task, evals, **fields):
 
 def start_of(other, folder):
     """The first input of the decoder of a run; -1 if it has none."""
-    if 'start' not in other.data:
+    if 'start' not in other.data or 'decoder' not in other.model:
         return other.task.get('start', -1)
     return resolve.construct(other.data, 'pipeline').open(pathlib.Path(folder)).start
 

@@ -26,5 +26,6 @@ def columns(field: str, value: str | Sequence[int | str]) -> tuple[str, ...]:
     given = (value,) if isinstance(value, str) else value
     found = tuple(part.strip() for one in given for part in str(one).split(','))
     if any(not one or re.fullmatch(r'0+|-\d+', one) for one in found):
-        raise ValueError(f'data.{field}={value!r} names no column; write names of the header, or numbers from 1, such as 1,2.')
+        raise ValueError(f'data.{field}={",".join(found)} names no column; write names of the header, or numbers from 1, '
+                         'such as 1,2.')
     return found

@@ -4,12 +4,14 @@ import dataclasses
 import difflib
 import fractions
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 _EXPRESSION = re.compile(r'(?P<name>.+?)(?P<slices>(\[[^\[\]:]*:[^\[\]:]*\])*)')
 _LIKE_A_SLICE = re.compile(r':.*\]$|\[[^\]]*:[^\]]*$')  # in a name: a mistyped slice
-_OF_CONFIGS = 'train', 'valid', 'test'  # splits that a config names
+_HELD_OUT = 'valid', 'test'
+_OF_CONFIGS = 'train', *_HELD_OUT  # splits that a config names
+_LONG = 10 ** 18  # a length that no data have
 _BOUND = re.compile(r'-?(\d+|\d+(\.\d+)?%)')
 
 
@@ -37,6 +39,18 @@ class Slice:
         given = [bound for bound in (self.start, self.stop) if bound]
         return bool(given) and all(bound.endswith('%') for bound in given) and (self.of is None or self.of.relative)
 
+    def apart(self, other: 'Slice') -> bool:
+        """Whether this slice and another one of the same sequence share nothing, however long it is; False if that depends on
+        its length."""
+        bounds = [*self._bounds, *other._bounds]
+        alike = len({bound.endswith('%') for bound in bounds}) == 1 and not any(bound.startswith('-') for bound in bounds)
+        (start, stop), (other_start, other_stop) = self.bounds(_LONG), other.bounds(_LONG)
+        return alike and max(start, other_start) >= min(stop, other_stop)
+
+    @property
+    def _bounds(self) -> list[str]:
+        return [*(self.of._bounds if self.of else ()), *filter(None, (self.start, self.stop))]
+
     def __str__(self) -> str:
         return f'{self.of or ""}' + (f'[{self.start}:{self.stop}]' if self.start or self.stop else '')
 
@@ -47,6 +61,14 @@ def read(expression: str) -> tuple[str, Slice]:
     if match and (match['slices'] or not _LIKE_A_SLICE.search(match['name'])):
         bounds = [tuple(map(str.strip, one.split(':'))) for one in match['slices'][1:-1].split('][')] if match['slices'] else []
         if all(not bound or _BOUND.fullmatch(bound) for pair in bounds for bound in pair):
+            if beyond := [bound for pair in bounds for bound in pair if bound.endswith('%') and abs(float(bound[:-1])) > 100]:
+                raise ValueError(f'The split {expression!r} has {beyond[0]}, and percentages go from 0% to 100%; write such as '
+                                 f'{match["name"]}[:90%].')
+            for start, stop in bounds:
+                if start and stop and '-' not in start + stop and start.endswith('%') == stop.endswith('%') and (
+                        float(start.strip('%')) > float(stop.strip('%'))):
+                    raise ValueError(f'The split {expression!r} is empty: [{start}:{stop}] starts behind its end; '
+                                     'write the smaller number first.')
             cut = None
             for start, stop in bounds:
                 cut = Slice(start, stop, cut)
@@ -57,20 +79,56 @@ def read(expression: str) -> tuple[str, Slice]:
     )
 
 
-def expression(data: Any, split: str) -> str:
+def expression(data: Any, split: str, parts: Collection[str] = ()) -> str:
     """The expression of a split: data.train, data.valid or data.test, or of a slice of these; any other split is an
     expression itself.
+
+    Args:
+      parts: the names of the parts that the source has by itself: its own 'test' stands for an empty data.test, if the training
+        part is one of 'train'.
 
     Raises ValueError if it is empty.
     """
     name, bracket, cut = split.partition('[')
-    found = split
-    if name.strip() in _OF_CONFIGS and (found := getattr(data, name.strip())):
-        found += bracket + cut
-    if not found:
-        name = f'data.{name}' if name else 'The split'
-        raise ValueError(f'{name} is empty, so there is no such split; set it to a part such as train[90%:].')
-    return found
+    name = name.strip()
+    if not split:
+        raise ValueError('The split is empty, so there is no such split; name a part such as train[90%:].')
+    if name not in _OF_CONFIGS:
+        return split
+    read(split)  # which names the expression that was given
+    if found := getattr(data, name):
+        return found + bracket + cut
+    if name in parts and read(data.train)[0] == 'train':
+        return split
+    raise ValueError(f'data.{name} is empty, so there is no such split: a run has those that it was trained with; '
+                     'set it for the training, or score files with eval.py --path=FILE.')
+
+
+def require_apart(data: Any, expression: str, part: Callable[[str], Any], field: str = 'data.{}') -> None:
+    """Raises ValueError if what `expression` names is data.valid or data.test, or a slice of it, and overlaps with data.train.
+
+    Args:
+      part: from an expression to a part, whose `shared` says where it overlaps with another one, '' if it does not.
+      field: the name of a field of `data`, for the message.
+    """
+    name = read(expression)[0] if expression else ''
+    if name not in _HELD_OUT or not getattr(data, name):
+        return
+    try:
+        where = part(data.train).shared(part(getattr(data, name)))
+    except (ValueError, FileNotFoundError):  # reported where that split is used
+        return
+    if where:
+        one, other = field.format('train'), field.format(name)
+        raise ValueError(f'{one}={data.train!r} and {other}={getattr(data, name)!r} overlap in {where}; give each its own '
+                         'file, or slices that do not overlap, such as train[:90%] and train[90%:], or, for no such part, set '
+                         f"{other} to ''.")
+
+
+def common(one: Mapping[str, tuple[int, int]], other: Mapping[str, tuple[int, int]]) -> str:
+    """The first name whose range in both overlaps; '' for none."""
+    return next((name for name, (start, stop) in one.items()
+                 if name in other and max(start, other[name][0]) < min(stop, other[name][1])), '')
 
 
 def parse(expression: str, sizes: Mapping[str, int]) -> tuple[str, int, int]:

@@ -29,6 +29,13 @@ class RunsTest(recorded.TestCase):
         found, wanted = model.apply({'params': params}, **inputs), convert.runs.load(workdir).apply(**inputs)
         np.testing.assert_allclose(found['logits'], wanted['logits'], rtol=0, atol=1e-5)
 
+    def assert_same_ids(self, workdir, out, text):
+        """The run that a folder becomes tokenizes texts as the run that was written there, also the signs of its tokens."""
+        own, other = convert.runs.load(workdir).data, convert.snapshot_of(out).data
+        end = own.tokenizer.piece(own.end)
+        for one in (text, f'{end}{text}', f' {text}\n{end}'):
+            self.assertEqual(other.encode(one).tolist(), own.encode(one).tolist(), one)
+
     def one_file(self, workdir, out):
         """Writes a run with --to_safetensors and compares what is read; {name: array}."""
         said = self.convert(f'--workdir={workdir}', f'--to_safetensors={out}')
@@ -73,8 +80,10 @@ class RunsTest(recorded.TestCase):
     def test_a_run_trained_here(self):
         workdir, out, file = self.trained(**WITHOUT_BIASES), self.folder / 'out', self.folder / 'all.safetensors'
         said = self.convert(f'--workdir={workdir}', f'--to_hf={out}')
-        self.assertIn('\nwith zeros for biases: the outputs are the same\ndropout there: model.last_dropout=0.0\n', said)
+        self.assertIn('\nwith zeros for biases: the outputs are the same\n'
+                      'dropout in training there: model.last_dropout=0.0\n', said)
         self.assert_same_logits(out, workdir, inputs=np.arange(2, 26).reshape(2, 12) % 9)
+        self.assert_same_ids(workdir, out, 'a b')
         self.one_file(workdir, file)
         self.assert_refused('all.safetensors is already there; give', f'--workdir={workdir}', f'--to_safetensors={file}')
         self.assert_refused('give it a name that ends in .safetensors', f'--workdir={workdir}', '--to_safetensors=x.npz')
@@ -147,6 +156,7 @@ class RunsTest(recorded.TestCase):
         workdir, out = self.folder / 'run', self.folder / 'out'
         said = self.convert(f'--workdir={workdir}', f'--to_hf={out}')
         self.assertIn('MarianMTModel', said)
+        self.assert_same_ids(workdir, out, 'A cat ,  e\u0301\xa0SAT. ')
         ids = np.arange(1, 13).reshape(2, 6)
         self.assert_same_logits(out, workdir, inputs=ids, decoder_inputs=ids[:, :4])
 

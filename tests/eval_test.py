@@ -140,6 +140,10 @@ class TextTest(experiments.TestCase):
                 (['--split=valid', f'--path={self.text}'], '--split and --path were both given; give --split for data of the '
                  'run, or --path for files.'),
                 (['--split='], "--split is empty; give valid, test, train or an expression such as 'train[:1%]'."),
+                (['--attention=/proc/x.png', '--input=key'], 'The folder /proc cannot be written to (No such file or '
+                 'directory); give x.png another place.'),
+                ([f'--path={experiments.ROOT}/docs/complexity.png'], f'{experiments.ROOT}/docs/complexity.png is a PNG image, '
+                 'not text; give --path files of text (configs/vit_digits.py trains on images).'),
                 (['--path='], '--path is empty; give it the path of a file to score, or leave it out.'),
                 (['--split=samples'], "The evaluator 'samples' measures no loss; those of this run that measure one: valid.")):
             with self.subTest(arguments=arguments):

@@ -12,6 +12,7 @@ from configs import classify
 from tests import experiments, recorded
 from tests.recorded import REFERENCE, convert, end_of
 from training import run as runs
+from training.config import cli
 from transformer.decoding.generate import generate
 from transformer.decoding.strategies import Greedy
 
@@ -103,6 +104,8 @@ class FinetuneTest(recorded.TestCase):
             '--config.data.documents=line', '--config.data.tokenizer=SentencePiece(vocab=300, sentinels=9)',
             '--config.train.steps=2', '--config.data.batch_size=8', '--config.mesh.data=1')
         self.assertEqual(done.code, 0, done.err)
+        # another head reads the text again, and begins with the token that ends one
+        self.assertEqual(cli.load_config(f'configs/classify.py:{pretrained}')[0].task.start, 1)
         for name, cells in (('sst2', 'sentence\tlabel\n'), ('rte', 'sentence1\tsentence2\tlabel\n')):
             rows = (f'key row {i}\t' + f'head {i}\t' * (name == 'rte') + f'{i % 2}\n' for i in range(40))
             (self.folder / f'{name}.tsv').write_text(cells + ''.join(rows))

@@ -40,6 +40,10 @@ class TextTest(PredictTest):
         super().setUp()
         self.workdir = self.trained(**{'train.steps': 2})
 
+    def test_a_context_that_is_shorter_than_what_is_asked_for(self):
+        done = experiments.call('predict', f'--workdir={self.workdir}', '--tokens=500', '--strategy=Greedy()', stdin=b'key')
+        self.assertRegex(done.err, r'\Apredict.py: answer 1: ends after \d+ new tokens: the context of this model is \d+\.\n\Z')
+
     def test_one_line_per_line_and_the_same_every_time(self):
         prompts = b'key\nquery va\n\nmask'
         lines = self.predict(self.workdir, '--tokens=8', stdin=prompts)
@@ -327,7 +331,14 @@ class ImagesTest(PredictTest):
         listed += str(self.folder / 'nowhere.png').encode()
         done = experiments.call('predict', f'--workdir={workdir}', stdin=listed)
         self.assertEqual((done.code, done.out), (1, ''))
-        self.assertIn("nowhere.png' does not exist", done.err)
+        self.assertRegex(done.err, "Image 4 of -: .*nowhere.png' does not exist")
+        from PIL import Image
+
+        wide = self.folder / 'wide.png'
+        Image.open(paths[0]).resize((20, 10)).save(wide)
+        done = experiments.call('predict', f'--workdir={workdir}', f'--input={wide}')
+        self.assertEqual(done.err, f'predict.py: answer 1: {wide} is resized from 20x10 to 8x8, the size of all images of '
+                                   'training.\n')
         self.assertEqual(self.predict(workdir, stdin=f'\n{paths[0]}\r\n \n\n{paths[1]}\n\n'.encode()), lines[:2])
         cut = self.folder / 'cut.png'
         cut.write_bytes(paths[0].read_bytes()[:60])
@@ -336,7 +347,7 @@ class ImagesTest(PredictTest):
         for arguments, stdin, pattern in (
                 ([], paths[0].read_bytes(), 'Stdin is an image.*--input=FILE'),
                 ([f'--input={cut}'], b'', 'cut.png cannot be decoded as an image'),
-                ([f'--input={broken}'], b'', "broken.png' is not UTF-8 at byte 0; give an image, or the path of one per line"),
+                ([f'--input={broken}'], b'', "broken.png is no image, although it is named as one"),
                 (['--strategy=Greedy()'], listed, '--strategy is for models that generate text'),
                 (['--tokens=100'], listed, '--tokens is for models that generate text'),
                 (['--candidates=a'], listed, '--candidates is for models that fill masks'),
@@ -446,7 +457,10 @@ class ReadingTest(PredictTest):
         self.assertEqual(line, '\t'.join(', '.join(f'{one["word"]} {one["probability"]:.4g}' for one in found)
                                          for found in row['candidates']))
         plain, = (json.loads(line) for line in self.predict(workdir, '--json', stdin=text.encode()))
-        self.assertEqual({name: row[name] for name in plain}, plain)
+        best = lambda found: [[one['token'] for one in words] for words in found['masks']]
+        self.assertEqual((row['text'], row['filled'], best(row)), (plain['text'], plain['filled'], best(plain)))
+        for found, wanted in zip(row['masks'], plain['masks']):  # in batches of another size
+            np.testing.assert_allclose(*([one['probability'] for one in words] for words in (found, wanted)), rtol=1e-4)
         self.assertEqual(heed.load(workdir).predict(text, candidates=candidates.split(',')), row)
         for given, stdin, message in (
                 ('key,,row', '[MASK]', "The candidates are 'key,,row', one of them empty; expected words"),
@@ -510,7 +524,14 @@ class ReadingTest(PredictTest):
                 self.assertEqual((row['text'], row['class']), (text, ('no', 'yes')[p.argmax()]))
                 self.assertEqual(line, f'{row["class"]}\t{row["probability"]:.4f}')
                 np.testing.assert_allclose([row['probabilities']['no'], row['probabilities']['yes']], p, atol=1e-5)
-        self.assertEqual(self.predict(workdir, stdin=b'key' + b' row' * 40), self.predict(workdir, stdin=b'key' + b' row' * 13))
+        done = experiments.call('predict', f'--workdir={workdir}', stdin=b'row\nkey' + b' row' * 40 + b'\nkey' + b' row' * 14)
+        self.assertEqual(done.out.splitlines()[1], self.predict(workdir, stdin=b'key' + b' row' * 13)[0])
+        self.assertRegex(done.err, r'\Apredict.py: answer 2: cut to 16 tokens, as in training; 27 at its end are not read '
+                                   r'\(and so 1 more; --json has a note at each\)\.\n\Z')
+        table = self.folder / 'long.tsv'
+        table.write_text('key' + ' row' * 40 + '\tyes\nrow\tno\n')
+        done = experiments.call('eval', f'--workdir={workdir}', f'--path={table}')
+        self.assertEqual((done.code, done.err), (0, 'eval.py: 1 of the texts is cut to 16 tokens, as in training.\n'))
         self.refused(workdir, b'key\nkey\trow\n', 'In line 2: .*is not what this run classifies; expected a text without tabs')
 
     @pytest.mark.slow

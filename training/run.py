@@ -431,6 +431,7 @@ def require_new(folder):
         raise ValueError(f'{folder} is there already; give the new folder another name.')
     if not folder.absolute().parent.is_dir():
         raise ValueError(f'There is no folder {str(folder.absolute().parent)!r} to make {folder.name} in; make it first.')
+    workdir.require_writable(folder.absolute().parent, 'folder', f'give {folder.name} another place')
 
 
 def write(folder, run, tree, source=None):

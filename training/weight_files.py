@@ -78,6 +78,7 @@ def require_new(path):
         raise ValueError(f'--to_safetensors is {str(path)!r}; give it a name that ends in .safetensors.')
     if not path.absolute().parent.is_dir():
         raise ValueError(f'There is no folder {str(path.absolute().parent)!r} to write {path.name} in; make it first.')
+    workdir.require_writable(path.absolute().parent, 'folder', f'give {path.name} another place')
     for one in (path, path.with_suffix('.json')):
         if one.exists():
             raise ValueError(f'{one} is already there; give --to_safetensors the name of a new file.')

@@ -101,15 +101,15 @@ def create(folder, config, first=True):
         yield
 
 
-def require_writable(folder):
-    """Raises ValueError if the folder cannot be made, or is there and cannot be written to; leaves nothing behind."""
+def require_writable(folder, name='workdir', instead='give --workdir a folder in a place where you may write'):
+    """Raises ValueError if the folder, which the message calls `name`, cannot be made, or is there and cannot be written to;
+    leaves nothing behind."""
     above = next(path for path in (folder, *folder.absolute().parents) if path.exists())
     try:
         pathlib.Path(tempfile.mkdtemp(prefix='.heed', dir=above)).rmdir()
     except OSError as error:
         what = 'written to' if above == folder else 'made'
-        raise ValueError(f'The workdir {folder} cannot be {what} ({error.strerror}); give --workdir a folder in a place where '
-                         'you may write.') from None
+        raise ValueError(f'The {name} {folder} cannot be {what} ({error.strerror}); {instead}.') from None
 
 
 def require_run(folder, patience=60):

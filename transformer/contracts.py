@@ -174,6 +174,9 @@ class LabelledText(FramedText, Protocol):
     def read_orders(self, line: str) -> list[tuple[np.ndarray, np.ndarray]]:
         """`read_text`, or of a pair of texts that a model reads in both orders that of each; their logits are added."""
 
+    def cut(self, line: str) -> int:
+        """The number of tokens that `read_text` leaves out of a line."""
+
 
 @runtime_checkable
 class UnlabelledTable(LabelledText, Protocol):

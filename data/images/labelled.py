@@ -140,9 +140,19 @@ class OpenImages(Opened):
             f'{config.source} {config.name or config.path}'.strip()
             + f', {stop - start:,} images of {form.height}x{form.width}x{form.channels} to train on; '
             f'{len(self.classes):,} class{"es" * (len(self.classes) != 1)}'
+            + self._left_for_test()
             + (self._source.about and f'; {self._source.about}')
             + (f' (CAUTION: {"; ".join(self._source.notes)})' if self._source.notes else '')
         )
+
+    def _left_for_test(self) -> str:
+        """A clause on a part 'test' of the source that no split of the config names."""
+        try:
+            _, start, stop = self._range('test')
+            named = self.config.test or splits.read(self.config.valid or 'valid')[0] == 'test'
+        except ValueError:
+            return ''
+        return '' if named else f"; {stop - start:,} in 'test', for eval.py --split=test"
 
     def read(self, path: str | os.PathLike) -> np.ndarray:
         """Decodes an image file to the form of the training images, float32 [height, width, channels], and normalises it.
@@ -150,6 +160,13 @@ class OpenImages(Opened):
         Raises FileNotFoundError if the file does not exist, ValueError, naming the file, if it cannot be decoded.
         """
         return self._normalised({'image': image_sources.read(os.fspath(path), self._form)})['image']
+
+    def resized_from(self, path: str | os.PathLike) -> tuple[int, int] | None:
+        """(width, height) of an image file whose size `read` changes, although those of training all had that of the model;
+        else None."""
+        found = image_sources.form_of(os.fspath(path), os.fspath(path), 0, 0)
+        same = (found.width, found.height) == (self._form.width, self._form.height)
+        return None if same or self.config.size else (found.width, found.height)
 
     @property
     def normalization(self) -> tuple[list[float], list[float]]:
@@ -250,14 +267,33 @@ class OpenImages(Opened):
 
     def _range(self, split: str):
         """The examples of a split, as a part of the source and the range of numbers in it."""
-        expression = splits.expression(self.config, split)
         if self._source.classes != self.classes:
             raise ValueError(
                 f'The images have {len(self._source.classes)} classes and the run has {len(self.classes)}, or other names; '
                 'expected the data that the run was trained on.'
             )
-        name, start, stop = splits.parse(expression, self._source.sizes())
+        sizes = self._source.sizes()
+        expression = splits.expression(self.config, split, sizes)
+        splits.require_apart(self.config, split, lambda named: _Named(*splits.parse(named, sizes), sizes.get('all')))
+        name, start, stop = splits.parse(expression, sizes)
         return self._source.part(name), start, stop
+
+
+@dataclasses.dataclass(frozen=True)
+class _Named:
+    """A range of the images of a part, by its name."""
+
+    name: str
+    start: int
+    stop: int
+    all: int | None  # images, those of every part
+
+    def shared(self, other: '_Named') -> str:
+        """The part in which both overlap; '' if they do not."""
+        if self.name == other.name:
+            return f'the part {self.name!r}' if max(self.start, other.start) < min(self.stop, other.stop) else ''
+        whole = any((one.name, one.start, one.stop) == ('all', 0, self.all) for one in (self, other))
+        return f'the part {(other if self.name == "all" else self).name!r}' if whole else ''
 
 
 @dataclasses.dataclass(frozen=True)

@@ -63,20 +63,21 @@ class _Task(Parallel):
     """The pairs of one task.
 
     Attributes:
-      name: of the task, for messages.
+      task: its part.  task_name: the name of it, for messages.
     """
 
-    part_of: Part = Part()
-    label: str = ''
+    task: Part = Part()
+    task_name: str = ''
     _compared = (0,)  # targets are few
 
     @functools.cached_property
     def _origins(self) -> Callable[[str], pair_sources.Origin]:
-        part = self.part_of
+        part = self.task
         template = templates.Template(part.inputs, part.target, part.words, part.step)
         if part.source == 'docstrings':
             return templates.docstrings(template)
-        return templates.tables(part.path, template, part.header, part.quotes, f'data.parts.{self.label}.path', part.encoding)
+        field = f'data.parts.{self.task_name}.path'
+        return templates.tables(part.path, template, part.header, part.quotes, field, part.encoding)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -142,7 +143,7 @@ class Tasks:
             raise ValueError(f'data.parts.{name} needs a name without a dot, inputs such as {name + ": {text}"!r} and a target '
                              "such as '{label}'.")
         made = _Task(source='table', path=part.path or part.source, order=part.order, text=self.text, train=part.train,
-                     valid=part.valid, test=part.test, part_of=part, label=name)
+                     valid=part.valid, test=part.test, task=part, task_name=name)
         try:
             made.check()
         except ValueError as error:

@@ -39,10 +39,17 @@ _ZIPPED = {'.docx': 'a Word document', '.odt': 'an OpenDocument text', '.epub': 
            '.xlsx': 'a spreadsheet', '.npz': 'an archive of NumPy arrays'}
 
 
-def refuse_other_kinds(path: str, head: bytes) -> None:
-    """Raises ValueError if the first bytes of a file show that it is no text: what it is, and what to do."""
+def refuse_other_kinds(path: str, head: bytes, encoding: str = '') -> None:
+    """Raises ValueError if the first bytes of a file show that it is no text in this encoding ('': UTF-8): what it is, and what
+    to do."""
     if kind := _kind(path, head):
         raise ValueError(f'{path} is {kind[0]}, not text; {kind[1]}.')
+    if encoding.startswith(('utf-16', 'utf-32')):
+        return
+    if looks := unmarked(head):
+        raise ValueError(f'{path} looks like {looks.upper()} without a byte order mark; set data.encoding={looks}.')
+    if head.count(0) > len(head) / 10:
+        raise ValueError(f'{path} is no text: {head.count(0)} of its first {len(head)} bytes are NUL; give a file of text.')
 
 
 def marked(head: bytes) -> str:

@@ -10,6 +10,7 @@ import difflib
 import functools
 import itertools
 import json
+import sys
 from collections.abc import Iterator, Sequence
 from typing import ClassVar
 
@@ -139,9 +140,10 @@ class Cut:
         return cache.key(_FORMAT, repr(form), self.cut, *(file.digest for file in self.files))
 
     @functools.cached_property
-    def _bounds(self) -> tuple[int, int | None]:
+    def bounds(self) -> tuple[int, int]:
+        """The range of things that the slice takes."""
         if not str(self.cut):
-            return 0, None
+            return 0, sys.maxsize
         size = sum(1 for _ in self._items())
         start, stop = self.cut.bounds(size)
         if start == stop:
@@ -152,11 +154,15 @@ class Cut:
     def chunks(self) -> Iterator[tuple[str, bool]]:
         """The texts in order, each with True: a document ends with it."""
         known: set[str] = set()
-        for text in itertools.chain.from_iterable(itertools.islice(self._items(), *self._bounds)):
+        for text in itertools.chain.from_iterable(itertools.islice(self._items(), *self.bounds)):
             if text and text not in known:
                 yield text, True
                 if self.source.distinct:
                     known.add(text)
+
+    def shared(self, other: 'Cut') -> str:
+        """A file in which this part and another one of the same source overlap; '' if there is none."""
+        return sources.shared(self, other, lambda file: sum(1 for _ in self.source.items(file)))
 
     def raw(self) -> Iterator[bytes]:
         """The bytes of the texts in order."""
@@ -169,7 +175,7 @@ class Cut:
 def joined(corpus: Sequence[Source], split: str) -> sources.Joined:
     """The texts of 'train', 'valid', 'test' or a slice of these, such as 'valid[:50%]', of all sources that have that split.
 
-    Raises ValueError for another name, and if no source has the split.
+    Raises ValueError for another name, if no source has the split, and for 'valid' or 'test' if it overlaps with 'train'.
     """
     name, known = splits.read(split)[0], ('train', 'valid', 'test')
     if name not in known:
@@ -177,6 +183,8 @@ def joined(corpus: Sequence[Source], split: str) -> sources.Joined:
         raise ValueError(f'A corpus has no split {name!r}; ' + (f'did you mean {close[0]!r}?' if close else
                          f'known are {", ".join(known)}, and slices of them.'))
     having = [source for source in corpus if getattr(source, name)]
+    for source in having:
+        splits.require_apart(source, split, source.part, source.field('{}'))
     if not having:
         raise ValueError(f'No source of data.corpus has a split {name!r}; give one of them {name}=.')
     return sources.Joined(tuple(source.part(splits.expression(source, split)) for source in having), 'file', split)

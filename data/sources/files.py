@@ -18,7 +18,8 @@ import os
 import re
 import sysconfig
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 from data import cache, splits
 from data.sources import contents
@@ -69,11 +70,8 @@ class File:
     def read(self, start: int = 0, stop: int | None = None) -> Iterator[bytes]:
         """The bytes [start, stop) of the text in UTF-8, in blocks. Raises ValueError if it is damaged, undecodable, or no
         text."""
-        contents.refuse_other_kinds(self.path, self._head)
+        contents.refuse_other_kinds(self.path, self._head, self._coded)
         if not self._coded:
-            if looks := contents.unmarked(self._head):
-                raise ValueError(f'{self.path} looks like {looks.upper()} without a byte order mark; set '
-                                 f'data.encoding={looks}.')
             yield from self._blocks(start, stop)
             return
         place = 0
@@ -175,9 +173,9 @@ def files(path: str, field: str = 'data.path', encoding: str = 'utf-8') -> list[
         base = path[: path.rfind('/', 0, min(path.find(c) for c in '*?[' if c in path)) + 1]
         found = [(name, base) for name in glob.glob(path, recursive=True) if os.path.isfile(name)]
         if not found:
-            raise FileNotFoundError(f'No file matches {path!r}; {field} must name at least one text file.')
+            raise FileNotFoundError(f'No file matches {path!r}; {field} must name at least one file.')
     else:
-        raise FileNotFoundError(f'{path!r} does not exist; {field} must be a text file, a folder or a glob.')
+        raise FileNotFoundError(f'{path!r} does not exist; {field} must be a file, a folder or a glob.')
     kept = [File(name, os.path.relpath(name, base or '.').replace(os.sep, '/'), encoding) for name, base in found]
     kept = sorted((file for file in kept if os.path.getsize(file.path)), key=lambda file: file.name)
     if not kept:
@@ -275,7 +273,7 @@ class Split:
         return cache.key(self.documents, self.cut, *(file.digest for file in self.files))
 
     @functools.cached_property
-    def _bounds(self) -> tuple[int, int]:
+    def bounds(self) -> tuple[int, int]:
         """The range of lines, or of bytes in a stream, that the slice takes."""
         if not str(self.cut):
             return 0, 1 << 62
@@ -293,10 +291,15 @@ class Split:
             )
         return start, stop
 
+    def shared(self, other: 'Split') -> str:
+        """A file in which this part and another one of the same data overlap; '' if there is none."""
+        sliced = self.documents in _SLICED
+        return shared(self, other, lambda file: sum(end for _, end in self._documents(file)) if sliced else file.size)
+
     def chunks(self) -> Iterator[tuple[str, bool]]:
         """The text in order, as (chunk, whether a document ends with it)."""
         if self.documents in _SLICED:
-            start, stop = self._bounds
+            start, stop = self.bounds
             number = 0
             for file in self.files:
                 for text, end in self._documents(file):
@@ -306,7 +309,7 @@ class Split:
                         yield text, end
                     number += end
         else:
-            for file, start, stop in self._ranges(*self._bounds):
+            for file, start, stop in self._ranges(*self.bounds):
                 for chunk in file.texts(start, stop):
                     yield chunk, False
                 if self.documents == 'file':
@@ -368,6 +371,25 @@ class Split:
                         return place
                     place += 1
         return place
+
+
+def shared(one: Any, other: Any, size: Callable[[File], int]) -> str:
+    """A file in which two parts of the same data overlap; '' if there is none.
+
+    Parts have `files`, `cut` and `bounds`, a range of what `size` counts in a file.
+    """
+    if not {*one.files} & {*other.files} or (one.files == other.files and one.cut.apart(other.cut)):
+        return ''
+    ranges = []
+    for part in (one, other):
+        (start, stop), found = part.bounds, {}
+        for file in part.files:
+            count = size(file) if str(part.cut) else 1 << 62
+            found[file.path] = start, min(count, stop)
+            if str(part.cut):
+                start, stop = max(0, start - count), stop - count
+        ranges.append(found)
+    return splits.common(*ranges)
 
 
 @dataclasses.dataclass(frozen=True)

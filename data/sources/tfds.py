@@ -188,6 +188,20 @@ class TfdsTexts:
         """A digest of the documents."""
         return cache.key('tfds', self.examples.digest, self.feature, self.start, self.stop)
 
+    def shared(self, other: 'TfdsTexts') -> str:
+        """A split of the set in which this part and another one overlap; '' if there is none."""
+        return splits.common(self._extents, other._extents)
+
+    @property
+    def _extents(self) -> dict[str, tuple[int, int]]:
+        """{split of the set: the range of its examples that belongs to this part}."""
+        start, stop, found = self.start, self.stop, {}
+        for split in self.examples.splits:
+            size = self.examples.info.splits[split].num_examples
+            found[f'the split {split!r}'] = max(0, start), min(size, stop)
+            start, stop = start - size, stop - size
+        return found
+
     def chunks(self) -> Iterator[tuple[str, bool]]:
         """The examples that hold more than white space, in order, each as (text, True)."""
         for first in range(self.start, self.stop, _BLOCK):

@@ -125,8 +125,14 @@ class Text:
         return f'corpus of {len(self.corpus)} sources' if self.corpus else f'{self.origin} {self.name or self.path}'.strip()
 
     def part(self, split: str) -> sources.Split | tfds_sources.TfdsTexts:
-        """The text that 'train', 'valid', 'test' or a split expression names."""
-        return corpora.joined(self.corpus, split) if self.corpus else self._parts(splits.expression(self, split))
+        """The text that 'train', 'valid', 'test' or a split expression names.
+
+        Raises ValueError if there is none, and for data.valid or data.test if it overlaps with data.train.
+        """
+        if self.corpus:
+            return corpora.joined(self.corpus, split)
+        splits.require_apart(self, split, self._parts)
+        return self._parts(splits.expression(self, split))
 
     @functools.cached_property
     def _parts(self) -> Callable[[str], sources.Split | tfds_sources.TfdsTexts]:

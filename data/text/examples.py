@@ -1,5 +1,6 @@
 """The base of all data for fine-tuning: examples from files, their tokenizer, and rows with one example each."""
 
+import collections
 import dataclasses
 import functools
 import json
@@ -104,8 +105,8 @@ class Examples:
                 held_out = other.examples if {*part.files} & {*other.files} else []
             except (ValueError, FileNotFoundError):  # reported where that split is used
                 continue
-            places = {example.place for example in part.examples} if held_out else ()
-            if shared := [example.place for example in held_out if example.place in places]:
+            trained = {id(example) for example in part.examples} if held_out else ()  # a file is read once
+            if shared := [example.place for example in held_out if id(example) in trained]:
                 raise ValueError(
                     f'data.train={self.train!r} and data.{field}={getattr(self, field)!r} share {len(shared):,} examples, the '
                     f'first of them {shared[0]}; give each its own file, or slices that do '
@@ -325,6 +326,24 @@ def encoded(tokenizer: Tokenizer, texts: Sequence[str]) -> list[np.ndarray]:
 def write(folder: str | os.PathLike, name: str, **known: Any) -> None:
     """Writes what a run has learnt from its training part."""
     cache.write(Path(folder, name), (json.dumps(known, indent=1, ensure_ascii=False) + '\n').encode())
+
+
+def once(found: Iterable[tuple[str, str]], header: str, column: str) -> str:
+    """A warning of classes that occur once, which may be typing mistakes or a header; '' for none.
+
+    Args:
+      found: (class, place) of every example.
+      header, column: what to do if the first line is a header, and how to name the column of the classes.
+    """
+    found = list(found)
+    counts = collections.Counter(name for name, _ in found)
+    single = [(name, place) for name, place in found if counts[name] == 1]
+    if not single or len(found) < 20:
+        return ''
+    name, place = single[0]
+    mend = f'if line 1 is a header, {header}' if place.endswith(':1') else f'correct it if it is mistyped, or {column}'
+    more = f'; {len(single) - 1:,} more do' if len(single) > 1 else ''
+    return f' (CAUTION: {name[:40]!r}, at {place}, occurs once{more}: {mend})'
 
 
 def classes(found: Sequence[str], source: str | os.PathLike | None, name: str) -> tuple[str, ...]:

@@ -9,7 +9,6 @@ is too long is cut at its end; of a pair the longer text is cut first (Devlin et
 """
 
 import abc
-import collections
 import dataclasses
 import functools
 import json
@@ -36,6 +35,7 @@ _TEXTS = (('sentence1', 'sentence2'), ('premise', 'hypothesis'), ('question1', '
 _LABELS = ('label', 'labels', 'gold_label', 'quality', 'is_duplicate', 'class', 'category', 'sentiment', 'score', 'target',
            'similarity')
 _NUMBERS = 'idx', 'id', 'index', ''
+_NUMBER = re.compile(r'[+-]?(\d+\.?\d*|\.\d+)')
 _MANY = 20  # examples, from which on a class that occurs once, or a column whose values differ, is a mistake
 
 
@@ -138,9 +138,11 @@ class Number(Target):
             found = float(cell)
         except (ValueError, TypeError, OverflowError):
             found = math.nan
-        if not abs(found) <= np.finfo(np.float32).max:
-            raise ValueError(f'{place} has {cell!r} where data.label names a column of numbers; correct the line, or take it '
-                             'out.')
+        if not abs(found) <= float(np.finfo(np.float32).max):
+            plain = str(cell).strip().removesuffix('%').replace(',', '.')
+            hint = f'such as {plain}, with a point and without a percent sign' if _NUMBER.fullmatch(plain) else 'such as 2.5'
+            raise ValueError(f'{place} has {cell!r} in the column of numbers, and expected is a number {hint}; correct the '
+                             'column, or set data.label to another one.')
         return found
 
     def names(self, value: float) -> Sequence[str]:
@@ -153,7 +155,7 @@ class Number(Target):
         return (rows,), np.float32
 
     def shares(self, label: np.ndarray, classes: Sequence[str]) -> str:
-        return f'numbers from {label.min():g} to {label.max():g}, {label.mean():.4g} on average'
+        return f'numbers from {label.min():g} to {label.max():g}, {label.mean(dtype=np.float64):.4g} on average'
 
     def classes(self, values: Iterable, source: str | os.PathLike | None) -> tuple[str, ...]:
         known = examples.classes((), source, _FILE)
@@ -206,10 +208,11 @@ class Labelled(examples.Examples):
         columns = fields.columns('columns', self.columns)
         fields.columns('label', self.label or ())
         if len(columns) > 2:
-            raise ValueError(f'data.columns={self.columns} names more than two texts; write one column or two, by name or '
-                             'counted from 1, such as text or 1,2.')
+            raise ValueError(f'data.columns={",".join(columns)} names more than two texts; write one column or two, by name '
+                             'or counted from 1, such as text or 1,2.')
         if len({*map(str, columns), self.label}) <= len(columns):
-            raise ValueError(f'data.columns={self.columns} and data.label={self.label} name a column twice; give each its own.')
+            raise ValueError(f'data.columns={",".join(columns)} and data.label={self.label} name a column twice; give each its '
+                             'own.')
 
     def form(self) -> tuple:
         return self.columns, self.label, self.target, self.header, self.quotes, self.incomplete
@@ -224,11 +227,11 @@ class Labelled(examples.Examples):
         layout = self._layout(table)
         names = table.classes.get(table.names[layout[-1]], ()) if layout and layout[-1] < len(table.names) else ()
         found = [self._example(table, row, layout, names) for row in table.rows()]
-        self._skipped[file.path] = found.count(None)
+        self.skipped[file.path] = found.count(None)
         return [example for example in found if example]
 
     @functools.cached_property
-    def _skipped(self) -> dict[str, int]:
+    def skipped(self) -> dict[str, int]:
         """{path: the number of incomplete rows} of the files that were read."""
         return {}
 
@@ -244,18 +247,23 @@ class Labelled(examples.Examples):
                 str(row[1][column] or '').strip() for column in (layout[:-1] if optional else layout) or range(len(row[1])))):
             return None
         if not layout and len(row[1]) not in (2, 3):
-            raise ValueError(f'{row[0]} has {len(row[1])} column(s), and expected are one text or two and the label; correct '
+            raise ValueError(f'{row[0]} has {table.counted(row[1])}, and expected are one text or two and the label; correct '
                              'the line, or name the columns with data.columns and data.label.')
         columns = layout or range(len(row[1]))
         *texts, label = table.cells(row, columns, 'data.columns with data.label', columns[-1:] if optional else ())
         return Example(tuple(map(_text, texts)), self.target.value(label, row[0], names), row[0])
 
     def _layout(self, table: Table) -> tuple[int, ...]:
-        """The columns of the texts, and that of the label; () without any name or number: all but the last, and that."""
+        """The columns of the texts, and that of the label; () without any name, number or column of ids: all but the last, and
+        that."""
         names = [name.lower() for name in table.names]
         texts = tuple(table.column(column, 'data.columns') for column in fields.columns('columns', self.columns))
+        if not (texts and self.label):
+            table.require_distinct()
         if not (texts or self.label or names):
-            return ()
+            ids = {*range(table.width - 1)} & table.of_numbers if table.width > 2 else ()
+            found = *(column for column in range(table.width) if column not in ids),
+            return found if ids and 1 < len(found) < 4 else ()
         free = [column for column in range(table.width) if not names or names[column] not in _NUMBERS]
         label = table.column(self.label, 'data.label') if self.label else next(
             (names.index(name) for name in _LABELS if name in names and names.index(name) not in texts),
@@ -267,18 +275,30 @@ class Labelled(examples.Examples):
             texts = tuple(column for column in texts if column not in table.of_numbers) or texts
         if label < 0 or not 1 <= len(texts) <= 2:
             columns = ', '.join(map(repr, table.names)) or str(table.width)
-            raise ValueError(f'{table.file.path} has the columns {columns}, which leaves open what is the text and what the '
-                             'label; name them, such as --config.data.columns=1 and --config.data.label=2.')
+            raise ValueError(f'{table.file.path} has the column{"s" * (table.width > 1)} {columns}, which leaves open what '
+                             'is the text and what the label; name them, such as --config.data.columns=1 and '
+                             '--config.data.label=2.')
+        flags = [column for column in free if column in table.flags]
+        if not self.label and names and names[label] not in _LABELS and len(flags) > 1 and label in flags:
+            shown = ', '.join(repr(table.names[one]) for one in flags[:5])
+            raise ValueError(
+                f'{table.file.path} has a column of 0 and 1 for each of {shown}, and expected is one column with the '
+                'names of the classes, or of the labels with commas between them; write that, or '
+                f'set data.label={shlex.quote(table.names[label])} to predict this one alone.')
         return *texts, label
 
     def described(self) -> str:
-        """Which columns are read, for the log."""
+        """What is read from which column, for the log."""
         table = self.table(self.part('train').files[0])
-        if not (layout := self._layout(table)):
-            return ''
-        names = [repr(table.names[column]) if table.names else f'{column + 1}' for column in layout]
-        found = f'{table.describe()}; ' if table.names else ''
-        return f'{found}text from {" and ".join(names[:-1])}, label from {names[-1]}'
+        *texts, label = self._layout(table) or range(table.width)
+        return table.described(text=texts, label=[label])
+
+    @property
+    def column(self) -> str:
+        """The column of the label, by name or by number from 1."""
+        table = self.table(self.part('train').files[0])
+        *_, label = self._layout(table) or range(table.width)
+        return table.names[label] if table.names else str(label + 1)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -360,35 +380,36 @@ class OpenLabelled(examples.OpenExamples):
         """One line about the training part, the classes and the tokenizer, for the log."""
         rows, found = self._training, self.config.described()
         cut = f', {rows.cut:,} of them cut to {self.config.length} tokens' if rows.cut else ''
-        if skipped := sum(self.config._skipped.get(file.path, 0) for file in self.config.part('train').files):
+        if skipped := sum(self.config.skipped.get(file.path, 0) for file in self.config.part('train').files):
             cut += f', without {skipped:,} incomplete rows'
-        return (f'{self.config.name or self.config.path}, {found}{"; " * bool(found)}{len(rows):,} '
+        return (f'{self.config.name or self.config.path}, {found}; {len(rows):,} '
                 f'{"pairs of texts" if self.counts == (2,) else "texts"} to train on{cut}; '
                 f'{self.config.target.shares(rows.label, self.classes)}{self._once()}; {self._vocabulary}')
 
     def _once(self) -> str:
         """A warning of classes that occur once, which may be a header or a typing mistake."""
-        found = self.config.part('train').examples
-        counts = collections.Counter(name for example in found for name in self.config.target.names(example.label))
-        once = [example for example in found if any(counts[name] == 1 for name in self.config.target.names(example.label))]
-        if not once or len(found) < _MANY:
-            return ''
-        first = once[0]
-        if first.place.endswith(':1'):
-            mend = 'if line 1 is a header, set data.header=true'
-        else:
-            mend = 'correct a mistyped class, or set data.label to the column of the class'
-        more = f' and {len(once) - 1:,} more' if len(once) > 1 else ''
-        return f' (CAUTION: {str(first.label)[:40]!r}, at {first.place},{more} occurs once: {mend})'
+        found = ((name, example.place) for example in self.config.part('train').examples
+                 for name in self.config.target.names(example.label))
+        return examples.once(found, 'set data.header=true', 'set data.label to the column of the class')
 
     def read_text(self, line: str) -> tuple[np.ndarray, np.ndarray]:
         """(ids, types), int32 [n], of 'text', or of 'text<TAB>second text' where the data has pairs; cut as in training."""
+        return self.frame.fitted(*self._ids([self._texts(line)])[0], self.config.length)
+
+    def cut(self, line: str) -> int:
+        """The number of tokens that `read_text` leaves out of a line."""
+        first, second = self._ids([self._texts(line)])[0]
+        size = len(first) + (0 if second is None else len(second))
+        return max(0, size - self.frame.room(self.config.length, second is not None))
+
+    def _texts(self, line: str) -> tuple[str, ...]:
+        """The texts of a line. Raises ValueError for another number of them."""
         texts = tuple(text.strip() for text in line.split('\t'))
         if len(texts) not in self.counts or not all(texts):
             two = 'two texts with a tab between them'
             expected = {(1,): 'a text without tabs', (2,): two}.get(self.counts, f'one text, or {two}')
             raise ValueError(f'{line[:60]!r} is not what this run classifies; expected {expected}.')
-        return self._framed(*self._ids([texts])[0])[0]
+        return texts
 
     def read_orders(self, line: str) -> list[tuple[np.ndarray, np.ndarray]]:
         """`read_text` of a line, and with data.both of its two texts in the other order."""
@@ -428,10 +449,11 @@ class OpenLabelled(examples.OpenExamples):
         for example in part.examples:
             for name in self.config.target.names(example.label):
                 if name not in numbers:
+                    mend = 'if line 1 is a header, set data.header=true' if example.place.endswith(':1') else (
+                        'correct it if it is mistyped, take the line out if it is rare, or widen data.train')
                     raise ValueError(
                         f'{example.place} has the class {name!r}, which the training part does not have (it has '
-                        f'{", ".join(self.classes[:8])}{", .." * (len(self.classes) > 8)}); widen data.train, or set '
-                        'data.label to the column of the class, and data.header to whether there is a header.'
+                        f'{", ".join(self.classes[:8])}{", .." * (len(self.classes) > 8)}); {mend}.'
                     )
         ids = self._ids([example.texts for example in part.examples])
         label = self.config.target.labels([example.label for example in part.examples], numbers)
@@ -440,7 +462,7 @@ class OpenLabelled(examples.OpenExamples):
         return _LabelledRows([self._framed(*texts) for texts in ids], label, cut)
 
     def _facts(self, rows: _LabelledRows) -> dict[str, int]:
-        return {'texts': len(rows)}
+        return {'texts': len(rows), 'cut': rows.cut}
 
 
 def _sorted(names: set[str]) -> tuple[str, ...]:
@@ -451,18 +473,25 @@ def _sorted(names: set[str]) -> tuple[str, ...]:
 def _require_classes(found: Sequence[Example], config: Labelled) -> None:
     """Raises ValueError if the values in the column of the class are texts or numbers: nearly all different, or, in a column
     that nobody has named, with decimal places."""
-    values = {example.label for example in found}
-    if not isinstance(config.target, OneClass) or len(found) < _MANY:
+    if isinstance(config.target, Number) and len(found) > 1 and len(numbers := {example.label for example in found}) == 1:
+        raise ValueError(f'All examples of data.train={config.train!r} have the number {numbers.pop():g} in the column '
+                         f'{config.column!r}; widen it, or set data.label to another column.')
+    names = [name for example in found for name in config.target.names(example.label)]
+    values = {*names}
+    if len(found) < _MANY or len(names) > len(found):
         return
-    decimals = not config.label and all(re.fullmatch(r'[+-]?\d+\.\d+', str(value)) for value in values)
-    if decimals or len(values) > 0.6 * len(found):
-        shown = ', '.join(repr(str(value)[:30]) for value in sorted(values)[:2])
-        few = config.table(config.part('train').files[0]).of_few_values()
-        mend = f'set data.label={shlex.quote(few[0])}, which has few' if few else 'set data.label to another column'
+    decimals = not config.label and values and all(re.fullmatch(r'[+-]?\d+\.\d+', value) for value in values)
+    many = len(values) > 0.6 * len(found)
+    if many or decimals:
+        column = config.column
+        shown = ', '.join(repr(value[:30]) for value in sorted(values)[:2])
+        few = [one for one in config.table(config.part('train').files[0]).of_few_values() if one != column]
+        mend = f'set data.label={shlex.quote(few[0])}, which has few' if few else (
+            'set data.label to another column' if many else f'set data.label={shlex.quote(column)} if they name classes')
+        have = f'{len(values):,} different values in {len(found):,} examples' if many else 'numbers with decimal places'
         raise ValueError(
-            f'The column of the class, data.label={config.label!r}, has {len(values):,} different values in {len(found):,} '
-            f'examples (such as {shown}, at {found[0].place}), so it names no class; {mend}, or use configs/rate.py if they '
-            'are numbers to predict.')
+            f'The column of the {"class" if config.target.least > 1 else "labels"}, {column!r}, has {have} (such as {shown}, '
+            f'at {found[0].place}), so it names no class; {mend}, or use configs/rate.py if they are numbers to predict.')
 
 
 def _text(cell: Any) -> str:

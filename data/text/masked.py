@@ -34,7 +34,7 @@ _TRAINING = 1  # third word of the seed of a batch: pipeline.Order draws from th
 
 @dataclasses.dataclass(frozen=True)
 class Masked(Text):
-    """Text with masked words. '<unk>' in it is the tokenizer's token for unknown words, if it has one, and never predicted.
+    """Text with masked words.
 
     Attributes are those of Text, and:
       framing: the special tokens around a text or two, a template or its name (data/text/frames.py); '': the framing of the
@@ -49,6 +49,8 @@ class Masked(Text):
       cut: where a document is cut in two, at the ends of 'sentences' or 'anywhere'.
       boundary_targets: the most words of a span that are also predicted from its boundaries (Joshi et al. 2020, section 3.2; 20
         there), 0: none.
+      unknown: what stands for an unknown word in the text; it is the tokenizer's token for these, if it has one, and never
+        predicted; '': nothing does.
       packing: 'concat' (full rows: documents end to end, with the token that ends a text between them; Liu et al. 2019,
         section 4.2, FULL-SENTENCES) or 'none' (a piece of one document a row, which pairs require). A stream is one
         document.
@@ -63,6 +65,7 @@ class Masked(Text):
     pairs: str = 'none'
     cut: str = 'sentences'
     boundary_targets: int = 0
+    unknown: str = unknown.SIGN
     reader: str = 'transformer.readers.masked:FilledMasks'
 
     def open(self, folder: str | os.PathLike | None, source: str | os.PathLike | None = None) -> 'OpenMasked':
@@ -73,6 +76,7 @@ class Masked(Text):
     def check(self) -> None:
         """Raises ValueError for field values that are invalid or do not fit together."""
         super().check()
+        unknown.check(self.unknown)
         if self.framing:
             parse(self.framing)
         fields.one_of('pairs', self.pairs, noisy.PAIRS)
@@ -115,7 +119,11 @@ class OpenMasked(OpenDocuments):
     length: int
     pairs: str
     needs_end = False  # the frame has one
-    unknown = unknown.SIGN
+
+    @property
+    def unknown(self) -> str:
+        """What stands for an unknown word in the text."""
+        return self.config.unknown
 
     def __init__(self, config: Masked, tokenizer: Tokenizer | None):
         super().__init__(config, tokenizer)
@@ -304,7 +312,7 @@ class OpenMasked(OpenDocuments):
 
     def encode(self, text: str) -> np.ndarray:
         """int32 [n]; '<unk>' as in the text that was learnt from."""
-        return unknown.reading(self.tokenizer).encode(text)
+        return unknown.reading(self.tokenizer, self.unknown).encode(text)
 
     @functools.cached_property
     def _vocabulary(self) -> Vocabulary:
@@ -317,7 +325,7 @@ class OpenMasked(OpenDocuments):
     def _of(self, part: sources.Split) -> noisy.MaskedRows:
         """The rows of a part. Raises ValueError if there are none, or too few documents."""
         self._require_tokens()
-        config, store = self.config, tokens.load(part, unknown.reading(self.tokenizer))
+        config, store = self.config, tokens.load(part, unknown.reading(self.tokenizer, self.unknown))
         found = noisy.MaskedRows.of(store, self.frame, self._vocabulary, config)
         if config.pairs == 'next' and len(found.sizes) < 2:
             raise ValueError(

@@ -20,6 +20,7 @@ ORDERS = ('file', 'hash')
 Pair = tuple[str, str]
 T = TypeVar('T')
 
+_WHITE = '[\t-\r\x1c-\x20\x85\xa0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000]+'  # what str.split splits at
 _FORMAT = 1  # part of every digest: another normalisation or order makes other pairs
 
 
@@ -35,6 +36,24 @@ def prepare(text: str, how: str) -> str:
         return text
     text = ' '.join(unicodedata.normalize('NFC', text).split())
     return re.sub(r'(?<=[^ ])([,.!?])', r' \1', text.lower()) if how == 'textbook' else text
+
+
+def normalizers(how: str) -> list:
+    """`prepare` as normalizers of the Hugging Face library `tokenizers`, to be applied in order.
+
+    They give the same text, except for characters that only one of the two versions of Unicode has.
+    """
+    from tokenizers import Regex
+    from tokenizers import normalizers as of
+
+    if how == 'raw':
+        return []
+    steps = [of.NFC(), of.Replace(Regex(_WHITE), ' '), of.Strip()]
+    if how == 'textbook':
+        # A sigma that ends a word has a form of its own, which Lowercase does not know.
+        steps += [of.Replace(Regex(r'\p{Cased}\p{Case_Ignorable}*\KΣ(?!\p{Case_Ignorable}*\p{Cased})'), 'ς'), of.Lowercase()]
+        steps += [of.Replace(Regex(f'(?<=[^ ])[{sign}]'), f' {sign}') for sign in ',.!?']
+    return steps
 
 
 def folded(text: str) -> str:

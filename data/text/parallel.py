@@ -232,7 +232,8 @@ class Parallel:
     @property
     def form(self) -> pair_sources.Form:
         columns = fields.columns('columns', self.columns)
-        return pair_sources.Form(columns, _two(self.languages), self.header, self.quotes)
+        return pair_sources.Form(columns, _two(self.languages), self.header, self.quotes,
+                                 self.languages != Parallel.languages)
 
     def _learnt(self) -> tuple[Tokenizer, Tokenizer]:
         """The tokenizers of both sides, learnt from the training part."""
@@ -313,7 +314,8 @@ class OpenParallel(Opened):
         long = len(store.sizes[0]) - len(self._kept)
         one, two = self.source_tokenizer, self.tokenizer
         about = [
-            f'{config.source} {config.name or config.path or config.languages}',
+            f'{config.source} {config.name or config.path or ""}'.strip(),
+            f'{config.part("train").origin.described()}; '
             f'{len(self._kept):,} pairs, {store.sizes[1, self._kept].sum():,} target tokens to train on',
         ]
         if left_out:

@@ -3,7 +3,7 @@
 import dataclasses
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,7 @@ from data.tokenizers import post_processor, word_piece
 from data.tokenizers.roles import NAMES, Roles, usual
 from data.tokenizers.specs import Ids, Json, TokenizerSpec
 from data.tokenizers.tokenizer import JsonTokenizer, Tokenizer
-from data.tokenizers.written import as_json
+from data.tokenizers.written import as_json, prepared
 
 # The names of the roles in the tokenizer settings of transformers.
 FIELDS = {'begin': 'bos_token', 'end': 'eos_token', 'unknown': 'unk_token', 'separator': 'sep_token', 'pad': 'pad_token',
@@ -123,8 +123,8 @@ def read(folder: str | os.PathLike, kind: str, vocab: int, configs: Configs, gen
             named.setdefault(role, made.sign(piece))  # the tokens at the ends of texts
     if generates:
         named = {'begin': named.get('cls', ''), 'end': named.get('separator', '')} | named
-    spec = Json(vocab=limit, **named)
-    made = JsonTokenizer(contents, spec.stated, limit)
+    spec = Json(vocab=limit, **named, split=_object(folder / _SETTINGS[0]).get('split_special_tokens') is True)
+    made = JsonTokenizer(contents, spec.stated, limit, spec.split)
     return Found(made, spec, _framing(folder, made) or framing, said)
 
 
@@ -308,6 +308,7 @@ def write(
     length: int,
     around: tuple[list[post_processor.Piece], list[post_processor.Piece]] | None = None,
     types: bool = False,
+    steps: Sequence = (),
 ) -> list[str]:
     """Writes a tokenizer as a tokenizer.json with its settings and returns the names of the files: none for bare ids.
 
@@ -316,10 +317,13 @@ def write(
       length: the longest input of the model in tokens, to which transformers truncates texts on request.
       around: the pieces around one text and around two; None: those of its tokenizer.json.
       types: whether the model takes token types.
+      steps: normalizers of `tokenizers` for what the data do to a text before it is tokenized.
     """
+    # Whether special tokens are found in a text; transformers makes all of them text or none.
+    parsed = (isinstance(tokenizer, JsonTokenizer) and not tokenizer.split) or roles.mask >= 0
     if (tokenizer := as_json(tokenizer)) is None:
         return []
-    contents = tokenizer.contents
+    contents = prepared(tokenizer, steps).contents
     there = post_processor.read(contents) or ([('a', 0)], [('a', 0), ('b', 0)])
     plainly = lambda pieces: [[one for one, _ in part] for part in pieces]
     if around is not None and plainly(around) != plainly(there):
@@ -329,6 +333,7 @@ def write(
     # By default PreTrainedTokenizerFast returns token types, which GPT-2 would embed and T5 would refuse.
     names = ['input_ids', *(['token_type_ids'] if types else []), 'attention_mask']
     settings = {'tokenizer_class': 'PreTrainedTokenizerFast', 'model_input_names': names, 'model_max_length': length, **signs}
+    settings |= {} if parsed else {'split_special_tokens': True}
     files = {'tokenizer.json': contents} | {
         name: (json.dumps(what, indent=2) + '\n').encode() for name, what in zip(_SETTINGS, (settings, signs))
     }

@@ -118,6 +118,8 @@ class Word(TokenizerSpec):
             counts.pop(special, None)
         words = sorted((word for word in counts if counts[word] >= self.least), key=lambda word: (-counts[word], word))
         often = f' that it uses {self.least} times or more' if self.least > 1 else ''
+        if not counts:
+            raise ValueError(f'{self} cannot be learnt from the training part: it holds no words; give it more text.')
         if self.vocab > 2 + len(words):
             raise ValueError(
                 f'{self} cannot be learnt from the training part: it has {len(words):,} words{often}, so vocab is at '
@@ -284,6 +286,7 @@ class Json(TokenizerSpec):
       vocab: the number of ids of a model that has fewer than the tokenizer: a text with a higher id is refused; 0: all.
       begin, end, pad, cls, separator, mask, unknown: the token that has this role, '' for none. If no role is stated,
         tokens with a usual name have its role ('<|endoftext|>', '</s>', '[CLS]', .., see data/tokenizers/roles.py).
+      split: whether the special tokens in a text are text (split_special_tokens in tokenizer_config.json).
     """
 
     path: str = ''
@@ -295,6 +298,7 @@ class Json(TokenizerSpec):
     separator: str = ''
     mask: str = ''
     unknown: str = ''
+    split: bool = False
     learnt = False
 
     @property
@@ -307,7 +311,7 @@ class Json(TokenizerSpec):
         path = Path(self.path).expanduser()
         if not path.is_file():
             raise FileNotFoundError(f"{str(path)!r} is no file; Json(path='...') in data.tokenizer names a tokenizer.json.")
-        made = JsonTokenizer(path.read_bytes(), self.stated, self.vocab)
+        made = JsonTokenizer(path.read_bytes(), self.stated, self.vocab, self.split)
         made.roles  # raises here if a token is missing, before anything is written  # noqa: B018
         return made
 
@@ -397,7 +401,7 @@ def _saved(folder: str | os.PathLike, spec: TokenizerSpec) -> Tokenizer | None:
         return SentencePieceTokenizer(model.read_bytes())
     if not description.exists():
         return None
-    more = (spec.stated, spec.vocab) if isinstance(spec, Json) else ()
+    more = (spec.stated, spec.vocab, spec.split) if isinstance(spec, Json) else ()
     try:
         saved = json.loads(description.read_text(encoding='utf-8'))
         made = {

@@ -134,11 +134,13 @@ class JsonTokenizer:
     Attributes:
       stated: (role, token) of its special tokens; () if they have the usual names (data/tokenizers/roles.py).
       limit: the number of ids of a model that has fewer than the tokenizer: a text with a higher id is refused; 0: all.
+      split: whether the special tokens in a text are text, and not these tokens.
     """
 
     contents: bytes = dataclasses.field(repr=False)
     stated: tuple[tuple[str, str], ...] = ()
     limit: int = 0
+    split: bool = False
 
     @functools.cached_property
     def _tokenizer(self):
@@ -150,6 +152,7 @@ class JsonTokenizer:
             raise ValueError(f'The tokenizer.json cannot be read ({error}); give one that `tokenizers` saved.') from error
         made.no_truncation()
         made.no_padding()
+        made.encode_special_tokens = self.split
         return made
 
     @functools.cached_property
@@ -233,7 +236,7 @@ class JsonTokenizer:
 
     @functools.cached_property
     def fingerprint(self) -> str:
-        return hashlib.sha256(self.contents + f'{self.end} {self.limit}'.encode()).hexdigest()
+        return hashlib.sha256(self.contents + f'{self.end} {self.limit}{" split" * self.split}'.encode()).hexdigest()
 
     def encode(self, text: str) -> np.ndarray:
         """int32 [n]."""

@@ -1,9 +1,13 @@
 """The tokenizer.json of bytes, characters, words and pieces: a tokenizer of the Hugging Face library that gives the same ids.
 
-Only the signs of special tokens in a text differ: there they are these tokens, and here they are text.
+Only the signs of special tokens in a text differ: there they are these tokens, and here they are text. transformers takes them
+as text too if its setting split_special_tokens is true.
 """
 
+import dataclasses
 import itertools
+import json
+from collections.abc import Sequence
 
 from data.tokenizers.plain import ByteTokenizer, CharTokenizer, IdTokenizer, WordTokenizer
 from data.tokenizers.roles import usual_sign
@@ -28,8 +32,26 @@ def as_json(tokenizer: Tokenizer) -> JsonTokenizer | None:
         case _:
             return tokenizer
     signs = {role: made.id_to_token(number) for role, number in tokenizer.roles.named().items()}
-    made.add_special_tokens([sign for role, sign in signs.items() if role != 'unknown' and sign != '\n'])
+    parsed = {token.content for token in made.get_added_tokens_decoder().values()}  # which are tokens in a text, as here
+    made.add_special_tokens([sign for role, sign in signs.items() if role != 'unknown' and sign not in parsed | {'\n'}])
     return JsonTokenizer(made.to_str().encode(), tuple(signs.items()))
+
+
+def prepared(tokenizer: JsonTokenizer, steps: Sequence) -> JsonTokenizer:
+    """The tokenizer of texts to which these normalizers of the library are applied first."""
+    from tokenizers import Tokenizer, normalizers
+
+    if not steps:
+        return tokenizer
+    made = Tokenizer.from_str(tokenizer.contents.decode())
+    made.normalizer = normalizers.Sequence([*steps, *([made.normalizer] if made.normalizer else [])])
+    contents, known = json.loads(made.to_str()), made.get_vocab(with_added_tokens=False)
+    # A token that is found in a text before that is prepared would cut it into texts that are prepared one by one; a line end
+    # is no token after it.
+    contents['added_tokens'] = [
+        token | {'normalized': not token['special'] or token['normalized']} for token in contents['added_tokens']
+        if made.normalizer.normalize_str(token['content']) or token['content'] not in known]
+    return dataclasses.replace(tokenizer, contents=json.dumps(contents, ensure_ascii=False).encode())
 
 
 def _bytes(tokenizer):

@@ -10,6 +10,8 @@ from absl.testing import absltest, parameterized
 
 from data.noise.masking import Tokens
 from data.seq2seq.corrupted import Corrupted
+from data.seq2seq.prefixed import Prefixed
+from data.seq2seq.tasks import Part, Tasks
 from data.text import mixture
 from data.text.documents import Text
 from data.text.labelled import Labelled
@@ -27,7 +29,8 @@ KINDS = {
     'pairs': (Parallel, dict(source='table', packing='first_fit')),
     'buckets': (Parallel, dict(source='table', packing='buckets')),
     'two tokenizers': (Parallel, dict(source='table', packing='none', target_tokenizer=Word())),
-    'classes': (Labelled, {})}
+    'one row': (Prefixed, dict(source='table')), 'tasks': (Tasks, {}), 'classes': (Labelled, {})}
+PAIRS = Parallel, Prefixed, Tasks
 SPECIAL = {'masked': dict(special=('mask',)), 'gaps': dict(sentinels=30)}
 
 
@@ -38,8 +41,8 @@ def equal(first, second):
 class EpochsCase(parameterized.TestCase):
     def opened(self, case, folder=None, length=32, **spec):
         pipeline, fields = KINDS[case]
-        path, line = self.folder / ('table.tsv' if pipeline in (Parallel, Labelled) else 'text.txt'), LINES
-        if pipeline is Parallel:
+        path, line = self.folder / ('table.tsv' if pipeline in (*PAIRS, Labelled) else 'text.txt'), LINES
+        if pipeline in PAIRS:
             line = [f'{one}\t{one[::-1]}' for one in LINES]
         elif pipeline is Labelled:
             line = ['text\tlabel', *(f'{one}\t{len(one) % 2}' for one in LINES)]
@@ -47,8 +50,11 @@ class EpochsCase(parameterized.TestCase):
         given = dict(path=str(path), train='all[:100]', valid='all[100:]', test='', length=length, batch_size=4)
         if fields.get('documents') == 'stream':
             given |= dict(train='all[:80%]', valid='all[80%:]')
-        if pipeline is Parallel:
+        if pipeline in PAIRS:
             given |= dict(source_length=96, length=96, long='drop')
+        if pipeline is Tasks:
+            part = {name: given.pop(name) for name in ('path', 'train', 'valid', 'test')}
+            given['parts'] = {'reverse': Part(**part, order='file', inputs='{1}', target='{2}')}
         spec = SentencePiece(**dict(vocab=330) | SPECIAL.get(case, {}) | (spec or dict(dropout=0.2)))
         return pipeline(**given | dict(tokenizer=spec) | fields).open(folder)
 

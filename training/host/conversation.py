@@ -67,6 +67,8 @@ class Conversation:
         self.unsaid = text  # until the first piece of its continuation, as progress has this line
         for found, details in self.run.answers(lines, '-', **asked, **({'watch': self.show} if streams else {})):
             print(self.unsaid if streams else json.dumps(details, ensure_ascii=False) if self.settings['json'] else found)
+            if 'note' in details:
+                print(f'({details["note"]})')
         if 'seed' in asked:
             self.settings['seed'] += 1
 

@@ -9,6 +9,7 @@ no entry covers is an error: nothing is silently left out or ignored.
 
 import contextlib
 import dataclasses
+import operator
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
@@ -340,9 +341,13 @@ class Formed:
     def said(self) -> str:
         """A line on what has been changed; '' if nothing was."""
         forms = [form.said for form, _, _ in self.steps]
-        rates = [f'model.{path}={rate}' for path, rate in self.rates.items()]
+        rates = [f'model.{path}={self._stated(path, rate)}' for path, rate in self.rates.items()]
         return '\n'.join([f'with {", ".join(forms)}: the outputs are the same'] * bool(forms)
-                         + [f'dropout there: {", ".join(rates)}'] * bool(rates))
+                         + [f'dropout in training there: {", ".join(rates)}'] * bool(rates))
+
+    def _stated(self, path: str, rate: float) -> float:
+        """A rate of dropout, for a negative one the rate that it stands for."""
+        return rate if rate >= 0 else operator.attrgetter(f'{path.rpartition(".")[0]}.dropout'.lstrip('.'))(self.model)
 
     def refusal(self, architecture: str) -> str:
         """The sentence on all misfits, with the flags of a run that has none."""

@@ -7,7 +7,7 @@ import jax
 import numpy as np
 
 from display import progress
-from transformer.contracts import ReadsSource
+from transformer.contracts import PrefixedText, ReadsSource
 from transformer.decoding.generate import generate
 from transformer.decoding.strategies import Strategy
 
@@ -20,7 +20,7 @@ def translate(snapshot: Any, sources: Sequence, *, strategy: Strategy, key: jax.
 
     Sources of similar length are decoded together, `rows` at once, which does not change the outputs.
 
-    A decoder-only model continues each source.
+    A decoder alone continues each source; its data are `PrefixedText`.
 
     Args:
       steps: the largest number of tokens of an output; None: `EXTRA` more than its source.
@@ -48,8 +48,14 @@ def translate(snapshot: Any, sources: Sequence, *, strategy: Strategy, key: jax.
 
 
 def longest_source(run: Any) -> int:
-    """The largest number of tokens of a source that the model of a run or a snapshot reads."""
-    return run.model.source_length if isinstance(run.model, ReadsSource) else run.data.lengths[0]
+    """The largest number of tokens of a source that the model of a run or a snapshot reads. Raises ValueError for a decoder
+    alone whose data do not put source and target in one row."""
+    if isinstance(run.model, ReadsSource):
+        return run.model.source_length
+    if not isinstance(run.data, PrefixedText):
+        raise ValueError(f'{type(run.model).__name__} has no encoder, and {type(run.data.config).__name__} gives it no row of '
+                         'source and target; set data.pipeline to data.seq2seq.prefixed:Prefixed.')
+    return run.data.lengths[0]
 
 
 def encoded(data: Any, source: str, longest: int, *, truncate: bool = False, what: str = 'The source',

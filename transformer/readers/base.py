@@ -38,7 +38,8 @@ class Reader(abc.ABC):
 
     @abc.abstractmethod
     def answers(self, snapshot: Any, lines: Sequence[str], name: str) -> Iterator[tuple[str, dict]]:
-        """Yields (a line of text, the JSON of --json) for each line; errors name the input `name`."""
+        """Yields (a line of text, the JSON of --json) for each line; errors name the input `name`. A `note` in the JSON says in
+        what the answer is not about the whole input, or not the whole answer."""
 
     @abc.abstractmethod
     def picture(self, snapshot: Any, given: str, steps: bool = False) -> tuple:

@@ -1,4 +1,5 @@
-"""Classes, labels and numbers of texts."""
+"""Classes, labels and numbers of texts. A text that is longer than a row is cut as in training, which a note says; `cut` in its
+JSON is the number of tokens that are left out."""
 
 import dataclasses
 from collections.abc import Iterator, Sequence
@@ -18,11 +19,20 @@ class TextClass(WholeText):
     contract, what = LabelledText, 'texts with a class'
 
     def read(self, data: Any, names: Sequence[str], line: str) -> tuple[list[TokenRow], object]:
-        return [TokenRow(framed) for framed in data.read_orders(line)], None
+        return [TokenRow(framed) for framed in data.read_orders(line)], data.cut(line)
 
     def answer(self, data: Any, line: str, known: Any, rows: Sequence[dict]) -> tuple[str, dict]:
-        found = classified(data.classes, _logits(rows))
-        return f'{found["class"]}\t{found["probability"]:.4f}', {'text': line, **found}
+        text, found = self.found(data, _logits(rows))
+        return text, {'text': line, **found} | _cut(known, data)
+
+    def found(self, data: LabelledText, logits: np.ndarray) -> tuple[str, dict]:
+        """(text, details) for the logits [C] of a text."""
+        found = classified(data.classes, logits)
+        return f'{found["class"]}\t{found["probability"]:.4f}', found
+
+    def picture(self, snapshot: Any, given: str, steps: bool = False) -> tuple:
+        view, found, more = super().picture(snapshot, given, steps)
+        return view, found, more | _cut(snapshot.data.cut(given), snapshot.data)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -30,12 +40,12 @@ class TextLabels(TextClass):
     """The labels of a text with a probability above one half, and these probabilities, separated by commas."""
     what = 'texts with labels'
 
-    def answer(self, data: LabelledText, line: str, known: Any, rows: Sequence[dict]) -> tuple[str, dict]:
-        logits = np.float64(_logits(rows)[:len(data.classes)])
+    def found(self, data: LabelledText, logits: np.ndarray) -> tuple[str, dict]:
+        logits = np.float64(logits[:len(data.classes)])
         chances = dict(zip(data.classes, map(float, 1 / (1 + np.exp(-logits)))))
         found = [name for name, p in chances.items() if p > 0.5]
         text = ','.join(found) + '\t' + ','.join(f'{chances[name]:.4f}' for name in found)
-        return text, {'text': line, 'labels': found, 'probabilities': chances}
+        return text, {'labels': found, 'probabilities': chances}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -43,9 +53,8 @@ class TextNumber(TextClass):
     """The number of a text."""
     what = 'texts with a number'
 
-    def answer(self, data: Any, line: str, known: Any, rows: Sequence[dict]) -> tuple[str, dict]:
-        number = float(_logits(rows)[0])
-        return f'{number:.4f}', {'text': line, 'number': number}
+    def found(self, data: LabelledText, logits: np.ndarray) -> tuple[str, dict]:
+        return f'{float(logits[0]):.4f}', {'number': float(logits[0])}
 
 
 def _logits(rows: Sequence[dict]) -> np.ndarray:
@@ -77,3 +86,9 @@ class SubmittedClasses(Submitted):
 @dataclasses.dataclass(frozen=True)
 class SubmittedNumbers(Submitted, TextNumber):
     """`TextNumber`, and the numbers of a table as GLUE takes them."""
+
+
+def _cut(count: int, data: LabelledText) -> dict:
+    """The entries of the JSON for a text of which so many tokens are left out."""
+    note = f'cut to {data.length} tokens, as in training; {count:,} at its end are not read'
+    return {'cut': count, 'note': note} if count else {}

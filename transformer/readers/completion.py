@@ -44,8 +44,11 @@ class Completion(Reader):
                                   end=data.end, vocab=data.facts['vocab'], key=snapshot.key('predict', seed), numbers=[i])
             if pieces:
                 jax.effects_barrier()
-            outputs = hypotheses(data, found)
-            yield (line + outputs[0]['text']).replace('\n', '\\n'), {'prompt': line, **outputs[0], 'outputs': outputs}
+            outputs, room = hypotheses(data, found), snapshot.model.length + 1 - len(prompt)
+            full = tokens is not None and tokens > room and not outputs[0]['finished']
+            note = f'ends after {room} new tokens: the context of this model is {snapshot.model.length}'
+            details = {'prompt': line, **outputs[0], 'outputs': outputs} | ({'note': note} if full else {})
+            yield (line + outputs[0]['text']).replace('\n', '\\n'), details
 
     def picture(self, snapshot: Any, given: str, steps: bool = False) -> tuple:
         self.data_of(snapshot)

@@ -14,6 +14,8 @@ from transformer.readers.rows import output_rows
 from vit.contracts import SeenImages
 from vit.explain import attention
 
+_SUFFIXES = '.png', '.jpg', '.jpeg', '.gif', '.bmp', '.webp', '.tif', '.tiff'
+
 
 @dataclasses.dataclass(frozen=True)
 class ImageReader(Reader):
@@ -23,6 +25,8 @@ class ImageReader(Reader):
     def lines(self, content: bytes, name: str) -> list[str]:
         """The paths of the images that the input lists, or its own path if it is an image; blank lines are skipped."""
         if not is_image(content):
+            if name.lower().endswith(_SUFFIXES):
+                raise ValueError(f'{name} is no image, although it is named as one; give an image, or one path per line.')
             return [line for line in text_lines(content, name, 'an image, or the path of one per line') if line.strip()]
         if name == '-':
             raise ValueError('Stdin is an image, but is read as paths of images; give the image itself with --input=FILE.')
@@ -39,13 +43,20 @@ class ImageReader(Reader):
 
     def answers(self, snapshot: Any, lines: Sequence[str], name: str) -> Iterator[tuple[str, dict]]:
         data = self.data_of(snapshot)
-        images = [data.read(path) for path in lines]  # all of them first, so that a corrupt one is refused before any output
+        images = []  # all of them first, so that a corrupt one is refused before any output
+        for number, path in enumerate(lines, 1):
+            try:
+                images.append(data.read(path))
+            except (ValueError, FileNotFoundError) as error:
+                raise ValueError(f'Image {number} of {name}: {error}' if len(lines) > 1 else str(error)) from None
         for path, found in zip(lines, output_rows(snapshot, {'image': np.stack(images)}, self.output) if images else ()):
-            yield self.answer(data, path, found)
+            text, details = self.answer(data, path, found)
+            yield text, details | _resized(data, path)
 
     def picture(self, snapshot: Any, given: str, steps: bool = False) -> tuple:
-        self.data_of(snapshot)
-        return attention.of_image(snapshot, given, steps=steps)
+        data = self.data_of(snapshot)
+        view, found, more = attention.of_image(snapshot, given, steps=steps)
+        return view, found, more | _resized(data, given)
 
     def grid(self, snapshot: Any) -> tuple[int, int]:
         """(rows, columns) of the patches of an image."""
@@ -71,6 +82,14 @@ class ImageVector(ImageReader):
     def answer(self, data: SeenImages, path: str, found: np.ndarray) -> tuple[str, dict]:
         vector = numbers(found)
         return json.dumps(vector), {'path': path, 'vector': vector, 'of': 'pooled'}
+
+
+def _resized(data: SeenImages, path: str) -> dict:
+    """The entries of the JSON for an image that has another size than those of training."""
+    if (size := data.resized_from(path)) is None:
+        return {}
+    _, height, width, _ = data.shapes['image'][0]
+    return {'note': f'{path} is resized from {size[0]}x{size[1]} to {width}x{height}, the size of all images of training'}
 
 
 def is_image(content: bytes) -> bool:

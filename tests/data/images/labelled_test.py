@@ -52,6 +52,17 @@ class ImageCase(parameterized.TestCase):
 
 
 class IdxTest(ImageCase):
+    @parameterized.parameters(('train[:20]', 'train[19:]', 'train'), ('train', 'all', 'train'), ('all', 'test', 'test'),
+                              ('train[:20]', 'train[20:]', ''), ('train', 'test', ''), ('all[:30]', 'test', ''))
+    def test_held_out_images_are_not_trained_on(self, train, valid, shared):
+        self.write_mnist(True)
+        opened = self.opened(source='idx', train=train, valid=valid, test='')
+        if shared:
+            with self.assertRaisesRegex(ValueError, f"data.valid='.*' overlap in the part '?{shared}"):
+                opened.evaluation('valid', 4)
+        else:
+            opened.evaluation('valid', 4)
+
     @parameterized.parameters(True, False)
     def test_parts(self, pack):
         self.write_mnist(pack)
@@ -67,6 +78,12 @@ class IdxTest(ImageCase):
             np.testing.assert_array_equal(label, LABELS[part])
             self.assertEqual(evaluation.facts, {'images': len(LABELS[part])})
             self.assertEqual({len(array) for batch in evaluation for array in batch.values()}, {7})
+
+    def test_the_test_part_of_idx_files_needs_no_field(self):
+        self.write_mnist()
+        opened = self.opened(source='idx', train='train[:20]', valid='train[20:]', test='')
+        self.assertIn(f"; {len(PIXELS) - 30} in 'test', for eval.py --split=test", opened.describe())
+        self.assertEqual(sum(batch['example_weights'].sum() for batch in opened.evaluation('test', 4)), len(PIXELS) - 30)
 
     @parameterized.parameters('', 't10k-images-idx3-ubyte.gz', 'other')
     def test_score_takes_idx_files(self, name):
@@ -104,9 +121,9 @@ class IdxTest(ImageCase):
     def test_one_file(self):
         self.write_mnist()
         opened = self.opened(
-            source='idx', path=str(self.folder / 't10k-images-idx3-ubyte.gz'), train='test', valid='all'
+            source='idx', path=str(self.folder / 't10k-images-idx3-ubyte.gz'), train='test', valid=''
         )
-        np.testing.assert_array_equal(self.everything(opened.evaluation('valid', 3))[1], LABELS[30:])
+        np.testing.assert_array_equal(self.everything(opened.evaluation('all', 3))[1], LABELS[30:])
 
     def test_size_and_channels(self):
         self.write_mnist()
@@ -405,7 +422,7 @@ class OpenTest(ImageCase):
 
     def test_split_errors(self):
         self.write_mnist()
-        opened = self.opened(source='idx')
+        opened = self.opened(source='idx', train='all', valid='')
         with self.assertRaisesRegex(ValueError, 'data.test is empty'):
             opened.evaluation('test', 4)
         with self.assertRaisesRegex(ValueError, 'known are all, test, train'):

@@ -52,7 +52,7 @@ class RowsCase(parameterized.TestCase):
     def opened(self, texts=DOCUMENTS, **fields):
         path = self.folder / 'text.txt'
         path.write_text('\n'.join(' '.join(flat(document)) for document in texts) + '\n')
-        given = dict(path=str(path), documents='line', train='all', valid='all', packing='none', length=LENGTH, batch_size=50)
+        given = dict(path=str(path), documents='line', train='all', packing='none', length=LENGTH, batch_size=50)
         return Masked(**given | dict(tokenizer=tiny_tokenizers.word_piece(self.folder, ' '.join(WORDS))) | fields).open(None)
 
     def rows(self, opened, batches=40):
@@ -126,7 +126,7 @@ class SentencesTest(RowsCase):
         opened = self.opened(pairs='order')
         wanted = sum(len(piece) > 1 for piece in pieces(DOCUMENTS))
         for size in (3, 64):
-            evaluation = opened.evaluation('valid', size)
+            evaluation = opened.evaluation('all', size)
             self.assertEqual(sum(batch['example_weights'].sum() for batch in evaluation), wanted)
             self.assertEqual(evaluation.facts, {'rows': wanted, 'documents': 30})
 
@@ -140,7 +140,7 @@ class SentencesTest(RowsCase):
         opened = self.opened([document[:1] for document in DOCUMENTS], pairs=pairs)
         message = (rf"The split 'all' holds no two sentences of one document .* data.pairs='{pairs}' needs with "
                    r"data.cut='sentences'; set data.cut='anywhere', a larger data.length, or another")
-        for use in (lambda: opened.train(0), lambda: opened.evaluation('valid', 2)):
+        for use in (lambda: opened.train(0), lambda: opened.evaluation('all', 2)):
             with self.assertRaisesRegex(ValueError, message):
                 use()
 

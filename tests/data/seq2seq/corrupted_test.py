@@ -23,7 +23,7 @@ class CorruptedCase(parameterized.TestCase):
     def opened(self, text=None, folder=None, **fields):
         path = self.folder / 'text.txt'
         path.write_text('\n'.join(LINES if text is None else text) + '\n')
-        given = dict(path=str(path), documents='line', train='all', valid='all', tokenizer=BYTES, length=24, batch_size=8)
+        given = dict(path=str(path), documents='line', train='all', tokenizer=BYTES, length=24, batch_size=8)
         return Corrupted(**given | fields).open(folder)
 
     def rows(self, batches):
@@ -39,7 +39,7 @@ class RowsTest(CorruptedCase):
     @parameterized.product(packing=('concat', 'none'), documents=('line', 'file', 'stream'), length=(24, 7))
     def test_evaluation_holds_every_token_once_and_in_order(self, packing, documents, length):
         opened = self.opened(packing=packing, documents=documents, length=length, noise=PermuteSentences())
-        found = [targets for _, targets in self.rows(opened.evaluation('valid', 70))]
+        found = [targets for _, targets in self.rows(opened.evaluation('all', 70))]
         for targets in found:
             self.assertEqual(targets[-1], END)
             self.assertLessEqual(len(targets), length)
@@ -92,16 +92,16 @@ class RowsTest(CorruptedCase):
     def test_full_rows_have_as_many_tokens_as_t5s(self):
         opened = self.opened(['a' * 3000], length=512, tokenizer=Byte(sentinels=100), documents='file')
         self.assertEqual((opened._raw, opened.lengths), (568, (512, 114)))
-        batch = next(iter(opened.evaluation('valid', 5)))
+        batch = next(iter(opened.evaluation('all', 5)))
         self.assertEqual((batch['segments'].sum(1)[0], batch['decoder_segments'].sum(1)[0]), (512, 114))
 
     def test_evaluation_is_the_same_for_every_batch_size_and_differs_from_training(self):
         opened = self.opened()
-        whole = list(self.rows(opened.evaluation('valid', 500)))
+        whole = list(self.rows(opened.evaluation('all', 500)))
         for size in (1, 7):
-            for one, other in zip(whole, self.rows(opened.evaluation('valid', size)), strict=True):
+            for one, other in zip(whole, self.rows(opened.evaluation('all', size)), strict=True):
                 self.assertEqual([a.tolist() for a in one], [a.tolist() for a in other])
-        self.assertEqual(opened.evaluation('valid', 5).facts['tokens'], sum(
+        self.assertEqual(opened.evaluation('all', 5).facts['tokens'], sum(
             len(opened.config.noise.restored(inputs[:-1], targets[:-1], opened._vocabulary)) for inputs, targets in whole))
 
     def test_resumes_exactly_and_a_batch_depends_on_seed_and_number_alone(self):
@@ -118,13 +118,20 @@ class RowsTest(CorruptedCase):
     def test_unknown_words_are_one_token_and_never_predicted(self):
         made = self.opened([*LINES * 20, 'the <unk> cat'], noise=Rotate(), packing='none',
                            tokenizer=SentencePiece(vocab=290, sentinels=9))
-        batches = list(made.evaluation('valid', 100))
+        batches = list(made.evaluation('all', 100))
         row = [targets for _, targets in self.rows(batches)][-1]
         self.assertEqual(np.count_nonzero(row == 0), 1)
         for batch in batches:
             there = (batch['decoder_segments'] > 0) & (batch['example_weights'] > 0)[:, None]
             np.testing.assert_array_equal(batch['weights'][there] == 0, batch['targets'][there] == 0)
         self.assertEqual(np.count_nonzero(made.encode('the <unk> cat') == 0), 1)
+        other = self.opened([*LINES * 20, 'the UNK cat'], noise=Rotate(), packing='none', unknown='UNK',
+                            tokenizer=SentencePiece(vocab=290, sentinels=9))
+        self.assertEqual([np.count_nonzero(other.encode(f'the {sign} cat') == 0) for sign in ('UNK', '<unk>')], [1, 0])
+        rows = [targets for _, targets in self.rows(list(other.evaluation('all', 100)))]
+        self.assertEqual(np.count_nonzero(rows[-1] == 0), 1)
+        with self.assertRaisesRegex(ValueError, "data.unknown='a b' has white space"):
+            self.opened(LINES, noise=Rotate(), unknown='a b', tokenizer=SentencePiece(vocab=290, sentinels=9))
 
     def test_a_row_has_new_noise_in_every_epoch(self):
         opened = self.opened(['a b c d e f g h i j k l m n o p q r s t'], batch_size=1, length=40)
@@ -183,7 +190,7 @@ class RefusalTest(CorruptedCase):
             next(self.opened([*LINES * 20, 'a <extra_id_1>'], tokenizer=many).train(0))
         next(self.opened([*LINES * 20, 'a <extra_id_1>'], tokenizer=many, noise=DeleteTokens()).train(0))
         with self.assertRaisesRegex(ValueError, 'Corrupted takes no stride in evaluation'):
-            self.opened().evaluation('valid', 4, stride=3)
+            self.opened().evaluation('all', 4, stride=3)
 
 
 if __name__ == '__main__':

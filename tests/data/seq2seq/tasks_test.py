@@ -108,6 +108,28 @@ class TasksTest(parameterized.TestCase):
         self.assertEqual([*opened.config.tasks], ['a', 'c'])
         self.assertRegex(opened.describe(), r'2 tasks as text: a 19.8% of 36, c 80.2% of 146 examples')
 
+    def test_fields_of_rows(self):
+        made = self.opened(text='textbook', start=7, packing='none')
+        batch = next(made.train(0))
+        self.assertEqual({*batch['decoder_inputs'][:, 0]}, {7})
+        self.assertEqual((made.encode('A. B')[:-1].tolist(), made.lengths), ([*b'a . b'], (20, 8)))
+        framed = self.opened(framing='begin a end | begin a b end', tokenizer=Byte(special=('begin',)), packing='none')
+        batch = next(framed.train(0))
+        self.assertEqual({*batch['inputs'][:, 0], *batch['targets'][:, 0]}, {257})
+
+    def test_fields_of_a_task(self):
+        path = self.folder / 'other.csv'
+        path.write_bytes('"caf\xe9",2.57\n"th\xe9",1\n'.encode('latin-1'))
+        given = dict(path=str(path), inputs='{1}', target='{2}', header='false', quotes='true', encoding='latin-1', step=0.5,
+                     train='all', valid='', order='file')
+        pairs = lambda **fields: Tasks(parts={'t': Part(**given | fields)}, tokenizer=Byte()).part('train').texts
+        self.assertEqual(pairs(), [('caf\xe9', '2.5'), ('th\xe9', '1.0')])
+        self.assertEqual(pairs(header='true'), [('th\xe9', '1.0')])
+        self.assertEqual(pairs(quotes='false')[0], ('"caf\xe9"', '2.5'))
+        self.assertEqual(sorted(pairs(order='hash')), sorted(pairs()))
+        path.write_text(''.join(f'{i},1\n' for i in range(30)))
+        self.assertNotEqual(pairs(order='hash', encoding='utf-8'), pairs(encoding='utf-8'))
+
     @parameterized.parameters(
         (dict(changes={name: dict(path='') for name in COUNTS}), 'No task has data: of data.parts .a, b, c. set the path'),
         (dict(changes={'a': dict(source='b')}), "data.parts.a.source='b' is not known"),

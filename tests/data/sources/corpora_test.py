@@ -88,6 +88,8 @@ class CorporaTest(parameterized.TestCase):
         self.assertIn('corpus of 2 sources, 76 documents', opened.describe())
         batches = opened.evaluation('valid', 4)
         self.assertEqual(batches.facts['documents'], 2)
+        with self.assertRaisesRegex(ValueError, r"train of Column in data.corpus='all' and test of .* overlap in .*table.tsv"):
+            opened.evaluation('test', 4)
         self.assertEqual({name: array.shape for name, array in next(opened.train(0)).items()},
                          {name: shape for name, (shape, _) in opened.shapes.items()})
 

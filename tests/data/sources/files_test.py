@@ -229,6 +229,9 @@ class SourcesTest(parameterized.TestCase):
             ('plain English text'.encode('utf-16-le'), 'utf-8', 'looks like UTF-16-LE .*set data.encoding=utf-16-le'),
             ('plain English text'.encode('utf-16-be'), 'utf-8', 'set data.encoding=utf-16-be'),
             ('plain English text'.encode('utf-32-le'), 'utf-8', 'set data.encoding=utf-32-le'),
+            ('plain English text'.encode('utf-16-le'), 'latin-1', 'looks like UTF-16-LE .*set data.encoding=utf-16-le'),
+            (bytes(2000), 'utf-8', 'a.txt is no text: 512 of its first 512 bytes are NUL; give a file of text'),
+            (bytes(2000), 'latin-1', 'a.txt is no text: 512 of its first 512 bytes are NUL'),
             (b'text', 'utf-17', "data.encoding='utf-17' is no text encoding that Python knows; it takes names such as"),
             (b'text', 'hex', "data.encoding='hex' is no text encoding"),
         ):

@@ -90,6 +90,16 @@ class TextTest(TfdsCase):
         shutil.copy(*(folder / f'heed_text-{split}.array_record-00000-of-00001' for split in ('test', 'train')))
         self.assertNotIn(self.text(path=str(home)).digest('train'), digests)
 
+    def test_held_out_examples_are_not_trained_on(self):
+        for train, valid, refused in (('train', 'train[90%:]', True), ('all', 'test', True), ('train', 'test', False),
+                                      ('all[:20]', 'train[20:]', False)):
+            opened = self.text(train=train, valid=valid)
+            if refused:
+                with self.assertRaisesRegex(ValueError, f"data.valid='.*' overlap in the split '{valid[:4]}"):
+                    opened.evaluation('valid', 4)
+            else:
+                opened.evaluation('valid', 4)
+
     def test_bytes_that_are_no_text(self):
         with self.assertRaisesRegex(ValueError, "Example 1 of 'train' in .*heed_bytes/1.0.0 is not UTF-8"):
             self.text('heed_bytes').train(0)

@@ -366,6 +366,30 @@ class OpenTest(TextCase):
         self.assertLen({opened.digest(split) for split in ('train', 'valid', 'test')}, 3)
         self.assertRegex(opened.describe(), 'text.txt, 1 documents')
 
+    @parameterized.parameters(
+        ('file', 'train[:90%]', 'train[80%:95%]', True),
+        ('file', 'all', 'text.txt', True),
+        ('stream', 'all', 'all[-500:]', True),
+        ('line', 'all[:90%]', 'train[50%:95%]', True),
+        ('line', 'all[:10]', 'all[9:-5]', True),
+        ('line', 'all[10:]', 'all[:11]', True),
+        ('line', 'all[:10]', 'all[10:-5]', False),
+        ('line', 'text.txt[:10]', 'all[11:]', True),
+        ('line', 'text.txt[:10]', 'all[12:]', False),
+        ('line', 'other.txt', 'text.txt', False),
+        ('line', 'all[-300:]', 'all[:2]', False),  # the two lines of other.txt
+        ('stream', 'train[:50%]', 'all[50%:]', False))
+    def test_held_out_text_is_not_trained_on(self, documents, train, valid, refused):
+        (self.folder / 'other.txt').write_text('one\ntwo\n')
+        (self.folder / 'text.txt').write_text('\n'.join(LINES) + '\n')
+        opened = self.opened(path=str(self.folder), documents=documents, train=train, valid=valid)
+        for split in ('valid', 'valid[:90%]') if refused else ():
+            with self.assertRaisesRegex(ValueError, "data.train='.* and data.valid='.* overlap in .*(text|other).txt; give"):
+                opened.evaluation(split, 4)
+        if not refused:
+            opened.evaluation('valid', 4)
+        opened.evaluation('all', 4)  # what is named so may be measured
+
     def test_source_follows_from_what_is_given(self):
         self.assertEqual(self.opened(source='auto').describe(), self.opened(source='files').describe())
         with mock.patch.object(sources, 'stdlib', return_value=sources.files(str(self.folder / 'text.txt'))):

@@ -60,7 +60,7 @@ class MaskedCase(parameterized.TestCase):
     def opened(self, text=None, folder=None, **fields):
         path = self.folder / 'text.txt'
         path.write_text('\n'.join(LINES if text is None else text) + '\n')
-        given = dict(path=str(path), documents='line', train='all', valid='all', length=24, batch_size=8)
+        given = dict(path=str(path), documents='line', train='all', length=24, batch_size=8)
         if 'tokenizer' not in fields:
             fields['tokenizer'] = self.vocabulary()
         return Masked(**given | fields).open(folder)
@@ -75,7 +75,7 @@ class RowsTest(MaskedCase):
     @parameterized.product(packing=('concat', 'none'), documents=('line', 'file', 'stream'), length=(24, 7, 3))
     def test_evaluation_holds_every_token_once_and_in_order(self, packing, documents, length):
         opened = self.opened(packing=packing, documents=documents, length=length)
-        rows = restored(self.rows(opened.evaluation('valid', 70)))
+        rows = restored(self.rows(opened.evaluation('all', 70)))
         for row in rows:
             self.assertEqual((row[0], row[-1]), (CLS, SEP))
             self.assertLessEqual(len(row), length)
@@ -86,12 +86,12 @@ class RowsTest(MaskedCase):
             self.assertEqual({len(row) for row in rows[:-1]}, {length})
 
     def test_pieces_of_one_document_do_not_share_rows(self):
-        rows = restored(self.rows(self.opened(packing='none').evaluation('valid', 5)))
+        rows = restored(self.rows(self.opened(packing='none').evaluation('all', 5)))
         expected = [ids[i : i + 22] for ids in map(words_of, LINES) for i in range(0, len(ids), 22)]
         self.assertEqual([row[1:-1] for row in rows], expected)
 
     def test_documents_that_share_a_row_are_told_apart(self):
-        rows = restored(self.rows(self.opened(length=24).evaluation('valid', 5)))
+        rows = restored(self.rows(self.opened(length=24).evaluation('all', 5)))
         text = [token for line in LINES for token in (*words_of(line), SEP)][:-1]
         for row in rows:
             self.assertTrue(inside(row[1:-1], text))
@@ -99,16 +99,16 @@ class RowsTest(MaskedCase):
         self.assertEqual(len(rows), -(-len(text) // 22))
 
     def test_the_token_between_documents_is_that_of_the_frame_and_not_of_the_tokenizer(self):
-        rows = restored(self.rows(self.opened(['10 1 12', '13', '14 15'], **IDS, length=20).evaluation('valid', 5)))
+        rows = restored(self.rows(self.opened(['10 1 12', '13', '14 15'], **IDS, length=20).evaluation('all', 5)))
         self.assertEqual(rows, [[2, 10, 1, 12, 3, 13, 3, 14, 15, 3]])
 
     def test_a_frame_of_the_mask_alone(self):
         opened = self.opened(['10 11 12', '13'], tokenizer=Ids(vocab=50, mask=4), framing='plain', packing='none', length=2)
-        self.assertEqual(restored(self.rows(opened.evaluation('valid', 5))), [[10, 11], [12], [13]])
+        self.assertEqual(restored(self.rows(opened.evaluation('all', 5))), [[10, 11], [12], [13]])
 
     def test_special_tokens_of_the_text_are_never_predicted(self):
         text = ['w1 [SEP] w2 [MASK] w3 [CLS]', '[SEP] [MASK]', 'w4 [UNK] zzz']
-        rows = self.rows(self.opened(text, packing='none', noise=Tokens(share=1.0)).evaluation('valid', 2))
+        rows = self.rows(self.opened(text, packing='none', noise=Tokens(share=1.0)).evaluation('all', 2))
         asked = [targets[weights > 0].tolist() for targets, weights in zip(rows['targets'], rows['weights'])]
         self.assertEqual(asked, [[6, 7, 8], [9]])  # the second line has nothing to predict
         self.assertEqual(rows['masked'].tolist()[0][:4], [1, 3, 5, 0])
@@ -150,14 +150,14 @@ class RowsTest(MaskedCase):
 
     @parameterized.parameters(0.01, 0.15, 0.5, 1.0)
     def test_the_share_is_that_of_the_field_and_rows_have_room_for_it(self, share):
-        rows = self.rows(self.opened(packing='none', noise=Tokens(share=share)).evaluation('valid', 64))
+        rows = self.rows(self.opened(packing='none', noise=Tokens(share=share)).evaluation('all', 64))
         for row, weights in zip(restored(rows), rows['weights']):
             self.assertEqual(weights.sum(), max(1, round(share * (len(row) - 2))))
 
     def test_roberta(self):
         signs = ['<pad>', '<unk>', '<s>', '</s>', '<mask>']
         fields = dict(tokenizer=self.vocabulary(signs), framing='roberta')
-        rows = self.rows(self.opened(**fields, packing='none', pairs='next', cut='anywhere').evaluation('valid', 7))
+        rows = self.rows(self.opened(**fields, packing='none', pairs='next', cut='anywhere').evaluation('all', 7))
         self.assertFalse(rows['types'].any())
         for row in restored(rows):
             self.assertEqual([i for i, token in enumerate(row[:-1]) if token == SEP][1:], [row.index(SEP) + 1])
@@ -223,10 +223,10 @@ class MaskingTest(MaskedCase):
     @parameterized.parameters(*TASKS)
     def test_evaluation_is_always_the_same(self, task):
         opened = self.opened(**TASKS[task])
-        evaluation = opened.evaluation('valid', 5)
+        evaluation = opened.evaluation('all', 5)
         first = self.rows(evaluation)
         self.assertTrue(equal(first, self.rows(evaluation)))
-        self.assertTrue(equal(first, self.rows(self.opened(**TASKS[task]).evaluation('valid', 32))))
+        self.assertTrue(equal(first, self.rows(self.opened(**TASKS[task]).evaluation('all', 32))))
         self.assertTrue(equal(first, self.rows(opened.score([opened.config.path], 1))))
         self.assertEqual(evaluation.facts, {'rows': len(first['weights']), 'documents': len(LINES)})
         self.assertGreater(len({tuple(row) for row in first['masked'].tolist()}), len(first['masked']) / 2)
@@ -273,7 +273,7 @@ class MaskingTest(MaskedCase):
     def test_unknown_words_of_a_text(self):
         text = ['the cat <unk> on the <unk> mat', '<unk> <unk> <unk>', 'the mat <unk>'] * 9
         opened = self.opened(text, tokenizer=WordPiece(vocab=21), noise=WholeWords(share=1.0), packing='none')
-        rows = self.rows(opened.evaluation('valid', 3))
+        rows = self.rows(opened.evaluation('all', 3))
         unknown = opened.tokenizer.roles.unknown
         self.assertLen(rows['inputs'], 18)  # a line of nothing else has no row
         self.assertEqual([row.count(unknown) for row in restored(rows)[:2]], [2, 1])
@@ -281,6 +281,17 @@ class MaskingTest(MaskedCase):
         self.assertEqual((rows['inputs'] == unknown).sum(), 27)  # none is hidden, none is put in
         self.assertFalse({'u', '##k', '<', '>'} & set(opened.pieces(range(21))))  # nothing of it was learnt
         self.assertIn(unknown, opened.read_masked('the <unk> [MASK]')[0])
+
+    @parameterized.parameters(('UNK', 54), ('', 0), ('<oov>', 0))
+    def test_the_sign_of_unknown_words_is_a_field(self, sign, count):
+        text = ['the cat UNK on the UNK mat', 'UNK the UNK UNK', 'the mat UNK'] * 9
+        opened = self.opened(text, tokenizer=WordPiece(vocab=24 if sign == 'UNK' else 28), packing='none', unknown=sign)
+        rows = self.rows(opened.evaluation('all', 3))
+        number = opened.tokenizer.roles.unknown
+        self.assertEqual(sum(row.count(number) for row in restored(rows)), count)
+        self.assertEqual(opened.encode('the UNK').tolist().count(number), sign == 'UNK')
+        with self.assertRaisesRegex(ValueError, "data.unknown=' UNK' has white space; it is the word that stands for unknown"):
+            self.opened(text, unknown=' UNK')
 
 
 class NextSentenceTest(MaskedCase):
@@ -328,7 +339,7 @@ class NextSentenceTest(MaskedCase):
         self.assertLess(((counts - counts.mean()) ** 2 / counts.mean()).sum(), 5 + 4 * np.sqrt(10))
 
     def test_evaluation_holds_every_piece_once(self):
-        rows = self.rows(self.opened(packing='none', pairs='next', cut='anywhere', length=25).evaluation('valid', 5))
+        rows = self.rows(self.opened(packing='none', pairs='next', cut='anywhere', length=25).evaluation('all', 5))
         windows = [ids[i : i + 22] for ids in map(words_of, LINES) for i in range(0, len(ids), 22)]
         windows = [window for window in windows if len(window) > 1]
         self.assertLen(rows['label'], len(windows))
@@ -340,7 +351,7 @@ class NextSentenceTest(MaskedCase):
     @parameterized.parameters((['w1 w2 w3'], 'has 1 document'), (['w1', 'w2'], 'no document of two tokens'))
     def test_too_little_text(self, text, message):
         opened = self.opened(text, packing='none', pairs='next', cut='anywhere')
-        for use in (lambda: opened.train(0), lambda: opened.evaluation('valid', 2)):
+        for use in (lambda: opened.train(0), lambda: opened.evaluation('all', 2)):
             with self.assertRaisesRegex(ValueError, message):
                 use()
 
@@ -362,7 +373,7 @@ class ReadTest(MaskedCase):
         ids, _, places = opened.read_masked('The cat [MASK] on the mat')
         self.assertEqual(ids[places].tolist(), [opened.frame.mask])
         self.assertEqual(opened.decode(ids[1:-1]).replace(' [MASK]', ''), 'the cat on the mat')
-        rows = restored(self.rows(opened.evaluation('valid', 4)))
+        rows = restored(self.rows(opened.evaluation('all', 4)))
         self.assertEqual(opened.decode([token for row in rows for token in row[1:-1]]), ' '.join(text))
 
     @parameterized.parameters(
@@ -433,17 +444,17 @@ class RefusalTest(MaskedCase):
         (Ids(vocab=50, mask=3), dict(framing='a | a b', packing='none', pairs='next'), 'does not tell two texts apart'))
     def test_a_run_of_others_that_lacks_tokens_is_refused_where_they_are_needed(self, tokenizer, fields, message):
         opened = self.opened(['7 8 9', '10 11'], tokenizer=tokenizer, **fields)
-        for use in (lambda: opened.train(0), lambda: opened.evaluation('valid', 2), lambda: opened.read_masked('7 8')):
+        for use in (lambda: opened.train(0), lambda: opened.evaluation('all', 2), lambda: opened.read_masked('7 8')):
             with self.assertRaisesRegex(ValueError, message):
                 use()
 
     def test_views(self):
         with self.assertRaisesRegex(ValueError, 'Masked takes no context in evaluation; leave it out'):
-            self.opened().evaluation('valid', 2, context=8)
+            self.opened().evaluation('all', 2, context=8)
 
     def test_no_token_to_predict(self):
         with self.assertRaisesRegex(ValueError, "The split 'all' holds no token to predict; give it more text"):
-            self.opened(['[SEP] [CLS]']).evaluation('valid', 2)
+            self.opened(['[SEP] [CLS]']).evaluation('all', 2)
 
 
 if __name__ == '__main__':

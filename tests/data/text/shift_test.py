@@ -17,7 +17,7 @@ class ShiftTest(absltest.TestCase):
         folder = pathlib.Path(tempfile.mkdtemp(prefix='heed-'))
         self.addCleanup(shutil.rmtree, folder, ignore_errors=True)
         (folder / 'text.txt').write_text(' '.join(WORDS))
-        self.fields = dict(path=str(folder), train='all', valid='all', test='', length=8, batch_size=2)
+        self.fields = dict(path=str(folder), train='all', length=8, batch_size=2)
 
     def assertShifted(self, opened, batch, row, length=8):
         """A row asks for the words from the second one on, all but the last of which it holds one place further on."""
@@ -51,7 +51,7 @@ class ShiftTest(absltest.TestCase):
 
     def test_evaluation_asks_for_every_word_but_those_that_cannot_be_known(self):
         opened = Shift(**self.fields).open(None)
-        evaluation = opened.evaluation('valid', 3)
+        evaluation = opened.evaluation('all', 3)
         self.assertNotIn('bytes', evaluation.facts)  # those of the words that are asked for are unknown
         batches = list(evaluation)
         rows = [(batch, row) for batch in batches for row in range(3) if batch['example_weights'][row]]
@@ -65,7 +65,7 @@ class ShiftTest(absltest.TestCase):
         (folder / 'text.txt').write_text('a b c d\na b c e\n' * 4)
         opened = Shift(**self.fields | {'tokenizer': Word(least=8)}).open(None)  # all but d and e, which come four times
         seen, wanted = [], []
-        for batch in opened.evaluation('valid', 3):
+        for batch in opened.evaluation('all', 3):
             there = (batch['segments'] > 0) & (batch['example_weights'] > 0)[:, None]
             there[:, :-1] &= there[:, 1:]  # the last word of a row is not known
             there[:, -1] = False

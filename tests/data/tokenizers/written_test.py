@@ -2,12 +2,14 @@
 
 import pathlib
 import random
+import unicodedata
 
 from absl.testing import absltest, parameterized
 
+from data.text import pairs
 from data.tokenizers.plain import IdTokenizer
 from data.tokenizers.specs import Byte, Char, SentencePiece, Word
-from data.tokenizers.written import as_json
+from data.tokenizers.written import as_json, prepared
 
 README = (pathlib.Path(__file__).parents[3] / 'README.md').read_text()
 ODD = ('', 'a', '\n', '\n\n a\n', '  two  spaces ', '\u2581x \u2581', '日本語 text 🙂', 'a\tb\r\nc\x0bd\x1ce\x85f\xa0g\u2028h',
@@ -35,6 +37,20 @@ class WrittenTest(parameterized.TestCase):
         for spec in (Byte(), Char(), SentencePiece(vocab=600)):
             made = as_json(spec.learn([README]))
             self.assertEqual(made.decode(made.encode(README)), README)
+
+    @parameterized.product(how=('nfc', 'textbook', 'raw'), spec=(
+        Word(vocab=300), SentencePiece(vocab=600), SentencePiece(vocab=500, kind='unigram', special=('mask',), sentinels=3)))
+    def test_prepares_texts_as_pairs_of_sentences_are(self, how, spec):
+        """Also capital sigmas, which have another small form at the end of a word, and characters of all planes."""
+        draw, own = random.Random(1), spec.learn([README])
+        known = [chr(point) for point in range(0x110000) if unicodedata.category(chr(point))[0] not in 'CM']
+        marks = 'aE\u0301\u0327Σς\u2019 .,!?\t\n\x1c\x85\xa0İß<>'
+        drawn = [''.join(draw.choice(draw.choice((marks, marks, known))) for _ in range(draw.randint(1, 20)))
+                 for _ in range(2000)]
+        made = prepared(as_json(own), pairs.normalizers(how))
+        texts = [*ODD, 'Was für  ÄRGER, ΟΔΟΣ Σ.', 'a <mask>  b <extra_id_1>.', *drawn]
+        for text, found in zip(texts, made.encode_many(texts)):
+            self.assertEqual(found.tolist(), own.encode(pairs.prepare(text, how)).tolist(), text)
 
     def test_bare_ids_have_none(self):
         self.assertIsNone(as_json(IdTokenizer(9)))

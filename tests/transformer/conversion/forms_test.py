@@ -44,7 +44,7 @@ CASES = {  # {name: (model, fields, architecture, what is said)}
                'AlbertForPreTraining', 'with keys and values for every head'),
     'dropout_twice': (BERT, FEW | dict(head='Classes(classes=2, twice=True)', feed_forward='Mlp(dropout=0.1)'),
                       'BertForSequenceClassification',
-                      'dropout there: model.feed_forward.dropout=0.0, model.head.twice=False'),
+                      'dropout in training there: model.feed_forward.dropout=0.0, model.head.twice=False'),
     't5': (PAIRS, LENGTHS | dict(scale_embedding=False, cross_attention='Softmax(score=Dot())', head='NextWords(scaled=True)',
                                  encoder=SIZES | T5 | dict(key_heads=2), decoder=SIZES | T5 | dict(
                                      kept=((0,), (1, 3)), cross_kept=((), (0, 3)))),

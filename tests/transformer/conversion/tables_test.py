@@ -1,12 +1,13 @@
 """The tables of transformer/conversion/tables.py, on a family made up for this."""
 
 import dataclasses
+import types
 
 import numpy as np
 from absl.testing import absltest, parameterized
 
 from transformer.conversion.fields import Field, at, changed, fields_of, labels, named
-from transformer.conversion.tables import Family, Row, Weight
+from transformer.conversion.tables import Family, Formed, Row, Weight
 
 
 @dataclasses.dataclass(frozen=True)
@@ -188,7 +189,13 @@ class ConfigTest(parameterized.TestCase):
         family = dataclasses.replace(FAMILY, fields=tuple(field for field in FAMILY.fields if 'drop' not in field.theirs))
         found = family.formed(made(dropout=0.3), ('dtype',))
         self.assertEqual((found.misfits, found.model), ([], made(dropout=0.0)))
-        self.assertEqual(found.said, 'dropout there: model.dropout=0.0')
+        self.assertEqual(found.said, 'dropout in training there: model.dropout=0.0')
+
+    def test_a_rate_that_stands_for_another_is_stated(self):
+        stack = types.SimpleNamespace(dropout=0.1)
+        rates = {'encoder.last_dropout': -1.0, 'last_dropout': -1.0}
+        formed = Formed(types.SimpleNamespace(encoder=stack, dropout=0.2), [], rates, [])
+        self.assertEqual(formed.said, 'dropout in training there: model.encoder.last_dropout=0.1, model.last_dropout=0.2')
 
 
 if __name__ == '__main__':
