@@ -128,7 +128,7 @@ class RowsTest(CorruptedCase):
         other = self.opened([*LINES * 20, 'the UNK cat'], noise=Rotate(), packing='none', unknown='UNK',
                             tokenizer=SentencePiece(vocab=290, sentinels=9))
         self.assertEqual([np.count_nonzero(other.encode(f'the {sign} cat') == 0) for sign in ('UNK', '<unk>')], [1, 0])
-        rows = [targets for _, targets in self.rows(list(other.evaluation('valid', 100)))]
+        rows = [targets for _, targets in self.rows(list(other.evaluation('all', 100)))]
         self.assertEqual(np.count_nonzero(rows[-1] == 0), 1)
         with self.assertRaisesRegex(ValueError, "data.unknown='a b' has white space"):
             self.opened(LINES, noise=Rotate(), unknown='a b', tokenizer=SentencePiece(vocab=290, sentinels=9))
