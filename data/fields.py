@@ -1,4 +1,4 @@
-"""Checks of config fields: small sets of values, ranges, columns of tables."""
+"""Checks of config fields: small sets of values, ranges, columns of tables; numbers of things for the log."""
 
 import re
 from collections.abc import Sequence
@@ -10,6 +10,11 @@ def positive(**fields: int) -> None:
         least = 0 if name == 'workers' else 1
         if value < least:
             raise ValueError(f'data.{name}={value} is out of range; it must be {least} or more.')
+
+
+def counted(count: int, what: str) -> str:
+    """'1 document', '2 documents', for the log."""
+    return f'{count:,} {what}{"s" * (count != 1)}'
 
 
 def one_of(field: str, value: str, choices: tuple[str, ...]) -> None:

@@ -141,7 +141,8 @@ class OpenCorrupted(OpenDocuments):
         """One line about the training part and the tokenizer, for the log."""
         config, meta = self.config, self._rows.store.meta
         return (
-            f'{config.place}, {meta["documents"]:,} documents, {meta["bytes"]:,} bytes, {self._rows.counts.sum():,} tokens in '
+            f'{config.place}, {fields.counted(meta["documents"], "document")}, '
+            f'{meta["bytes"]:,} bytes, {self._rows.counts.sum():,} tokens in '
             f'{len(self._rows):,} rows to train on; {type(config.tokenizer).__name__} vocabulary of {self.tokenizer.vocab:,}'
         )
 

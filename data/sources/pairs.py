@@ -29,9 +29,9 @@ class Origin(abc.ABC):
 
     digest: str
 
-    @abc.abstractmethod
     def described(self) -> str:
-        """Where sources and targets come from, for the log."""
+        """Where sources and targets come from, for the log; '' if there is nothing to say."""
+        return ''
 
     @abc.abstractmethod
     def placed(self) -> Iterator[tuple[str, Pair]]:

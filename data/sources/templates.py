@@ -112,6 +112,11 @@ class TableTemplates(Origin):
                 cells = table.cells(row, columns, 'a template')
                 yield row[0], self.template.pair(row[0], dict(zip(names, cells, strict=True)))
 
+    def described(self) -> str:
+        """What is read from which column of the first file, for the log."""
+        table = self._table(self.files[0])
+        return table.described(template=[table.column(name, 'A template') for name in self.template.columns])
+
     def _table(self, file: sources.File) -> Table:
         return Table(file, self.header, self.quotes)
 

@@ -172,7 +172,8 @@ class OpenMasked(OpenDocuments):
         """One line about the training part and the tokenizer, for the log."""
         config, meta = self.config, self._rows.store.meta
         return (
-            f'{config.place}, {meta["documents"]:,} documents, {meta["bytes"]:,} bytes, {self._rows.ordinary.sum():,} tokens '
+            f'{config.place}, {fields.counted(meta["documents"], "document")}, '
+            f'{meta["bytes"]:,} bytes, {self._rows.ordinary.sum():,} tokens '
             f'in {len(self._rows):,} rows to train on; {type(config.tokenizer).__name__} vocabulary of '
             f'{self.tokenizer.vocab:,}; unigram entropy {self.unigram_entropy:.2f}'
         )

@@ -313,9 +313,9 @@ class OpenParallel(Opened):
         config, store, left_out = self.config, self._training, self.config.part('train').left_out
         long = len(store.sizes[0]) - len(self._kept)
         one, two = self.source_tokenizer, self.tokenizer
+        where = f'{config.source} {config.name or config.path or ""}'.strip(), config.part('train').origin.described()
         about = [
-            f'{config.source} {config.name or config.path or ""}'.strip(),
-            f'{config.part("train").origin.described()}; '
+            f'{", ".join(filter(None, where))}; '
             f'{len(self._kept):,} pairs, {store.sizes[1, self._kept].sum():,} target tokens to train on',
         ]
         if left_out:

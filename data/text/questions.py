@@ -299,6 +299,8 @@ def _is_squad(file: sources.File, table: Table) -> bool:
 
 def _columns(table: Table) -> tuple[list[int], dict[str, int]]:
     """The columns of contexts, questions and answers, and those of `id` and `answer_start`, if there are such."""
+    if not table.names:
+        raise ValueError(f'{table.file.path} has no header; a table of questions needs one, with context, question and answer.')
     given = 'answers' if 'answers' in table.names else 'answer'
     columns = [table.column(name, 'A table of questions') for name in ('context', 'question', given)]
     return columns, {name: table.names.index(name) for name in ('id', 'answer_start') if name in table.names}

@@ -130,6 +130,18 @@ class HeaderTest(TablesCase):
         self.assertLen(list(table.rows()), sum(map(bool, contents.split('\n'))) - bool(names))
         self.assertEqual(table.describe(), f"header: {', '.join(map(repr, names))} (line 1)" if names else 'no header')
 
+    def test_a_list_in_an_object(self):
+        with self.assertRaisesRegex(ValueError, "a.json:1 is one object with the rows in 'data'; expected the list alone"):
+            self.cells('a.json', '{"data": [{"text": "no", "label": 0}]}')
+        self.assertEqual(self.cells('a.jsonl', '{"data": [{"a": 0}]}\n'), [([{'a': 0}],)])
+
+    def test_other_separators(self):
+        for name, line, said in (('a.tsv', 'a,b', '1 column separated by tabs (name the file .csv if commas or semicolons do)'),
+                                 ('a.csv', 'a|b', '1 column separated by commas (write commas if other signs do)'),
+                                 ('a.tsv', 'a\tb', '2 columns separated by tabs')):
+            table = self.table(name, line)
+            self.assertEqual(table.counted(table.split(line)), said)
+
     def test_the_first_line_of_none(self):
         self.assertEqual(self.table('a.csv', '\n \n\n', header='true').names, ())
 

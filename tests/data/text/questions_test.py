@@ -243,6 +243,11 @@ class ContractTest(QuestionsCase):
         said = "header: 'question', 'context', 'answer' (line 1); context from 'context', question from 'question', "
         self.assertIn(said, Questions(**self.fields()).open(None).describe())
 
+    def test_a_table_without_a_header(self):
+        self.write('Who?,Ada wrote it.,Ada\nWhen?,Ada wrote it in 1843.,1843\n', 'a.csv')
+        with self.assertRaisesRegex(ValueError, 'a.csv has no header; a table of questions needs one, with context, question'):
+            Questions(**self.fields()).open(None)
+
     def test_an_answer_in_braces(self):
         self.write('{"context": "f{x} y", "question": "q", "answer": "{x}"}', 'a.jsonl')
         found = Questions(**self.fields()).open(None).config.part('train').examples
