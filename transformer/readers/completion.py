@@ -18,7 +18,7 @@ from transformer.readers.base import Reader, hypotheses, pieces_of, place
 
 @contextlib.contextmanager
 def _interruptible() -> Iterator[None]:
-    """Raises KeyboardInterrupt where one has ended a compiled program inside `watch`, which JAX logs and reports as an error."""
+    """Raises KeyboardInterrupt where one has ended a compiled program inside `watch`; JAX logs it and raises another error."""
     log = logging.getLogger('jax._src.debugging')
     was, log.disabled = log.disabled, True
     try:

@@ -59,11 +59,13 @@ class ConversationTest(recorded.TestCase):
 
     def test_other_strategies_and_mistakes(self):
         run = heed.load(self.trained())
-        inputs = {':set strategy=Beam(size=2)': '^strategy=Beam', 'row': '^row[^\n]*\n$', ':set json=true': '^json=True', 'key': '^{"prompt": "key", ',
+        inputs = {':set strategy=Beam(size=2)': '^strategy=Beam', 'row': '^row[^\n]*\n$',
+                  ':set json=true': '^json=True', 'key': '^{"prompt": "key", ',
                   ':set temprature=1': "There is no setting 'temprature'; known: ",
                   ':set tokens=0': 'tokens is 0; expected 1 or more',
                   ':set size=x': "size is 'x'; expected a whole number", ':set size=0': r'Beam\(.*size is 0; expected 1 to',
-                  ':set strategy=Beem()': "there is no 'Beem'; did you mean 'Beam'", ':set constraint=MinLength(2)': '^strategy=Beam.*MinLength',
+                  ':set strategy=Beem()': "there is no 'Beem'; did you mean 'Beam'",
+                  ':set constraint=MinLength(2)': '^strategy=Beam.*MinLength',
                   ':set json=maybe': "json is 'maybe'; expected true or false", ':set prefix=a': "no setting 'prefix'"}
         parts = self.said(run, dict(strategy=None, tokens=3, seed=0), *inputs, ':quit', 'never asked')
         for (given, message), part in zip(inputs.items(), parts[1:], strict=True):
