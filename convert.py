@@ -187,7 +187,7 @@ def params_of(folder, family, weights, shapes, model, dtype):
     """The parameters of these shapes and this type, read from the weights of a folder."""
     flat = {mesh.path_of(keys): x.shape for keys, x in jax.tree_util.tree_leaves_with_path(shapes)}
     require_same(*family.sides(weights, flat, model), ('the model needs', 'the file has'),
-                 f'{folder} does not fit its config.json:')
+                 f'{folder} does not fit its config.json:', 'Mend the sizes in config.json, or fetch both again.')
     read = progress.over(family.read(weights, flat, folder, model, dtype), f'reading {folder}', 'arrays', len(flat))
     found = {name: jax.device_put(x) for name, x in read}
     return jax.tree_util.tree_map_with_path(lambda keys, _: found[mesh.path_of(keys)], shapes)

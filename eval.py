@@ -71,7 +71,7 @@ def main():
     path = picture(drawn[0], page=flags.FLAGS.attention is not None) if drawn else None
     snapshot = runs.load(folder, step=flags.FLAGS.step, data=1 if flags.FLAGS.attention else None)
     if flags.FLAGS.attention:
-        attention(snapshot, flags.FLAGS.input, path, flags.FLAGS.steps)
+        attention(snapshot, folder.absolute().name, flags.FLAGS.input, path, flags.FLAGS.steps)
     elif flags.FLAGS.heads:
         heads(snapshot, flags.FLAGS.split, path, folder, flags.FLAGS.keep, flags.FLAGS.pruned)
     elif flags.FLAGS.positions:
@@ -159,7 +159,7 @@ def write_numbers(path, numbers):
     workdir.write_atomically(path.with_suffix('.json'), json.dumps(numbers, indent=1, allow_nan=False) + '\n')
 
 
-def attention(snapshot, given, path, steps):
+def attention(snapshot, name, given, path, steps):
     """Draws the attention weights of each head for a text, two texts separated by a tab, a story or an image."""
     reader = snapshot.run.reader
     if reader is None:
@@ -167,9 +167,11 @@ def attention(snapshot, given, path, steps):
                          f'{snapshot.run.config.data.pipeline}, which has no data.reader; leave it out.')
     with progress.waiting('computing the attention'):
         view, found, more = reader.picture(snapshot, given, steps)
+        shown = given[:40] + '..' * (len(given) > 40)
+        view = dataclasses.replace(view, title=f'{view.title or view.counted()}: {name} at step {snapshot.step}, {shown!r}')
         drawn = view.page() if path.suffix.lower() == '.html' else view.figure()
-    keep(path, drawn, {'picture': str(path), 'step': snapshot.step} | more | {'layers': found},
-         f'{pictures.counted(found)} on {given[:40] + ".." * (len(given) > 40)!r}'
+    keep(path, drawn, {'picture': str(path), 'run': name, 'input': given, 'step': snapshot.step} | more | {'layers': found},
+         f'{pictures.counted(found)} on {shown!r}'
          + (f' ({more["note"]})' if 'note' in more else '')
          + ', a text, as there is no such file' * (looks_like_a_path(given) and not os.path.exists(given)))
 

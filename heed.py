@@ -53,6 +53,8 @@ def load(folder: str | os.PathLike, step: int | str = 'last') -> 'Run':
     step: the checkpoint of a workdir: 'last', 'best' or a number.
     Raises ValueError, in one sentence, for a folder that is neither, and for what convert.py refuses.
     """
+    if not isinstance(folder, str | os.PathLike):
+        raise ValueError(f'The folder is {folder!r:.40}; expected the path of a workdir or of a folder of save_pretrained.')
     folder = workdir.local(folder)
     if _is_hugging_face(folder):
         import convert  # which imports all families
@@ -162,10 +164,16 @@ class Run:
         found = self.predict(text, strategy=strategy, tokens=tokens, seed=seed, **({'watch': watch} if watch else {}), **flags)
         return found['text'] if isinstance(text, str) else [one['text'] for one in found]
 
-    def predict(self, inputs: str | Sequence[str], **flags: Any) -> dict | list[dict]:
-        """The JSON of predict.py --json: a dict for a string, a list for a list."""
+    def predict(self, inputs: str | os.PathLike | Sequence[str | os.PathLike], **flags: Any) -> dict | list[dict]:
+        """The JSON of predict.py --json: a dict for a string or a path, a list for a list. That of a blank text has 'text'
+        alone."""
+        if isinstance(inputs, os.PathLike):
+            inputs = os.fspath(inputs)
+        if isinstance(inputs, Sequence) and not isinstance(inputs, str):
+            inputs = [os.fspath(one) if isinstance(one, os.PathLike) else one for one in inputs]
         if not isinstance(inputs, str | Sequence) or not all(isinstance(one, str) for one in inputs):
-            raise ValueError(f'The inputs are {inputs!r:.60}; expected a string, or a list of strings.')
+            given = f'of the type {type(inputs).__name__}' if isinstance(inputs, np.ndarray) else f'{inputs!r:.60}'
+            raise ValueError(f'The inputs are {given}; expected a string or a path, or a list of these.')
         found = [details for _, details in self.answers([inputs] if isinstance(inputs, str) else list(inputs), **flags)]
         return found[0] if isinstance(inputs, str) else found
 

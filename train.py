@@ -73,6 +73,7 @@ def train(config, workdir):
         note('model', f'{config.model.name} with {run.parameters():,} parameters, {config.dtype}, on '
              f'{mesh.size} x {mesh.devices.flat[0].device_kind}')
         if exists:
+            report.check(folder)
             checkpoints = Checkpoints(folder, keep=config.checkpoint.keep, best=config.checkpoint.best)
             open_things.callback(checkpoints.close)
             if done := finished(run, checkpoints):

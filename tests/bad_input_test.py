@@ -286,8 +286,8 @@ class BadInputTest(experiments.TestCase):
     def test_eval(self):
         workdir = self.trained()
         (self.folder / 'latin.txt').write_bytes(b'caf\xe9\n')
-        for arguments, pattern in ((['--step=7'], 'there is no checkpoint 7 in .* holds, 1'),
-                                   (['--step=newest'], "--step is 'newest'; expected last, best or a number"),
+        for arguments, pattern in ((['--step=7'], 'There is no checkpoint 7 in .* holds, 1'),
+                                   (['--step=newest'], "The step is 'newest'; expected last, best or a number"),
                                    (['--step=best'], 'This run has no best step; train it with'),
                                    (['--split=vaild'], "The split 'vaild' names no file of this data; did you mean 'valid'"),
                                    ([f'--path={self.folder / "nowhere"}'], 'does not exist; --path must be a file'),

@@ -43,7 +43,9 @@ class TextTest(recorded.TestCase):
         run = heed.load(self.trained())
         for call, message in (
                 (lambda: run.generate('a\ud800'), r'Line 1 of the inputs is no text: its character 1 is U\+D800'),
-                (lambda: run.generate(5), 'The inputs are 5; expected a string, or a list of strings'),
+                (lambda: run.generate(5), 'The inputs are 5; expected a string or a path, or a list of these'),
+                (lambda: run.predict(np.zeros((2, 2))), 'The inputs are of the type ndarray; expected a string or a path'),
+                (lambda: heed.load(3), 'The folder is 3; expected the path of a workdir'),
                 (lambda: run.predict([b'a']), r"The inputs are \[b'a'\]; expected a string"),
                 (lambda: run.logits([[1, 23]]), r'The ids are int64 \[1, 2\] from 1 to 23; expected integers .* from 0 to 22'),
                 (lambda: run.logits([1.5]), r'The ids are float64 \[1\] from 1.5'),

@@ -217,7 +217,7 @@ class Checkpoints:
             if step not in steps:
                 there = ', '.join(map(str, steps))
                 raise ValueError(
-                    f'there is no checkpoint {step} in {self._folder}: '
+                    f'There is no checkpoint {step} in {self._folder}: '
                     + (f'choose one of those it holds, {there}.' if steps else 'it holds none, so train first.')
                 )
             steps = [step]
@@ -233,9 +233,12 @@ class Checkpoints:
             return Restored(candidate, state, meta)
         if damaged:
             reasons = '; '.join(f'{number}: {reason}' for number, reason in damaged.items())
-            what = 'the chosen checkpoint' if step is not None else 'every checkpoint'
+            others = len(self.steps()) > len(damaged)
+            every = 'Every checkpoint' if len(damaged) > 1 else 'The only checkpoint'
+            what = every if step is None else 'The chosen checkpoint'
             raise ValueError(
-                f'{what} in {self._folder} is damaged ({reasons}): choose another one or start in another workdir.'
+                f'{what} in {self._folder} is damaged ({reasons}); '
+                f'{"choose another one, or " * others}restore it from a copy, or train in another workdir.'
             )
         return None
 
@@ -437,8 +440,9 @@ def _check_structure(step: int, folder, saved: dict[str, list], target: dict[str
     )
 
 
-def require_same(left: dict[str, str], right: dict[str, str], heads: tuple[str, str], what: str) -> None:
-    """Raises ValueError, with a diff in two columns, unless {name: kind of array} is the same on both sides."""
+def require_same(left: dict[str, str], right: dict[str, str], heads: tuple[str, str], what: str, advice: str = '') -> None:
+    """Raises ValueError, with a diff in two columns and the advice below, unless {name: kind of array} is the same on both
+    sides."""
     rows = [
         tuple(f'{name} {side[name]}' if name in side else '-' for side in (left, right))
         for name in sorted(left.keys() | right.keys()) if left.get(name) != right.get(name)
@@ -449,7 +453,7 @@ def require_same(left: dict[str, str], right: dict[str, str], heads: tuple[str, 
     width = max(len(row[0]) for row in shown)
     table = '\n'.join(f'  {a:<{width}} | {b}' for a, b in shown)
     more = f'\n  ... and {len(rows) - _DIFF_ROWS} more' if len(rows) > _DIFF_ROWS else ''
-    raise ValueError(f'{what}\n{table}{more}')
+    raise ValueError(f'{what}\n{table}{more}' + f'\n{advice}' * bool(advice))
 
 
 @contextlib.contextmanager

@@ -472,15 +472,15 @@ def mesh_for(config, data):
 
 
 def checkpoint_step(checkpoints, step, config):
-    """The step that --step=last|best|N means; None stands for the newest undamaged one."""
+    """The step that 'last', 'best' or a number means; None stands for the newest undamaged one."""
     if step == 'last':
         return None
     if step == 'best':
         best = checkpoints.best_step()
         if best is None:
             raise ValueError('This run has no best step; train it with --config.checkpoint.best=NAME/METRIC, such as '
-                             'valid/loss, or give --step=last.')
+                             'valid/loss, or take the step last.')
         return best
     if not str(step).isdecimal():
-        raise ValueError(f'--step is {step!r}; expected last, best or a number.')
+        raise ValueError(f'The step is {step!r}; expected last, best or a number.')
     return int(step)

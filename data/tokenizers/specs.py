@@ -398,7 +398,12 @@ def _expression(made: Tokenizer) -> str:
 def _saved(folder: str | os.PathLike, spec: TokenizerSpec) -> Tokenizer | None:
     model, description = Path(folder, 'tokenizer.model'), Path(folder, 'tokenizer.json')
     if model.exists():
-        return SentencePieceTokenizer(model.read_bytes())
+        made = SentencePieceTokenizer(model.read_bytes())
+        try:
+            made.require_read()
+        except ValueError as error:
+            raise ValueError(f'{model}: {error}') from error
+        return made
     if not description.exists():
         return None
     more = (spec.stated, spec.vocab, spec.split) if isinstance(spec, Json) else ()

@@ -36,10 +36,16 @@ class SentencePieceTokenizer:
 
     model: bytes = dataclasses.field(repr=False)
 
+    def require_read(self) -> None:
+        """Raises ValueError if the model is damaged."""
+        self._processor  # noqa: B018
+
     @functools.cached_property
     def _processor(self):
         import sentencepiece
 
+        if not self.model:
+            raise ValueError('The SentencePiece model is empty; restore it, or start a new run.')
         try:
             return sentencepiece.SentencePieceProcessor(model_proto=self.model)
         except (RuntimeError, ValueError) as error:
@@ -101,7 +107,10 @@ class SentencePieceTokenizer:
 
     def decode(self, ids: Iterable[int]) -> str:
         """The text of the ids; `end` has no text, and invalid bytes become U+FFFD."""
-        return self._processor.decode([int(i) for i in ids])
+        ids = [int(i) for i in ids]
+        if outside := [i for i in ids if not 0 <= i < self.vocab]:
+            raise ValueError(f'The id {outside[0]} is no token; expected ids from 0 to {self.vocab - 1}.')
+        return self._processor.decode(ids)
 
     def piece(self, number: int) -> str:
         """An id as text for display: '<0xE4>' for a byte, '</s>' for `end`."""

@@ -315,7 +315,7 @@ class CheckpointsTest(parameterized.TestCase):
         for step in ('1', '2'):
             _overwrite(self.folder / step, _kernel(int(step)))
         for _ in range(2):  # a second start must not begin from nothing
-            with self.assertRaisesRegex(ValueError, rf'every checkpoint in {self.folder} is damaged \(2: .*; 1: .*\)'):
+            with self.assertRaisesRegex(ValueError, rf'Every checkpoint in {self.folder} is damaged \(2: .*; 1: .*\)'):
                 self.restore(self.open(), _target(_state(0)))
 
     def test_chosen_step(self):
@@ -325,7 +325,7 @@ class CheckpointsTest(parameterized.TestCase):
         with self.assertRaisesRegex(ValueError, 'no checkpoint 7 .* it holds, 1, 2'):
             checkpoints.restore(_target(_state(0)), step=7)
         _overwrite(self.folder / '2', _kernel(2))
-        with self.assertRaisesRegex(ValueError, r'the chosen checkpoint .* is damaged \(2: checksum of '):
+        with self.assertRaisesRegex(ValueError, r'The chosen checkpoint .* is damaged \(2: checksum of '):
             checkpoints.restore(_target(_state(0)), step=2)
         self.assertEqual(checkpoints.steps(), [1, 2])
 

@@ -398,7 +398,7 @@ class LoadTest(parameterized.TestCase):
         self.assertIsNone(runs.checkpoint_step(checkpoints, 'last', None))
         self.assertEqual(runs.checkpoint_step(checkpoints, 'best', None), 3)
         self.assertEqual(runs.checkpoint_step(checkpoints, '12', None), 12)
-        with self.assertRaisesRegex(ValueError, "--step is 'newest'; expected last, best or a number"):
+        with self.assertRaisesRegex(ValueError, "The step is 'newest'; expected last, best or a number"):
             runs.checkpoint_step(checkpoints, 'newest', None)
         with self.assertRaisesRegex(ValueError, 'no best step'):
             runs.checkpoint_step(types.SimpleNamespace(best_step=lambda: None), 'best', None)

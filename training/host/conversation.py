@@ -38,6 +38,8 @@ class Conversation:
                     self.answer(text)
                 elif not self.command(text[1:].strip()):
                     return
+            except KeyboardInterrupt:  # ends the answer, not the conversation
+                print('\n(interrupted; :quit ends)')
             except Exception as error:
                 if not cli.expected(error):
                     raise
@@ -87,12 +89,14 @@ class Conversation:
         elif name == 'settings':
             print('\n'.join(f'{key}={"" if value is None else value}' for key, value in self.settings.items()))
         else:
+            if name not in ('help', 'set'):
+                print(f'There is no command :{name}.')
             print(COMMANDS)
         return True
 
     def set(self, name, value):
         """Changes a setting, or a field of the strategy. Raises ValueError for an unknown name or a value that does not fit."""
-        strategy = self.settings.get('strategy')
+        strategy, changed = self.settings.get('strategy'), name
         known = resolve.fields(type(strategy)) if strategy else {}
         if name == 'strategy' and strategy:
             self.settings[name] = self.run.strategy(value)
@@ -105,9 +109,10 @@ class Conversation:
         elif name in known:
             kind = known[name].type
             found = converted(name, value, kind) if kind in (int, float, bool) else resolve.parse(value, kind, name)
-            self.settings['strategy'] = dataclasses.replace(strategy, **{name: found})
+            self.settings['strategy'], changed = dataclasses.replace(strategy, **{name: found}), 'strategy'
         else:
             raise ValueError(f'There is no setting {name!r}; {resolve.did_you_mean(name, [*self.settings, *known])}')
+        print(f'{changed}={self.settings[changed]}')
 
 
 def converted(name, value, kind):

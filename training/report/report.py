@@ -1,5 +1,6 @@
 """The report of a run: metrics, times, samples and pictures in its workdir, progress on the terminal."""
 
+import collections
 import contextlib
 import json
 import logging
@@ -239,6 +240,13 @@ def rows(workdir: pathlib.Path, split: str | None = None) -> list[dict]:
         )
     kept = [row for _, row in _parse(path) if split is None or row['split'] == split]
     return [{k: float(v) if k != 'split' and isinstance(v, str) else v for k, v in row.items()} for row in kept]
+
+
+def check(workdir: pathlib.Path) -> None:
+    """Raises ValueError if the rows of a run that goes on are damaged, before anything is compiled for it."""
+    for name in (METRICS, TIMING):
+        if (workdir / name).exists():
+            collections.deque(_parse(workdir / name), maxlen=0)
 
 
 def plot_losses(workdir: pathlib.Path) -> pathlib.Path:

@@ -12,7 +12,8 @@ from display import figures, fonts
 
 FINEST = 0.11  # inches of a token whose label is shown, in a figure as wide as a README
 UNIFORM = 0.99  # the share of the highest entropy from which weights are called uniform
-ENTROPY = 'the number above a panel is its mean entropy in nats, uniform within 1 % of the highest possible'
+ENTROPY = 'the number above a panel is its mean entropy in nats'
+EVEN = "'uniform' marks one within 1 % of the highest entropy possible, whose queries attend to all keys alike"
 SIGNS = {' ': '␣', '\n': '↵', '\t': '⇥'}
 _SEEN = '#4a90c4', '#ededed'  # colours of what a mask shows and hides
 
@@ -87,6 +88,7 @@ def _caption(sections, found, every):
             f'{"linear" if signed else "square-root"} scale)']
     if sure:
         said.append(ENTROPY)
+    said += even(found)
     if any(maps.produced for maps in sections):
         said.append('orange rows are tokens that the model has produced, black rows are tokens that it was given')
     if any(maps.steps for maps in sections):
@@ -94,6 +96,11 @@ def _caption(sections, found, every):
     if every > 1:
         said.append(f'1 token in {every} is named')
     return '; '.join(said) + '.'
+
+
+def even(found: Sequence[Mapping]) -> list[str]:
+    """The clause of a caption on weights that are called uniform; [] if none are."""
+    return [EVEN] * any(title.endswith('uniform') for one in found for title in titles(one))
 
 
 def _sides(maps):

@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import logging
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -13,6 +14,21 @@ from transformer.decoding.generate import generate, require_room
 from transformer.decoding.strategies import Sample, Strategy, watched
 from transformer.explain import attention
 from transformer.readers.base import Reader, hypotheses, pieces_of, place
+
+
+@contextlib.contextmanager
+def _interruptible() -> Iterator[None]:
+    """Raises KeyboardInterrupt where one has ended a compiled program inside `watch`; JAX logs it and raises another error."""
+    log = logging.getLogger('jax._src.debugging')
+    was, log.disabled = log.disabled, True
+    try:
+        yield
+    except jax.errors.JaxRuntimeError as error:
+        if 'KeyboardInterrupt' in str(error):
+            raise KeyboardInterrupt from None
+        raise
+    finally:
+        log.disabled = was
 
 
 @dataclasses.dataclass(frozen=True)
@@ -36,7 +52,7 @@ class Completion(Reader):
             require_room(snapshot.model, prompt, f'The prompt in {place(number, name)}')
         for i, (line, prompt) in enumerate(zip(lines, prompts)):
             # One prompt at a time, so that each answer is printed as soon as it is known.
-            with contextlib.ExitStack() as stack:
+            with _interruptible() if pieces else contextlib.nullcontext(), contextlib.ExitStack() as stack:
                 stack.enter_context(progress.waiting('generating'))
                 if pieces:
                     pieces.begin(stack.close)

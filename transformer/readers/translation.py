@@ -30,7 +30,8 @@ class Translation(Reader):
         for number, line in enumerate(lines, 1):
             self.require(data, line, place(number, name))
         ids = [encoded(data, source, longest, truncate=truncate, what=f'The source in {place(number, name)}',
-                       otherwise='give --truncate') if source.strip() else None for number, source in enumerate(lines, 1)]
+                       otherwise='give --truncate, in Python truncate=True') if source.strip() else None
+               for number, source in enumerate(lines, 1)]
         begun = data.encode_target(prefix)[:-1] if prefix else ()
         require_room(snapshot.model, [data.start, *begun], '--prefix')
         for first in range(0, len(lines), AT_ONCE):

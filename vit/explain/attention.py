@@ -32,7 +32,8 @@ class ImageView(View):
     def figure(self) -> Any:
         section, = self.sections
         return super().figure() if section.steps else attention(
-            section.layers, section.rollout, self.image, section.found, patch=self.patch, class_token=self.class_token)
+            section.layers, section.rollout, self.image, section.found, patch=self.patch, class_token=self.class_token,
+            title=self.title or self.counted())
 
     def page(self) -> str:
         from PIL import Image
@@ -40,7 +41,8 @@ class ImageView(View):
         pixels, file = np.rint(255 * np.clip(self.image, 0, 1)).astype(np.uint8), io.BytesIO()
         Image.fromarray(pixels.squeeze(-1) if pixels.shape[-1] == 1 else pixels).save(file, 'PNG')
         height, width = (side // self.patch for side in self.image.shape[:2])
-        return page.page(self.sections, self.counted(), page.Image(file.getvalue(), height, width, self.class_token))
+        shown = page.Image(file.getvalue(), height, width, self.class_token)
+        return page.page(self.sections, self.title or self.counted(), shown)
 
 
 def of_image(snapshot: Any, file: str, steps: bool = False) -> tuple:
@@ -59,7 +61,7 @@ def of_image(snapshot: Any, file: str, steps: bool = False) -> tuple:
 
 
 def attention(layers: Mapping, rollout: np.ndarray | None, image: np.ndarray, found: Sequence, *, patch: int,
-              class_token: bool) -> Any:
+              class_token: bool, title: str = '') -> Any:
     """A figure of the image, of attention rollout over it, and of the weights that each head (across) of each layer (down)
     gives the patches. Each panel is scaled to its own maximum; negative weights, which mechanisms other than softmax may have,
     are blue.
@@ -70,6 +72,7 @@ def attention(layers: Mapping, rollout: np.ndarray | None, image: np.ndarray, fo
       image: [height, width, channels], in 0..1.
       found: the result of `transformer.explain.maps.read` for the weights.
       patch: side of a patch in pixels.
+      title: by default what `counted` says of the layers.
     """
     rows, columns = len(found), max(1, *(len(one['heads']) for one in found))
     side = max(1.2, min(24 / columns, 24 / rows, 2.2))
@@ -103,15 +106,15 @@ def attention(layers: Mapping, rollout: np.ndarray | None, image: np.ndarray, fo
             _overlay(axes, image, read_out(weights, class_token), patch)
             axes.set_title(title, fontsize=7.5 * larger, pad=3)
     bar = heads.colorbar(_scale(signed), ax=grid, shrink=min(1.0, 2.4 * larger / (rows * side)), aspect=14, pad=0.02)
-    bar.set_label('weight, as a share of the largest in its panel (linear scale)', fontsize=8 * larger)
+    bar.set_label('strength of the orange: weight, as a share of the largest in its panel', fontsize=8 * larger)
     bar.ax.tick_params(labelsize=7.5 * larger)
     heads.supxlabel('heads', fontsize=9 * larger)
     sure = found[0]['entropy']
     reads = 'the class token attends to' if class_token else 'all patches together attend to'
     said = [f'Each panel is a head and shows in orange over the image which patches {reads}',
             *(['blue patches have negative weights'] if signed else []),
-            *([pictures.ENTROPY] if sure else [])]
-    return figures.explain(figure, f'Attention weights of {pictures.counted(found)}', '; '.join(said) + '.')
+            *([pictures.ENTROPY] if sure else []), *pictures.even(found)]
+    return figures.explain(figure, title or f'Attention weights of {pictures.counted(found)}', '; '.join(said) + '.')
 
 
 def _scale(signed):

@@ -427,6 +427,7 @@ class OpenTest(ImageCase):
             opened.evaluation('test', 4)
         with self.assertRaisesRegex(ValueError, 'known are all, test, train'):
             opened.evaluation('dev', 4)
+        opened = self.opened(source='idx')
         with self.assertRaisesRegex(ValueError, 'Images takes no stride'):
             opened.evaluation('valid', 4, stride=3)
 

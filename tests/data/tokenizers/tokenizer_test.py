@@ -504,6 +504,12 @@ class SaveTest(parameterized.TestCase):
         with self.assertRaisesRegex(ValueError, r'tokenizer\.json is no saved'):
             specs.load(self.folder, specs.Char())
 
+    def test_a_damaged_model_is_named(self):
+        for contents, what in ((b'', 'is empty'), (b'x' * 50, 'is damaged')):
+            (self.folder / 'tokenizer.model').write_bytes(contents)
+            with self.assertRaisesRegex(ValueError, f'/tokenizer.model: The SentencePiece model {what}.*; restore it'):
+                specs.load(self.folder, specs.SentencePiece(vocab=300))
+
     def test_damaged_model(self):
         (self.folder / 'tokenizer.model').write_bytes(b'nonsense')
         with self.assertRaisesRegex(ValueError, 'model is damaged'):

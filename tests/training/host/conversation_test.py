@@ -37,16 +37,35 @@ class ConversationTest(recorded.TestCase):
                          [f'key{text}'.replace('\n', '') for text in made])
         self.assertStartsWith(parts[3], 'strategy=Sample(temperature=0.5, ')
         self.assertIn('\ntokens=5\nseed=5\njson=False\n', parts[3])
-        self.assertEqual((parts[2], parts[5]), ('', ''))
-        self.assertIn(':set NAME=VALUE', parts[6])
+        self.assertStartsWith(parts[2], 'strategy=Sample(temperature=0.5, ')
+        self.assertEqual(parts[5], '')
+        self.assertStartsWith(parts[6], 'There is no command :what.\n:set NAME=VALUE')
+
+    def test_an_interrupted_answer_ends_and_the_conversation_goes_on(self):
+        run = heed.load(self.trained())
+        calls, usual = [], Conversation.show
+
+        def show(conversation, text):
+            calls.append(text)
+            if len(calls) == 2:
+                raise KeyboardInterrupt
+            usual(conversation, text)
+
+        with mock.patch.object(Conversation, 'show', show):
+            parts = self.said(run, dict(strategy='Greedy()', tokens=8, seed=3), 'key', 'key', ':settings')
+        self.assertEndsWith(parts[1], '\n(interrupted; :quit ends)\n')
+        self.assertEqual(parts[2].strip(), f'key{run.generate("key", strategy="Greedy()", tokens=8)}'.strip())
+        self.assertIn('tokens=8', parts[3])
 
     def test_other_strategies_and_mistakes(self):
         run = heed.load(self.trained())
-        inputs = {':set strategy=Beam(size=2)': '', 'row': '^row[^\n]*\n$', ':set json=true': '', 'key': '^{"prompt": "key", ',
+        inputs = {':set strategy=Beam(size=2)': '^strategy=Beam', 'row': '^row[^\n]*\n$',
+                  ':set json=true': '^json=True', 'key': '^{"prompt": "key", ',
                   ':set temprature=1': "There is no setting 'temprature'; known: ",
                   ':set tokens=0': 'tokens is 0; expected 1 or more',
                   ':set size=x': "size is 'x'; expected a whole number", ':set size=0': r'Beam\(.*size is 0; expected 1 to',
-                  ':set strategy=Beem()': "there is no 'Beem'; did you mean 'Beam'", ':set constraint=MinLength(2)': '',
+                  ':set strategy=Beem()': "there is no 'Beem'; did you mean 'Beam'",
+                  ':set constraint=MinLength(2)': '^strategy=Beam.*MinLength',
                   ':set json=maybe': "json is 'maybe'; expected true or false", ':set prefix=a': "no setting 'prefix'"}
         parts = self.said(run, dict(strategy=None, tokens=3, seed=0), *inputs, ':quit', 'never asked')
         for (given, message), part in zip(inputs.items(), parts[1:], strict=True):
