@@ -3,12 +3,14 @@
     python convert.py --from_hf=FOLDER --workdir=NEW_WORKDIR     what save_pretrained wrote -> a run for eval.py, predict.py
                                                                  and train.py --config=configs/finetune.py:NEW_WORKDIR
     python convert.py --workdir=DIR --to_hf=NEW_FOLDER           a run -> what from_pretrained loads
+    python convert.py --workdir=DIR --to_hf=NEW_FOLDER --part=generator      of ELECTRA the generator, not the discriminator
     python convert.py --workdir=DIR --to_safetensors=NEW_FILE    a run -> its parameters by our names, their shapes and the
                                                                  config in NEW_FILE's .json, for other tools
     python convert.py --workdir=DIR --verify=IN.npz --out=OUT.npz
 
 --to_hf writes a model with the same outputs: what transformers always has and the run lacks, such as biases, is written as
-zeros. A run for which there is no such model is refused, with the flags to train one that has.
+zeros. A run for which there is no such model is refused, with the flags to train one that has. Of several families that have
+one, the first of docs/hugging_face.md is written, or --family=electra.
 
 --verify runs the model on arrays that are named as in transformers (input_ids, attention_mask, ...) and writes its outputs
 under their names there (logits, last_hidden_state), to compare with those of the original. Outputs at padding are arbitrary.
@@ -33,6 +35,8 @@ if __name__ == '__main__':  # a script that imports `convert` defines flags of i
     flags.DEFINE_string('to_safetensors', None, 'the new file to write with the parameters of any run')
     flags.DEFINE_string('workdir', None, 'folder of the run: a new one with --from_hf')
     flags.DEFINE_string('step', 'last', 'the checkpoint: last, best, or a number')
+    flags.DEFINE_string('part', None, 'of a run of ELECTRA with --to_hf or --verify: discriminator (the default) or generator')
+    flags.DEFINE_string('family', None, 'with --to_hf or --verify: the model_type to write, such as electra; else the nearest')
     flags.DEFINE_string('verify', None, 'an .npz file with inputs of the model')
     flags.DEFINE_string('out', None, 'for --verify: the .npz file to write')
     cli.answer_help()  # at once, before jax is imported
@@ -69,6 +73,7 @@ from transformer.conversion.generation import read as read_settings
 from transformer.conversion.generation import write as write_settings
 from transformer.conversion.tables import Weight
 from transformer.decoding.strategies import Strategy
+from transformer.models.electra import Electra
 from vit.contracts import SeenImages
 from vit.conversion.vit import VIT, image_of
 
@@ -86,6 +91,9 @@ def main():
         raise ValueError('Give one of --from_hf=FOLDER, --to_hf=FOLDER, --to_safetensors=FILE and --verify=IN.npz; see --help.')
     if (given.out is None) != (given.verify is None):
         raise ValueError('--verify=IN.npz and --out=OUT.npz go together; give both.')
+    for name in ('part', 'family'):
+        if given[name].value is not None and given.to_hf is None and given.verify is None:
+            raise ValueError(f'--{name} is for --to_hf and --verify; leave it out.')
     folder = workdir.given(given.workdir)
     if given.from_hf is not None:
         if given['step'].present:
@@ -98,13 +106,16 @@ def main():
         runs.require_new(path)
     elif given.to_safetensors is not None:
         weight_files.require_new(path)
-    snapshot = runs.load(folder, step=given.step, data=1)
+    snapshot, kind = runs.load(folder, step=given.step, data=1), given.family
+    if given.to_safetensors is None:
+        kind = 'electra' if kind is None and isinstance(snapshot.model, Electra) else kind
+        snapshot = part_of(snapshot, given.part)
     if given.to_hf is not None:
-        print(folder_of(snapshot, path))
+        print(folder_of(snapshot, path, kind))
     elif given.to_safetensors is not None:
         print(weight_files.export(snapshot, path))
     else:
-        family, snapshot, _ = expressed(snapshot)
+        family, snapshot, _ = expressed(snapshot, kind)
         print(arrays.verify(snapshot, family, path, pathlib.Path(given.out).expanduser()))
 
 
@@ -193,7 +204,7 @@ def run_of(folder, new):
     runs.require_new(new)
     family, weights, run, params, said = converted_run(folder)
     runs.write(new, run, {'params': params})
-    further = 'finetune' if family.use not in ('hidden', 'images') else 'classify'
+    further = 'classify' if family.use in ('hidden', 'replaced', 'images') else 'finetune'
     return (f'{new}: {family.architecture} with {run.parameters():,} parameters, {said}\n'
             f'{widened(family.kinds(weights), run.config.parameter_dtype)}'
             f'train it further with: python train.py --config=configs/{further}.py:{new} --config.data.path=PATH')
@@ -301,9 +312,9 @@ def require_preparation(settings, height, width):
                              f'{values[1]!r}.')
 
 
-def folder_of(snapshot, new):
+def folder_of(snapshot, new, kind=None):
     """Writes a run as a folder for from_pretrained; returns the report to print."""
-    family, snapshot, formed = expressed(snapshot)
+    family, snapshot, formed = expressed(snapshot, kind)
     special = None if family in VIT else special_of(snapshot, family)
     more = (special.ids() if special else {}) | family.config(snapshot.model) | told_of(snapshot)
     flat = {mesh.path_of(keys): np.asarray(x) for keys, x in jax.tree_util.tree_leaves_with_path(snapshot.params)}
@@ -353,17 +364,36 @@ def written_generation(folder, generation, special):
     return f', and generation_config.json, which cannot express {", ".join(lost)}' if lost else ', and generation_config.json'
 
 
-def expressed(snapshot):
-    """(family, the snapshot with an equal model that the family has, a report on how it differs).
+def part_of(snapshot, part):
+    """One encoder of a run of ELECTRA as a snapshot of its own, by default the discriminator; of others the run itself."""
+    if not isinstance(snapshot.model, Electra):
+        if part is not None:
+            raise ValueError(f'--part={part} is for runs of {Electra.__module__}:{Electra.__name__}; leave it out.')
+        return snapshot
+    part = 'discriminator' if part is None else part
+    if part not in ('discriminator', 'generator'):
+        raise ValueError(f'--part is {part!r}; expected discriminator or generator.')
+    model, params = snapshot.model.encoder(part, snapshot.params)
+    return dataclasses.replace(snapshot, run=dataclasses.replace(snapshot.run, model=model), params=params)
+
+
+def expressed(snapshot, kind=None):
+    """(family, the snapshot with an equal model that the family has, a report on how it differs): the family with this
+    `model_type`, or the nearest.
 
     Raises ValueError if transformers has no such model.
     """
-    name = snapshot.run.config.model.name
-    known = [family for family in FAMILIES if family.model == name]
+    known = [family for family in FAMILIES if type(snapshot.model) is resolve.load(family.model)]
     if not known:
         every = ', '.join(sorted({family.model for family in FAMILIES}))
-        raise ValueError(f'{name} has no counterpart in transformers, only {every} have one; write the run as it is with '
-                         '--to_safetensors=FILE.')
+        raise ValueError(f'{snapshot.run.config.model.name} has no counterpart in transformers, only {every} have one; write '
+                         'the run as it is with --to_safetensors=FILE.')
+    if kind is not None:
+        kinds = dict.fromkeys(family.kind for family in known)
+        known = [family for family in known if family.kind == kind]
+        if not known:
+            raise ValueError(f'--family={kind} is none that {snapshot.run.config.model.name} is written as; expected one of '
+                             f'{", ".join(kinds)}.')
     for family, formed in sorted(((family, family.formed(snapshot.model, FREE)) for family in known),
                                  key=lambda one: one[1].distance):
         if formed.misfits:

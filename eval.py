@@ -255,7 +255,8 @@ def say_changes(folder, snapshot, part):
     if part and workdir.changed(folder, {part: snapshot.data.digest(part)}):
         print(f'eval.py: the data of {part} has changed since the run began; the current data was measured.',
               file=sys.stderr)
-    for name in workdir.changed(folder, snapshot.run.companions.digests(), 'companions'):
+    companions = snapshot.run.companions
+    for name in workdir.changed(folder, companions.digests(), 'companions') if companions.were_read else ():
         print(f'eval.py: the companion {name} has changed since the run began; the current one was applied.', file=sys.stderr)
 
 

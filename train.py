@@ -139,7 +139,7 @@ def train(config, workdir):
         # ---- Loop. The order of a step: compute, log, evaluate, flush, save, and only then the next batch ------------
         stop = open_things.enter_context(Stop(alone=not processes.several()))
         open_things.enter_context(profile)
-        clock, step, logged, behind = report.Clock(), start, start, None
+        clock, step, logged, behind, rows, remark = report.Clock(), start, start, None, [], ''
         if pending:  # a signal interrupted the evaluation of the restored step
             try:
                 with stop.interruptible():
@@ -172,6 +172,9 @@ def train(config, workdir):
                              flops_per_s=speed['flops_per_s'], data_wait=speed['data_wait_share'],
                              seconds_left=(config.train.steps - step) * speed['step_ms'] / 1e3)
                 logged, units = step, 0
+                rows.append(numbers | {'step': step})
+                if not remark and (remark := run.task.remark(rows, run.data)):
+                    out.note(remark)
 
             due = [n for n, e in config.evals.items() if last or (e.every_steps and step % e.every_steps == 0)]
             metrics = {}

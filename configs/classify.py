@@ -12,13 +12,12 @@ which of two is better.
 """
 
 from configs import base
-from configs.finetune import BERT, ELECTRA, HEAD, begun, with_head
+from configs.finetune import BERT, HEAD, begun, encoder_of, with_head
 from training.config import resolve
 
 HEADS = {BERT: 'Classes()',
          'transformer.models.encoder_decoder:EncoderDecoder': "Classes(at='last', dropout=0.0, twice=True)",
          'transformer.models.gpt:Gpt': "Classes(at='last', pooler=False, bias=False, dropout=0.0)"}
-ELECTRA_CLASSES = 'Classes(activation=Gelu(), twice=True)'  # as in Hugging Face transformers; Google's code has no pooler
 
 # {prediction for a text: (task, {name: evaluator besides the averages}, fields of the data)}
 TOLD = {
@@ -47,20 +46,23 @@ def get_config(variant=''):
 def of_texts(variant, name, what):
     """The config of a run with the head of the model's family, which learns `what` of `TOLD`."""
     _, other = begun(variant, name)
-    own = 'Classes(twice=True)' if is_roberta(other.model) else ELECTRA_CLASSES if is_electra(other.model) else HEADS[BERT]
-    task, evals, fields = TOLD[what]
+    (model, fields), _ = encoder_of(other.model)
+    heads = HEADS | ({BERT: head_of(fields)} if model == BERT else {})
+    task, evals, more = TOLD[what]
     data = {'data': 'data.text.labelled:Labelled', 'train': 'train[:90%]', 'valid': 'train[90%:]', 'test': ''}
-    return with_head(variant, name, HEADS | {BERT: own}, task=f'transformer.tasks.{task}', evals=evals, **data | fields)
+    return with_head(variant, name, heads, task=f'transformer.tasks.{task}', evals=evals, **data | more)
 
 
-def is_electra(model):
-    """Whether a model is an ELECTRA, or its discriminator alone."""
-    return model.name == ELECTRA or str(model.get('head')).startswith('ReplacedTokens(')
-
-
-def is_roberta(model):
-    """Whether a model is a BERT whose positions begin after an offset for padding, like RoBERTa's."""
-    if model.name != BERT:
-        return False
-    positions = resolve.parse(model.positions, resolve.slots(resolve.load(BERT))['positions'].kind, 'model.positions')
-    return isinstance(positions, resolve.load('transformer.attention.positions.absolute:Learned')) and positions.offset > 0
+def head_of(model):
+    """The head for classes in the family of a BERT: RoBERTa's positions begin after an offset for padding, ALBERT's layers
+    share parameters, ELECTRA has narrow tables or a discriminator's head, and DistilBERT no token types."""
+    part = lambda name: resolve.parse(model[name], resolve.slots(resolve.load(BERT))[name].kind, f'model.{name}')
+    is_a = lambda part, path: isinstance(part, resolve.load(path))
+    positions = part('positions')
+    if is_a(positions, 'transformer.attention.positions.absolute:Learned') and positions.offset:
+        return 'Classes(twice=True)'
+    if is_a(part('depth'), 'transformer.layers.universal:Groups'):
+        return 'Classes(dropout=0.1)'
+    if model.get('embedding_width', 0) or is_a(part('head'), 'transformer.layers.heads:ReplacedTokens'):
+        return 'Classes(activation=Gelu(), twice=True)'
+    return 'Classes(activation=Relu(), dropout=0.2)' if model['types'] == 0 else 'Classes()'

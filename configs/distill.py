@@ -38,4 +38,4 @@ def get_config(variant=''):
 
 def every_second(layers):
     """The rules of init_rules by which layer i of the student comes from layer 2 i of a teacher with so many layers."""
-    return tuple((rf'block_{i}/(.*)', rf'keep:block_{2 * i}/\1') for i in range(1, (layers + 1) // 2))
+    return tuple((rf'block_{i}/(.*)', 'keep:' + rf'block_{2 * i}/\1') for i in range(1, (layers + 1) // 2))

@@ -14,6 +14,7 @@ import pathlib
 
 from configs import base
 from training import workdir
+from training.config import resolve
 
 BERT, ELECTRA = 'transformer.models.bert:Bert', 'transformer.models.electra:Electra'
 # Heads that are initialised afresh if the other run has none, or one of another shape.
@@ -70,8 +71,7 @@ def with_head(variant, name, head, data, task, evals, **fields):
     framing = other.data.get('framing', 'plain')  # a text that is continued has no special tokens around it
     c.data = base.data(data, path=f'{name}.txt', packing='buckets', framing=framing, tokenizer=other.data.tokenizer,
                        length=min(c.model.length, fields.pop('length', 128)), **fields)
-    start = other.data.get('start', -1) if 'start' in other.data else other.task.get('start', -1)
-    c.task = base.part(task, types=kept.get('types', 0) > 0, start=start)
+    c.task = base.part(task, types=kept.get('types', 0) > 0, start=start_of(other, variant))
     c.evals.valid = base.evaluation('transformer.evaluators.base:Averages', split='valid')
     for evaluation, path in evals.items():
         c.evals[evaluation] = base.evaluation(path, split='valid')
@@ -80,12 +80,20 @@ def with_head(variant, name, head, data, task, evals, **fields):
     return c.lock()
 
 
+def start_of(other, folder):
+    """The first input of the decoder of a run; -1 if it has none."""
+    if 'start' not in other.data or 'decoder' not in other.model:
+        return other.task.get('start', -1)
+    return resolve.construct(other.data, 'pipeline').open(pathlib.Path(folder)).start
+
+
 def encoder_of(model):
     """((import path, {field: value}) of the model of a run that gets another head, the front of its parameters' names there):
     of ELECTRA the discriminator, of others the model itself."""
     kept = {key: value for key, value in model.items() if key != 'name' and value is not None}  # None: the data's
     if model.name != ELECTRA:
         return (model.name, kept), ''
-    stack, tables = model.discriminator, model.embedding_width
+    stack, width = model.discriminator, model.embedding_width
     common = {key: value for key, value in kept.items() if key not in ('generator', 'discriminator', 'tied')}
-    return (BERT, common | {**stack, 'embedding_width': tables if tables != stack.width else 0}), 'discriminator'
+    tables = {'embedding_width': width if width != stack.width else 0}
+    return (BERT, common | {**stack, **tables, 'head': 'ReplacedTokens()'}), 'discriminator'

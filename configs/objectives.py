@@ -18,28 +18,28 @@ PIECES = {'data.tokenizer': 'WordPiece(vocab=8192)'}
 SENTINELS = {'data.tokenizer': 'WordPiece(vocab=8224, sentinels=32)', 'data.framing': 'bert'}
 # objective: (config, fields besides those of all, GFLOP of a step)
 OBJECTIVES = {
-    'masked': ('bert_mini.py:words', PIECES, 93.1),
-    'words': ('bert_mini.py:whole_words', PIECES, 93.1),
-    'spans': ('bert_mini.py:spans', PIECES, 102.1),
-    'next': ('bert_mini.py:next', PIECES, 93.1),
-    'order': ('bert_mini.py:order', PIECES, 93.1),
-    'electra': ('electra.py', PIECES, 98.2),
-    't5': ('t5_small.py:spans', SENTINELS, 132.8),
-    'bart': ('bart_mini.py', {'data.tokenizer': 'WordPiece(vocab=8192)', 'data.framing': 'bert'}, 254.5),
+    'masked': ('configs/bert_mini.py:words', PIECES, 93.1),
+    'words': ('configs/bert_mini.py:whole_words', PIECES, 93.1),
+    'spans': ('configs/bert_mini.py:spans', PIECES, 102.1),
+    'next': ('configs/bert_mini.py:next', PIECES, 93.1),
+    'order': ('configs/bert_mini.py:order', PIECES, 93.1),
+    'electra': ('configs/electra.py', PIECES, 98.2),
+    't5': ('configs/t5_small.py:spans', SENTINELS, 132.8),
+    'bart': ('configs/bart_mini.py', {'data.tokenizer': 'WordPiece(vocab=8192)', 'data.framing': 'bert'}, 254.5),
 }
 # task: (config, its fields, numbers of the table {name: (evaluator, metric)}, seeds)
 TASKS = {
-    'sst2': ('classify.py', {
+    'sst2': ('configs/classify.py', {
         'data.path': 'sst2', 'data.columns': ('2',), 'data.label': '1', 'data.train': 'train', 'data.valid': 'dev*',
         'data.header': 'true', 'train.steps': 3200}, {'SST-2 accuracy': ('scores', 'accuracy')}, 1),
-    'mrpc': ('classify.py', {
+    'mrpc': ('configs/classify.py', {
         'data.path': 'mrpc', 'data.columns': ('#1 String', '#2 String'), 'data.label': 'Quality', 'data.train': 'all[:-408]',
         'data.valid': 'all[-408:]', 'train.steps': 460},
         {'MRPC accuracy': ('scores', 'accuracy'), 'MRPC F1': ('scores', 'f1')}, 3),
-    'wnut17': ('tag.py', {
+    'wnut17': ('configs/tag.py', {
         'data.path': 'wnut17', 'data.train': 'wnut17train*', 'data.valid': 'emerging*', 'train.steps': 850},
         {'WNUT-17 F1': ('entities', 'f1')}, 1),
-    'squad': ('answer.py', {
+    'squad': ('configs/answer.py', {
         'data.path': 'squad_v1.1_dev', 'data.train': 'all[:80%]', 'data.valid': 'all[80%:]', 'data.stride': 64,
         'data.question_length': 32, 'train.steps': 840}, {'SQuAD F1': ('answers', 'f1')}, 1),
 }
@@ -75,13 +75,13 @@ def sweep(variant=''):
     points = {}
     for name, (config, fields, cost) in OBJECTIVES.items():
         steps = round(OPERATIONS / (cost * 1e9))
-        points[name] = Point(f'configs/{config}', fields | {
+        points[name] = Point(config, fields | {
             'data.corpus': corpus(variant), 'data.path': '', 'data.documents': 'file', 'train.steps': steps,
             'optimizer.schedule.warmup_steps': steps // 10, 'evals.valid.every_steps': 0, 'checkpoint.every_steps': 250})
     for name in OBJECTIVES:
         for task, (config, fields, _, seeds) in TASKS.items():
             for seed in range(seeds):
-                points[f'{name}-{task}-{seed}'] = Point(f'configs/{config}:{{{name}}}', fields | {
+                points[f'{name}-{task}-{seed}'] = Point(f'{config}:{{{name}}}', fields | {
                     'data.path': f'{variant}/{fields["data.path"]}', 'data.batch_size': 32, 'data.length': 128, 'seed': seed,
                     'optimizer.learning_rate': 2e-4, 'optimizer.schedule.warmup_steps': fields['train.steps'] // 10})
     return Sweep(points, table=tabulated, title='objective')

@@ -5,7 +5,8 @@
         --config.data.valid=valid --workdir=runs/stsb
     printf 'a man plays\ta man is playing' | python predict.py --workdir=runs/stsb
 
-A row of a table is a text or two and a number (docs/data.md). The head is that of configs/classify.py with one output, whose
+A row of a table is a text or two and a number (docs/data.md); `python -m data.similarity` makes such a table of sentences with
+their translations. The head is that of configs/classify.py with one output, whose
 squared error is the loss.
 """
 

@@ -8,9 +8,11 @@ import shutil
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import TypeVar
 
 from display import progress
 
+T = TypeVar('T')
 _REMEMBERED = 64 << 20  # bytes; hashing a smaller file costs less than a second look at the cache
 _DOING = {'tokens': 'tokenizing the text', 'tokenizers': 'learning the vocabulary', 'pairs': 'preparing the pairs'}
 _ABANDONED = 24 * 3600  # seconds after which the writer of a half-written entry is taken to be dead
@@ -41,12 +43,7 @@ def entry(kind: str, name: str, build: Callable[[Path], None], intact: Callable[
         if time.time() - left.stat().st_mtime > _ABANDONED:
             shutil.rmtree(left, ignore_errors=True)
     temporary = final.with_name(f'.{name}.{os.getpid()}.{secrets.token_hex(4)}')
-    try:
-        temporary.mkdir(parents=True)
-    except OSError as error:
-        raise ValueError(
-            f'The cache folder {root()} cannot be written ({error.strerror}); set HEED_CACHE to one that can.'
-        ) from error
+    _make(temporary)
     try:
         with progress.waiting(_DOING.get(kind, f'making {kind}')):
             build(temporary)
@@ -61,6 +58,30 @@ def entry(kind: str, name: str, build: Callable[[Path], None], intact: Callable[
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
     return final
+
+
+def scratch(build: Callable[[Path], None], use: Callable[[Path], T]) -> T:
+    """`use(folder)` of a folder filled by `build(empty folder)`, which is then removed; a file that is mapped lasts as long as
+    its mapping. Raises ValueError if the cache cannot be written."""
+    for left in root().glob('.scratch.*'):  # leftovers of killed writers
+        if time.time() - left.stat().st_mtime > _ABANDONED:
+            shutil.rmtree(left, ignore_errors=True)
+    folder = root() / f'.scratch.{os.getpid()}.{secrets.token_hex(4)}'
+    _make(folder)
+    try:
+        build(folder)
+        return use(folder)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _make(folder: Path) -> None:
+    try:
+        folder.mkdir(parents=True)
+    except OSError as error:
+        raise ValueError(
+            f'The cache folder {root()} cannot be written ({error.strerror}); set HEED_CACHE to one that can.'
+        ) from error
 
 
 def write(path: str | os.PathLike, contents: bytes) -> None:

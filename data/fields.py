@@ -1,4 +1,4 @@
-"""Checks of config fields: small sets of values, ranges, columns of tables."""
+"""Checks of config fields: small sets of values, ranges, columns of tables; numbers of things for the log."""
 
 import re
 from collections.abc import Sequence
@@ -10,6 +10,11 @@ def positive(**fields: int) -> None:
         least = 0 if name == 'workers' else 1
         if value < least:
             raise ValueError(f'data.{name}={value} is out of range; it must be {least} or more.')
+
+
+def counted(count: int, what: str) -> str:
+    """'1 document', '2 documents', for the log."""
+    return f'{count:,} {what}{"s" * (count != 1)}'
 
 
 def one_of(field: str, value: str, choices: tuple[str, ...]) -> None:
@@ -26,5 +31,6 @@ def columns(field: str, value: str | Sequence[int | str]) -> tuple[str, ...]:
     given = (value,) if isinstance(value, str) else value
     found = tuple(part.strip() for one in given for part in str(one).split(','))
     if any(not one or re.fullmatch(r'0+|-\d+', one) for one in found):
-        raise ValueError(f'data.{field}={value!r} names no column; write names of the header, or numbers from 1, such as 1,2.')
+        raise ValueError(f'data.{field}={",".join(found)} names no column; write names of the header, or numbers from 1, '
+                         'such as 1,2.')
     return found

@@ -2,6 +2,7 @@
 training/contracts.py."""
 
 import abc
+import math
 import types
 from collections.abc import Mapping
 from typing import Any
@@ -18,6 +19,7 @@ class Opened(abc.ABC):
       meanings: {what the numbers of a batch stand for, such as 'tokenizer' and 'classes': its digest}.
       unit: what `count` counts, in the plural.
       packed: whether a row of training holds several examples that a model has to tell apart.
+      unigram_entropy: nats, the loss of a model that knows nothing but how frequent each target is; nan: it is not known.
     """
 
     config: Any
@@ -25,6 +27,7 @@ class Opened(abc.ABC):
     meanings: Mapping[str, str] = types.MappingProxyType({})
     unit: str
     packed: bool = False
+    unigram_entropy: float = math.nan
 
     @property
     @abc.abstractmethod

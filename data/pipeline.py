@@ -35,7 +35,11 @@ class Order:
 
     def __call__(self, draw: int) -> np.ndarray:
         """int64 [size]: the draw with this number."""
-        first, parts, left = draw * self.size, [], self.size
+        return self.between(draw * self.size, (draw + 1) * self.size)
+
+    def between(self, first: int, stop: int) -> np.ndarray:
+        """int64 [stop - first]: the numbers at these places of all epochs in sequence."""
+        parts, left = [np.zeros(0, np.int64)], stop - first
         while left:
             epoch, place = divmod(first, self.count)
             parts.append(_permutation(self.count, self.seed, epoch)[place : place + left])
@@ -101,6 +105,46 @@ class _Numbered(grain.DatasetIterator):
         if self._iterator is not None:
             self._iterator.close()
             self._iterator = None
+
+
+class Epochs(grain.DatasetIterator):
+    """Batches of one iterator after the other.
+
+    Args:
+      begin: (the iterator over an epoch with this number, the number of batches to take of it), always the same for a number.
+    """
+
+    def __init__(self, begin: Callable[[int], tuple[grain.DatasetIterator, int]]):
+        super().__init__()
+        self._open = begin
+        self._epoch, self._taken, self._count, self._inner = 0, 0, 0, None
+
+    def __next__(self):
+        if self._inner is not None and self._taken == self._count:
+            self.close()
+            self._epoch, self._taken = self._epoch + 1, 0
+        if self._inner is None:
+            self._inner, self._count = self._open(self._epoch)
+        batch = next(self._inner)
+        self._taken += 1
+        return batch
+
+    def get_state(self):
+        """The number of the epoch, how many of its batches were taken, and the state of its iterator, None before the first."""
+        inner = None if self._inner is None else self._inner.get_state()
+        return {'epoch': self._epoch, 'taken': self._taken, 'inner': inner}
+
+    def set_state(self, state):
+        self.close()
+        self._epoch, self._taken = state['epoch'], state['taken']
+        if state['inner'] is not None:
+            self._inner, self._count = self._open(self._epoch)
+            self._inner.set_state(state['inner'])
+
+    def close(self):
+        if self._inner is not None:
+            self._inner.close()
+            self._inner = None
 
 
 def _follow_parent(worker: int, workers: int) -> None:

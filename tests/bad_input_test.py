@@ -290,7 +290,7 @@ class BadInputTest(experiments.TestCase):
                                    (['--step=newest'], "The step is 'newest'; expected last, best or a number"),
                                    (['--step=best'], 'This run has no best step; train it with'),
                                    (['--split=vaild'], "The split 'vaild' names no file of this data; did you mean 'valid'"),
-                                   ([f'--path={self.folder / "nowhere"}'], 'does not exist; --path must be a text file'),
+                                   ([f'--path={self.folder / "nowhere"}'], 'does not exist; --path must be a file'),
                                    ([f'--path={self.folder / "latin.txt"}'], 'latin.txt is not UTF-8: byte 3'),
                                    (['--wordkir=x'], "There is no flag --wordkir; did you mean 'workdir'")):
             with self.subTest(arguments=arguments):
@@ -368,7 +368,7 @@ class BadInputTest(experiments.TestCase):
         self.text.write_text(experiments.pairs(20))
 
     @parameterized.parameters(
-        ('key value\n', r'text.txt:21 has 1 column\(s\)'),
+        ('key value\n', r'text.txt:21 has 1 column'),
         ('key\t \n', 'text.txt:21 has nothing in column 2; fill it in, or take the line out'),
         ('\tkey\n', 'text.txt:21 has nothing in column 1'))
     def test_line_that_is_no_pair(self, line, pattern):

@@ -20,7 +20,7 @@ from tests.train_test import at
 from training import workdir
 from training.config import cli, resolve
 
-SHRUNK = {**{f'model.{stack}{field}': value for stack in ('', 'encoder.', 'decoder.')
+SHRUNK = {**{f'model.{stack}{field}': value for stack in ('', 'encoder.', 'decoder.', 'generator.', 'discriminator.')
              for field, value in (('layers', 1), ('heads', 2), ('width', 8))}, 'model.length': 16, 'data.length': 16,
           'model.source_length': 16, 'data.source_length': 16, 'data.batch_size': 8, 'train.steps': 2, 'train.microbatches': 1,
           'log.every_steps': 1, 'checkpoint.every_steps': 1, 'optimizer.schedule.warmup_steps': 1, 'evals.samples.tokens': 4,
@@ -36,6 +36,7 @@ CHANGES = {
     'quickstart:mixture': {'data.documents': 'line', 'data.tokenizer': 'SentencePiece(vocab=300)',
                            'data.parts.code.source': 'files'},
     'extrapolation:learned': TEXT | {'data.tokenizer': 'Byte()', 'data.valid': 'train[90%:95%]'},
+    'electra': {'data.tokenizer': 'WordPiece(vocab=60)', 'model.embedding_width': 4},
     'gpt2:124m': TEXT | {'model.vocab': 512, 'mesh.fsdp': 1},
     'gpt2:1558m': TEXT | {'model.vocab': 512, 'mesh.data': 2, 'mesh.fsdp': 4},
     'gpt_char:cpu': {},
@@ -43,6 +44,8 @@ CHANGES = {
     'bert_mini:next': {'data.tokenizer': 'WordPiece(vocab=60)', 'data.documents': 'line', 'data.cut': 'anywhere'},
     't5_small:spans': {'data.tokenizer': 'SentencePiece(vocab=300, sentinels=5)', 'data.documents': 'line'},
     'bart_mini': {'data.tokenizer': "SentencePiece(vocab=300, special=('begin', 'mask'))", 'data.documents': 'line'},
+    'gpt_translate': {'data.train': 'train[:300]', 'data.valid': 'valid[:20]', 'data.long': 'truncate',
+                      'data.tokenizer': 'SentencePiece(vocab=600)', 'model.length': 32},
     't5_small:step': {'model.vocab': 512, 'data.train': 'train[:300]', 'data.valid': 'valid[:20]'},
     'vit_ti16:step': {'data.train': 'train[:64]', 'data.valid': 'train[64:70]', 'data.size': 32},
     **{f'nadaraya_watson:{variant}': {} for variant in ('curve', 'iris')},

@@ -89,6 +89,50 @@ class RunsTest(recorded.TestCase):
         self.assert_refused('give it a name that ends in .safetensors', f'--workdir={workdir}', '--to_safetensors=x.npz')
         self.assert_refused('There is no folder', f'--workdir={workdir}', f'--to_safetensors={self.folder}/no/x.safetensors')
 
+    @parameterized.parameters(True, False)
+    @pytest.mark.slow
+    def test_both_parts_of_an_electra(self, tied):
+        workdir = self.folder / 'run'
+        self.text.write_text(experiments.lines(200))
+        config = experiments.tiny_reader(self.text, 'masked', **{'data.pairs': 'none', 'train.steps': 2})
+        with config.unlocked():
+            config.model = base.part('transformer.models.electra:Electra', length=16, tied=tied, embedding_width=6, **{
+                name: dict(layers=1, heads=2, width=width) for name, width in (('generator', 8), ('discriminator', 16))})
+            config.task = base.part('transformer.tasks.electra:ReplacedTokens')
+        self.assertEqual(experiments.train(config, workdir)[0], 0)
+        ids = np.arange(5, 17).reshape(2, 6)
+        snapshot = convert.runs.load(workdir)
+        for part, architecture, name, more in (('discriminator', 'ElectraForPreTraining', 'replaced_logits', {}), (
+                'generator', 'ElectraForMaskedLM', 'logits', {'masked': np.arange(6)[None].repeat(2, 0)})):
+            out = self.folder / part
+            said = self.convert(f'--workdir={workdir}', f'--to_hf={out}', *[f'--part={part}'] * (part == 'generator'))
+            self.assertIn(architecture, said)
+            model, params = convert.from_hf(out)
+            found, wanted = model.apply({'params': params}, ids)[name], snapshot.apply(inputs=ids, **more)[name]
+            np.testing.assert_allclose(found, wanted, rtol=0, atol=1e-5)
+        self.assert_refused("--part is 'both'; expected discriminator or generator", f'--workdir={workdir}',
+                            f'--to_hf={self.folder / "out"}', '--part=both')
+        self.assertIn('BertForMaskedLM' if not tied else 'ElectraForMaskedLM', self.convert(
+            f'--workdir={workdir}', f'--to_hf={self.folder / "same"}', '--part=generator',
+            *['--family=bert'] * (not tied)))
+        self.assert_refused('--family=gpt2 is none that .*Electra is written as; expected one of bert, roberta,',
+                            f'--workdir={workdir}', f'--to_hf={self.folder / "out"}', '--family=gpt2')
+        self.assert_refused('--part is for --to_hf and --verify', f'--workdir={workdir}', '--part=generator',
+                            f'--to_safetensors={self.folder / "out.safetensors"}')
+
+    @pytest.mark.slow
+    def test_an_albert_trained_here(self):
+        workdir, out = self.folder / 'run', self.folder / 'out'
+        self.text.write_text(experiments.lines(200))
+        config = experiments.tiny_reader(self.text, 'masked', **{
+            'data.pairs': 'order', 'train.steps': 2, 'model.layers': 4, 'model.depth': 'Groups(groups=2)',
+            'model.embedding_width': 6})
+        self.assertEqual(experiments.train(config, workdir)[0], 0)
+        self.assertIn('AlbertForPreTraining', self.convert(f'--workdir={workdir}', f'--to_hf={out}'))
+        self.assert_same_logits(out, workdir, inputs=np.arange(5, 17).reshape(2, 6))
+        self.assert_refused('--part=generator is for runs of transformer.models.electra:Electra', f'--workdir={workdir}',
+                            f'--to_hf={self.folder / "other"}', '--part=generator')
+
     @pytest.mark.slow
     def test_a_run_in_bfloat16_as_one_file(self):
         workdir = self.trained(**{'train.steps': 1, 'parameter_dtype': 'bfloat16', 'optimizer.average_decay': 0.0})

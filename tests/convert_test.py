@@ -29,8 +29,10 @@ CASES = (
     'electra_masked', 'electra_model', 'electra_classes', 'electra_tags', 'electra_span', 'distilbert', 'distilbert_model',
     'distilbert_classes', 'distilbert_tags', 'distilbert_span')
 
+ALTERED = 'bert_masked', 'albert', 'electra', 'electra_masked', 'electra_classes', 'distilbert', 'distilbert_span'
 # One of each family, and those with a part of their own.
-IN_FLOAT32 = 'gpt2', 'gpt2_other', 'bert', 'roberta', 't5', 't5_gated', 't5_classes', 'bart', 'marian', 'vit'
+IN_FLOAT32 = ('gpt2', 'gpt2_other', 'bert', 'roberta', 't5', 't5_gated', 't5_classes', 'bart', 'marian', 'vit', 'albert',
+              'electra_masked', 'distilbert_classes')
 
 
 def inputs_of(name, model, arrays):
@@ -147,7 +149,8 @@ class ParityTest(parameterized.TestCase):
 
 
 @slow_but('test_in_and_out_again', 'gpt2', 'gpt2_other', 'gpt2_choice', 'bert', 'bert_tags', 'roberta_classes', 't5',
-          't5_encoder', 'bart', 'vit')
+          't5_encoder', 'bart', 'vit', 'albert', 'electra', 'distilbert_classes')
+@slow_but('test_every_field_of_a_config_counts_or_is_refused', 'albert', 'electra_masked')
 class FolderTest(recorded.TestCase):
     """Folders in, runs, and folders out."""
 
@@ -177,14 +180,18 @@ class FolderTest(recorded.TestCase):
         self.assertEqual((out / 'generation_config.json').is_file(), family.use in ('text', 'pairs'))
 
     @parameterized.parameters(
-        ({'id2label': {'2': 'both', '0': 'no', '1': 'yes'}}, 'reading:TextClasses', ['no', 'yes', 'both']),
-        ({'problem_type': 'multi_label_classification'}, 'reading:MultiLabel', ['no', 'yes', 'both']),
-        ({'id2label': {'0': 'grade'}, 'problem_type': 'regression'}, 'reading:TextNumbers', ['grade']),
-        ({'id2label': {'0': 'grade'}, 'problem_type': 'absent'}, 'reading:TextNumbers', ['grade']))
-    def test_classes_labels_and_a_number(self, changes, task, names):
-        short = lambda weights: {name: x[:len(names)] if name.startswith('classifier.') else x for name, x in weights.items()}
+        ('bert', {'id2label': {'2': 'both', '0': 'no', '1': 'yes'}}, 'reading:TextClasses', ['no', 'yes', 'both']),
+        ('bert', {'problem_type': 'multi_label_classification'}, 'reading:MultiLabel', ['no', 'yes', 'both']),
+        ('bert', {'id2label': {'0': 'grade'}, 'problem_type': 'regression'}, 'reading:TextNumbers', ['grade']),
+        ('bert', {'id2label': {'0': 'grade'}, 'problem_type': 'absent'}, 'reading:TextNumbers', ['grade']),
+        ('albert', {'id2label': {'0': 'grade'}, 'problem_type': 'regression'}, 'reading:TextNumbers', ['grade']),
+        ('electra', {'problem_type': 'multi_label_classification'}, 'reading:MultiLabel', ['no', 'yes', 'both']),
+        ('distilbert', {'id2label': {'0': 'grade'}, 'problem_type': 'regression'}, 'reading:TextNumbers', ['grade']))
+    def test_classes_labels_and_a_number(self, kind, changes, task, names):
+        last = 'classifier.out_proj.' if kind == 'electra' else 'classifier.'
+        short = lambda weights: {name: x[:len(names)] if name.startswith(last) else x for name, x in weights.items()}
         workdir, out = self.folder / 'run', self.folder / 'out'
-        self.convert(f'--from_hf={self.hugging_face("bert_classes", short, **changes)}', f'--workdir={workdir}')
+        self.convert(f'--from_hf={self.hugging_face(f"{kind}_classes", short, **changes)}', f'--workdir={workdir}')
         config = json.loads((workdir / 'config.json').read_text())
         self.assertEqual(config['task']['name'], f'transformer.tasks.{task}')
         self.convert(f'--workdir={workdir}', f'--to_hf={out}')
@@ -193,9 +200,10 @@ class FolderTest(recorded.TestCase):
         usual = 'regression' if len(names) == 1 else 'absent'
         self.assertEqual(config.get('problem_type', 'absent'), {'absent': usual}.get(
             changes.get('problem_type', 'absent'), changes.get('problem_type')))
-        self.assert_same_weights(out, self.folder / 'bert_classes_hf')
+        self.assert_same_weights(out, self.folder / f'{kind}_classes_hf')
 
-    @parameterized.parameters('gpt2', 'gpt2_span', 'bert', 'bert_model', 'roberta', 't5', 'bart_classes', 'vit')
+    @parameterized.parameters('gpt2', 'gpt2_span', 'bert', 'bert_model', 'roberta', 't5', 'bart_classes', 'vit', 'albert',
+                              'electra', 'distilbert_span')
     @pytest.mark.slow
     def test_verify(self, name):
         workdir, recorded = self.folder / 'run', case(name)
@@ -290,7 +298,11 @@ class FolderTest(recorded.TestCase):
         ('t5', 'layer_norm_epsilon', 1e-6, 'encoder.norm.epsilon', 'decoder.norm.epsilon'),
         ('gpt2', 'attn_pdrop', 0.1, 'attention_dropout'), ('bert', 'attention_probs_dropout_prob', 0.1, 'attention_dropout'),
         ('vit', 'hidden_dropout_prob', 0.0, 'dropout'),
-        ('roberta', 'hidden_dropout_prob', 0.1, 'dropout'),
+        ('roberta', 'hidden_dropout_prob', 0.1, 'dropout'), ('albert', 'hidden_dropout_prob', 0.0, 'dropout'),
+        ('albert_classes', 'classifier_dropout_prob', 0.1, 'head.dropout'),
+        ('electra', 'layer_norm_eps', 1e-12, 'norm.epsilon'),
+        ('distilbert', 'attention_dropout', 0.1, 'attention_dropout'), ('distilbert_span', 'qa_dropout', 0.1, 'head.dropout'),
+        ('distilbert_classes', 'seq_classif_dropout', 0.2, 'head.dropout'),
         ('t5', 'dropout_rate', 0.1, 'encoder.dropout', 'decoder.dropout', 'decoder.feed_forward.dropout'),
         ('bart', 'dropout', 0.1, 'encoder.dropout', 'decoder.dropout'),
         ('bart', 'activation_dropout', 0.0, 'encoder.feed_forward.dropout', 'decoder.feed_forward.dropout'))
@@ -368,6 +380,13 @@ class FolderTest(recorded.TestCase):
         ('bert_classes', {'problem_type': 'ranking'}, "problem_type='ranking', which is not supported; expected one of"),
         ('vit', {'problem_type': 'multi_label_classification'}, 'an image has labels, which is not supported'),
         ('gpt2_choice', {'summary_activation': 'tanh'}, "summary_activation='tanh', which is not supported"),
+        ('albert', {'inner_group_num': 2}, 'inner_group_num=2, which is not supported; expected 1'),
+        ('albert', {'num_hidden_groups': 3}, '4 layers cannot be divided into the equal groups of depth=Groups.groups=3.'),
+        ('albert', {'position_embedding_type': 'relative_key'}, "position_embedding_type='relative_key'"),
+        ('albert', {'embedding_size': 16}, r'word_embeddings.weight .67, 16. +\| \S*word_embeddings.weight .67, 12'),
+        ('electra', {'embedding_size': 16}, r'\n  - +\| electra.embeddings_project.bias'),
+        ('electra', {'is_decoder': True}, 'is_decoder=True, which is not supported'),
+        ('distilbert', {'type_vocab_size': 2}, 'type_vocab_size=2, which is not known for distilbert'),
         ('bart', {'normalize_before': True}, 'normalize_before=True'), ('bart', {'encoder_layerdrop': 0.1}, 'layerdrop=0.1'),
         ('bart', {'encoder_ffn_dim': 20}, r'encoder.layers.0.fc1.bias \[20\] +\| \S*encoder.layers.0.fc1.bias \[24\]'),
         ('vit', {'qkv_bias': False}, r'\n  - +\| vit.encoder.layer.0.attention.attention.key.bias \[16\]'),
@@ -376,11 +395,11 @@ class FolderTest(recorded.TestCase):
     def test_configs_of_other_families(self, name, changes, message):
         self.assert_refused(message, f'--from_hf={self.hugging_face(name, **changes)}', f'--workdir={self.folder / "run"}')
 
-    @parameterized.parameters('bert_tags', 'bert_span', 'bert_masked', 'roberta')
+    @parameterized.parameters('bert_tags', 'bert_span', 'bert_masked', 'roberta', 'albert_masked', 'albert_tags', 'albert_span')
     def test_a_pooler_that_nothing_reads(self, name):
-        prefix = 'roberta' if name == 'roberta' else 'bert'
-        more = lambda w: w | {f'{prefix}.pooler.dense.weight': np.ones((16, 16), np.float32),
-                              f'{prefix}.pooler.dense.bias': np.ones(16, np.float32)}
+        kind = name.split('_')[0]
+        pooler = f'{kind}.pooler' if kind == 'albert' else f'{kind}.pooler.dense'
+        more = lambda w: w | {f'{pooler}.weight': np.ones((16, 16), np.float32), f'{pooler}.bias': np.ones(16, np.float32)}
         found, wanted = convert.from_hf(self.hugging_face(name, more)), convert.from_hf(REFERENCE / name)
         self.assertEqual(found[0], wanted[0])
         jax.tree.map(np.testing.assert_array_equal, found[1], wanted[1])
@@ -393,6 +412,26 @@ class FolderTest(recorded.TestCase):
         (folder / 'preprocessor_config.json').write_text(json.dumps({'size': {'height': 12, 'width': 12}} | settings))
         self.assert_refused(f'preprocessor_config.json has {message}', f'--from_hf={folder}',
                             f'--workdir={self.folder / "run"}')
+
+    @parameterized.named_parameters((name, name) for name in ALTERED)
+    def test_every_field_of_a_config_counts_or_is_refused(self, name):
+        """Another value changes the logits, or how the model is trained, or it is refused."""
+        (family, config, _), (model, params) = convert.opened(REFERENCE / name), convert.from_hf(REFERENCE / name)
+        inputs = inputs_of(name, model, case(name)['input'])
+        logits = lambda model, params: next(iter(outputs_of(name, model.apply({'params': params}, **inputs)).values()))
+        wanted, other = logits(model, params), {'gelu': 'relu', 'relu': 'silu', 'gelu_new': 'relu', True: False, False: True}
+        for field in sorted({field for one in family.fields for field in one.names[0]} & {*config}):
+            value = config[field]
+            given = value * 2 if type(value) is int else value + 0.25 if isinstance(value, float) else other[value]
+            shutil.rmtree(self.folder / f'{name}_hf', ignore_errors=True)
+            try:
+                found, read = convert.from_hf(self.hugging_face(name, **{field: given}))
+            except ValueError:
+                continue
+            if 'dropout' in field:
+                self.assertNotEqual(found, model, field)
+            else:
+                self.assertGreater(np.abs(logits(found, read) - wanted).max(), 1e-4, field)
 
     def test_an_output_layer_that_was_lost(self):
         """Not made up, where the config says that it is one of its own."""

@@ -11,6 +11,7 @@ import tempfile
 from absl.testing import absltest, parameterized
 
 import convert
+from data.noise.masking import Masking
 from data.text.labelled import Labelled, Labels, Number
 from data.text.parallel import Parallel
 from data.text.preferences import Preferences
@@ -92,6 +93,11 @@ class DocsTest(parameterized.TestCase):
         if config == 'label':
             self.assertEqual(found[-1].label, ())
 
+    def test_noises_are_what_a_config_takes(self):
+        table = DOCS['data.md'].partition('| noise |')[2].partition('\n\n')[0]
+        names = [resolve.parse(one, Masking, 'noise') for one in re.findall(r'^\| `(.*?)`', table, re.MULTILINE)]
+        self.assertEqual({type(noise).__name__ for noise in names}, {*resolve.subclasses(Masking)})
+
     def test_architectures_are_those_of_the_families(self):
         rows = re.findall(r'^\| .* \| (`.*`) \|$', DOCS['hugging_face.md'], re.MULTILINE)
         self.assertEqual({name for row in rows for name in re.findall(r'`(\w+)`', row)},
@@ -99,7 +105,7 @@ class DocsTest(parameterized.TestCase):
 
     def test_configs_go_out_as_it_says(self):
         names = {'GPT-2': 'gpt2', 'BERT': 'bert', 'RoBERTa': 'roberta', 'T5': 't5', 'BART': 'bart', 'MarianMT': 'marian',
-                 'ViT': 'vit', 'I-JEPA': 'ijepa'}
+                 'ViT': 'vit', 'I-JEPA': 'ijepa', 'ALBERT': 'albert', 'ELECTRA': 'electra', 'DistilBERT': 'distilbert'}
         rows = re.findall(r'^\| (`configs/.*) \| (.*) \|$', DOCS['hugging_face.md'], re.MULTILINE)
         self.assertLen(rows, 5)
         for configs, told in rows:
@@ -107,13 +113,13 @@ class DocsTest(parameterized.TestCase):
             cases = [(one, '', usual) for one in re.findall(r'(\w+)\.py', configs)]
             for other in others:
                 name, _, variant = re.search(r'(\w+)\.py(:(\w+))?|$', other).groups() if '.py' in other else (
-                    cases[0][0], None, re.search('config.model.(.*)`', other)[1])
+                    cases[0][0], None, re.search('`(.*)`', other)[1])
                 cases.append((name, variant, re.search(r'(\S+)$', other)[1]))
             for name, variant, family in cases:
-                field, _, value = variant.partition('=')
-                config = importlib.import_module(f'configs.{name}').get_config('' if value else variant).unlock()
-                if value:
-                    config.model[field] = value.strip("'")
+                fields = re.findall(r'--config\.model\.(\w+)=(\S+)', variant)
+                config = importlib.import_module(f'configs.{name}').get_config('' if fields else variant).unlock()
+                for field, value in fields:
+                    config.model[field] = int(value) if value.isdigit() else value.strip("'")
                 facts = {'vocab': 40, 'source_vocab': 0, 'classes': 10, 'dtype': 'float32', 'parameter_dtype': 'float32'}
                 model = resolve.construct(config.model, extra=facts)
                 found = min(((family, family.formed(model, convert.FREE)) for family in convert.FAMILIES

@@ -23,7 +23,8 @@ from configs import base
 
 ROOT = pathlib.Path(__file__).parent.parent
 # Files in configs/ that are no configs by themselves, or whose variants are workdirs (finetune_test.py).
-NO_CONFIGS = '__init__', 'base', 'converted', 'finetune', 'classify', 'label', 'rate', 'prefer', 'tag', 'answer'
+NO_CONFIGS = ('__init__', 'base', 'converted', 'finetune', 'classify', 'label', 'rate', 'prefer', 'tag', 'answer', 'distill',
+              'objectives', 'text_to_text', 'summarize', 'glue', 'gpt_finetune')
 WORDS = ('key', 'query', 'value', 'mask', 'head', 'block', 'norm', 'token', 'row', 'batch', 'loss', 'step', 'mean', 'sum')
 
 
@@ -240,7 +241,7 @@ def own_flags():
     finally:
         for name in set(flags.FLAGS) - before:
             module = pathlib.Path(flags.FLAGS.find_module_defining_flag(name))  # a script's name or path
-            if module.stem in ('train', 'eval', 'predict', 'convert', 'sweep') or name.split('.')[0] == 'config':
+            if module.stem in ('train', 'eval', 'predict', 'convert', 'sweep', 'show') or name.split('.')[0] == 'config':
                 delattr(flags.FLAGS, name)
         flags.FLAGS.mark_as_parsed()  # Grain's worker processes read flags
 

@@ -11,6 +11,8 @@ from safetensors.numpy import load_file
 from configs import classify
 from tests import experiments, recorded
 from tests.recorded import REFERENCE, convert, end_of
+from training import run as runs
+from training.config import cli
 from transformer.decoding.generate import generate
 from transformer.decoding.strategies import Greedy
 
@@ -92,6 +94,40 @@ class FinetuneTest(recorded.TestCase):
         return config
 
     @pytest.mark.slow
+    def test_a_pretrained_model_learns_several_tasks_as_text(self):
+        pretrained, mine = self.folder / 'pretrained', self.folder / 'mine'
+        self.text.write_text(experiments.lines(200))
+        small = [f'--config.model.{stack}.{field}={value}' for stack in ('encoder', 'decoder')
+                 for field, value in (('layers', 1), ('heads', 2), ('width', 8))]
+        done = experiments.call(
+            'train', '--config=configs/t5_small.py', f'--config.data.path={self.text}', f'--workdir={pretrained}', *small,
+            '--config.data.documents=line', '--config.data.tokenizer=SentencePiece(vocab=300, sentinels=9)',
+            '--config.train.steps=2', '--config.data.batch_size=8', '--config.mesh.data=1')
+        self.assertEqual(done.code, 0, done.err)
+        # another head reads the text again, and begins with the token that ends one
+        self.assertEqual(cli.load_config(f'configs/classify.py:{pretrained}')[0].task.start, 1)
+        for name, cells in (('sst2', 'sentence\tlabel\n'), ('rte', 'sentence1\tsentence2\tlabel\n')):
+            rows = (f'key row {i}\t' + f'head {i}\t' * (name == 'rte') + f'{i % 2}\n' for i in range(40))
+            (self.folder / f'{name}.tsv').write_text(cells + ''.join(rows))
+        paths = [f'--config.data.parts.{name}.{field}={value}' for name in ('sst2', 'rte') for field, value in (
+            ('path', self.folder / f'{name}.tsv'), ('train', 'all[:30]'), ('valid', 'all[30:]'))]
+        config = [f'--config=configs/text_to_text.py:{pretrained}', *paths, f'--workdir={mine}', '--config.train.steps=2',
+                  '--config.mesh.data=1', '--config.data.batch_size=8']
+        done = experiments.call('train', *config)
+        self.assertEqual(done.code, 0, done.err)
+        self.assertIn(f'parameters from {pretrained}', done.out)
+        self.assertRegex(done.out, '2 tasks as text: rte 50.0% of 30, sst2 50.0% of 30 examples')
+        row, = experiments.rows(mine, 'answers')
+        names = {f'{task}_{name}' for task in ('rte', 'sst2') for name in ('exact_match', 'other')}
+        self.assertEqual({*row} - {'step', 'split'}, names)
+        done = experiments.call('eval', f'--workdir={mine}', '--split=sst2.valid', '--evaluator=answers')
+        said = json.loads(done.out.splitlines()[-1])
+        self.assertEqual((said['split'], said['sst2_other']), ('sst2.valid', row['sst2_other']))
+        done = experiments.call('predict', f'--workdir={mine}', stdin=b'sst2 sentence: key row\n')
+        self.assertEqual((done.code, len(done.out.splitlines())), (0, 1))
+        done = experiments.call('train', f'--config=configs/text_to_text.py:{self.trained()}')
+        self.assertIn('Gpt, which writes no texts for others', done.err)
+
     def test_masked_words(self):
         self.convert(f'--from_hf={self.hugging_face("roberta")}', f'--workdir={self.folder / "run"}')
         self.text.write_text(''.join(f'{i % 50 + 3} 7 {i % 50 + 4} 9\n' for i in range(50)))
@@ -101,6 +137,20 @@ class FinetuneTest(recorded.TestCase):
                             'data.tokenizer=Ids(vocab=67, begin=0, end=2, pad=1, mask=66)')
         self.assertIn('  valid: loss ', said)
         self.out_again('RobertaForMaskedLM', 'roberta')
+
+    @parameterized.parameters(('albert', 'AlbertForPreTraining'), ('electra_masked', 'ElectraForMaskedLM'),
+                              ('distilbert', 'DistilBertForMaskedLM'))
+    @pytest.mark.slow
+    def test_pretraining_goes_on(self, name, architecture):
+        folder = self.hugging_face(name, bos_token_id='absent', eos_token_id='absent', cls_token_id=1, sep_token_id=2,
+                                   mask_token_id=66)
+        self.convert(f'--from_hf={folder}', f'--workdir={self.folder / "run"}')
+        self.text.write_text(''.join(f'{i % 50 + 3} 7 {i % 50 + 4} 9\n' for i in range(50)))
+        said = self.further('finetune', self.text, 'data.documents=line')
+        self.assertIn('pairs_accuracy' if name == 'albert' else '  valid: loss ', said)
+        self.out_again(architecture, name)
+        done = experiments.call('predict', f'--workdir={self.folder / "mine"}', stdin=b'9 66 8\n')
+        self.assertRegex(done.out, r'^9 \d+ 8\n$')
 
     @pytest.mark.slow
     def test_a_run_trained_here_classifies(self):
@@ -113,6 +163,67 @@ class FinetuneTest(recorded.TestCase):
         self.assertIn('fresh ones in classes/kernel', said)
         done = experiments.call('predict', f'--workdir={self.folder / "classes"}', stdin=b'key mask\n')
         self.assertRegex(done.out, r'^(no|yes)\t0\.\d{4}\n$')
+
+    def electra(self):
+        """Trains a small ELECTRA in self.folder / 'run'."""
+        self.text.write_text(experiments.lines(80))
+        small = [f'--config.model.{part}.{field}' for part in ('generator', 'discriminator')
+                 for field in ('layers=1', 'width=8', 'heads=2')]
+        done = experiments.call(
+            'train', '--config=configs/electra.py', f'--config.data.path={self.text}', '--config.train.steps=2', *small,
+            '--config.data.tokenizer=WordPiece(vocab=60)', '--config.data.length=16', '--config.model.length=16',
+            '--config.model.embedding_width=4', '--config.data.batch_size=8', f'--workdir={self.folder / "run"}')
+        self.assertEqual(done.code, 0, done.err)
+        return self.params('run')['discriminator']
+
+    def params(self, name):
+        return jax.device_get(convert.runs.load(self.folder / name).params)
+
+    @pytest.mark.slow
+    def test_an_electra_shows_replaced_words_and_its_discriminator_classifies(self):
+        there = self.electra()
+        said = experiments.call('predict', f'--workdir={self.folder / "run"}', '--json', stdin=b'key mask\n\n')
+        first, blank = map(json.loads, said.out.splitlines())
+        self.assertEqual((''.join(one['token'] for one in first['tokens']).replace('#', ''), blank['text']), ('keymask', ''))
+        self.assertBetween(first['tokens'][0]['probability'], 0, 1)
+        self.text.write_text(''.join(f'{"key" if i % 3 else "row"} mask\t{"no" if i % 3 else "yes"}\n' for i in range(30)))
+        said = self.further('classify', self.text, 'optimizer.rate_rules=(("(pooler|classes)/.*", 1.0), (".*", 0.0))')
+        self.assertRegex(said, 'fresh ones in classes/bias, classes/kernel, pooler/bias, pooler/kernel\n')
+        mine = self.params('mine')
+        self.assertEqual(mine.keys() - there.keys(), {'pooler', 'classes'})
+        self.assertEqual(there.keys() - mine.keys(), {'discriminator', 'replaced'})  # its head
+        for name in mine.keys() & there.keys():
+            jax.tree.map(np.testing.assert_array_equal, mine[name], there[name])
+        out = self.folder / 'out'
+        self.convert(f'--workdir={self.folder / "mine"}', f'--to_hf={out}')
+        self.assertEqual(json.loads((out / 'config.json').read_text())['architectures'], ['ElectraForSequenceClassification'])
+
+    @parameterized.parameters('tag', 'finetune')
+    @pytest.mark.slow
+    def test_an_electra_goes_on(self, config):
+        there = self.electra()
+        if config == 'tag':
+            self.text.write_text(''.join(f'key {"B-x" if i % 2 else "O"}\nmask O\n\n' for i in range(30)))
+        self.further(config, self.text)
+        mine = self.params('mine')
+        self.assertEqual('generator' in mine, config == 'finetune')
+        table = (mine if config == 'tag' else mine['discriminator'])['tokens']['embedding']
+        self.assertEqual(table.shape, there['tokens']['embedding'].shape)
+        self.assertLess(np.abs(table - there['tokens']['embedding']).max(), 0.05)  # of which three steps have moved it
+
+    @pytest.mark.slow
+    @parameterized.parameters('classify', 'tag')
+    def test_a_translator_trained_here_reads_texts(self, config):
+        workdir, examples = self.translator(), self.folder / 'examples'
+        examples.write_text(''.join(f'{"key" if i % 3 else "row"}\t{"O" if i % 3 else "B-it"}\n\n' if config == 'tag' else
+                                    f'{"key" if i % 3 else "row"} mask\t{"no" if i % 3 else "yes"}\n' for i in range(60)))
+        done = experiments.call(
+            'train', f'--config=configs/{config}.py:{workdir}', f'--config.data.path={examples}', '--config.train.steps=40',
+            '--config.optimizer.learning_rate=0.01', f'--workdir={self.folder / "mine"}')
+        self.assertEqual(done.code, 0, done.err)
+        start = json.loads((self.folder / 'mine' / 'config.json').read_text())['task']['start']
+        self.assertEqual(start, runs.load(workdir).data.start)
+        self.assertEqual(experiments.rows(self.folder / 'mine', 'valid')[-1]['accuracy'], 1.0)
 
     @pytest.mark.slow
     def test_a_language_model_classifies(self):
@@ -129,7 +240,10 @@ class FinetuneTest(recorded.TestCase):
         ('bart', 'BartForSequenceClassification', 'classification_head.dense classification_head.out_proj', ''),
         ('bert', 'BertForSequenceClassification', 'classifier', ''),
         ('t5_gated', 'T5ForSequenceClassification', 'classification_head.dense classification_head.out_proj', 'transformer.'),
-        ('roberta', 'RobertaForSequenceClassification', 'classifier.dense classifier.out_proj', ''))
+        ('roberta', 'RobertaForSequenceClassification', 'classifier.dense classifier.out_proj', ''),
+        ('albert', 'AlbertForSequenceClassification', 'classifier', ''),
+        ('electra', 'ElectraForSequenceClassification', 'classifier.dense classifier.out_proj', ''),
+        ('distilbert', 'DistilBertForSequenceClassification', 'pre_classifier classifier', ''))
     @pytest.mark.slow
     def test_classes_of_other_families(self, name, architecture, layers, prefix):
         self.convert(f'--from_hf={self.hugging_face(name)}', f'--workdir={self.folder / "run"}')
@@ -140,16 +254,19 @@ class FinetuneTest(recorded.TestCase):
         there = json.loads((REFERENCE / name / 'config.json').read_text())
         self.assertEqual(config.get('decoder_start_token_id'), there.get('decoder_start_token_id'))
 
-    @parameterized.parameters(
-        ('label', ('5,6', '', '6'), 'labels: f1 [0-9.]+  precision', 'multi_label_classification', ['5', '6']),
-        ('rate', ('0.5', '2', '-1'), 'correlation: pearson [-0-9.]+  spearman', 'regression', ['LABEL_0']))
+    @parameterized.product(config=('label', 'rate'), family=('Bert', 'Albert', 'Electra', 'DistilBert'))
     @pytest.mark.slow
-    def test_labels_and_numbers(self, config, cells, said, problem, names):
-        self.convert(f'--from_hf={self.hugging_face("bert_model")}', f'--workdir={self.folder / "run"}')
+    def test_labels_and_numbers(self, config, family):
+        cells, said, problem, names = {
+            'label': (('5,6', '', '6'), 'labels: f1 [0-9.]+  precision', 'multi_label_classification', ['5', '6']),
+            'rate': (('0.5', '2', '-1'), 'correlation: pearson [-0-9.]+  spearman', 'regression', ['LABEL_0'])}[config]
+        layers = {'Electra': ('classifier.dense', 'classifier.out_proj'), 'DistilBert': ('pre_classifier', 'classifier')}
+        self.convert(f'--from_hf={self.hugging_face(f"{family.lower()}_model")}', f'--workdir={self.folder / "run"}')
         self.text.write_text(''.join(f'{i % 50 + 3} 7\t{cells[i % 3]}\n' for i in range(60)))
         self.assertRegex(self.further(config, self.text), said)
-        told = self.out_again('BertForSequenceClassification', 'bert_model', prefix='bert.',
-                              made=['classifier.weight', 'classifier.bias'])
+        told = self.out_again(f'{family}ForSequenceClassification', f'{family.lower()}_model', prefix=f'{family.lower()}.',
+                              made=[f'{layer}.{part}' for layer in layers.get(family, ('classifier',))
+                                    for part in ('weight', 'bias')])
         self.assertEqual((told['problem_type'], [*told['id2label'].values()]), (problem, names))
         lines = [json.loads(line) for line in experiments.call(
             'predict', f'--workdir={self.folder / "mine"}', '--json', stdin=b'3 7\n9\n').out.splitlines()]
@@ -157,7 +274,8 @@ class FinetuneTest(recorded.TestCase):
         self.assertEqual([len(answers), *map(type, answers)], [2, list, list])
         snapshot = convert.runs.load(self.folder / 'mine')
         ids, kinds = snapshot.data.read_text('3 7')
-        logits = snapshot.apply(inputs=ids[None], types=kinds[None])['logits'][0]
+        kinds = {'types': kinds[None]} if snapshot.model.types else {}
+        logits = snapshot.apply(inputs=ids[None], **kinds)['logits'][0]
         wanted = [name for name, x in zip(names, logits) if x > 0] if config == 'label' else [float(logits[0])]
         if config == 'label':
             self.assertEqual(answers[0], wanted)
@@ -195,14 +313,16 @@ class FinetuneTest(recorded.TestCase):
         config = self.out_again('BertForSequenceClassification', 'bert_classes')
         self.assertEqual(config['id2label'], {'0': 'no', '1': 'yes', '2': 'both'})
 
+    @parameterized.parameters('Bert', 'Albert', 'Electra', 'DistilBert')
     @pytest.mark.slow
-    def test_a_model_without_a_head_tags(self):
-        self.convert(f'--from_hf={self.hugging_face("bert_model")}', f'--workdir={self.folder / "run"}')
-        self.assertIn('is a model without a head, which has nothing to learn', self.further('finetune', self.text, code=1))
+    def test_a_model_without_a_head_tags(self, family):
+        name = f'{family.lower()}_model'
+        self.convert(f'--from_hf={self.hugging_face(name)}', f'--workdir={self.folder / "run"}')
+        self.assertIn('is a model that has nothing to learn by itself', self.further('finetune', self.text, code=1))
         self.text.write_text(''.join(f'{i % 50 + 3} O\n7 B-x\n{"8 I-x" if i % 2 else "9 O"}\n\n' for i in range(50)))
         said = self.further('tag', self.text)
         self.assertRegex(said, 'entities: f1 [0-9.]+  precision')
-        config = self.out_again('BertForTokenClassification', 'bert_model', prefix='bert.',
+        config = self.out_again(f'{family}ForTokenClassification', name, prefix=f'{family.lower()}.',
                                 made=['classifier.weight', 'classifier.bias'])
         self.assertEqual(config['id2label'], {'0': 'O', '1': 'B-x', '2': 'I-x'})
 
@@ -215,15 +335,16 @@ class FinetuneTest(recorded.TestCase):
         config = self.out_again('BertForTokenClassification', 'bert', made=['classifier.weight', 'classifier.bias'])
         self.assertEqual(config['id2label'], {'0': 'NOUN', '1': 'VERB'})
 
+    @parameterized.parameters('Bart', 'Albert', 'Electra', 'DistilBert')
     @pytest.mark.slow
-    def test_bart_answers(self):
-        self.convert(f'--from_hf={self.hugging_face("bart")}', f'--workdir={self.folder / "run"}')
+    def test_answers(self, family):
+        self.convert(f'--from_hf={self.hugging_face(family.lower())}', f'--workdir={self.folder / "run"}')
         asked = lambda i: {'id': str(i), 'question': f'{i % 20 + 5}', 'answers': [{'text': '9', 'answer_start': 2}]}
         passage = {'context': '8 9 10 11', 'qas': [asked(i) for i in range(20)]}
         self.text.write_text(json.dumps({'data': [{'title': '', 'paragraphs': [passage]}]}))
         said = self.further('answer', self.text, 'data.stride=4', 'data.question_length=4')
         self.assertRegex(said, 'answers: exact_match [0-9.]+  f1')
-        self.out_again('BartForQuestionAnswering', 'bart', made=['qa_outputs.weight', 'qa_outputs.bias'])
+        self.out_again(f'{family}ForQuestionAnswering', family.lower(), made=['qa_outputs.weight', 'qa_outputs.bias'])
 
     @pytest.mark.slow
     def test_images(self):

@@ -152,7 +152,7 @@ KINDS = {
     'stories': ('vocabulary.json', json.dumps({'words': ['', 'a', 'b'], 'memory': 3, 'width': 5}).encode(),
                 lambda path: Babi(path='none').open(path.parent)),
     'environment': ('environment.json', json.dumps({'data': {'train': 'a1'}}).encode(),
-                    lambda path: workdir.changed_data(path.parent, {'train': 'a1'})),
+                    lambda path: workdir.changed(path.parent, {'train': 'a1'})),
     'config': ('config.json', json.dumps(workdir.as_json(experiments.tiny_images())).encode(),
                lambda path: workdir.load_config(path.parent)),
 }

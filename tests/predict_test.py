@@ -197,6 +197,34 @@ class TranslationTest(PredictTest):
         self.assertNotEqual(self.predict(self.workdir, sample, '--seed=1', stdin=b'key value\nmask head row\n'), lines)
 
 
+class PrefixTest(PredictTest):
+
+    def test_a_decoder_alone_translates(self):
+        self.text.write_text(experiments.pairs(80))
+        c = experiments.tiny_pairs(self.text)
+        with c.unlocked():
+            fields = {name: value for name, value in c.data.items() if name != 'pipeline'}
+            c.data = base.data('data.seq2seq.prefixed:Prefixed', **fields)
+            c.model = base.part('transformer.models.gpt:Gpt', layers=1, heads=2, width=16, length=20)
+            c.task = base.part('transformer.tasks.language_model:PrefixNextToken')
+            c.evals.translations = base.evaluation('transformer.evaluators.translations:Translations', split='valid', limit=3)
+            c.train.steps = 2
+        code, out = experiments.train(c.lock(), self.folder / 'run')
+        self.assertEqual(code, 0, out)
+        rows = list(map(json.loads, self.predict(self.folder / 'run', '--json', '--prefix=row', stdin=b'key value\n\nmask\n')))
+        self.assertEqual([row['text'][:3] for row in rows], ['row', '', 'row'])
+        picture = self.folder / 'a.png'
+        done = experiments.call('eval', f'--workdir={self.folder / "run"}', f'--attention={picture}', '--input=key value')
+        tokens = experiments.said(done)['tokens']
+        self.assertEqual(tokens[:3], ['key', 'value', '<eos>'])
+        self.refused(self.folder / 'run', ' '.join(['key'] * 9).encode(), 'The source in line 1 has 10 tokens')
+
+    def refused(self, workdir, given, message):
+        done = experiments.call('predict', f'--workdir={workdir}', stdin=given)
+        self.assertEqual(done.code, 1)
+        self.assertRegex(done.err, message)
+
+
 class GapsTest(PredictTest):
 
     def trained_on(self, noise, tokenizer):
@@ -429,7 +457,10 @@ class ReadingTest(PredictTest):
         self.assertEqual(line, '\t'.join(', '.join(f'{one["word"]} {one["probability"]:.4g}' for one in found)
                                          for found in row['candidates']))
         plain, = (json.loads(line) for line in self.predict(workdir, '--json', stdin=text.encode()))
-        self.assertEqual({name: row[name] for name in plain}, plain)
+        best = lambda found: [[one['token'] for one in words] for words in found['masks']]
+        self.assertEqual((row['text'], row['filled'], best(row)), (plain['text'], plain['filled'], best(plain)))
+        for found, wanted in zip(row['masks'], plain['masks']):  # in batches of another size
+            np.testing.assert_allclose(*([one['probability'] for one in words] for words in (found, wanted)), rtol=1e-4)
         self.assertEqual(heed.load(workdir).predict(text, candidates=candidates.split(',')), row)
         for given, stdin, message in (
                 ('key,,row', '[MASK]', "The candidates are 'key,,row', one of them empty; expected words"),
@@ -578,6 +609,20 @@ class ReadingTest(PredictTest):
             np.testing.assert_allclose([one['score'] for one in row['outputs']], [value for value, _ in best], atol=1e-4)
         self.refused(workdir, b'row mask\n', "In line 1: 'row mask' has no tab; expected a question and a text with a tab")
         self.refused(workdir, b'row\tsum\nrow\t\n', 'In line 2: The question .* is empty; give a question and a text')
+
+    def test_words_that_look_replaced(self):
+        workdir, model = self.folder / 'run', self.hugging_face('electra', cls_token_id=1, sep_token_id=2)
+        self.convert(f'--from_hf={model}', f'--workdir={workdir}')
+        ids = [9, 8, 7, 30, 12, 55, 41]
+        lines, rows = self.both(workdir, f'{" ".join(map(str, ids))}\n\n'.encode())
+        logits = np.float64(self.outputs(workdir, [1, *ids, 2], [0] * 9)['replaced_logits'])[1:-1]
+        self.assertLen(set(logits > 0), 2)
+        self.assertEqual(lines, [' '.join(f'[{i}]' if x > 0 else str(i) for i, x in zip(ids, logits)), ''])
+        tokens, rows = rows[0]['tokens'], rows[1:]
+        self.assertEqual([(one['token'], one['id']) for one in tokens], [(str(i), i) for i in ids])
+        np.testing.assert_allclose([one['probability'] for one in tokens], 1 / (1 + np.exp(-logits)), atol=1e-5)
+        done = experiments.call('eval', f'--workdir={workdir}', f'--attention={self.folder / "map.png"}', '--input=9 8 7')
+        self.assertEqual((done.code, done.err), (0, ''))
 
     @parameterized.parameters('pooled', 'mean')
     @pytest.mark.slow

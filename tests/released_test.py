@@ -51,6 +51,22 @@ VIT = dict(  # of google/vit-base-patch16-224
     intermediate_size=3072, label2id={f'class {i}': i for i in range(1000)}, layer_norm_eps=1e-12, model_type='vit',
     num_attention_heads=12, num_channels=3, num_hidden_layers=12, patch_size=16, qkv_bias=True)
 
+ALBERT = dict(  # of albert/albert-base-v2
+    architectures=['AlbertForMaskedLM'], attention_probs_dropout_prob=0, bos_token_id=2, classifier_dropout_prob=0.1,
+    down_scale_factor=1, embedding_size=128, eos_token_id=3, gap_size=0, hidden_act='gelu_new', hidden_dropout_prob=0,
+    hidden_size=768, initializer_range=0.02, inner_group_num=1, intermediate_size=3072, layer_norm_eps=1e-12,
+    max_position_embeddings=512, model_type='albert', net_structure_type=0, num_attention_heads=12, num_hidden_groups=1,
+    num_hidden_layers=12, num_memory_blocks=0, pad_token_id=0, type_vocab_size=2, vocab_size=30000)
+ELECTRA = dict(  # of google/electra-small-discriminator
+    architectures=['ElectraForPreTraining'], attention_probs_dropout_prob=0.1, embedding_size=128, hidden_act='gelu',
+    hidden_dropout_prob=0.1, hidden_size=256, initializer_range=0.02, intermediate_size=1024, layer_norm_eps=1e-12,
+    max_position_embeddings=512, model_type='electra', num_attention_heads=4, num_hidden_layers=12, summary_activation='gelu',
+    summary_last_dropout=0.1, summary_type='first', summary_use_proj=True, type_vocab_size=2, vocab_size=30522)
+DISTILBERT = dict(  # of distilbert/distilbert-base-uncased
+    activation='gelu', architectures=['DistilBertForMaskedLM'], attention_dropout=0.1, dim=768, dropout=0.1, hidden_dim=3072,
+    initializer_range=0.02, max_position_embeddings=512, model_type='distilbert', n_heads=12, n_layers=6, pad_token_id=0,
+    qa_dropout=0.1, seq_classif_dropout=0.2, sinusoidal_pos_embds=False, tie_weights_=True, vocab_size=30522)
+
 
 class ReleasedTest(parameterized.TestCase):
     """The configs of models that people use, written by many versions; their sizes are known."""
@@ -62,7 +78,9 @@ class ReleasedTest(parameterized.TestCase):
             d_ff=1024, feed_forward_proj='gated-gelu', num_decoder_layers=8, num_heads=6, num_layers=8, use_cache=True,
             tie_word_embeddings=False), 76_961_152),  # t5-v1_1-small; flan-t5-small has the same
         (BERT, 109_514_298), (MULTILINGUAL, 177_974_523), (BERT | dict(architectures=['BertForPreTraining']), 110_106_428),
-        (ROBERTA, 124_697_433), (BART, 139_420_416 + 50_265), (MNLI, 407_344_131), (VIT, 86_567_656))  # BART's with a bias
+        (ROBERTA, 124_697_433), (BART, 139_420_416 + 50_265), (MNLI, 407_344_131), (VIT, 86_567_656),
+        (ALBERT, 11_221_680), (ELECTRA, 13_549_057),
+        (DISTILBERT, 66_985_530))  # BART's with a bias
     @pytest.mark.slow
     def test_size(self, config, parameters):
         family = next(family for family in convert.FAMILIES if config['architectures'][0] in family.names)

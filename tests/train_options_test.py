@@ -91,6 +91,17 @@ class OptionsTest(experiments.TestCase):
         self.assertAlmostEqual(row['perplexity'], math.exp(row['cross_entropy']), places=4)
 
     @pytest.mark.slow
+    def test_masked_words_that_are_not_learnt_are_told_once(self):
+        self.text.write_text(experiments.readings('masked'))
+        config = experiments.tiny_reader(self.text, 'masked', **{
+            'optimizer.learning_rate': 1e-9, 'train.steps': 8, 'log.every_steps': 1})
+        with mock.patch('transformer.tasks.masked._PATIENCE', 4):
+            code, out = experiments.train(config, self.folder / 'run')
+        self.assertEqual(code, 0, out)
+        self.assertRegex(out, r'; unigram entropy \d\.\d\d\n')
+        self.assertLen(re.findall('^CAUTION: after 5 steps the loss of masked words', out, re.MULTILINE), 1)
+        self.assertEqual(out.count('CAUTION'), 1)
+
     def test_another_optimizer_by_flag(self):
         changes = {'train.steps': 2, 'optimizer.name': 'training.optimizer:Muon', 'optimizer.average_decay': 0.0}
         code, out = experiments.train(self.config(**changes), self.folder / 'run')

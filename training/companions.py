@@ -34,6 +34,11 @@ class Companions:
         return {name: self._snapshot(name, folder) for name, folder in self.folders.items()}
 
     @property
+    def were_read(self) -> bool:
+        """Whether anything has applied them."""
+        return bool(self.folders) and 'snapshots' in vars(self)
+
+    @property
     def models(self) -> dict[str, contracts.Model]:
         """{name: model}."""
         return {name: snapshot.model for name, snapshot in self.snapshots.items()}

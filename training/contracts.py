@@ -52,8 +52,8 @@ class Batches(Protocol):
 
 
 class Opened(Protocol):
-    """Data that `Data.open` has opened. Only `describe`, `digest`, `train`, `evaluation`, `score` and `batches_per_epoch` read
-    the data themselves where the folder of a run was given.
+    """Data that `Data.open` has opened. Only `describe`, `digest`, `train`, `evaluation`, `score`, `batches_per_epoch` and
+    `unigram_entropy` read the data themselves where the folder of a run was given.
 
     Attributes:
       config: the Data.
@@ -65,6 +65,7 @@ class Opened(Protocol):
       buckets: the shapes of all training batches, the longest last.
       packed: whether a row holds several examples, which a model has to tell apart by `segments`.
       batches_per_epoch: how many batches hold the training part once, a float.
+      unigram_entropy: nats, the loss of a model that knows nothing but how frequent each target is; nan: it is not known.
     """
     config: Data
     facts: Mapping[str, Any]
@@ -74,6 +75,7 @@ class Opened(Protocol):
     buckets: Sequence[Shapes]
     packed: bool
     batches_per_epoch: float
+    unigram_entropy: float
 
     def save(self, folder: Any) -> None:
         """Writes into the folder of a run, a path, what opening with that folder needs."""
@@ -188,6 +190,13 @@ class Task(Protocol):
 
     def derived(self, averages: Mapping[str, float], facts: Mapping[str, Any]) -> Mapping[str, float]:
         """Further numbers from the averages over a split and its facts."""
+
+    def remark(self, rows: Sequence[Mapping[str, float]], data: Opened) -> str:
+        """A sentence that tells the user what is wrong with how training goes, '' for nothing; it is told once.
+
+        Args:
+          rows: those of the training log so far, with 'step', the terms and 'learning_rate'.
+        """
 
 
 class Snapshot(Protocol):

@@ -74,7 +74,7 @@ class Run:
         have = {meshes.path_of(keys): p for keys, p in jax.tree_util.tree_leaves_with_path(source.params)}
         rules, fits = self.config.init_rules, isinstance(self.model, contracts.Fitting)
         batch = {name: jax.ShapeDtypeStruct(shape, dtype) for name, (shape, dtype) in self.data.shapes.items()}
-        made = []
+        made, taken = [], []
 
         def choose(keys, fresh):
             path = meshes.path_of(keys)
@@ -89,7 +89,9 @@ class Run:
                 raise ValueError(f'init_from={folder} has {"nothing" if there is None else there.shape} for {name}, but the '
                                  f'model needs {fresh.shape}{f" for {path}" * (path != name)}; change the model, or give it '
                                  "the rule 'fresh' in init_rules.")
-            return jax.device_put(there.astype(fresh.dtype), fresh.sharding)
+            placed = jax.device_put(there.astype(fresh.dtype), fresh.sharding)
+            taken.append(name)
+            return jnp.copy(placed) if taken.count(name) > 1 else placed  # the step donates each of its arrays once
 
         fresh = self.init()
         params = jax.tree_util.tree_map_with_path(choose, fresh.params)
@@ -155,19 +157,22 @@ class Run:
     @functools.cached_property
     def eval_terms(self):
         """(params, batch) -> {term: (sum, weight)} without randomness, compiled for each shape of batch."""
-        def terms(params, batch, frozen):
-            forward = self.forward(steps.applied(self.model, params), frozen)
-            return self.task.loss(forward, batch, key=None, step=None, train=False)
-        compiled = jax.jit(terms, out_shardings=meshes.replicated(self.mesh))
-        return lambda params, batch: compiled(params, batch, self.companions.params)
+        return self._with_companions(self._terms)
 
     @functools.cached_property
     def row_terms(self):
         """As `eval_terms`, {term: (sums [B], weights [B])} of every row by itself."""
-        def terms(params, row):
-            batch = jax.tree.map(lambda x: x[None], row)
-            return self.task.loss(steps.forward(self.model, params), batch, key=None, step=None, train=False)
-        return jax.jit(jax.vmap(terms, in_axes=(None, 0)), out_shardings=meshes.replicated(self.mesh))
+        of_row = lambda params, row, frozen: self._terms(params, jax.tree.map(lambda x: x[None], row), frozen)
+        return self._with_companions(jax.vmap(of_row, in_axes=(None, 0, None)))
+
+    def _terms(self, params, batch, frozen):
+        forward = self.forward(steps.applied(self.model, params), frozen)
+        return self.task.loss(forward, batch, key=None, step=None, train=False)
+
+    def _with_companions(self, terms):
+        """(params, batch) -> terms(params, batch, parameters of the companions), compiled."""
+        compiled = jax.jit(terms, out_shardings=meshes.replicated(self.mesh))
+        return lambda params, batch: compiled(params, batch, self.companions.params)
 
     def evaluation(self, name, split=None, rows=None):
         """The batches of the evaluator `name`, of its own split or of another; rows: None: `eval_rows`."""

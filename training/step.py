@@ -31,6 +31,8 @@ class Forward:
         return self._apply(**inputs)
 
     def __getattr__(self, name):
+        if name.startswith('_'):
+            raise AttributeError(name)
         if name not in self._companions:
             raise ValueError(f'The task applies a companion {name!r}, a frozen model of another run, but the config names '
                              f'{", ".join(self._companions) or "none"}; set companions.{name} to the workdir of that run.')

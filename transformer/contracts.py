@@ -71,6 +71,16 @@ class TranslatedText(Protocol):
 
 
 @runtime_checkable
+class PrefixedText(TranslatedText, Protocol):
+    """Texts with their translations behind them, in one row.
+
+    Attributes:
+      bidirectional: whether the tokens of a source see each other.
+    """
+    bidirectional: bool
+
+
+@runtime_checkable
 class CorruptedText(TranslatedText, Protocol):
     """Texts with noise, the sources, and what restores them, the targets."""
 
@@ -161,8 +171,20 @@ class LabelledText(FramedText, Protocol):
     def read_text(self, line: str) -> tuple[np.ndarray, np.ndarray]:
         """(ids, types) [n] of a line as in training, truncated to a row. Raises ValueError for another number of texts."""
 
+    def read_orders(self, line: str) -> list[tuple[np.ndarray, np.ndarray]]:
+        """`read_text`, or of a pair of texts that a model reads in both orders that of each; their logits are added."""
+
     def cut(self, line: str) -> int:
         """The number of tokens that `read_text` leaves out of a line."""
+
+
+@runtime_checkable
+class UnlabelledTable(LabelledText, Protocol):
+    """Labelled texts whose tables are also read without labels."""
+
+    def unlabelled(self, lines: Sequence[str]) -> tuple[list[str], list[str]] | None:
+        """(index, line as `read_text` takes it) of each row of a table whose first line names the columns; None if it does not.
+        Raises ValueError, naming the line, for a row without them."""
 
 
 @runtime_checkable
@@ -219,6 +241,15 @@ class PairBatches(Protocol):
 
     def pairs(self) -> list[tuple[str, str]]:
         """(source, target) of every row, prepared but not truncated."""
+
+
+class TaskBatches(PairBatches, Protocol):
+    """A pass over pairs of texts of several tasks.
+
+    Attributes:
+      tasks: the name of the task of each pair; (): there is only one task.
+    """
+    tasks: Sequence[str]
 
 
 class SentenceBatches(Protocol):

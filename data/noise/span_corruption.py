@@ -19,7 +19,8 @@ class SpanCorruption(Noise):
 
     Of n tokens round(share·n) are missing, in round(that / mean) spans: both numbers are deterministic. The lengths of the
     spans, and of the text between them, are drawn uniformly among all that add up. A row begins with text and ends with a
-    span, as in T5's code, where `targets` therefore have no closing sentinel; the paper's figure shows one.
+    span, as in T5's code, where `targets` therefore have no closing sentinel; the paper's figure shows one. A row that is so
+    short that it has one span misses its end.
 
     Attributes:
       share: the share of the tokens that are missing.

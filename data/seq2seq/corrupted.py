@@ -14,7 +14,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from data import fields
+from data import epochs, fields
 from data.noise import denoising as denoising  # noises that `noise` may name
 from data.noise.noise import Noise
 from data.noise.span_corruption import SpanCorruption
@@ -36,14 +36,13 @@ _EVALUATION = 20191023  # seed of the noise of evaluation
 class Corrupted(Text):
     """Text with noise for an encoder, and for a decoder what restores it.
 
-    '<unk>' in a text, an unknown word of WikiText and the Penn Treebank, is the tokenizer's token for these, where it has one,
-    and is never predicted.
-
     Attributes are those of Text, and:
       noise: SpanCorruption(share=0.15, mean=3.0) (data/noise/span_corruption.py), or BART's (data/noise/denoising.py), one or
         several in sequence: 'PermuteSentences() >> Infill(share=0.3)'.
       framing: the special tokens around inputs and targets, as in data.text.parallel:Parallel.
       start: the first input of the decoder, an id; -1: the id that ends a target.
+      unknown: what stands for an unknown word in the text; it is the tokenizer's token for these, if it has one, and never
+        predicted; '': nothing does.
       packing: 'concat' (full rows: documents end to end, with the token that ends a text between them) or 'none' (a piece of
         one document a row). A stream is one document.
       length: tokens in a row of inputs, special ones included; longer inputs are cut. The rows of targets have the length that
@@ -55,6 +54,7 @@ class Corrupted(Text):
     noise: Noise = SpanCorruption()
     framing: str = 't5'
     start: int = -1
+    unknown: str = unknown.SIGN
     reader: str = 'transformer.readers.gaps:FilledGaps'
 
     def open(self, folder: str | os.PathLike | None, source: str | os.PathLike | None = None) -> 'OpenCorrupted':
@@ -66,6 +66,7 @@ class Corrupted(Text):
         """Raises ValueError for field values that are invalid or do not fit together."""
         super().check()
         fields.one_of('packing', self.packing, ('concat', 'none'))
+        unknown.check(self.unknown)
         if self.framing:
             parse(self.framing)
 
@@ -81,10 +82,14 @@ class OpenCorrupted(OpenDocuments):
     start: int
     end: int
     lengths: tuple[int, int]
-    unknown = unknown.SIGN
     truncates = False
     preparation = 'raw'
     target_language = ''
+
+    @property
+    def unknown(self) -> str:
+        """What stands for an unknown word in the text."""
+        return self.config.unknown
 
     def __init__(self, config: Corrupted, tokenizer: Tokenizer | None):
         super().__init__(config, tokenizer)
@@ -136,7 +141,8 @@ class OpenCorrupted(OpenDocuments):
         """One line about the training part and the tokenizer, for the log."""
         config, meta = self.config, self._rows.store.meta
         return (
-            f'{config.place}, {meta["documents"]:,} documents, {meta["bytes"]:,} bytes, {self._rows.counts.sum():,} tokens in '
+            f'{config.place}, {fields.counted(meta["documents"], "document")}, '
+            f'{meta["bytes"]:,} bytes, {self._rows.counts.sum():,} tokens in '
             f'{len(self._rows):,} rows to train on; {type(config.tokenizer).__name__} vocabulary of {self.tokenizer.vocab:,}'
         )
 
@@ -150,7 +156,7 @@ class OpenCorrupted(OpenDocuments):
 
     def _read(self, text: str) -> np.ndarray:
         """int32 [n]: the ids of a text; '<unk>' as in the text that was learnt from."""
-        return unknown.reading(self.tokenizer).encode(text)
+        return unknown.reading(self.tokenizer, self.unknown).encode(text)
 
     def encode_target(self, text: str) -> np.ndarray:
         """int32 [n]: a target, with the special tokens."""
@@ -179,6 +185,7 @@ class OpenCorrupted(OpenDocuments):
         """Batches that hold the training part once."""
         return len(self._rows) / self.config.batch_size
 
+    @epochs.anew
     def train(self, seed: int):
         """An endless Grain iterator over batches, reshuffled every epoch, with new noise in each; get_state and set_state
         resume exactly: a batch depends on the seed and its number alone."""
@@ -226,7 +233,7 @@ class OpenCorrupted(OpenDocuments):
 
     def _of(self, part: sources.Split) -> 'CorruptedRows':
         """The rows of a part. Raises ValueError if there are none, and if the text has sentinels of its own."""
-        config, store = self.config, tokens.load(part, unknown.reading(self.tokenizer))
+        config, store = self.config, tokens.load(part, unknown.reading(self.tokenizer, self.unknown))
         if config.noise.sentinels(self._raw) and len(found := np.flatnonzero(np.isin(store.ids, self._vocabulary.sentinels))):
             raise ValueError(
                 f'The split {part.expression!r} has {self.tokenizer.piece(int(store.ids[found[0]]))!r} in its text, one of the '

@@ -173,9 +173,9 @@ def files(path: str, field: str = 'data.path', encoding: str = 'utf-8') -> list[
         base = path[: path.rfind('/', 0, min(path.find(c) for c in '*?[' if c in path)) + 1]
         found = [(name, base) for name in glob.glob(path, recursive=True) if os.path.isfile(name)]
         if not found:
-            raise FileNotFoundError(f'No file matches {path!r}; {field} must name at least one text file.')
+            raise FileNotFoundError(f'No file matches {path!r}; {field} must name at least one file.')
     else:
-        raise FileNotFoundError(f'{path!r} does not exist; {field} must be a text file, a folder or a glob.')
+        raise FileNotFoundError(f'{path!r} does not exist; {field} must be a file, a folder or a glob.')
     kept = [File(name, os.path.relpath(name, base or '.').replace(os.sep, '/'), encoding) for name, base in found]
     kept = sorted((file for file in kept if os.path.getsize(file.path)), key=lambda file: file.name)
     if not kept:

@@ -318,7 +318,9 @@ def _read_idx(path: str, dimensions: tuple[int, ...]) -> np.ndarray:
             while read := file.readinto(flat[done:done + (1 << 20)]):
                 done += read
             if done < found.size or file.read(1):
-                raise ValueError(f'{path} is cut short or too long: its header promises {found.size} bytes of data.')
+                raise ValueError(f'{path} is cut short or too long: its header, magic number '
+                                 f'{int.from_bytes(begun, "big")} with the sizes {" x ".join(map(str, shape))}, promises '
+                                 f'{found.size} bytes of data; images have the magic number 2051 or 2052, labels 2049.')
             return found
     except (gzip.BadGzipFile, EOFError, zlib.error) as error:
         raise ValueError(f'{path} is damaged ({error}); expected a complete .gz file.') from error

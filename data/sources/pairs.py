@@ -29,6 +29,10 @@ class Origin(abc.ABC):
 
     digest: str
 
+    def described(self) -> str:
+        """Where sources and targets come from, for the log; '' if there is nothing to say."""
+        return ''
+
     @abc.abstractmethod
     def placed(self) -> Iterator[tuple[str, Pair]]:
         """(place, such as 'fra.txt:12', pair) of every pair."""
@@ -50,6 +54,7 @@ class Form:
       columns: of the source and of the target, by name or by number from 1; (): the columns named as the languages, or
         source and target, in the table or in objects of its column `translation`; else the first two that are not all
         numbers, as ids are.
+      given: whether the languages must name columns, as somebody has set them.
       header, quotes: as in data/sources/tables.py:Table.
     """
 
@@ -57,6 +62,7 @@ class Form:
     languages: tuple[str, str] = ('source', 'target')
     header: str = 'auto'
     quotes: str = 'auto'
+    given: bool = False
 
 
 @dataclasses.dataclass(frozen=True)
@@ -72,6 +78,13 @@ class TablePairs(Origin):
 
     def placed(self) -> Iterator[tuple[str, Pair]]:
         return itertools.chain.from_iterable(map(self._pairs, self.files))
+
+    def described(self) -> str:
+        """What is read from which column of the first file, for the log."""
+        table = self._table(self.files[0])
+        if (columns := self._columns(table)) is None:
+            return f"{table.describe()}; {' to '.join(self.form.languages)} from 'translation'"
+        return table.described(source=columns[:1], target=columns[1:])
 
     def _table(self, file: sources.File) -> Table:
         return Table(file, self.form.header, self.form.quotes)
@@ -97,6 +110,10 @@ class TablePairs(Origin):
                 return tuple(map(table.names.index, pair))
         if 'translation' in table.names:
             return None
+        if self.form.given:
+            raise ValueError(f'data.languages={",".join(self.form.languages)!r} name no columns of {table.file.path} '
+                             f'({table.describe()}); set data.columns to those of the source and the target, such as 2,1.')
+        table.require_distinct()
         texts = [column for column in range(table.width) if column not in table.of_numbers]  # and no ids
         return tuple(texts[:2]) if len(texts) > 1 else (0, 1)
 
@@ -114,6 +131,9 @@ class Aligned(Origin):
 
     source: sources.File
     target: sources.File
+
+    def described(self) -> str:
+        return f'source from {self.source.name}, target from {self.target.name}'
 
     @functools.cached_property
     def digest(self) -> str:
@@ -145,6 +165,9 @@ class Cldr(Origin):
     locales: tuple[str, str]
     part: str
 
+    def described(self) -> str:
+        return ' to '.join(self.locales)
+
     @functools.cached_property
     def digest(self) -> str:
         return cache.key('cldr', _FORMAT, _cldr().version(), self.locales, self.part)
@@ -160,6 +183,9 @@ class Tfds(Origin):
 
     source: tfds_sources.TfdsTexts
     target: tfds_sources.TfdsTexts
+
+    def described(self) -> str:
+        return f'source from {self.source.feature!r}, target from {self.target.feature!r}'
 
     @functools.cached_property
     def digest(self) -> str:

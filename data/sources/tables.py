@@ -38,7 +38,8 @@ _KNOWN = frozenset((  # names of columns
     'label', 'labels', 'class', 'classes', 'category', 'sentiment', 'target', 'score', 'quality', 'similarity', 'tag',
     'tags', 'text', 'texts', 'sentence', 'sentence1', 'sentence2', 'premise', 'hypothesis', 'question', 'question1',
     'question2', 'answer', 'context', 'review', 'content', 'title', 'id', 'idx', 'index', 'source', 'src', 'tgt', 'en',
-    'de', 'fr', 'es', 'it', 'pt', 'ru', 'zh', 'english', 'german', 'french', 'spanish', 'prompt', 'chosen', 'rejected'))
+    'gold_label', 'is_duplicate', '#1 string', '#2 string', 'de', 'fr', 'es', 'it', 'pt', 'ru', 'zh', 'english', 'german',
+    'french', 'spanish', 'prompt', 'chosen', 'rejected'))
 
 csv.field_size_limit(_LONGEST)
 Row = tuple[str, tuple]  # (place, cells)
@@ -62,7 +63,17 @@ class Table:
         if self.format in ('json', 'parquet'):
             return rows
         used = max((len(cells) for _, cells in self._head), default=0)
-        return ((place, cells if any(map(str.strip, cells[used:])) else cells[:used]) for place, cells in rows)
+        trimmed = ((place, cells if any(map(str.strip, cells[used:])) else cells[:used]) for place, cells in rows)
+        return map(functools.partial(self._within, len(self.names)), trimmed) if self._has_header else trimmed
+
+    def _within(self, names: int, row: Row) -> Row:
+        """The row. Raises ValueError if it has more fields than the header has names, as then they are shifted."""
+        place, cells = row
+        if not any(map(str.strip, cells[names:])):
+            return row
+        quote = f'quote a field that has {self._separated_by} in it' if self._quoted else f'take {self._separated_by} out'
+        raise ValueError(f'{place} has {len(cells)} columns, and the header has {names}, separated by '
+                         f'{self._separated_by}; {quote}, or set data.header=false if line 1 is no header.')
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -79,12 +90,22 @@ class Table:
     def column(self, wanted: int | str, field: str) -> int:
         """The index of a column, given by name or by number from 1. Raises ValueError, which names the config's `field`."""
         if isinstance(wanted, str) and wanted in self.names:
+            if self.names.count(wanted) > 1:
+                self.require_distinct()
             return self.names.index(wanted)
         if isinstance(wanted, int) or whole(wanted):
             return int(wanted) - 1
         known = f'its columns are {", ".join(map(repr, self.names[:20]))}' if self.names else (
             "it has no header, so columns are numbers from 1; if line 1 is one, set data.header=true")
         raise ValueError(f'{field} names the column {wanted!r}, which {self.file.path} does not have; {known}.')
+
+    def require_distinct(self) -> None:
+        """Raises ValueError if two columns have one name, so that names do not tell them apart."""
+        twice = next((name for name in self.names if name and self.names.count(name) > 1), None)
+        if twice is not None:
+            places = ' and '.join(f'{number}' for number, name in enumerate(self.names, 1) if name == twice)
+            raise ValueError(f'{self.file.path} has the name {twice!r} for the columns {places}; name columns by numbers '
+                             'from 1, such as --config.data.columns=1, or rename one.')
 
     def split(self, line: str) -> list[str]:
         """The fields of one line of text."""
@@ -95,19 +116,34 @@ class Table:
         `optional`."""
         place, cells = row
         if len(cells) <= max(columns):
-            raise ValueError(f'{place} has {len(cells)} column(s), and {field} asks for {max(columns) + 1}, '
-                             f'separated by {self._separated_by}; correct the line, or take it out.')
+            raise ValueError(f'{place} has {self.counted(cells)}, and {field} asks for {max(columns) + 1}; correct the line, '
+                             'or take it out.')
         for column in columns:
             if column not in optional and (cells[column] is None or not str(cells[column]).strip()):
                 name = f'{self.names[column]!r}' if self.names else column + 1
                 raise ValueError(f'{place} has nothing in column {name}; fill it in, or take the line out.')
         return tuple(cells[column] for column in columns)
 
+    def counted(self, cells: Sequence) -> str:
+        """The number of fields of a row, and what another separator could be, for messages."""
+        count = f'{len(cells)} column{"s" * (len(cells) != 1)} separated by {self._separated_by}'
+        other = next((mark for mark in (',;' if self.format == 'tsv' else '|') if mark in str(cells[0])), '')
+        if len(cells) != 1 or not other:
+            return count
+        mend = 'name the file .csv if commas or semicolons do' if self.format == 'tsv' else 'write commas if other signs do'
+        return f'{count} ({mend})'
+
     @functools.cached_property
     def of_numbers(self) -> set[int]:
         """The columns that hold nothing but numbers in the first rows."""
         columns = itertools.zip_longest(*(cells for _, cells in self._head[int(self._has_header):]))
         return {i for i, column in enumerate(columns) if all(_is_number(str(cell).strip()) for cell in column)}
+
+    @functools.cached_property
+    def flags(self) -> set[int]:
+        """The columns that hold nothing but 0 and 1, and both, in the first rows."""
+        columns = itertools.zip_longest(*(cells for _, cells in self._head[int(self._has_header):]))
+        return {i for i, column in enumerate(columns) if {str(cell).strip() for cell in column} == {'0', '1'}}
 
     def of_few_values(self) -> list[str]:
         """The columns, by name or number from 1, with few different values in the first rows, as those of classes have."""
@@ -127,15 +163,20 @@ class Table:
         except (ValueError, KeyError, TypeError, AttributeError):
             return _of_card(self.file.path)
 
+    def described(self, **columns: Sequence[int]) -> str:
+        """What was found and what is read from which column, for the log: "header: 'review', 'stars' (line 1); text from
+        'review', label from 'stars'", or "no header; text from 1, label from 2"."""
+        name = lambda column: repr(self.names[column]) if column < len(self.names) else str(column + 1)
+        read = ', '.join(f'{what} from {" and ".join(map(name, found))}' for what, found in columns.items() if found)
+        return f'{self.describe()}; {read}'
+
     def describe(self) -> str:
-        """What was found, for the log: "header: 'sentence', 'label' (line 1)"; '' without names."""
-        if not self.names:
-            return ''
+        """What was found, for the log: "header: 'sentence', 'label' (line 1)", or "no header"."""
         names = ', '.join(map(repr, self.names[:8])) + ', ..' * (len(self.names) > 8)
-        if not self._has_header:
+        if self.format in ('json', 'parquet'):
             return f'columns: {names}'
         apart = f'; separated by {self._separated_by}' if self.format == 'csv' and self._separator != ',' else ''
-        return f'header: {names} (line 1){apart}'
+        return (f'header: {names} (line 1)' if self.names else 'no header') + apart
 
     @property
     def format(self) -> str:
@@ -238,6 +279,11 @@ class Table:
             numbered = ((f'{self.file.path}:{number}', line) for number, line in enumerate(lines_of(self.file), 1))
             placed = ((place, _json(line, place)) for place, line in numbered if line.strip())
         for place, one in placed:
+            lists = [key for key, value in one.items() if isinstance(value, list) and value and isinstance(value[0], dict)] \
+                if isinstance(one, dict) and len(one) == 1 and self.file.name.endswith('.json') else ()
+            if lists:
+                raise ValueError(f'{place} is one object with the rows in {lists[0]!r}; expected the list alone, '
+                                 f'such as jq .{lists[0]} writes it, or an object a line.')
             if not isinstance(one, dict):
                 raise ValueError(f'{place} is {str(one)[:40]!r}; expected an object with a name for each column, such as '
                                  '{"text": "..", "label": ".."}.')
@@ -315,12 +361,19 @@ def _is_header(rows: Sequence[tuple[str, ...]]) -> bool:
     if not rows:
         return False
     first, rest = [cell.strip() for cell in rows[0]], rows[1:]
-    if len(first) < 2 or len({*first}) < len(first) or not all(map(_NAME.fullmatch, first)):
+    if len(first) < 2 or not all(map(_NAME.fullmatch, first)):
         return False
-    if sum(cell.lower() in _KNOWN for cell in first) >= 2:
+    known = {cell.lower() for cell in first} & _KNOWN
+    if len(known) >= 2:
         return True
+    if len({*first}) < len(first):
+        return False
     columns = [[cell.strip() for cell in column] for column in itertools.zip_longest(*rest, fillvalue='')][:len(first)]
     numeric = any(any(column) and all(map(_is_number, filter(None, column))) for column in columns)
+    # Single words, one of which is a name or is written like one, above texts.
+    words = all(map(str.isidentifier, first)) and (known or any('_' in cell for cell in first))
+    if words and len(rest) > 1 and all(sum(' ' in cell for cell in column) > 0.9 * len(column) for column in columns):
+        return True
     return numeric or any(name not in column and len({*column}) <= len(column) / 5 for name, column in zip(first, columns))
 
 

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 import numpy as np
 
-from data import fields, splits
+from data import epochs, fields, splits
 from data.opened import Opened
 from data.sources import contents, corpora
 from data.sources import files as sources
@@ -24,6 +24,7 @@ from data.tokenizers.specs import SentencePiece, TokenizerSpec, load
 from data.tokenizers.tokenizer import Tokenizer
 
 _OF_PLACES = 'path', 'name', 'features', 'documents', 'train', 'valid', 'test'  # what each source of a corpus has of its own
+_FEW = 16  # tokens that nothing can be learnt from
 _CHECKED = {'source': ('auto', 'files', 'stdlib', 'tfds'), 'documents': sources.DOCUMENTS,
             'packing': ('first_fit', 'concat', 'none')}
 
@@ -202,7 +203,8 @@ class OpenDocuments(Opened):
         """One line about the training part and the tokenizer, for the log."""
         meta, config = self._training.meta, self.config
         return (
-            f'{config.place}, {meta["documents"]:,} documents, {meta["bytes"]:,} bytes, {meta["tokens"]:,} tokens to train on; '
+            f'{config.place}, {fields.counted(meta["documents"], "document")}, '
+            f'{meta["bytes"]:,} bytes, {meta["tokens"]:,} tokens to train on; '
             f'{type(config.tokenizer).__name__} vocabulary of {self.tokenizer.vocab:,}'
         )
 
@@ -238,6 +240,12 @@ class OpenDocuments(Opened):
             rows = store.meta['tokens'] / self.config.length
         return rows / self.config.batch_size
 
+    @property
+    def specs(self) -> dict[str, TokenizerSpec]:
+        """{attribute: the spec of the tokenizer in it}."""
+        return {'tokenizer': self.config.tokenizer}
+
+    @epochs.anew
     def train(self, seed: int):
         """An endless Grain iterator over batches, reshuffled every epoch; get_state and set_state resume exactly."""
         from data import pipeline
@@ -308,9 +316,10 @@ class OpenDocuments(Opened):
     def _training(self) -> tokens.Tokens:
         store = tokens.load(self.config.part('train'), self.tokenizer)
         if store.meta['tokens'] < self.config.length:
+            mend = 'lower data.length or give it more text' if store.meta['ids'] > _FEW else 'give it more text'
             raise ValueError(
                 f'The training part has {store.meta["ids"]} tokens and data.length={self.config.length} needs '
-                'one more than that; lower data.length or give it more text.'
+                f'one more than that; {mend}.'
             )
         return store
 

@@ -1,5 +1,6 @@
 """The base of all data for fine-tuning: examples from files, their tokenizer, and rows with one example each."""
 
+import collections
 import dataclasses
 import functools
 import json
@@ -10,10 +11,11 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from data import cache, fields, json_files, splits
+from data import cache, epochs, fields, json_files, splits
 from data.opened import Opened
 from data.sources import files as sources
-from data.sources.tables import Table, data_files
+from data.sources import tfds_tables
+from data.sources.tables import data_files
 from data.text import frames, tokens
 from data.text.documents import saved_tokenizer
 from data.text.frames import Frame, parse
@@ -103,8 +105,8 @@ class Examples:
                 held_out = other.examples if {*part.files} & {*other.files} else []
             except (ValueError, FileNotFoundError):  # reported where that split is used
                 continue
-            places = {example.place for example in part.examples} if held_out else ()
-            if shared := [example.place for example in held_out if example.place in places]:
+            trained = {id(example) for example in part.examples} if held_out else ()  # a file is read once
+            if shared := [example.place for example in held_out if id(example) in trained]:
                 raise ValueError(
                     f'data.train={self.train!r} and data.{field}={getattr(self, field)!r} share {len(shared):,} examples, the '
                     f'first of them {shared[0]}; give each its own file, or slices that do '
@@ -133,7 +135,7 @@ class ExampleSplit:
     @functools.cached_property
     def digest(self) -> str:
         """A digest of the contents of the files and of how they are read."""
-        return cache.key(self.form, self.named.cut, *(Table(file).digest for file in self.files))
+        return cache.key(self.form, self.named.cut, *(tfds_tables.table(file).digest for file in self.files))
 
     @functools.cached_property
     def examples(self) -> list:
@@ -188,7 +190,6 @@ class OpenExamples(Opened):
         self.length = config.length
         self.facts = {'vocab': self.tokenizer.vocab, 'types': self.frame.types}
         self.meanings = {'tokenizer': self.tokenizer.fingerprint}
-        self._rows: dict[str, Rows] = {}
 
     def encode(self, text: str) -> np.ndarray:
         """int32 [n], without special tokens."""
@@ -224,6 +225,12 @@ class OpenExamples(Opened):
     def batches_per_epoch(self) -> float:
         return len(self._training) / self.config.batch_size
 
+    @property
+    def specs(self) -> dict[str, TokenizerSpec]:
+        """{attribute: the spec of the tokenizer in it}."""
+        return {'tokenizer': self.config.tokenizer}
+
+    @epochs.anew
     def train(self, seed: int):
         """An endless Grain iterator over batches, reshuffled every epoch; get_state and set_state resume exactly."""
         from data import pipeline
@@ -272,6 +279,10 @@ class OpenExamples(Opened):
     def _training(self):
         return self._encoded(self.config.part('train'))
 
+    @functools.cached_property
+    def _rows(self) -> dict[str, Rows]:
+        return {}
+
     def _encoded(self, part: ExampleSplit):
         if part.digest not in self._rows:
             self._rows[part.digest] = self._encode(part)
@@ -315,6 +326,24 @@ def encoded(tokenizer: Tokenizer, texts: Sequence[str]) -> list[np.ndarray]:
 def write(folder: str | os.PathLike, name: str, **known: Any) -> None:
     """Writes what a run has learnt from its training part."""
     cache.write(Path(folder, name), (json.dumps(known, indent=1, ensure_ascii=False) + '\n').encode())
+
+
+def once(found: Iterable[tuple[str, str]], header: str, column: str) -> str:
+    """A warning of classes that occur once, which may be typing mistakes or a header; '' for none.
+
+    Args:
+      found: (class, place) of every example.
+      header, column: what to do if the first line is a header, and how to name the column of the classes.
+    """
+    found = list(found)
+    counts = collections.Counter(name for name, _ in found)
+    single = [(name, place) for name, place in found if counts[name] == 1]
+    if not single or len(found) < 20:
+        return ''
+    name, place = single[0]
+    mend = f'if line 1 is a header, {header}' if place.endswith(':1') else f'correct it if it is mistyped, or {column}'
+    more = f'; {len(single) - 1:,} more do' if len(single) > 1 else ''
+    return f' (CAUTION: {name[:40]!r}, at {place}, occurs once{more}: {mend})'
 
 
 def classes(found: Sequence[str], source: str | os.PathLike | None, name: str) -> tuple[str, ...]:

@@ -3,12 +3,13 @@
     'cls a separator | cls a separator b:1 separator:1'
 
 is a template for one text a and for two texts a and b; ':1' gives a piece the type 1, all others have the type 0.
-The roles are those of data/tokenizers/roles.py. Four templates have names:
+The roles are those of data/tokenizers/roles.py. Five templates have names:
 
     bert      cls a separator  |  cls a separator b:1 separator:1        Devlin et al. 2019, figure 2
     roberta   cls a separator  |  cls a separator separator b separator  Liu et al. 2019; BART's too
     t5        a end            |  a end b end
     plain     a                |  a b                                    GPT-2's
+    gpt       begin a cls      |  begin a separator b cls                start, delimiter, extract: Radford et al. 2018, 3.3
 """
 
 import dataclasses
@@ -26,6 +27,7 @@ TEMPLATES = {
     'roberta': 'cls a separator | cls a separator separator b separator',
     't5': 'a end | a end b end',
     'plain': 'a | a b',
+    'gpt': 'begin a cls | begin a separator b cls',
 }
 Piece = tuple[int | str, int]  # the id or the role of a token, or 'a' or 'b' for a text; its type
 
@@ -208,7 +210,7 @@ class Framed:
 
     @property
     def fingerprint(self) -> str:
-        return f'{self.inner.fingerprint} {self.before} {self.end}'
+        return self.inner.fingerprint and f'{self.inner.fingerprint} {self.before} {self.end}'
 
     def encode(self, text: str) -> np.ndarray:
         """int32 [before + n]."""

@@ -9,7 +9,6 @@ is too long is cut at its end; of a pair the longer text is cut first (Devlin et
 """
 
 import abc
-import collections
 import dataclasses
 import functools
 import json
@@ -24,15 +23,19 @@ import numpy as np
 
 from data import cache, fields
 from data.sources import files as sources
+from data.sources import tfds_tables
 from data.sources.tables import CHOICES, Row, Table, whole
 from data.text import examples, frames
 
 _FILE = 'classes.json'
 # Columns that are found by their names where the config names none.
 _TEXTS = (('sentence1', 'sentence2'), ('premise', 'hypothesis'), ('question1', 'question2'), ('question', 'sentence'),
+          ('#1 string', '#2 string'),
           ('text',), ('sentence',), ('review',), ('content',))
-_LABELS = 'label', 'labels', 'class', 'category', 'sentiment', 'score', 'target', 'similarity'
+_LABELS = ('label', 'labels', 'gold_label', 'quality', 'is_duplicate', 'class', 'category', 'sentiment', 'score', 'target',
+           'similarity')
 _NUMBERS = 'idx', 'id', 'index', ''
+_NUMBER = re.compile(r'[+-]?(\d+\.?\d*|\.\d+)')
 _MANY = 20  # examples, from which on a class that occurs once, or a column whose values differ, is a mistake
 
 
@@ -135,9 +138,11 @@ class Number(Target):
             found = float(cell)
         except (ValueError, TypeError, OverflowError):
             found = math.nan
-        if not abs(found) <= np.finfo(np.float32).max:
-            raise ValueError(f'{place} has {cell!r} where data.label names a column of numbers; correct the line, or take it '
-                             'out.')
+        if not abs(found) <= float(np.finfo(np.float32).max):
+            plain = str(cell).strip().removesuffix('%').replace(',', '.')
+            hint = f'such as {plain}, with a point and without a percent sign' if _NUMBER.fullmatch(plain) else 'such as 2.5'
+            raise ValueError(f'{place} has {cell!r} in the column of numbers, and expected is a number {hint}; correct the '
+                             'column, or set data.label to another one.')
         return found
 
     def names(self, value: float) -> Sequence[str]:
@@ -150,7 +155,7 @@ class Number(Target):
         return (rows,), np.float32
 
     def shares(self, label: np.ndarray, classes: Sequence[str]) -> str:
-        return f'numbers from {label.min():g} to {label.max():g}, {label.mean():.4g} on average'
+        return f'numbers from {label.min():g} to {label.max():g}, {label.mean(dtype=np.float64):.4g} on average'
 
     def classes(self, values: Iterable, source: str | os.PathLike | None) -> tuple[str, ...]:
         known = examples.classes((), source, _FILE)
@@ -169,6 +174,11 @@ class Labelled(examples.Examples):
       target: what that column holds: 'OneClass()', 'Labels(separator=",")' or 'Number()'.
       header: whether the first line of each file names the columns: 'true', 'false' or 'auto', which finds out.
       quotes: whether fields may be quoted as in RFC 4180: 'true', 'false' or 'auto', which finds out.
+      incomplete: what happens to a row without a text or a class: 'refuse', or 'skip', which leaves it out.
+      both: whether pairs come in both orders, inputs [B, 2, T], first and second, second and first, as for similarity in
+        Radford et al. 2018 (section 3.3).
+      name: a set of TFDS, such as glue/mrpc, that `python -m data.prepare NAME` has prepared, instead of files; data.path is
+        then the folder of prepared sets ('': $TFDS_DATA_DIR or ~/tensorflow_datasets).
     """
 
     columns: tuple = ()
@@ -176,6 +186,9 @@ class Labelled(examples.Examples):
     target: Target = OneClass()
     header: str = 'auto'
     quotes: str = 'auto'
+    incomplete: str = 'refuse'
+    both: bool = False
+    name: str = ''
     reader: str = 'transformer.readers.classes:TextClass'
 
     def open(self, folder: str | os.PathLike | None, source: str | os.PathLike | None = None) -> 'OpenLabelled':
@@ -191,19 +204,21 @@ class Labelled(examples.Examples):
         super().check()
         fields.one_of('header', self.header, CHOICES)
         fields.one_of('quotes', self.quotes, CHOICES)
+        fields.one_of('incomplete', self.incomplete, ('refuse', 'skip'))
         columns = fields.columns('columns', self.columns)
         fields.columns('label', self.label or ())
         if len(columns) > 2:
-            raise ValueError(f'data.columns={self.columns} names more than two texts; write one column or two, by name or '
-                             'counted from 1, such as text or 1,2.')
+            raise ValueError(f'data.columns={",".join(columns)} names more than two texts; write one column or two, by name '
+                             'or counted from 1, such as text or 1,2.')
         if len({*map(str, columns), self.label}) <= len(columns):
-            raise ValueError(f'data.columns={self.columns} and data.label={self.label} name a column twice; give each its own.')
+            raise ValueError(f'data.columns={",".join(columns)} and data.label={self.label} name a column twice; give each its '
+                             'own.')
 
     def form(self) -> tuple:
-        return self.columns, self.label, self.target, self.header, self.quotes
+        return self.columns, self.label, self.target, self.header, self.quotes, self.incomplete
 
     def table(self, file: sources.File) -> Table:
-        return Table(file, self.header, self.quotes)
+        return tfds_tables.table(file, self.header, self.quotes)
 
     def examples(self, file: sources.File) -> list['Example']:
         table = self.table(file)
@@ -211,22 +226,44 @@ class Labelled(examples.Examples):
             return []
         layout = self._layout(table)
         names = table.classes.get(table.names[layout[-1]], ()) if layout and layout[-1] < len(table.names) else ()
-        return [self._example(table, row, layout, names) for row in table.rows()]
+        found = [self._example(table, row, layout, names) for row in table.rows()]
+        self.skipped[file.path] = found.count(None)
+        return [example for example in found if example]
 
-    def _example(self, table: Table, row: Row, layout: tuple[int, ...], names: Sequence[str]) -> 'Example':
+    @functools.cached_property
+    def skipped(self) -> dict[str, int]:
+        """{path: the number of incomplete rows} of the files that were read."""
+        return {}
+
+    @functools.cached_property
+    def _files(self) -> Sequence:
+        return tfds_tables.files(self.name, self.path) if self.name else super()._files
+
+    def _example(self, table: Table, row: Row, layout: tuple[int, ...], names: Sequence[str]) -> 'Example | None':
+        """The example of a row; None if the row is incomplete and such rows are left out."""
+        width = 1 + max(layout, default=1)
+        optional = self.target.optional
+        if self.incomplete == 'skip' and (len(row[1]) < width or not all(
+                str(row[1][column] or '').strip() for column in (layout[:-1] if optional else layout) or range(len(row[1])))):
+            return None
         if not layout and len(row[1]) not in (2, 3):
-            raise ValueError(f'{row[0]} has {len(row[1])} column(s), and expected are one text or two and the label; correct '
+            raise ValueError(f'{row[0]} has {table.counted(row[1])}, and expected are one text or two and the label; correct '
                              'the line, or name the columns with data.columns and data.label.')
         columns = layout or range(len(row[1]))
-        *texts, label = table.cells(row, columns, 'data.columns with data.label', columns[-1:] if self.target.optional else ())
+        *texts, label = table.cells(row, columns, 'data.columns with data.label', columns[-1:] if optional else ())
         return Example(tuple(map(_text, texts)), self.target.value(label, row[0], names), row[0])
 
     def _layout(self, table: Table) -> tuple[int, ...]:
-        """The columns of the texts, and that of the label; () without any name or number: all but the last, and that."""
+        """The columns of the texts, and that of the label; () without any name, number or column of ids: all but the last, and
+        that."""
         names = [name.lower() for name in table.names]
         texts = tuple(table.column(column, 'data.columns') for column in fields.columns('columns', self.columns))
+        if not (texts and self.label):
+            table.require_distinct()
         if not (texts or self.label or names):
-            return ()
+            ids = {*range(table.width - 1)} & table.of_numbers if table.width > 2 else ()
+            found = *(column for column in range(table.width) if column not in ids),
+            return found if ids and 1 < len(found) < 4 else ()
         free = [column for column in range(table.width) if not names or names[column] not in _NUMBERS]
         label = table.column(self.label, 'data.label') if self.label else next(
             (names.index(name) for name in _LABELS if name in names and names.index(name) not in texts),
@@ -238,18 +275,30 @@ class Labelled(examples.Examples):
             texts = tuple(column for column in texts if column not in table.of_numbers) or texts
         if label < 0 or not 1 <= len(texts) <= 2:
             columns = ', '.join(map(repr, table.names)) or str(table.width)
-            raise ValueError(f'{table.file.path} has the columns {columns}, which leaves open what is the text and what the '
-                             'label; name them, such as --config.data.columns=1 and --config.data.label=2.')
+            raise ValueError(f'{table.file.path} has the column{"s" * (table.width > 1)} {columns}, which leaves open what '
+                             'is the text and what the label; name them, such as --config.data.columns=1 and '
+                             '--config.data.label=2.')
+        flags = [column for column in free if column in table.flags]
+        if not self.label and names and names[label] not in _LABELS and len(flags) > 1 and label in flags:
+            shown = ', '.join(repr(table.names[one]) for one in flags[:5])
+            raise ValueError(
+                f'{table.file.path} has a column of 0 and 1 for each of {shown}, and expected is one column with the '
+                'names of the classes, or of the labels with commas between them; write that, or '
+                f'set data.label={shlex.quote(table.names[label])} to predict this one alone.')
         return *texts, label
 
     def described(self) -> str:
-        """Which columns are read, for the log."""
+        """What is read from which column, for the log."""
         table = self.table(self.part('train').files[0])
-        if not (layout := self._layout(table)):
-            return ''
-        names = [repr(table.names[column]) if table.names else f'{column + 1}' for column in layout]
-        found = f'{table.describe()}; ' if table.names else ''
-        return f'{found}text from {" and ".join(names[:-1])}, label from {names[-1]}'
+        *texts, label = self._layout(table) or range(table.width)
+        return table.described(text=texts, label=[label])
+
+    @property
+    def column(self) -> str:
+        """The column of the label, by name or by number from 1."""
+        table = self.table(self.part('train').files[0])
+        *_, label = self._layout(table) or range(table.width)
+        return table.names[label] if table.names else str(label + 1)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -263,9 +312,9 @@ class Example:
 
 @dataclasses.dataclass(frozen=True, repr=False)
 class _LabelledRows:
-    """Framed examples, with the label of each; `cut` is the number of examples that were cut."""
+    """Framed examples in one order or in both, [(ids, types), ..] of each, with its label; `cut` counts those that were cut."""
 
-    framed: list[tuple[np.ndarray, np.ndarray]]
+    framed: list[list[tuple[np.ndarray, np.ndarray]]]
     label: np.ndarray
     cut: int
 
@@ -274,10 +323,14 @@ class _LabelledRows:
 
     @functools.cached_property
     def sizes(self) -> np.ndarray:
-        return frames.sizes(self.framed)
+        return np.array([frames.sizes(orders).max() for orders in self.framed], np.int64)
 
     def batch(self, numbers: np.ndarray, length: int) -> dict[str, np.ndarray]:
-        return {**frames.rows([self.framed[number] for number in numbers], length), 'label': self.label[numbers]}
+        orders = len(self.framed[0])
+        rows = frames.rows([framed for number in numbers for framed in self.framed[number]], length)
+        if orders > 1:
+            rows = {name: x.reshape(len(numbers), orders, length) for name, x in rows.items()}
+        return {**rows, 'label': self.label[numbers]}
 
 
 class OpenLabelled(examples.OpenExamples):
@@ -302,6 +355,8 @@ class OpenLabelled(examples.OpenExamples):
         else:
             self.classes = tuple(examples.read(folder, _FILE, 'classes', list))
             self.counts = tuple(examples.read(folder, _FILE, 'texts', list, [1, 2]))
+        if config.both and self.counts != (2,):
+            raise ValueError('data.both=True is for pairs of texts, and the training part has single ones; leave it out.')
         super().__init__(config, folder, source, pair=2 in self.counts)
         if len(self.classes) < config.target.least:
             have = f'have the class {self.classes[0]!r}' if self.classes else 'are without labels'
@@ -316,30 +371,26 @@ class OpenLabelled(examples.OpenExamples):
         examples.write(folder, _FILE, classes=self.classes, texts=self.counts)
 
     def _shapes(self, length: int) -> dict[str, tuple[tuple[int, ...], type]]:
-        return self._row_shapes(length) | {'label': self.config.target.shape(self.config.batch_size, len(self.classes))}
+        rows = self._row_shapes(length)
+        if self.config.both:
+            rows = {name: ((shape[0], 2, length), kind) for name, (shape, kind) in rows.items()}
+        return rows | {'label': self.config.target.shape(self.config.batch_size, len(self.classes))}
 
     def describe(self) -> str:
         """One line about the training part, the classes and the tokenizer, for the log."""
         rows, found = self._training, self.config.described()
         cut = f', {rows.cut:,} of them cut to {self.config.length} tokens' if rows.cut else ''
-        return (f'{self.config.path}, {found}{"; " * bool(found)}{len(rows):,} '
+        if skipped := sum(self.config.skipped.get(file.path, 0) for file in self.config.part('train').files):
+            cut += f', without {skipped:,} incomplete rows'
+        return (f'{self.config.name or self.config.path}, {found}; {len(rows):,} '
                 f'{"pairs of texts" if self.counts == (2,) else "texts"} to train on{cut}; '
                 f'{self.config.target.shares(rows.label, self.classes)}{self._once()}; {self._vocabulary}')
 
     def _once(self) -> str:
         """A warning of classes that occur once, which may be a header or a typing mistake."""
-        found = self.config.part('train').examples
-        counts = collections.Counter(name for example in found for name in self.config.target.names(example.label))
-        once = [example for example in found if any(counts[name] == 1 for name in self.config.target.names(example.label))]
-        if not once or len(found) < _MANY:
-            return ''
-        first = once[0]
-        if first.place.endswith(':1'):
-            mend = 'if line 1 is a header, set data.header=true'
-        else:
-            mend = 'correct a mistyped class, or set data.label to the column of the class'
-        more = f' and {len(once) - 1:,} more' if len(once) > 1 else ''
-        return f' (CAUTION: {str(first.label)[:40]!r}, at {first.place},{more} occurs once: {mend})'
+        found = ((name, example.place) for example in self.config.part('train').examples
+                 for name in self.config.target.names(example.label))
+        return examples.once(found, 'set data.header=true', 'set data.label to the column of the class')
 
     def read_text(self, line: str) -> tuple[np.ndarray, np.ndarray]:
         """(ids, types), int32 [n], of 'text', or of 'text<TAB>second text' where the data has pairs; cut as in training."""
@@ -360,6 +411,33 @@ class OpenLabelled(examples.OpenExamples):
             raise ValueError(f'{line[:60]!r} is not what this run classifies; expected {expected}.')
         return texts
 
+    def read_orders(self, line: str) -> list[tuple[np.ndarray, np.ndarray]]:
+        """`read_text` of a line, and with data.both of its two texts in the other order."""
+        framed = self.read_text(line)
+        return [framed, self.read_text('\t'.join(reversed(line.split('\t'))))] if self.config.both else [framed]
+
+    def _framed(self, first: np.ndarray, second: np.ndarray | None) -> list[tuple[np.ndarray, np.ndarray]]:
+        """The rows of an example."""
+        orders = [(first, second), (second, first)] if self.config.both else [(first, second)]
+        return [self.frame.fitted(*order, self.config.length) for order in orders]
+
+    def unlabelled(self, lines: Sequence[str]) -> tuple[list[str], list[str]] | None:
+        """(index, 'text' or 'text<TAB>second text') of each row of a table with tabs whose first line names `index` or `id` and
+        the columns of the texts; None if it does not. Raises ValueError, naming the line, for a row that lacks them."""
+        names = [name.strip().lower() for name in lines[0].split('\t')] if lines else []
+        index = next((names.index(name) for name in ('index', 'id') if name in names), None)
+        given = tuple(name.lower() for name in fields.columns('columns', self.config.columns))
+        known = (columns for columns in (given, *_TEXTS) if columns and {*columns} <= {*names})
+        texts = next((tuple(map(names.index, columns)) for columns in known), None)
+        if index is None or texts is None:
+            return None
+        rows = [line.split('\t') for line in lines[1:]]
+        for number, row in enumerate(rows, 2):
+            if len(row) <= max(index, *texts) or not all(row[column].strip() for column in texts):
+                raise ValueError(f'Line {number} is {lines[number - 1][:60]!r}, which lacks what line 1 names, '
+                                 f'{lines[0][:60]!r}; correct the line.')
+        return [row[index] for row in rows], ['\t'.join(row[column].strip() for column in texts) for row in rows]
+
     def _ids(self, all_texts: list[tuple[str, ...]]) -> list[tuple[np.ndarray, np.ndarray | None]]:
         """The tokens of each first and second text; None where there is no second."""
         first = examples.encoded(self.tokenizer, [texts[0] for texts in all_texts])
@@ -371,17 +449,17 @@ class OpenLabelled(examples.OpenExamples):
         for example in part.examples:
             for name in self.config.target.names(example.label):
                 if name not in numbers:
+                    mend = 'if line 1 is a header, set data.header=true' if example.place.endswith(':1') else (
+                        'correct it if it is mistyped, take the line out if it is rare, or widen data.train')
                     raise ValueError(
                         f'{example.place} has the class {name!r}, which the training part does not have (it has '
-                        f'{", ".join(self.classes[:8])}{", .." * (len(self.classes) > 8)}); widen data.train, or set '
-                        'data.label to the column of the class, and data.header to whether there is a header.'
+                        f'{", ".join(self.classes[:8])}{", .." * (len(self.classes) > 8)}); {mend}.'
                     )
         ids = self._ids([example.texts for example in part.examples])
         label = self.config.target.labels([example.label for example in part.examples], numbers)
         room = [self.frame.room(self.config.length, pair) for pair in (False, True)]
         cut = sum(len(one) + (0 if two is None else len(two)) > room[two is not None] for one, two in ids)
-        framed = [self.frame.fitted(first, second, self.config.length) for first, second in ids]
-        return _LabelledRows(framed, label, cut)
+        return _LabelledRows([self._framed(*texts) for texts in ids], label, cut)
 
     def _facts(self, rows: _LabelledRows) -> dict[str, int]:
         return {'texts': len(rows), 'cut': rows.cut}
@@ -395,18 +473,25 @@ def _sorted(names: set[str]) -> tuple[str, ...]:
 def _require_classes(found: Sequence[Example], config: Labelled) -> None:
     """Raises ValueError if the values in the column of the class are texts or numbers: nearly all different, or, in a column
     that nobody has named, with decimal places."""
-    values = {example.label for example in found}
-    if not isinstance(config.target, OneClass) or len(found) < _MANY:
+    if isinstance(config.target, Number) and len(found) > 1 and len(numbers := {example.label for example in found}) == 1:
+        raise ValueError(f'All examples of data.train={config.train!r} have the number {numbers.pop():g} in the column '
+                         f'{config.column!r}; widen it, or set data.label to another column.')
+    names = [name for example in found for name in config.target.names(example.label)]
+    values = {*names}
+    if len(found) < _MANY or len(names) > len(found):
         return
-    decimals = not config.label and all(re.fullmatch(r'[+-]?\d+\.\d+', str(value)) for value in values)
-    if decimals or len(values) > 0.6 * len(found):
-        shown = ', '.join(repr(str(value)[:30]) for value in sorted(values)[:2])
-        few = config.table(config.part('train').files[0]).of_few_values()
-        mend = f'set data.label={shlex.quote(few[0])}, which has few' if few else 'set data.label to another column'
+    decimals = not config.label and values and all(re.fullmatch(r'[+-]?\d+\.\d+', value) for value in values)
+    many = len(values) > 0.6 * len(found)
+    if many or decimals:
+        column = config.column
+        shown = ', '.join(repr(value[:30]) for value in sorted(values)[:2])
+        few = [one for one in config.table(config.part('train').files[0]).of_few_values() if one != column]
+        mend = f'set data.label={shlex.quote(few[0])}, which has few' if few else (
+            'set data.label to another column' if many else f'set data.label={shlex.quote(column)} if they name classes')
+        have = f'{len(values):,} different values in {len(found):,} examples' if many else 'numbers with decimal places'
         raise ValueError(
-            f'The column of the class, data.label={config.label!r}, has {len(values):,} different values in {len(found):,} '
-            f'examples (such as {shown}, at {found[0].place}), so it names no class; {mend}, or use configs/rate.py if they '
-            'are numbers to predict.')
+            f'The column of the {"class" if config.target.least > 1 else "labels"}, {column!r}, has {have} (such as {shown}, '
+            f'at {found[0].place}), so it names no class; {mend}, or use configs/rate.py if they are numbers to predict.')
 
 
 def _text(cell: Any) -> str:

@@ -17,7 +17,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from data import fields
+from data import epochs, fields
 from data.noise import rows as noisy
 from data.noise.masking import Masking, Tokens
 from data.noise.vocabulary import Vocabulary
@@ -34,7 +34,7 @@ _TRAINING = 1  # third word of the seed of a batch: pipeline.Order draws from th
 
 @dataclasses.dataclass(frozen=True)
 class Masked(Text):
-    """Text with masked words. '<unk>' in it is the tokenizer's token for unknown words, if it has one, and never predicted.
+    """Text with masked words.
 
     Attributes are those of Text, and:
       framing: the special tokens around a text or two, a template or its name (data/text/frames.py); '': the framing of the
@@ -49,6 +49,8 @@ class Masked(Text):
       cut: where a document is cut in two, at the ends of 'sentences' or 'anywhere'.
       boundary_targets: the most words of a span that are also predicted from its boundaries (Joshi et al. 2020, section 3.2; 20
         there), 0: none.
+      unknown: what stands for an unknown word in the text; it is the tokenizer's token for these, if it has one, and never
+        predicted; '': nothing does.
       packing: 'concat' (full rows: documents end to end, with the token that ends a text between them; Liu et al. 2019,
         section 4.2, FULL-SENTENCES) or 'none' (a piece of one document a row, which pairs require). A stream is one
         document.
@@ -63,6 +65,7 @@ class Masked(Text):
     pairs: str = 'none'
     cut: str = 'sentences'
     boundary_targets: int = 0
+    unknown: str = unknown.SIGN
     reader: str = 'transformer.readers.masked:FilledMasks'
 
     def open(self, folder: str | os.PathLike | None, source: str | os.PathLike | None = None) -> 'OpenMasked':
@@ -73,6 +76,7 @@ class Masked(Text):
     def check(self) -> None:
         """Raises ValueError for field values that are invalid or do not fit together."""
         super().check()
+        unknown.check(self.unknown)
         if self.framing:
             parse(self.framing)
         fields.one_of('pairs', self.pairs, noisy.PAIRS)
@@ -80,6 +84,11 @@ class Masked(Text):
         for name, what in (('copies', 'of copies, such as 10'), ('boundary_targets', 'of words, such as 20')):
             if getattr(self, name) < 0:
                 raise ValueError(f'data.{name}={getattr(self, name)} is out of range; it is a number {what}, or 0.')
+        if self.copies and self.tokenizer.draws:
+            raise ValueError(
+                f"data.copies={self.copies} draws the noise of each row once, but data.tokenizer='{self.tokenizer}' makes "
+                'other rows in every epoch; set data.copies=0, or leave the draws of the tokenizer out.'
+            )
         if self.packing == 'first_fit':
             raise ValueError(
                 "data.packing='first_fit' is not for masked text; set it to 'concat', full rows of one or more documents, or "
@@ -110,7 +119,11 @@ class OpenMasked(OpenDocuments):
     length: int
     pairs: str
     needs_end = False  # the frame has one
-    unknown = unknown.SIGN
+
+    @property
+    def unknown(self) -> str:
+        """What stands for an unknown word in the text."""
+        return self.config.unknown
 
     def __init__(self, config: Masked, tokenizer: Tokenizer | None):
         super().__init__(config, tokenizer)
@@ -159,8 +172,10 @@ class OpenMasked(OpenDocuments):
         """One line about the training part and the tokenizer, for the log."""
         config, meta = self.config, self._rows.store.meta
         return (
-            f'{config.place}, {meta["documents"]:,} documents, {meta["bytes"]:,} bytes, {self._rows.ordinary.sum():,} tokens '
-            f'in {len(self._rows):,} rows to train on; {type(config.tokenizer).__name__} vocabulary of {self.tokenizer.vocab:,}'
+            f'{config.place}, {fields.counted(meta["documents"], "document")}, '
+            f'{meta["bytes"]:,} bytes, {self._rows.ordinary.sum():,} tokens '
+            f'in {len(self._rows):,} rows to train on; {type(config.tokenizer).__name__} vocabulary of '
+            f'{self.tokenizer.vocab:,}; unigram entropy {self.unigram_entropy:.2f}'
         )
 
     def read_masked(self, text: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -236,11 +251,20 @@ class OpenMasked(OpenDocuments):
         """inputs, segments (0 = padding), positions and types, int32 [rows, length], of the (ids, types) of each row."""
         return frames.rows(framed, length)
 
+    @functools.cached_property
+    def unigram_entropy(self) -> float:
+        """-sum p log p over the shares p of the tokens that are predicted in the training part, in nats."""
+        ids = self._rows.store.ids
+        counts = np.bincount(ids, minlength=self.tokenizer.vocab)[self._vocabulary.ordinary]
+        shares = counts[counts > 0] / counts.sum()
+        return float(-(shares * np.log(shares)).sum())
+
     @property
     def batches_per_epoch(self) -> float:
         """Batches that hold the training part once."""
         return len(self._rows) / self.config.batch_size
 
+    @epochs.anew
     def train(self, seed: int):
         """An endless Grain iterator over batches, reshuffled every epoch; get_state and set_state resume exactly."""
         from data import pipeline
@@ -251,8 +275,8 @@ class OpenMasked(OpenDocuments):
         def batch(number: int) -> dict[str, np.ndarray]:
             chosen = order(number)
             if copies:
-                epochs = (number * size + np.arange(size)) // len(part)
-                return part.batch(chosen, part.static(chosen, epochs % copies, seed))
+                passes = (number * size + np.arange(size)) // len(part)
+                return part.batch(chosen, part.static(chosen, passes % copies, seed))
             return part.batch(chosen, np.random.default_rng([seed, number, _TRAINING]).random((size, part.width)))
 
         return pipeline.numbered(batch)
@@ -289,7 +313,7 @@ class OpenMasked(OpenDocuments):
 
     def encode(self, text: str) -> np.ndarray:
         """int32 [n]; '<unk>' as in the text that was learnt from."""
-        return unknown.reading(self.tokenizer).encode(text)
+        return unknown.reading(self.tokenizer, self.unknown).encode(text)
 
     @functools.cached_property
     def _vocabulary(self) -> Vocabulary:
@@ -302,7 +326,7 @@ class OpenMasked(OpenDocuments):
     def _of(self, part: sources.Split) -> noisy.MaskedRows:
         """The rows of a part. Raises ValueError if there are none, or too few documents."""
         self._require_tokens()
-        config, store = self.config, tokens.load(part, unknown.reading(self.tokenizer))
+        config, store = self.config, tokens.load(part, unknown.reading(self.tokenizer, self.unknown))
         found = noisy.MaskedRows.of(store, self.frame, self._vocabulary, config)
         if config.pairs == 'next' and len(found.sizes) < 2:
             raise ValueError(

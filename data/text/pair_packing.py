@@ -236,7 +236,13 @@ class _PackedPairs(grain.DatasetIterator):
 
 
 class PairEvaluation(pipeline.Evaluation):
-    """A pass over pairs, one a row, in order; `pairs()` are their texts."""
+    """A pass over pairs, one a row, in order; `pairs()` are their texts.
+
+    Attributes:
+      tasks: the name of the task of each pair, for pairs of several tasks.
+    """
+
+    tasks: tuple[str, ...] = ()
 
     def __init__(self, *args, pairs: Callable[[], list[tuple[str, str]]]):
         super().__init__(*args)

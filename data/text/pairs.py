@@ -82,6 +82,7 @@ class Pairs:
         with one source stay together.
       text: how both sides are prepared.
       held_out: slices in this order; a pair that shares a folded side with a pair in them is left out.
+      compared: the sides of which that is true: 0 is the source, 1 the target.
     """
 
     origin: pair_sources.Origin
@@ -90,11 +91,12 @@ class Pairs:
     text: str
     held_out: tuple[splits.Slice, ...]
     expression: str
+    compared: tuple[int, ...] = (0, 1)
 
     @functools.cached_property
     def digest(self) -> str:
         """A digest of the pairs, from the contents of their files."""
-        return cache.key(_FORMAT, self.origin.digest, self.cut, self.order, self.text, *self.held_out)
+        return cache.key(_FORMAT, self.origin.digest, self.cut, self.order, self.text, self.compared, *self.held_out)
 
     def __iter__(self) -> Iterator[Pair]:
         """The prepared pairs in order. Raises ValueError if there are none, or a file cannot be read."""
@@ -150,8 +152,8 @@ class Pairs:
         """The pairs of the slice in the order of hashes, and how many were left out."""
         pairs = sorted(self._prepared(), key=lambda pair: hashlib.sha256(folded(pair[0]).encode()).digest())
         taken, *held = (pairs[slice(*cut.bounds(len(pairs)))] for cut in (self.cut, *self.held_out))
-        sides = [{folded(pair[number]) for part in held for pair in part} for number in (0, 1)]
-        kept = [pair for pair in taken if all(folded(side) not in known for side, known in zip(pair, sides, strict=True))]
+        known = {number: {folded(pair[number]) for part in held for pair in part} for number in self.compared}
+        kept = [pair for pair in taken if all(folded(pair[number]) not in known[number] for number in known)]
         return kept, len(taken) - len(kept)
 
 

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import numpy as np
 
-from data import fields, splits
+from data import epochs, fields, splits
 from data.opened import Opened
 from data.sources import files as sources
 from data.sources import pairs as pair_sources
@@ -113,7 +113,7 @@ class Parallel:
         """
         self.check()
         if folder is None and source is None:
-            return OpenParallel(self, *self._learnt())
+            return self.opened(*self._learnt())
         run = source if folder is None else folder
         inner = Path(run, _SOURCE)
         if inner.is_dir() != bool(self.target_tokenizer):
@@ -122,9 +122,13 @@ class Parallel:
             raise ValueError(f"{run} has {has}, and data.target_tokenizer is '{self.target_tokenizer or ''}'; {do}.")
         if not self.target_tokenizer:
             saved = saved_tokenizer(run, None, self.tokenizer)
-            return OpenParallel(self, saved, saved)
+            return self.opened(saved, saved)
         own = saved_tokenizer(run, None, self.target_tokenizer, 'data.target_tokenizer')
-        return OpenParallel(self, saved_tokenizer(inner, None, self.tokenizer), own)
+        return self.opened(saved_tokenizer(inner, None, self.tokenizer), own)
+
+    def opened(self, source_tokenizer: Tokenizer, tokenizer: Tokenizer) -> 'OpenParallel':
+        """The pairs with the tokenizers of their sides."""
+        return OpenParallel(self, source_tokenizer, tokenizer)
 
     def check(self) -> None:
         """Raises ValueError for field values that are invalid or do not fit together."""
@@ -142,6 +146,12 @@ class Parallel:
         if self.source in ('table', 'files') and not self.path:
             what = 'a table, a folder or a glob' if self.source == 'table' else 'the folder of the aligned files'
             raise ValueError(f'data.path is empty and data.source is {self.source!r}; set it to {what}.')
+        drawing = [spec for spec in (self.tokenizer, self.target_tokenizer) if spec is not None and spec.draws]
+        if drawing and self.long == 'refuse':
+            raise ValueError(
+                f"data.long='refuse' refuses pairs that are too long, but data.tokenizer='{drawing[0]}' makes them longer or "
+                "shorter in every epoch; set data.long to 'drop' or 'truncate'."
+            )
         if self.columns and len({*fields.columns('columns', self.columns)}) != 2:
             raise ValueError(f'data.columns={self.columns} are not two columns; write source and target, by name or counted '
                              'from 1, as 1,2.')
@@ -165,7 +175,9 @@ class Parallel:
         if self.source == 'tfds' and self.order == 'file':  # TFDS slices by itself, and reads only what it must
             name, cut = expression, splits.Slice()
         held_out = self._held_out() if split == 'train' else ()
-        return pairs.Pairs(self._origins(name), cut, self.order, self.text, held_out, expression)
+        return pairs.Pairs(self._origins(name), cut, self.order, self.text, held_out, expression, self._compared)
+
+    _compared = 0, 1  # the sides that training may not share with held-out pairs
 
     def _held_out(self) -> tuple[splits.Slice, ...]:
         """The slices of the same pairs that data.valid and data.test take, in the order of hashes.
@@ -220,7 +232,8 @@ class Parallel:
     @property
     def form(self) -> pair_sources.Form:
         columns = fields.columns('columns', self.columns)
-        return pair_sources.Form(columns, _two(self.languages), self.header, self.quotes)
+        return pair_sources.Form(columns, _two(self.languages), self.header, self.quotes,
+                                 self.languages != Parallel.languages)
 
     def _learnt(self) -> tuple[Tokenizer, Tokenizer]:
         """The tokenizers of both sides, learnt from the training part."""
@@ -300,8 +313,9 @@ class OpenParallel(Opened):
         config, store, left_out = self.config, self._training, self.config.part('train').left_out
         long = len(store.sizes[0]) - len(self._kept)
         one, two = self.source_tokenizer, self.tokenizer
+        where = f'{config.source} {config.name or config.path or ""}'.strip(), config.part('train').origin.described()
         about = [
-            f'{config.source} {config.name or config.path or config.languages}',
+            f'{", ".join(filter(None, where))}; '
             f'{len(self._kept):,} pairs, {store.sizes[1, self._kept].sum():,} target tokens to train on',
         ]
         if left_out:
@@ -351,10 +365,16 @@ class OpenParallel(Opened):
         if self.config.packing == 'buckets':
             return self._buckets(0).batches()
         if self.config.packing == 'none':
-            return len(self._kept) / rows
+            return self._order(1, 0).count / rows
         pairs_packed, bounds = self._blocks(0)(0)
-        return len(self._kept) * (len(bounds) - 1) / len(pairs_packed) / rows
+        return self._order(1, 0).count * (len(bounds) - 1) / len(pairs_packed) / rows
 
+    @property
+    def specs(self) -> dict[str, TokenizerSpec]:
+        """{attribute: the spec of the tokenizer in it}."""
+        return {'source_tokenizer': self.config.tokenizer, 'tokenizer': self.config.target_tokenizer or self.config.tokenizer}
+
+    @epochs.anew
     def train(self, seed: int):
         """An endless Grain iterator over batches, reshuffled every epoch; get_state and set_state resume exactly."""
         from data import pipeline
@@ -364,7 +384,7 @@ class OpenParallel(Opened):
         if config.packing == 'buckets':
             return pipeline.numbered(self._buckets(seed))
         if config.packing == 'none':
-            order = pipeline.Order(len(self._kept), config.batch_size, seed)
+            order = self._order(config.batch_size, seed)
             return pipeline.numbered(pair_packing.Singles(self._training, self._kept, order, self.lengths))
         return pipeline.ahead(pair_packing.Packed(self._blocks(seed), config.batch_size))
 
@@ -436,18 +456,23 @@ class OpenParallel(Opened):
             )
         return kept
 
+    def _order(self, size: int, seed: int):
+        """Draws of pairs to train on, as numbers of `_kept`."""
+        from data import pipeline
+
+        return pipeline.Order(len(self._kept), size, seed)
+
     def _buckets(self, seed: int):
         from data.text import pair_packing
 
         return pair_packing.Buckets.of(self._training, self._kept, self.config.batch_size, self.lengths, seed)
 
     def _blocks(self, seed: int):
-        from data import pipeline
         from data.text import pair_packing
 
         sizes = self._training.sizes[:, self._kept]
         per_row = max(1, int((self.lengths / sizes.mean(1)).min()))
-        order = pipeline.Order(len(self._kept), 8 * self.config.batch_size * per_row, seed)
+        order = self._order(8 * self.config.batch_size * per_row, seed)
         return pair_packing.Blocks(self._training, self._kept, order, self.lengths)
 
     def _refuse_long(self, store, part: pairs.Pairs) -> None:

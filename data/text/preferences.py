@@ -57,8 +57,8 @@ class Preferences(examples.Examples):
         fields.one_of('header', self.header, CHOICES)
         fields.one_of('quotes', self.quotes, CHOICES)
         if self.columns and not 2 <= len(found := fields.columns('columns', self.columns)) == len({*found}) <= 3:
-            raise ValueError(f'data.columns={self.columns} are not three columns; write those of the prompt, the chosen and '
-                             'the rejected text, or of the last two.')
+            raise ValueError(f'data.columns={",".join(found)} are not two or three columns; write those of the prompt, the '
+                             'chosen and the rejected text, or of the last two.')
 
     def form(self) -> tuple:
         return self.columns, self.header, self.quotes
@@ -73,15 +73,14 @@ class Preferences(examples.Examples):
     def described(self) -> str:
         """Which columns are read, for the log."""
         table = self.table(self.part('train').files[0])
-        names = [repr(table.names[column]) if table.names else f'{column + 1}' for column in self._layout(table)]
-        prompt = f'prompt from {names[0]}, ' if len(names) == 3 else ''
-        found = f'{table.describe()}; ' if table.names else ''
-        return f'{found}{prompt}chosen from {names[-2]}, rejected from {names[-1]}'
+        *prompt, chosen, rejected = self._layout(table)
+        return table.described(prompt=prompt, chosen=[chosen], rejected=[rejected])
 
     def _layout(self, table: Table) -> tuple[int, ...]:
         """The columns of the prompt, if there are prompts, of the chosen and of the rejected text."""
         if self.columns:
             return tuple(table.column(column, 'data.columns') for column in fields.columns('columns', self.columns))
+        table.require_distinct()
         low = [name.lower() for name in table.names]
         found = [next((low.index(name) for name in known if name in low), None) for known in _USUAL]
         if None not in found[1:]:
@@ -178,6 +177,10 @@ class OpenPreferences(examples.OpenExamples):
             expected = 'a prompt and a response with a tab between them' if self.prompts else 'a text without tabs'
             raise ValueError(f'{line[:60]!r} is not what this run rates; expected {expected}.')
         return prompt, text
+
+    def read_orders(self, line: str) -> list[tuple[np.ndarray, np.ndarray]]:
+        """The row of a line."""
+        return [self.read_text(line)]
 
     def _encode(self, part: examples.ExampleSplit) -> _PreferenceRows:
         return self._rows_of([(one.prompt, text) for one in part.examples for text in (one.chosen, one.rejected)])

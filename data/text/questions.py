@@ -79,6 +79,16 @@ class Questions(examples.Examples):
             ) from error
 
 
+    def described(self) -> str:
+        """What is read from which column, for the log."""
+        file = self.part('train').files[0]
+        if _is_squad(file, table := Table(file)):
+            return "SQuAD's form"
+        (context, question, answer), more = _columns(table)
+        return table.described(context=[context], question=[question], answer=[answer],
+                               **{name: [column] for name, column in more.items()})
+
+
 @dataclasses.dataclass(frozen=True)
 class Question:
     """A question about a text.
@@ -233,7 +243,8 @@ class OpenQuestions(examples.OpenExamples):
         rows = self._training
         without = sum(not question.answers for question in rows.questions)
         about = f' ({without:,} without an answer)' if without else ''
-        return (f'{self.config.path}, {len(rows.questions):,} questions{about} in {len(rows):,} windows to train on; '
+        return (f'{self.config.path}, {self.config.described()}; '
+                f'{len(rows.questions):,} questions{about} in {len(rows):,} windows to train on; '
                 f'{self._vocabulary}')
 
     def read_question(self, question: str, context: str) -> tuple[list[tuple[np.ndarray, np.ndarray]], list[ContextWindow]]:
@@ -286,11 +297,18 @@ def _is_squad(file: sources.File, table: Table) -> bool:
     return next(file.read(0, 1000), b'').removeprefix(b'\xef\xbb\xbf').lstrip().startswith(b'{')
 
 
-def _of_table(table: Table) -> list[Question]:
-    """The questions of a table. Raises ValueError for a column that it lacks, or a row that cannot be used."""
+def _columns(table: Table) -> tuple[list[int], dict[str, int]]:
+    """The columns of contexts, questions and answers, and those of `id` and `answer_start`, if there are such."""
+    if not table.names:
+        raise ValueError(f'{table.file.path} has no header; a table of questions needs one, with context, question and answer.')
     given = 'answers' if 'answers' in table.names else 'answer'
     columns = [table.column(name, 'A table of questions') for name in ('context', 'question', given)]
-    more = {name: table.names.index(name) for name in ('id', 'answer_start') if name in table.names}
+    return columns, {name: table.names.index(name) for name in ('id', 'answer_start') if name in table.names}
+
+
+def _of_table(table: Table) -> list[Question]:
+    """The questions of a table. Raises ValueError for a column that it lacks, or a row that cannot be used."""
+    columns, more = _columns(table)
     found = []
     for row in table.rows():
         place, cells = row

@@ -14,6 +14,7 @@ import os
 
 import numpy as np
 
+from data import epochs
 from data.text.documents import OpenDocuments, Stream, Text, saved_tokenizer
 from data.tokenizers.specs import TokenizerSpec, Word
 from data.tokenizers.tokenizer import Tokenizer
@@ -67,6 +68,7 @@ class OpenShift(OpenDocuments):
         own = super().shapes
         return own | {f'decoder_{name}': own[name] for name in ('inputs', 'segments', 'positions')}
 
+    @epochs.anew
     def train(self, seed: int):
         """An endless Grain iterator over batches, reshuffled every epoch; get_state and set_state resume exactly."""
         from data import pipeline

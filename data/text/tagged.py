@@ -28,6 +28,7 @@ _FILE = 'tags.json'
 _COLUMNS = (('tokens', 'words', 'token', 'word', 'form'),
             ('ner_tags', 'tags', 'labels', 'pos_tags', 'ner_tag', 'ner', 'tag', 'label', 'pos', 'upos'))
 _SENTENCES = 'sentence #', 'sentence', 'sentence_id', 'sent_id', 'sentence_number'  # those that number sentences
+_MANY = 20  # words, from which on more tags than words are a mistake
 _LONGEST = 100  # words of a file with a single sentence
 
 
@@ -72,14 +73,18 @@ class Tagged(examples.Examples):
         return self._of_lines(table)
 
     def described(self) -> str:
-        """The columns that a first line names, for the log; '' without one."""
+        """What is read from which column, for the log."""
         table = Table(self.part('train').files[0])
-        if table.format in ('json', 'parquet') or not (columns := self._columns(table)).named:
-            return ''
-        names = [repr(name.strip()) for name in _split(next(lines_of(table.file)), table)]
-        sentence = '' if columns.sentence is None else f', sentences from {names[columns.sentence]}'
-        return (f'header: {", ".join(names)} (line 1); words from {names[columns.word]}, tags from {names[columns.tag]}'
-                f'{sentence}; ')
+        if table.format in ('json', 'parquet'):
+            words, tags = self._of_lists(table)
+            return table.described(words=[words], tags=[tags])
+        columns = self._columns(table)
+        lines = (_split(line, table) for line in lines_of(table.file) if not line.startswith('-DOCSTART-'))
+        first = next(filter(any, lines), ())
+        shown = [repr(cell) if columns.named else f'{number}' for number, cell in enumerate(first, 1)]
+        sentence = '' if columns.sentence is None else f', sentences from {shown[columns.sentence]}'
+        found = f'header: {", ".join(shown)} (line 1)' if columns.named else 'no header'
+        return f'{found}; words from {shown[columns.word]}, tags from {shown[columns.tag]}{sentence}'
 
     def _of_lines(self, table: Table) -> list['Sentence']:
         columns, found, begun, last = self._columns(table), [], [], ''
@@ -117,9 +122,13 @@ class Tagged(examples.Examples):
         named = named or not all(map(whole, wanted))
         return _Columns(word, tag, sentence if named else None, named)
 
-    def _of_table(self, table: Table) -> list['Sentence']:
+    def _of_lists(self, table: Table) -> list[int]:
+        """The columns of the lists of words and of tags."""
         usual = [next((name for name in names if name in table.names), names[0]) for names in _COLUMNS]
-        columns = [table.column(name, 'data.columns') for name in fields.columns('columns', self.columns) or usual]
+        return [table.column(name, 'data.columns') for name in fields.columns('columns', self.columns) or usual]
+
+    def _of_table(self, table: Table) -> list['Sentence']:
+        columns = self._of_lists(table)
         found, names = [], table.classes.get(table.names[columns[1]], ())
         for row in table.rows():
             place, (words, tags) = row[0], table.cells(row, columns, 'data.columns')
@@ -224,7 +233,12 @@ class OpenTagged(examples.OpenExamples):
     def __init__(self, config: Tagged, folder: str | os.PathLike | None, source: str | os.PathLike | None = None):
         super().__init__(config, folder, source)
         if folder is None:
-            tags = {tag for sentence in config.part('train').examples for tag in sentence.tags}
+            sentences = config.part('train').examples
+            tags, words = ({one for sentence in sentences for one in getattr(sentence, side)} for side in ('tags', 'words'))
+            if len(tags) > len(words) and sum(len(sentence.words) for sentence in sentences) >= _MANY:
+                raise ValueError(f'The training part has {len(tags):,} tags and {len(words):,} words (such as the tag '
+                                 f'{sentences[0].tags[0]!r} for {sentences[0].words[0]!r}, at {sentences[0].place}), so that '
+                                 'the columns seem to be swapped; set data.columns=2,1, those of the words and of the tags.')
             found = sorted(tags, key=lambda tag: (tag != 'O', tag))
             self.classes = examples.classes(found, source, _FILE)
         else:
@@ -248,10 +262,16 @@ class OpenTagged(examples.OpenExamples):
     def describe(self) -> str:
         """One line about the training part, the tags and the tokenizer, for the log."""
         facts = self._facts(self._training)
-        return (f'{self.config.path}, {self.config.described()}{facts["sentences"]:,} sentences in {facts["rows"]:,} rows, '
+        return (f'{self.config.path}, {self.config.described()}; {facts["sentences"]:,} sentences in {facts["rows"]:,} rows, '
                 f'{facts["words"]:,} words to train on; '
-                f'{len(self.classes)} tags ({", ".join(self.classes[:5])}{", .." * (len(self.classes) > 5)}); '
-                f'{self._vocabulary}')
+                f'{len(self.classes)} tags ({", ".join(self.classes[:5])}{", .." * (len(self.classes) > 5)})'
+                f'{self._once()}; {self._vocabulary}')
+
+    def _once(self) -> str:
+        """A warning of tags that occur once, which may be typing mistakes."""
+        found = self.config.part('train').examples
+        tags = ((tag, place) for sentence in found for tag, place in zip(sentence.tags, sentence.places))
+        return examples.once(tags, 'name its columns in data.columns', 'set data.columns to those of the words and the tags')
 
     def count(self, batch: dict[str, np.ndarray]) -> int:
         """The number of words to tag in a batch."""

@@ -51,6 +51,11 @@ class Tokens:
         """int64 [documents + 1]."""
         return np.load(self.folder / 'offsets.npy')
 
+    def mapped(self) -> 'Tokens':
+        """These tokens, which need their folder no longer in this process."""
+        self.meta, self.ids, self.offsets  # noqa: B018
+        return self
+
     def inputs(self, places: np.ndarray) -> np.ndarray:
         """The input ids at some places of the file, where documents begin with `begin`."""
         ids = self.ids[places]
@@ -61,17 +66,21 @@ class Tokens:
 
 
 def load(part: sources.Split, tokenizer: Tokenizer) -> Tokens:
-    """The tokens of a part, from the cache or encoded into it. Raises what reading the text raises."""
+    """The tokens of a part, from the cache or encoded into it; those of a tokenizer without a fingerprint, which draws
+    them, are encoded into a file that is gone when it is used no longer. Raises what reading the text raises."""
     name = cache.key(_FORMAT, part.digest, tokenizer.fingerprint)
     begin = -1 if part.documents == 'stream' or tokenizer.roles.begin == tokenizer.end else tokenizer.roles.begin
-    return Tokens(cache.entry('tokens', name, lambda folder: _build(folder, part, tokenizer), _intact), begin)
+    build = lambda folder: _build(folder, part, tokenizer)
+    if not tokenizer.fingerprint:
+        return cache.scratch(build, lambda folder: Tokens(folder, begin).mapped())
+    return Tokens(cache.entry('tokens', name, build, _intact), begin)
 
 
 def learn(part: sources.Split, spec: specs.TokenizerSpec, without: str = '') -> Tokenizer:
     """The tokenizer that a spec names, learnt from a part unless the cache holds it; `without`: a sign that is left out."""
     if not spec.learnt:
         return spec.learn()
-    key = cache.key(_FORMAT, part.digest, repr(spec), *filter(None, [without]))
+    key = cache.key(_FORMAT, part.digest, repr(spec.plain), *filter(None, [without]))
 
     def build(folder: Path) -> None:
         spec.learn(chunk.replace(without, '') if without else chunk for chunk, _ in part.chunks()).save(folder)

@@ -10,7 +10,7 @@ import dataclasses
 import functools
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from data.tokenizers.tokenizer import SPACE, SentencePieceTokenizer
 
@@ -87,6 +87,12 @@ class Lattice:
         logs = [self._before[edge.start] + edge.score + self._after[edge.stop] - self.total for edge in self.edges]
         return [math.exp(min(0.0, log)) for log in logs]
 
+    def choices(self) -> list[list[tuple[Edge, float]]]:
+        """At each place the edges that begin there, and the probability that a segmentation which comes there takes each."""
+        starting = _grouped(self.edges, lambda edge: edge.start, self.length)
+        return [[(edge, math.exp(min(0.0, edge.score + self._after[edge.stop] - self._after[place]))) for edge in edges]
+                for place, edges in enumerate(starting)]
+
     def best(self, count: int) -> list[tuple[float, list[Edge]]]:
         """The `count` segmentations of the highest probability, and their log P(x); the first is Viterbi's."""
         found = [[(0.0, None, 0)]]  # at each place the best: (log P, the last edge, which of the best at its start)
@@ -116,16 +122,21 @@ def of(tokenizer: SentencePieceTokenizer, text: str, alpha: float = 1.0) -> Latt
     normal = [score for _, score, kind in pieces if kind == 'normal']
     scores = {sign: (number, score) for number, (sign, score, kind) in enumerate(pieces) if kind == 'normal'}
     scores |= {sign: (number, _CERTAIN) for number, (sign, _, kind) in enumerate(pieces) if kind == 'user-defined'}
-    longest, edges = max(map(len, scores)), []
-    for start in range(len(written)):
-        for stop in range(start + 1, min(start + longest, len(written)) + 1):
-            piece = written[start:stop]
-            if piece in scores:
+    unknown = {one: (tokenizer.roles.unknown, min(normal) - _UNKNOWN) for one in written if one not in scores}
+    found = matching(written, scores | unknown, max(map(len, scores)), alpha)
+    return Lattice(found.length, tuple(
+        dataclasses.replace(edge, piece=SPACE) if edge.piece == _NO_SPACE else edge for edge in found.edges))
+
+
+def matching(text: str, scores: Mapping[str, tuple[int, float]], longest: int, alpha: float) -> Lattice:
+    """The lattice of a text whose pieces have (id, score), and at most `longest` characters; all its characters are pieces."""
+    edges = []
+    for start in range(len(text)):
+        for stop in range(start + 1, min(start + longest, len(text)) + 1):
+            if (piece := text[start:stop]) in scores:
                 number, score = scores[piece]
                 edges.append(Edge(start, stop, piece, number, alpha * score))
-            elif stop == start + 1:
-                edges.append(Edge(start, stop, text[start], tokenizer.roles.unknown, alpha * (min(normal) - _UNKNOWN)))
-    return Lattice(len(written), tuple(edges))
+    return Lattice(len(text), tuple(edges))
 
 
 def _grouped(edges: Sequence[Edge], key, length: int) -> list[list[Edge]]:

@@ -12,6 +12,7 @@ import collections
 import dataclasses
 import io
 import json
+import math
 import os
 import re
 import zlib
@@ -21,6 +22,7 @@ from pathlib import Path
 import numpy as np
 
 from data.tokenizers import plain, word_piece
+from data.tokenizers.drawn import DrawnPieces, DrawnWays, DroppedMerges
 from data.tokenizers.plain import ByteTokenizer, CharTokenizer, IdTokenizer, WordTokenizer
 from data.tokenizers.roles import NAMES, Roles, sentinel
 from data.tokenizers.tokenizer import JsonTokenizer, SentencePieceTokenizer, Tokenizer
@@ -36,10 +38,16 @@ class TokenizerSpec(abc.ABC):
     """Base of the specs, frozen dataclasses. The repr of one is the expression that names it in a config."""
 
     learnt = True  # from text
+    draws = False  # a segmentation anew in every epoch of training
 
     @abc.abstractmethod
     def learn(self, texts: Iterable[str] = ()) -> Tokenizer:
         """Makes the tokenizer from text given in chunks. Raises ValueError for a vocabulary that the text cannot fill."""
+
+    @property
+    def plain(self) -> 'TokenizerSpec':
+        """The spec of what is learnt, without draws."""
+        return self
 
     @abc.abstractmethod
     def names(self, made: Tokenizer) -> bool:
@@ -110,6 +118,8 @@ class Word(TokenizerSpec):
             counts.pop(special, None)
         words = sorted((word for word in counts if counts[word] >= self.least), key=lambda word: (-counts[word], word))
         often = f' that it uses {self.least} times or more' if self.least > 1 else ''
+        if not counts:
+            raise ValueError(f'{self} cannot be learnt from the training part: it holds no words; give it more text.')
         if self.vocab > 2 + len(words):
             raise ValueError(
                 f'{self} cannot be learnt from the training part: it has {len(words):,} words{often}, so vocab is at '
@@ -130,12 +140,17 @@ class SentencePiece(TokenizerSpec):
     Attributes:
       special: further roles that have a token, of 'begin', 'pad' and 'mask'; it and the sentinels have the last ids.
       sentinels: tokens that name missing spans (data/noise/span_corruption.py), which a text may have as '<extra_id_0>'.
+      dropout: of 'bpe', the probability with which training leaves out a merge, such as 0.1 (BPE-dropout).
+      alpha: of 'unigram', training draws segmentations with probability P^alpha, such as 0.2 (subword regularisation); 0: it
+        takes the likeliest. All but training has the usual segmentation (data/tokenizers/drawn.py).
     """
 
     vocab: int = 4096
     kind: str = 'bpe'
     special: tuple = ()
     sentinels: int = 0
+    dropout: float = 0.0
+    alpha: float = 0.0
 
     def __post_init__(self):
         _require_sentinels(self)
@@ -148,6 +163,24 @@ class SentencePiece(TokenizerSpec):
             )
         if self.kind not in _KINDS:
             raise ValueError(f'{self} has no meaning: kind is {" or ".join(map(repr, _KINDS))}.')
+        if not 0 <= self.dropout <= 1 or (self.dropout and self.kind != 'bpe'):
+            raise ValueError(f"{self} has no meaning: dropout is a probability, such as 0.1, and for kind='bpe' alone.")
+        if not 0 <= self.alpha < math.inf or (self.alpha and self.kind != 'unigram'):
+            raise ValueError(f"{self} has no meaning: alpha is a number, such as 0.2, and for kind='unigram' alone.")
+
+    @property
+    def draws(self) -> bool:
+        """Whether training draws segmentations."""
+        return bool(self.dropout or self.alpha)
+
+    @property
+    def plain(self) -> 'SentencePiece':
+        """The same without draws, which does not change what is learnt."""
+        return dataclasses.replace(self, dropout=0.0, alpha=0.0)
+
+    def drawn(self, made: SentencePieceTokenizer, seed: str) -> DrawnPieces:
+        """The tokenizer that draws segmentations, which depend on a seed."""
+        return DroppedMerges(made.model, seed, self.dropout) if self.dropout else DrawnWays(made.model, seed, self.alpha)
 
     @property
     def _added(self) -> int:

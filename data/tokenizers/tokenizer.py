@@ -2,9 +2,10 @@
 any tokenizer.json, and bare ids.
 
 Every tokenizer has `vocab` (number of ids), `roles` (the ids of its special tokens), `end` (the id between documents),
-`encode`, `encode_many`, `decode`, `piece`, `first_bytes`, `save` and `fingerprint`. A config names a tokenizer by a spec
-(data/tokenizers/specs.py), which learns it from text or reads a saved one. Bytes and a SentencePiece learnt here restore any
-text exactly, characters any text of learnt characters. A learnt WordPiece is a tokenizer.json.
+`encode`, `encode_many`, `decode`, `piece`, `first_bytes`, `save` and `fingerprint` ('': its encodings are drawn). A config
+names a tokenizer by a spec (data/tokenizers/specs.py), which learns it from text or reads a saved one. Bytes and a
+SentencePiece learnt here restore any text exactly, characters any text of learnt characters. A learnt WordPiece is a
+tokenizer.json.
 """
 
 import dataclasses

@@ -9,8 +9,9 @@ the text is written \\_. Without --merges it goes on until every word is one tok
 counts of the pairs against the size of the vocabulary.
 
 Segmentations: of a text by the SentencePiece model of a run, or in a file, of kind 'unigram': the N likeliest (5) with their
-probabilities among all, and the log probabilities of their pieces; then the probability of each piece at each place (data/
-tokenizers/lattice.py). --alpha flattens them, as data.tokenizer's alpha does in training. The picture shows the lattice.
+probabilities among all, and the log probabilities of their pieces; then the probability of each piece at each place
+(data/tokenizers/lattice.py). --alpha below 1 flattens them, as data.tokenizer's alpha does for draws in training. The picture
+shows the lattice.
 """
 
 import argparse

@@ -1,4 +1,4 @@
-"""A tokenizer for texts whose unknown words are written '<unk>', as WikiText's and the Penn Treebank's are."""
+"""A tokenizer for texts in which a sign stands for unknown words, '<unk>' in WikiText and the Penn Treebank."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -12,10 +12,11 @@ SIGN = '<unk>'
 
 @dataclasses.dataclass(frozen=True)
 class WithUnknown:
-    """Encodes as `inner`, a tokenizer with a token for unknown words, but every '<unk>' as that token. The space before it is
+    """Encodes as `inner`, a tokenizer with a token for unknown words, but every `sign` as that token. The space before it is
     part of it."""
 
     inner: Tokenizer
+    sign: str = SIGN
 
     @property
     def vocab(self) -> int:
@@ -32,7 +33,7 @@ class WithUnknown:
 
     @property
     def fingerprint(self) -> str:
-        return f'{self.inner.fingerprint} {SIGN}'
+        return self.inner.fingerprint and f'{self.inner.fingerprint} {self.sign}'
 
     def encode(self, text: str) -> np.ndarray:
         """int32 [n]."""
@@ -40,7 +41,7 @@ class WithUnknown:
 
     def encode_many(self, texts: Sequence[str]) -> list[np.ndarray]:
         """Encodes texts in parallel threads."""
-        parts = [text.replace(f' {SIGN}', SIGN).split(SIGN) for text in texts]
+        parts = [text.replace(f' {self.sign}', self.sign).split(self.sign) for text in texts]
         encoded = iter(self.inner.encode_many([part for text in parts for part in text]))
         unknown = np.array([self.roles.unknown], np.int32)
         found = []
@@ -51,9 +52,17 @@ class WithUnknown:
 
     def first_bytes(self, text: str) -> int:
         """Bytes of `text` that its first token covers."""
-        return len(SIGN) if text.startswith(SIGN) else self.inner.first_bytes(text)
+        return len(self.sign.encode()) if text.startswith(self.sign) else self.inner.first_bytes(text)
 
 
-def reading(tokenizer: Tokenizer) -> Tokenizer | WithUnknown:
-    """The tokenizer, which reads '<unk>' as its token for unknown words if it has one."""
-    return WithUnknown(tokenizer) if tokenizer.roles.unknown >= 0 else tokenizer
+def reading(tokenizer: Tokenizer, sign: str = SIGN) -> Tokenizer | WithUnknown:
+    """The tokenizer, which reads a sign as its token for unknown words if it has one; '': there is no sign."""
+    return WithUnknown(tokenizer, sign) if sign and tokenizer.roles.unknown >= 0 else tokenizer
+
+
+def check(sign: str) -> None:
+    """Raises ValueError for a sign with white space, which is no word."""
+    if any(one.isspace() for one in sign):
+        raise ValueError(
+            f"data.unknown={sign!r} has white space; it is the word that stands for unknown ones, such as '<unk>'."
+        )

@@ -31,6 +31,22 @@ class CacheTest(absltest.TestCase):
         (cache.entry('kind', 'key', write_word('a'), has_word) / 'word').unlink()
         self.assertEqual((cache.entry('kind', 'key', write_word('b'), has_word) / 'word').read_text(), 'b')
 
+    def test_a_scratch_folder_is_used_and_gone(self):
+        folders = []
+
+        def use(folder):
+            folders.append(folder)
+            return (folder / 'word').read_text()
+
+        self.assertEqual(cache.scratch(write_word('a'), use), 'a')
+        with self.assertRaises(FileNotFoundError):
+            cache.scratch(lambda folder: None, use)
+        left = cache.root() / '.scratch.1.a'
+        left.mkdir()
+        os.utime(left, (0, 0))
+        self.assertEqual(cache.scratch(write_word('b'), use), 'b')
+        self.assertFalse(any(folder.exists() for folder in [left, *folders]))
+
     def test_failed_writer_leaves_nothing(self):
         def fails(folder):
             (folder / 'word').write_text('half')

@@ -90,6 +90,20 @@ class HeedPlanes(_Builder):
         return {'image': plane, 'png': plane, 'deep': plane.astype(np.uint16) * 257, 'jpeg': smooth, 'label': i % 2}
 
 
+class HeedPairs(_Builder):
+    """Pairs of texts in the form of glue/mrpc, and without labels in the test part."""
+
+    FEATURES, TRAIN, TEST = {
+        'sentence1': _F.Text(),
+        'sentence2': _F.Text(),
+        'label': _F.ClassLabel(names=['not_equivalent', 'equivalent']),
+        'idx': np.int32,
+    }, 12, 3  # fmt: skip
+
+    def example(self, i):
+        return {'sentence1': f'the cat {i}', 'sentence2': f'a dog {i}', 'label': i % 2 if i < 12 else -1, 'idx': i}
+
+
 class HeedRemote(_Builder):
     """Downloads from where nobody answers."""
 

@@ -1,5 +1,6 @@
 """A run with a companion: a student that is distilled from another run (transformer/tasks/distillation.py)."""
 
+import dataclasses
 import functools
 import json
 import os
@@ -7,6 +8,7 @@ import pathlib
 import shutil
 import signal
 import tempfile
+from unittest import mock
 
 import jax
 import numpy as np
@@ -19,8 +21,17 @@ from tests.train_test import ROW_WRITTEN, at
 from training import mesh as meshes
 from training import run as runs
 from training import workdir
+from transformer.evaluators.base import Evaluator
 
 LAYERS = 3
+
+
+@dataclasses.dataclass(frozen=True)
+class Nothing(Evaluator):
+    """Measures nothing."""
+
+    def __call__(self, snapshot, batches):
+        return {'none': 0.0}
 
 
 class CompanionsTest(experiments.TestCase):
@@ -32,7 +43,7 @@ class CompanionsTest(experiments.TestCase):
         cls.addClassCleanup(shutil.rmtree, cls.shared)
         (cls.shared / 'text.txt').write_text(experiments.lines(80))
         code, out = experiments.train(experiments.tiny_reader(cls.shared / 'text.txt', 'masked', **{
-            'data.next_sentence': False, 'task': base.part('transformer.tasks.masked:MaskedTokens'),
+            'data.pairs': 'none', 'task': base.part('transformer.tasks.masked:MaskedTokens'),
             'model.head': 'MaskedWords()', 'model.layers': LAYERS, 'model.dropout': 0.1, 'train.steps': 2,
             'log.every_steps': 2, 'optimizer.average_decay': 0.9}), cls.shared / 'run')
         assert code == 0, out
@@ -135,8 +146,15 @@ class CompanionsTest(experiments.TestCase):
         self.assertEqual(experiments.call('eval', f'--workdir={self.student}', f'--heads={self.folder / "h.png"}').code, 0)
         shutil.rmtree(self.teacher)
         self.assertRegex(self.refused(), f"^eval.py: companions.teacher is '{self.teacher}', where there is no run; restore")
-        said = experiments.call('predict', f'--workdir={self.student}', stdin=b'key [MASK] value\n')
-        self.assertRegex(said.out, r'^key \w+ value\n$')
+        other = experiments.changed(workdir.load_config(self.student), **{
+            'evals.nothing': base.evaluation('tests.training.companions_test:Nothing', split='valid')})
+        workdir.save_config(self.student, other)
+        with mock.patch.dict(os.environ, HEED_MODULES='tests'):  # an evaluator that does not apply the teacher
+            done = experiments.call('eval', f'--workdir={self.student}', '--evaluator=nothing')
+        self.assertEqual(json.loads(done.out.splitlines()[-1])['none'], 0.0, done.err)
+        with mock.patch.dict(os.environ, HEED_MODULES='tests'):
+            said = experiments.call('predict', f'--workdir={self.student}', stdin=b'key [MASK] value\n')
+        self.assertRegex(said.out, r'^key \w+ value\n$', said.err)
 
     def test_what_does_not_fit_is_refused(self):
         self.taught()

@@ -362,6 +362,7 @@ class LoadTest(parameterized.TestCase):
         block, there = other.params['block_0']['attention'], state.params['block_0']['attention']
         np.testing.assert_array_equal(block['key']['kernel'], there['query']['kernel'])
         np.testing.assert_array_equal(block['query']['kernel'], there['query']['kernel'])
+        self.assertNotEqual(*(block[name]['kernel'].unsafe_buffer_pointer() for name in ('key', 'query')))  # may be donated
         config.model.length, config.init_rules = 2 * config.model.length, ((r'.*', 'offered'),)  # the positions do not fit
         other, made = runs.build(config, meshes.make(1)).init_from(self.folder)
         self.assertEqual(made, ['positions/embedding'])

@@ -104,9 +104,10 @@ def load_config(name):
 
 
 def default_workdir(name):
-    """runs/<config>[-<variant>] of FILE[:VARIANT]."""
+    """runs/<config>[-<variant>] of FILE[:VARIANT]; of TASK,WORKDIR runs/<config>-TASK-NAME."""
     file, _, variant = name.partition(':')
-    return pathlib.Path('runs') / (pathlib.Path(file).stem + (f'-{pathlib.Path(variant).name}' if variant else ''))
+    parts = [pathlib.Path(file).stem, *(pathlib.Path(part).name for part in variant.split(',') if part)]
+    return pathlib.Path('runs') / '-'.join(parts)
 
 
 def take(arguments, name):

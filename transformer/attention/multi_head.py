@@ -100,7 +100,7 @@ class MultiHead(nn.Module):
         """Raises ValueError for impossible sizes, and for uses that the mechanism does not support."""
         width, key_heads = x.shape[-1], self.key_heads or self.heads
         if not self.head_width and width % self.heads:
-            raise ValueError(f'The width {width} is not divisible by {self.heads} heads.')
+            raise ValueError(f'The width {width} is not divisible by {self.heads} heads; choose a divisor of it as heads.')
         if key_heads < 1 or self.heads % key_heads:
             raise ValueError(f'{self.heads} query heads cannot share {key_heads} heads of keys and values; choose a divisor.')
         context.mask.require_length(max(a.shape[1] for a in (x, y, z) if a is not None))

@@ -55,7 +55,8 @@ def require_strategy(model: Any, params: Any, strategy: Strategy, vocab: int, tr
 
 
 def generate(model: Any, params: Any, prompts: Sequence, *, steps: int | Sequence[int], strategy: Strategy, key: jax.Array,
-             end: int, vocab: int, source: Sequence | None = None, numbers: Sequence[int] | None = None) -> list:
+             end: int, vocab: int, source: Sequence | None = None, prefixes: Sequence[int] | None = None,
+             numbers: Sequence[int] | None = None) -> list:
     """Generates outputs for each prompt: a list of hypotheses, best first.
 
     A decoder-only model continues its prompts. An encoder-decoder reads a source for each; its prompt is the start token of the
@@ -64,6 +65,7 @@ def generate(model: Any, params: Any, prompts: Sequence, *, steps: int | Sequenc
     A model offers `length`, the longest row of its decoder, `init_cache(batch, length)`, a nested dict of arrays whose first
     axis is the batch, and
       model.apply({'params': params}, inputs=, segments=, positions=, cache=) -> {'logits' [B, T, V], 'cache', ...}
+    with prefixes also prefix= for the prompt,
     or, with a source,
       model.apply(.., inputs=, segments=, positions=, decoder_inputs=, decoder_segments=, decoder_positions=, cache=)
     for the prompt, then with one token at a time and without segments and source, which the cache holds. Arrays under the key
@@ -82,6 +84,7 @@ def generate(model: Any, params: Any, prompts: Sequence, *, steps: int | Sequenc
       end: the token that ends an output; a number outside of the vocabulary for none.
       vocab: number of tokens to choose from; the model's vocabulary may be larger than its tokenizer's.
       source: list of integer sequences.
+      prefixes: for a decoder-only model, how many of the first tokens of each prompt see each other; None: none.
       numbers: the random stream of each prompt; None: 0, 1, ...
     Returns:
       for each prompt a list of `Hypothesis`: `strategy.count` of them, or fewer if a beam search finds no more.
@@ -103,6 +106,8 @@ def generate(model: Any, params: Any, prompts: Sequence, *, steps: int | Sequenc
         there = place < _filled([len(one) for one in source], rows, 0)[:, None]
         given['source'] = {'inputs': tokens, 'segments': there.astype(np.int32),
                            'positions': np.broadcast_to(place, tokens.shape).astype(np.int32)}
+    if prefixes is not None:
+        given['prefixes'] = _filled(prefixes, rows, 0)
     total = min(model.length, max(given['tokens'].shape[1], _cache_length(int((lengths + limits).max()) - 1)))
     best = jax.device_get(_search(model, params, key, given, strategy=strategy, total=total, end=end, vocab=vocab))
     nothing = Hypothesis(np.zeros(0, np.int32), 0.0, False)
@@ -178,7 +183,9 @@ def _search(model, params, key, given, *, strategy, total, end, vocab):
     keys_of = jax.vmap(jax.vmap(jax.random.fold_in, (0, None)), (0, None))
     positions = jnp.broadcast_to(jnp.arange(width), (rows, width))
     there = (positions < lengths[:, None]).astype(jnp.int32)
-    logits, cache, attention = run(model.init_cache(rows, total), there, inputs=tokens, segments=there, positions=positions)
+    more = {'prefix': (positions < given['prefixes'][:, None]).astype(jnp.int32)} if 'prefixes' in given else {}
+    logits, cache, attention = run(model.init_cache(rows, total), there, inputs=tokens, segments=there, positions=positions,
+                                   **more)
     logits = jnp.take_along_axis(logits, (lengths - 1)[:, None, None], 1)  # [B, 1, V]
     live, pool = strategy.begin(jnp.pad(tokens, ((0, 0), (0, total + 1 - width))))
     search = Search(live, pool, begin=lengths, limit=limits, count=jnp.zeros((), jnp.int32), done=limits < 1,

@@ -7,6 +7,7 @@ import jax
 import numpy as np
 
 from display import progress
+from transformer.contracts import PrefixedText, ReadsSource
 from transformer.decoding.generate import generate
 from transformer.decoding.strategies import Strategy
 
@@ -18,6 +19,8 @@ def translate(snapshot: Any, sources: Sequence, *, strategy: Strategy, key: jax.
     """Translates each source, token ids with their end, to the hypotheses of the strategy, best first.
 
     Sources of similar length are decoded together, `rows` at once, which does not change the outputs.
+
+    A decoder alone continues each source; its data are `PrefixedText`.
 
     Args:
       steps: the largest number of tokens of an output; None: `EXTRA` more than its source.
@@ -32,12 +35,27 @@ def translate(snapshot: Any, sources: Sequence, *, strategy: Strategy, key: jax.
             batch = [sources[i] for i in part]
             limits = [len(source) + EXTRA if steps is None else steps for source in batch]
             streams = part if numbers is None else [numbers[i] for i in part]
-            outputs = generate(snapshot.model, snapshot.params, [[data.start, *prefix]] * len(batch), source=batch,
-                               steps=limits, strategy=strategy, key=key, numbers=streams, end=data.end,
-                               vocab=data.facts['vocab'])
+            if isinstance(snapshot.model, ReadsSource):
+                given = dict(prompts=[[data.start, *prefix]] * len(batch), source=batch)
+            else:
+                given = dict(prompts=[[*source, *prefix] for source in batch],
+                             prefixes=[len(source) if data.bidirectional else 0 for source in batch])
+            outputs = generate(snapshot.model, snapshot.params, **given, steps=limits, strategy=strategy, key=key,
+                               numbers=streams, end=data.end, vocab=data.facts['vocab'])
             found |= zip(part, outputs)
             advance(len(part))
     return [found[i] for i in range(len(sources))]
+
+
+def longest_source(run: Any) -> int:
+    """The largest number of tokens of a source that the model of a run or a snapshot reads. Raises ValueError for a decoder
+    alone whose data do not put source and target in one row."""
+    if isinstance(run.model, ReadsSource):
+        return run.model.source_length
+    if not isinstance(run.data, PrefixedText):
+        raise ValueError(f'{type(run.model).__name__} has no encoder, and {type(run.data.config).__name__} gives it no row of '
+                         'source and target; set data.pipeline to data.seq2seq.prefixed:Prefixed.')
+    return run.data.lengths[0]
 
 
 def encoded(data: Any, source: str, longest: int, *, truncate: bool = False, what: str = 'The source',
@@ -55,7 +73,7 @@ def encoded(data: Any, source: str, longest: int, *, truncate: bool = False, wha
 
 def all_encoded(run: Any, sources: Sequence[str]) -> list[np.ndarray]:
     """`encoded` for each source of a run or a snapshot, truncated if data.long='truncate'."""
-    return [encoded(run.data, source, run.model.source_length, truncate=run.data.truncates,
+    return [encoded(run.data, source, longest_source(run), truncate=run.data.truncates,
                     what=f'The source {source!r}', otherwise="set data.long='truncate'") for source in sources]
 
 

@@ -49,6 +49,19 @@ def translation_scores(hypotheses: Sequence[str], references: Sequence[str], lan
     return numbers, [f'BLEU {bleu.get_signature()}', f'chrF {chrf.get_signature()}']
 
 
+def rouge_scores(hypotheses: Sequence[str], references: Sequence[str]) -> dict:
+    """{'rouge1', 'rouge2', 'rougeL'}: the F1 of stemmed words, of their bigrams and of the longest common subsequence (Lin
+    2004), in percent, averaged over the texts, by rouge-score. Raises ValueError if that is not installed."""
+    try:
+        from rouge_score import rouge_scorer
+    except ImportError as error:
+        raise ValueError(f'ROUGE needs rouge-score ({error}); install it with pip.') from error
+
+    scorer = rouge_scorer.RougeScorer(['rouge1', 'rouge2', 'rougeL'], use_stemmer=True)
+    found = [scorer.score(reference, hypothesis) for hypothesis, reference in zip(hypotheses, references, strict=True)]
+    return {name: 100 * sum(one[name].fmeasure for one in found) / len(found) for name in scorer.rouge_types}
+
+
 def bleu_tokenizer(language: str) -> str:
     """sacrebleu's tokenizer for a language, given as a locale or as the ending of a file, such as 'tok.zh'."""
     return _TOKENIZERS.get(re.split('[-_]', language.rpartition('.')[2].lower())[0], '13a')

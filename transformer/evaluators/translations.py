@@ -4,10 +4,10 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from transformer.contracts import PairBatches, TranslatedText, require
+from transformer.contracts import PairBatches, ReadsSource, TranslatedText, require
 from transformer.decoding.generate import require_strategy
 from transformer.decoding.strategies import Greedy, Strategy
-from transformer.decoding.translate import all_encoded, best_texts
+from transformer.decoding.translate import all_encoded, best_texts, longest_source
 from transformer.evaluators.base import Evaluator
 from transformer.evaluators.metrics import textbook_bleu, translation_scores
 
@@ -15,10 +15,11 @@ from transformer.evaluators.metrics import textbook_bleu, translation_scores
 def require_translation(run: Any, evaluator: Any) -> None:
     """Raises ValueError unless a run has pairs of texts and its model supports the strategy."""
     require(evaluator, run.data, TranslatedText, 'pairs of texts', 'leave that evaluator out')
-    if run.model.source_length < run.data.lengths[0]:
+    if longest_source(run) < run.data.lengths[0]:
         raise ValueError(f'{type(evaluator).__name__} is to translate sources of up to data.source_length='
                          f'{run.data.lengths[0]} tokens, but model.source_length is {run.model.source_length}; raise that.')
-    require_strategy(run.model, run.shapes.params, evaluator.strategy, run.data.facts['vocab'], translates=True)
+    require_strategy(run.model, run.shapes.params, evaluator.strategy, run.data.facts['vocab'],
+                     translates=isinstance(run.model, ReadsSource))
 
 
 @dataclasses.dataclass(frozen=True)

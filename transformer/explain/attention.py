@@ -12,8 +12,9 @@ from typing import Any
 
 import numpy as np
 
+from transformer.contracts import ReadsSource
 from transformer.decoding.strategies import Greedy
-from transformer.decoding.translate import encoded, translate
+from transformer.decoding.translate import encoded, longest_source, translate
 from transformer.explain import maps, page, pictures
 
 MOST_TOKENS = 1024  # in a picture
@@ -61,7 +62,8 @@ def of_row(snapshot: Any, ids: np.ndarray, types: np.ndarray, steps: bool = Fals
     batch = data.rows([(ids, types)], len(ids)) | {'masked': np.zeros((1, 1), np.int32)}
     seen = look(snapshot, steps, **task.inputs(batch))
     flow = seen.rollout()
-    rollout = None if flow is None else flow[-1 if snapshot.model.stack.mask.causal else 0].tolist()
+    causal = all(stack.mask.causal for stack, _ in snapshot.model.attentions.values())
+    rollout = None if flow is None else flow[-1 if causal else 0].tolist()
     return View([seen.section(pieces, pieces)]), seen.found, {'tokens': pieces, 'rollout': rollout}
 
 
@@ -69,11 +71,16 @@ def of_pair(snapshot: Any, text: str, steps: bool = False) -> tuple:
     """A source and the run's greedy output for it: their alignment, the attention within each, and the cross attention from the
     output to the source."""
     data = snapshot.data
-    source = tokens(text, lambda text: encoded(data, text, snapshot.model.source_length, what='--input'))
+    source = tokens(text, lambda text: encoded(data, text, longest_source(snapshot), what='--input'))
     if len(source) < 2:
         raise ValueError(f'--input is {text!r}, which has no tokens; give a longer text.')
     best = translate(snapshot, [source], strategy=Greedy(), key=snapshot.key('attention'))[0][0]
     written = [*best.tokens, data.end] if best.finished else best.tokens
+    if not isinstance(snapshot.model, ReadsSource):
+        row = np.array([*source, *written[:-1]])
+        marks = (np.arange(len(row)) < len(source) * data.bidirectional).astype(np.int32)
+        seen, shown = look(snapshot, steps, inputs=row[None], prefix=marks[None]), data.pieces(row)
+        return View([seen.section(shown, shown)]), seen.found, {'tokens': shown, 'text': data.decode(best.tokens)}
     target = np.array([data.start, *written[:-1]])  # the decoder never reads the last one
     view, found, more = _between(snapshot, source, target, data.pieces(source), data.target_pieces(target),
                                  data.target_pieces(written), steps)

@@ -50,6 +50,10 @@ def require_heads(model: Any) -> None:
     if not model.attentions:
         raise ValueError(f'{type(model).__name__} has no heads that could be switched off; --heads is for models such as '
                          'transformer.models.gpt:Gpt.')
+    for stack, _ in model.attentions.values():
+        if stack.depth.blocks(stack.layers) < stack.layers:
+            raise ValueError(f'depth={stack.depth} has layers that share their heads, which cannot be switched off in one; '
+                             "--heads is for runs with depth='Own()'.")
     if not all_heads(model):
         raise ValueError(f'This {type(model).__name__} has no head left; give the --workdir of another run.')
 

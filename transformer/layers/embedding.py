@@ -26,7 +26,10 @@ class Embedding(nn.Module):
         return constrain(self.numerics.cast(self.embedding), None, None)[ids]
 
     def attend(self, x: jax.Array) -> jax.Array:
-        """Logits x·Eᵀ: [..., D] -> [..., rows]."""
+        """Logits x·Eᵀ: [..., D] -> [..., rows]. Raises ValueError for states of another width."""
+        if x.shape[-1] != self.width:
+            raise ValueError(f'A head that is tied to tables of width {self.width} cannot take states of width {x.shape[-1]}; '
+                             'set model.embedding_width=0, or a head that projects to this width, such as MaskedWords().')
         return self.numerics.dense(x, self.embedding.T)
 
 

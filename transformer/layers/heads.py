@@ -275,6 +275,16 @@ class Classes(Head):
 
 
 @dataclasses.dataclass(frozen=True)
+class ClassesAndWords(Classes):
+    """The outputs of `Classes` and {'word_logits' [B, T, V]}: x·Eᵀ with the token embedding E, for the word after each position
+    (Radford et al. 2018, section 3.2)."""
+    causal = True
+
+    def __call__(self, x: jax.Array, body: Body, **given: Any) -> dict:
+        return super().__call__(x, body, **given) | {'word_logits': body.tokens.attend(x)}
+
+
+@dataclasses.dataclass(frozen=True)
 class TokenClasses(Head):
     """{'logits' [B, T, classes]} for every position (section 5.3).
 

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 
 from transformer.attention.context import Context
 from transformer.attention.masks.algebra import Mask
-from transformer.attention.masks.data import Padding, Segments
+from transformer.attention.masks.data import Marked, Padding, Segments
 from transformer.attention.masks.patterns import Full
 from transformer.attention.mechanism import Mechanism, Softmax
 from transformer.attention.multi_head import MultiHead
@@ -155,8 +155,8 @@ class Stack:
         return dropout(x, self.rate(self.last_dropout), fold(key, 'last')), cache, aux
 
     def over_rows(self, x: jax.Array, *, length: int, numerics: Numerics, segments: jax.Array | None = None,
-                  positions: jax.Array | None = None, cache: dict | None = None, what: str = 'sequence',
-                  field: str = 'model.length', **given: Any) -> tuple:
+                  positions: jax.Array | None = None, prefix: jax.Array | None = None, cache: dict | None = None,
+                  what: str = 'sequence', field: str = 'model.length', **given: Any) -> tuple:
         """The stack applied to rows of embedded tokens, x [B, T, D] or with `projected` [B, T, E], as in `__call__`.
 
         Args:
@@ -165,6 +165,8 @@ class Stack:
           segments: [B, T], packed documents (0 = padding); None: each row is one document. With a cache: 0 = padding after a
             prompt, which a recurrent state must not take in.
           positions: [B, T], the position of each token in its document; None: 0..T-1.
+          prefix: [B, T], 1 for tokens that all tokens of their document see, whatever the mask; None: there are none. With a
+            cache: those of its first tokens.
           cache: from `empty_cache`; x then holds the next tokens, at `positions`.
           what, field: for the message about a row that is too long: its name, and the field of the config that it exceeds.
           given: key, cross and projected, as in `__call__`; head_mask, source and capture, as in `Context`.
@@ -173,7 +175,7 @@ class Stack:
         self._require_length(tokens, length, cache is not None, what, field)
         if positions is None:
             positions = jnp.broadcast_to(jnp.arange(tokens), (rows, tokens))
-        mask = self.mask
+        mask = self.mask if prefix is None else self.mask | Marked(prefix)
         if segments is not None and cache is None:
             mask = mask & Segments(segments, segments)
         elif segments is not None:

@@ -82,18 +82,24 @@ class Electra(nn.Module):
 
         found = {}
         if masked is None or self.is_initializing():  # initialisation makes both
-            bert = self._bert(self.discriminator, self._tables_of(self.discriminator), ReplacedTokens())
-            found = outputs('discriminator', bert(name='discriminator'))
+            found = outputs('discriminator', self._maker('discriminator')(name='discriminator'))
         if masked is not None or self.is_initializing():
-            bert = self._bert(self.generator, self._tables_of(self.generator) if self.tied else 0, MaskedWords())
-            shared = self._shared() if self.tied else {}
-            made = outputs('generator', functools.partial(With(bert, name='generator'), shared, masked=masked))
+            generator = With(self._maker('generator'), name='generator')
+            shared = self._shared(self.variables['params']['discriminator'])
+            made = outputs('generator', functools.partial(generator, shared, masked=masked))
             found = made if masked is not None else found
         return found
 
-    def _bert(self, stack: Stack, embedding_width: int, head: Any) -> Callable:
+    def encoder(self, name: str, params: Mapping) -> tuple[Bert, dict]:
+        """(the 'generator' or the 'discriminator' as a model of its own, its parameters) from the parameters of both."""
+        shared = self._shared(params['discriminator']) if name == 'generator' else {}
+        return self._maker(name)(parent=None), {**params[name], **shared}
+
+    def _maker(self, name: str) -> Callable:
         """The constructor of an encoder."""
-        return functools.partial(Bert, self.vocab, self.length, embedding_width, self.types, stack, head, self.dense_gradient,
+        stack, head = (self.generator, MaskedWords()) if name == 'generator' else (self.discriminator, ReplacedTokens())
+        width = self._tables_of(stack) if self.tied or name == 'discriminator' else 0
+        return functools.partial(Bert, self.vocab, self.length, width, self.types, stack, head, self.dense_gradient,
                                  self.dtype, self.parameter_dtype)
 
     def _tables_of(self, stack: Stack) -> int:
@@ -101,13 +107,15 @@ class Electra(nn.Module):
         width = self.embedding_width or self.discriminator.width
         return width if width != stack.width else 0
 
-    def _shared(self) -> dict:
-        """The parameters that the generator takes from the discriminator: the tables, and positions of the same shapes."""
+    def _shared(self, there: Mapping) -> dict:
+        """The parameters that the generator takes from those of the discriminator: the tables, and positions of the same
+        shapes."""
+        if not self.tied:
+            return {}
         width = self.embedding_width or self.discriminator.width
         one, other = (stack.positions.parameters(stack.sizes(self.length, input_width=width))
                       for stack in (self.generator, self.discriminator))
         alike = {name: wanted.shape for name, wanted in one.items()} == {name: wanted.shape for name, wanted in other.items()}
-        there = self.variables['params']['discriminator']
         return {name: there[name] for name in TABLES if name in there and (alike or name != 'positions')}
 
 

@@ -38,13 +38,15 @@ class Gpt(nn.Module):
 
     @nn.compact
     def __call__(self, inputs: jax.Array, *, segments: jax.Array | None = None, positions: jax.Array | None = None,
-                 key: jax.Array | None = None, cache: dict | None = None, head_mask: Mapping | None = None,
-                 capture: tuple = ()) -> dict:
+                 prefix: jax.Array | None = None, key: jax.Array | None = None, cache: dict | None = None,
+                 head_mask: Mapping | None = None, capture: tuple = ()) -> dict:
         """inputs [B, T] -> {'hidden' [B, T, D], 'logits' [B, T, V]} (or the outputs of another head), the `aux` of the stack,
         and with a cache {'cache'}.
 
         Args:
           segments, positions: [B, T], as in `Stack.over_rows`.
+          prefix: [B, T], 1 for tokens that see each other, such as those of a source, and that all later ones see (Raffel et
+            al. 2020, section 3.2.1); None: none do. With a cache, given in the first call only.
           key: random key of training; None switches dropout off.
           cache: from `init_cache`; `inputs` are then the next tokens, at `positions`.
           head_mask, capture: as in `Context`.
@@ -53,12 +55,16 @@ class Gpt(nn.Module):
             self.stack.require_causal()
         numerics = Numerics(self.dtype, self.dense_gradient, self.parameter_dtype)
         tokens = Embedding(self.vocab, self.stack.width, kernel_init=self.stack.table_init, numerics=numerics, name='tokens')
+        if prefix is None and cache is not None:
+            prefix = cache.get('prefix')
         x, cache, aux = self.stack.over_rows(
-            tokens(inputs), length=self.length, numerics=numerics, segments=segments, positions=positions, key=key, cache=cache,
-            head_mask=head_mask, capture=capture)
+            tokens(inputs), length=self.length, numerics=numerics, segments=segments, positions=positions, prefix=prefix,
+            key=key, cache=cache, head_mask=head_mask, capture=capture)
         body = body_of(self.stack, numerics, tokens, self.vocab)
         outputs = {'hidden': x} | aux | self.head(x, body, segments=segments, key=key)
-        return outputs if cache is None else outputs | {'cache': cache}
+        if cache is None:
+            return outputs
+        return outputs | {'cache': cache | ({} if prefix is None else {'prefix': prefix})}
 
     def init_cache(self, batch: int, length: int | None = None) -> dict:
         """An empty cache for `batch` rows of up to `length` tokens, by default the model's length."""

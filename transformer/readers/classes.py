@@ -2,12 +2,12 @@
 JSON is the number of tokens that are left out."""
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
 
-from transformer.contracts import LabelledText
+from transformer.contracts import LabelledText, UnlabelledTable
 from transformer.readers.base import classified
 from transformer.readers.rows import TokenRow
 from transformer.readers.whole import WholeText
@@ -19,10 +19,10 @@ class TextClass(WholeText):
     contract, what = LabelledText, 'texts with a class'
 
     def read(self, data: Any, names: Sequence[str], line: str) -> tuple[list[TokenRow], object]:
-        return [TokenRow(data.read_text(line))], data.cut(line)
+        return [TokenRow(framed) for framed in data.read_orders(line)], data.cut(line)
 
     def answer(self, data: Any, line: str, known: Any, rows: Sequence[dict]) -> tuple[str, dict]:
-        text, found = self.found(data, rows[0]['logits'])
+        text, found = self.found(data, _logits(rows))
         return text, {'text': line, **found} | _cut(known, data)
 
     def found(self, data: LabelledText, logits: np.ndarray) -> tuple[str, dict]:
@@ -55,6 +55,37 @@ class TextNumber(TextClass):
 
     def found(self, data: LabelledText, logits: np.ndarray) -> tuple[str, dict]:
         return f'{float(logits[0]):.4f}', {'number': float(logits[0])}
+
+
+def _logits(rows: Sequence[dict]) -> np.ndarray:
+    """The logits of a text, or of a pair the sum over its orders."""
+    return sum(row['logits'] for row in rows)
+
+
+class Submitted(TextClass):
+    """Base of readers that also take a table without labels, such as the test.tsv of GLUE, and then give what its server takes:
+    lines of an index, a tab and the prediction. The header has `index` or `id`, and the columns of the texts as in training."""
+    contract = UnlabelledTable
+
+    def answers(self, snapshot: Any, lines: Sequence[str], name: str) -> Iterator[tuple[str, dict]]:
+        table = self.data_of(snapshot).unlabelled(lines)
+        if table is None:
+            yield from super().answers(snapshot, lines, name)
+            return
+        indices, texts = table
+        yield 'index\tprediction', {'columns': ['index', 'prediction']}
+        for index, (text, details) in zip(indices, super().answers(snapshot, texts, f'the texts of {name}')):
+            yield f'{index}\t{text.partition(chr(9))[0]}', {'index': index, **details}
+
+
+@dataclasses.dataclass(frozen=True)
+class SubmittedClasses(Submitted):
+    """`TextClass`, and the classes of a table as GLUE takes them."""
+
+
+@dataclasses.dataclass(frozen=True)
+class SubmittedNumbers(Submitted, TextNumber):
+    """`TextNumber`, and the numbers of a table as GLUE takes them."""
 
 
 def _cut(count: int, data: LabelledText) -> dict:

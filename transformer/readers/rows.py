@@ -39,7 +39,7 @@ def outputs(snapshot: Any, batches: Iterable[Mapping], names: Sequence[str]) -> 
     for batch in batches:
         with progress.waiting('predicting'):  # not while the answers are printed
             found = snapshot.apply(**snapshot.run.task.inputs(batch))
-            rows = batch | {name: _in_float32(found, name) for name in names}
+            rows = batch | {name: _of_examples(batch, _in_float32(found, name)) for name in names}
         for row in np.flatnonzero(batch['example_weights']):
             found = {name: x[row] for name, x in rows.items()}
             if 'row' in found:
@@ -47,6 +47,12 @@ def outputs(snapshot: Any, batches: Iterable[Mapping], names: Sequence[str]) -> 
             else:
                 yield found
     yield from (numbered[row] for row in sorted(numbered))
+
+
+def _of_examples(batch: Mapping, x: np.ndarray) -> np.ndarray:
+    """An output of each example: of inputs [B, 2, T], pairs in both orders, the sum over the orders."""
+    inputs = batch.get('inputs')
+    return x if np.ndim(inputs) < 3 else x.reshape(len(inputs), -1, *x.shape[1:]).sum(1)
 
 
 def output_rows(snapshot: Any, inputs: Mapping[str, np.ndarray], name: str) -> Iterator[np.ndarray]:

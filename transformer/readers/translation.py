@@ -7,7 +7,7 @@ from typing import Any
 from transformer.contracts import TranslatedText
 from transformer.decoding.generate import require_room
 from transformer.decoding.strategies import Beam, Strategy
-from transformer.decoding.translate import encoded, translate
+from transformer.decoding.translate import encoded, longest_source, translate
 from transformer.explain import attention
 from transformer.readers.base import Reader, hypotheses, place
 from transformer.readers.rows import AT_ONCE
@@ -25,7 +25,7 @@ class Translation(Reader):
                 prefix: str = '') -> Iterator[tuple[str, dict]]:
         """strategy: None: `usual`.  tokens: largest number of new tokens; None: 50 more than the
         source's.  seed: of the sampling.  truncate: cut sources that are too long.  prefix: begins every translation."""
-        data, longest = self.data_of(snapshot), snapshot.model.source_length
+        data, longest = self.data_of(snapshot), longest_source(snapshot)
         strategy = strategy or self.usual
         for number, line in enumerate(lines, 1):
             self.require(data, line, place(number, name))

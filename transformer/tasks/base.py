@@ -11,7 +11,7 @@ the term of a task that has only one.
 import abc
 import dataclasses
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -50,6 +50,10 @@ class Task(abc.ABC):
     def derived(self, averages: Mapping, facts: Mapping) -> dict:
         """Further numbers from the averages over a split and its facts (bytes, tokens, ...)."""
         return {}
+
+    def remark(self, rows: Sequence[Mapping], data: Any) -> str:
+        """A sentence that tells the user what is wrong with how training goes, from the rows of its log; '' for nothing."""
+        return ''
 
 
 @dataclasses.dataclass(frozen=True)

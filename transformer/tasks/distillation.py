@@ -7,7 +7,7 @@ The teacher takes the same inputs, and its logits are of the same words or class
 
 import dataclasses
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -16,6 +16,7 @@ import jax.numpy as jnp
 from transformer.layers.numerics import real_dtype, wide
 from transformer.tasks.base import Task, example_weights, real
 from transformer.tasks.losses import correct, cross_entropy, divergence
+from transformer.tasks.masked import stuck
 from transformer.tasks.reading import Reading, told
 
 
@@ -48,11 +49,7 @@ class _Distilled(Task):
         if teacher['logits'].shape != student['logits'].shape:
             raise ValueError(f'The logits of companions.teacher are {list(teacher["logits"].shape)} and those of the model '
                              f'{list(student["logits"].shape)}; give both as many words or classes, and heads of one kind.')
-        return self.compared(student, teacher, batch)
-
-    def terms(self, outputs: Mapping, batch: Mapping) -> dict:
-        """Not defined: it takes two models."""
-        raise NotImplementedError
+        return self.terms({'student': student, 'teacher': teacher}, batch)
 
     def soft_terms(self, student: jax.Array, teacher: jax.Array, weights: jax.Array) -> dict:
         """{'soft': ..} of logits [..., V] with weights [...]: T²·KL, as the gradient shrinks with 1/T² (Hinton et al. 2015,
@@ -84,8 +81,9 @@ class Distillation(_Distilled):
     def inputs(self, batch: Mapping) -> dict:
         return told(batch) | ({'masked': batch['masked']} if self.masked_only else {})
 
-    def compared(self, student: Mapping, teacher: Mapping, batch: Mapping) -> dict:
-        """The terms, from the outputs of both."""
+    def terms(self, outputs: Mapping, batch: Mapping) -> dict:
+        """The terms, from the outputs of the 'student' and of the 'teacher'."""
+        student, teacher = outputs['student'], outputs['teacher']
         weights, there = batch['weights'], jnp.asarray(batch['segments'] != 0, real_dtype())
         logits, found = student['logits'], {}
         if self.soft:
@@ -101,6 +99,9 @@ class Distillation(_Distilled):
                                  f'{h.shape[-1]}, so that they have no cosine; make them equal, or set task.cosine=0.0.')
             found['cosine'] = (there * (1 - _cosine(wide(h), wide(other)))).sum(), there.sum()
         return found
+
+    def remark(self, rows: Sequence[Mapping], data: Any) -> str:
+        return stuck(rows, 'masked', data.unigram_entropy)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -118,11 +119,11 @@ class DistilledClasses(_Distilled, Reading):
 
     terms_of = 'soft', 'hard'
 
-    def compared(self, student: Mapping, teacher: Mapping, batch: Mapping) -> dict:
-        """The terms, from the outputs of both."""
-        logits, label = student['logits'], batch['label']
+    def terms(self, outputs: Mapping, batch: Mapping) -> dict:
+        """As in `Distillation`."""
+        (logits, others), label = (outputs[name]['logits'] for name in ('student', 'teacher')), batch['label']
         weights = example_weights(batch, len(label))
-        found = self.soft_terms(wide(logits), wide(teacher['logits']), weights) if self.soft else {}
+        found = self.soft_terms(wide(logits), wide(others), weights) if self.soft else {}
         values = {'hard': cross_entropy(logits, label), 'accuracy': correct(logits, label)}
         return found | {name: ((weights * value).sum(), weights.sum()) for name, value in values.items()}
 

@@ -2,7 +2,7 @@
 
 import dataclasses
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -12,6 +12,7 @@ from transformer.layers.dropout import fold
 from transformer.layers.numerics import real_dtype, wide
 from transformer.tasks.base import Task, real
 from transformer.tasks.losses import correct, cross_entropy
+from transformer.tasks.masked import stuck
 from transformer.tasks.reading import told
 
 
@@ -77,6 +78,9 @@ class ReplacedTokens(Task):
         """precision and recall of replaced tokens; nan without any."""
         share = lambda of: averages['rightly_replaced'] / averages[of] if averages[of] else math.nan
         return {'precision': share('said_replaced'), 'recall': share('replaced')}
+
+    def remark(self, rows: Sequence[Mapping], data: Any) -> str:
+        return stuck(rows, 'generator', data.unigram_entropy)
 
 
 def placed(ids: jax.Array, places: jax.Array, tokens: jax.Array, weights: jax.Array) -> jax.Array:

@@ -30,6 +30,15 @@ class NextToken(Pondering):
 
 
 @dataclasses.dataclass(frozen=True)
+class PrefixNextToken(NextToken):
+    """-log p(target | the prefix, targets before it), averaged over the positions of weight 1: language modelling of texts
+    whose first tokens, such as those of a source, see each other (Raffel et al. 2020, section 3.2.1)."""
+
+    def inputs(self, batch: Mapping) -> dict:
+        return super().inputs(batch) | {'prefix': batch['prefix']}
+
+
+@dataclasses.dataclass(frozen=True)
 class SequenceToSequence(NextToken):
     """-log p(target | targets before it, source), averaged over the positions of weight 1."""
 

@@ -2,12 +2,31 @@
 
 import dataclasses
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import jax.numpy as jnp
 
 from transformer.tasks.base import Prediction, Task, example_weights
 from transformer.tasks.reading import told
+
+_PATIENCE = 1000  # steps after the warm-up within which masked words are learnt better than by their frequency
+_ABOUT = 0.95  # of the unigram entropy: a loss above it is no better
+_ROWS = 3  # of the log that are all above it
+
+
+def stuck(rows: Sequence[Mapping], term: str, entropy: float) -> str:
+    """What helps if the loss `term` of masked words stays at the entropy of their frequencies, the plateau that a masked
+    language model has to leave; '' if it does not."""
+    warm = max(row['learning_rate'] for row in rows) * 0.99
+    begun = next(row['step'] for row in rows if row['learning_rate'] >= warm)
+    latest = rows[-_ROWS:]
+    if rows[-1]['step'] - begun < _PATIENCE or not all(row[term] > _ABOUT * entropy for row in latest):
+        return ''
+    return (f'CAUTION: after {rows[-1]["step"]:,} steps the loss of masked words is {rows[-1][term]:.2f}, no better than '
+            f'{entropy:.2f}, that of a model which knows only how frequent words are. Usually a lower optimizer.learning_rate '
+            "or a longer warm-up helps, in deep models model.residual='PreNorm()', or a larger data.batch_size; python -m "
+            'data.show shows whether the tokenizer and the noise are as they should be.')
 
 
 @dataclasses.dataclass(frozen=True)
@@ -27,6 +46,9 @@ class MaskedTokens(Prediction):
         if self.everywhere:
             logits = jnp.take_along_axis(logits, batch['masked'][..., None], 1)
         return self.predictions(logits, batch['targets'], batch['weights'])
+
+    def remark(self, rows: Sequence[Mapping], data: Any) -> str:
+        return stuck(rows, next(iter(self.coefficients)), data.unigram_entropy)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -48,16 +70,20 @@ class SpanPretraining(Task):
         return {'masked': 1.0, 'boundary': self.boundary}
 
     def inputs(self, batch: Mapping) -> dict:
-        return MaskedTokens().inputs(batch) | {'boundaries': batch['boundaries']}
+        """Those of `MaskedTokens`, and the boundaries where there are any: a text to be filled in has none."""
+        return MaskedTokens().inputs(batch) | {name: batch[name] for name in ('boundaries',) if name in batch}
 
     def terms(self, outputs: Mapping, batch: Mapping) -> dict:
         if 'boundary_logits' not in outputs:
-            raise ValueError("SpanPretraining needs logits from the boundaries of spans, and this model gives "
-                             f"{', '.join(sorted(outputs))}; set model.head='SpanBoundary()'.")
+            raise ValueError('SpanPretraining predicts words from the boundaries of their spans, and this model gives '
+                             f"{', '.join(sorted(outputs))}; set model.head='SpanBoundary()' and data.boundary_targets=20.")
         masked = MaskedTokens().terms(outputs, batch)
         boundary = MaskedTokens().predictions(outputs['boundary_logits'], batch['targets'], batch['boundary_weights'])
         return {'masked': masked['loss'], 'boundary': boundary['loss'], 'accuracy': masked['accuracy'],
                 'boundary_accuracy': boundary['accuracy']}
+
+    def remark(self, rows: Sequence[Mapping], data: Any) -> str:
+        return stuck(rows, 'masked', data.unigram_entropy)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -88,3 +114,6 @@ class BertPretraining(Task):
         masked, pairs = MaskedTokens().terms(outputs, batch), NextSentencePrediction().terms(outputs, batch)
         return {'masked': masked['loss'], 'pairs': pairs['loss'], 'accuracy': masked['accuracy'],
                 'pairs_accuracy': pairs['accuracy']}
+
+    def remark(self, rows: Sequence[Mapping], data: Any) -> str:
+        return stuck(rows, 'masked', data.unigram_entropy)

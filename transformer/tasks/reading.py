@@ -1,6 +1,7 @@
 """Tasks of models that read whole texts: classes, labels, numbers, preferences, tags, answers (transformer/tasks/base.py)."""
 
 import dataclasses
+import math
 from collections.abc import Mapping, Sequence
 
 import jax
@@ -37,36 +38,94 @@ class Reading(Task):
 
 
 @dataclasses.dataclass(frozen=True)
-class TextClasses(Reading, Prediction):
-    """-log p(class | text)."""
+class OfText(Reading):
+    """Base of the tasks that predict something of a whole text, or of a pair in both orders, inputs [B, 2, T], whose logits are
+    the sum over the orders: with a last layer without bias that layer of the sum of both states (Radford et al. 2018, 3.3).
 
-    def terms(self, outputs: Mapping, batch: Mapping) -> dict:
-        return self.predictions(outputs['logits'], batch['label'], example_weights(batch, len(batch['label'])))
+    Attributes:
+      auxiliary: the weight λ of the language model as an auxiliary loss, `words`: -log p(token | tokens before it), averaged
+        over the tokens of a text but the first, special ones included, and then over the texts, as in the code of that paper
+        (sections 3.2 and 4.1: 0.5). The head needs `word_logits`.
+    """
+    auxiliary: float = 0.0
+
+    main = 'cross_entropy'  # what the task's own loss is called beside `words`
+
+    def __post_init__(self):
+        getattr(super(), '__post_init__', lambda: None)()
+        if not 0 <= self.auxiliary < math.inf:
+            raise ValueError(f'auxiliary is {self.auxiliary}; expected a weight of 0 or more.')
+
+    @property
+    def coefficients(self) -> Mapping[str, float]:
+        own = super().coefficients
+        if not self.auxiliary:
+            return own
+        return {self.main if term == 'loss' else term: c for term, c in own.items()} | {'words': self.auxiliary}
+
+    def inputs(self, batch: Mapping) -> dict:
+        return super().inputs({name: batch[name].reshape(-1, batch[name].shape[-1]) for name in ENCODED})
+
+    def logits(self, outputs: Mapping, batch: Mapping) -> jax.Array:
+        """[B, C] in at least float32."""
+        logits = wide(outputs['logits'])
+        return logits.reshape(len(batch['label']), -1, logits.shape[-1]).sum(1)
+
+    def words(self, outputs: Mapping, batch: Mapping) -> dict:
+        """The term of the language model, if it has a weight."""
+        if not self.auxiliary:
+            return {}
+        if 'word_logits' not in outputs:
+            raise ValueError(f'task.auxiliary={self.auxiliary} needs a head that also predicts the next words; set model.head='
+                             '"ClassesAndWords(at=\'last\', pooler=False)", or leave task.auxiliary out.')
+        inputs, segments = (batch[name].reshape(-1, batch[name].shape[-1]) for name in ('inputs', 'segments'))
+        there = jnp.asarray(segments[:, 1:] != 0, real_dtype())  # [R, T - 1]
+        losses = cross_entropy(outputs['word_logits'][:, :-1], inputs[:, 1:])
+        of_text = (there * losses).sum(-1) / jnp.maximum(there.sum(-1), 1.0)
+        weights = example_weights(batch, len(batch['label']))
+        return {'words': ((weights * of_text.reshape(len(weights), -1).mean(-1)).sum(), weights.sum())}
+
+    def named(self, terms: Mapping) -> dict:
+        """The terms, with `loss` by its name beside `words`."""
+        return {self.main if self.auxiliary and name == 'loss' else name: term for name, term in terms.items()}
 
 
 @dataclasses.dataclass(frozen=True)
-class MultiLabel(Reading):
+class TextClasses(OfText, Prediction):
+    """-log p(class | text)."""
+
+    def terms(self, outputs: Mapping, batch: Mapping) -> dict:
+        weights = example_weights(batch, len(batch['label']))
+        return self.predictions(self.logits(outputs, batch), batch['label'], weights) | self.words(outputs, batch)
+
+
+@dataclasses.dataclass(frozen=True)
+class MultiLabel(OfText):
     """The mean over the labels of their binary cross-entropies, -log p(the text has the label) or -log(1 - p), with a sigmoid
     each. The accuracy is the share of texts with all labels right."""
 
     def terms(self, outputs: Mapping, batch: Mapping) -> dict:
-        logits, label = wide(outputs['logits']), batch['label']
+        logits, label = self.logits(outputs, batch), batch['label']
         logits = logits[:, :label.shape[1]]  # a model may have more labels than its data
         weights = example_weights(batch, len(label))
         losses = -(label * jax.nn.log_sigmoid(logits) + (1 - label) * jax.nn.log_sigmoid(-logits)).mean(-1)
         right = ((logits > 0) == (label > 0)).all(-1)
-        return {'loss': ((weights * losses).sum(), weights.sum()), 'accuracy': ((weights * right).sum(), weights.sum())}
+        own = {'loss': ((weights * losses).sum(), weights.sum()), 'accuracy': ((weights * right).sum(), weights.sum())}
+        return self.named(own) | self.words(outputs, batch)
 
 
 @dataclasses.dataclass(frozen=True)
-class TextNumbers(Reading):
+class TextNumbers(OfText):
     """(number - logit)², where the only logit estimates the number of a text; |number - logit| is a metric."""
 
+    main = 'squared_error'
+
     def terms(self, outputs: Mapping, batch: Mapping) -> dict:
-        missing = wide(outputs['logits'])[:, 0] - batch['label']
+        missing = self.logits(outputs, batch)[:, 0] - batch['label']
         weights = example_weights(batch, len(missing))
-        return {'loss': ((weights * missing ** 2).sum(), weights.sum()),
-                'absolute_error': ((weights * jnp.abs(missing)).sum(), weights.sum())}
+        own = {'loss': ((weights * missing ** 2).sum(), weights.sum()),
+               'absolute_error': ((weights * jnp.abs(missing)).sum(), weights.sum())}
+        return self.named(own) | self.words(outputs, batch)
 
 
 @dataclasses.dataclass(frozen=True)

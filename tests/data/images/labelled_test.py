@@ -160,7 +160,7 @@ class IdxTest(ImageCase):
         path.write_bytes(gzip.compress(whole) + gzip.compress(bytes(1 << 20)) * 200)
         tracemalloc.start()
         self.addCleanup(tracemalloc.stop)
-        with self.assertRaisesRegex(ValueError, 'cut short or too long'):
+        with self.assertRaisesRegex(ValueError, 'cut short or too long: its header, magic number 205. with the sizes'):
             self.opened(source='idx')
         self.assertLess(tracemalloc.get_traced_memory()[1], 50 << 20)
 

@@ -59,6 +59,11 @@ class VocabularyTest(parameterized.TestCase):
         self.assertNotIn('[UNK]', np.array(pieces)[np.isin(ids, vocabulary.ordinary)])
         self.assertEqual(vocabulary.special.sum(), 5)
 
+    def test_sentinels_are_special(self):
+        made = Vocabulary.of(Byte(special=('mask',), sentinels=2).learn())
+        self.assertEqual((made.mask, made.sentinels), (257, (259, 258)))
+        self.assertEqual(np.flatnonzero(made.special).tolist(), [256, 257, 258, 259])
+
     def test_words_that_are_tokens(self):
         tokenizer = Word().learn(['the cat sat . <unk> it ran !'])
         vocabulary, ids = Vocabulary.of(tokenizer), tokenizer.encode('the cat sat . it ran !')

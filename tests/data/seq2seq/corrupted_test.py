@@ -125,6 +125,13 @@ class RowsTest(CorruptedCase):
             there = (batch['decoder_segments'] > 0) & (batch['example_weights'] > 0)[:, None]
             np.testing.assert_array_equal(batch['weights'][there] == 0, batch['targets'][there] == 0)
         self.assertEqual(np.count_nonzero(made.encode('the <unk> cat') == 0), 1)
+        other = self.opened([*LINES * 20, 'the UNK cat'], noise=Rotate(), packing='none', unknown='UNK',
+                            tokenizer=SentencePiece(vocab=290, sentinels=9))
+        self.assertEqual([np.count_nonzero(other.encode(f'the {sign} cat') == 0) for sign in ('UNK', '<unk>')], [1, 0])
+        rows = [targets for _, targets in self.rows(list(other.evaluation('all', 100)))]
+        self.assertEqual(np.count_nonzero(rows[-1] == 0), 1)
+        with self.assertRaisesRegex(ValueError, "data.unknown='a b' has white space"):
+            self.opened(LINES, noise=Rotate(), unknown='a b', tokenizer=SentencePiece(vocab=290, sentinels=9))
 
     def test_a_row_has_new_noise_in_every_epoch(self):
         opened = self.opened(['a b c d e f g h i j k l m n o p q r s t'], batch_size=1, length=40)

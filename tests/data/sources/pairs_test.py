@@ -51,6 +51,24 @@ class TablePairsTest(parameterized.TestCase):
         self.assertEqual(list(pair_sources.tables(path, Form(('3', '2')))('all')), [('Va !', 'Go.'), ('Salut !', 'Hi.')])
 
     @parameterized.parameters(
+        ('Go.\tVa !\nHi.\tSalut !\n', 'no header; source from 1, target from 2'),
+        ('1\tGo.\tVa !\n2\tHi.\tSalut !\n', 'no header; source from 2, target from 3'),
+        ('fr\ten\nVa !\tGo.\n', "header: 'fr', 'en' (line 1); source from 'en', target from 'fr'"),
+        ('target\tsource\nVa !\tGo.\n', "header: 'target', 'source' (line 1); source from 'source', target from 'target'"),
+        ('{"translation": {"en": "Go.", "fr": "Va !"}}', "columns: 'translation'; en to fr from 'translation'", 'a.jsonl'))
+    def test_what_is_read_is_said(self, contents, said, name='pairs.tsv'):
+        path = self.write(contents, name)
+        self.assertEqual(pair_sources.tables(path, Form((), ('en', 'fr')))('train').described(), said)
+
+    def test_languages_that_are_given_are_names_of_columns(self):
+        path, form = self.write('Go.\tVa !\nHi.\tSalut !\n'), Form((), ('fr', 'en'), given=True)
+        with self.assertRaisesRegex(ValueError, r"data.languages='fr,en' name no columns of .*pairs.tsv \(no header\); set "
+                                                'data.columns to those of the source and the target'):
+            list(pair_sources.tables(path, form)('train'))
+        path = self.write('en\tfr\nGo.\tVa !\n')
+        self.assertEqual(list(pair_sources.tables(path, form)('train')), [('Va !', 'Go.')])
+
+    @parameterized.parameters(
         ('1\tGo.\tVa !\n2\tHi.\tSalut !\n', ('Go.', 'Va !')),
         ('7\tGo.\t9\tVa !\n7\tHi.\t10\tSalut !\n', ('Go.', 'Va !')),  # as Tatoeba exports them
         ('12\ttwelve\n13\tthirteen\n', ('12', 'twelve')),
@@ -74,7 +92,7 @@ class TablePairsTest(parameterized.TestCase):
         self.assertEqual([tuple(map(len, pair)) for pair in pairs], [(1_800_000, 1), (1, 1_800_000)])
 
     @parameterized.parameters(
-        ('a\tb\n\nc d\n', r'pairs.tsv:3 has 1 column\(s\), and data.columns asks for 2, separated by tabs'),
+        ('a\tb\n\nc d\n', 'pairs.tsv:3 has 1 column separated by tabs, and data.columns asks for 2'),
         ('a\tb\n \td\n', 'pairs.tsv:2 has nothing in column 1'),
         ('a\t\u202f\n', 'pairs.tsv:1 has nothing in column 2'),
         (b'a\tb\nc\td\xff\n', 'pairs.tsv:2 is not UTF-8'),

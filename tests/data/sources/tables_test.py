@@ -118,13 +118,29 @@ class HeaderTest(TablesCase):
         ('all_numbers', '1\t2\n3\t4\n', ()),
         ('one_column', 'text\nno\nyes\n', ()),
         ('twice_the_same', 'text\ttext\na\t0\n', ()),
+        ('twice_the_same_of_several', 'text\tlabel\ttext\na\t0\tb\n', ('text', 'label', 'text')),
+        ('words_above_texts', 'question\tone\n' + 'a b\tc d\n' * 9, ('question', 'one')),
+        ('written_like_names', 'text_a\ttext_b\n' + 'a b\tc d\n' * 9, ('text_a', 'text_b')),
+        ('words_above_texts_that_are_texts', 'Hi\tSalut\n' + ''.join(f'a {i}\tc {i}\n' for i in range(9)), ()),
         ('one_row', 'no\tbad\n', ()),
     )
     def test_is_found(self, contents, names):
         table = self.table('a.tsv', contents)
         self.assertEqual(table.names, names)
         self.assertLen(list(table.rows()), sum(map(bool, contents.split('\n'))) - bool(names))
-        self.assertEqual(table.describe(), f"header: {', '.join(map(repr, names))} (line 1)" if names else '')
+        self.assertEqual(table.describe(), f"header: {', '.join(map(repr, names))} (line 1)" if names else 'no header')
+
+    def test_a_list_in_an_object(self):
+        with self.assertRaisesRegex(ValueError, "a.json:1 is one object with the rows in 'data'; expected the list alone"):
+            self.cells('a.json', '{"data": [{"text": "no", "label": 0}]}')
+        self.assertEqual(self.cells('a.jsonl', '{"data": [{"a": 0}]}\n'), [([{'a': 0}],)])
+
+    def test_other_separators(self):
+        for name, line, said in (('a.tsv', 'a,b', '1 column separated by tabs (name the file .csv if commas or semicolons do)'),
+                                 ('a.csv', 'a|b', '1 column separated by commas (write commas if other signs do)'),
+                                 ('a.tsv', 'a\tb', '2 columns separated by tabs')):
+            table = self.table(name, line)
+            self.assertEqual(table.counted(table.split(line)), said)
 
     def test_the_first_line_of_none(self):
         self.assertEqual(self.table('a.csv', '\n \n\n', header='true').names, ())
@@ -132,8 +148,10 @@ class HeaderTest(TablesCase):
     def test_empty_columns_at_the_end_are_none(self):
         table = self.table('a.csv', 'v1,v2,,\n' + MANY.replace('\n', ',,\n') * 60 + 'text,a,more,\n')
         self.assertEqual((table.names, table.width), (('v1', 'v2'), 2))
-        found = [cells for _, cells in table.rows()]
-        self.assertEqual((found[0], found[-1]), (('text 0', 'a'), ('text', 'a', 'more', '')))
+        rows = table.rows()
+        self.assertEqual(next(rows)[1], ('text 0', 'a'))
+        with self.assertRaisesRegex(ValueError, 'a.csv:1202 has 4 columns, and the header has 2, separated by commas; quote'):
+            list(rows)
         self.assertEqual(self.cells('a.tsv', 'text\tlabels\nno\t\n'), [('no', '')])
 
     def test_is_stated(self):

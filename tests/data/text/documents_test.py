@@ -354,6 +354,9 @@ class OpenTest(TextCase):
             self.opened(documents='stream', length=99999).train(0)
         with self.assertRaisesRegex(ValueError, 'needs one more than that; lower data.length or give it more text'):
             self.opened(length=99999).train(0)
+        (self.folder / 'few.txt').write_text('a few')
+        with self.assertRaisesRegex(ValueError, 'has 7 tokens .* needs one more than that; give it more text'):
+            self.opened(path=str(self.folder / 'few.txt'), train='all').train(0)
         (self.folder / 'blank.txt').write_text('\n \n')
         with self.assertRaisesRegex(ValueError, 'no text to predict'):
             self.opened(path=str(self.folder / 'blank.txt'), documents='line', train='all').train(0)
@@ -364,7 +367,7 @@ class OpenTest(TextCase):
         self.assertEqual(b''.join(parts).decode(), '\n'.join(LINES) + '\n')
         self.assertTrue(all(parts))
         self.assertLen({opened.digest(split) for split in ('train', 'valid', 'test')}, 3)
-        self.assertRegex(opened.describe(), 'text.txt, 1 documents')
+        self.assertRegex(opened.describe(), 'text.txt, 1 document, ')
 
     @parameterized.parameters(
         ('file', 'train[:90%]', 'train[80%:95%]', True),

@@ -47,6 +47,14 @@ class FramesTest(parameterized.TestCase):
         told = tokenizers.JsonTokenizer(made.to_str().encode())
         self.assertEqual((named(told.framing), Frame.of('', told)), (framing, frame))
 
+    @parameterized.parameters((Roles(begin=1, separator=2, cls=3), (1, 2, 3)), (Roles(begin=4, end=4), (4, 4, 4)))
+    def test_start_delimiter_and_extract_tokens(self, roles, tokens):
+        """Of GPT-1; GPT-2's tokenizer has one token for all."""
+        start, delimiter, extract = tokens
+        frame = Frame.of('gpt', IdTokenizer(9, roles))
+        self.assertEqual(frame.framed([7, 8])[0].tolist(), [start, 7, 8, extract])
+        self.assertEqual(frame.framed([7, 8], [6])[0].tolist(), [start, 7, 8, delimiter, 6, extract])
+
     @parameterized.parameters(
         ('cls a separator:1 | cls a separator mask b:1 separator:1', '<x> $A <y>:1', '<x> $A <y> <z> $B:1 <y>:1', True),
         ('begin a | begin a begin b', '<x> $A', '<x> $A <x> $B', False), ('a | a b:1', '$A', '$A $B:1', True))

@@ -45,6 +45,17 @@ class LabelledCase(parameterized.TestCase):
 
 
 class FormsTest(LabelledCase):
+    @parameterized.parameters(
+        ('1\tno\tbad\n2\tyes\tgood\n', 'no header; text from 2, label from 3', (1,)),
+        ('7\tno\tyes\tbad\n9\tyes\tno\tgood\n', 'no header; text from 2 and 3, label from 4', (2,)),
+        ('no\tyes\tbad\nyes\tno\tgood\n', 'no header; text from 1 and 2, label from 3', (2,)),
+        ('1\tbad\n2\tgood\n', 'no header; text from 1, label from 2', (1,)))
+    def test_ids_are_no_texts(self, contents, said, texts):
+        self.write('a.tsv', contents)
+        opened = Labelled(**self.fields(train='train', length=32)).open(None)
+        self.assertIn(said, opened.describe())
+        self.assertEqual((opened.counts, opened.classes), (texts, ('bad', 'good')))
+
     def test_pairs_in_the_format_of_mrpc(self):
         self.write('pairs.txt', PARAPHRASES)
         opened = Labelled(**self.fields(columns=(4, 5), label='1', header='true', train='train')).open(None)
@@ -153,6 +164,30 @@ class FormsTest(LabelledCase):
         batch = next(Labelled(**self.fields(train='train', target=Number(), batch_size=3)).open(None).train(0))
         self.assertEqual((batch['label'].dtype, sorted(batch['label'].tolist())), (np.float32, [-20.0, 1.5, 5.0]))
 
+    def test_pairs_in_both_orders(self):
+        self.write('a.tsv', 'the cat\ta dog ran\t0\nno\tno film\t1\n')
+        opened = Labelled(**self.fields(train='train', both=True, packing='buckets')).open(None)
+        batch, = opened.evaluation('train', 2)
+        self.assertEqual([[self.spelt(opened, ids) for ids in pair] for pair in batch['inputs'][np.argsort(batch['row'])]],
+                         [['[CLS] the cat [SEP] a dog ran [SEP]', '[CLS] a dog ran [SEP] the cat [SEP]'],
+                          ['[CLS] no [SEP] no film [SEP]', '[CLS] no film [SEP] no [SEP]']])
+        self.assertEqual((opened.shapes['inputs'][0], opened.shapes['label'][0]), ((4, 2, 12), (4,)))
+        first, second = opened.read_orders('the cat\ta dog ran')
+        self.assertEqual([ids.tolist() for ids, _ in (first, second)], [[int(i) for i in ids if i] for ids in batch['inputs'][
+            list(batch['row']).index(0)]])
+
+    def test_incomplete_rows(self):
+        self.write('a.tsv', 'label\ttext\nbad\tno\n\tthe\ngood\t \nbad\ngood\ta\n')
+        with self.assertRaisesRegex(ValueError, "a.tsv:3 has nothing in column 'label'; fill it in"):
+            Labelled(**self.fields(train='train')).open(None)
+        opened = Labelled(**self.fields(train='train', incomplete='skip')).open(None)
+        self.assertEqual([example.texts for example in opened.config.part('train').examples], [('no',), ('a',)])
+        self.assertIn('2 texts to train on, without 3 incomplete rows; ', opened.describe())
+        labels = Labelled(**self.fields(train='train', incomplete='skip', target=Labels())).open(None)
+        self.assertLen(labels.config.part('train').examples, 3)  # no label is a label
+        with self.assertRaisesRegex(ValueError, "data.incomplete='drop' is not known; it takes 'refuse', 'skip'"):
+            Labelled(**self.fields(train='train', incomplete='drop')).open(None)
+
     def test_what_is_too_long_is_cut(self):
         self.write('a.tsv', 'the cat sat the cat sat the cat sat\ta dog ran\t0\nno\tno\t1\n')
         opened = Labelled(**self.fields(columns=(1, 2), label='3', train='train', length=10)).open(None)
@@ -248,7 +283,7 @@ class ContractTest(LabelledCase):
         self.assertEqual(types[-2:].tolist(), [1, 1])
         for line in ('no', 'no\ta\tb\tgood'):
             self.write('a.tsv', line + '\n')
-            with self.assertRaisesRegex(ValueError, r'a.tsv:1 has . column\(s\), and expected are one text or two'):
+            with self.assertRaisesRegex(ValueError, r'a.tsv:1 has . columns? separated by tabs, and expected are'):
                 Labelled(**self.fields(columns=(), train='train')).open(None)
         with self.assertRaisesRegex(ValueError, 'expected one text, or two texts with a tab between them'):
             opened.read_text('a\tb\tc')
@@ -291,26 +326,34 @@ class ContractTest(LabelledCase):
 
 class RefusalTest(LabelledCase):
     @parameterized.parameters(
-        ('no\tgood\nno\n', r'a.tsv:2 has 1 column\(s\), and expected are one text or two and the label; correct the line'),
-        ('no\tgood\nno\n', r'a.tsv:2 has 1 column\(s\), and data.columns with data.label asks for 2, separated by tabs',
+        ('no\tgood\nno\n', 'a.tsv:2 has 1 column separated by tabs, and expected are one text or two and the'),
+        ('no\tgood\nno\n', 'a.tsv:2 has 1 column separated by tabs, and data.columns with data.label asks for 2',
          {'columns': (1,)}),
         ('no\tgood\n\nno\t \n', 'a.tsv:3 has nothing in column 2; fill it in'),
         ('\tgood\n', 'a.tsv:1 has nothing in column 1'),
         ('no\tgood\na\tgood\n', "All examples of data.train='train' have the class 'good'; widen it, or set data.label"),
-        ('no\t4\na\tfour\n', "a.tsv:2 has 'four' where data.label names a column of numbers", {'target': Number()}),
-        ('no\tnan\n', "a.tsv:1 has 'nan' where", {'target': Number()}),
-        ('no\t1e300\n', "a.tsv:1 has '1e300' where", {'target': Number()}),
+        ('no\t4\na\tfour\n', "a.tsv:2 has 'four' in the column of numbers, and expected is", {'target': Number()}),
+        ('no\tnan\n', "a.tsv:1 has 'nan' in", {'target': Number()}),
+        ('no\t1e300\n', "a.tsv:1 has '1e300' in", {'target': Number()}),
+        ('no\t3,5\n', "a.tsv:1 has '3,5' in .* a number such as 3.5, with a point", {'target': Number()}),
+        ('no\t3%\n', 'a number such as 3, with a point and without a percent sign', {'target': Number()}),
+        ('a\t3\nb\t3.0\n', "All examples of .* have the number 3 in the column '2'; widen it", {'target': Number()}),
+        ('no,good\nyes,bad\n', r'a.tsv:1 has 1 column separated by tabs \(name the file .csv if commas or semicolons do\)'),
+        ('text\tlabel\nno\tbad\tgood\n', 'a.tsv:2 has 3 columns, and the header has 2, separated by tabs; take tabs out'),
+        ('text\tlabel\tlabel\nno\tbad\tgood\n', "a.tsv has the name 'label' for the columns 2 and 3; name columns by numbers"),
+        ('text\tsport\tpolitics\na\t0\t1\nb\t1\t0\n',
+         "of 0 and 1 for each of 'sport', 'politics', .* set data.label=politics", {'target': Labels()}),
         ('\n \n', 'is empty: its files have no example', {'header': 'true'}),
         ('no\t\n', 'a.tsv:1 has nothing in column 2', {'target': Number()}),
         ('no\t\na\t,\n', "All examples of data.train='train' are without labels; widen it", {'target': Labels()}),
         ('no\tgood\na\tbad\n', r"The split 'b.tsv' names no file of this data; did you mean 'a.tsv'", {'train': 'b.tsv'}),
         ('no\tgood\na\tbad\n', r"The split 'train\[2:\]' is empty: it names none of the 2", {'train': 'train[2:]'}),
         ('no\tgood\n', 'is empty: its files have no example', {'header': 'true'}),
-        ('no\tgood\n', r'data.columns=\(1, 2, 3\) names more than two texts', {'columns': (1, 2, 3)}),
-        ('no\tgood\n', r'data.columns=\(0,\) names no column', {'columns': (0,)}),
+        ('no\tgood\n', r'data.columns=1,2,3 names more than two texts', {'columns': (1, 2, 3)}),
+        ('no\tgood\n', r'data.columns=0 names no column', {'columns': (0,)}),
         ('no\tgood\n', 'name a column twice', {'columns': (2,), 'label': '2'}),
         ('no\tgood\n', 'name a column twice', {'columns': (1, 1), 'label': '3'}),
-        ('no\tgood\n', "data.label='0' names no column", {'label': '0'}),
+        ('no\tgood\n', "data.label=0 names no column", {'label': '0'}),
         ('no\tgood\n', 'data.batch_size=0 is out of range', {'batch_size': 0}),
         ('no\tgood\n', 'data.length=2 has no room for a text and 2 special tokens; it must be 3 or more', {'length': 2}),
         ('no\tgood\n', 'data.path is empty; set it to a file, a folder or a glob', {'path': ''}),
@@ -333,11 +376,36 @@ class RefusalTest(LabelledCase):
                 (f'What did they say?\trating\n{lines}',
                  "(CAUTION: 'rating', at {path}:1, occurs once: if line 1 is a header, set data.header=true)"),
                 (f'{lines}no\tgod\nno\tbda\n',
-                 "(CAUTION: 'god', at {path}:31, and 1 more occurs once: correct a mistyped class, or set data.label")):
+                 "(CAUTION: 'god', at {path}:31, occurs once; 1 more do: correct it if it is mistyped, or set data.label")):
             path = self.write('a.tsv', text)
             self.assertIn(said.format(path=path), Labelled(**self.fields(train='train', length=32)).open(None).describe())
         self.write('a.tsv', lines)
         self.assertNotIn('CAUTION', Labelled(**self.fields(train='train', length=32)).open(None).describe())
+
+    def test_few_numbers_with_decimal_places_may_be_classes(self):
+        self.write('a.csv', 'text,label\n' + ''.join(f'film {i},{i % 2}.5\n' for i in range(40)))
+        with self.assertRaisesRegex(ValueError, "'label', has numbers with .*; set data.label=label if they name"):
+            Labelled(**self.fields(train='train')).open(None)
+        self.assertEqual(Labelled(**self.fields(train='train', label='label', length=32)).open(None).classes, ('0.5', '1.5'))
+
+    def test_labels_that_are_nearly_all_different(self):
+        self.write('a.tsv', ''.join(f'the film\t{i}.25\n' for i in range(30)))
+        with self.assertRaisesRegex(ValueError, "The column of the labels, '2', has 30 different values in 30 examples"):
+            Labelled(**self.fields(train='train', target=Labels())).open(None)
+
+    def test_a_class_that_is_held_out_alone(self):
+        self.write('a.tsv', 'no\tbad\nyes\tgood\nyes\tgod\n')
+        opened = Labelled(**self.fields(train='train[:2]', valid='train[2:]')).open(None)
+        with self.assertRaisesRegex(ValueError, "a.tsv:3 has the class 'god', which the training part does not .*; correct it "
+                                                'if it is mistyped, take the line out if it is rare, or widen data.train.$'):
+            opened.evaluation('valid', 2)
+
+    def test_columns_with_one_name_are_told_apart_by_numbers(self):
+        self.write('a.tsv', 'text\tlabel\tlabel\nno\tbad\tx\nyes\tgood\tx\n')
+        opened = Labelled(**self.fields(train='train', columns=('1',), label='2')).open(None)
+        self.assertEqual(opened.classes, ('bad', 'good'))
+        with self.assertRaisesRegex(ValueError, "has the name 'label' for the columns 2 and 3"):
+            Labelled(**self.fields(train='train', columns=('text',), label='label')).open(None)
 
     @parameterized.parameters({}, {'label': '1', 'columns': ('2',)})
     def test_a_column_of_texts_is_no_column_of_classes(self, **fields):
@@ -353,7 +421,7 @@ class RefusalTest(LabelledCase):
 
     def test_numbers_with_decimal_places_are_classes_only_if_named(self):
         self.write('a.csv', 'text,the verdict,stars\n' + ''.join(f'film {i},{"ab"[i % 2]},{i % 5}.5\n' for i in range(40)))
-        with self.assertRaisesRegex(ValueError, "5 different values in 40 .*'0.5'.* set data.label='the verdict', which"):
+        with self.assertRaisesRegex(ValueError, "'stars', has numbers with .*'0.5'.* set data.label='the verdict', which"):
             Labelled(**self.fields(train='train')).open(None)
         self.assertLen(Labelled(**self.fields(train='train', label='stars', length=32)).open(None).classes, 5)
         opened = Labelled(**self.fields(train='train', label='the verdict', length=32)).open(None)

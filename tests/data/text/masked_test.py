@@ -263,6 +263,13 @@ class MaskingTest(MaskedCase):
         other = next(opened.train(1))
         self.assertFalse(np.array_equal(np.sort(other['masked']), np.sort(next(opened.train(0))['masked'])))
 
+    def test_entropy_of_the_words(self):
+        lines = ['w1 w1 w2 zzz', 'w3 w1']
+        opened = self.opened(lines)
+        counts = np.array([3, 1, 1]) / 5  # unknown words are never predicted
+        self.assertAlmostEqual(opened.unigram_entropy, -(counts * np.log(counts)).sum(), places=12)
+        self.assertIn('; unigram entropy 0.95', opened.describe())
+
     def test_unknown_words_of_a_text(self):
         text = ['the cat <unk> on the <unk> mat', '<unk> <unk> <unk>', 'the mat <unk>'] * 9
         opened = self.opened(text, tokenizer=WordPiece(vocab=21), noise=WholeWords(share=1.0), packing='none')
@@ -274,6 +281,17 @@ class MaskingTest(MaskedCase):
         self.assertEqual((rows['inputs'] == unknown).sum(), 27)  # none is hidden, none is put in
         self.assertFalse({'u', '##k', '<', '>'} & set(opened.pieces(range(21))))  # nothing of it was learnt
         self.assertIn(unknown, opened.read_masked('the <unk> [MASK]')[0])
+
+    @parameterized.parameters(('UNK', 54), ('', 0), ('<oov>', 0))
+    def test_the_sign_of_unknown_words_is_a_field(self, sign, count):
+        text = ['the cat UNK on the UNK mat', 'UNK the UNK UNK', 'the mat UNK'] * 9
+        opened = self.opened(text, tokenizer=WordPiece(vocab=24 if sign == 'UNK' else 28), packing='none', unknown=sign)
+        rows = self.rows(opened.evaluation('all', 3))
+        number = opened.tokenizer.roles.unknown
+        self.assertEqual(sum(row.count(number) for row in restored(rows)), count)
+        self.assertEqual(opened.encode('the UNK').tolist().count(number), sign == 'UNK')
+        with self.assertRaisesRegex(ValueError, "data.unknown=' UNK' has white space; it is the word that stands for unknown"):
+            self.opened(text, unknown=' UNK')
 
 
 class NextSentenceTest(MaskedCase):
@@ -406,7 +424,7 @@ class ReadTest(MaskedCase):
 
 class RefusalTest(MaskedCase):
     @parameterized.parameters(
-        (dict(framing='gpt'), "data.framing='gpt' is no template; it takes 'bert', 'roberta', 't5', 'plain', or a template"),
+        (dict(framing='gpt3'), "data.framing='gpt3' is no template; it takes 'bert', 'roberta', 't5', 'plain', 'gpt', or a"),
         (dict(tokenizer=Ids(vocab=50, end=1), framing='bert'), "needs a token with the role 'cls'"),
         (dict(packing='first_fit'), "data.packing='first_fit' is not for masked text; set it to 'concat'"),
         (dict(packing='rows'), "data.packing='rows' is not known"),

@@ -424,6 +424,9 @@ class TextsTest(ParallelCase):
 
     def test_columns_swap_the_sides(self):
         opened = self.opened(columns=(2, 1), valid='all[280:]')
+        self.assertIn('no header; source from 2, target from 1; ', opened.describe())
+        with self.assertRaisesRegex(ValueError, "data.languages='fr,en' name no columns"):
+            self.opened(languages='fr,en')
         self.assertEqual(opened.evaluation('valid', 4).pairs(), [(target, source) for source, target in PAIRS[280:]])
 
 
@@ -497,7 +500,7 @@ class OpenTest(ParallelCase):
     def test_embedded_corpus(self):
         opened = Parallel(tokenizer=Byte(), source_length=99, length=99).open(None)
         self.assertEqual(opened.evaluation('valid', 50).facts['pairs'], 1000)
-        self.assertRegex(opened.describe(), r'^cldr en,fr, \d\d,\d{3} pairs')
+        self.assertRegex(opened.describe(), r'^cldr, en to fr; \d\d,\d{3} pairs')
         self.assertNotRegex(''.join(source + target for source, target in opened.evaluation('test', 50).pairs()),
                             re.compile('[\u00a0\u202f]'))
 
@@ -513,7 +516,7 @@ class OpenTest(ParallelCase):
         ({'languages': 'en'}, "data.languages='en' are not two languages"),
         ({'languages': 'en,en'}, "data.languages='en,en' are not two languages"),
         ({'columns': (1, 1)}, r'data.columns=\(1, 1\) are not two columns'),
-        ({'columns': (0, 1)}, r'data.columns=\(0, 1\) names no column'),
+        ({'columns': (0, 1)}, r'data.columns=0,1 names no column'),
         ({'source': 'tfds', 'path': ''}, "data.name is empty and data.source is 'tfds'"),
         ({'name': 'wmt14_translate/de-en'}, "data.name='wmt14_translate/de-en' is not read with data.source='table'"),
         ({'source': 'cldr'}, "data.path='.*' is not read with data.source='cldr'"),

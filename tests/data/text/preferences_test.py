@@ -84,14 +84,21 @@ class PreferencesTest(LabelledCase):
             with self.assertRaisesRegex(ValueError, 'is not what this run rates; expected a prompt and a response with a tab'):
                 opened.read_text(line)
 
+    def test_the_columns_are_said(self):
+        self.assertIn('no header; prompt from 1, chosen from 2, rejected from 3; ',
+                      self.opened('a.tsv', 'no\tthe\tcat\nno\tcat\tthe\n').describe())
+
     @parameterized.parameters(
         ('prompt\tchosen\trejected\nno\ta\ta\n', "a.tsv:2 prefers 'a' to itself; take it out"),
         ('prompt\tchosen\trejected\nno\ta\t\n', "a.tsv:2 has nothing in column 'rejected'"),
         ('one\ttwo\tthree\nno\ta\tno\n', "has the columns 'one', 'two', 'three', which leaves open what is preferred", 'true'),
+        ('question,response_a,response_b\n'.replace(',', '\t') + 'What is it\tnot this\tnor that\n' * 3,
+         "has the columns 'question', 'response_a', 'response_b', which leaves open what is preferred"),
+        ('chosen\tchosen\tprompt\tmore\nno\ta\tb\tc\n', "has the name 'chosen' for the columns 1 and 2", 'true'),
         ('no\n', 'has the columns 1, which leaves open', 'false'),
-        ('no\ta\n', r'data.columns=\(1,\) are not three columns', 'false', (1,)),
-        ('no\ta\n', r'data.columns=\(1, 1\) .*column', 'false', (1, 1)),
-        ('no\ta\n', r'a.tsv:1 has 2 column\(s\), and data.columns asks for 3', 'false', (1, 2, 3)),
+        ('no\ta\n', 'data.columns=1 are not two or three columns', 'false', (1,)),
+        ('no\ta\n', 'data.columns=1,1 .*column', 'false', (1, 1)),
+        ('no\ta\n', 'a.tsv:1 has 2 columns separated by tabs, and data.columns asks for 3', 'false', (1, 2, 3)),
     )
     def test_bad_input(self, text, message, header='auto', columns=()):
         with self.assertRaisesRegex(ValueError, message) as caught:

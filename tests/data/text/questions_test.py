@@ -238,6 +238,16 @@ class ContractTest(QuestionsCase):
         with self.assertRaisesRegex(ValueError, message):
             Questions(**self.fields()).open(None)
 
+    def test_the_columns_are_said(self):
+        self.write('question,context,answer\nWho?,Ada wrote it.,Ada\n', 'a.csv')
+        said = "header: 'question', 'context', 'answer' (line 1); context from 'context', question from 'question', "
+        self.assertIn(said, Questions(**self.fields()).open(None).describe())
+
+    def test_a_table_without_a_header(self):
+        self.write('Who?,Ada wrote it.,Ada\nWhen?,Ada wrote it in 1843.,1843\n', 'a.csv')
+        with self.assertRaisesRegex(ValueError, 'a.csv has no header; a table of questions needs one, with context, question'):
+            Questions(**self.fields()).open(None)
+
     def test_an_answer_in_braces(self):
         self.write('{"context": "f{x} y", "question": "q", "answer": "{x}"}', 'a.jsonl')
         found = Questions(**self.fields()).open(None).config.part('train').examples
@@ -261,6 +271,14 @@ class ContractTest(QuestionsCase):
         made = copy.deepcopy(V1)
         change(made, 'data', 0, 'paragraphs', 0, *key)
         return made
+
+    def test_questions_of_one_id_are_several(self):
+        made = copy.deepcopy(V1)
+        made['data'][0]['paragraphs'][0]['qas'][1]['id'] = 'a'
+        made['data'][0]['paragraphs'][0]['qas'][0]['id'] = 'a'
+        opened = self.opened(made, train='train[:1]', valid='train[1:2]', test='')
+        self.assertEqual(opened.evaluation('valid', 2).facts['questions'], 1)
+        self.assertIn("SQuAD's form; 1 questions", opened.describe())
 
     @parameterized.parameters(
         ('{', 'squad.json is no JSON in UTF-8'),

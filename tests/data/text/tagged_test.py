@@ -66,8 +66,8 @@ class FormsTest(TaggedCase):
          "'Word', 'POS', 'Tag' (line 1); words from 'Word', tags from 'Tag', sentences from 'Sentence #'; "),
         ('a.csv', 'id;w;sent_id;t\n1;EU;7;B-x\n2;rejects;7;O\n3;German;8;O\n', "tags from 't', sentences from 'sent_id'",
          {'columns': ('w', 't')}),
-        ('a.csv', 'EU,B-x\nrejects,O\n,\nGerman,O\n', ', 2 sentences'),
-        ('a.tsv', 'B-x\tEU\t1\nO\trejects\t1\n\nO\tGerman\t2', ', 2 sentences', {'columns': (2, 1)}),
+        ('a.csv', 'EU,B-x\nrejects,O\n,\nGerman,O\n', 'no header; words from 1, tags from 2; 2 sentences'),
+        ('a.tsv', 'B-x\tEU\t1\nO\trejects\t1\n\nO\tGerman\t2', 'words from 2, tags from 1; 2 sentences', {'columns': (2, 1)}),
     )
     def test_words_with_columns_that_are_named_or_separated_by_commas(self, name, contents, said, more=()):
         self.write(contents, name)
@@ -182,6 +182,18 @@ class ContractTest(TaggedCase):
         self.write(text)
         with self.assertRaisesRegex(ValueError, message):
             Tagged(**self.fields()).open(None)
+
+    def test_tags_are_no_words(self):
+        self.write(''.join(f'{tag} w{i}\n\n' for i, tag in enumerate('OAB' * 10)))
+        message = r"30 tags and 3 words \(such as the tag 'w0' for 'O', at .*:1\), so that .* set data.columns=2,1"
+        with self.assertRaisesRegex(ValueError, message):
+            Tagged(**self.fields()).open(None)
+        self.assertEqual(Tagged(**self.fields(columns=(2, 1))).open(None).classes, ('O', 'A', 'B'))
+
+    def test_a_tag_that_occurs_once_is_mentioned(self):
+        path = self.write('eu B-x\ngerman O\n\n' * 15 + 'peter X-LOC\n')
+        said = f"3 tags (O, B-x, X-LOC) (CAUTION: 'X-LOC', at {path}:46, occurs once: correct it if it is mistyped"
+        self.assertIn(said, Tagged(**self.fields()).open(None).describe())
 
     @parameterized.parameters(
         ('EU rejects,B-x O\n', 'a.csv:1 is .EU rejects,B-x O.; expected a word and its tag'),

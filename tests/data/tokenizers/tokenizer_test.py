@@ -269,6 +269,25 @@ class WordTest(parameterized.TestCase):
             specs.Word(vocab=vocab).learn([self.TEXT])
 
 
+class VocabularyTest(parameterized.TestCase):
+    @parameterized.parameters(
+        specs.SentencePiece(vocab=5000), specs.SentencePiece(vocab=5000, kind='unigram'), specs.WordPiece(vocab=5000),
+        specs.SentencePiece(vocab=5000, kind='unigram', special=('mask',), sentinels=7), specs.Word(vocab=5000))
+    def test_the_largest_that_a_text_supports_can_be_learnt(self, spec):
+        text = ['the cat sat on the mat\n', 'the dog ate it all\n'] * 4
+        with self.assertRaises(ValueError) as raised:
+            spec.learn(text)
+        largest = int(re.search(r'(?:at most|vocab=)[a-z =]*(\d+)(?:;|, or)', str(raised.exception))[1])
+        self.assertEqual(dataclasses.replace(spec, vocab=largest).learn(text).vocab, largest)
+        with self.assertRaises(ValueError):
+            dataclasses.replace(spec, vocab=largest + 1).learn(text)
+
+    @parameterized.parameters(specs.Word(), specs.Word(vocab=9), specs.Word(least=2), specs.WordPiece(vocab=9))
+    def test_a_text_without_words(self, spec):
+        with self.assertRaisesRegex(ValueError, 'it holds no words; give it more text'):
+            spec.learn([' \n', ''])
+
+
 class WordPieceTest(parameterized.TestCase):
     def pieces(self, tokenizer):
         return [tokenizer.sign(i) for i in range(tokenizer.vocab)]

@@ -36,6 +36,12 @@ CASES = {  # {name: (model, fields, architecture, what is said)}
                  'with zeros for biases, positions as a table, zeros for token types'),
     'roberta': (BERT, FEW | base.NO_BIASES | dict(positions='Learned(offset=2)'), 'RobertaForMaskedLM',
                 'with zeros for biases'),
+    'distilled': (BERT, FEW | dict(types=0, positions='Sinusoidal()', output_bias=False),
+                  'DistilBertForMaskedLM', 'with zeros for biases, positions as a table'),
+    'narrow': (BERT, FEW | dict(embedding_width=6, types=0, positions='Sinusoidal()'), 'ElectraForMaskedLM',
+               'with positions as a table, zeros for token types'),
+    'groups': (BERT, SIZES | dict(embedding_width=16, depth='Groups()', key_heads=2, head='Pretraining()'),
+               'AlbertForPreTraining', 'with keys and values for every head'),
     'dropout_twice': (BERT, FEW | dict(head='Classes(classes=2, twice=True)', feed_forward='Mlp(dropout=0.1)'),
                       'BertForSequenceClassification',
                       'dropout in training there: model.feed_forward.dropout=0.0, model.head.twice=False'),
@@ -82,8 +88,8 @@ def nearest(model, path):
     return min(every, key=lambda one: one[1].distance)
 
 
-@slow_but('test_writes_a_model_with_the_same_outputs', 'shared_keys', 'pruned', 'no_types', 't5', 'bart', 'two_vocabularies',
-          'vit_sinusoids', 'vit_mean')
+@slow_but('test_writes_a_model_with_the_same_outputs', 'shared_keys', 'pruned', 'no_types', 'narrow', 'groups', 't5', 'bart',
+          'two_vocabularies', 'vit_sinusoids', 'vit_mean')
 class FormsTest(parameterized.TestCase):
 
     @parameterized.named_parameters((name, *case) for name, case in CASES.items())
@@ -118,6 +124,8 @@ class FormsTest(parameterized.TestCase):
          "--config.model.encoder.residual='PostNorm()' --config.model.decoder.residual='PostNorm()', or"),
         (PAIRS, LENGTHS | dict(encoder=FEW, decoder=FEW | dict(width=24)) | dict(share=False), 'MarianMTModel',
          '--config.model.decoder.width=16, or'),
+        (BERT, FEW | dict(embedding_width=16), 'BertForMaskedLM', '--config.model.embedding_width=0, or'),
+        (BERT, SIZES | dict(depth='Groups()'), 'BertForMaskedLM', "--config.model.depth='Own()', or"),
         (VIT, FEW | dict(norm='RMSNorm()'), 'ViTForImageClassification', "--config.model.norm='LayerNorm(epsilon=1e-06)', or"))
     def test_names_all_that_has_no_form_with_the_flags(self, path, fields, architecture, message):
         fields = dict(fields)

@@ -1,3 +1,5 @@
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -16,6 +18,9 @@ MODEL = build(Gpt, vocab=11, length=12, layers=1, heads=2, width=8)
 RNG = np.random.default_rng(0)
 PARAMS = jax.tree.map(lambda s: RNG.normal(size=s.shape).astype(np.float32),
                       jax.eval_shape(lambda: MODEL.init(KEY, jnp.zeros((1, 2), jnp.int32))['params']))
+DEEP = build(Gpt, vocab=11, length=12, layers=2, heads=2, width=8)
+DEEP_PARAMS = jax.tree.map(lambda s: RNG.normal(size=s.shape).astype(np.float32),
+                           jax.eval_shape(lambda: DEEP.init(KEY, jnp.zeros((1, 2), jnp.int32))['params']))
 PROMPTS = [[3, 1, 4, 1, 5], [9], [2, 6]]
 NEVER = -1  # an `end` that no token equals
 
@@ -23,6 +28,19 @@ NEVER = -1  # an `end` that no token equals
 @jax.jit
 def log_probabilities(params, rows):
     return jax.nn.log_softmax(MODEL.apply({'params': params}, rows)['logits'])
+
+
+@jax.jit
+def prefixed_log_probabilities(params, rows, prefix):
+    return jax.nn.log_softmax(DEEP.apply({'params': params}, rows, prefix=prefix)['logits'])
+
+
+def prefixed_forward(tokens, prefix):
+    """As `full_forward`, of a model whose first tokens see each other."""
+    row = np.zeros((1, DEEP.length), np.int32)
+    row[0, :len(tokens)] = tokens
+    marks = np.arange(DEEP.length)[None] < prefix
+    return np.float64(prefixed_log_probabilities(DEEP_PARAMS, row, marks)[0, len(tokens) - 1]), None
 
 
 def full_forward(tokens):
@@ -55,6 +73,18 @@ class GptTest(parameterized.TestCase):
                                    strategy.diversity)[:strategy.count]
             self.assertEqual([(one.tokens.tolist(), one.finished) for one in row], [(new, ended) for new, _, ended in wanted])
             np.testing.assert_allclose([one.score for one in row], [score for _, score, _ in wanted], atol=1e-4)
+
+    @parameterized.parameters(Greedy(), Beam(3, 1.0, count=3))
+    def test_prefixes_equal_full_forwards(self, strategy):
+        given = dict(steps=6, strategy=strategy, key=KEY, end=NEVER, vocab=11)
+        found = generate(DEEP, DEEP_PARAMS, PROMPTS, **given, prefixes=[4, 1, 0])
+        for row, prompt, prefix in zip(found, PROMPTS, [4, 1, 0]):
+            forward = functools.partial(prefixed_forward, prefix=prefix)
+            wanted = decoders.beam(forward, prompt, 6, NEVER, strategy.size, 1.0 if strategy.size > 1 else 0.0)[:strategy.count]
+            self.assertEqual([one.tokens.tolist() for one in row], [new for new, *_ in wanted])
+            np.testing.assert_allclose([one.score for one in row], [score for _, score, _ in wanted], atol=1e-4)
+        causal = generate(DEEP, DEEP_PARAMS, PROMPTS, **given)
+        self.assertNotAlmostEqual(causal[0][0].score, found[0][0].score, places=3)
 
     def test_only_tokens_of_the_vocabulary_are_chosen(self):
         limit = max(token for row in by_full_forward(PROMPTS, 6) for token in row)

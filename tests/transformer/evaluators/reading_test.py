@@ -131,7 +131,7 @@ class ReadingTest(parameterized.TestCase):
     def test_other_data_are_refused(self, evaluator):
         with self.assertRaisesRegex(ValueError, 'and NoneType has none; leave that evaluator out'):
             evaluator.check(types.SimpleNamespace(data=types.SimpleNamespace(config=None)), None)
-        contract = ('classes', 'facts', 'frame', 'length', 'rows', 'pieces', 'read_text', 'cut')
+        contract = ('classes', 'facts', 'frame', 'length', 'rows', 'pieces', 'read_text', 'read_orders', 'cut')
         texts = types.SimpleNamespace(**dict.fromkeys(contract, print), shapes={'label': ((8,), np.int32)})
         with self.assertRaisesRegex(ValueError, 'those of this run have another target; leave that evaluator out'):
             evaluator.check(types.SimpleNamespace(data=texts), None)

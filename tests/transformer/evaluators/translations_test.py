@@ -12,6 +12,7 @@ from transformer.decoding.strategies import Beam, Greedy
 from transformer.decoding.translate import best_texts, encoded, translate
 from transformer.evaluators.translations import Sentences, Translations
 from transformer.models.bahdanau import RecurrentEncoderDecoder
+from transformer.models.gpt import Gpt
 from transformer.models.recurrent_attention import NoAttention
 
 TOKEN = np.ones((1, 1), np.int32)
@@ -121,6 +122,9 @@ class TranslationsTest(experiments.TestCase):
         for evaluator in (Translations(), Sentences(('a',), ('b',))):
             with self.assertRaisesRegex(ValueError, 'data.source_length=8 tokens, but model.source_length is 7; raise that'):
                 evaluator.check(run, None)
+        run.model = Gpt(vocab=11)
+        with self.assertRaisesRegex(ValueError, 'Gpt has no encoder, and Parallel gives it no row of source and target'):
+            Translations().check(run, None)
         run = types.SimpleNamespace(data=types.SimpleNamespace(config=types.SimpleNamespace()))
         with self.assertRaisesRegex(ValueError, 'Translations needs pairs of texts, and SimpleNamespace has none'):
             Translations().check(run, None)

@@ -12,6 +12,7 @@ from tests.models import build, changed
 from transformer.attention.positions.absolute import Learned
 from transformer.explain import importance
 from transformer.layers.residual import PreNorm
+from transformer.layers.universal import Groups, Universal
 from transformer.models.encoder_decoder import EncoderDecoder
 from transformer.models.gpt import Gpt
 from transformer.models.memory_network import MemoryNetwork
@@ -44,7 +45,8 @@ class Snapshot:
 
     @property
     def run(self):
-        return types.SimpleNamespace(task=self.task)
+        return types.SimpleNamespace(task=self.task, companions=types.SimpleNamespace(params={}),
+                                     forward=lambda apply, frozen: apply)
 
 
 SNAPSHOT = Snapshot(MODEL, drawn())
@@ -127,6 +129,9 @@ class ImportanceTest(parameterized.TestCase):
         importance.require_heads(MODEL)
         with self.assertRaisesRegex(ValueError, 'MemoryNetwork has no heads that could be switched off'):
             importance.require_heads(MemoryNetwork(vocab=7, memory=3))
+        for depth in (Groups(), Universal()):
+            with self.assertRaisesRegex(ValueError, 'depth=.* has layers that share their heads, .*; --heads is for runs with'):
+                importance.require_heads(changed(MODEL, depth=depth))
 
 
 if __name__ == '__main__':

@@ -8,11 +8,13 @@ from flax import linen as nn
 
 from tests import models
 from tests.models import KEY, apply, build, changed
+from transformer.attention.masks.patterns import Full
 from transformer.layers.activations import Gelu, Relu
 from transformer.layers.embedding import Embedding
 from transformer.layers.heads import (
     Body,
     Classes,
+    ClassesAndWords,
     NextSentence,
     NextWords,
     NextWordsAndChoice,
@@ -58,6 +60,15 @@ class HeadTest(parameterized.TestCase):
 
     def assert_close(self, found, wanted):
         np.testing.assert_allclose(found, wanted, atol=1e-5)
+
+    def test_classes_and_the_next_words(self):
+        head = ClassesAndWords(classes=3, at='last', pooler=False, bias=False)
+        params, found, hidden = outputs(changed(GPT, head=head), segments=SEGMENTS)
+        last = hidden[np.arange(3), [5, 3, 3]]
+        self.assert_close(found['logits'], affine(params['classes'], last))
+        self.assert_close(found['word_logits'], hidden @ np.float64(params['tokens']['embedding']).T)
+        with self.assertRaisesRegex(ValueError, 'lets a token see later ones'):
+            changed(GPT, head=head, mask=Full()).init(KEY, TOKENS)
 
     def test_none(self):
         params, found, hidden = outputs(changed(BERT, head=NoHead(pooler=True)))

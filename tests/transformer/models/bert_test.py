@@ -7,7 +7,7 @@ from absl.testing import absltest, parameterized
 from tests import models
 from tests.models import apply, build, changed
 from transformer.attention.positions.absolute import Learned, Sinusoidal
-from transformer.layers.heads import Classes, MaskedWords, Pretraining, TokenClasses
+from transformer.layers.heads import Classes, MaskedWords, NextWords, Pretraining, TokenClasses
 from transformer.layers.initial import Xavier
 from transformer.models.bert import Bert
 
@@ -89,6 +89,10 @@ class ForwardTest(absltest.TestCase):
         params = models.init(model)
         self.assertAlmostEqual(params['tokens']['embedding'].std(), 16 ** -0.5, delta=0.01)
         self.assertAlmostEqual(params['embedding_projection']['kernel'].std(), (2 / (16 + 64)) ** 0.5, delta=0.01)
+
+    def test_a_tied_head_that_does_not_project_is_refused(self):
+        with self.assertRaisesRegex(ValueError, 'tied to tables of width 3 cannot take states of width 8; set model.'):
+            models.init(changed(SMALL, embedding_width=3, head=NextWords()))
 
     def test_a_width_below_zero_is_refused(self):
         with self.assertRaisesRegex(ValueError, 'embedding_width is -1; set it to the width of the tables'):

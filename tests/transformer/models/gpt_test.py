@@ -7,10 +7,12 @@ import numpy as np
 import pytest
 from absl.testing import absltest, parameterized
 
-from tests import models
+from tests import float64, models
 from tests.models import apply, build, changed, init, losses, packed_and_apart
+from training.config import resolve
 from transformer.attention.masks.patterns import Causal, Full, Window
 from transformer.attention.mechanisms.linear import Linear
+from transformer.attention.positions.base import Positions
 from transformer.layers.activations import Relu
 from transformer.layers.block import Block
 from transformer.layers.feed_forward import Mlp
@@ -37,6 +39,59 @@ def whole_rows(inputs, targets):
 def loss_equations(model, tokens=TOKENS):
     params = jax.eval_shape(lambda: init(model))
     return list(models.equations(jax.make_jaxpr(lambda p: losses(model, p, whole_rows(tokens, tokens)))(params).jaxpr))
+
+
+class PrefixTest(parameterized.TestCase):
+    """The tokens of a prefix see each other, and no later ones."""
+
+    PREFIX = np.arange(8) < np.array([[5], [3]])
+
+    @parameterized.parameters('Learned()', 'Rotary()', 'T5Bias()', 'Alibi()')
+    def test_cached_decoding_equals_the_full_forward(self, positions):
+        model = changed(SMALL, positions=resolve.parse(positions, Positions, 'positions'), dtype='float64')
+        with jax.enable_x64(True):
+            params = float64.drawn(jax.eval_shape(lambda: init(model)))
+            whole = apply(model, params, TOKENS, prefix=self.PREFIX)['logits']
+            lengths = np.array([[6], [3]])  # the first row goes on behind its prefix
+            place = np.arange(6) + np.zeros((2, 1), int)
+            out = apply(model, params, TOKENS[:, :6], segments=place < lengths, positions=place, cache=model.init_cache(2),
+                        prefix=self.PREFIX[:, :6])
+            for row, length in enumerate(lengths[:, 0]):
+                np.testing.assert_allclose(out['logits'][row, :length], whole[row, :length], rtol=0, atol=1e-12)
+            for at in range(5):
+                now = np.minimum(lengths + at, 7)
+                out = apply(model, params, np.take_along_axis(TOKENS, now, 1), positions=now, cache=out['cache'])
+                np.testing.assert_allclose(out['logits'][:, 0], whole[np.arange(2), now[:, 0]], rtol=0, atol=1e-12)
+
+    def test_what_each_token_sees(self):
+        params = drawn(SMALL)
+        base = apply(SMALL, params, TOKENS, prefix=self.PREFIX)['logits']
+        for changed_at in range(8):
+            other = TOKENS.copy()
+            other[:, changed_at] = (other[:, changed_at] + 1) % 11
+            moved = np.abs(apply(SMALL, params, other, prefix=self.PREFIX)['logits'] - base).max(-1) > 0
+            for row, length in enumerate((5, 3)):
+                first = 0 if changed_at < length else changed_at
+                np.testing.assert_array_equal(moved[row], np.arange(8) >= first)
+
+    def test_without_marks_it_is_causal(self):
+        params = drawn(SMALL)
+        given = apply(SMALL, params, TOKENS, prefix=np.zeros((2, 8), int))['logits']
+        np.testing.assert_array_equal(given, apply(SMALL, params, TOKENS)['logits'])
+
+    def test_packed_pairs_do_not_see_each_other(self):
+        params = drawn(SMALL)
+        segments = np.array([[1, 1, 1, 2, 2, 2, 2, 0]])
+        positions, prefix = np.array([[0, 1, 2, 0, 1, 2, 3, 0]]), np.array([[1, 1, 0, 1, 1, 1, 0, 0]])
+        packed = apply(SMALL, params, TOKENS[:1], segments=segments, positions=positions, prefix=prefix)['logits']
+        for part in (slice(0, 3), slice(3, 7)):
+            alone = apply(SMALL, params, TOKENS[:1, part], prefix=prefix[:, part])['logits']
+            np.testing.assert_allclose(packed[:, part], alone, rtol=0, atol=1e-6 * np.abs(alone).max())
+
+    def test_attention_that_cannot_is_refused(self):
+        with self.assertRaisesRegex(ValueError, 'cannot leave out single pairs|is not a pattern joined'):
+            model = changed(SMALL, attention=Linear())
+            apply(model, drawn(model), TOKENS, prefix=self.PREFIX)
 
 
 class InitialisationTest(parameterized.TestCase):

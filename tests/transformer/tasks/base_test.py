@@ -132,7 +132,8 @@ class PooledTest(parameterized.TestCase):
 
         def fitted(task):
             def loss(params, split):
-                total, weight = task.loss(steps.forward(model, params), batches[split], key=None, step=0, train=False)['loss']
+                forward = steps.applied(model, params)
+                total, weight = task.loss(forward, batches[split], key=None, step=0, train=False)['loss']
                 return total / weight
 
             def step(carry, _):

@@ -1,9 +1,13 @@
 """What encoders are pretrained on, against float64, in batches whose last row pads them."""
 
+import types
+
 import numpy as np
 import scipy.special
 from absl.testing import absltest, parameterized
 
+from transformer.tasks.distillation import Distillation
+from transformer.tasks.electra import ReplacedTokens
 from transformer.tasks.masked import BertPretraining, MaskedTokens, NextSentencePrediction, SpanPretraining
 
 DRAW = np.random.default_rng(0)
@@ -75,6 +79,39 @@ class MaskedTest(parameterized.TestCase):
         for weight in (0.0, -1.0, float('inf')):
             with self.assertRaisesRegex(ValueError, 'expected a weight above 0'):
                 SpanPretraining(boundary=weight)
+
+
+class StuckTest(parameterized.TestCase):
+    """The remark on a loss that stays at the entropy of the words, 6.0."""
+    DATA = types.SimpleNamespace(unigram_entropy=6.0)
+
+    def rows(self, losses, rates=None, term='loss', every=100):
+        return [{'step': every * number, term: loss, 'learning_rate': rate}
+                for number, (loss, rate) in enumerate(zip(losses, rates or [1.0] * len(losses)), 1)]
+
+    @parameterized.parameters(
+        ([7.0, 6.1] + [5.9] * 9, True), ([7.0, 6.1] + [5.9] * 8, False),  # 1,000 steps after the first row
+        ([6.0] * 10 + [5.0], False), ([6.0] * 10 + [5.0, 6.0], False), ([5.0] + [6.2] * 12, True), ([5.5] * 40, False))
+    def test_is_told_after_a_thousand_steps(self, losses, told):
+        for task, term in ((MaskedTokens(), 'loss'), (MaskedTokens(label_smoothing=0.1), 'cross_entropy'),
+                           (BertPretraining(), 'masked'), (SpanPretraining(), 'masked'), (ReplacedTokens(), 'generator'),
+                           (Distillation(), 'masked')):
+            remark = task.remark(self.rows(losses, term=term), self.DATA)
+            self.assertEqual(bool(remark), told, task)
+            if told:
+                self.assertRegex(remark, rf'^CAUTION: after 1,\d00 steps .* is {losses[-1]:.2f}, no better than 6.00, .* lower '
+                                         'optimizer.learning_rate or a longer warm-up .*PreNorm.* larger .* data.show')
+
+    def test_the_warm_up_does_not_count(self):
+        rates = [*np.arange(1, 21) / 20, *[0.9] * 10]
+        for count, told in ((20, False), (29, False), (30, True)):
+            remark = MaskedTokens().remark(self.rows([6.0] * count, rates[:count]), self.DATA)
+            self.assertEqual(bool(remark), told, count)
+
+    def test_data_that_do_not_know_it(self):
+        data = types.SimpleNamespace(unigram_entropy=float('nan'))
+        self.assertEqual(MaskedTokens().remark(self.rows([6.0] * 30), data), '')
+        self.assertEqual(NextSentencePrediction().remark(self.rows([6.0] * 30), self.DATA), '')
 
 
 if __name__ == '__main__':

@@ -1,5 +1,7 @@
 """What is learnt of whole texts, against float64, in batches whose last row pads them."""
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 import scipy.special
 from absl.testing import absltest, parameterized
@@ -61,6 +63,45 @@ class ReadingTest(parameterized.TestCase):
         batch = {'label': np.float32([2, -1, 50]), 'example_weights': WEIGHTS}
         terms = TextNumbers().terms({'logits': np.float32([[1.5], [1], [7]])}, batch)
         self.assert_terms(terms, loss=(0.25 + 4, 2), absolute_error=(0.5 + 2, 2))
+
+    @parameterized.product(orders=(1, 2), case=(
+        (TextClasses, np.array([2, 1, 3]), 4, 'cross_entropy'), (TextNumbers, np.float32([2, -1, 50]), 1, 'squared_error'),
+        (MultiLabel, np.float32([[1, 0], [0, 0], [1, 1]]), 2, 'cross_entropy')))
+    def test_the_language_model_as_an_auxiliary_loss(self, orders, case):
+        """Radford et al. 2018, equation 5, in float64: L2 + λ L1, over texts alone and over pairs in both orders."""
+        (task, label, classes, main), draw = case, np.random.default_rng(1)
+        rows = 3 * orders
+        inputs, sizes = draw.integers(7, size=(rows, 5)), draw.integers(2, 6, size=rows)
+        segments = np.int32(np.arange(5) < sizes[:, None])
+        words, logits = draw.normal(size=(rows, 5, 7)), draw.normal(size=(rows, classes))
+        shape = lambda x: x.reshape(3, 2, 5) if orders > 1 else x
+        batch = {name: shape(segments) for name in ROWS} | {'inputs': shape(inputs), 'label': label}
+        batch['example_weights'] = WEIGHTS
+        chances, wanted = scipy.special.log_softmax(words, -1), 0.0
+        for row in range(2 * orders):  # the third example pads
+            losses = [-chances[row, t, inputs[row, t + 1]] for t in range(sizes[row] - 1)]
+            wanted += sum(losses) / len(losses) / orders
+
+        def terms(task, logits):
+            model = lambda key, **given: {'logits': jnp.asarray(logits), 'word_logits': jnp.asarray(words)}
+            return task.loss(model, batch, key=None, step=0, train=False)
+
+        with jax.enable_x64(True):
+            found, plain = terms(task(auxiliary=0.5), logits), terms(task(), logits)
+            added = terms(task(), logits.reshape(3, orders, classes).sum(1))
+        np.testing.assert_allclose(found['words'], (wanted, 2), rtol=1e-10)
+        np.testing.assert_allclose(found[main], plain['loss'], rtol=1e-10)
+        np.testing.assert_allclose(plain['loss'], added['loss'], rtol=1e-10)
+        self.assertEqual(task(auxiliary=0.5).coefficients, {main: 1.0, 'words': 0.5})
+        self.assertNotIn('words', plain)
+        self.assertEqual(task().inputs(batch)['inputs'].tolist(), inputs.tolist())
+
+    def test_an_auxiliary_loss_needs_the_next_words(self):
+        batch = ROWS | {'label': np.array([0, 1, 1])}
+        with self.assertRaisesRegex(ValueError, "task.auxiliary=0.5 needs a head that also predicts the next words; set"):
+            TextClasses(auxiliary=0.5).terms({'logits': drawn(3, 2)}, batch)
+        with self.assertRaisesRegex(ValueError, 'auxiliary is -1; expected a weight of 0 or more'):
+            TextNumbers(auxiliary=-1)
 
     def test_preferences(self):
         """Logits come in the order of the inputs: the chosen and the rejected text of each pair in turn."""

@@ -1,4 +1,4 @@
-"""Terms of a mask that hold arrays of the data: padding, packed documents, pairs."""
+"""Terms of a mask that hold arrays of the data: padding, packed documents, prefixes, pairs."""
 
 import dataclasses
 from typing import Any
@@ -55,6 +55,29 @@ class Segments(Mask):
 
     def pad(self, query: int, key: int) -> Mask:
         return Segments(_pad(self.query, query), _pad(self.key, key))
+
+
+@dataclasses.dataclass(frozen=True, repr=False)
+class Marked(Mask):
+    """The marked keys are visible: under Causal() | Marked(prefix) the tokens of a prefix see each other, and all others what
+    stands before them (Raffel et al. 2020, figure 4).
+
+    Attributes:
+      key: [B, S], 0 = not marked; further keys, of which a cache may have more, are not.
+    """
+    key: Any
+
+    def __call__(self, query: jax.Array, key: jax.Array) -> jax.Array:
+        return (_pad(self.key, key.shape[-1] - self.key.shape[-1]) != 0)[..., None, :]
+
+    def known(self, query: jax.Array, key: jax.Array) -> tuple:
+        return np.ones((1, 1), bool), np.zeros((1, 1), bool)
+
+    def cut(self, query: tuple, key: tuple) -> Mask:
+        return Marked(_slice(self.key, *key))
+
+    def pad(self, query: int, key: int) -> Mask:
+        return Marked(_pad(self.key, key))
 
 
 @dataclasses.dataclass(frozen=True, repr=False)

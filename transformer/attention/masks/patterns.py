@@ -15,7 +15,7 @@ The papers' patterns are compositions:
     strided Sparse Transformer         Causal() & (Window(128) | Strided(128))                    (Child 2019, section 4.3)
     fixed Sparse Transformer           Causal() & Fixed(128, summary=8)
     GPT-3 (Brown 2020)                 Alternate(Causal(), Causal() & Window(256))
-    prefix language model (T5)         Causal() | Prefix(64), or Causal() | Padding(lengths)
+    prefix language model (T5)         Causal() | Prefix(64), or Causal() | Marked(prefix)
 """
 
 import dataclasses

@@ -14,7 +14,7 @@ from tests.transformer.attention.masks.patterns_test import PATTERNS
 from transformer.attention.kernels.attend import attend, mixed, plain, weights_of
 from transformer.attention.kernels.blockwise import SIZES, blockwise, milliseconds, size_for
 from transformer.attention.kernels.terms import Term
-from transformer.attention.masks.data import Explicit, Padding, Segments
+from transformer.attention.masks.data import Explicit, Marked, Padding, Segments
 from transformer.attention.masks.patterns import Causal, Full, Global, Random, Window
 from transformer.attention.scores import Additive
 from transformer.layers.numerics import Numerics
@@ -30,7 +30,8 @@ DATA = {'segments': Segments(NUMBERS, NUMBERS), 'padding': Padding(jnp.array([5,
 MASKS = {
     'full': Full(), 'causal': Causal(), 'window': Window(3), 'longformer': Causal() & (Window(2) | Global(1)),
     'bigbird': Window(2, block=2) | Global(2) | Random(1, 2, T), 'nothing': ~Full(), 'future': ~Causal(),
-    **DATA, **{f'causal_{name}': Causal() & mask for name, mask in DATA.items()}, 'prefix': Causal() | DATA['padding']}
+    **DATA, **{f'causal_{name}': Causal() & mask for name, mask in DATA.items()}, 'prefix': Causal() | DATA['padding'],
+    'prefixes': (Causal() | Marked(jnp.asarray(RNG.integers(0, 2, (B, T))))) & DATA['segments']}
 
 
 @jax.tree_util.register_dataclass

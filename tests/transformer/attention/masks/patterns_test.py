@@ -5,7 +5,7 @@ from absl.testing import absltest, parameterized
 from hypothesis import strategies
 
 from transformer.attention.masks import algebra, analysis, data, patterns
-from transformer.attention.masks.data import Explicit, Padding, Segments
+from transformer.attention.masks.data import Explicit, Marked, Padding, Segments
 from transformer.attention.masks.patterns import (
     Alternate,
     BlockDiagonal,
@@ -55,7 +55,7 @@ CASES = [(name, *case) for name, case in TERMS.items()]
 NUMBERS = jnp.array([[1] * 5 + [2] * 4 + [0] * 3, [1] * 12])
 LENGTHS = jnp.array([5, 0])
 DATA = (Segments(NUMBERS, NUMBERS), Padding(LENGTHS), Padding(jnp.broadcast_to(ROW, (2, LENGTH))),
-        Explicit(np.random.default_rng(0).random((2, LENGTH, LENGTH)) < 0.3))
+        Explicit(np.random.default_rng(0).random((2, LENGTH, LENGTH)) < 0.3), Marked(jnp.array([[1, 0] * 6, [0] * 12])))
 PATTERNS = strategies.recursive(
     strategies.sampled_from([mask for mask, _ in TERMS.values()]),
     lambda inner: strategies.one_of(
@@ -141,6 +141,13 @@ class DataTest(parameterized.TestCase):
         got = np.broadcast_to(DATA[1](ROW, ROW), (2, LENGTH, LENGTH))
         np.testing.assert_array_equal(got, np.broadcast_to(np.array(LENGTHS)[:, None, None] > ROW, got.shape))
         np.testing.assert_array_equal(DATA[2](ROW, ROW)[0], table(lambda t, s: s < t))
+
+    def test_marked_keys_are_visible_and_no_others(self):
+        np.testing.assert_array_equal(DATA[4](ROW, ROW)[0], np.arange(LENGTH)[None] % 2 == 0)
+        self.assertFalse(DATA[4](ROW, ROW)[1].any())
+        longer = DATA[4](ROW, np.arange(LENGTH + 3))  # a cache
+        self.assertEqual(longer.shape, (2, 1, LENGTH + 3))
+        self.assertFalse(longer[..., LENGTH:].any())
 
     def test_prefixes_of_each_row(self):
         got = (Causal() | Padding(LENGTHS))(ROW, ROW)

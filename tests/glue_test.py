@@ -1,0 +1,163 @@
+"""configs/glue.py: every task in the format that GLUE publishes, from small files, with its metrics and its submission."""
+
+import json
+
+import pytest
+from absl.testing import absltest, parameterized
+
+from configs import glue
+from data.text.labelled import Labelled
+from tests import experiments
+from training.config import resolve
+
+WORDS = experiments.WORDS
+CLASSES = 'entailment', 'not_entailment'
+NLI = 'entailment', 'neutral', 'contradiction'
+
+
+def sentence(number, part=0):
+    return ' '.join(WORDS[(number * (part + 3) + i) % len(WORDS)] for i in range(2 + (number + part) % 4))
+
+
+def table(*names, rows=(), header=True):
+    return ('\t'.join(names) + '\n') * header + ''.join('\t'.join(map(str, row)) + '\n' for row in rows)
+
+
+def files(task, count=24):
+    """{name: text} of the files of a task, as GLUE publishes them: {train.tsv, dev.tsv, test.tsv} and the labels of train."""
+    one, two, label = sentence, lambda n: sentence(n, 1), lambda n: n % 2
+    number = range(count)
+    if task == 'cola':
+        rows = [('gj04', label(n), '*' if label(n) else '', one(n)) for n in number]
+        return {'train.tsv': table(rows=rows, header=False), 'dev.tsv': table(rows=rows[:5], header=False),
+                'test.tsv': table('index', 'sentence', rows=[(n, one(n)) for n in range(5)])}
+    if task == 'sst2':
+        names, rows = ('sentence', 'label'), [(one(n) + ' ', label(n)) for n in number]
+    elif task == 'mrpc':
+        names = ('\ufeffQuality', '#1 ID', '#2 ID', '#1 String', '#2 String')
+        rows = [(label(n), 70 + n, 90 + n, f'{one(n)} "{two(n)}', two(n)) for n in number]  # a quote that is not closed
+    elif task == 'stsb':
+        names = ('index', 'genre', 'filename', 'year', 'old_index', 'source1', 'source2', 'sentence1', 'sentence2', 'score')
+        rows = [(n, 'main-news', 'headlines', 2012, n, 'none', 'none', one(n), two(n), f'{n % 6}.{n % 10}00') for n in number]
+    elif task == 'qqp':
+        names = ('id', 'qid1', 'qid2', 'question1', 'question2', 'is_duplicate')
+        rows = [(n, 2 * n, 2 * n + 1, one(n), two(n), label(n)) for n in number]
+    elif task == 'mnli':
+        names = ('index', 'promptID', 'pairID', 'genre', 'sentence1_binary_parse', 'sentence2_binary_parse', 'sentence1_parse',
+                 'sentence2_parse', 'sentence1', 'sentence2', 'label1', 'gold_label')
+        rows = [(n, 31 + n, f'{n}n', 'fiction', '( a )', '( b )', '(ROOT (a))', '(ROOT (b))', one(n), two(n), NLI[n % 3],
+                 NLI[n % 3]) for n in number]
+    elif task == 'qnli':
+        names, rows = ('index', 'question', 'sentence', 'label'), [(n, one(n), two(n), CLASSES[label(n)]) for n in number]
+    else:
+        classes = {'rte': CLASSES, 'wnli': ('0', '1')}[task]
+        names, rows = ('index', 'sentence1', 'sentence2', 'label'), [(n, one(n), two(n), classes[label(n)]) for n in number]
+    found = {'train.tsv': table(*names, rows=rows)}
+    if task == 'qqp':
+        found['train.tsv'] += '133\t5\t6\tbroken\n134\t7\t8\tkey\t\t0\n'
+    labels = 'label', 'score', 'is_duplicate', 'label1', 'gold_label'
+    shown = [column for column, name in enumerate(names) if name not in labels]
+    test = [[row[column] for column in shown] for row in rows[:5]]
+    names_of_test = [names[column] for column in shown]
+    if task in ('sst2', 'mrpc'):  # whose test file has an index, and its training file has none
+        test = [(n, *(row if task == 'sst2' else row[1:])) for n, row in enumerate(test)]
+        names_of_test = ['index', *(names_of_test if task == 'sst2' else names_of_test[1:])]
+    for ending in ('_matched', '_mismatched') if task == 'mnli' else ('',):
+        extra = [f'label{i}' for i in range(2, 6)] if task == 'mnli' else []  # the labels of five people
+        dev = [(*row[:-1], *['x'] * len(extra), row[-1]) for row in rows[:5]]
+        found[f'dev{ending}.tsv'] = table(*names[:-1], *extra, names[-1], rows=dev)
+        found[f'test{ending}.tsv'] = table(*names_of_test, rows=test)
+    return found
+
+
+class GlueTest(experiments.TestCase):
+    def write(self, task):
+        folder = self.folder / task
+        folder.mkdir()
+        for name, text in files(task).items():
+            (folder / name).write_text(text)
+        return folder
+
+    def data(self, workdir, task, **changes):
+        config = experiments.changed(glue.get_config(f'{task},{workdir}'), **{'data.batch_size': 4} | changes)
+        return config, resolve.construct(config.data, 'pipeline')
+
+    @parameterized.parameters(*glue.TASKS)
+    def test_reads_the_published_form(self, task):
+        config, data = self.data(self.trained(), task, **{'data.path': str(self.write(task))})
+        self.assertIsInstance(data, Labelled)
+        found = data.part('train').examples
+        self.assertLen(found, 24)
+        self.assertEqual(found[3].texts[0].split('"')[0].strip(), sentence(3))
+        self.assertLen(found[3].texts, 1 if task in ('cola', 'sst2') else 2)
+        if len(found[3].texts) == 2:
+            self.assertEqual(found[3].texts[1], sentence(3, 1))
+        wanted = {'stsb': 3.3, 'mnli': NLI[0], 'qnli': CLASSES[1], 'rte': CLASSES[1]}.get(task, '1')
+        self.assertEqual(found[3].label, wanted)
+        self.assertEqual([example.label for example in data.part('valid').examples], [example.label for example in found[:5]])
+        self.assertEqual(config.evals.scores.evaluator.rpartition(':')[2], 'Correlation' if task == 'stsb' else 'ClassScores')
+        if task == 'mnli':
+            self.assertLen(data.part(config.evals.mismatched.split).examples, 5)
+        said = 'without 2 incomplete rows' in data.open(None, self.folder / 'run').describe()
+        self.assertEqual(said, task == 'qqp')
+
+    @parameterized.parameters(*(('mrpc', {'f1', 'accuracy'}), ('stsb', {'pearson', 'spearman'}), ('mnli', {'accuracy'})))
+    @pytest.mark.slow
+    def test_trains_and_writes_what_is_submitted(self, task, metrics):
+        workdir, folder = self.folder / task / 'run', self.write(task)
+        config, _ = self.data(self.trained(), task, **{
+            'data.path': str(folder), 'train.steps': 2, 'log.every_steps': 1, 'mesh.data': 1,
+            'optimizer.schedule.warmup_steps': 1})
+        code, said = experiments.train(config, workdir)
+        self.assertEqual(code, 0, said)
+        self.assertContainsSubset(metrics, experiments.rows(workdir, 'scores')[-1])
+        self.assertEqual(bool(experiments.rows(workdir, 'mismatched')), task == 'mnli')
+        test = folder / ('test_matched.tsv' if task == 'mnli' else 'test.tsv')
+        done = experiments.call('predict', f'--workdir={workdir}', f'--input={test}')
+        self.assertEqual(done.code, 0, done.err)
+        head, *lines = done.out.splitlines()
+        self.assertEqual(head, 'index\tprediction')
+        self.assertEqual([line.split('\t')[0] for line in lines], list('01234'))
+        for _, prediction in (line.split('\t') for line in lines):
+            self.assertIn(prediction, {'mrpc': '01', 'mnli': NLI}.get(task, [prediction]))
+            _ = float(prediction) if task == 'stsb' else None
+        line = f'{sentence(0)}\t{sentence(0, 1)}\n'.encode()
+        plain = experiments.call('predict', f'--workdir={workdir}', '--json', stdin=line)
+        self.assertIn('text', json.loads(plain.out))  # a line that is no table
+
+    @pytest.mark.slow
+    def test_a_sweep_over_seeds_has_mean_and_spread_of_its_metrics(self):
+        run, folder = self.trained(), self.write('mrpc')
+        done = experiments.call(
+            'sweep', f'--config=configs/glue.py:mrpc,{run}', f'--config.data.path={folder}', '--config.data.batch_size=8',
+            '--config.train.steps=2', '--config.log.every_steps=1', '--config.optimizer.learning_rate=0.05',
+            '--config.optimizer.schedule.warmup_steps=0', '--seeds=3', f'--workdir={self.folder / "seeds"}')
+        self.assertEqual(done.code, 0, done.err)
+        head, row = done.out.splitlines()[-2:]
+        columns = 'scores accuracy', 'scores f1', 'scores macro_f1', 'scores matthews', 'valid loss', 'valid accuracy'
+        self.assertEqual(tuple(part.strip() for part in head.split('  ') if part.strip()), columns)
+        self.assertRegex(row, r'^glue( +[-\d.e]+ ± [\d.e-]+){6}$')
+        self.assertLess(len(row), 160)
+        found = json.loads((self.folder / 'seeds' / 'glue.json').read_text())['glue']
+        self.assertEqual(found['scores f1']['count'], 3)
+
+    def test_what_is_no_task(self):
+        run = self.trained()
+        for variant, message in ((f'mprc,{run}', "write TASK,WORKDIR, such as mrpc,runs/bert: did you mean 'mrpc'"),
+                                 ('mrpc', "There is no variant 'mrpc' of this config; write TASK,WORKDIR"),
+                                 (f'ax,{run}', 'ax is for tests alone; train mnli'),
+                                 (f'super_glue/rte,{run}', 'glue/ before the task is for TFDS')):
+            with self.assertRaisesRegex(ValueError, message):
+                glue.get_config(variant)
+
+    def test_names_of_tfds(self):
+        config = glue.get_config(f'glue/mnli,{self.trained()}')
+        self.assertEqual((config.data.name, config.data.path, config.data.valid, config.evals.mismatched.split),
+                         ('glue/mnli', '', 'validation_matched', 'validation_mismatched'))
+        self.assertEqual(glue.get_config(f'glue/mrpc,{self.folder / "run"}').evals.scores.positive, 'equivalent')
+        self.assertEqual(glue.get_config(f'mrpc,{self.folder / "run"}').evals.scores.positive, '1')
+        self.assertEqual(glue.get_config(f'glue/cola,{self.folder / "run"}').data.columns, ())
+
+
+if __name__ == '__main__':
+    absltest.main()
