@@ -44,6 +44,10 @@ class TextTest(PredictTest):
         done = experiments.call('predict', f'--workdir={self.workdir}', '--tokens=500', '--strategy=Greedy()', stdin=b'key')
         self.assertRegex(done.err, r'\Apredict.py: answer 1: ends after \d+ new tokens: the context of this model is \d+\.\n\Z')
 
+    def test_characters_that_the_vocabulary_lacks(self):
+        done = experiments.call('predict', f'--workdir={self.workdir}', '--tokens=2', stdin='k\u4e2d\u6587'.encode())
+        self.assertRegex(done.err, r'\Apredict.py: answer 1: 2 of the \d tokens of the prompt are unknown to the tokenizer\.')
+
     def test_one_line_per_line_and_the_same_every_time(self):
         prompts = b'key\nquery va\n\nmask'
         lines = self.predict(self.workdir, '--tokens=8', stdin=prompts)
