@@ -119,10 +119,10 @@ class StreamTest(PredictTest):
 
     @pytest.mark.slow
     def test_line_breaks_are_shown_and_empty_prompts_refused(self):
-        self.text.write_text('\n' * 400 + 'ab')
+        self.text.write_text('\n' * 400 + 'ab' + '\n' * 45)
         workdir = self.folder / 'run'
         experiments.train(experiments.tiny(self.text, **{
-            'data.documents': 'stream', 'train.steps': 7, 'data.train': 'all', 'data.valid': 'all',
+            'data.documents': 'stream', 'train.steps': 7, 'data.train': 'all[:90%]', 'data.valid': 'all[90%:]',
             'optimizer.learning_rate': 0.1}), workdir)
         self.assertEqual(self.predict(workdir, '--strategy=Greedy()', '--tokens=3', stdin=b'ab\n'), ['ab' + r'\n' * 3])
         done = experiments.call('predict', f'--workdir={workdir}', stdin=b'a\n\n')
