@@ -7,6 +7,9 @@ object with split, step, loss, weight and the other metrics; for a picture it sa
     python eval.py --workdir=DIR --heads=OUT.png [--split=NAME] [--keep=N --pruned=NEW_WORKDIR]
     python eval.py --workdir=DIR --positions=OUT.png
 
+Accuracies and the exact match of translations are shares from 0 to 1; BLEU, chrF, every F1, precision and recall, and the
+exact match of answers are per cent. A cross-entropy is in nats; `weight` counts what it is averaged over, such as tokens.
+
 --against tests whether another run differs by more than chance over the same examples: McNemar's exact test of right and wrong
 ones, the paired bootstrap of other scores, with the difference, its interval of 95 % and p.
 A picture has its numbers beside it, in OUT.json. --attention draws the weights of every head of every layer, with tokens on
@@ -221,7 +224,7 @@ def heads(snapshot, split, path, folder, count, new):
         write_numbers(path, numbers)
     say_changes(folder, snapshot, part)
     print(f'{path}: the importance of {total} heads on {split}, the least that of head {order[0][1]} in '
-          f'{layers[order[0][0]].name}, step {snapshot.step}')
+          f'{pictures.layer(layers[order[0][0]].name)}, step {snapshot.step}')
 
 
 def rows(scores):

@@ -44,6 +44,10 @@ class TextTest(PredictTest):
         done = experiments.call('predict', f'--workdir={self.workdir}', '--tokens=500', '--strategy=Greedy()', stdin=b'key')
         self.assertRegex(done.err, r'\Apredict.py: answer 1: ends after \d+ new tokens: the context of this model is \d+\.\n\Z')
 
+    def test_characters_that_the_vocabulary_lacks(self):
+        done = experiments.call('predict', f'--workdir={self.workdir}', '--tokens=2', stdin='k\u4e2d\u6587'.encode())
+        self.assertRegex(done.err, r'\Apredict.py: answer 1: 2 of the \d tokens of the prompt are unknown to the tokenizer\.')
+
     def test_one_line_per_line_and_the_same_every_time(self):
         prompts = b'key\nquery va\n\nmask'
         lines = self.predict(self.workdir, '--tokens=8', stdin=prompts)
@@ -115,10 +119,10 @@ class StreamTest(PredictTest):
 
     @pytest.mark.slow
     def test_line_breaks_are_shown_and_empty_prompts_refused(self):
-        self.text.write_text('\n' * 400 + 'ab')
+        self.text.write_text('\n' * 400 + 'ab' + '\n' * 45)
         workdir = self.folder / 'run'
         experiments.train(experiments.tiny(self.text, **{
-            'data.documents': 'stream', 'train.steps': 7, 'data.train': 'all', 'data.valid': 'all',
+            'data.documents': 'stream', 'train.steps': 7, 'data.train': 'all[:90%]', 'data.valid': 'all[90%:]',
             'optimizer.learning_rate': 0.1}), workdir)
         self.assertEqual(self.predict(workdir, '--strategy=Greedy()', '--tokens=3', stdin=b'ab\n'), ['ab' + r'\n' * 3])
         done = experiments.call('predict', f'--workdir={workdir}', stdin=b'a\n\n')

@@ -24,6 +24,9 @@ class ContinuedText(Protocol):
     def prompt(self, text: str) -> np.ndarray:
         """int32 [n]: the ids of a prompt."""
 
+    def unread(self, ids: np.ndarray) -> int:
+        """The number of ids that stand for what the vocabulary lacks."""
+
     def decode(self, ids: Iterable[int]) -> str:
         """The text of ids."""
 

@@ -327,6 +327,11 @@ class OpenDocuments(Opened):
 class OpenText(OpenDocuments):
     """Text that a model continues."""
 
+    def unread(self, ids: np.ndarray) -> int:
+        """The number of ids that stand for what the vocabulary lacks."""
+        unknown = self.tokenizer.roles.unknown
+        return 0 if unknown in (-1, self.begin, self.end) else int(np.count_nonzero(ids == unknown))
+
     def prompt(self, text: str) -> np.ndarray:
         """int32 [n]: the tokens that a model continues; a document starts with `begin`, a stream does not."""
         start = [] if self.config.documents == 'stream' else [self.begin]

@@ -11,6 +11,7 @@ import numpy as np
 from display import figures, fonts
 
 FINEST = 0.11  # inches of a token whose label is shown, in a figure as wide as a README
+LIGHT = 8  # colours go to this many times the weight of a key if all have the same, so that uniform weights look light
 UNIFORM = 0.99  # the share of the highest entropy from which weights are called uniform
 ENTROPY = 'the number above a panel is its mean entropy in nats'
 EVEN = "'uniform' marks one within 1 % of the highest entropy possible, whose queries attend to all keys alike"
@@ -89,6 +90,8 @@ def _caption(sections, found, every):
     if sure:
         said.append(ENTROPY)
     said += even(found)
+    if len(sections) > 1:
+        said.append('each group of panels has a scale of its own')
     if any(maps.produced for maps in sections):
         said.append('orange rows are tokens that the model has produced, black rows are tokens that it was given')
     if any(maps.steps for maps in sections):
@@ -141,7 +144,8 @@ def _panels(figure, maps, larger):
     across = _labels(maps.keys, width, maps.longest, larger)
     signed, sure = _signed(maps), all(one['entropy'] is not None for one in maps.found)
     largest = max((float(np.abs(weights).max()) for weights in layers.values() if weights.size), default=1.0)
-    norm = CenteredNorm(halfrange=largest) if signed else PowerNorm(0.5, vmin=0, vmax=largest)
+    most = max(largest, min(1.0, LIGHT / max(1, len(maps.keys))))
+    norm = CenteredNorm(halfrange=largest) if signed else PowerNorm(0.5, vmin=0, vmax=most)
     what = 'weight' if sure else 'effective weight'
     style = dict(cmap=figures.DIVERGING if signed else figures.SEQUENTIAL, norm=norm)
     rows = []
@@ -220,7 +224,12 @@ def _bar(figure, image, axes, row, larger, shrink):
 def named(one: Mapping) -> str:
     """The label of a layer."""
     most = '' if one['entropy'] is None else f'\nat most {one["highest_entropy"]:.2f} nats'
-    return re.sub('.*block_(\\d+).*', r'layer \1', one['layer']) + most
+    return layer(one['layer']) + most
+
+
+def layer(path: str) -> str:
+    """'layer 3' for the path of an attention in block_3."""
+    return re.sub('.*block_(\\d+).*', r'layer \1', path)
 
 
 def titles(one: Mapping) -> list[str]:

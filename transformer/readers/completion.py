@@ -62,8 +62,10 @@ class Completion(Reader):
                 jax.effects_barrier()
             outputs, room = hypotheses(data, found), snapshot.model.length + 1 - len(prompt)
             full = tokens is not None and tokens > room and not outputs[0]['finished']
-            note = f'ends after {room} new tokens: the context of this model is {snapshot.model.length}'
-            details = {'prompt': line, **outputs[0], 'outputs': outputs} | ({'note': note} if full else {})
+            notes = [f'ends after {room} new tokens: the context of this model is {snapshot.model.length}'] * full
+            if unread := data.unread(prompt):
+                notes.append(f'{unread:,} of the {len(prompt):,} tokens of the prompt are unknown to the tokenizer')
+            details = {'prompt': line, **outputs[0], 'outputs': outputs} | ({'note': '; '.join(notes)} if notes else {})
             yield (line + outputs[0]['text']).replace('\n', '\\n'), details
 
     def picture(self, snapshot: Any, given: str, steps: bool = False) -> tuple:

@@ -94,7 +94,7 @@ def attention(layers: Mapping, rollout: np.ndarray | None, image: np.ndarray, fo
         read = read_out(rollout, class_token)
         _overlay(second, image, read - read.min(), patch)  # every patch has a positive weight in a rollout
         second.set_title('attention rollout, all layers', fontsize=9 * larger)
-        second.set_xlabel('share above the least', fontsize=8 * larger)
+        second.set_xlabel('weight above the lowest', fontsize=8 * larger)
     signed = any((weights < 0).any() for weights in layers.values())
     grid = heads.subplots(rows, columns, squeeze=False)
     for axes_of_layer, one in zip(grid, found):
@@ -102,16 +102,16 @@ def attention(layers: Mapping, rollout: np.ndarray | None, image: np.ndarray, fo
         for axes in axes_of_layer:
             axes.set(xticks=[], yticks=[])
             axes.spines[:].set_visible(False)
-        for axes, weights, title in zip(axes_of_layer, layers[one['layer']], titles(one)):
+        for axes, weights, name in zip(axes_of_layer, layers[one['layer']], titles(one)):
             _overlay(axes, image, read_out(weights, class_token), patch)
-            axes.set_title(title, fontsize=7.5 * larger, pad=3)
+            axes.set_title(name, fontsize=7.5 * larger, pad=3)
     bar = heads.colorbar(_scale(signed), ax=grid, shrink=min(1.0, 2.4 * larger / (rows * side)), aspect=14, pad=0.02)
-    bar.set_label('strength of the orange: weight, as a share of the largest in its panel', fontsize=8 * larger)
+    bar.set_label('weight, as a share of the largest in its panel', fontsize=8 * larger)
     bar.ax.tick_params(labelsize=7.5 * larger)
-    heads.supxlabel('heads', fontsize=9 * larger)
     sure = found[0]['entropy']
-    reads = 'the class token attends to' if class_token else 'all patches together attend to'
+    reads = 'the class token attends to' if class_token else 'all patches attend to on average'
     said = [f'Each panel is a head and shows in orange over the image which patches {reads}',
+            'a weight of 0 leaves the image as it is',
             *(['blue patches have negative weights'] if signed else []),
             *([pictures.ENTROPY] if sure else []), *pictures.even(found)]
     return figures.explain(figure, title or f'Attention weights of {pictures.counted(found)}', '; '.join(said) + '.')

@@ -25,7 +25,7 @@ class Snapshot:
         rng, shapes = np.random.default_rng(0), jax.eval_shape(lambda: self.model.init(KEY, np.zeros((1, 2), int))['params'])
         self.params = jax.tree.map(lambda s: rng.normal(size=s.shape).astype(np.float32), shapes)
         self.data = types.SimpleNamespace(
-            config=None, prompt=lambda text: [ord(c) - 97 for c in text], end=-1, facts={'vocab': 26},
+            config=None, unread=lambda ids: 0, prompt=lambda text: [ord(c) - 97 for c in text], end=-1, facts={'vocab': 26},
             decode=lambda ids: ''.join(chr(97 + i) for i in ids), pieces=lambda ids: [chr(97 + i) for i in ids])
         self.shapes, self.texts = types.SimpleNamespace(params=shapes), {}
 

@@ -52,6 +52,18 @@ class AttentionTest(parameterized.TestCase):
         self.assertGreater(every, 1)
         self.assertIn(f'1 token in {every} is named', figures.caption_of(figure))
 
+    def test_uniform_weights_look_light_and_are_explained(self):
+        weights, found = drawn(1, 2, 16)
+        weights['block_0'][0] = 1 / 16
+        weights['block_0'][1] = np.tril(np.ones((16, 16))) / np.arange(1, 17)[:, None]
+        for last, word in ((1, True), (0, False)):
+            found[0] |= {'entropy': [found[0]['highest_entropy'] * last] * 2}
+            figure = pictures.attention(pictures.Maps({'block_0': weights['block_0'][:1] * np.ones((2, 1, 1))}, found,
+                                                      ['a'] * 16, ['a'] * 16))
+            self.assertEqual("'uniform' marks one" in figures.caption_of(figure), word)
+            image = next(axes.images[0] for axes in figure.axes if axes.images)
+            self.assertLess(float(image.norm(1 / 16)), 0.5)
+
     def test_layers_with_fewer_heads(self):
         weights, found = drawn(3, 2, 4)
         weights['block_1'], weights['block_2'] = weights['block_1'][:0], weights['block_2'][1:]

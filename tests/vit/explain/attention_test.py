@@ -14,7 +14,9 @@ class AttentionTest(parameterized.TestCase):
         weights, found = pictures_test.drawn(2, 3, 6 + class_token)
         image = np.random.default_rng(0).random((4, 6, channels))
         rollout = weights['block_0'].mean(0)
-        figure = pictures.attention(weights, rollout, image, found, patch=2, class_token=class_token)
+        more = dict(patch=2, class_token=class_token, title='Attention of a run')
+        figure = pictures.attention(weights, rollout, image, found, **more)
+        self.assertEqual(figure.get_suptitle(), 'Attention of a run')
         figure.savefig(io.BytesIO(), format='png')
         over = [axes.images[1] for axes in figure.axes if len(axes.images) == 2]
         self.assertLen(over, 1 + 6)  # rollout and heads
