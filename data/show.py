@@ -124,7 +124,9 @@ def _targets(row: Row, pieces: Pieces) -> Iterator[str]:
     before = 'decoder_' if 'decoder_inputs' in row else ''
     if before:
         yield from _text('decoder inputs', row, pieces, before)
-    words = [word if weight else ' _' for word, weight in zip(pieces(row['targets']), row['weights'])]
+    words = pieces(row['targets'])
+    blank = ' _' if any(word.startswith(' ') for word in words) else '_'
+    words = [word if weight else blank for word, weight in zip(words, row['weights'])]
     yield from _text('targets', row, pieces, before, words)
 
 

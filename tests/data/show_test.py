@@ -9,6 +9,7 @@ from data import show
 from data.images.labelled import Images
 from data.noise.masking import Spans, Tokens, WithReplacement
 from data.points import Curve
+from data.seq2seq.corrupted import Corrupted
 from data.text.babi import Babi
 from data.text.documents import Text
 from data.text.labelled import Labelled, Labels, Number
@@ -18,7 +19,7 @@ from data.text.preferences import Preferences
 from data.text.questions import Questions
 from data.text.shift import Shift
 from data.text.tagged import Tagged
-from data.tokenizers.specs import Char, Word
+from data.tokenizers.specs import Char, Word, WordPiece
 from tests import experiments
 from tests.data import tiny_tokenizers
 
@@ -96,6 +97,15 @@ class ShowTest(experiments.TestCase):
         self.assertRegex(found[found.index('targets:') + 1], 'le chat <eos>')
         shifted = self.lines(Shift(**self.written('text.txt'), tokenizer=Word(), length=10))
         self.assertEndsWith(shifted[shifted.index('targets:') + 1], '_')  # the last word cannot be known
+
+    def test_targets_that_are_not_predicted_keep_the_words_apart(self):
+        data = Corrupted(**self.written('text.txt', 'the <unk> sat on the <unk> by the old mill\n' * 20), documents='line',
+                         tokenizer=WordPiece(vocab=36, sentinels=4), framing='bert', length=32)
+        for row in range(8):
+            found = self.lines(data, 'train', row)
+            first, second = (found[found.index(f'{side}:') + 1].split() for side in ('decoder inputs', 'targets'))
+            self.assertEqual([word for word in second[:-1] if word != '_'],
+                             [word for word in first[1:] if word != '[UNK]'])
 
     def test_labels(self):
         given = self.written('a.tsv', 'text\tlabel\nthe cat\tgood\nthe dog\tbad\n') | dict(length=8, tokenizer=self.pieces())
