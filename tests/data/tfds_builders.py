@@ -90,7 +90,7 @@ class HeedPlanes(_Builder):
         return {'image': plane, 'png': plane, 'deep': plane.astype(np.uint16) * 257, 'jpeg': smooth, 'label': i % 2}
 
 
-class HeedPairs(_Builder):
+class HeedSentences(_Builder):
     """Pairs of texts in the form of glue/mrpc, and without labels in the test part."""
 
     FEATURES, TRAIN, TEST = {

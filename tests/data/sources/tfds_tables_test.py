@@ -18,22 +18,22 @@ class TfdsTablesTest(absltest.TestCase):
         super().setUpClass()
         cls.home = tempfile.mkdtemp()
         cls.addClassCleanup(shutil.rmtree, cls.home)
-        prepare.prepare('heed_pairs', cls.home)
+        prepare.prepare('heed_sentences', cls.home)
 
     def data(self, **more):
         tokenizer = tiny_tokenizers.word_piece(Path(self.folder), 'the cat a dog 1 2 3')
-        return Labelled(**dict(name='heed_pairs', path=self.home, train='train[:8]', valid='train[8:]', test='', length=16,
+        return Labelled(**dict(name='heed_sentences', path=self.home, train='train[:8]', valid='train[8:]', test='', length=16,
                                batch_size=4, tokenizer=tokenizer) | more)
 
     def test_pairs_with_the_names_of_their_classes(self):
-        self.assertEqual(tfds_builders.HeedPairs.TRAIN, 12)
+        self.assertEqual(tfds_builders.HeedSentences.TRAIN, 12)
         opened = self.data().open(None)
         self.assertEqual(opened.classes, ('equivalent', 'not_equivalent'))
         found = opened.config.part('train').examples
         self.assertEqual([(one.texts, one.label) for one in found[:2]],
                          [(('the cat 0', 'a dog 0'), 'not_equivalent'), (('the cat 1', 'a dog 1'), 'equivalent')])
-        self.assertIn("heed_pairs, columns: 'idx', 'label', 'sentence1', 'sentence2'; text from 'sentence1' and 'sentence2', "
-                      "label from 'label'; 8 pairs", opened.describe())
+        self.assertIn("heed_sentences, columns: 'idx', 'label', 'sentence1', 'sentence2'; text from 'sentence1' and "
+                      "'sentence2', label from 'label'; 8 pairs", opened.describe())
         batch, = opened.evaluation('valid', 4)
         np.testing.assert_array_equal(batch['label'], [1, 0, 1, 0])
 

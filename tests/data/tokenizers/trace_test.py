@@ -82,7 +82,7 @@ class MergesTest(parameterized.TestCase):
     @parameterized.parameters(
         ('', (), 'holds no text; FILE must name at least one file that is not empty'),
         (' \n ', (), 'has no words; give a text'),
-        (b'\xff\xfe\x80', (), 'cannot be decoded|truncated'), (b'a\0b', (), 'is no text: it has bytes of 0'),
+        (b'\xff\xfe\x80', (), 'cannot be decoded|truncated'), (b'a\0b', (), 'is no text: 1 of its first 3 bytes are NUL'),
         (b'\x89PNG\r\n\x1a\n', (), 'is a PNG image, not text'), ('x' * 10_001, (), 'has 10,001 characters, .* set --merges'),
         ('a', ('--merges=-1',), '--merges=-1 is out of range'), ('a', ('--out=a.jpg',), 'expected one that ends in .png'),
         ('a', ('--out=no/a.png',), 'names a folder that does not exist'), ('a', ('--encoding=u9',), 'no text encoding'))
