@@ -214,7 +214,8 @@ def heads(snapshot, split, path, folder, count, new):
     numbers = {'picture': str(path), 'split': split, 'step': snapshot.step, 'layers': [layer.name for layer in layers],
                'importance': rows(raw), 'scaled': rows(scores),
                'order': order, 'curve': [{'heads': left, 'loss': loss} for left, loss in curve]}
-    figure = pictures.importance(scores, total, curve, layers=numbers['layers'], metric=f'loss on {split}', best=count)
+    figure = pictures.importance(scores, total, curve, layers=numbers['layers'], metric=f'loss on {split}', best=count,
+                                 of=f'{folder.absolute().name} at step {snapshot.step}')
     write_figure(path, figure)
     write_numbers(path, numbers)  # now, as pruning may still fail
     if new is not None:

@@ -265,6 +265,14 @@ class BadInputTest(experiments.TestCase):
         done = experiments.call('train', f'--config={self.config}', f'--workdir={self.workdir}')
         self.assert_sentence(done, 'environment.json is not the environment of a run')
 
+    def test_damaged_metrics_are_refused_before_anything_is_written(self):
+        workdir = self.trained()
+        metrics, before = workdir / 'metrics.jsonl', (workdir / 'config.json').read_bytes()
+        metrics.write_bytes(b'garbage\n' + metrics.read_bytes())
+        with self.assertRaisesRegex(ValueError, 'Line 1 of .*metrics.jsonl is damaged'):
+            experiments.train(experiments.tiny(self.text, **{'train.steps': 9}), workdir)
+        self.assertEqual((workdir / 'config.json').read_bytes(), before)
+
     def test_workdir_that_cannot_be_made(self):
         done = experiments.call('train', f'--config={self.config}', f'--workdir={self.text}/run')
         self.assert_sentence(done, 'The workdir .*text.txt/run cannot be made .*; give --workdir a folder')

@@ -159,7 +159,7 @@ class SentencePiece(TokenizerSpec):
         if self.vocab - self._added < _LEAST:
             raise ValueError(
                 f'{self} is too small: 256 bytes, {3 + self._added} special pieces and one character make '
-                f'{_LEAST + self._added}; use a larger vocab.'
+                f'{_LEAST + self._added}; set vocab to some hundreds for a small text, to thousands for a large one.'
             )
         if self.kind not in _KINDS:
             raise ValueError(f'{self} has no meaning: kind is {" or ".join(map(repr, _KINDS))}.')

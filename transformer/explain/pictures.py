@@ -252,7 +252,7 @@ def printable(tokens: Sequence[str], longest: int = 14) -> list[str]:
 
 
 def importance(scores: np.ndarray, heads: int, curve: Sequence, *, layers: Sequence[str], metric: str,
-               best: int | None = None) -> Any:
+               best: int | None = None, of: str = '') -> Any:
     """A figure of the importance of each head, and of a metric against the number of heads left.
 
     Args:
@@ -262,6 +262,7 @@ def importance(scores: np.ndarray, heads: int, curve: Sequence, *, layers: Seque
       layers: the names of the layers.
       metric: its name.
       best: the number of heads that a pruned run keeps, marked if not None.
+      of: what the title says of the run.
     """
     count, width = scores.shape
     side = 0.5
@@ -277,7 +278,7 @@ def importance(scores: np.ndarray, heads: int, curve: Sequence, *, layers: Seque
         else:
             left.text(head, layer, f'{score:.2f}', ha='center', va='center', fontsize=7,
                       color='white' if score > 0.6 * top else 'black')
-    figures.bar(body, image, left, 'importance (length 1 in each layer)', shrink=0.8)
+    figures.bar(body, image, left, 'importance', shrink=0.8)
     left.tick_params(labelsize=8)
     figures.name_ticks(left.yaxis, range(count), [name.removeprefix('block_') for name in layers], fontsize=8)
     right.plot(*zip(*curve), marker='o', markersize=4, linewidth=1.6, color=figures.COLOURS[0], label=metric)
@@ -289,6 +290,7 @@ def importance(scores: np.ndarray, heads: int, curve: Sequence, *, layers: Seque
     right.grid(alpha=0.3)
     right.spines[['top', 'right']].set_visible(False)
     return figures.explain(
-        figure, f'Which of the {heads} heads matter', 'Left, how much the loss changes with the output of each head, scaled to '
+        figure, f'Which of the {heads} heads matter{of and ": "}{of}',
+        'Left, how much the loss changes with the output of each head, scaled to '
         f'a vector of length 1 in each layer (–: pruned before); right, the {metric} of the same parameters with the least '
         'important heads switched off.')

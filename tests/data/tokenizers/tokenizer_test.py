@@ -153,7 +153,7 @@ class LearnTest(parameterized.TestCase):
             specs.SentencePiece(vocab=261).learn(CORPUS)
         self.assertEqual(specs.SentencePiece(vocab=260).learn(['a']).vocab, 260)
         for vocab in (-5, 0, 259):
-            with self.assertRaisesRegex(ValueError, rf'vocab={vocab}\).*make 260; use a larger vocab'):
+            with self.assertRaisesRegex(ValueError, rf'vocab={vocab}\).*make 260; set vocab to some hundreds'):
                 specs.SentencePiece(vocab=vocab)
 
     def test_no_text(self):
