@@ -6,7 +6,8 @@ DATA is a folder with wikitext2, ptb, tinyshakespeare, multi30k, fra_eng, sst2, 
 `corpus` below: 5.2 million English words. All objectives have the same 8,192 word pieces, learnt from the training parts, and
 rows of 128 tokens, 32 a step; the encoders have 4 layers of 256 (configs/bert_mini.py, configs/electra.py), encoder-decoders
 as many in each part (configs/t5_small.py:spans, configs/bart_mini.py). Each is trained for 0.9e14 floating point operations,
-counted as in the log. Points are `masked`, `masked-mrpc-0` (its task and seed) and so on.
+counted as in the log; `scratch` is the network of `masked` without pretraining. Points are `masked`, `masked-mrpc-0` (its task
+and seed) and so on.
 """
 
 from configs import bert_mini
@@ -26,6 +27,7 @@ OBJECTIVES = {
     'electra': ('configs/electra.py', PIECES, 98.2),
     't5': ('configs/t5_small.py:spans', SENTINELS, 132.8),
     'bart': ('configs/bart_mini.py', {'data.tokenizer': 'WordPiece(vocab=8192)', 'data.framing': 'bert'}, 254.5),
+    'scratch': ('configs/bert_mini.py:words', PIECES | {'optimizer.learning_rate': 0.0}, 0.0),  # one step that changes nothing
 }
 # task: (config, its fields, numbers of the table {name: (evaluator, metric)}, seeds)
 TASKS = {
@@ -74,7 +76,7 @@ def sweep(variant=''):
                          '--config=configs/objectives.py:DATA.')
     points = {}
     for name, (config, fields, cost) in OBJECTIVES.items():
-        steps = round(OPERATIONS / (cost * 1e9))
+        steps = round(OPERATIONS / (cost * 1e9)) if cost else 1
         points[name] = Point(config, fields | {
             'data.corpus': corpus(variant), 'data.path': '', 'data.documents': 'file', 'train.steps': steps,
             'optimizer.schedule.warmup_steps': steps // 10, 'evals.valid.every_steps': 0, 'checkpoint.every_steps': 250})
