@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import pytest
 from absl.testing import absltest, parameterized
 
-from configs import extrapolation
+from configs import attention_length, extrapolation
 from tests import experiments, models
 from tests.train_test import at
 from training import workdir
@@ -97,6 +97,9 @@ ALIKE = {'gpt2:350m': ('gpt2:124m', SHRUNK.keys() | {'optimizer.learning_rate'})
                                                                 'model.head'}),
          'vit_digits:cls': ('vit_digits:mean', {'model.pool'}),
          'nadaraya_watson:collapse': ('nadaraya_watson:curve', {'task.leave_one_out'}),
+         'attention_length:bahdanau': ('bahdanau_fra_eng:full', {'data.train', 'data.valid', 'train.steps', 'evals'}),
+         **{f'attention_length:{variant}': ('attention_length:bahdanau', {'model.attention', 'model.width'})
+            for variant in attention_length.VARIANTS if variant != 'bahdanau'},
          **{f'stability:{variant}': ('stability:pre', SHRUNK.keys() | {'model.residual', 'model.initial'})
             for variant in ('post', 'rezero', 'tfixup')},
          **{f'extrapolation:{variant}': ('extrapolation:learned', {'model.positions'})
@@ -118,7 +121,7 @@ def variants():
                 cli.load_config(f'configs/{path.name}:?')
             except ValueError as error:  # which lists them
                 known = re.search('; known: (.*)[.]', str(error))[1]
-            yield from (path.stem if variant == 'none' else f'{path.stem}:{variant}' for variant in known.split(', '))
+            yield from (path.stem if known == 'none' else f'{path.stem}:{variant}' for variant in known.split(', '))
 
 
 LIMIT = 30  # seconds of processor time; most configs take 4 to 5, those of an encoder and a decoder 8 to 13, slow cores twice

@@ -15,7 +15,7 @@ import pytest
 from absl.testing import absltest, parameterized
 from PIL import Image
 
-from configs import extrapolation, stability
+from configs import attention_length, extrapolation, stability
 from tests import experiments
 from tests.train_test import at
 from training import run as runs
@@ -45,6 +45,17 @@ def small_stability(text):
 def some_points():
     whole = stability.sweep()
     return dataclasses.replace(whole, points={name: whole.points[name] for name in ('pre-scaled-warm', 'post-xavier-cold')})
+
+
+def small_attention_length(text):
+    return experiments.changed(attention_length.get_config(), **{
+        'data.path': text, 'data.tokenizer': 'SentencePiece(vocab=300)', 'data.batch_size': 8, 'model.width': 8,
+        'train.steps': 2, 'log.every_steps': 1, 'mesh.data': 1, 'evals.by_length.limit': 3, 'evals.by_length.bounds': (2, 4)})
+
+
+def some_attention():
+    whole = attention_length.sweep()
+    return dataclasses.replace(whole, points={'bahdanau': {}, 'none': {'model.attention': 'NoAttention()'}})
 
 
 class SweepCase(experiments.TestCase):
@@ -247,6 +258,39 @@ class ExtrapolationTest(SweepCase):
                          {name: extrapolation.get_config(name).to_dict() for name in extrapolation.VARIANTS})
         with self.assertRaisesRegex(ValueError, 'leave out :rotary, or train it alone with train.py'):
             extrapolation.sweep('rotary')
+
+
+class AttentionLengthTest(SweepCase):
+    @pytest.mark.slow
+    def test_the_points_are_trained_measured_by_length_and_drawn(self):
+        self.text.write_text(experiments.pairs(200))
+        done = self.sweep('--seeds=2', config=f'sweep_test.small_attention_length({str(self.text)!r})',
+                          points='sweep_test.some_attention()')
+        self.assertEqual(done.code, 0, done.err)
+        folder = self.folder / 'sweep'
+        measured = json.loads((folder / 'mine.json').read_text())
+        self.assertEqual(list(measured), [f'{name}{kind}' for name in ('bahdanau', 'none')
+                                          for kind in ('', '_low', '_high', '_pairs')])
+        for name in ('bahdanau', 'none'):
+            rows = [experiments.rows(folder / f'{name}-{seed}', 'by_length')[-1] for seed in (0, 1)]
+            for kind in ('bleu', 'low', 'high', 'pairs'):
+                row = measured[name if kind == 'bleu' else f'{name}_{kind}']
+                self.assertEqual([*row], ['1-2', '3-4', '5+'])
+                for column, found in row.items():
+                    self.assertEqual(found['mean'], np.mean([one[f'{kind}/{column}'] for one in rows]))
+        self.assertEqual({found['mean'] for found in measured['none_pairs'].values()}, {3})
+        last = done.out.splitlines()[-1]
+        self.assertEqual(last, str(folder / 'plots' / 'mine.png'))
+        with Image.open(last) as image:
+            self.assertGreater(min(image.size), 500)
+
+    def test_points_are_the_variants(self):
+        sweep = attention_length.sweep()
+        made = {name: sweep.config_of(name, attention_length.get_config(), {}, self.folder) for name in sweep.points}
+        self.assertEqual({name: config.to_dict() for name, config in made.items()},
+                         {name: attention_length.get_config(name).to_dict() for name in attention_length.VARIANTS})
+        with self.assertRaisesRegex(ValueError, 'leave out :none, or train it alone with train.py'):
+            attention_length.sweep('none')
 
 
 class StabilityTest(SweepCase):

@@ -10,7 +10,7 @@ from absl.testing import absltest, parameterized
 from matplotlib.text import Text
 
 from benchmarks import complexity
-from configs import extrapolation, stability
+from configs import attention_length, extrapolation, stability
 from data.tokenizers import lattice, merges, trace
 from display import figures
 from tests.transformer.explain.pictures_test import drawn
@@ -87,6 +87,13 @@ def longer():
     return extrapolation.picture({}, table)
 
 
+def by_length():
+    numbers = {'': 30.0, '_low': 28.0, '_high': 31.0, '_pairs': 99}
+    table = {f'{name}{kind}': {column: sweeps.Estimate(value, 0.1, 2) for column in ('1-4', '5-6', '7+')}
+             for name in attention_length.VARIANTS for kind, value in numbers.items()}
+    return attention_length.picture(dict.fromkeys(attention_length.VARIANTS), table)
+
+
 
 def complexities():
     return complexity.picture([{'layer': name, 'length': n, 'flops': n, 'steps': n, 'path': n}
@@ -107,7 +114,8 @@ FIGURES = {
     'merges': lambda: trace.picture('a text', 5, [*merges.Learner({'abc': 2, 'bc': 1})]),
     'a lattice': lambda: trace.lattice_picture(lattice.Lattice(2, tuple(
         lattice.Edge(*one, 0, -1.0) for one in ((0, 1, '\u2581'), (0, 2, '\u2581中'), (1, 2, '中')))), ' 中'),
-    'losses': lambda: in_a_run(report.losses), 'stability': stable, 'extrapolation': longer, 'complexity': complexities}
+    'losses': lambda: in_a_run(report.losses), 'stability': stable, 'extrapolation': longer, 'complexity': complexities,
+    'by length': by_length}
 
 
 def names(axes, axis):
@@ -154,8 +162,8 @@ class AllFiguresTest(parameterized.TestCase):
                 self.assertGreaterEqual(text.count('figures.explain('), text.count('figures.new('), path)
                 drawing.add(path.relative_to(ROOT).as_posix())
         self.assertEqual(drawing, {
-            'benchmarks/complexity.py', 'configs/extrapolation.py', 'configs/stability.py', 'data/tokenizers/trace.py',
-            'training/report/report.py',
+            'benchmarks/complexity.py', 'configs/attention_length.py', 'configs/extrapolation.py',
+            'configs/stability.py', 'data/tokenizers/trace.py', 'training/report/report.py',
             'transformer/attention/masks/analysis.py', 'transformer/evaluators/pooling.py', 'transformer/explain/pictures.py',
             'transformer/explain/positions.py', 'vit/evaluators/mistakes.py', 'vit/explain/attention.py'})
 

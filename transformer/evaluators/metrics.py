@@ -6,6 +6,8 @@ import re
 import string
 from collections.abc import Sequence
 
+import numpy as np
+
 # sacrebleu's tokenizer for BLEU by ISO 639 code; '13a' for all others
 _TOKENIZERS = {**dict.fromkeys(('zh', 'zho', 'chi', 'cmn', 'yue'), 'zh'),
                **dict.fromkeys(('ja', 'jpn', 'th', 'tha', 'ko', 'kor', 'lo', 'lao', 'km', 'khm', 'my', 'mya', 'bur'), 'char')}
@@ -47,6 +49,35 @@ def translation_scores(hypotheses: Sequence[str], references: Sequence[str], lan
                'chrf': chrf.corpus_score(hypotheses, [references]).score,
                'exact_match': sum(map(str.__eq__, hypotheses, references)) / len(references)}
     return numbers, [f'BLEU {bleu.get_signature()}', f'chrF {chrf.get_signature()}']
+
+
+def bleu_counts(hypotheses: Sequence[str], references: Sequence[str], language: str = '') -> np.ndarray:
+    """int [texts, 10]: what sacrebleu adds up over the texts of a corpus for its BLEU: for n = 1..4 the n-grams that the
+    reference has too, then all n-grams, and the lengths of the hypothesis and of the reference, in tokens. Arguments as of
+    translation_scores."""
+    from sacrebleu import metrics
+
+    # effective_order changes the score of a sentence alone, which is not used, and silences a warning about it
+    bleu = metrics.BLEU(tokenize=bleu_tokenizer(language), force=True, effective_order=True)
+    found = [bleu.sentence_score(hypothesis, [reference]) for hypothesis, reference in zip(hypotheses, references, strict=True)]
+    return np.array([[*one.counts, *one.totals, one.sys_len, one.ref_len] for one in found], int).reshape(-1, 10)
+
+
+def bleu_of_counts(counts: np.ndarray) -> float:
+    """BLEU, in percent, of the texts with these counts [texts, 10], as in translation_scores; 0 for no texts."""
+    from sacrebleu import metrics
+
+    total = [int(count) for count in counts.sum(0)]
+    return metrics.BLEU.compute_bleu(total[:4], total[4:8], *total[8:], smooth_method='exp').score
+
+
+def bleu_interval(counts: np.ndarray) -> tuple[float, float]:
+    """(low, high): the 2.5th and the 97.5th percentile of BLEU over 1,000 draws, with replacement, of as many texts (Koehn
+    2004)."""
+    rng, texts = np.random.default_rng(0), len(counts)
+    drawn = [bleu_of_counts(rng.multinomial(texts, np.full(texts, 1 / texts))[None] @ counts) for _ in range(1000)]
+    low, high = np.percentile(drawn, (2.5, 97.5))
+    return float(low), float(high)
 
 
 def rouge_scores(hypotheses: Sequence[str], references: Sequence[str]) -> dict:

@@ -4,12 +4,14 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
+
 from transformer.contracts import PairBatches, ReadsSource, TranslatedText, require
 from transformer.decoding.generate import require_strategy
 from transformer.decoding.strategies import Greedy, Strategy
 from transformer.decoding.translate import all_encoded, best_texts, longest_source
-from transformer.evaluators.base import Evaluator
-from transformer.evaluators.metrics import textbook_bleu, translation_scores
+from transformer.evaluators.base import Evaluator, Found, OfExamples
+from transformer.evaluators.metrics import bleu_counts, bleu_interval, bleu_of_counts, textbook_bleu, translation_scores
 
 
 def require_translation(run: Any, evaluator: Any) -> None:
@@ -48,10 +50,83 @@ class Translations(Evaluator):
         numbers, signatures = translation_scores(texts, references, snapshot.data.target_language)
         shown = [f'source:    {source}\nreference: {reference}\noutput:    {text}\n'
                  for (source, reference), text in list(zip(pairs, texts))[:self.shown]]
-        prepared = snapshot.data.preparation  # the signatures do not tell that the scores are of prepared texts
-        of = '' if prepared == 'raw' else f', of texts prepared by data.text={prepared!r}'
-        snapshot.text('translations', '\n'.join([*shown, f'{self.strategy}{of}', *signatures]) + '\n')
+        snapshot.text('translations', '\n'.join([*shown, f'{self.strategy}{_prepared(snapshot)}', *signatures]) + '\n')
         return numbers | {'pairs': len(pairs)}
+
+
+def _prepared(snapshot):
+    """Words on how texts are prepared, which the signatures of scores do not tell; '' if they are not."""
+    prepared = snapshot.data.preparation
+    return '' if prepared == 'raw' else f', of texts prepared by data.text={prepared!r}'
+
+
+@dataclasses.dataclass(frozen=True)
+class ByLength(OfExamples):
+    """BLEU by the length of the source (Bahdanau et al. 2015, figure 2): for each bin of lengths the BLEU of its pairs as a
+    corpus (`bleu/1-5`; sacrebleu's, as in `Translations`), its bootstrap interval of 95 % over the pairs (`low/1-5`,
+    `high/1-5`), and their number (`pairs/1-5`). A bin without pairs is left out. The table goes to samples/.
+
+    Attributes:
+      bounds: the greatest length of each bin but the last, which has no end, increasing.
+      unit: of the lengths of the prepared sources: 'words', which white space separates, or 'characters'.
+      limit: the number of pairs of each bin, from the start of the split; 0: all.
+    """
+    strategy: Strategy = Greedy()
+    bounds: tuple = (5, 10, 15, 20, 30, 40)
+    unit: str = 'words'
+    limit: int = 0
+
+    @property
+    def bins(self) -> list[str]:
+        """The names of the bins: '1-5', .., '41+'."""
+        firsts = [1, *(bound + 1 for bound in self.bounds)]
+        closed = (f'{first}-{last}' if first < last else f'{first}' for first, last in zip(firsts, self.bounds))
+        return [*closed, f'{firsts[-1]}+']
+
+    def check(self, run: Any, batches: Any) -> Sequence[str]:
+        require_translation(run, self)
+        if not all(isinstance(bound, int) and bound > before for bound, before in zip(self.bounds, (0, *self.bounds))):
+            raise ValueError(f'ByLength has bounds={self.bounds}; give increasing whole numbers of 1 or more, such as 5,10,20.')
+        if self.unit not in ('words', 'characters'):
+            raise ValueError(f"ByLength has unit={self.unit!r}; it must be 'words' or 'characters'.")
+        if self.limit < 0:
+            raise ValueError(f'ByLength has limit={self.limit}; it must be 0 or more.')
+        number, _ = self._chosen(batches)
+        return [f'{name}/{self.bins[i]}' for name in ('bleu', 'low', 'high', 'pairs') for i in np.unique(number)]
+
+    def each(self, snapshot: Any, batches: PairBatches) -> Found:
+        number, pairs = self._chosen(batches)
+        sources, references = zip(*pairs)
+        texts = best_texts(snapshot, sources, self.strategy)
+        here = np.isin(np.arange(len(self.bins)), number)
+        return {'bin': number, 'counts': bleu_counts(texts, references, snapshot.data.target_language),
+                'here': np.tile(here, (len(pairs), 1))}  # the bins that have pairs, whichever of these are drawn
+
+    def numbers(self, found: Found) -> Mapping[str, float]:
+        """The BLEU of each bin; 0 for one of whose pairs none is drawn."""
+        return {f'bleu/{self.bins[i]}': bleu_of_counts(found['counts'][found['bin'] == i])
+                for i in np.flatnonzero(found['here'][0])}
+
+    def __call__(self, snapshot: Any, batches: PairBatches) -> Mapping[str, float]:
+        found = self.each(snapshot, batches)
+        here = {i: found['counts'][found['bin'] == i] for i in np.unique(found['bin'])}
+        rows = {self.bins[i]: {'bleu': bleu_of_counts(counts), **dict(zip(('low', 'high'), bleu_interval(counts))),
+                               'pairs': len(counts)} for i, counts in here.items()}
+        table = [f'{self.unit:10}    BLEU     95 % interval    pairs', *(
+            '{:10}{bleu:8.2f}{low:9.2f} to {high:5.2f}{pairs:9,}'.format(name, **row) for name, row in rows.items())]
+        snapshot.text('by_length', '\n'.join([*table, '', f'{self.strategy}{_prepared(snapshot)}']) + '\n')
+        return {f'{name}/{column}': rows[column][name] for name in ('bleu', 'low', 'high', 'pairs') for column in rows}
+
+    def _chosen(self, batches):
+        """(the numbers of the bins of the pairs that are translated, int [pairs]; the pairs)."""
+        pairs = batches.pairs()
+        lengths = [len(source.split() if self.unit == 'words' else source) for source, _ in pairs]
+        number = np.searchsorted(self.bounds, lengths)  # a length that is a bound belongs to the bin that ends with it
+        before = np.zeros(len(pairs), int)  # the pairs of its bin before each
+        for i in np.unique(number):
+            before[number == i] = np.arange((number == i).sum())
+        kept = np.flatnonzero(before < (self.limit or len(pairs)))
+        return number[kept], [pairs[i] for i in kept]
 
 
 @dataclasses.dataclass(frozen=True)

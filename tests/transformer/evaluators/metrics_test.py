@@ -4,6 +4,9 @@ import numpy as np
 from absl.testing import absltest, parameterized
 
 from transformer.evaluators.metrics import (
+    bleu_counts,
+    bleu_interval,
+    bleu_of_counts,
     bleu_tokenizer,
     exact_matches,
     textbook_bleu,
@@ -30,6 +33,24 @@ class TextbookBleuTest(parameterized.TestCase):
 
 
 class ScoresTest(absltest.TestCase):
+    def test_counts_of_texts_add_up_to_the_score_of_their_corpus(self):
+        for language, texts, references in (
+                ('fr', ['le chat est assis là', '', "j'ai vu."], ['le chat est assis ici', 'non', "j'ai tout vu ."]),
+                ('zh', ['猫坐在垫子上面', '狗'], ['猫坐在垫子上了', '狗'])):
+            counts = bleu_counts(texts, references, language)
+            self.assertEqual(counts.shape, (len(texts), 10))
+            for part in (slice(None), slice(1, None), slice(0, 1)):
+                self.assertAlmostEqual(bleu_of_counts(counts[part]),
+                                       translation_scores(texts[part], references[part], language)[0]['bleu'], places=10)
+        self.assertEqual(bleu_of_counts(counts[:0]), 0)
+
+    def test_the_interval_of_two_texts_is_from_the_worse_one_twice_to_the_better_one_twice(self):
+        counts = bleu_counts(['a b c d e', 'a b c x y'], ['a b c d f', 'a b c d e'])  # each of these is a quarter of all draws
+        low, high = bleu_interval(counts)
+        self.assertEqual((low, high), tuple(sorted(bleu_of_counts(counts[[i, i]]) for i in (0, 1))))
+        narrower = bleu_interval(np.concatenate([counts] * 100))
+        self.assertTrue(low + 5 < narrower[0] < bleu_of_counts(counts) < narrower[1] < high - 5)
+
     def test_the_official_scorer_of_the_whole_corpus(self):
         texts, references = ['the cat sat on the mat .', 'a dog', 'yes'], ['the cat sat on a mat .', 'a dog', 'no']
         numbers, signatures = translation_scores(texts, references)

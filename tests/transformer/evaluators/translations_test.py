@@ -6,11 +6,13 @@ import jax
 import numpy as np
 import pytest
 from absl.testing import absltest
+from sacrebleu import metrics
 
 from tests import experiments
 from transformer.decoding.strategies import Beam, Greedy
 from transformer.decoding.translate import best_texts, encoded, translate
-from transformer.evaluators.translations import Sentences, Translations
+from transformer.evaluators import paired, translations
+from transformer.evaluators.translations import ByLength, Sentences, Translations
 from transformer.models.bahdanau import RecurrentEncoderDecoder
 from transformer.models.gpt import Gpt
 from transformer.models.recurrent_attention import NoAttention
@@ -128,6 +130,75 @@ class TranslationsTest(experiments.TestCase):
         run = types.SimpleNamespace(data=types.SimpleNamespace(config=types.SimpleNamespace()))
         with self.assertRaisesRegex(ValueError, 'Translations needs pairs of texts, and SimpleNamespace has none'):
             Translations().check(run, None)
+
+
+class ByLengthTest(absltest.TestCase):
+    """Over these outputs, whatever the model."""
+    pairs = [(' '.join(['word'] * count), f'the reference number {i} of some words .')
+             for i, count in enumerate((1, 2, 7, 2, 3, 9, 3, 1, 12, 5))]
+    texts = [reference if i % 3 else f'a reference number {i} of words' * (i != 3) for i, (_, reference) in enumerate(pairs)]
+
+    def measured(self, method, evaluator, texts=None):
+        batches = types.SimpleNamespace(pairs=lambda: self.pairs)
+        said, self.asked, self.written = dict(zip(self.pairs, texts or self.texts)), [], {}
+        data = types.SimpleNamespace(target_language='fr', preparation='nfc')
+
+        def translated(_, sources, strategy):
+            self.asked.append((list(sources), strategy))
+            return [said[pair] for pair in self.chosen]
+
+        self.chosen = evaluator._chosen(batches)[1]
+        with (mock.patch.object(translations, 'best_texts', translated),
+              mock.patch.object(translations, 'require_translation', lambda *_: None)):
+            names = evaluator.check(types.SimpleNamespace(data=data), batches)
+            found = getattr(evaluator, method)(types.SimpleNamespace(data=data, text=self.written.__setitem__), batches)
+        return found, names
+
+    def bleu(self, numbers):
+        return metrics.BLEU().corpus_score([self.texts[i] for i in numbers], [[self.pairs[i][1] for i in numbers]]).score
+
+    def test_bins_hold_every_pair_once_and_score_as_sacrebleu_does(self):
+        numbers, names = self.measured('__call__', ByLength(bounds=(1, 2, 5, 6)))
+        self.assertEqual([*numbers], [*names])
+        bins = {'1': (0, 7), '2': (1, 3), '3-5': (4, 6, 9), '7+': (2, 5, 8)}  # no source has six words
+        self.assertEqual({name: numbers[f'pairs/{name}'] for name in bins}, {name: len(own) for name, own in bins.items()})
+        self.assertLen(numbers, 4 * len(bins))
+        for name, own in bins.items():
+            self.assertAlmostEqual(numbers[f'bleu/{name}'], self.bleu(own), places=10)
+            self.assertLessEqual(numbers[f'low/{name}'], numbers[f'bleu/{name}'])
+            self.assertGreaterEqual(numbers[f'high/{name}'], numbers[f'bleu/{name}'])
+        self.assertLess(numbers['low/3-5'], numbers['high/3-5'])
+        self.assertRegex(self.written['by_length'], rf"words .*\n1 +{numbers['bleu/1']:.2f} .* 2\n")
+        self.assertIn("data.text='nfc'", self.written['by_length'])
+
+    def test_fields(self):
+        strategy = Beam(size=2)
+        numbers, _ = self.measured('__call__', ByLength(strategy, bounds=(4,), limit=3))
+        self.assertEqual([numbers['pairs/1-4'], numbers['pairs/5+']], [3, 3])
+        self.assertEqual(self.asked, [([self.pairs[i][0] for i in (0, 1, 2, 3, 5, 8)], strategy)])
+        self.assertAlmostEqual(numbers['bleu/1-4'], self.bleu((0, 1, 3)), places=10)
+        numbers, _ = self.measured('__call__', ByLength(bounds=(4, 9), unit='characters'))
+        self.assertEqual([numbers[f'pairs/{name}'] for name in ('1-4', '5-9', '10+')], [2, 2, 6])
+        numbers, _ = self.measured('__call__', ByLength(bounds=()))
+        self.assertAlmostEqual(numbers['bleu/1+'], self.bleu(range(10)), places=10)
+
+    def test_two_runs_are_compared_bin_by_bin(self):
+        evaluator = ByLength(bounds=(2, 6, 20))
+        found = self.measured('each', evaluator)[0], self.measured('each', evaluator, [text for _, text in self.pairs])[0]
+        tests = paired.compare(evaluator, *found, draws=200)
+        self.assertEqual([*tests], ['bleu/1-2', 'bleu/3-6', 'bleu/7-20'])
+        for one in tests.values():
+            self.assertAlmostEqual(one['second'], 100)
+            self.assertAlmostEqual(one['difference'], one['first'] - 100)
+            self.assertTrue(one['low'] <= one['difference'] <= one['high'] <= 1e-9)
+        self.assertEqual(evaluator.numbers({name: x[found[0]['bin'] == 0] for name, x in found[0].items()})['bleu/3-6'], 0)
+
+    def test_what_cannot_be_measured_is_refused(self):
+        for fields, message in ((dict(bounds=(5, 5)), r'bounds=\(5, 5\); give increasing'), (dict(bounds=(0, 5)), 'bounds'),
+                                (dict(bounds=(2.5,)), 'bounds'), (dict(unit='tokens'), "unit='tokens'; it must be 'words' or"),
+                                (dict(limit=-1), 'limit=-1')):
+            with self.assertRaisesRegex(ValueError, message):
+                self.measured('each', ByLength(**fields))
 
 
 if __name__ == '__main__':
