@@ -28,7 +28,7 @@ LENGTHS = (16, 32)
 
 def small_extrapolation(text):
     return experiments.changed(extrapolation.get_config(), **SMALL | {
-        'data.path': text, 'data.valid': 'train[:]', 'data.train': 'all', 'model.layers': 1})
+        'data.path': text, 'data.valid': 'train[50%:]', 'data.train': 'train[:50%]', 'model.layers': 1})
 
 
 def some_encodings():
