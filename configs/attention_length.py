@@ -24,13 +24,8 @@ from display import figures
 from training.report import report
 from training.report.sweeps import Sweep
 
-WIDE = 384
-# {variant: (the attention, the width)}
-VARIANTS = {'bahdanau': ('Bahdanau(score=Additive(width=256), combined=True)', 256), 'none': ('NoAttention()', 256),
-            'bahdanau_wide': ('Bahdanau(score=Additive(width=256), combined=True)', WIDE), 'none_wide': ('NoAttention()', WIDE)}
-LABELS = {'bahdanau': ('attention, 256 wide', figures.COLOURS[0], '-'), 'none': ('no attention, 256 wide', figures.COLOURS[1], '-'),
-          'bahdanau_wide': (f'attention, {WIDE} wide', figures.COLOURS[0], '--'),
-          'none_wide': (f'no attention, {WIDE} wide', figures.COLOURS[1], '--')}
+ATTENTION, NONE = 'Bahdanau(score=Additive(width=256), combined=True)', 'NoAttention()'
+VARIANTS = {'bahdanau': (ATTENTION, 256), 'none': (NONE, 256), 'bahdanau_wide': (ATTENTION, 384), 'none_wide': (NONE, 384)}
 
 
 def get_config(variant=''):
@@ -66,8 +61,10 @@ def picture(folders, table):
     axes = body.subplots()
     for name in folders:
         bleu, low, high = ([number.mean for number in table[row].values()] for row in (name, f'{name}_low', f'{name}_high'))
-        label, colour, line = LABELS[name]
-        axes.plot(bleu, color=colour, linestyle=line, marker='o', markersize=4, label=label)
+        attention, width = VARIANTS[name]
+        colour, line = figures.COLOURS[attention == NONE], '-' if width == 256 else '--'
+        axes.plot(bleu, color=colour, linestyle=line, marker='o', markersize=4,
+                  label=f'{"no " * (attention == NONE)}attention, {width} wide')
         axes.fill_between(range(len(bleu)), low, high, color=colour, alpha=0.15, linewidth=0)
     counts = table[f'{next(iter(folders))}_pairs']
     figures.name_ticks(axes.xaxis, range(len(counts)), [f'{name}\n{number.mean:g} pairs' for name, number in counts.items()],

@@ -11,7 +11,14 @@ from transformer.decoding.generate import require_strategy
 from transformer.decoding.strategies import Greedy, Strategy
 from transformer.decoding.translate import all_encoded, best_texts, longest_source
 from transformer.evaluators.base import Evaluator, Found, OfExamples
-from transformer.evaluators.metrics import bleu_counts, bleu_interval, bleu_of_counts, textbook_bleu, translation_scores
+from transformer.evaluators.metrics import (
+    bleu_counts,
+    bleu_interval,
+    bleu_of_counts,
+    bleu_tokenizer,
+    textbook_bleu,
+    translation_scores,
+)
 
 
 def require_translation(run: Any, evaluator: Any) -> None:
@@ -114,7 +121,9 @@ class ByLength(OfExamples):
                                'pairs': len(counts)} for i, counts in here.items()}
         table = [f'{self.unit:10}    BLEU     95 % interval    pairs', *(
             '{:10}{bleu:8.2f}{low:9.2f} to {high:5.2f}{pairs:9,}'.format(name, **row) for name, row in rows.items())]
-        snapshot.text('by_length', '\n'.join([*table, '', f'{self.strategy}{_prepared(snapshot)}']) + '\n')
+        tokenizer = bleu_tokenizer(snapshot.data.target_language)
+        table += ['', f'{self.strategy}, BLEU of tokens by {tokenizer}{_prepared(snapshot)}']
+        snapshot.text('by_length', '\n'.join(table) + '\n')
         return {f'{name}/{column}': rows[column][name] for name in ('bleu', 'low', 'high', 'pairs') for column in rows}
 
     def _chosen(self, batches):

@@ -169,7 +169,7 @@ class ByLengthTest(absltest.TestCase):
             self.assertGreaterEqual(numbers[f'high/{name}'], numbers[f'bleu/{name}'])
         self.assertLess(numbers['low/3-5'], numbers['high/3-5'])
         self.assertRegex(self.written['by_length'], rf"words .*\n1 +{numbers['bleu/1']:.2f} .* 2\n")
-        self.assertIn("data.text='nfc'", self.written['by_length'])
+        self.assertIn("BLEU of tokens by 13a, of texts prepared by data.text='nfc'\n", self.written['by_length'])
 
     def test_fields(self):
         strategy = Beam(size=2)
