@@ -3,7 +3,7 @@
     python train.py --config=configs/text_to_text.py:runs/t5_small --config.data.parts.sst2.path=SST-2 \\
         --config.data.parts.rte.path=RTE --config.data.parts.eng_fra.path=fra.txt --workdir=runs/tasks
     echo 'sst2 sentence: a joy from start to end' | python predict.py --workdir=runs/tasks
-    python eval.py --workdir=runs/tasks --split=sst2.valid --evaluator=answers
+    python eval.py --workdir=runs/tasks --split=sst2.valid --evaluator=answers [--against=runs/other]
 
 The variant is the workdir of a run of configs/t5_small.py or configs/bart_mini.py, or of a T5 or BART that convert.py has taken
 in. --config.init_from= starts the same model from new parameters. A task without a path is left out:
@@ -17,7 +17,8 @@ eng_fra  translate English to French: ..        the second column of a table wit
 The others read the files of GLUE by the names in their headers; --config.data.parts.sst2.inputs='sst2 sentence: {2}' reads
 another column. Each task is drawn in proportion to its examples, of which at most --config.data.limit count, and a
 --config.data.temperature above 1 evens out the shares. A task of your own is one more entry of `parts` in a copy of this file.
-`answers` says for each task how often the output is the target.
+`answers` says for each task how often the output is the target, of all of its examples in `valid`, whose number it tells;
+--config.evals.answers.limit=500 takes the first 500 of each, which is sooner.
 """
 
 from configs import base
@@ -29,7 +30,7 @@ def get_config(variant=''):
     c.data = data(other, parts(), length=48)
     c.train.steps = 3000
     c.evals.valid = base.evaluation('transformer.evaluators.base:Averages', split='valid', every_steps=1000)
-    c.evals.answers = base.evaluation('transformer.evaluators.texts:Answers', split='valid', limit=500)
+    c.evals.answers = base.evaluation('transformer.evaluators.texts:Answers', split='valid')
     return c.lock()
 
 
