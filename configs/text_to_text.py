@@ -1,7 +1,7 @@
 """Several tasks as text in one model, which starts from a pretrained run (Raffel et al. 2020, sections 2.4 and 3.5.2).
 
     python train.py --config=configs/text_to_text.py:runs/t5_small --config.data.parts.sst2.path=SST-2 \\
-        --config.data.parts.rte.path=RTE --config.data.parts.eng_fra.path=fra.txt --workdir=runs/tasks
+        --config.data.parts.rte.path=RTE --config.data.parts.fra_eng.path=fra.txt --workdir=runs/tasks
     echo 'sst2 sentence: a joy from start to end' | python predict.py --workdir=runs/tasks
     python eval.py --workdir=runs/tasks --split=sst2.valid --evaluator=answers [--against=runs/other]
 
@@ -12,7 +12,7 @@ sst2     sst2 sentence: ..                      negative, positive
 mrpc     mrpc sentence1: .. sentence2: ..       not_equivalent, equivalent
 rte      rte sentence1: .. sentence2: ..        entailment, not_entailment
 stsb     stsb sentence1: .. sentence2: ..       such as 3.8, a multiple of 0.2
-eng_fra  translate English to French: ..        the second column of a table without a header, whose first is English
+fra_eng  translate French to English: ..        the first column of a table without a header, whose second is French
 
 The others read the files of GLUE by the names in their headers; --config.data.parts.sst2.inputs='sst2 sentence: {2}' reads
 another column. Each task is drawn in proportion to its examples, of which at most --config.data.limit count, and a
@@ -64,5 +64,5 @@ def parts():
                      words=('not_equivalent', 'equivalent')),
         'rte': dict(glue, inputs=f'rte {two}', target='{label}', words=('entailment', 'not_entailment')),
         'stsb': dict(glue, inputs=f'stsb {two}', target='{score}', step=0.2),
-        'eng_fra': dict(inputs='translate English to French: {1}', target='{2}', header='false'),
+        'fra_eng': dict(inputs='translate French to English: {2}', target='{1}', header='false', apart='both'),
     }
