@@ -1,6 +1,4 @@
-import importlib.util
 import types
-import unittest
 from unittest import mock
 
 import numpy as np
@@ -9,8 +7,6 @@ from scipy import stats
 
 from transformer.evaluators import metrics, paired, texts
 from transformer.evaluators.texts import Answers, Summaries, first_sentence
-
-HAS_ROUGE = importlib.util.find_spec('rouge_score') is not None
 
 
 class TextsCase(absltest.TestCase):
@@ -93,7 +89,6 @@ class AnswersTest(TextsCase):
 
 
 class SummariesTest(TextsCase):
-    @unittest.skipUnless(HAS_ROUGE, 'needs rouge-score')
     def test_rouge_of_outputs_and_of_first_sentences(self):
         pairs = [('summarize: The cat sat. It slept.', 'the cat slept'), ('summarize: A dog\nran', 'a dog runs')]
         found = self.measured(Summaries(), pairs, ['the cat sat', 'a dog ran'])
@@ -105,7 +100,6 @@ class SummariesTest(TextsCase):
         self.assertEqual({name: scores.tolist() for name, scores in each.items()},
                          {name: [100, 0] for name in ('rouge1', 'rouge2', 'rougeL')})
 
-    @unittest.skipUnless(HAS_ROUGE, 'needs rouge-score')
     def test_two_runs_are_compared(self):
         pairs = [(f'summarize: row {i}', f'a summary of row {i}') for i in range(10)]
         texts = [target if i % 3 else 'nothing' for i, (_, target) in enumerate(pairs)]
