@@ -14,8 +14,10 @@ The table is printed and saved in DIR/NAME.json, the picture, if the sweep has o
 import contextlib
 import os
 import pathlib
+import signal
 import subprocess
 import sys
+import threading
 import time
 
 from absl import flags
@@ -39,6 +41,7 @@ from training.host.signals import Stop
 from training.report import sweeps
 
 LOOK_EVERY = 0.2  # seconds between looks at the processes
+_PARENT = 'HEED_SWEEP'  # the process that trains several points at a time, for those that it has started
 
 
 def main(config, name):
@@ -80,6 +83,8 @@ def run(sweep, config, given, folder, name, *, only=None, processes=1):
     train_point = lambda point: trained(lambda: sweep.config_of(point, config, given, folder), folder / point)
     if only:
         folder.mkdir(parents=True, exist_ok=True)
+        if _PARENT in os.environ:
+            threading.Thread(target=end_with, args=(int(os.environ[_PARENT]),), daemon=True).start()
         return train_point(only)
     sweep.check(config, given, folder)  # before the first is trained
     folder.mkdir(parents=True, exist_ok=True)
@@ -140,7 +145,8 @@ def at_once(sweep, folder, processes):
                 del waiting[point]
                 with open(folder / f'{point}.log', 'a') as log:
                     process = subprocess.Popen([sys.executable, __file__, *arguments, f'--only={point}'],
-                                               stdout=subprocess.DEVNULL, stderr=log, start_new_session=True)
+                                               stdout=subprocess.DEVNULL, stderr=log, start_new_session=True,
+                                               env={**os.environ, _PARENT: str(os.getpid())})
                 os.sched_setaffinity(process.pid, shares[number])  # before it starts any thread
                 running[number] = point, process
             if stop.signal:
@@ -163,6 +169,13 @@ def at_once(sweep, folder, processes):
     if failed:
         several = f'{len(failed)} points of the sweep failed, of which the first says: ' if len(failed) > 1 else ''
         raise ValueError(several + next(iter(failed.values())).removeprefix('sweep.py: '))
+
+
+def end_with(parent):
+    """Saves and ends this process, one of several of a sweep, once the sweep itself has ended in whatever way."""
+    while os.getppid() == parent:
+        time.sleep(LOOK_EVERY)
+    os.kill(os.getpid(), signal.SIGTERM)
 
 
 if __name__ == '__main__':

@@ -139,7 +139,8 @@ def train(config, workdir):
         # ---- Loop. The order of a step: compute, log, evaluate, flush, save, and only then the next batch ------------
         stop = open_things.enter_context(Stop(alone=not processes.several()))
         open_things.enter_context(profile)
-        clock, step, logged, behind, rows, remark = report.Clock(), start, start, None, [], ''
+        clock, step, logged, behind, remark = report.Clock(), start, start, None, ''
+        rows = report.rows(folder, 'train') if start and first else []
         if pending:  # a signal interrupted the evaluation of the restored step
             try:
                 with stop.interruptible():

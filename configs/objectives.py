@@ -29,6 +29,7 @@ OBJECTIVES = {
     'bart': ('configs/bart_mini.py', {'data.tokenizer': 'WordPiece(vocab=8192)', 'data.framing': 'bert'}, 254.5),
     'scratch': ('configs/bert_mini.py:words', PIECES | {'optimizer.learning_rate': 0.0}, 0.0),  # one step that changes nothing
 }
+DROPOUT = {'t5': ('model.encoder.dropout', 'model.decoder.dropout')}  # pretrained without, fine-tuned with it like the others
 # task: (config, its fields, numbers of the table {name: (evaluator, metric)}, seeds)
 TASKS = {
     'sst2': ('configs/classify.py', {
@@ -48,7 +49,8 @@ TASKS = {
 
 
 def corpus(root):
-    """The English texts in a folder of public data sets, without the parts that tasks are evaluated on."""
+    """The English texts in a folder of public data sets, without the parts that tasks are evaluated on; a few sentences of
+    MRPC and RTE stand in both parts of their files."""
     def place(kind, path, train, valid, **more):
         fields = {'path': f'{root}/{path}', 'train': train, 'valid': valid, 'test': ''} | more
         return f'{kind}({", ".join(f"{name}={value!r}" for name, value in fields.items())})'
@@ -85,7 +87,8 @@ def sweep(variant=''):
             for seed in range(seeds):
                 points[f'{name}-{task}-{seed}'] = Point(f'{config}:{{{name}}}', fields | {
                     'data.path': f'{variant}/{fields["data.path"]}', 'data.batch_size': 32, 'data.length': 128, 'seed': seed,
-                    'optimizer.learning_rate': 2e-4, 'optimizer.schedule.warmup_steps': fields['train.steps'] // 10})
+                    'optimizer.learning_rate': 2e-4, 'optimizer.schedule.warmup_steps': fields['train.steps'] // 10,
+                    **dict.fromkeys(DROPOUT.get(name, ()), 0.1)})
     return Sweep(points, table=tabulated, title='objective')
 
 

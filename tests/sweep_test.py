@@ -156,8 +156,9 @@ def sweep(variant):
         self.assertEqual((one.returncode, one.stdout, one.stderr), (0, '', ''))
         self.assertIn('finished at step 2', (self.folder / 'all' / 'a.log').read_text())
 
+    @parameterized.parameters(signal.SIGTERM, signal.SIGKILL)
     @pytest.mark.slow
-    def test_points_at_once_are_stopped_and_continued(self):
+    def test_points_at_once_end_with_the_sweep(self, number):
         path = self.folder / 'mine.py'
         path.write_text(f"""from tests import experiments
 from training.report.sweeps import Sweep
@@ -176,11 +177,14 @@ def sweep(variant):
         end = time.monotonic() + 200
         while time.monotonic() < end and not all(one.exists() and one.stat().st_size for one in metrics):
             time.sleep(0.2)
-        process.send_signal(signal.SIGTERM)
+        process.send_signal(number)
         out, err = process.communicate(timeout=100)
-        self.assertEqual((process.returncode, out, err), (143, '', ''))
-        for name in 'ab':
-            self.assertIn('stopped by SIGTERM', (self.folder / 'all' / f'{name}.log').read_text())
+        self.assertEqual((process.returncode, out, err), (143 if number == signal.SIGTERM else -signal.SIGKILL, '', ''))
+        logs, end = [self.folder / 'all' / f'{name}.log' for name in 'ab'], time.monotonic() + 60
+        while time.monotonic() < end and not all('stopped by SIGTERM' in log.read_text() for log in logs):
+            time.sleep(0.2)
+        for log in logs:
+            self.assertIn('stopped by SIGTERM', log.read_text())
 
     @parameterized.parameters(
         ("Sweep({'a': {}})", ('--only=b',), "The sweep has no point 'b'; known: a."),

@@ -20,6 +20,7 @@ from absl.testing import absltest, parameterized
 
 from tests import experiments
 from tests.marks import slow_but
+from transformer.tasks.language_model import NextToken
 
 # Where a process may end: (module, function, how many calls of it, 'before' or 'after' the last one).
 CREATED = ('training.workdir', 'save_config', 1, 'after')
@@ -390,9 +391,12 @@ class ResumeTest(experiments.TestCase):
             experiments.train(self.config(**{'data.length': 8, 'optimizer.learning_rate': 0.1}), workdir)
         with self.assertRaisesRegex(ValueError, "task.name: 'transformer.tasks.language_model:NextToken' there, 'x:Y' now"):
             experiments.train(self.config(**{'task.name': 'x:Y'}), workdir)
-        code, out = experiments.train(self.config(**{
-            'train.steps': 4, 'checkpoint.every_steps': 1, 'checkpoint.keep': 4, 'checkpoint.best': 'valid/loss',
-            'evals.valid.every_steps': 1, 'profile.steps': '1:1', 'mesh.fsdp': 1}), workdir)
+        with mock.patch.object(NextToken, 'remark', autospec=True, return_value='') as remark:
+            code, out = experiments.train(self.config(**{
+                'train.steps': 4, 'checkpoint.every_steps': 1, 'checkpoint.keep': 4, 'checkpoint.best': 'valid/loss',
+                'evals.valid.every_steps': 1, 'profile.steps': '1:1', 'mesh.fsdp': 1}), workdir)
+        _, rows, _ = remark.call_args.args
+        self.assertEqual([row['step'] for row in rows], [2, 4])  # also those before the resumption
         self.assertEqual(code, 0, out)
         self.assertIn('resumed from step 2', out)
         self.assertEqual([row['step'] for row in experiments.rows(workdir, 'valid')], [2, 3, 4])
