@@ -312,7 +312,8 @@ def _read_idx(path: str, dimensions: tuple[int, ...]) -> np.ndarray:
             if begun[:3] != b'\0\0\x08' or count not in dimensions or len(sizes) < 4 * count:
                 has = f'the magic number {magic}, and expected is {expected}' if len(sizes) == 4 * count > 0 else (
                     f'{len(begun + sizes)} bytes')
-                raise ValueError(f'{path} is no IDX file of {"images" if images else "labels"}: it has {has}; download it again.')
+                raise ValueError(f'{path} is no IDX file of {"images" if images else "labels"}: it has {has}; download it '
+                                 'again.')
             shape = np.frombuffer(sizes, '>u4').tolist()
             if (size := math.prod(max(1, one) for one in shape)) > _LARGEST_IDX:
                 raise ValueError(

@@ -221,7 +221,7 @@ class AddedTest(parameterized.TestCase):
 
     @parameterized.parameters(
         (lambda: specs.SentencePiece(special=('cls',)), 'special names some of begin, pad, mask'),
-        (lambda: specs.SentencePiece(vocab=300, sentinels=50), '53 special pieces and one character make 310; set vocab to some'),
+        (lambda: specs.SentencePiece(vocab=300, sentinels=50), '53 special pieces and one character make 310; set vocab to'),
         (lambda: specs.WordPiece(vocab=10, sentinels=5), '10 special tokens and one character make 11; use a larger'),
         (lambda: specs.Byte(sentinels=-1), 'sentinels is a count of 0 or more'),
         (lambda: specs.SentencePiece(vocab=9999, sentinels=7).learn(CORPUS), r'at most vocab=\d+'))
