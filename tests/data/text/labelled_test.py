@@ -479,6 +479,10 @@ class RefusalTest(LabelledCase):
                                                 r'of them .*a.tsv:[12]; give each its own file'):
             Labelled(**self.fields(train='train[:2]', valid=valid)).open(None)
 
+    def test_held_out_parts_may_share_examples(self):
+        opened = Labelled(**self.reviews(valid='train[90%:]', test='train[95%:]', train='train[:90%]')).open(None)
+        self.assertEqual([opened.evaluation(part, 2).facts['texts'] for part in ('valid', 'test')], [2, 1])
+
 
 if __name__ == '__main__':
     absltest.main()
