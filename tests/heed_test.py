@@ -42,7 +42,7 @@ class TextTest(recorded.TestCase):
 
     def test_warns_of_what_predict_says(self):
         run = heed.load(self.trained())
-        with self.assertWarnsRegex(UserWarning, r'\AAnswer 2: 2 of the \d tokens of the prompt are unknown to the token') as found:
+        with self.assertWarnsRegex(UserWarning, r'\AAnswer 2: 2 of the \d tokens of the prompt are unknown') as found:
             texts = run.generate(['key', 'k\u4e2d\u6587'], tokens=2)
         self.assertLen(texts, 2)
         self.assertEqual(found.filename, __file__)
