@@ -9,6 +9,8 @@ import os
 from collections.abc import Iterable, Iterator
 
 HEAD = 512  # bytes that tell what a file is
+ANOTHER = ('set data.encoding to what it is (its writer knows, or the command `file -i` guesses it), such as shift_jis, '
+           'gb18030 or cp1252, or convert the file to UTF-8; latin-1 decodes any bytes, also into wrong letters')
 RATIO = 100  # texts are packed to a fifth, tables with few different rows to a fiftieth
 _MARKS = ((codecs.BOM_UTF32_LE, 'utf-32'), (codecs.BOM_UTF32_BE, 'utf-32'), (codecs.BOM_UTF8, 'utf-8-sig'),
           (codecs.BOM_UTF16_LE, 'utf-16'), (codecs.BOM_UTF16_BE, 'utf-16'))
@@ -69,6 +71,18 @@ def unmarked(head: bytes) -> str:
     return ''
 
 
+def utf8_letter(blocks: Iterable[bytes]) -> str:
+    """The first letter beyond ASCII in bytes that are UTF-8 (the last letter may be cut); '' if they have none or are not."""
+    decoder, found = codecs.getincrementaldecoder('utf-8')(), ''
+    try:
+        for block in blocks:
+            text = decoder.decode(block)
+            found = found or next((letter for letter in text if not letter.isascii()), '')
+    except UnicodeDecodeError:
+        return ''
+    return found
+
+
 def require_encoding(name: str) -> None:
     """Raises ValueError unless Python knows a text encoding of this name."""
     try:
@@ -107,8 +121,7 @@ def most(path: str) -> int:
 def undecodable(path: str, encoding: str, place: int) -> ValueError:
     """The error for a byte that is no text in an encoding."""
     named = 'UTF-8' if encoding in ('utf-8', 'utf-8-sig') else encoding
-    return ValueError(f'{path} is not {named}: byte {place} cannot be decoded; set data.encoding to what it is, such as '
-                      'utf-16, latin-1 or cp1252, or convert the file to UTF-8.')
+    return ValueError(f'{path} is not {named}: byte {place} cannot be decoded; {ANOTHER}.')
 
 
 def _ended(blocks: Iterable[bytes]) -> Iterator[bytes | None]:

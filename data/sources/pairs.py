@@ -133,7 +133,8 @@ class Aligned(Origin):
     target: sources.File
 
     def described(self) -> str:
-        return f'source from {self.source.name}, target from {self.target.name}'
+        files = self.source, self.target
+        return f'source from {self.source.name}, target from {self.target.name}{sources.misread(files)}'
 
     @functools.cached_property
     def digest(self) -> str:

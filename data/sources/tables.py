@@ -168,7 +168,7 @@ class Table:
         'review', label from 'stars'", or "no header; text from 1, label from 2"."""
         name = lambda column: repr(self.names[column]) if column < len(self.names) else str(column + 1)
         read = ', '.join(f'{what} from {" and ".join(map(name, found))}' for what, found in columns.items() if found)
-        return f'{self.describe()}; {read}'
+        return f'{self.describe()}; {read}{sources.misread([self.file])}'
 
     def describe(self) -> str:
         """What was found, for the log: "header: 'sentence', 'label' (line 1)", or "no header"."""
@@ -326,8 +326,7 @@ def lines_of(file: sources.File) -> Iterator[str]:
         try:
             text = line.decode('utf-8-sig' if number == 1 else 'utf-8')
         except UnicodeDecodeError as error:
-            raise ValueError(f'{file.path}:{number} is not UTF-8 ({error.reason}); set data.encoding to what it is, '
-                             'such as utf-16, latin-1 or cp1252, or convert the file to UTF-8.') from error
+            raise ValueError(f'{file.path}:{number} is not UTF-8 ({error.reason}); {contents.ANOTHER}.') from error
         yield text.removesuffix('\r')
 
 
