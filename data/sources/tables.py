@@ -111,9 +111,10 @@ class Table:
         """The fields of one line of text."""
         return _cells(line, self._separator) if self._quoted else line.split(self._separator)
 
-    def cells(self, row: Row, columns: Sequence[int], field: str, optional: Sequence[int] = ()) -> tuple:
+    def cells(self, row: Row, columns: Sequence[int], field: str, optional: Sequence[int] = (),
+              skip: str = '') -> tuple:
         """The cells of a row in these columns. Raises ValueError if the row is too short, or if one is empty and not in
-        `optional`."""
+        `optional`; `skip` is the setting that leaves such rows out, '' for none."""
         place, cells = row
         if len(cells) <= max(columns):
             raise ValueError(f'{place} has {self.counted(cells)}, and {field} asks for {max(columns) + 1}; correct the line, '
@@ -121,7 +122,8 @@ class Table:
         for column in columns:
             if column not in optional and (cells[column] is None or not str(cells[column]).strip()):
                 name = f'{self.names[column]!r}' if self.names else column + 1
-                raise ValueError(f'{place} has nothing in column {name}; fill it in, or take the line out.')
+                out = f'take the line out, or leave all such lines out with {skip}' if skip else 'or take the line out'
+                raise ValueError(f'{place} has nothing in column {name}; fill it in, {out}.')
         return tuple(cells[column] for column in columns)
 
     def counted(self, cells: Sequence) -> str:
