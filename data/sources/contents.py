@@ -6,6 +6,7 @@ as UTF-8 without the mark, so that lines, slices and the vocabulary do not depen
 
 import codecs
 import os
+import zipfile
 from collections.abc import Iterable, Iterator
 
 HEAD = 512  # bytes that tell what a file is
@@ -37,8 +38,9 @@ _SIGNATURES = (  # (first bytes, what it is, what to do)
     (b'{\\rtf', 'an RTF document', 'save it as plain text first, e.g. with pandoc'),
     (b'\x7fELF', 'a program', 'give a file of text'),
 )
+_INSIDE = {'word/document.xml': '.docx', 'xl/workbook.xml': '.xlsx', 'ppt/presentation.xml': '.pptx'}
 _ZIPPED = {'.docx': 'a Word document', '.odt': 'an OpenDocument text', '.epub': 'an EPUB', '.pptx': 'a presentation',
-           '.xlsx': 'a spreadsheet', '.npz': 'an archive of NumPy arrays'}
+           '.xlsx': 'a spreadsheet', '.ods': 'a spreadsheet', '.npz': 'an archive of NumPy arrays'}
 
 
 def refuse_other_kinds(path: str, head: bytes, encoding: str = '') -> None:
@@ -129,10 +131,20 @@ def _ended(blocks: Iterable[bytes]) -> Iterator[bytes | None]:
     yield None
 
 
+def _packed(path: str) -> str:
+    """The usual ending of an office document that a file is, however it is named; '' if it is none."""
+    try:
+        with zipfile.ZipFile(path) as archive:
+            return next((ending for name, ending in _INSIDE.items() if name in archive.NameToInfo), '')
+    except (OSError, ValueError, NotImplementedError, zipfile.BadZipFile):  # damaged, or packed with gzip
+        return ''
+
+
 def _kind(path: str, head: bytes) -> tuple[str, str] | None:
     ending = os.path.splitext(path)[1].lower()
-    if head.startswith(b'PK\x03\x04') and ending in _ZIPPED:
-        return _ZIPPED[ending], 'save it as plain text first' + ', e.g. with pandoc' * (ending in ('.docx', '.odt', '.epub'))
+    if head.startswith(b'PK\x03\x04') and (ending := _packed(path) or ending) in _ZIPPED:
+        kind = 'CSV' if ending in ('.xlsx', '.ods') else 'plain text'
+        return _ZIPPED[ending], f'save it as {kind} first' + ', e.g. with pandoc' * (ending in ('.docx', '.odt', '.epub'))
     for signature, what, advice in _SIGNATURES:
         if head.startswith(signature) and (signature != b'BZh' or head[4:10] == b'1AY&SY'):
             return what, advice

@@ -259,10 +259,17 @@ class SourcesTest(parameterized.TestCase):
         zipped = io.BytesIO()
         with zipfile.ZipFile(zipped, 'w') as archive:
             archive.writestr('x', 'x')
+        book = io.BytesIO()
+        with zipfile.ZipFile(book, 'w') as archive:
+            archive.writestr('[Content_Types].xml', '<Types/>')
+            archive.writestr('xl/workbook.xml', '<workbook/>')
         image = lambda kind: (Image.new('L', (9, 9)).save(file := io.BytesIO(), kind), file.getvalue())[1]
         for name, contents, message in (
             ('a.txt', b'%PDF-1.7\n%\xe2\xe3', 'a.txt is a PDF, not text; extract its text first, e.g. with pdftotext'),
             ('a.txt', zipped.getvalue(), 'is a zip archive, not text; unpack it first'),
+            ('a.csv', book.getvalue(), 'a.csv is a spreadsheet, not text; save it as CSV first'),
+            ('a.xlsx', zipped.getvalue(), 'a.xlsx is a spreadsheet, not text; save it as CSV first'),
+            ('a.txt', zipped.getvalue()[:-9], 'is a zip archive, not text; unpack it first'),
             ('a.docx', zipped.getvalue(), 'is a Word document, not text; save it as plain text'),
             ('a.txt', packed.getvalue(), 'is a tar archive, not text'),
             ('a.tar.gz', gzip.compress(packed.getvalue()), 'is a tar archive, not text; unpack it first, e.g. with tar'),
