@@ -6,9 +6,12 @@ as UTF-8 without the mark, so that lines, slices and the vocabulary do not depen
 
 import codecs
 import os
+import zipfile
 from collections.abc import Iterable, Iterator
 
 HEAD = 512  # bytes that tell what a file is
+ANOTHER = ('set data.encoding to what it is (its writer knows, or the command `file -i` guesses it), such as shift_jis, '
+           'gb18030 or cp1252, or convert the file to UTF-8; latin-1 decodes any bytes, also into wrong letters')
 RATIO = 100  # texts are packed to a fifth, tables with few different rows to a fiftieth
 _MARKS = ((codecs.BOM_UTF32_LE, 'utf-32'), (codecs.BOM_UTF32_BE, 'utf-32'), (codecs.BOM_UTF8, 'utf-8-sig'),
           (codecs.BOM_UTF16_LE, 'utf-16'), (codecs.BOM_UTF16_BE, 'utf-16'))
@@ -35,8 +38,9 @@ _SIGNATURES = (  # (first bytes, what it is, what to do)
     (b'{\\rtf', 'an RTF document', 'save it as plain text first, e.g. with pandoc'),
     (b'\x7fELF', 'a program', 'give a file of text'),
 )
+_INSIDE = {'word/document.xml': '.docx', 'xl/workbook.xml': '.xlsx', 'ppt/presentation.xml': '.pptx'}
 _ZIPPED = {'.docx': 'a Word document', '.odt': 'an OpenDocument text', '.epub': 'an EPUB', '.pptx': 'a presentation',
-           '.xlsx': 'a spreadsheet', '.npz': 'an archive of NumPy arrays'}
+           '.xlsx': 'a spreadsheet', '.ods': 'a spreadsheet', '.npz': 'an archive of NumPy arrays'}
 
 
 def refuse_other_kinds(path: str, head: bytes, encoding: str = '') -> None:
@@ -67,6 +71,18 @@ def unmarked(head: bytes) -> str:
         if all(zeros(place, width) for place in first) and not zeros(0 if little else width - 1, width):
             return f'utf-{8 * width}-{"le" if little else "be"}'
     return ''
+
+
+def utf8_letter(blocks: Iterable[bytes]) -> str:
+    """The first letter beyond ASCII in bytes that are UTF-8 (the last letter may be cut); '' if they have none or are not."""
+    decoder, found = codecs.getincrementaldecoder('utf-8')(), ''
+    try:
+        for block in blocks:
+            text = decoder.decode(block)
+            found = found or next((letter for letter in text if not letter.isascii()), '')
+    except UnicodeDecodeError:
+        return ''
+    return found
 
 
 def require_encoding(name: str) -> None:
@@ -107,8 +123,7 @@ def most(path: str) -> int:
 def undecodable(path: str, encoding: str, place: int) -> ValueError:
     """The error for a byte that is no text in an encoding."""
     named = 'UTF-8' if encoding in ('utf-8', 'utf-8-sig') else encoding
-    return ValueError(f'{path} is not {named}: byte {place} cannot be decoded; set data.encoding to what it is, such as '
-                      'utf-16, latin-1 or cp1252, or convert the file to UTF-8.')
+    return ValueError(f'{path} is not {named}: byte {place} cannot be decoded; {ANOTHER}.')
 
 
 def _ended(blocks: Iterable[bytes]) -> Iterator[bytes | None]:
@@ -116,10 +131,20 @@ def _ended(blocks: Iterable[bytes]) -> Iterator[bytes | None]:
     yield None
 
 
+def _packed(path: str) -> str:
+    """The usual ending of an office document that a file is, however it is named; '' if it is none."""
+    try:
+        with zipfile.ZipFile(path) as archive:
+            return next((ending for name, ending in _INSIDE.items() if name in archive.NameToInfo), '')
+    except (OSError, ValueError, NotImplementedError, zipfile.BadZipFile):  # damaged, or packed with gzip
+        return ''
+
+
 def _kind(path: str, head: bytes) -> tuple[str, str] | None:
     ending = os.path.splitext(path)[1].lower()
-    if head.startswith(b'PK\x03\x04') and ending in _ZIPPED:
-        return _ZIPPED[ending], 'save it as plain text first' + ', e.g. with pandoc' * (ending in ('.docx', '.odt', '.epub'))
+    if head.startswith(b'PK\x03\x04') and (ending := _packed(path) or ending) in _ZIPPED:
+        kind = 'CSV' if ending in ('.xlsx', '.ods') else 'plain text'
+        return _ZIPPED[ending], f'save it as {kind} first' + ', e.g. with pandoc' * (ending in ('.docx', '.odt', '.epub'))
     for signature, what, advice in _SIGNATURES:
         if head.startswith(signature) and (signature != b'BZh' or head[4:10] == b'1AY&SY'):
             return what, advice

@@ -60,6 +60,10 @@ class File:
         except ValueError:  # damaged, which reading says
             return b''
 
+    def head(self, size: int) -> Iterator[bytes]:
+        """The first `size` bytes as they are in the file, decompressed."""
+        return self._blocks(0, size)
+
     @functools.cached_property
     def _coded(self) -> str:
         """The encoding, if it is not UTF-8 without a byte order mark."""
@@ -181,6 +185,19 @@ def files(path: str, field: str = 'data.path', encoding: str = 'utf-8') -> list[
     if not kept:
         raise ValueError(f'{path!r} holds no text; {field} must name at least one file that is not empty.')
     return kept
+
+
+def misread(found: Sequence[File]) -> str:
+    """A warning of the first of some files whose first block is UTF-8 with letters beyond ASCII, and that is read by another
+    encoding, which makes other letters of them; '' for none."""
+    for file in found:
+        name = codecs.lookup(file.encoding).name
+        letter = '' if name.startswith('utf') else contents.utf8_letter(file.head(_BLOCK))
+        if letter:
+            wrong = letter.encode().decode(name, 'replace')
+            return (f' (CAUTION: {file.path} looks like UTF-8, of which data.encoding={file.encoding} makes {wrong!r} of '
+                    f'{letter!r}; leave the encoding out, or set it to utf-8)')
+    return ''
 
 
 def named(found: Sequence[File], name: str) -> list[File]:

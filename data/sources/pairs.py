@@ -120,8 +120,13 @@ class TablePairs(Origin):
     def _nested(self, place: str, found: Any) -> Pair:
         pair = tuple(found.get(language) for language in self.form.languages) if isinstance(found, dict) else ()
         if not pair or not all(isinstance(text, str) and text.strip() for text in pair):
-            raise ValueError(f'{place} has no texts {" and ".join(map(repr, self.form.languages))} in its translation '
-                             f'{found!r:.60}; set data.languages to two of its names.')
+            known = {name for name, text in found.items() if isinstance(text, str) and text.strip()} if isinstance(
+                found, dict) else {*()}
+            missing = [language for language in self.form.languages if language not in known]
+            ways = ['fill it in, or take the line out'] * (len(known) < 2 or len(missing) < 2)
+            mend = ', or '.join(ways + ['set data.languages to two of its names'] * (len(known) > 1))
+            raise ValueError(f'{place} has no text{"s" * (len(missing) > 1)} {" and ".join(map(repr, missing))} in its '
+                             f'translation {found!r:.60}; {mend}.')
         return pair
 
 
@@ -133,7 +138,8 @@ class Aligned(Origin):
     target: sources.File
 
     def described(self) -> str:
-        return f'source from {self.source.name}, target from {self.target.name}'
+        files = self.source, self.target
+        return f'source from {self.source.name}, target from {self.target.name}{sources.misread(files)}'
 
     @functools.cached_property
     def digest(self) -> str:

@@ -33,6 +33,8 @@ _ROWS = 10_000_000  # that any file of Parquet may have
 _LONGEST = 1 << 26  # bytes in a line or in a whole .json
 _CARD = 1 << 17  # characters of a card that are read
 _FORMATS = {'.csv': 'csv', '.jsonl': 'json', '.ndjson': 'json', '.json': 'json', '.parquet': 'parquet', '.pq': 'parquet'}
+_STATED = re.compile(r'"?sep=([,;\t])"?', re.IGNORECASE)  # the separator in a first line for Excel
+_PAGE = re.compile(r'\s*(<!doctype html|<html)\b.*>\s*', re.IGNORECASE)
 _NAME = re.compile(r'(#\d* ?)?[^\W\d][\w .()/#-]{0,39}|')  # of a column; '' is what pandas calls its index
 _KNOWN = frozenset((  # names of columns
     'label', 'labels', 'class', 'classes', 'category', 'sentiment', 'target', 'score', 'quality', 'similarity', 'tag',
@@ -111,9 +113,10 @@ class Table:
         """The fields of one line of text."""
         return _cells(line, self._separator) if self._quoted else line.split(self._separator)
 
-    def cells(self, row: Row, columns: Sequence[int], field: str, optional: Sequence[int] = ()) -> tuple:
+    def cells(self, row: Row, columns: Sequence[int], field: str, optional: Sequence[int] = (),
+              skip: str = '') -> tuple:
         """The cells of a row in these columns. Raises ValueError if the row is too short, or if one is empty and not in
-        `optional`."""
+        `optional`; `skip` is the setting that leaves such rows out, '' for none."""
         place, cells = row
         if len(cells) <= max(columns):
             raise ValueError(f'{place} has {self.counted(cells)}, and {field} asks for {max(columns) + 1}; correct the line, '
@@ -121,7 +124,8 @@ class Table:
         for column in columns:
             if column not in optional and (cells[column] is None or not str(cells[column]).strip()):
                 name = f'{self.names[column]!r}' if self.names else column + 1
-                raise ValueError(f'{place} has nothing in column {name}; fill it in, or take the line out.')
+                out = f'take the line out, or leave all such lines out with {skip}' if skip else 'or take the line out'
+                raise ValueError(f'{place} has nothing in column {name}; fill it in, {out}.')
         return tuple(cells[column] for column in columns)
 
     def counted(self, cells: Sequence) -> str:
@@ -168,7 +172,7 @@ class Table:
         'review', label from 'stars'", or "no header; text from 1, label from 2"."""
         name = lambda column: repr(self.names[column]) if column < len(self.names) else str(column + 1)
         read = ', '.join(f'{what} from {" and ".join(map(name, found))}' for what, found in columns.items() if found)
-        return f'{self.describe()}; {read}'
+        return f'{self.describe()}; {read}{sources.misread([self.file])}'
 
     def describe(self) -> str:
         """What was found, for the log: "header: 'sentence', 'label' (line 1)", or "no header"."""
@@ -176,7 +180,8 @@ class Table:
         if self.format in ('json', 'parquet'):
             return f'columns: {names}'
         apart = f'; separated by {self._separated_by}' if self.format == 'csv' and self._separator != ',' else ''
-        return (f'header: {names} (line 1)' if self.names else 'no header') + apart
+        line = self._head[0][0].rpartition(':')[2] if self.names else ''
+        return (f'header: {names} (line {line})' if self.names else 'no header') + apart
 
     @property
     def format(self) -> str:
@@ -217,7 +222,9 @@ class Table:
     def _separator(self) -> str:
         if self.format != 'csv':
             return '\t'
-        lines = list(itertools.islice((line for line in lines_of(self.file) if line.strip()), 20))
+        if self._stated:
+            return self._stated[1]
+        lines = list(itertools.islice((line for line in self._lines() if line.strip()), 20))
         found = {mark: [_cells(line, mark) for line in lines] for mark in ',;\t'}
         count = {mark: [len(cells) for cells in rows] for mark, rows in found.items()}
         even = [mark for mark in found if lines and min(count[mark]) == max(count[mark]) > 1]
@@ -242,14 +249,27 @@ class Table:
             return self._of_parquet()
         return self._of_quoted() if quoted else self._of_lines()
 
+    @functools.cached_property
+    def _stated(self) -> re.Match | None:
+        """The first line of a .csv, if it is one for Excel that states the separator."""
+        return _STATED.fullmatch(next(lines_of(self.file), '')) if self.format == 'csv' else None
+
+    def _lines(self) -> Iterator[str]:
+        """The lines, blank for one that states the separator. Raises ValueError for a page of HTML, unless `header` is 'false'."""
+        for number, line in enumerate(lines_of(self.file)):
+            if not number and self.header != 'false' and _PAGE.fullmatch(line):
+                raise ValueError(f'{self.file.path} is a page of HTML, not a table; download the file itself, or set '
+                                 'data.header=false if its lines are texts.')
+            yield '' if not number and self._stated else line
+
     def _of_lines(self) -> Iterator[Row]:
-        for number, line in enumerate(lines_of(self.file), 1):
+        for number, line in enumerate(self._lines(), 1):
             if line.strip():
                 yield f'{self.file.path}:{number}', tuple(line.split(self._separator))
 
     def _of_quoted(self) -> Iterator[Row]:
         # A carriage return within a line, which the reader refuses outside of quotes, is white space.
-        lines = (line.replace('\r', ' ') + '\n' for line in lines_of(self.file))
+        lines = (line.replace('\r', ' ') + '\n' for line in self._lines())
         reader, first = csv.reader(lines, delimiter=self._separator, strict=True), 1
         while True:
             try:
@@ -326,8 +346,7 @@ def lines_of(file: sources.File) -> Iterator[str]:
         try:
             text = line.decode('utf-8-sig' if number == 1 else 'utf-8')
         except UnicodeDecodeError as error:
-            raise ValueError(f'{file.path}:{number} is not UTF-8 ({error.reason}); set data.encoding to what it is, '
-                             'such as utf-16, latin-1 or cp1252, or convert the file to UTF-8.') from error
+            raise ValueError(f'{file.path}:{number} is not UTF-8 ({error.reason}); {contents.ANOTHER}.') from error
         yield text.removesuffix('\r')
 
 

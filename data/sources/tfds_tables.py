@@ -18,6 +18,8 @@ class TfdsFile:
     name: str
     examples: tfds.TfdsExamples
 
+    encoding = 'utf-8'  # of all texts of TFDS
+
     @property
     def digest(self) -> str:
         return self.examples.digest

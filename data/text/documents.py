@@ -127,7 +127,10 @@ class Text:
     @property
     def place(self) -> str:
         """Where the text comes from, for the log."""
-        return f'corpus of {len(self.corpus)} sources' if self.corpus else f'{self.origin} {self.name or self.path}'.strip()
+        if self.corpus:
+            return f'corpus of {len(self.corpus)} sources'
+        wrong = sources.misread(self.part('train').files) if self.origin == 'files' else ''
+        return f'{self.origin} {self.name or self.path}'.strip() + wrong
 
     def part(self, split: str) -> sources.Split | tfds_sources.TfdsTexts:
         """The text that 'train', 'valid', 'test' or a split expression names.

@@ -257,7 +257,8 @@ class Labelled(examples.Examples):
             raise ValueError(f'{row[0]} has {table.counted(row[1])}, and expected are one text or two and the label; correct '
                              'the line, or name the columns with data.columns and data.label.')
         columns = layout or range(len(row[1]))
-        *texts, label = table.cells(row, columns, 'data.columns with data.label', columns[-1:] if optional else ())
+        *texts, label = table.cells(row, columns, 'data.columns with data.label', columns[-1:] if optional else (),
+                                    'data.incomplete=skip')
         for text in texts:
             if isinstance(text, (list, dict)):
                 kind = 'a list' if isinstance(text, list) else 'an object'

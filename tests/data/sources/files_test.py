@@ -239,6 +239,17 @@ class SourcesTest(parameterized.TestCase):
             with self.assertRaisesRegex(ValueError, message):
                 collect(sources.Split.of('train', sources.files(str(path), encoding=encoding), 'file'))
 
+    @parameterized.parameters(
+        ('utf-8', 'latin-1', 'Ã©'), ('utf-8', 'cp1252', 'Ã©'), ('utf-8', 'gb18030', '茅'), ('utf-8', 'utf8', ''),
+        ('latin-1', 'latin-1', ''), ('ascii', 'latin-1', ''), ('utf-16', 'utf-16', ''), ('utf-16-le', 'utf-16-le', ''))
+    def test_utf_8_that_is_read_by_another_encoding_is_mentioned(self, written, encoding, wrong):
+        path = self.folder / 'a.txt'
+        path.write_bytes('a café, '.encode(written, 'ignore') * 400_000)  # letters lie across the ends of blocks
+        found = sources.misread(sources.files(str(path), encoding=encoding))
+        self.assertEqual(bool(found), bool(wrong))
+        said = f" (CAUTION: {path} looks like UTF-8, of which data.encoding={encoding} makes {wrong!r} of 'é'; leave the"
+        self.assertStartsWith(found, said if wrong else '')
+
     def test_what_is_no_text_is_called_what_it_is(self):
         packed, database = io.BytesIO(), self.folder / 'base.txt'
         with tarfile.open(fileobj=packed, mode='w') as archive:
@@ -248,10 +259,17 @@ class SourcesTest(parameterized.TestCase):
         zipped = io.BytesIO()
         with zipfile.ZipFile(zipped, 'w') as archive:
             archive.writestr('x', 'x')
+        book = io.BytesIO()
+        with zipfile.ZipFile(book, 'w') as archive:
+            archive.writestr('[Content_Types].xml', '<Types/>')
+            archive.writestr('xl/workbook.xml', '<workbook/>')
         image = lambda kind: (Image.new('L', (9, 9)).save(file := io.BytesIO(), kind), file.getvalue())[1]
         for name, contents, message in (
             ('a.txt', b'%PDF-1.7\n%\xe2\xe3', 'a.txt is a PDF, not text; extract its text first, e.g. with pdftotext'),
             ('a.txt', zipped.getvalue(), 'is a zip archive, not text; unpack it first'),
+            ('a.csv', book.getvalue(), 'a.csv is a spreadsheet, not text; save it as CSV first'),
+            ('a.xlsx', zipped.getvalue(), 'a.xlsx is a spreadsheet, not text; save it as CSV first'),
+            ('a.txt', zipped.getvalue()[:-9], 'is a zip archive, not text; unpack it first'),
             ('a.docx', zipped.getvalue(), 'is a Word document, not text; save it as plain text'),
             ('a.txt', packed.getvalue(), 'is a tar archive, not text'),
             ('a.tar.gz', gzip.compress(packed.getvalue()), 'is a tar archive, not text; unpack it first, e.g. with tar'),

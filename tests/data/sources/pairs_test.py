@@ -104,6 +104,19 @@ class TablePairsTest(parameterized.TestCase):
         with self.assertRaisesRegex(ValueError, message):
             list(pair_sources.tables(path, Form(('1', '2')))('all'))
 
+    @parameterized.parameters(
+        ('{"en": "Go."}', "has no text 'fr' in its translation {'en': 'Go.'}; fill it in, or take the line out"),
+        ('{"en": "Go.", "fr": null}', "has no text 'fr' in its .*; fill it in, or take the line out"),
+        ('{"en": " ", "fr": ""}', "has no texts 'en' and 'fr' in its .*; fill it in, or take the line out"),
+        ('{"de": "Geh", "es": "Ve"}', "has no texts 'en' and 'fr' in its .*; set data.languages to two of its names"),
+        ('{"en": "Go.", "es": "Ve"}', "has no text 'fr' in its .*; fill it in, or take the line out, or set data.languages to"),
+        ('"Go."', "has no texts 'en' and 'fr' in its translation 'Go.'; fill it in"))
+    def test_a_translation_in_json_that_lacks_a_language(self, translation, message):
+        whole = '{"translation": {"en": "Hi.", "fr": "Salut"}}\n'
+        part = pair_sources.tables(self.write(f'{whole}{{"translation": {translation}}}\n', 'a.jsonl'), Form((), ('en', 'fr')))
+        with self.assertRaisesRegex(ValueError, f'a.jsonl:2 {message}'):
+            list(part('all'))
+
     def test_the_digest_names_contents_and_columns(self):
         digest = lambda columns: pair_sources.tables(str(self.folder), Form(columns))('all').digest
         self.write('a\tb\n')

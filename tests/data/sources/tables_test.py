@@ -53,6 +53,24 @@ class FormatsTest(TablesCase):
         self.assertEqual(places('a.jsonl', '{"a": 1}\n\n{"b": 2}'), ['/a.jsonl:1', '/a.jsonl:3'])
         self.assertEqual(places('a.json', '[{"a": 1}, {"b": 2}]'), ['/a.json, item 1', '/a.json, item 2'])
 
+    @parameterized.parameters(';', ',', '\t')
+    def test_a_first_line_for_excel_that_states_the_separator(self, mark):
+        rows = f'text{mark}label\n"a{mark}b"{mark}x\nc{mark}y\n'
+        for quotes in ('auto', 'true'):
+            table = self.table('a.csv', f'sep={mark}\n{rows}', quotes=quotes)
+            self.assertEqual((table.names, next(cells for _, cells in table.rows())), (('text', 'label'), (f'a{mark}b', 'x')))
+            self.assertEqual([place.rpartition(':')[2] for place, _ in table.rows()], ['3', '4'])
+            self.assertStartsWith(table.describe(), "header: 'text', 'label' (line 2)")
+        self.assertEqual(self.cells('a.csv', f'sep={mark}\na{mark}1\n', quotes='false'), [('a', '1')])
+        self.assertEqual(self.cells('a.tsv', 'sep=;\t1\n'), [('sep=;', '1')])
+
+    def test_a_page_of_html_is_no_table(self):
+        for page in ('<!DOCTYPE html><html><body>404, not found</body></html>\n' * 9, '\n<html lang="en">\n<p>a, b\n'.lstrip()):
+            with self.assertRaisesRegex(ValueError, r'a.csv is a page of HTML, not a table; download the file itself'):
+                self.cells('a.csv', page)
+            self.assertNotEmpty(self.cells('a.csv', page, header='false'))
+        self.assertEqual(self.cells('a.csv', '<html>a</html>,1\n'), [('<html>a</html>', '1')])  # texts of HTML
+
     def test_line_ends_of_old_macintoshes(self):
         table = self.table('a.csv', 'text,label\rno,0\r"yes,\ror so",1\r')
         self.assertEqual(table.names, ('text', 'label'))

@@ -204,7 +204,8 @@ class FormsTest(LabelledCase):
 
     def test_incomplete_rows(self):
         self.write('a.tsv', 'label\ttext\nbad\tno\n\tthe\ngood\t \nbad\ngood\ta\n')
-        with self.assertRaisesRegex(ValueError, "a.tsv:3 has nothing in column 'label'; fill it in"):
+        with self.assertRaisesRegex(ValueError, "a.tsv:3 has nothing in column 'label'; fill it in, take the line out, or "
+                                                'leave all such lines out with data.incomplete=skip.$'):
             Labelled(**self.fields(train='train')).open(None)
         opened = Labelled(**self.fields(train='train', incomplete='skip')).open(None)
         self.assertEqual([example.texts for example in opened.config.part('train').examples], [('no',), ('a',)])
