@@ -67,6 +67,7 @@ class SummariesTest(TextsCase):
         self.assertAlmostEqual(found['rouge2'], 100 / 2)
         self.assertAlmostEqual(found['first_rouge1'], 100 * (2 / 3 + 2 * 1.0 * (2 / 3) / (1.0 + 2 / 3)) / 2)
         self.assertEqual(found['pairs'], 2)
+        self.assertContainsSubset(Summaries.percent, found)
         self.assertEqual(metrics.rouge_scores(['same words'], ['same words']), {'rouge1': 100, 'rouge2': 100, 'rougeL': 100})
 
     def test_without_the_library_it_says_so(self):
