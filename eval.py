@@ -327,13 +327,17 @@ def measured(snapshot, name, part, paths, view=None):
 
 
 def scored(snapshot, paths, view):
-    """The batches of files. Fields of the data, which errors advise to set, are those of the run and no flags here."""
+    """The batches of files. Of what errors advise, the fields of the data are left out: they are those of the run here."""
     try:
         return snapshot.data.score(paths, snapshot.run.eval_rows, **view)
     except ValueError as error:
-        said = str(error).replace('set data.path to', 'give --path').replace('data.path', '--path')
-        more = ' (fields of data are those of the run here: give --path files like the ones it was trained on)'
-        raise ValueError(said.rstrip('.') + more * ('data.' in said) + '.') from None
+        said = str(error).replace('set data.path to', 'give --path').replace('data.path', '--path').removesuffix('.')
+        fields = re.compile(rf'\bdata\.({"|".join(snapshot.run.config.data)})\b')
+        if fields.search(said):
+            fact, advice = said.rsplit('; ', 1) if '; ' in said else (said, '')
+            others = [one for one in advice.split(', or ') if not fields.search(one)]
+            said = f'{fact}; {", or ".join(others) or "give --path files like those that this run was trained on"}'
+        raise ValueError(f'{said}.') from None
 
 
 def compare(snapshot, folder, given):
