@@ -7,9 +7,9 @@ object with split, step, loss, weight and the other metrics; for a picture it sa
     python eval.py --workdir=DIR --heads=OUT.png [--split=NAME] [--keep=N --pruned=NEW_WORKDIR]
     python eval.py --workdir=DIR --positions=OUT.png
 
-Accuracies and the exact match of translations are shares from 0 to 1; BLEU, chrF, every F1, precision and recall, and the
-exact match of answers are per cent, with % in the line above the JSON. A cross-entropy is in nats; `weight` counts what it is
-averaged over, such as tokens.
+Accuracies and the exact match of texts that the model writes are shares from 0 to 1; BLEU, chrF, ROUGE, every F1, precision
+and recall, and the exact match of answers that it finds in a text are per cent, with % in the line above the JSON. A
+cross-entropy is in nats; `weight` counts what it is averaged over, such as tokens.
 
 --against tests whether another run differs by more than chance over the same examples: McNemar's exact test of right and wrong
 ones, the paired bootstrap of other scores, with the difference, its interval of 95 % and p.

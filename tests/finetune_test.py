@@ -118,11 +118,18 @@ class FinetuneTest(recorded.TestCase):
         self.assertIn(f'parameters from {pretrained}', done.out)
         self.assertRegex(done.out, '2 tasks as text: rte 50.0% of 30, sst2 50.0% of 30 examples')
         row, = experiments.rows(mine, 'answers')
-        names = {f'{task}_{name}' for task in ('rte', 'sst2') for name in ('exact_match', 'other')}
+        names = {f'{task}_{name}' for task in ('rte', 'sst2') for name in ('exact_match', 'other', 'pairs')}
         self.assertEqual({*row} - {'step', 'split'}, names)
         done = experiments.call('eval', f'--workdir={mine}', '--split=sst2.valid', '--evaluator=answers')
         said = json.loads(done.out.splitlines()[-1])
         self.assertEqual((said['split'], said['sst2_other']), ('sst2.valid', row['sst2_other']))
+        config, _ = cli.load_config(f'configs/text_to_text.py:{pretrained}')
+        self.assertEqual((said['sst2_pairs'], config.evals.answers.limit), (10, 0))  # of all examples
+        done = experiments.call('eval', f'--workdir={mine}', '--evaluator=answers', f'--against={mine}')
+        said = json.loads(done.out.splitlines()[-1])
+        self.assertEqual(said['examples'], 20)
+        self.assertEqual({name: test['first'] for name, test in said['tests'].items()},
+                         {name: row[name] for name in names if not name.endswith('pairs')})
         done = experiments.call('predict', f'--workdir={mine}', stdin=b'sst2 sentence: key row\n')
         self.assertEqual((done.code, len(done.out.splitlines())), (0, 1))
         done = experiments.call('train', f'--config=configs/text_to_text.py:{self.trained()}')

@@ -307,19 +307,26 @@ def _read_idx(path: str, dimensions: tuple[int, ...]) -> np.ndarray:
             begun = file.read(4)
             count = begun[3] if len(begun) > 3 else 0
             sizes = file.read(4 * count)
+            magic, images = int.from_bytes(begun, 'big'), dimensions != (1,)
+            expected = '2051 (2052 with channels)' if images else '2049'
             if begun[:3] != b'\0\0\x08' or count not in dimensions or len(sizes) < 4 * count:
-                raise ValueError(f'{path} is no IDX file of unsigned bytes; download it again.')
+                has = f'the magic number {magic}, and expected is {expected}' if len(sizes) == 4 * count > 0 else (
+                    f'{len(begun + sizes)} bytes')
+                raise ValueError(f'{path} is no IDX file of {"images" if images else "labels"}: it has {has}; download it '
+                                 'again.')
             shape = np.frombuffer(sizes, '>u4').tolist()
             if (size := math.prod(max(1, one) for one in shape)) > _LARGEST_IDX:
-                raise ValueError(f'{path} holds {size:,} bytes by its header, and at most {_LARGEST_IDX >> 20} MB are '
-                                 "read; make a folder of images of it, or prepare it for data.source='tfds'.")
+                raise ValueError(
+                    f'{path} has the magic number {magic}, where that of {"images" if images else "labels"} is {expected}, and '
+                    f'the sizes {" x ".join(map(str, shape))}, which makes {size:,} bytes, and at most {_LARGEST_IDX >> 20} MB '
+                    "are read; correct the header, make a folder of images of it, or prepare it for data.source='tfds'.")
             found, done = np.zeros(shape, np.uint8), 0
             flat = memoryview(found.reshape(-1))
             while read := file.readinto(flat[done:done + (1 << 20)]):
                 done += read
             if done < found.size or file.read(1):
                 raise ValueError(f'{path} is cut short or too long: its header, magic number '
-                                 f'{int.from_bytes(begun, "big")} with the sizes {" x ".join(map(str, shape))}, promises '
+                                 f'{magic} with the sizes {" x ".join(map(str, shape))}, promises '
                                  f'{found.size} bytes of data; images have the magic number 2051 or 2052, labels 2049.')
             return found
     except (gzip.BadGzipFile, EOFError, zlib.error) as error:

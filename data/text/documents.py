@@ -10,6 +10,7 @@ Text is tokenized once, into a memory-mapped file in the cache (`$HEED_CACHE`).
 import dataclasses
 import functools
 import os
+import shlex
 from collections.abc import Callable, Iterable, Sequence
 
 import numpy as np
@@ -95,9 +96,12 @@ class Text:
         fields.positive(length=self.length, batch_size=self.batch_size)
         given = [name for name in _OF_PLACES if self.corpus and getattr(self, name) != getattr(Text, name)]
         if given:
+            have = ' and '.join(f'data.{name}={getattr(self, name)!r}' for name in given)
+            flags = ' '.join(f'--config.data.{name}={shlex.quote(getattr(Text, name)) if getattr(Text, name) else ""}'
+                             for name in given)
             raise ValueError(
-                f'data.{given[0]}={getattr(self, given[0])!r} is not used with data.corpus, whose sources have places, '
-                'documents and splits of their own; leave one of the two out.'
+                f'{have} {"are" if len(given) > 1 else "is"} not used with data.corpus, whose sources have places, documents '
+                f'and splits of their own; leave one of the two out, or, where the config sets this, add {flags}.'
             )
         if self.source != 'auto':
             tfds_sources.check(self)

@@ -346,6 +346,20 @@ def once(found: Iterable[tuple[str, str]], header: str, column: str) -> str:
     return f' (CAUTION: {name[:40]!r}, at {place}, occurs once{more}: {mend})'
 
 
+def joined(found: Iterable[tuple[str, str]], separator: str) -> str:
+    """A warning of labels that are several, joined by another separator than this one: most of their parts are labels, or
+    parts of other ones. '' for none. `found` has (label, place) of every example."""
+    places = dict(reversed([*found]))  # the first place of each
+    for mark in (mark for mark in ',;|' if mark != separator):
+        parts = {name: {part.strip() for part in name.split(mark)} for name in places if mark in name}
+        counts = collections.Counter(part for several in parts.values() for part in several)
+        if 2 * sum(part in places or counts[part] > 1 for part in counts) > len(counts):
+            name = min(parts)
+            return (f' (CAUTION: {name[:40]!r}, at {places[name]}, looks like several labels joined by {mark!r}; if so, set '
+                    f'--config.data.target="Labels(separator={mark!r})")')
+    return ''
+
+
 def classes(found: Sequence[str], source: str | os.PathLike | None, name: str) -> tuple[str, ...]:
     """The classes of a training part: `found`, or the classes of `source`, a run to start from, in its file of this name if
     they include all of `found`, so that the head of that run still fits."""

@@ -9,6 +9,8 @@ is too long is cut at its end; of a pair the longer text is cut first (Devlin et
 """
 
 import abc
+import ast
+import contextlib
 import dataclasses
 import functools
 import json
@@ -36,6 +38,8 @@ _LABELS = ('label', 'labels', 'gold_label', 'quality', 'is_duplicate', 'class', 
            'similarity')
 _NUMBERS = 'idx', 'id', 'index', ''
 _NUMBER = re.compile(r'[+-]?(\d+\.?\d*|\.\d+)')
+_ITEM = r"""('([^'\\]|\\.)*'|"([^"\\]|\\.)*"|-?\d+)"""
+_LIST = re.compile(rf'\[\s*({_ITEM}(\s*,\s*{_ITEM})*\s*)?\]')  # of Python or JSON, as pandas writes lists into CSV
 _MANY = 20  # examples, from which on a class that occurs once, or a column whose values differ, is a mistake
 
 
@@ -105,7 +109,7 @@ class Labels(Target):
     """Any number of labels, or none: float32 [B, classes], 1 for the labels of a text.
 
     Attributes:
-      separator: the string between two labels.
+      separator: the string between two labels. Lists are read as such, also where a table has them as text: "['a', 'b']".
     """
 
     separator: str = ','
@@ -114,6 +118,9 @@ class Labels(Target):
 
     def value(self, cell: Any, place: str, names: Sequence[str] = ()) -> tuple[str, ...]:
         cells = cell if isinstance(cell, list) else _text(cell).split(self.separator)
+        if not isinstance(cell, list) and _LIST.fullmatch(_text(cell)):
+            with contextlib.suppress(ValueError, SyntaxError):  # such as a number with a leading zero: no list of Python
+                cells = ast.literal_eval(_text(cell))
         return tuple(name for name in (_name(one, names, place) for one in cells) if name)
 
     def names(self, value: tuple[str, ...]) -> Sequence[str]:
@@ -251,6 +258,11 @@ class Labelled(examples.Examples):
                              'the line, or name the columns with data.columns and data.label.')
         columns = layout or range(len(row[1]))
         *texts, label = table.cells(row, columns, 'data.columns with data.label', columns[-1:] if optional else ())
+        for text in texts:
+            if isinstance(text, (list, dict)):
+                kind = 'a list' if isinstance(text, list) else 'an object'
+                raise ValueError(f'{row[0]} has {kind}, {text!r:.40}, where a text is expected; write the text alone, or name '
+                                 'another column with data.columns.')
         return Example(tuple(map(_text, texts)), self.target.value(label, row[0], names), row[0])
 
     def _layout(self, table: Table) -> tuple[int, ...]:
@@ -384,13 +396,20 @@ class OpenLabelled(examples.OpenExamples):
             cut += f', without {skipped:,} incomplete rows'
         return (f'{self.config.name or self.config.path}, {found}; {len(rows):,} '
                 f'{"pairs of texts" if self.counts == (2,) else "texts"} to train on{cut}; '
-                f'{self.config.target.shares(rows.label, self.classes)}{self._once()}; {self._vocabulary}')
+                f'{self.config.target.shares(rows.label, self.classes)}{self._once()}{self._joined()}; {self._vocabulary}')
 
     def _once(self) -> str:
         """A warning of classes that occur once, which may be a header or a typing mistake."""
         found = ((name, example.place) for example in self.config.part('train').examples
                  for name in self.config.target.names(example.label))
         return examples.once(found, 'set data.header=true', 'set data.label to the column of the class')
+
+    def _joined(self) -> str:
+        """A warning of labels that are several with another separator between them."""
+        if not isinstance(self.config.target, Labels):
+            return ''
+        found = ((name, example.place) for example in self.config.part('train').examples for name in example.label)
+        return examples.joined(found, self.config.target.separator)
 
     def read_text(self, line: str) -> tuple[np.ndarray, np.ndarray]:
         """(ids, types), int32 [n], of 'text', or of 'text<TAB>second text' where the data has pairs; cut as in training."""

@@ -28,6 +28,7 @@ from data.tokenizers.roles import NAMES, Roles, sentinel
 from data.tokenizers.tokenizer import JsonTokenizer, SentencePieceTokenizer, Tokenizer
 
 _SAMPLE = 4_000_000  # characters that SentencePiece learns from; more change the pieces little and take time
+_FEW = 64  # characters that nothing can be learnt from, whatever the vocabulary
 _LEAST = 260  # pieces: 256 bytes, unknown, end, line end, and one character
 _LEAST_WORD_PIECE = 6  # pieces: 5 special ones and one character
 _KINDS = ('bpe', 'unigram')
@@ -219,6 +220,10 @@ class SentencePiece(TokenizerSpec):
                 minloglevel=2,
             )
         except RuntimeError as error:
+            size = sum(map(len, lines))
+            if 0 < size < _FEW:
+                raise ValueError(f'{self} cannot be learnt from the training part: it has {size} characters, too few to train '
+                                 'on; give it more text.') from error
             largest = re.search(r'<= (\d+)', str(error))
             if 'too high' in str(error) and largest:
                 advice = f'{self.no_more_than(int(largest[1]) + self._added)}.'

@@ -140,13 +140,20 @@ class IdxTest(ImageCase):
         whole = images.read_bytes()
         for contents, message in (
             (whole[:-1], 'cut short'),
-            (b'\0\0\x09\3' + whole[4:], 'no IDX file'),
-            (b'', 'no IDX'),
-            (whole[:4] + b'\xff' * 12, 'holds [0-9,]+ bytes by its header, and at most 1024 MB are read'),
+            (b'\0\0\x09\3' + whole[4:], 'no IDX file of images: it has the magic number 2307, and expected is 2051'),
+            (b'\0\0\x08\1' + whole[4:], 'no IDX file of images: it has the magic number 2049, and expected is 2051'),
+            (b'\0\0\x08\4\0\1' + whole[6:],
+             r'has the magic number 2052, where that of images is 2051 \(2052 with channels\), and the sizes 65.* x 6 x 5 x '),
+            (b'', 'no IDX file of images: it has 0 bytes'),
+            (whole[:4] + b'\xff' * 12, 'which makes [0-9,]+ bytes, and at most 1024 MB are read'),
         ):
             images.write_bytes(contents)
             with self.assertRaisesRegex(ValueError, f'train-images-idx3-ubyte .*{message}'):
                 self.opened(source='idx')
+        images.write_bytes(whole)
+        (self.folder / 'train-labels-idx1-ubyte').write_bytes(whole)
+        with self.assertRaisesRegex(ValueError, 'no IDX file of labels: it has the magic number 205., and expected is 2049'):
+            self.opened(source='idx')
         images.unlink()
         (self.folder / 'train-images-idx3-ubyte.gz').write_bytes(gzip.compress(whole)[:-20])
         with self.assertRaisesRegex(ValueError, r'ubyte\.gz is damaged'):

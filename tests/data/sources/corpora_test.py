@@ -1,6 +1,8 @@
 """Texts of several places as one corpus."""
 
+import dataclasses
 import json
+import shlex
 
 from absl.testing import absltest, parameterized
 
@@ -92,6 +94,16 @@ class CorporaTest(parameterized.TestCase):
             opened.evaluation('test', 4)
         self.assertEqual({name: array.shape for name, array in next(opened.train(0)).items()},
                          {name: shape for name, (shape, _) in opened.shapes.items()})
+
+    def test_what_a_config_sets_beside_a_corpus_is_named_at_once_with_the_flags_that_unset_it(self):
+        text = Text(corpus=(Words('a'),), tokenizer=Byte(), path='input.txt', documents='stream', train='all')
+        with self.assertRaisesRegex(ValueError, "data.path='input.txt' and data.documents='stream' and data.train='all' are not"
+                                    ) as caught:
+            text.check()
+        flags = shlex.split(str(caught.exception).partition(' add ')[2].removesuffix('.'))
+        self.assertEqual(flags, ['--config.data.path=', '--config.data.documents=file', '--config.data.train=train[:90%]'])
+        fields = dict(flag.removeprefix('--config.data.').split('=') for flag in flags)
+        dataclasses.replace(text, **fields).check()
 
     @parameterized.parameters({'path': 'x'}, {'documents': 'line'}, {'train': 'all'}, {'name': 'set'})
     def test_a_corpus_has_places_of_its_own(self, **fields):

@@ -149,6 +149,32 @@ class FormsTest(LabelledCase):
         on = Labelled(**self.fields(train='train', target=Labels())).open(None, self.folder / 'run')
         self.assertEqual(on.classes, ('land', 'sea', 'sky'))
 
+    @parameterized.parameters(
+        ("['sea', 'sky']", ('sea', 'sky')), ('[]', ()), ('''["it's", 'a,b']''', ("it's", 'a,b')), ('[1, 20]', ('1', '20')),
+        ('[sea, sky]', ('[sea', 'sky]')), ("['sea' 'sky']", ("['sea' 'sky']",)), ('[007]', ('[007]',)), ("['a", ("['a",)))
+    def test_labels_in_lists_that_are_written_as_text(self, cell, labels):
+        """pandas writes a column of lists into CSV as Python spells them."""
+        self.assertEqual(Labels().value(cell, 'a.csv:2'), labels)
+
+    @parameterized.parameters(
+        (';', ('art', 'law', 'art;law'), ','), ('|', ('art|law', 'law | sea', 'art|sea'), ','),
+        (',', ('art', 'law', 'art,law'), ';'),
+        ('', ('art', 'law', 'art;law'), ';'), ('', ('art; old', 'law'), ','), ('', ('art', 'law'), ','))
+    def test_labels_with_another_separator_are_mentioned(self, mark, labels, separator):
+        self.write('a.tsv', ''.join(f'no\t{label}\n' for label in labels))
+        said = Labelled(**self.fields(train='train', target=Labels(separator))).open(None).describe()
+        if not mark:
+            self.assertNotIn('CAUTION', said)
+            return
+        self.assertRegex(said, rf"CAUTION: 'art.law', at [^ ]*a.tsv:\d, looks like several .* joined by '{re.escape(mark)}'")
+        self.assertIn(f'--config.data.target="Labels(separator={mark!r})")', said)
+
+    @parameterized.parameters(('["no"]', r"a list, \['no'\],"), ('{"a": 1}', "an object, {'a': 1},"))
+    def test_a_list_is_no_text(self, text, said):
+        self.write('a.jsonl', f'{{"text": {text}, "label": "x"}}\n')
+        with self.assertRaisesRegex(ValueError, f'a.jsonl:1 has {said} where a text is expected; write the text alone'):
+            Labelled(**self.fields(train='train')).open(None)
+
     def test_numbers(self):
         self.write('a.tsv', 'no\t1.5\ngood\t-2e1\nfilm\t5\n')
         opened = Labelled(**self.fields(train='train', target=Number())).open(None)
@@ -452,6 +478,10 @@ class RefusalTest(LabelledCase):
         with self.assertRaisesRegex(ValueError, r"data.train='train\[:2\]' and data.valid=.* share . examples, the first "
                                                 r'of them .*a.tsv:[12]; give each its own file'):
             Labelled(**self.fields(train='train[:2]', valid=valid)).open(None)
+
+    def test_held_out_parts_may_share_examples(self):
+        opened = Labelled(**self.reviews(valid='train[90%:]', test='train[95%:]', train='train[:90%]')).open(None)
+        self.assertEqual([opened.evaluation(part, 2).facts['texts'] for part in ('valid', 'test')], [2, 1])
 
 
 if __name__ == '__main__':

@@ -144,9 +144,9 @@ class LearnTest(parameterized.TestCase):
 
     def test_vocabulary_too_large_names_the_largest(self):
         with self.assertRaisesRegex(ValueError, r'vocab=9999.*at most vocab=(\d+)') as caught:
-            specs.SentencePiece(vocab=9999).learn(['some words'])
+            specs.SentencePiece(vocab=9999).learn(['some words'] * 9)
         largest = int(re.findall(r'vocab=(\d+)', str(caught.exception))[-1])
-        self.assertEqual(specs.SentencePiece(vocab=largest).learn(['some words']).vocab, largest)
+        self.assertEqual(specs.SentencePiece(vocab=largest).learn(['some words'] * 9).vocab, largest)
 
     def test_vocabulary_too_small(self):
         with self.assertRaisesRegex(ValueError, 'its characters and the 256 bytes.*use a larger vocab'):
@@ -155,6 +155,13 @@ class LearnTest(parameterized.TestCase):
         for vocab in (-5, 0, 259):
             with self.assertRaisesRegex(ValueError, rf'vocab={vocab}\).*make 260; set vocab to some hundreds'):
                 specs.SentencePiece(vocab=vocab)
+
+    @parameterized.parameters('bpe', 'unigram')
+    def test_a_text_of_a_few_bytes_is_called_short_before_a_vocabulary_is_advised(self, kind):
+        with self.assertRaisesRegex(ValueError, 'training part: it has 3 characters, too few to train on; give it more text.$'):
+            specs.SentencePiece(vocab=4000, kind=kind).learn(['a', 'bc'])
+        with self.assertRaisesRegex(ValueError, 'training part: this text supports at most vocab=2'):
+            specs.SentencePiece(vocab=4000, kind=kind).learn(['the cat sat. ' * 40])
 
     def test_no_text(self):
         with self.assertRaisesRegex(ValueError, 'cannot be learnt.*nothing but line ends'):

@@ -59,6 +59,11 @@ class TranslationsTest(experiments.TestCase):
         self.assertEqual(text.count('source:'), 2)
         self.assertIn(f"\n{Greedy()}, of texts prepared by data.text='nfc'\nBLEU nrefs:1|", text)
         self.assertIn('|tok:13a|', text)
+        found = evaluator.each(snapshot, batches)
+        for name, number in evaluator.numbers(found).items():
+            self.assertAlmostEqual(number, numbers[name], places=10)
+        self.assertEqual(evaluator.right(found)['exact_match'].tolist(),
+                         [output == target for output, (_, target) in zip(outputs, pairs)])
 
     def test_what_is_in_per_cent(self):
         texts = ['the cat sat on the mat', 'a dog ran']
