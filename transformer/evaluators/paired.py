@@ -61,10 +61,11 @@ def compare(evaluator: OfExamples, first: Found, second: Found, draws: int = DRA
 def line(found: Mapping[str, Mapping], percent: Sequence[str] = ()) -> str:
     """'accuracy 0.861 - 0.842 = +0.019 (+0.002 to +0.036), p 0.031 (McNemar)' of what `compare` finds; '%' stands behind the
     numbers named in `percent`, as of an evaluator."""
+    tests = {'mcnemar': 'McNemar', 'bootstrap': 'bootstrap'}
+
     def said(name: str, one: Mapping) -> str:
         unit = '%' * (name.partition('/')[0] in percent)
         return (f'{name} {one["first"]:.4g}{unit} - {one["second"]:.4g}{unit} = {one["difference"]:+.3g}{unit} '
                 f'({one["low"]:+.3g}{unit} to {one["high"]:+.3g}{unit}), p {one["p"]:.2g} ({tests[one["test"]]})')
 
-    tests = {'mcnemar': 'McNemar', 'bootstrap': 'bootstrap'}
     return '; '.join(said(name, one) for name, one in found.items())
