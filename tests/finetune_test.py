@@ -265,7 +265,7 @@ class FinetuneTest(recorded.TestCase):
     @pytest.mark.slow
     def test_labels_and_numbers(self, config, family):
         cells, said, problem, names = {
-            'label': (('5,6', '', '6'), 'labels: f1 [0-9.]+  precision', 'multi_label_classification', ['5', '6']),
+            'label': (('5,6', '', '6'), 'labels: f1 [0-9.]+%  precision', 'multi_label_classification', ['5', '6']),
             'rate': (('0.5', '2', '-1'), 'correlation: pearson [-0-9.]+  spearman', 'regression', ['LABEL_0'])}[config]
         layers = {'Electra': ('classifier.dense', 'classifier.out_proj'), 'DistilBert': ('pre_classifier', 'classifier')}
         self.convert(f'--from_hf={self.hugging_face(f"{family.lower()}_model")}', f'--workdir={self.folder / "run"}')
@@ -329,7 +329,7 @@ class FinetuneTest(recorded.TestCase):
         self.text.write_text(''.join(f'{i % 50 + 3} O\n7 B-x\n{"8 I-x" if i % 2 else "9 O"}\n\n' for i in range(50)))
         rate = ['model.head=TokenClasses(dropout=0.0)'] * (family == 'Albert')  # it states the rate always
         said = self.further('tag', self.text, *rate)
-        self.assertRegex(said, 'entities: f1 [0-9.]+  precision')
+        self.assertRegex(said, 'entities: f1 [0-9.]+%  precision')
         config = self.out_again(f'{family}ForTokenClassification', name, prefix=f'{family.lower()}.',
                                 made=['classifier.weight', 'classifier.bias'])
         self.assertEqual(config['id2label'], {'0': 'O', '1': 'B-x', '2': 'I-x'})

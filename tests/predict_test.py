@@ -127,7 +127,8 @@ class StreamTest(PredictTest):
         self.assertEqual(self.predict(workdir, '--strategy=Greedy()', '--tokens=3', stdin=b'ab\n'), ['ab' + r'\n' * 3])
         done = experiments.call('predict', f'--workdir={workdir}', stdin=b'a\n\n')
         self.assertEqual((done.code, done.out), (1, ''))
-        self.assertEqual(done.err, 'predict.py: The prompt in line 2 is empty; give at least one character to continue.\n')
+        self.assertEqual(done.err, 'predict.py: The prompt in line 2 is empty; give at least one character to continue; '
+                         'none of the 2 lines was answered.\n')
 
 
 class TranslationTest(PredictTest):
@@ -185,7 +186,7 @@ class TranslationTest(PredictTest):
         done = experiments.call('predict', f'--workdir={self.workdir}', stdin=b'key\n' + long + b'\n')
         self.assertEqual((done.code, done.out), (1, ''))
         self.assertEqual(done.err, 'predict.py: The source in line 2 has 13 tokens with its end, but this model takes 12; '
-                         'shorten it, or give --truncate, in Python truncate=True.\n')
+                         'shorten it, or give --truncate, in Python truncate=True; none of the 2 lines was answered.\n')
         file = self.folder / 'long.txt'
         file.write_bytes(b'\n\n' + long + b'\n')
         done = experiments.call('predict', f'--workdir={self.workdir}', f'--input={file}')

@@ -122,6 +122,7 @@ class Summaries(OfExamples):
       limit: the number of pairs, from the start of the split; 0: all.
       shown: the number of outputs that are written to samples/.
     """
+    percent = tuple(f'{front}{name}' for front in ('', 'first_') for name in ('rouge1', 'rouge2', 'rougeL'))
     strategy: Strategy = Greedy()
     prefix: str = 'summarize: '
     limit: int = 0

@@ -40,6 +40,7 @@ class Translations(OfExamples):
       limit: the number of pairs, from the start of the split; 0: all.
       shown: the number of translations that are written out.
     """
+    percent = 'bleu', 'chrf'
     strategy: Strategy = Greedy()
     limit: int = 0
     shown: int = 5
@@ -91,6 +92,7 @@ class ByLength(OfExamples):
       unit: of the lengths of the prepared sources: 'words', which white space separates, or 'characters'.
       limit: the number of pairs of each bin, from the start of the split; 0: all.
     """
+    percent = 'bleu', 'low', 'high'
     strategy: Strategy = Greedy()
     bounds: tuple = (5, 10, 15, 20, 30, 40)
     unit: str = 'words'

@@ -96,6 +96,7 @@ class SummariesTest(TextsCase):
         self.assertAlmostEqual(found['rouge2'], 100 / 2)
         self.assertAlmostEqual(found['first_rouge1'], 100 * (2 / 3 + 2 * 1.0 * (2 / 3) / (1.0 + 2 / 3)) / 2)
         self.assertEqual(found['pairs'], 2)
+        self.assertContainsSubset(Summaries.percent, found)
         each = metrics.rouge_scores(['it returns rows', 'none'], ['it returned row', 'other'])  # the same stems
         self.assertEqual({name: scores.tolist() for name, scores in each.items()},
                          {name: [100, 0] for name in ('rouge1', 'rouge2', 'rougeL')})
