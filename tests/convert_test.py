@@ -515,7 +515,8 @@ class FolderTest(recorded.TestCase):
             ['the model needs', 'the file has'],
             ['transformer.h.0.ln_1.bias [16]', 'transformer.h.0.ln_1.bias [5]'],
             ['-', 'transformer.h.2.ln_1.bias [16]'],
-            ['transformer.wpe.weight [24, 16]', '-']])
+            ['transformer.wpe.weight [24, 16]', '-'],
+            ['Mend the sizes in config.json, or fetch both again.']])
         self.assertFalse(workdir.exists())
 
     def test_an_output_layer_that_is_no_copy(self):
