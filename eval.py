@@ -7,8 +7,9 @@ object with split, step, loss, weight and the other metrics; for a picture it sa
     python eval.py --workdir=DIR --heads=OUT.png [--split=NAME] [--keep=N --pruned=NEW_WORKDIR]
     python eval.py --workdir=DIR --positions=OUT.png
 
-Accuracies and the exact match of translations are shares from 0 to 1; BLEU, chrF, every F1, precision and recall, and the
-exact match of answers are per cent. A cross-entropy is in nats; `weight` counts what it is averaged over, such as tokens.
+Accuracies and the exact match of texts that the model writes are shares from 0 to 1; BLEU, chrF, ROUGE, every F1, precision
+and recall, and the exact match of answers that it finds in a text are per cent, with % in the line above the JSON. A
+cross-entropy is in nats; `weight` counts what it is averaged over, such as tokens.
 
 --against tests whether another run differs by more than chance over the same examples: McNemar's exact test of right and wrong
 ones, the paired bootstrap of other scores, with the difference, its interval of 95 % and p.
@@ -83,9 +84,10 @@ def main():
         compare(snapshot, folder, flags.FLAGS)
     else:
         own = flags.FLAGS.evaluator and not flags.FLAGS['split'].present
-        row, part = evaluate(snapshot, None if own else flags.FLAGS.split, flags.FLAGS.path, flags.FLAGS.evaluator)
+        name, part = asked(snapshot, None if own else flags.FLAGS.split, flags.FLAGS.path, flags.FLAGS.evaluator)
+        row = evaluate(snapshot, None if own else flags.FLAGS.split, flags.FLAGS.path, name, part)
         say_changes(folder, snapshot, part)
-        if said := summary.line(row):  # an evaluator of texts has no numbers
+        if said := summary.line(row, snapshot.run.evaluators[name].percent):  # an evaluator of texts has no numbers
             print(f'{row["split"]} at step {row["step"]}: {said}')
         print(json.dumps(row))
 
@@ -288,17 +290,17 @@ class Printed:
         """Drops the picture, which training saves in samples/."""
 
 
-def evaluate(snapshot, split='valid', paths=(), name=None):
-    """(row of metrics, part of the data or None for files) of a split (None: the evaluator's own) or of files, measured by the
-    evaluator `name`, else by the one with the name of the split, else by valid."""
-    name, part = asked(snapshot, split, paths, name)
+def evaluate(snapshot, split, paths, name, part):
+    """The row of metrics of a split (None: the evaluator's own) or of files, measured by the evaluator `name` on a part of the
+    data (None: the files), as `asked` gives them."""
     batches = measured(snapshot, name, part, paths)
     shown = dataclasses.replace(snapshot, report=Printed())
-    return {'split': ' '.join(paths) or split or part, 'step': snapshot.step} | shown.evaluate(name, batches), part
+    return {'split': ' '.join(paths) or split or part, 'step': snapshot.step} | shown.evaluate(name, batches)
 
 
 def asked(snapshot, split, paths, name):
-    """(the name of the evaluator, part of the data or None for files) that `evaluate` is asked for."""
+    """(the name of the evaluator, part of the data or None for files) of a split (None: the evaluator's own) or of files: the
+    evaluator `name`, else the one with the name of the split, else valid."""
     evaluators = snapshot.run.evaluators
     if not evaluators:
         raise ValueError('This run has no evaluators; use predict.py to see its outputs.')
@@ -325,13 +327,17 @@ def measured(snapshot, name, part, paths, view=None):
 
 
 def scored(snapshot, paths, view):
-    """The batches of files. Fields of the data, which errors advise to set, are those of the run and no flags here."""
+    """The batches of files. Of what errors advise, the fields of the data are left out: they are those of the run here."""
     try:
         return snapshot.data.score(paths, snapshot.run.eval_rows, **view)
     except ValueError as error:
-        said = str(error).replace('set data.path to', 'give --path').replace('data.path', '--path')
-        more = ' (fields of data are those of the run here: give --path files like the ones it was trained on)'
-        raise ValueError(said.rstrip('.') + more * ('data.' in said) + '.') from None
+        said = str(error).replace('set data.path to', 'give --path').replace('data.path', '--path').removesuffix('.')
+        fields = re.compile(rf'\bdata\.({"|".join(snapshot.run.config.data)})\b')
+        if fields.search(said):
+            fact, advice = said.rsplit('; ', 1) if '; ' in said else (said, '')
+            others = [one for one in advice.split(', or ') if not fields.search(one)]
+            said = f'{fact}; {", or ".join(others) or "give --path files like those that this run was trained on"}'
+        raise ValueError(f'{said}.') from None
 
 
 def compare(snapshot, folder, given):
@@ -360,7 +366,7 @@ def compare(snapshot, folder, given):
            'examples': examples, 'tests': tests}
     say_changes(folder, snapshot, part)
     print(f'{row["split"]}, {examples:,} examples, {folder} at step {snapshot.step} - {rival} at step {other.step}: '
-          f'{paired.line(tests)}')
+          f'{paired.line(tests, evaluator.percent)}')
     print(json.dumps(row))
 
 

@@ -14,6 +14,7 @@ import inspect
 import numbers
 import os
 import pathlib
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -158,11 +159,17 @@ class Run:
           tokens: the most tokens to generate; None: that of the run.
           watch: is called with each piece of a continuation as soon as it is generated: watch=lambda text: print(text, end='').
           flags: further flags of predict.py, such as prefix='..' for translations.
+
+        Warns of what predict.py says beside an answer: tokens of a prompt that are unknown, and a context that is full.
         """
         if 'strategy' not in self.reader.flags:
             raise ValueError(f'{type(self.reader).__name__} does not generate text; call run.predict.')
         found = self.predict(text, strategy=strategy, tokens=tokens, seed=seed, **({'watch': watch} if watch else {}), **flags)
-        return found['text'] if isinstance(text, str) else [one['text'] for one in found]
+        found = [found] if isinstance(text, str) else found
+        for number, note in ((number, one['note']) for number, one in enumerate(found, 1) if 'note' in one):
+            said = note[0].upper() + note[1:] if isinstance(text, str) else f'Answer {number}: {note}'
+            warnings.warn(said, stacklevel=2)
+        return found[0]['text'] if isinstance(text, str) else [one['text'] for one in found]
 
     def predict(self, inputs: str | os.PathLike | Sequence[str | os.PathLike], **flags: Any) -> dict | list[dict]:
         """The JSON of predict.py --json: a dict for a string or a path, a list for a list. That of a blank text has 'text'

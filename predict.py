@@ -33,6 +33,7 @@ scores, and the ids of the tokens, for constraints such as Without(tokens=(17,))
 likeliest words for each mask; the five best answers with their character offsets; the spans of names, in words counted from 0.
 """
 
+import itertools
 import json
 import pathlib
 import sys
@@ -85,12 +86,25 @@ def main():
         Conversation(run, asked, given.json).start(f'{folder}, step {run.snapshot.step}')
         return
     notes = []
-    for number, (text, details) in enumerate(run.answers(reader.lines(content, given.input), given.input, **asked), 1):
+    for number, (text, details) in enumerate(answers(run, reader.lines(content, given.input), given.input, asked), 1):
         print(json.dumps(details, ensure_ascii=False) if given.json else text, flush=True)
         notes += [f'answer {number}: {details["note"]}'] if 'note' in details else []
     if notes:
         more = f' (and so {len(notes) - 1:,} more; --json has a note at each)' if len(notes) > 1 else ''
         print(f'predict.py: {notes[0]}{more}.', file=sys.stderr)
+
+
+def answers(run, lines, name, asked):
+    """The answers of a run. An error before the first one says that it leaves all lines without, if there are several."""
+    found = run.answers(lines, name, **asked)
+    try:
+        first = [*itertools.islice(found, 1)]
+    except ValueError as error:
+        if len(lines) < 2:
+            raise
+        raise ValueError(f'{str(error).removesuffix(".")}; none of the {len(lines):,} lines was answered.') from error
+    yield from first
+    yield from found
 
 
 def require_used(names):

@@ -79,7 +79,7 @@ def train(config, workdir):
             if done := finished(run, checkpoints):
                 note('state', f'finished at step {done.step}; for more, raise --config.train.steps')
                 if first:
-                    summary.show(folder)
+                    summary.show(folder, run.evaluators)
                     print(energy.line(config.energy, done.meta['energy']))
                 return 0
         with progress.waiting('reading the data'):
@@ -207,7 +207,7 @@ def train(config, workdir):
                 units += new
 
     if first:
-        summary.show(folder)
+        summary.show(folder, run.evaluators)
         print(energy.line(config.energy, spent))
     return 0
 
@@ -234,7 +234,7 @@ def evaluate(run, state, step, names, out):
     for name, numbers in results.items():
         if numbers:
             out.scalars(step, name, numbers)
-            out.note(f'  {name}: {summary.line(numbers)}')
+            out.note(f'  {name}: {summary.line(numbers, run.evaluators[name].percent)}')
     return {f'{name}/{metric}': value for name, numbers in results.items() for metric, value in numbers.items()}
 
 

@@ -1,9 +1,9 @@
 """Several tasks as text in one model, which starts from a pretrained run (Raffel et al. 2020, sections 2.4 and 3.5.2).
 
     python train.py --config=configs/text_to_text.py:runs/t5_small --config.data.parts.sst2.path=SST-2 \\
-        --config.data.parts.rte.path=RTE --config.data.parts.eng_fra.path=fra.txt --workdir=runs/tasks
+        --config.data.parts.rte.path=RTE --config.data.parts.fra_eng.path=fra.txt --workdir=runs/tasks
     echo 'sst2 sentence: a joy from start to end' | python predict.py --workdir=runs/tasks
-    python eval.py --workdir=runs/tasks --split=sst2.valid --evaluator=answers
+    python eval.py --workdir=runs/tasks --split=sst2.valid --evaluator=answers [--against=runs/other]
 
 The variant is the workdir of a run of configs/t5_small.py or configs/bart_mini.py, or of a T5 or BART that convert.py has taken
 in. --config.init_from= starts the same model from new parameters. A task without a path is left out:
@@ -12,12 +12,13 @@ sst2     sst2 sentence: ..                      negative, positive
 mrpc     mrpc sentence1: .. sentence2: ..       not_equivalent, equivalent
 rte      rte sentence1: .. sentence2: ..        entailment, not_entailment
 stsb     stsb sentence1: .. sentence2: ..       such as 3.8, a multiple of 0.2
-eng_fra  translate English to French: ..        the second column of a table without a header, whose first is English
+fra_eng  translate French to English: ..        the first column of a table without a header, whose second is French
 
 The others read the files of GLUE by the names in their headers; --config.data.parts.sst2.inputs='sst2 sentence: {2}' reads
 another column. Each task is drawn in proportion to its examples, of which at most --config.data.limit count, and a
 --config.data.temperature above 1 evens out the shares. A task of your own is one more entry of `parts` in a copy of this file.
-`answers` says for each task how often the output is the target.
+`answers` says for each task how often the output is the target, of all of its examples in `valid`, whose number it tells;
+--config.evals.answers.limit=500 takes the first 500 of each, which is sooner.
 """
 
 from configs import base
@@ -29,7 +30,7 @@ def get_config(variant=''):
     c.data = data(other, parts(), length=48)
     c.train.steps = 3000
     c.evals.valid = base.evaluation('transformer.evaluators.base:Averages', split='valid', every_steps=1000)
-    c.evals.answers = base.evaluation('transformer.evaluators.texts:Answers', split='valid', limit=500)
+    c.evals.answers = base.evaluation('transformer.evaluators.texts:Answers', split='valid')
     return c.lock()
 
 
@@ -63,5 +64,5 @@ def parts():
                      words=('not_equivalent', 'equivalent')),
         'rte': dict(glue, inputs=f'rte {two}', target='{label}', words=('entailment', 'not_entailment')),
         'stsb': dict(glue, inputs=f'stsb {two}', target='{score}', step=0.2),
-        'eng_fra': dict(inputs='translate English to French: {1}', target='{2}', header='false'),
+        'fra_eng': dict(inputs='translate French to English: {2}', target='{1}', header='false', apart='both'),
     }

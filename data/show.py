@@ -1,4 +1,4 @@
-"""Prints a row of the batches that a config trains on, as a person reads it: tokens with their noise, targets, labels.
+"""Prints what a config reads, and a row of its batches, as a person reads it: tokens with their noise, targets, labels.
 
     python -m data.show --config=configs/NAME.py[:VARIANT] [--config.part.field=value ...] [--split=train] [--row=0]
 
@@ -169,6 +169,7 @@ if __name__ == '__main__':  # a script, which may import everything, as those at
         source = workdir.existing(config.init_from) if config.init_from else None
         opened = resolve.construct(config.data, 'pipeline').open(None, source)
         row, batch, place = row_of(opened, flags.FLAGS.split, flags.FLAGS.row, config.seed)
+        print(f'data: {opened.describe()}')
         print(f'{name}, {config.data.pipeline}, {flags.FLAGS.split}: batch {batch}, row {place} of {config.data.batch_size}')
         print('\n'.join(lines(opened, row)))
 

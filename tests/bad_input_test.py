@@ -360,8 +360,14 @@ class BadInputTest(experiments.TestCase):
                 (['--tokens=99999999999'], b'a\n', '--tokens is'), (['--seed=99999999999'], b'a\n', '--seed is'),
                 (['--tokens=few'], b'a\n', "--tokens is 'few'; expected a whole number"),
                 (['--input=nowhere.txt'], b'', "no file 'nowhere.txt'"),
-                ([], b'key\n' + b'key ' * 16 + b'\n', 'The prompt in line 2 has [0-9]+ tokens, but the context .* is 16'),
-                ([], b'caf\xe9\n', "The input '-' is not UTF-8 at byte 3")):
+                ([], b'key\n' + b'key ' * 16 + b'\n', 'The prompt in line 2 has [0-9]+ tokens, but the context .* is 16.*; '
+                                                   r'none of the 2 lines was answered\.$'),
+                ([], b'key ' * 16 + b'\n', r'The prompt in line 1 has [0-9]+ tokens, but the context .* is 16[^;]*; [^;]+$'),
+                ([], b'caf\xe9\n', "The input '-' is not UTF-8 at byte 3; convert it to UTF-8, and give text with one input"),
+                ([], 'key\nvalue\n'.encode('utf-16'), "The input '-' is not UTF-8 at byte 0; convert it"),
+                ([], 'key\nvalue\n'.encode('utf-16-le'), "The input '-' is no text in UTF-8: 10 of its 20 bytes are NUL, as "
+                                                        'in UTF-16; convert it to UTF-8, and give text with one input'),
+                ([], b'key\nva\0lue\n', "The input '-' is no text in UTF-8: 1 of its 11 bytes is NUL; convert it")):
             with self.subTest(arguments=arguments, stdin=stdin):
                 done = experiments.call('predict', f'--workdir={workdir}', *arguments, stdin=stdin)
                 self.assert_sentence(done, pattern, 'predict')

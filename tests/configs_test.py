@@ -59,8 +59,9 @@ CHANGES = {
                          'data.tokenizer': 'SentencePiece(vocab=600)'},
     'transformer_fra_eng:d2l': PAIRS,
     'transformer_multi30k': {'data.tokenizer': 'SentencePiece(vocab=300)', 'data.long': 'truncate'},
-    **{f'transformer_wmt14:{variant}': PAIRS | {'data.name': '', 'data.tokenizer': 'SentencePiece(vocab=300)',
-                                                'evals.translations.split': 'valid'} for variant in ('base', 'big')},
+    **{f'transformer_wmt14:{variant}': PAIRS | {
+        'data.name': '', 'data.columns': ('1', '2'), 'data.tokenizer': 'SentencePiece(vocab=300)',
+        'evals.translations.split': 'valid'} for variant in ('base', 'big')},
     'stability:pre': TEXT | {'data.tokenizer': 'Byte()', 'data.valid': 'train[90%:95%]'},
     'vit_digits:mean': {'data.train': 'train[:64]', 'data.valid': 'train[64:70]'},
     **{f'vit_fashion_mnist:{variant}': {'data.source': 'digits', 'data.path': '', 'model.patch': patch,

@@ -130,6 +130,32 @@ class TextTest(experiments.TestCase):
         self.evaluate(f'--path={self.folder / "new.txt"}')
         self.assertEqual(state(), before)
 
+    def test_errors_in_files_advise_no_fields_of_the_config(self):
+        """They have no flags in eval.py."""
+        like = 'give --path files like those that this run was trained on.'
+        fields = {'train': 'all', 'path': '', 'columns': '', 'label': '', 'encoding': 'utf-8', 'languages': 'fr,en'}
+        for said, wanted in (
+                ("a.csv:2 has the class 'BAD'; correct it if it is mistyped, take the line out, or widen data.train.",
+                 "a.csv:2 has the class 'BAD'; correct it if it is mistyped, take the line out."),
+                ('a.txt:1 has 1 column; correct the line, or name the columns with data.columns and data.label.',
+                 'a.txt:1 has 1 column; correct the line.'),
+                ('a.txt is not UTF-8: byte 2; set data.encoding to what it is, such as utf-16 or cp1252, or convert it.',
+                 'a.txt is not UTF-8: byte 2; convert it.'),
+                ('a.txt looks like UTF-16-LE; set data.encoding=utf-16-le.', f'a.txt looks like UTF-16-LE; {like}'),
+                ("data.languages='fr,en' name no columns of a.tsv; set data.columns.",
+                 f"data.languages='fr,en' name no columns of a.tsv; {like}"),
+                ("'a' does not exist; data.path must be a file.", "'a' does not exist; --path must be a file."),
+                ('a is a PNG image; set data.path to files of text.', 'a is a PNG image; give --path files of text.'),
+                ('data.label is in no column.', f'data.label is in no column; {like}'),
+                ('data.csv:3 has 2 columns; correct it, or data.txt.', 'data.csv:3 has 2 columns; correct it, or data.txt.')):
+            def score(*_, said=said):
+                raise ValueError(said)
+
+            snapshot = types.SimpleNamespace(data=types.SimpleNamespace(score=score), run=types.SimpleNamespace(
+                eval_rows=1, config=types.SimpleNamespace(data=fields)))
+            with self.assertRaises(ValueError) as raised:
+                experiments.script('eval').scored(snapshot, ['a'], {})
+            self.assertEqual(str(raised.exception), wanted)
 
     def test_what_is_to_be_scored_must_be_clear(self):
         samples = {'evaluator': 'transformer.evaluators.language_model:Continuations', 'split': 'valid', 'every_steps': 0,

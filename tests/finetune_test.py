@@ -118,11 +118,18 @@ class FinetuneTest(recorded.TestCase):
         self.assertIn(f'parameters from {pretrained}', done.out)
         self.assertRegex(done.out, '2 tasks as text: rte 50.0% of 30, sst2 50.0% of 30 examples')
         row, = experiments.rows(mine, 'answers')
-        names = {f'{task}_{name}' for task in ('rte', 'sst2') for name in ('exact_match', 'other')}
+        names = {f'{task}_{name}' for task in ('rte', 'sst2') for name in ('exact_match', 'other', 'pairs')}
         self.assertEqual({*row} - {'step', 'split'}, names)
         done = experiments.call('eval', f'--workdir={mine}', '--split=sst2.valid', '--evaluator=answers')
         said = json.loads(done.out.splitlines()[-1])
         self.assertEqual((said['split'], said['sst2_other']), ('sst2.valid', row['sst2_other']))
+        config, _ = cli.load_config(f'configs/text_to_text.py:{pretrained}')
+        self.assertEqual((said['sst2_pairs'], config.evals.answers.limit), (10, 0))  # of all examples
+        done = experiments.call('eval', f'--workdir={mine}', '--evaluator=answers', f'--against={mine}')
+        said = json.loads(done.out.splitlines()[-1])
+        self.assertEqual(said['examples'], 20)
+        self.assertEqual({name: test['first'] for name, test in said['tests'].items()},
+                         {name: row[name] for name in names if not name.endswith('pairs')})
         done = experiments.call('predict', f'--workdir={mine}', stdin=b'sst2 sentence: key row\n')
         self.assertEqual((done.code, len(done.out.splitlines())), (0, 1))
         done = experiments.call('train', f'--config=configs/text_to_text.py:{self.trained()}')
@@ -258,7 +265,7 @@ class FinetuneTest(recorded.TestCase):
     @pytest.mark.slow
     def test_labels_and_numbers(self, config, family):
         cells, said, problem, names = {
-            'label': (('5,6', '', '6'), 'labels: f1 [0-9.]+  precision', 'multi_label_classification', ['5', '6']),
+            'label': (('5,6', '', '6'), 'labels: f1 [0-9.]+%  precision', 'multi_label_classification', ['5', '6']),
             'rate': (('0.5', '2', '-1'), 'correlation: pearson [-0-9.]+  spearman', 'regression', ['LABEL_0'])}[config]
         layers = {'Electra': ('classifier.dense', 'classifier.out_proj'), 'DistilBert': ('pre_classifier', 'classifier')}
         self.convert(f'--from_hf={self.hugging_face(f"{family.lower()}_model")}', f'--workdir={self.folder / "run"}')
@@ -322,7 +329,7 @@ class FinetuneTest(recorded.TestCase):
         self.text.write_text(''.join(f'{i % 50 + 3} O\n7 B-x\n{"8 I-x" if i % 2 else "9 O"}\n\n' for i in range(50)))
         rate = ['model.head=TokenClasses(dropout=0.0)'] * (family == 'Albert')  # it states the rate always
         said = self.further('tag', self.text, *rate)
-        self.assertRegex(said, 'entities: f1 [0-9.]+  precision')
+        self.assertRegex(said, 'entities: f1 [0-9.]+%  precision')
         config = self.out_again(f'{family}ForTokenClassification', name, prefix=f'{family.lower()}.',
                                 made=['classifier.weight', 'classifier.bias'])
         self.assertEqual(config['id2label'], {'0': 'O', '1': 'B-x', '2': 'I-x'})

@@ -1,4 +1,5 @@
 import json
+import warnings
 from unittest import mock
 
 import jax
@@ -39,6 +40,18 @@ class TextTest(recorded.TestCase):
         with self.assertRaisesRegex(ValueError, "strategy is 'Beem..': there is no 'Beem'; did you mean 'Beam'"):
             run.generate('key', strategy='Beem()')
 
+    def test_warns_of_what_predict_says(self):
+        run = heed.load(self.trained())
+        with self.assertWarnsRegex(UserWarning, r'\AAnswer 2: 2 of the \d tokens of the prompt are unknown') as found:
+            texts = run.generate(['key', 'k\u4e2d\u6587'], tokens=2)
+        self.assertLen(texts, 2)
+        self.assertEqual(found.filename, __file__)
+        with self.assertWarnsRegex(UserWarning, r'\AEnds after \d+ new tokens: the context of this model is \d+\Z'):
+            run.generate('key', strategy='Sample(constraint=MinLength(99))', tokens=99)
+        with warnings.catch_warnings():
+            warnings.simplefilter('error')
+            run.generate('key', tokens=2)
+
     def test_what_is_no_text_and_no_ids(self):
         run = heed.load(self.trained())
         for call, message in (
@@ -65,7 +78,8 @@ class TextTest(recorded.TestCase):
                 (lambda: run.generate('a', watch='x'), "watch is 'x'; expected a function that")):
             with self.assertRaisesRegex(ValueError, message):
                 call()
-        self.assertIsInstance(run.generate('a\0b', tokens=2), str)
+        with self.assertWarns(UserWarning):
+            self.assertIsInstance(run.generate('a\0b', tokens=2), str)
 
     def test_a_folder_that_is_no_run_is_refused(self):
         with self.assertRaisesRegex(ValueError, 'is not a workdir of a run: it has no config.json'):

@@ -242,8 +242,10 @@ class Evaluator(Protocol):
 
     Attributes:
       view: keywords for `Opened.evaluation`: how rows are cut.
+      percent: the names of its numbers that are in per cent; of 'bleu/1-5' the part before the slash.
     """
     view: Mapping[str, Any]
+    percent: Sequence[str]
 
     def check(self, run: Any, batches: Batches) -> Sequence[str]:
         """The names of the numbers that it gives. Raises ValueError for what is wrong with it for a run, before anything is

@@ -2,7 +2,7 @@
 
     opened = Tasks(parts={
         'sst2': Part(path='SST-2', inputs='sst2 sentence: {sentence}', target='{label}', words=('negative', 'positive')),
-        'translate': Part(path='fra.txt', inputs='translate English to French: {1}', target='{2}')}).open(None)
+        'translate': Part(path='fra.txt', inputs='translate French to English: {2}', target='{1}', apart='both')}).open(None)
 
 Batches are those of data/text/parallel.py. The split `valid` is that of all tasks in sequence, `sst2.valid` that of one.
 """
@@ -40,6 +40,8 @@ class Part:
       inputs, target: texts with columns in braces, by name or by number from 1.
       words: the words for the values 0, 1, .. of the target, such as ('negative', 'positive'); (): the values themselves.
       step: numbers of the target are rounded to multiples of it, such as 0.2; 0: they are not.
+      apart: what training and held-out examples do not share with order='hash': their 'inputs', or 'both', for targets that
+        are texts of their own and no classes. Examples to train on that share it are left out.
       header, quotes, encoding, order, train, valid, test: as in data.text.parallel:Parallel.
     """
 
@@ -49,6 +51,7 @@ class Part:
     target: str = ''
     words: tuple = ()
     step: float = 0.0
+    apart: str = 'inputs'
     header: str = 'auto'
     quotes: str = 'auto'
     encoding: str = 'utf-8'
@@ -68,7 +71,10 @@ class _Task(Parallel):
 
     task: Part = Part()
     task_name: str = ''
-    _compared = (0,)  # targets are few
+
+    @property
+    def _compared(self) -> tuple[int, ...]:
+        return (0, 1) if self.task.apart == 'both' else (0,)
 
     @functools.cached_property
     def _origins(self) -> Callable[[str], pair_sources.Origin]:
@@ -137,7 +143,8 @@ class Tasks:
         return {name: self._task(name, part) for name, part in self.parts.items() if part.path or part.source != 'table'}
 
     def _task(self, name: str, part: Part) -> _Task:
-        for field, choices in (('source', ('table', 'docstrings')), ('header', CHOICES), ('quotes', CHOICES)):
+        for field, choices in (('source', ('table', 'docstrings')), ('apart', ('inputs', 'both')), ('header', CHOICES),
+                               ('quotes', CHOICES)):
             fields.one_of(f'parts.{name}.{field}', getattr(part, field), choices)
         if '.' in name or not (part.inputs and part.target):
             raise ValueError(f'data.parts.{name} needs a name without a dot, inputs such as {name + ": {text}"!r} and a target '

@@ -255,7 +255,7 @@ class Table:
         return _STATED.fullmatch(next(lines_of(self.file), '')) if self.format == 'csv' else None
 
     def _lines(self) -> Iterator[str]:
-        """The lines, blank for one that states the separator. ValueError for a page of HTML, unless `header` is 'false'."""
+        """The lines, blank for one that states the separator. Raises ValueError for a page of HTML but with header='false'."""
         for number, line in enumerate(lines_of(self.file)):
             if not number and self.header != 'false' and _PAGE.fullmatch(line):
                 raise ValueError(f'{self.file.path} is a page of HTML, not a table; download the file itself, or set '

@@ -6,6 +6,7 @@ makes ('sst2 sentence: a joy', 'positive') of a row whose columns `sentence` and
 """
 
 import ast
+import copy
 import dataclasses
 import decimal
 import functools
@@ -21,9 +22,10 @@ from data.sources import files as sources
 from data.sources.pairs import Origin, Pair
 from data.sources.tables import Table, data_files
 
-_FORMAT = 1  # version of the docstrings
+_FORMAT = 2  # version of the docstrings
 _FEWEST = 3  # words of a summary
-_SENTENCE = re.compile(r'(.*?[.!?])(\s|$)')
+_END = re.compile(r'[.!?](?=\s|$)')
+_ABBREVIATION = re.compile(r'(?<![\w.])(e\.g|i\.e|a\.k\.a|eg|ie|etc|cf|vs|viz|resp|approx|incl|al)\.$', re.IGNORECASE)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -124,7 +126,7 @@ class TableTemplates(Origin):
 @dataclasses.dataclass(frozen=True)
 class Docstrings(Origin):
     """Functions of the running Python's standard library that have a docstring, by a template with their `name`, `code`
-    (without the docstring), `summary` (the first sentence of the docstring, of three words or more) and `rest` (what follows
+    (without docstrings), `summary` (the first sentence of the docstring, of three words or more) and `rest` (what follows
     it)."""
 
     template: Template
@@ -163,23 +165,26 @@ def _functions(file: sources.File) -> Iterator[tuple[str, dict[str, str]]]:
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and (text := ast.get_docstring(node)) and node.body[1:]:
             summary, rest = first_sentence(text)
             if len(summary.split()) >= _FEWEST:
-                code = ast.unparse(ast.Module([_without_docstring(node)], []))
+                code = ast.unparse(ast.Module([_without_docstrings(node)], []))
                 yield f'{file.name}:{node.lineno}', {'name': node.name, 'code': code, 'summary': summary, 'rest': rest}
 
 
-def _without_docstring(node: ast.FunctionDef | ast.AsyncFunctionDef) -> ast.AST:
-    """A function without its docstring."""
-    node.body = node.body[1:]
-    return node
+def _without_docstrings(function: ast.FunctionDef | ast.AsyncFunctionDef) -> ast.AST:
+    """A copy of a function without its docstring and those of the functions and classes in it."""
+    function = copy.deepcopy(function)
+    for node in ast.walk(function):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef) and ast.get_docstring(node) is not None:
+            node.body = node.body[1:] or [ast.Pass()]
+    return function
 
 
 def first_sentence(text: str) -> tuple[str, str]:
-    """(the first sentence, what follows it) of a text: it ends with '.', '!' or '?' before white space, or with the paragraph;
-    both with single spaces."""
+    """(the first sentence, what follows it) of a text: it ends with '.', '!' or '?' before white space, but not with the '.' of
+    an abbreviation such as 'e.g.', or with the paragraph; both with single spaces."""
     first, _, others = text.strip().partition('\n\n')
     first = ' '.join(first.split())
-    match = _SENTENCE.match(first)
-    sentence = match[1] if match else first
+    ends = (match.end() for match in _END.finditer(first) if not _ABBREVIATION.search(first[:match.end()]))
+    sentence = first[:next(ends, len(first))]
     return sentence, ' '.join((first[len(sentence):] + ' ' + others).split())
 
 

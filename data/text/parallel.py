@@ -240,7 +240,8 @@ class Parallel:
         part = self.part('train')
         sides = part.side(0), part.side(1)
         if self.target_tokenizer:
-            return tokens.learn(sides[0], self.tokenizer), tokens.learn(sides[1], self.target_tokenizer)
+            return (tokens.learn(sides[0], self.tokenizer),
+                    tokens.learn(sides[1], self.target_tokenizer, field='data.target_tokenizer'))
         shared = tokens.learn(sources.Joined(sides, 'line', part.expression), self.tokenizer)
         return shared, shared
 

@@ -76,8 +76,9 @@ def load(part: sources.Split, tokenizer: Tokenizer) -> Tokens:
     return Tokens(cache.entry('tokens', name, build, _intact), begin)
 
 
-def learn(part: sources.Split, spec: specs.TokenizerSpec, without: str = '') -> Tokenizer:
-    """The tokenizer that a spec names, learnt from a part unless the cache holds it; `without`: a sign that is left out."""
+def learn(part: sources.Split, spec: specs.TokenizerSpec, without: str = '', field: str = 'data.tokenizer') -> Tokenizer:
+    """The tokenizer that a spec, the value of the config field `field`, names, learnt from a part unless the cache holds it;
+    `without`: a sign that is left out."""
     if not spec.learnt:
         return spec.learn()
     key = cache.key(_FORMAT, part.digest, repr(spec.plain), *filter(None, [without]))
@@ -85,7 +86,10 @@ def learn(part: sources.Split, spec: specs.TokenizerSpec, without: str = '') -> 
     def build(folder: Path) -> None:
         spec.learn(chunk.replace(without, '') if without else chunk for chunk, _ in part.chunks()).save(folder)
 
-    entry = cache.entry('tokenizers', key, build, lambda folder: any(folder.glob('tokenizer.*')))
+    try:
+        entry = cache.entry('tokenizers', key, build, lambda folder: any(folder.glob('tokenizer.*')))
+    except ValueError as error:
+        raise ValueError(str(error).replace('--config.data.tokenizer=', f'--config.{field}=')) from error
     return specs.load(entry, spec)
 
 

@@ -54,6 +54,11 @@ class TokenizerSpec(abc.ABC):
     def names(self, made: Tokenizer) -> bool:
         """Whether this spec may have made a tokenizer."""
 
+    def no_more_than(self, vocab: int) -> str:
+        """Advice for a text that supports no larger `vocab`."""
+        fits = repr(dataclasses.replace(self, vocab=vocab))
+        return f'this text supports at most vocab={vocab}; give it more text, or take --config.data.tokenizer={fits!r}'
+
     def __repr__(self) -> str:
         given = [(f.name, getattr(self, f.name)) for f in dataclasses.fields(self) if getattr(self, f.name) != f.default]
         return f'{type(self).__name__}({", ".join(f"{name}={value!r}" for name, value in given)})'
@@ -221,8 +226,7 @@ class SentencePiece(TokenizerSpec):
                                  'on; give it more text.') from error
             largest = re.search(r'<= (\d+)', str(error))
             if 'too high' in str(error) and largest:
-                most = int(largest[1]) + self._added
-                advice = f'this text supports at most vocab={most}; give it more text, or set vocab in data.tokenizer to that.'
+                advice = f'{self.no_more_than(int(largest[1]) + self._added)}.'
             elif 'smaller than required_chars' in str(error):
                 advice = 'its characters and the 256 bytes alone need more; use a larger vocab.'
             elif 'sentences_.empty()' in str(error):
@@ -275,7 +279,7 @@ class WordPiece(TokenizerSpec):
             )
 
     def learn(self, texts: Iterable[str] = ()) -> JsonTokenizer:
-        return JsonTokenizer(word_piece.learn(texts, self.vocab, self.lower, self.sentinels))
+        return JsonTokenizer(word_piece.learn(texts, self))
 
     def names(self, made: Tokenizer) -> bool:
         return isinstance(made, JsonTokenizer) and (made.vocab, made.lower, len(made.sentinels)) == (

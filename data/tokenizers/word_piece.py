@@ -6,6 +6,7 @@ left to right into the longest pieces of the vocabulary, with '##' before all bu
 
 import collections
 from collections.abc import Iterable
+from typing import Any
 
 from data.tokenizers.roles import sentinel
 
@@ -43,17 +44,19 @@ def frame(made, begin: str = '[CLS]', end: str = '[SEP]') -> None:
     )
 
 
-def learn(texts: Iterable[str], vocab: int, lower: bool, sentinels: int = 0) -> bytes:
-    """The tokenizer.json of a vocabulary learnt from all of a text; the same text gives the same bits.
+def learn(texts: Iterable[str], spec: Any) -> bytes:
+    """The tokenizer.json of the vocabulary that a `specs.WordPiece` describes, learnt from all of a text; the same text gives
+    the same bits.
 
     The special tokens come first ([PAD] is 0), then the 1,000 most frequent characters, then the most frequent merges, and at
-    the end `sentinels` tokens that name missing spans, the first of them last.
-    Raises ValueError if the text gives fewer or more pieces than `vocab`.
+    the end `spec.sentinels` tokens that name missing spans, the first of them last.
+    Raises ValueError if the text gives fewer or more pieces than `spec.vocab`.
     """
     import tokenizers
     from tokenizers import models, pre_tokenizers, trainers
 
-    made = build(models.WordPiece(), lower=lower)
+    vocab, sentinels = spec.vocab, spec.sentinels
+    made = build(models.WordPiece(), lower=spec.lower)
     words = _words(texts, made)
     known = _frequent(words)
     words = {word: count for word, count in words.items() if known.issuperset(word)}
@@ -77,10 +80,10 @@ def learn(texts: Iterable[str], vocab: int, lower: bool, sentinels: int = 0) -> 
         if not words:
             advice = 'it holds no words; give it more text'
         elif most < vocab:
-            advice = f'this text supports at most vocab={most}; give it more text, or set vocab in data.tokenizer to that'
+            advice = spec.no_more_than(most)
         else:
             advice = f'its characters and the special tokens alone are {most:,}; use a larger vocab'
-        raise ValueError(f'WordPiece(vocab={vocab}) cannot be learnt from the training part: {advice}.')
+        raise ValueError(f'{spec} cannot be learnt from the training part: {advice}.')
     made.model = models.WordPiece(pieces, unk_token='[UNK]')
     made.add_special_tokens([*SPECIAL])
     made.add_special_tokens([sentinel(i) for i in reversed(range(sentinels))])

@@ -2,6 +2,7 @@
 be."""
 
 import collections
+import itertools
 import json
 
 import numpy as np
@@ -115,6 +116,18 @@ class BucketsTest(parameterized.TestCase):
             epochs = (batch + 1) * rows / count
             if epochs == int(epochs):
                 self.assertEqual(np.bincount(np.concatenate(seen)).tolist(), [epochs] * count)
+
+    def test_batches_of_an_epoch_are_shuffled(self):
+        """Those of a length are spread over each epoch, and elsewhere in the next, or with another seed."""
+        buckets, orders = Buckets(np.repeat([2, 4, 8], 80), (2, 4, 8), 4), set()
+        for epoch, seed in itertools.product(range(3), range(2)):
+            order = [buckets.training(60 * epoch + batch, seed)[1] for batch in range(60)]
+            self.assertEqual(sorted(order), [2] * 20 + [4] * 20 + [8] * 20)
+            for length in (2, 4, 8):  # 20 of 60 places, without replacement
+                deviation = np.sqrt((60 ** 2 - 1) / 12 / 20 * 40 / 59)
+                self.assertLess(abs(np.flatnonzero(np.equal(order, length)).mean() - 29.5), 4 * deviation)
+            orders.add(tuple(order))
+        self.assertLen(orders, 6)
 
     def test_few_batches_have_rows_of_two_buckets(self):
         buckets = Buckets(DRAW.integers(1, 9, size=4000), (2, 4, 8), 8)

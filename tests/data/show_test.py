@@ -171,7 +171,9 @@ class ShowTest(experiments.TestCase):
             '--config.data.tokenizer=WordPiece(vocab=60)'), '--config.data.length=20'
         done = experiments.call('data/show', *given, '--split=valid', '--row=1')
         self.assertEqual(done.code, 0, done.err)
-        self.assertStartsWith(done.out, 'configs/bert_mini.py:words, data.text.masked:Masked, valid: batch 0, row 1 of 32\n')
+        read, shown = done.out.splitlines()[:2]
+        self.assertRegex(read, f'^data: .*{self.text}, .* to train on; WordPiece vocabulary of 60; ')
+        self.assertEqual(shown, 'configs/bert_mini.py:words, data.text.masked:Masked, valid: batch 0, row 1 of 32')
         self.assertIn('words to predict', done.out)
         for more, message in (('--row=100000', "the split 'valid' has"), ('--split=val', "'val'"), ('--row=-1', 'from 0')):
             done = experiments.call('data/show', *given, *([] if 'split' in more else ['--split=valid']), more)

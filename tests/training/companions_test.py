@@ -23,7 +23,7 @@ from training import run as runs
 from training import workdir
 from transformer.evaluators.base import Evaluator
 
-LAYERS = 3
+LAYERS = 4
 
 
 @dataclasses.dataclass(frozen=True)
@@ -77,10 +77,10 @@ class CompanionsTest(experiments.TestCase):
         run = runs.build(config, meshes.make(1), source=self.teacher)
         state, made = run.init_from(self.teacher)
         there = runs.load(self.teacher).params
-        self.assertEqual((config.model.layers, list(made)), (1, []))
+        self.assertEqual((config.model.layers, list(made)), (2, []))
         for i in range(config.model.layers):
             jax.tree.map(np.testing.assert_array_equal, state.params[f'block_{i}'], there[f'block_{2 * i}'])
-        self.assertEqual([rule for _, rule in distill.every_second(5)], [r'keep:block_2/\1', r'keep:block_4/\1'])
+        self.assertEqual(dict(distill.every_second(5)), {f'block_{i}/(.*)': rf'keep:block_{2 * i}/\1' for i in (1, 2)})
         # the parameters of the teacher are its average, as in evaluation, and lie like a run's own; no constants of the step
         jax.tree.map(np.testing.assert_array_equal, run.companions.params['teacher'], there)
         split = runs.build(config, meshes.make(2, 2, 2), source=self.teacher)
@@ -89,6 +89,14 @@ class CompanionsTest(experiments.TestCase):
         step = jax.make_jaxpr(run.step_function)(state, next(run.data.train(0)), run.companions.params)
         self.assertLess(max(np.size(x) for x in step.consts) if step.consts else 0, 16)
         self.assertNotIn('teacher', str(jax.tree.structure(run.shapes.tree())))
+
+    def test_a_student_has_the_heads_of_its_layers(self):
+        self.taught()
+        found, teacher = distill.begun(str(self.teacher), 'distill')
+        with teacher.unlocked():
+            teacher.model.kept = ((0,), (1,), (0, 1), ())  # of a teacher that was pruned
+        with mock.patch.object(distill, 'begun', lambda *given: (found, teacher)):
+            self.assertEqual([*self.config().model.kept], [(0,), (0, 1)])
 
     @pytest.mark.slow
     def test_microbatches_dispatch_and_devices_change_nothing(self):

@@ -7,7 +7,7 @@ defines the contracts of the data that they use.
 import abc
 import dataclasses
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -16,7 +16,12 @@ Found = Mapping[str, np.ndarray]  # {name: [examples, ..]}
 
 @dataclasses.dataclass(frozen=True)
 class Evaluator(abc.ABC):
-    """Base of the evaluators."""
+    """Base of the evaluators.
+
+    Attributes:
+      percent: the names of its numbers that are in per cent; of 'bleu/1-5' the part before the slash.
+    """
+    percent: ClassVar[tuple[str, ...]] = ()
 
     @property
     def view(self) -> Mapping:

@@ -80,9 +80,9 @@ def bleu_interval(counts: np.ndarray) -> tuple[float, float]:
     return float(low), float(high)
 
 
-def rouge_scores(hypotheses: Sequence[str], references: Sequence[str]) -> dict:
-    """{'rouge1', 'rouge2', 'rougeL'}: the F1 of stemmed words, of their bigrams and of the longest common subsequence (Lin
-    2004), in percent, averaged over the texts, by rouge-score. Raises ValueError if that is not installed."""
+def rouge_scores(hypotheses: Sequence[str], references: Sequence[str]) -> dict[str, np.ndarray]:
+    """{'rouge1', 'rouge2', 'rougeL'}: for each text the F1 of stemmed words, of their bigrams and of the longest common
+    subsequence (Lin 2004), in percent, by rouge-score. Raises ValueError if that is not installed."""
     try:
         from rouge_score import rouge_scorer
     except ImportError as error:
@@ -90,7 +90,7 @@ def rouge_scores(hypotheses: Sequence[str], references: Sequence[str]) -> dict:
 
     scorer = rouge_scorer.RougeScorer(['rouge1', 'rouge2', 'rougeL'], use_stemmer=True)
     found = [scorer.score(reference, hypothesis) for hypothesis, reference in zip(hypotheses, references, strict=True)]
-    return {name: 100 * sum(one[name].fmeasure for one in found) / len(found) for name in scorer.rouge_types}
+    return {name: 100 * np.array([one[name].fmeasure for one in found]) for name in scorer.rouge_types}
 
 
 def bleu_tokenizer(language: str) -> str:

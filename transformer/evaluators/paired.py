@@ -5,7 +5,7 @@ Supervised Classification Learning Algorithms"). Scores of a corpus: the paired 
 16; Koehn 2004; Berg-Kirkpatrick, Burkett and Klein 2012), which draws the examples anew, the same ones for both runs.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
@@ -58,9 +58,14 @@ def compare(evaluator: OfExamples, first: Found, second: Found, draws: int = DRA
     return found
 
 
-def line(found: Mapping[str, Mapping]) -> str:
-    """'accuracy 0.861 - 0.842 = +0.019 (+0.002 to +0.036), p 0.031 (McNemar)' of what `compare` finds."""
+def line(found: Mapping[str, Mapping], percent: Sequence[str] = ()) -> str:
+    """'accuracy 0.861 - 0.842 = +0.019 (+0.002 to +0.036), p 0.031 (McNemar)' of what `compare` finds; '%' stands behind the
+    numbers named in `percent`, as of an evaluator."""
     tests = {'mcnemar': 'McNemar', 'bootstrap': 'bootstrap'}
-    return '; '.join(
-        f'{name} {one["first"]:.4g} - {one["second"]:.4g} = {one["difference"]:+.3g} '
-        f'({one["low"]:+.3g} to {one["high"]:+.3g}), p {one["p"]:.2g} ({tests[one["test"]]})' for name, one in found.items())
+
+    def said(name: str, one: Mapping) -> str:
+        unit = '%' * (name.partition('/')[0] in percent)
+        return (f'{name} {one["first"]:.4g}{unit} - {one["second"]:.4g}{unit} = {one["difference"]:+.3g}{unit} '
+                f'({one["low"]:+.3g}{unit} to {one["high"]:+.3g}{unit}), p {one["p"]:.2g} ({tests[one["test"]]})')
+
+    return '; '.join(said(name, one) for name, one in found.items())

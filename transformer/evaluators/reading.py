@@ -30,6 +30,7 @@ class ClassScores(OfExamples):
     Attributes:
       positive: the name of that class; '': of two classes the second, such as '1' of '0' and '1'; of more classes none.
     """
+    percent = 'f1', 'macro_f1'
     positive: str = ''
 
     def check(self, run: Any, batches: Any) -> Sequence[str]:
@@ -94,6 +95,7 @@ def _counts(said: np.ndarray, right: np.ndarray) -> np.ndarray:
 class LabelScores(OfExamples):
     """Precision, recall and F1 in percent of the labels with a probability above one half, over all labels of all texts
     (micro-averaged)."""
+    percent = 'f1', 'precision', 'recall'
 
     def check(self, run: Any, batches: Any) -> Sequence[str]:
         _require_real(self, run.data, 2, 'texts with any number of labels')
@@ -151,6 +153,7 @@ class Entities(OfExamples):
     """Precision, recall and F1 in percent of names that are found whole and with their type, as conlleval counts them (Tjong
     Kim Sang and De Meulder 2003, section 4) and seqeval by default; and `strict_f1`, in which no name begins with I-type, as
     seqeval has it with mode='strict' and scheme=IOB2. No metric if the tags name no spans, such as parts of speech."""
+    percent = 'f1', 'precision', 'recall', 'strict_f1'
 
     def check(self, run: Any, batches: Any) -> Sequence[str]:
         require(self, run.data, TaggedText, 'tagged words', 'leave that evaluator out')
@@ -187,6 +190,7 @@ class AnswerScores(OfExamples):
     Attributes:
       longest: the most tokens of an answer.
     """
+    percent = 'exact_match', 'f1'
     longest: int = 30
 
     def check(self, run: Any, batches: Any) -> Sequence[str]:

@@ -32,7 +32,7 @@ def require_translation(run: Any, evaluator: Any) -> None:
 
 
 @dataclasses.dataclass(frozen=True)
-class Translations(Evaluator):
+class Translations(OfExamples):
     """BLEU and chrF of sacrebleu and the share of exact matches, for the model's translations of a split. Some translations and
     the signatures of the scores go to samples/. BLEU tokenizes as the target language needs it (`translation_scores`).
 
@@ -40,6 +40,7 @@ class Translations(Evaluator):
       limit: the number of pairs, from the start of the split; 0: all.
       shown: the number of translations that are written out.
     """
+    percent = 'bleu', 'chrf'
     strategy: Strategy = Greedy()
     limit: int = 0
     shown: int = 5
@@ -49,6 +50,19 @@ class Translations(Evaluator):
         if self.limit < 0 or self.shown < 0:
             raise ValueError(f'Translations has limit={self.limit} and shown={self.shown}; both must be 0 or more.')
         return 'bleu', 'chrf', 'exact_match', 'pairs'
+
+    def each(self, snapshot: Any, batches: PairBatches) -> Found:
+        sources, references = zip(*batches.pairs()[:self.limit or None])
+        texts = best_texts(snapshot, sources, self.strategy)
+        return {'counts': bleu_counts(texts, references, snapshot.data.target_language),
+                'exact_match': np.array([text == reference for text, reference in zip(texts, references)])}
+
+    def numbers(self, found: Found) -> Mapping[str, float]:
+        """BLEU and the share of exact matches; chrF is of whole corpora."""
+        return {'bleu': bleu_of_counts(found['counts']), 'exact_match': float(found['exact_match'].mean())}
+
+    def right(self, found: Found) -> Mapping[str, np.ndarray]:
+        return {'exact_match': found['exact_match']}
 
     def __call__(self, snapshot: Any, batches: PairBatches) -> Mapping[str, float]:
         pairs = batches.pairs()[:self.limit or None]
@@ -78,6 +92,7 @@ class ByLength(OfExamples):
       unit: of the lengths of the prepared sources: 'words', which white space separates, or 'characters'.
       limit: the number of pairs of each bin, from the start of the split; 0: all.
     """
+    percent = 'bleu', 'low', 'high'
     strategy: Strategy = Greedy()
     bounds: tuple = (5, 10, 15, 20, 30, 40)
     unit: str = 'words'

@@ -92,11 +92,17 @@ _pieces = functools.lru_cache(maxsize=1)(_Pieces)
 
 
 def text_lines(content: bytes, name: str, wanted: str = 'text with one input per line') -> list[str]:
-    """The lines of a text in UTF-8, without line ends. Raises ValueError for other bytes, which advises to give `wanted`."""
+    """The lines of a text in UTF-8, without line ends. Raises ValueError for other bytes, and for NUL, which no
+    text has; it advises to give `wanted`."""
+    advice = f'convert it to UTF-8, and give {wanted}'
     try:
         found = content.decode('utf-8-sig').split('\n')
     except UnicodeDecodeError as error:
-        raise ValueError(f'The input {name!r} is not UTF-8 at byte {error.start}; give {wanted}.') from None
+        raise ValueError(f'The input {name!r} is not UTF-8 at byte {error.start}; {advice}.') from None
+    if zeros := content.count(0):
+        looks = ', as in UTF-16' * (zeros > len(content) / 4)
+        raise ValueError(f'The input {name!r} is no text in UTF-8: {zeros:,} of its {len(content):,} bytes '
+                         f'{"is" if zeros == 1 else "are"} NUL{looks}; {advice}.')
     return [line.removesuffix('\r') for line in (found if found[-1] else found[:-1])]
 
 

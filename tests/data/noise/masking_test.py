@@ -236,25 +236,47 @@ class WordsTest(MaskingCase):
                 self.assertLess(abs(count - ROWS * p), 4.5 * math.sqrt(ROWS * p * (1 - p)))
         self.assertLess(np.mean(sizes[3]), np.mean(sizes[1]))  # a word over budget is skipped
 
-    def test_lengths_of_ngrams(self):
-        """With a budget that is never short, p(n) ~ 1/n of the first stretch; single-piece words, one stretch a row."""
-        row = np.int32([[2, *range(10, 28), 3]])
-        batch = {'inputs': np.tile(row, (ROWS, 1)), 'segments': np.ones((ROWS, LENGTH), np.int32)}
-        for longest in (1, 3, 4):
-            noise = NGrams(longest=longest, share=longest / 18)
-            self.assertEqual(set(times_of(hidden(noise, batch)).sum(1)), {longest})  # what one stretch leaves, others fill
-            draws = np.random.default_rng(0).random((ROWS, 2 * LENGTH))
-            text = batch['inputs'] >= 5
-            chosen = noise.chosen(text, text, np.full(ROWS, longest), draws)
-            first = draws[:, :18].argmin(1) + 1  # where the first stretch begins
-            inner = first + longest - 1 < LENGTH - 1  # not at the end of the text, where it is shorter
-            wanted = 1 / np.arange(1, longest + 1) / sum(1 / n for n in range(1, longest + 1))
-            u = draws[np.arange(ROWS), LENGTH + first - 1]
-            sizes = 1 + np.searchsorted(np.cumsum(wanted), u)
-            for n in range(1, longest + 1):
-                self.assert_rate((sizes[inner] == n).sum(), inner.sum(), wanted[n - 1])
-            for times, start, size in zip(chosen[inner], first[inner], sizes[inner]):
-                self.assertTrue(times[start : start + size].all())
+    def expected(self, noise, inputs, draws, budget):
+        """The places that ALBERT's stretches cover, in Python."""
+        words, chosen = words_of(inputs), set()
+        tried = sorted(range(len(words)), key=lambda word: draws[word])
+        for first in tried:
+            stretch = [words[first]]
+            for word in words[first + 1 : first + noise.longest]:
+                if word[0] != stretch[-1][1]:
+                    break
+                stretch.append(word)
+            chances = [1 / n for n in range(1, len(stretch) + 1)]
+            u = draws[LENGTH + first] * sum(chances)
+            del stretch[next(n for n, below in enumerate(itertools.accumulate(chances), 1) if u < below) :]
+            while stretch and len(chosen) + stretch[-1][1] - stretch[0][0] > budget:
+                stretch.pop()
+            places = {place for word in stretch for place in range(*word)}
+            if not places & chosen:
+                chosen |= places
+        return sorted(chosen or [*range(*words[tried[0]])][:budget])
+
+    @parameterized.parameters(1, 3, 5)
+    def test_ngrams_equal_a_loop(self, longest):
+        noise, batch = NGrams(share=0.3, longest=longest), texts(seed=3)
+        draws = np.random.default_rng(5).random((ROWS, noise.width(LENGTH)))
+        times = times_of(noise(batch, WORDS, draws))
+        for inputs, found, row in zip(batch['inputs'][:2000], times, draws[:, 1 : 1 + noise.own_width(LENGTH)]):
+            budget = max(1, round(0.3 * int((inputs >= 5).sum())))
+            self.assertEqual(np.flatnonzero(found).tolist(), self.expected(noise, inputs, row, budget))
+
+    @parameterized.parameters(1, 3, 4)
+    def test_lengths_of_ngrams(self, longest):
+        """p(n) ~ 1/n of a stretch that begins in the middle of a text, where single words at its front spend what it leaves."""
+        draws = np.zeros((ROWS, 2 * LENGTH))
+        draws[:, :LENGTH] = np.arange(1, LENGTH + 1) / 100
+        draws[:, 8], draws[:, LENGTH + 8] = 0, np.random.default_rng(0).random(ROWS)
+        text = np.ones((ROWS, LENGTH), bool)
+        chosen = NGrams(longest=longest).chosen(text, text, np.full(ROWS, longest), draws)
+        self.assertEqual(set(chosen.sum(1)), {longest})
+        sizes = chosen[:, 8:].sum(1)
+        for n in range(1, longest + 1):
+            self.assert_rate((sizes == n).sum(), ROWS, 1 / n / sum(1 / m for m in range(1, longest + 1)))
 
     def test_where_words_begin_is_needed(self):
         self.assertEqual([noise.words for noise in NOISES.values()], [False] * 3 + [True] * 4)

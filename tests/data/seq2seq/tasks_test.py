@@ -103,6 +103,16 @@ class TasksTest(parameterized.TestCase):
         self.assertFalse(texts['train'] & texts['valid'])
         self.assertGreater(len(texts['train']), 20)
 
+    @parameterized.parameters('inputs', 'both')
+    def test_training_shares_no_target_with_held_out_examples(self, apart):
+        path = self.folder / 'translations.tsv'
+        path.write_text(''.join(f'target {i % 40}\tsource {i}\n' for i in range(80)))
+        part = Part(path=str(path), inputs='{2}', target='{1}', header='false', apart=apart)
+        train, valid = (Tasks(parts={'t': part}, tokenizer=Byte()).part(split) for split in ('train', 'valid'))
+        shared = {target for _, target in train.texts} & {target for _, target in valid.texts}
+        self.assertEqual(bool(shared), apart == 'inputs')
+        self.assertEqual(len(train.texts) + train.left_out, 72)
+
     def test_tasks_without_a_path_are_left_out(self):
         opened = self.opened(changes={'b': dict(path='')})
         self.assertEqual([*opened.config.tasks], ['a', 'c'])
@@ -133,6 +143,7 @@ class TasksTest(parameterized.TestCase):
     @parameterized.parameters(
         (dict(changes={name: dict(path='') for name in COUNTS}), 'No task has data: of data.parts .a, b, c. set the path'),
         (dict(changes={'a': dict(source='b')}), "data.parts.a.source='b' is not known"),
+        (dict(changes={'a': dict(apart='targets')}), "data.parts.a.apart='targets' is not known"),
         (dict(changes={'a': dict(inputs='')}), 'data.parts.a needs a name without a dot, inputs such as'),
         (dict(changes={'a': dict(train='all[:50%]', valid='all[:10]')}), "In the task 'a': data.train"),
         (dict(packing='buckets'), "data.packing='buckets' is not known"),

@@ -1,7 +1,10 @@
+import ast
 import json
+from unittest import mock
 
 from absl.testing import absltest, parameterized
 
+from data.sources import files as sources
 from data.sources import templates
 from data.sources.templates import Template
 
@@ -58,10 +61,38 @@ class DocstringsTest(absltest.TestCase):
         shorter = templates.docstrings(Template('{rest}', '{summary}'))('train')  # many have one sentence
         self.assertBetween(shorter.size, 300, found.size - 300)
 
+    def test_no_docstring_is_left_in_the_code(self):
+        for code, _ in templates.docstrings(Template('{code}', '{summary}'))('all'):
+            for node in ast.walk(ast.parse(code)):
+                if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+                    self.assertIsNone(ast.get_docstring(node), code)
+
+    def test_functions_in_functions(self):
+        path = self.create_tempfile('m.py', '''
+def outer():
+    """Return the inner function."""
+    def inner():
+        """Return the number one."""
+        return 1
+    class Empty:
+        """A class without methods."""
+    return inner
+''').full_path
+        with mock.patch.object(sources, 'stdlib', lambda: sources.files(path)):
+            found = list(templates.docstrings(Template('{code}', '{summary}'))('all'))
+        self.assertEqual(found, [
+            ('def outer():\n\n    def inner():\n        return 1\n\n    class Empty:\n        pass\n    return inner',
+             'Return the inner function.'),
+            ('def inner():\n    return 1', 'Return the number one.')])
+
     def test_first_sentences(self):
         for text, wanted in (('One. Two.', ('One.', 'Two.')), ('One\n  line. Two\n\nMore', ('One line.', 'Two More')),
                              ('No end\n\nNext', ('No end', 'Next')),
-                             ('Version 1.5 is here! Yes', ('Version 1.5 is here!', 'Yes'))):
+                             ('Version 1.5 is here! Yes', ('Version 1.5 is here!', 'Yes')),
+                             ('Return e.g. the x. More.', ('Return e.g. the x.', 'More.')),
+                             ('A list (i.e. Python\'s), etc. of x? No', ("A list (i.e. Python's), etc. of x?", 'No')),
+                             ('Lists, sets, etc.\n\nMore', ('Lists, sets, etc.', 'More')),
+                             ('Compute the total. More', ('Compute the total.', 'More'))):
             self.assertEqual(templates.first_sentence(text), wanted)
 
 

@@ -17,7 +17,7 @@ from absl.testing import absltest, parameterized
 from data import cache
 from data.text import pairs
 from data.text.parallel import Parallel
-from data.tokenizers.specs import Byte, Char, Ids, SentencePiece, Word
+from data.tokenizers.specs import Byte, Char, Ids, SentencePiece, Word, WordPiece
 from transformer.tasks.language_model import NextToken
 
 RNG = np.random.default_rng(0)
@@ -439,6 +439,11 @@ class OpenTest(ParallelCase):
         self.assertEqual(opened.facts, {'vocab': 8, 'source_vocab': 0})
         self.assertEqual(opened.pieces(opened.encode('a x held')), ['a', 'x', '<unk>', '<eos>'])
         self.assertEqual(opened.decode(opened.encode_target('y x')), 'y x')
+
+    def test_too_large_a_vocabulary_is_said_of_its_own_field(self):
+        for name, other in (('tokenizer', 'target_tokenizer'), ('target_tokenizer', 'tokenizer')):
+            with self.assertRaisesRegex(ValueError, rf"take --config\.data\.{name}='WordPiece\(vocab=\d+\)'\.$"):
+                self.opened(self.LINES, **{name: WordPiece(vocab=5000), other: Word()})
 
     def test_each_side_has_its_own_vocabulary(self):
         fields = {'tokenizer': Word(), 'target_tokenizer': Char(), 'train': 'all[:2]', 'valid': 'all[2:]'}

@@ -289,6 +289,18 @@ class VocabularyTest(parameterized.TestCase):
         with self.assertRaises(ValueError):
             dataclasses.replace(spec, vocab=largest + 1).learn(text)
 
+    @parameterized.parameters(
+        (specs.SentencePiece(vocab=5000, sentinels=3), "'SentencePiece(vocab={}, sentinels=3)'"),
+        (specs.SentencePiece(vocab=5000, special=('begin',)), '"SentencePiece(vocab={}, special=(\'begin\',))"'),
+        (specs.WordPiece(vocab=5000, lower=False, sentinels=3), "'WordPiece(vocab={}, lower=False, sentinels=3)'"))
+    def test_the_flag_for_the_largest_that_a_text_supports(self, spec, wanted):
+        with self.assertRaises(ValueError) as raised:
+            spec.learn(['the cat sat on the mat\n', 'the dog ate it all\n'] * 4)
+        said = str(raised.exception)
+        self.assertStartsWith(said, f'{spec} cannot be learnt')
+        most = re.search(r'at most vocab=(\d+)', said)[1]
+        self.assertEndsWith(said, f'or take --config.data.tokenizer={wanted.format(most)}.')
+
     @parameterized.parameters(specs.Word(), specs.Word(vocab=9), specs.Word(least=2), specs.WordPiece(vocab=9))
     def test_a_text_without_words(self, spec):
         with self.assertRaisesRegex(ValueError, 'it holds no words; give it more text'):

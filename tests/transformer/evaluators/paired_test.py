@@ -98,6 +98,8 @@ class CompareTest(parameterized.TestCase):
         self.assertAlmostEqual(found['loss']['difference'], (3.5 - 5.5) / 4)
         self.assertEqual(found['accuracy']['p'], 1.0)
         self.assertStartsWith(line(found), 'loss 0.875 - 1.375 = -0.5 (')
+        self.assertRegex(line(found, ['loss']), r'\Aloss 0.875% - 1.375% = -0.5% \(-[0-9.]+% to [+-][0-9.]+%\), p .*; accuracy '
+                                                '0.3333 -')
         self.assertIn('; accuracy 0.3333 - 0.6667 = -0.333 (', line(found))
         self.assertEndsWith(line(found), ', p 1 (McNemar)')
 

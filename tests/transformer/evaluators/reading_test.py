@@ -52,6 +52,15 @@ class ReadingTest(parameterized.TestCase):
             for name, number in wanted.items():
                 self.assertAlmostEqual(found[name], number, delta=1e-10, msg=name)
 
+    @parameterized.parameters(
+        (ClassScores(), {'label': [0, 1], 'said': [0, 1], 'positive': [[0, 0, 0], [1, 1, 1]]}),
+        (LabelScores(), {'labels': [[2, 2, 2], [1, 1, 1]]}), (Correlation(), {'label': [0.5, 1.0], 'said': [0.5, 1.0]}),
+        (Entities(), {'names': [[1, 1, 1]], 'strict': [[2, 2, 2]]}), (AnswerScores(), {'exact_match': [100.0], 'f1': [100.0]}))
+    def test_a_perfect_score_is_100_per_cent_or_1(self, evaluator, found):
+        numbers = evaluator.numbers({name: np.array(x) for name, x in found.items()})
+        self.assertEqual({name: round(x, 9) for name, x in numbers.items()},
+                         {name: 100 if name in evaluator.percent else 1 for name in numbers})
+
     def test_one_class_alone_is_no_correlation(self):
         found = ClassScores()(snapshot_of(np.float32([[1, 0]] * 4), ('no', 'yes')), batches_of(np.int32([0, 1, 0, 0])))
         self.assertEqual((found['accuracy'], found['f1'], found['matthews']), (0.75, 0.0, 0.0))

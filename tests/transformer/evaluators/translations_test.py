@@ -59,6 +59,16 @@ class TranslationsTest(experiments.TestCase):
         self.assertEqual(text.count('source:'), 2)
         self.assertIn(f"\n{Greedy()}, of texts prepared by data.text='nfc'\nBLEU nrefs:1|", text)
         self.assertIn('|tok:13a|', text)
+        found = evaluator.each(snapshot, batches)
+        for name, number in evaluator.numbers(found).items():
+            self.assertAlmostEqual(number, numbers[name], places=10)
+        self.assertEqual(evaluator.right(found)['exact_match'].tolist(),
+                         [output == target for output, (_, target) in zip(outputs, pairs)])
+
+    def test_what_is_in_per_cent(self):
+        texts = ['the cat sat on the mat', 'a dog ran']
+        numbers, _ = translations.translation_scores(texts, texts)
+        self.assertEqual({name for name, x in numbers.items() if round(x) == 100}, {*Translations.percent})
 
     def test_what_the_scores_are_of_is_said(self):
         texts, batches = [], types.SimpleNamespace(pairs=lambda: [('key row', 'row key')])
@@ -160,6 +170,7 @@ class ByLengthTest(absltest.TestCase):
     def test_bins_hold_every_pair_once_and_score_as_sacrebleu_does(self):
         numbers, names = self.measured('__call__', ByLength(bounds=(1, 2, 5, 6)))
         self.assertEqual([*numbers], [*names])
+        self.assertEqual({name.partition('/')[0] for name in names}, {*ByLength.percent, 'pairs'})
         bins = {'1': (0, 7), '2': (1, 3), '3-5': (4, 6, 9), '7+': (2, 5, 8)}  # no source has six words
         self.assertEqual({name: numbers[f'pairs/{name}'] for name in bins}, {name: len(own) for name, own in bins.items()})
         self.assertLen(numbers, 4 * len(bins))

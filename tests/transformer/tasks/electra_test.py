@@ -79,6 +79,13 @@ class ReplacedTokensTest(parameterized.TestCase):
         places[[0, 0, 1], [1, 4, 2]] = True
         np.testing.assert_array_equal(corrupted[~places], ORIGINAL[~places])
 
+    def test_both_parts_have_dropout_in_training_alone(self):
+        given = {}
+        for train in (True, False):
+            self.terms(forward := Fixed(np.zeros((B, M, V)), np.zeros((B, T))), train=train)
+            given[train] = [inputs['key'] is not None for inputs in forward.given]
+        self.assertEqual(given, {True: [True, True], False: [False, False]})
+
     def test_factors(self):
         self.assertEqual(ReplacedTokens().coefficients, {'generator': 1.0, 'discriminator': 50.0})
         self.assertEqual(ReplacedTokens(2.0, 3.0).coefficients, {'generator': 2.0, 'discriminator': 3.0})
