@@ -192,9 +192,15 @@ class OpenImages(Opened):
         return (stop - start) / self.config.batch_size
 
     def train(self, seed: int):
-        """An endless Grain iterator over batches, reshuffled every epoch; get_state and set_state resume exactly."""
+        """An endless Grain iterator over batches, reshuffled every epoch; get_state and set_state resume exactly.
+
+        Raises ValueError for images of one class, from which nothing can be learnt.
+        """
         from data import pipeline
 
+        if len(self.classes) < 2:
+            raise ValueError(f'All images of {self.config.name or self.config.path} have the class '
+                             f'{self.classes[0]!r}; give images of two classes or more, such as a folder for each.')
         examples, start, stop = self._range('train')
         order = pipeline.Order(stop - start, self.config.batch_size, seed)
         threads = min(8, os.cpu_count() or 1) if self.config.source in ('folder', 'tfds') else 1

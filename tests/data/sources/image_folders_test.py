@@ -179,6 +179,8 @@ class ImageFoldersTest(parameterized.TestCase):
             self.opened()
         self.write('cat/0.png')
         self.assertRegex(self.opened().describe(), "there is one class, 'cat'; expected a folder for each")
+        with self.assertRaisesRegex(ValueError, "All images of .* have the class 'cat'; give images of two classes or more"):
+            self.opened().train(0)
 
     def test_images_without_a_row(self):
         self.flat()
