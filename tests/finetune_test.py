@@ -351,7 +351,7 @@ class FinetuneTest(recorded.TestCase):
         passage = {'context': '8 9 10 11', 'qas': [asked(i) for i in range(20)]}
         self.text.write_text(json.dumps({'data': [{'title': '', 'paragraphs': [passage]}]}))
         said = self.further('answer', self.text, 'data.stride=4', 'data.question_length=4')
-        self.assertRegex(said, 'answers: exact_match [0-9.]+  f1')
+        self.assertRegex(said, 'answers: exact_match [0-9.]+%  f1')
         self.out_again(f'{family}ForQuestionAnswering', family.lower(), made=['qa_outputs.weight', 'qa_outputs.bias'])
 
     @pytest.mark.slow
