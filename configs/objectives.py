@@ -4,7 +4,7 @@
 
 DATA is a folder with wikitext2, ptb, tinyshakespeare, multi30k, fra_eng, sst2, mrpc, rte, wnut17 and squad_v1.1_dev, as in
 `corpus` below: 5.2 million English words. All objectives have the same 8,192 word pieces, learnt from the training parts, and
-rows of 128 tokens, 32 a step; the encoders have 4 layers of 256 (configs/bert_mini.py, configs/electra.py), encoder-decoders
+rows of 128 tokens, 16 a step; the encoders have 4 layers of 256 (configs/bert_mini.py, configs/electra.py), encoder-decoders
 as many in each part (configs/t5_small.py:spans, configs/bart_mini.py). Each is trained for 0.9e14 floating point operations,
 counted as in the log; `scratch` is the network of `masked` without pretraining. Points are `masked`, `masked-mrpc-0` (its task
 and seed) and so on.
@@ -19,17 +19,18 @@ PIECES = {'data.tokenizer': 'WordPiece(vocab=8192)'}
 SENTINELS = {'data.tokenizer': 'WordPiece(vocab=8224, sentinels=32)', 'data.framing': 'bert'}
 # objective: (config, fields besides those of all, GFLOP of a step)
 OBJECTIVES = {
-    'masked': ('configs/bert_mini.py:words', PIECES, 93.1),
-    'words': ('configs/bert_mini.py:whole_words', PIECES, 93.1),
-    'spans': ('configs/bert_mini.py:spans', PIECES, 102.1),
-    'next': ('configs/bert_mini.py:next', PIECES, 93.1),
-    'order': ('configs/bert_mini.py:order', PIECES, 93.1),
-    'electra': ('configs/electra.py', PIECES, 98.2),
-    't5': ('configs/t5_small.py:spans', SENTINELS, 132.8),
-    'bart': ('configs/bart_mini.py', {'data.tokenizer': 'WordPiece(vocab=8192)', 'data.framing': 'bert'}, 254.5),
+    'masked': ('configs/bert_mini.py:words', PIECES, 46.5),
+    'words': ('configs/bert_mini.py:whole_words', PIECES, 46.5),
+    'spans': ('configs/bert_mini.py:spans', PIECES, 51.0),
+    'next': ('configs/bert_mini.py:next', PIECES, 46.5),
+    'order': ('configs/bert_mini.py:order', PIECES, 46.5),
+    'electra': ('configs/electra.py', PIECES, 49.1),
+    't5': ('configs/t5_small.py:spans', SENTINELS, 66.4),
+    'bart': ('configs/bart_mini.py', {'data.tokenizer': 'WordPiece(vocab=8192)', 'data.framing': 'bert'}, 127.2),
     'scratch': ('configs/bert_mini.py:words', PIECES | {'optimizer.learning_rate': 0.0}, 0.0),  # one step that changes nothing
 }
-DROPOUT = {'t5': ('model.encoder.dropout', 'model.decoder.dropout')}  # pretrained without, fine-tuned with it like the others
+# The stacks of a model, which are pretrained without dropout (as in Lan et al. 2020, section 4.2) and fine-tuned with it.
+STACKS = {'electra': ('generator', 'discriminator'), 't5': ('encoder', 'decoder'), 'bart': ('encoder', 'decoder')}
 # task: (config, its fields, numbers of the table {name: (evaluator, metric)}, seeds)
 TASKS = {
     'sst2': ('configs/classify.py', {
@@ -79,17 +80,22 @@ def sweep(variant=''):
     points = {}
     for name, (config, fields, cost) in OBJECTIVES.items():
         steps = round(OPERATIONS / (cost * 1e9)) if cost else 1
-        points[name] = Point(config, fields | {
-            'data.corpus': corpus(variant), 'data.path': '', 'data.documents': 'file', 'train.steps': steps,
-            'optimizer.schedule.warmup_steps': steps // 10, 'evals.valid.every_steps': 0, 'checkpoint.every_steps': 250})
+        points[name] = Point(config, fields | dropout(name, 0.0) | {
+            'data.batch_size': 16, 'data.corpus': corpus(variant), 'data.path': '', 'data.documents': 'file', 'train.steps': steps,
+            'optimizer.schedule.warmup_steps': steps // 10, 'evals.valid.every_steps': 0, 'checkpoint.every_steps': 500})
     for name in OBJECTIVES:
         for task, (config, fields, _, seeds) in TASKS.items():
             for seed in range(seeds):
                 points[f'{name}-{task}-{seed}'] = Point(f'{config}:{{{name}}}', fields | {
                     'data.path': f'{variant}/{fields["data.path"]}', 'data.batch_size': 32, 'data.length': 128, 'seed': seed,
                     'optimizer.learning_rate': 2e-4, 'optimizer.schedule.warmup_steps': fields['train.steps'] // 10,
-                    **dict.fromkeys(DROPOUT.get(name, ()), 0.1)})
+                    **dropout('bert' if name == 'electra' else name, 0.1)})  # of ELECTRA the discriminator alone
     return Sweep(points, table=tabulated, title='objective')
+
+
+def dropout(name, rate):
+    """The fields of the dropout of an objective's model."""
+    return {f'model.{stack}.dropout'.replace('..', '.'): rate for stack in STACKS.get(name, ('',))}
 
 
 def tabulated(folders):
