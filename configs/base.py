@@ -35,7 +35,7 @@ def stages(*, layers, widths, heads, drop_path=0.0, **fields):
     found, last = {}, max(sum(layers) - 1, 1)
     for i, (own, width, count) in enumerate(zip(layers, widths, heads, strict=True)):
         before = sum(layers[:i])
-        rates = {'first_drop_path': drop_path * before / last, 'drop_path': drop_path * (before + own - 1) / last}
+        rates = {'first_drop_path': drop_path * (before / last), 'drop_path': drop_path * ((before + own - 1) / last)}
         found[f'stage_{i}'] = dict(layers=own, width=width, heads=count, **(rates if drop_path else {}), **fields)
     return found
 

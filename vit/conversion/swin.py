@@ -33,7 +33,7 @@ def rates(layers: Sequence[int], rate: float) -> Iterable[dict]:
     last = max(sum(layers) - 1, 1)
     for i, own in enumerate(layers):
         before = sum(layers[:i])
-        yield {'first_drop_path': rate * before / last, 'drop_path': rate * (before + own - 1) / last}
+        yield {'first_drop_path': rate * (before / last), 'drop_path': rate * ((before + own - 1) / last)}
 
 
 def rate_of(stacks: Sequence[Stack]) -> float:
@@ -133,7 +133,15 @@ def _absolute(model):
 
 _ABSOLUTE = Fields((('use_absolute_embeddings',), ('positions',)), lambda config: {
     'positions': Learned() if config.get('use_absolute_embeddings') else NoPositions()}, _absolute)
-CLASSES = Fields(((), ('classes',)), lambda config: {'classes': len(labels(config))}, lambda model: {})
+
+
+def _classes(model):
+    if not model['classes']:
+        raise ValueError('model.classes is 0, which is a model without a head.')
+    return {}
+
+
+CLASSES = Fields(((), ('classes',)), lambda config: {'classes': len(labels(config))}, _classes)
 _BLOCK, _THEIRS = 'stage_{s}/block_{i}', 'swin.encoder.layers.{s}.blocks.{i}'
 
 _SWIN = Family(
