@@ -21,12 +21,20 @@ class Stem(abc.ABC):
     """Base of the parts that turn images into patches; their submodules belong to the module that calls them."""
 
     @abc.abstractmethod
+    def grid(self, sides: tuple) -> tuple:
+        """(rows, columns) of the patches of an image of (height, width)."""
+
+    @abc.abstractmethod
     def __call__(self, image: jax.Array, width: int, numerics: Numerics) -> jax.Array:
         """[B, height, width, C] -> [B, rows, columns, width]."""
 
 
 class Merging(abc.ABC):
     """Base of the parts that turn the patches of a stage into fewer and wider ones; submodules as in `Stem`."""
+
+    def grid(self, sides: tuple) -> tuple:
+        """(rows', columns') after (rows, columns)."""
+        return tuple(-(-side // 2) for side in sides)
 
     @abc.abstractmethod
     def __call__(self, x: jax.Array, width: int, numerics: Numerics) -> jax.Array:
@@ -54,6 +62,9 @@ class Patches(Stem):
     def __post_init__(self):
         if self.size < 1:
             raise ValueError(f'{self}: size is {self.size}; expected at least 1.')
+
+    def grid(self, sides: tuple) -> tuple:
+        return tuple(-(-side // self.size) for side in sides)
 
     def __call__(self, image: jax.Array, width: int, numerics: Numerics) -> jax.Array:
         x = squares(padded(image, self.size), self.size)  # [B, rows, columns, size·size·C]

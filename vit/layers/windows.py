@@ -53,6 +53,9 @@ class Windows(Partition):
             shift = tuple(0 if side <= self.size else self.shift for side in grid)
         return size, shift
 
+    def grid(self, whole: tuple) -> tuple:
+        return self.fit(whole)[0]
+
     def __call__(self, x: jax.Array, context: Context) -> Groups:
         sizes = context.encoding.sizes
         if sizes.grid is None or sizes.extra:

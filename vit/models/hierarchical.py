@@ -1,14 +1,14 @@
 """Hierarchical models: stages of blocks, each a stack of its own, with merging of patches between; Swin (Liu et al. 2021) and
 relatives are configurations of one (configs/swin_fashion_mnist.py)."""
 
+import re
 from collections.abc import Mapping
 
 import flax.linen as nn
 import jax
 from flax.core import FrozenDict
 
-from transformer.attention.context import Context
-from transformer.attention.positions.base import NoPositions, Positions
+from transformer.attention.positions.base import Encoding, NoPositions, Positions
 from transformer.layers.dense import Dense
 from transformer.layers.dropout import fold
 from transformer.layers.initial import zeros
@@ -63,6 +63,14 @@ class Hierarchical(nn.Module):
         """{name: `Heads`} of the attentions whose heads `head_mask` can switch off."""
         return {f'{name}/attention': Heads(stack) for name, stack in self.stacks.items()}
 
+    def grids(self, sides: tuple[int, int]) -> dict[str, tuple[int, int]]:
+        """(rows, columns) of the patches in each stage, for images of (height, width)."""
+        found, grid = {}, self.stem.grid(sides)
+        for name in self.stacks:
+            found[name] = grid
+            grid = self.merging.grid(grid)
+        return found
+
     @nn.compact
     def __call__(self, image: jax.Array, *, key: jax.Array | None = None, head_mask: Mapping | None = None,
                  capture: tuple = ()) -> dict:
@@ -93,3 +101,16 @@ class Hierarchical(nn.Module):
         if self.classes:
             outputs['logits'] = Dense(self.classes, role=table(1), kernel_init=zeros, numerics=numerics, name='head')(pooled)
         return outputs
+
+    def fitted(self, path: str, parameter: jax.Array, image: jax.Array) -> jax.Array:
+        """Fits a parameter of this model for images of another size to images like this one: position tables are resized."""
+        *parents, name = path.split('/')
+        if parents[-1:] != ['positions']:
+            return parameter
+        stage, *inside = parents
+        stack, grid = self.stacks.get(stage, self.stacks['stage_0']), self.grids(image.shape[1:3]).get(stage)
+        kind = stack.positions if grid else self.positions
+        grid = grid or self.grids(image.shape[1:3])['stage_0']
+        if block := re.match(r'block_(\d+)', inside[0]) if inside else None:
+            grid = stack.partition.of_layer(int(block[1])).grid(grid)
+        return Encoding(kind, sizes=stack.sizes(grid[0] * grid[1], grid=grid)).fit(name, parameter)
