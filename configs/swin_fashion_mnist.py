@@ -1,11 +1,11 @@
-"""A Swin Transformer (Liu et al. 2021) on Fashion-MNIST: 14x14 patches of 2x2 pixels in shifted windows of 7x7, then 7x7 patches.
+"""A Swin (Liu et al. 2021) on Fashion-MNIST: 14x14 patches of 2x2 pixels in shifted windows of 7x7, then 7x7 patches.
 
 The last 5,000 of its 60,000 training images are held out; the data are those of configs/vit_fashion_mnist.py.
 
     python train.py --config=configs/swin_fashion_mnist.py --config.data.path=FOLDER
 
-699,700 parameters, 0.33 GFLOP an image in training; 20 epochs with Muon are 368 TFLOP. Not yet run to its end; the aim is 93.8 % of
-the held-out images, where the ViT of about this size has 92.2 %.
+699,700 parameters, 0.33 GFLOP an image in training; 20 epochs with Muon are 368 TFLOP. Not yet run to its end; the aim is
+93.8 % of the held-out images, where the ViT of about this size has 92.2 %.
 """
 
 from configs import base

@@ -1,4 +1,4 @@
-"""As record.py, of models of timm in its own form, {architecture, model_args} in config.json; everything in float64 but the weights.
+"""As record.py, of models of timm in its own form, {architecture, model_args} in config.json.
 
     pip install torch timm
     python tests/reference/record_timm.py [swin ..]

@@ -147,6 +147,7 @@ class Family:
       derived: (model, inputs, start) -> inputs, with those that theirs derives by itself; start: the first decoder input.
       outputs: {our output: its name there}, where it differs from that in convert.py.
       computed: weights of theirs that are no parameters (regex): buffers of older versions.
+      buffers: {name: weight} of theirs -> those that a file has besides, and that are read as `computed`.
       copies: {weight that may be stored besides: the weight of which it is a copy}, unless our model has it as a parameter.
       forms: in which a model of ours is written that lacks what theirs always has, one after the other.
     """
@@ -169,6 +170,7 @@ class Family:
     outputs: Mapping = dataclasses.field(default_factory=dict)
     aside: tuple = ()
     computed: str = '(?!)'
+    buffers: Callable = lambda weights: {}
     copies: Mapping = dataclasses.field(default_factory=dict)
     forms: tuple[Form, ...] = ()
 
@@ -202,9 +204,7 @@ class Family:
         misfits = {}
         for path, _, wanted in differences:
             if path not in rates:
-                front = path.split('.')[0]
-                flag = '.'.join(path.split('.')[:2 if front in STACKS else 3 if front == 'stages' else 1])
-                misfits.setdefault(flag, {})[path] = wanted
+                misfits.setdefault(_flag_of(path, own), {})[path] = wanted
         sides = [(flag, at(own, flag), at(changed(own, changes), flag)) for flag, changes in misfits.items()]
         return Formed(with_fields(model, rates) if rates else model, steps, rates, sides)
 
@@ -298,7 +298,7 @@ class Family:
             found[entry.theirs] = np.ascontiguousarray(entry.written(params))
             for name in entry.ours:
                 del params[name]
-        return found
+        return found | self.buffers(found)
 
 
 def _mended(own, usual, paths):
@@ -324,9 +324,19 @@ def _written(field, make):
     return fields
 
 
+def _flag_of(path, fields):
+    """The beginning of a path that is a flag by itself: through groups, which are mappings or parts without a base class, of
+    which there is no choice."""
+    first, _, inside = path.partition('.')
+    value = fields[first]
+    if not inside or not (isinstance(value, Mapping) or (dataclasses.is_dataclass(value) and type(value).__bases__ == (object,))):
+        return first
+    return f'{first}.{_flag_of(inside, value if isinstance(value, Mapping) else vars(value))}'
+
+
 def _differences(own, wanted, front=''):
-    """Yields (path, value, wanted value) of the fields that differ; of parts of the same class, and of equally many stages, each
-    field by itself."""
+    """Yields (path, value, wanted value) of the fields that differ; of parts of the same class, and of equally many stages,
+    each field by itself."""
     for name, value in own.items():
         if value == wanted[name]:
             continue

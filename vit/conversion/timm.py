@@ -1,5 +1,5 @@
-"""The form of timm: config.json has {architecture, model_args, pretrained_cfg}, and the defaults of the arguments are those of the
-architecture. `flat` makes of it a config as the tables read it (transformer/conversion/tables.py), `nested` the reverse."""
+"""The form of timm: config.json has {architecture, model_args, pretrained_cfg}, and the defaults of the arguments are those of
+the architecture. `flat` makes of it a config as the tables read it (transformer/conversion/tables.py), `nested` the reverse."""
 
 import dataclasses
 from collections.abc import Mapping

@@ -16,8 +16,8 @@ from transformer.layers.norm import normed
 from transformer.layers.numerics import Numerics
 from transformer.layers.roles import table
 from transformer.layers.stack import Heads, Stack
-from vit.layers.stages import Merging, Patches, PatchMerging, Stage, Stem, encoding_on
 from vit.layers import windows  # noqa: F401  so that a config finds its partitions by name
+from vit.layers.stages import Merging, Patches, PatchMerging, Stage, Stem, encoding_on
 
 
 class Hierarchical(nn.Module):
@@ -74,8 +74,8 @@ class Hierarchical(nn.Module):
     @nn.compact
     def __call__(self, image: jax.Array, *, key: jax.Array | None = None, head_mask: Mapping | None = None,
                  capture: tuple = ()) -> dict:
-        """image [B, height, width, C] -> {'hidden' [B, T, D], 'pooled' [B, D], 'logits' [B, classes]}, and the aux of each stack
-        as 'stage_0/..'.
+        """image [B, height, width, C] -> {'hidden' [B, T, D], 'pooled' [B, D], 'logits' [B, classes]}, and the aux of each
+        stack as 'stage_0/..'.
 
         Args:
           key: random key of training; None switches dropout off.
@@ -88,7 +88,8 @@ class Hierarchical(nn.Module):
         encoding = encoding_on(self.positions, first, x.shape[1:3], numerics)
         x = encoding.at_input(x.reshape(x.shape[0], -1, first.width)).reshape(x.shape)
         for name, stack in stacks.items():
-            factors = {'attention': one for of, one in (head_mask or {}).items() if of == f'{name}/attention'}
+            front = f'{name}/'
+            factors = {of.removeprefix(front): one for of, one in (head_mask or {}).items() if of.startswith(front)}
             x, more = Stage(stack, None if stack is first else self.merging, numerics, name=name)(
                 x, key=fold(key, name), head_mask=factors, capture=capture)
             aux |= {f'{name}/{what}': one for what, one in more.items()}

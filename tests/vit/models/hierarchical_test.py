@@ -175,7 +175,7 @@ class HierarchicalTest(parameterized.TestCase):
     def test_the_helper_of_configs(self):
         found = base.stages(layers=(2, 2), widths=(8, 16), heads=(2, 4), drop_path=0.3, positions='SwinBias()')
         self.assertEqual([one['first_drop_path'] for one in found.values()], [0.0, 0.3 * (2 / 3)])
-        rates = [Stack(**{name: value for name, value in one.items() if name != 'positions'}).path_rates for one in found.values()]
+        rates = [Stack(**one | {'positions': SwinBias()}).path_rates for one in found.values()]
         np.testing.assert_allclose(np.concatenate(rates), np.linspace(0, 0.3, 4))
         self.assertEqual(found['stage_1']['positions'], 'SwinBias()')
 
