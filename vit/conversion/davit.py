@@ -93,7 +93,7 @@ _DAVIT = Family(
 
 
 def _ordered(first, name):
-    """The family in which the norm at the end is `name`, applied to the mean if it is the `first` of their order, pool first."""
+    """The family whose norm at the end is called `name`; first: whether patches are averaged before it."""
     order = Field('head_norm_first', 'pool_first', not first, {not first: first})
     return both(dataclasses.replace(_DAVIT, fields=(*_DAVIT.fields, order), rows=(*_DAVIT.rows, *norm('norm', name))))
 
