@@ -28,8 +28,8 @@ class Convolution(nn.Module):
     features: int
     size: int = 3
     stride: int = 1
-    bias: bool = False
     numerics: Numerics = Numerics()
+    bias: bool = False
 
     @nn.compact
     def __call__(self, x: jax.Array) -> jax.Array:
