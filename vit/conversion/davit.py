@@ -5,6 +5,7 @@ import dataclasses
 from transformer.attention.mechanism import Alternate as AlternateAttention
 from transformer.attention.mechanism import Softmax
 from transformer.attention.mechanisms.channels import ChannelGroups
+from transformer.attention.partition import Alternate, Whole
 from transformer.attention.positions.base import NoPositions
 from transformer.conversion.common import dense, norm
 from transformer.conversion.fields import Field, Fields
@@ -12,7 +13,6 @@ from transformer.conversion.tables import Family, Row
 from transformer.layers.activations import Gelu
 from transformer.layers.feed_forward import Mlp
 from transformer.layers.norm import LayerNorm
-from transformer.layers.partition import Alternate, Whole
 from transformer.layers.residual import Convolved
 from transformer.layers.stack import Stack
 from vit.conversion.swin import listed, rate_of, rates, ratio_of, windows_of, with_free

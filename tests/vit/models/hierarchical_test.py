@@ -13,6 +13,7 @@ from training import mesh
 from transformer.attention.mechanism import Alternate as AlternateAttention
 from transformer.attention.mechanism import Softmax
 from transformer.attention.mechanisms.channels import ChannelGroups
+from transformer.attention.partition import Alternate, Whole
 from transformer.attention.positions.absolute import Learned
 from transformer.attention.positions.base import NoPositions
 from transformer.attention.positions.relative import SwinBias
@@ -20,7 +21,6 @@ from transformer.layers.activations import Gelu
 from transformer.layers.convolution import Convolution
 from transformer.layers.feed_forward import Mlp
 from transformer.layers.numerics import Numerics
-from transformer.layers.partition import Alternate, Whole
 from transformer.layers.residual import Convolved
 from transformer.layers.stack import Stack
 from transformer.layers.universal import Groups
