@@ -4,13 +4,13 @@ import json
 import os
 import signal
 
-import heed
 import jax
 import numpy as np
 import pytest
-from absl.testing import absltest, parameterized
+from absl.testing import absltest
 from safetensors.numpy import load_file
 
+import heed
 from configs import base
 from tests import experiments
 from tests.train_test import at

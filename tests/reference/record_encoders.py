@@ -9,8 +9,8 @@ import tempfile
 
 import torch
 import transformers as hf
-from safetensors.torch import load_file
 from record import generated, ids, padded, record, shaken
+from safetensors.torch import load_file
 
 WORDS = dict(vocab_size=67, hidden_size=16, num_hidden_layers=2, num_attention_heads=2, intermediate_size=24,
              max_position_embeddings=24, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
