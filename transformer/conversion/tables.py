@@ -324,7 +324,8 @@ def _flag_of(path, fields):
     which there is no choice."""
     first, _, inside = path.partition('.')
     value = fields[first]
-    if not inside or not (isinstance(value, Mapping) or dataclasses.is_dataclass(value) and type(value).__bases__ == (object,)):
+    group = isinstance(value, Mapping) or (dataclasses.is_dataclass(value) and type(value).__bases__ == (object,))
+    if not inside or not group:
         return first
     return f'{first}.{_flag_of(inside, value if isinstance(value, Mapping) else vars(value))}'
 

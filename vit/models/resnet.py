@@ -10,10 +10,10 @@ import jax
 import jax.numpy as jnp
 
 from transformer.layers.activations import Activation, Relu
-from transformer.layers.batch_norm import BatchNorm, BatchNormalized
 from transformer.layers.convolution import Convolution
 from transformer.layers.dense import Dense
 from transformer.layers.initial import zeros
+from transformer.layers.norm import BatchNorm, BatchNormalized
 from transformer.layers.numerics import Numerics, wide
 from transformer.layers.roles import table
 
