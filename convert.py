@@ -76,11 +76,15 @@ from transformer.conversion.tables import Weight
 from transformer.decoding.strategies import Strategy
 from transformer.models.electra import Electra
 from vit.contracts import SeenImages
+from vit.conversion import timm
+from vit.conversion.davit import DAVIT
 from vit.conversion.resnet import RESNET
 from vit.conversion.swin import SWIN
+from vit.conversion.timm_swin import TIMM_SWIN
 from vit.conversion.vit import VIT, image_of
 
-OF_IMAGES = *VIT, *SWIN, *RESNET
+TIMM = *TIMM_SWIN, *DAVIT
+OF_IMAGES = *VIT, *SWIN, *RESNET, *TIMM
 FAMILIES = *OF_TEXT, *OF_IMAGES
 # Fields of our models that do not change what given parameters compute, except for rounding.
 FREE = ('dtype', 'parameter_dtype', 'dense_gradient', *(f'{stack}{name}' for stack in ('', 'encoder.', 'decoder.')
@@ -156,6 +160,7 @@ def opened(folder):
     """(family, config, {name: `Weight`}) of a folder that save_pretrained has written."""
     require_folder(folder)
     config = json_of(folder / 'config.json')
+    config = timm.flat(config) if timm.is_timm(config) else config
     if 'model_type' not in config:
         raise ValueError(f'{folder / "config.json"} is not the config of a model; fetch it again.')
     kind, named = config['model_type'], (config.get('architectures') or [None])[0]
@@ -305,7 +310,7 @@ def image_run(folder, family, theirs, fields, place):
     """(config, report to print) of a run of an image model; writes its classes into the folder `place`."""
     _, height, width, channels = image_of(theirs)
     path = folder / 'preprocessor_config.json'
-    settings = json_of(path) if path.is_file() else {}
+    settings = json_of(path) if path.is_file() else timm.preparation(theirs)
     require_preparation(settings, height, width)
     given = settings if settings.get('do_normalize', True) else {'image_mean': [0.0] * channels, 'image_std': [1.0] * channels}
     mean, std = (tuple(map(float, given.get(name) or (0.5,) * channels)) for name in ('image_mean', 'image_std'))
@@ -315,7 +320,8 @@ def image_run(folder, family, theirs, fields, place):
     form = {'height': height, 'width': width, 'channels': channels, 'classes': classes}
     pathlib.Path(place, 'classes.json').write_text(json.dumps(form))
     image = dict(size=height if height == width else 0, channels=channels, steps=f'Normalize(mean={mean}, std={std})')
-    return converted.config_of(family, fields, image=image), f'images of {height}x{width}x{channels}'
+    said = f'images of {height}x{width}x{channels}{timm.otherwise_prepared(theirs)}'
+    return converted.config_of(family, fields, image=image), said
 
 
 def require_preparation(settings, height, width):
@@ -338,13 +344,17 @@ def folder_of(snapshot, new, kind=None):
     theirs = more | {'dtype': kind.name}
     snapshot = dataclasses.replace(snapshot, params=None)  # so that each parameter is freed once it is written
     weights = family.write(flat, snapshot.model)
+    prepared = None if special else preparation_of(snapshot.data)
+    of_timm = family in TIMM
+    theirs = timm.nested(theirs, prepared, family) if of_timm else theirs
     with made(new) as folder:
         (folder / 'config.json').write_text(json.dumps(theirs, indent=2, sort_keys=True) + '\n')
         with progress.waiting(f'writing {new}'):
             weight_files.write(folder, weights)
         if special is None:
             said = 'and the preparation of its images'
-            (folder / 'preprocessor_config.json').write_text(json.dumps(preparation_of(snapshot.data), indent=2) + '\n')
+            if not of_timm:
+                (folder / 'preprocessor_config.json').write_text(json.dumps(prepared, indent=2) + '\n')
         else:
             said = written_tokenizer(folder, snapshot, special)
             if family.use in GENERATES:
