@@ -42,6 +42,9 @@ def _image_parts(use, image):
     if use == 'hidden':
         data.reader = 'vit.readers.images:ImageVector'
         return data, base.part('transformer.tasks.reading:Hidden', image=True), {}
+    if use == 'reconstruction':
+        data.reader = 'vit.readers.reconstructions:Reconstruction'
+        return data, base.part('vit.tasks.reconstruction:Reconstruction'), _evals()
     return data, base.part('vit.tasks.classification:Classification'), _evals()
 
 

@@ -63,6 +63,8 @@ CHANGES = {
         'data.name': '', 'data.columns': ('1', '2'), 'data.tokenizer': 'SentencePiece(vocab=300)',
         'evals.translations.split': 'valid'} for variant in ('base', 'big')},
     'stability:pre': TEXT | {'data.tokenizer': 'Byte()', 'data.valid': 'train[90%:95%]'},
+    'mae_fashion_mnist': {'data.source': 'digits', 'data.path': '', 'data.train': 'train[:64]', 'data.valid': 'train[64:80]',
+                          'data.steps': ''},
     'vit_digits:mean': {'data.train': 'train[:64]', 'data.valid': 'train[64:70]'},
     **{f'vit_fashion_mnist:{variant}': {'data.source': 'digits', 'data.path': '', 'model.patch': patch,
                                         'data.train': 'train[:64]', 'data.valid': 'train[64:70]'}

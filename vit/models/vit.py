@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 
 from transformer.attention.context import Context
+from transformer.attention.masks.patterns import Full
 from transformer.attention.positions.absolute import Learned
 from transformer.attention.positions.base import Encoding
 from transformer.layers.dense import Dense, Parameters
@@ -30,6 +31,11 @@ def patches(images: jax.Array, size: int) -> jax.Array:
                          'choose a patch that divides both sides.')
     x = images.reshape(batch, height // size, size, width // size, size, channels)
     return x.transpose(0, 1, 3, 2, 4, 5).reshape(batch, height * width // size ** 2, size * size * channels)
+
+
+def rows_of(x: jax.Array, numbers: jax.Array) -> jax.Array:
+    """x [B, T, D], numbers [B, K] -> [B, K, D], the rows of these numbers of every example."""
+    return jnp.take_along_axis(x, numbers[..., None], axis=1, mode='clip')
 
 
 class Vit(nn.Module):
@@ -63,11 +69,12 @@ class Vit(nn.Module):
         return {'attention': Heads(self.stack)}
 
     @nn.compact
-    def __call__(self, image: jax.Array, *, key: jax.Array | None = None, head_mask: Mapping | None = None,
-                 capture: tuple = ()) -> dict:
+    def __call__(self, image: jax.Array, *, kept: jax.Array | None = None, key: jax.Array | None = None,
+                 head_mask: Mapping | None = None, capture: tuple = ()) -> dict:
         """image [B, height, width, C] -> {'hidden' [B, T, D], 'pooled' [B, D], 'logits' [B, classes]}, and the stack's aux.
 
         Args:
+          kept: [B, K], the numbers of the patches that the blocks see, in any order and each at its own position; None: all.
           key: random key of training; None switches dropout off.
           head_mask, capture: as in `Context`.
         """
@@ -77,11 +84,12 @@ class Vit(nn.Module):
         # A patch has p·p·C inputs: LeCun's scale makes the variance of the embedding independent of its size.
         embed = Dense(stack.width, bias=self.patch_bias, role=table(), kernel_init=nn.initializers.lecun_normal(),
                       numerics=numerics, name='patches')
-        x = embed(patches(image, self.patch))  # [B, T, D]
+        x = patches(image, self.patch)
+        x = embed(x if kept is None else rows_of(x, kept))  # [B, T, D]
         if self.pool == 'cls':
             token = declare(self, 'class_token', Wanted(zeros, (stack.width,)), numerics)
             x = jnp.concatenate([jnp.broadcast_to(numerics.cast(token), (x.shape[0], 1, stack.width)), x], axis=1)
-        encoding = self._encoding(image)
+        encoding = self._encoding(image, kept)
         wanted = stack.positions.parameters(encoding.sizes)
         shared = Parameters(wanted, encoding.fit, numerics, name='positions')()
         encoding = dataclasses.replace(encoding, parameters=shared)
@@ -96,11 +104,19 @@ class Vit(nn.Module):
             outputs['logits'] = head(pooled)
         return outputs
 
-    def _encoding(self, image):
-        """The position encoding for images of this size, without parameters."""
+    def _encoding(self, image, kept=None):
+        """The position encoding for images of this size, without parameters; `kept` as in `__call__`."""
         grid, extra = tuple(side // self.patch for side in image.shape[1:3]), int(self.pool == 'cls')
         row = jnp.arange(extra + math.prod(grid))
-        return Encoding(self.stack.positions, {}, row, row, self.stack.sizes(len(row), grid=grid, extra=extra))
+        sizes = self.stack.sizes(len(row), grid=grid, extra=extra)
+        if kept is not None:
+            if self.stack.mask != Full() or self.stack.positions.bias({}, {}, row, row, sizes):
+                raise ValueError(f'positions={self.stack.positions} and mask={self.stack.mask} tell patches apart by their '
+                                 'places in the row, of which some are left out here; use Learned() or Sinusoidal2d(), and '
+                                 'Full().')
+            front = jnp.broadcast_to(jnp.arange(extra), (len(kept), extra))
+            row = jnp.concatenate([front, extra + kept], axis=1)
+        return Encoding(self.stack.positions, {}, row, row, sizes)
 
     def fitted(self, path: str, parameter: jax.Array, image: jax.Array) -> jax.Array:
         """Fits a parameter of this model for images of another size to images like this one: position tables are resized."""

@@ -32,6 +32,21 @@ class ImageReader(Reader):
             raise ValueError('Stdin is an image, but is read as paths of images; give the image itself with --input=FILE.')
         return [name]
 
+    def picture(self, snapshot: Any, given: str, steps: bool = False) -> tuple:
+        data = self.data_of(snapshot)
+        view, found, more = attention.of_image(snapshot, given, steps=steps)
+        return view, found, more | resized(data, given)
+
+    def grid(self, snapshot: Any) -> tuple[int, int]:
+        """(rows, columns) of the patches of an image."""
+        _, height, width, _ = snapshot.data.shapes['image'][0]
+        return height // snapshot.model.patch, width // snapshot.model.patch
+
+
+@dataclasses.dataclass(frozen=True)
+class OfOutput(ImageReader):
+    """Base of the readers that show one output of the model for each image."""
+
     @property
     @abc.abstractmethod
     def output(self) -> str:
@@ -43,29 +58,14 @@ class ImageReader(Reader):
 
     def answers(self, snapshot: Any, lines: Sequence[str], name: str) -> Iterator[tuple[str, dict]]:
         data = self.data_of(snapshot)
-        images = []  # all of them first, so that a corrupt one is refused before any output
-        for number, path in enumerate(lines, 1):
-            try:
-                images.append(data.read(path))
-            except (ValueError, FileNotFoundError) as error:
-                raise ValueError(f'Image {number} of {name}: {error}' if len(lines) > 1 else str(error)) from None
+        images = read(data, lines, name)
         for path, found in zip(lines, output_rows(snapshot, {'image': np.stack(images)}, self.output) if images else ()):
             text, details = self.answer(data, path, found)
-            yield text, details | _resized(data, path)
-
-    def picture(self, snapshot: Any, given: str, steps: bool = False) -> tuple:
-        data = self.data_of(snapshot)
-        view, found, more = attention.of_image(snapshot, given, steps=steps)
-        return view, found, more | _resized(data, given)
-
-    def grid(self, snapshot: Any) -> tuple[int, int]:
-        """(rows, columns) of the patches of an image."""
-        _, height, width, _ = snapshot.data.shapes['image'][0]
-        return height // snapshot.model.patch, width // snapshot.model.patch
+            yield text, details | resized(data, path)
 
 
 @dataclasses.dataclass(frozen=True)
-class ImageClass(ImageReader):
+class ImageClass(OfOutput):
     """Reads the path of an image and shows its class, the probability, and the path."""
     output = 'logits'
 
@@ -75,7 +75,7 @@ class ImageClass(ImageReader):
 
 
 @dataclasses.dataclass(frozen=True)
-class ImageVector(ImageReader):
+class ImageVector(OfOutput):
     """Reads the path of an image and shows its pooled vector."""
     output = 'pooled'
 
@@ -84,7 +84,18 @@ class ImageVector(ImageReader):
         return json.dumps(vector), {'path': path, 'vector': vector, 'of': 'pooled'}
 
 
-def _resized(data: SeenImages, path: str) -> dict:
+def read(data: SeenImages, paths: Sequence[str], name: str) -> list[np.ndarray]:
+    """The images of an input: all of them, so that a corrupt one is refused before any output."""
+    images = []
+    for number, path in enumerate(paths, 1):
+        try:
+            images.append(data.read(path))
+        except (ValueError, FileNotFoundError) as error:
+            raise ValueError(f'Image {number} of {name}: {error}' if len(paths) > 1 else str(error)) from None
+    return images
+
+
+def resized(data: SeenImages, path: str) -> dict:
     """The entries of the JSON for an image that has another size than those of training."""
     if (size := data.resized_from(path)) is None:
         return {}
