@@ -194,7 +194,7 @@ class KeptTest(parameterized.TestCase):
     @parameterized.parameters(dict(positions=SwinBias()), dict(mask=Window(2)))
     def test_what_tells_patches_apart_by_their_places_in_the_row_is_refused(self, **fields):
         model = build(Vit, classes=0, patch=2, layers=1, heads=2, width=8, **fields)
-        with self.assertRaisesRegex(ValueError, 'tell patches apart by their places in the row, of which some are left out here'):
+        with self.assertRaisesRegex(ValueError, 'by their places in the row, of which some are left out here'):
             model.apply({'params': models.drawn(model, IMAGES)}, IMAGES, kept=np.zeros((3, 2), int))
 
     def test_of_fewer_patches_equals_dropping_after_positions_are_added(self):
