@@ -135,8 +135,8 @@ def tiny_stories(path, **changes):
 def tiny_pairs(path, **changes):
     """The config of a Transformer that turns the words of a line round."""
     c = base.config()
-    c.data = base.data('data.text.parallel:Parallel', source='table', path=str(path), tokenizer='Word()', train='train[:90%]',
-                       valid='train[90%:]', test='', source_length=8, length=8, batch_size=8)
+    c.data = base.data('data.seq2seq.parallel:Parallel', source='table', path=str(path), tokenizer='Word()',
+                       train='train[:90%]', valid='train[90%:]', test='', source_length=8, length=8, batch_size=8)
     c.model = base.part('transformer.models.encoder_decoder:EncoderDecoder', **base.both(layers=1, heads=2, width=16),
                         source_length=12, length=12)
     c.task = base.part('transformer.tasks.language_model:SequenceToSequence')
