@@ -46,13 +46,15 @@ import numpy as np
 
 from configs import base, converted
 from data import json_files
+from data.seq2seq import pairs
+from data.seq2seq.parallel import OpenParallel
 from data.text import examples as data_examples
-from data.text import frames, pairs
+from data.text import frames
 from data.text.examples import OpenExamples
-from data.text.labelled import Labelled, Labels, Number, OpenLabelled
+from data.text.labelled import Labelled, OpenLabelled
 from data.text.masked import OpenMasked
-from data.text.parallel import OpenParallel
 from data.text.preferences import OpenPreferences
+from data.text.targets import Labels, Number
 from data.tokenizers import hugging_face as tokenizer_files
 from data.tokenizers.roles import Roles
 from data.tokenizers.specs import WordPiece

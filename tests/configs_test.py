@@ -169,7 +169,7 @@ class ConfigsTest(experiments.TestCase):
         texts = {**{f'data.{name}': [''] for name in ('text.documents:Text', 'text.masked:Masked', 'text.shift:Shift',
                                                       'text.parallel:Parallel', 'seq2seq.corrupted:Corrupted')},
                  'data.text.mixture:Mixture': [f'parts.{name}.' for name in config.data.get('parts', {})]}
-        if config.data.pipeline == 'data.text.parallel:Parallel':
+        if config.data.pipeline == 'data.seq2seq.parallel:Parallel':
             if config.data.source == 'cldr':
                 return {}
             if config.data.source == 'files':

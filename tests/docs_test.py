@@ -12,11 +12,12 @@ from absl.testing import absltest, parameterized
 
 import convert
 from data.noise.masking import Masking
-from data.text.labelled import Labelled, Labels, Number
-from data.text.parallel import Parallel
+from data.seq2seq.parallel import Parallel
+from data.text.labelled import Labelled
 from data.text.preferences import Preferences
 from data.text.questions import Questions
 from data.text.tagged import Tagged
+from data.text.targets import Labels, Number
 from data.tokenizers.specs import WordPiece
 from training.config import resolve
 from transformer.attention.masks.algebra import Mask
