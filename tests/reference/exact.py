@@ -74,7 +74,7 @@ def tables_of(model):
 
 
 def gradients(model):
-    """{name as in a file: gradient}; of what is no parameter it is 0."""
+    """{name as in a file: gradient}; of what is no parameter it is 0, and integers have none."""
     like = copy.deepcopy(model)
     with torch.no_grad(), tempfile.TemporaryDirectory() as place:
         for parameter, of in zip(learnt(like), learnt(model)):
@@ -82,7 +82,7 @@ def gradients(model):
         for fixed in (*like.buffers(), *(x for x in like.parameters() if not x.requires_grad)):
             fixed.zero_()
         save(like, pathlib.Path(place))
-        return load_file(f'{place}/model.safetensors')
+        return {name: x for name, x in load_file(f'{place}/model.safetensors').items() if x.is_floating_point()}
 
 
 def save(model, folder):

@@ -7,9 +7,10 @@ import flax.linen as nn
 import jax
 
 from transformer.attention.context import Context
-from transformer.layers.dropout import dropout, fold
+from transformer.layers.dropout import drop_path, dropout, fold
 from transformer.layers.norm import LayerNorm, Norm, normed
 from transformer.layers.numerics import Numerics
+from transformer.layers.partition import Partition, Whole
 from transformer.layers.residual import PreNorm, Residual
 
 
@@ -22,6 +23,7 @@ class Block(nn.Module):
       cross_attention: constructor of the attention to the context's source; None: there is none.
       norm: the norm that the residual uses.
       residual: where the norms stand; PreNorm: x + attention(norm(x)), then x + feed_forward(norm(x)).
+      partition: which tokens attention sees together.
       dropout: rate on each branch before it joins.
     """
     attention: Callable
@@ -29,13 +31,15 @@ class Block(nn.Module):
     cross_attention: Callable | None = None
     norm: Norm = LayerNorm()
     residual: Residual = PreNorm()
+    partition: Partition = Whole()
     dropout: float = 0.0
     numerics: Numerics = Numerics()
 
     @nn.compact
     def __call__(self, x: jax.Array, context: Context = Context(), *, key: jax.Array | None = None,
-                 cache: dict | None = None) -> tuple:
-        """x [B, T, D], the context of this layer -> ([B, T, D], cache, aux).
+                 cache: dict | None = None, path_rate: float | jax.Array | None = None) -> tuple:
+        """x [B, T, D], the context of this layer -> ([B, T, D], cache, aux). Each branch is left out for an example with
+        probability `path_rate`, independently of the other branches; None: never.
 
         With a source, the cache holds its projection under 'source'. `aux` has further outputs of the branches: 'attention' and
         'cross_attention', their weights [B, N, T, S], 'attention/scores' and 'attention/visible' if these are captured, and
@@ -43,11 +47,12 @@ class Block(nn.Module):
         new, aux = {}, {}
 
         def attention(x):
+            x, inside, whole, pairs = self.partition(x, context)
             out, own, more = self.attention(name='attention')(
-                x, context=context, key=fold(key, 'attention'), cache=cache, head_mask=context.head_mask.get('attention'))
+                x, context=inside, key=fold(key, 'attention'), cache=cache, head_mask=inside.head_mask.get('attention'))
             new.update(own or {})
-            aux.update(_named('attention', more))
-            return out
+            aux.update({name: pairs(one) for name, one in _named('attention', more).items()})
+            return whole(out)
 
         def cross_attention(x):
             source = context.source
@@ -67,10 +72,13 @@ class Block(nn.Module):
         def dropped(name, branch):
             return lambda x: dropout(branch(x), self.dropout, fold(key, f'{name}_branch'))
 
+        def drop(x, name):
+            return drop_path(x, path_rate, fold(key, f'{name}_drop_path'))
+
         branches = {'attention': attention} | ({'cross_attention': cross_attention} if self.cross_attention else {}) | {
             'feed_forward': feed_forward}
         x = self.residual(context.encoding.at_layer(x), {name: dropped(name, branch) for name, branch in branches.items()},
-                          partial(normed, self.norm, numerics=self.numerics), self.numerics)
+                          partial(normed, self.norm, numerics=self.numerics), self.numerics, drop)
         return x, None if cache is None else new, aux
 
 

@@ -1,12 +1,14 @@
 """The stack of blocks in GPT, BERT, ViT, encoders and decoders."""
 
 import dataclasses
+import math
 from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from transformer.attention.context import Context
 from transformer.attention.masks.algebra import Mask
@@ -23,7 +25,8 @@ from transformer.layers.dropout import dropout, fold
 from transformer.layers.feed_forward import FeedForward, FeedForwardLayer, Mlp
 from transformer.layers.initial import Initial, Scaled
 from transformer.layers.norm import LayerNorm, Norm, normed
-from transformer.layers.numerics import Numerics
+from transformer.layers.numerics import Numerics, real_dtype
+from transformer.layers.partition import Partition, Whole
 from transformer.layers.residual import PreNorm, Residual
 from transformer.layers.sharding import BATCH, constrain
 from transformer.layers.universal import Depth, Own, Universal, steps
@@ -48,7 +51,10 @@ class Stack:
       width: D.
       head_width: width H of a head; 0: width / heads.
       key_heads: heads of keys and values, shared by groups of query heads; 0: `heads`.
-      attention: the mechanism that mixes positions, such as 'Softmax(score=Additive())'.
+      attention: the mechanism that mixes positions, such as 'Softmax(score=Additive())'; 'Alternate(Softmax(), Linear())' has
+        one for every other layer.
+      partition: the tokens that attention sees together: 'Whole()', or of an image 'Windows(size=7)'; 'Alternate(Windows(
+        size=7), Whole())' has another one for every other layer.
       mask: which query may attend to which key, such as 'Causal() & Window(size=256)'.
       positions: the position encoding, such as 'Learned()' or 'Rotary()'.
       projection_bias, output_bias: biases of queries, keys and values, and of the output projection, in every attention.
@@ -60,6 +66,9 @@ class Stack:
       dropout: rate on the embedding and the residual branches.
       attention_dropout: rate on the attention weights; -1: as `dropout`.
       last_dropout: rate on the output of the stack; -1: as `dropout`.
+      drop_path: the probability with which the last block leaves out each of its branches, for every example by itself; 0: no
+        drop path (Huang et al. 2016, section 3). Over the blocks it increases linearly.
+      first_drop_path: that of the first block, 0 but in a stack that continues another one.
       initial: the initialisation: 'Scaled(scale=0.02)' as in GPT-2, 'Xavier()', or 'TFixup()' (for 'NoNorm()').
       depth: 'Own()', every layer has its own parameters; 'Groups(groups=1)', those of a group share them as in ALBERT;
         'Universal()', all share them, with a signal of the step and with or without adaptive halting.
@@ -76,6 +85,7 @@ class Stack:
     head_width: int = 0
     key_heads: int = 0
     attention: Mechanism = Softmax()
+    partition: Partition = Whole()
     mask: Mask = Full()
     positions: Positions = Learned()
     projection_bias: bool = True
@@ -87,6 +97,8 @@ class Stack:
     dropout: float = 0.0
     attention_dropout: float = -1.0
     last_dropout: float = 0.0
+    drop_path: float = 0.0
+    first_drop_path: float = 0.0
     initial: Initial = Scaled()
     depth: Depth = Own()
     kept: tuple = ()
@@ -98,9 +110,20 @@ class Stack:
         for name, least in (('layers', 1), ('heads', 1), ('width', 1), ('head_width', 0), ('key_heads', 0)):
             if getattr(self, name) < least:
                 raise ValueError(f'{name} is {getattr(self, name)}; set it to at least {least}.')
+        for name in ('drop_path', 'first_drop_path'):
+            if not 0 <= getattr(self, name) < 1:
+                raise ValueError(f'{name} is {getattr(self, name)}; expected a rate in [0, 1).')
         if self.depth.blocks(self.layers) < self.layers and (self.kept or self.cross_kept):
             raise ValueError(f'depth={self.depth} has layers that share their heads, which cannot be pruned; leave out kept '
                              'and cross_kept.')
+        if self.depth.blocks(self.layers) < self.layers and self._turns > 1:
+            raise ValueError(f'depth={self.depth} has layers with one block, which cannot alternate between attentions or '
+                             'partitions; leave out Alternate, or use Own().')
+
+    @property
+    def _turns(self):
+        """The number of layers after which the constructors of blocks repeat."""
+        return math.lcm(self.attention.period, self.partition.period)
 
     @property
     def each_head(self) -> int:
@@ -121,12 +144,20 @@ class Stack:
         """The rate of a field for dropout: `dropout` if it is negative."""
         return self.dropout if given < 0 else given
 
+    @property
+    def path_rates(self) -> tuple[float, ...]:
+        """The rate of drop path of each layer, from `first_drop_path` to `drop_path`, for a single layer the first; (): there
+        is no drop path."""
+        rates = np.linspace(self.first_drop_path, self.drop_path, self.layers)
+        return tuple(rates.tolist()) if rates.any() else ()
+
     def sizes(self, length: int, **grid: Any) -> Sizes:
         """The sizes for its position encoding, for rows of up to `length`."""
         return Sizes(length, self.width, self.heads, self.each_head, table=self.table_init, **grid)
 
     def __call__(self, x: jax.Array, context: Context, *, numerics: Numerics, key: jax.Array | None = None,
-                 cache: dict | None = None, cross: Mechanism | None = None, projected: bool = False) -> tuple:
+                 cache: dict | None = None, cross: Mechanism | None = None, projected: bool = False,
+                 continued: bool = False) -> tuple:
         """x [B, T, D] -> (x after all blocks, the updated cache, aux).
 
         `aux` has the auxiliary outputs of layers, 'block_0/attention', 'block_1/attention', .. (`Block`), the same for every
@@ -136,6 +167,7 @@ class Stack:
           cross: the mechanism of a third branch in every block, which attends to the context's source; None: no such branch.
           projected: whether x is [B, T, E], of another width, and a dense layer projects it to D before the blocks, after its
             norm and dropout (Lan et al. 2020, section 3.1).
+          continued: whether the stream goes on after the stack, so that there is no norm at its end.
         """
         x = context.encoding.at_input(x)
         if self.embedding_norm:
@@ -148,10 +180,11 @@ class Stack:
             if self.scan or self.remat != 'none' or context.head_mask:
                 raise ValueError(f'depth={self.depth} has one block, whose heads cannot be pruned or scanned over; leave out '
                                  'scan, remat and --heads.')
-            x, cache, aux = steps(self.depth, makers[0], self.layers, x, context, key=key, cache=cache, numerics=numerics)
+            x, cache, aux = steps(self.depth, makers[0], self.layers, x, context, key=key, cache=cache,
+                                  path_rates=self.path_rates, numerics=numerics)
         else:
             x, cache, aux = self._through(makers, kept, x, context, key, cache)
-        x = normed(self.norm, x, 'norm', numerics) if self.residual.final_norm else x
+        x = normed(self.norm, x, 'norm', numerics) if self.residual.final_norm and not continued else x
         return dropout(x, self.rate(self.last_dropout), fold(key, 'last')), cache, aux
 
     def over_rows(self, x: jax.Array, *, length: int, numerics: Numerics, segments: jax.Array | None = None,
@@ -195,10 +228,11 @@ class Stack:
 
     def empty_cache(self, batch: int, length: int, dtype: str) -> dict:
         """The caches of all blocks, for `batch` rows of up to `length` tokens."""
-        def layer(kept):
+        def layer(mechanism, kept):
             heads, key_heads = (self.heads, self.key_heads or self.heads) if kept is None else (len(kept),) * 2
-            return self.attention.empty_cache(batch, length, heads, key_heads, self.each_head, dtype)
-        return {f'block_{i}': layer(kept) if kept != () else {} for i, kept in enumerate(kept_heads(self))}
+            return mechanism.empty_cache(batch, length, heads, key_heads, self.each_head, dtype)
+        return {f'block_{i}': layer(self.attention.of_layer(i), kept) if kept != () else {}
+                for i, kept in enumerate(kept_heads(self))}
 
     def _require_length(self, tokens, length, cached, what, field):
         for part in (self.mask, self.attention):
@@ -225,9 +259,9 @@ class Stack:
         feed_forward = partial(FeedForwardLayer, self.feed_forward, self.initial.feed_forward(self.layers, branches), numerics)
         kept = [{'attention': own, 'cross_attention': other}
                 for own, other in zip(kept_heads(self), kept_heads(self, 'cross_kept'))]
-        makers = [partial(Block, attention(self.attention, one['attention']), feed_forward,
-                          attention(cross, one['cross_attention']) if cross else None, self.norm, self.residual, self.dropout,
-                          numerics) for one in kept]
+        makers = [partial(Block, attention(self.attention.of_layer(i), one['attention']), feed_forward,
+                          attention(cross, one['cross_attention']) if cross else None, self.norm, self.residual,
+                          self.partition.of_layer(i), self.dropout, numerics) for i, one in enumerate(kept)]
         return makers, kept
 
     def _through(self, makers, kept, x, context, key, cache):
@@ -238,26 +272,30 @@ class Stack:
         blocks = [make(name=f'block_{i}') for i, make in enumerate(makers[:self.depth.blocks(self.layers)])]
         each, aux = self.layers // len(blocks), {}  # layers of one block
         of_layer = lambda context, i: of_kept(context.of_layer(i), kept[i])
+        rates = jnp.asarray(self.path_rates, real_dtype())
+        path_rate = lambda i: rates[i] if self.path_rates else None
         x = constrain(x, BATCH)
         if cache is not None or blocks[0].is_initializing() or not (self.scan or self.remat != 'none'):
             new = {}
             for i in range(self.layers):
                 x, new[f'block_{i}'], own = blocks[i // each](x, of_layer(context, i), key=fold(key, 'block', i),
-                                                              cache=None if cache is None else cache[f'block_{i}'])
+                                                              cache=None if cache is None else cache[f'block_{i}'],
+                                                              path_rate=path_rate(i))
                 x, aux = constrain(x, BATCH), aux | _named(i, own)
             return x, None if cache is None else new, aux
 
-        def apply(own, x, key, factors, *, layer):
+        def apply(own, x, key, factors, rate, *, layer):
             bare = dataclasses.replace(context, head_mask={})
             here = of_kept(dataclasses.replace(bare.of_layer(layer), head_mask=factors), kept[layer])
-            x, _, aux = makers[layer](parent=None).apply({'params': own}, x, here, key=key)
+            x, _, aux = makers[layer](parent=None).apply({'params': own}, x, here, key=key, path_rate=rate)
             return constrain(x, BATCH), aux
 
-        period = context.mask.period if self.scan else self.layers  # one step of a scan contains all layers that differ
+        # One step of a scan contains all layers that differ.
+        period = math.lcm(context.mask.period, self._turns) if self.scan else self.layers
         together = self.layers if each == 1 else each  # layers of one scan
         if self.scan and together % period:
-            raise ValueError(f'scan: {together} layers cannot be scanned under {context.mask}, which repeats after '
-                             f'{period}; choose a multiple, or scan=False.')
+            raise ValueError(f'scan: {together} layers cannot be scanned under {context.mask} with {self.attention} and '
+                             f'{self.partition}, which repeat after {period}; choose a multiple, or scan=False.')
         functions = [partial(apply, layer=i) for i in range(period)]
         if self.remat != 'none':
             functions = [jax.checkpoint(function, policy=REMAT[self.remat], prevent_cse=not self.scan)
@@ -267,7 +305,7 @@ class Stack:
             (first, own, factors), found = given, []
             for i, function in enumerate(functions):
                 x, one = function(own[i] if shared is None else shared, x, fold(key, 'block', first + i),
-                                  {name: f[i] for name, f in factors.items()})
+                                  {name: f[i] for name, f in factors.items()}, path_rate(first + i))
                 found.append(one)
             return x, found
 

@@ -114,8 +114,8 @@ class Mae(nn.Module):
             raise ValueError(f'The noise is {list(noise.shape)} for {list(cut.shape[:2])} patches; give a number for each.')
         of = lambda name: {path.removeprefix(f'{name}/'): x for path, x in (head_mask or {}).items()
                            if path.startswith(f'{name}/')}
-        encoder = Vit(0, self.patch, self.pool, stack=self.encoder, dense_gradient=self.dense_gradient, dtype=self.dtype,
-                      parameter_dtype=self.parameter_dtype, name='encoder')
+        encoder = Vit(classes=0, patch=self.patch, pool=self.pool, stack=self.encoder, dense_gradient=self.dense_gradient,
+                      dtype=self.dtype, parameter_dtype=self.parameter_dtype, name='encoder')
         encode = lambda kept: _named('encoder', encoder(image, kept=kept, key=fold(key, 'encoder'), head_mask=of('encoder'),
                                                         capture=capture))
         if noise is None:
