@@ -268,8 +268,9 @@ class Reader(Protocol):
     usual: Any
     several: bool
 
-    def lines(self, content: bytes, name: str) -> Sequence[str]:
-        """What an input asks, from its bytes; `name` is its path, or '-' for stdin. Raises ValueError for other bytes."""
+    def lines(self, content: bytes | None, name: str) -> Sequence[str]:
+        """What an input asks, from its bytes; `name` is its path, or '-' for stdin. None: `name` is a folder, or a pattern of
+        several files. Raises ValueError for other bytes."""
 
     def answers(self, snapshot: Snapshot, lines: Sequence[str], name: str, **flags: Any) -> Iterable[tuple[str, Mapping]]:
         """(a line of text, an object for JSON) for each answer, in the order of the lines. Raises ValueError, naming the line,
