@@ -464,7 +464,7 @@ class ImagesTest(experiments.TestCase):
         page = out.with_suffix('.html')
         self.assertEqual(call(workdir, f'--attention={page}', f'--input={image}')['rollout'], row['rollout'])
         shown = page_test.data_of(page.read_text())
-        self.assertEqual((shown['image']['rows'], shown['image']['columns'], shown['image']['classToken']), (2, 2, True))
+        self.assertEqual((shown['image']['rows'], shown['image']['columns'], shown['image']['front']), (2, 2, ['class']))
         self.assertEqual(shown['kinds'][0]['keys'], ['class', '0,0', '0,1', '1,0', '1,1'])
         losses = {point['heads']: point['loss'] for point in
                   call(workdir, f'--heads={out}', '--keep=1', f'--pruned={new}')['curve']}

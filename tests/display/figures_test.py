@@ -42,7 +42,7 @@ def steps():
 def over_an_image(sign=1):
     weights, found = drawn(2, 3, 6)
     weights = {name: sign * x for name, x in weights.items()}
-    return image_attention.attention(weights, weights['block_0'][0], RNG.random((4, 6, 3)), found, patch=2, class_token=False)
+    return image_attention.attention(weights, weights['block_0'][0], RNG.random((4, 6, 3)), found, patch=2)
 
 
 def mistakes():

@@ -51,6 +51,7 @@ MODELS = {
     'bert_replaced': (changed(BERT, head=ReplacedTokens()), TEXT),
     'pair': (build(EncoderDecoder, vocab=11, source_vocab=9, share=False, **SMALL), PAIR),
     'stories': (build(StoryTransformer, vocab=11, **SMALL), STORY), 'vit': (VIT, IMAGE),
+    'vit_front': (changed(VIT, distillation='logits', registers=2), IMAGE),
     'vit_pooled': (changed(VIT, pooler=True, pool='mean', positions=SwinBias()), IMAGE),
     'memories': (MEMORY, STORY), 'memories_layerwise': (MEMORY.clone(tying='layerwise', inner=6), STORY),
     'language': (RecurrentLm(vocab=11, width=4, cell=Lstm(), tied=False), TEXT),
@@ -66,7 +67,8 @@ MODELS |= {f'gpt_{type(part).__name__}': (changed(GPT, attention=part), TEXT) fo
 MODELS['bert_Linformer'] = (changed(BERT, attention=Linformer(rank=3)), TEXT)
 # Parameters that are neither matrices nor tables, by the end of their name: numbers that are added or multiplied with.
 VECTORS = ('bias', 'scale', 'content', 'position', 'offset', 'extra', 'theta', 'log_sharpness', 'labels', 'class_token',
-           'window_output', 'log_width', 'mechanism/output', 'cross_attention/output', 'decoder/attention/output')
+           'distillation_token', 'registers', 'window_output', 'log_width', 'mechanism/output', 'cross_attention/output',
+           'decoder/attention/output')
 
 
 @functools.cache

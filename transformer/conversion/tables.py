@@ -21,7 +21,7 @@ from transformer.conversion.fields import FIXED, at, changed, fields_of
 from transformer.conversion.forms import Form, with_fields
 
 STACKS = 'encoder', 'decoder'  # fields of our models that are groups of fields
-RATES = 'dropout', 'twice'  # ends of the paths of fields that act in training alone
+RATES = 'dropout', 'twice', 'drop_path'  # ends of the paths of fields that act in training alone
 
 # Fields of their configs that do not change the outputs of a model: names, settings of training and of generation.
 ASIDE = (

@@ -28,17 +28,17 @@ _SCRIPTS = 'data.js', 'lines.js', 'image.js', 'page.js'
 
 @dataclasses.dataclass(frozen=True)
 class Image:
-    """An image whose patches are the positions of the attention, after a class token if there is one.
+    """An image whose patches are the positions of the attention, after the tokens in front of them.
 
     Attributes:
       png: its bytes.
       rows, columns: the number of patches.
-      class_token: whether position 0 is a class token.
+      front: the names of the tokens before the patches, such as 'class'.
     """
     png: bytes
     rows: int
     columns: int
-    class_token: bool
+    front: tuple[str, ...]
 
 
 def page(sections: Sequence[pictures.Maps], title: str, image: Image | None = None) -> str:
@@ -51,7 +51,7 @@ def page(sections: Sequence[pictures.Maps], title: str, image: Image | None = No
         begin += sum(weights.size for weights in stack)
     shown = None if image is None else {
         'source': f'data:image/png;base64,{base64.b64encode(image.png).decode()}', 'rows': image.rows,
-        'columns': image.columns, 'classToken': image.class_token}
+        'columns': image.columns, 'front': image.front}
     script, style = '\n'.join(map(_file, _SCRIPTS)), _file('page.css')
     return string.Template(_file('page.html')).substitute(
         title=html.escape(title), style=style, style_digest=_digest(style), script=script, script_digest=_digest(script),

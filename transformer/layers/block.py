@@ -7,7 +7,7 @@ import flax.linen as nn
 import jax
 
 from transformer.attention.context import Context
-from transformer.layers.dropout import dropout, fold
+from transformer.layers.dropout import drop_path, dropout, fold
 from transformer.layers.norm import LayerNorm, Norm, normed
 from transformer.layers.numerics import Numerics
 from transformer.layers.residual import PreNorm, Residual
@@ -34,8 +34,9 @@ class Block(nn.Module):
 
     @nn.compact
     def __call__(self, x: jax.Array, context: Context = Context(), *, key: jax.Array | None = None,
-                 cache: dict | None = None) -> tuple:
-        """x [B, T, D], the context of this layer -> ([B, T, D], cache, aux).
+                 cache: dict | None = None, path_rate: float | jax.Array | None = None) -> tuple:
+        """x [B, T, D], the context of this layer -> ([B, T, D], cache, aux). Each branch is left out for an example with
+        probability `path_rate`, independently of the other branches; None: never.
 
         With a source, the cache holds its projection under 'source'. `aux` has further outputs of the branches: 'attention' and
         'cross_attention', their weights [B, N, T, S], 'attention/scores' and 'attention/visible' if these are captured, and
@@ -67,10 +68,13 @@ class Block(nn.Module):
         def dropped(name, branch):
             return lambda x: dropout(branch(x), self.dropout, fold(key, f'{name}_branch'))
 
+        def drop(x, name):
+            return drop_path(x, path_rate, fold(key, f'{name}_drop_path'))
+
         branches = {'attention': attention} | ({'cross_attention': cross_attention} if self.cross_attention else {}) | {
             'feed_forward': feed_forward}
         x = self.residual(context.encoding.at_layer(x), {name: dropped(name, branch) for name, branch in branches.items()},
-                          partial(normed, self.norm, numerics=self.numerics), self.numerics)
+                          partial(normed, self.norm, numerics=self.numerics), self.numerics, drop)
         return x, None if cache is None else new, aux
 
 

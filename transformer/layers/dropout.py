@@ -1,4 +1,4 @@
-"""Dropout and its random keys."""
+"""Dropout of elements and of whole branches, and its random keys."""
 
 import zlib
 
@@ -23,6 +23,17 @@ def dropout(x: jax.Array, rate: float, key: jax.Array | None) -> jax.Array:
         return x
     keep = _sixteen_bits(key, x.shape) >= min(round(rate * 65536), 65535)
     return jnp.where(keep, x / (1.0 - rate), jnp.zeros((), x.dtype))
+
+
+def drop_path(x: jax.Array, rate: float | jax.Array | None, key: jax.Array | None) -> jax.Array:
+    """Zeroes each example of x [B, ...] as a whole with probability `rate` and scales the rest by 1 / (1 - rate); key=None is
+    evaluation, rate=None no drop path.
+
+    Stochastic depth (Huang et al. 2016, section 3), in the inverted form of timm: x is the output of a residual branch."""
+    if key is None or rate is None:
+        return x
+    keep = jax.random.uniform(key, (x.shape[0], *(1,) * (x.ndim - 1))) >= rate
+    return jnp.where(keep, x / jnp.asarray(1.0 - rate, x.dtype), jnp.zeros((), x.dtype))
 
 
 def _sixteen_bits(key, shape):

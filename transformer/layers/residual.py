@@ -2,6 +2,7 @@
 
 A residual is a part of a config (`model.residual`). Its arguments are all branches of a block, functions [B, T, D] ->
 [B, T, D] by name and in order, and `norm(x, name)`, a norm with its own parameters; module names begin with that of the branch.
+`drop(x, name)` is drop path, applied to what a branch adds to the stream.
 """
 
 import abc
@@ -26,7 +27,8 @@ class Residual(abc.ABC):
     final_norm = False
 
     @abc.abstractmethod
-    def __call__(self, x: jax.Array, branches: Mapping[str, Callable], norm: Callable, numerics: Numerics) -> jax.Array:
+    def __call__(self, x: jax.Array, branches: Mapping[str, Callable], norm: Callable, numerics: Numerics,
+                 drop: Callable) -> jax.Array:
         """The stream [B, T, D] after all branches."""
 
 
@@ -34,13 +36,14 @@ class Residual(abc.ABC):
 class _OneByOne(Residual):
     """Base of the residuals that apply the branches in sequence."""
 
-    def __call__(self, x: jax.Array, branches: Mapping[str, Callable], norm: Callable, numerics: Numerics) -> jax.Array:
+    def __call__(self, x: jax.Array, branches: Mapping[str, Callable], norm: Callable, numerics: Numerics,
+                 drop: Callable) -> jax.Array:
         for name, branch in branches.items():
-            x = self.join(name, x, branch, norm, numerics)
+            x = self.join(name, x, branch, norm, numerics, drop)
         return x
 
     @abc.abstractmethod
-    def join(self, name: str, x: jax.Array, branch: Callable, norm: Callable, numerics: Numerics) -> jax.Array:
+    def join(self, name: str, x: jax.Array, branch: Callable, norm: Callable, numerics: Numerics, drop: Callable) -> jax.Array:
         """The stream after one branch."""
 
 
@@ -50,16 +53,16 @@ class PreNorm(_OneByOne):
 
     final_norm = True
 
-    def join(self, name: str, x: jax.Array, branch: Callable, norm: Callable, numerics: Numerics) -> jax.Array:
-        return x + branch(norm(x, f'{name}_norm'))
+    def join(self, name: str, x: jax.Array, branch: Callable, norm: Callable, numerics: Numerics, drop: Callable) -> jax.Array:
+        return x + drop(branch(norm(x, f'{name}_norm')), name)
 
 
 @dataclasses.dataclass(frozen=True)
 class PostNorm(_OneByOne):
     """norm(x + f(x)) (Vaswani et al. 2017, section 3.1)."""
 
-    def join(self, name: str, x: jax.Array, branch: Callable, norm: Callable, numerics: Numerics) -> jax.Array:
-        return norm(x + branch(x), f'{name}_norm')
+    def join(self, name: str, x: jax.Array, branch: Callable, norm: Callable, numerics: Numerics, drop: Callable) -> jax.Array:
+        return norm(x + drop(branch(x), name), f'{name}_norm')
 
 
 @dataclasses.dataclass(frozen=True)
@@ -68,8 +71,8 @@ class Sandwich(_OneByOne):
 
     final_norm = True
 
-    def join(self, name: str, x: jax.Array, branch: Callable, norm: Callable, numerics: Numerics) -> jax.Array:
-        return x + norm(branch(norm(x, f'{name}_norm')), f'{name}_last_norm')
+    def join(self, name: str, x: jax.Array, branch: Callable, norm: Callable, numerics: Numerics, drop: Callable) -> jax.Array:
+        return x + drop(norm(branch(norm(x, f'{name}_norm')), f'{name}_last_norm'), name)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -88,9 +91,11 @@ class ParallelBranches(Residual):
         if self.norms not in (1, 2):
             raise ValueError(f'{self}: norms is {self.norms}; expected 1, one for all branches, or 2, one for each.')
 
-    def __call__(self, x: jax.Array, branches: Mapping[str, Callable], norm: Callable, numerics: Numerics) -> jax.Array:
+    def __call__(self, x: jax.Array, branches: Mapping[str, Callable], norm: Callable, numerics: Numerics,
+                 drop: Callable) -> jax.Array:
         shared = norm(x, 'norm') if self.norms == 1 else None
-        return x + sum(branch(norm(x, f'{name}_norm') if shared is None else shared) for name, branch in branches.items())
+        return x + sum(drop(branch(norm(x, f'{name}_norm') if shared is None else shared), name)
+                       for name, branch in branches.items())
 
 
 @dataclasses.dataclass(frozen=True)
@@ -98,16 +103,16 @@ class ReZero(_OneByOne):
     """x + a·f(x) with a learnt number a that starts at 0, and no norm (Bachlechner et al. 2020, eq. 1); every branch has
     its own, while in the paper's Transformer both branches of a layer share one."""
 
-    def join(self, name: str, x: jax.Array, branch: Callable, norm: Callable, numerics: Numerics) -> jax.Array:
-        return x + Scale(numerics, name=f'{name}_residual')(branch(x))
+    def join(self, name: str, x: jax.Array, branch: Callable, norm: Callable, numerics: Numerics, drop: Callable) -> jax.Array:
+        return x + drop(Scale(numerics, name=f'{name}_residual')(branch(x)), name)
 
 
 @dataclasses.dataclass(frozen=True)
 class NoNorm(_OneByOne):
     """x + f(x), as in T-Fixup: only the initialisation keeps it stable (see `transformer.layers.initial`)."""
 
-    def join(self, name: str, x: jax.Array, branch: Callable, norm: Callable, numerics: Numerics) -> jax.Array:
-        return x + branch(x)
+    def join(self, name: str, x: jax.Array, branch: Callable, norm: Callable, numerics: Numerics, drop: Callable) -> jax.Array:
+        return x + drop(branch(x), name)
 
 
 class Scale(nn.Module):

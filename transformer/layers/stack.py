@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from transformer.attention.context import Context
 from transformer.attention.masks.algebra import Mask
@@ -23,7 +24,7 @@ from transformer.layers.dropout import dropout, fold
 from transformer.layers.feed_forward import FeedForward, FeedForwardLayer, Mlp
 from transformer.layers.initial import Initial, Scaled
 from transformer.layers.norm import LayerNorm, Norm, normed
-from transformer.layers.numerics import Numerics
+from transformer.layers.numerics import Numerics, real_dtype
 from transformer.layers.residual import PreNorm, Residual
 from transformer.layers.sharding import BATCH, constrain
 from transformer.layers.universal import Depth, Own, Universal, steps
@@ -60,6 +61,9 @@ class Stack:
       dropout: rate on the embedding and the residual branches.
       attention_dropout: rate on the attention weights; -1: as `dropout`.
       last_dropout: rate on the output of the stack; -1: as `dropout`.
+      drop_path: the probability with which the last block leaves out each of its branches, for every example by itself; 0: no
+        drop path (Huang et al. 2016, section 3). Over the blocks it increases linearly.
+      first_drop_path: that of the first block, 0 but in a stack that continues another one.
       initial: the initialisation: 'Scaled(scale=0.02)' as in GPT-2, 'Xavier()', or 'TFixup()' (for 'NoNorm()').
       depth: 'Own()', every layer has its own parameters; 'Groups(groups=1)', those of a group share them as in ALBERT;
         'Universal()', all share them, with a signal of the step and with or without adaptive halting.
@@ -87,6 +91,8 @@ class Stack:
     dropout: float = 0.0
     attention_dropout: float = -1.0
     last_dropout: float = 0.0
+    drop_path: float = 0.0
+    first_drop_path: float = 0.0
     initial: Initial = Scaled()
     depth: Depth = Own()
     kept: tuple = ()
@@ -98,6 +104,9 @@ class Stack:
         for name, least in (('layers', 1), ('heads', 1), ('width', 1), ('head_width', 0), ('key_heads', 0)):
             if getattr(self, name) < least:
                 raise ValueError(f'{name} is {getattr(self, name)}; set it to at least {least}.')
+        for name in ('drop_path', 'first_drop_path'):
+            if not 0 <= getattr(self, name) < 1:
+                raise ValueError(f'{name} is {getattr(self, name)}; expected a rate in [0, 1).')
         if self.depth.blocks(self.layers) < self.layers and (self.kept or self.cross_kept):
             raise ValueError(f'depth={self.depth} has layers that share their heads, which cannot be pruned; leave out kept '
                              'and cross_kept.')
@@ -120,6 +129,13 @@ class Stack:
     def rate(self, given: float) -> float:
         """The rate of a field for dropout: `dropout` if it is negative."""
         return self.dropout if given < 0 else given
+
+    @property
+    def path_rates(self) -> tuple[float, ...]:
+        """The rate of drop path of each layer, from `first_drop_path` to `drop_path`, for a single layer the first; (): there
+        is no drop path."""
+        rates = np.linspace(self.first_drop_path, self.drop_path, self.layers)
+        return tuple(rates.tolist()) if rates.any() else ()
 
     def sizes(self, length: int, **grid: Any) -> Sizes:
         """The sizes for its position encoding, for rows of up to `length`."""
@@ -148,7 +164,8 @@ class Stack:
             if self.scan or self.remat != 'none' or context.head_mask:
                 raise ValueError(f'depth={self.depth} has one block, whose heads cannot be pruned or scanned over; leave out '
                                  'scan, remat and --heads.')
-            x, cache, aux = steps(self.depth, makers[0], self.layers, x, context, key=key, cache=cache, numerics=numerics)
+            x, cache, aux = steps(self.depth, makers[0], self.layers, x, context, key=key, cache=cache,
+                                  path_rates=self.path_rates, numerics=numerics)
         else:
             x, cache, aux = self._through(makers, kept, x, context, key, cache)
         x = normed(self.norm, x, 'norm', numerics) if self.residual.final_norm else x
@@ -238,19 +255,22 @@ class Stack:
         blocks = [make(name=f'block_{i}') for i, make in enumerate(makers[:self.depth.blocks(self.layers)])]
         each, aux = self.layers // len(blocks), {}  # layers of one block
         of_layer = lambda context, i: of_kept(context.of_layer(i), kept[i])
+        rates = jnp.asarray(self.path_rates, real_dtype())
+        path_rate = lambda i: rates[i] if self.path_rates else None
         x = constrain(x, BATCH)
         if cache is not None or blocks[0].is_initializing() or not (self.scan or self.remat != 'none'):
             new = {}
             for i in range(self.layers):
                 x, new[f'block_{i}'], own = blocks[i // each](x, of_layer(context, i), key=fold(key, 'block', i),
-                                                              cache=None if cache is None else cache[f'block_{i}'])
+                                                              cache=None if cache is None else cache[f'block_{i}'],
+                                                              path_rate=path_rate(i))
                 x, aux = constrain(x, BATCH), aux | _named(i, own)
             return x, None if cache is None else new, aux
 
-        def apply(own, x, key, factors, *, layer):
+        def apply(own, x, key, factors, rate, *, layer):
             bare = dataclasses.replace(context, head_mask={})
             here = of_kept(dataclasses.replace(bare.of_layer(layer), head_mask=factors), kept[layer])
-            x, _, aux = makers[layer](parent=None).apply({'params': own}, x, here, key=key)
+            x, _, aux = makers[layer](parent=None).apply({'params': own}, x, here, key=key, path_rate=rate)
             return constrain(x, BATCH), aux
 
         period = context.mask.period if self.scan else self.layers  # one step of a scan contains all layers that differ
@@ -267,7 +287,7 @@ class Stack:
             (first, own, factors), found = given, []
             for i, function in enumerate(functions):
                 x, one = function(own[i] if shared is None else shared, x, fold(key, 'block', first + i),
-                                  {name: f[i] for name, f in factors.items()})
+                                  {name: f[i] for name, f in factors.items()}, path_rate(first + i))
                 found.append(one)
             return x, found
 

@@ -3,7 +3,7 @@ number of steps for each position (Universal Transformer, Dehghani et al. 2019).
 
 import abc
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import jax
 import jax.numpy as jnp
@@ -88,13 +88,14 @@ class Universal(Depth):
 
 
 def steps(depth: 'Universal', block: Callable, layers: int, x: jax.Array, context: Context, *, key: jax.Array | None = None,
-          cache: dict | None = None, numerics: Numerics = Numerics()) -> tuple:
+          cache: dict | None = None, path_rates: Sequence = (), numerics: Numerics = Numerics()) -> tuple:
     """(x, cache, aux) after `layers` steps of one block, named block_0; `aux` has the auxiliary outputs of block t = 0, 1, ..,
     and with halting 'ponder' [B, T].
 
     Args:
       block: constructor of the block, called with a name.
       cache: {'block_0', 'block_1', ..}, one for each step.
+      path_rates: of drop path, one for each step; (): there is none.
     """
     block, new, aux, outcome = block(name='block_0'), {}, {}, Halting(x, depth) if depth.halting else None
     stop = Dense(1, kernel_init=zeros, role=table(1), numerics=numerics, name='halting') if depth.halting else None
@@ -104,7 +105,8 @@ def steps(depth: 'Universal', block: Callable, layers: int, x: jax.Array, contex
         if outcome:
             outcome.decide(jax.nn.sigmoid(wide(stop(x).squeeze(-1)) + depth.bias), last=t + 1 == layers)
         x, new[f'block_{t}'], own = block(x, context.of_layer(t), key=fold(key, 'block', t),
-                                          cache=None if cache is None else cache[f'block_{t}'])
+                                          cache=None if cache is None else cache[f'block_{t}'],
+                                          path_rate=path_rates[t] if len(path_rates) else None)
         aux |= {f'block_{t}/{name}': one for name, one in own.items()}
         if outcome:
             outcome.take(x)

@@ -15,24 +15,25 @@ from transformer.explain.pictures import named, titles
 _POSITIVE, _NEGATIVE = '#ff8c00', '#0072B2'  # which colour-blind readers can tell apart, on black and on white
 
 
-def read_out(weights: np.ndarray, class_token: bool) -> np.ndarray:
+def read_out(weights: np.ndarray, front: Sequence[str]) -> np.ndarray:
     """The weight of each patch in the output of a layer, [.., patches]: the class token's row of weights [.., T, T], or the
-    mean of the rows for a model that averages the patches."""
-    return weights[..., 0, 1:] if class_token else weights.mean(-2)
+    mean of the rows of the patches for a model that averages them. `front` are the tokens before the patches."""
+    first = len(front)
+    return weights[..., 0, first:] if 'class' in front else weights[..., first:, first:].mean(-2)
 
 
 @dataclasses.dataclass(frozen=True)
 class ImageView(View):
-    """A `View` over an image [height, width, channels] in 0..1, whose patches have sides of `patch` pixels. The figure has the
-    patches as rows and columns if there are steps to show."""
+    """A `View` over an image [height, width, channels] in 0..1, whose patches have sides of `patch` pixels and follow the
+    tokens `front`. The figure has the patches as rows and columns if there are steps to show."""
     image: np.ndarray = dataclasses.field(kw_only=True)
     patch: int = dataclasses.field(kw_only=True)
-    class_token: bool = dataclasses.field(kw_only=True)
+    front: Sequence[str] = dataclasses.field(kw_only=True)
 
     def figure(self) -> Any:
         section, = self.sections
         return super().figure() if section.steps else attention(
-            section.layers, section.rollout, self.image, section.found, patch=self.patch, class_token=self.class_token,
+            section.layers, section.rollout, self.image, section.found, patch=self.patch, front=self.front,
             title=self.title or self.counted())
 
     def page(self) -> str:
@@ -41,7 +42,7 @@ class ImageView(View):
         pixels, file = np.rint(255 * np.clip(self.image, 0, 1)).astype(np.uint8), io.BytesIO()
         Image.fromarray(pixels.squeeze(-1) if pixels.shape[-1] == 1 else pixels).save(file, 'PNG')
         height, width = (side // self.patch for side in self.image.shape[:2])
-        shown = page.Image(file.getvalue(), height, width, self.class_token)
+        shown = page.Image(file.getvalue(), height, width, tuple(self.front))
         return page.page(self.sections, self.title or self.counted(), shown)
 
 
@@ -49,19 +50,19 @@ def of_image(snapshot: Any, file: str, steps: bool = False) -> tuple:
     """The attention weights of a run for an image, and their rollout, returned as by the functions of
     transformer/explain/attention.py. With `steps` each patch is a row and a column of the panels, named 'ROW,COLUMN'."""
     image, model = snapshot.data.read(file), snapshot.model
-    seen, classed = look(snapshot, steps, image=image[None]), model.pool == 'cls'
+    seen = look(snapshot, steps, image=image[None])
     rows = image.shape[0] // model.patch
     places = [f'{row},{column}' for row in range(rows) for column in range(image.shape[1] // model.patch)]
-    names = [*(['class'] if classed else []), *places]
+    names = [*model.front, *places]
     section = seen.section(names, names, down='query: the patch that attends (row,column)',
                            across='key: the patch that is attended to')
-    view = ImageView([section], image=snapshot.data.visible(image), patch=model.patch, class_token=classed)
-    read = None if section.rollout is None else read_out(section.rollout, classed).reshape(rows, -1).tolist()
+    view = ImageView([section], image=snapshot.data.visible(image), patch=model.patch, front=model.front)
+    read = None if section.rollout is None else read_out(section.rollout, model.front).reshape(rows, -1).tolist()
     return view, seen.found, {'image': file, 'rollout': read}
 
 
 def attention(layers: Mapping, rollout: np.ndarray | None, image: np.ndarray, found: Sequence, *, patch: int,
-              class_token: bool, title: str = '') -> Any:
+              front: Sequence[str] = (), title: str = '') -> Any:
     """A figure of the image, of attention rollout over it, and of the weights that each head (across) of each layer (down)
     gives the patches. Each panel is scaled to its own maximum; negative weights, which mechanisms other than softmax may have,
     are blue.
@@ -72,6 +73,7 @@ def attention(layers: Mapping, rollout: np.ndarray | None, image: np.ndarray, fo
       image: [height, width, channels], in 0..1.
       found: the result of `transformer.explain.maps.read` for the weights.
       patch: side of a patch in pixels.
+      front: the names of the tokens before the patches.
       title: by default what `counted` says of the layers.
     """
     rows, columns = len(found), max(1, *(len(one['heads']) for one in found))
@@ -91,7 +93,7 @@ def attention(layers: Mapping, rollout: np.ndarray | None, image: np.ndarray, fo
     if rollout is None:
         second.set_axis_off()
     else:
-        read = read_out(rollout, class_token)
+        read = read_out(rollout, front)
         _overlay(second, image, read - read.min(), patch)  # every patch has a positive weight in a rollout
         second.set_title('attention rollout, all layers', fontsize=9 * larger)
         second.set_xlabel('weight above the lowest', fontsize=8 * larger)
@@ -103,13 +105,13 @@ def attention(layers: Mapping, rollout: np.ndarray | None, image: np.ndarray, fo
             axes.set(xticks=[], yticks=[])
             axes.spines[:].set_visible(False)
         for axes, weights, name in zip(axes_of_layer, layers[one['layer']], titles(one)):
-            _overlay(axes, image, read_out(weights, class_token), patch)
+            _overlay(axes, image, read_out(weights, front), patch)
             axes.set_title(name, fontsize=7.5 * larger, pad=3)
     bar = heads.colorbar(_scale(signed), ax=grid, shrink=min(1.0, 2.4 * larger / (rows * side)), aspect=14, pad=0.02)
     bar.set_label('weight, as a share of the largest in its panel', fontsize=8 * larger)
     bar.ax.tick_params(labelsize=7.5 * larger)
     sure = found[0]['entropy']
-    reads = 'the class token attends to' if class_token else 'all patches attend to on average'
+    reads = 'the class token attends to' if 'class' in front else 'all patches attend to on average'
     said = [f'Each panel is a head and shows in orange over the image which patches {reads}',
             'a weight of 0 leaves the image as it is',
             *(['blue patches have negative weights'] if signed else []),

@@ -182,7 +182,7 @@ class BrowserTest(absltest.TestCase):
         weights = np.full((1, 5, 5), 0.1)
         weights[0, 0, 2] = weights[0, 4, 1] = 0.6
         one = page_test.section({'block_0': weights}, ['class', '0,0', '0,1', '1,0', '1,1'])
-        self.open(image_attention.ImageView([one], image=np.zeros((4, 4, 1)), patch=2, class_token=True).page())
+        self.open(image_attention.ImageView([one], image=np.zeros((4, 4, 1)), patch=2, front=('class',)).page())
         colours = lambda: self.run_script('''const canvas = byId('image'), side = canvas.width;
             return [[.3, .2], [.7, .2], [.3, .8]].map(([x, y]) =>
               [...canvas.getContext('2d').getImageData(x * side, y * side, 1, 1).data].slice(0, 3))''')

@@ -122,8 +122,8 @@ class PageTest(parameterized.TestCase):
 
         image = np.random.default_rng(0).random((4, 6, channels))
         one = section({'block_0': maps_test.drawn(2, 7, 7)}, ['class', *'abcdef'])
-        shown = data_of(image_attention.ImageView([one], image=image, patch=2, class_token=True).page())['image']
-        self.assertEqual((shown['rows'], shown['columns'], shown['classToken']), (2, 3, True))
+        shown = data_of(image_attention.ImageView([one], image=image, patch=2, front=('class',)).page())['image']
+        self.assertEqual((shown['rows'], shown['columns'], shown['front']), (2, 3, ['class']))
         with Image.open(io.BytesIO(base64.b64decode(shown['source'].partition(',')[2]))) as file:
             np.testing.assert_allclose(np.asarray(file).reshape(image.shape) / 255, image, atol=0.5 / 255 + 1e-9)
 

@@ -17,6 +17,7 @@ from transformer.attention.multi_head import MultiHead
 from transformer.layers.block import Block
 from transformer.layers.feed_forward import FeedForwardLayer, Mlp
 from transformer.layers.norm import LayerNorm, RMSNorm
+from transformer.layers.numerics import Numerics
 from transformer.layers.residual import NoNorm, ParallelBranches, PostNorm, PreNorm, ReZero, Sandwich
 from transformer.models.gpt import Gpt
 from vit.models.vit import Vit
@@ -54,29 +55,30 @@ def gradient(model, params):
     return jax.grad(lambda p: (model.apply({'params': p}, TOKENS, key=KEY)['logits'] ** 2).mean())(params)
 
 
-def joined(residual, params, row, branches, norm):
-    """What a residual makes of one position: `norm(row, name)`, f of each branch by name."""
+def joined(residual, params, row, branches, norm, factors=None):
+    """What a residual makes of one position: `norm(row, name)`, f of each branch by name, and factors of what each adds."""
+    kept = lambda name: 1.0 if factors is None else factors[name]
     match residual:
         case PreNorm():
             for name, f in branches.items():
-                row = row + f(norm(row, f'{name}_norm'))
+                row = row + kept(name) * f(norm(row, f'{name}_norm'))
         case PostNorm():
             for name, f in branches.items():
-                row = norm(row + f(row), f'{name}_norm')
+                row = norm(row + kept(name) * f(row), f'{name}_norm')
         case Sandwich():
             for name, f in branches.items():
-                row = row + norm(f(norm(row, f'{name}_norm')), f'{name}_last_norm')
+                row = row + kept(name) * norm(f(norm(row, f'{name}_norm')), f'{name}_last_norm')
         case ParallelBranches(norms=1):
             normal = norm(row, 'norm')
-            row = row + sum(f(normal) for f in branches.values())
+            row = row + sum(kept(name) * f(normal) for name, f in branches.items())
         case ParallelBranches(norms=2):
-            row = row + sum(f(norm(row, f'{name}_norm')) for name, f in branches.items())
+            row = row + sum(kept(name) * f(norm(row, f'{name}_norm')) for name, f in branches.items())
         case ReZero():
             for name, f in branches.items():
-                row = row + np.float64(params[f'{name}_residual']['scale']) * f(row)
+                row = row + kept(name) * np.float64(params[f'{name}_residual']['scale']) * f(row)
         case NoNorm():
-            for f in branches.values():
-                row = row + f(row)
+            for name, f in branches.items():
+                row = row + kept(name) * f(row)
     return row
 
 
@@ -100,6 +102,28 @@ class FormulaTest(parameterized.TestCase):
             wanted = joined(residual, params, np.float64(x[index]), branches, norm)
             np.testing.assert_allclose(y[index], wanted, rtol=2e-4, atol=1e-5)
         self.assertEqual(cache, {'seen': 1} | ({'source': None} if cross else {}))
+
+    @parameterized.parameters(*RESIDUALS)
+    def test_drop_path_leaves_out_what_a_branch_adds_and_makes_up_for_it(self, residual):
+        with jax.enable_x64(True):
+            names, rate = ('attention', 'cross_attention', 'feed_forward'), 0.6
+            branches = dict(zip(names, (np.sin, np.cos, np.square)))
+            block = Block(Attention, Square, Cross, RMSNorm(), residual, numerics=Numerics('float64', True, 'float64'))
+            x, context = RNG.normal(size=(12, 1, 4)), Context(source=Source(None))
+            shapes = jax.eval_shape(lambda: block.init(KEY, x, context)).get('params', {})
+            params = jax.tree.map(lambda s: 0.4 * RNG.normal(size=s.shape), shapes)
+            found = np.asarray(block.apply({'params': params}, x, context, key=KEY, path_rate=rate)[0])
+            norm = lambda row, name: row / np.sqrt(np.square(row).mean() + 1e-6) * params[name]['scale']
+            seen = []
+            for given, y in zip(x[:, 0], found[:, 0]):
+                wanted = {kept: joined(residual, params, given, branches, norm, dict(zip(names, np.array(kept) / (1 - rate))))
+                          for kept in itertools.product((0, 1), repeat=3)}
+                close = [kept for kept, value in wanted.items() if np.allclose(y, value, rtol=1e-10, atol=0)]
+                self.assertLen(close, 1)
+                seen += close
+            self.assertGreater(len({*seen}), 3)  # of eight combinations
+            for one, other in itertools.combinations(np.transpose(seen).tolist(), 2):
+                self.assertNotEqual(one, other)
 
     @parameterized.parameters(
         (PreNorm(), {'attention_norm', 'feed_forward_norm'}, True),

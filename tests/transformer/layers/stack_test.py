@@ -29,7 +29,8 @@ KEY = jax.random.key(0)
 CHOICES = [dict(scan=scan, remat=remat) for scan in (False, True) for remat in ('none', 'dots', 'full')]
 NAMES = {f"{choice['remat']}{'_scan' * choice['scan']}": choice for choice in CHOICES}
 # Without biases, as a key's has no gradient but rounding.
-GPT = models.build(Gpt, vocab=11, length=8, layers=3, heads=2, width=8, dropout=0.2, **models.NO_BIASES)
+GPT = models.build(Gpt, vocab=11, length=8, layers=3, heads=2, width=8, dropout=0.2, drop_path=0.5,
+                   **models.NO_BIASES)
 RNG = np.random.default_rng(0)
 TOKENS = RNG.integers(11, size=(2, 8))
 SEGMENTS = np.array([[1, 1, 1, 2, 2, 2, 2, 0], [1, 2, 2, 2, 2, 2, 2, 2]])

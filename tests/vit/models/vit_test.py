@@ -7,6 +7,7 @@ from absl.testing import absltest, parameterized
 
 from tests import models
 from tests.models import apply, build, changed
+from transformer.attention.positions.base import NoPositions
 from transformer.layers.feed_forward import Mlp
 from vit.models.vit import Vit, patches
 
@@ -68,6 +69,61 @@ class VitTest(parameterized.TestCase):
         self.assertNotIn('class_token', without)
         self.assertEqual(without['positions']['embedding'].shape, (6, 8))
 
+    def test_names_and_shapes_of_the_tokens_in_front(self):
+        """Registers have no rows in the table of positions."""
+        model = changed(SMALL, distillation='logits', registers=3)
+        shapes = jax.tree.map(jnp.shape, drawn(model))
+        self.assertEqual(model.front, ('class', 'distillation', 'register 1', 'register 2', 'register 3'))
+        self.assertEqual((shapes['distillation_token'], shapes['registers']), ((8,), (3, 8)))
+        self.assertEqual(shapes['positions'], {'embedding': (8, 8)})
+        self.assertEqual(shapes['distillation_head'], {'kernel': (8, 3), 'bias': (3,)})
+        self.assertEqual(apply(model, drawn(model), IMAGES)['hidden'].shape, (2, 11, 8))
+        token = changed(SMALL, distillation='token')
+        self.assertNotIn('distillation_head', drawn(token))
+        self.assertEqual(set(apply(token, drawn(token), IMAGES)), {'hidden', 'pooled', 'logits'})
+        bare = changed(SMALL, pool='mean', registers=1)
+        self.assertEqual((bare.front, drawn(bare)['positions']['embedding'].shape), (('register 1',), (6, 8)))
+
+    @parameterized.parameters('none', 'logits')
+    def test_registers_are_attended_to_in_any_order_and_not_read(self, distillation):
+        model = changed(SMALL, registers=3, distillation=distillation)
+        params, first = drawn(model), len(model.front)
+        swapped = apply(model, params | {'registers': params['registers'][[2, 0, 1]]}, IMAGES)
+        found, without = apply(model, params, IMAGES), apply(model, params | {'registers': 0 * params['registers']}, IMAGES)
+        np.testing.assert_allclose(swapped['logits'], found['logits'], atol=1e-6)
+        np.testing.assert_allclose(swapped['hidden'][:, first - 3:first],
+                                   found['hidden'][:, first - 3:first][:, np.array([2, 0, 1])], atol=1e-5)
+        self.assertGreater(float(np.abs(without['logits'] - found['logits']).max()), 1e-3)
+
+    def test_the_mean_is_that_of_the_patches(self):
+        model = changed(SMALL, pool='mean', registers=2)
+        outputs = apply(model, drawn(model), IMAGES)
+        np.testing.assert_allclose(outputs['pooled'], outputs['hidden'][:, 2:].mean(1), atol=1e-6)
+
+    @parameterized.parameters('logits', 'probabilities')
+    def test_both_heads_are_averaged(self, distillation):
+        model = changed(SMALL, distillation=distillation, dtype='float64', parameter_dtype='float64')
+        with jax.enable_x64(True):
+            params = drawn(model)
+            found = jax.tree.map(np.asarray, apply(model, params, IMAGES))
+        each = []
+        for name, head, row in (('cls_logits', 'head', 0), ('distillation_logits', 'distillation_head', 1)):
+            kernel, bias = np.float64(params[head]['kernel']), np.float64(params[head]['bias'])
+            each.append(found['hidden'][:, row] @ kernel + bias)
+            np.testing.assert_allclose(found[name], each[-1], rtol=1e-10)
+        softmax = lambda x: np.exp(x) / np.exp(x).sum(-1, keepdims=True)
+        if distillation == 'logits':
+            np.testing.assert_allclose(found['logits'], (each[0] + each[1]) / 2, rtol=1e-10)
+        else:
+            wanted = (softmax(each[0]) + softmax(each[1])) / 2
+            np.testing.assert_allclose(np.exp(found['logits']), wanted, rtol=1e-10)
+
+    def test_what_nothing_distinguishes_starts_apart(self):
+        model = changed(SMALL, distillation='token', registers=2, positions=NoPositions())
+        params = models.init(model, IMAGES)
+        rows = np.concatenate([params['class_token'][None], params['distillation_token'][None], params['registers']])
+        self.assertLen(np.unique(rows.round(4), axis=0), 4)
+
     def test_the_head_starts_at_zero(self):
         head = models.init(SMALL, IMAGES)['head']
         self.assertEqual(max(float(jnp.abs(p).max()) for p in jax.tree.leaves(head)), 0.0)
@@ -91,14 +147,17 @@ class VitTest(parameterized.TestCase):
 
     @parameterized.parameters((dict(pool='max'), "pool is 'max'; expected one of cls, mean"),
                               (dict(heads=3), 'width 8 is not divisible by 3 heads'),
-                              (dict(patch=4), 'choose a patch that divides both sides'))
+                              (dict(patch=4), 'choose a patch that divides both sides'),
+                              (dict(distillation='both'), "distillation is 'both'; expected one of none, token, logits, prob"),
+                              (dict(distillation='token', pool='mean'), "set pool='cls', or distillation='none'"),
+                              (dict(registers=-1), 'registers is -1; expected 0 or more'))
     def test_refused(self, fields, message):
         with self.assertRaisesRegex(ValueError, message):
             jax.eval_shape(lambda: changed(SMALL, **fields).init(KEY, IMAGES))
 
 
-CHANGES = {'classes': 4, 'patch': 1, 'pool': 'mean', 'pooler': True, 'patch_bias': False, 'dense_gradient': False,
-           'dtype': 'bfloat16', 'parameter_dtype': 'bfloat16', **models.OF_STACK}
+CHANGES = {'classes': 4, 'patch': 1, 'pool': 'mean', 'distillation': 'token', 'registers': 2, 'pooler': True,
+           'patch_bias': False, 'dense_gradient': False, 'dtype': 'bfloat16', 'parameter_dtype': 'bfloat16', **models.OF_STACK}
 
 
 class DropoutTest(parameterized.TestCase):

@@ -45,7 +45,8 @@ def frequencies(width: int, base: float) -> jax.Array:
 
 
 class _Added(Positions, abc.ABC):
-    """Base of the encodings that add rows [.., T, D] at the place of their field `at`."""
+    """Base of the encodings that add rows [.., T, D] at the place of their field `at`; registers get none, and tokens after
+    them the rows that they would have without registers."""
 
     @abc.abstractmethod
     def _rows(self, parameters, positions, sizes, dtype):
@@ -56,7 +57,15 @@ class _Added(Positions, abc.ABC):
         return sizes.input_width or sizes.width if self.at == 'input' else sizes.width
 
     def _add(self, place, parameters, x, positions, sizes):
-        return x + self._rows(parameters, positions, sizes, x.dtype) if place == self.at else x
+        if place != self.at:
+            return x
+        if not sizes.registers:
+            return x + self._rows(parameters, positions, sizes, x.dtype)
+        first, extra = sizes.extra - sizes.registers, sizes.extra
+        place = jnp.where(positions < extra, jnp.minimum(positions, first), positions - sizes.registers)
+        rows = self._rows(parameters, place, dataclasses.replace(sizes, extra=first, registers=0), x.dtype)
+        register = (positions >= first) & (positions < extra)
+        return x + jnp.where(register[..., None], jnp.zeros((), x.dtype), rows)
 
     def at_input(self, parameters: Mapping, x: jax.Array, positions: jax.Array | None, sizes: Sizes) -> jax.Array:
         return self._add('input', parameters, x, positions, sizes)
@@ -72,9 +81,9 @@ class _Added(Positions, abc.ABC):
 class Learned(_Added):
     """x_t + P_t, with a learnt row P_t [D] for each position (Gehring et al. 2017, section 3.1).
 
-    For images of another size than in training, the rows of the patches are interpolated bicubically; the class token keeps its
-    own (Dosovitskiy et al. 2021, section 3.2). The grid of training is assumed to have the proportions of the image's, or else
-    to be square.
+    For images of another size than in training, the rows of the patches are interpolated bicubically; tokens in front keep
+    their own (Dosovitskiy et al. 2021, section 3.2). The grid of training is assumed to have the proportions of the image's,
+    or else to be square.
 
     Attributes:
       at: 'input'; 'layers', the input of every block; or 'queries_keys', the source of queries and keys but not of values.
@@ -92,10 +101,10 @@ class Learned(_Added):
 
     def parameters(self, sizes: Sizes) -> dict:
         table = normal(self.scale) if self.scale else sizes.table
-        return {'embedding': Wanted(table, (sizes.length + self.offset, self._width(sizes)), roles.table())}
+        return {'embedding': Wanted(table, (sizes.length - sizes.registers + self.offset, self._width(sizes)), roles.table())}
 
     def resized(self, name: str, table: jax.Array, sizes: Sizes) -> jax.Array:
-        front = self.offset + sizes.extra
+        front = self.offset + sizes.extra - sizes.registers
         patches = table.shape[0] - front
         grid = _grid_of(patches, sizes.grid)
         if grid is None:

@@ -24,6 +24,7 @@ class Sizes:
       table: the initialiser of the model's embeddings.
       grid: (rows, columns) of the patches of an image, ordered row by row; None: the input is no image.
       extra: tokens in front without a place in the grid, such as a class token.
+      registers: how many of these, the last ones, get no row of an encoding that adds rows (Darcet et al. 2024).
       causal: whether no query sees a key after it.
       kept: the indices of the heads that remain after pruning; None: all.
     """
@@ -35,6 +36,7 @@ class Sizes:
     table: Callable = dataclasses.field(default=normal(0.02), compare=False)
     grid: tuple | None = None
     extra: int = 0
+    registers: int = 0
     causal: bool = False
     kept: tuple | None = None
 

@@ -1,11 +1,15 @@
-// The patches of an image that a patch, the class token or all patches together look at.
+// The patches of an image that a patch, a token in front of them or all together look at.
 
 const shownImage = byId('original');
 
-// What a head reads at `query` (an index, or 'mean' for all queries): {patches: Float64Array, token: weight of the class token}.
+// Whether the model reads the class token; else it averages the patches.
+const classed = () => image.front.includes('class');
+
+// What a head reads at `query` (an index, or 'mean' for all queries, or all patches if these are averaged):
+// {patches: Float64Array, token: weight of the class token}.
 function readOut(kind, weights, query, lifted) {
-  const across = kind.keys.length, first = image.classToken ? 1 : 0, row = new Float64Array(across);
-  const queries = query === 'mean' ? kind.queries.map((_, t) => t) : [query];
+  const across = kind.keys.length, first = image.front.length, row = new Float64Array(across);
+  const queries = query === 'mean' ? [...kind.queries.keys()].slice(classed() ? 0 : first) : [query];
   for (const t of queries) {
     for (let s = 0; s < across; s++) row[s] += weight(kind, weights[t * across + s]) / queries.length;
   }
@@ -14,7 +18,7 @@ function readOut(kind, weights, query, lifted) {
     const least = Math.min(...patches);
     patches.forEach((x, i) => { patches[i] = x - least; });
   }
-  return {patches, token: first ? row[0] : null, plain: row.slice(first)};
+  return {patches, token: classed() ? row[0] : null, plain: row.slice(first)};
 }
 
 // The same in -1..1 of the largest, for the square of a head.
@@ -64,7 +68,7 @@ function drawImage(kind, heads, query, least) {
       }
     });
   });
-  const index = query === 'mean' ? -1 : query - (image.classToken ? 1 : 0);
+  const index = query === 'mean' ? -1 : query - image.front.length;
   if (index >= 0) {
     const x = (index % image.columns) * side, y = Math.floor(index / image.columns) * side;
     for (const [colour, inner] of [['#000000', 1], ['#ffffff', 3]]) {
@@ -81,5 +85,5 @@ function patchAt(event) {
   const column = Math.floor((event.clientX - box.left) / box.width * image.columns);
   const row = Math.floor((event.clientY - box.top) / box.height * image.rows);
   const inside = column >= 0 && row >= 0 && column < image.columns && row < image.rows;
-  return inside ? row * image.columns + column + (image.classToken ? 1 : 0) : null;
+  return inside ? row * image.columns + column + image.front.length : null;
 }

@@ -173,9 +173,9 @@ function showChips() {
     button.setAttribute('aria-pressed', state.query === query);
     button.onclick = () => { ask(query); };
   };
-  if (image.classToken) add('the class token', 0);
-  add(image.classToken ? 'all positions together' : 'all patches together', 'mean');
-  const first = image.classToken ? 1 : 0;
+  image.front.forEach((name, i) => { add(name.startsWith('register') ? name : `the ${name} token`, i); });
+  add(classed() ? 'all positions together' : 'all patches together', 'mean');
+  const first = image.front.length;
   if (state.query !== 'mean' && state.query >= first) add(`patch ${kindNow().queries[state.query]}`, state.query);
   chips.append('attend' + (state.query === 'mean' ? '' : 's') + ' to; click a patch to ask it');
 }
@@ -298,7 +298,7 @@ function listen() {
     if (patch === null) return;
     say(`patch ${kind.keys[patch]}: ` + shown().map(({layer, head}) => {
       const {plain} = readOut(kind, kind.heads[layer][head], state.query);
-      return `${percent(plain[patch - (image.classToken ? 1 : 0)])} in ${called(kind, layer, head)}`;
+      return `${percent(plain[patch - image.front.length])} in ${called(kind, layer, head)}`;
     }).join('; '));
   };
   byId('image').onmouseleave = draw;
@@ -330,7 +330,7 @@ async function begin() {
   if (image) {
     document.documentElement.dataset.over = 'image';
     byId('square').textContent = ' and shows the patches that it looks at';
-    state.query = image.classToken ? 0 : 'mean';
+    state.query = classed() ? 0 : 'mean';
     shownImage.src = image.source;
     await shownImage.decode();
   }

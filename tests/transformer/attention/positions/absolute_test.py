@@ -94,6 +94,22 @@ class LearnedTest(parameterized.TestCase):
             start = kind.parameters(sizes)['embedding']
             self.assertAlmostEqual(float(start.initialiser(KEY, start.shape).std()), scale, delta=0.02)
 
+    @parameterized.product(kind=(Learned, Sinusoidal, Sinusoidal2d), at=('input', 'layers', 'queries_keys'))
+    def test_registers_get_no_rows_and_all_others_those_that_they_have_without_registers(self, kind, at):
+        sizes, bare = dataclasses.replace(IMAGE, length=11, extra=5, registers=3), dataclasses.replace(IMAGE, length=8, extra=2)
+        encoding = kind(at=at)
+        parameters = drawn(encoding.parameters(sizes))
+        self.assertEqual({name: x.shape for name, x in parameters.items()},
+                         {name: one.shape for name, one in encoding.parameters(bare).items()})
+        method = {'input': 'at_input', 'layers': 'at_layer', 'queries_keys': 'at_source'}[at]
+        rows = lambda sizes, count, positions: np.asarray(getattr(encoding, method)(
+            parameters, np.zeros((1, count, 8), np.float32), positions, sizes))[0]
+        wanted = rows(bare, 8, np.arange(8))
+        found = rows(sizes, 11, np.arange(11))
+        np.testing.assert_array_equal(found, np.concatenate([wanted[:2], np.zeros((3, 8)), wanted[2:]]))
+        np.testing.assert_array_equal(rows(sizes, 11, np.arange(11)[None]), found)
+        self.assertTrue(wanted[2:].any())
+
     def test_is_interpolated_for_another_grid_and_the_class_token_keeps_its_row(self):
         table = np.array([9, 0, 1, 4, 9, 5, -2, 3, 7], np.float32)[:, None]  # a class token, and a grid of 2x4
         got = np.asarray(Learned().resized('embedding', table, dataclasses.replace(IMAGE, grid=(4, 8))))
@@ -267,9 +283,11 @@ IMAGES, LARGER = (RNG.normal(size=(2, *side, 1)).astype(np.float32) for side in 
 
 class VitTest(parameterized.TestCase):
     @parameterized.parameters((Learned(), 'cls'), (Learned(), 'mean'), (Learned(at='layers'), 'cls'), (SwinBias(), 'cls'),
-                              (SwinBias(), 'mean'), (Sinusoidal2d(), 'cls'), (T5Bias(4, 5), 'mean'), (Tupe(), 'cls'))
-    def test_an_image_of_another_size(self, kind, pool):
-        model = build(Vit, classes=3, patch=2, layers=1, heads=2, width=8, pool=pool, positions=kind)
+                              (SwinBias(), 'mean'), (Sinusoidal2d(), 'cls'), (T5Bias(4, 5), 'mean'), (Tupe(), 'cls'),
+                              (Learned(), 'cls', 3, 'logits'), (SwinBias(), 'cls', 2), (Learned(), 'mean', 1))
+    def test_an_image_of_another_size(self, kind, pool, registers=0, distillation='none'):
+        model = build(Vit, classes=3, patch=2, layers=1, heads=2, width=8, pool=pool, positions=kind, registers=registers,
+                      distillation=distillation)
         params = variables(model, IMAGES)['params']
         apply = jax.jit(lambda params, image: model.apply({'params': params}, image)['logits'])
         if isinstance(kind, Tupe):

@@ -36,6 +36,7 @@ RNG = np.random.default_rng(0)
 QUERY, KEY, VALUE, COTANGENT = (RNG.normal(size=(B, T, heads, H)).astype(np.float32) for heads in (N, K, K, N))
 TEXT = Sizes(length=T, width=D, heads=N, head_width=H)
 IMAGE = dataclasses.replace(TEXT, grid=(3, 4), extra=1)
+FRONT = dataclasses.replace(TEXT, grid=(2, 5), extra=3, registers=1)
 PLACES = np.concatenate([np.arange(5), np.arange(T - 5)])  # two documents in a row
 
 
@@ -63,10 +64,11 @@ def wave(x):
 
 
 def of_swin(kind, p, q, k, n, t, s, sizes):
-    if t == 0 or s == 0:
-        return q @ k / H ** 0.5 + p['extra'][0 if s else 1 if t else 2, n]
-    (i, j), (a, b) = divmod(t - 1, 4), divmod(s - 1, 4)
-    return q @ k / H ** 0.5 + p['bias'][a - i + 2, b - j + 3, n]
+    (rows, columns), front = sizes.grid, sizes.extra
+    if t < front or s < front:
+        return q @ k / H ** 0.5 + p['extra'][0 if s >= front else 1 if t >= front else 2, n]
+    (i, j), (a, b) = divmod(t - front, columns), divmod(s - front, columns)
+    return q @ k / H ** 0.5 + p['bias'][a - i + rows - 1, b - j + columns - 1, n]
 
 
 def of_xl(kind, p, q, k, n, t, s, sizes):
@@ -81,11 +83,11 @@ def of_deberta(kind, p, q, k, n, t, s, sizes):
 
 
 def of_tupe(kind, p, q, k, n, t, s, sizes):
-    place_t, place_s = (PLACES[t], PLACES[s]) if sizes is not IMAGE else (t, s)
+    place_t, place_s = (t, s) if sizes.grid else (PLACES[t], PLACES[s])
     apart = (p['embedding'][place_t] @ p['queries'][:, n]) @ (p['embedding'][place_s] @ p['keys'][:, n]) / (2 * H) ** 0.5
     apart += p['bias'][bucket(s - t, 32, 128, not sizes.causal), n] if kind.relative else 0
     if kind.untied and sizes.extra:
-        apart = p['theta'][0, n] if t == 0 else p['theta'][1, n] if s == 0 else apart
+        apart = p['theta'][0, n] if t < sizes.extra else p['theta'][1, n] if s < sizes.extra else apart
     return q @ k / (2 * H) ** 0.5 + apart
 
 
@@ -111,8 +113,9 @@ OF_IMAGES = [SwinBias(), Tupe(), Tupe(untied=False), T5Bias(8, 6)]
 # (encoding, sizes, mask); the direction counts in buckets alone
 CASES = [(kind, dataclasses.replace(TEXT, causal=mask.causal), mask) for i, kind in enumerate(KINDS)
          for mask in ((Causal(), Full()) if kind in (T5Bias(), Tupe()) else (Causal(), Full())[i % 2:][:1])]
-CASES += [(kind, IMAGE, Full()) for kind in OF_IMAGES]
-CASES = [dict(testcase_name=f'{kind}_{mask}_{"image" if sizes.grid else "text"}', kind=kind, sizes=sizes, mask=mask)
+CASES += [(kind, IMAGE, Full()) for kind in OF_IMAGES] + [(kind, FRONT, Full()) for kind in (SwinBias(), Tupe())]
+NAMES = {1: 'image', 3: 'front'}
+CASES = [dict(testcase_name=f'{kind}_{mask}_{NAMES.get(sizes.extra, "text")}', kind=kind, sizes=sizes, mask=mask)
          for kind, sizes, mask in CASES]
 
 
