@@ -75,9 +75,11 @@ from transformer.conversion.tables import Weight
 from transformer.decoding.strategies import Strategy
 from transformer.models.electra import Electra
 from vit.contracts import SeenImages
+from vit.conversion.swin import SWIN
 from vit.conversion.vit import VIT, image_of
 
-FAMILIES = *OF_TEXT, *VIT
+OF_IMAGES = *VIT, *SWIN
+FAMILIES = *OF_TEXT, *OF_IMAGES
 # Fields of our models that do not change what given parameters compute, except for rounding.
 FREE = ('dtype', 'parameter_dtype', 'dense_gradient', *(f'{stack}{name}' for stack in ('', 'encoder.', 'decoder.')
                                                         for name in ('scan', 'remat', 'initial')))
@@ -215,7 +217,7 @@ def converted_run(folder):
     family, theirs, weights = opened(folder)
     fields = fields_of(family, theirs)
     with tempfile.TemporaryDirectory() as place:
-        if family in VIT:
+        if family in OF_IMAGES:
             config, said = image_run(folder, family, theirs, fields, place)
         else:
             config, said = text_run(folder, family, theirs, fields, place)
@@ -315,7 +317,7 @@ def require_preparation(settings, height, width):
 def folder_of(snapshot, new, kind=None):
     """Writes a run as a folder for from_pretrained; returns the report to print."""
     family, snapshot, formed = expressed(snapshot, kind)
-    special = None if family in VIT else special_of(snapshot, family)
+    special = None if family in OF_IMAGES else special_of(snapshot, family)
     more = (special.ids() if special else {}) | family.config(snapshot.model) | told_of(snapshot)
     flat = {mesh.path_of(keys): np.asarray(x) for keys, x in jax.tree_util.tree_leaves_with_path(snapshot.params)}
     theirs = more | {'dtype': next(iter(flat.values())).dtype.name}
@@ -400,7 +402,7 @@ def expressed(snapshot, kind=None):
             break
         pad = family.config(formed.model).get('pad_token_id', -1)  # RoBERTa's positions skip this token
         if pad == -1 or pad == special_of(snapshot, family).roles.pad:
-            image = snapshot.data.shapes['image'][0][1:] if family in VIT else ()
+            image = snapshot.data.shapes['image'][0][1:] if family in OF_IMAGES else ()
             flat = {mesh.path_of(keys): np.asarray(x) for keys, x in jax.tree_util.tree_leaves_with_path(snapshot.params)}
             params = mesh.nested(formed.params(flat, image))
             run = dataclasses.replace(snapshot.run, model=formed.model)

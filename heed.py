@@ -6,7 +6,7 @@
     run.generate('def main(', tokens=50)            # the continuation of a prompt, or the translation of a source
     run.predict(['a joy from start to end'])        # a dict for each input: the JSON of predict.py --json
     run.logits(ids)                                 # [B, T, V] for token ids [B, T]
-    run.model.apply({'params': run.params}, inputs=ids)['hidden']
+    run.model.apply(run.variables, inputs=ids)['hidden']
 """
 
 import dataclasses
@@ -83,8 +83,13 @@ class Run:
         return self.snapshot.params
 
     @property
+    def variables(self) -> dict:
+        """What the model is applied to: {'params': params} and, of a model with running moments, {'statistics': {...}}."""
+        return self.snapshot.variables
+
+    @property
     def model(self) -> Any:
-        """The Flax module; `run.model.apply({'params': run.params}, **inputs)` gives all of its outputs."""
+        """The Flax module; `run.model.apply(run.variables, **inputs)` gives all of its outputs."""
         return self.snapshot.model
 
     @property

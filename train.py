@@ -229,7 +229,7 @@ def unevaluated(config, restored):
 
 def evaluate(run, state, step, names, out):
     """Runs the named evaluators and writes their rows together, so that an interruption leaves none of them."""
-    snapshot = runs.Snapshot(run, state.evaluated, step, out)
+    snapshot = runs.Snapshot(run, step=step, report=out, **state.evaluated)
     results = {name: snapshot.evaluate(name) for name in names}
     for name, numbers in results.items():
         if numbers:

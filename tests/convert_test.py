@@ -27,12 +27,12 @@ CASES = (
     't5_span', 't5_encoder', 't5_tags', 'bart', 'bart_classes', 'bart_span', 'marian', 'marian_two', 'vit', 'vit_model',
     'ijepa', 'albert', 'albert_masked', 'albert_model', 'albert_classes', 'albert_tags', 'albert_span', 'electra',
     'electra_masked', 'electra_model', 'electra_classes', 'electra_tags', 'electra_span', 'distilbert', 'distilbert_model',
-    'distilbert_classes', 'distilbert_tags', 'distilbert_span')
+    'distilbert_classes', 'distilbert_tags', 'distilbert_span', 'swin', 'swin_model')
 
 ALTERED = 'bert_masked', 'albert', 'electra', 'electra_masked', 'electra_classes', 'distilbert', 'distilbert_span'
 # One of each family, and those with a part of their own.
 IN_FLOAT32 = ('gpt2', 'gpt2_other', 'bert', 'roberta', 't5', 't5_gated', 't5_classes', 'bart', 'marian', 'vit', 'albert',
-              'electra_masked', 'distilbert_classes')
+              'electra_masked', 'distilbert_classes', 'swin_model')
 
 
 def inputs_of(name, model, arrays):

@@ -61,7 +61,7 @@ class GptFinetuneTest(experiments.TestCase):
         snapshot = runs.load(workdir)
         batch = next(iter(snapshot.run.evaluation('valid')))
         turned = {name: x[:, ::-1] if x.ndim == 3 else x for name, x in batch.items()}
-        terms = [jax.device_get(snapshot.run.eval_terms(snapshot.params, one)) for one in (batch, turned)]
+        terms = [jax.device_get(snapshot.run.eval_terms(snapshot.variables, one)) for one in (batch, turned)]
         for name in terms[0]:
             np.testing.assert_allclose(terms[0][name], terms[1][name], rtol=1e-5)
 

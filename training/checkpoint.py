@@ -427,7 +427,7 @@ def _kind(array) -> tuple[str, list[int]]:
 
 def _check_structure(step: int, folder, saved: dict[str, list], target: dict[str, Any]) -> None:
     entries, there = ({name.split('/')[0] for name in names} for names in (target, saved))
-    if there == {'params'} != entries:
+    if there <= {'params', 'statistics'} and entries != there:
         raise ValueError(
             f'{folder.parent} holds parameters alone, for other runs to start from: give another --workdir, and '
             f'--config.init_from={folder.parent}.'

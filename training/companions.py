@@ -44,14 +44,9 @@ class Companions:
         return {name: snapshot.model for name, snapshot in self.snapshots.items()}
 
     @property
-    def params(self) -> dict[str, Any]:
-        """{name: parameters}."""
-        return {name: snapshot.params for name, snapshot in self.snapshots.items()}
-
-    @property
-    def pairs(self) -> dict[str, tuple]:
-        """{name: (model, parameters)}."""
-        return {name: (snapshot.model, snapshot.params) for name, snapshot in self.snapshots.items()}
+    def variables(self) -> dict[str, dict]:
+        """{name: what its model is applied to: {'params': ..}, with {'statistics': ..} if it has any}."""
+        return {name: snapshot.variables for name, snapshot in self.snapshots.items()}
 
     def digests(self) -> dict[str, str]:
         """{name: a digest of model and parameters}: another one means another function."""
@@ -74,5 +69,5 @@ class Companions:
 
 def _digest(snapshot):
     config = workdir.as_json(snapshot.run.config)
-    told = [config['model'], config['dtype'], checksums(snapshot.params)]
+    told = [config['model'], config['dtype'], *map(checksums, snapshot.variables.values())]
     return hashlib.sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()[:32]

@@ -109,7 +109,8 @@ class Opened(Protocol):
 
 class Model(Protocol):
     """A Flax module, of pure functions, whose required fields are filled with the facts of the data where the config leaves
-    them open. It is called with the `inputs` of its task and a random `key` (None: no dropout), and returns {name: array}."""
+    them open. It is called with the `inputs` of its task and a random `key` in training (None: no dropout, and running
+    statistics), and returns {name: array}."""
 
     @property
     def attentions(self) -> Mapping[str, Any]:
@@ -117,11 +118,13 @@ class Model(Protocol):
         if there is none."""
 
     def init(self, rngs: Any, *args: Any, **inputs: Any) -> Mapping[str, Any]:
-        """{'params': nested dict of arrays, 'roles': the same of what each is (`Role`)} for inputs."""
+        """{'params': nested dict of arrays, 'roles': the same of what each is (`Role`)} for inputs, and 'statistics' of a model
+        that gathers any in training, such as the running moments of batch normalization."""
 
     def apply(self, variables: Mapping[str, Any], *args: Any, **inputs: Any) -> Any:
         """{output: array} for inputs; with the keyword capture=('attention',) also the weights of every attention,
-        {'block_0/attention': [B, N, T, S], ..}, where the model has any."""
+        {'block_0/attention': [B, N, T, S], ..}, where the model has any. `variables` are {'params': ..} and, of a model that
+        has them, {'statistics': ..}, which training changes with the keyword mutable=['statistics']."""
 
 
 @runtime_checkable
@@ -203,14 +206,16 @@ class Snapshot(Protocol):
     """A run at some parameters: what evaluators and readers work with.
 
     Attributes:
-      run: the Run, with `config`, `mesh`, `task`, `evaluation(name, split)`, and for the task's loss `companions.params` and
-        `forward(apply, companions' parameters)`.
+      run: the Run, with `config`, `mesh`, `task`, `evaluation(name, split)`, and for the task's loss `companions.variables` and
+        `forward(apply, companions' variables)`.
       params: nested dict of arrays.
+      variables: what the model is applied to: {'params': params}, with {'statistics': ..} if it has any.
       step: how many steps of training they have had.
       model, data: those of the run.
     """
     run: Any
     params: Any
+    variables: Mapping[str, Any]
     step: int
     model: Model
     data: Opened

@@ -102,6 +102,11 @@ def path_of(keys):
     return jax.tree_util.keystr(keys, simple=True, separator='/')
 
 
+def flat(*trees):
+    """{path: numpy array} of the leaves of trees."""
+    return {path_of(keys): np.asarray(leaf) for tree in trees for keys, leaf in jax.tree_util.tree_leaves_with_path(tree)}
+
+
 def nested(named):
     """Nested dicts of {path: leaf}, the inverse of `path_of`."""
     tree = {}

@@ -25,7 +25,7 @@ from training.checkpoint import Checkpoints
 from training.companions import Companions
 from training.config import resolve, schema
 from training.report import energy, flops
-from training.state import State, initialised, wide
+from training.state import State, initialised, variables, wide
 
 EVAL_FIELDS = ('every_steps', 'split')
 
@@ -59,7 +59,8 @@ class Run:
         return jax.jit(self._fresh, out_shardings=shardings)()
 
     def _fresh(self):
-        return _fresh(self.config, self.data, self.model, self.task, self.optimizer, self.companions.pairs)
+        return _fresh(self.config, self.data, self.model, self.task, self.optimizer,
+                      steps.with_models(self.companions.models, self.companions.variables))
 
     def begun_with(self, params):
         """The fresh state with these parameters."""
@@ -68,10 +69,11 @@ class Run:
         return self.init().replace(params=placed(self.shapes.params), average=average)
 
     def init_from(self, folder):
-        """(state, names of fresh parameters): the fresh state, with the parameters that init_rules keep from the newest step of
-        another workdir."""
+        """(state, names of fresh parameters): the fresh state, with the parameters and statistics that init_rules keep from the
+        newest step of another workdir."""
         source = load(folder, data=1, onto=self.mesh)
-        have = {meshes.path_of(keys): p for keys, p in jax.tree_util.tree_leaves_with_path(source.params)}
+        have = {meshes.path_of(keys): p for tree in source.variables.values()
+                for keys, p in jax.tree_util.tree_leaves_with_path(tree)}
         rules, fits = self.config.init_rules, isinstance(self.model, contracts.Fitting)
         batch = {name: jax.ShapeDtypeStruct(shape, dtype) for name, (shape, dtype) in self.data.shapes.items()}
         made, taken = [], []
@@ -94,8 +96,10 @@ class Run:
             return jnp.copy(placed) if taken.count(name) > 1 else placed  # the step donates each of its arrays once
 
         fresh = self.init()
-        params = jax.tree_util.tree_map_with_path(choose, fresh.params)
-        return fresh.replace(params=params, average=self.optimizer.first_average(wide(params))), made
+        params, statistics = (jax.tree_util.tree_map_with_path(choose, tree) for tree in (fresh.params, fresh.statistics))
+        first = self.optimizer.first_average
+        return fresh.replace(params=params, statistics=statistics, average=first(wide(params)),
+                             average_statistics=first(statistics)), made
 
     def training_row(self, numbers, step):
         """The row of metrics.jsonl of a step: averages since the last row, and norms of this step; with log.gradients also the
@@ -135,7 +139,7 @@ class Run:
         """(train.dispatch training steps, compiled for this mesh; floating point operations of one step). The steps donate
         their state. If batches have several lengths, the operations are those of the longest."""
         shardings, count = jax.tree.map(lambda s: s.sharding, self.shapes), self.config.train.dispatch
-        function, frozen = steps.several(self.step_function, count, self.config.train.nonfinite), self.companions.params
+        function, frozen = steps.several(self.step_function, count, self.config.train.nonfinite), self.companions.variables
         jitted = jax.jit(function, donate_argnums=0, out_shardings=(shardings, meshes.replicated(self.mesh)))
         front = (count,) if count > 1 else ()
         place = meshes.batch_sharding(self.mesh, stacked=count > 1)
@@ -151,28 +155,28 @@ class Run:
         return programs, programs.flops
 
     def forward(self, apply, frozen):
-        """What the task's loss calls: `apply` for the model, and the companions with the parameters `frozen`."""
-        return steps.Forward(apply, steps.paired(self.companions.models, frozen))
+        """What the task's loss calls: `apply` for the model, and the companions with the `variables` `frozen`."""
+        return steps.Forward(apply, steps.with_models(self.companions.models, frozen))
 
     @functools.cached_property
     def eval_terms(self):
-        """(params, batch) -> {term: (sum, weight)} without randomness, compiled for each shape of batch."""
+        """(variables, batch) -> {term: (sum, weight)} without randomness, compiled for each shape of batch."""
         return self._with_companions(self._terms)
 
     @functools.cached_property
     def row_terms(self):
         """As `eval_terms`, {term: (sums [B], weights [B])} of every row by itself."""
-        of_row = lambda params, row, frozen: self._terms(params, jax.tree.map(lambda x: x[None], row), frozen)
+        of_row = lambda given, row, frozen: self._terms(given, jax.tree.map(lambda x: x[None], row), frozen)
         return self._with_companions(jax.vmap(of_row, in_axes=(None, 0, None)))
 
-    def _terms(self, params, batch, frozen):
-        forward = self.forward(steps.applied(self.model, params), frozen)
+    def _terms(self, given, batch, frozen):
+        forward = self.forward(steps.applied(self.model, **given), frozen)
         return self.task.loss(forward, batch, key=None, step=None, train=False)
 
     def _with_companions(self, terms):
-        """(params, batch) -> terms(params, batch, parameters of the companions), compiled."""
+        """(variables, batch) -> terms(variables, batch, variables of the companions), compiled."""
         compiled = jax.jit(terms, out_shardings=meshes.replicated(self.mesh))
-        return lambda params, batch: compiled(params, batch, self.companions.params)
+        return lambda given, batch: compiled(given, batch, self.companions.variables)
 
     def evaluation(self, name, split=None, rows=None):
         """The batches of the evaluator `name`, of its own split or of another; rows: None: `eval_rows`."""
@@ -196,7 +200,7 @@ class Run:
     def metric_names(self, batches):
         """The names of the numbers that `Snapshot.averages` returns for these batches."""
         with jax.set_mesh(self.mesh):
-            terms = jax.eval_shape(self.eval_terms, self.shapes.params, next(iter(batches)))
+            terms = jax.eval_shape(self.eval_terms, variables(self.shapes.params, self.shapes.statistics), next(iter(batches)))
         names = ['loss', *(t for t in terms if t != 'loss'), 'weight']
         return (*names, *self.task.derived(dict.fromkeys(names, 1.0), batches.facts))
 
@@ -208,11 +212,18 @@ class Run:
 
 @dataclasses.dataclass(frozen=True)
 class Snapshot:
-    """A run with parameters, on which evaluators and readers work. `text` and `picture` go to the report, if any."""
+    """A run with parameters and statistics, on which evaluators and readers work. `text` and `picture` go to the report, if
+    any."""
     run: Run
     params: Any
     step: int
     report: Any = None
+    statistics: Any = None
+
+    @property
+    def variables(self):
+        """What the model is applied to."""
+        return variables(self.params, self.statistics)
 
     @property
     def model(self):
@@ -223,11 +234,11 @@ class Snapshot:
         return self.run.data
 
     def apply(self, **inputs):
-        return _apply(self.run.model, self.params, inputs)
+        return _apply(self.run.model, self.variables, inputs)
 
     def captured(self, *names, **inputs):
         """{layer/name: array} of the outputs that the layers of the model return on request, such as 'attention'."""
-        return _captured(self.run.model, self.params, names, inputs)
+        return _captured(self.run.model, self.variables, names, inputs)
 
     def key(self, name, seed=None):
         """The key of a random stream: of the run's seed at this step, or of another seed, then the same at every step."""
@@ -240,7 +251,7 @@ class Snapshot:
         for batch in progress.over(batches, 'evaluating', 'batches'):
             placed = meshes.put(batch, self.run.mesh)
             with jax.set_mesh(self.run.mesh):
-                terms = self.run.eval_terms(self.params, placed)
+                terms = self.run.eval_terms(self.variables, placed)
             for name, pair in jax.device_get(terms).items():
                 sums[name] = sums.get(name, 0.0) + np.array(pair, np.float64)
         average = {name: float(s / w) if w else math.nan for name, (s, w) in sums.items()}
@@ -257,7 +268,7 @@ class Snapshot:
             there = np.flatnonzero(batch.get('example_weights', np.ones(len(next(iter(batch.values()))))))
             numbers += list(batch['row'][there]) if 'row' in batch else []
             with jax.set_mesh(self.run.mesh):
-                terms = jax.device_get(self.run.row_terms(self.params, meshes.put(batch, self.run.mesh)))
+                terms = jax.device_get(self.run.row_terms(self.variables, meshes.put(batch, self.run.mesh)))
             for name, pair in terms.items():
                 found.setdefault(name, []).append(np.stack(pair, 1)[there].astype(np.float64))
         order = np.argsort(numbers) if numbers else slice(None)
@@ -279,13 +290,13 @@ class Snapshot:
 
 
 @functools.partial(jax.jit, static_argnames='model')
-def _apply(model, params, inputs):
-    return model.apply({'params': params}, **inputs)
+def _apply(model, given, inputs):
+    return model.apply(given, **inputs)
 
 
 @functools.partial(jax.jit, static_argnames=('model', 'names'))
-def _captured(model, params, names, inputs):
-    outputs = model.apply({'params': params}, **inputs, capture=names)
+def _captured(model, given, names, inputs):
+    outputs = model.apply(given, **inputs, capture=names)
     return {layer: x for layer, x in outputs.items() if layer.endswith(names)}
 
 
@@ -308,17 +319,17 @@ def _example(data):
 
 
 def _fresh(config, data, model, task, optimizer, companions):
-    """The fresh state. companions: {name: (model, parameters)}; None: they are not there, and the sums of the terms neither."""
+    """The fresh state. companions: those of `steps.Forward`; None: they are not there, and the sums of the terms neither."""
     batch = _example(data)
-    params = initialised(model, task.inputs(batch), steps.stream(config.seed, 'init'))
+    params, statistics = initialised(model, task.inputs(batch), steps.stream(config.seed, 'init'))
 
     def terms(params):
-        forward = steps.Forward(steps.applied(model, params), companions)
+        forward = steps.Forward(steps.applied(model, params, statistics), companions)
         return task.loss(forward, batch, key=None, step=0, train=False)
     sums = {} if companions is None else {term: jnp.zeros(2) for term in jax.eval_shape(terms, params)}
-    exact = wide(params)
-    return State(jnp.zeros((), jnp.int32), params, optimizer.tx.init(exact), optimizer.first_average(exact), sums,
-                 jnp.zeros((), jnp.int32))
+    exact, zero = wide(params), jnp.zeros((), jnp.int32)
+    return State(zero, params, optimizer.tx.init(exact), optimizer.first_average(exact), sums, zero, statistics,
+                 optimizer.first_average(statistics))
 
 
 def _part(config, contract, what, *, key='name', **options):
@@ -371,8 +382,10 @@ def build(config, mesh, folder=None, source=None, *, applied=False):
     try:
         roles_of = roles.of_model(model, jax.eval_shape(lambda: task.inputs(_example(data))))
         optimizer = optimizers.make(config.optimizer, config.train.steps, roles_of)
-        frozen = None if applied and companions.folders else companions.pairs  # read before anything is traced
-        shapes = jax.eval_shape(functools.partial(_fresh, config, data, model, task, optimizer, frozen))
+        others = None  # read before anything is traced
+        if not (applied and companions.folders):
+            others = steps.with_models(companions.models, companions.variables)
+        shapes = jax.eval_shape(functools.partial(_fresh, config, data, model, task, optimizer, others))
     except KeyError as error:
         if error.args[0] in data.shapes:
             raise
@@ -382,7 +395,9 @@ def build(config, mesh, folder=None, source=None, *, applied=False):
     axes_of = _axes(roles_of, shapes.params)
     params = meshes.shardings(shapes.params, axes_of, config.mesh.rules, mesh)
     moments = meshes.follow(shapes.opt_state, shapes.params, params, mesh)
-    place = State(whole, params, moments, params if shapes.average else {}, jax.tree.map(lambda _: whole, shapes.sums), whole)
+    everywhere = lambda tree: jax.tree.map(lambda _: whole, tree)
+    place = State(whole, params, moments, params if shapes.average else {}, everywhere(shapes.sums), whole,
+                  everywhere(shapes.statistics), everywhere(shapes.average_statistics))
     shapes = jax.tree.map(lambda s, at: jax.ShapeDtypeStruct(s.shape, s.dtype, sharding=at), shapes, place)
     return Run(config, mesh, data, model, task, evaluators, reader or None, optimizer, companions, shapes, roles_of)
 
@@ -412,17 +427,20 @@ def _loaded(folder, config, step, data, onto):
     checkpoints = Checkpoints(folder, best=config.checkpoint.best, writable=False)
     try:
         number = checkpoint_step(checkpoints, step, config)
-        wanted = 'average' if run.shapes.average else 'params'
-        target = getattr(run.shapes, wanted)
+        names = dict(zip(('params', 'statistics'), ('average', 'average_statistics') if run.shapes.average else (
+            'params', 'statistics')))
+        target = run.shapes.evaluated
         if onto:
-            target = jax.tree.map(lambda s, at: jax.ShapeDtypeStruct(s.shape, s.dtype, sharding=at), target,
-                                  meshes.shardings(target, _axes(run.roles, target), config.mesh.rules, onto))
-        restored = checkpoints.restore({wanted: target}, step=number)
+            place = {'params': meshes.shardings(target['params'], _axes(run.roles, target['params']), config.mesh.rules, onto),
+                     'statistics': jax.tree.map(lambda _: meshes.replicated(onto), target['statistics'])}
+            target = jax.tree.map(lambda s, at: jax.ShapeDtypeStruct(s.shape, s.dtype, sharding=at), target, place)
+        restored = checkpoints.restore({names[name]: tree for name, tree in target.items()}, step=number)
     finally:
         checkpoints.close()
     if restored is None:
         raise ValueError(f'{folder} has no checkpoint yet; train it for longer.')
-    return Snapshot(run, restored.state[wanted], restored.step)
+    found = {name: restored.state[stored] for name, stored in names.items()}
+    return Snapshot(run, **found, step=restored.step)
 
 
 def require_new(folder):
@@ -438,7 +456,7 @@ def write(folder, run, tree, source=None):
     """Writes a run at step 0: all of it or nothing.
 
     Args:
-      tree: as of `State.tree()`; {'params': ...} alone for a run that only serves as init_from of others.
+      tree: as of `State.tree()`; its 'params' and 'statistics' alone for a run that only serves as init_from of others.
       source: the workdir that it comes from, whose environment.json is copied.
     """
     require_new(folder)

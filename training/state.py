@@ -16,6 +16,10 @@ class State:
       average: the moving average of the parameters, in at least float32, or {}.
       sums: {term: [sum, weight]} of the training terms since the last log row.
       skipped: the number of updates skipped because they were not finite, int32.
+      statistics: {'stem': {'norm': {...}}, ...}, what the model gathers in training without a gradient, such as the running
+        moments of batch normalization, in at least float32; {} for most models.
+      average_statistics: that of the statistics, or {}: the running moments belong to the parameters of their step, so they are
+        averaged alike. They only come near to those that the averaged parameters would give.
     """
     step: jax.Array
     params: Any
@@ -23,11 +27,13 @@ class State:
     average: Any
     sums: Any
     skipped: jax.Array
+    statistics: Any = flax.struct.field(default_factory=dict)
+    average_statistics: Any = flax.struct.field(default_factory=dict)
 
     @property
     def evaluated(self):
-        """The parameters to evaluate: their average, if there is one."""
-        return self.average or self.params
+        """{'params', 'statistics'} to evaluate: their averages, if there are any."""
+        return {'params': self.average or self.params, 'statistics': self.average_statistics or self.statistics}
 
     def tree(self):
         """The state as a plain dict, the form that checkpoints store."""
@@ -40,6 +46,12 @@ def wide(tree):
     return jax.tree.map(lambda x: x.astype(jnp.promote_types(x.dtype, jnp.result_type(float))), tree)
 
 
+def variables(params, statistics=None):
+    """What a Flax module is applied to: {'params': ..} and, if the model has any, {'statistics': ..}."""
+    return {'params': params} | ({'statistics': statistics} if statistics else {})
+
+
 def initialised(model, inputs, key):
-    """Parameters of a Flax module for inputs of these shapes."""
-    return model.init(key, **inputs)['params']
+    """(parameters, statistics) of a Flax module for inputs of these shapes."""
+    made = model.init(key, **inputs)
+    return made['params'], made.get('statistics', {})

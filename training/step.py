@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from training.state import State, wide
+from training.state import State, variables, wide
 
 NONFINITE = ('stop', 'skip')
 
@@ -21,7 +21,7 @@ class Forward:
 
     Args:
       apply: from inputs to the outputs of the model.
-      companions: {name: (model, parameters)}.
+      companions: {name: (model, parameters, statistics)}.
     """
 
     def __init__(self, apply, companions=None):
@@ -39,14 +39,28 @@ class Forward:
         return applied(*self._companions[name])
 
 
-def applied(model, params):
-    """From inputs to the outputs of a model with these parameters."""
-    return lambda **inputs: model.apply({'params': params}, **inputs)
+def applied(model, params, statistics=None):
+    """From inputs to the outputs of a model with these parameters and statistics."""
+    return lambda **inputs: model.apply(variables(params, statistics), **inputs)
 
 
-def paired(models, params):
-    """{name: (model, parameters)} of companions, from {name: model} and {name: parameters}."""
-    return {name: (model, params[name]) for name, model in models.items()}
+class Moving:
+    """As `applied`, in training: each application moves `statistics` on, which the next one begins with."""
+
+    def __init__(self, model, params, statistics):
+        self._model, self._params, self.statistics = model, params, statistics
+
+    def __call__(self, **inputs):
+        if not self.statistics:
+            return applied(self._model, self._params)(**inputs)
+        outputs, changed = self._model.apply(variables(self._params, self.statistics), mutable=['statistics'], **inputs)
+        self.statistics = changed['statistics']
+        return outputs
+
+
+def with_models(models, frozen):
+    """{name: (model, parameters, statistics)} of companions, from {name: model} and {name: their `variables`}."""
+    return {name: (model, frozen[name]['params'], frozen[name].get('statistics')) for name, model in models.items()}
 
 
 def total_loss(coefficients, sums, weights):
@@ -58,35 +72,40 @@ def split_terms(terms):
     return {t: s for t, (s, _) in terms.items()}, {t: w for t, (_, w) in terms.items()}
 
 
-def gradients(model, task, params, batch, *, key, step, microbatches, hold=lambda params: params, companions=None):
-    """(gradients, sums, weights) of one batch, exactly the same for any number of microbatches.
+def gradients(model, task, params, batch, *, key, step, microbatches, statistics=None, hold=lambda params: params,
+              companions=None):
+    """(gradients, sums, weights, statistics) of one batch, exactly the same for any number of microbatches, if the model has no
+    statistics.
 
     Weights depend on the batch alone, so those of the whole batch are computed first (the compiler drops the forward pass)
-    and each microbatch adds the gradient of its share of the total. `hold` stops the gradient of frozen parameters;
-    `companions` are those of `Forward`."""
-    def terms(params, batch, key):
-        forward = Forward(applied(model, hold(params)), companions)
-        return split_terms(task.loss(forward, batch, key=key, step=step, train=True))
+    and each microbatch adds the gradient of its share of the total. A model with batch normalization sees the moments of a
+    microbatch alone (ghost batches, Hoffer et al. 2017, section 4), and one microbatch after the other moves its statistics, as
+    in PyTorch. `hold` stops the gradient of frozen parameters; `companions` are those of `Forward`."""
+    def terms(params, statistics, batch, key):
+        own = Moving(model, hold(params), statistics)
+        return *split_terms(task.loss(Forward(own, companions), batch, key=key, step=step, train=True)), own.statistics
 
-    def share(params, batch, key, weights):
-        sums, own = terms(params, batch, key)
-        return total_loss(task.coefficients, sums, own if weights is None else weights), (sums, own)
+    def share(params, statistics, batch, key, weights):
+        sums, own, moved = terms(params, statistics, batch, key)
+        return total_loss(task.coefficients, sums, own if weights is None else weights), (sums, own, moved)
 
+    statistics = statistics or {}
     if microbatches == 1:
-        grads, (sums, weights) = jax.grad(share, has_aux=True)(params, batch, key, None)
-        return grads, sums, weights
-    weights = terms(params, batch, key)[1]
+        grads, (sums, weights, statistics) = jax.grad(share, has_aux=True)(params, statistics, batch, key, None)
+        return grads, sums, weights, statistics
+    weights = terms(params, statistics, batch, key)[1]
     # Row i·A + a goes to microbatch a: every device keeps its own rows.
     batches = jax.tree.map(lambda x: x.reshape(-1, microbatches, *x.shape[1:]).swapaxes(0, 1), batch)
 
     def add(carry, item):
-        i, batch = item
-        grads, (sums, _) = jax.grad(share, has_aux=True)(params, batch, jax.random.fold_in(key, i), weights)
-        return jax.tree.map(jnp.add, carry, (grads, sums)), None
+        (i, batch), (added, statistics) = item, carry
+        grads, (sums, _, statistics) = jax.grad(share, has_aux=True)(
+            params, statistics, batch, jax.random.fold_in(key, i), weights)
+        return (jax.tree.map(jnp.add, added, (grads, sums)), statistics), None
 
     zeros = jax.tree.map(jnp.zeros_like, (params, {t: jnp.zeros(()) for t in weights}))
-    (grads, sums), _ = jax.lax.scan(add, zeros, (jnp.arange(microbatches), batches))
-    return grads, sums, weights
+    ((grads, sums), statistics), _ = jax.lax.scan(add, (zeros, statistics), (jnp.arange(microbatches), batches))
+    return grads, sums, weights, statistics
 
 
 def group_norms(tree):
@@ -95,14 +114,15 @@ def group_norms(tree):
 
 
 def make(model, task, optimizer, *, seed, microbatches=1, log_every=1, last=0, nonfinite='stop', companions=None):
-    """step(state, batch, frozen) -> (state, report); `frozen` are the parameters of the companions, {name: parameters}.
+    """step(state, batch, frozen) -> (state, report); `frozen` are the `variables` of the companions, {name: variables}.
 
     Gradient, moments and update u are in at least float32, whatever the type of the stored parameters, p' = round(p + u): a
     bfloat16 parameter is rounded once in a step.
 
     Args:
       optimizer: a training.optimizer.Optimizer.
-      microbatches: the batch is processed in so many parts, one after the other, to save memory; the result is the same.
+      microbatches: the batch is processed in so many parts, one after the other, to save memory; the result is the same,
+        but for batch normalization (see `gradients`).
       log_every: steps from one row of the log to the next. `state.sums` is reset after each row, and the norms of update and
         parameters are computed only at a row (and at step `last`), and are 0 elsewhere.
       nonfinite: 'skip' keeps parameters and optimizer unchanged if the loss or a gradient is not finite; 'stop' leaves the
@@ -115,21 +135,25 @@ def make(model, task, optimizer, *, seed, microbatches=1, log_every=1, last=0, n
     def step(state, batch, frozen=None):
         key = jax.random.fold_in(stream(seed, 'train'), state.step)
         before = wide(state.params)
-        grads, sums, weights = gradients(model, task, before, batch, key=key, step=state.step,
-                                         microbatches=microbatches, hold=optimizer.hold,
-                                         companions=paired(companions or {}, frozen))
+        grads, sums, weights, statistics = gradients(
+            model, task, before, batch, key=key, step=state.step, microbatches=microbatches, statistics=state.statistics,
+            hold=optimizer.hold, companions=with_models(companions or {}, frozen))
         loss = total_loss(task.coefficients, sums, weights)
         norms = group_norms(grads)
         finite = jnp.isfinite(loss) & jnp.all(jnp.isfinite(jnp.stack(list(norms.values()))))
+        for moments in jax.tree.leaves(statistics):  # a variance may overflow where nothing else does
+            finite &= jnp.isfinite(moments).all()
         updates, opt_state = optimizer.tx.update(grads, state.opt_state, before)
         params = jax.tree.map(lambda new, old: new.astype(old.dtype), optax.apply_updates(before, updates), state.params)
         skipped, done = state.skipped, state.step - state.skipped
         average = optimizer.average(state.average, wide(params), done)
+        average_statistics = optimizer.average(state.average_statistics, statistics, done)
         if nonfinite == 'skip':
             finite &= jnp.isfinite(optax.global_norm(updates))
             keep = lambda new, old: jax.tree.map(lambda n, o: jnp.where(finite, n, o), new, old)
-            params, opt_state, average = (keep(new, old) for new, old in (
-                (params, state.params), (opt_state, state.opt_state), (average, state.average)))
+            params, statistics, opt_state, average, average_statistics = (keep(new, old) for new, old in (
+                (params, state.params), (statistics, state.statistics), (opt_state, state.opt_state),
+                (average, state.average), (average_statistics, state.average_statistics)))
             sums = {t: jnp.where(finite, s, 0.0) for t, s in sums.items()}
             weights = {t: jnp.where(finite, w, 0.0) for t, w in weights.items()}
             skipped = skipped + ~finite
@@ -141,7 +165,7 @@ def make(model, task, optimizer, *, seed, microbatches=1, log_every=1, last=0, n
                   'learning_rate': optimizer.rate(done),
                   'grad_norm': optax.global_norm(grads), 'update_norm': norm(updates),
                   'param_norm': norm(wide(params)), 'skipped': skipped}
-        return State(state.step + 1, params, opt_state, average, added, skipped), report
+        return State(state.step + 1, params, opt_state, average, added, skipped, statistics, average_statistics), report
 
     return step
 
@@ -164,7 +188,7 @@ class Programs:
     Args:
       make: from {name: (shape, dtype)} of a batch to (program, its floating point operations).
       longest: the shapes of the longest batch.
-      frozen: the parameters of the companions, the last argument of each program.
+      frozen: the `variables` of the companions, the last argument of each program.
 
     Attributes:
       flops: the operations for the longest batch.

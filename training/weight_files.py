@@ -6,9 +6,7 @@ import os
 import pathlib
 import tempfile
 
-import jax
 import ml_dtypes  # noqa: F401  registers bfloat16 with numpy, which safetensors needs
-import numpy as np
 
 from display import progress
 from training import mesh, workdir
@@ -85,11 +83,13 @@ def require_new(path):
 
 
 def export(snapshot, path):
-    """Writes the parameters of any run as a .safetensors file, and its config and their shapes beside it; returns the report to
-    print."""
-    flat = {mesh.path_of(keys): np.asarray(x) for keys, x in jax.tree_util.tree_leaves_with_path(snapshot.params)}
-    about = {'step': snapshot.step, 'config': workdir.as_json(snapshot.run.config),
-             'parameters': {name: {'shape': list(x.shape), 'dtype': x.dtype.name} for name, x in flat.items()}}
+    """Writes the parameters and statistics of any run as a .safetensors file, and its config and their shapes beside it; returns
+    the report to print."""
+    flat = mesh.flat(*snapshot.variables.values())
+    told = lambda tree: {name: {'shape': list(x.shape), 'dtype': x.dtype.name} for name, x in mesh.flat(tree).items()}
+    about = {'step': snapshot.step, 'config': workdir.as_json(snapshot.run.config), 'parameters': told(snapshot.params)}
+    if snapshot.statistics:
+        about['statistics'] = told(snapshot.statistics)
     with tempfile.TemporaryDirectory(prefix=f'.{path.name}.', dir=path.absolute().parent) as place:
         with progress.waiting(f'writing {path}'):
             write(place, flat)
@@ -97,7 +97,7 @@ def export(snapshot, path):
         pathlib.Path(place, beside.name).write_text(json.dumps(about, indent=1) + '\n')
         pathlib.Path(place, SINGLE).replace(path)
         pathlib.Path(place, beside.name).replace(beside)
-    count, size = sum(x.size for x in flat.values()), path.stat().st_size
+    count, size = snapshot.run.parameters(), path.stat().st_size
     return f'{path}: {count:,} parameters in {len(flat)} arrays, {size / 1e6:,.1f} MB; names, shapes and the config in {beside}'
 
 

@@ -1,6 +1,6 @@
 """As record.py, of BERT and its relatives, BART and ViT with their heads, and of GPT-2 and T5 with those that classify.
 
-    python tests/reference/record_encoders.py [bert roberta albert electra distilbert gpt2 t5 bart vit]
+    python tests/reference/record_encoders.py [bert roberta albert electra distilbert gpt2 t5 bart vit swin]
 """
 
 import sys
@@ -175,8 +175,20 @@ def vit():
     case('ijepa', model, dict(pixel_values=images(3, 12, 12)), {'logits': None})
 
 
+def swin():
+    """A grid of 8x8 patches, in windows with shifts, and one of 7x9, where patches, windows and merging are padded."""
+    images = lambda *shape: torch.randn(2, *shape, generator=torch.Generator().manual_seed(6))
+    small = dict(patch_size=2, embed_dim=8, depths=[2, 2], num_heads=[2, 4], mlp_ratio=2.0)
+    whole = hf.SwinConfig(**small, image_size=16, window_size=4, use_absolute_embeddings=True)
+    case('swin', hf.SwinForImageClassification(whole), dict(pixel_values=images(3, 16, 16)), {'logits': None})
+    other = hf.SwinConfig(**small | dict(depths=[2, 1]), image_size=(13, 17), num_channels=1, window_size=3, qkv_bias=False,
+                          layer_norm_eps=1e-2, hidden_act='relu')
+    case('swin_model', hf.SwinModel(other), dict(pixel_values=images(1, 13, 17)), {
+        'last_hidden_state': None, 'pooler_output': None})
+
+
 if __name__ == '__main__':
-    makers = {make.__name__: make for make in (bert, roberta, albert, electra, distilbert, gpt2, t5, bart, vit)}
+    makers = {make.__name__: make for make in (bert, roberta, albert, electra, distilbert, gpt2, t5, bart, vit, swin)}
     for name in sys.argv[1:] or makers:
         torch.manual_seed(0)
         makers[name]()

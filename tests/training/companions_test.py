@@ -82,11 +82,11 @@ class CompanionsTest(experiments.TestCase):
             jax.tree.map(np.testing.assert_array_equal, state.params[f'block_{i}'], there[f'block_{2 * i}'])
         self.assertEqual(dict(distill.every_second(5)), {f'block_{i}/(.*)': rf'keep:block_{2 * i}/\1' for i in (1, 2)})
         # the parameters of the teacher are its average, as in evaluation, and lie like a run's own; no constants of the step
-        jax.tree.map(np.testing.assert_array_equal, run.companions.params['teacher'], there)
+        jax.tree.map(np.testing.assert_array_equal, run.companions.variables['teacher'], {'params': there})
         split = runs.build(config, meshes.make(2, 2, 2), source=self.teacher)
-        query = split.companions.params['teacher']['block_2']['attention']['query']['kernel']
+        query = split.companions.variables['teacher']['params']['block_2']['attention']['query']['kernel']
         self.assertEqual({shard.data.shape for shard in query.addressable_shards}, {(8, 1, 8)})
-        step = jax.make_jaxpr(run.step_function)(state, next(run.data.train(0)), run.companions.params)
+        step = jax.make_jaxpr(run.step_function)(state, next(run.data.train(0)), run.companions.variables)
         self.assertLess(max(np.size(x) for x in step.consts) if step.consts else 0, 16)
         self.assertNotIn('teacher', str(jax.tree.structure(run.shapes.tree())))
 

@@ -12,14 +12,19 @@ class StateTest(parameterized.TestCase):
 
     def test_what_is_evaluated_is_the_average_if_there_is_one(self):
         average = {'a': jnp.zeros(2)}
-        self.assertIs(self.state(average).evaluated, average)
+        self.assertIs(self.state(average).evaluated['params'], average)
         state = self.state({})
-        self.assertIs(state.evaluated, state.params)
+        self.assertIs(state.evaluated['params'], state.params)
+        state = state.replace(statistics={'b': jnp.ones(1)})
+        self.assertIs(state.evaluated['statistics'], state.statistics)
+        state = state.replace(average=average, average_statistics={'b': jnp.zeros(1)})
+        self.assertIs(state.evaluated['statistics'], state.average_statistics)
 
     def test_as_a_tree_it_has_all_that_makes_it(self):
         state = self.state({})
         self.assertEqual(jax.tree.structure(State(**state.tree())), jax.tree.structure(state))
-        self.assertEqual(list(state.tree()), ['step', 'params', 'opt_state', 'average', 'sums', 'skipped'])
+        self.assertEqual(list(state.tree()), ['step', 'params', 'opt_state', 'average', 'sums', 'skipped', 'statistics',
+                                              'average_statistics'])
 
     def test_wide_numbers_stay_as_wide(self):
         with jax.enable_x64(True):

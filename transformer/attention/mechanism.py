@@ -6,6 +6,7 @@ queries, keys and values, and from its output. It declares what it supports, and
 
 import abc
 import dataclasses
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -53,9 +54,15 @@ class Mechanism(abc.ABC):
       patterns: supports any mask; if not, Full and Causal only, with Padding or Segments.
       packed: supports several documents in a row (Segments); if not, padded rows only.
       projections: the projections that it uses.
+      period: the number of layers after which the mechanisms of `of_layer` repeat.
     """
     causal = bidirectional = cross = cached = shown = free_length = scored = patterns = packed = True
     projections = ('query', 'key', 'value')
+    period = 1
+
+    def of_layer(self, number: int) -> 'Mechanism':
+        """The mechanism of one layer; only `Alternate` has several."""
+        return self
 
     def parameters(self, query: Any, key: Any, value: Any) -> dict:
         """{name: `Wanted`} of its parameters, for arrays (or shapes) as in `__call__`."""
@@ -183,3 +190,31 @@ class Softmax(Mechanism):
                 raise ValueError(f'score={self.score} makes queries {query.shape[-1]} wide, but {term} multiplies '
                                  f'heads of {width} with its own; give the score that width, or use T5Bias() or Alibi().')
         return query, key, bias + given.bias
+
+
+@dataclasses.dataclass(frozen=True)
+class Alternate(Mechanism):
+    """Layers 0, 2, 4, ... of a stack have the mechanism `even`, the others `odd`."""
+    even: Mechanism
+    odd: Mechanism
+
+    @property
+    def period(self) -> int:
+        return 2 * math.lcm(self.even.period, self.odd.period)
+
+    @property
+    def free_length(self) -> bool:
+        return self.even.free_length and self.odd.free_length
+
+    def of_layer(self, number: int) -> Mechanism:
+        return (self.odd if number % 2 else self.even).of_layer(number // 2)
+
+    def require_length(self, length: int) -> None:
+        self.even.require_length(length)
+        self.odd.require_length(length)
+
+    def __call__(self, parameters: Mapping, query: jax.Array | None, key: jax.Array | None, value: jax.Array,
+                 given: Given = Given()) -> jax.Array:
+        raise TypeError(f'{self} is a different mechanism for each layer; get that of one layer with of_layer(number).')
+
+    weights = __call__

@@ -2,6 +2,7 @@
 selects the heads."""
 
 import dataclasses
+import math
 from typing import Any
 
 import flax.linen as nn
@@ -26,7 +27,7 @@ def kept_heads(stack: Any, field: str = 'kept') -> list:
     if not len(kept) == len(rows) == layers:
         raise ValueError(f'{field} is {kept!r}; expected for each of {layers} layers the numbers of the heads it keeps, '
                          f'in order and from 0 to {heads - 1}, such as ((0,), ()) for two layers, or () for all heads of all.')
-    period = stack.mask.period
+    period = math.lcm(stack.mask.period, stack.attention.period, stack.partition.period)
     # Scanned layers are one program, which cannot depend on the numbers of the heads.
     told_apart = type(stack.positions).bias is not Positions.bias
     same = (lambda row: row) if told_apart else len

@@ -22,6 +22,7 @@ class Field:
     default: Any = None
     values: Mapping | None = None
     none: Any = None
+    nearest = None  # as of `Fields`
 
     @property
     def names(self) -> tuple[list[str], list[str]]:
@@ -86,6 +87,9 @@ def at(fields: Mapping, path: str) -> Any:
     first, *others = path.split('.')
     value = fields[first]
     for name in others:
+        if isinstance(value, Mapping):
+            value = value[name]
+            continue
         if not hasattr(value, name):
             raise ValueError(f'model.{first} is {value!r}, which has no counterpart there; expected a part with {name}.')
         value = getattr(value, name)
@@ -102,6 +106,9 @@ def changed(fields: Mapping, changes: Mapping) -> dict:
             deeper.setdefault(first, {})[rest] = value
     for name, inside in deeper.items():
         part = found[name]
+        if isinstance(part, Mapping):
+            found[name] = changed(part, inside)
+            continue
         own = {field.name: getattr(part, field.name) for field in dataclasses.fields(part)}
         found[name] = dataclasses.replace(part, **changed(own, inside))
     return found
@@ -210,7 +217,9 @@ class Fields:
       names: (theirs, ours).
       read: their config -> {path: value} of our model.
       write: the fields of our model -> {name: value} of their config.
+      nearest: the fields of our model -> {path: value}, the nearest that theirs can express; None: those that `write` takes.
     """
     names: tuple
     read: Callable
     write: Callable
+    nearest: Callable | None = None

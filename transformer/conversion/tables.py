@@ -9,6 +9,7 @@ no entry covers is an error: nothing is silently left out or ignored.
 
 import contextlib
 import dataclasses
+import itertools
 import operator
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -45,27 +46,40 @@ class Row:
     """Our parameters and the weight of theirs that holds them.
 
     Attributes:
-      ours: {i} stands for the number of a layer; {a,b} for the names of parameters that are stacked, as the first axis.
+      ours: {i} stands for the number of a layer, {s} for that of a stage; {a,b} for the names of parameters that are stacked,
+        as the first axis.
+      theirs: the same, where {s-1} is a number that is one less.
       axes: the pattern of `einops.rearrange` from ours to theirs; '' if they are equal.
       sizes: {axis: its size, or the path of our field with it}, for axes that together make up one of ours.
       absent: whether a file may lack the weight, which then is zero.
+      reversed_axis: the axis of theirs whose order is the reverse of ours; None: there is none.
     """
     ours: str
     theirs: str
     axes: str = ''
     sizes: tuple = ()
     absent: bool = False
+    reversed_axis: int | None = None
 
     def entries(self, names: Iterable[str], model: Any) -> Iterator['Entry']:
         """The entries for a model whose parameters have these names."""
         sizes = {axis: size if isinstance(size, int) else at(fields_of(model), size) for axis, size in self.sizes}
         choice = re.search(r'\{(\w+(?:,\w+)+)\}', self.ours)
         ours = [self.ours.replace(choice[0], one) for one in choice[1].split(',')] if choice else [self.ours]
-        pattern = re.compile(r'(\d+)'.join(map(re.escape, ours[0].split('{i}'))))
+        pattern = re.compile(_pattern(ours[0]))
         for found in filter(None, map(pattern.fullmatch, names)):
-            number = found[1] if pattern.groups else ''
-            yield Entry(tuple(one.replace('{i}', number) for one in ours), self.theirs.replace('{i}', number), self.axes,
-                        sizes, self.absent)
+            filled = lambda text: _NUMBER.sub(lambda one: str(int(found[one[1]]) + int(one[2] or 0)), text)  # noqa: B023
+            yield Entry(tuple(map(filled, ours)), filled(self.theirs), self.axes, sizes, self.absent, self.reversed_axis)
+
+
+_NUMBER = re.compile(r'\{(\w)([-+]\d+)?\}')  # in the names of a row
+
+
+def _pattern(name):
+    """The regex for the names of a row, with a group for each of its numbers."""
+    plain = map(re.escape, _NUMBER.split(name)[::3])
+    numbers = [rf'(?P<{one[1]}>\d+)' for one in _NUMBER.finditer(name)]
+    return ''.join(text for pair in itertools.zip_longest(plain, numbers, fillvalue='') for text in pair)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -76,6 +90,7 @@ class Entry:
     axes: str
     sizes: Mapping
     absent: bool
+    reversed_axis: int | None = None
 
     def shape(self, shapes: Mapping) -> tuple:
         """The shape of their weight, from {name: shape} of our parameters."""
@@ -86,12 +101,14 @@ class Entry:
         import einops
 
         x = np.stack([params[name] for name in self.ours]) if len(self.ours) > 1 else params[self.ours[0]]
-        return einops.rearrange(x, self.axes, **self.sizes) if self.axes else x
+        x = einops.rearrange(x, self.axes, **self.sizes) if self.axes else x
+        return x if self.reversed_axis is None else np.flip(x, self.reversed_axis)
 
     def read(self, weight: np.ndarray, shapes: Mapping) -> dict:
         """{name: parameter} of ours, from their weight."""
         import einops
 
+        weight = weight if self.reversed_axis is None else np.flip(weight, self.reversed_axis)
         if self.axes:
             left, right = (side.strip() for side in self.axes.split('->'))
             shape, axes = shapes[self.ours[0]], re.findall(r'\([^)]*\)|\S+', left)
@@ -180,7 +197,8 @@ class Family:
         misfits = {}
         for path, _, wanted in differences:
             if path not in rates:
-                flag = '.'.join(path.split('.')[:2 if path.split('.')[0] in STACKS else 1])
+                front = path.split('.')[0]
+                flag = '.'.join(path.split('.')[:2 if front in STACKS else 3 if front == 'stages' else 1])
                 misfits.setdefault(flag, {})[path] = wanted
         sides = [(flag, at(own, flag), at(changed(own, changes), flag)) for flag, changes in misfits.items()]
         return Formed(with_fields(model, rates) if rates else model, steps, rates, sides)
@@ -192,7 +210,9 @@ class Family:
             usual['head'] = dataclasses.replace(usual['head'], classes=own['head'].classes)
         found = own
         for field in self.fields:
-            if paths := field.names[1]:
+            if field.nearest is not None:
+                found = changed(found, field.nearest(found))
+            elif paths := field.names[1]:
                 found = next(filter(None, (_written(field, make) for make in _mended(found, usual, paths))), found)
         wanted = changed(fields_of(cls), self.implied)
         for path in (*(path for field in self.fields for path in field.names[1]), *free, *self.free):
@@ -217,8 +237,8 @@ class Family:
 
     def distance(self, weights: Mapping) -> int:
         """The number of weight names in {name: `Weight`} that are missing for this architecture or foreign to it."""
-        pattern = lambda row: re.escape(row.theirs).replace(r'\{i\}', r'\d+')
-        wanted = {row.theirs for row in self.rows if not row.absent and '{i}' not in row.theirs}
+        pattern = lambda row: re.sub(r'\?P<\w>', '', _pattern(row.theirs))
+        wanted = {row.theirs for row in self.rows if not row.absent and not _NUMBER.search(row.theirs)}
         known = re.compile('|'.join(map(pattern, self.rows)))
         names = {*self._whole(weights, wanted)}
         return len(wanted - names) + sum(name not in self.copies and not known.fullmatch(name) for name in names)
@@ -300,11 +320,14 @@ def _written(field, make):
 
 
 def _differences(own, wanted, front=''):
-    """Yields (path, value, wanted value) of the fields that differ; of parts of the same class each field by itself."""
+    """Yields (path, value, wanted value) of the fields that differ; of parts of the same class, and of equally many stages, each
+    field by itself."""
     for name, value in own.items():
         if value == wanted[name]:
             continue
-        if dataclasses.is_dataclass(value) and type(value) is type(wanted[name]):
+        if isinstance(value, Mapping) and {*value} == {*wanted[name]}:
+            yield from _differences(value, wanted[name], f'{front}{name}.')
+        elif dataclasses.is_dataclass(value) and type(value) is type(wanted[name]):
             fields = lambda part: {field.name: getattr(part, field.name) for field in dataclasses.fields(part)}
             yield from _differences(fields(value), fields(wanted[name]), f'{front}{name}.')
         else:

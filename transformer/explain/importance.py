@@ -69,12 +69,12 @@ def importance(snapshot: Any, batches: Iterable[Mapping]) -> np.ndarray:
     task = run.task
 
     @jax.jit
-    def gradient(params, batch, frozen):
+    def gradient(variables, batch, frozen):
         def total(masks):
             def apply(**inputs):
                 texts = len(next(iter(inputs.values()))) // rows  # of a row, such as the two of a preference
                 each = {name: jnp.repeat(mask, texts, 1) for name, mask in masks.items()}
-                return model.apply({'params': params}, head_mask=each, **inputs)
+                return model.apply(variables, head_mask=each, **inputs)
             terms = task.loss(run.forward(apply, frozen), batch, key=None, step=None, train=False)
             loss = sum(c * terms[t][0] / jnp.maximum(terms[t][1], 1e-9) for t, c in task.coefficients.items())
             return loss, terms[next(iter(task.coefficients))][1]
@@ -86,7 +86,7 @@ def importance(snapshot: Any, batches: Iterable[Mapping]) -> np.ndarray:
 
     sums, weights = {name: 0.0 for name in model.attentions}, 0.0
     for batch in progress.over(batches, 'measuring the importance of the heads', 'batches'):
-        slopes, weight = jax.device_get(gradient(snapshot.params, batch, run.companions.params))
+        slopes, weight = jax.device_get(gradient(snapshot.variables, batch, run.companions.variables))
         sums = {name: x + slopes[name].astype(np.float64) for name, x in sums.items()}
         weights += float(weight)
     if not all(np.isfinite(x).all() for x in sums.values()):

@@ -10,6 +10,7 @@ from transformer.attention.context import Context
 from transformer.layers.dropout import drop_path, dropout, fold
 from transformer.layers.norm import LayerNorm, Norm, normed
 from transformer.layers.numerics import Numerics
+from transformer.layers.partition import Partition, Whole
 from transformer.layers.residual import PreNorm, Residual
 
 
@@ -22,6 +23,7 @@ class Block(nn.Module):
       cross_attention: constructor of the attention to the context's source; None: there is none.
       norm: the norm that the residual uses.
       residual: where the norms stand; PreNorm: x + attention(norm(x)), then x + feed_forward(norm(x)).
+      partition: which tokens attention sees together.
       dropout: rate on each branch before it joins.
     """
     attention: Callable
@@ -29,6 +31,7 @@ class Block(nn.Module):
     cross_attention: Callable | None = None
     norm: Norm = LayerNorm()
     residual: Residual = PreNorm()
+    partition: Partition = Whole()
     dropout: float = 0.0
     numerics: Numerics = Numerics()
 
@@ -44,11 +47,12 @@ class Block(nn.Module):
         new, aux = {}, {}
 
         def attention(x):
+            x, inside, whole, pairs = self.partition(x, context)
             out, own, more = self.attention(name='attention')(
-                x, context=context, key=fold(key, 'attention'), cache=cache, head_mask=context.head_mask.get('attention'))
+                x, context=inside, key=fold(key, 'attention'), cache=cache, head_mask=inside.head_mask.get('attention'))
             new.update(own or {})
-            aux.update(_named('attention', more))
-            return out
+            aux.update({name: pairs(one) for name, one in _named('attention', more).items()})
+            return whole(out)
 
         def cross_attention(x):
             source = context.source

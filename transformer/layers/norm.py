@@ -35,23 +35,23 @@ def normed(norm: Norm, x: jax.Array, name: str, numerics: Numerics = Numerics())
     return numerics.cast(norm(parameters, wide(x)))
 
 
-@partial(jax.custom_vjp, nondiff_argnums=(1,))
-def normalized(x: jax.Array, epsilon: float) -> jax.Array:
-    """(x - mean) / sqrt(variance + epsilon) over the last axis."""
-    return _normalized(x, epsilon)[0]
+@partial(jax.custom_vjp, nondiff_argnums=(1, 2))
+def normalized(x: jax.Array, epsilon: float, axes: tuple[int, ...] = (-1,)) -> jax.Array:
+    """(x - mean) / sqrt(variance + epsilon) over some axes."""
+    return _normalized(x, epsilon, axes)[0]
 
 
-def _normalized(x, epsilon):
-    centered = x - x.mean(-1, keepdims=True)
-    rate = jax.lax.rsqrt(jnp.square(centered).mean(-1, keepdims=True) + epsilon)
+def _normalized(x, epsilon, axes):
+    centered = x - x.mean(axes, keepdims=True)
+    rate = jax.lax.rsqrt(jnp.square(centered).mean(axes, keepdims=True) + epsilon)
     y = centered * rate
     return y, (y, rate)
 
 
-def _normalized_backward(epsilon, residuals, dy):
+def _normalized_backward(epsilon, axes, residuals, dy):
     # r (dy - mean(dy) - y mean(dy y)): half the reductions that automatic differentiation needs.
     y, rate = residuals
-    return (rate * (dy - dy.mean(-1, keepdims=True) - y * (dy * y).mean(-1, keepdims=True)),)
+    return (rate * (dy - dy.mean(axes, keepdims=True) - y * (dy * y).mean(axes, keepdims=True)),)
 
 
 normalized.defvjp(_normalized, _normalized_backward)

@@ -1,6 +1,7 @@
 """The stack of blocks in GPT, BERT, ViT, encoders and decoders."""
 
 import dataclasses
+import math
 from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple
@@ -25,6 +26,7 @@ from transformer.layers.feed_forward import FeedForward, FeedForwardLayer, Mlp
 from transformer.layers.initial import Initial, Scaled
 from transformer.layers.norm import LayerNorm, Norm, normed
 from transformer.layers.numerics import Numerics, real_dtype
+from transformer.layers.partition import Partition, Whole
 from transformer.layers.residual import PreNorm, Residual
 from transformer.layers.sharding import BATCH, constrain
 from transformer.layers.universal import Depth, Own, Universal, steps
@@ -49,7 +51,10 @@ class Stack:
       width: D.
       head_width: width H of a head; 0: width / heads.
       key_heads: heads of keys and values, shared by groups of query heads; 0: `heads`.
-      attention: the mechanism that mixes positions, such as 'Softmax(score=Additive())'.
+      attention: the mechanism that mixes positions, such as 'Softmax(score=Additive())'; 'Alternate(Softmax(), Linear())' has
+        one for every other layer.
+      partition: the tokens that attention sees together: 'Whole()', or of an image 'Windows(size=7)'; 'Alternate(Windows(
+        size=7), Whole())' has another one for every other layer.
       mask: which query may attend to which key, such as 'Causal() & Window(size=256)'.
       positions: the position encoding, such as 'Learned()' or 'Rotary()'.
       projection_bias, output_bias: biases of queries, keys and values, and of the output projection, in every attention.
@@ -80,6 +85,7 @@ class Stack:
     head_width: int = 0
     key_heads: int = 0
     attention: Mechanism = Softmax()
+    partition: Partition = Whole()
     mask: Mask = Full()
     positions: Positions = Learned()
     projection_bias: bool = True
@@ -110,6 +116,14 @@ class Stack:
         if self.depth.blocks(self.layers) < self.layers and (self.kept or self.cross_kept):
             raise ValueError(f'depth={self.depth} has layers that share their heads, which cannot be pruned; leave out kept '
                              'and cross_kept.')
+        if self.depth.blocks(self.layers) < self.layers and self._turns > 1:
+            raise ValueError(f'depth={self.depth} has layers with one block, which cannot alternate between attentions or '
+                             'partitions; leave out Alternate, or use Own().')
+
+    @property
+    def _turns(self):
+        """The number of layers after which the constructors of blocks repeat."""
+        return math.lcm(self.attention.period, self.partition.period)
 
     @property
     def each_head(self) -> int:
@@ -142,7 +156,8 @@ class Stack:
         return Sizes(length, self.width, self.heads, self.each_head, table=self.table_init, **grid)
 
     def __call__(self, x: jax.Array, context: Context, *, numerics: Numerics, key: jax.Array | None = None,
-                 cache: dict | None = None, cross: Mechanism | None = None, projected: bool = False) -> tuple:
+                 cache: dict | None = None, cross: Mechanism | None = None, projected: bool = False,
+                 continued: bool = False) -> tuple:
         """x [B, T, D] -> (x after all blocks, the updated cache, aux).
 
         `aux` has the auxiliary outputs of layers, 'block_0/attention', 'block_1/attention', .. (`Block`), the same for every
@@ -152,6 +167,7 @@ class Stack:
           cross: the mechanism of a third branch in every block, which attends to the context's source; None: no such branch.
           projected: whether x is [B, T, E], of another width, and a dense layer projects it to D before the blocks, after its
             norm and dropout (Lan et al. 2020, section 3.1).
+          continued: whether the stream goes on after the stack, so that there is no norm at its end.
         """
         x = context.encoding.at_input(x)
         if self.embedding_norm:
@@ -168,7 +184,7 @@ class Stack:
                                   path_rates=self.path_rates, numerics=numerics)
         else:
             x, cache, aux = self._through(makers, kept, x, context, key, cache)
-        x = normed(self.norm, x, 'norm', numerics) if self.residual.final_norm else x
+        x = normed(self.norm, x, 'norm', numerics) if self.residual.final_norm and not continued else x
         return dropout(x, self.rate(self.last_dropout), fold(key, 'last')), cache, aux
 
     def over_rows(self, x: jax.Array, *, length: int, numerics: Numerics, segments: jax.Array | None = None,
@@ -212,10 +228,11 @@ class Stack:
 
     def empty_cache(self, batch: int, length: int, dtype: str) -> dict:
         """The caches of all blocks, for `batch` rows of up to `length` tokens."""
-        def layer(kept):
+        def layer(mechanism, kept):
             heads, key_heads = (self.heads, self.key_heads or self.heads) if kept is None else (len(kept),) * 2
-            return self.attention.empty_cache(batch, length, heads, key_heads, self.each_head, dtype)
-        return {f'block_{i}': layer(kept) if kept != () else {} for i, kept in enumerate(kept_heads(self))}
+            return mechanism.empty_cache(batch, length, heads, key_heads, self.each_head, dtype)
+        return {f'block_{i}': layer(self.attention.of_layer(i), kept) if kept != () else {}
+                for i, kept in enumerate(kept_heads(self))}
 
     def _require_length(self, tokens, length, cached, what, field):
         for part in (self.mask, self.attention):
@@ -242,9 +259,9 @@ class Stack:
         feed_forward = partial(FeedForwardLayer, self.feed_forward, self.initial.feed_forward(self.layers, branches), numerics)
         kept = [{'attention': own, 'cross_attention': other}
                 for own, other in zip(kept_heads(self), kept_heads(self, 'cross_kept'))]
-        makers = [partial(Block, attention(self.attention, one['attention']), feed_forward,
-                          attention(cross, one['cross_attention']) if cross else None, self.norm, self.residual, self.dropout,
-                          numerics) for one in kept]
+        makers = [partial(Block, attention(self.attention.of_layer(i), one['attention']), feed_forward,
+                          attention(cross, one['cross_attention']) if cross else None, self.norm, self.residual,
+                          self.partition.of_layer(i), self.dropout, numerics) for i, one in enumerate(kept)]
         return makers, kept
 
     def _through(self, makers, kept, x, context, key, cache):
@@ -273,11 +290,12 @@ class Stack:
             x, _, aux = makers[layer](parent=None).apply({'params': own}, x, here, key=key, path_rate=rate)
             return constrain(x, BATCH), aux
 
-        period = context.mask.period if self.scan else self.layers  # one step of a scan contains all layers that differ
+        # One step of a scan contains all layers that differ.
+        period = math.lcm(context.mask.period, self._turns) if self.scan else self.layers
         together = self.layers if each == 1 else each  # layers of one scan
         if self.scan and together % period:
-            raise ValueError(f'scan: {together} layers cannot be scanned under {context.mask}, which repeats after '
-                             f'{period}; choose a multiple, or scan=False.')
+            raise ValueError(f'scan: {together} layers cannot be scanned under {context.mask} with {self.attention} and '
+                             f'{self.partition}, which repeat after {period}; choose a multiple, or scan=False.')
         functions = [partial(apply, layer=i) for i in range(period)]
         if self.remat != 'none':
             functions = [jax.checkpoint(function, policy=REMAT[self.remat], prevent_cse=not self.scan)

@@ -45,7 +45,7 @@ class Snapshot:
 
     @property
     def run(self):
-        return types.SimpleNamespace(task=self.task, companions=types.SimpleNamespace(params={}),
+        return types.SimpleNamespace(task=self.task, companions=types.SimpleNamespace(variables={}),
                                      forward=lambda apply, frozen: apply)
 
 

@@ -1,0 +1,1 @@
+"""Parts of image models: windows, merging of patches, stages."""

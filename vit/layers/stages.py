@@ -1,0 +1,114 @@
+"""The parts of hierarchical models: how an image becomes patches, how patches are merged, and a stage of blocks between."""
+
+import abc
+import dataclasses
+from collections.abc import Mapping
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+
+from transformer.attention.context import Context
+from transformer.attention.positions.base import Encoding, Positions
+from transformer.layers.dense import Dense, Parameters
+from transformer.layers.norm import LayerNorm, normed
+from transformer.layers.numerics import Numerics
+from transformer.layers.roles import table
+from transformer.layers.stack import Stack
+
+
+class Stem(abc.ABC):
+    """Base of the parts that turn images into patches; their submodules belong to the module that calls them."""
+
+    @abc.abstractmethod
+    def __call__(self, image: jax.Array, width: int, numerics: Numerics) -> jax.Array:
+        """[B, height, width, C] -> [B, rows, columns, width]."""
+
+
+class Merging(abc.ABC):
+    """Base of the parts that turn the patches of a stage into fewer and wider ones; submodules as in `Stem`."""
+
+    @abc.abstractmethod
+    def __call__(self, x: jax.Array, width: int, numerics: Numerics) -> jax.Array:
+        """[B, rows, columns, D] -> [B, rows', columns', width]."""
+
+
+def padded(x: jax.Array, multiple: int) -> jax.Array:
+    """[B, height, width, C] with zeros at the bottom and on the right, so that both sides are multiples."""
+    more = [(0, -side % multiple) for side in x.shape[1:3]]
+    return jnp.pad(x, [(0, 0), *more, (0, 0)]) if any(after for _, after in more) else x
+
+
+@dataclasses.dataclass(frozen=True)
+class Patches(Stem):
+    """norm(patch·E + b) for squares of size·size pixels, with zeros where the image ends within one (Liu et al. 2021, section
+    3.1). The norm has an epsilon of 1e-5, that of the blocks notwithstanding, as in transformers.
+
+    Attributes:
+      size: the side of a patch.
+      norm: whether there is a norm.
+    """
+    size: int = 4
+    norm: bool = True
+
+    def __post_init__(self):
+        if self.size < 1:
+            raise ValueError(f'{self}: size is {self.size}; expected at least 1.')
+
+    def __call__(self, image: jax.Array, width: int, numerics: Numerics) -> jax.Array:
+        x = squares(padded(image, self.size), self.size)  # [B, rows, columns, size·size·C]
+        # LeCun's scale makes the variance of the embedding independent of the patch.
+        x = Dense(width, role=table(), kernel_init=nn.initializers.lecun_normal(), numerics=numerics, name='patches')(x)
+        return normed(LayerNorm(), x, 'patches_norm', numerics) if self.norm else x
+
+
+def squares(x: jax.Array, size: int) -> jax.Array:
+    """[B, height, width, C] -> [B, height / size, width / size, size·size·C]: squares, each row by row."""
+    batch, height, width, channels = x.shape
+    x = x.reshape(batch, height // size, size, width // size, size, channels).swapaxes(2, 3)
+    return x.reshape(batch, height // size, width // size, size * size * channels)
+
+
+@dataclasses.dataclass(frozen=True)
+class PatchMerging(Merging):
+    """norm(squares of 2·2 patches)·W, of 4·D numbers each, in the order of the code of Swin: row 0 column 0, row 1 column 0,
+    row 0 column 1, row 1 column 1 (Liu et al. 2021, section 3.1). Odd sides are padded with zeros. The norm has an epsilon of
+    1e-5, that of the blocks notwithstanding, as in transformers."""
+
+    def __call__(self, x: jax.Array, width: int, numerics: Numerics) -> jax.Array:
+        x = squares(padded(x.swapaxes(1, 2), 2), 2).swapaxes(1, 2)
+        x = normed(LayerNorm(), x, 'merging_norm', numerics)
+        return Dense(width, bias=False, numerics=numerics, name='merging')(x)
+
+
+def encoding_on(positions: Positions, stack: Stack, grid: tuple[int, int], numerics: Numerics) -> Encoding:
+    """A position encoding of the patches of a grid, for the widths of a stack, with the parameters that all its layers share;
+    they belong to the calling module, as 'positions'."""
+    sizes, row = stack.sizes(grid[0] * grid[1], grid=grid), jnp.arange(grid[0] * grid[1])
+    encoding = Encoding(positions, {}, row, row, sizes)
+    shared = Parameters(positions.parameters(sizes), encoding.fit, numerics, name='positions')()
+    return dataclasses.replace(encoding, parameters=shared)
+
+
+class Stage(nn.Module):
+    """stack(merging(x)), without the norm at the end of the stack.
+
+    Attributes:
+      stack: the blocks; their position encoding is that of the patches of this stage.
+      merging: what comes before them; None: nothing.
+    """
+    stack: Stack
+    merging: Merging | None = None
+    numerics: Numerics = Numerics()
+
+    @nn.compact
+    def __call__(self, x: jax.Array, *, key: jax.Array | None = None, head_mask: Mapping | None = None,
+                 capture: tuple = ()) -> tuple:
+        """x [B, rows, columns, D] -> ([B, rows', columns', D'], aux of the stack); arguments as in `Context`."""
+        if self.merging is not None:
+            x = self.merging(x, self.stack.width, self.numerics)
+        batch, *grid, width = x.shape
+        encoding = encoding_on(self.stack.positions, self.stack, tuple(grid), self.numerics)
+        context = Context(self.stack.mask, encoding, head_mask=head_mask or {}, capture=capture)
+        x, _, aux = self.stack(x.reshape(batch, -1, width), context, numerics=self.numerics, key=key, continued=True)
+        return x.reshape(batch, *grid, width), aux
