@@ -150,13 +150,14 @@ class Role(Protocol):
 class Fitting(Protocol):
     """A model whose parameters can be made to fit inputs of another shape, as positions of images can."""
 
-    def fitted(self, path: str, parameter: Any, **inputs: Any) -> Any:
+    def fitted(self, path: str, parameter: Any, before: Mapping[str, Any], **inputs: Any) -> Any:
         """A parameter for these inputs.
 
         Args:
           path: its name, such as 'positions/embedding'.
-          parameter: that of a run with inputs of another shape.
-          inputs: jax.ShapeDtypeStructs under the names of the model's inputs.
+          parameter: that of another run.
+          before: the inputs of that run, jax.ShapeDtypeStructs by their names.
+          inputs: the same of this run.
         """
 
 
