@@ -45,7 +45,8 @@ class LinearProbe(OfExamples):
             raise ValueError(f'LinearProbe needs a class for each example, and {run.config.data.pipeline} has none; leave it '
                              'out.')
         given = run.task.inputs(batch)
-        found = jax.eval_shape(lambda params: run.model.apply({'params': params}, **given), run.shapes.params)
+        held = {'params': run.shapes.params} | ({'statistics': run.shapes.statistics} if run.shapes.statistics else {})
+        found = jax.eval_shape(lambda held: run.model.apply(held, **given), held)
         known = [name for name, x in found.items() if x.ndim in (2, 3) and x.shape[0] == len(batch['label'])]
         if self.feature not in known:
             raise ValueError(f'LinearProbe has feature={self.feature!r}, and the model of this run gives {", ".join(known)}; '

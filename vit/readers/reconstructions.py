@@ -6,12 +6,9 @@ import pathlib
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-import numpy as np
-
 from display import progress
-from transformer.readers.rows import AT_ONCE
 from vit.explain import reconstruction
-from vit.readers.images import ImageReader, read, resized
+from vit.readers.images import ImageReader, noted
 
 
 @dataclasses.dataclass(frozen=True)
@@ -27,12 +24,13 @@ class Reconstruction(ImageReader):
         folder = None if pictures is None else pathlib.Path(pictures).expanduser()
         if folder is not None and not folder.is_dir():
             raise ValueError(f'There is no folder {os.fspath(pictures)!r} to write pictures in; make it first.')
-        images = read(data, lines, name)
-        for start in range(0, len(images), AT_ONCE):
+        number = 0
+        for paths, images in self.read(data, lines, name):
             with progress.waiting('predicting'):
-                rows = reconstruction.fill(snapshot, np.stack(images[start:start + AT_ONCE]), seed)
-            for number, (path, one) in enumerate(zip(lines[start:], rows), start + 1):
-                details = {'path': path, 'loss': one.loss, 'masked': float(one.masked.mean())} | resized(data, path)
+                rows = reconstruction.fill(snapshot, images, seed)
+            for path, one in zip(paths, rows):
+                number += 1
+                details = {'path': path, 'loss': one.loss, 'masked': float(one.masked.mean())} | noted(data, path)
                 if folder is not None:
                     details['picture'] = str(folder / f'{number}_{pathlib.Path(path).stem}.png')
                     drawn = reconstruction.figure([one], f'{pathlib.Path(path).name} with masked patches')
