@@ -65,6 +65,9 @@ CHANGES = {
     'stability:pre': TEXT | {'data.tokenizer': 'Byte()', 'data.valid': 'train[90%:95%]'},
     'mae_fashion_mnist': {'data.source': 'digits', 'data.path': '', 'data.train': 'train[:64]', 'data.valid': 'train[64:80]',
                           'data.steps': ''},
+    'resnet_fashion_mnist:digits': {'data.train': 'train[:64]', 'data.valid': 'train[64:70]', 'model.depths': (1, 1, 1)},
+    'resnet_fashion_mnist:d2l': {'data.source': 'digits', 'data.path': '', 'data.train': 'train[:64]', 'data.size': 17,
+                                 'data.valid': 'train[64:70]', 'model.widths': (4, 4, 4, 4), 'model.depths': (1, 1, 1, 1)},
     'vit_digits:mean': {'data.train': 'train[:64]', 'data.valid': 'train[64:70]'},
     **{f'vit_fashion_mnist:{variant}': {'data.source': 'digits', 'data.path': '', 'model.patch': patch,
                                         'data.train': 'train[:64]', 'data.valid': 'train[64:70]'}
@@ -98,6 +101,7 @@ ALIKE = {'gpt2:350m': ('gpt2:124m', SHRUNK.keys() | {'optimizer.learning_rate'})
          **{f'ptb_lm:{variant}': ('ptb_lm:lstm', {'model.cell', 'model.width'}) for variant in ('rnn', 'gru')},
          'transformer_cldr:bart': ('transformer_cldr:vaswani', {'model.encoder.embedding_norm', 'model.decoder.embedding_norm',
                                                                 'model.head'}),
+         'resnet_fashion_mnist:small': ('resnet_fashion_mnist:digits', SHRUNK.keys() | {'data', 'evals'}),
          'vit_digits:cls': ('vit_digits:mean', {'model.pool'}),
          'nadaraya_watson:collapse': ('nadaraya_watson:curve', {'task.leave_one_out'}),
          'attention_length:bahdanau': ('bahdanau_fra_eng:full', {'data.train', 'data.valid', 'train.steps', 'evals'}),
