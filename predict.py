@@ -7,8 +7,9 @@ vit/readers/).
 
 A language model continues each line; line breaks in the continuation are printed as \\n. An empty line is the start of a
 document; a model of one stream without documents refuses it. A translation model translates each line, an empty line to an
-empty line; --prefix begins every translation. An image model takes the path of an image per line (--input may also be an
-image itself) and prints its class, probability and path; blank lines are skipped. A model of stories takes them with their
+empty line; --prefix begins every translation. An image model takes the path of an image per line, of a folder of images, or a
+pattern such as 'photos/*.jpg' (--input may also be one of these itself), and prints for each image its five likeliest classes,
+each with its probability, and its path, separated by tabs; blank lines are skipped. A model of stories takes them with their
 questions in bAbI's format, and prints an answer for each question.
 
 All lines are read first: a line that cannot be answered is refused before any answer. What an answer leaves out, such as the
@@ -22,6 +23,8 @@ Encoders read whole texts; the output of a blank line is blank:
   classes of texts  a text, or 'first<TAB>second' for a model of pairs -> its class and probability
   tags of words     words separated by spaces -> word/TAG word/TAG ..
   answers           'question<TAB>text' -> the span of the text that answers it, empty if it has no answer
+  masked patches    an image -> the loss of the patches that it predicts from the others, and the path; --pictures=FOLDER writes
+                    a picture of it, --seed=N masks other patches
   no head           a text, or the path of an image -> a vector, as a list in JSON: the pooled output, or the mean of the
                     hidden states
 
@@ -33,6 +36,7 @@ scores, and the ids of the tokens, for constraints such as Without(tokens=(17,))
 likeliest words for each mask; the five best answers with their character offsets; the spans of names, in words counted from 0.
 """
 
+import glob
 import itertools
 import json
 import pathlib
@@ -43,7 +47,7 @@ from absl import flags
 from training.config import cli
 
 flags.DEFINE_string('workdir', None, 'folder of the run')
-flags.DEFINE_string('input', '-', "a file with one input per line, an image, or - for stdin")
+flags.DEFINE_string('input', '-', "a file with one input per line, an image, a folder or pattern of images, or - for stdin")
 flags.DEFINE_string('step', 'last', 'the checkpoint: last, best, or a number')
 flags.DEFINE_string('strategy', None, "the decoding strategy, such as 'Greedy()', 'Sample(temperature=1.0, top_p=0.9)' or "
                     "'Beam(size=4, length_penalty=0.6)'; default: generation.strategy in the run's config.json, else "
@@ -53,7 +57,8 @@ flags.DEFINE_integer('tokens', None, 'the most tokens to generate; default: gene
 flags.DEFINE_bool('truncate', False, 'cut sources that are longer than the model takes, instead of refusing them')
 flags.DEFINE_string('prefix', '', 'the beginning of every translation')
 flags.DEFINE_string('candidates', None, "words whose probabilities at each mask are printed, such as 'train,peanut'")
-flags.DEFINE_integer('seed', 0, 'seed of the sampling', lower_bound=0, upper_bound=2**32 - 1)
+flags.DEFINE_string('pictures', None, 'a folder in which pictures of images with predicted patches are written')
+flags.DEFINE_integer('seed', 0, 'seed of the sampling, or of the masks of images', lower_bound=0, upper_bound=2**32 - 1)
 flags.DEFINE_bool('json', False, 'print a JSON object per line, with details')
 if __name__ == '__main__':
     cli.answer_help()  # at once, before jax is imported
@@ -64,7 +69,8 @@ from training.config import resolve
 from training.host.conversation import Conversation
 from transformer.decoding.strategies import Strategy
 
-FLAGS = 'strategy', 'tokens', 'seed', 'truncate', 'prefix', 'candidates'  # each reader declares which of these it uses
+# Each reader declares which of these it uses.
+FLAGS = 'strategy', 'tokens', 'seed', 'truncate', 'prefix', 'candidates', 'pictures'
 
 
 def main():
@@ -111,20 +117,22 @@ def require_used(names):
     """Raises ValueError if a flag was given that the reader does not use; `names` are those that it does."""
     for name in FLAGS:
         if flags.FLAGS[name].present and name not in names:
-            models = 'fill masks' if name == 'candidates' else 'translate' if 'strategy' in names else 'generate text'
+            models = {'candidates': 'fill masks', 'pictures': 'fill masked patches of images'}.get(
+                name, 'translate' if 'strategy' in names else 'generate text')
             raise ValueError(f'--{name} is for models that {models}; leave it out.')
 
 
 def read(source):
-    """The bytes of a file, or of stdin."""
+    """The bytes of a file, or of stdin; None for a folder, and for a pattern that names files."""
     if source == '-':
         if sys.stdin.isatty():
             print('Reading from the terminal: one input per line, Ctrl-D ends.', file=sys.stderr)
         return sys.stdin.buffer.read()
-    path = pathlib.Path(source)
+    path = pathlib.Path(source).expanduser()
+    if path.is_dir() or (not path.exists() and glob.glob(str(path), recursive=True)):
+        return None
     if not path.is_file():
-        what = f'{source!r} is a folder' if path.is_dir() else f'There is no file {source!r}'
-        raise ValueError(f'{what}; give --input a file with one input per line, or - for stdin.')
+        raise ValueError(f'There is no file {source!r}; give --input a file with one input per line, or - for stdin.')
     return path.read_bytes()
 
 

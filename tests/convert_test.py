@@ -25,12 +25,12 @@ CASES = (
     'gpt2', 'gpt2_other', 'gpt2_choice', 'gpt2_classes', 'gpt2_tags', 'gpt2_span', 'bert', 'bert_masked', 'bert_model',
     'bert_next', 'bert_classes', 'bert_tags', 'bert_span', 'roberta', 'roberta_classes', 't5', 't5_gated', 't5_classes',
     't5_span', 't5_encoder', 't5_tags', 'bart', 'bart_classes', 'bart_span', 'marian', 'marian_two', 'vit', 'vit_model',
-    'ijepa', 'albert', 'albert_masked', 'albert_model', 'albert_classes', 'albert_tags', 'albert_span', 'electra',
-    'electra_masked', 'electra_model', 'electra_classes', 'electra_tags', 'electra_span', 'distilbert', 'distilbert_model',
-    'distilbert_classes', 'distilbert_tags', 'distilbert_span', 'swin', 'swin_model',
+    'vit_mae', 'vit_mae_model', 'ijepa', 'albert', 'albert_masked', 'albert_model', 'albert_classes', 'albert_tags',
+    'albert_span', 'electra', 'electra_masked', 'electra_model', 'electra_classes', 'electra_tags', 'electra_span',
+    'distilbert', 'distilbert_model', 'distilbert_classes', 'distilbert_tags', 'distilbert_span', 'swin', 'swin_model',
     'timm_swin', 'timm_swin_padded', 'timm_davit', 'timm_davit_florence', 'resnet', 'resnet_basic')
 
-ALTERED = 'bert_masked', 'albert', 'electra', 'electra_masked', 'electra_classes', 'distilbert', 'distilbert_span'
+ALTERED = 'vit_mae', 'bert_masked', 'albert', 'electra', 'electra_masked', 'electra_classes', 'distilbert', 'distilbert_span'
 # One of each family, and those with a part of their own.
 IN_FLOAT32 = ('gpt2', 'gpt2_other', 'bert', 'roberta', 't5', 't5_gated', 't5_classes', 'bart', 'marian', 'vit', 'albert',
               'electra_masked', 'distilbert_classes', 'swin_model', 'resnet_basic')
@@ -151,7 +151,7 @@ class ParityTest(parameterized.TestCase):
 
 
 @slow_but('test_in_and_out_again', 'gpt2', 'gpt2_other', 'gpt2_choice', 'bert', 'bert_tags', 'roberta_classes', 't5',
-          't5_encoder', 'bart', 'vit', 'albert', 'electra', 'distilbert_classes')
+          't5_encoder', 'bart', 'vit', 'vit_mae', 'albert', 'electra', 'distilbert_classes')
 @slow_but('test_every_field_of_a_config_counts_or_is_refused', 'albert', 'electra_masked')
 class FolderTest(recorded.TestCase):
     """Folders in, runs, and folders out."""
@@ -206,7 +206,7 @@ class FolderTest(recorded.TestCase):
         self.assert_same_weights(out, self.folder / f'{kind}_classes_hf')
 
     @parameterized.parameters('gpt2', 'gpt2_span', 'bert', 'bert_model', 'roberta', 't5', 'bart_classes', 'vit', 'resnet',
-                              'albert', 'electra', 'distilbert_span')
+                              'vit_mae', 'vit_mae_model', 'albert', 'electra', 'distilbert_span')
     @pytest.mark.slow
     def test_verify(self, name):
         workdir, recorded = self.folder / 'run', case(name)
@@ -218,6 +218,8 @@ class FolderTest(recorded.TestCase):
             for name, wanted in recorded['output'].items():
                 counted = recorded['direction'][name] != 0
                 np.testing.assert_allclose(found[name] * counted, wanted * counted, atol=1e-4)
+            for name, wanted in recorded.get('masking', {}).items():
+                np.testing.assert_array_equal(found[name], wanted)
 
     @parameterized.parameters(
         ({'feed_forward_proj': 'gated-silly'}, "feed_forward_proj='gated-silly', which is not supported"),
@@ -298,6 +300,8 @@ class FolderTest(recorded.TestCase):
     @parameterized.parameters(
         ('gpt2', 'layer_norm_epsilon', 1e-5, 'norm.epsilon'), ('bert', 'layer_norm_eps', 1e-12, 'norm.epsilon'),
         ('roberta', 'layer_norm_eps', 1e-12, 'norm.epsilon'), ('vit', 'layer_norm_eps', 1e-12, 'norm.epsilon'),
+        ('vit_mae', 'layer_norm_eps', 1e-12, 'encoder.norm.epsilon', 'decoder.norm.epsilon'),
+        ('vit_mae', 'mask_ratio', 0.75, 'mask_ratio'),
         ('t5', 'layer_norm_epsilon', 1e-6, 'encoder.norm.epsilon', 'decoder.norm.epsilon'),
         ('gpt2', 'attn_pdrop', 0.1, 'attention_dropout'), ('bert', 'attention_probs_dropout_prob', 0.1, 'attention_dropout'),
         ('vit', 'hidden_dropout_prob', 0.0, 'dropout'),
@@ -394,6 +398,8 @@ class FolderTest(recorded.TestCase):
         ('bart', {'encoder_ffn_dim': 20}, r'encoder.layers.0.fc1.bias \[20\] +\| \S*encoder.layers.0.fc1.bias \[24\]'),
         ('vit', {'qkv_bias': False}, r'\n  - +\| vit.encoder.layer.0.attention.attention.key.bias \[16\]'),
         ('vit_model', {'pooler_act': 'gelu'}, "pooler_act='gelu'"),
+        ('vit_mae', {'mask_ratio': 1.0}, r'mask_ratio is 1.0; expected a share in \[0, 1\)'),
+        ('vit_mae', {'mask_ratio': 0.9}, 'mask_ratio=0.9 keeps none of 9 patches'),
         ('vit', {'image_size': 16}, r'_embeddings \[1, 17, 16\] \| .*_embeddings \[1, 10, 16\]'))
     def test_configs_of_other_families(self, name, changes, message):
         self.assert_refused(message, f'--from_hf={self.hugging_face(name, **changes)}', f'--workdir={self.folder / "run"}')
@@ -420,8 +426,8 @@ class FolderTest(recorded.TestCase):
     def test_every_field_of_a_config_counts_or_is_refused(self, name):
         """Another value changes the logits, or how the model is trained, or it is refused."""
         (family, config, _), (model, params) = convert.opened(REFERENCE / name), convert.from_hf(REFERENCE / name)
-        inputs = inputs_of(name, model, case(name)['input'])
-        logits = lambda model, params: next(iter(outputs_of(name, model.apply({'params': params}, **inputs)).values()))
+        inputs, output = inputs_of(name, model, case(name)['input']), next(iter(case(name)['output']))
+        logits = lambda model, params: outputs_of(name, model.apply({'params': params}, **inputs))[output]
         wanted, other = logits(model, params), {'gelu': 'relu', 'relu': 'silu', 'gelu_new': 'relu', True: False, False: True}
         for field in sorted({field for one in family.fields for field in one.names[0]} & {*config}):
             value = config[field]
@@ -431,7 +437,7 @@ class FolderTest(recorded.TestCase):
                 found, read = convert.from_hf(self.hugging_face(name, **{field: given}))
             except ValueError:
                 continue
-            if 'dropout' in field:
+            if 'dropout' in field or field == 'norm_pix_loss':
                 self.assertNotEqual(found, model, field)
             else:
                 self.assertGreater(np.abs(logits(found, read) - wanted).max(), 1e-4, field)

@@ -24,7 +24,8 @@ from configs import base
 ROOT = pathlib.Path(__file__).parent.parent
 # Files in configs/ that are no configs by themselves, or whose variants are workdirs (finetune_test.py).
 NO_CONFIGS = ('__init__', 'base', 'converted', 'finetune', 'classify', 'label', 'rate', 'prefer', 'tag', 'answer', 'distill',
-              'deit_fashion_mnist', 'objectives', 'text_to_text', 'summarize', 'glue', 'gpt_finetune')
+              'deit_fashion_mnist', 'objectives', 'longer_objectives', 'several_tasks', 'text_to_text', 'summarize', 'glue',
+              'gpt_finetune', 'finetune_images')
 WORDS = ('key', 'query', 'value', 'mask', 'head', 'block', 'norm', 'token', 'row', 'batch', 'loss', 'step', 'mean', 'sum')
 
 
@@ -135,8 +136,8 @@ def tiny_stories(path, **changes):
 def tiny_pairs(path, **changes):
     """The config of a Transformer that turns the words of a line round."""
     c = base.config()
-    c.data = base.data('data.text.parallel:Parallel', source='table', path=str(path), tokenizer='Word()', train='train[:90%]',
-                       valid='train[90%:]', test='', source_length=8, length=8, batch_size=8)
+    c.data = base.data('data.seq2seq.parallel:Parallel', source='table', path=str(path), tokenizer='Word()',
+                       train='train[:90%]', valid='train[90%:]', test='', source_length=8, length=8, batch_size=8)
     c.model = base.part('transformer.models.encoder_decoder:EncoderDecoder', **base.both(layers=1, heads=2, width=16),
                         source_length=12, length=12)
     c.task = base.part('transformer.tasks.language_model:SequenceToSequence')
@@ -201,14 +202,27 @@ def tiny_images():
     return c.lock()
 
 
+def tiny_autoencoder(**changes):
+    """The config of a small masked autoencoder on the same digits."""
+    c = tiny_images().unlock()
+    stack = dict(layers=1, heads=2, width=8)
+    c.model = base.part('vit.models.mae:Mae', patch=2, encoder=stack, decoder=stack)
+    c.task = base.part('vit.tasks.reconstruction:Reconstruction')
+    c.data.reader = 'vit.readers.reconstructions:Reconstruction'
+    c.evals.reconstructions = base.evaluation('vit.evaluators.reconstructions:Reconstructions', split='valid', count=3)
+    c.evals.probe = base.evaluation('vit.evaluators.probe:LinearProbe', split='valid', feature='hidden')
+    return changed(c, **changes).lock()
+
+
 def save_digits(folder, numbers):
     """Writes the digits of these numbers in the data as folder/LABEL/NUMBER.png; returns the paths."""
     import numpy as np
     from PIL import Image
 
+    from data.images.decoding import Wanted
     from data.sources import images as image_sources
 
-    images, labels = image_sources.digits(0, 0).part('train').take(np.array(numbers))
+    images, labels = image_sources.digits(Wanted()).part('train').take(np.array(numbers))
     paths = []
     for n, image, label in zip(numbers, images[..., 0], labels):
         paths.append(folder / str(label) / f'{n}.png')

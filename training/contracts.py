@@ -150,13 +150,14 @@ class Role(Protocol):
 class Fitting(Protocol):
     """A model whose parameters can be made to fit inputs of another shape, as positions of images can."""
 
-    def fitted(self, path: str, parameter: Any, **inputs: Any) -> Any:
+    def fitted(self, path: str, parameter: Any, before: Mapping[str, Any], **inputs: Any) -> Any:
         """A parameter for these inputs.
 
         Args:
           path: its name, such as 'positions/embedding'.
-          parameter: that of a run with inputs of another shape.
-          inputs: jax.ShapeDtypeStructs under the names of the model's inputs.
+          parameter: that of another run.
+          before: the inputs of that run, jax.ShapeDtypeStructs by their names.
+          inputs: the same of this run.
         """
 
 
@@ -264,8 +265,8 @@ class Reader(Protocol):
     """Makes something of the inputs of predict.py, and draws those of eval.py; a frozen dataclass that `data.reader` names.
 
     Attributes:
-      flags: what `answers` takes as keywords, of --strategy, --tokens, --seed, --truncate, --prefix and --candidates, and
-        `watch`, a function that is called with each piece of a text as soon as it is generated.
+      flags: what `answers` takes as keywords, of --strategy, --tokens, --seed, --truncate, --prefix, --candidates and
+        --pictures, and `watch`, a function that is called with each piece of a text as soon as it is generated.
       usual: the strategy of those that generate text, else None.
       several: whether an input has several lines.
     """
@@ -273,8 +274,9 @@ class Reader(Protocol):
     usual: Any
     several: bool
 
-    def lines(self, content: bytes, name: str) -> Sequence[str]:
-        """What an input asks, from its bytes; `name` is its path, or '-' for stdin. Raises ValueError for other bytes."""
+    def lines(self, content: bytes | None, name: str) -> Sequence[str]:
+        """What an input asks, from its bytes; `name` is its path, or '-' for stdin. None: `name` is a folder, or a pattern of
+        several files. Raises ValueError for other bytes."""
 
     def answers(self, snapshot: Snapshot, lines: Sequence[str], name: str, **flags: Any) -> Iterable[tuple[str, Mapping]]:
         """(a line of text, an object for JSON) for each answer, in the order of the lines. Raises ValueError, naming the line,
