@@ -287,8 +287,8 @@ def picture(rows):
     body.legend(handles=handles, loc='outside lower center', ncols=5, frameon=False, fontsize=11)
     return figures.explain(
         figure, 'Attention, its cheaper forms and its alternatives: counts and formulas',
-        'Marks are counts in the programs of one layer, causal but for channel groups, lines the formulas of Vaswani et al. 2017, table 1, and of '
-        'docs/attention.md; formulas of sequential steps have no constant, so their lines go through the last mark.')
+        'Marks are counts in the programs of one layer, causal but for channel groups, lines the formulas of Vaswani et al. '
+        '2017, table 1, and of docs/attention.md; formulas of sequential steps have no constant, so their lines go through the last mark.')
 
 
 def main(lengths=LENGTHS, folder=''):
