@@ -75,10 +75,11 @@ from transformer.conversion.tables import Weight
 from transformer.decoding.strategies import Strategy
 from transformer.models.electra import Electra
 from vit.contracts import SeenImages
+from vit.conversion.deit import DEIT
 from vit.conversion.swin import SWIN
 from vit.conversion.vit import VIT, image_of
 
-OF_IMAGES = *VIT, *SWIN
+OF_IMAGES = *VIT, *DEIT, *SWIN
 FAMILIES = *OF_TEXT, *OF_IMAGES
 # Fields of our models that do not change what given parameters compute, except for rounding.
 FREE = ('dtype', 'parameter_dtype', 'dense_gradient', *(f'{stack}{name}' for stack in ('', 'encoder.', 'decoder.')

@@ -27,12 +27,13 @@ CASES = (
     't5_span', 't5_encoder', 't5_tags', 'bart', 'bart_classes', 'bart_span', 'marian', 'marian_two', 'vit', 'vit_model',
     'ijepa', 'albert', 'albert_masked', 'albert_model', 'albert_classes', 'albert_tags', 'albert_span', 'electra',
     'electra_masked', 'electra_model', 'electra_classes', 'electra_tags', 'electra_span', 'distilbert', 'distilbert_model',
-    'distilbert_classes', 'distilbert_tags', 'distilbert_span', 'swin', 'swin_model')
+    'distilbert_classes', 'distilbert_tags', 'distilbert_span', 'swin', 'swin_model', 'deit',
+    'deit_classes', 'deit_model')
 
 ALTERED = 'bert_masked', 'albert', 'electra', 'electra_masked', 'electra_classes', 'distilbert', 'distilbert_span'
 # One of each family, and those with a part of their own.
 IN_FLOAT32 = ('gpt2', 'gpt2_other', 'bert', 'roberta', 't5', 't5_gated', 't5_classes', 'bart', 'marian', 'vit', 'albert',
-              'electra_masked', 'distilbert_classes', 'swin_model')
+              'electra_masked', 'distilbert_classes', 'swin_model', 'deit')
 
 
 def inputs_of(name, model, arrays):
@@ -120,13 +121,14 @@ class ParityTest(parameterized.TestCase):
         # About that of the original; of few numbers, a share of their size.
         self.assertBetween(error(found), 1e-4, max(1.25 * error(half), 0.01 * np.abs(wanted).max()))
 
-    def test_images_of_another_size(self):
-        recorded = case('vit')['resized']
-        model, params = convert.from_hf(REFERENCE / 'vit')
+    @parameterized.parameters('vit', 'deit')
+    def test_images_of_another_size(self, name):
+        recorded = case(name)['resized']
+        model, params = convert.from_hf(REFERENCE / name)
         image = recorded.pop('pixel_values').transpose(0, 2, 3, 1)
         fitted = jax.tree_util.tree_map_with_path(lambda keys, x: model.fitted(mesh.path_of(keys), x, image), params)
         for given in (params, fitted):  # those of a run as they are, and those with which another begins
-            found = outputs_of('vit', model.apply({'params': given}, image))
+            found = outputs_of(name, model.apply({'params': given}, image))
             for key, wanted in recorded.items():
                 self.assert_close(found[key], wanted, key)
 
@@ -391,6 +393,10 @@ class FolderTest(recorded.TestCase):
         ('bart', {'encoder_ffn_dim': 20}, r'encoder.layers.0.fc1.bias \[20\] +\| \S*encoder.layers.0.fc1.bias \[24\]'),
         ('vit', {'qkv_bias': False}, r'\n  - +\| vit.encoder.layer.0.attention.attention.key.bias \[16\]'),
         ('vit_model', {'pooler_act': 'gelu'}, "pooler_act='gelu'"),
+        ('deit_classes', {'no_embed_class': True}, 'no_embed_class=True, which is not supported; expected False'),
+        ('deit_classes', {'architectures': ['DeiTForMaskedImageModeling']},
+         'names DeiTForMaskedImageModeling; of deit expected DeiTForImageClassification, DeiTFor.*WithTeacher, DeiTModel'),
+        ('deit_model', {'pooler_output_size': 8}, 'pooler_output_size=8, which is not supported; expected 16'),
         ('vit', {'image_size': 16}, r'_embeddings \[1, 17, 16\] \| .*_embeddings \[1, 10, 16\]'))
     def test_configs_of_other_families(self, name, changes, message):
         self.assert_refused(message, f'--from_hf={self.hugging_face(name, **changes)}', f'--workdir={self.folder / "run"}')

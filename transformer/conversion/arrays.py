@@ -20,7 +20,8 @@ _LARGEST = 1 << 30  # bytes of all arrays of a file
 INPUTS = {'input_ids': 'inputs', 'attention_mask': 'segments', 'position_ids': 'positions', 'token_type_ids': 'types',
           'decoder_input_ids': 'decoder_inputs', 'decoder_attention_mask': 'decoder_segments', 'pixel_values': 'image'}
 OUTPUTS = {'logits': 'logits', 'hidden': 'last_hidden_state', 'source_hidden': 'encoder_last_hidden_state',
-           'pooled': 'pooler_output', 'start_logits': 'start_logits', 'end_logits': 'end_logits'}
+           'pooled': 'pooler_output', 'start_logits': 'start_logits', 'end_logits': 'end_logits', 'cls_logits': 'cls_logits',
+           'distillation_logits': 'distillation_logits'}
 
 
 def verify(snapshot: Any, family: Family, given: pathlib.Path, out: pathlib.Path) -> str:
