@@ -7,8 +7,9 @@ vit/readers/).
 
 A language model continues each line; line breaks in the continuation are printed as \\n. An empty line is the start of a
 document; a model of one stream without documents refuses it. A translation model translates each line, an empty line to an
-empty line; --prefix begins every translation. An image model takes the path of an image per line (--input may also be an
-image itself) and prints its class, probability and path; blank lines are skipped. A model of stories takes them with their
+empty line; --prefix begins every translation. An image model takes the path of an image per line, of a folder of images, or a
+pattern such as 'photos/*.jpg' (--input may also be one of these itself), and prints for each image its five likeliest classes,
+each with its probability, and its path, separated by tabs; blank lines are skipped. A model of stories takes them with their
 questions in bAbI's format, and prints an answer for each question.
 
 All lines are read first: a line that cannot be answered is refused before any answer. What an answer leaves out, such as the
@@ -33,6 +34,7 @@ scores, and the ids of the tokens, for constraints such as Without(tokens=(17,))
 likeliest words for each mask; the five best answers with their character offsets; the spans of names, in words counted from 0.
 """
 
+import glob
 import itertools
 import json
 import pathlib
@@ -43,7 +45,7 @@ from absl import flags
 from training.config import cli
 
 flags.DEFINE_string('workdir', None, 'folder of the run')
-flags.DEFINE_string('input', '-', "a file with one input per line, an image, or - for stdin")
+flags.DEFINE_string('input', '-', "a file with one input per line, an image, a folder or pattern of images, or - for stdin")
 flags.DEFINE_string('step', 'last', 'the checkpoint: last, best, or a number')
 flags.DEFINE_string('strategy', None, "the decoding strategy, such as 'Greedy()', 'Sample(temperature=1.0, top_p=0.9)' or "
                     "'Beam(size=4, length_penalty=0.6)'; default: generation.strategy in the run's config.json, else "
@@ -116,15 +118,16 @@ def require_used(names):
 
 
 def read(source):
-    """The bytes of a file, or of stdin."""
+    """The bytes of a file, or of stdin; None for a folder, and for a pattern that names files."""
     if source == '-':
         if sys.stdin.isatty():
             print('Reading from the terminal: one input per line, Ctrl-D ends.', file=sys.stderr)
         return sys.stdin.buffer.read()
-    path = pathlib.Path(source)
+    path = pathlib.Path(source).expanduser()
+    if path.is_dir() or (not path.exists() and glob.glob(str(path), recursive=True)):
+        return None
     if not path.is_file():
-        what = f'{source!r} is a folder' if path.is_dir() else f'There is no file {source!r}'
-        raise ValueError(f'{what}; give --input a file with one input per line, or - for stdin.')
+        raise ValueError(f'There is no file {source!r}; give --input a file with one input per line, or - for stdin.')
     return path.read_bytes()
 
 

@@ -206,9 +206,10 @@ def save_digits(folder, numbers):
     import numpy as np
     from PIL import Image
 
+    from data.images.decoding import Wanted
     from data.sources import images as image_sources
 
-    images, labels = image_sources.digits(0, 0).part('train').take(np.array(numbers))
+    images, labels = image_sources.digits(Wanted()).part('train').take(np.array(numbers))
     paths = []
     for n, image, label in zip(numbers, images[..., 0], labels):
         paths.append(folder / str(label) / f'{n}.png')

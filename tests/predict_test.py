@@ -4,6 +4,7 @@ import contextlib
 import io
 import json
 import math
+import pathlib
 from unittest import mock
 
 import numpy as np
@@ -20,6 +21,7 @@ from tests import experiments, recorded
 from tests.data import tiny_tokenizers
 from tests.transformer.explain import page_test
 from transformer.explain import maps
+from vit.readers import images as reader
 from vit.readers.images import is_image
 
 BEGIN, END, MASK, FIRST = 2, 3, 4, 5  # in the vocabulary of tiny_tokenizers.word_piece, which the words follow
@@ -328,11 +330,20 @@ class ImagesTest(PredictTest):
         self.assertLen(lines, 3)
         details = [json.loads(line) for line in self.predict(workdir, '--json', stdin=listed)]
         for line, row, path in zip(lines, details, paths):
-            self.assertEqual(line, f'{row["class"]}\t{row["probability"]:.4f}\t{path}')
+            first = sorted(row['probabilities'].items(), key=lambda one: -one[1])[:5]
+            self.assertEqual(row['likeliest'], [{'class': name, 'probability': p} for name, p in first])
+            self.assertEqual(row['likeliest'][0], {name: row[name] for name in ('class', 'probability')})
+            self.assertEqual(line, ''.join(f'{name}\t{p:.4f}\t' for name, p in first) + str(path))
             self.assertEqual(list(row['probabilities']), list('0123456789'))
             self.assertAlmostEqual(sum(row['probabilities'].values()), 1.0, delta=1e-5)
             self.assertEqual(row['probability'], max(row['probabilities'].values()))
             self.assertEqual(self.predict(workdir, f'--input={path}'), [line])
+        folder, pattern = self.folder / 'images', self.folder / 'images' / '*' / '*.png'
+        for given in (folder, pattern, self.folder / 'i*s' / '**' / '*.png'):
+            self.assertEqual(self.predict(workdir, f'--input={given}'), sorted(lines, key=lambda line: line.split('\t')[-1]))
+            self.assertCountEqual(self.predict(workdir, stdin=f'{given}\n{paths[0]}\n'.encode()), [*lines, lines[0]])
+        with mock.patch.object(reader, '_KEPT', 0), mock.patch.object(reader, 'AT_ONCE', 2):  # decoded again, in two batches
+            self.assertEqual(self.predict(workdir, stdin=listed), lines)
         listed += str(self.folder / 'nowhere.png').encode()
         done = experiments.call('predict', f'--workdir={workdir}', stdin=listed)
         self.assertEqual((done.code, done.out), (1, ''))
@@ -347,12 +358,15 @@ class ImagesTest(PredictTest):
         self.assertEqual(self.predict(workdir, stdin=f'\n{paths[0]}\r\n \n\n{paths[1]}\n\n'.encode()), lines[:2])
         cut = self.folder / 'cut.png'
         cut.write_bytes(paths[0].read_bytes()[:60])
+        pathlib.Path(f'{self.text}.heic').write_bytes(b'\0\0\0\x18ftypheic' + bytes(50))
         broken = self.folder / 'broken.png'
         broken.write_bytes(b'\x89' + bytes(50))
         for arguments, stdin, pattern in (
                 ([], paths[0].read_bytes(), 'Stdin is an image.*--input=FILE'),
                 ([f'--input={cut}'], b'', 'cut.png cannot be decoded as an image'),
-                ([f'--input={broken}'], b'', "broken.png is no image, although it is named as one"),
+                ([f'--input={broken}'], b'', 'broken.png cannot be decoded as an image: its bytes are those of no known kind'),
+                ([f'--input={self.text}.heic'], b'', 'text.txt.heic cannot be decoded as an image: it is a file of HEIC'),
+                ([f'--input={workdir / "checkpoints"}'], b'', r"The folder '.*checkpoints' holds no images \(.png, .jpg"),
                 (['--strategy=Greedy()'], listed, '--strategy is for models that generate text'),
                 (['--tokens=100'], listed, '--tokens is for models that generate text'),
                 (['--candidates=a'], listed, '--candidates is for models that fill masks'),

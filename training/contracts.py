@@ -150,13 +150,14 @@ class Role(Protocol):
 class Fitting(Protocol):
     """A model whose parameters can be made to fit inputs of another shape, as positions of images can."""
 
-    def fitted(self, path: str, parameter: Any, **inputs: Any) -> Any:
+    def fitted(self, path: str, parameter: Any, before: Mapping[str, Any], **inputs: Any) -> Any:
         """A parameter for these inputs.
 
         Args:
           path: its name, such as 'positions/embedding'.
-          parameter: that of a run with inputs of another shape.
-          inputs: jax.ShapeDtypeStructs under the names of the model's inputs.
+          parameter: that of another run.
+          before: the inputs of that run, jax.ShapeDtypeStructs by their names.
+          inputs: the same of this run.
         """
 
 
@@ -273,8 +274,9 @@ class Reader(Protocol):
     usual: Any
     several: bool
 
-    def lines(self, content: bytes, name: str) -> Sequence[str]:
-        """What an input asks, from its bytes; `name` is its path, or '-' for stdin. Raises ValueError for other bytes."""
+    def lines(self, content: bytes | None, name: str) -> Sequence[str]:
+        """What an input asks, from its bytes; `name` is its path, or '-' for stdin. None: `name` is a folder, or a pattern of
+        several files. Raises ValueError for other bytes."""
 
     def answers(self, snapshot: Snapshot, lines: Sequence[str], name: str, **flags: Any) -> Iterable[tuple[str, Mapping]]:
         """(a line of text, an object for JSON) for each answer, in the order of the lines. Raises ValueError, naming the line,

@@ -75,7 +75,8 @@ class Run:
         have = {meshes.path_of(keys): p for tree in source.variables.values()
                 for keys, p in jax.tree_util.tree_leaves_with_path(tree)}
         rules, fits = self.config.init_rules, isinstance(self.model, contracts.Fitting)
-        batch = {name: jax.ShapeDtypeStruct(shape, dtype) for name, (shape, dtype) in self.data.shapes.items()}
+        inputs = lambda run: run.task.inputs(
+            {name: jax.ShapeDtypeStruct(shape, dtype) for name, (shape, dtype) in run.data.shapes.items()})
         made, taken = [], []
 
         def choose(keys, fresh):
@@ -85,8 +86,8 @@ class Run:
             if rule == 'fresh' or (rule == 'offered' and (there is None or there.shape != fresh.shape)):
                 made.append(path)
                 return fresh
-            if fits and there is not None and there.shape != fresh.shape:
-                there = self.model.fitted(path, there, **self.task.inputs(batch))
+            if fits and there is not None:
+                there = self.model.fitted(path, there, inputs(source.run), **inputs(self))
             if there is None or there.shape != fresh.shape:
                 raise ValueError(f'init_from={folder} has {"nothing" if there is None else there.shape} for {name}, but the '
                                  f'model needs {fresh.shape}{f" for {path}" * (path != name)}; change the model, or give it '

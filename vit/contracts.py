@@ -23,9 +23,8 @@ class SeenImages(Protocol):
         """float32 [height, width, channels]: an image file, prepared as in training, without augmentation. Raises
         FileNotFoundError, or ValueError that names a file which cannot be decoded."""
 
-    def resized_from(self, path: str) -> tuple[int, int] | None:
-        """(width, height) of an image file whose size `read` changes, although those of training all had that of the model;
-        else None."""
+    def note(self, path: str) -> str:
+        """What a person should know of how `read` reads a file, '' for nothing."""
 
     def visible(self, image: np.ndarray) -> np.ndarray:
         """Images of a batch in 0..1, without the normalisation, [.., height, width, channels]."""

@@ -10,6 +10,7 @@ import dataclasses
 import functools
 import json
 import os
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,10 @@ from typing import Any
 import numpy as np
 
 from data import cache, fields, json_files, splits
+from data.images import chosen, decoding
 from data.images import steps as image_steps
+from data.images.decoding import Format, Wanted
+from data.images.fit import Fit, Stretch
 from data.opened import Opened
 from data.sources import image_folders
 from data.sources import images as image_sources
@@ -39,11 +43,19 @@ class Images:
       features: the names of its image and its label feature, separated by a comma; needed where several features
         qualify and none of them is called 'image' or 'label'. For a table of classes its columns of the file and of the class,
         by name or by number from 1; needed where these are not called 'file' and 'label' or the like.
+      pattern: a regular expression for 'folder': the class is what its first group matches in the label, such as
+        '^(?:.*? - ){2}(.*?) - ' in 'Apparel - Topwear - Shirts - Blue'. '': the label.
+      classes: those that are used: names with commas between them, or '[start:stop]' from the most frequent one on. '': all.
       train, valid, test: NAME or NAME[start:stop]; NAME is 'train', 'all' (everything), or another part of the source,
         such as 'test'. '' means that there is none.
+      per_class: images of each class to train on, the same number of each, drawn from those of `train` by the seed `draw`; 0:
+        all. More are those that fewer are, and others.
       steps: augmentation of training images, one step after the other: 'Crop(padding=2) >> Flip()'; Normalize at the
         end applies to all images, also in evaluation and prediction.
-      size: height and width that all images are resized to; 0 keeps their size.
+      size: height, and unless `width` says otherwise width, that all images are resized to; 0 keeps their size.
+      width: their width, if it differs from `size`.
+      fit: how images become that size: 'Stretch()', 'CentreCrop(share=0.875)' or, with a random part in training,
+        'RandomCrop(scale=(0.08, 1.0))' (data/images/fit.py).
       channels: 1 or 3, converting where needed; 0 keeps the source's.
       batch_size: images in a training batch.
       workers: processes that make batches, in the same order for any number; 0 uses threads of this process.
@@ -54,11 +66,17 @@ class Images:
     path: str = ''
     name: str = ''
     features: str = ''
+    pattern: str = ''
+    classes: str = ''
     train: str = 'train[:80%]'
     valid: str = 'train[80%:]'
     test: str = ''
+    per_class: int = 0
+    draw: int = 0
     steps: image_steps.Step | None = None
     size: int = 0
+    width: int = 0
+    fit: Fit = Stretch()
     channels: int = 0
     batch_size: int = 64
     workers: int = 0
@@ -79,6 +97,17 @@ class Images:
                 f'data.size={self.size} and data.channels={self.channels} do not fit; size is 0 or more pixels, '
                 'channels is 0, 1 or 3.'
             )
+        if self.width < 0 or ((self.width or self.fit != Stretch()) and not self.size):
+            raise ValueError(f'data.width={self.width} and data.fit={self.fit} do not fit data.size={self.size}; set data.size '
+                             'to the height of the images too.')
+        if self.per_class < 0 or self.draw < 0:
+            raise ValueError(f'data.per_class={self.per_class} and data.draw={self.draw} do not fit; both are 0 or more.')
+        if self.pattern and self.source != 'folder':
+            raise ValueError(f"data.pattern={self.pattern!r} is for the labels of data.source='folder'; leave it out.")
+        try:
+            re.compile(self.pattern)
+        except re.error as error:
+            raise ValueError(f'data.pattern={self.pattern!r} is no regular expression ({error}); correct it.') from None
         if self.source in ('idx', 'folder') and not self.path:
             raise ValueError(f'data.path is empty and data.source={self.source!r}; set it to where the images are.')
         if self.source == 'digits' and self.path:
@@ -113,7 +142,7 @@ class OpenImages(Opened):
         else:
             form = self._source.format
             self.classes, shape = self._source.classes, (form.height, form.width, form.channels)
-        self._form = image_sources.Format(*shape, resized=True)
+        self._form = Format(*shape, resized=True, fit=config.fit)
         steps = config.steps.singles if config.steps else ()
         for step in steps:  # raises here if a step does not fit images of this form
             step({'image': np.zeros((1, *shape), np.float32)}, np.random.default_rng(0))
@@ -160,14 +189,16 @@ class OpenImages(Opened):
 
         Raises FileNotFoundError if the file does not exist, ValueError, naming the file, if it cannot be decoded.
         """
-        return self._normalised({'image': image_sources.read(os.fspath(path), self._form)})['image']
+        return self._normalised({'image': decoding.read(os.fspath(path), self._form)})['image']
 
-    def resized_from(self, path: str | os.PathLike) -> tuple[int, int] | None:
-        """(width, height) of an image file whose size `read` changes, although those of training all had that of the model;
-        else None."""
-        found = image_sources.form_of(os.fspath(path), os.fspath(path), 0, 0)
-        same = (found.width, found.height) == (self._form.width, self._form.height)
-        return None if same or self.config.size else (found.width, found.height)
+    def note(self, path: str | os.PathLike) -> str:
+        """What a person should know of how `read` reads a file: that its size changes, although the images of training all had
+        that of the model, and that only the first of several pictures is read. '' if there is nothing."""
+        (width, height, pictures), form = decoding.size_of(os.fspath(path)), self._form
+        notes = [f'resized from {width}x{height} to {form.width}x{form.height}, the size of all images of training'] if (
+            (width, height) != (form.width, form.height) and not self.config.size) else []
+        notes += [f'one of {pictures} pictures in its file, the first'] if pictures > 1 else []
+        return f'{os.fspath(path)} is {" and ".join(notes)}' if notes else ''
 
     @property
     def normalization(self) -> tuple[list[float], list[float]]:
@@ -227,7 +258,7 @@ class OpenImages(Opened):
             return self._score_idx(paths, batch_size, view)
         if any(found):
             raise ValueError(f'--path names {paths[found.index(True)]}, which is IDX, and others that are not; give one kind.')
-        pairs = image_folders.labelled(paths, self.config.features if self.config.source == 'folder' else '')
+        pairs = image_folders.labelled(paths, self._told)
         if not pairs:
             raise ValueError(f'{", ".join(paths)} holds no images; expected image files in folders named by class.')
         examples = image_folders.files(pairs, self.classes, self._form)
@@ -237,12 +268,7 @@ class OpenImages(Opened):
         form = self._form
         parts = []
         for path in paths:
-            part = image_sources.idx(path, 0, form.channels).part('all')
-            if part.images.shape[1:3] != (form.height, form.width):
-                if form.height != form.width:
-                    raise ValueError(f'{path} has images of {part.images.shape[1]}x{part.images.shape[2]} pixels, and this run '
-                                     f'takes {form.height}x{form.width}; give such images.')
-                part = image_sources.idx(path, form.height, form.channels).part('all')
+            part = image_sources.idx(path, Wanted(form.height, form.width, form.channels, self.config.fit)).part('all')
             if part.labels.max() >= len(self.classes):
                 raise ValueError(f'{path} has the label {part.labels.max()}, and this run has {len(self.classes)} classes, '
                                  'counted from 0; give the data that belong to it.')
@@ -264,13 +290,21 @@ class OpenImages(Opened):
     @functools.cached_property
     def _source(self) -> image_sources.ImageSource:
         config = self.config
+        wanted = Wanted(config.size, config.width or config.size, config.channels, config.fit)
         if config.source == 'digits':
-            return image_sources.digits(config.size, config.channels)
-        if config.source == 'tfds':
-            return tfds_sources.images(config.name, config.path, config.features, config.size, config.channels)
-        if config.source == 'folder':
-            return image_folders.folder(config.path, config.size, config.channels, config.features)
-        return image_sources.idx(config.path, config.size, config.channels)
+            found = image_sources.digits(wanted)
+        elif config.source == 'tfds':
+            found = tfds_sources.images(config.name, config.path, config.features, wanted)
+        elif config.source == 'folder':
+            found = image_folders.folder(config.path, wanted, self._told)
+        else:
+            found = image_sources.idx(config.path, wanted)
+        return chosen.of_classes(found, config.classes) if config.classes else found
+
+    @property
+    def _told(self) -> image_folders.Told:
+        config = self.config
+        return image_folders.Told(config.features, config.pattern) if config.source == 'folder' else image_folders.Told()
 
     def _range(self, split: str):
         """The examples of a split, as a part of the source and the range of numbers in it."""
@@ -282,8 +316,18 @@ class OpenImages(Opened):
         sizes = self._source.sizes()
         expression = splits.expression(self.config, split, sizes)
         splits.require_apart(self.config, split, lambda named: _Named(*splits.parse(named, sizes), sizes.get('all')))
+        name, bracket, cut = split.partition('[')
+        if self.config.per_class and name.strip() == 'train':
+            _, start, stop = splits.parse(f'few{bracket}{cut}', {'few': len(self._few)})
+            return self._few, start, stop
         name, start, stop = splits.parse(expression, sizes)
         return self._source.part(name), start, stop
+
+    @functools.cached_property
+    def _few(self) -> chosen.Chosen:
+        """As many images of each class as the config says, of those to train on."""
+        name, start, stop = splits.parse(self.config.train, self._source.sizes())
+        return chosen.balanced(self._source.part(name), self.classes, start, stop, self.config.per_class, self.config.draw)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -313,6 +357,7 @@ class _ImageBatches:
     steps: image_steps.Step | None
 
     def __call__(self, number: int) -> dict[str, np.ndarray]:
-        image, label = self.examples.take(self.start + self.order(number))
-        batch, rng = {'image': image, 'label': label}, np.random.default_rng([self.order.seed, number, 1])
+        rng = np.random.default_rng([self.order.seed, number, 1])
+        image, label = self.examples.take(self.start + self.order(number), rng)
+        batch = {'image': image, 'label': label}
         return self.steps(batch, rng) if self.steps else batch

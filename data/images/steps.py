@@ -12,10 +12,11 @@ applies one operation to one image, where a compiled program would apply all 14 
 
 import abc
 import dataclasses
-import math
 from collections.abc import Callable
 
 import numpy as np
+
+from data.images import fit
 
 
 class Step(abc.ABC):
@@ -127,7 +128,7 @@ class ResizedCrop(Step):
     ratio: tuple = (3 / 4, 4 / 3)
 
     def __post_init__(self):
-        _require_ranges(self)
+        fit.require_ranges(self)
 
     def __call__(self, batch: dict[str, np.ndarray], rng: np.random.Generator) -> dict[str, np.ndarray]:
         from PIL import Image
@@ -241,7 +242,7 @@ class Erase(Step):
     def __post_init__(self):
         if not 0 <= self.probability <= 1:
             raise ValueError(f'Erase(probability={self.probability}) is out of range; it must be from 0 to 1.')
-        _require_ranges(self)
+        fit.require_ranges(self)
 
     def __call__(self, batch: dict[str, np.ndarray], rng: np.random.Generator) -> dict[str, np.ndarray]:
         image = batch['image'].copy()
@@ -260,7 +261,7 @@ class Normalize(Step):
     std: tuple = (0.5,)
 
     def __post_init__(self):
-        if not (_numbers(self.mean) and _numbers(self.std) and len(self.mean) == len(self.std) and min(self.std) > 0):
+        if not (fit.numbers(self.mean) and fit.numbers(self.std) and len(self.mean) == len(self.std) and min(self.std) > 0):
             raise ValueError(f'{self} does not fit; mean and std need as many numbers as each other, those of std above 0.')
 
     def __call__(self, batch: dict[str, np.ndarray], rng: np.random.Generator | None = None) -> dict[str, np.ndarray]:
@@ -281,28 +282,4 @@ class Normalize(Step):
 
 def _boxes(image: np.ndarray, count: int, step: ResizedCrop | Erase, rng: np.random.Generator) -> np.ndarray:
     """[count, 4]: top, bottom, left, right of boxes with the area and shape of `step`, placed uniformly."""
-    _, height, width, _ = image.shape
-    share, chance, down, along = rng.random((4, count))
-    share = step.scale[0] + share * (step.scale[1] - step.scale[0])
-    # Both sides fit if share·W/H <= ratio <= W/(share·H).
-    fitting = np.log(share * width / height), np.log(width / (share * height))
-    low, high = (np.clip(np.log(ratio), *fitting) for ratio in step.ratio)
-    ratio = np.exp(low + chance * (high - low))
-    area = share * height * width
-    rows = np.clip(np.rint(np.sqrt(area / ratio)), 1, height)
-    columns = np.clip(np.rint(np.sqrt(area * ratio)), 1, width)
-    top, left = np.floor(down * (height - rows + 1)), np.floor(along * (width - columns + 1))
-    return np.stack([top, top + rows, left, left + columns], axis=1).astype(int)
-
-
-def _numbers(values: tuple) -> bool:
-    return bool(values) and all(type(value) in (int, float) and math.isfinite(value) for value in values)
-
-
-def _require_ranges(step: ResizedCrop | Erase) -> None:
-    """Raises ValueError unless scale and ratio are ranges of shares and of width / height."""
-    for name, most in (('scale', 1), ('ratio', math.inf)):
-        given = getattr(step, name)
-        if not (_numbers(given) and len(given) == 2 and 0 < given[0] <= given[1] <= most):
-            limit = ' and at most 1' if most == 1 else ''
-            raise ValueError(f'{type(step).__name__}({name}={given}) is no range; expected (least, largest), above 0{limit}.')
+    return fit.boxes(*image.shape[1:3], count, step.scale, step.ratio, rng)

@@ -9,17 +9,19 @@ import collections
 import dataclasses
 import hashlib
 import os
+import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 
 import numpy as np
 
 from data import fields
+from data.images import decoding
+from data.images.decoding import Format, Wanted
 from data.sources import archives, images
 from data.sources.archives import Member
 from data.sources.files import File
 from data.sources.tables import Table
 
-SUFFIXES = ('.png', '.jpg', '.jpeg', '.bmp', '.gif', '.webp', '.ppm', '.pgm', '.tif', '.tiff')
 _KINDS = '.csv', '.tsv', '.jsonl', '.parquet'
 _TABLES = (*_KINDS, *(f'{kind}{packed}' for kind in _KINDS[:3] for packed in ('.gz', '.zst')))
 _PARTS = ('train', 'valid', 'validation', 'val', 'dev', 'test')
@@ -31,6 +33,28 @@ _COLOURS = 1_000  # where all are resized, and the headers only say whether they
 _FEW = 20  # rows of a table that may all have classes of their own
 
 Pair = tuple[str | Member, str]  # an image file and the name of its class
+
+
+@dataclasses.dataclass(frozen=True)
+class Told:
+    """Where the classes are, as a config says it.
+
+    Attributes:
+      features: the columns of a table that have the file and its label; '' finds them.
+      pattern: a regular expression; the class is what its first group, or all of it, matches in a label; '': the label.
+    """
+
+    features: str = ''
+    pattern: str = ''
+
+    def class_in(self, label: str, place: str) -> str:
+        """The class that a label names. Raises ValueError, with the place, if the pattern matches nothing."""
+        if not self.pattern:
+            return label
+        if not (found := re.search(self.pattern, label)) or not (name := found[min(1, found.re.groups)]):
+            raise ValueError(f'{place} has the label {label[:80]!r}, in which data.pattern={self.pattern!r} finds no class; '
+                             'correct one of the two.')
+        return name
 
 
 @dataclasses.dataclass(frozen=True)
@@ -54,7 +78,7 @@ class Tree:
     def of(cls, path: str) -> 'Tree':
         """Raises ValueError for an archive that cannot be read."""
         if archives.is_archive(path):
-            found = archives.unpacked(path, SUFFIXES, _TABLES)
+            found = archives.unpacked(path, decoding.SUFFIXES, _TABLES)
             tree = cls(path, found.images, found.tables, frozenset(found.folders), found.others)
             tops = {name.partition('/')[0] for name in (*found.images, *found.tables)}
             deep = any(name.count('/') >= 2 for name in found.images) or any('/' in name for name in found.tables)
@@ -66,7 +90,8 @@ class Tree:
             folders.add(relative)
             for name in names:
                 full, inner = os.path.join(folder, name), name if relative == '.' else f'{relative}/{name}'
-                kind = 'images' if name.lower().endswith(SUFFIXES) else 'tables' if name.lower().endswith(_TABLES) else ''
+                lower = name.lower()
+                kind = 'images' if lower.endswith(decoding.SUFFIXES) else 'tables' if lower.endswith(_TABLES) else ''
                 if kind:
                     kinds[kind][inner] = full
                 else:
@@ -132,10 +157,9 @@ class Labelled:
     notes: Sequence[str]
 
 
-def folder(path: str, size: int, channels: int, features: str = '') -> images.ImageSource:
+def folder(path: str, wanted: Wanted, told: Told = Told()) -> images.ImageSource:
     """Images in folders root/class/.. or root/train/class/.., root/test/class/..; or in a flat folder with a table, or in
-    folders root/train/.., root/test/.. with a table each or one, or the table itself; or in an archive of these. `features`
-    names the table's columns of files and of classes.
+    folders root/train/.., root/test/.. with a table each or one, or the table itself; or in an archive of these.
 
     Raises FileNotFoundError if the folder or images are missing, ValueError for a class that training lacks, for images of
     different sizes unless `size` is given, and for a table or an archive that cannot be read.
@@ -144,11 +168,11 @@ def folder(path: str, size: int, channels: int, features: str = '') -> images.Im
     if not os.path.isdir(path) and not os.path.isfile(path):
         raise FileNotFoundError(f'{path!r} is no folder; data.path must hold one folder of images a class.')
     if os.path.isfile(path) and not archives.is_archive(path):
-        found = {'train': _of_table_file(path, features)}
+        found = {'train': _of_table_file(path, told)}
     else:
-        found = _parts(Tree.of(path), features)
+        found = _parts(Tree.of(path), told)
     classes = tuple(sorted({label for _, label in found['train'].pairs}, key=_in_order))
-    form, notes = form_of_all(found, size, channels, path), [note for one in found.values() for note in one.notes]
+    form, notes = form_of_all(found, wanted, path), [note for one in found.values() for note in one.notes]
     about = '; '.join(one.about for one in found.values() if one.about)
     if len(classes) == 1:
         notes.append(f'there is one class, {classes[0]!r}; expected a folder for each')
@@ -156,22 +180,22 @@ def folder(path: str, size: int, channels: int, features: str = '') -> images.Im
     return images.ImageSource(parts, classes, form, about, tuple(notes))
 
 
-def labelled(paths: Sequence[str], features: str = '') -> list[Pair]:
+def labelled(paths: Sequence[str], told: Told = Told()) -> list[Pair]:
     """The pairs of folders, tables and archives as `folder` reads them, and of image files, whose folder is the class."""
     found = []
     for path in paths:
         if not os.path.exists(path):
             raise FileNotFoundError(f'{path!r} does not exist; expected an image file or a folder of class folders.')
         if os.path.isdir(path) or archives.is_archive(path):
-            found += _labelled(Tree.of(path), features).pairs
+            found += _labelled(Tree.of(path), told).pairs
         elif path.lower().endswith(_TABLES):
-            found += _of_table_file(path, features).pairs
+            found += _of_table_file(path, told).pairs
         else:
-            found.append((path, os.path.basename(os.path.dirname(os.path.abspath(path)))))
+            found.append((path, told.class_in(os.path.basename(os.path.dirname(os.path.abspath(path))), path)))
     return found
 
 
-def files(pairs: Sequence[Pair], classes: Sequence[str], form: images.Format) -> images.Files:
+def files(pairs: Sequence[Pair], classes: Sequence[str], form: Format) -> images.Files:
     """Examples from (file, class name) pairs; raises ValueError for an unknown class."""
     numbers = {name: number for number, name in enumerate(classes)}
     for path, label in pairs:
@@ -181,37 +205,37 @@ def files(pairs: Sequence[Pair], classes: Sequence[str], form: images.Format) ->
     return images.Files([path for path, _ in pairs], np.array([numbers[label] for _, label in pairs], np.int32), form)
 
 
-def form_of_all(found: Mapping[str, Labelled], size: int, channels: int, path: str) -> images.Format:
-    """The form of all images: their size, and 3 channels if one of them is coloured, except for `size` and `channels` where
-    they are not 0. Only headers are read, of at most 20,000 images spread evenly.
+def form_of_all(found: Mapping[str, Labelled], wanted: Wanted, path: str) -> Format:
+    """The form of all images: their size, and 3 channels if one of them is coloured, except for what is wanted. Only headers
+    are read, of at most 20,000 images spread evenly.
 
-    Raises ValueError if the sizes differ, or if a header cannot be read.
+    Raises ValueError if the sizes differ and none is wanted, or if a header cannot be read.
     """
     every = [file for one in found.values() for file, _ in one.pairs]
-    if size and channels:
-        return images.Format(size, size, channels, resized=True)
-    looked = every[:: -(-len(every) // (_COLOURS if size else _HEADERS))]
+    if wanted.height and wanted.channels:
+        return wanted.of(0, 0, 0)
+    looked = every[:: -(-len(every) // (_COLOURS if wanted.height else _HEADERS))]
     sizes, coloured = collections.Counter(), False
     for file in looked:
-        width, height, gray = images.header(file)
+        width, height, gray = decoding.header(file)
         sizes[width, height] += 1
         coloured |= not gray
-    if len(sizes) > 1 and not size:
+    if len(sizes) > 1 and not wanted.height:
         common = [f'{width}x{height} ({count:,})' for (width, height), count in sizes.most_common(3)]
         more = f' and {len(sizes) - 3:,} other sizes' if len(sizes) > 3 else ''
         part = f', among {len(looked):,} of {len(every):,}' if len(looked) < len(every) else ''
         raise ValueError(f'{path} has images of different sizes, {", ".join(common)}{more}{part}; set data.size to the height '
                          'and width that all are resized to, such as data.size=64.')
     width, height = next(iter(sizes))
-    return images.Format(size or height, size or width, channels or 1 + 2 * coloured, resized=bool(size))
+    return wanted.of(height, width, 1 + 2 * coloured)
 
 
-def _parts(tree: Tree, features: str) -> dict[str, Labelled]:
+def _parts(tree: Tree, told: Told) -> dict[str, Labelled]:
     """{name of a part: its images}: of the folders train, test and so on where train has classes, or where one table labels
     the images of all; else everything is 'train'."""
     inner = {name: tree.part(name) for name in _PARTS if name in tree.tops}
     if 'train' in inner and inner['train'].has_classes:  # a class may be called 'train'
-        found = {name: _labelled(one, features) for name, one in inner.items() if one.has_classes}
+        found = {name: _labelled(one, told) for name, one in inner.items() if one.has_classes}
         unread = {*tree.beside} - {os.path.normpath(f'{name}/{inner[name].manifest}') for name in found}
         left = sorted(tree.tops - {*found})
         notes = [f'{"the folder" if len(left) == 1 else "the folders"} {_some(left)} in {tree.path}, without classes or of no '
@@ -222,7 +246,7 @@ def _parts(tree: Tree, features: str) -> dict[str, Labelled]:
             raise FileNotFoundError(f'{tree.path} has the folders {_some(sorted(inner))} of images, but no folders of classes '
                                     "in them; make such folders, or a table such as train.csv with the columns 'file' and "
                                     "'label'.")
-        whole, names = _labelled(tree, features), {str(file): name for name, file in tree.images.items()}
+        whole, names = _labelled(tree, told), {str(file): name for name, file in tree.images.items()}
         pairs = {name: [one for one in whole.pairs if names[str(one[0])].startswith(f'{name}/')] for name in inner}
         if not pairs['train']:
             raise ValueError(f'{tree.path}/{tree.manifest} labels no image of the folder train; add its images, or set '
@@ -230,13 +254,13 @@ def _parts(tree: Tree, features: str) -> dict[str, Labelled]:
         found = {name: Labelled(of, whole.about if name == 'train' else '', ()) for name, of in pairs.items()}
         notes = whole.notes
     else:
-        found, notes = {'train': _labelled(tree, features)}, []
+        found, notes = {'train': _labelled(tree, told)}, []
     return found | {'train': dataclasses.replace(found['train'], notes=[*found['train'].notes, *notes])}
 
 
-def _labelled(tree: Tree, features: str) -> Labelled:
+def _labelled(tree: Tree, told: Told) -> Labelled:
     if name := tree.manifest:
-        return _of_table(Table(File(tree.tables[name], name)), tree, features, os.path.normpath(f'{tree.path}/{name}'))
+        return _of_table(Table(File(tree.tables[name], name)), tree, told, os.path.normpath(f'{tree.path}/{name}'))
     nested = tree.nested
     if not nested:
         what = 'images, but neither folders of classes nor a table' if tree.images else 'no images'
@@ -250,7 +274,8 @@ def _labelled(tree: Tree, features: str) -> Labelled:
         notes.append(f'{_counted(flat, "image")} in {tree.path} itself without a folder of a class {_left_out(flat)}')
     if other := [name for name in tree.others if '/' in name and name.partition('/')[0] in tops]:
         notes.append(f'{_counted(len(other), "file")} without the ending of an image {_left_out(len(other))} ({_first(other)})')
-    return Labelled([(tree.images[name], name.partition('/')[0]) for name in _mixed(nested)], '', notes)
+    classes = {top: told.class_in(top, f'{tree.path}/{top}') for top in tops}
+    return Labelled([(tree.images[name], classes[name.partition('/')[0]]) for name in _mixed(nested)], '', notes)
 
 
 def _unread(tree: Tree, tables: Collection[str]) -> list[str]:
@@ -259,32 +284,32 @@ def _unread(tree: Tree, tables: Collection[str]) -> list[str]:
             'the classes; set data.path to a table to read it'] if tables else []
 
 
-def _of_table_file(path: str, features: str) -> Labelled:
+def _of_table_file(path: str, told: Told) -> Labelled:
     """The images that a table names, below its folder; of NAME.csv in the folder NAME if there is one."""
     if not path.lower().endswith(_TABLES):
         raise ValueError(f'{path} is no folder, archive ({", ".join(archives.ENDINGS)}) or table ({", ".join(_KINDS)}) of '
                          'images; set data.path to one.')
     file = File(path, os.path.basename(path))
     tree, name = Tree.of(os.path.dirname(os.path.abspath(path))), file.name.partition('.')[0]
-    return _of_table(Table(file), tree.below(name) if name in tree.tops else tree, features, path)
+    return _of_table(Table(file), tree.below(name) if name in tree.tops else tree, told, path)
 
 
-def _of_table(table: Table, tree: Tree, features: str, path: str) -> Labelled:
+def _of_table(table: Table, tree: Tree, told: Told, path: str) -> Labelled:
     """The images that a table labels.
 
     Raises ValueError for a row that names no image, an image of two classes, or classes that are nearly all different.
     """
     try:
-        return _labelled_by(table, tree, features, path)
+        return _labelled_by(table, tree, told, path)
     except ValueError as error:  # a table of an archive is read from the cache
         raise ValueError(str(error).replace(table.file.path, path)) from error
 
 
-def _labelled_by(table: Table, tree: Tree, features: str, path: str) -> Labelled:
+def _labelled_by(table: Table, tree: Tree, told: Told, path: str) -> Labelled:
     first = next(table.rows(), ('', ()))[1]
     if not table.names and _column(first, _FILE) >= 0 and _column(first, _LABEL) >= 0:
         table = dataclasses.replace(table, header='true')
-    columns = _columns(table, features, path)
+    columns = _columns(table, told.features, path)
     find, labels = _finder(tree), {}
     for row in table.rows():
         place = row[0]
@@ -292,6 +317,7 @@ def _labelled_by(table: Table, tree: Tree, features: str, path: str) -> Labelled
         if not (name := find(cell)):
             raise ValueError(f'{place} names {cell[:80]!r}, which is none of the {len(tree.images):,} images in {tree.path}, '
                              'or several; correct the line or take it out, or set data.features to the columns FILE,LABEL.')
+        label = told.class_in(label, place)
         if labels.setdefault(name, label) != label:
             raise ValueError(f'{place} gives {cell[:80]!r} the class {label[:40]!r}, and a line before it '
                              f'{labels[name][:40]!r}; take one of them out.')

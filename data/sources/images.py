@@ -1,42 +1,28 @@
-"""Labelled images: IDX files and scikit-learn's digits; decoding of all others (folders are in image_folders.py).
+"""Labelled images: IDX files and scikit-learn's digits (folders are in image_folders.py, decoding in data/images/decoding.py).
 
 An `ImageSource` has class names and parts ('train', 'test', ..) whose examples are read by number.
 """
 
-import contextlib
 import dataclasses
 import functools
 import gzip
 import hashlib
-import io
 import math
 import os
 import re
-import struct
-import warnings
 import zlib
 from collections.abc import Sequence
-from typing import Any, BinaryIO
+from typing import Any
 
 import numpy as np
 
 from data import cache
+from data.images import decoding
+from data.images.decoding import Format, Wanted
 from data.sources.archives import Member
 
-_FORMATS = ('PNG', 'JPEG', 'BMP', 'GIF', 'WEBP', 'PPM', 'TIFF')  # of Pillow; others run programs, or are no photographs
-_ORIENTATION = 0x0112  # of EXIF
 _LARGEST_IDX = 1 << 30  # bytes of an IDX file
 _IDX_IMAGES = re.compile(r'(?:.*[-_.])?(train|t10k|test)-images[-.]idx3-ubyte(\.gz)?')
-
-
-@dataclasses.dataclass(frozen=True)
-class Format:
-    """The shape of every image, [height, width, channels]; with `resized`, images of other shapes are converted to it."""
-
-    height: int
-    width: int
-    channels: int
-    resized: bool
 
 
 @dataclasses.dataclass(frozen=True)
@@ -55,8 +41,8 @@ class Arrays:
         """A digest of the examples."""
         return cache.key(*(hashlib.sha256(np.ascontiguousarray(x)).hexdigest() for x in (self.images, self.labels)), self.scale)
 
-    def take(self, numbers: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """float32 [len(numbers), h, w, c] in 0..1 and int32 labels."""
+    def take(self, numbers: np.ndarray, rng: np.random.Generator | None = None) -> tuple[np.ndarray, np.ndarray]:
+        """float32 [len(numbers), h, w, c] in 0..1 and int32 labels; nothing is drawn of images in memory."""
         return self.images[numbers].astype(np.float32) / self.scale, self.labels[numbers]
 
     def joined(self, others: Sequence['Arrays']) -> 'Arrays':
@@ -83,9 +69,10 @@ class Files:
         plain = cache.digest_of_all([path for path in self.paths if not isinstance(path, Member)])
         return cache.key(plain, *packed, self.labels.tolist())
 
-    def take(self, numbers: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """float32 [len(numbers), h, w, c] in 0..1 and int32 labels; ValueError names a file that cannot be used."""
-        return np.stack([read(self.paths[number], self.format) for number in numbers]), self.labels[numbers]
+    def take(self, numbers: np.ndarray, rng: np.random.Generator | None = None) -> tuple[np.ndarray, np.ndarray]:
+        """float32 [len(numbers), h, w, c] in 0..1 and int32 labels; ValueError names a file that cannot be used. With `rng`,
+        of training, parts of images are drawn if their fit says so."""
+        return np.stack([decoding.read(self.paths[number], self.format, rng) for number in numbers]), self.labels[numbers]
 
     def joined(self, others: Sequence['Files']) -> 'Files':
         """These examples, then those of others."""
@@ -98,7 +85,7 @@ class ImageSource:
     """Parts by name, the names of the classes, and the form of every image; where the classes come from, if that is to be said,
     and what else a person should know.
 
-    A part has a length, `digest`, `take(numbers)` and `joined(others)`.
+    A part has a length, `labels`, `digest`, `take(numbers, rng)` and `joined(others)`.
     """
 
     parts: dict[str, Any]
@@ -119,97 +106,7 @@ class ImageSource:
         return first.joined(others)
 
 
-def read(path: str | Member, form: Format) -> np.ndarray:
-    """Decodes an image file, upright, to float32 [height, width, channels] in 0..1. What is transparent is white.
-
-    Raises FileNotFoundError if the file does not exist, ValueError if it is damaged, too large or, unless `form.resized`, of
-    another form.
-    """
-    return decode(_file(path), str(path), form)
-
-
-def decode(file: str | BinaryIO | np.ndarray, name: str, form: Format) -> np.ndarray:
-    """Like `read`, for an image file or an array of pixels; error messages call it `name`."""
-    from PIL import Image, ImageOps
-
-    with _explained(name), _opened(file) as opened:
-        gray, deep, mode = _is_gray(opened), _is_deep(opened), opened.mode
-        image = ImageOps.exif_transpose(opened)
-        if not deep and (image.mode in ('LA', 'PA', 'RGBA', 'La', 'RGBa') or 'transparency' in image.info):
-            image = image.convert('RGBA')
-            image = Image.alpha_composite(Image.new('RGBA', image.size, 'white'), image)
-        image = image.convert('F' if deep else 'L' if form.channels == 1 else 'RGB')
-    if mode in ('I', 'F') and not deep:
-        raise ValueError(f'{name} has 32 bits a pixel (mode {mode}), so the value of white is unknown; save it with 8 or 16.')
-    if not form.resized:
-        if image.size != (form.width, form.height):
-            raise ValueError(
-                f'{name} has {image.width}x{image.height} pixels where other images have {form.width}x{form.height}; '
-                'set data.size to resize them all.'
-            )
-        if form.channels == 1 and not gray:
-            raise ValueError(f'{name} is coloured where other images are grey; set data.channels to 1 or 3.')
-    elif image.size != (form.width, form.height):
-        image = image.resize((form.width, form.height), Image.Resampling.BILINEAR)
-    array = np.asarray(image, np.float32).reshape(form.height, form.width, -1) / (65535 if deep else 255)
-    return np.repeat(array, form.channels // array.shape[-1], axis=-1)
-
-
-def form_of(file: str | BinaryIO | np.ndarray, name: str, size: int, channels: int) -> Format:
-    """The form of all images: that of this one, except for `size` and `channels` where they are not 0."""
-    from PIL import ImageOps
-
-    with _explained(name), _opened(file) as image:
-        width, height, found = *ImageOps.exif_transpose(image).size, 1 if _is_gray(image) else 3
-    return Format(size or height, size or width, channels or found, resized=bool(size))
-
-
-def header(path: str | Member) -> tuple[int, int, bool]:
-    """(width, height, whether it is grey) of an image file, upright, without decoding it; raises as `read` does."""
-    file = _file(path)
-    with _explained(str(path)), _opened(file) as image:
-        turned = False
-        if image.format != 'PNG' or 'exif' in image.info:  # Pillow decodes a PNG to look for it at the end
-            turned = image.getexif().get(_ORIENTATION, 1) in (5, 6, 7, 8)
-        width, height = reversed(image.size) if turned else image.size
-        return width, height, _is_gray(image)
-
-
-def _file(path: str | Member) -> str | BinaryIO:
-    if isinstance(path, Member):
-        return io.BytesIO(path.read())
-    if not os.path.isfile(path):
-        raise FileNotFoundError(f'{path!r} does not exist; expected an image file.')
-    return path
-
-
-@contextlib.contextmanager
-def _explained(name: str):
-    """Turns what Pillow raises into a ValueError of one sentence."""
-    from PIL import Image
-
-    try:
-        yield
-    except Image.DecompressionBombError as error:
-        most = Image.MAX_IMAGE_PIXELS // 10**6
-        raise ValueError(f'{name} has more than {most} million pixels; make it smaller, or leave it out.') from error
-    except (OSError, SyntaxError, ValueError, EOFError, struct.error, zlib.error, MemoryError) as error:
-        raise ValueError(f'{name} cannot be decoded as an image; replace or remove it.') from error
-
-
-def _opened(file: str | BinaryIO | np.ndarray):
-    from PIL import Image
-
-    if isinstance(file, np.ndarray):
-        return Image.fromarray(file[..., 0] if file.shape[2:] == (1,) else file)
-    warnings.filterwarnings('ignore', category=Image.DecompressionBombWarning)  # not warned of, refused
-    image = Image.open(file, formats=_FORMATS)
-    if image.width * image.height > Image.MAX_IMAGE_PIXELS:
-        raise Image.DecompressionBombError
-    return image
-
-
-def digits(size: int, channels: int) -> ImageSource:
+def digits(wanted: Wanted) -> ImageSource:
     """1,797 handwritten digits of 8x8 pixels with 17 levels of grey (scikit-learn, UCI test part).
 
     They are in a fixed random order, because the original order groups them by writer."""
@@ -220,11 +117,11 @@ def digits(size: int, channels: int) -> ImageSource:
     bunch = datasets.load_digits()
     order = sorted(range(len(bunch.target)), key=lambda i: hashlib.sha256(b'%d' % i).digest())
     images = bunch.images.astype(np.uint8)[order][..., None]
-    part = Arrays(_convert(images, size, channels), bunch.target.astype(np.int32)[order], scale=16)
+    part = Arrays(_convert(images, wanted), bunch.target.astype(np.int32)[order], scale=16)
     return ImageSource({'train': part}, tuple(map(str, range(10))), _form(part.images))
 
 
-def idx(path: str, size: int, channels: int) -> ImageSource:
+def idx(path: str, wanted: Wanted) -> ImageSource:
     """IDX files (LeCun et al. 1998), plain or .gz, from a folder with the usual names or one images file.
 
     Parts are 'train' and 'test' (t10k), whichever exist; classes are the labels' numbers. Raises FileNotFoundError
@@ -253,7 +150,7 @@ def idx(path: str, size: int, channels: int) -> ImageSource:
         if len(images) != len(labels) or not len(labels):
             raise ValueError(f'{name} has {len(images)} images for {len(labels)} labels; expected one label an image.')
         images = images if images.ndim == 4 else images[..., None]
-        parts[part] = Arrays(_convert(images, size, channels), labels.astype(np.int32), scale=255)
+        parts[part] = Arrays(_convert(images, wanted), labels.astype(np.int32), scale=255)
     count = 1 + max(int(part.labels.max()) for part in parts.values())
     return ImageSource(parts, tuple(map(str, range(count))), _form(next(iter(parts.values())).images))
 
@@ -269,33 +166,27 @@ def is_idx(path: str) -> bool:
         return False
 
 
-def _is_gray(image) -> bool:
-    return image.mode in ('1', 'L', 'LA', 'I', 'F') or image.mode.startswith('I;16')
-
-
-def _is_deep(image) -> bool:
-    """16 bits of grey, which Pillow opens with mode I or I;16; its own conversion to 8 bits would clip them."""
-    return image.mode.startswith('I;16') or (image.mode == 'I' and image.format in ('PNG', 'PPM'))
-
-
 def _form(images: np.ndarray) -> Format:
     return Format(*images.shape[1:], resized=True)
 
 
-def _convert(images: np.ndarray, size: int, channels: int) -> np.ndarray:
-    """The images as uint8 [n, h, w, c] with the given size and channels; 0 keeps theirs."""
-    if channels == 1 and images.shape[-1] == 3:
+def _convert(images: np.ndarray, wanted: Wanted) -> np.ndarray:
+    """The images as uint8 [n, h, w, c], in the wanted form. Raises ValueError for a fit that draws anew in every epoch."""
+    if wanted.fit.drawn:
+        raise ValueError(f"data.fit={wanted.fit} is for data.source='folder' and 'tfds', whose images may be larger than "
+                         "the batch; give data.steps='ResizedCrop()', and leave data.fit out.")
+    if wanted.channels == 1 and images.shape[-1] == 3:
         images = np.rint(images @ np.array([0.299, 0.587, 0.114], np.float32)).astype(np.uint8)[..., None]  # BT.601
-    if size and images.shape[1:3] != (size, size):
+    if wanted.height and images.shape[1:3] != (wanted.height, wanted.width):
         from PIL import Image
 
-        resized = np.empty((len(images), size, size, images.shape[-1]), np.uint8)
+        resized = np.empty((len(images), wanted.height, wanted.width, images.shape[-1]), np.uint8)
         for number, image in enumerate(images):
             for channel in range(images.shape[-1]):
                 plane = Image.fromarray(np.ascontiguousarray(image[..., channel]))
-                resized[number, ..., channel] = plane.resize((size, size), Image.Resampling.BILINEAR)
+                resized[number, ..., channel] = wanted.fit(plane, wanted.width, wanted.height)
         images = resized
-    return np.repeat(images, 3, axis=-1) if channels == 3 and images.shape[-1] == 1 else images
+    return np.repeat(images, 3, axis=-1) if wanted.channels == 3 and images.shape[-1] == 1 else images
 
 
 def _read_idx(path: str, dimensions: tuple[int, ...]) -> np.ndarray:

@@ -18,6 +18,8 @@ from typing import Any, ClassVar
 import numpy as np
 
 from data import cache, splits
+from data.images import decoding
+from data.images.decoding import Format, Wanted
 from data.sources import images as image_sources
 
 _NAME = re.compile(r'\w+(/[^/:\s]+)?(:[\d*]+\.[\d*]+\.[\d*]+)?')
@@ -242,7 +244,7 @@ class TfdsImages:
     examples: TfdsExamples
     image: str
     label: str
-    format: image_sources.Format
+    format: Format
 
     def __len__(self) -> int:
         return len(self.examples)
@@ -252,14 +254,21 @@ class TfdsImages:
         """Names the examples by their contents."""
         return cache.key(self.examples.digest, self.image, self.label)
 
-    def take(self, numbers: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """float32 [len(numbers), h, w, c] in 0..1 and int32 labels; ValueError names an example that cannot be used."""
+    @functools.cached_property
+    def labels(self) -> np.ndarray:
+        """int32 [len(self)]; all examples are read for them."""
+        blocks = (range(start, min(start + _BLOCK, len(self))) for start in range(0, len(self), _BLOCK))
+        return np.array([example[self.label] for block in blocks for example in self.examples.take(block)], np.int32)
+
+    def take(self, numbers: np.ndarray, rng: np.random.Generator | None = None) -> tuple[np.ndarray, np.ndarray]:
+        """float32 [len(numbers), h, w, c] in 0..1 and int32 labels; ValueError names an example that cannot be used. With
+        `rng`, of training, parts of images are drawn if their fit says so."""
         examples = self.examples.take(numbers)
         labels = np.array([example[self.label] for example in examples], np.int32)
         if (labels < 0).any():
             raise ValueError(f'{self._name(numbers[labels.argmin()])} has no label; choose another split.')
         named = ((_file(e[self.image]), self._name(number)) for number, e in zip(numbers, examples, strict=True))
-        return np.stack([image_sources.decode(file, name, self.format) for file, name in named]), labels
+        return np.stack([decoding.decode(file, name, self.format, rng) for file, name in named]), labels
 
     def joined(self, others: Sequence['TfdsImages']) -> 'TfdsImages':
         """These examples, then those of others."""
@@ -270,17 +279,17 @@ class TfdsImages:
         return f'Example {number} of {"+".join(self.examples.splits)!r} in {self.examples.folder}'
 
 
-def images(name: str, path: str, features: str, size: int, channels: int) -> image_sources.ImageSource:
+def images(name: str, path: str, features: str, wanted: Wanted) -> image_sources.ImageSource:
     """The images of a prepared set; `features` may name the image's and the label's, separated by a comma."""
     parts, info = _splits(find(name, path))
     chosen = _choose(name, info.features, features, {'image': _is_image, 'label': _is_label})
     height, width, depth = (*info.features[chosen['image']].shape, 1)[:3]
-    channels = channels or (1 if depth in (1, 2) else 3)
+    wanted = dataclasses.replace(wanted, channels=wanted.channels or (1 if depth in (1, 2) else 3))
     if height and width:
-        form = image_sources.Format(size or height, size or width, channels, resized=True)
+        form = dataclasses.replace(wanted.of(height, width, wanted.channels), resized=True)
     else:
         first = next(iter(parts.values())).take([0])[0][chosen['image']]
-        form = image_sources.form_of(_file(first), f'The first example of {name}', size, channels)
+        form = decoding.form_of(_file(first), f'The first example of {name}', wanted)
     made = {split: TfdsImages(examples, chosen['image'], chosen['label'], form) for split, examples in parts.items()}
     del made['all']
     return image_sources.ImageSource(made, tuple(info.features[chosen['label']].names), form)

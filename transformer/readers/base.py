@@ -6,6 +6,7 @@ A config names one by import path in `data.reader`; `Reader` in training/contrac
 import abc
 import dataclasses
 import functools
+import os
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, ClassVar
 
@@ -32,8 +33,12 @@ class Reader(abc.ABC):
     contract: ClassVar[type] = FramedText
     what: ClassVar[str] = 'texts'
 
-    def lines(self, content: bytes, name: str) -> list[str]:
-        """The lines of an input, without line ends. Raises ValueError, which names the input, if the content is not text."""
+    def lines(self, content: bytes | None, name: str) -> list[str]:
+        """The lines of an input, without line ends. Raises ValueError, which names the input, if the content is not text, or if
+        it is None: that of several files."""
+        if content is None:
+            what = 'is a folder' if os.path.isdir(os.path.expanduser(name)) else 'names several files'
+            raise ValueError(f'{name!r} {what}; give --input a file with one input per line, or - for stdin.')
         return text_lines(content, name)
 
     @abc.abstractmethod

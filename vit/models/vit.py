@@ -143,14 +143,20 @@ class Vit(nn.Module):
             both = jnp.logaddexp(jax.nn.log_softmax(wide(one)), jax.nn.log_softmax(wide(other))) - math.log(2)
         return {'logits': both.astype(one.dtype), 'cls_logits': one, 'distillation_logits': other}
 
-    def _encoding(self, image):
-        """The position encoding for images of this size, without parameters."""
-        grid, extra = tuple(side // self.patch for side in image.shape[1:3]), len(self.front)
-        row = jnp.arange(extra + math.prod(grid))
-        return Encoding(self.stack.positions, {}, row, row,
-                        self.stack.sizes(len(row), grid=grid, extra=extra, registers=self.registers))
+    def _encoding(self, image, trained=None):
+        """The position encoding for images of this size, without parameters; `trained`: the grid of parameters of another."""
+        extra, row = len(self.front), jnp.arange(len(self.front) + math.prod(self._grid(image)))
+        sizes = self.stack.sizes(len(row), grid=self._grid(image), extra=extra, registers=self.registers)
+        return Encoding(self.stack.positions, {}, row, row, dataclasses.replace(sizes, trained=trained))
 
-    def fitted(self, path: str, parameter: jax.Array, image: jax.Array) -> jax.Array:
+    def _grid(self, image):
+        """(rows, columns) of the patches of images."""
+        return tuple(side // self.patch for side in image.shape[1:3])
+
+    def fitted(self, path: str, parameter: jax.Array, before: Mapping, image: jax.Array) -> jax.Array:
         """Fits a parameter of this model for images of another size to images like this one: position tables are resized."""
         *parents, name = path.split('/')
-        return self._encoding(image).fit(name, parameter) if parents[-1:] == ['positions'] else parameter
+        other = 'image' in before and self._grid(before['image']) != self._grid(image)
+        if not other or parents[-1:] != ['positions']:
+            return parameter
+        return self._encoding(image, self._grid(before['image'])).fit(name, parameter)

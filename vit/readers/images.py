@@ -2,32 +2,41 @@
 
 import abc
 import dataclasses
+import glob
 import io
 import json
+import os
 from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
 
 from transformer.readers.base import Reader, classified, numbers, text_lines
-from transformer.readers.rows import output_rows
+from transformer.readers.rows import AT_ONCE, output_rows, size
 from vit.contracts import SeenImages
 from vit.explain import attention
 
-_SUFFIXES = '.png', '.jpg', '.jpeg', '.gif', '.bmp', '.webp', '.tif', '.tiff'
+_SUFFIXES = '.png', '.jpg', '.jpeg', '.jfif', '.jp2', '.gif', '.bmp', '.webp', '.avif', '.ppm', '.pgm', '.tif', '.tiff'
+_NAMED = *_SUFFIXES, '.heic', '.heif', '.jxl', '.svg'  # also images that are not read
+_KEPT = 256 << 20  # bytes of images that are not decoded again after all were checked
 
 
 @dataclasses.dataclass(frozen=True)
 class ImageReader(Reader):
-    """Base of the readers of images: the input has the path of an image on each line, or is an image itself."""
+    """Base of the readers of images: the input has on each line the path of an image, of a folder of images, or a pattern such
+    as photos/*.jpg, or is one of these itself."""
     contract, what = SeenImages, 'images'
 
-    def lines(self, content: bytes, name: str) -> list[str]:
-        """The paths of the images that the input lists, or its own path if it is an image; blank lines are skipped."""
+    def lines(self, content: bytes | None, name: str) -> list[str]:
+        """The paths of the images that the input lists, or of those in the folder or the pattern that it names, or its own path
+        if it is an image; blank lines are skipped."""
+        if content is None:
+            return _files(name)
+        if name.lower().endswith(_NAMED):
+            return [name]  # whatever it is, `SeenImages.read` says it
         if not is_image(content):
-            if name.lower().endswith(_SUFFIXES):
-                raise ValueError(f'{name} is no image, although it is named as one; give an image, or one path per line.')
-            return [line for line in text_lines(content, name, 'an image, or the path of one per line') if line.strip()]
+            listed = text_lines(content, name, 'an image, or the path of one per line')
+            return [path for line in listed if line.strip() for path in _files(line)]
         if name == '-':
             raise ValueError('Stdin is an image, but is read as paths of images; give the image itself with --input=FILE.')
         return [name]
@@ -42,21 +51,27 @@ class ImageReader(Reader):
         """(text, details) of an image with this output."""
 
     def answers(self, snapshot: Any, lines: Sequence[str], name: str) -> Iterator[tuple[str, dict]]:
-        data = self.data_of(snapshot)
-        images = []  # all of them first, so that a corrupt one is refused before any output
-        for number, path in enumerate(lines, 1):
+        data, kept, used = self.data_of(snapshot), {}, 0
+        for number, path in enumerate(lines, 1):  # all of them first, so that a corrupt one is refused before any output
             try:
-                images.append(data.read(path))
+                image = data.read(path)
             except (ValueError, FileNotFoundError) as error:
                 raise ValueError(f'Image {number} of {name}: {error}' if len(lines) > 1 else str(error)) from None
-        for path, found in zip(lines, output_rows(snapshot, {'image': np.stack(images)}, self.output) if images else ()):
-            text, details = self.answer(data, path, found)
-            yield text, details | _resized(data, path)
+            if used < _KEPT:
+                kept[path], used = image, used + image.nbytes
+        count = size(len(lines), AT_ONCE)
+        for start in range(0, len(lines), count):
+            part = lines[start:start + count]
+            images = [kept[path] if path in kept else data.read(path) for path in part]
+            images += images[-1:] * (count - len(part))  # one program for all
+            for path, found in zip(part, output_rows(snapshot, {'image': np.stack(images)}, self.output)):
+                text, details = self.answer(data, path, found)
+                yield text, details | _noted(data, path)
 
     def picture(self, snapshot: Any, given: str, steps: bool = False) -> tuple:
         data = self.data_of(snapshot)
         view, found, more = attention.of_image(snapshot, given, steps=steps)
-        return view, found, more | _resized(data, given)
+        return view, found, more | _noted(data, given)
 
     def grid(self, snapshot: Any) -> tuple[int, int]:
         """(rows, columns) of the patches of an image."""
@@ -66,12 +81,20 @@ class ImageReader(Reader):
 
 @dataclasses.dataclass(frozen=True)
 class ImageClass(ImageReader):
-    """Reads the path of an image and shows its class, the probability, and the path."""
+    """Shows the likeliest classes of an image, each with its probability, and the path; in JSON also the probabilities of all.
+
+    Attributes:
+      likeliest: how many classes, or all if there are fewer.
+    """
     output = 'logits'
+    likeliest: int = 5
 
     def answer(self, data: SeenImages, path: str, found: np.ndarray) -> tuple[str, dict]:
         found = classified(data.classes, found)
-        return f'{found["class"]}\t{found["probability"]:.4f}\t{path}', {'path': path, **found}
+        first = sorted(found['probabilities'].items(), key=lambda one: -one[1])[:self.likeliest]
+        text = '\t'.join(f'{name}\t{probability:.4f}' for name, probability in first)
+        best = [{'class': name, 'probability': probability} for name, probability in first]
+        return f'{text}\t{path}', {'path': path, 'likeliest': best, **found}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -84,12 +107,22 @@ class ImageVector(ImageReader):
         return json.dumps(vector), {'path': path, 'vector': vector, 'of': 'pooled'}
 
 
-def _resized(data: SeenImages, path: str) -> dict:
-    """The entries of the JSON for an image that has another size than those of training."""
-    if (size := data.resized_from(path)) is None:
-        return {}
-    _, height, width, _ = data.shapes['image'][0]
-    return {'note': f'{path} is resized from {size[0]}x{size[1]} to {width}x{height}, the size of all images of training'}
+def _noted(data: SeenImages, path: str) -> dict:
+    """The entry of the JSON for what a person should know of how an image is read."""
+    return {'note': note} if (note := data.note(path)) else {}
+
+
+def _files(given: str) -> list[str]:
+    """The images in a folder and those below it, or the files that a pattern matches, by name; else what is given. Raises
+    ValueError for a folder without images."""
+    path = os.path.expanduser(given)
+    if os.path.isdir(path):
+        found = sorted(os.path.join(folder, name) for folder, _, names in os.walk(path) for name in names
+                       if name.lower().endswith(_SUFFIXES) and not name.startswith('.'))
+        if not found:
+            raise ValueError(f'The folder {given!r} holds no images ({", ".join(_SUFFIXES)}); give one that does, or a file.')
+        return found
+    return [given] if os.path.exists(path) else sorted(filter(os.path.isfile, glob.glob(path, recursive=True))) or [given]
 
 
 def is_image(content: bytes) -> bool:

@@ -9,6 +9,7 @@ import pytest
 from absl.testing import absltest, parameterized
 from PIL import Image
 
+from data.images.fit import CentreCrop, RandomCrop, Stretch
 from data.images.labelled import Images
 from data.images.steps import Crop, Erase, Flip, Normalize, OneOf, RandAugment, ResizedCrop
 
@@ -109,8 +110,7 @@ class IdxTest(ImageCase):
         self.folder, kept = other, self.folder
         self.write_idx('my-images', PIXELS[:2, :3])
         self.write_idx('my-labels', LABELS[:2])
-        with self.assertRaisesRegex(ValueError, 'my-images has images of 3x5 pixels, and this run takes 6x5; give such images'):
-            opened.score([str(other / 'my-images')], 4)
+        self.assertEqual(self.everything(opened.score([str(other / 'my-images')], 4))[0].shape, (2, 6, 5, 1))  # resized
         self.write_idx('my-images', PIXELS[:2])
         self.write_idx('my-labels', LABELS[:2] + np.uint8(4))
         with self.assertRaisesRegex(ValueError, r'my-images has the label \d, and this run has 4 classes, counted from 0'):
@@ -215,6 +215,49 @@ class FolderTest(ImageCase):
         opened = self.opened(source='folder', size=4, channels=3)
         self.assertEqual(self.everything(opened.evaluation('all', 5))[0].shape, (12, 4, 4, 3))
         self.assertEqual(next(opened.train(0))['image'].shape, (4, 4, 4, 3))
+
+    def test_different_sizes_become_one(self):
+        (self.folder / 'cat').mkdir()
+        wide = np.tile(np.arange(12, dtype=np.uint8), (6, 1))
+        for name, pixels in (('wide', wide), ('high', wide.T)):
+            Image.fromarray(np.ascontiguousarray(pixels)).save(self.folder / 'cat' / f'{name}.png')
+        for fit, least, most in ((Stretch(), 0, 11), (CentreCrop(), 2, 9)):
+            opened = self.opened(source='folder', size=3, width=4, fit=fit, channels=1)
+            self.assertEqual(opened.shapes['image'][0][1:], (3, 4, 1))
+            image, _ = self.everything(opened.evaluation('all', 2))
+            self.assertEqual(image.shape, (2, 3, 4, 1))
+            image = image[image[:, 0, 0, 0] != image[:, 0, -1, 0]] * 255  # the wide one
+            self.assertBetween(image.min(), least, least + 2)
+            self.assertBetween(image.max(), most - 2, most)
+            opened.save(self.folder / 'run')
+            again = self.opened(self.folder / 'run', source='folder', size=3, width=4, fit=fit, channels=1)
+            np.testing.assert_array_equal(again.read(self.folder / 'cat' / 'wide.png')[None] * 255, image)
+
+    def test_random_parts_of_files_in_training(self):
+        (self.folder / 'cat').mkdir()
+        (self.folder / 'dog').mkdir()
+        pixels = np.arange(64 * 64).reshape(64, 64) // 16
+        for name in ('cat/0.png', 'dog/1.png'):
+            Image.fromarray(pixels.astype(np.uint8)).save(self.folder / name)
+        opened = self.opened(source='folder', size=4, fit=RandomCrop(scale=(0.1, 0.1)), train='all', valid='', batch_size=2)
+        batches = opened.train(0)
+        found = np.concatenate([next(batches)['image'] for _ in range(4)])
+        self.assertLen({image.tobytes() for image in found}, 8)
+        again = opened.train(0)
+        np.testing.assert_array_equal(found, np.concatenate([next(again)['image'] for _ in range(4)]))
+        image, _ = self.everything(opened.evaluation('all', 2))
+        np.testing.assert_array_equal(image[0], image[1])  # the centre
+
+    def test_notes_on_files(self):
+        self.write_classes(self.folder)
+        opened, sized = (self.opened(source='folder', size=size) for size in (0, 6))
+        first, second = Image.new('RGB', (5, 6)), Image.new('RGB', (5, 6), 'red')
+        first.save(self.folder / 'moving.gif', save_all=True, append_images=[second])
+        second.resize((9, 9)).save(self.folder / 'large.png')
+        note = lambda opened, name: opened.note(self.folder / name).removeprefix(str(self.folder))
+        self.assertEqual(note(opened, 'large.png'), '/large.png is resized from 9x9 to 5x6, the size of all images of training')
+        self.assertEqual(note(sized, 'large.png'), '')
+        self.assertEqual(note(opened, 'moving.gif'), '/moving.gif is one of 2 pictures in its file, the first')
 
     def test_corrupt_image_is_named(self):
         self.write_classes(self.folder)
@@ -415,6 +458,12 @@ class OpenTest(ImageCase):
         ({'source': 'folder'}, FileNotFoundError, 'holds no images'),
         ({'channels': 2}, ValueError, 'data.channels=2'),
         ({'size': -1}, ValueError, 'data.size=-1'),
+        ({'width': 4}, ValueError, 'data.width=4 and .* do not fit data.size=0; set data.size to the height'),
+        ({'fit': CentreCrop()}, ValueError, r'data.fit=CentreCrop\(.*\) do not fit data.size=0; set data.size'),
+        ({'source': 'digits', 'path': '', 'size': 4, 'fit': RandomCrop()}, ValueError, "give data.steps='ResizedCrop"),
+        ({'per_class': -1}, ValueError, 'data.per_class=-1 and data.draw=0 do not fit; both are 0 or more'),
+        ({'source': 'idx', 'pattern': 'a'}, ValueError, "data.pattern='a' is for the labels of data.source='folder'"),
+        ({'source': 'folder', 'pattern': '('}, ValueError, r"data.pattern='\(' is no regular expression"),
         ({'batch_size': 0}, ValueError, 'data.batch_size=0'),
         ({'source': 'digits'}, ValueError, "is not read with data.source='digits'"),
         (

@@ -12,6 +12,7 @@ from absl.testing import absltest, parameterized
 from PIL import Image
 
 from data import prepare
+from data.images.decoding import Wanted
 from data.images.labelled import Images
 from data.images.steps import Flip
 from data.sources import tfds as tfds_sources
@@ -179,7 +180,7 @@ class ImagesTest(TfdsCase):
         others.close()
 
     def test_only_names_are_pickled(self):
-        part = tfds_sources.images('heed_images', str(self.home), '', 0, 0).part('train')
+        part = tfds_sources.images('heed_images', str(self.home), '', Wanted()).part('train')
         before = part.take(np.arange(3))
         self.assertLess(len(pickle.dumps(part)), 1000)
         np.testing.assert_array_equal(pickle.loads(pickle.dumps(part)).take(np.arange(3))[0], before[0])

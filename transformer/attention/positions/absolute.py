@@ -7,6 +7,7 @@ The encodings that enter only in the scores, by the offset of a key from a query
 
 import abc
 import dataclasses
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -82,8 +83,8 @@ class Learned(_Added):
     """x_t + P_t, with a learnt row P_t [D] for each position (Gehring et al. 2017, section 3.1).
 
     For images of another size than in training, the rows of the patches are interpolated bicubically; tokens in front keep
-    their own (Dosovitskiy et al. 2021, section 3.2). The grid of training is assumed to have the proportions of the image's,
-    or else to be square.
+    their own (Dosovitskiy et al. 2021, section 3.2). Where the grid of training is not known, as when a model is applied to
+    images of any size, it is assumed to have the proportions of the image's, or else to be square.
 
     Attributes:
       at: 'input'; 'layers', the input of every block; or 'queries_keys', the source of queries and keys but not of values.
@@ -106,7 +107,8 @@ class Learned(_Added):
     def resized(self, name: str, table: jax.Array, sizes: Sizes) -> jax.Array:
         front = self.offset + sizes.extra - sizes.registers
         patches = table.shape[0] - front
-        grid = _grid_of(patches, sizes.grid)
+        known = sizes.trained and math.prod(sizes.trained) == patches
+        grid = sizes.trained if known else _grid_of(patches, sizes.grid)
         if grid is None:
             raise ValueError(f'positions={self} has {patches} rows for patches, which form neither a square nor a grid in the '
                              f'proportions of {sizes.grid}; use images of the size of training.')

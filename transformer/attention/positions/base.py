@@ -23,6 +23,7 @@ class Sizes:
       input_width: the width of the embedded tokens; 0: D.
       table: the initialiser of the model's embeddings.
       grid: (rows, columns) of the patches of an image, ordered row by row; None: the input is no image.
+      trained: the grid of a parameter that is resized, where it is known.
       extra: tokens in front without a place in the grid, such as a class token.
       registers: how many of these, the last ones, get no row of an encoding that adds rows (Darcet et al. 2024).
       causal: whether no query sees a key after it.
@@ -35,6 +36,7 @@ class Sizes:
     input_width: int = 0
     table: Callable = dataclasses.field(default=normal(0.02), compare=False)
     grid: tuple | None = None
+    trained: tuple | None = None
     extra: int = 0
     registers: int = 0
     causal: bool = False
@@ -64,7 +66,9 @@ class Positions:
         return {}
 
     def resized(self, name: str, table: jax.Array, sizes: Sizes) -> jax.Array:
-        """A parameter for another grid of patches -> the same resized to `sizes.grid`."""
+        """A parameter for another grid of patches -> the same resized to `sizes.grid`; one whose shape is the same stays."""
+        if table.shape == (self.parameters(sizes) | self.layer_parameters(sizes))[name].shape:
+            return table
         raise ValueError(f'positions={self} has {name} {table.shape}, which was made for images of another size and '
                          'cannot be resized; keep the size, or use Learned(), Sinusoidal2d() or SwinBias().')
 

@@ -298,9 +298,22 @@ class VitTest(parameterized.TestCase):
         path_of = functools.partial(jax.tree_util.keystr, simple=True, separator='/')
         wanted = jax.eval_shape(lambda: model.init(KEY, LARGER)['params'])
         fitted = jax.tree_util.tree_map_with_path(
-            lambda keys, p, w: p if p.shape == w.shape else model.fitted(path_of(keys), p, LARGER), params, wanted)
+            lambda keys, p: model.fitted(path_of(keys), p, {'image': IMAGES}, LARGER), params)
         self.assertEqual(jax.tree.map(jnp.shape, fitted), jax.tree.map(jnp.shape, wanted))
         np.testing.assert_allclose(apply(fitted, LARGER), got, atol=1e-6)
+
+    @parameterized.parameters(((16, 12), (20, 16)), ((16, 12), (12, 16)), ((18, 8), (14, 14)))
+    def test_the_grid_of_another_run_is_known(self, trained, wanted):
+        """Also where the number of its patches does not tell it: 8 x 6, of the size of 6 x 8, and 9 x 4, of that of 6 x 6."""
+        model = build(Vit, classes=3, patch=2, layers=1, heads=2, width=8)
+        before, after = ({'image': jax.ShapeDtypeStruct((2, *sides, 1), np.float32)} for sides in (trained, wanted))
+        table = RNG.normal(size=(1 + trained[0] * trained[1] // 4, 8)).astype(np.float32)
+        grid, new = ((sides[0] // 2, sides[1] // 2) for sides in (trained, wanted))
+        got = model.fitted('positions/embedding', table, before, **after)
+        np.testing.assert_array_equal(got[0], table[0])
+        np.testing.assert_allclose(got[1:], bicubic(table[1:].reshape(*grid, 8), new).reshape(-1, 8), atol=1e-6)
+        self.assertIs(model.fitted('positions/embedding', table, before, **before), table)
+        self.assertIs(model.fitted('patches/bias', table, before, **after), table)
 
     def test_rows_and_columns_are_told_apart(self):
         # An image whose one patch differs: moving it by a row or by a column is not the same.

@@ -1,0 +1,197 @@
+"""Every kind of file, against pixels that are known."""
+
+import io
+import pathlib
+import shutil
+import struct
+import tempfile
+import warnings
+import zlib
+from unittest import mock
+
+import numpy as np
+from absl.testing import absltest, parameterized
+from PIL import Image, features
+
+from data.images import decoding
+from data.images.decoding import Format, Wanted
+from data.images.fit import CentreCrop
+
+GRAY = np.add.outer(np.arange(4) * 40, np.arange(6) * 10).astype(np.uint8)
+COLOUR = np.stack([GRAY, GRAY // 2, 255 - GRAY], -1)
+DEEP = (GRAY.astype(int) * 257 - 3 * (GRAY > 0)).astype(np.uint16)
+LOSSLESS = {'webp': {'lossless': True}, 'avif': {'quality': 100, 'subsampling': '4:4:4'}, 'jpg': {'quality': 100},
+            'mpo': {'quality': 100}}
+TURNS = {1: lambda x: x, 2: np.fliplr, 3: lambda x: np.rot90(x, 2), 4: np.flipud, 5: lambda x: np.rot90(np.fliplr(x)),
+         6: lambda x: np.rot90(x, -1), 7: lambda x: np.rot90(np.fliplr(x), -1), 8: np.rot90}  # of EXIF
+KINDS = (('png', '1 L LA P RGB RGBA'), ('jpg', '1 L RGB RGBX CMYK YCbCr'), ('mpo', '1 L RGB CMYK'),
+         ('jp2', 'L LA RGB RGBA YCbCr'), ('bmp', '1 L P RGB RGBA'), ('gif', '1 L LA P RGB RGBA'), ('webp', '1 L LA P RGB RGBA'),
+         ('avif', 'L LA RGB RGBA'), ('ppm', '1 L RGB RGBA'), ('tif', '1 L LA P PA RGB RGBA RGBX CMYK YCbCr LAB'))
+
+
+class DecodingTest(parameterized.TestCase):
+    def setUp(self):
+        super().setUp()
+        self.folder = pathlib.Path(tempfile.mkdtemp(prefix='heed-'))
+        self.addCleanup(shutil.rmtree, self.folder, ignore_errors=True)
+
+    def read(self, path, channels=3, height=4, width=6, **form):
+        return decoding.read(str(path), Format(height, width, channels, resized=False, **form))
+
+    def saved(self, image, name, **options):
+        path = self.folder / name
+        image = Image.fromarray(image) if isinstance(image, np.ndarray) else image
+        image.save(path, **LOSSLESS.get(path.suffix[1:], {}), **options)
+        return path
+
+    def written(self, name, contents):
+        path = self.folder / name
+        path.write_bytes(contents)
+        return path
+
+    def assert_near(self, found, want, lossy):
+        """Where a codec loses something, it does at the edges between colours."""
+        self.assertLess(np.abs(found - want).mean() if lossy else np.abs(found - want).max(), 0.03 if lossy else 1e-6)
+
+    def refused(self, path, message):
+        for function in (lambda: self.read(path), lambda: decoding.header(str(path))):
+            with self.assertRaisesRegex(ValueError, rf'\A{path} {message}[^\n]*\.\Z'):
+                function()
+
+    @parameterized.parameters(*KINDS)
+    def test_modes(self, kind, modes):
+        """All modes that Pillow writes in a kind of file."""
+        if not features.check({'avif': 'avif', 'jp2': 'jpg_2000'}.get(kind, 'webp')):
+            self.skipTest('this Pillow has no such codec')
+        colours = np.zeros((16, 16, 3), np.uint8)  # of the usual palette, in blocks of the codecs
+        colours[:, :8], colours[:8, 8:], colours[8:, 8:] = (204, 102, 0), (0, 51, 255), (255, 255, 255)
+        for mode in modes.split():
+            with self.subTest(mode=mode):
+                image = Image.fromarray(colours).convert('P' if mode == 'PA' else mode)
+                image = image.convert('PA') if mode == 'PA' else image
+                path = self.saved(image, f'image.{kind}')
+                want = np.asarray(image.convert('L').convert('RGB') if mode in ('L', 'LA', '1') else colours) / 255
+                lossy = kind in ('jpg', 'mpo', 'avif') or mode in ('LAB', 'YCbCr', 'CMYK')
+                self.assert_near(self.read(path, height=16, width=16), want, lossy)
+                self.assertEqual(decoding.header(str(path))[:2], (16, 16))
+
+    @parameterized.product(kind=('png', 'jpg', 'tif', 'webp', 'avif', 'mpo'), orientation=tuple(range(1, 9)))
+    def test_upright(self, kind, orientation):
+        if kind == 'avif' and not features.check('avif'):
+            self.skipTest('this Pillow has no such codec')
+        exif = Image.Exif()
+        exif[0x0112] = orientation
+        colours = np.zeros((32, 48, 3), np.uint8)
+        colours[:16, :16], colours[16:, 32:] = (255, 0, 0), (0, 255, 0)
+        path = self.saved(colours, f'turned.{kind}', exif=exif)
+        want = TURNS[orientation](colours)
+        form = decoding.form_of(str(path), 'it', Wanted())
+        with mock.patch.object(Image.Image, 'load', side_effect=AssertionError('decoded')):
+            width, height, gray = decoding.header(str(path))
+        self.assertEqual((height, width, gray), (*want.shape[:2], False))
+        self.assertEqual((form.height, form.width), want.shape[:2])
+        self.assertEqual(decoding.size_of(str(path)), (width, height, 1))
+        found = self.read(path, height=height, width=width)
+        self.assert_near(found, want / 255, kind in ('jpg', 'avif', 'mpo'))
+
+    def test_deep_and_turned(self):
+        exif = Image.Exif()
+        exif[0x0112] = 6
+        for kind, values, white in (('png', DEEP, 65535), ('tif', DEEP, 65535), ('tif', GRAY, 255)):
+            path = self.saved(values, f'deep.{kind}', exif=exif)
+            for file in (str(path), io.BytesIO(path.read_bytes())):
+                found = decoding.decode(file, 'it', Format(6, 4, 1, resized=False))
+                np.testing.assert_allclose(found[..., 0], np.rot90(values, -1) / white, atol=1e-7)
+
+    @parameterized.parameters(
+        (1, 16, DEEP.astype('<u2').tobytes(), DEEP / 65535), (0, 16, DEEP.astype('<u2').tobytes(), 1 - DEEP / 65535),
+        (1, 12, b'', DEEP // 16 / 4095), (0, 8, GRAY.tobytes(), 1 - GRAY / 255))
+    def test_values_of_tiff(self, photometric, bits, data, want):
+        if bits == 12:
+            pairs = (DEEP.ravel() // 16).reshape(-1, 2).tolist()
+            data = b''.join(bytes([a >> 4, (a & 15) << 4 | b >> 8, b & 255]) for a, b in pairs)
+        path = self.written('x.tif', tiff(photometric, bits, data))
+        np.testing.assert_allclose(self.read(path, channels=1)[..., 0], want, atol=1e-7)
+
+    def test_signed_values_are_refused(self):
+        path = self.written('x.tif', tiff(1, 16, DEEP.astype('<i2').tobytes(), sample=2))
+        with self.assertRaisesRegex(ValueError, r'x.tif has 32 bits a pixel, or signed ones \(mode I\), so the value of white'):
+            self.read(path)
+
+    def test_sixteen_bits_of_png(self):
+        clear = np.where(np.arange(6) < 3, 65535, 0)
+        for color, values, extra, want in (
+                (2, np.uint16(COLOUR) * 257, b'', COLOUR / 255), (4, np.stack([DEEP, clear + 0 * DEEP], -1), b'', None),
+                (0, DEEP, chunk(b'tRNS', struct.pack('>H', 2567)), np.where(DEEP == 2567, 1, DEEP / 65535))):
+            found = self.read(self.written('x.png', png(color, values, extra)))
+            if want is None:
+                want = np.where(clear, DEEP // 256 / 255, 1)
+            np.testing.assert_allclose(found, want if want.ndim == 3 else want[..., None].repeat(3, -1), atol=1e-6)
+
+    @parameterized.parameters('gif', 'png', 'webp', 'tif')
+    def test_the_first_of_several_pictures(self, kind):
+        first, second = Image.fromarray(COLOUR), Image.fromarray(255 - COLOUR)
+        path = self.saved(first, f'moving.{kind}', save_all=True, append_images=[second])
+        np.testing.assert_allclose(self.read(path), COLOUR / 255, atol=1e-6)
+        self.assertEqual(decoding.size_of(str(path)), (6, 4, 2))
+
+    def test_files_that_are_no_images_are_called_what_they_are(self):
+        whole = self.saved(COLOUR, 'whole.png').read_bytes()
+        for name, contents, message in (
+                ('empty.png', b'', 'cannot be decoded as an image: it is empty; replace'),
+                ('text.png', b'hello world', 'cannot be decoded as an image: its bytes are those of no known kind of image'),
+                ('cut.png', whole[:20], 'cannot be decoded as an image: it is damaged, cut short'),
+                ('a.svg', b'<?xml version="1.0"?><svg/>', 'cannot be decoded as an image: it is a file of SVG, which is'),
+                ('a.heic', b'\0\0\0\x18ftypheic\0\0\0\0mif1', 'cannot be decoded as an image: it is a file of HEIC, which is')):
+            self.refused(self.written(name, contents), message)
+        for kind in ('ICO', 'EPS', 'PCX', 'QOI', 'DDS', 'PDF', 'ICNS'):  # which Pillow can write
+            file = io.BytesIO()
+            Image.new('RGB', (16, 16)).save(file, kind)
+            self.refused(self.written(f'a.{kind}', file.getvalue()), f'cannot be .* a file of {kind}, which is not read')
+        for kind in ('png', 'jpg', 'webp', 'tif', 'bmp', 'gif'):
+            path = self.saved(np.random.default_rng(0).integers(0, 256, (64, 64, 3)).astype(np.uint8), f'cut.{kind}')
+            path.write_bytes(path.read_bytes()[:-1000])
+            with self.assertRaisesRegex(ValueError, f'cut.{kind} cannot be decoded as an image: it is damaged, cut short'):
+                self.read(path, height=64, width=64)
+
+    def test_bombs_are_refused_before_they_are_decoded(self):
+        path = self.written('bomb.png', png(0, np.zeros((1, 1), np.uint8), b'', size=(60_000, 60_000)))
+        with mock.patch.object(Image.Image, 'load', side_effect=AssertionError('decoded')), warnings.catch_warnings():
+            warnings.simplefilter('error')
+            self.refused(path, r'has more than \d+ million pixels; make it smaller, or leave it out')
+
+    def test_metadata_that_cannot_be_read_say_nothing(self):
+        path = self.written('x.tif', tiff(1, 16, DEEP.astype('<u2').tobytes())[:-4] + b'')
+        with warnings.catch_warnings(record=True) as raised, self.assertRaises(ValueError):
+            self.read(path)
+        self.assertEmpty(raised)
+
+    def test_fit_is_that_of_the_form(self):
+        path = self.saved(COLOUR, 'x.png')
+        form = Format(4, 4, 3, resized=True, fit=CentreCrop(filter='nearest'))
+        np.testing.assert_allclose(decoding.read(str(path), form), COLOUR[:, 1:5] / 255, atol=1e-6)
+
+
+def tiff(photometric, bits, data, sample=1):
+    """An uncompressed TIFF of grey, of 6 x 4 pixels."""
+    entries = ((256, 6), (257, 4), (258, bits), (259, 1), (262, photometric), (273, 0), (277, 1), (278, 4), (279, len(data)),
+               (339, sample))
+    start = 8 + 2 + 12 * len(entries) + 4
+    rows = b''.join(struct.pack('<HHII', tag, 4, 1, start if tag == 273 else value) for tag, value in entries)
+    return struct.pack('<2sHIH', b'II', 42, 8, len(entries)) + rows + bytes(4) + data
+
+
+def chunk(name, data):
+    return struct.pack('>I', len(data)) + name + data + struct.pack('>I', zlib.crc32(name + data))
+
+
+def png(color, values, extra, size=None):
+    """A PNG of one kind of colour; size: (width, height) that its header claims."""
+    height, width = values.shape[:2]
+    rows = b''.join(b'\0' + row.astype('>u2' if values.dtype != np.uint8 else np.uint8).tobytes() for row in values)
+    header = struct.pack('>IIBBBBB', *(size or (width, height)), 8 if values.dtype == np.uint8 else 16, color, 0, 0, 0)
+    return (b'\x89PNG\r\n\x1a\n' + chunk(b'IHDR', header) + extra + chunk(b'IDAT', zlib.compress(rows)) + chunk(b'IEND', b''))
+
+
+if __name__ == '__main__':
+    absltest.main()
