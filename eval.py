@@ -241,7 +241,8 @@ def prune(snapshot, folder, new, kept, batch):
     with config.unlocked():
         for name, value in pruning.fields(snapshot.model, kept).items():
             front, _, _ = name.rpartition('/')
-            group = config.model[front] if front else config.model
+            places = config.model, config.model.get('stages', {})
+            group = next(place[front] for place in places if front in place) if front else config.model
             group[snapshot.model.attentions[name].field] = value
             if group.scan and len(set(value)) > 1:  # scan changes the program only, not the result
                 group.scan = False

@@ -27,13 +27,13 @@ CASES = (
     't5_span', 't5_encoder', 't5_tags', 'bart', 'bart_classes', 'bart_span', 'marian', 'marian_two', 'vit', 'vit_model',
     'ijepa', 'albert', 'albert_masked', 'albert_model', 'albert_classes', 'albert_tags', 'albert_span', 'electra',
     'electra_masked', 'electra_model', 'electra_classes', 'electra_tags', 'electra_span', 'distilbert', 'distilbert_model',
-    'distilbert_classes', 'distilbert_tags', 'distilbert_span', 'swin', 'swin_model', 'deit',
-    'deit_classes', 'deit_model')
+    'distilbert_classes', 'distilbert_tags', 'distilbert_span', 'swin', 'swin_model', 'deit', 'deit_classes', 'deit_model',
+    'timm_swin', 'timm_swin_padded', 'timm_davit', 'timm_davit_florence', 'resnet', 'resnet_basic')
 
 ALTERED = 'bert_masked', 'albert', 'electra', 'electra_masked', 'electra_classes', 'distilbert', 'distilbert_span'
 # One of each family, and those with a part of their own.
 IN_FLOAT32 = ('gpt2', 'gpt2_other', 'bert', 'roberta', 't5', 't5_gated', 't5_classes', 'bart', 'marian', 'vit', 'albert',
-              'electra_masked', 'distilbert_classes', 'swin_model', 'deit')
+              'electra_masked', 'distilbert_classes', 'swin_model', 'resnet_basic', 'deit')
 
 
 def inputs_of(name, model, arrays):
@@ -70,18 +70,19 @@ class ParityTest(parameterized.TestCase):
     def measured(self, name, dtype):
         """(what was recorded, {output: ours where it counts}, {weight: our gradient}), computed in a type."""
         recorded = case(name)
-        model, params = convert.from_hf(REFERENCE / name, dtype=dtype)
+        model, variables = convert.variables_from_hf(REFERENCE / name, dtype=dtype)
         inputs = {key: x.astype(dtype) if x.dtype.kind == 'f' else x
                   for key, x in inputs_of(name, model, recorded['input']).items()}
 
         def score(params):
-            found = outputs_of(name, model.apply({'params': params}, **inputs))
+            found = outputs_of(name, model.apply(variables | {'params': params}, **inputs))
             return sum((found[key] * direction).sum() for key, direction in recorded['direction'].items()), found
 
-        gradients, found = jax.jit(jax.grad(score, has_aux=True))(params)
+        gradients, found = jax.jit(jax.grad(score, has_aux=True))(variables['params'])
         self.assertContainsSubset(recorded['output'], found)
         family, *_ = convert.opened(REFERENCE / name)
-        theirs = family.write(flat(gradients), model)
+        still = flat(jax.tree.map(jnp.zeros_like, variables.get('statistics', {})))
+        theirs = {key: x for key, x in family.write(flat(gradients) | still, model).items() if x.dtype.kind == 'f'}
         self.assertSameElements(theirs, recorded['gradient'])
         counted = {key: np.asarray(found[key]) * (recorded['direction'][key] != 0) for key in recorded['output']}  # no padding
         return recorded, counted, theirs
@@ -113,11 +114,11 @@ class ParityTest(parameterized.TestCase):
     def test_bfloat16_is_within_its_rounding(self, name):
         recorded = case(name)
         (key, half), = recorded['half'].items()
-        model, params = convert.from_hf(REFERENCE / name, dtype='bfloat16')
+        model, variables = convert.variables_from_hf(REFERENCE / name, dtype='bfloat16')
         wanted = recorded['output'][key]
         counted = recorded['direction'][key] != 0
         error = lambda found: np.abs(np.float32(found) - wanted)[counted].mean()
-        found = outputs_of(name, model.apply({'params': params}, **inputs_of(name, model, recorded['input'])))[key]
+        found = outputs_of(name, model.apply(variables, **inputs_of(name, model, recorded['input'])))[key]
         # About that of the original; of few numbers, a share of their size.
         self.assertBetween(error(found), 1e-4, max(1.25 * error(half), 0.01 * np.abs(wanted).max()))
 
@@ -167,16 +168,17 @@ class FolderTest(recorded.TestCase):
         workdir, out = self.folder / 'run', self.folder / 'out'
         self.convert(f'--from_hf={self.hugging_face(name)}', f'--workdir={workdir}')
         self.assertEqual(experiments.steps(workdir), [0])
-        self.assertTrue(all("'params'" in key for key in experiments.bits(workdir)))  # and nothing else
+        self.assertTrue(all("'params'" in key or "'statistics'" in key for key in experiments.bits(workdir)))  # nothing else
         said = self.convert(f'--workdir={workdir}', f'--to_hf={out}')
-        self.assertIn('the preparation of its images' if name in ('vit', 'vit_model', 'ijepa') else 'without a tokenizer', said)
+        of_images = convert.opened(REFERENCE / name)[0] in convert.OF_IMAGES
+        self.assertIn('the preparation of its images' if of_images else 'without a tokenizer', said)
         self.assertEqual((out / 'model.safetensors').read_bytes(), (REFERENCE / name / 'model.safetensors').read_bytes())
         (family, there, _), (_, here, _) = map(convert.opened, (REFERENCE / name, out))
         self.assertEqual(*(convert.fields_of(family, config) for config in (here, there)))
         same = ['architectures', 'model_type', 'vocab_size', 'image_size', 'num_channels']
         same += ['decoder_start_token_id'] if 'decoder_inputs' in family.inputs(there) else []
         same += ['id2label'] if family.use in ('classes', 'tags', 'images') else []
-        same += ['bos_token_id', 'eos_token_id', 'pad_token_id'] * (family.kind not in ('vit', 'ijepa'))
+        same += ['bos_token_id', 'eos_token_id', 'pad_token_id'] * (not of_images)
         known = [key for key in same if key in there]
         self.assertEqual([here[key] for key in known], [there[key] for key in known])
         self.assertEqual((out / 'generation_config.json').is_file(), family.use in ('text', 'pairs'))
@@ -204,8 +206,8 @@ class FolderTest(recorded.TestCase):
             changes.get('problem_type', 'absent'), changes.get('problem_type')))
         self.assert_same_weights(out, self.folder / f'{kind}_classes_hf')
 
-    @parameterized.parameters('gpt2', 'gpt2_span', 'bert', 'bert_model', 'roberta', 't5', 'bart_classes', 'vit', 'albert',
-                              'electra', 'distilbert_span')
+    @parameterized.parameters('gpt2', 'gpt2_span', 'bert', 'bert_model', 'roberta', 't5', 'bart_classes', 'vit', 'resnet',
+                              'albert', 'electra', 'distilbert_span')
     @pytest.mark.slow
     def test_verify(self, name):
         workdir, recorded = self.folder / 'run', case(name)

@@ -74,7 +74,7 @@ def tables_of(model):
 
 
 def gradients(model):
-    """{name as in a file: gradient}; of what is no parameter it is 0."""
+    """{name as in a file: gradient}; of what is no parameter it is 0, and integers have none."""
     like = copy.deepcopy(model)
     with torch.no_grad(), tempfile.TemporaryDirectory() as place:
         for parameter, of in zip(learnt(like), learnt(model)):
@@ -82,7 +82,7 @@ def gradients(model):
         for buffer in like.buffers():
             buffer.zero_()
         like.save_pretrained(place)
-        return load_file(f'{place}/model.safetensors')
+        return {name: x for name, x in load_file(f'{place}/model.safetensors').items() if x.is_floating_point()}
 
 
 def disagreement(model, inputs, directions):
