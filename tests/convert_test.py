@@ -28,12 +28,13 @@ CASES = (
     'vit_mae', 'vit_mae_model', 'ijepa', 'albert', 'albert_masked', 'albert_model', 'albert_classes', 'albert_tags',
     'albert_span', 'electra', 'electra_masked', 'electra_model', 'electra_classes', 'electra_tags', 'electra_span',
     'distilbert', 'distilbert_model', 'distilbert_classes', 'distilbert_tags', 'distilbert_span', 'swin', 'swin_model',
+    'deit', 'deit_classes', 'deit_model',
     'timm_swin', 'timm_swin_padded', 'timm_davit', 'timm_davit_florence', 'resnet', 'resnet_basic')
 
 ALTERED = 'vit_mae', 'bert_masked', 'albert', 'electra', 'electra_masked', 'electra_classes', 'distilbert', 'distilbert_span'
 # One of each family, and those with a part of their own.
 IN_FLOAT32 = ('gpt2', 'gpt2_other', 'bert', 'roberta', 't5', 't5_gated', 't5_classes', 'bart', 'marian', 'vit', 'albert',
-              'electra_masked', 'distilbert_classes', 'swin_model', 'resnet_basic')
+              'electra_masked', 'distilbert_classes', 'swin_model', 'resnet_basic', 'deit')
 
 
 def inputs_of(name, model, arrays):
@@ -122,13 +123,14 @@ class ParityTest(parameterized.TestCase):
         # About that of the original; of few numbers, a share of their size.
         self.assertBetween(error(found), 1e-4, max(1.25 * error(half), 0.01 * np.abs(wanted).max()))
 
-    def test_images_of_another_size(self):
-        recorded = case('vit')['resized']
-        model, params = convert.from_hf(REFERENCE / 'vit')
+    @parameterized.parameters('vit', 'deit')
+    def test_images_of_another_size(self, name):
+        recorded = case(name)['resized']
+        model, params = convert.from_hf(REFERENCE / name)
         image = recorded.pop('pixel_values').transpose(0, 2, 3, 1)
         fitted = jax.tree_util.tree_map_with_path(lambda keys, x: model.fitted(mesh.path_of(keys), x, image), params)
         for given in (params, fitted):  # those of a run as they are, and those with which another begins
-            found = outputs_of('vit', model.apply({'params': given}, image))
+            found = outputs_of(name, model.apply({'params': given}, image))
             for key, wanted in recorded.items():
                 self.assert_close(found[key], wanted, key)
 
@@ -400,6 +402,10 @@ class FolderTest(recorded.TestCase):
         ('vit_model', {'pooler_act': 'gelu'}, "pooler_act='gelu'"),
         ('vit_mae', {'mask_ratio': 1.0}, r'mask_ratio is 1.0; expected a share in \[0, 1\)'),
         ('vit_mae', {'mask_ratio': 0.9}, 'mask_ratio=0.9 keeps none of 9 patches'),
+        ('deit_classes', {'no_embed_class': True}, 'no_embed_class=True, which is not supported; expected False'),
+        ('deit_classes', {'architectures': ['DeiTForMaskedImageModeling']},
+         'names DeiTForMaskedImageModeling; of deit expected DeiTForImageClassification, DeiTFor.*WithTeacher, DeiTModel'),
+        ('deit_model', {'pooler_output_size': 8}, 'pooler_output_size=8, which is not supported; expected 16'),
         ('vit', {'image_size': 16}, r'_embeddings \[1, 17, 16\] \| .*_embeddings \[1, 10, 16\]'))
     def test_configs_of_other_families(self, name, changes, message):
         self.assert_refused(message, f'--from_hf={self.hugging_face(name, **changes)}', f'--workdir={self.folder / "run"}')
