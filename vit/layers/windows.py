@@ -9,7 +9,7 @@ import numpy as np
 
 from transformer.attention.context import Context
 from transformer.attention.masks.data import Segments
-from transformer.layers.partition import Groups, Partition
+from transformer.attention.partition import Groups, Partition
 
 SHRINK = 'grid', 'sides', 'never'
 

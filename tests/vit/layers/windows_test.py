@@ -11,10 +11,10 @@ from tests import models
 from transformer.attention.context import Context
 from transformer.attention.masks.patterns import Causal
 from transformer.attention.multi_head import MultiHead
+from transformer.attention.partition import Alternate, Whole
 from transformer.attention.positions.base import Encoding, NoPositions, Sizes
 from transformer.attention.positions.relative import SwinBias
 from transformer.layers.numerics import Numerics
-from transformer.layers.partition import Alternate, Whole
 from vit.layers.windows import Windows
 
 RNG = np.random.default_rng(0)
