@@ -79,12 +79,15 @@ from transformer.decoding.strategies import Strategy
 from transformer.models.electra import Electra
 from vit.contracts import SeenImages
 from vit.conversion import timm
+from vit.conversion.davit import DAVIT
 from vit.conversion.resnet import RESNET
 from vit.conversion.swin import SWIN
+from vit.conversion.timm_swin import TIMM_SWIN
 from vit.conversion.vit import VIT, image_of
 from vit.conversion.vit_mae import VIT_MAE
 
-OF_IMAGES = *VIT, *VIT_MAE, *SWIN, *RESNET, *timm.TIMM
+TIMM = *TIMM_SWIN, *DAVIT
+OF_IMAGES = *VIT, *VIT_MAE, *SWIN, *RESNET, *TIMM
 FAMILIES = *OF_TEXT, *OF_IMAGES
 # Fields of our models that do not change what given parameters compute, except for rounding.
 FREE = ('dtype', 'parameter_dtype', 'dense_gradient', *(f'{stack}{name}' for stack in ('', 'encoder.', 'decoder.')
@@ -345,8 +348,8 @@ def folder_of(snapshot, new, kind=None):
     snapshot = dataclasses.replace(snapshot, params=None)  # so that each parameter is freed once it is written
     weights = family.write(flat, snapshot.model)
     prepared = None if special else preparation_of(snapshot.data)
-    of_timm = family in timm.TIMM
-    theirs = timm.nested(theirs, prepared) if of_timm else theirs
+    of_timm = family in TIMM
+    theirs = timm.nested(theirs, prepared, family) if of_timm else theirs
     with made(new) as folder:
         (folder / 'config.json').write_text(json.dumps(theirs, indent=2, sort_keys=True) + '\n')
         with progress.waiting(f'writing {new}'):

@@ -1,7 +1,7 @@
 """As record.py, of models of timm in its own form, {architecture, model_args} in config.json.
 
     pip install torch timm
-    python tests/reference/record_timm.py [swin ..]
+    python tests/reference/record_timm.py [swin davit]
 """
 
 import copy
@@ -52,8 +52,16 @@ def swin():
            **small)
 
 
+def davit():
+    """A grid of 8x8 patches in windows of 4; and one of 9x7, padded everywhere, in the forms of Florence-2."""
+    small = dict(depths=[1, 1], embed_dims=[8, 12], num_heads=[2, 3], mlp_ratio=2.0)
+    record('timm_davit', 'davit_tiny', [3, 32, 32], window_size=4, **small)
+    record('timm_davit_florence', 'davit_base_fl', [1, 34, 27], window_size=3, qkv_bias=False, cpe_act=True,
+           head_norm_first=True, named_blocks=False, **small | dict(depths=[1, 2]))
+
+
 if __name__ == '__main__':
-    makers = {make.__name__: make for make in (swin,)}
+    makers = {make.__name__: make for make in (swin, davit)}
     for one in sys.argv[1:] or makers:
         torch.manual_seed(0)
         makers[one]()

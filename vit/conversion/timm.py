@@ -4,21 +4,21 @@ the architecture. `flat` makes of it a config as the tables read it (transformer
 import dataclasses
 from collections.abc import Mapping
 
-from transformer.attention.positions.base import NoPositions
-from transformer.conversion.common import dense, norm
-from transformer.conversion.fields import Field, Fields, labels
+from transformer.conversion.common import dense
+from transformer.conversion.fields import Field, labels
 from transformer.conversion.tables import Family, Row
-from transformer.layers.norm import LayerNorm
-from vit.conversion.swin import CLASSES, listed, pixels, rate_of, ratio_of, swin_stages, windows_of, with_free
+from vit.conversion.swin import CLASSES, pixels
 from vit.conversion.vit import image_of
-from vit.layers.stages import PatchMerging
-from vit.layers.windows import Windows
 
 _IMAGENET = [0.485, 0.456, 0.406], [0.229, 0.224, 0.225]
 _SWIN = dict(patch_size=4, window_size=7, embed_dim=96, depths=[2, 2, 6, 2], num_heads=[3, 6, 12, 24])
 _DEEP = dict(depths=[2, 2, 18, 2])
 _BASE = _SWIN | _DEEP | dict(embed_dim=128, num_heads=[4, 8, 16, 32])
 _LARGE = _SWIN | _DEEP | dict(embed_dim=192, num_heads=[6, 12, 24, 48])
+_DAVIT = dict(depths=[1, 1, 3, 1], embed_dims=[96, 192, 384, 768], num_heads=[3, 6, 12, 24])
+_WIDE = dict(depths=[1, 1, 9, 1], embed_dims=[128, 256, 512, 1024], num_heads=[4, 8, 16, 32])
+_HUGE = dict(embed_dims=[256, 512, 1024, 2048], num_heads=[8, 16, 32, 64])
+_FLORENCE = dict(window_size=12, down_kernel_size=3, channel_attn_v2=True, named_blocks=True)
 # {architecture: (kind, its arguments)}, as the functions of these names in timm give them.
 ARCHITECTURES = {
     'swin_tiny_patch4_window7_224': ('timm_swin', _SWIN),
@@ -27,10 +27,19 @@ ARCHITECTURES = {
     'swin_base_patch4_window12_384': ('timm_swin', _BASE | dict(window_size=12)),
     'swin_large_patch4_window7_224': ('timm_swin', _LARGE),
     'swin_large_patch4_window12_384': ('timm_swin', _LARGE | dict(window_size=12)),
+    'davit_tiny': ('timm_davit', _DAVIT),
+    'davit_small': ('timm_davit', _DAVIT | dict(depths=[1, 1, 9, 1])),
+    'davit_base': ('timm_davit', _WIDE),
+    'davit_large': ('timm_davit', _WIDE | dict(embed_dims=[192, 384, 768, 1536], num_heads=[6, 12, 24, 48])),
+    'davit_huge': ('timm_davit', _WIDE | _HUGE),
+    'davit_giant': ('timm_davit', dict(depths=[1, 1, 12, 3], embed_dims=[384, 768, 1536, 3072], num_heads=[12, 24, 48, 96])),
+    'davit_base_fl': ('timm_davit', _WIDE | _FLORENCE),
+    'davit_huge_fl': ('timm_davit', _WIDE | _HUGE | _FLORENCE),
 }
-_WRITTEN = {'timm_swin': ('swin_tiny_patch4_window7_224', dict(first_conv='patch_embed.proj', fixed_input_size=True))}
+# What is written of each kind besides: the first architecture above, and these of its pretrained_cfg.
+_WRITTEN = {'timm_swin': dict(first_conv='patch_embed.proj', fixed_input_size=True), 'timm_davit': dict(first_conv='stem.conv')}
 _PREPARED = 'crop_pct', 'interpolation'
-_ASIDE = (*_PREPARED, 'image_mean', 'image_size', 'image_std', 'img_size', 'in_chans', 'num_channels', 'num_classes')
+ASIDE = (*_PREPARED, 'image_mean', 'image_size', 'image_std', 'img_size', 'in_chans', 'num_channels', 'num_classes')
 
 
 def is_timm(config: Mapping) -> bool:
@@ -72,13 +81,13 @@ def otherwise_prepared(config: Mapping) -> str:
     return f', which are resized as a whole and bilinearly, in timm with {" and ".join(found)}' if found else ''
 
 
-def nested(config: Mapping, prepared: Mapping) -> dict:
+def nested(config: Mapping, prepared: Mapping, family: Family) -> dict:
     """The inverse of `flat`; prepared: the preprocessor_config.json with which transformers prepares the images."""
-    kind = config['model_type']
-    architecture, more = _WRITTEN[kind]
+    architecture = next(name for name, (kind, _) in ARCHITECTURES.items() if kind == family.kind)
+    more, known = _WRITTEN[family.kind], {name for field in family.fields for name in field.names[0]}
     height, width = image_of(config)[1:3]
     names = labels(config) if 'id2label' in config else []
-    args = {name: value for name, value in config.items() if name in _ARGUMENTS[kind]}
+    args = {name: value for name, value in config.items() if name in known}
     args |= {'img_size': [height, width]} if more.get('fixed_input_size') else {}
     return {
         'architecture': architecture, 'num_classes': len(names), 'label_names': names,
@@ -106,69 +115,14 @@ def one_window(given) -> int:
     return sizes.pop()
 
 
-def _read(config):
-    given = {name: config.get(name, usual) for name, usual in dict(
-        _SWIN, mlp_ratio=4.0, qkv_bias=True, drop_path_rate=0.1, always_partition=False).items()}
-    if not isinstance(given['embed_dim'], int):
-        raise ValueError(f'config.json has embed_dim={given["embed_dim"]!r}; expected the width of the first stage, a number.')
-    windows = Windows(size=one_window(given['window_size']), shrink='never' if given['always_partition'] else 'sides',
-                      roll_first=True)
-    return {'stages': swin_stages(
-        [given['embed_dim'] * 2 ** i for i in range(len(given['depths']))], given['depths'], given['num_heads'],
-        windows=windows, ratio=given['mlp_ratio'], drop_path=given['drop_path_rate'], projection_bias=given['qkv_bias'],
-        norm=LayerNorm())}
-
-
-def _write(model):
-    stacks = listed(model['stages'])
-    first, windows = stacks[0], windows_of(stacks[0].partition)
-    return dict(embed_dim=first.width, depths=[one.layers for one in stacks], num_heads=[one.heads for one in stacks],
-                window_size=windows.size, mlp_ratio=ratio_of(first), qkv_bias=first.projection_bias,
-                drop_path_rate=rate_of(stacks), always_partition=windows.shrink == 'never')
-
-
 # Dropout acts in training alone, and is 0 in all that timm publishes.
-_RATES = tuple(Field(name, default=0.0) for name in ('drop_rate', 'proj_drop_rate', 'attn_drop_rate'))
-_STAGES = Fields((('embed_dim', 'depths', 'num_heads', 'window_size', 'mlp_ratio', 'qkv_bias', 'drop_path_rate',
-                   'always_partition'), ('stages',)), _read, _write, lambda model: {
-    'stages': with_free(_read(_write(model))['stages'], model['stages'])})
-_BLOCK, _THEIRS = 'stage_{s}/block_{i}', 'layers.{s}.blocks.{i}'
-
-_FAMILY = Family(
-    kind='timm_swin',
-    model='vit.models.hierarchical:Hierarchical',
-    architecture='',
-    use='',
-    fields=(Field('patch_size', 'stem.size', 4), Field('global_pool', default='avg'), *_RATES, _STAGES),
-    aside=(*_ASIDE, 'dynamic_img_size', 'strict_img_size'),
-    implied={'merging': PatchMerging(), 'pool_first': False, 'positions': NoPositions()},
-    computed=r'.*\.(relative_position_index|attn_mask)',
-    rows=(
-        Row('patches/kernel', 'patch_embed.proj.weight', '(P Q C) D -> D C P Q',
-            sizes=(('P', 'stem.size'), ('Q', 'stem.size'))),
-        Row('patches/bias', 'patch_embed.proj.bias'),
-        *norm('patches_norm', 'patch_embed.norm'),
-        *fused(f'{_BLOCK}/attention', f'{_THEIRS}.attn'),
-        Row(f'{_BLOCK}/attention/positions/bias', f'{_THEIRS}.attn.relative_position_bias_table', 'I J N -> (I J) N',
-            reversed_axis=0),
-        *norm(f'{_BLOCK}/attention_norm', f'{_THEIRS}.norm1'),
-        *norm(f'{_BLOCK}/feed_forward_norm', f'{_THEIRS}.norm2'),
-        *dense(f'{_BLOCK}/feed_forward/input', f'{_THEIRS}.mlp.fc1'),
-        *dense(f'{_BLOCK}/feed_forward/output', f'{_THEIRS}.mlp.fc2'),
-        *norm('stage_{s}/merging_norm', 'layers.{s}.downsample.norm'),
-        Row('stage_{s}/merging/kernel', 'layers.{s}.downsample.reduction.weight', 'D F -> F D'),
-        *norm('norm', 'norm')),
-    inputs=lambda config: {'image': (image_of(config), 'float32')},
-    limits=lambda model: {'pixel_values': None},
-    derived=pixels)
+FIELDS = (Field('global_pool', default='avg'), Field('drop_rate', default=0.0))
 
 
-def _both(family):
+def both(family: Family) -> tuple[Family, Family]:
     """The family with classes, and without."""
-    return (dataclasses.replace(family, architecture='SwinTransformer', use='images', fields=(*family.fields, CLASSES),
-                                rows=(*family.rows, *dense('head', 'head.fc')), outputs={'pooled': ''}),
-            dataclasses.replace(family, architecture='SwinTransformer', use='hidden', implied=family.implied | {'classes': 0}))
-
-
-TIMM = _both(_FAMILY)
-_ARGUMENTS = {'timm_swin': [name for field in _FAMILY.fields for name in field.names[0]]}
+    family = dataclasses.replace(family, inputs=lambda config: {'image': (image_of(config), 'float32')},
+                                 limits=lambda model: {'pixel_values': None}, derived=pixels)
+    return (dataclasses.replace(family, use='images', fields=(*family.fields, CLASSES), outputs={'pooled': ''},
+                                rows=(*family.rows, *dense('head', 'head.fc'))),
+            dataclasses.replace(family, use='hidden', implied=family.implied | {'classes': 0}))
