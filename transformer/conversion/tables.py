@@ -331,8 +331,8 @@ def _flag_of(path, fields):
 
 
 def _differences(own, wanted, front=''):
-    """Yields (path, value, wanted value) of the fields that differ; of parts of the same class, and of equally many stages, each
-    field by itself."""
+    """Yields (path, value, wanted value) of the fields that differ; of parts of the same class, and of equally many stages,
+    each field by itself."""
     for name, value in own.items():
         if value == wanted[name]:
             continue

@@ -23,8 +23,8 @@ class Convolution(nn.Module):
       stride: s.
       bias: whether there is b.
 
-    The gradient is JAX's: on two cores of an EPYC, at the shapes of configs/resnet_fashion_mnist.py, XLA convolves at 150 to 180
-    GFLOP/s, back to the input as fast and to the kernel at 25 to 120; products of gathered or of shifted positions are slower.
+    The gradient is JAX's: on two cores of an EPYC, at the shapes of configs/resnet_fashion_mnist.py, XLA convolves at 150 to
+    180 GFLOP/s, back to the input as fast and to the kernel at 25 to 120; gathered or shifted products are slower.
     """
     features: int
     size: int = 3
