@@ -44,7 +44,7 @@ def normalized(x: jax.Array, epsilon: float) -> jax.Array:
 
 @partial(jax.custom_vjp, nondiff_argnums=(1, 2))
 def with_moments(x: jax.Array, epsilon: float, axes: tuple[int, ...]) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """((x - mean) / sqrt(variance + epsilon), mean, variance) over some axes; the moments, which keep these, have no gradient."""
+    """((x - mean) / sqrt(variance + epsilon), mean, variance) over some axes, kept in the moments, which have no gradient."""
     return _with_moments(x, epsilon, axes)[0]
 
 
