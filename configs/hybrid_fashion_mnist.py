@@ -1,5 +1,6 @@
-"""A ViT on early convolutions instead of patches (Xiao et al. 2021) on Fashion-MNIST: three of stride 2, 2 and 1 lead to 7x7
-patches, with layer norm where the paper has batch norm.
+"""A ViT on early convolutions instead of patches (Xiao et al. 2021) on Fashion-MNIST.
+
+Three convolutions of stride 2, 2 and 1 lead to 7x7 patches, with layer norm where the paper has batch norm.
 
 The last 5,000 of its 60,000 training images are held out; the data are those of configs/vit_fashion_mnist.py.
 

@@ -1,6 +1,7 @@
 """convert.py against recorded models of Hugging Face transformers (tests/reference)."""
 
 import json
+import re
 import shutil
 
 import jax
@@ -208,7 +209,8 @@ class FolderTest(recorded.TestCase):
         self.assert_same_weights(out, self.folder / f'{kind}_classes_hf')
 
     @parameterized.parameters('gpt2', 'gpt2_span', 'bert', 'bert_model', 'roberta', 't5', 'bart_classes', 'vit', 'resnet',
-                              'vit_mae', 'vit_mae_model', 'albert', 'electra', 'distilbert_span')
+                              'vit_mae', 'vit_mae_model', 'albert', 'electra', 'distilbert_span', 'swin_model',
+                              'timm_davit')
     @pytest.mark.slow
     def test_verify(self, name):
         workdir, recorded = self.folder / 'run', case(name)
@@ -406,7 +408,22 @@ class FolderTest(recorded.TestCase):
         ('deit_classes', {'architectures': ['DeiTForMaskedImageModeling']},
          'names DeiTForMaskedImageModeling; of deit expected DeiTForImageClassification, DeiTFor.*WithTeacher, DeiTModel'),
         ('deit_model', {'pooler_output_size': 8}, 'pooler_output_size=8, which is not supported; expected 16'),
-        ('vit', {'image_size': 16}, r'_embeddings \[1, 17, 16\] \| .*_embeddings \[1, 10, 16\]'))
+        ('resnet', {'layer_type': 'wide'}, "layer_type='wide' and downsample_in_bottleneck=True, which is not supported"),
+        ('resnet', {'hidden_sizes': 16}, r'hidden_sizes=16, which is not supported; expected a list such as \[256'),
+        ('resnet', {'depths': [2]}, r'widths is \(16, 24\) and model.depths \(2,\); expected a width and a number of blocks'),
+        ('resnet', {'hidden_sizes': [16, 26]}, 'cannot reduce a width of 26; choose a reduction that divides'),
+        ('resnet', {'embedding_size': 6}, r'embedder.normalization.bias \[6\] +\| \S*embedder.normalization.bias \[8\]'),
+        ('vit', {'image_size': 16}, r'_embeddings \[1, 17, 16\] \| .*_embeddings \[1, 10, 16\]'),
+        ('swin', {'window_size': 5}, 'stage 1 form a grid of 4x4, smaller than the windows of 5x5.*windows of at most 4'),
+        ('swin', {'hidden_act': 'tangent'}, "hidden_act='tangent', which is not supported"),
+        ('swin', {'num_heads': [2]}, r'depths=\[2, 2\] and num_heads=\[2\]; expected one for each stage'),
+        ('timm_swin', {'architecture': 'swin_huge'}, "the architecture 'swin_huge' of timm; expected one of"),
+        ('timm_swin', {'model_args': {'head_dim': 4}}, 'head_dim=4, which is not known for timm_swin'),
+        ('timm_swin', {'model_args': {'window_size': [2, 3]}}, r'window_size=\[2, 3\]; expected one size'),
+        ('timm_swin', {'model_args': {'embed_dim': [8, 16]}}, r'embed_dim=\[8, 16\]; expected the width of the first'),
+        ('timm_swin', {'label_names': ['no']}, '1 label_names for num_classes=3'),
+        ('timm_davit', {'model_args': {'attn_types': ['channel']}}, r"attn_types=\['channel'\], which is not supported"),
+        ('timm_davit', {'model_args': {'embed_dims': [8]}}, r'embed_dims=\[8\] and .*; expected one of each for every stage'))
     def test_configs_of_other_families(self, name, changes, message):
         self.assert_refused(message, f'--from_hf={self.hugging_face(name, **changes)}', f'--workdir={self.folder / "run"}')
 
@@ -447,6 +464,25 @@ class FolderTest(recorded.TestCase):
                 self.assertNotEqual(found, model, field)
             else:
                 self.assertGreater(np.abs(logits(found, read) - wanted).max(), 1e-4, field)
+
+    def test_named_blocks_of_timm(self):
+        """As in the files of Florence-2."""
+        kinds = {'0': 'spatial_block', '1': 'channel_block'}
+        rename = lambda name: re.sub(r'(blocks\.\d+)\.(\d)\.', lambda one: f'{one[1]}.{kinds[one[2]]}.', name)
+        _, params = convert.from_hf(REFERENCE / 'timm_davit')
+        named = self.hugging_face('timm_davit', lambda weights: {rename(name): x for name, x in weights.items()})
+        jax.tree.map(np.testing.assert_array_equal, convert.from_hf(named)[1], params)
+
+    def test_a_swin_that_transformers_does_not_have(self):
+        """It is refused with the flags of one that it has."""
+        workdir = self.folder / 'run'
+        self.convert(f'--from_hf={self.hugging_face("timm_swin_padded")}', f'--workdir={workdir}')
+        done = experiments.call('convert', f'--workdir={workdir}', f'--to_hf={self.folder / "out"}', '--family=swin')
+        self.assertEqual(done.code, 1)
+        for stage in (0, 1):
+            self.assertIn(f"--config.model.stages.stage_{stage}.partition='Alternate(even=Windows(size=5), odd=Windows(size=5, "
+                          "shift=2))'", done.err)
+        self.assertNotIn('heads', done.err)
 
     def test_an_output_layer_that_was_lost(self):
         """Not made up, where the config says that it is one of its own."""

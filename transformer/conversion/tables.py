@@ -48,7 +48,7 @@ class Row:
     Attributes:
       ours: {i} stands for the number of a layer, {s} for that of a stage; {a,b} for the names of parameters that are stacked,
         as the first axis.
-      theirs: the same, where {s-1} is a number that is one less.
+      theirs: the same, where {s-1} is a number that is one less, and {i/2}.{i%2} count every other layer.
       axes: the pattern of `einops.rearrange` from ours to theirs; '' if they are equal.
       sizes: {axis: its size, or the path of our field with it}, for axes that together make up one of ours.
       absent: whether a file may lack the weight, which then is zero.
@@ -68,16 +68,21 @@ class Row:
         ours = [self.ours.replace(choice[0], one) for one in choice[1].split(',')] if choice else [self.ours]
         pattern = re.compile(_pattern(ours[0]))
         for found in filter(None, map(pattern.fullmatch, names)):
-            filled = lambda text: _NUMBER.sub(lambda one: str(int(found[one[1]]) + int(one[2] or 0)), text)  # noqa: B023
+            filled = lambda text: _NUMBER.sub(lambda one: _count(int(found[one[1]]), one[2], one[3]), text)  # noqa: B023
             yield Entry(tuple(map(filled, ours)), filled(self.theirs), self.axes, sizes, self.absent, self.reversed_axis)
 
 
-_NUMBER = re.compile(r'\{(\w)([-+]\d+)?\}')  # in the names of a row
+_NUMBER = re.compile(r'\{(\w)(?:([-/%])(\d+))?\}')  # in the names of a row
+_OPERATIONS = {'-': operator.sub, '/': operator.floordiv, '%': operator.mod}
+
+
+def _count(number, operation, other):
+    return str(_OPERATIONS[operation](number, int(other)) if operation else number)
 
 
 def _pattern(name):
     """The regex for the names of a row, with a group for each of its numbers."""
-    plain = map(re.escape, _NUMBER.split(name)[::3])
+    plain = map(re.escape, _NUMBER.split(name)[::4])
     numbers = [rf'(?P<{one[1]}>\d+)' for one in _NUMBER.finditer(name)]
     return ''.join(text for pair in itertools.zip_longest(plain, numbers, fillvalue='') for text in pair)
 
@@ -237,7 +242,7 @@ class Family:
 
     def distance(self, weights: Mapping) -> int:
         """The number of weight names in {name: `Weight`} that are missing for this architecture or foreign to it."""
-        pattern = lambda row: re.sub(r'\?P<\w>', '', _pattern(row.theirs))
+        pattern = lambda row: re.sub(r'\?P<\w>', '?:', _pattern(row.theirs))
         wanted = {row.theirs for row in self.rows if not row.absent and not _NUMBER.search(row.theirs)}
         known = re.compile('|'.join(map(pattern, self.rows)))
         names = {*self._whole(weights, wanted)}

@@ -150,6 +150,10 @@ class WindowsTest(parameterized.TestCase):
             with self.assertRaisesRegex(ValueError, message):
                 Windows(2)(np.zeros((1, 4, 2)), Context(encoding=Encoding(sizes=sizes)))
 
+    def test_refused_for_some_of_the_patches(self):
+        with self.assertRaisesRegex(ValueError, 'needs all patches of the grid of 4x4, and is given 3; use Whole'):
+            Windows(2)(np.zeros((1, 3, 2)), context((4, 4)))
+
 
 class AlternateTest(absltest.TestCase):
     def test_every_other_layer(self):

@@ -202,7 +202,7 @@ class HierarchicalTest(parameterized.TestCase):
         self.assertGreater(np.abs(found - without).max(), 1e-3)
         other = with_stage(SMALL, 0, residual=Convolved(activation=Gelu()), layers=1)
         self.assertGreater(np.abs(apply(other, params, IMAGES)['logits'] - found).max(), 1e-4)
-        with self.assertRaisesRegex(ValueError, 'is for the patches of an image alone, without a class token; use PreNorm'):
+        with self.assertRaisesRegex(ValueError, 'is for all patches of an image, without a class token; use PreNorm'):
             jax.eval_shape(lambda: models.build(Vit, classes=3, patch=4, layers=1, heads=1, width=4, residual=Convolved()).init(
                 KEY, IMAGES))
 
