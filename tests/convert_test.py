@@ -127,7 +127,8 @@ class ParityTest(parameterized.TestCase):
         recorded = case(name)['resized']
         model, params = convert.from_hf(REFERENCE / name)
         image = recorded.pop('pixel_values').transpose(0, 2, 3, 1)
-        fitted = jax.tree_util.tree_map_with_path(lambda keys, x: model.fitted(mesh.path_of(keys), x, image), params)
+        before = inputs_of(name, model, case(name)['input'])
+        fitted = jax.tree_util.tree_map_with_path(lambda keys, x: model.fitted(mesh.path_of(keys), x, before, image), params)
         for given in (params, fitted):  # those of a run as they are, and those with which another begins
             found = outputs_of(name, model.apply({'params': given}, image))
             for key, wanted in recorded.items():
@@ -206,8 +207,8 @@ class FolderTest(recorded.TestCase):
             changes.get('problem_type', 'absent'), changes.get('problem_type')))
         self.assert_same_weights(out, self.folder / f'{kind}_classes_hf')
 
-    @parameterized.parameters('gpt2', 'gpt2_span', 'bert', 'bert_model', 'roberta', 't5', 'bart_classes', 'vit', 'resnet',
-                              'albert', 'electra', 'distilbert_span')
+    @parameterized.parameters('gpt2', 'gpt2_span', 'bert', 'bert_model', 'roberta', 't5', 'bart_classes', 'vit', 'deit',
+                              'resnet', 'albert', 'electra', 'distilbert_span')
     @pytest.mark.slow
     def test_verify(self, name):
         workdir, recorded = self.folder / 'run', case(name)
