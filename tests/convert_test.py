@@ -129,7 +129,8 @@ class ParityTest(parameterized.TestCase):
         recorded = case(name)['resized']
         model, params = convert.from_hf(REFERENCE / name)
         image = recorded.pop('pixel_values').transpose(0, 2, 3, 1)
-        fitted = jax.tree_util.tree_map_with_path(lambda keys, x: model.fitted(mesh.path_of(keys), x, image), params)
+        before = inputs_of(name, model, case(name)['input'])
+        fitted = jax.tree_util.tree_map_with_path(lambda keys, x: model.fitted(mesh.path_of(keys), x, before, image), params)
         for given in (params, fitted):  # those of a run as they are, and those with which another begins
             found = outputs_of(name, model.apply({'params': given}, image))
             for key, wanted in recorded.items():
@@ -208,9 +209,8 @@ class FolderTest(recorded.TestCase):
             changes.get('problem_type', 'absent'), changes.get('problem_type')))
         self.assert_same_weights(out, self.folder / f'{kind}_classes_hf')
 
-    @parameterized.parameters('gpt2', 'gpt2_span', 'bert', 'bert_model', 'roberta', 't5', 'bart_classes', 'vit', 'resnet',
-                              'vit_mae', 'vit_mae_model', 'albert', 'electra', 'distilbert_span', 'swin_model',
-                              'timm_davit')
+    @parameterized.parameters('gpt2', 'gpt2_span', 'bert', 'bert_model', 'roberta', 't5', 'bart_classes', 'vit', 'deit', 'resnet',
+                              'vit_mae', 'vit_mae_model', 'albert', 'electra', 'distilbert_span', 'swin_model', 'timm_davit')
     @pytest.mark.slow
     def test_verify(self, name):
         workdir, recorded = self.folder / 'run', case(name)
