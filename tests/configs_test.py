@@ -63,6 +63,9 @@ CHANGES = {
         'data.name': '', 'data.columns': ('1', '2'), 'data.tokenizer': 'SentencePiece(vocab=300)',
         'evals.translations.split': 'valid'} for variant in ('base', 'big')},
     'stability:pre': TEXT | {'data.tokenizer': 'Byte()', 'data.valid': 'train[90%:95%]'},
+    'vit_products': {'data.source': 'digits', 'data.path': '', 'data.features': '', 'data.pattern': '', 'data.classes': '[:4]',
+                     'data.size': 16, 'data.width': 8, 'data.train': 'train[:64]', 'data.valid': 'train[64:70]'},
+    'vit_sizes:digits': {'data.train': 'train[:64]', 'data.valid': 'train[64:70]'},
     'vit_digits:mean': {'data.train': 'train[:64]', 'data.valid': 'train[64:70]'},
     **{f'vit_fashion_mnist:{variant}': {'data.source': 'digits', 'data.path': '', 'model.patch': patch,
                                         'data.train': 'train[:64]', 'data.valid': 'train[64:70]'}
@@ -97,6 +100,7 @@ ALIKE = {'gpt2:350m': ('gpt2:124m', SHRUNK.keys() | {'optimizer.learning_rate'})
          'transformer_cldr:bart': ('transformer_cldr:vaswani', {'model.encoder.embedding_norm', 'model.decoder.embedding_norm',
                                                                 'model.head'}),
          'vit_digits:cls': ('vit_digits:mean', {'model.pool'}),
+         'vit_sizes:fashion_mnist': ('vit_sizes:digits', SHRUNK.keys() | {'data'}),
          'nadaraya_watson:collapse': ('nadaraya_watson:curve', {'task.leave_one_out'}),
          'attention_length:bahdanau': ('bahdanau_fra_eng:full', {'data.train', 'data.valid', 'train.steps', 'evals'}),
          **{f'attention_length:{variant}': ('attention_length:bahdanau', {'model.attention', 'model.width'})

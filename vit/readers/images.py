@@ -41,6 +41,21 @@ class ImageReader(Reader):
             raise ValueError('Stdin is an image, but is read as paths of images; give the image itself with --input=FILE.')
         return [name]
 
+    def picture(self, snapshot: Any, given: str, steps: bool = False) -> tuple:
+        data = self.data_of(snapshot)
+        view, found, more = attention.of_image(snapshot, given, steps=steps)
+        return view, found, more | noted(data, given)
+
+    def grid(self, snapshot: Any) -> tuple[int, int]:
+        """(rows, columns) of the patches of an image."""
+        _, height, width, _ = snapshot.data.shapes['image'][0]
+        return height // snapshot.model.patch, width // snapshot.model.patch
+
+
+@dataclasses.dataclass(frozen=True)
+class OfOutput(ImageReader):
+    """Base of the readers that show one output of the model for each image."""
+
     @property
     @abc.abstractmethod
     def output(self) -> str:
@@ -51,36 +66,18 @@ class ImageReader(Reader):
         """(text, details) of an image with this output."""
 
     def answers(self, snapshot: Any, lines: Sequence[str], name: str) -> Iterator[tuple[str, dict]]:
-        data, kept, used = self.data_of(snapshot), {}, 0
-        for number, path in enumerate(lines, 1):  # all of them first, so that a corrupt one is refused before any output
-            try:
-                image = data.read(path)
-            except (ValueError, FileNotFoundError) as error:
-                raise ValueError(f'Image {number} of {name}: {error}' if len(lines) > 1 else str(error)) from None
-            if used < _KEPT:
-                kept[path], used = image, used + image.nbytes
-        count = size(len(lines), AT_ONCE)
-        for start in range(0, len(lines), count):
-            part = lines[start:start + count]
-            images = [kept[path] if path in kept else data.read(path) for path in part]
-            images += images[-1:] * (count - len(part))  # one program for all
-            for path, found in zip(part, output_rows(snapshot, {'image': np.stack(images)}, self.output)):
-                text, details = self.answer(data, path, found)
-                yield text, details | _noted(data, path)
-
-    def picture(self, snapshot: Any, given: str, steps: bool = False) -> tuple:
         data = self.data_of(snapshot)
-        view, found, more = attention.of_image(snapshot, given, steps=steps)
-        return view, found, more | _noted(data, given)
-
-    def grid(self, snapshot: Any) -> tuple[int, int]:
-        """(rows, columns) of the patches of an image."""
-        _, height, width, _ = snapshot.data.shapes['image'][0]
-        return height // snapshot.model.patch, width // snapshot.model.patch
+        images, count = Decoded(data, lines, name), size(len(lines), AT_ONCE)
+        for start in range(0, len(lines), count):
+            part = images[start:start + count]
+            part += part[-1:] * (count - len(part))  # one program for all
+            for path, found in zip(lines[start:], output_rows(snapshot, {'image': np.stack(part)}, self.output)):
+                text, details = self.answer(data, path, found)
+                yield text, details | noted(data, path)
 
 
 @dataclasses.dataclass(frozen=True)
-class ImageClass(ImageReader):
+class ImageClass(OfOutput):
     """Shows the likeliest classes of an image, each with its probability, and the path; in JSON also the probabilities of all.
 
     Attributes:
@@ -98,7 +95,7 @@ class ImageClass(ImageReader):
 
 
 @dataclasses.dataclass(frozen=True)
-class ImageVector(ImageReader):
+class ImageVector(OfOutput):
     """Reads the path of an image and shows its pooled vector."""
     output = 'pooled'
 
@@ -107,7 +104,31 @@ class ImageVector(ImageReader):
         return json.dumps(vector), {'path': path, 'vector': vector, 'of': 'pooled'}
 
 
-def _noted(data: SeenImages, path: str) -> dict:
+class Decoded(Sequence):
+    """The images of an input. All of them are decoded at once, so that a corrupt one is refused before any output; those that do
+    not fit into `_KEPT` bytes again when they are used."""
+
+    def __init__(self, data: SeenImages, paths: Sequence[str], name: str):
+        self.data, self.paths, self.kept, used = data, paths, {}, 0
+        for number, path in enumerate(paths, 1):
+            try:
+                image = data.read(path)
+            except (ValueError, FileNotFoundError) as error:
+                raise ValueError(f'Image {number} of {name}: {error}' if len(paths) > 1 else str(error)) from None
+            if used < _KEPT:
+                self.kept[path], used = image, used + image.nbytes
+
+    def __len__(self) -> int:
+        return len(self.paths)
+
+    def __getitem__(self, which: int | slice) -> np.ndarray | list[np.ndarray]:
+        if isinstance(which, slice):
+            return [self[number] for number in range(len(self))[which]]
+        path = self.paths[which]
+        return self.kept[path] if path in self.kept else self.data.read(path)
+
+
+def noted(data: SeenImages, path: str) -> dict:
     """The entry of the JSON for what a person should know of how an image is read."""
     return {'note': note} if (note := data.note(path)) else {}
 
