@@ -68,14 +68,15 @@ def picture(folders, table):
     figure, body = figures.new(6.4, 3.0, dpi=120)
     axes = body.subplots()
     found = [table[name]['valid accuracy'] for name in names]
-    axes.barh(range(len(names)), [100 * one.mean for one in found], color=figures.COLOURS[:len(names)],
-              xerr=[100 * one.deviation if one.count > 1 else 0 for one in found])
-    for place, one in enumerate(found):
-        axes.text(100 * one.mean + 1, place, f'{100 * one.mean:.1f}', va='center', fontsize=9)
+    spread = [100 * one.deviation if one.count > 1 else 0.0 for one in found]
+    axes.barh(range(len(names)), [100 * one.mean for one in found], color=figures.COLOURS[:len(names)], xerr=spread)
+    for place, (one, beside) in enumerate(zip(found, spread)):
+        axes.text(100 * one.mean + beside + 1.5, place, f'{100 * one.mean:.1f}', va='center', fontsize=9)
     axes.set(yticks=range(len(names)), yticklabels=[LABELS[name] for name in names], xlim=(0, 100),
              xlabel='held-out photographs that are classified right, %')
     axes.invert_yaxis()
     axes.spines[['top', 'right']].set_visible(False)
     return figures.explain(figure, 'What a ViT that knows other products makes of 20 labels for each of 8 types',
                            'A ViT that was trained on 34 types of products learns 8 others from 20 photographs of each, at a '
-                           'larger size; and the same ViT without that training. Lines are standard deviations over seeds.')
+                           'larger size; and the same ViT without that training.'
+                           + ' Lines are standard deviations over seeds.' * any(spread))

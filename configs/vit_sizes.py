@@ -67,30 +67,34 @@ def measure(folder):
 
 
 def picture(folders, table):
-    """The accuracy against the seconds of training, a line for each size of images, with the patches at its points."""
-    figure, body = figures.new(9, 5, dpi=120)
-    axes = body.subplots()
+    """The accuracy against the seconds of training, a line for each size of images, a panel for each way of pooling."""
+    figure, body = figures.new(9, 4.6, dpi=120)
+    panels = dict(zip(POOLS, body.subplots(1, 2, sharex=True, sharey=True)))
     points = {}
     for name in folders:
         size, patch, pool = name.split('-')
         points.setdefault((int(size), pool), []).append((int(patch), table[name]))
     sizes = sorted({size for size, _ in points})
     for (size, pool), line in points.items():
-        line = sorted(line, key=lambda one: -one[0])
         seconds, accuracy = ([row[column].mean for _, row in line] for column in ('seconds', 'valid accuracy'))
-        axes.plot(seconds, [100 * one for one in accuracy], color=figures.COLOURS[sizes.index(size)],
-                  linestyle='-' if pool == 'mean' else '--', marker='o' if pool == 'mean' else 's', markersize=5,
-                  label=f'images of {size} x {size}, {POOLS[pool]}')
-        for (patch, _), x, y in zip(line, seconds, accuracy):
-            above = pool == 'mean'
-            axes.annotate(f'{patch}', (x, 100 * y), textcoords='offset points', xytext=(0, 6 if above else -6), fontsize=8,
-                          ha='center', va='bottom' if above else 'top')
-    axes.set_xscale('log')
-    axes.margins(0.08, 0.1)
-    axes.set(xlabel='seconds of training (logarithmic scale)', ylabel='held-out images that are classified right, %')
-    axes.grid(alpha=0.3, which='both')
-    axes.spines[['top', 'right']].set_visible(False)
-    axes.legend(frameon=False, fontsize=8.5)
+        place, axes = sizes.index(size), panels[pool]
+        axes.plot(seconds, [100 * one for one in accuracy], color=figures.COLOURS[place], marker='o', markersize=5,
+                  label=f'{size} x {size}')
+        for (patch, _), x, y in zip(line, seconds, accuracy):  # the labels of each size on a side of their own
+            axes.annotate(f'{patch}', (x, 100 * y), textcoords='offset points', xytext=((0, 7), (9, -4), (0, -13))[place % 3],
+                          fontsize=8.5, ha='center', color=figures.COLOURS[place])
+    for pool, axes in panels.items():
+        axes.set(xscale='log', title=POOLS[pool])
+        axes.set_xlabel('seconds of training (logarithmic scale)')
+        axes.xaxis.set_major_formatter('{x:g}')
+        axes.xaxis.set_minor_formatter('{x:g}')
+        axes.tick_params(axis='x', which='both', labelsize=8)
+        axes.margins(0.1, 0.12)
+        axes.grid(alpha=0.3, which='both')
+        axes.spines[['top', 'right']].set_visible(False)
+    first, last = panels.values()
+    first.set_ylabel('held-out images that are classified right, %')
+    last.legend(frameon=False, fontsize=8.5, title='images of', loc='lower right')
     return figures.explain(figure, 'Image size, patch size and class token: what accuracy costs',
-                           'Each point is a ViT with the same blocks after as many steps; its number is the side of its '
-                           'patches in pixels. Smaller patches, and larger images, make more of them, which take longer.')
+                           'Each point is a ViT with the same blocks after as many steps, which reads its class token '
+                           '(left) or averages its patches (right); its number is the side of the patches in pixels.')

@@ -106,12 +106,12 @@ class SweepsTest(experiments.TestCase):
             self.assertEqual(numbers, {'patches': (int(size) // int(patch)) ** 2, 'seconds': 10.0, 'ms a step': 20.0,
                                        'valid accuracy': 0.9 + number / 200})
             table[name] = {column: Estimate.of([value * (1 + number)]) for column, value in numbers.items()}
-        axes, = vit_sizes.picture(folders, table).axes
-        lines = {line.get_label(): line for line in axes.get_lines()}
-        pools = vit_sizes.POOLS.values()
-        self.assertEqual({*lines}, {f'images of {size} x {size}, {pool}' for size in (8, 16) for pool in pools})
-        self.assertEqual(lines['images of 8 x 8, class token'].get_xdata().tolist(), [30.0, 10.0])
-        self.assertLen(axes.texts, 10)
+        left, right = vit_sizes.picture(folders, table).axes
+        self.assertEqual([axes.get_title() for axes in (left, right)], ['class token', 'mean of the patches'])
+        lines = {line.get_label(): line for line in left.get_lines()}
+        self.assertEqual([*lines], ['8 x 8', '16 x 16'])
+        self.assertEqual(lines['8 x 8'].get_xdata().tolist(), [10.0, 30.0])
+        self.assertEqual([text.get_text() for text in right.texts], ['2', '4', '2', '4', '8'])
 
     def test_products(self):
         sweep = vit_products.sweep()
