@@ -46,13 +46,15 @@ import numpy as np
 
 from configs import base, converted
 from data import json_files
+from data.seq2seq import pairs
+from data.seq2seq.parallel import OpenParallel
 from data.text import examples as data_examples
-from data.text import frames, pairs
+from data.text import frames
 from data.text.examples import OpenExamples
-from data.text.labelled import Labelled, Labels, Number, OpenLabelled
+from data.text.labelled import Labelled, OpenLabelled
 from data.text.masked import OpenMasked
-from data.text.parallel import OpenParallel
 from data.text.preferences import OpenPreferences
+from data.text.targets import Labels, Number
 from data.tokenizers import hugging_face as tokenizer_files
 from data.tokenizers.roles import Roles
 from data.tokenizers.specs import WordPiece
@@ -63,6 +65,7 @@ from training import run as runs
 from training.checkpoint import require_same
 from training.config import resolve
 from training.host import machine
+from training.state import initialised, variables
 from transformer.contracts import LabelledText, TaggedText
 from transformer.conversion import arrays
 from transformer.conversion.families import FAMILIES as OF_TEXT
@@ -75,10 +78,16 @@ from transformer.conversion.tables import Weight
 from transformer.decoding.strategies import Strategy
 from transformer.models.electra import Electra
 from vit.contracts import SeenImages
+from vit.conversion import timm
+from vit.conversion.davit import DAVIT
+from vit.conversion.resnet import RESNET
 from vit.conversion.swin import SWIN
+from vit.conversion.timm_swin import TIMM_SWIN
 from vit.conversion.vit import VIT, image_of
+from vit.conversion.vit_mae import VIT_MAE
 
-OF_IMAGES = *VIT, *SWIN
+TIMM = *TIMM_SWIN, *DAVIT
+OF_IMAGES = *VIT, *VIT_MAE, *SWIN, *RESNET, *TIMM
 FAMILIES = *OF_TEXT, *OF_IMAGES
 # Fields of our models that do not change what given parameters compute, except for rounding.
 FREE = ('dtype', 'parameter_dtype', 'dense_gradient', *(f'{stack}{name}' for stack in ('', 'encoder.', 'decoder.')
@@ -127,13 +136,22 @@ def from_hf(folder, dtype='float32'):
 
     dtype: of the matrix products, 'float32' or 'bfloat16'; or 'float64', which is then also the type of the parameters and
       requires that the caller has enabled JAX's 64-bit types.
-    Raises ValueError or FileNotFoundError for a folder that cannot be read, and for a model whose outputs would differ.
+    Raises ValueError or FileNotFoundError for a folder that cannot be read, for a model whose outputs would differ, and for one
+    that needs more than its parameters.
     """
+    model, variables = variables_from_hf(folder, dtype)
+    if len(variables) > 1:
+        raise ValueError(f'{folder} has running statistics besides its parameters; call variables_from_hf.')
+    return model, variables['params']
+
+
+def variables_from_hf(folder, dtype='float32'):
+    """As `from_hf`, (model, variables): what the module is applied to, {'params': ..} and for a ResNet {'statistics': ..}."""
     folder = pathlib.Path(folder).expanduser()
     family, config, weights = opened(folder)
     types = {'dtype': dtype, 'parameter_dtype': dtype if dtype == 'float64' else family.parameter_dtype(weights)}
     model = resolve.construct(base.part(family.model, **fields_of(family, config)), extra=types)
-    return model, params_of(folder, family, weights, shapes_of(family, model, config), model, types['parameter_dtype'])
+    return model, read(folder, family, weights, shapes_of(family, model, config), model)
 
 
 def fields_of(family, config):
@@ -145,6 +163,7 @@ def opened(folder):
     """(family, config, {name: `Weight`}) of a folder that save_pretrained has written."""
     require_folder(folder)
     config = json_of(folder / 'config.json')
+    config = timm.flat(config) if timm.is_timm(config) else config
     if 'model_type' not in config:
         raise ValueError(f'{folder / "config.json"} is not the config of a model; fetch it again.')
     kind, named = config['model_type'], (config.get('architectures') or [None])[0]
@@ -180,40 +199,42 @@ def json_of(path):
 
 
 def shapes_of(family, model, config):
-    """The shapes of the parameters of a model."""
+    """The shapes of what a model is applied to."""
     inputs = {name: jax.ShapeDtypeStruct(shape, dtype) for name, (shape, dtype) in family.inputs(config).items()}
-    return jax.eval_shape(model.init, jax.random.key(0), **inputs)['params']
+    return variables(*jax.eval_shape(lambda inputs: initialised(model, inputs, jax.random.key(0)), inputs))
 
 
-def params_of(folder, family, weights, shapes, model, dtype):
-    """The parameters of these shapes and this type, read from the weights of a folder."""
-    flat = {mesh.path_of(keys): x.shape for keys, x in jax.tree_util.tree_leaves_with_path(shapes)}
-    require_same(*family.sides(weights, flat, model), ('the model needs', 'the file has'),
+def read(folder, family, weights, shapes, model):
+    """The variables of these shapes and types, read from the weights of a folder."""
+    flat = mesh.flat(*shapes.values())
+    sizes, dtype = {name: x.shape for name, x in flat.items()}, next(iter(flat.values())).dtype
+    require_same(*family.sides(weights, sizes, model), ('the model needs', 'the file has'),
                  f'{folder} does not fit its config.json:', 'Mend the sizes in config.json, or fetch both again.')
-    read = progress.over(family.read(weights, flat, folder, model, dtype), f'reading {folder}', 'arrays', len(flat))
-    found = {name: jax.device_put(x) for name, x in read}
-    return jax.tree_util.tree_map_with_path(lambda keys, _: found[mesh.path_of(keys)], shapes)
+    reading = progress.over(family.read(weights, sizes, folder, model, dtype), f'reading {folder}', 'arrays', len(flat))
+    found = {name: jax.device_put(x.astype(flat[name].dtype)) for name, x in reading}
+    return {kind: jax.tree_util.tree_map_with_path(lambda keys, _: found[mesh.path_of(keys)], tree)
+            for kind, tree in shapes.items()}
 
 
 def snapshot_of(folder):
     """The Snapshot of the run that a folder of save_pretrained becomes, without a workdir."""
-    _, _, run, params, _ = converted_run(pathlib.Path(folder))
-    return runs.Snapshot(run, params, 0)
+    _, _, run, found, _ = converted_run(pathlib.Path(folder))
+    return runs.Snapshot(run, step=0, **found)
 
 
 def run_of(folder, new):
     """Writes a run from a folder that save_pretrained has written; returns the report to print."""
     runs.require_new(new)
-    family, weights, run, params, said = converted_run(folder)
-    runs.write(new, run, {'params': params})
-    further = 'classify' if family.use in ('hidden', 'replaced', 'images') else 'finetune'
+    family, weights, run, found, said = converted_run(folder)
+    runs.write(new, run, found)
+    further = 'classify' if family.use in ('hidden', 'replaced', 'images', 'reconstruction') else 'finetune'
     return (f'{new}: {family.architecture} with {run.parameters():,} parameters, {said}\n'
             f'{widened(family.kinds(weights), run.config.parameter_dtype)}'
             f'train it further with: python train.py --config=configs/{further}.py:{new} --config.data.path=PATH')
 
 
 def converted_run(folder):
-    """(family, {name: `Weight`}, run, params, report) of a folder that save_pretrained has written."""
+    """(family, {name: `Weight`}, run, variables, report) of a folder that save_pretrained has written."""
     family, theirs, weights = opened(folder)
     fields = fields_of(family, theirs)
     with tempfile.TemporaryDirectory() as place:
@@ -225,7 +246,8 @@ def converted_run(folder):
             config.parameter_dtype = family.parameter_dtype(weights)
         machine.prepare(config, sparing=True)
         run = runs.build(config, mesh.make(1, 1, 1), place)
-    return family, weights, run, params_of(folder, family, weights, run.shapes.params, run.model, config.parameter_dtype), said
+    shapes = variables(run.shapes.params, run.shapes.statistics)
+    return family, weights, run, read(folder, family, weights, shapes, run.model), said
 
 
 def widened(kinds, dtype):
@@ -291,7 +313,7 @@ def image_run(folder, family, theirs, fields, place):
     """(config, report to print) of a run of an image model; writes its classes into the folder `place`."""
     _, height, width, channels = image_of(theirs)
     path = folder / 'preprocessor_config.json'
-    settings = json_of(path) if path.is_file() else {}
+    settings = json_of(path) if path.is_file() else timm.preparation(theirs)
     require_preparation(settings, height, width)
     given = settings if settings.get('do_normalize', True) else {'image_mean': [0.0] * channels, 'image_std': [1.0] * channels}
     mean, std = (tuple(map(float, given.get(name) or (0.5,) * channels)) for name in ('image_mean', 'image_std'))
@@ -301,7 +323,8 @@ def image_run(folder, family, theirs, fields, place):
     form = {'height': height, 'width': width, 'channels': channels, 'classes': classes}
     pathlib.Path(place, 'classes.json').write_text(json.dumps(form))
     image = dict(size=height if height == width else 0, channels=channels, steps=f'Normalize(mean={mean}, std={std})')
-    return converted.config_of(family, fields, image=image), f'images of {height}x{width}x{channels}'
+    said = f'images of {height}x{width}x{channels}{timm.otherwise_prepared(theirs)}'
+    return converted.config_of(family, fields, image=image), said
 
 
 def require_preparation(settings, height, width):
@@ -319,17 +342,22 @@ def folder_of(snapshot, new, kind=None):
     family, snapshot, formed = expressed(snapshot, kind)
     special = None if family in OF_IMAGES else special_of(snapshot, family)
     more = (special.ids() if special else {}) | family.config(snapshot.model) | told_of(snapshot)
-    flat = {mesh.path_of(keys): np.asarray(x) for keys, x in jax.tree_util.tree_leaves_with_path(snapshot.params)}
-    theirs = more | {'dtype': next(iter(flat.values())).dtype.name}
+    kind = next(iter(jax.tree.leaves(snapshot.params))).dtype
+    flat = {name: np.asarray(x, kind) for name, x in mesh.flat(*snapshot.variables.values()).items()}
+    theirs = more | {'dtype': kind.name}
     snapshot = dataclasses.replace(snapshot, params=None)  # so that each parameter is freed once it is written
     weights = family.write(flat, snapshot.model)
+    prepared = None if special else preparation_of(snapshot.data)
+    of_timm = family in TIMM
+    theirs = timm.nested(theirs, prepared, family) if of_timm else theirs
     with made(new) as folder:
         (folder / 'config.json').write_text(json.dumps(theirs, indent=2, sort_keys=True) + '\n')
         with progress.waiting(f'writing {new}'):
             weight_files.write(folder, weights)
         if special is None:
             said = 'and the preparation of its images'
-            (folder / 'preprocessor_config.json').write_text(json.dumps(preparation_of(snapshot.data), indent=2) + '\n')
+            if not of_timm:
+                (folder / 'preprocessor_config.json').write_text(json.dumps(prepared, indent=2) + '\n')
         else:
             said = written_tokenizer(folder, snapshot, special)
             if family.use in GENERATES:
@@ -403,7 +431,7 @@ def expressed(snapshot, kind=None):
         pad = family.config(formed.model).get('pad_token_id', -1)  # RoBERTa's positions skip this token
         if pad == -1 or pad == special_of(snapshot, family).roles.pad:
             image = snapshot.data.shapes['image'][0][1:] if family in OF_IMAGES else ()
-            flat = {mesh.path_of(keys): np.asarray(x) for keys, x in jax.tree_util.tree_leaves_with_path(snapshot.params)}
+            flat = {name: np.asarray(x) for name, x in mesh.flat(snapshot.params).items()}
             params = mesh.nested(formed.params(flat, image))
             run = dataclasses.replace(snapshot.run, model=formed.model)
             return family, dataclasses.replace(snapshot, run=run, params=params), formed.said
@@ -419,8 +447,9 @@ def told_of(snapshot):
     """The fields of the config for transformers, except tokens, that come from the data: classes and the shape of images."""
     data, found = snapshot.data, {}
     if classes := list(data.classes) if isinstance(data, LabelledText | TaggedText | SeenImages) else []:
-        head = snapshot.model if isinstance(data, SeenImages) else snapshot.model.head  # may have more classes than the data
-        classes += [f'LABEL_{i}' for i in range(len(classes), head.classes)]
+        known = fields_in(snapshot.model)
+        count = known.get('classes', 0) if isinstance(data, SeenImages) else known['head'].classes
+        classes += [f'LABEL_{i}' for i in range(len(classes), count)]  # a head may have more than the data
         found |= {'id2label': dict(enumerate(named(classes))), 'label2id': {name: i for i, name in enumerate(named(classes))}}
     match data:
         case OpenLabelled(config=Labelled(target=Labels())):

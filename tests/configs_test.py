@@ -63,6 +63,11 @@ CHANGES = {
         'data.name': '', 'data.columns': ('1', '2'), 'data.tokenizer': 'SentencePiece(vocab=300)',
         'evals.translations.split': 'valid'} for variant in ('base', 'big')},
     'stability:pre': TEXT | {'data.tokenizer': 'Byte()', 'data.valid': 'train[90%:95%]'},
+    'mae_fashion_mnist': {'data.source': 'digits', 'data.path': '', 'data.train': 'train[:64]', 'data.valid': 'train[64:80]',
+                          'data.steps': ''},
+    'resnet_fashion_mnist:digits': {'data.train': 'train[:64]', 'data.valid': 'train[64:70]', 'model.depths': (1, 1, 1)},
+    'resnet_fashion_mnist:d2l': {'data.source': 'digits', 'data.path': '', 'data.train': 'train[:64]', 'data.size': 17,
+                                 'data.valid': 'train[64:70]', 'model.widths': (4, 4, 4, 4), 'model.depths': (1, 1, 1, 1)},
     'vit_products': {'data.source': 'digits', 'data.path': '', 'data.features': '', 'data.pattern': '', 'data.classes': '[:4]',
                      'data.size': 16, 'data.width': 8, 'data.train': 'train[:64]', 'data.valid': 'train[64:70]'},
     'vit_sizes:digits': {'data.train': 'train[:64]', 'data.valid': 'train[64:70]'},
@@ -99,6 +104,7 @@ ALIKE = {'gpt2:350m': ('gpt2:124m', SHRUNK.keys() | {'optimizer.learning_rate'})
          **{f'ptb_lm:{variant}': ('ptb_lm:lstm', {'model.cell', 'model.width'}) for variant in ('rnn', 'gru')},
          'transformer_cldr:bart': ('transformer_cldr:vaswani', {'model.encoder.embedding_norm', 'model.decoder.embedding_norm',
                                                                 'model.head'}),
+         'resnet_fashion_mnist:small': ('resnet_fashion_mnist:digits', SHRUNK.keys() | {'data', 'evals'}),
          'vit_digits:cls': ('vit_digits:mean', {'model.pool'}),
          'vit_sizes:fashion_mnist': ('vit_sizes:digits', SHRUNK.keys() | {'data'}),
          'nadaraya_watson:collapse': ('nadaraya_watson:curve', {'task.leave_one_out'}),
@@ -171,7 +177,7 @@ class ConfigsTest(experiments.TestCase):
         texts = {**{f'data.{name}': [''] for name in ('text.documents:Text', 'text.masked:Masked', 'text.shift:Shift',
                                                       'text.parallel:Parallel', 'seq2seq.corrupted:Corrupted')},
                  'data.text.mixture:Mixture': [f'parts.{name}.' for name in config.data.get('parts', {})]}
-        if config.data.pipeline == 'data.text.parallel:Parallel':
+        if config.data.pipeline == 'data.seq2seq.parallel:Parallel':
             if config.data.source == 'cldr':
                 return {}
             if config.data.source == 'files':

@@ -27,12 +27,14 @@ CASES = (
     't5_span', 't5_encoder', 't5_tags', 'bart', 'bart_classes', 'bart_span', 'marian', 'marian_two', 'vit', 'vit_model',
     'ijepa', 'albert', 'albert_masked', 'albert_model', 'albert_classes', 'albert_tags', 'albert_span', 'electra',
     'electra_masked', 'electra_model', 'electra_classes', 'electra_tags', 'electra_span', 'distilbert', 'distilbert_model',
-    'distilbert_classes', 'distilbert_tags', 'distilbert_span', 'swin', 'swin_model')
+    'distilbert_classes', 'distilbert_tags', 'distilbert_span', 'swin', 'swin_model',
+    'timm_swin', 'timm_swin_padded', 'timm_davit', 'timm_davit_florence', 'resnet', 'resnet_basic',
+    'vit_mae', 'vit_mae_model')
 
-ALTERED = 'bert_masked', 'albert', 'electra', 'electra_masked', 'electra_classes', 'distilbert', 'distilbert_span'
+ALTERED = 'vit_mae', 'bert_masked', 'albert', 'electra', 'electra_masked', 'electra_classes', 'distilbert', 'distilbert_span'
 # One of each family, and those with a part of their own.
 IN_FLOAT32 = ('gpt2', 'gpt2_other', 'bert', 'roberta', 't5', 't5_gated', 't5_classes', 'bart', 'marian', 'vit', 'albert',
-              'electra_masked', 'distilbert_classes', 'swin_model')
+              'electra_masked', 'distilbert_classes', 'swin_model', 'resnet_basic')
 
 
 def inputs_of(name, model, arrays):
@@ -69,18 +71,19 @@ class ParityTest(parameterized.TestCase):
     def measured(self, name, dtype):
         """(what was recorded, {output: ours where it counts}, {weight: our gradient}), computed in a type."""
         recorded = case(name)
-        model, params = convert.from_hf(REFERENCE / name, dtype=dtype)
+        model, variables = convert.variables_from_hf(REFERENCE / name, dtype=dtype)
         inputs = {key: x.astype(dtype) if x.dtype.kind == 'f' else x
                   for key, x in inputs_of(name, model, recorded['input']).items()}
 
         def score(params):
-            found = outputs_of(name, model.apply({'params': params}, **inputs))
+            found = outputs_of(name, model.apply(variables | {'params': params}, **inputs))
             return sum((found[key] * direction).sum() for key, direction in recorded['direction'].items()), found
 
-        gradients, found = jax.jit(jax.grad(score, has_aux=True))(params)
+        gradients, found = jax.jit(jax.grad(score, has_aux=True))(variables['params'])
         self.assertContainsSubset(recorded['output'], found)
         family, *_ = convert.opened(REFERENCE / name)
-        theirs = family.write(flat(gradients), model)
+        still = flat(jax.tree.map(jnp.zeros_like, variables.get('statistics', {})))
+        theirs = {key: x for key, x in family.write(flat(gradients) | still, model).items() if x.dtype.kind == 'f'}
         self.assertSameElements(theirs, recorded['gradient'])
         counted = {key: np.asarray(found[key]) * (recorded['direction'][key] != 0) for key in recorded['output']}  # no padding
         return recorded, counted, theirs
@@ -112,11 +115,11 @@ class ParityTest(parameterized.TestCase):
     def test_bfloat16_is_within_its_rounding(self, name):
         recorded = case(name)
         (key, half), = recorded['half'].items()
-        model, params = convert.from_hf(REFERENCE / name, dtype='bfloat16')
+        model, variables = convert.variables_from_hf(REFERENCE / name, dtype='bfloat16')
         wanted = recorded['output'][key]
         counted = recorded['direction'][key] != 0
         error = lambda found: np.abs(np.float32(found) - wanted)[counted].mean()
-        found = outputs_of(name, model.apply({'params': params}, **inputs_of(name, model, recorded['input'])))[key]
+        found = outputs_of(name, model.apply(variables, **inputs_of(name, model, recorded['input'])))[key]
         # About that of the original; of few numbers, a share of their size.
         self.assertBetween(error(found), 1e-4, max(1.25 * error(half), 0.01 * np.abs(wanted).max()))
 
@@ -149,7 +152,7 @@ class ParityTest(parameterized.TestCase):
 
 
 @slow_but('test_in_and_out_again', 'gpt2', 'gpt2_other', 'gpt2_choice', 'bert', 'bert_tags', 'roberta_classes', 't5',
-          't5_encoder', 'bart', 'vit', 'albert', 'electra', 'distilbert_classes')
+          't5_encoder', 'bart', 'vit', 'vit_mae', 'albert', 'electra', 'distilbert_classes')
 @slow_but('test_every_field_of_a_config_counts_or_is_refused', 'albert', 'electra_masked')
 class FolderTest(recorded.TestCase):
     """Folders in, runs, and folders out."""
@@ -165,16 +168,17 @@ class FolderTest(recorded.TestCase):
         workdir, out = self.folder / 'run', self.folder / 'out'
         self.convert(f'--from_hf={self.hugging_face(name)}', f'--workdir={workdir}')
         self.assertEqual(experiments.steps(workdir), [0])
-        self.assertTrue(all("'params'" in key for key in experiments.bits(workdir)))  # and nothing else
+        self.assertTrue(all("'params'" in key or "'statistics'" in key for key in experiments.bits(workdir)))  # nothing else
         said = self.convert(f'--workdir={workdir}', f'--to_hf={out}')
-        self.assertIn('the preparation of its images' if name in ('vit', 'vit_model', 'ijepa') else 'without a tokenizer', said)
+        of_images = convert.opened(REFERENCE / name)[0] in convert.OF_IMAGES
+        self.assertIn('the preparation of its images' if of_images else 'without a tokenizer', said)
         self.assertEqual((out / 'model.safetensors').read_bytes(), (REFERENCE / name / 'model.safetensors').read_bytes())
         (family, there, _), (_, here, _) = map(convert.opened, (REFERENCE / name, out))
         self.assertEqual(*(convert.fields_of(family, config) for config in (here, there)))
         same = ['architectures', 'model_type', 'vocab_size', 'image_size', 'num_channels']
         same += ['decoder_start_token_id'] if 'decoder_inputs' in family.inputs(there) else []
         same += ['id2label'] if family.use in ('classes', 'tags', 'images') else []
-        same += ['bos_token_id', 'eos_token_id', 'pad_token_id'] * (family.kind not in ('vit', 'ijepa'))
+        same += ['bos_token_id', 'eos_token_id', 'pad_token_id'] * (not of_images)
         known = [key for key in same if key in there]
         self.assertEqual([here[key] for key in known], [there[key] for key in known])
         self.assertEqual((out / 'generation_config.json').is_file(), family.use in ('text', 'pairs'))
@@ -202,8 +206,8 @@ class FolderTest(recorded.TestCase):
             changes.get('problem_type', 'absent'), changes.get('problem_type')))
         self.assert_same_weights(out, self.folder / f'{kind}_classes_hf')
 
-    @parameterized.parameters('gpt2', 'gpt2_span', 'bert', 'bert_model', 'roberta', 't5', 'bart_classes', 'vit', 'albert',
-                              'electra', 'distilbert_span')
+    @parameterized.parameters('gpt2', 'gpt2_span', 'bert', 'bert_model', 'roberta', 't5', 'bart_classes', 'vit', 'resnet',
+                              'vit_mae', 'vit_mae_model', 'albert', 'electra', 'distilbert_span')
     @pytest.mark.slow
     def test_verify(self, name):
         workdir, recorded = self.folder / 'run', case(name)
@@ -215,6 +219,8 @@ class FolderTest(recorded.TestCase):
             for name, wanted in recorded['output'].items():
                 counted = recorded['direction'][name] != 0
                 np.testing.assert_allclose(found[name] * counted, wanted * counted, atol=1e-4)
+            for name, wanted in recorded.get('masking', {}).items():
+                np.testing.assert_array_equal(found[name], wanted)
 
     @parameterized.parameters(
         ({'feed_forward_proj': 'gated-silly'}, "feed_forward_proj='gated-silly', which is not supported"),
@@ -295,6 +301,8 @@ class FolderTest(recorded.TestCase):
     @parameterized.parameters(
         ('gpt2', 'layer_norm_epsilon', 1e-5, 'norm.epsilon'), ('bert', 'layer_norm_eps', 1e-12, 'norm.epsilon'),
         ('roberta', 'layer_norm_eps', 1e-12, 'norm.epsilon'), ('vit', 'layer_norm_eps', 1e-12, 'norm.epsilon'),
+        ('vit_mae', 'layer_norm_eps', 1e-12, 'encoder.norm.epsilon', 'decoder.norm.epsilon'),
+        ('vit_mae', 'mask_ratio', 0.75, 'mask_ratio'),
         ('t5', 'layer_norm_epsilon', 1e-6, 'encoder.norm.epsilon', 'decoder.norm.epsilon'),
         ('gpt2', 'attn_pdrop', 0.1, 'attention_dropout'), ('bert', 'attention_probs_dropout_prob', 0.1, 'attention_dropout'),
         ('vit', 'hidden_dropout_prob', 0.0, 'dropout'),
@@ -391,6 +399,8 @@ class FolderTest(recorded.TestCase):
         ('bart', {'encoder_ffn_dim': 20}, r'encoder.layers.0.fc1.bias \[20\] +\| \S*encoder.layers.0.fc1.bias \[24\]'),
         ('vit', {'qkv_bias': False}, r'\n  - +\| vit.encoder.layer.0.attention.attention.key.bias \[16\]'),
         ('vit_model', {'pooler_act': 'gelu'}, "pooler_act='gelu'"),
+        ('vit_mae', {'mask_ratio': 1.0}, r'mask_ratio is 1.0; expected a share in \[0, 1\)'),
+        ('vit_mae', {'mask_ratio': 0.9}, 'mask_ratio=0.9 keeps none of 9 patches'),
         ('vit', {'image_size': 16}, r'_embeddings \[1, 17, 16\] \| .*_embeddings \[1, 10, 16\]'))
     def test_configs_of_other_families(self, name, changes, message):
         self.assert_refused(message, f'--from_hf={self.hugging_face(name, **changes)}', f'--workdir={self.folder / "run"}')
@@ -417,8 +427,8 @@ class FolderTest(recorded.TestCase):
     def test_every_field_of_a_config_counts_or_is_refused(self, name):
         """Another value changes the logits, or how the model is trained, or it is refused."""
         (family, config, _), (model, params) = convert.opened(REFERENCE / name), convert.from_hf(REFERENCE / name)
-        inputs = inputs_of(name, model, case(name)['input'])
-        logits = lambda model, params: next(iter(outputs_of(name, model.apply({'params': params}, **inputs)).values()))
+        inputs, output = inputs_of(name, model, case(name)['input']), next(iter(case(name)['output']))
+        logits = lambda model, params: outputs_of(name, model.apply({'params': params}, **inputs))[output]
         wanted, other = logits(model, params), {'gelu': 'relu', 'relu': 'silu', 'gelu_new': 'relu', True: False, False: True}
         for field in sorted({field for one in family.fields for field in one.names[0]} & {*config}):
             value = config[field]
@@ -428,7 +438,7 @@ class FolderTest(recorded.TestCase):
                 found, read = convert.from_hf(self.hugging_face(name, **{field: given}))
             except ValueError:
                 continue
-            if 'dropout' in field:
+            if 'dropout' in field or field == 'norm_pix_loss':
                 self.assertNotEqual(found, model, field)
             else:
                 self.assertGreater(np.abs(logits(found, read) - wanted).max(), 1e-4, field)

@@ -50,6 +50,15 @@ VIT = dict(  # of google/vit-base-patch16-224
     hidden_size=768, id2label={str(i): f'class {i}' for i in range(1000)}, image_size=224, initializer_range=0.02,
     intermediate_size=3072, label2id={f'class {i}': i for i in range(1000)}, layer_norm_eps=1e-12, model_type='vit',
     num_attention_heads=12, num_channels=3, num_hidden_layers=12, patch_size=16, qkv_bias=True)
+VIT_MAE = {key: value for key, value in VIT.items() if 'label' not in key} | dict(  # of facebook/vit-mae-base
+    architectures=['ViTMAEForPreTraining'], decoder_hidden_size=512, decoder_intermediate_size=2048,
+    decoder_num_attention_heads=16, decoder_num_hidden_layers=8, layer_norm_eps=1e-12, mask_ratio=0.75, model_type='vit_mae',
+    norm_pix_loss=False, torch_dtype='float32', transformers_version='4.16.0.dev0')
+RESNET = dict(  # of microsoft/resnet-50
+    architectures=['ResNetForImageClassification'], depths=[3, 4, 6, 3], downsample_in_first_stage=False, embedding_size=64,
+    hidden_act='relu', hidden_sizes=[256, 512, 1024, 2048], id2label={str(i): f'class {i}' for i in range(1000)},
+    label2id={f'class {i}': i for i in range(1000)}, layer_type='bottleneck', model_type='resnet', num_channels=3,
+    out_features=None, stage_names=['stem', 'stage1', 'stage2', 'stage3', 'stage4'], torch_dtype='float32')
 
 ALBERT = dict(  # of albert/albert-base-v2
     architectures=['AlbertForMaskedLM'], attention_probs_dropout_prob=0, bos_token_id=2, classifier_dropout_prob=0.1,
@@ -78,7 +87,8 @@ class ReleasedTest(parameterized.TestCase):
             d_ff=1024, feed_forward_proj='gated-gelu', num_decoder_layers=8, num_heads=6, num_layers=8, use_cache=True,
             tie_word_embeddings=False), 76_961_152),  # t5-v1_1-small; flan-t5-small has the same
         (BERT, 109_514_298), (MULTILINGUAL, 177_974_523), (BERT | dict(architectures=['BertForPreTraining']), 110_106_428),
-        (ROBERTA, 124_697_433), (BART, 139_420_416 + 50_265), (MNLI, 407_344_131), (VIT, 86_567_656),
+        (ROBERTA, 124_697_433), (BART, 139_420_416 + 50_265), (MNLI, 407_344_131), (VIT, 86_567_656), (VIT_MAE, 111_907_840),
+        (RESNET, 25_557_032),
         (ALBERT, 11_221_680), (ELECTRA, 13_549_057),
         (DISTILBERT, 66_985_530))  # BART's with a bias
     @pytest.mark.slow
@@ -88,8 +98,8 @@ class ReleasedTest(parameterized.TestCase):
         config = family.prepared(config, head) if family.prepared else config
         model = convert.resolve.construct(convert.base.part(family.model, **convert.fields_of(family, config)))
         shapes = convert.shapes_of(family, model, config)
-        named = {mesh.path_of(keys): x for keys, x in jax.tree_util.tree_leaves_with_path(shapes)}
-        self.assertEqual(sum(x.size for x in named.values()), parameters)
+        named = mesh.flat(*shapes.values())
+        self.assertEqual(sum(x.size for x in jax.tree.leaves(shapes['params'])), parameters)
         self.assertLen(family.entries({name: x.shape for name, x in named.items()}, model), len(jax.tree.leaves(shapes)) - (
             4 * model.stack.layers if config['model_type'] == 'gpt2' else 0))  # three kernels, and three biases, are one there
 

@@ -62,8 +62,8 @@ class Companions:
         for what in own:
             if what in theirs and own[what] != theirs[what]:
                 raise ValueError(f'companions.{name} is {folder!r}, whose {what} differ{"s" * (what[-1] != "s")} from this '
-                                 f'run\'s, so that its outputs mean something else; start from it with --config.init_from='
-                                 f'{folder}, or name another run.')
+                                 f'run\'s, so that its outputs mean something else; name a run with the same, or '
+                                 f'with texts start from it with --config.init_from={folder}.')
         return found
 
 

@@ -103,8 +103,8 @@ def path_of(keys):
 
 
 def flat(*trees):
-    """{path: numpy array} of the leaves of trees."""
-    return {path_of(keys): np.asarray(leaf) for tree in trees for keys, leaf in jax.tree_util.tree_leaves_with_path(tree)}
+    """{path: leaf} of all leaves of trees."""
+    return {path_of(keys): leaf for tree in trees for keys, leaf in jax.tree_util.tree_leaves_with_path(tree)}
 
 
 def nested(named):

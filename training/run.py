@@ -72,8 +72,7 @@ class Run:
         """(state, names of fresh parameters): the fresh state, with the parameters and statistics that init_rules keep from the
         newest step of another workdir."""
         source = load(folder, data=1, onto=self.mesh)
-        have = {meshes.path_of(keys): p for tree in source.variables.values()
-                for keys, p in jax.tree_util.tree_leaves_with_path(tree)}
+        have = meshes.flat(*source.variables.values())
         rules, fits = self.config.init_rules, isinstance(self.model, contracts.Fitting)
         inputs = lambda run: run.task.inputs(
             {name: jax.ShapeDtypeStruct(shape, dtype) for name, (shape, dtype) in run.data.shapes.items()})

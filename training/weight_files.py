@@ -7,6 +7,7 @@ import pathlib
 import tempfile
 
 import ml_dtypes  # noqa: F401  registers bfloat16 with numpy, which safetensors needs
+import numpy as np
 
 from display import progress
 from training import mesh, workdir
@@ -83,9 +84,9 @@ def require_new(path):
 
 
 def export(snapshot, path):
-    """Writes the parameters and statistics of any run as a .safetensors file, and its config and their shapes beside it; returns
+    """Writes the parameters and statistics of any run as a .safetensors file, and beside it their shapes and its config; returns
     the report to print."""
-    flat = mesh.flat(*snapshot.variables.values())
+    flat = {name: np.asarray(x) for name, x in mesh.flat(*snapshot.variables.values()).items()}
     told = lambda tree: {name: {'shape': list(x.shape), 'dtype': x.dtype.name} for name, x in mesh.flat(tree).items()}
     about = {'step': snapshot.step, 'config': workdir.as_json(snapshot.run.config), 'parameters': told(snapshot.params)}
     if snapshot.statistics:

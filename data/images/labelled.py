@@ -148,7 +148,8 @@ class OpenImages(Opened):
             step({'image': np.zeros((1, *shape), np.float32)}, np.random.default_rng(0))
         self._normalize = steps[-1] if steps and isinstance(steps[-1], image_steps.Normalize) else None
         self.facts = {'classes': len(self.classes)}
-        self.meanings = {'classes': cache.key(*self.classes)}
+        self.meanings = {'classes': cache.key(*self.classes), 'image size': str(shape),
+                         'image normalisation': str(self.normalization)}
 
     def save(self, folder: str | os.PathLike) -> None:
         """Writes the classes and the form of the images, so that opening with this folder needs no images."""

@@ -1,13 +1,16 @@
 """As record.py, of BERT and its relatives, BART and ViT with their heads, and of GPT-2 and T5 with those that classify.
 
-    python tests/reference/record_encoders.py [bert roberta albert electra distilbert gpt2 t5 bart vit swin]
+    python tests/reference/record_encoders.py [bert roberta albert electra distilbert gpt2 t5 bart vit mae resnet swin]
 """
 
+import copy
 import sys
+import tempfile
 
 import torch
 import transformers as hf
 from record import generated, ids, padded, record, shaken
+from safetensors.torch import load_file
 
 WORDS = dict(vocab_size=67, hidden_size=16, num_hidden_layers=2, num_attention_heads=2, intermediate_size=24,
              max_position_embeddings=24, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
@@ -175,6 +178,30 @@ def vit():
     case('ijepa', model, dict(pixel_values=images(3, 12, 12)), {'logits': None})
 
 
+def mae():
+    """4 of 9 patches are kept, by noise that bfloat16 can hold; what else the forward gives, and its loss with the pixels of a
+    patch standardised or not."""
+    small = dict(hidden_size=16, num_hidden_layers=2, num_attention_heads=2, intermediate_size=24, image_size=12, patch_size=4,
+                 decoder_hidden_size=12, decoder_num_hidden_layers=1, decoder_num_attention_heads=3,
+                 decoder_intermediate_size=20, mask_ratio=0.55)
+    draw = torch.Generator().manual_seed(7)
+    images = torch.randn(3, 3, 12, 12, generator=draw)
+    noise = torch.stack([torch.randperm(9, generator=draw) for _ in range(3)]) / 16
+    inputs = dict(pixel_values=images, noise=noise)
+    model = shaken(hf.ViTMAEForPreTraining(hf.ViTMAEConfig(**small)))
+    more, exact = {}, copy.deepcopy(model).double()
+    for name, normalised in (('plain', False), ('standardised', True)):
+        exact.config.norm_pix_loss = normalised
+        found = exact(**{key: x.double() for key, x in inputs.items()})
+        more |= {f'loss/{name}': found.loss, 'masking/mask': found.mask, 'masking/ids_restore': found.ids_restore}
+    record('vit_mae', model, inputs, {'logits': None}, more)
+    one = hf.ViTMAEConfig(**small | dict(num_hidden_layers=1, image_size=(12, 8), num_channels=1, norm_pix_loss=True,
+                                         layer_norm_eps=1e-6))
+    noise = torch.stack([torch.randperm(6, generator=draw) for _ in range(3)]) / 16
+    case('vit_mae_model', hf.ViTMAEModel(one), dict(pixel_values=images[:, :1, :, :8], noise=noise),
+         {'last_hidden_state': None})
+
+
 def swin():
     """A grid of 8x8 patches, in windows with shifts, and one of 7x9, where patches, windows and merging are padded."""
     images = lambda *shape: torch.randn(2, *shape, generator=torch.Generator().manual_seed(6))
@@ -187,8 +214,38 @@ def swin():
         'last_hidden_state': None, 'pooler_output': None})
 
 
+def resnet():
+    """Of bottlenecks and of basic blocks, on images of odd sizes; of the first also all weights after a step of SGD."""
+    images = lambda *shape: torch.randn(3, *shape, generator=torch.Generator().manual_seed(6))
+    small = dict(embedding_size=8, hidden_sizes=[16, 24], depths=[2, 1], downsample_in_bottleneck=True, **CLASSES)
+    for name, changes, image in (
+            ('resnet', {}, images(3, 27, 21)),
+            ('resnet_basic', dict(layer_type='basic', hidden_sizes=[8, 12], downsample_in_first_stage=True,
+                                  downsample_in_bottleneck=False, hidden_act='silu', num_channels=1), images(1, 19, 26))):
+        model = shaken(hf.ResNetForImageClassification(hf.ResNetConfig(**small | changes)))
+        draw = torch.Generator().manual_seed(8)
+        for key, buffer in model.named_buffers():
+            if key.endswith('running_mean'):
+                buffer.copy_(0.3 * torch.randn(buffer.shape, generator=draw))
+            elif key.endswith('running_var'):
+                buffer.copy_(0.5 + torch.rand(buffer.shape, generator=draw))
+        record(name, model, dict(pixel_values=image), {'logits': None}, {} if changes else stepped(model, image))
+
+
+def stepped(model, images):
+    """{'stepped/NAME': weight} after a step of SGD with a learning rate of 0.1 on the classes 0, 1, 2."""
+    model = copy.deepcopy(model).double().train()
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    torch.nn.functional.cross_entropy(model(pixel_values=images.double()).logits, torch.arange(3)).backward()
+    optimizer.step()
+    with tempfile.TemporaryDirectory() as place:
+        model.save_pretrained(place)
+        return {f'stepped/{name}': x for name, x in load_file(f'{place}/model.safetensors').items()}
+
+
 if __name__ == '__main__':
-    makers = {make.__name__: make for make in (bert, roberta, albert, electra, distilbert, gpt2, t5, bart, vit, swin)}
+    makers = {make.__name__: make for make in (bert, roberta, albert, electra, distilbert, gpt2, t5, bart, vit, mae, swin,
+                                                resnet)}
     for name in sys.argv[1:] or makers:
         torch.manual_seed(0)
         makers[name]()

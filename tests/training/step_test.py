@@ -49,6 +49,29 @@ class Noise(Squares):
         return {'noise': ((weights * jax.random.uniform(key)).sum() + 0 * forward(x=batch['x']).sum(), weights.sum())}
 
 
+class Centred(Model):
+    """Subtracts the mean of the batch in training, and a running mean elsewhere."""
+
+    def apply(self, variables, x, key=None, mutable=()):
+        mean = variables['statistics']['mean']
+        y = super().apply(variables, x - (mean if key is None else x.mean()))
+        moved = mean if key is None else 0.9 * mean + 0.1 * x.mean()
+        return (y, {'statistics': {'mean': moved}}) if mutable else y
+
+
+@dataclasses.dataclass(frozen=True)
+class Keyed(Squares):
+    """Gives the model a key in training, `times` times."""
+    times: int = 1
+
+    def loss(self, forward, batch, *, key, step, train):
+        def applied(**inputs):
+            for _ in range(self.times):
+                found = forward(**inputs, key=key if train else None)
+            return found
+        return super().loss(applied, batch, key=key, step=step, train=train)
+
+
 def fresh(tx, terms=('square', 'last', 'tokens')):
     return State(jnp.int32(0), PARAMS, tx.init(PARAMS), {}, {t: jnp.zeros(2) for t in terms}, jnp.int32(0))
 
@@ -297,6 +320,53 @@ class ProgramsTest(absltest.TestCase):
             self.assertEqual(programs.flops_with(batch), 10 if shape == (2, 8) else 20)
         self.assertLen(made, 2)
         self.assertEqual(programs.flops, 10)
+
+
+
+class StatisticsTest(parameterized.TestCase):
+    """What a model gathers in training without a gradient."""
+
+    def stepped(self, task=Keyed(), batch=BATCH, average=False, start=0.5, **options):
+        tx = optax.sgd(0.1)
+        optimizer = Optimizer(tx, lambda step: 0.1, average_decay=0.5 * average)
+        statistics = {'mean': jnp.float32(start)}
+        state = fresh(tx).replace(statistics=statistics, average=optimizer.first_average(PARAMS),
+                                  average_statistics=optimizer.first_average(statistics))
+        return jax.jit(steps.make(Centred(), task, optimizer, seed=0, **options))(state, batch)
+
+    def test_each_application_in_training_moves_them(self):
+        mean = BATCH['x'].mean()
+        once, twice = (self.stepped(Keyed(times=n))[0].statistics['mean'] for n in (1, 2))
+        self.assertAlmostEqual(float(once), 0.9 * 0.5 + 0.1 * mean, places=6)
+        self.assertAlmostEqual(float(twice), 0.9 * float(once) + 0.1 * mean, places=6)
+        tx, step = stepper()
+        self.assertEqual(step(fresh(tx), BATCH)[0].statistics, {})  # of a model without any
+
+    def test_one_microbatch_after_the_other_moves_them(self):
+        state, _ = self.stepped(microbatches=2)
+        wanted = 0.5
+        for rows in (slice(0, None, 2), slice(1, None, 2)):
+            wanted = 0.9 * wanted + 0.1 * BATCH['x'][rows].mean()
+        self.assertAlmostEqual(float(state.statistics['mean']), wanted, places=6)
+
+    def test_their_average_is_as_that_of_the_parameters(self):
+        state, _ = self.stepped(average=True)
+        decay = 0.1  # (1 + n) / (10 + n) before any update
+        wanted = lambda old, new: old + (1 - decay) * (new - old)
+        self.assertAlmostEqual(float(state.average_statistics['mean']), wanted(0.5, float(state.statistics['mean'])), places=6)
+        close = lambda found, old, new: np.testing.assert_allclose(found, wanted(old, new), rtol=1e-5)
+        jax.tree.map(close, state.average, PARAMS, state.params)
+
+    def test_a_skipped_update_leaves_them(self):
+        broken = BATCH | {'y': BATCH['y'] * np.float32(np.inf)}
+        state, report = self.stepped(batch=broken, average=True, nonfinite='skip')
+        self.assertFalse(report['finite'])
+        self.assertEqual((float(state.statistics['mean']), float(state.average_statistics['mean'])), (0.5, 0.5))
+
+    def test_they_must_be_finite_too(self):
+        _, report = self.stepped(start=np.inf)
+        self.assertTrue(np.isfinite(report['loss']))  # it does not depend on them in training
+        self.assertFalse(report['finite'])
 
 
 if __name__ == '__main__':

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 
 from transformer.attention.context import Context
 from transformer.attention.mechanism import Given, Mechanism, Softmax
-from transformer.attention.mechanisms import alternatives, hashing, linear, nystrom, projected, synthesizer
+from transformer.attention.mechanisms import alternatives, channels, hashing, linear, nystrom, projected, synthesizer
 from transformer.attention.positions.base import Positions
 from transformer.layers.dense import Dense, Parameters
 from transformer.layers.dropout import fold
@@ -18,7 +18,7 @@ from transformer.layers.numerics import Numerics
 from transformer.layers.roles import matrix
 
 # Imported, so that a config can name them.
-FORMS = alternatives, hashing, linear, nystrom, projected, synthesizer
+FORMS = alternatives, channels, hashing, linear, nystrom, projected, synthesizer
 
 
 class MultiHead(nn.Module):

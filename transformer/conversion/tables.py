@@ -48,7 +48,7 @@ class Row:
     Attributes:
       ours: {i} stands for the number of a layer, {s} for that of a stage; {a,b} for the names of parameters that are stacked,
         as the first axis.
-      theirs: the same, where {s-1} is a number that is one less.
+      theirs: the same, where {s-1} is a number that is one less, and {i/2}.{i%2} count every other layer.
       axes: the pattern of `einops.rearrange` from ours to theirs; '' if they are equal.
       sizes: {axis: its size, or the path of our field with it}, for axes that together make up one of ours.
       absent: whether a file may lack the weight, which then is zero.
@@ -68,16 +68,21 @@ class Row:
         ours = [self.ours.replace(choice[0], one) for one in choice[1].split(',')] if choice else [self.ours]
         pattern = re.compile(_pattern(ours[0]))
         for found in filter(None, map(pattern.fullmatch, names)):
-            filled = lambda text: _NUMBER.sub(lambda one: str(int(found[one[1]]) + int(one[2] or 0)), text)  # noqa: B023
+            filled = lambda text: _NUMBER.sub(lambda one: str(_count(int(found[one[1]]), *one.groups()[1:])), text)  # noqa: B023
             yield Entry(tuple(map(filled, ours)), filled(self.theirs), self.axes, sizes, self.absent, self.reversed_axis)
 
 
-_NUMBER = re.compile(r'\{(\w)([-+]\d+)?\}')  # in the names of a row
+_NUMBER = re.compile(r'\{(\w)(?:([-/%])(\d+))?\}')  # in the names of a row
+
+
+def _count(number, operation, other):
+    return {None: lambda: number, '-': lambda: number - int(other), '/': lambda: number // int(other),
+            '%': lambda: number % int(other)}[operation]()
 
 
 def _pattern(name):
     """The regex for the names of a row, with a group for each of its numbers."""
-    plain = map(re.escape, _NUMBER.split(name)[::3])
+    plain = map(re.escape, _NUMBER.split(name)[::4])
     numbers = [rf'(?P<{one[1]}>\d+)' for one in _NUMBER.finditer(name)]
     return ''.join(text for pair in itertools.zip_longest(plain, numbers, fillvalue='') for text in pair)
 
@@ -142,6 +147,7 @@ class Family:
       derived: (model, inputs, start) -> inputs, with those that theirs derives by itself; start: the first decoder input.
       outputs: {our output: its name there}, where it differs from that in convert.py.
       computed: weights of theirs that are no parameters (regex): buffers of older versions.
+      buffers: {name: weight} of theirs -> those that a file has besides, and that are read as `computed`.
       copies: {weight that may be stored besides: the weight of which it is a copy}, unless our model has it as a parameter.
       forms: in which a model of ours is written that lacks what theirs always has, one after the other.
     """
@@ -164,6 +170,7 @@ class Family:
     outputs: Mapping = dataclasses.field(default_factory=dict)
     aside: tuple = ()
     computed: str = '(?!)'
+    buffers: Callable = lambda weights: {}
     copies: Mapping = dataclasses.field(default_factory=dict)
     forms: tuple[Form, ...] = ()
 
@@ -197,9 +204,7 @@ class Family:
         misfits = {}
         for path, _, wanted in differences:
             if path not in rates:
-                front = path.split('.')[0]
-                flag = '.'.join(path.split('.')[:2 if front in STACKS else 3 if front == 'stages' else 1])
-                misfits.setdefault(flag, {})[path] = wanted
+                misfits.setdefault(_flag_of(path, own), {})[path] = wanted
         sides = [(flag, at(own, flag), at(changed(own, changes), flag)) for flag, changes in misfits.items()]
         return Formed(with_fields(model, rates) if rates else model, steps, rates, sides)
 
@@ -237,7 +242,7 @@ class Family:
 
     def distance(self, weights: Mapping) -> int:
         """The number of weight names in {name: `Weight`} that are missing for this architecture or foreign to it."""
-        pattern = lambda row: re.sub(r'\?P<\w>', '', _pattern(row.theirs))
+        pattern = lambda row: re.sub(r'\?P<\w>', '?:', _pattern(row.theirs))
         wanted = {row.theirs for row in self.rows if not row.absent and not _NUMBER.search(row.theirs)}
         known = re.compile('|'.join(map(pattern, self.rows)))
         names = {*self._whole(weights, wanted)}
@@ -293,7 +298,7 @@ class Family:
             found[entry.theirs] = np.ascontiguousarray(entry.written(params))
             for name in entry.ours:
                 del params[name]
-        return found
+        return found | self.buffers(found)
 
 
 def _mended(own, usual, paths):
@@ -319,9 +324,19 @@ def _written(field, make):
     return fields
 
 
+def _flag_of(path, fields):
+    """The beginning of a path that is a flag by itself: through groups, which are mappings or parts without a base class, of
+    which there is no choice."""
+    first, _, inside = path.partition('.')
+    value = fields[first]
+    if not inside or not (isinstance(value, Mapping) or (dataclasses.is_dataclass(value) and type(value).__bases__ == (object,))):
+        return first
+    return f'{first}.{_flag_of(inside, value if isinstance(value, Mapping) else vars(value))}'
+
+
 def _differences(own, wanted, front=''):
-    """Yields (path, value, wanted value) of the fields that differ; of parts of the same class, and of equally many stages, each
-    field by itself."""
+    """Yields (path, value, wanted value) of the fields that differ; of parts of the same class, and of equally many stages,
+    each field by itself."""
     for name, value in own.items():
         if value == wanted[name]:
             continue

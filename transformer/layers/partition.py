@@ -42,6 +42,10 @@ class Partition(abc.ABC):
         """The partition of one layer; only `Alternate` has several."""
         return self
 
+    def grid(self, whole: tuple) -> tuple:
+        """(rows, columns) of the patches of a group, in an image with (rows, columns) of patches."""
+        return whole
+
     @abc.abstractmethod
     def __call__(self, x: jax.Array, context: Context) -> Groups:
         """The groups of x [B, T, D]."""

@@ -12,8 +12,10 @@ from collections.abc import Callable, Mapping
 import flax.linen as nn
 import jax
 
+from transformer.layers.activations import Activation
+from transformer.layers.convolution import Depthwise
 from transformer.layers.initial import zeros
-from transformer.layers.numerics import Numerics
+from transformer.layers.numerics import Numerics, wide
 from transformer.layers.roles import Wanted, declare
 
 
@@ -28,8 +30,8 @@ class Residual(abc.ABC):
 
     @abc.abstractmethod
     def __call__(self, x: jax.Array, branches: Mapping[str, Callable], norm: Callable, numerics: Numerics,
-                 drop: Callable) -> jax.Array:
-        """The stream [B, T, D] after all branches."""
+                 drop: Callable, grid: tuple | None = None) -> jax.Array:
+        """The stream [B, T, D] after all branches; grid: (rows, columns) of patches, None for other tokens."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -37,7 +39,7 @@ class _OneByOne(Residual):
     """Base of the residuals that apply the branches in sequence."""
 
     def __call__(self, x: jax.Array, branches: Mapping[str, Callable], norm: Callable, numerics: Numerics,
-                 drop: Callable) -> jax.Array:
+                 drop: Callable, grid: tuple | None = None) -> jax.Array:
         for name, branch in branches.items():
             x = self.join(name, x, branch, norm, numerics, drop)
         return x
@@ -92,7 +94,7 @@ class ParallelBranches(Residual):
             raise ValueError(f'{self}: norms is {self.norms}; expected 1, one for all branches, or 2, one for each.')
 
     def __call__(self, x: jax.Array, branches: Mapping[str, Callable], norm: Callable, numerics: Numerics,
-                 drop: Callable) -> jax.Array:
+                 drop: Callable, grid: tuple | None = None) -> jax.Array:
         shared = norm(x, 'norm') if self.norms == 1 else None
         return x + sum(drop(branch(norm(x, f'{name}_norm') if shared is None else shared), name)
                        for name, branch in branches.items())
@@ -122,3 +124,37 @@ class Scale(nn.Module):
     @nn.compact
     def __call__(self, x: jax.Array) -> jax.Array:
         return declare(self, 'scale', Wanted(zeros, ()), self.numerics).astype(x.dtype) * x
+
+
+@dataclasses.dataclass(frozen=True)
+class Convolved(Residual):
+    """In images x + g(conv(x)) before every branch, with a depthwise convolution over the neighbours of each patch, which tells
+    patches where they are (conditional position encoding, Chu et al. 2021, section 3.2; twice in each block of DaViT, Ding et
+    al. 2022).
+
+    Attributes:
+      inner: how the branches join.
+      size: the side of the kernel, odd.
+      activation: g; None: there is none.
+    """
+    inner: _OneByOne = PreNorm()
+    size: int = 3
+    activation: Activation | None = None
+
+    def __post_init__(self):
+        if self.size < 1 or self.size % 2 == 0:
+            raise ValueError(f'{self}: size is {self.size}; expected an odd number.')
+
+    @property
+    def final_norm(self) -> bool:
+        return self.inner.final_norm
+
+    def __call__(self, x: jax.Array, branches: Mapping[str, Callable], norm: Callable, numerics: Numerics,
+                 drop: Callable, grid: tuple | None = None) -> jax.Array:
+        if grid is None:
+            raise ValueError(f'residual={self} is for the patches of an image alone, without a class token; use {self.inner}.')
+        for name, branch in branches.items():
+            near = Depthwise(self.size, numerics, name=f'{name}_convolution')(x.reshape(x.shape[0], *grid, -1))
+            near = near if self.activation is None else numerics.cast(self.activation(wide(near)))
+            x = self.inner(x + near.reshape(x.shape), {name: branch}, norm, numerics, drop)
+        return x

@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 
 from transformer.layers.numerics import real_dtype, wide
-from transformer.tasks.base import Task, example_weights, real
+from transformer.tasks.base import Task, example_weights
 from transformer.tasks.losses import correct, cross_entropy, divergence
 from transformer.tasks.masked import stuck
 from transformer.tasks.reading import Reading, told
@@ -39,17 +39,7 @@ class _Distilled(Task):
 
     def loss(self, forward: Callable, batch: Mapping, *, key: jax.Array | None, step: Any, train: bool) -> dict:
         """As in `Task`; `forward.teacher(**inputs)` applies the teacher."""
-        batch = real(batch)
-        given = self.inputs(batch)
-        student, teacher = forward(**given, key=key if train else None), forward.teacher(**given)
-        for outputs, whose in ((student, 'the student'), (teacher, 'the teacher')):
-            if 'logits' not in outputs:
-                raise ValueError(f'{type(self).__name__} compares logits, but {whose} gives {", ".join(outputs)}; give it a '
-                                 'head that has logits.')
-        if teacher['logits'].shape != student['logits'].shape:
-            raise ValueError(f'The logits of companions.teacher are {list(teacher["logits"].shape)} and those of the model '
-                             f'{list(student["logits"].shape)}; give both as many words or classes, and heads of one kind.')
-        return self.terms({'student': student, 'teacher': teacher}, batch)
+        return super().loss(both(forward, type(self).__name__), batch, key=key, step=step, train=train)
 
     def soft_terms(self, student: jax.Array, teacher: jax.Array, weights: jax.Array) -> dict:
         """{'soft': ..} of logits [..., V] with weights [...]: T²·KL, as the gradient shrinks with 1/T² (Hinton et al. 2015,
@@ -126,6 +116,24 @@ class DistilledClasses(_Distilled, Reading):
         found = self.soft_terms(wide(logits), wide(others), weights) if self.soft else {}
         values = {'hard': cross_entropy(logits, label), 'accuracy': correct(logits, label)}
         return found | {name: ((weights * value).sum(), weights.sum()) for name, value in values.items()}
+
+
+def both(forward: Callable, task: str) -> Callable:
+    """A function of inputs and a key that applies a student and, without the key, its teacher: {'student': its outputs,
+    'teacher': its outputs}, with logits that can be compared. `task` is named if these cannot."""
+    def apply(key=None, **given):
+        found = {'student': forward(**given, key=key), 'teacher': forward.teacher(**given)}
+        for whose, outputs in found.items():
+            if 'logits' not in outputs:
+                raise ValueError(f'{task} compares logits, but the {whose} gives {", ".join(outputs)}; give it a head that has '
+                                 'logits.')
+        student, teacher = (list(outputs['logits'].shape) for outputs in found.values())
+        if student != teacher:
+            raise ValueError(f'The logits of companions.teacher are {teacher} and those of the model {student}; give both as '
+                             'many words or classes, and heads of one kind.')
+        return found
+
+    return apply
 
 
 def _cosine(a, b):

@@ -9,7 +9,7 @@ from transformer.attention.positions.absolute import Learned
 from transformer.attention.positions.base import NoPositions
 from transformer.attention.positions.relative import SwinBias
 from transformer.conversion.common import ACTIVATIONS, attention, bare, dense, norm, require_learned
-from transformer.conversion.fields import Field, Fields, at, labels
+from transformer.conversion.fields import Field, Fields, labels
 from transformer.conversion.tables import Family, Row
 from transformer.layers.feed_forward import Mlp
 from transformer.layers.norm import LayerNorm
@@ -33,7 +33,7 @@ def rates(layers: Sequence[int], rate: float) -> Iterable[dict]:
     last = max(sum(layers) - 1, 1)
     for i, own in enumerate(layers):
         before = sum(layers[:i])
-        yield {'first_drop_path': rate * before / last, 'drop_path': rate * (before + own - 1) / last}
+        yield {'first_drop_path': rate * (before / last), 'drop_path': rate * ((before + own - 1) / last)}
 
 
 def rate_of(stacks: Sequence[Stack]) -> float:
@@ -81,8 +81,8 @@ def require_whole_windows(grid: tuple[int, int], stages: int, size: int) -> None
     for i in range(stages):
         if min(grid) < size:
             raise ValueError(f'The patches of stage {i} form a grid of {grid[0]}x{grid[1]}, smaller than the windows of {size}x'
-                             f'{size}, with which SwinModel of transformers cannot be called; give larger images, or windows of '
-                             f'at most {min(grid)}.')
+                             f'{size}, with which SwinModel of transformers cannot be called; give larger images, or windows '
+                             f'of at most {min(grid)}.')
         grid = -(-grid[0] // 2), -(-grid[1] // 2)
 
 
@@ -97,8 +97,8 @@ def _read(config):
         raise ValueError(f'config.json has hidden_act={given["hidden_act"]!r}, which is not supported; expected one of '
                          f'{", ".join(map(repr, ACTIVATIONS))}.')
     if len(given['depths']) != len(given['num_heads']):
-        raise ValueError(f'config.json has depths={given["depths"]!r} and num_heads={given["num_heads"]!r}; expected one for each '
-                         'stage.')
+        raise ValueError(f'config.json has depths={given["depths"]!r} and num_heads={given["num_heads"]!r}; expected one for '
+                         'each stage.')
     _, height, width, _ = image_of(config)
     patch = config.get('patch_size', 4)
     require_whole_windows((-(-height // patch), -(-width // patch)), len(given['depths']), given['window_size'])
@@ -133,7 +133,15 @@ def _absolute(model):
 
 _ABSOLUTE = Fields((('use_absolute_embeddings',), ('positions',)), lambda config: {
     'positions': Learned() if config.get('use_absolute_embeddings') else NoPositions()}, _absolute)
-CLASSES = Fields(((), ('classes',)), lambda config: {'classes': len(labels(config))}, lambda model: {})
+
+
+def _classes(model):
+    if not model['classes']:
+        raise ValueError('model.classes is 0, which is a model without a head.')
+    return {}
+
+
+CLASSES = Fields(((), ('classes',)), lambda config: {'classes': len(labels(config))}, _classes)
 _BLOCK, _THEIRS = 'stage_{s}/block_{i}', 'swin.encoder.layers.{s}.blocks.{i}'
 
 _SWIN = Family(

@@ -3,6 +3,7 @@ explains how tables are read."""
 
 import dataclasses
 from collections.abc import Mapping
+from typing import Any
 
 from transformer.conversion.common import ABSOLUTE, ACTIVATIONS, attention, bare, dense, norm
 from transformer.conversion.fields import Field, Fields, dropouts, inner, labels
@@ -17,7 +18,7 @@ def image_of(config: Mapping) -> tuple[int, int, int, int]:
     return 1, height, width, config.get('num_channels', 3)
 
 
-def _pixels(model, inputs, start):
+def pixels(model: Any, inputs: Mapping, start: int) -> dict:
     """Transposes their images, [B, channels, height, width], to ours."""
     return inputs | {'image': inputs['image'].transpose(0, 2, 3, 1)}
 
@@ -56,7 +57,7 @@ _VIT = Family(
         *norm('norm', 'vit.layernorm')),
     inputs=lambda config: {'image': (image_of(config), 'float32')},
     limits=lambda model: {'pixel_values': None},
-    derived=_pixels,
+    derived=pixels,
     forms=(Heads(), Biases(projections=False), Table((('', ''),))))
 
 _CLASSES = Fields(((), ('classes',)), lambda config: {'classes': len(labels(config))}, lambda model: {})

@@ -2,6 +2,7 @@
 
 import abc
 import dataclasses
+import math
 from collections.abc import Mapping
 
 import flax.linen as nn
@@ -10,9 +11,11 @@ import jax.numpy as jnp
 
 from transformer.attention.context import Context
 from transformer.attention.positions.base import Encoding, Positions
+from transformer.layers.activations import Activation, Relu
+from transformer.layers.convolution import Convolution
 from transformer.layers.dense import Dense, Parameters
 from transformer.layers.norm import LayerNorm, normed
-from transformer.layers.numerics import Numerics
+from transformer.layers.numerics import Numerics, wide
 from transformer.layers.roles import table
 from transformer.layers.stack import Stack
 
@@ -21,12 +24,20 @@ class Stem(abc.ABC):
     """Base of the parts that turn images into patches; their submodules belong to the module that calls them."""
 
     @abc.abstractmethod
+    def grid(self, sides: tuple) -> tuple:
+        """(rows, columns) of the patches of an image of (height, width)."""
+
+    @abc.abstractmethod
     def __call__(self, image: jax.Array, width: int, numerics: Numerics) -> jax.Array:
         """[B, height, width, C] -> [B, rows, columns, width]."""
 
 
 class Merging(abc.ABC):
     """Base of the parts that turn the patches of a stage into fewer and wider ones; submodules as in `Stem`."""
+
+    def grid(self, sides: tuple) -> tuple:
+        """(rows', columns') after (rows, columns)."""
+        return tuple(-(-side // 2) for side in sides)
 
     @abc.abstractmethod
     def __call__(self, x: jax.Array, width: int, numerics: Numerics) -> jax.Array:
@@ -55,11 +66,47 @@ class Patches(Stem):
         if self.size < 1:
             raise ValueError(f'{self}: size is {self.size}; expected at least 1.')
 
+    def grid(self, sides: tuple) -> tuple:
+        return tuple(-(-side // self.size) for side in sides)
+
     def __call__(self, image: jax.Array, width: int, numerics: Numerics) -> jax.Array:
         x = squares(padded(image, self.size), self.size)  # [B, rows, columns, size·size·C]
         # LeCun's scale makes the variance of the embedding independent of the patch.
         x = Dense(width, role=table(), kernel_init=nn.initializers.lecun_normal(), numerics=numerics, name='patches')(x)
         return normed(LayerNorm(), x, 'patches_norm', numerics) if self.norm else x
+
+
+@dataclasses.dataclass(frozen=True)
+class Convolutions(Stem):
+    """Convolutions with a norm after each and an activation between them: DaViT's is a single one (Ding et al. 2022), several
+    small ones are the early convolutions of Xiao et al. 2021, there with batch norm. The width doubles from one to the next.
+    The image is padded with zeros, at the bottom and on the right to a multiple of the strides, as in timm, then all around.
+
+    Attributes:
+      size: the side of the kernels, odd.
+      strides: of each convolution.
+      activation: between them.
+    """
+    size: int = 7
+    strides: tuple = (4,)
+    activation: Activation = Relu()
+
+    def __post_init__(self):
+        if self.size < 1 or self.size % 2 == 0:
+            raise ValueError(f'{self}: size is {self.size}; expected an odd number.')
+        if not self.strides or not all(type(stride) is int and stride > 0 for stride in self.strides):
+            raise ValueError(f'{self}: strides is {self.strides!r}; expected a number for each convolution, such as (2, 2).')
+
+    def grid(self, sides: tuple) -> tuple:
+        return tuple(-(-side // math.prod(self.strides)) for side in sides)
+
+    def __call__(self, image: jax.Array, width: int, numerics: Numerics) -> jax.Array:
+        x, last = padded(image, math.prod(self.strides)), len(self.strides) - 1
+        for i, stride in enumerate(self.strides):
+            x = Convolution(-(-width // 2 ** (last - i)), self.size, stride, bias=True, numerics=numerics, name=f'stem_{i}')(x)
+            x = normed(LayerNorm(), x, f'stem_{i}_norm', numerics)
+            x = x if i == last else numerics.cast(self.activation(wide(x)))
+        return x
 
 
 def squares(x: jax.Array, size: int) -> jax.Array:
@@ -79,6 +126,29 @@ class PatchMerging(Merging):
         x = squares(padded(x.swapaxes(1, 2), 2), 2).swapaxes(1, 2)
         x = normed(LayerNorm(), x, 'merging_norm', numerics)
         return Dense(width, bias=False, numerics=numerics, name='merging')(x)
+
+
+@dataclasses.dataclass(frozen=True)
+class Downsampling(Merging):
+    """A convolution of stride 2 over norm(x), with zeros where squares go beyond the patches, as in timm's DaViT: for size 2 at
+    the bottom and on the right, else all around.
+
+    Attributes:
+      size: the side of the kernel, 2 or odd.
+    """
+    size: int = 2
+
+    def __post_init__(self):
+        if self.size != 2 and (self.size < 3 or self.size % 2 == 0):
+            raise ValueError(f'{self}: size is {self.size}; expected 2, or an odd number from 3 on.')
+
+    def __call__(self, x: jax.Array, width: int, numerics: Numerics) -> jax.Array:
+        x = normed(LayerNorm(), x, 'merging_norm', numerics)
+        if self.size == 2:
+            x = squares(padded(x, 2), 2)
+            return Dense(width, axes=3, kernel_init=nn.initializers.lecun_normal(), numerics=numerics, name='merging')(
+                x.reshape(*x.shape[:-1], 2, 2, -1))
+        return Convolution(width, self.size, 2, bias=True, numerics=numerics, name='merging')(x)
 
 
 def encoding_on(positions: Positions, stack: Stack, grid: tuple[int, int], numerics: Numerics) -> Encoding:

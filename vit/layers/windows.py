@@ -16,8 +16,8 @@ SHRINK = 'grid', 'sides', 'never'
 
 @dataclasses.dataclass(frozen=True)
 class Windows(Partition):
-    """Non-overlapping squares of size·size patches. The grid is padded at the bottom and on the right; as in the code of Swin, of
-    transformers and of timm, the zeros of the padding are keys and values as all others: they are projected to the biases.
+    """Non-overlapping squares of size·size patches. The grid is padded at the bottom and on the right; as in the code of Swin,
+    of transformers and of timm, the zeros of the padding are keys and values as all others: they are projected to the biases.
 
     A position encoding and a mask see the window: positions 0, 1, .. row by row, in a grid of size·size.
 
@@ -52,6 +52,9 @@ class Windows(Partition):
             size = tuple(min(side, self.size) for side in grid)
             shift = tuple(0 if side <= self.size else self.shift for side in grid)
         return size, shift
+
+    def grid(self, whole: tuple) -> tuple:
+        return self.fit(whole)[0]
 
     def __call__(self, x: jax.Array, context: Context) -> Groups:
         sizes = context.encoding.sizes

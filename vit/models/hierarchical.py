@@ -1,14 +1,14 @@
 """Hierarchical models: stages of blocks, each a stack of its own, with merging of patches between; Swin (Liu et al. 2021) and
 relatives are configurations of one (configs/swin_fashion_mnist.py)."""
 
+import re
 from collections.abc import Mapping
 
 import flax.linen as nn
 import jax
 from flax.core import FrozenDict
 
-from transformer.attention.context import Context
-from transformer.attention.positions.base import NoPositions, Positions
+from transformer.attention.positions.base import Encoding, NoPositions, Positions
 from transformer.layers.dense import Dense
 from transformer.layers.dropout import fold
 from transformer.layers.initial import zeros
@@ -16,8 +16,8 @@ from transformer.layers.norm import normed
 from transformer.layers.numerics import Numerics
 from transformer.layers.roles import table
 from transformer.layers.stack import Heads, Stack
-from vit.layers.stages import Merging, Patches, PatchMerging, Stage, Stem, encoding_on
 from vit.layers import windows  # noqa: F401  so that a config finds its partitions by name
+from vit.layers.stages import Merging, Patches, PatchMerging, Stage, Stem, encoding_on
 
 
 class Hierarchical(nn.Module):
@@ -63,11 +63,19 @@ class Hierarchical(nn.Module):
         """{name: `Heads`} of the attentions whose heads `head_mask` can switch off."""
         return {f'{name}/attention': Heads(stack) for name, stack in self.stacks.items()}
 
+    def grids(self, sides: tuple[int, int]) -> dict[str, tuple[int, int]]:
+        """(rows, columns) of the patches in each stage, for images of (height, width)."""
+        found, grid = {}, self.stem.grid(sides)
+        for name in self.stacks:
+            found[name] = grid
+            grid = self.merging.grid(grid)
+        return found
+
     @nn.compact
     def __call__(self, image: jax.Array, *, key: jax.Array | None = None, head_mask: Mapping | None = None,
                  capture: tuple = ()) -> dict:
-        """image [B, height, width, C] -> {'hidden' [B, T, D], 'pooled' [B, D], 'logits' [B, classes]}, and the aux of each stack
-        as 'stage_0/..'.
+        """image [B, height, width, C] -> {'hidden' [B, T, D], 'pooled' [B, D], 'logits' [B, classes]}, and the aux of each
+        stack as 'stage_0/..'.
 
         Args:
           key: random key of training; None switches dropout off.
@@ -80,7 +88,8 @@ class Hierarchical(nn.Module):
         encoding = encoding_on(self.positions, first, x.shape[1:3], numerics)
         x = encoding.at_input(x.reshape(x.shape[0], -1, first.width)).reshape(x.shape)
         for name, stack in stacks.items():
-            factors = {'attention': one for of, one in (head_mask or {}).items() if of == f'{name}/attention'}
+            front = f'{name}/'
+            factors = {of.removeprefix(front): one for of, one in (head_mask or {}).items() if of.startswith(front)}
             x, more = Stage(stack, None if stack is first else self.merging, numerics, name=name)(
                 x, key=fold(key, name), head_mask=factors, capture=capture)
             aux |= {f'{name}/{what}': one for what, one in more.items()}
@@ -93,3 +102,16 @@ class Hierarchical(nn.Module):
         if self.classes:
             outputs['logits'] = Dense(self.classes, role=table(1), kernel_init=zeros, numerics=numerics, name='head')(pooled)
         return outputs
+
+    def fitted(self, path: str, parameter: jax.Array, image: jax.Array) -> jax.Array:
+        """Fits a parameter of this model for images of another size to images like this one: position tables are resized."""
+        *parents, name = path.split('/')
+        if parents[-1:] != ['positions']:
+            return parameter
+        stage, *inside = parents
+        stack, grid = self.stacks.get(stage, self.stacks['stage_0']), self.grids(image.shape[1:3]).get(stage)
+        kind = stack.positions if grid else self.positions
+        grid = grid or self.grids(image.shape[1:3])['stage_0']
+        if block := re.match(r'block_(\d+)', inside[0]) if inside else None:
+            grid = stack.partition.of_layer(int(block[1])).grid(grid)
+        return Encoding(kind, sizes=stack.sizes(grid[0] * grid[1], grid=grid)).fit(name, parameter)

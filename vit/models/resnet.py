@@ -88,12 +88,14 @@ class ConvolutionNorm(nn.Module):
 
 
 class Block(nn.Module):
-    """activation(x + branch(x)), with a 1x1 convolution and a norm on x where width or resolution change (eq. 1 and 2)."""
+    """activation(x + branch(x)), with a 1x1 convolution and a norm on x where width or resolution change (eq. 1 and 2);
+    `inside` is the activation in the branch."""
     width: int
     stride: int
     residual: Residual
     norm: BatchNorm
     activation: Activation
+    inside: Activation
     numerics: Numerics
 
     @nn.compact
@@ -103,7 +105,7 @@ class Block(nn.Module):
         branch, convolutions = x, self.residual.convolutions(self.width, self.stride)
         for i, (features, size, stride) in enumerate(convolutions):
             last = i == len(convolutions) - 1
-            branch = made(features, size, stride, None if last else self.activation, f'layer_{i}')(branch, train)
+            branch = made(features, size, stride, None if last else self.inside, f'layer_{i}')(branch, train)
         if x.shape[-1] != self.width or self.stride != 1:
             x = made(self.width, 1, self.stride, None, 'shortcut')(x, train)
         return self.numerics.cast(self.activation(wide(x + branch)))
@@ -117,13 +119,14 @@ class Stage(nn.Module):
     residual: Residual
     norm: BatchNorm
     activation: Activation
+    inside: Activation
     numerics: Numerics
 
     @nn.compact
     def __call__(self, x: jax.Array, train: bool) -> jax.Array:
         for i in range(self.depth):
-            x = Block(self.width, 1 if i else self.stride, self.residual, self.norm, self.activation, self.numerics,
-                      name=f'block_{i}')(x, train)
+            x = Block(self.width, 1 if i else self.stride, self.residual, self.norm, self.activation, self.inside,
+                      self.numerics, name=f'block_{i}')(x, train)
         return x
 
 
@@ -139,6 +142,8 @@ class Resnet(nn.Module):
       widths: the number of channels of each stage.
       depths: the number of blocks of each stage.
       downsample_first: the first stage halves the resolution too.
+      activation: after the stem and after every sum.
+      branch_activation: inside the branches; in transformers it is ReLU, whatever `hidden_act` says.
       dense_gradient: the gradient of dense layers as in `transformer.layers.numerics`, instead of JAX's rule.
     """
     classes: int
@@ -148,6 +153,7 @@ class Resnet(nn.Module):
     depths: tuple = (3, 4, 6, 3)
     downsample_first: bool = False
     activation: Activation = Relu()
+    branch_activation: Activation = Relu()
     norm: BatchNorm = BatchNorm()
     dense_gradient: bool = True
     dtype: str = 'float32'
@@ -159,12 +165,13 @@ class Resnet(nn.Module):
         return {}
 
     @nn.compact
-    def __call__(self, image: jax.Array, *, key: jax.Array | None = None) -> dict:
+    def __call__(self, image: jax.Array, *, key: jax.Array | None = None, capture: tuple = ()) -> dict:
         """image [B, height, width, C] -> {'hidden' [B, rows, columns, D], 'pooled' [B, D], 'logits' [B, classes]}.
 
         Args:
           key: given in training, in which the norms use the moments of the batch; nothing is drawn with it. None: the norms
             use the running moments.
+          capture: as in other models; it has no attention to show.
         """
         if len(self.widths) != len(self.depths) or not self.depths or min(*self.widths, *self.depths, 1) < 1:
             raise ValueError(f'model.widths is {self.widths} and model.depths {self.depths}; expected a width and a number of '
@@ -176,7 +183,8 @@ class Resnet(nn.Module):
         x = ConvolutionNorm(stem.width, stem.size, stem.stride, self.norm, self.activation, numerics, name='stem')(image, train)
         x = pooled(x) if stem.pool else x  # [B, rows, columns, D]
         for i, (depth, width, stride) in enumerate(zip(self.depths, self.widths, strides)):
-            x = Stage(depth, width, stride, self.block, self.norm, self.activation, numerics, name=f'stage_{i}')(x, train)
+            x = Stage(depth, width, stride, self.block, self.norm, self.activation, self.branch_activation, numerics,
+                      name=f'stage_{i}')(x, train)
         mean = numerics.cast(wide(x).mean((1, 2)))  # [B, D]
         outputs = {'hidden': x, 'pooled': mean}
         if self.classes:

@@ -41,6 +41,23 @@ class ImageReader(Reader):
             raise ValueError('Stdin is an image, but is read as paths of images; give the image itself with --input=FILE.')
         return [name]
 
+    def read(self, data: SeenImages, lines: Sequence[str], name: str) -> Iterator[tuple[Sequence[str], np.ndarray]]:
+        """Yields (some of the paths, their images [B, height, width, C]); the last image fills up the last batch, so that there
+        is one program for all. All are read before the first batch, so that a corrupt one is refused before any output."""
+        kept, used = {}, 0
+        for number, path in enumerate(lines, 1):
+            try:
+                image = data.read(path)
+            except (ValueError, FileNotFoundError) as error:
+                raise ValueError(f'Image {number} of {name}: {error}' if len(lines) > 1 else str(error)) from None
+            if used < _KEPT:
+                kept[path], used = image, used + image.nbytes
+        count = size(len(lines), AT_ONCE)
+        for start in range(0, len(lines), count):
+            part = lines[start:start + count]
+            images = [kept[path] if path in kept else data.read(path) for path in part]
+            yield part, np.stack(images + images[-1:] * (count - len(part)))
+
     def picture(self, snapshot: Any, given: str, steps: bool = False) -> tuple:
         data = self.data_of(snapshot)
         view, found, more = attention.of_image(snapshot, given, steps=steps)
@@ -67,11 +84,8 @@ class OfOutput(ImageReader):
 
     def answers(self, snapshot: Any, lines: Sequence[str], name: str) -> Iterator[tuple[str, dict]]:
         data = self.data_of(snapshot)
-        images, count = Decoded(data, lines, name), size(len(lines), AT_ONCE)
-        for start in range(0, len(lines), count):
-            part = images[start:start + count]
-            part += part[-1:] * (count - len(part))  # one program for all
-            for path, found in zip(lines[start:], output_rows(snapshot, {'image': np.stack(part)}, self.output)):
+        for paths, images in self.read(data, lines, name):
+            for path, found in zip(paths, output_rows(snapshot, {'image': images}, self.output)):
                 text, details = self.answer(data, path, found)
                 yield text, details | noted(data, path)
 
@@ -102,30 +116,6 @@ class ImageVector(OfOutput):
     def answer(self, data: SeenImages, path: str, found: np.ndarray) -> tuple[str, dict]:
         vector = numbers(found)
         return json.dumps(vector), {'path': path, 'vector': vector, 'of': 'pooled'}
-
-
-class Decoded(Sequence):
-    """The images of an input. All of them are decoded at once, so that a corrupt one is refused before any output; those that do
-    not fit into `_KEPT` bytes again when they are used."""
-
-    def __init__(self, data: SeenImages, paths: Sequence[str], name: str):
-        self.data, self.paths, self.kept, used = data, paths, {}, 0
-        for number, path in enumerate(paths, 1):
-            try:
-                image = data.read(path)
-            except (ValueError, FileNotFoundError) as error:
-                raise ValueError(f'Image {number} of {name}: {error}' if len(paths) > 1 else str(error)) from None
-            if used < _KEPT:
-                self.kept[path], used = image, used + image.nbytes
-
-    def __len__(self) -> int:
-        return len(self.paths)
-
-    def __getitem__(self, which: int | slice) -> np.ndarray | list[np.ndarray]:
-        if isinstance(which, slice):
-            return [self[number] for number in range(len(self))[which]]
-        path = self.paths[which]
-        return self.kept[path] if path in self.kept else self.data.read(path)
 
 
 def noted(data: SeenImages, path: str) -> dict:

@@ -30,8 +30,13 @@ class Classification(Prediction):
         return super().loss(forward, batch, key=key, step=step, train=train)
 
     def terms(self, outputs: Mapping, batch: Mapping) -> dict:
-        logits, label = outputs['logits'], batch['label']
+        logits, label = outputs['logits'], self.label(outputs['logits'], batch)
+        return self.predictions(logits, label, example_weights(batch, len(label)))
+
+    def label(self, logits: jax.Array, batch: Mapping) -> jax.Array:
+        """The labels for logits [B, classes]: numbers [B], or probabilities [B, classes], as they are of mixed examples."""
+        label = batch['label']
         if 'kept' in batch:
             label = jax.nn.one_hot(label, logits.shape[-1]) if label.ndim == 1 else label
             label = mixed(label, batch['kept'][:, None])
-        return self.predictions(logits, label, example_weights(batch, len(label)))
+        return label

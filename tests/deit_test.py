@@ -1,0 +1,100 @@
+"""A ViT with a distillation token, taught by another run on images (configs/deit_fashion_mnist.py)."""
+
+import json
+import pathlib
+import shutil
+import tempfile
+from unittest import mock
+
+import numpy as np
+import pytest
+from absl.testing import absltest
+
+from configs import deit_fashion_mnist
+from data.images import labelled
+from tests import experiments
+from training import mesh as meshes
+from training import run as runs
+
+
+class DeitTest(experiments.TestCase):
+
+    @classmethod
+    def setUpClass(cls):
+        super().setUpClass()
+        cls.shared = pathlib.Path(tempfile.mkdtemp(prefix='heed-'))
+        cls.addClassCleanup(shutil.rmtree, cls.shared)
+        cls.teacher = cls.shared / 'teacher'
+        code, out = experiments.train(experiments.changed(experiments.tiny_images(), **{'model.pool': 'mean'}), cls.teacher)
+        assert code == 0, out
+
+    def config(self, **changes):
+        return experiments.changed(deit_fashion_mnist.get_config(str(self.teacher)), **{
+            'train.steps': 2, 'log.every_steps': 1, 'checkpoint.every_steps': 1, 'optimizer.schedule.warmup_steps': 1,
+            'model.layers': 1, 'model.width': 16, 'model.heads': 2, 'mesh.data': 1, 'evals.mistakes': None} | changes)
+
+    def refused(self, message, **changes):
+        with self.assertRaisesRegex(ValueError, message):
+            runs.build(self.config(**changes), meshes.make(1))
+
+    def test_the_small_vit_learns_from_the_data_of_its_teacher(self):
+        config = deit_fashion_mnist.get_config(str(self.teacher))
+        self.assertEqual((config.companions.teacher, config.data.source), (str(self.teacher), 'digits'))
+        self.assertEqual((config.model.layers, config.model.width, config.model.distillation), (6, 112, 'logits'))
+        run = runs.build(config, meshes.make(1))
+        self.assertEqual(run.parameters(), 922_228 - 45 * 112)  # the digits have 4 instead of 49 patches
+
+    @pytest.mark.slow
+    def test_a_student_is_trained_measured_and_used(self):
+        before, student = experiments.bits(self.teacher), self.folder / 'student'
+        code, out = experiments.train(self.config(), student)
+        self.assertEqual(code, 0, out)
+        rows = experiments.rows(student, 'valid')
+        self.assertContainsSubset({'cross_entropy', 'uniform', 'distillation', 'accuracy', 'agreement'}, rows[-1])
+        self.assertEqual(experiments.bits(self.teacher), before)
+        self.assertFalse(any('teacher' in name for name in experiments.bits(student)))
+        code, _ = experiments.train(self.config(**{'train.steps': 3}), student)
+        self.assertEqual(code, 0)
+        done = experiments.call('eval', f'--workdir={student}')
+        self.assertEqual(json.loads(done.out.splitlines()[-1])['distillation'],
+                         experiments.rows(student, 'valid')[-1]['distillation'])
+        image, = experiments.save_digits(self.folder, [3])
+        out = self.folder / 'out.png'
+        done = experiments.call('eval', f'--workdir={student}', f'--attention={out}', f'--input={image}')
+        self.assertEqual(np.shape(experiments.said(done)['rollout']), (2, 2), done.err)
+        self.assertEqual(experiments.call('predict', f'--workdir={student}', f'--input={image}').code, 0)
+
+    def test_a_teacher_that_does_not_fit_is_refused(self):
+        steps = 'Normalize(mean=(0.5,), std=(0.5,))'
+        for changes, message in (
+                ({'data.size': 16}, f"companions.teacher is '{self.teacher}', whose image size differs from this run's"),
+                ({'data.channels': 3}, "whose image size differs from this run's"),
+                ({'data.steps': steps}, "whose image normalisation differs from this run's"),
+                ({'companions.teacher': str(self.folder / 'nowhere')}, 'where there is no run; restore the run whose'),
+                ({'companions': {}}, "applies a companion 'teacher', .*, but the config names none")):
+            with self.subTest(changes):
+                self.refused(message, **changes)
+        first = labelled.OpenImages.__init__
+
+        def turned(images, *given):  # the same classes in another order
+            first(images, *given)
+            if given[-1] is None:
+                images.meanings = images.meanings | {'classes': labelled.cache.key(*reversed(images.classes))}
+
+        with mock.patch.object(labelled.OpenImages, '__init__', turned):
+            self.refused("whose classes differ from this run's")
+
+    def test_what_is_no_run_on_images_is_refused(self):
+        with self.assertRaisesRegex(ValueError, 'distils a run on images; name its workdir'):
+            deit_fashion_mnist.get_config()
+        text = self.folder / 'text'
+        shutil.copytree(self.teacher, text)
+        config = json.loads((text / 'config.json').read_text())
+        config['data']['pipeline'] = 'data.text.documents:Text'
+        (text / 'config.json').write_text(json.dumps(config))
+        with self.assertRaisesRegex(ValueError, 'is a run on data.text.documents:Text; .* distils runs on data.images'):
+            deit_fashion_mnist.get_config(str(text))
+
+
+if __name__ == '__main__':
+    absltest.main()

@@ -1,0 +1,45 @@
+import jax
+import numpy as np
+from absl.testing import absltest, parameterized
+
+from tests import float64
+from transformer.layers.convolution import Convolution
+from transformer.layers.numerics import Numerics
+from transformer.layers.roles import matrix
+
+DRAWN = np.random.default_rng(0)
+X = DRAWN.normal(size=(2, 7, 6, 3))
+FLOAT64 = Numerics('float64', parameter_dtype='float64')
+
+
+def by_hand(x, kernel, stride):
+    """Pixel by pixel, over an image with zeros around it."""
+    size, around = len(kernel), len(kernel) // 2
+    wide = np.pad(x, ((0, 0), (around, around), (around, around), (0, 0)))
+    rows, columns = (range(0, side, stride) for side in x.shape[1:3])
+    return np.array([[[sum(image[i + m, j + n] @ kernel[m, n] for m in range(size) for n in range(size))
+                       for j in columns] for i in rows] for image in wide])
+
+
+class ConvolutionTest(parameterized.TestCase):
+    @parameterized.product(size=(1, 3, 5), stride=(1, 2, 3))
+    def test_equals_a_loop_over_pixels(self, size, stride):
+        kernel = DRAWN.normal(size=(size, size, 3, 4))
+        with jax.enable_x64(True):
+            y = Convolution(4, size, stride, FLOAT64).apply({'params': {'kernel': kernel}}, X)
+        np.testing.assert_allclose(y, by_hand(X, kernel, stride), rtol=0, atol=1e-12)
+
+    def test_gradients(self):
+        module = Convolution(4, 3, 2, FLOAT64)
+        loss = lambda given: (module.apply({'params': {'kernel': given['kernel']}}, given['x']) ** 2).sum()
+        with jax.enable_x64(True):
+            float64.require_exact(self, loss, {'kernel': DRAWN.normal(size=(3, 3, 3, 4)), 'x': X})
+
+    def test_a_kernel_is_a_matrix_drawn_for_relu(self):
+        made = Convolution(64, 3).init(jax.random.key(0), np.zeros((1, 4, 4, 8)))
+        self.assertEqual(made['roles']['kernel'], matrix((0, 1, 2), (3,)))
+        self.assertAlmostEqual(float(made['params']['kernel'].std()), (2 / (9 * 64)) ** 0.5, places=2)
+
+
+if __name__ == '__main__':
+    absltest.main()

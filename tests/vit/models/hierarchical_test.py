@@ -1,0 +1,210 @@
+import dataclasses
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from absl.testing import absltest, parameterized
+
+from configs import base
+from tests import models
+from tests.models import apply, drawn
+from training import mesh
+from transformer.attention.positions.absolute import Learned
+from transformer.attention.positions.base import NoPositions
+from transformer.attention.positions.relative import SwinBias
+from transformer.layers.feed_forward import Mlp
+from transformer.layers.numerics import Numerics
+from transformer.layers.partition import Alternate, Whole
+from transformer.layers.stack import Stack
+from vit.layers.stages import Merging, Patches, PatchMerging
+from vit.layers.windows import Windows
+from vit.models.hierarchical import Hierarchical
+
+KEY = jax.random.key(0)
+FIRST = Stack(layers=2, heads=2, width=8, partition=Alternate(Windows(2), Windows(2, shift=1)), positions=SwinBias(),
+              feed_forward=Mlp(inner=12))
+SMALL = Hierarchical(3, Patches(2), stages={'stage_0': FIRST, 'stage_1': dataclasses.replace(FIRST, width=12, layers=1)})
+IMAGES = np.random.default_rng(0).normal(size=(2, 8, 8, 1)).astype(np.float32)
+program = functools.cache(lambda model: models.Program(model, IMAGES))
+
+
+def with_stage(model, number=0, **fields):
+    name = f'stage_{number}'
+    return model.clone(stages={**model.stages, name: dataclasses.replace(model.stages[name], **fields)})
+
+
+@dataclasses.dataclass(frozen=True)
+class _Corner(Merging):
+    """Stands for a merging: the patch in the corner of each square."""
+
+    def __call__(self, x, width, numerics):
+        return jnp.pad(x[:, ::2, ::2], [(0, 0)] * 3 + [(0, width - x.shape[-1])])
+
+
+class PartsTest(parameterized.TestCase):
+    @parameterized.parameters((4, 6, 2), (5, 3, 2), (4, 4, 4), (7, 5, 3))
+    def test_patches_are_padded_at_the_bottom_and_on_the_right(self, height, width, size):
+        image, model = np.random.default_rng(0).normal(size=(1, height, width, 2)), SMALL.clone(stem=Patches(size, norm=False))
+        with jax.enable_x64(True):
+            model = with_stage(model.clone(dtype='float64', parameter_dtype='float64'), 0, partition=Whole())
+            params = jax.tree.map(np.float64, drawn(model, image))
+            stem = lambda image: model.stem(image, 8, Numerics('float64'))
+            found = jax.tree.map(np.asarray, _within(stem, params, image))[0]
+        rows, columns = -(-height // size), -(-width // size)
+        self.assertEqual((found.shape[:2], model.stem.grid((height, width))), ((rows, columns), (rows, columns)))
+        for row, column in np.ndindex(rows, columns):
+            square = np.zeros((size, size, 2))
+            for y, x in np.ndindex(size, size):
+                if row * size + y < height and column * size + x < width:
+                    square[y, x] = image[0, row * size + y, column * size + x]
+            wanted = square.reshape(-1) @ params['patches']['kernel'] + params['patches']['bias']
+            np.testing.assert_allclose(found[row, column], wanted, rtol=0, atol=1e-12)
+
+    @parameterized.parameters((4, 4), (3, 5))
+    def test_merging_goes_down_the_columns(self, height, width):
+        x = np.random.default_rng(0).normal(size=(1, height, width, 3))
+        params = {'merging': {'kernel': np.random.default_rng(1).normal(size=(12, 5))}, 'merging_norm': {
+            'scale': np.random.default_rng(2).normal(size=12), 'bias': np.random.default_rng(3).normal(size=12)}}
+        with jax.enable_x64(True):
+            found = np.asarray(_within(lambda x: PatchMerging()(x, 5, Numerics('float64', True, 'float64')), params, x))[0]
+        self.assertEqual(found.shape[:2], PatchMerging().grid((height, width)))
+        for row, column in np.ndindex(found.shape[:2]):
+            four = [x[0, y, z] if y < height and z < width else np.zeros(3) for y, z in (
+                (2 * row, 2 * column), (2 * row + 1, 2 * column), (2 * row, 2 * column + 1), (2 * row + 1, 2 * column + 1))]
+            four = np.concatenate(four)
+            normal = (four - four.mean()) / np.sqrt(four.var() + 1e-5)
+            wanted = (normal * params['merging_norm']['scale'] + params['merging_norm']['bias']) @ params['merging']['kernel']
+            np.testing.assert_allclose(found[row, column], wanted, rtol=0, atol=1e-12)
+
+
+def _within(function, params, x):
+    """A function of parts whose submodules belong to a module."""
+    import flax.linen as nn
+
+    class Around(nn.Module):
+        @nn.compact
+        def __call__(self, x):
+            return function(x)
+
+    return Around().apply({'params': params}, x)
+
+
+class HierarchicalTest(parameterized.TestCase):
+    def test_names_and_shapes(self):
+        shapes = jax.tree.map(jnp.shape, drawn(SMALL, IMAGES))
+        self.assertEqual(set(shapes), {'patches', 'patches_norm', 'stage_0', 'stage_1', 'norm', 'head'})
+        self.assertEqual(set(shapes['stage_0']), {'block_0', 'block_1'})
+        self.assertEqual(set(shapes['stage_1']), {'merging', 'merging_norm', 'block_0'})
+        self.assertEqual((shapes['stage_1']['merging'], shapes['norm']['scale']), ({'kernel': (32, 12)}, (12,)))
+        self.assertEqual(shapes['stage_0']['block_1']['attention']['positions'], {'bias': (3, 3, 2)})
+
+    @parameterized.parameters((8, 8), (7, 9), (1, 1), (3, 14), (5, 2))
+    def test_images_of_any_height_and_width(self, height, width):
+        image = np.ones((2, height, width, 1), np.float32)
+        outputs = jax.eval_shape(lambda params: SMALL.apply({'params': params}, image, capture=('attention',)),
+                                 drawn(SMALL, image))
+        grids = SMALL.grids((height, width))
+        self.assertEqual(outputs['logits'].shape, (2, 3))
+        self.assertEqual(outputs['hidden'].shape, (2, grids['stage_1'][0] * grids['stage_1'][1], 12))
+        tokens = grids['stage_0'][0] * grids['stage_0'][1]
+        self.assertEqual(outputs['stage_0/block_1/attention'].shape, (2, 2, tokens, tokens))
+
+    def test_pooling(self):
+        for first in (False, True):
+            model = SMALL.clone(pool_first=first)
+            params = drawn(model, IMAGES)
+            found = jax.tree.map(np.float64, apply(model, params, IMAGES))
+            mean = found['hidden'].mean(1)
+            if first:
+                mean = (mean - mean.mean(-1, keepdims=True)) / np.sqrt(mean.var(-1, keepdims=True) + 1e-5)
+                mean = mean * params['norm']['scale'] + params['norm']['bias']
+            np.testing.assert_allclose(found['pooled'], mean, atol=1e-5)
+            np.testing.assert_allclose(found['logits'], mean @ params['head']['kernel'] + params['head']['bias'], atol=1e-5)
+
+    def test_the_gradient_reaches_a_neighbouring_window_only_after_a_shifted_block(self):
+        """Of a patch in the middle, which a corner of its shifted window brings together with those of other windows."""
+        def reached(layers):
+            stack = dataclasses.replace(FIRST, layers=layers)
+            model = Hierarchical(0, Patches(1, norm=False), stages={'stage_0': stack})
+            image = IMAGES[:1, :4, :4]
+            params = drawn(model, image)
+            of = lambda image: model.apply({'params': params}, image)['hidden'][0, 5].sum()
+            return {divmod(int(at), 4) for at in np.flatnonzero(jax.grad(of)(image)[0, :, :, 0])}
+
+        window = {(row, column) for row in (0, 1) for column in (0, 1)}
+        self.assertEqual(reached(1), window)
+        # The patch sees (1, 1), (1, 2), (2, 1) and (2, 2), each of which has seen its own window.
+        self.assertEqual(reached(2), {(row, column) for row in range(4) for column in range(4)})
+
+    def test_dropout_acts_only_with_a_key(self):
+        model = with_stage(SMALL, 1, dropout=0.5)
+        params = drawn(model, IMAGES)
+        logits = lambda model, **more: np.asarray(apply(model, params, IMAGES, **more)['logits'])
+        np.testing.assert_array_equal(logits(model), logits(SMALL))
+        self.assertGreater(np.abs(logits(model, key=KEY) - logits(model)).max(), 1e-2)
+
+    def test_every_stage_has_dropout_masks_of_its_own(self):
+        model = with_stage(with_stage(SMALL, 0, dropout=0.1), 1, dropout=0.1)
+        keys = models.dropout_keys(model, IMAGES)
+        self.assertLen(keys, (1 + 3 * 2) + (1 + 3))
+        self.assertLen(set(keys), len(keys))
+
+    def test_heads_can_be_switched_off(self):
+        params, factors = drawn(SMALL, IMAGES), {'stage_0/attention': np.array([[1.0, 0.0], [1.0, 1.0]], np.float32)}
+        without = jax.tree.map(np.copy, params)
+        without['stage_0']['block_0']['attention']['output']['kernel'][1] = 0
+        found = apply(SMALL, params, IMAGES, head_mask=factors)['logits']
+        np.testing.assert_allclose(found, apply(SMALL, without, IMAGES)['logits'], atol=1e-6)
+        self.assertEqual(set(SMALL.attentions), {'stage_0/attention', 'stage_1/attention'})
+
+    @parameterized.parameters(True, False)
+    def test_scanned_and_computed_again_is_the_same(self, scan):
+        params = drawn(SMALL, IMAGES)
+        other = with_stage(SMALL, 0, scan=scan, remat='full')
+        np.testing.assert_allclose(apply(other, params, IMAGES)['logits'], apply(SMALL, params, IMAGES)['logits'], atol=1e-6)
+
+    def test_tables_are_resized_for_images_of_another_size(self):
+        model = SMALL.clone(positions=Learned())
+        small, large = (drawn(model, image) for image in (IMAGES[:, :2, :2], np.ones((1, 12, 8, 1), np.float32)))
+        image = jax.ShapeDtypeStruct((1, 12, 8, 1), jnp.float32)
+        fitted = jax.tree_util.tree_map_with_path(lambda keys, x: model.fitted(mesh.path_of(keys), x, image), small)
+        self.assertNotEqual(*(jax.tree.map(jnp.shape, params) for params in (small, large)))
+        self.assertEqual(*(jax.tree.map(jnp.shape, params) for params in (fitted, large)))
+
+    def test_the_helper_of_configs(self):
+        found = base.stages(layers=(2, 2), widths=(8, 16), heads=(2, 4), drop_path=0.3, positions='SwinBias()')
+        self.assertEqual([one['first_drop_path'] for one in found.values()], [0.0, 0.3 * (2 / 3)])
+        rates = [Stack(**one | {'positions': SwinBias()}).path_rates for one in found.values()]
+        np.testing.assert_allclose(np.concatenate(rates), np.linspace(0, 0.3, 4))
+        self.assertEqual(found['stage_1']['positions'], 'SwinBias()')
+
+    def test_stages_of_other_names_are_refused(self):
+        with self.assertRaisesRegex(ValueError, 'stages are named stage_0, last; expected stage_0, stage_1'):
+            Hierarchical(3, stages={'stage_0': FIRST, 'last': FIRST}).stacks  # noqa: B018
+
+
+CHANGES = {'classes': 4, 'stem': Patches(4), 'positions': Learned(), 'stages': {'stage_0': FIRST}, 'merging': _Corner(),
+           'pool_first': True, 'dense_gradient': False, 'dtype': 'bfloat16', 'parameter_dtype': 'bfloat16'}
+OF_STAGE = {'partition': Windows(2), 'positions': NoPositions(), 'layers': 1, 'width': 16}
+
+
+class FieldsTest(parameterized.TestCase):
+    @parameterized.named_parameters(*models.named(CHANGES))
+    def test_field_has_an_effect(self, field, value):
+        self.assertTrue(program(SMALL.clone(**{field: value})) != program(SMALL))
+
+    @parameterized.named_parameters(*models.named(OF_STAGE))
+    def test_field_of_a_stage_has_an_effect(self, field, value):
+        self.assertTrue(program(with_stage(SMALL, **{field: value})) != program(SMALL))
+
+    def test_the_same_model_is_the_same_program(self):
+        self.assertTrue(program.__wrapped__(SMALL) == program(SMALL))
+
+    def test_every_field_is_tried(self):
+        fields = {field.name for field in dataclasses.fields(Hierarchical)} - {'parent', 'name'}
+        self.assertEqual(fields, set(CHANGES))
+
+
+if __name__ == '__main__':
+    absltest.main()
