@@ -1,5 +1,6 @@
-"""Transfers a model of images to other classes and another size (Dosovitskiy et al. 2021, sections 3.2 and 4.1; Prince,
-Understanding Deep Learning, section 12.10.2). The variant is HOW,WORKDIR.
+"""Transfers a model of images to other classes and another size; the variant is HOW,WORKDIR.
+
+(Dosovitskiy et al. 2021, sections 3.2 and 4.1; Prince, Understanding Deep Learning, section 12.10.2.)
 
     python train.py --config=configs/transfer.py:full,runs/pretrained --config.data.path=photos --config.data.size=96 \
         --workdir=runs/photos
