@@ -28,7 +28,7 @@ CASES = (
     'ijepa', 'albert', 'albert_masked', 'albert_model', 'albert_classes', 'albert_tags', 'albert_span', 'electra',
     'electra_masked', 'electra_model', 'electra_classes', 'electra_tags', 'electra_span', 'distilbert', 'distilbert_model',
     'distilbert_classes', 'distilbert_tags', 'distilbert_span', 'swin', 'swin_model', 'deit', 'deit_classes', 'deit_model',
-    'timm_swin', 'timm_swin_padded', 'timm_davit', 'timm_davit_florence', 'resnet', 'resnet_basic')
+    'dinov2', 'dinov2_model', 'timm_swin', 'timm_swin_padded', 'timm_davit', 'timm_davit_florence', 'resnet', 'resnet_basic')
 
 ALTERED = 'bert_masked', 'albert', 'electra', 'electra_masked', 'electra_classes', 'distilbert', 'distilbert_span'
 # One of each family, and those with a part of their own.
@@ -122,7 +122,7 @@ class ParityTest(parameterized.TestCase):
         # About that of the original; of few numbers, a share of their size.
         self.assertBetween(error(found), 1e-4, max(1.25 * error(half), 0.01 * np.abs(wanted).max()))
 
-    @parameterized.parameters('vit', 'deit')
+    @parameterized.parameters('vit', 'deit', 'dinov2_model')
     def test_images_of_another_size(self, name):
         recorded = case(name)['resized']
         model, params = convert.from_hf(REFERENCE / name)
@@ -399,6 +399,9 @@ class FolderTest(recorded.TestCase):
         ('deit_classes', {'no_embed_class': True}, 'no_embed_class=True, which is not supported; expected False'),
         ('deit_classes', {'architectures': ['DeiTForMaskedImageModeling']},
          'names DeiTForMaskedImageModeling; of deit expected DeiTForImageClassification, DeiTFor.*WithTeacher, DeiTModel'),
+        ('dinov2', {'use_swiglu_ffn': True}, 'use_swiglu_ffn=True, but the feed-forwards of the weights are not gated; mend'),
+        ('dinov2', {'hidden_act': 'mish'}, "hidden_act='mish', which is not supported; expected one of 'gelu_new'"),
+        ('dinov2', {'num_register_tokens': 4}, r'register_tokens \[1, 4, 16\] +\| \S*register_tokens \[1, 3, 16\]'),
         ('deit_model', {'pooler_output_size': 8}, 'pooler_output_size=8, which is not supported; expected 16'),
         ('vit', {'image_size': 16}, r'_embeddings \[1, 17, 16\] \| .*_embeddings \[1, 10, 16\]'))
     def test_configs_of_other_families(self, name, changes, message):

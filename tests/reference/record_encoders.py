@@ -1,6 +1,6 @@
 """As record.py, of BERT and its relatives, BART and ViT with their heads, and of GPT-2 and T5 with those that classify.
 
-    python tests/reference/record_encoders.py [bert roberta albert electra distilbert gpt2 t5 bart vit deit resnet swin]
+    python tests/reference/record_encoders.py [bert roberta albert electra distilbert gpt2 t5 bart vit deit dinov2 resnet swin]
 """
 
 import copy
@@ -193,6 +193,28 @@ def deit():
         'last_hidden_state': None, 'pooler_output': None})
 
 
+def dinov2():
+    """Without a gate under a head, and gated, also on images of another size: larger in height and smaller in width."""
+    small = dict(hidden_size=16, num_hidden_layers=1, num_attention_heads=2, image_size=12, patch_size=4)
+    images = lambda *shape: torch.randn(3, *shape, generator=torch.Generator().manual_seed(6))
+
+    def unmasked(model):
+        """Shaken, but for the token of masked patches, which nothing reads."""
+        model = shaken(model)
+        next(x for name, x in model.named_parameters() if name.endswith('mask_token')).data.zero_()
+        return model
+
+    config = hf.Dinov2WithRegistersConfig(**small, mlp_ratio=2, num_register_tokens=3, num_channels=1, **CLASSES)
+    model = unmasked(hf.Dinov2WithRegistersForImageClassification(config))
+    record('dinov2', model, dict(pixel_values=images(1, 12, 12)), {'logits': None})
+    model = unmasked(hf.Dinov2WithRegistersModel(hf.Dinov2WithRegistersConfig(**small, use_swiglu_ffn=True)))
+    other = images(3, 20, 8)
+    names = 'last_hidden_state', 'pooler_output'
+    found = model(other)
+    resized = {'resized/pixel_values': other, **{f'resized/{key}': found[key] for key in names}}
+    record('dinov2_model', model, dict(pixel_values=images(3, 12, 12)), dict.fromkeys(names), resized)
+
+
 def swin():
     """A grid of 8x8 patches, in windows with shifts, and one of 7x9, where patches, windows and merging are padded."""
     images = lambda *shape: torch.randn(2, *shape, generator=torch.Generator().manual_seed(6))
@@ -235,8 +257,8 @@ def stepped(model, images):
 
 
 if __name__ == '__main__':
-    makers = {make.__name__: make for make in (bert, roberta, albert, electra, distilbert, gpt2, t5, bart, vit, deit, swin,
-                                               resnet)}
+    makers = {make.__name__: make for make in (bert, roberta, albert, electra, distilbert, gpt2, t5, bart, vit, deit, dinov2,
+                                               swin, resnet)}
     for name in sys.argv[1:] or makers:
         torch.manual_seed(0)
         makers[name]()
