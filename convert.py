@@ -46,13 +46,15 @@ import numpy as np
 
 from configs import base, converted
 from data import json_files
+from data.seq2seq import pairs
+from data.seq2seq.parallel import OpenParallel
 from data.text import examples as data_examples
-from data.text import frames, pairs
+from data.text import frames
 from data.text.examples import OpenExamples
-from data.text.labelled import Labelled, Labels, Number, OpenLabelled
+from data.text.labelled import Labelled, OpenLabelled
 from data.text.masked import OpenMasked
-from data.text.parallel import OpenParallel
 from data.text.preferences import OpenPreferences
+from data.text.targets import Labels, Number
 from data.tokenizers import hugging_face as tokenizer_files
 from data.tokenizers.roles import Roles
 from data.tokenizers.specs import WordPiece
@@ -84,9 +86,10 @@ from vit.conversion.resnet import RESNET
 from vit.conversion.swin import SWIN
 from vit.conversion.timm_swin import TIMM_SWIN
 from vit.conversion.vit import VIT, image_of
+from vit.conversion.vit_mae import VIT_MAE
 
 TIMM = *TIMM_SWIN, *DAVIT
-OF_IMAGES = *VIT, *DEIT, *DINOV2, *SWIN, *RESNET, *TIMM
+OF_IMAGES = *VIT, *DEIT, *DINOV2, *VIT_MAE, *SWIN, *RESNET, *TIMM
 FAMILIES = *OF_TEXT, *OF_IMAGES
 # Fields of our models that do not change what given parameters compute, except for rounding.
 FREE = ('dtype', 'parameter_dtype', 'dense_gradient', *(f'{stack}{name}' for stack in ('', 'encoder.', 'decoder.')
@@ -226,7 +229,7 @@ def run_of(folder, new):
     runs.require_new(new)
     family, weights, run, found, said = converted_run(folder)
     runs.write(new, run, found)
-    further = 'classify' if family.use in ('hidden', 'replaced', 'images') else 'finetune'
+    further = 'classify' if family.use in ('hidden', 'replaced', 'images', 'reconstruction') else 'finetune'
     return (f'{new}: {family.architecture} with {run.parameters():,} parameters, {said}\n'
             f'{widened(family.kinds(weights), run.config.parameter_dtype)}'
             f'train it further with: python train.py --config=configs/{further}.py:{new} --config.data.path=PATH')
@@ -446,8 +449,9 @@ def told_of(snapshot):
     """The fields of the config for transformers, except tokens, that come from the data: classes and the shape of images."""
     data, found = snapshot.data, {}
     if classes := list(data.classes) if isinstance(data, LabelledText | TaggedText | SeenImages) else []:
-        head = snapshot.model if isinstance(data, SeenImages) else snapshot.model.head  # may have more classes than the data
-        classes += [f'LABEL_{i}' for i in range(len(classes), head.classes)]
+        known = fields_in(snapshot.model)
+        count = known.get('classes', 0) if isinstance(data, SeenImages) else known['head'].classes
+        classes += [f'LABEL_{i}' for i in range(len(classes), count)]  # a head may have more than the data
         found |= {'id2label': dict(enumerate(named(classes))), 'label2id': {name: i for i, name in enumerate(named(classes))}}
     match data:
         case OpenLabelled(config=Labelled(target=Labels())):

@@ -188,8 +188,8 @@ def looks_like_a_path(given):
 def positions(snapshot, path):
     """Draws the cosine similarities of the learnt positions; those of image patches on their grid."""
     reader = snapshot.run.reader
-    figure = position_pictures.of_run(snapshot.params, reader.grid(snapshot) if reader else None)
-    table = np.asarray(snapshot.params['positions']['embedding'])
+    table = np.asarray(position_pictures.learnt(snapshot.params))
+    figure = position_pictures.similarity(table, reader.grid(snapshot) if reader else None)
     keep(path, figure, {'picture': str(path), 'step': snapshot.step, 'positions': len(table),
                         'similarity': np.round(position_pictures.similarities(table), 4).tolist()},
          f'the similarities of {len(table)} learnt positions')

@@ -44,6 +44,7 @@ _FLAGS = {
     'prefix': (lambda value: isinstance(value, str), 'a string'),
     'candidates': (lambda value: isinstance(value, str) or (isinstance(value, Sequence) and all(
         isinstance(one, str) for one in value)), 'words, in a list or with commas between them'),
+    'pictures': (lambda value: isinstance(value, str | os.PathLike), 'the path of a folder'),
     'watch': (callable, 'a function that takes a string'),
 }
 

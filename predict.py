@@ -23,6 +23,8 @@ Encoders read whole texts; the output of a blank line is blank:
   classes of texts  a text, or 'first<TAB>second' for a model of pairs -> its class and probability
   tags of words     words separated by spaces -> word/TAG word/TAG ..
   answers           'question<TAB>text' -> the span of the text that answers it, empty if it has no answer
+  masked patches    an image -> the loss of the patches that it predicts from the others, and the path; --pictures=FOLDER writes
+                    a picture of it, --seed=N masks other patches
   no head           a text, or the path of an image -> a vector, as a list in JSON: the pooled output, or the mean of the
                     hidden states
 
@@ -55,7 +57,8 @@ flags.DEFINE_integer('tokens', None, 'the most tokens to generate; default: gene
 flags.DEFINE_bool('truncate', False, 'cut sources that are longer than the model takes, instead of refusing them')
 flags.DEFINE_string('prefix', '', 'the beginning of every translation')
 flags.DEFINE_string('candidates', None, "words whose probabilities at each mask are printed, such as 'train,peanut'")
-flags.DEFINE_integer('seed', 0, 'seed of the sampling', lower_bound=0, upper_bound=2**32 - 1)
+flags.DEFINE_string('pictures', None, 'a folder in which pictures of images with predicted patches are written')
+flags.DEFINE_integer('seed', 0, 'seed of the sampling, or of the masks of images', lower_bound=0, upper_bound=2**32 - 1)
 flags.DEFINE_bool('json', False, 'print a JSON object per line, with details')
 if __name__ == '__main__':
     cli.answer_help()  # at once, before jax is imported
@@ -66,7 +69,8 @@ from training.config import resolve
 from training.host.conversation import Conversation
 from transformer.decoding.strategies import Strategy
 
-FLAGS = 'strategy', 'tokens', 'seed', 'truncate', 'prefix', 'candidates'  # each reader declares which of these it uses
+# Each reader declares which of these it uses.
+FLAGS = 'strategy', 'tokens', 'seed', 'truncate', 'prefix', 'candidates', 'pictures'
 
 
 def main():
@@ -113,7 +117,8 @@ def require_used(names):
     """Raises ValueError if a flag was given that the reader does not use; `names` are those that it does."""
     for name in FLAGS:
         if flags.FLAGS[name].present and name not in names:
-            models = 'fill masks' if name == 'candidates' else 'translate' if 'strategy' in names else 'generate text'
+            models = {'candidates': 'fill masks', 'pictures': 'fill masked patches of images'}.get(
+                name, 'translate' if 'strategy' in names else 'generate text')
             raise ValueError(f'--{name} is for models that {models}; leave it out.')
 
 

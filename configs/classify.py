@@ -15,6 +15,7 @@ from configs import base
 from configs.finetune import BERT, HEAD, begun, encoder_of, with_head
 from training.config import resolve
 
+VIT, MAE = 'vit.models.vit:Vit', 'vit.models.mae:Mae'
 HEADS = {BERT: 'Classes()',
          'transformer.models.encoder_decoder:EncoderDecoder': "Classes(at='last', dropout=0.0, twice=True)",
          'transformer.models.gpt:Gpt': "Classes(at='last', pooler=False, bias=False, dropout=0.0)"}
@@ -30,17 +31,30 @@ TOLD = {
 
 
 def get_config(variant=''):
-    c, other = begun(variant, 'classify')
-    if other.model.name != 'vit.models.vit:Vit':
-        return of_texts(variant, 'classify', 'classes')
+    _, other = begun(variant, 'classify')
+    if other.model.name in (VIT, MAE):
+        return of_images(variant, 'classify').lock()
+    return of_texts(variant, 'classify', 'classes')
+
+
+def of_images(variant, name):
+    """The config of a ViT with a head for classes, from a run of one or from the encoder of a masked autoencoder."""
+    c, other = begun(variant, name)
+    if other.model.name not in (VIT, MAE):
+        raise ValueError(f'{variant} is a run of {other.model.name}, and configs/{name}.py learns the classes of images; name '
+                         f'a run of {VIT} or {MAE}.')
     fields = {key: value for key, value in other.model.items() if key not in ('name', 'classes')}
-    c.model = base.part(other.model.name, **fields | {'pooler': False})
+    there = ''
+    if other.model.name == MAE:
+        fields, there = {key: fields[key] for key in ('patch', 'pool', 'dense_gradient')} | {**fields['encoder']}, 'encoder/'
+    c.model = base.part(VIT, **fields | {'pooler': False})
     c.data, c.task = other.data, base.part('vit.tasks.classification:Classification')
     c.data.reader = 'vit.readers.images:ImageClass'
     c.evals.valid = base.evaluation('transformer.evaluators.base:Averages', split='valid')
     c.evals.scores = base.evaluation(TOLD['classes'][1]['scores'], split='valid')
-    c.init_rules = (HEAD, 'offered'), (r'.*', 'keep')
-    return c.lock()
+    front = rf':{there}\g<0>' if there else ''
+    c.init_rules = (HEAD, f'offered{front}'), (r'.*', f'keep{front}')
+    return c
 
 
 def of_texts(variant, name, what):

@@ -42,6 +42,9 @@ def _image_parts(use, image):
     if use == 'hidden':
         data.reader = 'vit.readers.images:ImageVector'
         return data, base.part('transformer.tasks.reading:Hidden', image=True), {}
+    if use == 'reconstruction':
+        data.reader = 'vit.readers.reconstructions:Reconstruction'
+        return data, base.part('vit.tasks.reconstruction:Reconstruction'), _evals()
     return data, base.part('vit.tasks.classification:Classification'), _evals()
 
 
@@ -51,7 +54,7 @@ def _text_parts(family, fields, framing, start, ends, common):
         data = base.data('data.text.documents:Text', path='text', documents='file' if ends else 'stream', **common)
         return data, base.part('transformer.tasks.language_model:NextToken'), _evals('language_model:Perplexity')
     if use == 'pairs':
-        data = base.data('data.text.parallel:Parallel', source='table', path='pairs.txt', train='train[:90%]',
+        data = base.data('data.seq2seq.parallel:Parallel', source='table', path='pairs.txt', train='train[:90%]',
                          valid='train[90%:]', test='', text='raw', start=start, framing=framing, source_length=length,
                          long='truncate', **common)
         return data, base.part('transformer.tasks.language_model:SequenceToSequence'), _evals() | {

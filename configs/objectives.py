@@ -77,20 +77,29 @@ def sweep(variant=''):
     if not variant:
         raise ValueError('configs/objectives.py trains on a folder of public data sets; name it, '
                          '--config=configs/objectives.py:DATA.')
-    points = {}
-    for name, (config, fields, cost) in OBJECTIVES.items():
-        steps = round(OPERATIONS / (cost * 1e9)) if cost else 1
-        points[name] = Point(config, fields | dropout(name, 0.0) | {
-            'data.batch_size': 16, 'data.corpus': corpus(variant), 'data.path': '', 'data.documents': 'file', 'train.steps': steps,
-            'optimizer.schedule.warmup_steps': steps // 10, 'evals.valid.every_steps': 0, 'checkpoint.every_steps': 500})
+    points = {name: pretraining(name, variant, OPERATIONS) for name in OBJECTIVES}
     for name in OBJECTIVES:
-        for task, (config, fields, _, seeds) in TASKS.items():
-            for seed in range(seeds):
-                points[f'{name}-{task}-{seed}'] = Point(f'{config}:{{{name}}}', fields | {
-                    'data.path': f'{variant}/{fields["data.path"]}', 'data.batch_size': 32, 'data.length': 128, 'seed': seed,
-                    'optimizer.learning_rate': 2e-4, 'optimizer.schedule.warmup_steps': fields['train.steps'] // 10,
-                    **dropout('bert' if name == 'electra' else name, 0.1)})  # of ELECTRA the discriminator alone
-    return Sweep(points, table=tabulated, title='objective')
+        for task, (*_, seeds) in TASKS.items():
+            points |= {f'{name}-{task}-{seed}': fine_tuning(name, task, variant, seed) for seed in range(seeds)}
+    return Sweep(points, table=lambda folders: {name: scores(name, folders) for name in OBJECTIVES}, title='objective')
+
+
+def pretraining(name, root, operations):
+    """The point that pretrains by an objective for so many floating point operations."""
+    config, fields, cost = OBJECTIVES[name]
+    steps = round(operations / (cost * 1e9)) if cost else 1
+    return Point(config, fields | dropout(name, 0.0) | {
+        'data.batch_size': 16, 'data.corpus': corpus(root), 'data.path': '', 'data.documents': 'file', 'train.steps': steps,
+        'optimizer.schedule.warmup_steps': min(steps // 10, 1000), 'evals.valid.every_steps': 0, 'checkpoint.every_steps': 500})
+
+
+def fine_tuning(name, task, root, seed):
+    """The point that fine-tunes the point `name`, pretrained by the objective of that name, for a task."""
+    config, fields, *_ = TASKS[task]
+    return Point(f'{config}:{{{name}}}', fields | {
+        'data.path': f'{root}/{fields["data.path"]}', 'data.batch_size': 32, 'data.length': 128, 'seed': seed,
+        'optimizer.learning_rate': 2e-4, 'optimizer.schedule.warmup_steps': fields['train.steps'] // 10,
+        **dropout('bert' if name == 'electra' else name, 0.1)})  # of ELECTRA the discriminator alone
 
 
 def dropout(name, rate):
@@ -98,15 +107,14 @@ def dropout(name, rate):
     return {f'model.{stack}.dropout'.replace('..', '.'): rate for stack in STACKS.get(name, ('',))}
 
 
-def tabulated(folders):
-    """A row for each objective: the scores on the development parts of the tasks, in percent, n/a for those that failed."""
-    table = {}
-    for name in OBJECTIVES:
-        table[name] = {}
-        for task, (_, _, numbers, _) in TASKS.items():
-            runs = [folder for group, found in folders.items() if group.startswith(f'{name}-{task}') for folder in found]
-            for column, (evaluator, metric) in numbers.items():
-                values = [rows[-1][metric] for folder in runs if (rows := report.rows(folder, evaluator))]
-                scale = 100 if metric == 'accuracy' else 1
-                table[name][column] = Estimate.of([scale * value for value in values]) if values else None
-    return table
+def scores(name, folders):
+    """{column: mean and deviation} of an objective on the development parts of the tasks, in percent; None where all runs of a
+    task have failed."""
+    row = {}
+    for task, (_, _, numbers, _) in TASKS.items():
+        runs = [folder for group, found in folders.items() if group.startswith(f'{name}-{task}') for folder in found]
+        for column, (evaluator, metric) in numbers.items():
+            values = [rows[-1][metric] for folder in runs if (rows := report.rows(folder, evaluator))]
+            scale = 100 if metric == 'accuracy' else 1
+            row[column] = Estimate.of([scale * value for value in values]) if values else None
+    return row

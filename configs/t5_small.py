@@ -30,10 +30,10 @@ def get_config(variant=''):
         c.data = base.data('data.seq2seq.corrupted:Corrupted', path='text', length=128,
                            tokenizer='SentencePiece(vocab=8192, sentinels=32)')
     elif variant == 'step':
-        c.data = base.data('data.text.parallel:Parallel', source='cldr', tokenizer='Byte()', source_length=128, length=64,
+        c.data = base.data('data.seq2seq.parallel:Parallel', source='cldr', tokenizer='Byte()', source_length=128, length=64,
                            long='truncate', batch_size=8)
     else:
-        c.data = base.data('data.text.parallel:Parallel', source='table', path='pairs.tsv', train='train[:95%]',
+        c.data = base.data('data.seq2seq.parallel:Parallel', source='table', path='pairs.tsv', train='train[:95%]',
                            valid='train[95%:]',
                            test='', tokenizer='SentencePiece(vocab=32000)', source_length=128, length=128, batch_size=64)
     c.model = base.part('transformer.models.encoder_decoder:EncoderDecoder', source_length=128, length=128,

@@ -25,8 +25,8 @@ from configs import base
 def get_config(variant=''):
     bart = base.variant_of(variant, ['vaswani', 'bart']) == 'bart'
     c = base.config()
-    c.data = base.data('data.text.parallel:Parallel', source='cldr', languages='en,fr', tokenizer='SentencePiece(vocab=1024)',
-                       train='train', valid='valid', test='test', source_length=96, length=96, batch_size=8)
+    c.data = base.data('data.seq2seq.parallel:Parallel', source='cldr', languages='en,fr', train='train', valid='valid',
+                       test='test', tokenizer='SentencePiece(vocab=1024)', source_length=96, length=96, batch_size=8)
     c.model = base.part('transformer.models.encoder_decoder:EncoderDecoder',
                         **base.both(layers=2, heads=4, width=128, embedding_norm=bart), source_length=96, length=96,
                         head=f'NextWords(added={bart})')

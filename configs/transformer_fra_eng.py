@@ -42,11 +42,11 @@ SENTENCES = dict(sources=('go .', 'i lost .', "he's calm .", "i'm home ."),
 def data(variant, packing):
     """The textbook's 512 + 128 pairs, or all of them but a twentieth."""
     if variant == 'd2l':
-        return base.data('data.text.parallel:Parallel', source='table', path='fra.txt', text='textbook',
+        return base.data('data.seq2seq.parallel:Parallel', source='table', path='fra.txt', text='textbook',
                          tokenizer='Word(least=2)',
                          target_tokenizer='Word(least=2)', train='train[:512]', valid='train[512:640]', test='',
                          source_length=9, length=9, long='truncate', packing='none', batch_size=128)
-    return base.data('data.text.parallel:Parallel', source='table', path='fra.txt', text='textbook', order='hash',
+    return base.data('data.seq2seq.parallel:Parallel', source='table', path='fra.txt', text='textbook', order='hash',
                      tokenizer='SentencePiece(vocab=4000)', train='train[:95%]', valid='train[95%:]', test='', source_length=64,
                      length=64, long='truncate', packing=packing, batch_size=24)
 

@@ -16,7 +16,7 @@ from configs import base
 def get_config(variant=''):
     base.variant_of(variant, [''])
     c = base.config()
-    c.data = base.data('data.text.parallel:Parallel', source='files', path='multi30k', languages='en,de', train='train',
+    c.data = base.data('data.seq2seq.parallel:Parallel', source='files', path='multi30k', languages='en,de', train='train',
                        valid='val',
                        test='test_2016_flickr', tokenizer='SentencePiece(vocab=6000)', source_length=64, length=64,
                        batch_size=64)

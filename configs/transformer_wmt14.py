@@ -27,7 +27,7 @@ def get_config(variant=''):
     width, inner, heads, dropout, steps = SHAPES[variant]
     c = base.config()
     c.dtype = 'bfloat16'
-    c.data = base.data('data.text.parallel:Parallel', source='tfds', name='wmt14_translate/de-en', languages='en,de',
+    c.data = base.data('data.seq2seq.parallel:Parallel', source='tfds', name='wmt14_translate/de-en', languages='en,de',
                        train='train',
                        valid='validation', test='test', tokenizer='SentencePiece(vocab=37000)', source_length=256, length=256,
                        batch_size=96)

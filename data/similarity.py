@@ -18,8 +18,8 @@ from pathlib import Path
 import numpy as np
 
 from data import cache
+from data.seq2seq.pairs import folded
 from data.sources import pairs
-from data.text.pairs import folded
 
 PARTS = {'train': 0.9, 'valid': 0.05, 'test': 0.05}
 _DRAWN = 4  # pairs that are scored for each that is kept

@@ -1,6 +1,7 @@
 """convert.py against recorded models of Hugging Face transformers (tests/reference)."""
 
 import json
+import re
 import shutil
 
 import jax
@@ -25,12 +26,13 @@ CASES = (
     'gpt2', 'gpt2_other', 'gpt2_choice', 'gpt2_classes', 'gpt2_tags', 'gpt2_span', 'bert', 'bert_masked', 'bert_model',
     'bert_next', 'bert_classes', 'bert_tags', 'bert_span', 'roberta', 'roberta_classes', 't5', 't5_gated', 't5_classes',
     't5_span', 't5_encoder', 't5_tags', 'bart', 'bart_classes', 'bart_span', 'marian', 'marian_two', 'vit', 'vit_model',
-    'ijepa', 'albert', 'albert_masked', 'albert_model', 'albert_classes', 'albert_tags', 'albert_span', 'electra',
-    'electra_masked', 'electra_model', 'electra_classes', 'electra_tags', 'electra_span', 'distilbert', 'distilbert_model',
-    'distilbert_classes', 'distilbert_tags', 'distilbert_span', 'swin', 'swin_model', 'deit', 'deit_classes', 'deit_model',
-    'dinov2', 'dinov2_model', 'timm_swin', 'timm_swin_padded', 'timm_davit', 'timm_davit_florence', 'resnet', 'resnet_basic')
+    'vit_mae', 'vit_mae_model', 'ijepa', 'albert', 'albert_masked', 'albert_model', 'albert_classes', 'albert_tags',
+    'albert_span', 'electra', 'electra_masked', 'electra_model', 'electra_classes', 'electra_tags', 'electra_span',
+    'distilbert', 'distilbert_model', 'distilbert_classes', 'distilbert_tags', 'distilbert_span', 'swin', 'swin_model', 'deit',
+    'deit_classes', 'deit_model', 'dinov2', 'dinov2_model',
+    'timm_swin', 'timm_swin_padded', 'timm_davit', 'timm_davit_florence', 'resnet', 'resnet_basic')
 
-ALTERED = 'bert_masked', 'albert', 'electra', 'electra_masked', 'electra_classes', 'distilbert', 'distilbert_span'
+ALTERED = 'vit_mae', 'bert_masked', 'albert', 'electra', 'electra_masked', 'electra_classes', 'distilbert', 'distilbert_span'
 # One of each family, and those with a part of their own.
 IN_FLOAT32 = ('gpt2', 'gpt2_other', 'bert', 'roberta', 't5', 't5_gated', 't5_classes', 'bart', 'marian', 'vit', 'albert',
               'electra_masked', 'distilbert_classes', 'swin_model', 'resnet_basic', 'deit')
@@ -153,7 +155,7 @@ class ParityTest(parameterized.TestCase):
 
 
 @slow_but('test_in_and_out_again', 'gpt2', 'gpt2_other', 'gpt2_choice', 'bert', 'bert_tags', 'roberta_classes', 't5',
-          't5_encoder', 'bart', 'vit', 'albert', 'electra', 'distilbert_classes')
+          't5_encoder', 'bart', 'vit', 'vit_mae', 'albert', 'electra', 'distilbert_classes')
 @slow_but('test_every_field_of_a_config_counts_or_is_refused', 'albert', 'electra_masked')
 class FolderTest(recorded.TestCase):
     """Folders in, runs, and folders out."""
@@ -208,7 +210,8 @@ class FolderTest(recorded.TestCase):
         self.assert_same_weights(out, self.folder / f'{kind}_classes_hf')
 
     @parameterized.parameters('gpt2', 'gpt2_span', 'bert', 'bert_model', 'roberta', 't5', 'bart_classes', 'vit', 'deit',
-                              'resnet', 'albert', 'electra', 'distilbert_span')
+                              'resnet', 'vit_mae', 'vit_mae_model', 'albert', 'electra', 'distilbert_span',
+                              'swin_model', 'timm_davit')
     @pytest.mark.slow
     def test_verify(self, name):
         workdir, recorded = self.folder / 'run', case(name)
@@ -220,6 +223,8 @@ class FolderTest(recorded.TestCase):
             for name, wanted in recorded['output'].items():
                 counted = recorded['direction'][name] != 0
                 np.testing.assert_allclose(found[name] * counted, wanted * counted, atol=1e-4)
+            for name, wanted in recorded.get('masking', {}).items():
+                np.testing.assert_array_equal(found[name], wanted)
 
     @parameterized.parameters(
         ({'feed_forward_proj': 'gated-silly'}, "feed_forward_proj='gated-silly', which is not supported"),
@@ -300,6 +305,8 @@ class FolderTest(recorded.TestCase):
     @parameterized.parameters(
         ('gpt2', 'layer_norm_epsilon', 1e-5, 'norm.epsilon'), ('bert', 'layer_norm_eps', 1e-12, 'norm.epsilon'),
         ('roberta', 'layer_norm_eps', 1e-12, 'norm.epsilon'), ('vit', 'layer_norm_eps', 1e-12, 'norm.epsilon'),
+        ('vit_mae', 'layer_norm_eps', 1e-12, 'encoder.norm.epsilon', 'decoder.norm.epsilon'),
+        ('vit_mae', 'mask_ratio', 0.75, 'mask_ratio'),
         ('t5', 'layer_norm_epsilon', 1e-6, 'encoder.norm.epsilon', 'decoder.norm.epsilon'),
         ('gpt2', 'attn_pdrop', 0.1, 'attention_dropout'), ('bert', 'attention_probs_dropout_prob', 0.1, 'attention_dropout'),
         ('vit', 'hidden_dropout_prob', 0.0, 'dropout'),
@@ -403,7 +410,19 @@ class FolderTest(recorded.TestCase):
         ('dinov2', {'hidden_act': 'mish'}, "hidden_act='mish', which is not supported; expected one of 'gelu_new'"),
         ('dinov2', {'num_register_tokens': 4}, r'register_tokens \[1, 4, 16\] +\| \S*register_tokens \[1, 3, 16\]'),
         ('deit_model', {'pooler_output_size': 8}, 'pooler_output_size=8, which is not supported; expected 16'),
-        ('vit', {'image_size': 16}, r'_embeddings \[1, 17, 16\] \| .*_embeddings \[1, 10, 16\]'))
+        ('vit_mae', {'mask_ratio': 1.0}, r'mask_ratio is 1.0; expected a share in \[0, 1\)'),
+        ('vit_mae', {'mask_ratio': 0.9}, 'mask_ratio=0.9 keeps none of 9 patches'),
+        ('vit', {'image_size': 16}, r'_embeddings \[1, 17, 16\] \| .*_embeddings \[1, 10, 16\]'),
+        ('swin', {'window_size': 5}, 'stage 1 form a grid of 4x4, smaller than the windows of 5x5.*windows of at most 4'),
+        ('swin', {'hidden_act': 'tangent'}, "hidden_act='tangent', which is not supported"),
+        ('swin', {'num_heads': [2]}, r'depths=\[2, 2\] and num_heads=\[2\]; expected one for each stage'),
+        ('timm_swin', {'architecture': 'swin_huge'}, "the architecture 'swin_huge' of timm; expected one of"),
+        ('timm_swin', {'model_args': {'head_dim': 4}}, 'head_dim=4, which is not known for timm_swin'),
+        ('timm_swin', {'model_args': {'window_size': [2, 3]}}, r'window_size=\[2, 3\]; expected one size'),
+        ('timm_swin', {'model_args': {'embed_dim': [8, 16]}}, r'embed_dim=\[8, 16\]; expected the width of the first'),
+        ('timm_swin', {'label_names': ['no']}, '1 label_names for num_classes=3'),
+        ('timm_davit', {'model_args': {'attn_types': ['channel']}}, r"attn_types=\['channel'\], which is not supported"),
+        ('timm_davit', {'model_args': {'embed_dims': [8]}}, r'embed_dims=\[8\] and .*; expected one of each for every stage'))
     def test_configs_of_other_families(self, name, changes, message):
         self.assert_refused(message, f'--from_hf={self.hugging_face(name, **changes)}', f'--workdir={self.folder / "run"}')
 
@@ -429,8 +448,8 @@ class FolderTest(recorded.TestCase):
     def test_every_field_of_a_config_counts_or_is_refused(self, name):
         """Another value changes the logits, or how the model is trained, or it is refused."""
         (family, config, _), (model, params) = convert.opened(REFERENCE / name), convert.from_hf(REFERENCE / name)
-        inputs = inputs_of(name, model, case(name)['input'])
-        logits = lambda model, params: next(iter(outputs_of(name, model.apply({'params': params}, **inputs)).values()))
+        inputs, output = inputs_of(name, model, case(name)['input']), next(iter(case(name)['output']))
+        logits = lambda model, params: outputs_of(name, model.apply({'params': params}, **inputs))[output]
         wanted, other = logits(model, params), {'gelu': 'relu', 'relu': 'silu', 'gelu_new': 'relu', True: False, False: True}
         for field in sorted({field for one in family.fields for field in one.names[0]} & {*config}):
             value = config[field]
@@ -440,10 +459,29 @@ class FolderTest(recorded.TestCase):
                 found, read = convert.from_hf(self.hugging_face(name, **{field: given}))
             except ValueError:
                 continue
-            if 'dropout' in field:
+            if 'dropout' in field or field == 'norm_pix_loss':
                 self.assertNotEqual(found, model, field)
             else:
                 self.assertGreater(np.abs(logits(found, read) - wanted).max(), 1e-4, field)
+
+    def test_named_blocks_of_timm(self):
+        """As in the files of Florence-2."""
+        kinds = {'0': 'spatial_block', '1': 'channel_block'}
+        rename = lambda name: re.sub(r'(blocks\.\d+)\.(\d)\.', lambda one: f'{one[1]}.{kinds[one[2]]}.', name)
+        _, params = convert.from_hf(REFERENCE / 'timm_davit')
+        named = self.hugging_face('timm_davit', lambda weights: {rename(name): x for name, x in weights.items()})
+        jax.tree.map(np.testing.assert_array_equal, convert.from_hf(named)[1], params)
+
+    def test_a_swin_that_transformers_does_not_have(self):
+        """It is refused with the flags of one that it has."""
+        workdir = self.folder / 'run'
+        self.convert(f'--from_hf={self.hugging_face("timm_swin_padded")}', f'--workdir={workdir}')
+        done = experiments.call('convert', f'--workdir={workdir}', f'--to_hf={self.folder / "out"}', '--family=swin')
+        self.assertEqual(done.code, 1)
+        for stage in (0, 1):
+            self.assertIn(f"--config.model.stages.stage_{stage}.partition='Alternate(even=Windows(size=5), odd=Windows(size=5, "
+                          "shift=2))'", done.err)
+        self.assertNotIn('heads', done.err)
 
     def test_an_output_layer_that_was_lost(self):
         """Not made up, where the config says that it is one of its own."""

@@ -12,11 +12,12 @@ from absl.testing import absltest, parameterized
 
 import convert
 from data.noise.masking import Masking
-from data.text.labelled import Labelled, Labels, Number
-from data.text.parallel import Parallel
+from data.seq2seq.parallel import Parallel
+from data.text.labelled import Labelled
 from data.text.preferences import Preferences
 from data.text.questions import Questions
 from data.text.tagged import Tagged
+from data.text.targets import Labels, Number
 from data.tokenizers.specs import WordPiece
 from training.config import resolve
 from transformer.attention.masks.algebra import Mask
@@ -105,9 +106,10 @@ class DocsTest(parameterized.TestCase):
 
     def test_configs_go_out_as_it_says(self):
         names = {'GPT-2': 'gpt2', 'BERT': 'bert', 'RoBERTa': 'roberta', 'T5': 't5', 'BART': 'bart', 'MarianMT': 'marian',
-                 'ViT': 'vit', 'I-JEPA': 'ijepa', 'ALBERT': 'albert', 'ELECTRA': 'electra', 'DistilBERT': 'distilbert'}
+                 'ViT': 'vit', 'ViTMAE': 'vit_mae', 'I-JEPA': 'ijepa', 'ALBERT': 'albert', 'ELECTRA': 'electra',
+                 'DistilBERT': 'distilbert', 'Swin': 'swin'}
         rows = re.findall(r'^\| (`configs/.*) \| (.*) \|$', DOCS['hugging_face.md'], re.MULTILINE)
-        self.assertLen(rows, 5)
+        self.assertLen(rows, 7)
         for configs, told in rows:
             usual, *others = told.split('; ')
             cases = [(one, '', usual) for one in re.findall(r'(\w+)\.py', configs)]

@@ -24,7 +24,8 @@ from configs import base
 ROOT = pathlib.Path(__file__).parent.parent
 # Files in configs/ that are no configs by themselves, or whose variants are workdirs (finetune_test.py).
 NO_CONFIGS = ('__init__', 'base', 'converted', 'finetune', 'classify', 'label', 'rate', 'prefer', 'tag', 'answer', 'distill',
-              'deit_fashion_mnist', 'objectives', 'text_to_text', 'summarize', 'glue', 'gpt_finetune')
+              'deit_fashion_mnist', 'objectives', 'longer_objectives', 'several_tasks', 'text_to_text', 'summarize', 'glue',
+              'gpt_finetune', 'finetune_images')
 WORDS = ('key', 'query', 'value', 'mask', 'head', 'block', 'norm', 'token', 'row', 'batch', 'loss', 'step', 'mean', 'sum')
 
 
@@ -135,8 +136,8 @@ def tiny_stories(path, **changes):
 def tiny_pairs(path, **changes):
     """The config of a Transformer that turns the words of a line round."""
     c = base.config()
-    c.data = base.data('data.text.parallel:Parallel', source='table', path=str(path), tokenizer='Word()', train='train[:90%]',
-                       valid='train[90%:]', test='', source_length=8, length=8, batch_size=8)
+    c.data = base.data('data.seq2seq.parallel:Parallel', source='table', path=str(path), tokenizer='Word()',
+                       train='train[:90%]', valid='train[90%:]', test='', source_length=8, length=8, batch_size=8)
     c.model = base.part('transformer.models.encoder_decoder:EncoderDecoder', **base.both(layers=1, heads=2, width=16),
                         source_length=12, length=12)
     c.task = base.part('transformer.tasks.language_model:SequenceToSequence')
@@ -199,6 +200,18 @@ def tiny_images():
     c.train.steps, c.mesh.data = 2, 1
     c.evals.valid = base.evaluation('transformer.evaluators.base:Averages', split='valid')
     return c.lock()
+
+
+def tiny_autoencoder(**changes):
+    """The config of a small masked autoencoder on the same digits."""
+    c = tiny_images().unlock()
+    stack = dict(layers=1, heads=2, width=8)
+    c.model = base.part('vit.models.mae:Mae', patch=2, encoder=stack, decoder=stack)
+    c.task = base.part('vit.tasks.reconstruction:Reconstruction')
+    c.data.reader = 'vit.readers.reconstructions:Reconstruction'
+    c.evals.reconstructions = base.evaluation('vit.evaluators.reconstructions:Reconstructions', split='valid', count=3)
+    c.evals.probe = base.evaluation('vit.evaluators.probe:LinearProbe', split='valid', feature='hidden')
+    return changed(c, **changes).lock()
 
 
 def save_digits(folder, numbers):

@@ -74,7 +74,7 @@ def field_names(cls):
     own = own_fields(cls)
     parts = {'': Stack, 'feed_forward.': Mlp, 'norm.': LayerNorm}
     return own | {front + field.name for front, part in parts.items() for field in dataclasses.fields(part)} - {
-        'cross_kept'}  # refused where there is no source
+        'cross_kept', 'partition'}  # refused where there is no source, and where there are no patches
 
 
 def named(changes):
@@ -96,11 +96,11 @@ def apply(model, params, *inputs, **more):
 
 
 class Program:
-    """Initialisation and gradient of a model as text: what a field that is ignored cannot change. The gradient of a model whose
-    initialisation differs is never traced."""
+    """Initialisation and gradient of a model, of the sum of an output, as text: what a field that is ignored cannot change. The
+    gradient of a model whose initialisation differs is never traced."""
 
-    def __init__(self, model, *inputs, **more):
-        self.model, self.inputs, self.more = model, inputs, more
+    def __init__(self, model, *inputs, output='logits', **more):
+        self.model, self.inputs, self.output, self.more = model, inputs, output, more
 
     @functools.cached_property
     def initialisation(self):
@@ -110,7 +110,8 @@ class Program:
 
     @functools.cached_property
     def gradient(self):
-        loss = lambda p: self.model.apply({'params': p}, *self.inputs, **self.more, key=KEY)['logits'].astype(jnp.float32).sum()
+        outputs = lambda p: self.model.apply({'params': p}, *self.inputs, **self.more, key=KEY)
+        loss = lambda p: outputs(p)[self.output].astype(jnp.float32).sum()
         return re.sub('0x[0-9a-f]+', '', str(jax.make_jaxpr(jax.grad(loss))(self.shapes)))
 
     def __eq__(self, other):

@@ -1,4 +1,4 @@
-"""configs/objectives.py: the same computation for every objective, and the way from a corpus to the table."""
+"""Sweeps over pretraining: the same computation for every objective, and the way from a corpus to a table of scores."""
 
 import contextlib
 import dataclasses
@@ -12,7 +12,7 @@ import pytest
 from absl.testing import absltest
 
 import sweep
-from configs import objectives
+from configs import longer_objectives, objectives, several_tasks
 from tests import experiments
 from training import mesh as meshes
 from training import run as runs
@@ -107,6 +107,46 @@ class ObjectivesTest(experiments.TestCase):
                 traced = jax.jit(run.step_function).trace(run.shapes, batch)
             share = flops.count_jaxpr(traced.jaxpr) * config.train.steps / objectives.OPERATIONS
             self.assertLess(abs(math.log(share)), 0.02, name)
+
+
+class TablesTest(experiments.TestCase):
+    """Tables of sweeps, from what runs have measured."""
+
+    def measured(self, sweep, number):
+        """The table of a sweep whose run `point` has number(point) of every measure."""
+        for point in sweep.points:
+            (self.folder / point).mkdir()
+            measures = 'accuracy', 'f1', 'bleu', *(f'{task}_exact_match' for task in several_tasks.PARTS)
+            rows = [{'step': 2, 'split': split} | dict.fromkeys(measures, number(point))
+                    for split in ('scores', 'entities', 'answers', 'translations')]
+            (self.folder / point / 'metrics.jsonl').write_text(''.join(f'{json.dumps(row)}\n' for row in rows))
+        return sweep.table({group: [self.folder / one for one in names] for group, names in sweep.groups.items()})
+
+    def test_longer_objectives(self):
+        def number(point):
+            name = point.partition('-sst2-')[0]
+            more = 0.01 * int(point[-1]) if point[-1].isdigit() else 0.0
+            return {'student': 0.75, 'masked': 0.8, 'spans': 0.7, 'scratch': 0.7}.get(name, 0.5) + more
+
+        table = self.measured(longer_objectives.sweep('data'), number)
+        masked, scratch, student = (table[name] for name in ('masked', 'scratch', 'student'))
+        self.assertAlmostEqual(masked['SST-2 accuracy'].mean, 82.0)
+        self.assertEqual(masked['SST-2 accuracy'].count, 5)
+        # Two groups of five, 0.1 apart, with the variance 0.00025 each: t = 0.1 / sqrt(2 * 0.00025 / 5) = 10 with 8 degrees.
+        self.assertAlmostEqual(masked['SST-2 p'].mean, 8.488e-06, delta=1e-8)
+        self.assertAlmostEqual(table['spans']['SST-2 p'].mean, 1.0)
+        self.assertIsNone(scratch['SST-2 p'])
+        self.assertEqual((student['SST-2 accuracy'].mean, student['SQuAD F1']), (75.0, None))
+
+    def test_several_tasks(self):
+        sweep = several_tasks.sweep('data,run')
+        table = self.measured(sweep, lambda point: len(point) / 10)
+        self.assertEqual({task: (row['together'].mean, row['alone'].mean) for task, row in table.items()}, {
+            'sst2': (80.0, 40.0), 'mrpc': (80.0, 40.0), 'rte': (80.0, 30.0), 'fra_eng': (0.8, 0.7)})
+
+    def test_several_tasks_of_another_name(self):
+        with self.assertRaisesRegex(ValueError, "one of together, sst2, mrpc, rte, fra_eng; 'data,run,cola' was given"):
+            several_tasks.get_config('data,run,cola')
 
 
 if __name__ == '__main__':

@@ -265,8 +265,8 @@ class Reader(Protocol):
     """Makes something of the inputs of predict.py, and draws those of eval.py; a frozen dataclass that `data.reader` names.
 
     Attributes:
-      flags: what `answers` takes as keywords, of --strategy, --tokens, --seed, --truncate, --prefix and --candidates, and
-        `watch`, a function that is called with each piece of a text as soon as it is generated.
+      flags: what `answers` takes as keywords, of --strategy, --tokens, --seed, --truncate, --prefix, --candidates and
+        --pictures, and `watch`, a function that is called with each piece of a text as soon as it is generated.
       usual: the strategy of those that generate text, else None.
       several: whether an input has several lines.
     """

@@ -4,7 +4,7 @@
     for batch in opened.train(seed=0): ...
 
 Rows hold `inputs`, `segments`, `positions` [B, S] of the text with noise, and `decoder_inputs`, `decoder_segments`,
-`decoder_positions`, `targets`, `weights` [B, T] of what is missing, or of the whole text, as those of data/text/parallel.py.
+`decoder_positions`, `targets`, `weights` [B, T] of what is missing, or of the whole text, as those of data/seq2seq/parallel.py.
 """
 
 import dataclasses
@@ -39,7 +39,7 @@ class Corrupted(Text):
     Attributes are those of Text, and:
       noise: SpanCorruption(share=0.15, mean=3.0) (data/noise/span_corruption.py), or BART's (data/noise/denoising.py), one or
         several in sequence: 'PermuteSentences() >> Infill(share=0.3)'.
-      framing: the special tokens around inputs and targets, as in data.text.parallel:Parallel.
+      framing: the special tokens around inputs and targets, as in data.seq2seq.parallel:Parallel.
       start: the first input of the decoder, an id; -1: the id that ends a target.
       unknown: what stands for an unknown word in the text; it is the tokenizer's token for these, if it has one, and never
         predicted; '': nothing does.
@@ -133,7 +133,7 @@ class OpenCorrupted(OpenDocuments):
     @property
     def shapes(self) -> dict[str, tuple[tuple[int, ...], type]]:
         """{name: (shape, dtype)} of a training batch, known without the text."""
-        from data.text import pair_packing
+        from data.seq2seq import pair_packing
 
         return pair_packing.shapes(self.config.batch_size, self.lengths)
 
@@ -280,7 +280,7 @@ class CorruptedRows:
 
     def batch(self, numbers: np.ndarray, seeds: Sequence[tuple[int, ...]]) -> dict[str, np.ndarray]:
         """The batch of rows with these numbers, each with the noise of a seed."""
-        from data.text import pair_packing
+        from data.seq2seq import pair_packing
 
         opened = self.opened
         shapes = pair_packing.shapes(len(numbers), opened.lengths)

@@ -11,8 +11,8 @@ import dataclasses
 
 import numpy as np
 
-from data.text import pair_packing, pairs
-from data.text.parallel import OpenParallel, Parallel
+from data.seq2seq import pair_packing, pairs
+from data.seq2seq.parallel import OpenParallel, Parallel
 from data.tokenizers.tokenizer import Tokenizer
 
 
@@ -20,7 +20,7 @@ from data.tokenizers.tokenizer import Tokenizer
 class Prefixed(Parallel):
     """Parallel text, a pair in one piece of a row.
 
-    Attributes are those of data.text.parallel:Parallel, and:
+    Attributes are those of data.seq2seq.parallel:Parallel, and:
       bidirectional: whether the tokens of a source see each other, a prefix language model (Raffel et al. 2020, section 3.2.1);
         else each sees those before it.
     """

@@ -4,7 +4,7 @@
         'sst2': Part(path='SST-2', inputs='sst2 sentence: {sentence}', target='{label}', words=('negative', 'positive')),
         'translate': Part(path='fra.txt', inputs='translate French to English: {2}', target='{1}', apart='both')}).open(None)
 
-Batches are those of data/text/parallel.py. The split `valid` is that of all tasks in sequence, `sst2.valid` that of one.
+Batches are those of data/seq2seq/parallel.py. The split `valid` is that of all tasks in sequence, `sst2.valid` that of one.
 """
 
 import dataclasses
@@ -16,14 +16,15 @@ from collections.abc import Callable, Mapping
 import numpy as np
 
 from data import cache, fields, pipeline
+from data.seq2seq import pairs
+from data.seq2seq.parallel import OpenParallel, Parallel
 from data.sources import files as sources
 from data.sources import pairs as pair_sources
 from data.sources import templates
 from data.sources.tables import CHOICES
-from data.text import pairs, tokens
+from data.text import tokens
 from data.text.documents import saved_tokenizer
 from data.text.frames import parse
-from data.text.parallel import OpenParallel, Parallel
 from data.tokenizers.specs import SentencePiece, TokenizerSpec
 
 _ORDER = 4  # last word of the seeds of orders
@@ -42,7 +43,7 @@ class Part:
       step: numbers of the target are rounded to multiples of it, such as 0.2; 0: they are not.
       apart: what training and held-out examples do not share with order='hash': their 'inputs', or 'both', for targets that
         are texts of their own and no classes. Examples to train on that share it are left out.
-      header, quotes, encoding, order, train, valid, test: as in data.text.parallel:Parallel.
+      header, quotes, encoding, order, train, valid, test: as in data.seq2seq.parallel:Parallel.
     """
 
     source: str = 'table'
@@ -97,7 +98,7 @@ class Tasks:
       parts: {name: Part}.
       limit: K, the most examples that count; 0: there is no limit.
       temperature: T; 1: in proportion to the examples, more: closer to equal shares.
-      text, tokenizer, start, framing, source_length, length, long, batch_size, reader: as in data.text.parallel:Parallel.
+      text, tokenizer, start, framing, source_length, length, long, batch_size, reader: as in data.seq2seq.parallel:Parallel.
       packing: 'first_fit' (pairs of any tasks share rows) or 'none' (a pair a row).
     """
 
@@ -114,7 +115,7 @@ class Tasks:
     packing: str = 'first_fit'
     batch_size: int = 32
     reader: str = 'transformer.readers.translation:Translation'
-    # What data.text.parallel:OpenParallel reads of a config, and is the same for all tasks.
+    # What data.seq2seq.parallel:OpenParallel reads of a config, and is the same for all tasks.
     source, encoding, target_tokenizer = 'table', 'utf-8', None
     form = pair_sources.Form()
 

@@ -1,1 +1,1 @@
-"""Text in its forms: documents, pairs, stories, examples for fine-tuning; from a source to batches."""
+"""Text in its forms: documents, stories, examples for fine-tuning; from a source to batches."""

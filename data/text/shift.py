@@ -5,8 +5,8 @@
 
 All targets but the last are in the inputs, one place further on; the last one cannot be known and has weight 0.
 Evaluation scores words alone: line ends and unknown words, which all look the same, have weight 0 there.
-Rows hold the arrays of pairs (data/text/parallel.py): `inputs`, `segments`, `positions`, `decoder_inputs`, `decoder_segments`,
-`decoder_positions`, `targets` and `weights`, each [B, T].
+Rows hold the arrays of pairs (data/seq2seq/parallel.py): `inputs`, `segments`, `positions`, `decoder_inputs`,
+`decoder_segments`, `decoder_positions`, `targets` and `weights`, each [B, T].
 """
 
 import dataclasses

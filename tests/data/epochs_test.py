@@ -10,13 +10,13 @@ from absl.testing import absltest, parameterized
 
 from data.noise.masking import Tokens
 from data.seq2seq.corrupted import Corrupted
+from data.seq2seq.parallel import Parallel
 from data.seq2seq.prefixed import Prefixed
 from data.seq2seq.tasks import Part, Tasks
 from data.text import mixture
 from data.text.documents import Text
 from data.text.labelled import Labelled
 from data.text.masked import Masked
-from data.text.parallel import Parallel
 from data.tokenizers.specs import SentencePiece, Word
 
 RNG = np.random.default_rng(0)

@@ -10,15 +10,16 @@ from data.images.labelled import Images
 from data.noise.masking import Spans, Tokens, WithReplacement
 from data.points import Curve
 from data.seq2seq.corrupted import Corrupted
+from data.seq2seq.parallel import Parallel
 from data.text.babi import Babi
 from data.text.documents import Text
-from data.text.labelled import Labelled, Labels, Number
+from data.text.labelled import Labelled
 from data.text.masked import Masked
-from data.text.parallel import Parallel
 from data.text.preferences import Preferences
 from data.text.questions import Questions
 from data.text.shift import Shift
 from data.text.tagged import Tagged
+from data.text.targets import Labels, Number
 from data.tokenizers.specs import Char, Word, WordPiece
 from tests import experiments
 from tests.data import tiny_tokenizers

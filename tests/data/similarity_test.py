@@ -8,7 +8,8 @@ from absl.testing import absltest
 from sacrebleu.metrics import CHRF
 
 from data import similarity
-from data.text.labelled import Labelled, Number
+from data.text.labelled import Labelled
+from data.text.targets import Number
 from data.tokenizers.specs import Byte
 
 DRAW = np.random.default_rng(0)

@@ -16,7 +16,7 @@ import tempfile
 import numpy as np
 import torch
 import transformers as hf
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 from torch.overrides import TorchFunctionMode
 
 HERE = pathlib.Path(__file__).parent
@@ -65,9 +65,9 @@ def computed(model, inputs, directions):
 
 
 def learnt(model):
-    """Its parameters, without the sinusoids of Marian."""
+    """Its parameters, without the sinusoids of Marian and of MAE."""
     fixed = {id(part.weight) for part in tables_of(model)}
-    return [x for x in model.parameters() if id(x) not in fixed]
+    return [x for x in model.parameters() if id(x) not in fixed and x.requires_grad]
 
 
 def tables_of(model):
@@ -81,10 +81,20 @@ def gradients(model):
     with torch.no_grad(), tempfile.TemporaryDirectory() as place:
         for parameter, of in zip(learnt(like), learnt(model)):
             parameter.copy_(of.grad)
-        for buffer in like.buffers():
-            buffer.zero_()
-        like.save_pretrained(place)
+        for fixed in (*like.buffers(), *(x for x in like.parameters() if not x.requires_grad)):
+            fixed.zero_()
+        save(like, pathlib.Path(place))
         return {name: x for name, x in load_file(f'{place}/model.safetensors').items() if x.is_floating_point()}
+
+
+def save(model, folder):
+    """save_pretrained, with the names of published weights: transformers 5.24 calls the layers of MAE's decoder otherwise, by
+    names that older versions do not know."""
+    model.save_pretrained(folder)
+    weights = load_file(folder / 'model.safetensors')
+    named = {name.replace('decoder_encoder.layer.', 'decoder_layers.'): x for name, x in weights.items()}
+    if named.keys() != weights.keys():
+        save_file(named, folder / 'model.safetensors', {'format': 'pt'})
 
 
 def disagreement(model, inputs, directions):
@@ -115,6 +125,9 @@ def complete(folder):
     inputs, directions = group('input'), group('direction')
     kind, = json.loads((folder / 'config.json').read_text())['architectures']
     model = getattr(hf, kind).from_pretrained(folder, dtype=torch.float32)
+    if kind.startswith('ViTMAE'):  # whose sinusoids are fixed, which from_pretrained forgets
+        for name, table in model.named_parameters():
+            table.requires_grad_(not name.endswith(('position_embeddings', 'decoder_pos_embed')))
     near = computed(model, inputs, directions)
     model.double()
     for part in tables_of(model):

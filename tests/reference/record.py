@@ -32,7 +32,7 @@ import tempfile
 import numpy as np
 import torch
 import transformers as hf
-from exact import answers, complete
+from exact import answers, complete, save
 
 HERE = pathlib.Path(__file__).parent
 LENGTH = 11  # of the rows: odd, shorter than what the models take
@@ -63,7 +63,7 @@ def record(name, model, inputs, there, more=None):
     """Writes the folder of a model: outputs count where `there`, {output: [B, T] or None for all of it}, is 1."""
     folder = HERE / name
     shutil.rmtree(folder, ignore_errors=True)
-    model.save_pretrained(folder)
+    save(model, folder)
     (folder / 'generation_config.json').unlink(missing_ok=True)
     draw, arrays = torch.Generator().manual_seed(1), {f'input/{key}': x for key, x in inputs.items()}
     for key, x in answers(model, inputs, there).items():

@@ -1,6 +1,7 @@
 """As record.py, of BERT and its relatives, BART and ViT with their heads, and of GPT-2 and T5 with those that classify.
 
-    python tests/reference/record_encoders.py [bert roberta albert electra distilbert gpt2 t5 bart vit deit dinov2 resnet swin]
+    python tests/reference/record_encoders.py [bert roberta albert electra distilbert gpt2 t5 bart vit deit dinov2 mae swin
+                                               resnet]
 """
 
 import copy
@@ -215,6 +216,30 @@ def dinov2():
     record('dinov2_model', model, dict(pixel_values=images(3, 12, 12)), dict.fromkeys(names), resized)
 
 
+def mae():
+    """4 of 9 patches are kept, by noise that bfloat16 can hold; what else the forward gives, and its loss with the pixels of a
+    patch standardised or not."""
+    small = dict(hidden_size=16, num_hidden_layers=2, num_attention_heads=2, intermediate_size=24, image_size=12, patch_size=4,
+                 decoder_hidden_size=12, decoder_num_hidden_layers=1, decoder_num_attention_heads=3,
+                 decoder_intermediate_size=20, mask_ratio=0.55)
+    draw = torch.Generator().manual_seed(7)
+    images = torch.randn(3, 3, 12, 12, generator=draw)
+    noise = torch.stack([torch.randperm(9, generator=draw) for _ in range(3)]) / 16
+    inputs = dict(pixel_values=images, noise=noise)
+    model = shaken(hf.ViTMAEForPreTraining(hf.ViTMAEConfig(**small)))
+    more, exact = {}, copy.deepcopy(model).double()
+    for name, normalised in (('plain', False), ('standardised', True)):
+        exact.config.norm_pix_loss = normalised
+        found = exact(**{key: x.double() for key, x in inputs.items()})
+        more |= {f'loss/{name}': found.loss, 'masking/mask': found.mask, 'masking/ids_restore': found.ids_restore}
+    record('vit_mae', model, inputs, {'logits': None}, more)
+    one = hf.ViTMAEConfig(**small | dict(num_hidden_layers=1, image_size=(12, 8), num_channels=1, norm_pix_loss=True,
+                                         layer_norm_eps=1e-6))
+    noise = torch.stack([torch.randperm(6, generator=draw) for _ in range(3)]) / 16
+    case('vit_mae_model', hf.ViTMAEModel(one), dict(pixel_values=images[:, :1, :, :8], noise=noise),
+         {'last_hidden_state': None})
+
+
 def swin():
     """A grid of 8x8 patches, in windows with shifts, and one of 7x9, where patches, windows and merging are padded."""
     images = lambda *shape: torch.randn(2, *shape, generator=torch.Generator().manual_seed(6))
@@ -258,7 +283,7 @@ def stepped(model, images):
 
 if __name__ == '__main__':
     makers = {make.__name__: make for make in (bert, roberta, albert, electra, distilbert, gpt2, t5, bart, vit, deit, dinov2,
-                                               swin, resnet)}
+                                               mae, swin, resnet)}
     for name in sys.argv[1:] or makers:
         torch.manual_seed(0)
         makers[name]()

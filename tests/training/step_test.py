@@ -354,7 +354,8 @@ class StatisticsTest(parameterized.TestCase):
         decay = 0.1  # (1 + n) / (10 + n) before any update
         wanted = lambda old, new: old + (1 - decay) * (new - old)
         self.assertAlmostEqual(float(state.average_statistics['mean']), wanted(0.5, float(state.statistics['mean'])), places=6)
-        jax.tree.map(lambda a, p, q: np.testing.assert_allclose(a, wanted(p, q), rtol=1e-5), state.average, PARAMS, state.params)
+        close = lambda found, old, new: np.testing.assert_allclose(found, wanted(old, new), rtol=1e-5)
+        jax.tree.map(close, state.average, PARAMS, state.params)
 
     def test_a_skipped_update_leaves_them(self):
         broken = BATCH | {'y': BATCH['y'] * np.float32(np.inf)}

@@ -18,7 +18,8 @@ from transformer.conversion.tables import Family
 
 _LARGEST = 1 << 30  # bytes of all arrays of a file
 INPUTS = {'input_ids': 'inputs', 'attention_mask': 'segments', 'position_ids': 'positions', 'token_type_ids': 'types',
-          'decoder_input_ids': 'decoder_inputs', 'decoder_attention_mask': 'decoder_segments', 'pixel_values': 'image'}
+          'decoder_input_ids': 'decoder_inputs', 'decoder_attention_mask': 'decoder_segments', 'pixel_values': 'image',
+          'noise': 'noise'}
 OUTPUTS = {'logits': 'logits', 'hidden': 'last_hidden_state', 'source_hidden': 'encoder_last_hidden_state',
            'pooled': 'pooler_output', 'start_logits': 'start_logits', 'end_logits': 'end_logits', 'cls_logits': 'cls_logits',
            'distillation_logits': 'distillation_logits'}
@@ -63,6 +64,11 @@ def require_fit(arrays: Mapping[str, np.ndarray], family: Family, model: Any, pa
     if 'pixel_values' in limits:
         if arrays['pixel_values'].ndim != 4 or arrays['pixel_values'].dtype.kind != 'f':
             raise ValueError(f'{path} has {shapes}; expected floats [images, channels, height, width] in pixel_values.')
+        if 'noise' in arrays and (arrays['noise'].ndim != 2 or arrays['noise'].dtype.kind != 'f'):
+            raise ValueError(f'{path} has {shapes}; expected floats [images, patches] in noise.')
+        if family.use == 'reconstruction' and 'noise' not in arrays:
+            raise ValueError(f'{path} has {shapes}, and no noise, which says what patches of each image are masked; add that, '
+                             'floats [images, patches].')
         return
     for name, array in arrays.items():
         ids = arrays.get('decoder_input_ids' if name.startswith('decoder_') else 'input_ids', np.zeros(0))

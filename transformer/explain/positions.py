@@ -70,11 +70,10 @@ def similarity(table: np.ndarray | jax.Array, grid: tuple | None = None) -> Any:
                            'all patches, the cosine of the angle between its learnt vector and theirs: red is alike.')
 
 
-def of_run(params: Mapping, grid: tuple | None = None) -> Any:
-    """`similarity` of the learnt positions in the parameters of a run."""
+def learnt(params: Mapping) -> Any:
+    """The table of learnt positions [positions, D] in the parameters of a run. Raises ValueError if there is none."""
     table = params.get('positions', {}).get('embedding')
     if table is None:
         raise ValueError('This run has learnt no table of positions (positions/embedding), so there is none to draw; train one '
                          "with model.positions='Learned()'.")
-    return similarity(table, grid)
-
+    return table

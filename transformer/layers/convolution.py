@@ -28,8 +28,8 @@ class Convolution(nn.Module):
     features: int
     size: int = 3
     stride: int = 1
-    bias: bool = False
     numerics: Numerics = Numerics()
+    bias: bool = False
 
     @nn.compact
     def __call__(self, x: jax.Array) -> jax.Array:
@@ -42,8 +42,8 @@ class Convolution(nn.Module):
 
 
 class Depthwise(nn.Module):
-    """y[i, j, c] = b[c] + sum over m, n of x[i + m - p, j + n - p, c]·K[m, n, c], each channel by itself, with p = (size - 1) / 2
-    zeros around the image: [B, height, width, C] -> the same.
+    """y[i, j, c] = b[c] + sum over m, n of x[i + m - p, j + n - p, c]·K[m, n, c], each channel by itself, with
+    p = (size - 1) / 2 zeros around the image: [B, height, width, C] -> the same.
 
     A sum of size·size shifted products: on two cores of a CPU, for 32 images of 14x14x64, it takes 0.2 ms and with its gradient
     2.8, where XLA's grouped convolution takes 7.8 and 22.6.

@@ -1,7 +1,9 @@
-"""Norms: parts of a config (`model.norm`), pure functions of parameters and arrays."""
+"""Norms: parts of a config (`model.norm`), pure functions of parameters and arrays; and batch normalization, whose running
+moments are statistics: arrays of a model that no gradient trains, in the collection 'statistics' beside 'params'."""
 
 import abc
 import dataclasses
+import math
 from functools import partial
 
 import flax.linen as nn
@@ -11,7 +13,7 @@ import jax.numpy as jnp
 from transformer.layers.dense import Parameters
 from transformer.layers.initial import zeros
 from transformer.layers.numerics import Numerics, wide
-from transformer.layers.roles import Wanted
+from transformer.layers.roles import Wanted, declare
 
 ones = nn.initializers.ones_init()
 
@@ -78,3 +80,67 @@ class RMSNorm(Norm):
 
     def __call__(self, parameters: dict, x: jax.Array) -> jax.Array:
         return x * jax.lax.rsqrt(jnp.square(x).mean(-1, keepdims=True) + self.epsilon) * parameters['scale']
+
+
+@dataclasses.dataclass(frozen=True)
+class BatchNorm:
+    """y = (x - m) / sqrt(v + epsilon) · scale + bias for each channel (Ioffe and Szegedy 2015, algorithms 1 and 2).
+
+    In training m and v are mean and variance over all positions of the batch, on all devices, and move the running ones:
+
+        mean <- (1 - momentum)·mean + momentum·m          variance <- (1 - momentum)·variance + momentum·v·n / (n - 1)
+
+    for n values of a channel: as in PyTorch the running variance is the unbiased one, and the batch is divided by the biased.
+    Elsewhere m and v are the running ones. They begin at 0 and 1.
+
+    Attributes:
+      momentum: the weight of the newest batch, as PyTorch counts it; other libraries give 1 - momentum this name.
+      frozen: in training too m and v are the running ones, and scale and bias are not trained: for a backbone that another
+        model has pretrained.
+    """
+    momentum: float = 0.1
+    epsilon: float = 1e-5
+    frozen: bool = False
+
+    def __post_init__(self):
+        if not (0 <= self.momentum <= 1 and 0 < self.epsilon < math.inf):
+            raise ValueError(f'{self}: expected a momentum in [0, 1] and an epsilon above 0.')
+
+
+class BatchNormalized(nn.Module):
+    """x [..., C] -> [..., C] by a `BatchNorm`.
+
+    Where the collection 'statistics' is mutable, training changes it: apply(.., mutable=['statistics']).
+    """
+    norm: BatchNorm
+    numerics: Numerics = Numerics()
+
+    @nn.compact
+    def __call__(self, x: jax.Array, train: bool = False) -> jax.Array:
+        norm, width, axes = self.norm, x.shape[-1:], tuple(range(x.ndim - 1))
+        scale, bias = (declare(self, name, Wanted(start, width), self.numerics) for name, start in
+                       (('scale', ones), ('bias', zeros)))
+        mean, variance = self._running('mean', jnp.zeros, width), self._running('variance', jnp.ones, width)
+        x = wide(x)
+        if norm.frozen:
+            scale, bias = jax.lax.stop_gradient((scale, bias))
+        if norm.frozen or not train:
+            rate = jax.lax.rsqrt(self.numerics.read(variance.value) + norm.epsilon) * scale
+            return self.numerics.cast((x - self.numerics.read(mean.value)) * rate + bias)
+        if (count := math.prod(x.shape[:-1])) < 2:
+            raise ValueError(f'Batch normalization has one value of each channel in {x.shape}, and a single value has no '
+                             'variance; train with a larger data.batch_size or fewer train.microbatches, or with larger '
+                             'images.')
+        if self.is_mutable_collection('statistics') and not self.is_initializing():
+            of_batch = jax.lax.stop_gradient(x)
+            moments = of_batch.mean(axes), of_batch.var(axes) * (count / (count - 1))
+            for running, new in zip((mean, variance), moments):
+                old = running.value
+                running.value = (old + norm.momentum * (new - old)).astype(old.dtype)
+        return self.numerics.cast(normalized(x, norm.epsilon, axes) * scale + bias)
+
+    def _running(self, name, start, shape):
+        if not (self.is_initializing() or self.has_variable('statistics', name)):
+            raise ValueError(f"{'/'.join(self.path)} has running statistics, which were not given; apply the model to "
+                             "{'params': .., 'statistics': ..}, such as `variables` of a run.")
+        return self.variable('statistics', name, start, shape, jnp.promote_types(self.numerics.parameter_dtype, jnp.float32))

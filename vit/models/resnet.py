@@ -10,10 +10,10 @@ import jax
 import jax.numpy as jnp
 
 from transformer.layers.activations import Activation, Relu
-from transformer.layers.batch_norm import BatchNorm, BatchNormalized
 from transformer.layers.convolution import Convolution
 from transformer.layers.dense import Dense
 from transformer.layers.initial import zeros
+from transformer.layers.norm import BatchNorm, BatchNormalized
 from transformer.layers.numerics import Numerics, wide
 from transformer.layers.roles import table
 
@@ -165,12 +165,13 @@ class Resnet(nn.Module):
         return {}
 
     @nn.compact
-    def __call__(self, image: jax.Array, *, key: jax.Array | None = None) -> dict:
+    def __call__(self, image: jax.Array, *, key: jax.Array | None = None, capture: tuple = ()) -> dict:
         """image [B, height, width, C] -> {'hidden' [B, rows, columns, D], 'pooled' [B, D], 'logits' [B, classes]}.
 
         Args:
           key: given in training, in which the norms use the moments of the batch; nothing is drawn with it. None: the norms
             use the running moments.
+          capture: as in other models; it has no attention to show.
         """
         if len(self.widths) != len(self.depths) or not self.depths or min(*self.widths, *self.depths, 1) < 1:
             raise ValueError(f'model.widths is {self.widths} and model.depths {self.depths}; expected a width and a number of '

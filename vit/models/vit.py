@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 
 from transformer.attention.context import Context
+from transformer.attention.masks.patterns import Full
 from transformer.attention.positions.absolute import Learned
 from transformer.attention.positions.base import Encoding
 from transformer.layers.dense import Dense, Parameters
@@ -19,6 +20,7 @@ from transformer.layers.initial import Xavier, normal, zeros
 from transformer.layers.numerics import Numerics, wide
 from transformer.layers.roles import Wanted, declare, table, vector
 from transformer.layers.stack import Heads, Stack, inlined
+from vit.layers import windows  # noqa: F401  so that a config finds its partitions by name
 
 POOLS, DISTILLATIONS = ('cls', 'mean', 'both'), ('none', 'token', 'logits', 'probabilities')
 
@@ -31,6 +33,11 @@ def patches(images: jax.Array, size: int) -> jax.Array:
                          'choose a patch that divides both sides.')
     x = images.reshape(batch, height // size, size, width // size, size, channels)
     return x.transpose(0, 1, 3, 2, 4, 5).reshape(batch, height * width // size ** 2, size * size * channels)
+
+
+def rows_of(x: jax.Array, numbers: jax.Array) -> jax.Array:
+    """x [B, T, D], numbers [B, K] -> [B, K, D], the rows of these numbers of every example."""
+    return jnp.take_along_axis(x, numbers[..., None], axis=1, mode='clip')
 
 
 class Vit(nn.Module):
@@ -80,12 +87,13 @@ class Vit(nn.Module):
                 *(f'register {number + 1}' for number in range(self.registers)))
 
     @nn.compact
-    def __call__(self, image: jax.Array, *, key: jax.Array | None = None, head_mask: Mapping | None = None,
-                 capture: tuple = ()) -> dict:
+    def __call__(self, image: jax.Array, *, kept: jax.Array | None = None, key: jax.Array | None = None,
+                 head_mask: Mapping | None = None, capture: tuple = ()) -> dict:
         """image [B, height, width, C] -> {'hidden' [B, T, D], 'pooled' [B, D], 'logits' [B, classes]}, and the stack's aux.
         With two heads also 'cls_logits' and 'distillation_logits', of which 'logits' is the average.
 
         Args:
+          kept: [B, K], the numbers of the patches that the blocks see, in any order and each at its own position; None: all.
           key: random key of training; None switches dropout off.
           head_mask, capture: as in `Context`.
         """
@@ -94,11 +102,12 @@ class Vit(nn.Module):
         # A patch has p·p·C inputs: LeCun's scale makes the variance of the embedding independent of its size.
         embed = Dense(stack.width, bias=self.patch_bias, role=table(), kernel_init=nn.initializers.lecun_normal(),
                       numerics=numerics, name='patches')
-        x = embed(patches(image, self.patch))  # [B, T, D]
+        x = patches(image, self.patch)
+        x = embed(x if kept is None else rows_of(x, kept))  # [B, T, D]
         if front := self._front(numerics):
             rows = numerics.cast(jnp.concatenate(front))
             x = jnp.concatenate([jnp.broadcast_to(rows, (len(x), *rows.shape)), x], axis=1)
-        encoding = self._encoding(image)
+        encoding = self._encoding(image, kept)
         wanted = stack.positions.parameters(encoding.sizes)
         shared = Parameters(wanted, encoding.fit, numerics, name='positions')()
         encoding = dataclasses.replace(encoding, parameters=shared)
@@ -146,10 +155,17 @@ class Vit(nn.Module):
             both = jnp.logaddexp(jax.nn.log_softmax(wide(one)), jax.nn.log_softmax(wide(other))) - math.log(2)
         return {'logits': both.astype(one.dtype), 'cls_logits': one, 'distillation_logits': other}
 
-    def _encoding(self, image, trained=None):
-        """The position encoding for images of this size, without parameters; `trained`: the grid of parameters of another."""
+    def _encoding(self, image, kept=None, trained=None):
+        """The position encoding for images of this size, without parameters; `kept` as in `__call__`, `trained`: the grid of
+        parameters of another."""
         extra, row = len(self.front), jnp.arange(len(self.front) + math.prod(self._grid(image)))
         sizes = self.stack.sizes(len(row), grid=self._grid(image), extra=extra, registers=self.registers)
+        if kept is not None:
+            if self.stack.mask != Full() or self.stack.positions.bias({}, {}, row, row, sizes):
+                raise ValueError(f'positions={self.stack.positions} and mask={self.stack.mask} tell patches apart by their '
+                                 'places in the row, of which some are left out here; use Learned() or Sinusoidal2d(), and '
+                                 'Full().')
+            row = jnp.concatenate([jnp.broadcast_to(row[:extra], (len(kept), extra)), extra + kept], axis=1)
         return Encoding(self.stack.positions, {}, row, row, dataclasses.replace(sizes, trained=trained))
 
     def _grid(self, image):
@@ -162,4 +178,4 @@ class Vit(nn.Module):
         other = 'image' in before and self._grid(before['image']) != self._grid(image)
         if not other or parents[-1:] != ['positions']:
             return parameter
-        return self._encoding(image, self._grid(before['image'])).fit(name, parameter)
+        return self._encoding(image, trained=self._grid(before['image'])).fit(name, parameter)

@@ -41,18 +41,11 @@ class ImageReader(Reader):
             raise ValueError('Stdin is an image, but is read as paths of images; give the image itself with --input=FILE.')
         return [name]
 
-    @property
-    @abc.abstractmethod
-    def output(self) -> str:
-        """The name of the model's output that the reader shows."""
-
-    @abc.abstractmethod
-    def answer(self, data: SeenImages, path: str, found: np.ndarray) -> tuple[str, dict]:
-        """(text, details) of an image with this output."""
-
-    def answers(self, snapshot: Any, lines: Sequence[str], name: str) -> Iterator[tuple[str, dict]]:
-        data, kept, used = self.data_of(snapshot), {}, 0
-        for number, path in enumerate(lines, 1):  # all of them first, so that a corrupt one is refused before any output
+    def read(self, data: SeenImages, lines: Sequence[str], name: str) -> Iterator[tuple[Sequence[str], np.ndarray]]:
+        """Yields (some of the paths, their images [B, height, width, C]); the last image fills up the last batch, so that there
+        is one program for all. All are read before the first batch, so that a corrupt one is refused before any output."""
+        kept, used = {}, 0
+        for number, path in enumerate(lines, 1):
             try:
                 image = data.read(path)
             except (ValueError, FileNotFoundError) as error:
@@ -63,15 +56,12 @@ class ImageReader(Reader):
         for start in range(0, len(lines), count):
             part = lines[start:start + count]
             images = [kept[path] if path in kept else data.read(path) for path in part]
-            images += images[-1:] * (count - len(part))  # one program for all
-            for path, found in zip(part, output_rows(snapshot, {'image': np.stack(images)}, self.output)):
-                text, details = self.answer(data, path, found)
-                yield text, details | _noted(data, path)
+            yield part, np.stack(images + images[-1:] * (count - len(part)))
 
     def picture(self, snapshot: Any, given: str, steps: bool = False) -> tuple:
         data = self.data_of(snapshot)
         view, found, more = attention.of_image(snapshot, given, steps=steps)
-        return view, found, more | _noted(data, given)
+        return view, found, more | noted(data, given)
 
     def grid(self, snapshot: Any) -> tuple[int, int]:
         """(rows, columns) of the patches of an image."""
@@ -80,7 +70,28 @@ class ImageReader(Reader):
 
 
 @dataclasses.dataclass(frozen=True)
-class ImageClass(ImageReader):
+class OfOutput(ImageReader):
+    """Base of the readers that show one output of the model for each image."""
+
+    @property
+    @abc.abstractmethod
+    def output(self) -> str:
+        """The name of the model's output that the reader shows."""
+
+    @abc.abstractmethod
+    def answer(self, data: SeenImages, path: str, found: np.ndarray) -> tuple[str, dict]:
+        """(text, details) of an image with this output."""
+
+    def answers(self, snapshot: Any, lines: Sequence[str], name: str) -> Iterator[tuple[str, dict]]:
+        data = self.data_of(snapshot)
+        for paths, images in self.read(data, lines, name):
+            for path, found in zip(paths, output_rows(snapshot, {'image': images}, self.output)):
+                text, details = self.answer(data, path, found)
+                yield text, details | noted(data, path)
+
+
+@dataclasses.dataclass(frozen=True)
+class ImageClass(OfOutput):
     """Shows the likeliest classes of an image, each with its probability, and the path; in JSON also the probabilities of all.
 
     Attributes:
@@ -98,7 +109,7 @@ class ImageClass(ImageReader):
 
 
 @dataclasses.dataclass(frozen=True)
-class ImageVector(ImageReader):
+class ImageVector(OfOutput):
     """Reads the path of an image and shows its pooled vector."""
     output = 'pooled'
 
@@ -107,7 +118,7 @@ class ImageVector(ImageReader):
         return json.dumps(vector), {'path': path, 'vector': vector, 'of': 'pooled'}
 
 
-def _noted(data: SeenImages, path: str) -> dict:
+def noted(data: SeenImages, path: str) -> dict:
     """The entry of the JSON for what a person should know of how an image is read."""
     return {'note': note} if (note := data.note(path)) else {}
 

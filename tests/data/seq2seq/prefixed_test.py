@@ -4,8 +4,8 @@ import itertools
 import numpy as np
 from absl.testing import absltest, parameterized
 
+from data.seq2seq.parallel import Parallel
 from data.seq2seq.prefixed import Prefixed
-from data.text.parallel import Parallel
 from data.tokenizers.specs import Byte, SentencePiece
 
 RNG = np.random.default_rng(0)
@@ -24,7 +24,7 @@ class PrefixedTest(parameterized.TestCase):
 
     @parameterized.parameters('first_fit', 'buckets', 'none')
     def test_rows_hold_the_pairs_of_an_encoder_and_a_decoder(self, packing):
-        """The same pairs, in the same order, as those of data.text.parallel:Parallel, by loops."""
+        """The same pairs, in the same order, as those of data.seq2seq.parallel:Parallel, by loops."""
         opened, pairs = self.opened(packing=packing), self.opened(Parallel, packing=packing)
         for batch, other in itertools.islice(zip(opened.train(0), pairs.train(0)), 12):
             self.assertIn({k: (v.shape, v.dtype.type) for k, v in batch.items()}, opened.buckets)

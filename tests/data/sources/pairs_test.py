@@ -7,9 +7,9 @@ import tensorflow_datasets as tfds
 from absl.testing import absltest, parameterized
 
 from data import prepare
+from data.seq2seq.parallel import Parallel
 from data.sources import pairs as pair_sources
 from data.sources.pairs import Form
-from data.text.parallel import Parallel
 from data.tokenizers.specs import Byte
 
 SENTENCES = [('Guten Tag', 'Good day'), ('', 'nothing'), ('Äpfel\nund Birnen', 'apples'), ('eins', 'one'), ('zwei', 'two')]

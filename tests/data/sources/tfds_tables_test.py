@@ -8,7 +8,8 @@ import numpy as np
 from absl.testing import absltest
 
 from data import prepare
-from data.text.labelled import Labelled, Number
+from data.text.labelled import Labelled
+from data.text.targets import Number
 from tests.data import tfds_builders, tiny_tokenizers
 
 

@@ -6,7 +6,8 @@ from unittest import mock
 import numpy as np
 from absl.testing import absltest, parameterized
 
-from data.text.labelled import Labelled, Labels, Number
+from data.text.labelled import Labelled
+from data.text.targets import Labels, Number
 from data.tokenizers.specs import Word
 from tests.data import tiny_tokenizers
 

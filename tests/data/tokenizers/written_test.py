@@ -6,7 +6,7 @@ import unicodedata
 
 from absl.testing import absltest, parameterized
 
-from data.text import pairs
+from data.seq2seq import pairs
 from data.tokenizers.plain import IdTokenizer
 from data.tokenizers.specs import Byte, Char, SentencePiece, Word
 from data.tokenizers.written import as_json, prepared

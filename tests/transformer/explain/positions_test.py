@@ -31,11 +31,11 @@ class PicturesTest(absltest.TestCase):
         half = 0.5 ** 0.5
         wanted = [[1, 1, 0, -half, 0], [1, 1, 0, -half, 0], [0, 0, 1, half, 0], [-half, -half, half, 1, 0], [0, 0, 0, 0, 0]]
         np.testing.assert_allclose(position_pictures.similarities(table), wanted, atol=1e-12)
-        np.testing.assert_allclose(panels(position_pictures.of_run({'positions': {'embedding': table}}))[0], wanted, atol=1e-12)
+        np.testing.assert_allclose(panels(position_pictures.similarity(table))[0], wanted, atol=1e-12)
 
     def test_patches_of_an_image_are_shown_where_they_are_without_the_class_token(self):
         table = np.random.default_rng(0).normal(size=(7, 5))
-        shown = panels(position_pictures.of_run({'positions': {'embedding': table}}, grid=(2, 3)))
+        shown = panels(position_pictures.similarity(table, grid=(2, 3)))
         self.assertLen(shown, 6)
         for i, panel in enumerate(shown):
             np.testing.assert_allclose(panel, position_pictures.similarities(table)[1 + i, 1:].reshape(2, 3))
@@ -43,7 +43,7 @@ class PicturesTest(absltest.TestCase):
 
     def test_refused(self):
         with self.assertRaisesRegex(ValueError, 'has learnt no table of positions'):
-            position_pictures.of_run({'tokens': {}})
+            position_pictures.learnt({'tokens': {}})
         with self.assertRaisesRegex(ValueError, '7 positions has no grid of 3x3 patches'):
             position_pictures.similarity(np.ones((7, 5)), (3, 3))
 

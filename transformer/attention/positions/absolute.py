@@ -91,11 +91,13 @@ class Learned(_Added):
       scale: initial standard deviation of the rows; 0: as the model's token embedding.
       offset: unused rows in front, as in the tables of RoBERTa and BART.
       antialias: smooth the rows that are interpolated, as DINOv2 does.
+      frozen: whether the table stays as it is, as the sinusoids do that models of transformers store as weights.
     """
     at: str = 'input'
     scale: float = 0.0
     offset: int = 0
     antialias: bool = False
+    frozen: bool = False
 
     def __post_init__(self):
         require_place(self, PLACES)
@@ -104,7 +106,8 @@ class Learned(_Added):
 
     def parameters(self, sizes: Sizes) -> dict:
         table = normal(self.scale) if self.scale else sizes.table
-        return {'embedding': Wanted(table, (sizes.length - sizes.registers + self.offset, self._width(sizes)), roles.table())}
+        role = roles.vector() if self.frozen else roles.table()  # vectors do not decay
+        return {'embedding': Wanted(table, (sizes.length - sizes.registers + self.offset, self._width(sizes)), role)}
 
     def resized(self, name: str, table: jax.Array, sizes: Sizes) -> jax.Array:
         front = self.offset + sizes.extra - sizes.registers
@@ -119,7 +122,9 @@ class Learned(_Added):
 
     def _rows(self, parameters, positions, sizes, dtype):
         # The whole table on every device: a lookup in a split one would give rows split by width, not by batch.
-        return constrain(parameters['embedding'].astype(dtype), None, None)[positions + self.offset]
+        table = parameters['embedding'].astype(dtype)
+        table = jax.lax.stop_gradient(table) if self.frozen else table
+        return constrain(table, None, None)[positions + self.offset]
 
 
 def bicubic(rows: jax.Array, grid: tuple, antialias: bool = False) -> jax.Array:
@@ -206,9 +211,13 @@ class Sinusoidal2d(_Added):
     Attributes:
       at: 'input', 'layers' or 'queries_keys', as in `Learned`.
       scale: c.
+      interleaved: whether a sine and its cosine are neighbours; False: first all sines, then all cosines, as in MAE.
+      columns_first: [P_column; P_row], as in the code of MAE.
     """
     at: str = 'input'
     scale: float = 1.0
+    interleaved: bool = True
+    columns_first: bool = False
     free_length = True
 
     def __post_init__(self):
@@ -217,7 +226,11 @@ class Sinusoidal2d(_Added):
     def _rows(self, parameters, positions, sizes, dtype):
         row, column, inside = of_grid(self, positions, sizes)
         width = self._width(sizes)
-        rows = jnp.concatenate([sinusoid(row, width // 2), sinusoid(column, width - width // 2)], -1)
+        places = (column, row) if self.columns_first else (row, column)
+        halves = [sinusoid(place, half) for place, half in zip(places, (width // 2, width - width // 2))]
+        if not self.interleaved:
+            halves = [half[..., start::2] for half in halves for start in (0, 1)]
+        rows = jnp.concatenate(halves, -1)
         return (self.scale * jnp.where(inside[..., None], rows, 0.0)).astype(dtype)
 
 

@@ -1,5 +1,6 @@
 import dataclasses
 import functools
+import itertools
 import math
 
 import jax
@@ -81,8 +82,34 @@ class SinusoidalTest(parameterized.TestCase):
         odd = dataclasses.replace(IMAGE, width=5)
         self.assertEqual(Sinusoidal2d().at_input({}, X[..., :5], np.arange(7), odd).shape, (2, 7, 5))
 
+    @parameterized.parameters(*itertools.product((False, True), repeat=2))
+    def test_orders_of_two_dimensions(self, interleaved, columns_first):
+        """A loop over the features; all sines before all cosines, with the columns first, as in the code of MAE."""
+        with jax.enable_x64(True):
+            kind = Sinusoidal2d(interleaved=interleaved, columns_first=columns_first)
+            sizes = Sizes(length=7, width=8, grid=(2, 3), extra=1)
+            found = kind.at_input({}, np.zeros((1, 7, 8)), np.arange(7), sizes)[0]
+        np.testing.assert_array_equal(found[0], np.zeros(8))
+        for number, (row, column) in enumerate(np.ndindex(2, 3), 1):
+            wanted = []
+            for place in (column, row) if columns_first else (row, column):
+                pairs = [(np.sin(place / 10000 ** (i / 2)), np.cos(place / 10000 ** (i / 2))) for i in range(2)]
+                wanted += [x for one in (pairs if interleaved else zip(*pairs)) for x in one]
+            np.testing.assert_allclose(found[number], wanted, rtol=0, atol=1e-10)
+
 
 class LearnedTest(parameterized.TestCase):
+    def test_a_frozen_table_is_added_and_does_not_change(self):
+        """It has no gradient and does not decay."""
+        frozen = Learned(frozen=True)
+        self.assertEqual((frozen.parameters(SIZES)['embedding'].role.kind, Learned().parameters(SIZES)['embedding'].role.kind),
+                         ('vector', 'table'))
+        table, where = drawn(frozen.parameters(SIZES)), np.arange(X.shape[1])
+        added = lambda kind, table: kind.at_input(table, X, where, SIZES)
+        np.testing.assert_array_equal(added(frozen, table), added(Learned(), table))
+        gradient = lambda kind: jax.grad(lambda table: added(kind, table).sum())(table)['embedding']
+        self.assertEqual([float(np.abs(gradient(kind)).max()) for kind in (frozen, Learned())], [0.0, 2.0])  # of two rows
+
     def test_rows_are_those_of_the_positions(self):
         table = drawn(Learned().parameters(SIZES))
         where = np.array([[0, 1, 2, 3, 0, 1, 2], range(2, 9)])

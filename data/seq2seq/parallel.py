@@ -18,10 +18,11 @@ import numpy as np
 
 from data import epochs, fields, splits
 from data.opened import Opened
+from data.seq2seq import pairs
 from data.sources import files as sources
 from data.sources import pairs as pair_sources
 from data.sources.tables import CHOICES, data_files
-from data.text import pairs, tokens
+from data.text import tokens
 from data.text.documents import saved_tokenizer
 from data.text.frames import framed, parse
 from data.tokenizers.specs import SentencePiece, TokenizerSpec
@@ -59,7 +60,7 @@ class Parallel:
       order: 'file', or 'hash', by a hash of the source without case and punctuation: slices are then random samples, and
         pairs that share a side with one of data.valid or data.test, slices of the same part, are left out of training.
       text: 'nfc' (composed characters, single plain spaces), 'textbook' (that in lower case, a space before , . ! ?) or
-        'raw' (data/text/pairs.py:prepare). The inputs of predict.py are prepared in the same way.
+        'raw' (data/seq2seq/pairs.py:prepare). The inputs of predict.py are prepared in the same way.
       tokenizer: as in data.text.documents:Text, learnt from both sides of the training part.
       target_tokenizer: the tokenizer of the targets; `tokenizer` is then learnt from the sources alone. None: one for both.
       start: the first input of the decoder, an id; -1: the id that ends a target.
@@ -303,7 +304,7 @@ class OpenParallel(Opened):
     @property
     def buckets(self) -> list[dict[str, tuple[tuple[int, ...], type]]]:
         """The shapes of all training batches, the longest last."""
-        from data.text import pair_packing
+        from data.seq2seq import pair_packing
 
         shares = pair_packing.SHARES if self.config.packing == 'buckets' else (1,)
         rows = self.config.batch_size
@@ -379,7 +380,7 @@ class OpenParallel(Opened):
     def train(self, seed: int):
         """An endless Grain iterator over batches, reshuffled every epoch; get_state and set_state resume exactly."""
         from data import pipeline
-        from data.text import pair_packing
+        from data.seq2seq import pair_packing
 
         config = self.config
         if config.packing == 'buckets':
@@ -414,7 +415,7 @@ class OpenParallel(Opened):
         return self._evaluate(pairs.Pairs(origin, splits.Slice(), 'file', config.text, (), '--path'), batch_size, view)
 
     def _evaluate(self, part: pairs.Pairs, batch_size: int, view: dict):
-        from data.text import pair_packing
+        from data.seq2seq import pair_packing
 
         self.refuse_view(view)
         store = self._store(part)
@@ -434,7 +435,7 @@ class OpenParallel(Opened):
         )
 
     def _store(self, part: pairs.Pairs):
-        from data.text import pair_packing
+        from data.seq2seq import pair_packing
 
         sides = [tokens.load(part.side(i), tokenizer) for i, tokenizer in enumerate((self.source_tokenizer, self.tokenizer))]
         return pair_packing.Store(*sides, (self.source_tokenizer.end, self.end), self.start)
@@ -464,12 +465,12 @@ class OpenParallel(Opened):
         return pipeline.Order(len(self._kept), size, seed)
 
     def _buckets(self, seed: int):
-        from data.text import pair_packing
+        from data.seq2seq import pair_packing
 
         return pair_packing.Buckets.of(self._training, self._kept, self.config.batch_size, self.lengths, seed)
 
     def _blocks(self, seed: int):
-        from data.text import pair_packing
+        from data.seq2seq import pair_packing
 
         sizes = self._training.sizes[:, self._kept]
         per_row = max(1, int((self.lengths / sizes.mean(1)).min()))

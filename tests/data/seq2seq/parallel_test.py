@@ -15,8 +15,8 @@ import pytest
 from absl.testing import absltest, parameterized
 
 from data import cache
-from data.text import pairs
-from data.text.parallel import Parallel
+from data.seq2seq import pairs
+from data.seq2seq.parallel import Parallel
 from data.tokenizers.specs import Byte, Char, Ids, SentencePiece, Word, WordPiece
 from transformer.tasks.language_model import NextToken
 
@@ -534,7 +534,7 @@ class OpenTest(ParallelCase):
             self.opened(**{'tokenizer': Char(), **fields})
 
     def test_imports_neither_jax_nor_grain_before_training(self):
-        code = 'import sys, data.text.parallel; print({"jax", "grain", "babel", "tensorflow_datasets"} & set(sys.modules))'
+        code = 'import sys, data.seq2seq.parallel; print({"jax", "grain", "babel", "tensorflow_datasets"} & set(sys.modules))'
         out = subprocess.run(
             [sys.executable, '-c', code], cwd=Path(__file__).parents[3], capture_output=True, check=True
         )

@@ -1,0 +1,65 @@
+"""Several tasks as text in one model against a model for each: sentiment, paraphrases, entailment and translation.
+
+    python sweep.py --config=configs/several_tasks.py:DATA,RUN --workdir=runs/several_tasks --processes=2
+
+DATA is a folder with sst2, mrpc, rte and fra_eng as in configs/objectives.py, RUN the run of configs/t5_small.py:spans from
+which all points start, such as `t5` of that sweep. `together` has all tasks, each drawn in proportion to the square root of its
+examples; of MRPC and RTE the last 408 and 277 pairs are held out, of the French and English sentences a tenth. One task alone:
+
+    python train.py --config=configs/several_tasks.py:DATA,RUN,mrpc
+"""
+
+from configs import base, text_to_text
+from training.report import report
+from training.report.sweeps import Estimate, Point, Sweep
+
+STEPS = {'together': 6000, 'sst2': 3000, 'mrpc': 600, 'rte': 600, 'fra_eng': 3000}
+# What differs from configs/text_to_text.py in the files of DATA.
+PARTS = {'sst2': {'path': 'sst2', 'inputs': 'sst2 sentence: {2}', 'target': '{1}', 'valid': 'dev*', 'header': 'true'},
+         'mrpc': {'path': 'mrpc', 'train': 'all[:-408]', 'valid': 'all[-408:]'},
+         'rte': {'path': 'rte', 'train': 'all[:-277]', 'valid': 'all[-277:]'},
+         'fra_eng': {'path': 'fra_eng/fra*'}}
+
+
+def get_config(variant=''):
+    root, run, task = parsed(variant)
+    c = text_to_text.get_config(run).unlock()
+    c.data.parts = {name: text_to_text.parts()[name] | own | {'path': f'{root}/{own["path"]}'}
+                    for name, own in PARTS.items() if task in (name, 'together')}
+    c.data.temperature = 2.0
+    c.train.steps = STEPS[task]
+    c.optimizer.schedule.warmup_steps = STEPS[task] // 20
+    for part in c.model.encoder, c.model.decoder:
+        part.dropout = 0.1
+    c.evals.answers.limit = 1000
+    if 'fra_eng' in c.data.parts:
+        c.evals.translations = base.evaluation('transformer.evaluators.translations:Translations', split='fra_eng.valid',
+                                               limit=1000)
+    return c.lock()
+
+
+def parsed(variant):
+    """(DATA, RUN, the task, 'together' by default)."""
+    root, _, rest = variant.partition(',')
+    run, _, task = rest.partition(',')
+    if not run or task not in ('', *STEPS):
+        raise ValueError('configs/several_tasks.py:DATA,RUN[,TASK] takes a folder of data, a run of t5_small.py and one '
+                         f'of {", ".join(STEPS)}; {variant!r} was given.')
+    return root, run, task or 'together'
+
+
+def sweep(variant=''):
+    root, run, _ = parsed(variant)
+    points = {task: Point(f'configs/several_tasks.py:{root},{run},{task}') for task in STEPS}
+    return Sweep(points, table=tabulated, title='task')
+
+
+def tabulated(folders):
+    """For each task its number, in percent, in the model of all and in its own."""
+    def number(point, task):
+        if task == 'fra_eng':
+            return report.rows(folders[point][0], 'translations')[-1]['bleu']
+        return 100 * report.rows(folders[point][0], 'answers')[-1][f'{task}_exact_match']
+
+    return {task: {'together': Estimate.of([number('together', task)]), 'alone': Estimate.of([number(task, task)])}
+            for task in PARTS}
