@@ -10,8 +10,6 @@ from transformer.layers.roles import Wanted, declare, matrix
 
 # Normal with a variance of 2 / (the size of the kernel times its outputs), for ReLU (He et al. 2015, eq. 14).
 he = nn.initializers.variance_scaling(2.0, 'fan_out', 'normal')
-
-
 # Uniform in ±1 / sqrt(rows), as in PyTorch.
 uniform = nn.initializers.variance_scaling(1 / 3, 'fan_in', 'uniform')
 
@@ -24,6 +22,9 @@ class Convolution(nn.Module):
       size: the side of the kernel, odd.
       stride: s.
       bias: whether there is b.
+
+    The gradient is JAX's: on two cores of an EPYC, at the shapes of configs/resnet_fashion_mnist.py, XLA convolves at 150 to
+    180 GFLOP/s, back to the input as fast and to the kernel at 25 to 120; gathered or shifted products are slower.
     """
     features: int
     size: int = 3

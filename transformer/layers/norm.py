@@ -37,26 +37,33 @@ def normed(norm: Norm, x: jax.Array, name: str, numerics: Numerics = Numerics())
     return numerics.cast(norm(parameters, wide(x)))
 
 
+def normalized(x: jax.Array, epsilon: float) -> jax.Array:
+    """(x - mean) / sqrt(variance + epsilon) over the last axis."""
+    return with_moments(x, epsilon, (-1,))[0]
+
+
 @partial(jax.custom_vjp, nondiff_argnums=(1, 2))
-def normalized(x: jax.Array, epsilon: float, axes: tuple[int, ...] = (-1,)) -> jax.Array:
-    """(x - mean) / sqrt(variance + epsilon) over some axes."""
-    return _normalized(x, epsilon, axes)[0]
+def with_moments(x: jax.Array, epsilon: float, axes: tuple[int, ...]) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """((x - mean) / sqrt(variance + epsilon), mean, variance) over some axes, kept in the moments, which have no gradient."""
+    return _with_moments(x, epsilon, axes)[0]
 
 
-def _normalized(x, epsilon, axes):
-    centered = x - x.mean(axes, keepdims=True)
-    rate = jax.lax.rsqrt(jnp.square(centered).mean(axes, keepdims=True) + epsilon)
+def _with_moments(x, epsilon, axes):
+    mean = x.mean(axes, keepdims=True)
+    centered = x - mean
+    variance = jnp.square(centered).mean(axes, keepdims=True)
+    rate = jax.lax.rsqrt(variance + epsilon)
     y = centered * rate
-    return y, (y, rate)
+    return (y, mean, variance), (y, rate)
 
 
-def _normalized_backward(epsilon, axes, residuals, dy):
+def _with_moments_backward(epsilon, axes, residuals, cotangents):
     # r (dy - mean(dy) - y mean(dy y)): half the reductions that automatic differentiation needs.
-    y, rate = residuals
+    (y, rate), dy = residuals, cotangents[0]
     return (rate * (dy - dy.mean(axes, keepdims=True) - y * (dy * y).mean(axes, keepdims=True)),)
 
 
-normalized.defvjp(_normalized, _normalized_backward)
+with_moments.defvjp(_with_moments, _with_moments_backward)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -131,13 +138,12 @@ class BatchNormalized(nn.Module):
             raise ValueError(f'Batch normalization has one value of each channel in {x.shape}, and a single value has no '
                              'variance; train with a larger data.batch_size or fewer train.microbatches, or with larger '
                              'images.')
+        y, of_batch, biased = with_moments(x, norm.epsilon, axes)
         if self.is_mutable_collection('statistics') and not self.is_initializing():
-            of_batch = jax.lax.stop_gradient(x)
-            moments = of_batch.mean(axes), of_batch.var(axes) * (count / (count - 1))
-            for running, new in zip((mean, variance), moments):
+            for running, new in ((mean, of_batch), (variance, biased * (count / (count - 1)))):
                 old = running.value
-                running.value = (old + norm.momentum * (new - old)).astype(old.dtype)
-        return self.numerics.cast(normalized(x, norm.epsilon, axes) * scale + bias)
+                running.value = (old + norm.momentum * (new.reshape(width) - old)).astype(old.dtype)
+        return self.numerics.cast(y * scale + bias)
 
     def _running(self, name, start, shape):
         if not (self.is_initializing() or self.has_variable('statistics', name)):

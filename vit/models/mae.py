@@ -87,6 +87,11 @@ class Mae(nn.Module):
         """{name: `Heads`} of the attentions whose heads `head_mask` can switch off."""
         return {f'{name}/attention': Heads(getattr(self, name)) for name in ('encoder', 'decoder')[:1 + self.decodes]}
 
+    @property
+    def front(self) -> tuple[str, ...]:
+        """The names of the tokens before the patches."""
+        return ('class',) if self.pool == 'cls' else ()
+
     @nn.compact
     def __call__(self, image: jax.Array, *, noise: jax.Array | None = None, seed: jax.Array | None = None,
                  key: jax.Array | None = None, head_mask: Mapping | None = None, capture: tuple = ()) -> dict:
@@ -124,7 +129,7 @@ class Mae(nn.Module):
         found = encode(shuffle[:, :keep]) | {'mask': mask, 'restore': restore}
         if self.decodes:
             numerics = Numerics(self.dtype, self.dense_gradient, self.parameter_dtype)
-            decoder = Decoder(self.decoder, cut.shape[2], int(self.pool == 'cls'), numerics, name='decoder')
+            decoder = Decoder(self.decoder, cut.shape[2], len(self.front), numerics, name='decoder')
             grid = tuple(side // self.patch for side in image.shape[1:3])
             pixels, aux = decoder(found['hidden'], restore, grid, key=fold(key, 'decoder'), head_mask=of('decoder'),
                                   capture=capture)

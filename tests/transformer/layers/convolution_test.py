@@ -26,11 +26,11 @@ class ConvolutionTest(parameterized.TestCase):
     def test_equals_a_loop_over_pixels(self, size, stride):
         kernel = DRAWN.normal(size=(size, size, 3, 4))
         with jax.enable_x64(True):
-            y = Convolution(4, size, stride, FLOAT64).apply({'params': {'kernel': kernel}}, X)
+            y = Convolution(4, size, stride, numerics=FLOAT64).apply({'params': {'kernel': kernel}}, X)
         np.testing.assert_allclose(y, by_hand(X, kernel, stride), rtol=0, atol=1e-12)
 
     def test_gradients(self):
-        module = Convolution(4, 3, 2, FLOAT64)
+        module = Convolution(4, 3, 2, numerics=FLOAT64)
         loss = lambda given: (module.apply({'params': {'kernel': given['kernel']}}, given['x']) ** 2).sum()
         with jax.enable_x64(True):
             float64.require_exact(self, loss, {'kernel': DRAWN.normal(size=(3, 3, 3, 4)), 'x': X})
