@@ -1,5 +1,6 @@
-"""The small ViT of configs/vit_fashion_mnist.py with a distillation token, which learns from another run (the variant), as in
-DeiT (Touvron et al. 2021).
+"""DeiT: the small ViT of configs/vit_fashion_mnist.py with a distillation token that learns from another run, the variant.
+
+Touvron et al. 2021, Training data-efficient image transformers & distillation through attention.
 
     python train.py --config=configs/deit_fashion_mnist.py:runs/TEACHER --workdir=runs/deit
 
@@ -27,7 +28,8 @@ def get_config(variant=''):
         raise ValueError(f'{variant} is a run on {teacher.data.pipeline}; configs/deit_fashion_mnist.py distils runs on '
                          'data.images.labelled:Images.')
     c = vit_fashion_mnist.get_config('small')
-    with c.unlocked():
+    with c.unlocked(), teacher.unlocked():
+        teacher.data.batch_size = c.data.batch_size
         c.companions.teacher, c.data = variant, teacher.data
         c.model.pool, c.model.distillation = 'cls', 'logits'
         c.task = base.part('vit.tasks.distillation:Distillation', label_smoothing=c.task.label_smoothing)
