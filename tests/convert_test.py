@@ -210,7 +210,8 @@ class FolderTest(recorded.TestCase):
         self.assert_same_weights(out, self.folder / f'{kind}_classes_hf')
 
     @parameterized.parameters('gpt2', 'gpt2_span', 'bert', 'bert_model', 'roberta', 't5', 'bart_classes', 'vit', 'deit',
-                              'resnet', 'vit_mae', 'vit_mae_model', 'albert', 'electra', 'distilbert_span', 'swin_model', 'timm_davit')
+                              'resnet', 'vit_mae', 'vit_mae_model', 'albert', 'electra', 'distilbert_span', 'swin_model',
+                              'timm_davit')
     @pytest.mark.slow
     def test_verify(self, name):
         workdir, recorded = self.folder / 'run', case(name)
