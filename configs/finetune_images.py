@@ -2,11 +2,9 @@
 
     python train.py --config=configs/mae_fashion_mnist.py --config.data.path=FOLDER --workdir=runs/mae
     python train.py --config=configs/finetune_images.py:runs/mae --workdir=runs/mae_classes
-    python train.py --config=configs/finetune_images.py:runs/mae --config.init_from= --workdir=runs/scratch
 
-The second trains the same model from scratch. With few labels:
-
-    --config.data.train='train[:1000]' --config.train.steps=1000
+With few labels:  --config.data.train='train[:1000]' --config.train.steps=1000
+From scratch:     --config.init_from= --config.optimizer.rate_rules="(('.*', 1.0),)"
 
 The data, their augmentation and the batch size are those of the run; the head is new, and the rest is learnt with a rate that
 falls by a quarter from block to block, down to the patches (Bao et al. 2022; He et al. 2022, table 9).

@@ -135,7 +135,7 @@ class Table(Form):
                 rows = params[name][old.offset:]
             else:
                 grid = tuple(side // before.patch for side in image[:2]) if image else None
-                extra = len(before.front) - before.registers if grid else 0
+                extra = len(before.front) - fields_of(before).get('registers', 0) if grid else 0
                 count = extra + grid[0] * grid[1] if grid else getattr(before, length)
                 width = table_width(before, stack)
                 sizes = stack.sizes(count, input_width=width, grid=grid, extra=extra)

@@ -108,6 +108,9 @@ class Mae(nn.Module):
         """
         cut = patches(image, self.patch)  # [B, T, P]
         count = cut.shape[1]
+        if self.normalize and cut.shape[2] < 2:
+            raise ValueError('model.normalize=True needs the variance within a patch, and a patch of one pixel has none; '
+                             'choose a larger model.patch, or leave it out.')
         keep = self._keep(count)
         if noise is None and (seed is not None or key is not None):
             if keep == count:

@@ -168,6 +168,10 @@ class TargetsTest(parameterized.TestCase):
             np.testing.assert_allclose(found[row], (x[row] - average) / root, rtol=0, atol=1e-10)
             np.testing.assert_allclose((mean[row][0], deviation[row][0]), (average, root), rtol=0, atol=1e-10)
 
+    def test_a_single_number_has_no_variance(self):
+        with self.assertRaisesRegex(ValueError, 'normalize=True needs the variance within a patch, and a patch of one pixel'):
+            changed(SMALL, patch=1, normalize=True).apply({'params': {}}, IMAGES[..., :1])
+
     def test_joined_is_the_inverse_of_patches(self):
         np.testing.assert_array_equal(joined(patches(IMAGES, 2), 2, 4, 8), IMAGES)
 

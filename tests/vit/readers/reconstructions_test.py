@@ -11,8 +11,10 @@ import jax
 import numpy as np
 import pytest
 from absl.testing import absltest
+from PIL import Image
 
 from tests import experiments
+from tests.recorded import REFERENCE
 from training import run as runs
 
 
@@ -98,6 +100,61 @@ class AutoencoderTest(experiments.TestCase):
                                     f'--workdir={self.folder / str(number)}')
             self.assertEqual(done.code, 0, done.err)
             self.assertIn(said, done.out)
+
+    def test_goes_out_with_its_sinusoids_as_tables(self):
+        """And comes in again, with the same predictions."""
+        folder, again, given, out = (self.folder / name for name in ('hf', 'again', 'in.npz', 'out.npz'))
+        call = lambda *arguments: experiments.call('convert', *arguments)
+        done = call(f'--workdir={trained()}', f'--to_hf={folder}')
+        self.assertEqual((done.code, done.err), (0, ''))
+        self.assertIn('ViTMAEForPreTraining with', done.out)
+        self.assertIn('positions as a table: the outputs are the same', done.out)
+        done = call(f'--from_hf={folder}', f'--workdir={again}')
+        self.assertEqual((done.code, done.err), (0, ''))
+        rng = np.random.default_rng(0)
+        image, noise = rng.random((3, 1, 8, 8)).astype(np.float32), rng.random((3, 16)).astype(np.float32)
+        np.savez(given, pixel_values=image, noise=noise)
+        done = call(f'--workdir={again}', f'--verify={given}', f'--out={out}')
+        self.assertEqual((done.code, done.err), (0, ''))
+        wanted = runs.load(trained()).apply(image=image.transpose(0, 2, 3, 1), noise=noise)
+        with np.load(out) as found:
+            self.assertEqual(set(found), {'logits', 'mask', 'ids_restore'})
+            np.testing.assert_allclose(found['logits'], wanted['pixels'], atol=1e-5)
+            np.testing.assert_array_equal(found['mask'], wanted['mask'])
+        for arrays, message in ((dict(pixel_values=image), 'and no noise, which says what patches of each image are masked'),
+                                (dict(pixel_values=image, noise=noise[0]), r'expected floats \[images, patches\] in noise'),
+                                (dict(pixel_values=image, noise=noise[:, 1:]), r'The noise is \[3, 15\] for \[3, 16\] patches'),
+                                (dict(pixel_values=np.zeros((1, 1, 12, 12), np.float32), noise=np.zeros((1, 36), np.float32)),
+                                 'The decoder has positions for images of 16 patches')):
+            np.savez(given, **arrays)
+            done = call(f'--workdir={again}', f'--verify={given}', f'--out={out}')
+            self.assertEqual((done.code, done.out), (1, ''))
+            self.assertRegex(done.err, message)
+
+    @pytest.mark.slow
+    def test_a_published_encoder_learns_classes(self):
+        """With and without its decoder; the tables of positions are kept as they are."""
+        for name in ('vit_mae', 'vit_mae_model'):
+            workdir, mine = self.folder / name, self.folder / f'{name}_mine'
+            done = experiments.call('convert', f'--from_hf={REFERENCE / name}', f'--workdir={workdir}')
+            self.assertEqual((done.code, done.err), (0, ''))
+            self.assertIn('configs/classify.py', done.out)
+            for number in range(20):
+                path = self.folder / 'images' / 'ab'[number % 2] / f'{number}.png'
+                path.parent.mkdir(parents=True, exist_ok=True)
+                Image.new('RGB', (12, 12), (12 * number, 255 * (number % 2), 7)).save(path)
+            done = experiments.call(
+                'train', f'--config=configs/classify.py:{workdir}', f'--config.data.path={self.folder / "images"}',
+                '--config.train.steps=3', '--config.data.batch_size=8', '--config.optimizer.schedule.warmup_steps=0',
+                '--config.optimizer.learning_rate=0.01', '--config.data.size=12', f'--workdir={mine}')
+            self.assertEqual(done.code, 0, done.err)
+            there, here = (runs.load(one) for one in (workdir, mine))
+            if name == 'vit_mae':  # the other had images of 12x8, and its table is resized
+                np.testing.assert_array_equal(here.params['positions']['embedding'],
+                                              there.params['encoder']['positions']['embedding'])
+            self.assertGreater(np.abs(here.params['norm']['bias'] - there.params['encoder']['norm']['bias']).max(), 0.0)
+            done = experiments.call('convert', f'--workdir={mine}', f'--to_hf={self.folder / f"{name}_out"}')
+            self.assertRegex(done.out, 'ViTForImageClassification with')
 
     def test_texts_have_no_patches(self):
         done = experiments.call('train', f'--config=configs/finetune_images.py:{self.trained()}')
