@@ -4,8 +4,8 @@
 
 prints a table against the formulas of Vaswani et al. 2017, table 1, and a JSON line for each layer and length; --out writes
 them to DIR/complexity.txt and .jsonl, with a picture over lengths, complexity.png. All numbers are measured on the programs
-themselves, of one causal layer without its projections: n positions, width d = 64 in one head, windows and chunks of r = 64, a
-kernel of k = 3.
+themselves, of one layer without its projections, causal but for the channel groups: n positions, width d = 64 in one head,
+windows and chunks of r = 64, a kernel of k = 3.
 
 flops   of the products in the jaxpr (training/report/flops.py). A product and its sum count as two: 4 n² d is the n² d of the
         paper, for q·k and for the weights times v.
@@ -37,12 +37,14 @@ from jax.extend import core
 
 from display import figures
 from training.report import flops
-from transformer.attention.masks.patterns import Causal, Window
+from transformer.attention.masks.patterns import Causal, Full, Window
 from transformer.attention.mechanism import Given, Softmax
 from transformer.attention.mechanisms.alternatives import Convolution, Recurrence
+from transformer.attention.mechanisms.channels import ChannelGroups
 from transformer.attention.mechanisms.linear import Linear
 
 WIDTH, SIZE, KERNEL = 64, 64, 3
+COLOURS = *figures.COLOURS, '#8B4513'
 LENGTHS = 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384
 LONGEST_PATH = 256  # paths are measured on n·n derivatives
 SMALL = 4  # the width for paths, which do not depend on it
@@ -99,6 +101,9 @@ LAYERS = {
                                ('n / r', lambda n: n / SIZE), ('n / r', lambda n: n / SIZE)),
     'linear, recurrent': Operation(Linear(chunk=1), Causal(), ('4 n d²', lambda n, d: 4 * n * d * d),
                                ('n', lambda n: n), ('n', lambda n: n), recurrent(Linear(chunk=1))),
+    # Of all positions: it has no causal form. In Understanding Deep Learning (Prince 2023) it is problem 12.10.
+    'channel groups': Operation(ChannelGroups(), Full(), ('4 n d²', lambda n, d: 4 * n * d * d),
+                                ('1', lambda n: 1), ('1', lambda n: 1)),
     'convolution': Operation(Convolution(KERNEL), Causal(), ('2 k n d²', lambda n, d: 2 * KERNEL * n * d * d),
                          ('1', lambda n: 1), ('(n-1) / (k-1)', lambda n: _window(n, KERNEL))),
     'recurrence': Operation(Recurrence(gated=False), Causal(), ('2 n d²', lambda n, d: 2 * n * d * d),
@@ -265,8 +270,8 @@ def picture(rows):
             lengths, values = map(np.array, zip(*found))
             lines = np.array([formula(name, key, n) for n in lengths], float)
             lines *= values[-1] / lines[-1] if key == 'steps' else 1.0
-            axes.plot(lengths, values, 'osD^v<>'[i], color=figures.COLOURS[i], markersize=11 - i, fillstyle='none', label=name)
-            axes.plot(lengths, lines, color=figures.COLOURS[i], linewidth=1)
+            axes.plot(lengths, values, 'osD^v<>p'[i], color=COLOURS[i], markersize=11 - i, fillstyle='none', label=name)
+            axes.plot(lengths, lines, color=COLOURS[i], linewidth=1)
         label = {'flops': 'floating point operations', 'steps': 'dependent operations',
                  'path': 'layers, and turns of loops'}[key]
         title = {'flops': 'work', 'steps': 'sequential steps', 'path': 'longest path between two positions'}[key]
@@ -282,8 +287,9 @@ def picture(rows):
     body.legend(handles=handles, loc='outside lower center', ncols=5, frameon=False, fontsize=11)
     return figures.explain(
         figure, 'Attention, its cheaper forms and its alternatives: counts and formulas',
-        'Marks are counts in the programs of one causal layer, lines the formulas of Vaswani et al. 2017, table 1, and of '
-        'docs/attention.md; formulas of sequential steps have no constant, so their lines go through the last mark.')
+        'Marks are counts in the programs of one layer, causal but for channel groups, lines the formulas of Vaswani et al. '
+        '2017, table 1, and of docs/attention.md; formulas of sequential steps have no constant, '
+        'so their lines go through the last mark.')
 
 
 def main(lengths=LENGTHS, folder=''):

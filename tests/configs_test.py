@@ -75,6 +75,11 @@ CHANGES = {
     **{f'vit_fashion_mnist:{variant}': {'data.source': 'digits', 'data.path': '', 'model.patch': patch,
                                         'data.train': 'train[:64]', 'data.valid': 'train[64:70]'}
        for variant, patch in (('small', 4), ('d2l', 16))},
+    **{f'{name}_fashion_mnist': {
+        'data.source': 'digits', 'data.path': '', 'data.train': 'train[:64]', 'data.valid': 'train[64:70]',
+        **{f'model.stages.stage_{i}.{field}': value for i in range(count)
+           for field, value in (('layers', 2), ('heads', 2), ('width', 8))}}
+       for name, count in (('swin', 2), ('davit', 2), ('hybrid', 1))},
 }
 TRANSLATION = SHRUNK.keys() | {'data', 'optimizer', 'evals', 'model.dropout', 'task.label_smoothing'}
 # What differs from another variant in numbers that are small here, and in parts that other tests train with: {variant: (the
@@ -122,6 +127,7 @@ SIZES = {'bert_mini:step': 11_201_594, 't5_small:step': 60_506_624,
          'gpt2:gpt3': 174_604_259_328, 'ptb_lm:transformer': 2_850_720, 'ptb_lm:rnn': 2_822_656, 'ptb_lm:gru': 2_783_440,
          'ptb_lm:lstm': 2_773_888, 'vit_fashion_mnist:small': 920_650,
          'transformer_wmt14:base': 63_082_496, 'transformer_wmt14:big': 214_245_376}
+OF_STAGES = {'swin_fashion_mnist': 699_700, 'davit_fashion_mnist': 890_410, 'hybrid_fashion_mnist': 953_146}
 
 
 def variants():
@@ -215,6 +221,12 @@ class ConfigsTest(experiments.TestCase):
         one, two = size(1), size(2)  # 96 layers take long to trace, and are alike
         layers = model.decoder.layers if more else config.model.layers
         self.assertEqual(one + (layers - 1) * (two - one), SIZES[name])
+
+    @parameterized.parameters(*OF_STAGES.items())
+    def test_number_of_parameters_of_stages(self, name, wanted):
+        model = resolve.construct(cli.load_config(f'configs/{name}.py:')[0].model, extra={'classes': 10})
+        shapes = jax.eval_shape(model.init, jax.random.key(0), jnp.zeros((1, 28, 28, 1)))['params']
+        self.assertEqual(sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(shapes)), wanted)
 
     def test_every_variant_has_a_smoke_test(self):
         self.assertEqual(set(variants()), {*CHANGES, *ALIKE})

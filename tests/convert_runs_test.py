@@ -160,11 +160,13 @@ class RunsTest(recorded.TestCase):
         ids = np.arange(1, 13).reshape(2, 6)
         self.assert_same_logits(out, workdir, inputs=ids, decoder_inputs=ids[:, :4])
 
-    @parameterized.parameters(('cls', 'ViTForImageClassification'), ('mean', 'IJepaForImageClassification'))
+    @parameterized.parameters(('cls', 'ViTForImageClassification'), ('mean', 'IJepaForImageClassification'),
+                              ('cls', 'DeiTForImageClassificationWithTeacher', 'logits'))
     @pytest.mark.slow
-    def test_a_model_of_images_trained_here(self, pool, architecture):
+    def test_a_model_of_images_trained_here(self, pool, architecture, distillation='none'):
         workdir, out = self.folder / 'run', self.folder / 'out'
-        config = experiments.changed(experiments.tiny_images(), **{'model.pool': pool, 'model.positions': 'Sinusoidal2d()'})
+        config = experiments.changed(experiments.tiny_images(), **{
+            'model.pool': pool, 'model.positions': 'Sinusoidal2d()', 'model.distillation': distillation})
         self.assertEqual(experiments.train(config, workdir)[0], 0)
         said = self.convert(f'--workdir={workdir}', f'--to_hf={out}')
         self.assertIn(architecture, said)

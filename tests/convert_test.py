@@ -1,6 +1,7 @@
 """convert.py against recorded models of Hugging Face transformers (tests/reference)."""
 
 import json
+import re
 import shutil
 
 import jax
@@ -25,16 +26,16 @@ CASES = (
     'gpt2', 'gpt2_other', 'gpt2_choice', 'gpt2_classes', 'gpt2_tags', 'gpt2_span', 'bert', 'bert_masked', 'bert_model',
     'bert_next', 'bert_classes', 'bert_tags', 'bert_span', 'roberta', 'roberta_classes', 't5', 't5_gated', 't5_classes',
     't5_span', 't5_encoder', 't5_tags', 'bart', 'bart_classes', 'bart_span', 'marian', 'marian_two', 'vit', 'vit_model',
-    'ijepa', 'albert', 'albert_masked', 'albert_model', 'albert_classes', 'albert_tags', 'albert_span', 'electra',
-    'electra_masked', 'electra_model', 'electra_classes', 'electra_tags', 'electra_span', 'distilbert', 'distilbert_model',
-    'distilbert_classes', 'distilbert_tags', 'distilbert_span', 'swin', 'swin_model',
-    'timm_swin', 'timm_swin_padded', 'timm_davit', 'timm_davit_florence', 'resnet', 'resnet_basic',
-    'vit_mae', 'vit_mae_model')
+    'vit_mae', 'vit_mae_model', 'ijepa', 'albert', 'albert_masked', 'albert_model', 'albert_classes', 'albert_tags',
+    'albert_span', 'electra', 'electra_masked', 'electra_model', 'electra_classes', 'electra_tags', 'electra_span',
+    'distilbert', 'distilbert_model', 'distilbert_classes', 'distilbert_tags', 'distilbert_span', 'swin', 'swin_model',
+    'deit', 'deit_classes', 'deit_model',
+    'timm_swin', 'timm_swin_padded', 'timm_davit', 'timm_davit_florence', 'resnet', 'resnet_basic')
 
 ALTERED = 'vit_mae', 'bert_masked', 'albert', 'electra', 'electra_masked', 'electra_classes', 'distilbert', 'distilbert_span'
 # One of each family, and those with a part of their own.
 IN_FLOAT32 = ('gpt2', 'gpt2_other', 'bert', 'roberta', 't5', 't5_gated', 't5_classes', 'bart', 'marian', 'vit', 'albert',
-              'electra_masked', 'distilbert_classes', 'swin_model', 'resnet_basic')
+              'electra_masked', 'distilbert_classes', 'swin_model', 'resnet_basic', 'deit')
 
 
 def inputs_of(name, model, arrays):
@@ -123,13 +124,15 @@ class ParityTest(parameterized.TestCase):
         # About that of the original; of few numbers, a share of their size.
         self.assertBetween(error(found), 1e-4, max(1.25 * error(half), 0.01 * np.abs(wanted).max()))
 
-    def test_images_of_another_size(self):
-        recorded = case('vit')['resized']
-        model, params = convert.from_hf(REFERENCE / 'vit')
+    @parameterized.parameters('vit', 'deit')
+    def test_images_of_another_size(self, name):
+        recorded = case(name)['resized']
+        model, params = convert.from_hf(REFERENCE / name)
         image = recorded.pop('pixel_values').transpose(0, 2, 3, 1)
-        fitted = jax.tree_util.tree_map_with_path(lambda keys, x: model.fitted(mesh.path_of(keys), x, image), params)
+        before = inputs_of(name, model, case(name)['input'])
+        fitted = jax.tree_util.tree_map_with_path(lambda keys, x: model.fitted(mesh.path_of(keys), x, before, image), params)
         for given in (params, fitted):  # those of a run as they are, and those with which another begins
-            found = outputs_of('vit', model.apply({'params': given}, image))
+            found = outputs_of(name, model.apply({'params': given}, image))
             for key, wanted in recorded.items():
                 self.assert_close(found[key], wanted, key)
 
@@ -206,8 +209,9 @@ class FolderTest(recorded.TestCase):
             changes.get('problem_type', 'absent'), changes.get('problem_type')))
         self.assert_same_weights(out, self.folder / f'{kind}_classes_hf')
 
-    @parameterized.parameters('gpt2', 'gpt2_span', 'bert', 'bert_model', 'roberta', 't5', 'bart_classes', 'vit', 'resnet',
-                              'vit_mae', 'vit_mae_model', 'albert', 'electra', 'distilbert_span')
+    @parameterized.parameters('gpt2', 'gpt2_span', 'bert', 'bert_model', 'roberta', 't5', 'bart_classes', 'vit', 'deit',
+                              'resnet', 'vit_mae', 'vit_mae_model', 'albert', 'electra', 'distilbert_span', 'swin_model',
+                              'timm_davit')
     @pytest.mark.slow
     def test_verify(self, name):
         workdir, recorded = self.folder / 'run', case(name)
@@ -401,7 +405,26 @@ class FolderTest(recorded.TestCase):
         ('vit_model', {'pooler_act': 'gelu'}, "pooler_act='gelu'"),
         ('vit_mae', {'mask_ratio': 1.0}, r'mask_ratio is 1.0; expected a share in \[0, 1\)'),
         ('vit_mae', {'mask_ratio': 0.9}, 'mask_ratio=0.9 keeps none of 9 patches'),
-        ('vit', {'image_size': 16}, r'_embeddings \[1, 17, 16\] \| .*_embeddings \[1, 10, 16\]'))
+        ('deit_classes', {'no_embed_class': True}, 'no_embed_class=True, which is not supported; expected False'),
+        ('deit_classes', {'architectures': ['DeiTForMaskedImageModeling']},
+         'names DeiTForMaskedImageModeling; of deit expected DeiTForImageClassification, DeiTFor.*WithTeacher, DeiTModel'),
+        ('deit_model', {'pooler_output_size': 8}, 'pooler_output_size=8, which is not supported; expected 16'),
+        ('resnet', {'layer_type': 'wide'}, "layer_type='wide' and downsample_in_bottleneck=True, which is not supported"),
+        ('resnet', {'hidden_sizes': 16}, r'hidden_sizes=16, which is not supported; expected a list such as \[256'),
+        ('resnet', {'depths': [2]}, r'widths is \(16, 24\) and model.depths \(2,\); expected a width and a number of blocks'),
+        ('resnet', {'hidden_sizes': [16, 26]}, 'cannot reduce a width of 26; choose a reduction that divides'),
+        ('resnet', {'embedding_size': 6}, r'embedder.normalization.bias \[6\] +\| \S*embedder.normalization.bias \[8\]'),
+        ('vit', {'image_size': 16}, r'_embeddings \[1, 17, 16\] \| .*_embeddings \[1, 10, 16\]'),
+        ('swin', {'window_size': 5}, 'stage 1 form a grid of 4x4, smaller than the windows of 5x5.*windows of at most 4'),
+        ('swin', {'hidden_act': 'tangent'}, "hidden_act='tangent', which is not supported"),
+        ('swin', {'num_heads': [2]}, r'depths=\[2, 2\] and num_heads=\[2\]; expected one for each stage'),
+        ('timm_swin', {'architecture': 'swin_huge'}, "the architecture 'swin_huge' of timm; expected one of"),
+        ('timm_swin', {'model_args': {'head_dim': 4}}, 'head_dim=4, which is not known for timm_swin'),
+        ('timm_swin', {'model_args': {'window_size': [2, 3]}}, r'window_size=\[2, 3\]; expected one size'),
+        ('timm_swin', {'model_args': {'embed_dim': [8, 16]}}, r'embed_dim=\[8, 16\]; expected the width of the first'),
+        ('timm_swin', {'label_names': ['no']}, '1 label_names for num_classes=3'),
+        ('timm_davit', {'model_args': {'attn_types': ['channel']}}, r"attn_types=\['channel'\], which is not supported"),
+        ('timm_davit', {'model_args': {'embed_dims': [8]}}, r'embed_dims=\[8\] and .*; expected one of each for every stage'))
     def test_configs_of_other_families(self, name, changes, message):
         self.assert_refused(message, f'--from_hf={self.hugging_face(name, **changes)}', f'--workdir={self.folder / "run"}')
 
@@ -442,6 +465,25 @@ class FolderTest(recorded.TestCase):
                 self.assertNotEqual(found, model, field)
             else:
                 self.assertGreater(np.abs(logits(found, read) - wanted).max(), 1e-4, field)
+
+    def test_named_blocks_of_timm(self):
+        """As in the files of Florence-2."""
+        kinds = {'0': 'spatial_block', '1': 'channel_block'}
+        rename = lambda name: re.sub(r'(blocks\.\d+)\.(\d)\.', lambda one: f'{one[1]}.{kinds[one[2]]}.', name)
+        _, params = convert.from_hf(REFERENCE / 'timm_davit')
+        named = self.hugging_face('timm_davit', lambda weights: {rename(name): x for name, x in weights.items()})
+        jax.tree.map(np.testing.assert_array_equal, convert.from_hf(named)[1], params)
+
+    def test_a_swin_that_transformers_does_not_have(self):
+        """It is refused with the flags of one that it has."""
+        workdir = self.folder / 'run'
+        self.convert(f'--from_hf={self.hugging_face("timm_swin_padded")}', f'--workdir={workdir}')
+        done = experiments.call('convert', f'--workdir={workdir}', f'--to_hf={self.folder / "out"}', '--family=swin')
+        self.assertEqual(done.code, 1)
+        for stage in (0, 1):
+            self.assertIn(f"--config.model.stages.stage_{stage}.partition='Alternate(even=Windows(size=5), odd=Windows(size=5, "
+                          "shift=2))'", done.err)
+        self.assertNotIn('heads', done.err)
 
     def test_an_output_layer_that_was_lost(self):
         """Not made up, where the config says that it is one of its own."""

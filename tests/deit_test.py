@@ -6,11 +6,13 @@ import shutil
 import tempfile
 from unittest import mock
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from absl.testing import absltest
 
-from configs import deit_fashion_mnist
+from configs import base, deit_fashion_mnist
 from data.images import labelled
 from tests import experiments
 from training import mesh as meshes
@@ -63,6 +65,22 @@ class DeitTest(experiments.TestCase):
         done = experiments.call('eval', f'--workdir={student}', f'--attention={out}', f'--input={image}')
         self.assertEqual(np.shape(experiments.said(done)['rollout']), (2, 2), done.err)
         self.assertEqual(experiments.call('predict', f'--workdir={student}', f'--input={image}').code, 0)
+
+    @pytest.mark.slow
+    def test_a_resnet_teaches_by_its_running_moments(self):
+        """With other running moments of the teacher the student learns something else."""
+        config = experiments.changed(experiments.tiny_images(), **{'model': base.part(
+            'vit.models.resnet:Resnet', block='Basic()', widths=(8,), depths=(1,))})
+        teacher, slopes = self.folder / 'teacher', []
+        self.assertEqual(experiments.train(config, teacher)[0], 0)
+        run = runs.build(self.config(**{'companions.teacher': str(teacher), 'task.targets': 'Soft()'}), meshes.make(1))
+        batch = {name: jnp.asarray(x) for name, x in next(run.data.train(0)).items()}
+        state, frozen = run.init(), run.companions.variables
+        for factor in (1.0, 4.0):
+            moved = {'teacher': frozen['teacher'] | {'statistics': jax.tree.map(
+                lambda x: factor * x + factor - 1, frozen['teacher']['statistics'])}}  # noqa: B023
+            slopes.append(float(run.step_function(state, batch, moved)[1]['grad_norms']['distillation_head']))
+        self.assertGreater(abs(slopes[0] / slopes[1] - 1), 1e-3)
 
     def test_a_teacher_that_does_not_fit_is_refused(self):
         steps = 'Normalize(mean=(0.5,), std=(0.5,))'

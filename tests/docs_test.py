@@ -107,9 +107,9 @@ class DocsTest(parameterized.TestCase):
     def test_configs_go_out_as_it_says(self):
         names = {'GPT-2': 'gpt2', 'BERT': 'bert', 'RoBERTa': 'roberta', 'T5': 't5', 'BART': 'bart', 'MarianMT': 'marian',
                  'ViT': 'vit', 'ViTMAE': 'vit_mae', 'I-JEPA': 'ijepa', 'ALBERT': 'albert', 'ELECTRA': 'electra',
-                 'DistilBERT': 'distilbert'}
+                 'DistilBERT': 'distilbert', 'Swin': 'swin'}
         rows = re.findall(r'^\| (`configs/.*) \| (.*) \|$', DOCS['hugging_face.md'], re.MULTILINE)
-        self.assertLen(rows, 6)
+        self.assertLen(rows, 7)
         for configs, told in rows:
             usual, *others = told.split('; ')
             cases = [(one, '', usual) for one in re.findall(r'(\w+)\.py', configs)]

@@ -74,7 +74,7 @@ def field_names(cls):
     own = own_fields(cls)
     parts = {'': Stack, 'feed_forward.': Mlp, 'norm.': LayerNorm}
     return own | {front + field.name for front, part in parts.items() for field in dataclasses.fields(part)} - {
-        'cross_kept'}  # refused where there is no source
+        'cross_kept', 'partition'}  # refused where there is no source, and where there are no patches
 
 
 def named(changes):

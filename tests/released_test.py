@@ -6,6 +6,7 @@ from absl.testing import absltest, parameterized
 
 from tests.recorded import convert
 from training import mesh
+from vit.conversion import timm
 
 GPT2 = dict(  # of openai-community/gpt2
     activation_function='gelu_new', architectures=['GPT2LMHeadModel'], attn_pdrop=0.1, bos_token_id=50256, embd_pdrop=0.1,
@@ -75,6 +76,17 @@ DISTILBERT = dict(  # of distilbert/distilbert-base-uncased
     activation='gelu', architectures=['DistilBertForMaskedLM'], attention_dropout=0.1, dim=768, dropout=0.1, hidden_dim=3072,
     initializer_range=0.02, max_position_embeddings=512, model_type='distilbert', n_heads=12, n_layers=6, pad_token_id=0,
     qa_dropout=0.1, seq_classif_dropout=0.2, sinusoidal_pos_embds=False, tie_weights_=True, vocab_size=30522)
+SWIN = dict(  # of microsoft/swin-tiny-patch4-window7-224
+    architectures=['SwinForImageClassification'], attention_probs_dropout_prob=0.0, depths=[2, 2, 6, 2], drop_path_rate=0.1,
+    embed_dim=96, encoder_stride=32, hidden_act='gelu', hidden_dropout_prob=0.0, hidden_size=768,
+    id2label={str(i): f'class {i}' for i in range(1000)}, image_size=224, initializer_range=0.02, layer_norm_eps=1e-5,
+    label2id={f'class {i}': i for i in range(1000)}, mlp_ratio=4.0, model_type='swin', num_channels=3,
+    num_heads=[3, 6, 12, 24], num_layers=4, patch_size=4, path_norm=True, qkv_bias=True, use_absolute_embeddings=False,
+    window_size=7)
+TIMM = dict(  # as of timm/swin_tiny_patch4_window7_224.ms_in1k and timm/davit_tiny.msft_in1k
+    global_pool='avg', num_classes=1000, pretrained_cfg={
+        'crop_pct': 0.9, 'input_size': [3, 224, 224], 'interpolation': 'bicubic', 'mean': [0.485, 0.456, 0.406],
+        'std': [0.229, 0.224, 0.225]})
 
 
 class ReleasedTest(parameterized.TestCase):
@@ -88,7 +100,7 @@ class ReleasedTest(parameterized.TestCase):
             tie_word_embeddings=False), 76_961_152),  # t5-v1_1-small; flan-t5-small has the same
         (BERT, 109_514_298), (MULTILINGUAL, 177_974_523), (BERT | dict(architectures=['BertForPreTraining']), 110_106_428),
         (ROBERTA, 124_697_433), (BART, 139_420_416 + 50_265), (MNLI, 407_344_131), (VIT, 86_567_656), (VIT_MAE, 111_907_840),
-        (RESNET, 25_557_032),
+        (RESNET, 25_557_032), (SWIN, 28_288_354),
         (ALBERT, 11_221_680), (ELECTRA, 13_549_057),
         (DISTILBERT, 66_985_530))  # BART's with a bias
     @pytest.mark.slow
@@ -102,6 +114,23 @@ class ReleasedTest(parameterized.TestCase):
         self.assertEqual(sum(x.size for x in jax.tree.leaves(shapes['params'])), parameters)
         self.assertLen(family.entries({name: x.shape for name, x in named.items()}, model), len(jax.tree.leaves(shapes)) - (
             4 * model.stack.layers if config['model_type'] == 'gpt2' else 0))  # three kernels, and three biases, are one there
+
+    @parameterized.parameters(('swin_tiny_patch4_window7_224', 28_288_354), ('davit_tiny', 28_360_168),
+                              ('davit_base_fl', 90_370_048))
+    @pytest.mark.slow
+    def test_size_of_those_of_timm(self, architecture, parameters):
+        florence = {'num_classes': 0} if architecture.endswith('_fl') else {}
+        config = timm.flat(TIMM | florence | {'architecture': architecture, 'model_args': {}})
+        fitting = [family for family in convert.FAMILIES if family.kind == config['model_type']]
+        family = fitting[1] if florence else fitting[0]
+        model = convert.resolve.construct(convert.base.part(family.model, **convert.fields_of(family, config)))
+        shapes = convert.shapes_of(family, model, config)['params']
+        self.assertEqual(sum(x.size for x in jax.tree.leaves(shapes)), parameters)
+        self.assertIn("in timm with crop_pct=0.9 and interpolation='bicubic'", timm.otherwise_prepared(config))
+
+    def test_architectures_of_timm_that_are_not_known(self):
+        with self.assertRaisesRegex(ValueError, "names the architecture 'swinv2_tiny' of timm; expected one of swin_tiny"):
+            timm.flat({'architecture': 'swinv2_tiny'})
 
 
 if __name__ == '__main__':

@@ -66,6 +66,16 @@ class StatisticsTest(experiments.TestCase):
         about = json.loads(weights.with_suffix('.json').read_text())
         self.assertEqual({*about['statistics']}, {*arrays(run.variables['statistics'])})
 
+        image = experiments.save_digits(self.folder / 'images', [3])[0]
+        for script, flags, message in (
+                ('convert', [f'--to_hf={self.folder / "hf"}'], 'train with --config.model.stem.size=7 '
+                 '--config.model.stem.stride=2 --config.model.stem.pool=True, or write'),
+                ('eval', [f'--attention={self.folder / "a.png"}', f'--input={image}'], 'This Resnet has no attention heads'),
+                ('eval', [f'--positions={self.folder / "a.png"}'], 'has learnt no table of positions')):
+            done = experiments.call(script, f'--workdir={whole}', *flags)
+            self.assertEqual(done.code, 1)
+            self.assertIn(message, done.err)
+
     def test_eight_devices_have_those_of_one(self):
         one, eight = (self.trained(str(count), **{'mesh.data': count}) for count in (1, 8))
         for row, other in zip(experiments.rows(one, 'train'), experiments.rows(eight, 'train')):

@@ -84,8 +84,8 @@ def require_new(path):
 
 
 def export(snapshot, path):
-    """Writes the parameters and statistics of any run as a .safetensors file, and beside it their shapes and its config; returns
-    the report to print."""
+    """Writes the parameters and statistics of any run as a .safetensors file, and its config and their shapes beside it;
+    returns the report to print."""
     flat = {name: np.asarray(x) for name, x in mesh.flat(*snapshot.variables.values()).items()}
     told = lambda tree: {name: {'shape': list(x.shape), 'dtype': x.dtype.name} for name, x in mesh.flat(tree).items()}
     about = {'step': snapshot.step, 'config': workdir.as_json(snapshot.run.config), 'parameters': told(snapshot.params)}

@@ -78,7 +78,7 @@ class MeasureTest(parameterized.TestCase):
             path = {name: complexity.measure(name, 129)['path'] for name in complexity.LAYERS}
         self.assertEqual(path.pop('window, by blocks') // 3, 1)  # 3 layers, and turns of the loop
         self.assertEqual(path, {'self-attention': 1, 'window, dense': 3, 'linear, in chunks': 3, 'linear, recurrent': 129,
-                                'convolution': 64, 'recurrence': 129})
+                                'convolution': 64, 'recurrence': 129, 'channel groups': 1})
 
     def test_table_lines_and_picture(self):
         out = io.StringIO()

@@ -1,6 +1,6 @@
 """As record.py, of BERT and its relatives, BART and ViT with their heads, and of GPT-2 and T5 with those that classify.
 
-    python tests/reference/record_encoders.py [bert roberta albert electra distilbert gpt2 t5 bart vit mae resnet swin]
+    python tests/reference/record_encoders.py [bert roberta albert electra distilbert gpt2 t5 bart vit deit mae resnet swin]
 """
 
 import copy
@@ -202,6 +202,21 @@ def mae():
          {'last_hidden_state': None})
 
 
+def deit():
+    small = dict(hidden_size=16, num_hidden_layers=1, num_attention_heads=2, intermediate_size=24, patch_size=4)
+    images = lambda *shape: torch.randn(3, *shape, generator=torch.Generator().manual_seed(6))
+    model = shaken(hf.DeiTForImageClassificationWithTeacher(hf.DeiTConfig(**small, image_size=12, **CLASSES)))
+    names = 'logits', 'cls_logits', 'distillation_logits'
+    other = images(3, 20, 8)  # of another size, for which positions are interpolated
+    found = model(other, interpolate_pos_encoding=True)
+    resized = {'resized/pixel_values': other, **{f'resized/{key}': found[key] for key in names}}
+    record('deit', model, dict(pixel_values=images(3, 12, 12)), dict.fromkeys(names), resized)
+    odd = hf.DeiTConfig(**small | dict(num_hidden_layers=2), image_size=(12, 20), num_channels=1, **CLASSES)
+    case('deit_classes', hf.DeiTForImageClassification(odd), dict(pixel_values=images(1, 12, 20)), {'logits': None})
+    case('deit_model', hf.DeiTModel(odd), dict(pixel_values=images(1, 12, 20)), {
+        'last_hidden_state': None, 'pooler_output': None})
+
+
 def swin():
     """A grid of 8x8 patches, in windows with shifts, and one of 7x9, where patches, windows and merging are padded."""
     images = lambda *shape: torch.randn(2, *shape, generator=torch.Generator().manual_seed(6))
@@ -244,8 +259,8 @@ def stepped(model, images):
 
 
 if __name__ == '__main__':
-    makers = {make.__name__: make for make in (bert, roberta, albert, electra, distilbert, gpt2, t5, bart, vit, mae, swin,
-                                                resnet)}
+    makers = {make.__name__: make for make in (bert, roberta, albert, electra, distilbert, gpt2, t5, bart, vit, deit, mae, swin,
+                                               resnet)}
     for name in sys.argv[1:] or makers:
         torch.manual_seed(0)
         makers[name]()

@@ -21,7 +21,8 @@ INPUTS = {'input_ids': 'inputs', 'attention_mask': 'segments', 'position_ids': '
           'decoder_input_ids': 'decoder_inputs', 'decoder_attention_mask': 'decoder_segments', 'pixel_values': 'image',
           'noise': 'noise'}
 OUTPUTS = {'logits': 'logits', 'hidden': 'last_hidden_state', 'source_hidden': 'encoder_last_hidden_state',
-           'pooled': 'pooler_output', 'start_logits': 'start_logits', 'end_logits': 'end_logits'}
+           'pooled': 'pooler_output', 'start_logits': 'start_logits', 'end_logits': 'end_logits', 'cls_logits': 'cls_logits',
+           'distillation_logits': 'distillation_logits'}
 
 
 def verify(snapshot: Any, family: Family, given: pathlib.Path, out: pathlib.Path) -> str:

@@ -68,16 +68,16 @@ class Row:
         ours = [self.ours.replace(choice[0], one) for one in choice[1].split(',')] if choice else [self.ours]
         pattern = re.compile(_pattern(ours[0]))
         for found in filter(None, map(pattern.fullmatch, names)):
-            filled = lambda text: _NUMBER.sub(lambda one: str(_count(int(found[one[1]]), *one.groups()[1:])), text)  # noqa: B023
+            filled = lambda text: _NUMBER.sub(lambda one: _count(int(found[one[1]]), one[2], one[3]), text)  # noqa: B023
             yield Entry(tuple(map(filled, ours)), filled(self.theirs), self.axes, sizes, self.absent, self.reversed_axis)
 
 
 _NUMBER = re.compile(r'\{(\w)(?:([-/%])(\d+))?\}')  # in the names of a row
+_OPERATIONS = {'-': operator.sub, '/': operator.floordiv, '%': operator.mod}
 
 
 def _count(number, operation, other):
-    return {None: lambda: number, '-': lambda: number - int(other), '/': lambda: number // int(other),
-            '%': lambda: number % int(other)}[operation]()
+    return str(_OPERATIONS[operation](number, int(other)) if operation else number)
 
 
 def _pattern(name):
@@ -329,7 +329,8 @@ def _flag_of(path, fields):
     which there is no choice."""
     first, _, inside = path.partition('.')
     value = fields[first]
-    if not inside or not (isinstance(value, Mapping) or (dataclasses.is_dataclass(value) and type(value).__bases__ == (object,))):
+    group = isinstance(value, Mapping) or (dataclasses.is_dataclass(value) and type(value).__bases__ == (object,))
+    if not inside or not group:
         return first
     return f'{first}.{_flag_of(inside, value if isinstance(value, Mapping) else vars(value))}'
 

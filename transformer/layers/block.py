@@ -7,10 +7,10 @@ import flax.linen as nn
 import jax
 
 from transformer.attention.context import Context
+from transformer.attention.partition import Partition, Whole
 from transformer.layers.dropout import drop_path, dropout, fold
 from transformer.layers.norm import LayerNorm, Norm, normed
 from transformer.layers.numerics import Numerics
-from transformer.layers.partition import Partition, Whole
 from transformer.layers.residual import PreNorm, Residual
 
 

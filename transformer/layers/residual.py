@@ -151,8 +151,8 @@ class Convolved(Residual):
 
     def __call__(self, x: jax.Array, branches: Mapping[str, Callable], norm: Callable, numerics: Numerics,
                  drop: Callable, grid: tuple | None = None) -> jax.Array:
-        if grid is None:
-            raise ValueError(f'residual={self} is for the patches of an image alone, without a class token; use {self.inner}.')
+        if grid is None or x.shape[1] != grid[0] * grid[1]:
+            raise ValueError(f'residual={self} is for all patches of an image, without a class token; use {self.inner}.')
         for name, branch in branches.items():
             near = Depthwise(self.size, numerics, name=f'{name}_convolution')(x.reshape(x.shape[0], *grid, -1))
             near = near if self.activation is None else numerics.cast(self.activation(wide(near)))

@@ -16,6 +16,7 @@ from transformer.attention.masks.data import Marked, Padding, Segments
 from transformer.attention.masks.patterns import Full
 from transformer.attention.mechanism import Mechanism, Softmax
 from transformer.attention.multi_head import MultiHead
+from transformer.attention.partition import Partition, Whole
 from transformer.attention.positions.absolute import Learned
 from transformer.attention.positions.base import Encoding, Positions, Sizes
 from transformer.attention.pruned import NoHeads, kept_heads, of_kept
@@ -26,7 +27,6 @@ from transformer.layers.feed_forward import FeedForward, FeedForwardLayer, Mlp
 from transformer.layers.initial import Initial, Scaled
 from transformer.layers.norm import LayerNorm, Norm, normed
 from transformer.layers.numerics import Numerics, real_dtype
-from transformer.layers.partition import Partition, Whole
 from transformer.layers.residual import PreNorm, Residual
 from transformer.layers.sharding import BATCH, constrain
 from transformer.layers.universal import Depth, Own, Universal, steps

@@ -5,6 +5,7 @@ import dataclasses
 from transformer.attention.mechanism import Alternate as AlternateAttention
 from transformer.attention.mechanism import Softmax
 from transformer.attention.mechanisms.channels import ChannelGroups
+from transformer.attention.partition import Alternate, Whole
 from transformer.attention.positions.base import NoPositions
 from transformer.conversion.common import dense, norm
 from transformer.conversion.fields import Field, Fields
@@ -12,7 +13,6 @@ from transformer.conversion.tables import Family, Row
 from transformer.layers.activations import Gelu
 from transformer.layers.feed_forward import Mlp
 from transformer.layers.norm import LayerNorm
-from transformer.layers.partition import Alternate, Whole
 from transformer.layers.residual import Convolved
 from transformer.layers.stack import Stack
 from vit.conversion.swin import listed, rate_of, rates, ratio_of, windows_of, with_free
@@ -93,7 +93,7 @@ _DAVIT = Family(
 
 
 def _ordered(first, name):
-    """The family in which the norm at the end is `name`, applied to the mean if it is the `first` of their order, pool first."""
+    """The family whose norm at the end is called `name`; first: whether patches are averaged before it."""
     order = Field('head_norm_first', 'pool_first', not first, {not first: first})
     return both(dataclasses.replace(_DAVIT, fields=(*_DAVIT.fields, order), rows=(*_DAVIT.rows, *norm('norm', name))))
 

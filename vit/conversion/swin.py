@@ -5,6 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 
+from transformer.attention.partition import Alternate, Partition
 from transformer.attention.positions.absolute import Learned
 from transformer.attention.positions.base import NoPositions
 from transformer.attention.positions.relative import SwinBias
@@ -13,7 +14,6 @@ from transformer.conversion.fields import Field, Fields, labels
 from transformer.conversion.tables import Family, Row
 from transformer.layers.feed_forward import Mlp
 from transformer.layers.norm import LayerNorm
-from transformer.layers.partition import Alternate, Partition
 from transformer.layers.stack import Stack
 from vit.conversion.vit import image_of
 from vit.layers.stages import PatchMerging

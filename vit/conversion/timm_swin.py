@@ -1,4 +1,4 @@
-"""The tables of Swin in timm's form, where windows are decided for each side of the grid, which is rolled before it is padded."""
+"""The tables of Swin in timm's form: windows are decided for each side of the grid, which is rolled before it is padded."""
 
 from transformer.attention.positions.base import NoPositions
 from transformer.conversion.common import dense, norm

@@ -80,11 +80,13 @@ def _of(architecture, use, *rows, fields, **changes):
                                fields=(*_VIT.fields, *fields), **changes)
 
 
-VIT = (
+# With a head, with a pooler, and without either.
+WHOLE = (
     _of('ViTForImageClassification', 'images', *dense('head', 'classifier'), fields=(_CLASSES,),
         outputs={'pooled': ''}),
-    bare(_of('ViTModel', 'hidden', *dense('pooler', 'vit.pooler.dense'), fields=(_POOLER,), implied={'classes': 0})),
-    bare(_of('ViTModel', 'hidden', fields=(), implied={'classes': 0}, outputs={'pooled': ''})))
+    _of('ViTModel', 'hidden', *dense('pooler', 'vit.pooler.dense'), fields=(_POOLER,), implied={'classes': 0}),
+    _of('ViTModel', 'hidden', fields=(), implied={'classes': 0}, outputs={'pooled': ''}))
+VIT = WHOLE[0], *map(bare, WHOLE[1:])
 
 # transformers has no ViT that averages the patches; an I-JEPA with classes is the same model.
 IJEPA = dataclasses.replace(

@@ -9,7 +9,7 @@ import numpy as np
 
 from transformer.attention.context import Context
 from transformer.attention.masks.data import Segments
-from transformer.layers.partition import Groups, Partition
+from transformer.attention.partition import Groups, Partition
 
 SHRINK = 'grid', 'sides', 'never'
 
@@ -62,6 +62,9 @@ class Windows(Partition):
             what = 'other tokens in front of them' if sizes.grid else 'no patches in a grid'
             raise ValueError(f'partition={self} is for the patches of an image alone, and this model has {what}; use Whole()'
                              + (", or pool='mean'." if sizes.grid else '.'))
+        if x.shape[1] != sizes.grid[0] * sizes.grid[1]:
+            raise ValueError(f'partition={self} needs all patches of the grid of {sizes.grid[0]}x{sizes.grid[1]}, and is given '
+                             f'{x.shape[1]}; use Whole().')
         place = _Place(sizes.grid, *self.fit(sizes.grid), self.roll_first)
         count, row = place.tokens.shape[0], jnp.arange(place.tokens.shape[1])
         size, mask = place.size, context.mask

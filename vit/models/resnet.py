@@ -10,10 +10,10 @@ import jax
 import jax.numpy as jnp
 
 from transformer.layers.activations import Activation, Relu
-from transformer.layers.batch_norm import BatchNorm, BatchNormalized
 from transformer.layers.convolution import Convolution
 from transformer.layers.dense import Dense
 from transformer.layers.initial import zeros
+from transformer.layers.norm import BatchNorm, BatchNormalized
 from transformer.layers.numerics import Numerics, wide
 from transformer.layers.roles import table
 
@@ -82,7 +82,7 @@ class ConvolutionNorm(nn.Module):
 
     @nn.compact
     def __call__(self, x: jax.Array, train: bool) -> jax.Array:
-        x = Convolution(self.features, self.size, self.stride, self.numerics, name='convolution')(x)
+        x = Convolution(self.features, self.size, self.stride, numerics=self.numerics, name='convolution')(x)
         x = BatchNormalized(self.norm, self.numerics, name='norm')(x, train)
         return x if self.activation is None else self.numerics.cast(self.activation(wide(x)))
 

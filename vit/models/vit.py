@@ -20,6 +20,7 @@ from transformer.layers.initial import Xavier, normal, zeros
 from transformer.layers.numerics import Numerics, wide
 from transformer.layers.roles import Wanted, declare, table, vector
 from transformer.layers.stack import Heads, Stack, inlined
+from vit.layers import windows  # noqa: F401  so that a config finds its partitions by name
 
 POOLS, DISTILLATIONS = ('cls', 'mean'), ('none', 'token', 'logits', 'probabilities')
 

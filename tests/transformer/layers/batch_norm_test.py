@@ -4,7 +4,7 @@ import numpy as np
 from absl.testing import absltest, parameterized
 
 from tests import float64
-from transformer.layers.batch_norm import BatchNorm, BatchNormalized
+from transformer.layers.norm import BatchNorm, BatchNormalized
 from transformer.layers.numerics import Numerics
 
 DRAWN = np.random.default_rng(0)

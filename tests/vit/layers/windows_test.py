@@ -11,10 +11,10 @@ from tests import models
 from transformer.attention.context import Context
 from transformer.attention.masks.patterns import Causal
 from transformer.attention.multi_head import MultiHead
+from transformer.attention.partition import Alternate, Whole
 from transformer.attention.positions.base import Encoding, NoPositions, Sizes
 from transformer.attention.positions.relative import SwinBias
 from transformer.layers.numerics import Numerics
-from transformer.layers.partition import Alternate, Whole
 from vit.layers.windows import Windows
 
 RNG = np.random.default_rng(0)
@@ -149,6 +149,10 @@ class WindowsTest(parameterized.TestCase):
                                (Sizes(5, grid=(2, 2), extra=1), "other tokens in front of them; use Whole.*pool='mean'")):
             with self.assertRaisesRegex(ValueError, message):
                 Windows(2)(np.zeros((1, 4, 2)), Context(encoding=Encoding(sizes=sizes)))
+
+    def test_refused_for_some_of_the_patches(self):
+        with self.assertRaisesRegex(ValueError, 'needs all patches of the grid of 4x4, and is given 3; use Whole'):
+            Windows(2)(np.zeros((1, 3, 2)), context((4, 4)))
 
 
 class AlternateTest(absltest.TestCase):

@@ -10,16 +10,24 @@ from configs import base
 from tests import models
 from tests.models import apply, drawn
 from training import mesh
+from transformer.attention.mechanism import Alternate as AlternateAttention
+from transformer.attention.mechanism import Softmax
+from transformer.attention.mechanisms.channels import ChannelGroups
+from transformer.attention.partition import Alternate, Whole
 from transformer.attention.positions.absolute import Learned
 from transformer.attention.positions.base import NoPositions
 from transformer.attention.positions.relative import SwinBias
+from transformer.layers.activations import Gelu
+from transformer.layers.convolution import Convolution
 from transformer.layers.feed_forward import Mlp
 from transformer.layers.numerics import Numerics
-from transformer.layers.partition import Alternate, Whole
+from transformer.layers.residual import Convolved
 from transformer.layers.stack import Stack
-from vit.layers.stages import Merging, Patches, PatchMerging
+from transformer.layers.universal import Groups
+from vit.layers.stages import Convolutions, Downsampling, Merging, Patches, PatchMerging
 from vit.layers.windows import Windows
 from vit.models.hierarchical import Hierarchical
+from vit.models.vit import Vit
 
 KEY = jax.random.key(0)
 FIRST = Stack(layers=2, heads=2, width=8, partition=Alternate(Windows(2), Windows(2, shift=1)), positions=SwinBias(),
@@ -76,6 +84,49 @@ class PartsTest(parameterized.TestCase):
             normal = (four - four.mean()) / np.sqrt(four.var() + 1e-5)
             wanted = (normal * params['merging_norm']['scale'] + params['merging_norm']['bias']) @ params['merging']['kernel']
             np.testing.assert_allclose(found[row, column], wanted, rtol=0, atol=1e-12)
+
+    @parameterized.parameters((4, 4, 2), (3, 5, 2), (3, 5, 3))
+    def test_downsampling_is_a_convolution_after_the_norm(self, height, width, size):
+        """With zeros where the squares go beyond the patches, which the norm has not seen."""
+        draw = np.random.default_rng(0)
+        x, kernel, bias = draw.normal(size=(1, height, width, 3)), draw.normal(size=(size, size, 3, 5)), draw.normal(size=5)
+        params = {'merging': {'kernel': kernel, 'bias': bias}, 'merging_norm': {'scale': np.ones(3), 'bias': np.ones(3)}}
+        with jax.enable_x64(True):
+            part = Downsampling(size)
+            found = np.asarray(_within(lambda x: part(x, 5, Numerics('float64', True, 'float64')), params, x))[0]
+        self.assertEqual(found.shape[:2], part.grid((height, width)))
+        normal = 1 + (x[0] - x[0].mean(-1, keepdims=True)) / np.sqrt(x[0].var(-1, keepdims=True) + 1e-5)
+        before = 0 if size == 2 else size // 2
+        whole = np.pad(normal, ((before, size), (before, size), (0, 0)))
+        for row, column in np.ndindex(found.shape[:2]):
+            square = whole[2 * row:2 * row + size, 2 * column:2 * column + size]
+            np.testing.assert_allclose(found[row, column], np.einsum('pqc,pqcd->d', square, kernel) + bias, rtol=0, atol=1e-12)
+
+    def test_early_convolutions(self):
+        """Each of twice the width, with norms after and an activation between; the order of padding is that of the strides."""
+        stem, image = Convolutions(size=3, strides=(2, 1)), np.random.default_rng(0).normal(size=(1, 5, 8, 2))
+        model = SMALL.clone(stem=stem, dtype='float64', parameter_dtype='float64')
+        with jax.enable_x64(True):
+            params = jax.tree.map(np.float64, drawn(model, image))
+            found = np.asarray(_within(lambda image: stem(image, 8, Numerics('float64', True, 'float64')), params, image))
+            x = np.pad(image, ((0, 0), (0, 1), (0, 0), (0, 0)))
+            for i, (stride, width) in enumerate(((2, 4), (1, 8))):
+                layer = Convolution(width, 3, stride, Numerics('float64', True, 'float64'), bias=True)
+                x = np.asarray(layer.apply({'params': params[f'stem_{i}']}, x))
+                x = (x - x.mean(-1, keepdims=True)) / np.sqrt(x.var(-1, keepdims=True) + 1e-5)
+                x = x * params[f'stem_{i}_norm']['scale'] + params[f'stem_{i}_norm']['bias']
+                x = np.maximum(x, 0) if i == 0 else x
+        np.testing.assert_allclose(found, x, rtol=0, atol=1e-10)
+        self.assertEqual((found.shape[1:3], stem.grid((5, 8))), ((3, 4), (3, 4)))
+
+    @parameterized.parameters(
+        (lambda: Patches(0), 'size is 0; expected at least 1'), (lambda: Convolutions(size=2), 'size is 2; expected an odd'),
+        (lambda: Convolutions(strides=()), 'expected a number for each convolution'),
+        (lambda: Downsampling(4), 'size is 4; expected 2, or an odd number'),
+        (lambda: Convolved(size=2), 'size is 2; expected an odd number'))
+    def test_refused(self, make, message):
+        with self.assertRaisesRegex(ValueError, message):
+            make()
 
 
 def _within(function, params, x):
@@ -136,6 +187,36 @@ class HierarchicalTest(parameterized.TestCase):
         self.assertEqual(reached(1), window)
         # The patch sees (1, 1), (1, 2), (2, 1) and (2, 2), each of which has seen its own window.
         self.assertEqual(reached(2), {(row, column) for row in range(4) for column in range(4)})
+
+    def test_convolutions_before_every_branch(self):
+        """As if a convolution alone were added to the stream; patches need a grid."""
+        model = with_stage(SMALL, 0, residual=Convolved(), layers=1)
+        params = drawn(model, IMAGES)
+        self.assertContainsSubset({'attention_convolution', 'feed_forward_convolution'}, params['stage_0']['block_0'])
+        plain = jax.tree.map(np.copy, params)
+        for name in ('attention_convolution', 'feed_forward_convolution'):
+            plain['stage_0']['block_0'][name] = jax.tree.map(np.zeros_like, plain['stage_0']['block_0'][name])
+        without = apply(with_stage(SMALL, 0, layers=1), params, IMAGES)['logits']
+        np.testing.assert_allclose(apply(model, plain, IMAGES)['logits'], without, atol=1e-6)
+        found = apply(model, params, IMAGES)['logits']
+        self.assertGreater(np.abs(found - without).max(), 1e-3)
+        other = with_stage(SMALL, 0, residual=Convolved(activation=Gelu()), layers=1)
+        self.assertGreater(np.abs(apply(other, params, IMAGES)['logits'] - found).max(), 1e-4)
+        with self.assertRaisesRegex(ValueError, 'is for all patches of an image, without a class token; use PreNorm'):
+            jax.eval_shape(lambda: models.build(Vit, classes=3, patch=4, layers=1, heads=1, width=4, residual=Convolved()).init(
+                KEY, IMAGES))
+
+    def test_attention_and_partition_alternate(self):
+        model = with_stage(SMALL, 0, attention=AlternateAttention(Softmax(), ChannelGroups()), positions=NoPositions(),
+                           partition=Alternate(Windows(2), Whole()))
+        params = drawn(model, IMAGES)
+        weights = apply(model, params, IMAGES, capture=('attention',))
+        self.assertEqual({name: x.shape for name, x in weights.items() if name.startswith('stage_0')}, {
+            'stage_0/block_0/attention': (2, 2, 16, 16), 'stage_0/block_1/attention': (2, 1, 16, 16)})
+        scanned = apply(with_stage(model, 0, scan=True), params, IMAGES)['logits']
+        np.testing.assert_allclose(scanned, weights['logits'], atol=1e-6)
+        with self.assertRaisesRegex(ValueError, 'layers with one block, which cannot alternate'):
+            with_stage(model, 0, depth=Groups())
 
     def test_dropout_acts_only_with_a_key(self):
         model = with_stage(SMALL, 1, dropout=0.5)

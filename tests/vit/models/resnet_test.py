@@ -12,7 +12,7 @@ from training import step as steps
 from training.optimizer import Optimizer
 from training.state import State, initialised
 from transformer.layers.activations import Silu
-from transformer.layers.batch_norm import BatchNorm
+from transformer.layers.norm import BatchNorm
 from vit.models.resnet import Basic, Bottleneck, Resnet, Stem, pooled
 from vit.tasks.classification import Classification
 

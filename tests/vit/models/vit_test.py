@@ -9,6 +9,7 @@ from tests import models
 from tests.models import apply, build, changed
 from transformer.attention.positions.base import NoPositions
 from transformer.layers.feed_forward import Mlp
+from vit.layers.windows import Windows
 from vit.models.vit import Vit, patches
 
 KEY = jax.random.key(0)
@@ -172,6 +173,12 @@ class FieldsTest(parameterized.TestCase):
     def test_field_has_an_effect(self, field, value):
         base = changed(SMALL, dropout=0.2)  # where there is none, it does not matter where it is
         self.assertTrue(program(changed(base, **{field: value})) != program(base))
+
+    def test_attention_in_windows(self):
+        base = changed(SMALL, pool='mean')
+        self.assertTrue(program(changed(base, partition=Windows(1))) != program(base))
+        with self.assertRaisesRegex(ValueError, "other tokens in front of them; use Whole.., or pool='mean'"):
+            jax.eval_shape(lambda: changed(SMALL, partition=Windows(1)).init(KEY, IMAGES))
 
     def test_the_same_model_is_the_same_program(self):
         self.assertTrue(program.__wrapped__(SMALL) == program(SMALL))
