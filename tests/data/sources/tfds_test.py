@@ -13,6 +13,7 @@ from PIL import Image
 
 from data import prepare
 from data.images.decoding import Wanted
+from data.images.fit import CentreCrop
 from data.images.labelled import Images
 from data.images.steps import Flip
 from data.sources import tfds as tfds_sources
@@ -168,6 +169,21 @@ class ImagesTest(TfdsCase):
             self.images(features='colour')
         with self.assertRaisesRegex(ValueError, 'heed_text has no image among its features length, text, title'):
             self.images('heed_text')
+
+    def test_some_classes_and_as_many_images_of_each(self):
+        image, label = self.everything(self.images().evaluation('train', 8))
+        some = self.images(classes='d,e,f', per_class=2)
+        found, numbers = self.everything(some.evaluation('train', 4))
+        self.assertEqual((some.classes, np.bincount(numbers).tolist()), (('d', 'e', 'f'), [2, 2, 2]))
+        known = {one.tobytes(): number for one, number in zip(image, label)}
+        self.assertEqual([known[one.tobytes()] for one in found], (numbers + 3).tolist())
+        part = tfds_sources.images('heed_images', str(self.home), '', Wanted()).part('train')
+        np.testing.assert_array_equal(part.labels, part.take(np.arange(len(part)))[1])
+
+    def test_photographs_of_any_size_are_cropped(self):
+        image, _ = self.everything(self.images('heed_photos', size=4, fit=CentreCrop()).evaluation('train', 8))
+        expected = CentreCrop()(Image.fromarray(builders.PIXELS[1, :4, :, 0]).convert('RGB'), 4, 4)
+        np.testing.assert_allclose(image[1], np.asarray(expected) / np.float32(255), rtol=1e-6)
 
     def test_digest_names_feature_and_split(self):
         self.assertLen({self.images(features=f).digest(s) for f in ('label', 'half') for s in ('train', 'train[:9]', 'all')}, 6)
