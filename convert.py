@@ -81,6 +81,7 @@ from vit.contracts import SeenImages
 from vit.conversion import timm
 from vit.conversion.davit import DAVIT
 from vit.conversion.deit import DEIT
+from vit.conversion.dinov2 import DINOV2
 from vit.conversion.resnet import RESNET
 from vit.conversion.swin import SWIN
 from vit.conversion.timm_swin import TIMM_SWIN
@@ -88,7 +89,7 @@ from vit.conversion.vit import VIT, image_of
 from vit.conversion.vit_mae import VIT_MAE
 
 TIMM = *TIMM_SWIN, *DAVIT
-OF_IMAGES = *VIT, *DEIT, *VIT_MAE, *SWIN, *RESNET, *TIMM
+OF_IMAGES = *VIT, *DEIT, *DINOV2, *VIT_MAE, *SWIN, *RESNET, *TIMM
 FAMILIES = *OF_TEXT, *OF_IMAGES
 # Fields of our models that do not change what given parameters compute, except for rounding.
 FREE = ('dtype', 'parameter_dtype', 'dense_gradient', *(f'{stack}{name}' for stack in ('', 'encoder.', 'decoder.')

@@ -6,6 +6,7 @@ object with split, step, loss, weight and the other metrics; for a picture it sa
     python eval.py --workdir=DIR --attention=OUT.html --input=TEXT|IMAGE_FILE|STORY_FILE
     python eval.py --workdir=DIR --heads=OUT.png [--split=NAME] [--keep=N --pruned=NEW_WORKDIR]
     python eval.py --workdir=DIR --positions=OUT.png
+    python eval.py --workdir=DIR --filters=OUT.png
 
 Accuracies and the exact match of texts that the model writes are shares from 0 to 1; BLEU, chrF, ROUGE, every F1, precision
 and recall, and the exact match of answers that it finds in a text are per cent, with % in the line above the JSON. A
@@ -17,7 +18,8 @@ A picture has its numbers beside it, in OUT.json. --attention draws the weights 
 both axes or over the image, and their entropies; --steps also draws the scores and the mask whose softmax the weights are.
 OUT.html is a page to explore them in a browser.
 --heads draws the importance of each head for the loss of the split, and the loss against the number of heads kept; with
---keep and --pruned it also writes a run that has only the most important heads. --positions draws how alike positions are.
+--keep and --pruned it also writes a run that has only the most important heads. --positions draws how alike positions are, and
+--filters the principal components of the filters with which a model of images begins.
 """
 
 import dataclasses
@@ -47,6 +49,7 @@ flags.DEFINE_string('heads', None, 'draw the importance of the heads on --split,
 flags.DEFINE_integer('keep', None, 'for --heads: the number of heads of the pruned run', lower_bound=0)
 flags.DEFINE_string('pruned', None, 'for --heads: the folder of the pruned run, a new one')
 flags.DEFINE_string('positions', None, 'draw the similarities of the learnt positions, to this .png, .pdf or .svg')
+flags.DEFINE_string('filters', None, 'draw the principal components of the filters on pixels, to this .png, .pdf or .svg')
 if __name__ == '__main__':
     cli.answer_help()  # at once, before jax is imported
 
@@ -63,8 +66,9 @@ from transformer.evaluators import paired
 from transformer.evaluators.base import Averages, OfExamples
 from transformer.explain import importance, pictures, pruning
 from transformer.explain import positions as position_pictures
+from vit.explain import filters as filter_pictures
 
-PICTURES = 'attention', 'heads', 'positions'
+PICTURES = 'attention', 'heads', 'positions', 'filters'
 
 
 def main():
@@ -80,6 +84,8 @@ def main():
         heads(snapshot, flags.FLAGS.split, path, folder, flags.FLAGS.keep, flags.FLAGS.pruned)
     elif flags.FLAGS.positions:
         positions(snapshot, path)
+    elif flags.FLAGS.filters:
+        filters(snapshot, path)
     elif flags.FLAGS.against is not None:
         compare(snapshot, folder, flags.FLAGS)
     else:
@@ -100,14 +106,14 @@ def require_clear(given):
     for name, needed in (('input', 'attention'), ('steps', 'attention'), ('keep', 'heads'), ('pruned', 'heads')):
         if given[name].present and given[needed].value is None:
             raise ValueError(f'--{name} is for --{needed}=OUT.png; give that too, or leave it out.')
-    for name, other, looks_at in (
-            ('split', 'attention', '--input'), ('path', 'attention', '--input'), ('path', 'heads', '--split'),
-            ('split', 'positions', 'the parameters'), ('path', 'positions', 'the parameters'),
-            ('evaluator', 'attention', '--input'), ('evaluator', 'heads', 'the loss'),
-            ('evaluator', 'positions', 'the parameters'), ('against', 'attention', '--input'), ('against', 'heads', 'one run'),
-            ('against', 'positions', 'one run')):
-        if given[name].present and given[other].value is not None:
-            raise ValueError(f'--{name} is not for --{other}, which looks at {looks_at}; leave it out.')
+    of_parameters = dict.fromkeys(('split', 'path', 'evaluator'), 'the parameters') | {'against': 'one run'}
+    looks_at = {'attention': dict.fromkeys(('split', 'path', 'evaluator', 'against'), '--input'),
+                'heads': {'path': '--split', 'evaluator': 'the loss', 'against': 'one run'},
+                'positions': of_parameters, 'filters': of_parameters}
+    for other, names in looks_at.items():
+        for name, what in names.items():
+            if given[name].present and given[other].value is not None:
+                raise ValueError(f'--{name} is not for --{other}, which looks at {what}; leave it out.')
     if given.path and given['split'].present:
         raise ValueError('--split and --path were both given; give --split for data of the run, or --path for files.')
     if not all(given.path):
@@ -193,6 +199,18 @@ def positions(snapshot, path):
     keep(path, figure, {'picture': str(path), 'step': snapshot.step, 'positions': len(table),
                         'similarity': np.round(position_pictures.similarities(table), 4).tolist()},
          f'the similarities of {len(table)} learnt positions')
+
+
+def filters(snapshot, path):
+    """Draws the principal components of the filters on the pixels."""
+    if 'image' not in snapshot.data.shapes:
+        raise ValueError(f'--filters is for models of images, but this run is on {snapshot.run.config.data.pipeline}; leave it '
+                         'out.')
+    found = filter_pictures.of_run(snapshot.params, snapshot.data.shapes['image'][0][-1])
+    shares = filter_pictures.components(found)[1]
+    keep(path, filter_pictures.figure(found), {
+        'picture': str(path), 'step': snapshot.step, 'filters': found.shape[-1], 'shape': list(found.shape[:-1]),
+        'variance': np.round(shares, 6).tolist()}, f'the principal components of {found.shape[-1]} filters')
 
 
 def heads(snapshot, split, path, folder, count, new):

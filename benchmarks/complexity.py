@@ -288,7 +288,8 @@ def picture(rows):
     return figures.explain(
         figure, 'Attention, its cheaper forms and its alternatives: counts and formulas',
         'Marks are counts in the programs of one layer, causal but for channel groups, lines the formulas of Vaswani et al. '
-        '2017, table 1, and of docs/attention.md; formulas of sequential steps have no constant, so their lines go through the last mark.')
+        '2017, table 1, and of docs/attention.md; formulas of sequential steps have no constant, '
+        'so their lines go through the last mark.')
 
 
 def main(lengths=LENGTHS, folder=''):

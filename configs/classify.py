@@ -12,10 +12,12 @@ which of two is better.
 """
 
 from configs import base
-from configs.finetune import BERT, HEAD, begun, encoder_of, with_head
+from configs.finetune import BERT, begun, encoder_of, with_head
 from training.config import resolve
 
+IMAGES = 'data.images.labelled:Images'
 VIT, MAE = 'vit.models.vit:Vit', 'vit.models.mae:Mae'
+OF_CLASSES = r'(\w+_)?head/.*'  # the heads of models of images
 HEADS = {BERT: 'Classes()',
          'transformer.models.encoder_decoder:EncoderDecoder': "Classes(at='last', dropout=0.0, twice=True)",
          'transformer.models.gpt:Gpt': "Classes(at='last', pooler=False, bias=False, dropout=0.0)"}
@@ -32,28 +34,30 @@ TOLD = {
 
 def get_config(variant=''):
     _, other = begun(variant, 'classify')
-    if other.model.name in (VIT, MAE):
+    if other.data.pipeline == IMAGES:
         return of_images(variant, 'classify').lock()
     return of_texts(variant, 'classify', 'classes')
 
 
 def of_images(variant, name):
-    """The config of a ViT with a head for classes, from a run of one or from the encoder of a masked autoencoder."""
+    """The config of a model of images with a head for classes, from a run of one, or of a ViT from the encoder of a masked
+    autoencoder."""
     c, other = begun(variant, name)
-    if other.model.name not in (VIT, MAE):
-        raise ValueError(f'{variant} is a run of {other.model.name}, and configs/{name}.py learns the classes of images; name '
-                         f'a run of {VIT} or {MAE}.')
+    if other.data.pipeline != IMAGES or ('classes' not in other.model and other.model.name != MAE):
+        raise ValueError(f'{variant} is a run of {other.model.name} on {other.data.pipeline}, and configs/{name}.py learns the '
+                         f'classes of images; name a run of a model of images, on {IMAGES}.')
+    model, there = other.model.name, ''
     fields = {key: value for key, value in other.model.items() if key not in ('name', 'classes')}
-    there = ''
-    if other.model.name == MAE:
-        fields, there = {key: fields[key] for key in ('patch', 'pool', 'dense_gradient')} | {**fields['encoder']}, 'encoder/'
-    c.model = base.part(VIT, **fields | {'pooler': False})
+    if model == MAE:
+        model, there = VIT, 'encoder/'
+        fields = {key: fields[key] for key in ('patch', 'pool', 'dense_gradient')} | {**fields['encoder']}
+    c.model = base.part(model, **fields | ({'pooler': False} if model == VIT else {}))
     c.data, c.task = other.data, base.part('vit.tasks.classification:Classification')
     c.data.reader = 'vit.readers.images:ImageClass'
     c.evals.valid = base.evaluation('transformer.evaluators.base:Averages', split='valid')
     c.evals.scores = base.evaluation(TOLD['classes'][1]['scores'], split='valid')
     front = rf':{there}\g<0>' if there else ''
-    c.init_rules = (HEAD, f'offered{front}'), (r'.*', f'keep{front}')
+    c.init_rules = (OF_CLASSES, f'offered{front}'), (r'.*', f'keep{front}')
     return c
 
 

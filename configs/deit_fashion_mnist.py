@@ -27,7 +27,8 @@ def get_config(variant=''):
         raise ValueError(f'{variant} is a run on {teacher.data.pipeline}; configs/deit_fashion_mnist.py distils runs on '
                          'data.images.labelled:Images.')
     c = vit_fashion_mnist.get_config('small')
-    with c.unlocked():
+    with c.unlocked(), teacher.unlocked():
+        teacher.data.batch_size = c.data.batch_size
         c.companions.teacher, c.data = variant, teacher.data
         c.model.pool, c.model.distillation = 'cls', 'logits'
         c.task = base.part('vit.tasks.distillation:Distillation', label_smoothing=c.task.label_smoothing)

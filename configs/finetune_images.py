@@ -13,13 +13,16 @@ falls by a quarter from block to block, down to the patches (Bao et al. 2022; He
 """
 
 from configs import base
-from configs.classify import of_images
+from configs.classify import VIT, of_images
 
 DECAY = 0.75  # of the learning rate, from a block to the one below
 
 
 def get_config(variant=''):
     c = of_images(variant, 'finetune_images')
+    if c.model.name != VIT:
+        raise ValueError(f'{variant} is a run of {c.model.name}, whose layers have no rates of their own here; use '
+                         f'--config=configs/transfer.py:full,{variant}.')
     c.task.label_smoothing = 0.1
     c.optimizer = base.optimizer(learning_rate=1e-3, weight_decay=0.05, average_decay=0.998, schedule=base.part(
         'training.schedules:CosineDecay', warmup_steps=200))

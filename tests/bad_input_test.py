@@ -326,6 +326,8 @@ class BadInputTest(experiments.TestCase):
                 ([f'--attention={out}', '--input=key', f'--heads={out}'], '--attention and --heads were both given'),
                 ([f'--attention={out}', '--input=key', '--split=valid'], '--split is not for --attention, which looks at'),
                 ([f'--heads={out}', f'--path={self.text}'], '--path is not for --heads, which looks at --split'),
+                ([f'--filters={out}', '--split=valid'], '--split is not for --filters, which looks at the parameters'),
+                ([f'--filters={out}'], '--filters is for models of images, but this run is on data.text.documents:Text'),
                 (['--input=key'], '--input is for --attention=OUT.png; give that too'),
                 (['--keep=1'], '--keep is for --heads=OUT.png; give that too'),
                 ([f'--heads={out}', '--keep=1'], '--keep and --pruned go together'),

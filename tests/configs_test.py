@@ -68,6 +68,9 @@ CHANGES = {
     'resnet_fashion_mnist:digits': {'data.train': 'train[:64]', 'data.valid': 'train[64:70]', 'model.depths': (1, 1, 1)},
     'resnet_fashion_mnist:d2l': {'data.source': 'digits', 'data.path': '', 'data.train': 'train[:64]', 'data.size': 17,
                                  'data.valid': 'train[64:70]', 'model.widths': (4, 4, 4, 4), 'model.depths': (1, 1, 1, 1)},
+    'vit_products': {'data.source': 'digits', 'data.path': '', 'data.features': '', 'data.pattern': '', 'data.classes': '[:4]',
+                     'data.size': 16, 'data.width': 8, 'data.train': 'train[:64]', 'data.valid': 'train[64:70]'},
+    'vit_sizes:digits': {'data.train': 'train[:64]', 'data.valid': 'train[64:70]'},
     'vit_digits:mean': {'data.train': 'train[:64]', 'data.valid': 'train[64:70]'},
     **{f'vit_fashion_mnist:{variant}': {'data.source': 'digits', 'data.path': '', 'model.patch': patch,
                                         'data.train': 'train[:64]', 'data.valid': 'train[64:70]'}
@@ -108,6 +111,7 @@ ALIKE = {'gpt2:350m': ('gpt2:124m', SHRUNK.keys() | {'optimizer.learning_rate'})
                                                                 'model.head'}),
          'resnet_fashion_mnist:small': ('resnet_fashion_mnist:digits', SHRUNK.keys() | {'data', 'evals'}),
          'vit_digits:cls': ('vit_digits:mean', {'model.pool'}),
+         'vit_sizes:fashion_mnist': ('vit_sizes:digits', SHRUNK.keys() | {'data'}),
          'nadaraya_watson:collapse': ('nadaraya_watson:curve', {'task.leave_one_out'}),
          'attention_length:bahdanau': ('bahdanau_fra_eng:full', {'data.train', 'data.valid', 'train.steps', 'evals'}),
          **{f'attention_length:{variant}': ('attention_length:bahdanau', {'model.attention', 'model.width'})

@@ -161,12 +161,15 @@ class RunsTest(recorded.TestCase):
         self.assert_same_logits(out, workdir, inputs=ids, decoder_inputs=ids[:, :4])
 
     @parameterized.parameters(('cls', 'ViTForImageClassification'), ('mean', 'IJepaForImageClassification'),
-                              ('cls', 'DeiTForImageClassificationWithTeacher', 'logits'))
+                              ('cls', 'DeiTForImageClassificationWithTeacher', {'model.distillation': 'logits'}),
+                              ('both', 'Dinov2WithRegistersForImageClassification', {
+                                  'model.registers': 2, 'model.residual': 'LayerScale()',
+                                  'model.feed_forward': 'Gated(inner=24, activation=Silu())'}))
     @pytest.mark.slow
-    def test_a_model_of_images_trained_here(self, pool, architecture, distillation='none'):
+    def test_a_model_of_images_trained_here(self, pool, architecture, more=None):
         workdir, out = self.folder / 'run', self.folder / 'out'
         config = experiments.changed(experiments.tiny_images(), **{
-            'model.pool': pool, 'model.positions': 'Sinusoidal2d()', 'model.distillation': distillation})
+            'model.pool': pool, 'model.positions': 'Sinusoidal2d()'} | (more or {}))
         self.assertEqual(experiments.train(config, workdir)[0], 0)
         said = self.convert(f'--workdir={workdir}', f'--to_hf={out}')
         self.assertIn(architecture, said)

@@ -28,8 +28,8 @@ CASES = (
     't5_span', 't5_encoder', 't5_tags', 'bart', 'bart_classes', 'bart_span', 'marian', 'marian_two', 'vit', 'vit_model',
     'vit_mae', 'vit_mae_model', 'ijepa', 'albert', 'albert_masked', 'albert_model', 'albert_classes', 'albert_tags',
     'albert_span', 'electra', 'electra_masked', 'electra_model', 'electra_classes', 'electra_tags', 'electra_span',
-    'distilbert', 'distilbert_model', 'distilbert_classes', 'distilbert_tags', 'distilbert_span', 'swin', 'swin_model',
-    'deit', 'deit_classes', 'deit_model',
+    'distilbert', 'distilbert_model', 'distilbert_classes', 'distilbert_tags', 'distilbert_span', 'swin', 'swin_model', 'deit',
+    'deit_classes', 'deit_model', 'dinov2', 'dinov2_model',
     'timm_swin', 'timm_swin_padded', 'timm_davit', 'timm_davit_florence', 'resnet', 'resnet_basic')
 
 ALTERED = 'vit_mae', 'bert_masked', 'albert', 'electra', 'electra_masked', 'electra_classes', 'distilbert', 'distilbert_span'
@@ -124,7 +124,7 @@ class ParityTest(parameterized.TestCase):
         # About that of the original; of few numbers, a share of their size.
         self.assertBetween(error(found), 1e-4, max(1.25 * error(half), 0.01 * np.abs(wanted).max()))
 
-    @parameterized.parameters('vit', 'deit')
+    @parameterized.parameters('vit', 'deit', 'dinov2_model')
     def test_images_of_another_size(self, name):
         recorded = case(name)['resized']
         model, params = convert.from_hf(REFERENCE / name)
@@ -403,12 +403,15 @@ class FolderTest(recorded.TestCase):
         ('bart', {'encoder_ffn_dim': 20}, r'encoder.layers.0.fc1.bias \[20\] +\| \S*encoder.layers.0.fc1.bias \[24\]'),
         ('vit', {'qkv_bias': False}, r'\n  - +\| vit.encoder.layer.0.attention.attention.key.bias \[16\]'),
         ('vit_model', {'pooler_act': 'gelu'}, "pooler_act='gelu'"),
-        ('vit_mae', {'mask_ratio': 1.0}, r'mask_ratio is 1.0; expected a share in \[0, 1\)'),
-        ('vit_mae', {'mask_ratio': 0.9}, 'mask_ratio=0.9 keeps none of 9 patches'),
         ('deit_classes', {'no_embed_class': True}, 'no_embed_class=True, which is not supported; expected False'),
         ('deit_classes', {'architectures': ['DeiTForMaskedImageModeling']},
          'names DeiTForMaskedImageModeling; of deit expected DeiTForImageClassification, DeiTFor.*WithTeacher, DeiTModel'),
+        ('dinov2', {'use_swiglu_ffn': True}, 'use_swiglu_ffn=True, but the feed-forwards of the weights are not gated; mend'),
+        ('dinov2', {'hidden_act': 'mish'}, "hidden_act='mish', which is not supported; expected one of 'gelu_new'"),
+        ('dinov2', {'num_register_tokens': 4}, r'register_tokens \[1, 4, 16\] +\| \S*register_tokens \[1, 3, 16\]'),
         ('deit_model', {'pooler_output_size': 8}, 'pooler_output_size=8, which is not supported; expected 16'),
+        ('vit_mae', {'mask_ratio': 1.0}, r'mask_ratio is 1.0; expected a share in \[0, 1\)'),
+        ('vit_mae', {'mask_ratio': 0.9}, 'mask_ratio=0.9 keeps none of 9 patches'),
         ('resnet', {'layer_type': 'wide'}, "layer_type='wide' and downsample_in_bottleneck=True, which is not supported"),
         ('resnet', {'hidden_sizes': 16}, r'hidden_sizes=16, which is not supported; expected a list such as \[256'),
         ('resnet', {'depths': [2]}, r'widths is \(16, 24\) and model.depths \(2,\); expected a width and a number of blocks'),

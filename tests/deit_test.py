@@ -32,8 +32,9 @@ class DeitTest(experiments.TestCase):
 
     def config(self, **changes):
         return experiments.changed(deit_fashion_mnist.get_config(str(self.teacher)), **{
-            'train.steps': 2, 'log.every_steps': 1, 'checkpoint.every_steps': 1, 'optimizer.schedule.warmup_steps': 1,
-            'model.layers': 1, 'model.width': 16, 'model.heads': 2, 'mesh.data': 1, 'evals.mistakes': None} | changes)
+            'train.steps': 2, 'data.batch_size': 8, 'log.every_steps': 1, 'checkpoint.every_steps': 1, 'model.layers': 1,
+            'model.width': 16, 'model.heads': 2, 'mesh.data': 1, 'evals.mistakes': None,
+            'optimizer.schedule.warmup_steps': 1} | changes)
 
     def refused(self, message, **changes):
         with self.assertRaisesRegex(ValueError, message):
@@ -41,7 +42,8 @@ class DeitTest(experiments.TestCase):
 
     def test_the_small_vit_learns_from_the_data_of_its_teacher(self):
         config = deit_fashion_mnist.get_config(str(self.teacher))
-        self.assertEqual((config.companions.teacher, config.data.source), (str(self.teacher), 'digits'))
+        self.assertEqual((config.companions.teacher, config.data.source, config.data.batch_size),
+                         (str(self.teacher), 'digits', 128))
         self.assertEqual((config.model.layers, config.model.width, config.model.distillation), (6, 112, 'logits'))
         run = runs.build(config, meshes.make(1))
         self.assertEqual(run.parameters(), 922_228 - 45 * 112)  # the digits have 4 instead of 49 patches

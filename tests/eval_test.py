@@ -466,6 +466,9 @@ class ImagesTest(experiments.TestCase):
         shown = page_test.data_of(page.read_text())
         self.assertEqual((shown['image']['rows'], shown['image']['columns'], shown['image']['front']), (2, 2, ['class']))
         self.assertEqual(shown['kinds'][0]['keys'], ['class', '0,0', '0,1', '1,0', '1,1'])
+        row = call(workdir, f'--filters={out}')
+        self.assertEqual((row['filters'], row['shape'], row['step']), (8, [4, 4, 1], 2))
+        self.assertAlmostEqual(sum(row['variance']), 1, delta=1e-5)
         losses = {point['heads']: point['loss'] for point in
                   call(workdir, f'--heads={out}', '--keep=1', f'--pruned={new}')['curve']}
         self.assertAlmostEqual(call(new)['loss'], losses[1], delta=1e-6)

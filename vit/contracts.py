@@ -28,3 +28,11 @@ class SeenImages(Protocol):
 
     def visible(self, image: np.ndarray) -> np.ndarray:
         """Images of a batch in 0..1, without the normalisation, [.., height, width, channels]."""
+
+
+@runtime_checkable
+class Staged(Protocol):
+    """A model whose layers are in stages, each over a grid of patches of its own: 'stage_0/block_0', ..."""
+
+    def cells(self, sides: tuple[int, int]) -> Mapping[str, tuple[int, int, int]]:
+        """{stage: (rows, columns, pixels along a side of a patch)} for images of (height, width)."""

@@ -155,6 +155,37 @@ class Flip(Step):
 
 
 @dataclasses.dataclass(frozen=True)
+class Jitter(Step):
+    """Changes the colours of every image (Krizhevsky et al. 2012, section 4.1, as colour jitter in torchvision without hue).
+
+    In this order x' = f·x; x' = f·x + (1 - f)·mean of the grey image; x' = f·x + (1 - f)·grey image, each f drawn uniformly
+    from 1 - strength to 1 + strength, and after each what leaves 0..1 is cut off. Grey is 0.299 R + 0.587 G + 0.114 B.
+
+    Attributes:
+      brightness, contrast, saturation: the strengths, from 0 (unchanged) to 1.
+    """
+
+    brightness: float = 0.4
+    contrast: float = 0.4
+    saturation: float = 0.4
+
+    def __post_init__(self):
+        if not all(0 <= strength <= 1 for strength in dataclasses.astuple(self)):
+            raise ValueError(f'{self} is out of range; brightness, contrast and saturation must be from 0 to 1.')
+
+    def __call__(self, batch: dict[str, np.ndarray], rng: np.random.Generator) -> dict[str, np.ndarray]:
+        image = batch['image']
+        strengths = np.float32(dataclasses.astuple(self))[:, None, None, None, None]
+        factors = 1 + strengths * rng.uniform(-1, 1, (3, len(image), 1, 1, 1)).astype(np.float32)
+        weights = np.float32([0.299, 0.587, 0.114] if image.shape[-1] == 3 else [1.0])
+        others = (lambda x: np.float32(0), lambda x: (x @ weights).mean((1, 2))[:, None, None, None],
+                  lambda x: (x @ weights)[..., None])
+        for factor, other in zip(factors, others, strict=True):
+            image = np.clip(factor * image + (1 - factor) * other(image), 0, 1)
+        return {**batch, 'image': image}
+
+
+@dataclasses.dataclass(frozen=True)
 class RandAugment(Step):
     """Applies `count` of 14 operations in sequence, all of one magnitude (Cubuk et al. 2019), to images of 8 bits.
 

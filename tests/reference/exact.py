@@ -59,6 +59,8 @@ def computed(model, inputs, directions):
     model.zero_grad()
     found, total = score(model, inputs, directions)
     total.backward()
+    for parameter in model.parameters():  # what nothing reads, such as the token of masked patches
+        parameter.grad = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
     return {key: x.detach().numpy() for key, x in found.items()}, {key: x.numpy() for key, x in gradients(model).items()}
 
 

@@ -1,6 +1,7 @@
 """As record.py, of BERT and its relatives, BART and ViT with their heads, and of GPT-2 and T5 with those that classify.
 
-    python tests/reference/record_encoders.py [bert roberta albert electra distilbert gpt2 t5 bart vit deit mae resnet swin]
+    python tests/reference/record_encoders.py [bert roberta albert electra distilbert gpt2 t5 bart vit deit dinov2 mae swin
+                                               resnet]
 """
 
 import copy
@@ -178,6 +179,43 @@ def vit():
     case('ijepa', model, dict(pixel_values=images(3, 12, 12)), {'logits': None})
 
 
+def deit():
+    small = dict(hidden_size=16, num_hidden_layers=1, num_attention_heads=2, intermediate_size=24, patch_size=4)
+    images = lambda *shape: torch.randn(3, *shape, generator=torch.Generator().manual_seed(6))
+    model = shaken(hf.DeiTForImageClassificationWithTeacher(hf.DeiTConfig(**small, image_size=12, **CLASSES)))
+    names = 'logits', 'cls_logits', 'distillation_logits'
+    other = images(3, 20, 8)  # of another size, for which positions are interpolated
+    found = model(other, interpolate_pos_encoding=True)
+    resized = {'resized/pixel_values': other, **{f'resized/{key}': found[key] for key in names}}
+    record('deit', model, dict(pixel_values=images(3, 12, 12)), dict.fromkeys(names), resized)
+    odd = hf.DeiTConfig(**small | dict(num_hidden_layers=2), image_size=(12, 20), num_channels=1, **CLASSES)
+    case('deit_classes', hf.DeiTForImageClassification(odd), dict(pixel_values=images(1, 12, 20)), {'logits': None})
+    case('deit_model', hf.DeiTModel(odd), dict(pixel_values=images(1, 12, 20)), {
+        'last_hidden_state': None, 'pooler_output': None})
+
+
+def dinov2():
+    """Without a gate under a head, and gated, also on images of another size: larger in height and smaller in width."""
+    small = dict(hidden_size=16, num_hidden_layers=1, num_attention_heads=2, image_size=12, patch_size=4)
+    images = lambda *shape: torch.randn(3, *shape, generator=torch.Generator().manual_seed(6))
+
+    def unmasked(model):
+        """Shaken, but for the token of masked patches, which nothing reads."""
+        model = shaken(model)
+        next(x for name, x in model.named_parameters() if name.endswith('mask_token')).data.zero_()
+        return model
+
+    config = hf.Dinov2WithRegistersConfig(**small, mlp_ratio=2, num_register_tokens=3, num_channels=1, **CLASSES)
+    model = unmasked(hf.Dinov2WithRegistersForImageClassification(config))
+    record('dinov2', model, dict(pixel_values=images(1, 12, 12)), {'logits': None})
+    model = unmasked(hf.Dinov2WithRegistersModel(hf.Dinov2WithRegistersConfig(**small, use_swiglu_ffn=True)))
+    other = images(3, 20, 8)
+    names = 'last_hidden_state', 'pooler_output'
+    found = model(other)
+    resized = {'resized/pixel_values': other, **{f'resized/{key}': found[key] for key in names}}
+    record('dinov2_model', model, dict(pixel_values=images(3, 12, 12)), dict.fromkeys(names), resized)
+
+
 def mae():
     """4 of 9 patches are kept, by noise that bfloat16 can hold; what else the forward gives, and its loss with the pixels of a
     patch standardised or not."""
@@ -200,21 +238,6 @@ def mae():
     noise = torch.stack([torch.randperm(6, generator=draw) for _ in range(3)]) / 16
     case('vit_mae_model', hf.ViTMAEModel(one), dict(pixel_values=images[:, :1, :, :8], noise=noise),
          {'last_hidden_state': None})
-
-
-def deit():
-    small = dict(hidden_size=16, num_hidden_layers=1, num_attention_heads=2, intermediate_size=24, patch_size=4)
-    images = lambda *shape: torch.randn(3, *shape, generator=torch.Generator().manual_seed(6))
-    model = shaken(hf.DeiTForImageClassificationWithTeacher(hf.DeiTConfig(**small, image_size=12, **CLASSES)))
-    names = 'logits', 'cls_logits', 'distillation_logits'
-    other = images(3, 20, 8)  # of another size, for which positions are interpolated
-    found = model(other, interpolate_pos_encoding=True)
-    resized = {'resized/pixel_values': other, **{f'resized/{key}': found[key] for key in names}}
-    record('deit', model, dict(pixel_values=images(3, 12, 12)), dict.fromkeys(names), resized)
-    odd = hf.DeiTConfig(**small | dict(num_hidden_layers=2), image_size=(12, 20), num_channels=1, **CLASSES)
-    case('deit_classes', hf.DeiTForImageClassification(odd), dict(pixel_values=images(1, 12, 20)), {'logits': None})
-    case('deit_model', hf.DeiTModel(odd), dict(pixel_values=images(1, 12, 20)), {
-        'last_hidden_state': None, 'pooler_output': None})
 
 
 def swin():
@@ -259,8 +282,8 @@ def stepped(model, images):
 
 
 if __name__ == '__main__':
-    makers = {make.__name__: make for make in (bert, roberta, albert, electra, distilbert, gpt2, t5, bart, vit, deit, mae, swin,
-                                               resnet)}
+    makers = {make.__name__: make for make in (bert, roberta, albert, electra, distilbert, gpt2, t5, bart, vit, deit, dinov2,
+                                               mae, swin, resnet)}
     for name in sys.argv[1:] or makers:
         torch.manual_seed(0)
         makers[name]()

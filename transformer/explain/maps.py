@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from transformer.attention.masks import analysis
+from transformer.attention.partition import Whole
 from transformer.attention.pruned import kept_heads
 
 
@@ -21,10 +22,11 @@ def read(model: Any, captured: Mapping) -> tuple[dict, list]:
     they are None if the weights are not distributions but the equivalent matrix of another mechanism.
     """
     layers = {name.removesuffix('/attention'): np.asarray(x[0], np.float32) for name, x in captured.items()}
-    kept, masks_of = {}, {}
+    kept, masks_of, apart = {}, {}, set()
     for name, (stack, field) in model.attentions.items():
         for i, row in enumerate(kept_heads(stack, field)):
             layer = layer_of(name, i)
+            apart |= {layer} if stack.partition.of_layer(i) != Whole() else set()
             kept[layer], masks_of[layer] = row, None if name.endswith('cross_attention') else stack.mask.of_layer(i)
     if not layers:
         what = 'no head left' if kept and all(row == () for row in kept.values()) else 'no attention heads'
@@ -40,8 +42,8 @@ def read(model: Any, captured: Mapping) -> tuple[dict, list]:
         visible, sure, mask = np.ones(weights.shape[1:], bool), are_distributions(weights), masks_of.get(name)
         if mask is not None and weights.shape[1] == weights.shape[2]:
             visible = analysis.dense(mask, weights.shape[1])
-        if len(weights):  # a mechanism may let a query see fewer keys than the mask
-            visible = visible & weights.any((0, 2))[:, None]
+        if len(weights):  # a mechanism may let a query see fewer keys than the mask, and windows do
+            visible = visible & (weights.any(0) if name in apart else weights.any((0, 2))[:, None])
         found.append({
             'layer': name, 'heads': list(kept.get(name) or range(len(weights))),
             'entropy': entropy(weights).tolist() if sure else None, 'highest_entropy': highest_entropy(visible),

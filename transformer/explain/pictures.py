@@ -228,8 +228,9 @@ def named(one: Mapping) -> str:
 
 
 def layer(path: str) -> str:
-    """'layer 3' for the path of an attention in block_3."""
-    return re.sub('.*block_(\\d+).*', r'layer \1', path)
+    """'layer 3' for the path of an attention in block_3, 'stage 1, layer 3' in stage_1/block_3."""
+    stage = re.match('stage_(\\d+)/', path)
+    return (f'stage {stage[1]}, ' if stage else '') + re.sub('.*block_(\\d+).*', r'layer \1', path)
 
 
 def titles(one: Mapping) -> list[str]:

@@ -71,8 +71,10 @@ def similarity(table: np.ndarray | jax.Array, grid: tuple | None = None) -> Any:
 
 
 def learnt(params: Mapping) -> Any:
-    """The table of learnt positions [positions, D] in the parameters of a run. Raises ValueError if there is none."""
-    table = params.get('positions', {}).get('embedding')
+    """The table of learnt positions [positions, D] in the parameters of a run, or of the first part of it that has one, such as
+    an encoder. Raises ValueError if there is none."""
+    places = (params, *(part for part in params.values() if isinstance(part, Mapping)))
+    table = next((part['positions']['embedding'] for part in places if 'embedding' in part.get('positions', {})), None)
     if table is None:
         raise ValueError('This run has learnt no table of positions (positions/embedding), so there is none to draw; train one '
                          "with model.positions='Learned()'.")

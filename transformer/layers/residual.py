@@ -14,7 +14,6 @@ import jax
 
 from transformer.layers.activations import Activation
 from transformer.layers.convolution import Depthwise
-from transformer.layers.initial import zeros
 from transformer.layers.numerics import Numerics, wide
 from transformer.layers.roles import Wanted, declare
 
@@ -117,13 +116,33 @@ class NoNorm(_OneByOne):
         return x + drop(branch(x), name)
 
 
+@dataclasses.dataclass(frozen=True)
+class LayerScale(_OneByOne):
+    """x + γ·f(norm(x)) with a learnt number γ for each feature, and a norm at the end of the stack (Touvron et al. 2021, Going
+    deeper with image Transformers, section 2).
+
+    Attributes:
+      initial: γ at the start, 1e-4 to 1e-6 in deep models.
+    """
+    initial: float = 1e-5
+
+    final_norm = True
+
+    def join(self, name: str, x: jax.Array, branch: Callable, norm: Callable, numerics: Numerics, drop: Callable) -> jax.Array:
+        scale = Scale(numerics, x.shape[-1:], self.initial, name=f'{name}_scale')
+        return x + drop(scale(branch(norm(x, f'{name}_norm'))), name)
+
+
 class Scale(nn.Module):
-    """a·x with one learnt number a, 0 at the start."""
+    """a·x with a learnt number a, or with one for each feature."""
     numerics: Numerics = Numerics()
+    shape: tuple = ()
+    initial: float = 0.0
 
     @nn.compact
     def __call__(self, x: jax.Array) -> jax.Array:
-        return declare(self, 'scale', Wanted(zeros, ()), self.numerics).astype(x.dtype) * x
+        wanted = Wanted(nn.initializers.constant(self.initial), self.shape)
+        return declare(self, 'scale', wanted, self.numerics).astype(x.dtype) * x
 
 
 @dataclasses.dataclass(frozen=True)

@@ -62,7 +62,7 @@ class Stack:
       norm: the kind of every norm, 'LayerNorm(epsilon=1e-05, bias=True)' or 'RMSNorm(epsilon=1e-06)'.
       embedding_norm: whether a norm follows the embedding, as in BERT and BART.
       residual: how branches join and where norms are applied: 'PreNorm()' as in GPT-2, 'PostNorm()', 'Sandwich()',
-        'ParallelBranches()', 'ReZero()', or 'NoNorm()'.
+        'ParallelBranches()', 'ReZero()', 'LayerScale()', or 'NoNorm()'.
       dropout: rate on the embedding and the residual branches.
       attention_dropout: rate on the attention weights; -1: as `dropout`.
       last_dropout: rate on the output of the stack; -1: as `dropout`.

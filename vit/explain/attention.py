@@ -11,6 +11,7 @@ from display import figures
 from transformer.explain import page, pictures
 from transformer.explain.attention import View, look
 from transformer.explain.pictures import named, titles
+from vit.contracts import Staged
 
 _POSITIVE, _NEGATIVE = '#ff8c00', '#0072B2'  # which colour-blind readers can tell apart, on black and on white
 
@@ -46,9 +47,68 @@ class ImageView(View):
         return page.page(self.sections, self.title or self.counted(), shown)
 
 
+@dataclasses.dataclass(frozen=True)
+class StagesView(View):
+    """A `View` over an image [height, width, channels] in 0..1, with a section for each stage.
+
+    Attributes:
+      cells: as of `vit.contracts.Staged`.
+      rollout: [patches of the last stage, patches of the first], or None.
+    """
+    image: np.ndarray = dataclasses.field(kw_only=True)
+    cells: Mapping[str, tuple[int, int, int]] = dataclasses.field(kw_only=True)
+    rollout: np.ndarray | None = dataclasses.field(kw_only=True)
+
+    def figure(self) -> Any:
+        if any(section.steps for section in self.sections):
+            return super().figure()
+        layers = {name: x for section in self.sections for name, x in section.layers.items()}
+        found = [one for section in self.sections for one in section.found]
+        return attention(layers, self.rollout, self.image, found, patch=self.cells['stage_0'][2],
+                         cells={name: self.cells[name.partition('/')[0]] for name in layers}, finest=self.cells['stage_0'],
+                         title=self.title or self.counted())
+
+    def page(self) -> str:
+        raise ValueError('A page shows the patches of a single grid, but the stages of this model have several; give '
+                         '--attention=OUT.png.')
+
+
+def of_stages(snapshot: Any, file: str, steps: bool = False) -> tuple:
+    """As `of_image`, of a model with stages; rollout goes through their merging, which gives each of the merged patches an
+    equal share."""
+    image = snapshot.data.read(file)
+    cells, seen, sections, flow = snapshot.model.cells(image.shape[:2]), look(snapshot, steps, image=image[None]), [], None
+    for number, (name, (rows, columns, _)) in enumerate(cells.items()):
+        places = [f'{row},{column}' for row in range(rows) for column in range(columns)]
+        own = lambda layer: layer.startswith(f'{name}/')  # noqa: B023
+        section = seen.section(places, places, f'stage {number}', own, down='query: the patch that attends (row,column)',
+                               across='key: the patch that is attended to')
+        if section.rollout is None:
+            flow = None
+        elif not sections:
+            flow = section.rollout
+        elif flow is not None:
+            flow = section.rollout @ merged(cells[f'stage_{number - 1}'], cells[name]) @ flow
+        sections.append(section)
+    view = StagesView(sections, image=snapshot.data.visible(image), cells=cells, rollout=flow)
+    read = None if flow is None else flow.mean(0).reshape(cells['stage_0'][:2]).tolist()
+    return view, seen.found, {'image': file, 'rollout': read}
+
+
+def merged(before: tuple, after: tuple) -> np.ndarray:
+    """[patches of the stage `after`, patches of that `before`]: the share of each patch in the one into which it is merged."""
+    times = after[2] // before[2]
+    into = np.arange(after[0] * after[1])
+    row, column = np.divmod(np.arange(before[0] * before[1]), before[1])
+    shares = (into[:, None] == row // times * after[1] + column // times).astype(np.float64)
+    return shares / shares.sum(-1, keepdims=True)
+
+
 def of_image(snapshot: Any, file: str, steps: bool = False) -> tuple:
     """The attention weights of a run for an image, and their rollout, returned as by the functions of
     transformer/explain/attention.py. With `steps` each patch is a row and a column of the panels, named 'ROW,COLUMN'."""
+    if isinstance(snapshot.model, Staged):
+        return of_stages(snapshot, file, steps)
     image, model = snapshot.data.read(file), snapshot.model
     seen = look(snapshot, steps, image=image[None])
     rows = image.shape[0] // model.patch
@@ -62,7 +122,8 @@ def of_image(snapshot: Any, file: str, steps: bool = False) -> tuple:
 
 
 def attention(layers: Mapping, rollout: np.ndarray | None, image: np.ndarray, found: Sequence, *, patch: int,
-              front: Sequence[str] = (), title: str = '') -> Any:
+              front: Sequence[str] = (), cells: Mapping | None = None, finest: tuple | None = None,
+              title: str = '') -> Any:
     """A figure of the image, of attention rollout over it, and of the weights that each head (across) of each layer (down)
     gives the patches. Each panel is scaled to its own maximum; negative weights, which mechanisms other than softmax may have,
     are blue.
@@ -74,6 +135,8 @@ def attention(layers: Mapping, rollout: np.ndarray | None, image: np.ndarray, fo
       found: the result of `transformer.explain.maps.read` for the weights.
       patch: side of a patch in pixels.
       front: the names of the tokens before the patches.
+      cells: {layer: (rows, columns, pixels along a side of a patch)}, and `finest` the same for rollout; None: the patches
+        cover the image, and have this side in all layers.
       title: by default what `counted` says of the layers.
     """
     rows, columns = len(found), max(1, *(len(one['heads']) for one in found))
@@ -88,13 +151,14 @@ def attention(layers: Mapping, rollout: np.ndarray | None, image: np.ndarray, fo
     rest.set_axis_off()
     _show(first, image)
     height, breadth = image.shape[:2]
+    finest = finest or (height // patch, breadth // patch, patch)
     first.set_title('image', fontsize=9 * larger)
     first.set_xlabel(f'{breadth} x {height} pixels,\npatches of {patch} x {patch}', fontsize=8 * larger)
     if rollout is None:
         second.set_axis_off()
     else:
         read = read_out(rollout, front)
-        _overlay(second, image, read - read.min(), patch)  # every patch has a positive weight in a rollout
+        _overlay(second, image, read - read.min(), finest)  # every patch has a positive weight in a rollout
         second.set_title('attention rollout, all layers', fontsize=9 * larger)
         second.set_xlabel('weight above the lowest', fontsize=8 * larger)
     signed = any((weights < 0).any() for weights in layers.values())
@@ -105,7 +169,7 @@ def attention(layers: Mapping, rollout: np.ndarray | None, image: np.ndarray, fo
             axes.set(xticks=[], yticks=[])
             axes.spines[:].set_visible(False)
         for axes, weights, name in zip(axes_of_layer, layers[one['layer']], titles(one)):
-            _overlay(axes, image, read_out(weights, front), patch)
+            _overlay(axes, image, read_out(weights, front), (cells or {}).get(one['layer'], finest))
             axes.set_title(name, fontsize=7.5 * larger, pad=3)
     bar = heads.colorbar(_scale(signed), ax=grid, shrink=min(1.0, 2.4 * larger / (rows * side)), aspect=14, pad=0.02)
     bar.set_label('weight, as a share of the largest in its panel', fontsize=8 * larger)
@@ -135,13 +199,15 @@ def _show(axes, image, **style):
     axes.spines[:].set_visible(False)
 
 
-def _overlay(axes, image, heat, patch):
-    """The image in grey, with the patches in orange by their `heat` [patches], in blue where that is negative."""
+def _overlay(axes, image, heat, cells):
+    """The image in grey, with the patches in orange by their `heat` [patches], in blue where that is negative. Those that go
+    beyond the image are cut; cells: (rows, columns, pixels along a side of a patch)."""
     from matplotlib.colors import ListedColormap
 
-    height, width = image.shape[:2]
-    heat = np.asarray(heat).reshape(height // patch, width // patch)
+    (height, width), (rows, columns, side) = image.shape[:2], cells
+    heat = np.asarray(heat).reshape(rows, columns)
     _show(axes, image.mean(-1, keepdims=True))
     strength = np.abs(heat) / max(float(np.abs(heat).max()), 1e-12)
     axes.imshow(np.sign(heat), cmap=ListedColormap([_NEGATIVE, 'white', _POSITIVE]), vmin=-1, vmax=1, alpha=0.8 * strength,
-                interpolation='nearest', extent=(-0.5, width - 0.5, height - 0.5, -0.5))
+                interpolation='nearest', extent=(-0.5, columns * side - 0.5, rows * side - 0.5, -0.5))
+    axes.set(xlim=(-0.5, width - 0.5), ylim=(height - 0.5, -0.5))

@@ -23,9 +23,14 @@ from transformer.layers.stack import Stack
 class Stem(abc.ABC):
     """Base of the parts that turn images into patches; their submodules belong to the module that calls them."""
 
+    @property
     @abc.abstractmethod
+    def side(self) -> int:
+        """How many pixels further down or right the next patch is."""
+
     def grid(self, sides: tuple) -> tuple:
         """(rows, columns) of the patches of an image of (height, width)."""
+        return tuple(-(-side // self.side) for side in sides)
 
     @abc.abstractmethod
     def __call__(self, image: jax.Array, width: int, numerics: Numerics) -> jax.Array:
@@ -66,8 +71,9 @@ class Patches(Stem):
         if self.size < 1:
             raise ValueError(f'{self}: size is {self.size}; expected at least 1.')
 
-    def grid(self, sides: tuple) -> tuple:
-        return tuple(-(-side // self.size) for side in sides)
+    @property
+    def side(self) -> int:
+        return self.size
 
     def __call__(self, image: jax.Array, width: int, numerics: Numerics) -> jax.Array:
         x = squares(padded(image, self.size), self.size)  # [B, rows, columns, size·size·C]
@@ -97,11 +103,12 @@ class Convolutions(Stem):
         if not self.strides or not all(type(stride) is int and stride > 0 for stride in self.strides):
             raise ValueError(f'{self}: strides is {self.strides!r}; expected a number for each convolution, such as (2, 2).')
 
-    def grid(self, sides: tuple) -> tuple:
-        return tuple(-(-side // math.prod(self.strides)) for side in sides)
+    @property
+    def side(self) -> int:
+        return math.prod(self.strides)
 
     def __call__(self, image: jax.Array, width: int, numerics: Numerics) -> jax.Array:
-        x, last = padded(image, math.prod(self.strides)), len(self.strides) - 1
+        x, last = padded(image, self.side), len(self.strides) - 1
         for i, stride in enumerate(self.strides):
             x = Convolution(-(-width // 2 ** (last - i)), self.size, stride, bias=True, numerics=numerics, name=f'stem_{i}')(x)
             x = normed(LayerNorm(), x, f'stem_{i}_norm', numerics)

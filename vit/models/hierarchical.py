@@ -71,6 +71,10 @@ class Hierarchical(nn.Module):
             grid = self.merging.grid(grid)
         return found
 
+    def cells(self, sides: tuple[int, int]) -> dict[str, tuple[int, int, int]]:
+        """{stage: (rows, columns, pixels along a side of a patch)} for images of (height, width)."""
+        return {name: (*grid, self.stem.side * 2 ** i) for i, (name, grid) in enumerate(self.grids(sides).items())}
+
     @nn.compact
     def __call__(self, image: jax.Array, *, key: jax.Array | None = None, head_mask: Mapping | None = None,
                  capture: tuple = ()) -> dict:

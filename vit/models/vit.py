@@ -22,7 +22,7 @@ from transformer.layers.roles import Wanted, declare, table, vector
 from transformer.layers.stack import Heads, Stack, inlined
 from vit.layers import windows  # noqa: F401  so that a config finds its partitions by name
 
-POOLS, DISTILLATIONS = ('cls', 'mean'), ('none', 'token', 'logits', 'probabilities')
+POOLS, DISTILLATIONS = ('cls', 'mean', 'both'), ('none', 'token', 'logits', 'probabilities')
 
 
 def patches(images: jax.Array, size: int) -> jax.Array:
@@ -49,7 +49,8 @@ class Vit(nn.Module):
     Attributes:
       classes: number of classes; by default that of the data. 0: no head.
       patch: side of a square patch in pixels; it divides both sides of the images.
-      pool: 'cls' reads the class token; 'mean' averages the patches and has no class token.
+      pool: 'cls' reads the class token; 'mean' averages the patches and has no class token; 'both' reads the class token and,
+        beside it, the mean of the patches.
       distillation: a token that learns from a teacher (Touvron et al. 2021, section 4). 'none'; 'token', which only attends;
         or with a head of its own, whose prediction is averaged with that of the class token: 'logits' their logits, as in
         transformers, 'probabilities' their softmaxes, as in the paper.
@@ -82,7 +83,7 @@ class Vit(nn.Module):
     @property
     def front(self) -> tuple[str, ...]:
         """The names of the tokens before the patches, in order."""
-        return (*(['class'] if self.pool == 'cls' else []), *(['distillation'] if self.distillation != 'none' else []),
+        return (*(['class'] if self.pool != 'mean' else []), *(['distillation'] if self.distillation != 'none' else []),
                 *(f'register {number + 1}' for number in range(self.registers)))
 
     @nn.compact
@@ -112,7 +113,9 @@ class Vit(nn.Module):
         encoding = dataclasses.replace(encoding, parameters=shared)
         context = Context(stack.mask, encoding, head_mask=head_mask or {}, capture=capture)
         x, _, aux = stack(x, context, numerics=numerics, key=key)
-        pooled = x[:, 0] if self.pool == 'cls' else x[:, len(self.front):].mean(1)  # [B, D]
+        read = {'cls': lambda: [x[:, 0]], 'mean': lambda: [x[:, len(self.front):].mean(1)]}
+        read['both'] = lambda: read['cls']() + read['mean']()
+        pooled = jnp.concatenate(read[self.pool](), -1)  # [B, D], of 'both' [B, 2·D]
         if self.pooler:
             pooled = tanh_pooled(pooled, body_of(stack, numerics))
         outputs = {'hidden': x, 'pooled': pooled} | aux
@@ -127,7 +130,7 @@ class Vit(nn.Module):
         for name, known in (('pool', POOLS), ('distillation', DISTILLATIONS)):
             if getattr(self, name) not in known:
                 raise ValueError(f'{name} is {getattr(self, name)!r}; expected one of {", ".join(known)}.')
-        if self.distillation != 'none' and self.pool != 'cls':
+        if self.distillation != 'none' and self.pool == 'mean':
             raise ValueError(f'distillation={self.distillation!r} is a token beside the class token, which pool={self.pool!r} '
                              "does not have; set pool='cls', or distillation='none'.")
         if self.registers < 0:
@@ -136,7 +139,7 @@ class Vit(nn.Module):
     def _front(self, numerics):
         """The learnt tokens before the patches, each [count, D]. Those that nothing else distinguishes start at random."""
         width, found = self.stack.width, []
-        if self.pool == 'cls':
+        if self.pool != 'mean':
             found.append(declare(self, 'class_token', Wanted(zeros, (width,)), numerics)[None])
         if self.distillation != 'none':
             found.append(declare(self, 'distillation_token', Wanted(normal(0.02), (width,)), numerics)[None])

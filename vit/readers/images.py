@@ -13,7 +13,7 @@ import numpy as np
 
 from transformer.readers.base import Reader, classified, numbers, text_lines
 from transformer.readers.rows import AT_ONCE, output_rows, size
-from vit.contracts import SeenImages
+from vit.contracts import SeenImages, Staged
 from vit.explain import attention
 
 _SUFFIXES = '.png', '.jpg', '.jpeg', '.jfif', '.jp2', '.gif', '.bmp', '.webp', '.avif', '.ppm', '.pgm', '.tif', '.tiff'
@@ -66,6 +66,8 @@ class ImageReader(Reader):
     def grid(self, snapshot: Any) -> tuple[int, int]:
         """(rows, columns) of the patches of an image."""
         _, height, width, _ = snapshot.data.shapes['image'][0]
+        if isinstance(snapshot.model, Staged):
+            return snapshot.model.cells((height, width))['stage_0'][:2]
         return height // snapshot.model.patch, width // snapshot.model.patch
 
 

@@ -4,11 +4,11 @@ import numpy as np
 from absl.testing import absltest, parameterized
 from PIL import Image, ImageEnhance, ImageOps
 
-from data.images.steps import Crop, Erase, Flip, Normalize, OneOf, RandAugment, ResizedCrop, Step
+from data.images.steps import Crop, Erase, Flip, Jitter, Normalize, OneOf, RandAugment, ResizedCrop, Step
 from training.config import resolve
 
 HEIGHT, WIDTH = 16, 20  # Pillow equalizes from 256 pixels on
-RANDOM = (Crop(), ResizedCrop(), Flip(), RandAugment(), Erase())
+RANDOM = (Crop(), ResizedCrop(), Flip(), Jitter(), RandAugment(), Erase())
 
 
 def batch(count=200, height=5, width=6, channels=2):
@@ -118,6 +118,30 @@ class ResizedCropTest(parameterized.TestCase):
             self.assertTrue(np.all((start > -0.01) & (start + size < most + 0.01)))
             free = most - size > 0.5
             self.assertAlmostEqual((start[free] / (most - size[free])).mean(), 0.5, delta=0.1)
+
+
+class JitterTest(parameterized.TestCase):
+    @parameterized.parameters(('brightness', ImageEnhance.Brightness), ('contrast', ImageEnhance.Contrast),
+                              ('saturation', ImageEnhance.Color))
+    def test_each_equals_pillow(self, name, kind):
+        """Some factor of Pillow's enhancement, of 8 bits, gives every image; those are spread over their range."""
+        pixels = np.random.default_rng(0).integers(0, 256, (40, 6, 7, 3)).astype(np.uint8)
+        none = dict.fromkeys(('brightness', 'contrast', 'saturation'), 0.0)
+        after = applied(Jitter(**none | {name: 0.5}), {'image': pixels.astype(np.float32) / 255}) * 255
+        grid, found = np.linspace(0.5, 1.5, 401), []
+        for before, got in zip(pixels, after):
+            image = kind(Image.fromarray(before))
+            apart = [np.abs(np.asarray(image.enhance(factor), float) - got).max() for factor in grid]
+            self.assertLess(min(apart), 2.5)  # Pillow rounds the mean and its results
+            found.append(grid[np.argmin(apart)])
+        self.assertBetween(min(found), 0.5, 0.6)
+        self.assertBetween(max(found), 1.4, 1.5)
+        np.testing.assert_allclose(applied(Jitter(**none), {'image': pixels / np.float32(255)}) * 255, pixels, atol=1e-4)
+
+    def test_grey(self):
+        before = batch(20, channels=1)
+        np.testing.assert_allclose(applied(Jitter(0.0, 0.0, 1.0), before), before['image'], atol=1e-6)
+        self.assertTrue((applied(Jitter(0.5, 0.0, 0.0), before) != before['image']).any((1, 2, 3)).all())
 
 
 class RandAugmentTest(parameterized.TestCase):
@@ -259,6 +283,7 @@ class JoinedTest(parameterized.TestCase):
                          'Crop(padding=2) >> Flip()')
 
     @parameterized.parameters(
+        ('Jitter(contrast=1.5)', 'contrast and saturation must be from 0 to 1'),
         ('Shift()', "there is no 'Shift'; known: Crop, Erase, Flip, "),
         ('Crop(padding=-1)', r'Crop\(padding=-1\) is out of range; padding must be 0 or more'),
         ('Crop() >>', 'is not a call expression such as Crop'),

@@ -10,14 +10,18 @@ from transformer.conversion.fields import Field, at, changed, fields_of, labels,
 from transformer.conversion.tables import Family, Formed, Row, Weight
 
 
+class Choice:
+    """Stands for the base of parts, of which there is a choice."""
+
+
 @dataclasses.dataclass(frozen=True)
-class Part:
+class Part(Choice):
     size: int = 1
     bias: bool = True
 
 
 @dataclasses.dataclass(frozen=True)
-class Other:
+class Other(Choice):
     depth: int = 1
 
 
@@ -196,6 +200,23 @@ class ConfigTest(parameterized.TestCase):
         rates = {'encoder.last_dropout': -1.0, 'last_dropout': -1.0}
         formed = Formed(types.SimpleNamespace(encoder=stack, dropout=0.2), [], rates, [])
         self.assertEqual(formed.said, 'dropout in training there: model.encoder.last_dropout=0.1, model.last_dropout=0.2')
+
+
+class NumbersTest(absltest.TestCase):
+    def test_stages_and_layers_that_count_otherwise(self):
+        row = Row('stage_{s}/block_{i}/kernel', 'layers.{s-1}.blocks.{i/2}.{i%2}.weight')
+        names = ['stage_1/block_0/kernel', 'stage_2/block_11/kernel', 'stage_1/merging/kernel']
+        self.assertEqual([(entry.ours, entry.theirs) for entry in row.entries(names, None)], [
+            (('stage_1/block_0/kernel',), 'layers.0.blocks.0.0.weight'),
+            (('stage_2/block_11/kernel',), 'layers.1.blocks.5.1.weight')])
+
+    def test_an_axis_in_reverse_order(self):
+        row = Row('table', 'weight', 'I J N -> (I J) N', reversed_axis=0)
+        table = np.arange(24.0).reshape(3, 4, 2)
+        entry, = row.entries(['table'], None)
+        weight = entry.written({'table': table})
+        np.testing.assert_array_equal(weight, table[::-1, ::-1].reshape(12, 2))
+        np.testing.assert_array_equal(entry.read(weight, {'table': (3, 4, 2)})['table'], table)
 
 
 if __name__ == '__main__':

@@ -18,13 +18,14 @@ from transformer.layers.block import Block
 from transformer.layers.feed_forward import FeedForwardLayer, Mlp
 from transformer.layers.norm import LayerNorm, RMSNorm
 from transformer.layers.numerics import Numerics
-from transformer.layers.residual import NoNorm, ParallelBranches, PostNorm, PreNorm, ReZero, Sandwich
+from transformer.layers.residual import LayerScale, NoNorm, ParallelBranches, PostNorm, PreNorm, ReZero, Sandwich
 from transformer.models.gpt import Gpt
 from vit.models.vit import Vit
 
 KEY = jax.random.key(0)
 RNG = np.random.default_rng(0)
-RESIDUALS = (PreNorm(), PostNorm(), ReZero(), NoNorm(), Sandwich(), ParallelBranches(), ParallelBranches(norms=2))
+RESIDUALS = (PreNorm(), PostNorm(), ReZero(), NoNorm(), Sandwich(), ParallelBranches(), ParallelBranches(norms=2),
+             LayerScale(0.5))
 # Without biases, as a key's has no gradient but rounding.
 GPT = build(Gpt, vocab=11, length=8, layers=2, heads=2, width=8, dropout=0.2, **models.NO_BIASES)
 TOKENS = RNG.integers(11, size=(2, 8))
@@ -76,6 +77,10 @@ def joined(residual, params, row, branches, norm, factors=None):
         case ReZero():
             for name, f in branches.items():
                 row = row + kept(name) * np.float64(params[f'{name}_residual']['scale']) * f(row)
+        case LayerScale():
+            for name, f in branches.items():
+                scale = np.float64(params[f'{name}_scale']['scale'])
+                row = row + kept(name) * scale * f(norm(row, f'{name}_norm'))
         case NoNorm():
             for name, f in branches.items():
                 row = row + kept(name) * f(row)
@@ -130,7 +135,8 @@ class FormulaTest(parameterized.TestCase):
         (PostNorm(), {'attention_norm', 'feed_forward_norm'}, False),
         (Sandwich(), {'attention_norm', 'attention_last_norm', 'feed_forward_norm', 'feed_forward_last_norm'}, True),
         (ParallelBranches(), {'norm'}, True), (ParallelBranches(norms=2), {'attention_norm', 'feed_forward_norm'}, True),
-        (ReZero(), {'attention_residual', 'feed_forward_residual'}, False), (NoNorm(), set(), False))
+        (ReZero(), {'attention_residual', 'feed_forward_residual'}, False), (NoNorm(), set(), False),
+        (LayerScale(), {'attention_norm', 'attention_scale', 'feed_forward_norm', 'feed_forward_scale'}, True))
     def test_names_of_the_parameters(self, residual, names, final):
         params = drawn(changed(GPT, residual=residual), TOKENS)
         self.assertEqual({name: set(part) for name, part in params['block_1'].items() if name not in BOTH},
@@ -143,6 +149,11 @@ class FormulaTest(parameterized.TestCase):
     def test_the_learnt_number_is_no_matrix_and_does_not_decay(self):
         role = roles.of_model(changed(GPT, residual=ReZero()), {'inputs': TOKENS})['block_1/attention_residual/scale']
         self.assertEqual((roles.decay(role), roles.sides(role, 0), roles.mesh_axes(role, 0)), (0.0, None, ()))
+
+    def test_the_scales_of_a_layer_are_those_of_features_and_begin_small(self):
+        params = models.init(changed(GPT, residual=LayerScale(initial=1e-3)))
+        for branch in ('attention', 'feed_forward'):
+            np.testing.assert_array_equal(params['block_1'][f'{branch}_scale']['scale'], np.full(8, 1e-3, np.float32))
 
     def test_another_number_of_norms_is_refused(self):
         with self.assertRaisesRegex(ValueError, r'norms is 3; expected 1, one for all branches, or 2, one for each'):

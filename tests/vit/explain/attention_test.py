@@ -1,11 +1,19 @@
 import io
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 from absl.testing import absltest, parameterized
 
 from display import figures
+from tests import models
 from tests.transformer.explain import pictures_test
+from transformer.attention.positions.base import NoPositions
+from transformer.layers.stack import Stack
 from vit.explain import attention as pictures
+from vit.layers.stages import Patches
+from vit.layers.windows import Windows
+from vit.models.hierarchical import Hierarchical
 
 
 class AttentionTest(parameterized.TestCase):
@@ -34,6 +42,59 @@ class AttentionTest(parameterized.TestCase):
         figure.savefig(io.BytesIO(), format='png')
         self.assertLen([axes for axes in figure.axes if len(axes.images) == 2], 1)
         self.assertNotIn('entropy', figures.caption_of(figure))
+
+
+class StagesTest(parameterized.TestCase):
+    def test_rollout_goes_through_merging_and_patches_may_go_beyond_the_image(self):
+        """Of uniform attention in windows, whose shares are known."""
+        snapshot = Snapshot(Hierarchical(0, Patches(2), stages={
+            'stage_0': Stack(layers=1, heads=1, width=4, positions=NoPositions(), partition=Windows(2)),
+            'stage_1': Stack(layers=1, heads=1, width=4, positions=NoPositions())}), np.ones((7, 5, 1), np.float32))
+        view, found, more = pictures.of_stages(snapshot, 'image.png')
+        self.assertEqual([one['layer'] for one in found], ['stage_0/block_0', 'stage_1/block_0'])
+        self.assertEqual(snapshot.model.cells((7, 5)), {'stage_0': (4, 3, 2), 'stage_1': (2, 2, 4)})
+        # The padding of the windows takes a share of the weights in the last column, so that they are no distributions.
+        self.assertIsNone(more['rollout'])
+        self.assertAlmostEqual(found[1]['highest_entropy'], np.log(4), places=5)
+        figure = view.figure()
+        figure.savefig(io.BytesIO(), format='png')
+        over = [axes for axes in figure.axes if len(axes.images) == 2]
+        self.assertLen(over, 2)
+        for axes, extent in zip(over, ((-0.5, 5.5, 7.5, -0.5), (-0.5, 7.5, 7.5, -0.5))):
+            self.assertSequenceEqual(axes.images[1].get_extent(), extent)
+            self.assertEqual((axes.get_xlim(), axes.get_ylim()), ((-0.5, 4.5), (6.5, -0.5)))
+        with self.assertRaisesRegex(ValueError, 'give --attention=OUT.png'):
+            view.page()
+
+        whole = Snapshot(snapshot.model, np.ones((8, 8, 1), np.float32))
+        view, found, more = pictures.of_stages(whole, 'image.png')
+        np.testing.assert_allclose(more['rollout'], np.full((4, 4), 1 / 16), atol=1e-6)
+        self.assertAlmostEqual(found[0]['highest_entropy'], np.log(4), places=5)  # of a window
+        self.assertEqual(view.rollout.shape, (4, 16))
+
+    def test_shares_of_merged_patches(self):
+        wanted = np.zeros((4, 6))
+        for into, of in enumerate(((0, 1, 3, 4), (2, 5), (), ())):
+            wanted[into, list(of)] = 1 / max(len(of), 1)
+        np.testing.assert_array_equal(pictures.merged((2, 3, 2), (1, 2, 4)), wanted[:2])
+
+
+class Snapshot:
+    """Stands for a run at its start, whose attention is uniform."""
+
+    def __init__(self, model, image):
+        self.model, self.data, self.image = model, self, image
+        self.params = jax.tree.map(jnp.zeros_like, models.init(model, image[None]))
+
+    def read(self, path):
+        return self.image
+
+    def visible(self, image):
+        return image
+
+    def captured(self, *names, **inputs):
+        found = self.model.apply({'params': self.params}, **inputs, capture=names)
+        return {name: x for name, x in found.items() if name.rpartition('/')[2] in names}
 
 
 if __name__ == '__main__':

@@ -82,6 +82,7 @@ class VitTest(parameterized.TestCase):
         token = changed(SMALL, distillation='token')
         self.assertNotIn('distillation_head', drawn(token))
         self.assertEqual(set(apply(token, drawn(token), IMAGES)), {'hidden', 'pooled', 'logits'})
+        self.assertEqual(drawn(changed(SMALL, pool='both'))['head']['kernel'].shape, (16, 3))
         bare = changed(SMALL, pool='mean', registers=1)
         self.assertEqual((bare.front, drawn(bare)['positions']['embedding'].shape), (('register 1',), (6, 8)))
 
@@ -96,10 +97,15 @@ class VitTest(parameterized.TestCase):
                                    found['hidden'][:, first - 3:first][:, np.array([2, 0, 1])], atol=1e-5)
         self.assertGreater(float(np.abs(without['logits'] - found['logits']).max()), 1e-3)
 
-    def test_the_mean_is_that_of_the_patches(self):
-        model = changed(SMALL, pool='mean', registers=2)
-        outputs = apply(model, drawn(model), IMAGES)
-        np.testing.assert_allclose(outputs['pooled'], outputs['hidden'][:, 2:].mean(1), atol=1e-6)
+    @parameterized.parameters('mean', 'both')
+    def test_the_mean_is_that_of_the_patches(self, pool):
+        model = changed(SMALL, pool=pool, registers=2)
+        outputs, first = apply(model, drawn(model), IMAGES), len(model.front)
+        self.assertEqual(first, 3 if pool == 'both' else 2)
+        wanted = outputs['hidden'][:, first:].mean(1)
+        if pool == 'both':
+            wanted = np.concatenate([outputs['hidden'][:, 0], wanted], 1)
+        np.testing.assert_allclose(outputs['pooled'], wanted, atol=1e-6)
 
     @parameterized.parameters('logits', 'probabilities')
     def test_both_heads_are_averaged(self, distillation):
@@ -146,7 +152,7 @@ class VitTest(parameterized.TestCase):
         exact = apply(SMALL, params, IMAGES)['logits']
         np.testing.assert_allclose(low.astype(jnp.float32), exact, atol=0.01)  # it errs by 0.003
 
-    @parameterized.parameters((dict(pool='max'), "pool is 'max'; expected one of cls, mean"),
+    @parameterized.parameters((dict(pool='max'), "pool is 'max'; expected one of cls, mean, both"),
                               (dict(heads=3), 'width 8 is not divisible by 3 heads'),
                               (dict(patch=4), 'choose a patch that divides both sides'),
                               (dict(distillation='both'), "distillation is 'both'; expected one of none, token, logits, prob"),

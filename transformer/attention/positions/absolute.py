@@ -90,11 +90,13 @@ class Learned(_Added):
       at: 'input'; 'layers', the input of every block; or 'queries_keys', the source of queries and keys but not of values.
       scale: initial standard deviation of the rows; 0: as the model's token embedding.
       offset: unused rows in front, as in the tables of RoBERTa and BART.
+      antialias: smooth the rows that are interpolated, as DINOv2 does.
       frozen: whether the table stays as it is, as the sinusoids do that models of transformers store as weights.
     """
     at: str = 'input'
     scale: float = 0.0
     offset: int = 0
+    antialias: bool = False
     frozen: bool = False
 
     def __post_init__(self):
@@ -115,7 +117,7 @@ class Learned(_Added):
         if grid is None:
             raise ValueError(f'positions={self} has {patches} rows for patches, which form neither a square nor a grid in the '
                              f'proportions of {sizes.grid}; use images of the size of training.')
-        rows = bicubic(table[front:].reshape(*grid, -1), sizes.grid)
+        rows = bicubic(table[front:].reshape(*grid, -1), sizes.grid, self.antialias)
         return jnp.concatenate([table[:front], rows.reshape(-1, rows.shape[-1])])
 
     def _rows(self, parameters, positions, sizes, dtype):
@@ -125,22 +127,36 @@ class Learned(_Added):
         return constrain(table, None, None)[positions + self.offset]
 
 
-def bicubic(rows: jax.Array, grid: tuple) -> jax.Array:
-    """[height, width, D] -> [*grid, D] by cubic convolution (Keys 1981, eq. 4) with a = -0.75, repeated edges and no
-    smoothing, as in PyTorch, with which tables are published."""
+def bicubic(rows: jax.Array, grid: tuple, antialias: bool = False) -> jax.Array:
+    """[height, width, D] -> [*grid, D] by cubic convolution (Keys 1981, eq. 4), as in PyTorch, with which tables are published:
+    with a = -0.75, repeated edges and no smoothing, or with `antialias` as Pillow resizes images, with a = -0.5, nothing beyond
+    the edges, and in a smaller grid a kernel that is wider in proportion."""
+    matrix = _smooth if antialias else _cubic
     for axis, size in enumerate(grid):
-        rows = jnp.moveaxis(jnp.tensordot(_cubic(rows.shape[axis], size), rows, (1, axis), precision='highest'), 0, axis)
+        rows = jnp.moveaxis(jnp.tensordot(matrix(rows.shape[axis], size), rows, (1, axis), precision='highest'), 0, axis)
     return rows
 
 
-def _cubic(given, wanted, a=-0.75):
-    """The matrix [wanted, given] of `bicubic` along one axis."""
+def _kernel(d, a):
+    """The weight at a distance d from 0 to 2."""
+    return np.where(d <= 1, ((a + 2) * d - (a + 3)) * d * d + 1, ((d - 5) * d + 8) * a * d - 4 * a)
+
+
+def _smooth(given, wanted):
+    """The matrix [wanted, given] of `bicubic` along one axis, with `antialias`."""
+    place, wide = (np.arange(wanted) + 0.5) * given / wanted, max(given / wanted, 1.0)
+    d = np.abs(np.arange(given) + 0.5 - place[:, None]) / wide
+    weight = np.where(d < 2, _kernel(d, -0.5), 0.0)
+    return (weight / weight.sum(1, keepdims=True)).astype(real_dtype())
+
+
+def _cubic(given, wanted):
+    """The matrix [wanted, given] of `bicubic` along one axis, without `antialias`."""
     place = (np.arange(wanted) + 0.5) * given / wanted - 0.5
     matrix = np.zeros((wanted, given), real_dtype())
     for near in range(-1, 3):
         point = np.floor(place) + near
-        d = np.abs(place - point)
-        weight = np.where(d <= 1, ((a + 2) * d - (a + 3)) * d * d + 1, ((d - 5) * d + 8) * a * d - 4 * a)
+        weight = _kernel(np.abs(place - point), -0.75)
         np.add.at(matrix, (np.arange(wanted), np.clip(point, 0, given - 1).astype(int)), weight)
     return matrix
 

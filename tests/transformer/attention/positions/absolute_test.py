@@ -150,6 +150,17 @@ class LearnedTest(parameterized.TestCase):
             [6.10195, 1.10178, -2.25376, 1.69742, 5.35482, 7.16608]], atol=1e-5)
         np.testing.assert_allclose(bicubic(table[1:].reshape(2, 4, 1), (1, 3))[..., 0], [[2.0, 0.79688, 7.42361]], atol=1e-5)
 
+    @parameterized.parameters(((2, 4), (3, 6)), ((7, 9), (3, 4)), ((5, 5), (9, 2)))
+    def test_smoothed_it_is_interpolated_as_images_are(self, trained, wanted):
+        from PIL import Image
+
+        rows = RNG.normal(size=(trained[0] * trained[1], 1)).astype(np.float32)
+        images = Image.fromarray(rows.reshape(trained)).resize(wanted[::-1], Image.Resampling.BICUBIC)
+        sizes = dataclasses.replace(IMAGE, extra=0, grid=wanted, trained=trained)
+        got, without = (np.asarray(Learned(antialias=smooth).resized('embedding', rows, sizes)) for smooth in (True, False))
+        np.testing.assert_allclose(got.reshape(wanted), np.asarray(images), atol=1e-5)
+        self.assertGreater(np.abs(got - without).max(), 1e-2)
+
     def test_the_grid_of_training_has_the_shape_of_the_image_or_is_square(self):
         rows = np.arange(36, dtype=np.float32)[:, None]
         bare = dataclasses.replace(IMAGE, extra=0)

@@ -1,0 +1,130 @@
+"""configs/transfer.py, and the sweeps of configs/vit_products.py and configs/vit_sizes.py."""
+
+import json
+
+import jax
+import numpy as np
+import pytest
+from absl.testing import absltest, parameterized
+
+from configs import vit_products, vit_sizes
+from tests import experiments
+from training import mesh
+from training import run as runs
+from training.config import cli
+from training.report.sweeps import Estimate
+
+NEW = ('--config.data.classes=5,6,7', '--config.data.per_class=4', '--config.data.size=12', '--config.data.width=16',
+       '--config.data.train=train[:200]', '--config.data.valid=train[200:220]', '--config.data.batch_size=8',
+       '--config.train.steps=2', '--config.log.every_steps=1', '--config.optimizer.schedule.warmup_steps=0')
+
+
+class TransferTest(experiments.TestCase):
+    @parameterized.parameters(
+        ('runs/x', "There is no variant 'runs/x' of this config; write HOW,WORKDIR, such as full,runs/photos: known: full"),
+        ('ful,runs/x', "did you mean 'full'"), ('full', 'the workdir comes after a comma'),
+        ('probe,', 'the workdir comes after a comma'))
+    def test_other_variants(self, variant, message):
+        with self.assertRaisesRegex(ValueError, message):
+            cli.load_config(f'configs/transfer.py:{variant}')
+
+    @pytest.mark.slow
+    def test_runs_on_texts(self):
+        with self.assertRaisesRegex(ValueError, r'is a run of .*Gpt on .*Text, and configs/transfer.py learns the classes'):
+            cli.load_config(f'configs/transfer.py:full,{self.trained()}')
+
+    def pretrained(self, **changes):
+        """A run on three digits, of 8x8 pixels."""
+        config = experiments.changed(experiments.tiny_images(), **{'data.classes': '0,1,2', 'data.batch_size': 8} | changes)
+        folder = self.folder / 'pretrained'
+        self.assertEqual(experiments.train(config, folder)[0], 0)
+        return folder
+
+    @pytest.mark.slow
+    def test_full_and_probe(self):
+        before = self.pretrained(**{'model.dropout': 0.5})
+        made = {}
+        for how in ('full', 'probe'):
+            folder = self.folder / how
+            done = experiments.call('train', f'--config=configs/transfer.py:{how},{before}', f'--workdir={folder}', *NEW)
+            self.assertEqual(done.code, 0, done.err)
+            self.assertRegex(done.out, 'parameters from .*pretrained, fresh ones in head/bias, head/kernel')
+            self.assertIn('12 images of 12x16x1 to train on; 3 classes', done.out)
+            made[how] = runs.load(folder)
+        known = runs.load(before).params
+        for how, run in made.items():
+            same = jax.tree.map(lambda x, y: np.array_equal(np.asarray(x), np.asarray(y)), run.params, known)
+            changed = {one for one, alike in same.items() if not all(jax.tree.leaves(alike))}
+            self.assertEqual(changed, {'head', 'positions'} if how == 'probe' else {*known})
+            self.assertEqual(run.params['positions']['embedding'].shape, (1 + 3 * 4, 8))
+        self.assertEqual([run.model.stack.dropout for run in made.values()], [0.5, 0.0])
+        np.testing.assert_array_equal(made['probe'].params['positions']['embedding'][0], known['positions']['embedding'][0])
+        self.assertTrue((np.asarray(made['probe'].params['head']['kernel']) != 0).any())
+
+    @pytest.mark.slow
+    def test_any_model_of_images(self):
+        config, _ = cli.load_config('configs/resnet_fashion_mnist.py')
+        tiny = experiments.tiny_images()
+        config = experiments.changed(config, **{'data': tiny.data, 'train.steps': 1, 'mesh.data': 1, 'evals': {}})
+        before = self.folder / 'pretrained'
+        self.assertEqual(experiments.train(config, before)[0], 0)
+        config, _ = cli.load_config(f'configs/transfer.py:probe,{before}')
+        config = experiments.changed(config, **{'data.classes': '5,6,7', 'data.size': 12, 'mesh.data': 1})
+        state, fresh = runs.build(config, mesh.make(1)).init_from(str(before))
+        self.assertEqual({*fresh}, {'head/kernel', 'head/bias'})
+        self.assertEqual(state.params['head']['bias'].shape, (3,))
+
+
+class SweepsTest(experiments.TestCase):
+    def point(self, name, config, accuracy, times):
+        folder = self.folder / name
+        folder.mkdir()
+        (folder / 'config.json').write_text(json.dumps(config))
+        (folder / 'timing.jsonl').write_text(''.join(json.dumps({'step': 1, 'step_ms': time}) + '\n' for time in times))
+        row = {'step': 1, 'split': 'valid', 'accuracy': accuracy, 'loss': 1.5, 'weight': 9.0}
+        (folder / 'metrics.jsonl').write_text(json.dumps(row) + '\n')
+        return folder
+
+    @parameterized.parameters('fashion_mnist', 'digits')
+    def test_sizes(self, variant):
+        sweep = vit_sizes.sweep(variant)
+        sweep.check(vit_sizes.get_config(variant), {}, self.folder)
+        for name, point in sweep.all_points.items():
+            size, patch, pool = name.split('-')
+            self.assertEqual(point.fields, {'data.size': int(size), 'model.patch': int(patch), 'model.pool': pool})
+            self.assertEqual(int(size) % int(patch), 0)
+        self.assertLen({(row['data.size'] // row['model.patch'], row['data.size'], row['model.pool'])
+                        for row in sweep.points.values()}, len(sweep.points))
+
+    def test_what_sizes_cost(self):
+        table, folders = {}, {}
+        for number, name in enumerate(vit_sizes.sweep('digits').points):
+            size, patch, _ = name.split('-')
+            config = {'data': {'size': int(size)}, 'model': {'patch': int(patch)}, 'train': {'steps': 500}}
+            folders[name] = [self.point(name, config, 0.9 + number / 200, (10.0, 20.0, 990.0))]
+            numbers = vit_sizes.measure(folders[name][0])['']
+            self.assertEqual(numbers, {'patches': (int(size) // int(patch)) ** 2, 'seconds': 10.0, 'ms a step': 20.0,
+                                       'valid accuracy': 0.9 + number / 200})
+            table[name] = {column: Estimate.of([value * (1 + number)]) for column, value in numbers.items()}
+        left, right = vit_sizes.picture(folders, table).axes
+        self.assertEqual([axes.get_title() for axes in (left, right)], ['class token', 'mean of the patches'])
+        lines = {line.get_label(): line for line in left.get_lines()}
+        self.assertEqual([*lines], ['8 x 8', '16 x 16'])
+        self.assertEqual(lines['8 x 8'].get_xdata().tolist(), [10.0, 30.0])
+        self.assertEqual([text.get_text() for text in right.texts], ['2', '4', '2', '4', '8'])
+
+    def test_products(self):
+        sweep = vit_products.sweep()
+        self.assertEqual({name: point.after for name, point in sweep.all_points.items()},
+                         {'pretrained': [], **{name: ['pretrained'] for name in ('full', 'probe', 'scratch')}})
+        sweep.check(vit_products.get_config(), {}, self.folder)
+        folder = self.point('full', {}, 0.75, ())
+        self.assertEqual(vit_products.measure(folder), {'': {'valid accuracy': 0.75, 'valid loss': 1.5}})
+        table = {name: {'valid accuracy': Estimate.of([0.5 + number / 10])} for number, name in enumerate(sweep.points)}
+        axes, = vit_products.picture({name: [folder] for name in sweep.points}, table).axes
+        self.assertEqual([round(bar.get_width()) for bar in axes.patches], [60, 70, 80])
+        self.assertEqual([text.get_text() for text in axes.get_yticklabels()], [*vit_products.LABELS.values()])
+
+
+if __name__ == '__main__':
+    absltest.main()
