@@ -1,5 +1,6 @@
-"""The small ViT of configs/vit_fashion_mnist.py with a distillation token, which learns from another run (the variant), as in
-DeiT (Touvron et al. 2021).
+"""DeiT: the small ViT of configs/vit_fashion_mnist.py with a distillation token that learns from another run, the variant.
+
+Touvron et al. 2021, Training data-efficient image transformers & distillation through attention.
 
     python train.py --config=configs/deit_fashion_mnist.py:runs/TEACHER --workdir=runs/deit
 

@@ -106,7 +106,7 @@ class DocsTest(parameterized.TestCase):
 
     def test_configs_go_out_as_it_says(self):
         names = {'GPT-2': 'gpt2', 'BERT': 'bert', 'RoBERTa': 'roberta', 'T5': 't5', 'BART': 'bart', 'MarianMT': 'marian',
-                 'ViT': 'vit', 'ViTMAE': 'vit_mae', 'I-JEPA': 'ijepa', 'ALBERT': 'albert', 'ELECTRA': 'electra',
+                 'ViT': 'vit', 'ViTMAE': 'vit_mae', 'DeiT': 'deit', 'I-JEPA': 'ijepa', 'ALBERT': 'albert', 'ELECTRA': 'electra',
                  'DistilBERT': 'distilbert', 'Swin': 'swin'}
         rows = re.findall(r'^\| (`configs/.*) \| (.*) \|$', DOCS['hugging_face.md'], re.MULTILINE)
         self.assertLen(rows, 7)
