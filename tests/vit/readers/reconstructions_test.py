@@ -159,8 +159,8 @@ class AutoencoderTest(experiments.TestCase):
     def test_texts_have_no_patches(self):
         done = experiments.call('train', f'--config=configs/finetune_images.py:{self.trained()}')
         self.assertEqual(done.code, 1)
-        self.assertRegex(done.err, 'is a run of transformer.models.gpt:Gpt, and configs/finetune_images.py learns the classes '
-                                   'of images; name a run of vit.models.vit:Vit or vit.models.mae:Mae')
+        self.assertRegex(done.err, 'is a run of transformer.models.gpt:Gpt on data.text.documents:Text, and '
+                                   'configs/finetune_images.py learns the classes of images; name a run of a model of images')
 
 
 if __name__ == '__main__':
