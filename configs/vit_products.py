@@ -73,7 +73,7 @@ def picture(folders, table):
     for place, (one, beside) in enumerate(zip(found, spread)):
         axes.text(100 * one.mean + beside + 1.5, place, f'{100 * one.mean:.1f}', va='center', fontsize=9)
     axes.set(yticks=range(len(names)), yticklabels=[LABELS[name] for name in names], xlim=(0, 100),
-             xlabel='held-out photographs that are classified right, %')
+             xlabel='held-out photographs that are classified right, %', ylabel='training')
     axes.invert_yaxis()
     axes.spines[['top', 'right']].set_visible(False)
     return figures.explain(figure, 'What a ViT that knows other products makes of 20 labels for each of 8 types',

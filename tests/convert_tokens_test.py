@@ -14,6 +14,7 @@ from tests import experiments, recorded
 from tests.marks import slow_but
 from tests.recorded import REFERENCE, convert
 from training.config import resolve
+from transformer.attention.positions.absolute import Learned
 
 BERT = dict(pad='[PAD]', cls='[CLS]', separator='[SEP]', mask='[MASK]', unknown='[UNK]')
 ROBERTA = dict(begin='<s>', end='</s>', pad='<pad>', cls='<s>', separator='</s>', mask='<mask>', unknown='<unk>')
@@ -116,7 +117,7 @@ class TokenizersTest(TokensCase):
         self.assertContainsSubset({'cls_token_id': 2, 'sep_token_id': 3, 'mask_token_id': 4, 'pad_token_id': 0,
                                    'max_position_embeddings': snapshot.model.length}, files['config.json'])
         with snapshot.run.config.unlocked():
-            snapshot.run.config.model.positions = "Learned(at='input', scale=0.0, offset=0)"
+            snapshot.run.config.model.positions = repr(Learned(at='input', scale=0.0))
         self.again(snapshot)
 
     @pytest.mark.slow

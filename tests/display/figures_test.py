@@ -10,7 +10,7 @@ from absl.testing import absltest, parameterized
 from matplotlib.text import Text
 
 from benchmarks import complexity
-from configs import attention_length, extrapolation, stability
+from configs import attention_length, extrapolation, stability, vit_products, vit_sizes
 from data.tokenizers import lattice, merges, trace
 from display import figures
 from tests.transformer.explain.pictures_test import drawn
@@ -22,6 +22,7 @@ from transformer.evaluators import pooling
 from transformer.explain import pictures, positions
 from vit.evaluators.mistakes import Mistakes
 from vit.explain import attention as image_attention
+from vit.explain import filters, reconstruction
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 RNG = np.random.default_rng(0)
@@ -94,6 +95,21 @@ def by_length():
     return attention_length.picture(dict.fromkeys(attention_length.VARIANTS), table)
 
 
+def transferred():
+    table = {name: {'valid accuracy': sweeps.Estimate(0.5, 0.1, 2)} for name in vit_products.LABELS}
+    return vit_products.picture(dict.fromkeys(['pretrained', *table]), table)
+
+
+def sized():
+    table = {f'{size}-{patch}-{pool}': {'seconds': sweeps.Estimate(size / patch, 0.1, 1), 'valid accuracy': sweeps.Estimate(
+        0.9, 0.1, 1)} for size in (14, 28) for patch in (2, 7) for pool in vit_sizes.POOLS}
+    return vit_sizes.picture(dict.fromkeys(table), table)
+
+
+def reconstructed():
+    image = RNG.random((4, 4, 1))
+    return reconstruction.figure([reconstruction.Filled(image, image[..., 0] > 0.5, image / 2, 0.1)] * 2, 'Masked patches')
+
 
 def complexities():
     return complexity.picture([{'layer': name, 'length': n, 'flops': n, 'steps': n, 'path': n}
@@ -115,7 +131,9 @@ FIGURES = {
     'a lattice': lambda: trace.lattice_picture(lattice.Lattice(2, tuple(
         lattice.Edge(*one, 0, -1.0) for one in ((0, 1, '\u2581'), (0, 2, '\u2581中'), (1, 2, '中')))), ' 中'),
     'losses': lambda: in_a_run(report.losses), 'stability': stable, 'extrapolation': longer, 'complexity': complexities,
-    'by length': by_length}
+    'by length': by_length, 'transfer': transferred, 'sizes': sized, 'reconstructions': reconstructed,
+    'filters': lambda: filters.figure(RNG.random((2, 2, 1, 5))), 'filters of colours': lambda: filters.figure(
+        RNG.random((2, 2, 3, 5)))}
 
 
 def names(axes, axis):
@@ -163,9 +181,11 @@ class AllFiguresTest(parameterized.TestCase):
                 drawing.add(path.relative_to(ROOT).as_posix())
         self.assertEqual(drawing, {
             'benchmarks/complexity.py', 'configs/attention_length.py', 'configs/extrapolation.py',
-            'configs/stability.py', 'data/tokenizers/trace.py', 'training/report/report.py',
+            'configs/stability.py', 'configs/vit_products.py', 'configs/vit_sizes.py', 'data/tokenizers/trace.py',
+            'training/report/report.py',
             'transformer/attention/masks/analysis.py', 'transformer/evaluators/pooling.py', 'transformer/explain/pictures.py',
-            'transformer/explain/positions.py', 'vit/evaluators/mistakes.py', 'vit/explain/attention.py'})
+            'transformer/explain/positions.py', 'vit/evaluators/mistakes.py', 'vit/explain/attention.py',
+            'vit/explain/filters.py', 'vit/explain/reconstruction.py'})
 
     def test_rows_that_were_produced_and_uniform_weights_are_told(self):
         figure = FIGURES['an alignment']()

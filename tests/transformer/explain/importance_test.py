@@ -44,6 +44,10 @@ class Snapshot:
     task: NextToken = NextToken()
 
     @property
+    def variables(self):
+        return {'params': self.params}
+
+    @property
     def run(self):
         return types.SimpleNamespace(task=self.task, companions=types.SimpleNamespace(variables={}),
                                      forward=lambda apply, frozen: apply)

@@ -208,7 +208,7 @@ class GroupsTest(parameterized.TestCase):
         with self.assertRaisesRegex(ValueError, 'expected 1 group or more'):
             Groups(0)
         model = changed(self.MODEL, layers=6, depth=Groups(2))
-        with self.assertRaisesRegex(ValueError, 'scan: 3 layers cannot be scanned under .* which repeats after 2'):
+        with self.assertRaisesRegex(ValueError, 'scan: 3 layers cannot be scanned under .* which repeat after 2'):
             changed(model, scan=True).apply({'params': drawn(model)}, TOKENS)
 
 
