@@ -19,9 +19,6 @@ DECAY = 0.75  # of the learning rate, from a block to the one below
 def get_config(variant=''):
     c = of_images(variant, 'finetune_images')
     if c.model.name != VIT:
-        raise ValueError(f'{variant} is a run of {c.model.name}, whose layers have no rates of their own here; use '
-                         f'--config=configs/transfer.py:full,{variant}.')
-    if c.model.name != VIT:
         raise ValueError(f'{variant} is a run of {c.model.name}, which has no blocks for the rates of this config; use '
                          f'--config=configs/classify.py:{variant}.')
     c.task.label_smoothing = 0.1

@@ -40,17 +40,19 @@ def get_config(variant=''):
     else:
         c.optimizer = base.optimizer(learning_rate=1e-2, schedule=cosine)
         c.optimizer.rate_rules = (OF_CLASSES, 1.0), (r'.*', 0.0)
-        undropped(c.model)
+        settled(c.model)
     c.data.batch_size = 32
     c.train.steps, c.log.every_steps, c.checkpoint.every_steps = 400, 20, 200
     c.evals.mistakes = base.evaluation('vit.evaluators.mistakes:Mistakes', split='valid')
     return c.lock()
 
 
-def undropped(model):
-    """Sets the dropout of a model and of its stacks to 0."""
+def settled(model):
+    """Sets the dropout of a model and of its stacks to 0, and freezes the running moments of batch normalization."""
     for name, value in model.items():
         if isinstance(value, ml_collections.ConfigDict):
-            undropped(value)
+            settled(value)
+        elif name == 'frozen' and 'momentum' in model:
+            model.frozen = True
         elif name in DROPS and isinstance(value, float):
             model[name] = 0.0

@@ -73,6 +73,26 @@ class TransferTest(experiments.TestCase):
         state, fresh = runs.build(config, mesh.make(1)).init_from(str(before))
         self.assertEqual({*fresh}, {'head/kernel', 'head/bias'})
         self.assertEqual(state.params['head']['bias'].shape, (3,))
+        probe = self.folder / 'probe'
+        done = experiments.call('train', f'--config=configs/transfer.py:probe,{before}', f'--workdir={probe}', *NEW)
+        self.assertEqual(done.code, 0, done.err)
+        known, found = runs.load(before), runs.load(probe)
+        self.assertNotEmpty(jax.tree.leaves(known.statistics))
+        jax.tree.map(np.testing.assert_array_equal, found.statistics, known.statistics)
+        np.testing.assert_array_equal(*(run.params['stem']['norm']['scale'] for run in (found, known)))
+        self.assertTrue((np.asarray(found.params['head']['kernel']) != 0).any())
+
+    @pytest.mark.slow
+    def test_a_model_of_stages(self):
+        config, _ = cli.load_config('configs/swin_fashion_mnist.py')
+        model = {f'model.stages.stage_{i}.layers': 2 for i in range(len(config.model.stages))}
+        config = experiments.changed(config, **model, **{'data': experiments.tiny_images().data, 'train.steps': 1,
+                                                         'mesh.data': 1, 'evals': {}})
+        before, after = self.folder / 'pretrained', self.folder / 'full'
+        self.assertEqual(experiments.train(config, before)[0], 0)
+        done = experiments.call('train', f'--config=configs/transfer.py:full,{before}', f'--workdir={after}', *NEW)
+        self.assertEqual(done.code, 0, done.err)
+        self.assertEqual(runs.load(after).params['head']['bias'].shape, (3,))
 
 
 class SweepsTest(experiments.TestCase):

@@ -266,6 +266,10 @@ class OpenImages(Opened):
 
     def _score_idx(self, paths: Sequence[str], batch_size: int, view: dict):
         form = self._form
+        if self.config.classes:
+            raise ValueError(f'--path names {paths[0]}, whose labels are numbers, and this run has chosen classes, '
+                             f'data.classes={self.config.classes!r}; give a split of its own data, or image files in folders '
+                             'named by class.')
         parts = []
         for path in paths:
             part = image_sources.idx(path, Wanted(form.height, form.width, form.channels, self.config.fit)).part('all')

@@ -10,7 +10,7 @@ import numpy as np
 
 from display import figures
 
-_FIRST = re.compile(r'(.*/)?(patches|stem)(/.*)?/kernel')  # the embedding of patches, or the first convolution
+_FIRST = re.compile(r'(.*/)?(patches|stem(_0)?)(/.*)?/kernel')  # the embedding of patches, or the first convolution
 MOST = 28  # components that are drawn, as in the paper
 
 

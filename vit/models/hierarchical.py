@@ -1,6 +1,7 @@
 """Hierarchical models: stages of blocks, each a stack of its own, with merging of patches between; Swin (Liu et al. 2021) and
 relatives are configurations of one (configs/swin_fashion_mnist.py)."""
 
+import dataclasses
 import re
 from collections.abc import Mapping
 
@@ -107,15 +108,24 @@ class Hierarchical(nn.Module):
             outputs['logits'] = Dense(self.classes, role=table(1), kernel_init=zeros, numerics=numerics, name='head')(pooled)
         return outputs
 
-    def fitted(self, path: str, parameter: jax.Array, image: jax.Array) -> jax.Array:
+    def fitted(self, path: str, parameter: jax.Array, before: Mapping, image: jax.Array) -> jax.Array:
         """Fits a parameter of this model for images of another size to images like this one: position tables are resized."""
         *parents, name = path.split('/')
-        if parents[-1:] != ['positions']:
+        if 'image' not in before or parents[-1:] != ['positions']:
             return parameter
+        (kind, stack, grid), (*_, other) = (self._positions(parents, one.shape[1:3]) for one in (image, before['image']))
+        if grid == other:
+            return parameter
+        sizes = dataclasses.replace(stack.sizes(grid[0] * grid[1], grid=grid), trained=other)
+        return Encoding(kind, sizes=sizes).fit(name, parameter)
+
+    def _positions(self, parents, sides):
+        """(the position encoding, its stack, its grid) of parameters below these modules, for images of (height, width)."""
         stage, *inside = parents
-        stack, grid = self.stacks.get(stage, self.stacks['stage_0']), self.grids(image.shape[1:3]).get(stage)
-        kind = stack.positions if grid else self.positions
-        grid = grid or self.grids(image.shape[1:3])['stage_0']
+        grids = self.grids(sides)
+        stack, grid = self.stacks.get(stage, self.stacks['stage_0']), grids.get(stage)
+        if grid is None:
+            return self.positions, stack, grids['stage_0']
         if block := re.match(r'block_(\d+)', inside[0]) if inside else None:
             grid = stack.partition.of_layer(int(block[1])).grid(grid)
-        return Encoding(kind, sizes=stack.sizes(grid[0] * grid[1], grid=grid)).fit(name, parameter)
+        return stack.positions, stack, grid

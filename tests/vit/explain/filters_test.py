@@ -44,6 +44,7 @@ class FiltersTest(absltest.TestCase):
             np.testing.assert_allclose(answers[2, number], (found[..., number] ** 2).sum(), rtol=1e-5)
         convolution = np.random.default_rng(0).normal(size=(3, 3, 1, 5))
         np.testing.assert_array_equal(filters.of_run({'stem': {'convolution': {'kernel': convolution}}}, 1), convolution)
+        np.testing.assert_array_equal(filters.of_run({'stem_0': {'kernel': convolution}}, 1), convolution)
         np.testing.assert_array_equal(filters.of_run({'encoder': params}, 3), found)
         with self.assertRaisesRegex(ValueError, 'This run has no filters on pixels'):
             filters.of_run({'tokens': {'kernel': convolution}}, 1)

@@ -9,7 +9,7 @@ from absl.testing import absltest, parameterized
 from configs import base
 from tests import models
 from tests.models import apply, drawn
-from training import mesh
+from training import contracts, mesh
 from transformer.attention.mechanism import Alternate as AlternateAttention
 from transformer.attention.mechanism import Softmax
 from transformer.attention.mechanisms.channels import ChannelGroups
@@ -248,8 +248,12 @@ class HierarchicalTest(parameterized.TestCase):
     def test_tables_are_resized_for_images_of_another_size(self):
         model = SMALL.clone(positions=Learned())
         small, large = (drawn(model, image) for image in (IMAGES[:, :2, :2], np.ones((1, 12, 8, 1), np.float32)))
-        image = jax.ShapeDtypeStruct((1, 12, 8, 1), jnp.float32)
-        fitted = jax.tree_util.tree_map_with_path(lambda keys, x: model.fitted(mesh.path_of(keys), x, image), small)
+        self.assertIsInstance(model, contracts.Fitting)
+        before, image = (jax.ShapeDtypeStruct((1, *sides, 1), jnp.float32) for sides in ((2, 2), (12, 8)))
+        fit = lambda keys, x, image: model.fitted(mesh.path_of(keys), x, {'image': before}, image=image)
+        fitted = jax.tree_util.tree_map_with_path(lambda keys, x: fit(keys, x, image), small)
+        same = jax.tree_util.tree_map_with_path(lambda keys, x: fit(keys, x, before), small)
+        jax.tree.map(np.testing.assert_array_equal, same, small)
         self.assertNotEqual(*(jax.tree.map(jnp.shape, params) for params in (small, large)))
         self.assertEqual(*(jax.tree.map(jnp.shape, params) for params in (fitted, large)))
 
