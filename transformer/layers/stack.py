@@ -260,7 +260,7 @@ class Stack:
         kept = [{'attention': own, 'cross_attention': other}
                 for own, other in zip(kept_heads(self), kept_heads(self, 'cross_kept'))]
         makers = [partial(Block, attention(self.attention.of_layer(i), one['attention']), feed_forward,
-                          attention(cross, one['cross_attention']) if cross else None, self.norm, self.residual,
+                          attention(cross.of_layer(i), one['cross_attention']) if cross else None, self.norm, self.residual,
                           self.partition.of_layer(i), self.dropout, numerics) for i, one in enumerate(kept)]
         return makers, kept
 

@@ -35,6 +35,10 @@ class Stem:
     stride: int = 2
     pool: bool = True
 
+    def __post_init__(self):
+        if min(self.width, self.size, self.stride) < 1 or self.size % 2 == 0:
+            raise ValueError(f'{self}: expected a width and a stride of at least 1, and a kernel with an odd side.')
+
 
 @dataclasses.dataclass(frozen=True)
 class Residual(abc.ABC):

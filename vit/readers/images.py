@@ -16,8 +16,10 @@ from transformer.readers.rows import AT_ONCE, output_rows, size
 from vit.contracts import SeenImages, Staged
 from vit.explain import attention
 
-_SUFFIXES = '.png', '.jpg', '.jpeg', '.jfif', '.jp2', '.gif', '.bmp', '.webp', '.avif', '.ppm', '.pgm', '.tif', '.tiff'
-_NAMED = *_SUFFIXES, '.heic', '.heif', '.jxl', '.svg'  # also images that are not read
+# Those of data/images/decoding.py, which a test compares.
+SUFFIXES = ('.png', '.apng', '.jpg', '.jpeg', '.jpe', '.jfif', '.mpo', '.jp2', '.j2k', '.bmp', '.gif', '.webp', '.avif', '.ppm',
+            '.pgm', '.pbm', '.pnm', '.tif', '.tiff')
+_NAMED = *SUFFIXES, '.heic', '.heif', '.jxl', '.svg'  # also images that are not read
 _KEPT = 256 << 20  # bytes of images that are not decoded again after all were checked
 
 
@@ -131,9 +133,9 @@ def _files(given: str) -> list[str]:
     path = os.path.expanduser(given)
     if os.path.isdir(path):
         found = sorted(os.path.join(folder, name) for folder, _, names in os.walk(path) for name in names
-                       if name.lower().endswith(_SUFFIXES) and not name.startswith('.'))
+                       if name.lower().endswith(SUFFIXES) and not name.startswith('.'))
         if not found:
-            raise ValueError(f'The folder {given!r} holds no images ({", ".join(_SUFFIXES)}); give one that does, or a file.')
+            raise ValueError(f'The folder {given!r} holds no images ({", ".join(SUFFIXES)}); give one that does, or a file.')
         return found
     return [given] if os.path.exists(path) else sorted(filter(os.path.isfile, glob.glob(path, recursive=True))) or [given]
 

@@ -87,6 +87,11 @@ class ResnetTest(parameterized.TestCase):
         with self.assertRaisesRegex(ValueError, message):
             build()
 
+    @parameterized.parameters(dict(width=0), dict(size=0), dict(size=4), dict(stride=0))
+    def test_refused_stems(self, **fields):
+        with self.assertRaisesRegex(ValueError, 'expected a width and a stride of at least 1, and a kernel with an odd side'):
+            Stem(**fields)
+
     def test_a_single_value_of_a_channel_is_refused_in_training(self):
         model = dataclasses.replace(SMALL, stem=Stem(4, 3, 2))
         variables = jax.eval_shape(lambda: model.init(KEY, jnp.zeros((1, 5, 5, 3))))
