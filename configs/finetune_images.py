@@ -14,6 +14,7 @@ from configs import base
 from configs.classify import VIT, of_images
 
 DECAY = 0.75  # of the learning rate, from a block to the one below
+FRONT = r'(patches|class_token|distillation_token|registers|positions)\b.*'
 
 
 def get_config(variant=''):
@@ -26,7 +27,7 @@ def get_config(variant=''):
         'training.schedules:CosineDecay', warmup_steps=200))
     layers = c.model.layers
     blocks = tuple((rf'block_{i}/.*', DECAY ** (layers - i)) for i in reversed(range(layers)))
-    c.optimizer.rate_rules = *blocks, (r'(patches|class_token|positions)\b.*', DECAY ** (layers + 1)), (r'.*', 1.0)
+    c.optimizer.rate_rules = *blocks, (FRONT, DECAY ** (layers + 1)), (r'.*', 1.0)
     c.train.steps = 4300
     c.log.every_steps = 43
     c.checkpoint.every_steps = 430
