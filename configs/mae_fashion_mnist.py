@@ -8,8 +8,8 @@ The labels are not used. The last 5,000 of the 60,000 training images are held o
 
 `FOLDER` is that of configs/vit_fashion_mnist.py, whose encoder this has; it reads 12 of 49 patches and a class token, and the
 decoder of 2 blocks of width 64 all 50. `samples/reconstructions_STEP.png` has what was filled in. The probe is logistic
-regression on the mean of the encoder's states over all patches; that of a random encoder is measured by the same command with
---config.train.steps=1.
+regression on the mean of the encoder's states over its class token and all patches; that of a random encoder is measured by
+the same command with --config.train.steps=1.
 """
 
 from configs import base

@@ -103,8 +103,13 @@ def path_of(keys):
 
 
 def flat(*trees):
-    """{path: leaf} of all leaves of trees."""
-    return {path_of(keys): leaf for tree in trees for keys, leaf in jax.tree_util.tree_leaves_with_path(tree)}
+    """{path: leaf} of all leaves of trees. Raises ValueError for a path that several trees have."""
+    found = {}
+    for keys, leaf in (one for tree in trees for one in jax.tree_util.tree_leaves_with_path(tree)):
+        if (path := path_of(keys)) in found:
+            raise ValueError(f'{path} is the name of a parameter and of a statistic; give one of them another name.')
+        found[path] = leaf
+    return found
 
 
 def nested(named):

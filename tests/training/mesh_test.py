@@ -15,6 +15,11 @@ def shape(*dims):
 
 
 class MakeTest(parameterized.TestCase):
+    def test_a_path_of_several_trees_is_refused(self):
+        self.assertEqual(meshes.flat({'a': {'b': 1}}, {'a': {'c': 2}}), {'a/b': 1, 'a/c': 2})
+        with self.assertRaisesRegex(ValueError, 'a/b is the name of a parameter and of a statistic'):
+            meshes.flat({'a': {'b': 1}}, {'a': {'b': 2}})
+
     @parameterized.parameters(
         ((), (8, 1, 1)), ((1,), (1, 1, 1)), ((2, 2, 2), (2, 2, 2)), ((-1, 2, 1), (4, 2, 1)), ((1, -1, 2), (1, 4, 2)),
         ((1, 1, -1), (1, 1, 8)), ((3, 1, 1), (3, 1, 1)), ((-1, 8, 1), (1, 8, 1)))
