@@ -181,7 +181,7 @@ class ConfigsTest(experiments.TestCase):
     def sources(self, config):
         """{field: where data of its kind is}."""
         texts = {**{f'data.{name}': [''] for name in ('text.documents:Text', 'text.masked:Masked', 'text.shift:Shift',
-                                                      'text.parallel:Parallel', 'seq2seq.corrupted:Corrupted')},
+                                                      'seq2seq.parallel:Parallel', 'seq2seq.corrupted:Corrupted')},
                  'data.text.mixture:Mixture': [f'parts.{name}.' for name in config.data.get('parts', {})]}
         if config.data.pipeline == 'data.seq2seq.parallel:Parallel':
             if config.data.source == 'cldr':

@@ -187,8 +187,9 @@ def kind_of(head: bytes) -> str:
         return found
     Image.init()  # all kinds that Pillow knows
     for kind, (_, accepts) in Image.OPEN.items():
-        if accepts and kind not in ('SPIDER', 'TGA') and accepts(head[:16]):
-            return kind
+        with contextlib.suppress(struct.error, IndexError):  # of fewer bytes than it looks at
+            if accepts and kind not in ('SPIDER', 'TGA') and accepts(head[:16]):
+                return kind
     return ''
 
 

@@ -139,6 +139,7 @@ class DecodingTest(parameterized.TestCase):
         whole = self.saved(COLOUR, 'whole.png').read_bytes()
         for name, contents, message in (
                 ('empty.png', b'', 'cannot be decoded as an image: it is empty; replace'),
+                ('byte.png', b'\0', 'cannot be decoded as an image: its bytes are those of no known kind of image'),
                 ('text.png', b'hello world', 'cannot be decoded as an image: its bytes are those of no known kind of image'),
                 ('cut.png', whole[:20], 'cannot be decoded as an image: it is damaged, cut short'),
                 ('a.svg', b'<?xml version="1.0"?><svg/>', 'cannot be decoded as an image: it is a file of SVG, which is'),
