@@ -9,7 +9,9 @@ The labels are not used. The last 5,000 of the 60,000 training images are held o
 `FOLDER` is that of configs/vit_fashion_mnist.py, whose encoder this has; it reads 12 of 49 patches and a class token, and the
 decoder of 2 blocks of width 64 all 50. `samples/reconstructions_STEP.png` has what was filled in. The probe is logistic
 regression on the mean of the encoder's states over its class token and all patches; that of a random encoder is measured by
-the same command with --config.train.steps=1.
+the same command with --config.train.steps=1. configs/vision_comparison.py trains both, and compares fine-tuning with all
+labels and with few to training from scratch. A step of 256 images is 30 GFLOP, all of them 385 TFLOP. The probe has to reach
+87 %, 15 points above that of a random encoder; not yet run to its end.
 """
 
 from configs import base

@@ -154,23 +154,30 @@ def picture(folders, table):
 
 def of_models(table):
     """A figure of the accuracy against operations and parameters."""
+    from matplotlib.ticker import LogLocator  # matplotlib is slow to import
+
     figure, body = figures.new(9.0, 4.4, dpi=120)
     order = sorted(table, key=lambda name: -table[name]['valid accuracy'].mean)
     panels = body.subplots(1, 2, sharey=True)
-    for axes, column, title in zip(panels, ('TFLOP', 'parameters'), ('operations of the training, TFLOP', 'parameters')):
+    for axes, column, unit, title in zip(panels, ('TFLOP', 'parameters'), (1, 1e6), (
+            'TFLOP of training', 'million parameters')):
         for name in order:
             label, kind = MODELS[name]
             place = [one for one in MODELS if MODELS[one][1] == kind].index(name)
             row = table[name]['valid accuracy']
-            axes.errorbar(table[name][column].mean, 100 * row.mean, yerr=100 * row.deviation if row.count > 1 else None,
+            axes.errorbar(table[name][column].mean / unit, 100 * row.mean, yerr=100 * row.deviation if row.count > 1 else None,
                           color=figures.COLOURS[KINDS.index(kind)], marker=MARKERS[place], markersize=7, linestyle='',
                           label=f'{label}: {100 * row.mean:.1f} %')
-        axes.set(xscale='log', xlabel=f'{title} (logarithmic scale)')
-        axes.grid(alpha=0.3, which='both')
+        axes.set(xscale='log', xlabel=f'{title} (logarithmic)')
+        axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+        axes.xaxis.set_major_formatter('{x:g}')
+        axes.xaxis.set_minor_formatter('')
+        axes.grid(alpha=0.3)
         axes.margins(0.1, 0.1)
         axes.spines[['top', 'right']].set_visible(False)
     panels[0].set_ylabel('held-out images that are classified right, %')
     body.legend(*panels[0].get_legend_handles_labels(), loc='outside right center', frameon=False, fontsize=8.5)
     return figures.explain(figure, 'Models of images on Fashion-MNIST: what accuracy costs',
                            'Each point is a model with its own recipe, from the best to the worst in the legend; orange are '
-                           'convolutions, blue attention between all patches, green in windows.')
+                           'convolutions, blue attention between all patches, green in windows, pink attention after '
+                           'convolutions.')

@@ -74,7 +74,7 @@ def picture(folders, table):
 
 def bars(found, across, down, title, caption):
     """A figure of accuracies as bars, {label: Estimate}, in per cent, with the names of its axes."""
-    figure, body = figures.new(6.4, 0.9 + 0.7 * len(found), dpi=120)
+    figure, body = figures.new(6.4, 0.9 + 0.55 * len(found), dpi=120)
     axes = body.subplots()
     spread = [100 * one.deviation if one.count > 1 else 0.0 for one in found.values()]
     axes.barh(range(len(found)), [100 * one.mean for one in found.values()], xerr=spread,

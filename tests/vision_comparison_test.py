@@ -103,7 +103,8 @@ class VisionComparisonTest(experiments.TestCase):
             if part == ',models':
                 left, right = drawn[''].axes
                 self.assertEqual({float(line.get_xdata()[0]) for line in left.get_lines()}, {100.0 + i for i in range(6)})
-                self.assertEqual({float(line.get_xdata()[0]) for line in right.get_lines()}, {1000.0 + i for i in range(6)})
+                self.assertEqual({round(1e6 * float(line.get_xdata()[0])) for line in right.get_lines()},
+                                 {1000 + i for i in range(6)})
                 self.assertEqual({round(float(line.get_ydata()[0]), 6) for line in left.get_lines()},
                                  {90 + i / 10 for i in range(6)})
             if part == ',mae':  # of an encoder the accuracy of the probe
