@@ -19,8 +19,8 @@ def get_config(variant=''):
     c.task = base.part('vit.tasks.classification:Classification', label_smoothing=0.1)
     c.model = base.part(
         'vit.models.hierarchical:Hierarchical', stem='Convolutions(size=7, strides=(2,))', merging='Downsampling()',
-        pool_first=True, stages=base.stages(
-            layers=(4, 6), widths=(50, 100), heads=(5, 10), drop_path=0.1, positions='NoPositions()', initial='Xavier()',
+        pool_first=True, drop_path=0.1, stages=base.stages(
+            layers=(4, 6), widths=(50, 100), heads=(5, 10), positions='NoPositions()', initial='Xavier()',
             partition="Alternate(Windows(size=7, shrink='never'), Whole())", residual='Convolved()',
             attention='Alternate(Softmax(), ChannelGroups(version=1))'))
     c.optimizer = base.optimizer('training.optimizer:Muon', learning_rate=3e-3, weight_decay=0.05, average_decay=0.998,

@@ -19,9 +19,9 @@ def get_config(variant=''):
                        valid='train[55000:]', steps='Crop(padding=1) >> Flip()', batch_size=128)
     c.task = base.part('vit.tasks.classification:Classification', label_smoothing=0.1)
     c.model = base.part(
-        'vit.models.hierarchical:Hierarchical', stem='Convolutions(size=3, strides=(2, 2, 1))',
+        'vit.models.hierarchical:Hierarchical', drop_path=0.1, stem='Convolutions(size=3, strides=(2, 2, 1))',
         positions='Learned(scale=0.2)', stages=base.stages(
-            layers=(8,), widths=(96,), heads=(6,), drop_path=0.1, positions='NoPositions()', initial='Xavier()'))
+            layers=(8,), widths=(96,), heads=(6,), positions='NoPositions()', initial='Xavier()'))
     c.optimizer = base.optimizer('training.optimizer:Muon', learning_rate=3e-3, weight_decay=0.05, average_decay=0.998,
                                  schedule=base.part('training.schedules:CosineDecay', warmup_steps=300))
     c.train.steps = 8600  # 20 epochs

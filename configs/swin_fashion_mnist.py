@@ -19,8 +19,8 @@ def get_config(variant=''):
     c.data = base.data('data.images.labelled:Images', source='idx', path='fashion_mnist', train='train[:55000]',
                        valid='train[55000:]', steps='Crop(padding=1) >> Flip()', batch_size=128)
     c.task = base.part('vit.tasks.classification:Classification', label_smoothing=0.1)
-    c.model = base.part('vit.models.hierarchical:Hierarchical', stem='Patches(size=2)', stages=base.stages(
-        layers=LAYERS, widths=WIDTHS, heads=HEADS, drop_path=0.1, positions='SwinBias()', initial='Xavier()',
+    c.model = base.part('vit.models.hierarchical:Hierarchical', drop_path=0.1, stem='Patches(size=2)', stages=base.stages(
+        layers=LAYERS, widths=WIDTHS, heads=HEADS, positions='SwinBias()', initial='Xavier()',
         partition='Alternate(Windows(size=7), Windows(size=7, shift=3))'))
     c.optimizer = base.optimizer('training.optimizer:Muon', learning_rate=3e-3, weight_decay=0.05, average_decay=0.998,
                                  schedule=base.part('training.schedules:CosineDecay', warmup_steps=300))

@@ -17,7 +17,7 @@ from transformer.layers.dense import Dense, Parameters
 from transformer.layers.norm import LayerNorm, normed
 from transformer.layers.numerics import Numerics, wide
 from transformer.layers.roles import table
-from transformer.layers.stack import Stack
+from transformer.layers.stack import Blocks, Rates
 
 
 class Stem(abc.ABC):
@@ -158,34 +158,36 @@ class Downsampling(Merging):
         return Convolution(width, self.size, 2, bias=True, numerics=numerics, name='merging')(x)
 
 
-def encoding_on(positions: Positions, stack: Stack, grid: tuple[int, int], numerics: Numerics) -> Encoding:
-    """A position encoding of the patches of a grid, for the widths of a stack, with the parameters that all its layers share;
+def encoding_on(positions: Positions, blocks: Blocks, grid: tuple[int, int], numerics: Numerics) -> Encoding:
+    """A position encoding of the patches of a grid, for the widths of a stage, with the parameters that all its layers share;
     they belong to the calling module, as 'positions'."""
-    sizes, row = stack.sizes(grid[0] * grid[1], grid=grid), jnp.arange(grid[0] * grid[1])
+    sizes, row = blocks.sizes(grid[0] * grid[1], grid=grid), jnp.arange(grid[0] * grid[1])
     encoding = Encoding(positions, {}, row, row, sizes)
     shared = Parameters(positions.parameters(sizes), encoding.fit, numerics, name='positions')()
     return dataclasses.replace(encoding, parameters=shared)
 
 
 class Stage(nn.Module):
-    """stack(merging(x)), without the norm at the end of the stack.
+    """blocks(merging(x)).
 
     Attributes:
-      stack: the blocks; their position encoding is that of the patches of this stage.
+      blocks: their position encoding is that of the patches of this stage.
       merging: what comes before them; None: nothing.
     """
-    stack: Stack
+    blocks: Blocks
     merging: Merging | None = None
     numerics: Numerics = Numerics()
 
     @nn.compact
-    def __call__(self, x: jax.Array, *, key: jax.Array | None = None, head_mask: Mapping | None = None,
-                 capture: tuple = ()) -> tuple:
-        """x [B, rows, columns, D] -> ([B, rows', columns', D'], aux of the stack); arguments as in `Context`."""
+    def __call__(self, x: jax.Array, rates: Rates = Rates(), *, key: jax.Array | None = None,
+                 head_mask: Mapping | None = None, capture: tuple = ()) -> tuple:
+        """x [B, rows, columns, D] -> ([B, rows', columns', D'], aux of the blocks); arguments as in `Context`."""
+        blocks = self.blocks
         if self.merging is not None:
-            x = self.merging(x, self.stack.width, self.numerics)
+            x = self.merging(x, blocks.width, self.numerics)
         batch, *grid, width = x.shape
-        encoding = encoding_on(self.stack.positions, self.stack, tuple(grid), self.numerics)
-        context = Context(self.stack.mask, encoding, head_mask=head_mask or {}, capture=capture)
-        x, _, aux = self.stack(x.reshape(batch, -1, width), context, numerics=self.numerics, key=key, continued=True)
+        encoding = encoding_on(blocks.positions, blocks, tuple(grid), self.numerics)
+        context = Context(blocks.mask, encoding, head_mask=head_mask or {}, capture=capture)
+        x = encoding.at_input(x.reshape(batch, -1, width))
+        x, _, aux = blocks.through(x, context, rates, numerics=self.numerics, key=key)
         return x.reshape(batch, *grid, width), aux

@@ -85,7 +85,7 @@ class Mae(nn.Module):
     @property
     def attentions(self) -> dict:
         """{name: `Heads`} of the attentions whose heads `head_mask` can switch off."""
-        return {f'{name}/attention': Heads(getattr(self, name)) for name in ('encoder', 'decoder')[:1 + self.decodes]}
+        return {f'{name}/attention': Heads(getattr(self, name), name) for name in ('encoder', 'decoder')[:1 + self.decodes]}
 
     @property
     def front(self) -> tuple[str, ...]:
