@@ -206,7 +206,7 @@ def filters(snapshot, path):
     if 'image' not in snapshot.data.shapes:
         raise ValueError(f'--filters is for models of images, but this run is on {snapshot.run.config.data.pipeline}; leave it '
                          'out.')
-    found = filter_pictures.of_run(snapshot.params, snapshot.data.shapes['image'][0][-1])
+    found = filter_pictures.of_run(snapshot)
     shares = filter_pictures.components(found)[1]
     keep(path, filter_pictures.figure(found), {
         'picture': str(path), 'step': snapshot.step, 'filters': found.shape[-1], 'shape': list(found.shape[:-1]),

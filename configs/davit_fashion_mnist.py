@@ -19,5 +19,5 @@ def get_config(variant=''):
         'vit.models.hierarchical:Hierarchical', stem='Convolutions(size=7, strides=(2,))', merging='Downsampling()',
         pool_first=True, drop_path=0.1, stages=base.stages(
             layers=(4, 6), widths=(50, 100), heads=(5, 10), positions='NoPositions()', initial='Xavier()',
-            partition="Alternate(Windows(size=7, shrink='never'), Whole())", residual='Convolved()',
-            attention='Alternate(Softmax(), ChannelGroups(version=1))')))
+            partition="AlternatePartition(Windows(size=7, shrink='never'), Whole())", residual='Convolved()',
+            attention='AlternateAttention(Softmax(), ChannelGroups(version=1))')))

@@ -20,4 +20,4 @@ def get_config(variant=''):
     return compared(base.part(
         'vit.models.hierarchical:Hierarchical', stem='Patches(size=2)', drop_path=0.1, stages=base.stages(
             layers=LAYERS, widths=WIDTHS, heads=HEADS, positions='SwinBias()', initial='Xavier()',
-            partition='Alternate(Windows(size=7), Windows(size=7, shift=3))')))
+            partition='AlternatePartition(Windows(size=7), Windows(size=7, shift=3))')))

@@ -485,8 +485,8 @@ class FolderTest(recorded.TestCase):
         done = experiments.call('convert', f'--workdir={workdir}', f'--to_hf={self.folder / "out"}', '--family=swin')
         self.assertEqual(done.code, 1)
         for stage in (0, 1):
-            self.assertIn(f"--config.model.stages.stage_{stage}.partition='Alternate(even=Windows(size=5), odd=Windows(size=5, "
-                          "shift=2))'", done.err)
+            self.assertIn(f"--config.model.stages.stage_{stage}.partition='AlternatePartition(even=Windows(size=5), "
+                          "odd=Windows(size=5, shift=2))'", done.err)
         self.assertNotIn('heads', done.err)
 
     def test_an_output_layer_that_was_lost(self):

@@ -64,10 +64,10 @@ class Blocks:
       width: D.
       head_width: width H of a head; 0: width / heads.
       key_heads: heads of keys and values, shared by groups of query heads; 0: `heads`.
-      attention: the mechanism that mixes positions, such as 'Softmax(score=Additive())'; 'Alternate(Softmax(), Linear())' has
-        one for every other layer.
-      partition: the tokens that attention sees together: 'Whole()', or of an image 'Windows(size=7)'; 'Alternate(Windows(
-        size=7), Whole())' has another one for every other layer.
+      attention: the mechanism that mixes positions, such as 'Softmax(score=Additive())'; 'AlternateAttention(Softmax(),
+        Linear())' has one for every other layer.
+      partition: the tokens that attention sees together: 'Whole()', or of an image 'Windows(size=7)'; 'AlternatePartition(
+        Windows(size=7), Whole())' has another one for every other layer.
       mask: which query may attend to which key, such as 'Causal() & Window(size=256)'.
       positions: the position encoding, such as 'Learned()' or 'Rotary()'.
       projection_bias, output_bias: biases of queries, keys and values, and of the output projection, in every attention.
@@ -115,7 +115,7 @@ class Blocks:
                              'and cross_kept.')
         if self.depth.blocks(self.layers) < self.layers and self._turns > 1:
             raise ValueError(f'depth={self.depth} has layers with one block, which cannot alternate between attentions or '
-                             'partitions; leave out Alternate, or use Own().')
+                             'partitions; leave out those, or use Own().')
 
     @property
     def _turns(self):

@@ -2,10 +2,9 @@
 
 import dataclasses
 
-from transformer.attention.mechanism import Alternate as AlternateAttention
-from transformer.attention.mechanism import Softmax
+from transformer.attention.mechanism import AlternateAttention, Softmax
 from transformer.attention.mechanisms.channels import ChannelGroups
-from transformer.attention.partition import Alternate, Whole
+from transformer.attention.partition import AlternatePartition, Whole
 from transformer.attention.positions.base import NoPositions
 from transformer.conversion.common import dense, norm
 from transformer.conversion.fields import Field
@@ -22,8 +21,9 @@ from vit.layers.windows import Windows
 def _read(config, given):
     """Each of their blocks is two of ours, one in windows and one over channels."""
     return {'attention': AlternateAttention(Softmax(), ChannelGroups(2 if given['channel_attn_v2'] else 1)),
-            'partition': Alternate(Windows(size=given['window_size'], shrink='never'), Whole()), 'positions': NoPositions(),
-            'residual': Convolved(activation=Gelu() if given['cpe_act'] else None), 'norm': LayerNorm()}
+            'partition': AlternatePartition(Windows(size=given['window_size'], shrink='never'), Whole()),
+            'positions': NoPositions(), 'residual': Convolved(activation=Gelu() if given['cpe_act'] else None),
+            'norm': LayerNorm()}
 
 
 def _write(first):

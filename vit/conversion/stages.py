@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from transformer.attention.partition import Alternate, Partition
+from transformer.attention.partition import AlternatePartition, Partition
 from transformer.conversion.fields import Fields
 from transformer.layers.feed_forward import Mlp
 from transformer.layers.stack import Blocks
@@ -66,12 +66,12 @@ def of_stages(read: Callable, write: Callable, *, each: int = 1, **usual: Any) -
 
 def shifted(windows: Windows) -> Partition:
     """Windows that every other layer of Swin shifts by size // 2."""
-    return Alternate(windows, dataclasses.replace(windows, shift=windows.size // 2))
+    return AlternatePartition(windows, dataclasses.replace(windows, shift=windows.size // 2))
 
 
 def windows_of(partition: Partition) -> Windows:
     """The first windows in a partition, or the usual ones."""
-    while isinstance(partition, Alternate):
+    while isinstance(partition, AlternatePartition):
         partition = partition.even
     return partition if isinstance(partition, Windows) else Windows()
 

@@ -72,6 +72,11 @@ class Hierarchical(nn.Module):
         return {f'{name}/attention': Heads(blocks, f'stages.{name}') for name, blocks in self.in_order.items()}
 
     @property
+    def filters(self) -> str:
+        """The name of the filters on the pixels (`vit.contracts.Filtering`)."""
+        return self.stem.filters
+
+    @property
     def rates(self) -> dict[str, Rates]:
         """What the blocks of each stage leave out in training."""
         stages, attention = self.in_order, self.dropout if self.attention_dropout < 0 else self.attention_dropout

@@ -10,15 +10,14 @@ from configs import base
 from tests import models
 from tests.models import apply, drawn
 from training import contracts, mesh
-from transformer.attention.mechanism import Alternate as AlternateAttention
-from transformer.attention.mechanism import Softmax
+from transformer.attention.mechanism import AlternateAttention, Softmax
 from transformer.attention.mechanisms.channels import ChannelGroups
-from transformer.attention.partition import Alternate, Whole
+from transformer.attention.partition import AlternatePartition, Whole
 from transformer.attention.positions.absolute import Learned
 from transformer.attention.positions.base import NoPositions
 from transformer.attention.positions.relative import SwinBias
 from transformer.layers.activations import Gelu
-from transformer.layers.convolution import Convolution
+from transformer.layers.convolution import Convolution2d
 from transformer.layers.feed_forward import Mlp
 from transformer.layers.numerics import Numerics
 from transformer.layers.residual import Convolved, NoNorm
@@ -30,7 +29,7 @@ from vit.models.hierarchical import Hierarchical
 from vit.models.vit import Vit
 
 KEY = jax.random.key(0)
-FIRST = Blocks(layers=2, heads=2, width=8, partition=Alternate(Windows(2), Windows(2, shift=1)), positions=SwinBias(),
+FIRST = Blocks(layers=2, heads=2, width=8, partition=AlternatePartition(Windows(2), Windows(2, shift=1)), positions=SwinBias(),
                feed_forward=Mlp(inner=12))
 SMALL = Hierarchical(3, Patches(2), stages={'stage_0': FIRST, 'stage_1': dataclasses.replace(FIRST, width=12, layers=1)})
 # Blocks without norms, for tests in which branches add nothing or known numbers.
@@ -113,7 +112,7 @@ class PartsTest(parameterized.TestCase):
             found = np.asarray(_within(lambda image: stem(image, 8, Numerics('float64', True, 'float64')), params, image))
             x = np.pad(image, ((0, 0), (0, 1), (0, 0), (0, 0)))
             for i, (stride, width) in enumerate(((2, 4), (1, 8))):
-                layer = Convolution(width, 3, stride, Numerics('float64', True, 'float64'), bias=True)
+                layer = Convolution2d(width, 3, stride, Numerics('float64', True, 'float64'), bias=True)
                 x = np.asarray(layer.apply({'params': params[f'stem_{i}']}, x))
                 x = (x - x.mean(-1, keepdims=True)) / np.sqrt(x.var(-1, keepdims=True) + 1e-5)
                 x = x * params[f'stem_{i}_norm']['scale'] + params[f'stem_{i}_norm']['bias']
@@ -210,7 +209,7 @@ class HierarchicalTest(parameterized.TestCase):
 
     def test_attention_and_partition_alternate(self):
         model = with_stage(SMALL, 0, attention=AlternateAttention(Softmax(), ChannelGroups()), positions=NoPositions(),
-                           partition=Alternate(Windows(2), Whole()))
+                           partition=AlternatePartition(Windows(2), Whole()))
         params = drawn(model, IMAGES)
         weights = apply(model, params, IMAGES, capture=('attention',))
         self.assertEqual({name: x.shape for name, x in weights.items() if name.startswith('stage_0')}, {
