@@ -4,7 +4,7 @@
 
 Forward and backward, float32, with the numbers of benchmarks/attention.py for two programs that take turns.
 
-dense_CHANNELS   Convolution of 3x3 at shapes of configs/resnet_fashion_mnist.py, 128 images of 28x28 with 16 and 32 channels,
+dense_CHANNELS   Convolution2d of 3x3 at shapes of configs/resnet_fashion_mnist.py, 128 images of 28x28 with 16 and 32 channels,
                  14x14 with 64, and 7x7 with 128, against a sum of nine shifted products.
 depthwise        Depthwise of 3x3, a sum of nine shifted multiplications, for 32 images of 14x14 with 64 channels, against XLA's
                  grouped convolution.
@@ -26,7 +26,7 @@ import jax.numpy as jnp
 
 from benchmarks.attention import drawn, lines
 from training.host import machine
-from transformer.layers.convolution import Convolution, Depthwise
+from transformer.layers.convolution import Convolution2d, Depthwise
 
 
 def layer(module, *shape):
@@ -37,8 +37,8 @@ def layer(module, *shape):
 
 
 def shifted(*shape):
-    """`Convolution` of as many channels by nine products."""
-    _, arrays = layer(Convolution(shape[-1]), *shape)
+    """`Convolution2d` of as many channels by nine products."""
+    _, arrays = layer(Convolution2d(shape[-1]), *shape)
 
     def function(parameters, x):
         kernel, (_, height, width, _) = parameters['kernel'], x.shape
@@ -64,7 +64,7 @@ def grouped(*shape):
 
 def cases():
     """{name: (maker of the first program, maker of the second)}."""
-    found = {f'dense_{channels}': (partial(layer, Convolution(channels), 128, side, side, channels),
+    found = {f'dense_{channels}': (partial(layer, Convolution2d(channels), 128, side, side, channels),
                                    partial(shifted, 128, side, side, channels))
              for side, channels in ((28, 16), (28, 32), (14, 64), (7, 128))}
     return found | {'depthwise': (partial(layer, Depthwise(), 32, 14, 14, 64), partial(grouped, 32, 14, 14, 64))}

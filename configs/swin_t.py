@@ -28,9 +28,9 @@ def get_config(variant=''):
                            size=224, channels=3, batch_size=1024)
         c.task = base.part('vit.tasks.classification:Classification', label_smoothing=0.1,
                            augment='OneOf(Mixup(alpha=0.8), CutMix())')
-    c.model = base.part('vit.models.hierarchical:Hierarchical', stages=base.stages(
-        layers=(2, 2, 6, 2), widths=(96, 192, 384, 768), heads=(3, 6, 12, 24), drop_path=0.0 if step else 0.2,
-        positions='SwinBias()', partition='Alternate(Windows(size=7), Windows(size=7, shift=3))'))
+    c.model = base.part('vit.models.hierarchical:Hierarchical', drop_path=0.0 if step else 0.2, stages=base.stages(
+        layers=(2, 2, 6, 2), widths=(96, 192, 384, 768), heads=(3, 6, 12, 24), positions='SwinBias()',
+        partition='AlternatePartition(Windows(size=7), Windows(size=7, shift=3))'))
     c.optimizer = base.optimizer(learning_rate=1e-3, weight_decay=0.05, clip=5.0, schedule=base.part(
         'training.schedules:CosineDecay', warmup_steps=25_000))
     c.train.steps = 375_000  # 300 epochs

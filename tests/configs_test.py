@@ -99,8 +99,7 @@ ALIKE = {'gpt2:350m': ('gpt2:124m', SHRUNK.keys() | {'optimizer.learning_rate'})
              f'model.{stack}.{field}' for stack in ('encoder', 'decoder')
              for field in ('dropout', 'last_dropout', 'feed_forward')}),
          'vit_ti16:imagenet': ('vit_ti16:step', {'data', 'dtype', 'task.augment'}),
-         'swin_t:imagenet': ('swin_t:step', {'data', 'dtype', 'task.augment', 'task.label_smoothing'} | {
-             f'model.stages.stage_{i}.{field}' for i in range(4) for field in ('drop_path', 'first_drop_path')}),
+         'swin_t:imagenet': ('swin_t:step', {'data', 'dtype', 'model.drop_path', 'task.augment', 'task.label_smoothing'}),
          'resnet50': ('resnet_fashion_mnist:d2l', {'data', 'dtype', 'model', 'optimizer', 'evals'} | SHRUNK.keys()),
          'gpt_char:shakespeare': ('gpt_char:cpu', {'data.train', 'data.valid', 'data.test'}),
          'gpt_char:base': ('gpt_char:cpu', SHRUNK.keys() | {
