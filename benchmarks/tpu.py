@@ -4,8 +4,8 @@
     python -m benchmarks.tpu --config=configs/vit_ti16.py [--topology=v5e:4x4] [--config.part.field=value ...]
 
 The compiler for TPUs runs on any Linux, and tells the memory and the traffic of a program without a TPU. The topology is a
-slice: v4:2x2x2, v5e:4x4, v5p:8x8x8, v6e:4x4. Of the data only the shapes matter: --config.data.source=digits
---config.data.path= --config.data.name= stands for other images, with data.size and data.channels of the config.
+slice: v4:2x2x2, v5e:4x4, v5p:8x8x8, v6e:4x4. Of the data only shapes and classes matter: a few photos in a folder for each of
+two classes stand for ImageNet, --config.data.source=folder --config.data.name= --config.data.path=photos.
 
 Of each chip: arguments_gb (parameters, optimizer, batch) and temporaries_gb; traffic_gb that a step reads and writes, and
 gflop, both as the compiler counts them (without kernels in Pallas); and step_gflop of all chips, as in the log of training.

@@ -2,9 +2,10 @@
 
 224 x 224, 90 epochs; for GPUs and TPUs, not yet run. (Goyal et al.: 76.5 % on the validation part.)
 
-    python train.py --config=configs/resnet50.py --config.data.source=folder --config.data.path=FOLDER_OF_CLASS_FOLDERS
+    python train.py --config=configs/resnet50.py --config.data.source=folder --config.data.name= --config.data.path=FOLDER
 
-Without a path it reads TFDS's imagenet2012, which `python -m data.prepare imagenet2012` has prepared.
+FOLDER has the folders train and validation, and these one for each class. Without these flags it reads TFDS's imagenet2012,
+which `python -m data.prepare imagenet2012` has prepared.
 """
 
 from configs import base

@@ -1,9 +1,10 @@
 """Swin-T, 28.3 million parameters, on ImageNet (Liu et al. 2021, section 4.1 and appendix A2.1).
 
-    python train.py --config=configs/swin_t.py --config.data.source=folder --config.data.path=FOLDER_OF_CLASS_FOLDERS
+    python train.py --config=configs/swin_t.py --config.data.source=folder --config.data.name= --config.data.path=FOLDER
 
-:imagenet  224 x 224, 300 epochs of 1,024 (the paper: 81.3 % on the validation part); for GPUs and TPUs, not yet run. Without a
-           path it reads TFDS's imagenet2012, which `python -m data.prepare imagenet2012` has prepared.
+:imagenet  224 x 224, 300 epochs of 1,024 (the paper: 81.3 % on the validation part); for GPUs and TPUs, not yet run. FOLDER has
+           the folders train and validation, and these one for each class. Without these flags it reads TFDS's imagenet2012,
+           which `python -m data.prepare imagenet2012` has prepared.
 :step      4 images of scikit-learn's digits, resized to 224 x 224 x 3, in float32: for timing its step on a CPU; not yet timed.
 
                python -m benchmarks.train_step --config=configs/swin_t.py:step --steps=20
