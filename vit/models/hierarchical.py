@@ -95,7 +95,7 @@ class Hierarchical(nn.Module):
         for name, stack in stacks.items():
             front = f'{name}/'
             factors = {of.removeprefix(front): one for of, one in (head_mask or {}).items() if of.startswith(front)}
-            x, more = Stage(stack, None if stack is first else self.merging, numerics, name=name)(
+            x, more = Stage(stack, None if name == 'stage_0' else self.merging, numerics, name=name)(
                 x, key=fold(key, name), head_mask=factors, capture=capture)
             aux |= {f'{name}/{what}': one for what, one in more.items()}
         x = x.reshape(x.shape[0], -1, last.width)
