@@ -130,7 +130,8 @@ class OfModelTest(parameterized.TestCase):
             self.assertEqual(roles.decay(known(name)[0][path]), 0.0, path)
         for name, path in (('stories', 'places/sentence'), ('gpt_Location', 'block_0/attention/mechanism/table'),
                            ('luong', 'decoder/cross_attention/window'), ('vit', 'patches/kernel'),
-                           ('resnet', 'stem/convolution/kernel'), ('davit', 'stem_1/kernel'), ('swin', 'stage_1/merging/kernel'),
+                           ('resnet', 'stem/convolution/kernel'), ('davit', 'stem_1/kernel'),
+                           ('swin', 'stage_1/merging/kernel'),
                            ('davit', 'stage_0/block_0/attention_convolution/kernel')):
             self.assertEqual(roles.decay(known(name)[0][path]), 1.0, path)
 
