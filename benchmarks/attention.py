@@ -120,13 +120,17 @@ NOT_RUN = ('long', 'causal_8192')  # cases whose second program is not run
 
 def main():
     machine.prepare({})
-    known = cases()
+    lines(cases(), NOT_RUN)
+
+
+def lines(known, not_run=()):
+    """Prints the line of each case that --case asks for, of {name: (maker of the first program, maker of the second)}."""
     asked = [name for name in known if not flags.FLAGS.case or any(name.startswith(one) for one in flags.FLAGS.case)]
     for one in flags.FLAGS.case:
         if not any(name.startswith(one) for name in known):
             raise ValueError(f'There is no case {one!r}; {did_you_mean(one, known)}')
     for name in asked:
-        row = measure(*known[name], flags.FLAGS.rounds, run_second=name not in NOT_RUN)
+        row = measure(*known[name], flags.FLAGS.rounds, run_second=name not in not_run)
         print(json.dumps({'case': name} | row), flush=True)
 
 

@@ -11,6 +11,10 @@ decoder of 2 blocks of width 64 all 50. `samples/reconstructions_STEP.png` has w
 regression on the mean of the encoder's states over all patches, without the class token (--config.evals.probe.feature=pooled
 reads that alone); a random encoder's is measured by the same command with --config.train.steps=1. Each of the three times that
 it is measured costs a forward pass over all 60,000 images, 6 TFLOP, and 10 seconds of one core for 55,000 images.
+configs/vision_comparison.py trains both, and compares fine-tuning with all labels and with few to training from scratch.
+
+A step of 256 images is 30 GFLOP, all of them 385 TFLOP. The probe has to reach 87 %, 15 points above that of a random encoder;
+not yet run to its end.
 """
 
 from configs import base
