@@ -269,7 +269,7 @@ def prune(snapshot, folder, new, kept, batch):
     run = runs.build(config, snapshot.run.mesh, folder)
     params = pruning.pruned(snapshot.model, snapshot.params, kept, run.shapes.params, run.roles)
     pruning.require_same(snapshot, run.model, params, kept, batch)
-    runs.write(new, run, run.begun_with(params).tree(), folder)
+    runs.write(new, run, run.begun_with(snapshot.variables | {'params': params}).tree(), folder)
     print(f'{new}: {sum(map(len, kept))} heads and {run.parameters():,} parameters of {snapshot.run.parameters():,}')
 
 

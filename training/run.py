@@ -62,11 +62,14 @@ class Run:
         return _fresh(self.config, self.data, self.model, self.task, self.optimizer,
                       steps.with_models(self.companions.models, self.companions.variables))
 
-    def begun_with(self, params):
-        """The fresh state with these parameters."""
-        placed = lambda shapes: jax.tree.map(lambda x, s: jax.device_put(x.astype(s.dtype), s.sharding), params, shapes)
-        average = self.optimizer.first_average(placed(self.shapes.average or self.shapes.params))
-        return self.init().replace(params=placed(self.shapes.params), average=average)
+    def begun_with(self, given):
+        """The fresh state with these `variables`, parameters and statistics."""
+        shapes, first = self.shapes, self.optimizer.first_average
+        put = lambda tree, like: jax.tree.map(lambda x, s: jax.device_put(x.astype(s.dtype), s.sharding), tree, like)
+        params, statistics = given['params'], put(given.get('statistics', {}), shapes.statistics)
+        average = first(put(params, shapes.average or shapes.params))
+        return self.init().replace(params=put(params, shapes.params), average=average, statistics=statistics,
+                                   average_statistics=first(statistics))
 
     def init_from(self, folder):
         """(state, names of fresh parameters): the fresh state, with the parameters and statistics that init_rules keep from the

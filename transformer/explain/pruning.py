@@ -60,7 +60,7 @@ def require_same(snapshot: Any, small: Any, params: dict, kept: Sequence, batch:
     model = snapshot.model
     gone = [(layer, head) for layer, head in all_heads(model) if head not in kept[layer]]
     inputs = snapshot.run.task.inputs(batch)
-    apply = jax.jit(lambda model, params: model.apply({'params': params}, **inputs), static_argnums=0)
+    apply = jax.jit(lambda model, params: model.apply(snapshot.variables | {'params': params}, **inputs), static_argnums=0)
     wanted, found = apply(model, without(model, snapshot.params, gone)), apply(small, params)
     for name, x in jax.device_get(wanted).items():
         y, x = np.asarray(found[name], np.float64), x.astype(np.float64)

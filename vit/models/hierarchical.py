@@ -109,7 +109,7 @@ class Hierarchical(nn.Module):
           capture: as in `Context`.
         """
         numerics, stages, aux = Numerics(self.dtype, self.dense_gradient, self.parameter_dtype), self.in_order, {}
-        first, last = stages['stage_0'], [*stages.values()][-1]
+        first, last, rates = stages['stage_0'], [*stages.values()][-1], self.rates
         x = self.stem(image, first.width, numerics)  # [B, rows, columns, D]
         encoding = encoding_on(self.positions, first, x.shape[1:3], numerics)
         x = dropout(encoding.at_input(x.reshape(x.shape[0], -1, first.width)).reshape(x.shape), self.dropout,
@@ -118,7 +118,7 @@ class Hierarchical(nn.Module):
             front = f'{name}/'
             factors = {of.removeprefix(front): one for of, one in (head_mask or {}).items() if of.startswith(front)}
             x, more = Stage(blocks, self.merging if number else None, numerics, name=name)(
-                x, self.rates[name], key=fold(key, name), head_mask=factors, capture=capture)
+                x, rates[name], key=fold(key, name), head_mask=factors, capture=capture)
             aux |= {f'{name}/{what}': one for what, one in more.items()}
         x = x.reshape(x.shape[0], -1, last.width)
         x = x if self.pool_first else last.last_norm(x, numerics)

@@ -171,7 +171,8 @@ class SameTest(parameterized.TestCase):
         there = np.ones((3, 6), np.int32)
         batch = {'inputs': TOKENS, 'segments': there, 'positions': np.broadcast_to(np.arange(6), (3, 6))}
         params = jax.tree.map(jnp.asarray, drawn(SMALL, TEXT))
-        snapshot = types.SimpleNamespace(model=SMALL, params=params, run=types.SimpleNamespace(task=NextToken()))
+        snapshot = types.SimpleNamespace(model=SMALL, params=params, variables={'params': params},
+                                         run=types.SimpleNamespace(task=NextToken()))
         small, given = pruned(SMALL, params, KEPT, TEXT)
         pruning.require_same(snapshot, small, given, KEPT, batch)
         given['block_0']['attention']['query']['kernel'] += 0.1

@@ -142,6 +142,24 @@ def _within(function, params, x):
     return Around().apply({'params': params}, x)
 
 
+def _resized(table, grid, a=-0.5, repeat=False):
+    """Cubic convolution of a table [rows, columns, ..] (Keys 1981); beyond its edges they repeat, or else nothing counts."""
+    def weight(d):
+        return (a + 2) * d ** 3 - (a + 3) * d ** 2 + 1 if d <= 1 else a * (d ** 3 - 5 * d ** 2 + 8 * d - 4) if d < 2 else 0.0
+
+    for axis, size in enumerate(grid):
+        rows, out = np.moveaxis(table, axis, 0), []
+        for i in range(size):
+            at, total, weights = (i + 0.5) * len(rows) / size - 0.5, 0.0, 0.0
+            for j in range(int(np.floor(at)) - 1, int(np.floor(at)) + 3):
+                if repeat or 0 <= j < len(rows):
+                    total = total + weight(abs(at - j)) * rows[min(max(j, 0), len(rows) - 1)]
+                    weights += weight(abs(at - j))
+            out.append(total / weights)
+        table = np.moveaxis(np.stack(out), 0, axis)
+    return table
+
+
 class HierarchicalTest(parameterized.TestCase):
     def test_names_and_shapes(self):
         shapes = jax.tree.map(jnp.shape, drawn(SMALL, IMAGES))
@@ -270,10 +288,6 @@ class HierarchicalTest(parameterized.TestCase):
         with self.assertRaisesRegex(ValueError, r'^drop_path is 1.0; expected a rate in \[0, 1\)'):
             SMALL.clone(drop_path=1.0)
 
-    def test_stages_that_are_equal_have_merging_between_them(self):
-        model = SMALL.clone(stages={'stage_0': FIRST, 'stage_1': FIRST})
-        self.assertIn('merging', drawn(model, IMAGES)['stage_1'])
-
     def test_heads_can_be_switched_off(self):
         params, factors = drawn(SMALL, IMAGES), {'stage_0/attention': np.array([[1.0, 0.0], [1.0, 1.0]], np.float32)}
         without = jax.tree.map(np.copy, params)
@@ -289,16 +303,21 @@ class HierarchicalTest(parameterized.TestCase):
         np.testing.assert_allclose(apply(other, params, IMAGES)['logits'], apply(SMALL, params, IMAGES)['logits'], atol=1e-6)
 
     def test_tables_are_resized_for_images_of_another_size(self):
-        model = SMALL.clone(positions=Learned())
-        small, large = (drawn(model, image) for image in (IMAGES[:, :2, :2], np.ones((1, 12, 8, 1), np.float32)))
+        """Each from the grid that it had, of the image or of a window, to the one that it has now."""
+        model = with_stage(SMALL.clone(positions=Learned()), partition=AlternatePartition(Windows(2), Windows(3, shift=1)))
         self.assertIsInstance(model, contracts.Fitting)
-        before, image = (jax.ShapeDtypeStruct((1, *sides, 1), jnp.float32) for sides in ((2, 2), (12, 8)))
-        fit = lambda keys, x, image: model.fitted(mesh.path_of(keys), x, {'image': before}, image=image)
-        fitted = jax.tree_util.tree_map_with_path(lambda keys, x: fit(keys, x, image), small)
-        same = jax.tree_util.tree_map_with_path(lambda keys, x: fit(keys, x, before), small)
+        before, image = (jax.ShapeDtypeStruct((1, *sides, 1), jnp.float32) for sides in ((4, 4), (12, 8)))
+        with jax.enable_x64(True):
+            small = mesh.flat(jax.tree.map(np.float64, drawn(model, IMAGES[:, :4, :4])))
+            fitted, same = ({path: np.asarray(model.fitted(path, x, {'image': before}, image=now)) for path, x in small.items()}
+                            for now in (image, before))
         jax.tree.map(np.testing.assert_array_equal, same, small)
-        self.assertNotEqual(*(jax.tree.map(jnp.shape, params) for params in (small, large)))
-        self.assertEqual(*(jax.tree.map(jnp.shape, params) for params in (fitted, large)))
+        bias = 'stage_{}/block_{}/attention/positions/bias'.format
+        wanted = small | {bias(0, 1): _resized(small[bias(0, 1)], (5, 5)), bias(1, 0): _resized(small[bias(1, 0)], (3, 3))}
+        table = small['positions/embedding'].reshape(2, 2, 8)
+        wanted['positions/embedding'] = _resized(table, (6, 4), a=-0.75, repeat=True).reshape(24, 8)
+        self.assertEqual(small[bias(0, 0)].shape[:2], (3, 3))  # of a window of 2x2, which stays
+        jax.tree.map(functools.partial(np.testing.assert_allclose, rtol=0, atol=1e-10), fitted, wanted)
 
     def test_the_helper_of_configs(self):
         found = base.stages(layers=(2, 3), widths=(8, 16), heads=(2, 4), positions='SwinBias()')
