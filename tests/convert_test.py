@@ -330,7 +330,8 @@ class FolderTest(recorded.TestCase):
 
     @parameterized.parameters(
         ('gpt2', 'resid_pdrop', 'embd_pdrop', 'attn_pdrop'), ('bert', 'hidden_dropout_prob', 'attention_probs_dropout_prob'),
-        ('bart', 'dropout', 'attention_dropout'), ('vit', 'hidden_dropout_prob', 'attention_probs_dropout_prob'))
+        ('bart', 'dropout', 'attention_dropout'), ('vit', 'hidden_dropout_prob', 'attention_probs_dropout_prob'),
+        ('swin', 'hidden_dropout_prob', 'attention_probs_dropout_prob'))
     def test_one_rate_of_dropout_everywhere(self, name, *fields):
         folder = self.hugging_face(name, **dict.fromkeys(fields, 0.25))
         (family, *_), (model, _) = convert.opened(folder), convert.from_hf(folder)
