@@ -38,7 +38,7 @@ MODELS = {'resnet': ('ResNet-20', 'convolutions'), 'resnet_wide': ('ResNet-20, t
           'vit': ('ViT, mean', 'attention'), 'vit_cls': ('ViT, class token', 'attention'),
           'deit_hard': ('DeiT, predictions', 'attention'), 'deit_soft': ('DeiT, probabilities', 'attention'),
           'swin': ('Swin', 'windows'), 'davit': ('DaViT', 'windows'), 'hybrid': ('ViT on convolutions', 'both'),
-          'd2l_vit': ("textbook's ViT", 'attention'), 'd2l_resnet18': ('ResNet-18', 'convolutions')}
+          'd2l_vit': ("textbook's ViT", 'attention'), 'd2l_resnet18': ("textbook's ResNet-18", 'convolutions')}
 KINDS = 'attention', 'convolutions', 'windows', 'both'  # in the order of the colours
 MARKERS = 'oDsv^PX'
 LABELS = {'mae_random': 'linear probe, random encoder', 'mae': 'linear probe, pretrained', 'vit': 'ViT from scratch',
