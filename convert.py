@@ -64,6 +64,7 @@ from training import mesh, weight_files, workdir
 from training import run as runs
 from training.checkpoint import require_same
 from training.config import resolve
+from training.contracts import Fitting
 from training.host import machine
 from training.state import initialised, variables
 from transformer.contracts import LabelledText, TaggedText
@@ -78,18 +79,11 @@ from transformer.conversion.tables import Weight
 from transformer.decoding.strategies import Strategy
 from transformer.models.electra import Electra
 from vit.contracts import SeenImages
-from vit.conversion import timm
-from vit.conversion.davit import DAVIT
-from vit.conversion.deit import DEIT
-from vit.conversion.dinov2 import DINOV2
-from vit.conversion.resnet import RESNET
-from vit.conversion.swin import SWIN
-from vit.conversion.timm_swin import TIMM_SWIN
-from vit.conversion.vit import VIT, image_of
-from vit.conversion.vit_mae import VIT_MAE
+from vit.conversion import preparation, timm
+from vit.conversion.families import FAMILIES as OF_IMAGES
+from vit.conversion.families import TIMM
+from vit.conversion.vit import image_of
 
-TIMM = *TIMM_SWIN, *DAVIT
-OF_IMAGES = *VIT, *DEIT, *DINOV2, *VIT_MAE, *SWIN, *RESNET, *TIMM
 FAMILIES = *OF_TEXT, *OF_IMAGES
 # Fields of our models that do not change what given parameters compute, except for rounding.
 FREE = ('dtype', 'parameter_dtype', 'dense_gradient', *(f'{stack}{name}' for stack in ('', 'encoder.', 'decoder.')
@@ -248,8 +242,12 @@ def converted_run(folder):
             config.parameter_dtype = family.parameter_dtype(weights)
         machine.prepare(config, sparing=True)
         run = runs.build(config, mesh.make(1, 1, 1), place)
-    shapes = variables(run.shapes.params, run.shapes.statistics)
-    return family, weights, run, read(folder, family, weights, shapes, run.model), said
+    if family in OF_IMAGES:
+        found = read(folder, family, weights, shapes_of(family, run.model, theirs), run.model)
+        found = fitted(folder, family, theirs, run, found)
+    else:
+        found = read(folder, family, weights, variables(run.shapes.params, run.shapes.statistics), run.model)
+    return family, weights, run, found, said
 
 
 def widened(kinds, dtype):
@@ -313,30 +311,29 @@ def generation_of(theirs, generation, prompts, said):
 
 def image_run(folder, family, theirs, fields, place):
     """(config, report to print) of a run of an image model; writes its classes into the folder `place`."""
-    _, height, width, channels = image_of(theirs)
-    path = folder / 'preprocessor_config.json'
-    settings = json_of(path) if path.is_file() else timm.preparation(theirs)
-    require_preparation(settings, height, width)
-    given = settings if settings.get('do_normalize', True) else {'image_mean': [0.0] * channels, 'image_std': [1.0] * channels}
-    mean, std = (tuple(map(float, given.get(name) or (0.5,) * channels)) for name in ('image_mean', 'image_std'))
+    path, channels = folder / 'preprocessor_config.json', image_of(theirs)[-1]
+    prepared = preparation.read(json_of(path) if path.is_file() else None, theirs)
     if family.use == 'images' and (told := problem_of(theirs)) != 'classes':
         raise ValueError(f'config.json says that an image has {told}, which is not supported; expected one class.')
     classes = labels(theirs) if family.use == 'images' else []
-    form = {'height': height, 'width': width, 'channels': channels, 'classes': classes}
+    form = {'height': prepared.height, 'width': prepared.width, 'channels': channels, 'classes': classes}
     pathlib.Path(place, 'classes.json').write_text(json.dumps(form))
-    image = dict(size=height if height == width else 0, channels=channels, steps=f'Normalize(mean={mean}, std={std})')
-    said = f'images of {height}x{width}x{channels}{timm.otherwise_prepared(theirs)}'
-    return converted.config_of(family, fields, image=image), said
+    said = f'images of {prepared.height}x{prepared.width}x{channels}, prepared by {prepared.fit}'
+    return converted.config_of(family, fields, image=prepared.fields() | {'channels': channels}), said
 
 
-def require_preparation(settings, height, width):
-    """Raises ValueError for a preprocessor_config.json whose preparation of images is not supported."""
-    sizes = None, {'height': height, 'width': width}, height if height == width else None
-    for name, values in (('do_resize', (None, True)), ('do_rescale', (None, True)), ('do_center_crop', (None, False)),
-                         ('resample', (None, 2)), ('rescale_factor', (None, 1 / 255)), ('size', sizes)):
-        if settings.get(name) not in values:
-            raise ValueError(f'preprocessor_config.json has {name}={settings[name]!r}, which is not supported; expected '
-                             f'{values[1]!r}.')
+def fitted(folder, family, theirs, run, found):
+    """The variables for the images of the run, where config.json has those of another size: position tables are resized."""
+    before = {name: jax.ShapeDtypeStruct(shape, dtype) for name, (shape, dtype) in family.inputs(theirs).items()}
+    image = jax.ShapeDtypeStruct(run.data.shapes['image'][0], np.float32)
+    if isinstance(run.model, Fitting) and before['image'].shape[1:] != image.shape[1:]:
+        fit = lambda keys, x: run.model.fitted(mesh.path_of(keys), x, before, image=image)
+        found = {kind: jax.tree_util.tree_map_with_path(fit, tree) for kind, tree in found.items()}
+    sizes = [[x.shape for x in jax.tree.leaves(tree)] for tree in (found, variables(run.shapes.params, run.shapes.statistics))]
+    if sizes[0] != sizes[1]:
+        raise ValueError(f'{folder} has a preprocessor_config.json for images of {"x".join(map(str, image.shape[1:3]))}, and '
+                         f'a model for images of {"x".join(map(str, before["image"].shape[1:3]))}; mend one of them.')
+    return found
 
 
 def folder_of(snapshot, new, kind=None):
@@ -349,8 +346,8 @@ def folder_of(snapshot, new, kind=None):
     theirs = more | {'dtype': kind.name}
     snapshot = dataclasses.replace(snapshot, params=None)  # so that each parameter is freed once it is written
     weights = family.write(flat, snapshot.model)
-    prepared = None if special else preparation_of(snapshot.data)
     of_timm = family in TIMM
+    prepared = None if special else (preparation.pretrained if of_timm else preparation.processor)(snapshot.data)
     theirs = timm.nested(theirs, prepared, family) if of_timm else theirs
     with made(new) as folder:
         (folder / 'config.json').write_text(json.dumps(theirs, indent=2, sort_keys=True) + '\n')
@@ -512,15 +509,6 @@ def special_of(snapshot, family):
     elif roles.pad < 0 and family.use not in GENERATES and family.kind == 'gpt2':  # without it transformers takes one text only
         roles = dataclasses.replace(roles, pad=roles.of('end'))
     return Special(tokenizer, roles, frame, start, isinstance(data, OpenParallel))
-
-
-def preparation_of(data):
-    """The preprocessor_config.json with which transformers prepares images as `data` does."""
-    height, width = data.shapes['image'][0][1:3]
-    mean, std = data.normalization
-    return {'image_processor_type': 'ViTImageProcessor', 'do_resize': True, 'size': {'height': height, 'width': width},
-            'resample': 2, 'do_rescale': True, 'rescale_factor': 1 / 255, 'do_normalize': True, 'image_mean': mean,
-            'image_std': std}
 
 
 @contextlib.contextmanager

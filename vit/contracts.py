@@ -6,6 +6,22 @@ from typing import Protocol, runtime_checkable
 import numpy as np
 
 
+class Resizing(Protocol):
+    """How images of any size become that of a batch: resized, of which the centre is cut out (data/images/fit.py).
+
+    Attributes:
+      filter: how pixels are interpolated, as Pillow calls it in small letters.
+      share: of the sides of the resized image those of its part.
+      proportional: whether proportions are kept; else the resized image has those of the batch.
+    """
+    filter: str
+    share: float
+    proportional: bool
+
+    def enlarged(self, side: int) -> int:
+        """A side of the resized image, of which that of the batch is the share."""
+
+
 @runtime_checkable
 class SeenImages(Protocol):
     """Images with classes.
@@ -14,10 +30,12 @@ class SeenImages(Protocol):
       shapes: {name: (shape, dtype)} of a training batch; 'image' is [B, height, width, channels].
       classes: the names of the classes.
       normalization: (means, standard deviations) of the channels, by which images in 0..1 are normalised.
+      fit: how images are resized, but for augmentation.
     """
     shapes: Mapping[str, tuple[tuple[int, ...], type]]
     classes: Sequence[str]
     normalization: tuple[list[float], list[float]]
+    fit: Resizing
 
     def read(self, path: str) -> np.ndarray:
         """float32 [height, width, channels]: an image file, prepared as in training, without augmentation. Raises

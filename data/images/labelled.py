@@ -201,6 +201,11 @@ class OpenImages(Opened):
         return f'{os.fspath(path)} is {" and ".join(notes)}' if notes else ''
 
     @property
+    def fit(self) -> Fit:
+        """How images are resized; those that are drawn at random in training have a part at the centre otherwise."""
+        return self.config.fit
+
+    @property
     def normalization(self) -> tuple[list[float], list[float]]:
         """(mean, standard deviation) of each channel, with which images in 0..1 are normalised."""
         channels, step = self._form.channels, self._normalize or image_steps.Normalize((0.0,), (1.0,))
