@@ -136,8 +136,8 @@ class Run:
         return stacked, sum(map(self.data.count, found))
 
     def compile(self):
-        """(train.dispatch training steps, compiled for this mesh; floating point operations of one step). The steps donate
-        their state. If batches have several lengths, the operations are those of the longest."""
+        """train.dispatch training steps, compiled for this mesh, as `Programs` with the floating point operations of one step.
+        The steps donate their state."""
         shardings, count = jax.tree.map(lambda s: s.sharding, self.shapes), self.config.train.dispatch
         function, frozen = steps.several(self.step_function, count, self.config.train.nonfinite), self.companions.variables
         jitted = jax.jit(function, donate_argnums=0, out_shardings=(shardings, meshes.replicated(self.mesh)))
@@ -151,8 +151,7 @@ class Run:
                 return traced.lower().compile(), flops.count_jaxpr(traced.jaxpr) // count
 
         longest = {name: ((*front, *shape), dtype) for name, (shape, dtype) in self.data.shapes.items()}
-        programs = steps.Programs(program, longest, frozen)
-        return programs, programs.flops
+        return steps.Programs(program, longest, frozen)
 
     def forward(self, apply, frozen):
         """What the task's loss calls: `apply` for the model, and the companions with the `variables` `frozen`."""
