@@ -208,7 +208,7 @@ def tiny_autoencoder(**changes):
     stack = dict(layers=1, heads=2, width=8)
     c.model = base.part('vit.models.mae:Mae', patch=2, encoder=stack, decoder=stack)
     c.task = base.part('vit.tasks.reconstruction:Reconstruction')
-    c.data.reader = 'vit.readers.reconstructions:Reconstruction'
+    c.data.reader = 'vit.readers.filled:FilledPatches'
     c.evals.reconstructions = base.evaluation('vit.evaluators.reconstructions:Reconstructions', split='valid', count=3)
     c.evals.probe = base.evaluation('vit.evaluators.probe:LinearProbe', split='valid', feature='hidden')
     return changed(c, **changes).lock()

@@ -199,7 +199,7 @@ class Run:
     def metric_names(self, batches):
         """The names of the numbers that `Snapshot.averages` returns for these batches."""
         with jax.set_mesh(self.mesh):
-            terms = jax.eval_shape(self.eval_terms, variables(self.shapes.params, self.shapes.statistics), next(iter(batches)))
+            terms = jax.eval_shape(self.eval_terms, self.shapes.variables, next(iter(batches)))
         names = ['loss', *(t for t in terms if t != 'loss'), 'weight']
         return (*names, *self.task.derived(dict.fromkeys(names, 1.0), batches.facts))
 

@@ -185,7 +185,7 @@ class AllFiguresTest(parameterized.TestCase):
             'training/report/report.py',
             'transformer/attention/masks/analysis.py', 'transformer/evaluators/pooling.py', 'transformer/explain/pictures.py',
             'transformer/explain/positions.py', 'vit/evaluators/mistakes.py', 'vit/explain/attention.py',
-            'vit/explain/filters.py', 'vit/explain/reconstruction.py'})
+            'vit/explain/filled.py', 'vit/explain/filters.py'})
 
     def test_rows_that_were_produced_and_uniform_weights_are_told(self):
         figure = FIGURES['an alignment']()

@@ -14,7 +14,7 @@ he = nn.initializers.variance_scaling(2.0, 'fan_out', 'normal')
 uniform = nn.initializers.variance_scaling(1 / 3, 'fan_in', 'uniform')
 
 
-class Convolution(nn.Module):
+class Convolution2d(nn.Module):
     """y[i, j] = b + sum over m, n of x[s·i + m - p, s·j + n - p]·K[m, n] with p = (size - 1) / 2 zeros around the image:
     [B, height, width, C] -> [B, ceil(height / s), ceil(width / s), features].
 

@@ -45,8 +45,8 @@ class FittedTest(parameterized.TestCase):
 class Probed:
     """A snapshot whose model gives the features in the images."""
 
-    def __init__(self, **outputs):
-        self.outputs, self.views = outputs, []
+    def __init__(self, model=None, **outputs):
+        self.model, self.outputs, self.views = model, outputs, []
         task = types.SimpleNamespace(inputs=lambda batch: {'image': batch['image']})
         self.run = types.SimpleNamespace(task=task, eval_rows=64)
         self.data = types.SimpleNamespace(evaluation=self.evaluation)
@@ -68,12 +68,12 @@ class Probed:
 class LinearProbeTest(parameterized.TestCase):
     def test_measures_examples_on_which_it_was_not_fitted(self):
         snapshot = Probed(pooled=lambda image: image)
-        found = LinearProbe(train='train[:1%]')(snapshot, snapshot.batches(slice(300, 400)))
+        found = LinearProbe('pooled', train='train[:1%]')(snapshot, snapshot.batches(slice(300, 400)))
         self.assertEqual(snapshot.views, [('train[:1%]', 64)])
         predict, strength = fitted(FEATURES[:299].astype(np.float32).astype(np.float64), LABELS[:299], choosing=0.1)
         wanted = predict(FEATURES[300:399].astype(np.float32)) == LABELS[300:399]
         self.assertEqual(found, {'accuracy': wanted.mean(), 'C': strength})
-        each = LinearProbe(train='train[:1%]').each(snapshot, snapshot.batches(slice(300, 400)))
+        each = LinearProbe('pooled', train='train[:1%]').each(snapshot, snapshot.batches(slice(300, 400)))
         np.testing.assert_array_equal(LinearProbe().right(each)['accuracy'], wanted)
 
     def test_the_mean_over_positions(self):
@@ -83,10 +83,20 @@ class LinearProbeTest(parameterized.TestCase):
         found = [LinearProbe(feature=name)(snapshot, snapshot.batches(slice(300, 400))) for name in ('pooled', 'hidden')]
         self.assertAlmostEqual(found[0]['accuracy'], found[1]['accuracy'], places=1)
 
+    @parameterized.parameters((types.SimpleNamespace(patch=2, front=('class', 'register 1')), 2), (None, 0))
+    def test_tokens_in_front_of_the_patches_do_not_count(self, model, front):
+        """Nor where they stand: the features are those of the same vectors."""
+        tokens = lambda image: np.stack([np.full_like(image, 1e6)] * front + [image, image], 1)
+        square = lambda image: np.tile(image[:, None, None], (1, 3, 2, 1))
+        wanted = LinearProbe('pooled')(Probed(pooled=lambda image: image), Probed().batches(slice(300, 400)))
+        for made in (tokens, square)[:1 if front else 2]:
+            snapshot = Probed(model, hidden=made)
+            self.assertEqual(LinearProbe()(snapshot, snapshot.batches(slice(300, 400))), wanted)
+
     def test_labels_without_a_reason_are_guessed(self):
         rng = np.random.default_rng(2)
         snapshot = Probed(pooled=lambda image: rng.normal(size=image.shape))
-        found = LinearProbe(limit=200, choosing=0.5)(snapshot, snapshot.batches(slice(300, 400)))
+        found = LinearProbe('pooled', limit=200, choosing=0.5)(snapshot, snapshot.batches(slice(300, 400)))
         self.assertLess(found['accuracy'], 0.5)
 
     @parameterized.parameters(
