@@ -32,7 +32,8 @@ CASES = (
     'albert_span', 'electra', 'electra_masked', 'electra_model', 'electra_classes', 'electra_tags', 'electra_span',
     'distilbert', 'distilbert_model', 'distilbert_classes', 'distilbert_tags', 'distilbert_span', 'swin', 'swin_model', 'deit',
     'deit_classes', 'deit_model', 'dinov2', 'dinov2_model',
-    'timm_swin', 'timm_swin_padded', 'timm_davit', 'timm_davit_florence', 'resnet', 'resnet_basic')
+    'timm_swin', 'timm_swin_padded', 'timm_davit', 'timm_davit_florence', 'resnet', 'resnet_basic',
+    'resnet_model')
 
 ALTERED = 'vit_mae', 'bert_masked', 'albert', 'electra', 'electra_masked', 'electra_classes', 'distilbert', 'distilbert_span'
 # One of each family, and those with a part of their own.
@@ -50,8 +51,7 @@ def inputs_of(name, model, arrays):
 def outputs_of(name, outputs):
     """Our outputs under their names."""
     family, *_ = convert.opened(REFERENCE / name)
-    names = named_arrays.OUTPUTS | dict(family.outputs)
-    return {names[ours]: x for ours, x in outputs.items() if names.get(ours)}
+    return named_arrays.outputs_of(family, outputs)
 
 
 def shaped(tree):
@@ -212,8 +212,8 @@ class FolderTest(recorded.TestCase):
         self.assert_same_weights(out, self.folder / f'{kind}_classes_hf')
 
     @parameterized.parameters('gpt2', 'gpt2_span', 'bert', 'bert_model', 'roberta', 't5', 'bart_classes', 'vit', 'deit',
-                              'resnet', 'vit_mae', 'vit_mae_model', 'albert', 'electra', 'distilbert_span', 'swin_model',
-                              'timm_davit')
+                              'resnet', 'resnet_model', 'vit_mae', 'vit_mae_model', 'albert', 'electra', 'distilbert_span',
+                              'swin_model', 'timm_davit')
     @pytest.mark.slow
     def test_verify(self, name):
         workdir, recorded = self.folder / 'run', case(name)
