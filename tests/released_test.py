@@ -95,8 +95,9 @@ TIMM = dict(  # as of timm/swin_tiny_patch4_window7_224.ms_in1k and timm/davit_t
 _OF_IMAGENET = dict(do_normalize=True, do_resize=True, image_mean=[0.485, 0.456, 0.406], image_std=[0.229, 0.224, 0.225])
 PREPARED = {
     'google/vit-base-patch16-224': dict(
-        do_normalize=True, do_rescale=True, do_resize=True, image_mean=[0.5, 0.5, 0.5], image_processor_type='ViTFeatureExtractor',
-        image_std=[0.5, 0.5, 0.5], resample=2, rescale_factor=0.00392156862745098, size={'height': 224, 'width': 224}),
+        do_normalize=True, do_rescale=True, do_resize=True, image_mean=[0.5, 0.5, 0.5], image_std=[0.5, 0.5, 0.5],
+        image_processor_type='ViTFeatureExtractor', resample=2, rescale_factor=0.00392156862745098,
+        size={'height': 224, 'width': 224}),
     'facebook/deit-base-distilled-patch16-224': _OF_IMAGENET | dict(
         crop_size=224, do_center_crop=True, feature_extractor_type='DeiTFeatureExtractor', resample=3, size=256),
     'microsoft/swin-tiny-patch4-window7-224': _OF_IMAGENET | dict(

@@ -42,8 +42,8 @@ class SeenImages(Protocol):
         """float32 [height, width, channels]: an image file, prepared as in training, without augmentation. Raises
         FileNotFoundError, or ValueError that names a file which cannot be decoded."""
 
-    def note(self, path: str) -> str:
-        """What a person should know of how `read` reads a file, '' for nothing."""
+    def seen(self, path: str) -> tuple[np.ndarray, str]:
+        """(the same, what a person should know of how the file is read, '' for nothing), decoded once."""
 
     def visible(self, image: np.ndarray) -> np.ndarray:
         """Images of a batch in 0..1, without the normalisation, [.., height, width, channels]."""
