@@ -18,7 +18,6 @@ under their names there (logits, last_hidden_state), to compare with those of th
 In Python: from convert import from_hf; model, params = from_hf(FOLDER).
 """
 
-import contextlib
 import dataclasses
 import json
 import pathlib
@@ -45,20 +44,15 @@ import jax
 import numpy as np
 
 from configs import base, converted
-from data import json_files
+from data import json_files, special_tokens
 from data.seq2seq import pairs
 from data.seq2seq.parallel import OpenParallel
 from data.text import examples as data_examples
 from data.text import frames
-from data.text.examples import OpenExamples
 from data.text.labelled import Labelled, OpenLabelled
-from data.text.masked import OpenMasked
 from data.text.preferences import OpenPreferences
 from data.text.targets import Labels, Number
 from data.tokenizers import hugging_face as tokenizer_files
-from data.tokenizers.roles import Roles
-from data.tokenizers.specs import WordPiece
-from data.tokenizers.tokenizer import Tokenizer
 from display import progress
 from training import mesh, weight_files, workdir
 from training import run as runs
@@ -349,7 +343,7 @@ def folder_of(snapshot, new, kind=None):
     of_timm = family in TIMM
     prepared = None if special else (preparation.pretrained if of_timm else preparation.processor)(snapshot.data)
     theirs = timm.nested(theirs, prepared, family) if of_timm else theirs
-    with made(new) as folder:
+    with workdir.made(new) as folder:
         (folder / 'config.json').write_text(json.dumps(theirs, indent=2, sort_keys=True) + '\n')
         with progress.waiting(f'writing {new}'):
             weight_files.write(folder, weights)
@@ -385,7 +379,8 @@ def written_tokenizer(folder, snapshot, special):
 def written_generation(folder, generation, special):
     """Writes the group `generation` of a run's config as generation_config.json; returns the report to print."""
     strategy = resolve.parse(generation.strategy, Strategy, 'generation.strategy') if generation.strategy else None
-    settings, lost = write_settings(strategy, generation.tokens, generation.settings.to_dict(), special.prompts)
+    prompts = Prompts(special.start if special.pairs else -1, special.roles.end)
+    settings, lost = write_settings(strategy, generation.tokens, generation.settings.to_dict(), prompts)
     ids = {name: one for name, one in special.ids().items() if name in IDS and one is not None}
     if [ids.get('eos_token_id')] != settings.get('eos_token_id', [])[:1]:  # the first of several end tokens has changed
         settings.pop('eos_token_id', None)
@@ -437,11 +432,6 @@ def expressed(snapshot, kind=None):
     raise ValueError(formed.refusal(family.architecture))
 
 
-def plain(tokenizer):
-    """The tokenizer without the frame around its texts."""
-    return tokenizer.inner if isinstance(tokenizer, frames.Framed) else tokenizer
-
-
 def told_of(snapshot):
     """The fields of the config for transformers, except tokens, that come from the data: classes and the shape of images."""
     data, found = snapshot.data, {}
@@ -461,64 +451,10 @@ def told_of(snapshot):
     return found
 
 
-@dataclasses.dataclass(frozen=True)
-class Special:
-    """The special tokens of a run.
-
-    Attributes:
-      roles: those of its tokenizer, changed where its data or its decoder use other tokens.
-      frame: the special tokens around texts, None if they are unknown.
-      start: the first input of the decoder, -1 without a decoder.
-      pairs: whether the run translates pairs of texts.
-    """
-    tokenizer: Tokenizer
-    roles: Roles
-    frame: frames.Frame | None
-    start: int
-    pairs: bool
-
-    @property
-    def prompts(self):
-        return Prompts(self.start if self.pairs else -1, self.roles.end)
-
-    def ids(self):
-        """The fields of the config for transformers that name tokens; None for a missing token that has a default there."""
-        found = {name: getattr(self.roles, role) for role, name in tokenizer_files.IDS.items()}
-        found['decoder_start_token_id'] = self.start
-        usual = [tokenizer_files.IDS[role] for role in ('begin', 'end', 'pad')]
-        return {name: one if one >= 0 else None for name, one in found.items() if one >= 0 or name in usual}
-
-
 def special_of(snapshot, family):
     """The special tokens of a run."""
-    data, tokenizer = snapshot.data, plain(snapshot.data.tokenizer)
-    roles, start = tokenizer.roles, snapshot.run.task.start
-    match data:
-        case OpenParallel():
-            frame, start = frames.Frame.of(data.config.framing, tokenizer), data.start
-            roles = dataclasses.replace(roles, begin=next(iter(frame.before), roles.begin), end=data.end)
-        case OpenExamples() | OpenMasked():
-            frame = data.frame
-            if start >= 0:
-                roles = dataclasses.replace(roles, end=roles.end if frame.end < 0 else frame.end)
-        case _:  # a language model
-            frame = frames.Frame.of('plain', tokenizer) if isinstance(data.config.tokenizer, WordPiece) else None
-            roles = dataclasses.replace(roles, begin=data.begin, end=data.end)
-    if roles.pad < 0 and start >= 0:
-        roles = dataclasses.replace(roles, pad=start)
-    elif roles.pad < 0 and family.use not in GENERATES and family.kind == 'gpt2':  # without it transformers takes one text only
-        roles = dataclasses.replace(roles, pad=roles.of('end'))
-    return Special(tokenizer, roles, frame, start, isinstance(data, OpenParallel))
-
-
-@contextlib.contextmanager
-def made(folder):
-    """A temporary folder that is renamed to `folder` at the end, so that all of it is written or nothing."""
-    with tempfile.TemporaryDirectory(prefix=f'.{folder.name}.', dir=folder.absolute().parent) as place:
-        inside = pathlib.Path(place, folder.name)
-        inside.mkdir()
-        yield inside
-        inside.replace(folder)
+    pads = family.use not in GENERATES and family.kind == 'gpt2'  # without padding transformers takes one text only
+    return special_tokens.of(snapshot.data, snapshot.run.task.start, pads)
 
 
 if __name__ == '__main__':
