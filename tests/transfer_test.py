@@ -1,6 +1,7 @@
 """configs/transfer.py, and the sweeps of configs/vit_products.py and configs/vit_sizes.py."""
 
 import json
+import shutil
 
 import jax
 import jax.numpy as jnp
@@ -86,6 +87,28 @@ class TransferTest(experiments.TestCase):
             known, found = (mesh.flat(one.params, one.statistics) for one in (begun, state))
             changed = {path.partition('/')[0] for path, x in found.items() if not np.array_equal(x, known[path])}
             self.assertEqual(changed, {*begun.params} if how == 'full' else {'head'})
+
+
+    def test_from_images_without_classes_to_those_of_folders(self):
+        before, flat = self.folder / 'before', self.folder / 'flat'
+        for path in experiments.save_digits(self.folder / 'photos', [*range(20)]):
+            flat.mkdir(exist_ok=True)
+            shutil.copy(path, flat)
+        config = experiments.changed(experiments.tiny_autoencoder(), **{
+            'data.source': 'unlabelled', 'data.path': str(flat), 'data.train': 'all', 'data.valid': '', 'evals': {}})
+        run = runs.build(config, mesh.make(1))
+        runs.write(before, run, {'params': run.init().params})
+        config, _ = cli.load_config(f'configs/finetune_images.py:{before}')
+        with self.assertRaisesRegex(FileNotFoundError, 'flat.* holds images, but neither folders of classes nor a table; exp'):
+            runs.build(config, mesh.make(1))
+        config = experiments.changed(config, **{'data.path': str(self.folder / 'photos'), 'data.valid': 'all'})
+        _, made = runs.build(config, mesh.make(1)).init_from(str(before))
+        self.assertEqual({*made}, {'head/kernel', 'head/bias'})
+        for changes, message in (({}, "Vit needs a value for 'classes', which the data does not give"),
+                                 ({'model.classes': 10}, "Classification asks for 'label' in a batch, but .* gives image;")):
+            with self.assertRaisesRegex(ValueError, message):
+                runs.build(experiments.changed(experiments.tiny_images(), **{
+                    'data.source': 'unlabelled', 'data.path': str(flat)} | changes), mesh.make(1))
 
 
 class SweepsTest(experiments.TestCase):
