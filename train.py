@@ -113,12 +113,12 @@ def train(config, workdir):
                  else f'fresh, seed {config.seed}')
 
         # ---- Compilation and first batch: nothing is written before all that can fail has been tried -----------------
-        step_function, flops = run.compile()
+        step_function = run.compile()
         machine.require_memory(step_function, mesh)
         with progress.waiting('making the first batch'):
             batch, units = run.batches(iterator)
             checksums(state.tree())  # compiles them, so that the first save does not hold up the loop
-        note('step', f'compiled; {flops / 1e9:,.3g} GFLOP, {config.data.batch_size} rows a step, '
+        note('step', f'compiled; {step_function.flops / 1e9:,.3g} GFLOP, {config.data.batch_size} rows a step, '
              f'{config.train.steps / run.data.batches_per_epoch:,.3g} epochs in {config.train.steps} steps')
         if not exists:
             open_things.enter_context(workdirs.create(folder, config, first))
@@ -139,7 +139,7 @@ def train(config, workdir):
         # ---- Loop. The order of a step: compute, log, evaluate, flush, save, and only then the next batch ------------
         stop = open_things.enter_context(Stop(alone=not processes.several()))
         open_things.enter_context(profile)
-        clock, step, logged, behind, remark = report.Clock(), start, start, None, ''
+        clock, step, logged, flops, behind, remark = report.Clock(), start, start, 0, None, ''
         rows = report.rows(folder, 'train') if start and first else []
         if pending:  # a signal interrupted the evaluation of the restored step
             try:
@@ -156,6 +156,7 @@ def train(config, workdir):
             profile.before(step + 1, step + config.train.dispatch)
             state, now = step_function(state, batch)
             step += config.train.dispatch
+            flops += config.train.dispatch * step_function.flops_with(batch)
             last = step == config.train.steps
             profile.after(step, now)
             with clock('device'):  # one step behind, so that the device never waits for the host
@@ -172,7 +173,7 @@ def train(config, workdir):
                 out.progress(step, loss=numbers['loss'], units_per_s=speed[f'{run.data.unit}_per_s'],
                              flops_per_s=speed['flops_per_s'], data_wait=speed['data_wait_share'],
                              seconds_left=(config.train.steps - step) * speed['step_ms'] / 1e3)
-                logged, units = step, 0
+                logged, units, flops = step, 0, 0
                 rows.append(numbers | {'step': step})
                 if not remark and (remark := run.task.remark(rows, run.data)):
                     out.note(remark)

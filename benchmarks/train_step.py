@@ -60,7 +60,7 @@ def measure(config, name, steps):
     run = runs.build(config, mesh, source=workdirs.existing(config.init_from) if config.init_from else None)
     rows, units = run.batches(run.data.train(config.seed))
     start = time.perf_counter()
-    step, _ = run.compile()
+    step = run.compile()
     compile_s = time.perf_counter() - start
 
     bare, loop = [], []

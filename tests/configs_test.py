@@ -48,6 +48,9 @@ CHANGES = {
                       'data.tokenizer': 'SentencePiece(vocab=600)', 'model.length': 32},
     't5_small:step': {'model.vocab': 512, 'data.train': 'train[:300]', 'data.valid': 'valid[:20]'},
     'vit_ti16:step': {'data.train': 'train[:64]', 'data.valid': 'train[64:70]', 'data.size': 32},
+    'swin_t:step': {'data.train': 'train[:64]', 'data.valid': 'train[64:70]', 'data.size': 28, **{
+        f'model.stages.stage_{i}.{field}': value for i in range(4)
+        for field, value in (('layers', 1), ('heads', 2), ('width', 8))}},
     **{f'nadaraya_watson:{variant}': {} for variant in ('curve', 'iris')},
     'bahdanau_fra_eng:full': PAIRS | {'data.tokenizer': 'SentencePiece(vocab=300)'},
     'memory_network_babi:joint': BABI,
@@ -97,6 +100,8 @@ ALIKE = {'gpt2:350m': ('gpt2:124m', SHRUNK.keys() | {'optimizer.learning_rate'})
              f'model.{stack}.{field}' for stack in ('encoder', 'decoder')
              for field in ('dropout', 'last_dropout', 'feed_forward')}),
          'vit_ti16:imagenet': ('vit_ti16:step', {'data', 'dtype', 'task.augment'}),
+         'swin_t:imagenet': ('swin_t:step', {'data', 'dtype', 'model.drop_path', 'task.augment', 'task.label_smoothing'}),
+         'resnet50': ('resnet_fashion_mnist:d2l', {'data', 'dtype', 'model', 'optimizer', 'evals'} | SHRUNK.keys()),
          'gpt_char:shakespeare': ('gpt_char:cpu', {'data.train', 'data.valid', 'data.test'}),
          'gpt_char:base': ('gpt_char:cpu', SHRUNK.keys() | {
              'model.dropout', 'model.initial', 'optimizer.learning_rate', 'optimizer.schedule.name',
@@ -111,6 +116,8 @@ ALIKE = {'gpt2:350m': ('gpt2:124m', SHRUNK.keys() | {'optimizer.learning_rate'})
          'transformer_cldr:bart': ('transformer_cldr:vaswani', {'model.encoder.embedding_norm', 'model.decoder.embedding_norm',
                                                                 'model.head'}),
          'resnet_fashion_mnist:small': ('resnet_fashion_mnist:digits', SHRUNK.keys() | {'data', 'evals'}),
+         'resnet_fashion_mnist:wide': ('resnet_fashion_mnist:small', SHRUNK.keys() | {
+             'data.steps', 'evals', 'model.stem.width', 'model.widths', 'optimizer.average_decay', 'task.label_smoothing'}),
          'vit_digits:cls': ('vit_digits:mean', {'model.pool'}),
          'vit_sizes:fashion_mnist': ('vit_sizes:digits', SHRUNK.keys() | {'data'}),
          'nadaraya_watson:collapse': ('nadaraya_watson:curve', {'task.leave_one_out'}),

@@ -200,9 +200,14 @@ class OptionsTest(experiments.TestCase):
         for steps, workdir in ((9, whole), (4, parts), (9, parts)):
             code, out = experiments.train(config(**{'train.steps': steps}), workdir)
             self.assertEqual(code, 0, out)
+            longest = re.search('compiled; (.*) GFLOP', out)[1]
         self.assertEqual([row['loss'] for row in experiments.rows(parts, 'train')],
                          [row['loss'] for row in experiments.rows(whole, 'train')])
         self.assertEqual(experiments.bits(parts), experiments.bits(whole))
+        timing = [json.loads(line) for line in (whole / 'timing.jsonl').read_text().splitlines()]
+        work = [round(row['flops_per_s'] * row['step_ms'] / 1e3) for row in timing]
+        self.assertGreater(len(set(work)), 1)  # each step has the operations of its own length
+        self.assertEqual(f'{max(work) / 1e9:,.3g}', longest)
         with self.assertRaisesRegex(ValueError, "train.dispatch=2 does steps with batches of one shape, but data.packing"):
             experiments.train(config(**{'train.dispatch': 2, 'train.steps': 8, 'log.every_steps': 2}), self.folder / 'other')
 

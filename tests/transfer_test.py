@@ -12,9 +12,9 @@ from absl.testing import absltest, parameterized
 from configs import vit_products, vit_sizes
 from tests import experiments
 from tests.marks import slow_but
-from training import mesh
+from training import mesh, workdir
 from training import run as runs
-from training.config import cli
+from training.config import cli, schema
 from training.report.sweeps import Estimate
 
 NEW = ('--config.data.classes=5,6,7', '--config.data.per_class=4', '--config.data.size=12', '--config.data.width=16',
@@ -116,7 +116,8 @@ class SweepsTest(experiments.TestCase):
         folder = self.folder / name
         folder.mkdir()
         (folder / 'config.json').write_text(json.dumps(config))
-        (folder / 'timing.jsonl').write_text(''.join(json.dumps({'step': 1, 'step_ms': time}) + '\n' for time in times))
+        (folder / 'timing.jsonl').write_text(''.join(  # steps of 5e9 operations
+            json.dumps({'step': 1, 'step_ms': time, 'flops_per_s': 5e12 / time}) + '\n' for time in times))
         row = {'step': 1, 'split': 'valid', 'accuracy': accuracy, 'loss': 1.5, 'weight': 9.0}
         (folder / 'metrics.jsonl').write_text(json.dumps(row) + '\n')
         return folder
@@ -136,10 +137,10 @@ class SweepsTest(experiments.TestCase):
         table, folders = {}, {}
         for number, name in enumerate(vit_sizes.sweep('digits').points):
             size, patch, _ = name.split('-')
-            config = {'data': {'size': int(size)}, 'model': {'patch': int(patch)}, 'train': {'steps': 500}}
-            folders[name] = [self.point(name, config, 0.9 + number / 200, (10.0, 20.0, 990.0))]
+            config = schema.changed(vit_sizes.get_config('digits'), {'data.size': int(size), 'model.patch': int(patch)})
+            folders[name] = [self.point(name, workdir.as_json(config), 0.9 + number / 200, (10.0, 20.0, 990.0))]
             numbers = vit_sizes.measure(folders[name][0])['']
-            self.assertEqual(numbers, {'patches': (int(size) // int(patch)) ** 2, 'seconds': 10.0, 'ms a step': 20.0,
+            self.assertEqual(numbers, {'patches': (int(size) // int(patch)) ** 2, 'TFLOP': 2.5, 'seconds': 10.0,
                                        'valid accuracy': 0.9 + number / 200})
             table[name] = {column: Estimate.of([value * (1 + number)]) for column, value in numbers.items()}
         left, right = vit_sizes.picture(folders, table).axes
@@ -152,7 +153,10 @@ class SweepsTest(experiments.TestCase):
     def test_products(self):
         sweep = vit_products.sweep()
         self.assertEqual({name: point.after for name, point in sweep.all_points.items()},
-                         {'pretrained': [], **{name: ['pretrained'] for name in ('full', 'probe', 'scratch')}})
+                         {'pretrained': [], 'full': ['pretrained'], 'probe': ['pretrained'], 'scratch': []})
+        made = sweep.config_of('scratch', vit_products.get_config(), {}, self.folder)
+        self.assertEqual((made.data.classes, made.data.per_class, made.init_from), ('[34:42]', 20, ''))
+        self.assertEqual(made.optimizer.name, vit_products.get_config().optimizer.name)
         sweep.check(vit_products.get_config(), {}, self.folder)
         folder = self.point('full', {}, 0.75, ())
         self.assertEqual(vit_products.measure(folder), {'': {'valid accuracy': 0.75, 'valid loss': 1.5}})

@@ -139,8 +139,8 @@ class Run:
         return stacked, sum(map(self.data.count, found))
 
     def compile(self):
-        """(train.dispatch training steps, compiled for this mesh; floating point operations of one step). The steps donate
-        their state. If batches have several lengths, the operations are those of the longest."""
+        """train.dispatch training steps, compiled for this mesh, as `Programs` with the floating point operations of one step.
+        The steps donate their state."""
         shardings, count = jax.tree.map(lambda s: s.sharding, self.shapes), self.config.train.dispatch
         function, frozen = steps.several(self.step_function, count, self.config.train.nonfinite), self.companions.variables
         jitted = jax.jit(function, donate_argnums=0, out_shardings=(shardings, meshes.replicated(self.mesh)))
@@ -154,8 +154,7 @@ class Run:
                 return traced.lower().compile(), flops.count_jaxpr(traced.jaxpr) // count
 
         longest = {name: ((*front, *shape), dtype) for name, (shape, dtype) in self.data.shapes.items()}
-        programs = steps.Programs(program, longest, frozen)
-        return programs, programs.flops
+        return steps.Programs(program, longest, frozen)
 
     def forward(self, apply, frozen):
         """What the task's loss calls: `apply` for the model, and the companions with the `variables` `frozen`."""
@@ -203,7 +202,7 @@ class Run:
     def metric_names(self, batches):
         """The names of the numbers that `Snapshot.averages` returns for these batches."""
         with jax.set_mesh(self.mesh):
-            terms = jax.eval_shape(self.eval_terms, variables(self.shapes.params, self.shapes.statistics), next(iter(batches)))
+            terms = jax.eval_shape(self.eval_terms, self.shapes.variables, next(iter(batches)))
         names = ['loss', *(t for t in terms if t != 'loss'), 'weight']
         return (*names, *self.task.derived(dict.fromkeys(names, 1.0), batches.facts))
 

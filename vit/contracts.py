@@ -1,7 +1,8 @@
-"""The data of a run on images as its evaluators and readers use them, as Protocols (see transformer/contracts.py)."""
+"""Data and models of runs on images as evaluators, readers and pictures use them, as Protocols (see transformer/contracts.py).
+What a model can be asked, `isinstance` of one of these says."""
 
 from collections.abc import Mapping, Sequence
-from typing import Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
@@ -36,3 +37,41 @@ class Staged(Protocol):
 
     def cells(self, sides: tuple[int, int]) -> Mapping[str, tuple[int, int, int]]:
         """{stage: (rows, columns, pixels along a side of a patch)} for images of (height, width)."""
+
+
+@runtime_checkable
+class Patched(Protocol):
+    """A model whose layers all have one grid of patches, row by row after other tokens.
+
+    Attributes:
+      patch: the side of a patch in pixels.
+      front: the names of the tokens before the patches.
+    """
+    patch: int
+    front: Sequence[str]
+
+
+@runtime_checkable
+class Filtering(Protocol):
+    """A model whose first layer has filters on the pixels.
+
+    Attributes:
+      filters: the name of their parameter, such as 'patches/kernel': [height, width, C, D], or of squares row by row
+        [size·size·C, D].
+    """
+    filters: str
+
+
+@runtime_checkable
+class Reconstructing(Protocol):
+    """A model that predicts the masked patches of images.
+
+    Attributes:
+      patch: the side of a patch in pixels.
+      decodes: whether it has the decoder that does.
+    """
+    patch: int
+    decodes: bool
+
+    def images(self, pixels: Any, image: Any) -> Any:
+        """Predictions [B, T, P] for images [B, height, width, C], in their form."""

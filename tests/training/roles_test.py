@@ -8,7 +8,7 @@ from flax import linen as nn
 
 from tests.models import build, changed
 from training import roles
-from transformer.attention.mechanism import Alternate, Softmax
+from transformer.attention.mechanism import AlternateAttention, Softmax
 from transformer.attention.mechanisms.alternatives import Convolution, Recurrence
 from transformer.attention.mechanisms.channels import ChannelGroups
 from transformer.attention.mechanisms.projected import Linformer, MemoryCompressed
@@ -21,7 +21,7 @@ from transformer.layers.feed_forward import Gated
 from transformer.layers.heads import Classes, NextWords, Pretraining, ReplacedTokens, Span, TokenClasses
 from transformer.layers.residual import Convolved, LayerScale, ReZero
 from transformer.layers.roles import matrix, table, vector
-from transformer.layers.stack import Stack
+from transformer.layers.stack import Blocks
 from transformer.layers.universal import Universal
 from transformer.models.bahdanau import RecurrentEncoderDecoder
 from transformer.models.bert import Bert
@@ -36,7 +36,7 @@ from vit.layers.stages import Convolutions, Downsampling, Patches
 from vit.layers.windows import Windows
 from vit.models.hierarchical import Hierarchical
 from vit.models.mae import Mae
-from vit.models.resnet import Bottleneck, Resnet, Stem
+from vit.models.resnet import Bottleneck, Resnet, ResnetStem
 from vit.models.vit import Vit
 
 IDS = np.ones((2, 6), np.int32)
@@ -72,10 +72,11 @@ MODELS |= {f'gpt_{type(part).__name__}': (changed(GPT, attention=Softmax(score=p
 MODELS |= {f'gpt_{type(part).__name__}': (changed(GPT, attention=part), TEXT) for part in (
     MemoryCompressed(), Synthesizer(length=6), Convolution(), Recurrence())}
 STAGE = dict(heads=4, width=8)
-WINDOWS = Stack(layers=2, positions=SwinBias(), partition=Windows(2), residual=LayerScale(), **STAGE)
-CHANNELS = Stack(layers=2, positions=Learned(), attention=Alternate(Softmax(), ChannelGroups()), residual=Convolved(), **STAGE)
+WINDOWS = Blocks(layers=2, positions=SwinBias(), partition=Windows(2), residual=LayerScale(), **STAGE)
+CHANNELS = Blocks(layers=2, positions=Learned(), attention=AlternateAttention(Softmax(), ChannelGroups()),
+                  residual=Convolved(), **STAGE)
 MODELS |= {
-    'resnet': (Resnet(classes=3, stem=Stem(width=8, size=3, stride=1, pool=False), block=Bottleneck(), widths=(8, 16),
+    'resnet': (Resnet(classes=3, stem=ResnetStem(width=8, size=3, stride=1, pool=False), block=Bottleneck(), widths=(8, 16),
                       depths=(1, 1)), IMAGE),
     'swin': (Hierarchical(3, Patches(1), stages={'stage_0': WINDOWS, 'stage_1': WINDOWS}), IMAGE),
     'davit': (Hierarchical(3, Convolutions(size=3, strides=(1, 1)), stages={'stage_0': CHANNELS, 'stage_1': CHANNELS},

@@ -212,7 +212,8 @@ class Nothing:
 def speeds(lap: dict[str, float], steps: int, units: int, unit: str, flops: int) -> dict[str, float]:
     """The numbers of timing.jsonl from a lap of the loop's `Clock`; the time of a step excludes evaluation and saving.
 
-    `host_share` is the host's own work, dispatch and transfers, most of it done while the device computes.
+    `flops` are the floating point operations of all these steps together. `host_share` is the host's own work, dispatch and
+    transfers, most of it done while the device computes.
     """
     wall, aside = lap['wall'], lap.get('eval', 0.0) + lap.get('save', 0.0)
     busy = max(wall - aside, 1e-9)
@@ -220,7 +221,7 @@ def speeds(lap: dict[str, float], steps: int, units: int, unit: str, flops: int)
     return {
         'step_ms': 1e3 * busy / steps,
         f'{unit}_per_s': units / busy,
-        'flops_per_s': flops * steps / busy,
+        'flops_per_s': flops / busy,
         'data_wait_share': data / busy,
         'host_share': (busy - data - device) / busy,
         'eval_s': lap.get('eval', 0.0),

@@ -20,6 +20,7 @@ import numpy as np
 
 from transformer.conversion.fields import FIXED, at, changed, fields_of
 from transformer.conversion.forms import Form, with_fields
+from transformer.layers.stack import Blocks
 
 STACKS = 'encoder', 'decoder'  # fields of our models that are groups of fields
 RATES = 'dropout', 'twice', 'drop_path'  # ends of the paths of fields that act in training alone
@@ -325,11 +326,11 @@ def _written(field, make):
 
 
 def _flag_of(path, fields):
-    """The beginning of a path that is a flag by itself: through groups, which are mappings or parts without a base class, of
-    which there is no choice."""
+    """The beginning of a path that is a flag by itself: through groups, which are mappings, blocks or parts without a base
+    class, of which there is no choice."""
     first, _, inside = path.partition('.')
     value = fields[first]
-    group = isinstance(value, Mapping) or (dataclasses.is_dataclass(value) and type(value).__bases__ == (object,))
+    group = isinstance(value, Mapping | Blocks) or (dataclasses.is_dataclass(value) and type(value).__bases__ == (object,))
     if not inside or not group:
         return first
     return f'{first}.{_flag_of(inside, value if isinstance(value, Mapping) else vars(value))}'

@@ -24,7 +24,7 @@ def read(model: Any, captured: Mapping) -> tuple[dict, list]:
     """
     layers = {name.removesuffix('/attention'): np.asarray(x[0], np.float32) for name, x in captured.items()}
     kept, masks_of, apart = {}, {}, {}
-    for name, (stack, field) in model.attentions.items():
+    for name, (stack, _, field) in model.attentions.items():
         for i, row in enumerate(kept_heads(stack, field)):
             layer = layer_of(name, i)
             if stack.partition.of_layer(i) != Whole():

@@ -5,9 +5,9 @@ from collections.abc import Mapping
 import numpy as np
 
 from transformer.conversion.common import ACTIVATIONS, dense
-from transformer.conversion.fields import Field, Fields, labels
+from transformer.conversion.fields import Field, Fields
 from transformer.conversion.tables import Family, Row
-from vit.conversion.vit import image_of, pixels
+from vit.conversion.vit import CLASSES, image_of, pixels
 from vit.models.resnet import Basic, Bottleneck
 
 
@@ -54,8 +54,6 @@ def _sizes(theirs: str, ours: str, default: tuple) -> Fields:
     return Fields(((theirs,), (ours,)), read, lambda model: {theirs: list(model[ours])})
 
 
-_CLASSES = Fields(((), ('classes',)), lambda config: {'classes': len(labels(config))}, lambda model: {})
-
 RESNET = Family(
     kind='resnet',
     model='vit.models.resnet:Resnet',
@@ -69,7 +67,7 @@ RESNET = Family(
         Fields((('layer_type', 'downsample_in_bottleneck'), ('block',)), _block, _named_block),
         Field('hidden_act', 'activation', 'relu', ACTIVATIONS),
         Field('downsample_in_first_stage', 'downsample_first', False),
-        _CLASSES),
+        CLASSES),
     aside=('image_size', 'num_channels', 'out_features', 'out_indices', 'stage_names'),
     implied={},
     free=('norm.momentum', 'norm.frozen'),

@@ -7,8 +7,7 @@ from collections.abc import Mapping
 from transformer.conversion.common import dense
 from transformer.conversion.fields import Field, labels
 from transformer.conversion.tables import Family, Row
-from vit.conversion.swin import CLASSES, pixels
-from vit.conversion.vit import image_of
+from vit.conversion.vit import CLASSES, image_of, pixels
 
 _IMAGENET = [0.485, 0.456, 0.406], [0.229, 0.224, 0.225]
 _SWIN = dict(patch_size=4, window_size=7, embed_dim=96, depths=[2, 2, 6, 2], num_heads=[3, 6, 12, 24])
@@ -104,15 +103,6 @@ def fused(ours: str, theirs: str) -> tuple[Row, ...]:
             Row(f'{ours}/{{query,key,value}}/bias', f'{theirs}.qkv.bias', 'K N H -> (K N H)'),
             Row(f'{ours}/output/kernel', f'{theirs}.proj.weight', 'N H D -> D (N H)'),
             Row(f'{ours}/output/bias', f'{theirs}.proj.bias'))
-
-
-def one_window(given) -> int:
-    """The size of all windows. Raises ValueError for windows of several sizes, or that are not square."""
-    sizes = {side for size in (given if isinstance(given, list | tuple) else [given])
-             for side in (size if isinstance(size, list | tuple) else [size])}
-    if len(sizes) != 1:
-        raise ValueError(f'config.json has window_size={given!r}; expected one size of square windows for all stages.')
-    return sizes.pop()
 
 
 # Dropout acts in training alone, and is 0 in all that timm publishes.

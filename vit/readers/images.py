@@ -13,7 +13,7 @@ import numpy as np
 
 from transformer.readers.base import Reader, classified, numbers, text_lines
 from transformer.readers.rows import AT_ONCE, output_rows, size
-from vit.contracts import SeenImages, Staged
+from vit.contracts import Patched, SeenImages, Staged
 from vit.explain import attention
 
 # Those of data/images/decoding.py, which a test compares.
@@ -65,12 +65,12 @@ class ImageReader(Reader):
         view, found, more = attention.of_image(snapshot, given, steps=steps)
         return view, found, more | noted(data, given)
 
-    def grid(self, snapshot: Any) -> tuple[int, int]:
-        """(rows, columns) of the patches of an image."""
-        _, height, width, _ = snapshot.data.shapes['image'][0]
-        if isinstance(snapshot.model, Staged):
-            return snapshot.model.cells((height, width))['stage_0'][:2]
-        return height // snapshot.model.patch, width // snapshot.model.patch
+    def grid(self, snapshot: Any) -> tuple[int, int] | None:
+        """(rows, columns) of the patches of an image, in the first stage; None: the model has none."""
+        (_, height, width, _), model = snapshot.data.shapes['image'][0], snapshot.model
+        if isinstance(model, Staged):
+            return model.cells((height, width))['stage_0'][:2]
+        return (height // model.patch, width // model.patch) if isinstance(model, Patched) else None
 
 
 @dataclasses.dataclass(frozen=True)

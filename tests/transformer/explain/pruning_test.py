@@ -60,7 +60,7 @@ def pruned(model, params, kept, inputs):
 
 def factors(model, kept):
     """The head mask that switches all others off."""
-    masks = {name: np.zeros((stack.layers, stack.heads), np.float32) for name, (stack, _) in model.attentions.items()}
+    masks = {name: np.zeros((stack.layers, stack.heads), np.float32) for name, (stack, *_) in model.attentions.items()}
     for layer, row in zip(importance.layers_of(model), kept):
         masks[layer.attention][layer.number][list(row)] = 1.0
     return masks

@@ -81,8 +81,8 @@ class FittedTest(parameterized.TestCase):
 class Probed:
     """A snapshot whose model gives the features in the images."""
 
-    def __init__(self, **outputs):
-        self.outputs, self.views = outputs, []
+    def __init__(self, model=None, **outputs):
+        self.model, self.outputs, self.views = model, outputs, []
         task = types.SimpleNamespace(inputs=lambda batch: {'image': batch['image']})
         self.run = types.SimpleNamespace(task=task, eval_rows=64)
         self.data = types.SimpleNamespace(evaluation=self.evaluation)
@@ -104,12 +104,12 @@ class Probed:
 class LinearProbeTest(parameterized.TestCase):
     def test_measures_examples_on_which_it_was_not_fitted(self):
         snapshot = Probed(pooled=lambda image: image)
-        found = LinearProbe(train='train[:1%]')(snapshot, snapshot.batches(slice(300, 400)))
+        found = LinearProbe('pooled', train='train[:1%]')(snapshot, snapshot.batches(slice(300, 400)))
         self.assertEqual(snapshot.views, [('train[:1%]', 64)])
         predict, strength = fitted(FEATURES[:299].astype(np.float32).astype(np.float64), LABELS[:299], choosing=0.1)
         wanted = predict(FEATURES[300:399].astype(np.float32)) == LABELS[300:399]
         self.assertEqual(found, {'accuracy': wanted.mean(), 'C': strength})
-        each = LinearProbe(train='train[:1%]').each(snapshot, snapshot.batches(slice(300, 400)))
+        each = LinearProbe('pooled', train='train[:1%]').each(snapshot, snapshot.batches(slice(300, 400)))
         np.testing.assert_array_equal(LinearProbe().right(each)['accuracy'], wanted)
 
     def test_the_mean_over_positions(self):
@@ -122,10 +122,21 @@ class LinearProbeTest(parameterized.TestCase):
         np.testing.assert_array_equal(found['hidden'], found['pooled'])
         self.assertGreater(found['pooled'].mean() - found['first'].mean(), 0.2)
 
+    @parameterized.parameters((types.SimpleNamespace(patch=2, front=('class', 'register 1')), 2), (None, 0))
+    def test_tokens_in_front_of_the_patches_do_not_count(self, model, front):
+        """Nor where they stand: the features are those of the same vectors."""
+        tokens = lambda image: np.stack([np.full_like(image, 1e6)] * front + [image, image], 1)
+        square = lambda image: np.tile(image[:, None, None], (1, 3, 2, 1))
+        wanted = LinearProbe('pooled')(Probed(pooled=lambda image: image), Probed().batches(slice(300, 400)))
+        for made in (tokens, square)[:1 if front else 2]:
+            snapshot = Probed(model, hidden=made)
+            self.assertEqual(LinearProbe()(snapshot, snapshot.batches(slice(300, 400))), wanted)
+
     def test_examples_that_are_measured_are_not_learnt(self):
         """Of features that say nothing of the class, but which example it is, so that all that is fitted is predicted."""
         snapshot = Probed(pooled=lambda image: np.cos(1e4 * image @ np.random.default_rng(2).normal(size=(5, 400))))
-        found = [LinearProbe()(snapshot, snapshot.batches(part))['accuracy'] for part in (slice(0, 300), slice(300, 400))]
+        found = [LinearProbe('pooled')(snapshot, snapshot.batches(part))['accuracy']
+                 for part in (slice(0, 300), slice(300, 400))]
         self.assertGreater(found[0], 0.7)
         self.assertBetween(found[1], 1 / 3 - 0.15, 1 / 3 + 0.15)  # three deviations of 99 examples
 

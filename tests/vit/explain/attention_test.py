@@ -9,10 +9,10 @@ from absl.testing import absltest, parameterized
 from display import figures
 from tests import models
 from tests.transformer.explain import pictures_test
-from transformer.attention.partition import Alternate
+from transformer.attention.partition import AlternatePartition
 from transformer.attention.positions.base import NoPositions
 from transformer.attention.positions.relative import SwinBias
-from transformer.layers.stack import Stack
+from transformer.layers.stack import Blocks
 from vit.explain import attention as pictures
 from vit.layers.stages import Patches
 from vit.layers.windows import Windows
@@ -51,8 +51,8 @@ class StagesTest(parameterized.TestCase):
     def test_rollout_goes_through_merging_and_patches_may_go_beyond_the_image(self):
         """Of uniform attention in windows, whose shares are known."""
         snapshot = Snapshot(Hierarchical(0, Patches(2), stages={
-            'stage_0': Stack(layers=1, heads=1, width=4, positions=NoPositions(), partition=Windows(2)),
-            'stage_1': Stack(layers=1, heads=1, width=4, positions=NoPositions())}), np.ones((7, 5, 1), np.float32))
+            'stage_0': Blocks(layers=1, heads=1, width=4, positions=NoPositions(), partition=Windows(2)),
+            'stage_1': Blocks(layers=1, heads=1, width=4, positions=NoPositions())}), np.ones((7, 5, 1), np.float32))
         view, found, more = pictures.of_stages(snapshot, 'image.png')
         self.assertEqual([one['layer'] for one in found], ['stage_0/block_0', 'stage_1/block_0'])
         self.assertEqual(snapshot.model.cells((7, 5)), {'stage_0': (4, 3, 2), 'stage_1': (2, 2, 4)})
@@ -84,8 +84,8 @@ class StagesTest(parameterized.TestCase):
     @parameterized.parameters((12, 12), (14, 10))
     def test_rollout_of_weights_that_differ_equals_a_loop_over_windows(self, height, width):
         """Of weights that depend on the bias of a pair alone, in windows as they are, shifted and padded."""
-        stack = Stack(layers=2, heads=2, width=4, positions=SwinBias(),
-                      partition=Alternate(Windows(3), Windows(3, shift=1)))
+        stack = Blocks(layers=2, heads=2, width=4, positions=SwinBias(),
+                      partition=AlternatePartition(Windows(3), Windows(3, shift=1)))
         snapshot = Snapshot(Hierarchical(0, Patches(2), stages={
             'stage_0': stack, 'stage_1': dataclasses.replace(stack, layers=1)}), np.ones((height, width, 1), np.float32))
         draw = np.random.default_rng(0)
