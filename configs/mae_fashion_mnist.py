@@ -16,8 +16,8 @@ configs/vision_comparison.py trains both, and compares fine-tuning with all labe
 A step of 256 images is 30 GFLOP, all of them 385 TFLOP. The probe has to reach 87 %, 15 points above that of a random encoder;
 not yet run to its end.
 
-:photos  the same model on images of one's own, of any size and without classes: random parts of 64x64 pixels of all images in
-         FOLDER and the folders in it. A step of 256 images is 40 GFLOP; not yet run.
+:photos  the same model on images of one's own, of any size and without classes: random parts of all images in FOLDER and in the
+         folders in it, of 64x64 pixels. A step of 256 images is 40 GFLOP; not yet run.
 
     python train.py --config=configs/mae_fashion_mnist.py:photos --config.data.path=FOLDER --workdir=runs/mae_photos
 """

@@ -190,9 +190,9 @@ def tiny_reader(path, kind, **changes):
     return changed(c, **changes).lock()
 
 
-def _stages(stem, **fields):
-    return 'vit.models.hierarchical:Hierarchical', dict(stem=stem, stages=base.stages(
-        layers=(2, 2), widths=(8, 8), heads=(2, 2), **fields))
+def _stages(fields, **of_each):
+    return 'vit.models.hierarchical:Hierarchical', dict(fields, stages=base.stages(
+        layers=(2, 2), widths=(8, 8), heads=(2, 2), **of_each))
 
 
 # Small models of images, {name: (class, fields)}; windows of 3x3 pad the 4x4 patches of digits.
@@ -200,11 +200,11 @@ IMAGE_MODELS = {
     'vit': ('vit.models.vit:Vit', dict(patch=4, layers=1, heads=2, width=8)),
     'resnet': ('vit.models.resnet:Resnet', dict(stem=dict(width=4, size=3, stride=1, pool=False), block='Basic()',
                                                 widths=(4, 8), depths=(1, 1))),
-    'swin': _stages('Patches(size=2)', positions='SwinBias()',
+    'swin': _stages(dict(stem='Patches(size=2)'), positions='SwinBias()',
                     partition='AlternatePartition(Windows(size=3), Windows(size=3, shift=1))'),
-    'davit': _stages('Convolutions(size=3, strides=(2,))', positions='NoPositions()', residual='Convolved()',
-                     partition="AlternatePartition(Windows(size=3, shrink='never'), Whole())",
-                     attention='AlternateAttention(Softmax(), ChannelGroups())')}
+    'davit': _stages(dict(stem='Convolutions(size=3, strides=(2,))', merging='Downsampling()', pool_first=True),
+                     partition="AlternatePartition(Windows(size=3, shrink='never'), Whole())", positions='NoPositions()',
+                     attention='AlternateAttention(Softmax(), ChannelGroups())', residual='Convolved()')}
 
 
 def tiny_images(kind='vit'):

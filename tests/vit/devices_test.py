@@ -66,7 +66,7 @@ class DevicesTest(experiments.TestCase):
         found = []
         for sizes in ((1, 1, 1), (2, 2, 2)):
             run = self.built(kind, *sizes)
-            state, step, batches = begun(run), run.compile()[0], run.data.train(0)
+            state, step, batches = begun(run), run.compile(), run.data.train(0)
             for _ in range(2):
                 state, report = step(state, meshes.put(next(batches), run.mesh))
             found.append(jax.device_get((state.params, state.statistics, report['sums'], report['grad_norms'])))
