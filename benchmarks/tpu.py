@@ -57,13 +57,13 @@ def measure(config, name, devices):
     mesh = meshes.make(config.mesh.data, config.mesh.fsdp, config.mesh.tensor, devices)
     run = runs.build(config, mesh)
     start = time.perf_counter()
-    programs, flops = run.compile()
+    programs = run.compile()
     seconds = time.perf_counter() - start
     memory, cost = programs.memory_analysis(), programs.cost_analysis()
     peak = peak_flops(mesh.devices.flat[0], config.dtype)
     return {'config': name, 'device': f'{mesh.size} x {mesh.devices.flat[0].device_kind}', 'jax': jax.__version__,
             'dtype': config.dtype, 'parameters': run.parameters(), 'rows': config.data.batch_size,
-            'compile_s': round(seconds, 1), 'step_gflop': round(flops / 1e9, 1),
+            'compile_s': round(seconds, 1), 'step_gflop': round(programs.flops / 1e9, 1),
             'arguments_gb': round(memory.argument_size_in_bytes / 1e9, 3),
             'temporaries_gb': round(memory.temp_size_in_bytes / 1e9, 3),
             'traffic_gb': round(cost['bytes accessed'] / 1e9, 3), 'gflop': round(cost['flops'] / 1e9, 1),
