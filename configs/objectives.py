@@ -6,8 +6,8 @@ DATA is a folder with wikitext2, ptb, tinyshakespeare, multi30k, fra_eng, sst2, 
 `corpus` below: 5.2 million English words. All objectives have the same 8,192 word pieces, learnt from the training parts, and
 rows of 128 tokens, 16 a step; the encoders have 4 layers of 256 (configs/bert_mini.py, configs/electra.py), encoder-decoders
 as many in each part (configs/t5_small.py:spans, configs/bart_mini.py). Positions are relative, T5's own and elsewhere rotary:
-with tables of absolute ones a masked language model is still near the unigram entropy of 6.97 at the end of so short a training
-(6.38 after 650 of these steps, with rotary ones 5.29). Each is trained for 0.9e14 floating point operations,
+with tables of absolute ones a masked language model is still on the plateau of word frequencies, 6.36, at the end of so short a
+training (6.38 after 650 of these steps, with rotary ones 5.29). Each is trained for 0.9e14 floating point operations,
 counted as in the log; `scratch` is the network of `masked` without pretraining. Points are `masked`, `masked-mrpc-0` (its task
 and seed) and so on.
 """

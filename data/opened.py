@@ -19,7 +19,8 @@ class Opened(abc.ABC):
       meanings: {what the numbers of a batch stand for, such as 'tokenizer' and 'classes': its digest}.
       unit: what `count` counts, in the plural.
       packed: whether a row of training holds several examples that a model has to tell apart.
-      unigram_entropy: nats, the loss of a model that knows nothing but how frequent each target is; nan: it is not known.
+      plateau: nats, the loss of a model that knows only how frequent each target is and copies what it sees of it; nan: it is
+        not known.
     """
 
     config: Any
@@ -27,7 +28,7 @@ class Opened(abc.ABC):
     meanings: Mapping[str, str] = types.MappingProxyType({})
     unit: str
     packed: bool = False
-    unigram_entropy: float = math.nan
+    plateau: float = math.nan
 
     @property
     @abc.abstractmethod

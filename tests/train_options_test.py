@@ -98,7 +98,7 @@ class OptionsTest(experiments.TestCase):
         with mock.patch('transformer.tasks.masked._PATIENCE', 4):
             code, out = experiments.train(config, self.folder / 'run')
         self.assertEqual(code, 0, out)
-        self.assertRegex(out, r'; unigram entropy \d\.\d\d\n')
+        self.assertRegex(out, r'; unigram entropy \d\.\d\d, \d\.\d\d with the words that the noise leaves\n')
         self.assertLen(re.findall('^CAUTION: after 5 steps the loss of masked words', out, re.MULTILINE), 1)
         self.assertEqual(out.count('CAUTION'), 1)
 

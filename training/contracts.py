@@ -53,7 +53,7 @@ class Batches(Protocol):
 
 class Opened(Protocol):
     """Data that `Data.open` has opened. Only `describe`, `digest`, `train`, `evaluation`, `score`, `batches_per_epoch` and
-    `unigram_entropy` read the data themselves where the folder of a run was given.
+    `plateau` read the data themselves where the folder of a run was given.
 
     Attributes:
       config: the Data.
@@ -65,7 +65,8 @@ class Opened(Protocol):
       buckets: the shapes of all training batches, the longest last.
       packed: whether a row holds several examples, which a model has to tell apart by `segments`.
       batches_per_epoch: how many batches hold the training part once, a float.
-      unigram_entropy: nats, the loss of a model that knows nothing but how frequent each target is; nan: it is not known.
+      plateau: nats, the loss of a model that knows only how frequent each target is and copies what it sees of it; nan: it is
+        not known.
     """
     config: Data
     facts: Mapping[str, Any]
@@ -75,7 +76,7 @@ class Opened(Protocol):
     buckets: Sequence[Shapes]
     packed: bool
     batches_per_epoch: float
-    unigram_entropy: float
+    plateau: float
 
     def save(self, folder: Any) -> None:
         """Writes into the folder of a run, a path, what opening with that folder needs."""

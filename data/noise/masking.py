@@ -63,6 +63,26 @@ class Masking(abc.ABC):
             mean += _SIGMAS * math.sqrt(mean * (1 - self.share))
         return min(length, max(1, math.ceil(mean - 1e-9)))
 
+    def plateau(self, shares: np.ndarray) -> float:
+        """-sum p(word, seen) log p(word | seen) in nats, over words with these shares p: the loss of a model that knows how
+        frequent each word is and whether it sees the mask, the word itself or a random one, but nothing of the others.
+
+        Of m masked, r random and k kept words seen(x) = k·p(x) + r/V is the chance to see x, and
+        loss = m·H(p) - sum over x of [s(x) log s(x)/seen(x) + sum over w != x of r·p(w)/V · log (r·p(w)/V)/seen(x)] with
+        s(x) = (k + r/V)·p(x), where word and sight are the same.
+        """
+        size = len(shares)
+        random, kept = self.random / size, max(0.0, 1 - self.mask - self.random)
+        p = shares[shares > 0]
+        entropy = -(p * np.log(p)).sum()
+        seen, same = kept * shares + random, (kept + random) * shares
+        found = self.mask * entropy - (same[same > 0] * np.log(same[same > 0] / seen[same > 0])).sum()
+        if random:
+            own = np.zeros(size)
+            own[shares > 0] = -p * np.log(p)
+            found += random * ((entropy - own) + (1 - shares) * np.log(seen / random)).sum()
+        return float(found)
+
     def width(self, length: int) -> int:
         """The number of uniform numbers for a row of `length`."""
         return 1 + self.own_width(length) + 2 * length

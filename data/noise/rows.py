@@ -12,6 +12,7 @@ random from the front or the back of parts that are too long, here all pieces fi
 
 import dataclasses
 import functools
+import math
 from typing import Any
 
 import numpy as np
@@ -25,7 +26,7 @@ PAIRS = 'none', 'next', 'order'
 CUTS = 'sentences', 'anywhere'
 _EVALUATION = 20190602  # seed of the masks of evaluation
 _STATIC = 2  # second word of the seed of masks that are drawn once
-_TRIES = 20  # documents in which a sentence that fits is looked for
+_TRIES = 20  # documents in which sentences that fit are looked for
 _CHOICES = 4  # random numbers for two parts: whether they change, where to cut, which other document, where in it
 
 
@@ -162,44 +163,83 @@ class MaskedRows:
         if self.pairs == 'order':
             others = starts[:, ::-1], counts[:, ::-1]
         else:
-            other = (which * (len(self.sizes) - 1)).astype(np.int64)
-            other += other >= self.document[numbers]
-            begin, taken = self._elsewhere(numbers, other, first, place)
+            begin, taken = self._elsewhere(numbers, first, which, place)
             others = np.stack([start, begin], 1), np.stack([first, taken], 1)
         starts, counts = (np.where(changed[:, None], x, y) for x, y in zip(others, (starts, counts)))
         return starts, counts, changed.astype(np.int32)
 
-    def _elsewhere(self, numbers: np.ndarray, other: np.ndarray, first: np.ndarray, place: np.ndarray):
-        """(starts, counts) [n] of text in other documents, as long as the true second parts, so that the length reveals
-        nothing; fewer tokens if that document is shorter."""
-        begin, size = self.begins[other], self.sizes[other]
-        second = self.counts[numbers] - first
-        if self.ends is None:
-            taken = np.minimum(second, size)
-            return begin + (place * (size - taken + 1)).astype(np.int64), taken
-        own = self.document[numbers]
-        is_last = self.starts[numbers] + self.counts[numbers] == self.begins[own] + self.sizes[own]
-        room = np.where(is_last, second, self.frame.room(self.length, True) - first)
-        found = map(self._sentences, other.tolist(), own.tolist(), second.tolist(), room.tolist(), place.tolist())
-        return tuple(np.array(list(found), np.int64).reshape(-1, 2).T)
+    @functools.cached_property
+    def _by_size(self) -> tuple[np.ndarray, np.ndarray]:
+        """(the documents that have rows, or all if one alone has, from the shortest to the longest; the tokens before each of
+        them, and of all)."""
+        documents = np.unique(self.document)
+        documents = documents if len(documents) > 1 else np.arange(len(self.sizes))
+        documents = documents[np.argsort(self.sizes[documents], kind='stable')]
+        return documents, np.concatenate([[0], np.cumsum(self.sizes[documents])])
 
-    def _sentences(self, other: int, own: int, second: int, room: int, place: float) -> tuple[int, int]:
-        """(start, count) of whole sentences of a document, as many as fit in `room`, as in a piece of its own; they begin where
-        `second` tokens follow, if there are so many. If no sentence of the document fits, it is one of the next documents,
-        not `own`; if none of these either, a sentence is cut."""
-        count = len(self.sizes)
-        for number in ((other + step) % count for step in range(min(count, _TRIES))):
-            begin = int(self.begins[number])
-            after = begin + int(self.sizes[number])
-            low, high = self.ends.searchsorted((begin + 1, after))
-            bounds = np.concatenate([[begin], self.ends[low:high], [after]])
-            starts, fits = bounds[:-1], np.diff(bounds) <= room
-            choices = np.flatnonzero(fits & (starts <= max(begin, after - second)))
-            choices = choices if len(choices) else np.flatnonzero(fits)
-            if len(choices) and number != own:
-                start = int(starts[choices[int(place * len(choices))]])
-                return start, int(bounds[bounds.searchsorted(start + room, 'right') - 1]) - start
+    def _others(self, numbers: np.ndarray, second: np.ndarray, which: np.ndarray) -> np.ndarray:
+        """[n]: places in `_by_size` of other documents than the rows', drawn in proportion to their tokens among those that
+        have `second` tokens, as many as the text that they replace; if no other has, the next shorter one."""
+        documents, before = self._by_size
+        low = np.minimum(self.sizes[documents].searchsorted(second), len(documents) - 1)
+        drawn = before[low] + which * (before[-1] - before[low])
+        found = np.minimum(before.searchsorted(drawn, 'right') - 1, len(documents) - 1)
+        own = documents[found] == self.document[numbers]
+        return found + np.where(own, np.where(found + 1 < len(documents), 1, -1), 0)
+
+    def _elsewhere(self, numbers: np.ndarray, first: np.ndarray, which: np.ndarray, place: np.ndarray):
+        """(starts, counts) [n] of text in other documents, as long as the true second parts, so that the length reveals
+        nothing; fewer tokens if no other document has so many."""
+        second = self.counts[numbers] - first
+        others, own = self._others(numbers, second, which), self.document[numbers]
+        if self.ends is None:
+            other = self._by_size[0][others]
+            taken = np.minimum(second, self.sizes[other])
+            return self.begins[other] + (place * (self.sizes[other] - taken + 1)).astype(np.int64), taken
+        is_last = self.starts[numbers] + self.counts[numbers] == self.begins[own] + self.sizes[own]
+        room = self.frame.room(self.length, True) - first
+        each = zip(*(x.tolist() for x in (others, own, second, room, is_last, place)))
+        return tuple(np.array([self._sentences(*one) for one in each], np.int64).reshape(-1, 2).T)
+
+    def _sentences(self, other: int, own: int, second: int, room: int, last: bool, place: float) -> tuple[int, int]:
+        """(start, count) of whole sentences of the document at a place in `_by_size`, or of one of the next, not of `own`. They
+        begin where `second` tokens follow, if there are so many, and are as many as fit in `room`, as in a piece of its own;
+        for the `last` piece of a document, which ends with it, those that are nearest to `second` tokens. If no sentence fits,
+        one is cut."""
+        documents, best = self._by_size[0], (math.inf, 0, 0)
+        for number in documents[(other + np.arange(min(len(documents), _TRIES))) % len(documents)].tolist():
+            if number != own and (found := self._stretch(number, second, room, last, place)):
+                best = min(best, found)
+                if best[0] == 0:
+                    break
+        if best[2]:
+            return best[1:]
+        other = int(documents[other])
         return int(self.begins[other]), min(room, int(self.sizes[other]))
+
+    def _stretch(self, number: int, second: int, room: int, last: bool, place: float) -> tuple[int, int, int] | None:
+        """(how far its count is from what it should be, start, count) of a stretch of a document; None if no sentence fits."""
+        begin = int(self.begins[number])
+        after = begin + int(self.sizes[number])
+        low, high = self.ends.searchsorted((begin + 1, after))
+        bounds = np.concatenate([[begin], self.ends[low:high], [after]])
+        starts, fits = bounds[:-1], np.diff(bounds) <= room
+        choices = np.flatnonzero(fits & (starts <= max(begin, after - second)))
+        choices = choices if len(choices) else np.flatnonzero(fits)
+        if not len(choices):
+            return None
+        starts = starts[choices]
+        most = bounds.searchsorted(starts + room, 'right') - 1  # the last end that fits, of each
+        if last:
+            behind = np.clip(bounds.searchsorted(starts + second), choices + 1, most)
+            before = np.maximum(behind - 1, choices + 1)
+            far = lambda ends: np.abs(bounds[ends] - starts - second)
+            most = np.where(far(before) < far(behind), before, behind)
+            nearest = far(most) == far(most).min()
+            starts, most = starts[nearest], most[nearest]
+        chosen = int(place * len(starts))
+        start, count = int(starts[chosen]), int(bounds[most[chosen]] - starts[chosen])
+        return abs(count - second) if last else 0, start, count
 
     def _ids(self, start: int, count: int) -> np.ndarray:
         """int32 [count]: the tokens of a stretch, with the token that ends a text between documents."""

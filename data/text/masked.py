@@ -175,7 +175,8 @@ class OpenMasked(OpenDocuments):
             f'{config.place}, {fields.counted(meta["documents"], "document")}, '
             f'{meta["bytes"]:,} bytes, {self._rows.ordinary.sum():,} tokens '
             f'in {len(self._rows):,} rows to train on; {type(config.tokenizer).__name__} vocabulary of '
-            f'{self.tokenizer.vocab:,}; unigram entropy {self.unigram_entropy:.2f}'
+            f'{self.tokenizer.vocab:,}; unigram entropy {self.unigram_entropy:.2f}, '
+            f'{self.plateau:.2f} with the words that the noise leaves'
         )
 
     def read_masked(self, text: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -252,12 +253,20 @@ class OpenMasked(OpenDocuments):
         return frames.rows(framed, length)
 
     @functools.cached_property
+    def _shares(self) -> np.ndarray:
+        """The shares of the tokens that can be predicted, in the training part."""
+        counts = np.bincount(self._rows.store.ids, minlength=self.tokenizer.vocab)[self._vocabulary.ordinary]
+        return counts / counts.sum()
+
+    @property
     def unigram_entropy(self) -> float:
         """-sum p log p over the shares p of the tokens that are predicted in the training part, in nats."""
-        ids = self._rows.store.ids
-        counts = np.bincount(ids, minlength=self.tokenizer.vocab)[self._vocabulary.ordinary]
-        shares = counts[counts > 0] / counts.sum()
+        shares = self._shares[self._shares > 0]
         return float(-(shares * np.log(shares)).sum())
+
+    @functools.cached_property
+    def plateau(self) -> float:
+        return self.config.noise.plateau(self._shares)
 
     @property
     def batches_per_epoch(self) -> float:

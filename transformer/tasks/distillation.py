@@ -91,7 +91,7 @@ class Distillation(_Distilled):
         return found
 
     def remark(self, rows: Sequence[Mapping], data: Any) -> str:
-        return stuck(rows, 'masked', data.unigram_entropy)
+        return stuck(rows, 'masked', data.plateau)
 
 
 @dataclasses.dataclass(frozen=True)

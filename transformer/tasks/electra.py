@@ -80,7 +80,7 @@ class ReplacedTokens(Task):
         return {'precision': share('said_replaced'), 'recall': share('replaced')}
 
     def remark(self, rows: Sequence[Mapping], data: Any) -> str:
-        return stuck(rows, 'generator', data.unigram_entropy)
+        return stuck(rows, 'generator', data.plateau)
 
 
 def placed(ids: jax.Array, places: jax.Array, tokens: jax.Array, weights: jax.Array) -> jax.Array:

@@ -11,22 +11,22 @@ from transformer.tasks.base import Prediction, Task, example_weights
 from transformer.tasks.reading import told
 
 _PATIENCE = 1000  # steps after the warm-up within which masked words are learnt better than by their frequency
-_ABOUT = 0.95  # of the unigram entropy: a loss above it is no better
+_ABOUT = 0.97  # of the plateau: a loss above it is no better
 _ROWS = 3  # of the log that are all above it
 
 
-def stuck(rows: Sequence[Mapping], term: str, entropy: float) -> str:
-    """What helps if the loss `term` of masked words stays at the entropy of their frequencies, the plateau that a masked
-    language model has to leave; '' if it does not."""
+def stuck(rows: Sequence[Mapping], term: str, plateau: float) -> str:
+    """What helps if the loss `term` of masked words stays at the plateau that a masked language model has to leave, that of a
+    model which knows how frequent words are and copies those that it sees; '' if it does not."""
     warm = max(row['learning_rate'] for row in rows) * 0.99
     begun = next(row['step'] for row in rows if row['learning_rate'] >= warm)
     latest = rows[-_ROWS:]
-    if rows[-1]['step'] - begun < _PATIENCE or not all(row[term] > _ABOUT * entropy for row in latest):
+    if rows[-1]['step'] - begun < _PATIENCE or not all(row[term] > _ABOUT * plateau for row in latest):
         return ''
     return (f'CAUTION: after {rows[-1]["step"]:,} steps the loss of masked words is {rows[-1][term]:.2f}, no better than '
-            f'{entropy:.2f}, that of a model which knows only how frequent words are. Usually a lower optimizer.learning_rate '
-            "or a longer warm-up helps, in deep models model.residual='PreNorm()', or a larger data.batch_size; python -m "
-            'data.show shows whether the tokenizer and the noise are as they should be.')
+            f'{plateau:.2f}, that of a model which knows only how frequent words are. Usually a lower optimizer.learning_rate '
+            "or a longer warm-up helps, on small texts model.positions='Rotary()', in deep models model.residual='PreNorm()', "
+            'or a larger data.batch_size; python -m data.show shows whether the tokenizer and the noise are as they should be.')
 
 
 @dataclasses.dataclass(frozen=True)
@@ -48,7 +48,7 @@ class MaskedTokens(Prediction):
         return self.predictions(logits, batch['targets'], batch['weights'])
 
     def remark(self, rows: Sequence[Mapping], data: Any) -> str:
-        return stuck(rows, next(iter(self.coefficients)), data.unigram_entropy)
+        return stuck(rows, next(iter(self.coefficients)), data.plateau)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -83,7 +83,7 @@ class SpanPretraining(Task):
                 'boundary_accuracy': boundary['accuracy']}
 
     def remark(self, rows: Sequence[Mapping], data: Any) -> str:
-        return stuck(rows, 'masked', data.unigram_entropy)
+        return stuck(rows, 'masked', data.plateau)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -116,4 +116,4 @@ class BertPretraining(Task):
                 'pairs_accuracy': pairs['accuracy']}
 
     def remark(self, rows: Sequence[Mapping], data: Any) -> str:
-        return stuck(rows, 'masked', data.unigram_entropy)
+        return stuck(rows, 'masked', data.plateau)

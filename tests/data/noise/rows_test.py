@@ -112,15 +112,27 @@ class SentencesTest(RowsCase):
             sizes[label].append(len(first + second))
         self.assertLess(abs(np.mean(labels) - 0.5), 4 * 0.5 / np.sqrt(len(labels)))
 
-    def test_lengths_tell_little(self):
-        """In long documents; a uniform choice of the cut favours pieces of few sentences a little."""
+    @parameterized.product(cut=('sentences', 'anywhere'), sentences=((300, 301), (1, 13), (1, 4), (1, 2, 12, 13)))
+    def test_lengths_do_not_tell_the_label(self, cut, sentences):
+        """The best threshold on the length of the second text, or of both, is hardly better than chance."""
         draw = np.random.default_rng(1)
-        documents = [[sentence(size) for size in draw.integers(2, 10, 300)] for _ in range(8)]
-        sizes = collections.defaultdict(list)
-        for first, second, label in self.rows(self.opened(documents, pairs='next'), 80):
-            sizes[label].append(len(first + second))
-        means = [np.mean(x) for x in sizes.values()]
-        self.assertLess(abs(means[0] - means[1]), 0.03 * ROOM)
+        low, high, *more = sentences  # of half of the documents, and of the others
+        count = 8 if low > 100 else 300
+        ranges = [(low, high), (tuple(more) or (low, high))] * (count // 2)
+        documents = [[sentence(size) for size in draw.integers(2, 10, draw.integers(*ends))] for ends in ranges]
+        rows = list(self.rows(self.opened(documents, pairs='next', cut=cut), 80))
+        label = np.array([row[2] for row in rows]) > 0
+        learnt = np.arange(len(rows)) % 2 == 0
+        for length in ([len(second) for _, second, _ in rows], [len(first + second) for first, second, _ in rows]):
+            above = np.array(length) > np.arange(ROOM)[:, None]  # by every threshold
+            right = np.concatenate([above == label, above != label])
+            best = right[:, learnt].mean(1).argmax()
+            self.assertLess(right[best, ~learnt].mean(), 0.55)
+
+    def test_one_document_of_two_sentences(self):
+        rows = list(self.rows(self.opened([[sentence(4), sentence(5)], [sentence(6)], [sentence(3)]], pairs='next'), 4))
+        self.assertEqual({(len(first), len(second)) for first, second, label in rows if not label}, {(4, 5)})
+        self.assertContainsSubset({len(second) for _, second, label in rows if label}, {3, 6})
 
     def test_evaluation_holds_every_piece_that_can_be_cut(self):
         opened = self.opened(pairs='order')

@@ -268,7 +268,24 @@ class MaskingTest(MaskedCase):
         opened = self.opened(lines)
         counts = np.array([3, 1, 1]) / 5  # unknown words are never predicted
         self.assertAlmostEqual(opened.unigram_entropy, -(counts * np.log(counts)).sum(), places=12)
-        self.assertIn('; unigram entropy 0.95', opened.describe())
+        self.assertRegex(opened.describe(), '; unigram entropy 0.95, 0.[89][0-9] with the words that the noise leaves$')
+
+    def test_the_plateau_is_the_loss_of_a_model_of_frequencies_that_copies(self):
+        lines = ['w1 w1 w2 zzz', 'w3 w1']
+        for noise in Tokens(), Tokens(mask=1.0, random=0.0), Tokens(mask=0.1, random=0.6), WithReplacement():
+            opened = self.opened(lines, noise=noise)
+            size = len(opened._vocabulary.ordinary)
+            shares = dict.fromkeys(range(size), 0.0) | {0: 3 / 5, 1: 1 / 5, 2: 1 / 5}
+            seen, loss = collections.defaultdict(dict), 0.0  # {what is seen: {word: probability of both}}
+            for word, p in shares.items():
+                seen['mask'][word] = p * noise.mask
+                for other in shares:
+                    seen[other][word] = p * (noise.random / size + (other == word) * (1 - noise.mask - noise.random))
+            for both in seen.values():
+                loss -= sum(p * math.log(p / sum(both.values())) for p in both.values() if p > 1e-12)
+            self.assertAlmostEqual(opened.plateau, loss, places=12, msg=str(noise))
+            if noise.mask == 1:
+                self.assertEqual(opened.plateau, opened.unigram_entropy)
 
     def test_unknown_words_of_a_text(self):
         text = ['the cat <unk> on the <unk> mat', '<unk> <unk> <unk>', 'the mat <unk>'] * 9
