@@ -29,7 +29,7 @@ _SHORTER = 'ConvNext', 'Bit'  # a size of one number is that of the shorter side
 _WARPED = 384  # from this size on ConvNextImageProcessor stretches images
 USUAL = {'resnet': 'ConvNext', 'deit': 'DeiT', 'dinov2_with_registers': 'Bit'}  # of a model_type; of others 'ViT'
 # What does not change the pixels of images that are read as grey or coloured.
-ASIDE = ('_valid_processor_keys', 'data_format', 'default_to_square', 'device', 'disable_grouping', 'do_convert_rgb',
+ASIDE = ('_valid_processor_keys', 'data_format', 'device', 'disable_grouping', 'do_convert_rgb',
          'feature_extractor_type', 'image_processor_type', 'input_data_format', 'processor_class', 'return_tensors')
 _TIMM = dict(crop_pct=0.875, crop_mode='center', interpolation='bicubic')  # if pretrained_cfg does not say it
 TIMM = *_TIMM, 'image_mean', 'image_std'
@@ -102,7 +102,7 @@ def pretrained(images: SeenImages) -> dict:
 
 def _of_processor(settings: Mapping, usual: str, channels: int) -> Preparation:
     kind = next((settings[name] for name in ('image_processor_type', 'feature_extractor_type') if settings.get(name)), usual)
-    short = kind
+    short = str(kind)
     for end in ('Fast', 'Pil', 'ImageProcessor', 'FeatureExtractor'):
         short = short.removesuffix(end)
     if short not in PROCESSORS:
@@ -143,20 +143,18 @@ def _part(given: Mapping, kind: str) -> tuple[int, int, tuple[str, float]]:
         if side >= _WARPED:
             return side, side, ('Stretch', 1.0)
         return side, side, ('CentreCrop', _share_in('preprocessor_config.json', given['crop_pct']))
+    shorter = len(size) == 1
+    whole = size * 2 if shorter else size
     if crop is None:
-        if len(size) < 2:
+        if shorter:
             raise _unsupported('size', given['size'], 'a height and a width, or also do_center_crop=True and a crop_size')
-        return *size, ('Stretch', 1.0)
-    if len(crop) < 2 or max(a / b for a, b in zip(crop, size * (3 - len(size)))) > 1:
+        return *whole, ('Stretch', 1.0)
+    if len(crop) < 2 or crop[0] > whole[0] or crop[1] > whole[1]:
         raise _unsupported('crop_size', given['crop_size'], f'a height and a width of at most the size {given["size"]!r}')
-    height, width = crop
-    if len(size) == 1:
-        if height != width:
-            raise _unsupported('crop_size', given['crop_size'], 'a square, where the size is that of the shorter side')
-        return height, width, ('CentreCrop', _share(crop, size * 2))
-    if height * size[1] != width * size[0]:
-        raise _unsupported('crop_size', given['crop_size'], f'one with the proportions of the size {given["size"]!r}')
-    return height, width, ('Stretch', _share(crop, size))
+    if crop[0] * whole[1] != crop[1] * whole[0]:
+        raise _unsupported('crop_size', given['crop_size'],
+                           'a square' if shorter else f'one with the proportions of the size {given["size"]!r}')
+    return *crop, ('CentreCrop' if shorter else 'Stretch', _share(crop, whole))
 
 
 def _of_timm(config: Mapping, size: tuple[int, int], channels: int) -> Preparation:

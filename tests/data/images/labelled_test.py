@@ -1,3 +1,4 @@
+import dataclasses
 import gzip
 import json
 import shutil
@@ -217,6 +218,13 @@ class FolderTest(ImageCase):
         opened = self.opened(source='folder', size=4, channels=3)
         self.assertEqual(self.everything(opened.evaluation('all', 5))[0].shape, (12, 4, 4, 3))
         self.assertEqual(next(opened.train(0))['image'].shape, (4, 4, 4, 3))
+
+    @parameterized.parameters(Stretch(share=0.5), CentreCrop(share=0.5))
+    def test_a_part_of_images_that_have_the_size_already(self, fit):
+        """The centre of 4 x 4 of the digits of 8 x 8."""
+        whole, part = (self.everything(self.opened(source='digits', path='', size=8, **fields).evaluation('valid', 50))[0]
+                       for fields in ({}, {'fit': dataclasses.replace(fit, filter='nearest')}))
+        np.testing.assert_array_equal(part, np.repeat(np.repeat(whole[:, 2:6, 2:6], 2, axis=1), 2, axis=2))
 
     def test_different_sizes_become_one(self):
         (self.folder / 'cat').mkdir()
