@@ -4,7 +4,6 @@ import types
 from unittest import mock
 
 import jax
-import pytest
 from absl.testing import absltest
 
 from benchmarks import tpu
@@ -13,7 +12,6 @@ from tests import experiments
 
 class TpuTest(experiments.TestCase):
 
-    @pytest.mark.slow
     def test_every_number(self):
         config = experiments.changed(experiments.tiny_images(), **{'mesh.data': -1})
         row = tpu.measure(config, 'tiny', jax.devices()[:4])
