@@ -194,16 +194,23 @@ class OpenImages(Opened):
 
         Raises FileNotFoundError if the file does not exist, ValueError, naming the file, if it cannot be decoded.
         """
-        return self._normalised({'image': decoding.read(os.fspath(path), self._form)})['image']
+        return self.seen(path)[0]
 
-    def note(self, path: str | os.PathLike) -> str:
-        """What a person should know of how `read` reads a file: that its size changes, although the images of training all had
-        that of the model, and that only the first of several pictures is read. '' if there is nothing."""
-        (width, height, pictures), form = decoding.size_of(os.fspath(path)), self._form
+    def seen(self, path: str | os.PathLike) -> tuple[np.ndarray, str]:
+        """(what `read` returns, what a person should know of how the file is read): that its size changes, although the images
+        of training all had that of the model, and that only the first of several pictures is read. '' if there is nothing."""
+        form = self._form
+        image, (width, height, pictures) = decoding.seen(os.fspath(path), form)
         notes = [f'resized from {width}x{height} to {form.width}x{form.height}, the size of all images of training'] if (
             (width, height) != (form.width, form.height) and not self.config.size) else []
         notes += [f'one of {pictures} pictures in its file, the first'] if pictures > 1 else []
-        return f'{os.fspath(path)} is {" and ".join(notes)}' if notes else ''
+        note = f'{os.fspath(path)} is {" and ".join(notes)}' if notes else ''
+        return self._normalised({'image': image})['image'], note
+
+    @property
+    def fit(self) -> Fit:
+        """How images are resized; those that are drawn at random in training have a part at the centre otherwise."""
+        return self.config.fit
 
     @property
     def normalization(self) -> tuple[list[float], list[float]]:

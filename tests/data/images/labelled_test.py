@@ -3,11 +3,13 @@ import json
 import shutil
 import struct
 import tracemalloc
+from unittest import mock
 
 import numpy as np
 import pytest
 from absl.testing import absltest, parameterized
 from PIL import Image
+from PIL.PngImagePlugin import PngImageFile
 
 from data.images.fit import CentreCrop, RandomCrop, Stretch
 from data.images.labelled import Images
@@ -254,10 +256,15 @@ class FolderTest(ImageCase):
         first, second = Image.new('RGB', (5, 6)), Image.new('RGB', (5, 6), 'red')
         first.save(self.folder / 'moving.gif', save_all=True, append_images=[second])
         second.resize((9, 9)).save(self.folder / 'large.png')
-        note = lambda opened, name: opened.note(self.folder / name).removeprefix(str(self.folder))
+        note = lambda opened, name: opened.seen(self.folder / name)[1].removeprefix(str(self.folder))
         self.assertEqual(note(opened, 'large.png'), '/large.png is resized from 9x9 to 5x6, the size of all images of training')
         self.assertEqual(note(sized, 'large.png'), '')
         self.assertEqual(note(opened, 'moving.gif'), '/moving.gif is one of 2 pictures in its file, the first')
+        loads, load = [], PngImageFile.load_end
+        with mock.patch.object(PngImageFile, 'load_end', lambda self: (loads.append(self), load(self))[1]):
+            image, _ = opened.seen(self.folder / 'large.png')
+        self.assertLen(loads, 1)  # decoded once, although a PNG may have its EXIF behind the pixels
+        np.testing.assert_array_equal(image, opened.read(self.folder / 'large.png'))
 
     def test_corrupt_image_is_named(self):
         self.write_classes(self.folder)
