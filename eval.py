@@ -206,7 +206,7 @@ def filters(snapshot, path):
     if 'image' not in snapshot.data.shapes:
         raise ValueError(f'--filters is for models of images, but this run is on {snapshot.run.config.data.pipeline}; leave it '
                          'out.')
-    found = filter_pictures.of_run(snapshot.params, snapshot.data.shapes['image'][0][-1])
+    found = filter_pictures.of_run(snapshot)
     shares = filter_pictures.components(found)[1]
     keep(path, filter_pictures.figure(found), {
         'picture': str(path), 'step': snapshot.step, 'filters': found.shape[-1], 'shape': list(found.shape[:-1]),
@@ -258,17 +258,18 @@ def prune(snapshot, folder, new, kept, batch):
     config = workdir.load_config(folder)
     with config.unlocked():
         for name, value in pruning.fields(snapshot.model, kept).items():
-            front, _, _ = name.rpartition('/')
-            places = config.model, config.model.get('stages', {})
-            group = next(place[front] for place in places if front in place) if front else config.model
-            group[snapshot.model.attentions[name].field] = value
+            heads, path = snapshot.model.attentions[name], 'model'
+            group = config.model
+            for part in filter(None, heads.group.split('.')):
+                group, path = group[part], f'{path}.{part}'
+            group[heads.field] = value
             if group.scan and len(set(value)) > 1:  # scan changes the program only, not the result
                 group.scan = False
-                print(f'The pruned run has model.{front and front + "."}scan=False: its layers differ.')
+                print(f'The pruned run has {path}.scan=False: its layers differ.')
     run = runs.build(config, snapshot.run.mesh, folder)
     params = pruning.pruned(snapshot.model, snapshot.params, kept, run.shapes.params, run.roles)
     pruning.require_same(snapshot, run.model, params, kept, batch)
-    runs.write(new, run, run.begun_with(params).tree(), folder)
+    runs.write(new, run, run.begun_with(snapshot.variables | {'params': params}).tree(), folder)
     print(f'{new}: {sum(map(len, kept))} heads and {run.parameters():,} parameters of {snapshot.run.parameters():,}')
 
 

@@ -8,7 +8,7 @@ prints to DIR/POINT.log; a finished point is not trained again, a stopped one re
 only point. --processes=N trains N points at a time, each on its share of the cores: on a CPU two processes with a core each do
 more than one with two; a point that fails then does not stop the others. --only=POINT trains one point.
 
-The table is printed and saved in DIR/NAME.json, the picture, if the sweep has one, in DIR/plots/NAME.png.
+The table is printed and saved in DIR/NAME.json, the pictures, if the sweep has any, in DIR/plots/NAME.png.
 """
 
 import contextlib
@@ -113,10 +113,12 @@ def run(sweep, config, given, folder, name, *, only=None, processes=1):
     if failed:
         raise failed
     if sweep.draw:
-        path = folder / 'plots' / f'{name}.png'
-        path.parent.mkdir(exist_ok=True)
-        sweep.draw(folders, table).savefig(path)
-        print(path)
+        drawn = sweep.draw(folders, table)
+        for key, figure in (drawn if isinstance(drawn, dict) else {'': drawn}).items():
+            path = folder / 'plots' / f'{name}{key and "_" + key}.png'
+            path.parent.mkdir(exist_ok=True)
+            figure.savefig(path)
+            print(path)
     return 0
 
 

@@ -41,7 +41,7 @@ from training.host import machine
 from transformer.attention.context import Context
 from transformer.attention.kernels.attend import attend
 from transformer.attention.masks.patterns import Causal, Full, Global, Random, Window
-from transformer.attention.mechanism import Alternate, Given, Mechanism, Softmax
+from transformer.attention.mechanism import AlternateAttention, Given, Mechanism, Softmax
 from transformer.attention.mechanisms.linear import Linear
 from transformer.attention.multi_head import MultiHead
 from transformer.attention.positions.base import Encoding, NoPositions, Positions, Sizes
@@ -93,9 +93,9 @@ def drawn(*shapes):
 
 def defaults(kind, **longest):
     """{name: instance} of the parts of a kind with their defaults, but with the fields `longest` where a part has them; without
-    `Alternate`, which has no work of its own."""
+    `AlternateAttention`, which has no work of its own."""
     return {name: cls(**{field: value for field, value in longest.items() if field in cls.__dataclass_fields__})
-            for name, cls in sorted(subclasses(kind).items()) if cls is not Alternate}
+            for name, cls in sorted(subclasses(kind).items()) if cls is not AlternateAttention}
 
 
 def cases():
@@ -120,13 +120,17 @@ NOT_RUN = ('long', 'causal_8192')  # cases whose second program is not run
 
 def main():
     machine.prepare({})
-    known = cases()
+    lines(cases(), NOT_RUN)
+
+
+def lines(known, not_run=()):
+    """Prints the line of each case that --case asks for, of {name: (maker of the first program, maker of the second)}."""
     asked = [name for name in known if not flags.FLAGS.case or any(name.startswith(one) for one in flags.FLAGS.case)]
     for one in flags.FLAGS.case:
         if not any(name.startswith(one) for name in known):
             raise ValueError(f'There is no case {one!r}; {did_you_mean(one, known)}')
     for name in asked:
-        row = measure(*known[name], flags.FLAGS.rounds, run_second=name not in NOT_RUN)
+        row = measure(*known[name], flags.FLAGS.rounds, run_second=name not in not_run)
         print(json.dumps({'case': name} | row), flush=True)
 
 

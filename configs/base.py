@@ -29,15 +29,11 @@ def both(**fields):
     return {'encoder': fields, 'decoder': fields}
 
 
-def stages(*, layers, widths, heads, drop_path=0.0, **fields):
+def stages(*, layers, widths, heads, **fields):
     """The group `stages` of a hierarchical model: for each stage its number of blocks, its width and its heads; all stages
-    share `fields`. The rate of drop path increases linearly over all blocks of all stages."""
-    found, last = {}, max(sum(layers) - 1, 1)
-    for i, (own, width, count) in enumerate(zip(layers, widths, heads, strict=True)):
-        before = sum(layers[:i])
-        rates = {'first_drop_path': drop_path * (before / last), 'drop_path': drop_path * ((before + own - 1) / last)}
-        found[f'stage_{i}'] = dict(layers=own, width=width, heads=count, **(rates if drop_path else {}), **fields)
-    return found
+    share `fields`."""
+    return {f'stage_{i}': dict(layers=own, width=width, heads=count, **fields)
+            for i, (own, width, count) in enumerate(zip(layers, widths, heads, strict=True))}
 
 
 def data(path, /, **fields):

@@ -43,7 +43,7 @@ def _image_parts(use, image):
         data.reader = 'vit.readers.images:ImageVector'
         return data, base.part('transformer.tasks.reading:Hidden', image=True), {}
     if use == 'reconstruction':
-        data.reader = 'vit.readers.reconstructions:Reconstruction'
+        data.reader = 'vit.readers.filled:FilledPatches'
         return data, base.part('vit.tasks.reconstruction:Reconstruction'), _evals()
     return data, base.part('vit.tasks.classification:Classification'), _evals()
 

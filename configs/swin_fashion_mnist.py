@@ -1,6 +1,7 @@
 """A Swin (Liu et al. 2021) on Fashion-MNIST: 14x14 patches of 2x2 pixels in shifted windows of 7x7, then 7x7 patches.
 
-The last 5,000 of its 60,000 training images are held out; the data are those of configs/vit_fashion_mnist.py.
+Data and training are those of configs/vit_fashion_mnist.py:small, of which the last 5,000 training images are held out, for 20
+epochs.
 
     python train.py --config=configs/swin_fashion_mnist.py --config.data.path=FOLDER
 
@@ -9,24 +10,14 @@ The last 5,000 of its 60,000 training images are held out; the data are those of
 """
 
 from configs import base
+from configs.vit_fashion_mnist import compared
 
 LAYERS, WIDTHS, HEADS = (4, 5), (48, 96), (3, 6)
 
 
 def get_config(variant=''):
     base.variant_of(variant, [''])
-    c = base.config()
-    c.data = base.data('data.images.labelled:Images', source='idx', path='fashion_mnist', train='train[:55000]',
-                       valid='train[55000:]', steps='Crop(padding=1) >> Flip()', batch_size=128)
-    c.task = base.part('vit.tasks.classification:Classification', label_smoothing=0.1)
-    c.model = base.part('vit.models.hierarchical:Hierarchical', stem='Patches(size=2)', stages=base.stages(
-        layers=LAYERS, widths=WIDTHS, heads=HEADS, drop_path=0.1, positions='SwinBias()', initial='Xavier()',
-        partition='Alternate(Windows(size=7), Windows(size=7, shift=3))'))
-    c.optimizer = base.optimizer('training.optimizer:Muon', learning_rate=3e-3, weight_decay=0.05, average_decay=0.998,
-                                 schedule=base.part('training.schedules:CosineDecay', warmup_steps=300))
-    c.train.steps = 8600  # 20 epochs
-    c.log.every_steps = 43
-    c.checkpoint.every_steps = 400
-    c.evals.valid = base.evaluation('transformer.evaluators.base:Averages', split='valid', every_steps=860)
-    c.evals.mistakes = base.evaluation('vit.evaluators.mistakes:Mistakes', split='valid')
-    return c.lock()
+    return compared(base.part(
+        'vit.models.hierarchical:Hierarchical', stem='Patches(size=2)', drop_path=0.1, stages=base.stages(
+            layers=LAYERS, widths=WIDTHS, heads=HEADS, positions='SwinBias()', initial='Xavier()',
+            partition='AlternatePartition(Windows(size=7), Windows(size=7, shift=3))')))

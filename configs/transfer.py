@@ -23,7 +23,7 @@ from configs.classify import OF_CLASSES, of_images
 from training.config import resolve
 
 HOW = 'full', 'probe'
-DROPS = 'dropout', 'last_dropout', 'drop_path'  # fields of models that leave something out in training
+DROPS = 'dropout', 'attention_dropout', 'last_dropout', 'drop_path'  # fields of models that leave something out in training
 
 
 def get_config(variant=''):

@@ -21,29 +21,39 @@ VARIANTS = ('small', 'd2l')
 
 
 def get_config(variant=''):
-    small = base.variant_of(variant, VARIANTS) == 'small'
+    if base.variant_of(variant, VARIANTS) == 'small':
+        return compared(base.part('vit.models.vit:Vit', patch=4, layers=6, heads=7, width=112, pool='mean',
+                                  positions='Learned(scale=0.2)'), steps=8000)  # 18.6 epochs
+    c = base.config()
+    c.data = base.data('data.images.labelled:Images', source='idx', path='fashion_mnist', train='train', valid='test', size=96,
+                       batch_size=128)
+    c.task = base.part('vit.tasks.classification:Classification')
+    c.model = base.part('vit.models.vit:Vit', patch=16, layers=2, heads=8, width=512, dropout=0.1,
+                        feed_forward='Mlp(dropout=0.1)', projection_bias=False, output_bias=False,
+                        positions='Learned(scale=1.0)', initial='PyTorch()')
+    c.optimizer = base.optimizer('training.optimizer:SGD', learning_rate=0.1, clip=0.0,
+                                 schedule=base.part('training.schedules:ConstantRate'))
+    c.train.steps = 4688  # 10 epochs
+    return _measured(c, every_steps=800)
+
+
+def compared(model, steps=8600):
+    """The config of a model in the comparison of Transformers of images on Fashion-MNIST; by default for 20 epochs."""
     c = base.config()
     # The file is in random order.
-    split = dict(train='train[:55000]', valid='train[55000:]') if small else dict(train='train', valid='test')
-    c.task = base.part('vit.tasks.classification:Classification', label_smoothing=0.1 if small else 0.0)
-    if small:
-        c.data = base.data('data.images.labelled:Images', source='idx', path='fashion_mnist', steps='Crop(padding=1) >> Flip()',
-                           batch_size=128, **split)
-        c.model = base.part('vit.models.vit:Vit', patch=4, layers=6, heads=7, width=112, pool='mean',
-                            positions='Learned(scale=0.2)')
-        c.optimizer = base.optimizer('training.optimizer:Muon', learning_rate=3e-3, weight_decay=0.05, average_decay=0.998,
-                                     schedule=base.part('training.schedules:CosineDecay', warmup_steps=300))
-        c.train.steps = 8000  # 18.6 epochs
-    else:
-        c.data = base.data('data.images.labelled:Images', source='idx', path='fashion_mnist', size=96, batch_size=128, **split)
-        c.model = base.part('vit.models.vit:Vit', patch=16, layers=2, heads=8, width=512, dropout=0.1,
-                            feed_forward='Mlp(dropout=0.1)', projection_bias=False, output_bias=False,
-                            positions='Learned(scale=1.0)', initial='PyTorch()')
-        c.optimizer = base.optimizer('training.optimizer:SGD', learning_rate=0.1, clip=0.0,
-                                     schedule=base.part('training.schedules:ConstantRate'))
-        c.train.steps = 4688  # 10 epochs
+    c.data = base.data('data.images.labelled:Images', source='idx', path='fashion_mnist', train='train[:55000]',
+                       valid='train[55000:]', steps='Crop(padding=1) >> Flip()', batch_size=128)
+    c.task = base.part('vit.tasks.classification:Classification', label_smoothing=0.1)
+    c.model = model
+    c.optimizer = base.optimizer('training.optimizer:Muon', learning_rate=3e-3, weight_decay=0.05, average_decay=0.998,
+                                 schedule=base.part('training.schedules:CosineDecay', warmup_steps=300))
+    c.train.steps = steps
+    return _measured(c, every_steps=steps // 10)
+
+
+def _measured(c, every_steps):
     c.log.every_steps = 43
     c.checkpoint.every_steps = 400
-    c.evals.valid = base.evaluation('transformer.evaluators.base:Averages', split='valid', every_steps=800)
+    c.evals.valid = base.evaluation('transformer.evaluators.base:Averages', split='valid', every_steps=every_steps)
     c.evals.mistakes = base.evaluation('vit.evaluators.mistakes:Mistakes', split='valid')
     return c.lock()

@@ -16,14 +16,11 @@ One point alone, such as images of 28 in patches of 7 with a class token:
     python train.py --config=configs/vit_sizes.py --config.data.size=28 --config.model.patch=7 --config.model.pool=cls
 """
 
-import json
-
-import numpy as np
-
 from configs import base
 from display import figures
+from training import workdir
 from training.report import report
-from training.report.sweeps import Sweep
+from training.report.sweeps import Sweep, costs
 
 # {variant: {side of an image: sides of its patches}}
 SIZES = {'fashion_mnist': {14: (2, 7), 28: (4, 7, 14), 56: (7, 14, 28)}, 'digits': {8: (2, 4), 16: (2, 4, 8)}}
@@ -56,14 +53,10 @@ def sweep(variant=''):
 
 
 def measure(folder):
-    """{'': {'patches', 'seconds' of training without evaluation and saving, 'ms a step', 'valid accuracy'}} of a run. The time
-    of a step is the median over the log, as other work on a machine delays some of them."""
-    config = json.loads((folder / 'config.json').read_text())
-    rows = [json.loads(line) for line in (folder / report.TIMING).read_text().splitlines()]
-    step = float(np.median([row['step_ms'] for row in rows]))
-    return {'': {'patches': (config['data']['size'] // config['model']['patch']) ** 2,
-                 'seconds': step * config['train']['steps'] / 1000, 'ms a step': step,
-                 'valid accuracy': report.rows(folder, 'valid')[-1]['accuracy']}}
+    """{'': {'patches', 'TFLOP' and 'seconds' of training, 'valid accuracy'}} of a run."""
+    config = workdir.load_config(folder)
+    return {'': {'patches': (config.data.size // config.model.patch) ** 2} | costs(folder) | {
+        'valid accuracy': report.rows(folder, 'valid')[-1]['accuracy']}}
 
 
 def picture(folders, table):

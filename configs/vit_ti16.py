@@ -2,9 +2,10 @@
 
 Augmentation and decay are what Steiner et al. 2022 advise for the smallest models.
 
-    python train.py --config=configs/vit_ti16.py --config.data.source=folder --config.data.path=FOLDER_OF_CLASS_FOLDERS
+    python train.py --config=configs/vit_ti16.py --config.data.source=folder --config.data.name= --config.data.path=FOLDER
 
-:imagenet  224 x 224, 300 epochs of 1,024; for GPUs and TPUs, not yet run. Without a path it reads TFDS's imagenet2012, which
+:imagenet  224 x 224, 300 epochs of 1,024; for GPUs and TPUs, not yet run. FOLDER has the folders train and validation, and
+           these one for each class. Without these flags it reads TFDS's imagenet2012, which
            `python -m data.prepare imagenet2012` has prepared.
 :step      16 images of scikit-learn's digits, resized to 224 x 224 x 3, in float32: for timing its step on a CPU.
 

@@ -48,6 +48,9 @@ CHANGES = {
                       'data.tokenizer': 'SentencePiece(vocab=600)', 'model.length': 32},
     't5_small:step': {'model.vocab': 512, 'data.train': 'train[:300]', 'data.valid': 'valid[:20]'},
     'vit_ti16:step': {'data.train': 'train[:64]', 'data.valid': 'train[64:70]', 'data.size': 32},
+    'swin_t:step': {'data.train': 'train[:64]', 'data.valid': 'train[64:70]', 'data.size': 28, **{
+        f'model.stages.stage_{i}.{field}': value for i in range(4)
+        for field, value in (('layers', 1), ('heads', 2), ('width', 8))}},
     **{f'nadaraya_watson:{variant}': {} for variant in ('curve', 'iris')},
     'bahdanau_fra_eng:full': PAIRS | {'data.tokenizer': 'SentencePiece(vocab=300)'},
     'memory_network_babi:joint': BABI,
@@ -63,8 +66,9 @@ CHANGES = {
         'data.name': '', 'data.columns': ('1', '2'), 'data.tokenizer': 'SentencePiece(vocab=300)',
         'evals.translations.split': 'valid'} for variant in ('base', 'big')},
     'stability:pre': TEXT | {'data.tokenizer': 'Byte()', 'data.valid': 'train[90%:95%]'},
-    'mae_fashion_mnist': {'data.source': 'digits', 'data.path': '', 'data.train': 'train[:64]', 'data.valid': 'train[64:80]',
-                          'data.steps': ''},
+    'mae_fashion_mnist:fashion_mnist': {'data.source': 'digits', 'data.path': '', 'data.train': 'train[:64]',
+                                        'data.valid': 'train[64:80]', 'data.steps': ''},
+    'mae_fashion_mnist:photos': {},
     'resnet_fashion_mnist:digits': {'data.train': 'train[:64]', 'data.valid': 'train[64:70]', 'model.depths': (1, 1, 1)},
     'resnet_fashion_mnist:d2l': {'data.source': 'digits', 'data.path': '', 'data.train': 'train[:64]', 'data.size': 17,
                                  'data.valid': 'train[64:70]', 'model.widths': (4, 4, 4, 4), 'model.depths': (1, 1, 1, 1)},
@@ -96,6 +100,8 @@ ALIKE = {'gpt2:350m': ('gpt2:124m', SHRUNK.keys() | {'optimizer.learning_rate'})
              f'model.{stack}.{field}' for stack in ('encoder', 'decoder')
              for field in ('dropout', 'last_dropout', 'feed_forward')}),
          'vit_ti16:imagenet': ('vit_ti16:step', {'data', 'dtype', 'task.augment'}),
+         'swin_t:imagenet': ('swin_t:step', {'data', 'dtype', 'model.drop_path', 'task.augment', 'task.label_smoothing'}),
+         'resnet50': ('resnet_fashion_mnist:d2l', {'data', 'dtype', 'model', 'optimizer', 'evals'} | SHRUNK.keys()),
          'gpt_char:shakespeare': ('gpt_char:cpu', {'data.train', 'data.valid', 'data.test'}),
          'gpt_char:base': ('gpt_char:cpu', SHRUNK.keys() | {
              'model.dropout', 'model.initial', 'optimizer.learning_rate', 'optimizer.schedule.name',
@@ -110,6 +116,8 @@ ALIKE = {'gpt2:350m': ('gpt2:124m', SHRUNK.keys() | {'optimizer.learning_rate'})
          'transformer_cldr:bart': ('transformer_cldr:vaswani', {'model.encoder.embedding_norm', 'model.decoder.embedding_norm',
                                                                 'model.head'}),
          'resnet_fashion_mnist:small': ('resnet_fashion_mnist:digits', SHRUNK.keys() | {'data', 'evals'}),
+         'resnet_fashion_mnist:wide': ('resnet_fashion_mnist:small', SHRUNK.keys() | {
+             'data.steps', 'evals', 'model.stem.width', 'model.widths', 'optimizer.average_decay', 'task.label_smoothing'}),
          'vit_digits:cls': ('vit_digits:mean', {'model.pool'}),
          'vit_sizes:fashion_mnist': ('vit_sizes:digits', SHRUNK.keys() | {'data'}),
          'nadaraya_watson:collapse': ('nadaraya_watson:curve', {'task.leave_one_out'}),
@@ -195,6 +203,9 @@ class ConfigsTest(experiments.TestCase):
         if config.data.pipeline == 'data.text.babi:Babi':
             experiments.write_babi(self.folder / 'en-10k', 20)
             return {'data.path': str(self.folder)}
+        if config.data.source == 'unlabelled':
+            experiments.save_digits(self.folder / 'photos', range(40))
+            return {'data.path': str(self.folder / 'photos')}
         return {f'data.{text}path': str(self.text) for text in texts.get(config.data.pipeline, [])}
 
     def has(self, config, field):

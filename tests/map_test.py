@@ -12,12 +12,12 @@ PACKAGES = 'transformer', 'vit', 'data', 'training', 'display'
 
 
 def modules():
-    """(room, module) of every module, 'vit/' having one room for all of its."""
+    """(room, module) of every module."""
     for package in PACKAGES:
         for path in sorted((ROOT / package).rglob('*.py')):
             name = path.relative_to(ROOT).as_posix().removesuffix('.py')
             if path.stem != '__init__':
-                yield ('vit/', name.removeprefix('vit/')) if package == 'vit' else (f'{name.rpartition("/")[0]}/', path.stem)
+                yield f'{name.rpartition("/")[0]}/', path.stem
 
 
 class MapTest(parameterized.TestCase):

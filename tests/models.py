@@ -36,7 +36,7 @@ CHANGES = {
     'feed_forward': Gated(), 'feed_forward.inner': 20, 'feed_forward.activation': Relu(), 'feed_forward.bias': False,
     'feed_forward.dropout': 0.1, 'norm': RMSNorm(), 'norm.epsilon': 1e-3, 'norm.bias': False, 'embedding_norm': True,
     'residual': ReZero(), 'dropout': 0.1, 'attention_dropout': 0.3, 'last_dropout': 0.3, 'drop_path': 0.1,
-    'first_drop_path': 0.1, 'initial': TFixup(),
+    'constant_drop_path': True, 'initial': TFixup(),
     'depth': Universal(), 'kept': ((0,), (0, 1)), 'scan': True, 'remat': 'full'}
 OF_STACK = {'layers': 3}
 

@@ -1,5 +1,6 @@
 """Running moments, which no gradient trains, through the scripts: a tiny ResNet on scikit-learn's digits."""
 
+import dataclasses
 import json
 import os
 import signal
@@ -16,13 +17,21 @@ from tests import experiments
 from tests.train_test import at
 from training import mesh as meshes
 from training import run as runs
+from transformer.layers.norm import BatchNorm, BatchNormalized
+from vit.layers.stages import Patches
+
+
+@dataclasses.dataclass(frozen=True)
+class NormedPatches(Patches):
+    """Stands for the stem of a hybrid, whose model has heads and running moments."""
+
+    def __call__(self, image, width, numerics):
+        return BatchNormalized(BatchNorm(), numerics, name='stem_norm')(super().__call__(image, width, numerics))
 
 
 def config(**changes):
-    model = base.part('vit.models.resnet:Resnet', block='Basic()', widths=(4, 8), depths=(1, 1))
-    model.stem.update(width=4, size=3, stride=1, pool=False)
-    return experiments.changed(experiments.tiny_images(), **{
-        'model': model, 'log.every_steps': 1, 'checkpoint.every_steps': 1, 'optimizer.average_decay': 0.5} | changes)
+    return experiments.changed(experiments.tiny_images('resnet'), **{
+        'log.every_steps': 1, 'checkpoint.every_steps': 1, 'optimizer.average_decay': 0.5} | changes)
 
 
 def arrays(tree):
@@ -95,6 +104,26 @@ class StatisticsTest(experiments.TestCase):
         state, made = fresh.init_from(first)
         self.assertLen(made, 2 * 6)
         self.assertEqual(float(np.abs(arrays(state.statistics)['stem/norm/mean']).max()), 0.0)
+        state = run.begun_with(wanted.variables)
+        self.assert_same(arrays(state.params) | arrays(state.statistics), arrays(wanted.params) | arrays(wanted.statistics))
+        self.assert_same(arrays(state.average_statistics), arrays(wanted.statistics))
+
+    @pytest.mark.slow
+    def test_a_run_without_some_heads_keeps_them(self):
+        stages = {'stage_0': dict(layers=1, heads=2, width=8, positions='NoPositions()')}
+        model = base.part('vit.models.hierarchical:Hierarchical', stem='NormedPatches()', stages=stages)
+        run = runs.build(config(model=model), meshes.make(1))
+        draw = np.random.default_rng(0)
+        drawn = lambda tree: jax.tree.map(lambda x: draw.uniform(0.5, 2, x.shape).astype(x.dtype), tree)
+        state = run.begun_with({'params': drawn(run.shapes.params), 'statistics': drawn(run.shapes.statistics)})
+        whole, new, out = (self.folder / name for name in ('whole', 'pruned', 'heads.png'))
+        runs.write(whole, run, state.tree())
+        done = experiments.call('eval', f'--workdir={whole}', f'--heads={out}', '--keep=1', f'--pruned={new}')
+        self.assertEqual(done.code, 0, done.err)
+        pruned = runs.load(new)
+        self.assert_same(arrays(pruned.statistics), arrays(state.statistics))
+        losses = {point['heads']: point['loss'] for point in experiments.said(done)['curve']}
+        self.assertAlmostEqual(pruned.evaluate('valid')['loss'], losses[1], delta=1e-6)
 
     def test_a_teacher_has_its_own(self):
         """Of a ViT, which has none; the teacher stays as it is, and its digest covers them."""

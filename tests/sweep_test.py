@@ -6,6 +6,7 @@ import functools
 import io
 import json
 import os
+import pathlib
 import signal
 import subprocess
 import sys
@@ -20,6 +21,7 @@ from PIL import Image
 
 import sweep
 from configs import attention_length, extrapolation, stability
+from display import figures
 from tests import experiments
 from tests.train_test import at
 from training import run as runs
@@ -63,6 +65,10 @@ def some_attention():
     return dataclasses.replace(whole, points={'bahdanau': {}, 'none': {'model.attention': 'NoAttention()'}})
 
 
+def two_pictures(folders, table):
+    return {key: figures.new(1, 1)[0] for key in ('', 'rate')}
+
+
 class SweepCase(experiments.TestCase):
     def sweep(self, *arguments, config='', points='', workdir='sweep'):
         """sweep.py with a config file that says this."""
@@ -100,10 +106,13 @@ class FailedTest(SweepCase):
 
 class SweepTest(SweepCase):
     def test_a_point_is_trained_and_tabulated(self):
-        done = self.sweep(config=f'experiments.tiny({str(self.text)!r})', points="Sweep({'one': {}}, title='the rate')")
+        done = self.sweep(config=f'experiments.tiny({str(self.text)!r})',
+                          points="Sweep({'one': {}}, title='the rate', draw=sweep_test.two_pictures)")
         self.assertEqual((done.code, done.err), (0, ''))
         loss = experiments.rows(self.folder / 'sweep' / 'one', 'valid')[-1]['loss']
-        heading, line = done.out.splitlines()
+        heading, line, *pictures = done.out.splitlines()
+        self.assertEqual(pictures, [str(self.folder / 'sweep' / 'plots' / name) for name in ('mine.png', 'mine_rate.png')])
+        self.assertTrue(all(pathlib.Path(path).is_file() for path in pictures))
         self.assertEqual(heading.split()[:4], ['the', 'rate', 'valid', 'loss'])
         self.assertEqual(line.split()[:2], ['one', f'{loss:#.4g}'])
         self.assertEqual(json.loads((self.folder / 'sweep' / 'mine.json').read_text())['one']['valid loss'], loss)

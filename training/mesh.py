@@ -17,23 +17,24 @@ from training.config.resolve import did_you_mean
 AXES = ('data', 'fsdp', 'tensor')
 
 
-def make(data=-1, fsdp=1, tensor=1):
-    """A mesh of the given sizes; -1, for one axis, takes all remaining devices."""
-    sizes, devices = [data, fsdp, tensor], jax.device_count()
+def make(data=-1, fsdp=1, tensor=1, devices=None):
+    """A mesh of the given sizes, of these devices (None: of all); -1, for one axis, takes all remaining devices."""
+    devices = jax.devices() if devices is None else devices
+    sizes, count = [data, fsdp, tensor], len(devices)
     if sizes.count(-1) > 1 or any(s == 0 or s < -1 for s in sizes):
         raise ValueError(f'The mesh is data={data}, fsdp={fsdp}, tensor={tensor}; '
                          'expected positive sizes and at most one -1 (all remaining devices).')
     fixed = int(np.prod([s for s in sizes if s > 0]))
     if -1 in sizes:
-        if fixed <= devices and devices % fixed:
+        if fixed <= count and count % fixed:
             raise ValueError(f'The mesh is data={data}, fsdp={fsdp}, tensor={tensor}; its -1 stands for all remaining of the '
-                             f'{devices} devices, but {fixed} does not divide {devices}.')
-        sizes[sizes.index(-1)] = max(1, devices // fixed)
+                             f'{count} devices, but {fixed} does not divide {count}.')
+        sizes[sizes.index(-1)] = max(1, count // fixed)
     total = int(np.prod(sizes))
-    if total > devices:
+    if total > count:
         raise ValueError(f'The mesh data={data}, fsdp={fsdp}, tensor={tensor} needs {max(total, fixed)} devices, '
-                         f'but there are {devices}; use smaller sizes.')
-    return jax.make_mesh(tuple(sizes), AXES, axis_types=(AxisType.Auto,) * 3, devices=jax.devices()[:total])
+                         f'but there are {count}; use smaller sizes.')
+    return jax.make_mesh(tuple(sizes), AXES, axis_types=(AxisType.Auto,) * 3, devices=devices[:total])
 
 
 def rows(mesh):

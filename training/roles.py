@@ -43,10 +43,12 @@ def sides(role: Role, dimensions: int) -> tuple | None:
 
 def mesh_axes(role: Role, dimensions: int) -> tuple:
     """The mesh axis, or None, of each dimension, as in Megatron (Shoeybi et al. 2019, section 3): heads, inner widths and rows
-    of tables are sharded over `tensor`, the other side of such a matrix or table over `fsdp`."""
+    of tables are sharded over `tensor`, the other side of such a matrix or table over `fsdp`; so are the output channels of a
+    convolution. Other matrices stay whole: those of a recurrent layer would be gathered at every position."""
     wide = next((axis for axis in (role.heads, role.inner, role.rows) if axis is not None), None)
     if wide is None:
-        return (None,) * dimensions
+        channels = role.outputs if len(role.inputs) > 1 else ()
+        return tuple('fsdp' if axis in channels else None for axis in range(dimensions))
     others = [axis for axis in range(dimensions) if axis != wide]
     if role.kind == 'matrix':
         others = role.inputs if wide in role.outputs else role.outputs

@@ -6,10 +6,8 @@ A run reaches its parts through import paths and the contracts of training/contr
 import dataclasses
 import functools
 import math
-import pathlib
 import re
 import shutil
-import tempfile
 from typing import Any
 
 import jax
@@ -62,11 +60,14 @@ class Run:
         return _fresh(self.config, self.data, self.model, self.task, self.optimizer,
                       steps.with_models(self.companions.models, self.companions.variables))
 
-    def begun_with(self, params):
-        """The fresh state with these parameters."""
-        placed = lambda shapes: jax.tree.map(lambda x, s: jax.device_put(x.astype(s.dtype), s.sharding), params, shapes)
-        average = self.optimizer.first_average(placed(self.shapes.average or self.shapes.params))
-        return self.init().replace(params=placed(self.shapes.params), average=average)
+    def begun_with(self, given):
+        """The fresh state with these `variables`, parameters and statistics."""
+        shapes, first = self.shapes, self.optimizer.first_average
+        put = lambda tree, like: jax.tree.map(lambda x, s: jax.device_put(x.astype(s.dtype), s.sharding), tree, like)
+        params, statistics = given['params'], put(given.get('statistics', {}), shapes.statistics)
+        average = first(put(params, shapes.average or shapes.params))
+        return self.init().replace(params=put(params, shapes.params), average=average, statistics=statistics,
+                                   average_statistics=first(statistics))
 
     def init_from(self, folder):
         """(state, names of fresh parameters): the fresh state, with the parameters and statistics that init_rules keep from the
@@ -199,7 +200,7 @@ class Run:
     def metric_names(self, batches):
         """The names of the numbers that `Snapshot.averages` returns for these batches."""
         with jax.set_mesh(self.mesh):
-            terms = jax.eval_shape(self.eval_terms, variables(self.shapes.params, self.shapes.statistics), next(iter(batches)))
+            terms = jax.eval_shape(self.eval_terms, self.shapes.variables, next(iter(batches)))
         names = ['loss', *(t for t in terms if t != 'loss'), 'weight']
         return (*names, *self.task.derived(dict.fromkeys(names, 1.0), batches.facts))
 
@@ -459,10 +460,7 @@ def write(folder, run, tree, source=None):
       source: the workdir that it comes from, whose environment.json is copied.
     """
     require_new(folder)
-    with (tempfile.TemporaryDirectory(prefix=f'.{folder.name}.', dir=folder.absolute().parent) as place,
-          progress.waiting(f'writing {folder}')):
-        made = pathlib.Path(place, folder.name)
-        made.mkdir()
+    with workdir.made(folder) as made, progress.waiting(f'writing {folder}'):
         run.data.save(made)
         checkpoints = Checkpoints(made)
         try:
@@ -474,7 +472,6 @@ def write(folder, run, tree, source=None):
             workdir.save_environment(made, {})
         elif (source / 'environment.json').is_file():
             shutil.copy(source / 'environment.json', made)
-        made.replace(folder)
 
 
 def mesh_for(config, data):

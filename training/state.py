@@ -35,6 +35,11 @@ class State:
         """{'params', 'statistics'} to evaluate: their averages, if there are any."""
         return {'params': self.average or self.params, 'statistics': self.average_statistics or self.statistics}
 
+    @property
+    def variables(self):
+        """What the model is applied to: its parameters and statistics."""
+        return variables(self.params, self.statistics)
+
     def tree(self):
         """The state as a plain dict, the form that checkpoints store."""
         return {name: getattr(self, name) for name in self.__dataclass_fields__}

@@ -209,6 +209,10 @@ class Programs:
         """The memory analysis of the program for the longest batch."""
         return self._longest.memory_analysis()
 
+    def cost_analysis(self):
+        """The operations and the traffic that the compiler counts in the program for the longest batch, of one device."""
+        return self._longest.cost_analysis()
+
     def _of(self, batch):
         return self._program({name: (x.shape, x.dtype) for name, x in batch.items()})
 

@@ -10,7 +10,7 @@ from absl.testing import absltest, parameterized
 from matplotlib.text import Text
 
 from benchmarks import complexity
-from configs import attention_length, extrapolation, stability, vit_products, vit_sizes
+from configs import attention_length, extrapolation, stability, vision_comparison, vit_products, vit_sizes
 from data.tokenizers import lattice, merges, trace
 from display import figures
 from tests.transformer.explain.pictures_test import drawn
@@ -100,6 +100,14 @@ def transferred():
     return vit_products.picture(dict.fromkeys(['pretrained', *table]), table)
 
 
+def compared(part):
+    number = lambda value: sweeps.Estimate(value, 0.01, 2)
+    table = {name: {'valid accuracy': number(0.9), 'probe accuracy': number(0.8), 'TFLOP': number(100.0 + i),
+                    'parameters': number(1000 * (i + 1))}
+             for i, name in enumerate((*vision_comparison.MODELS, *vision_comparison.LABELS))}
+    return vision_comparison.picture(dict.fromkeys(table), table)[part]
+
+
 def sized():
     table = {f'{size}-{patch}-{pool}': {'seconds': sweeps.Estimate(size / patch, 0.1, 1), 'valid accuracy': sweeps.Estimate(
         0.9, 0.1, 1)} for size in (14, 28) for patch in (2, 7) for pool in vit_sizes.POOLS}
@@ -131,7 +139,8 @@ FIGURES = {
     'a lattice': lambda: trace.lattice_picture(lattice.Lattice(2, tuple(
         lattice.Edge(*one, 0, -1.0) for one in ((0, 1, '\u2581'), (0, 2, '\u2581中'), (1, 2, '中')))), ' 中'),
     'losses': lambda: in_a_run(report.losses), 'stability': stable, 'extrapolation': longer, 'complexity': complexities,
-    'by length': by_length, 'transfer': transferred, 'sizes': sized, 'reconstructions': reconstructed,
+    'by length': by_length, 'transfer': transferred, 'sizes': sized, 'models of images': lambda: compared(''),
+    'an autoencoder': lambda: compared('mae'), 'reconstructions': reconstructed,
     'filters': lambda: filters.figure(RNG.random((2, 2, 1, 5))), 'filters of colours': lambda: filters.figure(
         RNG.random((2, 2, 3, 5)))}
 
@@ -181,11 +190,12 @@ class AllFiguresTest(parameterized.TestCase):
                 drawing.add(path.relative_to(ROOT).as_posix())
         self.assertEqual(drawing, {
             'benchmarks/complexity.py', 'configs/attention_length.py', 'configs/extrapolation.py',
-            'configs/stability.py', 'configs/vit_products.py', 'configs/vit_sizes.py', 'data/tokenizers/trace.py',
+            'configs/stability.py', 'configs/vision_comparison.py', 'configs/vit_products.py', 'configs/vit_sizes.py',
+            'data/tokenizers/trace.py',
             'training/report/report.py',
             'transformer/attention/masks/analysis.py', 'transformer/evaluators/pooling.py', 'transformer/explain/pictures.py',
             'transformer/explain/positions.py', 'vit/evaluators/mistakes.py', 'vit/explain/attention.py',
-            'vit/explain/filters.py', 'vit/explain/reconstruction.py'})
+            'vit/explain/filled.py', 'vit/explain/filters.py'})
 
     def test_rows_that_were_produced_and_uniform_weights_are_told(self):
         figure = FIGURES['an alignment']()

@@ -52,6 +52,16 @@ def last_numbers(folder: pathlib.Path) -> dict[str, dict[str, float]]:
                  if isinstance(value, float) and name != 'weight'}}
 
 
+def costs(folder: pathlib.Path) -> dict[str, float]:
+    """{'TFLOP': floating point operations, counted as in the log, 'seconds'} of the training steps of a run, without evaluation
+    and saving. The time is that of the median over the log, as other work on a machine delays some steps."""
+    rows = [json.loads(line) for line in (folder / report.TIMING).read_text().splitlines()]
+    steps = json.loads((folder / 'config.json').read_text())['train']['steps']
+    middle = lambda values: steps * float(np.median(values)) / 1e3
+    return {'TFLOP': middle([row['flops_per_s'] * row['step_ms'] for row in rows]) / 1e12,
+            'seconds': middle([row['step_ms'] for row in rows])}
+
+
 @dataclasses.dataclass(frozen=True)
 class Point:
     """A run of a sweep.
@@ -89,7 +99,8 @@ class Sweep:
       points: {name of its folder: a `Point`, or the fields of one}.
       measure: maps the folder of a finished run to {'': {column: number or None}}, its row of the table; a key other than ''
         makes a further row, named POINT_KEY.
-      draw: maps {group: folders of its runs} and the table to a matplotlib figure; None: no picture.
+      draw: maps {group: folders of its runs} and the table to a matplotlib figure, or to {'': figure}, where a key other than
+        '' ends the name of a further picture; None: no picture.
       title: the heading of the column of names.
       table: maps {group of points: folders of its finished runs, of which there may be none where points have failed} to the
         whole table, where its rows are not the groups; None: they are.

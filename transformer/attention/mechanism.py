@@ -6,13 +6,13 @@ queries, keys and values, and from its output. It declares what it supports, and
 
 import abc
 import dataclasses
-import math
 from collections.abc import Mapping
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 
+from transformer.attention.by_layer import ByLayer
 from transformer.attention.kernels.attend import attend, scores_of, weights_of
 from transformer.attention.kernels.terms import terms_of
 from transformer.attention.masks import analysis, data, patterns
@@ -61,7 +61,7 @@ class Mechanism(abc.ABC):
     period = 1
 
     def of_layer(self, number: int) -> 'Mechanism':
-        """The mechanism of one layer; only `Alternate` has several."""
+        """The mechanism of one layer; only `AlternateAttention` has several."""
         return self
 
     def parameters(self, query: Any, key: Any, value: Any) -> dict:
@@ -193,28 +193,17 @@ class Softmax(Mechanism):
 
 
 @dataclasses.dataclass(frozen=True)
-class Alternate(Mechanism):
+class AlternateAttention(ByLayer, Mechanism):
     """Layers 0, 2, 4, ... of a stack have the mechanism `even`, the others `odd`."""
     even: Mechanism
     odd: Mechanism
 
     @property
-    def period(self) -> int:
-        return 2 * math.lcm(self.even.period, self.odd.period)
-
-    @property
     def free_length(self) -> bool:
         return self.even.free_length and self.odd.free_length
-
-    def of_layer(self, number: int) -> Mechanism:
-        return (self.odd if number % 2 else self.even).of_layer(number // 2)
 
     def require_length(self, length: int) -> None:
         self.even.require_length(length)
         self.odd.require_length(length)
 
-    def __call__(self, parameters: Mapping, query: jax.Array | None, key: jax.Array | None, value: jax.Array,
-                 given: Given = Given()) -> jax.Array:
-        raise TypeError(f'{self} is a different mechanism for each layer; get that of one layer with of_layer(number).')
-
-    weights = __call__
+    weights = ByLayer.__call__

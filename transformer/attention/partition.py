@@ -10,8 +10,8 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 import jax
-import numpy as np
 
+from transformer.attention.by_layer import ByLayer
 from transformer.attention.context import Context
 
 
@@ -39,7 +39,7 @@ class Partition(abc.ABC):
     period = 1
 
     def of_layer(self, number: int) -> 'Partition':
-        """The partition of one layer; only `Alternate` has several."""
+        """The partition of one layer; only `AlternatePartition` has several."""
         return self
 
     def grid(self, whole: tuple) -> tuple:
@@ -60,18 +60,8 @@ class Whole(Partition):
 
 
 @dataclasses.dataclass(frozen=True)
-class Alternate(Partition):
-    """Layers 0, 2, 4, ... of a stack have the partition `even`, the others `odd`: 'Alternate(Windows(size=7), Windows(size=7,
-    shift=3))' are those of Swin."""
+class AlternatePartition(ByLayer, Partition):
+    """Layers 0, 2, 4, ... of a stack have the partition `even`, the others `odd`: 'AlternatePartition(Windows(size=7),
+    Windows(size=7, shift=3))' are those of Swin."""
     even: Partition
     odd: Partition
-
-    @property
-    def period(self) -> int:
-        return 2 * int(np.lcm(self.even.period, self.odd.period))
-
-    def of_layer(self, number: int) -> Partition:
-        return (self.odd if number % 2 else self.even).of_layer(number // 2)
-
-    def __call__(self, x: jax.Array, context: Context) -> Groups:
-        raise TypeError(f'{self} is a different partition for each layer; get that of one layer with of_layer(number).')

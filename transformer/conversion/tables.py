@@ -20,6 +20,7 @@ import numpy as np
 
 from transformer.conversion.fields import FIXED, at, changed, fields_of
 from transformer.conversion.forms import Form, with_fields
+from transformer.layers.stack import Blocks
 
 STACKS = 'encoder', 'decoder'  # fields of our models that are groups of fields
 RATES = 'dropout', 'twice', 'drop_path'  # ends of the paths of fields that act in training alone
@@ -146,6 +147,7 @@ class Family:
       limits: our model -> {their name of an input: exclusive upper bound of its integers, None for floats}.
       derived: (model, inputs, start) -> inputs, with those that theirs derives by itself; start: the first decoder input.
       outputs: {our output: its name there}, where it differs from that in convert.py.
+      layouts: {our output: the pattern of `einops.rearrange` from ours to theirs}, where the axes differ.
       computed: weights of theirs that are no parameters (regex): buffers of older versions.
       buffers: {name: weight} of theirs -> those that a file has besides, and that are read as `computed`.
       copies: {weight that may be stored besides: the weight of which it is a copy}, unless our model has it as a parameter.
@@ -168,6 +170,7 @@ class Family:
     prefix: str = ''
     renamed: tuple = ()
     outputs: Mapping = dataclasses.field(default_factory=dict)
+    layouts: Mapping = dataclasses.field(default_factory=dict)
     aside: tuple = ()
     computed: str = '(?!)'
     buffers: Callable = lambda weights: {}
@@ -325,11 +328,11 @@ def _written(field, make):
 
 
 def _flag_of(path, fields):
-    """The beginning of a path that is a flag by itself: through groups, which are mappings or parts without a base class, of
-    which there is no choice."""
+    """The beginning of a path that is a flag by itself: through groups, which are mappings, blocks or parts without a base
+    class, of which there is no choice."""
     first, _, inside = path.partition('.')
     value = fields[first]
-    group = isinstance(value, Mapping) or (dataclasses.is_dataclass(value) and type(value).__bases__ == (object,))
+    group = isinstance(value, Mapping | Blocks) or (dataclasses.is_dataclass(value) and type(value).__bases__ == (object,))
     if not inside or not group:
         return first
     return f'{first}.{_flag_of(inside, value if isinstance(value, Mapping) else vars(value))}'

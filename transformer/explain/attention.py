@@ -62,7 +62,7 @@ def of_row(snapshot: Any, ids: np.ndarray, types: np.ndarray, steps: bool = Fals
     batch = data.rows([(ids, types)], len(ids)) | {'masked': np.zeros((1, 1), np.int32)}
     seen = look(snapshot, steps, **task.inputs(batch))
     flow = seen.rollout()
-    causal = all(stack.mask.causal for stack, _ in snapshot.model.attentions.values())
+    causal = all(stack.mask.causal for stack, *_ in snapshot.model.attentions.values())
     rollout = None if flow is None else flow[-1 if causal else 0].tolist()
     return View([seen.section(pieces, pieces)]), seen.found, {'tokens': pieces, 'rollout': rollout}
 

@@ -42,7 +42,7 @@ class AttentionLayer(NamedTuple):
 def layers_of(model: Any) -> list[AttentionLayer]:
     """All layers whose heads can be switched off."""
     return [AttentionLayer(name, number, stack.heads, tuple(range(stack.heads)) if row is None else row)
-            for name, (stack, field) in model.attentions.items() for number, row in enumerate(kept_heads(stack, field))]
+            for name, (stack, _, field) in model.attentions.items() for number, row in enumerate(kept_heads(stack, field))]
 
 
 def require_heads(model: Any) -> None:
@@ -50,7 +50,7 @@ def require_heads(model: Any) -> None:
     if not model.attentions:
         raise ValueError(f'{type(model).__name__} has no heads that could be switched off; --heads is for models such as '
                          'transformer.models.gpt:Gpt.')
-    for stack, _ in model.attentions.values():
+    for stack, *_ in model.attentions.values():
         if stack.depth.blocks(stack.layers) < stack.layers:
             raise ValueError(f'depth={stack.depth} has layers that share their heads, which cannot be switched off in one; '
                              "--heads is for runs with depth='Own()'.")
@@ -79,7 +79,7 @@ def importance(snapshot: Any, batches: Iterable[Mapping]) -> np.ndarray:
             loss = sum(c * terms[t][0] / jnp.maximum(terms[t][1], 1e-9) for t, c in task.coefficients.items())
             return loss, terms[next(iter(task.coefficients))][1]
         rows = len(next(iter(batch.values())))
-        ones = {name: jnp.ones((stack.layers, rows, 1, stack.heads)) for name, (stack, _) in model.attentions.items()}
+        ones = {name: jnp.ones((stack.layers, rows, 1, stack.heads)) for name, (stack, *_) in model.attentions.items()}
         slopes, weight = jax.grad(total, has_aux=True)(ones)
         # A factor for each row gives a gradient for each row.
         return {name: jnp.abs(x).sum((1, 2)) * weight for name, x in slopes.items()}, weight

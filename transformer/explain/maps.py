@@ -19,14 +19,16 @@ def read(model: Any, captured: Mapping) -> tuple[dict, list]:
     [N, T, S]}, [{'layer', 'heads', 'entropy', 'highest_entropy', 'confidence'}]), both in the order of the layers.
 
     `heads` are the indices of a layer's heads; entropies are in nats. `entropy` and `confidence` have a value for each head;
-    they are None if the weights are not distributions but the equivalent matrix of another mechanism.
+    they are None if the weights are not distributions but the equivalent matrix of another mechanism. Where windows are padded,
+    both are of the weights of the real keys, scaled to sum 1.
     """
     layers = {name.removesuffix('/attention'): np.asarray(x[0], np.float32) for name, x in captured.items()}
-    kept, masks_of, apart = {}, {}, set()
-    for name, (stack, field) in model.attentions.items():
+    kept, masks_of, apart = {}, {}, {}
+    for name, (stack, _, field) in model.attentions.items():
         for i, row in enumerate(kept_heads(stack, field)):
             layer = layer_of(name, i)
-            apart |= {layer} if stack.partition.of_layer(i) != Whole() else set()
+            if stack.partition.of_layer(i) != Whole():
+                apart[layer] = stack.attention.of_layer(i).shown
             kept[layer], masks_of[layer] = row, None if name.endswith('cross_attention') else stack.mask.of_layer(i)
     if not layers:
         what = 'no head left' if kept and all(row == () for row in kept.values()) else 'no attention heads'
@@ -39,15 +41,17 @@ def read(model: Any, captured: Mapping) -> tuple[dict, list]:
     layers = {name: layers[name] for name in sorted(layers, key=_order)}
     found = []
     for name, weights in layers.items():
-        visible, sure, mask = np.ones(weights.shape[1:], bool), are_distributions(weights), masks_of.get(name)
+        visible, mask, padded = np.ones(weights.shape[1:], bool), masks_of.get(name), apart.get(name, False)
+        sure = are_distributions(weights, padded)
         if mask is not None and weights.shape[1] == weights.shape[2]:
             visible = analysis.dense(mask, weights.shape[1])
         if len(weights):  # a mechanism may let a query see fewer keys than the mask, and windows do
             visible = visible & (weights.any(0) if name in apart else weights.any((0, 2))[:, None])
+        shares = weights / np.maximum(weights.sum(-1, keepdims=True), 1e-30) if sure and padded else weights
         found.append({
             'layer': name, 'heads': list(kept.get(name) or range(len(weights))),
-            'entropy': entropy(weights).tolist() if sure else None, 'highest_entropy': highest_entropy(visible),
-            'confidence': confidence(weights).tolist() if sure else None})
+            'entropy': entropy(shares).tolist() if sure else None, 'highest_entropy': highest_entropy(visible),
+            'confidence': confidence(shares).tolist() if sure else None})
     return layers, found
 
 
@@ -67,10 +71,12 @@ def _order(name):
     return [(int(part), '') if part.isdigit() else (-1, part) for part in re.split(r'(\d+)', name)]
 
 
-def are_distributions(weights: np.ndarray) -> bool:
-    """Whether all rows are distributions over the keys, unlike the equivalent matrix of some other mechanisms."""
+def are_distributions(weights: np.ndarray, padded: bool = False) -> bool:
+    """Whether all rows are distributions over the keys, unlike the equivalent matrix of some other mechanisms; padded: over
+    the keys and padding that is not among them."""
     total = weights.sum(-1)
-    return bool(np.all(weights >= 0) and np.all((np.abs(total - 1) < 1e-3) | (total == 0)))
+    whole = total < 1 + 1e-3 if padded else (np.abs(total - 1) < 1e-3) | (total == 0)
+    return bool(np.all(weights >= 0) and np.all(whole))
 
 
 def _mean_of_rows(values, weights):
@@ -101,7 +107,8 @@ def rollout(layers: Sequence) -> np.ndarray:
 
         A_l = rows of (mean over heads of W_l + I) scaled to sum 1;   A_L · .. · A_1
 
-    (Abnar and Zuidema 2020, section 3; I is the residual connection.)
+    (Abnar and Zuidema 2020, section 3; I is the residual connection.) The padding of windows is no position and brings nothing
+    from any: rows are scaled without its weights.
 
     Args:
       layers: weights [N, T, T] of each layer; a layer without heads is only the residual connection.

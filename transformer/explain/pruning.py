@@ -60,7 +60,7 @@ def require_same(snapshot: Any, small: Any, params: dict, kept: Sequence, batch:
     model = snapshot.model
     gone = [(layer, head) for layer, head in all_heads(model) if head not in kept[layer]]
     inputs = snapshot.run.task.inputs(batch)
-    apply = jax.jit(lambda model, params: model.apply({'params': params}, **inputs), static_argnums=0)
+    apply = jax.jit(lambda model, params: model.apply(snapshot.variables | {'params': params}, **inputs), static_argnums=0)
     wanted, found = apply(model, without(model, snapshot.params, gone)), apply(small, params)
     for name, x in jax.device_get(wanted).items():
         y, x = np.asarray(found[name], np.float64), x.astype(np.float64)
@@ -69,7 +69,7 @@ def require_same(snapshot: Any, small: Any, params: dict, kept: Sequence, batch:
 
 
 def _mixes(model):
-    parts = (str(part) for stack, _ in model.attentions.values() for part in (stack.attention, stack.positions))
+    parts = (str(part) for stack, *_ in model.attentions.values() for part in (stack.attention, stack.positions))
     return ValueError('A smaller model cannot give what this one does without those heads, as '
                       f'{" or ".join(dict.fromkeys(parts))} mixes heads; leave --keep and --pruned out.')
 
@@ -88,7 +88,7 @@ def pruned(model: Any, params: dict, kept: Sequence, shapes: dict, roles: dict) 
         layer, row = next((found for front, found in layers.items() if '/'.join(names).startswith(f'{front}/')), (None, ()))
         # Position encodings keep the parameters of all heads and select the remaining ones themselves.
         if layer is not None and role.heads is not None and 'positions' not in names:
-            stack, field = model.attentions[layer.attention]
+            stack, _, field = model.attentions[layer.attention]
             place = np.array([layer.kept.index(head) for head in row], int)
             if role.shared and getattr(stack, field) == ():  # else each head already has its own keys and values
                 place = place // (stack.heads // (stack.key_heads or stack.heads))

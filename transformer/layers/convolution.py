@@ -14,7 +14,7 @@ he = nn.initializers.variance_scaling(2.0, 'fan_out', 'normal')
 uniform = nn.initializers.variance_scaling(1 / 3, 'fan_in', 'uniform')
 
 
-class Convolution(nn.Module):
+class Convolution2d(nn.Module):
     """y[i, j] = b + sum over m, n of x[s·i + m - p, s·j + n - p]·K[m, n] with p = (size - 1) / 2 zeros around the image:
     [B, height, width, C] -> [B, ceil(height / s), ceil(width / s), features].
 
@@ -24,7 +24,8 @@ class Convolution(nn.Module):
       bias: whether there is b.
 
     The gradient is JAX's: on two cores of an EPYC, at the shapes of configs/resnet_fashion_mnist.py, XLA convolves at 150 to
-    180 GFLOP/s, back to the input as fast and to the kernel at 25 to 120; gathered or shifted products are slower.
+    180 GFLOP/s, back to the input as fast and to the kernel at 25 to 120; gathered or shifted products are slower
+    (benchmarks/convolution.py).
     """
     features: int
     size: int = 3
@@ -47,7 +48,7 @@ class Depthwise(nn.Module):
     p = (size - 1) / 2 zeros around the image: [B, height, width, C] -> the same.
 
     A sum of size·size shifted products: on two cores of a CPU, for 32 images of 14x14x64, it takes 0.2 ms and with its gradient
-    2.8, where XLA's grouped convolution takes 7.8 and 22.6.
+    2.8, where XLA's grouped convolution takes 7.8 and 22.6 (benchmarks/convolution.py).
 
     Attributes:
       size: the side of the kernel, odd.

@@ -4,6 +4,7 @@ import zlib
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 
 def fold(key: jax.Array | None, *names: str | int | jax.Array) -> jax.Array | None:
@@ -34,6 +35,14 @@ def drop_path(x: jax.Array, rate: float | jax.Array | None, key: jax.Array | Non
         return x
     keep = jax.random.uniform(key, (x.shape[0], *(1,) * (x.ndim - 1))) >= rate
     return jnp.where(keep, x / jnp.asarray(1.0 - rate, x.dtype), jnp.zeros((), x.dtype))
+
+
+def path_rates(drop_path: float, blocks: int) -> tuple[float, ...]:
+    """The rates of drop path of so many blocks, from 0 for the first linearly to `drop_path` for the last, as in timm; (): all
+    are 0, as of a single block."""
+    if not 0 <= drop_path < 1:
+        raise ValueError(f'drop_path is {drop_path}; expected a rate in [0, 1).')
+    return tuple(np.linspace(0.0, drop_path, blocks).tolist()) if drop_path and blocks > 1 else ()
 
 
 def _sixteen_bits(key, shape):

@@ -85,7 +85,7 @@ class Head(abc.ABC):
         """
 
 
-def pooled(x: jax.Array, body: Body, activation: Activation = Tanh()) -> jax.Array:
+def pooler(x: jax.Array, body: Body, activation: Activation = Tanh()) -> jax.Array:
     """tanh(x·W + b) of the state [B, D] that represents a row (Devlin et al. 2019, section 3.1; the layer is in their code), or
     another activation."""
     return body.numerics.cast(activation(wide(body.dense(body.width, 'pooler')(x))))
@@ -111,7 +111,7 @@ class NoHead(Head):
 
     def __call__(self, x: jax.Array, body: Body, *, segments: jax.Array | None = None, masked: jax.Array | None = None,
                  key: jax.Array | None = None) -> dict:
-        return {'pooled': pooled(x[:, 0], body)} if self.pooler else {}
+        return {'pooled': pooler(x[:, 0], body)} if self.pooler else {}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -229,7 +229,7 @@ class NextSentence(Head):
 
     def __call__(self, x: jax.Array, body: Body, *, segments: jax.Array | None = None, masked: jax.Array | None = None,
                  key: jax.Array | None = None) -> dict:
-        return {'next_logits': body.output(2, 'next_sentence')(pooled(x[:, 0], body))}
+        return {'next_logits': body.output(2, 'next_sentence')(pooler(x[:, 0], body))}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -270,7 +270,7 @@ class Classes(Head):
         x = x[:, 0] if self.at == 'first' else last_of(x, segments)
         rate = body.rate(self.dropout)
         if self.pooler:
-            x = pooled(dropout(x, rate if self.twice else 0.0, fold(key, 'pooler')), body, self.activation)
+            x = pooler(dropout(x, rate if self.twice else 0.0, fold(key, 'pooler')), body, self.activation)
         return {'logits': body.output(self.classes, 'classes', self.bias)(dropout(x, rate, fold(key, 'head')))}
 
 

@@ -1,4 +1,5 @@
-"""The stack of blocks in GPT, BERT, ViT, encoders and decoders."""
+"""The stack of blocks in GPT, BERT, ViT, encoders and decoders, and the blocks alone, of which hierarchical models have several
+in sequence."""
 
 import dataclasses
 import math
@@ -8,7 +9,6 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 
 from transformer.attention.context import Context
 from transformer.attention.masks.algebra import Mask
@@ -22,7 +22,7 @@ from transformer.attention.positions.base import Encoding, Positions, Sizes
 from transformer.attention.pruned import NoHeads, kept_heads, of_kept
 from transformer.layers.block import Block
 from transformer.layers.dense import Dense, Parameters
-from transformer.layers.dropout import dropout, fold
+from transformer.layers.dropout import dropout, fold, path_rates
 from transformer.layers.feed_forward import FeedForward, FeedForwardLayer, Mlp
 from transformer.layers.initial import Initial, Scaled
 from transformer.layers.norm import LayerNorm, Norm, normed
@@ -39,11 +39,24 @@ REMAT = {
 }
 
 
-@dataclasses.dataclass(frozen=True)
-class Stack:
-    """norm(blocks(x + P)), with a norm if the residual needs one at the end.
+class Rates(NamedTuple):
+    """What blocks leave out in training.
 
-    A stack is called by the module that contains it, and whose parameters are then block_0, .., norm.
+    Attributes:
+      dropout: the rate on each residual branch.
+      attention: that on the attention weights.
+      paths: the rate of drop path of each layer; (): there is no drop path.
+    """
+    dropout: float = 0.0
+    attention: float = 0.0
+    paths: tuple[float, ...] = ()
+
+
+@dataclasses.dataclass(frozen=True)
+class Blocks:
+    """The blocks of a `Stack`, without what is done once before and after them.
+
+    They are called by the module that contains them, and whose parameters are then block_0, ..
 
     Attributes:
       layers: L, the number of blocks.
@@ -51,24 +64,17 @@ class Stack:
       width: D.
       head_width: width H of a head; 0: width / heads.
       key_heads: heads of keys and values, shared by groups of query heads; 0: `heads`.
-      attention: the mechanism that mixes positions, such as 'Softmax(score=Additive())'; 'Alternate(Softmax(), Linear())' has
-        one for every other layer.
-      partition: the tokens that attention sees together: 'Whole()', or of an image 'Windows(size=7)'; 'Alternate(Windows(
-        size=7), Whole())' has another one for every other layer.
+      attention: the mechanism that mixes positions, such as 'Softmax(score=Additive())'; 'AlternateAttention(Softmax(),
+        Linear())' has one for every other layer.
+      partition: the tokens that attention sees together: 'Whole()', or of an image 'Windows(size=7)'; 'AlternatePartition(
+        Windows(size=7), Whole())' has another one for every other layer.
       mask: which query may attend to which key, such as 'Causal() & Window(size=256)'.
       positions: the position encoding, such as 'Learned()' or 'Rotary()'.
       projection_bias, output_bias: biases of queries, keys and values, and of the output projection, in every attention.
       feed_forward: 'Mlp(inner=0, activation=Gelu())', or 'Gated(..)'.
       norm: the kind of every norm, 'LayerNorm(epsilon=1e-05, bias=True)' or 'RMSNorm(epsilon=1e-06)'.
-      embedding_norm: whether a norm follows the embedding, as in BERT and BART.
       residual: how branches join and where norms are applied: 'PreNorm()' as in GPT-2, 'PostNorm()', 'Sandwich()',
         'ParallelBranches()', 'ReZero()', 'LayerScale()', or 'NoNorm()'.
-      dropout: rate on the embedding and the residual branches.
-      attention_dropout: rate on the attention weights; -1: as `dropout`.
-      last_dropout: rate on the output of the stack; -1: as `dropout`.
-      drop_path: the probability with which the last block leaves out each of its branches, for every example by itself; 0: no
-        drop path (Huang et al. 2016, section 3). Over the blocks it increases linearly.
-      first_drop_path: that of the first block, 0 but in a stack that continues another one.
       initial: the initialisation: 'Scaled(scale=0.02)' as in GPT-2, 'Xavier()', or 'TFixup()' (for 'NoNorm()').
       depth: 'Own()', every layer has its own parameters; 'Groups(groups=1)', those of a group share them as in ALBERT;
         'Universal()', all share them, with a signal of the step and with or without adaptive halting.
@@ -92,13 +98,7 @@ class Stack:
     output_bias: bool = True
     feed_forward: FeedForward = Mlp()
     norm: Norm = LayerNorm()
-    embedding_norm: bool = False
     residual: Residual = PreNorm()
-    dropout: float = 0.0
-    attention_dropout: float = -1.0
-    last_dropout: float = 0.0
-    drop_path: float = 0.0
-    first_drop_path: float = 0.0
     initial: Initial = Scaled()
     depth: Depth = Own()
     kept: tuple = ()
@@ -110,15 +110,12 @@ class Stack:
         for name, least in (('layers', 1), ('heads', 1), ('width', 1), ('head_width', 0), ('key_heads', 0)):
             if getattr(self, name) < least:
                 raise ValueError(f'{name} is {getattr(self, name)}; set it to at least {least}.')
-        for name in ('drop_path', 'first_drop_path'):
-            if not 0 <= getattr(self, name) < 1:
-                raise ValueError(f'{name} is {getattr(self, name)}; expected a rate in [0, 1).')
         if self.depth.blocks(self.layers) < self.layers and (self.kept or self.cross_kept):
             raise ValueError(f'depth={self.depth} has layers that share their heads, which cannot be pruned; leave out kept '
                              'and cross_kept.')
         if self.depth.blocks(self.layers) < self.layers and self._turns > 1:
             raise ValueError(f'depth={self.depth} has layers with one block, which cannot alternate between attentions or '
-                             'partitions; leave out Alternate, or use Own().')
+                             'partitions; leave out those, or use Own().')
 
     @property
     def _turns(self):
@@ -140,24 +137,149 @@ class Stack:
         """The initialiser of matrices after the stack."""
         return self.initial.feed_forward(self.layers)['kernel_init']
 
-    def rate(self, given: float) -> float:
-        """The rate of a field for dropout: `dropout` if it is negative."""
-        return self.dropout if given < 0 else given
-
-    @property
-    def path_rates(self) -> tuple[float, ...]:
-        """The rate of drop path of each layer, from `first_drop_path` to `drop_path`, for a single layer the first; (): there
-        is no drop path."""
-        rates = np.linspace(self.first_drop_path, self.drop_path, self.layers)
-        return tuple(rates.tolist()) if rates.any() else ()
-
     def sizes(self, length: int, **grid: Any) -> Sizes:
         """The sizes for its position encoding, for rows of up to `length`."""
         return Sizes(length, self.width, self.heads, self.each_head, table=self.table_init, **grid)
 
+    def through(self, x: jax.Array, context: Context, rates: Rates, *, numerics: Numerics, key: jax.Array | None = None,
+                cache: dict | None = None, cross: Mechanism | None = None) -> tuple:
+        """x [B, T, D] -> (x after all blocks, the updated cache, aux), as in `Stack.__call__`."""
+        makers, kept = self._blocks(numerics, cross, rates)
+        if not isinstance(self.depth, Universal):
+            return self._through(makers, kept, x, context, rates.paths, key, cache)
+        if self.scan or self.remat != 'none' or context.head_mask:
+            raise ValueError(f'depth={self.depth} has one block, whose heads cannot be pruned or scanned over; leave out '
+                             'scan, remat and --heads.')
+        return steps(self.depth, makers[0], self.layers, x, context, key=key, cache=cache, path_rates=rates.paths,
+                     numerics=numerics)
+
+    def last_norm(self, x: jax.Array, numerics: Numerics) -> jax.Array:
+        """The norm at the end of the last block, 'norm', if the residual needs one."""
+        return normed(self.norm, x, 'norm', numerics) if self.residual.final_norm else x
+
+    def _blocks(self, numerics, cross, rates):
+        """([constructor of each block, called with a name], [{branch: its heads after pruning}])."""
+        if self.cross_kept and cross is None:
+            raise ValueError(f'model.cross_kept is {self.cross_kept!r}, but these blocks attend to no source; leave it out.')
+        branches = 3 if cross else 2
+        common = dict(bias=self.projection_bias, output_bias=self.output_bias, numerics=numerics,
+                      dropout=rates.attention, **self.initial.attention(self.layers, branches))
+
+        def attention(mechanism, kept):
+            if kept == ():
+                return partial(NoHeads, self.output_bias, numerics)
+            heads = (self.heads, self.key_heads) if kept is None else (len(kept), 0)
+            head_width = self.head_width if kept is None else self.each_head
+            return partial(MultiHead, *heads, head_width, mechanism=mechanism, **common)
+
+        feed_forward = partial(FeedForwardLayer, self.feed_forward, self.initial.feed_forward(self.layers, branches), numerics)
+        kept = [{'attention': own, 'cross_attention': other}
+                for own, other in zip(kept_heads(self), kept_heads(self, 'cross_kept'))]
+        makers = [partial(Block, attention(self.attention.of_layer(i), one['attention']), feed_forward,
+                          attention(cross.of_layer(i), one['cross_attention']) if cross else None, self.norm, self.residual,
+                          self.partition.of_layer(i), rates.dropout, numerics) for i, one in enumerate(kept)]
+        return makers, kept
+
+    def _through(self, makers, kept, x, context, paths, key, cache):
+        """(x, cache, aux) after blocks named block_0, block_1, ..: the same, with the same names of parameters, for every
+        `scan` and `remat`. With a cache, and for initialisation, the blocks are unrolled. Layers of a group have one block."""
+        if self.remat not in REMAT:
+            raise ValueError(f'remat is {self.remat!r}; expected one of {", ".join(REMAT)}.')
+        blocks = [make(name=f'block_{i}') for i, make in enumerate(makers[:self.depth.blocks(self.layers)])]
+        each, aux = self.layers // len(blocks), {}  # layers of one block
+        of_layer = lambda context, i: of_kept(context.of_layer(i), kept[i])
+        rates = jnp.asarray(paths, real_dtype())
+        path_rate = lambda i: rates[i] if paths else None
+        x = constrain(x, BATCH)
+        if cache is not None or blocks[0].is_initializing() or not (self.scan or self.remat != 'none'):
+            new = {}
+            for i in range(self.layers):
+                x, new[f'block_{i}'], own = blocks[i // each](x, of_layer(context, i), key=fold(key, 'block', i),
+                                                              cache=None if cache is None else cache[f'block_{i}'],
+                                                              path_rate=path_rate(i))
+                x, aux = constrain(x, BATCH), aux | _named(i, own)
+            return x, None if cache is None else new, aux
+
+        def apply(own, x, key, factors, rate, *, layer):
+            bare = dataclasses.replace(context, head_mask={})
+            here = of_kept(dataclasses.replace(bare.of_layer(layer), head_mask=factors), kept[layer])
+            x, _, aux = makers[layer](parent=None).apply({'params': own}, x, here, key=key, path_rate=rate)
+            return constrain(x, BATCH), aux
+
+        # One step of a scan contains all layers that differ.
+        period = math.lcm(context.mask.period, self._turns) if self.scan else self.layers
+        together = self.layers if each == 1 else each  # layers of one scan
+        if self.scan and together % period:
+            raise ValueError(f'scan: {together} layers cannot be scanned under {context.mask} with {self.attention} and '
+                             f'{self.partition}, which repeat after {period}; choose a multiple, or scan=False.')
+        functions = [partial(apply, layer=i) for i in range(period)]
+        if self.remat != 'none':
+            functions = [jax.checkpoint(function, policy=REMAT[self.remat], prevent_cse=not self.scan)
+                         for function in functions]
+
+        def period_of_layers(x, given, shared=None):
+            (first, own, factors), found = given, []
+            for i, function in enumerate(functions):
+                x, one = function(own[i] if shared is None else shared, x, fold(key, 'block', first + i),
+                                  {name: f[i] for name, f in factors.items()}, path_rate(first + i))
+                found.append(one)
+            return x, found
+
+        params = [one.variables.get('params', {}) for one in blocks]
+        if not self.scan:
+            x, found = period_of_layers(x, (0, [params[i // each] for i in range(self.layers)], context.head_mask))
+            return x, None, {name: one for i, own in enumerate(found) for name, one in _named(i, own).items()}
+        own, shared = (), params  # a scan for each group, over nothing but the numbers of its layers
+        if each == 1:
+            own, shared = [jax.tree.map(lambda *leaves: jnp.stack(leaves), *params[i::period]) for i in range(period)], [None]
+        for first, one in zip(range(0, self.layers, together), shared):
+            last = first + together
+            factors = {name: f[first:last].reshape(-1, period, *f.shape[1:]) for name, f in context.head_mask.items()}
+            x, found = jax.lax.scan(partial(period_of_layers, shared=one), x, (jnp.arange(first, last, period), own, factors))
+            for i in range(together):
+                aux |= _named(first + i, {name: x[i // period] for name, x in found[i % period].items()})
+        return x, None, aux
+
+
+@dataclasses.dataclass(frozen=True)
+class Stack(Blocks):
+    """norm(blocks(x + P)), with a norm if the residual needs one at the end.
+
+    A stack is called by the module that contains it, and whose parameters are then block_0, .., norm.
+
+    Attributes:
+      embedding_norm: whether a norm follows the embedding, as in BERT and BART.
+      dropout: rate on the embedding and the residual branches.
+      attention_dropout: rate on the attention weights; -1: as `dropout`.
+      last_dropout: rate on the output of the stack; -1: as `dropout`.
+      drop_path: the probability with which the last block leaves out each of its branches, for every example by itself; 0: no
+        drop path (Huang et al. 2016, section 3). Over the blocks it increases linearly from 0.
+      constant_drop_path: all blocks have the rate of the last one, as in DINOv2.
+    """
+    embedding_norm: bool = False
+    dropout: float = 0.0
+    attention_dropout: float = -1.0
+    last_dropout: float = 0.0
+    drop_path: float = 0.0
+    constant_drop_path: bool = False
+
+    def __post_init__(self):
+        super().__post_init__()
+        path_rates(self.drop_path, self.layers)  # refuses what is no rate
+
+    @property
+    def rates(self) -> Rates:
+        """What its blocks leave out in training."""
+        same = self.constant_drop_path and self.drop_path
+        paths = (self.drop_path,) * self.layers if same else path_rates(self.drop_path, self.layers)
+        return Rates(self.dropout, self._rate(self.attention_dropout), paths)
+
+    def _rate(self, given):
+        """The rate of a field for dropout: `dropout` if it is negative."""
+        return self.dropout if given < 0 else given
+
     def __call__(self, x: jax.Array, context: Context, *, numerics: Numerics, key: jax.Array | None = None,
-                 cache: dict | None = None, cross: Mechanism | None = None, projected: bool = False,
-                 continued: bool = False) -> tuple:
+                 cache: dict | None = None, cross: Mechanism | None = None, projected: bool = False) -> tuple:
         """x [B, T, D] -> (x after all blocks, the updated cache, aux).
 
         `aux` has the auxiliary outputs of layers, 'block_0/attention', 'block_1/attention', .. (`Block`), the same for every
@@ -167,7 +289,6 @@ class Stack:
           cross: the mechanism of a third branch in every block, which attends to the context's source; None: no such branch.
           projected: whether x is [B, T, E], of another width, and a dense layer projects it to D before the blocks, after its
             norm and dropout (Lan et al. 2020, section 3.1).
-          continued: whether the stream goes on after the stack, so that there is no norm at its end.
         """
         x = context.encoding.at_input(x)
         if self.embedding_norm:
@@ -175,17 +296,8 @@ class Stack:
         x = dropout(x, self.dropout, fold(key, 'embedding'))
         if projected:
             x = Dense(self.width, kernel_init=self.matrix_init, numerics=numerics, name='embedding_projection')(x)
-        makers, kept = self._blocks(numerics, cross)
-        if isinstance(self.depth, Universal):
-            if self.scan or self.remat != 'none' or context.head_mask:
-                raise ValueError(f'depth={self.depth} has one block, whose heads cannot be pruned or scanned over; leave out '
-                                 'scan, remat and --heads.')
-            x, cache, aux = steps(self.depth, makers[0], self.layers, x, context, key=key, cache=cache,
-                                  path_rates=self.path_rates, numerics=numerics)
-        else:
-            x, cache, aux = self._through(makers, kept, x, context, key, cache)
-        x = normed(self.norm, x, 'norm', numerics) if self.residual.final_norm and not continued else x
-        return dropout(x, self.rate(self.last_dropout), fold(key, 'last')), cache, aux
+        x, cache, aux = self.through(x, context, self.rates, numerics=numerics, key=key, cache=cache, cross=cross)
+        return dropout(self.last_norm(x, numerics), self._rate(self.last_dropout), fold(key, 'last')), cache, aux
 
     def over_rows(self, x: jax.Array, *, length: int, numerics: Numerics, segments: jax.Array | None = None,
                   positions: jax.Array | None = None, prefix: jax.Array | None = None, cache: dict | None = None,
@@ -241,93 +353,17 @@ class Stack:
             raise ValueError(f'A {what} of {tokens} tokens is longer than the {length} that this model takes; '
                              f'shorten it or train with {field}={tokens}.')
 
-    def _blocks(self, numerics, cross):
-        """([constructor of each block, called with a name], [{branch: its heads after pruning}])."""
-        if self.cross_kept and cross is None:
-            raise ValueError(f'model.cross_kept is {self.cross_kept!r}, but these blocks attend to no source; leave it out.')
-        branches = 3 if cross else 2
-        common = dict(bias=self.projection_bias, output_bias=self.output_bias, numerics=numerics,
-                      dropout=self.rate(self.attention_dropout), **self.initial.attention(self.layers, branches))
-
-        def attention(mechanism, kept):
-            if kept == ():
-                return partial(NoHeads, self.output_bias, numerics)
-            heads = (self.heads, self.key_heads) if kept is None else (len(kept), 0)
-            head_width = self.head_width if kept is None else self.each_head
-            return partial(MultiHead, *heads, head_width, mechanism=mechanism, **common)
-
-        feed_forward = partial(FeedForwardLayer, self.feed_forward, self.initial.feed_forward(self.layers, branches), numerics)
-        kept = [{'attention': own, 'cross_attention': other}
-                for own, other in zip(kept_heads(self), kept_heads(self, 'cross_kept'))]
-        makers = [partial(Block, attention(self.attention.of_layer(i), one['attention']), feed_forward,
-                          attention(cross.of_layer(i), one['cross_attention']) if cross else None, self.norm, self.residual,
-                          self.partition.of_layer(i), self.dropout, numerics) for i, one in enumerate(kept)]
-        return makers, kept
-
-    def _through(self, makers, kept, x, context, key, cache):
-        """(x, cache, aux) after blocks named block_0, block_1, ..: the same, with the same names of parameters, for every
-        `scan` and `remat`. With a cache, and for initialisation, the blocks are unrolled. Layers of a group have one block."""
-        if self.remat not in REMAT:
-            raise ValueError(f'remat is {self.remat!r}; expected one of {", ".join(REMAT)}.')
-        blocks = [make(name=f'block_{i}') for i, make in enumerate(makers[:self.depth.blocks(self.layers)])]
-        each, aux = self.layers // len(blocks), {}  # layers of one block
-        of_layer = lambda context, i: of_kept(context.of_layer(i), kept[i])
-        rates = jnp.asarray(self.path_rates, real_dtype())
-        path_rate = lambda i: rates[i] if self.path_rates else None
-        x = constrain(x, BATCH)
-        if cache is not None or blocks[0].is_initializing() or not (self.scan or self.remat != 'none'):
-            new = {}
-            for i in range(self.layers):
-                x, new[f'block_{i}'], own = blocks[i // each](x, of_layer(context, i), key=fold(key, 'block', i),
-                                                              cache=None if cache is None else cache[f'block_{i}'],
-                                                              path_rate=path_rate(i))
-                x, aux = constrain(x, BATCH), aux | _named(i, own)
-            return x, None if cache is None else new, aux
-
-        def apply(own, x, key, factors, rate, *, layer):
-            bare = dataclasses.replace(context, head_mask={})
-            here = of_kept(dataclasses.replace(bare.of_layer(layer), head_mask=factors), kept[layer])
-            x, _, aux = makers[layer](parent=None).apply({'params': own}, x, here, key=key, path_rate=rate)
-            return constrain(x, BATCH), aux
-
-        # One step of a scan contains all layers that differ.
-        period = math.lcm(context.mask.period, self._turns) if self.scan else self.layers
-        together = self.layers if each == 1 else each  # layers of one scan
-        if self.scan and together % period:
-            raise ValueError(f'scan: {together} layers cannot be scanned under {context.mask} with {self.attention} and '
-                             f'{self.partition}, which repeat after {period}; choose a multiple, or scan=False.')
-        functions = [partial(apply, layer=i) for i in range(period)]
-        if self.remat != 'none':
-            functions = [jax.checkpoint(function, policy=REMAT[self.remat], prevent_cse=not self.scan)
-                         for function in functions]
-
-        def period_of_layers(x, given, shared=None):
-            (first, own, factors), found = given, []
-            for i, function in enumerate(functions):
-                x, one = function(own[i] if shared is None else shared, x, fold(key, 'block', first + i),
-                                  {name: f[i] for name, f in factors.items()}, path_rate(first + i))
-                found.append(one)
-            return x, found
-
-        params = [one.variables.get('params', {}) for one in blocks]
-        if not self.scan:
-            x, found = period_of_layers(x, (0, [params[i // each] for i in range(self.layers)], context.head_mask))
-            return x, None, {name: one for i, own in enumerate(found) for name, one in _named(i, own).items()}
-        own, shared = (), params  # a scan for each group, over nothing but the numbers of its layers
-        if each == 1:
-            own, shared = [jax.tree.map(lambda *leaves: jnp.stack(leaves), *params[i::period]) for i in range(period)], [None]
-        for first, one in zip(range(0, self.layers, together), shared):
-            last = first + together
-            factors = {name: f[first:last].reshape(-1, period, *f.shape[1:]) for name, f in context.head_mask.items()}
-            x, found = jax.lax.scan(partial(period_of_layers, shared=one), x, (jnp.arange(first, last, period), own, factors))
-            for i in range(together):
-                aux |= _named(first + i, {name: x[i // period] for name, x in found[i % period].items()})
-        return x, None, aux
-
 
 class Heads(NamedTuple):
-    """The heads of one attention in every layer of a stack: the stack, and its field for the heads left by pruning."""
-    stack: Stack
+    """The heads of one attention in every layer of a stack.
+
+    Attributes:
+      stack: the blocks.
+      group: the path of their group of fields in the config of the model, such as 'encoder'; '': they are the model's own.
+      field: their field for the heads left by pruning.
+    """
+    stack: Blocks
+    group: str = ''
     field: str = 'kept'
 
 

@@ -57,7 +57,7 @@ class Electra(nn.Module):
     @property
     def attentions(self) -> dict:
         """{name: `Heads`} of the attention layers whose heads `head_mask` can switch off."""
-        return {'generator/attention': Heads(self.generator), 'discriminator/attention': Heads(self.discriminator)}
+        return {f'{name}/attention': Heads(getattr(self, name), name) for name in ('generator', 'discriminator')}
 
     @nn.compact
     def __call__(self, inputs: jax.Array, *, segments: jax.Array | None = None, positions: jax.Array | None = None,

@@ -60,8 +60,8 @@ class EncoderDecoder(nn.Module):
     @property
     def attentions(self) -> dict:
         """{name: `Heads`} of the attention layers whose heads `head_mask` can switch off."""
-        return {'encoder/attention': Heads(self.encoder), 'decoder/attention': Heads(self.decoder),
-                'decoder/cross_attention': Heads(self.decoder, 'cross_kept')}
+        return {'encoder/attention': Heads(self.encoder, 'encoder'), 'decoder/attention': Heads(self.decoder, 'decoder'),
+                'decoder/cross_attention': Heads(self.decoder, 'decoder', 'cross_kept')}
 
     @nn.compact
     def __call__(self, inputs: jax.Array | None = None, *, decoder_inputs: jax.Array, segments: jax.Array | None = None,

@@ -2,59 +2,38 @@
 
 import dataclasses
 
-from transformer.attention.mechanism import Alternate as AlternateAttention
-from transformer.attention.mechanism import Softmax
+from transformer.attention.mechanism import AlternateAttention, Softmax
 from transformer.attention.mechanisms.channels import ChannelGroups
-from transformer.attention.partition import Alternate, Whole
+from transformer.attention.partition import AlternatePartition, Whole
 from transformer.attention.positions.base import NoPositions
 from transformer.conversion.common import dense, norm
-from transformer.conversion.fields import Field, Fields
+from transformer.conversion.fields import Field
 from transformer.conversion.tables import Family, Row
 from transformer.layers.activations import Gelu
-from transformer.layers.feed_forward import Mlp
 from transformer.layers.norm import LayerNorm
 from transformer.layers.residual import Convolved
-from transformer.layers.stack import Stack
-from vit.conversion.swin import listed, rate_of, rates, ratio_of, windows_of, with_free
-from vit.conversion.timm import ASIDE, FIELDS, both, fused, one_window
+from vit.conversion.stages import of_stages
+from vit.conversion.timm import ASIDE, FIELDS, both, fused
 from vit.layers.stages import Convolutions, Downsampling
 from vit.layers.windows import Windows
 
-_DEFAULTS = dict(depths=[1, 1, 3, 1], embed_dims=[96, 192, 384, 768], num_heads=[3, 6, 12, 24], window_size=7, mlp_ratio=4.0,
-                 qkv_bias=True, cpe_act=False, channel_attn_v2=False, drop_path_rate=0.0)
 
-
-def _read(config):
+def _read(config, given):
     """Each of their blocks is two of ours, one in windows and one over channels."""
-    given = {name: config.get(name, usual) for name, usual in _DEFAULTS.items()}
-    if len({len(given[name]) for name in ('depths', 'embed_dims', 'num_heads')}) != 1:
-        raise ValueError(f'config.json has depths={given["depths"]!r}, embed_dims={given["embed_dims"]!r} and '
-                         f'num_heads={given["num_heads"]!r}; expected one of each for every stage.')
-    ratio, stages = given['mlp_ratio'], {}
-    layers = [2 * depth for depth in given['depths']]
-    for i, (count, width, heads, rate) in enumerate(zip(
-            layers, given['embed_dims'], given['num_heads'], rates(layers, given['drop_path_rate']))):
-        stages[f'stage_{i}'] = Stack(
-            layers=count, width=width, heads=heads, positions=NoPositions(), projection_bias=given['qkv_bias'],
-            attention=AlternateAttention(Softmax(), ChannelGroups(2 if given['channel_attn_v2'] else 1)),
-            partition=Alternate(Windows(size=one_window(given['window_size']), shrink='never'), Whole()),
-            residual=Convolved(activation=Gelu() if given['cpe_act'] else None),
-            feed_forward=Mlp(inner=0 if int(ratio * width) == 4 * width else int(ratio * width)), norm=LayerNorm(), **rate)
-    return {'stages': stages}
+    return {'attention': AlternateAttention(Softmax(), ChannelGroups(2 if given['channel_attn_v2'] else 1)),
+            'partition': AlternatePartition(Windows(size=given['window_size'], shrink='never'), Whole()),
+            'positions': NoPositions(), 'residual': Convolved(activation=Gelu() if given['cpe_act'] else None),
+            'norm': LayerNorm()}
 
 
-def _write(model):
-    stacks = listed(model['stages'])
-    first = stacks[0]
-    return dict(
-        depths=[-(-one.layers // 2) for one in stacks], embed_dims=[one.width for one in stacks],
-        num_heads=[one.heads for one in stacks], window_size=windows_of(first.partition).size, mlp_ratio=ratio_of(first),
-        qkv_bias=first.projection_bias, cpe_act=getattr(first.residual, 'activation', None) is not None,
-        channel_attn_v2=getattr(getattr(first.attention, 'odd', None), 'version', 1) == 2, drop_path_rate=rate_of(stacks))
+def _write(first):
+    return dict(cpe_act=getattr(first.residual, 'activation', None) is not None,
+                channel_attn_v2=getattr(getattr(first.attention, 'odd', None), 'version', 1) == 2)
 
 
-_STAGES = Fields((tuple(_DEFAULTS), ('stages',)), _read, _write, lambda model: {
-    'stages': with_free(_read(_write(model))['stages'], model['stages'])})
+_STAGES = of_stages(
+    _read, _write, each=2, depths=[1, 1, 3, 1], embed_dims=[96, 192, 384, 768], num_heads=[3, 6, 12, 24], window_size=7,
+    mlp_ratio=4.0, qkv_bias=True, cpe_act=False, channel_attn_v2=False)
 _BLOCK, _THEIRS = 'stage_{s}/block_{i}', 'stages.{s}.blocks.{i/2}.{i%2}'
 
 
@@ -70,7 +49,9 @@ _DAVIT = Family(
     use='',
     fields=(Field('down_kernel_size', 'merging.size', 2), Field('norm_eps', default=1e-5), Field('ffn', default=True),
             Field('norm_layer', default='layernorm2d'), Field('norm_layer_cl', default='layernorm'),
-            Field('attn_types', default=['spatial', 'channel']), *FIELDS, _STAGES),
+            Field('attn_types', default=['spatial', 'channel']),
+            Field('drop_path_rate', 'drop_path', 0.0),  # there both halves of a block have one rate
+            *FIELDS, _STAGES),
     aside=(*ASIDE, 'named_blocks'),
     implied={'stem': Convolutions(), 'merging': Downsampling(), 'positions': NoPositions()},
     renamed=((r'\.spatial_block\.', '.0.'), (r'\.channel_block\.', '.1.')),

@@ -8,13 +8,13 @@ import numpy as np
 
 from transformer.attention.positions.absolute import Learned
 from transformer.conversion.common import ACTIVATIONS, attention, bare, dense, norm, require_learned
-from transformer.conversion.fields import Field, Fields, dropouts, labels
+from transformer.conversion.fields import Field, Fields, dropouts
 from transformer.conversion.forms import Biases, Heads, Table
 from transformer.conversion.tables import Family, Row
 from transformer.layers.activations import Silu
 from transformer.layers.feed_forward import Gated, Mlp
 from transformer.layers.residual import LayerScale
-from vit.conversion.vit import image_of, pixels
+from vit.conversion.vit import CLASSES, image_of, pixels
 
 _RATIOS = range(1, 65)  # mlp_ratio is a whole number
 
@@ -55,12 +55,12 @@ def _feed_forward(gated):
 
 
 # There all layers have one rate of drop path.
-_PATHS = Fields((('drop_path_rate',), ('drop_path', 'first_drop_path')), lambda config: dict.fromkeys(
-    ('drop_path', 'first_drop_path'), float(config.get('drop_path_rate', 0.0))), lambda model: {
-        'drop_path_rate': model['drop_path']})
+_PATHS = Fields((('drop_path_rate',), ('drop_path', 'constant_drop_path')), lambda config: {
+    'drop_path': float(config.get('drop_path_rate', 0.0)), 'constant_drop_path': True}, lambda model: {
+        'drop_path_rate': model['drop_path']}, lambda model: {
+            'constant_drop_path': model['constant_drop_path'] or model['drop_path'] > 0})
 _POSITIONS = Fields(((), ('positions',)), lambda config: {'positions': Learned(antialias=True)},
                     lambda model: require_learned(model['positions'], 0))
-_CLASSES = Fields(((), ('classes',)), lambda config: {'classes': len(labels(config))}, lambda model: {})
 _LAYER, _MLP = 'dinov2_with_registers.encoder.layer.{i}', 'dinov2_with_registers.encoder.layer.{i}.mlp'
 _INNER = {
     False: (*dense('block_{i}/feed_forward/input', f'{_MLP}.fc1'), *dense('block_{i}/feed_forward/output', f'{_MLP}.fc2')),
@@ -125,7 +125,7 @@ def _both(gated):
     return (
         dataclasses.replace(
             family, architecture='Dinov2WithRegistersForImageClassification', use='images', outputs={'pooled': ''},
-            fields=(*family.fields, _CLASSES), rows=(*family.rows, *dense('head', 'classifier')),
+            fields=(*family.fields, CLASSES), rows=(*family.rows, *dense('head', 'classifier')),
             implied=family.implied | {'pool': 'both'}),
         bare(dataclasses.replace(family, architecture='Dinov2WithRegistersModel', use='hidden',
                                  implied=family.implied | {'classes': 0})))

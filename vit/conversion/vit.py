@@ -60,7 +60,14 @@ _VIT = Family(
     derived=pixels,
     forms=(Heads(), Biases(projections=False), Table((('', ''),))))
 
-_CLASSES = Fields(((), ('classes',)), lambda config: {'classes': len(labels(config))}, lambda model: {})
+
+def _classes(model):
+    if not model['classes']:
+        raise ValueError('model.classes is 0, which is a model without a head.')
+    return {}
+
+
+CLASSES = Fields(((), ('classes',)), lambda config: {'classes': len(labels(config))}, _classes)
 
 
 def _pooled(config):
@@ -82,7 +89,7 @@ def _of(architecture, use, *rows, fields, **changes):
 
 # With a head, with a pooler, and without either.
 WHOLE = (
-    _of('ViTForImageClassification', 'images', *dense('head', 'classifier'), fields=(_CLASSES,),
+    _of('ViTForImageClassification', 'images', *dense('head', 'classifier'), fields=(CLASSES,),
         outputs={'pooled': ''}),
     _of('ViTModel', 'hidden', *dense('pooler', 'vit.pooler.dense'), fields=(_POOLER,), implied={'classes': 0}),
     _of('ViTModel', 'hidden', fields=(), implied={'classes': 0}, outputs={'pooled': ''}))

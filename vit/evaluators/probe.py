@@ -10,6 +10,7 @@ import numpy as np
 
 from transformer.evaluators.base import Found, OfExamples
 from transformer.readers.rows import outputs
+from vit.contracts import Patched
 
 STRENGTHS = 1e-3, 1e-2, 1e-1, 1.0, 10.0, 100.0
 
@@ -25,13 +26,13 @@ class LinearProbe(OfExamples):
     it is not fitted for this; then it is fitted to all of them. `C` is reported.
 
     Attributes:
-      feature: the output of the model that is probed, [B, D]; or [B, T, D], whose mean over the positions is taken, as of
-        'hidden'.
+      feature: the output of the model that is probed: 'hidden', whose mean over the patches is taken, without the tokens in
+        front of them; or one of vectors [B, D], such as 'pooled', what a head of this model reads.
       train: the split to which it is fitted.
       limit: the most images of it, drawn at random; 0: all.
       choosing: the share of these that choose C.
     """
-    feature: str = 'pooled'
+    feature: str = 'hidden'
     train: str = 'train'
     limit: int = 0
     choosing: float = 0.1
@@ -45,9 +46,8 @@ class LinearProbe(OfExamples):
             raise ValueError(f'LinearProbe needs a class for each example, and {run.config.data.pipeline} has none; leave it '
                              'out.')
         given = run.task.inputs(batch)
-        held = {'params': run.shapes.params} | ({'statistics': run.shapes.statistics} if run.shapes.statistics else {})
-        found = jax.eval_shape(lambda held: run.model.apply(held, **given), held)
-        known = [name for name, x in found.items() if x.ndim in (2, 3) and x.shape[0] == len(batch['label'])]
+        found = jax.eval_shape(lambda variables: run.model.apply(variables, **given), run.shapes.variables)
+        known = [name for name, x in found.items() if x.ndim in (2, 3, 4) and x.shape[0] == len(batch['label'])]
         if self.feature not in known:
             raise ValueError(f'LinearProbe has feature={self.feature!r}, and the model of this run gives {", ".join(known)}; '
                              'choose one of these.')
@@ -75,13 +75,16 @@ class LinearProbe(OfExamples):
 
     def _features(self, snapshot, batches):
         """(float64 [examples, D], labels [examples])."""
-        rows = [(self._vector(row[self.feature]), row['label']) for row in outputs(snapshot, batches, [self.feature])]
+        front = len(snapshot.model.front) if isinstance(snapshot.model, Patched) else 0
+        rows = [(_vector(row[self.feature], front), row['label']) for row in outputs(snapshot, batches, [self.feature])]
         features, labels = zip(*rows)
         return np.stack(features), np.array(labels)
 
-    def _vector(self, x):
-        x = x.astype(np.float64)
-        return x if x.ndim == 1 else x.mean(0)
+
+def _vector(x, front):
+    """float64 [D] of a vector [D], of states [front + T, D], or of states [rows, columns, D]."""
+    x = x.astype(np.float64)
+    return x if x.ndim == 1 else x[front:].mean(tuple(range(x.ndim - 1)))
 
 
 def fitted(features: np.ndarray, labels: np.ndarray, *, choosing: float, limit: int = 0) -> tuple[Callable, float]:

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from transformer.evaluators.base import Evaluator
-from vit.explain import reconstruction
+from vit.explain import filled
 
 
 @dataclasses.dataclass(frozen=True)
@@ -21,7 +21,7 @@ class Reconstructions(Evaluator):
     count: int = 8
 
     def check(self, run: Any, batches: Any) -> Sequence[str]:
-        reconstruction.require(run.model, 'Reconstructions')
+        filled.require(run.model, 'Reconstructions')
         if not 1 <= self.count <= 64:
             raise ValueError(f'Reconstructions has count={self.count}; expected 1 to 64.')
         return ()
@@ -30,11 +30,11 @@ class Reconstructions(Evaluator):
         found = []
         for batch in batches:
             real = np.flatnonzero(batch['example_weights'])
-            rows = reconstruction.fill(snapshot, batch['image'])  # of one shape, so that one program is compiled
+            rows = filled.fill(snapshot, batch['image'])  # of one shape, so that one program is compiled
             found += [rows[i] for i in real]
             if len(found) >= self.count:
                 break
         shown = found[:self.count]
         title = f'{len(shown)} images with masked patches, step {snapshot.step}'
-        snapshot.picture('reconstructions', reconstruction.figure(shown, title))
+        snapshot.picture('reconstructions', filled.figure(shown, title))
         return {}

@@ -175,10 +175,12 @@ def attention(layers: Mapping, rollout: np.ndarray | None, image: np.ndarray, fo
     bar.set_label('weight, as a share of the largest in its panel', fontsize=8 * larger)
     bar.ax.tick_params(labelsize=7.5 * larger)
     sure = found[0]['entropy']
+    padded = any(one['entropy'] and (layers[one['layer']].sum(-1) < 1 - 1e-3).any() for one in found)
     reads = 'the class token attends to' if 'class' in front else 'all patches attend to on average'
     said = [f'Each panel is a head and shows in orange over the image which patches {reads}',
             'a weight of 0 leaves the image as it is',
             *(['blue patches have negative weights'] if signed else []),
+            *(['the padding of windows has the rest of the weights'] if padded else []),
             *([pictures.ENTROPY] if sure else []), *pictures.even(found)]
     return figures.explain(figure, title or f'Attention weights of {pictures.counted(found)}', '; '.join(said) + '.')
 

@@ -1,33 +1,27 @@
 """What the first layer of a model of images looks for: the principal components of its filters (Dosovitskiy et al. 2021,
 figure 7, left)."""
 
-import re
-from collections.abc import Mapping
 from typing import Any
 
-import jax
 import numpy as np
 
 from display import figures
+from vit.contracts import Filtering
 
-_FIRST = re.compile(r'(.*/)?(patches|stem(_0)?)(/.*)?/kernel')  # the embedding of patches, or the first convolution
 MOST = 28  # components that are drawn, as in the paper
 
 
-def of_run(params: Mapping, channels: int) -> np.ndarray:
-    """The filters on the pixels in the parameters of a run, [height, width, channels, D]. Raises ValueError if there are
-    none."""
-    path_of = lambda keys: jax.tree_util.keystr(keys, simple=True, separator='/')
-    for keys, kernel in jax.tree_util.tree_leaves_with_path(params):
-        if not _FIRST.fullmatch(path_of(keys)):
-            continue
-        side = round((kernel.shape[0] / channels) ** 0.5)
-        if kernel.ndim == 2 and side ** 2 * channels == kernel.shape[0]:  # of squares, row by row
-            kernel = kernel.reshape(side, side, channels, -1)
-        if kernel.ndim == 4 and kernel.shape[2] == channels:
-            return np.asarray(kernel, np.float64)
-    raise ValueError('This run has no filters on pixels (patches/kernel, or a convolution in stem), so there are none to draw; '
-                     'name a run of a model of images.')
+def of_run(snapshot: Any) -> np.ndarray:
+    """The filters on the pixels of a run, [height, width, channels, D]. Raises ValueError if its model has none."""
+    model, kernel = snapshot.model, snapshot.params
+    if not isinstance(model, Filtering):
+        raise ValueError(f'{type(model).__name__} has no filters on pixels, so there are none to draw; give the --workdir of '
+                         'another model of images.')
+    for name in model.filters.split('/'):
+        kernel = kernel[name]
+    kernel, channels = np.asarray(kernel, np.float64), snapshot.data.shapes['image'][0][-1]
+    side = round((kernel.shape[0] / channels) ** 0.5)
+    return kernel.reshape(side, side, channels, -1) if kernel.ndim == 2 else kernel
 
 
 def components(filters: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

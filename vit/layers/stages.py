@@ -12,16 +12,22 @@ import jax.numpy as jnp
 from transformer.attention.context import Context
 from transformer.attention.positions.base import Encoding, Positions
 from transformer.layers.activations import Activation, Relu
-from transformer.layers.convolution import Convolution
+from transformer.layers.convolution import Convolution2d
 from transformer.layers.dense import Dense, Parameters
 from transformer.layers.norm import LayerNorm, normed
 from transformer.layers.numerics import Numerics, wide
 from transformer.layers.roles import table
-from transformer.layers.stack import Stack
+from transformer.layers.stack import Blocks, Rates
+from vit.layers.patches import space_to_depth
 
 
 class Stem(abc.ABC):
-    """Base of the parts that turn images into patches; their submodules belong to the module that calls them."""
+    """Base of the parts that turn images into patches; their submodules belong to the module that calls them.
+
+    Attributes:
+      filters: the name of the filters on the pixels, as of `vit.contracts.Filtering`.
+    """
+    filters = ''
 
     @property
     @abc.abstractmethod
@@ -67,6 +73,8 @@ class Patches(Stem):
     size: int = 4
     norm: bool = True
 
+    filters = 'patches/kernel'
+
     def __post_init__(self):
         if self.size < 1:
             raise ValueError(f'{self}: size is {self.size}; expected at least 1.')
@@ -76,7 +84,7 @@ class Patches(Stem):
         return self.size
 
     def __call__(self, image: jax.Array, width: int, numerics: Numerics) -> jax.Array:
-        x = squares(padded(image, self.size), self.size)  # [B, rows, columns, size·size·C]
+        x = space_to_depth(padded(image, self.size), self.size)  # [B, rows, columns, size·size·C]
         # LeCun's scale makes the variance of the embedding independent of the patch.
         x = Dense(width, role=table(), kernel_init=nn.initializers.lecun_normal(), numerics=numerics, name='patches')(x)
         return normed(LayerNorm(), x, 'patches_norm', numerics) if self.norm else x
@@ -97,6 +105,8 @@ class Convolutions(Stem):
     strides: tuple = (4,)
     activation: Activation = Relu()
 
+    filters = 'stem_0/kernel'
+
     def __post_init__(self):
         if self.size < 1 or self.size % 2 == 0:
             raise ValueError(f'{self}: size is {self.size}; expected an odd number.')
@@ -110,17 +120,11 @@ class Convolutions(Stem):
     def __call__(self, image: jax.Array, width: int, numerics: Numerics) -> jax.Array:
         x, last = padded(image, self.side), len(self.strides) - 1
         for i, stride in enumerate(self.strides):
-            x = Convolution(-(-width // 2 ** (last - i)), self.size, stride, bias=True, numerics=numerics, name=f'stem_{i}')(x)
+            features = -(-width // 2 ** (last - i))
+            x = Convolution2d(features, self.size, stride, bias=True, numerics=numerics, name=f'stem_{i}')(x)
             x = normed(LayerNorm(), x, f'stem_{i}_norm', numerics)
             x = x if i == last else numerics.cast(self.activation(wide(x)))
         return x
-
-
-def squares(x: jax.Array, size: int) -> jax.Array:
-    """[B, height, width, C] -> [B, height / size, width / size, size·size·C]: squares, each row by row."""
-    batch, height, width, channels = x.shape
-    x = x.reshape(batch, height // size, size, width // size, size, channels).swapaxes(2, 3)
-    return x.reshape(batch, height // size, width // size, size * size * channels)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -130,7 +134,7 @@ class PatchMerging(Merging):
     1e-5, that of the blocks notwithstanding, as in transformers."""
 
     def __call__(self, x: jax.Array, width: int, numerics: Numerics) -> jax.Array:
-        x = squares(padded(x.swapaxes(1, 2), 2), 2).swapaxes(1, 2)
+        x = space_to_depth(padded(x.swapaxes(1, 2), 2), 2).swapaxes(1, 2)
         x = normed(LayerNorm(), x, 'merging_norm', numerics)
         return Dense(width, bias=False, numerics=numerics, name='merging')(x)
 
@@ -152,40 +156,42 @@ class Downsampling(Merging):
     def __call__(self, x: jax.Array, width: int, numerics: Numerics) -> jax.Array:
         x = normed(LayerNorm(), x, 'merging_norm', numerics)
         if self.size == 2:
-            x = squares(padded(x, 2), 2)
+            x = space_to_depth(padded(x, 2), 2)
             return Dense(width, axes=3, kernel_init=nn.initializers.lecun_normal(), numerics=numerics, name='merging')(
                 x.reshape(*x.shape[:-1], 2, 2, -1))
-        return Convolution(width, self.size, 2, bias=True, numerics=numerics, name='merging')(x)
+        return Convolution2d(width, self.size, 2, bias=True, numerics=numerics, name='merging')(x)
 
 
-def encoding_on(positions: Positions, stack: Stack, grid: tuple[int, int], numerics: Numerics) -> Encoding:
-    """A position encoding of the patches of a grid, for the widths of a stack, with the parameters that all its layers share;
+def encoding_on(positions: Positions, blocks: Blocks, grid: tuple[int, int], numerics: Numerics) -> Encoding:
+    """A position encoding of the patches of a grid, for the widths of a stage, with the parameters that all its layers share;
     they belong to the calling module, as 'positions'."""
-    sizes, row = stack.sizes(grid[0] * grid[1], grid=grid), jnp.arange(grid[0] * grid[1])
+    sizes, row = blocks.sizes(grid[0] * grid[1], grid=grid), jnp.arange(grid[0] * grid[1])
     encoding = Encoding(positions, {}, row, row, sizes)
     shared = Parameters(positions.parameters(sizes), encoding.fit, numerics, name='positions')()
     return dataclasses.replace(encoding, parameters=shared)
 
 
 class Stage(nn.Module):
-    """stack(merging(x)), without the norm at the end of the stack.
+    """blocks(merging(x)).
 
     Attributes:
-      stack: the blocks; their position encoding is that of the patches of this stage.
+      blocks: their position encoding is that of the patches of this stage.
       merging: what comes before them; None: nothing.
     """
-    stack: Stack
+    blocks: Blocks
     merging: Merging | None = None
     numerics: Numerics = Numerics()
 
     @nn.compact
-    def __call__(self, x: jax.Array, *, key: jax.Array | None = None, head_mask: Mapping | None = None,
-                 capture: tuple = ()) -> tuple:
-        """x [B, rows, columns, D] -> ([B, rows', columns', D'], aux of the stack); arguments as in `Context`."""
+    def __call__(self, x: jax.Array, rates: Rates = Rates(), *, key: jax.Array | None = None,
+                 head_mask: Mapping | None = None, capture: tuple = ()) -> tuple:
+        """x [B, rows, columns, D] -> ([B, rows', columns', D'], aux of the blocks); arguments as in `Context`."""
+        blocks = self.blocks
         if self.merging is not None:
-            x = self.merging(x, self.stack.width, self.numerics)
+            x = self.merging(x, blocks.width, self.numerics)
         batch, *grid, width = x.shape
-        encoding = encoding_on(self.stack.positions, self.stack, tuple(grid), self.numerics)
-        context = Context(self.stack.mask, encoding, head_mask=head_mask or {}, capture=capture)
-        x, _, aux = self.stack(x.reshape(batch, -1, width), context, numerics=self.numerics, key=key, continued=True)
+        encoding = encoding_on(blocks.positions, blocks, tuple(grid), self.numerics)
+        context = Context(blocks.mask, encoding, head_mask=head_mask or {}, capture=capture)
+        x = encoding.at_input(x.reshape(batch, -1, width))
+        x, _, aux = blocks.through(x, context, rates, numerics=self.numerics, key=key)
         return x.reshape(batch, *grid, width), aux

@@ -24,7 +24,8 @@ class Windows(Partition):
     Attributes:
       size: the side of a window, in patches.
       shift: the grid is rolled up and to the left by so many patches, and back afterwards; patches that come together only by
-        that do not see each other (section 3.2). 0: no shift. Swin shifts every other layer by size // 2 (`Alternate`).
+        that do not see each other (section 3.2). 0: no shift. Swin shifts by size // 2 in every other layer
+        (`AlternatePartition`).
       shrink: what happens where the window is larger than the grid: 'grid', as in transformers: with a side of the grid that is
         not larger than the window, the window has the smaller side of the grid, and there is no shift; 'sides', as in timm: the
         same for each side by itself; 'never', as in DaViT: the grid is padded.

@@ -16,7 +16,8 @@ from transformer.layers.initial import Xavier, normal
 from transformer.layers.numerics import Numerics, real_dtype, wide
 from transformer.layers.roles import Wanted, declare, table
 from transformer.layers.stack import Heads, Stack
-from vit.models.vit import Vit, patches, rows_of
+from vit.layers.patches import joined, patches
+from vit.models.vit import Vit, rows_of
 
 # The code of the paper has the sines and cosines of the columns first, as its released tables do.
 POSITIONS = Sinusoidal2d(interleaved=False, columns_first=True)
@@ -43,12 +44,6 @@ def standardised(x: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
     mean = x.mean(-1, keepdims=True)
     deviation = jnp.sqrt(x.var(-1, keepdims=True, ddof=1) + LEAST)
     return (x - mean) / deviation, mean, deviation
-
-
-def joined(x: jax.Array, size: int, height: int, width: int) -> jax.Array:
-    """The inverse of `patches`: [B, T, size·size·C] -> [B, height, width, C]."""
-    x = x.reshape(len(x), height // size, width // size, size, size, -1)
-    return x.transpose(0, 1, 3, 2, 4, 5).reshape(len(x), height, width, -1)
 
 
 class Mae(nn.Module):
@@ -85,7 +80,12 @@ class Mae(nn.Module):
     @property
     def attentions(self) -> dict:
         """{name: `Heads`} of the attentions whose heads `head_mask` can switch off."""
-        return {f'{name}/attention': Heads(getattr(self, name)) for name in ('encoder', 'decoder')[:1 + self.decodes]}
+        return {f'{name}/attention': Heads(getattr(self, name), name) for name in ('encoder', 'decoder')[:1 + self.decodes]}
+
+    @property
+    def filters(self) -> str:
+        """The name of the filters on the pixels (`vit.contracts.Filtering`)."""
+        return 'encoder/patches/kernel'
 
     @property
     def front(self) -> tuple[str, ...]:

@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 
 from transformer.layers.activations import Activation, Relu
-from transformer.layers.convolution import Convolution
+from transformer.layers.convolution import Convolution2d
 from transformer.layers.dense import Dense
 from transformer.layers.initial import zeros
 from transformer.layers.norm import BatchNorm, BatchNormalized
@@ -19,11 +19,11 @@ from transformer.layers.roles import table
 
 
 @dataclasses.dataclass(frozen=True)
-class Stem:
+class ResnetStem:
     """The convolution on the pixels, with a norm and the activation.
 
-    The default is that of ImageNet; Stem(width=16, size=3, stride=1, pool=False) leaves small images their resolution (He et
-    al. 2016, section 4.2).
+    The default is that of ImageNet; width=16, size=3, stride=1, pool=False leave small images their resolution (He et al. 2016,
+    section 4.2).
 
     Attributes:
       width: the number of its channels.
@@ -41,7 +41,7 @@ class Stem:
 
 
 @dataclasses.dataclass(frozen=True)
-class Residual(abc.ABC):
+class Branch(abc.ABC):
     """Base of the branches of a block."""
 
     @abc.abstractmethod
@@ -50,7 +50,7 @@ class Residual(abc.ABC):
 
 
 @dataclasses.dataclass(frozen=True)
-class Basic(Residual):
+class Basic(Branch):
     """Two convolutions of 3x3 (He et al. 2016, figure 5, left)."""
 
     def convolutions(self, width: int, stride: int) -> list[tuple[int, int, int]]:
@@ -58,7 +58,7 @@ class Basic(Residual):
 
 
 @dataclasses.dataclass(frozen=True)
-class Bottleneck(Residual):
+class Bottleneck(Branch):
     """Convolutions of 1x1, 3x3 and 1x1, the first two with width / reduction channels (He et al. 2016, figure 5, right).
 
     Attributes:
@@ -86,17 +86,17 @@ class ConvolutionNorm(nn.Module):
 
     @nn.compact
     def __call__(self, x: jax.Array, train: bool) -> jax.Array:
-        x = Convolution(self.features, self.size, self.stride, numerics=self.numerics, name='convolution')(x)
+        x = Convolution2d(self.features, self.size, self.stride, numerics=self.numerics, name='convolution')(x)
         x = BatchNormalized(self.norm, self.numerics, name='norm')(x, train)
         return x if self.activation is None else self.numerics.cast(self.activation(wide(x)))
 
 
-class Block(nn.Module):
+class ResnetBlock(nn.Module):
     """activation(x + branch(x)), with a 1x1 convolution and a norm on x where width or resolution change (eq. 1 and 2);
     `inside` is the activation in the branch."""
     width: int
     stride: int
-    residual: Residual
+    branch: Branch
     norm: BatchNorm
     activation: Activation
     inside: Activation
@@ -106,21 +106,21 @@ class Block(nn.Module):
     def __call__(self, x: jax.Array, train: bool) -> jax.Array:
         made = lambda features, size, stride, activation, name: ConvolutionNorm(
             features, size, stride, self.norm, activation, self.numerics, name=name)
-        branch, convolutions = x, self.residual.convolutions(self.width, self.stride)
+        added, convolutions = x, self.branch.convolutions(self.width, self.stride)
         for i, (features, size, stride) in enumerate(convolutions):
             last = i == len(convolutions) - 1
-            branch = made(features, size, stride, None if last else self.inside, f'layer_{i}')(branch, train)
+            added = made(features, size, stride, None if last else self.inside, f'layer_{i}')(added, train)
         if x.shape[-1] != self.width or self.stride != 1:
             x = made(self.width, 1, self.stride, None, 'shortcut')(x, train)
-        return self.numerics.cast(self.activation(wide(x + branch)))
+        return self.numerics.cast(self.activation(wide(x + added)))
 
 
-class Stage(nn.Module):
+class ResnetStage(nn.Module):
     """`depth` blocks, of which the first has the stride."""
     depth: int
     width: int
     stride: int
-    residual: Residual
+    branch: Branch
     norm: BatchNorm
     activation: Activation
     inside: Activation
@@ -129,8 +129,8 @@ class Stage(nn.Module):
     @nn.compact
     def __call__(self, x: jax.Array, train: bool) -> jax.Array:
         for i in range(self.depth):
-            x = Block(self.width, 1 if i else self.stride, self.residual, self.norm, self.activation, self.inside,
-                      self.numerics, name=f'block_{i}')(x, train)
+            x = ResnetBlock(self.width, 1 if i else self.stride, self.branch, self.norm, self.activation, self.inside,
+                            self.numerics, name=f'block_{i}')(x, train)
         return x
 
 
@@ -151,8 +151,8 @@ class Resnet(nn.Module):
       dense_gradient: the gradient of dense layers as in `transformer.layers.numerics`, instead of JAX's rule.
     """
     classes: int
-    stem: Stem = Stem()
-    block: Residual = Bottleneck()
+    stem: ResnetStem = ResnetStem()
+    block: Branch = Bottleneck()
     widths: tuple = (256, 512, 1024, 2048)
     depths: tuple = (3, 4, 6, 3)
     downsample_first: bool = False
@@ -167,6 +167,11 @@ class Resnet(nn.Module):
     def attentions(self) -> dict:
         """{}: it has no attention."""
         return {}
+
+    @property
+    def filters(self) -> str:
+        """The name of the filters on the pixels (`vit.contracts.Filtering`)."""
+        return 'stem/convolution/kernel'
 
     @nn.compact
     def __call__(self, image: jax.Array, *, key: jax.Array | None = None, capture: tuple = ()) -> dict:
@@ -185,10 +190,10 @@ class Resnet(nn.Module):
         self._require_large(image.shape[1:3], strides)
         stem = self.stem
         x = ConvolutionNorm(stem.width, stem.size, stem.stride, self.norm, self.activation, numerics, name='stem')(image, train)
-        x = pooled(x) if stem.pool else x  # [B, rows, columns, D]
+        x = max_pool(x) if stem.pool else x  # [B, rows, columns, D]
         for i, (depth, width, stride) in enumerate(zip(self.depths, self.widths, strides)):
-            x = Stage(depth, width, stride, self.block, self.norm, self.activation, self.branch_activation, numerics,
-                      name=f'stage_{i}')(x, train)
+            x = ResnetStage(depth, width, stride, self.block, self.norm, self.activation, self.branch_activation, numerics,
+                            name=f'stage_{i}')(x, train)
         mean = numerics.cast(wide(x).mean((1, 2)))  # [B, D]
         outputs = {'hidden': x, 'pooled': mean}
         if self.classes:
@@ -206,7 +211,7 @@ class Resnet(nn.Module):
                              f'{least}x{least} or more with data.size, or set model.stem.stride=1 and model.stem.pool=False.')
 
 
-def pooled(x: jax.Array) -> jax.Array:
+def max_pool(x: jax.Array) -> jax.Array:
     """The maximum over 3x3 positions with stride 2, nothing around the image: [B, h, w, C] -> [B, ceil(h / 2), ceil(w / 2),
     C]."""
     return jax.lax.reduce_window(x, -jnp.inf, jax.lax.max, (1, 3, 3, 1), (1, 2, 2, 1), ((0, 0), (1, 1), (1, 1), (0, 0)))

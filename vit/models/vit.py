@@ -14,25 +14,15 @@ from transformer.attention.masks.patterns import Full
 from transformer.attention.positions.absolute import Learned
 from transformer.attention.positions.base import Encoding
 from transformer.layers.dense import Dense, Parameters
-from transformer.layers.heads import body_of
-from transformer.layers.heads import pooled as tanh_pooled
+from transformer.layers.heads import body_of, pooler
 from transformer.layers.initial import Xavier, normal, zeros
 from transformer.layers.numerics import Numerics, wide
 from transformer.layers.roles import Wanted, declare, table, vector
 from transformer.layers.stack import Heads, Stack, inlined
 from vit.layers import windows  # noqa: F401  so that a config finds its partitions by name
+from vit.layers.patches import patches
 
 POOLS, DISTILLATIONS = ('cls', 'mean', 'both'), ('none', 'token', 'logits', 'probabilities')
-
-
-def patches(images: jax.Array, size: int) -> jax.Array:
-    """Cuts [B, height, width, C] into non-overlapping squares: [B, patches, size·size·C], row by row (eq. 1)."""
-    batch, height, width, channels = images.shape
-    if height % size or width % size:
-        raise ValueError(f'Images of {height}x{width} cannot be cut into patches of {size}x{size}; '
-                         'choose a patch that divides both sides.')
-    x = images.reshape(batch, height // size, size, width // size, size, channels)
-    return x.transpose(0, 1, 3, 2, 4, 5).reshape(batch, height * width // size ** 2, size * size * channels)
 
 
 def rows_of(x: jax.Array, numbers: jax.Array) -> jax.Array:
@@ -81,6 +71,11 @@ class Vit(nn.Module):
         return {'attention': Heads(self.stack)}
 
     @property
+    def filters(self) -> str:
+        """The name of the filters on the pixels (`vit.contracts.Filtering`)."""
+        return 'patches/kernel'
+
+    @property
     def front(self) -> tuple[str, ...]:
         """The names of the tokens before the patches, in order."""
         return (*(['class'] if self.pool != 'mean' else []), *(['distillation'] if self.distillation != 'none' else []),
@@ -117,7 +112,7 @@ class Vit(nn.Module):
         read['both'] = lambda: read['cls']() + read['mean']()
         pooled = jnp.concatenate(read[self.pool](), -1)  # [B, D], of 'both' [B, 2·D]
         if self.pooler:
-            pooled = tanh_pooled(pooled, body_of(stack, numerics))
+            pooled = pooler(pooled, body_of(stack, numerics))
         outputs = {'hidden': x, 'pooled': pooled} | aux
         if self.classes:
             head = lambda name: Dense(self.classes, role=table(1), kernel_init=zeros, numerics=numerics, name=name)

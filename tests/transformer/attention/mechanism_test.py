@@ -18,7 +18,7 @@ from training.config import resolve
 from transformer.attention.context import Context
 from transformer.attention.masks.data import Padding, Segments
 from transformer.attention.masks.patterns import Causal, Full, Window
-from transformer.attention.mechanism import Alternate, Given, Mechanism, Softmax
+from transformer.attention.mechanism import AlternateAttention, Given, Mechanism, Softmax
 from transformer.attention.mechanisms.channels import ChannelGroups
 from transformer.attention.mechanisms.linear import Linear
 from transformer.attention.multi_head import MultiHead
@@ -121,7 +121,8 @@ def cross_entropy(logits, labels):
 class DeclarationsTest(parameterized.TestCase):
     def test_a_config_finds_every_mechanism_and_every_one_is_tried(self):
         found = resolve.subclasses(Mechanism)
-        apart = Alternate(Softmax(), Linear()), ChannelGroups()  # one of two by layer; between channels (channels_test)
+        # One of two by layer; between channels (channels_test).
+        apart = AlternateAttention(Softmax(), Linear()), ChannelGroups()
         self.assertEqual({type(m) for m in (*CASES.values(), *apart)}, set(found.values()))
         for mechanism in (*CASES.values(), *apart):
             self.assertEqual(resolve.parse(repr(mechanism), Mechanism, 'attention'), mechanism)

@@ -5,7 +5,7 @@ import numpy as np
 from absl.testing import absltest, parameterized
 
 from training.config import resolve
-from transformer.attention.mechanism import Alternate, Mechanism
+from transformer.attention.mechanism import AlternateAttention, Mechanism
 from transformer.attention.mechanisms.alternatives import Convolution, Recurrence
 from transformer.attention.mechanisms.projected import Linformer, MemoryCompressed
 from transformer.attention.mechanisms.synthesizer import Synthesizer
@@ -76,7 +76,7 @@ class ParametersTest(parameterized.TestCase):
     def test_others_learn_nothing(self):
         for base in (Score, Mechanism, Positions):
             for name, cls in resolve.subclasses(base).items():
-                if cls not in (*map(type, BEGINNINGS), Alternate):  # which is one of two, layer by layer
+                if cls not in (*map(type, BEGINNINGS), AlternateAttention):  # which is one of two, layer by layer
                     self.assertEmpty(wanted(cls()), name)
 
 

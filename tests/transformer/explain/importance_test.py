@@ -87,7 +87,7 @@ class ImportanceTest(parameterized.TestCase):
             ('decoder/block_1/cross_attention', 2)])
         np.testing.assert_array_equal(np.isnan(scores), [[False] * 3] + [[False, False, True]] * 4)
         wanted, step = np.zeros((5, 3)), 1e-2
-        ones = {name: np.ones((stack.layers, stack.heads)) for name, (stack, _) in model.attentions.items()}
+        ones = {name: np.ones((stack.layers, stack.heads)) for name, (stack, *_) in model.attentions.items()}
 
         @jax.jit
         def loss(masks, row):

@@ -5,10 +5,13 @@ from absl.testing import absltest
 
 from tests.models import build, changed
 from transformer.attention.masks.patterns import Alternate, Causal, Window
+from transformer.attention.mechanisms.alternatives import Convolution
+from transformer.attention.partition import Whole
 from transformer.explain import maps
 from transformer.models.encoder_decoder import EncoderDecoder
 from transformer.models.gpt import Gpt
 from transformer.models.memory_network import MemoryNetwork
+from vit.layers.windows import Windows
 
 RNG = np.random.default_rng(0)
 
@@ -47,6 +50,9 @@ class NumbersTest(absltest.TestCase):
         self.assertTrue(maps.are_distributions(weights * np.array([1, 0, 1])[:, None]))  # a query that sees nothing
         self.assertFalse(maps.are_distributions(weights * 1.1))
         self.assertFalse(maps.are_distributions(weights - np.array([[0.5, 0, -0.5]])))
+        self.assertFalse(maps.are_distributions(weights * 0.9))
+        self.assertEqual([maps.are_distributions(weights * factor, padded=True) for factor in (0.9, 1.1, -1)],
+                         [True, False, False])
 
 
 class RolloutTest(absltest.TestCase):
@@ -114,6 +120,17 @@ class ReadTest(absltest.TestCase):
         np.negative(*[captured['block_0/attention']] * 2)
         _, found = maps.read(build(Gpt, vocab=2, layers=1, heads=2, width=4), captured)
         self.assertIsNone(found[0]['entropy'])
+
+    def test_of_windows_the_padding_is_left_out(self):
+        """Where the weights are a matrix: gains that sum to less than 1 stay none."""
+        whole = self.captured(0)
+        padded = {'block_0/attention': 0.7 * whole['block_0/attention']}
+        model = build(Gpt, vocab=2, layers=1, heads=2, width=4, partition=Windows(2))
+        (_, (found,)), (_, (wanted,)) = (maps.read(model, one) for one in (padded, whole))
+        for name in ('entropy', 'confidence'):
+            np.testing.assert_allclose(found[name], wanted[name], rtol=1e-6)
+        for other in (changed(model, partition=Whole()), changed(model, attention=Convolution())):
+            self.assertIsNone(maps.read(other, padded)[1][0]['entropy'])
 
     def test_weights_that_are_not_finite(self):
         captured = self.captured(0)

@@ -3,7 +3,7 @@ import numpy as np
 from absl.testing import absltest, parameterized
 
 from tests import float64
-from transformer.layers.convolution import Convolution, Depthwise
+from transformer.layers.convolution import Convolution2d, Depthwise
 from transformer.layers.numerics import Numerics
 from transformer.layers.roles import matrix
 
@@ -26,11 +26,11 @@ class ConvolutionTest(parameterized.TestCase):
     def test_equals_a_loop_over_pixels(self, size, stride):
         kernel = DRAWN.normal(size=(size, size, 3, 4))
         with jax.enable_x64(True):
-            y = Convolution(4, size, stride, numerics=FLOAT64).apply({'params': {'kernel': kernel}}, X)
+            y = Convolution2d(4, size, stride, numerics=FLOAT64).apply({'params': {'kernel': kernel}}, X)
         np.testing.assert_allclose(y, by_hand(X, kernel, stride), rtol=0, atol=1e-12)
 
     def test_gradients(self):
-        module = Convolution(4, 3, 2, numerics=FLOAT64)
+        module = Convolution2d(4, 3, 2, numerics=FLOAT64)
         loss = lambda given: (module.apply({'params': {'kernel': given['kernel']}}, given['x']) ** 2).sum()
         with jax.enable_x64(True):
             float64.require_exact(self, loss, {'kernel': DRAWN.normal(size=(3, 3, 3, 4)), 'x': X})
@@ -38,11 +38,11 @@ class ConvolutionTest(parameterized.TestCase):
     def test_a_bias(self):
         kernel, bias = DRAWN.normal(size=(3, 3, 3, 4)), DRAWN.normal(size=4)
         with jax.enable_x64(True):
-            y = Convolution(4, 3, 2, FLOAT64, bias=True).apply({'params': {'kernel': kernel, 'bias': bias}}, X)
+            y = Convolution2d(4, 3, 2, FLOAT64, bias=True).apply({'params': {'kernel': kernel, 'bias': bias}}, X)
         np.testing.assert_allclose(y, by_hand(X, kernel, 2) + bias, rtol=0, atol=1e-12)
 
     def test_a_kernel_is_a_matrix_drawn_for_relu(self):
-        made = Convolution(64, 3).init(jax.random.key(0), np.zeros((1, 4, 4, 8)))
+        made = Convolution2d(64, 3).init(jax.random.key(0), np.zeros((1, 4, 4, 8)))
         self.assertEqual(made['roles']['kernel'], matrix((0, 1, 2), (3,)))
         self.assertAlmostEqual(float(made['params']['kernel'].std()), (2 / (9 * 64)) ** 0.5, places=2)
 

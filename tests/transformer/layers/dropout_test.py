@@ -67,12 +67,12 @@ class StackTest(parameterized.TestCase):
         ('unrolled', {}), ('scan', dict(scan=True)), ('full', dict(remat='full')), ('dots', dict(remat='dots')),
         ('full_scan', dict(scan=True, remat='full')), ('alternating', dict(scan=True, mask=Alternate(Causal(), Full()))),
         ('groups', dict(depth=Groups(2))), ('groups_scan', dict(depth=Groups(2), scan=True)), ('universal', dict(
-            depth=Universal())), ('continued', dict(first_drop_path=0.3)))
+            depth=Universal())), ('constant', dict(constant_drop_path=True)))
     def test_the_rate_rises_linearly(self, choice):
         """Each branch is left out with the rate of its layer, for attention and feed-forward alike, independently of others."""
         stack = dataclasses.replace(STACK, **choice)
         found = outputs(stack, KEY) - outputs(stack, KEY, seen=0.0)
-        rates = (0.3, 0.4, 0.5, 0.6) if stack.first_drop_path else (0.0, 0.2, 0.4, 0.6)
+        rates = (0.6,) * 4 if stack.constant_drop_path else (0.0, 0.2, 0.4, 0.6)
         each = 4 // stack.depth.blocks(4)
         for block in range(4 // each):
             own = rates[each * block:each * (block + 1)]
@@ -92,18 +92,16 @@ class StackTest(parameterized.TestCase):
         np.testing.assert_array_equal(outputs(STACK, None), np.ones((3000, 8)))
 
     def test_a_single_block_has_the_first_rate(self):
-        self.assertEqual(Stack(layers=1, drop_path=0.5).path_rates, ())
-        self.assertEqual(Stack(layers=1, first_drop_path=0.2, drop_path=0.5).path_rates, (0.2,))
+        self.assertEqual(Stack(layers=1, drop_path=0.5).rates.paths, ())
+        self.assertEqual(Stack(layers=1, drop_path=0.5, constant_drop_path=True).rates.paths, (0.5,))
 
-    def test_stages_continue_the_rates_of_one_another(self):
-        whole = Stack(layers=4, drop_path=0.3).path_rates
-        apart = Stack(layers=2, drop_path=0.1).path_rates + Stack(layers=2, first_drop_path=0.2, drop_path=0.3).path_rates
-        np.testing.assert_allclose(apart, whole, rtol=1e-12)
+    def test_without_a_rate_there_is_none_in_any_block(self):
+        self.assertEqual(Stack(layers=3, constant_drop_path=True).rates.paths, ())
 
-    @parameterized.product(field=('drop_path', 'first_drop_path'), rate=(1.0, -0.1))
-    def test_a_rate_outside_0_to_1_is_refused(self, field, rate):
-        with self.assertRaisesRegex(ValueError, rf'^{field} is {rate}; expected a rate in \[0, 1\)'):
-            Stack(**{field: rate})
+    @parameterized.parameters(1.0, -0.1)
+    def test_a_rate_outside_0_to_1_is_refused(self, rate):
+        with self.assertRaisesRegex(ValueError, rf'^drop_path is {rate}; expected a rate in \[0, 1\)'):
+            Stack(drop_path=rate)
 
 
 if __name__ == '__main__':

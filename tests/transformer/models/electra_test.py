@@ -84,11 +84,11 @@ class ElectraTest(parameterized.TestCase):
 
     def test_heads_can_be_switched_off_in_either(self):
         model = electra()
-        self.assertEqual({name: stack for name, (stack, _) in model.attentions.items()},
+        self.assertEqual({name: stack for name, (stack, *_) in model.attentions.items()},
                          {'generator/attention': NARROW, 'discriminator/attention': SMALL})
         params = models.drawn(model, **INPUTS)
         masks = {name: np.ones((stack.layers, 1, 1, stack.heads), np.float32)
-                 for name, (stack, _) in model.attentions.items()}
+                 for name, (stack, *_) in model.attentions.items()}
         for name, given in (('discriminator', INPUTS), ('generator', INPUTS | {'masked': MASKED})):
             whole = models.apply(model, params, **given, head_mask=masks)
             off = {other: x * (other != f'{name}/attention') for other, x in masks.items()}

@@ -11,7 +11,7 @@ from tests import decoders, models
 from tests.marks import slow_but
 from tests.models import apply, build, changed
 from transformer.attention.masks.patterns import Full, Random
-from transformer.attention.mechanism import Alternate, Softmax
+from transformer.attention.mechanism import AlternateAttention, Softmax
 from transformer.attention.positions.absolute import Learned
 from transformer.attention.positions.rotary import Rotary
 from transformer.attention.scores import Additive, Dot, Location
@@ -188,7 +188,7 @@ class CacheTest(parameterized.TestCase):
         dict(testcase_name='paper'), dict(testcase_name='rotary', positions=Rotary()),
         dict(testcase_name='pre_norm', positions=Learned(), residual=PreNorm()),
         dict(testcase_name='additive', cross_attention=Softmax(score=Additive(4))),
-        dict(testcase_name='alternating', cross_attention=Alternate(Softmax(), Softmax(score=Additive(4)))),
+        dict(testcase_name='alternating', cross_attention=AlternateAttention(Softmax(), Softmax(score=Additive(4)))),
         dict(testcase_name='key_heads', key_heads=1),
         dict(testcase_name='sandwich', residual=Sandwich()), dict(testcase_name='parallel', residual=ParallelBranches()),
         dict(testcase_name='parallel_two_norms', residual=ParallelBranches(norms=2)), dict(testcase_name='apart', model=APART),

@@ -7,7 +7,7 @@ from display import figures
 from tests import models
 from tests.models import build, changed
 from vit.evaluators.reconstructions import Reconstructions
-from vit.explain import reconstruction
+from vit.explain import filled
 from vit.models.mae import Mae
 from vit.models.vit import Vit
 from vit.tasks.reconstruction import Reconstruction
@@ -37,7 +37,7 @@ class ReconstructionsTest(parameterized.TestCase):
     def test_what_is_seen_stays_and_the_rest_is_predicted(self, normalize):
         model = changed(SMALL, normalize=normalize)
         snapshot, images = Snapshot(model), (IMAGES - 0.5) / 0.25
-        found = reconstruction.fill(snapshot, images)
+        found = filled.fill(snapshot, images)
         forward = lambda **inputs: models.apply(model, snapshot.params, **inputs)
         losses = [Reconstruction().loss(forward, {'image': images[row:row + 1]}, key=None, step=0, train=False)['loss'][0]
                   for row in range(5)]
@@ -57,12 +57,12 @@ class ReconstructionsTest(parameterized.TestCase):
             snapshot = Snapshot(model)
             targets = models.apply(model, snapshot.params, IMAGES, seed=np.arange(5))
             snapshot.apply = lambda found=targets, **inputs: found | {'pixels': found['targets']}
-            for image, one in zip(IMAGES, reconstruction.fill(snapshot, IMAGES)):
+            for image, one in zip(IMAGES, filled.fill(snapshot, IMAGES)):
                 self.assertEqual(one.loss, 0.0)
                 np.testing.assert_allclose(one.filled, 0.25 * image + 0.5, atol=1e-5)
 
     def test_other_seeds_mask_other_patches(self):
-        masks = [np.stack([one.masked for one in reconstruction.fill(Snapshot(SMALL), IMAGES, seed)]) for seed in (0, 0, 1)]
+        masks = [np.stack([one.masked for one in filled.fill(Snapshot(SMALL), IMAGES, seed)]) for seed in (0, 0, 1)]
         np.testing.assert_array_equal(masks[0], masks[1])
         self.assertTrue((masks[0] != masks[2]).any())
 

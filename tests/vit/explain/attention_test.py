@@ -1,3 +1,4 @@
+import dataclasses
 import io
 
 import jax
@@ -8,8 +9,10 @@ from absl.testing import absltest, parameterized
 from display import figures
 from tests import models
 from tests.transformer.explain import pictures_test
+from transformer.attention.partition import AlternatePartition
 from transformer.attention.positions.base import NoPositions
-from transformer.layers.stack import Stack
+from transformer.attention.positions.relative import SwinBias
+from transformer.layers.stack import Blocks
 from vit.explain import attention as pictures
 from vit.layers.stages import Patches
 from vit.layers.windows import Windows
@@ -48,19 +51,24 @@ class StagesTest(parameterized.TestCase):
     def test_rollout_goes_through_merging_and_patches_may_go_beyond_the_image(self):
         """Of uniform attention in windows, whose shares are known."""
         snapshot = Snapshot(Hierarchical(0, Patches(2), stages={
-            'stage_0': Stack(layers=1, heads=1, width=4, positions=NoPositions(), partition=Windows(2)),
-            'stage_1': Stack(layers=1, heads=1, width=4, positions=NoPositions())}), np.ones((7, 5, 1), np.float32))
+            'stage_0': Blocks(layers=1, heads=1, width=4, positions=NoPositions(), partition=Windows(2)),
+            'stage_1': Blocks(layers=1, heads=1, width=4, positions=NoPositions())}), np.ones((7, 5, 1), np.float32))
         view, found, more = pictures.of_stages(snapshot, 'image.png')
         self.assertEqual([one['layer'] for one in found], ['stage_0/block_0', 'stage_1/block_0'])
         self.assertEqual(snapshot.model.cells((7, 5)), {'stage_0': (4, 3, 2), 'stage_1': (2, 2, 4)})
-        # The padding of the windows takes a share of the weights in the last column, so that they are no distributions.
-        self.assertIsNone(more['rollout'])
+        # The last column shares its windows with padding: of its two patches each has a quarter of a query's weights.
+        self.assertAlmostEqual(found[0]['entropy'][0], (8 * np.log(4) + 4 * np.log(2)) / 12, places=5)
+        self.assertAlmostEqual(found[0]['highest_entropy'], found[0]['entropy'][0], places=5)
+        self.assertAlmostEqual(found[0]['confidence'][0], (8 / 4 + 4 / 2) / 12, places=5)
+        own, other = (1 + 1 / 4) / (1 + 2 / 4), (1 / 4) / (1 + 2 / 4)  # of the residual connection and the two weights
+        np.testing.assert_allclose(more['rollout'], np.array([[1 / 16, 1 / 16, (own + other) / 8]] * 4), atol=1e-6)
         self.assertAlmostEqual(found[1]['highest_entropy'], np.log(4), places=5)
         figure = view.figure()
         figure.savefig(io.BytesIO(), format='png')
+        self.assertIn('the padding of windows has the rest of the weights', figures.caption_of(figure))
         over = [axes for axes in figure.axes if len(axes.images) == 2]
-        self.assertLen(over, 2)
-        for axes, extent in zip(over, ((-0.5, 5.5, 7.5, -0.5), (-0.5, 7.5, 7.5, -0.5))):
+        self.assertLen(over, 3)  # rollout and two heads
+        for axes, extent in zip(over, ((-0.5, 5.5, 7.5, -0.5), (-0.5, 5.5, 7.5, -0.5), (-0.5, 7.5, 7.5, -0.5))):
             self.assertSequenceEqual(axes.images[1].get_extent(), extent)
             self.assertEqual((axes.get_xlim(), axes.get_ylim()), ((-0.5, 4.5), (6.5, -0.5)))
         with self.assertRaisesRegex(ValueError, 'give --attention=OUT.png'):
@@ -68,15 +76,62 @@ class StagesTest(parameterized.TestCase):
 
         whole = Snapshot(snapshot.model, np.ones((8, 8, 1), np.float32))
         view, found, more = pictures.of_stages(whole, 'image.png')
+        self.assertNotIn('padding', figures.caption_of(view.figure()))
         np.testing.assert_allclose(more['rollout'], np.full((4, 4), 1 / 16), atol=1e-6)
         self.assertAlmostEqual(found[0]['highest_entropy'], np.log(4), places=5)  # of a window
         self.assertEqual(view.rollout.shape, (4, 16))
+
+    @parameterized.parameters((12, 12), (14, 10))
+    def test_rollout_of_weights_that_differ_equals_a_loop_over_windows(self, height, width):
+        """Of weights that depend on the bias of a pair alone, in windows as they are, shifted and padded."""
+        stack = Blocks(layers=2, heads=2, width=4, positions=SwinBias(),
+                      partition=AlternatePartition(Windows(3), Windows(3, shift=1)))
+        snapshot = Snapshot(Hierarchical(0, Patches(2), stages={
+            'stage_0': stack, 'stage_1': dataclasses.replace(stack, layers=1)}), np.ones((height, width, 1), np.float32))
+        draw = np.random.default_rng(0)
+        for stage, layers in (('stage_0', 2), ('stage_1', 1)):
+            for layer in range(layers):
+                positions = snapshot.params[stage][f'block_{layer}']['attention']['positions']
+                positions['bias'] = draw.normal(size=positions['bias'].shape).astype(np.float32)
+        table = lambda stage, layer: snapshot.params[stage][f'block_{layer}']['attention']['positions']['bias']
+        fine, coarse = ((-(-height // side), -(-width // side)) for side in (2, 4))
+        flow = _mixed(fine, table('stage_0', 1), 3, 1) @ _mixed(fine, table('stage_0', 0), 3, 0)
+        merging = np.zeros((coarse[0] * coarse[1], fine[0] * fine[1]))
+        for row, column in np.ndindex(fine):
+            merging[row // 2 * coarse[1] + column // 2, row * fine[1] + column] = 1
+        size = 3 if min(coarse) > 3 else min(coarse)
+        flow = _mixed(coarse, table('stage_1', 0), size, 0) @ (merging / merging.sum(1, keepdims=True)) @ flow
+        view, _, more = pictures.of_stages(snapshot, 'image.png')
+        np.testing.assert_allclose(view.rollout, flow, rtol=0, atol=1e-6)  # of weights in float32
+        np.testing.assert_allclose(more['rollout'], flow.mean(0).reshape(fine), rtol=0, atol=1e-6)
 
     def test_shares_of_merged_patches(self):
         wanted = np.zeros((4, 6))
         for into, of in enumerate(((0, 1, 3, 4), (2, 5), (), ())):
             wanted[into, list(of)] = 1 / max(len(of), 1)
         np.testing.assert_array_equal(pictures.merged((2, 3, 2), (1, 2, 4)), wanted[:2])
+
+
+def _mixed(grid, table, size, shift):
+    """[T, T]: rows of the weights of the patches of a grid and of the identity, scaled to sum 1. A weight is the softmax of the
+    biases, from `table` [2·size - 1, 2·size - 1, N], over the patches and the padding of a window."""
+    cells, out = [-(-side // size) * size for side in grid], np.eye(grid[0] * grid[1])
+
+    def place(at):
+        """(window and region, place in the window)"""
+        moved = [(one - shift) % cell for one, cell in zip(at, cells)]
+        region = [(one >= cell - size) + (one >= cell - shift) if shift else 0 for one, cell in zip(moved, cells)]
+        return [(one // size, part) for one, part in zip(moved, region)], [one % size for one in moved]
+
+    for query in np.ndindex(*grid):
+        window, mine = place(query)
+        seen = [key for key in np.ndindex(*cells) if place(key)[0] == window]
+        for n in range(table.shape[-1]):
+            scores = [table[(*(b - a + size - 1 for a, b in zip(mine, place(key)[1])), n)] for key in seen]
+            for key, weight in zip(seen, np.exp(scores) / np.exp(scores).sum()):
+                if key[0] < grid[0] and key[1] < grid[1]:
+                    out[query[0] * grid[1] + query[1], key[0] * grid[1] + key[1]] += weight / table.shape[-1]
+    return out / out.sum(1, keepdims=True)
 
 
 class Snapshot:

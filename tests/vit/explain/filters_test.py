@@ -1,14 +1,27 @@
+import types
+
 import jax
 import jax.numpy as jnp
 import numpy as np
-from absl.testing import absltest
+from absl.testing import absltest, parameterized
 
 from tests import experiments
-from training.config import resolve
+from training.config import cli, resolve
 from vit.explain import filters
+from vit.layers.patches import patches
 
 
-class FiltersTest(absltest.TestCase):
+def made(config):
+    """The model of a config, for three classes."""
+    return resolve.construct(config.model, extra={'dtype': 'float32', 'classes': 3})
+
+
+def snapshot(model, params, channels):
+    data = types.SimpleNamespace(shapes={'image': ((1, 8, 8, channels), np.float32)})
+    return types.SimpleNamespace(model=model, params=params, data=data)
+
+
+class FiltersTest(parameterized.TestCase):
     def test_components_are_those_of_the_filters(self):
         """Filters that are mixtures of two patterns, one of which varies more."""
         rng = np.random.default_rng(0)
@@ -29,25 +42,29 @@ class FiltersTest(absltest.TestCase):
 
     def test_filters_of_models(self):
         """Shown an image that is one filter, the model's first layer answers most with that filter."""
-        config = experiments.tiny_images().model
-        model = resolve.construct(config, extra={'dtype': 'float32', 'classes': 3})
+        model = made(experiments.tiny_images())
         params = model.init(jax.random.key(0), jnp.zeros((1, 8, 8, 3)))['params']
-        found = filters.of_run(params, 3)
+        found = filters.of_run(snapshot(model, params, 3))
         self.assertEqual(found.shape, (4, 4, 3, 8))
-        from vit.models.vit import patches
-
         for number in range(8):
             image = np.zeros((1, 8, 8, 3), np.float32)
             image[0, 4:, :4] = found[..., number]
             answers = np.asarray(patches(jnp.asarray(image), 4) @ params['patches']['kernel'])[0]
             self.assertEqual(answers[2].argmax(), np.einsum('hwcd,hwc->d', found, found[..., number]).argmax())
             np.testing.assert_allclose(answers[2, number], (found[..., number] ** 2).sum(), rtol=1e-5)
-        convolution = np.random.default_rng(0).normal(size=(3, 3, 1, 5))
-        np.testing.assert_array_equal(filters.of_run({'stem': {'convolution': {'kernel': convolution}}}, 1), convolution)
-        np.testing.assert_array_equal(filters.of_run({'stem_0': {'kernel': convolution}}, 1), convolution)
-        np.testing.assert_array_equal(filters.of_run({'encoder': params}, 3), found)
-        with self.assertRaisesRegex(ValueError, 'This run has no filters on pixels'):
-            filters.of_run({'tokens': {'kernel': convolution}}, 1)
+        with self.assertRaisesRegex(ValueError, 'SimpleNamespace has no filters on pixels'):
+            filters.of_run(snapshot(types.SimpleNamespace(), {}, 3))
+
+    @parameterized.parameters(
+        ('vit_fashion_mnist:small', (4, 4, 1, 112)), ('swin_fashion_mnist:', (2, 2, 1, 48)),
+        ('davit_fashion_mnist:', (7, 7, 1, 50)), ('hybrid_fashion_mnist:', (3, 3, 1, 24)),
+        ('mae_fashion_mnist:', (4, 4, 1, 112)), ('resnet_fashion_mnist:small', (3, 3, 1, 16)))
+    def test_models_of_configs_say_where_their_filters_are(self, name, shape):
+        config, _ = cli.load_config('configs/{}.py:{}'.format(*name.split(':')))
+        model, image = made(config), jax.ShapeDtypeStruct((1, 28, 28, 1), jnp.float32)
+        shapes = jax.eval_shape(lambda image: model.init(jax.random.key(0), image)['params'], image)
+        params = jax.tree.map(lambda one: np.zeros(one.shape, np.float32), shapes)
+        self.assertEqual(filters.of_run(snapshot(model, params, 1)).shape, shape)
 
     def test_figure(self):
         draw = np.random.default_rng(0).normal

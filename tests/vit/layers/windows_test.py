@@ -11,7 +11,7 @@ from tests import models
 from transformer.attention.context import Context
 from transformer.attention.masks.patterns import Causal
 from transformer.attention.multi_head import MultiHead
-from transformer.attention.partition import Alternate, Whole
+from transformer.attention.partition import AlternatePartition, Whole
 from transformer.attention.positions.base import Encoding, NoPositions, Sizes
 from transformer.attention.positions.relative import SwinBias
 from transformer.layers.numerics import Numerics
@@ -157,7 +157,7 @@ class WindowsTest(parameterized.TestCase):
 
 class AlternateTest(absltest.TestCase):
     def test_every_other_layer(self):
-        parts = Alternate(Windows(2), Alternate(Windows(3), Whole()))
+        parts = AlternatePartition(Windows(2), AlternatePartition(Windows(3), Whole()))
         self.assertEqual(parts.period, 4)
         self.assertEqual([parts.of_layer(i) for i in range(5)],
                          [Windows(2), Windows(3), Windows(2), Whole(), Windows(2)])

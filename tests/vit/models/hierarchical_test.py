@@ -10,19 +10,18 @@ from configs import base
 from tests import models
 from tests.models import apply, drawn
 from training import contracts, mesh
-from transformer.attention.mechanism import Alternate as AlternateAttention
-from transformer.attention.mechanism import Softmax
+from transformer.attention.mechanism import AlternateAttention, Softmax
 from transformer.attention.mechanisms.channels import ChannelGroups
-from transformer.attention.partition import Alternate, Whole
+from transformer.attention.partition import AlternatePartition, Whole
 from transformer.attention.positions.absolute import Learned
 from transformer.attention.positions.base import NoPositions
 from transformer.attention.positions.relative import SwinBias
 from transformer.layers.activations import Gelu
-from transformer.layers.convolution import Convolution
+from transformer.layers.convolution import Convolution2d
 from transformer.layers.feed_forward import Mlp
 from transformer.layers.numerics import Numerics
-from transformer.layers.residual import Convolved
-from transformer.layers.stack import Stack
+from transformer.layers.residual import Convolved, NoNorm
+from transformer.layers.stack import Blocks
 from transformer.layers.universal import Groups
 from vit.layers.stages import Convolutions, Downsampling, Merging, Patches, PatchMerging
 from vit.layers.windows import Windows
@@ -30,9 +29,11 @@ from vit.models.hierarchical import Hierarchical
 from vit.models.vit import Vit
 
 KEY = jax.random.key(0)
-FIRST = Stack(layers=2, heads=2, width=8, partition=Alternate(Windows(2), Windows(2, shift=1)), positions=SwinBias(),
-              feed_forward=Mlp(inner=12))
+FIRST = Blocks(layers=2, heads=2, width=8, partition=AlternatePartition(Windows(2), Windows(2, shift=1)), positions=SwinBias(),
+               feed_forward=Mlp(inner=12))
 SMALL = Hierarchical(3, Patches(2), stages={'stage_0': FIRST, 'stage_1': dataclasses.replace(FIRST, width=12, layers=1)})
+# Blocks without norms, for tests in which branches add nothing or known numbers.
+PLAIN = Blocks(layers=2, heads=1, width=8, positions=NoPositions(), residual=NoNorm())
 IMAGES = np.random.default_rng(0).normal(size=(2, 8, 8, 1)).astype(np.float32)
 program = functools.cache(lambda model: models.Program(model, IMAGES))
 
@@ -111,7 +112,7 @@ class PartsTest(parameterized.TestCase):
             found = np.asarray(_within(lambda image: stem(image, 8, Numerics('float64', True, 'float64')), params, image))
             x = np.pad(image, ((0, 0), (0, 1), (0, 0), (0, 0)))
             for i, (stride, width) in enumerate(((2, 4), (1, 8))):
-                layer = Convolution(width, 3, stride, Numerics('float64', True, 'float64'), bias=True)
+                layer = Convolution2d(width, 3, stride, Numerics('float64', True, 'float64'), bias=True)
                 x = np.asarray(layer.apply({'params': params[f'stem_{i}']}, x))
                 x = (x - x.mean(-1, keepdims=True)) / np.sqrt(x.var(-1, keepdims=True) + 1e-5)
                 x = x * params[f'stem_{i}_norm']['scale'] + params[f'stem_{i}_norm']['bias']
@@ -139,6 +140,24 @@ def _within(function, params, x):
             return function(x)
 
     return Around().apply({'params': params}, x)
+
+
+def _resized(table, grid, a=-0.5, repeat=False):
+    """Cubic convolution of a table [rows, columns, ..] (Keys 1981); beyond its edges they repeat, or else nothing counts."""
+    def weight(d):
+        return (a + 2) * d ** 3 - (a + 3) * d ** 2 + 1 if d <= 1 else a * (d ** 3 - 5 * d ** 2 + 8 * d - 4) if d < 2 else 0.0
+
+    for axis, size in enumerate(grid):
+        rows, out = np.moveaxis(table, axis, 0), []
+        for i in range(size):
+            at, total, weights = (i + 0.5) * len(rows) / size - 0.5, 0.0, 0.0
+            for j in range(int(np.floor(at)) - 1, int(np.floor(at)) + 3):
+                if repeat or 0 <= j < len(rows):
+                    total = total + weight(abs(at - j)) * rows[min(max(j, 0), len(rows) - 1)]
+                    weights += weight(abs(at - j))
+            out.append(total / weights)
+        table = np.moveaxis(np.stack(out), 0, axis)
+    return table
 
 
 class HierarchicalTest(parameterized.TestCase):
@@ -176,8 +195,8 @@ class HierarchicalTest(parameterized.TestCase):
     def test_the_gradient_reaches_a_neighbouring_window_only_after_a_shifted_block(self):
         """Of a patch in the middle, which a corner of its shifted window brings together with those of other windows."""
         def reached(layers):
-            stack = dataclasses.replace(FIRST, layers=layers)
-            model = Hierarchical(0, Patches(1, norm=False), stages={'stage_0': stack})
+            blocks = dataclasses.replace(FIRST, layers=layers)
+            model = Hierarchical(0, Patches(1, norm=False), stages={'stage_0': blocks})
             image = IMAGES[:1, :4, :4]
             params = drawn(model, image)
             of = lambda image: model.apply({'params': params}, image)['hidden'][0, 5].sum()
@@ -208,7 +227,7 @@ class HierarchicalTest(parameterized.TestCase):
 
     def test_attention_and_partition_alternate(self):
         model = with_stage(SMALL, 0, attention=AlternateAttention(Softmax(), ChannelGroups()), positions=NoPositions(),
-                           partition=Alternate(Windows(2), Whole()))
+                           partition=AlternatePartition(Windows(2), Whole()))
         params = drawn(model, IMAGES)
         weights = apply(model, params, IMAGES, capture=('attention',))
         self.assertEqual({name: x.shape for name, x in weights.items() if name.startswith('stage_0')}, {
@@ -219,17 +238,55 @@ class HierarchicalTest(parameterized.TestCase):
             with_stage(model, 0, depth=Groups())
 
     def test_dropout_acts_only_with_a_key(self):
-        model = with_stage(SMALL, 1, dropout=0.5)
+        model = SMALL.clone(dropout=0.5)
         params = drawn(model, IMAGES)
         logits = lambda model, **more: np.asarray(apply(model, params, IMAGES, **more)['logits'])
         np.testing.assert_array_equal(logits(model), logits(SMALL))
         self.assertGreater(np.abs(logits(model, key=KEY) - logits(model)).max(), 1e-2)
 
     def test_every_stage_has_dropout_masks_of_its_own(self):
-        model = with_stage(with_stage(SMALL, 0, dropout=0.1), 1, dropout=0.1)
-        keys = models.dropout_keys(model, IMAGES)
-        self.assertLen(keys, (1 + 3 * 2) + (1 + 3))
+        """One on the patches of the first stage, and in each of three blocks those on attention weights and both branches."""
+        keys = models.dropout_keys(SMALL.clone(dropout=0.1), IMAGES)
+        self.assertLen(keys, 1 + 3 * 3)
         self.assertLen(set(keys), len(keys))
+        self.assertLen(models.dropout_keys(SMALL.clone(dropout=0.1, attention_dropout=0.0), IMAGES), 1 + 3 * 2)
+        self.assertLen(models.dropout_keys(SMALL.clone(attention_dropout=0.1), IMAGES), 3)
+
+    def test_dropout_acts_once_before_the_stages(self):
+        """On the patches of the first stage: blocks whose branches add nothing show it, in whole patches of the next stage."""
+        model = SMALL.clone(stem=Patches(1, norm=False), dropout=0.5, stages={'stage_0': PLAIN, 'stage_1': PLAIN},
+                            merging=_Corner(), classes=0)
+        params = jax.tree.map(np.zeros_like, drawn(model, IMAGES))
+        params['patches']['bias'] = np.ones(PLAIN.width, np.float32)
+        found = np.asarray(apply(model, params, IMAGES, key=KEY)['hidden'])
+        self.assertEqual(set(np.unique(found)), {0.0, 2.0})
+        self.assertAlmostEqual((found == 0).mean(), 0.5, delta=0.1)
+
+    @parameterized.parameters((0.6, [[0.0, 0.2], [0.4, 0.6]]), (0.0, [[], []]))
+    def test_drop_path_rises_linearly_over_all_stages(self, rate, wanted):
+        model = SMALL.clone(drop_path=rate, stages={'stage_0': PLAIN, 'stage_1': PLAIN})
+        self.assertEqual([*model.rates], ['stage_0', 'stage_1'])
+        for found, paths in zip(model.rates.values(), wanted):
+            np.testing.assert_allclose(found.paths, paths, rtol=1e-12)
+
+    def test_drop_path_leaves_out_branches_with_the_rate_of_their_block(self):
+        """Each of the eight branches of two stages adds 1 to a coordinate of its own; the first block keeps both of its own."""
+        model = SMALL.clone(stem=Patches(2, norm=False), drop_path=0.6, classes=0, merging=_Corner(),
+                            stages={'stage_0': PLAIN, 'stage_1': PLAIN})
+        images = np.zeros((2000, 4, 4, 1), np.float32)
+        params = jax.tree.map(np.zeros_like, drawn(model, images[:1]))
+        for number, (stage, block) in enumerate(np.ndindex(2, 2)):
+            for branch, coordinate in (('attention', 2 * number), ('feed_forward', 2 * number + 1)):
+                params[f'stage_{stage}'][f'block_{block}'][branch]['output']['bias'] = np.eye(8, dtype=np.float32)[coordinate]
+        found = np.asarray(apply(model, params, images, key=KEY)['hidden'])[:, 0]
+        for number, rate in enumerate((0.0, 0.2, 0.4, 0.6)):
+            for branch in found[:, 2 * number], found[:, 2 * number + 1]:
+                np.testing.assert_allclose(np.unique(branch), sorted({0.0, 1 / (1 - rate)} if rate else {1.0}), rtol=1e-6)
+                self.assertAlmostEqual((branch == 0).mean(), rate, delta=0.05)
+
+    def test_a_rate_that_is_none_is_refused(self):
+        with self.assertRaisesRegex(ValueError, r'^drop_path is 1.0; expected a rate in \[0, 1\)'):
+            SMALL.clone(drop_path=1.0)
 
     def test_heads_can_be_switched_off(self):
         params, factors = drawn(SMALL, IMAGES), {'stage_0/attention': np.array([[1.0, 0.0], [1.0, 1.0]], np.float32)}
@@ -246,31 +303,35 @@ class HierarchicalTest(parameterized.TestCase):
         np.testing.assert_allclose(apply(other, params, IMAGES)['logits'], apply(SMALL, params, IMAGES)['logits'], atol=1e-6)
 
     def test_tables_are_resized_for_images_of_another_size(self):
-        model = SMALL.clone(positions=Learned())
-        small, large = (drawn(model, image) for image in (IMAGES[:, :2, :2], np.ones((1, 12, 8, 1), np.float32)))
+        """Each from the grid that it had, of the image or of a window, to the one that it has now."""
+        model = with_stage(SMALL.clone(positions=Learned()), partition=AlternatePartition(Windows(2), Windows(3, shift=1)))
         self.assertIsInstance(model, contracts.Fitting)
-        before, image = (jax.ShapeDtypeStruct((1, *sides, 1), jnp.float32) for sides in ((2, 2), (12, 8)))
-        fit = lambda keys, x, image: model.fitted(mesh.path_of(keys), x, {'image': before}, image=image)
-        fitted = jax.tree_util.tree_map_with_path(lambda keys, x: fit(keys, x, image), small)
-        same = jax.tree_util.tree_map_with_path(lambda keys, x: fit(keys, x, before), small)
+        before, image = (jax.ShapeDtypeStruct((1, *sides, 1), jnp.float32) for sides in ((4, 4), (12, 8)))
+        with jax.enable_x64(True):
+            small = mesh.flat(jax.tree.map(np.float64, drawn(model, IMAGES[:, :4, :4])))
+            fitted, same = ({path: np.asarray(model.fitted(path, x, {'image': before}, image=now)) for path, x in small.items()}
+                            for now in (image, before))
         jax.tree.map(np.testing.assert_array_equal, same, small)
-        self.assertNotEqual(*(jax.tree.map(jnp.shape, params) for params in (small, large)))
-        self.assertEqual(*(jax.tree.map(jnp.shape, params) for params in (fitted, large)))
+        bias = 'stage_{}/block_{}/attention/positions/bias'.format
+        wanted = small | {bias(0, 1): _resized(small[bias(0, 1)], (5, 5)), bias(1, 0): _resized(small[bias(1, 0)], (3, 3))}
+        table = small['positions/embedding'].reshape(2, 2, 8)
+        wanted['positions/embedding'] = _resized(table, (6, 4), a=-0.75, repeat=True).reshape(24, 8)
+        self.assertEqual(small[bias(0, 0)].shape[:2], (3, 3))  # of a window of 2x2, which stays
+        jax.tree.map(functools.partial(np.testing.assert_allclose, rtol=0, atol=1e-10), fitted, wanted)
 
     def test_the_helper_of_configs(self):
-        found = base.stages(layers=(2, 2), widths=(8, 16), heads=(2, 4), drop_path=0.3, positions='SwinBias()')
-        self.assertEqual([one['first_drop_path'] for one in found.values()], [0.0, 0.3 * (2 / 3)])
-        rates = [Stack(**one | {'positions': SwinBias()}).path_rates for one in found.values()]
-        np.testing.assert_allclose(np.concatenate(rates), np.linspace(0, 0.3, 4))
-        self.assertEqual(found['stage_1']['positions'], 'SwinBias()')
+        found = base.stages(layers=(2, 3), widths=(8, 16), heads=(2, 4), positions='SwinBias()')
+        self.assertEqual(found, {'stage_0': dict(layers=2, width=8, heads=2, positions='SwinBias()'),
+                                 'stage_1': dict(layers=3, width=16, heads=4, positions='SwinBias()')})
 
     def test_stages_of_other_names_are_refused(self):
         with self.assertRaisesRegex(ValueError, 'stages are named stage_0, last; expected stage_0, stage_1'):
-            Hierarchical(3, stages={'stage_0': FIRST, 'last': FIRST}).stacks  # noqa: B018
+            Hierarchical(3, stages={'stage_0': FIRST, 'last': FIRST}).in_order  # noqa: B018
 
 
 CHANGES = {'classes': 4, 'stem': Patches(4), 'positions': Learned(), 'stages': {'stage_0': FIRST}, 'merging': _Corner(),
-           'pool_first': True, 'dense_gradient': False, 'dtype': 'bfloat16', 'parameter_dtype': 'bfloat16'}
+           'pool_first': True, 'dropout': 0.1, 'attention_dropout': 0.1, 'drop_path': 0.1, 'dense_gradient': False,
+           'dtype': 'bfloat16', 'parameter_dtype': 'bfloat16'}
 OF_STAGE = {'partition': Windows(2), 'positions': NoPositions(), 'layers': 1, 'width': 16}
 
 

@@ -12,8 +12,9 @@ from transformer.attention.positions.absolute import Learned, Sinusoidal2d
 from transformer.attention.positions.relative import SwinBias
 from transformer.attention.positions.rotary import Rotary
 from transformer.layers.feed_forward import Mlp
-from vit.models.mae import Mae, joined, shuffled, standardised
-from vit.models.vit import Vit, patches, rows_of
+from vit.layers.patches import joined, patches
+from vit.models.mae import Mae, shuffled, standardised
+from vit.models.vit import Vit, rows_of
 
 KEY = jax.random.key(0)
 SMALL = build(Mae, patch=2, layers=1, heads=2, width=8, feed_forward=Mlp(inner=12))

@@ -13,12 +13,12 @@ from training.optimizer import Optimizer
 from training.state import State, initialised
 from transformer.layers.activations import Silu
 from transformer.layers.norm import BatchNorm
-from vit.models.resnet import Basic, Bottleneck, Resnet, Stem, pooled
+from vit.models.resnet import Basic, Bottleneck, Resnet, ResnetStem, max_pool
 from vit.tasks.classification import Classification
 
 KEY = jax.random.key(0)
 IMAGES = np.random.default_rng(0).normal(size=(2, 9, 11, 3)).astype(np.float32)
-SMALL = Resnet(3, stem=Stem(4, 3, 1), block=Bottleneck(2), widths=(8, 12), depths=(1, 2))
+SMALL = Resnet(3, stem=ResnetStem(4, 3, 1), block=Bottleneck(2), widths=(8, 12), depths=(1, 2))
 
 
 def sizes(model, image=(1, 64, 64, 3)):
@@ -43,13 +43,14 @@ class ResnetTest(parameterized.TestCase):
         self.assertEqual(sizes(Resnet(1000, **fields))[0], parameters)
 
     def test_each_norm_has_two_vectors_of_statistics(self):
-        parameters, statistics = sizes(Resnet(10, Stem(16, 3, 1, pool=False), Basic(), (16, 32, 64), (3, 3, 3)), (1, 28, 28, 1))
+        model = Resnet(10, ResnetStem(16, 3, 1, pool=False), Basic(), (16, 32, 64), (3, 3, 3))
+        parameters, statistics = sizes(model, (1, 28, 28, 1))
         self.assertEqual(statistics, 2 * (7 * 16 + 7 * 32 + 7 * 64))  # 19 of the paper and two of shortcuts
         self.assertAlmostEqual(parameters / 1e6, 0.27, places=2)
 
     @parameterized.parameters(
-        (Stem(), False, (8, 8)), (Stem(stride=1), False, (16, 16)), (Stem(pool=False), False, (16, 16)),
-        (Stem(stride=1, pool=False), False, (32, 32)), (Stem(stride=1, pool=False), True, (16, 16)))
+        (ResnetStem(), False, (8, 8)), (ResnetStem(stride=1), False, (16, 16)), (ResnetStem(pool=False), False, (16, 16)),
+        (ResnetStem(stride=1, pool=False), False, (32, 32)), (ResnetStem(stride=1, pool=False), True, (16, 16)))
     def test_resolution(self, stem, first, wanted):
         model = dataclasses.replace(SMALL, stem=stem, downsample_first=first)
         shape = lambda images: jax.eval_shape(lambda: model.init_with_output(KEY, images)[0]['hidden']).shape
@@ -60,7 +61,7 @@ class ResnetTest(parameterized.TestCase):
     @parameterized.parameters((9, 11), (4, 4), (1, 6))
     def test_pooling_is_the_maximum_of_what_is_there(self, *shape):
         x = np.random.default_rng(1).normal(size=(2, *shape, 3)).astype(np.float32) - 5  # nothing around counts as 0
-        found = pooled(jnp.asarray(x))
+        found = max_pool(jnp.asarray(x))
         for i in range(-(-shape[0] // 2)):
             for j in range(-(-shape[1] // 2)):
                 seen = x[:, max(0, 2 * i - 1):2 * i + 2, max(0, 2 * j - 1):2 * j + 2]
@@ -74,7 +75,7 @@ class ResnetTest(parameterized.TestCase):
     @parameterized.parameters(
         (dict(), (1, 4, 9, 3), r'4x9 are too small for strides of 4 in all; give images of 3x3 or more', False),
         (dict(), (1, 2, 9, 3), r'2x9 are too small for strides of 4 in all; give images of 3x3 or more', True),
-        (dict(stem=Stem()), (1, 4, 4, 3), r'4x4 are too small for strides of 8 .* 5x5 or more', True),
+        (dict(stem=ResnetStem()), (1, 4, 4, 3), r'4x4 are too small for strides of 8 .* 5x5 or more', True),
         (dict(depths=(1,)), IMAGES.shape, r'widths is \(8, 12\) and model.depths \(1,\); expected a width', True),
         (dict(depths=(1, 0)), IMAGES.shape, 'a number of blocks, 1 or more', True),
         (dict(widths=(), depths=()), IMAGES.shape, 'for each stage', True),
@@ -90,10 +91,10 @@ class ResnetTest(parameterized.TestCase):
     @parameterized.parameters(dict(width=0), dict(size=0), dict(size=4), dict(stride=0))
     def test_refused_stems(self, **fields):
         with self.assertRaisesRegex(ValueError, 'expected a width and a stride of at least 1, and a kernel with an odd side'):
-            Stem(**fields)
+            ResnetStem(**fields)
 
     def test_a_single_value_of_a_channel_is_refused_in_training(self):
-        model = dataclasses.replace(SMALL, stem=Stem(4, 3, 2))
+        model = dataclasses.replace(SMALL, stem=ResnetStem(4, 3, 2))
         variables = jax.eval_shape(lambda: model.init(KEY, jnp.zeros((1, 5, 5, 3))))
         with self.assertRaisesRegex(ValueError, 'a single value has no variance'):
             jax.eval_shape(lambda v: model.apply({'params': v['params'], 'statistics': v['statistics']},
@@ -122,7 +123,7 @@ class ReferenceTest(parameterized.TestCase):
 
 
 CHANGES = {
-    'classes': 4, 'stem': Stem(4, 3, 2), 'block': Basic(), 'widths': (8, 16), 'depths': (2, 2), 'downsample_first': True,
+    'classes': 4, 'stem': ResnetStem(4, 3, 2), 'block': Basic(), 'widths': (8, 16), 'depths': (2, 2), 'downsample_first': True,
     'activation': Silu(), 'branch_activation': Silu(), 'norm': BatchNorm(0.2), 'dense_gradient': False, 'dtype': 'bfloat16',
     'parameter_dtype': 'bfloat16'}
 INSIDE = {'stem.width': 8, 'stem.size': 5, 'stem.stride': 2, 'stem.pool': False, 'block.reduction': 4, 'block.early': True,
@@ -145,8 +146,8 @@ class FieldsTest(parameterized.TestCase):
 
     def test_every_field_is_tried(self):
         self.assertEqual(models.own_fields(Resnet), {*CHANGES})
-        for part in (Stem, Bottleneck, BatchNorm):
-            front = {Stem: 'stem', Bottleneck: 'block', BatchNorm: 'norm'}[part]
+        for part in (ResnetStem, Bottleneck, BatchNorm):
+            front = {ResnetStem: 'stem', Bottleneck: 'block', BatchNorm: 'norm'}[part]
             self.assertEqual({f'{front}.{field.name}' for field in dataclasses.fields(part)},
                              {name for name in INSIDE if name.startswith(front)})
 

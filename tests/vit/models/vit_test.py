@@ -9,8 +9,9 @@ from tests import models
 from tests.models import apply, build, changed
 from transformer.attention.positions.base import NoPositions
 from transformer.layers.feed_forward import Mlp
+from vit.layers.patches import patches
 from vit.layers.windows import Windows
-from vit.models.vit import Vit, patches
+from vit.models.vit import Vit
 
 KEY = jax.random.key(0)
 SMALL = build(Vit, classes=3, patch=2, layers=2, heads=2, width=8, feed_forward=Mlp(inner=12))

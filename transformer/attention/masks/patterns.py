@@ -28,6 +28,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from transformer.attention.by_layer import ByLayer
 from transformer.attention.masks.algebra import Mask
 
 LARGEST = 2 ** 31 - 1  # positions are numbers of 32 bits
@@ -292,7 +293,7 @@ def _among(x, positions):
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
-class Alternate(Mask):
+class Alternate(ByLayer, Mask):
     """Layers 0, 2, 4, ... of a stack have the mask `even`, the others `odd` (GPT-3: alternately dense and banded)."""
     even: Mask
     odd: Mask
@@ -300,13 +301,3 @@ class Alternate(Mask):
     @property
     def causal(self) -> bool:
         return self.even.causal and self.odd.causal
-
-    def of_layer(self, number: int) -> Mask:
-        return (self.odd if number % 2 else self.even).of_layer(number // 2)
-
-    @property
-    def period(self) -> int:
-        return 2 * int(np.lcm(self.even.period, self.odd.period))
-
-    def __call__(self, query: jax.Array, key: jax.Array) -> jax.Array:
-        raise TypeError(f'{self} is a different mask for each layer; get that of one layer with of_layer(number).')

@@ -7,7 +7,7 @@ from absl.testing import absltest, parameterized
 from tests import mechanisms
 from training.report.flops import count
 from transformer.attention.masks.patterns import Causal, Full
-from transformer.attention.mechanism import Alternate, Given, Softmax
+from transformer.attention.mechanism import AlternateAttention, Given, Softmax
 from transformer.attention.mechanisms.channels import ChannelGroups
 from transformer.layers.numerics import Numerics
 
@@ -71,7 +71,7 @@ class ChannelGroupsTest(parameterized.TestCase):
 
 class AlternateTest(absltest.TestCase):
     def test_every_other_layer(self):
-        parts = Alternate(Softmax(), Alternate(ChannelGroups(1), ChannelGroups(2)))
+        parts = AlternateAttention(Softmax(), AlternateAttention(ChannelGroups(1), ChannelGroups(2)))
         self.assertEqual(parts.period, 4)
         self.assertEqual([parts.of_layer(i) for i in range(4)], [Softmax(), ChannelGroups(1), Softmax(), ChannelGroups(2)])
         self.assertTrue(parts.free_length)

@@ -8,7 +8,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from display import figures
-from vit.models.mae import Mae, joined
+from vit.contracts import Reconstructing
+from vit.layers.patches import joined
 from vit.tasks.reconstruction import seeds
 
 _HIDDEN = (0.56, 0.68, 0.86)  # the colour of masked patches, which no grey image has
@@ -32,7 +33,7 @@ class Filled(NamedTuple):
 
 def require(model: Any, what: str) -> None:
     """Raises ValueError, about the part `what`, for a model that reconstructs nothing."""
-    if not isinstance(model, Mae) or not model.decodes:
+    if not isinstance(model, Reconstructing) or not model.decodes:
         raise ValueError(f'{what} needs a model that reconstructs masked patches, and {type(model).__name__} does not; choose '
                          'vit.models.mae:Mae with decodes=True, or leave it out.')
 

@@ -1,0 +1,183 @@
+"""Every model of images on Fashion-MNIST, each with its own recipe: accuracy, parameters, operations and seconds of training.
+
+    python sweep.py --config=configs/vision_comparison.py:DATA --workdir=runs/vision --processes=2
+
+DATA is a folder with fashion_mnist, as in configs/vit_fashion_mnist.py, and the archive of configs/vit_products.py as
+fashion_products/fashion_products_dev.zip. Of Fashion-MNIST the last 5,000 training images are held out; where the 10,000 test
+images are in its folder too, the table has the accuracy on them, also of runs that were finished before. A part of the sweep
+alone, in the same workdir, is --config=configs/vision_comparison.py:DATA,PART:
+
+models    the ResNet of 20 layers and a wide one, the ViT, Swin, DaViT, and the ViT on convolutions: 3,130 TFLOP.
+deit      the ViT with a class token, and with a distillation token, taught by that ResNet, by its predictions (`deit_hard`) and
+          by its probabilities (`deit_soft`): 1,260 TFLOP with the teacher.
+mae       the masked autoencoder and its linear probe, that of a random encoder (`mae_random`), the encoder fine-tuned with all
+          labels (`mae_tuned`) and with 1,000 (`mae_1000`), against the ViT with these alone (`vit_1000`): 890 TFLOP.
+textbook  the ViT and the ResNet-18 of Dive into Deep Learning (section 11.8.6), as there for 10 epochs of 96x96 pixels:
+          1,650 TFLOP.
+products  configs/vit_products.py: transfer to other classes, 190 TFLOP.
+sizes     configs/vit_sizes.py: sizes of images and of patches, 110 TFLOP.
+
+The table has a row for each run, whose operations and seconds are without those of the run that it begins with. The seconds are
+those of a run on its share of the cores: for those of both, --only=POINT first. DIR/plots has a picture of the models, and of
+mae, products and sizes one each. Not yet run to its end.
+"""
+
+import pathlib
+
+from configs import base, resnet_fashion_mnist, vit_products, vit_sizes
+from display import figures
+from training import mesh as meshes
+from training import run as runs
+from training import workdir
+from training.report import report
+from training.report.sweeps import Point, Sweep, costs
+
+AUGMENTED = {'data.steps': 'Crop(padding=1) >> Flip()'}
+# {point: (its name, its kind)} of the picture of the models
+MODELS = {'resnet': ('ResNet-20', 'convolutions'), 'resnet_wide': ('ResNet-20, twice as wide', 'convolutions'),
+          'vit': ('ViT, mean', 'attention'), 'vit_cls': ('ViT, class token', 'attention'),
+          'deit_hard': ('DeiT, predictions', 'attention'), 'deit_soft': ('DeiT, probabilities', 'attention'),
+          'swin': ('Swin', 'windows'), 'davit': ('DaViT', 'windows'), 'hybrid': ('ViT on convolutions', 'both'),
+          'd2l_vit': ("textbook's ViT", 'attention'), 'd2l_resnet18': ("textbook's ResNet-18", 'convolutions')}
+KINDS = 'attention', 'convolutions', 'windows', 'both'  # in the order of the colours
+MARKERS = 'oDsv^PX'
+LABELS = {'mae_random': 'linear probe, random encoder', 'mae': 'linear probe, pretrained', 'vit': 'ViT from scratch',
+          'mae_tuned': 'fine-tuned', 'vit_1000': 'from scratch, 1,000 labels', 'mae_1000': 'fine-tuned, 1,000 labels'}
+
+
+def get_config(variant=''):
+    parsed(variant)
+    return resnet_fashion_mnist.get_config('small')
+
+
+def parsed(variant):
+    """(DATA, {part: its points}) of DATA[,PART]."""
+    root, _, part = variant.partition(',')
+    parts = points_of(root)
+    if not root or part not in ('', *parts):
+        raise ValueError(f'configs/vision_comparison.py:DATA[,PART] takes a folder of data and one of {", ".join(parts)}; '
+                         f'{variant!r} was given.')
+    return root, {part: parts[part]} if part else parts
+
+
+def sweep(variant=''):
+    root, parts = parsed(variant)
+    points = {name: point for part in parts.values() for name, point in part.items()}
+    return Sweep(points, measure_tested if tested(root) else measure, picture, title='point')
+
+
+def tested(root):
+    """Whether the test images of Fashion-MNIST are there."""
+    return any(pathlib.Path(root, 'fashion_mnist').glob('t10k-images*'))
+
+
+def points_of(root):
+    """{part: {name: `Point`}}."""
+    splits = {'valid': 860} | ({'test': 0} if tested(root) else {})
+    evals = {split: base.evaluation('transformer.evaluators.base:Averages', split=split, every_steps=every).to_dict()
+             for split, every in splits.items()}
+    evals['mistakes'] = base.evaluation('vit.evaluators.mistakes:Mistakes', split='valid').to_dict()
+    own = {'evals': evals}
+
+    def on(config, **fields):
+        """A point on Fashion-MNIST."""
+        return Point(f'configs/{config}', {'data.path': f'{root}/fashion_mnist'} | own | fields)
+
+    few = {'data.train': 'train[:1000]'}
+    book = {'data.train': 'train[:55000]', 'data.valid': 'train[55000:]', 'train.steps': 4297}  # 10 epochs of them
+    return {
+        'models': {'resnet': on('resnet_fashion_mnist.py:small'), 'resnet_wide': on('resnet_fashion_mnist.py:wide'),
+                   'vit': on('vit_fashion_mnist.py:small'), **{
+                       name: on(f'{name}_fashion_mnist.py') for name in ('swin', 'davit', 'hybrid')}},
+        'deit': {'resnet': on('resnet_fashion_mnist.py:small'),
+                 'vit_cls': on('vit_fashion_mnist.py:small', **{'model.pool': 'cls'}),
+                 'deit_hard': Point('configs/deit_fashion_mnist.py:{resnet}', AUGMENTED | own),
+                 'deit_soft': Point('configs/deit_fashion_mnist.py:{resnet}', AUGMENTED | own | {
+                     'task.targets': 'Soft(temperature=3.0)', 'task.share': 0.1})},
+        'mae': {'mae': Point('configs/mae_fashion_mnist.py', {'data.path': f'{root}/fashion_mnist'}),
+                'mae_random': Point('configs/mae_fashion_mnist.py', {'data.path': f'{root}/fashion_mnist', 'train.steps': 1}),
+                'mae_tuned': Point('configs/finetune_images.py:{mae}', own),
+                'mae_1000': Point('configs/finetune_images.py:{mae}', own | few | {'train.steps': 1000}),
+                # The recipe of training from scratch, and as many images as mae_1000 sees in its larger batches.
+                'vit_1000': on('vit_fashion_mnist.py:small', **few, **{'train.steps': 2000})},
+        'textbook': {'d2l_vit': on('vit_fashion_mnist.py:d2l', **book),
+                     'd2l_resnet18': on('resnet_fashion_mnist.py:d2l', **book)},
+        'products': renamed('products', 'vit_products', vit_products.sweep(),
+                            f'{root}/fashion_products/fashion_products_dev.zip'),
+        'sizes': renamed('sizes', 'vit_sizes', vit_sizes.sweep(), f'{root}/fashion_mnist')}
+
+
+def renamed(front, config, sweep, path):
+    """The points of the sweep of another config, as FRONT_POINT, with their data."""
+    made = {name: point if point.config else Point(f'configs/{config}.py', point.fields)
+            for name, point in sweep.all_points.items()}
+    return {f'{front}_{name}': point.replaced(lambda one: f'{{{front}_{one}}}', **{'data.path': path})
+            for name, point in made.items()}
+
+
+def measure(folder, splits=('valid',)):
+    """{'': the row of a run}: accuracies of splits and of a linear probe, None where it has none, and what the run costs."""
+    def accuracy(split):
+        rows = report.rows(folder, split)
+        return rows[-1].get('accuracy') if rows else None
+
+    run = runs.build(workdir.load_config(folder), meshes.make(1), folder, applied=True)
+    return {'': {f'{split} accuracy': accuracy(split) for split in (*splits, 'probe')} | {
+        'parameters': run.parameters()} | costs(folder)}
+
+
+def measure_tested(folder):
+    """`measure` with the test images."""
+    return measure(folder, ('valid', 'test'))
+
+
+def picture(folders, table):
+    """{ending of its name: picture} of the parts whose points are there."""
+    accuracy = lambda name: table[name]['probe accuracy' if name in ('mae', 'mae_random') else 'valid accuracy']
+    inside = lambda front: {name.removeprefix(front): name for name in folders if name.startswith(front)}
+    drawn = {}
+    if any(name in folders for name in MODELS):
+        drawn[''] = of_models({name: table[name] for name in MODELS if name in folders})
+    if 'mae' in folders:
+        drawn['mae'] = vit_products.bars(
+            {label: accuracy(name) for name, label in LABELS.items() if name in folders},
+            'held-out images that are classified right, %', 'classifier',
+            'What a masked autoencoder learns of images without their labels',
+            'Linear classifiers on the frozen encoder, before and after it has learnt to fill in patches; and the encoder '
+            'trained further with labels, against the same ViT trained with these labels alone.')
+    for front, other in ('products', vit_products), ('sizes', vit_sizes):
+        if own := inside(f'{front}_'):
+            drawn[front] = other.picture({name: folders[whole] for name, whole in own.items()},
+                                         {name: table[whole] for name, whole in own.items()})
+    return drawn
+
+
+def of_models(table):
+    """A figure of the accuracy against operations and parameters."""
+    from matplotlib.ticker import LogLocator  # matplotlib is slow to import
+
+    figure, body = figures.new(9.0, 4.4, dpi=120)
+    order = sorted(table, key=lambda name: -table[name]['valid accuracy'].mean)
+    panels = body.subplots(1, 2, sharey=True)
+    for axes, column, unit, title in zip(panels, ('TFLOP', 'parameters'), (1, 1e6), (
+            'TFLOP of training', 'million parameters')):
+        for name in order:
+            label, kind = MODELS[name]
+            place = [one for one in MODELS if MODELS[one][1] == kind].index(name)
+            row = table[name]['valid accuracy']
+            axes.errorbar(table[name][column].mean / unit, 100 * row.mean, yerr=100 * row.deviation if row.count > 1 else None,
+                          color=figures.COLOURS[KINDS.index(kind)], marker=MARKERS[place], markersize=7, linestyle='',
+                          label=f'{label}: {100 * row.mean:.1f} %')
+        axes.set(xscale='log', xlabel=f'{title} (logarithmic)')
+        axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+        axes.xaxis.set_major_formatter('{x:g}')
+        axes.xaxis.set_minor_formatter('')
+        axes.grid(alpha=0.3)
+        axes.margins(0.1, 0.1)
+        axes.spines[['top', 'right']].set_visible(False)
+    panels[0].set_ylabel('held-out images that are classified right, %')
+    body.legend(*panels[0].get_legend_handles_labels(), loc='outside right center', frameon=False, fontsize=8.5)
+    return figures.explain(figure, 'Models of images on Fashion-MNIST: what accuracy costs',
+                           'Each point is a model with its own recipe, from the best to the worst in the legend; orange are '
+                           'convolutions, blue attention between all patches, green in windows, pink attention after '
+                           'convolutions.')
