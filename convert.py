@@ -18,7 +18,6 @@ under their names there (logits, last_hidden_state), to compare with those of th
 In Python: from convert import from_hf; model, params = from_hf(FOLDER).
 """
 
-import contextlib
 import dataclasses
 import json
 import pathlib
@@ -45,25 +44,21 @@ import jax
 import numpy as np
 
 from configs import base, converted
-from data import json_files
+from data import json_files, special_tokens
 from data.seq2seq import pairs
 from data.seq2seq.parallel import OpenParallel
 from data.text import examples as data_examples
 from data.text import frames
-from data.text.examples import OpenExamples
 from data.text.labelled import Labelled, OpenLabelled
-from data.text.masked import OpenMasked
 from data.text.preferences import OpenPreferences
 from data.text.targets import Labels, Number
 from data.tokenizers import hugging_face as tokenizer_files
-from data.tokenizers.roles import Roles
-from data.tokenizers.specs import WordPiece
-from data.tokenizers.tokenizer import Tokenizer
 from display import progress
 from training import mesh, weight_files, workdir
 from training import run as runs
 from training.checkpoint import require_same
 from training.config import resolve
+from training.contracts import Fitting
 from training.host import machine
 from training.state import initialised, variables
 from transformer.contracts import LabelledText, TaggedText
@@ -78,18 +73,11 @@ from transformer.conversion.tables import Weight
 from transformer.decoding.strategies import Strategy
 from transformer.models.electra import Electra
 from vit.contracts import SeenImages
-from vit.conversion import timm
-from vit.conversion.davit import DAVIT
-from vit.conversion.deit import DEIT
-from vit.conversion.dinov2 import DINOV2
-from vit.conversion.resnet import RESNET
-from vit.conversion.swin import SWIN
-from vit.conversion.timm_swin import TIMM_SWIN
-from vit.conversion.vit import VIT, image_of
-from vit.conversion.vit_mae import VIT_MAE
+from vit.conversion import preparation, timm
+from vit.conversion.families import FAMILIES as OF_IMAGES
+from vit.conversion.families import TIMM
+from vit.conversion.vit import image_of
 
-TIMM = *TIMM_SWIN, *DAVIT
-OF_IMAGES = *VIT, *DEIT, *DINOV2, *VIT_MAE, *SWIN, *RESNET, *TIMM
 FAMILIES = *OF_TEXT, *OF_IMAGES
 # Fields of our models that do not change what given parameters compute, except for rounding.
 FREE = ('dtype', 'parameter_dtype', 'dense_gradient', *(f'{stack}{name}' for stack in ('', 'encoder.', 'decoder.')
@@ -248,8 +236,12 @@ def converted_run(folder):
             config.parameter_dtype = family.parameter_dtype(weights)
         machine.prepare(config, sparing=True)
         run = runs.build(config, mesh.make(1, 1, 1), place)
-    shapes = variables(run.shapes.params, run.shapes.statistics)
-    return family, weights, run, read(folder, family, weights, shapes, run.model), said
+    if family in OF_IMAGES:
+        found = read(folder, family, weights, shapes_of(family, run.model, theirs), run.model)
+        found = fitted(folder, family, theirs, run, found)
+    else:
+        found = read(folder, family, weights, variables(run.shapes.params, run.shapes.statistics), run.model)
+    return family, weights, run, found, said
 
 
 def widened(kinds, dtype):
@@ -313,30 +305,29 @@ def generation_of(theirs, generation, prompts, said):
 
 def image_run(folder, family, theirs, fields, place):
     """(config, report to print) of a run of an image model; writes its classes into the folder `place`."""
-    _, height, width, channels = image_of(theirs)
-    path = folder / 'preprocessor_config.json'
-    settings = json_of(path) if path.is_file() else timm.preparation(theirs)
-    require_preparation(settings, height, width)
-    given = settings if settings.get('do_normalize', True) else {'image_mean': [0.0] * channels, 'image_std': [1.0] * channels}
-    mean, std = (tuple(map(float, given.get(name) or (0.5,) * channels)) for name in ('image_mean', 'image_std'))
+    path, channels = folder / 'preprocessor_config.json', image_of(theirs)[-1]
+    prepared = preparation.read(json_of(path) if path.is_file() else None, theirs)
     if family.use == 'images' and (told := problem_of(theirs)) != 'classes':
         raise ValueError(f'config.json says that an image has {told}, which is not supported; expected one class.')
     classes = labels(theirs) if family.use == 'images' else []
-    form = {'height': height, 'width': width, 'channels': channels, 'classes': classes}
+    form = {'height': prepared.height, 'width': prepared.width, 'channels': channels, 'classes': classes}
     pathlib.Path(place, 'classes.json').write_text(json.dumps(form))
-    image = dict(size=height if height == width else 0, channels=channels, steps=f'Normalize(mean={mean}, std={std})')
-    said = f'images of {height}x{width}x{channels}{timm.otherwise_prepared(theirs)}'
-    return converted.config_of(family, fields, image=image), said
+    said = f'images of {prepared.height}x{prepared.width}x{channels}, prepared by {prepared.fit}'
+    return converted.config_of(family, fields, image=prepared.fields() | {'channels': channels}), said
 
 
-def require_preparation(settings, height, width):
-    """Raises ValueError for a preprocessor_config.json whose preparation of images is not supported."""
-    sizes = None, {'height': height, 'width': width}, height if height == width else None
-    for name, values in (('do_resize', (None, True)), ('do_rescale', (None, True)), ('do_center_crop', (None, False)),
-                         ('resample', (None, 2)), ('rescale_factor', (None, 1 / 255)), ('size', sizes)):
-        if settings.get(name) not in values:
-            raise ValueError(f'preprocessor_config.json has {name}={settings[name]!r}, which is not supported; expected '
-                             f'{values[1]!r}.')
+def fitted(folder, family, theirs, run, found):
+    """The variables for the images of the run, where config.json has those of another size: position tables are resized."""
+    before = {name: jax.ShapeDtypeStruct(shape, dtype) for name, (shape, dtype) in family.inputs(theirs).items()}
+    image = jax.ShapeDtypeStruct(run.data.shapes['image'][0], np.float32)
+    if isinstance(run.model, Fitting) and before['image'].shape[1:] != image.shape[1:]:
+        fit = lambda keys, x: run.model.fitted(mesh.path_of(keys), x, before, image=image)
+        found = {kind: jax.tree_util.tree_map_with_path(fit, tree) for kind, tree in found.items()}
+    sizes = [[x.shape for x in jax.tree.leaves(tree)] for tree in (found, variables(run.shapes.params, run.shapes.statistics))]
+    if sizes[0] != sizes[1]:
+        raise ValueError(f'{folder} has a preprocessor_config.json for images of {"x".join(map(str, image.shape[1:3]))}, and '
+                         f'a model for images of {"x".join(map(str, before["image"].shape[1:3]))}; mend one of them.')
+    return found
 
 
 def folder_of(snapshot, new, kind=None):
@@ -349,10 +340,10 @@ def folder_of(snapshot, new, kind=None):
     theirs = more | {'dtype': kind.name}
     snapshot = dataclasses.replace(snapshot, params=None)  # so that each parameter is freed once it is written
     weights = family.write(flat, snapshot.model)
-    prepared = None if special else preparation_of(snapshot.data)
     of_timm = family in TIMM
+    prepared = None if special else (preparation.pretrained if of_timm else preparation.processor)(snapshot.data)
     theirs = timm.nested(theirs, prepared, family) if of_timm else theirs
-    with made(new) as folder:
+    with workdir.made(new) as folder:
         (folder / 'config.json').write_text(json.dumps(theirs, indent=2, sort_keys=True) + '\n')
         with progress.waiting(f'writing {new}'):
             weight_files.write(folder, weights)
@@ -388,7 +379,8 @@ def written_tokenizer(folder, snapshot, special):
 def written_generation(folder, generation, special):
     """Writes the group `generation` of a run's config as generation_config.json; returns the report to print."""
     strategy = resolve.parse(generation.strategy, Strategy, 'generation.strategy') if generation.strategy else None
-    settings, lost = write_settings(strategy, generation.tokens, generation.settings.to_dict(), special.prompts)
+    prompts = Prompts(special.start if special.pairs else -1, special.roles.end)
+    settings, lost = write_settings(strategy, generation.tokens, generation.settings.to_dict(), prompts)
     ids = {name: one for name, one in special.ids().items() if name in IDS and one is not None}
     if [ids.get('eos_token_id')] != settings.get('eos_token_id', [])[:1]:  # the first of several end tokens has changed
         settings.pop('eos_token_id', None)
@@ -440,11 +432,6 @@ def expressed(snapshot, kind=None):
     raise ValueError(formed.refusal(family.architecture))
 
 
-def plain(tokenizer):
-    """The tokenizer without the frame around its texts."""
-    return tokenizer.inner if isinstance(tokenizer, frames.Framed) else tokenizer
-
-
 def told_of(snapshot):
     """The fields of the config for transformers, except tokens, that come from the data: classes and the shape of images."""
     data, found = snapshot.data, {}
@@ -464,73 +451,10 @@ def told_of(snapshot):
     return found
 
 
-@dataclasses.dataclass(frozen=True)
-class Special:
-    """The special tokens of a run.
-
-    Attributes:
-      roles: those of its tokenizer, changed where its data or its decoder use other tokens.
-      frame: the special tokens around texts, None if they are unknown.
-      start: the first input of the decoder, -1 without a decoder.
-      pairs: whether the run translates pairs of texts.
-    """
-    tokenizer: Tokenizer
-    roles: Roles
-    frame: frames.Frame | None
-    start: int
-    pairs: bool
-
-    @property
-    def prompts(self):
-        return Prompts(self.start if self.pairs else -1, self.roles.end)
-
-    def ids(self):
-        """The fields of the config for transformers that name tokens; None for a missing token that has a default there."""
-        found = {name: getattr(self.roles, role) for role, name in tokenizer_files.IDS.items()}
-        found['decoder_start_token_id'] = self.start
-        usual = [tokenizer_files.IDS[role] for role in ('begin', 'end', 'pad')]
-        return {name: one if one >= 0 else None for name, one in found.items() if one >= 0 or name in usual}
-
-
 def special_of(snapshot, family):
     """The special tokens of a run."""
-    data, tokenizer = snapshot.data, plain(snapshot.data.tokenizer)
-    roles, start = tokenizer.roles, snapshot.run.task.start
-    match data:
-        case OpenParallel():
-            frame, start = frames.Frame.of(data.config.framing, tokenizer), data.start
-            roles = dataclasses.replace(roles, begin=next(iter(frame.before), roles.begin), end=data.end)
-        case OpenExamples() | OpenMasked():
-            frame = data.frame
-            if start >= 0:
-                roles = dataclasses.replace(roles, end=roles.end if frame.end < 0 else frame.end)
-        case _:  # a language model
-            frame = frames.Frame.of('plain', tokenizer) if isinstance(data.config.tokenizer, WordPiece) else None
-            roles = dataclasses.replace(roles, begin=data.begin, end=data.end)
-    if roles.pad < 0 and start >= 0:
-        roles = dataclasses.replace(roles, pad=start)
-    elif roles.pad < 0 and family.use not in GENERATES and family.kind == 'gpt2':  # without it transformers takes one text only
-        roles = dataclasses.replace(roles, pad=roles.of('end'))
-    return Special(tokenizer, roles, frame, start, isinstance(data, OpenParallel))
-
-
-def preparation_of(data):
-    """The preprocessor_config.json with which transformers prepares images as `data` does."""
-    height, width = data.shapes['image'][0][1:3]
-    mean, std = data.normalization
-    return {'image_processor_type': 'ViTImageProcessor', 'do_resize': True, 'size': {'height': height, 'width': width},
-            'resample': 2, 'do_rescale': True, 'rescale_factor': 1 / 255, 'do_normalize': True, 'image_mean': mean,
-            'image_std': std}
-
-
-@contextlib.contextmanager
-def made(folder):
-    """A temporary folder that is renamed to `folder` at the end, so that all of it is written or nothing."""
-    with tempfile.TemporaryDirectory(prefix=f'.{folder.name}.', dir=folder.absolute().parent) as place:
-        inside = pathlib.Path(place, folder.name)
-        inside.mkdir()
-        yield inside
-        inside.replace(folder)
+    pads = family.use not in GENERATES and family.kind == 'gpt2'  # without padding transformers takes one text only
+    return special_tokens.of(snapshot.data, snapshot.run.task.start, pads)
 
 
 if __name__ == '__main__':

@@ -61,7 +61,7 @@ from training import run as runs
 from training import workdir
 from training.config import resolve
 from training.host import machine
-from training.report import summary
+from training.report import report, summary
 from transformer.evaluators import paired
 from transformer.evaluators.base import Averages, OfExamples
 from transformer.explain import importance, pictures, pruning
@@ -95,7 +95,7 @@ def main():
         say_changes(folder, snapshot, part)
         if said := summary.line(row, snapshot.run.evaluators[name].percent):  # an evaluator of texts has no numbers
             print(f'{row["split"]} at step {row["step"]}: {said}')
-        print(json.dumps(row))
+        print(report.as_json(row))
 
 
 def require_clear(given):
@@ -387,7 +387,7 @@ def compare(snapshot, folder, given):
     say_changes(folder, snapshot, part)
     print(f'{row["split"]}, {examples:,} examples, {folder} at step {snapshot.step} - {rival} at step {other.step}: '
           f'{paired.line(tests, evaluator.percent)}')
-    print(json.dumps(row))
+    print(report.as_json(row))
 
 
 if __name__ == '__main__':

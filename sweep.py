@@ -91,20 +91,27 @@ def run(sweep, config, given, folder, name, *, only=None, processes=1):
     results = at_once(sweep, folder, processes) if processes > 1 else ((point, train_point(point)) for point in sweep.points)
     groups, table, done = sweep.groups, {}, set()
     several = any(len(members) > 1 for members in groups.values())
-    for point, code in results:
-        if code:
-            return code  # stopped by a signal
-        done.add(point)
-        for group, points in groups.items():
-            if point in points and done.issuperset(points) and not sweep.table:
-                rows = sweeps.rows(group, [sweep.measure(folder / one) for one in points])
-                print('\n'.join(sweeps.lines(rows, sweep.title, wide=17 if several else 8)[bool(table):]), flush=True)
-                table |= rows
-    folders = {group: [folder / point for point in points] for group, points in groups.items()}
-    if sweep.table:
+    failed = None
+    try:
+        for point, code in results:
+            if code:
+                return code  # stopped by a signal
+            done.add(point)
+            for group, points in groups.items():
+                if point in points and done.issuperset(points) and not sweep.table:
+                    rows = sweeps.rows(group, [sweep.measure(folder / one) for one in points])
+                    print('\n'.join(sweeps.lines(rows, sweep.title, wide=17 if several else 8)[bool(table):]), flush=True)
+                    table |= rows
+    except ValueError as error:
+        failed = error  # once what the others have measured is written
+    folders = {group: [folder / point for point in points if point in done] for group, points in groups.items()}
+    if sweep.table and done:
         table = sweep.table(folders)
         print('\n'.join(sweeps.lines(table, sweep.title, wide=17 if several else 8)), flush=True)
-    workdirs.write_atomically(folder / f'{name}.json', sweeps.as_json(table))
+    if table:
+        workdirs.write_atomically(folder / f'{name}.json', sweeps.as_json(table))
+    if failed:
+        raise failed
     if sweep.draw:
         drawn = sweep.draw(folders, table)
         for key, figure in (drawn if isinstance(drawn, dict) else {'': drawn}).items():

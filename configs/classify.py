@@ -53,6 +53,7 @@ def of_images(variant, name):
         fields = {key: fields[key] for key in ('patch', 'pool', 'dense_gradient')} | {**fields['encoder']}
     c.model = base.part(model, **fields | ({'pooler': False} if model == VIT else {}))
     c.data, c.task = other.data, base.part('vit.tasks.classification:Classification')
+    c.data.source = 'folder' if c.data.source == 'unlabelled' else c.data.source
     c.data.reader = 'vit.readers.images:ImageClass'
     c.evals.valid = base.evaluation('transformer.evaluators.base:Averages', split='valid')
     c.evals.scores = base.evaluation(TOLD['classes'][1]['scores'], split='valid')

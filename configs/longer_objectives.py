@@ -3,8 +3,11 @@
     python sweep.py --config=configs/longer_objectives.py:DATA --workdir=runs/longer --processes=2
 
 DATA, the corpus, the networks and the tasks are those of configs/objectives.py; each objective is trained for 1e15 floating
-point operations, two hours of a quiet core. p is that of Welch's t-test of the accuracies against those of `scratch`. `student`
-is distilled from `masked-sst2-0` and has two of its four layers (configs/distill.py).
+point operations, two hours of a quiet core. p is that of Welch's t-test of a task's numbers against those of `scratch`: over
+seeds of the fine-tuning of one pretrained network, and of networks from scratch. `student` is distilled from `masked-sst2-0`
+and has two of its four layers (configs/distill.py); its share is of that run's accuracy. Two runs over the same examples:
+
+    python eval.py --workdir=runs/longer/spans-squad-0 --against=runs/longer/masked-squad-0 --evaluator=answers
 """
 
 from configs import objectives
@@ -24,7 +27,7 @@ def sweep(variant=''):
     if not variant:
         raise ValueError('configs/longer_objectives.py trains on a folder of public data sets; name it, '
                          '--config=configs/longer_objectives.py:DATA.')
-    points = {name: objectives.pretraining(name, variant, OPERATIONS) for name in OBJECTIVES}
+    points = objectives.pretrained(OBJECTIVES, variant, OPERATIONS, seeds=max(SEEDS.values()))
     for task, seeds in SEEDS.items():
         points |= {f'{name}-{task}-{seed}': objectives.fine_tuning(name, task, variant, seed)
                    for name in OBJECTIVES for seed in range(seeds)}
@@ -37,13 +40,19 @@ def tabulated(folders):
     from scipy import stats
 
     table = {name: objectives.scores(name, folders) for name in OBJECTIVES}
-    for task, title in ('sst2', 'SST-2'), ('mrpc', 'MRPC'):
-        found = {name: [report.rows(folder, 'scores')[-1]['accuracy'] for folder in folders[f'{name}-{task}']]
+    for task, title, evaluator, metric in (('sst2', 'SST-2', 'scores', 'accuracy'), ('mrpc', 'MRPC', 'scores', 'accuracy'),
+                                           ('wnut17', 'WNUT-17', 'entities', 'f1')):
+        found = {name: [report.rows(folder, evaluator)[-1][metric] for folder in folders[f'{name}-{task}']]
                  for name in OBJECTIVES}
-        for name in OBJECTIVES[:-1]:
-            test = stats.ttest_ind(found[name], found['scratch'], equal_var=False)
-            table[name][f'{title} p'] = Estimate.of([float(test.pvalue)])
-        table['scratch'][f'{title} p'] = None
-    accuracy = report.rows(folders['student'][0], 'scores')[-1]['accuracy']
-    table['student'] = dict.fromkeys(table['masked']) | {'SST-2 accuracy': Estimate.of([100 * accuracy])}
+        for name in OBJECTIVES:
+            both = found[name], found['scratch']
+            some = name != 'scratch' and min(map(len, both)) > 1
+            table[name][f'{title} p'] = Estimate.of([float(stats.ttest_ind(*both, equal_var=False).pvalue)]) if some else None
+    for row in table.values():
+        row['share'] = None
+    table['student'] = dict.fromkeys(table['masked'])
+    if folders['student']:
+        student, teacher = (100 * report.rows(folder, 'scores')[-1]['accuracy'] for folder in (
+            folders['student'][0], folders['student'][0].with_name('masked-sst2-0')))
+        table['student'] |= {'SST-2 accuracy': Estimate.of([student]), 'share': Estimate.of([100 * student / teacher])}
     return table

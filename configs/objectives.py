@@ -6,10 +6,16 @@ DATA is a folder with wikitext2, ptb, tinyshakespeare, multi30k, fra_eng, sst2, 
 `corpus` below: 5.2 million English words. All objectives have the same 8,192 word pieces, learnt from the training parts, and
 rows of 128 tokens, 16 a step; the encoders have 4 layers of 256 (configs/bert_mini.py, configs/electra.py), encoder-decoders
 as many in each part (configs/t5_small.py:spans, configs/bart_mini.py). Positions are relative, T5's own and elsewhere rotary:
-with tables of absolute ones a masked language model is still on the plateau of word frequencies, 6.36, at the end of so short a
-training (6.38 after 650 of these steps, with rotary ones 5.29). Each is trained for 0.9e14 floating point operations,
-counted as in the log; `scratch` is the network of `masked` without pretraining. Points are `masked`, `masked-mrpc-0` (its task
-and seed) and so on.
+with tables of absolute ones a masked language model is still on the plateau of word frequencies, 6.36, at the end of so short
+a training (6.38 after 650 of these steps, with rotary ones 5.29). Each is trained for 0.9e14 floating point operations, counted
+as in the log, so the padding of `next` and `order` counts too: their rows, two parts of one document, are 51 to 61 % full, and
+documents of one sentence have none. The other rows are full, and texts in one see each other (RoBERTa's FULL-SENTENCES).
+Rates and schedules are those of each config; T5's, the inverse square root, ends at a third of its peak, the others' at 0.
+`scratch` is the network of `masked` without pretraining, a new one for each seed, fine-tuned as the others are. Points are
+`masked`, `masked-mrpc-0` (its task and seed) and so on.
+
+The corpus is all English of DATA but newstest2017 and bAbI, which have no part for training on text; held-out parts
+of the pairs of Tatoeba are the last of the file, its longest sentences.
 """
 
 from configs import bert_mini
@@ -79,11 +85,18 @@ def sweep(variant=''):
     if not variant:
         raise ValueError('configs/objectives.py trains on a folder of public data sets; name it, '
                          '--config=configs/objectives.py:DATA.')
-    points = {name: pretraining(name, variant, OPERATIONS) for name in OBJECTIVES}
+    points = pretrained(OBJECTIVES, variant, OPERATIONS, seeds=3)
     for name in OBJECTIVES:
         for task, (*_, seeds) in TASKS.items():
             points |= {f'{name}-{task}-{seed}': fine_tuning(name, task, variant, seed) for seed in range(seeds)}
     return Sweep(points, table=lambda folders: {name: scores(name, folders) for name in OBJECTIVES}, title='objective')
+
+
+def pretrained(names, root, operations, seeds):
+    """{name: point} that pretrains by each objective; of `scratch` a point for each of so many seeds, `scratch-0` and so on."""
+    points = {name: pretraining(name, root, operations) for name in names if name != 'scratch'}
+    scratch = pretraining('scratch', root, operations)
+    return points | {f'scratch-{seed}': scratch.replaced(str, seed=seed) for seed in range(seeds)}
 
 
 def pretraining(name, root, operations):
@@ -99,7 +112,8 @@ def pretraining(name, root, operations):
 def fine_tuning(name, task, root, seed):
     """The point that fine-tunes the point `name`, pretrained by the objective of that name, for a task."""
     config, fields, *_ = TASKS[task]
-    return Point(f'{config}:{{{name}}}', fields | {
+    start = f'scratch-{seed}' if name == 'scratch' else name
+    return Point(f'{config}:{{{start}}}', fields | {
         'data.path': f'{root}/{fields["data.path"]}', 'data.batch_size': 32, 'data.length': 128, 'seed': seed,
         'optimizer.learning_rate': 2e-4, 'optimizer.schedule.warmup_steps': fields['train.steps'] // 10,
         **stacks('bert' if name == 'electra' else name, 'dropout', 0.1)})  # of ELECTRA the discriminator alone

@@ -66,8 +66,9 @@ CHANGES = {
         'data.name': '', 'data.columns': ('1', '2'), 'data.tokenizer': 'SentencePiece(vocab=300)',
         'evals.translations.split': 'valid'} for variant in ('base', 'big')},
     'stability:pre': TEXT | {'data.tokenizer': 'Byte()', 'data.valid': 'train[90%:95%]'},
-    'mae_fashion_mnist': {'data.source': 'digits', 'data.path': '', 'data.train': 'train[:64]', 'data.valid': 'train[64:80]',
-                          'data.steps': ''},
+    'mae_fashion_mnist:fashion_mnist': {'data.source': 'digits', 'data.path': '', 'data.train': 'train[:64]',
+                                        'data.valid': 'train[64:80]', 'data.steps': ''},
+    'mae_fashion_mnist:photos': {},
     'resnet_fashion_mnist:digits': {'data.train': 'train[:64]', 'data.valid': 'train[64:70]', 'model.depths': (1, 1, 1)},
     'resnet_fashion_mnist:d2l': {'data.source': 'digits', 'data.path': '', 'data.train': 'train[:64]', 'data.size': 17,
                                  'data.valid': 'train[64:70]', 'model.widths': (4, 4, 4, 4), 'model.depths': (1, 1, 1, 1)},
@@ -202,6 +203,9 @@ class ConfigsTest(experiments.TestCase):
         if config.data.pipeline == 'data.text.babi:Babi':
             experiments.write_babi(self.folder / 'en-10k', 20)
             return {'data.path': str(self.folder)}
+        if config.data.source == 'unlabelled':
+            experiments.save_digits(self.folder / 'photos', range(40))
+            return {'data.path': str(self.folder / 'photos')}
         return {f'data.{text}path': str(self.text) for text in texts.get(config.data.pipeline, [])}
 
     def has(self, config, field):

@@ -9,12 +9,14 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from absl.testing import absltest, parameterized
+from PIL import Image
 from safetensors.numpy import load_file, save_file
 
 from tests import experiments, recorded
 from tests.marks import slow_but
 from tests.recorded import REFERENCE, case, convert, end_of
 from training import mesh
+from training import run as runs
 from transformer.conversion import arrays as named_arrays
 from transformer.conversion.fields import at, fields_of
 from transformer.decoding.generate import generate
@@ -30,7 +32,8 @@ CASES = (
     'albert_span', 'electra', 'electra_masked', 'electra_model', 'electra_classes', 'electra_tags', 'electra_span',
     'distilbert', 'distilbert_model', 'distilbert_classes', 'distilbert_tags', 'distilbert_span', 'swin', 'swin_model', 'deit',
     'deit_classes', 'deit_model', 'dinov2', 'dinov2_model',
-    'timm_swin', 'timm_swin_padded', 'timm_davit', 'timm_davit_florence', 'resnet', 'resnet_basic')
+    'timm_swin', 'timm_swin_padded', 'timm_davit', 'timm_davit_florence', 'resnet', 'resnet_basic',
+    'resnet_model')
 
 ALTERED = 'vit_mae', 'bert_masked', 'albert', 'electra', 'electra_masked', 'electra_classes', 'distilbert', 'distilbert_span'
 # One of each family, and those with a part of their own.
@@ -48,8 +51,7 @@ def inputs_of(name, model, arrays):
 def outputs_of(name, outputs):
     """Our outputs under their names."""
     family, *_ = convert.opened(REFERENCE / name)
-    names = named_arrays.OUTPUTS | dict(family.outputs)
-    return {names[ours]: x for ours, x in outputs.items() if names.get(ours)}
+    return named_arrays.outputs_of(family, outputs)
 
 
 def shaped(tree):
@@ -210,8 +212,8 @@ class FolderTest(recorded.TestCase):
         self.assert_same_weights(out, self.folder / f'{kind}_classes_hf')
 
     @parameterized.parameters('gpt2', 'gpt2_span', 'bert', 'bert_model', 'roberta', 't5', 'bart_classes', 'vit', 'deit',
-                              'resnet', 'vit_mae', 'vit_mae_model', 'albert', 'electra', 'distilbert_span', 'swin_model',
-                              'timm_davit')
+                              'resnet', 'resnet_model', 'vit_mae', 'vit_mae_model', 'albert', 'electra', 'distilbert_span',
+                              'swin_model', 'timm_davit')
     @pytest.mark.slow
     def test_verify(self, name):
         workdir, recorded = self.folder / 'run', case(name)
@@ -330,7 +332,8 @@ class FolderTest(recorded.TestCase):
 
     @parameterized.parameters(
         ('gpt2', 'resid_pdrop', 'embd_pdrop', 'attn_pdrop'), ('bert', 'hidden_dropout_prob', 'attention_probs_dropout_prob'),
-        ('bart', 'dropout', 'attention_dropout'), ('vit', 'hidden_dropout_prob', 'attention_probs_dropout_prob'))
+        ('bart', 'dropout', 'attention_dropout'), ('vit', 'hidden_dropout_prob', 'attention_probs_dropout_prob'),
+        ('swin', 'hidden_dropout_prob', 'attention_probs_dropout_prob'))
     def test_one_rate_of_dropout_everywhere(self, name, *fields):
         folder = self.hugging_face(name, **dict.fromkeys(fields, 0.25))
         (family, *_), (model, _) = convert.opened(folder), convert.from_hf(folder)
@@ -441,14 +444,54 @@ class FolderTest(recorded.TestCase):
         self.assertEqual(found[0], wanted[0])
         jax.tree.map(np.testing.assert_array_equal, found[1], wanted[1])
 
-    @parameterized.parameters(({'do_center_crop': True}, 'do_center_crop=True'), ({'resample': 3}, 'resample=3'),
-                              ({'size': {'shortest_edge': 12}}, 'size=.*shortest_edge'),
-                              ({'do_rescale': False}, 'do_rescale=False'))
-    def test_images_prepared_otherwise(self, settings, message):
-        folder = self.hugging_face('vit')
-        (folder / 'preprocessor_config.json').write_text(json.dumps({'size': {'height': 12, 'width': 12}} | settings))
-        self.assert_refused(f'preprocessor_config.json has {message}', f'--from_hf={folder}',
-                            f'--workdir={self.folder / "run"}')
+    def prepared(self, name, settings, **config):
+        folder = self.hugging_face(name, **config)
+        (folder / 'preprocessor_config.json').write_text(json.dumps(settings))
+        return folder
+
+    @parameterized.parameters(
+        ('vit', {'size': {'shortest_edge': 12}}, 'preprocessor_config.json has size=.*shortest_edge'),
+        ('vit_mae', {'size': 16}, 'a preprocessor_config.json for images of 16x16, and a model for images of'),
+        ('timm_davit', {'size': 16, 'do_pad': True}, 'preprocessor_config.json has do_pad=True'))
+    def test_images_that_cannot_be_prepared(self, name, settings, message):
+        self.assert_refused(message, f'--from_hf={self.prepared(name, settings)}', f'--workdir={self.folder / "run"}')
+
+    def test_how_images_are_prepared_goes_in_and_out(self):
+        """And a run reads a file so."""
+        settings = {'feature_extractor_type': 'DeiTFeatureExtractor', 'size': 15, 'crop_size': 12, 'do_center_crop': True,
+                    'resample': 3, 'image_mean': [0.25, 0.5, 0.75], 'image_std': [0.5, 0.25, 0.5]}
+        workdir, out = self.folder / 'run', self.folder / 'out'
+        said = self.convert(f'--from_hf={self.prepared("vit", settings)}', f'--workdir={workdir}')
+        self.assertIn("images of 12x12x3, prepared by Stretch(filter='bicubic', share=0.8)", said)
+        self.convert(f'--workdir={workdir}', f'--to_hf={out}')
+        found = json.loads((out / 'preprocessor_config.json').read_text())
+        self.assertEqual(found, {
+            'image_processor_type': 'DeiTImageProcessor', 'do_convert_rgb': True, 'do_resize': True, 'resample': 3,
+            'size': {'height': 15, 'width': 15}, 'do_center_crop': True, 'crop_size': {'height': 12, 'width': 12},
+            'do_rescale': True, 'rescale_factor': 1 / 255, 'do_normalize': True,
+            'image_mean': settings['image_mean'], 'image_std': settings['image_std']})
+        pixels = np.random.default_rng(0).integers(0, 256, (30, 45, 3)).astype(np.uint8)
+        Image.fromarray(pixels).save(self.folder / 'image.png')
+        wanted = np.asarray(Image.fromarray(pixels).resize((15, 15), Image.Resampling.BICUBIC), float)[1:13, 1:13] / 255
+        read = runs.load(workdir, step='last', data=1).data.read(self.folder / 'image.png')
+        np.testing.assert_allclose(read, (wanted - settings['image_mean']) / settings['image_std'], atol=4.1 / 255)
+
+    @parameterized.parameters(('swin_model', {'height': 24, 'width': 32}), ('dinov2_model', {'height': 20, 'width': 28}),
+                              ('resnet', {'height': 40, 'width': 34}))
+    def test_images_of_another_size_than_in_config_json(self, name, size):
+        """A run has those of the preparation, of any two sides: a table of positions is resized as transformers does it."""
+        folder = self.prepared(name, {'image_processor_type': 'ViTImageProcessor', 'size': size})
+        self.convert(f'--from_hf={folder}', f'--workdir={self.folder / "run"}')
+        snapshot = runs.load(self.folder / 'run', step='last', data=1)
+        sides = size['height'], size['width']
+        self.assertEqual(snapshot.data.shapes['image'][0][1:3], sides)
+        model, variables = convert.variables_from_hf(folder)
+        image = np.random.default_rng(0).normal(size=(1, *sides, snapshot.data.shapes['image'][0][-1])).astype(np.float32)
+        found, wanted = snapshot.apply(image=image), model.apply(variables, image)
+        np.testing.assert_allclose(found['hidden'], wanted['hidden'], atol=1e-5 * np.abs(wanted['hidden']).max())
+        self.convert(f'--workdir={self.folder / "run"}', f'--to_hf={self.folder / "out"}')
+        self.assertEqual(json.loads((self.folder / 'out' / 'config.json').read_text())['image_size'], [*sides])
+        self.assertEqual(json.loads((self.folder / 'out' / 'preprocessor_config.json').read_text())['size'], size)
 
     @parameterized.named_parameters((name, name) for name in ALTERED)
     def test_every_field_of_a_config_counts_or_is_refused(self, name):

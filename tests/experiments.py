@@ -190,11 +190,29 @@ def tiny_reader(path, kind, **changes):
     return changed(c, **changes).lock()
 
 
-def tiny_images():
-    """The config of a small ViT on some of scikit-learn's digits."""
+def _stages(fields, **of_each):
+    return 'vit.models.hierarchical:Hierarchical', dict(fields, stages=base.stages(
+        layers=(2, 2), widths=(8, 8), heads=(2, 2), **of_each))
+
+
+# Small models of images, {name: (class, fields)}; windows of 3x3 pad the 4x4 patches of digits.
+IMAGE_MODELS = {
+    'vit': ('vit.models.vit:Vit', dict(patch=4, layers=1, heads=2, width=8)),
+    'resnet': ('vit.models.resnet:Resnet', dict(stem=dict(width=4, size=3, stride=1, pool=False), block='Basic()',
+                                                widths=(4, 8), depths=(1, 1))),
+    'swin': _stages(dict(stem='Patches(size=2)'), positions='SwinBias()',
+                    partition='AlternatePartition(Windows(size=3), Windows(size=3, shift=1))'),
+    'davit': _stages(dict(stem='Convolutions(size=3, strides=(2,))', merging='Downsampling()', pool_first=True),
+                     partition="AlternatePartition(Windows(size=3, shrink='never'), Whole())", positions='NoPositions()',
+                     attention='AlternateAttention(Softmax(), ChannelGroups())', residual='Convolved()')}
+
+
+def tiny_images(kind='vit'):
+    """The config of one of `IMAGE_MODELS` on some of scikit-learn's digits."""
     c = base.config()
     c.data = base.data('data.images.labelled:Images', source='digits', train='train[:64]', valid='train[64:74]', batch_size=8)
-    c.model = base.part('vit.models.vit:Vit', patch=4, layers=1, heads=2, width=8)
+    path, fields = IMAGE_MODELS[kind]
+    c.model = base.part(path, **fields)
     c.task = base.part('vit.tasks.classification:Classification')
     c.optimizer = base.optimizer(learning_rate=1e-2, schedule=base.part('training.schedules:ConstantRate'))
     c.train.steps, c.mesh.data = 2, 1

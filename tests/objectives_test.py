@@ -88,14 +88,17 @@ class ObjectivesTest(experiments.TestCase):
             objectives.sweep()
 
     def test_every_point_starts_from_its_objective(self):
-        self.assertLen(self.sweep.points, (8 + 1) * (1 + 1 + 3 + 1 + 1))
+        self.assertLen(self.sweep.points, 8 + 3 + 9 * (1 + 3 + 1 + 1))
+        self.assertEqual(self.sweep.points['scratch-mrpc-2'].after, ['scratch-2'])
+        self.assertEqual(self.sweep.points['scratch-2'].fields['seed'], 2)
+        self.assertEqual(self.sweep.groups['scratch-mrpc'], [f'scratch-mrpc-{seed}' for seed in range(3)])
         self.assertEqual(self.sweep.points['bart-mrpc-2'].after, ['bart'])
         self.assertEqual(self.sweep.groups['bart-mrpc'], [f'bart-mrpc-{seed}' for seed in range(3)])
 
     @pytest.mark.slow
     def test_every_objective_has_the_same_computation(self):
         for name, point in self.sweep.all_points.items():
-            if point.after or name == 'scratch':
+            if point.after or name.startswith('scratch'):
                 continue
             sizes = {'data.tokenizer': "Byte(special=('cls', 'mask', 'separator'), sentinels=32)", 'model.vocab': 8192}
             config = self.smaller(name, **sizes, **{'train.steps': point.fields['train.steps']}).config_of(
@@ -137,8 +140,18 @@ class TablesTest(experiments.TestCase):
         self.assertAlmostEqual(table['spans']['SST-2 p'].mean, 1.0)
         self.assertIsNone(scratch['SST-2 p'])
         self.assertEqual((student['SST-2 accuracy'].mean, student['SQuAD F1']), (75.0, None))
+        self.assertAlmostEqual(student['share'].mean, 75 / 0.8)
+        self.assertAlmostEqual(masked['WNUT-17 p'].mean, 1.0)
+        self.assertIsNone(masked['share'])
+
+    def test_longer_objectives_of_which_points_have_failed(self):
+        folders = dict.fromkeys(longer_objectives.sweep('data').groups, ())
+        table = longer_objectives.tabulated(folders)
+        self.assertEqual({*table['masked'].values(), *table['student'].values()}, {None})
 
     def test_several_tasks(self):
+        empty = several_tasks.tabulated(dict.fromkeys(several_tasks.sweep('data,run').groups, ()))
+        self.assertEqual(empty['rte'], {'together': None, 'alone': None})
         sweep = several_tasks.sweep('data,run')
         table = self.measured(sweep, lambda point: len(point) / 10)
         self.assertEqual({task: (row['together'].mean, row['alone'].mean) for task, row in table.items()}, {

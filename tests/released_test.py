@@ -1,12 +1,15 @@
 """convert.py knows the configs of models that people use, as they were published over the years."""
 
 import jax
+import numpy as np
 import pytest
 from absl.testing import absltest, parameterized
 
+from data.images.fit import Fit
 from tests.recorded import convert
 from training import mesh
-from vit.conversion import timm
+from training.config import resolve
+from vit.conversion import preparation, timm
 
 GPT2 = dict(  # of openai-community/gpt2
     activation_function='gelu_new', architectures=['GPT2LMHeadModel'], attn_pdrop=0.1, bos_token_id=50256, embd_pdrop=0.1,
@@ -88,6 +91,24 @@ TIMM = dict(  # as of timm/swin_tiny_patch4_window7_224.ms_in1k and timm/davit_t
         'crop_pct': 0.9, 'input_size': [3, 224, 224], 'interpolation': 'bicubic', 'mean': [0.485, 0.456, 0.406],
         'std': [0.229, 0.224, 0.225]})
 
+# preprocessor_config.json, in the forms of several versions.
+_OF_IMAGENET = dict(do_normalize=True, do_resize=True, image_mean=[0.485, 0.456, 0.406], image_std=[0.229, 0.224, 0.225])
+PREPARED = {
+    'google/vit-base-patch16-224': dict(
+        do_normalize=True, do_rescale=True, do_resize=True, image_mean=[0.5, 0.5, 0.5], image_std=[0.5, 0.5, 0.5],
+        image_processor_type='ViTFeatureExtractor', resample=2, rescale_factor=0.00392156862745098,
+        size={'height': 224, 'width': 224}),
+    'facebook/deit-base-distilled-patch16-224': _OF_IMAGENET | dict(
+        crop_size=224, do_center_crop=True, feature_extractor_type='DeiTFeatureExtractor', resample=3, size=256),
+    'microsoft/swin-tiny-patch4-window7-224': _OF_IMAGENET | dict(
+        feature_extractor_type='ViTFeatureExtractor', resample=3, size=224),
+    'microsoft/resnet-50': _OF_IMAGENET | dict(
+        crop_pct=0.875, feature_extractor_type='ConvNextFeatureExtractor', resample=3, size=224),
+    'facebook/dinov2-base': _OF_IMAGENET | dict(
+        crop_size={'height': 224, 'width': 224}, do_center_crop=True, do_convert_rgb=True, do_rescale=True,
+        image_processor_type='BitImageProcessor', resample=3, rescale_factor=0.00392156862745098, size={'shortest_edge': 256}),
+    'facebook/vit-mae-base': _OF_IMAGENET | dict(feature_extractor_type='ViTFeatureExtractor', resample=2, size=224)}
+
 
 class ReleasedTest(parameterized.TestCase):
     """The configs of models that people use, written by many versions; their sizes are known."""
@@ -126,7 +147,23 @@ class ReleasedTest(parameterized.TestCase):
         model = convert.resolve.construct(convert.base.part(family.model, **convert.fields_of(family, config)))
         shapes = convert.shapes_of(family, model, config)['params']
         self.assertEqual(sum(x.size for x in jax.tree.leaves(shapes)), parameters)
-        self.assertIn("in timm with crop_pct=0.9 and interpolation='bicubic'", timm.otherwise_prepared(config))
+        self.assertEqual(preparation.read(None, config).fit, "CentreCrop(filter='bicubic', share=0.9)")
+
+    @parameterized.parameters(
+        ('google/vit-base-patch16-224', VIT, 'Stretch()', (0, 0, 500, 375), 0.5),
+        ('facebook/deit-base-distilled-patch16-224', VIT | dict(model_type='deit'), "Stretch(filter='bicubic', share=0.875)",
+         (31.25, 23.4375, 468.75, 351.5625), 0.485),
+        ('microsoft/swin-tiny-patch4-window7-224', SWIN, "Stretch(filter='bicubic')", (0, 0, 500, 375), 0.485),
+        ('microsoft/resnet-50', RESNET, "CentreCrop(filter='bicubic', share=0.875)",
+         (85.04398826979472, 23.4375, 413.4897360703812, 351.5625), 0.485),  # of 341 x 256
+        ('facebook/dinov2-base', VIT | dict(model_type='dinov2_with_registers', image_size=518, patch_size=14),
+         "CentreCrop(filter='bicubic', share=0.875)", (85.04398826979472, 23.4375, 413.4897360703812, 351.5625), 0.485),
+        ('facebook/vit-mae-base', VIT_MAE, 'Stretch()', (0, 0, 500, 375), 0.485))
+    def test_preparation(self, name, config, fit, part, mean):
+        """What becomes 224 x 224 pixels of a photograph of 500 x 375."""
+        found = preparation.read(PREPARED[name], config)
+        self.assertEqual((found.height, found.width, found.fit, found.mean[0]), (224, 224, fit, mean))
+        np.testing.assert_allclose(resolve.parse(fit, Fit, 'data.fit').box((500, 375), (224, 224), None), part, rtol=1e-12)
 
     def test_architectures_of_timm_that_are_not_known(self):
         with self.assertRaisesRegex(ValueError, "names the architecture 'swinv2_tiny' of timm; expected one of swin_tiny"):

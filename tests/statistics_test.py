@@ -30,10 +30,8 @@ class NormedPatches(Patches):
 
 
 def config(**changes):
-    model = base.part('vit.models.resnet:Resnet', block='Basic()', widths=(4, 8), depths=(1, 1))
-    model.stem.update(width=4, size=3, stride=1, pool=False)
-    return experiments.changed(experiments.tiny_images(), **{
-        'model': model, 'log.every_steps': 1, 'checkpoint.every_steps': 1, 'optimizer.average_decay': 0.5} | changes)
+    return experiments.changed(experiments.tiny_images('resnet'), **{
+        'log.every_steps': 1, 'checkpoint.every_steps': 1, 'optimizer.average_decay': 0.5} | changes)
 
 
 def arrays(tree):

@@ -1,7 +1,9 @@
 """sweep.py: points that are trained, stopped, continued, tabulated and drawn together; and the sweeps in configs/."""
 
+import contextlib
 import dataclasses
 import functools
+import io
 import json
 import os
 import pathlib
@@ -10,17 +12,20 @@ import subprocess
 import sys
 import textwrap
 import time
+from unittest import mock
 
 import numpy as np
 import pytest
 from absl.testing import absltest, parameterized
 from PIL import Image
 
+import sweep
 from configs import attention_length, extrapolation, stability
 from display import figures
 from tests import experiments
 from tests.train_test import at
 from training import run as runs
+from training.report.sweeps import Estimate, Sweep
 from transformer.attention.positions.rotary import Rotary
 
 SMALL = {'data.source': 'files', 'data.length': 16, 'data.batch_size': 8, 'model.length': 16, 'model.heads': 2,
@@ -76,6 +81,27 @@ class SweepCase(experiments.TestCase):
                 return {config or f'experiments.tiny({str(self.text)!r}, **{{"train.steps": 2}})'}
             ''') + (f'\ndef sweep(variant):\n    return {points}\n' if points else ''))
         return experiments.call('sweep', f'--config={path}', f'--workdir={self.folder / workdir}', *arguments)
+
+
+class FailedTest(SweepCase):
+    def test_what_the_others_have_measured_is_tabulated_before_the_error(self):
+        def at_once(given, folder, processes):
+            yield 'a', 0
+            yield 'c', 0
+            raise ValueError('Point b has failed.')
+
+        number = lambda count: Estimate.of([float(count)])
+        points = {'a': {'seed': 1}, 'b': {'seed': 2}, 'c': {'train.steps': 3}, 'd': {'train.steps': 4}}
+        tables = (None, lambda folders: {
+            name: {'runs': number(len(found)) if found else None} for name, found in folders.items()})
+        for table, wanted in zip(tables, ({'c': {'loss': 2.0}}, {'a': {'runs': 1.0}, 'c': {'runs': 1.0}, 'd': {'runs': None}})):
+            workdir = self.folder / f'{table is None}'
+            made = Sweep(points, measure=lambda folder: {'': {'loss': 2.0}}, table=table)
+            with (mock.patch.object(sweep, 'at_once', at_once), contextlib.redirect_stdout(io.StringIO()) as out,
+                  self.assertRaisesRegex(ValueError, 'Point b has failed')):
+                sweep.run(made, experiments.tiny(self.text), {}, workdir, 'mine', processes=2)
+            self.assertEqual(json.loads((workdir / 'mine.json').read_text()), wanted)
+            self.assertEqual([line.split()[0] for line in out.getvalue().splitlines()[1:]], [*wanted])
 
 
 class SweepTest(SweepCase):

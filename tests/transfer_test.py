@@ -1,14 +1,17 @@
 """configs/transfer.py, and the sweeps of configs/vit_products.py and configs/vit_sizes.py."""
 
 import json
+import shutil
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from absl.testing import absltest, parameterized
 
 from configs import vit_products, vit_sizes
 from tests import experiments
+from tests.marks import slow_but
 from training import mesh, workdir
 from training import run as runs
 from training.config import cli, schema
@@ -19,6 +22,7 @@ NEW = ('--config.data.classes=5,6,7', '--config.data.per_class=4', '--config.dat
        '--config.train.steps=2', '--config.log.every_steps=1', '--config.optimizer.schedule.warmup_steps=0')
 
 
+@slow_but('test_every_kind_of_model_learns_from_there_on', 'resnet')
 class TransferTest(experiments.TestCase):
     @parameterized.parameters(
         ('runs/x', "There is no variant 'runs/x' of this config; write HOW,WORKDIR, such as full,runs/photos: known: full"),
@@ -61,38 +65,50 @@ class TransferTest(experiments.TestCase):
         np.testing.assert_array_equal(made['probe'].params['positions']['embedding'][0], known['positions']['embedding'][0])
         self.assertTrue((np.asarray(made['probe'].params['head']['kernel']) != 0).any())
 
-    @pytest.mark.slow
-    def test_any_model_of_images(self):
-        config, _ = cli.load_config('configs/resnet_fashion_mnist.py')
-        tiny = experiments.tiny_images()
-        config = experiments.changed(config, **{'data': tiny.data, 'train.steps': 1, 'mesh.data': 1, 'evals': {}})
-        before = self.folder / 'pretrained'
-        self.assertEqual(experiments.train(config, before)[0], 0)
-        config, _ = cli.load_config(f'configs/transfer.py:probe,{before}')
-        config = experiments.changed(config, **{'data.classes': '5,6,7', 'data.size': 12, 'mesh.data': 1})
-        state, fresh = runs.build(config, mesh.make(1)).init_from(str(before))
-        self.assertEqual({*fresh}, {'head/kernel', 'head/bias'})
-        self.assertEqual(state.params['head']['bias'].shape, (3,))
-        probe = self.folder / 'probe'
-        done = experiments.call('train', f'--config=configs/transfer.py:probe,{before}', f'--workdir={probe}', *NEW)
-        self.assertEqual(done.code, 0, done.err)
-        known, found = runs.load(before), runs.load(probe)
-        self.assertNotEmpty(jax.tree.leaves(known.statistics))
-        jax.tree.map(np.testing.assert_array_equal, found.statistics, known.statistics)
-        np.testing.assert_array_equal(*(run.params['stem']['norm']['scale'] for run in (found, known)))
-        self.assertTrue((np.asarray(found.params['head']['kernel']) != 0).any())
+    @parameterized.named_parameters(*((kind, kind) for kind in ('resnet', 'swin', 'davit', 'mae')))
+    def test_every_kind_of_model_learns_from_there_on(self, kind):
+        """The body of a probe stays as it is, also its running moments; of a masked autoencoder it is the encoder."""
+        config = experiments.tiny_autoencoder() if kind == 'mae' else experiments.tiny_images(kind)
+        config = experiments.changed(config, **{'data.classes': '0,1,2'})
+        before, run, draw = self.folder / 'before', runs.build(config, mesh.make(1)), np.random.default_rng(0)
+        drawn = lambda tree: jax.tree.map(lambda x: jnp.asarray(draw.uniform(0.1, 0.9, x.shape), x.dtype), tree)
+        runs.write(before, run, {'params': drawn(run.shapes.params), 'statistics': drawn(run.shapes.statistics)})
+        for how in ('full', 'probe'):
+            config, _ = cli.load_config(f'configs/transfer.py:{how},{before}')
+            config = experiments.changed(config, **{'data.classes': '5,6,7', 'data.size': 12, 'data.width': 16,
+                                                    'data.batch_size': 8, 'optimizer.schedule.warmup_steps': 0})
+            run = runs.build(config, mesh.make(1))
+            begun, made = run.init_from(str(before))
+            self.assertEqual({*made}, {'head/kernel', 'head/bias'})
+            state, step, batches = begun, jax.jit(run.step_function), run.data.train(0)
+            for _ in range(2):  # after the first one the head is no longer 0
+                state, report = step(state, next(batches))
+            self.assertTrue(report['finite'])
+            known, found = (mesh.flat(one.params, one.statistics) for one in (begun, state))
+            changed = {path.partition('/')[0] for path, x in found.items() if not np.array_equal(x, known[path])}
+            self.assertEqual(changed, {*begun.params} if how == 'full' else {'head'})
 
-    @pytest.mark.slow
-    def test_a_model_of_stages(self):
-        config, _ = cli.load_config('configs/swin_fashion_mnist.py')
-        model = {f'model.stages.stage_{i}.layers': 2 for i in range(len(config.model.stages))}
-        config = experiments.changed(config, **model, **{'data': experiments.tiny_images().data, 'train.steps': 1,
-                                                         'mesh.data': 1, 'evals': {}})
-        before, after = self.folder / 'pretrained', self.folder / 'full'
-        self.assertEqual(experiments.train(config, before)[0], 0)
-        done = experiments.call('train', f'--config=configs/transfer.py:full,{before}', f'--workdir={after}', *NEW)
-        self.assertEqual(done.code, 0, done.err)
-        self.assertEqual(runs.load(after).params['head']['bias'].shape, (3,))
+
+    def test_from_images_without_classes_to_those_of_folders(self):
+        before, flat = self.folder / 'before', self.folder / 'flat'
+        for path in experiments.save_digits(self.folder / 'photos', [*range(20)]):
+            flat.mkdir(exist_ok=True)
+            shutil.copy(path, flat)
+        config = experiments.changed(experiments.tiny_autoencoder(), **{
+            'data.source': 'unlabelled', 'data.path': str(flat), 'data.train': 'all', 'data.valid': '', 'evals': {}})
+        run = runs.build(config, mesh.make(1))
+        runs.write(before, run, {'params': run.init().params})
+        config, _ = cli.load_config(f'configs/finetune_images.py:{before}')
+        with self.assertRaisesRegex(FileNotFoundError, 'flat.* holds images, but neither folders of classes nor a table; exp'):
+            runs.build(config, mesh.make(1))
+        config = experiments.changed(config, **{'data.path': str(self.folder / 'photos'), 'data.valid': 'all'})
+        _, made = runs.build(config, mesh.make(1)).init_from(str(before))
+        self.assertEqual({*made}, {'head/kernel', 'head/bias'})
+        for changes, message in (({}, "Vit needs a value for 'classes', which the data does not give"),
+                                 ({'model.classes': 10}, "Classification asks for 'label' in a batch, but .* gives image;")):
+            with self.assertRaisesRegex(ValueError, message):
+                runs.build(experiments.changed(experiments.tiny_images(), **{
+                    'data.source': 'unlabelled', 'data.path': str(flat)} | changes), mesh.make(1))
 
 
 class SweepsTest(experiments.TestCase):

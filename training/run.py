@@ -6,10 +6,8 @@ A run reaches its parts through import paths and the contracts of training/contr
 import dataclasses
 import functools
 import math
-import pathlib
 import re
 import shutil
-import tempfile
 from typing import Any
 
 import jax
@@ -462,10 +460,7 @@ def write(folder, run, tree, source=None):
       source: the workdir that it comes from, whose environment.json is copied.
     """
     require_new(folder)
-    with (tempfile.TemporaryDirectory(prefix=f'.{folder.name}.', dir=folder.absolute().parent) as place,
-          progress.waiting(f'writing {folder}')):
-        made = pathlib.Path(place, folder.name)
-        made.mkdir()
+    with workdir.made(folder) as made, progress.waiting(f'writing {folder}'):
         run.data.save(made)
         checkpoints = Checkpoints(made)
         try:
@@ -477,7 +472,6 @@ def write(folder, run, tree, source=None):
             workdir.save_environment(made, {})
         elif (source / 'environment.json').is_file():
             shutil.copy(source / 'environment.json', made)
-        made.replace(folder)
 
 
 def mesh_for(config, data):

@@ -101,6 +101,16 @@ def create(folder, config, first=True):
         yield
 
 
+@contextlib.contextmanager
+def made(folder):
+    """A temporary folder that is renamed to `folder` at the end, so that all of it is written or nothing."""
+    with tempfile.TemporaryDirectory(prefix=f'.{folder.name}.', dir=folder.absolute().parent) as place:
+        inside = pathlib.Path(place, folder.name)
+        inside.mkdir()
+        yield inside
+        inside.replace(folder)
+
+
 def require_writable(folder, name='workdir', instead='give --workdir a folder in a place where you may write'):
     """Raises ValueError if the folder, which the message calls `name`, cannot be made, or is there and cannot be written to;
     leaves nothing behind."""

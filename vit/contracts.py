@@ -7,6 +7,22 @@ from typing import Any, Protocol, runtime_checkable
 import numpy as np
 
 
+class Resizing(Protocol):
+    """How images of any size become that of a batch: resized, of which the centre is cut out (data/images/fit.py).
+
+    Attributes:
+      filter: how pixels are interpolated, as Pillow calls it in small letters.
+      share: of the sides of the resized image those of its part.
+      proportional: whether proportions are kept; else the resized image has those of the batch.
+    """
+    filter: str
+    share: float
+    proportional: bool
+
+    def enlarged(self, side: int) -> int:
+        """A side of the resized image, of which that of the batch is the share."""
+
+
 @runtime_checkable
 class SeenImages(Protocol):
     """Images with classes.
@@ -15,17 +31,19 @@ class SeenImages(Protocol):
       shapes: {name: (shape, dtype)} of a training batch; 'image' is [B, height, width, channels].
       classes: the names of the classes.
       normalization: (means, standard deviations) of the channels, by which images in 0..1 are normalised.
+      fit: how images are resized, but for augmentation.
     """
     shapes: Mapping[str, tuple[tuple[int, ...], type]]
     classes: Sequence[str]
     normalization: tuple[list[float], list[float]]
+    fit: Resizing
 
     def read(self, path: str) -> np.ndarray:
         """float32 [height, width, channels]: an image file, prepared as in training, without augmentation. Raises
         FileNotFoundError, or ValueError that names a file which cannot be decoded."""
 
-    def note(self, path: str) -> str:
-        """What a person should know of how `read` reads a file, '' for nothing."""
+    def seen(self, path: str) -> tuple[np.ndarray, str]:
+        """(the same, what a person should know of how the file is read, '' for nothing), decoded once."""
 
     def visible(self, image: np.ndarray) -> np.ndarray:
         """Images of a batch in 0..1, without the normalisation, [.., height, width, channels]."""

@@ -65,8 +65,19 @@ def read(path: str | Member, form: Format, rng: np.random.Generator | None = Non
     return decode(_file(path), str(path), form, rng)
 
 
-def decode(file: str | BinaryIO | np.ndarray, name: str, form: Format, rng: np.random.Generator | None = None) -> np.ndarray:
-    """Like `read`, for an image file or an array of pixels; error messages call it `name`."""
+def seen(path: str | Member, form: Format) -> tuple[np.ndarray, tuple[int, int, int]]:
+    """(what `read` returns, the file's own width, height and number of pictures), decoded once; raises as `read` does."""
+    facts = []
+    return decode(_file(path), str(path), form, facts=facts), tuple(facts)
+
+
+def decode(file: str | BinaryIO | np.ndarray, name: str, form: Format, rng: np.random.Generator | None = None,
+           facts: list[int] | None = None) -> np.ndarray:
+    """Like `read`, for an image file or an array of pixels; error messages call it `name`.
+
+    Args:
+      facts: is extended by the width and the height as the image is seen, and by the number of pictures in the file.
+    """
     from PIL import Image, ImageOps
 
     with _explained(name, file), _opened(file) as opened:
@@ -79,6 +90,8 @@ def decode(file: str | BinaryIO | np.ndarray, name: str, form: Format, rng: np.r
                 image = image.convert('RGBA')
                 image = Image.alpha_composite(Image.new('RGBA', image.size, 'white'), image)
             image = image.convert('L' if form.channels == 1 else 'RGB')
+        if facts is not None:
+            facts += [*image.size, getattr(opened, 'n_frames', 1)]
     if mode in ('I', 'F') and not deep:
         raise ValueError(f'{name} has 32 bits a pixel, or signed ones (mode {mode}), so the value of white is unknown; save it '
                          'with 8 or 16.')
@@ -114,13 +127,6 @@ def form_of(file: str | BinaryIO | np.ndarray, name: str, wanted: Wanted) -> For
     with _explained(name, file), _opened(file) as image:
         width, height = _size(image)
         return wanted.of(height, width, 1 if _is_gray(image) else 3)
-
-
-def size_of(path: str | Member) -> tuple[int, int, int]:
-    """(width, height, number of pictures) of an image file, upright; raises as `read` does."""
-    file = _file(path)
-    with _explained(str(path), file), _opened(file) as image:
-        return *_size(image), getattr(image, 'n_frames', 1)
 
 
 def header(path: str | Member) -> tuple[int, int, bool]:

@@ -1,17 +1,20 @@
-"""How images of any size become the height and width of a batch: which part of them is stretched to it.
+"""How images of any size become the height and width of a batch: which part of them is resized to it.
 
 `CentreCrop(share=0.875)` at 224 x 224 is what is known as 'resize the shorter side to 256, crop the centre of 224', as 224 is
-0.875 · 256, in one resampling.
+0.875 · 256, and `Stretch(share=0.875)` 'resize to 256 x 256, crop the centre of 224', in one resampling. Both are equal, to
+the rounding of 8 bits, to what transformers and timm do in two steps: the resized image has whole pixels, and so has the part.
 """
 
 import abc
 import dataclasses
 import math
+from typing import ClassVar
 
 import numpy as np
 
-FILTERS = 'nearest', 'bilinear', 'bicubic', 'lanczos'
+FILTERS = 'nearest', 'lanczos', 'bilinear', 'bicubic', 'box', 'hamming'  # by their numbers in Pillow
 
+Sides = tuple[int, int]  # width, height, in pixels
 Box = tuple[float, float, float, float]  # left, top, right, bottom, in pixels
 
 
@@ -20,35 +23,57 @@ class Fit(abc.ABC):
     """Base of the ways; frozen dataclasses.
 
     Attributes:
-      filter: how pixels are interpolated, 'nearest', 'bilinear', 'bicubic' or 'lanczos'; all but the first average over the
-        pixels that become one (Pillow's resize).
+      filter: how pixels are interpolated, 'bilinear', 'bicubic', 'lanczos', 'box', 'hamming' or 'nearest'; all but the last
+        average over the pixels that become one (Pillow's resize).
+      share: of the sides of the resized image those of its part at the centre.
+      proportional: whether proportions are kept.
     """
 
+    proportional: ClassVar[bool]
+
     filter: str = 'bilinear'
+    share: float = 1.0
 
     def __post_init__(self):
         if self.filter not in FILTERS:
             raise ValueError(f'{self} does not fit; filter is one of {", ".join(FILTERS)}.')
+        if not 0 < self.share <= 1:
+            raise ValueError(f'{self} is out of range; share must be above 0 and at most 1.')
 
     @property
     def drawn(self) -> bool:
         """Whether the part is drawn at random in training."""
         return False
 
+    def enlarged(self, side: int) -> int:
+        """A side of the resized image, of which that of the batch is the share: whole pixels, rounded down."""
+        return math.floor(side / self.share)
+
     @abc.abstractmethod
-    def box(self, width: int, height: int, shape: float, rng: np.random.Generator | None) -> Box:
-        """The part of an image of width x height pixels.
+    def resized(self, given: Sides, least: Sides) -> Sides:
+        """The sides of a whole image, resized so that `least` fits in."""
+
+    def box(self, given: Sides, wanted: Sides, rng: np.random.Generator | None) -> Box:
+        """The part of an image that becomes the sides that are wanted.
 
         Args:
-          shape: width / height of what it becomes.
+          given: the sides of the image.
           rng: of training; None in evaluation and prediction.
         """
+        whole = self.resized(given, tuple(map(self.enlarged, wanted)))
+        edges = []
+        for side, resized, part in zip(given, whole, wanted):
+            # Of an odd rest the smaller half comes first, as in transformers; in timm every other time the larger one.
+            first = (resized - part) // 2
+            edges.append((first * side / resized, (first + part) * side / resized))
+        (left, right), (top, bottom) = edges
+        return left, top, right, bottom
 
     def __call__(self, image, width: int, height: int, rng: np.random.Generator | None = None):
         """A PIL image with width x height pixels; itself where that changes nothing."""
         from PIL import Image
 
-        box = self.box(*image.size, width / height, rng)
+        box = self.box(image.size, (width, height), rng)
         if image.size == (width, height) and box == (0, 0, width, height):
             return image
         return image.resize((width, height), Image.Resampling[self.filter.upper()], box)
@@ -56,27 +81,25 @@ class Fit(abc.ABC):
 
 @dataclasses.dataclass(frozen=True)
 class Stretch(Fit):
-    """All of the image; its proportions change if they differ from those of the batch."""
+    """All of the image, or of its sides the `share`; its proportions change if they differ from those of the batch."""
 
-    def box(self, width: int, height: int, shape: float, rng: np.random.Generator | None) -> Box:
-        return 0, 0, width, height
+    proportional = False
+
+    def resized(self, given: Sides, least: Sides) -> Sides:
+        return least
 
 
 @dataclasses.dataclass(frozen=True)
 class CentreCrop(Fit):
     """The largest centred part with the proportions of the batch, or of its sides the `share`; proportions are kept."""
 
-    share: float = 1.0
+    proportional = True
 
-    def __post_init__(self):
-        super().__post_init__()
-        if not 0 < self.share <= 1:
-            raise ValueError(f'{self} is out of range; share must be above 0 and at most 1.')
-
-    def box(self, width: int, height: int, shape: float, rng: np.random.Generator | None) -> Box:
-        across, down = self.share * min(width, height * shape), self.share * min(height, width / shape)
-        left, top = (width - across) / 2, (height - down) / 2
-        return left, top, left + across, top + down
+    def resized(self, given: Sides, least: Sides) -> Sides:
+        (across, down), (width, height) = given, least
+        if across * height <= down * width:
+            return width, down * width // across
+        return across * height // down, height
 
 
 @dataclasses.dataclass(frozen=True)
@@ -103,11 +126,11 @@ class RandomCrop(CentreCrop):
     def drawn(self) -> bool:
         return True
 
-    def box(self, width: int, height: int, shape: float, rng: np.random.Generator | None) -> Box:
+    def box(self, given: Sides, wanted: Sides, rng: np.random.Generator | None) -> Box:
         if rng is None:
-            return super().box(width, height, shape, rng)
-        ratio = tuple(shape * bound for bound in self.ratio)
-        (top, bottom, left, right), = boxes(height, width, 1, self.scale, ratio, rng)
+            return super().box(given, wanted, rng)
+        ratio = tuple(wanted[0] / wanted[1] * bound for bound in self.ratio)
+        (top, bottom, left, right), = boxes(*given[::-1], 1, self.scale, ratio, rng)
         return int(left), int(top), int(right), int(bottom)
 
 

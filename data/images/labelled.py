@@ -1,9 +1,9 @@
-"""Labelled images: from a path to batches.
+"""Images, with classes or without: from a path to batches.
 
     opened = Images(source='folder', path='photos/', size=64, steps=Flip()).open('runs/photos')
     for batch in opened.train(seed=0): ...
 
-Rows hold `image` [B, height, width, channels] float32, in 0..1 unless normalised, and `label` [B] int32.
+Rows hold `image` [B, height, width, channels] float32, in 0..1 unless normalised, and if there are classes `label` [B] int32.
 """
 
 import dataclasses
@@ -32,13 +32,15 @@ _FILE, _LARGEST = 'classes.json', 1 << 28  # values of an image
 
 @dataclasses.dataclass(frozen=True)
 class Images:
-    """Images for classification.
+    """Images, for classification or, without classes, for tasks that need none.
 
     Attributes:
-      source: 'digits' (scikit-learn's), 'idx' (MNIST's format), 'folder' (one folder a class, or a table) or 'tfds' (see name).
+      source: 'digits' (scikit-learn's), 'idx' (MNIST's format), 'folder' (one folder a class, or a table), 'unlabelled' (any
+        folder of images, without classes) or 'tfds' (see name).
       path: for 'idx' a folder or an images file; for 'folder' the folder that holds the classes' folders, or images and a
-        table of their classes, or the table, or a zip or tar archive of these; for 'tfds' the folder of prepared sets ('':
-        $TFDS_DATA_DIR or ~/tensorflow_datasets).
+        table of their classes, or the table, or a zip or tar archive of these; for 'unlabelled' a folder that holds images,
+        or folders of them, or an archive of these; for 'tfds' the folder of prepared sets ('': $TFDS_DATA_DIR or
+        ~/tensorflow_datasets).
       name: a data set of TFDS, NAME[/CONFIG][:VERSION], that `python -m data.prepare NAME` has prepared.
       features: the names of its image and its label feature, separated by a comma; needed where several features
         qualify and none of them is called 'image' or 'label'. For a table of classes its columns of the file and of the class,
@@ -89,7 +91,7 @@ class Images:
 
         Raises ValueError or FileNotFoundError, in one sentence, for a field or a source that cannot be used.
         """
-        fields.one_of('source', self.source, ('digits', 'idx', 'folder', 'tfds'))
+        fields.one_of('source', self.source, ('digits', 'idx', 'folder', 'unlabelled', 'tfds'))
         tfds_sources.check(self)
         fields.positive(batch_size=self.batch_size, workers=self.workers)
         if self.size < 0 or self.channels not in (0, 1, 3):
@@ -104,11 +106,14 @@ class Images:
             raise ValueError(f'data.per_class={self.per_class} and data.draw={self.draw} do not fit; both are 0 or more.')
         if self.pattern and self.source != 'folder':
             raise ValueError(f"data.pattern={self.pattern!r} is for the labels of data.source='folder'; leave it out.")
+        if self.source == 'unlabelled' and (self.classes or self.per_class):
+            raise ValueError(f'data.classes={self.classes!r} and data.per_class={self.per_class} choose by class, and '
+                             "data.source='unlabelled' has none; leave them out.")
         try:
             re.compile(self.pattern)
         except re.error as error:
             raise ValueError(f'data.pattern={self.pattern!r} is no regular expression ({error}); correct it.') from None
-        if self.source in ('idx', 'folder') and not self.path:
+        if self.source in ('idx', 'folder', 'unlabelled') and not self.path:
             raise ValueError(f'data.path is empty and data.source={self.source!r}; set it to where the images are.')
         if self.source == 'digits' and self.path:
             raise ValueError(
@@ -122,7 +127,7 @@ class OpenImages(Opened):
     """Images with their classes: training batches, evaluation, and reading single files.
 
     Attributes:
-      classes: their names.
+      classes: their names; () if the images have none.
     """
 
     classes: tuple[str, ...]
@@ -147,9 +152,9 @@ class OpenImages(Opened):
         for step in steps:  # raises here if a step does not fit images of this form
             step({'image': np.zeros((1, *shape), np.float32)}, np.random.default_rng(0))
         self._normalize = steps[-1] if steps and isinstance(steps[-1], image_steps.Normalize) else None
-        self.facts = {'classes': len(self.classes)}
-        self.meanings = {'classes': cache.key(*self.classes), 'image size': str(shape),
-                         'image normalisation': str(self.normalization)}
+        self.facts = {'classes': len(self.classes)} if self.classes else {}
+        self.meanings = {'classes': cache.key(*self.classes)} if self.classes else {}
+        self.meanings |= {'image size': str(shape), 'image normalisation': str(self.normalization)}
 
     def save(self, folder: str | os.PathLike) -> None:
         """Writes the classes and the form of the images, so that opening with this folder needs no images."""
@@ -161,7 +166,7 @@ class OpenImages(Opened):
     def shapes(self) -> dict[str, tuple[tuple[int, ...], type]]:
         """{name: (shape, dtype)} of a training batch, known without the images."""
         rows, form = self.config.batch_size, self._form
-        return {'image': ((rows, form.height, form.width, form.channels), np.float32), 'label': ((rows,), np.int32)}
+        return _entries(((rows, form.height, form.width, form.channels), np.float32), ((rows,), np.int32), self.classes)
 
     def describe(self) -> str:
         """One line about the training part and the classes, for the log."""
@@ -169,7 +174,7 @@ class OpenImages(Opened):
         return (
             f'{config.source} {config.name or config.path}'.strip()
             + f', {stop - start:,} images of {form.height}x{form.width}x{form.channels} to train on; '
-            f'{len(self.classes):,} class{"es" * (len(self.classes) != 1)}'
+            + (f'{len(self.classes):,} class{"es" * (len(self.classes) != 1)}' if self.classes else 'without classes')
             + self._left_for_test()
             + (self._source.about and f'; {self._source.about}')
             + (f' (CAUTION: {"; ".join(self._source.notes)})' if self._source.notes else '')
@@ -189,16 +194,23 @@ class OpenImages(Opened):
 
         Raises FileNotFoundError if the file does not exist, ValueError, naming the file, if it cannot be decoded.
         """
-        return self._normalised({'image': decoding.read(os.fspath(path), self._form)})['image']
+        return self.seen(path)[0]
 
-    def note(self, path: str | os.PathLike) -> str:
-        """What a person should know of how `read` reads a file: that its size changes, although the images of training all had
-        that of the model, and that only the first of several pictures is read. '' if there is nothing."""
-        (width, height, pictures), form = decoding.size_of(os.fspath(path)), self._form
+    def seen(self, path: str | os.PathLike) -> tuple[np.ndarray, str]:
+        """(what `read` returns, what a person should know of how the file is read): that its size changes, although the images
+        of training all had that of the model, and that only the first of several pictures is read. '' if there is nothing."""
+        form = self._form
+        image, (width, height, pictures) = decoding.seen(os.fspath(path), form)
         notes = [f'resized from {width}x{height} to {form.width}x{form.height}, the size of all images of training'] if (
             (width, height) != (form.width, form.height) and not self.config.size) else []
         notes += [f'one of {pictures} pictures in its file, the first'] if pictures > 1 else []
-        return f'{os.fspath(path)} is {" and ".join(notes)}' if notes else ''
+        note = f'{os.fspath(path)} is {" and ".join(notes)}' if notes else ''
+        return self._normalised({'image': image})['image'], note
+
+    @property
+    def fit(self) -> Fit:
+        """How images are resized; those that are drawn at random in training have a part at the centre otherwise."""
+        return self.config.fit
 
     @property
     def normalization(self) -> tuple[list[float], list[float]]:
@@ -230,13 +242,15 @@ class OpenImages(Opened):
         """
         from data import pipeline
 
-        if len(self.classes) < 2:
+        if len(self.classes) == 1:
             raise ValueError(f'All images of {self.config.name or self.config.path} have the class '
-                             f'{self.classes[0]!r}; give images of two classes or more, such as a folder for each.')
+                             f'{self.classes[0]!r}; give images of two classes or more, such as a folder for each, or, to a '
+                             "task that needs no classes, data.source='unlabelled'.")
         examples, start, stop = self._range('train')
         order = pipeline.Order(stop - start, self.config.batch_size, seed)
-        threads = min(8, os.cpu_count() or 1) if self.config.source in ('folder', 'tfds') else 1
-        return pipeline.numbered(_ImageBatches(examples, start, order, self.config.steps), self.config.workers, threads)
+        threads = min(8, os.cpu_count() or 1) if self.config.source in ('folder', 'unlabelled', 'tfds') else 1
+        batches = _ImageBatches(examples, start, order, self.config.steps, bool(self.classes))
+        return pipeline.numbered(batches, self.config.workers, threads)
 
     def evaluation(self, split: str, batch_size: int, **view):
         """Batches that hold every image of a split once, in order, normalised and without augmentation.
@@ -258,6 +272,9 @@ class OpenImages(Opened):
             return self._score_idx(paths, batch_size, view)
         if any(found):
             raise ValueError(f'--path names {paths[found.index(True)]}, which is IDX, and others that are not; give one kind.')
+        if not self.classes:
+            examples = image_folders.every(paths, self._form)
+            return self._evaluate(examples, 0, len(examples), batch_size, view)
         pairs = image_folders.labelled(paths, self._told)
         if not pairs:
             raise ValueError(f'{", ".join(paths)} holds no images; expected image files in folders named by class.')
@@ -273,7 +290,7 @@ class OpenImages(Opened):
         parts = []
         for path in paths:
             part = image_sources.idx(path, Wanted(form.height, form.width, form.channels, self.config.fit)).part('all')
-            if part.labels.max() >= len(self.classes):
+            if part.labels.max() >= len(self.classes) > 0:
                 raise ValueError(f'{path} has the label {part.labels.max()}, and this run has {len(self.classes)} classes, '
                                  'counted from 0; give the data that belong to it.')
             parts.append(part)
@@ -287,7 +304,7 @@ class OpenImages(Opened):
 
         def batch(numbers: np.ndarray) -> dict[str, np.ndarray]:
             image, label = examples.take(start + numbers)
-            return self._normalised({'image': image, 'label': label})
+            return self._normalised(_entries(image, label, self.classes))
 
         return pipeline.Evaluation(stop - start, batch_size, batch, {'images': stop - start})
 
@@ -301,6 +318,8 @@ class OpenImages(Opened):
             found = tfds_sources.images(config.name, config.path, config.features, wanted)
         elif config.source == 'folder':
             found = image_folders.folder(config.path, wanted, self._told)
+        elif config.source == 'unlabelled':
+            found = image_folders.unlabelled(config.path, wanted)
         else:
             found = image_sources.idx(config.path, wanted)
         return chosen.of_classes(found, config.classes) if config.classes else found
@@ -359,9 +378,15 @@ class _ImageBatches:
     start: int
     order: object
     steps: image_steps.Step | None
+    labelled: bool
 
     def __call__(self, number: int) -> dict[str, np.ndarray]:
         rng = np.random.default_rng([self.order.seed, number, 1])
         image, label = self.examples.take(self.start + self.order(number), rng)
-        batch = {'image': image, 'label': label}
+        batch = _entries(image, label, self.labelled)
         return self.steps(batch, rng) if self.steps else batch
+
+
+def _entries(image: Any, label: Any, labelled: Any) -> dict[str, Any]:
+    """The entries of a batch."""
+    return {'image': image} | ({'label': label} if labelled else {})

@@ -1,4 +1,5 @@
-"""Labelled image files: folders of classes, and flat folders with a table that labels the files; also in archives.
+"""Image files: folders of classes, flat folders with a table that labels the files, and folders without labels; also in
+archives.
 
 A table is a file such as labels.csv (data/sources/tables.py) beside the images or above them. Its columns of files and of
 classes are found by their names, or named. A file is named by its path below the folder, its name, or its name without the
@@ -180,12 +181,43 @@ def folder(path: str, wanted: Wanted, told: Told = Told()) -> images.ImageSource
     return images.ImageSource(parts, classes, form, about, tuple(notes))
 
 
+def unlabelled(path: str, wanted: Wanted) -> images.ImageSource:
+    """The images of a folder or an archive and of all folders in it, without classes: as parts, if all are in folders of the
+    names train, test and so on, train among them; else everything is 'train'. Raises as `folder` does."""
+    path = os.path.expanduser(path)
+    tree = Tree.of(path) if os.path.isdir(path) or archives.is_archive(path) else None
+    if tree is None or not tree.images:
+        what = 'holds no images' if tree else 'is no folder' + ' or archive' * os.path.exists(path)
+        raise FileNotFoundError(f'{path!r} {what}; data.path must hold images.')
+    split = 'train' in tree.tops <= {*_PARTS} and len(tree.nested) == len(tree.images)
+    of = {part: [name for name in _mixed(tree.images) if name.startswith(f'{part}/')] for part in _PARTS} if split else {
+        'train': _mixed(tree.images)}
+    found = {part: Labelled([(tree.images[name], '') for name in names], '', ()) for part, names in of.items() if names}
+    form = form_of_all(found, wanted, path)
+    parts = {name: images.Files([file for file, _ in one.pairs], np.full(len(one.pairs), -1, np.int32), form)
+             for name, one in found.items()}
+    notes = [f'{_counted(len(tree.others), "file")} without the ending of an image {_left_out(len(tree.others))} '
+             f'({_first(tree.others)})'] if tree.others else []
+    return images.ImageSource(parts, (), form, notes=tuple(notes))
+
+
+def every(paths: Sequence[str], form: Format) -> images.Files:
+    """The images of folders and archives, and files, without labels."""
+    found = []
+    for path in paths:
+        _require_there(path)
+        inside = os.path.isdir(path) or archives.is_archive(path)
+        found += Tree.of(path).images.values() if inside else [path]
+    if not found:
+        raise ValueError(f'{", ".join(paths)} holds no images; expected image files or folders of them.')
+    return images.Files(found, np.full(len(found), -1, np.int32), form)
+
+
 def labelled(paths: Sequence[str], told: Told = Told()) -> list[Pair]:
     """The pairs of folders, tables and archives as `folder` reads them, and of image files, whose folder is the class."""
     found = []
     for path in paths:
-        if not os.path.exists(path):
-            raise FileNotFoundError(f'{path!r} does not exist; expected an image file or a folder of class folders.')
+        _require_there(path)
         if os.path.isdir(path) or archives.is_archive(path):
             found += _labelled(Tree.of(path), told).pairs
         elif path.lower().endswith(_TABLES):
@@ -193,6 +225,11 @@ def labelled(paths: Sequence[str], told: Told = Told()) -> list[Pair]:
         else:
             found.append((path, told.class_in(os.path.basename(os.path.dirname(os.path.abspath(path))), path)))
     return found
+
+
+def _require_there(path: str) -> None:
+    if not os.path.exists(path):
+        raise FileNotFoundError(f'{path!r} does not exist; expected an image file or a folder of class folders.')
 
 
 def files(pairs: Sequence[Pair], classes: Sequence[str], form: Format) -> images.Files:
@@ -264,8 +301,9 @@ def _labelled(tree: Tree, told: Told) -> Labelled:
     nested = tree.nested
     if not nested:
         what = 'images, but neither folders of classes nor a table' if tree.images else 'no images'
+        more = "; a task that needs no classes reads them with data.source='unlabelled'" if tree.images else ''
         raise FileNotFoundError(f'{tree.path!r} holds {what}; expected one folder of image files a class, or images and a '
-                                "table such as labels.csv with the columns 'file' and 'label'.")
+                                f"table such as labels.csv with the columns 'file' and 'label'{more}.")
     tops, notes = tree.tops, _unread(tree, tree.beside)
     if empty := sorted({name.partition('/')[0] for name in tree.folders} - tops):
         notes.append(f'{"the folder" if len(empty) == 1 else "the folders"} {_some(empty)} in {tree.path} '

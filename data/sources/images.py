@@ -177,7 +177,8 @@ def _convert(images: np.ndarray, wanted: Wanted) -> np.ndarray:
                          "the batch; give data.steps='ResizedCrop()', and leave data.fit out.")
     if wanted.channels == 1 and images.shape[-1] == 3:
         images = np.rint(images @ np.array([0.299, 0.587, 0.114], np.float32)).astype(np.uint8)[..., None]  # BT.601
-    if wanted.height and images.shape[1:3] != (wanted.height, wanted.width):
+    given, sides = images.shape[2:0:-1], (wanted.width, wanted.height)
+    if wanted.height and (given != sides or wanted.fit.box(given, sides, None) != (0, 0, *sides)):
         from PIL import Image
 
         resized = np.empty((len(images), wanted.height, wanted.width, images.shape[-1]), np.uint8)

@@ -253,21 +253,25 @@ def swin():
 
 
 def resnet():
-    """Of bottlenecks and of basic blocks, on images of odd sizes; of the first also all weights after a step of SGD."""
+    """Of bottlenecks and of basic blocks, on images of odd sizes; of the first also all weights after a step of SGD; the last
+    without a head."""
     images = lambda *shape: torch.randn(3, *shape, generator=torch.Generator().manual_seed(6))
     small = dict(embedding_size=8, hidden_sizes=[16, 24], depths=[2, 1], downsample_in_bottleneck=True, **CLASSES)
     for name, changes, image in (
             ('resnet', {}, images(3, 27, 21)),
             ('resnet_basic', dict(layer_type='basic', hidden_sizes=[8, 12], downsample_in_first_stage=True,
-                                  downsample_in_bottleneck=False, hidden_act='silu', num_channels=1), images(1, 19, 26))):
-        model = shaken(hf.ResNetForImageClassification(hf.ResNetConfig(**small | changes)))
+                                  downsample_in_bottleneck=False, hidden_act='silu', num_channels=1), images(1, 19, 26)),
+            ('resnet_model', dict(downsample_in_bottleneck=False, depths=[1, 2]), images(3, 22, 35))):
+        kind = hf.ResNetModel if name == 'resnet_model' else hf.ResNetForImageClassification
+        model = shaken(kind(hf.ResNetConfig(**small | changes)))
         draw = torch.Generator().manual_seed(8)
         for key, buffer in model.named_buffers():
             if key.endswith('running_mean'):
                 buffer.copy_(0.3 * torch.randn(buffer.shape, generator=draw))
             elif key.endswith('running_var'):
                 buffer.copy_(0.5 + torch.rand(buffer.shape, generator=draw))
-        record(name, model, dict(pixel_values=image), {'logits': None}, {} if changes else stepped(model, image))
+        names = ('last_hidden_state', 'pooler_output') if kind is hf.ResNetModel else ('logits',)
+        record(name, model, dict(pixel_values=image), dict.fromkeys(names), {} if changes else stepped(model, image))
 
 
 def stepped(model, images):

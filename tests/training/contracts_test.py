@@ -54,9 +54,10 @@ def texts():
 
 
 def in_full(text):
-    """The import path of a class that a text names; 'masked:MaskedTokens' stands in tasks or evaluators. '': it names none."""
+    """The import path of a class that a text names; 'masked:MaskedTokens' stands in tasks or evaluators. '': it names none, as
+    a config with a variant, 'gpt2.py:124m', does."""
     module, _, name = text.partition(':')
-    if not (name.isidentifier() and all(part.isidentifier() for part in module.split('.'))):
+    if module.endswith('.py') or not (name.isidentifier() and all(part.isidentifier() for part in module.split('.'))):
         return ''
     for path in (text, f'transformer.tasks.{text}', f'transformer.evaluators.{text}'):
         try:

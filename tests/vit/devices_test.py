@@ -15,35 +15,22 @@ from training import run as runs
 from training import step as steps
 from vit.tasks.augment import Unmixed
 
-STAGES = dict(layers=(2, 2), widths=(8, 8), heads=(2, 2))
-# The grid of 4x4 patches is padded to 6x6, and the last window of the shifted ones has patches of four corners.
-SWIN = dict(stem='Patches(size=2)', drop_path=0.3, stages=base.stages(
-    positions='SwinBias()', partition='AlternatePartition(Windows(size=3), Windows(size=3, shift=1))', **STAGES))
-DAVIT = dict(
-    stem='Convolutions(size=3, strides=(2,))', merging='Downsampling()', pool_first=True, dropout=0.1, stages=base.stages(
-        positions='NoPositions()', partition="AlternatePartition(Windows(size=3, shrink='never'), Whole())",
-        residual='Convolved()', attention='AlternateAttention(Softmax(), ChannelGroups())', **STAGES))
-RESNET = base.part('vit.models.resnet:Resnet', stem=dict(width=4, size=3, stride=1, pool=False), block='Basic()',
-                   widths=(4, 8), depths=(1, 1))
-
 
 def config(kind, folder):
-    """A config whose data are digits; its model is tiny, and random in all that training has at random."""
-    c = experiments.tiny_images().unlock()
-    c.dtype = c.parameter_dtype = 'float64'
-    c.optimizer.eps = 1e-3  # Adam would blow up the gradient of a key's bias, which is nothing but rounding
-    if kind in ('swin', 'davit'):
-        c.model = base.part('vit.models.hierarchical:Hierarchical', **(SWIN if kind == 'swin' else DAVIT))
-    elif kind == 'resnet':
-        c.model = RESNET
-    elif kind == 'mae':
-        stack = dict(layers=1, heads=2, width=8)
-        c.model = base.part('vit.models.mae:Mae', patch=2, encoder=stack, decoder=stack)
-        c.task = base.part('vit.tasks.reconstruction:Reconstruction')
-    elif kind == 'deit':
+    """The config of a small model on digits, random in all that its training may have at random."""
+    if kind == 'mae':
+        c = experiments.tiny_autoencoder().unlock()
+        c.evals = {}
+    else:
+        c = experiments.tiny_images('vit' if kind == 'deit' else kind).unlock()
+    if kind == 'deit':
         c.model.distillation = 'logits'
         c.task = base.part('vit.tasks.distillation:Distillation', targets='Soft()', augment='Mixup(alpha=0.8)')
         c.companions.teacher = str(folder / 'teacher')
+    if kind in ('swin', 'davit'):
+        c.model.dropout, c.model.drop_path = 0.1, 0.3
+    c.dtype = c.parameter_dtype = 'float64'
+    c.optimizer.eps = 1e-3  # Adam would blow up the gradient of a key's bias, which is nothing but rounding
     return c.lock()
 
 
@@ -79,7 +66,7 @@ class DevicesTest(experiments.TestCase):
         found = []
         for sizes in ((1, 1, 1), (2, 2, 2)):
             run = self.built(kind, *sizes)
-            state, step, batches = begun(run), run.compile()[0], run.data.train(0)
+            state, step, batches = begun(run), run.compile(), run.data.train(0)
             for _ in range(2):
                 state, report = step(state, meshes.put(next(batches), run.mesh))
             found.append(jax.device_get((state.params, state.statistics, report['sums'], report['grad_norms'])))

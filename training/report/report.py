@@ -160,9 +160,8 @@ class Report:
             )
         # in a fixed order, because the bytes of a row must not depend on how its values were gathered
         values = {name: _number(values[name]) for name in sorted(values, key=lambda name: (name != 'loss', name))}
-        finite = {name: value if math.isfinite(value) else str(value) for name, value in values.items()}
         with self._writing():
-            file.write(json.dumps(row | finite, allow_nan=False) + '\n')
+            file.write(as_json(row | values) + '\n')
             for name, value in values.items():
                 self._board.add('scalar', row['step'], f'{group}/{name}', value)
 
@@ -227,6 +226,16 @@ def speeds(lap: dict[str, float], steps: int, units: int, unit: str, flops: int)
         'eval_s': lap.get('eval', 0.0),
         'save_s': lap.get('save', 0.0),
     }
+
+
+def as_json(row: dict) -> str:
+    """A row, whose values may be dicts, as a line of JSON, which has no numbers but finite ones: others become strings."""
+    def plain(value):
+        if isinstance(value, dict):
+            return {name: plain(one) for name, one in value.items()}
+        return str(value) if isinstance(value, float) and not math.isfinite(value) else value
+
+    return json.dumps(plain(row), allow_nan=False)
 
 
 def rows(workdir: pathlib.Path, split: str | None = None) -> list[dict]:

@@ -102,7 +102,8 @@ class Sweep:
       draw: maps {group: folders of its runs} and the table to a matplotlib figure, or to {'': figure}, where a key other than
         '' ends the name of a further picture; None: no picture.
       title: the heading of the column of names.
-      table: maps {group of points: folders of its runs} to the whole table, where its rows are not the groups; None: they are.
+      table: maps {group of points: folders of its finished runs, of which there may be none where points have failed} to the
+        whole table, where its rows are not the groups; None: they are.
     """
 
     points: Mapping[str, Mapping[str, Any] | Point]

@@ -35,9 +35,8 @@ def verify(snapshot: Any, family: Family, given: pathlib.Path, out: pathlib.Path
     require_fit(arrays, family, snapshot.model, given)
     with progress.waiting('running the model'):
         found = jax.block_until_ready(snapshot.apply(**inputs_of(family, snapshot.model, arrays, snapshot.run.task.start)))
-    names = OUTPUTS | dict(family.outputs)
     wide = lambda x: np.asarray(x, jnp.promote_types(x.dtype, jnp.float32))  # .npz files know no bfloat16
-    named = {names[ours]: wide(x) for ours, x in found.items() if names.get(ours)}
+    named = {name: wide(x) for name, x in outputs_of(family, found).items()}
     temporary = out.with_name(f'.{os.getpid()}.{out.name}')
     try:
         with open(temporary, 'wb') as file:
@@ -53,6 +52,15 @@ def inputs_of(family: Family, model: Any, arrays: Mapping[str, np.ndarray], star
     kind = lambda x: np.int32 if x.dtype.kind in 'iub' else jnp.result_type(float)
     inputs = {INPUTS[name]: x.astype(kind(x)) for name, x in arrays.items()}
     return family.derived(model, inputs, start)
+
+
+def outputs_of(family: Family, found: Mapping[str, jax.Array]) -> dict[str, jax.Array]:
+    """The outputs of our model that transformers names, under its names and with its axes."""
+    import einops
+
+    names = OUTPUTS | dict(family.outputs)
+    laid = lambda ours, x: einops.rearrange(x, family.layouts[ours]) if ours in family.layouts else x
+    return {names[ours]: laid(ours, x) for ours, x in found.items() if names.get(ours)}
 
 
 def require_fit(arrays: Mapping[str, np.ndarray], family: Family, model: Any, path: pathlib.Path) -> None:

@@ -147,6 +147,7 @@ class Family:
       limits: our model -> {their name of an input: exclusive upper bound of its integers, None for floats}.
       derived: (model, inputs, start) -> inputs, with those that theirs derives by itself; start: the first decoder input.
       outputs: {our output: its name there}, where it differs from that in convert.py.
+      layouts: {our output: the pattern of `einops.rearrange` from ours to theirs}, where the axes differ.
       computed: weights of theirs that are no parameters (regex): buffers of older versions.
       buffers: {name: weight} of theirs -> those that a file has besides, and that are read as `computed`.
       copies: {weight that may be stored besides: the weight of which it is a copy}, unless our model has it as a parameter.
@@ -169,6 +170,7 @@ class Family:
     prefix: str = ''
     renamed: tuple = ()
     outputs: Mapping = dataclasses.field(default_factory=dict)
+    layouts: Mapping = dataclasses.field(default_factory=dict)
     aside: tuple = ()
     computed: str = '(?!)'
     buffers: Callable = lambda weights: {}

@@ -1,5 +1,6 @@
 """Translation of texts: from source sequences to target sequences."""
 
+import unicodedata
 from collections.abc import Sequence
 from typing import Any
 
@@ -75,6 +76,17 @@ def all_encoded(run: Any, sources: Sequence[str]) -> list[np.ndarray]:
     """`encoded` for each source of a run or a snapshot, truncated if data.long='truncate'."""
     return [encoded(run.data, source, longest_source(run), truncate=run.data.truncates,
                     what=f'The source {source!r}', otherwise="set data.long='truncate'") for source in sources]
+
+
+def written(data: Any, texts: Sequence[str]) -> list[str]:
+    """Target texts as the tokenizer of a run writes them, which is how an output of the same tokens reads, where that differs
+    in case, accents and white space alone: 'the cat.' for 'The  cat.' with one that lower-cases. Others stay as they are."""
+    def plain(text: str) -> str:
+        letters = unicodedata.normalize('NFKD', ''.join(text.split()))
+        return ''.join(one for one in letters if not unicodedata.combining(one)).casefold()
+
+    restored = [data.decode(data.encode_target(text)[:-1]) for text in texts]
+    return [own if plain(own) == plain(text) else text for own, text in zip(restored, texts)]
 
 
 def best_texts(snapshot: Any, sources: Sequence[str], strategy: Strategy) -> list[str]:

@@ -8,7 +8,7 @@ import numpy as np
 
 from transformer.contracts import TaskBatches
 from transformer.decoding.strategies import Greedy, Strategy
-from transformer.decoding.translate import best_texts
+from transformer.decoding.translate import best_texts, written
 from transformer.evaluators.base import Found, OfExamples
 from transformer.evaluators.metrics import rouge_scores
 from transformer.evaluators.reading import Correlation
@@ -25,7 +25,8 @@ class Answers(OfExamples):
     """How often the text that the model writes is the target, for each task of a split: `NAME_exact_match`, the accuracy of a
     task of classes; of classes also `NAME_other`, the share of outputs that are none; if all targets are numbers
     `NAME_pearson` and `NAME_spearman`, where an output that is no number counts as -1; and `NAME_pairs`, the number of pairs
-    that these are of. Pairs of one task alone have no NAME.
+    that these are of. Pairs of one task alone have no NAME. Targets are as the tokenizer writes them, which may differ in case,
+    accents and white space.
 
     Attributes:
       limit: the number of pairs of each task, from the start of the split; 0: all.
@@ -39,12 +40,12 @@ class Answers(OfExamples):
         require_translation(run, self)
         if self.limit < 0 or self.shown < 0:
             raise ValueError(f'Answers has limit={self.limit} and shown={self.shown}; both must be 0 or more.')
-        tasks = self._tasks(batches)
+        tasks = self._tasks(run, batches)
         return [*(f'{front}{name}' for front, (_, known) in tasks.items() for kind in _kinds(known)
                   for name in _NAMES.get(kind, (kind,))), *(f'{front}pairs' for front in tasks)]
 
     def each(self, snapshot: Any, batches: TaskBatches) -> Found:
-        tasks = self._tasks(batches)
+        tasks = self._tasks(snapshot, batches)
         return _found(tasks, self._texts(snapshot, tasks))
 
     def numbers(self, found: Found) -> Mapping[str, float]:
@@ -63,17 +64,18 @@ class Answers(OfExamples):
         return {name: rows[:, 0] > 0 for name, rows in found.items() if not name.endswith(_NUMBERS)}
 
     def __call__(self, snapshot: Any, batches: TaskBatches) -> Mapping[str, float]:
-        tasks = self._tasks(batches)
+        tasks = self._tasks(snapshot, batches)
         texts = self._texts(snapshot, tasks)
         snapshot.text('answers', '\n'.join(
             f'source:  {source}\ntarget:  {target}\noutput:  {text}\n' for front, (pairs, _) in tasks.items()
             for (source, target), text in list(zip(pairs, texts[front]))[:self.shown]))
         return self.numbers(_found(tasks, texts)) | {f'{front}pairs': len(pairs) for front, (pairs, _) in tasks.items()}
 
-    def _tasks(self, batches):
+    def _tasks(self, run, batches):
         """{the beginning of the names of a task's numbers: (its pairs, all of its targets)}."""
-        pairs, found = batches.pairs(), {}
-        for task, pair in zip(batches.tasks or [''] * len(pairs), pairs):
+        sources, targets = zip(*batches.pairs())
+        found = {}
+        for task, *pair in zip(batches.tasks or [''] * len(sources), sources, written(run.data, targets)):
             found.setdefault(f'{task}_' if task else '', []).append(pair)
         return {front: (own[:self.limit or None], {target for _, target in own}) for front, own in found.items()}
 
@@ -107,7 +109,7 @@ def _found(tasks, texts):
 
 def _number(text, otherwise=None):
     try:
-        return float(text)
+        return float(''.join(text.split()))  # a tokenizer may write '3. 8'
     except ValueError:
         return otherwise
 

@@ -9,7 +9,7 @@ import numpy as np
 from transformer.contracts import PairBatches, ReadsSource, TranslatedText, require
 from transformer.decoding.generate import require_strategy
 from transformer.decoding.strategies import Greedy, Strategy
-from transformer.decoding.translate import all_encoded, best_texts, longest_source
+from transformer.decoding.translate import all_encoded, best_texts, longest_source, written
 from transformer.evaluators.base import Evaluator, Found, OfExamples
 from transformer.evaluators.metrics import (
     bleu_counts,
@@ -35,6 +35,7 @@ def require_translation(run: Any, evaluator: Any) -> None:
 class Translations(OfExamples):
     """BLEU and chrF of sacrebleu and the share of exact matches, for the model's translations of a split. Some translations and
     the signatures of the scores go to samples/. BLEU tokenizes as the target language needs it (`translation_scores`).
+    References are as the tokenizer writes them, which may differ in case, accents and white space; samples/ says so.
 
     Attributes:
       limit: the number of pairs, from the start of the split; 0: all.
@@ -52,7 +53,7 @@ class Translations(OfExamples):
         return 'bleu', 'chrf', 'exact_match', 'pairs'
 
     def each(self, snapshot: Any, batches: PairBatches) -> Found:
-        sources, references = zip(*batches.pairs()[:self.limit or None])
+        sources, references = _sides(snapshot, batches.pairs()[:self.limit or None])
         texts = best_texts(snapshot, sources, self.strategy)
         return {'counts': bleu_counts(texts, references, snapshot.data.target_language),
                 'exact_match': np.array([text == reference for text, reference in zip(texts, references)])}
@@ -66,13 +67,21 @@ class Translations(OfExamples):
 
     def __call__(self, snapshot: Any, batches: PairBatches) -> Mapping[str, float]:
         pairs = batches.pairs()[:self.limit or None]
-        sources, references = zip(*pairs)
+        sources, references = _sides(snapshot, pairs)
         texts = best_texts(snapshot, sources, self.strategy)
         numbers, signatures = translation_scores(texts, references, snapshot.data.target_language)
         shown = [f'source:    {source}\nreference: {reference}\noutput:    {text}\n'
                  for (source, reference), text in list(zip(pairs, texts))[:self.shown]]
-        snapshot.text('translations', '\n'.join([*shown, f'{self.strategy}{_prepared(snapshot)}', *signatures]) + '\n')
+        other = sum(own != given for own, (_, given) in zip(references, pairs))
+        note = f', {other:,} of {len(pairs):,} references as the tokenizer writes them' if other else ''
+        snapshot.text('translations', '\n'.join([*shown, f'{self.strategy}{_prepared(snapshot)}{note}', *signatures]) + '\n')
         return numbers | {'pairs': len(pairs)}
+
+
+def _sides(snapshot, pairs):
+    """(sources, references as the tokenizer writes them)."""
+    sources, references = zip(*pairs)
+    return sources, written(snapshot.data, references)
 
 
 def _prepared(snapshot):
@@ -118,7 +127,7 @@ class ByLength(OfExamples):
 
     def each(self, snapshot: Any, batches: PairBatches) -> Found:
         number, pairs = self._chosen(batches)
-        sources, references = zip(*pairs)
+        sources, references = _sides(snapshot, pairs)
         texts = best_texts(snapshot, sources, self.strategy)
         here = np.isin(np.arange(len(self.bins)), number)
         return {'bin': number, 'counts': bleu_counts(texts, references, snapshot.data.target_language),

@@ -1,10 +1,11 @@
-"""The table of ResNet; `transformer.conversion.tables` explains how tables are read."""
+"""The tables of ResNet; `transformer.conversion.tables` explains how tables are read."""
 
+import dataclasses
 from collections.abc import Mapping
 
 import numpy as np
 
-from transformer.conversion.common import ACTIVATIONS, dense
+from transformer.conversion.common import ACTIVATIONS, bare, dense
 from transformer.conversion.fields import Field, Fields
 from transformer.conversion.tables import Family, Row
 from vit.conversion.vit import CLASSES, image_of, pixels
@@ -54,11 +55,11 @@ def _sizes(theirs: str, ours: str, default: tuple) -> Fields:
     return Fields(((theirs,), (ours,)), read, lambda model: {theirs: list(model[ours])})
 
 
-RESNET = Family(
+_RESNET = Family(
     kind='resnet',
     model='vit.models.resnet:Resnet',
-    architecture='ResNetForImageClassification',
-    use='images',
+    architecture='',
+    use='',
     prefix='resnet.',
     fields=(
         Field('embedding_size', 'stem.width', 64),
@@ -66,19 +67,22 @@ RESNET = Family(
         _sizes('depths', 'depths', (3, 4, 6, 3)),
         Fields((('layer_type', 'downsample_in_bottleneck'), ('block',)), _block, _named_block),
         Field('hidden_act', 'activation', 'relu', ACTIVATIONS),
-        Field('downsample_in_first_stage', 'downsample_first', False),
-        CLASSES),
+        Field('downsample_in_first_stage', 'downsample_first', False)),
     aside=('image_size', 'num_channels', 'out_features', 'out_indices', 'stage_names'),
     implied={},
     free=('norm.momentum', 'norm.frozen'),
     rows=(
         *_layer('stem', 'resnet.embedder.embedder'),
         *_layer('stage_{s}/block_{i}/shortcut', 'resnet.encoder.stages.{s}.layers.{i}.shortcut'),
-        *_layer('stage_{s}/block_{i}/layer_{n}', 'resnet.encoder.stages.{s}.layers.{i}.layer.{n}'),
-        *dense('head', 'classifier.1')),
+        *_layer('stage_{s}/block_{i}/layer_{n}', 'resnet.encoder.stages.{s}.layers.{i}.layer.{n}')),
     inputs=lambda config: {'image': (image_of(config), 'float32')},
     limits=lambda model: {'pixel_values': None},
     derived=pixels,
-    outputs={'hidden': '', 'pooled': ''},
+    layouts={'hidden': 'B H W D -> B D H W', 'pooled': 'B D -> B D 1 1'},
     computed=r'.*\.num_batches_tracked',
-    buffers=_counts),
+    buffers=_counts)
+
+RESNET = (
+    dataclasses.replace(_RESNET, architecture='ResNetForImageClassification', use='images', fields=(*_RESNET.fields, CLASSES),
+                        rows=(*_RESNET.rows, *dense('head', 'classifier.1')), outputs={'hidden': '', 'pooled': ''}),
+    bare(dataclasses.replace(_RESNET, architecture='ResNetModel', use='hidden', implied={'classes': 0})))

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from transformer.conversion.common import dense
 from transformer.conversion.fields import Field, labels
 from transformer.conversion.tables import Family, Row
+from vit.conversion import preparation
 from vit.conversion.vit import CLASSES, image_of, pixels
 
 _IMAGENET = [0.485, 0.456, 0.406], [0.229, 0.224, 0.225]
@@ -37,8 +38,7 @@ ARCHITECTURES = {
 }
 # What is written of each kind besides: the first architecture above, and these of its pretrained_cfg.
 _WRITTEN = {'timm_swin': dict(first_conv='patch_embed.proj', fixed_input_size=True), 'timm_davit': dict(first_conv='stem.conv')}
-_PREPARED = 'crop_pct', 'interpolation'
-ASIDE = (*_PREPARED, 'image_mean', 'image_size', 'image_std', 'img_size', 'in_chans', 'num_channels', 'num_classes')
+ASIDE = (*preparation.TIMM, 'image_size', 'img_size', 'in_chans', 'num_channels', 'num_classes')
 
 
 def is_timm(config: Mapping) -> bool:
@@ -61,27 +61,15 @@ def flat(config: Mapping) -> dict:
     if len(names) != count:
         raise ValueError(f'config.json has {len(names)} label_names for num_classes={count}; give one for each class.')
     channels = given.get('in_chans', channels)
-    mean, std = ([*map(float, own.get(key, usual))] for key, usual in zip(('mean', 'std'), _IMAGENET))
-    prepared = {'image_mean': mean, 'image_std': std} if len(mean) == len(std) == channels else {}
-    prepared |= {name: own[name] for name in _PREPARED if name in own}
+    given_in = {name: name.removeprefix('image_') for name in preparation.TIMM}
+    prepared = dict(zip(('image_mean', 'image_std'), _IMAGENET)) if channels == 3 else {}
+    prepared |= {ours: own[name] for ours, name in given_in.items() if name in own}
     return {'model_type': kind, **usual, **given, 'image_size': sides, 'num_channels': channels, 'num_classes': count,
             'id2label': dict(enumerate(names)), **prepared}
 
 
-def preparation(config: Mapping) -> dict:
-    """The mean and the standard deviation of images, named as in preprocessor_config.json, of a config that `flat` has made."""
-    return {name: config[name] for name in ('image_mean', 'image_std') if name in config}
-
-
-def otherwise_prepared(config: Mapping) -> str:
-    """How timm prepares images in another way than a run here does, for a report; '': in the same way."""
-    usual = {'crop_pct': 1.0, 'interpolation': 'bilinear'}
-    found = [f'{name}={config[name]!r}' for name in _PREPARED if config.get(name, usual[name]) != usual[name]]
-    return f', which are resized as a whole and bilinearly, in timm with {" and ".join(found)}' if found else ''
-
-
 def nested(config: Mapping, prepared: Mapping, family: Family) -> dict:
-    """The inverse of `flat`; prepared: the preprocessor_config.json with which transformers prepares the images."""
+    """The inverse of `flat`; prepared: the fields of pretrained_cfg on how images are prepared."""
     architecture = next(name for name, (kind, _) in ARCHITECTURES.items() if kind == family.kind)
     more, known = _WRITTEN[family.kind], {name for field in family.fields for name in field.names[0]}
     height, width = image_of(config)[1:3]
@@ -92,9 +80,8 @@ def nested(config: Mapping, prepared: Mapping, family: Family) -> dict:
         'architecture': architecture, 'num_classes': len(names), 'label_names': names,
         'model_args': args | {'in_chans': config['num_channels'], 'num_classes': len(names)},
         'pretrained_cfg': {
-            'input_size': [config['num_channels'], height, width], 'num_classes': len(names), 'crop_pct': 1.0,
-            'interpolation': 'bilinear', 'mean': list(prepared['image_mean']), 'std': list(prepared['image_std']),
-            'classifier': 'head.fc', **more}}
+            'input_size': [config['num_channels'], height, width], 'num_classes': len(names), 'classifier': 'head.fc',
+            **prepared, **more}}
 
 
 def fused(ours: str, theirs: str) -> tuple[Row, ...]:

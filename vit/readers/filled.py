@@ -8,7 +8,7 @@ from typing import Any
 
 from display import progress
 from vit.explain import filled
-from vit.readers.images import ImageReader, noted
+from vit.readers.images import ImageReader
 
 
 @dataclasses.dataclass(frozen=True)
@@ -25,12 +25,12 @@ class FilledPatches(ImageReader):
         if folder is not None and not folder.is_dir():
             raise ValueError(f'There is no folder {os.fspath(pictures)!r} to write pictures in; make it first.')
         number = 0
-        for paths, images in self.read(data, lines, name):
+        for paths, images, notes in self.read(data, lines, name):
             with progress.waiting('predicting'):
                 rows = filled.fill(snapshot, images, seed)
-            for path, one in zip(paths, rows):
+            for path, one, note in zip(paths, rows, notes):
                 number += 1
-                details = {'path': path, 'loss': one.loss, 'masked': float(one.masked.mean())} | noted(data, path)
+                details = {'path': path, 'loss': one.loss, 'masked': float(one.masked.mean())} | note
                 if folder is not None:
                     details['picture'] = str(folder / f'{number}_{pathlib.Path(path).stem}.png')
                     drawn = filled.figure([one], f'{pathlib.Path(path).name} with masked patches')

@@ -43,27 +43,30 @@ class ImageReader(Reader):
             raise ValueError('Stdin is an image, but is read as paths of images; give the image itself with --input=FILE.')
         return [name]
 
-    def read(self, data: SeenImages, lines: Sequence[str], name: str) -> Iterator[tuple[Sequence[str], np.ndarray]]:
-        """Yields (some of the paths, their images [B, height, width, C]); the last image fills up the last batch, so that there
-        is one program for all. All are read before the first batch, so that a corrupt one is refused before any output."""
-        kept, used = {}, 0
+    def read(self, data: SeenImages, lines: Sequence[str], name: str) -> Iterator[tuple[Sequence[str], np.ndarray, list[dict]]]:
+        """Yields (some of the paths, their images [B, height, width, C], for each path its entries of the JSON on how it is
+        read); the last image fills up the last batch, so that there is one program for all. All are read before the first
+        batch, so that a corrupt one is refused before any output."""
+        kept, used, notes = {}, 0, {}
         for number, path in enumerate(lines, 1):
             try:
-                image = data.read(path)
+                image, note = data.seen(path)
             except (ValueError, FileNotFoundError) as error:
                 raise ValueError(f'Image {number} of {name}: {error}' if len(lines) > 1 else str(error)) from None
+            notes[path] = {'note': note} if note else {}
             if used < _KEPT:
                 kept[path], used = image, used + image.nbytes
         count = size(len(lines), AT_ONCE)
         for start in range(0, len(lines), count):
             part = lines[start:start + count]
             images = [kept[path] if path in kept else data.read(path) for path in part]
-            yield part, np.stack(images + images[-1:] * (count - len(part)))
+            yield part, np.stack(images + images[-1:] * (count - len(part))), [notes[path] for path in part]
 
     def picture(self, snapshot: Any, given: str, steps: bool = False) -> tuple:
         data = self.data_of(snapshot)
         view, found, more = attention.of_image(snapshot, given, steps=steps)
-        return view, found, more | noted(data, given)
+        note = data.seen(given)[1]
+        return view, found, more | ({'note': note} if note else {})
 
     def grid(self, snapshot: Any) -> tuple[int, int] | None:
         """(rows, columns) of the patches of an image, in the first stage; None: the model has none."""
@@ -88,10 +91,10 @@ class OfOutput(ImageReader):
 
     def answers(self, snapshot: Any, lines: Sequence[str], name: str) -> Iterator[tuple[str, dict]]:
         data = self.data_of(snapshot)
-        for paths, images in self.read(data, lines, name):
-            for path, found in zip(paths, output_rows(snapshot, {'image': images}, self.output)):
+        for paths, images, notes in self.read(data, lines, name):
+            for path, found, note in zip(paths, output_rows(snapshot, {'image': images}, self.output), notes):
                 text, details = self.answer(data, path, found)
-                yield text, details | noted(data, path)
+                yield text, details | note
 
 
 @dataclasses.dataclass(frozen=True)
@@ -120,11 +123,6 @@ class ImageVector(OfOutput):
     def answer(self, data: SeenImages, path: str, found: np.ndarray) -> tuple[str, dict]:
         vector = numbers(found)
         return json.dumps(vector), {'path': path, 'vector': vector, 'of': 'pooled'}
-
-
-def noted(data: SeenImages, path: str) -> dict:
-    """The entry of the JSON for what a person should know of how an image is read."""
-    return {'note': note} if (note := data.note(path)) else {}
 
 
 def _files(given: str) -> list[str]:

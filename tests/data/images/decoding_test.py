@@ -90,8 +90,8 @@ class DecodingTest(parameterized.TestCase):
             width, height, gray = decoding.header(str(path))
         self.assertEqual((height, width, gray), (*want.shape[:2], False))
         self.assertEqual((form.height, form.width), want.shape[:2])
-        self.assertEqual(decoding.size_of(str(path)), (width, height, 1))
-        found = self.read(path, height=height, width=width)
+        found, facts = decoding.seen(str(path), Format(height, width, 3, resized=False))
+        self.assertEqual(facts, (width, height, 1))
         self.assert_near(found, want / 255, kind in ('jpg', 'avif', 'mpo'))
 
     def test_deep_and_turned(self):
@@ -133,7 +133,7 @@ class DecodingTest(parameterized.TestCase):
         first, second = Image.fromarray(COLOUR), Image.fromarray(255 - COLOUR)
         path = self.saved(first, f'moving.{kind}', save_all=True, append_images=[second])
         np.testing.assert_allclose(self.read(path), COLOUR / 255, atol=1e-6)
-        self.assertEqual(decoding.size_of(str(path)), (6, 4, 2))
+        self.assertEqual(decoding.seen(str(path), Format(4, 6, 3, resized=False))[1], (6, 4, 2))
 
     def test_files_that_are_no_images_are_called_what_they_are(self):
         whole = self.saved(COLOUR, 'whole.png').read_bytes()

@@ -1,8 +1,10 @@
+import dataclasses
+
 import numpy as np
 from absl.testing import absltest, parameterized
 from PIL import Image
 
-from data.images.fit import CentreCrop, RandomCrop, Stretch, boxes
+from data.images.fit import FILTERS, CentreCrop, RandomCrop, Stretch, boxes
 
 
 class FitTest(parameterized.TestCase):
@@ -13,32 +15,38 @@ class FitTest(parameterized.TestCase):
 
     @parameterized.parameters(
         (Stretch(), 20, 10, (0, 0, 50, 30)),
-        (CentreCrop(), 20, 20, (10, 0, 40, 30)),  # the shorter side
-        (CentreCrop(), 20, 10, (0, 2.5, 50, 27.5)),
-        (CentreCrop(share=0.5), 20, 20, (17.5, 7.5, 32.5, 22.5)),
-        (RandomCrop(share=0.5), 20, 20, (17.5, 7.5, 32.5, 22.5)))  # in evaluation
+        (Stretch(share=0.8), 16, 8, (5, 3, 45, 27)),  # of 20 x 10
+        (CentreCrop(), 6, 6, (10, 0, 40, 30)),  # the shorter side, of 10 x 6
+        (CentreCrop(), 20, 10, (0, 2.5, 50, 27.5)),  # of 20 x 12
+        (CentreCrop(share=0.5), 12, 12, (17.5, 7.5, 32.5, 22.5)),  # of 40 x 24
+        (RandomCrop(share=0.5), 12, 12, (17.5, 7.5, 32.5, 22.5)))  # in evaluation
     def test_parts(self, fit, width, height, want):
-        self.assertEqual(fit.box(50, 30, width / height, None), want)
+        self.assertEqual(fit.box((50, 30), (width, height), None), want)
         self.assertEqual(fit(self.image, width, height).size, (width, height))
 
-    def test_shorter_side_and_centre_crop(self):
-        """256 / 224 of the usual preparation: the same part as of resizing to 32 and cutting out the centre of 28."""
-        smooth = Image.fromarray(np.add.outer(np.arange(64), np.arange(96)).astype(np.uint8))
-        twice = np.asarray(smooth.resize((48, 32), Image.Resampling.BILINEAR))[2:30, 10:38].astype(int)
-        once = np.asarray(CentreCrop(share=28 / 32)(smooth, 28, 28)).astype(int)
-        self.assertLessEqual(np.abs(once - twice).max(), 1)
+    @parameterized.parameters(
+        (CentreCrop(share=28 / 32), (53, 32), 12), (CentreCrop(share=0.9), (51, 31), 11), (CentreCrop(), (46, 28), 9),
+        (Stretch(share=28 / 32), (32, 32), 2), (Stretch(share=0.9), (31, 31), 1))
+    def test_is_that_of_resizing_and_cutting_out_the_centre(self, fit, resized, left):
+        """Two steps, as of other libraries: both sides of the resized image are rounded down, and so is what is cut off."""
+        top = (resized[1] - 28) // 2
+        for filter in ('bilinear', 'bicubic', 'lanczos', 'hamming'):
+            twice = self.image.resize(resized, Image.Resampling[filter.upper()])
+            twice = np.asarray(twice)[top:top + 28, left:left + 28].astype(int)
+            once = np.asarray(dataclasses.replace(fit, filter=filter)(self.image, 28, 28)).astype(int)
+            self.assertLessEqual(np.abs(once - twice).max(), 1)
 
     def test_filters(self):
         nearest = CentreCrop(filter='nearest')(self.image, 30, 30)
         np.testing.assert_array_equal(np.asarray(nearest), self.pixels[:, 10:40])
-        found = {np.asarray(Stretch(filter)(self.image, 9, 9)).tobytes() for filter in
-                 ('nearest', 'bilinear', 'bicubic', 'lanczos')}
-        self.assertLen(found, 4)
+        found = {np.asarray(Stretch(filter)(self.image, 9, 9)).tobytes() for filter in FILTERS}
+        self.assertLen(found, 6)
+        self.assertEqual([Image.Resampling[filter.upper()] for filter in FILTERS], [0, 1, 2, 3, 4, 5])
         self.assertIs(Stretch()(self.image, 50, 30), self.image)
 
     def test_random_parts(self):
         fit, rng = RandomCrop(scale=(0.1, 0.5), ratio=(0.5, 2.0)), np.random.default_rng(0)
-        found = np.array([fit.box(500, 300, 2.0, rng) for _ in range(2000)])
+        found = np.array([fit.box((500, 300), (20, 10), rng) for _ in range(2000)])
         left, top, right, bottom = found.T
         share, ratio = (right - left) * (bottom - top) / 150_000, (right - left) / (bottom - top)
         self.assertTrue(((left >= 0) & (top >= 0) & (right <= 500) & (bottom <= 300)).all())
@@ -55,8 +63,9 @@ class FitTest(parameterized.TestCase):
         np.testing.assert_array_equal(found, [[0, 40, 0, 40]] * 3)
 
     @parameterized.parameters(
-        (lambda: Stretch(filter='box'), "filter='box'.*filter is one of nearest, bilinear, bicubic, lanczos"),
+        (lambda: Stretch(filter='area'), "filter='area'.*filter is one of nearest, lanczos, bilinear, bicubic, box"),
         (lambda: CentreCrop(share=0.0), 'share must be above 0 and at most 1'),
+        (lambda: Stretch(share=1.5), 'share must be above 0 and at most 1'),
         (lambda: RandomCrop(share=1.1), 'share must be above 0 and at most 1'),
         (lambda: RandomCrop(scale=(0.5, 0.1)), r'RandomCrop\(scale=\(0.5, 0.1\)\) is no range'),
         (lambda: RandomCrop(ratio=(0.0, 0.1)), r'RandomCrop\(ratio=\(0.0, 0.1\)\) is no range'))

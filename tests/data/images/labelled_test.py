@@ -1,13 +1,16 @@
+import dataclasses
 import gzip
 import json
 import shutil
 import struct
 import tracemalloc
+from unittest import mock
 
 import numpy as np
 import pytest
 from absl.testing import absltest, parameterized
 from PIL import Image
+from PIL.PngImagePlugin import PngImageFile
 
 from data.images.fit import CentreCrop, RandomCrop, Stretch
 from data.images.labelled import Images
@@ -216,6 +219,13 @@ class FolderTest(ImageCase):
         self.assertEqual(self.everything(opened.evaluation('all', 5))[0].shape, (12, 4, 4, 3))
         self.assertEqual(next(opened.train(0))['image'].shape, (4, 4, 4, 3))
 
+    @parameterized.parameters(Stretch(share=0.5), CentreCrop(share=0.5))
+    def test_a_part_of_images_that_have_the_size_already(self, fit):
+        """The centre of 4 x 4 of the digits of 8 x 8."""
+        whole, part = (self.everything(self.opened(source='digits', path='', size=8, **fields).evaluation('valid', 50))[0]
+                       for fields in ({}, {'fit': dataclasses.replace(fit, filter='nearest')}))
+        np.testing.assert_array_equal(part, np.repeat(np.repeat(whole[:, 2:6, 2:6], 2, axis=1), 2, axis=2))
+
     def test_different_sizes_become_one(self):
         (self.folder / 'cat').mkdir()
         wide = np.tile(np.arange(12, dtype=np.uint8), (6, 1))
@@ -254,10 +264,15 @@ class FolderTest(ImageCase):
         first, second = Image.new('RGB', (5, 6)), Image.new('RGB', (5, 6), 'red')
         first.save(self.folder / 'moving.gif', save_all=True, append_images=[second])
         second.resize((9, 9)).save(self.folder / 'large.png')
-        note = lambda opened, name: opened.note(self.folder / name).removeprefix(str(self.folder))
+        note = lambda opened, name: opened.seen(self.folder / name)[1].removeprefix(str(self.folder))
         self.assertEqual(note(opened, 'large.png'), '/large.png is resized from 9x9 to 5x6, the size of all images of training')
         self.assertEqual(note(sized, 'large.png'), '')
         self.assertEqual(note(opened, 'moving.gif'), '/moving.gif is one of 2 pictures in its file, the first')
+        loads, load = [], PngImageFile.load_end
+        with mock.patch.object(PngImageFile, 'load_end', lambda self: (loads.append(self), load(self))[1]):
+            image, _ = opened.seen(self.folder / 'large.png')
+        self.assertLen(loads, 1)  # decoded once, although a PNG may have its EXIF behind the pixels
+        np.testing.assert_array_equal(image, opened.read(self.folder / 'large.png'))
 
     def test_corrupt_image_is_named(self):
         self.write_classes(self.folder)
@@ -456,6 +471,11 @@ class OpenTest(ImageCase):
         ({'source': 'idx'}, FileNotFoundError, 'holds no IDX images'),
         ({'source': 'folder', 'path': 'no/where'}, FileNotFoundError, "'no/where' is no folder"),
         ({'source': 'folder'}, FileNotFoundError, 'holds no images'),
+        ({'source': 'unlabelled', 'path': ''}, ValueError, 'data.path is empty'),
+        ({'source': 'unlabelled', 'classes': '[:2]'}, ValueError, "'unlabelled' has none; leave them out"),
+        ({'source': 'unlabelled', 'per_class': 2}, ValueError, "'unlabelled' has none; leave them out"),
+        ({'source': 'unlabelled', 'pattern': 'a'}, ValueError, "data.pattern='a' is for the labels of data.source='folder'"),
+        ({'source': 'unlabelled', 'features': 'a,b'}, ValueError, "data.features='a,b' is not read with"),
         ({'channels': 2}, ValueError, 'data.channels=2'),
         ({'size': -1}, ValueError, 'data.size=-1'),
         ({'width': 4}, ValueError, 'data.width=4 and .* do not fit data.size=0; set data.size to the height'),

@@ -36,7 +36,7 @@ class DenoisingTest(parameterized.TestCase):
     def test_the_targets_are_the_text_and_the_seed_records_the_noise(self, expression):
         noise = parse(expression, Noise, 'data.noise')
         self.assertEqual(parse(repr(noise), Noise, 'data.noise'), noise)
-        sizes, changed = np.random.default_rng(0).integers(1, 40, DRAWS // 5), 0
+        sizes, changed = np.random.default_rng(0).integers(1, 40, DRAWS), 0
         for seed, size in enumerate(sizes):
             text = np.random.default_rng([seed, 1]).choice(ids('ab c. d e.'), size)
             given = text.copy()
@@ -48,6 +48,28 @@ class DenoisingTest(parameterized.TestCase):
             np.testing.assert_array_equal(noise.restored(inputs, targets, WORDS), given)
             changed += not np.array_equal(inputs, text)
         self.assertGreater(changed, len(sizes) / 2)
+
+    def test_infilling_is_that_of_a_loop(self):
+        """Spans of words are removed one by one, each from a first word of its own on, as in fairseq's add_whole_word_mask;
+        what remains besides are the masks of spans of no words."""
+        for seed in range(1000):
+            draw = np.random.default_rng([seed, 9])
+            text = draw.choice(ids('ab c d. ee'), draw.integers(1, 60))
+            noise = Infill(share=draw.choice([0.05, 0.3, 0.7, 1.0]).item(), mean=draw.choice([0.5, 3.0]).item())
+            found, rng = noise(text, np.random.default_rng(seed), WORDS), np.random.default_rng(seed)
+            begins = [place for place in range(len(text)) if place == 0 or WORDS.word_starts(text)[place]]
+            lengths = noise.lengths(math.ceil(noise.share * len(begins)), rng)
+            kept, firsts = text.tolist(), rng.permutation(len(begins)).tolist()
+            spans = list(zip(firsts, lengths[lengths > 0].tolist()))
+            for first, _ in spans:
+                kept[begins[first]] = MASK
+            for first, length in spans:  # of two that overlap one mask remains
+                for place in range(begins[first] + 1, [*begins[first + length:], len(text)][0]):
+                    kept[place] = None
+            wanted, rest = [one for one in kept if one is not None], found.tolist()
+            self.assertLen(rest, len(wanted) + (lengths == 0).sum(), seed)
+            remaining = iter(rest)
+            self.assertTrue(all(one in remaining for one in wanted), seed)
 
     def test_masks_of_tokens(self):
         found = np.stack(list(self.draws(MaskTokens(share=0.3), 'abcdefghij' * 2))) == MASK

@@ -38,7 +38,7 @@ class ImageFoldersTest(parameterized.TestCase):
 
     def opened(self, path=None, **fields):
         fields = {'train': 'all', 'valid': '', 'batch_size': 4, **fields}
-        return Images(source='folder', path=str(path or self.folder), **fields).open(None)
+        return Images(path=str(path or self.folder), **{'source': 'folder', **fields}).open(None)
 
     def labels(self, opened, split='all'):
         """{level of grey: class} of the images; `write` numbers them by their level."""
@@ -175,12 +175,63 @@ class ImageFoldersTest(parameterized.TestCase):
             r'left out; 1 file without the ending of an image is left out \(cat/a.heic\)\)$'))
         for number in range(12):
             (self.folder / ROWS[number][1] / ROWS[number][0]).unlink()
-        with self.assertRaisesRegex(FileNotFoundError, 'holds images, but neither folders of classes nor a table; expected'):
+        with self.assertRaisesRegex(FileNotFoundError, 'holds images, but neither folders of classes nor a table; '
+                                                       "expected .*; a task that needs no classes .* data.source='unlabelled'"):
             self.opened()
         self.write('cat/0.png')
         self.assertRegex(self.opened().describe(), "there is one class, 'cat'; expected a folder for each")
         with self.assertRaisesRegex(ValueError, "All images of .* have the class 'cat'; give images of two classes or more"):
             self.opened().train(0)
+
+    def pixels(self, batches):
+        """The level of grey of each image, in the order of the split."""
+        return [round(float(image[0, 0, 0]) * 255) for batch in batches
+                for image, weight in zip(batch['image'], batch['example_weights']) if weight]
+
+    def test_images_without_classes(self):
+        """All of them, wherever they lie, in an order that a name has in any folder."""
+        self.write('0.png', '1.png', 'cat/2.png', 'dog/a/3.png', 'dog/4.png')
+        self.table('labels.csv', 'file,label\n0.png,cat\n')
+        self.table('more.txt', 'x')
+        opened = self.opened(source='unlabelled', train='all[:3]', valid='all[3:]')
+        self.assertEqual((opened.classes, opened.facts), ((), {}))
+        self.assertEqual(opened.meanings.keys(), {'image size', 'image normalisation'})
+        self.assertEqual(opened.shapes, {'image': ((4, 6, 5, 1), np.float32)})
+        self.assertRegex(opened.describe(), r'^unlabelled .*, 3 images of 6x5x1 to train on; without classes \(CAUTION: 1 file '
+                                            r'without the ending of an image is left out \(more.txt\)\)$')
+        self.assertEqual({*next(opened.train(0))}, {'image'})
+        parts = [self.pixels(opened.evaluation(split, 2)) for split in ('train', 'valid', 'all')]
+        self.assertEqual((parts[0] + parts[1], sorted(parts[2])), (parts[2], [0, 1, 2, 3, 4]))
+        self.assertEqual({*next(iter(opened.evaluation('all', 2)))}, {'image', 'example_weights'})
+        packed = self.opened(self.zipped(self.folder), source='unlabelled')
+        self.assertEqual(self.pixels(packed.evaluation('all', 5)), parts[2])
+        opened.save(self.folder / 'cat')
+        again = Images(source='unlabelled', path=str(self.folder)).open(self.folder / 'cat')
+        self.assertEqual((again.classes, again.shapes['image'][0]), ((), (64, 6, 5, 1)))
+        scored = again.score([str(self.folder / 'dog'), str(self.folder / '0.png')], 2)
+        self.assertCountEqual(self.pixels(scored), [3, 4, 0])
+
+    def test_parts_without_classes(self):
+        self.write('train/a/0.png', 'train/1.png', 'test/2.png')
+        opened = self.opened(source='unlabelled', train='train', valid='test')
+        self.assertEqual([sorted(self.pixels(opened.evaluation(split, 4))) for split in ('train', 'valid')], [[0, 1], [2]])
+        self.write('3.png')  # then train and test are folders as all others
+        opened = self.opened(source='unlabelled')
+        self.assertLen(self.pixels(opened.evaluation('train', 4)), 4)
+        with self.assertRaisesRegex(ValueError, 'known are all, train'):
+            opened.evaluation('dev', 4)
+
+    def test_what_has_no_images_without_classes(self):
+        (self.folder / 'empty').mkdir()
+        self.table('labels.csv', 'file,label\n')
+        for path, message in ((self.folder / 'empty', 'holds no images; data.path must hold images'),
+                              (self.folder / 'nowhere', 'nowhere.* is no folder; data.path'),
+                              (self.folder / 'labels.csv', 'labels.csv.* is no folder or archive; data.path')):
+            with self.assertRaisesRegex(FileNotFoundError, message):
+                self.opened(path, source='unlabelled')
+        self.write('0.png')
+        with self.assertRaisesRegex(FileNotFoundError, 'does not exist; expected an image file'):
+            self.opened(source='unlabelled').score([str(self.folder / 'nowhere')], 1)
 
     def test_images_without_a_row(self):
         self.flat()

@@ -2,6 +2,7 @@ import contextlib
 import errno
 import io
 import json
+import math
 import os
 import pathlib
 import struct
@@ -334,6 +335,13 @@ class ReportTest(parameterized.TestCase):
             self.show()
         self.assertEqual(lines[0], 'step 200/2000  loss 2  50 tokens/s  data wait 0.0%  18s left')
         self.assertEqual(lines[1], 'saved step 200')
+
+
+class JsonTest(absltest.TestCase):
+    def test_numbers_that_json_does_not_have(self):
+        row = {'split': 'valid', 'step': 3, 'precision': math.nan, 'tests': {'f1': {'p': math.inf, 'first': 0.5}}}
+        self.assertEqual(json.loads(report.as_json(row), parse_constant=self.fail), {
+            'split': 'valid', 'step': 3, 'precision': 'nan', 'tests': {'f1': {'p': 'inf', 'first': 0.5}}})
 
 
 class PlotTest(absltest.TestCase):

@@ -10,12 +10,14 @@ from transformer.evaluators.texts import Answers, Summaries, first_sentence
 
 
 class TextsCase(absltest.TestCase):
+    data = types.SimpleNamespace(encode_target=lambda text: [*map(ord, text), 0], decode=lambda ids: ''.join(map(chr, ids)))
+
     def called(self, method, pairs, outputs, tasks=()):
         """What a method of an evaluator returns for these outputs, whatever the model."""
         batches = types.SimpleNamespace(pairs=lambda: pairs, tasks=tasks)
         said = dict(zip((source for source, _ in pairs), outputs, strict=True))
         self.written = {}
-        snapshot = types.SimpleNamespace(text=self.written.__setitem__)
+        snapshot = types.SimpleNamespace(text=self.written.__setitem__, data=self.data)
         with mock.patch.object(texts, 'best_texts', lambda _, sources, strategy: [said[source] for source in sources]), (
                 mock.patch.object(texts, 'require_translation', lambda *_: None)):
             return method(snapshot, batches)
@@ -55,6 +57,18 @@ class AnswersTest(TextsCase):
         self.assertAlmostEqual(found['spearman'], stats.spearmanr(right, numbers).statistic, places=12)
         same = self.measured(Answers(), [(str(i), str(x)) for i, x in enumerate(right)], ['1.0'] * 4)
         self.assertEqual((same['pearson'], same['spearman']), (0.0, 0.0))
+
+    def test_targets_are_as_the_tokenizer_writes_them(self):
+        """With one that lower-cases and writes spaces around signs, as WordPiece does."""
+        self.data = types.SimpleNamespace(
+            encode_target=self.data.encode_target,
+            decode=lambda ids: ''.join(f' {one} ' if one in '_.' else one.lower() for one in map(chr, ids)).strip())
+        pairs = [('a', 'Not_equal'), ('b', 'equal'), ('c', 'Not_equal')]
+        found = self.measured(Answers(), pairs, ['not _ equal', 'equal', 'equal'])
+        self.assertEqual(found, {'exact_match': 2 / 3, 'other': 0.0, 'pairs': 3})
+        right, said = [0.2, 3.4, 5.0, 1.2], ['0 . 4', '3. 0', 'many', '2.0']
+        found = self.measured(Answers(), [(str(i), str(x)) for i, x in enumerate(right)], said)
+        self.assertAlmostEqual(found['pearson'], np.corrcoef(right, [0.4, 3.0, -1.0, 2.0])[0, 1], places=12)
 
     def test_limit_and_shown(self):
         pairs = [(f'{task}{i}', 'yes') for task in 'xy' for i in range(4)]

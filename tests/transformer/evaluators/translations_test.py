@@ -8,9 +8,11 @@ import pytest
 from absl.testing import absltest
 from sacrebleu import metrics
 
+from data.seq2seq.parallel import Parallel
 from tests import experiments
+from tests.data import tiny_tokenizers
 from transformer.decoding.strategies import Beam, Greedy
-from transformer.decoding.translate import best_texts, encoded, translate
+from transformer.decoding.translate import best_texts, encoded, translate, written
 from transformer.evaluators import paired, translations
 from transformer.evaluators.translations import ByLength, Sentences, Translations
 from transformer.models.bahdanau import RecurrentEncoderDecoder
@@ -142,6 +144,21 @@ class TranslationsTest(experiments.TestCase):
             Translations().check(run, None)
 
 
+class WrittenTest(experiments.TestCase):
+    def test_references_are_as_the_tokenizer_writes_them(self):
+        self.text.write_text(experiments.pairs(20))
+        data = Parallel(source='table', path=str(self.text), framing='bert', tokenizer=tiny_tokenizers.word_piece(
+            self.folder, 'the cat not equal')).open(None)
+        given = ['The  cat, not-equal!', '3.8', '\u00c9 cat', 'not_equal', 'the cat']
+        found = written(data, given)
+        letters = [''.join(text.split()) for text in found]
+        self.assertEqual(letters, ['thecat,not-equal!', '3.8', 'ecat', 'not_equal', 'thecat'])
+        self.assertEqual(found[3:], given[3:])  # '_' is unknown to it, so that no output can be right
+        outputs = [data.decode(data.encode_target(text)[:-1]) for text in given]
+        self.assertEqual(found[:3], outputs[:3])
+        self.assertNotEqual(outputs[3], given[3])
+
+
 class ByLengthTest(absltest.TestCase):
     """Over these outputs, whatever the model."""
     pairs = [(' '.join(['word'] * count), f'the reference number {i} of some words .')
@@ -151,7 +168,8 @@ class ByLengthTest(absltest.TestCase):
     def measured(self, method, evaluator, texts=None):
         batches = types.SimpleNamespace(pairs=lambda: self.pairs)
         said, self.asked, self.written = dict(zip(self.pairs, texts or self.texts)), [], {}
-        data = types.SimpleNamespace(target_language='fr', preparation='nfc')
+        data = types.SimpleNamespace(target_language='fr', preparation='nfc', decode=lambda ids: ''.join(map(chr, ids)),
+                                     encode_target=lambda text: [*map(ord, text), 0])
 
         def translated(_, sources, strategy):
             self.asked.append((list(sources), strategy))

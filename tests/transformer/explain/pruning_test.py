@@ -9,10 +9,12 @@ import numpy as np
 import pytest
 from absl.testing import absltest, parameterized
 
+from configs import base
 from tests import models
 from tests.marks import slow_but
 from tests.models import apply, build, changed
 from training import roles
+from training.config import resolve
 from transformer.attention.mechanism import Softmax
 from transformer.attention.mechanisms.alternatives import Convolution
 from transformer.attention.mechanisms.projected import MemoryCompressed
@@ -64,6 +66,20 @@ def factors(model, kept):
     for layer, row in zip(importance.layers_of(model), kept):
         masks[layer.attention][layer.number][list(row)] = 1.0
     return masks
+
+
+class GroupsTest(parameterized.TestCase):
+    @parameterized.parameters(
+        ('transformer.models.gpt:Gpt', ['']), ('transformer.models.electra:Electra', ['generator', 'discriminator']),
+        ('transformer.models.encoder_decoder:EncoderDecoder', ['encoder', 'decoder', 'decoder']),
+        ('vit.models.mae:Mae', ['encoder', 'decoder']), ('vit.models.hierarchical:Hierarchical', ['stages.stage_0']))
+    def test_heads_name_the_group_of_their_field_in_a_config(self, name, groups):
+        config = base.part(name)
+        model = resolve.construct(config, extra={'vocab': 7, 'source_vocab': 0, 'classes': 3, 'dtype': 'float32'})
+        self.assertEqual([heads.group for heads in model.attentions.values()], groups)
+        for heads in model.attentions.values():
+            group = functools.reduce(lambda group, part: group[part], filter(None, heads.group.split('.')), config)
+            self.assertEqual((group.width, group[heads.field]), (heads.stack.width, getattr(heads.stack, heads.field)))
 
 
 @slow_but('test_as_many_heads_as_there_were_of_keys', 'compressed')
