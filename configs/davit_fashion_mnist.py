@@ -1,7 +1,7 @@
 """A DaViT (Ding et al. 2022) on Fashion-MNIST: attention in windows of 7x7 patches and attention between channels take turns.
 
 Data and training are those of configs/vit_fashion_mnist.py:small, of which the last 5,000 training images are held out, for 20
-epochs.
+epochs, with pixels in -1..1: the layer norm of a black patch, which is 0 otherwise, has gradients that drown all others.
 
     python train.py --config=configs/davit_fashion_mnist.py --config.data.path=FOLDER
 
@@ -10,7 +10,7 @@ epochs.
 """
 
 from configs import base
-from configs.vit_fashion_mnist import compared
+from configs.vit_fashion_mnist import AUGMENTED, compared
 
 
 def get_config(variant=''):
@@ -20,4 +20,4 @@ def get_config(variant=''):
         pool_first=True, drop_path=0.1, stages=base.stages(
             layers=(4, 6), widths=(50, 100), heads=(5, 10), positions='NoPositions()', initial='Xavier()',
             partition="AlternatePartition(Windows(size=7, shrink='never'), Whole())", residual='Convolved()',
-            attention='AlternateAttention(Softmax(), ChannelGroups(version=1))')))
+            attention='AlternateAttention(Softmax(), ChannelGroups(version=1))')), images=f'{AUGMENTED} >> Normalize()')

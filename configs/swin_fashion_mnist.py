@@ -1,7 +1,7 @@
 """A Swin (Liu et al. 2021) on Fashion-MNIST: 14x14 patches of 2x2 pixels in shifted windows of 7x7, then 7x7 patches.
 
 Data and training are those of configs/vit_fashion_mnist.py:small, of which the last 5,000 training images are held out, for 20
-epochs.
+epochs, with pixels in -1..1: the layer norm of a black patch, which is 0 otherwise, has gradients that drown all others.
 
     python train.py --config=configs/swin_fashion_mnist.py --config.data.path=FOLDER
 
@@ -10,7 +10,7 @@ epochs.
 """
 
 from configs import base
-from configs.vit_fashion_mnist import compared
+from configs.vit_fashion_mnist import AUGMENTED, compared
 
 LAYERS, WIDTHS, HEADS = (4, 5), (48, 96), (3, 6)
 
@@ -20,4 +20,4 @@ def get_config(variant=''):
     return compared(base.part(
         'vit.models.hierarchical:Hierarchical', stem='Patches(size=2)', drop_path=0.1, stages=base.stages(
             layers=LAYERS, widths=WIDTHS, heads=HEADS, positions='SwinBias()', initial='Xavier()',
-            partition='AlternatePartition(Windows(size=7), Windows(size=7, shift=3))')))
+            partition='AlternatePartition(Windows(size=7), Windows(size=7, shift=3))')), images=f'{AUGMENTED} >> Normalize()')

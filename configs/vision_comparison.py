@@ -24,7 +24,7 @@ mae, products and sizes one each. Not yet run to its end.
 
 import pathlib
 
-from configs import base, resnet_fashion_mnist, vit_products, vit_sizes
+from configs import base, resnet_fashion_mnist, vit_fashion_mnist, vit_products, vit_sizes
 from display import figures
 from training import mesh as meshes
 from training import run as runs
@@ -32,7 +32,7 @@ from training import workdir
 from training.report import report
 from training.report.sweeps import Point, Sweep, costs
 
-AUGMENTED = {'data.steps': 'Crop(padding=1) >> Flip()'}
+AUGMENTED = {'data.steps': vit_fashion_mnist.AUGMENTED}
 # {point: (its name, its kind)} of the picture of the models
 MODELS = {'resnet': ('ResNet-20', 'convolutions'), 'resnet_wide': ('ResNet-20, twice as wide', 'convolutions'),
           'vit': ('ViT, mean', 'attention'), 'vit_cls': ('ViT, class token', 'attention'),

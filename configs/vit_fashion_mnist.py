@@ -37,12 +37,15 @@ def get_config(variant=''):
     return _measured(c, every_steps=800)
 
 
-def compared(model, steps=8600):
+AUGMENTED = 'Crop(padding=1) >> Flip()'
+
+
+def compared(model, steps=8600, images=AUGMENTED):
     """The config of a model in the comparison of Transformers of images on Fashion-MNIST; by default for 20 epochs."""
     c = base.config()
     # The file is in random order.
     c.data = base.data('data.images.labelled:Images', source='idx', path='fashion_mnist', train='train[:55000]',
-                       valid='train[55000:]', steps='Crop(padding=1) >> Flip()', batch_size=128)
+                       valid='train[55000:]', steps=images, batch_size=128)
     c.task = base.part('vit.tasks.classification:Classification', label_smoothing=0.1)
     c.model = model
     c.optimizer = base.optimizer('training.optimizer:Muon', learning_rate=3e-3, weight_decay=0.05, average_decay=0.998,
