@@ -181,11 +181,15 @@ class MaskedRows:
         """[n]: places in `_by_size` of other documents than the rows', drawn in proportion to their tokens among those that
         have `second` tokens, as many as the text that they replace; if no other has, the next shorter one."""
         documents, before = self._by_size
-        low = np.minimum(self.sizes[documents].searchsorted(second), len(documents) - 1)
-        drawn = before[low] + which * (before[-1] - before[low])
-        found = np.minimum(before.searchsorted(drawn, 'right') - 1, len(documents) - 1)
-        own = documents[found] == self.document[numbers]
-        return found + np.where(own, np.where(found + 1 < len(documents), 1, -1), 0)
+        places = np.zeros(len(self.sizes), np.int64)
+        places[documents] = np.arange(len(documents))
+        own = places[self.document[numbers]]
+        last = len(documents) - 1 - (own == len(documents) - 1)  # the longest other one
+        low = np.minimum(self.sizes[documents].searchsorted(second), last)
+        there = np.where(own >= low, np.diff(before)[own], 0)  # the tokens of the own document, which is not drawn
+        drawn = before[low] + (which * (before[-1] - before[low] - there)).astype(np.int64)
+        drawn += np.where((own >= low) & (drawn >= before[own]), there, 0)
+        return before.searchsorted(drawn, 'right') - 1
 
     def _elsewhere(self, numbers: np.ndarray, first: np.ndarray, which: np.ndarray, place: np.ndarray):
         """(starts, counts) [n] of text in other documents, as long as the true second parts, so that the length reveals

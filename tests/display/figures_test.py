@@ -22,7 +22,7 @@ from transformer.evaluators import pooling
 from transformer.explain import pictures, positions
 from vit.evaluators.mistakes import Mistakes
 from vit.explain import attention as image_attention
-from vit.explain import filters, reconstruction
+from vit.explain import filled, filters
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 RNG = np.random.default_rng(0)
@@ -116,7 +116,7 @@ def sized():
 
 def reconstructed():
     image = RNG.random((4, 4, 1))
-    return reconstruction.figure([reconstruction.Filled(image, image[..., 0] > 0.5, image / 2, 0.1)] * 2, 'Masked patches')
+    return filled.figure([filled.Filled(image, image[..., 0] > 0.5, image / 2, 0.1)] * 2, 'Masked patches')
 
 
 def complexities():
