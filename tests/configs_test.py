@@ -203,7 +203,7 @@ class ConfigsTest(experiments.TestCase):
         if config.data.pipeline == 'data.text.babi:Babi':
             experiments.write_babi(self.folder / 'en-10k', 20)
             return {'data.path': str(self.folder)}
-        if config.data.source == 'unlabelled':
+        if config.data.get('source') == 'unlabelled':
             experiments.save_digits(self.folder / 'photos', range(40))
             return {'data.path': str(self.folder / 'photos')}
         return {f'data.{text}path': str(self.text) for text in texts.get(config.data.pipeline, [])}

@@ -165,10 +165,14 @@ def load_config(folder):
         content = json.loads(path.read_text(encoding='utf-8'))
     except (ValueError, RecursionError):
         content = None
+    broken = f'{path} is not the config of a run; restore it, or train into another --workdir.'
     if not isinstance(content, dict) or not {'model', 'train'} <= content.keys():
-        raise ValueError(f'{path} is not the config of a run; restore it, or train into another --workdir.')
+        raise ValueError(broken)
     require_known_code(content, path)
-    config = ml_collections.ConfigDict(content).lock()
+    try:
+        config = ml_collections.ConfigDict(content).lock()
+    except ValueError:  # a key with a dot
+        raise ValueError(broken) from None
     try:
         schema.check(config)
     except ValueError as error:

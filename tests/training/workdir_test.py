@@ -106,9 +106,10 @@ class WorkdirTest(parameterized.TestCase):
         self.folder.mkdir()
         with self.assertRaisesRegex(ValueError, 'has no config.json'):
             workdir.load_config(self.folder)
-        (self.folder / 'config.json').write_text('{"seed": ')
-        with self.assertRaisesRegex(ValueError, 'is not the config of a run'):
-            workdir.load_config(self.folder)
+        for broken in ('{"seed": ', '{"model": {"te.sor": {"a": 1}}, "train": {}}'):
+            (self.folder / 'config.json').write_text(broken)
+            with self.assertRaisesRegex(ValueError, 'is not the config of a run'):
+                workdir.load_config(self.folder)
 
     def test_a_run_of_an_earlier_version_is_refused(self):
         content = workdir.as_json(CONFIG)
