@@ -238,7 +238,8 @@ def converted_run(folder):
         run = runs.build(config, mesh.make(1, 1, 1), place)
     if family in OF_IMAGES:
         found = read(folder, family, weights, shapes_of(family, run.model, theirs), run.model)
-        found = fitted(folder, family, theirs, run, found)
+        found, more = fitted(folder, family, theirs, run, found)
+        said += more
     else:
         found = read(folder, family, weights, variables(run.shapes.params, run.shapes.statistics), run.model)
     return family, weights, run, found, said
@@ -317,17 +318,22 @@ def image_run(folder, family, theirs, fields, place):
 
 
 def fitted(folder, family, theirs, run, found):
-    """The variables for the images of the run, where config.json has those of another size: position tables are resized."""
+    """(the variables for the images of the run, report to print): where config.json has images of another size, tables of
+    positions are resized."""
     before = {name: jax.ShapeDtypeStruct(shape, dtype) for name, (shape, dtype) in family.inputs(theirs).items()}
     image = jax.ShapeDtypeStruct(run.data.shapes['image'][0], np.float32)
-    if isinstance(run.model, Fitting) and before['image'].shape[1:] != image.shape[1:]:
+    sides = ['x'.join(map(str, one.shape[1:3])) for one in (image, before['image'])]
+    said = '' if sides[0] == sides[1] else f'; config.json has {sides[1]}'
+    if said and isinstance(run.model, Fitting):
         fit = lambda keys, x: run.model.fitted(mesh.path_of(keys), x, before, image=image)
-        found = {kind: jax.tree_util.tree_map_with_path(fit, tree) for kind, tree in found.items()}
+        there, found = found, {kind: jax.tree_util.tree_map_with_path(fit, tree) for kind, tree in found.items()}
+        if any(x.shape != y.shape for x, y in zip(*map(jax.tree.leaves, (there, found)))):
+            said += ', whose table of positions is resized'
     sizes = [[x.shape for x in jax.tree.leaves(tree)] for tree in (found, variables(run.shapes.params, run.shapes.statistics))]
     if sizes[0] != sizes[1]:
-        raise ValueError(f'{folder} has a preprocessor_config.json for images of {"x".join(map(str, image.shape[1:3]))}, and '
-                         f'a model for images of {"x".join(map(str, before["image"].shape[1:3]))}; mend one of them.')
-    return found
+        raise ValueError(f'{folder} has a preprocessor_config.json for images of {sides[0]}, and a model for images of '
+                         f'{sides[1]}; mend one of them.')
+    return found, said
 
 
 def folder_of(snapshot, new, kind=None):

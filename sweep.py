@@ -6,7 +6,8 @@ sweep(variant) in the config file names the points and the fields that each chan
 prints to DIR/POINT.log; a finished point is not trained again, a stopped one resumes. A --config flag applies to all points.
 --seeds=N trains each point with N seeds and tabulates mean ± standard deviation; it makes a config without sweep(variant) the
 only point. --processes=N trains N points at a time, each on its share of the cores: on a CPU two processes with a core each do
-more than one with two; a point that fails then does not stop the others. --only=POINT trains one point.
+more than one with two. A point that fails then does not stop the others, as it does where one is trained at a time.
+--only=POINT trains one point.
 
 The table is printed and saved in DIR/NAME.json, the pictures, if the sweep has any, in DIR/plots/NAME.png.
 """
@@ -102,7 +103,7 @@ def run(sweep, config, given, folder, name, *, only=None, processes=1):
                     rows = sweeps.rows(group, [sweep.measure(folder / one) for one in points])
                     print('\n'.join(sweeps.lines(rows, sweep.title, wide=17 if several else 8)[bool(table):]), flush=True)
                     table |= rows
-    except ValueError as error:
+    except Exception as error:  # of a point, or of its measure
         failed = error  # once what the others have measured is written
     folders = {group: [folder / point for point in points if point in done] for group, points in groups.items()}
     if sweep.table and done:

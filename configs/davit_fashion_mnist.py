@@ -1,7 +1,7 @@
 """A DaViT (Ding et al. 2022) on Fashion-MNIST: attention in windows of 7x7 patches and attention between channels take turns.
 
 Data and training are those of configs/vit_fashion_mnist.py:small, of which the last 5,000 training images are held out, for 20
-epochs, with pixels in -1..1: the layer norm of a black patch, which is 0 otherwise, has gradients that drown all others.
+epochs, with pixels in -1..1 as in configs/swin_fashion_mnist.py.
 
     python train.py --config=configs/davit_fashion_mnist.py --config.data.path=FOLDER
 

@@ -3,7 +3,7 @@
 Three convolutions of stride 2, 2 and 1 lead to 7x7 patches, with layer norm where the paper has batch norm.
 
 Data and training are those of configs/vit_fashion_mnist.py:small, of which the last 5,000 training images are held out, for 20
-epochs, with pixels in -1..1: the layer norm of a black patch, which is 0 otherwise, has gradients that drown all others.
+epochs, with pixels in -1..1 as in configs/swin_fashion_mnist.py.
 
     python train.py --config=configs/hybrid_fashion_mnist.py --config.data.path=FOLDER
 

@@ -2,29 +2,27 @@
 
     python sweep.py --config=configs/vision_comparison.py:DATA --workdir=runs/vision --processes=2
 
-DATA is a folder with fashion_mnist, as in configs/vit_fashion_mnist.py, and the archive of configs/vit_products.py as
-fashion_products/fashion_products_dev.zip. Of Fashion-MNIST the last 5,000 training images are held out; where the 10,000 test
-images are in its folder too, the table has the accuracy on them, also of runs that were finished before. A part of the sweep
-alone, in the same workdir, is --config=configs/vision_comparison.py:DATA,PART:
+DATA is a folder with fashion_mnist, as in configs/vit_fashion_mnist.py. The last 5,000 training images are held out; where the
+10,000 test images are in its folder too, the table has the accuracy on them, also of runs that were finished before. A part of
+the sweep alone, in the same workdir, is --config=configs/vision_comparison.py:DATA,PART:
 
 models    the ResNet of 20 layers and a wide one, the ViT, Swin, DaViT, and the ViT on convolutions: 3,130 TFLOP.
 deit      the ViT with a class token, and with a distillation token, taught by that ResNet, by its predictions (`deit_hard`) and
           by its probabilities (`deit_soft`): 1,260 TFLOP with the teacher.
 mae       the masked autoencoder and its linear probe, that of a random encoder (`mae_random`), the encoder fine-tuned with all
-          labels (`mae_tuned`) and with 1,000 (`mae_1000`), against the ViT with these alone (`vit_1000`): 890 TFLOP.
+          labels (`mae_tuned`) and with 1,000 (`mae_1000`); against these, with 1,000 labels, the random encoder fine-tuned in
+          the same way (`random_1000`) and the ViT trained as from scratch (`vit_1000`): 980 TFLOP.
 textbook  the ViT and the ResNet-18 of Dive into Deep Learning (section 11.8.6), as there for 10 epochs of 96x96 pixels:
           1,650 TFLOP.
-products  configs/vit_products.py: transfer to other classes, 190 TFLOP.
-sizes     configs/vit_sizes.py: sizes of images and of patches, 110 TFLOP.
 
 The table has a row for each run, whose operations and seconds are without those of the run that it begins with. The seconds are
-those of a run on its share of the cores: for those of both, --only=POINT first. DIR/plots has a picture of the models, and of
-mae, products and sizes one each. Not yet run to its end.
+those of a run on its share of the cores: for those of both, --only=POINT first. DIR/plots has a picture of the models, and one
+of the masked autoencoder. Not yet run to its end.
 """
 
 import pathlib
 
-from configs import base, resnet_fashion_mnist, vit_fashion_mnist, vit_products, vit_sizes
+from configs import base, resnet_fashion_mnist, vit_fashion_mnist, vit_products
 from display import figures
 from training import mesh as meshes
 from training import run as runs
@@ -42,7 +40,8 @@ MODELS = {'resnet': ('ResNet-20', 'convolutions'), 'resnet_wide': ('ResNet-20, t
 KINDS = 'attention', 'convolutions', 'windows', 'both'  # in the order of the colours
 MARKERS = 'oDsv^PX'
 LABELS = {'mae_random': 'linear probe, random encoder', 'mae': 'linear probe, pretrained', 'vit': 'ViT from scratch',
-          'mae_tuned': 'fine-tuned', 'vit_1000': 'from scratch, 1,000 labels', 'mae_1000': 'fine-tuned, 1,000 labels'}
+          'mae_tuned': 'fine-tuned', 'vit_1000': 'ViT from scratch, 1,000 labels',
+          'random_1000': 'random encoder fine-tuned, 1,000 labels', 'mae_1000': 'fine-tuned, 1,000 labels'}
 
 
 def get_config(variant=''):
@@ -83,6 +82,10 @@ def points_of(root):
         """A point on Fashion-MNIST."""
         return Point(f'configs/{config}', {'data.path': f'{root}/fashion_mnist'} | own | fields)
 
+    def tuned(start, **fields):
+        """The encoder of a point, fine-tuned; its head reads the mean as well, as nothing has asked for a class token."""
+        return Point(f'configs/finetune_images.py:{{{start}}}', {'model.pool': 'both'} | own | fields)
+
     few = {'data.train': 'train[:1000]'}
     book = {'data.train': 'train[:55000]', 'data.valid': 'train[55000:]', 'train.steps': 4297}  # 10 epochs of them
     return {
@@ -96,23 +99,13 @@ def points_of(root):
                      'task.targets': 'Soft(temperature=3.0)', 'task.share': 0.1})},
         'mae': {'mae': Point('configs/mae_fashion_mnist.py', {'data.path': f'{root}/fashion_mnist'}),
                 'mae_random': Point('configs/mae_fashion_mnist.py', {'data.path': f'{root}/fashion_mnist', 'train.steps': 1}),
-                'mae_tuned': Point('configs/finetune_images.py:{mae}', own),
-                'mae_1000': Point('configs/finetune_images.py:{mae}', own | few | {'train.steps': 1000}),
+                'mae_tuned': tuned('mae'), **{
+                    f'{name}_1000': tuned(start, **few, **{'train.steps': 1000})
+                    for name, start in (('mae', 'mae'), ('random', 'mae_random'))},
                 # The recipe of training from scratch, and as many images as mae_1000 sees in its larger batches.
                 'vit_1000': on('vit_fashion_mnist.py:small', **few, **{'train.steps': 2000})},
         'textbook': {'d2l_vit': on('vit_fashion_mnist.py:d2l', **book),
-                     'd2l_resnet18': on('resnet_fashion_mnist.py:d2l', **book)},
-        'products': renamed('products', 'vit_products', vit_products.sweep(),
-                            f'{root}/fashion_products/fashion_products_dev.zip'),
-        'sizes': renamed('sizes', 'vit_sizes', vit_sizes.sweep(), f'{root}/fashion_mnist')}
-
-
-def renamed(front, config, sweep, path):
-    """The points of the sweep of another config, as FRONT_POINT, with their data."""
-    made = {name: point if point.config else Point(f'configs/{config}.py', point.fields)
-            for name, point in sweep.all_points.items()}
-    return {f'{front}_{name}': point.replaced(lambda one: f'{{{front}_{one}}}', **{'data.path': path})
-            for name, point in made.items()}
+                     'd2l_resnet18': on('resnet_fashion_mnist.py:d2l', **book)}}
 
 
 def measure(folder, splits=('valid',)):
@@ -134,7 +127,6 @@ def measure_tested(folder):
 def picture(folders, table):
     """{ending of its name: picture} of the parts whose points are there."""
     accuracy = lambda name: table[name]['probe accuracy' if name in ('mae', 'mae_random') else 'valid accuracy']
-    inside = lambda front: {name.removeprefix(front): name for name in folders if name.startswith(front)}
     drawn = {}
     if any(name in folders for name in MODELS):
         drawn[''] = of_models({name: table[name] for name in MODELS if name in folders})
@@ -144,11 +136,7 @@ def picture(folders, table):
             'held-out images that are classified right, %', 'classifier',
             'What a masked autoencoder learns of images without their labels',
             'Linear classifiers on the frozen encoder, before and after it has learnt to fill in patches; and the encoder '
-            'trained further with labels, against the same ViT trained with these labels alone.')
-    for front, other in ('products', vit_products), ('sizes', vit_sizes):
-        if own := inside(f'{front}_'):
-            drawn[front] = other.picture({name: folders[whole] for name, whole in own.items()},
-                                         {name: table[whole] for name, whole in own.items()})
+            'trained further with labels, against those that have seen these labels alone.')
     return drawn
 
 

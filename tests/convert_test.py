@@ -476,12 +476,14 @@ class FolderTest(recorded.TestCase):
         read = runs.load(workdir, step='last', data=1).data.read(self.folder / 'image.png')
         np.testing.assert_allclose(read, (wanted - settings['image_mean']) / settings['image_std'], atol=4.1 / 255)
 
-    @parameterized.parameters(('swin_model', {'height': 24, 'width': 32}), ('dinov2_model', {'height': 20, 'width': 28}),
-                              ('resnet', {'height': 40, 'width': 34}))
-    def test_images_of_another_size_than_in_config_json(self, name, size):
+    @parameterized.parameters(
+        ('swin_model', {'height': 24, 'width': 32}, False), ('dinov2_model', {'height': 20, 'width': 28}, True),
+        ('resnet', {'height': 40, 'width': 34}, False))
+    def test_images_of_another_size_than_in_config_json(self, name, size, resized):
         """A run has those of the preparation, of any two sides: a table of positions is resized as transformers does it."""
         folder = self.prepared(name, {'image_processor_type': 'ViTImageProcessor', 'size': size})
-        self.convert(f'--from_hf={folder}', f'--workdir={self.folder / "run"}')
+        said = self.convert(f'--from_hf={folder}', f'--workdir={self.folder / "run"}')
+        self.assertRegex(said, r'; config.json has \d+x\d+' + ', whose table of positions is resized' * resized + '\n')
         snapshot = runs.load(self.folder / 'run', step='last', data=1)
         sides = size['height'], size['width']
         self.assertEqual(snapshot.data.shapes['image'][0][1:3], sides)

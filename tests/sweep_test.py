@@ -84,11 +84,12 @@ class SweepCase(experiments.TestCase):
 
 
 class FailedTest(SweepCase):
-    def test_what_the_others_have_measured_is_tabulated_before_the_error(self):
+    @parameterized.parameters(ValueError, KeyError)
+    def test_what_the_others_have_measured_is_tabulated_before_the_error(self, kind):
         def at_once(given, folder, processes):
             yield 'a', 0
             yield 'c', 0
-            raise ValueError('Point b has failed.')
+            raise kind('Point b has failed.')
 
         number = lambda count: Estimate.of([float(count)])
         points = {'a': {'seed': 1}, 'b': {'seed': 2}, 'c': {'train.steps': 3}, 'd': {'train.steps': 4}}
@@ -98,7 +99,7 @@ class FailedTest(SweepCase):
             workdir = self.folder / f'{table is None}'
             made = Sweep(points, measure=lambda folder: {'': {'loss': 2.0}}, table=table)
             with (mock.patch.object(sweep, 'at_once', at_once), contextlib.redirect_stdout(io.StringIO()) as out,
-                  self.assertRaisesRegex(ValueError, 'Point b has failed')):
+                  self.assertRaisesRegex(kind, 'Point b has failed')):
                 sweep.run(made, experiments.tiny(self.text), {}, workdir, 'mine', processes=2)
             self.assertEqual(json.loads((workdir / 'mine.json').read_text()), wanted)
             self.assertEqual([line.split()[0] for line in out.getvalue().splitlines()[1:]], [*wanted])

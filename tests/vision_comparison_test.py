@@ -17,12 +17,17 @@ TINY = {'train.steps': 2, 'log.every_steps': 1, 'checkpoint.every_steps': 1, 'me
         'optimizer.schedule.warmup_steps': 1, 'data.batch_size': 8}
 DIGITS = {'data.source': 'digits', 'data.path': '', 'data.train': 'train[:64]', 'data.valid': 'train[64:74]'}
 SMALL = {'model.layers': 1, 'model.heads': 2, 'model.width': 8}
+MAE = {f'model.{part}.{field}': size for part in ('encoder', 'decoder')
+       for field, size in (('layers', 1), ('heads', 2), ('width', 8))} | {'evals.probe.train': 'train[:64]'}
+FEW = {'data.train': 'train[:32]'}
+OWN = {'resnet': {'model.widths': (4,), 'model.depths': (1,), 'model.stem.width': 4}, 'mae': MAE | {'train.steps': 3},
+       'mae_random': MAE, 'mae_tuned': {}, 'mae_1000': FEW, 'random_1000': FEW, 'vit_1000': SMALL | FEW}
 
 
 class VisionComparisonTest(experiments.TestCase):
 
     @parameterized.parameters(
-        ('', "takes a folder of data and one of models, deit, mae, textbook, products, sizes; '' was given"),
+        ('', "takes a folder of data and one of models, deit, mae, textbook; '' was given"),
         (',mae', "',mae' was given"), ('data,swin', "one of models, deit, .*; 'data,swin' was given"))
     def test_other_variants(self, variant, message):
         with self.assertRaisesRegex(ValueError, message):
@@ -34,8 +39,8 @@ class VisionComparisonTest(experiments.TestCase):
         after = {name: point.after for name, point in whole.all_points.items() if point.after}
         self.assertEqual(after, {
             'deit_hard': ['resnet'], 'deit_soft': ['resnet'], 'mae_tuned': ['mae'], 'mae_1000': ['mae'],
-            'products_full': ['products_pretrained'], 'products_probe': ['products_pretrained']})
-        self.assertLen(whole.points, 6 + 3 + 5 + 2 + 4 + 16)
+            'random_1000': ['mae_random']})
+        self.assertLen(whole.points, 6 + 3 + 6 + 2)
         self.assertEqual(whole.groups, {name: [name] for name in whole.points})
 
     def test_parts_are_points_of_the_whole(self):
@@ -50,7 +55,7 @@ class VisionComparisonTest(experiments.TestCase):
 
     def test_nothing_is_trained_on_what_is_held_out(self):
         for name, point in vision_comparison.sweep('data').all_points.items():
-            if not point.after and not name.startswith('products'):
+            if not point.after:
                 config = vision_comparison.sweep('data').config_of(name, vision_comparison.get_config('data'), {}, self.folder)
                 self.assertEqual(config.data.valid, 'train[55000:]', name)
                 self.assertIn(config.data.train, ('train[:55000]', 'train[:1000]'), name)
@@ -67,35 +72,47 @@ class VisionComparisonTest(experiments.TestCase):
             for name in 'swin', 'deit_hard', 'mae_tuned':
                 self.assertEqual('test' in made.all_points[name].fields['evals'], there)
 
-    @pytest.mark.slow
-    def test_from_data_to_the_table_and_the_picture(self):
-        whole = vision_comparison.sweep(f'{self.folder},deit')
+    def trained(self, part):
+        """The table of a part whose networks and data are small."""
+        whole = vision_comparison.sweep(f'{self.folder},{part}')
         small = {name: Point(point.config, point.fields | TINY | (
-            {'model.widths': (4,), 'model.depths': (1,), 'model.stem.width': 4} if name == 'resnet' else SMALL) | (
-            {} if point.after else DIGITS)) for name, point in whole.all_points.items()}
+            {} if point.after else DIGITS) | OWN.get(name, SMALL)) for name, point in whole.all_points.items()}
         folder = self.folder / 'runs'
         with contextlib.redirect_stdout(io.StringIO()):
             code = sweep.run(dataclasses.replace(whole, points=small), vision_comparison.get_config('data'), {}, folder,
                              'vision_comparison')
         self.assertEqual(code, 0)
         table = json.loads((folder / 'vision_comparison.json').read_text())
-        self.assertEqual([*table], ['resnet', 'vit_cls', 'deit_hard', 'deit_soft'])
+        self.assertEqual([*table], [*whole.points])
         for name, row in table.items():
             self.assertEqual([*row], ['valid accuracy', 'probe accuracy', 'parameters', 'TFLOP', 'seconds'])
-            self.assertEqual(row['valid accuracy'], experiments.rows(folder / name, 'valid')[-1]['accuracy'])
-            self.assertIsNone(row['probe accuracy'])
+            evaluation, other = ('probe', 'valid') if name in ('mae', 'mae_random') else ('valid', 'probe')
+            self.assertEqual(row[f'{evaluation} accuracy'], experiments.rows(folder / name, evaluation)[-1]['accuracy'])
+            self.assertIsNone(row[f'{other} accuracy'])
+        return table
+
+    @pytest.mark.slow
+    def test_distillation_from_data_to_the_table_and_the_picture(self):
+        table, folder = self.trained('deit'), self.folder / 'runs'
         self.assertGreater(table['deit_hard']['TFLOP'], table['vit_cls']['TFLOP'])  # that of the teacher is added
         self.assertEqual(table['deit_hard']['parameters'] - table['vit_cls']['parameters'], 2 * 8 + 8 * 10 + 10)
         self.assertTrue((folder / 'plots' / 'vision_comparison.png').is_file())
         self.assertNotEqual(experiments.rows(folder / 'deit_hard', 'valid')[-1]['distillation'],
                             experiments.rows(folder / 'deit_soft', 'valid')[-1]['distillation'])
 
+    @pytest.mark.slow
+    def test_masked_autoencoding_from_data_to_the_table_and_the_picture(self):
+        table, folder = self.trained('mae'), self.folder / 'runs'
+        for name, start in ('mae_tuned', 'mae'), ('mae_1000', 'mae'), ('random_1000', 'mae_random'):
+            self.assertIn(f'parameters from {folder / start}', (folder / f'{name}.log').read_text())
+        self.assertEqual(table['mae_1000']['parameters'], table['random_1000']['parameters'])
+        self.assertTrue((folder / 'plots' / 'vision_comparison_mae.png').is_file())
+
     def test_pictures_are_those_of_the_points(self):
         row = lambda i: {column: Estimate.of([value]) for column, value in {
             'valid accuracy': 0.9 + i / 1000, 'probe accuracy': 0.5 + i / 1000, 'parameters': 1000 + i, 'TFLOP': 100.0 + i,
             'seconds': 60.0}.items()}
-        for part, wanted in {'': {'', 'mae', 'products', 'sizes'}, ',models': {''}, ',textbook': {''}, ',deit': {''},
-                             ',mae': {'mae'}, ',products': {'products'}, ',sizes': {'sizes'}}.items():
+        for part, wanted in {'': {'', 'mae'}, ',models': {''}, ',textbook': {''}, ',deit': {''}, ',mae': {'mae'}}.items():
             points = vision_comparison.sweep(f'data{part}').points
             table = {name: row(i) for i, name in enumerate(points)}
             drawn = vision_comparison.picture({name: [] for name in points}, table)
@@ -109,7 +126,7 @@ class VisionComparisonTest(experiments.TestCase):
                                  {90 + i / 10 for i in range(6)})
             if part == ',mae':  # of an encoder the accuracy of the probe
                 bars = [round(bar.get_width(), 6) for bar in drawn['mae'].axes[0].patches]
-                self.assertEqual(bars, [50.1, 50.0, 90.2, 90.4, 90.3])
+                self.assertEqual(bars, [50.1, 50.0, 90.2, 90.5, 90.4, 90.3])
 
 
 if __name__ == '__main__':

@@ -229,7 +229,7 @@ def labelled(paths: Sequence[str], told: Told = Told()) -> list[Pair]:
 
 def _require_there(path: str) -> None:
     if not os.path.exists(path):
-        raise FileNotFoundError(f'{path!r} does not exist; expected an image file or a folder of class folders.')
+        raise FileNotFoundError(f'{path!r} does not exist; expected image files, or folders or archives of them.')
 
 
 def files(pairs: Sequence[Pair], classes: Sequence[str], form: Format) -> images.Files:

@@ -178,9 +178,9 @@ def rows(name: str, measured: Sequence[Mapping[str, Mapping[str, float | None]]]
 
 
 def lines(table: Table, title: str = '', *, wide: int = 8) -> list[str]:
-    """The table as text: a heading, and a line for each row; columns are `wide` characters, or as wide as their headings."""
+    """The table as text: a heading, and a line for each row; columns have `wide` characters, or more for what is wider."""
     columns = next(iter(table.values()))
-    cells = lambda texts: ''.join(f'{text:>{max(wide, len(column) + 2)}}' for column, text in zip(columns, texts))
+    cells = lambda texts: ''.join(f' {text:>{max(wide, len(column) + 2) - 1}}' for column, text in zip(columns, texts))
     return [f'{title:27} {cells(columns)}'] + [
         f'{name:27} ' + cells('n/a' if number is None else str(number) for number in row.values())
         for name, row in table.items()]

@@ -38,8 +38,8 @@ def drop_path(x: jax.Array, rate: float | jax.Array | None, key: jax.Array | Non
 
 
 def path_rates(drop_path: float, blocks: int) -> tuple[float, ...]:
-    """The rates of drop path of so many blocks, from 0 for the first linearly to `drop_path` for the last, as in timm; (): all
-    are 0, as of a single block."""
+    """The rates of drop path of so many blocks, from 0 for the first linearly to `drop_path` for the last, as in timm's ViT and
+    Swin; (): all are 0, as of a single block."""
     if not 0 <= drop_path < 1:
         raise ValueError(f'drop_path is {drop_path}; expected a rate in [0, 1).')
     return tuple(np.linspace(0.0, drop_path, blocks).tolist()) if drop_path and blocks > 1 else ()

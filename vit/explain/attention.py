@@ -76,7 +76,7 @@ class StagesView(View):
 def of_stages(snapshot: Any, file: str, steps: bool = False) -> tuple:
     """As `of_image`, of a model with stages; rollout goes through their merging, which gives each of the merged patches an
     equal share."""
-    image = snapshot.data.read(file)
+    image, note = snapshot.data.seen(file)
     cells, seen, sections, flow = snapshot.model.cells(image.shape[:2]), look(snapshot, steps, image=image[None]), [], None
     for number, (name, (rows, columns, _)) in enumerate(cells.items()):
         places = [f'{row},{column}' for row in range(rows) for column in range(columns)]
@@ -92,7 +92,7 @@ def of_stages(snapshot: Any, file: str, steps: bool = False) -> tuple:
         sections.append(section)
     view = StagesView(sections, image=snapshot.data.visible(image), cells=cells, rollout=flow)
     read = None if flow is None else flow.mean(0).reshape(cells['stage_0'][:2]).tolist()
-    return view, seen.found, {'image': file, 'rollout': read}
+    return view, seen.found, {'image': file, 'rollout': read} | ({'note': note} if note else {})
 
 
 def merged(before: tuple, after: tuple) -> np.ndarray:
@@ -109,7 +109,7 @@ def of_image(snapshot: Any, file: str, steps: bool = False) -> tuple:
     transformer/explain/attention.py. With `steps` each patch is a row and a column of the panels, named 'ROW,COLUMN'."""
     if isinstance(snapshot.model, Staged):
         return of_stages(snapshot, file, steps)
-    image, model = snapshot.data.read(file), snapshot.model
+    (image, note), model = snapshot.data.seen(file), snapshot.model
     seen = look(snapshot, steps, image=image[None])
     rows = image.shape[0] // model.patch
     places = [f'{row},{column}' for row in range(rows) for column in range(image.shape[1] // model.patch)]
@@ -118,7 +118,7 @@ def of_image(snapshot: Any, file: str, steps: bool = False) -> tuple:
                            across='key: the patch that is attended to')
     view = ImageView([section], image=snapshot.data.visible(image), patch=model.patch, front=model.front)
     read = None if section.rollout is None else read_out(section.rollout, model.front).reshape(rows, -1).tolist()
-    return view, seen.found, {'image': file, 'rollout': read}
+    return view, seen.found, {'image': file, 'rollout': read} | ({'note': note} if note else {})
 
 
 def attention(layers: Mapping, rollout: np.ndarray | None, image: np.ndarray, found: Sequence, *, patch: int,

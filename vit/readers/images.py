@@ -63,10 +63,8 @@ class ImageReader(Reader):
             yield part, np.stack(images + images[-1:] * (count - len(part))), [notes[path] for path in part]
 
     def picture(self, snapshot: Any, given: str, steps: bool = False) -> tuple:
-        data = self.data_of(snapshot)
-        view, found, more = attention.of_image(snapshot, given, steps=steps)
-        note = data.seen(given)[1]
-        return view, found, more | ({'note': note} if note else {})
+        self.data_of(snapshot)
+        return attention.of_image(snapshot, given, steps=steps)
 
     def grid(self, snapshot: Any) -> tuple[int, int] | None:
         """(rows, columns) of the patches of an image, in the first stage; None: the model has none."""

@@ -90,6 +90,9 @@ class TableTest(absltest.TestCase):
         self.assertEqual(sweeps.lines(self.TABLE, 'bytes', wide=14), [
             f'{"bytes":28}            16            32', f'{"rotary":28}  2.000 ± 0.71     2.250 ± 0',
             f'{"rotary_ntk":28}     1.500 ± 0     2.000 ± 0', f'{"learned":28}           inf           n/a'])
+        wide = sweeps.rows('resnet', 2 * [{'': {'parameters': 272474, 'seconds': 1.5}}])
+        self.assertEqual([line.split() for line in sweeps.lines(wide)], [
+            ['parameters', 'seconds'], ['resnet', '2.725e+05', '±', '0', '1.500', '±', '0']])
 
     def test_json(self):
         found = json.loads(sweeps.as_json(self.TABLE))

@@ -60,6 +60,7 @@ class StagesTest(parameterized.TestCase):
         self.assertAlmostEqual(found[0]['entropy'][0], (8 * np.log(4) + 4 * np.log(2)) / 12, places=5)
         self.assertAlmostEqual(found[0]['highest_entropy'], found[0]['entropy'][0], places=5)
         self.assertAlmostEqual(found[0]['confidence'][0], (8 / 4 + 4 / 2) / 12, places=5)
+        self.assertEqual((more['image'], more['note']), ('image.png', 'its colours are converted'))
         own, other = (1 + 1 / 4) / (1 + 2 / 4), (1 / 4) / (1 + 2 / 4)  # of the residual connection and the two weights
         np.testing.assert_allclose(more['rollout'], np.array([[1 / 16, 1 / 16, (own + other) / 8]] * 4), atol=1e-6)
         self.assertAlmostEqual(found[1]['highest_entropy'], np.log(4), places=5)
@@ -141,8 +142,8 @@ class Snapshot:
         self.model, self.data, self.image = model, self, image
         self.params = jax.tree.map(jnp.zeros_like, models.init(model, image[None]))
 
-    def read(self, path):
-        return self.image
+    def seen(self, path):
+        return self.image, 'its colours are converted'
 
     def visible(self, image):
         return image
