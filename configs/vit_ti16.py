@@ -12,13 +12,14 @@ Augmentation and decay are what Steiner et al. 2022 advise for the smallest mode
                python -m benchmarks.train_step --config=configs/vit_ti16.py:step --steps=20
 
            751 to 770 ms a step on two quiet cores of a Xeon (family 6 model 167, Python 3.11, jax 0.10.2), 1.30 of the time of
-           timm's in PyTorch 2.14 (561 to 611 ms, in turns); on two busy ones of an older Xeon 2.2 to 3.0 s, and in turns with
-           PyTorch 2.13 and Hugging Face's ViT 1.46 and 1.82 of its time. Attention is the reason: 5 % of the operations and 40
-           % of the step. XLA on CPU multiplies the small matrices of 197 x 64 at 12 to 33 GFLOP/s, where the dense layers reach
-           90, and forms scores, exponentials and sums in passes of their own (25 ms a layer); PyTorch has one fused kernel (30
-           ms a layer, forward and back, where XLA at best takes 38). Products in the order of their axes
-           (transformer/attention/kernels/attend.py) have made a layer 10 % faster. Padding the rows to 208 or 256, one product
-           a head, and a loop over heads were slower.
+           timm's in PyTorch 2.14 (561 to 611 ms, in turns): MKL, at home there, multiplies its dense layers at 333 to 389
+           GFLOP/s, XLA at 181 to 297, which is 416 ms a step, and no flag of XLA for CPUs takes more than 5 % off. On two busy
+           ones of an older Xeon 2.2 to 3.0 s, in turns with PyTorch 2.13 and Hugging Face's ViT 1.46 and 1.82 of its time.
+           Attention is the reason: 5 % of the operations and 40 % of the step. XLA on CPU multiplies the small matrices of 197
+           x 64 at 12 to 33 GFLOP/s, where the dense layers reach 90, and forms scores, exponentials and sums in passes of their
+           own (25 ms a layer); PyTorch has one fused kernel (30 ms a layer, forward and back, where XLA at best takes 38).
+           Products in the order of their axes (transformer/attention/kernels/attend.py) have made a layer 10 % faster. Padding
+           the rows to 208 or 256, one product a head, and a loop over heads were slower.
 """
 
 from configs import base
