@@ -26,7 +26,7 @@ from absl import flags
 from training.config import cli
 
 if __name__ == '__main__':
-    flags.DEFINE_integer('steps', 60, 'steps of each of the four measurements', lower_bound=20)
+    flags.DEFINE_integer('steps', 60, 'steps of each of the four measurements', lower_bound=5)
     cli.answer_help(config='configs/quickstart.py')
 
 import jax
@@ -39,7 +39,7 @@ from training.config import schema
 from training.host import machine
 from training.report import report
 
-ROUNDS, LAPS, WARMUP = 2, 10, 2  # the first WARMUP laps of each round are a warm-up
+ROUNDS, LAPS, WARMUP = 2, 10, 2  # the first WARMUP laps of each round, of a step each if there are few, are a warm-up
 
 
 def main(config, name):
@@ -47,13 +47,13 @@ def main(config, name):
 
 
 def measure(config, name, steps):
-    """{name: number} for a config, with `steps` (at least 20) steps of the bare step and of the loop in each round."""
+    """{name: number} for a config, with `steps` (at least 5) steps of the bare step and of the loop in each round."""
     schema.check(config)
-    lap = steps // LAPS
+    lap = max(1, steps // LAPS)
     with config.unlocked():  # for both, as these are part of the compiled step
         config.train.steps = steps
         config.log.every_steps = lap
-        config.checkpoint.every_steps, config.checkpoint.best = steps // 2, ''
+        config.checkpoint.every_steps, config.checkpoint.best = -(-steps // 2), ''
         config.evals = {}
     machine.prepare(config)
     mesh = meshes.make(config.mesh.data, config.mesh.fsdp, config.mesh.tensor)
@@ -71,7 +71,8 @@ def measure(config, name, steps):
     bare_lap_ms = statistics.median(1e3 * statistics.fmean(bare[i:i + lap]) for i in range(0, len(bare), lap))
     middle = lambda key: statistics.median(row[key] for row in loop)
     return {
-        'config': name, 'device': f'{mesh.size} x {mesh.devices.flat[0].device_kind}', 'cores': len(os.sched_getaffinity(0)),
+        'config': name, 'device': f'{mesh.size} x {mesh.devices.flat[0].device_kind}',
+        'processor': machine.processor(), 'cores': len(os.sched_getaffinity(0)),
         'jax': jax.__version__, 'dtype': config.dtype, 'parameters': run.parameters(), 'compile_s': round(compile_s, 2),
         'step_ms': round(1e3 * seconds, 2), 'step_ms_min': round(1e3 * min(bare), 2),
         'step_ms_max': round(1e3 * max(bare), 2), f'{run.data.unit}_per_s': round(units / config.train.dispatch / seconds, 1),

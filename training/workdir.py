@@ -15,6 +15,7 @@ import jax
 import ml_collections
 
 from training.config import schema
+from training.host import machine
 
 # Fields that may change when a run resumes; a change of any other makes it another experiment.
 # Companions may move: their digests are compared.
@@ -244,7 +245,7 @@ def save_environment(folder, digests, companions=None):
         'python': platform.python_version(), 'machine': platform.machine(),
         'packages': {name: metadata.version(name) for name in VERSIONS},
         'platform': device.platform, 'device': device.device_kind, 'devices': jax.device_count(),
-        'processes': jax.process_count(), 'cores': len(os.sched_getaffinity(0)),
+        'processes': jax.process_count(), 'processor': machine.processor(), 'cores': len(os.sched_getaffinity(0)),
         'xla_flags': os.environ.get('XLA_FLAGS', ''), 'data': digests,
         'companions': companions or {}}
     write_atomically(folder / 'environment.json', json.dumps(environment, indent=2) + '\n')

@@ -11,6 +11,7 @@ import pytest
 from absl.testing import absltest
 
 from tests import experiments
+from training.host import machine
 
 
 class TrainStepTest(experiments.TestCase):
@@ -21,12 +22,14 @@ class TrainStepTest(experiments.TestCase):
 
         out = io.StringIO()
         with contextlib.redirect_stdout(out):
-            row = train_step.measure(experiments.tiny(self.text), 'tiny', 20)
+            row = train_step.measure(experiments.tiny(self.text), 'tiny', 5)
         self.assertEqual(out.getvalue(), '')  # the loop's own lines would break the line of JSON
         self.assertEqual(list(row), [
-            'config', 'device', 'cores', 'jax', 'dtype', 'parameters', 'compile_s', 'step_ms', 'step_ms_min', 'step_ms_max',
-            'tokens_per_s', 'achieved_gflops', 'data_wait_share', 'loop_overhead_share', 'save_s', 'peak_rss_mb'])
+            'config', 'device', 'processor', 'cores', 'jax', 'dtype', 'parameters', 'compile_s', 'step_ms', 'step_ms_min',
+            'step_ms_max', 'tokens_per_s', 'achieved_gflops', 'data_wait_share', 'loop_overhead_share', 'save_s',
+            'peak_rss_mb'])
         self.assertEqual((row['config'], row['device'], row['dtype']), ('tiny', '1 x cpu', 'float32'))
+        self.assertEqual(row['processor'], machine.processor())
         for key in ('cores', 'parameters', 'compile_s', 'step_ms_min', 'achieved_gflops', 'save_s', 'peak_rss_mb'):
             self.assertGreater(row[key], 0, key)
         self.assertBetween(row['step_ms'], row['step_ms_min'], row['step_ms_max'])

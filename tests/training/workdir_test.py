@@ -11,6 +11,7 @@ from absl.testing import absltest, parameterized
 
 from tests import experiments
 from training import workdir
+from training.host import machine
 
 CONFIG = experiments.tiny_images()
 
@@ -140,6 +141,7 @@ class WorkdirTest(parameterized.TestCase):
         found = json.loads((self.folder / 'environment.json').read_text())
         self.assertEqual((found['platform'], found['devices']), ('cpu', 8))
         self.assertIn('jax', found['packages'])
+        self.assertEqual(found['processor'], machine.processor())
         self.assertEqual(found['data'], {'train': 'a'})
 
     def test_changed_data_and_companions(self):

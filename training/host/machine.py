@@ -3,6 +3,7 @@
 import math
 import os
 import pathlib
+import platform
 import re
 
 from training.host import allocator
@@ -10,6 +11,20 @@ from training.host import allocator
 
 def cache_folder():
     return pathlib.Path(os.environ.get('HEED_CACHE') or '~/.cache/heed').expanduser()
+
+
+def processor():
+    """The kind of CPU, such as 'Intel(R) Xeon(R) Processor, family 6, model 167': of one name there are several kinds. What the
+    system calls the architecture where it does not say."""
+    try:
+        lines = pathlib.Path('/proc/cpuinfo').read_text().splitlines()
+    except OSError:
+        lines = []
+    said = {key.strip(): value.strip() for key, _, value in (line.partition(':') for line in lines)}
+    if 'model name' not in said:
+        return platform.processor() or platform.machine()
+    kinds = ('family', 'cpu family'), ('model', 'model')
+    return ', '.join([said['model name'], *(f'{name} {said[key]}' for name, key in kinds if key in said)])
 
 
 def prepare(config, sparing=False):

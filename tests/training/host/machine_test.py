@@ -52,6 +52,17 @@ class PrepareTest(parameterized.TestCase):
             self.assertEqual(machine.cache_folder(), pathlib.Path.home() / '.cache' / 'heed')
 
 
+class ProcessorTest(absltest.TestCase):
+    def test_a_kind_is_a_name_with_its_family_and_model(self):
+        shown = 'processor\t: 0\ncpu family\t: 6\nmodel\t\t: 167\nmodel name\t: A CPU\nflags\t\t: fma\n\n' * 2
+        with mock.patch.object(pathlib.Path, 'read_text', return_value=shown):
+            self.assertEqual(machine.processor(), 'A CPU, family 6, model 167')
+        for without in (mock.patch.object(pathlib.Path, 'read_text', return_value='processor : 0'),
+                        mock.patch.object(pathlib.Path, 'read_text', side_effect=FileNotFoundError)):
+            with without, mock.patch('platform.processor', return_value='arm64'):
+                self.assertEqual(machine.processor(), 'arm64')
+
+
 class MemoryTest(parameterized.TestCase):
     def program(self, size):
         sizes = types.SimpleNamespace(argument_size_in_bytes=size, output_size_in_bytes=size, alias_size_in_bytes=size,
