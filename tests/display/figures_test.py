@@ -10,7 +10,7 @@ from absl.testing import absltest, parameterized
 from matplotlib.text import Text
 
 from benchmarks import complexity
-from configs import attention_length, extrapolation, stability, vision_comparison, vit_products, vit_sizes
+from configs import attention_length, extrapolation, scaling, stability, vision_comparison, vit_products, vit_sizes
 from data.tokenizers import lattice, merges, trace
 from display import figures
 from tests.transformer.explain.pictures_test import drawn
@@ -114,6 +114,15 @@ def sized():
     return vit_sizes.picture(dict.fromkeys(table), table)
 
 
+def scaled(part):
+    found = {}
+    for name, (budget, layers, width, steps) in zip(scaling.sweep().points, scaling.grid('')):
+        size, tokens = 12 * layers * width ** 2, 2048 * steps
+        row = {'N': size, 'N of blocks': size, 'D': tokens, 'C': budget, 'loss': 1.2 + 7 * size ** -0.3 + 40 * tokens ** -0.3}
+        found[name] = {column: sweeps.Estimate(float(value), 0.0, 1) for column, value in row.items()}
+    return scaling.picture({}, found)[part]
+
+
 def reconstructed():
     image = RNG.random((4, 4, 1))
     return filled.figure([filled.Filled(image, image[..., 0] > 0.5, image / 2, 0.1)] * 2, 'Masked patches')
@@ -140,6 +149,7 @@ FIGURES = {
         lattice.Edge(*one, 0, -1.0) for one in ((0, 1, '\u2581'), (0, 2, '\u2581中'), (1, 2, '中')))), ' 中'),
     'losses': lambda: in_a_run(report.losses), 'stability': stable, 'extrapolation': longer, 'complexity': complexities,
     'by length': by_length, 'transfer': transferred, 'sizes': sized, 'models of images': lambda: compared(''),
+    'scaling': lambda: scaled(''), 'scaling with data': lambda: scaled('data'),
     'an autoencoder': lambda: compared('mae'), 'reconstructions': reconstructed,
     'filters': lambda: filters.figure(RNG.random((2, 2, 1, 5))), 'filters of colours': lambda: filters.figure(
         RNG.random((2, 2, 3, 5)))}
@@ -190,7 +200,8 @@ class AllFiguresTest(parameterized.TestCase):
                 drawing.add(path.relative_to(ROOT).as_posix())
         self.assertEqual(drawing, {
             'benchmarks/complexity.py', 'configs/attention_length.py', 'configs/extrapolation.py',
-            'configs/stability.py', 'configs/vision_comparison.py', 'configs/vit_products.py', 'configs/vit_sizes.py',
+            'configs/scaling.py', 'configs/stability.py', 'configs/vision_comparison.py', 'configs/vit_products.py',
+            'configs/vit_sizes.py',
             'data/tokenizers/trace.py',
             'training/report/report.py',
             'transformer/attention/masks/analysis.py', 'transformer/evaluators/pooling.py', 'transformer/explain/pictures.py',

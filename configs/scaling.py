@@ -1,0 +1,190 @@
+"""Scaling laws on a laptop: the loss of small GPTs on bytes against parameters, data and computation, and the best sizes.
+
+    python sweep.py --config=configs/scaling.py --workdir=runs/scaling --processes=2
+    python sweep.py --config=configs/scaling.py:DATA --workdir=runs/scaling --processes=2
+
+The text is Python's standard library, 12 MB, or with DATA, a folder as in configs/objectives.py, all English in it, 28 MB. Each
+number of operations of BUDGETS is spent on the five sizes nearest to the square root of its 120th part, of those for which the
+text suffices: no run sees a byte twice. Rows are 128 bytes, 16 a step; the rate, which falls linearly to 0 after 4 % of the
+steps, is 0.3 / width, so that each run ends its schedule.
+
+The table has the size of each run, N with and without its table of bytes, the bytes that it has read, D, its operations C, as
+XLA counts them, and the loss on held-out text. Pictures in WORKDIR/plots: the loss against C, D and N, the curves of equal C
+(`valleys`), and the best size of C by the three approaches of Hoffmann et al. 2022 (training/report/scaling.py), beside that of
+Kaplan et al. 2020, who count N without the table and C as 6·N·D. Not yet run to its end.
+"""
+
+import math
+
+from configs import base, objectives
+from display import figures
+from training import mesh as meshes
+from training import run as runs
+from training import workdir
+from training.report import report, scaling
+from training.report.sweeps import Sweep, costs
+
+SIZES = (2, 32), (2, 48), (2, 64), (3, 64), (3, 96), (4, 128), (4, 192), (6, 256)  # (layers, width)
+LENGTH, ROWS, VOCABULARY = 128, 16, 257  # bytes, and what separates documents
+BUDGETS = {'': (1e11, 3e11, 1e12, 3e12, 1e13), 'DATA': (3e11, 1e12, 3e12, 1e13, 3e13)}  # operations
+BYTES = {'': 12e6, 'DATA': 27e6}  # to train on
+PER_BUDGET = 5
+
+
+def get_config(variant=''):
+    c = base.config()
+    if variant:
+        c.data = base.data('data.text.documents:Text', corpus=objectives.corpus(variant), tokenizer='Byte()', length=LENGTH,
+                           batch_size=ROWS)
+    else:
+        c.data = base.data('data.text.documents:Text', source='stdlib', tokenizer='Byte()', valid='train[90%:92%]',
+                           length=LENGTH, batch_size=ROWS)
+    c.model = base.part('transformer.models.gpt:Gpt', layers=2, heads=2, width=32, length=LENGTH, **base.NO_BIASES,
+                        positions='Rotary()', initial='Scaled(scale=0.07)')
+    c.task = base.part('transformer.tasks.language_model:NextToken')
+    c.optimizer = base.optimizer(learning_rate=0.01, b2=0.98, weight_decay=0.1, schedule=base.part(
+        'training.schedules:LinearDecay', warmup_steps=20))
+    c.train.steps = 500
+    c.log.every_steps = 50
+    c.checkpoint.every_steps = 1000
+    c.evals.valid = base.evaluation('transformer.evaluators.language_model:Perplexity', split='valid')
+    return c.lock()
+
+
+def cost(layers, width):
+    """Operations of a step: 6 for each weight of a matrix and byte, and those of queries with keys and weights with values."""
+    matrices = 12 * layers * width ** 2 + VOCABULARY * width
+    return ROWS * LENGTH * (6 * matrices + 12 * layers * LENGTH * width)
+
+
+def grid(variant):
+    """[(budget, layers, width, steps)] of the points."""
+    kind, found = 'DATA' if variant else '', []
+    for budget in BUDGETS[kind]:
+        steps = {size: round(budget / cost(*size)) for size in SIZES}
+        there = [size for size in SIZES if steps[size] * ROWS * LENGTH <= BYTES[kind]]
+        centre = math.log(math.sqrt(budget / 120))
+        nearest = sorted(there, key=lambda size: abs(math.log(12 * size[0] * size[1] ** 2) - centre))[:PER_BUDGET]
+        found += [(budget, *size, steps[size]) for size in sorted(nearest)]
+    return found
+
+
+def sweep(variant=''):
+    points = {f'{budget:.0e}-{layers}x{width}'.replace('+', ''): {
+        'model.layers': layers, 'model.width': width, 'model.heads': width // 16, 'model.initial': initial(width),
+        'train.steps': steps, 'optimizer.learning_rate': 0.3 / width, 'optimizer.schedule.warmup_steps': max(1, steps // 25)}
+        for budget, layers, width, steps in grid(variant)}
+    return Sweep(points, measure, picture, title='operations-layers x width')
+
+
+def initial(width):
+    """GPT-2's 0.02 is for its width of 768: the same 0.55 / sqrt(width) here."""
+    return f'Scaled(scale={0.55 / math.sqrt(width):.3g})'
+
+
+def measure(folder):
+    """{'': {'N', 'N of blocks', 'D', 'C', 'loss'}} of a run, C in floating point operations."""
+    config = workdir.load_config(folder)
+    made = runs.build(config, meshes.make(1), folder, applied=True)
+    table = math.prod(made.shapes.params['tokens']['embedding'].shape)
+    return {'': {'N': made.parameters(), 'N of blocks': made.parameters() - table, 'D': config.train.steps * ROWS * LENGTH,
+                 'C': 1e12 * costs(folder)['TFLOP'], 'loss': report.rows(folder, 'valid')[-1]['loss']}}
+
+
+def runs_of(table, size='N'):
+    """The `scaling.Runs` of a table; with size='N of blocks' as Kaplan et al. count, C = 6·N·D."""
+    rows = {name: {column: number.mean for column, number in row.items()} for name, row in table.items()}
+    column = lambda name: [row[name] for row in rows.values()]
+    flops = column('C') if size == 'N' else [6 * row[size] * row['D'] for row in rows.values()]
+    return scaling.Runs([float(name.partition('-')[0]) for name in rows], column(size), column('D'), flops, column('loss'))
+
+
+def laws(table):
+    """{approach: (N_best of C as a `scaling.Power`, or None; what is to be said of it)}."""
+    counted = runs_of(table)
+
+    def exponent(power):
+        return power, f'a = {power.exponent:.3f}'
+
+    def surface():
+        found, more = scaling.projected(counted), scaling.huber(counted)
+        low, high = scaling.intervals(counted, lambda one: one.exponent)
+        flops = counted.flops.min(), counted.flops.max()
+        power = scaling.Power.of(flops, found.best(flops))
+        return power, f'a = {found.exponent:.3f} (80 %: {low:.3f} to {high:.3f}; Huber: {more.exponent:.3f})'
+
+    ways = {'best runs': lambda: exponent(scaling.envelope(counted)),
+            'parabolas': lambda: exponent(scaling.valleys(counted)[0]), 'surface': surface,
+            "parabolas, Kaplan's counts": lambda: exponent(scaling.valleys(runs_of(table, 'N of blocks'))[0])}
+    found = {}
+    for name, way in ways.items():
+        try:
+            found[name] = way()
+        except ValueError as error:
+            found[name] = None, str(error)
+    return found
+
+
+def picture(folders, table):
+    """{'': the loss against C and N, and the best N of C; 'data': the loss against D and N}."""
+    counted = runs_of(table)
+    return {'': of_computation(counted, laws(table)), 'data': of_data(counted)}
+
+
+def of_computation(counted, found):
+    """A figure of the runs, the curves of equal C and the best size of C by each way of `laws`."""
+    import numpy as np
+
+    figure, body = figures.new(13.5, 5.4, dpi=120)
+    curves, equal, best = body.subplots(1, 3)
+    sizes(curves, counted, counted.flops, 'operations C')
+    for place, budget in enumerate(np.unique(counted.budget)):
+        own = counted[counted.budget == budget]
+        colour = figures.COLOURS[place % len(figures.COLOURS)]
+        equal.plot(own.parameters, own.loss, 'o', color=colour, label=f'{budget:.0e} operations')
+        if len(own.loss) >= scaling.LEAST:
+            along = np.geomspace(own.parameters.min(), own.parameters.max(), 60)
+            equal.plot(along, np.polyval(np.polyfit(np.log(own.parameters), own.loss, 2), np.log(along)), '--', color=colour,
+                       linewidth=1)
+    equal.set(xscale='log', xlabel='parameters N', ylabel='held-out loss, nats a byte')
+    flops = np.geomspace(counted.flops.min(), counted.flops.max(), 2)
+    for place, (name, (power, said)) in enumerate(found.items()):
+        if power:
+            best.plot(flops, power(flops), color=figures.COLOURS[place], label=f'{name}: {said}')
+    best.set(xscale='log', yscale='log', xlabel='operations C', ylabel='best number of parameters N')
+    for axes in curves, equal, best:
+        axes.legend(frameon=False, fontsize=8.5)
+        axes.grid(alpha=0.3)
+        axes.spines[['top', 'right']].set_visible(False)
+    said = [f'{name}: {said}' for name, (power, said) in found.items() if not power]
+    return figures.explain(figure, 'How the loss falls with computation, and the best size for each amount of it',
+                           ' '.join(['Each point is a run at the end of its schedule; dashed are the parabolas. The best size '
+                                     'is proportional to C to the power of a.', *said]))
+
+
+def of_data(counted):
+    """A figure of the loss against the bytes read, and against the parameters."""
+    figure, body = figures.new(9.0, 4.6, dpi=120)
+    data, parameters = body.subplots(1, 2, sharey=True)
+    sizes(data, counted, counted.tokens, 'bytes read D')
+    parameters.plot(counted.parameters, counted.loss, 'o', color=figures.COLOURS[0])
+    parameters.set(xscale='log', xlabel='parameters N')
+    data.legend(frameon=False, fontsize=8.5)
+    for axes in data, parameters:
+        axes.grid(alpha=0.3)
+        axes.spines[['top', 'right']].set_visible(False)
+    return figures.explain(figure, 'How the loss falls with data, and with parameters',
+                           'Each point is a run; lines join those of a size. The further right on the left, the more bytes a '
+                           'size has read; of larger ones the same bytes teach more.')
+
+
+def sizes(axes, counted, across, label):
+    """Draws the loss against `across`, with a line for each number of parameters."""
+    import numpy as np
+
+    for place, size in enumerate(np.unique(counted.parameters)):
+        own = np.flatnonzero(counted.parameters == size)
+        own = own[np.argsort(across[own])]
+        axes.plot(across[own], counted.loss[own], marker='o', markersize=4, linewidth=1,
+                  color=figures.COLOURS[place % len(figures.COLOURS)], label=f'{size:,.0f} parameters')
+    axes.set(xscale='log', xlabel=label, ylabel='held-out loss, nats a byte')

@@ -1,0 +1,81 @@
+"""configs/scaling.py: its grid, what a run costs, and the way to the table and the pictures."""
+
+import contextlib
+import dataclasses
+import io
+import json
+
+import pytest
+from absl.testing import absltest, parameterized
+
+import sweep
+from configs import scaling
+from tests import experiments
+from training.report.scaling import Surface
+from training.report.sweeps import Estimate
+
+TRUTH = Surface(1.2, 7.0, 0.3, 40.0, 0.3)
+
+
+class ScalingTest(experiments.TestCase):
+    @parameterized.parameters('', 'data')
+    def test_every_budget_is_spent_on_five_sizes_that_read_no_byte_twice(self, variant):
+        kind, found = variant and 'DATA', scaling.grid(variant)
+        for budget in scaling.BUDGETS[kind]:
+            own = [(size, steps) for one, *size, steps in found if one == budget]
+            self.assertLen(own, 5)
+            for size, steps in own:
+                self.assertAlmostEqual(steps * scaling.cost(*size) / budget, 1.0, delta=0.03)
+                self.assertLessEqual(steps * scaling.ROWS * scaling.LENGTH, scaling.BYTES[kind])
+        whole = scaling.sweep(variant)
+        self.assertLen(whole.points, 25)
+        whole.check(scaling.get_config(variant), {}, self.folder)
+
+    def test_counts_of_kaplan_are_without_the_table_and_attention(self):
+        table = {'1e12-2x32': {'N': 32_768, 'N of blocks': 24_576, 'D': 1e6, 'C': 3e11, 'loss': 2.0}}
+        table = {name: {column: Estimate.of([value]) for column, value in row.items()} for name, row in table.items()}
+        counted, other = scaling.runs_of(table), scaling.runs_of(table, 'N of blocks')
+        self.assertEqual((counted.budget.item(), counted.parameters.item(), counted.flops.item()), (1e12, 32_768, 3e11))
+        self.assertEqual((other.parameters.item(), other.flops.item()), (24_576, 6 * 24_576 * 1e6))
+
+    def test_pictures_of_a_known_surface(self):
+        table = {}
+        for name, (_, layers, width, steps) in zip(scaling.sweep('data').points, scaling.grid('data')):
+            size, blocks, tokens = 12 * layers * width ** 2 + 256 * width, 12 * layers * width ** 2, steps * 2048
+            row = {'N': size, 'N of blocks': blocks, 'D': tokens, 'C': steps * scaling.cost(layers, width),
+                   'loss': float(TRUTH(size, tokens))}
+            table[name] = {column: Estimate.of([value]) for column, value in row.items()}
+        said = {name: text for name, (_, text) in scaling.laws(table).items()}
+        self.assertIn('a = 0.500 (80 %: 0.500 to 0.500; Huber: 0.500)', said['surface'])
+        drawn = scaling.picture({}, table)
+        self.assertEqual([*drawn], ['', 'data'])
+        curves, equal, best = drawn[''].axes
+        self.assertLen(equal.get_lines(), 5 * 2)
+        self.assertLen(curves.get_lines(), 8)
+        self.assertLen(best.get_lines(), sum(power is not None for power, _ in scaling.laws(table).values()))
+        for figure in drawn.values():
+            figure.savefig(io.BytesIO(), format='png')
+
+    @pytest.mark.slow
+    def test_from_text_to_the_table(self):
+        whole = scaling.sweep('')
+        names = [name for name in whole.points if name.startswith('1e11-')]
+        points = {name: whole.points[name] | {'train.steps': 2, 'log.every_steps': 1, 'mesh.data': 1} for name in names}
+        config = experiments.changed(scaling.get_config(), **{
+            'data.source': 'auto', 'data.path': str(self.text), 'data.train': 'train[:90%]', 'data.valid': 'train[90%:]'})
+        with contextlib.redirect_stdout(io.StringIO()):
+            self.assertEqual(sweep.run(dataclasses.replace(whole, points=points, draw=None), config, {}, self.folder / 'runs',
+                                       'scaling'), 0)
+        table = json.loads((self.folder / 'runs' / 'scaling.json').read_text())
+        self.assertEqual([*table], names)
+        for name, row in table.items():
+            layers, width = map(int, name.partition('-')[2].split('x'))
+            self.assertEqual(row['N'] - row['N of blocks'], scaling.VOCABULARY * width)
+            self.assertEqual(row['D'], 2 * scaling.ROWS * scaling.LENGTH)
+            self.assertAlmostEqual(row['N of blocks'] / (12 * layers * width ** 2), 1.0, delta=0.02)  # and norms
+            self.assertAlmostEqual(row['C'] / (2 * scaling.cost(layers, width)), 1.0, delta=0.1)  # norms, softmax, updates
+            self.assertEqual(row['loss'], experiments.rows(self.folder / 'runs' / name, 'valid')[-1]['loss'])
+
+
+if __name__ == '__main__':
+    absltest.main()
