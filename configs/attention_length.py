@@ -35,7 +35,7 @@ def get_config(variant=''):
     c.model.attention, c.model.width = VARIANTS[variant]
     c.train.steps = 3000
     del c.evals.translations, c.evals.sentences
-    c.evals.valid.split = 'train[80%:85%]'
+    c.evals.valid.split = 'valid[:25%]'
     c.evals.by_length = base.evaluation('transformer.evaluators.translations:ByLength', split='valid', limit=500,
                                         strategy='Beam(size=4, length_penalty=0.6)', bounds=(4, 6, 8, 10, 12, 14, 16, 19))
     return c.lock()

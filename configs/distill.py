@@ -7,7 +7,8 @@
     python train.py --config=configs/distill.py:runs/teacher --workdir=runs/student
 
 The teacher predicts masked words or classifies texts, and the student learns from the same data, tokenizer and classes. Its
-sizes are flags: --config.model.layers, and with --config.task.cosine=0 also others, whose parameters have to be fresh.
+sizes are flags: --config.model.layers, of which those without such a layer are fresh, and with --config.task.cosine=0 also
+others, whose parameters have to be fresh.
 Sanh et al. leave the embedding of types and the pooler out; here the student keeps them.
 """
 
@@ -30,7 +31,7 @@ def get_config(variant=''):
     layers = teacher.model.layers
     c.model.layers = max(1, layers // 2)
     c.model.kept = teacher.model.kept[::2][:c.model.layers]  # the heads that pruning has left
-    c.init_rules = (*every_second(layers), (r'.*', 'keep'))
+    c.init_rules = (*every_second(layers), (r'block_0/.*', 'keep'), (r'block_.*', 'fresh'), (r'.*', 'keep'))
     c.task = base.part(task, **{name: teacher.task[name] for name in ('types', 'start') if name in teacher.task})
     c.optimizer.learning_rate = rate
     return c.lock()

@@ -239,6 +239,13 @@ class ConfigsTest(experiments.TestCase):
         shapes = jax.eval_shape(model.init, jax.random.key(0), jnp.zeros((1, 28, 28, 1)))['params']
         self.assertEqual(sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(shapes)), wanted)
 
+    def test_no_evaluation_is_of_what_is_trained_on(self):
+        for name in variants():
+            file, _, variant = name.partition(':')
+            config, _ = cli.load_config(f'configs/{file}.py:{variant}')
+            for key, evaluation in config.evals.items():
+                self.assertNotStartsWith(evaluation.get('split') or '', 'train', f'{name} {key}')
+
     def test_every_variant_has_a_smoke_test(self):
         self.assertEqual(set(variants()), {*CHANGES, *ALIKE})
 

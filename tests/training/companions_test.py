@@ -81,6 +81,9 @@ class CompanionsTest(experiments.TestCase):
         for i in range(config.model.layers):
             jax.tree.map(np.testing.assert_array_equal, state.params[f'block_{i}'], there[f'block_{2 * i}'])
         self.assertEqual(dict(distill.every_second(5)), {f'block_{i}/(.*)': rf'keep:block_{2 * i}/\1' for i in (1, 2)})
+        deeper = runs.build(experiments.changed(config, **{'model.layers': LAYERS}), meshes.make(1), source=self.teacher)
+        _, made = deeper.init_from(self.teacher)
+        self.assertEqual({name.partition('/')[0] for name in made}, {'block_2', 'block_3'})
         # the parameters of the teacher are its average, as in evaluation, and lie like a run's own; no constants of the step
         jax.tree.map(np.testing.assert_array_equal, run.companions.variables['teacher'], {'params': there})
         split = runs.build(config, meshes.make(2, 2, 2), source=self.teacher)
@@ -161,8 +164,16 @@ class CompanionsTest(experiments.TestCase):
             done = experiments.call('eval', f'--workdir={self.student}', '--evaluator=nothing')
         self.assertEqual(json.loads(done.out.splitlines()[-1])['none'], 0.0, done.err)
         with mock.patch.dict(os.environ, HEED_MODULES='tests'):
-            said = experiments.call('predict', f'--workdir={self.student}', stdin=b'key [MASK] value\n')
-        self.assertRegex(said.out, r'^key \w+ value\n$', said.err)
+            said = experiments.call('predict', f'--workdir={self.student}', '--json', stdin=b'key [MASK] value\n')
+        found = json.loads(said.out)
+        self.assertRegex(found['filled'], r'^key \w+ value$', said.err)
+        snapshot = runs.load(self.student, data=1)
+        ids, types, (place,) = snapshot.data.read_masked('key [MASK] value')
+        logits = snapshot.apply(**snapshot.run.task.inputs(snapshot.data.rows([(ids, types)], 8) | {
+            'masked': np.zeros((1, 1), np.int32)}))['logits'][0, place]
+        best = found['masks'][0][0]
+        self.assertEqual(best['id'], int(np.argmax(logits[:snapshot.data.facts['vocab']])))
+        self.assertAlmostEqual(best['probability'], float(jax.nn.softmax(logits)[best['id']]), places=5)
 
     def test_what_does_not_fit_is_refused(self):
         self.taught()

@@ -17,7 +17,7 @@ from transformer.layers.numerics import real_dtype, wide
 from transformer.tasks.base import Task, example_weights
 from transformer.tasks.losses import correct, cross_entropy, divergence
 from transformer.tasks.masked import stuck
-from transformer.tasks.reading import Reading, told
+from transformer.tasks.reading import BothOrders, told
 
 
 @dataclasses.dataclass(frozen=True)
@@ -95,7 +95,7 @@ class Distillation(_Distilled):
 
 
 @dataclasses.dataclass(frozen=True)
-class DistilledClasses(_Distilled, Reading):
+class DistilledClasses(_Distilled, BothOrders):
     """soft·T²·KL(teacher ‖ student) + hard·(-log p(class | text)), with p = softmax(logits / T) in the first (Hinton et al.
     2015, section 2); the teacher is a run that has been fine-tuned on the same classes.
 
@@ -111,9 +111,9 @@ class DistilledClasses(_Distilled, Reading):
 
     def terms(self, outputs: Mapping, batch: Mapping) -> dict:
         """As in `Distillation`."""
-        (logits, others), label = (outputs[name]['logits'] for name in ('student', 'teacher')), batch['label']
+        (logits, others), label = (self.logits(outputs[name], batch) for name in ('student', 'teacher')), batch['label']
         weights = example_weights(batch, len(label))
-        found = self.soft_terms(wide(logits), wide(others), weights) if self.soft else {}
+        found = self.soft_terms(logits, others, weights) if self.soft else {}
         values = {'hard': cross_entropy(logits, label), 'accuracy': correct(logits, label)}
         return found | {name: ((weights * value).sum(), weights.sum()) for name, value in values.items()}
 

@@ -38,9 +38,22 @@ class Reading(Task):
 
 
 @dataclasses.dataclass(frozen=True)
-class OfText(Reading):
+class BothOrders(Reading):
     """Base of the tasks that predict something of a whole text, or of a pair in both orders, inputs [B, 2, T], whose logits are
-    the sum over the orders: with a last layer without bias that layer of the sum of both states (Radford et al. 2018, 3.3).
+    the sum over the orders: with a last layer without bias that layer of the sum of both states (Radford et al. 2018, 3.3)."""
+
+    def inputs(self, batch: Mapping) -> dict:
+        return super().inputs({name: batch[name].reshape(-1, batch[name].shape[-1]) for name in ENCODED})
+
+    def logits(self, outputs: Mapping, batch: Mapping) -> jax.Array:
+        """[B, C] in at least float32."""
+        logits = wide(outputs['logits'])
+        return logits.reshape(len(batch['label']), -1, logits.shape[-1]).sum(1)
+
+
+@dataclasses.dataclass(frozen=True)
+class OfText(BothOrders):
+    """Base of those of them that may have the language model as an auxiliary loss.
 
     Attributes:
       auxiliary: the weight λ of the language model as an auxiliary loss, `words`: -log p(token | tokens before it), averaged
@@ -62,14 +75,6 @@ class OfText(Reading):
         if not self.auxiliary:
             return own
         return {self.main if term == 'loss' else term: c for term, c in own.items()} | {'words': self.auxiliary}
-
-    def inputs(self, batch: Mapping) -> dict:
-        return super().inputs({name: batch[name].reshape(-1, batch[name].shape[-1]) for name in ENCODED})
-
-    def logits(self, outputs: Mapping, batch: Mapping) -> jax.Array:
-        """[B, C] in at least float32."""
-        logits = wide(outputs['logits'])
-        return logits.reshape(len(batch['label']), -1, logits.shape[-1]).sum(1)
 
     def words(self, outputs: Mapping, batch: Mapping) -> dict:
         """The term of the language model, if it has a weight."""

@@ -96,6 +96,17 @@ class DistillationTest(parameterized.TestCase):
             sums['accuracy'] += logits.argmax() == label
         self.assert_terms(found, {name: (total, 2) for name, total in sums.items()})
 
+    def test_pairs_in_both_orders_have_the_sum_of_their_logits(self):
+        batch = BATCH | {name: np.stack([BATCH[name]] * 2, 1) for name in ('inputs', 'positions', 'types', 'segments')}
+        pair = Pair(*({'logits': DRAW.normal(size=(2 * B, C))} for _ in range(2)))
+        found = DistilledClasses().loss(pair, batch, key=None, step=0, train=False)
+        self.assertEqual(pair.given['student']['inputs'].shape, (2 * B, T))
+        summed = Pair(*({'logits': one['logits'].reshape(B, 2, C).sum(1)} for one in (pair.student, pair.other)))
+        wanted = loss(DistilledClasses(), summed)
+        self.assertSameElements(found, wanted)
+        for name, numbers in wanted.items():
+            np.testing.assert_allclose(found[name], numbers, rtol=1e-5, err_msg=name)
+
     @parameterized.parameters(Distillation(masked=0.0), Distillation(masked=0.0, masked_only=True))
     def test_a_student_that_is_its_teacher_has_nothing_to_learn(self, task):
         self.enter_context(jax.enable_x64(True))
