@@ -161,7 +161,7 @@ class Summaries(OfExamples):
 
 
 def first_sentence(text: str) -> str:
-    """A text up to the first '.', '!' or '?' before white space, or to its first line end."""
+    """A text up to the first '.', '!' or '?' before a space, or to its first line end."""
     line = text.strip().partition('\n')[0]
     ends = [place + 1 for sign in '.!?' if (place := line.find(f'{sign} ')) >= 0]
     return line[:min(ends)] if ends else line
