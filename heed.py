@@ -119,7 +119,7 @@ class Run:
         given, known = ({} if ids is None else {'inputs': ids}) | inputs, inspect.signature(self.model.__call__).parameters
         takes = [name for name in _RANKS if name in known]
         for name in given:
-            if name not in known:
+            if name not in takes:
                 raise ValueError(f'{type(self.model).__name__} does not take {"ids" if name == "inputs" else name}; '
                                  f'{resolve.did_you_mean(name, takes)}')
         if lacks := [name for name in takes if name in _NEEDED and name not in given]:
@@ -148,12 +148,16 @@ class Run:
         facts = self.data.facts
         vocab = {'inputs': facts.get('source_vocab') or facts.get('vocab'),  # a translator reads sources
                  'decoder_inputs': facts.get('vocab')}.get(name)
+        most = vocab - 1 if vocab else np.inf
+        if name == 'positions' and hasattr(self.model, 'stack') and not self.model.stack.positions.free_length:
+            most = self.model.length - 1
+        limited = vocab or name.endswith('positions')
         kinds, wanted = ('f', f'floats {_AXES[name]}') if name == 'image' else ('iub', f'integers {_AXES[name]}')
         values = f' from {array.min()} to {array.max()}' if array.size and array.dtype.kind in 'iubf' else ''
-        outside = vocab and array.size and values and not 0 <= array.min() <= array.max() < vocab
+        outside = limited and array.size and values and not 0 <= array.min() <= array.max() <= most
         if array.ndim != _RANKS[name] or array.dtype.kind not in kinds or outside:
             raise ValueError(f'{what} are {array.dtype} {list(array.shape)}{values}; expected {wanted}'
-                             f'{f" from 0 to {vocab - 1}" if vocab else ""}.')
+                             f'{f" from 0 to {most}" if most < np.inf else " from 0" if limited else ""}.')
         return array
 
     def generate(self, text: str | Sequence[str], *, strategy: Strategy | str | None = None, tokens: int | None = None,

@@ -128,6 +128,8 @@ def read(source):
         if sys.stdin.isatty():
             print('Reading from the terminal: one input per line, Ctrl-D ends.', file=sys.stderr)
         return sys.stdin.buffer.read()
+    if not source:
+        raise ValueError('--input is empty; give it a file with one input per line, or - for stdin.')
     path = pathlib.Path(source).expanduser()
     if path.is_dir() or (not path.exists() and glob.glob(str(path), recursive=True)):
         return None

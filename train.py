@@ -24,7 +24,7 @@ from display import progress
 from training import mesh as meshes
 from training import run as runs
 from training import workdir as workdirs
-from training.checkpoint import Checkpoints, checksums
+from training.checkpoint import Checkpoints, checksums, rank
 from training.config import schema
 from training.host import machine, processes
 from training.host.devices import peak_flops
@@ -147,7 +147,7 @@ def train(config, workdir):
                     metrics = evaluate(run, state, step, pending, out)
             except Interrupted:
                 return stopped(out, stop.signal, step, folder)
-            best = min(best, metrics.get(config.checkpoint.best, math.inf))
+            best = min(best, rank(config.checkpoint.best, metrics))
             out.flush()
             spent = energy.add(before, watts, time.perf_counter() - born)
             checkpoints.amend(step, metrics, meta(config, best, [], {*restored.meta['evaluated'], *pending}, spent))
@@ -187,8 +187,8 @@ def train(config, workdir):
                         metrics = evaluate(run, state, step, due, out)
                 except Interrupted:
                     pending = due
-            better = metrics.get(config.checkpoint.best, math.inf) < best
-            best = metrics[config.checkpoint.best] if better else best
+            better = rank(config.checkpoint.best, metrics) < best
+            best = min(best, rank(config.checkpoint.best, metrics))
 
             # Read once: a signal that arrives after this line waits for the next step.
             signal = processes.agreed(stop.signal, last or step % config.log.every_steps == 0)
@@ -240,7 +240,7 @@ def evaluate(run, state, step, names, out):
 
 
 def meta(config, best, pending, evaluated, spent):
-    """The metadata of a checkpoint: the best value of checkpoint.best so far, the evaluators that have yet to measure its
+    """The metadata of a checkpoint: the best rank of checkpoint.best so far, the evaluators that have yet to measure its
     step and those that have, and the time and energy that the run has taken."""
     return {'best': {config.checkpoint.best: best} if best < math.inf else {}, 'pending': pending,
             'evaluated': sorted(evaluated), 'energy': spent}

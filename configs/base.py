@@ -95,7 +95,7 @@ def config():
     c.checkpoint = dict(
         every_steps=1000,
         keep=3,
-        best='',  # such as 'valid/loss': also keep the step with its lowest value, for eval.py --step=best
+        best='',  # such as 'valid/loss', 'valid/accuracy': also keep the step with its best value, for eval.py --step=best
     )
     c.evals = ml_collections.ConfigDict()
     c.generation = dict(  # the defaults of predict.py's flags

@@ -361,7 +361,7 @@ class BadInputTest(experiments.TestCase):
                 (['--tokens=0'], b'a\n', "--tokens is '0'; expected an integer in the range .1, 2147483647."),
                 (['--tokens=99999999999'], b'a\n', '--tokens is'), (['--seed=99999999999'], b'a\n', '--seed is'),
                 (['--tokens=few'], b'a\n', "--tokens is 'few'; expected a whole number"),
-                (['--input=nowhere.txt'], b'', "no file 'nowhere.txt'"),
+                (['--input=nowhere.txt'], b'', "no file 'nowhere.txt'"), (['--input='], b'', '--input is empty; give it a f'),
                 (['--input=configs'], b'', "'configs' is a folder; give --input a file with one input per line"),
                 (['--input=*.py'], b'', r"'\*.py' names several files; give --input a file with one input per line"),
                 ([], b'key\n' + b'key ' * 16 + b'\n', 'The prompt in line 2 has [0-9]+ tokens, but the context .* is 16.*; '

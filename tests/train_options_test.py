@@ -56,14 +56,15 @@ class OptionsTest(experiments.TestCase):
         experiments.train(self.config(), self.folder / 'without')
         self.assertNotIn(b'grad_norm/', experiments.metrics(self.folder / 'without'))
 
-    def test_keep_and_best(self):
+    @parameterized.parameters(('loss', min), ('accuracy', max))
+    def test_keep_and_best(self, metric, choose):
         workdir = self.folder / 'run'
         code, _ = experiments.train(self.config(**{
-            'checkpoint.every_steps': 1, 'checkpoint.keep': 2, 'checkpoint.best': 'valid/loss',
+            'checkpoint.every_steps': 1, 'checkpoint.keep': 2, 'checkpoint.best': f'valid/{metric}',
             'evals.valid.every_steps': 2}), workdir)
         self.assertEqual(code, 0)
         rows = experiments.rows(workdir, 'valid')
-        best = min(rows, key=lambda row: row['loss'])['step']
+        best = choose(rows, key=lambda row: row[metric])['step']
         self.assertEqual(experiments.steps(workdir), sorted({best, 6, 7}))
         for step, expected in (('best', best), ('last', 7), ('6', 6)):
             done = experiments.call('eval', f'--workdir={workdir}', f'--step={step}')

@@ -16,7 +16,7 @@ import sys
 import time
 import warnings
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
@@ -83,6 +83,20 @@ class _Position(ocp.args.CheckpointArgs):
     position: dict[str, Any]
 
 
+# Of these more is better, of all others less.
+HIGHER = {'accuracy', 'bleu', 'chrf', 'exact', 'exact_match', 'f1', 'macro_f1', 'strict_f1', 'margin', 'matthews', 'pearson',
+          'precision', 'recall', 'rouge1', 'rouge2', 'rougeL', 'spearman'}
+
+
+def rank(name: str, metrics: Mapping[str, float]) -> float:
+    """A number that is the lower, the better the metric 'EVALUATION/METRIC' is: its value, or that times -1 for those of which
+    more is better; inf where it was not measured or is not finite."""
+    value = metrics.get(name, math.nan)
+    if not math.isfinite(value):
+        return math.inf
+    return value if HIGHER.isdisjoint(name.split('/')[1:]) else -value
+
+
 class Checkpoints:
     """The checkpoints of one run: <workdir>/checkpoints/<step>/ with the items `state`, `data` and `meta`.
 
@@ -91,7 +105,7 @@ class Checkpoints:
     Args:
       folder: the workdir; `checkpoints` and `damaged` are folders inside it.
       keep: how many of the newest steps are kept, at least 2.
-      best: the metric whose lowest value marks one more step to keep, such as 'valid/loss'; '' for none.
+      best: the metric whose best value, by `rank`, marks one more step to keep, such as 'valid/loss'; '' for none.
       writable: False opens for reading only: nothing is created, cleaned up or set aside.
 
     Raises:
@@ -107,7 +121,7 @@ class Checkpoints:
         self._workdir = epath.Path(folder).absolute()  # Orbax refuses relative paths
         self._folder = self._workdir / 'checkpoints'
         self._best, self._writable = best, writable
-        self._values: dict[int, float] = {}  # step -> value of the metric `best`
+        self._values: dict[int, float] = {}  # step -> rank of the metric `best`
         # Weights hardly compress: trying takes twice the processor time and saves 8 % of the size.
         arrays = ocp.PyTreeCheckpointHandler(use_compression=False, type_handler_registry=_WHOLE)
         handlers = ocp.handlers.DefaultCheckpointHandlerRegistry()
@@ -138,7 +152,7 @@ class Checkpoints:
         return sorted(self._manager.all_steps())
 
     def best_step(self) -> int | None:
-        """The step with the lowest value of the metric `best`, the earlier one of equals; None if there is none."""
+        """The step with the best value of the metric `best`, the earlier one of equals; None if there is none."""
         return self._best_of(self.steps())
 
     def save(self, step: int, state, iterator, metrics: dict[str, float] | None = None,
@@ -354,10 +368,10 @@ class Checkpoints:
             self._manager.reload()
 
     def _note_metric(self, step: int, metrics: dict[str, float]) -> None:
-        self._values[step] = metrics.get(self._best, math.nan)
+        self._values[step] = rank(self._best, metrics)
 
     def _best_of(self, steps: list[int]) -> int | None:
-        finite = [step for step in steps if math.isfinite(self._values.get(step, math.nan))]
+        finite = [step for step in steps if math.isfinite(self._values.get(step, math.inf))]
         return min(finite, key=self._values.get, default=None)
 
     @contextlib.contextmanager

@@ -107,8 +107,8 @@ class Run:
         gradient norm of each layer, `grad_norm/block_3`."""
         aside = ('step', 'finite') if self.config.log.gradients else ('step', 'finite', 'grad_norms')
         numbers = jax.device_get({k: v for k, v in numbers.items() if k not in aside})
-        average = {t: float(s) / float(w) if w else math.nan for t, (s, w) in numbers['sums'].items()}
-        row = average | {'loss': sum(c * average[t] for t, c in self.task.coefficients.items())}
+        average, loss = averages_of(numbers['sums'], self.task.coefficients)
+        row = average | {'loss': loss}
         row |= {name: float(numbers[name]) for name in ('learning_rate', 'grad_norm', 'update_norm', 'param_norm')}
         row |= {f'grad_norm/{group}': float(norm) for group, norm in numbers.get('grad_norms', {}).items()}
         row['epoch'] = step / self.data.batches_per_epoch
@@ -254,8 +254,7 @@ class Snapshot:
                 terms = self.run.eval_terms(self.variables, placed)
             for name, pair in jax.device_get(terms).items():
                 sums[name] = sums.get(name, 0.0) + np.array(pair, np.float64)
-        average = {name: float(s / w) if w else math.nan for name, (s, w) in sums.items()}
-        loss = sum(c * average[t] for t, c in self.run.task.coefficients.items())
+        average, loss = averages_of(sums, self.run.task.coefficients)
         weight = float(sums[next(iter(self.run.task.coefficients))][1])
         numbers = {'loss': loss, **{t: a for t, a in average.items() if t != 'loss'}, 'weight': weight}
         return numbers | self.run.task.derived(numbers, batches.facts)
@@ -298,6 +297,14 @@ def _apply(model, given, inputs):
 def _captured(model, given, names, inputs):
     outputs = model.apply(given, **inputs, capture=names)
     return {layer: x for layer, x in outputs.items() if layer.endswith(names)}
+
+
+def averages_of(sums, coefficients):
+    """({term: its average, nan for one of weight 0}, the total by their coefficients) of {term: (sum, weight)}. As in training,
+    a term of weight 0 adds 0 to the total; it is nan if all are."""
+    average = {term: float(s) / float(w) if w else math.nan for term, (s, w) in sums.items()}
+    there = [c * average[term] for term, c in coefficients.items() if sums[term][1]]
+    return average, sum(there) if there else math.nan
 
 
 def _init_rule(rules, path):

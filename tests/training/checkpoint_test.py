@@ -254,6 +254,14 @@ class CheckpointsTest(parameterized.TestCase):
         reopened.wait()
         self.assertEqual((reopened.steps(), reopened.best_step()), ([6, 7], 7))
 
+    @parameterized.parameters(('valid/accuracy', 2), ('answers/mrpc/f1', 2), ('translations/bleu', 2), ('valid/loss', 1),
+                              ('valid/absolute_error', 1))
+    def test_of_scores_the_highest_is_the_best_and_of_others_the_lowest(self, best, wanted):
+        writer = self.open(keep=2, best=best)
+        for step, value in enumerate((0.1, 0.9, 0.5, 0.6), 1):
+            writer.save(step, {'params': jnp.float32(step)}, None, {best: value})
+        self.assertEqual((writer.steps(), writer.best_step()), ([wanted, 3, 4], wanted))
+
     def test_what_is_measured_later_joins_what_was(self):
         writer = self.open(best='valid/loss')
         for step in (1, 2):

@@ -18,6 +18,7 @@ from tests import models
 from tests.marks import slow_but
 from training import mesh as meshes
 from training import run as runs
+from training import step as steps
 from training import workdir
 from training.checkpoint import Checkpoints
 from transformer.attention.masks.patterns import Causal, Window
@@ -301,6 +302,14 @@ class SnapshotTest(parameterized.TestCase):
         logits = np.float64(snapshot.apply(**{k: whole[k] for k in ('inputs', 'segments', 'positions')})['logits'])
         surprise = np.log(np.exp(logits).sum(-1)) - np.take_along_axis(logits, whole['targets'][..., None], -1)[..., 0]
         self.assertAlmostEqual(one['loss'], (surprise * whole['weights']).sum() / whole['weights'].sum(), places=4)
+
+    def test_a_term_of_nothing_adds_nothing_to_the_total(self):
+        nan = float('nan')
+        for sums, average, loss in (({'a': (6.0, 4.0), 'b': (0.0, 0.0)}, {'a': 1.5, 'b': nan}, 1.5),
+                                    ({'a': (6.0, 4.0), 'b': (1.0, 2.0)}, {'a': 1.5, 'b': 0.5}, 2.5),
+                                    ({'a': (6.0, 4.0), 'b': (nan, 2.0)}, {'a': 1.5, 'b': nan}, nan)):
+            np.testing.assert_equal(runs.averages_of(sums, {'a': 1.0, 'b': 2.0}), (average, loss))
+            np.testing.assert_allclose(steps.total_loss({'a': 1.0, 'b': 2.0}, *steps.split_terms(sums)), loss)
 
     def test_a_training_row_has_averages_norms_and_the_epoch(self):
         run = build()
