@@ -293,7 +293,8 @@ class CorruptedRows:
             batch['inputs'][row, : len(inputs)] = inputs
             batch['decoder_inputs'][row, : len(targets)] = [opened.start, *targets[:-1]]
             batch['targets'][row, : len(targets)] = targets
-            batch['weights'][row, : len(targets)] = targets != opened.tokenizer.roles.unknown
+            known = (targets != opened.tokenizer.roles.unknown) | (targets == opened.end)  # GPT-2's end is both
+            batch['weights'][row, : len(targets)] = known
         return batch
 
 

@@ -56,8 +56,9 @@ class WithUnknown:
 
 
 def reading(tokenizer: Tokenizer, sign: str = SIGN) -> Tokenizer | WithUnknown:
-    """The tokenizer, which reads a sign as its token for unknown words if it has one; '': there is no sign."""
-    return WithUnknown(tokenizer, sign) if sign and tokenizer.roles.unknown >= 0 else tokenizer
+    """The tokenizer, which reads a sign as its token for unknown words if it has one that does not end a text too, as GPT-2's;
+    '': there is no sign."""
+    return WithUnknown(tokenizer, sign) if sign and tokenizer.roles.unknown not in (-1, tokenizer.end) else tokenizer
 
 
 def check(sign: str) -> None:

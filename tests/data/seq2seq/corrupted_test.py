@@ -133,6 +133,11 @@ class RowsTest(CorruptedCase):
         with self.assertRaisesRegex(ValueError, "data.unknown='a b' has white space"):
             self.opened(LINES, noise=Rotate(), unknown='a b', tokenizer=SentencePiece(vocab=290, sentinels=9))
 
+    def test_the_end_counts_even_if_it_is_also_the_unknown_token(self):
+        opened = self.opened(['1 2 3 4', '5 6 7'], tokenizer=Ids(vocab=9, end=8, unknown=8), noise=Rotate())
+        for batch in opened.evaluation('all', 4):
+            np.testing.assert_array_equal(batch['weights'], batch['decoder_segments'])
+
     def test_a_row_has_new_noise_in_every_epoch(self):
         opened = self.opened(['a b c d e f g h i j k l m n o p q r s t'], batch_size=1, length=40)
         self.assertGreater(len({str(batch['inputs']) for batch in itertools.islice(opened.train(0), 20)}), 10)
