@@ -33,7 +33,7 @@ class WithUnknown:
 
     @property
     def fingerprint(self) -> str:
-        return self.inner.fingerprint and f'{self.inner.fingerprint} {self.sign}'
+        return self.inner.fingerprint and f'{self.inner.fingerprint} {self.roles.unknown} {self.sign}'
 
     def encode(self, text: str) -> np.ndarray:
         """int32 [n]."""

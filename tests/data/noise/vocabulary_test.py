@@ -112,6 +112,10 @@ class UnknownTest(parameterized.TestCase):
         found = unknown.reading(tokenizer).encode('the <unk> cat').tolist()
         self.assertEqual(found, [*tokenizer.encode('the'), 0, *tokenizer.encode(' cat')])
 
+    def test_another_token_for_unknown_words_has_another_fingerprint(self):
+        made = [unknown.reading(Ids(vocab=9, end=8, unknown=i).learn()) for i in (1, 2)]
+        self.assertNotEqual(made[0].fingerprint, made[1].fingerprint)
+
     def test_a_tokenizer_without_such_a_token_stays(self):
         for tokenizer in Byte().learn(), Ids(vocab=9, end=8, unknown=8).learn():  # as GPT-2's: no text holds the end
             self.assertIs(unknown.reading(tokenizer), tokenizer)
