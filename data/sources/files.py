@@ -411,7 +411,7 @@ def shared(one: Any, other: Any, size: Callable[[File], int]) -> str:
 
 @dataclasses.dataclass(frozen=True)
 class Joined:
-    """Several parts in sequence, with documents of the same kind."""
+    """Several parts in sequence: one stream, or documents that each part cuts in its own way."""
 
     parts: Sequence[Split]
     documents: str

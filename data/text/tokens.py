@@ -68,7 +68,7 @@ class Tokens:
 def load(part: sources.Split, tokenizer: Tokenizer) -> Tokens:
     """The tokens of a part, from the cache or encoded into it; those of a tokenizer without a fingerprint, which draws
     them, are encoded into a file that is gone when it is used no longer. Raises what reading the text raises."""
-    name = cache.key(_FORMAT, part.digest, tokenizer.fingerprint)
+    name = cache.key(_FORMAT, part.digest, part.documents, tokenizer.fingerprint)
     begin = -1 if part.documents == 'stream' or tokenizer.roles.begin == tokenizer.end else tokenizer.roles.begin
     build = lambda folder: _build(folder, part, tokenizer)
     if not tokenizer.fingerprint:
@@ -105,12 +105,13 @@ def _build(folder: Path, part: sources.Split, tokenizer: Tokenizer) -> None:
 
         if not stream:
             count = write(np.array([end]))
-        for texts, ends in _batches(part.chunks()):
+        batches = ((one.documents == 'line', *batch) for one in _parts(part) for batch in _batches(one.chunks()))
+        for lines, texts, ends in batches:
             if stream and not count:
                 skipped = tokenizer.first_bytes(texts[0])
             for text, ids, ends_here in zip(texts, tokenizer.encode_many(texts), ends, strict=True):
                 count += write(ids)
-                size += len(text.encode()) + (part.documents == 'line')
+                size += len(text.encode()) + lines  # the end of a line, as in `raw`
                 if ends_here:
                     count += write(np.array([end]))
                     offsets.append(count - 1)
@@ -131,6 +132,11 @@ def _intact(folder: Path) -> bool:
         return size == tokens.meta['ids'] * tokens.meta['width'] and len(tokens.offsets) == tokens.meta['documents'] + 1
     except (OSError, ValueError, KeyError):
         return False
+
+
+def _parts(part: sources.Split | sources.Joined) -> list[sources.Split]:
+    """The parts of one that is joined; else itself."""
+    return [one for inner in part.parts for one in _parts(inner)] if isinstance(part, sources.Joined) else [part]
 
 
 def _batches(chunks: Iterator[tuple[str, bool]]) -> Iterator[tuple[list[str], list[bool]]]:

@@ -8,6 +8,7 @@ from absl.testing import absltest, parameterized
 
 from data.sources import corpora
 from data.sources.corpora import Column, Contexts, Documents, Words
+from data.text import tokens
 from data.text.documents import Text
 from data.tokenizers.specs import Byte
 from training.config import resolve
@@ -57,6 +58,18 @@ class CorporaTest(parameterized.TestCase):
         self.assertEqual(before, digest(valid='all'))
         self.write('table.tsv', 'text\tmore\tlabel\nother\tx\t1\nrow\ty\t0\n')
         self.assertNotEqual(before, digest())
+
+    def test_lines_count_their_ends_and_other_documents_none(self):
+        lines = Documents(self.write('lines.txt', 'a é\n\nb\r\nc'), **ALL, documents='line')
+        table = Column(self.write('table.tsv', 'text\tlabel\nrow\t1\n'), **ALL)
+        for corpus in (lines,), (lines, table), (table, lines):
+            part = corpora.joined(corpus, 'train')
+            self.assertEqual(tokens.load(part, Byte().learn()).meta['bytes'], len(b''.join(part.raw())))
+
+    def test_tokens_are_kept_by_how_documents_are_cut(self):
+        part = corpora.joined((Documents(self.write('lines.txt', 'a\nb\n'), **ALL),), 'train')
+        folders = {tokens.load(one, Byte().learn()).folder for one in (part, dataclasses.replace(part, documents='line'))}
+        self.assertLen(folders, 2)
 
     @parameterized.parameters(
         ('vaild', "A corpus has no split 'vaild'; did you mean 'valid'"),
