@@ -98,6 +98,18 @@ class _Questions:
         return {'story': story, 'question': self.question[numbers], 'label': self.label[numbers], 'task': self.task[numbers]}
 
 
+@dataclasses.dataclass(frozen=True)
+class _Ranges:
+    """The stories that a split expression names, as OpenBabi._ranges returns them."""
+
+    stories: dict[tuple[int, str], tuple[int, int]]
+
+    def shared(self, other: '_Ranges') -> str:
+        """The first file in which both overlap; '' if they do not."""
+        found = splits.common(self.stories, other.stories)
+        return f'the {found[1]} part of task {found[0]}' if found else ''
+
+
 class OpenBabi(Opened):
     """Questions with the vocabulary of their training part: training batches, evaluation, and reading stories.
 
@@ -201,8 +213,10 @@ class OpenBabi(Opened):
           batch_size: rows in a batch.
 
         Returns: an Evaluation; facts 'questions', and 'tasks', their numbers.
-        Raises: ValueError for an unknown or empty split, and for a view, which only text has.
+        Raises: ValueError for an unknown or empty split, for 'valid' or 'test' if it overlaps with data.train, and for a view,
+          which only text has.
         """
+        splits.require_apart(self.config, split, lambda named: _Ranges(self._ranges(named)))
         return self._evaluate(self._part(splits.expression(self.config, split)), batch_size, view)
 
     def score(self, paths: Sequence[str], batch_size: int, **view):
@@ -270,11 +284,18 @@ class OpenBabi(Opened):
 
     def _stories(self, expression: str) -> Iterator[tuple[int, list[Asked]]]:
         """(task, questions) of each story that a split expression names."""
+        for (task, name), (start, stop) in self._ranges(expression).items():
+            for story in self._files[task, name].stories[start:stop]:
+                yield task, story
+
+    def _ranges(self, expression: str) -> dict[tuple[int, str], tuple[int, int]]:
+        """{(task, 'train' or 'test'): the range of its stories} that a split expression names."""
+        found = {}
         for task in self.tasks:
             sizes = {part: len(file.stories) for (of, part), file in self._files.items() if of == task}
             name, start, stop = splits.parse(expression, sizes)
-            for story in self._files[task, name].stories[start:stop]:
-                yield task, story
+            found[task, name] = start, stop
+        return found
 
     def _part(self, expression: str) -> _Questions:
         if expression not in self._parts:

@@ -97,6 +97,16 @@ class ContractTest(BabiCase):
             self.write(task, story(3), 'test')
         self.assertEqual(Babi(**fields).open(None).evaluation('test', 4).facts, {'questions': 4, 'tasks': (1, 2)})
 
+    def test_what_is_held_out_is_apart_from_training(self):
+        opened = Babi(**self.tasks(), train='train', valid='train[50%:]', test='train[:3]').open(None)
+        for split in ('valid', 'test', 'valid[:1]'):
+            with self.assertRaisesRegex(ValueError, "data.train='train' and data.(valid|test)='train.*overlap in the train "
+                                        'part of task 1; give each'):
+                opened.evaluation(split, 4)
+        opened.evaluation('train[:3]', 4)  # an expression itself
+        opened = Babi(**self.tasks(), train='train[:8]', valid='train[8:]').open(None)
+        self.assertEqual(opened.evaluation('valid', 4).facts['questions'], 28)
+
     def test_all_tasks_and_both_sizes(self):
         for task in TASKS:
             self.write(task, story(task))
