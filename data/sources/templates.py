@@ -66,6 +66,8 @@ class Template:
             try:
                 number = decimal.Decimal(value)
                 unit = decimal.Decimal(str(self.step))
+                if number.is_nan():
+                    raise decimal.InvalidOperation
                 return str((number / unit).quantize(decimal.Decimal(1), decimal.ROUND_HALF_EVEN) * unit)
             except decimal.InvalidOperation:
                 raise ValueError(f'{place} has {value[:40]!r} where a number is rounded to {self.step}; correct it.') from None

@@ -1,6 +1,7 @@
 """Evaluators of texts that a model writes for a source: answers of several tasks, and summaries."""
 
 import dataclasses
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -109,9 +110,10 @@ def _found(tasks, texts):
 
 def _number(text, otherwise=None):
     try:
-        return float(''.join(text.split()))  # a tokenizer may write '3. 8'
+        found = float(''.join(text.split()))  # a tokenizer may write '3. 8'
     except ValueError:
         return otherwise
+    return found if math.isfinite(found) else otherwise
 
 
 @dataclasses.dataclass(frozen=True)

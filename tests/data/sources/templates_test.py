@@ -43,6 +43,8 @@ class TemplateTest(parameterized.TestCase):
                  "t.tsv:2 has '7', for which there is no word: 0 to 1 are u, v"),
                 (lambda: self.pairs('a\tb\nx\ty\n', Template('{a}', '{b}', step=0.2), header='true'),
                  "t.tsv:2 has 'y' where a number is rounded to 0.2"),
+                *((lambda cell=cell: self.pairs(f'a\tb\nx\t{cell}\n', Template('{a}', '{b}', step=0.2), header='true'),
+                   f"t.tsv:2 has '{cell}' where a number is rounded to 0.2") for cell in ('nan', '-inf')),
                 (lambda: self.pairs('a\tb\nx\ty\n', Template('{c}', '{b}'), header='true'),
                  "names the column 'c', which .* does not have; its columns are 'a', 'b'"),
                 (lambda: templates.docstrings(Template('{code}', '{name}'))('valid'), "names no part of the standard library"),

@@ -50,12 +50,12 @@ class AnswersTest(TextsCase):
         self.assertEqual(limited, {'exact_match': 0, 'pairs': 2})  # no classes, whatever the limit
 
     def test_numbers_are_correlated(self):
-        right, said = [0.2, 3.4, 5.0, 1.2], ['0.4', '3.0', 'many', '2.0']
+        right, said = [0.2, 3.4, 5.0, 1.2, 2.2, 4.0], ['0.4', '3.0', 'many', '2.0', 'nan', '-inf']
         found = self.measured(Answers(), [(str(i), str(x)) for i, x in enumerate(right)], said)
-        numbers = [0.4, 3.0, -1.0, 2.0]
+        numbers = [0.4, 3.0, -1.0, 2.0, -1.0, -1.0]
         self.assertAlmostEqual(found['pearson'], np.corrcoef(right, numbers)[0, 1], places=12)
         self.assertAlmostEqual(found['spearman'], stats.spearmanr(right, numbers).statistic, places=12)
-        same = self.measured(Answers(), [(str(i), str(x)) for i, x in enumerate(right)], ['1.0'] * 4)
+        same = self.measured(Answers(), [(str(i), str(x)) for i, x in enumerate(right)], ['1.0'] * 6)
         self.assertEqual((same['pearson'], same['spearman']), (0.0, 0.0))
 
     def test_targets_are_as_the_tokenizer_writes_them(self):
