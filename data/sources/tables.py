@@ -353,7 +353,7 @@ def lines_of(file: sources.File) -> Iterator[str]:
 def data_files(path: str, field: str = 'data.path', encoding: str = 'utf-8') -> list[sources.File]:
     """The files that a path names, without what only tells about them: README.md and other notes, a licence, a loader."""
     found = sources.files(path, field, encoding)
-    about = re.compile(r'(^|/)(licen[sc]e|readme|source|_about)[^/]*$|\.(md|py|rst)$', re.IGNORECASE)
+    about = re.compile(r'(^|/)((licen[sc]e|readme|_about)[^/]*|source(\.txt)?)$|\.(md|py|rst)$', re.IGNORECASE)
     return [file for file in found if not about.search(file.name)] or found
 
 

@@ -207,7 +207,9 @@ dataset_info:
 # Reviews
 ''')
         self.assertEqual(self.table('data/a.csv', 'text,label\nno,0\n').classes, {'label': ['negative', 'positive']})
-        self.assertEqual([file.name for file in data_files(str(self.folder))], ['data/a.csv'])
+        for name in ('SOURCE', 'Source.txt', 'source.md', 'source_a.tsv', 'sources.csv'):
+            (self.folder / name).write_text('a\n')
+        self.assertEqual([file.name for file in data_files(str(self.folder))], ['data/a.csv', 'source_a.tsv', 'sources.csv'])
 
     @parameterized.parameters('no card', '---\n: [\n---\n', '---\ndataset_info: 3\n---\n',
                               '---\n' + '[' * 50_000 + '\n---\n', '---\n' + '- ' * 50_000 + '\n---\n')
