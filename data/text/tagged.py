@@ -135,9 +135,13 @@ class Tagged(examples.Examples):
             if not (isinstance(words, list) and isinstance(tags, list) and len(words) == len(tags)):
                 raise ValueError(f'{place} has the words {words!r:.40} and the tags {tags!r:.40}; expected two lists of one '
                                  'length.')
+            for word, tag in zip(words, tags):
+                if any(one is None or not str(one).strip() for one in (word, tag)):
+                    raise ValueError(f'{place} has the word {word!r:.40} with the tag {tag!r:.40}; expected a word and its '
+                                     'tag: fill in what is missing, or leave both out.')
             if words:
                 named = (names[tag] if isinstance(tag, int) and 0 <= tag < len(names) else str(tag) for tag in tags)
-                found.append(Sentence(tuple(str(word) or ' ' for word in words), tuple(named), (place,) * len(words)))
+                found.append(Sentence(tuple(map(str, words)), tuple(named), (place,) * len(words)))
         return found
 
 
