@@ -115,8 +115,19 @@ class Question:
 
 
 def _question(asked: dict, context: str, path: str) -> Question:
-    answers = () if asked.get('is_impossible') else tuple((one['answer_start'], one['text']) for one in asked['answers'])
-    return _checked(Question(asked['id'], asked['question'], context, answers, f'{path}, question {asked["id"]}'))
+    key, question = asked['id'], asked['question']
+    if not isinstance(key, str | int):
+        raise ValueError(f'{path} has a question with the id {key!r:.40}; expected a text.')
+    place = f'{path}, question {key}'
+    _require_texts(context, question, place)
+    given = [] if asked.get('is_impossible') else asked['answers']
+    answers = _answers(given if isinstance(given, list | dict) else [given], None, context, place)
+    return _checked(Question(str(key), question, context, answers, place))
+
+
+def _require_texts(context: Any, question: Any, place: str) -> None:
+    if not isinstance(context, str) or not isinstance(question, str):
+        raise ValueError(f'{place} has the context {context!r:.40} and the question {question!r:.40}; expected two texts.')
 
 
 def _checked(asked: Question) -> Question:
@@ -313,8 +324,7 @@ def _of_table(table: Table) -> list[Question]:
     for row in table.rows():
         place, cells = row
         context, question, answers = table.cells(row, columns, 'a table of questions', columns[2:])
-        if not isinstance(context, str) or not isinstance(question, str):
-            raise ValueError(f'{place} has the context {context!r:.40} and the question {question!r:.40}; expected two texts.')
+        _require_texts(context, question, place)
         own = {name: cells[column] for name, column in more.items() if column < len(cells)}
         start, key = own.get('answer_start'), str(own.get('id', place))
         found.append(_checked(Question(key, question, context, _answers(answers, start, context, place), place)))
