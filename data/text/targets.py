@@ -95,6 +95,10 @@ class Labels(Target):
     optional = True
     plural = 'labels'
 
+    def __post_init__(self):
+        if not self.separator:
+            raise ValueError("The separator of Labels is ''; expected the string between two labels, such as ','.")
+
     def value(self, cell: Any, place: str, names: Sequence[str] = ()) -> tuple[str, ...]:
         cells = cell if isinstance(cell, list) else text_of(cell).split(self.separator)
         if not isinstance(cell, list) and _LIST.fullmatch(text_of(cell)):
@@ -121,7 +125,7 @@ class Number(Target):
 
     def value(self, cell: Any, place: str, names: Sequence[str] = ()) -> float:
         try:
-            found = float(cell)
+            found = math.nan if isinstance(cell, bool) or '_' in str(cell) else float(cell)
         except (ValueError, TypeError, OverflowError):
             found = math.nan
         if not abs(found) <= float(np.finfo(np.float32).max):

@@ -157,6 +157,12 @@ class FormsTest(LabelledCase):
         """pandas writes a column of lists into CSV as Python spells them."""
         self.assertEqual(Labels().value(cell, 'a.csv:2'), labels)
 
+    def test_targets_that_have_no_meaning(self):
+        with self.assertRaisesRegex(ValueError, "separator of Labels is ''; expected the string between two labels, such as"):
+            Labels(separator='')
+        with self.assertRaisesRegex(ValueError, ' has True in the column of numbers, and expected is a number such as'):
+            Number().value(True, 'a.jsonl:2')
+
     @parameterized.parameters(
         (';', ('art', 'law', 'art;law'), ','), ('|', ('art|law', 'law | sea', 'art|sea'), ','),
         (',', ('art', 'law', 'art,law'), ';'),
@@ -361,6 +367,7 @@ class RefusalTest(LabelledCase):
         ('\tgood\n', 'a.tsv:1 has nothing in column 1'),
         ('no\tgood\na\tgood\n', "All examples of data.train='train' have the class 'good'; widen it, or set data.label"),
         ('no\t4\na\tfour\n', "a.tsv:2 has 'four' in the column of numbers, and expected is", {'target': Number()}),
+        ('no\t1_000\n', "a.tsv:1 has '1_000' in the column of numbers, and expected is a number such as", {'target': Number()}),
         ('no\tnan\n', "a.tsv:1 has 'nan' in", {'target': Number()}),
         ('no\t1e300\n', "a.tsv:1 has '1e300' in", {'target': Number()}),
         ('no\t3,5\n', "a.tsv:1 has '3,5' in .* a number such as 3.5, with a point", {'target': Number()}),
