@@ -63,7 +63,7 @@ def lines(opened: Any, row: Row) -> Iterator[str]:
         yield from _text('inputs', row, opened.pieces)
     if isinstance(opened, OpenQuestions):
         yield _answer(opened, row)
-        told |= {'start', 'end', 'context'}
+        told |= {'start', 'end'}
     if {'targets', 'weights'} <= {*row} - told:
         yield from _targets(row, lambda ids: [opened.tokenizer.piece(int(number)) for number in ids])
         told |= {'targets', 'weights'}

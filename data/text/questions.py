@@ -4,8 +4,8 @@
     for batch in opened.train(seed=0): ...
 
 Rows are windows, [CLS] question [SEP] piece of the context [SEP]: `inputs`, `segments`, `positions` and `types` [B, T], `start`
-and `end` [B], the places of the answer's first and last token, and `context` [B, T] float32, 1 where a token is of the context.
-A window without the whole answer, and a question without one, have start = end = 0 (Devlin et al. 2019, sections 4.2 and 4.3).
+and `end` [B], the places of the answer's first and last token. A window without the whole answer, and a
+question without one, have start = end = 0 (Devlin et al. 2019, sections 4.2 and 4.3).
 """
 
 import contextlib
@@ -207,13 +207,11 @@ class _QuestionRows:
         windows = [self.window(row) for row in numbers]
         batch = frames.rows([self.framed(row, window) for row, window in zip(numbers, windows)], length)
         start, end = np.zeros((2, len(numbers)), np.int32)
-        context = np.zeros(batch['inputs'].shape, np.float32)
         for i, (row, window) in enumerate(zip(numbers, windows)):
-            context[i, window.first : window.first + len(window.ranges)] = 1
             first, last = self.spans[self.number[row]] - self.start[row]
             if 0 <= first <= last < len(window.ranges):
                 start[i], end[i] = window.first + first, window.first + last
-        return {**batch, 'start': start, 'end': end, 'context': context}
+        return {**batch, 'start': start, 'end': end}
 
 
 class OpenQuestions(examples.OpenExamples):
@@ -247,7 +245,7 @@ class OpenQuestions(examples.OpenExamples):
 
     def _shapes(self, length: int) -> dict[str, tuple[tuple[int, ...], type]]:
         shapes, rows = self._row_shapes(length), (self.config.batch_size,)
-        return shapes | {'start': (rows, np.int32), 'end': (rows, np.int32), 'context': (shapes['inputs'][0], np.float32)}
+        return shapes | {'start': (rows, np.int32), 'end': (rows, np.int32)}
 
     def describe(self) -> str:
         """One line about the training part and the tokenizer, for the log."""
