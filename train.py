@@ -119,7 +119,9 @@ def train(config, workdir):
             batch, units = run.batches(iterator)
             checksums(state.tree())  # compiles them, so that the first save does not hold up the loop
         note('step', f'compiled; {step_function.flops / 1e9:,.3g} GFLOP, {config.data.batch_size} rows a step, '
-             f'{config.train.steps / run.data.batches_per_epoch:,.3g} epochs in {config.train.steps} steps')
+             f'{config.train.steps / run.data.batches_per_epoch:,.3g} epochs in {config.train.steps} steps'
+             + (f'; the learning rate warms up for {warm} and does not reach its peak'
+                if (warm := config.optimizer.schedule.warmup_steps) > config.train.steps else ''))
         if not exists:
             open_things.enter_context(workdirs.create(folder, config, first))
             processes.from_first(0)  # waits until process 0 has made it

@@ -56,13 +56,14 @@ class OptionsTest(experiments.TestCase):
         experiments.train(self.config(), self.folder / 'without')
         self.assertNotIn(b'grad_norm/', experiments.metrics(self.folder / 'without'))
 
-    @parameterized.parameters(('loss', min), ('accuracy', max))
-    def test_keep_and_best(self, metric, choose):
+    @parameterized.parameters(('loss', min, 7), ('accuracy', max, 8))
+    def test_keep_and_best(self, metric, choose, warmup):
         workdir = self.folder / 'run'
-        code, _ = experiments.train(self.config(**{
-            'checkpoint.every_steps': 1, 'checkpoint.keep': 2, 'checkpoint.best': f'valid/{metric}',
-            'evals.valid.every_steps': 2}), workdir)
+        code, out = experiments.train(self.config(**{
+            'optimizer.schedule.warmup_steps': warmup, 'checkpoint.every_steps': 1, 'checkpoint.keep': 2,
+            'checkpoint.best': f'valid/{metric}', 'evals.valid.every_steps': 2}), workdir)
         self.assertEqual(code, 0)
+        self.assertEqual('warms up for 8 and does not reach its peak' in out, warmup == 8, out)
         rows = experiments.rows(workdir, 'valid')
         best = choose(rows, key=lambda row: row[metric])['step']
         self.assertEqual(experiments.steps(workdir), sorted({best, 6, 7}))
