@@ -11,7 +11,7 @@ import functools
 import json
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -338,7 +338,7 @@ class OpenImages(Opened):
             )
         sizes = self._source.sizes()
         expression = splits.expression(self.config, split, sizes)
-        splits.require_apart(self.config, split, lambda named: _Named(*splits.parse(named, sizes), sizes.get('all')))
+        splits.require_apart(self.config, split, lambda named: _Named(*splits.parse(named, sizes), sizes))
         name, bracket, cut = split.partition('[')
         if self.config.per_class and name.strip() == 'train':
             _, start, stop = splits.parse(f'few{bracket}{cut}', {'few': len(self._few)})
@@ -355,19 +355,30 @@ class OpenImages(Opened):
 
 @dataclasses.dataclass(frozen=True)
 class _Named:
-    """A range of the images of a part, by its name."""
+    """A range of the images of a part, by its name.
+
+    Attributes:
+      sizes: those of all parts, in the order in which 'all' has them.
+    """
 
     name: str
     start: int
     stop: int
-    all: int | None  # images, those of every part
+    sizes: Mapping[str, int]
 
     def shared(self, other: '_Named') -> str:
         """The part in which both overlap; '' if they do not."""
-        if self.name == other.name:
-            return f'the part {self.name!r}' if max(self.start, other.start) < min(self.stop, other.stop) else ''
-        whole = any((one.name, one.start, one.stop) == ('all', 0, self.all) for one in (self, other))
-        return f'the part {(other if self.name == "all" else self).name!r}' if whole else ''
+        return splits.common(self._extents, other._extents)
+
+    @property
+    def _extents(self) -> dict[str, tuple[int, int]]:
+        """{part: the range of its images that belongs to this one}."""
+        start, stop, found = self.start, self.stop, {}
+        for name in [name for name in self.sizes if name != 'all'] if self.name == 'all' else [self.name]:
+            size = self.sizes[name]
+            found[f'the part {name!r}'] = max(0, start), min(size, stop)
+            start, stop = start - size, stop - size
+        return found
 
 
 @dataclasses.dataclass(frozen=True)

@@ -57,6 +57,7 @@ class ImageCase(parameterized.TestCase):
 
 class IdxTest(ImageCase):
     @parameterized.parameters(('train[:20]', 'train[19:]', 'train'), ('train', 'all', 'train'), ('all', 'test', 'test'),
+                              ('all[:31]', 'test', 'test'), ('train', 'all[20:]', 'train'),
                               ('train[:20]', 'train[20:]', ''), ('train', 'test', ''), ('all[:30]', 'test', ''))
     def test_held_out_images_are_not_trained_on(self, train, valid, shared):
         self.write_mnist(True)
