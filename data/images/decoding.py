@@ -105,6 +105,7 @@ def decode(file: str | BinaryIO | np.ndarray, name: str, form: Format, rng: np.r
             raise ValueError(f'{name} is coloured where other images are grey; set data.channels to 1 or 3.')
     image = form.fit(image, form.width, form.height, rng)
     array = np.asarray(image, np.float32).reshape(form.height, form.width, -1) / scale
+    array = np.clip(array, 0, 1)  # bicubic and lanczos overshoot, which Pillow clips in images of 8 bits alone
     return np.repeat(array, form.channels // array.shape[-1], axis=-1)
 
 

@@ -15,7 +15,7 @@ from PIL import Image, features
 
 from data.images import decoding
 from data.images.decoding import Format, Wanted
-from data.images.fit import CentreCrop
+from data.images.fit import CentreCrop, Stretch
 
 GRAY = np.add.outer(np.arange(4) * 40, np.arange(6) * 10).astype(np.uint8)
 COLOUR = np.stack([GRAY, GRAY // 2, 255 - GRAY], -1)
@@ -34,6 +34,16 @@ class DecodingTest(parameterized.TestCase):
         super().setUp()
         self.folder = pathlib.Path(tempfile.mkdtemp(prefix='heed-'))
         self.addCleanup(shutil.rmtree, self.folder, ignore_errors=True)
+
+    @parameterized.parameters('bicubic', 'lanczos')
+    def test_resized_pixels_stay_between_black_and_white(self, filter):
+        form = Format(24, 24, 1, resized=True, fit=Stretch(filter))
+        for dtype in (np.uint8, np.uint16):
+            pixels = np.zeros((12, 12), dtype)
+            pixels[3:9, 3:9] = np.iinfo(dtype).max
+            Image.fromarray(pixels).save(self.folder / 'square.png')
+            image = decoding.read(str(self.folder / 'square.png'), form)
+            self.assertEqual((image.min(), image.max(), image.dtype), (0, 1, np.float32))
 
     def read(self, path, channels=3, height=4, width=6, **form):
         return decoding.read(str(path), Format(height, width, channels, resized=False, **form))

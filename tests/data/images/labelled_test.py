@@ -465,6 +465,11 @@ class OpenTest(ImageCase):
         self.assertEqual(opened.evaluation('train', 100).facts, {'images': 1437})
         self.assertRegex(opened.describe(), 'digits, 1,437 images of 8x8x1 to train on; 10 classes')
 
+    @parameterized.parameters('bicubic', 'lanczos')
+    def test_resized_digits_stay_between_black_and_white(self, filter):
+        image, _ = self.everything(Images(size=24, fit=Stretch(filter)).open(None).evaluation('all', 600))
+        self.assertEqual((image.min(), image.max()), (0, 1))
+
     @parameterized.parameters(
         ({'source': 'web'}, ValueError, "data.source='web'.*'digits', 'idx', 'folder'"),
         ({'source': 'idx', 'path': ''}, ValueError, 'data.path is empty'),
