@@ -8,6 +8,7 @@ import numpy as np
 
 from display import figures
 from transformer.evaluators.base import Evaluator
+from vit.evaluators.probe import classified
 
 
 @dataclasses.dataclass(frozen=True)
@@ -19,6 +20,10 @@ class Mistakes(Evaluator):
     def check(self, run: Any, batches: Any) -> Sequence[str]:
         if not 1 <= self.rows <= 32:
             raise ValueError(f'Mistakes has rows={self.rows}; expected 1 to 32.')
+        batch, found = classified(self, run, batches)
+        if 'image' not in batch or 'logits' not in found or found['logits'].ndim != 2:
+            raise ValueError(f'Mistakes needs images and logits of classes, and this run has {", ".join(batch)} and its model '
+                             f'gives {", ".join(found)}; leave it out.')
         return ()
 
     def __call__(self, snapshot: Any, batches: Any) -> Mapping[str, float]:

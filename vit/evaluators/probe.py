@@ -8,7 +8,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from transformer.evaluators.base import Found, OfExamples
+from transformer.evaluators.base import Evaluator, Found, OfExamples
 from transformer.readers.rows import outputs
 from vit.contracts import Patched
 
@@ -41,12 +41,7 @@ class LinearProbe(OfExamples):
         if not 0 < self.choosing < 1 or self.limit < 0:
             raise ValueError(f'LinearProbe has choosing={self.choosing} and limit={self.limit}; expected a share between 0 and '
                              '1, and 0 or more images.')
-        batch = next(iter(batches))
-        if np.ndim(batch.get('label')) != 1 or batch['label'].dtype.kind not in 'iu':
-            raise ValueError(f'LinearProbe needs a class for each example, and {run.config.data.pipeline} has none; leave it '
-                             'out.')
-        given = run.task.inputs(batch)
-        found = jax.eval_shape(lambda variables: run.model.apply(variables, **given), run.shapes.variables)
+        batch, found = classified(self, run, batches)
         known = [name for name, x in found.items() if x.ndim in (2, 3, 4) and x.shape[0] == len(batch['label'])]
         if self.feature not in known:
             raise ValueError(f'LinearProbe has feature={self.feature!r}, and the model of this run gives {", ".join(known)}; '
@@ -79,6 +74,17 @@ class LinearProbe(OfExamples):
         rows = [(_vector(row[self.feature], front), row['label']) for row in outputs(snapshot, batches, [self.feature])]
         features, labels = zip(*rows)
         return np.stack(features), np.array(labels)
+
+
+def classified(evaluator: Evaluator, run: Any, batches: Any) -> tuple[Mapping[str, np.ndarray], dict[str, Any]]:
+    """(the first batch, the shapes of what the model gives for it by name), for the check of an evaluator.
+
+    Raises ValueError unless each example has one class."""
+    name, batch = type(evaluator).__name__, next(iter(batches))
+    if np.ndim(batch.get('label')) != 1 or batch['label'].dtype.kind not in 'iu':
+        raise ValueError(f'{name} needs a class for each example, and {run.config.data.pipeline} has none; leave it out.')
+    given = run.task.inputs(batch)
+    return batch, jax.eval_shape(lambda variables: run.model.apply(variables, **given), run.shapes.variables)
 
 
 def _vector(x, front):

@@ -35,6 +35,9 @@ class DecodingTest(parameterized.TestCase):
         self.folder = pathlib.Path(tempfile.mkdtemp(prefix='heed-'))
         self.addCleanup(shutil.rmtree, self.folder, ignore_errors=True)
 
+    def read(self, path, channels=3, height=4, width=6, **form):
+        return decoding.read(str(path), Format(height, width, channels, resized=False, **form))
+
     @parameterized.parameters('bicubic', 'lanczos')
     def test_resized_pixels_stay_between_black_and_white(self, filter):
         form = Format(24, 24, 1, resized=True, fit=Stretch(filter))
@@ -44,9 +47,6 @@ class DecodingTest(parameterized.TestCase):
             Image.fromarray(pixels).save(self.folder / 'square.png')
             image = decoding.read(str(self.folder / 'square.png'), form)
             self.assertEqual((image.min(), image.max(), image.dtype), (0, 1, np.float32))
-
-    def read(self, path, channels=3, height=4, width=6, **form):
-        return decoding.read(str(path), Format(height, width, channels, resized=False, **form))
 
     def saved(self, image, name, **options):
         path = self.folder / name

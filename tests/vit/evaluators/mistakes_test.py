@@ -4,6 +4,8 @@ import numpy as np
 from absl.testing import absltest
 
 from display import figures
+from tests import experiments
+from training import run as runs
 from vit.evaluators.mistakes import Mistakes
 
 
@@ -42,10 +44,20 @@ class MistakesTest(absltest.TestCase):
         np.testing.assert_array_equal(axes.images[0].get_array(), np.full((4, 4), -3))  # shown as it is seen
 
     def test_numbers_of_rows_without_a_meaning_are_refused(self):
-        self.assertEqual(Mistakes().check(None, None), ())
         for rows in (0, 33):
             with self.assertRaisesRegex(ValueError, f'Mistakes has rows={rows}; expected 1 to 32'):
                 Mistakes(rows=rows).check(None, None)
+
+    def test_runs_without_classes_or_logits_are_refused(self):
+        run = runs.build(experiments.tiny_images(), runs.meshes.make(1, 1, 1))
+        batches = run.data.evaluation('valid', 8)
+        self.assertEqual(Mistakes().check(run, batches), ())
+        with self.assertRaisesRegex(ValueError, 'Mistakes needs a class for each example, and data.images.labelled:Images has'):
+            Mistakes().check(run, [{'image': np.zeros((2, 8, 8, 1))}])
+        run = runs.build(experiments.tiny_autoencoder(), runs.meshes.make(1, 1, 1))
+        with self.assertRaisesRegex(ValueError, 'Mistakes needs images and logits of classes, and this run has image, label, '
+                                                'example_weights and its model gives .*hidden.*; leave it out'):
+            Mistakes().check(run, batches)
 
 
 if __name__ == '__main__':
