@@ -40,8 +40,15 @@ class Reconstruction(Task):
 
 
 def seeds(image: jax.Array) -> jax.Array:
-    """[B] uint32: a sum over the bits of all pixels of an image. The same image has the same mask in every evaluation, whatever
-    the batch and its place in it, and other images have others."""
+    """[B] uint32: a hash of the bits of all pixels of an image and their places. The same image has the same mask in every
+    evaluation, whatever the batch and its place in it, and other images have others."""
     bits = jax.lax.bitcast_convert_type(image.astype(jnp.float32), jnp.uint32).reshape(len(image), -1)
-    places = jnp.arange(1, 2 * bits.shape[1], 2, dtype=jnp.uint32) * jnp.uint32(2654435761)  # odd: no bit is lost
-    return (bits * places).sum(1, dtype=jnp.uint32)
+    places = jnp.arange(1, 2 * bits.shape[1], 2, dtype=jnp.uint32) * jnp.uint32(2654435761)
+    return _mixed(_mixed(bits) + places).sum(1, dtype=jnp.uint32)
+
+
+def _mixed(bits: jax.Array) -> jax.Array:
+    """A permutation of uint32 in which high bits, the only ones in which 0 and 1 differ as floats, change low ones."""
+    bits ^= bits >> 16
+    bits *= jnp.uint32(0x85ebca6b)
+    return bits ^ bits >> 13

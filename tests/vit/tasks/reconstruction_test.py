@@ -69,6 +69,9 @@ class ReconstructionTest(parameterized.TestCase):
         found = np.asarray(seeds(jnp.asarray(image))).tolist()
         self.assertLen(set(found), 5)
         self.assertEqual(found[0], found[5])
+        binary = np.random.default_rng(0).integers(0, 2, (5000, 8, 8, 1)).astype(np.float32)
+        for image in (binary, 2 * binary - 1, binary / 2):
+            self.assertEqual(len(np.unique(seeds(jnp.asarray(image)))), 5000)
 
     def test_models_without_predictions_are_refused(self):
         with self.assertRaisesRegex(ValueError, 'Reconstruction compares pixels, but the model gives hidden, pooled, mask, '
