@@ -267,6 +267,7 @@ class OpenImages(Opened):
 
     def score(self, paths: Sequence[str], batch_size: int, **view):
         """The same over image files (each in a folder named after its class), folders of class folders, and IDX files."""
+        paths = [os.path.expanduser(path) for path in paths]
         found = [image_sources.is_idx(path) for path in paths]
         if all(found):
             return self._score_idx(paths, batch_size, view)

@@ -35,13 +35,13 @@ class ImageReader(Reader):
         if content is None:
             return _files(name)
         if name.lower().endswith(_NAMED):
-            return [name]  # whatever it is, `SeenImages.read` says it
+            return [os.path.expanduser(name)]  # whatever it is, `SeenImages.read` says it
         if not is_image(content):
             listed = text_lines(content, name, 'an image, or the path of one per line')
             return [path for line in listed if line.strip() for path in _files(line)]
         if name == '-':
             raise ValueError('Stdin is an image, but is read as paths of images; give the image itself with --input=FILE.')
-        return [name]
+        return [os.path.expanduser(name)]
 
     def read(self, data: SeenImages, lines: Sequence[str], name: str) -> Iterator[tuple[Sequence[str], np.ndarray, list[dict]]]:
         """Yields (some of the paths, their images [B, height, width, C], for each path its entries of the JSON on how it is
@@ -133,7 +133,7 @@ def _files(given: str) -> list[str]:
         if not found:
             raise ValueError(f'The folder {given!r} holds no images ({", ".join(SUFFIXES)}); give one that does, or a file.')
         return found
-    return [given] if os.path.exists(path) else sorted(filter(os.path.isfile, glob.glob(path, recursive=True))) or [given]
+    return [path] if os.path.exists(path) else sorted(filter(os.path.isfile, glob.glob(path, recursive=True))) or [given]
 
 
 def is_image(content: bytes) -> bool:

@@ -1,6 +1,7 @@
 import dataclasses
 import gzip
 import json
+import os
 import shutil
 import struct
 import tracemalloc
@@ -324,6 +325,13 @@ class FolderTest(ImageCase):
             opened.score([str(self.folder / 'b')], 4)
         with self.assertRaisesRegex(FileNotFoundError, 'none'):
             opened.score([str(self.folder / 'none')], 4)
+
+    @parameterized.parameters('folder', 'unlabelled')
+    def test_score_in_the_home_folder(self, source):
+        self.write_classes(self.folder)
+        with mock.patch.dict(os.environ, HOME=str(self.folder)):
+            evaluation = self.opened(source=source).score(['~/dog', '~/cat/0.png'][source == 'folder':], 4)
+        self.assertEqual(evaluation.facts, {'images': 1 if source == 'folder' else 6})
 
 
 class TrainTest(ImageCase):

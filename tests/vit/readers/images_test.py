@@ -1,5 +1,11 @@
 """vit/readers/images.py: what it finds in folders (the rest is in tests/predict_test.py)."""
 
+import os
+import pathlib
+import shutil
+import tempfile
+from unittest import mock
+
 from absl.testing import absltest
 
 from data.images import decoding
@@ -7,8 +13,22 @@ from vit.readers import images
 
 
 class FilesTest(absltest.TestCase):
+    def setUp(self):
+        super().setUp()
+        self.folder = pathlib.Path(tempfile.mkdtemp(prefix='heed-'))
+        self.addCleanup(shutil.rmtree, self.folder, ignore_errors=True)
+
     def test_a_folder_is_searched_for_every_kind_of_file_that_training_reads(self):
         self.assertEqual(images.SUFFIXES, decoding.SUFFIXES)
+
+    def test_images_in_the_home_folder(self):
+        path = self.folder / 'x.png'
+        path.write_bytes(b'\x89PNG\r\n\x1a\n')
+        with mock.patch.dict(os.environ, HOME=str(self.folder)):
+            for listed in (b'~/x.png', b'~/x*.png', b'~'):
+                self.assertEqual(images.ImageClass().lines(listed, '-'), [str(path)])
+            self.assertEqual(images.ImageClass().lines(path.read_bytes(), '~/x.png'), [str(path)])
+            self.assertEqual(images.ImageClass().lines(b'~/none.png', '-'), ['~/none.png'])
 
 
 if __name__ == '__main__':
