@@ -124,15 +124,18 @@ class ImageVector(OfOutput):
 
 
 def _files(given: str) -> list[str]:
-    """The images in a folder and those below it, or the files that a pattern matches, by name; else what is given. Raises
-    ValueError for a folder without images."""
+    """The images in a folder and those below it, without hidden ones and what macOS adds, or the files that a pattern matches,
+    by name; else what is given. Raises ValueError for a folder without images."""
     path = os.path.expanduser(given)
     if os.path.isdir(path):
-        found = sorted(os.path.join(folder, name) for folder, _, names in os.walk(path) for name in names
-                       if name.lower().endswith(SUFFIXES) and not name.startswith('.'))
+        found = []
+        for folder, inner, names in os.walk(path):
+            inner[:] = [name for name in inner if not name.startswith('.') and name != '__MACOSX']
+            found += [os.path.join(folder, name) for name in names
+                      if name.lower().endswith(SUFFIXES) and not name.startswith('.')]
         if not found:
             raise ValueError(f'The folder {given!r} holds no images ({", ".join(SUFFIXES)}); give one that does, or a file.')
-        return found
+        return sorted(found)
     return [path] if os.path.exists(path) else sorted(filter(os.path.isfile, glob.glob(path, recursive=True))) or [given]
 
 

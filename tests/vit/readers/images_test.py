@@ -21,6 +21,12 @@ class FilesTest(absltest.TestCase):
     def test_a_folder_is_searched_for_every_kind_of_file_that_training_reads(self):
         self.assertEqual(images.SUFFIXES, decoding.SUFFIXES)
 
+    def test_hidden_files_and_folders_are_skipped(self):
+        for name in ('cat/1.png', '.thumbnails/1.png', 'cat/.cache/small/1.png', '__MACOSX/cat/1.png', 'cat/._1.png'):
+            (self.folder / name).parent.mkdir(parents=True, exist_ok=True)
+            (self.folder / name).touch()
+        self.assertEqual(images.ImageClass().lines(None, str(self.folder)), [str(self.folder / 'cat' / '1.png')])
+
     def test_images_in_the_home_folder(self):
         path = self.folder / 'x.png'
         path.write_bytes(b'\x89PNG\r\n\x1a\n')
