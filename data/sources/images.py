@@ -126,7 +126,7 @@ def idx(path: str, wanted: Wanted) -> ImageSource:
     """IDX files (LeCun et al. 1998), plain or .gz, from a folder with the usual names or one images file.
 
     Parts are 'train' and 'test' (t10k), whichever exist; classes are the labels' numbers. Raises FileNotFoundError
-    if there are none, ValueError for a damaged file.
+    if there are none, ValueError for a damaged file, and for images of no pixels or of other than 1 or 3 channels.
     """
     path = os.path.expanduser(path)
     if not os.path.exists(path):
@@ -151,6 +151,10 @@ def idx(path: str, wanted: Wanted) -> ImageSource:
         if len(images) != len(labels) or not len(labels):
             raise ValueError(f'{name} has {len(images)} images for {len(labels)} labels; expected one label an image.')
         images = images if images.ndim == 4 else images[..., None]
+        _, height, width, channels = images.shape
+        if not height or not width or channels not in (1, 3):
+            raise ValueError(f'{name} has images of {height} x {width} x {channels}; expected sides of 1 or more and 1 or 3 '
+                             'channels; make such images of them.')
         parts[part] = Arrays(_convert(images, wanted), labels.astype(np.int32), scale=255)
     count = 1 + max(int(part.labels.max()) for part in parts.values())
     return ImageSource(parts, tuple(map(str, range(count))), _form(next(iter(parts.values())).images))

@@ -164,6 +164,14 @@ class IdxTest(ImageCase):
         with self.assertRaisesRegex(ValueError, r'ubyte\.gz is damaged'):
             self.opened(source='idx')
 
+    @parameterized.parameters((6, 5, 2), (6, 5, 4), (6, 5, 0), (0, 5, 1), (6, 0, 3), (0, 5))
+    def test_forms_that_are_no_images(self, *shape):
+        self.write_idx('train-images-idx3-ubyte', np.zeros((4, *shape), np.uint8))
+        self.write_idx('train-labels-idx1-ubyte', LABELS[:4])
+        with self.assertRaisesRegex(ValueError, f'ubyte has images of {" x ".join(map(str, shape))}.*; expected sides of 1 or '
+                                                'more and 1 or 3 channels'):
+            self.opened(source='idx', channels=3)
+
     def test_more_than_the_header_promises_is_not_read(self):
         self.write_mnist(pack=False)
         whole = (self.folder / 'train-images-idx3-ubyte').read_bytes()
