@@ -102,6 +102,9 @@ class Images:
         if self.width < 0 or ((self.width or self.fit != Stretch()) and not self.size):
             raise ValueError(f'data.width={self.width} and data.fit={self.fit} do not fit data.size={self.size}; set data.size '
                              'to the height of the images too.')
+        if self.fit.drawn and self.source in ('digits', 'idx'):
+            raise ValueError(f"data.fit={self.fit} is for data.source='folder' and 'tfds', whose images may be larger than the "
+                             "batch; give data.steps='ResizedCrop()', and leave data.fit out.")
         if self.per_class < 0 or self.draw < 0:
             raise ValueError(f'data.per_class={self.per_class} and data.draw={self.draw} do not fit; both are 0 or more.')
         if self.pattern and self.source != 'folder':

@@ -176,10 +176,7 @@ def _form(images: np.ndarray) -> Format:
 
 
 def _convert(images: np.ndarray, wanted: Wanted) -> np.ndarray:
-    """The images as uint8 [n, h, w, c], in the wanted form. Raises ValueError for a fit that draws anew in every epoch."""
-    if wanted.fit.drawn:
-        raise ValueError(f"data.fit={wanted.fit} is for data.source='folder' and 'tfds', whose images may be larger than "
-                         "the batch; give data.steps='ResizedCrop()', and leave data.fit out.")
+    """The images as uint8 [n, h, w, c], in the wanted form, with the part that evaluation has."""
     if wanted.channels == 1 and images.shape[-1] == 3:
         images = np.rint(images @ np.array([0.299, 0.587, 0.114], np.float32)).astype(np.uint8)[..., None]  # BT.601
     given, sides = images.shape[2:0:-1], (wanted.width, wanted.height)

@@ -123,6 +123,16 @@ class IdxTest(ImageCase):
         with self.assertRaisesRegex(ValueError, '--path names .*my-images, which is IDX, and others that are not'):
             opened.score([str(other / 'my-images'), str(kept)[:-1]], 4)
 
+    def test_score_takes_idx_files_in_a_run_that_draws_parts(self):
+        self.write_mnist()
+        self.write_classes(self.folder / 'folders', mode='L')
+        for name in ('2', '3'):
+            shutil.copytree(self.folder / 'folders' / 'cat', self.folder / 'folders' / name)
+        drawn, centre = (
+            self.opened(source='folder', path=str(self.folder / 'folders'), size=4, fit=fit).score([str(self.folder)], 40)
+            for fit in (RandomCrop(), CentreCrop(share=0.875)))
+        np.testing.assert_array_equal(self.everything(drawn)[0], self.everything(centre)[0])
+
     def test_one_file(self):
         self.write_mnist()
         opened = self.opened(
@@ -503,6 +513,7 @@ class OpenTest(ImageCase):
         ({'width': 4}, ValueError, 'data.width=4 and .* do not fit data.size=0; set data.size to the height'),
         ({'fit': CentreCrop()}, ValueError, r'data.fit=CentreCrop\(.*\) do not fit data.size=0; set data.size'),
         ({'source': 'digits', 'path': '', 'size': 4, 'fit': RandomCrop()}, ValueError, "give data.steps='ResizedCrop"),
+        ({'source': 'idx', 'size': 4, 'fit': RandomCrop()}, ValueError, "data.fit=RandomCrop.* leave data.fit out"),
         ({'per_class': -1}, ValueError, 'data.per_class=-1 and data.draw=0 do not fit; both are 0 or more'),
         ({'source': 'idx', 'pattern': 'a'}, ValueError, "data.pattern='a' is for the labels of data.source='folder'"),
         ({'source': 'folder', 'pattern': '('}, ValueError, r"data.pattern='\(' is no regular expression"),
