@@ -39,7 +39,7 @@ class Mistakes(Evaluator):
         grid, names = body.subplots(self.rows, self.rows, squeeze=False), snapshot.data.classes
         for axes, (probability, image, label, p) in zip(grid.flat, found):
             image = snapshot.data.visible(image)
-            axes.imshow(image.squeeze(-1) if image.shape[-1] == 1 else image, cmap='gray')
+            axes.imshow(image.squeeze(-1) if image.shape[-1] == 1 else image, cmap='gray', vmin=0, vmax=1)
             prediction = p.argmax()
             axes.set_title(f'true: {_short(names[label])} ({probability:.2f})\n'
                            f'predicted: {_short(names[prediction])} ({p[prediction]:.2f})', fontsize=8,

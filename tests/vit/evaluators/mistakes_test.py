@@ -43,6 +43,15 @@ class MistakesTest(absltest.TestCase):
         self.assertEqual(axes.get_title(), 'true: dog (0.27)\npredicted: cat (0.73)')
         np.testing.assert_array_equal(axes.images[0].get_array(), np.full((4, 4), -3))  # shown as it is seen
 
+    def test_grey_is_as_bright_as_it_is(self):
+        pictures = {}
+        snapshot = types.SimpleNamespace(apply=lambda image: {'logits': np.zeros((2, 2))}, picture=pictures.__setitem__,
+                                         data=types.SimpleNamespace(classes=('cat', 'dog'), visible=lambda image: image))
+        batch = {'image': np.full((2, 4, 4, 1), 0.5), 'label': np.array([0, 1]), 'example_weights': np.ones(2)}
+        batch['image'][1, 0] = 0.25
+        Mistakes(rows=2)(snapshot, [batch])
+        self.assertEqual([axes.images[0].get_clim() for axes in pictures['mistakes'].axes[:2]], [(0, 1)] * 2)
+
     def test_numbers_of_rows_without_a_meaning_are_refused(self):
         for rows in (0, 33):
             with self.assertRaisesRegex(ValueError, f'Mistakes has rows={rows}; expected 1 to 32'):
