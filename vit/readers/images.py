@@ -20,6 +20,7 @@ from vit.explain import attention
 SUFFIXES = ('.png', '.apng', '.jpg', '.jpeg', '.jpe', '.jfif', '.mpo', '.jp2', '.j2k', '.bmp', '.gif', '.webp', '.avif', '.ppm',
             '.pgm', '.pbm', '.pnm', '.tif', '.tiff')
 _NAMED = *SUFFIXES, '.heic', '.heif', '.jxl', '.svg'  # also images that are not read
+LIKELIEST = 5  # classes that are shown of an image
 _KEPT = 256 << 20  # bytes of images that are not decoded again after all were checked
 
 
@@ -97,17 +98,13 @@ class OfOutput(ImageReader):
 
 @dataclasses.dataclass(frozen=True)
 class ImageClass(OfOutput):
-    """Shows the likeliest classes of an image, each with its probability, and the path; in JSON also the probabilities of all.
-
-    Attributes:
-      likeliest: how many classes, or all if there are fewer.
-    """
+    """Shows the `LIKELIEST` classes of an image, or all if there are fewer, each with its probability, and the path; in JSON
+    also the probabilities of all."""
     output = 'logits'
-    likeliest: int = 5
 
     def answer(self, data: SeenImages, path: str, found: np.ndarray) -> tuple[str, dict]:
         found = classified(data.classes, found)
-        first = sorted(found['probabilities'].items(), key=lambda one: -one[1])[:self.likeliest]
+        first = sorted(found['probabilities'].items(), key=lambda one: -one[1])[:LIKELIEST]
         text = '\t'.join(f'{name}\t{probability:.4f}' for name, probability in first)
         best = [{'class': name, 'probability': probability} for name, probability in first]
         return f'{text}\t{path}', {'path': path, 'likeliest': best, **found}

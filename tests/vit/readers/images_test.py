@@ -4,8 +4,10 @@ import os
 import pathlib
 import shutil
 import tempfile
+import types
 from unittest import mock
 
+import numpy as np
 from absl.testing import absltest
 
 from data.images import decoding
@@ -35,6 +37,16 @@ class FilesTest(absltest.TestCase):
                 self.assertEqual(images.ImageClass().lines(listed, '-'), [str(path)])
             self.assertEqual(images.ImageClass().lines(path.read_bytes(), '~/x.png'), [str(path)])
             self.assertEqual(images.ImageClass().lines(b'~/none.png', '-'), ['~/none.png'])
+
+
+class ImageClassTest(absltest.TestCase):
+    def test_the_likeliest_classes_are_shown(self):
+        data = types.SimpleNamespace(classes=tuple('abcdefg'))
+        for logits in (np.arange(7.0), np.arange(3.0)):
+            text, details = images.ImageClass().answer(data, 'x.png', logits)
+            shown = ''.join(reversed('abcdefg'[:len(logits)]))[:images.LIKELIEST]
+            self.assertEqual(''.join(one['class'] for one in details['likeliest']), shown)
+            self.assertEqual(text.split('\t')[::2], [*shown, 'x.png'])
 
 
 if __name__ == '__main__':
