@@ -1,5 +1,6 @@
 """Some of the examples of a source: those of some classes, and as many of each class."""
 
+import csv
 import dataclasses
 import functools
 from collections.abc import Sequence
@@ -52,9 +53,10 @@ def of_classes(source: ImageSource, given: str) -> ImageSource:
     """The source with some classes alone, in their order.
 
     Args:
-      given: their names with commas between them, or '[start:stop]': from the most frequent one of the part 'train' (or of the
-        first part) on, of equally frequent ones in their order.
-    Raises: ValueError for an unknown class, and for a range that cannot be read or is empty.
+      given: their names with commas between them, one that has a comma itself in quotes, such as '"Shoes, men",Bags'; or
+        '[start:stop]': from the most frequent one of the part 'train' (or of the first part) on, of equally frequent ones in
+        their order.
+    Raises: ValueError for an unknown class, and for names or a range that cannot be read or are empty.
     """
     names = list(source.classes)
     if given.startswith('['):
@@ -63,7 +65,7 @@ def of_classes(source: ImageSource, given: str) -> ImageSource:
         start, stop = splits.read(f'classes{given}')[1].bounds(len(names))
         kept = {names[number] for number in frequent[start:stop]}
     else:
-        kept = {name.strip() for name in given.split(',') if name.strip()}
+        kept = set(_names(given))
         for name in sorted(kept):
             fields.one_of('classes', name, names)
     if not kept:
@@ -91,6 +93,16 @@ def balanced(part: Any, classes: Sequence[str], start: int, stop: int, each: int
                              'data.per_class, widen data.train, or leave the class out with data.classes.')
         numbers.append(np.random.default_rng([seed, number]).permutation(there)[:each])
     return Chosen(part, start + np.sort(np.concatenate(numbers)), np.arange(len(classes), dtype=np.int32))
+
+
+def _names(given: str) -> list[str]:
+    """The names of a list with commas between them."""
+    try:
+        row = next(csv.reader([given], skipinitialspace=True, strict=True))
+    except csv.Error as error:
+        raise ValueError(f'data.classes={given!r} cannot be read ({error}); write names with commas between them, and one that '
+                         'has a comma itself in quotes, such as \'"Shoes, men",Bags\'.') from None
+    return [name.strip() for name in row if name.strip()]
 
 
 def _renumbered(labels: np.ndarray, renumbered: np.ndarray) -> np.ndarray:

@@ -47,7 +47,8 @@ class Images:
         by name or by number from 1; needed where these are not called 'file' and 'label' or the like.
       pattern: a regular expression for 'folder': the class is what its first group matches in the label, such as
         '^(?:.*? - ){2}(.*?) - ' in 'Apparel - Topwear - Shirts - Blue'. '': the label.
-      classes: those that are used: names with commas between them, or '[start:stop]' from the most frequent one on. '': all.
+      classes: those that are used: names with commas between them, a name that has a comma itself in quotes, such as
+        '"Shoes, men",Bags'; or '[start:stop]' from the most frequent one on. '': all.
       train, valid, test: NAME or NAME[start:stop]; NAME is 'train', 'all' (everything), or another part of the source,
         such as 'test'. '' means that there is none.
       per_class: images of each class to train on, the same number of each, drawn from those of `train` by the seed `draw`; 0:

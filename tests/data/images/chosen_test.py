@@ -76,6 +76,16 @@ class ChosenTest(parameterized.TestCase):
         with self.assertRaisesRegex(ValueError, message):
             self.opened(classes=given)
 
+    def test_names_with_commas(self):
+        table = self.folder / 'labels.tsv'
+        table.write_text(table.read_text().replace('Caps', 'Caps, men').replace('Ties', '5" ties'))
+        for given in ('"Caps, men",Belts', 'Belts , "Caps, men"'):
+            self.assertEqual(self.opened(classes=given).classes, ('Belts', 'Caps, men'))
+        self.assertEqual(self.opened(classes='5" ties,Belts').classes, ('5" ties', 'Belts'))
+        with self.assertRaisesRegex(ValueError, 'cannot be read .*; write names with commas between them, and one that has a '
+                                                'comma itself in quotes'):
+            self.opened(classes='"Caps, men')
+
     def test_as_many_of_each_class(self):
         few = self.found(self.opened(per_class=3), 'train')
         self.assertEqual({name: [*few.values()].count(name) for name in COUNTS}, dict.fromkeys(COUNTS, 3))
