@@ -64,7 +64,7 @@ from training.state import initialised, variables
 from transformer.contracts import LabelledText, TaggedText
 from transformer.conversion import arrays
 from transformer.conversion.families import FAMILIES as OF_TEXT
-from transformer.conversion.fields import PROBLEMS, labels, named, problem_of
+from transformer.conversion.fields import PROBLEMS, labels, named, of_config, problem_of
 from transformer.conversion.fields import fields_of as fields_in
 from transformer.conversion.generation import IDS, Prompts, stated
 from transformer.conversion.generation import read as read_settings
@@ -140,8 +140,10 @@ def variables_from_hf(folder, dtype='float32'):
     folder = pathlib.Path(folder).expanduser()
     family, config, weights = opened(folder)
     types = {'dtype': dtype, 'parameter_dtype': dtype if dtype == 'float64' else family.parameter_dtype(weights)}
-    model = resolve.construct(base.part(family.model, **fields_of(family, config)), extra=types)
-    return model, read(folder, family, weights, shapes_of(family, model, config), model)
+    with of_config():
+        model = resolve.construct(base.part(family.model, **fields_of(family, config)), extra=types)
+        shapes = shapes_of(family, model, config)
+    return model, read(folder, family, weights, shapes, model)
 
 
 def fields_of(family, config):
@@ -153,10 +155,11 @@ def opened(folder):
     """(family, config, {name: `Weight`}) of a folder that save_pretrained has written."""
     require_folder(folder)
     config = json_of(folder / 'config.json')
-    config = timm.flat(config) if timm.is_timm(config) else config
-    if 'model_type' not in config:
-        raise ValueError(f'{folder / "config.json"} is not the config of a model; fetch it again.')
-    kind, named = config['model_type'], (config.get('architectures') or [None])[0]
+    with of_config():
+        config = timm.flat(config) if timm.is_timm(config) else config
+        if 'model_type' not in config:
+            raise ValueError(f'{folder / "config.json"} is not the config of a model; fetch it again.')
+        kind, named = config['model_type'], (config.get('architectures') or [None])[0]
     known = [family for family in FAMILIES if family.kind == kind]
     if not known:
         raise ValueError(f'config.json names the model {kind!r}; '
@@ -167,7 +170,8 @@ def opened(folder):
                          f'{", ".join(dict.fromkeys(name for family in known for name in family.names))}.')
     weights = weight_files.open_all(folder, Weight)
     family = min(fitting, key=lambda family: family.distance(weights))  # several may share a name
-    return family, family.prepared(config, weights) if family.prepared else config, weights
+    with of_config():
+        return family, family.prepared(config, weights) if family.prepared else config, weights
 
 
 def require_folder(folder):
@@ -226,18 +230,16 @@ def run_of(folder, new):
 def converted_run(folder):
     """(family, {name: `Weight`}, run, variables, report) of a folder that save_pretrained has written."""
     family, theirs, weights = opened(folder)
-    fields = fields_of(family, theirs)
     with tempfile.TemporaryDirectory() as place:
-        if family in OF_IMAGES:
-            config, said = image_run(folder, family, theirs, fields, place)
-        else:
-            config, said = text_run(folder, family, theirs, fields, place)
+        config, said = described(folder, family, theirs, place)
         with config.unlocked():
             config.parameter_dtype = family.parameter_dtype(weights)
         machine.prepare(config, sparing=True)
-        run = runs.build(config, mesh.make(1, 1, 1), place)
+        with of_config():
+            run = runs.build(config, mesh.make(1, 1, 1), place)
+            shapes = shapes_of(family, run.model, theirs) if family in OF_IMAGES else None
     if family in OF_IMAGES:
-        found = read(folder, family, weights, shapes_of(family, run.model, theirs), run.model)
+        found = read(folder, family, weights, shapes, run.model)
         found, more = fitted(folder, family, theirs, run, found)
         said += more
     else:
@@ -249,6 +251,12 @@ def widened(kinds, dtype):
     """A line on weights whose type changes; '' if there are none."""
     others = sorted(kinds - {{'float32': 'F32', 'bfloat16': 'BF16'}[dtype]})
     return f'weights in {", ".join(others)} become {dtype}, the type in which --to_hf writes them\n' if others else ''
+
+
+@of_config()
+def described(folder, family, theirs, place):
+    """(config, report to print) of a run; writes what it takes besides the weights into the folder `place`."""
+    return (image_run if family in OF_IMAGES else text_run)(folder, family, theirs, fields_of(family, theirs), place)
 
 
 def text_run(folder, family, theirs, fields, place):

@@ -1,5 +1,6 @@
 """convert.py against recorded models of Hugging Face transformers (tests/reference)."""
 
+import contextlib
 import json
 import re
 import shutil
@@ -36,6 +37,10 @@ CASES = (
     'resnet_model')
 
 ALTERED = 'vit_mae', 'bert_masked', 'albert', 'electra', 'electra_masked', 'electra_classes', 'distilbert', 'distilbert_span'
+# Each field of these configs is set to each of these values.
+MISTAKEN = ('vit', 'swin', 'timm_davit', 'gpt2', 'deit', 'dinov2', 'vit_mae', 'resnet', 'timm_swin', 'bert', 'bart', 't5',
+            'marian', 'roberta', 'albert', 'electra', 'distilbert')
+WRONG = None, 'x', [], {}, 0, -1
 # One of each family, and those with a part of their own.
 IN_FLOAT32 = ('gpt2', 'gpt2_other', 'bert', 'roberta', 't5', 't5_gated', 't5_classes', 'bart', 'marian', 'vit', 'albert',
               'electra_masked', 'distilbert_classes', 'swin_model', 'resnet_basic', 'deit')
@@ -159,6 +164,7 @@ class ParityTest(parameterized.TestCase):
 @slow_but('test_in_and_out_again', 'gpt2', 'gpt2_other', 'gpt2_choice', 'bert', 'bert_tags', 'roberta_classes', 't5',
           't5_encoder', 'bart', 'vit', 'vit_mae', 'albert', 'electra', 'distilbert_classes')
 @slow_but('test_every_field_of_a_config_counts_or_is_refused', 'albert', 'electra_masked')
+@slow_but('test_any_field_of_any_kind', 'vit', 'swin', 'timm_davit', 'gpt2')
 class FolderTest(recorded.TestCase):
     """Folders in, runs, and folders out."""
 
@@ -434,6 +440,28 @@ class FolderTest(recorded.TestCase):
         ('timm_davit', {'model_args': {'embed_dims': [8]}}, r'and embed_dims=\[8\]; expected one for each stage'))
     def test_configs_of_other_families(self, name, changes, message):
         self.assert_refused(message, f'--from_hf={self.hugging_face(name, **changes)}', f'--workdir={self.folder / "run"}')
+
+    @parameterized.parameters(
+        ('swin', {'depths': None}, r"config.json has a field of a wrong kind \(object of type 'NoneType' .*\); fetch it again"),
+        ('swin', {'patch_size': 0}, 'model.stem.patch is 0; set it|config.json has a field of a wrong kind'),
+        ('vit', {'num_channels': '3'}, 'config.json has a field of a wrong kind'),
+        ('gpt2', {'architectures': 3}, 'config.json has a field of a wrong kind'),
+        ('timm_davit', {'pretrained_cfg': 1}, 'config.json has a field of a wrong kind'))
+    def test_fields_of_a_wrong_kind(self, name, changes, message):
+        self.assert_refused(message, f'--from_hf={self.hugging_face(name, **changes)}', f'--workdir={self.folder / "run"}')
+
+    @parameterized.named_parameters((name, name) for name in MISTAKEN)
+    def test_any_field_of_any_kind(self, name):
+        """Is read, or refused in a sentence; without the weights."""
+        config, folder = json.loads((REFERENCE / name / 'config.json').read_text()), self.hugging_face(name)
+        changes = [{field: value} for field in config for value in WRONG]
+        changes += [{part: config[part] | {field: value}} for part in ('model_args', 'pretrained_cfg')
+                    for field in config.get(part, ()) for value in WRONG]
+        for change in changes:
+            (folder / 'config.json').write_text(json.dumps(config | change))
+            with self.subTest(str(change)), contextlib.suppress(ValueError):
+                family, theirs, _ = convert.opened(folder)
+                convert.described(folder, family, theirs, self.folder)
 
     @parameterized.parameters('bert_tags', 'bert_span', 'bert_masked', 'roberta', 'albert_masked', 'albert_tags', 'albert_span')
     def test_a_pooler_that_nothing_reads(self, name):

@@ -1,7 +1,8 @@
 """The fields of configs of Hugging Face transformers ("theirs") and of our models, each read in both directions."""
 
+import contextlib
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 
@@ -64,6 +65,16 @@ class Field:
             given = known[given]
         given = None if self.none is not None and given == self.none else given
         return dict.fromkeys(self.theirs.split(), given)
+
+
+@contextlib.contextmanager
+def of_config() -> Iterator[None]:
+    """Raises ValueError for what a field of a wrong kind in config.json leads to."""
+    try:
+        yield
+    except (TypeError, AttributeError, LookupError, ArithmeticError) as error:
+        said = ' '.join(str(error).split()) or type(error).__name__
+        raise ValueError(f'config.json has a field of a wrong kind ({said}); fetch it again.') from error
 
 
 def fields_of(model: Any) -> dict:
