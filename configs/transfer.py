@@ -16,6 +16,9 @@ Few labels, 20 images of each class: --config.data.per_class=20 --config.data.dr
 Some of the classes of a folder: --config.data.classes='[34:42]' (docs/data.md). configs/vit_products.py compares all of these.
 """
 
+import collections.abc
+import dataclasses
+
 import ml_collections
 
 from configs import base
@@ -23,7 +26,7 @@ from configs.classify import OF_CLASSES, of_images
 from training.config import resolve
 
 HOW = 'full', 'probe'
-DROPS = 'dropout', 'attention_dropout', 'last_dropout', 'drop_path'  # fields of models that leave something out in training
+DROPS = 'dropout', 'attention_dropout', 'last_dropout', 'drop_path'  # fields that leave something out in training
 
 
 def get_config(variant=''):
@@ -40,19 +43,37 @@ def get_config(variant=''):
     else:
         c.optimizer = base.optimizer(learning_rate=1e-2, schedule=cosine)
         c.optimizer.rate_rules = (OF_CLASSES, 1.0), (r'.*', 0.0)
-        settled(c.model)
+        settled(c.model, resolve.construct(c.model, extra={'classes': 1}))
     c.data.batch_size = 32
     c.train.steps, c.log.every_steps, c.checkpoint.every_steps = 400, 20, 200
     c.evals.mistakes = base.evaluation('vit.evaluators.mistakes:Mistakes', split='valid')
     return c.lock()
 
 
-def settled(model):
-    """Sets the dropout of a model and of its stacks to 0, and freezes the running moments of batch normalization."""
+def settled(model, built):
+    """Sets the dropout of a group of fields, of which `built` is made, to 0, also inside of its parts, and freezes the running
+    moments of batch normalization."""
+    known = built if isinstance(built, collections.abc.Mapping) else {
+        name: getattr(getattr(built, slot.inside) if slot.inside else built, name)
+        for name, slot in resolve.slots(type(built)).items()}
     for name, value in model.items():
         if isinstance(value, ml_collections.ConfigDict):
-            settled(value)
+            settled(value, known[name])
         elif name == 'frozen' and 'momentum' in model:
             model.frozen = True
         elif name in DROPS and isinstance(value, float):
             model[name] = 0.0
+        elif isinstance(value, str) and name in known and (part := undropped(known[name])) != known[name]:
+            model[name] = repr(part)
+
+
+def undropped(part):
+    """A part of a model, or a value of a field of it, with no dropout anywhere inside."""
+    if isinstance(part, tuple):
+        return tuple(map(undropped, part))
+    if not dataclasses.is_dataclass(part):
+        return part
+    own = {field.name: getattr(part, field.name) for field in dataclasses.fields(part) if field.init}
+    changes = {name: 0.0 if name in DROPS else undropped(value) for name, value in own.items()}
+    changes = {name: value for name, value in changes.items() if value != own[name]}
+    return dataclasses.replace(part, **changes) if changes else part

@@ -1,5 +1,6 @@
 """configs/transfer.py, and the sweeps of configs/vit_products.py and configs/vit_sizes.py."""
 
+import functools
 import json
 import shutil
 
@@ -14,8 +15,10 @@ from tests import experiments
 from tests.marks import slow_but
 from training import mesh, workdir
 from training import run as runs
-from training.config import cli, schema
+from training.config import cli, resolve, schema
 from training.report.sweeps import Estimate
+from transformer.layers.activations import Relu
+from transformer.layers.feed_forward import FeedForward, Gated
 
 NEW = ('--config.data.classes=5,6,7', '--config.data.per_class=4', '--config.data.size=12', '--config.data.width=16',
        '--config.data.train=train[:200]', '--config.data.valid=train[200:220]', '--config.data.batch_size=8',
@@ -88,6 +91,18 @@ class TransferTest(experiments.TestCase):
             changed = {path.partition('/')[0] for path, x in found.items() if not np.array_equal(x, known[path])}
             self.assertEqual(changed, {*begun.params} if how == 'full' else {'head'})
 
+    @parameterized.parameters('', 'stages.stage_1.')
+    def test_a_probe_has_no_dropout_inside_of_parts(self, group):
+        """As those of configs/vit_fashion_mnist.py:d2l have; other fields stay."""
+        config = experiments.tiny_images('swin' if group else 'vit')
+        path = f'model.{group}feed_forward'
+        config = experiments.changed(config, **{path: 'Gated(inner=12, activation=Relu(), dropout=0.1)'})
+        run = runs.build(config, mesh.make(1))
+        runs.write(self.folder / 'before', run, {'params': run.init().params})
+        for how, rate in (('full', 0.1), ('probe', 0.0)):
+            found, _ = cli.load_config(f'configs/transfer.py:{how},{self.folder / "before"}')
+            text = functools.reduce(lambda config, name: config[name], path.split('.'), found)
+            self.assertEqual(resolve.parse(text, FeedForward, path), Gated(inner=12, activation=Relu(), dropout=rate))
 
     def test_from_images_without_classes_to_those_of_folders(self):
         before, flat = self.folder / 'before', self.folder / 'flat'
