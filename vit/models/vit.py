@@ -156,7 +156,7 @@ class Vit(nn.Module):
         extra, row = len(self.front), jnp.arange(len(self.front) + math.prod(self._grid(image)))
         sizes = self.stack.sizes(len(row), grid=self._grid(image), extra=extra, registers=self.registers)
         if kept is not None:
-            if self.stack.mask != Full() or self.stack.positions.bias({}, {}, row, row, sizes):
+            if self.stack.mask != Full() or self.stack.positions.in_scores:
                 raise ValueError(f'positions={self.stack.positions} and mask={self.stack.mask} tell patches apart by their '
                                  'places in the row, of which some are left out here; use Learned() or Sinusoidal2d(), and '
                                  'Full().')

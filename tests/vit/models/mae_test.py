@@ -7,8 +7,10 @@ from absl.testing import absltest, parameterized
 
 from tests import models
 from tests.models import apply, build, changed
+from training.config import resolve
 from transformer.attention.masks.patterns import Window
-from transformer.attention.positions.absolute import Learned, Sinusoidal2d
+from transformer.attention.positions.absolute import Learned, Sinusoidal, Sinusoidal2d
+from transformer.attention.positions.base import Positions
 from transformer.attention.positions.relative import SwinBias
 from transformer.attention.positions.rotary import Rotary
 from transformer.layers.feed_forward import Mlp
@@ -20,6 +22,7 @@ KEY = jax.random.key(0)
 SMALL = build(Mae, patch=2, layers=1, heads=2, width=8, feed_forward=Mlp(inner=12))
 IMAGES = np.random.default_rng(0).normal(size=(3, 4, 8, 2)).astype(np.float32)
 NOISE = np.random.default_rng(1).random((3, 8)).astype(np.float32)
+ENCODINGS = *(cls() for cls in resolve.subclasses(Positions).values()), Sinusoidal(at='scores'), Sinusoidal(at='scores_times')
 drawn = functools.cache(lambda model: models.drawn(model, IMAGES))
 program = functools.cache(lambda model: models.Program(model, IMAGES, output='pixels'))
 
@@ -201,6 +204,21 @@ class KeptTest(parameterized.TestCase):
         model = build(Vit, classes=0, patch=2, layers=1, heads=2, width=8, **fields)
         with self.assertRaisesRegex(ValueError, 'by their places in the row, of which some are left out here'):
             model.apply({'params': models.drawn(model, IMAGES)}, IMAGES, kept=np.zeros((3, 2), int))
+
+    @parameterized.parameters(*((stack, kind) for stack in ('encoder', 'decoder') for kind in ENCODINGS))
+    def test_every_encoding_is_taken_or_refused(self, stack, kind):
+        """The decoder has all patches in their order; those that the encoder takes need no order."""
+        model = changed(SMALL, **{f'{stack}.positions': kind})
+        begin = lambda: jax.eval_shape(lambda: model.init(KEY, IMAGES))
+        if stack == 'encoder' and kind.in_scores:
+            with self.assertRaisesRegex(ValueError, 'by their places in the row, of which some are left out here'):
+                begin()
+        else:
+            begin()
+
+    def test_which_encodings_are_in_the_scores(self):
+        self.assertEqual({type(kind).__name__ for kind in ENCODINGS if not kind.in_scores},
+                         {'Learned', 'NoPositions', 'Rotary', 'Sinusoidal', 'Sinusoidal2d'})
 
     def test_of_fewer_patches_equals_dropping_after_positions_are_added(self):
         """Without attention between patches, those that are kept have the states that they have among all."""

@@ -190,8 +190,12 @@ class Sinusoidal(_Added):
     def _rows(self, parameters, positions, sizes, dtype):
         return (self.scale * sinusoid(positions, self._width(sizes))).astype(dtype)
 
+    @property
+    def in_scores(self) -> bool:
+        return self.at in ('scores', 'scores_times')
+
     def bias(self, parameters: Mapping, own: Mapping, query: jax.Array | None, key: jax.Array | None, sizes: Sizes) -> tuple:
-        return (PositionTerm(self, sizes),) if self.at in ('scores', 'scores_times') else ()
+        return (PositionTerm(self, sizes),) if self.in_scores else ()
 
     def scores(self, term: PositionTerm, scores: jax.Array, query: jax.Array, key: jax.Array, t: jax.Array,
                s: jax.Array) -> jax.Array:

@@ -52,11 +52,13 @@ class Positions:
     Attributes:
       free_length: whether it is defined beyond the longest row of training.
       by_content: whether queries or keys are multiplied with parameters, which are as wide as a head.
+      in_scores: whether it changes the scores, through `bias`.
       values: None, or a method `values(term, weights, t, s)` that returns the addition of a `PositionTerm` to the output,
         [B, N, T, H].
     """
     free_length = False
     by_content = False
+    in_scores = False
     values = None
 
     def parameters(self, sizes: Sizes) -> dict:

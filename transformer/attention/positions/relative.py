@@ -48,6 +48,7 @@ def _outer(t, s):
 class _Relative(Positions):
     """Base of the encodings that are a term of the scores, `scores(term, scores, query, key, t, s)`."""
     free_length = True
+    in_scores = True
 
     def bias(self, parameters: Mapping, own: Mapping, query: jax.Array | None, key: jax.Array | None, sizes: Sizes) -> tuple:
         return (PositionTerm(self, sizes, {**parameters, **own}),)
