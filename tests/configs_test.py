@@ -15,6 +15,7 @@ import pytest
 from absl.testing import absltest, parameterized
 
 from configs import attention_length, extrapolation
+from data.images.fit import Fit, RandomCrop
 from tests import experiments, models
 from tests.train_test import at
 from training import workdir
@@ -259,6 +260,12 @@ class ConfigsTest(experiments.TestCase):
     def test_ten_epochs_of_the_textbooks_vit(self):
         config = cli.load_config('configs/vit_fashion_mnist.py:d2l')[0]
         self.assertBetween(config.train.steps * config.data.batch_size - 10 * 60_000, 0, config.data.batch_size)
+
+    @parameterized.parameters('vit_ti16', 'swin_t', 'resnet50')
+    def test_no_image_of_imagenet_is_stretched(self, name):
+        data = cli.load_config(f'configs/{name}.py')[0].data
+        self.assertIsInstance(resolve.parse(data.fit, Fit, 'data.fit'), RandomCrop)
+        self.assertStartsWith(data.steps, 'Flip() >> ')
 
     @parameterized.parameters(*variants())
     def test_says_what_it_is_and_refuses_unknown_variants(self, name):
