@@ -230,7 +230,7 @@ class ImageFoldersTest(parameterized.TestCase):
             with self.assertRaisesRegex(FileNotFoundError, message):
                 self.opened(path, source='unlabelled')
         self.write('0.png')
-        with self.assertRaisesRegex(FileNotFoundError, 'does not exist; expected an image file'):
+        with self.assertRaisesRegex(FileNotFoundError, 'does not exist; expected image files, or folders'):
             self.opened(source='unlabelled').score([str(self.folder / 'nowhere')], 1)
 
     def test_images_without_a_row(self):
