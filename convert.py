@@ -278,7 +278,7 @@ def text_run(folder, family, theirs, fields, place):
     config = converted.config_of(family, fields, found.spec, framing, start, ends=end >= 0)
     if generates:
         prompts = Prompts(start if family.use == 'pairs' else -1, end)
-        with config.unlocked():
+        with config.unlocked(), of_config('config.json' if generation is None else path.name):
             config.generation = generation_of(theirs, generation, prompts, said)
     return config, '\n'.join(said)
 

@@ -450,6 +450,12 @@ class FolderTest(recorded.TestCase):
     def test_fields_of_a_wrong_kind(self, name, changes, message):
         self.assert_refused(message, f'--from_hf={self.hugging_face(name, **changes)}', f'--workdir={self.folder / "run"}')
 
+    def test_settings_of_generation_of_a_wrong_kind(self):
+        folder = self.hugging_face()
+        (folder / 'generation_config.json').write_text(json.dumps({'bad_words_ids': 1}))
+        self.assert_refused(r'generation_config.json has a field of a wrong kind \(.*\); fetch it again',
+                            f'--from_hf={folder}', f'--workdir={self.folder / "run"}')
+
     @parameterized.named_parameters((name, name) for name in MISTAKEN)
     def test_any_field_of_any_kind(self, name):
         """Is read, or refused in a sentence; without the weights."""

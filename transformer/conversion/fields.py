@@ -68,13 +68,13 @@ class Field:
 
 
 @contextlib.contextmanager
-def of_config() -> Iterator[None]:
-    """Raises ValueError for what a field of a wrong kind in config.json leads to."""
+def of_config(file: str = 'config.json') -> Iterator[None]:
+    """Raises ValueError for what a field of a wrong kind in a file leads to."""
     try:
         yield
     except (TypeError, AttributeError, LookupError, ArithmeticError) as error:
         said = ' '.join(str(error).split()) or type(error).__name__
-        raise ValueError(f'config.json has a field of a wrong kind ({said}); fetch it again.') from error
+        raise ValueError(f'{file} has a field of a wrong kind ({said}); fetch it again.') from error
 
 
 def fields_of(model: Any) -> dict:
