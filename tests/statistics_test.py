@@ -123,7 +123,7 @@ class StatisticsTest(experiments.TestCase):
         pruned = runs.load(new)
         self.assert_same(arrays(pruned.statistics), arrays(state.statistics))
         losses = {point['heads']: point['loss'] for point in experiments.said(done)['curve']}
-        self.assertAlmostEqual(pruned.evaluate('valid')['loss'], losses[1], delta=1e-6)
+        self.assertAlmostEqual(pruned.evaluate('valid')['loss'], losses[1], delta=3e-5)
 
     def test_a_teacher_has_its_own(self):
         """Of a ViT, which has none; the teacher stays as it is, and its digest covers them."""
