@@ -4,13 +4,15 @@
 # make test-all  those, and then the long ones: kills, several processes, a run of every config
 # make test-browser  the pages of eval.py --attention=OUT.html in a browser; needs chromium and chromium-driver
 # make lint      checks the style
+# make plan      what a run needs on a slice of TPUs, from the compiler for TPUs in an environment of its own; with
+#                ARGS="--config=configs/gpt2.py:1558m --topology=v5e:8x8"
 
 PYTHON ?= python3
 WORKDIR ?= runs/quickstart
 CONFIG ?= configs/stability.py
 BIN := .venv/bin
 
-.PHONY: train sweep test test-all test-browser lint
+.PHONY: train sweep test test-all test-browser lint plan
 
 train: .venv/run
 	$(BIN)/python train.py --workdir=$(WORKDIR)
@@ -30,6 +32,9 @@ test-browser: .venv/browser
 lint: .venv/dev
 	$(BIN)/ruff check .
 
+plan: .venv-plan/run
+	.venv-plan/bin/python -m benchmarks.plan $(ARGS)
+
 .venv/bin/python:
 	$(PYTHON) -m venv .venv
 
@@ -43,4 +48,9 @@ lint: .venv/dev
 
 .venv/dev: requirements.txt requirements-dev.txt | .venv/bin/python
 	$(BIN)/python -m pip install --quiet -r requirements-dev.txt
+	touch $@
+
+.venv-plan/run: requirements.txt
+	$(PYTHON) -m venv .venv-plan
+	.venv-plan/bin/python -m pip install --quiet "jax[tpu]" -r requirements.txt
 	touch $@

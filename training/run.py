@@ -136,23 +136,30 @@ class Run:
             stacked = meshes.put(stacked, self.mesh, stacked=len(found) > 1)
         return stacked, sum(map(self.data.count, found))
 
-    def compile(self):
-        """train.dispatch training steps, compiled for this mesh, as `Programs` with the floating point operations of one step.
-        The steps donate their state."""
+    @property
+    def longest(self):
+        """{name: (shape, dtype)} of what the compiled step takes: the longest batch, or train.dispatch of them."""
+        count = self.config.train.dispatch
+        return {name: ((count,) * (count > 1) + shape, dtype) for name, (shape, dtype) in self.data.shapes.items()}
+
+    def trace(self, shapes):
+        """train.dispatch training steps, traced for this mesh and a batch of such shapes; they donate their state."""
         shardings, count = jax.tree.map(lambda s: s.sharding, self.shapes), self.config.train.dispatch
-        function, frozen = steps.several(self.step_function, count, self.config.train.nonfinite), self.companions.variables
+        function = steps.several(self.step_function, count, self.config.train.nonfinite)
         jitted = jax.jit(function, donate_argnums=0, out_shardings=(shardings, meshes.replicated(self.mesh)))
-        front = (count,) if count > 1 else ()
         place = meshes.batch_sharding(self.mesh, stacked=count > 1)
+        batch = {name: jax.ShapeDtypeStruct(shape, dtype, sharding=place) for name, (shape, dtype) in shapes.items()}
+        with jax.set_mesh(self.mesh):
+            return jitted.trace(self.shapes, batch, self.companions.variables)
 
+    def compile(self):
+        """The traced steps, compiled as `Programs` with the floating point operations of one step."""
         def program(shapes):
-            batch = {name: jax.ShapeDtypeStruct(shape, dtype, sharding=place) for name, (shape, dtype) in shapes.items()}
             with jax.set_mesh(self.mesh), progress.waiting('compiling the training step'):
-                traced = jitted.trace(self.shapes, batch, frozen)
-                return traced.lower().compile(), flops.count_jaxpr(traced.jaxpr) // count
+                traced = self.trace(shapes)
+                return traced.lower().compile(), flops.count_jaxpr(traced.jaxpr) // self.config.train.dispatch
 
-        longest = {name: ((*front, *shape), dtype) for name, (shape, dtype) in self.data.shapes.items()}
-        return steps.Programs(program, longest, frozen)
+        return steps.Programs(program, self.longest, self.companions.variables)
 
     def forward(self, apply, frozen):
         """What the task's loss calls: `apply` for the model, and the companions with the `variables` `frozen`."""

@@ -1,5 +1,6 @@
 """Peak speed of accelerators, the denominator of "percent of peak", and their maximal power."""
 
+import dataclasses
 import re
 
 # TFLOP/s of matrix products, dense (half of what NVIDIA prints "with sparsity"), accumulated in float32, for
@@ -44,6 +45,30 @@ _TPUS = (
     (r'TPU v6( lite|e)$', 918, 1, None),  # cloud.google.com/tpu/docs/v6e
     (r'TPU ?v?7x?$', 2307, 2, None),  # cloud.google.com/tpu/docs/tpu7x
 )
+
+# Of a chip: GB of memory, GB/s of memory, GB/s that all its links together send to other chips (half of what both
+# directions have), dollars an hour, on demand in the United States (cloud.google.com/tpu/pricing, November 2026).
+_CHIPS = (
+    (r'TPU v4$', 34.4, 1200, 300, 3.22),  # cloud.google.com/tpu/docs/v4; links: Jouppi et al. 2023, TPU v4, table 4
+    (r'TPU v5( lite|e)$', 17.2, 819, 200, 1.20),  # docs.cloud.google.com/tpu/docs/v5e
+    (r'TPU v5p?$', 102.0, 2765, 600, 4.20),  # docs.cloud.google.com/tpu/docs/v5p
+    (r'TPU v6( lite|e)$', 34.4, 1638, 400, 2.70),  # docs.cloud.google.com/tpu/docs/v6e
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class Chip:
+    """What limits a chip besides its products, in bytes, bytes a second and dollars an hour."""
+    memory: float
+    bandwidth: float
+    links: float
+    price: float
+
+
+def chip(device) -> Chip | None:
+    """The figures of a device that is a whole chip; None where none are known."""
+    found = _found(_CHIPS, device)
+    return found and Chip(*(1e9 * figure for figure in found[:3]), found[3])
 
 
 def peak_flops(device, dtype: str = 'bfloat16') -> float | None:

@@ -27,8 +27,15 @@ def count_jaxpr(jaxpr) -> int:
     return _count(jaxpr)
 
 
-def _count(jaxpr, wanted=None) -> int:
-    """Sum over the equations on which the outputs depend; `wanted` tells which outputs are used (None: all)."""
+def products_of_activations(jaxpr) -> int:
+    """The part of `count_jaxpr` that is products with two batch dimensions or more, as the scores and the mixing of attention
+    are for each row and head."""
+    return _count(jaxpr, counted=lambda batch: len(batch) > 1)
+
+
+def _count(jaxpr, wanted=None, counted=None) -> int:
+    """Sum over the equations on which the outputs depend; `wanted` tells which outputs are used (None: all), `counted` which
+    products count, by their batch dimensions (None: all, and convolutions)."""
     jaxpr = getattr(jaxpr, 'jaxpr', jaxpr)  # a ClosedJaxpr holds its Jaxpr
     outputs = jaxpr.outvars if wanted is None else [v for v, used in zip(jaxpr.outvars, wanted) if used]
     live = {v for v in outputs if isinstance(v, core.Var)}
@@ -38,33 +45,35 @@ def _count(jaxpr, wanted=None) -> int:
         if not any(used) and not equation.effects:
             continue
         live.update(v for v in equation.invars if isinstance(v, core.Var))
-        total += _equation(equation, used)
+        total += _equation(equation, used, counted)
     return total
 
 
-def _equation(equation, used) -> int:
+def _equation(equation, used, counted) -> int:
     params = equation.params
     match equation.primitive.name:
         case 'dot_general':
-            (contracting, _), _ = params['dimension_numbers']
+            (contracting, _), (batch, _) = params['dimension_numbers']
+            if counted and not counted(batch):
+                return 0
             lhs = equation.invars[0].aval.shape
             return 2 * math.prod(equation.outvars[0].aval.shape) * math.prod(lhs[i] for i in contracting)
         case 'conv_general_dilated':
-            return _convolution(equation)
+            return 0 if counted else _convolution(equation)
         case 'scan':  # a later iteration may use an output that is unused at the end: all count as used
-            return params['length'] * _count(params['jaxpr'])
+            return params['length'] * _count(params['jaxpr'], counted=counted)
         case 'while':
-            return _count(params['cond_jaxpr']) + _count(params['body_jaxpr'])
+            return sum(_count(params[part], counted=counted) for part in ('cond_jaxpr', 'body_jaxpr'))
         case 'cond':
-            return max(_count(branch, used) for branch in params['branches'])
+            return max(_count(branch, used, counted) for branch in params['branches'])
         case 'shard_map':
             shards = math.prod(params['mesh'].shape[axis] for axis in params['newly_manual_axes'])
-            return shards * _count(params['jaxpr'], used)
+            return shards * _count(params['jaxpr'], used, counted)
         case 'pallas_call':
-            return math.prod(params['grid_mapping'].grid) * _count(params['jaxpr'])
+            return math.prod(params['grid_mapping'].grid) * _count(params['jaxpr'], counted=counted)
     # jit, remat, custom_jvp, custom_vjp and the like are calls, mostly with one output for each output of the callee.
     bodies = [getattr(body, 'jaxpr', body) for body in core.jaxprs_in_params(params)]
-    return sum(_count(body, used if len(body.outvars) == len(used) else None) for body in bodies)
+    return sum(_count(body, used if len(body.outvars) == len(used) else None, counted) for body in bodies)
 
 
 def _convolution(equation) -> int:

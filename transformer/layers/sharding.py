@@ -12,6 +12,13 @@ def several() -> bool:
     return not (mesh.empty or mesh.size == 1)
 
 
+def platform() -> str:
+    """The kind of device that is computed or compiled for, 'cpu', 'gpu' or 'tpu': that of the mesh that is set (jax.set_mesh),
+    which may be compiled for where there is no such device, else this process's."""
+    device = jax.sharding.get_abstract_mesh().abstract_device
+    return device.platform if device else jax.default_backend()
+
+
 def constrain(x: jax.Array, *axes: str | tuple | None) -> jax.Array:
     """Splits the dimensions of x over the named mesh axes (None: not split); does nothing on one device. Without it the
     compiler may follow the sharding of a parameter and gather the batch instead."""

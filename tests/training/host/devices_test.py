@@ -84,5 +84,17 @@ class PeakTest(parameterized.TestCase):
             devices.peak_flops(device('NVIDIA L4'), 'int8')
 
 
+class ChipTest(parameterized.TestCase):
+    @parameterized.parameters(('TPU v4', 300e9), ('TPU v5 lite', 200e9), ('TPU v5e', 200e9), ('TPU v5', 600e9),
+                              ('TPU v5p', 600e9), ('TPU v6 lite', 400e9))
+    def test_every_chip_that_is_compiled_for(self, kind, links):
+        chip = devices.chip(device(kind))
+        self.assertEqual(chip.links, links)
+        self.assertGreater(chip.bandwidth, chip.links)
+
+    def test_others_are_unknown(self):
+        self.assertIsNone(devices.chip(device('cpu')))
+
+
 if __name__ == '__main__':
     absltest.main()

@@ -86,6 +86,18 @@ class ProductsTest(parameterized.TestCase):
         self.assertEqual(flops.count(lambda x, y: pair(x, y)[0], shape(M, K), shape(K, M)), 2 * M * K * M)
 
 
+class ActivationsTest(absltest.TestCase):
+    def test_products_with_two_batch_dimensions(self):
+        def function(x, kernel):  # scores of 2 x 3 heads, then a dense layer
+            scores = jnp.einsum('bnth,bnsh->bnts', x, x)
+            return jax.lax.scan(lambda y, _: (dense(y, kernel), None), scores, None, length=4)[0]
+
+        jaxpr = jax.make_jaxpr(function)(shape(2, 3, 5, 7), shape(5, 5))
+        scores = 2 * 2 * 3 * 5 * 5 * 7
+        self.assertEqual(flops.products_of_activations(jaxpr), scores)
+        self.assertEqual(flops.count_jaxpr(jaxpr), scores + 4 * 2 * 2 * 3 * 5 * 5 * 5)
+
+
 class ControlFlowTest(absltest.TestCase):
     def test_scan_multiplies(self):
         def layers(x, kernels):

@@ -1,4 +1,5 @@
 import re
+from unittest import mock
 
 import jax
 import jax.numpy as jnp
@@ -9,7 +10,7 @@ from jax.sharding import AxisType
 
 from tests import models
 from training import mesh as meshes
-from transformer.layers.sharding import BATCH, constrain
+from transformer.layers.sharding import BATCH, constrain, platform
 from transformer.models.bahdanau import RecurrentEncoderDecoder
 from transformer.models.memory_network import MemoryNetwork
 from transformer.models.recurrent import Gru
@@ -34,6 +35,19 @@ class ConstrainTest(parameterized.TestCase):
     def test_does_nothing_without_a_mesh(self):
         x = jnp.zeros((7, 3))
         self.assertIs(constrain(x, BATCH), x)
+
+
+class PlatformTest(absltest.TestCase):
+
+    def test_that_of_the_mesh_goes_before_that_of_the_process(self):
+        mesh = jax.make_mesh((1,), ('data',), axis_types=(AxisType.Auto,), devices=jax.devices()[:1])
+        with mock.patch.object(jax, 'default_backend', lambda: 'tpu'):
+            self.assertEqual(platform(), 'tpu')
+            with jax.set_mesh(mesh):
+                self.assertEqual(platform(), 'cpu')
+                traced = []
+                jax.jit(lambda x: traced.append(platform()) or x).lower(1.0)
+        self.assertEqual(traced, ['cpu'])
 
 
 class ModelsTest(parameterized.TestCase):

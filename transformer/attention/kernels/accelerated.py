@@ -17,15 +17,15 @@ from transformer.attention.masks.analysis import parts
 from transformer.attention.masks.data import Segments
 from transformer.attention.masks.patterns import Causal, Full, Window
 from transformer.layers.numerics import Numerics
-from transformer.layers.sharding import BATCH, several
+from transformer.layers.sharding import BATCH, platform, several
 
 SPLASH_BLOCK = 128  # splash attention takes lengths that are a multiple of this
 
 
 def _lacks(query, value, backend, *, bias, positions, rate):
     """The first thing in a call that neither kernel supports, or None."""
-    if jax.default_backend() != backend:
-        return f'it needs a {backend.upper()}, and this is {jax.default_backend()}'
+    if platform() != backend:
+        return f'it needs a {backend.upper()}, and this is {platform()}'
     if positions is not None:
         return 'positions other than those of the row'
     if rate:

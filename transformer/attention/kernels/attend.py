@@ -18,6 +18,7 @@ from transformer.attention.masks.patterns import Full
 from transformer.attention.scores import products
 from transformer.layers.dropout import dropout
 from transformer.layers.numerics import Numerics, wide
+from transformer.layers.sharding import platform
 
 
 def masked_softmax(scores: jax.Array, visible: jax.Array | None = None) -> jax.Array:
@@ -140,15 +141,15 @@ def choose(query: Any, key: Any, value: Any, *, mask: Mask = Full(), bias: tuple
             raise ValueError(f"The kernel {implementation!r} cannot do this: {lacks[implementation]}; use 'auto' or 'plain'.")
         return Choice(implementation, 'as asked')
     for name, backend in (('cudnn', 'gpu'), ('splash', 'tpu')):
-        if jax.default_backend() == backend and not lacks[name]:
+        if platform() == backend and not lacks[name]:
             return Choice(name, f'the fused kernel of a {backend.upper()}')
     where = ''.join(f'{name}: {lacks[name]}; ' for name, backend in (('cudnn', 'gpu'), ('splash', 'tpu'))
-                    if jax.default_backend() == backend)
+                    if platform() == backend)
     if lacks['blockwise']:
         return Choice('plain', where + f'blockwise: {lacks["blockwise"]}')
     larger = numbers_per_score(bias)
     gigabytes = larger * batch * heads * queries * keys * 4e-9
-    if jax.default_backend() == 'cpu':
+    if platform() == 'cpu':
         by_blocks, dense = (scale * larger * batch * heads / 8 for scale in milliseconds(mask, queries, keys))
         reason = f'about {by_blocks:.3g} ms by blocks, {dense:.3g} ms with all scores at once ({gigabytes:.2g} GB)'
         return Choice('blockwise' if by_blocks < dense else 'plain', reason)

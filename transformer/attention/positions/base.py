@@ -11,6 +11,7 @@ import numpy as np
 
 from transformer.attention.kernels.terms import Term
 from transformer.layers.initial import normal
+from transformer.layers.sharding import platform
 
 
 @dataclasses.dataclass(frozen=True)
@@ -206,7 +207,7 @@ class Offsets:
         self.queries, self.keys, self.index = t.shape[-1], s.shape[-1], None
         several, width = t.ndim + s.ndim > 2, self.queries + self.keys - 1
         # A gather from few offsets halves the time of Shaw's scores on a CPU; its gradient is a scatter-add to few places.
-        few = farthest is not None and 2 * farthest + 1 < width and jax.default_backend() == 'cpu'
+        few = farthest is not None and 2 * farthest + 1 < width and platform() == 'cpu'
         if not (several or few):
             self.offsets = s[0] - t[-1] + jnp.arange(width)
             return

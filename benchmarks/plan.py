@@ -1,0 +1,297 @@
+"""What a training run needs on a slice of TPUs that is not there: compiles its step with the compiler for TPUs, and says
+whether it fits, what limits it, how fast it can be at most, and what it costs.
+
+    make plan ARGS="--config=configs/gpt2.py:1558m --topology=v5e:8x8 [--search] [--config.mesh.fsdp=8 ...]"
+
+or, with jax[tpu] installed, python -m benchmarks.plan with these flags. The topology is a slice: v4:2x2x2, v5e:4x4, v5p:8x8x8,
+v6e:4x4. Data that are not there are replaced by made-up ones of the same shapes (benchmarks/stand_in.py).
+
+The last line is a JSON object. Of each chip, in GB of 1e9 bytes: `memory_gb`, and `largest`, the largest arrays that the step
+makes and the layers that they come from; `traffic_gb` that a step reads from and writes to its memory, and `collectives`, by
+kind and by axis of the mesh (benchmarks/hlo.py). Of a step on all chips: `model_tflop`, products alone, without
+rematerialisation, of attention only what the mask of a decoder leaves; and `step_tflop`, all that is computed.
+
+`bounds_ms` is the time of a step if one thing alone took time: products at the chip's peak, traffic at the bandwidth of its
+memory, collectives at that of all its links. `step_ms` is the largest of the three, and `mfu` what model_tflop is of the peak
+in that time: a real step overlaps them less, and takes longer. Days, dollars, kWh and CO2 are of all train.steps at that speed.
+
+--search compiles the step on meshes that split the parameters or do not, with each kind of rematerialisation and as few
+microbatches as fit, and ranks them by step_ms.
+"""
+
+import contextlib
+import importlib.metadata
+import itertools
+import json
+import os
+import pathlib
+import re
+import sys
+import tempfile
+import time
+
+from absl import flags
+
+from training.config import cli
+
+if __name__ == '__main__':
+    flags.DEFINE_string('topology', 'v5e:4x4', 'the slice that is compiled for')
+    flags.DEFINE_boolean('search', False, 'try meshes, rematerialisation and microbatches')
+    cli.answer_help(config='configs/gpt2.py:124m')
+    os.environ |= {'JAX_PLATFORMS': 'cpu', 'TPU_SKIP_MDS_QUERY': '1'}  # no TPU is looked for
+
+import jax
+import numpy as np
+
+from benchmarks import hlo, stand_in
+from training import mesh as meshes
+from training import run as runs
+from training.config import resolve, schema
+from training.host import machine
+from training.host.devices import chip, peak_flops
+from training.report import energy, flops
+from training.report.report import duration, si
+from transformer.attention.masks.algebra import Mask
+from transformer.layers.stack import REMAT
+
+
+def main(config, name):
+    machine.prepare(config, sparing=True)
+    devices = devices_of(flags.FLAGS.topology)
+    with tempfile.TemporaryDirectory() as folder:
+        config = stand_in.replaced(config, pathlib.Path(folder))
+        found = search(config, name, devices) if flags.FLAGS.search else measure(config, name, devices)
+    print('\n'.join(lines(found)), flush=True)
+    print(json.dumps(found))
+
+
+def devices_of(topology):
+    """The devices of a slice of TPUs. Raises ValueError without libtpu, and for an unknown topology."""
+    from jax.experimental import topologies
+
+    try:
+        return topologies.get_topology_desc(platform='tpu', topology_name=topology).devices
+    except Exception as error:  # of several types, one for each release
+        reason = str(error).splitlines()[0]
+        raise ValueError(f'--topology={topology} cannot be compiled for ({reason:.200}); install "jax[tpu]", and name a slice '
+                         'such as v5e:4x4.') from None
+
+
+def measure(config, name, devices):
+    """The plan of a config on these devices, as the docstring of this module describes it."""
+    config = config.copy_and_resolve_references().unlock()
+    config.evals, config.train.dispatch = {}, 1
+    schema.check(config)
+    mesh = meshes.make(config.mesh.data, config.mesh.fsdp, config.mesh.tensor, devices)
+    run = runs.build(config, mesh)
+    device, chips = mesh.devices.flat[0], mesh.size
+    unit = run.data.unit if 'inputs' in run.data.shapes else 'rows'
+    units = int(np.prod(run.data.shapes['inputs'][0])) if unit == 'tokens' else config.data.batch_size
+    traced = run.trace(run.longest)
+    found = {
+        'config': name, 'device': f'{chips} x {device.device_kind}', 'mesh': dict(mesh.shape), 'jax': jax.__version__,
+        'libtpu': _version('libtpu'), 'dtype': config.dtype, 'parameters': run.parameters(), 'rows': config.data.batch_size,
+        'microbatches': config.train.microbatches, 'remat': sorted(_each(config.model, 'remat')), unit: units,
+        'model_tflop': _tera(model_flop(config, mesh)), 'step_tflop': _tera(flops.count_jaxpr(traced.jaxpr))}
+    start = time.perf_counter()
+    limit = (figures := chip(device)) and figures.memory
+    state = {'parameters': _bytes(run.shapes.params), 'optimizer': _bytes(run.shapes.opt_state)}
+    state['other state'] = _bytes(run.shapes) - sum(state.values())
+    try:
+        with jax.set_mesh(mesh):
+            compiled = traced.lower().compile()
+    except jax.errors.JaxRuntimeError as error:
+        if not (sizes := too_large(str(error), state)):
+            raise
+        needed, limit = sizes
+        found |= {'compile_s': round(time.perf_counter() - start, 1), 'fits': False,
+                  'memory_gb': _giga(state | {'all': needed, 'there is': limit})}
+        return found | {'advice': advice(config, state, needed, limit)}
+    found['compile_s'] = round(time.perf_counter() - start, 1)
+    memory, program = compiled.memory_analysis(), hlo.Program(compiled.as_text())
+    batch = memory.argument_size_in_bytes - sum(state.values())
+    parts = state | {'batch': batch, 'temporaries': memory.temp_size_in_bytes, 'program': memory.generated_code_size_in_bytes}
+    needed = (memory.argument_size_in_bytes + memory.output_size_in_bytes - memory.alias_size_in_bytes
+              + memory.temp_size_in_bytes + memory.generated_code_size_in_bytes)
+    fits = limit is None or needed <= limit
+    collectives = hlo.summed(program.collectives(), mesh.shape)
+    found |= {'fits': fits, 'memory_gb': _giga(parts | {'all': needed} | ({'there is': limit} if limit else {})),
+              'largest': [{'gb': _giga(size), 'of': _short(source)} for size, source in program.largest(5)],
+              'traffic_gb': _giga(traffic := program.traffic()),
+              'collectives': [row | {key: _giga(row[key]) for key in ('payload', 'sent')} for row in collectives]}
+    if not fits:
+        found['advice'] = advice(config, state, needed, limit)
+    if not figures:
+        return found
+    peak = peak_flops(device, config.dtype)
+    sent = sum(row['sent'] for row in collectives)
+    bounds = {'products': 1e12 * found['step_tflop'] / chips / peak, 'memory': traffic / figures.bandwidth,
+              'links': sent / figures.links}
+    seconds, by = max((bound, key) for key, bound in bounds.items())
+    total = seconds * config.train.steps
+    found |= {'bounds_ms': {key: round(1e3 * bound, 2) for key, bound in bounds.items()}, 'limited_by': by,
+              'step_ms': round(1e3 * seconds, 2), 'mfu': round(1e12 * found['model_tflop'] / chips / peak / seconds, 3),
+              f'{unit}_per_day': round(units / seconds * 86_400), 'steps': config.train.steps,
+              'days': round(total / 86_400, 3), 'dollars': round(figures.price * chips * total / 3600, 2)}
+    if watts := config.energy.watts or energy.full_load_watts(mesh):
+        kwh = energy.kilowatt_hours(watts, total, config.energy.pue)
+        found |= {'kwh': round(kwh, 1), 'kg_co2e': round(energy.kilograms_co2e(kwh, config.energy.grams_per_kwh), 1)}
+    return found
+
+
+def too_large(error, state):
+    """(bytes that are needed, bytes of a chip) that the compiler names where a program does not fit; None in other errors."""
+    size = r'([\d.]+)([KMG])'
+    whole = re.search(rf'Used {size} of {size}', error)
+    found = whole or re.search(rf'temporaries \({size}\) exceeds available HBM \({size}\)', error)
+    if not found:
+        return None
+    needed, limit = (float(found[i]) * 2 ** {'K': 10, 'M': 20, 'G': 30}[found[i + 1]] for i in (1, 3))
+    return needed + (0 if whole else sum(state.values())), limit
+
+
+def model_flop(config, mesh):
+    """Floating point operations of a step's products without rematerialisation, on all chips; of attention under the mask of a
+    model of one stack those of visible keys."""
+    config = config.copy_and_resolve_references()
+    for group in _groups(config.model):
+        if 'remat' in group:
+            group.remat = 'none'
+        if 'attention' in group and str(group.attention).startswith('Softmax('):
+            text = re.sub(r",? ?implementation='\w*'", '', str(group.attention))
+            group.attention = f"{text[:-1]}{', ' * (text[-2] != '(')}implementation='plain')"
+    run = runs.build(config, mesh)
+    jaxpr = run.trace(run.longest).jaxpr
+    whole = flops.count_jaxpr(jaxpr)
+    if 'mask' not in config.model:
+        return whole
+    mask = config.model.mask
+    mask = resolve.parse(mask, Mask, 'model.mask') if isinstance(mask, str) else mask
+    return whole - (1 - visible(mask, run.data.shapes)) * flops.products_of_activations(jaxpr)
+
+
+def visible(mask, shapes):
+    """The share of the pairs of positions in a row that a mask leaves."""
+    if 'inputs' not in shapes:
+        return 1.0
+    row = np.arange(shapes['inputs'][0][1])
+    masks = (mask.even, mask.odd) if hasattr(mask, 'even') else (mask,)
+    return float(np.mean([np.broadcast_to(one(row, row), (len(row),) * 2).mean() for one in masks]))
+
+
+def advice(config, state, needed, limit):
+    """What makes a step fit, one sentence."""
+    held = sum(state.values())
+    if held > limit / 2 and config.mesh.fsdp == 1:
+        return (f'Parameters, optimizer and other state take {held / 1e9:.1f} GB of each chip: split them, '
+                '--config.mesh.data=1 --config.mesh.fsdp=-1.')
+    if held > limit:
+        return f'The state alone takes {held / 1e9:.1f} GB of each chip: take more chips.'
+    rows, micro = config.data.batch_size, config.train.microbatches
+    more = next((count for count in range(micro + 1, rows + 1) if rows % count == 0 and
+                 (needed - held) * micro / count + held <= limit), 0)
+    ways = [f'--config.train.microbatches={more}'] if more else []
+    if set(_each(config.model, 'remat')) & {'none', 'dots'}:
+        ways.append('--config.model.remat=full')
+    return f'All but the state takes {(needed - held) / 1e9:.1f} GB: try {" or ".join(ways) or "fewer rows"}.'
+
+
+def search(config, name, devices):
+    """The plan with the shortest step of those that fit, with `tried`, [(mesh, remat, microbatches, step_ms or None)]."""
+    plans, tried = [], []
+    rows = config.data.batch_size
+    for split, remat in itertools.product((False, True), REMAT):
+        changes = {'mesh.data': 1 if split else -1, 'mesh.fsdp': -1 if split else 1, 'mesh.tensor': config.mesh.tensor}
+        changes |= {f'{place}remat': remat for place in _places(config.model, 'remat')}
+        micro = 1
+        while rows % (micro * len(devices)) == 0:
+            one = measure(schema.changed(config, changes | {'train.microbatches': micro}), name, devices)
+            tried.append({'mesh': one['mesh'], 'remat': remat, 'microbatches': micro, 'step_ms': one.get('step_ms')})
+            print(_row(tried[-1], one['fits']), file=sys.stderr, flush=True)
+            if one['fits']:
+                plans.append(one)
+                break
+            micro *= 2
+    best = min(plans, key=lambda one: one['step_ms'], default=None)
+    if best is None:
+        raise ValueError(f'No mesh, rematerialisation and number of microbatches of {name} fit into '
+                         f'{len(devices)} x {devices[0].device_kind}; take more chips, or fewer rows.')
+    return best | {'tried': sorted(tried, key=lambda row: row['step_ms'] or float('inf'))}
+
+
+def _row(one, fits):
+    where = ' '.join(f'{axis}={size}' for axis, size in one['mesh'].items() if size > 1)
+    return (f'{where:>20}  remat={one["remat"]:<5} microbatches={one["microbatches"]:<3} '
+            + (f'{one["step_ms"]} ms' if fits else 'does not fit'))
+
+
+def lines(plan):
+    """The plan for people."""
+    memory = plan['memory_gb']
+    axes = ' '.join(f'{axis}={size}' for axis, size in plan['mesh'].items() if size > 1)
+    yield (f'{plan["config"]} on {plan["device"]}, {axes}, {plan["rows"]} rows in {plan["microbatches"]} microbatches, '
+           f'{si(plan["parameters"], "")} parameters')
+    yield 'memory of a chip: ' + ', '.join(f'{key} {size:.2f} GB' for key, size in memory.items())
+    for row in plan.get('largest', []):
+        yield f'  {row["gb"]:7.3f} GB  {row["of"]}'
+    if not plan['fits']:
+        yield f'It does not fit. {plan["advice"]}'
+    for row in plan.get('collectives', [])[:6]:
+        yield (f'{row["kind"]} over {row["axes"] or "one chip"}: {row["count"]} times, {row["payload"]:.3f} GB in all, '
+               f'{row["sent"]:.3f} GB sent')
+    if 'step_ms' in plan:
+        bounds = ', '.join(f'{key} {ms:.1f} ms' for key, ms in plan['bounds_ms'].items())
+        unit = next(key for key in plan if key.endswith('_per_day'))
+        yield f'a step takes at least: {bounds}; {plan["model_tflop"]:.4g} TFLOP, MFU at most {100 * plan["mfu"]:.1f} %'
+        power = f', {plan["kwh"]:g} kWh, {plan["kg_co2e"]:g} kg CO2e' if 'kwh' in plan else ''
+        yield (f'{plan["steps"]} steps: {duration(86_400 * plan["days"])}, ${plan["dollars"]:,.0f}{power}; '
+               f'{si(plan[unit], " " + unit.partition("_")[0])} a day')
+
+
+def _groups(group):
+    """A group of fields and all groups inside it."""
+    yield group
+    for value in group.values():
+        if hasattr(value, 'items'):
+            yield from _groups(value)
+
+
+def _each(group, field):
+    return {one[field] for one in _groups(group) if field in one}
+
+
+def _places(group, field, before='model.'):
+    """The dotted names, with a dot at their end, of the groups that have a field."""
+    if field in group:
+        yield before
+    for name, value in group.items():
+        if hasattr(value, 'items'):
+            yield from _places(value, field, f'{before}{name}.')
+
+
+def _bytes(tree):
+    """Of one chip."""
+    return sum(int(np.prod(x.sharding.shard_shape(x.shape))) * x.dtype.itemsize for x in jax.tree.leaves(tree))
+
+
+def _short(source):
+    """The path of an operation without what every one has in front."""
+    return re.sub(r'jit\(step\)/|while/body/|closed_call/', '', source)
+
+
+def _giga(size):
+    return {key: round(one / 1e9, 3) for key, one in size.items()} if isinstance(size, dict) else round(size / 1e9, 3)
+
+
+def _tera(count):
+    return round(count / 1e12, 3)
+
+
+def _version(package):
+    with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+        return importlib.metadata.version(package)
+    return ''
+
+
+if __name__ == '__main__':
+    cli.run(main, config='configs/gpt2.py:124m')

@@ -1,0 +1,89 @@
+"""Data in place of those that a config names, where their shapes alone matter: a few made-up lines, pairs or images."""
+
+import dataclasses
+import random
+from pathlib import Path
+
+import numpy as np
+from PIL import Image
+
+from data.tokenizers import specs
+from training.config import resolve, schema
+
+_TEXT = {'documents': 'line', 'train': 'train[:90%]', 'valid': 'train[90%:95%]', 'test': 'train[95%:]'}
+_SIGNS = ' '.join(map(chr, range(33, 127)))  # so that a Char() has the usual ones
+_CLASSES = {'imagenet2012': 1000, 'cifar100': 100}
+_PLACES = 'name', 'features', 'corpus', 'columns', 'languages', 'pattern', 'classes', 'per_class'
+
+
+def replaced(config, folder: Path):
+    """The config on made-up data in this folder, with batches of the same shapes and as many kinds of tokens and classes. Of
+    data that are there without a download, and of kinds that no such data exist for, it is the same."""
+    data, kind = config.data, config.data.pipeline.partition(':')[2]
+    if data.get('source') in ('stdlib', 'cldr', 'digits') or kind in ('Babi', 'Shift', 'Curve', 'Iris', 'Mixture'):
+        return config
+    fields = resolve.fields(resolve.load(data.pipeline))
+    plain = resolve.describe(data.pipeline)
+    changes = {name: plain[name] for name in _PLACES if name in plain}
+    if kind == 'Images':
+        changes |= _images(config, folder)
+    elif 'tokenizer' in fields:
+        changes |= _text(config, folder, paired='source_length' in fields)
+    else:
+        return config
+    return schema.changed(config, {f'data.{name}': value for name, value in changes.items() if name in data} | (
+        _vocabulary(config, changes) if kind != 'Images' else {}))
+
+
+def _text(config, folder, paired):
+    draw = random.Random(0)
+    words = [''.join(draw.choices('etaoinshrdlu', k=draw.randint(2, 7))) for _ in range(400)]
+    sentence = lambda: ' '.join(draw.choices(words, k=draw.randint(3, 9))) + '.'
+    path = folder / ('pairs.tsv' if paired else 'text.txt')
+    line = lambda: f'{sentence()}\t{sentence()}' if paired else ' '.join(sentence() for _ in range(6))
+    signs = f'{_SIGNS}\t{_SIGNS}' if paired else _SIGNS
+    path.write_text('\n'.join([signs, *(line() for _ in range(1000))]) + '\n')
+    where = {'source': 'table', 'header': 'false', 'columns': ('1', '2'), 'train': 'all[:90%]', 'valid': 'all[90%:]', 'test': ''
+             } if paired else _TEXT | {'source': 'files'}
+    return where | {'path': str(path), 'tokenizer': str(_small(_tokenizer(config)))}
+
+
+def _tokenizer(config):
+    given = config.data.tokenizer
+    return resolve.parse(given, specs.TokenizerSpec, 'data.tokenizer') if isinstance(given, str) else given
+
+
+def _small(spec):
+    """A tokenizer with the same special tokens that is learnt at once."""
+    match spec:
+        case specs.SentencePiece():
+            return dataclasses.replace(spec, vocab=min(spec.vocab, 400 + spec.sentinels))
+        case specs.WordPiece():
+            return dataclasses.replace(spec, vocab=min(spec.vocab, 300 + spec.sentinels))
+        case specs.Word():
+            return dataclasses.replace(spec, vocab=0)
+        case specs.Json():
+            roles = tuple(role for role in ('begin', 'pad', 'mask') if getattr(spec, role))
+            return specs.WordPiece(vocab=300) if spec.cls else specs.SentencePiece(vocab=400, special=roles)
+    return spec
+
+
+def _vocabulary(config, changes):
+    """The fields of the model for as many tokens as the config's own tokenizer has."""
+    size = getattr(_tokenizer(config), 'vocab', 0)
+    return {'model.vocab': size} if size and 'vocab' in config.model and config.model.vocab is None else {}
+
+
+def _images(config, folder):
+    data = config.data
+    classes = _CLASSES.get(data.name.partition(':')[0], 10)
+    channels, size = data.channels or (1 if data.source == 'idx' else 3), data.size or 28
+    pixels = np.random.default_rng(0).integers(0, 256, (size, data.get('width', 0) or size, channels), np.uint8)
+    Image.fromarray(pixels.squeeze(-1) if channels == 1 else pixels).save(folder / '0.png')
+    names = ['0.png', *(f'{number}.png' for number in range(1, 4 * max(classes, 32)))]
+    for name in names[1:]:
+        (folder / name).hardlink_to(folder / '0.png')
+    (folder / 'labels.csv').write_text('file,label\n' + ''.join(
+        f'{name},c{number % classes}\n' for number, name in enumerate(names)))
+    return {'source': 'folder', 'path': str(folder), 'features': 'file,label', 'size': size, 'channels': channels,
+            'train': 'train[:80%]', 'valid': 'train[80%:]', 'test': ''}

@@ -1,0 +1,162 @@
+"""benchmarks/hlo.py: traffic and collectives of programs whose numbers are known, compiled here or written down."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from absl.testing import absltest, parameterized
+from jax.sharding import AxisType, NamedSharding, PartitionSpec
+
+from benchmarks import hlo
+
+# As the compiler for TPUs writes them: tiles, arrays beside the processor (S(1)), asynchronous copies, loops and fusions.
+TPU = '''HloModule jit_step, is_scheduled=true
+
+%slices (param_0.1: f32[4,256,128], param_1.1: s32[]) -> f32[256,128] {
+  %param_0.1 = f32[4,256,128]{2,1,0:T(8,128)} parameter(0)
+  %param_1.1 = s32[]{:T(128)} parameter(1)
+  %constant.9 = s32[]{:T(128)} constant(0)
+  %slice.1 = f32[1,256,128]{2,1,0:T(8,128)} dynamic-slice(%param_0.1, %param_1.1, %constant.9, %constant.9), dynamic_slice_sizes={1,256,128}
+  ROOT %bitcast.1 = f32[256,128]{1,0:T(8,128)} bitcast(%slice.1)
+}
+
+%updates (param_0.2: f32[4,256,128], param_1.2: f32[256,128], param_2.2: s32[]) -> f32[4,256,128] {
+  %param_0.2 = f32[4,256,128]{2,1,0:T(8,128)} parameter(0)
+  %param_1.2 = f32[256,128]{1,0:T(8,128)} parameter(1)
+  %param_2.2 = s32[]{:T(128)} parameter(2)
+  %constant.8 = s32[]{:T(128)} constant(0)
+  %bitcast.2 = f32[1,256,128]{2,1,0:T(8,128)} bitcast(%param_1.2)
+  ROOT %update.1 = f32[4,256,128]{2,1,0:T(8,128)} dynamic-update-slice(%param_0.2, %bitcast.2, %param_2.2, %constant.8, %constant.8)
+}
+
+%body (arg.1: (s32[], f32[4,256,128], f32[4,256,128])) -> (s32[], f32[4,256,128], f32[4,256,128]) {
+  %arg.1 = (s32[]{:T(128)}, f32[4,256,128]{2,1,0:T(8,128)}, /*index=2*/f32[4,256,128]{2,1,0:T(8,128)}) parameter(0)
+  %i.1 = s32[]{:T(128)S(6)} get-tuple-element(%arg.1), index=0
+  %stack.1 = f32[4,256,128]{2,1,0:T(8,128)} get-tuple-element(%arg.1), index=1
+  %out.1 = f32[4,256,128]{2,1,0:T(8,128)} get-tuple-element(%arg.1), index=2
+  %layer.1 = f32[256,128]{1,0:T(8,128)S(1)} fusion(%stack.1, %i.1), kind=kLoop, calls=%slices, metadata={op_name="jit(step)/layer"}
+  %summed.1 = f32[256,128]{1,0:T(8,128)S(1)} all-reduce(%layer.1), channel_id=1, replica_groups=GROUPS, to_apply=%add
+  %new.1 = f32[4,256,128]{2,1,0:T(8,128)} fusion(%out.1, %summed.1, %i.1), kind=kLoop, calls=%updates, metadata={op_name="jit(step)/keep"}
+  ROOT %tuple.1 = (s32[]{:T(128)}, f32[4,256,128]{2,1,0:T(8,128)}, f32[4,256,128]{2,1,0:T(8,128)}) tuple(%i.1, %stack.1, %new.1)
+}
+
+%condition (arg.2: (s32[], f32[4,256,128], f32[4,256,128])) -> pred[] {
+  %arg.2 = (s32[]{:T(128)}, f32[4,256,128]{2,1,0:T(8,128)}, f32[4,256,128]{2,1,0:T(8,128)}) parameter(0)
+  %constant.2 = s32[]{:T(128)S(6)} constant(4)
+  %i.2 = s32[]{:T(128)S(6)} get-tuple-element(%arg.2), index=0
+  ROOT %lt.1 = pred[]{:T(512)S(6)} compare(%i.2, %constant.2), direction=LT
+}
+
+ENTRY %main (given: f32[4,256,128], small: bf16[6,100]) -> f32[4,256,128] {
+  %given = f32[4,256,128]{2,1,0:T(8,128)} parameter(0)
+  %small = bf16[6,100]{1,0:T(8,128)(2,1)} parameter(1)
+  %zero = s32[]{:T(128)S(6)} constant(0)
+  %buffer = f32[4,256,128]{2,1,0:T(8,128)} custom-call(), custom_call_target="AllocateBuffer"
+  %start.1 = (bf16[6,100]{1,0:T(8,128)(2,1)S(1)}, bf16[6,100]{1,0:T(8,128)(2,1)}, u32[]{:S(2)}) copy-start(%small)
+  %done.1 = bf16[6,100]{1,0:T(8,128)(2,1)S(1)} copy-done(%start.1)
+  %start.2 = ((f32[4,256,128]{2,1,0:T(8,128)}), f32[2,256,128]{2,1,0:T(8,128)S(1)}, s32[]{:S(2)}) slice-start(%given), slice={[0:2], [0:256], [0:128]}
+  %done.2 = f32[2,256,128]{2,1,0:T(8,128)S(1)} slice-done(%start.2)
+  %begin = (s32[]{:T(128)}, f32[4,256,128]{2,1,0:T(8,128)}, f32[4,256,128]{2,1,0:T(8,128)}) tuple(%zero, %given, %buffer)
+  %loop = (s32[]{:T(128)}, f32[4,256,128]{2,1,0:T(8,128)}, f32[4,256,128]{2,1,0:T(8,128)}) while(%begin), condition=%condition, body=%body
+  ROOT %result = f32[4,256,128]{2,1,0:T(8,128)} get-tuple-element(%loop), index=2
+}
+'''  # noqa: E501
+MESH = {'data': 2, 'fsdp': 2, 'tensor': 2}
+
+
+def program(groups="{{0,1},{2,3}}"):
+    return hlo.Program(TPU.replace('GROUPS', groups))
+
+
+class ArrayTest(parameterized.TestCase):
+
+    @parameterized.parameters(
+        ('f32[256,128]{1,0:T(8,128)}', 4 * 256 * 128), ('f32[6,100]{1,0:T(8,128)}', 4 * 8 * 128),
+        ('bf16[6,100]{1,0:T(8,128)(2,1)}', 2 * 8 * 128), ('f32[6,100]{0,1:T(8,128)}', 4 * 104 * 128),
+        ('f32[100]{0:T(128)}', 4 * 128), ('f32[3,5,64]{2,1,0:T(8,128)}', 4 * 3 * 8 * 128), ('f32[2,3]{1,0}', 24),
+        ('f32[12,64,768]{2,0,1:T(8,128)}', 4 * 16 * 64 * 768), ('pred[]', 1), ('s4[8]{0}', 4), ('f32[]{:T(128)}', 4))
+    def test_bytes_with_the_padding_of_tiles(self, shape, size):
+        [array] = hlo._arrays(shape)
+        self.assertEqual(array.bytes, size)
+
+    def test_the_space_and_the_payload(self):
+        [array] = hlo._arrays('bf16[6,100]{1,0:T(8,128)(2,1)S(1)}')
+        self.assertEqual((array.space, array.payload), (1, 1200))
+
+
+class WrittenTest(parameterized.TestCase):
+
+    def test_traffic(self):
+        layer = 4 * 256 * 128
+        copied, sliced = 2 * 8 * 128, 2 * layer  # read from the main memory, and written beside the processor
+        a_turn = layer + layer  # a layer of the stack is read, and one of the result written in place
+        self.assertEqual(program().traffic(), copied + sliced + 4 * a_turn)
+
+    def test_largest(self):
+        self.assertEqual(program().largest(2)[0], (4 * 4 * 256 * 128, 'jit(step)/keep'))
+
+    @parameterized.parameters(
+        ('{{0,1},{2,3},{4,5},{6,7}}', ('tensor',)), ('[4,2]<=[8]', ('tensor',)), ('[2,4]<=[8]', ('fsdp', 'tensor')),
+        ('[4,2]<=[2,4]T(1,0)', ('data',)), ('[4,2]<=[2,2,2]T(0,2,1)', ('fsdp',)),
+        ("mesh['axis_0'=2,'axis_1'=2,'axis_2'=2] {'axis_0','axis_2'}", ('data', 'tensor')),
+        ("mesh['axis_0'=4,'axis_1'=2] {'axis_0'}", ('data', 'fsdp')))
+    def test_groups(self, groups, axes):
+        [one] = program(groups).collectives()
+        self.assertEqual((one.kind, one.times, one.payload, one.axes(MESH)), ('all-reduce', 4, 4 * 256 * 128, axes))
+        others = len(one.group) - 1
+        self.assertEqual(one.sent, 4 * 2 * others * 4 * 256 * 128 // len(one.group))
+
+    def test_a_text_without_a_program(self):
+        with self.assertRaisesRegex(ValueError, 'no compiled program'):
+            hlo.Program('nothing')
+
+
+class CompiledTest(parameterized.TestCase):
+    """Programs of this machine's compiler."""
+
+    def setUp(self):
+        super().setUp()
+        self.mesh = jax.make_mesh((4, 2), ('data', 'tensor'), axis_types=(AxisType.Auto,) * 2, devices=jax.devices()[:8])
+
+    def read(self, function, *args):
+        return hlo.Program(jax.jit(function).lower(*args).compile().as_text())
+
+    def test_a_loop_counts_as_often_as_it_runs(self):
+        x = jax.ShapeDtypeStruct((64, 64), jnp.float32)
+        once = self.read(lambda x, w: x @ w, x, x).traffic()
+        self.assertEqual(once, 3 * 4 * 64 * 64)
+        stacks = [jax.ShapeDtypeStruct((count, 64, 64), jnp.float32) for count in (5, 10, 15)]
+        few, more, most = (self.read(lambda x, w: jax.lax.scan(lambda x, w: (x @ w, None), x, w)[0], x, w) for w in stacks)
+        [trips] = [more.trips(one) for part in more.computations.values() for one in part.values() if one.operation == 'while']
+        self.assertEqual(trips, 10)
+        self.assertEqual(most.traffic() - more.traffic(), more.traffic() - few.traffic())
+        self.assertGreaterEqual(more.traffic() - few.traffic(), 5 * once)
+
+    @parameterized.parameters(
+        ('all-reduce', ('data',), lambda x: jax.lax.psum(x, 'data'), 1),
+        ('all-reduce', ('data', 'tensor'), lambda x: jax.lax.psum(x, ('data', 'tensor')), 1),
+        ('all-gather', ('tensor',), lambda x: jax.lax.all_gather(x, 'tensor'), 2),
+        ('reduce-scatter', ('data',), lambda x: jax.lax.psum_scatter(x, 'data', tiled=True), 1),
+        ('all-to-all', ('data',), lambda x: jax.lax.all_to_all(x, 'data', 0, 0, tiled=True), 1),
+        ('collective-permute', ('data',), lambda x: jax.lax.ppermute(x, 'data', [(i, (i + 1) % 4) for i in range(4)]), 1))
+    def test_collectives(self, kind, axes, exchange, whole):
+        several = jax.shard_map(lambda x: jax.lax.fori_loop(0, 3, lambda i, y: y + exchange(x + y.sum()).sum(), jnp.zeros(())),
+                                mesh=self.mesh, in_specs=PartitionSpec('data', 'tensor'), out_specs=PartitionSpec(),
+                                check_vma=False)
+        x = jax.ShapeDtypeStruct((64, 8), jnp.float32, sharding=NamedSharding(self.mesh, PartitionSpec('data', 'tensor')))
+        [row] = hlo.summed(self.read(several, x).collectives(), dict(self.mesh.shape))
+        self.assertEqual((row['kind'], row['axes'], row['count']), (kind, ' '.join(axes), 3))
+        local = 4 * 16 * 4
+        self.assertEqual(row['payload'], 3 * whole * local)
+        size = np.prod([self.mesh.shape[axis] for axis in axes])
+        share = {'all-reduce': 2 * (size - 1) / size, 'collective-permute': 1}.get(kind, (size - 1) / size)
+        self.assertEqual(row['sent'], 3 * round(whole * local * share))
+
+    def test_the_branch_that_moves_more_counts(self):
+        x = jax.ShapeDtypeStruct((64, 64), jnp.float32)
+        choice = jax.ShapeDtypeStruct((), bool)
+        both = self.read(lambda p, x: jax.lax.cond(p, lambda x: x, lambda x: x @ x @ x @ x, x), choice, x)
+        self.assertGreater(both.traffic(), self.read(lambda x: x @ x @ x, x).traffic())
+
+
+if __name__ == '__main__':
+    absltest.main()
