@@ -16,6 +16,7 @@ from transformer.layers.dense import Dense, Parameters
 from transformer.layers.dropout import dropout, fold
 from transformer.layers.embedding import Embedding
 from transformer.layers.initial import zeros
+from transformer.layers.logits import BlockedLogits
 from transformer.layers.norm import LayerNorm, Norm, normed
 from transformer.layers.numerics import Numerics, wide
 from transformer.layers.roles import Wanted, table
@@ -69,9 +70,11 @@ class Head(abc.ABC):
     Attributes:
       causal: whether it predicts later positions, which the model must then not see.
       bounded: whether it takes `boundaries` [B, M, 3] of the predicted positions, as `SpanBoundary` does.
+      blocked: whether it takes `block`, as `NextWords` does.
     """
     causal = False
     bounded = False
+    blocked = False
 
     @abc.abstractmethod
     def __call__(self, x: jax.Array, body: Body, *, segments: jax.Array | None = None, masked: jax.Array | None = None,
@@ -83,6 +86,13 @@ class Head(abc.ABC):
           masked: [B, M], the positions whose words are predicted; None: all, M = T.
           key: random key of training; None switches dropout off.
         """
+
+
+def in_blocks(head: Head, block: int) -> dict:
+    """The keyword of a head for logits in blocks; without `block` none. Raises ValueError for a head that takes none."""
+    if block and not head.blocked:
+        raise ValueError(f'model.head is {head!r}, whose logits are whole; set task.block=0.')
+    return {'block': block} if block else {}
 
 
 def pooler(x: jax.Array, body: Body, activation: Activation = Tanh()) -> jax.Array:
@@ -129,15 +139,20 @@ class NextWords(Head):
     scaled: bool = False
     added: bool = False
     causal = True
+    blocked = True
 
     def __call__(self, x: jax.Array, body: Body, *, segments: jax.Array | None = None, masked: jax.Array | None = None,
-                 key: jax.Array | None = None) -> dict:
+                 key: jax.Array | None = None, block: int = 0) -> dict:
+        """As in `Head`; with `block` the logits are `BlockedLogits` of so many positions."""
         x = x * body.width ** -0.5 if self.scaled else x
-        logits = (body.tokens.attend if self.tied else body.output(body.vocab, 'output', self.bias))(x)
-        if self.added:
-            b = body.vector('added')
-            logits = logits + jax.lax.stop_gradient(body.numerics.cast(b))
-        return {'logits': logits}
+        output = None if self.tied else body.output(body.vocab, 'output', self.bias)
+        added = jax.lax.stop_gradient(body.vector('added')) if self.added else None
+        if block:
+            kernel, bias = (body.tokens.across(x), None) if self.tied else output.weights(x.shape[-1:])
+            bias = added if bias is None else bias if added is None else bias + added
+            return {'logits': BlockedLogits(x, kernel, bias, block, body.numerics)}
+        logits = (body.tokens.attend if self.tied else output)(x)
+        return {'logits': logits if added is None else logits + body.numerics.cast(added)}
 
 
 @dataclasses.dataclass(frozen=True)

@@ -17,7 +17,7 @@ from transformer.layers.activations import Relu
 from transformer.layers.dropout import fold
 from transformer.layers.embedding import pair_embeddings
 from transformer.layers.feed_forward import Mlp
-from transformer.layers.heads import Head, NextWords, body_of
+from transformer.layers.heads import Head, NextWords, body_of, in_blocks
 from transformer.layers.initial import Xavier
 from transformer.layers.numerics import Numerics
 from transformer.layers.residual import PostNorm
@@ -67,7 +67,7 @@ class EncoderDecoder(nn.Module):
     def __call__(self, inputs: jax.Array | None = None, *, decoder_inputs: jax.Array, segments: jax.Array | None = None,
                  positions: jax.Array | None = None, decoder_segments: jax.Array | None = None,
                  decoder_positions: jax.Array | None = None, key: jax.Array | None = None, cache: dict | None = None,
-                 head_mask: Mapping | None = None, capture: tuple = ()) -> dict:
+                 block: int = 0, head_mask: Mapping | None = None, capture: tuple = ()) -> dict:
         """Applies the encoder to `inputs` [B, S] and the decoder to `decoder_inputs` [B, T], the targets shifted right.
 
         Returns:
@@ -83,6 +83,7 @@ class EncoderDecoder(nn.Module):
           key: random key of training; None switches dropout off.
           cache: from `init_cache`; `decoder_inputs` are then the next tokens. At every depth, the entry 'source' holds the
             projected source, with its B rows; if `decoder_inputs` has K·B rows, each source serves K consecutive ones.
+          block: give the logits as `BlockedLogits` of so many positions; 0: whole.
           head_mask: {'encoder/attention', 'decoder/attention', 'decoder/cross_attention': factors}, as in `Context`.
           capture: as in `Context`.
         """
@@ -110,7 +111,8 @@ class EncoderDecoder(nn.Module):
             key=fold(key, 'decoder'), cache=cache, source=Source(hidden, seen), cross=self.cross_attention,
             head_mask=_of('decoder', heads), capture=capture)
         outputs = {'hidden': x} | _named('encoder', 'source_ponder', aux) | _named('decoder', 'ponder', more)
-        outputs |= self.head(x, body_of(self.decoder, numerics, target_tokens, self.vocab), segments=decoder_segments, key=key)
+        outputs |= self.head(x, body_of(self.decoder, numerics, target_tokens, self.vocab), segments=decoder_segments, key=key,
+                             **in_blocks(self.head, block))
         outputs |= {} if hidden is None else {'source_hidden': hidden}
         return outputs if cache is None else outputs | {'cache': new | {'source': {'lengths': lengths}}}
 

@@ -7,7 +7,7 @@ import jax
 
 from transformer.attention.masks.patterns import Causal
 from transformer.layers.embedding import Embedding
-from transformer.layers.heads import Head, NextWords, body_of
+from transformer.layers.heads import Head, NextWords, body_of, in_blocks
 from transformer.layers.numerics import Numerics
 from transformer.layers.stack import Heads, Stack, inlined
 
@@ -39,7 +39,7 @@ class Gpt(nn.Module):
     @nn.compact
     def __call__(self, inputs: jax.Array, *, segments: jax.Array | None = None, positions: jax.Array | None = None,
                  prefix: jax.Array | None = None, key: jax.Array | None = None, cache: dict | None = None,
-                 head_mask: Mapping | None = None, capture: tuple = ()) -> dict:
+                 block: int = 0, head_mask: Mapping | None = None, capture: tuple = ()) -> dict:
         """inputs [B, T] -> {'hidden' [B, T, D], 'logits' [B, T, V]} (or the outputs of another head), the `aux` of the stack,
         and with a cache {'cache'}.
 
@@ -49,6 +49,7 @@ class Gpt(nn.Module):
             al. 2020, section 3.2.1); None: none do. With a cache, given in the first call only.
           key: random key of training; None switches dropout off.
           cache: from `init_cache`; `inputs` are then the next tokens, at `positions`.
+          block: give the logits as `BlockedLogits` of so many positions; 0: whole.
           head_mask, capture: as in `Context`.
         """
         if self.head.causal:
@@ -61,7 +62,7 @@ class Gpt(nn.Module):
             tokens(inputs), length=self.length, numerics=numerics, segments=segments, positions=positions, prefix=prefix,
             key=key, cache=cache, head_mask=head_mask, capture=capture)
         body = body_of(self.stack, numerics, tokens, self.vocab)
-        outputs = {'hidden': x} | aux | self.head(x, body, segments=segments, key=key)
+        outputs = {'hidden': x} | aux | self.head(x, body, segments=segments, key=key, **in_blocks(self.head, block))
         if cache is None:
             return outputs
         return outputs | {'cache': cache | ({} if prefix is None else {'prefix': prefix})}

@@ -17,6 +17,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from transformer.layers.logits import BlockedLogits
 from transformer.layers.numerics import real_dtype
 from transformer.tasks.losses import correct, cross_entropy, log_z_squared, uniform_cross_entropy
 
@@ -45,7 +46,11 @@ class Task(abc.ABC):
     def loss(self, forward: Callable, batch: Mapping, *, key: jax.Array | None, step: Any, train: bool) -> dict:
         """{term: (sum, weight)}; `forward(**inputs)` applies the model, with `key` for its randomness in training."""
         batch = real(batch)
-        return self.terms(forward(**self.inputs(batch), key=key if train else None), batch)
+        return self.terms(forward(**self.inputs(batch), key=key if train else None, **self.options(train)), batch)
+
+    def options(self, train: bool) -> dict:
+        """Further keywords of the model, constants."""
+        return {}
 
     def derived(self, averages: Mapping, facts: Mapping) -> dict:
         """Further numbers from the averages over a split and its facts (bytes, tokens, ...)."""
@@ -86,12 +91,22 @@ class Prediction(Task):
         return {term: coefficient for term, coefficient in all_of_them.items() if coefficient}
 
     def predictions(self, logits: jax.Array, targets: jax.Array, weights: jax.Array) -> dict:
-        """The terms of logits [..., V] against targets [...], or probabilities [..., V], of weights [...]."""
-        values = {'loss': lambda: cross_entropy(logits, targets), 'cross_entropy': lambda: cross_entropy(logits, targets),
-                  'uniform': lambda: uniform_cross_entropy(logits), 'log_z_squared': lambda: log_z_squared(logits),
-                  'accuracy': lambda: correct(logits, targets)}
+        """The terms of logits [..., V], or of `BlockedLogits`, against targets [...], or probabilities [..., V], of weights
+        [...]."""
+        values = {term: VALUES[term] for term in (*self.coefficients, 'accuracy') if term in VALUES}
+        if isinstance(logits, BlockedLogits):
+            factors = {term: factor for term, factor in self.coefficients.items() if term in VALUES}
+            sums = logits.sums(values, factors, targets, weights)
+        else:
+            sums = {term: (weights * value(logits, targets)).sum() for term, value in values.items()}
         weight = weights.sum()
-        return {term: ((weights * values[term]()).sum(), weight) for term in (*self.coefficients, 'accuracy') if term in values}
+        return {term: (total, weight) for term, total in sums.items()}
+
+
+# The terms of a prediction, functions of logits and targets.
+VALUES = {'loss': cross_entropy, 'cross_entropy': cross_entropy, 'accuracy': correct,
+          'uniform': lambda logits, targets: uniform_cross_entropy(logits),
+          'log_z_squared': lambda logits, targets: log_z_squared(logits)}
 
 
 @dataclasses.dataclass(frozen=True)

@@ -9,7 +9,20 @@ from transformer.tasks.base import Pondering
 
 @dataclasses.dataclass(frozen=True)
 class NextToken(Pondering):
-    """Language modelling: -log p(target | tokens before it), averaged over the positions of weight 1."""
+    """Language modelling: -log p(target | tokens before it), averaged over the positions of weight 1.
+
+    Attributes:
+      block: in training, positions of a row whose logits are in memory at a time (transformer/layers/logits.py); 0: all.
+    """
+    block: int = 0
+
+    def __post_init__(self):
+        super().__post_init__()
+        if self.block < 0:
+            raise ValueError(f'block is {self.block}; expected a number of positions, or 0 for whole logits.')
+
+    def options(self, train: bool) -> dict:
+        return {'block': self.block} if train and self.block else {}
 
     def inputs(self, batch: Mapping) -> dict:
         return {name: batch[name] for name in ('inputs', 'segments', 'positions')}
