@@ -38,7 +38,8 @@ if __name__ == '__main__':
     flags.DEFINE_string('topology', 'v5e:4x4', 'the slice that is compiled for')
     flags.DEFINE_boolean('search', False, 'try meshes, rematerialisation and microbatches')
     cli.answer_help(config='configs/gpt2.py:124m')
-    os.environ |= {'JAX_PLATFORMS': 'cpu', 'TPU_SKIP_MDS_QUERY': '1'}  # no TPU is looked for
+    # No TPU is looked for, and other programs may use the compiler at the same time.
+    os.environ |= {'JAX_PLATFORMS': 'cpu', 'TPU_SKIP_MDS_QUERY': '1', 'ALLOW_MULTIPLE_LIBTPU_LOAD': '1'}
 
 import jax
 import numpy as np

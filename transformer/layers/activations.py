@@ -2,10 +2,13 @@
 
 import abc
 import dataclasses
+import functools
 import math
 
 import jax
 import jax.numpy as jnp
+
+from transformer.layers.numerics import wide
 
 
 @dataclasses.dataclass(frozen=True)
@@ -15,6 +18,20 @@ class Activation(abc.ABC):
     @abc.abstractmethod
     def __call__(self, x: jax.Array) -> jax.Array:
         """x in at least float32 -> the same shape and type."""
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
+def activated(activation: Activation, x: jax.Array) -> jax.Array:
+    """activation(x), computed in at least float32, in the type of x. Its gradient computes the activation again from x, so that
+    nothing else is stored."""
+    return activation(wide(x)).astype(x.dtype)
+
+
+def _activated_backward(activation, x, dy):
+    return jax.vjp(lambda x: activation(wide(x)).astype(x.dtype), x)[1](dy)
+
+
+activated.defvjp(lambda activation, x: (activated(activation, x), x), _activated_backward)
 
 
 def normal_distribution(x: jax.Array) -> jax.Array:

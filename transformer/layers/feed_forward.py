@@ -7,11 +7,11 @@ from collections.abc import Mapping
 import flax.linen as nn
 import jax
 
-from transformer.layers.activations import Activation, Gelu
+from transformer.layers.activations import Activation, Gelu, activated
 from transformer.layers.dense import Dense
 from transformer.layers.dropout import dropout, fold
 from transformer.layers.initial import Scaled
-from transformer.layers.numerics import Numerics, wide
+from transformer.layers.numerics import Numerics
 from transformer.layers.roles import matrix
 
 
@@ -58,10 +58,7 @@ class Mlp(FeedForward):
 
     def _inner(self, x, initial, numerics):
         """The inner activations [B, T, F]."""
-        return self._activated(self._into(x, 'input', initial, numerics), numerics)
-
-    def _activated(self, x, numerics):
-        return numerics.cast(self.activation(wide(x)))
+        return activated(self.activation, self._into(x, 'input', initial, numerics))
 
     def _into(self, x, name, initial, numerics):
         return Dense(self.width(x.shape[-1]), bias=self.bias, role=matrix(inner=1), kernel_init=initial['kernel_init'],
@@ -73,7 +70,7 @@ class Gated(Mlp):
     """(activation(x·W + b) * (x·V + c))·W2 + b2 (Shazeer 2020, eq. 6): GEGLU with `Gelu()`, SwiGLU with `Silu()`."""
 
     def _inner(self, x, initial, numerics):
-        gate = self._activated(self._into(x, 'gate', initial, numerics), numerics)
+        gate = activated(self.activation, self._into(x, 'gate', initial, numerics))
         return gate * self._into(x, 'linear', initial, numerics)
 
 

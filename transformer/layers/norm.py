@@ -28,42 +28,65 @@ class Norm(abc.ABC):
 
     @abc.abstractmethod
     def __call__(self, parameters: dict, x: jax.Array) -> jax.Array:
-        """x [.., D] in at least float32 -> [.., D]."""
+        """x [.., D] -> [.., D] in at least float32."""
 
 
 def normed(norm: Norm, x: jax.Array, name: str, numerics: Numerics = Numerics()) -> jax.Array:
     """norm(x) with parameters of the calling module, under `name`."""
     parameters = Parameters(norm.parameters(x.shape[-1]), numerics=numerics, name=name)()
-    return numerics.cast(norm(parameters, wide(x)))
+    return numerics.cast(norm(parameters, x))
 
 
-def normalized(x: jax.Array, epsilon: float) -> jax.Array:
-    """(x - mean) / sqrt(variance + epsilon) over the last axis."""
-    return with_moments(x, epsilon, (-1,))[0]
+@partial(jax.custom_vjp, nondiff_argnums=(3, 4))
+def standardized(x: jax.Array, scale: jax.Array, bias: jax.Array | None, epsilon: float,
+                 axes: tuple[int, ...] = (-1,)) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """((x - mean) / sqrt(variance + epsilon) · scale + bias, mean, variance), with the moments over some axes, and scale and
+    bias over the last one; in at least float32. The moments have no gradient."""
+    return _standardized(x, scale, bias, epsilon, axes)[0]
 
 
-@partial(jax.custom_vjp, nondiff_argnums=(1, 2))
-def with_moments(x: jax.Array, epsilon: float, axes: tuple[int, ...]) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """((x - mean) / sqrt(variance + epsilon), mean, variance) over some axes, kept in the moments, which have no gradient."""
-    return _with_moments(x, epsilon, axes)[0]
-
-
-def _with_moments(x, epsilon, axes):
-    mean = x.mean(axes, keepdims=True)
-    centered = x - mean
+def _standardized(x, scale, bias, epsilon, axes):
+    mean = wide(x).mean(axes, keepdims=True)
+    centered = wide(x) - mean
     variance = jnp.square(centered).mean(axes, keepdims=True)
     rate = jax.lax.rsqrt(variance + epsilon)
-    y = centered * rate
-    return (y, mean, variance), (y, rate)
+    y = centered * rate * scale
+    return (y if bias is None else y + bias, mean, variance), (x, scale, bias, mean, rate)  # x in its own, narrow type
 
 
-def _with_moments_backward(epsilon, axes, residuals, cotangents):
+def _standardized_backward(epsilon, axes, residuals, cotangents):
     # r (dy - mean(dy) - y mean(dy y)): half the reductions that automatic differentiation needs.
-    (y, rate), dy = residuals, cotangents[0]
-    return (rate * (dy - dy.mean(axes, keepdims=True) - y * (dy * y).mean(axes, keepdims=True)),)
+    (x, scale, bias, mean, rate), do = residuals, cotangents[0]
+    y, dy = (wide(x) - mean) * rate, do * scale
+    dx = rate * (dy - dy.mean(axes, keepdims=True) - y * (dy * y).mean(axes, keepdims=True))
+    return dx.astype(x.dtype), _over_rows(do * y), None if bias is None else _over_rows(do)
 
 
-with_moments.defvjp(_with_moments, _with_moments_backward)
+standardized.defvjp(_standardized, _standardized_backward)
+
+
+@partial(jax.custom_vjp, nondiff_argnums=(2,))
+def over_root(x: jax.Array, scale: jax.Array, epsilon: float) -> jax.Array:
+    """x / sqrt(mean(x²) + epsilon) · scale over the last axis, in at least float32."""
+    return _over_root(x, scale, epsilon)[0]
+
+
+def _over_root(x, scale, epsilon):
+    rate = jax.lax.rsqrt(jnp.square(wide(x)).mean(-1, keepdims=True) + epsilon)
+    return wide(x) * rate * scale, (x, scale, rate)
+
+
+def _over_root_backward(epsilon, residuals, do):
+    x, scale, rate = residuals
+    y, dy = wide(x) * rate, do * scale
+    return (rate * (dy - y * (dy * y).mean(-1, keepdims=True))).astype(x.dtype), _over_rows(do * y)
+
+
+over_root.defvjp(_over_root, _over_root_backward)
+
+
+def _over_rows(x):
+    return x.sum(range(x.ndim - 1))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -76,8 +99,7 @@ class LayerNorm(Norm):
         return super().parameters(width) | ({'bias': Wanted(zeros, (width,))} if self.bias else {})
 
     def __call__(self, parameters: dict, x: jax.Array) -> jax.Array:
-        y = normalized(x, self.epsilon) * parameters['scale']
-        return y + parameters['bias'] if self.bias else y
+        return standardized(x, parameters['scale'], parameters.get('bias'), self.epsilon)[0]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -86,7 +108,7 @@ class RMSNorm(Norm):
     epsilon: float = 1e-6
 
     def __call__(self, parameters: dict, x: jax.Array) -> jax.Array:
-        return x * jax.lax.rsqrt(jnp.square(x).mean(-1, keepdims=True) + self.epsilon) * parameters['scale']
+        return over_root(x, parameters['scale'], self.epsilon)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -128,22 +150,21 @@ class BatchNormalized(nn.Module):
         scale, bias = (declare(self, name, Wanted(start, width), self.numerics) for name, start in
                        (('scale', ones), ('bias', zeros)))
         mean, variance = self._running('mean', jnp.zeros, width), self._running('variance', jnp.ones, width)
-        x = wide(x)
         if norm.frozen:
             scale, bias = jax.lax.stop_gradient((scale, bias))
         if norm.frozen or not train:
             rate = jax.lax.rsqrt(self.numerics.read(variance.value) + norm.epsilon) * scale
-            return self.numerics.cast((x - self.numerics.read(mean.value)) * rate + bias)
+            return self.numerics.cast((wide(x) - self.numerics.read(mean.value)) * rate + bias)
         if (count := math.prod(x.shape[:-1])) < 2:
             raise ValueError(f'Batch normalization has one value of each channel in {x.shape}, and a single value has no '
                              'variance; train with a larger data.batch_size or fewer train.microbatches, or with larger '
                              'images.')
-        y, of_batch, biased = with_moments(x, norm.epsilon, axes)
+        y, of_batch, biased = standardized(x, scale, bias, norm.epsilon, axes)
         if self.is_mutable_collection('statistics') and not self.is_initializing():
             for running, new in ((mean, of_batch), (variance, biased * (count / (count - 1)))):
                 old = running.value
                 running.value = (old + norm.momentum * (new.reshape(width) - old)).astype(old.dtype)
-        return self.numerics.cast(y * scale + bias)
+        return self.numerics.cast(y)
 
     def _running(self, name, start, shape):
         if not (self.is_initializing() or self.has_variable('statistics', name)):

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 from absl.testing import absltest, parameterized
 
-from transformer.layers.activations import Gelu, GeluTanh, Relu, Silu, gelu
+from transformer.layers.activations import Gelu, GeluTanh, Relu, Silu, Tanh, activated, gelu
 
 POINTS = np.linspace(-8, 8, 401)
 
@@ -25,6 +25,16 @@ class ActivationsTest(parameterized.TestCase):
         np.testing.assert_array_equal(Relu()(points), np.maximum(np.float32(POINTS), 0))
         np.testing.assert_allclose(Silu()(points), POINTS / (1 + np.exp(-POINTS)), atol=2e-6)
         self.assertGreater(float(jnp.abs(GeluTanh()(points) - Gelu()(points)).max()), 1e-4)
+
+    @parameterized.parameters(Gelu(), GeluTanh(), Relu(), Silu(), Tanh())
+    def test_what_the_gradient_stores(self, activation):
+        x = jnp.linspace(-3, 3, 64, dtype=jnp.bfloat16)
+        y, backward = jax.vjp(lambda x: activated(activation, x), x)
+        self.assertEqual([(leaf.dtype, leaf.shape) for leaf in jax.tree.leaves(backward)], [(jnp.bfloat16, x.shape)])
+        exact = activation(jnp.float32(x))
+        np.testing.assert_array_equal(y, exact.astype(jnp.bfloat16))
+        wanted = jax.vjp(activation, jnp.float32(x))[1](jnp.ones(x.shape))[0].astype(jnp.bfloat16)
+        np.testing.assert_array_equal(backward(jnp.ones_like(x))[0], wanted)
 
 
 if __name__ == '__main__':

@@ -20,6 +20,33 @@ class Normed(nn.Module):
         return normed(self.norm, x, 'some_norm', self.numerics)
 
 
+class StoredTest(parameterized.TestCase):
+
+    @parameterized.parameters(LayerNorm(), LayerNorm(bias=False), RMSNorm())
+    def test_the_gradient_stores_the_input_in_its_own_type_and_numbers_of_each_row(self, norm):
+        layer, x = Normed(norm, Numerics('bfloat16')), jnp.ones((16, 64), jnp.bfloat16)
+        variables = layer.init(KEY, x)
+        _, backward = jax.vjp(lambda params, x: layer.apply({'params': params}, x), variables['params'], x)
+        large = [leaf for leaf in jax.tree.leaves(backward) if leaf.size >= x.size]
+        self.assertEqual([leaf.dtype for leaf in large], [jnp.bfloat16])
+
+    @parameterized.parameters(LayerNorm(epsilon=0.1), LayerNorm(bias=False), RMSNorm(epsilon=0.1))
+    def test_gradients_are_those_of_the_formula(self, norm):
+        with jax.enable_x64(True):
+            rng = np.random.default_rng(0)
+            x, params = rng.normal(size=(3, 4, 6)) * 2 + 1, {name: rng.normal(size=6) for name in norm.parameters(6)}
+            pull = rng.normal(size=x.shape)
+
+            def formula(params, x):
+                centered = x - x.mean(-1, keepdims=True) if isinstance(norm, LayerNorm) else x
+                y = centered / jnp.sqrt(jnp.square(centered).mean(-1, keepdims=True) + norm.epsilon) * params['scale']
+                return ((y + params.get('bias', 0.0)) * pull).sum()
+
+            found = jax.grad(lambda params, x: (norm(params, x) * pull).sum(), (0, 1))(params, x)
+            jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-10, atol=1e-12), found,
+                         jax.grad(formula, (0, 1))(params, x))
+
+
 class RMSNormTest(absltest.TestCase):
     def test_equals_the_formula(self):
         rng = np.random.default_rng(0)
