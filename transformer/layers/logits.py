@@ -42,7 +42,7 @@ class BlockedLogits:
         """{term: sum over positions of weight·value}.
 
         Args:
-          values: {term: function of logits [B, t, V] and targets [B, t] with values [B, t]}.
+          values: {term: function of logits [.., V] and targets [..] with values [..]}.
           coefficients: {term: factor} of those that the loss consists of. Only its gradient is computed: all others are 0, and
             a loss with other factors would have a wrong one.
           targets, weights: [B, T].
@@ -91,9 +91,10 @@ def _local(how, with_gradient, axes, states, kernel, bias, targets, weights):
     block = min(block, length)
     count = -(-length // block)
 
-    def blocks(x):  # [B, T, ..] -> [count, B, block, ..], with zeros after the end
+    def blocks(x):  # [B, T, ..] -> [count, B·block, ..], with zeros after the end
         x = jnp.pad(x, [(0, 0), (0, count * block - length)] + [(0, 0)] * (x.ndim - 2))
-        return jnp.moveaxis(x.reshape(rows, count, block, *x.shape[2:]), 1, 0)
+        x = jnp.moveaxis(x.reshape(rows, count, block, *x.shape[2:]), 1, 0)
+        return x.reshape(count, rows * block, *x.shape[3:])
 
     def loss(states, kernel, bias, targets, weights):
         logits = numerics.dense(states, kernel)
@@ -117,7 +118,7 @@ def _local(how, with_gradient, axes, states, kernel, bias, targets, weights):
         sums, of_kernel, of_bias = jax.lax.psum((sums, of_kernel, of_bias), axes)
     if not with_gradient:
         return sums, None
-    of_states = jnp.moveaxis(of_states, 0, 1).reshape(rows, count * block, -1)[:, :length]
+    of_states = jnp.moveaxis(of_states.reshape(count, rows, block, -1), 0, 1).reshape(rows, count * block, -1)[:, :length]
     return sums, (of_states, of_kernel.astype(kernel.dtype), None if bias is None else of_bias.astype(bias.dtype))
 
 

@@ -47,7 +47,7 @@ def correct(logits: jax.Array, targets: jax.Array) -> jax.Array:
     of the time of an argmax."""
     if targets.ndim == logits.ndim:
         return jnp.take_along_axis(targets, logits.argmax(-1, keepdims=True), axis=-1).squeeze(-1)
-    places, target = jnp.arange(logits.shape[-1]), targets[..., None]
-    own = jnp.where(places == target, logits, 0).sum(-1, keepdims=True)
+    places, target, logits = jnp.arange(logits.shape[-1]), targets[..., None], wide(logits)  # as in `cross_entropy`
+    own = jnp.where(places == target, logits, 0.0).sum(-1, keepdims=True)
     beaten = ~(logits <= own) | (logits == own) & (places < target)  # ~(<=) so that a NaN beats it too
     return (~beaten.any(-1)).astype(real_dtype())
