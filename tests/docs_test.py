@@ -3,6 +3,7 @@
 import ast
 import dataclasses
 import importlib
+import json
 import os
 import pathlib
 import re
@@ -127,6 +128,16 @@ class DocsTest(parameterized.TestCase):
                 found = min(((family, family.formed(model, convert.FREE)) for family in convert.FAMILIES
                              if family.model == config.model.name), key=lambda one: one[1].distance)
                 self.assertEqual((found[0].kind, found[1].misfits), (names[family], []), f'{name}:{variant}')
+
+    def test_the_table_of_plans_is_that_of_their_lines(self):
+        for line in (ROOT / 'docs' / 'plans.jsonl').read_text().splitlines():
+            plan = json.loads(line)
+            name = plan['config'].removeprefix('configs/').removesuffix(':imagenet')
+            ms, sent = plan['bounds_ms'], sum(one['sent'] for one in plan['collectives'])
+            self.assertIn(
+                f'| `{name}` | {plan["rows"]:,} | {plan["memory_gb"]["temporaries"]:.1f} GB | {plan["traffic_gb"]:.1f} GB, '
+                f'{ms["memory"]:.1f} ms | {plan["step_tflop"]:.1f} TFLOP, {ms["products"]:.1f} ms | {sent:.2f} GB, '
+                f'{ms["links"]:.1f} ms | {100 * plan["mfu"]:.0f} % |', DOCS['tpu.md'])
 
     def test_python_draws_what_it_says(self):
         text = DOCS['attention.md']
