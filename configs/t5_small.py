@@ -56,4 +56,4 @@ def stacks(variant):
         layers=layers, heads=heads, width=width,
         feed_forward=f'Mlp(inner={4 * width}, activation=Relu(), bias=False, dropout={rate})',
         projection_bias=False, output_bias=False, norm='RMSNorm(epsilon=1e-6)', positions='T5Bias()', residual='PreNorm()',
-        attention=DOT, dropout=rate, last_dropout=rate)
+        attention=DOT, initial='T5()', dropout=rate, last_dropout=rate)

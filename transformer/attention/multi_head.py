@@ -37,6 +37,7 @@ class MultiHead(nn.Module):
       dropout: rate on the attention weights.
       kernel_init, value_init, output_init: initialisers of the projections to queries and keys, to values, and of the
         output.
+      query_init: from the head width to the initialiser of the projection to queries; None: `kernel_init`.
     """
     heads: int
     key_heads: int = 0
@@ -50,6 +51,7 @@ class MultiHead(nn.Module):
     kernel_init: Callable = normal(0.02)
     value_init: Callable = normal(0.02)
     output_init: Callable = normal(0.02)
+    query_init: Callable | None = None
     numerics: Numerics = Numerics()
 
     @nn.compact
@@ -115,7 +117,8 @@ class MultiHead(nn.Module):
         key_heads, head_width = self.key_heads or self.heads, self.head_width or width // self.heads
         shapes = {'query': (self.heads, head_width), 'key': (key_heads, self.key_width or head_width),
                   'value': (key_heads, self.value_width or head_width)}
-        inits = {'query': self.kernel_init, 'key': self.kernel_init, 'value': self.value_init}
+        queries = self.query_init(head_width) if self.query_init else self.kernel_init
+        inits = {'query': queries, 'key': self.kernel_init, 'value': self.value_init}
         layers = {kind: Dense(shapes[kind], bias=self.bias, kernel_init=inits[kind], numerics=self.numerics, name=kind,
                               role=matrix((0,), (1, 2), heads=1, shared=kind != 'query'))
                   for kind in sources if kind in self.mechanism.projections}

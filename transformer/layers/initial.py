@@ -35,7 +35,7 @@ class Initial(abc.ABC):
 
     @abc.abstractmethod
     def attention(self, layers: int, branches: int = 2) -> dict:
-        """{'kernel_init', 'value_init', 'output_init'}."""
+        """{'kernel_init', 'value_init', 'output_init'}, and 'query_init' if queries begin otherwise than keys."""
 
     @abc.abstractmethod
     def feed_forward(self, layers: int, branches: int = 2) -> dict:
@@ -113,6 +113,23 @@ class LeCun(Initial):
     def attention(self, layers: int, branches: int = 2) -> dict:
         matrices = self.feed_forward(layers)
         return matrices | {'value_init': matrices['kernel_init']}
+
+
+@dataclasses.dataclass(frozen=True)
+class T5(LeCun):
+    """That of T5's code (Raffel et al. 2020): `LeCun`, but queries smaller by sqrt(H), the width of a head, in place of scores
+    that are divided by it ('Softmax(score=Dot())'), and N(0, 1) for embeddings, whose tied head divides by sqrt(D)
+    ('NextWords(scaled=True)')."""
+
+    def embedding(self, layers: int) -> Callable:
+        return normal(1.0)
+
+    def attention(self, layers: int, branches: int = 2) -> dict:
+        return super().attention(layers, branches) | {'query_init': _smaller_by_root}
+
+
+def _smaller_by_root(head_width):
+    return nn.initializers.variance_scaling(1.0 / head_width, 'fan_in', 'normal')
 
 
 @dataclasses.dataclass(frozen=True)

@@ -8,7 +8,7 @@ from absl.testing import absltest, parameterized
 from tests import models
 from tests.models import build, changed
 from training.mesh import path_of
-from transformer.layers.initial import LeCun, PyTorch, Scaled, TFixup, Xavier
+from transformer.layers.initial import T5, LeCun, PyTorch, Scaled, TFixup, Xavier
 from transformer.layers.residual import NoNorm
 from transformer.models.encoder_decoder import EncoderDecoder
 from transformer.models.gpt import Gpt
@@ -50,6 +50,13 @@ class InitialTest(parameterized.TestCase):
             self.assertLessEqual(kernel.max(), bound * (1 + 1e-6))
             self.assertGreater(kernel.max(), 0.99 * bound)
             self.assertAlmostEqual(kernel.mean() / bound, 0.5, delta=0.02)
+
+    def test_t5(self):
+        found = begun(changed(GPT, initial=T5()))
+        self.assertAlmostEqual(found['tokens/embedding'].std(), 1.0, delta=0.03)
+        for name, (rows, _) in MATRICES.items():
+            wanted = (rows * WIDTH // HEADS) ** -0.5 if name.endswith('query') else rows ** -0.5
+            self.assertAlmostEqual(found[f'block_1/{name}/kernel'].std() / wanted, 1.0, delta=0.05)
 
     def test_lecun_has_a_variance_of_one_over_the_fan_in(self):
         found = begun(changed(GPT, initial=LeCun()))
