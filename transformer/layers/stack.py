@@ -75,7 +75,8 @@ class Blocks:
       norm: the kind of every norm, 'LayerNorm(epsilon=1e-05, bias=True)' or 'RMSNorm(epsilon=1e-06)'.
       residual: how branches join and where norms are applied: 'PreNorm()' as in GPT-2, 'PostNorm()', 'Sandwich()',
         'ParallelBranches()', 'ReZero()', 'LayerScale()', or 'NoNorm()'.
-      initial: the initialisation: 'Scaled(scale=0.02)' as in GPT-2, 'Xavier()', 'LeCun()', 'T5()', or 'TFixup()' (for 'NoNorm()').
+      initial: the initialisation: 'Scaled(scale=0.02)' as in GPT-2, 'Xavier()', 'LeCun()', 'T5()', or 'TFixup()', for
+        'NoNorm()'.
       depth: 'Own()', every layer has its own parameters; 'Groups(groups=1)', those of a group share them as in ALBERT;
         'Universal()', all share them, with a signal of the step and with or without adaptive halting.
       kept, cross_kept: the heads that remain after pruning (eval.py --heads) in every self-attention and in every cross

@@ -153,7 +153,12 @@ class Preferred(Reading):
 
 @dataclasses.dataclass(frozen=True)
 class Tags(Reading, Prediction):
-    """-log p(tag | text), averaged over the words, each tagged where it begins (section 5.3)."""
+    """-log p(tag | text), averaged over the words, each tagged where it begins (section 5.3). A decoder reads the text again as
+    it is, not moved by one, so that it has the word that it tags (Lewis et al. 2020, section 3.2)."""
+
+    def inputs(self, batch: Mapping) -> dict:
+        found = super().inputs(batch)
+        return found | ({'decoder_inputs': batch['inputs']} if self.start >= 0 else {})
 
     def terms(self, outputs: Mapping, batch: Mapping) -> dict:
         return self.predictions(outputs['logits'], batch['targets'], batch['weights'])

@@ -36,6 +36,11 @@ class ReadingTest(parameterized.TestCase):
         self.assertEqual(found['decoder_inputs'].tolist(), [[9, 0, 1, 2], [9, 4, 5, 6], [9, 8, 9, 10]])
         np.testing.assert_array_equal(found['decoder_segments'], batch['segments'])
 
+    def test_of_tags_it_reads_each_word_where_its_tag_is(self):
+        batch = ROWS | {'inputs': np.arange(12).reshape(3, 4), 'segments': np.ones((3, 4), int)}
+        np.testing.assert_array_equal(Tags(types=False, start=9).inputs(batch)['decoder_inputs'], batch['inputs'])
+        self.assertNotIn('decoder_inputs', Tags(types=False).inputs(batch))
+
     @parameterized.parameters(0.0, 0.2)
     def test_classes(self, smoothing):
         logits, label = drawn(3, 4), np.array([2, 1, 3])
