@@ -50,7 +50,7 @@ class BadInputTest(experiments.TestCase):
         ('--config.model.name=transformer.models.gpt:Gtp', "no class 'Gtp' in transformer.models.gpt; did you mean 'Gpt'"),
         ('--config.model.name=transformer.gtp:Gpt', "no module 'transformer.gtp'"),
         ('--config.model.name=Gpt', "'Gpt' does not name a class; expected an import path"),
-        ('--config.task.name=vit.models.vit:Vit', "vit.models.vit:Vit has no field 'label_smoothing'"),
+        ('--config.task.name=vit.models.vit:Vit', "vit.models.vit:Vit has no field 'block'"),
         ('--config.model.mask=Causl()', "no 'Causl'; did you mean 'Causal'"),
         ('--config.model.mask=Causal() & Window(sise=4)', "no field 'sise'; did you mean 'size'"),
         ('--config.model.mask=__import__("os")', 'mask is'),

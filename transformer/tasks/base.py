@@ -17,7 +17,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from transformer.layers.logits import BlockedLogits
+from transformer.layers.heads import BlockedLogits
 from transformer.layers.numerics import real_dtype
 from transformer.tasks.losses import correct, cross_entropy, log_z_squared, uniform_cross_entropy
 

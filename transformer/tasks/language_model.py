@@ -12,7 +12,7 @@ class NextToken(Pondering):
     """Language modelling: -log p(target | tokens before it), averaged over the positions of weight 1.
 
     Attributes:
-      block: in training, positions of a row whose logits are in memory at a time (transformer/layers/logits.py); 0: all.
+      block: in training, positions of a row whose logits are in memory at a time (transformer/layers/heads.py); 0: all.
     """
     block: int = 0
 

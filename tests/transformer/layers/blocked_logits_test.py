@@ -1,4 +1,4 @@
-"""transformer/layers/logits.py: sums, gradients and memory, against whole logits."""
+"""Logits in blocks (transformer/layers/heads.py): sums, gradients and memory, against whole logits."""
 
 import functools
 
@@ -13,8 +13,7 @@ from training import mesh as meshes
 from training import run as runs
 from training import step as steps
 from training.report import flops
-from transformer.layers.heads import Classes
-from transformer.layers.logits import BlockedLogits
+from transformer.layers.heads import BlockedLogits, Classes
 from transformer.layers.numerics import Numerics
 from transformer.layers.stack import Stack
 from transformer.models.gpt import Gpt
