@@ -14,23 +14,29 @@ Rates and schedules are those of each config; T5's, the inverse square root, end
 `scratch` is the network of `masked` without pretraining, a new one for each seed, fine-tuned as the others are. Points are
 `masked`, `masked-mrpc-0` (its task and seed) and so on.
 
-Development parts, the mean of three seeds for MRPC; bart, scratch and what has no number were not fine-tuned yet:
+Development parts, the mean of three seeds for MRPC; scratch and what has no number were not fine-tuned yet:
 
-               SST-2 accuracy   MRPC accuracy   WNUT-17 F1   SQuAD F1
-    masked               84.2      67.4 ± 1.5         23.5       12.5
-    words                83.5      66.6 ± 1.3         27.0       11.5
-    spans                82.6      65.6 ± 0.3         22.4       10.2
-    next                 82.2      63.3 ± 2.2         22.5
+               SST-2 accuracy   MRPC accuracy   MRPC F1   WNUT-17 F1   SQuAD F1
+    masked               84.2      67.4 ± 1.5                   23.5       12.5
+    words                83.5      66.6 ± 1.3                   27.0       11.5
+    spans                82.6      65.6 ± 0.3                   22.4       10.2
+    next                 82.2      63.3 ± 2.2      72.9         22.5       11.4
     order                81.9
-    electra              81.0      68.5 ± 2.0         20.7
-    t5                   71.9
+    electra              81.0      68.5 ± 2.0      77.7         20.7       11.2
+    bart                 81.3
 
-Of MRPC nothing is learnt: 69.6 % of its pairs are paraphrases. Masked words alone are best on SST-2 and SQuAD, whole words on
-names: in so short a training, further tasks cost more than they give, and ELECTRA's generator is hardly better, 5.80, than one
-that knows only how frequent words are, 5.93. Held-out loss of pretraining in nats a word: masked 4.64, whole words 4.78, masked
-beside next 4.92 and beside order 4.92, within spans 5.92; T5's spans 5.36, BART's texts 5.72. Pretraining takes 19 to 42
-minutes of one core of a Xeon (family 6 model 167), fine-tuning 6 to 27, beside other work; the first three and `order` were
-trained on an EPYC (family 26 model 2), the others on that Xeon (Python 3.11, jax 0.10.2, float32).
+Of MRPC nothing is learnt: 69.6 % of its pairs are paraphrases, which gives an F1 of 82.1. Masked words alone are best on SST-2
+and SQuAD, whole words on names: in so short a training, further tasks cost more than they give, and ELECTRA's generator is
+hardly better, 5.80, than one that knows only how frequent words are, 5.93. Held-out loss of pretraining in nats a word: masked
+4.64, whole words 4.78, masked beside next 4.92 and beside order 4.92, within spans 5.92; T5's spans 5.10, BART's texts 5.72.
+
+T5 begins as in its code; begun as the Transformer of 2017, with scores that are not divided, it had a training loss of 6.67
+after 400 steps, where it now has 5.23, and ended at 5.36. Classified by the state of its decoder after it has read the text
+again, as Hugging Face does, it learns slowly: 0.64 nats of SST-2 after 900 steps, BART 0.33; its decoder has seen no whole
+texts. Fine-tuned as text to text (configs/several_tasks.py) it was not measured yet.
+
+Pretraining takes 19 to 42 minutes of one core of a Xeon (family 6 model 167), fine-tuning 6 to 32, beside other work; the first
+three and `order` were trained on an EPYC (family 26 model 2), the others on that Xeon (Python 3.11, jax 0.10.2, float32).
 
 The corpus is all English of DATA but newstest2017 and bAbI, which have no part for training on text; held-out parts
 of the pairs of Tatoeba are the last of the file, its longest sentences. Of the 1,133 held-out questions of SQuAD 11 are about a
