@@ -16,7 +16,6 @@ _BITS = {'pred': 8, 's4': 4, 'u4': 4, 'bf16': 16, 'token': 0, 'opaque': 0}
 _SHAPE = re.compile(r'([a-z]+[0-9]*[a-z0-9]*)\[([0-9,<=]*)\](?:\{([^{}]*)\})?')
 _HEAD = re.compile(r'^(ENTRY )?%?([\w.\-]+) \(.*\{$')
 _INSTRUCTION = re.compile(r'^\s+(ROOT )?%?([\w.\-]+) = (.*)$')
-_CALLED = re.compile(r'(?:calls|to_apply|body|condition|true_computation|false_computation)=%?([\w.\-]+)')
 # What moves nothing: names for what is there, and ends of what has been counted where it started.
 _FREE = {'parameter', 'get-tuple-element', 'constant', 'bitcast', 'tuple', 'after-all', 'partition-id', 'replica-id', 'iota',
          'optimization-barrier', 'add-dependency', 'broadcast-done'}
@@ -225,9 +224,9 @@ class Program:
 
     def collectives(self) -> list[Collective]:
         """Those that a run has, in its order; `times` counts loops."""
-        found = []
+        found, seen = [], set()
         for one, there, times in self.executed():
-            inner = [one]
+            inner, place = [one], id(there)
             if one.operation in ('fusion', 'async-start'):
                 inner = list(self.computations[_named(one, 'calls')].values())
                 there = self.computations[_named(one, 'calls')]
@@ -235,6 +234,10 @@ class Program:
                 kind = part.operation.removesuffix('-start')
                 if kind not in COLLECTIVES:
                     continue
+                if channel := re.search(r'channel_id=(\d+)', part.attributes):  # its start, what hides it and its end repeat it
+                    if (place, kind, channel[1]) in seen:
+                        continue
+                    seen.add((place, kind, channel[1]))
                 given = [x for name in part.operands if name in there for x in there[name].arrays]
                 sizes = [x.payload for x in given]
                 group = _group(part)

@@ -105,6 +105,12 @@ class WrittenTest(parameterized.TestCase):
         others = len(one.group) - 1
         self.assertEqual(one.sent, 4 * 2 * others * 4 * 256 * 128 // len(one.group))
 
+    def test_an_asynchronous_one_that_several_fusions_repeat_counts_once(self):
+        line = next(line for line in TPU.splitlines() if 'all-reduce(' in line)
+        again = line.replace('%summed.1 =', '%summed.2 =')
+        [one] = hlo.Program(TPU.replace(line, f'{line}\n{again}').replace('GROUPS', '{{0,1}}')).collectives()
+        self.assertEqual(one.times, 4)
+
     def test_a_text_without_a_program(self):
         with self.assertRaisesRegex(ValueError, 'no compiled program'):
             hlo.Program('nothing')
