@@ -12,15 +12,15 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import numpy as np
 
-_BITS = {'pred': 8, 's4': 4, 'u4': 4, 'bf16': 16, 'token': 0, 'opaque': 0}
 _SHAPE = re.compile(r'([a-z]+[0-9]*[a-z0-9]*)\[([0-9,<=]*)\](?:\{([^{}]*)\})?')
 _HEAD = re.compile(r'^(ENTRY )?%?([\w.\-]+) \(.*\{$')
 _INSTRUCTION = re.compile(r'^\s+(ROOT )?%?([\w.\-]+) = (.*)$')
 # What moves nothing: names for what is there, and ends of what has been counted where it started.
 _FREE = {'parameter', 'get-tuple-element', 'constant', 'bitcast', 'tuple', 'after-all', 'partition-id', 'replica-id', 'iota',
-         'optimization-barrier', 'add-dependency', 'broadcast-done'}
+         'optimization-barrier', 'add-dependency', 'async-update'}
 _FREE_CALLS = ('AllocateBuffer', 'ConcatBitcast', 'AssumeGatherIndicesInBound', 'Sharding')
 _SLICES = {'dynamic-slice', 'slice', 'gather', 'slice-start', 'dynamic-slice-start'}  # they read as much as they give
+_VIEWS = {'bitcast', 'reshape', 'transpose', 'convert', 'copy'}  # within a fusion, of the same numbers
 COLLECTIVES = ('all-gather', 'all-reduce', 'reduce-scatter', 'all-to-all', 'collective-permute', 'ragged-all-to-all')
 
 
@@ -110,10 +110,13 @@ class Program:
     Attributes:
       computations: {name: its instructions by name}.
       entry: the name of the one that runs.
+      chips: how many run it together.
     """
 
     def __init__(self, text: str) -> None:
         self.computations, self.entry, current = {}, '', None
+        sizes = re.findall(r'\b(?:num_partitions|replica_count)=(\d+)', text.partition('\n')[0])
+        self.chips = math.prod(map(int, sizes))
         for line in text.splitlines():
             if head := _HEAD.match(line):
                 current = self.computations.setdefault(head[2], {})
@@ -133,7 +136,7 @@ class Program:
         for one in self.computations[name].values():
             if one.operation == 'while':
                 for part in ('condition', 'body'):
-                    yield from self._executed(_named(one, part), times * self.trips(one))
+                    yield from self._executed(_named(one, part), times * (self.trips(one) or 1))
             elif one.operation == 'conditional':
                 branches = [list(self._executed(branch, times)) for branch in _branches(one)]
                 yield from max(branches, key=lambda some: sum(count * self.moved(inner, there) for inner, there, count in some))
@@ -142,8 +145,13 @@ class Program:
             else:
                 yield one, self.computations[name], times
 
-    def trips(self, loop: Instruction) -> int:
-        """How often a loop runs: its counter from 0 up to a constant; 1 where that cannot be read."""
+    def endless(self) -> list[Instruction]:
+        """The loops of which the text does not say how often they run; they count once."""
+        return [one for part in self.computations.values() for one in part.values()
+                if one.operation == 'while' and self.trips(one) is None]
+
+    def trips(self, loop: Instruction) -> int | None:
+        """How often a loop runs: its counter from 0 up to a constant; None where that cannot be read."""
         if found := re.search(r'known_trip_count[^0-9]*(\d+)', loop.attributes):
             return int(found[1])
         condition = self.computations[_named(loop, 'condition')]
@@ -154,7 +162,7 @@ class Program:
         else:
             numbers = [_constant(condition[name]) for name in root.operands]
         numbers = [number for number in numbers if number is not None]
-        return numbers[0] if len(numbers) == 1 else 1
+        return numbers[0] if len(numbers) == 1 else None
 
     def moved(self, one: Instruction, there: Mapping[str, Instruction]) -> int:
         """Bytes that an instruction reads from and writes to the main memory."""
@@ -164,46 +172,64 @@ class Program:
             return 0
         operands = [there[name].arrays for name in one.operands if name in there]
         if one.operation == 'fusion':
-            return self._fused(_named(one, 'calls'), operands, one.arrays)
-        if one.operation.endswith('-start'):  # (operand, result, flags): of these only the result is new
-            read, written = one.arrays[:1], one.arrays[1:2]
-            if one.operation in _SLICES:
-                read = [dataclasses.replace(x, space=read[0].space) for x in written]
-            return _main(read) + _main(written)
+            return self._fused(self.computations[_named(one, 'calls')], operands, one.arrays)
+        if one.operation == 'async-start':  # around an instruction that is the root of its computation
+            inside = self.computations[_named(one, 'calls')]
+            return self.moved(_root(inside), inside)
+        written = _written(one, operands)
         if one.operation in _SLICES:
-            result = one.arrays[0]
-            return _main([dataclasses.replace(result, space=operands[0][0].space)]) + _main(one.arrays)
+            return _main([dataclasses.replace(x, space=operands[0][0].space) for x in written]) + _main(written)
         if one.operation in ('dynamic-update-slice', 'scatter'):
             update = operands[1 if one.operation == 'dynamic-update-slice' else -1]
-            return _main(update) + _main([dataclasses.replace(update[0], space=one.arrays[0].space)])
-        return sum(map(_main, operands)) + _main(one.arrays)
+            return _main(update) + _main([dataclasses.replace(update[0], space=written[0].space)])
+        return sum(map(_main, operands)) + _main(written)
 
-    def _fused(self, name, operands, results):
+    def _fused(self, inside, operands, results):
         """Of a fusion: parameters of which only slices are read count those, and a result that updates an operand in place
         what is new."""
-        inside = self.computations[name]
-        root = next(one for one in inside.values() if one.root)
+        root = _root(inside)
         roots = [inside[part] for part in root.operands] if root.operation == 'tuple' else [root]
-        total, in_place = 0, set()
+        total, in_place = 0, []
         for out, result in zip(roots, results):
-            while out.operation in ('bitcast', 'convert', 'copy') and out.operands and out.operands[0] in inside:
-                out = inside[out.operands[0]]
+            out, within = self._made(out, inside)
             if out.operation == 'dynamic-update-slice':
-                total += _main([dataclasses.replace(inside[out.operands[1]].arrays[0], space=result.space)])
-                in_place.add(_origin(inside, out.operands[0]))
+                total += _main([dataclasses.replace(within[out.operands[1]].arrays[0], bits=result.bits, space=result.space)])
+                in_place.append(out)
             else:
                 total += _main([result])
         for one in inside.values():
-            if one.operation != 'parameter':
-                continue
-            given = operands[int(re.match(r'(\d+)\)', one.attributes)[1])]
-            users = [user for user in inside.values() if one.name in user.operands]
-            if one.name in in_place:
-                continue
-            if users and given and all(user.operation in _SLICES and user.operands[0] == one.name for user in users):
-                total += sum(_main([dataclasses.replace(user.arrays[0], space=given[0].space)]) for user in users)
+            if one.operation == 'parameter':
+                given = operands[_number(one)]
+                whole = _main(given)
+                total += min(whole, self._read(one.name, inside, given[0], in_place)) if whole else 0
+        return total
+
+    def _made(self, one, inside):
+        """(the instruction whose numbers an instruction of a fusion gives, its computation)."""
+        while True:
+            if one.operation in _VIEWS and one.operands and one.operands[0] in inside:
+                one = inside[one.operands[0]]
+            elif one.operation == 'fusion' and _root(self.computations[_named(one, 'calls')]).operation != 'tuple':
+                inside = self.computations[_named(one, 'calls')]
+                one = _root(inside)
             else:
-                total += _main(given)
+                return one, inside
+
+    def _read(self, name, inside, given, in_place):
+        """Bytes that a fusion reads of an array of the main memory that is called so in it, with repetitions."""
+        total = given.bytes if inside[name].root else 0
+        for user in inside.values():
+            for place in (place for place, operand in enumerate(user.operands) if operand == name):
+                if user.operation in _SLICES and place == 0:
+                    total += dataclasses.replace(user.arrays[0], bits=given.bits).bytes
+                elif user.operation in _VIEWS:
+                    total += self._read(user.name, inside, given, in_place)
+                elif user.operation == 'fusion':
+                    nested = self.computations[_named(user, 'calls')]
+                    inner = next(one.name for one in nested.values() if one.operation == 'parameter' and _number(one) == place)
+                    total += self._read(inner, nested, given, in_place)
+                elif place or not any(user is out for out in in_place):
+                    total += given.bytes
         return total
 
     def traffic(self) -> int:
@@ -213,10 +239,10 @@ class Program:
     def largest(self, count: int) -> list[tuple[int, str]]:
         """(bytes, path in the model) of the largest arrays in the main memory that it makes."""
         found = {}
-        for one, _, _ in self.executed():
+        for one, there, _ in self.executed():
             if one.operation in _FREE or one.operation.endswith('-done'):
                 continue
-            for x in one.arrays[-1:] if one.operation.endswith('-start') else one.arrays:
+            for x in _written(one, [there[name].arrays for name in one.operands if name in there]):
                 if x.space == 0:
                     key = one.source or one.name
                     found[key] = max(found.get(key, 0), x.bytes)
@@ -240,7 +266,7 @@ class Program:
                     seen.add((place, kind, channel[1]))
                 given = [x for name in part.operands if name in there for x in there[name].arrays]
                 sizes = [x.payload for x in given]
-                group = _group(part)
+                group = _group(part, self.chips)
                 if kind == 'all-gather':
                     payload = sum(sizes) * len(group)
                 else:
@@ -257,11 +283,21 @@ def _main(arrays: Iterable[Array]) -> int:
     return sum(x.bytes for x in arrays if x.space == 0)
 
 
-def _origin(inside, name):
-    """The parameter of a fusion that an operand is another view of."""
-    while inside[name].operation in ('bitcast', 'convert', 'copy'):
-        name = inside[name].operands[0]
-    return name
+def _root(computation):
+    return next(one for one in computation.values() if one.root)
+
+
+def _number(parameter):
+    return int(re.match(r'(\d+)\)', parameter.attributes)[1])
+
+
+def _written(one, operands):
+    """The arrays that an instruction makes: of the start of an asynchronous one those that its end will give."""
+    if one.operation == 'copy-start':  # (result, operand, flag)
+        return one.arrays[:1]
+    if one.operation.endswith('-start') and one.operation != 'all-reduce-start':  # (operands, results, flags)
+        return tuple(x for x in one.arrays[sum(map(len, operands)):] if x.dims)
+    return one.arrays
 
 
 def _named(one, attribute):
@@ -311,7 +347,7 @@ def _split(text):
 def _arrays(shape: str) -> Iterator[Array]:
     for kind, dims, layout in _SHAPE.findall(shape):
         digits = re.search(r'\d+', kind)
-        bits = _BITS[kind] if kind in _BITS else int(digits[0]) if digits else 0
+        bits = 8 if kind == 'pred' else int(digits[0]) if digits else 0
         order, _, rest = layout.partition(':')
         tile = re.search(r'T\(([\d,]*)\)', rest)
         space = re.search(r'S\((\d+)\)', rest)
@@ -323,13 +359,18 @@ def _numbers(text: str) -> tuple[int, ...]:
     return tuple(int(part) for part in text.split(',') if part)
 
 
-def _group(one: Instruction) -> tuple[int, ...]:
-    """The chips that the first one exchanges with, of the three ways in which a program lists the groups, or from pairs."""
+def _group(one: Instruction, chips: int) -> tuple[int, ...]:
+    """The chips that the first one exchanges with, of the ways in which a program lists the groups, or of the first pair."""
     text = one.attributes
-    if found := re.search(r"replica_groups=mesh\[([^\]]*)\](?:<=\[[^\]]*\](?:T\([^)]*\))?)? ?\{([^}]*)\}", text):
+    if found := re.search(r"replica_groups=mesh\[([^\]]*)\]([^{]*)\{([^}]*)\}", text):
         sizes = {name: int(size) for name, size in re.findall(r"'([^']*)'=(\d+)", found[1])}
-        over = re.findall(r"'([^']*)'", found[2])
-        numbers = np.arange(math.prod(sizes.values())).reshape(tuple(sizes.values()))
+        over = re.findall(r"'([^']*)'", found[3])
+        numbers = np.arange(math.prod(sizes.values()))
+        if order := re.search(r'\[([\d,]+)\]T\(([\d,]+)\)', found[2]):
+            numbers = numbers.reshape(_numbers(order[1])).transpose(_numbers(order[2]))
+        elif listed := re.search(r'device_ids=\(([\d,]+)\)', found[2]):
+            numbers = np.array(_numbers(listed[1]))
+        numbers = numbers.reshape(tuple(sizes.values()))
         return tuple(numbers[tuple(slice(None) if name in over else 0 for name in sizes)].reshape(-1).tolist())
     if found := re.search(r'replica_groups=\[([\d,]+)\]<=\[([\d,]+)\](?:T\(([\d,]+)\))?', text):
         shape, order = _numbers(found[2]), _numbers(found[3] or '')
@@ -338,9 +379,12 @@ def _group(one: Instruction) -> tuple[int, ...]:
         return tuple(numbers.reshape(_numbers(found[1]))[0].tolist())
     if found := re.search(r'replica_groups=\{\{([\d,]*)\}', text):
         return _numbers(found[1])
-    if found := re.search(r'source_target_pairs=\{\{(\d+),(\d+)\}', text):
-        return _numbers(f'{found[1]},{found[2]}')
-    return (0,)
+    if 'replica_groups={}' in text:
+        return tuple(range(chips))
+    if found := re.search(r'source_target_pairs=\{((?:\{\d+,\d+\},?)*)\}', text):
+        pairs = re.findall(r'(\d+),(\d+)', found[1])
+        return next(((int(start), int(end)) for start, end in pairs if start != end), (0,))
+    raise ValueError(f'{one.name} does not say, in a form that is known, which chips exchange: {text:.200}')
 
 
 def summed(collectives: Sequence[Collective], mesh: Mapping[str, int]) -> list[dict]:

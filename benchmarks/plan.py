@@ -9,7 +9,7 @@ v6e:4x4. Data that are not there are replaced by made-up ones of the same shapes
 The last line is a JSON object. Of each chip, in GB of 1e9 bytes: `memory_gb`, and `largest`, the largest arrays that the step
 makes and the layers that they come from; `traffic_gb` that a step reads from and writes to its memory, and `collectives`, by
 kind and by axis of the mesh (benchmarks/hlo.py). Of a step on all chips: `model_tflop`, products alone, without
-rematerialisation, of attention only what the mask of a decoder leaves; and `step_tflop`, all that is computed.
+rematerialisation, of softmax attention only what the mask of a decoder leaves; and `step_tflop`, all that is computed.
 
 `bounds_ms` is the time of a step if one thing alone took time: products at the chip's peak, traffic at the bandwidth of its
 memory, collectives at that of all its links. `step_ms` is the largest of the three, and `mfu` what model_tflop is of the peak
@@ -20,7 +20,9 @@ microbatches as fit, and ranks them by step_ms.
 """
 
 import contextlib
+import dataclasses
 import importlib.metadata
+import importlib.util
 import itertools
 import json
 import os
@@ -53,6 +55,7 @@ from training.host.devices import chip, peak_flops
 from training.report import energy, flops
 from training.report.report import duration, si
 from transformer.attention.masks.algebra import Mask
+from transformer.attention.mechanism import Mechanism, Softmax
 from transformer.layers.stack import REMAT
 
 
@@ -73,9 +76,10 @@ def devices_of(topology):
     try:
         return topologies.get_topology_desc(platform='tpu', topology_name=topology).devices
     except Exception as error:  # of several types, one for each release
-        reason = str(error).splitlines()[0]
-        raise ValueError(f'--topology={topology} cannot be compiled for ({reason:.200}); install "jax[tpu]", and name a slice '
-                         'such as v5e:4x4.') from None
+        reason = next(iter(str(error).splitlines()), type(error).__name__)
+        missing = '' if importlib.util.find_spec('libtpu') else 'install "jax[tpu]", and '
+        raise ValueError(f'--topology={topology} cannot be compiled for ({reason:.200}); {missing}name a slice such as '
+                         'v5e:4x4.') from None
 
 
 def measure(config, name, devices):
@@ -93,11 +97,13 @@ def measure(config, name, devices):
         'config': name, 'device': f'{chips} x {device.device_kind}', 'mesh': dict(mesh.shape), 'jax': jax.__version__,
         'libtpu': _version('libtpu'), 'dtype': config.dtype, 'parameters': run.parameters(), 'rows': config.data.batch_size,
         'microbatches': config.train.microbatches, 'remat': sorted(_each(config.model, 'remat')), unit: units,
-        'model_tflop': _tera(model_flop(config, mesh)), 'step_tflop': _tera(flops.count_jaxpr(traced.jaxpr))}
+        'model_tflop': _tera(useful := model_flop(config, mesh)), 'step_tflop': _tera(computed := flops.count_jaxpr(traced.jaxpr))}
     start = time.perf_counter()
     limit = (figures := chip(device)) and figures.memory
     state = {'parameters': _bytes(run.shapes.params), 'optimizer': _bytes(run.shapes.opt_state)}
     state['other state'] = _bytes(run.shapes) - sum(state.values())
+    if config.companions:
+        state['companions'] = _bytes(run.companions.variables)
     try:
         with jax.set_mesh(mesh):
             compiled = traced.lower().compile()
@@ -107,11 +113,12 @@ def measure(config, name, devices):
         needed, limit = sizes
         found |= {'compile_s': round(time.perf_counter() - start, 1), 'fits': False,
                   'memory_gb': _giga(state | {'all': needed, 'there is': limit})}
-        return found | {'advice': advice(config, state, needed, limit)}
+        return found | {'advice': advice(config, mesh, state, needed, limit)}
     found['compile_s'] = round(time.perf_counter() - start, 1)
     memory, program = compiled.memory_analysis(), hlo.Program(compiled.as_text())
-    batch = memory.argument_size_in_bytes - sum(state.values())
-    parts = state | {'batch': batch, 'temporaries': memory.temp_size_in_bytes, 'program': memory.generated_code_size_in_bytes}
+    batch = sum(int(np.prod(shape)) * np.dtype(dtype).itemsize for shape, dtype in run.longest.values()) // meshes.rows(mesh)
+    padding = memory.argument_size_in_bytes - sum(state.values()) - batch  # of their tiles
+    parts = state | {'batch': batch, 'padding': padding, 'temporaries': memory.temp_size_in_bytes, 'program': memory.generated_code_size_in_bytes}
     needed = (memory.argument_size_in_bytes + memory.output_size_in_bytes - memory.alias_size_in_bytes
               + memory.temp_size_in_bytes + memory.generated_code_size_in_bytes)
     fits = limit is None or needed <= limit
@@ -120,18 +127,20 @@ def measure(config, name, devices):
               'largest': [{'gb': _giga(size), 'of': _short(source)} for size, source in program.largest(5)],
               'traffic_gb': _giga(traffic := program.traffic()),
               'collectives': [row | {key: _giga(row[key]) for key in ('payload', 'sent')} for row in collectives]}
+    if endless := program.endless():
+        found['loops_of_unknown_length'] = [_short(one.source) for one in endless]
     if not fits:
-        found['advice'] = advice(config, state, needed, limit)
+        found['advice'] = advice(config, mesh, state, needed, limit)
     if not figures:
         return found
     peak = peak_flops(device, config.dtype)
     sent = sum(row['sent'] for row in collectives)
-    bounds = {'products': 1e12 * found['step_tflop'] / chips / peak, 'memory': traffic / figures.bandwidth,
+    bounds = {'products': computed / chips / peak, 'memory': traffic / figures.bandwidth,
               'links': sent / figures.links}
     seconds, by = max((bound, key) for key, bound in bounds.items())
     total = seconds * config.train.steps
     found |= {'bounds_ms': {key: round(1e3 * bound, 2) for key, bound in bounds.items()}, 'limited_by': by,
-              'step_ms': round(1e3 * seconds, 2), 'mfu': round(1e12 * found['model_tflop'] / chips / peak / seconds, 3),
+              'step_ms': round(1e3 * seconds, 2), 'mfu': round(useful / chips / peak / seconds, 3),
               f'{unit}_per_day': round(units / seconds * 86_400), 'steps': config.train.steps,
               'days': round(total / 86_400, 3), 'dollars': round(figures.price * chips * total / 3600, 2)}
     if watts := config.energy.watts or energy.full_load_watts(mesh):
@@ -152,23 +161,25 @@ def too_large(error, state):
 
 
 def model_flop(config, mesh):
-    """Floating point operations of a step's products without rematerialisation, on all chips; of attention under the mask of a
-    model of one stack those of visible keys."""
+    """Floating point operations of a step's products without rematerialisation, on all chips; of softmax attention under the
+    mask of a model of one stack those of visible keys, of other mechanisms all that they compute."""
     config = config.copy_and_resolve_references()
     for group in _groups(config.model):
         if 'remat' in group:
             group.remat = 'none'
-        if 'attention' in group and str(group.attention).startswith('Softmax('):
-            text = re.sub(r",? ?implementation='\w*'", '', str(group.attention))
-            group.attention = f"{text[:-1]}{', ' * (text[-2] != '(')}implementation='plain')"
+        if str(group.get('attention', '')).startswith('Softmax('):  # kernels skip what the mask hides, each by its own blocks
+            mechanism = resolve.parse(group.attention, Mechanism, 'attention')
+            group.attention = str(dataclasses.replace(mechanism, implementation='plain'))
     run = runs.build(config, mesh)
     jaxpr = run.trace(run.longest).jaxpr
     whole = flops.count_jaxpr(jaxpr)
-    if 'mask' not in config.model:
+    if 'mask' not in config.model or not isinstance(_parsed(config.model.attention, Mechanism), Softmax):
         return whole
-    mask = config.model.mask
-    mask = resolve.parse(mask, Mask, 'model.mask') if isinstance(mask, str) else mask
-    return whole - (1 - visible(mask, run.data.shapes)) * flops.products_of_activations(jaxpr)
+    return whole - (1 - visible(_parsed(config.model.mask, Mask), run.data.shapes)) * flops.products_of_activations(jaxpr)
+
+
+def _parsed(part, kind):
+    return resolve.parse(part, kind, 'model') if isinstance(part, str) else part
 
 
 def visible(mask, shapes):
@@ -180,16 +191,16 @@ def visible(mask, shapes):
     return float(np.mean([np.broadcast_to(one(row, row), (len(row),) * 2).mean() for one in masks]))
 
 
-def advice(config, state, needed, limit):
+def advice(config, mesh, state, needed, limit):
     """What makes a step fit, one sentence."""
     held = sum(state.values())
-    if held > limit / 2 and config.mesh.fsdp == 1:
+    if held > limit / 2 and config.mesh.fsdp == 1 and mesh.size > mesh.shape['tensor']:
         return (f'Parameters, optimizer and other state take {held / 1e9:.1f} GB of each chip: split them, '
                 '--config.mesh.data=1 --config.mesh.fsdp=-1.')
     if held > limit:
         return f'The state alone takes {held / 1e9:.1f} GB of each chip: take more chips.'
     rows, micro = config.data.batch_size, config.train.microbatches
-    more = next((count for count in range(micro + 1, rows + 1) if rows % count == 0 and
+    more = next((count for count in range(micro + 1, rows + 1) if rows % (count * meshes.rows(mesh)) == 0 and
                  (needed - held) * micro / count + held <= limit), 0)
     ways = [f'--config.train.microbatches={more}'] if more else []
     if set(_each(config.model, 'remat')) & {'none', 'dots'}:
@@ -199,24 +210,33 @@ def advice(config, state, needed, limit):
 
 def search(config, name, devices):
     """The plan with the shortest step of those that fit, with `tried`, [(mesh, remat, microbatches, step_ms or None)]."""
+    kind, rows, parts = devices[0].device_kind, config.data.batch_size, len(devices) // config.mesh.tensor
+    if not chip(devices[0]):
+        raise ValueError(f'--search ranks by the time of a step, but no figures of a {kind} are known; leave it out, or name a '
+                         'slice of v4, v5e, v5p or v6e.')
+    if rows % parts:
+        raise ValueError(f'data.batch_size={rows} cannot be divided among the {parts} parts of {len(devices)} x {kind}; choose '
+                         f'a multiple of {parts}.')
     plans, tried = [], []
-    rows = config.data.batch_size
-    for split, remat in itertools.product((False, True), REMAT):
-        changes = {'mesh.data': 1 if split else -1, 'mesh.fsdp': -1 if split else 1, 'mesh.tensor': config.mesh.tensor}
-        changes |= {f'{place}remat': remat for place in _places(config.model, 'remat')}
-        micro = 1
-        while rows % (micro * len(devices)) == 0:
+    places = list(_places(config.model, 'remat'))
+    for split, remat in itertools.product((False, True) if parts > 1 else (False,), REMAT if places else ('none',)):
+        changes = {'mesh.data': 1 if split else -1, 'mesh.fsdp': -1 if split else 1}
+        changes |= {f'{place}remat': remat for place in places}
+        micro, possible = 1, True
+        while possible and rows % (micro * parts) == 0:
             one = measure(schema.changed(config, changes | {'train.microbatches': micro}), name, devices)
             tried.append({'mesh': one['mesh'], 'remat': remat, 'microbatches': micro, 'step_ms': one.get('step_ms')})
             print(_row(tried[-1], one['fits']), file=sys.stderr, flush=True)
             if one['fits']:
                 plans.append(one)
                 break
+            memory = one['memory_gb']  # of which microbatches change what is not state
+            possible = sum(memory.get(key, 0) for key in ('parameters', 'optimizer', 'other state')) < memory['there is']
             micro *= 2
     best = min(plans, key=lambda one: one['step_ms'], default=None)
     if best is None:
-        raise ValueError(f'No mesh, rematerialisation and number of microbatches of {name} fit into '
-                         f'{len(devices)} x {devices[0].device_kind}; take more chips, or fewer rows.')
+        raise ValueError(f'No mesh, rematerialisation and number of microbatches of {name} fit into {len(devices)} x {kind}; '
+                         'take more chips, or fewer rows.')
     return best | {'tried': sorted(tried, key=lambda row: row['step_ms'] or float('inf'))}
 
 
@@ -230,7 +250,7 @@ def lines(plan):
     """The plan for people."""
     memory = plan['memory_gb']
     axes = ' '.join(f'{axis}={size}' for axis, size in plan['mesh'].items() if size > 1)
-    yield (f'{plan["config"]} on {plan["device"]}, {axes}, {plan["rows"]} rows in {plan["microbatches"]} microbatches, '
+    yield (f'{plan["config"]} on {plan["device"]}{axes and ", " + axes}, {plan["rows"]} rows in {plan["microbatches"]} microbatches, '
            f'{si(plan["parameters"], "")} parameters')
     yield 'memory of a chip: ' + ', '.join(f'{key} {size:.2f} GB' for key, size in memory.items())
     for row in plan.get('largest', []):
@@ -240,6 +260,8 @@ def lines(plan):
     for row in plan.get('collectives', [])[:6]:
         yield (f'{row["kind"]} over {row["axes"] or "one chip"}: {row["count"]} times, {row["payload"]:.3f} GB in all, '
                f'{row["sent"]:.3f} GB sent')
+    for source in plan.get('loops_of_unknown_length', []):
+        yield f'counted once, as the program does not say how often it runs: the loop of {source}'
     if 'step_ms' in plan:
         bounds = ', '.join(f'{key} {ms:.1f} ms' for key, ms in plan['bounds_ms'].items())
         unit = next(key for key in plan if key.endswith('_per_day'))

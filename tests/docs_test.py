@@ -130,7 +130,9 @@ class DocsTest(parameterized.TestCase):
                 self.assertEqual((found[0].kind, found[1].misfits), (names[family], []), f'{name}:{variant}')
 
     def test_the_table_of_plans_is_that_of_their_lines(self):
-        for line in (ROOT / 'docs' / 'plans.jsonl').read_text().splitlines():
+        lines = (ROOT / 'docs' / 'plans.jsonl').read_text().splitlines()
+        self.assertLen(lines, len(re.findall(r'^\| `\w+\.py', DOCS['tpu.md'], re.MULTILINE)))
+        for line in lines:
             plan = json.loads(line)
             name = plan['config'].removeprefix('configs/').removesuffix(':imagenet')
             ms, sent = plan['bounds_ms'], sum(one['sent'] for one in plan['collectives'])

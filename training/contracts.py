@@ -183,6 +183,9 @@ class Task(Protocol):
     def inputs(self, batch: Batch) -> Mapping[str, Any]:
         """The inputs of the model for a batch, of arrays or of their shapes. Raises KeyError for what the batch lacks."""
 
+    def options(self, train: bool) -> Mapping[str, Any]:
+        """Further keywords of the model, constants."""
+
     def loss(self, forward: Any, batch: Batch, *, key: Any, step: Any, train: bool) -> Terms:
         """{term: (sum, weight)}, scalars; weights depend on the batch alone.
 

@@ -5,6 +5,7 @@ A run reaches its parts through import paths and the contracts of training/contr
 
 import dataclasses
 import functools
+import inspect
 import math
 import re
 import shutil
@@ -390,6 +391,9 @@ def build(config, mesh, folder=None, source=None, *, applied=False):
         raise ValueError(f'{config.model.name} cannot separate documents that share a row, as with data.packing='
                          f"{config.data.packing!r}; set data.packing='buckets' or 'none'.")
     task = _part(config.task, contracts.Task, 'task')
+    for name, value in task.options(train=True).items():
+        if name not in inspect.signature(type(model).__call__).parameters:
+            raise ValueError(f'task.{name} is {value}, but {config.model.name} has no {name}; leave it out of the config.')
     companions = Companions(config.companions.to_dict(), data, lambda other: load(other, data=1, onto=mesh))
     evaluators = {name: _part(e, contracts.Evaluator, 'evaluator', key='evaluator', ignore=EVAL_FIELDS)
                   for name, e in config.evals.items()}

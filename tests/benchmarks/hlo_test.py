@@ -98,7 +98,9 @@ class WrittenTest(parameterized.TestCase):
         ('{{0,1},{2,3},{4,5},{6,7}}', ('tensor',)), ('[4,2]<=[8]', ('tensor',)), ('[2,4]<=[8]', ('fsdp', 'tensor')),
         ('[4,2]<=[2,4]T(1,0)', ('data',)), ('[4,2]<=[2,2,2]T(0,2,1)', ('fsdp',)),
         ("mesh['axis_0'=2,'axis_1'=2,'axis_2'=2] {'axis_0','axis_2'}", ('data', 'tensor')),
-        ("mesh['axis_0'=4,'axis_1'=2] {'axis_0'}", ('data', 'fsdp')))
+        ("mesh['axis_0'=4,'axis_1'=2] {'axis_0'}", ('data', 'fsdp')),
+        ("mesh['axis_0'=2,'axis_1'=4], device_ids=([2,2,2]T(2,0,1)) {'axis_0'}", ('tensor',)),
+        ("mesh['axis_0'=2,'axis_1'=4], device_ids=(0,2,4,6,1,3,5,7) {'axis_1'}", ('data', 'fsdp')))
     def test_groups(self, groups, axes):
         [one] = program(groups).collectives()
         self.assertEqual((one.kind, one.times, one.payload, one.axes(MESH)), ('all-reduce', 4, 4 * 256 * 128, axes))
@@ -110,6 +112,94 @@ class WrittenTest(parameterized.TestCase):
         again = line.replace('%summed.1 =', '%summed.2 =')
         [one] = hlo.Program(TPU.replace(line, f'{line}\n{again}').replace('GROUPS', '{{0,1}}')).collectives()
         self.assertEqual(one.times, 4)
+
+    def test_slices_within_nested_fusions_and_behind_other_views(self):
+        nested = TPU.replace('%body (', """%outer (param_0.3: f32[4,256,128], param_1.3: s32[]) -> f32[256,128] {
+  %param_0.3 = f32[4,256,128]{2,1,0:T(8,128)} parameter(0)
+  %param_1.3 = s32[]{:T(128)} parameter(1)
+  %view.3 = f32[4,256,128]{2,1,0:T(8,128)} bitcast(%param_0.3)
+  ROOT %inner.3 = f32[256,128]{1,0:T(8,128)} fusion(%view.3, %param_1.3), kind=kLoop, calls=%slices
+}
+
+%outer_updates (param_0.4: f32[4,256,128], param_1.4: f32[256,128], param_2.4: s32[]) -> f32[4,256,128] {
+  %param_0.4 = f32[4,256,128]{2,1,0:T(8,128)} parameter(0)
+  %param_1.4 = f32[256,128]{1,0:T(8,128)} parameter(1)
+  %param_2.4 = s32[]{:T(128)} parameter(2)
+  ROOT %inner.4 = f32[4,256,128]{2,1,0:T(8,128)} fusion(%param_0.4, %param_1.4, %param_2.4), kind=kLoop, calls=%updates
+}
+
+%body (""").replace('%i.1), kind=kLoop, calls=%slices', '%i.1), kind=kLoop, calls=%outer').replace(
+            '%i.1), kind=kLoop, calls=%updates', '%i.1), kind=kLoop, calls=%outer_updates')
+        self.assertIn('calls=%outer,', nested)
+        self.assertIn('calls=%outer_updates,', nested)
+        self.assertEqual(hlo.Program(nested.replace('GROUPS', '{{0,1}}')).traffic(), program().traffic())
+
+    def test_what_is_updated_in_place_and_read_besides(self):
+        line = '  %constant.8 = s32[]{:T(128)} constant(0)\n'
+        more = line + ('  %old.1 = f32[1,256,128]{2,1,0:T(8,128)} dynamic-slice(%param_0.2, %param_2.2, %constant.8, %constant.8)'
+                       '\n')
+        text = TPU.replace('GROUPS', '{{0,1}}')
+        self.assertEqual(hlo.Program(text.replace(line, more)).traffic(), program().traffic() + 4 * 4 * 256 * 128)
+        whole = more.replace('dynamic-slice(%param_0.2, %param_2.2, %constant.8, %constant.8)', 'negate(%param_0.2)')
+        self.assertEqual(hlo.Program(text.replace(line, whole)).traffic(), program().traffic() + 4 * 4 * 4 * 256 * 128)
+
+    @parameterized.parameters(
+        # (instruction, bytes read and written, bytes of the largest array that it makes)
+        ('f32[256,128]{1,0:T(8,128)} all-reduce-start(%x), replica_groups={{0,1}}, to_apply=%add', 2, 1),
+        ('(f32[256,128]{1,0:T(8,128)}, f32[512,128]{1,0:T(8,128)}) all-gather-start(%x), replica_groups={{0,1}}, dimensions={0}',
+         3, 2),
+        ('((f32[256,128]{1,0:T(8,128)}, f32[256,128]{1,0:T(8,128)}), (f32[512,128]{1,0:T(8,128)}, f32[512,128]{1,0:T(8,128)}))'
+         ' all-gather-start(%x, %y), replica_groups={{0,1}}, dimensions={0}', 6, 2),
+        ('(f32[256,128]{1,0:T(8,128)}, f32[256,128]{1,0:T(8,128)}, u32[]{:S(2)}, u32[]{:S(2)}) collective-permute-start(%x), '
+         'source_target_pairs={{0,1},{1,0}}', 2, 1),
+        ('((f32[256,128]{1,0:T(8,128)}), f32[256,128]{1,0:T(8,128)}, u32[]{:S(2)}) async-start(%x), calls=%wrapped', 2, 1),
+        ('f32[256,128]{1,0:T(8,128)} async-update(%x), calls=%wrapped', 0, 0))
+    def test_what_starts_and_ends_later(self, instruction, moved, largest):
+        unit = 4 * 256 * 128
+        found = hlo.Program(f"""HloModule jit_step, num_partitions=2
+
+%wrapped (param_0: f32[256,128]) -> f32[256,128] {{
+  %param_0 = f32[256,128]{{1,0:T(8,128)}} parameter(0)
+  ROOT %inner = f32[256,128]{{1,0:T(8,128)}} negate(%param_0)
+}}
+
+ENTRY %main (x: f32[256,128], y: f32[256,128]) -> f32[256,128] {{
+  %x = f32[256,128]{{1,0:T(8,128)}} parameter(0)
+  %y = f32[256,128]{{1,0:T(8,128)}} parameter(1)
+  ROOT %start = {instruction}
+}}
+""")
+        self.assertEqual(found.traffic(), moved * unit)
+        self.assertEqual(found.largest(5), [(largest * unit, 'start')] if largest else [])
+
+    @parameterized.parameters(
+        ('all-reduce(%x), replica_groups={}, to_apply=%add', (0, 1, 2, 3)),
+        ('collective-permute(%x), source_target_pairs={{0,0},{1,3},{3,1}}', (1, 3)),
+        ('collective-permute(%x), source_target_pairs={{0,0},{1,1}}', (0,)))
+    def test_other_groups(self, instruction, group):
+        [one] = self.exchange(instruction).collectives()
+        self.assertEqual(one.group, group)
+
+    def test_groups_in_a_form_that_is_not_known(self):
+        with self.assertRaisesRegex(ValueError, 'start does not say, in a form that is known, which chips exchange'):
+            self.exchange('all-reduce(%x), replica_groups=all').collectives()
+
+    @staticmethod
+    def exchange(instruction):
+        return hlo.Program(f"""HloModule jit_step, replica_count=1, num_partitions=4
+
+ENTRY %main (x: f32[8]) -> f32[8] {{
+  %x = f32[8]{{0}} parameter(0)
+  ROOT %start = f32[8]{{0}} {instruction}
+}}
+""")
+
+    def test_a_loop_of_unknown_length_counts_once_and_is_named(self):
+        self.assertEmpty(program().endless())
+        text = TPU.replace('GROUPS', '{{0,1}}').replace('compare(%i.2, %constant.2)', 'compare(%i.2, %i.2)')
+        found = hlo.Program(text)
+        self.assertEqual([one.name for one in found.endless()], ['loop'])
+        self.assertEqual(found.collectives()[0].times, 1)
 
     def test_a_text_without_a_program(self):
         with self.assertRaisesRegex(ValueError, 'no compiled program'):

@@ -1,6 +1,8 @@
 """benchmarks/plan.py: its numbers, with CPUs for TPUs, and its sentences."""
 
 import json
+import math
+import re
 import types
 from unittest import mock
 
@@ -37,6 +39,7 @@ class MeasureTest(experiments.TestCase):
         self.assertTrue(any('fsdp' in one['axes'] for one in row['collectives']))
         memory = row['memory_gb']
         self.assertLessEqual(memory['parameters'], memory['optimizer'])
+        self.assertNotIn('companions', memory)
         hours = row['steps'] * row['step_ms'] / 3.6e6
         self.assertAlmostEqual(row['dollars'], 4 * 1.2 * hours, delta=0.01)
         self.assertAlmostEqual(row['days'], hours / 24, delta=1e-3)
@@ -45,11 +48,22 @@ class MeasureTest(experiments.TestCase):
         self.assertIn('tiny on 4 x cpu, data=2 fsdp=2, 8 rows in 2 microbatches', text)
         self.assertIn('100 steps:', text)
 
+    def test_the_parts_of_the_memory_are_all_that_the_program_is_given(self):
+        config = experiments.tiny(self.text, **{'mesh.data': 2, 'mesh.fsdp': 2})
+        with figures(_giga=lambda size: size):
+            memory = plan.measure(config, 'tiny', jax.devices()[:4])['memory_gb']
+        run = plan.runs.build(config, meshes.make(2, 2, 1, jax.devices()[:4]))
+        self.assertEqual(memory['batch'], sum(math.prod(shape) * 4 for shape, _ in run.longest.values()) // 4)
+        self.assertEqual(memory['padding'], 0)
+
     def test_a_step_that_is_too_large_says_what_to_change(self):
-        with figures(chip=lambda device: devices.Chip(1e3, 8e11, 2e11, 1.2)):
-            row = plan.measure(experiments.tiny(self.text), 'tiny', jax.devices()[:2])
-        self.assertFalse(row['fits'])
-        self.assertIn('It does not fit. Parameters, optimizer and other state take', '\n'.join(plan.lines(row)))
+        for count, advised in ((2, 'Parameters, optimizer and other state take'), (1, 'The state alone takes')):
+            with figures(chip=lambda device: devices.Chip(1e3, 8e11, 2e11, 1.2)):
+                row = plan.measure(experiments.tiny(self.text, **{'mesh.data': -1}), 'tiny', jax.devices()[:count])
+            self.assertFalse(row['fits'])
+            text = '\n'.join(plan.lines(row))
+            self.assertIn(f'It does not fit. {advised}', text)
+            self.assertIn(f'tiny on {count} x cpu{", data=2" * (count == 2)}, 8 rows', text)
 
     def test_what_the_compiler_refuses_too(self):
         message = ('RESOURCE_EXHAUSTED: Ran out of memory on HBM, the total memory required for HLO temporaries (17.56G) '
@@ -69,16 +83,27 @@ class MeasureTest(experiments.TestCase):
             split, micro, remat = config.mesh.fsdp == -1, config.train.microbatches, config.model.remat
             fits = micro >= (2 if split else 4) // (2 if remat == 'full' else 1)
             cost = {'none': 3, 'dots': 4, 'full': 5}[remat] + micro + split
-            return {'mesh': {'data': 1 if split else 2, 'fsdp': 2 if split else 1, 'tensor': 1}, 'fits': fits} | (
-                {'step_ms': cost} if fits else {})
-        with mock.patch.object(plan, 'measure', measured):
+            return {'mesh': {'data': 1 if split else 2, 'fsdp': 2 if split else 1, 'tensor': 1}, 'fits': fits,
+                    'memory_gb': {'parameters': 1.0, 'there is': 16.0}} | ({'step_ms': cost} if fits else {})
+        with figures(), mock.patch.object(plan, 'measure', measured):
             found = plan.search(experiments.tiny(self.text), 'tiny', jax.devices()[:2])
         self.assertEqual(found['step_ms'], 6)  # split, none, in two microbatches
         self.assertEqual(found['tried'][0], {'mesh': found['mesh'], 'remat': 'none', 'microbatches': 2, 'step_ms': 6})
         self.assertIsNone(found['tried'][-1]['step_ms'])
-        with mock.patch.object(plan, 'measure', lambda *_: {'mesh': {}, 'fits': False}), \
+
+    @parameterized.parameters((1.0, 18), (20.0, 6))  # 2 meshes, 3 ways of remat, and microbatches where they can help
+    def test_a_search_that_finds_nothing(self, state, tried):
+        refused = mock.Mock(return_value={'mesh': {}, 'fits': False, 'memory_gb': {'parameters': state, 'there is': 16.0}})
+        with figures(), mock.patch.object(plan, 'measure', refused), \
                 self.assertRaisesRegex(ValueError, 'fit into 2 x cpu; take more chips'):
             plan.search(experiments.tiny(self.text), 'tiny', jax.devices()[:2])
+        self.assertEqual(refused.call_count, tried)
+
+    def test_a_search_that_cannot_be(self):
+        with self.assertRaisesRegex(ValueError, 'no figures of a cpu are known; leave it out'):
+            plan.search(experiments.tiny(self.text), 'tiny', jax.devices()[:2])
+        with figures(), self.assertRaisesRegex(ValueError, 'data.batch_size=8 cannot be divided among the 3 parts of 3 x cpu'):
+            plan.search(experiments.tiny(self.text), 'tiny', jax.devices()[:3])
 
 
 class ModelFlopTest(experiments.TestCase):
@@ -96,6 +121,15 @@ class ModelFlopTest(experiments.TestCase):
         self.assertEqual(plan.model_flop(config, mesh), expected)
         self.assertGreater(flops.count_jaxpr(run.trace(run.longest).jaxpr), expected)
 
+    def test_attention_with_named_fields_and_other_mechanisms(self):
+        mesh = meshes.make(1, 1, 1, jax.devices()[:1])
+        flop = lambda attention: plan.model_flop(experiments.tiny(self.text, **{'model.attention': attention}), mesh)
+        plain = flop('Softmax()')
+        self.assertEqual(flop("Softmax(implementation='blockwise', score=ScaledDot())"), plain)
+        linear = experiments.tiny(self.text, **{'model.attention': 'Linear()', 'model.remat': 'none'})
+        run = plan.runs.build(linear, mesh)
+        self.assertEqual(flop('Linear()'), flops.count_jaxpr(run.trace(run.longest).jaxpr))
+
     def test_visible(self):
         from transformer.attention.masks.patterns import Alternate, Causal, Full, Window
         shapes = {'inputs': ((2, 4), int)}
@@ -109,17 +143,25 @@ class AdviceTest(parameterized.TestCase):
     @parameterized.parameters(
         ({}, {'parameters': 9e9}, 20e9, r'take 9.0 GB of each chip: split them, --config.mesh.data=1 --config.mesh.fsdp=-1'),
         ({'mesh.fsdp': 8}, {'parameters': 17e9}, 20e9, 'The state alone takes 17.0 GB of each chip: take more chips'),
-        ({}, {'parameters': 1e9}, 25e9, 'takes 24.0 GB: try --config.train.microbatches=64 or --config.model.remat=full'))
+        ({}, {'parameters': 1e9}, 25e9, 'takes 24.0 GB: try --config.train.microbatches=64 or --config.model.remat=full'),
+        ({'data.batch_size': 96, 'train.microbatches': 4}, {'parameters': 1e9}, 25e9, 'try --config.train.microbatches=12 or'))
     def test_what_makes_it_fit(self, changes, state, needed, sentence):
-        config = experiments.changed(gpt2.get_config('124m'), **changes)
-        self.assertRegex(plan.advice(config, state, needed, 16e9), sentence)
+        config, mesh = experiments.changed(gpt2.get_config('124m'), **changes), meshes.make(8)
+        self.assertRegex(plan.advice(config, mesh, state, needed, 16e9), sentence)
+
+    def test_the_microbatches_that_it_names_can_be_built(self):
+        config = experiments.changed(gpt2.get_config('124m'), **{'data.batch_size': 512, 'train.microbatches': 8})
+        said = plan.advice(config, meshes.make(8), {'parameters': 1e9}, 200e9, 16e9)
+        micro = int(re.search(r'microbatches=(\d+)', said)[1]) if 'microbatches' in said else None
+        self.assertIsNone(micro)  # 128 would be needed, of 512 rows on 8 chips no more than 64 can be
+        self.assertIn('try --config.model.remat=full', said)
 
 
 class DevicesTest(absltest.TestCase):
 
     def test_what_is_no_slice_is_one_sentence(self):
         wrong = mock.patch('jax.experimental.topologies.get_topology_desc', side_effect=RuntimeError('no libtpu\nmore'))
-        with wrong, self.assertRaisesRegex(ValueError, r'--topology=v9 cannot be compiled for \(no libtpu\); install'):
+        with wrong, self.assertRaisesRegex(ValueError, r'--topology=v9 cannot be compiled for \(no libtpu\); .*name a slice'):
             plan.devices_of('v9')
         found = types.SimpleNamespace(devices=['one'])
         with mock.patch('jax.experimental.topologies.get_topology_desc', return_value=found) as described:

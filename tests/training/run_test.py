@@ -249,6 +249,14 @@ class BuildTest(parameterized.TestCase):
                 with self.assertRaisesRegex(ValueError, "train.dispatch=2 does steps with batches of one shape, but"):
                     build(config=config)
 
+    def test_blocks_of_logits_for_a_model_that_has_none_are_refused(self):
+        config = config_of().unlock()
+        config.task.block = 4
+        self.assertEqual(runs.build(config, meshes.make(1)).task.block, 4)
+        config.model = base.part('transformer.models.recurrent_lm:RecurrentLm')
+        with self.assertRaisesRegex(ValueError, 'task.block is 4, but transformer.models.recurrent_lm:.* has no block; leave'):
+            runs.build(config, meshes.make(1))
+
     @parameterized.parameters(3, 16)
     def test_microbatches_that_do_not_divide_the_batch_are_refused(self, microbatches):
         config = config_of()

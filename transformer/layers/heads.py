@@ -346,7 +346,7 @@ class BlockedLogits:
 
     The logits of a batch and their gradient are the largest arrays of a language model's step. A loss that is a sum over
     positions needs them block by block only; and because its gradient is known as soon as a block is, the products are as many
-    as with whole logits, and none is repeated in the backward pass.
+    as with whole logits, and none is repeated in the backward pass. On several devices W and its gradient are whole on each.
 
     Attributes:
       states: x [B, T, D].
