@@ -97,7 +97,8 @@ def measure(config, name, devices):
         'config': name, 'device': f'{chips} x {device.device_kind}', 'mesh': dict(mesh.shape), 'jax': jax.__version__,
         'libtpu': _version('libtpu'), 'dtype': config.dtype, 'parameters': run.parameters(), 'rows': config.data.batch_size,
         'microbatches': config.train.microbatches, 'remat': sorted(_each(config.model, 'remat')), unit: units,
-        'model_tflop': _tera(useful := model_flop(config, mesh)), 'step_tflop': _tera(computed := flops.count_jaxpr(traced.jaxpr))}
+        'model_tflop': _tera(useful := model_flop(config, mesh)),
+        'step_tflop': _tera(computed := flops.count_jaxpr(traced.jaxpr))}
     start = time.perf_counter()
     limit = (figures := chip(device)) and figures.memory
     state = {'parameters': _bytes(run.shapes.params), 'optimizer': _bytes(run.shapes.opt_state)}
@@ -118,7 +119,8 @@ def measure(config, name, devices):
     memory, program = compiled.memory_analysis(), hlo.Program(compiled.as_text())
     batch = sum(int(np.prod(shape)) * np.dtype(dtype).itemsize for shape, dtype in run.longest.values()) // meshes.rows(mesh)
     padding = memory.argument_size_in_bytes - sum(state.values()) - batch  # of their tiles
-    parts = state | {'batch': batch, 'padding': padding, 'temporaries': memory.temp_size_in_bytes, 'program': memory.generated_code_size_in_bytes}
+    parts = state | {'batch': batch, 'padding': padding, 'temporaries': memory.temp_size_in_bytes,
+                     'program': memory.generated_code_size_in_bytes}
     needed = (memory.argument_size_in_bytes + memory.output_size_in_bytes - memory.alias_size_in_bytes
               + memory.temp_size_in_bytes + memory.generated_code_size_in_bytes)
     fits = limit is None or needed <= limit
@@ -250,8 +252,8 @@ def lines(plan):
     """The plan for people."""
     memory = plan['memory_gb']
     axes = ' '.join(f'{axis}={size}' for axis, size in plan['mesh'].items() if size > 1)
-    yield (f'{plan["config"]} on {plan["device"]}{axes and ", " + axes}, {plan["rows"]} rows in {plan["microbatches"]} microbatches, '
-           f'{si(plan["parameters"], "")} parameters')
+    yield (f'{plan["config"]} on {plan["device"]}{axes and ", " + axes}, {plan["rows"]} rows in {plan["microbatches"]} '
+           f'microbatches, {si(plan["parameters"], "")} parameters')
     yield 'memory of a chip: ' + ', '.join(f'{key} {size:.2f} GB' for key, size in memory.items())
     for row in plan.get('largest', []):
         yield f'  {row["gb"]:7.3f} GB  {row["of"]}'

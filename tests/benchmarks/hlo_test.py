@@ -136,8 +136,8 @@ class WrittenTest(parameterized.TestCase):
 
     def test_what_is_updated_in_place_and_read_besides(self):
         line = '  %constant.8 = s32[]{:T(128)} constant(0)\n'
-        more = line + ('  %old.1 = f32[1,256,128]{2,1,0:T(8,128)} dynamic-slice(%param_0.2, %param_2.2, %constant.8, %constant.8)'
-                       '\n')
+        more = line + ('  %old.1 = f32[1,256,128]{2,1,0:T(8,128)} '
+                       'dynamic-slice(%param_0.2, %param_2.2, %constant.8, %constant.8)\n')
         text = TPU.replace('GROUPS', '{{0,1}}')
         self.assertEqual(hlo.Program(text.replace(line, more)).traffic(), program().traffic() + 4 * 4 * 256 * 128)
         whole = more.replace('dynamic-slice(%param_0.2, %param_2.2, %constant.8, %constant.8)', 'negate(%param_0.2)')
@@ -146,8 +146,7 @@ class WrittenTest(parameterized.TestCase):
     @parameterized.parameters(
         # (instruction, bytes read and written, bytes of the largest array that it makes)
         ('f32[256,128]{1,0:T(8,128)} all-reduce-start(%x), replica_groups={{0,1}}, to_apply=%add', 2, 1),
-        ('(f32[256,128]{1,0:T(8,128)}, f32[512,128]{1,0:T(8,128)}) all-gather-start(%x), replica_groups={{0,1}}, dimensions={0}',
-         3, 2),
+        ('(f32[256,128]{1,0:T(8,128)}, f32[512,128]{1,0:T(8,128)}) all-gather-start(%x), replica_groups={{0,1}}', 3, 2),
         ('((f32[256,128]{1,0:T(8,128)}, f32[256,128]{1,0:T(8,128)}), (f32[512,128]{1,0:T(8,128)}, f32[512,128]{1,0:T(8,128)}))'
          ' all-gather-start(%x, %y), replica_groups={{0,1}}, dimensions={0}', 6, 2),
         ('(f32[256,128]{1,0:T(8,128)}, f32[256,128]{1,0:T(8,128)}, u32[]{:S(2)}, u32[]{:S(2)}) collective-permute-start(%x), '

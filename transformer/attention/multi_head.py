@@ -16,6 +16,7 @@ from transformer.layers.dropout import fold
 from transformer.layers.initial import normal
 from transformer.layers.numerics import Numerics
 from transformer.layers.roles import matrix
+from transformer.layers.sharding import platform
 
 # Imported, so that a config can name them.
 FORMS = alternatives, channels, hashing, linear, nystrom, projected, synthesizer
@@ -124,10 +125,11 @@ class MultiHead(nn.Module):
                   for kind in sources if kind in self.mechanism.projections}
         weights = {kind: layer.weights(sources[kind].shape[-1:]) for kind, layer in layers.items()}
         found = {}
-        # One product is faster than three, and its gradient even more so: merge projections of one source and head width.
-        groups = {}
+        # One product is faster than three, and its gradient even more so: merge projections of one source and head width. On a
+        # TPU the gradients of the three would have to be joined in the memory.
+        groups, apart = {}, platform() == 'tpu'
         for kind in layers:
-            groups.setdefault((id(sources[kind]), shapes[kind][1]), []).append(kind)
+            groups.setdefault((id(sources[kind]), shapes[kind][1], kind if apart else ''), []).append(kind)
         for kinds in groups.values():
             kernel = jnp.concatenate([weights[kind][0] for kind in kinds], 1)  # [D, heads, H]
             out = self.numerics.dense(sources[kinds[0]], kernel)

@@ -7,6 +7,7 @@ import numpy as np
 from absl.testing import absltest, parameterized
 from flax import linen as nn
 
+from transformer.attention import multi_head
 from transformer.attention.context import Context
 from transformer.attention.kernels.attend import attend, masked_softmax
 from transformer.attention.masks.data import Padding
@@ -69,6 +70,16 @@ class MultiHeadTest(parameterized.TestCase):
     def test_without_a_second_source_it_attends_to_itself(self):
         params = drawn(LAYER)
         np.testing.assert_allclose(apply(LAYER, params, X)[0], apply(LAYER, params, X, X)[0], atol=1e-6)
+
+    @parameterized.parameters('cpu', 'tpu')
+    def test_on_a_tpu_projections_are_not_joined(self, platform):
+        params = drawn(LAYER)
+        forward = lambda params: LAYER.apply({'params': params}, X, context=Context())[0]
+        wanted = jax.jit(forward)(params)
+        with mock.patch.object(multi_head, 'platform', lambda: platform):
+            traced = jax.jit(lambda params: forward(params)).trace(params)
+        np.testing.assert_allclose(traced.lower().compile()(params), wanted, atol=1e-5)
+        self.assertEqual('concatenate' in str(traced.jaxpr), platform == 'cpu')
 
     @parameterized.product(bias=(True, False), output_bias=(True, False))
     def test_parameters(self, bias, output_bias):

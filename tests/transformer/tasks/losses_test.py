@@ -1,8 +1,11 @@
+from unittest import mock
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 from absl.testing import absltest, parameterized
 
+from transformer.tasks import losses
 from transformer.tasks.losses import correct, cross_entropy, log_z_squared, uniform_cross_entropy
 
 LOGITS = np.random.default_rng(0).normal(size=(2, 3, 7)) * 4
@@ -48,6 +51,14 @@ class CorrectTest(parameterized.TestCase):
 
     def test_nothing_is_right_among_nan(self):
         np.testing.assert_array_equal(correct(jnp.array([[1.0, jnp.nan], [jnp.nan] * 2]), jnp.array([0, 1])), [0, 0])
+
+
+class CorrectOnAcceleratorsTest(CorrectTest):
+    """The same, in the form that reads logits once."""
+
+    def setUp(self):
+        super().setUp()
+        self.enter_context(mock.patch.object(losses, 'platform', lambda: 'tpu'))
 
 
 class RegularisersTest(parameterized.TestCase):
