@@ -70,7 +70,8 @@ class ObjectivesTest(experiments.TestCase):
 
     @pytest.mark.slow
     def test_from_the_corpus_to_the_table(self):
-        names = 'masked', 'masked-mrpc-0', 'masked-mrpc-1', 'masked-squad-0', 't5', 't5-wnut17-0', 'electra', 'electra-sst2-0'
+        names = ('masked', 'masked-mrpc-0', 'masked-mrpc-1', 'masked-squad-0', 't5', 't5-sst2-0', 't5-wnut17-0', 'electra',
+                 'electra-sst2-0')
         small = self.smaller(*names, **{'data.tokenizer': 'WordPiece(vocab=150, sentinels=32)'})
         with contextlib.redirect_stdout(io.StringIO()) as out:
             code = sweep.run(small, objectives.get_config(), {}, self.folder / 'all', 'objectives')
@@ -78,9 +79,12 @@ class ObjectivesTest(experiments.TestCase):
         table = json.loads((self.folder / 'all' / 'objectives.json').read_text())
         given = {name: {column for column, number in row.items() if number is not None} for name, row in table.items()}
         self.assertEqual({name: row for name, row in given.items() if row}, {
-            'masked': {'MRPC accuracy', 'MRPC F1', 'SQuAD F1'}, 't5': {'WNUT-17 F1'}, 'electra': {'SST-2 accuracy'}})
+            'masked': {'MRPC accuracy', 'MRPC F1', 'SQuAD F1'}, 't5': {'SST-2 accuracy', 'WNUT-17 F1'},
+            'electra': {'SST-2 accuracy'}})
         scores = [experiments.rows(self.folder / 'all' / f'masked-mrpc-{seed}', 'scores')[-1]['accuracy'] for seed in (0, 1)]
         self.assertAlmostEqual(table['masked']['MRPC accuracy']['mean'], 50 * sum(scores))
+        written = experiments.rows(self.folder / 'all' / 't5-sst2-0', 'answers')[-1]['sst2_exact_match']
+        self.assertAlmostEqual(table['t5']['SST-2 accuracy']['mean'], 100 * written)
         self.assertIn('masked ', out.getvalue())
 
     def test_a_folder_is_asked_for(self):
