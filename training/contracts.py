@@ -137,6 +137,7 @@ class Role(Protocol):
       inputs, outputs: axes of a matrix.
       rows: the axis of a table's rows, or None.
       heads, inner: the axis of attention heads, and of the inner width of a feed-forward; None: there is none.
+      multiple: of a matrix under muP, how many times wider than the base its model is; None: there is no muP.
     """
 
     kind: str
@@ -145,6 +146,7 @@ class Role(Protocol):
     rows: int | None
     heads: int | None
     inner: int | None
+    multiple: float | None
 
 
 @runtime_checkable

@@ -1,6 +1,9 @@
 """Optimizers, built from Optax.
 
-update = clip by global norm -> direction of the optimizer -> + decay·parameter -> times -learning rate·multiple
+update = clip by global norm -> direction of the optimizer, of a matrix under muP over m -> + decay·parameter
+         -> times -learning rate·multiple
+
+Each class says with `entrywise` whether the entries of its direction are about 1, whatever the size of the gradient.
 """
 
 import dataclasses
@@ -14,7 +17,7 @@ import optax
 
 from training.config import resolve
 from training.mesh import first_match, path_of, require_used
-from training.roles import decay, sides
+from training.roles import decay, multiples, sides
 
 # Fields of config.optimizer that are not fields of the optimizer's class.
 OWN = ('learning_rate', 'weight_decay', 'decay_rules', 'rate_rules', 'average_decay', 'clip', 'schedule')
@@ -33,6 +36,7 @@ class AdamW:
     b1: float = 0.9
     b2: float = 0.999
     eps: float = 1e-8
+    entrywise = True
 
     def __post_init__(self):
         _require(0 <= self.b1 < 1 and 0 <= self.b2 < 1 and self.eps > 0, self, 'b1 and b2 in [0, 1) and eps > 0')
@@ -46,6 +50,7 @@ class SGD:
     """v = momentum·v + gradient; the direction is v, with `nesterov` gradient + momentum·v (Sutskever et al. 2013)."""
     momentum: float = 0.0
     nesterov: bool = False
+    entrywise = False
 
     def __post_init__(self):
         _require(0 <= self.momentum < 1, self, 'momentum in [0, 1)')
@@ -61,6 +66,7 @@ class Lion:
     parameter, and needs a learning rate 3 to 10 times lower than Adam's and a weight decay as many times higher."""
     b1: float = 0.9
     b2: float = 0.99
+    entrywise = True
 
     def __post_init__(self):
         _require(0 <= self.b1 < 1 and 0 <= self.b2 < 1, self, 'b1 and b2 in [0, 1)')
@@ -84,6 +90,7 @@ class Adafactor:
     clipping: float = 1.0
     relative: bool = True
     factored_from: int = 128
+    entrywise = False
 
     def __post_init__(self):
         _require(0 < self.decay_rate <= 1 and self.clipping > 0 and self.factored_from > 0, self,
@@ -112,6 +119,7 @@ class Muon:
     b1: float = 0.9
     b2: float = 0.95
     eps: float = 1e-8
+    entrywise = False
 
     def __post_init__(self):
         AdamW(self.b1, self.b2, self.eps)
@@ -198,6 +206,16 @@ def _each(rules, name, change, default=None):
     return optax.GradientTransformation(init, update)
 
 
+def _narrowed(widths):
+    """Divides the direction of each parameter in {path: m} by m (Yang et al. 2022, table 8, row "Adam LR"). Decay comes
+    after it, so that the share of a matrix that decays in a step does not depend on the width."""
+    def update(updates, _):
+        return jax.tree_util.tree_map_with_path(
+            lambda keys, x: x / widths[path_of(keys)] if widths.get(path_of(keys), 1) != 1 else x, updates)
+
+    return optax.stateless(update)
+
+
 @dataclasses.dataclass(frozen=True)
 class Optimizer:
     """The optimizer as the training step uses it.
@@ -232,14 +250,18 @@ def make(config, train_steps, roles):
     """The Optimizer of `config.optimizer` for parameters with the roles {path: role}."""
     for name in ('decay_rules', 'rate_rules'):
         require_used(config[name], roles, f'optimizer.{name}')
-    direction = resolve.construct(config, ignore=OWN).direction(roles)
+    own, widths = resolve.construct(config, ignore=OWN), multiples(roles)
+    if widths and not own.entrywise:
+        raise ValueError('The model has initial=MuP(..), whose rates are those of updates with entries of about 1, as of AdamW '
+                         f'and Lion; use one of these in place of {type(own).__name__}, or another initial.')
     decayed = lambda update, parameter, multiple: (
         update + config.weight_decay * multiple * parameter if config.weight_decay * multiple else update)
     scale = lambda update, parameter, multiple: update if multiple == 1 else multiple * update
     rate = schedule(config, train_steps)
     tx = optax.chain(
         optax.clip_by_global_norm(config.clip) if config.clip else optax.identity(),
-        direction,
+        own.direction(roles),
+        *([_narrowed(widths)] if widths else []),
         _each(config.decay_rules, 'decay_rules', decayed, {path: decay(role) for path, role in roles.items()}),
         optax.scale_by_learning_rate(rate),
         _each(config.rate_rules, 'rate_rules', scale))

@@ -2,7 +2,7 @@
 decay, which are matrices to an optimizer, and over which mesh axes each is sharded.
 
 A role has a `kind` ('matrix', 'table' or 'vector') and names axes: `inputs` and `outputs` of a matrix, `rows` of a table,
-`heads` and `inner` of any.
+`heads` and `inner` of any. Under muP a matrix has a `multiple`.
 """
 
 import jax
@@ -33,6 +33,19 @@ def _flat(tree, front=''):
 def decay(role: Role) -> float:
     """The multiple of weight decay: matrices and tables decay, vectors do not."""
     return 0.0 if role.kind == 'vector' else 1.0
+
+
+
+def multiples(roles: dict[str, Role]) -> dict[str, float]:
+    """{path: m} of the matrices of a model under muP, by which its rate under Adam is divided; {} for other models.
+
+    Raises ValueError for one under muP with another matrix."""
+    found = {path: role.multiple for path, role in roles.items() if role.multiple is not None}
+    others = [path for path, role in roles.items() if role.kind == 'matrix' and path not in found]
+    if found and others:
+        raise ValueError(f'The model has initial=MuP(..), which says nothing of the matrix {others[0]}; leave out the part '
+                         'that it belongs to, give all stacks this initial, or use Scaled().')
+    return found
 
 
 def sides(role: Role, dimensions: int) -> tuple | None:

@@ -7,6 +7,7 @@ import numpy as np
 import optax
 from absl.testing import absltest, parameterized
 
+from tests import models
 from tests.models import build
 from training import optimizer, roles
 from training.config import resolve
@@ -16,16 +17,18 @@ from transformer.attention.mechanisms.projected import MemoryCompressed
 from transformer.attention.mechanisms.synthesizer import Synthesizer
 from transformer.attention.positions.relative import Disentangled, TransformerXl
 from transformer.attention.scores import Bilinear
+from transformer.layers.initial import MuP, Scaled
 from transformer.layers.roles import matrix, table, vector
 from transformer.models.gpt import Gpt
 
+TOKENS = np.zeros((1, 4), int)
 SHAPES = {'block': {'kernel': (3, 2), 'bias': (2,)}, 'norm': {'scale': (2,)}}
 ROLES = {'block/kernel': matrix(), 'block/bias': vector(), 'norm/scale': vector()}
 
 
 def config_of(schedule='ConstantRate', *, learning_rate=0.1, weight_decay=0.0, rules=(), rates=((r'.*', 1.0),), clip=0.0,
-              average=0.0, fields=None, **adam):
-    config = resolve.describe('training.optimizer:AdamW', **adam)
+              average=0.0, fields=None, name='AdamW', **own):
+    config = resolve.describe(f'training.optimizer:{name}', **own)
     config.schedule = resolve.describe(f'training.schedules:{schedule}', **(fields or {}))
     config.learning_rate, config.weight_decay, config.decay_rules, config.clip = learning_rate, weight_decay, rules, clip
     config.rate_rules, config.average_decay = rates, average
@@ -190,6 +193,58 @@ def directions(given, gradients, params=None):
         got, state = tx.update(g, state, params or numbers(0))
         found.append(got)
     return found
+
+
+WIDE = {'block/kernel': matrix(multiple=4.0), 'block/bias': vector(), 'norm/scale': vector()}
+
+
+class MuPTest(parameterized.TestCase):
+    """Rates that follow the width (transformer.layers.initial.MuP)."""
+
+    @parameterized.parameters('AdamW', 'Lion')
+    def test_a_matrix_takes_its_multiple_less_of_the_direction_and_as_much_decay(self, name):
+        rng = np.random.default_rng(0)
+        params, gradients = (tree(lambda shape: rng.normal(size=shape)) for _ in range(2))
+
+        def moved(roles, decay):
+            tx = optimizer.make(config_of(weight_decay=decay, name=name), 100, roles).tx
+            return tx.update(gradients, tx.init(params), params)[0]
+
+        plain, wide, decayed = moved(ROLES, 0.0), moved(WIDE, 0.0), moved(WIDE, 0.5)
+        np.testing.assert_allclose(np.float64(plain['block']['kernel']) / 4, wide['block']['kernel'], rtol=1e-6)
+        for group, other in (('block', 'bias'), ('norm', 'scale')):
+            np.testing.assert_array_equal(wide[group][other], plain[group][other])
+        np.testing.assert_allclose(decayed['block']['kernel'] - wide['block']['kernel'],
+                                   -0.1 * 0.5 * params['block']['kernel'], rtol=1e-5, atol=1e-7)
+
+    def test_with_the_width_of_the_base_training_is_that_of_the_standard_form(self):
+        batch = models.packed_and_apart(11, 0)[1]
+        given = {name: batch[name] for name in ('inputs', 'segments', 'positions')}
+
+        def trained(initial):
+            model = build(Gpt, vocab=11, width=16, heads=2, layers=2, length=8, initial=initial)
+            tx = optimizer.make(config_of(weight_decay=0.1, learning_rate=0.01), 100, roles.of_model(model, given)).tx
+            params, found = models.init(model, TOKENS), []
+            state = tx.init(params)
+            for _ in range(4):
+                terms, gradients = models.losses(model, params, batch)
+                updates, state = tx.update(gradients, state, params)
+                params = optax.apply_updates(params, updates)
+                found.append(float(terms['loss'][0]))
+            return found
+
+        self.assertEqual(trained(Scaled(0.05)), trained(MuP(0.05, base=16)))
+        self.assertNotEqual(trained(Scaled(0.05)), trained(MuP(0.05, base=8)))
+
+    @parameterized.parameters('SGD', 'Muon', 'Adafactor')
+    def test_an_optimizer_with_rates_of_another_kind_is_refused(self, name):
+        with self.assertRaisesRegex(ValueError, f'entries of about 1, as of AdamW and Lion; use one .* place of {name}'):
+            optimizer.make(config_of(name=name), 100, WIDE)
+        optimizer.make(config_of(name=name), 100, ROLES)
+
+    def test_a_matrix_of_another_part_is_refused(self):
+        with self.assertRaisesRegex(ValueError, r'initial=MuP\(..\), which says nothing of the matrix other/kernel'):
+            optimizer.make(config_of(), 100, WIDE | {'other/kernel': matrix()})
 
 
 class DirectionsTest(parameterized.TestCase):

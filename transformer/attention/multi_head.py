@@ -11,6 +11,7 @@ from transformer.attention.context import Context
 from transformer.attention.mechanism import Given, Mechanism, Softmax
 from transformer.attention.mechanisms import alternatives, channels, hashing, linear, nystrom, projected, synthesizer
 from transformer.attention.positions.base import Positions
+from transformer.attention.scores import ScaledDot
 from transformer.layers.dense import Dense, Parameters
 from transformer.layers.dropout import fold
 from transformer.layers.initial import normal
@@ -39,6 +40,7 @@ class MultiHead(nn.Module):
       kernel_init, value_init, output_init: initialisers of the projections to queries and keys, to values, and of the
         output.
       query_init: from the head width to the initialiser of the projection to queries; None: `kernel_init`.
+      query_scale: from the head width to a factor of the scores, for `ScaledDot`; None: 1.
     """
     heads: int
     key_heads: int = 0
@@ -53,6 +55,7 @@ class MultiHead(nn.Module):
     value_init: Callable = normal(0.02)
     output_init: Callable = normal(0.02)
     query_init: Callable | None = None
+    query_scale: Callable | None = None
     numerics: Numerics = Numerics()
 
     @nn.compact
@@ -87,6 +90,7 @@ class MultiHead(nn.Module):
             'value': next(a for a in (z, y, x) if a is not None)}
         queries, keys, values = self._project(sources, width)
         queries, keys = (a if a is None else encoding.at_heads(own, a, place) for a, place in zip((queries, keys), places))
+        queries = self._scaled(queries)
         if projected is not None:
             queries, keys, values = self._cross(queries, projected)
         bias = encoding.bias(own, cached=cache is not None)
@@ -106,6 +110,11 @@ class MultiHead(nn.Module):
             raise ValueError(f'The width {width} is not divisible by {self.heads} heads; choose a divisor of it as heads.')
         if key_heads < 1 or self.heads % key_heads:
             raise ValueError(f'{self.heads} query heads cannot share {key_heads} heads of keys and values; choose a divisor.')
+        if self.query_scale and (not isinstance(self.mechanism, Softmax) or self.mechanism.score != ScaledDot()
+                                 or context.encoding.kind.by_content):
+            raise ValueError(f'initial=MuP(..) has scores for Softmax() and for positions that do not look at content, such as '
+                             f'Learned(), Rotary() and Alibi(), but this attention is {self.mechanism} with '
+                             f'{context.encoding.kind}; use these, or another initial.')
         context.mask.require_length(max(a.shape[1] for a in (x, y, z) if a is not None))
         self.mechanism.check(context.mask, cross=cross, cached=cache is not None, shared=key_heads != self.heads)
 
@@ -138,6 +147,10 @@ class MultiHead(nn.Module):
             ends = list(itertools.accumulate(shapes[kind][0] for kind in kinds))
             found |= zip(kinds, jnp.split(out, ends[:-1], 2))
         return [found.get(kind) for kind in ('query', 'key', 'value')]
+
+    def _scaled(self, queries):
+        factor = self.query_scale(queries.shape[-1]) if self.query_scale and queries is not None else 1.0
+        return queries if factor == 1 else queries * factor
 
     def _cross(self, queries, projected):
         """Queries [B, T, N, H] folded into the rows of the projected source, [B / K, K·T, N, H], with its keys and values."""

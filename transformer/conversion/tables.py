@@ -20,6 +20,7 @@ import numpy as np
 
 from transformer.conversion.fields import FIXED, at, changed, fields_of
 from transformer.conversion.forms import Form, with_fields
+from transformer.layers.initial import MuP
 from transformer.layers.stack import Blocks
 
 STACKS = 'encoder', 'decoder'  # fields of our models that are groups of fields
@@ -202,6 +203,7 @@ class Family:
             if changes := form.changes(model):
                 steps.append((form, model, model := with_fields(model, changes)))
         own = fields_of(model)
+        free = [path for path in free if not _under_mup(own, path)]
         differences = [*_differences(own, self._nearest(own, type(model), free))]
         rates = {path: wanted for path, _, wanted in differences if path.endswith(RATES)}
         misfits = {}
@@ -302,6 +304,15 @@ class Family:
             for name in entry.ours:
                 del params[name]
         return found | self.buffers(found)
+
+
+def _under_mup(own, path):
+    """Whether the field at a path of `own` is an initialisation that also divides scores and outputs."""
+    front, _, name = path.rpartition('.')
+    if name != 'initial' or (front and front not in own) or not (front or name in own):
+        return False
+    initial, width = at(own, path), at(own, f'{front}.width' if front else 'width')
+    return isinstance(initial, MuP) and initial.at(width) != dataclasses.replace(initial, base=width, head_width=0).at(width)
 
 
 def _mended(own, usual, paths):

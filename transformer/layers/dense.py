@@ -1,12 +1,13 @@
 """Dense layers, and the parameters of parts of a config."""
 
+import dataclasses
 import math
 from collections.abc import Callable, Mapping, Sequence
 
 import flax.linen as nn
 import jax
 
-from transformer.layers.initial import normal, zeros
+from transformer.layers.initial import Growing, normal, zeros
 from transformer.layers.numerics import Numerics
 from transformer.layers.roles import Role, Wanted, declare, matrix
 
@@ -38,6 +39,8 @@ class Dense(nn.Module):
         features = (self.features,) if isinstance(self.features, int) else tuple(self.features)
         shape, axes = (*inputs, *features), range(len(inputs) + len(features))
         role = self.role or matrix(axes[:len(inputs)], axes[len(inputs):])
+        if isinstance(self.kernel_init, Growing):
+            role = dataclasses.replace(role, multiple=self.kernel_init.multiple)
         # Initialised as a matrix, whatever its dimensions: the fans are its rows and columns.
         flat = lambda key, shape, dtype: self.kernel_init(key, (math.prod(inputs), math.prod(features)), dtype).reshape(shape)
         kernel, bias = Wanted(flat, shape, role), Wanted(zeros, features, role.of_bias(len(inputs)))

@@ -35,6 +35,8 @@ class Body:
       dropout: its dropout rate on branches.
       tokens: the module of its token embedding; None: it has none.
       vocab: V, the number of rows of this embedding.
+      output_init: initialiser of matrices to words or classes; None: `kernel_init`.
+      multiple: m, by which states are divided before words or classes: 1 but for muP (`initial.MuP`).
     """
     width: int
     kernel_init: Callable
@@ -43,6 +45,8 @@ class Body:
     numerics: Numerics = Numerics()
     tokens: Any = None
     vocab: int = 0
+    output_init: Callable | None = None
+    multiple: float = 1.0
 
     def rate(self, given: float) -> float:
         """The rate of a field for dropout: the model's if it is negative."""
@@ -53,7 +57,12 @@ class Body:
 
     def output(self, features: int, name: str, bias: bool = True) -> Dense:
         """A dense layer to words or classes, whose kernel has a vector for each."""
-        return Dense(features, bias=bias, kernel_init=self.kernel_init, role=table(1), numerics=self.numerics, name=name)
+        return Dense(features, bias=bias, kernel_init=self.output_init or self.kernel_init, role=table(1),
+                     numerics=self.numerics, name=name)
+
+    def readout(self, x: jax.Array) -> jax.Array:
+        """States [.., D] for `output`, or for the token embedding as output: x / m."""
+        return x if self.multiple == 1 else x / self.multiple
 
     def vector(self, name: str) -> jax.Array:
         """A number for each word, NAME/bias [V]."""
@@ -62,7 +71,8 @@ class Body:
 
 def body_of(stack: Any, numerics: Numerics, tokens: Any = None, vocab: int = 0) -> Body:
     """The `Body` of a stack."""
-    return Body(stack.width, stack.matrix_init, stack.norm, stack.dropout, numerics, tokens, vocab)
+    return Body(stack.width, stack.matrix_init, stack.norm, stack.dropout, numerics, tokens, vocab, stack.output_init,
+                stack.multiple)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -146,7 +156,7 @@ class NextWords(Head):
     def __call__(self, x: jax.Array, body: Body, *, segments: jax.Array | None = None, masked: jax.Array | None = None,
                  key: jax.Array | None = None, block: int = 0) -> dict:
         """As in `Head`; with `block` the logits are `BlockedLogits` of so many positions."""
-        x = x * body.width ** -0.5 if self.scaled else x
+        x = body.readout(x * (body.width / body.multiple) ** -0.5 if self.scaled else x)
         output = None if self.tied else body.output(body.vocab, 'output', self.bias)
         added = jax.lax.stop_gradient(body.vector('added')) if self.added else None
         if block:
@@ -170,7 +180,7 @@ class NextWordsAndChoice(NextWords):
     def __call__(self, x: jax.Array, body: Body, *, segments: jax.Array | None = None, masked: jax.Array | None = None,
                  key: jax.Array | None = None) -> dict:
         state = dropout(last_of(x, segments), body.rate(self.dropout), fold(key, 'head'))
-        return super().__call__(x, body) | {'choice_logits': body.output(1, 'choice')(state)[:, 0]}
+        return super().__call__(x, body) | {'choice_logits': body.output(1, 'choice')(body.readout(state))[:, 0]}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -186,7 +196,7 @@ class MaskedWords(Head):
         x = body.numerics.cast(self.activation(wide(body.dense(body.tokens.width, 'transform')(x))))
         x = normed(body.norm, x, 'transform_norm', body.numerics)
         bias = body.vector('output')
-        return {'logits': body.tokens.attend(x) + body.numerics.cast(bias)}
+        return {'logits': body.tokens.attend(body.readout(x)) + body.numerics.cast(bias)}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -198,7 +208,7 @@ class ReplacedTokens(Head):
     def __call__(self, x: jax.Array, body: Body, *, segments: jax.Array | None = None, masked: jax.Array | None = None,
                  key: jax.Array | None = None) -> dict:
         x = body.numerics.cast(self.activation(wide(body.dense(body.width, 'discriminator')(x))))
-        return {'replaced_logits': body.output(1, 'replaced')(x)[..., 0]}
+        return {'replaced_logits': body.output(1, 'replaced')(body.readout(x))[..., 0]}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -237,7 +247,7 @@ class SpanBoundary(MaskedWords):
             y = body.numerics.cast(self.activation(wide(y)))
             y = normed(body.norm, y, f'boundary_norm_{number}', body.numerics)
         bias = body.vector('boundary_output')
-        return found | {'boundary_logits': body.tokens.attend(y) + body.numerics.cast(bias)}
+        return found | {'boundary_logits': body.tokens.attend(body.readout(y)) + body.numerics.cast(bias)}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -246,7 +256,7 @@ class NextSentence(Head):
 
     def __call__(self, x: jax.Array, body: Body, *, segments: jax.Array | None = None, masked: jax.Array | None = None,
                  key: jax.Array | None = None) -> dict:
-        return {'next_logits': body.output(2, 'next_sentence')(pooler(x[:, 0], body))}
+        return {'next_logits': body.output(2, 'next_sentence')(body.readout(pooler(x[:, 0], body)))}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -288,7 +298,8 @@ class Classes(Head):
         rate = body.rate(self.dropout)
         if self.pooler:
             x = pooler(dropout(x, rate if self.twice else 0.0, fold(key, 'pooler')), body, self.activation)
-        return {'logits': body.output(self.classes, 'classes', self.bias)(dropout(x, rate, fold(key, 'head')))}
+        x = body.readout(dropout(x, rate, fold(key, 'head')))
+        return {'logits': body.output(self.classes, 'classes', self.bias)(x)}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -298,7 +309,7 @@ class ClassesAndWords(Classes):
     causal = True
 
     def __call__(self, x: jax.Array, body: Body, **given: Any) -> dict:
-        return super().__call__(x, body, **given) | {'word_logits': body.tokens.attend(x)}
+        return super().__call__(x, body, **given) | {'word_logits': body.tokens.attend(body.readout(x))}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -317,7 +328,7 @@ class TokenClasses(Head):
     def __call__(self, x: jax.Array, body: Body, *, segments: jax.Array | None = None, masked: jax.Array | None = None,
                  key: jax.Array | None = None) -> dict:
         x = dropout(x, body.rate(self.dropout), fold(key, 'head'))
-        return {'logits': body.output(self.classes, 'classes')(x)}
+        return {'logits': body.output(self.classes, 'classes')(body.readout(x))}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -331,7 +342,7 @@ class Span(Head):
 
     def __call__(self, x: jax.Array, body: Body, *, segments: jax.Array | None = None, masked: jax.Array | None = None,
                  key: jax.Array | None = None) -> dict:
-        logits = body.output(2, 'span')(dropout(x, body.rate(self.dropout), fold(key, 'head')))
+        logits = body.output(2, 'span')(body.readout(dropout(x, body.rate(self.dropout), fold(key, 'head'))))
         return {'start_logits': logits[..., 0], 'end_logits': logits[..., 1]}
 
 

@@ -1,11 +1,14 @@
 """The initialisation of the parameters of a Transformer. Biases always start at zero, and the scales of norms at one."""
 
 import abc
+import copy
 import dataclasses
 import math
 from collections.abc import Callable
 
 import flax.linen as nn
+import jax
+import jax.numpy as jnp
 
 normal = nn.initializers.normal
 zeros = nn.initializers.zeros_init()
@@ -27,7 +30,20 @@ class Initial(abc.ABC):
     """Base: the initialisers of a stack of `layers` blocks, and of the embeddings below it.
 
     `attention` returns keywords of MultiHead, `feed_forward` the argument `initial` of FeedForward, for blocks with 2 branches,
-    or 3 with cross attention."""
+    or 3 with cross attention.
+
+    Attributes:
+      multiple: m, by which outputs are divided: 1 but for `MuP`.
+    """
+    multiple = 1.0
+
+    def at(self, width: int) -> 'Initial':
+        """The initialisation for a model of this width: the same but for `MuP`."""
+        return self
+
+    def output(self, layers: int) -> Callable:
+        """The initialiser of a matrix from the stack to words or classes."""
+        return self.feed_forward(layers)['kernel_init']
 
     @abc.abstractmethod
     def embedding(self, layers: int) -> Callable:
@@ -35,7 +51,8 @@ class Initial(abc.ABC):
 
     @abc.abstractmethod
     def attention(self, layers: int, branches: int = 2) -> dict:
-        """{'kernel_init', 'value_init', 'output_init'}, and 'query_init' if queries begin otherwise than keys."""
+        """{'kernel_init', 'value_init', 'output_init'}, 'query_init' if queries begin otherwise than keys, and 'query_scale' if
+        scores have a factor of their own."""
 
     @abc.abstractmethod
     def feed_forward(self, layers: int, branches: int = 2) -> dict:
@@ -147,3 +164,73 @@ class PyTorch(Initial):
     def attention(self, layers: int, branches: int = 2) -> dict:
         matrices = self.feed_forward(layers)
         return matrices | {'value_init': matrices['kernel_init']}
+
+
+@dataclasses.dataclass(frozen=True)
+class Growing:
+    """The initialiser of a matrix whose two sides grow with the width of the model, `multiple` times that of the base: normal
+    with standard deviation scale / sqrt(multiple)."""
+    scale: float
+    multiple: float
+
+    def __call__(self, key: jax.Array, shape: tuple[int, ...], dtype: jnp.dtype = jnp.float32) -> jax.Array:
+        return normal(self.scale / self.multiple ** 0.5)(key, shape, dtype)
+
+
+@dataclasses.dataclass(frozen=True)
+class MuP(Scaled):
+    """The maximal update parametrisation: what is best for a model of width `base`, above all the learning rate, stays so for
+    one m = width / base times as wide (Yang et al. 2022, table 8 and definition 4.1). With the width `base` it is
+    `Scaled(scale)`. Else, with the standard deviations and the rate of the base,
+
+        matrices between widths    standard deviation / sqrt(m), rate of Adam / m, weight decay · rate unchanged
+        embeddings, vectors        unchanged
+        output to words, classes   unchanged, but its input divided by m
+        scores                     q·k·sqrt(h) / H, with heads of width H here and h at the base
+
+    Width, inner width and heads grow together: as many heads as at the base with h = H / m, or with `head_width` more heads.
+    Depth, length and vocabulary are no part of it.
+
+    Attributes:
+      base: the width at which the rates were chosen.
+      head_width: h; 0: as many heads as at the base.
+      zero: begin with zeros in the matrices of queries, and in an output layer of its own (section D.2).
+    """
+    base: int = dataclasses.field(kw_only=True)
+    head_width: int = dataclasses.field(default=0, kw_only=True)
+    zero: bool = dataclasses.field(default=False, kw_only=True)
+    width: int = dataclasses.field(default=0, init=False, repr=False)  # of the model, by `at`
+
+    def __post_init__(self):
+        super().__post_init__()
+        if self.base < 1 or self.head_width < 0:
+            raise ValueError(f'{self}: expected a width of 1 or more as base, and a head_width of 0 or more.')
+
+    def at(self, width: int) -> 'MuP':
+        made = copy.copy(self)
+        object.__setattr__(made, 'width', width)
+        return made
+
+    @property
+    def multiple(self) -> float:
+        """m."""
+        if not self.width:
+            raise ValueError(f'initial={self} is for Transformers with one width; use {Scaled(self.scale)}.')
+        return self.width / self.base
+
+    def output(self, layers: int) -> Callable:
+        return zeros if self.zero else self.embedding(layers)
+
+    def feed_forward(self, layers: int, branches: int = 2) -> dict:
+        return {'kernel_init': Growing(self.scale, self.multiple),
+                'output_init': Growing(self.scale / (branches * layers) ** 0.5, self.multiple)}
+
+    def attention(self, layers: int, branches: int = 2) -> dict:
+        found = self.feed_forward(layers, branches)
+        if self.zero:
+            found['query_init'] = lambda head_width: Growing(0.0, self.multiple)
+        return found | {'value_init': found['kernel_init'], 'query_scale': self.query_scale}
+
+    def query_scale(self, head_width: int) -> float:
+        """sqrt(h / H), the factor of scores that are divided by sqrt(H)."""
+        return ((self.head_width or head_width / self.multiple) / head_width) ** 0.5

@@ -28,6 +28,7 @@ class Role:
       heads: the axis of attention heads; None: there is none.
       shared: whether these are heads of keys and values, which groups of query heads may share.
       inner: the axis of the inner width of a feed-forward; None: there is none.
+      multiple: of a matrix under muP, how many times wider than the base its model is (`initial.MuP`); None: there is no muP.
     """
     kind: str
     inputs: Sequence = ()
@@ -36,6 +37,7 @@ class Role:
     heads: int | None = None
     shared: bool = False
     inner: int | None = None
+    multiple: float | None = None
 
     def of_bias(self, inputs: int = 1) -> 'Role':
         """The role of the bias that is added to a product with this kernel: a vector over the axes after its `inputs`."""

@@ -24,7 +24,7 @@ from transformer.layers.block import Block
 from transformer.layers.dense import Dense, Parameters
 from transformer.layers.dropout import dropout, fold, path_rates
 from transformer.layers.feed_forward import FeedForward, FeedForwardLayer, Mlp
-from transformer.layers.initial import Initial, Scaled
+from transformer.layers.initial import Initial, MuP, Scaled
 from transformer.layers.norm import LayerNorm, Norm, normed
 from transformer.layers.numerics import Numerics, real_dtype
 from transformer.layers.residual import PreNorm, Residual
@@ -76,7 +76,7 @@ class Blocks:
       residual: how branches join and where norms are applied: 'PreNorm()' as in GPT-2, 'PostNorm()', 'Sandwich()',
         'ParallelBranches()', 'ReZero()', 'LayerScale()', or 'NoNorm()'.
       initial: the initialisation: 'Scaled(scale=0.02)' as in GPT-2, 'Xavier()', 'LeCun()', 'T5()', or 'TFixup()', for
-        'NoNorm()'.
+        'NoNorm()'; 'MuP(base=64)' also lets scores, outputs and learning rates follow the width.
       depth: 'Own()', every layer has its own parameters; 'Groups(groups=1)', those of a group share them as in ALBERT;
         'Universal()', all share them, with a signal of the step and with or without adaptive halting.
       kept, cross_kept: the heads that remain after pruning (eval.py --heads) in every self-attention and in every cross
@@ -131,12 +131,26 @@ class Blocks:
     @property
     def table_init(self) -> Callable:
         """The initialiser of embeddings below the stack."""
-        return self.initial.embedding(self.layers)
+        return self._initial.embedding(self.layers)
 
     @property
     def matrix_init(self) -> Callable:
         """The initialiser of matrices after the stack."""
-        return self.initial.feed_forward(self.layers)['kernel_init']
+        return self._initial.feed_forward(self.layers)['kernel_init']
+
+    @property
+    def output_init(self) -> Callable:
+        """The initialiser of a matrix from the stack to words or classes."""
+        return self._initial.output(self.layers)
+
+    @property
+    def multiple(self) -> float:
+        """m of muP, by which the states are divided before words or classes; 1 without it."""
+        return self._initial.multiple
+
+    @property
+    def _initial(self):
+        return self.initial.at(self.width)
 
     def sizes(self, length: int, **grid: Any) -> Sizes:
         """The sizes for its position encoding, for rows of up to `length`."""
@@ -164,7 +178,7 @@ class Blocks:
             raise ValueError(f'model.cross_kept is {self.cross_kept!r}, but these blocks attend to no source; leave it out.')
         branches = 3 if cross else 2
         common = dict(bias=self.projection_bias, output_bias=self.output_bias, numerics=numerics,
-                      dropout=rates.attention, **self.initial.attention(self.layers, branches))
+                      dropout=rates.attention, **self._initial.attention(self.layers, branches))
 
         def attention(mechanism, kept):
             if kept == ():
@@ -173,7 +187,7 @@ class Blocks:
             head_width = self.head_width if kept is None else self.each_head
             return partial(MultiHead, *heads, head_width, mechanism=mechanism, **common)
 
-        feed_forward = partial(FeedForwardLayer, self.feed_forward, self.initial.feed_forward(self.layers, branches), numerics)
+        feed_forward = partial(FeedForwardLayer, self.feed_forward, self._initial.feed_forward(self.layers, branches), numerics)
         kept = [{'attention': own, 'cross_attention': other}
                 for own, other in zip(kept_heads(self), kept_heads(self, 'cross_kept'))]
         makers = [partial(Block, attention(self.attention.of_layer(i), one['attention']), feed_forward,
@@ -296,6 +310,8 @@ class Stack(Blocks):
             x = normed(self.norm, x, 'embedding_norm', numerics)
         x = dropout(x, self.dropout, fold(key, 'embedding'))
         if projected:
+            if isinstance(self.initial, MuP):
+                raise ValueError(f'initial={self.initial} has embeddings of the width of the model; set embedding_width=0.')
             x = Dense(self.width, kernel_init=self.matrix_init, numerics=numerics, name='embedding_projection')(x)
         x, cache, aux = self.through(x, context, self.rates, numerics=numerics, key=key, cache=cache, cross=cross)
         return dropout(self.last_norm(x, numerics), self._rate(self.last_dropout), fold(key, 'last')), cache, aux

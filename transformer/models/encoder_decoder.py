@@ -98,8 +98,9 @@ class EncoderDecoder(nn.Module):
             if segments is None:
                 segments = jnp.ones(inputs.shape, jnp.int32)
             hidden, _, aux = OverRows(self.encoder, self.source_length, numerics, name='encoder')(
-                self._embedded(source_tokens, inputs), segments=segments, positions=positions, key=fold(key, 'encoder'),
-                what='source', field='model.source_length', head_mask=_of('encoder', heads), capture=capture)
+                self._embedded(source_tokens, inputs, self.encoder), segments=segments, positions=positions,
+                key=fold(key, 'encoder'), what='source', field='model.source_length', head_mask=_of('encoder', heads),
+                capture=capture)
             lengths = (segments != 0).sum(1)
         else:
             lengths = cache['source']['lengths']
@@ -107,17 +108,17 @@ class EncoderDecoder(nn.Module):
             decoder_segments = jnp.ones(decoder_inputs.shape, jnp.int32)
         seen = Padding(lengths) if cache is not None else Segments(decoder_segments, segments)
         x, new, more = OverRows(self.decoder, self.length, numerics, name='decoder')(
-            self._embedded(target_tokens, decoder_inputs), segments=decoder_segments, positions=decoder_positions,
-            key=fold(key, 'decoder'), cache=cache, source=Source(hidden, seen), cross=self.cross_attention,
-            head_mask=_of('decoder', heads), capture=capture)
+            self._embedded(target_tokens, decoder_inputs, self.decoder), segments=decoder_segments,
+            positions=decoder_positions, key=fold(key, 'decoder'), cache=cache, source=Source(hidden, seen),
+            cross=self.cross_attention, head_mask=_of('decoder', heads), capture=capture)
         outputs = {'hidden': x} | _named('encoder', 'source_ponder', aux) | _named('decoder', 'ponder', more)
         outputs |= self.head(x, body_of(self.decoder, numerics, target_tokens, self.vocab), segments=decoder_segments, key=key,
                              **in_blocks(self.head, block))
         outputs |= {} if hidden is None else {'source_hidden': hidden}
         return outputs if cache is None else outputs | {'cache': new | {'source': {'lengths': lengths}}}
 
-    def _embedded(self, tokens, ids):
-        return tokens(ids) * (tokens.width ** 0.5 if self.scale_embedding else 1.0)
+    def _embedded(self, tokens, ids, stack):
+        return tokens(ids) * ((stack.width / stack.multiple) ** 0.5 if self.scale_embedding else 1.0)
 
     def init_cache(self, batch: int, length: int | None = None) -> dict:
         """An empty cache for `batch` rows of up to `length` tokens, by default the decoder's length."""

@@ -12,9 +12,10 @@ from transformer.attention.masks.data import Padding
 from transformer.attention.positions.absolute import Sinusoidal
 from transformer.attention.positions.base import Encoding
 from transformer.layers.activations import Relu
-from transformer.layers.dense import Dense, Parameters
+from transformer.layers.dense import Parameters
 from transformer.layers.embedding import Embedding
 from transformer.layers.feed_forward import Mlp
+from transformer.layers.heads import body_of
 from transformer.layers.initial import Xavier
 from transformer.layers.numerics import Numerics, real_dtype
 from transformer.layers.roles import Wanted, table
@@ -69,7 +70,8 @@ class StoryTransformer(nn.Module):
         places = Parameters({name: wanted for name in ('sentence', 'question')}, numerics=numerics, name='places')()
 
         def encoded(ids, place):
-            return (words(ids) * ((ids > 0)[..., None].astype(real_dtype()) * place)).sum(-2) * stack.width ** 0.5
+            there = (ids > 0)[..., None].astype(real_dtype())
+            return (words(ids) * (there * place)).sum(-2) * (stack.width / stack.multiple) ** 0.5
 
         x = jnp.concatenate([encoded(question, places['question'])[:, None], encoded(story, places['sentence'])], 1)
         row = jnp.arange(1 + memory)
@@ -79,5 +81,6 @@ class StoryTransformer(nn.Module):
         context = Context(stack.mask & Padding(there), Encoding(stack.positions, shared, row, row, sizes),
                           head_mask=head_mask or {}, capture=capture)
         x, _, aux = stack(numerics.cast(x), context, numerics=numerics, key=key)
-        logits = Dense(self.vocab, role=table(1), kernel_init=stack.matrix_init, numerics=numerics, name='answer')(x[:, 0])
+        body = body_of(stack, numerics)
+        logits = body.output(self.vocab, 'answer')(body.readout(x[:, 0]))
         return {'logits': logits, 'hidden': x} | aux

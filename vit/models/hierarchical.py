@@ -12,7 +12,7 @@ from flax.core import FrozenDict
 from transformer.attention.positions.base import Encoding, NoPositions, Positions
 from transformer.layers.dense import Dense
 from transformer.layers.dropout import dropout, fold, path_rates
-from transformer.layers.initial import zeros
+from transformer.layers.initial import MuP, zeros
 from transformer.layers.numerics import Numerics
 from transformer.layers.roles import table
 from transformer.layers.stack import Blocks, Heads, Rates
@@ -109,6 +109,8 @@ class Hierarchical(nn.Module):
           capture: as in `Context`.
         """
         numerics, stages, aux = Numerics(self.dtype, self.dense_gradient, self.parameter_dtype), self.in_order, {}
+        if any(isinstance(blocks.initial, MuP) for blocks in stages.values()):
+            raise ValueError('initial=MuP(..) is for Transformers with one width, and this one has stages; use Scaled().')
         first, last, rates = stages['stage_0'], [*stages.values()][-1], self.rates
         x = self.stem(image, first.width, numerics)  # [B, rows, columns, D]
         encoding = encoding_on(self.positions, first, x.shape[1:3], numerics)

@@ -12,9 +12,10 @@ from transformer.attention.positions.absolute import Sinusoidal2d
 from transformer.attention.positions.base import Encoding
 from transformer.layers.dense import Dense, Parameters
 from transformer.layers.dropout import fold
+from transformer.layers.heads import body_of
 from transformer.layers.initial import Xavier, normal
 from transformer.layers.numerics import Numerics, real_dtype, wide
-from transformer.layers.roles import Wanted, declare, table
+from transformer.layers.roles import Wanted, declare
 from transformer.layers.stack import Heads, Stack
 from vit.layers.patches import joined, patches
 from vit.models.vit import Vit, rows_of
@@ -190,8 +191,8 @@ class Decoder(nn.Module):
         context = Context(stack.mask, Encoding(stack.positions, shared, row, row, sizes), head_mask=head_mask or {},
                           capture=capture)
         x, _, aux = stack(x, context, numerics=numerics, key=key)
-        pixels = Dense(self.features, role=table(1), kernel_init=stack.matrix_init, numerics=numerics, name='pixels')
-        return pixels(x)[:, extra:], aux
+        body = body_of(stack, numerics)
+        return body.output(self.features, 'pixels')(body.readout(x))[:, extra:], aux
 
     def _refuse(self, name, parameter):
         raise ValueError(f'The decoder has positions for images of {parameter.shape[0] - self.extra} patches; give images of '

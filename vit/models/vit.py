@@ -115,10 +115,11 @@ class Vit(nn.Module):
             pooled = pooler(pooled, body_of(stack, numerics))
         outputs = {'hidden': x, 'pooled': pooled} | aux
         if self.classes:
+            readout = body_of(stack, numerics).readout
             head = lambda name: Dense(self.classes, role=table(1), kernel_init=zeros, numerics=numerics, name=name)
-            outputs['logits'] = head('head')(pooled)
+            outputs['logits'] = head('head')(readout(pooled))
             if self.distillation in ('logits', 'probabilities'):
-                outputs |= self._averaged(outputs['logits'], head('distillation_head')(x[:, 1]))
+                outputs |= self._averaged(outputs['logits'], head('distillation_head')(readout(x[:, 1])))
         return outputs
 
     def _check(self):

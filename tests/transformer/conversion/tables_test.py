@@ -6,8 +6,13 @@ import types
 import numpy as np
 from absl.testing import absltest, parameterized
 
+from tests.models import build
+from tests.models import changed as changed_model
 from transformer.conversion.fields import Field, at, changed, fields_of, labels, named
+from transformer.conversion.gpt2 import GPT2
 from transformer.conversion.tables import Family, Formed, Row, Weight
+from transformer.layers.initial import MuP, TFixup
+from transformer.models.gpt import Gpt
 
 
 class Choice:
@@ -194,6 +199,13 @@ class ConfigTest(parameterized.TestCase):
         found = family.formed(made(dropout=0.3), ('dtype',))
         self.assertEqual((found.misfits, found.model), ([], made(dropout=0.0)))
         self.assertEqual(found.said, 'dropout in training there: model.dropout=0.0')
+
+    def test_an_initialisation_matters_where_it_also_divides_scores_and_outputs(self):
+        model, free = build(Gpt, vocab=9, width=8, heads=2, layers=1, length=8), ('dtype', 'initial', 'encoder.initial')
+        for initial, misfits in ((MuP(base=8), 0), (TFixup(), 0), (MuP(base=4), 1), (MuP(base=8, head_width=8), 1)):
+            found = GPT2[0].formed(changed_model(model, initial=initial), free)
+            self.assertLen(found.misfits, misfits, initial)
+        self.assertRegex(found.refusal('GPT2'), r"model.initial=MuP\(.*--config.model.initial='Scaled\(\)'.* --to_safetensors")
 
     def test_a_rate_that_stands_for_another_is_stated(self):
         stack = types.SimpleNamespace(dropout=0.1)

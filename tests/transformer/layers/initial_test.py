@@ -1,17 +1,26 @@
 import math
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from absl.testing import absltest, parameterized
 
-from tests import models
+from tests import float64, models
 from tests.models import build, changed
 from training.mesh import path_of
-from transformer.layers.initial import T5, LeCun, PyTorch, Scaled, TFixup, Xavier
+from transformer.attention.mechanism import Softmax
+from transformer.attention.positions.relative import Shaw
+from transformer.attention.scores import Dot
+from transformer.layers.heads import Classes, NextWords
+from transformer.layers.initial import T5, LeCun, MuP, PyTorch, Scaled, TFixup, Xavier
 from transformer.layers.residual import NoNorm
+from transformer.layers.stack import Blocks
+from transformer.models.bert import Bert
 from transformer.models.encoder_decoder import EncoderDecoder
 from transformer.models.gpt import Gpt
+from transformer.models.recurrent_lm import RecurrentLm
+from vit.models.hierarchical import Hierarchical
 from vit.models.vit import Vit
 
 WIDTH, HEADS, LAYERS = 64, 4, 2
@@ -130,6 +139,87 @@ class InitialTest(parameterized.TestCase):
         for scale in (-0.1, math.inf, math.nan):
             with self.assertRaisesRegex(ValueError, r'Scaled\(scale=.*\): expected a scale of 0 or more'):
                 Scaled(scale)
+
+
+class MuPTest(parameterized.TestCase):
+    @parameterized.parameters(Gpt, Bert, EncoderDecoder, Vit)
+    def test_with_the_width_of_the_base_it_is_the_standard_form(self, cls):
+        if cls is Vit:
+            model, given = build(cls, classes=3, patch=2), {'image': np.ones((1, 4, 4, 3), np.float32)}
+        else:
+            sizes = {'source_vocab': 0} if cls is EncoderDecoder else {}
+            model, given = build(cls, vocab=50, **sizes), {'inputs': TOKENS}
+        more = {'decoder_inputs': TOKENS} if cls is EncoderDecoder else {}
+        model = changed(model, width=WIDTH, heads=HEADS, layers=LAYERS)
+        one, other = changed(model, initial=Scaled(0.05)), changed(model, initial=MuP(0.05, base=WIDTH))
+        first, second = (models.init(each, *given.values(), **more) for each in (one, other))
+        jax.tree.map(np.testing.assert_array_equal, first, second)
+        outputs = [str(jax.make_jaxpr(lambda p, each=each: each.apply({'params': p}, **given, **more)['logits'])(first))
+                   for each in (one, other)]
+        self.assertEqual(*outputs)  # the same program
+
+    def test_matrices_between_widths_begin_smaller_and_all_else_as_at_the_base(self):
+        base = begun(changed(GPT, initial=MuP(0.05, base=WIDTH)))
+        wide = changed(GPT, width=4 * WIDTH, head=NextWords(tied=False), initial=MuP(0.05, base=WIDTH))
+        found = begun(wide)
+        for name in ('tokens/embedding', 'positions/embedding', 'output/kernel'):
+            self.assertAlmostEqual(found[name].std() / 0.05, 1.0, delta=0.03)
+        for name in MATRICES:
+            path = f'block_1/{name}/kernel'
+            self.assertAlmostEqual(found[path].std() / base[path].std(), 0.5, delta=0.03)
+
+    @parameterized.parameters((2, 0), (8, 4))  # as many heads as at the base, wider; or more heads as wide
+    def test_outputs_equal_those_of_the_standard_form_with_the_factors_in_its_parameters(self, heads, head_width):
+        width, base, given = 32, 8, {'inputs': np.arange(6)[None] % 5}
+        model = build(Gpt, vocab=11, width=width, heads=heads, layers=2, length=8, dtype='float64', parameter_dtype='float64')
+        with jax.enable_x64(True):
+            params = jax.tree.map(jnp.asarray, float64.drawn(jax.eval_shape(lambda: model.init(models.KEY, **given)['params'])))
+            of = lambda model, params: model.apply({'params': params}, **given)
+            got = of(changed(model, initial=MuP(base=base, head_width=head_width)), params)
+            own, before = width // heads, head_width or base // heads
+            folded = jax.tree_util.tree_map_with_path(lambda keys, x: x * (
+                math.sqrt(own) * math.sqrt(before) / own if 'attention/query' in path_of(keys)
+                else base / width if path_of(keys).startswith('norm/') else 1.0), params)
+            np.testing.assert_allclose(got['logits'], of(changed(model, initial=Scaled()), folded)['logits'], rtol=1e-11)
+            np.testing.assert_allclose(got['hidden'] * base / width, of(model, folded)['hidden'], rtol=1e-11)
+            self.assertEqual(got['logits'].dtype, np.float64)
+
+    def test_queries_and_an_output_of_its_own_may_begin_with_zeros(self):
+        found = begun(changed(GPT, head=NextWords(tied=False), initial=MuP(base=16, zero=True)))
+        zero = {name for name, value in found.items() if not value.any() and not name.endswith('bias')}
+        self.assertEqual(zero, {'output/kernel', *(f'block_{i}/attention/query/kernel' for i in range(LAYERS))})
+
+    def test_cached_decoding_has_the_same_factors(self):
+        model = changed(GPT, vocab=11, initial=MuP(0.3, base=8), length=8)
+        params, tokens = models.init(model, TOKENS), np.arange(8)[None] % 11
+        whole = model.apply({'params': params}, tokens)['logits']
+        cache = model.init_cache(1)
+        first = model.apply({'params': params}, tokens[:, :5], cache=cache, positions=np.arange(5)[None])
+        rest = model.apply({'params': params}, tokens[:, 5:6], cache=first['cache'], positions=np.full((1, 1), 5))
+        np.testing.assert_allclose(rest['logits'][:, 0], whole[:, 5], rtol=1e-4, atol=1e-6)
+
+    def test_a_head_for_classes_divides_its_states(self):
+        model = changed(GPT, head=Classes(classes=3, at='last', pooler=False), initial=MuP(base=16))
+        params = jax.tree.map(jnp.ones_like, models.init(model, TOKENS))
+        got = model.apply({'params': params}, TOKENS)
+        wanted = np.float64(got['hidden'][:, -1]).sum(-1, keepdims=True) * 16 / WIDTH + 1  # kernel and bias are ones
+        np.testing.assert_allclose(got['logits'], np.broadcast_to(wanted, (1, 3)), rtol=1e-5)
+
+    def test_what_it_does_not_know_is_refused(self):
+        for fields in ({'base': 0}, {'base': 8, 'head_width': -1}, {'base': 8, 'scale': -1.0}):
+            with self.assertRaisesRegex(ValueError, r'MuP\(.*expected a '):
+                MuP(**fields)
+        for fields, said in (({'attention': Softmax(score=Dot())}, r'scores for Softmax\(\).* but this attention is Softmax\('),
+                             ({'positions': Shaw()}, r'positions that do not look at content.*with Shaw\(')):
+            with self.assertRaisesRegex(ValueError, said):
+                models.init(changed(GPT, initial=MuP(base=8), **fields), TOKENS)
+        with self.assertRaisesRegex(ValueError, 'embeddings of the width of the model; set embedding_width=0'):
+            models.init(changed(Bert(vocab=9, embedding_width=4), layers=1, width=8, heads=2, initial=MuP(base=8)), TOKENS)
+        with self.assertRaisesRegex(ValueError, r'MuP\(.* is for Transformers with one width; use Scaled\(scale=0.02\)'):
+            models.init(RecurrentLm(vocab=9, initial=MuP(base=8)), TOKENS)
+        stages = {'stage_0': Blocks(layers=1, heads=2, width=8, initial=MuP(base=8))}
+        with self.assertRaisesRegex(ValueError, 'this one has stages; use Scaled'):
+            models.init(Hierarchical(classes=3, stages=stages), np.zeros((1, 8, 8, 3), np.float32))
 
 
 if __name__ == '__main__':
