@@ -37,7 +37,7 @@ class Context:
         for a layer; a branch is 'attention' or 'cross_attention', and the factors of an absent one are 1.
       source: the sequence to which a decoder attends.
       capture: names of further arrays to return in `aux`: 'attention', the weights of every attention; 'scores', of which they
-        are the softmax; 'visible', the mask of these scores.
+        are the softmax; 'visible', the mask of these scores; 'hidden', the output of every block.
     """
     mask: Mask = Full()
     encoding: Encoding = Encoding()

@@ -42,8 +42,8 @@ class Block(nn.Module):
         probability `path_rate`, independently of the other branches; None: never.
 
         With a source, the cache holds its projection under 'source'. `aux` has further outputs of the branches: 'attention' and
-        'cross_attention', their weights [B, N, T, S], 'attention/scores' and 'attention/visible' if these are captured, and
-        the auxiliary outputs of the feed-forward."""
+        'cross_attention', their weights [B, N, T, S], 'attention/scores' and 'attention/visible', and 'hidden', the output of
+        the block, if these are captured, and the auxiliary outputs of the feed-forward."""
         new, aux = {}, {}
 
         def attention(x):
@@ -80,6 +80,8 @@ class Block(nn.Module):
         x = self.residual(context.encoding.at_layer(x), {name: dropped(name, branch) for name, branch in branches.items()},
                           partial(normed, self.norm, numerics=self.numerics), self.numerics, drop,
                           None if context.encoding.sizes.extra else context.encoding.sizes.grid)
+        if 'hidden' in context.capture:
+            aux['hidden'] = x
         return x, None if cache is None else new, aux
 
 
