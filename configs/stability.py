@@ -2,14 +2,25 @@
 
     python sweep.py --config=configs/stability.py [--workdir=runs/stability] [--config.part.field=value ...]
 
-trains ten points on bytes of Python's standard library, each 12 layers of width 64 for 300 steps of 16 x 64 bytes, and draws
-WORKDIR/plots/stability.png: the loss, and the norm of the gradient by layer at the first step and at the end. One alone:
+trains twelve points on bytes of Python's standard library, each 12 layers of width 64 for 300 steps of 16 x 64 bytes, and
+draws WORKDIR/plots/stability.png: the loss, and the norm of the gradient by layer at the first step and at the end. One alone:
 
     python train.py --config=configs/stability.py:post --config.optimizer.schedule.warmup_steps=0
 
 :pre, :post  pre-norm, initialised like GPT-2; post-norm, initialised by Xavier; 100 steps of warm-up.
 :rezero      branches times a learnt number from 0, Xavier, no warm-up.
 :tfixup      no norm, T-Fixup, no warm-up.
+:dtfixup     no norm, DT-Fixup, no warm-up.
+:admin       post-norm whose stream has a weight that grows with the layer, Xavier, no warm-up.
+
+Further sweeps of the same runs, of which the picture shows the loss, the size of the updates and that of gradients:
+
+    python sweep.py --config=configs/stability.py:queries     the gradients of queries and keys, and of values, where the norm
+                                                              and the first weights differ
+    python sweep.py --config=configs/stability.py:optimizers  the size of the updates of AdamW and of SGD with momentum
+    python sweep.py --config=configs/stability.py:heads       1 to 16 heads of pre-norm
+
+These and the rows of DT-Fixup and Admin have not been run yet.
 
 Held-out loss in nats a byte, one seed, AdamW without decay or clipping, a rate of 1e-3 that falls linearly to 0; the
 frequencies of the bytes alone give 3.147:
@@ -29,6 +40,7 @@ the papers, post-norm with small initial branches (scaled) needs no warm-up and 
 7.5 minutes of processor time, compilation included (Xeon, Python 3.11, jax 0.10.2, float32).
 """
 
+import itertools
 import math
 
 from configs import base
@@ -38,21 +50,26 @@ from training.report.sweeps import Sweep
 
 # variant: (residual, the initialisation of its paper)
 VARIANTS = {'pre': ('PreNorm()', 'scaled'), 'post': ('PostNorm()', 'xavier'), 'rezero': ('ReZero()', 'xavier'),
-            'tfixup': ('NoNorm()', 'tfixup')}
+            'tfixup': ('NoNorm()', 'tfixup'), 'dtfixup': ('NoNorm()', 'dtfixup'), 'admin': ('Admin(variance=0.3)', 'xavier')}
 # GPT-2's 0.02 is for its width of 768: the same 0.55 / sqrt(width) here.
-INITIALS = {'scaled': 'Scaled(scale=0.07)', 'xavier': 'Xavier()', 'tfixup': 'TFixup()'}
+INITIALS = {'scaled': 'Scaled(scale=0.07)', 'xavier': 'Xavier()', 'tfixup': 'TFixup()', 'dtfixup': 'DTFixup(largest=1.5)'}
 # (variant, initialisation, whether it warms up)
 GRID = (*((variant, initial, warm) for variant in ('pre', 'post') for initial in ('scaled', 'xavier')
-          for warm in (True, False)), ('rezero', 'xavier', False), ('tfixup', 'tfixup', False))
+          for warm in (True, False)), ('rezero', 'xavier', False), ('tfixup', 'tfixup', False),
+        ('dtfixup', 'dtfixup', False), ('admin', 'xavier', False))
+SWEEPS = 'queries', 'optimizers', 'heads'  # the further ones
+HEADS = 1, 2, 4, 8, 16
 # of the picture
 LINES = {'pre': ('pre-norm', figures.COLOURS[0]), 'post': ('post-norm', figures.COLOURS[1]),
-         'rezero': ('ReZero', figures.COLOURS[2]), 'tfixup': ('no norm', figures.COLOURS[3])}
-STYLES = {'scaled': ('scaled', '-', '--'), 'xavier': ('Xavier', '-.', ':'), 'tfixup': ('T-Fixup', '-', '--')}  # warm, cold
+         'rezero': ('ReZero', figures.COLOURS[2]), 'tfixup': ('no norm', figures.COLOURS[3]),
+         'dtfixup': ('no norm', figures.COLOURS[4]), 'admin': ('Admin', figures.COLOURS[5])}
+STYLES = {'scaled': ('scaled', '-', '--'), 'xavier': ('Xavier', '-.', ':'), 'tfixup': ('T-Fixup', '-', '--'),
+          'dtfixup': ('DT-Fixup', '-', '--')}  # warm, cold
 
 
 def get_config(variant=''):
-    variant = base.variant_of(variant, tuple(VARIANTS))
-    residual, initial = VARIANTS[variant]
+    variant = base.variant_of(variant, (*VARIANTS, *SWEEPS))
+    residual, initial = VARIANTS['pre' if variant in SWEEPS else variant]
     c = base.config()
     c.data = base.data('data.text.documents:Text', source='auto', tokenizer='Byte()', valid='train[90%:91%]', length=64,
                        batch_size=16)
@@ -60,17 +77,22 @@ def get_config(variant=''):
                         **base.NO_BIASES, initial=INITIALS[initial])
     c.task = base.part('transformer.tasks.language_model:NextToken')
     c.optimizer = base.optimizer(learning_rate=1e-3, clip=0.0, schedule=base.part(
-        'training.schedules:LinearDecay', warmup_steps=100 if variant in ('pre', 'post') else 0))
+        'training.schedules:LinearDecay', warmup_steps=100 if variant in ('pre', 'post', *SWEEPS) else 0))
     c.train.steps = 300
     c.train.nonfinite = 'skip'  # a run that diverges is a result
     c.log.every_steps, c.log.gradients = 1, True
     c.evals.valid = base.evaluation('transformer.evaluators.language_model:Perplexity', split='valid')
+    if variant in SWEEPS:
+        c.evals.gradients = base.evaluation('transformer.evaluators.activations:Gradients', split='valid', every_steps=100)
     return c.lock()
 
 
 def sweep(variant=''):
+    if variant in SWEEPS:
+        return Sweep(further(variant), measure_parts, picture_of_parts)
     if variant:
-        raise ValueError(f'The sweep has all variants; leave out :{variant}, or train it alone with train.py.')
+        raise ValueError(f'The sweep has all variants; leave out :{variant}, or train it alone with train.py; further sweeps '
+                         f'are {", ".join(SWEEPS)}.')
     points = {}
     for kind, initial, warm in GRID:
         points[f'{kind}-{initial}-{"warm" if warm else "cold"}'] = {
@@ -83,6 +105,70 @@ def measure(folder):
     """The last loss on held-out text, in nats a byte, and the number of skipped updates."""
     return {'': {'held out': report.rows(folder, 'valid')[-1]['loss'],
                  'skipped': report.rows(folder, 'train')[-1]['skipped']}}
+
+
+def further(variant):
+    """{point: its fields} of one of `SWEEPS`."""
+    if variant == 'heads':
+        return {f'heads-{heads}': {'model.heads': heads} for heads in HEADS}
+    kinds = {f'{kind}-{initial}': {'model.residual': VARIANTS[kind][0], 'model.initial': INITIALS[initial]}
+             for kind, initial in itertools.product(('pre', 'post'), ('scaled', 'xavier'))}
+    if variant == 'queries':
+        return kinds
+    own = {'adamw': {}, 'sgd': {'optimizer': base.optimizer(
+        'training.optimizer:SGD', momentum=0.9, learning_rate=0.1, clip=1.0, schedule=base.part(
+            'training.schedules:LinearDecay', warmup_steps=100))}}
+    return {f'{name}-{kind}': fields | kinds[kind] for name, fields in own.items() for kind in ('pre-scaled', 'post-xavier')}
+
+
+PARTS = 'query', 'key', 'value'
+
+
+def of_parts(folder):
+    """{part: [evaluations, blocks]}, the norms of the gradients of queries, keys and values in each block."""
+    import numpy as np
+
+    rows = report.rows(folder, 'gradients')
+    blocks = sum(name.endswith('/query') for name in rows[0])
+    return {part: np.array([[row[f'block_{i}/attention/{part}'] for i in range(blocks)] for row in rows]) for part in PARTS}
+
+
+def measure_parts(folder):
+    """What `measure` gives, the norm of the last gradient of queries, of keys and of values, and the mean norms of updates and
+    of gradients over the run."""
+    rows = report.rows(folder, 'train')
+    mean = lambda name: sum(row[name] for row in rows) / len(rows)
+    return {'': measure(folder)[''] | {part: float((norms[-1] ** 2).sum() ** 0.5) for part, norms in of_parts(folder).items()}
+            | {'update': mean('update_norm'), 'gradient': mean('grad_norm')}}
+
+
+def picture_of_parts(folders, table):
+    """The loss and the size of the updates over the steps, and the last gradients of queries, keys and values by block; the
+    first of several seeds."""
+    figure, body = figures.new(13, 4.6, dpi=120)
+    losses, updates, gradients = body.subplots(1, 3)
+    for number, (name, runs) in enumerate(folders.items()):
+        rows, colour = report.rows(runs[0], 'train'), figures.COLOURS[number % len(figures.COLOURS)]
+        column = lambda what, rows=rows: [row[what] for row in rows]
+        losses.plot(column('step'), column('loss'), color=colour, linewidth=1.2,
+                    label=f'{name}: {table[name]["held out"]} nats a byte')
+        updates.plot(column('step'), [update / size for update, size in zip(column('update_norm'), column('param_norm'))],
+                     color=colour, linewidth=1.2)
+        for (part, norms), style in zip(of_parts(runs[0]).items(), (':', '--', '-')):
+            gradients.plot(norms[-1], color=colour, linestyle=style, linewidth=1.2, label=part if number == 0 else None)
+    losses.set(title='training loss', xlabel='step', ylabel='nats a byte')
+    updates.set(title='size of the updates', xlabel='step', ylabel='norm of the update over that of the parameters',
+                yscale='log')
+    gradients.set(title='gradients at the end', xlabel='block', ylabel='norm', yscale='log')
+    gradients.legend(frameon=False, fontsize=9)
+    for axes in (losses, updates, gradients):
+        axes.grid(alpha=0.3)
+        axes.spines[['top', 'right']].set_visible(False)
+    body.legend(*losses.get_legend_handles_labels(), loc='outside lower center', ncols=3, frameon=False, fontsize=10)
+    return figures.explain(
+        figure, 'Updates, and gradients of queries, keys and values',
+        'Where the weights of an attention are nearly uniform, queries and keys have much smaller gradients than values. Adam '
+        'makes its updates as large for all of them, SGD in proportion to the gradient.')
 
 
 def picture(folders, table):

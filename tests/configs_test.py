@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import pytest
 from absl.testing import absltest, parameterized
 
-from configs import attention_length, extrapolation
+from configs import attention_length, extrapolation, stability
 from data.images.fit import Fit, RandomCrop
 from tests import experiments, models
 from tests.train_test import at
@@ -126,7 +126,8 @@ ALIKE = {'gpt2:350m': ('gpt2:124m', SHRUNK.keys() | {'optimizer.learning_rate'})
          **{f'attention_length:{variant}': ('attention_length:bahdanau', {'model.attention', 'model.width'})
             for variant in attention_length.VARIANTS if variant != 'bahdanau'},
          **{f'stability:{variant}': ('stability:pre', SHRUNK.keys() | {'model.residual', 'model.initial'})
-            for variant in ('post', 'rezero', 'tfixup')},
+            for variant in ('post', 'rezero', 'tfixup', 'dtfixup', 'admin')},
+         **{f'stability:{variant}': ('stability:pre', {'evals'}) for variant in stability.SWEEPS},
          **{f'extrapolation:{variant}': ('extrapolation:learned', {'model.positions'})
             for variant in extrapolation.VARIANTS if variant != 'learned'}}
 # Numbers of parameters: of GPT-2 those of its released models (its paper counts otherwise), of GPT-3 174.6 billion; the

@@ -367,14 +367,42 @@ class StabilityTest(SweepCase):
     def test_points_are_values_of_existing_fields(self):
         sweep = stability.sweep()
         points = {name: sweep.config_of(name, stability.get_config(), {}, self.folder) for name in sweep.points}
-        self.assertLen(points, 2 * 2 * 2 + 2)
+        self.assertLen(points, 2 * 2 * 2 + 4)
         for name, (residual, initial, warmup) in {
                 'post-xavier-warm': ('PostNorm()', 'Xavier()', True),
                 'pre-scaled-cold': ('PreNorm()', 'Scaled(scale=0.07)', False),
                 'rezero-xavier-cold': ('ReZero()', 'Xavier()', False),
-                'tfixup-tfixup-cold': ('NoNorm()', 'TFixup()', False)}.items():
+                'tfixup-tfixup-cold': ('NoNorm()', 'TFixup()', False),
+                'dtfixup-dtfixup-cold': ('NoNorm()', 'DTFixup(largest=1.5)', False),
+                'admin-xavier-cold': ('Admin(variance=0.3)', 'Xavier()', False)}.items():
             model, schedule = points[name].model, points[name].optimizer.schedule
             self.assertEqual((model.residual, model.initial, schedule.warmup_steps > 0), (residual, initial, warmup))
+
+    @parameterized.parameters(('queries', 4), ('optimizers', 4), ('heads', 5))
+    def test_points_of_further_sweeps(self, variant, count):
+        sweep = stability.sweep(variant)
+        sweep.check(stability.get_config(variant), {}, self.folder)
+        self.assertLen(sweep.points, count)
+
+    def test_another_sweep_is_refused(self):
+        with self.assertRaisesRegex(ValueError, 'leave out :post.*; further sweeps are queries, optimizers, heads'):
+            stability.sweep('post')
+
+    @pytest.mark.slow
+    def test_a_further_sweep_is_trained_and_drawn(self):
+        whole = stability.sweep('optimizers')
+        config = experiments.changed(stability.get_config('optimizers'), **SMALL | {
+            'data.path': str(self.text), 'data.documents': 'line', 'data.valid': 'train[90%:]', 'model.layers': 2})
+        points = {name: whole.points[name] for name in ('adamw-pre-scaled', 'sgd-pre-scaled')}
+        with contextlib.redirect_stdout(io.StringIO()):
+            self.assertEqual(sweep.run(dataclasses.replace(whole, points=points), config, {}, self.folder / 'runs', 'mine'), 0)
+        table = json.loads((self.folder / 'runs' / 'mine.json').read_text())
+        self.assertEqual([*table], [*points])
+        for name, row in table.items():
+            self.assertEqual([*row], ['held out', 'skipped', 'query', 'key', 'value', 'update', 'gradient'])
+            last = experiments.rows(self.folder / 'runs' / name, 'gradients')[-1]
+            self.assertAlmostEqual(row['value'], np.hypot(*(last[f'block_{i}/attention/value'] for i in (0, 1))), places=6)
+        self.assertTrue((self.folder / 'runs' / 'plots' / 'mine.png').is_file())
 
 
 if __name__ == '__main__':

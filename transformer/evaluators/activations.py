@@ -1,10 +1,11 @@
-"""How large the activations of a run are, for the coordinate check of muP (see training/contracts.py for the contract)."""
+"""How large activations and gradients of a run are (see training/contracts.py for the contract)."""
 
 import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from transformer.evaluators.base import Evaluator
@@ -26,3 +27,36 @@ class Activations(Evaluator):
     def __call__(self, snapshot: Any, batches: Any) -> Mapping[str, float]:
         found = snapshot.captured(*CAPTURED, **snapshot.run.task.inputs(next(iter(batches))))
         return {name: float(np.abs(np.asarray(x, np.float64)).mean()) for name, x in found.items()}
+
+
+@dataclasses.dataclass(frozen=True)
+class Gradients(Evaluator):
+    """The Euclidean norm of the gradient of every matrix, such as 'block_0/attention/query', of the loss of the first batch of
+    a split, without dropout. Those of queries and keys are zero where the weights of an attention are uniform, while those of
+    values are not."""
+
+    def check(self, run: Any, batches: Any) -> Sequence[str]:
+        return tuple(_matrices(run).values())
+
+    def __call__(self, snapshot: Any, batches: Any) -> Mapping[str, float]:
+        run, batch = snapshot.run, next(iter(batches))
+
+        def loss(params):
+            apply = lambda **inputs: run.model.apply(snapshot.variables | {'params': params}, **inputs)
+            terms = run.task.loss(run.forward(apply, run.companions.variables), batch, key=None, step=None, train=False)
+            return sum(c * terms[name][0] / terms[name][1] for name, c in run.task.coefficients.items())
+
+        norms = jax.jit(lambda params: jax.tree.map(lambda x: jnp.sqrt(jnp.square(x).sum()), jax.grad(loss)(params)))
+        found = norms(snapshot.params)
+        return {name: float(_at(found, path)) for path, name in _matrices(run).items()}
+
+
+def _matrices(run):
+    """{path of a matrix: its name}."""
+    return {path: path.removesuffix('/kernel') for path, role in run.roles.items() if role.kind == 'matrix'}
+
+
+def _at(tree, path):
+    for name in path.split('/'):
+        tree = tree[name]
+    return tree

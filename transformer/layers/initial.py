@@ -116,6 +116,39 @@ class TFixup(Initial):
 
 
 @dataclasses.dataclass(frozen=True)
+class DTFixup(Xavier):
+    """DT-Fixup, which trains without norms and warm-up above inputs of any size, such as those of a pretrained model (Xu et al.
+    2021, section 3.2): `Xavier`, but values, attention outputs and both feed-forward matrices times
+    1 / (2·largest·sqrt(layers)).
+
+    With m for the matrices this makes 4·layers·m²·largest² = 1, the bound on how far one update moves the output, where
+    T-Fixup also counts m⁴. (The paper's relations between words add 2·largest + 2 to 4·largest².)
+
+    Attributes:
+      largest: the largest Euclidean norm of an input of the blocks at the start. Embeddings drawn with N(0, 1/D) have a norm of
+        about 1, and with learnt positions of about sqrt(2).
+    """
+    largest: float = 1.5
+
+    def __post_init__(self):
+        if not 0 < self.largest < math.inf:
+            raise ValueError(f'{self}: expected a norm above 0 as largest.')
+
+    def feed_forward(self, layers: int, branches: int = 2) -> dict:
+        if branches > 2:
+            raise ValueError(f'initial={self} is for blocks with one attention; use TFixup() for a decoder.')
+        scaled = xavier(1 / (2 * self.largest * layers ** 0.5))
+        return {'kernel_init': scaled, 'output_init': scaled}
+
+    def attention(self, layers: int, branches: int = 2) -> dict:
+        scaled = self.feed_forward(layers, branches)['output_init']
+        return {'kernel_init': xavier(), 'value_init': scaled, 'output_init': scaled}
+
+    def output(self, layers: int) -> Callable:
+        return xavier()
+
+
+@dataclasses.dataclass(frozen=True)
 class LeCun(Initial):
     """Normal with a variance of 1 / rows, the fan-in, for every matrix (LeCun et al. 1998, section 4.6), and N(0, 1/D) for
     embeddings."""

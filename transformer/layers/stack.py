@@ -74,9 +74,9 @@ class Blocks:
       feed_forward: 'Mlp(inner=0, activation=Gelu())', or 'Gated(..)'.
       norm: the kind of every norm, 'LayerNorm(epsilon=1e-05, bias=True)' or 'RMSNorm(epsilon=1e-06)'.
       residual: how branches join and where norms are applied: 'PreNorm()' as in GPT-2, 'PostNorm()', 'Sandwich()',
-        'ParallelBranches()', 'ReZero()', 'LayerScale()', or 'NoNorm()'.
-      initial: the initialisation: 'Scaled(scale=0.02)' as in GPT-2, 'Xavier()', 'LeCun()', 'T5()', or 'TFixup()', for
-        'NoNorm()'; 'MuP(base=64)' also lets scores, outputs and learning rates follow the width.
+        'ParallelBranches()', 'Admin()', 'ReZero()', 'LayerScale()', or 'NoNorm()'.
+      initial: the initialisation: 'Scaled(scale=0.02)' as in GPT-2, 'Xavier()', 'LeCun()', 'T5()', or 'TFixup()' and
+        'DTFixup()', for 'NoNorm()'; 'MuP(base=64)' also lets scores, outputs and learning rates follow the width.
       depth: 'Own()', every layer has its own parameters; 'Groups(groups=1)', those of a group share them as in ALBERT;
         'Universal()', all share them, with a signal of the step and with or without adaptive halting.
       kept, cross_kept: the heads that remain after pruning (eval.py --heads) in every self-attention and in every cross
@@ -191,8 +191,9 @@ class Blocks:
         kept = [{'attention': own, 'cross_attention': other}
                 for own, other in zip(kept_heads(self), kept_heads(self, 'cross_kept'))]
         makers = [partial(Block, attention(self.attention.of_layer(i), one['attention']), feed_forward,
-                          attention(cross.of_layer(i), one['cross_attention']) if cross else None, self.norm, self.residual,
-                          self.partition.of_layer(i), rates.dropout, numerics) for i, one in enumerate(kept)]
+                          attention(cross.of_layer(i), one['cross_attention']) if cross else None, self.norm,
+                          self.residual.of_layer(i), self.partition.of_layer(i), rates.dropout, numerics)
+                  for i, one in enumerate(kept)]
         return makers, kept
 
     def _through(self, makers, kept, x, context, paths, key, cache):

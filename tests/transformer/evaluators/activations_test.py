@@ -6,7 +6,8 @@ from absl.testing import absltest, parameterized
 
 from tests import models
 from tests.models import build
-from transformer.evaluators.activations import CAPTURED, Activations
+from training import roles
+from transformer.evaluators.activations import CAPTURED, Activations, Gradients
 from transformer.models.gpt import Gpt
 from transformer.tasks.language_model import NextToken
 
@@ -43,6 +44,25 @@ class ActivationsTest(parameterized.TestCase):
         self.assertEqual({*plain}, {*other})
         for name in plain:
             np.testing.assert_allclose(plain[name], other[name], rtol=1e-5, atol=1e-6)
+
+
+class GradientsTest(absltest.TestCase):
+    def test_the_norms_are_those_of_the_gradient_of_the_loss(self):
+        rng = np.random.default_rng(0)
+        batch = BATCH | {'targets': rng.integers(11, size=TOKENS.shape), 'weights': np.ones(TOKENS.shape, np.float32)}
+        params = models.drawn(MODEL, TOKENS)
+        run = types.SimpleNamespace(
+            task=NextToken(), model=MODEL, roles=roles.of_model(MODEL, {'inputs': TOKENS}), forward=lambda apply, frozen: apply,
+            companions=types.SimpleNamespace(variables={}))
+        found = Gradients()(types.SimpleNamespace(run=run, params=params, variables={'params': params}), [batch])
+        self.assertEqual(tuple(found), Gradients().check(run, [batch]))
+        self.assertEqual({*found}, {f'block_{i}/{name}' for i in (0, 1) for name in (
+            'attention/query', 'attention/key', 'attention/value', 'attention/output', 'feed_forward/input',
+            'feed_forward/output')})
+        gradient = models.losses(MODEL, params, batch)[1]  # of the sum
+        for i, part in ((0, 'query'), (1, 'value')):
+            wanted = np.linalg.norm(np.float64(gradient[f'block_{i}']['attention'][part]['kernel'])) / TOKENS.size
+            self.assertAlmostEqual(found[f'block_{i}/attention/{part}'] / wanted, 1.0, places=4)
 
 
 if __name__ == '__main__':

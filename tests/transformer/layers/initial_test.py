@@ -13,7 +13,7 @@ from transformer.attention.mechanism import Softmax
 from transformer.attention.positions.relative import Shaw
 from transformer.attention.scores import Dot
 from transformer.layers.heads import Classes, NextWords
-from transformer.layers.initial import T5, LeCun, MuP, PyTorch, Scaled, TFixup, Xavier
+from transformer.layers.initial import T5, DTFixup, LeCun, MuP, PyTorch, Scaled, TFixup, Xavier
 from transformer.layers.residual import NoNorm
 from transformer.layers.stack import Blocks
 from transformer.models.bert import Bert
@@ -96,6 +96,27 @@ class InitialTest(parameterized.TestCase):
             np.testing.assert_allclose(value, factor * plain[name], rtol=1e-5)
         # the equation that the factors of a stack of two branches solve (of the decoder's three: 9·layers·e⁴ = 1)
         self.assertAlmostEqual(2 * layers * (2 * matrices ** 2 * embeddings ** 2 + matrices ** 4), 1.0, places=2)
+
+    @parameterized.parameters((1, 1.5), (3, 4.0))
+    def test_dt_fixup_scales_what_the_paper_says(self, layers, largest):
+        model = changed(GPT, layers=layers, residual=NoNorm(), head=NextWords(tied=False))
+        plain, scaled = (begun(changed(model, initial=one)) for one in (Xavier(), DTFixup(largest)))
+        found = {}
+        for name, value in scaled.items():
+            if not name.endswith('bias'):
+                found.setdefault(round(float((value / plain[name]).mean()), 6), []).append(name)
+                np.testing.assert_allclose(value, value.flat[0] / plain[name].flat[0] * plain[name], rtol=1e-5)
+        one, factor = sorted(found, reverse=True)
+        self.assertEqual(one, 1.0)  # embeddings, the output, queries and keys
+        self.assertLen(found[factor], layers * 4)
+        self.assertFalse([name for name in found[factor] if 'query' in name or 'key/' in name or 'block' not in name])
+        self.assertAlmostEqual(4 * layers * factor ** 2 * largest ** 2, 1.0, places=4)
+
+    def test_dt_fixup_refuses_a_norm_of_0_and_a_decoder(self):
+        with self.assertRaisesRegex(ValueError, r'DTFixup\(largest=0.0\): expected a norm above 0'):
+            DTFixup(0.0)
+        with self.assertRaisesRegex(ValueError, 'for blocks with one attention; use TFixup'):
+            DTFixup().attention(2, branches=3)
 
     @parameterized.parameters(Scaled(0.05), TFixup())
     def test_a_block_with_an_attention_to_a_source_has_three_branches(self, initial):

@@ -18,14 +18,14 @@ from transformer.layers.block import Block
 from transformer.layers.feed_forward import FeedForwardLayer, Mlp
 from transformer.layers.norm import LayerNorm, RMSNorm
 from transformer.layers.numerics import Numerics
-from transformer.layers.residual import LayerScale, NoNorm, ParallelBranches, PostNorm, PreNorm, ReZero, Sandwich
+from transformer.layers.residual import Admin, LayerScale, NoNorm, ParallelBranches, PostNorm, PreNorm, ReZero, Sandwich
 from transformer.models.gpt import Gpt
 from vit.models.vit import Vit
 
 KEY = jax.random.key(0)
 RNG = np.random.default_rng(0)
 RESIDUALS = (PreNorm(), PostNorm(), ReZero(), NoNorm(), Sandwich(), ParallelBranches(), ParallelBranches(norms=2),
-             LayerScale(0.5))
+             LayerScale(0.5), Admin(0.3))
 # Without biases, as a key's has no gradient but rounding.
 GPT = build(Gpt, vocab=11, length=8, layers=2, heads=2, width=8, dropout=0.2, **models.NO_BIASES)
 TOKENS = RNG.integers(11, size=(2, 8))
@@ -81,6 +81,9 @@ def joined(residual, params, row, branches, norm, factors=None):
             for name, f in branches.items():
                 scale = np.float64(params[f'{name}_scale']['scale'])
                 row = row + kept(name) * scale * f(norm(row, f'{name}_norm'))
+        case Admin():
+            for name, f in branches.items():
+                row = norm(np.float64(params[f'{name}_residual']['scale']) * row + kept(name) * f(row), f'{name}_norm')
         case NoNorm():
             for name, f in branches.items():
                 row = row + kept(name) * f(row)
@@ -136,6 +139,7 @@ class FormulaTest(parameterized.TestCase):
         (Sandwich(), {'attention_norm', 'attention_last_norm', 'feed_forward_norm', 'feed_forward_last_norm'}, True),
         (ParallelBranches(), {'norm'}, True), (ParallelBranches(norms=2), {'attention_norm', 'feed_forward_norm'}, True),
         (ReZero(), {'attention_residual', 'feed_forward_residual'}, False), (NoNorm(), set(), False),
+        (Admin(), {'attention_norm', 'attention_residual', 'feed_forward_norm', 'feed_forward_residual'}, False),
         (LayerScale(), {'attention_norm', 'attention_scale', 'feed_forward_norm', 'feed_forward_scale'}, True))
     def test_names_of_the_parameters(self, residual, names, final):
         params = drawn(changed(GPT, residual=residual), TOKENS)
@@ -154,6 +158,19 @@ class FormulaTest(parameterized.TestCase):
         params = models.init(changed(GPT, residual=LayerScale(initial=1e-3)))
         for branch in ('attention', 'feed_forward'):
             np.testing.assert_array_equal(params['block_1'][f'{branch}_scale']['scale'], np.full(8, 1e-3, np.float32))
+
+    def test_admin_begins_with_the_root_of_the_variances_below(self):
+        params = models.init(changed(GPT, layers=3, residual=Admin(0.3)))
+        variances = 1.0  # of the embedding, then with that of each branch that has been added
+        for i in range(3):
+            for branch in ('attention', 'feed_forward'):
+                np.testing.assert_allclose(params[f'block_{i}'][f'{branch}_residual']['scale'], np.full(8, np.sqrt(variances)),
+                                           rtol=1e-6)
+                variances += 0.3
+
+    def test_a_variance_of_less_than_0_is_refused(self):
+        with self.assertRaisesRegex(ValueError, r'Admin\(variance=-0.1\): expected a variance of 0 or more'):
+            Admin(-0.1)
 
     def test_another_number_of_norms_is_refused(self):
         with self.assertRaisesRegex(ValueError, r'norms is 3; expected 1, one for all branches, or 2, one for each'):
