@@ -1,6 +1,6 @@
 """muP: what a larger width does to the activations and to the best learning rate of a GPT, with and without it.
 
-    python sweep.py --config=configs/mup.py --workdir=runs/mup --seeds=3
+    python sweep.py --config=configs/mup.py --workdir=runs/mup --seeds=2
     python sweep.py --config=configs/mup.py:rates --workdir=runs/mup_rates
 
 The first is the coordinate check (Yang et al. 2022, section D.1): 10 steps of Adam at one rate, 0.004, with widths from 32 to
