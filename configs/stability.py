@@ -19,6 +19,7 @@ Further sweeps of the same runs, of which the picture shows the loss, the size o
                                                               and the first weights differ
     python sweep.py --config=configs/stability.py:optimizers  the size of the updates of AdamW and of SGD with momentum
     python sweep.py --config=configs/stability.py:heads       1 to 16 heads of pre-norm
+    python sweep.py --config=configs/stability.py:norms       layer norm and batch norm, before and after the branches
 
 These and the rows of DT-Fixup and Admin have not been run yet.
 
@@ -57,7 +58,8 @@ INITIALS = {'scaled': 'Scaled(scale=0.07)', 'xavier': 'Xavier()', 'tfixup': 'TFi
 GRID = (*((variant, initial, warm) for variant in ('pre', 'post') for initial in ('scaled', 'xavier')
           for warm in (True, False)), ('rezero', 'xavier', False), ('tfixup', 'tfixup', False),
         ('dtfixup', 'dtfixup', False), ('admin', 'xavier', False))
-SWEEPS = 'queries', 'optimizers', 'heads'  # the further ones
+SWEEPS = 'queries', 'optimizers', 'heads', 'norms'  # the further ones
+NORMS = {'layer': 'LayerNorm(bias=False)', 'batch': 'OverBatch()'}
 HEADS = 1, 2, 4, 8, 16
 # of the picture
 LINES = {'pre': ('pre-norm', figures.COLOURS[0]), 'post': ('post-norm', figures.COLOURS[1]),
@@ -115,6 +117,9 @@ def further(variant):
              for kind, initial in itertools.product(('pre', 'post'), ('scaled', 'xavier'))}
     if variant == 'queries':
         return kinds
+    if variant == 'norms':
+        return {f'{norm}-{kind}': kinds[f'{kind}-scaled'] | {'model.norm': NORMS[norm]}
+                for norm, kind in itertools.product(NORMS, ('pre', 'post'))}
     own = {'adamw': {}, 'sgd': {'optimizer': base.optimizer(
         'training.optimizer:SGD', momentum=0.9, learning_rate=0.1, clip=1.0, schedule=base.part(
             'training.schedules:LinearDecay', warmup_steps=100))}}

@@ -378,22 +378,23 @@ class StabilityTest(SweepCase):
             model, schedule = points[name].model, points[name].optimizer.schedule
             self.assertEqual((model.residual, model.initial, schedule.warmup_steps > 0), (residual, initial, warmup))
 
-    @parameterized.parameters(('queries', 4), ('optimizers', 4), ('heads', 5))
+    @parameterized.parameters(('queries', 4), ('optimizers', 4), ('heads', 5), ('norms', 4))
     def test_points_of_further_sweeps(self, variant, count):
         sweep = stability.sweep(variant)
         sweep.check(stability.get_config(variant), {}, self.folder)
         self.assertLen(sweep.points, count)
 
     def test_another_sweep_is_refused(self):
-        with self.assertRaisesRegex(ValueError, 'leave out :post.*; further sweeps are queries, optimizers, heads'):
+        with self.assertRaisesRegex(ValueError, 'leave out :post.*; further sweeps are queries, optimizers, heads, norms'):
             stability.sweep('post')
 
+    @parameterized.parameters(('optimizers', 'adamw-pre-scaled', 'sgd-pre-scaled'), ('norms', 'layer-pre', 'batch-pre'))
     @pytest.mark.slow
-    def test_a_further_sweep_is_trained_and_drawn(self):
-        whole = stability.sweep('optimizers')
-        config = experiments.changed(stability.get_config('optimizers'), **SMALL | {
+    def test_a_further_sweep_is_trained_and_drawn(self, variant, *names):
+        whole = stability.sweep(variant)
+        config = experiments.changed(stability.get_config(variant), **SMALL | {
             'data.path': str(self.text), 'data.documents': 'line', 'data.valid': 'train[90%:]', 'model.layers': 2})
-        points = {name: whole.points[name] for name in ('adamw-pre-scaled', 'sgd-pre-scaled')}
+        points = {name: whole.points[name] for name in names}
         with contextlib.redirect_stdout(io.StringIO()):
             self.assertEqual(sweep.run(dataclasses.replace(whole, points=points), config, {}, self.folder / 'runs', 'mine'), 0)
         table = json.loads((self.folder / 'runs' / 'mine.json').read_text())

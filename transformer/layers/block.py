@@ -78,7 +78,7 @@ class Block(nn.Module):
         branches = {'attention': attention} | ({'cross_attention': cross_attention} if self.cross_attention else {}) | {
             'feed_forward': feed_forward}
         x = self.residual(context.encoding.at_layer(x), {name: dropped(name, branch) for name, branch in branches.items()},
-                          partial(normed, self.norm, numerics=self.numerics), self.numerics, drop,
+                          partial(normed, self.norm, numerics=self.numerics, train=key is not None), self.numerics, drop,
                           None if context.encoding.sizes.extra else context.encoding.sizes.grid)
         if 'hidden' in context.capture:
             aux['hidden'] = x

@@ -194,7 +194,7 @@ class MaskedWords(Head):
         if masked is not None:
             x = jnp.take_along_axis(x, masked[..., None], 1)  # [B, M, D]
         x = body.numerics.cast(self.activation(wide(body.dense(body.tokens.width, 'transform')(x))))
-        x = normed(body.norm, x, 'transform_norm', body.numerics)
+        x = normed(body.norm, x, 'transform_norm', body.numerics, key is not None)
         bias = body.vector('output')
         return {'logits': body.tokens.attend(body.readout(x)) + body.numerics.cast(bias)}
 
@@ -245,7 +245,7 @@ class SpanBoundary(MaskedWords):
         for number, width in enumerate((body.width, body.tokens.width)):
             y = body.dense(width, f'boundary_{number}')(y)
             y = body.numerics.cast(self.activation(wide(y)))
-            y = normed(body.norm, y, f'boundary_norm_{number}', body.numerics)
+            y = normed(body.norm, y, f'boundary_norm_{number}', body.numerics, given.get('key') is not None)
         bias = body.vector('boundary_output')
         return found | {'boundary_logits': body.tokens.attend(body.readout(y)) + body.numerics.cast(bias)}
 

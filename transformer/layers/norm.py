@@ -20,7 +20,7 @@ ones = nn.initializers.ones_init()
 
 @dataclasses.dataclass(frozen=True)
 class Norm(abc.ABC):
-    """Base of the norms over the last axis. They are computed in at least float32."""
+    """Base of the norms of the stream: over the last axis, but for `OverBatch`. They are computed in at least float32."""
 
     def parameters(self, width: int) -> dict:
         """{name: `Wanted`} of the learnt parameters."""
@@ -30,11 +30,16 @@ class Norm(abc.ABC):
     def __call__(self, parameters: dict, x: jax.Array) -> jax.Array:
         """x [.., D] -> [.., D] in at least float32."""
 
+    def within(self, x: jax.Array, name: str, numerics: Numerics, train: bool) -> jax.Array:
+        """norm(x) with parameters of the calling module, under `name`."""
+        parameters = Parameters(self.parameters(x.shape[-1]), numerics=numerics, name=name)()
+        return numerics.cast(self(parameters, x))
 
-def normed(norm: Norm, x: jax.Array, name: str, numerics: Numerics = Numerics()) -> jax.Array:
-    """norm(x) with parameters of the calling module, under `name`."""
-    parameters = Parameters(norm.parameters(x.shape[-1]), numerics=numerics, name=name)()
-    return numerics.cast(norm(parameters, x))
+
+def normed(norm: Norm, x: jax.Array, name: str, numerics: Numerics = Numerics(), train: bool = False) -> jax.Array:
+    """norm(x) with parameters of the calling module, under `name`; train: whether this is training, which `OverBatch` must
+    know."""
+    return norm.within(x, name, numerics, train)
 
 
 @partial(jax.custom_vjp, nondiff_argnums=(3, 4))
@@ -171,3 +176,25 @@ class BatchNormalized(nn.Module):
             raise ValueError(f"{'/'.join(self.path)} has running statistics, which were not given; apply the model to "
                              "{'params': .., 'statistics': ..}, such as `variables` of a run.")
         return self.variable('statistics', name, start, shape, jnp.promote_types(self.numerics.parameter_dtype, jnp.float32))
+
+
+@dataclasses.dataclass(frozen=True)
+class OverBatch(Norm):
+    """`BatchNorm` in place of the norms of a Transformer, to compare them: in training the moments are those of all positions
+    of the batch, padding and later positions included, elsewhere the running ones. Where the lengths or the topics of batches
+    differ, so do their moments, which is why Transformers have layer norm (Shen et al. 2020, PowerNorm, section 3)."""
+    momentum: float = 0.1
+    epsilon: float = 1e-5
+
+    def __post_init__(self):
+        BatchNorm(self.momentum, self.epsilon)
+
+    def parameters(self, width: int) -> dict:
+        return super().parameters(width) | {'bias': Wanted(zeros, (width,))}
+
+    def __call__(self, parameters: dict, x: jax.Array) -> jax.Array:
+        """As in training, by the moments of x."""
+        return standardized(x, parameters['scale'], parameters['bias'], self.epsilon, tuple(range(x.ndim - 1)))[0]
+
+    def within(self, x: jax.Array, name: str, numerics: Numerics, train: bool) -> jax.Array:
+        return BatchNormalized(BatchNorm(self.momentum, self.epsilon), numerics, name=name)(x, train)

@@ -25,7 +25,7 @@ from transformer.layers.dense import Dense, Parameters
 from transformer.layers.dropout import dropout, fold, path_rates
 from transformer.layers.feed_forward import FeedForward, FeedForwardLayer, Mlp
 from transformer.layers.initial import Initial, MuP, Scaled
-from transformer.layers.norm import LayerNorm, Norm, normed
+from transformer.layers.norm import LayerNorm, Norm, OverBatch, normed
 from transformer.layers.numerics import Numerics, real_dtype
 from transformer.layers.residual import PreNorm, Residual
 from transformer.layers.sharding import BATCH, constrain
@@ -72,7 +72,8 @@ class Blocks:
       positions: the position encoding, such as 'Learned()' or 'Rotary()'.
       projection_bias, output_bias: biases of queries, keys and values, and of the output projection, in every attention.
       feed_forward: 'Mlp(inner=0, activation=Gelu())', or 'Gated(..)'.
-      norm: the kind of every norm, 'LayerNorm(epsilon=1e-05, bias=True)' or 'RMSNorm(epsilon=1e-06)'.
+      norm: the kind of every norm, 'LayerNorm(epsilon=1e-05, bias=True)' or 'RMSNorm(epsilon=1e-06)'; to compare,
+        'OverBatch()'.
       residual: how branches join and where norms are applied: 'PreNorm()' as in GPT-2, 'PostNorm()', 'Sandwich()',
         'ParallelBranches()', 'Admin()', 'ReZero()', 'LayerScale()', or 'NoNorm()'.
       initial: the initialisation: 'Scaled(scale=0.02)' as in GPT-2, 'Xavier()', 'LeCun()', 'T5()', or 'TFixup()' and
@@ -111,6 +112,8 @@ class Blocks:
         for name, least in (('layers', 1), ('heads', 1), ('width', 1), ('head_width', 0), ('key_heads', 0)):
             if getattr(self, name) < least:
                 raise ValueError(f'{name} is {getattr(self, name)}; set it to at least {least}.')
+        if isinstance(self.norm, OverBatch) and (self.scan or self.remat != 'none' or not isinstance(self.depth, Own)):
+            raise ValueError(f'norm={self.norm} gathers moments in each layer as it runs; leave out scan, remat and depth.')
         if self.depth.blocks(self.layers) < self.layers and (self.kept or self.cross_kept):
             raise ValueError(f'depth={self.depth} has layers that share their heads, which cannot be pruned; leave out kept '
                              'and cross_kept.')
@@ -168,9 +171,9 @@ class Blocks:
         return steps(self.depth, makers[0], self.layers, x, context, key=key, cache=cache, path_rates=rates.paths,
                      numerics=numerics)
 
-    def last_norm(self, x: jax.Array, numerics: Numerics) -> jax.Array:
+    def last_norm(self, x: jax.Array, numerics: Numerics, train: bool = False) -> jax.Array:
         """The norm at the end of the last block, 'norm', if the residual needs one."""
-        return normed(self.norm, x, 'norm', numerics) if self.residual.final_norm else x
+        return normed(self.norm, x, 'norm', numerics, train) if self.residual.final_norm else x
 
     def _blocks(self, numerics, cross, rates):
         """([constructor of each block, called with a name], [{branch: its heads after pruning}])."""
@@ -308,14 +311,15 @@ class Stack(Blocks):
         """
         x = context.encoding.at_input(x)
         if self.embedding_norm:
-            x = normed(self.norm, x, 'embedding_norm', numerics)
+            x = normed(self.norm, x, 'embedding_norm', numerics, key is not None)
         x = dropout(x, self.dropout, fold(key, 'embedding'))
         if projected:
             if isinstance(self.initial, MuP):
                 raise ValueError(f'initial={self.initial} has embeddings of the width of the model; set embedding_width=0.')
             x = Dense(self.width, kernel_init=self.matrix_init, numerics=numerics, name='embedding_projection')(x)
         x, cache, aux = self.through(x, context, self.rates, numerics=numerics, key=key, cache=cache, cross=cross)
-        return dropout(self.last_norm(x, numerics), self._rate(self.last_dropout), fold(key, 'last')), cache, aux
+        x = self.last_norm(x, numerics, key is not None)
+        return dropout(x, self._rate(self.last_dropout), fold(key, 'last')), cache, aux
 
     def over_rows(self, x: jax.Array, *, length: int, numerics: Numerics, segments: jax.Array | None = None,
                   positions: jax.Array | None = None, prefix: jax.Array | None = None, cache: dict | None = None,

@@ -123,9 +123,9 @@ class Hierarchical(nn.Module):
                 x, rates[name], key=fold(key, name), head_mask=factors, capture=capture)
             aux |= {f'{name}/{what}': one for what, one in more.items()}
         x = x.reshape(x.shape[0], -1, last.width)
-        x = x if self.pool_first else last.last_norm(x, numerics)
+        x = x if self.pool_first else last.last_norm(x, numerics, key is not None)
         pooled = x.mean(1)  # [B, D]
-        pooled = last.last_norm(pooled, numerics) if self.pool_first else pooled
+        pooled = last.last_norm(pooled, numerics, key is not None) if self.pool_first else pooled
         outputs = {'hidden': x, 'pooled': pooled} | aux
         if self.classes:
             outputs['logits'] = Dense(self.classes, role=table(1), kernel_init=zeros, numerics=numerics, name='head')(pooled)

@@ -4,8 +4,12 @@ import numpy as np
 from absl.testing import absltest, parameterized
 from flax import linen as nn
 
-from transformer.layers.norm import LayerNorm, Norm, RMSNorm, normed
+from tests import models
+from transformer.layers.norm import LayerNorm, Norm, OverBatch, RMSNorm, normed
 from transformer.layers.numerics import Numerics
+from transformer.layers.stack import Stack
+from transformer.layers.universal import Universal
+from transformer.models.gpt import Gpt
 
 KEY = jax.random.key(0)
 
@@ -16,8 +20,8 @@ class Normed(nn.Module):
     numerics: Numerics = Numerics()
 
     @nn.compact
-    def __call__(self, x):
-        return normed(self.norm, x, 'some_norm', self.numerics)
+    def __call__(self, x, train=False):
+        return normed(self.norm, x, 'some_norm', self.numerics, train)
 
 
 class StoredTest(parameterized.TestCase):
@@ -106,6 +110,51 @@ class LayerNormTest(parameterized.TestCase):
         y, exact = layer.apply(variables, x), np.asarray(x, np.float64)
         self.assertEqual(y.dtype, jnp.bfloat16)
         np.testing.assert_allclose(np.asarray(y, np.float64), (exact - exact.mean()) / exact.std(), atol=8e-3)
+
+
+class OverBatchTest(parameterized.TestCase):
+    """Batch norm in a Transformer."""
+
+    def test_equals_the_formula_in_training_and_elsewhere(self):
+        rng = np.random.default_rng(0)
+        with jax.enable_x64(True):
+            numerics = Numerics('float64', True, 'float64')
+            norm, x = OverBatch(momentum=0.25), 3.0 + rng.normal(size=(4, 5, 3))
+            module = Normed(norm, numerics)
+            start = module.init(jax.random.key(0), x)
+            params = {'some_norm': {'scale': rng.normal(size=3), 'bias': rng.normal(size=3)}}
+            mean, variance = x.reshape(-1, 3).mean(0), x.reshape(-1, 3).var(0)
+            y, moved = module.apply({'params': params, 'statistics': start['statistics']}, x, True, mutable=['statistics'])
+            own = params['some_norm']
+            formula = lambda mean, variance: (x - mean) / np.sqrt(variance + 1e-5) * own['scale'] + own['bias']
+            np.testing.assert_allclose(y, formula(mean, variance), rtol=1e-12)
+            np.testing.assert_allclose(norm(own, x), formula(mean, variance), rtol=1e-12)
+            running = moved['statistics']['some_norm']
+            np.testing.assert_allclose(running['mean'], 0.25 * mean, rtol=1e-12)
+            np.testing.assert_allclose(running['variance'], 0.75 + 0.25 * variance * 20 / 19, rtol=1e-12)
+            y = module.apply({'params': params} | moved, x)
+            np.testing.assert_allclose(y, formula(running['mean'], running['variance']), rtol=1e-12)
+
+    def test_every_norm_of_a_model_gathers_moments_in_training_alone(self):
+        model = models.build(Gpt, vocab=11, width=8, heads=2, layers=1, length=8, norm=OverBatch(), embedding_norm=True)
+        tokens = np.arange(12).reshape(2, 6) % 11
+        start = model.init(jax.random.key(0), tokens)
+        names = {'embedding_norm', 'norm', 'attention_norm', 'feed_forward_norm'}
+        self.assertEqual({*start['statistics'], *start['statistics']['block_0']} - {'block_0'}, names)
+        for key, moves in ((jax.random.key(1), True), (None, False)):
+            given = {'params': start['params'], 'statistics': start['statistics']}
+            _, changed = model.apply(given, tokens, key=key, mutable=['statistics'])
+            same = jax.tree.map(lambda x, y: bool((x == y).all()), start['statistics'], changed['statistics'])
+            self.assertEqual({*jax.tree.leaves(same)}, {not moves})
+
+    @parameterized.parameters({'scan': True}, {'remat': 'full'}, {'depth': Universal()})
+    def test_layers_that_do_not_run_one_by_one_are_refused(self, **fields):
+        with self.assertRaisesRegex(ValueError, r'norm=OverBatch\(.*leave out scan, remat and depth'):
+            Stack(norm=OverBatch(), **fields)
+
+    def test_a_momentum_above_1_is_refused(self):
+        with self.assertRaisesRegex(ValueError, 'expected a momentum in'):
+            OverBatch(momentum=1.5)
 
 
 if __name__ == '__main__':
