@@ -1,7 +1,7 @@
 # make train     installs what a run needs into .venv and trains configs/quickstart.py
 # make sweep     the same for all points of a sweep, CONFIG
 # make test      installs what the tests need besides and runs those that take minutes
-# make test-all  those, and then the long ones: kills, several processes, a run of every config
+# make test-all  those, and then the long ones: kills, several processes, buckets, a run of every config
 # make test-browser  the pages of eval.py --attention=OUT.html in a browser; needs chromium and chromium-driver
 # make lint      checks the style
 # make plan      what a run needs on a slice of TPUs, from the compiler for TPUs in an environment of its own; with
@@ -23,7 +23,7 @@ sweep: .venv/run
 test: .venv/dev
 	$(BIN)/python -m pytest -n auto --dist loadfile -m 'not slow'
 
-test-all: test
+test-all: test .venv/gs
 	$(BIN)/python -m pytest -n auto -m slow
 
 test-browser: .venv/browser
@@ -40,6 +40,11 @@ plan: .venv-plan/run
 
 .venv/run: requirements.txt | .venv/bin/python
 	$(BIN)/python -m pip install --quiet -r requirements.txt
+	touch $@
+
+# Runs and data in gs://
+.venv/gs: requirements.txt requirements-gs.txt | .venv/bin/python
+	$(BIN)/python -m pip install --quiet -r requirements-gs.txt
 	touch $@
 
 .venv/browser: requirements.txt requirements-dev.txt requirements-browser.txt | .venv/bin/python

@@ -64,6 +64,7 @@ if __name__ == '__main__':
     cli.answer_help()  # at once, before jax is imported
 
 import heed
+from data import remote
 from training import workdir
 from training.config import resolve
 from training.host.conversation import Conversation
@@ -78,7 +79,8 @@ def main():
     folder = workdir.given(given.workdir)
     workdir.load_config(folder)
     at_terminal = given.input == '-' and sys.stdin.isatty() and sys.stdout.isatty()
-    content = None if at_terminal else read(given.input)
+    source = remote.local(given.input)
+    content = None if at_terminal else read(source)
     if given.strategy is not None:
         resolve.parse(given.strategy, Strategy, '--strategy')
     run = heed.load(folder, given.step)
@@ -92,8 +94,8 @@ def main():
         Conversation(run, asked, given.json).start(f'{folder}, step {run.snapshot.step}')
         return
     notes = []
-    for number, (text, details) in enumerate(answers(run, reader.lines(content, given.input), given.input, asked), 1):
-        print(json.dumps(details, ensure_ascii=False) if given.json else text, flush=True)
+    for number, (text, details) in enumerate(answers(run, reader.lines(content, source), source, asked), 1):
+        print(remote.shown(json.dumps(details, ensure_ascii=False) if given.json else text), flush=True)
         notes += [f'answer {number}: {details["note"]}'] if 'note' in details else []
     if notes:
         more = f' (and so {len(notes) - 1:,} more; --json has a note at each)' if len(notes) > 1 else ''

@@ -14,7 +14,8 @@ from display import progress
 
 T = TypeVar('T')
 _REMEMBERED = 64 << 20  # bytes; hashing a smaller file costs less than a second look at the cache
-_DOING = {'tokens': 'tokenizing the text', 'tokenizers': 'learning the vocabulary', 'pairs': 'preparing the pairs'}
+_DOING = {'tokens': 'tokenizing the text', 'tokenizers': 'learning the vocabulary', 'pairs': 'preparing the pairs',
+          'remote': 'copying files from the bucket'}
 _ABANDONED = 24 * 3600  # seconds after which the writer of a half-written entry is taken to be dead
 
 
@@ -47,7 +48,7 @@ def entry(kind: str, name: str, build: Callable[[Path], None], intact: Callable[
     try:
         with progress.waiting(_DOING.get(kind, f'making {kind}')):
             build(temporary)
-        for file in temporary.iterdir():
+        for file in filter(Path.is_file, temporary.rglob('*')):
             with open(file, 'rb') as written:
                 os.fsync(written.fileno())  # a power cut must not leave the name without the contents
         try:

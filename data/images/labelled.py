@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from data import cache, fields, json_files, splits
+from data import cache, fields, json_files, remote, splits
 from data.images import chosen, decoding
 from data.images import steps as image_steps
 from data.images.decoding import Format, Wanted
@@ -271,7 +271,7 @@ class OpenImages(Opened):
 
     def score(self, paths: Sequence[str], batch_size: int, **view):
         """The same over image files (each in a folder named after its class), folders of class folders, and IDX files."""
-        paths = [os.path.expanduser(path) for path in paths]
+        paths = [remote.local(path) for path in paths]
         found = [image_sources.is_idx(path) for path in paths]
         if all(found):
             return self._score_idx(paths, batch_size, view)

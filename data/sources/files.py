@@ -21,7 +21,7 @@ import zlib
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from data import cache, splits
+from data import cache, remote, splits
 from data.sources import contents
 
 DOCUMENTS = ('file', 'line', 'blank', 'article', 'stream')
@@ -168,7 +168,7 @@ def files(path: str, field: str = 'data.path', encoding: str = 'utf-8') -> list[
     contents.require_encoding(encoding)
     if not path:
         raise ValueError("data.path is empty and data.source is 'files'; set it to a text file, a folder or a glob.")
-    path = os.path.expanduser(path)
+    path = remote.local(path)
     if os.path.isdir(path):
         found = [(os.path.join(folder, name), path) for folder, names in _walk(path) for name in names]
     elif os.path.exists(path):

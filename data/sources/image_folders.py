@@ -15,7 +15,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 
 import numpy as np
 
-from data import fields
+from data import fields, remote
 from data.images import decoding
 from data.images.decoding import Format, Wanted
 from data.sources import archives, images
@@ -165,7 +165,7 @@ def folder(path: str, wanted: Wanted, told: Told = Told()) -> images.ImageSource
     Raises FileNotFoundError if the folder or images are missing, ValueError for a class that training lacks, for images of
     different sizes unless `size` is given, and for a table or an archive that cannot be read.
     """
-    path = os.path.expanduser(path)
+    path = remote.local(path)
     if not os.path.isdir(path) and not os.path.isfile(path):
         raise FileNotFoundError(f'{path!r} is no folder; data.path must hold one folder of images a class.')
     if os.path.isfile(path) and not archives.is_archive(path):
@@ -184,7 +184,7 @@ def folder(path: str, wanted: Wanted, told: Told = Told()) -> images.ImageSource
 def unlabelled(path: str, wanted: Wanted) -> images.ImageSource:
     """The images of a folder or an archive and of all folders in it, without classes: as parts, if all are in folders of the
     names train, test and so on, train among them; else everything is 'train'. Raises as `folder` does."""
-    path = os.path.expanduser(path)
+    path = remote.local(path)
     tree = Tree.of(path) if os.path.isdir(path) or archives.is_archive(path) else None
     if tree is None or not tree.images:
         what = 'holds no images' if tree else 'is no folder' + ' or archive' * os.path.exists(path)

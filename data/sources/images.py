@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from data import cache
+from data import cache, remote
 from data.images import decoding
 from data.images.decoding import Format, Wanted
 from data.sources.archives import Member
@@ -128,7 +128,7 @@ def idx(path: str, wanted: Wanted) -> ImageSource:
     Parts are 'train' and 'test' (t10k), whichever exist; classes are the labels' numbers. Raises FileNotFoundError
     if there are none, ValueError for a damaged file, and for images of no pixels or of other than 1 or 3 channels.
     """
-    path = os.path.expanduser(path)
+    path = remote.local(path)
     if not os.path.exists(path):
         raise FileNotFoundError(f'{path!r} does not exist; data.path must be a folder of IDX files or an images file.')
     found = {}

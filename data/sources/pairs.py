@@ -13,7 +13,7 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from data import cache
+from data import cache, remote
 from data.sources import files as sources
 from data.sources import tfds as tfds_sources
 from data.sources.tables import Table, data_files, lines_of
@@ -225,7 +225,7 @@ def tables(path: str, form: Form, field: str = 'data.path', encoding: str = 'utf
 
 def aligned(folder: str, languages: tuple[str, str], encoding: str = 'utf-8') -> Callable[[str], Aligned]:
     """Returns a function from a name to the pairs of FOLDER/NAME.LANGUAGE or FOLDER/NAME.LANGUAGE.gz of two languages."""
-    folder = os.path.expanduser(folder)
+    folder = remote.local(folder)
     if not os.path.isdir(folder):
         raise FileNotFoundError(
             f"{folder!r} is no folder; with data.source='files' data.path is the folder of aligned files such as "

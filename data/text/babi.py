@@ -20,7 +20,7 @@ from pathlib import Path
 
 import numpy as np
 
-from data import cache, fields, json_files, splits
+from data import cache, fields, json_files, remote, splits
 from data.opened import Opened
 from data.sources import stories
 from data.sources.stories import Asked, words
@@ -222,7 +222,7 @@ class OpenBabi(Opened):
     def score(self, paths: Sequence[str], batch_size: int, **view):
         """Like `evaluation`, over files in bAbI's format; `task` is 0 for a file that is not named after its task."""
         told = []
-        for path in paths:
+        for path in map(remote.local, paths):
             if not os.path.isfile(path):
                 raise FileNotFoundError(f'{path!r} does not exist; expected a file of stories in the format of bAbI.')
             task = re.match(r'qa(\d+)_', os.path.basename(path))
@@ -270,7 +270,7 @@ class OpenBabi(Opened):
             wanted = match and match['folder'] == folder and int(match['task']) in self.tasks
             return (int(match['task']), match['part']) if wanted else None
 
-        for path, contents in stories.files(os.path.expanduser(self.config.path), key_of):
+        for path, contents in stories.files(remote.local(self.config.path), key_of):
             key = key_of(path)
             if key in found:
                 raise ValueError(f'{places[key]} and {path} are both the {key[1]} part of task {key[0]}; remove one, or set '

@@ -21,6 +21,7 @@ from pathlib import Path
 
 import numpy as np
 
+from data import remote
 from data.tokenizers import plain, word_piece
 from data.tokenizers.drawn import DrawnPieces, DrawnWays, DroppedMerges
 from data.tokenizers.plain import ByteTokenizer, CharTokenizer, IdTokenizer, WordTokenizer
@@ -317,7 +318,7 @@ class Json(TokenizerSpec):
 
     def learn(self, texts: Iterable[str] = ()) -> JsonTokenizer:
         """Reads the file. Raises FileNotFoundError, and ValueError for one that cannot be read or lacks a token."""
-        path = Path(self.path).expanduser()
+        path = Path(remote.local(self.path))
         if not path.is_file():
             raise FileNotFoundError(f"{str(path)!r} is no file; Json(path='...') in data.tokenizer names a tokenizer.json.")
         made = JsonTokenizer(path.read_bytes(), self.stated, self.vocab, self.split)

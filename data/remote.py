@@ -1,0 +1,53 @@
+"""Text and images in a bucket of Google Cloud Storage, gs://: read from a copy in the cache, which is made once.
+
+    path = local('gs://bucket/text/*.txt')  # ~/.cache/heed/remote/KEY/bucket/text/*.txt
+"""
+
+import glob
+import os
+import re
+from pathlib import Path
+
+from data import cache
+
+SCHEME = 'gs://'
+
+
+def local(path: str) -> str:
+    """A path with ~ expanded. Of a file, a folder or a glob in a bucket: that of a copy with the names of the bucket, which
+    is made anew if anything has changed there.
+
+    Raises ValueError if gcsfs is not installed or the bucket cannot be read, FileNotFoundError if nothing is there.
+    """
+    if not path.startswith(SCHEME):
+        return os.path.expanduser(path)
+    try:
+        import gcsfs
+    except ImportError:
+        raise ValueError(f'{path} is in Google Cloud Storage, which needs gcsfs; install it with "pip install -r '
+                         'requirements-gs.txt".') from None
+    bucket = gcsfs.GCSFileSystem(use_listings_cache=False)
+    try:
+        named = bucket.glob(path, detail=True) if glob.has_magic(path) else bucket.find(path, detail=True)
+    except Exception as error:  # of a network, of many types
+        raise ValueError(f'{path} cannot be read ({error}); make sure that there is a network, and permission to read '
+                         'it.') from None
+    sizes = {name: about['size'] for name, about in named.items() if about['type'] == 'file' and not name.endswith('/')}
+    if not sizes:
+        raise FileNotFoundError(f'{path!r} does not exist; expected a file, a folder or a glob in a bucket.')
+
+    def build(folder: Path) -> None:
+        for name in sizes:
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        bucket.get(list(sizes), [str(folder / name) for name in sizes])
+
+    def intact(folder: Path) -> bool:
+        return all((folder / name).is_file() and (folder / name).stat().st_size == size for name, size in sizes.items())
+
+    key = cache.key(path, *((name, named[name]['generation']) for name in sorted(sizes)))
+    return f'{cache.entry("remote", key, build, intact)}/{path.removeprefix(SCHEME).rstrip("/")}'
+
+
+def shown(text: str) -> str:
+    """A text with the names of objects in place of the paths of their copies."""
+    return re.sub(rf'{re.escape(str(cache.root()))}/remote/[0-9a-f]{{32}}/', SCHEME, text)
