@@ -58,7 +58,7 @@ import numpy as np
 from data import json_files
 from display import progress
 from training import run as runs
-from training import workdir
+from training import storage, workdir
 from training.config import resolve
 from training.host import machine
 from training.report import report, summary
@@ -149,7 +149,7 @@ def picture(path, page=False):
 def keep(path, drawn, numbers, said):
     """Writes a picture, a figure or a page of HTML, and its numbers beside it, and says what is shown."""
     if isinstance(drawn, str):
-        workdir.write_atomically(path, drawn)
+        storage.write(path, drawn)
     else:
         write_figure(path, drawn)
     write_numbers(path, numbers)
@@ -167,7 +167,7 @@ def write_figure(path, figure):
 
 
 def write_numbers(path, numbers):
-    workdir.write_atomically(path.with_suffix('.json'), json.dumps(numbers, indent=1, allow_nan=False) + '\n')
+    storage.write(path.with_suffix('.json'), json.dumps(numbers, indent=1, allow_nan=False) + '\n')
 
 
 def attention(snapshot, name, given, path, steps):
@@ -222,7 +222,7 @@ def heads(snapshot, split, path, folder, count, new):
     if count is not None:
         if count > total:
             raise ValueError(f'--keep is {count}, but the model has {total} heads; keep fewer.')
-        runs.require_new(workdir.local(new))
+        runs.require_new(storage.path(new))
     batches = snapshot.run.evaluation(name, part)
     raw = importance.importance(snapshot, batches)
     scores = importance.by_layer(raw)
@@ -240,7 +240,7 @@ def heads(snapshot, split, path, folder, count, new):
     write_numbers(path, numbers)  # now, as pruning may still fail
     if new is not None:
         kept = [tuple(sorted(head for layer, head in order[total - count:] if layer == i)) for i in range(len(layers))]
-        prune(snapshot, folder, workdir.local(new), kept, next(iter(batches)))
+        prune(snapshot, folder, storage.path(new), kept, next(iter(batches)))
         numbers |= {'pruned': new, 'kept': kept}
         write_numbers(path, numbers)
     say_changes(folder, snapshot, part)

@@ -22,7 +22,7 @@ import numpy as np
 
 from data import json_files
 from training import run as runs
-from training import workdir
+from training import storage, workdir
 from training.config import resolve
 from training.contracts import Reader
 from training.host import machine
@@ -57,7 +57,7 @@ def load(folder: str | os.PathLike, step: int | str = 'last') -> 'Run':
     """
     if not isinstance(folder, str | os.PathLike):
         raise ValueError(f'The folder is {folder!r:.40}; expected the path of a workdir or of a folder of save_pretrained.')
-    folder = workdir.local(folder)
+    folder = storage.path(folder)
     if _is_hugging_face(folder):
         import convert  # which imports all families
 

@@ -18,6 +18,7 @@ import pathlib
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 
@@ -35,7 +36,7 @@ if __name__ == '__main__':
 
 import train
 from display import progress
-from training import workdir as workdirs
+from training import storage
 from training.config import schema
 from training.config.resolve import did_you_mean
 from training.host.signals import Stop
@@ -53,7 +54,7 @@ def main(config, name):
     if given.only is not None and given.only not in sweep.points:
         raise ValueError(f'The sweep has no point {given.only!r}; {did_you_mean(given.only, sweep.points)}')
     return run(sweep, config, schema.differences(cli.load_config(name)[0], config),
-               workdirs.local(given.workdir or cli.default_workdir(name)), pathlib.Path(name.partition(':')[0]).stem,
+               storage.path(given.workdir or cli.default_workdir(name)), pathlib.Path(name.partition(':')[0]).stem,
                only=given.only, processes=given.processes)
 
 
@@ -110,7 +111,7 @@ def run(sweep, config, given, folder, name, *, only=None, processes=1):
         table = sweep.table(folders)
         print('\n'.join(sweeps.lines(table, sweep.title, wide=17 if several else 8)), flush=True)
     if table:
-        workdirs.write_atomically(folder / f'{name}.json', sweeps.as_json(table))
+        storage.write(folder / f'{name}.json', sweeps.as_json(table))
     if failed:
         raise failed
     if sweep.draw:
@@ -118,15 +119,16 @@ def run(sweep, config, given, folder, name, *, only=None, processes=1):
         for key, figure in (drawn if isinstance(drawn, dict) else {'': drawn}).items():
             path = folder / 'plots' / f'{name}{key and "_" + key}.png'
             path.parent.mkdir(exist_ok=True)
-            figure.savefig(path)
+            with path.open('wb') as file:
+                figure.savefig(file)
             print(path)
     return 0
 
 
 def trained(config, folder):
     """Trains a point, whose config `config()` makes, up to its end; returns the exit code."""
-    with (open(folder.with_name(f'{folder.name}.log'), 'a') as log, contextlib.redirect_stdout(log),
-          progress.waiting(f'training {folder.name}, see {log.name}')):
+    with (storage.filled(folder.parent) as place, open(place / f'{folder.name}.log', 'a') as log,
+          contextlib.redirect_stdout(log), progress.waiting(f'training {folder.name}, see {folder}.log')):
         made = config()
         try:
             return train.train(made, folder)
@@ -145,7 +147,7 @@ def at_once(sweep, folder, processes):
     shares = [cores[i * len(cores) // processes:(i + 1) * len(cores) // processes] or cores for i in range(processes)]
     waiting, done, failed, running = dict(sweep.all_points), set(), {}, {}
     arguments = cli.take(sys.argv[1:], 'processes')[1]
-    with Stop() as stop, progress.waiting('training', len(waiting), 'points') as advance:
+    with logs_of(folder) as logs, Stop() as stop, progress.waiting('training', len(waiting), 'points') as advance:
         while waiting or running:
             for point in [one for one, its in waiting.items() if failed.keys() & {*its.after}]:
                 failed[point] = f'it starts from {next(one for one in waiting.pop(point).after if one in failed)!r}'
@@ -153,7 +155,7 @@ def at_once(sweep, folder, processes):
             ready = [one for one, its in waiting.items() if done.issuperset(its.after)]
             for number, point in zip(free, ready if not stop.signal else ()):
                 del waiting[point]
-                with open(folder / f'{point}.log', 'a') as log:
+                with open(logs / f'{point}.log', 'a') as log:
                     process = subprocess.Popen([sys.executable, __file__, *arguments, f'--only={point}'],
                                                stdout=subprocess.DEVNULL, stderr=log, start_new_session=True,
                                                env={**os.environ, _PARENT: str(os.getpid())})
@@ -171,7 +173,7 @@ def at_once(sweep, folder, processes):
                 del running[number]
                 advance(1)
                 if process.returncode:
-                    failed[point] = (folder / f'{point}.log').read_text().strip().rpartition('\n')[2]
+                    failed[point] = (logs / f'{point}.log').read_text().strip().rpartition('\n')[2]
                 else:
                     done.add(point)
                     yield point, 0
@@ -179,6 +181,16 @@ def at_once(sweep, folder, processes):
     if failed:
         several = f'{len(failed)} points of the sweep failed, of which the first says: ' if len(failed) > 1 else ''
         raise ValueError(several + next(iter(failed.values())).removeprefix('sweep.py: '))
+
+
+@contextlib.contextmanager
+def logs_of(folder):
+    """A local folder for what the processes of points say besides their logs: that of the logs, else a temporary one."""
+    if not storage.remote(folder):
+        yield folder
+        return
+    with tempfile.TemporaryDirectory() as place:
+        yield pathlib.Path(place)
 
 
 def end_with(parent):

@@ -23,6 +23,7 @@ if __name__ == '__main__':  # a script that imports `train` defines flags of its
 from display import progress
 from training import mesh as meshes
 from training import run as runs
+from training import storage
 from training import workdir as workdirs
 from training.checkpoint import Checkpoints, checksums, rank
 from training.config import schema
@@ -51,7 +52,7 @@ def train(config, workdir):
         open_things.enter_context(processes.together())
         processes.require_same(config=workdirs.as_json(config))
         first = processes.first()  # the others compute, and write only their shards of checkpoints
-        folder = workdirs.local(workdir)
+        folder = storage.path(workdir)
         exists = bool(processes.from_first(workdirs.is_run(folder)))
         if exists:
             open_things.enter_context(workdirs.locked(folder, first))
@@ -96,7 +97,8 @@ def train(config, workdir):
         # ---- State. In this order: the workdir > init_from > fresh ---------------------------------------------------
         iterator = run.data.train(config.seed)
         state, start, best, pending = None, 0, math.inf, []
-        profile = machine.Profile(config.profile.steps, config.train.steps, folder / 'profile')
+        profile = machine.Profile(config.profile.steps, config.train.steps,
+                                  open_things.enter_context(storage.filled(folder / 'profile')))
         with progress.waiting(f'reading the last checkpoint of {folder}'):
             restored = checkpoints.restore(run.shapes.tree(), iterator=iterator) if exists else None
         before, watts = restored.meta['energy'] if restored else energy.NOTHING, energy.full_load_watts(mesh)
@@ -130,7 +132,8 @@ def train(config, workdir):
             open_things.callback(checkpoints.close)
         if first:
             if not begun:
-                run.data.save(folder)
+                with storage.filled(folder) as place:
+                    run.data.save(place)
             workdirs.save_config(folder, config)
             workdirs.save_environment(folder, digests, companions)  # last: see has_facts
         peak = peak_flops(mesh.devices.flat[0], config.dtype)

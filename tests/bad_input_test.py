@@ -132,7 +132,7 @@ class BadInputTest(experiments.TestCase):
         ('--flagfile=/nowhere', '/nowhere'),
         ('--config=', '--config is empty; give it the path'),
         ('--config.init_from=nowhere', 'There is no folder nowhere; give'),
-        ('--workdir=gs://bucket/run', 'gs://bucket/run is a remote path'),
+        ('--workdir=s3://bucket/run', 's3://bucket/run is a remote path'),
         ('--processes=2', '--processes and --process need --coordinator=HOST:PORT'),
     )
     def test_field(self, argument, pattern):

@@ -234,7 +234,7 @@ def sweep(variant):
         ('', (), r'mine.py names no points: define sweep\(variant\) as configs/stability.py does'),
         ('', ('--seeds=0',), "--seeds is '0'; expected"), ('', ('--wokdir=here',), 'no flag --wokdir; did you mean .workdir'),
         ('', ('--workdir=',), '--workdir is empty; give it a folder, or leave it out for runs/mine'),
-        ("Sweep({'a': {}})", ('--workdir=gs://bucket/grid',), 'gs://bucket/grid is a remote path'))
+        ("Sweep({'a': {}})", ('--workdir=s3://bucket/grid',), 's3://bucket/grid is a remote path'))
     def test_a_mistake_is_one_sentence(self, points, arguments, message):
         done = self.sweep(*arguments, points=points)
         self.assertEqual((done.code, done.out), (1, ''))

@@ -11,6 +11,7 @@ import itertools
 import json
 import logging
 import math
+import os
 import re
 import sys
 import time
@@ -27,11 +28,13 @@ from jax import numpy as jnp
 from jax.experimental import multihost_utils
 from orbax.checkpoint.checkpoint_managers import preservation_policy
 
+from training import storage
 from training.mesh import nested, path_of
 
 _DIFF_ROWS = 40
 # Failures of the machine, not of the checkpoint: another attempt may succeed, so the checkpoint is not set aside.
-_MACHINE = re.compile(r'RESOURCE_EXHAUSTED|PERMISSION_DENIED|[Oo]ut of memory|Permission denied|Too many open files')
+_MACHINE = re.compile(r'RESOURCE_EXHAUSTED|PERMISSION_DENIED|[Oo]ut of memory|Permission denied|Too many open files|'
+                      r'UNAVAILABLE|DEADLINE_EXCEEDED|UNAUTHENTICATED|[Tt]imed? ?out|Cannot connect|Forbidden')
 
 
 @dataclasses.dataclass(frozen=True)
@@ -118,7 +121,7 @@ class Checkpoints:
                 f'checkpoint.keep is {keep}, but at least 2 checkpoints are needed in case one is damaged: '
                 'set it to 2 or more.'
             )
-        self._workdir = epath.Path(folder).absolute()  # Orbax refuses relative paths
+        self._workdir = epath.Path(folder if storage.remote(folder) else os.path.abspath(folder))  # not relative, for Orbax
         self._folder = self._workdir / 'checkpoints'
         self._best, self._writable = best, writable
         self._values: dict[int, float] = {}  # step -> rank of the metric `best`
@@ -198,10 +201,9 @@ class Checkpoints:
         content = self._read_meta(step)
         content |= {'metrics': content['metrics'] | {name: float(v) for name, v in metrics.items()}, 'user': meta}
         if jax.process_index() == 0:
-            file = self._folder / str(step) / 'meta' / 'metadata'
-            temporary = file.with_name('metadata.new')
-            temporary.write_text(json.dumps({'checksum': _json_checksum(content), 'content': content}))
-            temporary.replace(file)  # atomic: a kill leaves the old file or the new one
+            # A kill leaves the old file or the new one.
+            storage.write(self._folder / str(step) / 'meta' / 'metadata',
+                          json.dumps({'checksum': _json_checksum(content), 'content': content}))
         self._note_metric(step, content['metrics'])
 
     def restore(self, target, *, iterator=None, step: int | None = None) -> Restored | None:
@@ -291,7 +293,7 @@ class Checkpoints:
                 result = read()
             except Exception as error:  # Orbax and TensorStore report damage by errors of many types
                 reason = f'{what} cannot be read, {_shortened(error)}'
-                if isinstance(error, (MemoryError, PermissionError)) or _MACHINE.search(str(error)):
+                if isinstance(error, (MemoryError, PermissionError, ConnectionError)) or _MACHINE.search(str(error)):
                     raise ValueError(
                         f'a checkpoint in {self._folder} could not be read, though it may be intact ({reason}): '
                         'make sure that there is enough memory and permission to read it, then start again.'
@@ -356,10 +358,9 @@ class Checkpoints:
                 moved = ', moved to damaged'
                 if jax.process_index() == 0:
                     aside = self._workdir / 'damaged'
-                    aside.mkdir(parents=True, exist_ok=True)
                     names = itertools.chain([str(step)], (f'{step}-{n}' for n in itertools.count(1)))
                     place = next(aside / name for name in names if not (aside / name).exists())
-                    (self._folder / str(step)).rename(place)
+                    storage.move(self._folder / str(step), place)
             if jax.process_index() == 0:
                 print(f'checkpoint {step} is damaged ({reason}){moved}; resuming from {good}', file=sys.stderr)
         if damaged and self._writable:

@@ -11,7 +11,7 @@ import json
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from training import contracts, workdir
+from training import contracts, storage, workdir
 from training.checkpoint import checksums
 
 
@@ -53,7 +53,7 @@ class Companions:
         return {name: _digest(snapshot) for name, snapshot in self.snapshots.items()}
 
     def _snapshot(self, name, folder):
-        place = workdir.local(folder)
+        place = storage.path(folder)
         if not (place / 'config.json').is_file():
             raise ValueError(f'companions.{name} is {folder!r}, where there is no run; restore the run whose model the loss '
                              'applies, or name the workdir to which it has moved.')

@@ -8,7 +8,6 @@ import functools
 import inspect
 import math
 import re
-import shutil
 from typing import Any
 
 import jax
@@ -16,7 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from display import progress
-from training import contracts, roles, workdir
+from training import contracts, roles, storage, workdir
 from training import mesh as meshes
 from training import optimizer as optimizers
 from training import step as steps
@@ -375,7 +374,7 @@ def build(config, mesh, folder=None, source=None, *, applied=False):
                          'devices with mesh.data.')
     described = _part(config.data, contracts.Data, 'data', key='pipeline')
     reader = described.reader and _part({'reader': described.reader}, contracts.Reader, 'reader', key='reader')
-    data = _held(described.open(folder, source), contracts.Opened, 'data', config.data.pipeline)
+    data = _held(described.open(workdir.facts(folder), workdir.facts(source)), contracts.Opened, 'data', config.data.pipeline)
     if len(data.buckets) > 1 and config.train.dispatch > 1:
         raise ValueError(f'train.dispatch={config.train.dispatch} does steps with batches of one shape, but data.packing='
                          f'{config.data.packing!r} gives several; set train.dispatch=1, or another packing.')
@@ -434,7 +433,7 @@ def load(folder, step='last', data=None, onto=None):
       data: devices over which batches are split; None: as in training, or all that divide a batch of evaluation.
       onto: another mesh for the parameters alone, such as that of several processes, which must then all read them.
     """
-    folder = workdir.local(folder)
+    folder = storage.path(folder)
     config = workdir.load_config(folder)
     with progress.waiting(f'reading {folder}'):
         return _loaded(folder, config, step, data, onto)
@@ -465,6 +464,9 @@ def require_new(folder):
     """Raises ValueError unless a workdir can be made at `folder`."""
     if folder.exists() and not (folder.is_dir() and not any(folder.iterdir())):
         raise ValueError(f'{folder} is there already; give the new folder another name.')
+    if storage.remote(folder):
+        workdir.require_writable(folder)
+        return
     if not folder.absolute().parent.is_dir():
         raise ValueError(f'There is no folder {str(folder.absolute().parent)!r} to make {folder.name} in; make it first.')
     workdir.require_writable(folder.absolute().parent, 'folder', f'give {folder.name} another place')
@@ -479,7 +481,8 @@ def write(folder, run, tree, source=None):
     """
     require_new(folder)
     with workdir.made(folder) as made, progress.waiting(f'writing {folder}'):
-        run.data.save(made)
+        with storage.filled(made) as place:
+            run.data.save(place)
         checkpoints = Checkpoints(made)
         try:
             checkpoints.save(0, tree, None, meta={'best': {}, 'pending': [], 'evaluated': [], 'energy': energy.NOTHING})
@@ -489,7 +492,7 @@ def write(folder, run, tree, source=None):
         if source is None:
             workdir.save_environment(made, {})
         elif (source / 'environment.json').is_file():
-            shutil.copy(source / 'environment.json', made)
+            (made / 'environment.json').write_bytes((source / 'environment.json').read_bytes())
 
 
 def mesh_for(config, data):

@@ -14,6 +14,7 @@ from importlib import metadata
 import jax
 import ml_collections
 
+from training import lease, storage
 from training.config import schema
 from training.host import machine
 
@@ -22,52 +23,42 @@ from training.host import machine
 CHANGEABLE = (r'train\.steps|(log|checkpoint|evals|generation|mesh|profile|energy|companions)\..*|data\.(workers|reader)')
 OURS = 'data', 'transformer', 'vit', 'training'  # packages whose code a config.json may name
 NAMES_CODE = r'(model|task|optimizer(\.schedule)?)\.name|data\.(pipeline|reader)|evals\.[^.]+\.evaluator'
+NO_FACTS = {'checkpoints', 'damaged', 'samples', 'plots', 'profile', 'config.json', 'environment.json', 'metrics.jsonl',
+            'timing.jsonl'}  # of a workdir; all else is the data's
 VERSIONS = ('jax', 'jaxlib', 'flax', 'optax', 'orbax-checkpoint', 'grain', 'numpy', 'sentencepiece')
-
-
-def local(path):
-    """The path of a workdir. Raises ValueError for a remote one."""
-    if re.match(r'\w+:/', str(path)):
-        raise ValueError(f'The workdir {path} is a remote path; give a local folder and copy it afterwards.')
-    return pathlib.Path(path).expanduser()
 
 
 def given(path):
     """The path of --workdir. Raises ValueError if it is missing."""
     if not path:
         raise ValueError('Give --workdir=DIR, the folder of a run made by train.py.')
-    return local(path)
+    return storage.path(path)
 
 
 def existing(path):
     """The path of a workdir that holds a run. Raises ValueError if it does not."""
-    folder = local(path)
+    folder = storage.path(path)
     load_config(folder)
     return folder
 
 
-def write_atomically(path, text):
-    temporary = path.with_name(f'.{path.name}.{os.getpid()}')
-    with open(temporary, 'w', encoding='utf-8') as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
-    temporary.replace(path)
-
-
 @contextlib.contextmanager
 def locked(folder, first=True):
-    """Locks the folder for one run; the kernel releases the lock however the process ends. Of several processes, the first
-    holds it for all."""
+    """Locks the folder for one run; the kernel releases the lock however the process ends, in a bucket a lease does so after
+    `lease.LASTS` seconds. Of several processes, the first holds it for all."""
+    refusal = f'Another process is training in {folder}; wait for it, or give another --workdir.'
     if not first:
         yield
-        return
-    with open(folder / '.lock', 'w') as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise ValueError(f'Another process is training in {folder}; wait for it, or give another --workdir.') from None
-        yield
+    elif storage.remote(folder):
+        with lease.held(folder / '.lease', refusal):
+            yield
+    else:
+        with open(folder / '.lock', 'w') as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise ValueError(refusal) from None
+            yield
 
 
 def is_run(folder):
@@ -94,7 +85,6 @@ def create(folder, config, first=True):
         return
     require_writable(folder)
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / '.lock').touch()
     with locked(folder):
         if (folder / 'config.json').is_file():
             raise ValueError(f'Another process has just started a run in {folder}; give another --workdir.')
@@ -104,7 +94,11 @@ def create(folder, config, first=True):
 
 @contextlib.contextmanager
 def made(folder):
-    """A temporary folder that is renamed to `folder` at the end, so that all of it is written or nothing."""
+    """A temporary folder that is renamed to `folder` at the end, so that all of it is written or nothing. A bucket renames no
+    folders: there it is `folder` itself."""
+    if storage.remote(folder):
+        yield folder
+        return
     with tempfile.TemporaryDirectory(prefix=f'.{folder.name}.', dir=folder.absolute().parent) as place:
         inside = pathlib.Path(place, folder.name)
         inside.mkdir()
@@ -115,6 +109,14 @@ def made(folder):
 def require_writable(folder, name='workdir', instead='give --workdir a folder in a place where you may write'):
     """Raises ValueError if the folder, which the message calls `name`, cannot be made, or is there and cannot be written to;
     leaves nothing behind."""
+    if storage.remote(folder):
+        try:
+            (folder / '.heed').touch()
+            (folder / '.heed').unlink()
+        except Exception as error:  # of a network, of many types
+            why = 'there is no such bucket' if isinstance(error, FileNotFoundError) else error
+            raise ValueError(f'The {name} {folder} cannot be written to ({why}); {instead}.') from None
+        return
     above = next(path for path in (folder, *folder.absolute().parents) if path.exists())
     try:
         pathlib.Path(tempfile.mkdtemp(prefix='.heed', dir=above)).rmdir()
@@ -139,6 +141,11 @@ def has_facts(folder):
     return (folder / 'environment.json').is_file() or any((folder / 'checkpoints').glob('[0-9]*'))
 
 
+def facts(folder):
+    """A local folder with what the data has saved in a workdir; None for None."""
+    return folder and storage.copied(folder, lambda name: name in NO_FACTS or name.startswith(('.', 'events.')))
+
+
 def as_json(config):
     """A config as config.json holds it, with lists for tuples."""
     return json.loads(json.dumps(config.to_dict()))
@@ -152,7 +159,7 @@ def flat(tree, prefix=''):
 
 
 def save_config(folder, config):
-    write_atomically(folder / 'config.json', json.dumps(as_json(config), indent=2) + '\n')
+    storage.write(folder / 'config.json', json.dumps(as_json(config), indent=2) + '\n')
 
 
 def load_config(folder):
@@ -248,4 +255,4 @@ def save_environment(folder, digests, companions=None):
         'processes': jax.process_count(), 'processor': machine.processor(), 'cores': len(os.sched_getaffinity(0)),
         'xla_flags': os.environ.get('XLA_FLAGS', ''), 'data': digests,
         'companions': companions or {}}
-    write_atomically(folder / 'environment.json', json.dumps(environment, indent=2) + '\n')
+    storage.write(folder / 'environment.json', json.dumps(environment, indent=2) + '\n')

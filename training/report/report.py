@@ -5,7 +5,6 @@ import contextlib
 import json
 import logging
 import math
-import os
 import pathlib
 import sys
 import textwrap
@@ -15,6 +14,7 @@ from collections.abc import Collection, Iterator
 import numpy as np
 
 from display import figures, progress
+from training import storage
 
 METRICS, TIMING = 'metrics.jsonl', 'timing.jsonl'
 
@@ -57,8 +57,7 @@ class Report:
         self._steps, self._unit, self._peak = steps, unit, peak
         for name in (METRICS, TIMING):
             _cut(workdir / name, step, again)
-        self._metrics = open(workdir / METRICS, 'a', encoding='utf-8', buffering=1 << 16)  # noqa: SIM115
-        self._timing = open(workdir / TIMING, 'a', encoding='utf-8', buffering=1 << 16)  # noqa: SIM115
+        self._metrics, self._timing = (storage.appending(workdir / name) for name in (METRICS, TIMING))
         self._board = _Board(workdir, step)
         self._bar = None
         if progress.shown(sys.stdout) if bar is None else bar:
@@ -97,7 +96,8 @@ class Report:
 
         pixels = _pixels(image)
         with self._writing():
-            Image.fromarray(pixels).save(self._sample(name, step, 'png'))
+            with self._sample(name, step, 'png').open('wb') as file:
+                Image.fromarray(pixels).save(file, 'png')
             self._board.add('image', step, name, pixels, dataformats='HWC')
 
     def progress(
@@ -139,8 +139,7 @@ class Report:
         """Writes all rows so far to the disk; call it before a checkpoint that relies on them."""
         with self._writing():
             for file in (self._metrics, self._timing):
-                file.flush()
-                os.fsync(file.fileno())
+                storage.flush(file)
             self._board.flush()
 
     def close(self) -> None:
@@ -263,7 +262,8 @@ def plot_losses(workdir: pathlib.Path) -> pathlib.Path:
     """Draws `losses` to plots/loss.png and returns that path. Raises what `losses` raises."""
     figure, path = losses(workdir), workdir / 'plots' / 'loss.png'
     path.parent.mkdir(exist_ok=True)
-    figure.savefig(path)
+    with path.open('wb') as file:
+        figure.savefig(file)
     return path
 
 
@@ -375,14 +375,8 @@ def _cut(path: pathlib.Path, step: int, again: Collection[str]) -> None:
     if not path.exists():
         return
     kept = b''.join(line for line, row in _parse(path) if stays(row)) if step else b''
-    if len(kept) == path.stat().st_size:
-        return
-    temporary = path.with_name(path.name + '.tmp')
-    with open(temporary, 'wb') as file:
-        file.write(kept)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(temporary, path)
+    if kept != path.read_bytes():
+        storage.write(path, kept.decode())
 
 
 def _running_mean(values: np.ndarray, radius: int) -> np.ndarray:

@@ -66,7 +66,7 @@ class ScriptTest(parameterized.TestCase):
 
     @pytest.mark.slow
     def test_what_nobody_expected_keeps_its_traceback(self):
-        expected = self.run_script(body="workdir.local('gs://x')")
+        expected = self.run_script(body="workdir.given('')")
         self.assertEqual((expected.returncode, len(expected.stderr.splitlines())), (1, 1))
         for body in ("int('x')", "{}['x']"):  # a ValueError too, but none that a `raise` of ours explains
             self.assertIn('Traceback', self.run_script(body=body).stderr)

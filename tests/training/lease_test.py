@@ -1,0 +1,86 @@
+import contextlib
+import io
+import os
+import subprocess
+import sys
+import threading
+import time
+from unittest import mock
+
+import pytest
+from absl.testing import absltest
+
+from tests import storage_server
+from training import lease, storage
+
+
+@storage_server.needed
+@pytest.mark.slow
+class LeaseTest(absltest.TestCase):
+    def setUp(self):
+        super().setUp()
+        self.place = storage.path(storage_server.bucket()) / 'run' / '.lease'
+        self.enter_context(mock.patch.multiple(lease, LASTS=2.0, RENEWED_EVERY=0.2))
+
+    def test_one_process_holds_it(self):
+        for _ in range(2):  # the end of the first makes it free
+            with lease.held(self.place, 'no'):
+                with self.assertRaisesRegex(ValueError, 'no'), lease.held(self.place, 'no'):
+                    pass
+                self.assertNotEmpty(self.place.read_text())
+            self.assertEqual(self.place.read_text(), '')
+
+    def test_it_outlasts_its_renewals_while_its_holder_lives(self):
+        with lease.held(self.place, 'no'):
+            time.sleep(lease.LASTS + 0.5)
+            self.assertFalse(lease.Lease(self.place).take())
+
+    def test_of_a_dead_process_it_expires(self):
+        program = ('import os, sys; from training import lease, storage\n'
+                   'with lease.held(storage.path(sys.argv[1]), ""): os.kill(os.getpid(), 9)')
+        ended = subprocess.run([sys.executable, '-c', program, str(self.place)], check=False)
+        self.assertEqual(ended.returncode, -9)
+        self.assertNotEmpty(self.place.read_text())
+        with lease.held(self.place, 'no'):
+            pass
+
+    def test_of_many_at_once_one_gets_it(self):
+        outcomes, others_are_done = [], threading.Event()
+
+        def rival():
+            try:
+                with lease.held(self.place, 'no'):
+                    outcomes.append('held')
+                    others_are_done.wait(20)
+            except ValueError:
+                outcomes.append('refused')
+                if outcomes.count('refused') == 3:
+                    others_are_done.set()
+
+        rivals = [threading.Thread(target=rival) for _ in range(4)]
+        for one in rivals:
+            one.start()
+        for one in rivals:
+            one.join()
+        self.assertCountEqual(outcomes, ['held', *['refused'] * 3])
+
+    def test_a_stale_generation_is_not_replaced(self):
+        one, other = lease.Lease(self.place), lease.Lease(self.place)
+        self.assertTrue(one.take())
+        self.assertFalse(other._write('other', 0))
+        self.assertTrue(one._write(one._holder, 0))  # its own text: an attempt that succeeded before
+
+    def test_a_process_that_was_replaced_ends(self):
+        ended, err = threading.Event(), io.StringIO()
+        with mock.patch.object(os, '_exit', lambda code: ended.set()), contextlib.redirect_stderr(err):
+            one = lease.Lease(self.place)
+            one.take()
+            self.place.write_text('another')
+            with one.renewed():
+                self.assertTrue(ended.wait(10))
+        self.assertRegex(err.getvalue(), r'^Another process may train in gs://.*/run, .*; it ends without saving\.\n')
+        self.assertEqual(self.place.read_text(), 'another')
+
+
+if __name__ == '__main__':
+    absltest.main()

@@ -1,0 +1,95 @@
+import pathlib
+import sys
+import tempfile
+from unittest import mock
+
+import pytest
+from absl.testing import absltest, parameterized
+
+from tests import storage_server
+from training import storage
+
+
+class PathTest(absltest.TestCase):
+    def test_local_paths_are_those_of_pathlib(self):
+        with mock.patch.dict(sys.modules, {'gcsfs': None, 'fsspec': None}):  # importing them would fail
+            self.assertEqual(storage.path('~/run'), pathlib.Path.home() / 'run')
+            self.assertIs(type(storage.path('runs/a')), type(pathlib.Path()))
+        self.assertFalse(storage.remote(pathlib.Path('gs', 'run')))
+
+    def test_other_remote_paths_are_refused(self):
+        for given in ('s3://bucket/run', 'gs://', pathlib.Path('s3://bucket/run')):  # which pathlib writes s3:/bucket/run
+            with self.assertRaisesRegex(ValueError, f'{given} is a remote path, of which only gs://BUCKET/FOLDER is known'):
+                storage.path(given)
+
+    def test_a_bucket_without_gcsfs(self):
+        with mock.patch.dict(sys.modules, {'gcsfs': None}), self.assertRaisesRegex(
+                ValueError, r'gs://bucket/run is in Google Cloud Storage, .*"pip install -r requirements-gs.txt"\.$'):
+            storage.path(pathlib.Path('gs://bucket/run'))
+
+
+class Files:
+    """What holds in a folder, wherever it is; `self.folder` is one that is not there yet."""
+
+    def test_written_whole(self):
+        self.folder.mkdir()
+        for text in ('a', 'b'):
+            storage.write(self.folder / 'file', text)
+        self.assertEqual([(p.name, p.read_text()) for p in self.folder.iterdir()], [('file', 'b')])
+
+    def test_appended(self):
+        self.folder.mkdir()
+        for text in ('a\n', 'é\n'):
+            file = storage.appending(self.folder / 'rows')
+            file.write(text)
+            storage.flush(file)
+            self.assertEndsWith((self.folder / 'rows').read_text(), text)
+            file.close()
+        self.assertEqual((self.folder / 'rows').read_bytes().decode(), 'a\né\n')
+
+    def test_moved(self):
+        (self.folder / 'a' / 'inner').mkdir(parents=True)
+        storage.write(self.folder / 'a' / 'inner' / 'file', 'x')
+        storage.move(self.folder / 'a', self.folder / 'aside' / 'b')
+        self.assertEqual((self.folder / 'aside' / 'b' / 'inner' / 'file').read_text(), 'x')
+        self.assertFalse((self.folder / 'a').exists())
+
+    def test_filled_and_copied(self):
+        self.folder.mkdir()
+        with storage.filled(self.folder) as place:
+            self.assertIs(type(place), type(pathlib.Path()))
+            (place / 'inner').mkdir()
+            for name in ('one', 'two', 'inner/three'):
+                (place / name).write_bytes(name.encode())
+        self.assertEqual((self.folder / 'inner' / 'three').read_bytes(), b'inner/three')
+        copy = storage.copied(self.folder, {'two'}.__contains__)
+        self.assertIs(type(copy), type(pathlib.Path()))
+        self.assertEqual([(copy / name).read_text() for name in ('one', 'inner/three')], ['one', 'inner/three'])
+        return copy
+
+
+class LocalFilesTest(Files, parameterized.TestCase):
+    def setUp(self):
+        super().setUp()
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.folder = storage.path(folder.name) / 'run'
+
+    def test_a_local_folder_is_no_copy(self):
+        self.assertEqual(self.test_filled_and_copied(), self.folder)
+
+
+@storage_server.needed
+@pytest.mark.slow
+class BucketFilesTest(Files, parameterized.TestCase):
+    def setUp(self):
+        super().setUp()
+        self.folder = storage.path(storage_server.bucket()) / 'run'
+
+    def test_a_copy_leaves_out_what_it_is_told_to(self):
+        copy = self.test_filled_and_copied()
+        self.assertFalse((copy / 'two').exists())
+
+
+if __name__ == '__main__':
+    absltest.main()

@@ -1,0 +1,135 @@
+"""Where runs live: local folders as paths of pathlib, folders of a bucket of Google Cloud Storage, gs://, as paths of epath.
+
+Both have the same methods; what a bucket does otherwise is here. It has no folders, nothing can be appended to an object, and
+an object appears as a whole or not at all. gcsfs is imported for gs:// alone.
+"""
+
+import atexit
+import contextlib
+import io
+import logging
+import os
+import pathlib
+import re
+import shutil
+import tempfile
+
+SCHEME = 'gs://'
+
+
+def path(given):
+    """The path of a folder or a file. Raises ValueError for a remote one elsewhere than in a bucket, without gcsfs, and if the
+    bucket cannot be reached."""
+    text = re.sub(r'^gs:/+', SCHEME, str(given))  # pathlib joins slashes
+    if not re.match(r'\w+:/', text):
+        return pathlib.Path(given).expanduser()
+    if not re.match(r'gs://[^/]', text):
+        raise ValueError(f'{given} is a remote path, of which only gs://BUCKET/FOLDER is known; give that or a local folder.')
+    try:
+        import gcsfs  # noqa: F401
+    except ImportError:
+        raise ValueError(f'{text} is in Google Cloud Storage, which needs gcsfs; install it with '
+                         '"pip install -r requirements-gs.txt".') from None
+    import fsspec
+    from etils import epath
+
+    # What Orbax writes without gcsfs must be seen.
+    fsspec.config.conf.setdefault('gs', {})['use_listings_cache'] = False
+    logging.getLogger('gcsfs').setLevel(logging.CRITICAL)  # it logs the traceback of what it raises
+    place = epath.Path(text)
+    try:
+        place.exists()
+    except Exception as error:  # of a network, of many types
+        raise ValueError(f'{text} cannot be reached ({error}); make sure that there is a network, and permission to read it, '
+                         'as of "gcloud auth application-default login".') from None
+    return place
+
+
+def remote(place):
+    """Whether a path is in a bucket."""
+    return str(place).startswith(SCHEME)
+
+
+def write(place, text):
+    """Writes a file: all of it or nothing."""
+    if remote(place):
+        place.write_text(text)
+        return
+    temporary = place.with_name(f'.{place.name}.{os.getpid()}')
+    with open(temporary, 'w', encoding='utf-8') as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+    temporary.replace(place)
+
+
+def appending(place):
+    """A text file open for lines at its end, for `flush`."""
+    return _Object(place) if remote(place) else open(place, 'a', encoding='utf-8', buffering=1 << 16)
+
+
+def flush(file):
+    """Writes what was appended to the disk, or to the bucket."""
+    file.flush()
+    if not isinstance(file, _Object):
+        os.fsync(file.fileno())
+
+
+class _Object(io.StringIO):
+    """A text in a bucket, written anew by each flush that has something to add."""
+
+    def __init__(self, place):
+        super().__init__(place.read_text() if place.exists() else '')
+        self._place, self._written = place, self.seek(0, io.SEEK_END)
+
+    def flush(self):
+        if self.tell() > self._written:
+            self._place.write_text(self.getvalue())
+            self._written = self.tell()
+
+
+def move(folder, target):
+    """Renames a folder, into one that may not be there yet. In a bucket, every object is copied and then deleted."""
+    target.parent.mkdir(parents=True, exist_ok=True)
+    if remote(folder):
+        import fsspec
+
+        fsspec.filesystem('gs').mv(str(folder), str(target), recursive=True)
+    else:
+        folder.rename(target)
+
+
+def copied(folder, skip):
+    """A local copy of a folder without the entries whose names `skip` takes, for the life of this process; a local folder
+    itself."""
+    if not remote(folder):
+        return folder
+    target = pathlib.Path(tempfile.mkdtemp(prefix='heed.'))
+    atexit.register(shutil.rmtree, target, ignore_errors=True)
+    _download(folder, target, skip)
+    return target
+
+
+def _download(folder, target, skip=lambda name: False):
+    for one in [] if not folder.exists() else folder.iterdir():
+        if skip(one.name):
+            continue
+        if one.is_dir():
+            (target / one.name).mkdir()
+            _download(one, target / one.name)
+        else:
+            (target / one.name).write_bytes(one.read_bytes())
+
+
+@contextlib.contextmanager
+def filled(folder):
+    """A local folder to write files into, which at the end are in `folder`: itself, if it is local."""
+    if not remote(folder):
+        yield folder
+        return
+    with tempfile.TemporaryDirectory(prefix='heed.') as place:
+        try:
+            yield pathlib.Path(place)
+        finally:
+            for file in sorted(filter(pathlib.Path.is_file, pathlib.Path(place).rglob('*'))):
+                (folder / file.relative_to(place)).write_bytes(file.read_bytes())
