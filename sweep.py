@@ -127,8 +127,8 @@ def run(sweep, config, given, folder, name, *, only=None, processes=1):
 
 def trained(config, folder):
     """Trains a point, whose config `config()` makes, up to its end; returns the exit code."""
-    with (storage.filled(folder.parent) as place, open(place / f'{folder.name}.log', 'a') as log,
-          contextlib.redirect_stdout(log), progress.waiting(f'training {folder.name}, see {folder}.log')):
+    with (storage.appending(folder.with_name(f'{folder.name}.log')) as log, contextlib.redirect_stdout(log),
+          progress.waiting(f'training {folder.name}, see {folder}.log')):
         made = config()
         try:
             return train.train(made, folder)

@@ -58,6 +58,8 @@ from transformer.attention.masks.algebra import Mask
 from transformer.attention.mechanism import Mechanism, Softmax
 from transformer.layers.stack import REMAT
 
+STATE = 'parameters', 'optimizer', 'other state', 'companions'  # what a chip holds from step to step
+
 
 def main(config, name):
     machine.prepare(config, sparing=True)
@@ -212,7 +214,8 @@ def advice(config, mesh, state, needed, limit):
 
 def search(config, name, devices):
     """The plan with the shortest step of those that fit, with `tried`, [(mesh, remat, microbatches, step_ms or None)]."""
-    kind, rows, parts = devices[0].device_kind, config.data.batch_size, len(devices) // config.mesh.tensor
+    kind, rows = devices[0].device_kind, config.data.batch_size
+    parts = meshes.rows(meshes.make(-1, 1, config.mesh.tensor, devices))
     if not chip(devices[0]):
         raise ValueError(f'--search ranks by the time of a step, but no figures of a {kind} are known; leave it out, or name a '
                          'slice of v4, v5e, v5p or v6e.')
@@ -233,7 +236,7 @@ def search(config, name, devices):
                 plans.append(one)
                 break
             memory = one['memory_gb']  # of which microbatches change what is not state
-            possible = sum(memory.get(key, 0) for key in ('parameters', 'optimizer', 'other state')) < memory['there is']
+            possible = sum(memory.get(key, 0) for key in STATE) < memory['there is']
             micro *= 2
     best = min(plans, key=lambda one: one['step_ms'], default=None)
     if best is None:

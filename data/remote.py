@@ -26,20 +26,27 @@ def local(path: str) -> str:
     except ImportError:
         raise ValueError(f'{path} is in Google Cloud Storage, which needs gcsfs; install it with "pip install -r '
                          'requirements-gs.txt".') from None
+    unreadable = lambda error: ValueError(f'{path} cannot be read ({error}); make sure that there is a network, and permission '
+                                          'to read it.')
     bucket = gcsfs.GCSFileSystem(use_listings_cache=False)
     try:
         named = bucket.glob(path, detail=True) if glob.has_magic(path) else bucket.find(path, detail=True)
     except Exception as error:  # of a network, of many types
-        raise ValueError(f'{path} cannot be read ({error}); make sure that there is a network, and permission to read '
-                         'it.') from None
+        raise unreadable(error) from None
     sizes = {name: about['size'] for name, about in named.items() if about['type'] == 'file' and not name.endswith('/')}
     if not sizes:
         raise FileNotFoundError(f'{path!r} does not exist; expected a file, a folder or a glob in a bucket.')
 
+    if outside := [name for name in sizes if '..' in Path(name).parts]:
+        raise ValueError(f'{SCHEME}{outside[0]} has .. in its name, which leads out of the folder of its copy; rename it.')
+
     def build(folder: Path) -> None:
         for name in sizes:
             (folder / name).parent.mkdir(parents=True, exist_ok=True)
-        bucket.get(list(sizes), [str(folder / name) for name in sizes])
+        try:
+            bucket.get(list(sizes), [str(folder / name) for name in sizes])
+        except Exception as error:
+            raise unreadable(error) from None
 
     def intact(folder: Path) -> bool:
         return all((folder / name).is_file() and (folder / name).stat().st_size == size for name, size in sizes.items())

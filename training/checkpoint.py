@@ -293,7 +293,8 @@ class Checkpoints:
                 result = read()
             except Exception as error:  # Orbax and TensorStore report damage by errors of many types
                 reason = f'{what} cannot be read, {_shortened(error)}'
-                if isinstance(error, (MemoryError, PermissionError, ConnectionError)) or _MACHINE.search(str(error)):
+                if (isinstance(error, MemoryError | PermissionError) or storage.unreachable(error)
+                        or _MACHINE.search(str(error))):
                     raise ValueError(
                         f'a checkpoint in {self._folder} could not be read, though it may be intact ({reason}): '
                         'make sure that there is enough memory and permission to read it, then start again.'

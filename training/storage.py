@@ -50,6 +50,12 @@ def remote(place):
     return str(place).startswith(SCHEME)
 
 
+def unreachable(error):
+    """Whether an error is of the network or of the service behind it, not of what is stored there."""
+    return isinstance(error, ConnectionError | TimeoutError) or type(error).__module__.partition('.')[0] in (
+        'gcsfs', 'google', 'aiohttp', 'requests')
+
+
 def write(place, text):
     """Writes a file: all of it or nothing."""
     if remote(place):
@@ -86,6 +92,11 @@ class _Object(io.StringIO):
         if self.tell() > self._written:
             self._place.write_text(self.getvalue())
             self._written = self.tell()
+
+    def close(self):
+        if not self.closed:
+            self.flush()
+        super().close()
 
 
 def move(folder, target):

@@ -328,7 +328,10 @@ class Json(TokenizerSpec):
     def names(self, made: Tokenizer) -> bool:
         if not isinstance(made, JsonTokenizer) or self.vocab not in (0, made.vocab):
             return False
-        path = Path(self.path).expanduser()  # it may be gone: a run has its own copy
+        try:
+            path = Path(remote.local(self.path))
+        except (OSError, ValueError):  # it may be gone: a run has its own copy
+            return True
         return not path.is_file() or path.read_bytes() == made.contents
 
 

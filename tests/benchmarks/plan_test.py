@@ -102,6 +102,8 @@ class MeasureTest(experiments.TestCase):
     def test_a_search_that_cannot_be(self):
         with self.assertRaisesRegex(ValueError, 'no figures of a cpu are known; leave it out'):
             plan.search(experiments.tiny(self.text), 'tiny', jax.devices()[:2])
+        with figures(), self.assertRaisesRegex(ValueError, 'mesh.*tensor'):
+            plan.search(experiments.tiny(self.text, **{'mesh.tensor': 4}), 'tiny', jax.devices()[:2])
         with figures(), self.assertRaisesRegex(ValueError, 'data.batch_size=8 cannot be divided among the 3 parts of 3 x cpu'):
             plan.search(experiments.tiny(self.text), 'tiny', jax.devices()[:3])
 

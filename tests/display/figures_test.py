@@ -199,7 +199,7 @@ class AllFiguresTest(parameterized.TestCase):
                 self.assertGreaterEqual(text.count('figures.explain('), text.count('figures.new('), path)
                 drawing.add(path.relative_to(ROOT).as_posix())
         self.assertEqual(drawing, {
-            'benchmarks/complexity.py', 'configs/attention_length.py', 'configs/extrapolation.py',
+            'benchmarks/complexity.py', 'configs/attention_length.py', 'configs/extrapolation.py', 'configs/mup.py',
             'configs/scaling.py', 'configs/stability.py', 'configs/vision_comparison.py', 'configs/vit_products.py',
             'configs/vit_sizes.py',
             'data/tokenizers/trace.py',

@@ -68,7 +68,20 @@ class LeaseTest(absltest.TestCase):
         one, other = lease.Lease(self.place), lease.Lease(self.place)
         self.assertTrue(one.take())
         self.assertFalse(other._write('other', 0))
-        self.assertTrue(one._write(one._holder, 0))  # its own text: an attempt that succeeded before
+        before = one._generation
+        self.assertTrue(one._write(one._holder, 0))  # its own text: an attempt that succeeded before, and is made again
+        self.assertGreater(one._generation, before)
+
+    def test_without_a_network_it_ends_before_another_may_take_it(self):
+        ended, begun = [], time.monotonic()
+        with mock.patch.object(os, '_exit', ended.append), contextlib.redirect_stderr(io.StringIO()):
+            one = lease.Lease(self.place)
+            one.take()
+            with mock.patch.object(one, '_write', side_effect=ConnectionError), one.renewed():
+                while not ended and time.monotonic() - begun < lease.LASTS:
+                    time.sleep(0.01)
+        self.assertNotEmpty(ended)
+        self.assertBetween(time.monotonic() - begun, lease.LASTS / 4, 0.8 * lease.LASTS)
 
     def test_a_process_that_was_replaced_ends(self):
         ended, err = threading.Event(), io.StringIO()

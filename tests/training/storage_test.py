@@ -28,6 +28,15 @@ class PathTest(absltest.TestCase):
             storage.path(pathlib.Path('gs://bucket/run'))
 
 
+class UnreachableTest(absltest.TestCase):
+    def test_errors_of_a_network_are_told_from_others(self):
+        of_service = type('HttpError', (Exception,), {'__module__': 'gcsfs.retry'})
+        for error in (ConnectionError(), TimeoutError(), of_service('Service Unavailable, 503')):
+            self.assertTrue(storage.unreachable(error), error)
+        for error in (FileNotFoundError(), ValueError('checksum'), KeyError('state')):
+            self.assertFalse(storage.unreachable(error), error)
+
+
 class Files:
     """What holds in a folder, wherever it is; `self.folder` is one that is not there yet."""
 
@@ -45,7 +54,9 @@ class Files:
             storage.flush(file)
             self.assertEndsWith((self.folder / 'rows').read_text(), text)
             file.close()
-        self.assertEqual((self.folder / 'rows').read_bytes().decode(), 'a\né\n')
+        with storage.appending(self.folder / 'rows') as file:  # its end writes the rest
+            file.write('b\n')
+        self.assertEqual((self.folder / 'rows').read_bytes().decode(), 'a\né\nb\n')
 
     def test_moved(self):
         (self.folder / 'a' / 'inner').mkdir(parents=True)

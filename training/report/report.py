@@ -168,10 +168,13 @@ class Report:
     def _writing(self):
         try:
             yield
-        except OSError as error:
+        except Exception as error:
+            if not isinstance(error, OSError) and not storage.unreachable(error):
+                raise
+            reason = getattr(error, 'strerror', '') or error
             raise ValueError(
-                f'The report in {self._workdir} cannot be written ({error.strerror or error}); fix that, then give the '
-                'same command again: it resumes from the last checkpoint.'
+                f'The report in {self._workdir} cannot be written ({reason}); fix that, then give the same command again: it '
+                'resumes from the last checkpoint.'
             ) from error
 
     def _sample(self, name: str, step: int, ending: str) -> pathlib.Path:

@@ -41,9 +41,13 @@ class Initial(abc.ABC):
         """The initialisation for a model of this width: the same but for `MuP`."""
         return self
 
+    def matrix(self, layers: int) -> Callable:
+        """The initialiser of a matrix before or after the stack."""
+        return self.feed_forward(layers)['kernel_init']
+
     def output(self, layers: int) -> Callable:
         """The initialiser of a matrix from the stack to words or classes."""
-        return self.feed_forward(layers)['kernel_init']
+        return self.matrix(layers)
 
     @abc.abstractmethod
     def embedding(self, layers: int) -> Callable:
@@ -114,6 +118,9 @@ class TFixup(Initial):
         scaled = self.feed_forward(layers, branches)['output_init']
         return {'kernel_init': xavier(), 'value_init': scaled, 'output_init': scaled}
 
+    def matrix(self, layers: int) -> Callable:
+        return xavier()
+
 
 @dataclasses.dataclass(frozen=True)
 class DTFixup(Xavier):
@@ -144,7 +151,7 @@ class DTFixup(Xavier):
         scaled = self.feed_forward(layers, branches)['output_init']
         return {'kernel_init': xavier(), 'value_init': scaled, 'output_init': scaled}
 
-    def output(self, layers: int) -> Callable:
+    def matrix(self, layers: int) -> Callable:
         return xavier()
 
 

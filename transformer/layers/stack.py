@@ -27,7 +27,7 @@ from transformer.layers.feed_forward import FeedForward, FeedForwardLayer, Mlp
 from transformer.layers.initial import Initial, MuP, Scaled
 from transformer.layers.norm import LayerNorm, Norm, OverBatch, normed
 from transformer.layers.numerics import Numerics, real_dtype
-from transformer.layers.residual import PreNorm, Residual
+from transformer.layers.residual import Admin, PreNorm, Residual
 from transformer.layers.sharding import BATCH, constrain
 from transformer.layers.universal import Depth, Own, Universal, steps
 
@@ -114,6 +114,12 @@ class Blocks:
                 raise ValueError(f'{name} is {getattr(self, name)}; set it to at least {least}.')
         if isinstance(self.norm, OverBatch) and (self.scan or self.remat != 'none' or not isinstance(self.depth, Own)):
             raise ValueError(f'norm={self.norm} gathers moments in each layer as it runs; leave out scan, remat and depth.')
+        if self.depth.blocks(self.layers) < self.layers and isinstance(self.residual, Admin):
+            raise ValueError(f'depth={self.depth} has layers with one block, whose stream cannot have weights of its own in '
+                             f'each; use another residual than {self.residual}, or Own().')
+        if isinstance(self.initial, MuP) and getattr(self.depth, 'halting', False):
+            raise ValueError(f'initial={self.initial} says nothing of the matrix by which {self.depth} halts; leave out '
+                             'halting, or use another initial.')
         if self.depth.blocks(self.layers) < self.layers and (self.kept or self.cross_kept):
             raise ValueError(f'depth={self.depth} has layers that share their heads, which cannot be pruned; leave out kept '
                              'and cross_kept.')
@@ -138,8 +144,8 @@ class Blocks:
 
     @property
     def matrix_init(self) -> Callable:
-        """The initialiser of matrices after the stack."""
-        return self._initial.feed_forward(self.layers)['kernel_init']
+        """The initialiser of matrices before and after the stack."""
+        return self._initial.matrix(self.layers)
 
     @property
     def output_init(self) -> Callable:

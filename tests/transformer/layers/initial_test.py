@@ -112,6 +112,12 @@ class InitialTest(parameterized.TestCase):
         self.assertFalse([name for name in found[factor] if 'query' in name or 'key/' in name or 'block' not in name])
         self.assertAlmostEqual(4 * layers * factor ** 2 * largest ** 2, 1.0, places=4)
 
+    @parameterized.parameters(TFixup(), DTFixup())
+    def test_what_follows_the_stack_begins_as_with_xavier(self, initial):
+        for made in initial.matrix(9), initial.output(9):
+            key = jax.random.key(0)
+            np.testing.assert_array_equal(made(key, (16, 8), jnp.float32), Xavier().matrix(9)(key, (16, 8), jnp.float32))
+
     def test_dt_fixup_refuses_a_norm_of_0_and_a_decoder(self):
         with self.assertRaisesRegex(ValueError, r'DTFixup\(largest=0.0\): expected a norm above 0'):
             DTFixup(0.0)

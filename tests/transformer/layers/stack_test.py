@@ -17,11 +17,12 @@ from transformer.attention.mechanism import Softmax
 from transformer.attention.positions.base import NoPositions
 from transformer.layers.dense import Parameters
 from transformer.layers.feed_forward import FeedForward
+from transformer.layers.initial import MuP
 from transformer.layers.numerics import Numerics
-from transformer.layers.residual import NoNorm
+from transformer.layers.residual import Admin, NoNorm
 from transformer.layers.roles import Wanted
 from transformer.layers.stack import Stack
-from transformer.layers.universal import Universal
+from transformer.layers.universal import Groups, Universal
 from transformer.models.gpt import Gpt
 from vit.models.vit import Vit
 
@@ -158,6 +159,13 @@ class StackTest(parameterized.TestCase):
     def test_an_unknown_choice_is_refused(self):
         with self.assertRaisesRegex(ValueError, "remat is 'some'; expected one of none, dots, full"):
             models.changed(GPT, remat='some').init(KEY, TOKENS)
+
+    @parameterized.parameters(
+        (dict(depth=Groups(2), residual=Admin()), 'whose stream cannot have weights of its own in each'),
+        (dict(depth=Universal(halting=True), initial=MuP(base=8)), 'says nothing of the matrix by which .* halts; leave out'))
+    def test_parts_that_do_not_go_together_are_refused(self, fields, said):
+        with self.assertRaisesRegex(ValueError, said):
+            Stack(layers=4, **fields)
 
     @parameterized.parameters('layers', 'heads', 'width')
     def test_sizes_below_1_are_refused(self, field):

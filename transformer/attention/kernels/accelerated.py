@@ -141,13 +141,15 @@ def _splash(query, key, value, *segments, pattern, interpret):
     shared, keys = heads // key.shape[1], key.shape[2]
     first = lambda *sizes: next(size for size in sizes if queries % size == 0 and keys % size == 0)
     size = first(512, 384, 256, 128)
+    # One kernel for all gradients reads everything once, but writes those of queries once for every block of keys.
+    backward = {'use_fused_bwd_kernel': True} if keys // size <= 4 else {'block_q_dq': size, 'block_kv_dq': size}
     layout = library.QKVLayout.SEQ_MINOR if width % 128 else library.QKVLayout.HEAD_DIM_MINOR  # which fills the tiles of 128
     kernel = library.make_splash_mqa(
         library.MultiHeadMask([_pattern_class()(pattern, (queries, keys))] * shared), head_shards=1, q_seq_shards=1,
         block_sizes=library.BlockSizes(
-            # Of the queries, as of every batch and head, the kernel also writes what it sums up: small blocks.
+            # Of every batch and head the kernel also writes what it sums up for a block of queries: small blocks.
             block_q=first(256, 384, 128), block_kv=size, block_kv_compute=size,
-            block_q_dkv=size, block_kv_dkv=size, block_kv_dkv_compute=size, use_fused_bwd_kernel=True,
+            block_q_dkv=size, block_kv_dkv=size, block_kv_dkv_compute=size, **backward,
             q_layout=layout, k_layout=layout, v_layout=layout), interpret=interpret)
     ids = library.SegmentIds(*(x.astype(jnp.int32) for x in segments)) if segments else None
     of_row = jax.vmap(kernel, (0, 0, 0, None))  # over the heads of keys

@@ -53,6 +53,15 @@ class SplashTest(parameterized.TestCase):
             got = outcome(accelerated.splash, QUERY, KEY, VALUE, mask=Causal() & SEGMENTS, numerics=Numerics(), interpret=True)
         assert_same(got, outcome(plain, QUERY, KEY, VALUE, mask=Causal() & SEGMENTS))
 
+    @parameterized.parameters((1024, 1), (4096, 0))
+    def test_gradients_of_queries_are_written_once_for_few_blocks_of_keys_alone(self, length, partial):
+        row = jax.ShapeDtypeStruct((1, length, 2, 64), jnp.bfloat16)
+        kernel = lambda *rows: accelerated.splash(*rows, mask=Causal(), numerics=BFLOAT16, interpret=True)
+        gradient = jax.grad(lambda *rows: kernel(*rows).astype(jnp.float32).sum(), argnums=(0, 1, 2))
+        text = str(jax.make_jaxpr(gradient)(row, row, row))
+        blocks = length // 512
+        self.assertEqual(bool(re.search(rf'bf16\[(\d+,)*{blocks},(\d+,)*{length},64\]', text)), bool(partial))
+
     @parameterized.parameters(
         (Padding(jnp.array([3, 4])), (), 'masks of the data other than Segments'),
         (Causal() | SEGMENTS, (), 'masks of the data other than Segments'),
