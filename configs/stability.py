@@ -174,8 +174,8 @@ def picture_of_parts(folders, table):
     body.legend(*losses.get_legend_handles_labels(), loc='outside lower center', ncols=3, frameon=False, fontsize=10)
     return figures.explain(
         figure, 'Updates, and gradients of queries, keys and values',
-        'Where the tokens that an attention sees are nearly alike, queries and keys have much smaller gradients than values. Adam '
-        'makes its updates as large for all of them, SGD in proportion to the gradient.')
+        'Where the tokens that an attention sees are nearly alike, queries and keys have much smaller gradients than values. '
+        'Adam makes its updates as large for all of them, SGD in proportion to the gradient.')
 
 
 def picture(folders, table):
