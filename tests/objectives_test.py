@@ -84,7 +84,7 @@ class ObjectivesTest(experiments.TestCase):
         scores = [experiments.rows(self.folder / 'all' / f'masked-mrpc-{seed}', 'scores')[-1]['accuracy'] for seed in (0, 1)]
         self.assertAlmostEqual(table['masked']['MRPC accuracy']['mean'], 50 * sum(scores))
         written = experiments.rows(self.folder / 'all' / 't5-sst2-0', 'answers')[-1]['sst2_exact_match']
-        self.assertAlmostEqual(table['t5']['SST-2 accuracy']['mean'], 100 * written)
+        self.assertAlmostEqual(table['t5']['SST-2 accuracy'], 100 * written)
         self.assertIn('masked ', out.getvalue())
 
     def test_a_folder_is_asked_for(self):
