@@ -4,11 +4,16 @@
 
 DATA, the corpus, the networks and the tasks are those of configs/objectives.py; each objective is trained for 3.6e14 floating
 point operations, one to two hours of a core. Runs are in the order of their seeds, so that a sweep that was stopped has numbers
-of every task. p is that of Welch's t-test of a task's numbers against those of `scratch`: over
-seeds of the fine-tuning of one pretrained network, and of networks from scratch. `student` is distilled from `masked-sst2-0`
-and has two of its four layers (configs/distill.py); its share is of that run's accuracy. Two runs over the same examples:
+of every task. p is that of Welch's t-test of a task's numbers against those of `scratch`: over seeds of the fine-tuning of one
+pretrained network, and of networks from scratch. `student` is distilled from `masked-sst2-0` and has two of its four layers
+(configs/distill.py); its share is of that run's accuracy. Two runs over the same examples:
 
     python eval.py --workdir=runs/longer/spans-squad-0 --against=runs/longer/masked-squad-0 --evaluator=answers
+
+Measured so far, with the first seed alone: SST-2 accuracy 84.3 masked, 83.6 within spans, 81.5 from scratch (the former 84.2
+and 82.6 in configs/objectives.py), MRPC accuracy 68.1 masked. Held-out loss of pretraining: 3.71 nats a word masked (there
+4.64), 5.45 within spans (5.92). Pretraining took 84 minutes of one core of a Xeon (family 6 model 167) beside other work (Python
+3.11, jax 0.10.2, float32).
 """
 
 from configs import objectives
