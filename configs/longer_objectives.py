@@ -12,8 +12,8 @@ pretrained network, and of networks from scratch. `student` is distilled from `m
 
 Measured so far, with the first seed alone: SST-2 accuracy 84.3 masked, 83.6 within spans, 81.5 from scratch (the former 84.2
 and 82.6 in configs/objectives.py), MRPC accuracy 68.1 masked. Held-out loss of pretraining: 3.71 nats a word masked (there
-4.64), 5.45 within spans (5.92). Pretraining took 84 minutes of one core of a Xeon (family 6 model 167) beside other work (Python
-3.11, jax 0.10.2, float32).
+4.64), 5.45 within spans (5.92). Pretraining took 84 minutes of one core of a Xeon (family 6 model 167) beside other work
+(Python 3.11, jax 0.10.2, float32).
 """
 
 from configs import objectives
