@@ -123,7 +123,7 @@ class TFixup(Initial):
 
 
 @dataclasses.dataclass(frozen=True)
-class DTFixup(Xavier):
+class DTFixup(TFixup):
     """DT-Fixup, which trains without norms and warm-up above inputs of any size, such as those of a pretrained model (Xu et al.
     2021, section 3.2): `Xavier`, but values, attention outputs and both feed-forward matrices times
     1 / (2·largest·sqrt(layers)).
@@ -141,18 +141,14 @@ class DTFixup(Xavier):
         if not 0 < self.largest < math.inf:
             raise ValueError(f'{self}: expected a norm above 0 as largest.')
 
+    def embedding(self, layers: int) -> Callable:
+        return table()
+
     def feed_forward(self, layers: int, branches: int = 2) -> dict:
         if branches > 2:
             raise ValueError(f'initial={self} is for blocks with one attention; use TFixup() for a decoder.')
         scaled = xavier(1 / (2 * self.largest * layers ** 0.5))
         return {'kernel_init': scaled, 'output_init': scaled}
-
-    def attention(self, layers: int, branches: int = 2) -> dict:
-        scaled = self.feed_forward(layers, branches)['output_init']
-        return {'kernel_init': xavier(), 'value_init': scaled, 'output_init': scaled}
-
-    def matrix(self, layers: int) -> Callable:
-        return xavier()
 
 
 @dataclasses.dataclass(frozen=True)
