@@ -72,7 +72,9 @@ def config():
     """The fields that every experiment has; the experiment adds model, task, data and optimizer, and locks the config."""
     c = ml_collections.ConfigDict()
     c.seed = 0
-    c.dtype = 'float32'  # of matrix products: 'float32', 'bfloat16', or for proofs on a CPU 'float64', then of all numbers
+    # Of matrix products: 'float32', 'bfloat16', 'mixed' (float32 with their operands in bfloat16, faster on a CPU with AMX), or
+    # for proofs on a CPU 'float64', then of all numbers.
+    c.dtype = 'float32'
     c.parameter_dtype = 'float32'  # of stored parameters: 'float32', 'bfloat16', or with dtype='float64' that
     c.deterministic = False  # on a GPU: only kernels that always sum in the same order
     c.allocator = True  # keep the memory of large temporaries in the process (glibc): a faster step, a larger process

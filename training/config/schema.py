@@ -23,7 +23,8 @@ PARTS = {
     'task': ({'name': str}, 'base.part'), 'optimizer': ({
         'name': str, 'learning_rate': float, 'weight_decay': float, 'decay_rules': tuple, 'rate_rules': tuple,
         'average_decay': float, 'clip': float, 'schedule.name': str}, 'base.optimizer')}
-TYPES = 'float32', 'bfloat16', 'float64'  # of `dtype` and `parameter_dtype`
+STORED = 'float32', 'bfloat16', 'float64'
+TYPES = {'dtype': (*STORED, 'mixed'), 'parameter_dtype': STORED}
 EVALUATION = {'evaluator': str, 'split': str, 'every_steps': int}, 'base.evaluation'
 
 AT_LEAST = {
@@ -120,9 +121,9 @@ def _require(config, prefix, name, kind, advice):
 
 
 def _check_types(config):
-    for name in ('dtype', 'parameter_dtype'):
-        if config[name] not in TYPES:
-            raise ValueError(f'{name} is {config[name]!r}; expected one of {", ".join(TYPES)}.')
+    for name, known in TYPES.items():
+        if config[name] not in known:
+            raise ValueError(f'{name} is {config[name]!r}; expected one of {", ".join(known)}.')
     if config.parameter_dtype == 'float64' != config.dtype:
         raise ValueError(f"parameter_dtype='float64' is for proofs that compute in float64 too, but dtype is {config.dtype!r}; "
                          "set dtype='float64', or store parameters in float32.")

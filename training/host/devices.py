@@ -74,10 +74,10 @@ def chip(device) -> Chip | None:
 def peak_flops(device, dtype: str = 'bfloat16') -> float | None:
     """Peak FLOP/s of matrix products on one JAX device, dense, or None where no figure is known (every CPU).
 
-    `dtype` is that of the operands: 'bfloat16', 'float16', 'float32' at precision 'highest', or 'float64', for which no figure
-    is known. Raises ValueError for any other.
+    `dtype` is that of the operands: 'bfloat16', 'float16', 'float32' at precision 'highest', 'mixed', which has those of
+    bfloat16, or 'float64', for which no figure is known. Raises ValueError for any other.
     """
-    types = ('bfloat16', 'float16', 'float32', 'float64')
+    types, dtype = ('bfloat16', 'float16', 'float32', 'float64'), 'bfloat16' if dtype == 'mixed' else dtype
     if dtype not in types:
         raise ValueError(
             f'peak_flops was given dtype={dtype!r}, expected one of {", ".join(types)}: pass one of these.'

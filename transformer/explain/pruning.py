@@ -64,7 +64,7 @@ def require_same(snapshot: Any, small: Any, params: dict, kept: Sequence, batch:
     wanted, found = apply(model, without(model, snapshot.params, gone)), apply(small, params)
     for name, x in jax.device_get(wanted).items():
         y, x = np.asarray(found[name], np.float64), x.astype(np.float64)
-        if not np.abs(x - y).max(initial=0.0) <= (0.05 if model.dtype == 'bfloat16' else 1e-4) * np.abs(x).max():
+        if not np.abs(x - y).max(initial=0.0) <= (0.05 if model.dtype in ('bfloat16', 'mixed') else 1e-4) * np.abs(x).max():
             raise _mixes(model)
 
 

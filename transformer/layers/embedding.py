@@ -27,14 +27,17 @@ class Embedding(nn.Module):
 
     def attend(self, x: jax.Array) -> jax.Array:
         """Logits x·Eᵀ: [..., D] -> [..., rows]. Raises ValueError for states of another width."""
-        return self.numerics.dense(x, self.across(x))
+        return self.numerics.across(x, self._for(x))
 
     def across(self, x: jax.Array) -> jax.Array:
         """Eᵀ [D, rows] for states x [..., D]. Raises ValueError for those of another width."""
+        return self._for(x).T
+
+    def _for(self, x):
         if x.shape[-1] != self.width:
             raise ValueError(f'A head that is tied to tables of width {self.width} cannot take states of width {x.shape[-1]}; '
                              'set model.embedding_width=0, or a head that projects to this width, such as MaskedWords().')
-        return self.embedding.T
+        return self.embedding
 
 
 def pair_embeddings(vocab: int, source_vocab: int, widths: tuple, share: bool, kernel_inits: tuple,

@@ -4,11 +4,16 @@ Matrix products take their operands in `dtype` and accumulate in float32; `dtype
 (precision `highest`), even where an accelerator uses TF32 or bfloat16 passes by default. Softmax, norms and losses
 are in at least float32 (`wide`). Parameters are stored in `parameter_dtype` and read in at least float32.
 
+`dtype='mixed'` is float32 but for the operands of matrix products and of their gradients, which are rounded to bfloat16. It is
+for a CPU that has instructions for such products (AMX, AVX512-BF16), and none for other numbers in bfloat16; products whose
+layout XLA cannot multiply so stay in float32 there.
+
 `dtype='float64'` is for proofs on a CPU. All numbers of a program are then float64, constants and positions included
 (`real_dtype`), which needs `jax.config.update('jax_enable_x64', True)` or, around a part of a program, `jax.enable_x64(True)`.
 """
 
 import dataclasses
+import itertools
 import math
 from collections.abc import Callable
 from functools import partial
@@ -18,7 +23,10 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-DTYPES = ('float32', 'bfloat16', 'float64')
+from transformer.layers.sharding import platform
+
+STORED = ('float32', 'bfloat16', 'float64')
+DTYPES = (*STORED, 'mixed')
 
 
 def wide(x: jax.Array) -> jax.Array:
@@ -32,23 +40,34 @@ def real_dtype() -> jnp.dtype:
     return jnp.result_type(float)
 
 
+def array_type(dtype: str) -> str:
+    """The type of arrays under the policy `dtype`. Raises ValueError for float64 where the settings of JAX do not allow it; JAX
+    itself would only warn and use float32."""
+    if dtype == 'float64' and real_dtype() != jnp.dtype(dtype):
+        raise ValueError('Numbers in float64 need the 64-bit types of JAX, which are switched off; call '
+                         "jax.config.update('jax_enable_x64', True) first.")
+    return 'float32' if dtype == 'mixed' else dtype
+
+
 @dataclasses.dataclass(frozen=True)
 class Numerics:
     """How products are computed, and how parameters are stored.
 
     Attributes:
-      dtype: type of the operands and results of matrix products: 'float32', 'bfloat16', or 'float64' for proofs on a CPU.
+      dtype: type of the operands and results of matrix products: 'float32', 'bfloat16', 'mixed' (above), or 'float64'
+        for proofs on a CPU.
       dense_gradient: form dW of a dense layer as xᵀ·dy (see `_dense`); False leaves it to JAX's transpose rule.
-      parameter_dtype: type in which parameters are stored, one of the same. They are drawn in float32 and rounded once.
+      parameter_dtype: type in which parameters are stored, one of the same but 'mixed'. They are drawn in float32 and
+        rounded once.
     """
     dtype: str = 'float32'
     dense_gradient: bool = True
     parameter_dtype: str = 'float32'
 
     def __post_init__(self):
-        for name in ('dtype', 'parameter_dtype'):
-            if getattr(self, name) not in DTYPES:
-                raise ValueError(f'{name} is {getattr(self, name)!r}; expected one of {", ".join(DTYPES)}.')
+        for name, known in (('dtype', DTYPES), ('parameter_dtype', STORED)):
+            if getattr(self, name) not in known:
+                raise ValueError(f'{name} is {getattr(self, name)!r}; expected one of {", ".join(known)}.')
 
     @property
     def precision(self) -> Any:
@@ -56,12 +75,12 @@ class Numerics:
 
     def cast(self, x: jax.Array) -> jax.Array:
         """x in `dtype`."""
-        return x.astype(_there(self.dtype))
+        return x.astype(array_type(self.dtype))
 
     def parameter(self, module: Any, name: str, initialiser: Callable, shape: tuple[int, ...]) -> jax.Array:
         """A parameter of a Flax module: drawn by initialiser(key, shape, float32), stored in `parameter_dtype`, and read in at
         least float32 and `dtype`. Raises ValueError if the stored shape differs."""
-        stored = _there(self.parameter_dtype)
+        stored = array_type(self.parameter_dtype)
         if not module.has_variable('params', name):
             return self.read(module.param(name, lambda key: initialiser(key, shape, jnp.float32).astype(stored)))
         held = module.get_variable('params', name)  # `module.param` would trace the initialiser again to compare shapes
@@ -72,10 +91,12 @@ class Numerics:
 
     def read(self, x: jax.Array) -> jax.Array:
         """A stored parameter for computation: in at least float32 and `dtype`."""
-        return x.astype(jnp.result_type(x.dtype, jnp.float32, _there(self.dtype)))
+        return x.astype(jnp.result_type(x.dtype, jnp.float32, array_type(self.dtype)))
 
     def einsum(self, equation: str, a: jax.Array, b: jax.Array) -> jax.Array:
         """jnp.einsum under the policy."""
+        if self.dtype == 'mixed':
+            return _mixed(equation, a, b)
         return jnp.einsum(equation, self.cast(a), self.cast(b), precision=self.precision)
 
     def scores(self, equation: str, a: jax.Array, b: jax.Array) -> jax.Array:
@@ -92,16 +113,17 @@ class Numerics:
         batch, inner, out = x.shape[:x.ndim - axes], kernel.shape[:axes], kernel.shape[axes:]
         x = self.cast(x).reshape(math.prod(batch), math.prod(inner))
         kernel = self.cast(kernel).reshape(math.prod(inner), math.prod(out))
-        y = (_dense if self.dense_gradient else _product)(x, kernel, self.precision)
+        if self.dtype == 'mixed':
+            y = _mixed('RD,DF->RF', x, kernel)
+        else:
+            y = (_dense if self.dense_gradient else _product)(x, kernel, self.precision)
         return y.reshape(*batch, *out)
 
-
-def _there(dtype):
-    """The type, if the settings of JAX allow it; JAX itself would only warn and use float32 in place of float64."""
-    if dtype == 'float64' and real_dtype() != jnp.dtype(dtype):
-        raise ValueError('Numbers in float64 need the 64-bit types of JAX, which are switched off; call '
-                         "jax.config.update('jax_enable_x64', True) first.")
-    return dtype
+    def across(self, x: jax.Array, table: jax.Array) -> jax.Array:
+        """x·Tᵀ: [..., D] x [F, D] -> [..., F]."""
+        if self.dtype != 'mixed':
+            return self.dense(x, table.T)
+        return _mixed('RD,FD->RF', x.reshape(-1, x.shape[-1]), table).reshape(*x.shape[:-1], -1)
 
 
 @partial(jax.custom_vjp, nondiff_argnums=(0,))
@@ -146,3 +168,55 @@ def _dense_backward(precision, residuals, dy):
 
 
 _dense.defvjp(_dense_forward, _dense_backward)
+
+
+@partial(jax.custom_vjp, nondiff_argnums=(0,))
+def _mixed(equation, a, b):
+    """jnp.einsum in float32 of operands rounded to bfloat16. An index of a stands in b or in the result; so does one of b."""
+    return _narrow(equation, a, b)
+
+
+def _mixed_forward(equation, a, b):
+    if _multiplies_narrow(equation):
+        a, b = a.astype(jnp.bfloat16), b.astype(jnp.bfloat16)
+    return _narrow(equation, a, b), (a, b)
+
+
+def _mixed_backward(equation, operands, dy):
+    (a, b), (of_a, of_b, of_y) = operands, _letters(equation)
+    return _narrow(f'{of_y},{of_b}->{of_a}', dy, b), _narrow(f'{of_a},{of_y}->{of_b}', a, dy)
+
+
+_mixed.defvjp(_mixed_forward, _mixed_backward)
+
+
+def _narrow(equation, a, b):
+    if platform() == 'cpu' and equation in ('RD,RF->DF', 'RD,RF->FD'):  # of dense layers; not narrow as it stands
+        a, b, narrower = a.astype(jnp.bfloat16), b.astype(jnp.bfloat16), a.shape[1] <= b.shape[1]
+        y = _narrow('DR,RF->DF', *((_transposed(a), b) if narrower else (_transposed(b), a)))
+        return y if narrower == equation.endswith('DF') else _transposed(y)
+    if not _multiplies_narrow(equation):
+        return jnp.einsum(equation, wide(a), wide(b), precision=lax.Precision.HIGHEST)
+    y = jnp.einsum(equation, a.astype(jnp.bfloat16), b.astype(jnp.bfloat16), preferred_element_type=jnp.float32)
+    # Without the barrier XLA merges a transposition of y into the product, and then cannot compute it (jaxlib 0.10).
+    return lax.optimization_barrier(y) if platform() == 'cpu' else y
+
+
+def _multiplies_narrow(equation):
+    """Whether a product is done in bfloat16: everywhere but on a CPU, and there if it is one of matrices as they lie in memory,
+    the second of them perhaps across. XLA on a CPU computes all others in float32, and fails at some."""
+    of_a, of_b, of_y = _letters(equation)
+    batch = [*itertools.takewhile(lambda letters: len({*letters}) == 1, zip(of_a, of_b, of_y))]
+    contracted, rest = of_a[-1], of_b[len(batch):]
+    return platform() != 'cpu' or (contracted in (rest[0], rest[-1]) and of_y == of_a[:-1] + rest.replace(contracted, ''))
+
+
+def _letters(equation):
+    return equation.replace('->', ',').split(',')
+
+
+def _transposed(x):
+    """The transposition of a matrix, in a form that XLA does not merge into a product."""
+    rows, columns = x.shape
+    parts = 1 if columns % 2 else 2
+    return x.reshape(rows, parts, columns // parts).transpose(1, 2, 0).reshape(columns, rows)

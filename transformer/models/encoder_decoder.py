@@ -19,7 +19,7 @@ from transformer.layers.embedding import pair_embeddings
 from transformer.layers.feed_forward import Mlp
 from transformer.layers.heads import Head, NextWords, body_of, in_blocks
 from transformer.layers.initial import Xavier
-from transformer.layers.numerics import Numerics
+from transformer.layers.numerics import Numerics, array_type
 from transformer.layers.residual import PostNorm
 from transformer.layers.stack import Heads, Stack
 
@@ -122,7 +122,7 @@ class EncoderDecoder(nn.Module):
 
     def init_cache(self, batch: int, length: int | None = None) -> dict:
         """An empty cache for `batch` rows of up to `length` tokens, by default the decoder's length."""
-        return self.decoder.empty_cache(batch, length or self.length, self.dtype)
+        return self.decoder.empty_cache(batch, length or self.length, array_type(self.dtype))
 
 
 class OverRows(nn.Module):

@@ -8,7 +8,7 @@ import jax
 from transformer.attention.masks.patterns import Causal
 from transformer.layers.embedding import Embedding
 from transformer.layers.heads import Head, NextWords, body_of, in_blocks
-from transformer.layers.numerics import Numerics
+from transformer.layers.numerics import Numerics, array_type
 from transformer.layers.stack import Heads, Stack, inlined
 
 
@@ -69,4 +69,4 @@ class Gpt(nn.Module):
 
     def init_cache(self, batch: int, length: int | None = None) -> dict:
         """An empty cache for `batch` rows of up to `length` tokens, by default the model's length."""
-        return self.stack.empty_cache(batch, length or self.length, self.dtype)
+        return self.stack.empty_cache(batch, length or self.length, array_type(self.dtype))

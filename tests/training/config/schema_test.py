@@ -53,6 +53,7 @@ class SchemaTest(parameterized.TestCase):
         ({'dtype': 'float16'}, "^dtype is 'float16'; expected one of float32, bfloat16, float64"),
         ({'parameter_dtype': 'float16'}, "^parameter_dtype is 'float16'; expected one of float32, bfloat16, float64"),
         ({'parameter_dtype': 'float64'}, "^parameter_dtype='float64' is for proofs .* dtype is 'float32'; set dtype='float64'"),
+        ({'parameter_dtype': 'mixed'}, "^parameter_dtype is 'mixed'; expected one of float32, bfloat16, float64"),
         ({'parameter_dtype': 'float64', 'dtype': 'bfloat16'}, "dtype is 'bfloat16'; set dtype='float64'"))
     def test_types_that_nothing_is_computed_or_stored_in_are_refused(self, changes, message):
         with self.assertRaisesRegex(ValueError, message):

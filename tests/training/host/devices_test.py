@@ -30,6 +30,7 @@ class PeakTest(parameterized.TestCase):
     )
     def test_known_devices(self, kind, bfloat16, float32):
         self.assertAlmostEqual(devices.peak_flops(device(kind)) / 1e12, bfloat16)
+        self.assertEqual(devices.peak_flops(device(kind), 'mixed'), devices.peak_flops(device(kind)))
         self.assertAlmostEqual(devices.peak_flops(device(kind), 'float32') / 1e12, float32)
 
     def test_a_core_of_a_split_chip_has_half_of_it(self):
