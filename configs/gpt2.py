@@ -14,7 +14,8 @@
            python -m benchmarks.train_step --config=configs/gpt2.py:step --steps=20
 
        2.48 s a step, 207 tokens/s on two cores of a Xeon (Python 3.11, jax 0.10.2); in turns with PyTorch 2.13 and Hugging
-       Face's model, 0.90 to 0.93 of its time.
+       Face's model, 0.90 to 0.93 of its time. On two quiet cores of a Xeon with AMX (family 6 model 167) 2.18 to 2.25 s, and in
+       turns 1.42 to 1.49 with --config.dtype=mixed.
 """
 
 from configs import base

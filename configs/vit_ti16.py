@@ -21,7 +21,8 @@ dropout. (Their code takes 'light1' for Ti/16, without Mixup and with magnitude 
            x 64 at 12 to 33 GFLOP/s, where the dense layers reach 90, and forms scores, exponentials and sums in passes of their
            own (25 ms a layer); PyTorch has one fused kernel (30 ms a layer, forward and back, where XLA at best takes 38).
            Products in the order of their axes (transformer/attention/kernels/attend.py) have made a layer 10 % faster. Padding
-           the rows to 208 or 256, one product a head, and a loop over heads were slower.
+           the rows to 208 or 256, one product a head, and a loop over heads were slower. On that Xeon, which has AMX,
+           --config.dtype=mixed takes 458 to 461 ms, in turns with 745 to 753 in float32.
 """
 
 from configs import base

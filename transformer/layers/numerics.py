@@ -192,9 +192,12 @@ _mixed.defvjp(_mixed_forward, _mixed_backward)
 
 def _narrow(equation, a, b):
     if platform() == 'cpu' and equation in ('RD,RF->DF', 'RD,RF->FD'):  # of dense layers; not narrow as it stands
-        a, b, narrower = a.astype(jnp.bfloat16), b.astype(jnp.bfloat16), a.shape[1] <= b.shape[1]
-        y = _narrow('DR,RF->DF', *((_transposed(a), b) if narrower else (_transposed(b), a)))
-        return y if narrower == equation.endswith('DF') else _transposed(y)
+        if equation.endswith('FD'):
+            a, b = b, a
+        a, b = a.astype(jnp.bfloat16), b.astype(jnp.bfloat16)
+        if a.size <= b.size + 2 * a.shape[1] * b.shape[1]:  # what is moved, in units of bfloat16
+            return _narrow('DR,RF->DF', _transposed(a), b)
+        return _transposed(_narrow('DR,RF->DF', _transposed(b), a))
     if not _multiplies_narrow(equation):
         return jnp.einsum(equation, wide(a), wide(b), precision=lax.Precision.HIGHEST)
     y = jnp.einsum(equation, a.astype(jnp.bfloat16), b.astype(jnp.bfloat16), preferred_element_type=jnp.float32)
