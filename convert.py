@@ -124,8 +124,8 @@ def from_hf(folder, dtype='float32'):
     """(model, params) of a folder that save_pretrained has written: a Flax module and its parameters, which are bfloat16 if all
     weights in the folder are, else float32.
 
-    dtype: of the matrix products, 'float32' or 'bfloat16'; or 'float64', which is then also the type of the parameters and
-      requires that the caller has enabled JAX's 64-bit types.
+    dtype: of the matrix products, 'float32', 'bfloat16' or 'mixed'; or 'float64', which is then also the type of the parameters
+      and requires that the caller has enabled JAX's 64-bit types.
     Raises ValueError or FileNotFoundError for a folder that cannot be read, for a model whose outputs would differ, and for one
     that needs more than its parameters.
     """

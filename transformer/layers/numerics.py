@@ -5,8 +5,9 @@ Matrix products take their operands in `dtype` and accumulate in float32; `dtype
 are in at least float32 (`wide`). Parameters are stored in `parameter_dtype` and read in at least float32.
 
 `dtype='mixed'` is float32 but for the operands of matrix products and of their gradients, which are rounded to bfloat16. It is
-for a CPU that has instructions for such products (AMX, AVX512-BF16), and none for other numbers in bfloat16; products whose
-layout XLA cannot multiply so stay in float32 there.
+for a CPU that has instructions for such products (AMX), and none for other numbers in bfloat16. Products whose layout XLA
+cannot multiply so stay in float32 there, as do convolutions and the terms of relative positions. XLA (jaxlib 0.10) may end the
+process where gradients in 'mixed' are batched by jax.vmap on a CPU; under scan and on a mesh it does not.
 
 `dtype='float64'` is for proofs on a CPU. All numbers of a program are then float64, constants and positions included
 (`real_dtype`), which needs `jax.config.update('jax_enable_x64', True)` or, around a part of a program, `jax.enable_x64(True)`.
@@ -56,7 +57,8 @@ class Numerics:
     Attributes:
       dtype: type of the operands and results of matrix products: 'float32', 'bfloat16', 'mixed' (above), or 'float64'
         for proofs on a CPU.
-      dense_gradient: form dW of a dense layer as xᵀ·dy (see `_dense`); False leaves it to JAX's transpose rule.
+      dense_gradient: form dW of a dense layer as xᵀ·dy (see `_dense`); False leaves it to JAX's transpose rule, but for
+        'mixed', which has rules of its own.
       parameter_dtype: type in which parameters are stored, one of the same but 'mixed'. They are drawn in float32 and
         rounded once.
     """
@@ -96,7 +98,7 @@ class Numerics:
     def einsum(self, equation: str, a: jax.Array, b: jax.Array) -> jax.Array:
         """jnp.einsum under the policy."""
         if self.dtype == 'mixed':
-            return _mixed(equation, a, b)
+            return _mixed(equation, self.cast(a), self.cast(b))
         return jnp.einsum(equation, self.cast(a), self.cast(b), precision=self.precision)
 
     def scores(self, equation: str, a: jax.Array, b: jax.Array) -> jax.Array:
@@ -121,9 +123,10 @@ class Numerics:
 
     def across(self, x: jax.Array, table: jax.Array) -> jax.Array:
         """x·Tᵀ: [..., D] x [F, D] -> [..., F]."""
-        if self.dtype != 'mixed':
+        if self.dtype != 'mixed' or x.shape[-1] != table.shape[1]:
             return self.dense(x, table.T)
-        return _mixed('RD,FD->RF', x.reshape(-1, x.shape[-1]), table).reshape(*x.shape[:-1], -1)
+        rows = self.cast(x).reshape(math.prod(x.shape[:-1]), x.shape[-1])
+        return _mixed('RD,FD->RF', rows, self.cast(table)).reshape(*x.shape[:-1], len(table))
 
 
 @partial(jax.custom_vjp, nondiff_argnums=(0,))
@@ -209,9 +212,10 @@ def _multiplies_narrow(equation):
     """Whether a product is done in bfloat16: everywhere but on a CPU, and there if it is one of matrices as they lie in memory,
     the second of them perhaps across. XLA on a CPU computes all others in float32, and fails at some."""
     of_a, of_b, of_y = _letters(equation)
-    batch = [*itertools.takewhile(lambda letters: len({*letters}) == 1, zip(of_a, of_b, of_y))]
-    contracted, rest = of_a[-1], of_b[len(batch):]
-    return platform() != 'cpu' or (contracted in (rest[0], rest[-1]) and of_y == of_a[:-1] + rest.replace(contracted, ''))
+    batch = len([*itertools.takewhile(lambda letters: len({*letters}) == 1, zip(of_a, of_b, of_y))])
+    contracted, rest = of_a[-1], of_b[batch:]
+    return platform() != 'cpu' or (len(of_a) > batch + 1 and len(rest) == 2 and contracted in rest and
+                                   of_y == of_a[:-1] + rest.replace(contracted, ''))
 
 
 def _letters(equation):
