@@ -12,12 +12,12 @@ pretrained network, and of networks from scratch. `student` is distilled from `m
 
 F1 -1.17 (-2.92 to 0.53, p 0.18 by bootstrap).
 
-Measured so far, SST-2 and MRPC over two seeds, the others with the first alone:
+Measured so far, SST-2 and MRPC over three seeds, WNUT-17 over two, SQuAD with one (in brackets p):
 
-               SST-2 accuracy   MRPC accuracy   MRPC F1   WNUT-17 F1   SQuAD F1
-    masked               83.6            68.4      78.1         28.9       12.5
-    spans                83.5            67.9      77.3         30.6       11.3
-    scratch              81.1            68.1      77.6         14.3       10.0
+               SST-2 accuracy       MRPC accuracy   MRPC F1      WNUT-17 F1           SQuAD F1
+    masked     83.4 ± 0.8 (0.021)   67.4 ± 1.7      77.3 ± 1.4   27.2 ± 2.4 (0.068)       12.5
+    spans      83.6 ± 0.1 (0.011)   67.9 ± 0.7      77.1 ± 0.7   30.3 ± 0.4 (0.003)       11.3
+    scratch    81.1 ± 0.5           67.8 ± 1.6      77.2 ± 1.4   14.7 ± 0.7               10.0
 
 Four times the computation teaches more of names (in configs/objectives.py 23.5 masked, 22.4 within spans), and hardly more of
 SST-2 (84.2 and 82.6, one seed), SQuAD (12.5 and 10.2) and MRPC. Held-out loss of pretraining: 3.71 nats a word masked (there
