@@ -11,6 +11,7 @@ import jax
 import jax.numpy as jnp
 
 from transformer.attention.context import Context
+from transformer.attention.kernels import residuals
 from transformer.attention.masks.algebra import Mask
 from transformer.attention.masks.data import Marked, Padding, Segments
 from transformer.attention.masks.patterns import Full
@@ -34,7 +35,10 @@ from transformer.layers.universal import Depth, Own, Universal, steps
 # What is stored of a block's forward pass; the backward pass computes the rest again (Chen et al. 2016).
 REMAT = {
     'none': jax.checkpoint_policies.everything_saveable,
-    'dots': jax.checkpoint_policies.dots_with_no_batch_dims_saveable,  # the products with parameters, not those of attention
+    # The products with parameters, and of attention not the scores but what a fused kernel gives its backward pass.
+    'dots': jax.checkpoint_policies.save_from_both_policies(
+        jax.checkpoint_policies.dots_with_no_batch_dims_saveable,
+        jax.checkpoint_policies.save_only_these_names(residuals.NAME)),
     'full': jax.checkpoint_policies.nothing_saveable,
 }
 
@@ -84,8 +88,8 @@ class Blocks:
         attention, such as ((0, 2), (1,)) in two layers; (): all.
       scan: stacks the parameters inside the step and scans one block over them: the program does not grow with depth, but
         needs one more copy of the parameters. Worth it for deep models on accelerators, slower for small ones on a CPU.
-      remat: what is stored for the backward pass: 'none' (all activations), 'dots' (the products with parameters), 'full'
-        (only the input of each block: least memory, a third more work).
+      remat: what is stored for the backward pass: 'none' (all activations), 'dots' (the products with parameters, and the
+        outputs of attention kernels), 'full' (only the input of each block: least memory, a third more work).
     """
     layers: int = 12
     heads: int = 12

@@ -145,6 +145,10 @@ class StackTest(parameterized.TestCase):
         self.assertEqual(work['full'] - work['none'], forward - last)
         attention = 3 * 2 * (2 * 2 * 8 * 8 * 8)  # layers · (scores and mixture) · 2·B·T·T·D
         self.assertEqual(work['dots'] - work['none'], attention)
+        blockwise = {remat: count(gradient(models.changed(GPT, scan=scan, remat=remat, attention=Softmax(
+            implementation='blockwise'))), parameters()) for remat in ('none', 'dots', 'full')}
+        self.assertEqual(blockwise['dots'], blockwise['none'])  # a fused kernel does not run again
+        self.assertGreater(blockwise['full'], blockwise['dots'])
 
     @pytest.mark.slow
     def test_less_is_kept_in_memory(self):

@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import PartitionSpec
 
+from transformer.attention.kernels import residuals
 from transformer.attention.masks.algebra import FULL, Mask, blocks, conjuncts
 from transformer.attention.masks.analysis import parts
 from transformer.attention.masks.data import Segments
@@ -150,7 +151,8 @@ def _splash(query, key, value, *segments, pattern, interpret):
             # Of every batch and head the kernel also writes what it sums up for a block of queries: small blocks.
             block_q=first(256, 384, 128), block_kv=size, block_kv_compute=size,
             block_q_dkv=size, block_kv_dkv=size, block_kv_dkv_compute=size, **backward,
-            q_layout=layout, k_layout=layout, v_layout=layout), interpret=interpret)
+            q_layout=layout, k_layout=layout, v_layout=layout), residual_checkpoint_name=residuals.NAME,
+        interpret=interpret)
     ids = library.SegmentIds(*(x.astype(jnp.int32) for x in segments)) if segments else None
     of_row = jax.vmap(kernel, (0, 0, 0, None))  # over the heads of keys
     out = jax.vmap(of_row, (0, 0, 0, 0 if segments else None))(

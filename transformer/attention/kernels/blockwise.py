@@ -16,6 +16,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from transformer.attention.kernels.residuals import residual
 from transformer.attention.kernels.terms import Term, terms_of
 from transformer.attention.masks import algebra as mask_algebra
 from transformer.attention.masks.algebra import Mask
@@ -216,8 +217,8 @@ def _forward(plan, query, key, value, bias, mask, dropout_key):
     start = jnp.zeros((*rows, value.shape[-1])), jnp.full((*rows, 1), _LOWEST), jnp.zeros((*rows, 1))
     mixed, top, total = _loop(plan, mask, step, start)
     total = jnp.where(total > 0, total, 1.0)  # the output of a query that sees nothing is zero
-    out = mixed / total
-    return out, (query, key, value, bias, mask, dropout_key, out, top + jnp.log(total))
+    out, log_total = residual(mixed / total), residual(top + jnp.log(total))
+    return out, (query, key, value, bias, mask, dropout_key, out, log_total)
 
 
 def _backward(plan, residuals, dout):
