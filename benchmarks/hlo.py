@@ -4,6 +4,7 @@
 loops count as often as they run, and only what the layout places in the main memory, with the padding of its tiles.
 """
 
+import collections
 import dataclasses
 import functools
 import math
@@ -166,9 +167,7 @@ class Program:
 
     def moved(self, one: Instruction, there: Mapping[str, Instruction]) -> int:
         """Bytes that an instruction reads from and writes to the main memory."""
-        if one.operation in _FREE or one.operation.endswith('-done'):
-            return 0
-        if one.operation == 'custom-call' and any(f'"{name}"' in one.attributes for name in _FREE_CALLS):
+        if _names(one):
             return 0
         operands = [there[name].arrays for name in one.operands if name in there]
         if one.operation == 'fusion':
@@ -236,11 +235,20 @@ class Program:
         """Bytes that one chip reads from and writes to its main memory in a run of the program."""
         return sum(times * self.moved(one, there) for one, there, times in self.executed())
 
+    def operations(self) -> dict[str, int]:
+        """{operation: how often a run does it}, the most frequent first, of those that make an array; fusions and kernels
+        (`custom-call`) count as one."""
+        found = collections.Counter()
+        for one, _, times in self.executed():
+            if not _names(one) and any(x.dims for x in one.arrays):
+                found[one.operation.removesuffix('-start')] += times
+        return dict(found.most_common())
+
     def largest(self, count: int) -> list[tuple[int, str]]:
         """(bytes, path in the model) of the largest arrays in the main memory that it makes."""
         found = {}
         for one, there, _ in self.executed():
-            if one.operation in _FREE or one.operation.endswith('-done'):
+            if _names(one):
                 continue
             for x in _written(one, [there[name].arrays for name in one.operands if name in there]):
                 if x.space == 0:
@@ -276,6 +284,12 @@ class Program:
                         kind = 'reduce-scatter'
                 found.append(Collective(kind, payload, group, times, part.source or one.source))
         return found
+
+
+def _names(one):
+    """Whether an instruction moves and computes nothing."""
+    free = one.operation == 'custom-call' and any(f'"{name}"' in one.attributes for name in _FREE_CALLS)
+    return free or one.operation in _FREE or one.operation.endswith('-done')
 
 
 def _main(arrays: Iterable[Array]) -> int:

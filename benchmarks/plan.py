@@ -7,9 +7,10 @@ or, with jax[tpu] installed, python -m benchmarks.plan with these flags. The top
 v6e:4x4. Data that are not there are replaced by made-up ones of the same shapes (benchmarks/stand_in.py).
 
 The last line is a JSON object. Of each chip, in GB of 1e9 bytes: `memory_gb`, and `largest`, the largest arrays that the step
-makes and the layers that they come from; `traffic_gb` that a step reads from and writes to its memory, and `collectives`, by
-kind and by axis of the mesh (benchmarks/hlo.py). Of a step on all chips: `model_tflop`, products alone, without
-rematerialisation, of softmax attention only what the mask of a decoder leaves; and `step_tflop`, all that is computed.
+makes and the layers that they come from; `traffic_gb` that a step reads from and writes to its memory, `operations`, how often
+it runs each kind, and `collectives`, by kind and by axis of the mesh (benchmarks/hlo.py). Of a step on all chips:
+`model_tflop`, products alone, without rematerialisation, of softmax attention only what the mask of a decoder leaves; and
+`step_tflop`, all that is computed.
 
 `bounds_ms` is the time of a step if one thing alone took time: products at the chip's peak, traffic at the bandwidth of its
 memory, collectives at that of all its links. `step_ms` is the largest of the three, and `mfu` what model_tflop is of the peak
@@ -129,7 +130,7 @@ def measure(config, name, devices):
     collectives = hlo.summed(program.collectives(), mesh.shape)
     found |= {'fits': fits, 'memory_gb': _giga(parts | {'all': needed} | ({'there is': limit} if limit else {})),
               'largest': [{'gb': _giga(size), 'of': _short(source)} for size, source in program.largest(5)],
-              'traffic_gb': _giga(traffic := program.traffic()),
+              'traffic_gb': _giga(traffic := program.traffic()), 'operations': program.operations(),
               'collectives': [row | {key: _giga(row[key]) for key in ('payload', 'sent')} for row in collectives]}
     if endless := program.endless():
         found['loops_of_unknown_length'] = [_short(one.source) for one in endless]
@@ -308,11 +309,11 @@ def _short(source):
 
 
 def _giga(size):
-    return {key: round(one / 1e9, 3) for key, one in size.items()} if isinstance(size, dict) else round(size / 1e9, 3)
+    return {key: _giga(one) for key, one in size.items()} if isinstance(size, dict) else float(f'{size / 1e9:.4g}')
 
 
 def _tera(count):
-    return round(count / 1e12, 3)
+    return float(f'{count / 1e12:.4g}')
 
 
 def _version(package):

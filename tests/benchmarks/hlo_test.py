@@ -91,6 +91,9 @@ class WrittenTest(parameterized.TestCase):
         a_turn = layer + layer  # a layer of the stack is read, and one of the result written in place
         self.assertEqual(program().traffic(), copied + sliced + 4 * a_turn)
 
+    def test_operations(self):
+        self.assertEqual(program().operations(), {'fusion': 4 * 2, 'all-reduce': 4, 'copy': 1, 'slice': 1})
+
     def test_largest(self):
         self.assertEqual(program().largest(2)[0], (4 * 4 * 256 * 128, 'jit(step)/keep'))
 

@@ -37,6 +37,7 @@ class MeasureTest(experiments.TestCase):
         self.assertEqual((row['limited_by'], row['step_ms']), ('memory', max(bounds.values())))
         self.assertAlmostEqual(bounds['memory'], 1e3 * row['traffic_gb'] / 800, delta=0.01)
         self.assertTrue(any('fsdp' in one['axes'] for one in row['collectives']))
+        self.assertGreater(row['operations']['all-reduce'], 0)
         memory = row['memory_gb']
         self.assertLessEqual(memory['parameters'], memory['optimizer'])
         self.assertNotIn('companions', memory)
@@ -72,7 +73,7 @@ class MeasureTest(experiments.TestCase):
         with figures(), error:
             row = plan.measure(experiments.tiny(self.text), 'tiny', jax.devices()[:1])
             self.assertFalse(row['fits'])
-            self.assertAlmostEqual(row['memory_gb']['there is'], 15.75 * 2**30 / 1e9, places=3)
+            self.assertAlmostEqual(row['memory_gb']['there is'], 15.75 * 2**30 / 1e9, places=2)
             self.assertIn('All but the state takes 18.9 GB: try --config.train.microbatches=4', row['advice'])
         with error as broken, self.assertRaisesRegex(jax.errors.JaxRuntimeError, 'another'):
             broken.side_effect = jax.errors.JaxRuntimeError('another')
