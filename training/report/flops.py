@@ -16,8 +16,9 @@ def count(function, *args) -> int:
 
     Nothing runs or is compiled: `args` are pytrees of arrays or `jax.ShapeDtypeStruct`s. The count is of what the program
     executes, over all devices: `scan` times its length, `cond` its most expensive branch, `shard_map` times its devices,
-    Pallas kernels times their grid, rematerialised products again; products whose result is unused are skipped. The body of a
-    `while` loop counts once, as the program does not tell its number of iterations.
+    Pallas kernels times their grid, of cuDNN's attention what a causal mask leaves, rematerialised products again; products
+    whose result is unused are skipped. The body of a `while` loop counts once, as the program does not tell its number of
+    iterations.
     """
     return count_jaxpr(jax.make_jaxpr(function)(*args))
 
@@ -69,11 +70,29 @@ def _equation(equation, used, counted) -> int:
         case 'shard_map':
             shards = math.prod(params['mesh'].shape[axis] for axis in params['newly_manual_axes'])
             return shards * _count(params['jaxpr'], used, counted)
+        case 'dot_product_attention_fwd_wrapper':  # cuDNN's: scores and mixing
+            return _attention(equation, 1, 1)
+        case 'dot_product_attention_bwd_wrapper':  # the scores again, and two gradients of each product
+            return _attention(equation, 3, 2)
         case 'pallas_call':
             return math.prod(params['grid_mapping'].grid) * _count(params['jaxpr'], counted=counted)
     # jit, remat, custom_jvp, custom_vjp and the like are calls, mostly with one output for each output of the callee.
     bodies = [getattr(body, 'jaxpr', body) for body in core.jaxprs_in_params(params)]
     return sum(_count(body, used if len(body.outvars) == len(used) else None, counted) for body in bodies)
+
+
+def _attention(equation, with_keys, with_values) -> int:
+    """So many products of pairs of positions with the width of keys and with that of values, of pairs that are not masked."""
+    params = equation.params
+    query, key, value = (v.aval.shape for v in equation.invars[:3])
+    rows, heads = (1, 2) if params['layout'] == 0 else (2, 1)  # BTNH, or BNTH
+    row, keys = np.arange(query[rows]), key[rows]
+    first, last = np.zeros_like(row), np.full_like(row, keys)
+    if 'CAUSAL' in params['mask_type'].name:
+        last = np.minimum(row + 1, keys)
+        first = np.maximum(0, row + 1 - (params.get('sliding_window_length') or keys))
+    pairs = int(np.maximum(0, last - first).sum())
+    return 2 * query[0] * query[heads] * pairs * (with_keys * key[3] + with_values * value[3])
 
 
 def _convolution(equation) -> int:

@@ -1,4 +1,5 @@
 import functools
+from unittest import mock
 
 import jax
 import jax.numpy as jnp
@@ -150,6 +151,27 @@ class ControlFlowTest(absltest.TestCase):
             out_shape=shape(4 * M, N),
         )
         self.assertEqual(flops.count(function, shape(4 * M, K), shape(K, N)), 4 * PRODUCT)
+
+
+class AttentionTest(parameterized.TestCase):
+    """cuDNN's kernels, which are traced without cuDNN."""
+
+    def setUp(self):
+        super().setUp()
+        self.enter_context(mock.patch('jax._src.cudnn.fused_attention_stablehlo.check_cudnn_version', return_value=91200))
+
+    @parameterized.parameters(({}, 6 * 10), ({'is_causal': True}, 6 * 7 // 2), (
+        {'is_causal': True, 'local_window_size': (1, 0)}, 1 + 2 * 5))
+    def test_what_a_mask_leaves(self, mask, pairs):
+        batch, heads, width, queries = 2, 4, 8, 6
+        keys = queries if mask else 10
+        product = 2 * batch * heads * pairs * width
+        arrays = [jax.ShapeDtypeStruct((batch, length, heads, width), jnp.bfloat16) for length in (queries, keys, keys)]
+        attention = functools.partial(jax.nn.dot_product_attention, implementation='cudnn', **mask)
+        self.assertEqual(flops.count(attention, *arrays), 2 * product)
+        gradient = jax.grad(lambda *given: attention(*given).astype(jnp.float32).sum(), (0, 1, 2))
+        self.assertEqual(flops.count(gradient, *arrays), (2 + 5) * product)
+        self.assertEqual(flops.products_of_activations(jax.make_jaxpr(attention)(*arrays)), 2 * product)
 
 
 class ConvolutionTest(parameterized.TestCase):
