@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 
 from transformer.layers.numerics import wide
+from transformer.layers.sharding import platform
 
 
 @dataclasses.dataclass(frozen=True)
@@ -28,6 +29,8 @@ def activated(activation: Activation, x: jax.Array) -> jax.Array:
 
 
 def _activated_backward(activation, x, dy):
+    if platform() == 'gpu':  # where what both passes compute would be stored, in float32
+        x = jax.lax.optimization_barrier(x)
     return jax.vjp(lambda x: activation(wide(x)).astype(x.dtype), x)[1](dy)
 
 
