@@ -1,10 +1,11 @@
-"""What a training run needs on a slice of TPUs that is not there: compiles its step with the compiler for TPUs, and says
-whether it fits, what limits it, how fast it can be at most, and what it costs.
+"""What a training run needs on TPUs or GPUs that are not there: compiles its step with their compiler, and says whether it
+fits, what limits it, how fast it can be at most, and what it costs.
 
     make plan ARGS="--config=configs/gpt2.py:1558m --topology=v5e:8x8 [--search] [--config.mesh.fsdp=8 ...]"
 
 or, with jax[tpu] installed, python -m benchmarks.plan with these flags. The topology is a slice: v4:2x2x2, v5e:4x4, v5p:8x8x8,
-v6e:4x4. Data that are not there are replaced by made-up ones of the same shapes (benchmarks/stand_in.py).
+v6e:4x4; or, with jax[cuda13], h100:1 to h100:8, GPUs of one machine. Data that are not there are replaced by made-up ones of
+the same shapes (benchmarks/stand_in.py).
 
 The last line is a JSON object. Of each chip, in GB of 1e9 bytes: `memory_gb`, and `largest`, the largest arrays that the step
 makes and the layers that they come from; `traffic_gb` that a step reads from and writes to its memory, `operations`, how often
@@ -13,20 +14,18 @@ it runs each kind, and `collectives`, by kind and by axis of the mesh (benchmark
 `step_tflop`, all that is computed.
 
 `bounds_ms` is the time of a step if one thing alone took time: products at the chip's peak, traffic at the bandwidth of its
-memory, collectives at that of all its links. `step_ms` is the largest of the three, and `mfu` what model_tflop is of the peak
-in that time: a real step overlaps them less, and takes longer. Days, dollars, kWh and CO2 are of all train.steps at that speed.
+memory (of a GPU also what its cache holds), collectives at that of all its links. `step_ms` is the largest of the three, and
+`mfu` what model_tflop is of the peak in that time: a real step overlaps them less, and takes longer. Days, dollars, kWh and
+CO2 are of all train.steps at that speed.
 
 --search compiles the step on meshes that split the parameters or do not, with each kind of rematerialisation and as few
 microbatches as fit, and ranks them by step_ms.
 """
 
-import contextlib
 import dataclasses
 import importlib.metadata
-import importlib.util
 import itertools
 import json
-import os
 import pathlib
 import re
 import sys
@@ -35,14 +34,14 @@ import time
 
 from absl import flags
 
+from benchmarks import topologies
 from training.config import cli
 
 if __name__ == '__main__':
     flags.DEFINE_string('topology', 'v5e:4x4', 'the slice that is compiled for')
     flags.DEFINE_boolean('search', False, 'try meshes, rematerialisation and microbatches')
     cli.answer_help(config='configs/gpt2.py:124m')
-    # No TPU is looked for, and other programs may use the compiler at the same time.
-    os.environ |= {'JAX_PLATFORMS': 'cpu', 'TPU_SKIP_MDS_QUERY': '1', 'ALLOW_MULTIPLE_LIBTPU_LOAD': '1'}
+    topologies.alone()
 
 import jax
 import numpy as np
@@ -64,25 +63,12 @@ STATE = 'parameters', 'optimizer', 'other state', 'companions'  # what a chip ho
 
 def main(config, name):
     machine.prepare(config, sparing=True)
-    devices = devices_of(flags.FLAGS.topology)
+    devices = topologies.devices_of(flags.FLAGS.topology)
     with tempfile.TemporaryDirectory() as folder:
         config = stand_in.replaced(config, pathlib.Path(folder))
         found = search(config, name, devices) if flags.FLAGS.search else measure(config, name, devices)
     print('\n'.join(lines(found)), flush=True)
     print(json.dumps(found))
-
-
-def devices_of(topology):
-    """The devices of a slice of TPUs. Raises ValueError without libtpu, and for an unknown topology."""
-    from jax.experimental import topologies
-
-    try:
-        return topologies.get_topology_desc(platform='tpu', topology_name=topology).devices
-    except Exception as error:  # of several types, one for each release
-        reason = next(iter(str(error).splitlines()), type(error).__name__)
-        missing = '' if importlib.util.find_spec('libtpu') else 'install "jax[tpu]", and '
-        raise ValueError(f'--topology={topology} cannot be compiled for ({reason:.200}); {missing}name a slice such as '
-                         'v5e:4x4.') from None
 
 
 def measure(config, name, devices):
@@ -98,7 +84,7 @@ def measure(config, name, devices):
     traced = run.trace(run.longest)
     found = {
         'config': name, 'device': f'{chips} x {device.device_kind}', 'mesh': dict(mesh.shape), 'jax': jax.__version__,
-        'libtpu': _version('libtpu'), 'dtype': config.dtype, 'parameters': run.parameters(), 'rows': config.data.batch_size,
+        'compiler': _compiler(device), 'dtype': config.dtype, 'parameters': run.parameters(), 'rows': config.data.batch_size,
         'microbatches': config.train.microbatches, 'remat': sorted(_each(config.model, 'remat')), unit: units,
         'model_tflop': _tera(useful := model_flop(config, mesh)),
         'step_tflop': _tera(computed := flops.count_jaxpr(traced.jaxpr))}
@@ -147,7 +133,9 @@ def measure(config, name, devices):
     found |= {'bounds_ms': {key: round(1e3 * bound, 2) for key, bound in bounds.items()}, 'limited_by': by,
               'step_ms': round(1e3 * seconds, 2), 'mfu': round(useful / chips / peak / seconds, 3),
               f'{unit}_per_day': round(units / seconds * 86_400), 'steps': config.train.steps,
-              'days': round(total / 86_400, 3), 'dollars': round(figures.price * chips * total / 3600, 2)}
+              'days': round(total / 86_400, 3)}
+    if figures.price:
+        found['dollars'] = round(figures.price * chips * total / 3600, 2)
     if watts := config.energy.watts or energy.full_load_watts(mesh):
         kwh = energy.kilowatt_hours(watts, total, config.energy.pue)
         found |= {'kwh': round(kwh, 1), 'kg_co2e': round(energy.kilograms_co2e(kwh, config.energy.grams_per_kwh), 1)}
@@ -273,7 +261,8 @@ def lines(plan):
         unit = next(key for key in plan if key.endswith('_per_day'))
         yield f'a step takes at least: {bounds}; {plan["model_tflop"]:.4g} TFLOP, MFU at most {100 * plan["mfu"]:.1f} %'
         power = f', {plan["kwh"]:g} kWh, {plan["kg_co2e"]:g} kg CO2e' if 'kwh' in plan else ''
-        yield (f'{plan["steps"]} steps: {duration(86_400 * plan["days"])}, ${plan["dollars"]:,.0f}{power}; '
+        cost = f', ${plan["dollars"]:,.0f}' if 'dollars' in plan else ''
+        yield (f'{plan["steps"]} steps: {duration(86_400 * plan["days"])}{cost}{power}; '
                f'{si(plan[unit], " " + unit.partition("_")[0])} a day')
 
 
@@ -316,10 +305,10 @@ def _tera(count):
     return float(f'{count / 1e12:.4g}')
 
 
-def _version(package):
-    with contextlib.suppress(importlib.metadata.PackageNotFoundError):
-        return importlib.metadata.version(package)
-    return ''
+def _compiler(device):
+    """The package of the compiler for a device, and its version."""
+    package = topologies.PACKAGES.get(device.platform, 'jaxlib')
+    return f'{package} {importlib.metadata.version(package)}'
 
 
 if __name__ == '__main__':

@@ -3,7 +3,6 @@
 import ast
 import dataclasses
 import importlib
-import json
 import os
 import pathlib
 import re
@@ -12,6 +11,7 @@ import tempfile
 from absl.testing import absltest, parameterized
 
 import convert
+from benchmarks import plans
 from data.noise.masking import Masking
 from data.seq2seq.parallel import Parallel
 from data.text.labelled import Labelled
@@ -130,16 +130,9 @@ class DocsTest(parameterized.TestCase):
                 self.assertEqual((found[0].kind, found[1].misfits), (names[family], []), f'{name}:{variant}')
 
     def test_the_table_of_plans_is_that_of_their_lines(self):
-        lines = (ROOT / 'docs' / 'plans.jsonl').read_text().splitlines()
-        self.assertLen(lines, len(re.findall(r'^\| `\w+\.py', DOCS['tpu.md'], re.MULTILINE)))
-        for line in lines:
-            plan = json.loads(line)
-            name = plan['config'].removeprefix('configs/').removesuffix(':imagenet')
-            ms, sent = plan['bounds_ms'], sum(one['sent'] for one in plan['collectives'])
-            self.assertIn(
-                f'| `{name}` | {plan["rows"]:,} | {plan["memory_gb"]["temporaries"]:.1f} GB | {plan["traffic_gb"]:.1f} GB, '
-                f'{ms["memory"]:.1f} ms | {plan["step_tflop"]:.1f} TFLOP, {ms["products"]:.1f} ms | {sent:.2f} GB, '
-                f'{ms["links"]:.1f} ms | {100 * plan["mfu"]:.0f} % |', DOCS['tpu.md'])
+        found = plans.read()
+        self.assertContainsSubset(found, plans.CASES)
+        self.assertIn('\n'.join(plans.table(found.values())) + '\n\n', DOCS['tpu.md'])
 
     def test_python_draws_what_it_says(self):
         text = DOCS['attention.md']

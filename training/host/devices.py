@@ -47,8 +47,10 @@ _TPUS = (
 )
 
 # Of a chip: GB of memory, GB/s of memory, GB/s that all its links together send to other chips (half of what both
-# directions have), dollars an hour, on demand in the United States (cloud.google.com/tpu/pricing, November 2026).
+# directions have; of a GPU within its machine), dollars an hour, on demand in the United States (cloud.google.com/tpu/pricing,
+# November 2026; of GPUs many).
 _CHIPS = (
+    (r'\bH100 80GB HBM3$', 84.9, 3350, 450, None),  # NVIDIA H100 datasheet, SXM; memory: what a driver of it reports
     (r'TPU v4$', 34.4, 1200, 300, 3.22),  # cloud.google.com/tpu/docs/v4; links: Jouppi et al. 2023, TPU v4, table 4
     (r'TPU v5( lite|e)$', 17.2, 819, 200, 1.20),  # docs.cloud.google.com/tpu/docs/v5e
     (r'TPU v5p?$', 102.0, 2765, 600, 4.20),  # docs.cloud.google.com/tpu/docs/v5p
@@ -58,11 +60,11 @@ _CHIPS = (
 
 @dataclasses.dataclass(frozen=True)
 class Chip:
-    """What limits a chip besides its products, in bytes, bytes a second and dollars an hour."""
+    """What limits a chip besides its products, in bytes, bytes a second and dollars an hour (None: not known)."""
     memory: float
     bandwidth: float
     links: float
-    price: float
+    price: float | None
 
 
 def chip(device) -> Chip | None:

@@ -1,0 +1,53 @@
+"""Devices that are not there, for the compilers of TPUs and of GPUs, which run without one."""
+
+import importlib.util
+import os
+import re
+
+# An H100 SXM5 as the driver describes it (CUDA C++ programming guide, table of compute capability 9.0; NVIDIA H100 datasheet),
+# in the form of XLA's GpuTargetConfigProto.
+H100 = """
+gpu_device_info {
+  cuda_compute_capability { major: 9 }
+  core_count: 132  fpus_per_core: 128  clock_rate_ghz: 1.98  threads_per_warp: 32
+  threads_per_block_limit: 1024  threads_per_core_limit: 2048
+  block_dim_limit_x: 2147483647  block_dim_limit_y: 65535  block_dim_limit_z: 65535
+  registers_per_core_limit: 65536  registers_per_block_limit: 65536
+  shared_memory_per_block: 49152  shared_memory_per_block_optin: 232448  shared_memory_per_core: 233472
+  l2_cache_size: 52428800  device_memory_size: 84929347584  memory_bandwidth: 3352320000000
+}
+platform_name: "CUDA"
+runtime_version { major: 13 }
+dnn_version_info { major: 9  minor: 12 }
+device_description_str: "NVIDIA H100 80GB HBM3"
+"""
+PACKAGES = {'tpu': 'libtpu', 'gpu': 'jax-cuda13-plugin'}  # of their compilers
+EXTRAS = {'tpu': 'jax[tpu]', 'gpu': 'jax[cuda13]'}
+
+
+def alone():
+    """Before jax is imported: no device is looked for, and other programs may use the compiler for TPUs at the same time."""
+    os.environ |= {'JAX_PLATFORMS': 'cpu', 'TPU_SKIP_MDS_QUERY': '1', 'ALLOW_MULTIPLE_LIBTPU_LOAD': '1',
+                   'CUDA_VISIBLE_DEVICES': '-1'}
+
+
+def available(kind):
+    """Whether the compiler for 'tpu' or 'gpu' is installed."""
+    return importlib.util.find_spec(PACKAGES[kind].replace('-', '_')) is not None
+
+
+def devices_of(topology):
+    """The devices of a slice of TPUs, such as 'v5e:4x4', or of 1 to 8 GPUs of one machine, 'h100:8'. Raises ValueError without
+    their compiler, and for what is none."""
+    from jax.experimental import topologies
+
+    gpus = re.fullmatch('h100:([1-8])', topology)
+    kind = 'gpu' if gpus else 'tpu'
+    how = {'topology': f'1x1x{gpus[1]}', 'target_config': H100} if gpus else {}
+    try:
+        return topologies.get_topology_desc(platform='cuda' if gpus else 'tpu', topology_name=topology, **how).devices
+    except Exception as error:  # of several types, one for each release
+        reason = next(iter(str(error).splitlines()), type(error).__name__)
+        missing = '' if available(kind) else f'install "{EXTRAS[kind]}", and '
+        raise ValueError(f'--topology={topology} cannot be compiled for ({reason:.200}); {missing}name a slice such as '
+                         'v5e:4x4, or h100:8.') from None

@@ -1,0 +1,92 @@
+"""benchmarks/plans.py: its shapes are the published ones, its table is that of its lines, and its sentences."""
+
+import functools
+import json
+import math
+import pathlib
+import subprocess
+import sys
+import tempfile
+from unittest import mock
+
+import jax
+import jax.numpy as jnp
+from absl.testing import absltest, parameterized
+
+from benchmarks import plans
+from tests import experiments, models
+from training.config import cli, resolve
+
+# Parameters: those of the released checkpoints; of GPT-3 and T5-3B what their papers' tables give.
+SIZES = {'ViT-L/16': 304_326_632, 'Llama 7B': 6_738_415_616, 'Llama 3.1 8B': 8_030_261_248, 'Llama 3.1 70B': 70_553_706_496,
+         'T5-3B': 2_851_598_336}
+PLAN = {'case': 'GPT-2 124M', 'topology': 'v5e:4x4', 'device': '16 x TPU v5 lite', 'rows': 512, 'fits': True,
+        'memory_gb': {'all': 13.54, 'there is': 17.2, 'temporaries': 11.8}, 'traffic_gb': 104.1, 'step_tflop': 457.9,
+        'bounds_ms': {'memory': 127.1, 'products': 145.27, 'links': 3.06}, 'collectives': [{'sent': 0.5}, {'sent': 0.11}],
+        'mfu': 0.911}
+
+
+class ShapesTest(parameterized.TestCase):
+
+    @parameterized.parameters(*SIZES)
+    def test_number_of_parameters(self, case):
+        config, _, changes = plans.CASES[case]
+        config = experiments.changed(cli.load_config(f'configs/{config}')[0], **changes)
+        extra = {'vocab': config.model.get('vocab'), 'source_vocab': 0, 'classes': 1000, 'dtype': 'bfloat16'}
+        model = resolve.construct(config.model, extra=extra)
+        inputs = jnp.zeros((1, 224, 224, 3)) if 'patch' in config.model else jnp.zeros((1, 1), jnp.int32)
+        more = {'decoder_inputs': inputs} if 'source_length' in config.model else {}
+
+        def size(layers):
+            small = models.changed(model, layers=layers, scan=False, remat='none')
+            shapes = jax.eval_shape(functools.partial(small.init, **more), jax.random.key(0), inputs)['params']
+            return sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(shapes))
+
+        one, two = size(1), size(2)
+        layers = model.decoder.layers if more else config.model.layers
+        self.assertEqual(one + (layers - 1) * (two - one), SIZES[case])
+
+    @parameterized.parameters(*plans.CASES)
+    def test_every_case_is_a_config_and_a_slice(self, case):
+        config, topology, changes = plans.CASES[case]
+        made, _ = cli.load_config(f'configs/{config}')
+        for field in changes:
+            self.assertTrue(functools.reduce(lambda group, name: group is not None and name in group and group[name],
+                                             field.split('.')[:-1], made), field)
+        self.assertRegex(topology, r'^(v\d[ep]?:\d+x\d+(x\d+)?|h100:[1-8])$')
+
+
+class TableTest(absltest.TestCase):
+
+    def test_a_line_of_each(self):
+        large = PLAN | {'case': 'GPT-3 175B', 'fits': False}
+        head, _, row, other = plans.table([PLAN, large])
+        self.assertEqual(row, '| GPT-2 124M | 16 of v5e | 512 | 13.5 of 17.2 GB | 11.8 GB | 104.1 GB, 127.1 ms | '
+                              '457.9 TFLOP, 145.3 ms | 0.61 GB, 3.1 ms | 91 % |')
+        self.assertEqual(head.count('|'), row.count('|'))
+        self.assertEqual(head.count('|'), other.count('|'))
+        self.assertIn('does not fit', other)
+
+    def test_a_case_takes_the_place_of_its_earlier_line(self):
+        lines = pathlib.Path(self.enter_context(tempfile.TemporaryDirectory())) / 'plans.jsonl'
+        lines.write_text(''.join(f'{json.dumps(PLAN | {"case": case})}\n' for case in ('GPT-2 124M', 'GPT-3 175B')))
+        done = subprocess.CompletedProcess([], 0, 'words\n' + json.dumps(PLAN | {'rows': 1024}) + '\n')
+        with mock.patch.object(plans, 'LINES', lines), mock.patch('subprocess.run', return_value=done) as run, \
+                mock.patch('builtins.print'):
+            plans.main(['GPT-2 124M'])
+            self.assertEqual([(case, plan['rows']) for case, plan in plans.read().items()],
+                             [('GPT-2 124M', 1024), ('GPT-3 175B', 512)])
+        self.assertEqual(run.call_args.args[0][1:], [
+            '-m', 'benchmarks.plan', '--config=configs/gpt2.py:124m', '--topology=v5e:4x4', '--config.train.microbatches=1'])
+
+    def test_what_is_wrong_is_one_sentence(self):
+        done = subprocess.run([sys.executable, '-m', 'benchmarks.plans', 'GPT-2'], capture_output=True, text=True)
+        self.assertEqual((done.returncode, done.stdout), (1, ''))
+        self.assertRegex(done.stderr, "^plans.py: There is no case 'GPT-2'; .*GPT-2 124M.*\n$")
+        with mock.patch('subprocess.run', return_value=subprocess.CompletedProcess([], 3, '')), \
+                self.assertRaisesRegex(ValueError, 'The plan of GPT-3 175B ended with exit code 3'):
+            plans.main(['GPT-3 175B'])
+
+
+if __name__ == '__main__':
+    absltest.main()
