@@ -45,8 +45,6 @@ def cudnn_lacks(query: Any, key: Any, value: Any, *, mask: Mask, bias: tuple, po
         return f'{numerics.dtype}, as it has 16-bit types only'
     if query.shape[3] > 128 or query.shape[3] % 8:
         return 'heads that are wider than 128, or not a multiple of 8'
-    if (query.shape[1] % 2 or key.shape[1] % 2) and (bias or _keywords(mask, query.shape[1], key.shape[1]) is None):
-        return 'odd lengths with a bias, or with a mask for which cuDNN has no keyword'
     return None
 
 
@@ -67,8 +65,28 @@ def cudnn(query: jax.Array, key: jax.Array, value: jax.Array, *, mask: Mask, bia
         total = sum(bias)
         shape = (*(1,) * (4 - total.ndim), *total.shape)
         keywords['bias'] = jnp.broadcast_to(numerics.cast(total).reshape(shape), (*shape[:2], query.shape[1], key.shape[1]))
-    out = jax.nn.dot_product_attention(*map(numerics.cast, (query, key, value)), implementation=implementation, **keywords)
+    arrays, keywords = _even(*map(numerics.cast, (query, key, value)), keywords)
+    out = jax.nn.dot_product_attention(*arrays, implementation=implementation, **keywords)[:, :query.shape[1]]
     return out if seen is None else jnp.where(jnp.swapaxes(seen, 1, 2), out, 0)
+
+
+def _even(query, key, value, keywords):
+    """The arrays and keywords with one more query, and one more key that nothing sees, where their number is odd: cuDNN has no
+    gradient for such lengths."""
+    batch, queries, keys = query.shape[0], query.shape[1], key.shape[1]
+    more = [(0, queries % 2), (0, keys % 2)]
+    if queries % 2 == keys % 2 == 0:
+        return (query, key, value), keywords
+    keywords = dict(keywords)
+    if 'mask' in keywords:
+        seen = jnp.pad(keywords['mask'], [(0, 0), (0, 0), more[0], (0, 0)], 'edge')  # whoever sees nothing is NaN
+        keywords['mask'] = jnp.pad(seen, [(0, 0), (0, 0), (0, 0), more[1]])
+    elif not keywords.get('is_causal') and keys % 2:
+        keywords |= {'query_seq_lengths': jnp.full(batch, queries, jnp.int32),
+                     'key_value_seq_lengths': jnp.full(batch, keys, jnp.int32)}
+    if 'bias' in keywords:
+        keywords['bias'] = jnp.pad(keywords['bias'], [(0, 0), (0, 0), *more])
+    return [jnp.pad(x, [(0, 0), pad, (0, 0), (0, 0)]) for x, pad in zip((query, key, value), (*more, more[1]))], keywords
 
 
 def _keywords(mask, queries, keys):

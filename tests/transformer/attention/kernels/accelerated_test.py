@@ -84,6 +84,18 @@ class CudnnTest(parameterized.TestCase):
         got = outcome(accelerated.cudnn, *arrays, mask=mask, numerics=Numerics(), implementation='xla')
         assert_same(got, outcome(plain, *arrays, mask=mask))
 
+    @parameterized.product(mask=('full', 'causal', 'causal_window', 'segments', 'longformer'), queries=(63, 64), keys=(63, 64))
+    def test_odd_lengths_are_made_even(self, mask, queries, keys):
+        mask = Segments(NUMBERS[:, :queries], NUMBERS[:, :keys]) if mask == 'segments' else MASKS[mask]
+        arrays, given = (QUERY[:, :queries], KEY[:, :keys], VALUE[:, :keys]), []
+        called = jax.nn.dot_product_attention
+        self.enter_context(mock.patch.object(
+            jax.nn, 'dot_product_attention', lambda *arrays, **more: given.extend(arrays) or called(*arrays, **more)))
+        for bias in ((), (jnp.float32(RNG.normal(size=(N, 1, keys))),)):
+            got = outcome(accelerated.cudnn, *arrays, mask=mask, bias=bias, numerics=Numerics(), implementation='xla')
+            assert_same(got, outcome(plain, *arrays, mask=mask, bias=bias))
+        self.assertEqual({x.shape[1] for x in given}, {64})
+
     def test_bias_and_another_number_of_keys(self):
         bias = jnp.float32(RNG.normal(size=(N, 1, 32)))
         arrays = QUERY[:, :16], KEY[:, :32], VALUE[:, :32]
@@ -118,16 +130,6 @@ class ChooseTest(parameterized.TestCase):
         choice = self.on(backend, **more)
         self.assertEqual(choice.name, 'plain')
         self.assertIn(why, choice.why)
-
-    def test_odd_lengths_on_a_gpu(self):
-        odd = [x[:, :65] for x in (QUERY, KEY, VALUE)]
-        with mock.patch.object(jax, 'default_backend', lambda: 'gpu'):
-            for mask, name in ((Full(), 'cudnn'), (Causal() & Window(3), 'cudnn'), (Window(3), 'plain'),
-                               (jax.tree.map(lambda x: x[:, :65], SEGMENTS), 'plain')):
-                choice = choose(*odd, mask=mask, numerics=BFLOAT16)
-                self.assertEqual(choice.name, name, mask)
-            self.assertIn('cudnn: odd lengths', choice.why)
-            self.assertIn('odd lengths', choose(*odd, bias=jnp.ones((1, 1)), numerics=BFLOAT16).why)
 
     def test_scores_that_need_more_memory(self):
         rows = jax.ShapeDtypeStruct((16, 256, 8, 64), jnp.float32)
