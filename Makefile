@@ -1,18 +1,20 @@
 # make train     installs what a run needs into .venv and trains configs/quickstart.py
 # make sweep     the same for all points of a sweep, CONFIG
 # make test      installs what the tests need besides and runs those that take minutes
-# make test-all  those, and then the long ones: kills, several processes, buckets, a run of every config
+# make test-all  those, and then the long ones: kills, several processes, buckets, a run of every config; on Linux test-accelerators
+# make test-accelerators  every config's step and every kernel, with the compiler for TPUs in an environment of its own
 # make test-browser  the pages of eval.py --attention=OUT.html in a browser; needs chromium and chromium-driver
 # make lint      checks the style
 # make plan      what a run needs on a slice of TPUs, from the compiler for TPUs in an environment of its own; with
 #                ARGS="--config=configs/gpt2.py:1558m --topology=v5e:8x8"
+# make plans     the same for the table of docs/tpu.md, or with ARGS="'GPT-2 1.5B'" for a case of it
 
 PYTHON ?= python3
 WORKDIR ?= runs/quickstart
 CONFIG ?= configs/stability.py
 BIN := .venv/bin
 
-.PHONY: train sweep test test-all test-browser lint plan
+.PHONY: train sweep test test-all test-accelerators test-browser lint plan plans
 
 train: .venv/run
 	$(BIN)/python train.py --workdir=$(WORKDIR)
@@ -25,6 +27,12 @@ test: .venv/dev
 
 test-all: test .venv/gs
 	$(BIN)/python -m pytest -n auto -m slow
+ifeq ($(shell uname -sm),Linux x86_64)
+	$(MAKE) test-accelerators
+endif
+
+test-accelerators: .venv-plan/dev
+	.venv-plan/bin/python -m pytest -n auto -m accelerators
 
 test-browser: .venv/browser
 	$(BIN)/python -m pytest -m browser
@@ -34,6 +42,9 @@ lint: .venv/dev
 
 plan: .venv-plan/run
 	.venv-plan/bin/python -m benchmarks.plan $(ARGS)
+
+plans: .venv-plan/run
+	.venv-plan/bin/python -m benchmarks.plans $(ARGS)
 
 .venv/bin/python:
 	$(PYTHON) -m venv .venv
@@ -58,4 +69,8 @@ plan: .venv-plan/run
 .venv-plan/run: requirements.txt
 	$(PYTHON) -m venv .venv-plan
 	.venv-plan/bin/python -m pip install --quiet "jax[tpu]" -r requirements.txt
+	touch $@
+
+.venv-plan/dev: requirements-dev.txt .venv-plan/run
+	.venv-plan/bin/python -m pip install --quiet -r requirements-dev.txt
 	touch $@

@@ -33,26 +33,33 @@ def t5(**fields):
     return {f'model.{stack}.{field}': value for stack in ('encoder', 'decoder') for field, value in fields.items()}
 
 
+VIT_L = {'model.layers': 24, 'model.heads': 16, 'model.width': 1024, 'train.microbatches': 1}
+T5_3B = {  # Raffel et al. 2020, section 3.7
+    **t5(layers=24, width=1024, heads=32, head_width=128, remat='full', scan=True,
+         feed_forward='Mlp(inner=16384, activation=Relu(), bias=False, dropout=0.1)'),
+    'model.vocab': 32128, 'model.length': 512, 'model.source_length': 512, 'data.length': 512, 'data.source_length': 512,
+    'data.batch_size': 1024, 'dtype': 'bfloat16', 'mesh.data': 1, 'mesh.fsdp': -1}
 # case: (config, topology, changes)
 CASES = {
     'GPT-2 124M': ('gpt2.py:124m', 'v5e:4x4', {'train.microbatches': 1}),
     'ViT-Ti/16': ('vit_ti16.py:imagenet', 'v5e:4x4', {}),
     'ResNet-50': ('resnet50.py', 'v5e:4x4', {}),
     'Swin-T': ('swin_t.py:imagenet', 'v5e:4x4', {}),
-    'ViT-L/16': ('vit_ti16.py:imagenet', 'v5e:4x4', {
-        'model.layers': 24, 'model.heads': 16, 'model.width': 1024, 'train.microbatches': 1}),
+    'ViT-L/16': ('vit_ti16.py:imagenet', 'v5e:4x4', VIT_L),
     'GPT-2 1.5B': ('gpt2.py:1558m', 'v5e:16x16', {'train.microbatches': 1}),
-    'T5-3B': ('t5_small.py:pairs', 'v5e:16x16', {  # Raffel et al. 2020, section 3.7
-        **t5(layers=24, width=1024, heads=32, head_width=128, remat='full', scan=True,
-             feed_forward='Mlp(inner=16384, activation=Relu(), bias=False, dropout=0.1)'),
-        'model.vocab': 32128, 'model.length': 512, 'model.source_length': 512, 'data.length': 512, 'data.source_length': 512,
-        'data.batch_size': 1024, 'dtype': 'bfloat16', 'mesh.data': 1, 'mesh.fsdp': -1}),
+    'T5-3B': ('t5_small.py:pairs', 'v5e:16x16', T5_3B),
     'Llama 7B': ('gpt2.py:1558m', 'v5p:8x8x8', llama(32, 4096, 32, 0, 11008, 32000, 2048, 2048)),
     'GPT-3 175B': ('gpt2.py:gpt3', 'v5p:8x8x8', {'train.microbatches': 1}),
     'Llama 3.1 8B': ('gpt2.py:1558m', 'v6e:16x16', llama(32, 4096, 32, 8, 14336, 128256, 8192, 1024)),
     'Llama 3.1 70B': ('gpt2.py:1558m', 'v6e:16x16', llama(80, 8192, 64, 8, 28672, 128256, 8192, 1280)),
-    'GPT-2 124M, H100': ('gpt2.py:124m', 'h100:8', {'train.microbatches': 1}),
     'GPT-3 175B, v6e': ('gpt2.py:gpt3', 'v6e:16x16', {'data.batch_size': 768, 'train.microbatches': 1}),
+    'GPT-2 124M, H100': ('gpt2.py:124m', 'h100:8', {'train.microbatches': 1}),
+    'ViT-Ti/16, H100': ('vit_ti16.py:imagenet', 'h100:8', {}),
+    'ResNet-50, H100': ('resnet50.py', 'h100:8', {}),
+    'Swin-T, H100': ('swin_t.py:imagenet', 'h100:8', {}),
+    'ViT-L/16, H100': ('vit_ti16.py:imagenet', 'h100:8', VIT_L),
+    'GPT-2 1.5B, H100': ('gpt2.py:1558m', 'h100:8', {'train.microbatches': 2}),
+    'Llama 7B, H100': ('gpt2.py:1558m', 'h100:8', llama(32, 4096, 32, 0, 11008, 32000, 2048, 64)),
 }
 
 

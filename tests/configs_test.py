@@ -151,6 +151,40 @@ def variants():
             yield from (path.stem if known == 'none' else f'{path.stem}:{variant}' for variant in known.split(', '))
 
 
+def sources(config, folder):
+    """{field: where data of its kind is}, which are made in the folder."""
+    texts = {**{f'data.{name}': [''] for name in ('text.documents:Text', 'text.masked:Masked', 'text.shift:Shift',
+                                                  'seq2seq.parallel:Parallel', 'seq2seq.corrupted:Corrupted')},
+             'data.text.mixture:Mixture': [f'parts.{name}.' for name in config.data.get('parts', {})]}
+    text = folder / 'text.txt'
+    text.write_text(experiments.lines(80))
+    if config.data.pipeline == 'data.seq2seq.parallel:Parallel':
+        if config.data.source == 'cldr':
+            return {}
+        if config.data.source == 'files':
+            for part in (config.data.train, config.data.valid):
+                for language in config.data.languages.split(','):
+                    (folder / f'{part}.{language}').write_text(experiments.lines(80))
+            return {'data.path': str(folder)}
+        text.write_text(experiments.pairs(80))
+    if config.data.pipeline == 'data.text.babi:Babi':
+        experiments.write_babi(folder / 'en-10k', 20)
+        return {'data.path': str(folder)}
+    if config.data.get('source') == 'unlabelled':
+        experiments.save_digits(folder / 'photos', range(40))
+        return {'data.path': str(folder / 'photos')}
+    return {f'data.{part}path': str(text) for part in texts.get(config.data.pipeline, [])}
+
+
+def has(config, field):
+    """Whether a config has a field with this dotted name."""
+    for part in field.split('.'):
+        if part not in config:
+            return False
+        config = config[part]
+    return True
+
+
 LIMIT = 30  # seconds of processor time; most configs take 4 to 5, those of an encoder and a decoder 8 to 13, slow cores twice
 
 
@@ -168,8 +202,8 @@ class ConfigsTest(experiments.TestCase):
         start = time.process_time()
         file, _, variant = name.partition(':')
         config, _ = cli.load_config(f'configs/{file}.py:{variant}')
-        changes = self.sources(config)
-        changes |= {field: value for field, value in SHRUNK.items() if self.has(config, field)} | CHANGES[name]
+        changes = sources(config, self.folder)
+        changes |= {field: value for field, value in SHRUNK.items() if has(config, field)} | CHANGES[name]
         config, workdir = experiments.changed(config, **changes), self.folder / 'run'
 
         stopped = name == next(other for other in CHANGES if other.partition(':')[0] == file)
@@ -187,35 +221,6 @@ class ConfigsTest(experiments.TestCase):
         self.assertEqual((row['split'], row['step']), ('valid', 2), done.err)
         self.assertEqual(row['weight'], experiments.rows(workdir, 'valid')[-1]['weight'])
         self.assertLess(time.process_time() - start, LIMIT)
-
-    def sources(self, config):
-        """{field: where data of its kind is}."""
-        texts = {**{f'data.{name}': [''] for name in ('text.documents:Text', 'text.masked:Masked', 'text.shift:Shift',
-                                                      'seq2seq.parallel:Parallel', 'seq2seq.corrupted:Corrupted')},
-                 'data.text.mixture:Mixture': [f'parts.{name}.' for name in config.data.get('parts', {})]}
-        if config.data.pipeline == 'data.seq2seq.parallel:Parallel':
-            if config.data.source == 'cldr':
-                return {}
-            if config.data.source == 'files':
-                for part in (config.data.train, config.data.valid):
-                    for language in config.data.languages.split(','):
-                        (self.folder / f'{part}.{language}').write_text(experiments.lines(80))
-                return {'data.path': str(self.folder)}
-            self.text.write_text(experiments.pairs(80))
-        if config.data.pipeline == 'data.text.babi:Babi':
-            experiments.write_babi(self.folder / 'en-10k', 20)
-            return {'data.path': str(self.folder)}
-        if config.data.get('source') == 'unlabelled':
-            experiments.save_digits(self.folder / 'photos', range(40))
-            return {'data.path': str(self.folder / 'photos')}
-        return {f'data.{text}path': str(self.text) for text in texts.get(config.data.pipeline, [])}
-
-    def has(self, config, field):
-        for part in field.split('.'):
-            if part not in config:
-                return False
-            config = config[part]
-        return True
 
     @parameterized.parameters(*SIZES)
     def test_number_of_parameters(self, name):

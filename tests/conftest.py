@@ -29,11 +29,12 @@ CACHE = os.environ['HEED_CACHE']
 
 
 def pytest_collection_modifyitems(config, items):
-    """Tests in a browser run if `-m` names them."""
-    if 'browser' not in config.option.markexpr:
-        apart = [item for item in items if item.get_closest_marker('browser')]
-        config.hook.pytest_deselected(items=apart)
-        items[:] = [item for item in items if item not in apart]
+    """Tests in a browser, and those with compilers for accelerators, run if `-m` names them."""
+    for mark in ('browser', 'accelerators'):
+        if mark not in config.option.markexpr:
+            apart = [item for item in items if item.get_closest_marker(mark)]
+            config.hook.pytest_deselected(items=apart)
+            items[:] = [item for item in items if item not in apart]
 
 
 @pytest.fixture(autouse=True, scope='module')

@@ -1,0 +1,104 @@
+"""Every config's step, every kernel and mechanism, compiled for TPUs, and the kernels of GPUs for an H100: `make
+test-accelerators`, with the compiler for TPUs; that for GPUs, 4 GB, is used where jax[cuda13] is installed too."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import pytest
+from absl.testing import absltest, parameterized
+
+from benchmarks import hlo, topologies
+from tests import mechanisms, programs
+from training import mesh as meshes
+from transformer.attention.kernels.attend import attend
+from transformer.attention.masks.patterns import Causal, Full, Window
+from transformer.attention.mechanism import Given
+from transformer.layers.activations import GeluTanh, activated
+from transformer.layers.numerics import Numerics
+
+pytestmark = pytest.mark.accelerators
+FOR_TPU, FOR_GPU = (pytest.mark.skipif(not topologies.available(kind), reason=f'{topologies.EXTRAS[kind]} is not installed')
+                    for kind in ('tpu', 'gpu'))
+KEPT = 0.01  # by how much bytes may differ between machines
+
+
+@FOR_TPU
+class StepsTest(parameterized.TestCase):
+
+    @parameterized.parameters(*programs.NAMES)
+    def test_a_step_does_what_is_on_record(self, name):
+        found, wanted = programs.program(name), programs.recorded()[name]
+        self.assertGreater(found['traffic_gb'], 0)
+        self.assertTrue(found['collectives'])
+        if found['versions'] != wanted['versions']:
+            self.skipTest(f'It compiles; the record is of {wanted["versions"]}.')
+        differences = [key for key in ('operations', 'collectives') if found[key] != wanted[key]] + [
+            key for key in ('traffic_gb', 'temporaries_gb')
+            if abs(found[key] - wanted[key]) > KEPT * wanted[key]]
+        self.assertEmpty(differences, '\n'.join([f'\n{name}', f'{found=}', f'{wanted=}', (
+            f'If that was meant: .venv-plan/bin/python -m tests.programs {name}')]))
+
+    def test_every_one_is_on_record(self):
+        self.assertEqual(list(programs.recorded()), list(programs.NAMES))
+
+
+def compiled(topology, function, *shapes):
+    """The program of the gradients of sum(function(*arrays)) on one chip of a slice."""
+    mesh = meshes.make(1, 1, 1, topologies.devices_of(topology)[:1])
+    arrays = [jax.ShapeDtypeStruct(shape, dtype, sharding=meshes.replicated(mesh)) for shape, dtype in shapes]
+    wanted = tuple(range(len(arrays)))
+    with jax.set_mesh(mesh):
+        gradients = jax.jit(jax.grad(lambda *given: function(*given).astype(jnp.float32).sum(), wanted))
+        return hlo.Program(gradients.trace(*arrays).lower().compile().as_text())
+
+
+@FOR_TPU
+class KernelsTest(parameterized.TestCase):
+
+    @parameterized.product(mask=(Full(), Causal(), Causal() & Window(size=128)), kernel=(
+        ('plain', 'bfloat16'), ('blockwise', 'bfloat16'), ('splash', 'bfloat16'), ('splash', 'float32')))
+    def test_a_kernel(self, mask, kernel):
+        implementation, dtype = kernel
+        program = compiled(programs.TOPOLOGY,
+            functools.partial(attend, mask=mask, implementation=implementation, numerics=Numerics(dtype)),
+            ((2, 512, 4, 64), dtype), ((2, 512, 2, 64), dtype), ((2, 512, 2, 64), dtype))
+        self.assertEqual('custom-call' in program.operations(), implementation == 'splash')
+
+    @parameterized.product(name=tuple(mechanisms.CASES), dtype=('bfloat16', 'float32'))
+    def test_a_mechanism(self, name, dtype):
+        mechanism = mechanisms.CASES[name]
+        arrays = [jax.ShapeDtypeStruct((2, 16, 4, 8), dtype)] * 3
+        parameters = mechanism.parameters(*mechanisms.used(mechanism, *arrays))
+        mask = Full() if not mechanism.causal else Causal()
+        program = compiled(programs.TOPOLOGY,
+            lambda q, k, v, *given: mechanism(dict(zip(parameters, given)), *mechanisms.used(mechanism, q, k, v),
+                                              Given(mask, numerics=Numerics(dtype))),
+            *((one.shape, dtype) for one in (*arrays, *parameters.values())))
+        self.assertGreater(program.traffic(), 0)
+
+
+@FOR_GPU
+class GpuTest(parameterized.TestCase):
+
+    @parameterized.parameters(
+        (Full(), 'cudnn'), (Causal(), 'cudnn'), (Causal() & Window(size=128), 'cudnn'), (Window(size=128), 'cudnn'),
+        (Full(), 'cudnn', 197), (Causal(), 'cudnn', 197), (Window(size=5), 'cudnn', 197), (Causal(), 'plain'),
+        (Causal(), 'blockwise'))
+    def test_a_kernel(self, mask, implementation, length=512):
+        program = compiled(
+            'h100:1', functools.partial(attend, mask=mask, implementation=implementation, numerics=Numerics('bfloat16')),
+            *(((2, length, 4, 64), 'bfloat16'),) * 3)
+        fused = [one for part in program.computations.values() for one in part.values() if '__cudnn$fmha' in one.attributes]
+        self.assertLen(fused, 2 if implementation == 'cudnn' else 0)
+
+    def test_no_inner_activation_is_stored_in_float32(self):
+        program = compiled(
+            'h100:1', lambda x, kernel, output: jnp.square(activated(GeluTanh(), x @ kernel) @ output),
+            *((shape, 'bfloat16') for shape in ((4096, 256), (256, 1024), (1024, 256))))
+        self.assertEmpty([one.source for one, *_ in program.executed() for x in one.arrays
+                          if x.bits == 32 and x.dims == (4096, 1024)])
+
+
+if __name__ == '__main__':
+    absltest.main()
