@@ -41,7 +41,7 @@ if __name__ == '__main__':
     flags.DEFINE_string('topology', 'v5e:4x4', 'the slice that is compiled for')
     flags.DEFINE_boolean('search', False, 'try meshes, rematerialisation and microbatches')
     cli.answer_help(config='configs/gpt2.py:124m')
-    topologies.alone()
+    topologies.without_devices()
 
 import jax
 import numpy as np

@@ -13,6 +13,7 @@ import pathlib
 import subprocess
 import sys
 
+from benchmarks import topologies
 from training.config.resolve import did_you_mean
 
 LINES = pathlib.Path(__file__).parent.parent / 'docs' / 'plans.jsonl'
@@ -104,7 +105,10 @@ def read():
 def main(names):
     if unknown := [name for name in names if name not in CASES]:
         raise ValueError(f'There is no case {unknown[0]!r}; {did_you_mean(unknown[0], CASES)}')
-    for name in names or CASES:
+    missing = [] if names else [case for case in CASES if not topologies.available(topologies.kind_of(CASES[case][1]))]
+    if missing:
+        print(f'left out, as their compiler is not installed: {", ".join(missing)}', file=sys.stderr)
+    for name in names or [case for case in CASES if case not in missing]:
         found = read() | {name: planned(name)}
         LINES.write_text(''.join(f'{json.dumps(found[case])}\n' for case in CASES if case in found))
     print('\n'.join(table(read().values())))

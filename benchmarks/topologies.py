@@ -25,10 +25,15 @@ PACKAGES = {'tpu': 'libtpu', 'gpu': 'jax-cuda13-plugin'}  # of their compilers
 EXTRAS = {'tpu': 'jax[tpu]', 'gpu': 'jax[cuda13]'}
 
 
-def alone():
+def without_devices():
     """Before jax is imported: no device is looked for, and other programs may use the compiler for TPUs at the same time."""
     os.environ |= {'JAX_PLATFORMS': 'cpu', 'TPU_SKIP_MDS_QUERY': '1', 'ALLOW_MULTIPLE_LIBTPU_LOAD': '1',
                    'CUDA_VISIBLE_DEVICES': '-1'}
+
+
+def kind_of(topology):
+    """'gpu' for 'h100:8' and the like, else 'tpu'."""
+    return 'gpu' if topology.startswith('h100:') else 'tpu'
 
 
 def available(kind):
@@ -41,11 +46,12 @@ def devices_of(topology):
     their compiler, and for what is none."""
     from jax.experimental import topologies
 
-    gpus = re.fullmatch('h100:([1-8])', topology)
-    kind = 'gpu' if gpus else 'tpu'
-    how = {'topology': f'1x1x{gpus[1]}', 'target_config': H100} if gpus else {}
+    kind, count = kind_of(topology), topology.partition(':')[2]
+    if kind == 'gpu' and not re.fullmatch('[1-8]', count):
+        raise ValueError(f'--topology={topology} has {count or "no"} GPUs; name one to eight of a machine, such as h100:8.')
+    how = {'topology': f'1x1x{count}', 'target_config': H100} if kind == 'gpu' else {}
     try:
-        return topologies.get_topology_desc(platform='cuda' if gpus else 'tpu', topology_name=topology, **how).devices
+        return topologies.get_topology_desc(platform='cuda' if how else 'tpu', topology_name=topology, **how).devices
     except Exception as error:  # of several types, one for each release
         reason = next(iter(str(error).splitlines()), type(error).__name__)
         missing = '' if available(kind) else f'install "{EXTRAS[kind]}", and '

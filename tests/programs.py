@@ -14,7 +14,7 @@ import tempfile
 
 from benchmarks import topologies
 
-topologies.alone()
+topologies.without_devices()
 
 from benchmarks import plan, stand_in
 from tests import configs_test, experiments

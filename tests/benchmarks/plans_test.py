@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 from absl.testing import absltest, parameterized
 
-from benchmarks import plans
+from benchmarks import plans, topologies
 from tests import experiments, models
 from training.config import cli, resolve
 
@@ -78,6 +78,14 @@ class TableTest(absltest.TestCase):
                              [('GPT-2 124M', 1024), ('GPT-3 175B', 512)])
         self.assertEqual(run.call_args.args[0][1:], [
             '-m', 'benchmarks.plan', '--config=configs/gpt2.py:124m', '--topology=v5e:4x4', '--config.train.microbatches=1'])
+
+    def test_cases_without_their_compiler_are_left_out(self):
+        with mock.patch.object(topologies, 'available', lambda kind: kind == 'gpu'), mock.patch('builtins.print') as said, \
+                mock.patch.object(plans, 'planned', side_effect=ValueError('enough')) as planned, \
+                self.assertRaisesRegex(ValueError, 'enough'):
+            plans.main([])
+        planned.assert_called_once_with('GPT-2 124M, H100')
+        self.assertStartsWith(said.call_args.args[0], 'left out, as their compiler is not installed: GPT-2 124M, ViT-Ti/16')
 
     def test_what_is_wrong_is_one_sentence(self):
         done = subprocess.run([sys.executable, '-m', 'benchmarks.plans', 'GPT-2'], capture_output=True, text=True)

@@ -10,7 +10,7 @@ from benchmarks import topologies
 
 class DevicesTest(parameterized.TestCase):
 
-    @parameterized.parameters(('v9', 'tpu'), ('h100:9', 'tpu'), ('h100:8', 'gpu'))
+    @parameterized.parameters(('v9', 'tpu'), ('h100:8', 'gpu'))
     def test_what_is_no_slice_is_one_sentence(self, name, kind):
         wrong = mock.patch('jax.experimental.topologies.get_topology_desc', side_effect=RuntimeError('no compiler\nmore'))
         for there, install in ((True, ''), (False, fr'install "{topologies.EXTRAS[kind]}", and '.replace('[', r'\['))):
@@ -18,6 +18,11 @@ class DevicesTest(parameterized.TestCase):
                     self.assertRaisesRegex(ValueError, fr'^--topology={name} cannot be compiled for \(no compiler\); '
                                                        fr'{install}name a slice such as v5e:4x4, or h100:8.$'):
                 topologies.devices_of(name)
+
+    @parameterized.parameters('9', '0', '', '2x4')
+    def test_gpus_of_one_machine(self, count):
+        with self.assertRaisesRegex(ValueError, f'^--topology=h100:{count} has {count or "no"} GPUs; name one to eight'):
+            topologies.devices_of(f'h100:{count}')
 
     @parameterized.parameters(
         ('v5e:2x2', {'platform': 'tpu'}),
