@@ -167,7 +167,7 @@ class Program:
 
     def moved(self, one: Instruction, there: Mapping[str, Instruction]) -> int:
         """Bytes that an instruction reads from and writes to the main memory."""
-        if _names(one):
+        if _is_free(one):
             return 0
         operands = [there[name].arrays for name in one.operands if name in there]
         if one.operation == 'fusion':
@@ -240,15 +240,16 @@ class Program:
         (`custom-call`) count as one."""
         found = collections.Counter()
         for one, _, times in self.executed():
-            if not _names(one) and any(x.dims for x in one.arrays):
-                found[one.operation.removesuffix('-start')] += times
+            if not _is_free(one) and any(x.dims for x in one.arrays):
+                inside = _root(self.computations[_named(one, 'calls')]) if one.operation == 'async-start' else one
+                found[inside.operation.removesuffix('-start')] += times
         return dict(found.most_common())
 
     def largest(self, count: int) -> list[tuple[int, str]]:
         """(bytes, path in the model) of the largest arrays in the main memory that it makes."""
         found = {}
         for one, there, _ in self.executed():
-            if _names(one):
+            if _is_free(one):
                 continue
             for x in _written(one, [there[name].arrays for name in one.operands if name in there]):
                 if x.space == 0:
@@ -286,7 +287,7 @@ class Program:
         return found
 
 
-def _names(one):
+def _is_free(one):
     """Whether an instruction moves and computes nothing."""
     free = one.operation == 'custom-call' and any(f'"{name}"' in one.attributes for name in _FREE_CALLS)
     return free or one.operation in _FREE or one.operation.endswith('-done')

@@ -108,10 +108,16 @@ def main(names):
     missing = [] if names else [case for case in CASES if not topologies.available(topologies.kind_of(CASES[case][1]))]
     if missing:
         print(f'left out, as their compiler is not installed: {", ".join(missing)}', file=sys.stderr)
+    failed = []
     for name in names or [case for case in CASES if case not in missing]:
-        found = read() | {name: planned(name)}
-        LINES.write_text(''.join(f'{json.dumps(found[case])}\n' for case in CASES if case in found))
+        try:
+            found = read() | {name: planned(name)}
+            LINES.write_text(''.join(f'{json.dumps(found[case])}\n' for case in CASES if case in found))
+        except ValueError as error:
+            failed.append(error)
     print('\n'.join(table(read().values())))
+    if failed:
+        raise ValueError(' '.join(map(str, failed)))
 
 
 if __name__ == '__main__':

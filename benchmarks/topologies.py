@@ -22,13 +22,13 @@ dnn_version_info { major: 9  minor: 12 }
 device_description_str: "NVIDIA H100 80GB HBM3"
 """
 PACKAGES = {'tpu': 'libtpu', 'gpu': 'jax-cuda13-plugin'}  # of their compilers
+_ALONE = {'TPU_SKIP_MDS_QUERY': '1', 'ALLOW_MULTIPLE_LIBTPU_LOAD': '1'}  # there is no TPU, and others may use its compiler
 EXTRAS = {'tpu': 'jax[tpu]', 'gpu': 'jax[cuda13]'}
 
 
 def without_devices():
-    """Before jax is imported: no device is looked for, and other programs may use the compiler for TPUs at the same time."""
-    os.environ |= {'JAX_PLATFORMS': 'cpu', 'TPU_SKIP_MDS_QUERY': '1', 'ALLOW_MULTIPLE_LIBTPU_LOAD': '1',
-                   'CUDA_VISIBLE_DEVICES': '-1'}
+    """Before jax is imported: no device is looked for."""
+    os.environ |= {'JAX_PLATFORMS': 'cpu', 'CUDA_VISIBLE_DEVICES': '-1'} | _ALONE
 
 
 def kind_of(topology):
@@ -50,6 +50,7 @@ def devices_of(topology):
     if kind == 'gpu' and not re.fullmatch('[1-8]', count):
         raise ValueError(f'--topology={topology} has {count or "no"} GPUs; name one to eight of a machine, such as h100:8.')
     how = {'topology': f'1x1x{count}', 'target_config': H100} if kind == 'gpu' else {}
+    os.environ |= _ALONE
     try:
         return topologies.get_topology_desc(platform='cuda' if how else 'tpu', topology_name=topology, **how).devices
     except Exception as error:  # of several types, one for each release

@@ -14,7 +14,8 @@ import tempfile
 
 from benchmarks import topologies
 
-topologies.without_devices()
+if __name__ == '__main__':
+    topologies.without_devices()
 
 from benchmarks import plan, stand_in
 from tests import configs_test, experiments

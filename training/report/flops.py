@@ -84,15 +84,14 @@ def _equation(equation, used, counted) -> int:
 def _attention(equation, with_keys, with_values) -> int:
     """So many products of pairs of positions with the width of keys and with that of values, of pairs that are not masked."""
     params = equation.params
-    query, key, value = (v.aval.shape for v in equation.invars[:3])
-    rows, heads = (1, 2) if params['layout'] == 0 else (2, 1)  # BTNH, or BNTH
-    row, keys = np.arange(query[rows]), key[rows]
+    query, key, value = (v.aval.shape for v in equation.invars[:3])  # [B, T, N, H], as jax.nn.dot_product_attention has them
+    row, keys = np.arange(query[1]), key[1]
     first, last = np.zeros_like(row), np.full_like(row, keys)
     if 'CAUSAL' in params['mask_type'].name:
         last = np.minimum(row + 1, keys)
         first = np.maximum(0, row + 1 - (params.get('sliding_window_length') or keys))
     pairs = int(np.maximum(0, last - first).sum())
-    return 2 * query[0] * query[heads] * pairs * (with_keys * key[3] + with_values * value[3])
+    return 2 * query[0] * query[2] * pairs * (with_keys * key[3] + with_values * value[3])
 
 
 def _convolution(equation) -> int:

@@ -29,7 +29,7 @@ def activated(activation: Activation, x: jax.Array) -> jax.Array:
 
 
 def _activated_backward(activation, x, dy):
-    if platform() == 'gpu':  # where what both passes compute would be stored, in float32
+    if platform() == 'gpu':  # whose compiler else stores what both passes compute from x, in float32
         x = jax.lax.optimization_barrier(x)
     return jax.vjp(lambda x: activation(wide(x)).astype(x.dtype), x)[1](dy)
 

@@ -37,8 +37,7 @@ REMAT = {
     'none': jax.checkpoint_policies.everything_saveable,
     # The products with parameters, and of attention not the scores but what a fused kernel gives its backward pass.
     'dots': jax.checkpoint_policies.save_from_both_policies(
-        jax.checkpoint_policies.dots_with_no_batch_dims_saveable,
-        jax.checkpoint_policies.save_only_these_names(residuals.NAME)),
+        jax.checkpoint_policies.dots_with_no_batch_dims_saveable, residuals.kept),
     'full': jax.checkpoint_policies.nothing_saveable,
 }
 

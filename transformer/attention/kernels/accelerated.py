@@ -65,28 +65,29 @@ def cudnn(query: jax.Array, key: jax.Array, value: jax.Array, *, mask: Mask, bia
         total = sum(bias)
         shape = (*(1,) * (4 - total.ndim), *total.shape)
         keywords['bias'] = jnp.broadcast_to(numerics.cast(total).reshape(shape), (*shape[:2], query.shape[1], key.shape[1]))
-    arrays, keywords = _even(*map(numerics.cast, (query, key, value)), keywords)
+    *arrays, keywords = _even(*map(numerics.cast, (query, key, value)), keywords)
     out = jax.nn.dot_product_attention(*arrays, implementation=implementation, **keywords)[:, :query.shape[1]]
     return out if seen is None else jnp.where(jnp.swapaxes(seen, 1, 2), out, 0)
 
 
 def _even(query, key, value, keywords):
-    """The arrays and keywords with one more query, and one more key that nothing sees, where their number is odd: cuDNN has no
-    gradient for such lengths."""
-    batch, queries, keys = query.shape[0], query.shape[1], key.shape[1]
-    more = [(0, queries % 2), (0, keys % 2)]
+    """The arrays and keywords with one more query, and one more key that nothing sees, where their number is odd: jax has no
+    gradient of cuDNN's attention for such lengths."""
+    queries, keys = query.shape[1], key.shape[1]
     if queries % 2 == keys % 2 == 0:
-        return (query, key, value), keywords
-    keywords = dict(keywords)
+        return query, key, value, keywords
+    keywords, rows, columns = dict(keywords), (0, queries % 2), (0, keys % 2)
     if 'mask' in keywords:
-        seen = jnp.pad(keywords['mask'], [(0, 0), (0, 0), more[0], (0, 0)], 'edge')  # whoever sees nothing is NaN
-        keywords['mask'] = jnp.pad(seen, [(0, 0), (0, 0), (0, 0), more[1]])
-    elif not keywords.get('is_causal') and keys % 2:
-        keywords |= {'query_seq_lengths': jnp.full(batch, queries, jnp.int32),
-                     'key_value_seq_lengths': jnp.full(batch, keys, jnp.int32)}
+        every = jnp.pad(keywords['mask'], [(0, 0), (0, 0), rows, (0, 0)], 'edge')  # no query sees nothing
+        keywords['mask'] = jnp.pad(every, [(0, 0), (0, 0), (0, 0), columns])
     if 'bias' in keywords:
-        keywords['bias'] = jnp.pad(keywords['bias'], [(0, 0), (0, 0), *more])
-    return [jnp.pad(x, [(0, 0), pad, (0, 0), (0, 0)]) for x, pad in zip((query, key, value), (*more, more[1]))], keywords
+        hidden = -0.7 * float(jnp.finfo(keywords['bias'].dtype).max)
+        keywords['bias'] = jnp.pad(keywords['bias'], [(0, 0), (0, 0), rows, columns], constant_values=hidden)
+    elif keys % 2 and not {'mask', 'is_causal'} & {*keywords}:
+        keywords |= {'query_seq_lengths': jnp.full(query.shape[0], queries, jnp.int32),
+                     'key_value_seq_lengths': jnp.full(query.shape[0], keys, jnp.int32)}
+    longer = lambda x, more: jnp.pad(x, [(0, 0), more, (0, 0), (0, 0)])
+    return longer(query, rows), longer(key, columns), longer(value, columns), keywords
 
 
 def _keywords(mask, queries, keys):

@@ -96,6 +96,35 @@ class CudnnTest(parameterized.TestCase):
             assert_same(got, outcome(plain, *arrays, mask=mask, bias=bias))
         self.assertEqual({x.shape[1] for x in given}, {64})
 
+    @parameterized.parameters(({}, (63, 63)), ({'mask': (1, 1)}, (63, 63)), ({'bias': (2, 4)}, (63, 64)), (
+        {'mask': (2, 1), 'bias': (1, 4)}, (64, 63)))
+    def test_what_is_added_is_not_seen_and_sees_something(self, given, lengths):
+        queries, keys = lengths
+        keywords = {name: jnp.ones((*front, queries, keys), {'mask': bool, 'bias': jnp.bfloat16}[name])
+                    for name, front in given.items()}
+        arrays = (jnp.ones((2, length, 4, 8), jnp.bfloat16) for length in (queries, keys, keys))
+        *arrays, made = accelerated._even(*arrays, keywords)
+        self.assertEqual([x.shape for x in arrays], [(2, 64, 4, 8)] * 3)
+        visible = np.ones((1, 1, 64, 64), bool)
+        if 'mask' in made:
+            visible = visible & np.asarray(made['mask'])
+        if 'bias' in made:
+            visible = visible & (np.asarray(made['bias'], np.float32) > -1e30)
+            self.assertTrue(np.isfinite(np.asarray(made['bias'], np.float32)).all())
+        self.assertTrue(visible[..., :queries, :keys].all())
+        self.assertEqual('key_value_seq_lengths' in made, not given)
+        if given and keys < 64:
+            self.assertFalse(visible[..., :queries, keys:].any())
+        if 'mask' in made:
+            self.assertTrue(np.asarray(made['mask']).any(-1).all())
+
+    def test_the_gradient_of_a_bias_over_odd_lengths(self):
+        bias = jnp.float32(RNG.normal(size=(B, N, 63, 63)))
+        arrays = [x[:, :63] for x in (QUERY, KEY, VALUE)]
+        gradient = lambda kernel, **more: jax.grad(lambda bias: jnp.sum(COTANGENT[:, :63] * kernel(
+            *arrays, mask=Causal(), bias=(bias,), numerics=Numerics(), **more)))(bias)
+        assert_same(gradient(accelerated.cudnn, implementation='xla'), gradient(plain))
+
     def test_bias_and_another_number_of_keys(self):
         bias = jnp.float32(RNG.normal(size=(N, 1, 32)))
         arrays = QUERY[:, :16], KEY[:, :32], VALUE[:, :32]
