@@ -127,7 +127,7 @@ class ParityTest(parameterized.TestCase):
         wanted = recorded['output'][key]
         counted = recorded['direction'][key] != 0
         error = lambda found: np.abs(np.float32(found) - wanted)[counted].mean()
-        found = outputs_of(name, model.apply(variables, **inputs_of(name, model, recorded['input'])))[key]
+        found = outputs_of(name, jax.jit(model.apply)(variables, **inputs_of(name, model, recorded['input'])))[key]
         # About that of the original; of few numbers, a share of their size.
         self.assertBetween(error(found), 1e-4, max(1.25 * error(half), 0.01 * np.abs(wanted).max()))
 

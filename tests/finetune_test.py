@@ -245,12 +245,8 @@ class FinetuneTest(recorded.TestCase):
 
     @parameterized.parameters(
         ('bart', 'BartForSequenceClassification', 'classification_head.dense classification_head.out_proj', ''),
-        ('bert', 'BertForSequenceClassification', 'classifier', ''),
         ('t5_gated', 'T5ForSequenceClassification', 'classification_head.dense classification_head.out_proj', 'transformer.'),
-        ('roberta', 'RobertaForSequenceClassification', 'classifier.dense classifier.out_proj', ''),
-        ('albert', 'AlbertForSequenceClassification', 'classifier', ''),
-        ('electra', 'ElectraForSequenceClassification', 'classifier.dense classifier.out_proj', ''),
-        ('distilbert', 'DistilBertForSequenceClassification', 'pre_classifier classifier', ''))
+        ('roberta', 'RobertaForSequenceClassification', 'classifier.dense classifier.out_proj', ''))
     @pytest.mark.slow
     def test_classes_of_other_families(self, name, architecture, layers, prefix):
         self.convert(f'--from_hf={self.hugging_face(name)}', f'--workdir={self.folder / "run"}')
@@ -261,7 +257,7 @@ class FinetuneTest(recorded.TestCase):
         there = json.loads((REFERENCE / name / 'config.json').read_text())
         self.assertEqual(config.get('decoder_start_token_id'), there.get('decoder_start_token_id'))
 
-    @parameterized.product(config=('label', 'rate'), family=('Bert', 'Albert', 'Electra', 'DistilBert'))
+    @parameterized.parameters(('label', 'Bert'), ('rate', 'Albert'), ('rate', 'Electra'), ('label', 'DistilBert'))
     @pytest.mark.slow
     def test_labels_and_numbers(self, config, family):
         cells, said, problem, names = {
@@ -343,7 +339,7 @@ class FinetuneTest(recorded.TestCase):
         config = self.out_again('BertForTokenClassification', 'bert', made=['classifier.weight', 'classifier.bias'])
         self.assertEqual(config['id2label'], {'0': 'NOUN', '1': 'VERB'})
 
-    @parameterized.parameters('Bart', 'Albert', 'Electra', 'DistilBert')
+    @parameterized.parameters('Bart', 'Albert')
     @pytest.mark.slow
     def test_answers(self, family):
         self.convert(f'--from_hf={self.hugging_face(family.lower())}', f'--workdir={self.folder / "run"}')

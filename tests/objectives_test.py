@@ -14,8 +14,10 @@ from absl.testing import absltest
 import sweep
 from configs import longer_objectives, objectives, several_tasks
 from tests import experiments
+from tests.configs_test import SHRUNK, has
 from training import mesh as meshes
 from training import run as runs
+from training.config import cli
 from training.report import flops
 from training.report.sweeps import Point
 
@@ -62,17 +64,21 @@ class ObjectivesTest(experiments.TestCase):
         self.sweep = objectives.sweep(str(self.data))
 
     def smaller(self, *names, **fields):
-        """The sweep with these points alone, of two steps."""
+        """The sweep with these points alone, of two steps; those that start from no other have these fields where they can."""
         more = {'train.steps': 2, 'log.every_steps': 1, 'mesh.data': 1, 'optimizer.schedule.warmup_steps': 1}
         points = {name: self.sweep.points[name] for name in names}
+        first = lambda point: {field: value for field, value in fields.items()
+                               if has(cli.load_config(point.config)[0], field)} if not point.after else {}
         return dataclasses.replace(self.sweep, points={
-            name: Point(point.config, point.fields | more | ({} if point.after else fields)) for name, point in points.items()})
+            name: Point(point.config, point.fields | more | first(point)) for name, point in points.items()})
 
     @pytest.mark.slow
     def test_from_the_corpus_to_the_table(self):
         names = ('masked', 'masked-mrpc-0', 'masked-mrpc-1', 'masked-squad-0', 't5', 't5-sst2-0', 't5-wnut17-0', 'electra',
                  'electra-sst2-0')
-        small = self.smaller(*names, **{'data.tokenizer': 'WordPiece(vocab=150, sentinels=32)'})
+        sizes = {field: value for field, value in SHRUNK.items() if field.startswith('model.') and 'length' not in field}
+        small = self.smaller(*names, **sizes, **{'data.tokenizer': 'WordPiece(vocab=150, sentinels=32)',
+                                                 'model.embedding_width': 4})
         with contextlib.redirect_stdout(io.StringIO()) as out:
             code = sweep.run(small, objectives.get_config(), {}, self.folder / 'all', 'objectives')
         self.assertEqual(code, 0)

@@ -68,7 +68,7 @@ class TransferTest(experiments.TestCase):
         np.testing.assert_array_equal(made['probe'].params['positions']['embedding'][0], known['positions']['embedding'][0])
         self.assertTrue((np.asarray(made['probe'].params['head']['kernel']) != 0).any())
 
-    @parameterized.named_parameters(*((kind, kind) for kind in ('resnet', 'swin', 'davit', 'mae')))
+    @parameterized.named_parameters(*((kind, kind) for kind in ('resnet', 'swin', 'mae')))
     def test_every_kind_of_model_learns_from_there_on(self, kind):
         """The body of a probe stays as it is, also its running moments; of a masked autoencoder it is the encoder."""
         config = experiments.tiny_autoencoder() if kind == 'mae' else experiments.tiny_images(kind)

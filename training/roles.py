@@ -5,17 +5,20 @@ A role has a `kind` ('matrix', 'table' or 'vector') and names axes: `inputs` and
 `heads` and `inner` of any. Under muP a matrix has a `multiple`.
 """
 
+import functools
+
 import jax
 
 from training.contracts import Model, Role
 from training.mesh import path_of
+from training.state import made
 
 
 def of_model(model: Model, inputs: dict) -> dict[str, Role]:
     """{path: role} of all parameters of a model that is given `inputs` (arrays or shapes)."""
-    made = jax.eval_shape(lambda inputs: model.init(jax.random.key(0), **inputs), inputs)
-    found = dict(_flat(made.get('roles', {})))
-    for keys, _ in jax.tree_util.tree_leaves_with_path(made['params']):
+    there = jax.eval_shape(functools.partial(made, model), inputs, jax.random.key(0))
+    found = dict(_flat(there.get('roles', {})))
+    for keys, _ in jax.tree_util.tree_leaves_with_path(there['params']):
         if path_of(keys) not in found:
             raise ValueError(f'The parameter {path_of(keys)} of {type(model).__name__} has no role; make it with '
                              'transformer.layers.roles.declare.')

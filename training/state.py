@@ -1,5 +1,6 @@
 """The state of a run: all arrays that a checkpoint holds."""
 
+import functools
 from typing import Any
 
 import flax.struct
@@ -58,5 +59,12 @@ def variables(params, statistics=None):
 
 def initialised(model, inputs, key):
     """(parameters, statistics) of a Flax module for inputs of these shapes."""
-    made = model.init(key, **inputs)
-    return made['params'], made.get('statistics', {})
+    found = made(model, inputs, key)
+    return found['params'], found.get('statistics', {})
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def made(model, inputs, key):
+    """All collections that a Flax module makes for inputs of these shapes, compiled: roles, shapes and values of the parameters
+    are asked for one after another, and the model is traced once for them."""
+    return model.init(key, **inputs)

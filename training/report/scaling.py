@@ -177,8 +177,9 @@ def projected(runs: Runs, start: Surface | None = None) -> Surface:
         return optimize.nnls(np.stack(columns, 1) / runs.loss[:, None], np.ones_like(size))
 
     starts = [(start.alpha, start.beta)] if start else itertools.product((0.15, 0.4, 1.0), repeat=2)
+    # In parts per million; of some hundreds 1e-9 is just above their rounding, and less is never reached.
     found = [optimize.minimize(lambda x: solved(x)[1] ** 2 * 1e6, np.log(one), method='Nelder-Mead', bounds=[(-4.0, 1.5)] * 2,
-                               options={'xatol': 1e-7, 'fatol': 1e-12, 'maxiter': 2000}) for one in starts]
+                               options={'xatol': 1e-7, 'fatol': 1e-9, 'maxiter': 2000}) for one in starts]
     best = min(found, key=lambda one: one.fun).x
     (alpha, beta), (constant, a, b) = np.exp(best), solved(best)[0]
     return Surface(*map(float, (constant, a * np.exp(alpha * centre[0]), alpha, b * np.exp(beta * centre[1]), beta)))

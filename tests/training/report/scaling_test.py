@@ -49,7 +49,7 @@ class SurfaceTest(parameterized.TestCase):
         numbers, count = (lambda one: (one.E, one.alpha, one.beta, one.exponent)), 60
         held = np.zeros(4)
         for seed in range(count):
-            ends = scaling.intervals(runs(noise=0.005, seed=seed), numbers, count=60, seed=seed)
+            ends = scaling.intervals(runs(noise=0.005, seed=seed), numbers, count=40, seed=seed)
             held += (ends[:, 0] <= numbers(TRUTH)) & (numbers(TRUTH) <= ends[:, 1])
         for share in held / count:
             self.assertBetween(share, 0.65, 0.95)  # four fifths of 60, and three standard deviations
