@@ -41,7 +41,8 @@ class ScalingTest(experiments.TestCase):
     def test_pictures_of_a_known_surface(self):
         table = {}
         for name, (_, layers, width, steps) in zip(scaling.sweep('data').points, scaling.grid('data')):
-            size, blocks, tokens = 12 * layers * width ** 2 + 256 * width, 12 * layers * width ** 2, steps * 2048
+            blocks, tokens = 12 * layers * width ** 2, steps * scaling.ROWS * scaling.LENGTH
+            size = blocks + 256 * width
             row = {'N': size, 'N of blocks': blocks, 'D': tokens, 'C': steps * scaling.cost(layers, width),
                    'loss': float(TRUTH(size, tokens))}
             table[name] = {column: Estimate.of([value]) for column, value in row.items()}
@@ -51,7 +52,7 @@ class ScalingTest(experiments.TestCase):
         self.assertEqual([*drawn], ['', 'data'])
         curves, equal, best = drawn[''].axes
         self.assertLen(equal.get_lines(), 5 * 2)
-        self.assertLen(curves.get_lines(), 8)
+        self.assertLen(curves.get_lines(), len(scaling.SIZES))
         self.assertLen(best.get_lines(), sum(power is not None for power, _ in scaling.laws(table).values()))
         for figure in drawn.values():
             figure.savefig(io.BytesIO(), format='png')
