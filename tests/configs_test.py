@@ -1,5 +1,5 @@
-"""Every config and variant, made tiny: trained on eight devices and evaluated; one of every data, model and task is stopped
-and resumed."""
+"""Every config and variant, made tiny: trained on eight devices and evaluated; one of every combination of data, model
+and task is stopped and resumed."""
 
 import functools
 import json
@@ -187,7 +187,7 @@ def has(config, field):
 
 @functools.cache
 def stopped():
-    """The first of CHANGES with each data, model and task."""
+    """The first of CHANGES with each combination of data, model and task."""
     found = {}
     for name in CHANGES:
         file, _, variant = name.partition(':')
@@ -197,12 +197,6 @@ def stopped():
 
 
 class ConfigsTest(experiments.TestCase):
-
-    @classmethod
-    def setUpClass(cls):
-        super().setUpClass()
-        experiments.script('train')  # its imports are nobody's time
-        experiments.script('eval')
 
     @parameterized.parameters(*CHANGES)
     @pytest.mark.slow

@@ -197,7 +197,7 @@ class FuzzTest(parameterized.TestCase):
     def setUp(self):
         super().setUp()
         self.folder = pathlib.Path(self.enter_context(tempfile.TemporaryDirectory()))
-        gc.freeze()  # each error is followed by a collection, which would go through all that other tests have left
+        gc.freeze()  # a damaged checkpoint is followed by a collection, which would go through all that other tests have left
         self.addCleanup(gc.unfreeze)
         forget()
         self.begun = memory('VmRSS')

@@ -109,9 +109,9 @@ class Opened(Protocol):
 
 
 class Model(Protocol):
-    """A Flax module, of pure functions, whose required fields are filled with the facts of the data where the config leaves
-    them open. It is called with the `inputs` of its task and a random `key` in training (None: no dropout, and running
-    statistics), and returns {name: array}."""
+    """A Flax module, of pure functions and hashable, whose required fields are filled with the facts of the data where the
+    config leaves them open. It is called with the `inputs` of its task and a random `key` in training (None: no dropout, and
+    running statistics), and returns {name: array}."""
 
     @property
     def attentions(self) -> Mapping[str, Any]:

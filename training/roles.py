@@ -11,12 +11,12 @@ import jax
 
 from training.contracts import Model, Role
 from training.mesh import path_of
-from training.state import made
+from training.state import collections_of
 
 
 def of_model(model: Model, inputs: dict) -> dict[str, Role]:
     """{path: role} of all parameters of a model that is given `inputs` (arrays or shapes)."""
-    there = jax.eval_shape(functools.partial(made, model), inputs, jax.random.key(0))
+    there = jax.eval_shape(functools.partial(collections_of, model), inputs, jax.random.key(0))
     found = dict(_flat(there.get('roles', {})))
     for keys, _ in jax.tree_util.tree_leaves_with_path(there['params']):
         if path_of(keys) not in found:

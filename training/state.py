@@ -59,12 +59,12 @@ def variables(params, statistics=None):
 
 def initialised(model, inputs, key):
     """(parameters, statistics) of a Flax module for inputs of these shapes."""
-    found = made(model, inputs, key)
+    found = collections_of(model, inputs, key)
     return found['params'], found.get('statistics', {})
 
 
 @functools.partial(jax.jit, static_argnums=0)
-def made(model, inputs, key):
+def collections_of(model, inputs, key):
     """All collections that a Flax module makes for inputs of these shapes, compiled: roles, shapes and values of the parameters
-    are asked for one after another, and the model is traced once for them."""
+    are asked for one after another, and the model is traced once for them. Equal modules must make equal collections."""
     return model.init(key, **inputs)

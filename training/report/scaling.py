@@ -177,7 +177,7 @@ def projected(runs: Runs, start: Surface | None = None) -> Surface:
         return optimize.nnls(np.stack(columns, 1) / runs.loss[:, None], np.ones_like(size))
 
     starts = [(start.alpha, start.beta)] if start else itertools.product((0.15, 0.4, 1.0), repeat=2)
-    # In parts per million; of some hundreds 1e-9 is just above their rounding, and less is never reached.
+    # In parts per million; the rounding of some hundreds of them is up to 4e-11, and a fatol of 1e-12 is often never reached.
     found = [optimize.minimize(lambda x: solved(x)[1] ** 2 * 1e6, np.log(one), method='Nelder-Mead', bounds=[(-4.0, 1.5)] * 2,
                                options={'xatol': 1e-7, 'fatol': 1e-9, 'maxiter': 2000}) for one in starts]
     best = min(found, key=lambda one: one.fun).x
