@@ -7,8 +7,8 @@ The text is Python's standard library, 12 MB, or with DATA, a folder as in confi
 number of operations of BUDGETS is spent on the five sizes nearest to the square root of its 480th part, of those for which the
 text suffices: no run sees a byte twice. Rows are 128 bytes, 4 a step; the rate, which falls linearly to 0 after 4 % of the
 steps, is 0.3 / width, so that each run ends its schedule. With 16 rows, four times fewer steps, 3e11 operations of two layers
-of 32 end at 1.81 nats a byte instead of 1.68, of 64 at 2.02 instead of 1.84; with twice the rate at 1.74 and 1.88, with half of
-it at 1.70 and 1.89.
+of 32 end at 1.81 nats a byte instead of 1.68, of 64 at 2.02 instead of 1.84. With 4 rows and twice the rate they end at 1.74
+and 1.88, with half of it at 1.70 and 1.89.
 
 The table has the size of each run, N with and without its table of bytes, the bytes that it has read, D, its operations C, as
 XLA counts them, and the loss on held-out text. Pictures in WORKDIR/plots: the loss against C, D and N, the curves of equal C
