@@ -6,7 +6,7 @@
 The text is Python's standard library, 12 MB, or with DATA, a folder as in configs/objectives.py, all English in it, 28 MB. Each
 number of operations of BUDGETS is spent on the five sizes nearest to the square root of its 480th part, of those for which the
 text suffices: no run sees a byte twice. Rows are 128 bytes, 4 a step; the rate, which falls linearly to 0 after 4 % of the
-steps, is 0.3 / width, so that each run ends its schedule. With 16 rows, four times fewer steps, 3e11 operations of two layers
+steps, is 0.3 / width, so that each run ends its schedule. One more run, of HELD_OUT, is there for the laws to predict. With 16 rows, four times fewer steps, 3e11 operations of two layers
 of 32 end at 1.81 nats a byte instead of 1.68, of 64 at 2.02 instead of 1.84. With 4 rows and twice the rate they end at 1.74
 and 1.88, with half of it at 1.70 and 1.89.
 
@@ -29,6 +29,7 @@ from training.report.sweeps import Sweep, costs
 SIZES = (2, 16), (2, 24), (2, 32), (2, 48), (2, 64), (3, 64), (3, 96), (4, 128), (4, 192)  # (layers, width)
 LENGTH, ROWS, VOCABULARY = 128, 4, 257  # bytes, and what separates documents
 BUDGETS = {'': (1e11, 3e11, 1e12, 3e12, 6e12), 'DATA': (3e11, 1e12, 3e12, 1e13, 2e13)}  # operations
+HELD_OUT = {'': (1e14, 4, 192), 'DATA': (1e14, 4, 128)}  # (operations, layers, width) of a run that no law is fitted to
 BYTES = {'': 12e6, 'DATA': 27e6}  # to train on
 PER_BUDGET = 5
 
@@ -60,7 +61,7 @@ def cost(layers, width):
 
 
 def grid(variant):
-    """[(budget, layers, width, steps)] of the points."""
+    """[(budget, layers, width, steps)] of the points that the laws are fitted to."""
     kind, found = 'DATA' if variant else '', []
     for budget in BUDGETS[kind]:
         steps = {size: round(budget / cost(*size)) for size in SIZES}
@@ -71,11 +72,17 @@ def grid(variant):
     return found
 
 
+def held_out(variant):
+    """(budget, layers, width, steps) of the run whose loss the laws are to predict."""
+    budget, *size = HELD_OUT['DATA' if variant else '']
+    return budget, *size, round(budget / cost(*size))
+
+
 def sweep(variant=''):
     points = {f'{budget:.0e}-{layers}x{width}'.replace('+', ''): {
         'model.layers': layers, 'model.width': width, 'model.heads': width // 16, 'model.initial': initial(width),
         'train.steps': steps, 'optimizer.learning_rate': 0.3 / width, 'optimizer.schedule.warmup_steps': max(1, steps // 25)}
-        for budget, layers, width, steps in grid(variant)}
+        for budget, layers, width, steps in [*grid(variant), held_out(variant)]}
     return Sweep(points, measure, picture, title='operations-layers x width')
 
 
@@ -93,9 +100,20 @@ def measure(folder):
                  'C': 1e12 * costs(folder)['TFLOP'], 'loss': report.rows(folder, 'valid')[-1]['loss']}}
 
 
+def means(table):
+    return {name: {column: number.mean for column, number in row.items()} for name, row in table.items()}
+
+
+def parted(table):
+    """The rows of a table that laws are fitted to, and those of runs held out."""
+    budgets = {budget for kind in BUDGETS.values() for budget in kind}
+    fitted = {name: row for name, row in table.items() if float(name.partition('-')[0]) in budgets}
+    return fitted, {name: row for name, row in table.items() if name not in fitted}
+
+
 def runs_of(table, size='N'):
     """The `scaling.Runs` of a table; with size='N of blocks' as Kaplan et al. count, C = 6·N·D."""
-    rows = {name: {column: number.mean for column, number in row.items()} for name, row in table.items()}
+    rows = means(table)
     column = lambda name: [row[name] for row in rows.values()]
     flops = column('C') if size == 'N' else [6 * row[size] * row['D'] for row in rows.values()]
     return scaling.Runs([float(name.partition('-')[0]) for name in rows], column(size), column('D'), flops, column('loss'))
@@ -129,17 +147,27 @@ def laws(table):
 
 def picture(folders, table):
     """{'': the loss against C and N, and the best N of C; 'data': the loss against D and N}."""
-    counted = runs_of(table)
-    return {'': of_computation(counted, laws(table)), 'data': of_data(counted)}
+    fitted, held = parted(table)
+    counted = runs_of(fitted)
+    return {'': of_computation(counted, laws(fitted), predicted(fitted, held)), 'data': of_data(counted)}
 
 
-def of_computation(counted, found):
-    """A figure of the runs, the curves of equal C and the best size of C by each way of `laws`."""
+def predicted(fitted, held):
+    """[(C, loss, the loss that the surface of the fitted rows says)] of the rows held out."""
+    surface = scaling.projected(runs_of(fitted)) if held else None
+    return [(row['C'], row['loss'], float(surface(row['N'], row['D']))) for row in means(held).values()]
+
+
+def of_computation(counted, found, held):
+    """A figure of the runs, the curves of equal C and the best size of C by each way of `laws`; `held` as `predicted` has it."""
     import numpy as np
 
     figure, body = figures.new(13.5, 5.4, dpi=120)
     curves, equal, best = body.subplots(1, 3)
     sizes(curves, counted, counted.flops, 'operations C')
+    for flops, loss, guess in held:
+        curves.scatter([flops], [loss], marker='*', s=90, color=figures.COLOURS[-1], label='held out', zorder=3)
+        curves.scatter([flops], [guess], marker='*', s=90, facecolor='none', edgecolor=figures.COLOURS[-1], label='predicted')
     for place, budget in enumerate(np.unique(counted.budget)):
         own = counted[counted.budget == budget]
         colour = figures.COLOURS[place % len(figures.COLOURS)]
@@ -158,7 +186,9 @@ def of_computation(counted, found):
         axes.legend(frameon=False, fontsize=8.5)
         axes.grid(alpha=0.3)
         axes.spines[['top', 'right']].set_visible(False)
-    said = [f'{name}: {said}' for name, (power, said) in found.items() if not power]
+    said = [f'The stars are a run of {flops:.1e} operations to which nothing was fitted: it ends at {loss:.3f}, the surface '
+            f'says {guess:.3f} ({guess / loss - 1:+.1%}).' for flops, loss, guess in held]
+    said += [f'{name}: {said}' for name, (power, said) in found.items() if not power]
     return figures.explain(figure, 'How the loss falls with computation, and the best size for each amount of it',
                            ' '.join(['Each point is a run at the end of its schedule; dashed are the parabolas. The best size '
                                      'is proportional to C to the power of a.', *said]))

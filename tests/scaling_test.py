@@ -27,8 +27,12 @@ class ScalingTest(experiments.TestCase):
             for size, steps in own:
                 self.assertAlmostEqual(steps * scaling.cost(*size) / budget, 1.0, delta=0.03)
                 self.assertLessEqual(steps * scaling.ROWS * scaling.LENGTH, scaling.BYTES[kind])
+        budget, *size, steps = scaling.held_out(variant)
+        self.assertAlmostEqual(steps * scaling.cost(*size) / budget, 1.0, delta=0.001)
+        self.assertLessEqual(steps * scaling.ROWS * scaling.LENGTH, scaling.BYTES[kind])
+        self.assertNotIn(budget, scaling.BUDGETS[kind])
         whole = scaling.sweep(variant)
-        self.assertLen(whole.points, 25)
+        self.assertLen(whole.points, 26)
         whole.check(scaling.get_config(variant), {}, self.folder)
 
     def test_counts_of_kaplan_are_without_the_table_and_attention(self):
@@ -40,20 +44,28 @@ class ScalingTest(experiments.TestCase):
 
     def test_pictures_of_a_known_surface(self):
         table = {}
-        for name, (_, layers, width, steps) in zip(scaling.sweep('data').points, scaling.grid('data')):
+        rows = [*scaling.grid('data'), scaling.held_out('data')]
+        for name, (_, layers, width, steps) in zip(scaling.sweep('data').points, rows, strict=True):
             blocks, tokens = 12 * layers * width ** 2, steps * scaling.ROWS * scaling.LENGTH
             size = blocks + 256 * width
             row = {'N': size, 'N of blocks': blocks, 'D': tokens, 'C': steps * scaling.cost(layers, width),
                    'loss': float(TRUTH(size, tokens))}
             table[name] = {column: Estimate.of([value]) for column, value in row.items()}
-        said = {name: text for name, (_, text) in scaling.laws(table).items()}
+        fitted, held = scaling.parted(table)
+        self.assertEqual([*held], ['1e14-4x128'])
+        said = {name: text for name, (_, text) in scaling.laws(fitted).items()}
         self.assertIn('a = 0.500 (80 %: 0.500 to 0.500; Huber: 0.500)', said['surface'])
+        (flops, loss, predicted), = scaling.predicted(fitted, held)
+        self.assertAlmostEqual(flops / 1e14, 1.0, delta=0.001)
+        self.assertAlmostEqual(predicted / loss, 1.0, places=4)
         drawn = scaling.picture({}, table)
+        self.assertLen(scaling.picture({}, fitted)[''].axes[0].collections, 0)
         self.assertEqual([*drawn], ['', 'data'])
         curves, equal, best = drawn[''].axes
         self.assertLen(equal.get_lines(), 5 * 2)
         self.assertLen(curves.get_lines(), len(scaling.SIZES))
-        self.assertLen(best.get_lines(), sum(power is not None for power, _ in scaling.laws(table).values()))
+        self.assertLen(curves.collections, 2)
+        self.assertLen(best.get_lines(), sum(power is not None for power, _ in scaling.laws(fitted).values()))
         for figure in drawn.values():
             figure.savefig(io.BytesIO(), format='png')
 
