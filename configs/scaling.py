@@ -6,9 +6,9 @@
 The text is Python's standard library, 12 MB, or with DATA, a folder as in configs/objectives.py, all English in it, 28 MB. Each
 number of operations of BUDGETS is spent on the five sizes nearest to the square root of its 480th part, of those for which the
 text suffices: no run sees a byte twice. Rows are 128 bytes, 4 a step; the rate, which falls linearly to 0 after 4 % of the
-steps, is 0.3 / width, so that each run ends its schedule. One more run, of HELD_OUT, is there for the laws to predict. With 16 rows, four times fewer steps, 3e11 operations of two layers
-of 32 end at 1.81 nats a byte instead of 1.68, of 64 at 2.02 instead of 1.84. With 4 rows and twice the rate they end at 1.74
-and 1.88, with half of it at 1.70 and 1.89.
+steps, is 0.3 / width, so that each run ends its schedule. One more run, of HELD_OUT, is there for the laws to predict. With 16
+rows, four times fewer steps, 3e11 operations of two layers of 32 end at 1.81 nats a byte instead of 1.68, of 64 at 2.02 instead
+of 1.84. With 4 rows and twice the rate they end at 1.74 and 1.88, with half of it at 1.70 and 1.89.
 
 The table has the size of each run, N with and without its table of bytes, the bytes that it has read, D, its operations C, as
 XLA counts them, and the loss on held-out text. Pictures in WORKDIR/plots: the loss against C, D and N, the curves of equal C
@@ -159,7 +159,7 @@ def predicted(fitted, held):
 
 
 def of_computation(counted, found, held):
-    """A figure of the runs, the curves of equal C and the best size of C by each way of `laws`; `held` as `predicted` has it."""
+    """A figure of the runs, the curves of equal C and the best size of C by each way of `laws`; `held` is as `predicted` says."""
     import numpy as np
 
     figure, body = figures.new(13.5, 5.4, dpi=120)
