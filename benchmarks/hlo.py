@@ -84,12 +84,14 @@ class Collective:
       group: the numbers of the chips, in the order of the mesh, that the first chip exchanges with, itself included.
       times: how often a step runs it.
       source: the path in the model.
+      hidden: whether it is started, and other work is done before its end.
     """
     kind: str
     payload: int
     group: tuple[int, ...]
     times: int
     source: str
+    hidden: bool = False
 
     @property
     def sent(self) -> int:
@@ -259,9 +261,9 @@ class Program:
 
     def collectives(self) -> list[Collective]:
         """Those that a run has, in its order; `times` counts loops."""
-        found, seen = [], set()
+        found, at = [], {}
         for one, there, times in self.executed():
-            inner, place = [one], id(there)
+            inner, whole = [one], there
             if one.operation in ('fusion', 'async-start'):
                 inner = list(self.computations[_named(one, 'calls')].values())
                 there = self.computations[_named(one, 'calls')]
@@ -269,10 +271,13 @@ class Program:
                 kind = part.operation.removesuffix('-start')
                 if kind not in COLLECTIVES:
                     continue
+                hidden = one.operation.endswith('-start') and not _ends_next(one, whole)
                 if channel := re.search(r'channel_id=(\d+)', part.attributes):  # its start, what hides it and its end repeat it
-                    if (place, kind, channel[1]) in seen:
+                    key = id(whole), kind, channel[1]
+                    if key in at:
+                        found[at[key]] = dataclasses.replace(found[at[key]], hidden=True)
                         continue
-                    seen.add((place, kind, channel[1]))
+                    at[key] = len(found)
                 given = [x for name in part.operands if name in there for x in there[name].arrays]
                 sizes = [x.payload for x in given]
                 group = _group(part, self.chips)
@@ -283,7 +288,7 @@ class Program:
                     if kind == 'all-reduce' and any(
                             user.operation == 'dynamic-slice' and user.operands[0] == part.name for user in inner):
                         kind = 'reduce-scatter'
-                found.append(Collective(kind, payload, group, times, part.source or one.source))
+                found.append(Collective(kind, payload, group, times, part.source or one.source, hidden))
         return found
 
 
@@ -291,6 +296,15 @@ def _is_free(one):
     """Whether an instruction moves and computes nothing."""
     free = one.operation == 'custom-call' and any(f'"{name}"' in one.attributes for name in _FREE_CALLS)
     return free or one.operation in _FREE or one.operation.endswith('-done')
+
+
+def _ends_next(start, computation):
+    """Whether the end of an asynchronous instruction is the next one of its computation."""
+    following = iter(computation.values())
+    for one in following:
+        if one is start:
+            break
+    return start.name in next(following).operands
 
 
 def _main(arrays: Iterable[Array]) -> int:
@@ -403,12 +417,15 @@ def _group(one: Instruction, chips: int) -> tuple[int, ...]:
 
 
 def summed(collectives: Sequence[Collective], mesh: Mapping[str, int]) -> list[dict]:
-    """[{kind, axes, count, payload, sent}] of collectives, by kind and axes, the most that is sent first."""
+    """[{kind, axes, count, payload, sent, hidden}] of collectives, by kind and axes, the most that is sent first; of what is
+    sent, other work hides `hidden`."""
     groups = {}
     for one in collectives:
         axes = ' '.join(one.axes(mesh))
-        row = groups.setdefault((one.kind, axes), {'kind': one.kind, 'axes': axes, 'count': 0, 'payload': 0, 'sent': 0})
+        row = groups.setdefault((one.kind, axes), {'kind': one.kind, 'axes': axes, 'count': 0, 'payload': 0, 'sent': 0,
+                                                 'hidden': 0})
         row['count'] += one.times
         row['payload'] += one.times * one.payload
         row['sent'] += one.sent
+        row['hidden'] += one.hidden * one.sent
     return sorted(groups.values(), key=lambda row: -row['sent'])

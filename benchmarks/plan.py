@@ -9,9 +9,9 @@ the same shapes (benchmarks/stand_in.py).
 
 The last line is a JSON object. Of each chip, in GB of 1e9 bytes: `memory_gb`, and `largest`, the largest arrays that the step
 makes and the layers that they come from; `traffic_gb` that a step reads from and writes to its memory, `operations`, how often
-it runs each kind, and `collectives`, by kind and by axis of the mesh (benchmarks/hlo.py). Of a step on all chips:
-`model_tflop`, products alone, without rematerialisation, of softmax attention only what the mask of a decoder leaves; and
-`step_tflop`, all that is computed.
+it runs each kind, and `collectives`, by kind and by axis of the mesh, `hidden` what is sent during other work
+(benchmarks/hlo.py). Of a step on all chips: `model_tflop`, products alone, without rematerialisation, of softmax attention only
+what the mask of a decoder leaves; and `step_tflop`, all that is computed.
 
 `bounds_ms` is the time of a step if one thing alone took time: products at the chip's peak, traffic at the bandwidth of its
 memory (of a GPU also what its cache holds), collectives at that of all its links. `step_ms` is the largest of the three, and
@@ -48,6 +48,7 @@ import numpy as np
 
 from benchmarks import hlo, stand_in
 from training import mesh as meshes
+from training import roles
 from training import run as runs
 from training.config import resolve, schema
 from training.host import machine
@@ -117,7 +118,7 @@ def measure(config, name, devices):
     found |= {'fits': fits, 'memory_gb': _giga(parts | {'all': needed} | ({'there is': limit} if limit else {})),
               'largest': [{'gb': _giga(size), 'of': _short(source)} for size, source in program.largest(5)],
               'traffic_gb': _giga(traffic := program.traffic()), 'operations': program.operations(),
-              'collectives': [row | {key: _giga(row[key]) for key in ('payload', 'sent')} for row in collectives]}
+              'collectives': [row | {key: _giga(row[key]) for key in ('payload', 'sent', 'hidden')} for row in collectives]}
     if endless := program.endless():
         found['loops_of_unknown_length'] = [_short(one.source) for one in endless]
     if not fits:
@@ -213,8 +214,8 @@ def search(config, name, devices):
                          f'a multiple of {parts}.')
     plans, tried = [], []
     places = list(_places(config.model, 'remat'))
-    for split, remat in itertools.product((False, True) if parts > 1 else (False,), REMAT if places else ('none',)):
-        changes = {'mesh.data': 1 if split else -1, 'mesh.fsdp': -1 if split else 1}
+    for split, remat in itertools.product(sorted({1, most_split(config, devices, parts)}), REMAT if places else ('none',)):
+        changes = {'mesh.data': parts // split, 'mesh.fsdp': split}
         changes |= {f'{place}remat': remat for place in places}
         micro, possible = 1, True
         while possible and rows % (micro * parts) == 0:
@@ -232,6 +233,15 @@ def search(config, name, devices):
         raise ValueError(f'No mesh, rematerialisation and number of microbatches of {name} fit into {len(devices)} x {kind}; '
                          'take more chips, or fewer rows.')
     return best | {'tried': sorted(tried, key=lambda row: row['step_ms'] or float('inf'))}
+
+
+def most_split(config, devices, parts):
+    """The largest mesh.fsdp of so many parts of a batch that splits parameters."""
+    whole = schema.changed(config, {'mesh.data': parts, 'mesh.fsdp': 1, 'train.microbatches': 1}).unlock()
+    whole.evals = {}
+    run = runs.build(whole, meshes.make(parts, 1, config.mesh.tensor, devices))
+    sizes = meshes.dimensions(run.shapes.params, roles.axes_of(run.roles, run.shapes.params), 'fsdp')
+    return meshes.largest(parts, sizes) if sizes else 1
 
 
 def _row(one, fits):
@@ -253,7 +263,7 @@ def lines(plan):
         yield f'It does not fit. {plan["advice"]}'
     for row in plan.get('collectives', [])[:6]:
         yield (f'{row["kind"]} over {row["axes"] or "one chip"}: {row["count"]} times, {row["payload"]:.3f} GB in all, '
-               f'{row["sent"]:.3f} GB sent')
+               f'{row["sent"]:.3f} GB sent, {row["hidden"]:.3f} GB of it during other work')
     for source in plan.get('loops_of_unknown_length', []):
         yield f'counted once, as the program does not say how often it runs: the loop of {source}'
     if 'step_ms' in plan:

@@ -17,6 +17,7 @@ from benchmarks import topologies
 from training.config.resolve import did_you_mean
 
 LINES = pathlib.Path(__file__).parent.parent / 'docs' / 'plans.jsonl'
+WEAK_COLUMNS = ('case', 'chips', 'a chip sends', 'during other work', 'links', 'the rest', 'MFU at most')
 COLUMNS = ('case', 'chips', 'rows', 'memory', 'of it temporaries', 'traffic', 'products', 'links', 'MFU at most')
 
 
@@ -40,6 +41,11 @@ T5_3B = {  # Raffel et al. 2020, section 3.7
          feed_forward='Mlp(inner=16384, activation=Relu(), bias=False, dropout=0.1)'),
     'model.vocab': 32128, 'model.length': 512, 'model.source_length': 512, 'data.length': 512, 'data.source_length': 512,
     'data.batch_size': 1024, 'dtype': 'bfloat16', 'mesh.data': 1, 'mesh.fsdp': -1}
+# The same rows a chip on more and more of them, for each mesh; layers are scanned, as they compile sooner.
+WEAK = {f'GPT-2 124M, {mesh}, {chips} chips': ('gpt2.py:124m', f'v5e:{side}', {
+    'train.microbatches': 1, 'model.scan': True, 'data.batch_size': 16 * chips, **fields})
+        for mesh, fields in (('data', {}), ('fsdp', {'mesh.data': 1, 'mesh.fsdp': -1}))
+        for chips, side in ((4, '2x2'), (16, '4x4'), (64, '8x8'), (256, '16x16'))}
 # case: (config, topology, changes)
 CASES = {
     'GPT-2 124M': ('gpt2.py:124m', 'v5e:4x4', {'train.microbatches': 1}),
@@ -47,7 +53,8 @@ CASES = {
     'ResNet-50': ('resnet50.py', 'v5e:4x4', {}),
     'Swin-T': ('swin_t.py:imagenet', 'v5e:4x4', {}),
     'ViT-L/16': ('vit_ti16.py:imagenet', 'v5e:4x4', VIT_L),
-    'GPT-2 1.5B': ('gpt2.py:1558m', 'v5e:16x16', {'train.microbatches': 1}),
+    'GPT-2 1.5B': ('gpt2.py:1558m', 'v5e:16x16', {'train.microbatches': 1, 'mesh.data': 4, 'mesh.fsdp': 64,
+                                                  'model.remat': 'none'}),
     'T5-3B': ('t5_small.py:pairs', 'v5e:16x16', T5_3B),
     'Llama 7B': ('gpt2.py:1558m', 'v5p:8x8x8', llama(32, 4096, 32, 0, 11008, 32000, 2048, 2048)),
     'GPT-3 175B': ('gpt2.py:gpt3', 'v5p:8x8x8', {'train.microbatches': 1}),
@@ -61,6 +68,7 @@ CASES = {
     'ViT-L/16, H100': ('vit_ti16.py:imagenet', 'h100:8', VIT_L),
     'GPT-2 1.5B, H100': ('gpt2.py:1558m', 'h100:8', {'train.microbatches': 2}),
     'Llama 7B, H100': ('gpt2.py:1558m', 'h100:8', llama(32, 4096, 32, 0, 11008, 32000, 2048, 64)),
+    **WEAK,
 }
 
 
@@ -79,10 +87,12 @@ def planned(case):
 
 
 def table(plans):
-    """The lines of the table of plans, in Markdown."""
+    """The lines of the table of plans, in Markdown; those of WEAK are left out."""
     yield f'| {" | ".join(COLUMNS)} |'
     yield '|---' * len(COLUMNS) + '|'
     for plan in plans:
+        if plan['case'] in WEAK:
+            continue
         memory, chips = plan['memory_gb'], plan['device'].partition(' ')[0]
         row = [plan['case'], f'{chips} of {plan["topology"].partition(":")[0]}', f'{plan["rows"]:,}',
                f'{memory["all"]:.1f} of {memory["there is"]:.1f} GB']
@@ -93,6 +103,20 @@ def table(plans):
                     f'{100 * plan["mfu"]:.0f} %']
         else:
             row += ['does not fit'] + [''] * 4
+        yield f'| {" | ".join(row)} |'
+
+
+def weak_table(plans):
+    """The lines of the table of weak scaling, in Markdown: of the plans of WEAK what collectives take beside the rest."""
+    yield f'| {" | ".join(WEAK_COLUMNS)} |'
+    yield '|---' * len(WEAK_COLUMNS) + '|'
+    for plan in plans:
+        if plan['case'] not in WEAK:
+            continue
+        sent, hidden = (sum(one[key] for one in plan['collectives']) for key in ('sent', 'hidden'))
+        links, rest = plan['bounds_ms']['links'], max(plan['bounds_ms'][key] for key in ('products', 'memory'))
+        row = [plan['case'], plan['device'].partition(' ')[0], f'{sent:.3g} GB', f'{100 * hidden / sent:.0f} %',
+               f'{links:,.1f} ms', f'{rest:,.1f} ms', f'{100 * plan["mfu"]:.0f} %']
         yield f'| {" | ".join(row)} |'
 
 
@@ -115,7 +139,7 @@ def main(names):
             LINES.write_text(''.join(f'{json.dumps(found[case])}\n' for case in CASES if case in found))
         except ValueError as error:
             failed.append(error)
-    print('\n'.join(table(read().values())))
+    print('\n'.join([*table(read().values()), '', *weak_table(read().values())]))
     if failed:
         raise ValueError(' '.join(map(str, failed)))
 

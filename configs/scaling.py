@@ -146,7 +146,7 @@ def laws(table):
 
 
 def picture(folders, table):
-    """{'': the loss against C and N, and the best N of C; 'data': the loss against D and N}."""
+    """{'': the loss against C and N, and the best N of C; 'data': the loss against D}."""
     fitted, held = parted(table)
     counted = runs_of(fitted)
     return {'': of_computation(counted, laws(fitted), predicted(fitted, held)), 'data': of_data(counted)}
@@ -159,12 +159,15 @@ def predicted(fitted, held):
 
 
 def of_computation(counted, found, held):
-    """A figure of the runs, the curves of equal C and the best size of C by each way of `laws`; `held` is as `predicted` says."""
+    """A figure of the runs, the curves of equal C, the best size of C by each way of `laws`, and what was `predicted`."""
     import numpy as np
 
-    figure, body = figures.new(13.5, 5.4, dpi=120)
+    figure, body = figures.new(13.5, 6.0, dpi=120)
     curves, equal, best = body.subplots(1, 3)
     sizes(curves, counted, counted.flops, 'operations C')
+    if found['parabolas'][0]:
+        flops, _, loss = zip(*scaling.valleys(counted)[1])
+        curves.plot(flops, loss, '--', color=figures.COLOURS[-1], linewidth=1, label='best size')
     for flops, loss, guess in held:
         curves.scatter([flops], [loss], marker='*', s=90, color=figures.COLOURS[-1], label='held out', zorder=3)
         curves.scatter([flops], [guess], marker='*', s=90, facecolor='none', edgecolor=figures.COLOURS[-1], label='predicted')
@@ -181,42 +184,41 @@ def of_computation(counted, found, held):
     for place, (name, (power, said)) in enumerate(found.items()):
         if power:
             best.plot(flops, power(flops), color=figures.COLOURS[place], label=f'{name}: {said}')
-    best.set(xscale='log', yscale='log', xlabel='operations C', ylabel='best number of parameters N')
-    for axes in curves, equal, best:
-        axes.legend(frameon=False, fontsize=8.5)
+    low, high = best.get_ylim()
+    best.set(xscale='log', yscale='log', xlabel='operations C', ylabel='best number of parameters N', ylim=(low, 2 * high))
+    for axes, place in (curves, 'upper right'), (equal, 'upper right'), (best, 'upper left'):
+        axes.legend(frameon=False, fontsize=8.5, loc=place)
         axes.grid(alpha=0.3)
         axes.spines[['top', 'right']].set_visible(False)
     said = [f'The stars are a run of {flops:.1e} operations to which nothing was fitted: it ends at {loss:.3f}, the surface '
             f'says {guess:.3f} ({guess / loss - 1:+.1%}).' for flops, loss, guess in held]
     said += [f'{name}: {said}' for name, (power, said) in found.items() if not power]
     return figures.explain(figure, 'How the loss falls with computation, and the best size for each amount of it',
-                           ' '.join(['Each point is a run at the end of its schedule; dashed are the parabolas. The best size '
-                                     'is proportional to C to the power of a.', *said]))
+                           ' '.join(['Each point is a run at the end of its schedule; dashed are the parabolas, and on the left'
+                                     ' their lowest points. The best size is proportional to C to the power of a.', *said]))
 
 
 def of_data(counted):
-    """A figure of the loss against the bytes read, and against the parameters."""
-    figure, body = figures.new(9.0, 4.6, dpi=120)
-    data, parameters = body.subplots(1, 2, sharey=True)
-    sizes(data, counted, counted.tokens, 'bytes read D')
-    parameters.plot(counted.parameters, counted.loss, 'o', color=figures.COLOURS[0])
-    parameters.set(xscale='log', xlabel='parameters N')
-    data.legend(frameon=False, fontsize=8.5)
-    for axes in data, parameters:
-        axes.grid(alpha=0.3)
-        axes.spines[['top', 'right']].set_visible(False)
-    return figures.explain(figure, 'How the loss falls with data, and with parameters',
-                           'Each point is a run; lines join those of a size. The further right on the left, the more bytes a '
-                           'size has read; of larger ones the same bytes teach more.')
+    """A figure of the loss against the bytes read."""
+    figure, body = figures.new(6.5, 4.6, dpi=120)
+    axes = body.subplots()
+    sizes(axes, counted, counted.tokens, 'bytes read D')
+    axes.legend(frameon=False, fontsize=8.5)
+    axes.grid(alpha=0.3)
+    axes.spines[['top', 'right']].set_visible(False)
+    return figures.explain(figure, 'How the loss falls with data',
+                           'Each point is a run; lines join those of a size. Of larger ones the same bytes teach more.')
 
 
 def sizes(axes, counted, across, label):
     """Draws the loss against `across`, with a line for each number of parameters."""
     import numpy as np
+    from matplotlib import colormaps
 
-    for place, size in enumerate(np.unique(counted.parameters)):
+    there = np.unique(counted.parameters)
+    for colour, size in zip(colormaps[figures.SEQUENTIAL](np.linspace(0.3, 1, len(there))), there):
         own = np.flatnonzero(counted.parameters == size)
         own = own[np.argsort(across[own])]
-        axes.plot(across[own], counted.loss[own], marker='o', markersize=4, linewidth=1,
-                  color=figures.COLOURS[place % len(figures.COLOURS)], label=f'{size:,.0f} parameters')
+        axes.plot(across[own], counted.loss[own], marker='o', markersize=4, linewidth=1, color=colour,
+                  label=f'{size:,.0f} parameters')
     axes.set(xscale='log', xlabel=label, ylabel='held-out loss, nats a byte')

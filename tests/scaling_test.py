@@ -63,7 +63,7 @@ class ScalingTest(experiments.TestCase):
         self.assertEqual([*drawn], ['', 'data'])
         curves, equal, best = drawn[''].axes
         self.assertLen(equal.get_lines(), 5 * 2)
-        self.assertLen(curves.get_lines(), len(scaling.SIZES))
+        self.assertLen(curves.get_lines(), len(scaling.SIZES) + (scaling.laws(fitted)['parabolas'][0] is not None))
         self.assertLen(curves.collections, 2)
         self.assertLen(best.get_lines(), sum(power is not None for power, _ in scaling.laws(fitted).values()))
         for figure in drawn.values():

@@ -6,6 +6,7 @@ divide its dimension, leaves the dimension whole, so the same rules serve one de
 """
 
 import functools
+import math
 import re
 
 import jax
@@ -161,3 +162,28 @@ def shardings(shapes, axes_of, rules, mesh):
         return NamedSharding(mesh, PartitionSpec(*fits))
     require_used(rules, axes_of, 'mesh.rules')
     return jax.tree_util.tree_map_with_path(one, shapes)
+
+
+def require_split(places, shapes, axes_of, mesh):
+    """Raises ValueError if `fsdp` or `tensor` splits none of the parameters, which `shardings` has placed."""
+    used = {axis for place in jax.tree.leaves(places) for axis in place.spec}
+    for axis, size in mesh.shape.items():
+        if axis == 'data' or size == 1 or axis in used:
+            continue
+        sizes = dimensions(shapes, axes_of, axis)
+        if not sizes:
+            raise ValueError(f'mesh.{axis}={size} splits nothing of this model; leave it out.')
+        most = largest(size, sizes)
+        raise ValueError(f'mesh.{axis}={size} splits no parameter, as it divides none of {", ".join(map(str, sizes))}; take '
+                         f'mesh.{axis}={most} and mesh.data={mesh.shape["data"] * size // most}.')
+
+
+def dimensions(shapes, axes_of, axis):
+    """The sizes, in order, of the dimensions of parameters that are split over a mesh axis where it divides them."""
+    return sorted({size for keys, leaf in jax.tree_util.tree_leaves_with_path(shapes)
+                   for size, one in zip(leaf.shape, axes_of[path_of(keys)]) if one == axis})
+
+
+def largest(count, sizes):
+    """The largest divisor of `count` that divides one of the sizes."""
+    return max(math.gcd(count, size) for size in sizes)

@@ -70,3 +70,9 @@ def mesh_axes(role: Role, dimensions: int) -> tuple:
         others = role.inputs if wide in role.outputs else role.outputs
     narrow = None if role.kind == 'vector' or not others else others[0] if role.kind == 'matrix' else others[-1]
     return tuple({wide: 'tensor', narrow: 'fsdp'}.get(axis) for axis in range(dimensions))
+
+
+def axes_of(roles: dict[str, Role], shapes: dict) -> dict[str, tuple]:
+    """{path: the mesh axis, or None, of each dimension} of a tree of parameters."""
+    return {path_of(keys): mesh_axes(roles[path_of(keys)], leaf.ndim)
+            for keys, leaf in jax.tree_util.tree_leaves_with_path(shapes)}

@@ -409,20 +409,16 @@ def build(config, mesh, folder=None, source=None, *, applied=False):
         raise ValueError(f'{config.task.name} asks for {error.args[0]!r} in a batch, but {config.data.pipeline} gives '
                          f'{", ".join(data.shapes)}; choose a task for this data.') from None
     whole = meshes.replicated(mesh)
-    axes_of = _axes(roles_of, shapes.params)
+    axes_of = roles.axes_of(roles_of, shapes.params)
     params = meshes.shardings(shapes.params, axes_of, config.mesh.rules, mesh)
+    if not config.mesh.rules:
+        meshes.require_split(params, shapes.params, axes_of, mesh)
     moments = meshes.follow(shapes.opt_state, shapes.params, params, mesh)
     everywhere = lambda tree: jax.tree.map(lambda _: whole, tree)
     place = State(whole, params, moments, params if shapes.average else {}, everywhere(shapes.sums), whole,
                   everywhere(shapes.statistics), everywhere(shapes.average_statistics))
     shapes = jax.tree.map(lambda s, at: jax.ShapeDtypeStruct(s.shape, s.dtype, sharding=at), shapes, place)
     return Run(config, mesh, data, model, task, evaluators, reader or None, optimizer, companions, shapes, roles_of)
-
-
-def _axes(roles_of, shapes):
-    """{path: the mesh axis, or None, of each dimension}, from the roles."""
-    return {path: roles.mesh_axes(roles_of[path], leaf.ndim) for path, leaf in
-            ((meshes.path_of(keys), leaf) for keys, leaf in jax.tree_util.tree_leaves_with_path(shapes))}
 
 
 def load(folder, step='last', data=None, onto=None):
@@ -448,7 +444,8 @@ def _loaded(folder, config, step, data, onto):
             'params', 'statistics')))
         target = run.shapes.evaluated
         if onto:
-            place = {'params': meshes.shardings(target['params'], _axes(run.roles, target['params']), config.mesh.rules, onto),
+            axes_of = roles.axes_of(run.roles, target['params'])
+            place = {'params': meshes.shardings(target['params'], axes_of, config.mesh.rules, onto),
                      'statistics': jax.tree.map(lambda _: meshes.replicated(onto), target['statistics'])}
             target = jax.tree.map(lambda s, at: jax.ShapeDtypeStruct(s.shape, s.dtype, sharding=at), target, place)
         restored = checkpoints.restore({names[name]: tree for name, tree in target.items()}, step=number)

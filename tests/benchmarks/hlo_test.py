@@ -114,7 +114,22 @@ class WrittenTest(parameterized.TestCase):
         line = next(line for line in TPU.splitlines() if 'all-reduce(' in line)
         again = line.replace('%summed.1 =', '%summed.2 =')
         [one] = hlo.Program(TPU.replace(line, f'{line}\n{again}').replace('GROUPS', '{{0,1}}')).collectives()
-        self.assertEqual(one.times, 4)
+        self.assertEqual((one.times, one.hidden), (4, True))
+        self.assertFalse(program().collectives()[0].hidden)
+
+    @parameterized.parameters(('', False), ('  %other = f32[256,128]{1,0:T(8,128)} negate(%x)\n', True))
+    def test_what_is_done_between_a_start_and_its_end_hides_it(self, work, hidden):
+        [one] = hlo.Program(f"""HloModule jit_step, num_partitions=2
+
+ENTRY %main (x: f32[256,128]) -> f32[256,128] {{
+  %x = f32[256,128]{{1,0:T(8,128)}} parameter(0)
+  %start = f32[256,128]{{1,0:T(8,128)}} all-reduce-start(%x), channel_id=1, replica_groups={{{{0,1}}}}, to_apply=%add
+{work}  ROOT %end = f32[256,128]{{1,0:T(8,128)}} all-reduce-done(%start)
+}}
+""").collectives()
+        self.assertEqual(one.hidden, hidden)
+        [row] = hlo.summed([one], {'data': 2})
+        self.assertEqual((row['sent'], row['hidden']), (4 * 256 * 128, hidden * 4 * 256 * 128))
 
     def test_slices_within_nested_fusions_and_behind_other_views(self):
         nested = TPU.replace('%body (', """%outer (param_0.3: f32[4,256,128], param_1.3: s32[]) -> f32[256,128] {

@@ -80,7 +80,7 @@ class MeasureTest(experiments.TestCase):
 
     def test_the_search_takes_the_shortest_step_that_fits(self):
         def measured(config, name, devices):
-            split, micro, remat = config.mesh.fsdp == -1, config.train.microbatches, config.model.remat
+            split, micro, remat = config.mesh.fsdp > 1, config.train.microbatches, config.model.remat
             fits = micro >= (2 if split else 4) // (2 if remat == 'full' else 1)
             cost = {'none': 3, 'dots': 4, 'full': 5}[remat] + micro + split
             return {'mesh': {'data': 1 if split else 2, 'fsdp': 2 if split else 1, 'tensor': 1}, 'fits': fits,
@@ -90,6 +90,10 @@ class MeasureTest(experiments.TestCase):
         self.assertEqual(found['step_ms'], 6)  # split, none, in two microbatches
         self.assertEqual(found['tried'][0], {'mesh': found['mesh'], 'remat': 'none', 'microbatches': 2, 'step_ms': 6})
         self.assertIsNone(found['tried'][-1]['step_ms'])
+
+    def test_the_search_splits_parameters_as_far_as_their_width_can_be_divided(self):
+        config = experiments.tiny(self.text, **{'model.width': 12, 'model.heads': 3, 'model.feed_forward': 'Mlp(inner=16)'})
+        self.assertEqual(plan.most_split(config, jax.devices()[:8], 8), 4)
 
     @parameterized.parameters((1.0, 18), (20.0, 6))  # 2 meshes, 3 ways of remat, and microbatches where they can help
     def test_a_search_that_finds_nothing(self, state, tried):

@@ -22,8 +22,8 @@ SIZES = {'ViT-L/16': 304_326_632, 'Llama 7B': 6_738_415_616, 'Llama 3.1 8B': 8_0
          'T5-3B': 2_851_598_336}
 PLAN = {'case': 'GPT-2 124M', 'topology': 'v5e:4x4', 'device': '16 x TPU v5 lite', 'rows': 512, 'fits': True,
         'memory_gb': {'all': 13.54, 'there is': 17.2, 'temporaries': 11.8}, 'traffic_gb': 104.1, 'step_tflop': 457.9,
-        'bounds_ms': {'memory': 127.1, 'products': 145.27, 'links': 3.06}, 'collectives': [{'sent': 0.5}, {'sent': 0.11}],
-        'mfu': 0.911}
+        'bounds_ms': {'memory': 127.1, 'products': 145.27, 'links': 3.06}, 'mfu': 0.911,
+        'collectives': [{'sent': 0.5, 'hidden': 0.5}, {'sent': 0.11, 'hidden': 0.0}]}
 
 
 class ShapesTest(parameterized.TestCase):
@@ -59,13 +59,16 @@ class ShapesTest(parameterized.TestCase):
 class TableTest(absltest.TestCase):
 
     def test_a_line_of_each(self):
-        large = PLAN | {'case': 'GPT-3 175B', 'fits': False}
-        head, _, row, other = plans.table([PLAN, large])
+        large, weak = PLAN | {'case': 'GPT-3 175B', 'fits': False}, PLAN | {'case': 'GPT-2 124M, fsdp, 16 chips'}
+        head, _, row, other = plans.table([PLAN, weak, large])
         self.assertEqual(row, '| GPT-2 124M | 16 of v5e | 512 | 13.5 of 17.2 GB | 11.8 GB | 104.1 GB, 127.1 ms | '
                               '457.9 TFLOP, 145.3 ms | 0.61 GB, 3.1 ms | 91 % |')
         self.assertEqual(head.count('|'), row.count('|'))
         self.assertEqual(head.count('|'), other.count('|'))
         self.assertIn('does not fit', other)
+        head, _, row = plans.weak_table([PLAN, weak, large])
+        self.assertEqual(row, '| GPT-2 124M, fsdp, 16 chips | 16 | 0.61 GB | 82 % | 3.1 ms | 145.3 ms | 91 % |')
+        self.assertEqual(head.count('|'), row.count('|'))
 
     def test_a_case_takes_the_place_of_its_earlier_line(self):
         lines = pathlib.Path(self.enter_context(tempfile.TemporaryDirectory())) / 'plans.jsonl'

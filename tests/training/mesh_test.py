@@ -1,3 +1,4 @@
+import contextlib
 from unittest import mock
 
 import jax
@@ -96,6 +97,19 @@ class ShardingsTest(parameterized.TestCase):
     def test_rules_that_do_not_fit_are_refused(self, rules, message):
         with self.assertRaisesRegex(ValueError, message):
             self.specs({'a': {'kernel': shape(4, 6)}, 'b': {'kernel': shape(4, 6)}}, rules)
+
+
+class SplitTest(parameterized.TestCase):
+    @parameterized.parameters(
+        ((1, 8, 1), r'mesh.fsdp=8 splits no parameter, as it divides none of 12, 20; take mesh.fsdp=4 and mesh.data=2\.'),
+        ((2, 1, 4), r'mesh.tensor=4 splits nothing of this model; leave it out'),
+        ((2, 4, 1), ''), ((8, 1, 1), ''))
+    def test_an_axis_that_splits_no_parameter(self, sizes, message):
+        mesh, shapes = meshes.make(*sizes), {'a': shape(12, 8), 'b': shape(20, 8)}
+        axes_of = {'a': ('fsdp', None), 'b': ('fsdp', None)}
+        places = meshes.shardings(shapes, axes_of, (), mesh)
+        with self.assertRaisesRegex(ValueError, message) if message else contextlib.nullcontext():
+            meshes.require_split(places, shapes, axes_of, mesh)
 
 
 class FollowTest(parameterized.TestCase):
