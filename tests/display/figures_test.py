@@ -10,7 +10,16 @@ from absl.testing import absltest, parameterized
 from matplotlib.text import Text
 
 from benchmarks import complexity
-from configs import attention_length, extrapolation, scaling, stability, vision_comparison, vit_products, vit_sizes
+from configs import (
+    attention_length,
+    critical_batch,
+    extrapolation,
+    scaling,
+    stability,
+    vision_comparison,
+    vit_products,
+    vit_sizes,
+)
 from data.tokenizers import lattice, merges, trace
 from display import figures
 from tests.transformer.explain.pictures_test import drawn
@@ -123,6 +132,15 @@ def scaled(part):
     return scaling.picture({}, found)[part]
 
 
+def batches():
+    table = {}
+    for rows in critical_batch.STEPS:
+        size, steps = 128 * rows, 90 + 3e5 / (128 * rows)
+        row = {'batch': size, 'rate': 0.01, 'steps': steps, 'bytes': steps * size, 'noise scale': 9e3 + size / 10}
+        table[str(rows)] = {column: sweeps.Estimate(float(value), 0.0, 1) for column, value in row.items()}
+    return critical_batch.picture({}, table)
+
+
 def reconstructed():
     image = RNG.random((4, 4, 1))
     return filled.figure([filled.Filled(image, image[..., 0] > 0.5, image / 2, 0.1)] * 2, 'Masked patches')
@@ -149,7 +167,7 @@ FIGURES = {
         lattice.Edge(*one, 0, -1.0) for one in ((0, 1, '\u2581'), (0, 2, '\u2581中'), (1, 2, '中')))), ' 中'),
     'losses': lambda: in_a_run(report.losses), 'stability': stable, 'extrapolation': longer, 'complexity': complexities,
     'by length': by_length, 'transfer': transferred, 'sizes': sized, 'models of images': lambda: compared(''),
-    'scaling': lambda: scaled(''), 'scaling with data': lambda: scaled('data'),
+    'scaling': lambda: scaled(''), 'scaling with data': lambda: scaled('data'), 'critical batch': batches,
     'an autoencoder': lambda: compared('mae'), 'reconstructions': reconstructed,
     'filters': lambda: filters.figure(RNG.random((2, 2, 1, 5))), 'filters of colours': lambda: filters.figure(
         RNG.random((2, 2, 3, 5)))}
@@ -199,9 +217,9 @@ class AllFiguresTest(parameterized.TestCase):
                 self.assertGreaterEqual(text.count('figures.explain('), text.count('figures.new('), path)
                 drawing.add(path.relative_to(ROOT).as_posix())
         self.assertEqual(drawing, {
-            'benchmarks/complexity.py', 'configs/attention_length.py', 'configs/extrapolation.py', 'configs/mup.py',
-            'configs/scaling.py', 'configs/stability.py', 'configs/vision_comparison.py', 'configs/vit_products.py',
-            'configs/vit_sizes.py',
+            'benchmarks/complexity.py', 'configs/attention_length.py', 'configs/critical_batch.py',
+            'configs/extrapolation.py', 'configs/mup.py', 'configs/scaling.py', 'configs/stability.py',
+            'configs/vision_comparison.py', 'configs/vit_products.py', 'configs/vit_sizes.py',
             'data/tokenizers/trace.py',
             'training/report/report.py',
             'transformer/attention/masks/analysis.py', 'transformer/evaluators/pooling.py', 'transformer/explain/pictures.py',

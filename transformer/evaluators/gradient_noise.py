@@ -1,0 +1,110 @@
+"""The noise of the gradient of a batch, which says how far its size can be raised."""
+
+import dataclasses
+import functools
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from transformer.evaluators.base import Evaluator
+
+NAMES = 'noise_scale', 'gradient_variance', 'gradient_squared'
+
+
+@dataclasses.dataclass(frozen=True)
+class GradientNoise(Evaluator):
+    """The simple noise scale tr(Σ) / |G|² (McCandlish et al. 2018, eq. 2.9), without dropout: from the gradients g_i of the
+    losses of n rows, of which each counts alike, and their mean m, the unbiased (appendix A.1)
+
+        gradient_variance: tr(Σ) = (sum of |g_i|² - n·|m|²) / (n - 1), of a row
+        gradient_squared: |G|² = |m|² - tr(Σ) / n, which may be negative where noise outweighs the gradient
+
+    and noise_scale, their quotient in units of the loss's weight, such as tokens; nan where |G|² is not positive. The quotient
+    is not unbiased: of several evaluations, average the two others.
+
+    Attributes:
+      rows: n, spread evenly over the split, as gradients of neighbours in a text are alike; all of a split with fewer.
+      at_once: rows whose gradients are in memory at a time.
+    """
+    rows: int = 256
+    at_once: int = 8
+
+    def check(self, run: Any, batches: Any) -> Sequence[str]:
+        if self.rows < 2 or self.at_once < 1:
+            raise ValueError(f'GradientNoise has rows={self.rows} and at_once={self.at_once}; expected at least 2 rows, and '
+                             '1 at a time.')
+        if (count := sum(len(_there(batch)) for batch in batches)) < 2:
+            raise ValueError(f'GradientNoise needs two rows, but the split has {count}; choose a larger split.')
+        return NAMES
+
+    def __call__(self, snapshot: Any, batches: Any) -> Mapping[str, float]:
+        run, total, squares, weight, count = snapshot.run, None, 0.0, 0.0, 0
+        for shape, rows in _by_shape(_spread(batches, self.rows)).items():
+            empty = -len(rows) % self.at_once
+            stacked = {name: np.stack([row[name] for row in rows + empty * rows[:1]]).reshape(-1, self.at_once, *own)
+                       for name, own, _ in shape}
+            real = (np.arange(len(rows) + empty) < len(rows)).reshape(-1, self.at_once)
+            found = _moments(run.model, run.task, run.forward, run.companions.variables, snapshot.variables, stacked, real)
+            own, own_squares, own_weight = jax.device_get(found)
+            own = [np.asarray(x, np.float64) for x in jax.tree.leaves(own)]
+            total = own if total is None else [x + y for x, y in zip(total, own)]
+            squares, weight, count = squares + float(own_squares), weight + float(own_weight), count + len(rows)
+        mean_squared = sum(float(np.square(x / count).sum()) for x in total)
+        variance = (squares - count * mean_squared) / (count - 1)
+        squared = mean_squared - variance / count
+        noise = variance / squared * weight / count if squared > 0 else float('nan')
+        return dict(zip(NAMES, (noise, variance, squared)))
+
+
+@functools.partial(jax.jit, static_argnames=('model', 'task', 'forward'))
+def _moments(model: Any, task: Any, forward: Callable, frozen: Any, variables: Mapping, rows: Mapping, real: Any) -> tuple:
+    """(the sum of the gradients of rows, the sum of their squared lengths, the sum of the weights of their loss).
+
+    Args:
+      frozen: the variables of the companions.
+      rows: {name: [chunks, rows of a chunk, ..]}.
+      real: [chunks, rows of a chunk], False for rows that fill up the last chunk.
+    """
+    def loss(params, row):
+        apply = lambda **inputs: model.apply(variables | {'params': params}, **inputs)
+        batch = {name: x[None] for name, x in row.items()}
+        terms = task.loss(forward(apply, frozen), batch, key=None, step=None, train=False)
+        value = sum(c * terms[name][0] / jnp.where(terms[name][1] > 0, terms[name][1], 1.0)
+                    for name, c in task.coefficients.items())
+        return value, terms[next(iter(task.coefficients))][1]
+
+    def add(sums, chunk):
+        rows, real = chunk
+        gradients, weights = jax.vmap(jax.grad(loss, has_aux=True), (None, 0))(variables['params'], rows)
+        real = real.astype(weights.dtype)
+        squares = sum(jnp.square(x).reshape(len(x), -1).sum(1) for x in jax.tree.leaves(gradients))
+        own = jax.tree.map(lambda x: jnp.tensordot(real.astype(x.dtype), x, 1), gradients), squares @ real, weights @ real
+        return jax.tree.map(jnp.add, sums, own), None
+
+    first = jax.tree.map(lambda x: x[0], (rows, real))
+    zeros = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), jax.eval_shape(
+        lambda: add((variables['params'], 0.0, 0.0), first)[0]))
+    return jax.lax.scan(add, zeros, (rows, real))[0]
+
+
+def _there(batch: Mapping) -> np.ndarray:
+    """The rows of a batch that do not fill it up."""
+    return np.flatnonzero(batch.get('example_weights', np.ones(len(next(iter(batch.values()))))))
+
+
+def _spread(batches: Any, count: int) -> list:
+    """At most `count` rows, {name: array}, evenly spread over the batches."""
+    rows = [{name: x[i] for name, x in batch.items()} for batch in batches for i in _there(batch)]
+    return [rows[i] for i in np.unique(np.linspace(0, len(rows) - 1, min(count, len(rows))).round().astype(int))]
+
+
+def _by_shape(rows: list) -> dict:
+    """{((name, shape, dtype), ..): rows}: batches of several lengths are no one array."""
+    found = {}
+    for row in rows:
+        shape = tuple((name, np.shape(x), np.asarray(x).dtype) for name, x in sorted(row.items()))
+        found.setdefault(shape, []).append(row)
+    return found
