@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import itertools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -36,8 +37,8 @@ class GradientNoise(Evaluator):
         if self.rows < 2 or self.at_once < 1:
             raise ValueError(f'GradientNoise has rows={self.rows} and at_once={self.at_once}; expected at least 2 rows, and '
                              '1 at a time.')
-        if (count := sum(len(_there(batch)) for batch in batches)) < 2:
-            raise ValueError(f'GradientNoise needs two rows, but the split has {count}; choose a larger split.')
+        if len([*itertools.islice((i for batch in batches for i in _there(batch)), 2)]) < 2:
+            raise ValueError('GradientNoise needs two rows, but the split has one; choose a larger split.')
         return NAMES
 
     def __call__(self, snapshot: Any, batches: Any) -> Mapping[str, float]:
@@ -96,9 +97,11 @@ def _there(batch: Mapping) -> np.ndarray:
 
 
 def _spread(batches: Any, count: int) -> list:
-    """At most `count` rows, {name: array}, evenly spread over the batches."""
-    rows = [{name: x[i] for name, x in batch.items()} for batch in batches for i in _there(batch)]
-    return [rows[i] for i in np.unique(np.linspace(0, len(rows) - 1, min(count, len(rows))).round().astype(int))]
+    """At most `count` rows, {name: array}, evenly spread over the batches, which are read twice."""
+    whole = sum(len(_there(batch)) for batch in batches)
+    chosen = {*np.linspace(0, whole - 1, min(count, whole)).round().astype(int).tolist()}
+    places = ((batch, i) for batch in batches for i in _there(batch))
+    return [{name: x[i] for name, x in batch.items()} for number, (batch, i) in enumerate(places) if number in chosen]
 
 
 def _by_shape(rows: list) -> dict:

@@ -38,13 +38,18 @@ def forward(apply, frozen):
     return apply
 
 
+@jax.jit
+def of_sum(params, row):
+    return models.losses(MODEL, params, row)[1]
+
+
 def gradients(batches):
     """[rows, parameters] in float64 of the mean loss of each row that is there, one after the other."""
     params, found = models.drawn(MODEL, batches[0]['inputs']), []
     for one in batches:
         for i in np.flatnonzero(one['example_weights']):
             row = {name: x[i:i + 1] for name, x in one.items()}
-            tree = models.losses(MODEL, params, row)[1]  # of the sum
+            tree = of_sum(params, row)
             found.append(np.concatenate([np.float64(x).ravel() for x in jax.tree.leaves(tree)]) / row['weights'].sum())
     return np.stack(found)
 
@@ -109,7 +114,7 @@ class GradientNoiseTest(parameterized.TestCase):
     @parameterized.parameters(
         (GradientNoise(rows=1), 4, 'rows=1 and at_once=8; expected at least 2 rows'),
         (GradientNoise(at_once=0), 4, 'at_once=0'),
-        (GradientNoise(), 1, 'needs two rows, but the split has 1'))
+        (GradientNoise(), 1, 'needs two rows, but the split has one'))
     def test_refused(self, evaluator, rows, message):
         with self.assertRaisesRegex(ValueError, message):
             measured(evaluator, [batch(rows)])
