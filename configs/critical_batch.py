@@ -117,9 +117,10 @@ def fitted(table):
         fit = critical(*([row[name].mean for row in there] for name in ('steps', 'bytes')))
     except ValueError as error:
         return None, str(error)
-    low, high = (fit.batch * math.exp(sign * fit.error) for sign in (-1, 1))
-    return fit, (f'The critical batch, {fit.batch:,.0f} bytes ({low:,.0f} to {high:,.0f} by one standard error), takes twice '
-                 f'the least steps, {fit.steps:,.0f}, and twice the least bytes, {fit.tokens:,.0f}.')
+    batch, low, high, steps, tokens = (f'{float(f"{x:.3g}"):,.0f}' for x in (
+        fit.batch, *(fit.batch * math.exp(sign * fit.error) for sign in (-1, 1)), fit.steps, fit.tokens))
+    return fit, (f'The critical batch, {batch} bytes ({low} to {high} by one standard error), takes twice the least steps, '
+                 f'{steps}, and twice the least bytes, {tokens}.')
 
 
 def picture(folders, table):
@@ -143,13 +144,13 @@ def picture(folders, table):
                       linewidth=0)
     hyperbola.plot(column('bytes'), column('steps'), 'o', color=figures.COLOURS[0], label='runs, with bytes a batch')
     for row in there.values():
-        hyperbola.annotate(f'{row["batch"].mean / 1024:g}k', (row['bytes'].mean, row['steps'].mean), xytext=(5, 5),
+        hyperbola.annotate(f'{row["batch"].mean / 1024:g}k', (row['bytes'].mean, row['steps'].mean), xytext=(5, 7),
                            textcoords='offset points', fontsize=8.5)
     noise.plot(column('batch'), column('noise scale'), 'o-', color=figures.COLOURS[0], linewidth=1,
                label='noise scale at the loss')
     hyperbola.margins(0.12)
     hyperbola.set(xscale='log', yscale='log', xlabel=f'bytes E to {TARGET} nats a byte', ylabel='steps S')
-    noise.set(xscale='log', yscale='log', xlabel='batch B trained with, bytes', ylabel='bytes')
+    noise.set(xscale='log', yscale='log', xlabel='batch B trained with, bytes', ylabel='noise scale, critical batch, bytes')
     for axes in hyperbola, noise:
         axes.legend(frameon=False, fontsize=8.5)
         axes.yaxis.set_major_formatter('{x:,.0f}')
