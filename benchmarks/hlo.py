@@ -7,6 +7,7 @@ loops count as often as they run, and only what the layout places in the main me
 import collections
 import dataclasses
 import functools
+import itertools
 import math
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -84,7 +85,7 @@ class Collective:
       group: the numbers of the chips, in the order of the mesh, that the first chip exchanges with, itself included.
       times: how often a step runs it.
       source: the path in the model.
-      hidden: whether it is started, and other work is done before its end.
+      hidden: whether anything is computed or moved, however little, between its start and its end.
     """
     kind: str
     payload: int
@@ -261,7 +262,7 @@ class Program:
 
     def collectives(self) -> list[Collective]:
         """Those that a run has, in its order; `times` counts loops."""
-        found, at = [], {}
+        found, places, repeated = [], {}, collections.Counter()
         for one, there, times in self.executed():
             inner, whole = [one], there
             if one.operation in ('fusion', 'async-start'):
@@ -271,13 +272,14 @@ class Program:
                 kind = part.operation.removesuffix('-start')
                 if kind not in COLLECTIVES:
                     continue
-                hidden = one.operation.endswith('-start') and not _ends_next(one, whole)
                 if channel := re.search(r'channel_id=(\d+)', part.attributes):  # its start, what hides it and its end repeat it
                     key = id(whole), kind, channel[1]
-                    if key in at:
-                        found[at[key]] = dataclasses.replace(found[at[key]], hidden=True)
+                    repeated[key] += 1
+                    if repeated[key] > 1:
+                        found[places[key]] = dataclasses.replace(found[places[key]], hidden=repeated[key] > 2)
                         continue
-                    at[key] = len(found)
+                    places[key] = len(found)
+                hidden = one.operation.endswith('-start') and _works_meanwhile(one, whole)
                 given = [x for name in part.operands if name in there for x in there[name].arrays]
                 sizes = [x.payload for x in given]
                 group = _group(part, self.chips)
@@ -298,13 +300,11 @@ def _is_free(one):
     return free or one.operation in _FREE or one.operation.endswith('-done')
 
 
-def _ends_next(start, computation):
-    """Whether the end of an asynchronous instruction is the next one of its computation."""
-    following = iter(computation.values())
-    for one in following:
-        if one is start:
-            break
-    return start.name in next(following).operands
+def _works_meanwhile(start, computation):
+    """Whether anything is computed or moved between the start of an asynchronous instruction and its end."""
+    after = itertools.dropwhile(lambda one: one is not start, computation.values())
+    meanwhile = itertools.takewhile(lambda one: start.name not in one.operands, after)
+    return any(not _is_free(one) and not one.operation.endswith('-start') for one in meanwhile)
 
 
 def _main(arrays: Iterable[Array]) -> int:

@@ -18,8 +18,8 @@ memory (of a GPU also what its cache holds), collectives at that of all its link
 `mfu` what model_tflop is of the peak in that time: a real step overlaps them less, and takes longer. Days, dollars, kWh and
 CO2 are of all train.steps at that speed.
 
---search compiles the step on meshes that split the parameters or do not, with each kind of rematerialisation and as few
-microbatches as fit, and ranks them by step_ms.
+--search compiles the step on meshes that split the parameters as far as they can be or do not, with each kind of
+rematerialisation and as few microbatches as fit, and ranks them by step_ms.
 """
 
 import dataclasses
@@ -89,7 +89,7 @@ def measure(config, name, devices):
         'microbatches': config.train.microbatches, 'remat': sorted(_each(config.model, 'remat')), unit: units,
         'model_tflop': _tera(useful := model_flop(config, mesh)),
         'step_tflop': _tera(computed := flops.count_jaxpr(traced.jaxpr))}
-    start = time.perf_counter()
+    start, split = time.perf_counter(), most_split(run, meshes.rows(mesh))
     limit = (figures := chip(device)) and figures.memory
     state = {'parameters': _bytes(run.shapes.params), 'optimizer': _bytes(run.shapes.opt_state)}
     state['other state'] = _bytes(run.shapes) - sum(state.values())
@@ -104,7 +104,7 @@ def measure(config, name, devices):
         needed, limit = sizes
         found |= {'compile_s': round(time.perf_counter() - start, 1), 'fits': False,
                   'memory_gb': _giga(state | {'all': needed, 'there is': limit})}
-        return found | {'advice': advice(config, mesh, state, needed, limit)}
+        return found | {'advice': advice(config, mesh, state, needed, limit, split)}
     found['compile_s'] = round(time.perf_counter() - start, 1)
     memory, program = compiled.memory_analysis(), hlo.Program(compiled.as_text())
     batch = sum(int(np.prod(shape)) * np.dtype(dtype).itemsize for shape, dtype in run.longest.values()) // meshes.rows(mesh)
@@ -122,7 +122,7 @@ def measure(config, name, devices):
     if endless := program.endless():
         found['loops_of_unknown_length'] = [_short(one.source) for one in endless]
     if not fits:
-        found['advice'] = advice(config, mesh, state, needed, limit)
+        found['advice'] = advice(config, mesh, state, needed, limit, split)
     if not figures:
         return found
     peak = peak_flops(device, config.dtype)
@@ -185,12 +185,12 @@ def visible(mask, shapes):
     return float(np.mean([np.broadcast_to(one(row, row), (len(row),) * 2).mean() for one in masks]))
 
 
-def advice(config, mesh, state, needed, limit):
-    """What makes a step fit, one sentence."""
+def advice(config, mesh, state, needed, limit, split):
+    """What makes a step fit, one sentence; split: the mesh.fsdp that leaves the fewest parameters on a chip."""
     held = sum(state.values())
-    if held > limit / 2 and config.mesh.fsdp == 1 and mesh.size > mesh.shape['tensor']:
+    if held > limit / 2 and mesh.shape['fsdp'] < split:
         return (f'Parameters, optimizer and other state take {held / 1e9:.1f} GB of each chip: split them, '
-                '--config.mesh.data=1 --config.mesh.fsdp=-1.')
+                f'--config.mesh.data={meshes.rows(mesh) // split} --config.mesh.fsdp={split}.')
     if held > limit:
         return f'The state alone takes {held / 1e9:.1f} GB of each chip: take more chips.'
     rows, micro = config.data.batch_size, config.train.microbatches
@@ -212,10 +212,12 @@ def search(config, name, devices):
     if rows % parts:
         raise ValueError(f'data.batch_size={rows} cannot be divided among the {parts} parts of {len(devices)} x {kind}; choose '
                          f'a multiple of {parts}.')
+    whole = schema.changed(config, {'mesh.data': parts, 'mesh.fsdp': 1, 'train.microbatches': 1, 'evals': {}})
+    split = most_split(runs.build(whole, meshes.make(parts, 1, config.mesh.tensor, devices)), parts)
     plans, tried = [], []
     places = list(_places(config.model, 'remat'))
-    for split, remat in itertools.product(sorted({1, most_split(config, devices, parts)}), REMAT if places else ('none',)):
-        changes = {'mesh.data': parts // split, 'mesh.fsdp': split}
+    for fsdp, remat in itertools.product(sorted({1, split}), REMAT if places else ('none',)):
+        changes = {'mesh.data': parts // fsdp, 'mesh.fsdp': fsdp}
         changes |= {f'{place}remat': remat for place in places}
         micro, possible = 1, True
         while possible and rows % (micro * parts) == 0:
@@ -235,13 +237,9 @@ def search(config, name, devices):
     return best | {'tried': sorted(tried, key=lambda row: row['step_ms'] or float('inf'))}
 
 
-def most_split(config, devices, parts):
-    """The largest mesh.fsdp of so many parts of a batch that splits parameters."""
-    whole = schema.changed(config, {'mesh.data': parts, 'mesh.fsdp': 1, 'train.microbatches': 1}).unlock()
-    whole.evals = {}
-    run = runs.build(whole, meshes.make(parts, 1, config.mesh.tensor, devices))
-    sizes = meshes.dimensions(run.shapes.params, roles.axes_of(run.roles, run.shapes.params), 'fsdp')
-    return meshes.largest(parts, sizes) if sizes else 1
+def most_split(run, parts):
+    """The mesh.fsdp of so many parts of a batch that leaves the fewest parameters on a chip."""
+    return meshes.most_split(run.shapes.params, roles.axes_of(run.roles, run.shapes.params), 'fsdp', parts)
 
 
 def _row(one, fits):

@@ -111,7 +111,7 @@ def weak_table(plans):
     yield f'| {" | ".join(WEAK_COLUMNS)} |'
     yield '|---' * len(WEAK_COLUMNS) + '|'
     for plan in plans:
-        if plan['case'] not in WEAK:
+        if plan['case'] not in WEAK or not plan['fits']:
             continue
         sent, hidden = (sum(one[key] for one in plan['collectives']) for key in ('sent', 'hidden'))
         links, rest = plan['bounds_ms']['links'], max(plan['bounds_ms'][key] for key in ('products', 'memory'))

@@ -4,16 +4,15 @@
 
 Two layers of width 64 read Python's standard library in rows of 128 bytes, 8 to 512 of them a step, at a constant rate after a
 warm-up of 10 steps. Each batch is trained at the RATES times (rows / 8)^(1/4); the rate that reaches TARGET on held-out text
-in the fewest steps counts. Steps are interpolated between evaluations, the loss linearly in log steps. After a warm-up of 20
-steps, 8 rows reach 1.9 nats in 345 steps at 0.004 and 375 at 0.008; 128 rows in 84 at 0.01, and at 0.02 are at 1.96 after 90:
-rates that grow as the square root of the batch would be too high.
+in the fewest steps counts. Steps are interpolated between evaluations, the loss linearly in log steps; a batch that does not
+reach it at any rate is left out.
 
 The table has for each batch, in bytes, the best rate, the steps S and the bytes E to TARGET, and the simple noise scale there
 (transformer/evaluators/gradient_noise.py); the row 'fit' has B_crit = E_min / S_min, S_min and E_min of the hyperbola
 (S / S_min - 1) (E / E_min - 1) = 1 (training/report/critical_batch.py). WORKDIR/plots/critical_batch.png shows both.
 
 The noise scale is known before any run has ended and is taken for B_crit in its place (McCandlish et al. 2018, section 2.2);
-Merrill et al. (2025, arXiv 2505.23971) find that it is none. Not yet run to its end.
+Merrill et al. (2025, arXiv 2505.23971) find that it does not predict it. Not yet run to its end.
 """
 
 import collections
@@ -28,7 +27,7 @@ from training.report.sweeps import Estimate, Sweep
 LENGTH = 128  # bytes
 TARGET = 1.9  # nats a byte
 STEPS = {8: 450, 16: 275, 32: 180, 64: 140, 128: 115, 256: 100, 512: 92}  # {rows of a batch: steps of its runs}
-RATES = 0.0035, 0.007  # at 8 rows
+RATES = 0.0018, 0.0035, 0.007  # at 8 rows
 LOOKS = 25, 5  # evaluations of the loss, and of the noise, in a run
 
 
@@ -123,6 +122,12 @@ def fitted(table):
                  f'{steps}, and twice the least bytes, {tokens}.')
 
 
+def edges(there):
+    """A sentence that names the batches whose best rate is the lowest or the highest of those tried; '' if there are none."""
+    found = [name for name, row in there.items() if row['rate'].mean in (rates(int(name))[0], rates(int(name))[-1])]
+    return f' Another rate might be better still for {", ".join(found)} rows.' if found else ''
+
+
 def picture(folders, table):
     """A figure of the steps against the bytes with the hyperbola, and of the noise scale beside the critical batch."""
     import numpy as np
@@ -149,9 +154,11 @@ def picture(folders, table):
     noise.plot(column('batch'), column('noise scale'), 'o-', color=figures.COLOURS[0], linewidth=1,
                label='noise scale at the loss')
     hyperbola.margins(0.12)
-    hyperbola.set(xscale='log', yscale='log', xlabel=f'bytes E to {TARGET} nats a byte', ylabel='steps S')
-    noise.set(xscale='log', yscale='log', xlabel='batch B trained with, bytes', ylabel='noise scale, critical batch, bytes')
-    for axes in hyperbola, noise:
+    hyperbola.set(xlabel=f'bytes E to {TARGET} nats a byte', ylabel='steps S')
+    noise.set(xlabel='batch B trained with, bytes', ylabel='noise scale, critical batch, bytes')
+    for axes, drawn in (hyperbola, there), (noise, fit or np.isfinite(column('noise scale')).any()):
+        if drawn:
+            axes.set(xscale='log', yscale='log')
         axes.legend(frameon=False, fontsize=8.5)
         axes.yaxis.set_major_formatter('{x:,.0f}')
         axes.yaxis.set_minor_formatter('{x:,.0f}')
@@ -160,5 +167,5 @@ def picture(folders, table):
         axes.spines[['top', 'right']].set_visible(False)
     return figures.explain(
         figure, 'What a larger batch saves in steps and costs in bytes',
-        'Each point is a batch at its best rate. ' + said + ' The simple noise scale, measured from the gradients of single '
-        'rows, is meant to predict the critical batch.')
+        'Each point is a batch at its best rate. ' + said + edges(there) + ' The simple noise scale, measured from the '
+        'gradients of single rows, is meant to predict the critical batch.')

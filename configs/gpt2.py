@@ -4,12 +4,12 @@
 
 :124m, :350m, :774m, :1558m, :gpt3   rows of 1,024 packed tokens (GPT-3: 2,048), half a million tokens a step (3.2 million),
        learning rates of GPT-3's table for the nearest size. From :774m on, layers are scanned, activations recomputed, and
-       parameters sharded over all devices (`mesh.fsdp`; of :1558m 64 at most, which divide its width of 1,600). For GPUs and
-       TPUs; not yet run. A step is 32 microbatches of 16 rows (GPT-3: 48), meant for one GPU of 80 GB; the number of devices
-       must divide these rows, so on more than 16, or for more speed, take fewer microbatches: --config.train.microbatches=4.
-       GPT-3's parameters with the two moments of Adam are 2.1 TB. The vocabulary of 50,257 pieces is learnt from the text,
-       which has to be large for that (100 MB or more); with --config.data.tokenizer="Json(path='tokenizer.json')" it is GPT-2's
-       own, from huggingface.co/openai-community/gpt2.
+       parameters sharded over all devices (`mesh.fsdp`; of :1558m 64 at most, which divide its width of 1,600: on 256
+       --config.mesh.data=4 --config.mesh.fsdp=64). For GPUs and TPUs; not yet run. A step is 32 microbatches of 16 rows (GPT-3:
+       48), meant for one GPU of 80 GB; the number of devices must divide these rows, so on more than 16, or for more speed,
+       take fewer microbatches: --config.train.microbatches=4. GPT-3's parameters with the two moments of Adam are 2.1 TB. The
+       vocabulary of 50,257 pieces is learnt from the text, which has to be large for that (100 MB or more); with
+       --config.data.tokenizer="Json(path='tokenizer.json')" it is GPT-2's own, from huggingface.co/openai-community/gpt2.
 :step  one row of 512 in float32, the smallest model on bytes of Python's standard library: for timing its step on a CPU.
 
            python -m benchmarks.train_step --config=configs/gpt2.py:step --steps=20

@@ -104,6 +104,19 @@ class CriticalBatchTest(experiments.TestCase):
         self.assertIsNone(fit)
         self.assertIn('There are 3 batch sizes that reach the loss', said)
         figure.savefig(io.BytesIO(), format='png')
+        for one in table.values():
+            one['noise scale'] = None
+        critical_batch.picture({}, table).savefig(io.BytesIO(), format='png')
+        nothing = {name: one | dict.fromkeys(('rate', 'steps', 'bytes', 'noise scale')) for name, one in table.items()}
+        critical_batch.picture({}, nothing).savefig(io.BytesIO(), format='png')
+
+    def test_batches_whose_best_rate_is_the_last_tried_are_named(self):
+        lowest, middle, highest = critical_batch.rates(8)
+        of = lambda rate: row(8) | {'rate': Estimate.of([rate])}
+        self.assertEqual(critical_batch.edges({'8': of(middle)}), '')
+        for rate in lowest, highest:
+            self.assertEqual(critical_batch.edges({'8': of(rate), '16': of(critical_batch.rates(16)[1])}),
+                             ' Another rate might be better still for 8 rows.')
 
     @pytest.mark.slow
     def test_from_text_to_the_table(self):

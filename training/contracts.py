@@ -214,7 +214,7 @@ class Snapshot(Protocol):
 
     Attributes:
       run: the Run, with `config`, `mesh`, `task`, `evaluation(name, split)`, and for the task's loss `companions.variables` and
-        `forward(apply, companions' variables)`.
+        `forward(apply, companions' variables)`; `compiled(function)` is function(run, ..) under jax.jit, kept with the run.
       params: nested dict of arrays.
       variables: what the model is applied to: {'params': params}, with {'statistics': ..} if it has any.
       step: how many steps of training they have had.

@@ -2,7 +2,8 @@
 
 A batch is sharded over `data` and `fsdp` together. A parameter is sharded by its role (training/roles.py), unless the regex
 of a rule matches its path; a rule names a mesh axis, or None, for each dimension. An axis of size 1, or one that does not
-divide its dimension, leaves the dimension whole, so the same rules serve one device and a pod.
+divide its dimension, leaves the dimension whole, so the same rules serve one device and a pod; training refuses `fsdp` and
+`tensor` that split nothing.
 """
 
 import functools
@@ -168,22 +169,16 @@ def require_split(places, shapes, axes_of, mesh):
     """Raises ValueError if `fsdp` or `tensor` splits none of the parameters, which `shardings` has placed."""
     used = {axis for place in jax.tree.leaves(places) for axis in place.spec}
     for axis, size in mesh.shape.items():
-        if axis == 'data' or size == 1 or axis in used:
-            continue
-        sizes = dimensions(shapes, axes_of, axis)
-        if not sizes:
-            raise ValueError(f'mesh.{axis}={size} splits nothing of this model; leave it out.')
-        most = largest(size, sizes)
-        raise ValueError(f'mesh.{axis}={size} splits no parameter, as it divides none of {", ".join(map(str, sizes))}; take '
-                         f'mesh.{axis}={most} and mesh.data={mesh.shape["data"] * size // most}.')
+        if axis != 'data' and size > 1 and axis not in used:
+            most = most_split(shapes, axes_of, axis, size)
+            rest = f' and mesh.data={mesh.shape["data"] * size // most}' if axis == 'fsdp' else ''
+            raise ValueError(f'mesh.{axis}={size} splits no parameter of this model; take mesh.{axis}={most}{rest}.')
 
 
-def dimensions(shapes, axes_of, axis):
-    """The sizes, in order, of the dimensions of parameters that are split over a mesh axis where it divides them."""
-    return sorted({size for keys, leaf in jax.tree_util.tree_leaves_with_path(shapes)
-                   for size, one in zip(leaf.shape, axes_of[path_of(keys)]) if one == axis})
+def most_split(shapes, axes_of, axis, count):
+    """The divisor of `count` that, as the size of a mesh axis, leaves the fewest parameters on a device."""
+    def held(size):
+        return sum(math.prod(leaf.shape) // (size if any(one == axis and n % size == 0 for n, one in zip(
+            leaf.shape, axes_of[path_of(keys)])) else 1) for keys, leaf in jax.tree_util.tree_leaves_with_path(shapes))
 
-
-def largest(count, sizes):
-    """The largest divisor of `count` that divides one of the sizes."""
-    return max(math.gcd(count, size) for size in sizes)
+    return min((size for size in range(1, count + 1) if count % size == 0), key=held)

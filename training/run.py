@@ -180,6 +180,16 @@ class Run:
         forward = self.forward(steps.applied(self.model, **given), frozen)
         return self.task.loss(forward, batch, key=None, step=None, train=False)
 
+    def compiled(self, function):
+        """`function(self, ..)`, compiled once for each shape of its other arguments, with results that every device has."""
+        if function not in self._compiled:
+            self._compiled[function] = jax.jit(functools.partial(function, self), out_shardings=meshes.replicated(self.mesh))
+        return self._compiled[function]
+
+    @functools.cached_property
+    def _compiled(self):
+        return {}
+
     def _with_companions(self, terms):
         """(variables, batch) -> terms(variables, batch, variables of the companions), compiled."""
         compiled = jax.jit(terms, out_shardings=meshes.replicated(self.mesh))
@@ -411,7 +421,7 @@ def build(config, mesh, folder=None, source=None, *, applied=False):
     whole = meshes.replicated(mesh)
     axes_of = roles.axes_of(roles_of, shapes.params)
     params = meshes.shardings(shapes.params, axes_of, config.mesh.rules, mesh)
-    if not config.mesh.rules:
+    if not applied:
         meshes.require_split(params, shapes.params, axes_of, mesh)
     moments = meshes.follow(shapes.opt_state, shapes.params, params, mesh)
     everywhere = lambda tree: jax.tree.map(lambda _: whole, tree)

@@ -112,19 +112,24 @@ class WrittenTest(parameterized.TestCase):
 
     def test_an_asynchronous_one_that_several_fusions_repeat_counts_once(self):
         line = next(line for line in TPU.splitlines() if 'all-reduce(' in line)
-        again = line.replace('%summed.1 =', '%summed.2 =')
-        [one] = hlo.Program(TPU.replace(line, f'{line}\n{again}').replace('GROUPS', '{{0,1}}')).collectives()
-        self.assertEqual((one.times, one.hidden), (4, True))
+        for middle, hidden in ((), False), ((3,), True):  # a start and an end, and what goes on meanwhile
+            again = [line.replace('%summed.1 =', f'%summed.{number} =') for number in (*middle, 2)]
+            [one] = hlo.Program(TPU.replace(line, '\n'.join([line, *again])).replace('GROUPS', '{{0,1}}')).collectives()
+            self.assertEqual((one.times, one.hidden), (4, hidden))
         self.assertFalse(program().collectives()[0].hidden)
 
-    @parameterized.parameters(('', False), ('  %other = f32[256,128]{1,0:T(8,128)} negate(%x)\n', True))
+    @parameterized.parameters(
+        ('', False), ('%other = f32[256,128]{1,0:T(8,128)} negate(%x)', True),
+        ('%other = f32[128,256]{1,0:T(8,128)} bitcast(%x)', False), ('%other = s32[]{:T(128)} constant(0)', False),
+        ('%other = f32[256,128]{1,0:T(8,128)} copy-start(%x)', False))
     def test_what_is_done_between_a_start_and_its_end_hides_it(self, work, hidden):
         [one] = hlo.Program(f"""HloModule jit_step, num_partitions=2
 
 ENTRY %main (x: f32[256,128]) -> f32[256,128] {{
   %x = f32[256,128]{{1,0:T(8,128)}} parameter(0)
   %start = f32[256,128]{{1,0:T(8,128)}} all-reduce-start(%x), channel_id=1, replica_groups={{{{0,1}}}}, to_apply=%add
-{work}  ROOT %end = f32[256,128]{{1,0:T(8,128)}} all-reduce-done(%start)
+  {work}
+  ROOT %end = f32[256,128]{{1,0:T(8,128)}} all-reduce-done(%start)
 }}
 """).collectives()
         self.assertEqual(one.hidden, hidden)

@@ -93,7 +93,14 @@ class MeasureTest(experiments.TestCase):
 
     def test_the_search_splits_parameters_as_far_as_their_width_can_be_divided(self):
         config = experiments.tiny(self.text, **{'model.width': 12, 'model.heads': 3, 'model.feed_forward': 'Mlp(inner=16)'})
-        self.assertEqual(plan.most_split(config, jax.devices()[:8], 8), 4)
+        meshes_of = []
+
+        def measured(config, name, devices):
+            meshes_of.append((config.mesh.data, config.mesh.fsdp))
+            return {'mesh': {}, 'fits': True, 'memory_gb': {}, 'step_ms': 1.0}
+        with figures(), mock.patch.object(plan, 'measure', measured):
+            plan.search(config, 'tiny', jax.devices()[:8])
+        self.assertEqual({*meshes_of}, {(8, 1), (2, 4)})
 
     @parameterized.parameters((1.0, 18), (20.0, 6))  # 2 meshes, 3 ways of remat, and microbatches where they can help
     def test_a_search_that_finds_nothing(self, state, tried):
@@ -147,17 +154,17 @@ class ModelFlopTest(experiments.TestCase):
 class AdviceTest(parameterized.TestCase):
 
     @parameterized.parameters(
-        ({}, {'parameters': 9e9}, 20e9, r'take 9.0 GB of each chip: split them, --config.mesh.data=1 --config.mesh.fsdp=-1'),
-        ({'mesh.fsdp': 8}, {'parameters': 17e9}, 20e9, 'The state alone takes 17.0 GB of each chip: take more chips'),
+        ({}, {'parameters': 9e9}, 20e9, r'take 9.0 GB of each chip: split them, --config.mesh.data=2 --config.mesh.fsdp=4'),
+        ({'mesh.fsdp': 4, 'mesh.data': 2}, {'parameters': 17e9}, 20e9, 'The state alone takes 17.0 GB of each chip: take more'),
         ({}, {'parameters': 1e9}, 25e9, 'takes 24.0 GB: try --config.train.microbatches=64 or --config.model.remat=full'),
         ({'data.batch_size': 96, 'train.microbatches': 4}, {'parameters': 1e9}, 25e9, 'try --config.train.microbatches=12 or'))
     def test_what_makes_it_fit(self, changes, state, needed, sentence):
-        config, mesh = experiments.changed(gpt2.get_config('124m'), **changes), meshes.make(8)
-        self.assertRegex(plan.advice(config, mesh, state, needed, 16e9), sentence)
+        config, mesh = experiments.changed(gpt2.get_config('124m'), **changes), meshes.make(-1, changes.get('mesh.fsdp', 1))
+        self.assertRegex(plan.advice(config, mesh, state, needed, 16e9, split=4), sentence)
 
     def test_the_microbatches_that_it_names_can_be_built(self):
         config = experiments.changed(gpt2.get_config('124m'), **{'data.batch_size': 512, 'train.microbatches': 8})
-        said = plan.advice(config, meshes.make(8), {'parameters': 1e9}, 200e9, 16e9)
+        said = plan.advice(config, meshes.make(8), {'parameters': 1e9}, 200e9, 16e9, split=8)
         micro = int(re.search(r'microbatches=(\d+)', said)[1]) if 'microbatches' in said else None
         self.assertIsNone(micro)  # 128 would be needed, of 512 rows on 8 chips no more than 64 can be
         self.assertIn('try --config.model.remat=full', said)

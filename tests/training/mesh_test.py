@@ -101,8 +101,8 @@ class ShardingsTest(parameterized.TestCase):
 
 class SplitTest(parameterized.TestCase):
     @parameterized.parameters(
-        ((1, 8, 1), r'mesh.fsdp=8 splits no parameter, as it divides none of 12, 20; take mesh.fsdp=4 and mesh.data=2\.'),
-        ((2, 1, 4), r'mesh.tensor=4 splits nothing of this model; leave it out'),
+        ((1, 8, 1), r'mesh.fsdp=8 splits no parameter of this model; take mesh.fsdp=4 and mesh.data=2\.'),
+        ((2, 1, 4), r'mesh.tensor=4 splits no parameter of this model; take mesh.tensor=1\.'),
         ((2, 4, 1), ''), ((8, 1, 1), ''))
     def test_an_axis_that_splits_no_parameter(self, sizes, message):
         mesh, shapes = meshes.make(*sizes), {'a': shape(12, 8), 'b': shape(20, 8)}
@@ -110,6 +110,11 @@ class SplitTest(parameterized.TestCase):
         places = meshes.shardings(shapes, axes_of, (), mesh)
         with self.assertRaisesRegex(ValueError, message) if message else contextlib.nullcontext():
             meshes.require_split(places, shapes, axes_of, mesh)
+
+    @parameterized.parameters((256, 32), (16, 16), (3, 3), (5, 1))
+    def test_the_most_is_split_where_most_parameters_lie(self, count, most):
+        shapes = {'wide': shape(10, 768), 'narrow': shape(1000, 96)}  # 256 divides the wide one alone
+        self.assertEqual(meshes.most_split(shapes, {'wide': (None, 'fsdp'), 'narrow': (None, 'fsdp')}, 'fsdp', count), most)
 
 
 class FollowTest(parameterized.TestCase):

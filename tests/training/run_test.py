@@ -1,9 +1,11 @@
 import dataclasses
+import gc
 import itertools
 import math
 import pathlib
 import tempfile
 import types
+import weakref
 from unittest import mock
 
 import jax
@@ -123,6 +125,32 @@ def three_steps(run, state=None):
         state, report = step(state, jax.device_put(Rows().batch(seed), meshes.batch_sharding(run.mesh)))
         reports.append(report)
     return state, reports
+
+
+class SplitTest(absltest.TestCase):
+    def test_a_mesh_that_splits_nothing_is_refused_in_training_and_not_in_what_was_trained(self):
+        config = config_of().unlock()
+        config.model.update(width=12, heads=3)
+        config.mesh.fsdp = 8
+        with self.assertRaisesRegex(ValueError, 'fsdp=8 splits no parameter of this model; take mesh.fsdp=4 and mesh.data=2'):
+            runs.build(config, meshes.make(1, 8))
+        self.assertEqual(runs.build(config, meshes.make(1, 8), applied=True).mesh.shape['fsdp'], 8)
+
+
+class CompiledTest(absltest.TestCase):
+    def test_it_is_compiled_once_and_goes_with_the_run(self):
+        run, traced = build(), []
+
+        def total(run, x):
+            traced.append(run.config.seed)
+            return x.sum()
+        for _ in range(2):
+            self.assertEqual(float(run.compiled(total)(np.ones(3))), 3.0)
+        self.assertEqual(traced, [run.config.seed])
+        gone = weakref.ref(run)
+        del run
+        gc.collect()
+        self.assertIsNone(gone())
 
 
 @slow_but('test_steps_equal_those_of_one_device', 'all')

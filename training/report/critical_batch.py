@@ -60,9 +60,9 @@ def critical(steps: Sequence[float], tokens: Sequence[float]) -> Critical:
             raise ValueError(f'Number {bad[0]} of the {name} is {values[bad[0]]}; leave out batches that do not reach the '
                              'loss.')
     batches = tokens / steps
-    ends = batches.min(), batches.max()
     if (count := len(np.unique(batches.round(6)))) < LEAST:
         raise ValueError(f'There are {count} batch sizes that reach the loss; the fit of two numbers needs {LEAST}.')
+    ends = batches.min(), batches.max()
 
     def rest(log_batch):
         """(log S_min, what the fit leaves of log S) for a B_crit."""

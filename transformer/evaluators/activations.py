@@ -39,16 +39,19 @@ class Gradients(Evaluator):
         return tuple(_matrices(run).values())
 
     def __call__(self, snapshot: Any, batches: Any) -> Mapping[str, float]:
-        run, batch = snapshot.run, next(iter(batches))
-
-        def loss(params):
-            apply = lambda **inputs: run.model.apply(snapshot.variables | {'params': params}, **inputs)
-            terms = run.task.loss(run.forward(apply, run.companions.variables), batch, key=None, step=None, train=False)
-            return sum(c * terms[name][0] / terms[name][1] for name, c in run.task.coefficients.items())
-
-        norms = jax.jit(lambda params: jax.tree.map(lambda x: jnp.sqrt(jnp.square(x).sum()), jax.grad(loss)(params)))
-        found = norms(snapshot.params)
+        run = snapshot.run
+        found = run.compiled(_norms)(run.companions.variables, snapshot.variables, next(iter(batches)))
         return {name: float(_at(found, path)) for path, name in _matrices(run).items()}
+
+
+def _norms(run, frozen, variables, batch):
+    """The norm of the gradient of every parameter."""
+    def loss(params):
+        apply = lambda **inputs: run.model.apply(variables | {'params': params}, **inputs)
+        terms = run.task.loss(run.forward(apply, frozen), batch, key=None, step=None, train=False)
+        return sum(c * terms[name][0] / terms[name][1] for name, c in run.task.coefficients.items())
+
+    return jax.tree.map(lambda x: jnp.sqrt(jnp.square(x).sum()), jax.grad(loss)(variables['params']))
 
 
 def _matrices(run):

@@ -1,9 +1,8 @@
 """The noise of the gradient of a batch, which says how far its size can be raised."""
 
 import dataclasses
-import functools
 import itertools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jax
@@ -23,8 +22,9 @@ class GradientNoise(Evaluator):
         gradient_variance: tr(Σ) = (sum of |g_i|² - n·|m|²) / (n - 1), of a row
         gradient_squared: |G|² = |m|² - tr(Σ) / n, which may be negative where noise outweighs the gradient
 
-    and noise_scale, their quotient in units of the loss's weight, such as tokens; nan where |G|² is not positive. The quotient
-    is not unbiased: of several evaluations, average the two others.
+    and noise_scale, their quotient in units of the weight of the loss's first term, such as tokens; nan where |G|² is not
+    positive. The quotient is not unbiased: of several evaluations, average the two others. The loss must be a mean over rows:
+    one that compares the rows of a batch, such as a contrastive one, is measured on batches of one.
 
     Attributes:
       rows: n, spread evenly over the split, as gradients of neighbours in a text are alike; all of a split with fewer.
@@ -42,40 +42,38 @@ class GradientNoise(Evaluator):
         return NAMES
 
     def __call__(self, snapshot: Any, batches: Any) -> Mapping[str, float]:
-        run, total, squares, weight, count = snapshot.run, None, 0.0, 0.0, 0
+        run, groups, count = snapshot.run, [], 0
         for shape, rows in _by_shape(_spread(batches, self.rows)).items():
             empty = -len(rows) % self.at_once
             stacked = {name: np.stack([row[name] for row in rows + empty * rows[:1]]).reshape(-1, self.at_once, *own)
                        for name, own, _ in shape}
-            real = (np.arange(len(rows) + empty) < len(rows)).reshape(-1, self.at_once)
-            found = _moments(run.model, run.task, run.forward, run.companions.variables, snapshot.variables, stacked, real)
-            own, own_squares, own_weight = jax.device_get(found)
-            own = [np.asarray(x, np.float64) for x in jax.tree.leaves(own)]
-            total = own if total is None else [x + y for x, y in zip(total, own)]
-            squares, weight, count = squares + float(own_squares), weight + float(own_weight), count + len(rows)
-        mean_squared = sum(float(np.square(x / count).sum()) for x in total)
+            groups.append((stacked, (np.arange(len(rows) + empty) < len(rows)).reshape(-1, self.at_once)))
+            count += len(rows)
+        found = jax.device_get(run.compiled(_moments)(run.companions.variables, snapshot.variables, groups))
+        of_sum, squares, weight = map(float, found)
+        mean_squared = of_sum / count ** 2
         variance = (squares - count * mean_squared) / (count - 1)
         squared = mean_squared - variance / count
         noise = variance / squared * weight / count if squared > 0 else float('nan')
         return dict(zip(NAMES, (noise, variance, squared)))
 
 
-@functools.partial(jax.jit, static_argnames=('model', 'task', 'forward'))
-def _moments(model: Any, task: Any, forward: Callable, frozen: Any, variables: Mapping, rows: Mapping, real: Any) -> tuple:
-    """(the sum of the gradients of rows, the sum of their squared lengths, the sum of the weights of their loss).
+def _moments(run: Any, frozen: Any, variables: Mapping, groups: Sequence) -> tuple:
+    """(the squared length of the sum of the gradients of rows, the sum of their squared lengths, the sum of the weights of
+    their loss).
 
     Args:
       frozen: the variables of the companions.
-      rows: {name: [chunks, rows of a chunk, ..]}.
-      real: [chunks, rows of a chunk], False for rows that fill up the last chunk.
+      groups: of rows of equal shape ({name: [chunks, rows of a chunk, ..]}, [chunks, rows of a chunk], False for rows that
+        fill up the last chunk).
     """
     def loss(params, row):
-        apply = lambda **inputs: model.apply(variables | {'params': params}, **inputs)
+        apply = lambda **inputs: run.model.apply(variables | {'params': params}, **inputs)
         batch = {name: x[None] for name, x in row.items()}
-        terms = task.loss(forward(apply, frozen), batch, key=None, step=None, train=False)
+        terms = run.task.loss(run.forward(apply, frozen), batch, key=None, step=None, train=False)
         value = sum(c * terms[name][0] / jnp.where(terms[name][1] > 0, terms[name][1], 1.0)
-                    for name, c in task.coefficients.items())
-        return value, terms[next(iter(task.coefficients))][1]
+                    for name, c in run.task.coefficients.items())
+        return value, terms[next(iter(run.task.coefficients))][1].astype(jnp.float32)
 
     def add(sums, chunk):
         rows, real = chunk
@@ -85,10 +83,11 @@ def _moments(model: Any, task: Any, forward: Callable, frozen: Any, variables: M
         own = jax.tree.map(lambda x: jnp.tensordot(real.astype(x.dtype), x, 1), gradients), squares @ real, weights @ real
         return jax.tree.map(jnp.add, sums, own), None
 
-    first = jax.tree.map(lambda x: x[0], (rows, real))
-    zeros = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), jax.eval_shape(
-        lambda: add((variables['params'], 0.0, 0.0), first)[0]))
-    return jax.lax.scan(add, zeros, (rows, real))[0]
+    sums = jax.tree.map(jnp.zeros_like, variables['params']), jnp.zeros(()), jnp.zeros(())
+    for group in groups:
+        sums = jax.lax.scan(add, sums, group)[0]
+    total, squares, weight = sums
+    return sum(jnp.square(x).sum() for x in jax.tree.leaves(total)), squares, weight
 
 
 def _there(batch: Mapping) -> np.ndarray:

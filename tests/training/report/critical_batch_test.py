@@ -55,6 +55,7 @@ class CriticalTest(parameterized.TestCase):
     @parameterized.parameters(
         (lambda: critical(*reached(batches=BATCHES[:3])), 'There are 3 batch sizes that reach the loss; .* needs 4'),
         (lambda: critical([10.0] * 5, [100.0] * 5), 'There are 1 batch sizes'),
+        (lambda: critical([], []), 'There are 0 batch sizes'),
         (lambda: critical([1.0, 2.0, 0.0, 4.0], [1.0] * 4), r'Number 2 of the steps is 0\.0; leave out'),
         (lambda: critical([1.0] * 4, [1.0, np.nan, 1.0, 1.0]), 'Number 1 of the tokens is nan; leave out'),
         (lambda: critical([1.0] * 4, [1.0] * 5), r'the shape \(4,\) and the tokens \(5,\)'),
