@@ -22,12 +22,15 @@ from tests.train_test import at
 from training.host import processes
 
 CONFIG = '''
+from configs import base
 from tests import experiments
 
 def get_config(variant=''):
-    return experiments.tiny({text!r}, **{{'mesh.fsdp': 2, 'evals.valid.every_steps': 0, 'log.every_steps': 1,
-                                          'checkpoint.every_steps': 2, 'init_from': {source!r},
-                                          'init_rules': (('positions/.*', 'fresh'), ('.*', 'keep'))}})
+    c = experiments.tiny({text!r}, **{{'mesh.fsdp': 2, 'evals.valid.every_steps': 0, 'log.every_steps': 1,
+                                       'checkpoint.every_steps': 2, 'init_from': {source!r},
+                                       'init_rules': (('positions/.*', 'fresh'), ('.*', 'keep'))}}).unlock()
+    c.evals.noise = base.evaluation('transformer.evaluators.gradient_noise:GradientNoise', split='valid', rows=8)
+    return c.lock()
 '''
 
 
@@ -108,6 +111,8 @@ class TwoProcessesTest(experiments.TestCase):
             self.assertEqual([row['step'] for row in ours], [row['step'] for row in theirs])
             for row, expected in zip(ours, theirs, strict=True):
                 np.testing.assert_allclose(row['loss'], expected['loss'], rtol=1e-5)
+        ours, theirs = (experiments.rows(folder, 'noise')[-1]['gradient_variance'] for folder in (self.workdir, alone))
+        np.testing.assert_allclose(ours, theirs, rtol=1e-3)
 
     @pytest.mark.slow
     def test_an_error_at_one_of_them_ends_both(self):
