@@ -53,19 +53,21 @@ class ScalingTest(experiments.TestCase):
             table[name] = {column: Estimate.of([value]) for column, value in row.items()}
         fitted, held = scaling.parted(table)
         self.assertEqual([*held], ['1e14-4x128'])
-        said = {name: text for name, (_, text) in scaling.laws(fitted).items()}
+        found = scaling.laws(fitted)
+        said = {name: text for name, (_, text) in found.items()}
         self.assertIn('a = 0.500 (80 %: 0.500 to 0.500; Huber: 0.500)', said['surface'])
         (flops, loss, predicted), = scaling.predicted(fitted, held)
         self.assertAlmostEqual(flops / 1e14, 1.0, delta=0.001)
         self.assertAlmostEqual(predicted / loss, 1.0, places=4)
         drawn = scaling.picture({}, table)
-        self.assertLen(scaling.picture({}, fitted)[''].axes[0].collections, 0)
+        alone = scaling.of_computation(scaling.runs_of(fitted), found, [])
+        self.assertEmpty(alone.axes[0].collections)
         self.assertEqual([*drawn], ['', 'data'])
         curves, equal, best = drawn[''].axes
         self.assertLen(equal.get_lines(), 5 * 2)
-        self.assertLen(curves.get_lines(), len(scaling.SIZES) + (scaling.laws(fitted)['parabolas'][0] is not None))
+        self.assertLen(curves.get_lines(), len(scaling.SIZES) + (found['parabolas'][0] is not None))
         self.assertLen(curves.collections, 2)
-        self.assertLen(best.get_lines(), sum(power is not None for power, _ in scaling.laws(fitted).values()))
+        self.assertLen(best.get_lines(), sum(power is not None for power, _ in found.values()))
         for figure in drawn.values():
             figure.savefig(io.BytesIO(), format='png')
 
