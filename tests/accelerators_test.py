@@ -11,7 +11,9 @@ from absl.testing import absltest, parameterized
 from benchmarks import hlo, topologies
 from tests import mechanisms, programs
 from training import mesh as meshes
+from transformer.attention.kernels import rows
 from transformer.attention.kernels.attend import attend
+from transformer.attention.masks.data import Padding
 from transformer.attention.masks.patterns import Causal, Full, Window
 from transformer.attention.mechanism import Given
 from transformer.layers.activations import GeluTanh, activated
@@ -20,6 +22,7 @@ from transformer.layers.numerics import Numerics
 pytestmark = pytest.mark.accelerators
 FOR_TPU, FOR_GPU = (pytest.mark.skipif(not topologies.available(kind), reason=f'{topologies.EXTRAS[kind]} is not installed')
                     for kind in ('tpu', 'gpu'))
+BFLOAT16 = Numerics('bfloat16')
 KEPT = 0.01  # by how much bytes may differ between machines
 
 
@@ -44,12 +47,12 @@ class StepsTest(parameterized.TestCase):
 
 
 def compiled(topology, function, *shapes):
-    """The program of the gradients of sum(function(*arrays)) on one chip of a slice."""
+    """The program of the gradients of sum(function(*arrays)^2) on one chip of a slice."""
     mesh = meshes.make(1, 1, 1, topologies.devices_of(topology)[:1])
     arrays = [jax.ShapeDtypeStruct(shape, dtype, sharding=meshes.replicated(mesh)) for shape, dtype in shapes]
     wanted = tuple(range(len(arrays)))
     with jax.set_mesh(mesh):
-        gradients = jax.jit(jax.grad(lambda *given: function(*given).astype(jnp.float32).sum(), wanted))
+        gradients = jax.jit(jax.grad(lambda *given: jnp.square(function(*given).astype(jnp.float32)).sum(), wanted))
         return hlo.Program(gradients.trace(*arrays).lower().compile().as_text())
 
 
@@ -57,13 +60,37 @@ def compiled(topology, function, *shapes):
 class KernelsTest(parameterized.TestCase):
 
     @parameterized.product(mask=(Full(), Causal(), Causal() & Window(size=128)), kernel=(
-        ('plain', 'bfloat16'), ('blockwise', 'bfloat16'), ('splash', 'bfloat16'), ('splash', 'float32')))
+        ('plain', 'bfloat16'), ('blockwise', 'bfloat16'), ('rows', 'bfloat16'), ('rows', 'float32'), ('splash', 'bfloat16'),
+        ('splash', 'float32')))
     def test_a_kernel(self, mask, kernel):
         implementation, dtype = kernel
         program = compiled(programs.TOPOLOGY,
             functools.partial(attend, mask=mask, implementation=implementation, numerics=Numerics(dtype)),
             ((2, 512, 4, 64), dtype), ((2, 512, 2, 64), dtype), ((2, 512, 2, 64), dtype))
-        self.assertEqual('custom-call' in program.operations(), implementation == 'splash')
+        self.assertEqual('custom-call' in program.operations(), implementation in ('rows', 'splash'))
+
+    @parameterized.parameters(
+        ('v4:2x2x1', 1024, 1024, 12, 12, 64), ('v5e:2x2', 1024, 1024, 25, 25, 64), ('v5p:2x2x1', 512, 512, 32, 32, 128, True),
+        ('v6e:2x2', 512, 512, 32, 8, 128), ('v5e:2x2', 197, 197, 3, 3, 64), ('v5e:2x2', 49, 49, 3, 3, 32, True),
+        ('v5e:2x2', 1, 577, 16, 16, 80), ('v5e:2x2', 1500, 1024, 4, 4, 64))
+    def test_rows_of_other_sizes(self, topology, queries, keys, heads, key_heads, width, more=False):
+        def function(query, key, value, *bias):
+            given = dict(rate=0.1, dropout_key=jax.random.key(0)) if more else {}
+            mask = Causal() & Padding(jnp.array([5, 7])) if queries == keys else Full()
+            return attend(query, key, value, mask=mask, bias=bias, implementation='rows', numerics=BFLOAT16, **given)
+        bias = [((heads, queries, keys), 'float32')] if more else []
+        row = lambda length, heads: ((2, length, heads, width), 'bfloat16')
+        program = compiled(topology, function, row(queries, heads), row(keys, key_heads), row(keys, key_heads), *bias)
+        self.assertEqual(program.operations()['custom-call'], 2)
+
+    def test_the_longest_rows_that_it_takes_fit_beside_the_processor(self):
+        for bias, heads, width in (((), 3, 128), ((1,), 6, 64), ((), 12, 32)):
+            row = lambda length: jax.ShapeDtypeStruct((2, length, heads, width), jnp.bfloat16)  # noqa: B023
+            given = dict(mask=Causal(), bias=bias, numerics=BFLOAT16)
+            length = max(length for length in range(128, 2049, 128) if not rows.lacks(row(length), row(length), **given))
+            array = ((2, length, heads, width), 'bfloat16')
+            function = lambda *given: rows.rows(*given[:3], mask=Causal(), bias=given[3:], numerics=BFLOAT16)
+            compiled('v5e:2x2', function, *[array] * 3, *[((heads, length, length), 'float32')] * len(bias))
 
     @parameterized.product(name=tuple(mechanisms.CASES), dtype=('bfloat16', 'float32'))
     def test_a_mechanism(self, name, dtype):
@@ -94,7 +121,7 @@ class GpuTest(parameterized.TestCase):
 
     def test_no_inner_activation_is_stored_in_float32(self):
         program = compiled(
-            'h100:1', lambda x, kernel, output: jnp.square(activated(GeluTanh(), x @ kernel) @ output),
+            'h100:1', lambda x, kernel, output: activated(GeluTanh(), x @ kernel) @ output,
             *((shape, 'bfloat16') for shape in ((4096, 256), (256, 1024), (1024, 256))))
         self.assertEmpty([one.source for one, *_ in program.executed() for x in one.arrays
                           if x.bits == 32 and x.dims == (4096, 1024)])

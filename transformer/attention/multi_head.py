@@ -141,9 +141,10 @@ class MultiHead(nn.Module):
             groups.setdefault((id(sources[kind]), shapes[kind][1], kind if apart else ''), []).append(kind)
         for kinds in groups.values():
             kernel = jnp.concatenate([weights[kind][0] for kind in kinds], 1)  # [D, heads, H]
-            out = self.numerics.dense(sources[kinds[0]], kernel)
-            if self.bias:
-                out = out + self.numerics.cast(jnp.concatenate([weights[kind][1] for kind in kinds]))
+            out = self.numerics.dense(sources[kinds[0]], kernel.reshape(kernel.shape[0], -1))
+            if self.bias:  # added before the heads are apart, which are laid out in another way on a TPU
+                out = out + self.numerics.cast(jnp.concatenate([weights[kind][1] for kind in kinds])).reshape(-1)
+            out = out.reshape(*out.shape[:-1], *kernel.shape[1:])
             ends = list(itertools.accumulate(shapes[kind][0] for kind in kinds))
             found |= zip(kinds, jnp.split(out, ends[:-1], 2))
         return [found.get(kind) for kind in ('query', 'key', 'value')]

@@ -76,7 +76,8 @@ class Dot(Score):
 
 def _unscaled(query):
     """The query times sqrt(H), by which `attend` divides."""
-    return query * query.shape[-1] ** 0.5
+    flat = query.reshape(*query.shape[:-2], -1)  # the heads are laid out in another way on a TPU
+    return (flat * query.shape[-1] ** 0.5).reshape(query.shape)
 
 
 @dataclasses.dataclass(frozen=True)

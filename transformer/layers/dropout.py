@@ -6,6 +6,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from transformer.layers.sharding import platform
+
 
 def fold(key: jax.Array | None, *names: str | int | jax.Array) -> jax.Array | None:
     """The key of a named stream: fold_in by crc32 of each name, or by the number itself; None (evaluation) stays None."""
@@ -46,7 +48,9 @@ def path_rates(drop_path: float, blocks: int) -> tuple[float, ...]:
 
 
 def _sixteen_bits(key, shape):
-    """Uniform uint16: each random word serves two elements, as drawing them dominates the time of dropout on a CPU."""
+    """Uniform whole numbers below 2^16: a random word serves two elements, as drawing them takes most of the time on a CPU."""
     *front, last = shape
     words = jax.random.bits(key, (*front, -(-last // 2)), jnp.uint32)
+    if platform() != 'cpu':  # neighbours in a row would be copied apart
+        return jnp.concatenate([words & 0xffff, words >> 16], -1)[..., :last]
     return jax.lax.bitcast_convert_type(words, jnp.uint16).reshape(*front, -1)[..., :last]

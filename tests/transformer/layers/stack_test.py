@@ -147,7 +147,7 @@ class StackTest(parameterized.TestCase):
         attention = 3 * 2 * (2 * 2 * 8 * 8 * 8)  # layers · (scores and mixture) · 2·B·T·T·D
         self.assertEqual(work['dots'] - work['none'], attention)
 
-    @parameterized.parameters(('blockwise', 'cpu'), ('splash', 'tpu'), ('cudnn', 'gpu'))
+    @parameterized.parameters(('blockwise', 'cpu'), ('rows', 'tpu'), ('splash', 'tpu'), ('cudnn', 'gpu'))
     def test_a_fused_kernel_does_not_run_again_with_dots(self, kernel, device):
         model = models.changed(GPT, length=128, width=16, dtype='bfloat16', attention=Softmax(implementation=kernel))
         tokens = np.zeros((2, 128), int)

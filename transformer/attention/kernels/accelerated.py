@@ -1,4 +1,4 @@
-"""The fused kernels of accelerators for `attend`: cuDNN's on a GPU, splash attention on a TPU.
+"""The fused kernels of accelerators for `attend`: cuDNN's on a GPU, splash attention on a TPU, and what `rows` lacks.
 
 For each there is a function that names the first thing in a call that the kernel does not support, None if there is none.
 """
@@ -12,7 +12,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import PartitionSpec
 
-from transformer.attention.kernels import residuals
+from transformer.attention.kernels import residuals, rows
+from transformer.attention.kernels.terms import arrays_of, terms_of
 from transformer.attention.masks.algebra import FULL, Mask, blocks, conjuncts
 from transformer.attention.masks.analysis import parts
 from transformer.attention.masks.data import Segments
@@ -23,22 +24,24 @@ from transformer.layers.sharding import BATCH, platform, several
 SPLASH_BLOCK = 128  # splash attention takes lengths that are a multiple of this
 
 
-def _lacks(query, value, backend, *, bias, positions, rate):
-    """The first thing in a call that neither kernel supports, or None."""
+def _lacks(query, value, backend, *, bias, positions):
+    """The first thing in a call that no fused kernel supports, or None."""
     if platform() != backend:
         return f'it needs a {backend.upper()}, and this is {platform()}'
     if positions is not None:
         return 'positions other than those of the row'
-    if rate:
-        return 'dropout of the weights'
-    if any(map(callable, bias)):
+    if not all(term.additive for term in terms_of(bias)):
         return 'scores other than products'
     return 'values of another width' if value.shape[3] != query.shape[3] else None
 
 
+def _no_dropout(rate):
+    return 'dropout of the weights' if rate else None
+
+
 def cudnn_lacks(query: Any, key: Any, value: Any, *, mask: Mask, bias: tuple, positions: tuple | None,
                 rate: float, numerics: Numerics) -> str | None:
-    common = _lacks(query, value, 'gpu', bias=bias, positions=positions, rate=rate)
+    common = _lacks(query, value, 'gpu', bias=bias, positions=positions) or _no_dropout(rate)
     if common:
         return common
     if numerics.dtype != 'bfloat16':
@@ -62,7 +65,7 @@ def cudnn(query: jax.Array, key: jax.Array, value: jax.Array, *, mask: Mask, bia
         seen = visible.any(-1, keepdims=True)
         keywords = {'mask': visible | ~seen}  # a softmax over nothing would be NaN; these rows become zero below
     if bias:
-        total = sum(bias)
+        total = sum(arrays_of(bias, query.shape[1], key.shape[1]))
         shape = (*(1,) * (4 - total.ndim), *total.shape)
         keywords['bias'] = jnp.broadcast_to(numerics.cast(total).reshape(shape), (*shape[:2], query.shape[1], key.shape[1]))
     *arrays, keywords = _even(*map(numerics.cast, (query, key, value)), keywords)
@@ -104,9 +107,15 @@ def _keywords(mask, queries, keys):
     return None
 
 
+def rows_lacks(query: Any, key: Any, value: Any, *, mask: Mask, bias: tuple, positions: tuple | None,
+               rate: float, numerics: Numerics) -> str | None:
+    common = _lacks(query, value, 'tpu', bias=bias, positions=positions)
+    return common or rows.lacks(query, key, mask=mask, bias=bias, numerics=numerics)
+
+
 def splash_lacks(query: Any, key: Any, value: Any, *, mask: Mask, bias: tuple, positions: tuple | None,
                  rate: float, numerics: Numerics) -> str | None:
-    common = _lacks(query, value, 'tpu', bias=bias, positions=positions, rate=rate)
+    common = _lacks(query, value, 'tpu', bias=bias, positions=positions) or _no_dropout(rate)
     return common or _splash_lacks(query, key, mask, bias)
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from transformer.attention.kernels import accelerated
+from transformer.attention.kernels import accelerated, rows
 from transformer.attention.kernels.blockwise import blockwise, milliseconds, numbers_per_score
 from transformer.attention.kernels.terms import Term, terms_of
 from transformer.attention.masks.algebra import Mask
@@ -59,7 +59,7 @@ def attend(query: jax.Array, key: jax.Array, value: jax.Array, *, mask: Mask = F
       bias: changes to the scores (see above): an array that broadcasts to [B, N, T, S], a term, or a tuple of them.
       positions: (of queries [B, T], of keys [B, S] or [S]) if these are not 0..T-1 and 0..S-1, as in cached decoding.
       rate, dropout_key: dropout on the weights; without a key there is no dropout.
-      implementation: 'plain', 'blockwise', 'cudnn' (GPU), 'splash' (TPU), or 'auto' for the choice of `choose`.
+      implementation: 'plain', 'blockwise', 'cudnn' (GPU), 'rows' or 'splash' (TPU), or 'auto' for the choice of `choose`.
     Returns:
       [B, T, N, Hv]; zeros for a query that may attend to nothing.
     """
@@ -67,7 +67,8 @@ def attend(query: jax.Array, key: jax.Array, value: jax.Array, *, mask: Mask = F
     rate = rate if dropout_key is not None else 0.0
     picked = choose(query, key, value, mask=mask, bias=bias, positions=positions, rate=rate, implementation=implementation,
                     numerics=numerics)
-    kernel = {'plain': plain, 'blockwise': blockwise, 'cudnn': accelerated.cudnn, 'splash': accelerated.splash}[picked.name]
+    kernel = {'plain': plain, 'blockwise': blockwise, 'cudnn': accelerated.cudnn, 'rows': rows.rows,
+              'splash': accelerated.splash}[picked.name]
     extra = {} if positions is None else dict(positions=positions)
     return kernel(query, key, value, mask=mask, bias=bias, rate=rate, dropout_key=dropout_key, numerics=numerics, **extra)
 
@@ -133,18 +134,19 @@ def choose(query: Any, key: Any, value: Any, *, mask: Mask = Full(), bias: tuple
     given = dict(mask=mask, bias=bias, positions=positions, rate=rate, numerics=numerics)
     lacks = {'plain': None, 'blockwise': None if positions is None else 'positions other than those of the row',
              'cudnn': accelerated.cudnn_lacks(query, key, value, **given),
+             'rows': accelerated.rows_lacks(query, key, value, **given),
              'splash': accelerated.splash_lacks(query, key, value, **given)}
+    fused = ('cudnn', 'gpu'), ('rows', 'tpu'), ('splash', 'tpu')
     if implementation != 'auto':
         if implementation not in lacks:
             raise ValueError(f"The kernel {implementation!r} is not one of {', '.join(lacks)} or 'auto'.")
         if lacks[implementation]:
             raise ValueError(f"The kernel {implementation!r} cannot do this: {lacks[implementation]}; use 'auto' or 'plain'.")
         return Choice(implementation, 'as asked')
-    for name, backend in (('cudnn', 'gpu'), ('splash', 'tpu')):
+    for name, backend in fused:
         if platform() == backend and not lacks[name]:
             return Choice(name, f'the fused kernel of a {backend.upper()}')
-    where = ''.join(f'{name}: {lacks[name]}; ' for name, backend in (('cudnn', 'gpu'), ('splash', 'tpu'))
-                    if platform() == backend)
+    where = ''.join(f'{name}: {lacks[name]}; ' for name, backend in fused if platform() == backend)
     if lacks['blockwise']:
         return Choice('plain', where + f'blockwise: {lacks["blockwise"]}')
     larger = numbers_per_score(bias)

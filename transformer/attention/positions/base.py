@@ -54,12 +54,14 @@ class Positions:
       free_length: whether it is defined beyond the longest row of training.
       by_content: whether queries or keys are multiplied with parameters, which are as wide as a head.
       in_scores: whether it changes the scores, through `bias`.
+      additive: whether it adds to them what depends on the positions alone.
       values: None, or a method `values(term, weights, t, s)` that returns the addition of a `PositionTerm` to the output,
         [B, N, T, H].
     """
     free_length = False
     by_content = False
     in_scores = False
+    additive = False
     values = None
 
     def parameters(self, sizes: Sizes) -> dict:
@@ -182,6 +184,10 @@ class PositionTerm(Term):
 
     def __str__(self) -> str:
         return f'positions={self.kind}'
+
+    @property
+    def additive(self) -> bool:
+        return self.kind.additive
 
     @property
     def by_content(self) -> bool:

@@ -128,6 +128,7 @@ class T5Bias(_Relative):
     """
     buckets: int = 32
     distance: int = 128
+    additive = True
 
     def __post_init__(self):
         require_at_least(self, buckets=4)
@@ -163,6 +164,7 @@ def alibi_slopes(heads: int) -> np.ndarray:
 @dataclasses.dataclass(frozen=True)
 class Alibi(_Relative):
     """score = q·k / sqrt(H) - m_n·|s - t|, with a slope m for each head and nothing learnt (Press et al. 2022, section 3)."""
+    additive = True
 
     def scores(self, term: PositionTerm, scores: jax.Array, query: jax.Array, key: jax.Array, t: jax.Array,
                s: jax.Array) -> jax.Array:
@@ -177,6 +179,7 @@ class SwinBias(_Relative):
     """score = q·k / sqrt(H) + b_(i, j), with i and j the offset of the key from the query in rows and columns, and learnt b for
     each layer and head (Liu et al. 2021, eq. 4). For patches of an image; a class token has three entries of its own: as query,
     as key, and as both (Bao et al. 2022). For images of another size the table is resized (bicubic), as in the code of Swin."""
+    additive = True
 
     def layer_parameters(self, sizes: Sizes) -> dict:
         of_grid(self, 0, sizes)

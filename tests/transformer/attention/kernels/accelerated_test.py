@@ -11,6 +11,8 @@ from transformer.attention.kernels import accelerated
 from transformer.attention.kernels.attend import attend, choose, plain
 from transformer.attention.masks.data import Padding, Segments
 from transformer.attention.masks.patterns import BlockDiagonal, Causal, Full, Global, Random, Window
+from transformer.attention.positions.base import PositionTerm, Sizes
+from transformer.attention.positions.relative import Shaw
 from transformer.attention.scores import Additive
 from transformer.layers.numerics import Numerics
 
@@ -146,14 +148,19 @@ class ChooseTest(parameterized.TestCase):
 
     def test_the_fused_kernel_of_the_device_where_it_can(self):
         self.assertEqual(self.on('gpu').name, 'cudnn')
-        self.assertEqual(self.on('tpu').name, 'splash')
-        self.assertEqual(self.on('tpu', mask=Causal() & SEGMENTS).name, 'splash')
+        self.assertEqual(self.on('tpu').name, 'rows')
+        long = jax.ShapeDtypeStruct((16, 4096, 4, 64), jnp.float32)
+        with mock.patch.object(jax, 'default_backend', lambda: 'tpu'):
+            self.assertEqual(choose(long, long, long, mask=Causal()).name, 'splash')
+            choice = choose(long, long, long, mask=Causal(), bias=jnp.ones((1, 1)))
+        self.assertEqual(choice.name, 'blockwise')
+        self.assertIn('rows: rows of more than 1024 keys; splash: a bias', choice.why)
 
     @parameterized.parameters(
         ('gpu', dict(numerics=Numerics()), 'cudnn: float32, as it has 16-bit types only'),
         ('gpu', dict(rate=0.1), 'cudnn: dropout of the weights'),
-        ('gpu', dict(bias=(lambda *a: a[0],)), 'scores other than products'),
-        ('tpu', dict(bias=jnp.ones((1, 1))), 'splash: a bias'),
+        ('gpu', dict(bias=(PositionTerm(Shaw(), Sizes()),)), 'scores other than products'),
+        ('tpu', dict(bias=(PositionTerm(Shaw(), Sizes()),)), 'rows: scores other than products'),
         ('tpu', dict(positions=(jnp.arange(T)[None], jnp.arange(T))), 'positions other than those of the row'))
     def test_why_it_is_not(self, backend, more, why):
         choice = self.on(backend, **more)
@@ -179,13 +186,13 @@ class ChooseTest(parameterized.TestCase):
     @parameterized.parameters(
         ('gpu', 8, 8, None), ('gpu', 128, 128, None), ('gpu', 136, 136, 'cudnn: heads that are wider than 128'),
         ('gpu', 12, 12, 'or not a multiple of 8'), ('gpu', 16, 24, 'cudnn: values of another width'),
-        ('tpu', 12, 12, None), ('tpu', 16, 24, 'splash: values of another width'))
+        ('tpu', 12, 12, None), ('tpu', 16, 24, 'rows: values of another width'))
     def test_widths(self, backend, width, value_width, why):
         query, key, value = (jax.ShapeDtypeStruct((B, T, heads, w), jnp.float32)
                              for heads, w in ((N, width), (K, width), (K, value_width)))
         with mock.patch.object(jax, 'default_backend', lambda: backend):
             choice = choose(query, key, value, numerics=BFLOAT16)
-        self.assertEqual(choice.name, 'plain' if why else {'gpu': 'cudnn', 'tpu': 'splash'}[backend])
+        self.assertEqual(choice.name, 'plain' if why else {'gpu': 'cudnn', 'tpu': 'rows'}[backend])
         self.assertIn(why or 'the fused kernel', choice.why)
 
     def test_on_an_accelerator_long_rows_go_by_blocks(self):
@@ -208,9 +215,9 @@ class ChooseTest(parameterized.TestCase):
         self.assertEqual(choose(long, long, long, positions=(jnp.zeros((1, 4096)), jnp.arange(4096))).name, 'plain')
 
     @parameterized.parameters(
-        ('fast', "kernel 'fast' is not one of plain, blockwise, cudnn, splash or 'auto'"),
+        ('fast', "kernel 'fast' is not one of plain, blockwise, cudnn, rows, splash or 'auto'"),
         ('cudnn', "kernel 'cudnn' cannot do this: it needs a GPU, and this is cpu; use 'auto' or 'plain'"),
-        ('splash', 'it needs a TPU'))
+        ('rows', 'it needs a TPU'), ('splash', 'it needs a TPU'))
     def test_a_kernel_that_cannot_is_refused(self, name, message):
         with self.assertRaisesRegex(ValueError, message):
             attend(QUERY, KEY, VALUE, implementation=name)

@@ -1,0 +1,343 @@
+"""Attention of short rows on a TPU: a step of the kernel has all keys of some heads in the memory beside the processor.
+
+Every query sees all of its keys at once. So the softmax needs no running maximum (as in `blockwise`), and the backward pass
+computes the weights anew from queries and keys alone: nothing of the size [B, N, T, S], and no statistics of the softmax, go
+through the main memory. With the weights w = softmax(s) and their gradients dw
+
+    s = q·kᵀ / sqrt(H) + bias;  ds = w (dw - sum(dw w));  dq = ds·k / sqrt(H);  dk = dsᵀ·q / sqrt(H);  dbias = sum ds
+
+where a bias that all rows share is read once for each head, and its gradient is summed there. Queries, keys and values stay as
+the projections write them, [B, T, N·H]; a step takes as many heads as fill the 128 lanes of the processor.
+"""
+
+import dataclasses
+import functools
+import math
+import operator
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import PartitionSpec
+
+from transformer.attention.kernels.residuals import residual
+from transformer.attention.kernels.terms import arrays_of
+from transformer.attention.masks.algebra import EMPTY, FULL, Mask, blocks, conjuncts, static
+from transformer.attention.masks.patterns import Full
+from transformer.layers.numerics import Numerics
+from transformer.layers.sharding import BATCH, several
+
+LONGEST = 1024  # keys of a row
+MEMORY = 16 << 20  # bytes beside the processor that the compiler gives a kernel
+_LANES, _SCORES = 128, 1 << 18  # scores that are computed at once: a megabyte
+_ODD = tuple(int(np.uint32(x).astype(np.int32)) for x in (0x9E3779B1, 0x85EBCA6B, 0xC2B2AE35))
+
+
+class _Span(NamedTuple):
+    """A slice of the queries, the slice of the keys that they see, and whether the pattern shows all of these to all."""
+    first: int
+    stop: int
+    low: int
+    high: int
+    full: bool
+
+    @property
+    def queries(self):
+        return slice(self.first, self.stop)
+
+    @property
+    def keys(self):
+        return slice(self.low, self.high)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Plan:
+    """The static arguments.
+
+    Attributes:
+      width, heads, shared: width of a head, number of heads of queries, and how many of them share one of keys and values.
+      masks, patterned: the number of arrays of masks, and whether the last is that of the pattern.
+      bias: of how many rows there is a bias: 0, 1 for one that all share, or all.
+    """
+    width: int
+    heads: int
+    shared: int
+    spans: tuple
+    masks: int
+    patterned: bool
+    bias: int
+    rate: float
+    numerics: Numerics
+    interpret: bool
+
+
+def lacks(query: Any, key: Any, *, mask: Mask, bias: tuple, numerics: Numerics) -> str | None:
+    """What this kernel does not support of a call that a fused kernel may compute, or None."""
+    (_, queries, heads, width), (_, keys, key_heads, _) = query.shape, key.shape
+    if numerics.dtype not in ('float32', 'bfloat16'):
+        return f'numbers in {numerics.dtype}'
+    if keys > LONGEST:
+        return f'rows of more than {LONGEST} keys'
+    # A block and the next, of 3 arrays of queries, 4 of keys, masks, biases and their gradients; sums for keys; 5 MB more.
+    rows, group = _rows_of_step(queries, keys, query.shape[0]), _heads_of_step(width, key_heads)
+    bytes_of = 4 if numerics.dtype == 'float32' else 2
+    lanes, shared = -(-group * width // _LANES) * _LANES, heads // key_heads
+    need = 2 * rows * lanes * bytes_of * (3 * queries * shared + 4 * keys) + 8 * keys * lanes
+    masks = [jax.eval_shape(lambda one: _visible(one, queries, keys), one).shape[1:] for one in conjuncts(mask)]
+    need += 2 * rows * (8 * queries * keys * group * shared * bool(bias) + sum(map(math.prod, masks))) + 20 * _SCORES
+    return f'{need >> 20} MB beside the processor, of {MEMORY >> 20}' if need > MEMORY else None
+
+
+def rows(query: jax.Array, key: jax.Array, value: jax.Array, *, mask: Mask, bias: tuple = (), rate: float = 0.0,
+         dropout_key: jax.Array | None = None, numerics: Numerics, interpret: bool = False) -> jax.Array:
+    """`attend` with this kernel; each device computes its rows and heads. Dropout drops other weights than `plain`.
+
+    Args:
+      interpret: emulate the kernel on any device.
+    """
+    (batch, queries, heads, width), (_, keys, key_heads, _) = query.shape, key.shape
+    pattern = functools.reduce(operator.and_, (one for one in conjuncts(mask) if static(one)), Full())
+    spans = _spans(pattern, queries, keys)
+    patterned = not all(span.full for span in spans)
+    masks = tuple(_visible(one, queries, keys) for one in conjuncts(mask) if not static(one))
+    masks += (_visible(pattern, queries, keys),) * patterned
+    total = (_total(arrays_of(bias, queries, keys), heads, queries, keys),) if bias else ()
+    seeds = (jax.random.bits(dropout_key, (batch, heads, 2), jnp.uint32).astype(jnp.int32),) if rate else ()
+    function = functools.partial(_of_device, _Plan(
+        width, heads, heads // key_heads, spans, len(masks), patterned, 0, rate, numerics, interpret))
+    arrays = tuple(map(numerics.cast, (query, key, value)))
+    if several():
+        split = 'tensor' if key_heads % jax.sharding.get_abstract_mesh().shape['tensor'] == 0 else None
+        by_row = lambda x: BATCH if x.shape[0] > 1 else None
+        by_head = PartitionSpec(BATCH, None, split)
+        specs = (by_head, by_head, by_head, tuple(PartitionSpec(by_row(x)) for x in masks),
+                 tuple(PartitionSpec(by_row(x), split) for x in total), (PartitionSpec(BATCH, split),) * len(seeds))
+        function = jax.shard_map(function, in_specs=specs, out_specs=by_head, check_vma=False)
+    return function(*arrays, masks, total, seeds)
+
+
+def _visible(mask, queries, keys):
+    """[1|B, 1|T, S] int8, 1 where a query sees a key."""
+    seen = jnp.asarray(mask(np.arange(queries), np.arange(keys)), jnp.int8)
+    seen = seen if seen.ndim == 3 else seen[None]
+    return jnp.broadcast_to(seen, (*seen.shape[:2], keys))
+
+
+def _total(bias, heads, queries, keys):
+    """[1|B, N, T, S] float32, the sum of the entries."""
+    total = sum(entry.astype(jnp.float32) for entry in bias)
+    total = total.reshape((1,) * (4 - total.ndim) + total.shape)
+    return jnp.broadcast_to(total, (total.shape[0], heads, queries, keys))
+
+
+def _spans(pattern, queries, keys):
+    """The spans of a row; none if no query sees a key."""
+    state = blocks(pattern, queries, keys, (_LANES, _LANES))
+    size = max(_SCORES // (len(state[0]) * _LANES) // _LANES, 1)  # in blocks
+    size = size if (state == FULL).all() else min(size, 2)
+    found = []
+    for first in range(0, len(state), size):
+        part = state[first:first + size]
+        seen = np.flatnonzero((part != EMPTY).any(0))
+        low, high = (int(seen[0]), int(seen[-1]) + 1) if len(seen) else (0, 0)
+        found.append(_Span(first * _LANES, min((first + size) * _LANES, queries), low * _LANES, min(high * _LANES, keys),
+                           bool((part[:, low:high] == FULL).all())))
+    return tuple(found)
+
+
+def _heads_of_step(width, key_heads):
+    """How many heads of keys fill the lanes; the last step has fewer if their number is not divisible."""
+    return min(_LANES // math.gcd(width, _LANES), key_heads)
+
+
+def _rows_of_step(queries, keys, batch):
+    """Short rows share a step."""
+    return next(rows for rows in range(min(max(512 // max(queries, keys), 1), batch), 0, -1) if batch % rows == 0)
+
+
+def _of_device(plan, query, key, value, masks, bias, seeds):
+    """The arrays of one device, with its heads -> [B, T, N, H]."""
+    plan = dataclasses.replace(plan, heads=query.shape[2], bias=bias[0].shape[0] if bias else 0)
+    flat = [x.reshape(*x.shape[:2], -1) for x in (query, key, value)]
+    return _attend(plan, *flat, masks, bias, tuple(x.reshape(-1) for x in seeds)).reshape(query.shape)
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
+def _attend(plan, query, key, value, masks, bias, seeds):
+    return _forward(plan, query, key, value, masks, bias, seeds)[0]
+
+
+def _forward(plan, query, key, value, masks, bias, seeds):
+    out, = _call(_forward_kernel, plan, (query, key, value), masks, bias, seeds, [query])
+    return residual(out), (query, key, value, masks, bias, seeds)
+
+
+def _backward(plan, residuals, dout):
+    query, key, value, masks, bias, seeds = residuals
+    dquery, dkey, dvalue, *dbias = _call(_backward_kernel, plan, (query, key, value, dout), masks, bias, seeds,
+                                         [query, key, value, *bias])
+    return dquery, dkey, dvalue, None, tuple(dbias), None
+
+
+_attend.defvjp(_forward, _backward)
+
+
+def _call(kernel, plan, arrays, masks, bias, seeds, like):
+    """The outputs, in the shapes of the arrays `like`, of a kernel that runs over groups of heads, for each over rows."""
+    from jax.experimental import pallas  # slow to import
+    from jax.experimental.pallas import tpu
+
+    (batch, queries, _), keys, key_heads = arrays[0].shape, arrays[1].shape[1], plan.heads // plan.shared
+    rows, heads = _rows_of_step(queries, keys, batch), _heads_of_step(plan.width, key_heads)
+
+    def of_heads(x):
+        shared = heads if x.shape[2] == key_heads * plan.width else heads * plan.shared
+        return pallas.BlockSpec((rows, x.shape[1], shared * plan.width), lambda group, row, *_: (row, 0, group))
+
+    def of_mask(x):
+        return pallas.BlockSpec((rows if x.shape[0] > 1 else 1, *x.shape[1:]),
+                                lambda group, row, *_: (row if x.shape[0] > 1 else 0, 0, 0))
+
+    def of_bias(x):
+        return pallas.BlockSpec((rows if x.shape[0] > 1 else 1, heads * plan.shared, *x.shape[2:]),
+                                lambda group, row, *_: (row if x.shape[0] > 1 else 0, group, 0, 0))
+
+    scratch = [tpu.VMEM((keys, heads * plan.width), jnp.float32)] * 2 if len(like) > 1 else []
+    return pallas.pallas_call(
+        functools.partial(kernel, plan), [jax.ShapeDtypeStruct(x.shape, x.dtype) for x in like],
+        grid_spec=tpu.PrefetchScalarGridSpec(
+            num_scalar_prefetch=len(seeds), grid=(-(-key_heads // heads), batch // rows),
+            in_specs=[*map(of_heads, arrays), *map(of_mask, masks), *map(of_bias, bias)],
+            out_specs=[of_heads(x) if x.ndim == 3 else of_bias(x) for x in like], scratch_shapes=scratch),
+        compiler_params=tpu.CompilerParams(dimension_semantics=('parallel', 'arbitrary')),
+        interpret=plan.interpret)(*seeds, *arrays, *masks, *bias)
+
+
+def _forward_kernel(plan, *refs):
+    step, (query, key, value), (out,) = _Step.of(plan, refs, 3)
+
+    def row(b, _):
+        for head, span in step.parts():
+            at, of_keys = (b, span.queries, step.columns(head)), (b, span.keys, step.columns(head // plan.shared))
+            if span.low == span.high:
+                out[at] = jnp.zeros((span.stop - span.first, plan.width), out.dtype)
+                continue
+            weights, total = step.weights(span, query[at], key[of_keys], b, head)
+            dropped = plan.numerics.cast(step.dropped(span, b, head, weights)[0])
+            out[at] = (step.product(dropped, value[of_keys], 1, 0) / total).astype(out.dtype)
+
+    step.each_row(row)
+
+
+def _backward_kernel(plan, *refs):
+    from jax.experimental import pallas
+
+    step, (query, key, value, dout), (dquery, dkey, dvalue, *dbias, sum_key, sum_value) = _Step.of(plan, refs, 4)
+    scale = plan.width ** -0.5
+
+    def row(b, _):
+        sum_key[...], sum_value[...] = jnp.zeros_like(sum_key), jnp.zeros_like(sum_value)
+        for total in dbias:  # that of all rows is summed over the steps
+            @pallas.when((plan.bias > 1) | (step.first_row + b == 0))
+            def _(total=total):
+                place = b if total.shape[0] > 1 else 0
+                total[place] = jnp.zeros(total.shape[1:], total.dtype)
+        for head, span in step.parts():
+            at, of_keys = (b, span.queries, step.columns(head)), (b, span.keys, step.columns(head // plan.shared))
+            if span.low == span.high:
+                dquery[at] = jnp.zeros((span.stop - span.first, plan.width), dquery.dtype)
+                continue
+            weights, total = step.weights(span, query[at], key[of_keys], b, head)
+            weights = weights * (1.0 / total)
+            dropped, dweights = step.dropped(span, b, head, weights, step.product(dout[at], value[of_keys], 1, 1))
+            dscores = weights * (dweights - (weights * dweights).sum(-1, keepdims=True))
+            for total in dbias:
+                total[b if total.shape[0] > 1 else 0, head, span.queries, span.keys] += dscores
+            dscores = plan.numerics.cast(dscores)
+            sum_value[of_keys[1:]] += step.product(plan.numerics.cast(dropped), dout[at], 0, 0)
+            sum_key[of_keys[1:]] += step.product(dscores, query[at], 0, 0)
+            dquery[at] = (step.product(dscores, key[of_keys], 1, 0) * scale).astype(dquery.dtype)
+        dkey[b], dvalue[b] = (sum_key[...] * scale).astype(dkey.dtype), sum_value[...].astype(dvalue.dtype)
+
+    step.each_row(row)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Step:
+    """What both kernels do in a step, with the references of masks, bias and seeds.
+
+    Attributes:
+      rows, heads: of queries in a step.
+      first_row, first_head: their places.
+    """
+    plan: _Plan
+    masks: tuple
+    bias: tuple
+    seeds: tuple
+    rows: int
+    heads: int
+    first_row: jax.Array
+    first_head: jax.Array
+
+    @classmethod
+    def of(cls, plan, refs, arrays):
+        """(the step, the arrays, the other references) of those of a kernel."""
+        from jax.experimental import pallas
+
+        ends = list(np.cumsum([plan.rate > 0, arrays, plan.masks, plan.bias > 0]))
+        seeds, inputs, masks, bias, rest = (refs[a:b] for a, b in zip([0, *ends], [*ends, None]))
+        rows, heads = inputs[0].shape[0], inputs[0].shape[2] // plan.width
+        step = cls(plan, masks, bias, seeds, rows, heads, pallas.program_id(1) * rows, pallas.program_id(0) * heads)
+        return step, inputs, rest
+
+    def parts(self):
+        return [(head, span) for head in range(self.heads) for span in self.plan.spans]
+
+    def each_row(self, row):
+        if self.rows > 1:
+            jax.lax.fori_loop(0, self.rows, row, None)
+        else:
+            row(0, None)
+
+    def columns(self, head):
+        return slice(head * self.plan.width, (head + 1) * self.plan.width)
+
+    def product(self, a, b, of_a, of_b):
+        """The product over an axis of a and one of b, in float32."""
+        return jax.lax.dot_general(a, b, (((of_a,), (of_b,)), ((), ())), precision=self.plan.numerics.precision,
+                                   preferred_element_type=jnp.float32)
+
+    def weights(self, span, query, key, row, head):
+        """(exp(s - max s) of a span, the sums of its rows; 1 where a query sees nothing)."""
+        of_row = lambda x: row if x.shape[0] > 1 else 0
+        scores = self.product(query, key, 1, 1) * self.plan.width ** -0.5
+        for array in self.bias:
+            scores = scores + array[of_row(array), head, span.queries, span.keys]
+        masks = self.masks[:-1] if self.plan.patterned and span.full else self.masks
+        for mask in masks:
+            seen = mask[of_row(mask), span.queries if mask.shape[1] > 1 else slice(None), span.keys]
+            scores = jnp.where(seen.astype(jnp.int32) != 0, scores, -jnp.inf)
+        top = scores.max(-1, keepdims=True)
+        weights = jnp.exp(scores - (jnp.where(top > -jnp.inf, top, 0.0) if masks else top))
+        total = weights.sum(-1, keepdims=True)
+        return weights, jnp.where(total > 0.0, total, 1.0) if masks else total
+
+    def dropped(self, span, row, head, *arrays):
+        """Arrays [T, S] of a span, with the same dropout."""
+        if not self.seeds:
+            return arrays
+        queries, keys = (jax.lax.broadcasted_iota(jnp.int32, (span.stop - span.first, span.high - span.low), axis) + first
+                         for axis, first in enumerate((span.first, span.low)))
+        own = jnp.minimum(self.first_head + head, self.plan.heads - 1)  # the last step may have less heads
+        at = 2 * ((self.first_row + row) * self.plan.heads + own)
+        kept = hashed(queries * LONGEST + keys, self.seeds[0][at], self.seeds[0][at + 1]) >= round(self.plan.rate * 2 ** 31)
+        return [jnp.where(kept, x / (1.0 - self.plan.rate), 0.0) for x in arrays]
+
+
+def hashed(places: jax.Array, first: jax.Array, second: jax.Array) -> jax.Array:
+    """int32 from 0 to 2^31 - 1: a hash of int32 and of two seeds, mixed as at the end of MurmurHash3 (Appleby 2011)."""
+    x = places * _ODD[0] + first
+    x = (x ^ jax.lax.shift_right_logical(x, 16)) * _ODD[1]
+    x = (x ^ second ^ jax.lax.shift_right_logical(x, 13)) * _ODD[2]
+    return jax.lax.shift_right_logical(x ^ jax.lax.shift_right_logical(x, 16), 1)
