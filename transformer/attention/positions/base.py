@@ -211,6 +211,7 @@ class Offsets:
     def __init__(self, t: jax.Array, s: jax.Array, farthest: int | None = None) -> None:
         """farthest: offsets beyond it may be clipped to it."""
         self.queries, self.keys, self.index = t.shape[-1], s.shape[-1], None
+        self.places = t, s
         several, width = t.ndim + s.ndim > 2, self.queries + self.keys - 1
         # A gather from few offsets halves the time of Shaw's scores on a CPU; its gradient is a scatter-add to few places.
         few = farthest is not None and 2 * farthest + 1 < width and platform() == 'cpu'
@@ -222,6 +223,11 @@ class Offsets:
         self.offsets = jnp.arange(-longest, longest + 1)
         index = jnp.clip(s[..., None, :] - t[..., :, None], -longest, longest) + longest
         self.index = index if several else index[None]  # [B or 1, T, S]
+
+    def pairs(self) -> jax.Array:
+        """[.., T, S], the offset of each pair."""
+        t, s = self.places
+        return s[..., None, :] - t[..., :, None]
 
     def spread(self, x: jax.Array) -> jax.Array:
         """x [.., N, T, W], for each query and offset -> [.., N, T, S], for each query and key; T may be 1 for equal rows."""

@@ -173,15 +173,20 @@ class ScoresTest(parameterized.TestCase):
         shared, own = jax.tree.map(jnp.asarray, parameters(kind, TEXT))
         scores, row = RNG.normal(size=(B, N, T, T)).astype(np.float32), jnp.arange(T)
 
-        def outcome(own):
+        def changed(shared, own):
             term, = kind.bias(shared, own, None, None, TEXT)
             out = term(scores, QUERY, KEY, row, row)
-            return out, term.values(scores, row, row) if term.values else 0.0
-        one = outcome(own)
-        with mock.patch.object(jax, 'default_backend', lambda: 'gpu'):
-            other, index = outcome(own), Offsets(row, row, 2).index
-        jax.tree.map(functools.partial(np.testing.assert_allclose, atol=1e-5), other, one)
-        self.assertIsNone(index)
+            return out, term.values(scores, row, row) if term.values else jnp.zeros(())
+
+        def outcome():
+            out, back = jax.vjp(changed, shared, own)
+            return out, back(jax.tree.map(jnp.cos, out))
+        one = outcome()
+        for device in 'gpu', 'tpu':
+            with mock.patch.object(jax, 'default_backend', lambda device=device: device):
+                other, index = outcome(), Offsets(row, row, 2).index
+            jax.tree.map(functools.partial(np.testing.assert_allclose, rtol=5e-5, atol=5e-5), other, one)
+            self.assertIsNone(index)
         self.assertIsNotNone(Offsets(row, row, 2).index)
 
     @parameterized.named_parameters(*((str(kind), kind) for kind in KINDS if not isinstance(kind, Tupe | Etc)))
