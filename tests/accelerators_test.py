@@ -105,6 +105,11 @@ class KernelsTest(parameterized.TestCase):
         self.assertGreater(program.traffic(), 0)
 
 
+def fused(program):
+    """The number of calls of cuDNN's attention."""
+    return sum('__cudnn$fmha' in one.attributes for part in program.computations.values() for one in part.values())
+
+
 @FOR_GPU
 class GpuTest(parameterized.TestCase):
 
@@ -116,8 +121,12 @@ class GpuTest(parameterized.TestCase):
         program = compiled(
             'h100:1', functools.partial(attend, mask=mask, implementation=implementation, numerics=Numerics('bfloat16')),
             *(((2, length, 4, 64), 'bfloat16'),) * 3)
-        fused = [one for part in program.computations.values() for one in part.values() if '__cudnn$fmha' in one.attributes]
-        self.assertLen(fused, 2 if implementation == 'cudnn' else 0)
+        self.assertEqual(fused(program), 2 if implementation == 'cudnn' else 0)
+
+    def test_a_bias_that_all_rows_share(self):
+        function = lambda *given: attend(*given[:3], bias=given[3:], implementation='cudnn', numerics=BFLOAT16)
+        program = compiled('h100:1', function, *(((2, 512, 4, 64), 'bfloat16'),) * 3, ((4, 512, 512), 'float32'))
+        self.assertEqual(fused(program), 2)
 
     def test_no_inner_activation_is_stored_in_float32(self):
         program = compiled(

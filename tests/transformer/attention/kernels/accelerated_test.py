@@ -12,7 +12,7 @@ from transformer.attention.kernels.attend import attend, choose, plain
 from transformer.attention.masks.data import Padding, Segments
 from transformer.attention.masks.patterns import BlockDiagonal, Causal, Full, Global, Random, Window
 from transformer.attention.positions.base import PositionTerm, Sizes
-from transformer.attention.positions.relative import Shaw
+from transformer.attention.positions.relative import Alibi, Shaw
 from transformer.attention.scores import Additive
 from transformer.layers.numerics import Numerics
 
@@ -134,6 +134,11 @@ class CudnnTest(parameterized.TestCase):
             got = outcome(accelerated.cudnn, *arrays, mask=mask, bias=(bias, bias), numerics=Numerics(), implementation='xla')
             assert_same(got, outcome(plain, *arrays, mask=mask, bias=(2 * bias,)))
 
+    def test_positions_that_add_to_the_scores(self):
+        arrays, bias = [x[:, :32] for x in (QUERY, KEY, VALUE)], (PositionTerm(Alibi(), Sizes(heads=N)),)
+        got = outcome(accelerated.cudnn, *arrays, mask=Causal(), bias=bias, numerics=Numerics(), implementation='xla')
+        assert_same(got, outcome(plain, *arrays, mask=Causal(), bias=bias))
+
     @parameterized.parameters((Full(), {}), (Causal(), {'is_causal': True}),
                               (Causal() & Window(5), {'is_causal': True, 'local_window_size': (4, 0)}), (Window(5), None))
     def test_patterns_that_need_no_booleans(self, mask, keywords):
@@ -155,6 +160,10 @@ class ChooseTest(parameterized.TestCase):
             choice = choose(long, long, long, mask=Causal(), bias=jnp.ones((1, 1)))
         self.assertEqual(choice.name, 'blockwise')
         self.assertIn('rows: rows of more than 1024 keys; splash: a bias', choice.why)
+
+    def test_positions_that_add_to_the_scores_have_a_fused_kernel(self):
+        bias = PositionTerm(Alibi(), Sizes(heads=N)),
+        self.assertEqual([self.on(backend, bias=bias).name for backend in ('gpu', 'tpu')], ['cudnn', 'rows'])
 
     @parameterized.parameters(
         ('gpu', dict(numerics=Numerics()), 'cudnn: float32, as it has 16-bit types only'),
