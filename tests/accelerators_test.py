@@ -84,13 +84,13 @@ class KernelsTest(parameterized.TestCase):
         self.assertEqual(program.operations()['custom-call'], 2)
 
     def test_the_longest_rows_that_it_takes_fit_beside_the_processor(self):
-        for bias, heads, width in (((), 3, 128), ((1,), 6, 64), ((), 12, 32)):
-            row = lambda length: jax.ShapeDtypeStruct((2, length, heads, width), jnp.bfloat16)  # noqa: B023
-            given = dict(mask=Causal(), bias=bias, numerics=BFLOAT16)
+        for dtype, biased, heads, width in (('bfloat16', False, 3, 128), ('bfloat16', True, 6, 64), ('float32', False, 12, 32)):
+            row = lambda length: jax.ShapeDtypeStruct((2, length, heads, width), dtype)  # noqa: B023
+            given = dict(mask=Causal(), bias=(jnp.ones(()),) * biased, numerics=Numerics(dtype))
             length = max(length for length in range(128, 2049, 128) if not rows.lacks(row(length), row(length), **given))
-            array = ((2, length, heads, width), 'bfloat16')
-            function = lambda *given: rows.rows(*given[:3], mask=Causal(), bias=given[3:], numerics=BFLOAT16)
-            compiled('v5e:2x2', function, *[array] * 3, *[((heads, length, length), 'float32')] * len(bias))
+            function = lambda *arrays: rows.rows(*arrays[:3], **given | {'bias': arrays[3:]})  # noqa: B023
+            array, bias = ((2, length, heads, width), dtype), ((heads, length, length), 'float32')
+            compiled('v5e:2x2', function, *[array] * 3, *[bias] * biased)
 
     @parameterized.product(name=tuple(mechanisms.CASES), dtype=('bfloat16', 'float32'))
     def test_a_mechanism(self, name, dtype):

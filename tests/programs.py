@@ -24,7 +24,7 @@ from training.config import cli
 RECORD = pathlib.Path(__file__).parent / 'reference' / 'programs.json'
 TOPOLOGY = 'v5e:2x2'
 STACKS = '', 'encoder.', 'decoder.', 'generator.', 'discriminator.'
-# Small, but with the kernels of the full size: heads of 64, and rows that splash attention takes.
+# Small, but with the kernels of the full size: heads of 64, and rows of several blocks.
 SIZES = {**{f'model.{stack}{field}': value for stack in STACKS
             for field, value in (('layers', 1), ('heads', 2), ('width', 128))},
          'model.length': 256, 'data.length': 256, 'model.source_length': 256, 'data.source_length': 256, 'data.batch_size': 8,

@@ -1,5 +1,7 @@
 """The placement of activations on a device mesh."""
 
+import math
+
 import jax
 from jax.sharding import PartitionSpec
 
@@ -17,6 +19,12 @@ def platform() -> str:
     which may be compiled for where there is no such device, else this process's."""
     device = jax.sharding.get_abstract_mesh().abstract_device
     return device.platform if device else jax.default_backend()
+
+
+def rows_axes(rows: int) -> tuple | None:
+    """The axes of the mesh that is set over which so many rows are split: `BATCH`, or None where these do not divide them."""
+    shape = jax.sharding.get_abstract_mesh().shape
+    return BATCH if rows % math.prod(shape[axis] for axis in BATCH) == 0 else None
 
 
 def constrain(x: jax.Array, *axes: str | tuple | None) -> jax.Array:

@@ -19,7 +19,7 @@ from transformer.attention.masks.analysis import parts
 from transformer.attention.masks.data import Segments
 from transformer.attention.masks.patterns import Causal, Full, Window
 from transformer.layers.numerics import Numerics
-from transformer.layers.sharding import BATCH, platform, several
+from transformer.layers.sharding import platform, rows_axes, several
 
 SPLASH_BLOCK = 128  # splash attention takes lengths that are a multiple of this
 
@@ -153,8 +153,9 @@ def splash(query: jax.Array, key: jax.Array, value: jax.Array, *, mask: Mask, bi
     arrays = [jnp.swapaxes(numerics.cast(x), 1, 2) for x in (query * query.shape[3] ** -0.5, key, value)]
     if several():
         heads = 'tensor' if key.shape[2] % jax.sharding.get_abstract_mesh().shape['tensor'] == 0 else None
-        by_head = PartitionSpec(BATCH, heads)
-        function = jax.shard_map(function, in_specs=(*(by_head,) * 3, *(PartitionSpec(BATCH),) * len(segments)),
+        of_rows = rows_axes(query.shape[0])
+        by_head = PartitionSpec(of_rows, heads)
+        function = jax.shard_map(function, in_specs=(*(by_head,) * 3, *(PartitionSpec(of_rows),) * len(segments)),
                                  out_specs=by_head, check_vma=False)
     out = function(*arrays, *segments)
     if segments:

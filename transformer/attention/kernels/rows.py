@@ -1,8 +1,8 @@
 """Attention of short rows on a TPU: a step of the kernel has all keys of some heads in the memory beside the processor.
 
 Every query sees all of its keys at once. So the softmax needs no running maximum (as in `blockwise`), and the backward pass
-computes the weights anew from queries and keys alone: nothing of the size [B, N, T, S], and no statistics of the softmax, go
-through the main memory. With the weights w = softmax(s) and their gradients dw
+computes the weights anew from queries and keys alone: no scores, and no statistics of the softmax, go through the main memory,
+only a bias if there is one. With the weights w = softmax(s) and their gradients dw
 
     s = q·kᵀ / sqrt(H) + bias;  ds = w (dw - sum(dw w));  dq = ds·k / sqrt(H);  dk = dsᵀ·q / sqrt(H);  dbias = sum ds
 
@@ -26,9 +26,9 @@ from transformer.attention.kernels.terms import arrays_of
 from transformer.attention.masks.algebra import EMPTY, FULL, Mask, blocks, conjuncts, static
 from transformer.attention.masks.patterns import Full
 from transformer.layers.numerics import Numerics
-from transformer.layers.sharding import BATCH, several
+from transformer.layers.sharding import rows_axes, several
 
-LONGEST = 1024  # keys of a row
+LONGEST = 1024  # keys of a row in bfloat16
 MEMORY = 16 << 20  # bytes beside the processor that the compiler gives a kernel
 _LANES, _SCORES = 128, 1 << 18  # scores that are computed at once: a megabyte
 _ODD = tuple(int(np.uint32(x).astype(np.int32)) for x in (0x9E3779B1, 0x85EBCA6B, 0xC2B2AE35))
@@ -56,17 +56,14 @@ class _Plan:
     """The static arguments.
 
     Attributes:
-      width, heads, shared: width of a head, number of heads of queries, and how many of them share one of keys and values.
+      width, shared: width of a head, and how many heads of queries share one of keys and values.
       masks, patterned: the number of arrays of masks, and whether the last is that of the pattern.
-      bias: of how many rows there is a bias: 0, 1 for one that all share, or all.
     """
     width: int
-    heads: int
     shared: int
     spans: tuple
     masks: int
     patterned: bool
-    bias: int
     rate: float
     numerics: Numerics
     interpret: bool
@@ -74,19 +71,22 @@ class _Plan:
 
 def lacks(query: Any, key: Any, *, mask: Mask, bias: tuple, numerics: Numerics) -> str | None:
     """What this kernel does not support of a call that a fused kernel may compute, or None."""
-    (_, queries, heads, width), (_, keys, key_heads, _) = query.shape, key.shape
+    (batch, queries, heads, width), (_, keys, key_heads, _) = query.shape, key.shape
     if numerics.dtype not in ('float32', 'bfloat16'):
         return f'numbers in {numerics.dtype}'
-    if keys > LONGEST:
-        return f'rows of more than {LONGEST} keys'
-    # A block and the next, of 3 arrays of queries, 4 of keys, masks, biases and their gradients; sums for keys; 5 MB more.
-    rows, group = _rows_of_step(queries, keys, query.shape[0]), _heads_of_step(width, key_heads)
-    bytes_of = 4 if numerics.dtype == 'float32' else 2
-    lanes, shared = -(-group * width // _LANES) * _LANES, heads // key_heads
-    need = 2 * rows * lanes * bytes_of * (3 * queries * shared + 4 * keys) + 8 * keys * lanes
-    masks = [jax.eval_shape(lambda one: _visible(one, queries, keys), one).shape[1:] for one in conjuncts(mask)]
-    need += 2 * rows * (8 * queries * keys * group * shared * bool(bias) + sum(map(math.prod, masks))) + 20 * _SCORES
-    return f'{need >> 20} MB beside the processor, of {MEMORY >> 20}' if need > MEMORY else None
+    bytes_of = jnp.dtype(numerics.dtype).itemsize
+    if keys > LONGEST * 2 // bytes_of:  # products in float32 have copies of their operands there, in parts of bfloat16
+        return f'rows of more than {LONGEST * 2 // bytes_of} keys in {numerics.dtype}'
+    rows, group = _rows_of_step(queries, keys, batch), _heads_of_step(width, key_heads)
+    shared = group * (heads // key_heads)
+    masks = jax.eval_shape(lambda mask: _masks(mask, queries, keys)[2], mask)
+    total = jax.eval_shape(lambda bias: _total(bias, queries, keys), bias) if bias else None
+    lanes = lambda heads: -(-heads * width // _LANES) * _LANES
+    # A block and the next, of 3 arrays of queries, 4 of keys, masks, a bias, its gradient; sums for keys; 5 MB of scores.
+    need = 2 * bytes_of * rows * (3 * queries * lanes(shared) + 4 * keys * lanes(group)) + 8 * keys * lanes(group)
+    need += 2 * sum(math.prod(x.shape[1:]) * min(x.shape[0], rows) for x in masks) + 20 * _SCORES
+    need += 16 * queries * keys * shared * min(total.shape[0], rows) if bias else 0
+    return f'a step needs {need >> 20} MB beside the processor, and has {MEMORY >> 20}' if need > MEMORY else None
 
 
 def rows(query: jax.Array, key: jax.Array, value: jax.Array, *, mask: Mask, bias: tuple = (), rate: float = 0.0,
@@ -97,24 +97,32 @@ def rows(query: jax.Array, key: jax.Array, value: jax.Array, *, mask: Mask, bias
       interpret: emulate the kernel on any device.
     """
     (batch, queries, heads, width), (_, keys, key_heads, _) = query.shape, key.shape
-    pattern = functools.reduce(operator.and_, (one for one in conjuncts(mask) if static(one)), Full())
+    spans, patterned, masks = _masks(mask, queries, keys)
+    total = [_total(bias, queries, keys)] if bias else []
+    total = tuple(jnp.broadcast_to(x, (len(x), heads, queries, keys)) for x in total)
+    seeds = (jax.random.bits(dropout_key, (2,), jnp.uint32).astype(jnp.int32),) if rate else ()
+    plan = _Plan(width, heads // key_heads, spans, len(masks), patterned, rate, numerics, interpret)
+    arrays = tuple(map(numerics.cast, (query, key, value)))
+    if not several():
+        return _of_device(plan, (), *arrays, masks, total, seeds)
+    by_row, by_head = rows_axes(batch), 'tensor' if key_heads % jax.sharding.get_abstract_mesh().shape['tensor'] == 0 else None
+    of = lambda x, *more: PartitionSpec(by_row if len(x) > 1 else None, *more)
+    spec = PartitionSpec(by_row, None, by_head)
+    specs = spec, spec, spec, tuple(map(of, masks)), tuple(of(x, by_head) for x in total), (PartitionSpec(),) * len(seeds)
+    local = functools.partial(_of_device, plan, (by_row, by_head))
+    function = jax.shard_map(local, in_specs=specs, out_specs=spec, check_vma=False)
+    return function(*arrays, masks, total, seeds)
+
+
+def _masks(mask, queries, keys):
+    """(the spans of the pattern, whether one of them needs it, [1|B, 1|T, S] int8, 1 where a query sees a key: of each term of
+    the data, and then of the pattern if it is needed)."""
+    terms = conjuncts(mask)
+    pattern = functools.reduce(operator.and_, filter(static, terms), Full())
     spans = _spans(pattern, queries, keys)
     patterned = not all(span.full for span in spans)
-    masks = tuple(_visible(one, queries, keys) for one in conjuncts(mask) if not static(one))
-    masks += (_visible(pattern, queries, keys),) * patterned
-    total = (_total(arrays_of(bias, queries, keys), heads, queries, keys),) if bias else ()
-    seeds = (jax.random.bits(dropout_key, (batch, heads, 2), jnp.uint32).astype(jnp.int32),) if rate else ()
-    function = functools.partial(_of_device, _Plan(
-        width, heads, heads // key_heads, spans, len(masks), patterned, 0, rate, numerics, interpret))
-    arrays = tuple(map(numerics.cast, (query, key, value)))
-    if several():
-        split = 'tensor' if key_heads % jax.sharding.get_abstract_mesh().shape['tensor'] == 0 else None
-        by_row = lambda x: BATCH if x.shape[0] > 1 else None
-        by_head = PartitionSpec(BATCH, None, split)
-        specs = (by_head, by_head, by_head, tuple(PartitionSpec(by_row(x)) for x in masks),
-                 tuple(PartitionSpec(by_row(x), split) for x in total), (PartitionSpec(BATCH, split),) * len(seeds))
-        function = jax.shard_map(function, in_specs=specs, out_specs=by_head, check_vma=False)
-    return function(*arrays, masks, total, seeds)
+    return spans, patterned, tuple(_visible(one, queries, keys) for one in [
+        *(one for one in terms if not static(one)), *[pattern] * patterned])
 
 
 def _visible(mask, queries, keys):
@@ -124,11 +132,10 @@ def _visible(mask, queries, keys):
     return jnp.broadcast_to(seen, (*seen.shape[:2], keys))
 
 
-def _total(bias, heads, queries, keys):
-    """[1|B, N, T, S] float32, the sum of the entries."""
-    total = sum(entry.astype(jnp.float32) for entry in bias)
-    total = total.reshape((1,) * (4 - total.ndim) + total.shape)
-    return jnp.broadcast_to(total, (total.shape[0], heads, queries, keys))
+def _total(bias, queries, keys):
+    """[1|B, 1|N, 1|T, 1|S] float32, the sum of the entries."""
+    total = sum(entry.astype(jnp.float32) for entry in arrays_of(bias, queries, keys))
+    return total.reshape((1,) * (4 - total.ndim) + total.shape)
 
 
 def _spans(pattern, queries, keys):
@@ -156,11 +163,12 @@ def _rows_of_step(queries, keys, batch):
     return next(rows for rows in range(min(max(512 // max(queries, keys), 1), batch), 0, -1) if batch % rows == 0)
 
 
-def _of_device(plan, query, key, value, masks, bias, seeds):
-    """The arrays of one device, with its heads -> [B, T, N, H]."""
-    plan = dataclasses.replace(plan, heads=query.shape[2], bias=bias[0].shape[0] if bias else 0)
+def _of_device(plan, axes, query, key, value, masks, bias, seeds):
+    """The arrays of one device, whose rows and heads are split over the axes of the mesh -> [B, T, N, H]."""
+    first = [jax.lax.axis_index(axis) * size if axis else 0 for axis, size in zip(axes, query.shape[::2])] or [0, 0]
+    seeds = tuple(jnp.concatenate([x, jnp.array(first, jnp.int32)]) for x in seeds)
     flat = [x.reshape(*x.shape[:2], -1) for x in (query, key, value)]
-    return _attend(plan, *flat, masks, bias, tuple(x.reshape(-1) for x in seeds)).reshape(query.shape)
+    return _attend(plan, *flat, masks, bias, seeds).reshape(query.shape)
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
@@ -170,6 +178,7 @@ def _attend(plan, query, key, value, masks, bias, seeds):
 
 def _forward(plan, query, key, value, masks, bias, seeds):
     out, = _call(_forward_kernel, plan, (query, key, value), masks, bias, seeds, [query])
+    # Named for the gradient of what follows, so that the kernel does not run again where that policy is used.
     return residual(out), (query, key, value, masks, bias, seeds)
 
 
@@ -188,11 +197,12 @@ def _call(kernel, plan, arrays, masks, bias, seeds, like):
     from jax.experimental import pallas  # slow to import
     from jax.experimental.pallas import tpu
 
-    (batch, queries, _), keys, key_heads = arrays[0].shape, arrays[1].shape[1], plan.heads // plan.shared
+    (batch, queries, _), (_, keys, wide) = arrays[0].shape, arrays[1].shape
+    key_heads, shared_bias = wide // plan.width, any(len(x) == 1 for x in bias)
     rows, heads = _rows_of_step(queries, keys, batch), _heads_of_step(plan.width, key_heads)
 
     def of_heads(x):
-        shared = heads if x.shape[2] == key_heads * plan.width else heads * plan.shared
+        shared = heads if x.shape[2] == wide else heads * plan.shared
         return pallas.BlockSpec((rows, x.shape[1], shared * plan.width), lambda group, row, *_: (row, 0, group))
 
     def of_mask(x):
@@ -205,17 +215,18 @@ def _call(kernel, plan, arrays, masks, bias, seeds, like):
 
     scratch = [tpu.VMEM((keys, heads * plan.width), jnp.float32)] * 2 if len(like) > 1 else []
     return pallas.pallas_call(
-        functools.partial(kernel, plan), [jax.ShapeDtypeStruct(x.shape, x.dtype) for x in like],
+        functools.partial(kernel, plan, shared_bias if bias else None), [jax.ShapeDtypeStruct(x.shape, x.dtype) for x in like],
         grid_spec=tpu.PrefetchScalarGridSpec(
             num_scalar_prefetch=len(seeds), grid=(-(-key_heads // heads), batch // rows),
             in_specs=[*map(of_heads, arrays), *map(of_mask, masks), *map(of_bias, bias)],
             out_specs=[of_heads(x) if x.ndim == 3 else of_bias(x) for x in like], scratch_shapes=scratch),
-        compiler_params=tpu.CompilerParams(dimension_semantics=('parallel', 'arbitrary')),
+        compiler_params=tpu.CompilerParams(dimension_semantics=(  # the gradient of a shared bias is summed over the rows
+            'parallel', 'arbitrary' if shared_bias and len(like) > 1 else 'parallel')),
         interpret=plan.interpret)(*seeds, *arrays, *masks, *bias)
 
 
-def _forward_kernel(plan, *refs):
-    step, (query, key, value), (out,) = _Step.of(plan, refs, 3)
+def _forward_kernel(plan, shared_bias, *refs):
+    step, (query, key, value), (out,) = _Step.of(plan, shared_bias, refs, 3)
 
     def row(b, _):
         for head, span in step.parts():
@@ -230,19 +241,18 @@ def _forward_kernel(plan, *refs):
     step.each_row(row)
 
 
-def _backward_kernel(plan, *refs):
+def _backward_kernel(plan, shared_bias, *refs):
     from jax.experimental import pallas
 
-    step, (query, key, value, dout), (dquery, dkey, dvalue, *dbias, sum_key, sum_value) = _Step.of(plan, refs, 4)
+    step, (query, key, value, dout), (dquery, dkey, dvalue, *dbias, sum_key, sum_value) = _Step.of(plan, shared_bias, refs, 4)
     scale = plan.width ** -0.5
 
     def row(b, _):
         sum_key[...], sum_value[...] = jnp.zeros_like(sum_key), jnp.zeros_like(sum_value)
-        for total in dbias:  # that of all rows is summed over the steps
-            @pallas.when((plan.bias > 1) | (step.first_row + b == 0))
-            def _(total=total):
-                place = b if total.shape[0] > 1 else 0
-                total[place] = jnp.zeros(total.shape[1:], total.dtype)
+        for of_bias in dbias:  # that of all rows is summed over the steps
+            @pallas.when(jnp.logical_or(not shared_bias, step.first_row + b == 0))
+            def _(of_bias=of_bias):
+                of_bias[0 if shared_bias else b] = jnp.zeros(of_bias.shape[1:], of_bias.dtype)
         for head, span in step.parts():
             at, of_keys = (b, span.queries, step.columns(head)), (b, span.keys, step.columns(head // plan.shared))
             if span.low == span.high:
@@ -252,8 +262,8 @@ def _backward_kernel(plan, *refs):
             weights = weights * (1.0 / total)
             dropped, dweights = step.dropped(span, b, head, weights, step.product(dout[at], value[of_keys], 1, 1))
             dscores = weights * (dweights - (weights * dweights).sum(-1, keepdims=True))
-            for total in dbias:
-                total[b if total.shape[0] > 1 else 0, head, span.queries, span.keys] += dscores
+            for of_bias in dbias:
+                of_bias[0 if shared_bias else b, head, span.queries, span.keys] += dscores
             dscores = plan.numerics.cast(dscores)
             sum_value[of_keys[1:]] += step.product(plan.numerics.cast(dropped), dout[at], 0, 0)
             sum_key[of_keys[1:]] += step.product(dscores, query[at], 0, 0)
@@ -281,11 +291,11 @@ class _Step:
     first_head: jax.Array
 
     @classmethod
-    def of(cls, plan, refs, arrays):
+    def of(cls, plan, shared_bias, refs, arrays):
         """(the step, the arrays, the other references) of those of a kernel."""
         from jax.experimental import pallas
 
-        ends = list(np.cumsum([plan.rate > 0, arrays, plan.masks, plan.bias > 0]))
+        ends = list(np.cumsum([plan.rate > 0, arrays, plan.masks, shared_bias is not None]))
         seeds, inputs, masks, bias, rest = (refs[a:b] for a, b in zip([0, *ends], [*ends, None]))
         rows, heads = inputs[0].shape[0], inputs[0].shape[2] // plan.width
         step = cls(plan, masks, bias, seeds, rows, heads, pallas.program_id(1) * rows, pallas.program_id(0) * heads)
@@ -315,13 +325,14 @@ class _Step:
         for array in self.bias:
             scores = scores + array[of_row(array), head, span.queries, span.keys]
         masks = self.masks[:-1] if self.plan.patterned and span.full else self.masks
+        unsure = bool(masks or self.bias)  # whether a query may see nothing
         for mask in masks:
             seen = mask[of_row(mask), span.queries if mask.shape[1] > 1 else slice(None), span.keys]
             scores = jnp.where(seen.astype(jnp.int32) != 0, scores, -jnp.inf)
         top = scores.max(-1, keepdims=True)
-        weights = jnp.exp(scores - (jnp.where(top > -jnp.inf, top, 0.0) if masks else top))
+        weights = jnp.exp(scores - (jnp.where(top > -jnp.inf, top, 0.0) if unsure else top))
         total = weights.sum(-1, keepdims=True)
-        return weights, jnp.where(total > 0.0, total, 1.0) if masks else total
+        return weights, jnp.where(total > 0.0, total, 1.0) if unsure else total
 
     def dropped(self, span, row, head, *arrays):
         """Arrays [T, S] of a span, with the same dropout."""
@@ -329,10 +340,20 @@ class _Step:
             return arrays
         queries, keys = (jax.lax.broadcasted_iota(jnp.int32, (span.stop - span.first, span.high - span.low), axis) + first
                          for axis, first in enumerate((span.first, span.low)))
-        own = jnp.minimum(self.first_head + head, self.plan.heads - 1)  # the last step may have less heads
-        at = 2 * ((self.first_row + row) * self.plan.heads + own)
-        kept = hashed(queries * LONGEST + keys, self.seeds[0][at], self.seeds[0][at + 1]) >= round(self.plan.rate * 2 ** 31)
+        first, second, *place = (self.seeds[0][i] for i in range(4))
+        place = [a + b + c for a, b, c in zip(place, (self.first_row, self.first_head), (row, head))]
+        kept = hashed(queries * LONGEST + keys, *of_cell(first, second, *place)) >= least_kept(self.plan.rate)
         return [jnp.where(kept, x / (1.0 - self.plan.rate), 0.0) for x in arrays]
+
+
+def of_cell(first: jax.Array, second: jax.Array, row: jax.Array, head: jax.Array) -> tuple:
+    """Two seeds for a row and head of two for all."""
+    return hashed(head, hashed(row, first, second), second), hashed(row, hashed(head, second, first), first)
+
+
+def least_kept(rate: float) -> int:
+    """The smallest hash of a weight that is not dropped."""
+    return min(round(rate * 2 ** 31), 2 ** 31 - 1)
 
 
 def hashed(places: jax.Array, first: jax.Array, second: jax.Array) -> jax.Array:

@@ -12,7 +12,7 @@ class Term(abc.ABC):
 
     Attributes:
       numbers_per_score: how many numbers it holds in memory for each score.
-      additive: whether it adds to the scores what depends on the positions alone.
+      additive: whether it adds to the scores what depends on the positions alone; it is then called without query and key too.
       by_content: whether it multiplies queries or keys by parameters, which then have the width of a head.
       values: `values(weights [B, N, T, S], t, s) -> [B, N, T, H]`, its addition to the output; None for no addition.
     """

@@ -159,7 +159,7 @@ class ChooseTest(parameterized.TestCase):
             self.assertEqual(choose(long, long, long, mask=Causal()).name, 'splash')
             choice = choose(long, long, long, mask=Causal(), bias=jnp.ones((1, 1)))
         self.assertEqual(choice.name, 'blockwise')
-        self.assertIn('rows: rows of more than 1024 keys; splash: a bias', choice.why)
+        self.assertIn('rows: rows of more than 512 keys in float32; splash: a bias', choice.why)
 
     def test_positions_that_add_to_the_scores_have_a_fused_kernel(self):
         bias = PositionTerm(Alibi(), Sizes(heads=N)),

@@ -80,25 +80,41 @@ class RowsTest(parameterized.TestCase):
         self.assertTrue(bias[0].additive)
         assert_same(outcome(emulated, given, bias, mask=Causal()), outcome(plain, given, bias, mask=Causal()), 1e-4)
 
-    def test_dropout_drops_by_a_hash_of_the_place_row_and_head(self):
-        given, rate, key = arrays(), 0.3, jax.random.key(5)
-        seeds = jax.random.bits(key, (B, N, 2), jnp.uint32).astype(jnp.int32)
-        places = jnp.arange(T)[:, None] * rows.LONGEST + jnp.arange(T)
-        kept = rows.hashed(places, *(seeds[:, :, i, None, None] for i in (0, 1))) >= round(rate * 2 ** 31)
+    @parameterized.parameters(
+        ((T, T, N, K, H, B), ()), ((20, 20, 5, 5, 64, 6), ((5, 20, 20),)), ((20, 20, 5, 5, 64, 6), ((6, 5, 20, 20),)),
+        ((20, 20, 6, 3, 64, 6), ((6, 1, 1, 20), (20, 20))), ((20, 20, 6, 3, 64, 6), ((6, 20, 20),)))
+    def test_dropout_drops_by_a_hash_of_the_place_row_and_head(self, sizes, biases):
+        """With several rows and groups of heads a step, the last of which is not full."""
+        given, rate, key = arrays(*sizes), 0.3, jax.random.key(5)
+        bias, (length, _, heads, *_, batch) = tuple(jnp.float32(RNG.normal(size=shape)) for shape in biases), sizes
+        numbers = NUMBERS[jnp.arange(batch) % B, -length:]
+        mask = Causal() & Padding(jnp.arange(batch) * 4) & Segments(numbers, numbers)
+        seeds = jax.random.bits(key, (2,), jnp.uint32).astype(jnp.int32)
+        cells = rows.of_cell(*seeds, jnp.arange(batch)[:, None, None, None], jnp.arange(heads)[:, None, None])
+        places = jnp.arange(length)[:, None] * rows.LONGEST + jnp.arange(length)
+        kept = rows.hashed(places, *cells) >= rows.least_kept(rate)
 
         def wanted(query, key, value, mask, bias, numerics):
-            weights = weights_of(query, key, mask=mask, numerics=numerics)
+            weights = weights_of(query, key, mask=mask, bias=bias, numerics=numerics)
             return mixed(jnp.where(kept, weights / (1 - rate), 0.0), value, numerics=numerics)
-        found = outcome(emulated, given, mask=Causal(), rate=rate, dropout_key=key)
-        assert_same(found, outcome(wanted, given, mask=Causal()))
+        found = outcome(emulated, given, bias, mask=mask, rate=rate, dropout_key=key)
+        assert_same(found, outcome(wanted, given, bias, mask=mask), 1e-4)
+
+    def test_a_bias_that_hides_all_keys(self):
+        given, bias = arrays(20, 20), jnp.zeros((20, 20)).at[3].set(-jnp.inf)
+        found = outcome(emulated, given, (bias,), mask=Full())
+        self.assertFalse(np.any(found[0][:, 3]))
+        assert_same(found, outcome(plain, given, (bias,), mask=Full()))
 
     def test_what_dropout_keeps_is_independent_of_place_row_and_head(self):
-        seeds = jax.random.bits(jax.random.key(0), (64, 2), jnp.uint32).astype(jnp.int32)[:, :, None, None]
+        seeds = jax.random.bits(jax.random.key(0), (2,), jnp.uint32).astype(jnp.int32)
+        row, head = (jnp.arange(8)[x, None, None] for x in np.indices((8, 8)).reshape(2, 64))
         places = jnp.arange(128)[:, None] * rows.LONGEST + jnp.arange(128)
-        kept = np.asarray(rows.hashed(places, seeds[:, 0], seeds[:, 1]) >= round(0.3 * 2 ** 31)) - 0.7
+        kept = np.asarray(rows.hashed(places, *rows.of_cell(*seeds, row, head)) >= rows.least_kept(0.3)) - 0.7
         deviation = (0.21 / kept.size) ** 0.5
         self.assertLess(abs(kept.mean()), 5 * deviation)
-        for other in (np.roll(kept, 1, 0), np.roll(kept, 1, 1), np.roll(kept, 1, 2), np.roll(kept, (1, 1), (1, 2))):
+        shifts = ((1, 0), (8, 0), (1, 1), (1, 2), ((1, 1), (1, 2)))  # to the next head, row, query, key, and the diagonal
+        for other in (np.roll(kept, *shift) for shift in shifts):
             self.assertLess(abs((kept * other).mean()), 5 * 0.21 / kept.size ** 0.5)
         for axis in (0, 1, 2):  # no row, column or head is dropped more often than others
             means = kept.mean(axis=tuple({0, 1, 2} - {axis}))
@@ -113,6 +129,20 @@ class RowsTest(parameterized.TestCase):
             with jax.set_mesh(mesh):
                 assert_same(outcome(emulated, given, more[0], mask=mask, **more[1]), wanted)
 
+    @parameterized.parameters((3, 4, 2), (4, 3, 3), (1, 2, 1))
+    def test_what_the_devices_do_not_divide_is_computed_by_each(self, batch, heads, key_heads):
+        mesh = jax.make_mesh((1, 2, 2), ('data', 'fsdp', 'tensor'), axis_types=(AxisType.Auto,) * 3, devices=jax.devices()[:4])
+        given, bias = arrays(20, 20, heads, key_heads, batch=batch), (jnp.float32(RNG.normal(size=(heads, 20, 20))),)
+        more = dict(mask=Causal(), rate=0.5, dropout_key=jax.random.key(0))
+        wanted = outcome(emulated, given, bias, **more)
+        with jax.set_mesh(mesh):
+            assert_same(outcome(emulated, given, bias, **more), wanted)
+
+    def test_a_batch_of_calls(self):
+        given, bias = [np.stack([x, x[::-1]]) for x in arrays(20, 20)], (jnp.float32(RNG.normal(size=(2, N, 20, 20))),)
+        each = lambda kernel: jax.vmap(lambda given, bias: outcome(kernel, given, bias, mask=Causal()))(given, bias)
+        assert_same(each(emulated), each(plain), 1e-4)
+
     def test_in_bfloat16_it_is_as_close_to_float32_as_the_plain_kernel(self):
         given = [np.asarray(x, jnp.bfloat16).astype(np.float32) for x in arrays(key_heads=N)]
         exact = outcome(plain, given, mask=Causal())
@@ -122,14 +152,24 @@ class RowsTest(parameterized.TestCase):
             self.assertLess(mine, 1.1 * plains)
 
     @parameterized.parameters(
-        (dict(numerics=Numerics('mixed')), 'numbers in mixed'), (dict(keys=1025), 'more than 1024 keys'),
-        (dict(queries=4096, keys=1024, width=128), 'MB beside the processor, of 16'),
-        (dict(queries=1024, keys=1024, bias=(1,)), 'MB beside the processor'))
+        (dict(numerics=Numerics('mixed')), 'numbers in mixed'), (dict(keys=513), 'more than 512 keys in float32'),
+        (dict(keys=1025, numerics=Numerics('bfloat16')), 'more than 1024 keys in bfloat16'),
+        (dict(queries=8192, keys=512, width=128), 'MB beside the processor, and has 16'),
+        (dict(queries=1024, keys=512, bias=(jnp.ones(()),)), 'MB beside the processor'))
     def test_what_it_lacks(self, given, message):
         sizes = dict(queries=256, keys=256, width=64) | {k: v for k, v in given.items() if k in ('queries', 'keys', 'width')}
         row = lambda length: jax.ShapeDtypeStruct((2, length, 4, sizes['width']), jnp.float32)
         more = dict(mask=Full(), bias=(), numerics=Numerics()) | {k: v for k, v in given.items() if k in ('bias', 'numerics')}
         self.assertIn(message, rows.lacks(row(sizes['queries']), row(sizes['keys']), **more))
+
+    @parameterized.parameters(
+        (dict(mask=Causal() & (Window(20) | Global(3)) & (Window(30) | Global(3))), 1024, 4, 2, 128),
+        (dict(bias=jnp.ones(())), 256, 8, 8, 16),
+        (dict(mask=Causal() & Padding(jnp.ones(2)), bias=jnp.ones((1, 12, 1, 1))), 512, 12, 12, 64))
+    def test_what_it_does_not_lack(self, given, length, heads, key_heads, width):
+        row = lambda heads: jax.ShapeDtypeStruct((2, length, heads, width), jnp.float32)
+        more = dict(mask=Full(), numerics=Numerics('bfloat16')) | given | {'bias': (given['bias'],) if 'bias' in given else ()}
+        self.assertIsNone(rows.lacks(row(heads), row(key_heads), **more))
 
     def test_other_terms_are_no_arrays(self):
         sizes = Sizes(length=8, width=8, heads=2, head_width=4)
