@@ -40,8 +40,8 @@ def outcome(kernel, given, bias=(), numerics=Numerics(), **more):
     return both(given, bias)
 
 
-def assert_same(got, wanted, tolerance=2e-5):
-    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=tolerance, atol=tolerance), got, wanted)
+def assert_same(got, wanted):
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-4), got, wanted)
 
 
 def emulated(*given, **more):
@@ -63,12 +63,12 @@ class RowsTest(parameterized.TestCase):
     def test_other_lengths_numbers_of_heads_and_widths(self, queries, keys, heads, key_heads, width):
         given = arrays(queries, keys, heads, key_heads, width)
         mask = Causal() | Full() if queries != keys else Causal()
-        assert_same(outcome(emulated, given, mask=mask), outcome(plain, given, mask=mask), 1e-4)
+        assert_same(outcome(emulated, given, mask=mask), outcome(plain, given, mask=mask))
 
     @parameterized.parameters((N, T, T), (B, N, T, T), (B, 1, 1, T), (N, 1, T), (1, T, 1), ())
     def test_the_gradient_of_a_bias(self, *shape):
         given, bias = arrays(), (jnp.float32(RNG.normal(size=shape)), jnp.float32(RNG.normal(size=(N, 1, T))))
-        assert_same(outcome(emulated, given, bias, mask=Causal()), outcome(plain, given, bias, mask=Causal()), 1e-4)
+        assert_same(outcome(emulated, given, bias, mask=Causal()), outcome(plain, given, bias, mask=Causal()))
 
     @parameterized.parameters(T5Bias(), Alibi(), SwinBias())
     def test_positions_that_add_to_the_scores(self, kind):
@@ -78,7 +78,7 @@ class RowsTest(parameterized.TestCase):
                       for name, one in (kind.parameters(sizes) | kind.layer_parameters(sizes)).items()}
         given, bias = arrays(), (PositionTerm(kind, sizes, parameters),)
         self.assertTrue(bias[0].additive)
-        assert_same(outcome(emulated, given, bias, mask=Causal()), outcome(plain, given, bias, mask=Causal()), 1e-4)
+        assert_same(outcome(emulated, given, bias, mask=Causal()), outcome(plain, given, bias, mask=Causal()))
 
     @parameterized.parameters(
         ((T, T, N, K, H, B), ()), ((20, 20, 5, 5, 64, 6), ((5, 20, 20),)), ((20, 20, 5, 5, 64, 6), ((6, 5, 20, 20),)),
@@ -98,7 +98,7 @@ class RowsTest(parameterized.TestCase):
             weights = weights_of(query, key, mask=mask, bias=bias, numerics=numerics)
             return mixed(jnp.where(kept, weights / (1 - rate), 0.0), value, numerics=numerics)
         found = outcome(emulated, given, bias, mask=mask, rate=rate, dropout_key=key)
-        assert_same(found, outcome(wanted, given, bias, mask=mask), 1e-4)
+        assert_same(found, outcome(wanted, given, bias, mask=mask))
 
     def test_a_bias_that_hides_all_keys(self):
         given, bias = arrays(20, 20), jnp.zeros((20, 20)).at[3].set(-jnp.inf)
@@ -141,7 +141,7 @@ class RowsTest(parameterized.TestCase):
     def test_a_batch_of_calls(self):
         given, bias = [np.stack([x, x[::-1]]) for x in arrays(20, 20)], (jnp.float32(RNG.normal(size=(2, N, 20, 20))),)
         each = lambda kernel: jax.vmap(lambda given, bias: outcome(kernel, given, bias, mask=Causal()))(given, bias)
-        assert_same(each(emulated), each(plain), 1e-4)
+        assert_same(each(emulated), each(plain))
 
     def test_in_bfloat16_it_is_as_close_to_float32_as_the_plain_kernel(self):
         given = [np.asarray(x, jnp.bfloat16).astype(np.float32) for x in arrays(key_heads=N)]
@@ -149,7 +149,7 @@ class RowsTest(parameterized.TestCase):
         error = lambda kernel: [float(np.abs(np.float32(a) - b).mean()) for a, b in zip(jax.tree.leaves(
             outcome(kernel, given, mask=Causal(), numerics=Numerics('bfloat16'))), jax.tree.leaves(exact))]
         for mine, plains in zip(error(emulated), error(plain)):
-            self.assertLess(mine, 1.1 * plains)
+            self.assertLess(mine, 1.5 * plains)
 
     @parameterized.parameters(
         (dict(numerics=Numerics('mixed')), 'numbers in mixed'), (dict(keys=513), 'more than 512 keys in float32'),
