@@ -90,7 +90,8 @@ class KernelsTest(parameterized.TestCase):
             length = max(length for length in range(128, 2049, 128) if not rows.lacks(row(length), row(length), **given))
             function = lambda *arrays: rows.rows(*arrays[:3], **given | {'bias': arrays[3:]})  # noqa: B023
             array, bias = ((2, length, heads, width), dtype), ((heads, length, length), 'float32')
-            compiled('v5e:2x2', function, *[array] * 3, *[bias] * biased)
+            program = compiled('v5e:2x2', function, *[array] * 3, *[bias] * biased)
+            self.assertEqual(program.operations()['custom-call'], 2)
 
     @parameterized.product(name=tuple(mechanisms.CASES), dtype=('bfloat16', 'float32'))
     def test_a_mechanism(self, name, dtype):

@@ -139,7 +139,7 @@ def _total(bias, queries, keys):
 
 
 def _spans(pattern, queries, keys):
-    """The spans of a row; none if no query sees a key."""
+    """The spans of a row; queries that see nothing have a block of keys all the same, which the pattern hides."""
     state = blocks(pattern, queries, keys, (_LANES, _LANES))
     size = max(_SCORES // (len(state[0]) * _LANES) // _LANES, 1)  # in blocks
     size = size if (state == FULL).all() else min(size, 2)
@@ -147,7 +147,7 @@ def _spans(pattern, queries, keys):
     for first in range(0, len(state), size):
         part = state[first:first + size]
         seen = np.flatnonzero((part != EMPTY).any(0))
-        low, high = (int(seen[0]), int(seen[-1]) + 1) if len(seen) else (0, 0)
+        low, high = (int(seen[0]), int(seen[-1]) + 1) if len(seen) else (0, 1)
         found.append(_Span(first * _LANES, min((first + size) * _LANES, queries), low * _LANES, min(high * _LANES, keys),
                            bool((part[:, low:high] == FULL).all())))
     return tuple(found)
@@ -231,9 +231,6 @@ def _forward_kernel(plan, shared_bias, *refs):
     def row(b, _):
         for head, span in step.parts():
             at, of_keys = (b, span.queries, step.columns(head)), (b, span.keys, step.columns(head // plan.shared))
-            if span.low == span.high:
-                out[at] = jnp.zeros((span.stop - span.first, plan.width), out.dtype)
-                continue
             weights, total = step.weights(span, query[at], key[of_keys], b, head)
             dropped = plan.numerics.cast(step.dropped(span, b, head, weights)[0])
             out[at] = (step.product(dropped, value[of_keys], 1, 0) / total).astype(out.dtype)
@@ -255,9 +252,6 @@ def _backward_kernel(plan, shared_bias, *refs):
                 of_bias[0 if shared_bias else b] = jnp.zeros(of_bias.shape[1:], of_bias.dtype)
         for head, span in step.parts():
             at, of_keys = (b, span.queries, step.columns(head)), (b, span.keys, step.columns(head // plan.shared))
-            if span.low == span.high:
-                dquery[at] = jnp.zeros((span.stop - span.first, plan.width), dquery.dtype)
-                continue
             weights, total = step.weights(span, query[at], key[of_keys], b, head)
             weights = weights * (1.0 / total)
             dropped, dweights = step.dropped(span, b, head, weights, step.product(dout[at], value[of_keys], 1, 1))
