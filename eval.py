@@ -55,7 +55,7 @@ if __name__ == '__main__':
 
 import numpy as np
 
-from data import json_files
+from data import json_files, remote
 from display import progress
 from training import run as runs
 from training import storage, workdir
@@ -391,4 +391,4 @@ def compare(snapshot, folder, given):
 
 
 if __name__ == '__main__':
-    cli.run(main)
+    cli.run(main, shown=remote.shown)

@@ -141,4 +141,4 @@ def read(source):
 
 
 if __name__ == '__main__':
-    cli.run(main)
+    cli.run(main, shown=remote.shown)

@@ -19,7 +19,7 @@ if __name__ == '__main__':  # a script that imports `train` defines flags of its
     flags.DEFINE_integer('process', None, 'the number of this process, from 0')
     cli.answer_help(config='configs/quickstart.py')  # at once, before jax is imported
 
-
+from data import remote
 from display import progress
 from training import mesh as meshes
 from training import run as runs
@@ -269,4 +269,4 @@ def require_finite(config, numbers):
 
 
 if __name__ == '__main__':
-    cli.run(main, config='configs/quickstart.py')
+    cli.run(main, config='configs/quickstart.py', shown=remote.shown)

@@ -17,7 +17,8 @@ def local(path: str) -> str:
     """A path with ~ expanded. Of a file, a folder or a glob in a bucket: that of a copy with the names of the bucket, which
     is made anew if anything has changed there.
 
-    Raises ValueError if gcsfs is not installed or the bucket cannot be read, FileNotFoundError if nothing is there.
+    Raises ValueError if gcsfs is not installed, the bucket cannot be read or changes meanwhile, FileNotFoundError if nothing
+    is there.
     """
     if not path.startswith(SCHEME):
         return os.path.expanduser(path)
@@ -29,11 +30,17 @@ def local(path: str) -> str:
     unreadable = lambda error: ValueError(f'{path} cannot be read ({error}); make sure that there is a network, and permission '
                                           'to read it.')
     bucket = gcsfs.GCSFileSystem(use_listings_cache=False)
-    try:
-        named = bucket.glob(path, detail=True) if glob.has_magic(path) else bucket.find(path, detail=True)
-    except Exception as error:  # of a network, of many types
-        raise unreadable(error) from None
-    sizes = {name: about['size'] for name, about in named.items() if about['type'] == 'file' and not name.endswith('/')}
+
+    def listed() -> dict[str, dict]:
+        try:
+            found = bucket.glob(path, detail=True) if glob.has_magic(path) else bucket.find(path, detail=True)
+        except Exception as error:  # of a network, of many types
+            raise unreadable(error) from None
+        return {name: about for name, about in found.items() if about['type'] == 'file' and not name.endswith('/')}
+
+    generations = lambda named: {name: about['generation'] for name, about in named.items()}
+    named = listed()
+    sizes = {name: about['size'] for name, about in named.items()}
     if not sizes:
         raise FileNotFoundError(f'{path!r} does not exist; expected a file, a folder or a glob in a bucket.')
 
@@ -47,11 +54,13 @@ def local(path: str) -> str:
             bucket.get(list(sizes), [str(folder / name) for name in sizes])
         except Exception as error:
             raise unreadable(error) from None
+        if generations(listed()) != generations(named):
+            raise ValueError(f'{path} has changed while it was copied; start again when nothing is written there.')
 
     def intact(folder: Path) -> bool:
         return all((folder / name).is_file() and (folder / name).stat().st_size == size for name, size in sizes.items())
 
-    key = cache.key(path, *((name, named[name]['generation']) for name in sorted(sizes)))
+    key = cache.key(path, *sorted(generations(named).items()))
     return f'{cache.entry("remote", key, build, intact)}/{path.removeprefix(SCHEME).rstrip("/")}'
 
 

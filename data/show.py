@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from data import remote
 from data.text.babi import OpenBabi
 from data.text.masked import OpenMasked
 from data.text.preferences import OpenPreferences
@@ -173,4 +174,4 @@ if __name__ == '__main__':  # a script, which may import everything, as those at
         print(f'{name}, {config.data.pipeline}, {flags.FLAGS.split}: batch {batch}, row {place} of {config.data.batch_size}')
         print('\n'.join(lines(opened, row)))
 
-    cli.run(main, config='configs/quickstart.py')
+    cli.run(main, config='configs/quickstart.py', shown=remote.shown)

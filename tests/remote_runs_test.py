@@ -61,6 +61,17 @@ class RemoteRunTest(experiments.TestCase):
         ours, theirs = (experiments.call('predict', f'--workdir={one}', '--tokens=4', stdin=b'key').out for one in (run, local))
         self.assertNotEmpty(ours.strip())
         self.assertEqual(ours, theirs)
+        bad = f'{bucket}/bad.txt'
+        self.assert_named(bad, 'predict', f'--workdir={local}', f'--input={bad}')
+        self.assert_named(bad, 'eval', f'--workdir={local}', f'--path={bad}')
+        self.assert_named(bad, 'train', f'--config.data.path={bad}', f'--workdir={self.folder / "bad"}')
+
+    def assert_named(self, name, script, *arguments):
+        """That a command refuses an object that is no text by its name, not by that of its copy."""
+        storage_server.write(name, b'\xff\x00')
+        done = experiments.call(script, *arguments)
+        self.assertEqual(done.code, 1)
+        self.assertRegex(done.err.splitlines()[-1], f"^{script}.py: (The input )?'?{name}'? is no")
 
     def assert_same(self, place, local):
         """That a run in a bucket has the metrics and the newest checkpoint of a local one."""

@@ -57,6 +57,20 @@ class BucketTest(absltest.TestCase):
         storage_server.delete(f'{self.bucket}/text/b.txt')
         self.assertNotIn('b.txt', self.read('text'))
 
+    def test_what_changes_while_it_is_copied_is_not_used(self):
+        import gcsfs
+
+        get = gcsfs.GCSFileSystem._get_file
+
+        def overwritten(system, *arguments, **named):
+            storage_server.write(f'{self.bucket}/text/a.txt', b'other')
+            return get(system, *arguments, **named)
+
+        with mock.patch.object(gcsfs.GCSFileSystem, '_get_file', overwritten), self.assertRaisesRegex(
+                ValueError, f'^{self.bucket}/text has changed while it was copied; start again '):
+            remote.local(f'{self.bucket}/text')
+        self.assertEqual(self.read('text')['a.txt'], 'other')
+
     def test_a_damaged_copy_is_made_again(self):
         pathlib.Path(remote.local(f'{self.bucket}/text'), 'a.txt').write_text('')
         self.assertEqual(self.read('text')['a.txt'], 'text/a.txt')

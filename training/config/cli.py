@@ -19,7 +19,7 @@ CONFIG_MODULE = '_config_'  # prefix of the module name of a config file
 HELP = ('-h', '-help', '--help', '--helpshort', '--helpfull')
 
 
-def run(main, *, config=None):
+def run(main, *, config=None, shown=str):
     """Parses the command line, calls `main`, with the config if the script takes one, and exits with the code it returns.
 
     A mistake of the user ends in one sentence on stderr and exit code 1; an unexpected error keeps its traceback, as does
@@ -27,6 +27,7 @@ def run(main, *, config=None):
 
     Args:
       config: the default of --config=FILE[:VARIANT]; None for a script without it.
+      shown: the sentence to print for one about files that are copies.
     """
     arguments, wants_help = _without_help()
     try:
@@ -53,7 +54,7 @@ def run(main, *, config=None):
         if 'RESOURCE_EXHAUSTED' in str(error):
             error = (f'There is not enough memory on the device ({str(error).splitlines()[0].rstrip(".")}); lower '
                      'data.batch_size, raise train.microbatches, or set model.remat; when decoding, lower size or count.')
-        sys.exit(f'{pathlib.Path(sys.argv[0]).name}: {error}')
+        sys.exit(f'{pathlib.Path(sys.argv[0]).name}: {shown(str(error))}')
 
 
 def answer_help(*, config=None):
