@@ -101,11 +101,15 @@ def run(sweep, config, given, folder, name, *, only=None, processes=1):
             done.add(point)
             for group, points in groups.items():
                 if point in points and done.issuperset(points) and not sweep.table:
-                    rows = sweeps.rows(group, [sweep.measure(folder / one) for one in points])
+                    try:
+                        rows = sweeps.rows(group, [sweep.measure(folder / one) for one in points])
+                    except Exception as error:
+                        failed = failed or error  # once the others are trained
+                        continue
                     print('\n'.join(sweeps.lines(rows, sweep.title, wide=17 if several else 8)[bool(table):]), flush=True)
                     table |= rows
-    except Exception as error:  # of a point, or of its measure
-        failed = error  # once what the others have measured is written
+    except Exception as error:  # of a point
+        failed = failed or error  # once what the others have measured is written
     folders = {group: [folder / point for point in points if point in done] for group, points in groups.items()}
     if sweep.table and done:
         table = sweep.table(folders)

@@ -8,7 +8,7 @@
 
 The teacher predicts masked words or classifies texts, and the student learns from the same data, tokenizer and classes. Its
 sizes are flags: --config.model.layers, of which those without such a layer are fresh, and with --config.task.cosine=0 also
-others, whose parameters have to be fresh.
+others, whose parameters have to be fresh. If layers share their parameters, the student has all of them and half the layers.
 Sanh et al. leave the embedding of types and the pooler out; here the student keeps them.
 
 Measured with the run `masked-sst2-0` of configs/objectives.py, 4 layers that learnt SST-2, and --config.train.steps=3200:
@@ -36,7 +36,10 @@ def get_config(variant=''):
     layers = teacher.model.layers
     c.model.layers = max(1, layers // 2)
     c.model.kept = teacher.model.kept[::2][:c.model.layers]  # the heads that pruning has left
-    c.init_rules = (*every_second(layers), (r'block_0/.*', 'keep'), (r'block_.*', 'fresh'), (r'.*', 'keep'))
+    if teacher.model.depth == 'Own()':
+        c.init_rules = (*every_second(layers), (r'block_0/.*', 'keep'), (r'block_.*', 'fresh'), (r'.*', 'keep'))
+    else:
+        c.init_rules = ((r'.*', 'keep'),)  # layers share their parameters: the student has them all
     c.task = base.part(task, **{name: teacher.task[name] for name in ('types', 'start') if name in teacher.task})
     c.optimizer.learning_rate = rate
     return c.lock()

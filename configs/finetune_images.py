@@ -23,6 +23,7 @@ def get_config(variant=''):
     if c.model.name != VIT:
         raise ValueError(f'{variant} is a run of {c.model.name}, which has no blocks for the rates of this config; use '
                          f'--config=configs/classify.py:{variant}.')
+    c.model.drop_path = 0.1  # He et al. 2022, table 9
     c.task.label_smoothing = 0.1
     c.optimizer = base.optimizer(learning_rate=1e-3, weight_decay=0.05, average_decay=0.998, schedule=base.part(
         'training.schedules:CosineDecay', warmup_steps=200))

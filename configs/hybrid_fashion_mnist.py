@@ -2,8 +2,8 @@
 
 Three convolutions of stride 2, 2 and 1 lead to 7x7 patches, with layer norm where the paper has batch norm.
 
-Data and training are those of configs/vit_fashion_mnist.py:small, of which the last 5,000 training images are held out, for 20
-epochs, with pixels in -1..1 as in configs/swin_fashion_mnist.py.
+Data and training are those of configs/swin_fashion_mnist.py, of which the last 5,000 training images are held out, for 20
+epochs.
 
     python train.py --config=configs/hybrid_fashion_mnist.py --config.data.path=FOLDER
 

@@ -38,7 +38,8 @@ def get_config(variant=''):
     c = base.config()
     c.data = base.data('data.images.labelled:Images', source='folder', path='products.zip', features='id,attributes',
                        pattern='^(?:.*? - ){2}(.*?) - ', classes='[:34]', train='train[:90%]', valid='train[90%:]', size=64,
-                       width=48, channels=3, steps='Crop(padding=4) >> Flip() >> Jitter() >> Normalize()', batch_size=64)
+                       width=48, channels=3, batch_size=64,
+                       steps='ResizedCrop(scale=(0.6, 1.0)) >> Flip() >> Jitter() >> Normalize()')
     c.model = base.part('vit.models.vit:Vit', patch=8, layers=6, heads=4, width=112, pool='mean',
                         positions='Learned(scale=0.2)', dropout=0.1)
     c.task = base.part('vit.tasks.classification:Classification', label_smoothing=0.1)

@@ -5,18 +5,17 @@
 Names are those of tensorflow.org/datasets/catalog. A data set that is already prepared is left as it is.
 """
 
-import argparse
 import contextlib
 import importlib
 import logging
 import os
 import re
 import resource
-import sys
 import urllib.error
 import urllib.parse
 from collections.abc import Iterator, Sequence
 
+from data import commands
 from data.sources import tfds as tfds_sources
 from data.sources import without_tensorflow
 
@@ -95,7 +94,7 @@ def _flat(error: Exception) -> str:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    parser = argparse.ArgumentParser('python -m data.prepare', None, __doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser = commands.Parser('data.prepare', __doc__)
     parser.add_argument('names', nargs='+', metavar='NAME')
     parser.add_argument('--data_dir', default='', help='target folder (default: $TFDS_DATA_DIR or ~/tensorflow_datasets)')
     parser.add_argument('--imports', default=[], action='append', metavar='MODULE', help='a module with builders of your own')
@@ -110,11 +109,4 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 if __name__ == '__main__':
-    try:
-        main()
-    except KeyboardInterrupt:
-        sys.exit(130)
-    except (ValueError, OSError) as error:
-        if os.environ.get('HEED_TRACEBACK'):
-            raise
-        sys.exit(f'prepare.py: {error}')
+    commands.run(main)

@@ -9,15 +9,13 @@ in one of them alone. Two random sentences have next to nothing in common, so ha
 the translations or of their ends; of all pairs as many as there are of each tenth of the scale are kept, up to an equal share.
 """
 
-import argparse
 import os
-import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
 
-from data import cache
+from data import cache, commands
 from data.seq2seq.pairs import folded
 from data.sources import pairs
 
@@ -97,8 +95,7 @@ def write(path: str, folder: str | os.PathLike, count: int = 20_000, seed: int =
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    parser = argparse.ArgumentParser('python -m data.similarity', None, __doc__,
-                                     formatter_class=argparse.RawTextHelpFormatter)
+    parser = commands.Parser('data.similarity', __doc__)
     parser.add_argument('path', help='a table of sentences with their translations')
     parser.add_argument('--out', required=True, help='the folder of the tables')
     parser.add_argument('--count', default=20_000, type=int, help='pairs in all')
@@ -111,11 +108,4 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 if __name__ == '__main__':
-    try:
-        main()
-    except KeyboardInterrupt:
-        sys.exit(130)
-    except (ValueError, OSError) as error:
-        if os.environ.get('HEED_TRACEBACK'):
-            raise
-        sys.exit(f'similarity.py: {error}')
+    commands.run(main)

@@ -70,11 +70,24 @@ def files(task, count=24):
     return found
 
 
+# {task: {name: text}}: files that lie beside those of a task and are none of its parts.
+OTHERS = {
+    'cola': {f'original/{kind}/{name}.tsv': 'gj04\t1\t\tanother sentence\n' for kind in ('raw', 'tokenized')
+             for name in ('in_domain_train', 'in_domain_dev', 'out_of_domain_dev')},
+    'mrpc': {'msr_paraphrase_train.txt': table('Quality', '#1 ID', '#2 ID', '#1 String', '#2 String',
+                                               rows=[(1, 1, 2, 'another', 'pair')]),
+             'dev_ids.tsv': '1000\t2000\n'},
+    'stsb': {f'original/sts-{name}.tsv': 'main-news\tMSRpar\t2012\t1\t5.0\tone\tanother\n' for name in ('train', 'dev')},
+    'mnli': {f'original/multinli_1.0_{name}.txt': 'gold_label\tsentence1\tsentence2\nneutral\tone\tanother\n'
+             for name in ('train', 'dev_matched', 'dev_mismatched')}}
+
+
 class GlueTest(experiments.TestCase):
     def write(self, task):
         folder = self.folder / task
         folder.mkdir()
-        for name, text in files(task).items():
+        for name, text in (files(task) | OTHERS.get(task, {})).items():
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
             (folder / name).write_text(text)
         return folder
 
@@ -144,7 +157,8 @@ class GlueTest(experiments.TestCase):
     def test_what_is_no_task(self):
         run = self.trained()
         for variant, message in ((f'mprc,{run}', "write TASK,WORKDIR, such as mrpc,runs/bert: did you mean 'mrpc'"),
-                                 ('mrpc', "There is no variant 'mrpc' of this config; write TASK,WORKDIR"),
+                                 ('mrpc', r"no variant 'mrpc' .* such as mrpc,runs/bert: the workdir is missing\."),
+                                 (f'MPRC,{run}', "did you mean 'mrpc'"),
                                  (f'ax,{run}', 'ax is for tests alone; train mnli'),
                                  (f'super_glue/rte,{run}', 'glue/ before the task is for TFDS')):
             with self.assertRaisesRegex(ValueError, message):

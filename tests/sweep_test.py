@@ -105,6 +105,19 @@ class FailedTest(SweepCase):
             self.assertEqual([line.split()[0] for line in out.getvalue().splitlines()[1:]], [*wanted])
 
 
+    def test_a_measure_that_fails_does_not_stop_the_others(self):
+        def measure(folder):
+            if folder.name == 'a':
+                raise KeyError('accuracy')
+            return {'': {'loss': 2.0}}
+
+        made = Sweep({'a': {'train.steps': 3}, 'b': {'train.steps': 4}}, measure=measure)
+        with (mock.patch.object(sweep, 'trained', lambda config, folder: 0), contextlib.redirect_stdout(io.StringIO()),
+              self.assertRaisesRegex(KeyError, 'accuracy')):
+            sweep.run(made, experiments.tiny(self.text), {}, self.folder / 'sweep', 'mine')
+        self.assertEqual(json.loads((self.folder / 'sweep' / 'mine.json').read_text()), {'b': {'loss': 2.0}})
+
+
 class SweepTest(SweepCase):
     def test_a_point_is_trained_and_tabulated(self):
         done = self.sweep(config=f'experiments.tiny({str(self.text)!r})',
@@ -323,6 +336,14 @@ class AttentionLengthTest(SweepCase):
         self.assertEqual(last, str(folder / 'plots' / 'mine.png'))
         with Image.open(last) as image:
             self.assertGreater(min(image.size), 500)
+
+    def test_bins_are_in_the_order_of_lengths(self):
+        bins = '1-4', '5-9', '10-19', '20+'
+        row = {'step': 3, 'split': 'by_length'} | {f'{name}/{one}': place for name in ('bleu', 'low', 'high', 'pairs')
+                                                   for place, one in enumerate(bins)}
+        (self.folder / 'metrics.jsonl').write_text(json.dumps(row, sort_keys=True) + '\n')
+        for found in attention_length.measure(self.folder).values():
+            self.assertEqual([*found.items()], [*zip(bins, range(4))])
 
     def test_points_are_the_variants(self):
         sweep = attention_length.sweep()

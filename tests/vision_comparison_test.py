@@ -85,7 +85,7 @@ class VisionComparisonTest(experiments.TestCase):
         table = json.loads((folder / 'vision_comparison.json').read_text())
         self.assertEqual([*table], [*whole.points])
         for name, row in table.items():
-            self.assertEqual([*row], ['valid accuracy', 'probe accuracy', 'parameters', 'TFLOP', 'seconds'])
+            self.assertEqual([*row], ['valid accuracy', 'probe accuracy', 'parameters', 'TFLOP', 'seconds', 'cores'])
             evaluation, other = ('probe', 'valid') if name in ('mae', 'mae_random') else ('valid', 'probe')
             self.assertEqual(row[f'{evaluation} accuracy'], experiments.rows(folder / name, evaluation)[-1]['accuracy'])
             self.assertIsNone(row[f'{other} accuracy'])

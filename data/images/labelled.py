@@ -100,6 +100,9 @@ class Images:
                 f'data.size={self.size} and data.channels={self.channels} do not fit; size is 0 or more pixels, '
                 'channels is 0, 1 or 3.'
             )
+        if self.size * (self.width or self.size) * (self.channels or 1) > _LARGEST:
+            raise ValueError(f'data.size={self.size} and data.width={self.width} make images of more than {_LARGEST >> 20} '
+                             'million numbers; lower them.')
         if self.width < 0 or ((self.width or self.fit != Stretch()) and not self.size):
             raise ValueError(f'data.width={self.width} and data.fit={self.fit} do not fit data.size={self.size}; set data.size '
                              'to the height of the images too.')

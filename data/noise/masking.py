@@ -20,6 +20,7 @@ import numpy as np
 from data.noise.vocabulary import Vocabulary
 
 BUDGETS = 'round', 'ceil', 'chance', 'bernoulli'
+_LONGEST = 1000  # words of a stretch
 _SIGMAS = 6  # how far above its mean the number of tokens that bernoulli may choose: more in a row of 10⁹, which are left out
 
 
@@ -205,8 +206,8 @@ class NGrams(Masking):
 
     def __post_init__(self):
         super().__post_init__()
-        if self.longest < 1:
-            raise ValueError(f'{self}: longest is {self.longest}; expected a number of words of 1 or more.')
+        if not 1 <= self.longest <= _LONGEST:
+            raise ValueError(f'{self}: longest is {self.longest}; expected a number of words, 1 to {_LONGEST}.')
 
     def own_width(self, length: int) -> int:
         return 2 * length
@@ -277,10 +278,10 @@ class Spans(Masking):
 
     def __post_init__(self):
         super().__post_init__()
-        if not 0 < self.p < 1 or self.longest < 1:
+        if not (0 < self.p < 1 and 1 <= self.longest <= _LONGEST):
             raise ValueError(
                 f'{self}: p is {self.p} and longest {self.longest}; expected a probability between 0 and 1, and a number of '
-                'words of 1 or more.'
+                f'words, 1 to {_LONGEST}.'
             )
 
     def lengths(self) -> np.ndarray:

@@ -45,6 +45,7 @@ class MaskedRows:
       borders: if documents share rows, the places of the file between two documents, ascending.
       special: places of the file with no ordinary token, ascending.
       ends: places of the file behind sentences, ascending; None: a piece may be cut anywhere.
+      left: ordinary tokens of pieces that are left out.
     """
 
     store: tokens.Tokens
@@ -62,6 +63,7 @@ class MaskedRows:
     borders: np.ndarray
     special: np.ndarray
     ends: np.ndarray | None
+    left: int = 0
 
     @classmethod
     def of(cls, store: tokens.Tokens, frame: Frame, vocabulary: Vocabulary, config: Any) -> 'MaskedRows':
@@ -97,7 +99,8 @@ class MaskedRows:
         made = cls(store, frame, config.noise, vocabulary, config.length, pairs, config.boundary_targets, begins, sizes, starts,
                    counts, document, borders, special, ends)
         kept = (made.ordinary > 0) & ((made.cuts > 0) if made.two else (counts > 0))
-        return dataclasses.replace(made, starts=starts[kept], counts=counts[kept], document=document[kept])
+        return dataclasses.replace(made, starts=starts[kept], counts=counts[kept], document=document[kept],
+                                   left=int(made.ordinary[~kept].sum()))
 
     def __len__(self) -> int:
         return len(self.starts)

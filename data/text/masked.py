@@ -171,10 +171,11 @@ class OpenMasked(OpenDocuments):
     def describe(self) -> str:
         """One line about the training part and the tokenizer, for the log."""
         config, meta = self.config, self._rows.store.meta
+        left = f' (not {self._rows.left:,} in pieces that data.cut={config.cut!r} cannot cut in two)' * (self._rows.left > 0)
         return (
             f'{config.place}, {fields.counted(meta["documents"], "document")}, '
             f'{meta["bytes"]:,} bytes, {self._rows.ordinary.sum():,} tokens '
-            f'in {len(self._rows):,} rows to train on; {type(config.tokenizer).__name__} vocabulary of '
+            f'in {len(self._rows):,} rows to train on{left}; {type(config.tokenizer).__name__} vocabulary of '
             f'{self.tokenizer.vocab:,}; unigram entropy {self.unigram_entropy:.2f}, '
             f'{self.plateau:.2f} with the words that the noise leaves'
         )

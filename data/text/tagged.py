@@ -227,7 +227,8 @@ class OpenTagged(examples.OpenExamples):
 
     Attributes:
       classes: the tags, 'O' first and then sorted.
-      has_spans: whether all tags are 'O', 'B-type' or 'I-type', which name spans, unlike parts of speech.
+      has_spans: whether the tags name spans, as those of BIO, IOBES and BILOU ('O', 'B-type', 'I-type', ..) and unlike parts of
+        speech.
     """
 
     classes: tuple[str, ...]
@@ -249,7 +250,7 @@ class OpenTagged(examples.OpenExamples):
             self.classes = tuple(examples.read(folder, _FILE, 'classes', list))
         if len(self.classes) < 2:
             raise ValueError(f'All words of data.train={config.train!r} have the tag {self.classes[0]!r}; widen it.')
-        self.has_spans = all(re.fullmatch('O|[BI]-.+', tag) for tag in self.classes)
+        self.has_spans = all(re.fullmatch('O|[BIESLU]-.+', tag) for tag in self.classes)
         self.facts = {**self.facts, 'classes': len(self.classes)}
         self.meanings = {**self.meanings, 'classes': cache.key(*self.classes)}
 
@@ -269,6 +270,7 @@ class OpenTagged(examples.OpenExamples):
         return (f'{self.config.path}, {self.config.described()}; {facts["sentences"]:,} sentences in {facts["rows"]:,} rows, '
                 f'{facts["words"]:,} words to train on; '
                 f'{len(self.classes)} tags ({", ".join(self.classes[:5])}{", .." * (len(self.classes) > 5)})'
+                f'{"" if self.has_spans else ", which name no spans (B-type, I-type), so that no F1 is measured"}'
                 f'{self._once()}; {self._vocabulary}')
 
     def _once(self) -> str:

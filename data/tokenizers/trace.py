@@ -14,16 +14,15 @@ probabilities among all, and the log probabilities of their pieces; then the pro
 shows the lattice.
 """
 
-import argparse
 import itertools
 import math
 import os
 import pathlib
-import sys
 import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from data import commands
 from data.sources import files as sources
 from data.tokenizers import lattice, merges
 from data.tokenizers.lattice import Lattice
@@ -173,8 +172,7 @@ def _height(width: int) -> float:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    parser = argparse.ArgumentParser('python -m data.tokenizers.trace', None, __doc__,
-                                     formatter_class=argparse.RawTextHelpFormatter)
+    parser = commands.Parser('data.tokenizers.trace', __doc__)
     parser.add_argument('file', metavar='FILE', nargs='?', help='a text, a folder or a glob')
     parser.add_argument('--merges', type=int, metavar='N', help='the most merges; default: until every word is one token')
     parser.add_argument('--encoding', default='utf-8', metavar='NAME', help='of FILE, by a name that Python knows')
@@ -214,15 +212,4 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 if __name__ == '__main__':
-    try:
-        main()
-        sys.stdout.flush()
-    except KeyboardInterrupt:
-        sys.exit(130)
-    except BrokenPipeError:  # of a reader such as head
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    except (ValueError, OSError) as error:
-        if os.environ.get('HEED_TRACEBACK'):
-            raise
-        told = str(error).replace('data.encoding', '--encoding').replace('set data.path to', 'give')
-        sys.exit(f'trace.py: {told}')
+    commands.run(main, lambda text: text.replace('data.encoding', '--encoding').replace('set data.path to', 'give'))

@@ -42,10 +42,15 @@ class CompanionsTest(experiments.TestCase):
         cls.shared = pathlib.Path(tempfile.mkdtemp(prefix='heed-'))
         cls.addClassCleanup(shutil.rmtree, cls.shared)
         (cls.shared / 'text.txt').write_text(experiments.lines(80))
+        cls.teaching(cls.shared / 'run')
+
+    @classmethod
+    def teaching(cls, folder, **changes):
+        """Trains a BERT on masked words, for two steps."""
         code, out = experiments.train(experiments.tiny_reader(cls.shared / 'text.txt', 'masked', **{
             'data.pairs': 'none', 'task': base.part('transformer.tasks.masked:MaskedTokens'),
             'model.head': 'MaskedWords()', 'model.layers': LAYERS, 'model.dropout': 0.1, 'train.steps': 2,
-            'log.every_steps': 2, 'optimizer.average_decay': 0.9}), cls.shared / 'run')
+            'log.every_steps': 2, 'optimizer.average_decay': 0.9} | changes), folder)
         assert code == 0, out
 
     def setUp(self):
@@ -100,6 +105,17 @@ class CompanionsTest(experiments.TestCase):
             teacher.model.kept = ((0,), (1,), (0, 1), ())  # of a teacher that was pruned
         with mock.patch.object(distill, 'begun', lambda *given: (found, teacher)):
             self.assertEqual([*self.config().model.kept], [(0,), (0, 1)])
+
+    @pytest.mark.slow
+    def test_a_student_of_layers_that_share_their_parameters_has_them_all(self):
+        self.teaching(self.teacher, **{'model.depth': 'Groups(groups=2)'})
+        config = self.config()
+        run = runs.build(config, meshes.make(1), source=self.teacher)
+        state, made = run.init_from(self.teacher)
+        self.assertEqual((config.model.layers, list(made)), (2, []))
+        there = runs.load(self.teacher).params
+        for block in ('block_0', 'block_1'):
+            jax.tree.map(np.testing.assert_array_equal, state.params[block], there[block])
 
     @pytest.mark.slow
     def test_microbatches_dispatch_and_devices_change_nothing(self):

@@ -1,6 +1,7 @@
 """From predictions for tokens to spans: answers in a text, names in a sentence."""
 
 import collections
+import re
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -67,19 +68,24 @@ def _best_of(starts: Any, ends: Any, window: Any, longest: int, count: int) -> l
 
 
 def named_spans(tags: Sequence[str], strict: bool = False) -> set[tuple[int, int, str]]:
-    """{(start, stop, type)}: the spans of a sequence of tags 'O', 'B-type' and 'I-type', for the F1 of names.
+    """{(start, stop, type)}: the spans of a sequence of tags 'O', 'B-type' and 'I-type', for the F1 of names; in the schemes
+    IOBES and BILOU also 'E-type' or 'L-type', the last of a span, and 'S-type' or 'U-type', a span of its own.
 
-    As conlleval counts (Tjong Kim Sang and Buchholz 2000): a span begins at B-type, and at I-type where the tag before it is O
-    or of another type. With `strict` none begins at I-type. Raises ValueError for another tag.
+    As conlleval counts (Tjong Kim Sang and Buchholz 2000): a span begins at B-type, and at I-type or E-type where no span of
+    this type is open. With `strict` none begins at these two. Raises ValueError for another tag.
     """
     found, start, kind = set(), 0, ''
     for place, tag in enumerate([*tags, 'O']):
+        if not re.fullmatch('O|[BIESLU]-.+', tag):
+            raise ValueError(f"The tag {tag!r} belongs to no span; expected 'O', or 'B-', 'I-', 'E-' or 'S-' and a type.")
         sign, _, new = tag.partition('-')
-        if tag != 'O' and (sign not in ('B', 'I') or not new):
-            raise ValueError(f"The tag {tag!r} belongs to no span; expected 'O', or 'B-' or 'I-' with a type behind it.")
-        if kind and (sign != 'I' or new != kind):
+        goes_on = sign in 'IEL'
+        if kind and not (goes_on and new == kind):
             found.add((start, place, kind))
             kind = ''
-        if new and not kind and not (strict and sign == 'I'):
+        if new and not kind and not (strict and goes_on):
             start, kind = place, new
+        if kind and sign in 'ELSU':
+            found.add((start, place + 1, kind))
+            kind = ''
     return found

@@ -55,7 +55,7 @@ class Mae(nn.Module):
 
     Attributes:
       patch: side of a square patch in pixels; it divides both sides of the images.
-      pool: of the encoder, as in `Vit`: 'cls' has a class token, 'mean' averages the patches.
+      pool: of the encoder, as in `Vit`: 'cls' and 'both' have a class token, 'mean' averages the patches.
       mask_ratio: share of the masked patches; of T patches int(T·(1 - mask_ratio)) are kept.
       normalize: whether the targets are pixels standardised within their patch (section 4.1, 'reconstruction target').
       decodes: whether it has a decoder; False: the encoder alone, as in transformers' ViTMAEModel.
@@ -91,7 +91,7 @@ class Mae(nn.Module):
     @property
     def front(self) -> tuple[str, ...]:
         """The names of the tokens before the patches."""
-        return ('class',) if self.pool == 'cls' else ()
+        return () if self.pool == 'mean' else ('class',)
 
     @nn.compact
     def __call__(self, image: jax.Array, *, noise: jax.Array | None = None, seed: jax.Array | None = None,

@@ -182,7 +182,8 @@ class Resnet(nn.Module):
             use the running moments.
           capture: as in other models; it has no attention to show.
         """
-        if len(self.widths) != len(self.depths) or not self.depths or min(*self.widths, *self.depths, 1) < 1:
+        if len(self.widths) != len(self.depths) or not self.depths or not all(
+                type(number) is int and number > 0 for number in (*self.widths, *self.depths)):
             raise ValueError(f'model.widths is {self.widths} and model.depths {self.depths}; expected a width and a number of '
                              'blocks, 1 or more, for each stage.')
         numerics, train = Numerics(self.dtype, self.dense_gradient, self.parameter_dtype), key is not None

@@ -62,7 +62,8 @@ class Distillation(Classification):
     """(1 - share)·the loss of `Classification` + share·distillation.
 
     Metrics are the `accuracy` of the averaged prediction, and `agreement`: how often the prediction that learns from the
-    teacher is the teacher's.
+    teacher is the teacher's. Of a student with a distillation token also `cls_accuracy` and `distillation_accuracy`, of the
+    predictions by either token alone.
 
     Attributes:
       targets: what is learnt of the teacher, 'Hard()' or 'Soft(temperature=3.0)'.
@@ -96,5 +97,7 @@ class Distillation(Classification):
         label = self.label(averaged, batch)
         weights = example_weights(batch, len(label))
         values = {'distillation': self.targets(taught, teacher), 'accuracy': correct(averaged, label),
-                  'agreement': correct(taught, teacher.argmax(-1))}
+                  'agreement': correct(taught, teacher.argmax(-1))} | {
+                      f'{token}_accuracy': correct(student[f'{token}_logits'], label) for token in ('cls', 'distillation')
+                      if f'{token}_logits' in student}
         return found | {name: ((weights * value).sum(), weights.sum()) for name, value in values.items()}

@@ -166,6 +166,13 @@ class SourcesTest(parameterized.TestCase):
             self.assertEqual(names(split), [wanted])
         self.assertLen(names('all'), 4)
 
+    def test_a_word_inside_a_title_makes_no_part_of_a_folder(self):
+        self.write(**{'on the training of dogs_txt': 'A', 'of cats_txt': 'B'})
+        names = lambda: [file.name for file in self.part('train').files]
+        self.assertLen(names(), 2)
+        self.write(**{'train-0_txt': 'C'})
+        self.assertEqual(names(), ['train-0.txt'])
+
     @parameterized.parameters(
         ({'a_txt': ''.join(f'line {number}\n' for number in range(500))}, True),
         ({'a_txt': 'é' * 999}, False),  # one line

@@ -365,6 +365,12 @@ class NextSentenceTest(MaskedCase):
             own = row[1:border] + (row[border + 1 : -1] if label == 0 else [])
             self.assertEqual(own, window if label == 0 else window[: border - 1])
 
+    def test_what_cannot_be_cut_in_two_is_said(self):
+        opened = self.opened(['w1 w2', 'w3', 'w4 w5 w6', 'w7'], packing='none', pairs='next', cut='anywhere')
+        self.assertIn("5 tokens in 2 rows to train on (not 2 in pieces that data.cut='anywhere' cannot cut in two); ",
+                      opened.describe())
+        self.assertNotIn('in pieces', self.opened(packing='none').describe())
+
     @parameterized.parameters((['w1 w2 w3'], 'has 1 document'), (['w1', 'w2'], 'no document of two tokens'))
     def test_too_little_text(self, text, message):
         opened = self.opened(text, packing='none', pairs='next', cut='anywhere')

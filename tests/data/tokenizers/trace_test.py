@@ -54,6 +54,12 @@ class MergesTest(parameterized.TestCase):
         self.assertEndsWith(everything[-1], 'was_ 1  went_ 1  what_ 1')
         self.assertEqual(printed(path, '--merges=0')[-2:], lines[1:3])
 
+    @parameterized.parameters((['--merges=many'], '--merges: invalid int value'), (['--merge=3'], 'unrecognized arguments'),
+                              (['--outt=a.png'], 'unrecognized arguments: --outt=a.png; see --help'))
+    def test_a_typing_mistake_is_one_sentence(self, arguments, message):
+        with self.assertRaisesRegex(ValueError, message):
+            printed(self.file(RHYME), *arguments)
+
     def test_the_same_in_another_process_and_with_a_picture(self):
         path = self.file(' '.join(f'{a}{b}' for a in 'abcdefg' for b in 'hijklmn'))  # ties: 7 of 7, then 49 of 1
         found = []

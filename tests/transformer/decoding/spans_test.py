@@ -89,9 +89,27 @@ class NamedSpansTest(parameterized.TestCase):
         ('I-x I-x O I-y I-x', {(0, 2, 'x'), (3, 4, 'y'), (4, 5, 'x')}),
         ('B-x I-y I-y B-y', {(0, 1, 'x'), (1, 3, 'y'), (3, 4, 'y')}),
         ('B-creative-work I-creative-work', {(0, 2, 'creative-work')}),
+        ('B-x I-x E-x E-x S-x B-y E-x O', {(0, 3, 'x'), (3, 4, 'x'), (4, 5, 'x'), (5, 6, 'y'), (6, 7, 'x')}),
+        ('U-x B-x L-x I-x L-x', {(0, 1, 'x'), (1, 3, 'x'), (3, 5, 'x')}),
     )
     def test_by_hand(self, tags, expected):
         self.assertEqual(named_spans(tags.split()), expected)
+
+    @parameterized.parameters('IOBES', 'BILOU')
+    def test_spans_are_the_same_in_every_scheme(self, scheme):
+        last, alone = ('E', 'S') if scheme == 'IOBES' else ('L', 'U')
+        draw = random.Random(0)
+        for _ in range(500):
+            plain, marked = [], []
+            for kind, size in zip(draw.choices(['', 'x', 'y'], k=5), draw.choices([1, 2, 3], k=5)):
+                inside = [f'I-{kind}'] * (size - 2)
+                plain += [f'B-{kind}', *[f'I-{kind}'] * (size - 1)] if kind else ['O']
+                marked += ([f'{alone}-{kind}'] if size == 1 else [f'B-{kind}', *inside, f'{last}-{kind}']) if kind else ['O']
+            for strict in (False, True):
+                self.assertEqual(named_spans(marked, strict), named_spans(plain, strict), marked)
+
+    def test_strictly_none_begins_inside_or_at_the_end(self):
+        self.assertEqual(named_spans(['I-x', 'E-x', 'O', 'B-x', 'E-x', 'E-x'], strict=True), {(3, 5, 'x')})
 
     def test_as_conlleval(self):
         draw = random.Random(0)
@@ -108,7 +126,7 @@ class NamedSpansTest(parameterized.TestCase):
                 found = 2 * len(a & b) / (len(a) + len(b)) if a or b else 0.0
                 self.assertAlmostEqual(found, wanted, places=12, msg=f'{said} {right} {strict}')
 
-    @parameterized.parameters('NN', 'E-x', 'B-', 'B')
+    @parameterized.parameters('NN', 'X-x', 'B-', 'B', 'S')
     def test_other_tags(self, tag):
         with self.assertRaisesRegex(ValueError, f"The tag '{tag}' belongs to no span"):
             named_spans(['O', tag])

@@ -73,18 +73,20 @@ class MaskingTest(parameterized.TestCase):
 
 
 class MaeTest(parameterized.TestCase):
-    def test_masked_pixels_cannot_affect_what_is_predicted(self):
-        params = drawn(SMALL)
-        before = apply(SMALL, params, IMAGES, noise=NOISE)
+    @parameterized.parameters('cls', 'mean', 'both')
+    def test_masked_pixels_cannot_affect_what_is_predicted(self, pool):
+        model = changed(SMALL, pool=pool)
+        params = drawn(model)
+        before = apply(model, params, IMAGES, noise=NOISE)
         masked = np.asarray(before['mask'])[..., None]
         cut = np.asarray(patches(IMAGES, 2))
         others = np.where(masked == 1, 7 * cut[::-1], cut)
-        after = apply(SMALL, params, np.asarray(joined(others, 2, 4, 8)), noise=NOISE)
+        after = apply(model, params, np.asarray(joined(others, 2, 4, 8)), noise=NOISE)
         for name in ('hidden', 'pooled', 'pixels'):
             np.testing.assert_array_equal(after[name], before[name], name)
         self.assertGreater(np.abs(after['targets'] - before['targets']).max(), 1.0)
         seen = np.where(masked == 0, 7 * cut[::-1], cut)
-        moved = apply(SMALL, params, np.asarray(joined(seen, 2, 4, 8)), noise=NOISE)
+        moved = apply(model, params, np.asarray(joined(seen, 2, 4, 8)), noise=NOISE)
         self.assertGreater(np.abs(moved['pixels'] - before['pixels']).max(), 0.1)
 
     def test_without_noise_seed_or_key_nothing_is_masked(self):
@@ -95,6 +97,11 @@ class MaeTest(parameterized.TestCase):
         self.assertEqual(set(found), {'hidden', 'pooled'})
         for name, x in found.items():
             np.testing.assert_array_equal(x, wanted[name])
+
+    def test_the_mean_beside_the_class_token_does_not_affect_what_is_predicted(self):
+        found, wanted = (apply(changed(SMALL, pool=pool), drawn(SMALL), IMAGES, noise=NOISE) for pool in ('both', 'cls'))
+        for name in ('hidden', 'pixels'):
+            np.testing.assert_array_equal(found[name], wanted[name], name)
 
     def test_the_mask_of_an_image_follows_from_its_seed(self):
         mask = lambda images, **drawing: np.asarray(apply(SMALL, drawn(SMALL), images, **drawing)['mask'])

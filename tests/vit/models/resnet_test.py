@@ -78,6 +78,8 @@ class ResnetTest(parameterized.TestCase):
         (dict(stem=ResnetStem()), (1, 4, 4, 3), r'4x4 are too small for strides of 8 .* 5x5 or more', True),
         (dict(depths=(1,)), IMAGES.shape, r'widths is \(8, 12\) and model.depths \(1,\); expected a width', True),
         (dict(depths=(1, 0)), IMAGES.shape, 'a number of blocks, 1 or more', True),
+        (dict(depths=(1, 1.5)), IMAGES.shape, 'a number of blocks, 1 or more', True),
+        (dict(widths=('8', '12')), IMAGES.shape, r"widths is \('8', '12'\) .* expected a width", True),
         (dict(widths=(), depths=()), IMAGES.shape, 'for each stage', True),
         (dict(widths=(8, 13)), IMAGES.shape, r'Bottleneck\(reduction=2, early=False\) cannot reduce a width of 13', True))
     def test_refused(self, fields, shape, message, refused):

@@ -47,7 +47,7 @@ class DistillationTest(parameterized.TestCase):
         teacher = {'logits': logits()}
         task = Distillation(targets=Soft(temperature=2.5) if soft else Hard(), share=share, label_smoothing=smoothing)
         found = loss(task, Pair(student, teacher))
-        value, right, agreed, rows = 0.0, 0, 0, [0, 1, 3, 4]
+        value, right, agreed, rows, alone = 0.0, 0, 0, [0, 1, 3, 4], {}
         for row in rows:
             one = student.get('cls_logits', student['logits'])[row]
             other = student.get('distillation_logits', student['logits'])[row]
@@ -58,9 +58,13 @@ class DistillationTest(parameterized.TestCase):
             value += (1 - share) * -target @ scipy.special.log_softmax(one) + share * taught
             right += student['logits'][row].argmax() == BATCH['label'][row]
             agreed += other.argmax() == of_teacher.argmax()
+            for token in ('cls', 'distillation') if tokens == 2 else ():
+                name = f'{token}_accuracy'
+                alone[name] = alone.get(name, 0) + (student[f'{token}_logits'][row].argmax() == BATCH['label'][row])
         np.testing.assert_allclose(float(total(task, found)), value / 4, rtol=1e-12)
         self.assertEqual(tuple(map(float, found['accuracy'])), (right, 4))
         self.assertEqual(tuple(map(float, found['agreement'])), (agreed, 4))
+        self.assertEqual({name: float(pair[0]) for name, pair in found.items() if name.endswith('_accuracy')}, alone)
 
     def test_the_paper_s_values(self):
         self.assertEqual(Distillation().coefficients, {'cross_entropy': 0.5, 'distillation': 0.5})

@@ -1,7 +1,7 @@
-"""The predecessors of attention, behind its interface: a convolution and a recurrence of the values.
+"""Layers behind the interface of attention that have no weights of positions: a convolution and a recurrence of the values,
+which mix all heads and have width D = K·Hv, and attention between channels.
 
-Both use only the value projection, and mix all heads: they are layers of width D = K·Hv. There are no weights to drop:
-`dropout` acts only on the branches.
+There are no weights to drop: `dropout` acts only on the branches.
 """
 
 import dataclasses
@@ -21,7 +21,7 @@ from transformer.layers.roles import Wanted
 
 
 class Alternative(Mechanism):
-    """Base of `Convolution` and `Recurrence`."""
+    """Base of mechanisms without weights of positions; by default they use only the value projection."""
 
     cross = shown = scored = patterns = False
     projections = ('value',)

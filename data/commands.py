@@ -1,0 +1,33 @@
+"""The command lines of `python -m data.NAME`: a mistake is one sentence and exit code 1, as of the scripts at the root."""
+
+import argparse
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+
+class Parser(argparse.ArgumentParser):
+    """A parser that raises ValueError for a mistake, takes no abbreviations, and shows a docstring as it is."""
+
+    def __init__(self, module: str, documentation: str | None):
+        super().__init__(f'python -m {module}', description=documentation, allow_abbrev=False,
+                         formatter_class=argparse.RawTextHelpFormatter)
+
+    def error(self, message: str) -> None:
+        raise ValueError(f'{message}; see --help.')
+
+
+def run(main: Callable[[], object], told: Callable[[str], str] = str) -> None:
+    """Calls `main` and exits; `told` rewrites the sentence of an error. HEED_TRACEBACK=1 keeps its traceback."""
+    try:
+        main()
+        sys.stdout.flush()
+    except KeyboardInterrupt:
+        sys.exit(130)
+    except BrokenPipeError:  # of a reader such as head
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except (ValueError, OSError) as error:
+        if os.environ.get('HEED_TRACEBACK'):
+            raise
+        sys.exit(f'{Path(sys.argv[0]).name}: {told(str(error))}')
