@@ -87,8 +87,8 @@ class Infill(Denoising):
 
     def __post_init__(self):
         _require_share(self)
-        if not (0.1 <= self.mean <= 32 and 0 <= self.random <= 1):
-            raise ValueError(f'{self} has no meaning: mean is 0.1 to 32, and random between 0 and 1.')
+        if not (0.001 <= self.mean <= 32 and 0 <= self.random <= 1):
+            raise ValueError(f'{self} has no meaning: mean is 0.001 to 32, and random between 0 and 1.')
 
     def __call__(self, ids: np.ndarray, rng: np.random.Generator, vocabulary: Vocabulary) -> np.ndarray:
         starts = _word_starts(ids, vocabulary)

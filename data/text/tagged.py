@@ -270,8 +270,8 @@ class OpenTagged(examples.OpenExamples):
         return (f'{self.config.path}, {self.config.described()}; {facts["sentences"]:,} sentences in {facts["rows"]:,} rows, '
                 f'{facts["words"]:,} words to train on; '
                 f'{len(self.classes)} tags ({", ".join(self.classes[:5])}{", .." * (len(self.classes) > 5)})'
-                f'{"" if self.has_spans else ", which name no spans (B-type, I-type), so that no F1 is measured"}'
-                f'{self._once()}; {self._vocabulary}')
+                f'{self._once()}{"" if self.has_spans else ", which name no spans (B-type, I-type): there is no F1"}; '
+                f'{self._vocabulary}')
 
     def _once(self) -> str:
         """A warning of tags that occur once, which may be typing mistakes."""

@@ -188,7 +188,7 @@ class DenoisingTest(parameterized.TestCase):
         self.assertNotEqual(*both)
 
     @parameterized.parameters(
-        ('Infill(share=0)', 'share is above 0'), ('Infill(mean=1e-9)', 'mean is 0.1'), ('Infill(random=2)', 'random between'),
+        ('Infill(share=0)', 'share is above 0'), ('Infill(mean=1e-9)', 'mean is 0.001'), ('Infill(random=2)', 'random between'),
         ('MaskTokens(random=-1)', 'random is a share'), ('DeleteTokens(share=1.5)', 'at most 1'),
         ('SpanCorruption() >> Rotate()', 'has no >>'), ('Rotate() >> SpanCorruption()', 'has no >>'))
     def test_refuses(self, expression, message):

@@ -195,6 +195,14 @@ class ContractTest(TaggedCase):
         said = f"3 tags (O, B-x, X-LOC) (CAUTION: 'X-LOC', at {path}:46, occurs once: correct it if it is mistyped"
         self.assertIn(said, Tagged(**self.fields()).open(None).describe())
 
+    @parameterized.parameters(('eu B-x\nold E-x\ngerman O\n\n' * 15, True), ('eu L-x\ngerman O\n\n' * 15, True),
+                              ('eu NN\ngerman JJ\n\n' * 15, False), ('eu PER\ngerman O\n\n' * 15, False))
+    def test_tags_that_name_no_spans_are_said(self, text, spans):
+        self.write(text)
+        opened = Tagged(**self.fields()).open(None)
+        self.assertEqual(opened.has_spans, spans)
+        self.assertEqual('which name no spans (B-type, I-type): there is no F1; ' in opened.describe(), not spans)
+
     @parameterized.parameters(
         ('EU rejects,B-x O\n', 'a.csv:1 is .EU rejects,B-x O.; expected a word and its tag'),
         ('sentence_id,word,tag\n1,EU\n', 'a.csv:2 is .1,EU.; expected a word'),
