@@ -35,6 +35,7 @@ if __name__ == '__main__':
 
 
 import train
+from data import remote
 from display import progress
 from training import storage
 from training.config import schema
@@ -105,6 +106,7 @@ def run(sweep, config, given, folder, name, *, only=None, processes=1):
                         rows = sweeps.rows(group, [sweep.measure(folder / one) for one in points])
                     except Exception as error:
                         failed = failed or error  # once the others are trained
+                        print(f'sweep.py: {group} is trained, but cannot be measured: {error!r}', file=sys.stderr, flush=True)
                         continue
                     print('\n'.join(sweeps.lines(rows, sweep.title, wide=17 if several else 8)[bool(table):]), flush=True)
                     table |= rows
@@ -205,4 +207,4 @@ def end_with(parent):
 
 
 if __name__ == '__main__':
-    cli.run(main, config='configs/stability.py')
+    cli.run(main, config='configs/stability.py', shown=remote.shown)

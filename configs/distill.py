@@ -8,7 +8,8 @@
 
 The teacher predicts masked words or classifies texts, and the student learns from the same data, tokenizer and classes. Its
 sizes are flags: --config.model.layers, of which those without such a layer are fresh, and with --config.task.cosine=0 also
-others, whose parameters have to be fresh. If layers share their parameters, the student has all of them and half the layers.
+others, whose parameters have to be fresh. If layers share their parameters, the student has all of them and half the layers,
+which the groups must divide.
 Sanh et al. leave the embedding of types and the pooler out; here the student keeps them.
 
 Measured with the run `masked-sst2-0` of configs/objectives.py, 4 layers that learnt SST-2, and --config.train.steps=3200:
@@ -19,6 +20,7 @@ times as fast. Its training took 18 minutes of that core.
 
 from configs import base
 from configs.finetune import begun
+from training.config import resolve
 
 # {task of the teacher: (task of the student, learning rate, steps)}
 TASKS = {'transformer.tasks.masked:MaskedTokens': ('transformer.tasks.distillation:Distillation', 5e-4, 10_000),
@@ -36,7 +38,8 @@ def get_config(variant=''):
     layers = teacher.model.layers
     c.model.layers = max(1, layers // 2)
     c.model.kept = teacher.model.kept[::2][:c.model.layers]  # the heads that pruning has left
-    if teacher.model.depth == 'Own()':
+    depth, own = (resolve.load(f'transformer.layers.universal:{name}') for name in ('Depth', 'Own'))
+    if isinstance(resolve.parse(teacher.model.depth, depth, 'model.depth'), own):
         c.init_rules = (*every_second(layers), (r'block_0/.*', 'keep'), (r'block_.*', 'fresh'), (r'.*', 'keep'))
     else:
         c.init_rules = ((r'.*', 'keep'),)  # layers share their parameters: the student has them all

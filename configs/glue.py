@@ -6,10 +6,10 @@
     python predict.py --workdir=runs/mrpc --input=glue_data/MRPC/test.tsv > MRPC.tsv
 
 The tasks are cola, sst2, mrpc, stsb, qqp, mnli, qnli, rte and wnli. data.path is a folder with train.tsv, dev.tsv and test.tsv
-as GLUE publishes them (gluebenchmark.com); other files there, such as CoLA's original ones, are not read. Where a file is
-missing or has another name, as Microsoft's own of MRPC have, say which parts to take: --config.data.train=all[:90%]
---config.data.valid=all[90%:]. The task glue/mrpc reads the set of this name of TFDS, which `python -m data.prepare glue/mrpc`
-prepares.
+as GLUE publishes them (gluebenchmark.com), plain or .gz; other files there, such as CoLA's original ones, are not read. Where
+dev.tsv is missing: --config.data.train=train.tsv[:90%] --config.data.valid=train.tsv[90%:]; files of other names are named in
+the same way, such as msr_paraphrase_train.txt[:90%]. The task glue/mrpc reads the set of this name of TFDS, which
+`python -m data.prepare glue/mrpc` prepares.
 
 The metrics are those of the benchmark (Wang et al. 2019, table 1), from the evaluator `scores`: of cola Matthews' correlation,
 of mrpc and qqp F1 and accuracy, of stsb Pearson's and Spearman's, of the others accuracy; of mnli on the matched part, and from
@@ -32,7 +32,7 @@ TASKS = {
     'mrpc': ('classes', ('1', 'equivalent'), {}),
     'stsb': ('number', None, {}),
     'qqp': ('classes', ('1', 'duplicate'), {'incomplete': 'skip'}),  # its training part has some broken lines
-    'mnli': ('classes', ('', ''), {'valid': 'dev_matched.tsv'}),
+    'mnli': ('classes', ('', ''), {'valid': 'dev_matched.tsv*'}),
     'qnli': ('classes', ('', ''), {}),
     'rte': ('classes', ('', ''), {}),
     'wnli': ('classes', ('', ''), {})}
@@ -45,17 +45,18 @@ def get_config(variant=''):
         raise ValueError('ax is for tests alone; train mnli, and score that run on its file with eval.py '
                          '--path=diagnostic-full.tsv --evaluator=scores.')
     if task not in TASKS or set_of not in ('', 'glue') or not workdir:
-        hint = (resolve.did_you_mean(task.lower(), TASKS) if task not in TASKS else 'glue/ before the task is for TFDS.'
-                if set_of not in ('', 'glue') else 'the workdir is missing.')
+        hint = 'the workdir is missing.' if task in TASKS else resolve.did_you_mean(task.lower(), TASKS)
+        if task in TASKS and set_of not in ('', 'glue'):
+            hint = 'glue/ before the task is for TFDS.'
         raise ValueError(f'There is no variant {variant!r} of this config; write TASK,WORKDIR, such as mrpc,runs/bert: {hint}')
     what, positive, fields = TASKS[task]
     c = of_texts(workdir, 'glue', what)
-    mismatched = 'validation_mismatched' if slash else 'dev_mismatched.tsv'
+    mismatched = 'validation_mismatched' if slash else 'dev_mismatched.tsv*'
     if slash:
         parts = {'train': 'train', 'valid': 'validation_matched' if task == 'mnli' else 'valid'}
         fields = {'name': name, 'path': ''}
     else:
-        parts = {'train': 'train.tsv', 'valid': 'dev.tsv'}
+        parts = {'train': 'train.tsv*', 'valid': 'dev.tsv*'}
     with c.unlocked():
         c.data.update(parts | {'test': '', 'reader': READERS[what]} | fields)
         if what == 'classes':

@@ -67,7 +67,7 @@ def get_config(variant=''):
                                                                        warmup_steps=c.train.steps // 20),
                                      average_decay=0.998 if variant == 'wide' else 0.0)
     c.log.every_steps = 43
-    c.checkpoint.every_steps = 400 if variant in ('small', 'digits') else 100
+    c.checkpoint.every_steps = 100 if variant in ('wide', 'd2l') else 400  # a few minutes
     c.evals.valid = base.evaluation('transformer.evaluators.base:Averages', split='valid', every_steps=c.train.steps // 10)
     c.evals.mistakes = base.evaluation('vit.evaluators.mistakes:Mistakes', split='valid')
     return c.lock()

@@ -31,7 +31,7 @@ def get_config(variant=''):
     c.train.steps = 3000
     c.evals.valid = base.evaluation('transformer.evaluators.base:Averages', split='valid', every_steps=1000)
     c.evals.summaries = base.evaluation('transformer.evaluators.texts:Summaries', split='valid', limit=200,
-                                         strategy='Greedy(constraint=NoRepeat(ngram=3))')
+                                        strategy='Greedy(constraint=NoRepeat(ngram=3))')
     return c.lock()
 
 

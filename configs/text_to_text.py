@@ -57,10 +57,10 @@ def data(other, tasks, length):
 def parts():
     """The tasks."""
     two = 'sentence1: {sentence1} sentence2: {sentence2}'
-    glue = dict(train='train', valid='valid')
+    glue = dict(train='train.tsv*', valid='dev.tsv*')
     return {
         'sst2': dict(glue, inputs='sst2 sentence: {sentence}', target='{label}', words=('negative', 'positive')),
-        'mrpc': dict(inputs='mrpc sentence1: {#1 String} sentence2: {#2 String}', target='{Quality}',
+        'mrpc': dict(glue, inputs='mrpc sentence1: {#1 String} sentence2: {#2 String}', target='{Quality}',
                      words=('not_equivalent', 'equivalent')),
         'rte': dict(glue, inputs=f'rte {two}', target='{label}', words=('entailment', 'not_entailment')),
         'stsb': dict(glue, inputs=f'stsb {two}', target='{score}', step=0.2),

@@ -6,6 +6,8 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+from data import remote
+
 
 class Parser(argparse.ArgumentParser):
     """A parser that raises ValueError for a mistake, takes no abbreviations, and shows a docstring as it is."""
@@ -18,8 +20,9 @@ class Parser(argparse.ArgumentParser):
         raise ValueError(f'{message}; see --help.')
 
 
-def run(main: Callable[[], object], told: Callable[[str], str] = str) -> None:
-    """Calls `main` and exits; `told` rewrites the sentence of an error. HEED_TRACEBACK=1 keeps its traceback."""
+def run(main: Callable[[], object], shown: Callable[[str], str] = str) -> None:
+    """Calls `main` and exits. `shown` rewrites the sentence of an error, in which copies of objects of a bucket have the names
+    of these. HEED_TRACEBACK=1 keeps its traceback."""
     try:
         main()
         sys.stdout.flush()
@@ -30,4 +33,4 @@ def run(main: Callable[[], object], told: Callable[[str], str] = str) -> None:
     except (ValueError, OSError) as error:
         if os.environ.get('HEED_TRACEBACK'):
             raise
-        sys.exit(f'{Path(sys.argv[0]).name}: {told(str(error))}')
+        sys.exit(f'{Path(sys.argv[0]).name}: {remote.shown(shown(str(error)))}')

@@ -48,14 +48,18 @@ def local(path: str) -> str:
         raise ValueError(f'{SCHEME}{outside[0]} has .. in its name, which leads out of the folder of its copy; rename it.')
 
     def build(folder: Path) -> None:
+        failed = None
         for name in sizes:
             (folder / name).parent.mkdir(parents=True, exist_ok=True)
         try:
             bucket.get(list(sizes), [str(folder / name) for name in sizes])
         except Exception as error:
-            raise unreadable(error) from None
-        if generations(listed()) != generations(named):
+            failed = error
+        now = generations(listed())
+        if any(now.get(name) != generation for name, generation in generations(named).items()):
             raise ValueError(f'{path} has changed while it was copied; start again when nothing is written there.')
+        if failed:
+            raise unreadable(failed)
 
     def intact(folder: Path) -> bool:
         return all((folder / name).is_file() and (folder / name).stat().st_size == size for name, size in sizes.items())

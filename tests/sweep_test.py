@@ -113,8 +113,9 @@ class FailedTest(SweepCase):
 
         made = Sweep({'a': {'train.steps': 3}, 'b': {'train.steps': 4}}, measure=measure)
         with (mock.patch.object(sweep, 'trained', lambda config, folder: 0), contextlib.redirect_stdout(io.StringIO()),
-              self.assertRaisesRegex(KeyError, 'accuracy')):
+              contextlib.redirect_stderr(io.StringIO()) as said, self.assertRaisesRegex(KeyError, 'accuracy')):
             sweep.run(made, experiments.tiny(self.text), {}, self.folder / 'sweep', 'mine')
+        self.assertEqual(said.getvalue(), "sweep.py: a is trained, but cannot be measured: KeyError('accuracy')\n")
         self.assertEqual(json.loads((self.folder / 'sweep' / 'mine.json').read_text()), {'b': {'loss': 2.0}})
 
 

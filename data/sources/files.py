@@ -204,18 +204,16 @@ def named(found: Sequence[File], name: str) -> list[File]:
     """The files that the name of a split means: of a file or a glob, 'all', or 'train', 'valid' or 'test'.
 
     The last three mean the files whose names have that word (valid: also validation, val and dev), such as
-    data/train-00000-of-00001.parquet; without such files 'train' means every file. Where none is for validation or tests, the
-    name of a file or a folder has to begin with 'train': the file 'on the training of dogs.txt' is no part.
+    data/train-00000-of-00001.parquet; without such files 'train' means every file. A word between two others, as in 'on the
+    training of dogs.txt', does not count.
     """
     if name == 'all':
         return list(found)
     if chosen := [file for file in found if _matches(file.name, name)]:
         return chosen
-    words = lambda text: [word for word in re.split('[^a-z]+', text.lower()) if word]
-    of = lambda name: [file for file in found if {*_WORDS.get(name, ())} & {*words(file.name)}]
-    chosen = of(name)
-    if name == 'train' and not of('valid') and not of('test'):
-        chosen = [file for file in chosen if any(words(part)[:1] in (['train'], ['training']) for part in file.name.split('/'))]
+    words = '|'.join(_WORDS.get(name, ['$^']))
+    word = re.compile(rf'(?<![a-z])(?<!\w )({words})(?![a-z])|(?<![a-z])({words})(?![a-z]| \w)')
+    chosen = [file for file in found if word.search(file.name.lower())]
     return chosen or (list(found) if name == 'train' else [])
 
 

@@ -171,7 +171,7 @@ class OpenMasked(OpenDocuments):
     def describe(self) -> str:
         """One line about the training part and the tokenizer, for the log."""
         config, meta = self.config, self._rows.store.meta
-        left = f' (not {self._rows.left:,} in pieces that data.cut={config.cut!r} cannot cut in two)' * (self._rows.left > 0)
+        left = f' (without {self._rows.left:,} tokens that data.cut={config.cut!r} cannot cut in two)' * (self._rows.left > 0)
         return (
             f'{config.place}, {fields.counted(meta["documents"], "document")}, '
             f'{meta["bytes"]:,} bytes, {self._rows.ordinary.sum():,} tokens '

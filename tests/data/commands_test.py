@@ -6,7 +6,7 @@ from unittest import mock
 
 from absl.testing import absltest, parameterized
 
-from data import commands
+from data import cache, commands
 
 
 class ParserTest(parameterized.TestCase):
@@ -28,13 +28,13 @@ class ParserTest(parameterized.TestCase):
 
 
 class RunTest(parameterized.TestCase):
-    def ended(self, error, told=str):
+    def ended(self, error, shown=str):
         """The code with which a command ends that raises an error."""
         def main():
             raise error
 
         with mock.patch.object(sys, 'argv', ['/folder/some.py']), self.assertRaises(SystemExit) as end:
-            commands.run(main, told)
+            commands.run(main, shown)
         return end.exception.code
 
     @parameterized.parameters(ValueError, OSError)
@@ -42,6 +42,10 @@ class RunTest(parameterized.TestCase):
         self.assertEqual(self.ended(kind('data.path is empty.')), 'some.py: data.path is empty.')
         self.assertEqual(self.ended(kind('data.path is empty.'), lambda text: text.replace('data.path', '--path')),
                          'some.py: --path is empty.')
+
+    def test_copies_of_objects_have_their_names(self):
+        copy = cache.root() / 'remote' / ('0' * 32) / 'bucket' / 'a.txt'
+        self.assertEqual(self.ended(ValueError(f'{copy} is empty.')), 'some.py: gs://bucket/a.txt is empty.')
 
     def test_an_interrupt_has_the_code_of_its_signal(self):
         self.assertEqual(self.ended(KeyboardInterrupt()), 130)

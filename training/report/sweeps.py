@@ -53,15 +53,13 @@ def last_numbers(folder: pathlib.Path) -> dict[str, dict[str, float]]:
 
 
 def costs(folder: pathlib.Path) -> dict[str, float]:
-    """{'TFLOP': floating point operations, counted as in the log, 'seconds', 'cores': that this took} of the training steps of
-    a run, without evaluation and saving. The time is that of the median over the log, as other work on a machine delays some
-    steps; the cores are those with which the run began."""
+    """{'TFLOP': floating point operations, counted as in the log, 'seconds'} of the training steps of a run, without evaluation
+    and saving. The time is that of the median over the log, as other work on a machine delays some steps."""
     rows = [json.loads(line) for line in (folder / report.TIMING).read_text().splitlines()]
     steps = json.loads((folder / 'config.json').read_text())['train']['steps']
     middle = lambda values: steps * float(np.median(values)) / 1e3
     return {'TFLOP': middle([row['flops_per_s'] * row['step_ms'] for row in rows]) / 1e12,
-            'seconds': middle([row['step_ms'] for row in rows]),
-            'cores': json.loads((folder / 'environment.json').read_text())['cores']}
+            'seconds': middle([row['step_ms'] for row in rows])}
 
 
 @dataclasses.dataclass(frozen=True)

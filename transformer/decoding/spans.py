@@ -71,8 +71,9 @@ def named_spans(tags: Sequence[str], strict: bool = False) -> set[tuple[int, int
     """{(start, stop, type)}: the spans of a sequence of tags 'O', 'B-type' and 'I-type', for the F1 of names; in the schemes
     IOBES and BILOU also 'E-type' or 'L-type', the last of a span, and 'S-type' or 'U-type', a span of its own.
 
-    As conlleval counts (Tjong Kim Sang and Buchholz 2000): a span begins at B-type, and at I-type or E-type where no span of
-    this type is open. With `strict` none begins at these two. Raises ValueError for another tag.
+    A span begins at B-type, and at I-type or E-type where no span of this type is open; so conlleval counts those of B and I
+    (Tjong Kim Sang and Buchholz 2000), and seqeval those of E and S too. With `strict` none begins at I-type or E-type. Raises
+    ValueError for another tag.
     """
     found, start, kind = set(), 0, ''
     for place, tag in enumerate([*tags, 'O']):

@@ -55,7 +55,8 @@ class Mae(nn.Module):
 
     Attributes:
       patch: side of a square patch in pixels; it divides both sides of the images.
-      pool: of the encoder, as in `Vit`: 'cls' and 'both' have a class token, 'mean' averages the patches.
+      pool: of the encoder, as in `Vit`: 'cls' has a class token, 'mean' averages the patches, and 'both' gives the
+        two side by side, [B, 2·D].
       mask_ratio: share of the masked patches; of T patches int(T·(1 - mask_ratio)) are kept.
       normalize: whether the targets are pixels standardised within their patch (section 4.1, 'reconstruction target').
       decodes: whether it has a decoder; False: the encoder alone, as in transformers' ViTMAEModel.
@@ -97,9 +98,10 @@ class Mae(nn.Module):
     def __call__(self, image: jax.Array, *, noise: jax.Array | None = None, seed: jax.Array | None = None,
                  key: jax.Array | None = None, head_mask: Mapping | None = None, capture: tuple = ()) -> dict:
         """image [B, height, width, C] -> {'hidden' [B, T, D], 'pooled' [B, D]} of all patches, as of a `Vit`. With noise, seed
-        or key patches are masked: {'hidden' [B, K, D], 'pooled' [B, D]} of the kept ones, after a class token and in the order
-        of their noise; 'mask' [B, T], 1 for masked patches; 'restore' [B, T], as of `shuffled`; and of the decoder 'pixels'
-        [B, T, P], with P = patch·patch·C, and 'targets' [B, T, P]. Also the aux of the stacks, under 'encoder/' and 'decoder/'.
+        or key patches are masked: {'hidden' [B, K, D], 'pooled' [B, D]} of the kept ones in the order of their noise, behind a
+        class token if there is one; 'mask' [B, T], 1 for masked patches; 'restore' [B, T], as of `shuffled`; and of the decoder
+        'pixels' [B, T, P], with P = patch·patch·C, and 'targets' [B, T, P]. Also the aux of the stacks, under 'encoder/' and
+        'decoder/'.
 
         Args:
           noise: [B, T]; the patches with the least noise are kept.

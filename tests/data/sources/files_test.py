@@ -166,12 +166,18 @@ class SourcesTest(parameterized.TestCase):
             self.assertEqual(names(split), [wanted])
         self.assertLen(names('all'), 4)
 
-    def test_a_word_inside_a_title_makes_no_part_of_a_folder(self):
-        self.write(**{'on the training of dogs_txt': 'A', 'of cats_txt': 'B'})
-        names = lambda: [file.name for file in self.part('train').files]
-        self.assertLen(names(), 2)
-        self.write(**{'train-0_txt': 'C'})
-        self.assertEqual(names(), ['train-0.txt'])
+    @parameterized.parameters(
+        (['on the training of dogs.txt', 'of cats.txt'], {'train': [0, 1], 'valid': [], 'test': []}),
+        (['on the training of dogs.txt', 'the test of time.txt', 'train-0.txt'], {'train': [2], 'valid': [], 'test': []}),
+        (['x_train.csv', 'x_eval.csv'], {'train': [0], 'valid': []}),
+        (['wiki.train.tokens', 'README.md'], {'train': [0]}),
+        (['en-train/a.txt', 'en-heldout/a.txt'], {'train': [0]}),
+        (['Train data.csv', 'my test.csv', 'Validation set.csv'], {'train': [0], 'test': [1], 'valid': [2]}),
+        (['trains.txt', 'latest.txt', 'devil.txt'], {'train': [0, 1, 2], 'valid': [], 'test': []}))
+    def test_which_names_have_the_word_of_a_part(self, names, wanted):
+        found = [sources.File(name, name) for name in names]
+        for part, numbers in wanted.items():
+            self.assertEqual([file.name for file in sources.named(found, part)], [names[number] for number in numbers], part)
 
     @parameterized.parameters(
         ({'a_txt': ''.join(f'line {number}\n' for number in range(500))}, True),

@@ -367,9 +367,9 @@ class NextSentenceTest(MaskedCase):
 
     def test_what_cannot_be_cut_in_two_is_said(self):
         opened = self.opened(['w1 w2', 'w3', 'w4 w5 w6', 'w7'], packing='none', pairs='next', cut='anywhere')
-        self.assertIn("5 tokens in 2 rows to train on (not 2 in pieces that data.cut='anywhere' cannot cut in two); ",
+        self.assertIn("5 tokens in 2 rows to train on (without 2 tokens that data.cut='anywhere' cannot cut in two); ",
                       opened.describe())
-        self.assertNotIn('in pieces', self.opened(packing='none').describe())
+        self.assertNotIn('without', self.opened(packing='none').describe())
 
     @parameterized.parameters((['w1 w2 w3'], 'has 1 document'), (['w1', 'w2'], 'no document of two tokens'))
     def test_too_little_text(self, text, message):
