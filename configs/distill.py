@@ -38,8 +38,8 @@ def get_config(variant=''):
     layers = teacher.model.layers
     c.model.layers = max(1, layers // 2)
     c.model.kept = teacher.model.kept[::2][:c.model.layers]  # the heads that pruning has left
-    depth, own = (resolve.load(f'transformer.layers.universal:{name}') for name in ('Depth', 'Own'))
-    if isinstance(resolve.parse(teacher.model.depth, depth, 'model.depth'), own):
+    kind = resolve.slots(resolve.load(teacher.model.name))['depth'].kind
+    if isinstance(resolve.parse(teacher.model.depth, kind, 'model.depth'), resolve.load('transformer.layers.universal:Own')):
         c.init_rules = (*every_second(layers), (r'block_0/.*', 'keep'), (r'block_.*', 'fresh'), (r'.*', 'keep'))
     else:
         c.init_rules = ((r'.*', 'keep'),)  # layers share their parameters: the student has them all
