@@ -21,6 +21,8 @@ Encoders read whole texts; the output of a blank line is blank:
                     and its probability; with --candidates='train,peanut' the probabilities of these words at each mask, the
                     most probable first; one of k tokens gets k masks, and the product of its tokens' probabilities there
   classes of texts  a text, or 'first<TAB>second' for a model of pairs -> its class and probability
+  multiple choice   'context<TAB>answer<TAB>answer ..', or with a question behind the context -> the answer that is chosen and
+                    its probability; the same for each row of a table, with or without labels
   tags of words     words separated by spaces -> word/TAG word/TAG ..
   answers           'question<TAB>text' -> the span of the text that answers it, empty if it has no answer
   masked patches    an image -> the loss of the patches that it predicts from the others, and the path; --pictures=FOLDER writes

@@ -8,7 +8,7 @@
 The head is that of the model's family (transformer/layers/heads.py:Classes); it is initialised afresh unless the other run has
 one with as many classes. Texts are in tables, TSV, CSV, JSON Lines or Parquet (docs/data.md), images in a folder for each
 class. configs/label.py learns any number of labels for each text, configs/rate.py a number, configs/prefer.py
-which of two is better.
+which of two is better, configs/choose.py which of several answers is right.
 """
 
 from configs import base
@@ -28,6 +28,7 @@ TOLD = {
     'labels': ('reading:MultiLabel', {'labels': 'transformer.evaluators.reading:LabelScores'},
                {'target': 'Labels()', 'reader': 'transformer.readers.classes:TextLabels'}),
     'preferences': ('reading:Preferred', {}, {'data': 'data.text.preferences:Preferences'}),
+    'choices': ('reading:MultipleChoice', {}, {'data': 'data.text.choices:Choices'}),
     'number': ('reading:TextNumbers', {'correlation': 'transformer.evaluators.reading:Correlation'},
                {'target': 'Number()', 'reader': 'transformer.readers.classes:TextNumber'})}
 
@@ -66,22 +67,34 @@ def of_texts(variant, name, what):
     """The config of a run with the head of the model's family, which learns `what` of `TOLD`."""
     _, other = begun(variant, name)
     (model, fields), _ = encoder_of(other.model)
-    heads = HEADS | ({BERT: head_of(fields)} if model == BERT else {})
+    heads = HEADS | ({BERT: (head_of_choices if what == 'choices' else head_of)(fields)} if model == BERT else {})
     task, evals, more = TOLD[what]
     data = {'data': 'data.text.labelled:Labelled', 'train': 'train[:90%]', 'valid': 'train[90%:]', 'test': ''}
     return with_head(variant, name, heads, task=f'transformer.tasks.{task}', evals=evals, **data | more)
 
 
-def head_of(model):
-    """The head for classes in the family of a BERT: RoBERTa's positions begin after an offset for padding, ALBERT's layers
-    share parameters, ELECTRA has narrow tables or a discriminator's head, and DistilBERT no token types."""
+def family_of(model):
+    """The family of a BERT: RoBERTa's positions begin after an offset for padding, ALBERT's layers share parameters, ELECTRA
+    has narrow tables or a discriminator's head, and DistilBERT no token types."""
     part = lambda name: resolve.parse(model[name], resolve.slots(resolve.load(BERT))[name].kind, f'model.{name}')
     is_a = lambda part, path: isinstance(part, resolve.load(path))
     positions = part('positions')
     if is_a(positions, 'transformer.attention.positions.absolute:Learned') and positions.offset:
-        return 'Classes(twice=True)'
+        return 'roberta'
     if is_a(part('depth'), 'transformer.layers.universal:Groups'):
-        return 'Classes(dropout=0.1)'
+        return 'albert'
     if model.get('embedding_width', 0) or is_a(part('head'), 'transformer.layers.heads:ReplacedTokens'):
-        return 'Classes(activation=Gelu(), twice=True)'
-    return 'Classes(activation=Relu(), dropout=0.2)' if model['types'] == 0 else 'Classes()'
+        return 'electra'
+    return 'distilbert' if model['types'] == 0 else 'bert'
+
+
+def head_of(model):
+    """The head for classes in the family of a BERT."""
+    return {'roberta': 'Classes(twice=True)', 'albert': 'Classes(dropout=0.1)', 'bert': 'Classes()',
+            'electra': 'Classes(activation=Gelu(), twice=True)',
+            'distilbert': 'Classes(activation=Relu(), dropout=0.2)'}[family_of(model)]
+
+
+def head_of_choices(model):
+    """The head for the score of an answer there, which differs in RoBERTa's and ELECTRA's dropout alone."""
+    return {'roberta': 'Classes()', 'electra': 'Classes(activation=Gelu(), dropout=0.1)'}.get(family_of(model), head_of(model))

@@ -6,7 +6,7 @@
 
 The variant is the workdir of that run. Its model, task, data and evaluators are kept, and training starts from its parameters.
 The optimizer is new: AdamW, 5e-5 falling linearly to 0 over 1,000 steps, weight decay 0.01.
-configs/classify.py, label.py, rate.py, prefer.py, tag.py and answer.py put another head on the model; of a run of
+configs/classify.py, label.py, rate.py, prefer.py, choose.py, tag.py and answer.py put another head on the model; of a run of
 configs/electra.py they take the discriminator, a BERT.
 """
 

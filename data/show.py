@@ -15,6 +15,7 @@ import numpy as np
 
 from data import remote
 from data.text.babi import OpenBabi
+from data.text.choices import OpenChoices
 from data.text.masked import OpenMasked
 from data.text.preferences import OpenPreferences
 from data.text.questions import OpenQuestions
@@ -53,6 +54,11 @@ def lines(opened: Any, row: Row) -> Iterator[str]:
     elif isinstance(opened, OpenPreferences):
         for side, what in enumerate(('chosen', 'rejected')):
             yield from _text(what, {name: x[side] for name, x in row.items()}, opened.pieces)
+    elif isinstance(opened, OpenChoices):
+        for number in np.flatnonzero(row['segments'].any(-1)):
+            what = f'answer {number + 1}' + ', the right one' * bool(number == row['label'])
+            yield from _text(what, {name: row[name][number] for name in told}, opened.pieces)
+        told |= {'label'}
     elif isinstance(opened, OpenMasked):
         yield from _masked(row, opened.pieces)
         told |= {'masked', 'targets', 'weights', 'boundaries', 'boundary_weights'}
@@ -68,7 +74,7 @@ def lines(opened: Any, row: Row) -> Iterator[str]:
     if {'targets', 'weights'} <= {*row} - told:
         yield from _targets(row, lambda ids: [opened.tokenizer.piece(int(number)) for number in ids])
         told |= {'targets', 'weights'}
-    if 'label' in row:
+    if 'label' in {*row} - told:
         yield f'label: {_label(opened, row["label"])}'
     for name, x in row.items():
         if name not in (*told, 'label'):

@@ -14,6 +14,7 @@ import convert
 from benchmarks import plans
 from data.noise.masking import Masking
 from data.seq2seq.parallel import Parallel
+from data.text.choices import Choices
 from data.text.labelled import Labelled
 from data.text.preferences import Preferences
 from data.text.questions import Questions
@@ -56,7 +57,7 @@ class ConfigsTest(absltest.TestCase):
 
 
 READ_BY = {'classify': Labelled(), 'label': Labelled(target=Labels()), 'rate': Labelled(target=Number()), 'tag': Tagged(),
-           'prefer': Preferences(),
+           'prefer': Preferences(), 'choose': Choices(),
            'answer': Questions(tokenizer=WordPiece()), 'transformer_fra_eng': Parallel(source='table')}
 
 

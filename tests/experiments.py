@@ -23,7 +23,8 @@ from configs import base
 
 ROOT = pathlib.Path(__file__).parent.parent
 # Files in configs/ that are no configs by themselves, or whose variants are workdirs (finetune_test.py).
-NO_CONFIGS = ('__init__', 'base', 'converted', 'finetune', 'classify', 'label', 'rate', 'prefer', 'tag', 'answer', 'distill',
+NO_CONFIGS = ('__init__', 'base', 'converted', 'finetune', 'classify', 'label', 'rate', 'prefer', 'choose', 'tag', 'answer',
+              'distill',
               'deit_fashion_mnist', 'objectives', 'scaling', 'critical_batch', 'longer_objectives', 'several_tasks',
               'text_to_text', 'summarize', 'glue', 'gpt_finetune', 'finetune_images', 'transfer', 'vision_comparison', 'mup')
 WORDS = ('key', 'query', 'value', 'mask', 'head', 'block', 'norm', 'token', 'row', 'batch', 'loss', 'step', 'mean', 'sum')

@@ -1,5 +1,7 @@
 """configs/gpt_finetune.py: a GPT that is trained here learns classes with its language model as an auxiliary loss."""
 
+import json
+
 import jax
 import numpy as np
 import pytest
@@ -44,6 +46,36 @@ class GptFinetuneTest(experiments.TestCase):
         self.assertEqual(run.task.coefficients, {'cross_entropy': 1.0, 'words': 0.5})
         single = gpt_finetune.get_config(f'sst2,{self.folder / "run"}')
         self.assertEqual((single.data.both, single.data.framing, single.task.auxiliary), (False, 'gpt', 0.5))
+
+    def choices(self, rows=24):
+        path = self.folder / 'data.jsonl'
+        path.write_text(''.join(json.dumps({'article': f'key {i}', 'question': 'head', 'options': ['row', 'mask', 'sum'][:2 + i % 2],
+                                            'answer': 'AB'[i % 2]}) + '\n' for i in range(rows)))
+        return self.config(f'choices,{self.pretrained()}', **{'data.path': str(path)})
+
+    def test_answers_stand_behind_context_and_question(self):
+        config = self.choices()
+        run = runs.build(config, runs.mesh_for(config, 1), None, self.folder / 'run')
+        roles, batch = run.data.tokenizer.roles, next(run.data.train(0))
+        self.assertEqual(batch['inputs'].shape[:2], (4, 3))
+        for row, size in zip(batch['inputs'][:, 1], (batch['segments'][:, 1] > 0).sum(-1)):
+            self.assertEqual((row[0], row[size - 1]), (roles.begin, roles.cls))
+            first, second = np.split(row[1:size - 1], np.flatnonzero(row[1:size - 1] == roles.separator))
+            self.assertRegex(run.data.decode(first), r'key \d+head')
+            self.assertEqual(run.data.decode(second[1:]), 'mask')
+        self.assertEqual(run.task.coefficients, {'cross_entropy': 1.0, 'words': 0.5})
+
+    @pytest.mark.slow
+    def test_chooses_among_answers(self):
+        workdir = self.folder / 'mine'
+        code, out = experiments.train(self.choices(), workdir)
+        self.assertEqual(code, 0, out)
+        row = experiments.rows(workdir, 'valid')[-1]
+        self.assertAlmostEqual(row['loss'], row['cross_entropy'] + 0.5 * row['words'], places=5)
+        self.assertIn('accuracy', row)
+        done = experiments.call('predict', f'--workdir={workdir}', '--json', stdin=b'key 3\thead\trow\tmask\n')
+        self.assertEqual(done.code, 0, done.err)
+        self.assertAlmostEqual(sum(json.loads(done.out)['probabilities']), 1)
 
     @pytest.mark.slow
     def test_trains_and_reads_both_orders_alike(self):

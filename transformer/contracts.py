@@ -191,6 +191,19 @@ class UnlabelledTable(LabelledText, Protocol):
 
 
 @runtime_checkable
+class ChosenText(FramedText, Protocol):
+    """Contexts and questions with several answers, of which one is right."""
+
+    def read_choices(self, line: str) -> tuple[tuple[str, ...], list[tuple[np.ndarray, np.ndarray]], int]:
+        """(answers, the (ids, types) [n] of the row of each, the number of tokens that are left out) of a line. Raises
+        ValueError for one without a question and answers."""
+
+    def unanswered(self, lines: Sequence[str], name: str) -> list[str] | None:
+        """The lines, as `read_choices` takes them, of the rows of a table, whose name is that of the input; None if the lines
+        are no table. Raises ValueError, naming the line, for a row that cannot be read."""
+
+
+@runtime_checkable
 class TaggedText(FramedText, Protocol):
     """Tagged words; their evaluation batches are `SentenceBatches`.
 

@@ -12,6 +12,7 @@ from data.points import Curve
 from data.seq2seq.corrupted import Corrupted
 from data.seq2seq.parallel import Parallel
 from data.text.babi import Babi
+from data.text.choices import Choices
 from data.text.documents import Text
 from data.text.labelled import Labelled
 from data.text.masked import Masked
@@ -138,6 +139,14 @@ class ShowTest(experiments.TestCase):
         found = self.lines(Preferences(length=10, tokenizer=self.pieces(), **given))
         self.assertEqual([found[i] for i in (0, 1, 2, 3, 5, 8)], [
             'chosen, type 0:', '  [CLS] the cat [SEP]', 'chosen, type 1:', '  sat [SEP]', 'rejected, type 0:', '  ran [SEP]'])
+
+    def test_choices(self):
+        given = self.written('a.tsv', 'context\tchoice1\tchoice2\tlabel\nthe cat\tsat\tran\tB\nthe dog\tran\tsat\tB\n')
+        found = self.lines(Choices(length=10, tokenizer=self.pieces(), **given))
+        self.assertEqual([found[i] for i in (0, 1, 2, 3, 5, 8)], [
+            'answer 1, type 0:', '  [CLS] the cat [SEP]', 'answer 1, type 1:', '  sat [SEP]',
+            'answer 2, the right one, type 0:', '  ran [SEP]'])
+        self.assertLen(found, 10)
 
     def test_stories(self):
         experiments.write_babi(self.folder / 'en-10k', 20)

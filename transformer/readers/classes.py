@@ -1,5 +1,5 @@
-"""Classes, labels and numbers of texts. A text that is longer than a row is cut as in training, which a note says; `cut` in its
-JSON is the number of tokens that are left out."""
+"""Classes, labels and numbers of texts, and choices among answers. A text that is longer than a row is cut as in training,
+which a note says; `cut` in its JSON is the number of tokens that are left out."""
 
 import dataclasses
 from collections.abc import Iterator, Sequence
@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from transformer.contracts import LabelledText, UnlabelledTable
-from transformer.readers.base import classified
+from transformer.contracts import ChosenText, LabelledText, UnlabelledTable
+from transformer.readers.base import chances, classified
 from transformer.readers.rows import TokenRow
 from transformer.readers.whole import WholeText
 
@@ -57,6 +57,37 @@ class TextNumber(TextClass):
         return f'{float(logits[0]):.4f}', {'number': float(logits[0])}
 
 
+@dataclasses.dataclass(frozen=True)
+class TextChoice(WholeText):
+    """The answer that is chosen and its probability, of 'context<TAB>answer<TAB>answer ..', where the data has questions too
+    of 'context<TAB>question<TAB>answer<TAB>answer ..'; or the same for each row of a table, with or without labels. A picture
+    shows the row of the first answer."""
+    contract, what = ChosenText, 'questions with several answers'
+
+    def read(self, data: Any, names: Sequence[str], line: str) -> tuple[list[TokenRow], object]:
+        answers, framed, cut = data.read_choices(line)
+        if len(answers) < 2:
+            raise ValueError(f'{line[:60]!r} has the only answer {answers[0][:40]!r}; give two or more, with tabs '
+                             'between them.')
+        return [TokenRow(row) for row in framed], (answers, cut)
+
+    def answer(self, data: Any, line: str, known: Any, rows: Sequence[dict]) -> tuple[str, dict]:
+        answers, cut = known
+        p = chances(np.array([row['logits'][0] for row in rows]))
+        best = int(p.argmax())
+        found = {'answer': answers[best], 'number': best, 'probability': float(p[best]), 'probabilities': [*map(float, p)]}
+        return f'{answers[best]}\t{p[best]:.4f}', {'text': line, **found} | _cut(cut, data)
+
+    def answers(self, snapshot: Any, lines: Sequence[str], name: str) -> Iterator[tuple[str, dict]]:
+        rows = self.data_of(snapshot).unanswered(lines, name)
+        lines, name = (lines, name) if rows is None else (rows, f'the rows of {name}')
+        yield from super().answers(snapshot, lines, name)
+
+    def shown(self, snapshot: Any, text: str) -> tuple[np.ndarray, np.ndarray]:
+        _, (first, *_), _ = snapshot.data.read_choices(text)
+        return first
+
+
 def _logits(rows: Sequence[dict]) -> np.ndarray:
     """The logits of a text, or of a pair the sum over its orders."""
     return sum(row['logits'] for row in rows)
@@ -88,7 +119,7 @@ class SubmittedNumbers(Submitted, TextNumber):
     """`TextNumber`, and the numbers of a table as GLUE takes them."""
 
 
-def _cut(count: int, data: LabelledText) -> dict:
+def _cut(count: int, data: LabelledText | ChosenText) -> dict:
     """The entries of the JSON for a text of which so many tokens are left out."""
     note = f'cut to {data.length} tokens, as in training; {count:,} at its end are not read'
     return {'cut': count, 'note': note} if count else {}

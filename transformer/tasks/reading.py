@@ -1,4 +1,5 @@
-"""Tasks of models that read whole texts: classes, labels, numbers, preferences, tags, answers (transformer/tasks/base.py)."""
+"""Tasks of models that read whole texts: classes, labels, numbers, preferences, choices, tags, answers
+(transformer/tasks/base.py)."""
 
 import dataclasses
 import math
@@ -9,7 +10,7 @@ import jax.numpy as jnp
 
 from transformer.layers.numerics import real_dtype, wide
 from transformer.tasks.base import Prediction, Task, example_weights
-from transformer.tasks.losses import cross_entropy
+from transformer.tasks.losses import correct, cross_entropy
 
 ENCODED = 'inputs', 'segments', 'positions', 'types'
 
@@ -87,8 +88,10 @@ class OfText(BothOrders):
         there = jnp.asarray(segments[:, 1:] != 0, real_dtype())  # [R, T - 1]
         losses = cross_entropy(outputs['word_logits'][:, :-1], inputs[:, 1:])
         of_text = (there * losses).sum(-1) / jnp.maximum(there.sum(-1), 1.0)
-        weights = example_weights(batch, len(batch['label']))
-        return {'words': ((weights * of_text.reshape(len(weights), -1).mean(-1)).sum(), weights.sum())}
+        rows = jnp.asarray(there.any(-1), real_dtype()).reshape(len(batch['label']), -1)  # no padding alone
+        of_example = (rows * of_text.reshape(rows.shape)).sum(-1) / jnp.maximum(rows.sum(-1), 1.0)
+        weights = example_weights(batch, len(rows))
+        return {'words': ((weights * of_example).sum(), weights.sum())}
 
     def named(self, terms: Mapping) -> dict:
         """The terms, with `loss` by its name beside `words`."""
@@ -149,6 +152,24 @@ class Preferred(Reading):
         weights = example_weights(batch, len(margin))
         terms = {'loss': -jax.nn.log_sigmoid(margin), 'accuracy': margin > 0, 'margin': margin}
         return {name: ((weights * value).sum(), weights.sum()) for name, value in terms.items()}
+
+
+@dataclasses.dataclass(frozen=True)
+class MultipleChoice(OfText):
+    """-log softmax(s)[label] over the answers to a question, inputs [B, C, T], where s [B, C] are the only logits of their rows
+    (Radford et al. 2018, section 3.3). Answers that are missing, rows of padding alone, have a probability of 0."""
+
+    def logits(self, outputs: Mapping, batch: Mapping) -> jax.Array:
+        """s [B, C] in at least float32."""
+        there = (batch['segments'] != 0).any(-1)
+        return jnp.where(there, wide(outputs['logits'])[:, 0].reshape(there.shape), -1e9)
+
+    def terms(self, outputs: Mapping, batch: Mapping) -> dict:
+        scores, label = self.logits(outputs, batch), batch['label']
+        weights = example_weights(batch, len(label))
+        own = {'loss': cross_entropy(scores, label), 'accuracy': correct(scores, label)}
+        own = {name: ((weights * value).sum(), weights.sum()) for name, value in own.items()}
+        return self.named(own) | self.words(outputs, batch)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -7,7 +7,16 @@ import scipy.special
 from absl.testing import absltest, parameterized
 
 from transformer.layers.heads import Classes, Span
-from transformer.tasks.reading import Hidden, MultiLabel, Preferred, Spans, Tags, TextClasses, TextNumbers
+from transformer.tasks.reading import (
+    Hidden,
+    MultiLabel,
+    MultipleChoice,
+    Preferred,
+    Spans,
+    Tags,
+    TextClasses,
+    TextNumbers,
+)
 
 DRAW = np.random.default_rng(0)
 WEIGHTS = np.float32([1, 1, 0])  # the last row pads
@@ -117,6 +126,39 @@ class ReadingTest(parameterized.TestCase):
         terms = task.terms({'logits': np.float32([[1.5], [-0.25], [-2], [3], [0], [9]])}, batch)
         self.assert_terms(terms, loss=(np.logaddexp(0, -margins).sum(), 2), accuracy=(1, 2), margin=(margins.sum(), 2))
 
+    @parameterized.parameters(0.0, 0.5)
+    def test_choices(self, auxiliary):
+        """In float64: a softmax over the answers that are there, in the order of the inputs; of their rows, and no others, the
+        language model."""
+        draw, task = np.random.default_rng(2), MultipleChoice(auxiliary=auxiliary)
+        inputs, label = draw.integers(7, size=(3, 3, 4)), np.array([2, 0, 1])
+        sizes = np.array([[4, 2, 3], [3, 4, 0], [4, 4, 4]])
+        batch = {name: np.int32(np.arange(4) < sizes[..., None]) for name in ROWS}
+        batch |= {'inputs': inputs, 'label': label, 'example_weights': WEIGHTS}
+        scores, words = draw.normal(size=(3, 3)), draw.normal(size=(3, 3, 4, 7))
+        scores[1, 2] = 99.0  # of no answer
+        outputs = {'logits': scores.reshape(9, 1), 'word_logits': words.reshape(9, 4, 7)}
+        with jax.enable_x64(True):
+            found = task.loss(lambda key, **given: jax.tree.map(jnp.asarray, outputs), batch, key=None, step=0, train=False)
+            slope = jax.grad(lambda s: task.terms(outputs | {'logits': s}, batch)[task.main if auxiliary else 'loss'][0])(
+                jnp.asarray(outputs['logits'])).reshape(3, 3)
+        there = [scores[0], scores[1, :2]]
+        own = -sum(scipy.special.log_softmax(s)[n] for s, n in zip(there, label))
+        right = sum(s.argmax() == n for s, n in zip(there, label))
+        np.testing.assert_allclose(found['cross_entropy' if auxiliary else 'loss'], (own, 2), rtol=1e-10)
+        np.testing.assert_allclose(found['accuracy'], (right, 2))
+        np.testing.assert_allclose(slope[1], [*(scipy.special.softmax(there[1]) - [1, 0]), 0], rtol=1e-10)
+        self.assertFalse(slope[2].any())
+        self.assertEqual(task.inputs(batch)['inputs'].tolist(), inputs.reshape(9, 4).tolist())
+        if auxiliary:
+            chances, wanted = scipy.special.log_softmax(words, -1), 0.0
+            for example, rows in ((0, 3), (1, 2)):
+                for row in range(rows):
+                    losses = [-chances[example, row, t, inputs[example, row, t + 1]] for t in range(sizes[example, row] - 1)]
+                    wanted += np.mean(losses) / rows
+            np.testing.assert_allclose(found['words'], (wanted, 2), rtol=1e-10)
+            self.assertEqual(task.coefficients, {'cross_entropy': 1.0, 'words': 0.5})
+
     def test_tags_of_the_words_that_count(self):
         logits, targets = drawn(3, 4, 5), DRAW.integers(5, size=(3, 4))
         weights = np.float32([[0, 1, 1, 0], [0, 1, 0, 0], [0, 0, 0, 0]])
@@ -143,7 +185,7 @@ class ReadingTest(parameterized.TestCase):
         self.assert_terms(Spans().terms(both, batch), **own, accuracy=(1, 2))
         self.assertEqual(Spans().coefficients, {'start': 0.5, 'end': 0.5})
 
-    @parameterized.parameters(Spans, MultiLabel, TextNumbers)
+    @parameterized.parameters(Spans, MultiLabel, TextNumbers, MultipleChoice)
     def test_label_smoothing_is_for_one_class_of_several(self, task):
         with self.assertRaisesRegex(TypeError, 'label_smoothing'):
             task(label_smoothing=0.1)
