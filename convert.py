@@ -49,6 +49,7 @@ from data.seq2seq import pairs
 from data.seq2seq.parallel import OpenParallel
 from data.text import examples as data_examples
 from data.text import frames
+from data.text.choices import OpenChoices
 from data.text.labelled import Labelled, OpenLabelled
 from data.text.preferences import OpenPreferences
 from data.text.targets import Labels, Number
@@ -270,7 +271,9 @@ def text_run(folder, family, theirs, fields, place):
     framing = framing_of(family, found, fields.get('types', 1), said)
     if family.use == 'classes':
         family = dataclasses.replace(family, use=problem_of(theirs))
-    if file := dict.fromkeys(PROBLEMS, 'classes.json').get(family.use, 'tags.json' if family.use == 'tags' else ''):
+    if family.use == 'choices':
+        data_examples.write(place, 'classes.json', classes=OpenChoices.classes)
+    elif file := dict.fromkeys(PROBLEMS, 'classes.json').get(family.use, 'tags.json' if family.use == 'tags' else ''):
         data_examples.write(place, file, classes=labels(theirs))
     elif family.use == 'spans':
         data_examples.write(place, 'questions.json', unanswerable=False)
@@ -426,6 +429,8 @@ def expressed(snapshot, kind=None):
         every = ', '.join(sorted({family.model for family in FAMILIES}))
         raise ValueError(f'{snapshot.run.config.model.name} has no counterpart in transformers, only {every} have one; write '
                          'the run as it is with --to_safetensors=FILE.')
+    chosen = [family for family in known if family.use == 'choices'] if isinstance(snapshot.data, OpenChoices) else []
+    known = chosen or [family for family in known if family.use != 'choices']  # the same head as that of a number
     if kind is not None:
         kinds = dict.fromkeys(family.kind for family in known)
         known = [family for family in known if family.kind == kind]
@@ -449,7 +454,7 @@ def expressed(snapshot, kind=None):
 def told_of(snapshot):
     """The fields of the config for transformers, except tokens, that come from the data: classes and the shape of images."""
     data, found = snapshot.data, {}
-    if classes := list(data.classes) if isinstance(data, LabelledText | TaggedText | SeenImages) else []:
+    if classes := list(data.classes) if isinstance(data, LabelledText | TaggedText | SeenImages | OpenChoices) else []:
         known = fields_in(snapshot.model)
         count = known.get('classes', 0) if isinstance(data, SeenImages) else known['head'].classes
         classes += [f'LABEL_{i}' for i in range(len(classes), count)]  # a head may have more than the data

@@ -71,7 +71,8 @@ def _text_parts(family, fields, framing, start, ends, common):
     framed |= dict(path=f'{use}.txt', train='train[:90%]', valid='train[90%:]', test='')
     if use in TOLD:
         _, evals, fields = TOLD[use]
-        return base.data('data.text.labelled:Labelled', columns=(), **framed, **fields), task, _evals() | {
+        data, fields = fields.get('data', 'data.text.labelled:Labelled'), {key: x for key, x in fields.items() if key != 'data'}
+        return base.data(data, **framed, **fields), task, _evals() | {
             name: base.evaluation(path, split='valid') for name, path in evals.items()}
     if use == 'tags':
         return base.data('data.text.tagged:Tagged', **framed), task, _evals() | {

@@ -56,7 +56,7 @@ def inputs_of(name, model, arrays):
 def outputs_of(name, outputs):
     """Our outputs under their names."""
     family, *_ = convert.opened(REFERENCE / name)
-    return named_arrays.outputs_of(family, outputs)
+    return named_arrays.outputs_of(family, outputs, case(name)['input'])
 
 
 def shaped(tree):

@@ -49,8 +49,9 @@ class GptFinetuneTest(experiments.TestCase):
 
     def choices(self, rows=24):
         path = self.folder / 'data.jsonl'
-        path.write_text(''.join(json.dumps({'article': f'key {i}', 'question': 'head', 'options': ['row', 'mask', 'sum'][:2 + i % 2],
-                                            'answer': 'AB'[i % 2]}) + '\n' for i in range(rows)))
+        found = ({'article': f'key {i}', 'question': 'head', 'options': ['row', 'mask', 'sum'][:2 + i % 2],
+                  'answer': 'AB'[i % 2]} for i in range(rows))
+        path.write_text(''.join(json.dumps(row) + '\n' for row in found))
         return self.config(f'choices,{self.pretrained()}', **{'data.path': str(path)})
 
     def test_answers_stand_behind_context_and_question(self):

@@ -5,7 +5,7 @@ import dataclasses
 
 from transformer.conversion.bert import BERT_BODY, sizes, words
 from transformer.conversion.common import attention, bare, dense, norm, with_head
-from transformer.conversion.fields import Field, Fields, head
+from transformer.conversion.fields import Field, Fields, head, score
 from transformer.conversion.tables import Row
 from transformer.layers.heads import Classes, MaskedWords, NoHead, Pretraining, Span, TokenClasses
 from transformer.layers.universal import Groups
@@ -51,6 +51,8 @@ ALBERT = (
         head=Pretraining(), outputs={'logits': 'prediction_logits', 'next_logits': 'sop_logits'}, **_FINDS),
     with_head(ALBERT_BODY, 'AlbertForSequenceClassification', 'classes', *_POOLER, *dense('classes', 'classifier'),
               fields=(head(Classes, *_RATE),)),
+    with_head(ALBERT_BODY, 'AlbertForMultipleChoice', 'choices', *_POOLER, *dense('classes', 'classifier'),
+              fields=(score(Classes, *_RATE),)),
     with_head(ALBERT_BODY, 'AlbertForTokenClassification', 'tags', *dense('classes', 'classifier'),
               fields=(head(TokenClasses, *_RATE),), computed=UNREAD),
     with_head(ALBERT_BODY, 'AlbertForQuestionAnswering', 'spans', *dense('span', 'qa_outputs'), head=Span(), computed=UNREAD),

@@ -36,7 +36,7 @@ def verify(snapshot: Any, family: Family, given: pathlib.Path, out: pathlib.Path
     with progress.waiting('running the model'):
         found = jax.block_until_ready(snapshot.apply(**inputs_of(family, snapshot.model, arrays, snapshot.run.task.start)))
     wide = lambda x: np.asarray(x, jnp.promote_types(x.dtype, jnp.float32))  # .npz files know no bfloat16
-    named = {name: wide(x) for name, x in outputs_of(family, found).items()}
+    named = {name: wide(x) for name, x in outputs_of(family, found, arrays).items()}
     temporary = out.with_name(f'.{os.getpid()}.{out.name}')
     try:
         with open(temporary, 'wb') as file:
@@ -48,17 +48,20 @@ def verify(snapshot: Any, family: Family, given: pathlib.Path, out: pathlib.Path
 
 
 def inputs_of(family: Family, model: Any, arrays: Mapping[str, np.ndarray], start: int = -1) -> dict:
-    """The inputs of our model, from arrays that are named as in transformers."""
+    """The inputs of our model, from arrays that are named as in transformers; of choices [B, C, T] a row for each answer."""
     kind = lambda x: np.int32 if x.dtype.kind in 'iub' else jnp.result_type(float)
-    inputs = {INPUTS[name]: x.astype(kind(x)) for name, x in arrays.items()}
+    flat = lambda x: x.reshape(-1, x.shape[-1]) if family.use == 'choices' else x
+    inputs = {INPUTS[name]: flat(x.astype(kind(x))) for name, x in arrays.items()}
     return family.derived(model, inputs, start)
 
 
-def outputs_of(family: Family, found: Mapping[str, jax.Array]) -> dict[str, jax.Array]:
-    """The outputs of our model that transformers names, under its names and with its axes."""
+def outputs_of(family: Family, found: Mapping[str, jax.Array], arrays: Mapping[str, np.ndarray]) -> dict[str, jax.Array]:
+    """The outputs of our model that transformers names, under its names and with its axes, for inputs as in `inputs_of`."""
     import einops
 
     names = OUTPUTS | dict(family.outputs)
+    if family.use == 'choices':
+        found = {**found, 'logits': found['logits'].reshape(arrays['input_ids'].shape[:2])}
     laid = lambda ours, x: einops.rearrange(x, family.layouts[ours]) if ours in family.layouts else x
     return {names[ours]: laid(ours, x) for ours, x in found.items() if names.get(ours)}
 
@@ -80,8 +83,9 @@ def require_fit(arrays: Mapping[str, np.ndarray], family: Family, model: Any, pa
         return
     for name, array in arrays.items():
         ids = arrays.get('decoder_input_ids' if name.startswith('decoder_') else 'input_ids', np.zeros(0))
-        if array.ndim != 2 or array.shape != ids.shape or array.dtype.kind not in 'iub':
-            raise ValueError(f'{path} has {shapes}; expected integers [rows, length] of one shape in '
+        axes = ('examples', 'answers', 'length') if family.use == 'choices' else ('rows', 'length')
+        if array.ndim != len(axes) or array.shape != ids.shape or array.dtype.kind not in 'iub':
+            raise ValueError(f'{path} has {shapes}; expected integers [{", ".join(axes)}] of one shape in '
                              f'{", ".join(name for name in limits if not name.startswith("decoder_"))}'
                              + (', and of one shape in those of the decoder.' if 'decoder_input_ids' in limits else '.'))
         if array.size and not 0 <= array.min() <= array.max() < limits[name]:

@@ -11,7 +11,7 @@ from transformer.conversion.common import (
     token_limits,
     with_head,
 )
-from transformer.conversion.fields import Field, Fields, dropouts, head, inner
+from transformer.conversion.fields import Field, Fields, dropouts, head, inner, score
 from transformer.conversion.forms import Biases, Heads, Table, Types
 from transformer.conversion.tables import Family, Row
 from transformer.layers.heads import Classes, MaskedWords, NextSentence, NoHead, Pretraining, Span, TokenClasses
@@ -95,6 +95,8 @@ BERT = (
               outputs={'next_logits': 'logits'}),
     with_head(BERT_BODY, 'BertForSequenceClassification', 'classes', *_POOLER, *dense('classes', 'classifier'),
               fields=(head(Classes),)),
+    with_head(BERT_BODY, 'BertForMultipleChoice', 'choices', *_POOLER, *dense('classes', 'classifier'),
+              fields=(score(Classes),)),
     with_head(BERT_BODY, 'BertForTokenClassification', 'tags', *dense('classes', 'classifier'), fields=(head(TokenClasses),),
               computed=UNREAD),
     with_head(BERT_BODY, 'BertForQuestionAnswering', 'spans', *dense('span', 'qa_outputs'), head=Span(), computed=UNREAD),

@@ -14,7 +14,7 @@ from transformer.conversion.common import (
     token_limits,
     with_head,
 )
-from transformer.conversion.fields import Field, dropouts, head, inner
+from transformer.conversion.fields import Field, dropouts, head, inner, score
 from transformer.conversion.forms import Biases, Heads, Table
 from transformer.conversion.tables import Family, Row
 from transformer.layers.activations import Relu
@@ -62,6 +62,9 @@ DISTILBERT = (
     with_head(DISTILBERT_BODY, 'DistilBertForSequenceClassification', 'classes', *dense('pooler', 'pre_classifier'),
               *dense('classes', 'classifier'),
               fields=(head(partial(Classes, activation=Relu()), 'seq_classif_dropout', 0.2),)),
+    with_head(DISTILBERT_BODY, 'DistilBertForMultipleChoice', 'choices', *dense('pooler', 'pre_classifier'),
+              *dense('classes', 'classifier'),
+              fields=(score(partial(Classes, activation=Relu()), 'seq_classif_dropout', 0.2),)),
     with_head(DISTILBERT_BODY, 'DistilBertForTokenClassification', 'tags', *dense('classes', 'classifier'),
               fields=(head(TokenClasses, None),)),
     with_head(DISTILBERT_BODY, 'DistilBertForQuestionAnswering', 'spans', *dense('span', 'qa_outputs'), head=Span(),

@@ -8,7 +8,7 @@ from functools import partial
 
 from transformer.conversion.bert import BERT_BODY, TIED, activation, sizes
 from transformer.conversion.common import bare, dense, norm, with_head
-from transformer.conversion.fields import Field, Fields, head
+from transformer.conversion.fields import Field, Fields, head, score
 from transformer.conversion.tables import Row
 from transformer.layers.activations import Gelu
 from transformer.layers.heads import Classes, MaskedWords, NoHead, ReplacedTokens, Span, TokenClasses
@@ -49,6 +49,12 @@ ELECTRA = (
         copies={'generator_lm_head.weight': 'electra.embeddings.word_embeddings.weight'}),
     with_head(ELECTRA_BODY, 'ElectraForSequenceClassification', 'classes', *dense('pooler', 'classifier.dense'),
               *dense('classes', 'classifier.out_proj'), fields=(head(partial(Classes, activation=Gelu(), twice=True)),)),
+    with_head(ELECTRA_BODY, 'ElectraForMultipleChoice', 'choices', *dense('pooler', 'sequence_summary.summary'),
+              *dense('classes', 'classifier'),
+              fields=(score(partial(Classes, activation=Gelu()), 'summary_last_dropout', 0.1),),
+              fixed=(*ELECTRA_BODY.fixed, Field('summary_type', default='first'), Field('summary_use_proj', default=True),
+                     Field('summary_activation', default='gelu'), Field('summary_first_dropout', default=0.0),
+                     Field('summary_proj_to_labels', default=False))),
     with_head(ELECTRA_BODY, 'ElectraForTokenClassification', 'tags', *dense('classes', 'classifier'),
               fields=(head(TokenClasses),)),
     with_head(ELECTRA_BODY, 'ElectraForQuestionAnswering', 'spans', *dense('span', 'qa_outputs'), head=Span()),

@@ -216,6 +216,12 @@ def head(made: Callable, dropout: str | None = 'classifier_dropout', default: fl
     return Fields(((dropout,) if dropout else (), ('head',)), read, write)
 
 
+def score(made: Callable, dropout: str | None = 'classifier_dropout', default: float | None = None) -> 'Fields':
+    """As `head`, of a head with one score, whatever labels a config names."""
+    classes = head(made, dropout, default)
+    return Fields(classes.names, lambda config: classes.read({**config, 'id2label': {0: 'LABEL_0'}}), classes.write)
+
+
 # Fields of their configs for which only the default is accepted.
 FIXED = (Field('cross_attention_hidden_size'), Field('pruned_heads', default={}), Field('tie_encoder_decoder', default=False))
 

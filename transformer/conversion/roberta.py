@@ -8,7 +8,7 @@ import numpy as np
 from transformer.attention.positions.absolute import Learned
 from transformer.conversion.bert import BERT_BODY, UNREAD, words
 from transformer.conversion.common import bare, dense, require_learned, with_head
-from transformer.conversion.fields import Fields, head
+from transformer.conversion.fields import Fields, head, score
 from transformer.conversion.forms import Biases, Heads, Types
 from transformer.layers.heads import (
     Classes,
@@ -56,6 +56,8 @@ ROBERTA = (
     with_head(_ROBERTA, 'RobertaForMaskedLM', 'masked', *_FOUND, head=MaskedWords(), computed=UNREAD, **_FINDS),
     with_head(_ROBERTA, 'RobertaForSequenceClassification', 'classes', *dense('pooler', 'classifier.dense'),
               *dense('classes', 'classifier.out_proj'), fields=(head(partial(Classes, twice=True)),), computed=UNREAD),
+    with_head(_ROBERTA, 'RobertaForMultipleChoice', 'choices', *dense('pooler', 'roberta.pooler.dense'),
+              *dense('classes', 'classifier'), fields=(score(Classes, None),)),
     with_head(_ROBERTA, 'RobertaForTokenClassification', 'tags', *dense('classes', 'classifier'), fields=(head(TokenClasses),),
               computed=UNREAD),
     with_head(_ROBERTA, 'RobertaForQuestionAnswering', 'spans', *dense('span', 'qa_outputs'), head=Span(), computed=UNREAD),

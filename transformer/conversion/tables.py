@@ -134,8 +134,8 @@ class Family:
       model: the import path of our class.
       architecture: the class of theirs that is written; `others` are read too.
       use: the kind of run that convert.py makes of it: 'text', 'pairs', 'masked', 'sentences' (masked words and the next
-        sentence) or 'order' (and the order of sentences), 'next', 'replaced', 'classes', 'tags', 'spans', 'images', or
-        'hidden', for hidden states alone.
+        sentence) or 'order' (and the order of sentences), 'next', 'replaced', 'classes', 'choices', 'tags', 'spans',
+        'images', or 'hidden', for hidden states alone.
       prepared: (config, {name: `Weight`}) -> the config, completed with facts that only the weights tell, before it is read.
       prefix: the prefix of weight names in a model with a head, which files of the model alone leave out.
       renamed: (regex, replacement) for the weight names of older files.
