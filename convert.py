@@ -456,7 +456,8 @@ def told_of(snapshot):
     data, found = snapshot.data, {}
     if classes := list(data.classes) if isinstance(data, LabelledText | TaggedText | SeenImages | OpenChoices) else []:
         known = fields_in(snapshot.model)
-        count = known.get('classes', 0) if isinstance(data, SeenImages) else known['head'].classes
+        # A score beside the next words is the only one.
+        count = known.get('classes', 0) if isinstance(data, SeenImages) else getattr(known['head'], 'classes', 1)
         classes += [f'LABEL_{i}' for i in range(len(classes), count)]  # a head may have more than the data
         found |= {'id2label': dict(enumerate(named(classes))), 'label2id': {name: i for i, name in enumerate(named(classes))}}
     match data:

@@ -18,7 +18,7 @@ from training.config import resolve
 
 BERT, ELECTRA = 'transformer.models.bert:Bert', 'transformer.models.electra:Electra'
 # Heads that are initialised afresh if the other run has none, or one of another shape.
-HEAD = r'(pooler|classes|span|head|distillation_head)/.*'
+HEAD = r'(pooler|classes|choice|span|head|distillation_head)/.*'
 
 
 def get_config(variant=''):

@@ -21,6 +21,7 @@ from configs import base, classify, glue
 
 SYMMETRIC = 'mrpc', 'qqp', 'stsb'
 HEAD = "ClassesAndWords(at='last', pooler=False, bias=False, dropout=0.1)"
+CHOICE = 'NextWordsAndChoice(dropout=0.1)'  # GPT2DoubleHeadsModel of transformers
 
 
 def get_config(variant=''):
@@ -36,7 +37,7 @@ def get_config(variant=''):
         c.model.head, c.task.auxiliary = HEAD, 0.5
         c.data.framing = 'gpt'
         if task == 'choices':
-            c.data.question_with = 'context'
+            c.model.head, c.data.question_with = CHOICE, 'context'
         else:
             c.data.both = task.rpartition('/')[2] in SYMMETRIC
         c.optimizer = base.optimizer(learning_rate=6.25e-5, weight_decay=0.01, schedule=base.part(

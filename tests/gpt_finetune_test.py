@@ -77,6 +77,17 @@ class GptFinetuneTest(experiments.TestCase):
         done = experiments.call('predict', f'--workdir={workdir}', '--json', stdin=b'key 3\thead\trow\tmask\n')
         self.assertEqual(done.code, 0, done.err)
         self.assertAlmostEqual(sum(json.loads(done.out)['probabilities']), 1)
+        out = self.folder / 'out'
+        done = experiments.call('convert', f'--workdir={workdir}', f'--to_hf={out}')
+        self.assertEqual(done.code, 0, done.err)
+        self.assertIn('GPT2DoubleHeadsModel', done.out)
+        model, params = experiments.script('convert').from_hf(out)
+        run = runs.load(workdir)
+        _, rows, _ = run.data.read_choices('key 3\thead\trow\tmask')
+        batch = {name: x for name, x in run.data.rows(rows, 32).items() if name != 'types'}
+        found, wanted = (np.asarray(one['choice_logits']) for one in (
+            model.apply({'params': params}, **batch), run.apply(**batch)))
+        np.testing.assert_allclose(found, wanted, rtol=1e-5, atol=1e-6)
 
     @pytest.mark.slow
     def test_trains_and_reads_both_orders_alike(self):

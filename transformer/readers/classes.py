@@ -9,7 +9,7 @@ import numpy as np
 
 from transformer.contracts import ChosenText, LabelledText, UnlabelledTable
 from transformer.readers.base import chances, classified
-from transformer.readers.rows import TokenRow
+from transformer.readers.rows import TokenRow, given_by
 from transformer.readers.whole import WholeText
 
 
@@ -64,6 +64,9 @@ class TextChoice(WholeText):
     shows the row of the first answer."""
     contract, what = ChosenText, 'questions with several answers'
 
+    def names(self, snapshot: Any) -> tuple[str, ...]:
+        return tuple({'choice_logits'} & given_by(snapshot)) or ('logits',)
+
     def read(self, data: Any, names: Sequence[str], line: str) -> tuple[list[TokenRow], object]:
         answers, framed, cut = data.read_choices(line)
         if len(answers) < 2:
@@ -73,7 +76,7 @@ class TextChoice(WholeText):
 
     def answer(self, data: Any, line: str, known: Any, rows: Sequence[dict]) -> tuple[str, dict]:
         answers, cut = known
-        p = chances(np.array([row['logits'][0] for row in rows]))
+        p = chances(np.array([np.ravel(row.get('choice_logits', row.get('logits')))[0] for row in rows]))
         best = int(p.argmax())
         found = {'answer': answers[best], 'number': best, 'probability': float(p[best]), 'probabilities': [*map(float, p)]}
         return f'{answers[best]}\t{p[best]:.4f}', {'text': line, **found} | _cut(cut, data)

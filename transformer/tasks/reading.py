@@ -157,12 +157,17 @@ class Preferred(Reading):
 @dataclasses.dataclass(frozen=True)
 class MultipleChoice(OfText):
     """-log softmax(s)[label] over the answers to a question, inputs [B, C, T], where s [B, C] are the only logits of their rows
-    (Radford et al. 2018, section 3.3). Answers that are missing, rows of padding alone, have a probability of 0."""
+    (Radford et al. 2018, section 3.3), or, of a head that also predicts the next words in `logits`, the `choice_logits`.
+    Answers that are missing, rows of padding alone, have a probability of 0."""
 
     def logits(self, outputs: Mapping, batch: Mapping) -> jax.Array:
         """s [B, C] in at least float32."""
         there = (batch['segments'] != 0).any(-1)
-        return jnp.where(there, wide(outputs['logits'])[:, 0].reshape(there.shape), -1e9)
+        scores = outputs['choice_logits'] if 'choice_logits' in outputs else outputs['logits'][:, 0]
+        return jnp.where(there, wide(scores).reshape(there.shape), -1e9)
+
+    def words(self, outputs: Mapping, batch: Mapping) -> dict:
+        return super().words({'word_logits': outputs['logits']} if 'choice_logits' in outputs else outputs, batch)
 
     def terms(self, outputs: Mapping, batch: Mapping) -> dict:
         scores, label = self.logits(outputs, batch), batch['label']

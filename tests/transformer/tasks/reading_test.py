@@ -126,8 +126,8 @@ class ReadingTest(parameterized.TestCase):
         terms = task.terms({'logits': np.float32([[1.5], [-0.25], [-2], [3], [0], [9]])}, batch)
         self.assert_terms(terms, loss=(np.logaddexp(0, -margins).sum(), 2), accuracy=(1, 2), margin=(margins.sum(), 2))
 
-    @parameterized.parameters(0.0, 0.5)
-    def test_choices(self, auxiliary):
+    @parameterized.product(auxiliary=(0.0, 0.5), double=(False, True))
+    def test_choices(self, auxiliary, double):
         """In float64: a softmax over the answers that are there, in the order of the inputs; of their rows, and no others, the
         language model."""
         draw, task = np.random.default_rng(2), MultipleChoice(auxiliary=auxiliary)
@@ -138,10 +138,13 @@ class ReadingTest(parameterized.TestCase):
         scores, words = draw.normal(size=(3, 3)), draw.normal(size=(3, 3, 4, 7))
         scores[1, 2] = 99.0  # of no answer
         outputs = {'logits': scores.reshape(9, 1), 'word_logits': words.reshape(9, 4, 7)}
+        of_scores = 'choice_logits' if double else 'logits'
+        if double:
+            outputs = {'choice_logits': scores.reshape(9), 'logits': words.reshape(9, 4, 7)}
         with jax.enable_x64(True):
             found = task.loss(lambda key, **given: jax.tree.map(jnp.asarray, outputs), batch, key=None, step=0, train=False)
-            slope = jax.grad(lambda s: task.terms(outputs | {'logits': s}, batch)[task.main if auxiliary else 'loss'][0])(
-                jnp.asarray(outputs['logits'])).reshape(3, 3)
+            slope = jax.grad(lambda s: task.terms(outputs | {of_scores: s}, batch)[task.main if auxiliary else 'loss'][0])(
+                jnp.asarray(outputs[of_scores])).reshape(3, 3)
         there = [scores[0], scores[1, :2]]
         own = -sum(scipy.special.log_softmax(s)[n] for s, n in zip(there, label))
         right = sum(s.argmax() == n for s, n in zip(there, label))
