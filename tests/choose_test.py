@@ -154,13 +154,14 @@ class ChooseTest(recorded.TestCase):
         self.assertEqual(json.loads((out / 'config.json').read_text())['architectures'], ['BertForMultipleChoice'])
         self.assertEqual(convert.from_hf(out)[0], convert.runs.load(mine).model)
 
+    @parameterized.parameters(('gpt2', 'GPT2ForSequenceClassification'), ('bart', 'BartForSequenceClassification'))
     @pytest.mark.slow
-    def test_a_gpt_goes_out_as_a_number(self):
-        mine, _ = self.trained_on('gpt2')
+    def test_others_go_out_as_a_number(self, name, architecture):
+        mine, _ = self.trained_on(name)
         out = self.folder / 'out'
         self.convert(f'--workdir={mine}', f'--to_hf={out}')
         told = json.loads((out / 'config.json').read_text())
-        self.assertEqual((told['architectures'], told['id2label']), (['GPT2ForSequenceClassification'], {'0': 'LABEL_0'}))
+        self.assertEqual((told['architectures'], told['id2label']), ([architecture], {'0': 'LABEL_0'}))
 
     def test_needs_a_run(self):
         with self.assertRaisesRegex(ValueError, 'configs/choose.py trains the model of a run further; name its workdir'):

@@ -4,6 +4,8 @@ import json
 
 from absl.testing import absltest, parameterized
 
+from data.sources import files as sources
+from data.sources.tables import Table
 from data.text.choices import Choices
 from tests.data.text.labelled_test import LabelledCase, equal, everything
 
@@ -79,6 +81,24 @@ class ChoicesTest(LabelledCase):
         self.assertEqual(self.read(opened)[0][0], ['[CLS] the cat he said [SEP] no [SEP]',
                                                    '[CLS] the cat he said [SEP] a dog [SEP]'])
         self.assertEqual(opened.read_choices('the cat\the said\tno\ta dog')[0], ('no', 'a dog'))
+
+    @parameterized.parameters(
+        ('video-id fold-ind startphrase sent1 sent2 gold-source ending0 ending1 ending2 ending3 label',
+         'sent1', 'sent2', 'ending0 ending1 ending2 ending3', 'label'),
+        ('ind activity_label ctx_a ctx_b ctx endings source_id split split_type label', 'ctx', '', 'endings', 'label'),
+        ('example_id article answer question options', 'article', 'question', 'options', 'answer'),
+        ('id question choices answerKey', '', 'question', 'choices', 'answerKey'),
+        ('id question question_concept choices answerKey', '', 'question', 'choices', 'answerKey'),
+        ('premise choice1 choice2 question idx label', 'premise', 'question', 'choice1 choice2', 'label'),
+        ('goal sol1 sol2 label', 'goal', '', 'sol1 sol2', 'label'),
+        ('context question answerA answerB answerC label', 'context', 'question', 'answerA answerB answerC', 'label'),
+        ('sentence option1 option2 answer', 'sentence', '', 'option1 option2', 'answer'),
+        ('question subject choices answer', '', 'question', 'choices', 'answer'))
+    def test_columns_with_usual_names(self, header, *wanted):
+        table = Table(sources.files(self.write('a.jsonl', jsonl([dict.fromkeys(header.split(), '1')])))[0])
+        layout = Choices(path='a').layout(table)
+        found = (layout.context, layout.question, layout.answers, layout.label)
+        self.assertEqual([' '.join(table.names[column] for column in columns) for columns in found], [*wanted])
 
     def test_a_story_is_several_columns(self):
         header = ('InputStoryid', 'InputSentence1', 'InputSentence2', 'RandomFifthSentenceQuiz1', 'RandomFifthSentenceQuiz2',
