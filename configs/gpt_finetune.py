@@ -32,7 +32,7 @@ def get_config(variant=''):
         c = glue.get_config(variant) if comma else classify.of_texts(variant, 'gpt_finetune', 'classes')
     if c.model.name != 'transformer.models.gpt:Gpt':
         raise ValueError(f'{variant} is a run of {c.model.name}, and an auxiliary language model needs a GPT; use '
-                         'configs/classify.py, or configs/glue.py.')
+                         'configs/classify.py, glue.py or choose.py.')
     with c.unlocked():
         c.model.head, c.task.auxiliary = HEAD, 0.5
         c.data.framing = 'gpt'

@@ -62,7 +62,7 @@ class GptFinetuneTest(experiments.TestCase):
         for row, size in zip(batch['inputs'][:, 1], (batch['segments'][:, 1] > 0).sum(-1)):
             self.assertEqual((row[0], row[size - 1]), (roles.begin, roles.cls))
             first, second = np.split(row[1:size - 1], np.flatnonzero(row[1:size - 1] == roles.separator))
-            self.assertRegex(run.data.decode(first), r'key \d+head')
+            self.assertRegex(run.data.decode(first), r'key \d+ head')
             self.assertEqual(run.data.decode(second[1:]), 'mask')
         self.assertEqual(run.task.coefficients, {'cross_entropy': 1.0, 'words': 0.5})
 

@@ -30,7 +30,7 @@ _CONTEXTS = 'context', 'article', 'passage', 'document', 'story', 'premise', 'se
 _STORY = re.compile(r'input ?_?sentence ?_?\d')  # whose columns together are the context
 _QUESTIONS = 'question', 'query', 'sent2', 'question_stem', 'prompt'
 _LISTS = 'choices', 'options', 'endings', 'answers', 'alternatives', 'candidates'
-_ONE = re.compile(r'(ending|choice|answer|option|solution|sol|alternative|hyp|randomfifthsentencequiz|)[ _]?([a-h]|\d{1,2})')
+_ONE = re.compile(r'(ending|choice|answer|option|solution|sol|alternative|hyp|randomfifthsentencequiz|)[ _]?([a-z]|\d{1,2})')
 _LABELS = 'label', 'answer', 'answerkey', 'answer_key', 'gold', 'gold_label', 'correct', 'correct_answer', 'answerrightending'
 _WITH = 'answer', 'context'
 _COLUMNS = 'context', 'question', 'answers', 'label'  # fields
@@ -96,7 +96,7 @@ class Choices(examples.Examples):
 
     def examples(self, file: sources.File) -> list['Example']:
         found = self._unnumbered(file)
-        numbers = _numbers(found, functools.partial(self._first, file, found))
+        numbers = _numbers(found, functools.partial(self._first, file, found), self.first != 'auto')
         return [dataclasses.replace(one, number=number) for one, number in zip(found, numbers)]
 
     def described(self) -> str:
@@ -108,7 +108,7 @@ class Choices(examples.Examples):
         """Which columns are read. Raises ValueError, in one sentence, if that is left open; of a table without labels, for
         predict.py, only names tell."""
         given = {name: tuple(table.column(one, f'data.{name}') for one in fields.columns(name, getattr(self, name)))
-                 for name in _COLUMNS if getattr(self, name)}
+                 for name in _COLUMNS if getattr(self, name) and (labelled or name != 'label')}
         if not table.names and labelled:
             free = [column for column in range(table.width) if not any(column in columns for columns in given.values())]
             label = given.get('label') or tuple(free[-1:])
@@ -139,7 +139,10 @@ class Choices(examples.Examples):
                 if match and column not in taken and (match[1] or match[2].isalpha()):
                     place = int(match[2]) if match[2].isdecimal() else match[2]
                     groups.setdefault((match[1], match[2].isalpha()), []).append((place, column))
-            answers = next((tuple(column for _, column in sorted(group)) for group in groups.values() if len(group) > 1), ())
+            rows = [sorted(group) for group in groups.values()]
+            rows = [[one for i, one in enumerate(row) if one[0] == chr(ord('a') + i)] if isinstance(row[0][0], str) else row
+                    for row in rows]  # letters from A on
+            answers = next((tuple(column for _, column in row) for row in rows if len(row) > 1), ())
         taken |= {*answers}
         story = tuple(column for column, name in enumerate(low) if _STORY.fullmatch(name) and column not in taken)
         context, question = given.get('context') or story or usual(_CONTEXTS), given.get('question') or usual(_QUESTIONS)
@@ -162,11 +165,15 @@ class Choices(examples.Examples):
         except (ValueError, FileNotFoundError):  # of a run, whose files are elsewhere
             others = []
         for part in ([file], others):
-            rows = found if part == [file] else [example for one in part for example in self._unnumbered(one)]
-            if any(row.label == '0' for row in rows):
-                return 0
-            if any(row.label == str(len(row.answers)) for row in rows):
-                return 1
+            for one in part:
+                try:
+                    rows = found if one is file else self._unnumbered(one)
+                except ValueError:  # of a part without labels
+                    continue
+                if any(row.label == '0' for row in rows):
+                    return 0
+                if any(row.label == str(len(row.answers)) for row in rows):
+                    return 1
         raise ValueError(f'{file.path} has numbers of right answers that are neither 0 nor as high as the number of answers, '
                          'which leaves open what number the first has; set data.first=0 or data.first=1.')
 
@@ -303,10 +310,17 @@ class OpenChoices(examples.OpenExamples):
             if plain:
                 return None
             raise
-        found = [example_of(table, row, layout) for row in table.rows()]
         flat = lambda text: ' '.join(text.split())
-        return ['\t'.join(map(flat, (*((one.context, one.question) if self.asked else (one.context or one.question,)),
-                                     *one.answers))) for one in found]
+        return ['\t'.join(map(flat, self._parts(example_of(table, row, layout)))) for row in table.rows()]
+
+    def _parts(self, one: Example) -> tuple[str, ...]:
+        """The parts of a line with an example; of a run that knows no questions apart the question stands where its row has
+        it."""
+        if self.asked or not (one.context and one.question):
+            return *((one.context, one.question) if self.asked else (one.context or one.question,)), *one.answers
+        if self.config.question_with == 'answer':
+            return one.context, *(f'{one.question} {answer}' for answer in one.answers)
+        return f'{one.context} {one.question}', *one.answers
 
     def _encode(self, part: examples.ExampleSplit) -> _ChoiceRows:
         framed, cut = self._framed(part.examples)
@@ -318,7 +332,8 @@ class OpenChoices(examples.OpenExamples):
         with_answer = self.config.question_with == 'answer'
         asked = [one.question if one.context else '' for one in found]  # a question alone stands for the context
         before = examples.encoded(self.tokenizer, [one.context or one.question for one in found])
-        behind = [np.zeros(0, np.int32)] * len(found) if with_answer else examples.encoded(self.tokenizer, asked)
+        behind = [np.zeros(0, np.int32)] * len(found) if with_answer else examples.encoded(
+            self.tokenizer, [question and f' {question}' for question in asked])
         answers = iter(examples.encoded(self.tokenizer, [f'{question} {answer}'.strip() if with_answer else answer
                                                          for one, question in zip(found, asked) for answer in one.answers]))
         room = self.frame.room(self.config.length, True)
@@ -368,7 +383,8 @@ def example_of(table: Table, row: Row, layout: _Layout) -> Example:
     if len(texts) < 2 or not all(texts):
         raise ValueError(f'{place} has the answers {", ".join(map(repr, texts))[:60]}; expected two or more, none of them '
                          'empty but the last ones; correct the row, or name other columns in data.answers.')
-    return Example(context, question, tuple(texts), place, re.sub(r'(?<=^\d)\.0$', '', text_of(label[0])) if label else '', own)
+    right = re.sub(r'^(\d+)\.0$', r'\1', text_of(label[0])) if label else ''
+    return Example(context, question, tuple(texts), place, right, own)
 
 
 def _text(cell: Any, place: str) -> str:
@@ -392,16 +408,18 @@ def _listed(cell: Any, place: str) -> tuple[list[str], tuple[str, ...]]:
     elif isinstance(cell, list) and cell and all(isinstance(one, dict) for one in cell):
         texts, own = [one.get('text') for one in cell], [one.get('label') for one in cell if 'label' in one]
     plain = isinstance(texts, list) and all(isinstance(one, (str, int, float)) for one in texts)
-    if not plain or len(own) not in (0, len(texts)):
+    if not plain or not isinstance(own, (list, tuple)) or len(own) not in (0, len(texts)) or not all(
+            isinstance(one, (str, int)) for one in own):
         raise ValueError(f'{place} has {str(given)[:40]!r} for its answers; expected a list of texts, of objects '
                          '{"text": .., "label": ..}, or an object {"text": [..], "label": [..]}; correct the row, or name the '
                          'columns of the answers in data.answers.')
     return [text_of(one) for one in texts], tuple(map(text_of, own))
 
 
-def _numbers(found: Sequence[Example], first: Callable[[], int]) -> list[int]:
+def _numbers(found: Sequence[Example], first: Callable[[], int], given: bool) -> list[int]:
     """The number of each right answer, from 0, in the first form that all labels of a file have: the answers' own labels,
-    numbers, letters, texts; `first()` is the number of the first answer. Raises ValueError, naming the line, for none."""
+    numbers, letters, texts; `first()` is the number of the first answer, and whether it is `given`. Raises ValueError, naming
+    the line, for none, and for labels that may be numbers or texts."""
     forms = {'own': lambda one: one.own.index(one.label) if one.own.count(one.label) == 1 else None,
              'number': lambda one: int(one.label) if whole(one.label) and int(one.label) <= len(one.answers) else None,
              'letter': lambda one: _within(ord(one.label.upper()) - ord('A') if len(one.label) == 1 else -1, one),
@@ -412,6 +430,10 @@ def _numbers(found: Sequence[Example], first: Callable[[], int]) -> list[int]:
     if name == 'number' and None not in numbers and found:
         base = first()
         numbers = [_within(number - base, one) for number, one in zip(numbers, found)]
+        if not given and None not in read['text'] and read['text'] != numbers:
+            raise ValueError(f'{found[0].place} and the other rows have answers that are numbers, so that what is right may be '
+                             'the number of an answer or the answer; if it is the number, set data.first to that of the first '
+                             'answer, 0 or 1, else write letters.')
     if None in numbers:
         one = found[numbers.index(None)]
         raise ValueError(f'{one.place} says that {one.label[:40]!r} is right, which names none of its {len(one.answers)} '

@@ -92,6 +92,7 @@ class ChoicesTest(LabelledCase):
         ('premise choice1 choice2 question idx label', 'premise', 'question', 'choice1 choice2', 'label'),
         ('goal sol1 sol2 label', 'goal', '', 'sol1 sol2', 'label'),
         ('context question answerA answerB answerC label', 'context', 'question', 'answerA answerB answerC', 'label'),
+        ('context question A B C D E F G H I J answer', 'context', 'question', 'A B C D E F G H I J', 'answer'),
         ('sentence option1 option2 answer', 'sentence', '', 'option1 option2', 'answer'),
         ('question subject choices answer', '', 'question', 'choices', 'answer'))
     def test_columns_with_usual_names(self, header, *wanted):
@@ -178,6 +179,22 @@ class ChoicesTest(LabelledCase):
         self.assertEqual(opened.unanswered(lines, name), ['he\tno\ta dog', 'the cat\tbad\tgood'])
         self.assertIsNone(opened.unanswered(['the cat\tno\ta dog', 'he\tno\tbad'], name if name.endswith('tsv') else '-'))
 
+    def test_a_table_without_the_label_that_training_named(self):
+        opened = self.opened('a.tsv', tsv(('context', 'ending0', 'ending1', 'gold_x'), ((c, *a, n) for c, _, a, n in ROWS)),
+                             label='gold_x')
+        self.assertEqual(opened.unanswered(['context\tending0\tending1', 'he\tno\ta dog'], 'x.tsv'), ['he\tno\ta dog'])
+
+    @parameterized.parameters(('answer', 'the cat\the said no\the said a dog'), ('context', 'the cat he said\tno\ta dog'))
+    def test_a_run_that_knows_no_questions_apart_reads_a_table_with_them(self, place, line):
+        """Its rows are those of evaluation."""
+        table = tsv(('context', 'question', 'ending0', 'ending1', 'label'), [('the cat', 'he said', 'no', 'a dog', 1)])
+        opened = self.opened('a.tsv', tsv(('context', 'ending0', 'ending1', 'label'), ((c, *a, n) for c, _, a, n in ROWS)),
+                             question_with=place)
+        self.assertEqual(opened.unanswered(table.splitlines(), 'x.tsv'), [line])
+        path = self.write('other.tsv', table)
+        wanted = [self.spelt(opened, ids) for ids in next(iter(opened.score([str(path)], 1)))['inputs'][0]]
+        self.assertEqual([self.spelt(opened, ids) for ids, _ in opened.read_choices(line)[1]], wanted)
+
     def test_the_columns_are_said(self):
         text = tsv((), [('the cat', 'no', 'bad', 'A'), ('a dog', 'bad', 'no', 'B')])
         self.assertIn('no header; context from 1, answers from 2 and 3, label from 4; 2 examples of 2 answers to train on; '
@@ -201,6 +218,7 @@ class ChoicesTest(LabelledCase):
         ('no\ta\tb\t0\n', 'data.context, question, answers and label name the column 1 twice',
          {'context': (1,), 'answers': (1, 2)}),
         ('no\ta\tb\t0\n', "data.first='2' is not known", {'first': '2'}),
+        ('no\t2\t1\t1\nno\t1\t2\t2\n', 'a.tsv:1 and the other rows have answers that are numbers', {'header': 'false'}),
         ('no\ta\tb\t0\n', "data.question_with='x' is not known", {'question_with': 'x'}),
         ('no\ta\tb\t0\n', "data.quotes='x' is not known", {'quotes': 'x'}),
     )
@@ -209,7 +227,8 @@ class ChoicesTest(LabelledCase):
             self.opened('a.tsv', text, **dict(fields))
         self.assertNotIn('\n', str(caught.exception))
 
-    @parameterized.parameters((5,), ('x',), ([1, [2]],), ({'text': ['a', 'b'], 'label': ['A']},), ([{'label': 'A'}],))
+    @parameterized.parameters((5,), ('x',), ([1, [2]],), ({'text': ['a', 'b'], 'label': ['A']},), ([{'label': 'A'}],),
+                              ({'text': ['a', 'b'], 'label': 5},), ({'text': ['a', 'b'], 'label': [[1], [2]]},))
     def test_what_is_no_list_of_answers(self, choices):
         with self.assertRaisesRegex(ValueError, 'a.jsonl:1 has .* for its answers; expected a list of texts'):
             self.opened('a.jsonl', jsonl([{'question': 'no', 'choices': choices, 'label': 0}]))
