@@ -374,7 +374,7 @@ def compare(snapshot, folder, given):
     if part and snapshot.data.digest(part) != other.data.digest(part):
         raise ValueError(f'{rival} has other data in {part} than {folder}; compare runs on the same examples, such as those of '
                          'files with --path.')
-    found = []
+    evaluator, found = evaluator.naming(snapshot.data), []
     for one in (snapshot, other):
         batches = measured(one, name, part, given.path, evaluator.view)
         evaluator.check(one.run, batches)

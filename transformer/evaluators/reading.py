@@ -49,6 +49,10 @@ class ClassScores(OfExamples):
             return [*classes].index(self.positive)
         return 1 if len(classes) == 2 else None
 
+    def naming(self, data: Any) -> 'ClassScores':
+        positive = self._positive(data.classes)
+        return self if positive is None else dataclasses.replace(self, positive=data.classes[positive])
+
     def each(self, snapshot: Any, batches: Any) -> Found:
         rows, classes = list(outputs(snapshot, batches, ['logits'])), snapshot.data.classes
         right = np.array([row['label'] for row in rows])

@@ -65,6 +65,18 @@ class ReadingTest(parameterized.TestCase):
         found = ClassScores()(snapshot_of(np.float32([[1, 0]] * 4), ('no', 'yes')), batches_of(np.int32([0, 1, 0, 0])))
         self.assertEqual((found['accuracy'], found['f1'], found['matthews']), (0.75, 0.0, 0.0))
 
+    def test_two_runs_are_scored_by_the_same_class(self):
+        """Whose classes may stand in another order."""
+        logits, label = np.float32([[1, 0], [1, 0], [0, 1], [0, 1]]), np.int32([0, 0, 1, 0])  # 1 is said twice, once rightly
+        one, other = snapshot_of(logits, ('no', 'yes')), snapshot_of(logits[:, ::-1], ('yes', 'no'))
+        evaluator = ClassScores().naming(one.data)
+        found = evaluator(one, batches_of(label))
+        self.assertAlmostEqual(found['f1'], 100 * 2 / 3)
+        self.assertEqual(evaluator(other, batches_of(1 - label)), found)
+        self.assertAlmostEqual(ClassScores()(other, batches_of(1 - label))['f1'], 80)  # of its own second class
+        for evaluator, classes in (ClassScores(positive='a'), 'ab'), (ClassScores(), 'abc'), (Correlation(), ''):
+            self.assertEqual(evaluator.naming(snapshot_of(logits, classes).data), evaluator)
+
     def test_classes_that_are_none_are_refused(self):
         data = lambda classes, dtype: types.SimpleNamespace(classes=classes, config=None, shapes={'label': ((8,), dtype)})
         run = lambda *given: types.SimpleNamespace(data=data(*given))
