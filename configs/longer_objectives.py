@@ -35,7 +35,7 @@ SEEDS = {'sst2': 5, 'mrpc': 3, 'wnut17': 3, 'squad': 1}
 
 
 def get_config(variant=''):
-    return objectives.get_config()
+    return objectives.get_config(variant)
 
 
 def sweep(variant=''):

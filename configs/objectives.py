@@ -48,6 +48,7 @@ context of which others are trained on.
 """
 
 from configs import bert_mini, several_tasks
+from training.config import schema
 from training.report import report
 from training.report.sweeps import Estimate, Point, Sweep
 
@@ -107,7 +108,9 @@ def corpus(root):
 
 
 def get_config(variant=''):
-    return bert_mini.get_config('words')
+    """`masked`, which train.py trains alone."""
+    config = bert_mini.get_config('words')
+    return schema.changed(config, pretraining('masked', variant, OPERATIONS).fields) if variant else config
 
 
 def sweep(variant=''):

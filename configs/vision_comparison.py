@@ -29,6 +29,7 @@ from display import figures
 from training import mesh as meshes
 from training import run as runs
 from training import workdir
+from training.config import schema
 from training.report import report
 from training.report.sweeps import Point, Sweep, costs
 
@@ -47,8 +48,9 @@ LABELS = {'mae_random': 'linear probe, random encoder', 'mae': 'linear probe, pr
 
 
 def get_config(variant=''):
-    parsed(variant)
-    return resnet_fashion_mnist.get_config('small')
+    """`resnet`, which train.py trains alone."""
+    root, _ = parsed(variant)
+    return schema.changed(resnet_fashion_mnist.get_config('small'), points_of(root)['models']['resnet'].fields)
 
 
 def parsed(variant):

@@ -35,7 +35,9 @@ class VisionComparisonTest(experiments.TestCase):
 
     def test_every_point_has_a_valid_config_and_follows_what_it_starts_from(self):
         whole = vision_comparison.sweep(str(self.folder))
-        whole.check(vision_comparison.get_config(str(self.folder)), {}, self.folder / 'runs')
+        first = vision_comparison.get_config(str(self.folder))
+        whole.check(first, {}, self.folder / 'runs')
+        self.assertEqual(first, whole.config_of('resnet', first, {}, self.folder))
         after = {name: point.after for name, point in whole.all_points.items() if point.after}
         self.assertEqual(after, {
             'deit_hard': ['resnet'], 'deit_soft': ['resnet'], 'mae_tuned': ['mae'], 'mae_1000': ['mae'],
