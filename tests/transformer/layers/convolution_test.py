@@ -1,8 +1,11 @@
+from unittest import mock
+
 import jax
 import numpy as np
 from absl.testing import absltest, parameterized
 
 from tests import float64
+from transformer.layers import convolution
 from transformer.layers.convolution import Convolution2d, Depthwise
 from transformer.layers.numerics import Numerics
 from transformer.layers.roles import matrix
@@ -34,6 +37,25 @@ class ConvolutionTest(parameterized.TestCase):
         loss = lambda given: (module.apply({'params': {'kernel': given['kernel']}}, given['x']) ** 2).sum()
         with jax.enable_x64(True):
             float64.require_exact(self, loss, {'kernel': DRAWN.normal(size=(3, 3, 3, 4)), 'x': X})
+
+    @parameterized.product(size=(1, 3, 5), stride=(1, 2, 3), most=(1, 2000, 2 ** 19))
+    def test_gradients_of_a_few_images_at_a_time(self, size, stride, most):
+        """Are JAX's own; 6 images by themselves, in twos or threes, and all at once."""
+        x, kernel = DRAWN.normal(size=(6, 7, 6, 3)), DRAWN.normal(size=(size, size, 3, 4))
+        module = Convolution2d(4, size, stride, FLOAT64)
+        with jax.enable_x64(True), mock.patch.object(convolution, 'GATHERED', most):
+            y, found = jax.vjp(lambda kernel, x: module.apply({'params': {'kernel': kernel}}, x), kernel, x)
+            _, wanted = jax.vjp(lambda kernel, x: convolution.convolve(x, kernel, stride, 'highest'), kernel, x)
+            for one, other in zip(found(y), wanted(y)):
+                np.testing.assert_allclose(one, other, rtol=1e-12, atol=1e-11)
+
+    def test_the_kernels_gradient_is_summed_in_float32(self):
+        """Of bfloat16 too: 4,096 equal terms."""
+        module, x = Convolution2d(1, 1, numerics=Numerics('bfloat16')), np.ones((4096, 1, 1, 1))
+        with mock.patch.object(convolution, 'GATHERED', 1):
+            found = jax.grad(lambda kernel: module.apply({'params': {'kernel': kernel}}, x).astype('float32').sum())(
+                np.ones((1, 1, 1, 1), 'float32'))
+        self.assertEqual(found.item(), 4096)
 
     def test_a_bias(self):
         kernel, bias = DRAWN.normal(size=(3, 3, 3, 4)), DRAWN.normal(size=4)
