@@ -38,7 +38,7 @@ class ConvolutionTest(parameterized.TestCase):
         with jax.enable_x64(True):
             float64.require_exact(self, loss, {'kernel': DRAWN.normal(size=(3, 3, 3, 4)), 'x': X})
 
-    @parameterized.product(size=(1, 3, 5), stride=(1, 2, 3), most=(1, 2000, 2 ** 19))
+    @parameterized.parameters((1, 1, 500), (1, 3, 50), (3, 1, 3000), (3, 2, 1), (3, 2, 1000), (3, 2, 2 ** 19), (5, 3, 1000))
     def test_gradients_of_a_few_images_at_a_time(self, size, stride, most):
         """Are JAX's own; 6 images by themselves, in twos or threes, and all at once."""
         x, kernel = DRAWN.normal(size=(6, 7, 6, 3)), DRAWN.normal(size=(size, size, 3, 4))
