@@ -76,24 +76,17 @@ class MaskedRows:
         from data.text import packing
 
         offsets, stream, pairs = store.offsets, config.documents == 'stream', config.pairs
-        begins, sizes = (offsets[:1], np.array([len(store.ids)])) if stream else (offsets[:-1] + 1, np.diff(offsets) - 1)
-        begins, sizes = begins[sizes > 0], sizes[sizes > 0]
+        begins, sizes = packing.documents(offsets, len(store.ids), stream)
         joined = config.packing == 'concat' and not stream
         room = frame.room(config.length, pairs != 'none')
         ends = vocabulary.sentence_ends(store.ids) if pairs != 'none' and config.cut == 'sentences' else None
         if ends is None:
             whole = (offsets[:1] + 1, offsets[-1:] - offsets[:1] - 1) if joined else (begins, sizes)
-            text = np.concatenate([[0], np.cumsum(whole[1])])  # places in the text without the tokens between documents
-            pieces = packing.windows(text, room, room)
-            place, counts = pieces.starts, pieces.counts.astype(np.int64)
-            inside = np.searchsorted(text, place, 'right') - 1
-            starts = place - text[inside] + whole[0][inside]
+            starts, counts = packing.stretches(*whole, room)
         else:
             starts, counts = _of_sentences(begins, sizes, ends, room)
         borders = offsets if joined else offsets[:0]
-        at_start = np.isin(starts, borders)  # a row has no border at its edge
-        starts, counts = starts + at_start, counts - at_start
-        counts -= np.isin(starts + counts - 1, borders) & (counts > 0)
+        starts, counts = packing.stripped(starts, counts, borders)
         special = np.union1d(np.flatnonzero(vocabulary.special[store.ids]), borders)
         document = np.searchsorted(begins, starts, 'right') - 1
         made = cls(store, frame, config.noise, vocabulary, config.length, pairs, config.boundary_targets, begins, sizes, starts,

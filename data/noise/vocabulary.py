@@ -87,8 +87,8 @@ class Vocabulary:
 def _sign(tokenizer: Tokenizer, number: int) -> str:
     """A token with a space and a line end where it has one; '' for an id without a token."""
     if isinstance(tokenizer, JsonTokenizer):
-        space, line = _BYTE_LEVEL
-        return (tokenizer.sign(number) or '').replace(SPACE, ' ').replace(space, ' ').replace(line, '\n')
+        sign, (space, line) = (tokenizer.sign(number) or '').replace(SPACE, ' '), _BYTE_LEVEL
+        return sign.replace(space, ' ').replace(line, '\n') if tokenizer.byte_level else sign  # else letters of Maltese
     return tokenizer.piece(number)
 
 

@@ -303,19 +303,7 @@ def _stretches(store: tokens.Tokens, room: int, config: Corrupted) -> tuple[np.n
     end; no piece begins or ends with the token between two documents."""
     from data.text import packing
 
-    ends, stream = store.offsets, config.documents == 'stream'
-    if stream:
-        whole = np.array([0, len(store.ids)])
-        pieces = packing.windows(whole, room, room)
-        return pieces.starts, pieces.counts.astype(np.int64)
-    if config.packing == 'concat':
-        pieces = packing.windows(np.array([ends[0] + 1, ends[-1]]), room, room)
-        starts, counts = pieces.starts, pieces.counts.astype(np.int64)
-        at_start = np.isin(starts, ends)
-        starts, counts = starts + at_start, counts - at_start
-        return starts, counts - (np.isin(starts + counts - 1, ends) & (counts > 0))
-    sizes = np.diff(ends) - 1
-    pieces = packing.windows(np.concatenate([[0], np.cumsum(sizes[sizes > 0])]), room, room)
-    document = np.flatnonzero(sizes > 0)[np.searchsorted(np.cumsum(sizes[sizes > 0]), pieces.starts, 'right')]
-    begin = np.cumsum(sizes) - sizes
-    return pieces.starts - begin[document] + ends[document] + 1, pieces.counts.astype(np.int64)
+    offsets, stream = store.offsets, config.documents == 'stream'
+    joined = config.packing == 'concat' and not stream
+    whole = (offsets[:1] + 1, offsets[-1:] - offsets[:1] - 1) if joined else packing.documents(offsets, len(store.ids), stream)
+    return packing.stripped(*packing.stretches(*whole, room), offsets if joined else offsets[:0])

@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping
 
 import numpy as np
 
-from data import cache, fields, pipeline
+from data import cache, fields, pipeline, splits
 from data.seq2seq import pairs
 from data.seq2seq.parallel import OpenParallel, Parallel
 from data.sources import files as sources
@@ -169,8 +169,9 @@ class Tasks:
             if dot and name in self.tasks:
                 chosen = {name: own}
             else:
-                chosen = {name: split for name, task in self.tasks.items() if split not in ('train', 'valid', 'test')
-                          or getattr(task, split)}
+                base = splits.read(split)[0] if split else ''
+                chosen = {name: split for name, task in self.tasks.items()
+                          if base not in ('train', 'valid', 'test') or getattr(task, base)}
             if not split or not chosen:
                 one = next(iter(self.tasks))
                 raise ValueError(f'No task has a split {split!r}; set it, as in data.parts.{one}.valid.')

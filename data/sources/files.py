@@ -125,7 +125,7 @@ class File:
             yield self._decode(held, offset)
 
     def lines(self) -> Iterator[str]:
-        """The lines that hold more than white space, without their line ends."""
+        """The lines that hold more than white space, without their line ends; one of more than 4 MB comes as several."""
         for text in self.texts():
             for line in text.split('\n'):
                 if line and not line.isspace():

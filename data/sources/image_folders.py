@@ -361,7 +361,7 @@ def _labelled_by(table: Table, tree: Tree, told: Told, path: str) -> Labelled:
                              f'{labels[name][:40]!r}; take one of them out.')
     if not labels:
         raise ValueError(f'{path} has no rows; expected a file and its class in each.')
-    if len(labels) > _FEW and len({*labels.values()}) > len(labels) / 2:
+    if len(labels) > _FEW and len({*labels.values()}) > (0.9 if told.features else 0.5) * len(labels):
         raise ValueError(f'{path} has {len({*labels.values()}):,} different classes for {len(labels):,} images; set '
                          "data.features to the columns of the file and of its class, such as 'file,label'.")
     unnamed = [name for name in tree.images if name not in labels]

@@ -122,7 +122,7 @@ class Table:
             raise ValueError(f'{place} has {self.counted(cells)}, and {field} asks for {max(columns) + 1}; correct the line, '
                              'or take it out.')
         for column in columns:
-            if column not in optional and (cells[column] is None or not str(cells[column]).strip()):
+            if column not in optional and blank(cells[column]):
                 name = f'{self.names[column]!r}' if self.names else column + 1
                 out = f'take the line out, or leave all such lines out with {skip}' if skip else 'or take the line out'
                 raise ValueError(f'{place} has nothing in column {name}; fill it in, {out}.')
@@ -162,7 +162,8 @@ class Table:
             return _of_card(self.file.path)
         info = (self._parquet.schema_arrow.metadata or {}).get(b'huggingface', b'{}')
         try:
-            found = json.loads(info)['info']['features']
+            found = {name: kind.get('feature', kind)  # of a list
+                     for name, kind in json.loads(info)['info']['features'].items() if isinstance(kind, dict)}
             return {name: kind['names'] for name, kind in found.items() if 'names' in kind} or _of_card(self.file.path)
         except (ValueError, KeyError, TypeError, AttributeError):
             return _of_card(self.file.path)
@@ -230,7 +231,10 @@ class Table:
         even = [mark for mark in found if lines and min(count[mark]) == max(count[mark]) > 1]
         # A comma of a text has a space behind it, unlike one between fields.
         spaces = lambda mark: sum(cell.startswith(' ') for cells in found[mark] for cell in cells[1:])
-        return min(even, key=spaces) if even else max(count, key=lambda mark: sum(count[mark]))
+        decimal = not any(re.search(r'(?<!\d),|,(?!\d)', line) for line in lines)  # all commas stand within numbers
+        if even:
+            return min(even, key=lambda mark: (spaces(mark), mark == ',' and decimal))
+        return max(count, key=lambda mark: sum(count[mark]))
 
     @property
     def _separated_by(self) -> str:
@@ -403,6 +407,11 @@ def _cells(line: str, separator: str) -> list[str]:
         return []
 
 
+def blank(cell: Any) -> bool:
+    """Whether a cell has nothing in it."""
+    return cell is None or not str(cell).strip()
+
+
 def _is_number(cell: str) -> bool:
     return bool(re.fullmatch(r'[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?', cell))
 
@@ -426,7 +435,8 @@ def _first(error: Exception) -> str:
 def _of_card(path: str) -> dict[str, list[str]]:
     """The names of classes in the card of the data set, the README.md in the folder of a file or the folder above.
 
-    A card begins with YAML between lines of ---, in which `dataset_info` has `features`, as on Hugging Face.
+    A card begins with YAML between lines of ---, in which `dataset_info` has `features`, as on Hugging Face; of several
+    configurations those of the one that the folder of the file is named after, or else those on which all agree.
     """
     import yaml
 
@@ -437,12 +447,24 @@ def _of_card(path: str) -> dict[str, list[str]]:
             if not _is_plain(yaml.parse(parts[1], yaml.SafeLoader)):
                 continue
             infos = yaml.safe_load(parts[1])['dataset_info']
-            features = (infos if isinstance(infos, dict) else infos[0])['features']
-            named = {one['name']: one['dtype']['class_label']['names'] for one in features if isinstance(one['dtype'], dict)}
-            return {column: [str(names[key]) for key in sorted(names, key=int)] for column, names in named.items()}
+            infos = [infos] if isinstance(infos, dict) else infos
+            own = [info for info in infos if info.get('config_name') == Path(path).absolute().parent.name]
+            first, *others = (_of_features(info['features']) for info in own or infos)
+            return {column: names for column, names in first.items() if all(other.get(column) == names for other in others)}
         except (OSError, ValueError, KeyError, IndexError, TypeError, AttributeError, RecursionError, yaml.YAMLError):
             continue
     return {}
+
+
+def _of_features(features: Sequence[dict]) -> dict[str, list[str]]:
+    """{column: the names of its classes, or of those in its lists} of the features in a card."""
+    found = {}
+    for one in features:
+        for kind in (one.get('dtype'), one.get('sequence'), one.get('list')):
+            if isinstance(kind, dict) and 'class_label' in kind:
+                names = kind['class_label']['names']
+                found[one['name']] = [str(names[key]) for key in sorted(names, key=int)]
+    return found
 
 
 def _is_plain(events: Iterator) -> bool:

@@ -49,7 +49,7 @@ class TfdsTable(Table):
         if isinstance(value, bytes):
             return value.decode(errors='replace')
         if name in self.classes:
-            return '' if value < 0 else str(int(value))
+            return '' if value < 0 else self.classes[name][value]
         return value.item() if hasattr(value, 'item') and not getattr(value, 'shape', ()) else value
 
 

@@ -21,7 +21,7 @@ import numpy as np
 from data import cache, fields
 from data.sources import files as sources
 from data.sources import tfds_tables
-from data.sources.tables import CHOICES, Row, Table
+from data.sources.tables import CHOICES, Row, Table, blank
 from data.text import examples, frames
 from data.text.targets import FILE, Labels, Number, OneClass, Target, text_of
 
@@ -116,8 +116,8 @@ class Labelled(examples.Examples):
         """The example of a row; None if the row is incomplete and such rows are left out."""
         width = 1 + max(layout, default=1)
         optional = self.target.optional
-        if self.incomplete == 'skip' and (len(row[1]) < width or not all(
-                str(row[1][column] or '').strip() for column in (layout[:-1] if optional else layout) or range(len(row[1])))):
+        needed = (layout or range(len(row[1])))[:-1 if optional else None]
+        if self.incomplete == 'skip' and (len(row[1]) < width or any(blank(row[1][column]) for column in needed)):
             return None
         if not layout and len(row[1]) not in (2, 3):
             raise ValueError(f'{row[0]} has {table.counted(row[1])}, and expected are one text or two and the label; correct '
@@ -353,7 +353,7 @@ class OpenLabelled(examples.OpenExamples):
 
 def _require_classes(found: Sequence[Example], config: Labelled) -> None:
     """Raises ValueError if the values in the column of the class are texts or numbers: nearly all different, or, in a column
-    that nobody has named, with decimal places."""
+    that nobody has named, many or with decimal places."""
     if isinstance(config.target, Number) and len(found) > 1 and len(numbers := {example.label for example in found}) == 1:
         raise ValueError(f'All examples of data.train={config.train!r} have the number {numbers.pop():g} in the column '
                          f'{config.column!r}; widen it, or set data.label to another column.')
@@ -362,7 +362,7 @@ def _require_classes(found: Sequence[Example], config: Labelled) -> None:
     if len(found) < _MANY or len(names) > len(found):
         return
     decimals = not config.label and values and all(re.fullmatch(r'[+-]?\d+\.\d+', value) for value in values)
-    many = len(values) > 0.6 * len(found)
+    many = len(values) > (0.9 if config.label else 0.6) * len(found)
     if many or decimals:
         column = config.column
         shown = ', '.join(repr(value[:30]) for value in sorted(values)[:2])

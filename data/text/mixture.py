@@ -14,7 +14,7 @@ from collections.abc import Mapping
 import grain
 import numpy as np
 
-from data import pipeline
+from data import pipeline, splits
 from data.sources import files as sources
 from data.text.documents import OpenText, Text, saved_tokenizer
 from data.tokenizers.specs import SentencePiece, TokenizerSpec
@@ -93,7 +93,8 @@ class Mixture:
         texts = self.texts
         if dot and name in texts:
             return texts[name].part(own)
-        having = [text for text in texts.values() if getattr(text, split, split)]
+        base = splits.read(split)[0] if split else ''
+        having = [text for text in texts.values() if base not in ('train', 'valid', 'test') or getattr(text, base)]
         if not split or not having:
             one = next(iter(texts))
             raise ValueError(f'No part of the mixture has a split {split!r}; set it, as in data.parts.{one}.valid.')

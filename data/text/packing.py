@@ -50,6 +50,29 @@ def windows(offsets: np.ndarray, context: int, stride: int) -> Pieces:
     )
 
 
+def documents(offsets: np.ndarray, size: int, stream: bool) -> tuple[np.ndarray, np.ndarray]:
+    """(begins, sizes) of the documents with text in a token file of `size` tokens, each behind one of `offsets`; of a `stream`
+    all of it as one."""
+    begins, sizes = (offsets[:1], np.array([size])) if stream else (offsets[:-1] + 1, np.diff(offsets) - 1)
+    return begins[sizes > 0], sizes[sizes > 0]
+
+
+def stretches(begins: np.ndarray, sizes: np.ndarray, room: int) -> tuple[np.ndarray, np.ndarray]:
+    """(starts, counts): the consecutive pieces of at most `room` tokens of each document."""
+    begins, sizes = begins[sizes > 0], sizes[sizes > 0]
+    text = np.concatenate([[0], np.cumsum(sizes)])  # places in the text without the tokens between documents
+    pieces = windows(text, room, room)
+    document = np.searchsorted(text, pieces.starts, 'right') - 1
+    return pieces.starts - text[document] + begins[document], pieces.counts.astype(np.int64)
+
+
+def stripped(starts: np.ndarray, counts: np.ndarray, borders: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Pieces without the tokens at `borders` with which they begin or end."""
+    at_start = np.isin(starts, borders)
+    starts, counts = starts + at_start, counts - at_start
+    return starts, counts - (np.isin(starts + counts - 1, borders) & (counts > 0))
+
+
 @dataclasses.dataclass(frozen=True)
 class Rows:
     """Rows of pieces: row r holds pieces[bounds[r] : bounds[r + 1]] one after the other."""

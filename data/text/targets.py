@@ -166,8 +166,8 @@ def text_of(cell: Any) -> str:
 
 def _name(cell: Any, names: Sequence[str], place: str) -> str:
     """The name of a class; `names` are those of the classes 0, 1, .. if the file has them."""
-    found = text_of(cell)
-    if not names or not found or found in names:
+    found, number = text_of(cell), isinstance(cell, int) and not isinstance(cell, bool)
+    if not names or not found or (found in names and not number):  # names may be numbers, and in another order
         return found
     if not whole(found) or int(found) >= len(names):
         raise ValueError(f'{place} has the class {found[:40]!r}, and the names of the classes are {", ".join(names[:8])}'

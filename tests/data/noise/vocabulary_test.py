@@ -59,6 +59,13 @@ class VocabularyTest(parameterized.TestCase):
         self.assertNotIn('[UNK]', np.array(pieces)[np.isin(ids, vocabulary.ordinary)])
         self.assertEqual(vocabulary.special.sum(), 5)
 
+    def test_letters_of_maltese_that_mean_spaces_to_others(self):
+        """As Ġ and Ċ do where tokens are bytes."""
+        tokenizer = tiny_tokenizers.word_piece(self.folder, 'Ċ mar il Belt Ġ').learn()
+        ids, vocabulary = tokenizer.encode('Ċ mar il Belt. Ġ mar'), Vocabulary.of(tokenizer)
+        self.assertLen(vocabulary.sentence_ends(ids), 1)
+        self.assertFalse(vocabulary.ends[ids].any())
+
     def test_sentinels_are_special(self):
         made = Vocabulary.of(Byte(special=('mask',), sentinels=2).learn())
         self.assertEqual((made.mask, made.sentinels), (257, (259, 258)))

@@ -85,6 +85,8 @@ class TasksTest(parameterized.TestCase):
 
     def test_evaluation_of_all_tasks_and_of_one(self):
         opened = self.opened(changes={'b': dict(valid='')})
+        self.assertEqual(sorted(source for source, _ in self.pairs(opened, opened.evaluation('valid[:50%]', 2))),
+                         sorted(f'{PREFIX[name]}{name}{i}' for name in 'ac' for i in range(COUNTS[name] - 4, COUNTS[name] - 2)))
         whole = opened.evaluation('valid', 5)
         self.assertEqual((whole.facts['pairs'], whole.tasks), (8, ('a',) * 4 + ('c',) * 4))
         self.assertEqual(whole.pairs()[0], ('a: a36', 'no'))

@@ -161,6 +161,11 @@ class ImageFoldersTest(parameterized.TestCase):
         with mock.patch.object(image_folders, '_FEW', 11):
             self.table('labels.csv', 'file,label\n' + ''.join(f'{name},{number}\n' for number, (name, _) in enumerate(ROWS)))
             with self.assertRaisesRegex(ValueError, '12 different classes for 12 images; set data.features'):
+                self.opened(features='file,label')
+            rows = [f'{name},{number % 8}\n' for number, (name, _) in enumerate(ROWS)]
+            self.table('labels.csv', 'file,label\n' + ''.join(rows))
+            self.opened(features='file,label')  # whoever names the column means it
+            with self.assertRaisesRegex(ValueError, '8 different classes for 12 images; set data.features'):
                 self.opened()
         self.table('other.csv', 'a,b\n')
         with self.assertRaisesRegex(ValueError, 'has the tables labels.csv, other.csv; set data.path to the one'):

@@ -82,6 +82,7 @@ class FormatsTest(TablesCase):
         ('good, 0\nbad, 1\n', ('good', ' 0'), ','),
         ('good; really,0\nbad; really,1\n', ('good; really', '0'), ','),
         ('one, two\t0\none, two\t1\n', ('one, two', '0'), '\t'),
+        ('film 0;0,5\nfilm 1;1,5\n', ('film 0', '0,5'), ';'),
     )
     def test_what_separates_the_fields(self, lines, first, separator):
         self.assertEqual(self.cells('a.csv', lines)[0], first)
@@ -211,6 +212,25 @@ dataset_info:
             (self.folder / name).write_text('a\n')
         self.assertEqual([file.name for file in data_files(str(self.folder))], ['data/a.csv', 'source_a.tsv', 'sources.csv'])
 
+    def test_in_the_card_of_several_configurations(self):
+        (self.folder / 'README.md').write_text('''---
+dataset_info:
+- config_name: a
+  features:
+  - {name: tokens, sequence: string}
+  - {name: label, dtype: {class_label: {names: {'0': negative, '1': positive}}}}
+- config_name: b
+  features:
+  - {name: tags, sequence: {class_label: {names: {'0': O, '1': B-PER}}}}
+  - {name: marks, list: {class_label: {names: {'0': 'no', '1': 'yes'}}}}
+  - {name: label, dtype: {class_label: {names: {'0': entailment, '1': contradiction}}}}
+---
+''')
+        self.assertEqual(self.table('a/a.csv', 'text,label\nno,0\n').classes, {'label': ['negative', 'positive']})
+        self.assertEqual(self.table('b/a.csv', 'text,label\nno,0\n').classes, {
+            'tags': ['O', 'B-PER'], 'marks': ['no', 'yes'], 'label': ['entailment', 'contradiction']})
+        self.assertEqual(self.table('data/a.csv', 'text,label\nno,0\n').classes, {})  # they differ
+
     @parameterized.parameters('no card', '---\n: [\n---\n', '---\ndataset_info: 3\n---\n',
                               '---\n' + '[' * 50_000 + '\n---\n', '---\n' + '- ' * 50_000 + '\n---\n')
     def test_a_card_without_them(self, card):
@@ -228,11 +248,14 @@ dataset_info:
         self.assertEqual(self.table('a.csv', 'text,label\nno,0\n').classes, {})
 
     def test_in_the_metadata_of_parquet(self):
-        features = {'info': {'features': {'label': {'names': ['no', 'yes']}, 'text': {'dtype': 'string'}}}}
+        features = {'info': {'features': {
+            'label': {'names': ['no', 'yes']}, 'text': {'dtype': 'string'}, 'both': [{'dtype': 'string'}],
+            'tags': {'feature': {'names': ['O', 'B-PER'], '_type': 'ClassLabel'}, '_type': 'Sequence'}}}}
         table = pyarrow.table({'text': ['a'], 'label': [1]}).replace_schema_metadata({'huggingface': json.dumps(features)})
         parquet.write_table(table, self.folder / 'p')
         found = self.table('a.parquet', (self.folder / 'p').read_bytes())
-        self.assertEqual((found.classes, next(found.rows())[1]), ({'label': ['no', 'yes']}, ('a', 1)))
+        self.assertEqual((found.classes, next(found.rows())[1]),
+                         ({'label': ['no', 'yes'], 'tags': ['O', 'B-PER']}, ('a', 1)))
 
 
 if __name__ == '__main__':

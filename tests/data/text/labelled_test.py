@@ -7,7 +7,7 @@ import numpy as np
 from absl.testing import absltest, parameterized
 
 from data.text.labelled import Labelled
-from data.text.targets import Labels, Number
+from data.text.targets import Labels, Number, OneClass
 from data.tokenizers.specs import Word
 from tests.data import tiny_tokenizers
 
@@ -221,6 +221,29 @@ class FormsTest(LabelledCase):
         self.assertLen(labels.config.part('train').examples, 3)  # no label is a label
         with self.assertRaisesRegex(ValueError, "data.incomplete='drop' is not known; it takes 'refuse', 'skip'"):
             Labelled(**self.fields(train='train', incomplete='drop')).open(None)
+
+    def test_a_class_0_is_not_incomplete(self):
+        rows = [{'text': f'the cat {i}', 'label': i % 2} for i in range(6)] + [{'text': ' ', 'label': 1}, {'text': 'a'}]
+        path = self.write('a.jsonl', ''.join(json.dumps(row) + '\n' for row in rows))
+        data = lambda **more: Labelled(**self.fields(path=path, train='all', incomplete='skip') | more)
+        self.assertEqual([one.label for one in data().part('train').examples], ['0', '1'] * 3)
+        self.assertEqual([one.label for one in data(target=Number()).part('train').examples], [0.0, 1.0] * 3)
+        path = self.write('b.tsv', 'the cat\ta|b\nno\t\n \ta\n')  # no label is a label, in columns that nobody has named too
+        labels = data(path=path, target=Labels(), header='false')
+        self.assertEqual([one.texts for one in labels.part('train').examples], [('the cat',), ('no',)])
+
+    def test_names_of_classes_may_be_numbers(self):
+        """Then a number in a file is a place among them, and a text a name."""
+        self.assertEqual([OneClass().value(cell, 'a:1', ['1', '2', '10']) for cell in (0, 2, '1', '10', '0')],
+                         ['1', '10', '1', '10', '1'])
+        with self.assertRaisesRegex(ValueError, "a:1 has the class '3', and the names of the classes are 1, 2, 10"):
+            OneClass().value(3, 'a:1', ['1', '2', '10'])
+
+    def test_few_examples_of_many_classes(self):
+        self.write('a.tsv', 'text\tlabel\n' + ''.join(f'the cat {i}\tintent {i % 30}\n' for i in range(45)))
+        self.assertLen(Labelled(**self.fields(train='train', columns=('text',), label='label')).open(None).classes, 30)
+        with self.assertRaisesRegex(ValueError, '30 different values in 45 examples .*, so it names no class'):
+            Labelled(**self.fields(train='train')).open(None)
 
     def test_what_is_too_long_is_cut(self):
         self.write('a.tsv', 'the cat sat the cat sat the cat sat\ta dog ran\t0\nno\tno\t1\n')

@@ -125,6 +125,12 @@ class MixtureTest(experiments.TestCase):
         with self.assertRaisesRegex(ValueError, message):
             self.opened(**fields)
 
+    def test_a_slice_of_a_split_that_one_part_has(self):
+        parts = {name: mixture.Part(path=str(self.folder / f'{name}.txt'), train='all[:80%]', valid=valid)
+                 for name, valid in (('low', 'all[80%:]'), ('high', ''))}
+        rows = lambda split: sum(batch['weights'].sum() for batch in self.opened(parts=parts).evaluation(split, 4))
+        self.assertBetween(rows('valid[:50%]'), 1, rows('valid') - 1)
+
     def test_a_split_that_no_part_has(self):
         with self.assertRaisesRegex(ValueError, "No part of the mixture has a split ''"):
             self.opened().digest('')
