@@ -108,7 +108,8 @@ def run(sweep, config, given, folder, name, *, only=None, processes=1):
                         failed = failed or error  # once the others are trained
                         print(f'sweep.py: {group} is trained, but cannot be measured: {error!r}', file=sys.stderr, flush=True)
                         continue
-                    print('\n'.join(sweeps.lines(rows, sweep.title, wide=17 if several else 8)[bool(table):]), flush=True)
+                    columns = tuple(next(reversed(table.values()), ()))  # of the row above
+                    print('\n'.join(sweeps.lines(rows, sweep.title, wide=17 if several else 8, columns=columns)), flush=True)
                     table |= rows
     except Exception as error:  # of a point
         failed = failed or error  # once what the others have measured is written
@@ -178,7 +179,10 @@ def at_once(sweep, folder, processes):
                     continue
                 del running[number]
                 advance(1)
-                if process.returncode:
+                if process.returncode < 0:
+                    failed[point] = (f'Point {point!r} was ended by {signal.Signals(-process.returncode).name}; see '
+                                     f'{point}.log, and if it ran out of memory, give fewer --processes.')
+                elif process.returncode:
                     failed[point] = (logs / f'{point}.log').read_text().strip().rpartition('\n')[2]
                 else:
                     done.add(point)

@@ -62,6 +62,7 @@ def train(config, workdir):
 
         # ---- Machine, data, model, optimizer -------------------------------------------------------------------------
         mesh = meshes.make(config.mesh.data, config.mesh.fsdp, config.mesh.tensor)
+        processes.require_devices(mesh)
         begun = exists and bool(processes.from_first(workdirs.has_facts(folder)))  # a run killed earlier starts afresh
         source = workdirs.existing(config.init_from) if config.init_from and not begun else None
         with progress.waiting('opening the data and the model'):

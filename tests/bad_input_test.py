@@ -42,6 +42,7 @@ class BadInputTest(experiments.TestCase):
         ('--config.model.widht=3', "no field 'widht' in config.model; did you mean 'width'"),
         ('--config.train.steps=many', "--config.train.steps is 'many'; expected a whole number"),
         ('--config.train.steps=1.5', "--config.train.steps is '1.5'; expected a whole number"),
+        ('--config.init_rules=(.*, keep)', r"--config.init_rules is '\(.*, keep\)'; expected a tuple, in quotes for the shell"),
         ('--config.model.output_bias=perhaps', "--config.model.output_bias is 'perhaps'; expected true or false"),
         ('--config.train=5', r'--config.train is a group of fields \(.*steps.*\); set one of them'),
         ('--confg.train.steps=3', "no flag --confg.train.steps; did you mean '--config.train.steps'"),

@@ -206,6 +206,14 @@ def sweep(variant):
         self.assertEqual((one.returncode, one.stdout, one.stderr), (0, '', ''))
         self.assertIn('finished at step 2', (self.folder / 'all' / 'a.log').read_text())
 
+    def test_a_point_that_is_killed(self):
+        """As by a system whose memory is full."""
+        with (mock.patch.object(sweep.sys, 'executable', '/bin/sh'), mock.patch.object(sweep, '__file__', '-c'),
+              mock.patch.object(sweep.sys, 'argv', ['sweep.py', 'echo step 5/9 >&2; kill -9 $$']),
+              self.assertRaisesRegex(ValueError, "^Point 'a' was ended by SIGKILL; see a.log, and if it ran out of memory")):
+            list(sweep.at_once(Sweep({'a': {}}), self.folder, 1))
+        self.assertEqual((self.folder / 'a.log').read_text(), 'step 5/9\n')
+
     @parameterized.parameters(signal.SIGTERM, signal.SIGKILL)
     @pytest.mark.slow
     def test_points_at_once_end_with_the_sweep(self, number):

@@ -86,9 +86,11 @@ class _Position(ocp.args.CheckpointArgs):
     position: dict[str, Any]
 
 
-# Of these more is better, of all others less.
-HIGHER = {'accuracy', 'bleu', 'chrf', 'exact', 'exact_match', 'f1', 'macro_f1', 'strict_f1', 'margin', 'matthews', 'pearson',
-          'precision', 'recall', 'rouge1', 'rouge2', 'rougeL', 'spearman'}
+# Of these more is better, also with something before them, as in pairs_accuracy, or a number behind, as in bleu_2; of all
+# others less.
+HIGHER = ('accuracy', 'agreement', 'bleu', 'chrf', 'exact', 'exact_match', 'f1', 'high', 'low', 'margin', 'matthews', 'pearson',
+          'precision', 'recall', 'rouge1', 'rouge2', 'rougeL', 'spearman')
+_HIGHER = re.compile(rf'(.*_)?({"|".join(HIGHER)})(_\d+)?')
 
 
 def rank(name: str, metrics: Mapping[str, float]) -> float:
@@ -97,7 +99,7 @@ def rank(name: str, metrics: Mapping[str, float]) -> float:
     value = metrics.get(name, math.nan)
     if not math.isfinite(value):
         return math.inf
-    return value if HIGHER.isdisjoint(name.split('/')[1:]) else -value
+    return -value if any(map(_HIGHER.fullmatch, name.split('/')[1:])) else value
 
 
 class Checkpoints:
@@ -241,6 +243,10 @@ class Checkpoints:
         for candidate in reversed(steps):
             found = self._try(candidate, target_arrays, iterator)
             if isinstance(found, str):
+                alone = not self._writable and jax.process_count() == 1
+                if alone and not (self._folder / str(candidate)).exists():  # deleted by training, which has saved newer ones
+                    self._manager.reload()
+                    return self.restore(target, iterator=iterator, step=step)
                 damaged[candidate] = found
                 continue
             self._set_aside(damaged, candidate)
@@ -342,13 +348,13 @@ class Checkpoints:
             return reason
         try:
             iterator.set_state(position)
-            iterator.start_prefetch()
         except Exception as error:
             # The position is intact, so the pipeline has changed.
             raise ValueError(
                 f'the data position of checkpoint {step} in {self._folder} does not fit this data pipeline '
                 f'({type(error).__name__}: {error}): use the data settings it was saved with.'
             ) from error
+        iterator.start_prefetch()
         return ''
 
     def _set_aside(self, damaged: dict[int, str], good: int) -> None:

@@ -90,9 +90,8 @@ class Opened(Protocol):
     def digest(self, split: str) -> str:
         """The name of the contents of a split: another one means other data."""
 
-    def train(self, seed: int) -> Iterator[Batch]:
-        """Endless batches, shuffled anew in every epoch; get_state() and set_state(state) of the iterator resume exactly.
-        Raises ValueError for data that cannot be used."""
+    def train(self, seed: int) -> 'Stream':
+        """Endless batches, shuffled anew in every epoch. Raises ValueError for data that cannot be used."""
 
     def evaluation(self, split: str, batch_size: int, **view: Any) -> Batches:
         """Batches that hold every example of a split once.
@@ -106,6 +105,22 @@ class Opened(Protocol):
 
     def score(self, paths: Sequence[str], batch_size: int, **view: Any) -> Batches:
         """The same over files. Raises ValueError or FileNotFoundError for files that hold no such data."""
+
+
+class Stream(Protocol):
+    """Endless training batches, which go on exactly where they were (a grain.DatasetIterator, say)."""
+
+    def __next__(self) -> Batch:
+        """The next batch."""
+
+    def get_state(self) -> Mapping[str, Any]:
+        """The position, of which JSON can be made."""
+
+    def set_state(self, state: Mapping[str, Any]) -> None:
+        """Goes to a position. Raises anything if it is not one of these data."""
+
+    def start_prefetch(self) -> None:
+        """Begins to read ahead, at a position that was set."""
 
 
 class Model(Protocol):

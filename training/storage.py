@@ -22,7 +22,10 @@ def path(given):
     bucket cannot be reached."""
     text = re.sub(r'^gs:/+', SCHEME, str(given))  # pathlib joins slashes
     if not re.match(r'\w+:/', text):
-        return pathlib.Path(given).expanduser()
+        try:
+            return pathlib.Path(given).expanduser()
+        except RuntimeError:
+            raise ValueError(f'{given} is in the home folder of a user who is not known here; give the whole path.') from None
     if not re.match(r'gs://[^/]', text):
         raise ValueError(f'{given} is a remote path, of which only gs://BUCKET/FOLDER is known; give that or a local folder.')
     try:

@@ -255,7 +255,9 @@ class CheckpointsTest(parameterized.TestCase):
         self.assertEqual((reopened.steps(), reopened.best_step()), ([6, 7], 7))
 
     @parameterized.parameters(('valid/accuracy', 2), ('answers/mrpc/f1', 2), ('translations/bleu', 2), ('valid/loss', 1),
-                              ('valid/absolute_error', 1))
+                              ('valid/absolute_error', 1), ('valid/pairs_accuracy', 2), ('answers/mrpc_exact_match', 2),
+                              ('translations/bleu_1', 2), ('by_length/low/1-5', 2), ('valid/agreement', 2),
+                              ('valid/plateau', 1))
     def test_of_scores_the_highest_is_the_best_and_of_others_the_lowest(self, best, wanted):
         writer = self.open(keep=2, best=best)
         for step, value in enumerate((0.1, 0.9, 0.5, 0.6), 1):
@@ -273,6 +275,18 @@ class CheckpointsTest(parameterized.TestCase):
             self.assertEqual(found, [{'pending': []}, {'pending': ['test']}])
         writer.amend(2, {'valid/loss': 0.5}, {})
         self.assertEqual([opened.best_step() for opened in (writer, self.open(best='valid/loss'))], [2, 2])
+
+    def test_a_reader_finds_the_steps_that_training_saves_meanwhile(self):
+        writer = self.open(keep=2)
+        for step in (1, 2):
+            writer.save(step, {'params': jnp.float32(step)}, None, {})
+        writer.wait()
+        reader = self.open(keep=2, writable=False)
+        for step in (3, 4):
+            writer.save(step, {'params': jnp.float32(step)}, None, {})
+        writer.wait()
+        restored, printed = self.restore(reader, _target({'params': jnp.float32(0)}))
+        self.assertEqual((restored.step, float(restored.state['params']), printed), (4, 4.0, ''))
 
     def test_without_best_there_is_none(self):
         writer = self.open()

@@ -15,6 +15,8 @@ class PathTest(absltest.TestCase):
         with mock.patch.dict(sys.modules, {'gcsfs': None, 'fsspec': None}):  # importing them would fail
             self.assertEqual(storage.path('~/run'), pathlib.Path.home() / 'run')
             self.assertIs(type(storage.path('runs/a')), type(pathlib.Path()))
+            with self.assertRaisesRegex(ValueError, '~nobody_here/run is in the home folder of a user who is not known here; '):
+                storage.path('~nobody_here/run')
         self.assertFalse(storage.remote(pathlib.Path('gs', 'run')))
 
     def test_other_remote_paths_are_refused(self):

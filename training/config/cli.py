@@ -14,7 +14,7 @@ from absl import flags
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 CONFIGS = ROOT / 'configs'
-KINDS = {'int': 'a whole number', 'float': 'a number', 'bool': 'true or false', 'tuple': 'a tuple'}
+KINDS = {'int': 'a whole number', 'float': 'a number', 'bool': 'true or false', 'tuple': 'a tuple, in quotes for the shell'}
 CONFIG_MODULE = '_config_'  # prefix of the module name of a config file
 HELP = ('-h', '-help', '--help', '--helpshort', '--helpfull')
 
@@ -159,7 +159,7 @@ def _parse(arguments):
     except flags.IllegalFlagValueError as error:
         name, value, reason = re.match(r'flag --([^=]*)=(.*?): (.*)', str(error), re.DOTALL).groups()
         bound = re.search(r' is not (.*)', reason)  # 'integer >= 20'
-        wanted = bound[1] if bound else KINDS.get(flags.FLAGS[name].flag_type(), reason)
+        wanted = bound[1] if bound else KINDS.get(flags.FLAGS[name].flag_type().removeprefix('multi '), reason)
         raise ValueError(f'--{name} is {value!r}; expected {wanted.rstrip(".")}.') from None
     except flags.Error as error:
         raise ValueError(f'{str(error).splitlines()[0]}; see --help.') from None

@@ -6,9 +6,9 @@ import json
 
 from training.config import cli, resolve
 
-# {setting at a terminal: (its type, its least value)}
-SETTINGS = {'tokens': (int, 1), 'seed': (int, 0), 'truncate': (bool, None), 'prefix': (str, None),
-            'candidates': (str, None), 'json': (bool, None)}
+# {setting at a terminal: (its type, and of a number the least and the highest)}
+SETTINGS = {'tokens': (int, 1, 2 ** 31 - 1), 'seed': (int, 0, 2 ** 32 - 1), 'truncate': (bool,), 'prefix': (str,),
+            'candidates': (str,), 'pictures': (str,), 'json': (bool,)}
 COMMANDS = """:set NAME=VALUE   change a setting, or a field of the strategy such as temperature
 :settings         show the settings
 :quit             end (so does Ctrl-D)"""
@@ -72,7 +72,7 @@ class Conversation:
             if 'note' in details:
                 print(f'({details["note"]})')
         if 'seed' in asked:
-            self.settings['seed'] += 1
+            self.settings['seed'] = (self.settings['seed'] + 1) % 2 ** 32
 
     def show(self, text):
         """Writes a piece of a continuation as soon as it is generated, the first one behind its prompt."""
@@ -101,10 +101,10 @@ class Conversation:
         if name == 'strategy' and strategy:
             self.settings[name] = self.run.strategy(value)
         elif name in self.settings:
-            kind, least = SETTINGS[name]
+            kind, *bounds = SETTINGS[name]
             found = converted(name, value, kind)
-            if least is not None and found < least:
-                raise ValueError(f'{name} is {found}; expected {least} or more.')
+            if bounds and not bounds[0] <= found <= bounds[1]:
+                raise ValueError(f'{name} is {found}; expected {bounds[0]} to {bounds[1]}.')
             self.settings[name] = found
         elif name in known:
             kind = known[name].type

@@ -162,6 +162,14 @@ def several():
     return jax.process_count() > 1
 
 
+def require_devices(mesh):
+    """Raises ValueError if a process has none of the devices of a mesh."""
+    idle = {*range(jax.process_count())} - {device.process_index for device in mesh.devices.flat}
+    if idle:
+        raise ValueError(f'The mesh of {mesh.size} of {jax.device_count()} devices has none of process {min(idle)}; use them '
+                         'all, such as mesh.data=-1, or start fewer processes.')
+
+
 def from_first(value):
     """Broadcasts the first process's value, a small array or number, once all processes have reached this call."""
     return multihost_utils.broadcast_one_to_all(np.asarray(value)) if several() else value

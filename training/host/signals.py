@@ -31,7 +31,8 @@ class Stop:
 
     def _note(self, number, frame):
         self.signal = signal.Signals(number)
-        signal.signal(number, self._old[number])
+        for one, handler in self._old.items():
+            signal.signal(one, handler)
         if self._interruptible:
             raise Interrupted
 

@@ -177,13 +177,17 @@ def rows(name: str, measured: Sequence[Mapping[str, Mapping[str, float | None]]]
             for key, columns in measured[0].items()}
 
 
-def lines(table: Table, title: str = '', *, wide: int = 8) -> list[str]:
-    """The table as text: a heading, and a line for each row; columns have `wide` characters, or more for what is wider."""
-    columns = next(iter(table.values()))
+def lines(table: Table, title: str = '', *, wide: int = 8, columns: Sequence[str] = ()) -> list[str]:
+    """The table as text: a line for each row, and a heading before each with other `columns` than the one before it; columns
+    have `wide` characters, or more for what is wider."""
     cells = lambda texts: ''.join(f' {text:>{max(wide, len(column) + 2) - 1}}' for column, text in zip(columns, texts))
-    return [f'{title:27} {cells(columns)}'] + [
-        f'{name:27} ' + cells('n/a' if number is None else str(number) for number in row.values())
-        for name, row in table.items()]
+    found = []
+    for name, row in table.items():
+        if tuple(row) != tuple(columns):
+            columns = tuple(row)
+            found.append(f'{title:27} {cells(columns)}')
+        found.append(f'{name:27} ' + cells('n/a' if number is None else str(number) for number in row.values()))
+    return found
 
 
 def as_json(table: Table) -> str:

@@ -21,7 +21,7 @@ class FilledPatches(ImageReader):
                 pictures: str | os.PathLike | None = None) -> Iterator[tuple[str, dict]]:
         data = self.data_of(snapshot)
         filled.require(snapshot.model, 'FilledPatches')
-        folder = None if pictures is None else pathlib.Path(pictures).expanduser()
+        folder = None if pictures is None else pathlib.Path(os.path.expanduser(pictures))
         if folder is not None and not folder.is_dir():
             raise ValueError(f'There is no folder {os.fspath(pictures)!r} to write pictures in; make it first.')
         number = 0

@@ -6,7 +6,7 @@ from absl.testing import absltest
 
 import heed
 from tests import recorded
-from training.host.conversation import Conversation
+from training.host.conversation import SETTINGS, Conversation
 
 
 class ConversationTest(recorded.TestCase):
@@ -41,6 +41,16 @@ class ConversationTest(recorded.TestCase):
         self.assertEqual(parts[5], '')
         self.assertStartsWith(parts[6], 'There is no command :what.\n:set NAME=VALUE')
 
+    def test_every_flag_of_a_reader_is_a_setting(self):
+        self.assertEqual({*SETTINGS} - {'json'}, {*heed._FLAGS} - {'strategy', 'watch'})
+        for name, (_, *bounds) in SETTINGS.items():
+            for value in bounds:
+                self.assertTrue(heed._FLAGS[name][0](value))
+            for value in (bounds[0] - 1, bounds[1] + 1) if bounds else ():
+                self.assertFalse(heed._FLAGS[name][0](value))
+                with self.assertRaisesRegex(ValueError, f'{name} is {value}; expected {bounds[0]} to {bounds[1]}'):
+                    Conversation(mock.Mock(), {name: 1}).set(name, str(value))
+
     def test_an_interrupted_answer_ends_and_the_conversation_goes_on(self):
         run = heed.load(self.trained())
         calls, usual = [], Conversation.show
@@ -62,7 +72,7 @@ class ConversationTest(recorded.TestCase):
         inputs = {':set strategy=Beam(size=2)': '^strategy=Beam', 'row': '^row[^\n]*\n$',
                   ':set json=true': '^json=True', 'key': '^{"prompt": "key", ',
                   ':set temprature=1': "There is no setting 'temprature'; known: ",
-                  ':set tokens=0': 'tokens is 0; expected 1 or more',
+                  ':set tokens=0': 'tokens is 0; expected 1 to 2147483647',
                   ':set size=x': "size is 'x'; expected a whole number", ':set size=0': r'Beam\(.*size is 0; expected 1 to',
                   ':set strategy=Beem()': "there is no 'Beem'; did you mean 'Beam'",
                   ':set constraint=MinLength(2)': '^strategy=Beam.*MinLength',

@@ -19,6 +19,7 @@ from absl.testing import absltest, parameterized
 
 from tests import experiments
 from tests.train_test import at
+from training import mesh as meshes
 from training.host import processes
 
 CONFIG = '''
@@ -48,6 +49,14 @@ def one_of_two(process, victim, number, moment, *flags):
     sys.argv = [str(experiments.ROOT / 'train.py'), *flags, '--processes=2', f'--process={process}']
     with at(rows, action):
         runpy.run_path(sys.argv[0], run_name='__main__')
+
+
+class DevicesTest(absltest.TestCase):
+    def test_a_process_without_a_device_is_refused(self):
+        processes.require_devices(meshes.make(1))
+        with mock.patch('jax.process_count', return_value=2), self.assertRaisesRegex(
+                ValueError, 'The mesh of 2 of 8 devices has none of process 1; use them all, such as mesh.data=-1'):
+            processes.require_devices(meshes.make(2))
 
 
 class TwoProcessesTest(experiments.TestCase):

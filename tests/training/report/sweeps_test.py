@@ -94,6 +94,14 @@ class TableTest(absltest.TestCase):
         self.assertEqual([line.split() for line in sweeps.lines(wide)], [
             ['parameters', 'seconds'], ['resnet', '2.725e+05', '±', '0', '1.500', '±', '0']])
 
+    def test_rows_with_other_columns_have_a_heading_of_their_own(self):
+        rows = {'a': {'loss': Estimate.of([2.0])}, 'b': {'loss': Estimate.of([3.0])},
+                'c': {'accuracy': Estimate.of([0.5]), 'loss': Estimate.of([1.0])}}
+        found = [line.split() for line in sweeps.lines(rows, 'point')]
+        self.assertEqual(found, [['point', 'loss'], ['a', '2.000'], ['b', '3.000'], ['point', 'accuracy', 'loss'],
+                                 ['c', '0.5000', '1.000']])
+        self.assertEqual([line.split() for line in sweeps.lines(rows, 'point', columns=('loss',))], found[1:])
+
     def test_json(self):
         found = json.loads(sweeps.as_json(self.TABLE))
         self.assertEqual(found['rotary']['32'], {'mean': 2.25, 'deviation': 0.0, 'count': 2})
