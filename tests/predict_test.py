@@ -252,6 +252,12 @@ class GapsTest(PredictTest):
         self.assertRegex(row['text'], '^key .*row')
         self.assertNotIn('<extra_id', row['text'])
         self.assertEqual((row['source'], empty['text']), (given, ''))
+        begun, = map(json.loads, self.predict(workdir, '--json', '--tokens=3', '--prefix=<extra_id_0> mean',
+                                              '--strategy=Beam(size=2, count=2)', stdin=given.encode()))
+        self.assertLen(begun['outputs'], 2)
+        for output in begun['outputs']:
+            self.assertRegex(output['text'], '^key +mean.*row')
+            self.assertNotIn('<extra_id', output['text'])
         done = experiments.call('predict', f'--workdir={workdir}', stdin=b'key <extra_id_0>\nkey\n')
         self.assertIn("predict.py: In line 2: 'key' has no <extra_id_0>; write it where words are missing", done.err)
         self.assertEqual(done.code, 1)

@@ -143,7 +143,7 @@ class MultiHead(nn.Module):
             kernel = jnp.concatenate([weights[kind][0] for kind in kinds], 1)  # [D, heads, H]
             out = self.numerics.dense(sources[kinds[0]], kernel.reshape(kernel.shape[0], -1))
             if self.bias:  # added before the heads are apart, which are laid out in another way on a TPU
-                out = out + self.numerics.cast(jnp.concatenate([weights[kind][1] for kind in kinds])).reshape(-1)
+                out = self.numerics.plus(out, jnp.concatenate([weights[kind][1] for kind in kinds]).reshape(-1))
             out = out.reshape(*out.shape[:-1], *kernel.shape[1:])
             ends = list(itertools.accumulate(shapes[kind][0] for kind in kinds))
             found |= zip(kinds, jnp.split(out, ends[:-1], 2))

@@ -17,8 +17,10 @@ from transformer.layers.numerics import Numerics
 from transformer.layers.roles import Wanted, declare
 
 
-def kept_heads(stack: Any, field: str = 'kept') -> list:
-    """For each layer of a stack, the numbers of its heads according to the field `kept`, or None for all heads."""
+def kept_heads(stack: Any, field: str = 'kept', cross: Any = None) -> list:
+    """For each layer of a stack, the numbers of its heads according to the field 'kept' or 'cross_kept', or None for all heads.
+
+    cross: the mechanism of cross attention, None if there is none or layers are not built."""
     kept, layers, heads = getattr(stack, field), stack.layers, stack.heads
     if kept == ():
         return [None] * layers
@@ -27,7 +29,7 @@ def kept_heads(stack: Any, field: str = 'kept') -> list:
     if not len(kept) == len(rows) == layers:
         raise ValueError(f'{field} is {kept!r}; expected for each of {layers} layers the numbers of the heads it keeps, '
                          f'in order and from 0 to {heads - 1}, such as ((0,), ()) for two layers, or () for all heads of all.')
-    period = math.lcm(stack.mask.period, stack.attention.period, stack.partition.period)
+    period = math.lcm(stack.mask.period, stack.attention.period, stack.partition.period, cross.period if cross else 1)
     # Scanned layers are one program, which cannot depend on the numbers of the heads.
     told_apart = type(stack.positions).bias is not Positions.bias
     same = (lambda row: row) if told_apart else len

@@ -80,7 +80,8 @@ def _moments(run: Any, frozen: Any, variables: Mapping, groups: Sequence) -> tup
         gradients, weights = jax.vmap(jax.grad(loss, has_aux=True), (None, 0))(variables['params'], rows)
         real = real.astype(weights.dtype)
         squares = sum(jnp.square(x).reshape(len(x), -1).sum(1) for x in jax.tree.leaves(gradients))
-        own = jax.tree.map(lambda x: jnp.tensordot(real.astype(x.dtype), x, 1), gradients), squares @ real, weights @ real
+        total = lambda x: jnp.tensordot(real.astype(x.dtype), x, 1, precision='highest')
+        own = jax.tree.map(total, gradients), total(squares), total(weights)
         return jax.tree.map(jnp.add, sums, own), None
 
     sums = jax.tree.map(jnp.zeros_like, variables['params']), jnp.zeros(()), jnp.zeros(())

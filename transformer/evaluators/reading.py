@@ -35,8 +35,8 @@ class ClassScores(OfExamples):
 
     def check(self, run: Any, batches: Any) -> Sequence[str]:
         require(self, run.data, Classified, 'examples with a class', 'leave that evaluator out')
-        shape, dtype = run.data.shapes['label']
-        if (len(shape), dtype) != (1, np.int32):
+        shape, dtype = run.data.shapes.get('label', ((), None))
+        if (len(shape), dtype) != (1, np.int32) or len(run.data.classes) < 2:  # of choices there is one
             raise ValueError('ClassScores needs examples with one class each, but those of this run have another target; leave '
                              'that evaluator out, or set data.target.')
         if self.positive and self.positive not in run.data.classes:

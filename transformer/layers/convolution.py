@@ -10,7 +10,7 @@ from jax import lax
 from transformer.layers.initial import zeros
 from transformer.layers.numerics import Numerics
 from transformer.layers.roles import Wanted, declare, matrix
-from transformer.layers.sharding import platform
+from transformer.layers.sharding import platform, several
 
 # Normal with a variance of 2 / (the size of the kernel times its outputs), for ReLU (He et al. 2015, eq. 14).
 he = nn.initializers.variance_scaling(2.0, 'fan_out', 'normal')
@@ -28,8 +28,9 @@ class Convolution2d(nn.Module):
       stride: s.
       bias: whether there is b.
 
-    On a CPU the gradient of the kernel is one of our own, in 1/28 to 3/4 of the time of XLA's on a core of an EPYC; a 3x3
-    convolution with all gradients takes 0.27 to 0.86 at shapes of configs/resnet_fashion_mnist.py (benchmarks/convolution.py).
+    On one CPU device the gradient of the kernel is one of our own, in 1/28 to 3/4 of the time of XLA's on a core of an EPYC; a
+    3x3 convolution with all gradients takes 0.27 to 0.86 at shapes of configs/resnet_fashion_mnist.py
+    (benchmarks/convolution.py).
     """
     features: int
     size: int = 3
@@ -41,9 +42,10 @@ class Convolution2d(nn.Module):
     def __call__(self, x: jax.Array) -> jax.Array:
         shape = self.size, self.size, x.shape[-1], self.features
         kernel = declare(self, 'kernel', Wanted(he, shape, matrix((0, 1, 2), (3,))), self.numerics)
-        cast, function = self.numerics.cast, _convolve_on_cpu if platform() == 'cpu' else convolve
+        cast, alone = self.numerics.cast, platform() == 'cpu' and not several()  # several share the batch
+        function = _convolve_on_cpu if alone else convolve
         y = function(cast(x), cast(kernel), self.stride, self.numerics.precision)
-        return y + cast(declare(self, 'bias', Wanted(zeros, (self.features,)), self.numerics)) if self.bias else y
+        return self.numerics.plus(y, declare(self, 'bias', Wanted(zeros, (self.features,)), self.numerics)) if self.bias else y
 
 
 def convolve(x: jax.Array, kernel: jax.Array, stride: int, precision: str | None) -> jax.Array:
@@ -113,5 +115,5 @@ class Depthwise(nn.Module):
         bias = declare(self, 'bias', Wanted(zeros, (channels,)), self.numerics)
         kernel, around = self.numerics.cast(kernel), ((size - 1) // 2,) * 2
         x = jnp.pad(self.numerics.cast(x), [(0, 0), around, around, (0, 0)])
-        return self.numerics.cast(bias) + sum(x[:, m:m + height, n:n + width] * kernel[m, n]
-                                              for m in range(size) for n in range(size))
+        taps = (x[:, m:m + height, n:n + width] * kernel[m, n] for m in range(size) for n in range(size))
+        return self.numerics.plus(sum(taps), bias)

@@ -31,7 +31,7 @@ class Dense(nn.Module):
     def __call__(self, x: jax.Array) -> jax.Array:
         kernel, bias = self.weights(x.shape[x.ndim - self.axes:])
         y = self.numerics.dense(x, kernel, self.axes)
-        return y if bias is None else y + self.numerics.cast(bias)
+        return y if bias is None else self.numerics.plus(y, bias)
 
     @nn.compact
     def weights(self, inputs: Sequence[int]) -> tuple:

@@ -8,7 +8,6 @@ import jax
 from transformer.layers.initial import normal
 from transformer.layers.numerics import Numerics
 from transformer.layers.roles import Wanted, declare, table
-from transformer.layers.sharding import constrain
 
 
 class Embedding(nn.Module):
@@ -22,8 +21,7 @@ class Embedding(nn.Module):
         self.embedding = declare(self, 'embedding', Wanted(self.kernel_init, (self.rows, self.width), table()), self.numerics)
 
     def __call__(self, ids: jax.Array) -> jax.Array:
-        # The whole table on every device: a lookup in a split one would give rows split by width, not by batch.
-        return constrain(self.numerics.cast(self.embedding), None, None)[ids]
+        return self.numerics.rows(self.embedding, ids)
 
     def attend(self, x: jax.Array) -> jax.Array:
         """Logits x·Eᵀ: [..., D] -> [..., rows]. Raises ValueError for states of another width."""

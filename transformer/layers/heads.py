@@ -196,7 +196,7 @@ class MaskedWords(Head):
         x = body.numerics.cast(self.activation(wide(body.dense(body.tokens.width, 'transform')(x))))
         x = normed(body.norm, x, 'transform_norm', body.numerics, key is not None)
         bias = body.vector('output')
-        return {'logits': body.tokens.attend(body.readout(x)) + body.numerics.cast(bias)}
+        return {'logits': body.numerics.plus(body.tokens.attend(body.readout(x)), bias)}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -247,7 +247,7 @@ class SpanBoundary(MaskedWords):
             y = body.numerics.cast(self.activation(wide(y)))
             y = normed(body.norm, y, f'boundary_norm_{number}', body.numerics, given.get('key') is not None)
         bias = body.vector('boundary_output')
-        return found | {'boundary_logits': body.tokens.attend(body.readout(y)) + body.numerics.cast(bias)}
+        return found | {'boundary_logits': body.numerics.plus(body.tokens.attend(body.readout(y)), bias)}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -431,7 +431,7 @@ def _local(how, with_gradient, axes, states, kernel, bias, targets, weights):
 
     def loss(states, kernel, bias, targets, weights):
         logits = numerics.dense(states, kernel)
-        logits = logits if bias is None else logits + numerics.cast(bias)
+        logits = logits if bias is None else numerics.plus(logits, bias)
         found = {term: (weights * value(logits, targets)).sum() for term, value in values}
         return sum(factor * found[term] for term, factor in coefficients), found
 

@@ -24,7 +24,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from transformer.layers.sharding import platform
+from transformer.layers.sharding import constrain, platform
 
 STORED = ('float32', 'bfloat16', 'float64')
 DTYPES = (*STORED, 'mixed')
@@ -95,6 +95,19 @@ class Numerics:
         """A stored parameter for computation: in at least float32 and `dtype`."""
         return x.astype(jnp.result_type(x.dtype, jnp.float32, array_type(self.dtype)))
 
+    def plus(self, y: jax.Array, bias: jax.Array) -> jax.Array:
+        """y + b in `dtype`, [..., *B] and [*B]; the gradient of b is summed in at least float32."""
+        return _plus(y, bias) if self.dtype == 'bfloat16' else y + self.cast(bias)
+
+    def times(self, x: jax.Array, factors: jax.Array) -> jax.Array:
+        """a·x in the type of x, [..., *A] and a [*A]; the gradient of a is summed in at least float32."""
+        return _times(x, factors) if self.dtype == 'bfloat16' else factors.astype(x.dtype) * x
+
+    def rows(self, table: jax.Array, ids: jax.Array) -> jax.Array:
+        """table[ids] in `dtype`: [R, D] and ints [...] -> [..., D]; the gradient of the table is summed in at least float32. In
+        bfloat16 a row of which there are many would stop growing after about 256 like terms."""
+        return lookup(table, ids, array_type(self.dtype))
+
     def einsum(self, equation: str, a: jax.Array, b: jax.Array) -> jax.Array:
         """jnp.einsum under the policy."""
         if self.dtype == 'mixed':
@@ -127,6 +140,49 @@ class Numerics:
             return self.dense(x, table.T)
         rows = self.cast(x).reshape(math.prod(x.shape[:-1]), x.shape[-1])
         return _mixed('RD,FD->RF', rows, self.cast(table)).reshape(*x.shape[:-1], len(table))
+
+
+def _over_others(x, shape):
+    """The sum over the first axes of x, in at least float32, down to `shape`."""
+    return wide(x).sum(tuple(range(x.ndim - len(shape))))
+
+
+@jax.custom_vjp
+def _plus(y, bias):
+    return y + bias.astype(y.dtype)
+
+
+_plus.defvjp(lambda y, bias: (_plus(y, bias), bias),
+             lambda bias, dy: (dy, _over_others(dy, bias.shape).astype(bias.dtype)))
+
+
+@jax.custom_vjp
+def _times(x, factors):
+    return factors.astype(x.dtype) * x
+
+
+_times.defvjp(lambda x, factors: (_times(x, factors), (x, factors)),
+              lambda given, dy: (given[1].astype(dy.dtype) * dy,
+                                 _over_others(wide(given[0]) * wide(dy), given[1].shape).astype(given[1].dtype)))
+
+
+def lookup(table: jax.Array, ids: jax.Array, dtype: Any) -> jax.Array:
+    """`Numerics.rows` in a type."""
+    return _rows(table, ids) if jnp.dtype(dtype) == jnp.bfloat16 else _read(table.astype(dtype), ids)
+
+
+def _read(table, ids):
+    # The whole table on every device: a lookup in a split one would give rows split by width, not by batch.
+    return constrain(table, None, None)[ids]
+
+
+@jax.custom_vjp
+def _rows(table, ids):
+    return _read(table.astype(jnp.bfloat16), ids)
+
+
+_rows.defvjp(lambda table, ids: (_rows(table, ids), (table, ids)),
+             lambda given, dy: (jnp.zeros_like(wide(given[0])).at[given[1]].add(wide(dy)).astype(given[0].dtype), None))
 
 
 @partial(jax.custom_vjp, nondiff_argnums=(0,))

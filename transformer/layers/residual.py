@@ -182,7 +182,7 @@ class Scale(nn.Module):
     @nn.compact
     def __call__(self, x: jax.Array) -> jax.Array:
         wanted = Wanted(nn.initializers.constant(self.initial), self.shape)
-        return declare(self, 'scale', wanted, self.numerics).astype(x.dtype) * x
+        return self.numerics.times(x, declare(self, 'scale', wanted, self.numerics))
 
 
 @dataclasses.dataclass(frozen=True)

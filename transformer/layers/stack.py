@@ -126,14 +126,16 @@ class Blocks:
         if self.depth.blocks(self.layers) < self.layers and (self.kept or self.cross_kept):
             raise ValueError(f'depth={self.depth} has layers that share their heads, which cannot be pruned; leave out kept '
                              'and cross_kept.')
-        if self.depth.blocks(self.layers) < self.layers and self._turns > 1:
+        self._turns()
+
+    def _turns(self, cross=None):
+        """The number of layers after which the constructors of blocks repeat, with the mechanism of cross attention if there is
+        one. Raises ValueError if layers with one block would differ."""
+        turns = math.lcm(self.attention.period, self.partition.period, cross.period if cross else 1)
+        if self.depth.blocks(self.layers) < self.layers and turns > 1:
             raise ValueError(f'depth={self.depth} has layers with one block, which cannot alternate between attentions or '
                              'partitions; leave out those, or use Own().')
-
-    @property
-    def _turns(self):
-        """The number of layers after which the constructors of blocks repeat."""
-        return math.lcm(self.attention.period, self.partition.period)
+        return turns
 
     @property
     def each_head(self) -> int:
@@ -171,9 +173,9 @@ class Blocks:
     def through(self, x: jax.Array, context: Context, rates: Rates, *, numerics: Numerics, key: jax.Array | None = None,
                 cache: dict | None = None, cross: Mechanism | None = None) -> tuple:
         """x [B, T, D] -> (x after all blocks, the updated cache, aux), as in `Stack.__call__`."""
-        makers, kept = self._blocks(numerics, cross, rates)
+        turns, (makers, kept) = self._turns(cross), self._blocks(numerics, cross, rates)
         if not isinstance(self.depth, Universal):
-            return self._through(makers, kept, x, context, rates.paths, key, cache)
+            return self._through(makers, kept, x, context, rates.paths, key, cache, turns)
         if self.scan or self.remat != 'none' or context.head_mask:
             raise ValueError(f'depth={self.depth} has one block, whose heads cannot be pruned or scanned over; leave out '
                              'scan, remat and --heads.')
@@ -201,14 +203,14 @@ class Blocks:
 
         feed_forward = partial(FeedForwardLayer, self.feed_forward, self._initial.feed_forward(self.layers, branches), numerics)
         kept = [{'attention': own, 'cross_attention': other}
-                for own, other in zip(kept_heads(self), kept_heads(self, 'cross_kept'))]
+                for own, other in zip(kept_heads(self, 'kept', cross), kept_heads(self, 'cross_kept', cross))]
         makers = [partial(Block, attention(self.attention.of_layer(i), one['attention']), feed_forward,
                           attention(cross.of_layer(i), one['cross_attention']) if cross else None, self.norm,
                           self.residual.of_layer(i), self.partition.of_layer(i), rates.dropout, numerics)
                   for i, one in enumerate(kept)]
         return makers, kept
 
-    def _through(self, makers, kept, x, context, paths, key, cache):
+    def _through(self, makers, kept, x, context, paths, key, cache, turns):
         """(x, cache, aux) after blocks named block_0, block_1, ..: the same, with the same names of parameters, for every
         `scan` and `remat`. With a cache, and for initialisation, the blocks are unrolled. Layers of a group have one block."""
         if self.remat not in REMAT:
@@ -235,11 +237,12 @@ class Blocks:
             return constrain(x, BATCH), aux
 
         # One step of a scan contains all layers that differ.
-        period = math.lcm(context.mask.period, self._turns) if self.scan else self.layers
+        period = math.lcm(context.mask.period, turns) if self.scan else self.layers
         together = self.layers if each == 1 else each  # layers of one scan
         if self.scan and together % period:
-            raise ValueError(f'scan: {together} layers cannot be scanned under {context.mask} with {self.attention} and '
-                             f'{self.partition}, which repeat after {period}; choose a multiple, or scan=False.')
+            raise ValueError(f'scan: {together} layers cannot be scanned under {context.mask} with {self.attention}, '
+                             f'{self.partition} and the attention to a source, which repeat after {period}; choose a multiple, '
+                             'or scan=False.')
         functions = [partial(apply, layer=i) for i in range(period)]
         if self.remat != 'none':
             functions = [jax.checkpoint(function, policy=REMAT[self.remat], prevent_cse=not self.scan)

@@ -136,7 +136,7 @@ class Decoder(nn.Module):
         entering = context_width if part.early else width if part.feeding else 0
         weights = [layer.weights(width if i else embedding + entering) for i, layer in enumerate(layers)]
         (first, bias), _ = weights[0]  # embeddings are projected for all steps at once, the context or output step by step
-        inputs = now | {'given': self.numerics.dense(x, first[:embedding]) + self.numerics.cast(bias)}  # [R, T, G·H]
+        inputs = now | {'given': self.numerics.plus(self.numerics.dense(x, first[:embedding]), bias)}  # [R, T, G·H]
         kernels, biases = kernels | ({'entering': first[embedding:]} if entering else {}), {}
         for i, (given, own) in enumerate(weights):
             kernels[f'state_{i}'], biases[f'state_{i}'] = own

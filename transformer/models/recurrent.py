@@ -199,7 +199,7 @@ class Layer(nn.Module):
         (kernel, bias), (own, own_bias) = self.weights(x.shape[-1])
         dense = self.numerics.dense
         given = dense(x.swapaxes(0, 1), kernel).swapaxes(0, 1) if several() else dense(x, kernel)  # as in _scan_backward
-        given = given + self.numerics.cast(bias)  # [T, B, G·H]
+        given = self.numerics.plus(given, bias)  # [T, B, G·H]
         state = self.cell.first(x.shape[1], self.width) if state is None else state
 
         def step(dense, own_bias, state, now):

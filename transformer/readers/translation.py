@@ -41,8 +41,10 @@ class Translation(Reader):
                               key=snapshot.key('predict', seed), numbers=list(part), prefix=begun)
             outputs = {i: hypotheses(data, one, begun) for i, one in zip(part, found)}
             for i in numbers:
-                best, *_ = outputs.get(i, [{'text': '', 'tokens': 0, 'ids': [], 'score': 0.0, 'finished': True}])
-                best['text'] = self.said(data, lines[i], best['text'], best['ids'])
+                found = outputs.get(i, [{'text': '', 'tokens': 0, 'ids': [], 'score': 0.0, 'finished': True}])
+                for one in found:
+                    one['text'] = self.said(data, lines[i], one['text'], [*begun, *one['ids']])
+                best = found[0]
                 yield best['text'].replace('\n', ' '), {'source': lines[i], **best, 'outputs': outputs.get(i, [])}
 
     def require(self, data: Any, line: str, where: str) -> None:

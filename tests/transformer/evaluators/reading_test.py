@@ -86,6 +86,11 @@ class ReadingTest(parameterized.TestCase):
             ClassScores(positive='x').check(run('ab', np.int32), None)
         with self.assertRaisesRegex(ValueError, 'one class each, but those of this run have another target'):
             ClassScores().check(run('a', np.float32), None)
+        with self.assertRaisesRegex(ValueError, 'one class each, but those of this run have another target'):
+            ClassScores().check(run(('LABEL_0',), np.int32), None)  # choices
+        of_tags = types.SimpleNamespace(classes='ab', config=None, shapes={'targets': ((8, 4), np.int32)})
+        with self.assertRaisesRegex(ValueError, 'one class each, but those of this run have another target'):
+            ClassScores().check(types.SimpleNamespace(data=of_tags), None)
 
     def test_the_order_of_the_split_is_restored(self):
         """Of batches that say which rows they have, and may be of several lengths."""

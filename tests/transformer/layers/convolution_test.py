@@ -5,6 +5,7 @@ import numpy as np
 from absl.testing import absltest, parameterized
 
 from tests import float64
+from training import mesh as meshes
 from transformer.layers import convolution
 from transformer.layers.convolution import Convolution2d, Depthwise
 from transformer.layers.numerics import Numerics
@@ -48,6 +49,14 @@ class ConvolutionTest(parameterized.TestCase):
             _, wanted = jax.vjp(lambda kernel, x: convolution.convolve(x, kernel, stride, 'highest'), kernel, x)
             for one, other in zip(found(y), wanted(y)):
                 np.testing.assert_allclose(one, other, rtol=1e-12, atol=1e-11)
+
+    def test_several_devices_share_the_images(self):
+        mesh, module = meshes.make(4), Convolution2d(4)
+        x = jax.ShapeDtypeStruct((8, 7, 6, 3), 'float32', sharding=meshes.batch_sharding(mesh))
+        kernel = jax.ShapeDtypeStruct((3, 3, 3, 4), 'float32', sharding=meshes.replicated(mesh))
+        with jax.set_mesh(mesh):
+            gradient = jax.jit(jax.grad(lambda kernel, x: (module.apply({'params': {'kernel': kernel}}, x) ** 2).sum()))
+            self.assertNotIn('all-gather', gradient.lower(kernel, x).compile().as_text())
 
     def test_the_kernels_gradient_is_summed_in_float32(self):
         """Of bfloat16 too: 4,096 equal terms."""

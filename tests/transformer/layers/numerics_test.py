@@ -107,6 +107,23 @@ class PolicyTest(parameterized.TestCase):
             for given, wanted in (('bfloat16', 'float32'), ('float32', 'float32'), ('float64', 'float64')):
                 self.assertEqual(wide(jnp.ones(2, given)).dtype, wanted)
 
+    @parameterized.parameters('bfloat16', 'float32', 'mixed')
+    def test_gradients_of_what_many_share_are_summed_in_float32(self, dtype):
+        """4,096 equal terms."""
+        numerics, ids = Numerics(dtype), jnp.ones(4096, int)
+        y = numerics.cast(jnp.ones((4096, 2)))
+        learned = lambda table: absolute.Learned()._rows({'embedding': table}, ids, None, y.dtype)
+        gradients = jax.jit(jax.grad(lambda given: sum(wide(one).sum() for one in (
+            numerics.plus(y, given['bias']), numerics.times(y, given['factors']), numerics.times(y, given['factor']),
+            numerics.rows(given['table'], ids), learned(given['positions'])))))({
+                'bias': jnp.zeros(2), 'factors': jnp.ones(2), 'factor': jnp.ones(()), 'table': jnp.zeros((3, 2)),
+                'positions': jnp.zeros((3, 2))})
+        rows = np.array([[0, 0], [4096, 4096], [0, 0]])
+        wanted = {'bias': [4096, 4096], 'factors': [4096, 4096], 'factor': 8192, 'table': rows, 'positions': rows}
+        for name, found in gradients.items():
+            self.assertEqual(found.dtype, jnp.float32)
+            np.testing.assert_array_equal(found, wanted[name], name)
+
     def test_constants_have_the_type_that_is_enabled(self):
         self.assertEqual(real_dtype(), 'float32')
         with jax.enable_x64(True):

@@ -22,7 +22,7 @@ from transformer.layers.feed_forward import Mlp
 from transformer.layers.heads import NextWords
 from transformer.layers.initial import Scaled
 from transformer.layers.residual import ParallelBranches, PreNorm, Sandwich
-from transformer.layers.universal import Universal
+from transformer.layers.universal import Groups, Universal
 from transformer.models.encoder_decoder import EncoderDecoder
 from transformer.tasks.language_model import SequenceToSequence
 
@@ -140,6 +140,14 @@ class ForwardTest(parameterized.TestCase):
         moved = np.abs(apply(model, params, SOURCE, decoder_inputs=TARGET)['logits']
                        - apply(model, params, SOURCE, decoder_inputs=other)['logits']).max((0, 2)) > 1e-6
         np.testing.assert_array_equal(moved, np.arange(6) >= 3)
+
+    def test_attention_to_the_source_may_alternate(self):
+        model = changed(SMALL, cross_attention=AlternateAttention(Softmax(), Softmax(score=Dot())))
+        params, logits = drawn(model), lambda model: apply(model, params, SOURCE, decoder_inputs=TARGET)['logits']
+        self.assertGreater(np.abs(logits(model) - logits(changed(model, cross_attention=Softmax()))).max(), 1e-3)
+        np.testing.assert_allclose(logits(changed(model, scan=True)), logits(model), rtol=0, atol=1e-5)
+        with self.assertRaisesRegex(ValueError, 'layers with one block, which cannot alternate between attentions'):
+            drawn(changed(model, depth=Groups(1)))
 
     @parameterized.parameters(dict(scan=True), dict(remat='full'), dict(scan=True, remat='dots'))
     @pytest.mark.slow

@@ -18,9 +18,8 @@ import numpy as np
 from transformer.attention.positions.base import Offsets, Positions, PositionTerm, Sizes
 from transformer.layers import roles
 from transformer.layers.initial import normal
-from transformer.layers.numerics import real_dtype
+from transformer.layers.numerics import lookup, real_dtype
 from transformer.layers.roles import Wanted
-from transformer.layers.sharding import constrain
 
 PLACES = ('input', 'layers', 'queries_keys')
 
@@ -121,10 +120,8 @@ class Learned(_Added):
         return jnp.concatenate([table[:front], rows.reshape(-1, rows.shape[-1])])
 
     def _rows(self, parameters, positions, sizes, dtype):
-        # The whole table on every device: a lookup in a split one would give rows split by width, not by batch.
-        table = parameters['embedding'].astype(dtype)
-        table = jax.lax.stop_gradient(table) if self.frozen else table
-        return constrain(table, None, None)[positions + self.offset]
+        table = parameters['embedding']
+        return lookup(jax.lax.stop_gradient(table) if self.frozen else table, positions + self.offset, dtype)
 
 
 def bicubic(rows: jax.Array, grid: tuple, antialias: bool = False) -> jax.Array:
