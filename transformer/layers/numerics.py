@@ -2,7 +2,8 @@
 
 Matrix products take their operands in `dtype` and accumulate in float32; `dtype='float32'` means full float32 products
 (precision `highest`), even where an accelerator uses TF32 or bfloat16 passes by default. Softmax, norms and losses
-are in at least float32 (`wide`). Parameters are stored in `parameter_dtype` and read in at least float32.
+are in at least float32 (`wide`), and so are the sums of gradients over all that share a bias, a scale or a row of a table.
+Parameters are stored in `parameter_dtype` and read in at least float32.
 
 `dtype='mixed'` is float32 but for the operands of matrix products and of their gradients, which are rounded to bfloat16. It is
 for a CPU that has instructions for such products (AMX), and none for other numbers in bfloat16. Products whose layout XLA
