@@ -6,8 +6,9 @@ configs/vit_fashion_mnist.py says what FOLDER holds.
 
 :small   the residual network of 20 layers with 16, 32 and 64 channels (He et al. 2016, section 4.2), whose stem keeps the
          28x28 pixels: 272,186 parameters, 20 epochs of SGD with Nesterov's momentum. It has to reach 93.8 % of the last 5,000
-         training images, which are held out; not yet run to its end. A step of 128 images is 22.2 GFLOP and takes 0.75
-         seconds on a core of an EPYC (family 25 model 1), 0.88 with XLA's gradients of the kernels (float32, jax 0.10.2):
+         training images, which are held out; not yet run to its end. On a CPU, where zeros around images are multiplied
+         too, a step of 128 images is 22.2 GFLOP and takes 0.75 seconds on a core of an EPYC (family 25 model 1), 0.88 with
+         XLA's gradients of the kernels (float32, jax 0.10.2):
 
              python -m benchmarks.train_step --config=configs/resnet_fashion_mnist.py:small --config.data.path=FOLDER --steps=20
 
@@ -19,7 +20,7 @@ configs/vit_fashion_mnist.py says what FOLDER holds.
 :d2l     the ResNet-18 of the textbook in its setting (Zhang et al., Dive into Deep Learning, section 8.6): all 60,000 images at
          96x96 pixels, 10 epochs of SGD at 0.01 with batches of 128, measured on the 10,000 test images, whose files have to be
          in FOLDER too. The network is that of transformers, 11,175,370 parameters: no biases in convolutions, a norm in every
-         shortcut, and kernels as He et al. draw them, where the book has biases, no norm there, and Xavier's. 215 GFLOP a step;
+         shortcut, and kernels as He et al. draw them, where the book has biases, no norm there, and Xavier's. 201 GFLOP a step;
          for a GPU, not yet run. The book's first edition took larger steps:
 
              --config.optimizer.learning_rate=0.05 --config.data.batch_size=256 --config.train.steps=2344

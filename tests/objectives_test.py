@@ -97,8 +97,9 @@ class ObjectivesTest(experiments.TestCase):
         """Of train.py with the same config."""
         for module in objectives, longer_objectives:
             config = module.get_config(str(self.data))
-            self.assertEqual(config, self.sweep.config_of('masked', objectives.get_config(), {}, self.folder))
-        self.assertIn(str(self.data), config.data.corpus)
+            sweep = module.sweep(str(self.data))
+            self.assertEqual(config, sweep.config_of('masked', objectives.get_config(), {}, self.folder))
+            self.assertIn(str(self.data), config.data.corpus)
 
     def test_a_folder_is_asked_for(self):
         with self.assertRaisesRegex(ValueError, 'trains on a folder of public data sets; name it, --config='):

@@ -409,7 +409,7 @@ def _cells(line: str, separator: str) -> list[str]:
 
 def blank(cell: Any) -> bool:
     """Whether a cell has nothing in it."""
-    return cell is None or not str(cell).strip()
+    return cell is None or cell in ([], {}) or not str(cell).strip()
 
 
 def _is_number(cell: str) -> bool:
@@ -447,7 +447,7 @@ def _of_card(path: str) -> dict[str, list[str]]:
             if not _is_plain(yaml.parse(parts[1], yaml.SafeLoader)):
                 continue
             infos = yaml.safe_load(parts[1])['dataset_info']
-            infos = [infos] if isinstance(infos, dict) else infos
+            infos = [info for info in ([infos] if isinstance(infos, dict) else infos) if 'features' in info]
             own = [info for info in infos if info.get('config_name') == Path(path).absolute().parent.name]
             first, *others = (_of_features(info['features']) for info in own or infos)
             return {column: names for column, names in first.items() if all(other.get(column) == names for other in others)}

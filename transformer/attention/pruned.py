@@ -2,7 +2,6 @@
 selects the heads."""
 
 import dataclasses
-import math
 from typing import Any
 
 import flax.linen as nn
@@ -17,10 +16,10 @@ from transformer.layers.numerics import Numerics
 from transformer.layers.roles import Wanted, declare
 
 
-def kept_heads(stack: Any, field: str = 'kept', cross: Any = None) -> list:
+def kept_heads(stack: Any, field: str = 'kept', turns: int = 0) -> list:
     """For each layer of a stack, the numbers of its heads according to the field 'kept' or 'cross_kept', or None for all heads.
 
-    cross: the mechanism of cross attention, None if there is none or layers are not built."""
+    turns: after how many layers the layers that are built repeat, which then have to fit into a scan; 0: none are built."""
     kept, layers, heads = getattr(stack, field), stack.layers, stack.heads
     if kept == ():
         return [None] * layers
@@ -29,11 +28,10 @@ def kept_heads(stack: Any, field: str = 'kept', cross: Any = None) -> list:
     if not len(kept) == len(rows) == layers:
         raise ValueError(f'{field} is {kept!r}; expected for each of {layers} layers the numbers of the heads it keeps, '
                          f'in order and from 0 to {heads - 1}, such as ((0,), ()) for two layers, or () for all heads of all.')
-    period = math.lcm(stack.mask.period, stack.attention.period, stack.partition.period, cross.period if cross else 1)
     # Scanned layers are one program, which cannot depend on the numbers of the heads.
     told_apart = type(stack.positions).bias is not Positions.bias
     same = (lambda row: row) if told_apart else len
-    if stack.scan and any(same(row) != same(rows[i % period]) for i, row in enumerate(rows)):
+    if stack.scan and turns and any(same(row) != same(rows[i % turns]) for i, row in enumerate(rows)):
         what = f'the same heads, as {stack.positions} tells them apart,' if told_apart else 'as many heads'
         raise ValueError(f'scan: layers with the heads {kept!r} cannot be scanned; keep {what} in every layer, or set '
                          'scan=False.')

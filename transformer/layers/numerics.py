@@ -182,8 +182,13 @@ def _rows(table, ids):
     return _read(table.astype(jnp.bfloat16), ids)
 
 
-_rows.defvjp(lambda table, ids: (_rows(table, ids), (table, ids)),
-             lambda given, dy: (jnp.zeros_like(wide(given[0])).at[given[1]].add(wide(dy)).astype(given[0].dtype), None))
+def _rows_backward(given, dy):
+    table, ids = given  # each device sums over its own part of the batch
+    summed = constrain(jnp.zeros_like(wide(table)).at[ids].add(wide(dy)), None, None)
+    return summed.astype(table.dtype), None
+
+
+_rows.defvjp(lambda table, ids: (_rows(table, ids), (table, ids)), _rows_backward)
 
 
 @partial(jax.custom_vjp, nondiff_argnums=(0,))

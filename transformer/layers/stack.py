@@ -202,8 +202,9 @@ class Blocks:
             return partial(MultiHead, *heads, head_width, mechanism=mechanism, **common)
 
         feed_forward = partial(FeedForwardLayer, self.feed_forward, self._initial.feed_forward(self.layers, branches), numerics)
+        turns = math.lcm(self.mask.period, self._turns(cross))
         kept = [{'attention': own, 'cross_attention': other}
-                for own, other in zip(kept_heads(self, 'kept', cross), kept_heads(self, 'cross_kept', cross))]
+                for own, other in zip(kept_heads(self, 'kept', turns), kept_heads(self, 'cross_kept', turns))]
         makers = [partial(Block, attention(self.attention.of_layer(i), one['attention']), feed_forward,
                           attention(cross.of_layer(i), one['cross_attention']) if cross else None, self.norm,
                           self.residual.of_layer(i), self.partition.of_layer(i), rates.dropout, numerics)

@@ -183,8 +183,8 @@ class Decoder(nn.Module):
         patches -> ([B, T, P], aux)."""
         stack, numerics, extra, count = self.stack, self.numerics, self.extra, restore.shape[1]
         x = Dense(stack.width, kernel_init=stack.matrix_init, numerics=numerics, name='embed')(hidden)  # [B, extra + K, D]
-        token = numerics.cast(declare(self, 'mask_token', Wanted(normal(0.02), (stack.width,)), numerics))
-        masked = jnp.broadcast_to(token, (len(x), extra + count - x.shape[1], stack.width))
+        token = declare(self, 'mask_token', Wanted(normal(0.02), (stack.width,)), numerics)
+        masked = numerics.plus(jnp.zeros((len(x), extra + count - x.shape[1], stack.width), x.dtype), token)
         unshuffled = rows_of(jnp.concatenate([x[:, extra:], masked], axis=1), restore)  # [B, T, D]
         x = jnp.concatenate([x[:, :extra], unshuffled], axis=1)
         row = jnp.arange(extra + count)

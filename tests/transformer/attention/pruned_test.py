@@ -164,7 +164,7 @@ class KeptTest(parameterized.TestCase):
         (dict(kept=((0,), (1,)), scan=True, positions=Alibi()), r'keep the same heads, as Alibi\(.*\) tells them apart'))
     def test_what_has_no_meaning(self, fields, pattern):
         with self.assertRaisesRegex(ValueError, pattern):
-            kept_heads(changed(SMALL, **fields).stack)
+            kept_heads(changed(SMALL, **fields).stack, 'kept', 1)
 
 
 if __name__ == '__main__':

@@ -9,9 +9,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from absl.testing import absltest, parameterized
+from jax.sharding import NamedSharding, PartitionSpec
 
 from tests import float64, mechanisms, models
 from tests.marks import slow_but
+from training import mesh as meshes
 from transformer.attention import scores
 from transformer.attention.context import Context
 from transformer.attention.masks.data import Padding, Segments
@@ -123,6 +125,17 @@ class PolicyTest(parameterized.TestCase):
         for name, found in gradients.items():
             self.assertEqual(found.dtype, jnp.float32)
             np.testing.assert_array_equal(found, wanted[name], name)
+
+    def test_devices_sum_the_rows_of_their_own_part_of_a_batch(self):
+        """Whatever the table's sharding, which the gradient has in the end."""
+        mesh = meshes.make(2, 2)
+        ids = jax.ShapeDtypeStruct((8, 32), 'int32', sharding=meshes.batch_sharding(mesh))
+        table = jax.ShapeDtypeStruct((512, 64), 'float32', sharding=NamedSharding(mesh, PartitionSpec(None, 'fsdp')))
+        with jax.set_mesh(mesh):
+            gradient = jax.jit(jax.grad(lambda table, ids: (wide(Numerics('bfloat16').rows(table, ids)) ** 2).sum()))
+            text = gradient.lower(table, ids).compile().as_text()
+        self.assertIn('all-reduce', text)
+        self.assertNotRegex(text, r'\[8,32,64\]')
 
     def test_constants_have_the_type_that_is_enabled(self):
         self.assertEqual(real_dtype(), 'float32')
