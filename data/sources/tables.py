@@ -409,7 +409,7 @@ def _cells(line: str, separator: str) -> list[str]:
 
 def blank(cell: Any) -> bool:
     """Whether a cell has nothing in it."""
-    return cell is None or cell in ([], {}) or not str(cell).strip()
+    return cell is None or not str(cell).strip()
 
 
 def _is_number(cell: str) -> bool:

@@ -117,7 +117,8 @@ class Labelled(examples.Examples):
         width = 1 + max(layout, default=1)
         optional = self.target.optional
         needed = (layout or range(len(row[1])))[:-1 if optional else None]
-        if self.incomplete == 'skip' and (len(row[1]) < width or any(blank(row[1][column]) for column in needed)):
+        if self.incomplete == 'skip' and (len(row[1]) < width or any(
+                blank(row[1][column]) or row[1][column] in ([], {}) for column in needed)):
             return None
         if not layout and len(row[1]) not in (2, 3):
             raise ValueError(f'{row[0]} has {table.counted(row[1])}, and expected are one text or two and the label; correct '

@@ -223,7 +223,8 @@ class FormsTest(LabelledCase):
             Labelled(**self.fields(train='train', incomplete='drop')).open(None)
 
     def test_a_class_0_is_not_incomplete(self):
-        rows = [{'text': f'the cat {i}', 'label': i % 2} for i in range(6)] + [{'text': ' ', 'label': 1}, {'text': 'a'}]
+        rows = [{'text': f'the cat {i}', 'label': i % 2} for i in range(6)] + [
+            {'text': ' ', 'label': 1}, {'text': 'a'}, {'text': [], 'label': 1}]
         path = self.write('a.jsonl', ''.join(json.dumps(row) + '\n' for row in rows))
         data = lambda **more: Labelled(**self.fields(path=path, train='all', incomplete='skip') | more)
         self.assertEqual([one.label for one in data().part('train').examples], ['0', '1'] * 3)
