@@ -18,7 +18,17 @@ textbook  the ViT and the ResNet-18 of Dive into Deep Learning (section 11.8.6),
 The table has a row for each run, whose operations and seconds are without those of the run that it begins with. The seconds are
 those of a run on its share of the cores, whose number is beside them: for those of both, --only=POINT first. The table of a
 part takes the place of the one before; the command without a part, once all are finished, makes that of all. DIR/plots has a
-picture of the models, and one of the masked autoencoder. Not yet run to its end.
+picture of the models, and one of the masked autoencoder.
+
+Finished so far, with --config.dtype=mixed on one H100 that trained three to four other points at the same time (Python 3.12,
+jax 0.11.2); accuracy on the held-out images, seconds as in the table:
+
+                  valid accuracy    parameters    TFLOP    seconds
+    d2l_vit                0.867     6,457,866      788         23
+    d2l_resnet18           0.908    11,175,370      865         88
+
+The textbook's ViT is faster and worse, as the book says of sets so small: convolutions know of neighbours and shifts what
+attention has to learn. In its last 860 steps it gets 85.7 % of the training images right, the ResNet 96.6 %.
 """
 
 import json
