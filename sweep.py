@@ -6,7 +6,8 @@ sweep(variant) in the config file names the points and the fields that each chan
 prints to DIR/POINT.log; a finished point is not trained again, a stopped one resumes. A --config flag applies to all points.
 --seeds=N trains each point with N seeds and tabulates mean ± standard deviation; it makes a config without sweep(variant) the
 only point. --processes=N trains N points at a time, each on its share of the cores: on a CPU two processes with a core each do
-more than one with two. A point that fails then does not stop the others, as it does where one is trained at a time.
+more than one with two, and on a GPU small models leave room for others, each on its share of the memory (docs/tpu.md). A point
+that fails then does not stop the others, as it does where one is trained at a time.
 --only=POINT trains one point.
 
 The table is printed and saved in DIR/NAME.json, the pictures, if the sweep has any, in DIR/plots/NAME.png.
@@ -165,7 +166,7 @@ def at_once(sweep, folder, processes):
                 with open(logs / f'{point}.log', 'a') as log:
                     process = subprocess.Popen([sys.executable, __file__, *arguments, f'--only={point}'],
                                                stdout=subprocess.DEVNULL, stderr=log, start_new_session=True,
-                                               env={**os.environ, _PARENT: str(os.getpid())})
+                                               env={**of_gpu(processes), **os.environ, _PARENT: str(os.getpid())})
                 os.sched_setaffinity(process.pid, shares[number])  # before it starts any thread
                 running[number] = point, process
             if stop.signal:
@@ -191,6 +192,11 @@ def at_once(sweep, folder, processes):
     if failed:
         several = f'{len(failed)} points of the sweep failed, of which the first says: ' if len(failed) > 1 else ''
         raise ValueError(several + next(iter(failed.values())).removeprefix('sweep.py: '))
+
+
+def of_gpu(processes):
+    """The environment of a process that takes its share of a GPU's memory; alone it takes three quarters of all at once."""
+    return {'XLA_PYTHON_CLIENT_MEM_FRACTION': f'{0.9 / processes:.4f}'}
 
 
 @contextlib.contextmanager

@@ -206,6 +206,14 @@ def sweep(variant):
         self.assertEqual((one.returncode, one.stdout, one.stderr), (0, '', ''))
         self.assertIn('finished at step 2', (self.folder / 'all' / 'a.log').read_text())
 
+    def test_points_at_once_share_the_memory_of_a_gpu(self):
+        for given, expected in ({}, '0.3000'), ({'XLA_PYTHON_CLIENT_MEM_FRACTION': '0.2'}, '0.2'):
+            with (self.subTest(given), mock.patch.dict(os.environ, given), mock.patch.object(sweep, '__file__', '-c'),
+                  mock.patch.object(sweep.sys, 'executable', '/bin/sh'),
+                  mock.patch.object(sweep.sys, 'argv', ['sweep.py', 'echo $XLA_PYTHON_CLIENT_MEM_FRACTION >&2'])):
+                self.assertEqual(list(sweep.at_once(Sweep({'a': {}}), self.folder, 3)), [('a', 0)])
+                self.assertEqual((self.folder / 'a.log').read_text().split()[-1], expected)
+
     def test_a_point_that_is_killed(self):
         """As by a system whose memory is full."""
         with (mock.patch.object(sweep.sys, 'executable', '/bin/sh'), mock.patch.object(sweep, '__file__', '-c'),
