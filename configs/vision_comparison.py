@@ -160,8 +160,6 @@ def picture(folders, table):
 
 def of_models(table):
     """A figure of the accuracy against operations and parameters."""
-    from matplotlib.ticker import LogLocator  # matplotlib is slow to import
-
     figure, body = figures.new(9.0, 4.4, dpi=120)
     order = sorted(table, key=lambda name: -table[name]['valid accuracy'].mean)
     panels = body.subplots(1, 2, sharey=True)
@@ -174,10 +172,8 @@ def of_models(table):
             axes.errorbar(table[name][column].mean / unit, 100 * row.mean, yerr=100 * row.deviation if row.count > 1 else None,
                           color=figures.COLOURS[KINDS.index(kind)], marker=MARKERS[place], markersize=7, linestyle='',
                           label=f'{label}: {100 * row.mean:.1f} %')
-        axes.set(xscale='log', xlabel=f'{title} (logarithmic)')
-        axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
-        axes.xaxis.set_major_formatter('{x:g}')
-        axes.xaxis.set_minor_formatter('')
+        axes.set_xlabel(f'{title} (logarithmic)')
+        figures.logarithmic(axes.xaxis)
         axes.grid(alpha=0.3)
         axes.margins(0.1, 0.1)
         axes.spines[['top', 'right']].set_visible(False)

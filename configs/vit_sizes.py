@@ -5,7 +5,24 @@
 FOLDER holds Fashion-MNIST, train-images-idx3-ubyte.gz and train-labels-idx1-ubyte.gz; the last 5,000 images are held out, and
 all are resized from 28x28. The 16 points have the same 4 blocks of width 64 and 1,500 steps of 128 images, 3.5 epochs; they
 differ in the side of the images (14, 28, 56), of the patches, and in whether the class token is read or the mean of patches.
-A step is 0.7 GFLOP with 4 patches and 11 with 64: 105 TFLOP in all, 22 minutes at 80 GFLOP/s. Not yet run to its end.
+A step is 0.7 GFLOP with 4 patches and 11 with 64: 97 TFLOP in all.
+
+Seconds of training steps and accuracy on the held-out images, each once, on a core of an EPYC (family 25 model 1) beside other
+work (Python 3.11, jax 0.10.2, float32):
+
+                        class token                mean
+    image  patch    seconds  accuracy    seconds  accuracy
+       14      2      497.4    0.8640      482.8    0.8662
+       14      7      41.98    0.8692      37.90    0.8678
+       28      4      502.6    0.8686      503.1    0.8666
+       28      7      123.9    0.8676      124.2    0.8678
+       28     14      49.18    0.8772      41.92    0.8712
+       56      7      741.5    0.8754      797.1    0.8658
+       56     14      121.6    0.8702      116.6    0.8622
+       56     28      46.62    0.8662      41.57    0.8758
+
+The standard error of an accuracy is 0.005, and 16 equal ones would lie as far apart, 3.2 of it. So after 3.5 epochs nothing is
+better than another: 4 patches, which cost a twelfth of 49 to 64, know as much of an image, a class token as much as the mean.
 
 On scikit-learn's digits, of 8x8 pixels, in minutes:
 
@@ -77,13 +94,10 @@ def picture(folders, table):
             axes.annotate(f'{patch}', (x, 100 * y), textcoords='offset points', xytext=((0, 7), (9, -4), (0, -13))[place % 3],
                           fontsize=8.5, ha='center', color=figures.COLOURS[place])
     for pool, axes in panels.items():
-        axes.set(xscale='log', title=POOLS[pool])
-        axes.set_xlabel('seconds of training (logarithmic scale)')
-        axes.xaxis.set_major_formatter('{x:g}')
-        axes.xaxis.set_minor_formatter('{x:g}')
-        axes.tick_params(axis='x', which='both', labelsize=8)
+        axes.set(title=POOLS[pool], xlabel='seconds of training (logarithmic scale)')
+        figures.logarithmic(axes.xaxis)
         axes.margins(0.1, 0.12)
-        axes.grid(alpha=0.3, which='both')
+        axes.grid(alpha=0.3)
         axes.spines[['top', 'right']].set_visible(False)
     first, last = panels.values()
     first.set_ylabel('held-out images that are classified right, %')

@@ -89,6 +89,16 @@ def name_ticks(axis: Any, places: Sequence, names: Sequence[str], base: str = fo
         label.set_parse_math(False)
 
 
+def logarithmic(axis: Any) -> None:
+    """A logarithmic scale with numbers at 1, 2 and 5 of each decade, which do not touch."""
+    from matplotlib.ticker import LogLocator
+
+    axis.axes.set(**{f'{axis.axis_name}scale': 'log'})
+    axis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+    axis.set_major_formatter('{x:g}')
+    axis.set_minor_formatter('')
+
+
 def bar(body: Any, image: Any, axes: Any, label: str, **style: Any) -> Any:
     """A colour bar beside `axes` for what `image` shows, with its label."""
     made = body.colorbar(image, ax=axes, label=label, **style)
