@@ -72,8 +72,8 @@ def main(config, name):
     print(json.dumps(found))
 
 
-def measure(config, name, devices):
-    """The plan of a config on these devices, as the docstring of this module describes it."""
+def measure(config, name, devices, options=None):
+    """The plan of a config on these devices, as the docstring of this module describes it; options: the compiler's own."""
     config = config.copy_and_resolve_references().unlock()
     config.evals, config.train.dispatch = {}, 1
     schema.check(config)
@@ -97,7 +97,7 @@ def measure(config, name, devices):
         state['companions'] = _bytes(run.companions.variables)
     try:
         with jax.set_mesh(mesh):
-            compiled = traced.lower().compile()
+            compiled = traced.lower().compile(options)
     except jax.errors.JaxRuntimeError as error:
         if not (sizes := too_large(str(error), state)):
             raise

@@ -32,6 +32,11 @@ SIZES = {**{f'model.{stack}{field}': value for stack in STACKS
 SMALL = 'data.size', 'model.stages.', 'model.depths'  # of images as in configs_test: a convolution takes long to compile
 CHANGES = {'gpt2:1558m': {'model.layers': 2, 'train.microbatches': 2}, 'gpt_translate': {'model.length': 512}}  # else
 NAMES = tuple(configs_test.CHANGES)
+# Up to two thirds of the compiler's time go into moving arrays to the memory beside the processor and back; without it programs
+# have fewer copies, and their traffic and temporaries are of all arrays.
+QUICK = {'exec_time_optimization_effort': -1.0, 'memory_fitting_effort': -1.0}
+# As a run compiles them; of the recurrent one it would leave collectives in a loop.
+WHOLE = 'quickstart:code', 'gpt2:1558m', 't5_small:step', 'vit_ti16:step', 'bahdanau_fra_eng:full'
 
 
 @functools.cache
@@ -51,7 +56,7 @@ def program(name):
         config = stand_in.replaced(experiments.changed(config, **sizes | mesh | CHANGES.get(name, {})), folder)
         if not pathlib.Path(config.data.get('path', '') or '.').exists() or 'parts' in config.data:
             config = experiments.changed(config, **configs_test.CHANGES[name] | configs_test.sources(config, folder))
-        found = plan.measure(config, name, devices())
+        found = plan.measure(config, name, devices(), None if name in WHOLE else QUICK)
     return {'versions': f'jax {found["jax"]}, {found["compiler"]}', 'traffic_gb': found['traffic_gb'],
             'temporaries_gb': found['memory_gb']['temporaries'], 'operations': found['operations'],
             'collectives': {f'{row["kind"]} over {row["axes"]}': [row['count'], row['payload']]
