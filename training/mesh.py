@@ -39,6 +39,12 @@ def make(data=-1, fsdp=1, tensor=1, devices=None):
     return jax.make_mesh(tuple(sizes), AXES, axis_types=(AxisType.Auto,) * 3, devices=devices[:total])
 
 
+def platform():
+    """'cpu', 'gpu' or 'tpu': of the devices of the mesh that is set (jax.set_mesh), else of this process."""
+    device = jax.sharding.get_abstract_mesh().abstract_device
+    return device.platform if device else jax.default_backend()
+
+
 def rows(mesh):
     """The number of parts into which a batch is split."""
     return mesh.shape['data'] * mesh.shape['fsdp']

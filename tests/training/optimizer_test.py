@@ -1,4 +1,5 @@
 import math
+from unittest import mock
 
 import jax
 import jax.numpy as jnp
@@ -324,6 +325,23 @@ class DirectionsTest(parameterized.TestCase):
         adam = directions(optimizer.AdamW(0.8, 0.7), self.GRADIENTS)
         for group, name in (('tokens', 'embedding'), ('query', 'bias'), ('each', 'kernel')):
             np.testing.assert_allclose(found[-1][group][name], adam[-1][group][name], rtol=1e-6)
+
+    def test_muon_multiplies_small_matrices_of_one_shape_together_on_an_accelerator(self):
+        sizes = {'a': (2, 5), 'b': (5, 2), 'c': (2, 5), 'd': (3, 3), 'e': (2, 5)}
+        given = {name: jax.random.normal(jax.random.key(i), size) for i, (name, size) in enumerate(sizes.items())}
+        transformation = optimizer.Muon().direction(dict.fromkeys(sizes, matrix()))
+        update = lambda x: transformation.update(x, transformation.init(x), x)[0]
+        alone = update(given)
+        products = lambda: str(jax.make_jaxpr(lambda x: update(x))(given)).count('dot_general')
+        each = 3 * optimizer.Muon().iterations
+        self.assertEqual(products(), 5 * each)
+        with mock.patch.object(optimizer, 'platform', lambda: 'gpu'):
+            together = update(given)
+            self.assertEqual(products(), 2 * each)  # of four, b lying down, and of d
+            with mock.patch.object(optimizer, 'TOGETHER', 2 * 2 * 5):
+                self.assertEqual(products(), 3 * each)
+        for name in sizes:
+            np.testing.assert_allclose(together[name], alone[name], rtol=1e-4, atol=1e-5, err_msg=name)
 
     @parameterized.parameters(optimizer.Muon(), optimizer.Adafactor(factored_from=2))
     def test_axes_of_a_matrix_may_lie_in_any_order(self, given):
