@@ -5,8 +5,11 @@
 DATA is a folder with sst2, mrpc, rte and fra_eng as in configs/objectives.py, RUN the run of configs/t5_small.py:spans from
 which all points start, such as `t5` of that sweep. `together` has all tasks, each drawn in proportion to the square root of its
 examples; of MRPC and RTE the last 408 and 277 pairs of the file are held out, of the French and English sentences the last 2 %,
-which are the longest, so that none of them is in the text that RUN has learnt from; 0.3 % of them share the
-French sentence with another translation that is trained on. One task alone:
+which are the longest, so that none of them is in the text that RUN has learnt from; 0.3 % of them share the French sentence
+with another translation that is trained on.
+
+Each alone, from `t5` of that sweep, on a core of an EPYC (family 25 model 1; Python 3.11, jax 0.10.2): SST-2 66.2 %, MRPC
+69.4 %, RTE 50.2 %, French BLEU 3.2. `together` is not yet run to its end. One task alone:
 
     python train.py --config=configs/several_tasks.py:DATA,RUN,mrpc
 """

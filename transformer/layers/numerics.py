@@ -5,10 +5,11 @@ Matrix products take their operands in `dtype` and accumulate in float32; `dtype
 are in at least float32 (`wide`), and so are the sums of gradients over all that share a bias, a scale or a row of a table.
 Parameters are stored in `parameter_dtype` and read in at least float32.
 
-`dtype='mixed'` is float32 but for the operands of matrix products and of their gradients, which are rounded to bfloat16. It is
-for a CPU that has instructions for such products (AMX), and none for other numbers in bfloat16. Products whose layout XLA
-cannot multiply so stay in float32 there, as do convolutions and the terms of relative positions. XLA (jaxlib 0.10) may end the
-process where gradients in 'mixed' are batched by jax.vmap on a CPU; under scan and on a mesh it does not.
+`dtype='mixed'` is float32 but for the operands of matrix products and of their gradients, which are rounded to bfloat16;
+convolutions and the terms of relative positions stay in float32. It is for GPUs, and for a CPU that has instructions for such
+products (AMX), and none for other numbers in bfloat16; there products whose layout XLA cannot multiply so stay in float32 too.
+XLA (jaxlib 0.10) may end the process where gradients in 'mixed' are batched by jax.vmap on a CPU; under scan and on a mesh it
+does not.
 
 `dtype='float64'` is for proofs on a CPU. All numbers of a program are then float64, constants and positions included
 (`real_dtype`), which needs `jax.config.update('jax_enable_x64', True)` or, around a part of a program, `jax.enable_x64(True)`.
