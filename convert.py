@@ -18,6 +18,7 @@ under their names there (logits, last_hidden_state), to compare with those of th
 In Python: from convert import from_hf; model, params = from_hf(FOLDER).
 """
 
+import contextlib
 import dataclasses
 import json
 import pathlib
@@ -55,7 +56,7 @@ from data.text.preferences import OpenPreferences
 from data.text.targets import Labels, Number
 from data.tokenizers import hugging_face as tokenizer_files
 from display import progress
-from training import mesh, weight_files, workdir
+from training import mesh, storage, weight_files, workdir
 from training import run as runs
 from training.checkpoint import require_same
 from training.config import resolve
@@ -65,8 +66,9 @@ from training.state import initialised, variables
 from transformer.contracts import LabelledText, TaggedText
 from transformer.conversion import arrays
 from transformer.conversion.families import FAMILIES as OF_TEXT
-from transformer.conversion.fields import PROBLEMS, labels, named, of_config, problem_of
+from transformer.conversion.fields import PROBLEMS, at, labels, named, of_config, problem_of
 from transformer.conversion.fields import fields_of as fields_in
+from transformer.conversion.forms import with_fields
 from transformer.conversion.generation import IDS, Prompts, stated
 from transformer.conversion.generation import read as read_settings
 from transformer.conversion.generation import write as write_settings
@@ -83,6 +85,8 @@ FAMILIES = *OF_TEXT, *OF_IMAGES
 # Fields of our models that do not change what given parameters compute, except for rounding.
 FREE = ('dtype', 'parameter_dtype', 'dense_gradient', *(f'{stack}{name}' for stack in ('', 'encoder.', 'decoder.')
                                                         for name in ('scan', 'remat', 'initial')))
+KERNELS = [f'{stack}{name}.implementation' for stack in ('', 'encoder.', 'decoder.')
+           for name in ('attention', 'cross_attention')]
 GENERATES = 'text', 'pairs'  # the uses of models that generate text
 
 
@@ -100,10 +104,10 @@ def main():
     if given.from_hf is not None:
         if given['step'].present:
             raise ValueError('--step is for a run, and --from_hf makes one; leave it out.')
-        print(run_of(pathlib.Path(given.from_hf).expanduser(), folder))
+        print(run_of(storage.local(given.from_hf), folder))
         return
     machine.prepare(workdir.load_config(folder), sparing=True)
-    path = pathlib.Path(given[asked[0]].value).expanduser()
+    path = storage.local(given[asked[0]].value)
     if given.to_hf is not None:
         runs.require_new(path)
     elif given.to_safetensors is not None:
@@ -118,7 +122,7 @@ def main():
         print(weight_files.export(snapshot, path))
     else:
         family, snapshot, _ = expressed(snapshot, kind)
-        print(arrays.verify(snapshot, family, path, pathlib.Path(given.out).expanduser()))
+        print(arrays.verify(snapshot, family, path, storage.local(given.out)))
 
 
 def from_hf(folder, dtype='float32'):
@@ -160,7 +164,8 @@ def opened(folder):
         config = timm.flat(config) if timm.is_timm(config) else config
         if 'model_type' not in config:
             raise ValueError(f'{folder / "config.json"} is not the config of a model; fetch it again.')
-        kind, named = config['model_type'], (config.get('architectures') or [None])[0]
+        several = config.get('architectures') or [None]
+        kind, named = config['model_type'], several if isinstance(several, str) else several[0]
     known = [family for family in FAMILIES if family.kind == kind]
     if not known:
         raise ValueError(f'config.json names the model {kind!r}; '
@@ -437,7 +442,8 @@ def expressed(snapshot, kind=None):
         if not known:
             raise ValueError(f'--family={kind} is none that {snapshot.run.config.model.name} is written as; expected one of '
                              f'{", ".join(kinds)}.')
-    for family, formed in sorted(((family, family.formed(snapshot.model, FREE)) for family in known),
+    model = with_any_kernel(snapshot.model)
+    for family, formed in sorted(((family, family.formed(model, FREE)) for family in known),
                                  key=lambda one: one[1].distance):
         if formed.misfits:
             break
@@ -449,6 +455,16 @@ def expressed(snapshot, kind=None):
             run = dataclasses.replace(snapshot.run, model=formed.model)
             return family, dataclasses.replace(snapshot, run=run, params=params), formed.said
     raise ValueError(formed.refusal(family.architecture))
+
+
+def with_any_kernel(model):
+    """The model with the choice of kernels left to each call, which computes the same but for rounding."""
+    own, chosen = fields_in(model), {}
+    for path in KERNELS:
+        with contextlib.suppress(ValueError, KeyError):  # there is no such part, or it has no kernels
+            if at(own, path) != 'auto':
+                chosen[path] = 'auto'
+    return with_fields(model, chosen) if chosen else model
 
 
 def told_of(snapshot):

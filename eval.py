@@ -25,7 +25,6 @@ OUT.html is a page to explore them in a browser.
 import dataclasses
 import json
 import os
-import pathlib
 import re
 import sys
 
@@ -132,7 +131,7 @@ def require_clear(given):
 def picture(path, page=False):
     """The path of a picture to draw, or with `page` of a page of HTML. Raises ValueError for another suffix, and for a folder
     that does not exist."""
-    given, path = path, pathlib.Path(path).expanduser()
+    given, path = path, storage.local(path)
     known = '.png', '.pdf', '.svg', *(['.html'] if page else [])
     if path.suffix.lower() not in known:
         raise ValueError(f'The picture {given!r} is no {", ".join(known[:-1])} or {known[-1]}; give it such a name.')

@@ -63,14 +63,14 @@ def load(folder: str | os.PathLike, step: int | str = 'last') -> 'Run':
 
         if step != 'last':
             raise ValueError(f'step is {step!r}, but {folder} has no checkpoints; leave it out.')
-        return Run(convert.snapshot_of(folder))
+        return Run(convert.snapshot_of(storage.local(folder)))
     machine.prepare(workdir.load_config(folder))
     return Run(runs.load(folder, step=str(step), data=1))
 
 
 def _is_hugging_face(folder: pathlib.Path) -> bool:
-    """Whether config.json is that of a model of Hugging Face, which names its type."""
-    return 'model_type' in (json_files.read(folder / 'config.json') or {})
+    """Whether config.json is that of a model of Hugging Face, which names its type, or of timm."""
+    return not {'model_type', 'architecture'}.isdisjoint(json_files.read(folder / 'config.json') or {})
 
 
 @dataclasses.dataclass(frozen=True)
@@ -147,7 +147,7 @@ class Run:
                              'where they are filled and 1 elsewhere.') from None
         facts = self.data.facts
         vocab = {'inputs': facts.get('source_vocab') or facts.get('vocab'),  # a translator reads sources
-                 'decoder_inputs': facts.get('vocab')}.get(name)
+                 'decoder_inputs': facts.get('vocab'), 'types': getattr(self.model, 'types', None)}.get(name)
         most = vocab - 1 if vocab else np.inf
         if name == 'positions' and hasattr(self.model, 'stack') and not self.model.stack.positions.free_length:
             most = self.model.length - 1
@@ -214,6 +214,8 @@ class Run:
             fits, wanted = _FLAGS[flag]
             if not fits(value):
                 raise ValueError(f'{flag} is {value!r:.40}; expected {wanted}.')
+            if isinstance(value, numbers.Integral) and not isinstance(value, bool):
+                given[flag] = int(value)  # not numpy's
         if 'strategy' in known:
             given['strategy'] = self.strategy(given.get('strategy'))
         if 'tokens' in known and self.config.generation.tokens:

@@ -3,7 +3,7 @@ words and answers questions. The run's config names the class that reads a line 
 vit/readers/).
 
     python predict.py --workdir=DIR [--input=FILE|-] [--step=last|best|N] [--strategy='Beam(size=4)'] [--tokens=N]
-        [--seed=N] [--truncate] [--prefix=TEXT] [--candidates=WORD,WORD] [--json]
+        [--seed=N] [--truncate] [--prefix=TEXT] [--candidates=WORD,WORD] [--pictures=FOLDER] [--json]
 
 A language model continues each line; line breaks in the continuation are printed as \\n. An empty line is the start of a
 document; a model of one stream without documents refuses it. A translation model translates each line, an empty line to an
@@ -137,7 +137,7 @@ def read(source):
     path = pathlib.Path(source).expanduser()
     if path.is_dir() or (not path.exists() and glob.glob(str(path), recursive=True)):
         return None
-    if not path.is_file():
+    if not path.exists():
         raise ValueError(f'There is no file {source!r}; give --input a file with one input per line, or - for stdin.')
     return path.read_bytes()
 

@@ -1,13 +1,13 @@
 """Trains or resumes the points of a sweep, and tabulates and draws their results.
 
-    python sweep.py --config=configs/NAME.py [--workdir=DIR] [--seeds=N] [--processes=N] [--config.part.field=value ...]
+    python sweep.py [--config=configs/NAME.py] [--workdir=DIR] [--seeds=N] [--processes=N] [--config.part.field=value ...]
 
-sweep(variant) in the config file names the points and the fields that each changes. A point is a run in DIR/POINT, which
-prints to DIR/POINT.log; a finished point is not trained again, a stopped one resumes. A --config flag applies to all points.
---seeds=N trains each point with N seeds and tabulates mean ± standard deviation; it makes a config without sweep(variant) the
-only point. --processes=N trains N points at a time, each on its share of the cores: on a CPU two processes with a core each do
-more than one with two, and on a GPU small models leave room for others, each on its share of the memory (docs/tpu.md). A point
-that fails then does not stop the others, as it does where one is trained at a time.
+sweep(variant) in the config file, by default configs/stability.py, names the points and the fields that each changes. A point
+is a run in DIR/POINT, which prints to DIR/POINT.log; a finished point is not trained again, a stopped one resumes. A --config
+flag applies to all points. --seeds=N trains each point with N seeds and tabulates mean ± standard deviation; it makes a config
+without sweep(variant) the only point. --processes=N trains N points at a time, each on its share of the cores: on a CPU two
+processes with a core each do more than one with two, and on a GPU small models leave room for others, each on its share of the
+memory (docs/tpu.md). A point that fails then does not stop the others, as it does where one is trained at a time.
 --only=POINT trains one point.
 
 The table is printed and saved in DIR/NAME.json, the pictures, if the sweep has any, in DIR/plots/NAME.png.
@@ -82,6 +82,8 @@ def run(sweep, config, given, folder, name, *, only=None, processes=1):
       only: the name of a point that is trained without the others.
       processes: how many points are trained at a time.
     """
+    if not storage.remote(folder) and folder.exists() and not folder.is_dir():
+        raise ValueError(f'The workdir {folder} is a file; give a folder.')
     if (folder / 'config.json').is_file():
         raise ValueError(f'The workdir {folder} holds a run of train.py; give the sweep a folder of its own.')
     train_point = lambda point: trained(lambda: sweep.config_of(point, config, given, folder), folder / point)
@@ -135,7 +137,8 @@ def run(sweep, config, given, folder, name, *, only=None, processes=1):
 
 def trained(config, folder):
     """Trains a point, whose config `config()` makes, up to its end; returns the exit code."""
-    with (storage.appending(folder.with_name(f'{folder.name}.log')) as log, contextlib.redirect_stdout(log),
+    place = folder.with_name(f'{folder.name}.log')
+    with (storage.appending(place) as log, contextlib.redirect_stdout(log),
           progress.waiting(f'training {folder.name}, see {folder}.log')):
         made = config()
         try:
@@ -143,6 +146,10 @@ def trained(config, folder):
         except (ValueError, OSError) as error:
             if not cli.expected(error):
                 raise
+            if not log.tell() and not storage.remote(place):  # refused before it began: nothing is left
+                place.unlink()
+                with contextlib.suppress(OSError):  # of a folder with other points
+                    place.parent.rmdir()
             raise ValueError(f'Point {folder.name!r} of the sweep: {error}') from error
 
 

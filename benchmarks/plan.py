@@ -198,7 +198,7 @@ def advice(config, mesh, state, needed, limit, split):
                  (needed - held) * micro / count + held <= limit), 0)
     ways = [f'--config.train.microbatches={more}'] if more else []
     if set(_each(config.model, 'remat')) & {'none', 'dots'}:
-        ways.append('--config.model.remat=full')
+        ways.append(' '.join(f'--config.{place}remat=full' for place in _places(config.model, 'remat')))
     return f'All but the state takes {(needed - held) / 1e9:.1f} GB: try {" or ".join(ways) or "fewer rows"}.'
 
 

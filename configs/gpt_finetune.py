@@ -1,7 +1,7 @@
 """Learns classes or multiple choice as GPT-1 does, with its language model as an auxiliary loss, from a run of a GPT.
 
     python train.py --config=configs/quickstart.py --config.data.path=BOOKS --workdir=runs/gpt \
-        --config.data.tokenizer='SentencePiece(vocab=8192, special=("begin", "separator", "cls"))'
+        --config.data.tokenizer='SentencePiece(vocab=8192, special=("begin",))'
     python train.py --config=configs/gpt_finetune.py:runs/gpt --config.data.path=sst2 --config.data.train=train \
         --config.data.valid=valid --workdir=runs/sst2
     python train.py --config=configs/gpt_finetune.py:mrpc,runs/gpt --config.data.path=glue_data/MRPC --workdir=runs/mrpc
@@ -10,9 +10,9 @@
 Radford et al. 2018, "Improving Language Understanding by Generative Pre-Training", sections 3.2, 3.3 and 4.1: a text stands
 between a start and an extract token, two texts have a delimiter between them, and the last state gives the class. Pairs whose
 order says nothing (mrpc, qqp, stsb; --config.data.both=True) are read in both orders, whose states are added. The tokens have
-the roles begin, cls and separator; of GPT-2's tokenizer <|endoftext|> stands for all three. λ is 0.5, the learning rate 6.25e-5
-with a linear decay. Each of several answers to a question (configs/choose.py) is behind the context and the question,
-[z; q; $; a].
+the roles begin, cls and separator; of SentencePiece's <s> is the first two and </s> the third, of GPT-2's <|endoftext|> all
+three. λ is 0.5, the learning rate 6.25e-5 with a linear decay. Each of several answers to a question (configs/choose.py) is
+behind the context and the question, [z; q; $; a].
 
 The variant is the workdir of a run (configs/classify.py), or TASK,WORKDIR with a task of configs/glue.py or `choices`.
 """

@@ -66,6 +66,9 @@ def lines(opened: Any, row: Row) -> Iterator[str]:
         tags = [f'/{opened.classes[tag]}' if weight else '' for tag, weight in zip(row['targets'], row['weights'])]
         yield from _text('inputs', row, lambda ids: [piece + tag for piece, tag in zip(opened.pieces(ids), tags)])
         told |= {'targets', 'weights'}
+    elif told and row['inputs'].ndim == 2:  # two texts in both orders (data.both)
+        for number in range(len(row['inputs'])):
+            yield from _text(f'inputs, order {number + 1}', {name: row[name][number] for name in told}, opened.pieces)
     elif told:
         yield from _text('inputs', row, opened.pieces)
     if isinstance(opened, OpenQuestions):

@@ -38,6 +38,7 @@ class HelpTest(experiments.TestCase):
         done = experiments.call('train', '--help')
         self.assertEqual(done.code, 0)
         self.assertRegex(done.out, r'configs/quickstart.py: A small GPT')
+        self.assertNotRegex(done.out, r'configs/(base|converted|__init__).py')  # which train nothing
         self.assertNotIn('base.py', done.out)
 
     def test_help_of_a_config_lists_its_fields(self):

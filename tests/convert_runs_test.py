@@ -78,7 +78,8 @@ class RunsTest(recorded.TestCase):
         jax.tree.map(np.testing.assert_array_equal, convert.from_hf(out)[1], convert.runs.load(workdir).params)
 
     def test_a_run_trained_here(self):
-        workdir, out, file = self.trained(**WITHOUT_BIASES), self.folder / 'out', self.folder / 'all.safetensors'
+        other_kernel = {'model.attention': "Softmax(implementation='plain')"}
+        workdir, out, file = self.trained(**WITHOUT_BIASES | other_kernel), self.folder / 'out', self.folder / 'all.safetensors'
         said = self.convert(f'--workdir={workdir}', f'--to_hf={out}')
         self.assertIn('\nwith zeros for biases: the outputs are the same\n'
                       'dropout in training there: model.last_dropout=0.0\n', said)
@@ -86,6 +87,8 @@ class RunsTest(recorded.TestCase):
         self.assert_same_ids(workdir, out, 'a b')
         self.one_file(workdir, file)
         self.assert_refused('all.safetensors is already there; give', f'--workdir={workdir}', f'--to_safetensors={file}')
+        self.assert_refused('gs://bucket/x is a remote path, and this is read and written locally; give a local path',
+                            f'--workdir={workdir}', '--to_hf=gs://bucket/x')
         self.assert_refused('give it a name that ends in .safetensors', f'--workdir={workdir}', '--to_safetensors=x.npz')
         self.assert_refused('There is no folder', f'--workdir={workdir}', f'--to_safetensors={self.folder}/no/x.safetensors')
 

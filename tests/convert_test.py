@@ -22,6 +22,7 @@ from transformer.conversion import arrays as named_arrays
 from transformer.conversion.fields import at, fields_of
 from transformer.decoding.generate import generate
 from transformer.decoding.strategies import Beam, Greedy
+from transformer.layers.activations import Gelu, Relu
 from transformer.layers.feed_forward import Gated
 from transformer.layers.heads import NextWords
 
@@ -353,6 +354,21 @@ class FolderTest(recorded.TestCase):
         self.assertEqual(model.stack.feed_forward.inner, 64 if given == 64 else 0)
         self.assertEqual(family.config(model)['n_inner'], 64 if given == 64 else None)
 
+    def test_the_head_for_masked_words_of_a_roberta_has_an_activation_of_its_own(self):
+        """RobertaLMHead calls gelu, whatever hidden_act is, as the generator of an ELECTRA does."""
+        for name in ('roberta', 'electra_masked'):
+            folder = self.hugging_face(name, hidden_act='relu')
+            (family, *_), (model, _) = convert.opened(folder), convert.from_hf(folder)
+            self.assertEqual((model.head.activation, model.stack.feed_forward.activation), (Gelu(), Relu()))
+            self.assertEqual(family.config(model)['hidden_act'], 'relu')
+            # BERT's has that of the feed-forwards, so it is not the nearest.
+            formed = {one.architecture: one.formed(model, convert.FREE)
+                      for one in convert.FAMILIES if one.model == family.model}
+            self.assertIn('MaskedWords(activation=Relu())', str(formed['BertForMaskedLM'].misfits))
+            nearest = min(formed, key=lambda one: formed[one].distance)
+            self.assertEqual((nearest, formed[nearest].misfits), (family.architecture, []))
+            shutil.rmtree(folder)
+
     def test_positions_of_a_roberta_pass_over_what_fills_up(self):
         """As create_position_ids_from_input_ids has them there, also in the middle of a text, where something may see it."""
         ids = np.array([[7, 1, 8, 9, 1, 1], [1, 1, 7, 8, 9, 9]])  # 1 fills up
@@ -665,6 +681,7 @@ class FolderTest(recorded.TestCase):
         ({'activation_function': 'silly'}, "activation_function='silly'.*expected one of 'gelu_new'"),
         ({'activation_function': ['relu']}, 'which is not supported'), ({'pruned_heads': {'0': [1]}}, 'pruned_heads='),
         ({'model_type': ['gpt2']}, 'names the model'),
+        ({'architectures': 'GPT2ForMultipleChoice'}, 'names GPT2ForMultipleChoice; of gpt2 expected'),
         ({'embd_pdrop': 0.5}, 'resid_pdrop=0.0 and embd_pdrop=0.5, which are one field here, model.dropout'),
         ({'architectures': ['GPT2ForMultipleChoice']}, 'names GPT2ForMultipleChoice; of gpt2 expected GPT2LMHeadModel, '),
         ({'model_type': 'gtp2'}, "names the model 'gtp2'; did you mean 'gpt2'"),

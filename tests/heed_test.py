@@ -22,6 +22,7 @@ class TextTest(recorded.TestCase):
         self.assertEqual(run.predict(['key', 'row'], **flags), wanted)
         self.assertEqual(run.generate(['key', 'row'], **flags), [one['text'] for one in wanted])
         self.assertEqual(run.generate('key', **flags), wanted[0]['text'])
+        self.assertEqual(run.generate('key', **flags | {'tokens': np.int64(5), 'seed': np.uint32(3)}), wanted[0]['text'])
         ids = np.array([[1, 2, 3]])
         wanted = run.model.apply({'params': run.params}, inputs=ids)['logits']
         np.testing.assert_allclose(run.logits(ids), wanted, rtol=1e-4, atol=1e-5)
@@ -110,6 +111,8 @@ class HuggingFaceTest(recorded.TestCase):
 
     def test_a_model_that_does_not_generate(self):
         run = heed.load(self.hugging_face('bert_classes'))
+        with self.assertRaisesRegex(ValueError, 'types are int64 .1, 2. from 0 to 7; expected integers .* from 0 to 1'):
+            run.logits([[3, 4]], types=[[0, 7]])
         with self.assertRaisesRegex(ValueError, 'TextClass does not generate text; call run.predict'):
             run.generate('a')
         self.assertIn('class', run.predict('3 4 5'))
@@ -125,6 +128,9 @@ class HuggingFaceTest(recorded.TestCase):
                 (lambda: run.logits([[5, 6]], decoder_inputs=[0]), r'decoder_inputs are int64 \[1\] from 0 to 0; expected')):
             with self.assertRaisesRegex(ValueError, message):
                 call()
+
+    def test_a_folder_of_timm(self):
+        self.assertEqual(type(heed.load(self.hugging_face('timm_swin')).model).__name__, 'Hierarchical')
 
     def test_inputs_of_a_model_of_images(self):
         run = heed.load(self.hugging_face('vit'))

@@ -115,6 +115,7 @@ class TextTest(PredictTest):
 
     def test_no_input_no_output(self):
         self.assertEqual(self.predict(self.workdir), [])
+        self.assertEqual(self.predict(self.workdir, '--input=/dev/null'), [])  # as of pipes, <(...)
 
 
 class StreamTest(PredictTest):

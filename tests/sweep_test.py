@@ -261,6 +261,7 @@ def sweep(variant):
         ("Sweep({'a/b': {}})", (), "A point of the sweep is named 'a/b'"),
         ("Sweep({'plots': {}})", (), "A point of the sweep is named 'plots'"),
         ("Sweep({'a': {'data.path': 'nowhere.txt'}})", (), "Point 'a' of the sweep: 'nowhere.txt' does not exist"),
+        ("Sweep({'a': {}})", ('--workdir=README.md',), 'The workdir README.md is a file; give a folder'),
         ('', (), r'mine.py names no points: define sweep\(variant\) as configs/stability.py does'),
         ('', ('--seeds=0',), "--seeds is '0'; expected"), ('', ('--wokdir=here',), 'no flag --wokdir; did you mean .workdir'),
         ('', ('--workdir=',), '--workdir is empty; give it a folder, or leave it out for runs/mine'),
@@ -269,7 +270,7 @@ def sweep(variant):
         done = self.sweep(*arguments, points=points)
         self.assertEqual((done.code, done.out), (1, ''))
         self.assertRegex(done.err, rf'\Asweep.py: [^\n]*{message}[^\n]*\n\Z')
-        self.assertFalse((self.folder / 'sweep' / 'a').exists())
+        self.assertFalse((self.folder / 'sweep').exists())
 
     @pytest.mark.slow
     def test_a_run_is_no_folder_for_a_sweep(self):

@@ -17,6 +17,13 @@ import tempfile
 SCHEME = 'gs://'
 
 
+def local(given):
+    """The path of a file or folder that is read and written here alone. Raises ValueError for a remote one."""
+    if re.match(r'\w+:/', str(given)):
+        raise ValueError(f'{given} is a remote path, and this is read and written locally; give a local path, and copy it.')
+    return path(given)
+
+
 def path(given):
     """The path of a folder or a file. Raises ValueError for a remote one elsewhere than in a bucket, without gcsfs, and if the
     bucket cannot be reached."""

@@ -9,7 +9,7 @@ import jax
 from absl.testing import absltest, parameterized
 
 from benchmarks import plan
-from configs import gpt2
+from configs import gpt2, t5_small
 from tests import experiments
 from training import mesh as meshes
 from training.host import devices
@@ -161,6 +161,10 @@ class AdviceTest(parameterized.TestCase):
     def test_what_makes_it_fit(self, changes, state, needed, sentence):
         config, mesh = experiments.changed(gpt2.get_config('124m'), **changes), meshes.make(-1, changes.get('mesh.fsdp', 1))
         self.assertRegex(plan.advice(config, mesh, state, needed, 16e9, split=4), sentence)
+
+    def test_the_flags_that_it_names_are_those_of_the_stacks(self):
+        said = plan.advice(t5_small.get_config('pairs'), meshes.make(8), {'parameters': 1e9}, 20e9, 16e9, split=8)
+        self.assertIn('--config.model.decoder.remat=full --config.model.encoder.remat=full', said)
 
     def test_the_microbatches_that_it_names_can_be_built(self):
         config = experiments.changed(gpt2.get_config('124m'), **{'data.batch_size': 512, 'train.microbatches': 8})

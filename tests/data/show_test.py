@@ -119,6 +119,10 @@ class ShowTest(experiments.TestCase):
         given |= dict(length=8, tokenizer=self.pieces(), target=Number(), columns='text,text2', label='score')
         found = self.lines(Labelled(**given))
         self.assertEqual((found[-1], found[2]), ('label: 2.5', 'inputs, type 1:'))
+        found = self.lines(Labelled(both=True, **given))
+        self.assertEqual([line for line in found if line.endswith(':')], [
+            f'inputs, order {order}, type {kind}:' for order in (1, 2) for kind in (0, 1)])
+        self.assertEqual(found[-1], 'label: 2.5')
 
     def test_tags(self):
         given = self.written('names.conll', 'the O\ncat B-X\nsat I-X\n\nthe O\n\n')

@@ -189,12 +189,12 @@ def _is_ours(file):
 
 
 def _documents():
-    """{'configs/NAME.py': first line of its docstring}, read without running it."""
+    """{'configs/NAME.py': first line of its docstring} of those with a get_config, read without running it."""
     found = {}
     for path in sorted(CONFIGS.glob('*.py')):
-        if path.stem not in ('__init__', 'base'):
-            text = ast.get_docstring(ast.parse(path.read_text())) or ''
-            found[f'configs/{path.name}'] = text.partition('\n')[0]
+        tree = ast.parse(path.read_text())
+        if any(isinstance(node, ast.FunctionDef) and node.name == 'get_config' for node in tree.body):
+            found[f'configs/{path.name}'] = (ast.get_docstring(tree) or '').partition('\n')[0]
     return found
 
 

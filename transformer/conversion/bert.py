@@ -71,8 +71,13 @@ TIED = Field('tie_word_embeddings', default=True)
 def activation(name: str = 'hidden_act', default: str = 'gelu') -> Fields:
     """The field of a head that has the activation of the feed-forwards, which another field of the family reads."""
     both = Field(name, 'feed_forward.activation head.activation', default, ACTIVATIONS)
+
+    def nearest(own):
+        there = all(hasattr(own[part], 'activation') for part in ('feed_forward', 'head'))
+        return {'head.activation': own['feed_forward'].activation} if there else {}
+
     return Fields(((name,), ('head.activation',)),
-                  lambda config: {'head.activation': ACTIVATIONS[config.get(name, default)]}, both.write)
+                  lambda config: {'head.activation': ACTIVATIONS[config.get(name, default)]}, both.write, nearest)
 
 
 def words(ours: str, theirs: str, transform: str, norm_there: str, default: str = 'gelu') -> tuple[tuple, dict]:

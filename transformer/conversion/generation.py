@@ -84,7 +84,7 @@ def read(settings: Mapping[str, Any], prompts: Prompts) -> tuple[Strategy | None
     if tokens:
         rest.pop('max_length', None)  # which max_new_tokens overrides
     elif prompts.decoder:
-        tokens = rest.pop('max_length', 1) - 1
+        tokens = max(rest.pop('max_length', 1) - 1, 0)
     strategy, said = _strategy(settings, given, prompts)
     return strategy, tokens, tuple(name for name in rest if name not in said)
 

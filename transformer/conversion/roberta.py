@@ -6,10 +6,11 @@ from functools import partial
 import numpy as np
 
 from transformer.attention.positions.absolute import Learned
-from transformer.conversion.bert import BERT_BODY, UNREAD, words
+from transformer.conversion.bert import BERT_BODY, TIED, UNREAD, words
 from transformer.conversion.common import bare, dense, require_learned, with_head
 from transformer.conversion.fields import Fields, head, score
 from transformer.conversion.forms import Biases, Heads, Types
+from transformer.layers.activations import Gelu
 from transformer.layers.heads import (
     Classes,
     MaskedWords,
@@ -53,7 +54,9 @@ _ROBERTA = dataclasses.replace(
 _FOUND, _FINDS = words('roberta', 'lm_head', 'lm_head.dense', 'lm_head.layer_norm')
 
 ROBERTA = (
-    with_head(_ROBERTA, 'RobertaForMaskedLM', 'masked', *_FOUND, head=MaskedWords(), computed=UNREAD, **_FINDS),
+    with_head(  # whose head has this activation whatever that of the feed-forwards is
+        _ROBERTA, 'RobertaForMaskedLM', 'masked', *_FOUND, head=MaskedWords(Gelu()), computed=UNREAD,
+        **_FINDS | {'fields': (TIED,)}),
     with_head(_ROBERTA, 'RobertaForSequenceClassification', 'classes', *dense('pooler', 'classifier.dense'),
               *dense('classes', 'classifier.out_proj'), fields=(head(partial(Classes, twice=True)),), computed=UNREAD),
     with_head(_ROBERTA, 'RobertaForMultipleChoice', 'choices', *dense('pooler', 'roberta.pooler.dense'),

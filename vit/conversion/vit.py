@@ -14,7 +14,10 @@ from transformer.conversion.tables import Family, Row
 def image_of(config: Mapping) -> tuple[int, int, int, int]:
     """[1, height, width, channels] of the images of their config."""
     size = config.get('image_size', 224)
-    height, width = size if isinstance(size, (list, tuple)) else (size, size)
+    sides = size if isinstance(size, (list, tuple)) else (size, size)
+    if len(sides) != 2:
+        raise ValueError(f'config.json has image_size={size!r}; expected the side of images, or their height and width.')
+    height, width = sides
     return 1, height, width, config.get('num_channels', 3)
 
 
