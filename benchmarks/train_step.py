@@ -48,13 +48,14 @@ def main(config, name):
 
 def measure(config, name, steps):
     """{name: number} for a config, with `steps` (at least 5) steps of the bare step and of the loop in each round."""
-    schema.check(config)
-    lap = max(1, steps // LAPS)
+    dispatches = lambda count: -(-count // config.train.dispatch) * config.train.dispatch
+    lap, steps = dispatches(max(1, steps // LAPS)), dispatches(steps)
     with config.unlocked():  # for both, as these are part of the compiled step
         config.train.steps = steps
         config.log.every_steps = lap
-        config.checkpoint.every_steps, config.checkpoint.best = -(-steps // 2), ''
+        config.checkpoint.every_steps, config.checkpoint.best = dispatches(-(-steps // 2)), ''
         config.evals = {}
+    schema.check(config)
     machine.prepare(config)
     mesh = meshes.make(config.mesh.data, config.mesh.fsdp, config.mesh.tensor)
     run = runs.build(config, mesh, source=workdirs.existing(config.init_from) if config.init_from else None)

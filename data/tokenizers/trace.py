@@ -113,6 +113,8 @@ def picture(name: str, characters: int, steps: Sequence[Merge]) -> Any:
 def model_of(path: str) -> SentencePieceTokenizer:
     """The SentencePiece model in a file, or of a run. Raises ValueError or FileNotFoundError if there is none."""
     file = pathlib.Path(path, 'tokenizer.model') if os.path.isdir(path) else pathlib.Path(path)
+    if not os.path.exists(path):
+        raise FileNotFoundError(f'There is no {path!r}; give a run, or a file, with a model of SentencePiece.')
     if not file.is_file():
         other = ', but a tokenizer.json' if file.with_name('tokenizer.json').is_file() else ''
         raise FileNotFoundError(f'{path} has no tokenizer.model{other}; give a run, or a file, with a model of SentencePiece.')

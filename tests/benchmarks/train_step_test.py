@@ -42,7 +42,7 @@ class TrainStepTest(experiments.TestCase):
     def test_bare_step_and_loop_take_turns_with_the_same_program(self):
         from benchmarks import train_step
 
-        turns, config = [], experiments.tiny(self.text)
+        turns, config = [], experiments.tiny(self.text, **{'train.dispatch': 4})
 
         def noted(name):
             original = getattr(train_step, name)

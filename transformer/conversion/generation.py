@@ -62,7 +62,10 @@ def stated(config: Mapping[str, Any], generation: Mapping[str, Any] | None) -> d
     """The settings in generation_config.json or, if there is none (None), in config.json, where older versions wrote them. If
     several tokens end an output, `eos_token_id` is among them."""
     if generation is None:
-        return {name: config[name] for name in SETTINGS if config.get(name) is not None}
+        found = {name: config[name] for name in SETTINGS if config.get(name) is not None}
+        # BART's first files; transformers 4 reads it so.
+        first = config.get('bos_token_id', 0) if config.get('force_bos_token_to_be_generated') else None
+        return ({} if first is None else {'forced_bos_token_id': first}) | found
     found = {name: value for name, value in generation.items() if name not in (*IDS, *_ORIGIN) and value is not None}
     ends = generation.get('eos_token_id')
     return found | ({'eos_token_id': ends} if isinstance(ends, list) and len(ends) > 1 else {})

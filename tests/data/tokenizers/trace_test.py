@@ -151,7 +151,7 @@ class SegmentationsTest(parameterized.TestCase):
     @parameterized.parameters(
         (('--text=a',), 'Give either FILE, for its merges, or a --workdir'), ((), 'Give either FILE'),
         (('--workdir={run}',), 'Give either FILE'), (('x.txt', '--text=a'), 'Give either FILE'),
-        (('--workdir={run}/no', '--text=a'), '/no has no tokenizer.model; give a run, or a file'),
+        (('--workdir={run}/no', '--text=a'), "There is no '.*/no'; give a run, or a file"),
         (('--workdir={run}', '--text='), 'The text is empty'), (('--model={run}/other', '--text=a'), 'is damaged'),
         (('--workdir={run}', '--text=a', '--count=0'), '--count=0 and --alpha=1.0 do not fit'),
         (('--workdir={run}', '--text=a', '--alpha=nan'), '--alpha=nan do not fit'),
