@@ -12,8 +12,9 @@
 zeros. A run for which there is no such model is refused, with the flags to train one that has. Of several families that have
 one, the first of docs/hugging_face.md is written, or --family=electra.
 
---verify runs the model on arrays that are named as in transformers (input_ids, attention_mask, ...) and writes its outputs
-under their names there (logits, last_hidden_state), to compare with those of the original. Outputs at padding are arbitrary.
+--verify runs the model, with any kernel of attention, on arrays that are named as in transformers (input_ids, attention_mask,
+...) and writes its outputs under their names there (logits, last_hidden_state), to compare with those of the original. Outputs
+at padding are arbitrary.
 
 In Python: from convert import from_hf; model, params = from_hf(FOLDER).
 """

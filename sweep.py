@@ -137,8 +137,7 @@ def run(sweep, config, given, folder, name, *, only=None, processes=1):
 
 def trained(config, folder):
     """Trains a point, whose config `config()` makes, up to its end; returns the exit code."""
-    place = folder.with_name(f'{folder.name}.log')
-    with (storage.appending(place) as log, contextlib.redirect_stdout(log),
+    with (storage.appending(folder.with_name(f'{folder.name}.log')) as log, contextlib.redirect_stdout(log),
           progress.waiting(f'training {folder.name}, see {folder}.log')):
         made = config()
         try:
@@ -146,10 +145,6 @@ def trained(config, folder):
         except (ValueError, OSError) as error:
             if not cli.expected(error):
                 raise
-            if not log.tell() and not storage.remote(place):  # refused before it began: nothing is left
-                place.unlink()
-                with contextlib.suppress(OSError):  # of a folder with other points
-                    place.parent.rmdir()
             raise ValueError(f'Point {folder.name!r} of the sweep: {error}') from error
 
 
@@ -173,7 +168,7 @@ def at_once(sweep, folder, processes):
                 with open(logs / f'{point}.log', 'a') as log:
                     process = subprocess.Popen([sys.executable, __file__, *arguments, f'--only={point}'],
                                                stdout=subprocess.DEVNULL, stderr=log, start_new_session=True,
-                                               env={**of_gpu(processes), **os.environ, _PARENT: str(os.getpid())})
+                                               env={**os.environ, **of_gpu(processes), _PARENT: str(os.getpid())})
                 os.sched_setaffinity(process.pid, shares[number])  # before it starts any thread
                 running[number] = point, process
             if stop.signal:
@@ -202,8 +197,10 @@ def at_once(sweep, folder, processes):
 
 
 def of_gpu(processes):
-    """The environment of a process that takes its share of a GPU's memory; alone it takes three quarters of all at once."""
-    return {'XLA_PYTHON_CLIENT_MEM_FRACTION': f'{0.9 / processes:.4f}'}
+    """The environment of a process that takes its share of a GPU's memory, unless that says how much; alone it takes three
+    quarters of all at once."""
+    names = 'XLA_CLIENT_MEM_FRACTION', 'XLA_PYTHON_CLIENT_MEM_FRACTION'  # the second is the older name
+    return {} if any(name in os.environ for name in names) else {names[0]: f'{0.9 / processes:.4f}'}
 
 
 @contextlib.contextmanager

@@ -10,7 +10,7 @@ just handed to the device.
 The bare step gives step_ms (median), step_ms_min and _max, tokens_per_s or images_per_s, and achieved_gflops; the loop gives
 data_wait_share, the share of its time spent waiting for data, and save_s, the time that a save blocks it. loop_overhead_share
 is the share of a step of the loop beyond the bare step (noise can make it negative). compile_s is the time to compile the
-step, less if it is in the compilation cache.
+step, less if it is in the compilation cache. --steps is rounded up to whole dispatches (train.dispatch).
 """
 
 import contextlib
@@ -48,8 +48,10 @@ def main(config, name):
 
 def measure(config, name, steps):
     """{name: number} for a config, with `steps` (at least 5) steps of the bare step and of the loop in each round."""
-    dispatches = lambda count: -(-count // config.train.dispatch) * config.train.dispatch
-    lap, steps = dispatches(max(1, steps // LAPS)), dispatches(steps)
+    several = max(1, config.train.dispatch)
+    dispatches = lambda count: -(-count // several) * several
+    lap = dispatches(max(1, steps // LAPS))
+    steps = max(dispatches(steps), (WARMUP + 1) * lap)
     with config.unlocked():  # for both, as these are part of the compiled step
         config.train.steps = steps
         config.log.every_steps = lap

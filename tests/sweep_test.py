@@ -207,12 +207,13 @@ def sweep(variant):
         self.assertIn('finished at step 2', (self.folder / 'all' / 'a.log').read_text())
 
     def test_points_at_once_share_the_memory_of_a_gpu(self):
-        for given, expected in ({}, '0.3000'), ({'XLA_PYTHON_CLIENT_MEM_FRACTION': '0.2'}, '0.2'):
+        new, old = 'XLA_CLIENT_MEM_FRACTION', 'XLA_PYTHON_CLIENT_MEM_FRACTION'
+        for given, expected in ({}, 'new 0.3000 old'), ({new: '0.2'}, 'new 0.2 old'), ({old: '0.2'}, 'new old 0.2'):
             with (self.subTest(given), mock.patch.dict(os.environ, given), mock.patch.object(sweep, '__file__', '-c'),
                   mock.patch.object(sweep.sys, 'executable', '/bin/sh'),
-                  mock.patch.object(sweep.sys, 'argv', ['sweep.py', 'echo $XLA_PYTHON_CLIENT_MEM_FRACTION >&2'])):
+                  mock.patch.object(sweep.sys, 'argv', ['sweep.py', f'echo new ${new} old ${old} >&2'])):
                 self.assertEqual(list(sweep.at_once(Sweep({'a': {}}), self.folder, 3)), [('a', 0)])
-                self.assertEqual((self.folder / 'a.log').read_text().split()[-1], expected)
+                self.assertEqual((self.folder / 'a.log').read_text().split('\n')[-2].strip(), expected)
 
     def test_a_point_that_is_killed(self):
         """As by a system whose memory is full."""
@@ -270,7 +271,7 @@ def sweep(variant):
         done = self.sweep(*arguments, points=points)
         self.assertEqual((done.code, done.out), (1, ''))
         self.assertRegex(done.err, rf'\Asweep.py: [^\n]*{message}[^\n]*\n\Z')
-        self.assertFalse((self.folder / 'sweep').exists())
+        self.assertFalse((self.folder / 'sweep' / 'a').exists())
 
     @pytest.mark.slow
     def test_a_run_is_no_folder_for_a_sweep(self):

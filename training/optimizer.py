@@ -130,7 +130,7 @@ class Muon:
         def orthogonal(updates, _):
             matrices, tree = jax.tree.flatten(updates)
             found = [x.T if x.shape[0] > x.shape[1] else x for x in matrices]
-            for places in _alike(found):
+            for places in _alike(matrices):
                 turned = [found[place] for place in places]
                 together = self.newton_schulz(jnp.stack(turned)) if turned[1:] else [self.newton_schulz(*turned)]
                 for place, x in zip(places, together):
@@ -160,9 +160,10 @@ def _alike(matrices):
     kernels so, 1,870 with each alone."""
     if platform() == 'cpu':
         return [[place] for place in range(len(matrices))]
-    of_shape = {}
+    mesh, of_shape = jax.sharding.get_abstract_mesh().shape, {}
+    split = any(mesh.get(axis, 1) > 1 for axis in ('fsdp', 'tensor'))  # a matrix that is turned is split along its other side
     for place, x in enumerate(matrices):
-        of_shape.setdefault(x.shape, []).append(place)
+        of_shape.setdefault(x.shape if split else tuple(sorted(x.shape)), []).append(place)
     most = {shape: max(1, TOGETHER // math.prod(shape)) for shape in of_shape}
     return [places[i:i + most[shape]] for shape, places in of_shape.items() for i in range(0, len(places), most[shape])]
 

@@ -56,6 +56,8 @@ class TrainStepTest(experiments.TestCase):
             train_step.measure(config, 'tiny', 20)
         self.assertEqual([name for name, _ in turns], ['time_step', 'time_loop'] * 2)
         self.assertLen({config for _, config in turns}, 1)
+        row = train_step.measure(experiments.tiny(self.text, **{'train.dispatch': 5}), 'tiny', 5)  # laps of 5, two to warm up
+        self.assertGreater(row['step_ms'], 0)
 
     @pytest.mark.slow
     def test_parameters_of_another_run_bring_no_classes_along(self):

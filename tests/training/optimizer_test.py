@@ -10,7 +10,7 @@ from absl.testing import absltest, parameterized
 
 from tests import models
 from tests.models import build
-from training import optimizer, roles
+from training import mesh, optimizer, roles
 from training.config import resolve
 from transformer.attention.mechanism import Softmax
 from transformer.attention.mechanisms.alternatives import Convolution
@@ -339,6 +339,8 @@ class DirectionsTest(parameterized.TestCase):
             together = update(given)
             self.assertEqual(products(), 2 * each)  # of four, b lying down, and of d
             with mock.patch.object(optimizer, 'TOGETHER', 2 * 2 * 5):
+                self.assertEqual(products(), 3 * each)
+            with jax.set_mesh(mesh.make(1, 8)):  # which would move b to the devices that have parts of the others
                 self.assertEqual(products(), 3 * each)
         for name in sizes:
             np.testing.assert_allclose(together[name], alone[name], rtol=1e-4, atol=1e-5, err_msg=name)

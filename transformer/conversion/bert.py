@@ -1,5 +1,7 @@
 """BERT of Hugging Face transformers."""
 
+import contextlib
+
 from transformer.conversion.common import (
     ABSOLUTE,
     ACTIVATIONS,
@@ -11,7 +13,7 @@ from transformer.conversion.common import (
     token_limits,
     with_head,
 )
-from transformer.conversion.fields import Field, Fields, dropouts, head, inner, score
+from transformer.conversion.fields import Field, Fields, at, dropouts, head, inner, score
 from transformer.conversion.forms import Biases, Heads, Table, Types
 from transformer.conversion.tables import Family, Row
 from transformer.layers.heads import Classes, MaskedWords, NextSentence, NoHead, Pretraining, Span, TokenClasses
@@ -73,8 +75,10 @@ def activation(name: str = 'hidden_act', default: str = 'gelu') -> Fields:
     both = Field(name, 'feed_forward.activation head.activation', default, ACTIVATIONS)
 
     def nearest(own):
-        there = all(hasattr(own[part], 'activation') for part in ('feed_forward', 'head'))
-        return {'head.activation': own['feed_forward'].activation} if there else {}
+        with contextlib.suppress(ValueError):  # one of the two has none
+            if at(own, 'head.activation') != (of_both := at(own, 'feed_forward.activation')):
+                return {'head.activation': of_both}
+        return {}
 
     return Fields(((name,), ('head.activation',)),
                   lambda config: {'head.activation': ACTIVATIONS[config.get(name, default)]}, both.write, nearest)

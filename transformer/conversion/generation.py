@@ -64,7 +64,8 @@ def stated(config: Mapping[str, Any], generation: Mapping[str, Any] | None) -> d
     if generation is None:
         found = {name: config[name] for name in SETTINGS if config.get(name) is not None}
         # BART's first files; transformers 4 reads it so.
-        first = config.get('bos_token_id', 0) if config.get('force_bos_token_to_be_generated') else None
+        first = config.get('bos_token_id', 0) if (
+            config.get('model_type') == 'bart' and config.get('force_bos_token_to_be_generated')) else None
         return ({} if first is None else {'forced_bos_token_id': first}) | found
     found = {name: value for name, value in generation.items() if name not in (*IDS, *_ORIGIN) and value is not None}
     ends = generation.get('eos_token_id')

@@ -106,7 +106,7 @@ class GenerationTest(parameterized.TestCase):
     def test_where_settings_are_stated(self):
         config = {'num_beams': 4, 'eos_token_id': 2, 'd_model': 16, 'max_length': None}
         self.assertEqual(stated(config, None), {'num_beams': 4})
-        old = {'force_bos_token_to_be_generated': True, 'bos_token_id': 5}  # of BART's first files
+        old = {'model_type': 'bart', 'force_bos_token_to_be_generated': True, 'bos_token_id': 5}  # of BART's first files
         self.assertEqual(stated(old, None), {'forced_bos_token_id': 5})
         self.assertEqual(stated(old | {'forced_bos_token_id': 7}, None), {'forced_bos_token_id': 7})
         other = {'eos_token_id': 2, 'top_k': 3, 'novel': 1, 'transformers_version': '5', '_from_model_config': True}
