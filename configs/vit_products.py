@@ -22,8 +22,8 @@ either way: --seeds=3 has the mean over networks, orders and what augmentation d
 eval.py --against compares two runs photograph by photograph. Other 20 photographs are drawn with --config.data.draw.
 
 Measured on held-out photographs, on a core of an EPYC (family 25 model 1) beside other work (Python 3.11, jax 0.10.2, float32):
-`pretrained` gets 82.1 % of its 34 types right, `full` 87.9 % of the 8 others, `probe` 87.5 %; `scratch` is not yet run to its
-end.
+`pretrained` gets 82.1 % of its 34 types right, `full` 87.9 % of the 8 others, `probe` 87.5 %, `scratch` 84.6 %: so
+much augmentation and Muon teach a network from scratch nearly as much, and full is 3.3 points above it, not 15.
 """
 
 from configs import base
