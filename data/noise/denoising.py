@@ -185,7 +185,7 @@ class PermuteSentences(Denoising):
         _require_share(self)
 
     def __call__(self, ids: np.ndarray, rng: np.random.Generator, vocabulary: Vocabulary) -> np.ndarray:
-        between = np.flatnonzero(vocabulary.special[ids]) + 1  # texts that share a row
+        between = np.flatnonzero(ids == vocabulary.end) + 1  # texts that share a row
         ends = functools.reduce(np.union1d, (vocabulary.sentence_ends(ids), between, [len(ids)])).astype(np.int64)
         chosen = rng.permutation(len(ends))[: math.ceil(self.share * len(ends))]
         order = np.arange(len(ends))

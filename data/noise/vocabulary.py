@@ -25,6 +25,7 @@ class Vocabulary:
       stops, closes, digits: bool [vocab]: whether a token ends a sentence: '.', '!', '?', their like in other scripts, a line
         end; whether it may stand behind such a token, as quotes do; and whether it is a number.
       sentinels: the ids that name missing spans, in the order of their use; () for none.
+      end: the id between texts, -1 for none.
     """
 
     mask: int
@@ -35,6 +36,7 @@ class Vocabulary:
     closes: np.ndarray
     digits: np.ndarray
     sentinels: tuple[int, ...] = ()
+    end: int = -1
 
     @classmethod
     def of(cls, tokenizer: Tokenizer, special: frozenset[int] = frozenset()) -> 'Vocabulary':
@@ -51,7 +53,7 @@ class Vocabulary:
         digits = np.array([word.isdigit() or word == '@' for word in words])  # WikiText writes 3 @.@ 5
         begins, ends = _words(tokenizer, signs)
         ordinary = np.flatnonzero(known).astype(np.int32)
-        return cls(tokenizer.roles.mask, ordinary, begins, ends, stops, closes, digits, tokenizer.sentinels)
+        return cls(tokenizer.roles.mask, ordinary, begins, ends, stops, closes, digits, tokenizer.sentinels, tokenizer.end)
 
     @property
     def special(self) -> np.ndarray:

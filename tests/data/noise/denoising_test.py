@@ -8,7 +8,7 @@ from data.noise.denoising import DeleteTokens, Infill, MaskTokens, PermuteSenten
 from data.noise.noise import Noise
 from data.noise.span_corruption import SpanCorruption
 from data.noise.vocabulary import Vocabulary
-from data.tokenizers.specs import Byte
+from data.tokenizers.specs import Byte, Ids
 from training.config.resolve import parse
 
 DRAWS = 10_000
@@ -123,6 +123,12 @@ class DenoisingTest(parameterized.TestCase):
     def test_texts_that_share_a_row_are_sentences(self):
         found = {tuple(PermuteSentences()(np.array([97, 256, 98]), np.random.default_rng(seed), WORDS)) for seed in range(20)}
         self.assertEqual(found, {(97, 256, 98), (98, 97, 256)})
+
+    def test_unknown_words_end_no_sentence(self):
+        tokenizer = Ids(vocab=9, mask=1, unknown=2, end=3).learn()
+        row = np.array([5, 2, 6, 3, 7, 2])  # two texts
+        found = {tuple(PermuteSentences()(row, np.random.default_rng(seed), Vocabulary.of(tokenizer))) for seed in range(20)}
+        self.assertEqual(found, {(5, 2, 6, 3, 7, 2), (7, 2, 5, 2, 6, 3)})
 
     def test_a_share_of_the_sentences(self):
         fixed = [sum(a == b for a, b in zip(bytes(found.tolist()).split(b'.'), b'a.b.c.d.e.f.g.h'.split(b'.')))
