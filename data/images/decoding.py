@@ -226,6 +226,9 @@ def _opened(file: str | BinaryIO | np.ndarray):
 
 
 def _is_gray(image) -> bool:
+    """Whether an opened image, of which no pixel is read yet, is grey."""
+    if image.format == 'PNG' and image.tile and image.tile[0][3] == 'LA;16B':  # its mode is RGBA
+        return True
     return image.mode in ('1', 'L', 'LA', 'I', 'F') or image.mode.startswith('I;16')
 
 

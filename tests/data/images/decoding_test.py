@@ -137,6 +137,7 @@ class DecodingTest(parameterized.TestCase):
             if want is None:
                 want = np.where(clear, DEEP // 256 / 255, 1)
             np.testing.assert_allclose(found, want if want.ndim == 3 else want[..., None].repeat(3, -1), atol=1e-6)
+            self.assertEqual(decoding.header(str(self.folder / 'x.png')), (6, 4, color != 2))
 
     @parameterized.parameters('gif', 'png', 'webp', 'tif')
     def test_the_first_of_several_pictures(self, kind):
