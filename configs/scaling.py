@@ -135,21 +135,24 @@ def runs_of(table, size='N'):
 
 def laws(table):
     """{approach: (N_best of C as a `scaling.Power`, or None; what is to be said of it)}."""
-    counted = runs_of(table)
+    counted, kaplan = runs_of(table), runs_of(table, 'N of blocks')
 
     def exponent(power):
         return power, f'a = {power.exponent:.3f}'
 
+    def of_surface(given):
+        found, flops = scaling.projected(given), (given.flops.min(), given.flops.max())
+        return scaling.Power.of(flops, found.best(flops))
+
     def surface():
-        found, more = scaling.projected(counted), scaling.huber(counted)
+        power, said = exponent(of_surface(counted))
         low, high = scaling.intervals(counted, lambda one: one.exponent)
-        flops = counted.flops.min(), counted.flops.max()
-        power = scaling.Power.of(flops, found.best(flops))
-        return power, f'a = {found.exponent:.3f} (80 %: {low:.3f} to {high:.3f}; Huber: {more.exponent:.3f})'
+        return power, f'{said} (80 %: {low:.3f} to {high:.3f}; Huber: {scaling.huber(counted).exponent:.3f})'
 
     ways = {'best runs': lambda: exponent(scaling.envelope(counted)),
             'parabolas': lambda: exponent(scaling.valleys(counted)[0]), 'surface': surface,
-            "parabolas, Kaplan's counts": lambda: exponent(scaling.valleys(runs_of(table, 'N of blocks'))[0])}
+            "best runs, Kaplan's counts": lambda: exponent(scaling.envelope(kaplan)),
+            "surface, Kaplan's counts": lambda: exponent(of_surface(kaplan))}
     found = {}
     for name, way in ways.items():
         try:

@@ -42,6 +42,17 @@ class ScalingTest(experiments.TestCase):
         self.assertEqual((counted.budget.item(), counted.parameters.item(), counted.flops.item()), (1e12, 32_768, 3e11))
         self.assertEqual((other.parameters.item(), other.flops.item()), (24_576, 6 * 24_576 * 1e6))
 
+    def test_kaplans_counts_find_the_best_size_of_a_loss_by_blocks(self):
+        """Along curves of C = 6·N·D, on which runs of one budget do not lie."""
+        table = {}
+        for number, (budget, layers, width, steps) in enumerate(scaling.grid('')):
+            blocks, tokens = 12 * layers * width ** 2, steps * scaling.ROWS * scaling.LENGTH
+            row = {'N': blocks + 256 * width, 'N of blocks': blocks, 'D': tokens, 'C': budget, 'loss': TRUTH(blocks, tokens)}
+            table[f'{budget}-{number}'] = {column: Estimate.of([float(value)]) for column, value in row.items()}
+        power = scaling.laws(table)["surface, Kaplan's counts"][0]
+        self.assertAlmostEqual(power.exponent, TRUTH.exponent, places=4)
+        self.assertAlmostEqual(power(1e12) / TRUTH.best(1e12), 1.0, places=3)
+
     def test_pictures_of_a_known_surface(self):
         table = {}
         rows = [*scaling.grid('data'), scaling.held_out('data')]

@@ -14,6 +14,7 @@ from scipy import optimize, special
 
 DELTA = 1e-3  # of Huber's loss, on log L
 LEAST = 4  # runs of a curve
+EQUAL = 1.1  # the most operations of a run of a curve over the fewest
 
 
 @dataclasses.dataclass(frozen=True)
@@ -116,13 +117,17 @@ def valleys(runs: Runs) -> tuple[Power, list[tuple[float, float, float]]]:
     """(N_best of C, [(C, N, L) of the bottom of each curve]): a parabola of L in log N through the runs of each budget
     (approach 2). Where sizes lie far apart or to one side of the best, a parabola is no good fit and the exponent is biased.
 
-    Raises: ValueError for fewer than two curves, for one of fewer than four runs, or one whose lowest point is at its edge.
+    Raises: ValueError for fewer than two curves, for one of fewer than four runs or of unequal C, or one whose lowest point is
+      at its edge.
     """
     bottoms = []
     for budget in np.unique(runs.budget):
         own = runs[runs.budget == budget]
         if len(own.loss) < LEAST:
             raise ValueError(f'The curve of {budget:.3g} operations has {len(own.loss)} runs; a parabola needs {LEAST}.')
+        if own.flops.max() > EQUAL * own.flops.min():
+            raise ValueError(f'The runs of the budget {budget:.3g} have {own.flops.min():.3g} to {own.flops.max():.3g} operations; '
+                             'a parabola needs as many of each.')
         sizes = np.log(own.parameters)
         curvature, slope, _ = fitted = np.polyfit(sizes, own.loss, 2)
         bottom = -slope / (2 * curvature)

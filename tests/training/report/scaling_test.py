@@ -90,6 +90,8 @@ class RefusedTest(parameterized.TestCase):
         (lambda: dataclasses.replace(runs(), tokens=[1.0]), r'tokens has the shape \(1,\); expected \(25,\)'),
         (lambda: scaling.valleys(runs(count=3)), r'The curve of 1e\+18 operations has 3 runs; a parabola needs 4'),
         (lambda: scaling.valleys(runs()[:5]), 'One curve has no exponent'),
+        (lambda: scaling.valleys(dataclasses.replace(runs(), flops=6 * runs().tokens * runs().parameters ** 0.9)),
+         r'The runs of the budget 1e\+18 have .* operations; a parabola needs as many of each'),
         (lambda: scaling.valleys(runs(centre=lambda flops: 9 * TRUTH.best(flops))), 'at the edge.*train smaller ones'),
         (lambda: scaling.valleys(runs(centre=lambda flops: TRUTH.best(flops) / 9)), 'at the edge.*train larger ones'),
         (lambda: scaling.envelope(runs()), 'The best size is always the smallest or the largest'),  # no size has two runs
