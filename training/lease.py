@@ -32,14 +32,16 @@ class Lease:
 
     def take(self):
         """Whether the lease is this process's now. Waits for the next renewal of another holder: without one it is dead."""
-        seen, since = None, now()
+        seen, since = None, 0.0
         while True:
-            generation, size = self._look()
-            if not size or (seen == generation and now() - since > LASTS):
+            asked = now()
+            generation, size = self._look()  # which may take a minute
+            if not size or (seen == generation and asked - since > LASTS):
                 return self._write(self._holder, generation)
             if seen not in (None, generation):
                 return False
-            seen = generation
+            if seen is None:
+                seen, since = generation, now()
             time.sleep(min(1.0, RENEWED_EVERY / 4))
 
     @contextlib.contextmanager

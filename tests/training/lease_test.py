@@ -14,6 +14,22 @@ from tests import storage_server
 from training import lease, storage
 
 
+class SlowAnswersTest(absltest.TestCase):
+    def test_a_slow_first_answer_is_no_renewal_that_is_missing(self):
+        clock, answers = [0.0], iter([(7, lease.LASTS + 1), (7, 0), (8, 0)])  # (generation, seconds)
+
+        def look():
+            generation, seconds = next(answers)
+            clock[0] += seconds
+            return generation, 5
+
+        one = object.__new__(lease.Lease)  # without a bucket
+        one._look, one._write = look, mock.Mock()
+        with mock.patch.object(lease, 'now', lambda: clock[0]), mock.patch.object(lease.time, 'sleep'):
+            self.assertFalse(one.take())
+        one._write.assert_not_called()
+
+
 @storage_server.needed
 @pytest.mark.slow
 class LeaseTest(absltest.TestCase):

@@ -230,12 +230,13 @@ def _links():
             secret = os.urandom(16)  # tells our processes from foreign connections
             from_first(_packed(secret, socket.gethostname(), server.getsockname()[1]))
             server.settimeout(_PATIENCE)
-            with contextlib.suppress(OSError):
+            with contextlib.suppress(OSError):  # no more come
                 while len(links) < jax.process_count() - 1:
                     link = server.accept()[0]
-                    link.settimeout(_PATIENCE)
-                    if link.recv(16, socket.MSG_WAITALL) == secret:
+                    if _knows(link, secret):
                         links.append(link)
+                    else:
+                        link.close()
     else:
         secret, host, port = _unpacked(bytes(from_first(_packed(b'', '', 0))))
         with contextlib.suppress(OSError):
@@ -248,6 +249,14 @@ def _links():
         for option, seconds in ((socket.TCP_KEEPIDLE, 10), (socket.TCP_KEEPINTVL, 5), (socket.TCP_KEEPCNT, 4)):
             link.setsockopt(socket.IPPROTO_TCP, option, seconds)  # else the loss of a machine's power goes unnoticed
     return links
+
+
+def _knows(link, secret):
+    """Whether a connection sends the secret; a foreign one may send nothing."""
+    link.settimeout(_PATIENCE)
+    with contextlib.suppress(OSError):
+        return link.recv(16, socket.MSG_WAITALL) == secret
+    return False
 
 
 def _packed(secret, host, port):

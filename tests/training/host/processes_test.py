@@ -177,6 +177,28 @@ class AgreementTest(parameterized.TestCase):
             processes.require_same(config={'seed': 0}, data={'train': 'a'})
 
 
+class LinksTest(absltest.TestCase):
+    def test_a_foreign_connection_that_says_nothing_cuts_off_no_other(self):
+        links = []
+
+        def spread(packed):
+            """Others connect as soon as they are told the port; the first of them is foreign."""
+            packed = bytes(packed)
+            port = int(packed[16:].rstrip(b'\0').decode().rpartition(':')[2])
+            for said in b'', packed[:16], packed[:16]:
+                links.append(socket.create_connection(('localhost', port), 5))
+                self.addCleanup(links[-1].close)
+                links[-1].sendall(said)
+
+        with (mock.patch.multiple(jax, process_count=lambda: 3, process_index=lambda: 0),
+              mock.patch.multiple(processes, from_first=spread, _PATIENCE=0.5), processes.together()):
+            pass
+        self.assertEqual(links[0].recv(1), b'')
+        for link in links[1:]:
+            self.assertEqual(link.recv(1), processes._DONE)
+            link.sendall(processes._DONE)
+
+
 class JoinTest(parameterized.TestCase):
 
     @contextlib.contextmanager
