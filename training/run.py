@@ -251,11 +251,17 @@ class Snapshot:
         return self.run.data
 
     def apply(self, **inputs):
-        return _apply(self.run.model, self.variables, inputs)
+        return self._everywhere(_apply(self.run.model, self.variables, inputs))
 
     def captured(self, *names, **inputs):
         """{layer/name: array} of the outputs that the layers of the model return on request, such as 'attention'."""
-        return _captured(self.run.model, self.variables, names, inputs)
+        return self._everywhere(_captured(self.run.model, self.variables, names, inputs))
+
+    def _everywhere(self, outputs):
+        """Of several processes each then has all of them, however the compiler has split them."""
+        if jax.process_count() == 1:
+            return outputs
+        return jax.jit(lambda x: x, out_shardings=meshes.replicated(self.run.mesh))(outputs)
 
     def key(self, name, seed=None):
         """The key of a random stream: of the run's seed at this step, or of another seed, then the same at every step."""

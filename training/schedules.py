@@ -37,9 +37,11 @@ class Schedule(abc.ABC):
 
 @dataclasses.dataclass(frozen=True)
 class ConstantRate(Schedule):
-    """The peak at every step after the warm-up."""
+    """The peak at every step after the warm-up; `decay_steps` and `final` are refused."""
 
     def after(self, steps):
+        if self.decay_steps or self.final:
+            raise ValueError('A constant rate never ends: leave optimizer.schedule.decay_steps and .final at 0.')
         return optax.constant_schedule(1.0)
 
 

@@ -50,8 +50,12 @@ class SchedulesTest(parameterized.TestCase):
         peak = (width * warmup) ** -0.5
         np.testing.assert_allclose(self.rates('InverseSqrt', warmup_steps=warmup) / 2 * peak, paper, rtol=1e-5)
         np.testing.assert_allclose(self.rates('InverseSqrt') / 2, np.arange(1, 26) ** -0.5, rtol=1e-5)
+
+    @parameterized.parameters(('InverseSqrt', {'final': 0.1}), ('ConstantRate', {'final': 0.1}), ('ConstantRate', {
+        'decay_steps': 9}))
+    def test_what_never_ends_has_no_end(self, schedule, fields):
         with self.assertRaisesRegex(ValueError, 'never ends'):
-            self.rates('InverseSqrt', final=0.1)
+            self.rates(schedule, **fields)
 
     @parameterized.parameters(0.0, 0.1)
     def test_warm_up_stable_decay(self, final):

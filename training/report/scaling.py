@@ -126,8 +126,8 @@ def valleys(runs: Runs) -> tuple[Power, list[tuple[float, float, float]]]:
         if len(own.loss) < LEAST:
             raise ValueError(f'The curve of {budget:.3g} operations has {len(own.loss)} runs; a parabola needs {LEAST}.')
         if own.flops.max() > EQUAL * own.flops.min():
-            raise ValueError(f'The runs of the budget {budget:.3g} have {own.flops.min():.3g} to {own.flops.max():.3g} operations; '
-                             'a parabola needs as many of each.')
+            raise ValueError(f'The runs of the budget {budget:.3g} have {own.flops.min():.3g} to {own.flops.max():.3g} '
+                             'operations; a parabola needs as many of each.')
         sizes = np.log(own.parameters)
         curvature, slope, _ = fitted = np.polyfit(sizes, own.loss, 2)
         bottom = -slope / (2 * curvature)

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from transformer.evaluators.base import Evaluator
+from transformer.evaluators.base import Evaluator, loss_of
 
 CAPTURED = 'hidden', 'scores', 'logits'  # the ends of their names
 
@@ -49,7 +49,7 @@ def _norms(run, frozen, variables, batch):
     def loss(params):
         apply = lambda **inputs: run.model.apply(variables | {'params': params}, **inputs)
         terms = run.task.loss(run.forward(apply, frozen), batch, key=None, step=None, train=False)
-        return sum(c * terms[name][0] / terms[name][1] for name, c in run.task.coefficients.items())
+        return loss_of(terms, run.task.coefficients)
 
     return jax.tree.map(lambda x: jnp.sqrt(jnp.square(x).sum()), jax.grad(loss)(variables['params']))
 

@@ -9,9 +9,16 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
+import jax.numpy as jnp
 import numpy as np
 
 Found = Mapping[str, np.ndarray]  # {name: [examples, ..]}
+
+
+def loss_of(terms: Mapping, coefficients: Mapping[str, float]) -> Any:
+    """The loss of {term: (sum, weight)}, as in training: a term of weight 0 adds 0."""
+    weighted = lambda pair: pair[0] / jnp.where(pair[1] > 0, pair[1], 1.0)
+    return sum(coefficient * weighted(terms[name]) for name, coefficient in coefficients.items())
 
 
 @dataclasses.dataclass(frozen=True)

@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from transformer.evaluators.base import Evaluator
+from transformer.evaluators.base import Evaluator, loss_of
 
 NAMES = 'noise_scale', 'gradient_variance', 'gradient_squared'
 
@@ -71,9 +71,7 @@ def _moments(run: Any, frozen: Any, variables: Mapping, groups: Sequence) -> tup
         apply = lambda **inputs: run.model.apply(variables | {'params': params}, **inputs)
         batch = {name: x[None] for name, x in row.items()}
         terms = run.task.loss(run.forward(apply, frozen), batch, key=None, step=None, train=False)
-        value = sum(c * terms[name][0] / jnp.where(terms[name][1] > 0, terms[name][1], 1.0)
-                    for name, c in run.task.coefficients.items())
-        return value, terms[next(iter(run.task.coefficients))][1].astype(jnp.float32)
+        return loss_of(terms, run.task.coefficients), terms[next(iter(run.task.coefficients))][1].astype(jnp.float32)
 
     def add(sums, chunk):
         rows, real = chunk

@@ -31,6 +31,7 @@ def get_config(variant=''):
                                        'checkpoint.every_steps': 2, 'init_from': {source!r},
                                        'init_rules': (('positions/.*', 'fresh'), ('.*', 'keep'))}}).unlock()
     c.evals.noise = base.evaluation('transformer.evaluators.gradient_noise:GradientNoise', split='valid', rows=8)
+    c.evals.sizes = base.evaluation('transformer.evaluators.activations:Activations', split='valid')
     return c.lock()
 '''
 
@@ -120,8 +121,9 @@ class TwoProcessesTest(experiments.TestCase):
             self.assertEqual([row['step'] for row in ours], [row['step'] for row in theirs])
             for row, expected in zip(ours, theirs, strict=True):
                 np.testing.assert_allclose(row['loss'], expected['loss'], rtol=1e-5)
-        ours, theirs = (experiments.rows(folder, 'noise')[-1]['gradient_variance'] for folder in (self.workdir, alone))
-        np.testing.assert_allclose(ours, theirs, rtol=1e-3)
+        for name, number in (('noise', 'gradient_variance'), ('sizes', 'hidden')):
+            ours, theirs = (experiments.rows(folder, name)[-1][number] for folder in (self.workdir, alone))
+            np.testing.assert_allclose(ours, theirs, rtol=1e-3)
 
     @pytest.mark.slow
     def test_an_error_at_one_of_them_ends_both(self):

@@ -61,6 +61,9 @@ class GradientsTest(absltest.TestCase):
         self.assertEqual({*found}, {f'block_{i}/{name}' for i in (0, 1) for name in (
             'attention/query', 'attention/key', 'attention/value', 'attention/output', 'feed_forward/input',
             'feed_forward/output')})
+        for size in Gradients()(types.SimpleNamespace(run=run, params=params, variables={'params': params}),
+                                [batch | {'weights': np.zeros(TOKENS.shape, np.float32)}]).values():
+            self.assertEqual(size, 0.0)  # as in training
         gradient = models.losses(MODEL, params, batch)[1]  # of the sum
         for i, part in ((0, 'query'), (1, 'value')):
             wanted = np.linalg.norm(np.float64(gradient[f'block_{i}']['attention'][part]['kernel'])) / TOKENS.size
