@@ -36,6 +36,13 @@ TASKS = {
     'qnli': ('classes', ('', ''), {}),
     'rte': ('classes', ('', ''), {}),
     'wnli': ('classes', ('', ''), {})}
+# {task: the names in TFDS of the classes 0 and 1, which GLUE takes as numbers; of the other tasks it takes names}
+NUMBERED = {
+    'cola': ('unacceptable', 'acceptable'),
+    'sst2': ('negative', 'positive'),
+    'mrpc': ('not_equivalent', 'equivalent'),
+    'qqp': ('not_duplicate', 'duplicate'),
+    'wnli': ('not_entailment', 'entailment')}
 
 
 def get_config(variant=''):
@@ -54,7 +61,7 @@ def get_config(variant=''):
     mismatched = 'validation_mismatched' if slash else 'dev_mismatched.tsv*'
     if slash:
         parts = {'train': 'train', 'valid': 'validation_matched' if task == 'mnli' else 'valid'}
-        fields = {'name': name, 'path': ''}
+        fields = {'name': name, 'path': '', 'numbered': NUMBERED.get(task, ())}
     else:
         parts = {'train': 'train.tsv*', 'valid': 'dev.tsv*'}
     with c.unlocked():

@@ -1,7 +1,10 @@
 """configs/glue.py: every task in the format that GLUE publishes, from small files, with its metrics and its submission."""
 
 import json
+import types
+from unittest import mock
 
+import numpy as np
 import pytest
 from absl.testing import absltest, parameterized
 
@@ -9,6 +12,7 @@ from configs import glue
 from data.text.labelled import Labelled
 from tests import experiments
 from training.config import resolve
+from transformer.readers import classes, whole
 
 WORDS = experiments.WORDS
 CLASSES = 'entailment', 'not_entailment'
@@ -171,6 +175,26 @@ class GlueTest(experiments.TestCase):
         self.assertEqual(glue.get_config(f'glue/mrpc,{self.folder / "run"}').evals.scores.positive, 'equivalent')
         self.assertEqual(glue.get_config(f'mrpc,{self.folder / "run"}').evals.scores.positive, '1')
         self.assertEqual(glue.get_config(f'glue/cola,{self.folder / "run"}').data.columns, ())
+
+    @parameterized.parameters(
+        ('glue/cola', ('unacceptable', 'acceptable'), '01'), ('glue/sst2', ('negative', 'positive'), '01'),
+        ('glue/mrpc', ('not_equivalent', 'equivalent'), '01'), ('glue/qqp', ('not_duplicate', 'duplicate'), '01'),
+        ('glue/wnli', ('not_entailment', 'entailment'), '01'), ('glue/rte', CLASSES, CLASSES), ('glue/qnli', CLASSES, CLASSES),
+        ('glue/mnli', NLI, NLI), ('mrpc', ('0', '1'), '01'))
+    def test_classes_are_submitted_as_glue_takes_them(self, task, names, wanted):
+        folder = self.folder / 'texts'
+        folder.mkdir()
+        rows = [(sentence(n), names[n % len(names)]) for n in range(24)]
+        (folder / 'train.tsv').write_text(table('sentence', 'label', rows=rows))
+        _, data = self.data(self.trained(), task, **{
+            'data.path': str(folder), 'data.name': '', 'data.train': 'all', 'data.valid': ''})
+        opened = data.open(None)
+        logits = [{'logits': np.float32([name == one for one in opened.classes])} for name in names]
+        test = ['index\tsentence', *(f'{n}\t{sentence(n)}' for n in range(len(names)))]
+        with mock.patch.object(whole, 'outputs', lambda *_: iter(logits)):
+            found = [*classes.SubmittedClasses().answers(types.SimpleNamespace(data=opened), test, 'test.tsv')]
+        self.assertEqual([line for line, _ in found[1:]], [f'{n}\t{one}' for n, one in enumerate(wanted)])
+        self.assertEqual([details['class'] for _, details in found[1:]], [*names])
 
 
 if __name__ == '__main__':

@@ -52,6 +52,8 @@ class Labelled(examples.Examples):
         Radford et al. 2018 (section 3.3).
       name: a set of TFDS, such as glue/mrpc, that `python -m data.prepare NAME` has prepared, instead of files; data.path is
         then the folder of prepared sets ('': $TFDS_DATA_DIR or ~/tensorflow_datasets).
+      numbered: the names of the classes 0, 1, .., whose numbers predict.py writes for a table without labels, as some tasks of
+        GLUE take them; (): it writes their names.
     """
 
     columns: tuple = ()
@@ -62,6 +64,7 @@ class Labelled(examples.Examples):
     incomplete: str = 'refuse'
     both: bool = False
     name: str = ''
+    numbered: tuple = ()
     reader: str = 'transformer.readers.classes:TextClass'
 
     def open(self, folder: str | os.PathLike | None, source: str | os.PathLike | None = None) -> 'OpenLabelled':
@@ -324,6 +327,10 @@ class OpenLabelled(examples.OpenExamples):
                 raise ValueError(f'Line {number} is {lines[number - 1][:60]!r}, which lacks what line 1 names, '
                                  f'{lines[0][:60]!r}; correct the line.')
         return [row[index] for row in rows], ['\t'.join(row[column].strip() for column in texts) for row in rows]
+
+    def submitted(self, name: str) -> str:
+        """What stands for a class in the predictions for such a table: its number if data.numbered has it, else its name."""
+        return str(self.config.numbered.index(name)) if name in self.config.numbered else name
 
     def _ids(self, all_texts: list[tuple[str, ...]]) -> list[tuple[np.ndarray, np.ndarray | None]]:
         """The tokens of each first and second text; None where there is no second."""

@@ -3,7 +3,7 @@ which a note says; `cut` in its JSON is the number of tokens that are left out."
 
 import dataclasses
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
@@ -96,20 +96,29 @@ def _logits(rows: Sequence[dict]) -> np.ndarray:
     return sum(row['logits'] for row in rows)
 
 
+@runtime_checkable
+class SubmittedTable(UnlabelledTable, Protocol):
+    """Tables without labels whose predictions are submitted."""
+
+    def submitted(self, name: str) -> str:
+        """What stands for a class in the predictions: its name, or its number."""
+
+
 class Submitted(TextClass):
     """Base of readers that also take a table without labels, such as the test.tsv of GLUE, and then give what its server takes:
     lines of an index, a tab and the prediction. The header has `index` or `id`, and the columns of the texts as in training."""
-    contract = UnlabelledTable
+    contract = SubmittedTable
 
     def answers(self, snapshot: Any, lines: Sequence[str], name: str) -> Iterator[tuple[str, dict]]:
-        table = self.data_of(snapshot).unlabelled(lines)
+        data = self.data_of(snapshot)
+        table = data.unlabelled(lines)
         if table is None:
             yield from super().answers(snapshot, lines, name)
             return
         indices, texts = table
         yield 'index\tprediction', {'columns': ['index', 'prediction']}
         for index, (text, details) in zip(indices, super().answers(snapshot, texts, f'the texts of {name}')):
-            yield f'{index}\t{text.partition(chr(9))[0]}', {'index': index, **details}
+            yield f'{index}\t{data.submitted(text.partition(chr(9))[0])}', {'index': index, **details}
 
 
 @dataclasses.dataclass(frozen=True)
