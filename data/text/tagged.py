@@ -120,6 +120,9 @@ class Tagged(examples.Examples):
                              f'it is {", ".join(map(repr, names[:20]))}.')
         word, tag = (int(column) - 1 if whole(column) else names.index(column) for column in wanted)
         named = named or not all(map(whole, wanted))
+        if named and max(word, tag) >= len(names):
+            raise ValueError(f'{table.file.path}:1 names {len(names)} columns, {", ".join(map(repr, names[:20]))}, and '
+                             f'data.columns asks for {max(word, tag) + 1}; correct the line, or name other columns.')
         return _Columns(word, tag, sentence if named else None, named)
 
     def _of_lists(self, table: Table) -> list[int]:
@@ -129,7 +132,7 @@ class Tagged(examples.Examples):
 
     def _of_table(self, table: Table) -> list['Sentence']:
         columns = self._of_lists(table)
-        found, names = [], table.classes.get(table.names[columns[1]], ())
+        found, names = [], table.classes.get(table.names[columns[1]], ()) if columns[1] < len(table.names) else ()
         for row in table.rows():
             place, (words, tags) = row[0], table.cells(row, columns, 'data.columns')
             if not (isinstance(words, list) and isinstance(tags, list) and len(words) == len(tags)):

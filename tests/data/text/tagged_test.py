@@ -208,9 +208,11 @@ class ContractTest(TaggedCase):
         ('sentence_id,word,tag\n1,EU\n', 'a.csv:2 is .1,EU.; expected a word'),
         ('word,tag,sentence_id\nEU,O\n', 'a.csv:2 is .EU,O.; expected a word'),
         ('EU,O\n', "data.columns names the column 'w', which line 1 of .*a.csv does not name; it is 'EU', 'O'", ('w', 2)),
+        ('word,tag\nEU,x,O\n', "a.csv:1 names 2 columns, 'word', 'tag', and data.columns asks for 3; correct the line", (1, 3)),
+        ('{"words": ["EU"], "tags": ["O"]}\n', 'a.jsonl:1 has 2 columns .*, and data.columns asks for 3; correct', (2, 3)),
     )
     def test_bad_columns(self, text, message, columns=()):
-        self.write(text, 'a.csv')
+        self.write(text, 'a.jsonl' if text.startswith('{') else 'a.csv')
         with self.assertRaisesRegex(ValueError, message):
             Tagged(**self.fields(columns=columns)).open(None)
 
