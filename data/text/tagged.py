@@ -13,7 +13,7 @@ import functools
 import itertools
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -30,17 +30,18 @@ _COLUMNS = (('tokens', 'words', 'token', 'word', 'form'),
 _SENTENCES = 'sentence #', 'sentence', 'sentence_id', 'sent_id', 'sentence_number'  # those that number sentences
 _MANY = 20  # words, from which on more tags than words are a mistake
 _LONGEST = 100  # words of a file with a single sentence
+_UNIVERSAL = 10  # columns of CoNLL-U, the format of Universal Dependencies
 
 
 @dataclasses.dataclass(frozen=True)
 class Tagged(examples.Examples):
     """Files of CoNLL: a word a line, the word in the first column and its tag in the last, blank lines between sentences.
 
-    Columns are separated by tabs, or in a line without tabs by spaces; in .csv as in data/sources/tables.py. A first line that
+    Columns are separated by tabs, or in a file without tabs by spaces; in .csv as in data/sources/tables.py. A first line that
     names the columns is found by its names, and a column such as `sentence_id` then begins sentences too. Lines that begin with
-    -DOCSTART- are skipped. Tables of JSON Lines or Parquet have a sentence a row, as a list of words and a list of tags. A
-    sentence longer than a row of a batch is split between words into several rows; of a word longer than a row the first
-    tokens are kept.
+    -DOCSTART- are skipped, and in files of CoNLL-U (ten columns with tabs) comments, ranges and empty nodes. Tables of JSON
+    Lines or Parquet have a sentence a row, as a list of words and a list of tags. A sentence longer than a row of a batch is
+    split between words into several rows; of a word longer than a row the first tokens are kept.
 
     Each example is a sentence. Attributes are those of Examples, and:
       columns: the columns of the words and of the tags in a table, by name or by number from 1; (): tokens or words, and
@@ -79,17 +80,17 @@ class Tagged(examples.Examples):
             words, tags = self._of_lists(table)
             return table.described(words=[words], tags=[tags])
         columns = self._columns(table)
-        lines = (_split(line, table) for line in lines_of(table.file) if not line.startswith('-DOCSTART-'))
+        lines = (_split(line, table) for _, line in _lines(table) if not line.startswith('-DOCSTART-'))
         first = next(filter(any, lines), ())
         shown = [repr(cell) if columns.named else f'{number}' for number, cell in enumerate(first, 1)]
         sentence = '' if columns.sentence is None else f', sentences from {shown[columns.sentence]}'
-        found = f'header: {", ".join(shown)} (line 1)' if columns.named else 'no header'
+        found = f'header: {", ".join(shown)} (line {columns.named})' if columns.named else 'no header'
         return f'{found}; words from {shown[columns.word]}, tags from {shown[columns.tag]}{sentence}'
 
     def _of_lines(self, table: Table) -> list['Sentence']:
         columns, found, begun, last = self._columns(table), [], [], ''
-        for number, line in enumerate(itertools.chain(lines_of(table.file), ('',)), 1):
-            if number == 1 and columns.named:
+        for number, line in itertools.chain(_lines(table), ((-1, ''),)):
+            if number == columns.named:
                 continue
             cells = _split(line, table)
             blank = not any(cells) or line.startswith('-DOCSTART-')
@@ -108,22 +109,23 @@ class Tagged(examples.Examples):
 
     def _columns(self, table: Table) -> '_Columns':
         """Where the lines of a file have the word and the tag."""
-        names = [name.strip() for name in _split(next(lines_of(table.file), ''), table)]
+        number, line = next(_lines(table), (1, ''))
+        names = [name.strip() for name in _split(line, table)]
         low = [name.lower() for name in names]
         usual = [next((low.index(name) for name in known if name in low), None) for known in (*_COLUMNS, _SENTENCES)]
         named, sentence = None not in usual[:2], usual[2]
         if not self.columns:
-            return _Columns(*usual, True) if named else _Columns()
+            return _Columns(*usual, number) if named else _Columns()
         wanted = fields.columns('columns', self.columns)
         if unknown := [column for column in wanted if not whole(column) and column not in names]:
-            raise ValueError(f'data.columns names the column {unknown[0]!r}, which line 1 of {table.file.path} does not name; '
-                             f'it is {", ".join(map(repr, names[:20]))}.')
+            raise ValueError(f'data.columns names the column {unknown[0]!r}, which line {number} of {table.file.path} does not '
+                             f'name; it is {", ".join(map(repr, names[:20]))}.')
         word, tag = (int(column) - 1 if whole(column) else names.index(column) for column in wanted)
         named = named or not all(map(whole, wanted))
         if named and max(word, tag) >= len(names):
-            raise ValueError(f'{table.file.path}:1 names {len(names)} columns, {", ".join(map(repr, names[:20]))}, and '
+            raise ValueError(f'{table.file.path}:{number} names {len(names)} columns, {", ".join(map(repr, names[:20]))}, and '
                              f'data.columns asks for {max(word, tag) + 1}; correct the line, or name other columns.')
-        return _Columns(word, tag, sentence if named else None, named)
+        return _Columns(word, tag, sentence if named else None, number if named else 0)
 
     def _of_lists(self, table: Table) -> list[int]:
         """The columns of the lists of words and of tags."""
@@ -170,13 +172,30 @@ class _Columns(NamedTuple):
 
     Attributes:
       sentence: the column in which another value begins another sentence; None: blank lines alone begin one.
-      named: whether the first line names the columns.
+      named: the number of the line that names the columns, the first; 0: none does.
     """
 
     word: int = 0
     tag: int = -1
     sentence: int | None = None
-    named: bool = False
+    named: int = 0
+
+
+def _lines(table: Table) -> Iterator[tuple[int, str]]:
+    """(number, line) of each, without those of CoNLL-U that are no words: comments, ranges (1-2) and empty nodes (1.1). Raises
+    ValueError for a line without tabs among others that have some."""
+    tabs = () if table.format == 'csv' else (
+        (number, line) for number, line in enumerate(lines_of(table.file), 1) if '\t' in line and line.strip())
+    first, shown = next(iter(tabs), (0, ''))
+    universal = shown.count('\t') == _UNIVERSAL - 1
+    for number, line in enumerate(lines_of(table.file), 1):
+        plain = '\t' not in line
+        if universal and (line.startswith('#') if plain else re.match(r'\d+[-.]\d+\t', line)):
+            continue
+        if first and plain and line.strip() and not line.startswith('-DOCSTART-'):
+            raise ValueError(f'{table.file.path}:{number} is {line[:40]!r}, without a tab, and line {first} has some; separate '
+                             'words and tags by tabs in all lines or in none, or take the line out.')
+        yield number, line
 
 
 def _split(line: str, table: Table) -> list[str]:

@@ -52,6 +52,29 @@ class FormsTest(TaggedCase):
         self.assertEqual(rows['weights'].tolist(), [[0, 1, 1, 1, 0, 0, 0, 0], [0, 1, 1, 0, 0, 0, 0, 0]])
         self.assertEqual(opened.facts, {'vocab': opened.tokenizer.vocab, 'types': 2, 'classes': 5})
 
+    def test_conll_u(self):
+        row = lambda number, word, tag: '\t'.join((number, word, word, tag, *'______')) + '\n'
+        text = ('# sent_id = 1\n# text = EU rejects it\n' + row('1-2', 'EUrejects', '_') + row('1', 'EU', 'PROPN')
+                + row('2', 'rejects', 'VERB') + row('2.1', 'not', 'PART') + '\n'
+                + row('1', '#', 'SYM') + row('2', '1.1', 'NUM'))
+        path = self.write(text, 'en-ud-train.conllu')
+        opened = Tagged(**self.fields(columns=(2, 4))).open(None)
+        found = opened.config.part('train').examples
+        self.assertEqual([(one.words, one.tags) for one in found],
+                         [(('EU', 'rejects'), ('PROPN', 'VERB')), (('#', '1.1'), ('SYM', 'NUM'))])
+        self.assertEqual(found[0].places, (f'{path}:4', f'{path}:5'))
+        self.assertIn('no header; words from 2, tags from 4; 2 sentences', opened.describe())
+        self.write('# columns\nID\tFORM\tLEMMA\tUPOS' + '\t_' * 6 + '\n' + row('1', 'EU', 'PROPN') + row('2', 'is', 'AUX'),
+                   'en-ud-train.conllu')
+        opened = Tagged(**self.fields()).open(None)
+        self.assertEqual([(one.words, one.tags) for one in opened.config.part('train').examples],
+                         [(('EU', 'is'), ('PROPN', 'AUX'))])
+        self.assertIn("(line 2); words from 'FORM', tags from 'UPOS'; 1 sentences", opened.describe())
+
+    def test_a_hashtag_with_a_tag_is_a_word(self):
+        self.write('-DOCSTART- -X-\n\n#eu\tB-x\nrejects\tO\n')
+        self.assertEqual(Tagged(**self.fields()).open(None).config.part('train').examples[0].words, ('#eu', 'rejects'))
+
     def test_lines_with_tabs_and_blank_ones_that_hold_a_tab(self):
         self.write('EU\tB-x\r\nrejects it\tO\n\t\n\n\nGerman\tO\n \n', 'train.conll.gz')
         opened = Tagged(**self.fields()).open(None)
@@ -172,8 +195,10 @@ class ContractTest(TaggedCase):
 
     @parameterized.parameters(
         ('eu B-x\ngerman\n', "names.conll:2 is 'german'; expected a word and its tag"),
-        ('eu B-x\n\tO\n', r"names.conll:2 is '\\tO'; expected a word and its tag"),
+        ('eu\tB-x\n\tO\n', r"names.conll:2 is '\\tO'; expected a word and its tag"),
         ('eu\tB-x\ngerman\t\n', 'names.conll:2 is .*; expected a word and its tag'),
+        ('# id = 1\neu\tB-x\n', "names.conll:1 is '# id = 1', without a tab, and line 2 has some; separate"),
+        ('eu\tB-x\ngerman O\n', "names.conll:2 is 'german O', without a tab, and line 1 has some; separate"),
         ('eu B-x\n' * 101, r'names.conll is one sentence of 101 words; expected .* and an empty line between sentences'),
         ('eu O\n', "All words of data.train='all' have the tag 'O'; widen it"),
         ('-DOCSTART- O\n', "The split 'all' is empty: its files have no example"),
