@@ -263,11 +263,25 @@ class OpenLabelled(examples.OpenExamples):
         """One line about the training part, the classes and the tokenizer, for the log."""
         rows, found = self._training, self.config.described()
         cut = f', {rows.cut:,} of them cut to {self.config.length} tokens' if rows.cut else ''
-        if skipped := sum(self.config.skipped.get(file.path, 0) for file in self.config.part('train').files):
-            cut += f', without {skipped:,} incomplete rows'
+        cut += self._left_out()
         return (f'{self.config.name or self.config.path}, {found}; {len(rows):,} '
                 f'{"pairs of texts" if self.counts == (2,) else "texts"} to train on{cut}; '
                 f'{self.config.target.shares(rows.label, self.classes)}{self._once()}{self._joined()}; {self._vocabulary}')
+
+    def _left_out(self) -> str:
+        """How many incomplete rows are left out of the files of the training part, and of other files of the held-out parts."""
+        said, seen = '', set()
+        for field in ('train', 'valid', 'test') if self.config.incomplete == 'skip' else ():
+            try:
+                part = self.config.part(field)
+                _ = part.examples  # read, and so counted
+            except (ValueError, FileNotFoundError):  # reported where that split is used
+                continue
+            paths = {file.path for file in part.files} - seen
+            seen |= paths
+            if count := sum(self.config.skipped.get(path, 0) for path in paths):
+                said += f'{"," if field == "train" else f"; data.{field}"} without {count:,} incomplete row{"s" * (count > 1)}'
+        return said
 
     def _once(self) -> str:
         """A warning of classes that occur once, which may be a header or a typing mistake."""

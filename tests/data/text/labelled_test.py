@@ -217,7 +217,14 @@ class FormsTest(LabelledCase):
         opened = Labelled(**self.fields(train='train', incomplete='skip')).open(None)
         self.assertEqual([example.texts for example in opened.config.part('train').examples], [('no',), ('a',)])
         self.assertIn('2 texts to train on, without 3 incomplete rows; ', opened.describe())
-        labels = Labelled(**self.fields(train='train', incomplete='skip', target=Labels())).open(None)
+        self.write('b.tsv', 'label\ttext\nbad\tno\nbad\n\tthe\n')
+        self.write('c.tsv', 'label\ttext\ngood\ta\ngood\t\n')
+        parts = Labelled(**self.fields(train='a.tsv', valid='b.tsv', test='c.tsv', incomplete='skip')).open(None)
+        self.assertIn('2 texts to train on, without 3 incomplete rows; data.valid without 2 incomplete rows; '
+                      'data.test without 1 incomplete row; ', parts.describe())
+        slices = Labelled(**self.fields(train='a.tsv[:1]', valid='a.tsv[1:]', incomplete='skip', target=Labels())).open(None)
+        self.assertIn('1 texts to train on, without 2 incomplete rows; 1 labels', slices.describe())
+        labels = Labelled(**self.fields(train='a.tsv', incomplete='skip', target=Labels())).open(None)
         self.assertLen(labels.config.part('train').examples, 3)  # no label is a label
         with self.assertRaisesRegex(ValueError, "data.incomplete='drop' is not known; it takes 'refuse', 'skip'"):
             Labelled(**self.fields(train='train', incomplete='drop')).open(None)
