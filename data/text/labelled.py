@@ -326,10 +326,12 @@ class OpenLabelled(examples.OpenExamples):
         return [self.frame.fitted(*order, self.config.length) for order in orders]
 
     def unlabelled(self, lines: Sequence[str]) -> tuple[list[str], list[str]] | None:
-        """(index, 'text' or 'text<TAB>second text') of each row of a table with tabs whose first line names `index` or `id` and
-        the columns of the texts; None if it does not. Raises ValueError, naming the line, for a row that lacks them."""
+        """(index, 'text' or 'text<TAB>second text') of each row of a table with tabs whose first line names `index`, `id` or
+        `idx` and the columns of the texts; None if it does not. Raises ValueError, naming the line, for a row without them."""
+        last = max((number for number, line in enumerate(lines, 1) if line.strip()), default=0)
+        lines = lines[:last]  # blank ones at the end are none
         names = [name.strip().lower() for name in lines[0].split('\t')] if lines else []
-        index = next((names.index(name) for name in ('index', 'id') if name in names), None)
+        index = next((names.index(name) for name in ('index', 'id', 'idx') if name in names), None)
         given = tuple(name.lower() for name in fields.columns('columns', self.config.columns))
         known = (columns for columns in (given, *_TEXTS) if columns and {*columns} <= {*names})
         texts = next((tuple(map(names.index, columns)) for columns in known), None)

@@ -106,7 +106,8 @@ class SubmittedTable(UnlabelledTable, Protocol):
 
 class Submitted(TextClass):
     """Base of readers that also take a table without labels, such as the test.tsv of GLUE, and then give what its server takes:
-    lines of an index, a tab and the prediction. The header has `index` or `id`, and the columns of the texts as in training."""
+    lines of an index, a tab and the prediction. The header has `index`, `id` or `idx`, and the columns of the texts as in
+    training."""
     contract = SubmittedTable
 
     def answers(self, snapshot: Any, lines: Sequence[str], name: str) -> Iterator[tuple[str, dict]]:

@@ -229,6 +229,15 @@ class FormsTest(LabelledCase):
         with self.assertRaisesRegex(ValueError, "data.incomplete='drop' is not known; it takes 'refuse', 'skip'"):
             Labelled(**self.fields(train='train', incomplete='drop')).open(None)
 
+    @parameterized.parameters('index', 'id', 'idx', 'Idx')
+    def test_tables_without_labels(self, name):
+        self.write('a.tsv', 'label\ttext\nbad\tno\ngood\ta\n')
+        opened = Labelled(**self.fields(train='train')).open(None)
+        self.assertEqual(opened.unlabelled([f'{name}\ttext', '7\tthe cat', '9\tno', '', '\t']), (['7', '9'], ['the cat', 'no']))
+        self.assertIsNone(opened.unlabelled(['', '']))
+        with self.assertRaisesRegex(ValueError, "Line 2 is '', which lacks what line 1 names"):
+            opened.unlabelled([f'{name}\ttext', '', '7\tthe cat', ''])
+
     def test_a_class_0_is_not_incomplete(self):
         rows = [{'text': f'the cat {i}', 'label': i % 2} for i in range(6)] + [
             {'text': ' ', 'label': 1}, {'text': 'a'}, {'text': [], 'label': 1}]
