@@ -84,9 +84,8 @@ class Questions(examples.Examples):
         file = self.part('train').files[0]
         if _is_squad(file, table := Table(file)):
             return "SQuAD's form"
-        (context, question, answer), more = _columns(table)
-        return table.described(context=[context], question=[question], answer=[answer],
-                               **{name: [column] for name, column in more.items()})
+        (context, question, answer), starts = _columns(table)
+        return table.described(context=[context], question=[question], answer=[answer], answer_start=starts)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -94,11 +93,9 @@ class Question:
     """A question about a text.
 
     Attributes:
-      key: its id in the file.
       answers: (first character in the context, text) of each accepted answer; () where the context holds none.
     """
 
-    key: str
     question: str
     context: str
     answers: tuple[tuple[int, str], ...]
@@ -115,14 +112,11 @@ class Question:
 
 
 def _question(asked: dict, context: str, path: str) -> Question:
-    key, question = asked['id'], asked['question']
-    if not isinstance(key, str | int):
-        raise ValueError(f'{path} has a question with the id {key!r:.40}; expected a text.')
-    place = f'{path}, question {key}'
+    place, question = f'{path}, question {asked["id"]}', asked['question']
     _require_texts(context, question, place)
     given = [] if asked.get('is_impossible') else asked['answers']
     answers = _answers(given if isinstance(given, list | dict) else [given], None, context, place)
-    return _checked(Question(str(key), question, context, answers, place))
+    return _checked(Question(question, context, answers, place))
 
 
 def _require_texts(context: Any, question: Any, place: str) -> None:
@@ -260,7 +254,7 @@ class OpenQuestions(examples.OpenExamples):
         """The rows of a question about a text: (ids, types), int32 [n], of each, and its ContextWindow."""
         if not question.strip() or not context.strip():
             raise ValueError(f'The question {question[:60]!r} about {context[:60]!r} is empty; give a question and a text.')
-        rows = self._rows_of([Question('', question, context, (), 'The input')])
+        rows = self._rows_of([Question(question, context, (), 'The input')])
         windows = [rows.window(row) for row in range(len(rows))]
         return [rows.framed(row, window) for row, window in enumerate(windows)], windows
 
@@ -306,26 +300,25 @@ def _is_squad(file: sources.File, table: Table) -> bool:
     return next(file.read(0, 1000), b'').removeprefix(b'\xef\xbb\xbf').lstrip().startswith(b'{')
 
 
-def _columns(table: Table) -> tuple[list[int], dict[str, int]]:
-    """The columns of contexts, questions and answers, and those of `id` and `answer_start`, if there are such."""
+def _columns(table: Table) -> tuple[list[int], list[int]]:
+    """The columns of contexts, questions and answers, and that of `answer_start`, if there is one."""
     if not table.names:
         raise ValueError(f'{table.file.path} has no header; a table of questions needs one, with context, question and answer.')
     given = 'answers' if 'answers' in table.names else 'answer'
     columns = [table.column(name, 'A table of questions') for name in ('context', 'question', given)]
-    return columns, {name: table.names.index(name) for name in ('id', 'answer_start') if name in table.names}
+    return columns, [column for column, name in enumerate(table.names) if name == 'answer_start'][:1]
 
 
 def _of_table(table: Table) -> list[Question]:
     """The questions of a table. Raises ValueError for a column that it lacks, or a row that cannot be used."""
-    columns, more = _columns(table)
+    columns, starts = _columns(table)
     found = []
     for row in table.rows():
         place, cells = row
         context, question, answers = table.cells(row, columns, 'a table of questions', columns[2:])
         _require_texts(context, question, place)
-        own = {name: cells[column] for name, column in more.items() if column < len(cells)}
-        start, key = own.get('answer_start'), str(own.get('id', place))
-        found.append(_checked(Question(key, question, context, _answers(answers, start, context, place), place)))
+        start = next((cells[column] for column in starts if column < len(cells)), None)
+        found.append(_checked(Question(question, context, _answers(answers, start, context, place), place)))
     return found
 
 
