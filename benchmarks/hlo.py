@@ -264,34 +264,39 @@ class Program:
         """Those that a run has, in its order; `times` counts loops."""
         found, places, repeated = [], {}, collections.Counter()
         for one, there, times in self.executed():
-            inner, whole = [one], there
-            if one.operation in ('fusion', 'async-start'):
-                inner = list(self.computations[_named(one, 'calls')].values())
-                there = self.computations[_named(one, 'calls')]
-            for part in inner:
+            for part, inside in self._parts(one, there):
                 kind = part.operation.removesuffix('-start')
                 if kind not in COLLECTIVES:
                     continue
                 if channel := re.search(r'channel_id=(\d+)', part.attributes):  # its start, what hides it and its end repeat it
-                    key = id(whole), kind, channel[1]
+                    key = id(there), kind, channel[1]
                     repeated[key] += 1
                     if repeated[key] > 1:
                         found[places[key]] = dataclasses.replace(found[places[key]], hidden=repeated[key] > 2)
                         continue
                     places[key] = len(found)
-                hidden = one.operation.endswith('-start') and _works_meanwhile(one, whole)
-                given = [x for name in part.operands if name in there for x in there[name].arrays]
+                hidden = one.operation.endswith('-start') and _works_meanwhile(one, there)
+                given = [x for name in part.operands if name in inside for x in inside[name].arrays]
                 sizes = [x.payload for x in given]
                 group = _group(part, self.chips)
                 if kind == 'all-gather':
                     payload = sum(sizes) * len(group)
                 else:
                     payload = sum(sizes)
-                    if kind == 'all-reduce' and any(
-                            user.operation == 'dynamic-slice' and user.operands[0] == part.name for user in inner):
+                    if kind == 'all-reduce' and inside is not there and any(
+                            user.operation == 'dynamic-slice' and user.operands[0] == part.name for user in inside.values()):
                         kind = 'reduce-scatter'
                 found.append(Collective(kind, payload, group, times, part.source or one.source, hidden))
         return found
+
+    def _parts(self, one, there):
+        """(instruction, its computation) of all that an instruction runs: itself, or what is in a fusion, however deep."""
+        if one.operation not in ('fusion', 'async-start'):
+            yield one, there
+            return
+        inside = self.computations[_named(one, 'calls')]
+        for part in inside.values():
+            yield from self._parts(part, inside)
 
 
 def _is_free(one):

@@ -10,8 +10,8 @@ the same shapes (benchmarks/stand_in.py).
 The last line is a JSON object. Of each chip, in GB of 1e9 bytes: `memory_gb`, and `largest`, the largest arrays that the step
 makes and the layers that they come from; `traffic_gb` that a step reads from and writes to its memory, `operations`, how often
 it runs each kind, and `collectives`, by kind and by axis of the mesh, `hidden` what is sent during other work
-(benchmarks/hlo.py). Of a step on all chips: `model_tflop`, products alone, without rematerialisation, of softmax attention only
-what the mask of a decoder leaves; and `step_tflop`, all that is computed.
+(benchmarks/hlo.py). Of a step on all chips: `model_tflop`, products alone, those of Muon too, without rematerialisation, of
+softmax attention only what the mask of a decoder leaves; and `step_tflop`, all that is computed.
 
 `bounds_ms` is the time of a step if one thing alone took time: products at the chip's peak, traffic at the bandwidth of its
 memory (of a GPU also what its cache holds), collectives at that of all its links. `step_ms` is the largest of the three, and
@@ -80,6 +80,9 @@ def measure(config, name, devices, options=None):
     mesh = meshes.make(config.mesh.data, config.mesh.fsdp, config.mesh.tensor, devices)
     run = runs.build(config, mesh)
     device, chips = mesh.devices.flat[0], mesh.size
+    if chip(device) and not peak_flops(device, config.dtype):
+        raise ValueError(f'dtype is {config.dtype!r}, for which no speed of {device.device_kind} is known; give another, such '
+                         'as --config.dtype=bfloat16.')
     unit = run.data.unit if 'inputs' in run.data.shapes else 'rows'
     units = int(np.prod(run.data.shapes['inputs'][0])) if unit == 'tokens' else config.data.batch_size
     traced = run.trace(run.longest)

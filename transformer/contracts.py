@@ -189,6 +189,9 @@ class UnlabelledTable(LabelledText, Protocol):
         """(index, line as `read_text` takes it) of each row of a table whose first line names the columns; None if it does not.
         Raises ValueError, naming the line, for a row without them."""
 
+    def submitted(self, name: str) -> str:
+        """What stands for a class in the predictions for such a table: its name or its number."""
+
 
 @runtime_checkable
 class ChosenText(FramedText, Protocol):

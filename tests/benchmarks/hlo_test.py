@@ -216,6 +216,28 @@ ENTRY %main (x: f32[8]) -> f32[8] {{
 }}
 """)
 
+    def test_one_in_a_fusion_within_another(self):
+        [one] = hlo.Program("""HloModule jit_step, replica_count=1, num_partitions=4
+
+%inner (param_0: f32[8]) -> f32[2] {
+  %param_0 = f32[8]{0} parameter(0)
+  %zero = s32[] constant(0)
+  %summed = f32[8]{0} all-reduce(%param_0), replica_groups={{0,1,2,3}}, to_apply=%add
+  ROOT %part = f32[2]{0} dynamic-slice(%summed, %zero), dynamic_slice_sizes={2}
+}
+
+%outer (param_0.1: f32[8]) -> f32[2] {
+  %param_0.1 = f32[8]{0} parameter(0)
+  ROOT %fused = f32[2]{0} fusion(%param_0.1), kind=kLoop, calls=%inner
+}
+
+ENTRY %main (x: f32[8]) -> f32[2] {
+  %x = f32[8]{0} parameter(0)
+  ROOT %start = f32[2]{0} fusion(%x), kind=kLoop, calls=%outer
+}
+""").collectives()
+        self.assertEqual((one.kind, one.payload, one.group), ('reduce-scatter', 32, (0, 1, 2, 3)))
+
     def test_a_loop_of_unknown_length_counts_once_and_is_named(self):
         self.assertEmpty(program().endless())
         text = TPU.replace('GROUPS', '{{0,1}}').replace('compare(%i.2, %constant.2)', 'compare(%i.2, %i.2)')

@@ -110,6 +110,11 @@ class MeasureTest(experiments.TestCase):
             plan.search(experiments.tiny(self.text), 'tiny', jax.devices()[:2])
         self.assertEqual(refused.call_count, tried)
 
+    def test_a_type_without_a_speed_is_refused(self):
+        with figures(peak_flops=lambda device, dtype: None), self.assertRaisesRegex(
+                ValueError, "dtype is 'float32', for which no speed of cpu is known; give another"):
+            plan.measure(experiments.tiny(self.text), 'tiny', jax.devices()[:1])
+
     def test_a_search_that_cannot_be(self):
         with self.assertRaisesRegex(ValueError, 'no figures of a cpu are known; leave it out'):
             plan.search(experiments.tiny(self.text), 'tiny', jax.devices()[:2])

@@ -54,12 +54,13 @@ def last_numbers(folder: pathlib.Path) -> dict[str, dict[str, float]]:
 
 def costs(folder: pathlib.Path) -> dict[str, float]:
     """{'TFLOP': floating point operations, counted as in the log, 'seconds'} of the training steps of a run, without evaluation
-    and saving. The time is that of the median over the log, as other work on a machine delays some steps."""
+    and saving. The time is that of the median over the log, as other work on a machine delays some steps; operations are those
+    of the mean, as batches may differ in length."""
     rows = [json.loads(line) for line in (folder / report.TIMING).read_text().splitlines()]
     steps = json.loads((folder / 'config.json').read_text())['train']['steps']
-    middle = lambda values: steps * float(np.median(values)) / 1e3
-    return {'TFLOP': middle([row['flops_per_s'] * row['step_ms'] for row in rows]) / 1e12,
-            'seconds': middle([row['step_ms'] for row in rows])}
+    flops = [row['flops_per_s'] * row['step_ms'] / 1e3 for row in rows]
+    return {'TFLOP': steps * float(np.mean(flops)) / 1e12,
+            'seconds': steps * float(np.median([row['step_ms'] for row in rows])) / 1e3}
 
 
 @dataclasses.dataclass(frozen=True)

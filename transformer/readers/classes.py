@@ -3,7 +3,7 @@ which a note says; `cut` in its JSON is the number of tokens that are left out."
 
 import dataclasses
 from collections.abc import Iterator, Sequence
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 import numpy as np
 
@@ -96,19 +96,11 @@ def _logits(rows: Sequence[dict]) -> np.ndarray:
     return sum(row['logits'] for row in rows)
 
 
-@runtime_checkable
-class SubmittedTable(UnlabelledTable, Protocol):
-    """Tables without labels whose predictions are submitted."""
-
-    def submitted(self, name: str) -> str:
-        """What stands for a class in the predictions: its name, or its number."""
-
-
 class Submitted(TextClass):
     """Base of readers that also take a table without labels, such as the test.tsv of GLUE, and then give what its server takes:
     lines of an index, a tab and the prediction. The header has `index`, `id` or `idx`, and the columns of the texts as in
     training."""
-    contract = SubmittedTable
+    contract = UnlabelledTable
 
     def answers(self, snapshot: Any, lines: Sequence[str], name: str) -> Iterator[tuple[str, dict]]:
         data = self.data_of(snapshot)
