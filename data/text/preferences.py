@@ -4,7 +4,8 @@
     for batch in opened.train(seed=0): ...
 
 Rows hold `inputs`, `segments`, `positions` and `types` [B, 2, T]: in [:, 0] the chosen text, in [:, 1] the rejected one, each
-behind the same prompt. What is too long is cut at its end; of prompt and response the longer is cut first.
+behind the same prompt. What is too long is cut at its end; of prompt and response the longer is cut first. Of two texts without
+a prompt the beginning that they share, such as the dialogue before a last turn, is cut first, at its start and as far in both.
 """
 
 import dataclasses
@@ -162,7 +163,7 @@ class OpenPreferences(examples.OpenExamples):
         return f'{self.config.path}, {self.config.described()}; {len(rows):,} pairs to train on{cut}; {self._vocabulary}'
 
     def read_text(self, line: str) -> tuple[np.ndarray, np.ndarray]:
-        """(ids, types), int32 [n], of 'text', or of 'prompt<TAB>response' where the data has prompts; cut as in training."""
+        """(ids, types), int32 [n], of 'text', or of 'prompt<TAB>response' where the data has prompts; cut at its end."""
         return self._rows_of([self._texts(line)]).framed[0]
 
     def cut(self, line: str) -> int:
@@ -186,12 +187,17 @@ class OpenPreferences(examples.OpenExamples):
         return self._rows_of([(one.prompt, text) for one in part.examples for text in (one.chosen, one.rejected)])
 
     def _rows_of(self, found: Sequence[tuple[str, str]]) -> _PreferenceRows:
-        """The rows of (prompt, text)."""
+        """The rows of (prompt, text): of one, or of the two of each pair in turn."""
         before, texts = (examples.encoded(self.tokenizer, side) for side in zip(*found))
-        room = self.frame.room(self.config.length, self.prompts)
+        room, ends = self.frame.room(self.config.length, self.prompts), [*texts]
+        for first in range(0, len(texts) - 1, 2):
+            if not len(before[first]):
+                start = _start(*texts[first : first + 2], room)
+                ends[first : first + 2] = (ids[start:] for ids in texts[first : first + 2])
         framed = [self.frame.fitted(*((first, second) if self.prompts else (second, None)), self.config.length)
-                  for first, second in zip(before, texts)]
-        return _PreferenceRows(framed, sum(len(a) + len(b) > room for a, b in zip(before, texts)))
+                  for first, second in zip(before, ends)]
+        extra = self.frame.extra(self.prompts)
+        return _PreferenceRows(framed, sum(len(a) + len(b) + extra > len(ids) for a, b, (ids, _) in zip(before, texts, framed)))
 
     def _facts(self, rows: _PreferenceRows) -> dict[str, int]:
         return {'pairs': len(rows), 'cut': rows.cut}
@@ -204,6 +210,15 @@ def _preference(table: Table, row: Row, columns: Sequence[int]) -> Preference:
     if chosen == rejected:
         raise ValueError(f'{row[0]} prefers {chosen[:40]!r} to itself; take it out, or name other columns in data.columns.')
     return Preference(prompt.strip(), chosen, rejected, row[0])
+
+
+def _start(chosen: np.ndarray, rejected: np.ndarray, room: int) -> int:
+    """How much of the beginning that two texts share is cut so that the longer one fits in `room`, or all of it."""
+    least, most = sorted((len(chosen), len(rejected)))
+    if most <= room or not least:
+        return 0
+    differs = chosen[: least - 1] != rejected[: least - 1]  # the last token stays, so that no row is empty
+    return min(most - room, int(differs.argmax()) if differs.any() else least - 1)
 
 
 def _response(cell: Any, place: str) -> tuple[str, str]:

@@ -62,6 +62,22 @@ class PreferencesTest(LabelledCase):
                                                  ('[CLS] he said [SEP] good [SEP]', '[CLS] he said [SEP] bad [SEP]')])
         self.assertIn('3 pairs to train on, 5 texts of them cut to 6 tokens', opened.describe())
 
+    @parameterized.parameters(
+        ('good', 'bad', 'sat a dog good', 'sat a dog bad', 2),
+        ('good film', 'bad', 'a dog good film', 'a dog bad', 2),  # as far in both
+        ('good film', '', 'a dog good film', 'a dog', 2),
+        ('good film no good film no', 'bad', 'good film no good', 'bad', 2),
+        ('', 'good film no good film', 'dog', 'dog good film no', 2),  # no row is empty
+    )
+    def test_of_a_shared_beginning_the_start_is_cut(self, chosen, rejected, *wanted):
+        shared = 'the cat sat a dog'
+        pairs = [(f'{shared} {chosen}'.strip(), f'{shared} {rejected}'.strip()), ('he said', 'he ran')]
+        text = jsonl(dict(zip(('chosen', 'rejected'), pair)) for pair in pairs)
+        opened = self.opened('a.jsonl', text, length=6)
+        *rows, cut = wanted
+        self.assertEqual(self.read(opened), [tuple(f'[CLS] {row} [SEP]' for row in pair) for pair in (rows, pairs[1])])
+        self.assertIn(f'2 pairs to train on, {cut} texts of them cut to 6 tokens', opened.describe())
+
     def test_training_visits_every_pair_and_goes_on_where_it_stopped(self):
         opened = self.opened('a.jsonl', jsonl({'chosen': f'{"x" * i} good', 'rejected': f'{"x" * i} bad'} for i in range(8)))
         batches = opened.train(seed=1)
