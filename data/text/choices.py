@@ -5,7 +5,8 @@
 
 Rows hold `inputs`, `segments`, `positions` and `types` [B, C, T], a row for each of C answers, each behind the same context
 (Radford et al. 2018, figure 1), and `label` int32 [B], the number of the right answer from 0. Of an example with fewer answers
-than C the last rows are padding alone, by which `segments` tell them. What is too long is cut: the context first, at its end.
+than C the last rows are padding alone, by which `segments` tell them. What is too long is cut: the context first, at its end,
+then the question before an answer.
 """
 
 import dataclasses
@@ -52,9 +53,9 @@ class Choices(examples.Examples):
       label: the column of the right answer; '': one with a usual name, such as label or answer, or, without a header, the last.
         It has a number, a letter from A, the label in a list of objects, or the text of the answer.
       first: what number the first answer has: '0', '1' or 'auto', which finds out.
-      question_with: where the question stands: 'answer', before each answer, so that the context alone is cut where the answer
-        is short (as transformers' examples do with SWAG), or 'context', behind that, [z; q; $; a] (Radford et al. 2018,
-        section 3.3), of which z is cut first.
+      question_with: where the question stands: 'answer', before each answer, so that the context alone is cut where the two
+        are short (as transformers' examples do with SWAG), and then the question at its end, or 'context', behind that,
+        [z; q; $; a] (Radford et al. 2018, section 3.3), of which z is cut first.
       header, quotes: whether the first line of each file names the columns, and whether fields may be quoted as in RFC 4180:
         'true', 'false' or 'auto', which finds out.
     """
@@ -338,13 +339,22 @@ class OpenChoices(examples.OpenExamples):
                                                          for one, question in zip(found, asked) for answer in one.answers]))
         room = self.frame.room(self.config.length, True)
         framed, cut = [], []
-        for one, context, question in zip(found, before, behind):
+        for one, asking, context, question in zip(found, asked, before, behind):
             ids = [next(answers) for _ in one.answers]
-            left = [max(not len(question), room - len(question) - len(answer)) for answer in ids]
+            kept = [self._kept(asking, text, answer, room - 1) if with_answer else answer
+                    for text, answer in zip(one.answers, ids)]
+            left = [max(not len(question), room - len(question) - len(answer)) for answer in kept]
             framed.append([self.frame.fitted(np.append(context[:size], question), answer, self.config.length)
-                           for size, answer in zip(left, ids)])
+                           for size, answer in zip(left, kept)])
             cut.append(max(0, *(len(context) + len(question) + len(answer) - room for answer in ids)))
         return framed, cut
+
+    def _kept(self, question: str, answer: str, ids: np.ndarray, room: int) -> np.ndarray:
+        """The ids of a question and its answer; if they are too long with the question cut at its end."""
+        if not question or len(ids) <= room:
+            return ids
+        first, last = examples.encoded(self.tokenizer, [question, f' {answer}'])
+        return np.append(first[: max(0, room - len(last))], last)
 
     def _facts(self, rows: _ChoiceRows) -> dict[str, int]:
         return {'questions': len(rows), 'cut': rows.cut}

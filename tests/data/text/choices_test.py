@@ -143,6 +143,19 @@ class ChoicesTest(LabelledCase):
         self.assertEqual(self.read(opened)[0][0], ['[CLS] the cat sat he said [SEP] no [SEP]',
                                                    '[CLS] the cat he said [SEP] bad film [SEP]'])
 
+    @parameterized.parameters(
+        (10, 'the cat [SEP] he said a dog no', 'the [SEP] he said a dog bad film'),
+        (8, 'the [SEP] he said a no', 'the [SEP] he said bad film'),
+        (6, 'the [SEP] he no', 'the [SEP] bad film'),
+        (5, 'the [SEP] no', 'the [SEP] bad'))
+    def test_a_long_question_is_cut_before_its_answer(self, length, *wanted):
+        row = {'context': 'the cat', 'question': 'he said a dog', 'choices': ['no', 'bad film']}
+        opened = self.opened('a.jsonl', jsonl(row | {'label': n} for n in (0, 1)), length=length)
+        rows = [f'[CLS] {row} [SEP]' for row in wanted]
+        self.assertEqual(self.read(opened)[0][0], rows)
+        _, framed, cut = opened.read_choices('the cat\the said a dog\tno\tbad film')
+        self.assertEqual(([self.spelt(opened, ids) for ids, _ in framed], cut), (rows, 11 - length))
+
     def test_training_visits_every_example_and_goes_on_where_it_stopped(self):
         opened = self.opened('a.jsonl', jsonl({'context': 'x' * (i + 1), 'choices': ['good', 'bad'], 'label': i % 2}
                                               for i in range(8)))
