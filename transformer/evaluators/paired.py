@@ -29,8 +29,11 @@ def compare(evaluator: OfExamples, first: Found, second: Found, draws: int = DRA
     The difference is first - second; low and high bound its interval of 95 % (percentiles of the bootstrap). The p of the
     bootstrap is the share of draws whose difference is as far from the measured one as that is from 0, (1 + k) / (1 + draws).
 
-    Raises: ValueError if the examples are not the same.
+    Raises: ValueError if the examples are not the same, or if the evaluator has no number for them.
     """
+    if not (first and second):
+        raise ValueError(f'{type(evaluator).__name__} has no number for these data, so two runs cannot be compared by it; '
+                         'choose another evaluator.')
     counts = [{len(x) for x in found.values()} for found in (first, second)]
     if first.keys() != second.keys() or counts[0] != counts[1]:
         described = [f'{", ".join(found)} of {max(count):,} examples' for found, count in zip((first, second), counts)]

@@ -7,7 +7,7 @@ from absl.testing import absltest, parameterized
 
 from transformer.evaluators.base import Averages
 from transformer.evaluators.paired import compare, line, mcnemar
-from transformer.evaluators.reading import ClassScores, Correlation
+from transformer.evaluators.reading import ClassScores, Correlation, Entities
 
 
 def found_of(label, said):
@@ -107,6 +107,12 @@ class CompareTest(parameterized.TestCase):
         one = {'label': np.zeros(3), 'said': np.zeros(3)}
         with self.assertRaisesRegex(ValueError, 'over other examples .label, said of 3 examples against label, said of 4'):
             compare(Correlation(), one, {name: np.zeros(4) for name in one})
+
+    def test_an_evaluator_without_numbers_is_refused(self):
+        found = {'names': np.ones((3, 3)), 'strict': np.ones((3, 3))}
+        for pair in (({}, {}), (found, {}), ({}, found)):
+            with self.assertRaisesRegex(ValueError, r'\AEntities has no number for these data, .*; choose another'):
+                compare(Entities(), *pair)
 
 
 if __name__ == '__main__':
