@@ -75,12 +75,14 @@ def of_texts(variant, name, what):
 
 def family_of(model):
     """The family of a BERT: RoBERTa's positions begin after an offset for padding, ALBERT's layers share parameters, ELECTRA
-    has narrow tables or a discriminator's head, and DistilBERT no token types."""
+    has narrow tables or a discriminator's head, T5's encoder biases for offsets, and DistilBERT no token types."""
     part = lambda name: resolve.parse(model[name], resolve.slots(resolve.load(BERT))[name].kind, f'model.{name}')
     is_a = lambda part, path: isinstance(part, resolve.load(path))
     positions = part('positions')
     if is_a(positions, 'transformer.attention.positions.absolute:Learned') and positions.offset:
         return 'roberta'
+    if is_a(positions, 'transformer.attention.positions.relative:T5Bias'):
+        return 't5'
     if is_a(part('depth'), 'transformer.layers.universal:Groups'):
         return 'albert'
     if model.get('embedding_width', 0) or is_a(part('head'), 'transformer.layers.heads:ReplacedTokens'):
@@ -89,10 +91,11 @@ def family_of(model):
 
 
 def head_of(model):
-    """The head for classes in the family of a BERT."""
+    """The head for classes in the family of a BERT; T5, which has none on its encoder alone, gets DistilBERT's."""
+    relu = 'Classes(activation=Relu(), dropout=0.2)'
     return {'roberta': 'Classes(twice=True)', 'albert': 'Classes(dropout=0.1)', 'bert': 'Classes()',
             'electra': 'Classes(activation=Gelu(), twice=True)',
-            'distilbert': 'Classes(activation=Relu(), dropout=0.2)'}[family_of(model)]
+            'distilbert': relu, 't5': relu}[family_of(model)]
 
 
 def head_of_choices(model):

@@ -316,6 +316,15 @@ class FinetuneTest(recorded.TestCase):
         config = self.out_again('BertForSequenceClassification', 'bert_classes')
         self.assertEqual(config['id2label'], {'0': 'no', '1': 'yes', '2': 'both'})
 
+    @parameterized.parameters(
+        ('bert', 'TokenClasses()'), ('roberta', 'TokenClasses()'), ('albert', 'TokenClasses(dropout=0.1)'),
+        ('electra', 'TokenClasses()'), ('distilbert', 'TokenClasses()', 'Span(dropout=0.1)'),
+        ('t5_encoder', 'TokenClasses(dropout=0.0)'))
+    def test_heads_for_tags_and_answers_have_the_dropout_of_their_family(self, name, tags, span='Span()'):
+        self.convert(f'--from_hf={self.hugging_face(name)}', f'--workdir={self.folder / "run"}')
+        for config, head in (('tag', tags), ('answer', span)):
+            self.assertEqual(cli.load_config(f'configs/{config}.py:{self.folder / "run"}')[0].model.head, head)
+
     @parameterized.parameters('Bert', 'Albert', 'Electra', 'DistilBert')
     @pytest.mark.slow
     def test_a_model_without_a_head_tags(self, family):
