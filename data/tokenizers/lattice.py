@@ -24,7 +24,7 @@ class Edge:
     """A piece at a place.
 
     Attributes:
-      start, stop: characters of the text.
+      start, stop: characters of the text that is segmented.
       piece: how the model writes it, U+2581 for a space.
       id: that of the piece; of a character that no piece has the unknown one, though it is encoded as bytes.
       score: the log probability of the piece, times alpha.
@@ -110,13 +110,26 @@ class Lattice:
         return made
 
 
+def normalized(tokenizer: SentencePieceTokenizer, text: str) -> str:
+    """A text as the model segments it: with a space before it, single spaces and no ligatures if the model was learnt with
+    these. One learnt here takes any text as it is."""
+    import sentencepiece
+
+    normalize = sentencepiece.SentencePieceProcessor(model_proto=tokenizer.model).normalize
+    as_bytes = any(sign == f'<0x{SPACE.encode()[0]:02X}>' for sign, _, kind in tokenizer.pieces() if kind == 'special')
+    parts = text.split(SPACE) if as_bytes else [text]  # the sign of a space is encoded apart
+    return SPACE.join(normalize(part).replace(SPACE, ' ') for part in parts)
+
+
 def of(tokenizer: SentencePieceTokenizer, text: str, alpha: float = 1.0) -> Lattice:
-    """The lattice of a text, with the pieces and the scores of SentencePiece. Raises ValueError for a model of another kind
-    and for a text without characters."""
+    """The lattice of a text as the model has it (`normalized`), with the pieces and the scores of SentencePiece. Raises
+    ValueError for a model of another kind and for a text without characters."""
     if not text:
         raise ValueError('The text is empty; give one with characters.')
     if tokenizer.kind != 'unigram':
         raise ValueError("The tokenizer is of kind 'bpe', which has one segmentation for a text; give one of kind 'unigram'.")
+    if not (text := normalized(tokenizer, text)):
+        raise ValueError('The text has only characters that the model leaves out; give one with others.')
     written = ''.join(_NO_SPACE if one == SPACE else SPACE if one == ' ' else one for one in text)
     pieces = tokenizer.pieces()
     normal = [score for _, score, kind in pieces if kind == 'normal']

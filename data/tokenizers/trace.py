@@ -10,8 +10,8 @@ counts of the pairs against the size of the vocabulary.
 
 Segmentations: of a text by the SentencePiece model of a run, or in a file, of kind 'unigram': the N likeliest (5) with their
 probabilities among all, and the log probabilities of their pieces; then the probability of each piece at each place
-(data/tokenizers/lattice.py). --alpha below 1 flattens them, as data.tokenizer's alpha does for draws in training. The picture
-shows the lattice.
+(data/tokenizers/lattice.py). Places count the characters of the text as the model reads it, which may have a space before it or
+other signs. --alpha below 1 flattens them, as data.tokenizer's alpha does for draws in training. The picture shows the lattice.
 """
 
 import itertools
@@ -178,9 +178,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument('file', metavar='FILE', nargs='?', help='a text, a folder or a glob')
     parser.add_argument('--merges', type=int, metavar='N', help='the most merges; default: until every word is one token')
     parser.add_argument('--encoding', default='utf-8', metavar='NAME', help='of FILE, by a name that Python knows')
-    model = parser.add_mutually_exclusive_group()
-    model.add_argument('--workdir', metavar='RUN', help='a run, whose tokenizer segments --text')
-    model.add_argument('--model', metavar='FILE', help='a tokenizer.model, which segments --text')
+    one = parser.add_mutually_exclusive_group()
+    one.add_argument('--workdir', metavar='RUN', help='a run, whose tokenizer segments --text')
+    one.add_argument('--model', metavar='FILE', help='a tokenizer.model, which segments --text')
     parser.add_argument('--text', help='the text to segment')
     parser.add_argument('--count', type=int, default=5, metavar='N', help='the most segmentations (default 5)')
     parser.add_argument('--alpha', type=float, default=1.0, metavar='X', help='exponent of their probabilities (default 1)')
@@ -198,8 +198,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if options.out and not os.path.isdir(os.path.dirname(options.out) or '.'):
         raise ValueError(f'--out={options.out!r} names a folder that does not exist; create it first.')
     if source:
-        found = lattice.of(model_of(source), options.text, options.alpha)
-        figure = lattice_picture(found, options.text) if options.out else None
+        model = model_of(source)
+        found = lattice.of(model, options.text, options.alpha)
+        figure = lattice_picture(found, lattice.normalized(model, options.text)) if options.out else None
         for line in segmentations(found, options.count):
             print(line)
     else:

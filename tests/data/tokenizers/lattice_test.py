@@ -1,16 +1,29 @@
 """The lattice of a unigram model against all segmentations one by one, and against SentencePiece."""
 
 import collections
+import functools
+import io
 import math
 
 import numpy as np
+import sentencepiece
 from absl.testing import absltest, parameterized
 
 from data.tokenizers import lattice
 from data.tokenizers.specs import SentencePiece
+from data.tokenizers.tokenizer import SentencePieceTokenizer
 
 TEXT = ['the sea and the sailor see the deep blue sea', 'seas and sailors are deep', 'a theory of the others'] * 20
 MODEL = SentencePiece(vocab=285, kind='unigram').learn(TEXT)
+
+
+@functools.cache
+def usual(**fields):
+    """A model with the library's defaults, which normalise a text and put a space before it."""
+    made = io.BytesIO()
+    sentencepiece.SentencePieceTrainer.train(sentence_iterator=iter(TEXT), model_writer=made, minloglevel=2,
+                                                hard_vocab_limit=False, **fields)
+    return SentencePieceTokenizer(made.getvalue())
 
 
 def scores():
@@ -72,6 +85,18 @@ class LatticeTest(parameterized.TestCase):
         chosen = [i for i in MODEL.encode(text).tolist() if not MODEL._processor.is_byte(i)]
         self.assertEqual([edge.id for edge in found[0][1] if edge.id], chosen)
 
+    @parameterized.product(
+        text=('Hello the model', 'the  deep sea', ' the sea\n and ', '\ufb01the \u2460 sea', 'blue\u2581sea'),
+        fields=({}, {'treat_whitespace_as_suffix': True}, {'byte_fallback': True}))
+    def test_equals_sentencepiece_with_its_defaults(self, text, fields):
+        model = usual(**fields)
+        encoded = model.encode(text).tolist()
+        (_, found), = lattice.of(model, text).best(1)
+        unknown, is_byte = model.roles.unknown, model._processor.is_byte
+        self.assertEqual([edge.id for edge in found if edge.id != unknown],
+                         [one for one in encoded if one != unknown and not is_byte(one)])
+        self.assertEqual(''.join(edge.piece for edge in found), lattice.normalized(model, text).replace(' ', '\u2581'))
+
     def test_signs_of_a_space_and_unknown_characters_are_pieces_of_their_own(self):
         found = lattice.of(MODEL, 'a\u2581é')
         self.assertEqual([(edge.start, edge.piece, edge.id) for edge in found.edges if edge.start],
@@ -88,6 +113,8 @@ class LatticeTest(parameterized.TestCase):
             lattice.of(SentencePiece(vocab=280).learn(TEXT), 'a')
         with self.assertRaisesRegex(ValueError, 'The text is empty; give one'):
             lattice.of(MODEL, '')
+        with self.assertRaisesRegex(ValueError, 'The text has only characters that the model leaves out; give one'):
+            lattice.of(usual(), '  ')
 
 
 if __name__ == '__main__':

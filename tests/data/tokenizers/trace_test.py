@@ -12,7 +12,7 @@ from absl.testing import absltest, parameterized
 from PIL import Image
 
 from data.tokenizers import lattice, merges, trace
-from tests.data.tokenizers.lattice_test import MODEL
+from tests.data.tokenizers.lattice_test import MODEL, usual
 from tests.data.tokenizers.merges_test import RHYME
 
 ROOT = pathlib.Path(__file__).parents[3]
@@ -147,6 +147,13 @@ class SegmentationsTest(parameterized.TestCase):
         shown = [text.get_text() for text in figure.axes[0].texts]
         edges = zip(lattice.of(MODEL, 'sea').edges, lattice.of(MODEL, 'sea').marginals())
         self.assertEqual(shown, [f'{edge.piece}\n{p:.2f}' for edge, p in edges if p >= 0.01])
+
+    def test_a_model_that_normalises(self):
+        usual().save(self.run)
+        lines = printed(f'--workdir={self.run}', '--text=the  sea', f'--out={self.run}/lattice.png')
+        self.assertIn(' segmentations of 8 characters', lines[0])
+        self.assertStartsWith(lines[3].split()[2], '\u2581')
+        self.assertTrue((self.run / 'lattice.png').exists())
 
     @parameterized.parameters(
         (('--text=a',), 'Give either FILE, for its merges, or a --workdir'), ((), 'Give either FILE'),
