@@ -42,7 +42,8 @@ class Part:
       words: the words for the values 0, 1, .. of the target, such as ('negative', 'positive'); (): the values themselves.
       step: numbers of the target are rounded to multiples of it, such as 0.2; 0: they are not.
       apart: what training and held-out examples do not share with order='hash': their 'inputs', or 'both', for targets that
-        are texts of their own and no classes. Examples to train on that share it are left out.
+        are texts of their own and no classes. Examples to train on that share it with one of valid or test, slices of the same
+        part, are left out.
       header, quotes, encoding, order, train, valid, test: as in data.seq2seq.parallel:Parallel.
     """
 
