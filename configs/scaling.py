@@ -12,7 +12,7 @@ of 1.84. With 4 rows and twice the rate they end at 1.74 and 1.88, with half of 
 
 The table has the size of each run, N with and without its table of bytes, the bytes that it has read, D, its operations C, as
 XLA counts them, and the loss on held-out text. Pictures in WORKDIR/plots: the loss against C, D and N, the curves of equal C
-(`valleys`), and the best size of C by the three approaches of Hoffmann et al. 2022 (training/report/scaling.py), beside that of
+(`valleys`), and the best size of C by the three approaches of Hoffmann et al. 2022 (training/report/scaling.py), beside those of
 Kaplan et al. 2020, who count N without the table and C as 6·N·D.
 
 On the standard library the parabolas are lowest at
@@ -22,12 +22,13 @@ On the standard library the parabolas are lowest at
     loss      1.943     1.702     1.459     1.319     1.230    nats a byte
 
 The exponent of the best size is 0.476 by the best runs, 0.503 by the parabolas and 0.459 by the surface (four fifths of fits to
-runs drawn again lie in 0.423 to 0.495; 0.444 with Huber's loss), which is 0.778 + 53.5·N^-0.468 + 123.9·D^-0.396. Counted as
-Kaplan et al. do it is 0.514, hardly more, where they found 0.73: the table of bytes is 40 % of the smallest size and 10 % of
-the best one at 6e12 operations, but 6·N·D leaves out its operations too, and those of attention, so that both grow faster by
-the same factor, 1.12 in their logarithms. The run of 1e14 operations ends at 1.012; the surface says 1.065, 5.2 % more, and
-1.087 by Huber's loss: with 1.8 million parameters it is twice as large as the largest that was fitted. On one core of an EPYC
-(family 25 model 1; Python 3.11, jax 0.10.2, float32) the 25 runs took 47 minutes and the last one 88, beside other work.
+runs drawn again lie in 0.423 to 0.495; 0.444 with Huber's loss), which is 0.778 + 53.5·N^-0.468 + 123.9·D^-0.396 and has C as
+6·N·D. Counted as Kaplan et al. do it is 0.506 by the best runs and 0.512 by the surface, 0.03 and 0.05 more, where they found
+0.73: the table of bytes is 40 % of the smallest size and 10 % of the best one at 6e12 operations, but 6·N·D leaves out its
+operations too, and those of attention. Parabolas do not apply there: runs of one budget differ up to twofold in these counts.
+The run of 1e14 operations ends at 1.012; the surface says 1.065, 5.2 % more, and 1.087 by Huber's loss: with 1.8 million
+parameters it is twice as large as the largest that was fitted. On one core of an EPYC (family 25 model 1; Python 3.11, jax
+0.10.2, float32) the 25 runs took 47 minutes and the last one 88, beside other work.
 """
 
 import math
