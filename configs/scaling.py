@@ -12,8 +12,8 @@ of 1.84. With 4 rows and twice the rate they end at 1.74 and 1.88, with half of 
 
 The table has the size of each run, N with and without its table of bytes, the bytes that it has read, D, its operations C, as
 XLA counts them, and the loss on held-out text. Pictures in WORKDIR/plots: the loss against C, D and N, the curves of equal C
-(`valleys`), and the best size of C by the three approaches of Hoffmann et al. 2022 (training/report/scaling.py), beside those of
-Kaplan et al. 2020, who count N without the table and C as 6·N·D.
+(`valleys`), and the best size of C by the three approaches of Hoffmann et al. 2022 (training/report/scaling.py), beside those
+of Kaplan et al. 2020, who count N without the table and C as 6·N·D.
 
 On the standard library the parabolas are lowest at
 
