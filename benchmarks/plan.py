@@ -19,13 +19,16 @@ memory (of a GPU also what its cache holds), collectives at that of all its link
 CO2 are of all train.steps at that speed.
 
 --search compiles the step on meshes that split the parameters as far as they can be or do not, with each kind of
-rematerialisation and as few microbatches as fit, and ranks them by step_ms.
+rematerialisation and as few microbatches as fit, then the best of these with other kernels of attention and other meshes, and
+ranks them by step_ms.
 """
 
 import dataclasses
+import functools
 import importlib.metadata
 import itertools
 import json
+import math
 import pathlib
 import re
 import sys
@@ -39,7 +42,7 @@ from training.config import cli
 
 if __name__ == '__main__':
     flags.DEFINE_string('topology', 'v5e:4x4', 'the slice that is compiled for')
-    flags.DEFINE_boolean('search', False, 'try meshes, rematerialisation and microbatches')
+    flags.DEFINE_boolean('search', False, 'try meshes, rematerialisation, microbatches and kernels')
     cli.answer_help(config='configs/gpt2.py:124m')
     topologies.without_devices()
 
@@ -59,6 +62,7 @@ from transformer.attention.masks.algebra import Mask
 from transformer.attention.mechanism import Mechanism, Softmax
 from transformer.layers.stack import REMAT
 
+KERNELS = 'plain', 'blockwise', 'rows', 'splash', 'cudnn'  # of softmax attention, besides 'auto'
 STATE = 'parameters', 'optimizer', 'other state', 'companions'  # what a chip holds from step to step
 
 
@@ -205,39 +209,90 @@ def advice(config, mesh, state, needed, limit, split):
     return f'All but the state takes {(needed - held) / 1e9:.1f} GB: try {" or ".join(ways) or "fewer rows"}.'
 
 
+@dataclasses.dataclass(frozen=True)
+class Choice:
+    """What `search` chooses between, besides microbatches."""
+    fsdp: int
+    tensor: int
+    remat: str
+    kernel: str = 'auto'
+
+
 def search(config, name, devices):
-    """The plan with the shortest step of those that fit, with `tried`, [(mesh, remat, microbatches, step_ms or None)]."""
-    kind, rows = devices[0].device_kind, config.data.batch_size
+    """The plan with the shortest step of those that fit, with `tried`, [(mesh, remat, kernel, microbatches, step_ms or None)].
+
+    First every rematerialisation with whole and with most split parameters; then, from the best of these, one change after the
+    other that makes it shorter: each kernel of softmax attention, `mesh.fsdp` between the two, and `mesh.tensor` doubled. Where
+    none of the first fits, `mesh.tensor` is doubled until one does."""
+    chips, rows, kind = len(devices), config.data.batch_size, devices[0].device_kind
     parts = meshes.rows(meshes.make(-1, 1, config.mesh.tensor, devices))
     if not chip(devices[0]):
         raise ValueError(f'--search ranks by the time of a step, but no figures of a {kind} are known; leave it out, or name a '
                          'slice of v4, v5e, v5p or v6e.')
     if rows % parts:
-        raise ValueError(f'data.batch_size={rows} cannot be divided among the {parts} parts of {len(devices)} x {kind}; choose '
+        raise ValueError(f'data.batch_size={rows} cannot be divided among the {parts} parts of {chips} x {kind}; choose '
                          f'a multiple of {parts}.')
-    whole = schema.changed(config, {'mesh.data': parts, 'mesh.fsdp': 1, 'train.microbatches': 1, 'evals': {}})
-    split = most_split(runs.build(whole, meshes.make(parts, 1, config.mesh.tensor, devices)), parts)
-    plans, tried = [], []
     places = list(_places(config.model, 'remat'))
-    for fsdp, remat in itertools.product(sorted({1, split}), REMAT if places else ('none',)):
-        changes = {'mesh.data': parts // fsdp, 'mesh.fsdp': fsdp}
-        changes |= {f'{place}remat': remat for place in places}
-        micro, possible = 1, True
+    softmaxes = {name: mechanism for name, mechanism in _mechanisms(config.model) if isinstance(mechanism, Softmax)}
+    plans, tried = {}, []
+
+    def most(tensor):
+        """The `mesh.fsdp` that leaves the fewest parameters on a chip."""
+        whole = schema.changed(config, {'mesh.data': chips // tensor, 'mesh.fsdp': 1, 'mesh.tensor': tensor,
+                                        'train.microbatches': 1, 'evals': {}})
+        mesh = meshes.make(chips // tensor, 1, tensor, devices)
+        return most_split(runs.build(whole, mesh), chips // tensor)
+
+    def attempt(choice, micro=1):
+        """Adds the plan of a choice, with as few microbatches as fit, but not fewer than `micro`."""
+        parts, possible = chips // choice.tensor, True
+        changes = {'mesh.data': parts // choice.fsdp, 'mesh.fsdp': choice.fsdp, 'mesh.tensor': choice.tensor}
+        changes |= {f'{place}remat': choice.remat for place in places}
+        if choice.kernel != 'auto':
+            changes |= {field: str(dataclasses.replace(mechanism, implementation=choice.kernel))
+                        for field, mechanism in softmaxes.items()}
         while possible and rows % (micro * parts) == 0:
             one = measure(schema.changed(config, changes | {'train.microbatches': micro}), name, devices)
-            tried.append({'mesh': one['mesh'], 'remat': remat, 'microbatches': micro, 'step_ms': one.get('step_ms')})
-            print(_row(tried[-1], one['fits']), file=sys.stderr, flush=True)
+            tried.append({'mesh': one['mesh'], 'remat': choice.remat, 'kernel': choice.kernel, 'microbatches': micro,
+                          'step_ms': one.get('step_ms') if one['fits'] else None})
+            print(_row(tried[-1]), file=sys.stderr, flush=True)
             if one['fits']:
-                plans.append(one)
-                break
+                plans[choice] = one
+                return
             memory = one['memory_gb']  # of which microbatches change what is not state
             possible = sum(memory.get(key, 0) for key in STATE) < memory['there is']
             micro *= 2
-    best = min(plans, key=lambda one: one['step_ms'], default=None)
-    if best is None:
-        raise ValueError(f'No mesh, rematerialisation and number of microbatches of {name} fit into {len(devices)} x {kind}; '
+
+    def best():
+        return min(plans, key=lambda choice: plans[choice]['step_ms'])
+
+    def improve(**change):
+        """Whether the best choice with a change is better."""
+        before = best()
+        try:
+            attempt(dataclasses.replace(before, **change), plans[before]['microbatches'])
+        except ValueError as error:
+            print(f'{", ".join(f"{key}={one}" for key, one in change.items())}: {error}', file=sys.stderr, flush=True)
+        return best() != before
+
+    tensor = config.mesh.tensor
+    split = most(tensor)
+    for fsdp, remat in itertools.product(sorted({1, split}), REMAT if places else ('none',)):
+        attempt(Choice(fsdp, tensor, remat))
+    while not plans and chips % (2 * tensor) == 0:
+        tensor *= 2
+        attempt(Choice(most(tensor), tensor, 'full' if places else 'none'))
+    if not plans:
+        raise ValueError(f'No mesh, rematerialisation and number of microbatches of {name} fit into {chips} x {kind}; '
                          'take more chips, or fewer rows.')
-    return best | {'tried': sorted(tried, key=lambda row: row['step_ms'] or float('inf'))}
+    for kernel in KERNELS if softmaxes else ():
+        improve(kernel=kernel)
+    between = 2 ** (split.bit_length() // 2)
+    if 1 < between < split and chips // best().tensor % between == 0:
+        improve(fsdp=between)
+    while chips % (wider := 2 * best().tensor) == 0 and improve(tensor=wider, fsdp=math.gcd(best().fsdp, chips // wider)):
+        pass
+    return plans[best()] | {'kernel': best().kernel, 'tried': sorted(tried, key=lambda row: row['step_ms'] or math.inf)}
 
 
 def most_split(run, parts):
@@ -245,10 +300,10 @@ def most_split(run, parts):
     return meshes.most_split(run.shapes.params, roles.axes_of(run.roles, run.shapes.params), 'fsdp', parts)
 
 
-def _row(one, fits):
+def _row(one):
     where = ' '.join(f'{axis}={size}' for axis, size in one['mesh'].items() if size > 1)
-    return (f'{where:>20}  remat={one["remat"]:<5} microbatches={one["microbatches"]:<3} '
-            + (f'{one["step_ms"]} ms' if fits else 'does not fit'))
+    return (f'{where:>28}  remat={one["remat"]:<5} kernel={one["kernel"]:<9} microbatches={one["microbatches"]:<3} '
+            + ('does not fit' if one['step_ms'] is None else f'{one["step_ms"]} ms'))
 
 
 def lines(plan):
@@ -296,6 +351,15 @@ def _places(group, field, before='model.'):
     for name, value in group.items():
         if hasattr(value, 'items'):
             yield from _places(value, field, f'{before}{name}.')
+
+
+def _mechanisms(group):
+    """(the dotted name of a field, its mechanism) of all attention that is written as an expression."""
+    for field in 'attention', 'cross_attention':
+        for place in _places(group, field):
+            value = functools.reduce(lambda node, key: node[key], place.split('.')[1:-1], group)[field]
+            if isinstance(value, str):
+                yield place + field, _parsed(value, Mechanism)
 
 
 def _bytes(tree):

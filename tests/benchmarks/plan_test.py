@@ -1,5 +1,7 @@
 """benchmarks/plan.py: its numbers, with CPUs for TPUs, and its sentences."""
 
+import contextlib
+import io
 import json
 import math
 import re
@@ -22,6 +24,12 @@ def figures(**changes):
     """Chips in place of this machine's CPUs."""
     found = {'chip': lambda device: CHIP, 'peak_flops': lambda device, dtype: 1e12} | changes
     return mock.patch.multiple(plan, **found)
+
+
+def answer(config, step_ms=1.0, fits=True, parameters=1.0):
+    """What `plan.measure` says of a config, as far as a search reads it."""
+    return {'mesh': {axis: config.mesh[axis] for axis in meshes.AXES}, 'microbatches': config.train.microbatches, 'fits': fits,
+            'memory_gb': {'parameters': parameters, 'there is': 16.0}, 'step_ms': step_ms}
 
 
 class MeasureTest(experiments.TestCase):
@@ -83,28 +91,52 @@ class MeasureTest(experiments.TestCase):
             split, micro, remat = config.mesh.fsdp > 1, config.train.microbatches, config.model.remat
             fits = micro >= (2 if split else 4) // (2 if remat == 'full' else 1)
             cost = {'none': 3, 'dots': 4, 'full': 5}[remat] + micro + split
-            return {'mesh': {'data': 1 if split else 2, 'fsdp': 2 if split else 1, 'tensor': 1}, 'fits': fits,
-                    'memory_gb': {'parameters': 1.0, 'there is': 16.0}} | ({'step_ms': cost} if fits else {})
-        with figures(), mock.patch.object(plan, 'measure', measured):
+            if 'rows' in config.model.attention:
+                raise ValueError('not this kernel')
+            cost -= 0.5 * ('splash' in config.model.attention)
+            return answer(config, cost + 2 * (config.mesh.tensor > 1), fits)
+        said = io.StringIO()
+        with figures(), mock.patch.object(plan, 'measure', measured), contextlib.redirect_stderr(said):
             found = plan.search(experiments.tiny(self.text), 'tiny', jax.devices()[:2])
-        self.assertEqual(found['step_ms'], 6)  # split, none, in two microbatches
-        self.assertEqual(found['tried'][0], {'mesh': found['mesh'], 'remat': 'none', 'microbatches': 2, 'step_ms': 6})
+        self.assertEqual((found['step_ms'], found['kernel']), (5.5, 'splash'))  # split, none, in two microbatches
+        self.assertEqual(found['mesh'], {'data': 1, 'fsdp': 2, 'tensor': 1})
+        self.assertEqual(found['tried'][0], {'mesh': found['mesh'], 'remat': 'none', 'kernel': 'splash', 'microbatches': 2,
+                                             'step_ms': 5.5})
         self.assertIsNone(found['tried'][-1]['step_ms'])
+        self.assertEqual({row['kernel'] for row in found['tried']}, {'auto', 'plain', 'blockwise', 'splash', 'cudnn'})
+        self.assertIn('kernel=rows: not this kernel', said.getvalue())
+        self.assertIn('microbatches=1   does not fit', said.getvalue())
 
     def test_the_search_splits_parameters_as_far_as_their_width_can_be_divided(self):
         config = experiments.tiny(self.text, **{'model.width': 12, 'model.heads': 3, 'model.feed_forward': 'Mlp(inner=16)'})
         meshes_of = []
 
         def measured(config, name, devices):
-            meshes_of.append((config.mesh.data, config.mesh.fsdp))
-            return {'mesh': {}, 'fits': True, 'memory_gb': {}, 'step_ms': 1.0}
+            meshes_of.append((config.mesh.data, config.mesh.fsdp, config.mesh.tensor))
+            return answer(config)
         with figures(), mock.patch.object(plan, 'measure', measured):
             plan.search(config, 'tiny', jax.devices()[:8])
-        self.assertEqual({*meshes_of}, {(8, 1), (2, 4)})
+        self.assertEqual({*meshes_of}, {(8, 1, 1), (2, 4, 1), (4, 2, 1), (4, 1, 2)})
 
-    @parameterized.parameters((1.0, 18), (20.0, 6))  # 2 meshes, 3 ways of remat, and microbatches where they can help
+    def test_the_search_goes_on_from_the_best_mesh(self):
+        def measured(config, name, devices):
+            cost = {(8, 1, 1): 9, (1, 8, 1): 8, (2, 4, 1): 7, (1, 4, 2): 6, (1, 2, 4): 5}
+            mesh = config.mesh.data, config.mesh.fsdp, config.mesh.tensor
+            return answer(config, cost.get(mesh, 10))
+        with figures(), mock.patch.object(plan, 'measure', measured):
+            found = plan.search(experiments.tiny(self.text), 'tiny', jax.devices()[:8])
+        self.assertEqual(found['mesh'], {'data': 1, 'fsdp': 2, 'tensor': 4})
+
+    def test_a_search_in_which_only_split_layers_fit(self):
+        def measured(config, name, devices):
+            return answer(config, fits=config.mesh.tensor == 4, parameters=20.0)
+        with figures(), mock.patch.object(plan, 'measure', measured):
+            found = plan.search(experiments.tiny(self.text), 'tiny', jax.devices()[:4])
+        self.assertEqual((found['mesh']['tensor'], found['tried'][0]['remat']), (4, 'full'))
+
+    @parameterized.parameters((1.0, 22), (20.0, 7))  # 2 meshes, 3 ways of remat, split layers, and microbatches where they help
     def test_a_search_that_finds_nothing(self, state, tried):
-        refused = mock.Mock(return_value={'mesh': {}, 'fits': False, 'memory_gb': {'parameters': state, 'there is': 16.0}})
+        refused = mock.Mock(side_effect=lambda config, *given: answer(config, fits=False, parameters=state))
         with figures(), mock.patch.object(plan, 'measure', refused), \
                 self.assertRaisesRegex(ValueError, 'fit into 2 x cpu; take more chips'):
             plan.search(experiments.tiny(self.text), 'tiny', jax.devices()[:2])
