@@ -39,7 +39,6 @@ import train
 from data import remote
 from display import progress
 from training import storage
-from training.config import schema
 from training.config.resolve import did_you_mean
 from training.host.signals import Stop
 from training.report import sweeps
@@ -55,7 +54,7 @@ def main(config, name):
     sweep = sweep_of(name, given.seeds, config.seed)
     if given.only is not None and given.only not in sweep.points:
         raise ValueError(f'The sweep has no point {given.only!r}; {did_you_mean(given.only, sweep.points)}')
-    return run(sweep, config, schema.differences(cli.load_config(name)[0], config),
+    return run(sweep, config, cli.typed(config),
                storage.path(given.workdir or cli.default_workdir(name)), pathlib.Path(name.partition(':')[0]).stem,
                only=given.only, processes=given.processes)
 
@@ -174,8 +173,9 @@ def at_once(sweep, folder, processes):
             if stop.signal:
                 for _, process in running.values():
                     process.send_signal(stop.signal)
-                codes = [process.wait() for _, process in running.values()]
-                yield '', next(filter(None, codes), 128 + stop.signal)
+                for _, process in running.values():
+                    process.wait()  # some of them had not begun to listen, and were ended by it
+                yield '', 128 + stop.signal
                 return
             for number, (point, process) in list(running.items()):
                 if process.poll() is None:

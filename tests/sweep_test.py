@@ -75,12 +75,22 @@ class SweepCase(experiments.TestCase):
         path = self.folder / 'mine.py'
         path.write_text(textwrap.dedent(f'''
             from tests import experiments, sweep_test
-            from training.report.sweeps import Sweep
+            from training.report.sweeps import Point, Sweep
 
             def get_config(variant):
                 return {config or f'experiments.tiny({str(self.text)!r}, **{{"train.steps": 2}})'}
             ''') + (f'\ndef sweep(variant):\n    return {points}\n' if points else ''))
         return experiments.call('sweep', f'--config={path}', f'--workdir={self.folder / workdir}', *arguments)
+
+
+class FlagsTest(SweepCase):
+    def test_points_get_every_field_of_the_command_line(self):
+        """Also those that are the same in the config of the sweep, but not in that of a point."""
+        with mock.patch.object(sweep.train, 'train', return_value=0) as trained:
+            done = self.sweep('--config.train.steps=2', config=f'experiments.tiny({str(self.text)!r}, **{{"train.steps": '
+                              '5 if variant else 2})', points="Sweep({'a': Point(__file__ + ':other')}, lambda one: {'': {}})")
+        self.assertEqual((done.code, done.err), (0, ''))
+        self.assertEqual(trained.call_args.args[0].train.steps, 2)
 
 
 class FailedTest(SweepCase):
@@ -214,6 +224,11 @@ def sweep(variant):
                   mock.patch.object(sweep.sys, 'argv', ['sweep.py', f'echo new ${new} old ${old} >&2'])):
                 self.assertEqual(list(sweep.at_once(Sweep({'a': {}}), self.folder, 3)), [('a', 0)])
                 self.assertEqual((self.folder / 'a.log').read_text().split('\n')[-2].strip(), expected)
+
+    def test_a_sweep_that_is_stopped_before_its_points_listen(self):
+        with (mock.patch.object(sweep.sys, 'executable', '/bin/sh'), mock.patch.object(sweep, '__file__', '-c'),
+              mock.patch.object(sweep.sys, 'argv', ['sweep.py', 'kill -TERM $PPID; sleep 60'])):
+            self.assertEqual(list(sweep.at_once(Sweep({'a': {}}), self.folder, 1)), [('', 128 + signal.SIGTERM)])
 
     def test_a_point_that_is_killed(self):
         """As by a system whose memory is full."""

@@ -145,6 +145,13 @@ def override(config, arguments):
     _parse(arguments)
 
 
+def typed(config):
+    """{field: its value} of the fields that the command line sets, also to what they are anyway."""
+    from training.config import schema
+    names = [name.removeprefix('config.') for name in flags.FLAGS if name.startswith('config.')]
+    return {name: group[last] for name in names for group, last in [schema.place(config, name)]}
+
+
 def _parse(arguments):
     try:
         rest = flags.FLAGS([sys.argv[0], *arguments])[1:]

@@ -62,17 +62,6 @@ def changed(config, values):
     return own.lock()
 
 
-def differences(before, after, prefix=''):
-    """{field: its value in `after`} of the fields of a config that have another value there."""
-    found = {}
-    for name, value in after.items():
-        if hasattr(value, 'items'):
-            found |= differences(before.get(name, {}), value, f'{prefix}{name}.')
-        elif name not in before or before[name] != value:
-            found[prefix + name] = value
-    return found
-
-
 def check(config):
     """Raises ValueError, in one sentence, for a field that is missing, unknown, or out of range."""
     groups = {name.partition('.')[0] for name in FIELDS if '.' in name}

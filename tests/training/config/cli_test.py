@@ -49,6 +49,8 @@ class ScriptTest(parameterized.TestCase):
         done = self.run_script('--config=OWN:wide', '--config.model.layers=5', '--workdir', 'x')
         self.assertEqual((done.returncode, done.stderr), (3, ''))
         self.assertEqual(done.stdout, f'5 wide {self.config}:wide\n')
+        done = self.run_script('--config.steps=10', '--noconfig.model.bias', '--workdir=x', body='print(cli.typed(config))')
+        self.assertEqual(done.stdout, "{'steps': 10, 'model.bias': False}\n")  # also what is so anyway
 
     @parameterized.named_parameters(
         ('field', ['--config.model.layer=5'], "There is no field 'layer' in config.model; did you mean 'layers'"),

@@ -59,8 +59,8 @@ class PointTest(parameterized.TestCase):
         given = {'seed': 7}
         make = lambda name: sweep.config_of(name, experiments.tiny('text', **given), given, pathlib.Path('runs', 'all'))
         self.assertEqual((make('more').init_from, make('more').train.steps, make('more').seed), ('runs/all/own', 4, 7))
-        other, alone = make('other'), cli.load_config('configs/gpt_char.py')[0]
-        self.assertEqual(schema.differences(alone, other), {'train.steps': 5, 'seed': 7})
+        alone = schema.changed(cli.load_config('configs/gpt_char.py')[0], {'train.steps': 5, 'seed': 7})
+        self.assertEqual(make('other').to_dict(), alone.to_dict())
         self.assertEqual([point.after for point in sweep.all_points.values()], [[], [], ['own']])
 
     def test_points_start_from_those_of_their_seed(self):
