@@ -62,7 +62,7 @@ from transformer.attention.masks.algebra import Mask
 from transformer.attention.mechanism import Mechanism, Softmax
 from transformer.layers.stack import REMAT
 
-KERNELS = 'plain', 'blockwise', 'rows', 'splash', 'cudnn'  # of softmax attention, besides 'auto'
+KERNELS = 'auto', 'plain', 'blockwise', 'rows', 'splash', 'cudnn'  # of softmax attention
 STATE = 'parameters', 'optimizer', 'other state', 'companions'  # what a chip holds from step to step
 
 
@@ -79,7 +79,7 @@ def main(config, name):
 def measure(config, name, devices, options=None):
     """The plan of a config on these devices, as the docstring of this module describes it; options: the compiler's own."""
     config = config.copy_and_resolve_references().unlock()
-    config.evals, config.train.dispatch = {}, 1
+    config.evals, config.checkpoint.best, config.train.dispatch = {}, '', 1
     schema.check(config)
     mesh = meshes.make(config.mesh.data, config.mesh.fsdp, config.mesh.tensor, devices)
     run = runs.build(config, mesh)
@@ -153,7 +153,7 @@ def measure(config, name, devices, options=None):
 def too_large(error, state):
     """(bytes that are needed, bytes of a chip) that the compiler names where a program does not fit; None in other errors."""
     size = r'([\d.]+)([KMG])'
-    whole = re.search(rf'Used {size} of {size}', error)
+    whole = re.search(rf'Used {size} of {size} hbm', error, re.IGNORECASE)  # not of the small memories that a kernel has
     found = whole or re.search(rf'temporaries \({size}\) exceeds available HBM \({size}\)', error)
     if not found:
         return None
@@ -215,7 +215,7 @@ class Choice:
     fsdp: int
     tensor: int
     remat: str
-    kernel: str = 'auto'
+    kernel: str
 
 
 def search(config, name, devices):
@@ -233,13 +233,14 @@ def search(config, name, devices):
         raise ValueError(f'data.batch_size={rows} cannot be divided among the {parts} parts of {chips} x {kind}; choose '
                          f'a multiple of {parts}.')
     places = list(_places(config.model, 'remat'))
-    softmaxes = {name: mechanism for name, mechanism in _mechanisms(config.model) if isinstance(mechanism, Softmax)}
+    softmaxes = dict(_softmaxes(config.model))
+    kernel = next((mechanism.implementation for mechanism in softmaxes.values()), 'auto')
     plans, tried = {}, []
 
     def most(tensor):
         """The `mesh.fsdp` that leaves the fewest parameters on a chip."""
         whole = schema.changed(config, {'mesh.data': chips // tensor, 'mesh.fsdp': 1, 'mesh.tensor': tensor,
-                                        'train.microbatches': 1, 'evals': {}})
+                                        'train.microbatches': 1, 'evals': {}, 'checkpoint.best': ''})
         mesh = meshes.make(chips // tensor, 1, tensor, devices)
         return most_split(runs.build(whole, mesh), chips // tensor)
 
@@ -248,9 +249,8 @@ def search(config, name, devices):
         parts, possible = chips // choice.tensor, True
         changes = {'mesh.data': parts // choice.fsdp, 'mesh.fsdp': choice.fsdp, 'mesh.tensor': choice.tensor}
         changes |= {f'{place}remat': choice.remat for place in places}
-        if choice.kernel != 'auto':
-            changes |= {field: str(dataclasses.replace(mechanism, implementation=choice.kernel))
-                        for field, mechanism in softmaxes.items()}
+        changes |= {field: str(dataclasses.replace(mechanism, implementation=choice.kernel))
+                    for field, mechanism in softmaxes.items()}
         while possible and rows % (micro * parts) == 0:
             one = measure(schema.changed(config, changes | {'train.microbatches': micro}), name, devices)
             tried.append({'mesh': one['mesh'], 'remat': choice.remat, 'kernel': choice.kernel, 'microbatches': micro,
@@ -271,22 +271,23 @@ def search(config, name, devices):
         before = best()
         try:
             attempt(dataclasses.replace(before, **change), plans[before]['microbatches'])
-        except ValueError as error:
+        except (ValueError, jax.errors.JaxRuntimeError) as error:
             print(f'{", ".join(f"{key}={one}" for key, one in change.items())}: {error}', file=sys.stderr, flush=True)
         return best() != before
 
     tensor = config.mesh.tensor
     split = most(tensor)
     for fsdp, remat in itertools.product(sorted({1, split}), REMAT if places else ('none',)):
-        attempt(Choice(fsdp, tensor, remat))
+        attempt(Choice(fsdp, tensor, remat, kernel))
     while not plans and chips % (2 * tensor) == 0:
         tensor *= 2
-        attempt(Choice(most(tensor), tensor, 'full' if places else 'none'))
+        attempt(Choice(most(tensor), tensor, 'full' if places else 'none', kernel))
     if not plans:
         raise ValueError(f'No mesh, rematerialisation and number of microbatches of {name} fit into {chips} x {kind}; '
                          'take more chips, or fewer rows.')
-    for kernel in KERNELS if softmaxes else ():
-        improve(kernel=kernel)
+    for other in KERNELS if softmaxes else ():
+        if other != kernel:
+            improve(kernel=other)
     between = 2 ** (split.bit_length() // 2)
     if 1 < between < split and chips // best().tensor % between == 0:
         improve(fsdp=between)
@@ -353,12 +354,12 @@ def _places(group, field, before='model.'):
             yield from _places(value, field, f'{before}{name}.')
 
 
-def _mechanisms(group):
-    """(the dotted name of a field, its mechanism) of all attention that is written as an expression."""
+def _softmaxes(group):
+    """(the dotted name of a field, the mechanism) of all softmax attention."""
     for field in 'attention', 'cross_attention':
         for place in _places(group, field):
             value = functools.reduce(lambda node, key: node[key], place.split('.')[1:-1], group)[field]
-            if isinstance(value, str):
+            if str(value).startswith('Softmax('):
                 yield place + field, _parsed(value, Mechanism)
 
 
