@@ -149,14 +149,15 @@ def train(config, workdir):
         rows = report.rows(folder, 'train') if start and first else []
         if pending:  # a signal interrupted the evaluation of the restored step
             try:
-                with stop.interruptible():
+                with clock('eval'), stop.interruptible():
                     metrics = evaluate(run, state, step, pending, out)
             except Interrupted:
                 return stopped(out, stop.signal, step, folder)
             best = min(best, rank(config.checkpoint.best, metrics))
-            out.flush()
-            spent = energy.add(before, watts, time.perf_counter() - born)
-            checkpoints.amend(step, metrics, meta(config, best, [], {*restored.meta['evaluated'], *pending}, spent))
+            with clock('save'):
+                out.flush()
+                spent = energy.add(before, watts, time.perf_counter() - born)
+                checkpoints.amend(step, metrics, meta(config, best, [], {*restored.meta['evaluated'], *pending}, spent))
             pending = []
         while step < config.train.steps:
             profile.before(step + 1, step + config.train.dispatch)

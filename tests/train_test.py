@@ -255,6 +255,14 @@ class SurvivalTest(experiments.TestCase):
         self.assert_same_end()
 
     @pytest.mark.slow
+    def test_an_evaluation_that_is_made_up_for_is_no_time_of_steps(self):
+        self.stopped(EVALUATING)
+        experiments.train(self.config(), self.run_folder)
+        timed = {row['step']: row for row in map(json.loads, (self.run_folder / 'timing.jsonl').read_text().splitlines())}
+        self.assertGreater(timed[6]['eval_s'], 0)
+        self.assertGreater(timed[6]['save_s'], 0)
+
+    @pytest.mark.slow
     def test_signal_during_the_last_evaluation(self):
         self.stopped(('training.run', 'Snapshot.averages', 2, 'before'))
         code, out = experiments.train(self.config(), self.run_folder)

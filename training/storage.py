@@ -67,16 +67,22 @@ def unreachable(error):
 
 
 def write(place, text):
-    """Writes a file: all of it or nothing."""
+    """Writes a file: all of it or nothing. Raises ValueError if a local one cannot be written."""
     if remote(place):
         place.write_text(text)
         return
     temporary = place.with_name(f'.{place.name}.{os.getpid()}')
-    with open(temporary, 'w', encoding='utf-8') as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
-    temporary.replace(place)
+    try:
+        with open(temporary, 'w', encoding='utf-8') as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(place)
+    except OSError as error:
+        with contextlib.suppress(OSError):
+            temporary.unlink()
+        raise ValueError(f'{place} cannot be written ({error.strerror}): make sure that there is space and permission, then '
+                         'give the same command again.') from error
 
 
 def appending(place):

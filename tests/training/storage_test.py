@@ -1,3 +1,5 @@
+import errno
+import os
 import pathlib
 import sys
 import tempfile
@@ -18,6 +20,15 @@ class PathTest(absltest.TestCase):
             with self.assertRaisesRegex(ValueError, '~nobody_here/run is in the home folder of a user who is not known here; '):
                 storage.path('~nobody_here/run')
         self.assertFalse(storage.remote(pathlib.Path('gs', 'run')))
+
+    def test_a_full_disk(self):
+        with tempfile.TemporaryDirectory() as folder:
+            place = pathlib.Path(folder, 'config.json')
+            place.write_text('old')
+            with (mock.patch.object(os, 'fsync', side_effect=OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))),
+                  self.assertRaisesRegex(ValueError, 'config.json cannot be written .No space left on device.: make sure')):
+                storage.write(place, 'new')
+            self.assertEqual({one.name: one.read_text() for one in place.parent.iterdir()}, {'config.json': 'old'})
 
     def test_other_remote_paths_are_refused(self):
         for given in ('s3://bucket/run', 'gs://', pathlib.Path('s3://bucket/run')):  # which pathlib writes s3:/bucket/run

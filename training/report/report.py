@@ -53,12 +53,13 @@ class Report:
         again: Collection[str] = (),
     ):
         self._workdir, self._samples = workdir, workdir / 'samples'
-        self._samples.mkdir(parents=True, exist_ok=True)
         self._steps, self._unit, self._peak = steps, unit, peak
-        for name in (METRICS, TIMING):
-            _cut(workdir / name, step, again)
-        self._metrics, self._timing = (storage.appending(workdir / name) for name in (METRICS, TIMING))
-        self._board = _Board(workdir, step)
+        with self._writing():
+            self._samples.mkdir(parents=True, exist_ok=True)
+            for name in (METRICS, TIMING):
+                _cut(workdir / name, step, again)
+            self._metrics, self._timing = (storage.appending(workdir / name) for name in (METRICS, TIMING))
+            self._board = _Board(workdir, step)
         self._bar = None
         if progress.shown(sys.stdout) if bar is None else bar:
             import tqdm

@@ -226,6 +226,9 @@ class ReportTest(parameterized.TestCase):
         with mock.patch.object(os, 'fsync', side_effect=full), self.assertRaisesRegex(ValueError, 'cannot be written'):
             opened.close()
         opened.close()  # all is closed, and nothing is tried again
+        with (mock.patch.object(record_writer.RecordWriter, 'write', side_effect=full),
+              self.assertRaisesRegex(ValueError, 'cannot be written .No space left on device.; fix that, then')):
+            self.open()
 
     def test_text(self):
         opened = self.open()
