@@ -8,13 +8,16 @@ import atexit
 import contextlib
 import io
 import logging
+import math
 import os
 import pathlib
 import re
 import shutil
 import tempfile
+import time
 
 SCHEME = 'gs://'
+_BETWEEN = 30  # seconds between the writings of a log to a bucket
 
 
 def local(given):
@@ -92,26 +95,33 @@ def appending(place):
 
 def flush(file):
     """Writes what was appended to the disk, or to the bucket."""
+    if isinstance(file, _Object):
+        file.upload()
+        return
     file.flush()
-    if not isinstance(file, _Object):
-        os.fsync(file.fileno())
+    os.fsync(file.fileno())
 
 
 class _Object(io.StringIO):
-    """A text in a bucket, written anew by each flush that has something to add."""
+    """A text in a bucket, written anew by `upload` and at its end; by `flush`, which every printed line calls, if the last time
+    is long enough ago."""
 
     def __init__(self, place):
         super().__init__(place.read_text() if place.exists() else '')
-        self._place, self._written = place, self.seek(0, io.SEEK_END)
+        self._place, self._written, self._last = place, self.seek(0, io.SEEK_END), -math.inf
 
     def flush(self):
+        if time.monotonic() - self._last > _BETWEEN:
+            self.upload()
+
+    def upload(self):
         if self.tell() > self._written:
             self._place.write_text(self.getvalue())
-            self._written = self.tell()
+            self._written, self._last = self.tell(), time.monotonic()
 
     def close(self):
         if not self.closed:
-            self.flush()
+            self.upload()
         super().close()
 
 

@@ -30,6 +30,20 @@ class PathTest(absltest.TestCase):
                 storage.write(place, 'new')
             self.assertEqual({one.name: one.read_text() for one in place.parent.iterdir()}, {'config.json': 'old'})
 
+    def test_lines_in_a_bucket_are_not_written_one_by_one(self):
+        place = mock.Mock(exists=mock.Mock(return_value=False), __str__=lambda self: 'gs://bucket/log')
+        with storage.appending(place) as file:
+            for number in range(5):
+                print(number, file=file, flush=True)
+            self.assertEqual([one.args for one in place.write_text.call_args_list], [('0\n',)])
+            storage.flush(file)
+            self.assertEqual(place.write_text.call_args.args, ('0\n1\n2\n3\n4\n',))
+            with mock.patch.object(storage, '_BETWEEN', -1):
+                print(5, file=file, flush=True)
+            self.assertEqual(place.write_text.call_count, 3)
+            print(6, file=file)
+        self.assertEqual((place.write_text.call_count, place.write_text.call_args.args[0][-4:]), (4, '5\n6\n'))
+
     def test_other_remote_paths_are_refused(self):
         for given in ('s3://bucket/run', 'gs://', pathlib.Path('s3://bucket/run')):  # which pathlib writes s3:/bucket/run
             with self.assertRaisesRegex(ValueError, f'{given} is a remote path, of which only gs://BUCKET/FOLDER is known'):
