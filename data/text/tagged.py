@@ -39,13 +39,14 @@ class Tagged(examples.Examples):
 
     Columns are separated by tabs, or in a file without tabs by spaces; in .csv as in data/sources/tables.py. A first line that
     names the columns is found by its names, and a column such as `sentence_id` then begins sentences too. Lines that begin with
-    -DOCSTART- are skipped, and in files of CoNLL-U (ten columns with tabs) comments, ranges and empty nodes. Tables of JSON
-    Lines or Parquet have a sentence a row, as a list of words and a list of tags. A sentence longer than a row of a batch is
-    split between words into several rows; of a word longer than a row the first tokens are kept.
+    -DOCSTART- are skipped. In files of CoNLL-U (ten columns with tabs) words are in the second column, tags, the
+    universal parts of speech, in the fourth, and comments, ranges and empty nodes are skipped. Tables of JSON Lines or Parquet
+    have a sentence a row, as a list of words and a list of tags. A sentence longer than a row of a batch is split between words
+    into several rows; of a word longer than a row the first tokens are kept.
 
     Each example is a sentence. Attributes are those of Examples, and:
-      columns: the columns of the words and of the tags in a table, by name or by number from 1; (): tokens or words, and
-        ner_tags, tags or labels.
+      columns: the columns of the words and of the tags in a table, by name or by number from 1; (): as above, in tables tokens
+        or words, and ner_tags, tags or labels.
     """
 
     columns: tuple = ()
@@ -115,7 +116,8 @@ class Tagged(examples.Examples):
         usual = [next((low.index(name) for name in known if name in low), None) for known in (*_COLUMNS, _SENTENCES)]
         named, sentence = None not in usual[:2], usual[2]
         if not self.columns:
-            return _Columns(*usual, number) if named else _Columns()
+            universal = line.count('\t') == _UNIVERSAL - 1 and names[0].isdigit()
+            return _Columns(*usual, number) if named else _Columns(word=1, tag=3) if universal else _Columns()
         wanted = fields.columns('columns', self.columns)
         if unknown := [column for column in wanted if not whole(column) and column not in names]:
             raise ValueError(f'data.columns names the column {unknown[0]!r}, which line {number} of {table.file.path} does not '

@@ -58,7 +58,8 @@ class FormsTest(TaggedCase):
                 + row('2', 'rejects', 'VERB') + row('2.1', 'not', 'PART') + '\n'
                 + row('1', '#', 'SYM') + row('2', '1.1', 'NUM'))
         path = self.write(text, 'en-ud-train.conllu')
-        opened = Tagged(**self.fields(columns=(2, 4))).open(None)
+        opened = Tagged(**self.fields()).open(None)
+        self.assertEqual(Tagged(**self.fields(columns=(2, 3))).open(None).classes, ('#', '1.1', 'EU', 'rejects'))
         found = opened.config.part('train').examples
         self.assertEqual([(one.words, one.tags) for one in found],
                          [(('EU', 'rejects'), ('PROPN', 'VERB')), (('#', '1.1'), ('SYM', 'NUM'))])
