@@ -51,7 +51,8 @@ class Parallel:
         prepared sets ('': $TFDS_DATA_DIR or ~/tensorflow_datasets).
       name: a set of TFDS, such as wmt14_translate/de-en, that `python -m data.prepare NAME` has prepared.
       languages: source and target, separated by a comma: locales of CLDR, endings of aligned files, features of TFDS. For
-        'table' the columns of these names, if there are such and `columns` names no others.
+        'table' the columns of these names, if there are such and `columns` names no others. The second says how BLEU splits
+        targets.
       columns: the columns of the source and of the target in a table, by name or by number from 1; (): those named as the
         languages, or source and target, else the first two that are not all numbers.
       header, quotes: whether the first line of a table names its columns, and whether fields may be quoted: 'true', 'false',
@@ -254,7 +255,7 @@ class OpenParallel(Opened):
       start: the first input of a decoder.  end: the id that ends a target.
       lengths: tokens in a row of sources and in one of targets.
       packed: whether several pairs share a row in training.
-      target_language: the second of data.languages, such as 'fr'; '' for tables, which do not name it.
+      target_language: the second of data.languages, such as 'fr'; '' for tables where nobody has set these.
     """
 
     start: int
@@ -278,7 +279,8 @@ class OpenParallel(Opened):
         self.meanings = {'tokenizer': tokenizer.fingerprint, 'tokenizer of sources': source_tokenizer.fingerprint}
         self.lengths = config.source_length, config.length
         self.packed = config.packing == 'first_fit'
-        self.target_language = '' if config.source == 'table' else _two(config.languages)[1]
+        named = config.source != 'table' or config.form.given
+        self.target_language = _two(config.languages)[1] if named else ''
 
     @property
     def truncates(self) -> bool:

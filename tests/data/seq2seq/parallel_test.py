@@ -489,7 +489,8 @@ class OpenTest(ParallelCase):
         for name in ('train.de', 'train.en'):
             (self.folder / name).write_text('one\n')
         files = {'source': 'files', 'path': str(self.folder), 'train': 'train', 'valid': ''}
-        for fields, language in (({}, ''), (files | {'languages': 'de, en'}, 'en'),
+        for fields, language in (({}, ''), ({'languages': 'zh,en', 'columns': '2,1'}, 'en'),
+                                 (files | {'languages': 'de, en'}, 'en'),
                                  ({'source': 'cldr', 'path': '', 'languages': 'en,zh_Hant', 'train': 'test'}, 'zh_Hant')):
             self.assertEqual(self.opened(**fields).target_language, language)
 
