@@ -206,7 +206,7 @@ def look(snapshot: Any, steps: bool, part: Callable = lambda x: x, **inputs: Any
     found = snapshot.captured(*(('attention', 'scores', 'visible') if steps else ('attention',)), **inputs)
     found = {name: part(x) for name, x in found.items()}
     weights = {name: x for name, x in found.items() if not name.endswith(('/scores', '/visible'))}
-    layers, said = maps.read(snapshot.model, weights)
+    layers, said = maps.read(snapshot.model, weights, inputs.get('prefix'))
     stages = {name.removesuffix('/attention'): tuple(np.asarray(found[f'{name}/{step}'][0]) for step in ('scores', 'visible'))
               for name in weights if f'{name}/scores' in found}
     if steps and not stages:

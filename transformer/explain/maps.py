@@ -10,17 +10,21 @@ from typing import Any
 import numpy as np
 
 from transformer.attention.masks import analysis
+from transformer.attention.masks.data import Marked
 from transformer.attention.partition import Whole
 from transformer.attention.pruned import kept_heads
 
 
-def read(model: Any, captured: Mapping) -> tuple[dict, list]:
+def read(model: Any, captured: Mapping, prefix: np.ndarray | None = None) -> tuple[dict, list]:
     """Analyses captured attention, {'block_0/attention': weights [B, N, T, S]}, on the first example: ({'block_0': weights
     [N, T, S]}, [{'layer', 'heads', 'entropy', 'highest_entropy', 'confidence'}]), both in the order of the layers.
 
     `heads` are the indices of a layer's heads; entropies are in nats. `entropy` and `confidence` have a value for each head;
     they are None if the weights are not distributions but the equivalent matrix of another mechanism. Where windows are padded,
     both are of the weights of the real keys, scaled to sum 1.
+
+    Args:
+      prefix: [B, T], 1 for the tokens that all tokens see, whatever the mask, as the model was given it; None: there are none.
     """
     layers = {name.removesuffix('/attention'): np.asarray(x[0], np.float32) for name, x in captured.items()}
     kept, masks_of, apart = {}, {}, {}
@@ -44,7 +48,7 @@ def read(model: Any, captured: Mapping) -> tuple[dict, list]:
         visible, mask, padded = np.ones(weights.shape[1:], bool), masks_of.get(name), apart.get(name, False)
         sure = are_distributions(weights, padded)
         if mask is not None and weights.shape[1] == weights.shape[2]:
-            visible = analysis.dense(mask, weights.shape[1])
+            visible = analysis.dense(mask if prefix is None else mask | Marked(prefix), weights.shape[1])
         if len(weights):  # a mechanism may let a query see fewer keys than the mask, and windows do
             visible = visible & (weights.any(0) if name in apart else weights.any((0, 2))[:, None])
         shares = weights / np.maximum(weights.sum(-1, keepdims=True), 1e-30) if sure and padded else weights

@@ -94,6 +94,12 @@ class ReadTest(absltest.TestCase):
         highest = [one['highest_entropy'] for one in maps.read(model, self.captured(0, 1, 2))[1]]
         np.testing.assert_allclose(highest, [math.log(6) / 3, math.log(4) / 3, math.log(6) / 3])
 
+    def test_the_highest_entropy_counts_a_prefix_that_all_tokens_see(self):
+        model, captured = build(Gpt, vocab=2, layers=1, heads=2, width=4), {'block_0/attention': drawn(1, 2, 3, 3)}
+        for prefix, visible in ((None, (1, 2, 3)), ([[1, 1, 0]], (2, 2, 3)), ([[0, 0, 0]], (1, 2, 3))):
+            _, (found,) = maps.read(model, captured, prefix=prefix and np.array(prefix))
+            self.assertAlmostEqual(found['highest_entropy'], np.log(visible).mean())
+
     def test_layers_that_keep_no_head_are_there(self):
         model = build(Gpt, vocab=2, layers=3, heads=4, width=4, kept=((1, 3), (), (0, 2)), mask=Causal())
         layers, found = maps.read(model, self.captured(0, 2))
