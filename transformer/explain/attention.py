@@ -56,11 +56,11 @@ def of_row(snapshot: Any, ids: np.ndarray, types: np.ndarray, steps: bool = Fals
     data, task = snapshot.data, snapshot.run.task
     require_few(ids)
     pieces = data.pieces(ids)
+    inputs = task.inputs(data.rows([(ids, types)], len(ids)) | {'masked': np.zeros((1, 1), np.int32)})
     if task.start >= 0:
-        target = np.array([task.start, *ids[:-1]])
+        target = np.asarray(inputs['decoder_inputs'][0])
         return _between(snapshot, ids, target, pieces, data.pieces(target), pieces, steps)
-    batch = data.rows([(ids, types)], len(ids)) | {'masked': np.zeros((1, 1), np.int32)}
-    seen = look(snapshot, steps, **task.inputs(batch))
+    seen = look(snapshot, steps, **inputs)
     flow = seen.rollout()
     causal = all(stack.mask.causal for stack, *_ in snapshot.model.attentions.values())
     rollout = None if flow is None else flow[-1 if causal else 0].tolist()
