@@ -296,8 +296,8 @@ class OpenChoices(examples.OpenExamples):
 
     def unanswered(self, lines: Sequence[str], name: str) -> list[str] | None:
         """The lines, as `read_choices` takes them, of the rows of a table with or without labels, whose name says its format as
-        in training; of stdin, '-', the first sign tells JSON. None if no header names the columns. Raises ValueError for a row
-        that cannot be read."""
+        in training; of stdin, '-', the first sign tells JSON. Tabs within a text become spaces. None if no header names the
+        columns. Raises ValueError for a row that cannot be read."""
         begun = next((line.lstrip() for line in lines if line.strip()), '')
         given = (*self.config.context, self.config.question, *self.config.answers)
         path = name if name != '-' else 'stdin.jsonl' if begun.startswith('{') else 'stdin.tsv'
@@ -311,7 +311,7 @@ class OpenChoices(examples.OpenExamples):
             if plain:
                 return None
             raise
-        flat = lambda text: ' '.join(text.split())
+        flat = lambda text: text.replace('\t', ' ')
         return ['\t'.join(map(flat, self._parts(example_of(table, row, layout)))) for row in table.rows()]
 
     def _parts(self, one: Example) -> tuple[str, ...]:

@@ -79,7 +79,8 @@ class TextChoice(WholeText):
         p = chances(np.array([np.ravel(row.get('choice_logits', row.get('logits')))[0] for row in rows]))
         best = int(p.argmax())
         found = {'answer': answers[best], 'number': best, 'probability': float(p[best]), 'probabilities': [*map(float, p)]}
-        return f'{answers[best]}\t{p[best]:.4f}', {'text': line, **found} | _cut(cut, data)
+        said = answers[best].replace('\n', ' ')
+        return f'{said}\t{p[best]:.4f}', {'text': line, **found} | _cut(cut, data)
 
     def answers(self, snapshot: Any, lines: Sequence[str], name: str) -> Iterator[tuple[str, dict]]:
         rows = self.data_of(snapshot).unanswered(lines, name)

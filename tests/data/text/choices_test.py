@@ -7,7 +7,9 @@ from absl.testing import absltest, parameterized
 from data.sources import files as sources
 from data.sources.tables import Table
 from data.text.choices import Choices
+from tests.data import tiny_tokenizers
 from tests.data.text.labelled_test import LabelledCase, equal, everything
+from transformer.readers.classes import TextChoice
 
 # (context, question, answers, the number of the right one)
 ROWS = [('the cat sat', '', ('a dog', 'no'), 0), ('he said', '', ('good', 'bad film'), 1),
@@ -207,6 +209,19 @@ class ChoicesTest(LabelledCase):
         path = self.write('other.tsv', table)
         wanted = [self.spelt(opened, ids) for ids in next(iter(opened.score([str(path)], 1)))['inputs'][0]]
         self.assertEqual([self.spelt(opened, ids) for ids, _ in opened.read_choices(line)[1]], wanted)
+
+    def test_white_space_in_a_row_of_a_table_stays(self):
+        """But for tabs, which part a line."""
+        rows = jsonl([{'context': 'the day.\nthe  cat', 'choices': ['a  b', 'a\nb'], 'label': 0}])
+        opened = self.opened('a.jsonl', rows, tokenizer=tiny_tokenizers.byte_level(self.folder), length=40)
+        line, = opened.unanswered(rows.splitlines(), 'a.jsonl')
+        wanted = next(iter(opened.evaluation('train', 1)))['inputs'][0]
+        for (ids, _), row in zip(opened.read_choices(line)[1], wanted, strict=True):
+            self.assertEqual(self.spelt(opened, ids), self.spelt(opened, row[:len(ids)]))
+        self.assertEqual(opened.unanswered(jsonl([{'context': 'the\tcat', 'choices': ['a', 'b']}]).splitlines(), 'a.jsonl'),
+                         ['the cat\ta\tb'])
+        said, details = TextChoice().answer(opened, line, (('a  b', 'a\nb'), 0), [{'logits': [0.0]}, {'logits': [1.0]}])
+        self.assertEqual((said, details['answer']), ('a b\t0.7311', 'a\nb'))
 
     def test_the_columns_are_said(self):
         text = tsv((), [('the cat', 'no', 'bad', 'A'), ('a dog', 'bad', 'no', 'B')])
