@@ -139,6 +139,21 @@ class File:
         raise contents.undecodable(self.path, 'utf-8', place)
 
 
+@dataclasses.dataclass(frozen=True)
+class Given(File):
+    """A file whose content is at hand, such as the lines of stdin; the path only names it."""
+
+    content: bytes = b''
+
+    @classmethod
+    def of(cls, path: str, lines: Sequence[str]) -> 'Given':
+        """A file of these lines."""
+        return cls(path, os.path.basename(path), content='\n'.join(lines).encode())
+
+    def _blocks(self, start: int, stop: int | None) -> Iterator[bytes]:
+        yield self.content[start:stop]
+
+
 def uncompressed(path: str) -> str:
     """A path without its .gz or .zst."""
     return path.removesuffix('.gz').removesuffix('.zst')

@@ -301,7 +301,7 @@ class OpenChoices(examples.OpenExamples):
         begun = next((line.lstrip() for line in lines if line.strip()), '')
         given = (*self.config.context, self.config.question, *self.config.answers)
         path = name if name != '-' else 'stdin.jsonl' if begun.startswith('{') else 'stdin.tsv'
-        table = Table(_Given(path, os.path.basename(path), content='\n'.join(lines).encode()), 'true', self.config.quotes)
+        table = Table(sources.Given.of(path, lines), 'true', self.config.quotes)
         plain = table.format not in ('json', 'parquet')
         if plain and any(whole(str(column)) for column in given):
             return None
@@ -358,16 +358,6 @@ class OpenChoices(examples.OpenExamples):
 
     def _facts(self, rows: _ChoiceRows) -> dict[str, int]:
         return {'questions': len(rows), 'cut': rows.cut}
-
-
-@dataclasses.dataclass(frozen=True)
-class _Given(sources.File):
-    """A file whose content is at hand."""
-
-    content: bytes = b''
-
-    def _blocks(self, start, stop):
-        yield self.content[start:stop]
 
 
 def example_of(table: Table, row: Row, layout: _Layout) -> Example:

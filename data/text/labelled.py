@@ -327,22 +327,25 @@ class OpenLabelled(examples.OpenExamples):
 
     def unlabelled(self, lines: Sequence[str]) -> tuple[list[str], list[str]] | None:
         """(index, 'text' or 'text<TAB>second text') of each row of a table with tabs whose first line names `index`, `id` or
-        `idx` and the columns of the texts; None if it does not. Raises ValueError, naming the line, for a row without them."""
+        `idx` and the columns of the texts; data.quotes says whether fields may be quoted. None if it does not name them. Raises
+        ValueError, naming the line, for a row without them."""
         last = max((number for number, line in enumerate(lines, 1) if line.strip()), default=0)
         lines = lines[:last]  # blank ones at the end are none
-        names = [name.strip().lower() for name in lines[0].split('\t')] if lines else []
+        table = Table(sources.Given.of('stdin.tsv', lines), 'true', self.config.quotes)
+        names = [name.strip().lower() for name in table.split(lines[0])] if lines else []
         index = next((names.index(name) for name in ('index', 'id', 'idx') if name in names), None)
         given = tuple(name.lower() for name in fields.columns('columns', self.config.columns))
         known = (columns for columns in (given, *_TEXTS) if columns and {*columns} <= {*names})
         texts = next((tuple(map(names.index, columns)) for columns in known), None)
         if index is None or texts is None:
             return None
-        rows = [line.split('\t') for line in lines[1:]]
+        rows = [table.split(line) for line in lines[1:]]
         for number, row in enumerate(rows, 2):
             if len(row) <= max(index, *texts) or not all(row[column].strip() for column in texts):
                 raise ValueError(f'Line {number} is {lines[number - 1][:60]!r}, which lacks what line 1 names, '
                                  f'{lines[0][:60]!r}; correct the line.')
-        return [row[index] for row in rows], ['\t'.join(row[column].strip() for column in texts) for row in rows]
+        flat = lambda text: text.strip().replace('\t', ' ')  # of a quoted field
+        return [row[index] for row in rows], ['\t'.join(flat(row[column]) for column in texts) for row in rows]
 
     def submitted(self, name: str) -> str:
         """What stands for a class in the predictions for such a table: its number if data.numbered has it, else its name."""

@@ -238,6 +238,16 @@ class FormsTest(LabelledCase):
         with self.assertRaisesRegex(ValueError, "Line 2 is '', which lacks what line 1 names"):
             opened.unlabelled([f'{name}\ttext', '', '7\tthe cat', ''])
 
+    @parameterized.parameters(('true', 'he said "no"'), ('auto', 'he said "no"'), ('false', '"he said ""no""\"'))
+    def test_quotes_of_a_table_without_labels(self, quotes, wanted):
+        self.write('a.tsv', 'label\ttext\nbad\tno\ngood\ta\n')
+        opened = Labelled(**self.fields(train='train', quotes=quotes)).open(None)
+        lines = ['id\ttext', '7\t"he said ""no""\"', '9\t"a film"']
+        self.assertEqual(opened.unlabelled(lines)[1][0], wanted)
+        self.assertEqual(opened.unlabelled([*lines, '11\tno "film'])[1][2], 'no "film')  # which 'auto' takes for no quotes
+        quoted = opened.unlabelled(['"id"\t"text"', '7\t"a\tfilm"', '8\t"a"'])
+        self.assertEqual(quoted, None if quotes != 'true' else (['7', '8'], ['a film', 'a']))
+
     def test_a_class_0_is_not_incomplete(self):
         rows = [{'text': f'the cat {i}', 'label': i % 2} for i in range(6)] + [
             {'text': ' ', 'label': 1}, {'text': 'a'}, {'text': [], 'label': 1}]
