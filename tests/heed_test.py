@@ -1,4 +1,6 @@
 import json
+import pathlib
+import types
 import warnings
 from unittest import mock
 
@@ -8,8 +10,11 @@ from absl.testing import absltest
 
 import convert
 import heed
+from data.text.documents import Text
+from data.tokenizers.specs import WordPiece
 from tests import experiments, recorded
-from transformer.readers import base
+from transformer.decoding.generate import Hypothesis
+from transformer.readers import base, completion
 
 
 class TextTest(recorded.TestCase):
@@ -97,6 +102,25 @@ class PiecesTest(absltest.TestCase):
         for token in (*'aé€'.encode(), 0):
             found(np.int32(token))
         self.assertEqual(pieces, ['a', 'é', '€'])
+
+    def test_a_space_between_a_prompt_and_its_continuation_stays(self):
+        """With a tokenizer that writes it between words alone, not before the first."""
+        folder = pathlib.Path(self.create_tempdir())
+        (folder / 'a.txt').write_text('the cat sat on a mat\n' * 20)
+        data = Text(path=str(folder / 'a.txt'), documents='line', tokenizer=WordPiece(vocab=26), length=16).open(None)
+        snapshot = types.SimpleNamespace(data=data, model=types.SimpleNamespace(length=16), params={}, key=mock.Mock())
+        for prompt, text, signs in (('The cat', ' sat on', 'sat on'), ('a m', 'at', '##a ##t'), ('', 'the', 'the')):
+            ids, pieces = np.array([data.tokenizer.number(sign) for sign in signs.split()]), []
+
+            def generated(*_, ids=ids, pieces=pieces, **flags):
+                for token in (*ids, data.end):
+                    base.pieces_of(data, pieces.append)(token)
+                return [[Hypothesis(ids, 0.0, False)]]
+
+            with mock.patch.object(completion, 'generate', generated):
+                (line, details), = completion.Completion().answers(snapshot, [prompt], '-', watch=pieces.append)
+            self.assertEqual((line, details['text'], ''.join(pieces)), (prompt + text, text, text))
+            self.assertLen(pieces, len(ids))
 
 
 class HuggingFaceTest(recorded.TestCase):

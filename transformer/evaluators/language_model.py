@@ -10,6 +10,7 @@ from transformer.contracts import ContinuedText, TextBatches, require
 from transformer.decoding.generate import generate, require_strategy
 from transformer.decoding.strategies import Sample, Strategy
 from transformer.evaluators.base import Averages, Evaluator
+from transformer.readers.base import continuation
 
 
 @dataclasses.dataclass(frozen=True)
@@ -65,9 +66,9 @@ class Continuations(Evaluator):
 
     def __call__(self, snapshot: Any, batches: Any) -> Mapping[str, float]:
         data = snapshot.data
-        new = generate(snapshot.model, snapshot.params, [data.prompt(self.prompt)] * self.count, steps=self.tokens,
-                       strategy=self.strategy, key=snapshot.key('continuations'), end=data.end,
-                       vocab=data.facts['vocab'])
-        texts = [f'--- {i + 1} ---\n{self.prompt}{data.decode(best.tokens)}' for i, (best, *_) in enumerate(new)]
+        prompt = data.prompt(self.prompt)
+        new = generate(snapshot.model, snapshot.params, [prompt] * self.count, steps=self.tokens, strategy=self.strategy,
+                       key=snapshot.key('continuations'), end=data.end, vocab=data.facts['vocab'])
+        texts = [f'--- {i + 1} ---\n{self.prompt}{continuation(data, prompt, best.tokens)}' for i, (best, *_) in enumerate(new)]
         snapshot.text('continuations', '\n'.join(texts) + '\n')
         return {}

@@ -69,15 +69,15 @@ class _Pieces:
         self.data, self.watch = data, lambda text: None
         self.begin(lambda: None)
 
-    def begin(self, started: Callable[[], object]) -> None:
-        """Begins a text; `started` is called before its first piece."""
-        self.ids, self.shown, self.started = [], '', started
+    def begin(self, started: Callable[[], object], prompt: Sequence[int] | np.ndarray = ()) -> None:
+        """Begins the continuation of a prompt; `started` is called before its first piece."""
+        self.prompt, self.ids, self.shown, self.started = prompt, [], '', started
 
     def __call__(self, token: Any) -> None:
         if int(token) == self.data.end:
             return
         self.ids.append(int(token))
-        text = self.data.decode(self.ids)
+        text = continuation(self.data, self.prompt, self.ids)
         if text.startswith(self.shown) and not text.endswith('\ufffd'):
             if not self.shown:
                 self.started()
@@ -134,7 +134,13 @@ def numbers(vector: np.ndarray) -> list[float]:
     return [float(str(x)) for x in np.asarray(vector, np.float32)]
 
 
-def hypotheses(data: Any, found: Sequence, begun: Sequence[int] = ()) -> list[dict]:
-    """The JSON for outputs of `generate`, best first, each preceded by the tokens `begun`."""
-    return [{'text': data.decode([*begun, *one.tokens]), 'tokens': len(one.tokens), 'ids': one.tokens.tolist(),
-             'score': one.score, 'finished': one.finished} for one in found]
+def continuation(data: Any, prompt: Sequence[int] | np.ndarray, new: Sequence[int] | np.ndarray) -> str:
+    """The text of new tokens behind a prompt; the space before it, too, where a tokenizer writes none before its first word."""
+    before, whole = data.decode(prompt), data.decode([*prompt, *new])
+    return whole[len(before):] if whole.startswith(before) else data.decode(new)
+
+
+def hypotheses(found: Sequence, text: Callable[[np.ndarray], str]) -> list[dict]:
+    """The JSON for outputs of `generate`, best first; `text` is the function from the tokens of one to its text."""
+    return [{'text': text(one.tokens), 'tokens': len(one.tokens), 'ids': one.tokens.tolist(), 'score': one.score,
+             'finished': one.finished} for one in found]

@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import functools
 import logging
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -13,7 +14,7 @@ from transformer.contracts import ContinuedText
 from transformer.decoding.generate import generate, require_room
 from transformer.decoding.strategies import Sample, Strategy, watched
 from transformer.explain import attention
-from transformer.readers.base import Reader, hypotheses, pieces_of, place
+from transformer.readers.base import Reader, continuation, hypotheses, pieces_of, place
 
 
 @contextlib.contextmanager
@@ -55,12 +56,13 @@ class Completion(Reader):
             with _interruptible() if pieces else contextlib.nullcontext(), contextlib.ExitStack() as stack:
                 stack.enter_context(progress.waiting('generating'))
                 if pieces:
-                    pieces.begin(stack.close)
+                    pieces.begin(stack.close, prompt)
                 found, = generate(snapshot.model, snapshot.params, [prompt], steps=tokens or 100, strategy=strategy,
                                   end=data.end, vocab=data.facts['vocab'], key=snapshot.key('predict', seed), numbers=[i])
             if pieces:
                 jax.effects_barrier()
-            outputs, room = hypotheses(data, found), snapshot.model.length + 1 - len(prompt)
+            outputs = hypotheses(found, functools.partial(continuation, data, prompt))
+            room = snapshot.model.length + 1 - len(prompt)
             full = tokens is not None and tokens > room and not outputs[0]['finished']
             notes = [f'ends after {room} new tokens: the context of this model is {snapshot.model.length}'] * full
             if unread := data.unread(prompt):

@@ -39,7 +39,7 @@ class Translation(Reader):
             part = {i: ids[i] for i in numbers if ids[i] is not None}
             found = translate(snapshot, list(part.values()), strategy=strategy, steps=tokens,
                               key=snapshot.key('predict', seed), numbers=list(part), prefix=begun)
-            outputs = {i: hypotheses(data, one, begun) for i, one in zip(part, found)}
+            outputs = {i: hypotheses(one, lambda new: data.decode([*begun, *new])) for i, one in zip(part, found)}
             for i in numbers:
                 found = outputs.get(i, [{'text': '', 'tokens': 0, 'ids': [], 'score': 0.0, 'finished': True}])
                 for one in found:

@@ -75,10 +75,11 @@ class EvaluatorsTest(parameterized.TestCase):
 
     def test_continuations_are_written_and_give_no_numbers(self):
         snapshot = Snapshot()
+        snapshot.data.decode = lambda ids: ' '.join(chr(97 + i) for i in ids)
         numbers = Continuations(prompt='ab', count=2, tokens=3, strategy=Greedy())(snapshot, None)
         self.assertEqual(numbers, {})
         (best,), = generate(snapshot.model, snapshot.params, [[0, 1]], steps=3, strategy=Greedy(), key=KEY, end=-1, vocab=26)
-        continued = 'ab' + snapshot.data.decode(best.tokens)
+        continued = 'ab ' + snapshot.data.decode(best.tokens)
         self.assertEqual(snapshot.texts, {'continuations': f'--- 1 ---\n{continued}\n--- 2 ---\n{continued}\n'})
 
 
