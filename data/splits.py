@@ -36,8 +36,12 @@ class Slice:
     @property
     def relative(self) -> bool:
         """Whether all bounds are percentages."""
-        given = [bound for bound in (self.start, self.stop) if bound]
-        return bool(given) and all(bound.endswith('%') for bound in given) and (self.of is None or self.of.relative)
+        return bool(self._bounds) and all(bound.endswith('%') for bound in self._bounds)
+
+    @property
+    def mixed(self) -> bool:
+        """Whether this slice takes a number of items from a share."""
+        return self.of is not None and (self.of.mixed or (self.of.relative and not self.relative))
 
     def apart(self, other: 'Slice') -> bool:
         """Whether this slice and another one of the same sequence share nothing, however long it is; False if that depends on

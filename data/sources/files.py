@@ -21,7 +21,7 @@ import zlib
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from data import cache, remote, splits
+from data import cache, fields, remote, splits
 from data.sources import contents
 
 DOCUMENTS = ('file', 'line', 'blank', 'article', 'stream')
@@ -276,7 +276,8 @@ class Split:
     bytes of the stream; in a stream each bound is moved forward to the next character.
 
     Percentages of fewer than 20 files are shares of their bytes, one file after the other: a file in which a bound lies is cut
-    there, at the next line if that is near, so that one file has a training and a validation part.
+    there, at the next line if that is near, so that one file has a training and a validation part. A slice of such a share
+    has percentages alone.
     """
 
     files: Sequence[File]
@@ -286,11 +287,15 @@ class Split:
 
     @classmethod
     def of(cls, expression: str, found: Sequence[File], documents: str) -> 'Split':
-        """Resolves an expression; ValueError if its name matches no file or no document is left."""
+        """Resolves an expression; ValueError if its name matches no file, no document is left, or it takes a number of
+        files from a share of the text."""
         name, cut = splits.read(expression)
         chosen = named(found, name)
         if not chosen:
             raise ValueError(f'The split {expression!r} names no file of this data; {_known(found, name)}')
+        if documents == 'file' and len(chosen) < _MANY and cut.mixed:
+            raise ValueError(f'The split {expression!r} takes a number of files from a share of the text of '
+                             f'{fields.counted(len(chosen), "file")}; write percentages alone, such as valid[:10%].')
         if documents == 'file' and not (len(chosen) < _MANY and cut.relative):
             start, stop = cut.bounds(len(chosen))
             if start == stop:

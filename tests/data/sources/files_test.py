@@ -4,6 +4,7 @@ import gzip
 import io
 import lzma
 import os
+import re
 import sqlite3
 import tarfile
 import zipfile
@@ -200,6 +201,18 @@ class SourcesTest(parameterized.TestCase):
         self.assertEqual(collect(self.part('train[17:18]')), ['text 17'])
         self.assertNotEqual(collect(self.part('train[90%:95%]')), ['text 17'])
         self.assertLen(collect(self.part('train')), 19)
+
+    def test_a_share_of_the_text_of_few_files_is_no_number_of_files(self):
+        self.write(**{f'{number:02}_txt': 'text\n' * 99 for number in range(20)})
+        self.assertLen(collect(self.part('train[50%:][:1]')), 1)
+        (self.folder / '19.txt').unlink()
+        for expression in ('train[50%:][:1]', 'train[:10%][-1:]', 'train[50%:][:1][:50%]'):
+            with self.assertRaisesRegex(ValueError, f"{re.escape(expression)}' takes a number of files from a share of the "
+                                                    'text of 19 files; write percentages alone, such as valid'):
+                self.part(expression)
+        self.assertEqual(collect(self.part('train[50%:][:]')), collect(self.part('train[50%:]')))
+        self.assertLen(collect(self.part('train[9:][50%:]')), 5)
+        self.assertLen(collect(self.part('train[50%:][:9]', 'line')), 9)
 
     def test_documents_of_a_share_are_the_parts_of_its_files(self):
         self.write(a_txt='A' * 100 + '\n', b_txt='B' * 100 + '\n')
