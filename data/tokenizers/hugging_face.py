@@ -252,7 +252,7 @@ def byte_level(vocab: Path, merges: Path) -> bytes:
     return made.to_str().encode()
 
 
-def unigram(path: Path, extra: int = 100) -> bytes:
+def unigram(path: Path) -> bytes:
     """The tokenizer.json of a SentencePiece model: that of ALBERT if it has [CLS] and [SEP], else that of T5, whose
     <extra_id_0>, <extra_id_1>, .. count down from its last id."""
     import tokenizers
@@ -268,7 +268,7 @@ def unigram(path: Path, extra: int = 100) -> bytes:
         raise ValueError(f'{path} is no unigram model, as those of T5 and ALBERT are; give the tokenizer as tokenizer.json.')
     pieces, settings = [(piece.piece, piece.score) for piece in proto.pieces], _settings(path.parent)
     framed = {sign for sign, _ in pieces} >= {'[CLS]', '[SEP]'}
-    special = [] if framed else [f'<extra_id_{i}>' for i in reversed(range(extra))]
+    special = [] if framed else [f'<extra_id_{i}>' for i in reversed(range(settings.get('extra_ids', 100)))]
     pieces += [(token, 0.0) for token in special]
     made = tokenizers.Tokenizer(models.Unigram(pieces, trained.unk_id, trained.byte_fallback))
     steps = _of_albert(settings) if framed else []
@@ -283,6 +283,7 @@ def unigram(path: Path, extra: int = 100) -> bytes:
         word_piece.frame(made, signs['cls_token'], signs['sep_token'])
         return made.to_str().encode()
     known = [proto.pieces[i].piece for i in (trained.pad_id, trained.eos_id, trained.unk_id) if i >= 0]
+    _add(made, settings, _T5, path)
     made.add_special_tokens([*known, *special])
     if trained.eos_id >= 0:
         end = proto.pieces[trained.eos_id].piece

@@ -56,6 +56,20 @@ class HuggingFaceTest(parameterized.TestCase):
         self.assertEqual(made.decode([*made.encode('the  lines '), 1]), 'the lines')  # it keeps no spaces
         self.assertEqual([made.sign(i) for i in (0, 60, 159)], ['<pad>', '<extra_id_99>', '<extra_id_0>'])
 
+    @parameterized.parameters(
+        ({'added_tokens.json': {'<sep>': 160}}, '<sep>', 160),
+        ({'tokenizer_config.json': {'added_tokens_decoder': {'160': {'content': '<sep>', 'special': True}}}}, '<sep>', 160),
+        ({'tokenizer_config.json': {'extra_ids': 300}}, '<extra_id_0>', 359),
+        ({'tokenizer_config.json': {'extra_ids': 0}, 'added_tokens.json': {'<extra_id_0>': 60}}, '<extra_id_0>', 60))
+    def test_a_t5_with_tokens_of_its_own(self, files, sign, number):
+        recorded = json.loads((REFERENCE / 't5_tokenizer' / 'ids.json').read_text())
+        made = self.read(self.copy('t5_tokenizer', files), 't5', number + 1, {'eos_token_id': 1}, generates=True).tokenizer
+        self.assertEqual((made.vocab, made.sign(number)), (number + 1, sign))
+        self.assertEqual(made.encode(f'the lines {sign}').tolist(), [*made.encode('the lines').tolist(), number])
+        for text, ids in recorded.items():
+            if '<extra_id' not in text:
+                self.assertEqual([*made.encode(text), 1], ids, text)
+
     def copy(self, name, files):
         """A folder with the vocabulary of a recorded tokenizer and {name: object} beside it."""
         for path in (REFERENCE / name).iterdir():
