@@ -17,9 +17,10 @@ end of a text that is too long for a class, is said once on stderr.
 
 Encoders read whole texts; the output of a blank line is blank:
   masked words      a text with the tokenizer's mask in it, [MASK] or <mask> (of bare ids its number) -> the text with the
-                    likeliest words; 'first<TAB>second', with a head for the next sentence -> 'follows' or 'does not follow',
-                    and its probability; with --candidates='train,peanut' the probabilities of these words at each mask, the
-                    most probable first; one of k tokens gets k masks, and the product of its tokens' probabilities there
+                    likeliest words, line breaks as \\n; 'first<TAB>second', with a head for the next sentence -> 'follows'
+                    or 'does not follow', and its probability; with --candidates='train,peanut' the probabilities of these
+                    words at each mask, the most probable first; one of k tokens gets k masks, and the product of its tokens'
+                    probabilities there
   classes of texts  a text, or 'first<TAB>second' for a model of pairs -> its class and probability
   multiple choice   'context<TAB>answer<TAB>answer ..', or with a question behind the context -> the answer that is chosen and
                     its probability; the same for each row of a table, with or without labels

@@ -21,6 +21,7 @@ from tests import experiments, recorded
 from tests.data import tiny_tokenizers
 from tests.transformer.explain import page_test
 from transformer.explain import maps
+from transformer.readers.masked import FilledMasks, _Asked
 from vit.readers import images as reader
 from vit.readers.images import is_image
 
@@ -692,6 +693,14 @@ class ReadingTest(PredictTest):
             made = Json(str(self.folder / 'tokenizer.json'))
         data = masked.Masked(tokenizer=made, path=str(self.text), documents='line').open(None)
         self.assertEqual(data.filled(text, [data.tokenizer.number(sign) for sign in signs]), wanted)
+
+    def test_a_filled_line_break_leaves_one_line(self):
+        hugging_face.read(recorded.REFERENCE / 'roberta_tokenizer', 'roberta', 400, ({}, {})).tokenizer.save(self.folder)
+        made = Json(str(self.folder / 'tokenizer.json'))
+        data = masked.Masked(tokenizer=made, path=str(self.text), documents='line').open(None)
+        logits = np.eye(data.tokenizer.vocab)[[data.tokenizer.number('\u010a')]]
+        line, details = FilledMasks().answer(data, 'The<mask>day', _Asked(1, [[]]), [{'logits': logits}])
+        self.assertEqual((line, details['filled']), ('The\\nday', 'The\nday'))
 
 
 class InputTest(parameterized.TestCase):

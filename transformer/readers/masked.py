@@ -33,8 +33,8 @@ class _Asked(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class FilledMasks(WholeText):
-    """Fills the masks of a text; for 'first<TAB>second', if the model predicts next sentences, says whether the second text
-    follows the first.
+    """Fills the masks of a text, with \\n for line breaks; for 'first<TAB>second', if the model predicts next sentences, says
+    whether the second text follows the first.
 
     Attributes:
       candidates: words whose probabilities are given in place of the likeliest word at each mask; () for none.
@@ -106,7 +106,7 @@ class FilledMasks(WholeText):
                  for row, ids in zip(p, best)]
         found = {'text': line, 'filled': text, 'masks': masks}
         if not self.candidates:
-            return text, found
+            return text.replace('\n', '\\n'), found
         ranked = [self._ranked(data, words, every) for words in known.words]
         shown = '\t'.join(', '.join(f'{one["word"]} {one["probability"]:.4g}' for one in words) for words in ranked)
         return shown, found | {'candidates': ranked}
