@@ -227,6 +227,10 @@ class PrefixTest(PredictTest):
         tokens = experiments.said(done)['tokens']
         self.assertEqual(tokens[:3], ['key', 'value', '<eos>'])
         self.refused(self.folder / 'run', ' '.join(['key'] * 9).encode(), 'The source in line 1 has 10 tokens')
+        done = experiments.call('predict', f'--workdir={self.folder / "run"}', f'--prefix={"row " * 17}',
+                                stdin=b'mask\nkey value\n')
+        self.assertEqual((done.code, done.out), (1, ''))
+        self.assertStartsWith(done.err, 'predict.py: The source in line 2 with --prefix has 20 tokens, but the context')
 
     def refused(self, workdir, given, message):
         done = experiments.call('predict', f'--workdir={workdir}', stdin=given)

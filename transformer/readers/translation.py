@@ -4,7 +4,7 @@ import dataclasses
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from transformer.contracts import TranslatedText
+from transformer.contracts import ReadsSource, TranslatedText
 from transformer.decoding.generate import require_room
 from transformer.decoding.strategies import Beam, Strategy
 from transformer.decoding.translate import encoded, longest_source, translate
@@ -33,7 +33,13 @@ class Translation(Reader):
                        otherwise='give --truncate, in Python truncate=True') if source.strip() else None
                for number, source in enumerate(lines, 1)]
         begun = data.encode_target(prefix)[:-1] if prefix else ()
-        require_room(snapshot.model, [data.start, *begun], '--prefix')
+        if isinstance(snapshot.model, ReadsSource):
+            require_room(snapshot.model, [data.start, *begun], '--prefix')
+        else:
+            for number, source in enumerate(ids, 1):
+                if source is not None:
+                    what = f'The source in {place(number, name)}{" with --prefix" if prefix else ""}'
+                    require_room(snapshot.model, [*source, *begun], what)
         for first in range(0, len(lines), AT_ONCE):
             numbers = range(first, min(first + AT_ONCE, len(lines)))
             part = {i: ids[i] for i in numbers if ids[i] is not None}
