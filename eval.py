@@ -8,9 +8,10 @@ object with split, step, loss, weight and the other metrics; for a picture it sa
     python eval.py --workdir=DIR --positions=OUT.png
     python eval.py --workdir=DIR --filters=OUT.png
 
-Accuracies and the exact match of texts that the model writes are shares from 0 to 1; BLEU, chrF, ROUGE, every F1, precision
-and recall, and the exact match of answers that it finds in a text are per cent, with % in the line above the JSON. A
-cross-entropy is in nats; `weight` counts what it is averaged over, such as tokens.
+Accuracies, the exact match of texts that the model writes, and the precision and recall of replaced tokens (ELECTRA) are
+shares from 0 to 1; BLEU, chrF, ROUGE, every F1, other precision and recall, and the exact match of answers that it finds in a
+text are per cent, with % in the line above the JSON. A cross-entropy is in nats; `weight` counts what it is averaged over,
+such as tokens.
 
 --against tests whether another run differs by more than chance over the same examples: McNemar's exact test of right and wrong
 ones, the paired bootstrap of other scores, with the difference, its interval of 95 % and p.

@@ -24,10 +24,10 @@ _NAMES = {_NUMBERS: ('pearson', 'spearman')}  # the metrics of what is found und
 @dataclasses.dataclass(frozen=True)
 class Answers(OfExamples):
     """How often the text that the model writes is the target, for each task of a split: `NAME_exact_match`, the accuracy of a
-    task of classes; of classes also `NAME_other`, the share of outputs that are none; if all targets are numbers
-    `NAME_pearson` and `NAME_spearman`, where an output that is no number counts as -1; and `NAME_pairs`, the number of pairs
-    that these are of. Pairs of one task alone have no NAME. Targets are as the tokenizer writes them, which may differ in case,
-    accents and white space.
+    task of classes; of classes also `NAME_other`, the share of outputs that are none of the targets of the part measured; if
+    all targets are numbers `NAME_pearson` and `NAME_spearman`, where an output that is no number counts as -1; and
+    `NAME_pairs`, the number of pairs that these are of. Pairs of one task alone have no NAME. Targets are as the tokenizer
+    writes them, which may differ in case, accents and white space.
 
     Attributes:
       limit: the number of pairs of each task, from the start of the split; 0: all.

@@ -75,7 +75,7 @@ class ReplacedTokens(Task):
         return {name: ((there * value).sum(), there.sum()) for name, value in values.items()}
 
     def derived(self, averages: Mapping, facts: Mapping) -> dict:
-        """precision and recall of replaced tokens; nan without any."""
+        """precision and recall of replaced tokens, shares from 0 to 1; nan without any."""
         share = lambda of: averages['rightly_replaced'] / averages[of] if averages[of] else math.nan
         return {'precision': share('said_replaced'), 'recall': share('replaced')}
 
