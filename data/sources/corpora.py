@@ -56,6 +56,10 @@ class Read(Source):
     def items(self, file: sources.File) -> Iterator[Sequence[str]]:
         """The documents of each thing in a file that slices count. Raises ValueError if the file has another form."""
 
+    def digest(self, file: sources.File) -> str:
+        """A digest of the contents of a file and of how they are read."""
+        return file.digest
+
     def part(self, expression: str) -> 'Cut':
         name, cut = splits.read(expression)
         found = data_files(self.path, self.field('path'), self.encoding)
@@ -91,6 +95,9 @@ class Column(Read):
 
     column: str = 'text'
     distinct = True
+
+    def digest(self, file: sources.File) -> str:
+        return Table(file).digest
 
     def items(self, file: sources.File) -> Iterator[Sequence[str]]:
         table = Table(file)
@@ -137,7 +144,7 @@ class Cut:
     @functools.cached_property
     def digest(self) -> str:
         form = dataclasses.replace(self.source, path='', train='', valid='', test='')
-        return cache.key(_FORMAT, repr(form), self.cut, *(file.digest for file in self.files))
+        return cache.key(_FORMAT, repr(form), self.cut, *map(self.source.digest, self.files))
 
     @functools.cached_property
     def bounds(self) -> tuple[int, int]:

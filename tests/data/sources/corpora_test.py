@@ -59,6 +59,13 @@ class CorporaTest(parameterized.TestCase):
         self.write('table.tsv', 'text\tmore\tlabel\nother\tx\t1\nrow\ty\t0\n')
         self.assertNotEqual(before, digest())
 
+    def test_the_digest_of_a_column_is_that_of_the_form_of_its_table(self):
+        rows = ''.join(f'a film, number {i},{i % 2}\n' for i in range(40))
+        parts = [corpora.joined([Column(self.write(name, rows), **ALL, column='1')], 'train') for name in ('a.txt', 'a.csv')]
+        found = [next(text for text, _ in part.chunks()) for part in parts]
+        self.assertEqual(found, ['a film, number 0,0', 'a film'])
+        self.assertNotEqual(*(part.digest for part in parts))
+
     def test_lines_count_their_ends_and_other_documents_none(self):
         lines = Documents(self.write('lines.txt', 'a é\n\nb\r\nc'), **ALL, documents='line')
         table = Column(self.write('table.tsv', 'text\tlabel\nrow\t1\n'), **ALL)
