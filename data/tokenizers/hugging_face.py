@@ -161,9 +161,28 @@ def _first(given: Any) -> int:
 
 def _class(folder: Path, kind: str) -> tuple[dict[str, str], str]:
     """The default special tokens of a tokenizer's class, and its framing."""
-    name = (_object(folder / 'config.json') | _object(folder / _SETTINGS[0])).get('tokenizer_class')
-    stem = str(name).removesuffix('Fast').removesuffix('Tokenizer') if name else _OF_MODELS.get(kind, '')
-    return _CLASSES.get(stem, ({}, ''))
+    return _CLASSES.get(_stem(_named_class(folder)) or _OF_MODELS.get(kind, ''), ({}, ''))
+
+
+def _named_class(folder: Path) -> str:
+    """The tokenizer class that the files of a folder name; '' for none."""
+    return str((_object(folder / 'config.json') | _object(folder / _SETTINGS[0])).get('tokenizer_class') or '')
+
+
+def _stem(name: str) -> str:
+    return name.removesuffix('Fast').removesuffix('Tokenizer')
+
+
+def _require_class(vocab: Path, *stems: str) -> str:
+    """The one of these classes that the files beside a vocabulary name, '' if they name none. Raises ValueError for another,
+    of whose rules the vocabulary says nothing."""
+    name = _named_class(vocab.parent)
+    if name and _stem(name) not in stems:
+        raise ValueError(
+            f'{vocab.parent} names {name}, which {vocab.name} alone does not give; save it as tokenizer.json, or name one of '
+            f'{", ".join(f"{stem}Tokenizer" for stem in stems)}.'
+        )
+    return _stem(name)
 
 
 def _framing(folder: Path, made: JsonTokenizer) -> str:
@@ -204,6 +223,7 @@ def bert(vocab: Path) -> bytes:
     """The tokenizer.json of BERT's vocab.txt, a piece a line; it lower-cases unless the files beside it say otherwise."""
     from tokenizers import models
 
+    _require_class(vocab, 'Bert', 'DistilBert', 'Electra')
     settings = _settings(vocab.parent)
     unknown = _roles(settings, _BERT).get('unk_token')
     try:
@@ -228,7 +248,8 @@ def bert(vocab: Path) -> bytes:
 
 
 def byte_level(vocab: Path, merges: Path) -> bytes:
-    """The tokenizer.json of a byte-level BPE: that of RoBERTa and BART if it has their special tokens, else that of GPT-2.
+    """The tokenizer.json of a byte-level BPE: that of RoBERTa and BART if it has their special tokens and the files beside it
+    do not name GPT-2's class, else that of GPT-2.
 
     If the files beside `vocab` do not describe `<mask>`, it absorbs the space before it, as in the tokenizer.json of these
     models and in transformers before 5.
@@ -236,6 +257,7 @@ def byte_level(vocab: Path, merges: Path) -> bytes:
     import tokenizers
     from tokenizers import decoders, models, pre_tokenizers, processors
 
+    kind = _require_class(vocab, 'GPT2', 'Roberta', 'Bart')
     try:
         made = tokenizers.Tokenizer(models.BPE.from_file(str(vocab), str(merges)))
     except Exception as error:  # the library raises nothing narrower
@@ -244,7 +266,8 @@ def byte_level(vocab: Path, merges: Path) -> bytes:
     space = settings.get('add_prefix_space', False)
     made.pre_tokenizer, made.decoder = pre_tokenizers.ByteLevel(add_prefix_space=space), decoders.ByteLevel()
     known = made.get_vocab().keys() | {fields['content'] for fields in settings['added_tokens_decoder'].values()}
-    framed = {role for role, token in _roles(settings, _ROBERTA).items() if token.content in known} >= _FRAMING
+    there = {role for role, token in _roles(settings, _ROBERTA).items() if token.content in known}
+    framed = there >= _FRAMING and kind != 'GPT2'
     signs = _add(made, settings, _ROBERTA if framed else _GPT2, vocab)
     if framed:
         end, begin = ((signs[role], made.token_to_id(signs[role])) for role in ('sep_token', 'cls_token'))
@@ -253,12 +276,13 @@ def byte_level(vocab: Path, merges: Path) -> bytes:
 
 
 def unigram(path: Path) -> bytes:
-    """The tokenizer.json of a SentencePiece model: that of ALBERT if it has [CLS] and [SEP], else that of T5, whose
-    <extra_id_0>, <extra_id_1>, .. count down from its last id."""
+    """The tokenizer.json of a SentencePiece model: that of ALBERT if it has [CLS] and [SEP] and the files beside it do not name
+    T5's class, else that of T5, whose <extra_id_0>, <extra_id_1>, .. count down from its last id."""
     import tokenizers
     from sentencepiece import sentencepiece_model_pb2
     from tokenizers import decoders, models, normalizers, pre_tokenizers, processors
 
+    kind = _require_class(path, 'T5', 'Albert')
     try:
         proto = sentencepiece_model_pb2.ModelProto.FromString(path.read_bytes())
     except Exception as error:  # of protobuf, which is not imported here
@@ -267,7 +291,7 @@ def unigram(path: Path) -> bytes:
     if trained.model_type != trained.UNIGRAM:
         raise ValueError(f'{path} is no unigram model, as those of T5 and ALBERT are; give the tokenizer as tokenizer.json.')
     pieces, settings = [(piece.piece, piece.score) for piece in proto.pieces], _settings(path.parent)
-    framed = {sign for sign, _ in pieces} >= {'[CLS]', '[SEP]'}
+    framed = {sign for sign, _ in pieces} >= {'[CLS]', '[SEP]'} and kind != 'T5'
     special = [] if framed else [f'<extra_id_{i}>' for i in reversed(range(settings.get('extra_ids', 100)))]
     pieces += [(token, 0.0) for token in special]
     made = tokenizers.Tokenizer(models.Unigram(pieces, trained.unk_id, trained.byte_fallback))

@@ -144,10 +144,23 @@ class HuggingFaceTest(parameterized.TestCase):
         ('bert_tokenizer', {'tokenizer_config.json': {'do_lower_case': 'yes'}}, 'tokenizer_config.json of .* cannot be used'),
         ('roberta_tokenizer', {'tokenizer_config.json': {'cls_token': 3}}, 'tokenizer_config.json of .* cannot be used'),
         ('roberta_tokenizer', {'tokenizer_config.json': {'cls_token': {}}}, 'tokenizer_config.json of .* cannot be used'),
+        ('bert_tokenizer', {'tokenizer_config.json': {'tokenizer_class': 'BertJapaneseTokenizer'}},
+         'names BertJapaneseTokenizer, which vocab.txt alone does not give; save it as tokenizer.json, or name one of '
+         'BertTokenizer, DistilBertTokenizer, ElectraTokenizer'),
+        ('roberta_tokenizer', {'config.json': {'tokenizer_class': 'HerbertTokenizerFast'}},
+         'names HerbertTokenizerFast, which vocab.json alone does not give'),
+        ('t5_tokenizer', {'tokenizer_config.json': {'tokenizer_class': 'XLNetTokenizer'}},
+         'names XLNetTokenizer, which spiece.model alone does not give'),
     )
     def test_settings_that_cannot_be_used(self, name, files, message):
         with self.assertRaisesRegex(ValueError, message):
             self.read(self.copy(name, files), name.split('_')[0])
+
+    @parameterized.parameters(('albert', 'T5Tokenizer', 't5'), ('roberta', 'GPT2TokenizerFast', 'plain'))
+    def test_the_class_decides_where_the_tokens_would_give_another(self, name, kind, framing):
+        """As in rinna/japanese-gpt2-medium, a T5Tokenizer with [CLS] and [SEP]."""
+        files = {'tokenizer_config.json': {'tokenizer_class': kind, 'extra_ids': 0}}
+        self.assertEqual(named(self.read(self.copy(f'{name}_tokenizer', files)).framing), framing)
 
     def test_a_gpt2_with_tokens_of_its_own(self):
         end = '<|endoftext|>'
