@@ -164,7 +164,8 @@ class DeclarationsTest(parameterized.TestCase):
         arrays = drawn(queries=12, keys=12)
         parameters = parameters_of(mechanism, *arrays)
         pattern = Causal() if mechanism.causal else Full()
-        packed = output(mechanism, parameters, *arrays, pattern & Segments(SEGMENTS, SEGMENTS))
+        mask = pattern & Segments(SEGMENTS, SEGMENTS)
+        packed = jax.jit(lambda p, *a: mechanism(p, *used(mechanism, *a), Given(mask)))(parameters, *arrays)
         for row, start, end in ((0, 0, 5), (0, 5, 10), (1, 0, 2), (1, 2, 7), (1, 7, 12)):
             alone = output(mechanism, parameters, *(x[row:row + 1, start:end] for x in arrays), pattern)
             np.testing.assert_allclose(packed[row, start:end], alone[0], atol=3e-6)

@@ -97,6 +97,11 @@ def segments_of(mask: Mask, queries: int, keys: int) -> tuple | None:
     return (query, key) if terms else None
 
 
+def documents(mask: Mask) -> list[Segments]:
+    """The terms of a mask that separate documents, whatever it joins them with by &."""
+    return [term for term in conjuncts(mask) if isinstance(term, Segments)]
+
+
 def packed(mask: Mask) -> bool:
     """Whether a mask separates documents in a row."""
     return any(isinstance(term, Segments) for term in parts(mask)[1])

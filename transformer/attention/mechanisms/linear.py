@@ -3,7 +3,8 @@
     o_t = φ(q_t)·S_t / φ(q_t)·z_t,    S_t = sum over the visible s of φ(k_s)⊗v_s,    z_t = sum of φ(k_s)
 
 Without a causal mask S is the same for all queries of a document. With one it is a recurrent state: over chunks of the row,
-whose queries see the keys of their own chunk besides the state before it; or, in decoding, over single positions.
+whose queries see the keys of their own chunk besides the state before it; or, in decoding, over single positions. Where queries
+and keys are of two sequences with documents (`Segments`), the weights are computed: time and memory are quadratic.
 """
 
 import abc
@@ -16,7 +17,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from transformer.attention.kernels import attend as kernels
-from transformer.attention.masks.analysis import packed, real, require_next, segments_of
+from transformer.attention.masks import analysis
+from transformer.attention.masks.analysis import real, require_next, segments_of
 from transformer.attention.mechanism import Given, Mechanism
 from transformer.layers.numerics import Numerics, real_dtype, wide
 
@@ -41,18 +43,19 @@ class Kernelised(Mechanism):
     def __call__(self, parameters: Mapping, query: jax.Array | None, key: jax.Array | None, value: jax.Array,
                  given: Given = Given()) -> jax.Array:
         documents = segments_of(given.mask, query.shape[1], key.shape[1])
-        if given.mask.causal:
-            if query.shape[1] != key.shape[1]:
-                raise ValueError(f'attention={self} runs along one sequence under a causal mask, but got {query.shape[1]} '
-                                 f'queries and {key.shape[1]} keys; use attention=Softmax().')
-            out, *_ = self._running(query, key, value, documents, given.numerics)
-        elif not packed(given.mask):
-            out = _divided(self._whole(query, key, value, documents, given.numerics))
-        elif query.shape[1] == key.shape[1]:
-            out = _divided(self._both_ways(query, key, value, documents, given.numerics))
-        else:  # queries and keys of different sequences: no recurrent state covers both
+        separate = analysis.documents(given.mask)
+        if given.mask.causal and query.shape[1] != key.shape[1]:
+            raise ValueError(f'attention={self} runs along one sequence under a causal mask, but got {query.shape[1]} '
+                             f'queries and {key.shape[1]} keys; use attention=Softmax().')
+        if not all(one.query is one.key for one in separate):  # no recurrent state covers two sequences
             weights = self.weights(parameters, query, key, value, given)
             return kernels.mixed(given.numerics.cast(weights), value, numerics=given.numerics)
+        if given.mask.causal:
+            out, *_ = self._running(query, key, value, documents, given.numerics)
+        elif separate:
+            out = _divided(self._both_ways(query, key, value, documents, given.numerics))
+        else:
+            out = _divided(self._whole(query, key, value, documents, given.numerics))
         return given.numerics.cast(_by_position(out))
 
     def weights(self, parameters: Mapping, query: jax.Array | None, key: jax.Array | None, value: jax.Array | None,
