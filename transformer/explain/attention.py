@@ -190,8 +190,10 @@ class Seen:
         """The chosen layers, for a view; `within`: the keys are the queries' own positions."""
         found = [one for one in self.found if chosen(one['layer'])]
         part = lambda known: {one['layer']: known[one['layer']] for one in found if one['layer'] in known}
-        flow = dataclasses.replace(self, found=found, layers=part(self.layers)).rollout() if within and found else None
-        return pictures.Maps(part(self.layers), found, queries, keys, title, steps=part(self.steps), rollout=flow, **style)
+        none = np.zeros((0, len(queries), len(keys)), np.float32)  # of a layer without heads
+        layers = {name: weights if len(weights) else none for name, weights in part(self.layers).items()}
+        flow = dataclasses.replace(self, found=found, layers=layers).rollout() if within and found else None
+        return pictures.Maps(layers, found, queries, keys, title, steps=part(self.steps), rollout=flow, **style)
 
     def rollout(self) -> np.ndarray | None:
         """Attention rollout, if the weights are distributions over the positions; else None."""

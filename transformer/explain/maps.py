@@ -21,7 +21,8 @@ def read(model: Any, captured: Mapping, prefix: np.ndarray | None = None) -> tup
 
     `heads` are the indices of a layer's heads; entropies are in nats. `entropy` and `confidence` have a value for each head;
     they are None if the weights are not distributions but the equivalent matrix of another mechanism. Where windows are padded,
-    both are of the weights of the real keys, scaled to sum 1.
+    both are of the weights of the real keys, scaled to sum 1. A layer without heads has weights [0, T, S]; [0, 1, 1] if no
+    other layer of its stack tells T and S.
 
     Args:
       prefix: [B, T], 1 for the tokens that all tokens see, whatever the mask, as the model was given it; None: there are none.
@@ -40,8 +41,8 @@ def read(model: Any, captured: Mapping, prefix: np.ndarray | None = None) -> tup
     if not all(np.isfinite(weights).all() for weights in layers.values()):
         raise ValueError('The attention weights are not finite: this run has diverged; give an earlier checkpoint with '
                          '--step=N.')
-    longest = max(weights.shape[-1] for weights in layers.values())
-    layers |= {name: np.zeros((0, longest, longest), np.float32) for name, row in kept.items() if row == ()}
+    pairs = {_kind(name): weights.shape[1:] for name, weights in layers.items()}
+    layers |= {name: np.zeros((0, *pairs.get(_kind(name), (1, 1))), np.float32) for name, row in kept.items() if row == ()}
     layers = {name: layers[name] for name in sorted(layers, key=_order)}
     found = []
     for name, weights in layers.items():
@@ -69,6 +70,11 @@ def alignment(layers: Mapping) -> np.ndarray:
     """[T, S]: the mean over layers and heads of the weights [N, T, S] of each layer, from each position of the output to each
     of the source. Layers without heads are left out; at least one layer has heads."""
     return np.mean([weights.mean(0) for weights in layers.values() if len(weights)], 0)
+
+
+def _kind(layer):
+    """What layers have in common whose attentions are between the same positions."""
+    return re.sub(r'block_\d+', '', layer)
 
 
 def _order(name):

@@ -223,8 +223,7 @@ def _bar(figure, image, axes, row, larger, shrink):
 
 def named(one: Mapping) -> str:
     """The label of a layer."""
-    most = '' if one['entropy'] is None else f'\nat most {one["highest_entropy"]:.2f} nats'
-    return layer(one['layer']) + most
+    return layer(one['layer']) + (f'\nat most {one["highest_entropy"]:.2f} nats' if one['entropy'] else '')
 
 
 def layer(path: str) -> str:

@@ -1,4 +1,5 @@
 import math
+import re
 
 import numpy as np
 from absl.testing import absltest
@@ -7,7 +8,7 @@ from tests.models import build, changed
 from transformer.attention.masks.patterns import Alternate, Causal, Window
 from transformer.attention.mechanisms.alternatives import Convolution
 from transformer.attention.partition import Whole
-from transformer.explain import maps
+from transformer.explain import attention, maps
 from transformer.models.encoder_decoder import EncoderDecoder
 from transformer.models.gpt import Gpt
 from transformer.models.memory_network import MemoryNetwork
@@ -120,6 +121,21 @@ class ReadTest(absltest.TestCase):
         np.testing.assert_allclose(
             [highest[name] for name in ('encoder/block_1', 'decoder/block_0', 'decoder/block_0/cross_attention')],
             [math.log(3), math.log(2) / 2, math.log(3)])
+
+    def test_layers_that_keep_no_head_have_the_length_of_those_of_their_kind(self):
+        model = changed(build(EncoderDecoder, vocab=2, source_vocab=0, layers=2, heads=2, width=4), **{
+            'encoder.kept': ((), (0,)), 'decoder.kept': ((), ()), 'decoder.cross_kept': ((1,), ())})
+        layers, found = maps.read(model, {
+            'encoder/block_1/attention': drawn(1, 1, 3, 3), 'decoder/block_0/cross_attention': drawn(1, 1, 6, 3)})
+        shapes = {name: weights.shape for name, weights in layers.items()}
+        self.assertEqual((shapes['encoder/block_0'], shapes['decoder/block_1/cross_attention']), ((0, 3, 3), (0, 6, 3)))
+        highest = {one['layer']: one['highest_entropy'] for one in found}
+        self.assertAlmostEqual(highest['encoder/block_0'], math.log(3))
+        self.assertAlmostEqual(highest['decoder/block_1/cross_attention'], math.log(3))
+        output = attention.Seen(layers, found, {}).section(
+            range(6), range(6), chosen=lambda name: re.fullmatch(r'decoder/block_\d', name))
+        self.assertEqual([weights.shape for weights in output.layers.values()], [(0, 6, 6)] * 2)  # of which none has heads
+        np.testing.assert_array_equal(output.rollout, np.eye(6))
 
     def test_weights_of_other_mechanisms_have_no_entropy(self):
         captured = self.captured(0)

@@ -106,6 +106,19 @@ class StagesTest(parameterized.TestCase):
         np.testing.assert_allclose(view.rollout, flow, rtol=0, atol=1e-6)  # of weights in float32
         np.testing.assert_allclose(more['rollout'], flow.mean(0).reshape(fine), rtol=0, atol=1e-6)
 
+    @parameterized.parameters((((0, 1),), ((), (0,))), (((0, 1),), ((), ())), (((),), ((0, 1), (1,))))
+    def test_rollout_where_layers_keep_no_head(self, *kept):
+        """Such a layer, also all of a stage, passes every patch on."""
+        snapshot = Snapshot(Hierarchical(0, Patches(2), stages={
+            f'stage_{i}': Blocks(layers=len(row), heads=2, width=4, positions=NoPositions(), kept=row)
+            for i, row in enumerate(kept)}), np.ones((8, 8, 1), np.float32))
+        view, found, _ = pictures.of_stages(snapshot, 'image.png')
+        self.assertEqual([one['heads'] for one in found], [list(heads) for row in kept for heads in row])
+        whole = lambda row, count: np.linalg.matrix_power(np.eye(count) / 2 + 1 / (2 * count), sum(map(bool, row)))
+        wanted = whole(kept[1], 4) @ pictures.merged((4, 4, 2), (2, 2, 4)) @ whole(kept[0], 16)
+        np.testing.assert_allclose(view.rollout, wanted, atol=1e-6)
+        view.figure().savefig(io.BytesIO(), format='png')
+
     def test_shares_of_merged_patches(self):
         wanted = np.zeros((4, 6))
         for into, of in enumerate(((0, 1, 3, 4), (2, 5), (), ())):
