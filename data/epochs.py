@@ -3,7 +3,8 @@
 At the beginning of an epoch the training part is tokenized anew, at about a million characters a second, into a file that is
 gone at its end; the epoch is then trained on as if the text had always had these tokens. The draws depend on the seed and on
 the number of the epoch alone, so that a run resumes exactly, at the cost of one more tokenization. An epoch ends with the last
-batch that it fills; the rows left over, less than a batch, are in other epochs.
+batch that it fills; the rows left over, less than a batch, are in other epochs. How many batches texts packed by first fit fill
+is estimated, so that some percent of their pieces may be left out of an epoch or come twice in it.
 """
 
 import copy

@@ -26,6 +26,7 @@ from data.tokenizers.tokenizer import Tokenizer
 
 _OF_PLACES = 'path', 'name', 'features', 'documents', 'train', 'valid', 'test'  # what each source of a corpus has of its own
 _FEW = 16  # tokens that nothing can be learnt from
+_SAMPLE = 1 << 16  # pieces that rows are estimated from, in 0.2 seconds
 _CHECKED = {'source': ('auto', 'files', 'stdlib', 'tfds'), 'documents': sources.DOCUMENTS,
             'packing': ('first_fit', 'concat', 'none')}
 
@@ -237,15 +238,19 @@ class OpenDocuments(Opened):
 
     @functools.cached_property
     def batches_per_epoch(self) -> float:
-        """Batches that hold the training part once, if packing leaves no gaps."""
+        """Batches that hold the training part once; for first fit, estimated from some of the blocks that are packed."""
         from data.text import packing
 
-        store = self._training
-        if self.config.packing == 'none' and self.config.documents != 'stream':
-            rows = len(packing.windows(store.offsets, self.config.length, self.config.length))
-        else:
-            rows = store.meta['tokens'] / self.config.length
-        return rows / self.config.batch_size
+        config, store = self.config, self._training
+        if config.packing == 'concat' or config.documents == 'stream':
+            return store.meta['tokens'] / config.length / config.batch_size
+        pieces = packing.windows(store.offsets, config.length, config.length)
+        if config.packing == 'none':
+            return len(pieces) / config.batch_size
+        order = self._blocks(len(pieces), 0)
+        blocks = [pieces[order(number)] for number in range(max(1, min(len(pieces), _SAMPLE) // order.size))]
+        rows = sum(len(packing.first_fit(block, config.length)) for block in blocks) / len(blocks) / order.size
+        return rows * len(pieces) / config.batch_size
 
     @property
     def specs(self) -> dict[str, TokenizerSpec]:
@@ -265,10 +270,8 @@ class OpenDocuments(Opened):
         if config.packing == 'none':
             order = pipeline.Order(len(pieces), config.batch_size, seed)
             return pipeline.numbered(_Singles(order, pieces, store, config.length))
-        per_row = max(1, config.length * len(pieces) // store.meta['tokens'])
-        order = pipeline.Order(len(pieces), 8 * config.batch_size * per_row, seed)
         batches = packing.PackedBatches(
-            pipeline.endless(order),
+            pipeline.endless(self._blocks(len(pieces), seed)),
             pieces,
             store,
             length=config.length,
@@ -276,6 +279,13 @@ class OpenDocuments(Opened):
             packing=config.packing,
         )
         return pipeline.ahead(batches)
+
+    def _blocks(self, count: int, seed: int):
+        """The order of `count` pieces in draws that fill about eight batches, each of which is packed by itself."""
+        from data import pipeline
+
+        per_row = max(1, self.config.length * count // self._training.meta['tokens'])
+        return pipeline.Order(count, 8 * self.config.batch_size * per_row, seed)
 
     def evaluation(self, split: str, batch_size: int, context: int | None = None, stride: int | None = None):
         """Batches that score every token of a split exactly once.

@@ -111,6 +111,18 @@ class EpochsTest(EpochsCase):
         for one, other in itertools.combinations([usual, *epochs], 2):
             self.assertLess(len(one & other), 70)
 
+    def test_each_epoch_of_packed_rows_has_nearly_all_of_the_text(self):
+        opened = self.opened('first fit', length=200)
+        iterator, seen = opened.train(0), [set(), set(), set()]
+        while True:
+            batch = next(iterator)
+            if (epoch := iterator.get_state()['epoch']) == len(seen):
+                break
+            for row, segments in zip(batch['targets'], batch['segments']):
+                seen[epoch] |= {opened.decode(row[segments == number]) for number in range(1, segments.max() + 1)}
+        for lines in seen:
+            self.assertGreaterEqual(len(lines & {*LINES[:100]}), 97)
+
     def test_all_dropped_merges_leave_characters(self):
         opened = self.opened('none', dropout=1.0)
         batch = next(opened.train(0))
