@@ -14,7 +14,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from typing import ClassVar
 
-from data import cache, fields, splits
+from data import cache, fields, json_files, splits
 from data.sources import files as sources
 from data.sources.tables import Table, data_files, lines_of
 
@@ -113,11 +113,14 @@ class Contexts(Read):
 
     def items(self, file: sources.File) -> Iterator[Sequence[str]]:
         try:
-            whole = json.loads(b''.join(file.read()).decode('utf-8-sig'))
-            yield from [[part['context'].strip()] for article in whole['data'] for part in article['paragraphs']]
+            text = b''.join(file.read()).decode('utf-8-sig')
+            whole = json.loads(text)
+            found = [[part['context'].strip()] for article in whole['data'] for part in article['paragraphs']]
         except (ValueError, RecursionError, KeyError, TypeError, AttributeError) as error:
             raise ValueError(f'{file.path} is not in the format of SQuAD ({type(error).__name__}: {error}); Contexts expects '
                              'data[].paragraphs[] with a context.') from None
+        json_files.require_whole(found, text, file.path)
+        yield from found
 
 
 @dataclasses.dataclass(frozen=True)

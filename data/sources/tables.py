@@ -24,6 +24,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from data import json_files
 from data.sources import contents
 from data.sources import files as sources
 
@@ -422,9 +423,11 @@ def _is_quoted(cell: str) -> bool:
 
 def _json(text: str, place: str) -> Any:
     try:
-        return json.loads(text)
+        found = json.loads(text)
     except (ValueError, RecursionError) as error:
         raise ValueError(f'{place} is no JSON ({_first(error)}); correct the line, or take it out.') from None
+    json_files.require_whole(found, text, place)
+    return found
 
 
 def _first(error: Exception) -> str:

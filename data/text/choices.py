@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from data import fields
+from data import fields, json_files
 from data.sources import files as sources
 from data.sources.tables import CHOICES, Row, Table, whole
 from data.text import examples, frames
@@ -402,6 +402,7 @@ def _listed(cell: Any, place: str) -> tuple[list[str], tuple[str, ...]]:
             cell = json.loads(cell)
         except (ValueError, RecursionError):
             cell = None
+        json_files.require_whole(cell, given, place)
     texts, own = cell, ()
     if isinstance(cell, dict):
         texts, own = cell.get('text'), cell.get('label') or ()

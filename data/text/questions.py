@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from data import fields
+from data import fields, json_files
 from data.sources import files as sources
 from data.sources.tables import Table
 from data.text import examples, frames
@@ -66,9 +66,11 @@ class Questions(examples.Examples):
         if not _is_squad(file, table):
             return _of_table(table)
         try:
-            whole = json.loads(b''.join(file.read()).decode('utf-8-sig'))
+            text = b''.join(file.read()).decode('utf-8-sig')
+            whole = json.loads(text)
         except (ValueError, RecursionError) as error:
             raise ValueError(f'{file.path} is no JSON in UTF-8 ({error}); give a file of SQuAD.') from error
+        json_files.require_whole(whole, text, file.path)
         try:
             return [_question(asked, paragraph['context'], file.path)
                     for article in whole['data'] for paragraph in article['paragraphs'] for asked in paragraph['qas']]

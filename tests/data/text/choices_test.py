@@ -241,6 +241,7 @@ class ChoicesTest(LabelledCase):
         ('no\ta\t0\n', 'a.tsv has the columns 3, which leaves open what is the context', {'header': 'false'}),
         ('context\tending0\tending0\tlabel\nno\ta\tb\t0\n', "has the name 'ending0' for the columns 2 and 3",
          {'header': 'true'}),
+        ('context\tchoices\tlabel\nno\t["a", "\\ud83d"]\t0\n', r"a.tsv:2 has '\\ud83d', half of a character"),
         ('context\tchoices\tlabel\nno\ta b\t0\n', "a.tsv:2 has 'a b' for its answers; expected a list of texts",
          {'header': 'true'}),
         ('no\ta\tb\t0\n', 'data.context, question, answers and label name the column 1 twice',

@@ -280,6 +280,7 @@ class ContractTest(QuestionsCase):
 
     @parameterized.parameters(
         ('{', 'squad.json is no JSON in UTF-8'),
+        (changed(('qas', 1, 'question'), 'who \ud83d?'), r"squad.json has '\\ud83d', half of a character; correct the line"),
         ('{}', 'squad.json is not in the format of SQuAD'),
         (changed(('context',), None), r"is not in the format of SQuAD \(KeyError: 'context'\); expected data\[\]"),
         (changed(('qas', 0, 'answers', 0, 'answer_start'), 3),
