@@ -271,9 +271,10 @@ def text_run(folder, family, theirs, fields, place):
     path, generates = folder / 'generation_config.json', family.use in GENERATES
     generation = json_of(path) if path.is_file() else None
     vocab = fields['vocab']
-    found = tokenizer_files.read(folder, family.kind, vocab, (theirs, generation or {}), generates)
+    configs = theirs, generation or {}
+    found = tokenizer_files.read(folder, family.kind, vocab, configs, generates)
     found.tokenizer.save(place)
-    start, said = tokenizer_files.start(family.kind, (theirs, generation or {})), [f'tokenizer {found.spec}', *found.said]
+    start, said = tokenizer_files.start(family.kind, configs, generates), [f'tokenizer {found.spec}', *found.said]
     framing = framing_of(family, found, fields.get('types', 1), said)
     if family.use == 'classes':
         family = dataclasses.replace(family, use=problem_of(theirs))

@@ -324,6 +324,16 @@ class GenerationTest(TokensCase):
         given = convert.workdir.load_config(self.folder / 'mine').generation
         self.assertEqual((resolve.parse(given.strategy, convert.Strategy, '').size, given.tokens), (2, 5))
 
+    @parameterized.parameters(([7, 33], 7), (7, 7), ([33, 7], 33))
+    def test_texts_end_where_generation_config_says(self, ends, end):
+        """And not where config.json does."""
+        settings = {'generation_config.json': {'eos_token_id': ends}}
+        snapshot, _ = self.run_of(self.model('gpt2', files=settings, eos_token_id=33))
+        self.assertEqual(snapshot.data.end, end)
+        files, _ = self.out()
+        self.assertEqual((files['config.json']['eos_token_id'], files['generation_config.json']['eos_token_id']), (end, ends))
+        self.again(snapshot)
+
     def test_settings_that_cannot_be_read(self):
         folder = self.model('t5', files={'generation_config.json': {'num_beams': 'many'}})
         self.assert_refused("settings of generation have num_beams='many'; expected a whole number", f'--from_hf={folder}',

@@ -89,7 +89,7 @@ def read(folder: str | os.PathLike, kind: str, vocab: int, configs: Configs, gen
     """The tokenizer in a folder, or bare ids where there is none.
 
     The roles of the tokens come from the files of the tokenizer, else from its class, else from the config of the model.
-    The token that ends a generated text always comes from the config of the model.
+    The token that ends a generated text always comes from generation_config.json, else from the config of the model.
 
     Args:
       kind: the `model_type` of the model, which gives the tokenizer class if the files do not name one.
@@ -98,7 +98,7 @@ def read(folder: str | os.PathLike, kind: str, vocab: int, configs: Configs, gen
       generates: whether the model generates text.
     """
     folder = Path(folder)
-    contents, (ids, said) = _contents(folder), _ids(vocab, configs)
+    contents, (ids, said) = _contents(folder), _ids(vocab, configs, generates)
     if contents is None:
         usual_ones = {role: one for role, one in usual_ids(kind).items() if role != 'start' and one < vocab}
         spec = Ids(vocab, **usual_ones | ids)
@@ -110,8 +110,9 @@ def read(folder: str | os.PathLike, kind: str, vocab: int, configs: Configs, gen
     limit = vocab if made.vocab > vocab and made.added.issuperset(range(vocab, made.vocab)) else 0
     signs = {role: made.sign(one) for role, one in ids.items() if one >= 0}
     if generates and signs.get('end', '') is None:
+        file = 'generation_config.json' if _first(configs[1].get('eos_token_id')) >= 0 else 'config.json'
         raise ValueError(
-            f'config.json has eos_token_id={ids["end"]}, which the tokenizer of {folder} does not have; mend one of them.'
+            f'{file} has eos_token_id={ids["end"]}, which the tokenizer of {folder} does not have; mend one of them.'
         )
     known, framing = _class(folder, kind)
     named = {role: sign for role, sign in _named(folder, made, known).items() if made.number(sign) < (limit or made.vocab)}
@@ -133,18 +134,24 @@ def usual_ids(kind: str) -> Mapping[str, int]:
     return _USUAL_IDS.get(kind, {})
 
 
-def start(kind: str, configs: Configs) -> int:
-    """The id of a decoder's first input, from config.json or generation_config.json, else the default of the model."""
-    given = [_first(config.get('decoder_start_token_id')) for config in configs]
+def start(kind: str, configs: Configs, generates: bool) -> int:
+    """The id of a decoder's first input, from generation_config.json of a model that `generates` or else from config.json, else
+    the default of the model."""
+    given = [_first(config.get('decoder_start_token_id')) for config in _ordered(configs, generates)]
     given += [usual_ids(kind).get('start', -1), _first(configs[0].get('pad_token_id')), 0]
     return next(one for one in given if one >= 0)
 
 
-def _ids(vocab: int, configs: Configs) -> tuple[dict[str, int], tuple[str, ...]]:
+def _ordered(configs: Configs, generates: bool) -> Configs:
+    """The configs in the order in which transformers looks for the tokens with which outputs begin and end."""
+    return (configs[1], configs[0]) if generates else configs
+
+
+def _ids(vocab: int, configs: Configs, generates: bool) -> tuple[dict[str, int], tuple[str, ...]]:
     """({role: id, -1 for none} in the configs of a model, clauses about ids outside its vocabulary)."""
     ids, said = {}, []
     for role, name in IDS.items():
-        for config in configs:
+        for config in _ordered(configs, generates and role == 'end'):
             if name in config and ids.get(role, -1) < 0:
                 ids[role] = _first(config[name])
         if ids.get(role, -1) >= vocab:

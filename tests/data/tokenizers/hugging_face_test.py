@@ -186,10 +186,12 @@ class HuggingFaceTest(parameterized.TestCase):
         found.tokenizer.save(self.folder)
         again = dataclasses.replace(found.spec, path=str(self.folder / 'tokenizer.json'))
         self.assertEqual(again.learn(), found.tokenizer)
-        for config, generation in (({'eos_token_id': None}, {'eos_token_id': 5}), ({}, {'eos_token_id': 5})):
+        for config, generation in (({'eos_token_id': None}, {'eos_token_id': 5}), ({}, {'eos_token_id': [5, 7]}),
+                                   ({'eos_token_id': 5}, {'eos_token_id': None}), ({'eos_token_id': 7}, {'eos_token_id': 5})):
             self.assertEqual(self.read(REFERENCE / 'gpt2_tokenizer', 'gpt2', 400, config, generation, True), found)
-        with self.assertRaisesRegex(ValueError, 'eos_token_id=399, which the tokenizer of .* does not have'):
-            self.read(REFERENCE / 'gpt2_tokenizer', config={'eos_token_id': 399}, generates=True)
+        for file, configs in (('config', ({'eos_token_id': 399}, {})), ('generation_config', ({}, {'eos_token_id': 399}))):
+            with self.assertRaisesRegex(ValueError, f'^{file}.json has eos_token_id=399, which the tokenizer of .* does not'):
+                self.read(REFERENCE / 'gpt2_tokenizer', 'gpt2', 400, *configs, generates=True)
 
     def test_what_a_model_lacks_is_said(self):
         """As in small models whose config.json was copied from a large one."""
@@ -282,10 +284,12 @@ class HuggingFaceTest(parameterized.TestCase):
     @parameterized.parameters(
         ('t5', {}, {}, 0), ('t5', {'pad_token_id': 3}, {}, 3), ('t5', {}, {'decoder_start_token_id': 5}, 5),
         ('bart', {}, {}, 2),
-        ('t5', {'decoder_start_token_id': 4, 'pad_token_id': 3}, {'decoder_start_token_id': 5}, 4),
-        ('bart', {'decoder_start_token_id': None}, {'decoder_start_token_id': 0}, 0))
-    def test_what_a_decoder_is_given_first(self, kind, config, generation, start):
-        self.assertEqual(hugging_face.start(kind, (config, generation)), start)
+        ('t5', {'decoder_start_token_id': 4, 'pad_token_id': 3}, {'decoder_start_token_id': 5}, 5),
+        ('t5', {'decoder_start_token_id': 4, 'pad_token_id': 3}, {'decoder_start_token_id': 5}, 4, False),
+        ('bart', {'decoder_start_token_id': None}, {'decoder_start_token_id': 0}, 0),
+        ('bart', {'decoder_start_token_id': 0}, {'decoder_start_token_id': None}, 0))
+    def test_what_a_decoder_is_given_first(self, kind, config, generation, start, generates=True):
+        self.assertEqual(hugging_face.start(kind, (config, generation), generates), start)
 
     def test_files_that_cannot_be_read(self):
         (self.folder / 'vocab.json').write_text('{"a": 0')
