@@ -15,7 +15,7 @@ import jax.numpy as jnp
 from transformer.attention.by_layer import ByLayer
 from transformer.attention.kernels.attend import attend, scores_of, weights_of
 from transformer.attention.kernels.terms import terms_of
-from transformer.attention.masks import analysis, data, patterns
+from transformer.attention.masks import analysis, patterns
 from transformer.attention.masks.algebra import Mask
 from transformer.attention.masks.patterns import Full
 from transformer.attention.scores import ScaledDot, Score
@@ -109,7 +109,7 @@ class Mechanism(abc.ABC):
     def check(self, mask: Mask, *, cross: bool = False, cached: bool = False, biased: bool = False, placed: bool = False,
               shared: bool = False) -> None:
         """Raises ValueError, in one sentence, for a use that this mechanism does not support."""
-        pattern, terms = analysis.parts(mask)
+        pattern, _ = analysis.parts(mask)
         if cross and cached:
             raise ValueError('A cache is for attention of a sequence to itself; leave it out where keys have another source.')
         if cross and not self.cross:
@@ -125,7 +125,7 @@ class Mechanism(abc.ABC):
         if not self.patterns and pattern not in (patterns.Full(), patterns.Causal()):
             raise ValueError(f'attention={self} cannot leave out single pairs as the mask {pattern or mask} does; '
                              'use Full() or Causal(), or attention=Softmax().')
-        if not self.packed and any(isinstance(term, data.Segments) for term in terms):
+        if not self.packed and analysis.documents(mask):
             raise ValueError(f'attention={self} cannot keep documents in one row apart; give each a row of its own, without '
                              'segments, or use attention=Softmax().')
         if placed and not {'query', 'key'} & set(self.projections):
@@ -181,10 +181,8 @@ class Softmax(Mechanism):
 
     def _prepared(self, parameters, query, key, given):
         width = query.shape[-1]
-        places = None
-        if given.positions is None and analysis.packed(given.mask):
-            places = analysis.places(analysis.segments_of(given.mask, query.shape[1], key.shape[1])[1])
-        query, key, bias = self.score.prepare(parameters, query, key, given.numerics, places)
+        places = analysis.places_of(given.mask) if given.positions is None else None
+        query, key, bias = self.score.prepare(parameters, query, key, given.numerics, places and places[1])
         for term in terms_of(given.bias):
             if query.shape[-1] != width and term.by_content:
                 raise ValueError(f'score={self.score} makes queries {query.shape[-1]} wide, but {term} multiplies '

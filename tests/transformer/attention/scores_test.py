@@ -8,7 +8,7 @@ from training.config.resolve import subclasses
 from training.report import flops
 from transformer.attention.kernels.attend import attend, masked_softmax, mixed, plain, weights_of
 from transformer.attention.kernels.blockwise import blockwise
-from transformer.attention.masks.data import Padding, Segments
+from transformer.attention.masks.data import Marked, Padding, Segments
 from transformer.attention.masks.patterns import Causal, Full
 from transformer.attention.mechanism import Given, Softmax
 from transformer.attention.pooling import Gaussian as GaussianKernel
@@ -209,10 +209,12 @@ class ChaptersTest(absltest.TestCase):
         numbers, location = jnp.array([[1] * 4 + [2] * 3]), Softmax(score=Location(7))
         parameters = float32(drawn(Location(7)))
         arrays = float32(tuple(RNG.normal(size=(1, 7, heads, H)) for heads in (N, K, K)))
-        whole = location(parameters, *arrays, Given(Segments(numbers, numbers)))
-        for part in (slice(0, 4), slice(4, 7)):
-            alone = location(parameters, *(x[:, part] for x in arrays))
-            np.testing.assert_allclose(whole[:, part], alone, atol=1e-5)
+        prefix = lambda part: Causal() | Marked(jnp.array([[1, 1, 0, 0, 1, 0, 0]])[:, part])
+        for pattern in (lambda part: Full(), prefix):
+            whole = location(parameters, *arrays, Given(pattern(slice(None)) & Segments(numbers, numbers)))
+            for part in (slice(0, 4), slice(4, 7)):
+                alone = location(parameters, *(x[:, part] for x in arrays), Given(pattern(part)))
+                np.testing.assert_allclose(whole[:, part], alone, atol=1e-5)
 
     def test_location_without_a_length(self):
         with self.assertRaisesRegex(ValueError, 'length is 0; expected at least 1'):

@@ -102,16 +102,16 @@ def documents(mask: Mask) -> list[Segments]:
     return [term for term in conjuncts(mask) if isinstance(term, Segments)]
 
 
-def packed(mask: Mask) -> bool:
-    """Whether a mask separates documents in a row."""
-    return any(isinstance(term, Segments) for term in parts(mask)[1])
-
-
 def places(segments: jax.Array) -> jax.Array:
     """[B, T] numbers of documents, each contiguous -> the place of each position in its document, from 0."""
     row = jnp.arange(segments.shape[1])
     begins = jnp.concatenate([jnp.ones_like(segments[:, :1], bool), segments[:, 1:] != segments[:, :-1]], 1)
     return row - jax.lax.cummax(jnp.where(begins, row, 0), 1)
+
+
+def places_of(mask: Mask) -> tuple | None:
+    """(query [B, T], key [B, S]): the place of each position in its document; None if the mask separates no documents."""
+    return next(((places(term.query), places(term.key)) for term in documents(mask)), None)
 
 
 def real(mask: Mask, positions: jax.Array) -> jax.Array:

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 
 from transformer.attention.kernels.attend import attend, scores_of, weights_of
-from transformer.attention.masks.analysis import packed, places, segments_of
+from transformer.attention.masks.analysis import places_of
 from transformer.attention.mechanism import Given, Mechanism
 from transformer.layers import roles
 from transformer.layers.initial import normal, xavier, zeros
@@ -98,8 +98,8 @@ class Synthesizer(Mechanism):
         t = s = jnp.arange(keys)
         if given.positions is not None:
             t, s = given.positions
-        elif packed(given.mask):
-            t, s = map(places, segments_of(given.mask, keys, keys))
+        elif places := places_of(given.mask):
+            t, s = places
         wide = lambda x: jnp.broadcast_to(x, (batch, *x.shape[-3:]))  # a table [B|none, S, N, A] for each row
         if self.kind == 'dense':
             inner = jax.nn.relu(given.numerics.einsum('BTNH,NHA->BTNA', query, parameters['kernel']) + parameters['bias'])

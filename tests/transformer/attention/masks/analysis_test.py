@@ -1,7 +1,7 @@
 import numpy as np
 from absl.testing import absltest
 
-from transformer.attention.masks.analysis import packed, places, real, require_next, segments_of
+from transformer.attention.masks.analysis import documents, places, real, require_next, segments_of
 from transformer.attention.masks.data import Padding, Segments
 from transformer.attention.masks.patterns import Causal, Full, Window
 
@@ -20,8 +20,8 @@ class DocumentsTest(absltest.TestCase):
 
     def test_patterns_alone_tell_nothing(self):
         self.assertIsNone(segments_of(Causal() & Window(3), 5, 5))
-        self.assertFalse(packed(Causal() & Padding(np.array([3]))))
-        self.assertTrue(packed(Causal() & Segments(OWN, OWN)))
+        self.assertEmpty(documents(Causal() & Padding(np.array([3]))))
+        self.assertLen(documents((Causal() | Padding(np.array([3]))) & Segments(OWN, OWN)), 1)
 
     def test_what_it_cannot_tell_is_refused(self):
         for mask, sentence in ((Full() | Padding(np.array([1, 2])), 'is not a pattern joined'),

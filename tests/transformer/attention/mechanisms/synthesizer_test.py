@@ -2,14 +2,16 @@ import numpy as np
 from absl.testing import absltest, parameterized
 
 from tests.mechanisms import drawn, output, parameters_of, times, visible, weights
-from transformer.attention.masks.data import Padding, Segments
+from transformer.attention.masks.data import Marked, Padding, Segments
 from transformer.attention.masks.patterns import Causal, Full, Window
 from transformer.attention.mechanisms.synthesizer import Synthesizer
 
 SEGMENTS = np.array([[1] * 4 + [2] * 3 + [0] * 2, [3] + [1] * 8])
+PREFIX = np.array([[1, 1, 0, 0, 1, 0, 0, 0, 0], [0] + [1] * 3 + [0] * 5])
 PLACES = np.array([[0, 1, 2, 3, 0, 1, 2, 0, 1], [0] + [*range(8)]])
 MASKS = {'full': Full(), 'causal': Causal(), 'window': Causal() & Window(3), 'padding': Padding(np.array([5, 9])),
-         'documents': Causal() & Segments(SEGMENTS, SEGMENTS)}
+         'documents': Causal() & Segments(SEGMENTS, SEGMENTS),
+         'prefixes': (Causal() | Marked(PREFIX)) & Segments(SEGMENTS, SEGMENTS)}
 KINDS = {'dense': Synthesizer(length=12), 'dense_inner': Synthesizer(length=12, rank=5),
          'random': Synthesizer('random', length=12), 'factorized': Synthesizer('random', length=12, rank=2)}
 
