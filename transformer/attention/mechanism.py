@@ -53,10 +53,11 @@ class Mechanism(abc.ABC):
       scored: has scores, to which position encodings can add.
       patterns: supports any mask; if not, Full and Causal only, with Padding or Segments.
       packed: supports several documents in a row (Segments); if not, padded rows only.
+      regions: supports Segments that are not runs of positions, as in shifted windows of an image.
       projections: the projections that it uses.
       period: the number of layers after which the mechanisms of `of_layer` repeat.
     """
-    causal = bidirectional = cross = cached = shown = free_length = scored = patterns = packed = True
+    causal = bidirectional = cross = cached = shown = free_length = scored = patterns = packed = regions = True
     projections = ('query', 'key', 'value')
     period = 1
 
@@ -128,6 +129,9 @@ class Mechanism(abc.ABC):
         if not self.packed and analysis.documents(mask):
             raise ValueError(f'attention={self} cannot keep documents in one row apart; give each a row of its own, without '
                              'segments, or use attention=Softmax().')
+        if not self.regions and not all(term.runs for term in analysis.documents(mask)):
+            raise ValueError(f'attention={self} needs documents that are runs of positions, as the regions of shifted windows '
+                             'are not; use Windows() without a shift, or attention=Softmax().')
         if placed and not {'query', 'key'} & set(self.projections):
             raise ValueError(f'attention={self} has no queries and keys that could know positions; use an encoding that enters '
                              'at the input, such as Learned() or Sinusoidal().')

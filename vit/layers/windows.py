@@ -71,7 +71,7 @@ class Windows(Partition):
         size, mask = place.size, context.mask
         if any(place.shift):
             regions = jnp.tile(place.regions, (x.shape[0], 1))  # [B·windows, t]
-            mask = mask & Segments(regions, regions)
+            mask = mask & Segments(regions, regions, runs=False)
         encoding = dataclasses.replace(context.encoding, query=row, key=row, sizes=dataclasses.replace(
             sizes, grid=size, length=size[0] * size[1]))
         each = lambda factors: jnp.repeat(factors, count, 0) if factors.ndim > 1 else factors

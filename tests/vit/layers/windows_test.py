@@ -8,12 +8,19 @@ import numpy as np
 from absl.testing import absltest, parameterized
 
 from tests import models
+from tests.mechanisms import times
 from transformer.attention.context import Context
 from transformer.attention.masks.patterns import Causal
+from transformer.attention.mechanism import Given, Softmax
+from transformer.attention.mechanisms.alternatives import Recurrence
+from transformer.attention.mechanisms.linear import Linear, Performer
+from transformer.attention.mechanisms.projected import MemoryCompressed
+from transformer.attention.mechanisms.synthesizer import Synthesizer
 from transformer.attention.multi_head import MultiHead
 from transformer.attention.partition import AlternatePartition, Whole
 from transformer.attention.positions.base import Encoding, NoPositions, Sizes
 from transformer.attention.positions.relative import SwinBias
+from transformer.attention.scores import Location
 from transformer.layers.numerics import Numerics
 from vit.layers.windows import Windows
 
@@ -39,6 +46,11 @@ def parameters(windows, grid, positions=SwinBias(), width=WIDTH):
     groups = windows(x, context(grid, positions))
     shapes = jax.eval_shape(lambda: MultiHead(HEADS).init(models.KEY, groups.x, context=groups.context)['params'])
     return jax.tree.map(lambda s: 0.5 * RNG.normal(size=s.shape), shapes)
+
+
+def shifted_mask():
+    """Of four windows of 3x3 patches, of which the last have regions whose patches are not neighbours in the row."""
+    return Windows(3, shift=1)(np.zeros((1, 36, WIDTH)), context((6, 6))).context.mask
 
 
 def by_pairs(windows, x, grid, params):
@@ -130,6 +142,32 @@ class WindowsTest(parameterized.TestCase):
         self.assertFalse(np.triu(visible[0], 1).any())
         self.assertEqual(visible[0].sum(), 10)
         self.assertEqual(visible[3].sum(), 4)  # the last one has a patch of each corner
+
+    @parameterized.parameters(Linear(), Performer(features=8))
+    def test_regions_that_are_not_runs_of_positions_are_kept_apart(self, mechanism):
+        arrays = RNG.normal(size=(3, 4, 9, HEADS, 3)).astype(np.float32)  # queries, keys and values in 4 windows of 9 patches
+        for mask in (shifted_mask(), Causal() & shifted_mask()):
+            matrix = mechanism.weights({}, *arrays, Given(mask))
+            for chunk in (2, 64):
+                found = dataclasses.replace(mechanism, chunk=chunk)({}, *arrays, Given(mask))
+                np.testing.assert_allclose(found, times(matrix, arrays[2]), atol=1e-5)
+
+    def test_learnt_places_are_those_in_the_window(self):
+        query, key, value = RNG.normal(size=(3, 4, 9, HEADS, 3)).astype(np.float32)
+        table = RNG.normal(size=(12, HEADS, 3)).astype(np.float32)
+        scores, visible = Softmax(score=Location(12)).scores({'table': table}, query, key, value, Given(shifted_mask()))
+        wanted = np.einsum('btnh,snh->bnts', query, table[:9])
+        np.testing.assert_allclose(scores, wanted, atol=1e-5)
+        self.assertFalse(np.asarray(visible).all())
+        own = RNG.normal(size=(HEADS, 12, 12)).astype(np.float32)
+        scores, _ = Synthesizer('random', length=12).scores({'scores': own}, None, None, value, Given(shifted_mask()))
+        np.testing.assert_allclose(scores, np.broadcast_to(own[:, :9, :9], scores.shape), atol=1e-6)
+
+    @parameterized.parameters((MemoryCompressed(), None), (Recurrence(), Causal()))
+    def test_attention_that_needs_runs_of_positions_is_refused(self, mechanism, mask):
+        groups = Windows(3, shift=1)(np.zeros((1, 36, WIDTH)), context((6, 6), mask=mask))
+        with self.assertRaisesRegex(ValueError, 'needs documents that are runs of positions.*use Windows.*without a shift'):
+            jax.eval_shape(lambda: MultiHead(HEADS, mechanism=mechanism).init(models.KEY, groups.x, context=groups.context))
 
     def test_each_example_keeps_its_factors_of_heads(self):
         factors = RNG.normal(size=(3, 1, HEADS)).astype(np.float32)

@@ -110,8 +110,9 @@ def places(segments: jax.Array) -> jax.Array:
 
 
 def places_of(mask: Mask) -> tuple | None:
-    """(query [B, T], key [B, S]): the place of each position in its document; None if the mask separates no documents."""
-    return next(((places(term.query), places(term.key)) for term in documents(mask)), None)
+    """(query [B, T], key [B, S]): the place of each position in its document; None if the mask separates no documents, or
+    regions that are not runs of positions, in which a place is that in the row."""
+    return next(((places(term.query), places(term.key)) for term in documents(mask) if term.runs), None)
 
 
 def real(mask: Mask, positions: jax.Array) -> jax.Array:

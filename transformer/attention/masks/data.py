@@ -39,9 +39,11 @@ class Segments(Mask):
 
     Attributes:
       query, key: segment numbers, [B, T] and [B, S].
+      runs: whether the positions of each number are neighbours, as those of a document are; False: regions of an image.
     """
     query: Any
     key: Any
+    runs: bool = True
 
     def __call__(self, query: jax.Array, key: jax.Array) -> jax.Array:
         same = self.query[..., :, None] == self.key[..., None, :]
@@ -51,10 +53,10 @@ class Segments(Mask):
         return np.ones((1, 1), bool), np.zeros((1, 1), bool)
 
     def cut(self, query: tuple, key: tuple) -> Mask:
-        return Segments(_slice(self.query, *query), _slice(self.key, *key))
+        return Segments(_slice(self.query, *query), _slice(self.key, *key), self.runs)
 
     def pad(self, query: int, key: int) -> Mask:
-        return Segments(_pad(self.query, query), _pad(self.key, key))
+        return Segments(_pad(self.query, query), _pad(self.key, key), self.runs)
 
 
 @dataclasses.dataclass(frozen=True, repr=False)

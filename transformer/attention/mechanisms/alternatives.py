@@ -120,7 +120,7 @@ class Recurrence(Alternative):
     """
     gated: bool = True
 
-    bidirectional = False
+    bidirectional = regions = False
 
     def parameters(self, query: Any, key: Any, value: Any) -> dict:
         width = value.shape[2] * value.shape[3]

@@ -4,7 +4,8 @@
 
 Without a causal mask S is the same for all queries of a document. With one it is a recurrent state: over chunks of the row,
 whose queries see the keys of their own chunk besides the state before it; or, in decoding, over single positions. Where queries
-and keys are of two sequences with documents (`Segments`), the weights are computed: time and memory are quadratic.
+and keys are of two sequences with documents (`Segments`), and in shifted windows, the weights are computed: time and memory are
+quadratic.
 """
 
 import abc
@@ -47,7 +48,8 @@ class Kernelised(Mechanism):
         if given.mask.causal and query.shape[1] != key.shape[1]:
             raise ValueError(f'attention={self} runs along one sequence under a causal mask, but got {query.shape[1]} '
                              f'queries and {key.shape[1]} keys; use attention=Softmax().')
-        if not all(one.query is one.key for one in separate):  # no recurrent state covers two sequences
+        if not all(one.runs and one.query is one.key for one in separate):
+            # No recurrent state covers two sequences, or regions that are not runs of positions.
             weights = self.weights(parameters, query, key, value, given)
             return kernels.mixed(given.numerics.cast(weights), value, numerics=given.numerics)
         if given.mask.causal:

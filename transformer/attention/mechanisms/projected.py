@@ -83,7 +83,7 @@ class MemoryCompressed(Mechanism):
     """
     factor: int = 3
 
-    scored = False
+    scored = regions = False
 
     def __post_init__(self):
         if self.factor < 1:
