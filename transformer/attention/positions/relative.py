@@ -22,7 +22,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from transformer.attention.masks.patterns import require_at_least
-from transformer.attention.positions.absolute import of_grid, sinusoid
+from transformer.attention.positions.absolute import bicubic, of_grid, sinusoid
 from transformer.attention.positions.base import Offsets, Positions, PositionTerm, Sizes
 from transformer.layers import roles
 from transformer.layers.initial import normal
@@ -192,7 +192,8 @@ class SwinBias(_Relative):
         return {'bias': Wanted(normal(0.02), (2 * rows - 1, 2 * columns - 1, sizes.heads), roles.vector(heads=2)), **own}
 
     def resized(self, name: str, table: jax.Array, sizes: Sizes) -> jax.Array:
-        return jax.image.resize(table, self.layer_parameters(sizes)[name].shape, 'bicubic')
+        shape = self.layer_parameters(sizes)[name].shape
+        return table if table.shape == shape else bicubic(table, shape[:2])
 
     def scores(self, term: PositionTerm, scores: jax.Array, query: jax.Array, key: jax.Array, t: jax.Array,
                s: jax.Array) -> jax.Array:
