@@ -3,6 +3,7 @@
 
 import dataclasses
 import math
+import re
 from collections.abc import Mapping
 
 import flax.linen as nn
@@ -11,6 +12,7 @@ import jax.numpy as jnp
 
 from transformer.attention.context import Context
 from transformer.attention.masks.patterns import Full
+from transformer.attention.partition import Whole
 from transformer.attention.positions.absolute import Learned
 from transformer.attention.positions.base import Encoding
 from transformer.layers.dense import Dense, Parameters
@@ -171,7 +173,13 @@ class Vit(nn.Module):
     def fitted(self, path: str, parameter: jax.Array, before: Mapping, image: jax.Array) -> jax.Array:
         """Fits a parameter of this model for images of another size to images like this one: position tables are resized."""
         *parents, name = path.split('/')
-        other = 'image' in before and self._grid(before['image']) != self._grid(image)
-        if not other or parents[-1:] != ['positions']:
+        if 'image' not in before or parents[-1:] != ['positions']:
             return parameter
-        return self._encoding(image, trained=self._grid(before['image'])).fit(name, parameter)
+        block = re.match(r'block_(\d+)', parents[0])
+        part = self.stack.partition.of_layer(int(block[1])) if block else Whole()
+        grid, trained = (part.grid(self._grid(one)) for one in (image, before['image']))
+        if grid == trained:
+            return parameter
+        encoding = self._encoding(image, trained=trained)
+        sizes = dataclasses.replace(encoding.sizes, grid=grid, length=encoding.sizes.extra + math.prod(grid))
+        return dataclasses.replace(encoding, sizes=sizes).fit(name, parameter)

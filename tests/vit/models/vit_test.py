@@ -7,7 +7,11 @@ from absl.testing import absltest, parameterized
 
 from tests import models
 from tests.models import apply, build, changed
+from training import mesh
+from transformer.attention.partition import AlternatePartition, Whole
+from transformer.attention.positions.absolute import bicubic
 from transformer.attention.positions.base import NoPositions
+from transformer.attention.positions.relative import SwinBias
 from transformer.layers.feed_forward import Mlp
 from vit.layers.patches import patches
 from vit.layers.windows import Windows
@@ -186,6 +190,21 @@ class FieldsTest(parameterized.TestCase):
         self.assertTrue(program(changed(base, partition=Windows(1))) != program(base))
         with self.assertRaisesRegex(ValueError, "other tokens in front of them; use Whole.., or pool='mean'"):
             jax.eval_shape(lambda: changed(SMALL, partition=Windows(1)).init(KEY, IMAGES))
+
+    @parameterized.parameters(Windows(2), Windows(3), AlternatePartition(Windows(2), Whole()))
+    def test_tables_of_windows_are_resized_where_a_window_is_another_for_images_of_another_size(self, partition):
+        model = changed(SMALL, pool='mean', positions=SwinBias(), partition=partition)
+        before, after = ({'image': jax.ShapeDtypeStruct((2, *sides, 3), np.float32)} for sides in ((4, 6), (10, 8)))
+        grids = [[partition.of_layer(layer).grid(grid) for grid in ((2, 3), (5, 4))] for layer in (0, 1)]
+        small, wanted = (mesh.flat(jax.eval_shape(lambda: model.init(KEY, jnp.zeros(one['image'].shape))['params']))  # noqa: B023
+                         for one in (before, after))
+        for number, (there, now) in enumerate(grids):
+            path = f'block_{number}/attention/positions/bias'
+            table = np.random.default_rng(0).normal(size=small[path].shape).astype(np.float32)
+            got = model.fitted(path, table, before, **after)
+            self.assertEqual((table.shape, got.shape), tuple((2 * h - 1, 2 * w - 1, 2) for h, w in (there, now)))
+            np.testing.assert_allclose(got, bicubic(table, wanted[path].shape[:2]), atol=1e-6)
+            self.assertIs(model.fitted(path, table, before, **before), table)
 
     def test_the_same_model_is_the_same_program(self):
         self.assertTrue(program.__wrapped__(SMALL) == program(SMALL))
