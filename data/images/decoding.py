@@ -59,8 +59,8 @@ def read(path: str | Member, form: Format, rng: np.random.Generator | None = Non
 
     Args:
       rng: of training, for a part that is drawn.
-    Raises: FileNotFoundError if the file does not exist, ValueError if it is damaged, of a kind that is not read, too large or,
-      unless `form.resized`, of another form.
+    Raises: FileNotFoundError if the file does not exist, ValueError if it is a folder, damaged, of a kind that is not read, too
+      large or, unless `form.resized`, of another form.
     """
     return decode(_file(path), str(path), form, rng)
 
@@ -150,6 +150,8 @@ def _size(image, turned: bool = True) -> tuple[int, int]:
 def _file(path: str | Member) -> str | BinaryIO:
     if isinstance(path, Member):
         return io.BytesIO(path.read())
+    if os.path.isdir(path):
+        raise ValueError(f'{path!r} is a folder; expected an image file.')
     if not os.path.isfile(path):
         raise FileNotFoundError(f'{path!r} does not exist; expected an image file.')
     return path

@@ -121,19 +121,35 @@ class ImageVector(OfOutput):
 
 
 def _files(given: str) -> list[str]:
-    """The images in a folder and those below it, without hidden ones and what macOS adds, or the files that a pattern matches,
-    by name; else what is given. Raises ValueError for a folder without images."""
+    """The images in a folder and those below it, or the files that a pattern matches, by name; else what is given. Raises
+    ValueError for a folder without images and for a pattern that matches only folders."""
     path = os.path.expanduser(given)
     if os.path.isdir(path):
-        found = []
-        for folder, inner, names in os.walk(path):
-            inner[:] = [name for name in inner if not name.startswith('.') and name != '__MACOSX']
-            found += [os.path.join(folder, name) for name in names
-                      if name.lower().endswith(SUFFIXES) and not name.startswith('.')]
+        found = [name for name in _below(path) if name.lower().endswith(SUFFIXES)]
         if not found:
             raise ValueError(f'The folder {given!r} holds no images ({", ".join(SUFFIXES)}); give one that does, or a file.')
         return sorted(found)
-    return [path] if os.path.exists(path) else sorted(filter(os.path.isfile, glob.glob(path, recursive=True))) or [given]
+    if os.path.exists(path):
+        return [path]
+    matched = sorted(glob.glob(path, recursive=True))
+    files, folders = (list(filter(kind, matched)) for kind in (os.path.isfile, os.path.isdir))
+    if folders and not files:
+        raise ValueError(f'The pattern {given!r} matches only folders, such as {folders[0]!r}; give the path of a folder.')
+    return files or [given]
+
+
+def _below(path: str) -> Iterator[str]:
+    """The files in a folder and those below it, without hidden ones and what macOS adds; as in training, links to folders are
+    followed, each folder once."""
+    seen = set()
+    for folder, inner, names in os.walk(path, followlinks=True):
+        real = os.path.realpath(folder)
+        if real in seen:
+            inner.clear()
+            continue
+        seen.add(real)
+        inner[:] = sorted(name for name in inner if not name.startswith('.') and name != '__MACOSX')
+        yield from (os.path.join(folder, name) for name in names if not name.startswith('.'))
 
 
 def is_image(content: bytes) -> bool:

@@ -166,6 +166,13 @@ class DecodingTest(parameterized.TestCase):
             with self.assertRaisesRegex(ValueError, f'cut.{kind} cannot be decoded as an image: it is damaged, cut short'):
                 self.read(path, height=64, width=64)
 
+    def test_of_what_is_no_file_it_says_what_it_is(self):
+        for path, kind, message in ((self.folder, ValueError, 'is a folder; expected an image file'),
+                                    (self.folder / 'x.png', FileNotFoundError, 'does not exist; expected an image file')):
+            for function in (self.read, decoding.header):
+                with self.assertRaisesRegex(kind, f"^'{path}' {message}.$"):
+                    function(str(path))
+
     def test_bombs_are_refused_before_they_are_decoded(self):
         path = self.written('bomb.png', png(0, np.zeros((1, 1), np.uint8), b'', size=(60_000, 60_000)))
         with mock.patch.object(Image.Image, 'load', side_effect=AssertionError('decoded')), warnings.catch_warnings():

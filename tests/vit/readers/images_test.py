@@ -11,6 +11,7 @@ import numpy as np
 from absl.testing import absltest
 
 from data.images import decoding
+from data.sources import image_folders
 from vit.readers import images
 
 
@@ -28,6 +29,24 @@ class FilesTest(absltest.TestCase):
             (self.folder / name).parent.mkdir(parents=True, exist_ok=True)
             (self.folder / name).touch()
         self.assertEqual(images.ImageClass().lines(None, str(self.folder)), [str(self.folder / 'cat' / '1.png')])
+
+    def test_links_to_folders_are_followed_each_folder_once(self):
+        for name in ('all/cat/1.png', 'elsewhere/2.png'):
+            (self.folder / name).parent.mkdir(parents=True, exist_ok=True)
+            (self.folder / name).touch()
+        for name, of in (('dog', 'elsewhere'), ('dog_again', 'elsewhere'), ('cat/up', 'all')):
+            (self.folder / 'all' / name).symlink_to(self.folder / of)
+        found = images.ImageClass().lines(None, str(self.folder / 'all'))
+        self.assertEqual(found, [str(self.folder / 'all' / name) for name in ('cat/1.png', 'dog/2.png')])
+        wanted = image_folders.Tree.of(str(self.folder / 'all')).images.values()
+        self.assertEqual(found, sorted(wanted))  # as in training
+
+    def test_a_pattern_of_folders_is_refused(self):
+        for name in 'cat', 'dog':
+            (self.folder / name).mkdir()
+        message = "The pattern '.*/[*]' matches only folders, such as '.*/cat'; give the path of a folder.$"
+        with self.assertRaisesRegex(ValueError, message):
+            images.ImageClass().lines(f'{self.folder}/*'.encode(), '-')
 
     def test_images_in_the_home_folder(self):
         path = self.folder / 'x.png'
