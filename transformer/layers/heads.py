@@ -176,6 +176,7 @@ class NextWordsAndChoice(NextWords):
       dropout: rate on that state; -1: the model's.
     """
     dropout: float = -1.0
+    blocked = False
 
     def __call__(self, x: jax.Array, body: Body, *, segments: jax.Array | None = None, masked: jax.Array | None = None,
                  key: jax.Array | None = None) -> dict:

@@ -13,7 +13,7 @@ from training import mesh as meshes
 from training import run as runs
 from training import step as steps
 from training.report import flops
-from transformer.layers.heads import BlockedLogits, Classes
+from transformer.layers.heads import BlockedLogits, Classes, NextWordsAndChoice
 from transformer.layers.numerics import Numerics
 from transformer.layers.stack import Stack
 from transformer.models.gpt import Gpt
@@ -127,9 +127,10 @@ class TaskTest(experiments.TestCase):
     def test_what_cannot_be(self):
         with self.assertRaisesRegex(ValueError, 'block is -1; expected a number of positions'):
             NextToken(block=-1)
-        model = Gpt(vocab=9, length=8, stack=Stack(layers=1, heads=2, width=8, mask=Gpt.stack.mask), head=Classes(classes=2))
-        with self.assertRaisesRegex(ValueError, r'Classes\(.*whose logits are whole; set task.block=0'):
-            model.init(jax.random.key(0), jnp.ones((1, 4), jnp.int32), block=2)
+        for head in (Classes(classes=2), NextWordsAndChoice()):
+            model = Gpt(vocab=9, length=8, stack=Stack(layers=1, heads=2, width=8, mask=Gpt.stack.mask), head=head)
+            with self.assertRaisesRegex(ValueError, rf'{type(head).__name__}\(.*whose logits are whole; set task.block=0'):
+                model.init(jax.random.key(0), jnp.ones((1, 4), jnp.int32), block=2)
 
 
 if __name__ == '__main__':
