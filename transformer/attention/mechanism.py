@@ -104,7 +104,7 @@ class Mechanism(abc.ABC):
         return self(parameters, query, key, value, given), cache
 
     def require_length(self, length: int) -> None:
-        """Raises ValueError for rows that are too long; only the score `Location` has a largest length."""
+        """Raises ValueError for rows that are too long; only `Synthesizer` and the score `Location` have a largest length."""
         return
 
     def check(self, mask: Mask, *, cross: bool = False, cached: bool = False, biased: bool = False, placed: bool = False,

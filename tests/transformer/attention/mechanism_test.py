@@ -366,7 +366,7 @@ class RefusedTest(parameterized.TestCase):
         self.assertRefused(r'has key of shape \(4, 10\), for the rows that it began with, but these need \(4, 17\); give '
                            'it rows of that length', lambda: apply(model, params, np.zeros((1, 8, 8, 1))))
         for name in ('dense', 'random', 'factorized'):
-            self.assertRefused('got a row of 20 positions; shorten it, or train with length=20', lambda: changed(
+            self.assertRefused('is asked for 20 positions, more than its length; .* train with length=20', lambda: changed(
                 GPT, attention=CASES[name], length=20).init(KEY, jnp.zeros((1, 20), int)))  # noqa: B023
 
 

@@ -29,7 +29,8 @@ class Synthesizer(Mechanism):
 
     Attributes:
       kind: 'dense' or 'random'.
-      length: the number of w_s, or of rows and columns of R; longer rows raise ValueError, shorter ones use the first.
+      length: the number of w_s, or of rows and columns of R; longer rows, and a longer `model.length`, raise ValueError;
+        shorter ones use the first.
       rank: dense: the inner width, 0 for H; random: the width of R1 and R2, 0 for a full R.
     """
     kind: str = 'dense'
@@ -65,6 +66,11 @@ class Synthesizer(Mechanism):
             return {'query': table, 'key': table}
         return {'scores': Wanted(normal(1.0), (heads, self.length, self.length), roles.table(1, heads=0, shared=True))}
 
+    def require_length(self, length: int) -> None:
+        if length > self.length:
+            raise ValueError(f'{self} is asked for {length} positions, more than its length; shorten the rows, or train with '
+                             f'length={length}.')
+
     def __call__(self, parameters: Mapping, query: jax.Array | None, key: jax.Array | None, value: jax.Array,
                  given: Given = Given()) -> jax.Array:
         query, key, bias = self._prepared(parameters, query, value, given)
@@ -93,8 +99,7 @@ class Synthesizer(Mechanism):
     def _prepared(self, parameters, query, value, given):
         """(queries, keys, bias) with which `attend` computes softmax(B)·v."""
         batch, keys, heads, _ = value.shape
-        if keys > self.length:
-            raise ValueError(f'{self} got a row of {keys} positions; shorten it, or train with length={keys}.')
+        self.require_length(keys)
         t = s = jnp.arange(keys)
         if given.positions is not None:
             t, s = given.positions

@@ -1,10 +1,14 @@
+import jax
 import numpy as np
 from absl.testing import absltest, parameterized
 
 from tests.mechanisms import drawn, output, parameters_of, times, visible, weights
+from tests.models import build
 from transformer.attention.masks.data import Marked, Padding, Segments
 from transformer.attention.masks.patterns import Causal, Full, Window
+from transformer.attention.mechanism import AlternateAttention, Softmax
 from transformer.attention.mechanisms.synthesizer import Synthesizer
+from transformer.models.gpt import Gpt
 
 SEGMENTS = np.array([[1] * 4 + [2] * 3 + [0] * 2, [3] + [1] * 8])
 PREFIX = np.array([[1, 1, 0, 0, 1, 0, 0, 0, 0], [0] + [1] * 3 + [0] * 5])
@@ -58,8 +62,11 @@ class SynthesizerTest(parameterized.TestCase):
         parameters = parameters_of(synthesizer, query, None, value)
         short = [output(synthesizer, parameters, query[:, :n], None, value[:, :n], Causal()) for n in (5, 12)]
         np.testing.assert_allclose(short[0], short[1][:, :5], atol=2e-6)
-        with self.assertRaisesRegex(ValueError, r'got a row of 13 positions; shorten it, or train with length=13\.'):
+        with self.assertRaisesRegex(ValueError, r'is asked for 13 positions, more than its length; .*train with length=13\.'):
             output(synthesizer, parameters, query, None, value, Causal())
+        model = build(Gpt, vocab=5, length=13, layers=1, heads=2, width=8, attention=AlternateAttention(Softmax(), synthesizer))
+        with self.assertRaisesRegex(ValueError, 'asked for 13 positions, more than its length'):  # also for shorter rows
+            jax.eval_shape(lambda: model.init(jax.random.key(0), np.zeros((1, 5), int)))
 
     def test_bad_fields_are_refused(self):
         with self.assertRaisesRegex(ValueError, "kind is 'sparse'; expected one of dense, random"):
