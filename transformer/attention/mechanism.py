@@ -65,6 +65,11 @@ class Mechanism(abc.ABC):
         """The mechanism of one layer; only `AlternateAttention` has several."""
         return self
 
+    @property
+    def decoding(self) -> 'Mechanism':
+        """The mechanism by which a decoder with a cache attends to a source, the same but for its kernel."""
+        return self
+
     def parameters(self, query: Any, key: Any, value: Any) -> dict:
         """{name: `Wanted`} of its parameters, for arrays (or shapes) as in `__call__`."""
         return {}
@@ -163,6 +168,10 @@ class Softmax(Mechanism):
     def parameters(self, query: Any, key: Any, value: Any) -> dict:
         return self.score.parameters(query.shape[2], key.shape[2], query.shape[3], key.shape[3])
 
+    @property
+    def decoding(self) -> Mechanism:
+        return dataclasses.replace(self, implementation='auto')
+
     def require_length(self, length: int) -> None:
         self.score.require_length(length)
 
@@ -203,6 +212,10 @@ class AlternateAttention(ByLayer, Mechanism):
     @property
     def free_length(self) -> bool:
         return self.even.free_length and self.odd.free_length
+
+    @property
+    def decoding(self) -> Mechanism:
+        return AlternateAttention(self.even.decoding, self.odd.decoding)
 
     def require_length(self, length: int) -> None:
         self.even.require_length(length)

@@ -110,7 +110,8 @@ class EncoderDecoder(nn.Module):
         x, new, more = OverRows(self.decoder, self.length, numerics, name='decoder')(
             self._embedded(target_tokens, decoder_inputs, self.decoder), segments=decoder_segments,
             positions=decoder_positions, key=fold(key, 'decoder'), cache=cache, source=Source(hidden, seen),
-            cross=self.cross_attention, head_mask=_of('decoder', heads), capture=capture)
+            cross=self.cross_attention if cache is None else self.cross_attention.decoding,
+            head_mask=_of('decoder', heads), capture=capture)
         outputs = {'hidden': x} | _named('encoder', 'source_ponder', aux) | _named('decoder', 'ponder', more)
         outputs |= self.head(x, body_of(self.decoder, numerics, target_tokens, self.vocab), segments=decoder_segments, key=key,
                              **in_blocks(self.head, block))

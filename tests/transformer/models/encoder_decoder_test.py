@@ -1,5 +1,6 @@
 import functools
 import math
+from unittest import mock
 
 import jax
 import jax.numpy as jnp
@@ -216,6 +217,21 @@ class CacheTest(parameterized.TestCase):
             out = apply(model, params, decoder_inputs=np.take_along_axis(TARGET, at, 1), decoder_positions=at,
                         cache=out['cache'])
             np.testing.assert_allclose(out['logits'][:, 0], np.take_along_axis(whole, at[..., None], 1)[:, 0], atol=5e-6)
+
+    def test_a_kernel_of_whole_rows_is_not_asked_to_attend_to_a_source_in_decoding(self):
+        source = jnp.zeros((2, 128), jnp.int32)
+        start, at = source[:, :1], jnp.zeros((2, 1), jnp.int32)
+        splash = Softmax(implementation='splash')
+        for cross in (splash, AlternateAttention(Softmax(), splash)):
+            model = changed(SMALL, source_length=128, length=128, dtype='bfloat16', cross_attention=cross)
+
+            def decoded(params, model=model):
+                out = model.apply(params, source, decoder_inputs=start, decoder_positions=at, cache=model.init_cache(2))
+                return model.apply(params, decoder_inputs=start, decoder_positions=at + 1, cache=out['cache'])['logits']
+
+            with mock.patch.object(jax, 'default_backend', lambda: 'tpu'):
+                params = jax.eval_shape(lambda: model.init(KEY, source, decoder_inputs=source))  # noqa: B023
+                self.assertEqual(jax.eval_shape(decoded, params).shape, (2, 1, 11))
 
     def test_several_rows_share_what_is_kept_of_their_source(self):
         params, start = drawn(SMALL), TARGET[:, :1]
