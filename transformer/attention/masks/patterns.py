@@ -3,7 +3,7 @@
 A mask is called with positions, query [..., T] and key [..., S], and returns booleans that broadcast to [..., T, S],
 True = may attend. Positions count along the row (with an offset in cached decoding), not within a packed document.
 Patterns hold no arrays, are hashable and are evaluated by numpy on numpy positions, so that a kernel knows at trace time
-which blocks are empty (`mask_algebra.blocks`); `Padding`, `Segments` and `Explicit` hold arrays of the data.
+which blocks are empty (`algebra.blocks`); `Padding`, `Segments` and `Explicit` hold arrays of the data.
 
 The papers' patterns are compositions:
 
