@@ -7,6 +7,7 @@ as text too if its setting split_special_tokens is true.
 import dataclasses
 import itertools
 import json
+import re
 from collections.abc import Sequence
 
 from data.tokenizers.plain import ByteTokenizer, CharTokenizer, IdTokenizer, WordTokenizer
@@ -92,12 +93,23 @@ def _words(tokenizer):
 def _pieces(tokenizer):
     """A BPE or a unigram model with bytes for what it lacks. A space is a space in its pieces, so that SentencePiece's sign for
     a space is three bytes, as in `SentencePieceTokenizer`."""
-    from tokenizers import AddedToken, Tokenizer, decoders, models
+    from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers
 
     pieces, unknown = tokenizer.pieces(), tokenizer.roles.unknown
     signs = [sign.replace(SPACE, ' ') for sign, *_ in pieces]
+    cuts = []
     if tokenizer.kind == 'unigram':
-        model = models.Unigram([(sign, score) for sign, (_, score, _) in zip(signs, pieces)], unknown, True)
+        # The library finds the signs of special pieces in a text too. It takes any other pieces for one, as its score is the
+        # worst; where there are none, as a character of the sign is in no normal piece, the text is cut at this character.
+        low = min(score for _, score, kind in pieces if kind == 'normal') - 1000
+        scores = [(sign, score if kind == 'normal' else low) for sign, (_, score, kind) in zip(signs, pieces)]
+        model = models.Unigram(scores, unknown, True)
+        known = {*''.join(sign for sign, (*_, kind) in zip(signs, pieces) if kind == 'normal')}
+        for sign, (*_, kind) in zip(signs, pieces):
+            place = next((place for place, character in enumerate(sign) if character not in known), None)
+            if kind == 'special' and place is not None:
+                before, at, behind = (re.escape(part) for part in (sign[:place + 1], sign[place], sign[place + 1:]))
+                cuts.append(f'{at}(?<={before})(?={behind})')
     else:
         vocab = {sign: number for number, sign in enumerate(signs)}
         normal = {sign: score for sign, (_, score, kind) in zip(signs, pieces) if kind == 'normal'}
@@ -106,6 +118,8 @@ def _pieces(tokenizer):
         model = models.BPE(vocab, [pair for _, pair in sorted(parts, key=lambda one: one[0])], unk_token=signs[unknown],
                            byte_fallback=True)
     made = Tokenizer(model)
+    if cuts:
+        made.pre_tokenizer = pre_tokenizers.Split(Regex('|'.join(cuts)), 'isolated')
     made.decoder = decoders.Sequence([decoders.ByteFallback(), decoders.Fuse()])
     made.add_tokens([AddedToken(sign, normalized=False) for sign, (_, _, kind) in zip(signs, pieces) if kind == 'user-defined'])
     return made

@@ -1,5 +1,6 @@
 """Our tokenizers as a tokenizer.json: the same ids for any text."""
 
+import dataclasses
 import pathlib
 import random
 import unicodedata
@@ -32,6 +33,18 @@ class WrittenTest(parameterized.TestCase):
             self.assertEqual(found.tolist(), wanted.tolist(), text)
             if 'unknown' not in own.roles.named() or own.roles.unknown not in wanted:
                 self.assertEqual(made.decode(wanted).split(), own.decode(wanted).split())
+
+    @parameterized.product(kind=('bpe', 'unigram'), without=('', '<>', '<', '>', '0_k'))
+    def test_signs_of_tokens_in_a_text_are_text(self, kind, without):
+        """Whatever their characters are in the vocabulary."""
+        draw, text = random.Random(0), README + '<a> </a> </s <un' * 99
+        own = SentencePiece(vocab=640, kind=kind, special=('begin', 'pad'), sentinels=5).learn([
+            ''.join(sign for sign in text if sign not in without)])
+        made = dataclasses.replace(as_json(own), split=True)
+        signs = [*'<>/s0x41unk \n\0\t', '</s>', '<s>', '<unk>', '<pad>', '<0x41>', '<0x3C>', '/s>', '<extra_id_', 'the ', '▁']
+        texts = [''.join(draw.choices(signs, k=draw.randint(1, 20))) for _ in range(1000)]
+        for text, wanted, found in zip(texts, own.encode_many(texts), made.encode_many(texts)):
+            self.assertEqual(found.tolist(), wanted.tolist(), text)
 
     def test_texts_with_spaces_and_line_ends_come_back(self):
         for spec in (Byte(), Char(), SentencePiece(vocab=600)):
