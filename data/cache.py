@@ -1,5 +1,6 @@
 """The folder of derived data, `$HEED_CACHE` (default ~/.cache/heed): whatever it holds can be made again."""
 
+import contextlib
 import hashlib
 import json
 import os
@@ -40,9 +41,7 @@ def entry(kind: str, name: str, build: Callable[[Path], None], intact: Callable[
         if intact(final):
             return final
         shutil.rmtree(final, ignore_errors=True)
-    for left in final.parent.glob(f'.{name}.*'):  # leftovers of killed writers
-        if time.time() - left.stat().st_mtime > _ABANDONED:
-            shutil.rmtree(left, ignore_errors=True)
+    _clear(final.parent, f'.{name}.*')
     temporary = final.with_name(f'.{name}.{os.getpid()}.{secrets.token_hex(4)}')
     _make(temporary)
     try:
@@ -64,9 +63,7 @@ def entry(kind: str, name: str, build: Callable[[Path], None], intact: Callable[
 def scratch(build: Callable[[Path], None], use: Callable[[Path], T]) -> T:
     """`use(folder)` of a folder filled by `build(empty folder)`, which is then removed; a file that is mapped lasts as long as
     its mapping. Raises ValueError if the cache cannot be written."""
-    for left in root().glob('.scratch.*'):  # leftovers of killed writers
-        if time.time() - left.stat().st_mtime > _ABANDONED:
-            shutil.rmtree(left, ignore_errors=True)
+    _clear(root(), '.scratch.*')
     folder = root() / f'.scratch.{os.getpid()}.{secrets.token_hex(4)}'
     _make(folder)
     try:
@@ -74,6 +71,14 @@ def scratch(build: Callable[[Path], None], use: Callable[[Path], T]) -> T:
         return use(folder)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
+
+
+def _clear(folder: Path, pattern: str) -> None:
+    """Removes leftovers of killed writers."""
+    for left in folder.glob(pattern):
+        with contextlib.suppress(FileNotFoundError):  # of a writer that has just ended
+            if time.time() - left.stat().st_mtime > _ABANDONED:
+                shutil.rmtree(left, ignore_errors=True)
 
 
 def _make(folder: Path) -> None:

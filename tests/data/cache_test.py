@@ -1,4 +1,5 @@
 import os
+import pathlib
 import time
 from unittest import mock
 
@@ -64,6 +65,12 @@ class CacheTest(absltest.TestCase):
         os.utime(old, (time.time() - 7 * 24 * 3600,) * 2)
         self.assertEqual((cache.entry('kind', 'key', write_word('a'), has_word) / 'word').read_text(), 'a')
         self.assertEqual((old.exists(), new.exists()), (False, True))
+
+    def test_leftovers_that_another_process_has_just_removed(self):
+        glob = pathlib.Path.glob
+        with mock.patch.object(pathlib.Path, 'glob', lambda path, pattern: [*glob(path, pattern), path / '.key.1.gone']):
+            self.assertEqual((cache.entry('kind', 'key', write_word('a'), has_word) / 'word').read_text(), 'a')
+            self.assertEqual(cache.scratch(write_word('b'), lambda folder: (folder / 'word').read_text()), 'b')
 
     def test_concurrent_writer_wins(self):
         def beaten(folder):
