@@ -26,7 +26,8 @@ class TfdsFile:
 
 
 class TfdsTable(Table):
-    """A `Table` of a `TfdsFile`. Classes are numbers, whose names the set knows; -1 stands for none, as in GLUE's tests."""
+    """A `Table` of a `TfdsFile`. Classes, alone or in lists, are numbers, whose names the set knows; -1 stands for none, as in
+    GLUE's tests."""
 
     format = 'parquet'  # values have types, and names are known
 
@@ -36,8 +37,9 @@ class TfdsTable(Table):
 
     @functools.cached_property
     def classes(self) -> dict[str, list[str]]:
-        return {name: feature.names for name, feature in self.file.examples.info.features.items()
-                if isinstance(feature, tfds.library().features.ClassLabel)}
+        kinds = {name: getattr(feature, 'feature', feature)  # of a list
+                 for name, feature in self.file.examples.info.features.items()}
+        return {name: kind.names for name, kind in kinds.items() if isinstance(kind, tfds.library().features.ClassLabel)}
 
     def _rows(self, quoted: bool) -> Iterator[Row]:
         for first in range(0, len(self.file.examples), _BLOCK):
@@ -46,6 +48,8 @@ class TfdsTable(Table):
                 yield f'{self.file.path}, example {number}', tuple(self._cell(name, example[name]) for name in self._keys)
 
     def _cell(self, name: str, value):
+        if isinstance(value, list) or len(getattr(value, 'shape', ())) == 1:
+            return [self._cell(name, one) for one in value]
         if isinstance(value, bytes):
             return value.decode(errors='replace')
         if name in self.classes:

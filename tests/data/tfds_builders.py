@@ -104,6 +104,19 @@ class HeedSentences(_Builder):
         return {'sentence1': f'the cat {i}', 'sentence2': f'a dog {i}', 'label': i % 2 if i < 12 else -1, 'idx': i}
 
 
+class HeedTopics(_Builder):
+    """Texts with lists of labels and of words."""
+
+    FEATURES, TRAIN, TEST = {
+        'text': _F.Text(),
+        'labels': _F.Sequence(_F.ClassLabel(names=['sport', 'politics', 'energy'])),
+        'words': _F.Sequence(_F.Text()),
+    }, 12, 0  # fmt: skip
+
+    def example(self, i):
+        return {'text': f'the cat {i}', 'labels': [[i % 3], [], [0, 2]][i % 3], 'words': ['the', f'cat {i}']}
+
+
 class HeedRemote(_Builder):
     """Downloads from where nobody answers."""
 

@@ -8,8 +8,9 @@ import numpy as np
 from absl.testing import absltest
 
 from data import prepare
+from data.sources.tfds_tables import files, table
 from data.text.labelled import Labelled
-from data.text.targets import Number
+from data.text.targets import Labels, Number
 from tests.data import tfds_builders, tiny_tokenizers
 
 
@@ -37,6 +38,14 @@ class TfdsTablesTest(absltest.TestCase):
                       "'sentence2', label from 'label'; 8 pairs", opened.describe())
         batch, = opened.evaluation('valid', 4)
         np.testing.assert_array_equal(batch['label'], [1, 0, 1, 0])
+
+    def test_lists_have_the_names_of_their_classes(self):
+        prepare.prepare('heed_topics', self.home)
+        opened = self.data(name='heed_topics', columns=('text',), label='labels', target=Labels()).open(None)
+        self.assertEqual([one.label for one in opened.config.part('train').examples[:3]],
+                         [('sport',), (), ('sport', 'energy')])
+        _, cells = next(table(files('heed_topics', self.home)[0]).rows())
+        self.assertEqual(cells, (['sport'], 'the cat 0', ['the', 'cat 0']))
 
     def test_parts(self):
         digests = {self.data().part(split).digest for split in ('train', 'valid', 'train[:1]')}
