@@ -46,6 +46,8 @@ class Slice:
     def apart(self, other: 'Slice') -> bool:
         """Whether this slice and another one of the same sequence share nothing, however long it is; False if that depends on
         its length."""
+        if self.of or other.of:  # slices of slices, which are rounded twice
+            return bool((self.of and self.of.apart(other)) or (other.of and self.apart(other.of)))
         bounds = [*self._bounds, *other._bounds]
         alike = len({bound.endswith('%') for bound in bounds}) == 1 and not any(bound.startswith('-') for bound in bounds)
         (start, stop), (other_start, other_stop) = self.bounds(_LONG), other.bounds(_LONG)

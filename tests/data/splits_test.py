@@ -32,7 +32,8 @@ class SplitsTest(parameterized.TestCase):
         for one, other, apart in (('a[:90%]', 'a[90%:95%]', True), ('a[:10]', 'a[10:]', True), ('a[:11]', 'a[10:]', False),
                                   ('a[:90%]', 'a[80%:]', False), ('a[:10]', 'a[10%:]', False), ('a[:-5]', 'a[-5:]', False),
                                   ('a', 'a[:5]', False), ('a[:50%][50%:]', 'a[50%:]', True),
-                                  ('a[:60%][:95%]', 'a[50%:]', False)):
+                                  ('a[:60%][:95%]', 'a[50%:]', False), ('a[30%:][20%:]', 'a[:44%]', False),
+                                  ('a[:20%]', 'a[20%:][:50%][3:]', True)):
             self.assertEqual(of(one).apart(of(other)), apart, (one, other))
 
     @parameterized.parameters('', 'train[5]', 'train[a:b]', 'train[:90%%]', 'train[1:2:3]', 'train[1.5:]', 'train[:9',
