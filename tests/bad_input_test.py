@@ -400,7 +400,7 @@ class BadInputTest(experiments.TestCase):
         ({'train.en': 'one\ntwo\n', 'train.fr': 'un\n'},
          r'train.en has 2 line\(s\) and \S*train.fr has 1 line\(s\), but line i of one is the translation'),
         ({'train.en': 'one\ntwo\n', 'train.fr': 'un\n\n'}, r'train.fr:2 is blank and line 2 of \S*train.en is not'),
-        ({'train.en': 'one\n'}, 'has neither train.fr nor train.fr.gz; did you mean train.en'))
+        ({'train.en': 'one\n'}, 'has no train.fr, train.fr.gz or train.fr.zst; did you mean train.en'))
     def test_aligned_files(self, files, pattern):
         self.use_pairs()
         aligned = self.folder / 'aligned'

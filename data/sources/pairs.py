@@ -224,7 +224,7 @@ def tables(path: str, form: Form, field: str = 'data.path', encoding: str = 'utf
 
 
 def aligned(folder: str, languages: tuple[str, str], encoding: str = 'utf-8') -> Callable[[str], Aligned]:
-    """Returns a function from a name to the pairs of FOLDER/NAME.LANGUAGE or FOLDER/NAME.LANGUAGE.gz of two languages."""
+    """Returns a function from a name to the pairs of FOLDER/NAME.LANGUAGE, .gz and .zst too, of two languages."""
     folder = remote.local(folder)
     if not os.path.isdir(folder):
         raise FileNotFoundError(
@@ -273,14 +273,14 @@ def two_files(paths: Sequence[str], encoding: str = 'utf-8') -> Aligned:
 
 
 def _one(folder: str, name: str, encoding: str) -> sources.File:
-    for written in (name, f'{name}.gz'):
+    for written in (name, f'{name}.gz', f'{name}.zst'):
         path = os.path.join(folder, written)
         if os.path.isfile(path):
             return sources.files(path, encoding=encoding)[0]
-    there = sorted({file.removesuffix('.gz') for file in os.listdir(folder) if not file.startswith('.')})
+    there = sorted({sources.uncompressed(file) for file in os.listdir(folder) if not file.startswith('.')})
     close = difflib.get_close_matches(name, there, 1)
     hint = f'did you mean {close[0]}?' if close else f'it holds {", ".join(there[:8]) or "nothing"}.'
-    raise FileNotFoundError(f'{folder} has neither {name} nor {name}.gz; {hint}')
+    raise FileNotFoundError(f'{folder} has no {name}, {name}.gz or {name}.zst; {hint}')
 
 
 def _cldr():

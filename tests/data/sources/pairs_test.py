@@ -3,6 +3,7 @@ import shutil
 import tempfile
 from pathlib import Path
 
+import pyarrow
 import tensorflow_datasets as tfds
 from absl.testing import absltest, parameterized
 
@@ -140,10 +141,11 @@ class AlignedTest(parameterized.TestCase):
         places = [f'{self.folder}/train.fr:{line} and {self.folder}/train.en:{line}' for line in (1, 3)]
         self.assertEqual([place for place, _ in swapped.placed()], places)
 
-    def test_compressed(self):
+    @parameterized.parameters(('gz', gzip.compress), ('zst', lambda text: pyarrow.compress(text, 'zstd', asbytes=True)))
+    def test_compressed(self, ending, compress):
         before = self.part('one\n', 'un\n').digest
         (self.folder / 'train.fr').unlink()
-        (self.folder / 'train.fr.gz').write_bytes(gzip.compress(b'deux\n'))
+        (self.folder / f'train.fr.{ending}').write_bytes(compress(b'deux\n'))
         self.assertEqual(list(pair_sources.aligned(str(self.folder), ('en', 'fr'))('train')), [('one', 'deux')])
         self.assertNotEqual(before, pair_sources.aligned(str(self.folder), ('en', 'fr'))('train').digest)
 
@@ -159,9 +161,9 @@ class AlignedTest(parameterized.TestCase):
             list(self.part(source, target))
 
     def test_missing_files(self):
-        with self.assertRaisesRegex(FileNotFoundError, 'has neither trian.en nor trian.en.gz; did you mean train.en?'):
+        with self.assertRaisesRegex(FileNotFoundError, 'has no trian.en, trian.en.gz or trian.en.zst; did you mean train.en?'):
             self.part('a', 'b', name='trian')
-        with self.assertRaisesRegex(FileNotFoundError, 'neither train.de nor train.de.gz; did you mean train.en'):
+        with self.assertRaisesRegex(FileNotFoundError, 'has no train.de, train.de.gz or train.de.zst; did you mean train.en'):
             self.part('a', 'b', languages=('de', 'fr'))
         with self.assertRaisesRegex(FileNotFoundError, "none' is no folder; .* such as train.en and train.fr"):
             pair_sources.aligned(str(self.folder / 'none'), ('en', 'fr'))
