@@ -130,7 +130,7 @@ def _intact(folder: Path) -> bool:
         tokens = Tokens(folder)
         size = (folder / 'ids.bin').stat().st_size
         return size == tokens.meta['ids'] * tokens.meta['width'] and len(tokens.offsets) == tokens.meta['documents'] + 1
-    except (OSError, ValueError, KeyError):
+    except (OSError, ValueError, KeyError, TypeError, EOFError):
         return False
 
 

@@ -288,8 +288,10 @@ class OpenTest(TextCase):
     def test_damaged_cache_is_rebuilt(self):
         batch = next(self.opened(documents='line').train(0))
         (ids,) = cache.root().rglob('ids.bin')
-        ids.write_bytes(ids.read_bytes()[:100])
-        self.assertTrue(equal(batch, next(self.opened(documents='line').train(0))))
+        for name, damaged in (('ids.bin', ids.read_bytes()[:100]), ('offsets.npy', b''), ('meta.json', b'[]'),
+                              ('meta.json', b'{"ids": "x", "width": 2}'), ('meta.json', b'')):
+            (ids.parent / name).write_bytes(damaged)
+            self.assertTrue(equal(batch, next(self.opened(documents='line').train(0))), name)
 
     def test_prompt(self):
         self.assertEqual(self.opened(documents='line').prompt('ab').tolist(), [256, 97, 98])
