@@ -33,8 +33,10 @@ _WHOLE = ('max_length', 'max_new_tokens', 'min_length', 'min_new_tokens', 'no_re
 _NUMBERS = ('length_penalty', 'min_p', 'repetition_penalty', 'temperature', 'top_p')
 _OF_BEAMS = ('diversity_penalty', 'early_stopping', 'length_penalty', 'num_beam_groups')  # without effect elsewhere
 _OF_SAMPLES = ('epsilon_cutoff', 'eta_cutoff', 'min_p', 'temperature', 'top_h', 'top_k', 'top_p', 'typical_p')
-# Settings that a strategy and a number of tokens express here.
-_SAID = (*_WHOLE, *_NUMBERS, 'bad_words_ids', 'do_sample', 'early_stopping', 'suppress_tokens')
+_LENGTHS = 'max_length', 'max_new_tokens'
+# Settings that a strategy and a number of tokens express here, or exclude.
+_SAID = (*_WHOLE, *_NUMBERS, 'bad_words_ids', 'diversity_penalty', 'do_sample', 'early_stopping', 'num_beam_groups',
+         'suppress_tokens')
 # Other contents of generation_config.json: special tokens, its origin, and settings without effect on outputs.
 IDS = 'bos_token_id', 'eos_token_id', 'pad_token_id', 'decoder_start_token_id'
 _ORIGIN = 'transformers_version', '_from_model_config', '_commit_hash', '_original_object_hash'
@@ -83,6 +85,8 @@ def read(settings: Mapping[str, Any], prompts: Prompts) -> tuple[Strategy | None
         for name in names:
             if name in given and (not isinstance(given[name], kinds) or isinstance(given[name], bool)):
                 raise ValueError(f'The settings of generation have {name}={given[name]!r}; expected {wanted}.')
+    if 'min_new_tokens' in given:
+        given.pop('min_length', None)  # which min_new_tokens overrides
     rest = {name: value for name, value in given.items() if name not in _WITHOUT_EFFECT}
     tokens = rest.pop('max_new_tokens', 0)
     if tokens:
@@ -155,11 +159,13 @@ def write(strategy: Strategy | None, tokens: int, theirs: Mapping[str, Any],
 
     Args:
       theirs: the settings that were read. They are written unchanged if they still mean this strategy and number of tokens;
-        those without a counterpart here are always written.
+        those without a counterpart here are always written, also those of a strategy that does not exist here unless there is
+        another now.
     """
     if read(theirs, prompts)[:2] == (strategy, tokens):
         return dict(theirs), ()
-    settings = {name: value for name, value in theirs.items() if name not in _SAID}
+    unread = strategy is None and read(theirs, prompts)[0] is None
+    settings = {name: value for name, value in theirs.items() if name not in (_LENGTHS if unread else _SAID)}
     if tokens:
         settings['max_new_tokens'] = tokens
     if strategy is None:

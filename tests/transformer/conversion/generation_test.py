@@ -48,7 +48,10 @@ class GenerationTest(parameterized.TestCase):
           'forced_bos_token_id': 0, 'max_new_tokens': None, 'use_cache': False}, END,
          Beam(6, 2.0, length_offset=0.0, constraint=NoRepeat(3) & MinLength(55) & First(0)), 141),
         ({'num_beams': 2, 'bad_words_ids': [[3], [9]], 'suppress_tokens': [1], 'max_length': 9, 'max_new_tokens': 5}, START,
-         Beam(2, 1.0, length_offset=0.0, constraint=Without((3,)) & Without((1,))), 5))
+         Beam(2, 1.0, length_offset=0.0, constraint=Without((3,)) & Without((1,))), 5),
+        ({'num_beams': 4, 'min_length': 56, 'min_new_tokens': 10, 'max_length': 142}, END,
+         Beam(4, 1.0, length_offset=0.0, constraint=MinLength(10)), 141),
+        ({'do_sample': False, 'min_length': 56, 'min_new_tokens': 3}, TEXTS, Greedy(MinLength(3)), 0))
     def test_what_is_said_here(self, settings, prompts, strategy, tokens):
         self.assertEqual(read(settings, prompts), (strategy, tokens, ()))
         self.assertEqual(write(strategy, tokens, settings, prompts), (settings, ()))  # as it was
@@ -90,6 +93,24 @@ class GenerationTest(parameterized.TestCase):
         self.assertNotIn('max_length', settings)
         self.assertEqual(read(settings, prompts)[:2], (strategy, 12))
         self.assertEqual(json.loads(json.dumps(settings)), settings)
+
+    @parameterized.parameters(
+        ({'num_beams': 2, 'do_sample': True, 'top_p': 0.5}, START), ({'do_sample': True, 'temperature': 0.0}, TEXTS),
+        ({'num_beams': 4, 'num_beam_groups': 2, 'diversity_penalty': 0.5, 'length_penalty': 2.0}, TEXTS))
+    def test_another_number_of_tokens_keeps_a_strategy_that_does_not_exist_here(self, theirs, prompts):
+        self.assertEqual(write(None, 30, theirs | {'max_length': 20}, prompts), (theirs | {'max_new_tokens': 30}, ()))
+        self.assertEqual(write(None, 0, theirs | {'max_new_tokens': 20}, prompts), (theirs, ()))
+
+    def test_a_strategy_that_exists_here_is_taken_away(self):
+        self.assertEqual(write(None, 30, {'num_beams': 4, 'typical_p': 0.9}, TEXTS), (
+            {'typical_p': 0.9, 'max_new_tokens': 30}, ()))
+
+    @parameterized.parameters(Greedy(), Beam(4, 1.0, length_offset=0.0))
+    def test_groups_of_beams_go_with_the_strategy_that_has_them(self, strategy):
+        theirs = {'num_beams': 4, 'num_beam_groups': 4, 'diversity_penalty': 1.0, 'typical_p': 0.9}
+        settings, lost = write(strategy, 0, theirs, START)
+        self.assertEqual((read(settings, START)[0], lost), (strategy, ()))
+        self.assertEqual(settings.keys() & {'num_beam_groups', 'diversity_penalty', 'typical_p'}, {'typical_p'})
 
     @parameterized.parameters(
         (Beam(4, 0.6), {'length_penalty': 0.0, 'num_beams': 4}, ['length_penalty=0.6 with length_offset=5.0']),
