@@ -13,6 +13,7 @@ from display import progress
 from training import mesh, workdir
 
 SINGLE, INDEX = 'model.safetensors', 'model.safetensors.index.json'
+_NARROW = 'F8', 'F6', 'F4'  # floats of which safetensors makes no arrays of numpy
 
 
 def open_all(folder, found):
@@ -23,11 +24,14 @@ def open_all(folder, found):
         with _opened(path) as file:
             for name in file.keys():  # noqa: SIM118  the file is no dict
                 one = file.get_slice(name)
-                weights[name] = found(tuple(one.get_shape()), one.get_dtype(), functools.partial(_read, path, name))
+                kind = one.get_dtype()
+                weights[name] = found(tuple(one.get_shape()), kind, functools.partial(_read, path, name, kind))
     return weights
 
 
-def _read(path, name):
+def _read(path, name, kind):
+    if kind[:2] in _NARROW:
+        raise ValueError(f'{path} has {name!r} in {kind}, which is not read; save it in F32 or BF16.')
     with _opened(path) as file:  # an open file would keep all that was read mapped in memory
         return file.get_tensor(name)
 
@@ -64,10 +68,14 @@ def _paths(folder):
 
 def write(folder, arrays):
     """Writes {name: array} as one file."""
+    import safetensors
     from safetensors.numpy import save_file
 
     path = pathlib.Path(folder, SINGLE)
-    save_file(arrays, path, metadata={'format': 'pt'})  # transformers requires this key
+    try:
+        save_file(arrays, path, metadata={'format': 'pt'})  # transformers requires this key
+    except safetensors.SafetensorError as error:  # such as that of a full disk
+        raise OSError(f'{path.name} cannot be written ({error}).') from None
     path.chmod(0o666 & ~_umask())  # safetensors makes files that only the owner may read
 
 
