@@ -72,6 +72,8 @@ def require_fit(arrays: Mapping[str, np.ndarray], family: Family, model: Any, pa
     limits = family.limits(model)
     if lacks := [name for name in limits if name in ('input_ids', 'pixel_values') and name not in arrays]:
         raise ValueError(f'{path} has {shapes}, and no {lacks[0]}; add that.')
+    if empty := [name for name, x in arrays.items() if not x.size]:
+        raise ValueError(f'{path} has {shapes}, and nothing in {empty[0]}; give at least one row that is not empty.')
     if 'pixel_values' in limits:
         if arrays['pixel_values'].ndim != 4 or arrays['pixel_values'].dtype.kind != 'f':
             raise ValueError(f'{path} has {shapes}; expected floats [images, channels, height, width] in pixel_values.')
@@ -88,7 +90,7 @@ def require_fit(arrays: Mapping[str, np.ndarray], family: Family, model: Any, pa
             raise ValueError(f'{path} has {shapes}; expected integers [{", ".join(axes)}] of one shape in '
                              f'{", ".join(name for name in limits if not name.startswith("decoder_"))}'
                              + (', and of one shape in those of the decoder.' if 'decoder_input_ids' in limits else '.'))
-        if array.size and not 0 <= array.min() <= array.max() < limits[name]:
+        if not 0 <= array.min() <= array.max() < limits[name]:
             raise ValueError(f'{name} in {path} goes from {array.min()} to {array.max()}, but this model takes 0 to '
                              f'{limits[name] - 1}; give those.')
     # Without these the model would read padding.

@@ -1,4 +1,5 @@
 import pathlib
+import types
 from unittest import mock
 
 import numpy as np
@@ -21,6 +22,13 @@ class ArraysTest(absltest.TestCase):
                 arrays.arrays_of(path, ['input_ids'])
         np.savez(path, input_ids=ids)
         np.testing.assert_array_equal(arrays.arrays_of(path, ['input_ids'])['input_ids'], ids)
+
+    def test_arrays_without_rows_or_tokens_are_refused(self):
+        for name, shape in (('pixel_values', (0, 3, 8, 8)), ('input_ids', (0, 5)), ('input_ids', (1, 0))):
+            family = types.SimpleNamespace(limits=lambda model, name=name: {name: 9}, use='classes')
+            given = {name: np.zeros(shape, np.int32 if name == 'input_ids' else np.float32)}
+            with self.assertRaisesRegex(ValueError, f'^a.npz has {name} .*, and nothing in {name}; give at least one row that'):
+                arrays.require_fit(given, family, None, pathlib.Path('a.npz'))
 
 
 if __name__ == '__main__':
