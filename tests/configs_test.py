@@ -1,6 +1,7 @@
 """Every config and variant, made tiny: trained on eight devices and evaluated; one of every combination of data, model
 and task is stopped and resumed."""
 
+import ast
 import functools
 import json
 import math
@@ -237,6 +238,18 @@ class ConfigsTest(experiments.TestCase):
         one, two = size(1), size(2)  # 96 layers take long to trace, and are alike
         layers = model.decoder.layers if more else config.model.layers
         self.assertEqual(one + (layers - 1) * (two - one), SIZES[name])
+
+    def test_the_flags_in_the_docstring_of_t5_small_make_it(self):
+        config, said = cli.load_config('configs/t5_small.py:spans')
+        said = re.search(r'T5-small itself: (.*?), the same of model.decoder, .*?vocab=(\d+)', ' '.join(said.split()))
+        fields = dict(re.findall(r"\.(\w+)=('.*?'|\w+)", said[1]))
+        for stack in ('encoder', 'decoder'):
+            config = experiments.changed(config, **{
+                f'model.{stack}.{name}': ast.literal_eval(value) for name, value in fields.items()})
+        model = resolve.construct(config.model, extra={'dtype': config.dtype, 'vocab': int(said[2]), 'source_vocab': 0})
+        inputs = jnp.zeros((1, 1), jnp.int32)
+        shapes = jax.eval_shape(functools.partial(model.init, decoder_inputs=inputs), jax.random.key(0), inputs)['params']
+        self.assertEqual(sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(shapes)), SIZES['t5_small:step'])
 
     @parameterized.parameters(*OF_STAGES.items())
     def test_number_of_parameters_of_stages(self, name, wanted):
