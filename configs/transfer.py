@@ -52,7 +52,7 @@ def get_config(variant=''):
 
 def settled(model, built):
     """Sets the dropout of a group of fields, of which `built` is made, to 0, also inside of its parts, and freezes the running
-    moments of batch normalization."""
+    moments of batch normalization. Raises ValueError for a norm of a Transformer whose moments cannot be frozen."""
     known = built if isinstance(built, collections.abc.Mapping) else {
         name: getattr(getattr(built, slot.inside) if slot.inside else built, name)
         for name, slot in resolve.slots(type(built)).items()}
@@ -61,6 +61,9 @@ def settled(model, built):
             settled(value, known[name])
         elif name == 'frozen' and 'momentum' in model:
             model.frozen = True
+        elif name == 'norm' and str(value).startswith('OverBatch'):
+            raise ValueError(f'norm={value} moves its moments in training, so the body of a probe would not stay as it is; use '
+                             ':full.')
         elif name in DROPS and isinstance(value, float):
             model[name] = 0.0
         elif isinstance(value, str) and name in known and (part := undropped(known[name])) != known[name]:

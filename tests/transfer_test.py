@@ -104,6 +104,15 @@ class TransferTest(experiments.TestCase):
             text = functools.reduce(lambda config, name: config[name], path.split('.'), found)
             self.assertEqual(resolve.parse(text, FeedForward, path), Gated(inner=12, activation=Relu(), dropout=rate))
 
+    def test_a_probe_refuses_moments_of_batches_that_move(self):
+        config = experiments.changed(experiments.tiny_images(), **{'model.norm': 'OverBatch()'})
+        run = runs.build(config, mesh.make(1))
+        first = run.init()
+        runs.write(self.folder / 'before', run, {'params': first.params, 'statistics': first.statistics})
+        cli.load_config(f'configs/transfer.py:full,{self.folder / "before"}')
+        with self.assertRaisesRegex(ValueError, 'norm=OverBatch.* moves its moments in training, .* use :full'):
+            cli.load_config(f'configs/transfer.py:probe,{self.folder / "before"}')
+
     def test_from_images_without_classes_to_those_of_folders(self):
         before, flat = self.folder / 'before', self.folder / 'flat'
         for path in experiments.save_digits(self.folder / 'photos', [*range(20)]):
