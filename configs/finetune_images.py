@@ -7,8 +7,8 @@ With few labels:  --config.data.train='train[:1000]' --config.train.steps=1000
 From scratch:     --config.init_from= --config.optimizer.rate_rules="(('.*', 1.0),)"
 
 The data, their augmentation and the batch size are those of the run; after one on images without classes --config.data.path
-names a folder with a folder for each class. The head is new, and the rest is learnt with a rate that falls by a quarter from
-block to block, down to the patches (Bao et al. 2022; He et al. 2022, table 9).
+names a folder with a folder for each class. The head is new unless the run has one with as many classes, and the rest is learnt
+with a rate that falls by a quarter from block to block, down to the patches (Bao et al. 2022; He et al. 2022, table 9).
 """
 
 from configs import base
