@@ -53,11 +53,13 @@ def flat(config: Mapping) -> dict:
     if name not in ARCHITECTURES:
         raise ValueError(f'config.json names the architecture {name!r} of timm; expected one of {", ".join(ARCHITECTURES)}.')
     kind, usual = ARCHITECTURES[name]
-    given, own = dict(config.get('model_args') or {}), config.get('pretrained_cfg') or {}
+    given = dict(config.get('model_args') or {})
+    own = config.get('pretrained_cfg', config) or {}  # which older versions wrote without a name
     channels, *sides = own.get('input_size', (3, 224, 224))
     sides = given.get('img_size') or sides
     count = given.get('num_classes', config.get('num_classes', own.get('num_classes', 1000)))
-    names = config.get('label_names') or [f'LABEL_{i}' for i in range(count)]
+    names = (config.get('label_names') or own.get('label_names') or own.get('labels')  # its older name
+             or [f'LABEL_{i}' for i in range(count)])
     if len(names) != count:
         raise ValueError(f'config.json has {len(names)} label_names for num_classes={count}; give one for each class.')
     channels = given.get('in_chans', channels)
@@ -65,7 +67,7 @@ def flat(config: Mapping) -> dict:
     prepared = dict(zip(('image_mean', 'image_std'), _IMAGENET)) if channels == 3 else {}
     prepared |= {ours: own[name] for ours, name in given_in.items() if name in own}
     return {'model_type': kind, **usual, **given, 'image_size': sides, 'num_channels': channels, 'num_classes': count,
-            'id2label': dict(enumerate(names)), **prepared}
+            'id2label': names if isinstance(names, Mapping) else dict(enumerate(names)), **prepared}
 
 
 def nested(config: Mapping, prepared: Mapping, family: Family) -> dict:

@@ -12,6 +12,7 @@ from data.images.fit import FILTERS, Fit, RandomCrop
 from data.images.steps import Step
 from tests.recorded import REFERENCE
 from training.config import resolve
+from transformer.conversion import fields
 from vit.conversion import preparation, timm
 
 CASES = json.loads((REFERENCE / 'preparation.json').read_text())
@@ -164,6 +165,21 @@ class PreparationTest(parameterized.TestCase):
     def test_what_cannot_be_expressed(self, settings, message):
         with self.assertRaisesRegex(ValueError, message):
             read(settings)
+
+    @parameterized.parameters(
+        {'label_names': {'1': 'dog', '0': 'cat'}, 'pretrained_cfg': {}}, {'pretrained_cfg': {'label_names': ['cat', 'dog']}},
+        {'pretrained_cfg': {'labels': ['cat', 'dog']}}, {'labels': ['cat', 'dog']},
+        {'label_names': ['cat', 'dog'], 'pretrained_cfg': {'label_names': ['a', 'b']}})
+    def test_names_of_classes_in_timm(self, **config):
+        self.assertEqual(fields.labels(timm.flat({'architecture': 'davit_tiny', 'num_classes': 2} | config)), ['cat', 'dog'])
+
+    def test_a_folder_of_timm_without_pretrained_cfg(self):
+        """As its older versions wrote them, with the same fields."""
+        given = {'input_size': [3, 96, 128], 'interpolation': 'bilinear', 'crop_pct': 0.9, 'mean': [0.5, 0.4, 0.3],
+                 'std': [0.5, 0.4, 0.6], 'num_classes': 3}
+        old, new = (timm.flat({'architecture': 'davit_tiny', **more}) for more in (given, {'pretrained_cfg': given}))
+        self.assertEqual(old, new)
+        self.assertEqual((old['image_size'], preparation.read(None, old).mean), ([96, 128], (0.5, 0.4, 0.3)))
 
     @parameterized.parameters(
         ({'crop_mode': 'border'}, "crop_mode='border', which is not supported; expected one of center, squash"),
