@@ -299,6 +299,9 @@ def unigram(path: Path) -> bytes:
         raise ValueError(f'{path} is no unigram model, as those of T5 and ALBERT are; give the tokenizer as tokenizer.json.')
     pieces, settings = [(piece.piece, piece.score) for piece in proto.pieces], _settings(path.parent)
     framed = {sign for sign, _ in pieces} >= {'[CLS]', '[SEP]'} and kind != 'T5'
+    if framed:  # ALBERT cuts the comma off a number, unless there is no other way
+        number = lambda sign: len(sign) > 1 and sign[-1] == ',' and sign[-2].isdigit()
+        pieces = [(sign, score - 100 * number(sign)) for sign, score in pieces]
     special = [] if framed else [f'<extra_id_{i}>' for i in reversed(range(settings.get('extra_ids', 100)))]
     pieces += [(token, 0.0) for token in special]
     made = tokenizers.Tokenizer(models.Unigram(pieces, trained.unk_id, trained.byte_fallback))

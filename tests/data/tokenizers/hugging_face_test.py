@@ -8,6 +8,7 @@ import tempfile
 
 import tokenizers as library
 from absl.testing import absltest, parameterized
+from sentencepiece import sentencepiece_model_pb2
 
 from data.text.frames import Frame, lacking, named
 from data.tokenizers import hugging_face, post_processor, specs
@@ -155,6 +156,20 @@ class HuggingFaceTest(parameterized.TestCase):
     def test_settings_that_cannot_be_used(self, name, files, message):
         with self.assertRaisesRegex(ValueError, message):
             self.read(self.copy(name, files), name.split('_')[0])
+
+    def test_an_albert_cuts_commas_off_numbers(self):
+        """As AlbertTokenizer does, whatever its SentencePiece model says."""
+        proto = sentencepiece_model_pb2.ModelProto()
+        scores = {'<unk>': 0, '[CLS]': 0, '[SEP]': 0, '[MASK]': 0, '▁': -3, '▁in': -4, '▁1': -4, '▁1,': -3, '0': -5, '000': -4,
+                  ',': -4, '▁a,': -3}
+        for sign, score in scores.items():
+            kind = proto.SentencePiece.UNKNOWN if sign == '<unk>' else proto.SentencePiece.NORMAL
+            proto.pieces.add(piece=sign, score=score, type=kind)
+        (self.folder / 'spiece.model').write_bytes(proto.SerializeToString())
+        made = self.read(self.folder, 'albert', len(scores)).tokenizer
+        signs = lambda text: [made.sign(one) for one in made.encode(text).tolist()]
+        self.assertEqual(signs('in 1,000'), ['▁in', '▁1', ',', '000'])
+        self.assertEqual(signs('a, 1,'), ['▁a,', '▁1', ','])
 
     @parameterized.parameters(('albert', 'T5Tokenizer', 't5'), ('roberta', 'GPT2TokenizerFast', 'plain'))
     def test_the_class_decides_where_the_tokens_would_give_another(self, name, kind, framing):
