@@ -294,11 +294,12 @@ class TablesTest(parameterized.TestCase):
         self.assertEqual(SwinBias().resized('bias', table, dataclasses.replace(IMAGE, grid=(6, 8))).shape, (11, 15, N))
         flat = np.ones((5, 7, N), np.float32)
         np.testing.assert_allclose(SwinBias().resized('bias', flat, dataclasses.replace(IMAGE, grid=(2, 2))), 1.0, atol=1e-5)
-        bent = lambda i, j: i ** 2 - 2 * i * j + j ** 2  # cubic curves go through a square
-        got = SwinBias().resized('bias', bent(*np.mgrid[:5., :7.])[..., None], dataclasses.replace(IMAGE, heads=1, grid=(6, 8)))
-        i, j = np.mgrid[:11, :15]
-        wanted = bent((i + 0.5) * 5 / 11 - 0.5, (j + 0.5) * 7 / 15 - 0.5)
-        np.testing.assert_allclose(got[3:-3, 3:-3, 0], wanted[3:-3, 3:-3], atol=1e-4)
+        larger = SwinBias().resized('bias', table, dataclasses.replace(IMAGE, grid=(8, 11)))
+        np.testing.assert_allclose(larger[1::3, 1::3], table, atol=1e-6)  # curves go through the points
+        again = SwinBias().resized('bias', larger, dataclasses.replace(IMAGE, grid=(3, 4)))
+        np.testing.assert_allclose(again, table, atol=1e-6)  # nothing is smoothed
+        extra = RNG.normal(size=(3, N)).astype(np.float32)  # of a class token
+        self.assertIs(SwinBias().resized('extra', extra, dataclasses.replace(IMAGE, extra=1, grid=(8, 11))), extra)
 
     @parameterized.parameters(
         (lambda: Shaw(0), 'distance is 0; expected at least 1'), (lambda: Disentangled(0), 'distance is 0'),
