@@ -444,19 +444,23 @@ def expressed(snapshot, kind=None):
         if not known:
             raise ValueError(f'--family={kind} is none that {snapshot.run.config.model.name} is written as; expected one of '
                              f'{", ".join(kinds)}.')
-    model = with_any_kernel(snapshot.model)
+    model, unlike = with_any_kernel(snapshot.model), ''
     for family, formed in sorted(((family, family.formed(model, FREE)) for family in known),
                                  key=lambda one: one[1].distance):
         if formed.misfits:
             break
         pad = family.config(formed.model).get('pad_token_id', -1)  # RoBERTa's positions skip this token
-        if pad == -1 or pad == special_of(snapshot, family).roles.pad:
+        if pad == -1 or pad == (own := special_of(snapshot, family).roles.pad):
             image = snapshot.data.shapes['image'][0][1:] if family in OF_IMAGES else ()
             flat = {name: np.asarray(x) for name, x in mesh.flat(snapshot.params).items()}
             params = mesh.nested(formed.params(flat, image))
             run = dataclasses.replace(snapshot.run, model=formed.model)
             return family, dataclasses.replace(snapshot, run=run, params=params), formed.said
-    raise ValueError(formed.refusal(family.architecture))
+        unlike = unlike or (
+            f'{family.architecture} pads with token {pad}, to which it gives no position, and this run with '
+            f'{"none" if own < 0 else f"token {own}"}; train with a tokenizer that pads with token {pad}, write the run as '
+            'another --family, or as it is with --to_safetensors=FILE.')
+    raise ValueError(unlike or formed.refusal(family.architecture))
 
 
 def with_any_kernel(model):

@@ -338,6 +338,13 @@ class FolderTest(recorded.TestCase):
             self.assertEqual(family.config(model)[field], wanted)
             shutil.rmtree(folder)
 
+    @parameterized.parameters(('gpt2', 50257), ('bert', 30522), ('roberta', 50265), ('albert', 30000), ('electra', 30522),
+                              ('distilbert', 30522), ('t5', 32128), ('bart', 50265), ('marian', 58101))
+    def test_the_vocabulary_of_a_config_that_does_not_say_it(self, kind, vocab):
+        family = next(family for family in convert.FAMILIES if family.kind == kind)
+        config = family.prepared({}, {}) if family.prepared else {}
+        self.assertEqual(convert.fields_of(family, config)['vocab'], vocab)
+
     @parameterized.parameters(
         ('gpt2', 'resid_pdrop', 'embd_pdrop', 'attn_pdrop'), ('bert', 'hidden_dropout_prob', 'attention_probs_dropout_prob'),
         ('bart', 'dropout', 'attention_dropout'), ('vit', 'hidden_dropout_prob', 'attention_probs_dropout_prob'),

@@ -116,6 +116,9 @@ class TokenizersTest(TokensCase):
         self.assertIn('BertForMaskedLM', said)
         self.assertContainsSubset({'cls_token_id': 2, 'sep_token_id': 3, 'mask_token_id': 4, 'pad_token_id': 0,
                                    'max_position_embeddings': snapshot.model.length}, files['config.json'])
+        with self.assertRaisesRegex(ValueError, 'RobertaForMaskedLM pads with token 1, to which it gives no position, and this '
+                                                'run with token 0; train with a tokenizer'):
+            convert.expressed(snapshot, 'roberta')
         with snapshot.run.config.unlocked():
             snapshot.run.config.model.positions = repr(Learned(at='input', scale=0.0))
         self.again(snapshot)

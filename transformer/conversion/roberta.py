@@ -6,7 +6,7 @@ from functools import partial
 import numpy as np
 
 from transformer.attention.positions.absolute import Learned
-from transformer.conversion.bert import BERT_BODY, TIED, UNREAD, words
+from transformer.conversion.bert import BERT_BODY, TIED, UNREAD, sizes, words
 from transformer.conversion.common import bare, dense, require_learned, with_head
 from transformer.conversion.fields import Fields, head, score
 from transformer.conversion.forms import Biases, Heads, Types
@@ -46,7 +46,7 @@ def _roberta_counted(model, inputs, start):
 _ROBERTA = dataclasses.replace(
     BERT_BODY, kind='roberta', prefix='roberta.',
     fields=(
-        *(field for field in BERT_BODY.fields if not {*field.names[1]} & {'length', 'positions'}),
+        *(field for field in sizes(50265) if not {*field.names[1]} & {'length', 'positions'}),
         Fields((('max_position_embeddings', 'pad_token_id'), ('length', 'positions')), _roberta_length, _roberta_positions)),
     rows=tuple(dataclasses.replace(row, theirs=row.theirs.replace('bert.', 'roberta.', 1)) for row in BERT_BODY.rows),
     derived=_roberta_counted,
