@@ -81,9 +81,12 @@ class LinearTest(parameterized.TestCase):
         model = build(EncoderDecoder, vocab=5, source_vocab=0, layers=2, heads=2, width=8, **linear)
         tokens, key = np.ones((2, 9), int), jax.random.key(0)
         rows = dict(inputs=tokens, decoder_inputs=tokens, segments=SEGMENTS, decoder_segments=SEGMENTS)
-        with mock.patch.object(Linear, 'weights', side_effect=AssertionError('the dense form')):
-            params = jax.eval_shape(lambda rows: model.init(key, **rows)['params'], rows)
+        params = jax.eval_shape(lambda rows: model.init(key, **rows)['params'], rows)
+        with (mock.patch.object(Linear, 'weights') as dense,
+              mock.patch.object(Linear, '_running', autospec=True, side_effect=Linear._running) as running):
             jax.eval_shape(lambda params, rows: model.apply({'params': params}, **rows), params, rows)
+        dense.assert_not_called()
+        self.assertGreaterEqual(running.call_count, 2)  # of the encoder and of the decoder
 
     @parameterized.parameters(*BOTH)
     def test_any_chunk_gives_the_same_values_and_gradients(self, name):
