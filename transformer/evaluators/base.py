@@ -60,6 +60,10 @@ class OfExamples(Evaluator):
         """{metric: bool [examples]} of the metrics that are shares of right examples."""
         return {}
 
+    def shared(self, first: Found, second: Found) -> tuple[Found, Found]:
+        """What two runs have found that can be compared."""
+        return first, second
+
     def naming(self, data: Any) -> 'OfExamples':
         """This evaluator with the names of what it takes by its place in these data, so that it scores the same of a run whose
         data have another order."""
@@ -87,6 +91,11 @@ class Averages(OfExamples):
     def right(self, found: Found) -> Mapping[str, np.ndarray]:
         return {term: values > 0 for term, (values, weights) in ((term, pairs.T) for term, pairs in found.items())
                 if (weights == 1).all() and np.isin(values, (0, 1)).all()}
+
+    def shared(self, first: Found, second: Found) -> tuple[Found, Found]:
+        """The terms of both tasks, but those whose weights differ: a loss for each token of another tokenizer is another."""
+        same = [term for term in first if term in second and np.array_equal(first[term][:, 1], second[term][:, 1])]
+        return {term: first[term] for term in same}, {term: second[term] for term in same}
 
     def __call__(self, snapshot: Any, batches: Any) -> Mapping[str, float]:
         return snapshot.averages(batches)

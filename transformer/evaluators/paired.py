@@ -34,11 +34,12 @@ def compare(evaluator: OfExamples, first: Found, second: Found, draws: int = DRA
     if not (first and second):
         raise ValueError(f'{type(evaluator).__name__} has no number for these data, so two runs cannot be compared by it; '
                          'choose another evaluator.')
+    described = [f'{", ".join(found)} of {len(next(iter(found.values()))):,} examples' for found in (first, second)]
+    first, second = evaluator.shared(first, second)
     counts = [{len(x) for x in found.values()} for found in (first, second)]
-    if first.keys() != second.keys() or counts[0] != counts[1]:
-        described = [f'{", ".join(found)} of {max(count):,} examples' for found, count in zip((first, second), counts)]
-        raise ValueError(f'The two runs are measured over other examples ({described[0]} against {described[1]}); compare runs '
-                         'on the same data, with an evaluator that counts examples and not rows of tokens.')
+    if not first or first.keys() != second.keys() or counts[0] != counts[1]:
+        raise ValueError(f'The two runs are measured over other examples or other tokens ({described[0]} against '
+                         f'{described[1]}); compare runs on the same data, with an evaluator of examples and not of tokens.')
     (examples,), rng = counts[0], np.random.default_rng(seed)
     measured = evaluator.numbers(first), evaluator.numbers(second)
     names = [name for name in measured[0] if np.isfinite([one[name] for one in measured]).all()]

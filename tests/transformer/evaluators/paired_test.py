@@ -103,9 +103,20 @@ class CompareTest(parameterized.TestCase):
         self.assertIn('; accuracy 0.3333 - 0.6667 = -0.333 (', line(found))
         self.assertEndsWith(line(found), ', p 1 (McNemar)')
 
+    def test_terms_in_common(self):
+        """As of a task with label smoothing and one without, or of losses over other numbers of tokens."""
+        one = {'accuracy': np.ones((3, 2)), 'loss': np.float64([[4, 2], [6, 3], [2, 1]]), 'other': np.ones((3, 2))}
+        two = {'loss': one['loss'], 'accuracy': np.float64([[0, 1], [1, 1], [1, 1]])}
+        self.assertEqual([*compare(Averages(), one, two, draws=2)], ['accuracy', 'loss'])
+        halved = two | {'loss': one['loss'] * [1, 2]}  # the same nats of texts, each cut into twice as many tokens
+        self.assertEqual([*compare(Averages(), one, halved, draws=2)], ['accuracy'])
+        for rest in {'loss': halved['loss']}, {'third': one['other']}:
+            with self.assertRaisesRegex(ValueError, 'over other examples or other tokens .accuracy, loss, other of 3 examples'):
+                compare(Averages(), one, rest)
+
     def test_other_examples_are_refused(self):
         one = {'label': np.zeros(3), 'said': np.zeros(3)}
-        with self.assertRaisesRegex(ValueError, 'over other examples .label, said of 3 examples against label, said of 4'):
+        with self.assertRaisesRegex(ValueError, 'examples or other tokens .label, said of 3 examples against label, said of 4'):
             compare(Correlation(), one, {name: np.zeros(4) for name in one})
 
     def test_an_evaluator_without_numbers_is_refused(self):
