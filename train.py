@@ -147,6 +147,8 @@ def train(config, workdir):
         open_things.enter_context(profile)
         clock, step, logged, flops, behind, remark = report.Clock(), start, start, 0, None, ''
         rows = report.rows(folder, 'train') if start and first else []
+        if start and processes.from_first(int(bool(rows) and rows[-1]['step'] == start)):  # the sums so far have their row
+            state = state.logged()
         if pending:  # a signal interrupted the evaluation of the restored step
             try:
                 with clock('eval'), stop.interruptible():

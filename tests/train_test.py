@@ -15,6 +15,7 @@ import tempfile
 import time
 from unittest import mock
 
+import numpy as np
 import pytest
 from absl.testing import absltest, parameterized
 
@@ -409,6 +410,17 @@ class ResumeTest(experiments.TestCase):
         self.assertIn('resumed from step 2', out)
         self.assertEqual([row['step'] for row in experiments.rows(workdir, 'valid')], [2, 3, 4])
         self.assertEqual(json.loads((workdir / 'config.json').read_text())['train']['steps'], 4)
+
+    def test_a_row_after_a_resumption_averages_the_steps_since_the_row_before(self):
+        losses = []
+        for name, steps, every in ('each', 4, 1), ('run', 3, 4), ('run', 4, 4):
+            self.assertEqual(experiments.train(self.config(**{
+                'train.steps': steps, 'log.every_steps': every}), self.folder / name)[0], 0)
+            losses.append([row['loss'] for row in experiments.rows(self.folder / name, 'train')])
+        each, _, run = losses
+        self.assertAlmostEqual(run[0], np.mean(each[:3]), places=1)
+        self.assertAlmostEqual(run[1], each[3], places=5)
+        self.assertNotAlmostEqual(each[3], np.mean(each), places=2)
 
     def test_second_run_in_the_same_workdir_is_refused(self):
         workdir = self.folder / 'run'

@@ -6,6 +6,7 @@ from typing import Any
 import flax.struct
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 
 @flax.struct.dataclass
@@ -40,6 +41,10 @@ class State:
     def variables(self):
         """What the model is applied to: its parameters and statistics."""
         return variables(self.params, self.statistics)
+
+    def logged(self):
+        """The state behind a log row: its sums are 0."""
+        return self.replace(sums=jax.tree.map(lambda x: jax.device_put(np.zeros(x.shape, x.dtype), x.sharding), self.sums))
 
     def tree(self):
         """The state as a plain dict, the form that checkpoints store."""
