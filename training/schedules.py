@@ -22,8 +22,9 @@ class Schedule(abc.ABC):
 
     def __call__(self, train_steps):
         end = self.decay_steps or train_steps
-        if self.warmup_steps < 0 or self.decay_steps < 0:
-            raise ValueError(f'warmup_steps is {self.warmup_steps} and decay_steps {self.decay_steps}; expected 0 or more.')
+        if not 0 <= min(self.warmup_steps, self.decay_steps) <= max(self.warmup_steps, self.decay_steps) < 1 << 31:
+            raise ValueError(f'warmup_steps is {self.warmup_steps} and decay_steps {self.decay_steps}; expected 0 or more, and '
+                             'less than 2**31.')
         if 0 < self.decay_steps <= self.warmup_steps:
             raise ValueError(f'decay_steps is {self.decay_steps}, which includes the warmup_steps={self.warmup_steps}; '
                              'expected more than these, or 0 for train.steps.')

@@ -34,10 +34,10 @@ class SchedulesTest(parameterized.TestCase):
         rates = self.rates('LinearDecay', decay_steps=10, final=0.2)
         np.testing.assert_allclose(rates[[0, 5, 10, 24]], [2.0, 1.2, 0.4, 0.4], rtol=1e-6)
 
-    @parameterized.parameters(dict(warmup_steps=-1), dict(decay_steps=-1))
-    def test_negative_durations_are_refused(self, **fields):
+    @parameterized.product(name=('warmup_steps', 'decay_steps'), steps=(-1, 1 << 31))
+    def test_durations_that_cannot_be_counted_are_refused(self, name, steps):
         with self.assertRaisesRegex(ValueError, 'warmup_steps is'):
-            self.rates('CosineDecay', **fields)
+            self.rates('CosineDecay', **{name: steps})
 
     @parameterized.parameters(3, 4)
     def test_a_decay_that_ends_in_the_warm_up_is_refused(self, steps):

@@ -25,6 +25,7 @@ PARTS = {
         'average_decay': float, 'clip': float, 'schedule.name': str}, 'base.optimizer')}
 STORED = 'float32', 'bfloat16', 'float64'
 TYPES = {'dtype': (*STORED, 'mixed'), 'parameter_dtype': STORED}
+ROWS = 'train', 'timing'  # of metrics.jsonl and of TensorBoard, besides those of evaluations
 EVALUATION = {'evaluator': str, 'split': str, 'every_steps': int}, 'base.evaluation'
 
 AT_LEAST = {
@@ -83,6 +84,9 @@ def check(config):
         for name, kind in fields.items():
             _require(config[part], f'{part}.', name, kind, f'make {part} with {maker}')
     for evaluation in _keys(config.get('evals'), 'evals', 'a group of evaluations'):
+        if evaluation in ROWS:
+            raise ValueError(f'evals.{evaluation} has the name of the rows of {evaluation} itself; give it another, such as '
+                             f'{evaluation}_part.')
         for name, kind in EVALUATION[0].items():
             _require(config.evals[evaluation], f'evals.{evaluation}.', name, kind, f'make it with {EVALUATION[1]}')
     for name, folder in config.companions.items():

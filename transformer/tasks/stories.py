@@ -44,8 +44,8 @@ class MemoryAnswers(Answers):
 
     def __post_init__(self):
         super().__post_init__()
-        if self.linear_steps < 0:
-            raise ValueError(f'linear_steps is {self.linear_steps}; expected 0 or more.')
+        if not 0 <= self.linear_steps < 1 << 31:
+            raise ValueError(f'linear_steps is {self.linear_steps}; expected 0 or more, and less than 2**31.')
 
     def loss(self, forward: Callable, batch: Mapping, *, key: jax.Array | None, step: Any, train: bool) -> dict:
         linear = train and self.linear_steps > 0

@@ -61,6 +61,13 @@ class SchemaTest(parameterized.TestCase):
         for stored in ('float32', 'bfloat16', 'float64'):
             schema.check(config_of(dtype='float64', parameter_dtype=stored))
 
+    @parameterized.parameters('train', 'timing')
+    def test_an_evaluation_with_the_name_of_other_rows_is_refused(self, name):
+        config = config_of()
+        config.evals[name] = config.evals.valid
+        with self.assertRaisesRegex(ValueError, f'evals.{name} has the name of the rows of {name} itself; give it another'):
+            schema.check(config)
+
     @parameterized.parameters(('seed', 1 << 32), ('train.steps', 1 << 31))
     def test_numbers_that_the_device_cannot_count_are_refused(self, name, value):
         with self.assertRaisesRegex(ValueError, f'{name} is {value}; set it to less than 2'):

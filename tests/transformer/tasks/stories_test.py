@@ -51,8 +51,9 @@ class AnswersTest(parameterized.TestCase):
         self.assertEqual([inputs['key'] for inputs in seen], ['key', 'key', None, 'key'])
 
     def test_steps_below_zero_are_refused(self):
-        with self.assertRaisesRegex(ValueError, 'linear_steps is -1; expected 0 or more'):
-            MemoryAnswers(linear_steps=-1)
+        for steps in -1, 1 << 31:
+            with self.assertRaisesRegex(ValueError, f'linear_steps is {steps}; expected 0 or more'):
+                MemoryAnswers(linear_steps=steps)
 
 
 class TaskErrorsTest(parameterized.TestCase):
