@@ -17,17 +17,15 @@ On Fashion-MNIST it has to reach 93.2 % of the held-out images, one point more t
 922,228 parameters; a step of 128 images is 41 GFLOP and the forward pass of the teacher.
 """
 
-import pathlib
-
 from configs import base, vit_fashion_mnist
-from training import workdir
+from training import storage, workdir
 
 
 def get_config(variant=''):
     if not variant:
         raise ValueError('configs/deit_fashion_mnist.py distils a run on images; name its workdir, '
                          '--config=configs/deit_fashion_mnist.py:WORKDIR (such as a run of configs/vit_fashion_mnist.py).')
-    teacher = workdir.load_config(pathlib.Path(variant))
+    teacher = workdir.load_config(storage.path(variant))
     if teacher.data.pipeline != 'data.images.labelled:Images':
         raise ValueError(f'{variant} is a run on {teacher.data.pipeline}; configs/deit_fashion_mnist.py distils runs on '
                          'data.images.labelled:Images.')

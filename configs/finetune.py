@@ -10,10 +10,8 @@ configs/classify.py, label.py, rate.py, prefer.py, choose.py, tag.py and answer.
 configs/electra.py they take the discriminator, a BERT.
 """
 
-import pathlib
-
 from configs import base
-from training import workdir
+from training import storage, workdir
 from training.config import resolve
 
 BERT, ELECTRA = 'transformer.models.bert:Bert', 'transformer.models.electra:Electra'
@@ -49,7 +47,7 @@ def begun(variant, name):
         raise ValueError(f'configs/{name}.py trains the model of a run further; name its workdir, '
                          f'--config=configs/{name}.py:WORKDIR (a run of configs/{BEGINS.get(name, "bert_mini")}.py, or one '
                          'that convert.py --from_hf has made).')
-    c, other = base.config(), workdir.load_config(pathlib.Path(variant))
+    c, other = base.config(), workdir.load_config(storage.path(variant))
     c.dtype, c.init_from = other.dtype, variant
     c.optimizer = base.optimizer(learning_rate=5e-5, weight_decay=0.01, schedule=base.part(
         'training.schedules:LinearDecay', warmup_steps=100))
@@ -89,7 +87,7 @@ def start_of(other, folder):
     """The first input of the decoder of a run; -1 if it has none."""
     if 'start' not in other.data or 'decoder' not in other.model:
         return other.task.get('start', -1)
-    return resolve.construct(other.data, 'pipeline').open(pathlib.Path(folder)).start
+    return resolve.construct(other.data, 'pipeline').open(workdir.facts(storage.path(folder))).start
 
 
 def encoder_of(model):

@@ -7,6 +7,7 @@ from unittest import mock
 import pytest
 from absl.testing import absltest
 
+from configs import classify
 from tests import experiments, storage_server
 from tests.train_test import LAST_SAVE, ROW_WRITTEN, at, environment, program
 from training import lease, storage
@@ -61,6 +62,7 @@ class RemoteRunTest(experiments.TestCase):
         ours, theirs = (experiments.call('predict', f'--workdir={one}', '--tokens=4', stdin=b'key').out for one in (run, local))
         self.assertNotEmpty(ours.strip())
         self.assertEqual(ours, theirs)
+        self.assertEqual(*(classify.get_config(str(one)).model for one in (run, local)))
         bad = f'{bucket}/bad.txt'
         self.assert_named(bad, 'predict', f'--workdir={local}', f'--input={bad}')
         self.assert_named(bad, 'eval', f'--workdir={local}', f'--path={bad}')

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from absl.testing import absltest, parameterized
 
-from configs import base
+from configs import base, classify
 from tests import experiments
 
 
@@ -148,6 +148,7 @@ class OptionsTest(experiments.TestCase):
         with mock.patch.dict(os.environ, HOME=str(self.folder)):
             changes = {'train.steps': 1, 'init_from': '~/source', 'data.path': str(other)}
             experiments.train(self.config(**changes), self.folder / 'run')
+            self.assertEqual(classify.get_config('~/source').model.layers, 1)
         self.assertEqual(*((folder / 'tokenizer.json').read_text() for folder in (source, self.folder / 'run')))
 
     def test_init_from_refuses_another_tokenizer(self):
