@@ -176,6 +176,9 @@ def attention(snapshot, name, given, path, steps):
     if reader is None:
         raise ValueError(f'--attention is for runs on texts, stories or images, but this one is on '
                          f'{snapshot.run.config.data.pipeline}, which has no data.reader; leave it out.')
+    given = expanded if os.path.isfile(expanded := os.path.expanduser(given)) else given
+    if os.path.isfile(given) and path.exists() and path.samefile(given):
+        raise ValueError(f'--attention={path} is the file of --input, which it would replace; give the picture another name.')
     with progress.waiting('computing the attention'):
         view, found, more = reader.picture(snapshot, given, steps)
         shown = given[:40] + '..' * (len(given) > 40)

@@ -324,6 +324,7 @@ class BadInputTest(experiments.TestCase):
                 ([f'--attention={out}', '--input=' + 'key ' * 8], 'A sequence of 33 tokens is longer than'),
                 ([f'--attention={out}', '--input=' + 'key ' * 300], '--input has 1201 tokens, but a picture shows 1024'),
                 ([f'--attention={out}', f'--input={save}'], '--input is the file .*0.png., but this run is on text'),
+                ([f'--attention={save}', f'--input={save}'], 'is the file of --input, which it would replace'),
                 ([f'--attention={out}', '--input=key', f'--heads={out}'], '--attention and --heads were both given'),
                 ([f'--attention={out}', '--input=key', '--split=valid'], '--split is not for --attention, which looks at'),
                 ([f'--heads={out}', f'--path={self.text}'], '--path is not for --heads, which looks at --split'),
@@ -336,6 +337,7 @@ class BadInputTest(experiments.TestCase):
                 ([f'--heads={out}', '--keep=-1', f'--pruned={self.folder}/new'], "--keep is '-1'; expected"),
                 ([f'--heads={out}', '--keep=3', f'--pruned={self.folder}/new'], '--keep is 3, but the model has 2 heads'),
                 ([f'--heads={out}', '--keep=1', f'--pruned={workdir}'], 'run is there already; give the new folder another'),
+                ([f'--heads={out}', '--keep=1', '--pruned=.'], "'.' is no name of a new folder; give it one"),
                 ([f'--heads={out}', '--keep=1', f'--pruned={self.folder}/a/b'], "no folder '.*a' to make b in"),
                 ([f'--heads={out}', '--split=vaild'], "The split 'vaild' names no")):
             with self.subTest(arguments=arguments):

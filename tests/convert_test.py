@@ -751,6 +751,8 @@ class FolderTest(recorded.TestCase):
         np.savez(given, input_ids=np.ones((1, 3), int))
         self.assert_refused('and no attention_mask, by which the last token of each row is found; add that',
                             f'--workdir={workdir}', f'--verify={given}', f'--out={out}')
+        self.assert_refused('in.npz is the file of --verify; give it another name',
+                            f'--workdir={workdir}', f'--verify={given}', f'--out={given}')
 
 
 if __name__ == '__main__':

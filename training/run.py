@@ -230,12 +230,13 @@ class Run:
 @dataclasses.dataclass(frozen=True)
 class Snapshot:
     """A run with parameters and statistics, on which evaluators and readers work. `text` and `picture` go to the report, if
-    any."""
+    any, under their names behind `prefix`."""
     run: Run
     params: Any
     step: int
     report: Any = None
     statistics: Any = None
+    prefix: str = ''
 
     @property
     def variables(self):
@@ -299,16 +300,18 @@ class Snapshot:
     def evaluate(self, name, batches=None):
         """The numbers of one evaluator of the config."""
         evaluator = self.run.evaluators[name]
+        alike = [one for one in self.run.evaluators.values() if type(one) is type(evaluator)]
+        own = dataclasses.replace(self, prefix=f'{name}_' if len(alike) > 1 else '')
         with progress.waiting(f'evaluating {name}'):
-            return evaluator(self, self.run.evaluation(name) if batches is None else batches)
+            return evaluator(own, self.run.evaluation(name) if batches is None else batches)
 
     def text(self, name, text):
         if self.report:
-            self.report.text(self.step, name, text)
+            self.report.text(self.step, self.prefix + name, text)
 
     def picture(self, name, image):
         if self.report:
-            self.report.picture(self.step, name, image)
+            self.report.picture(self.step, self.prefix + name, image)
 
 
 @functools.partial(jax.jit, static_argnames='model')
@@ -475,6 +478,8 @@ def _loaded(folder, config, step, data, onto):
 
 def require_new(folder):
     """Raises ValueError unless a workdir can be made at `folder`."""
+    if folder.name in ('', '..'):
+        raise ValueError(f"'{folder}' is no name of a new folder; give it one.")
     if folder.exists() and not (folder.is_dir() and not any(folder.iterdir())):
         raise ValueError(f'{folder} is there already; give the new folder another name.')
     if storage.remote(folder):

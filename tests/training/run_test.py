@@ -372,6 +372,22 @@ class SnapshotTest(parameterized.TestCase):
             snapshot.picture('c', 'd')
         self.assertEqual(seen, [(7, 'a', 'b'), (7, 'c', 'd')])
 
+    def test_what_evaluators_of_one_class_show_has_their_names(self):
+        class Shows:
+            def __call__(self, snapshot, batches):
+                snapshot.text('texts', batches)
+                return {}
+
+        class Alone(Shows):
+            pass
+
+        seen = []
+        run = types.SimpleNamespace(evaluators={'valid': Shows(), 'test': Shows(), 'other': Alone()})
+        snapshot = runs.Snapshot(run, None, 7, types.SimpleNamespace(text=lambda *a: seen.append(a)))
+        for name in run.evaluators:
+            snapshot.evaluate(name, f'of {name}')
+        self.assertEqual(seen, [(7, 'valid_texts', 'of valid'), (7, 'test_texts', 'of test'), (7, 'texts', 'of other')])
+
 
 class LoadTest(parameterized.TestCase):
     def setUp(self):

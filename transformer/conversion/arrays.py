@@ -31,6 +31,8 @@ def verify(snapshot: Any, family: Family, given: pathlib.Path, out: pathlib.Path
         raise ValueError(f'There is no folder {str(out.absolute().parent)!r} to write {out.name} in; make it first.')
     if out.is_dir():
         raise ValueError(f'{out} is a folder; give --out the name of an .npz file.')
+    if out.exists() and given.exists() and out.samefile(given):
+        raise ValueError(f'--out={out} is the file of --verify; give it another name.')
     arrays = arrays_of(given, family.limits(snapshot.model))
     require_fit(arrays, family, snapshot.model, given)
     with progress.waiting('running the model'):

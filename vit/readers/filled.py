@@ -22,7 +22,7 @@ class FilledPatches(ImageReader):
         data = self.data_of(snapshot)
         filled.require(snapshot.model, 'FilledPatches')
         folder = None if pictures is None else pathlib.Path(os.path.expanduser(pictures))
-        if folder is not None and not folder.is_dir():
+        if folder is not None and not (os.fspath(pictures) and folder.is_dir()):
             raise ValueError(f'There is no folder {os.fspath(pictures)!r} to write pictures in; make it first.')
         number = 0
         for paths, images, notes in self.read(data, lines, name):

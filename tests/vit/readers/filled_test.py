@@ -58,6 +58,7 @@ class AutoencoderTest(experiments.TestCase):
         path, = experiments.save_digits(self.folder, range(1))
         for arguments, message in (
                 ([f'--pictures={self.folder / "nope"}'], "There is no folder '.*nope' to write pictures in; make it first"),
+                (['--pictures='], "There is no folder '' to write pictures in; make it first"),
                 (['--tokens=3'], '--tokens is for models that generate text; leave it out')):
             done = experiments.call('predict', f'--workdir={trained()}', f'--input={path}', *arguments)
             self.assertEqual((done.code, done.out), (1, ''))
