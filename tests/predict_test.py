@@ -44,8 +44,10 @@ class TextTest(PredictTest):
         self.workdir = self.trained(**{'train.steps': 2})
 
     def test_a_context_that_is_shorter_than_what_is_asked_for(self):
-        done = experiments.call('predict', f'--workdir={self.workdir}', '--tokens=500', '--strategy=Greedy()', stdin=b'key')
-        self.assertRegex(done.err, r'\Apredict.py: answer 1: ends after \d+ new tokens: the context of this model is \d+\.\n\Z')
+        for arguments in ['--tokens=500'], []:  # by default 100
+            done = experiments.call('predict', f'--workdir={self.workdir}', *arguments, '--strategy=Greedy()', stdin=b'key')
+            self.assertRegex(
+                done.err, r'\Apredict.py: answer 1: ends after \d+ new tokens: the context of this model is \d+\.\n\Z')
 
     def test_characters_that_the_vocabulary_lacks(self):
         done = experiments.call('predict', f'--workdir={self.workdir}', '--tokens=2', stdin='k\u4e2d\u6587'.encode())

@@ -82,7 +82,8 @@ def bleu_interval(counts: np.ndarray) -> tuple[float, float]:
 
 def rouge_scores(hypotheses: Sequence[str], references: Sequence[str]) -> dict[str, np.ndarray]:
     """{'rouge1', 'rouge2', 'rougeL'}: for each text the F1 of stemmed words, of their bigrams and of the longest common
-    subsequence (Lin 2004), in percent, by rouge-score. Raises ValueError if that is not installed."""
+    subsequence (Lin 2004), in percent, by rouge-score, for which words are of a-z and digits: texts in other scripts have 0.
+    Raises ValueError if it is not installed."""
     try:
         from rouge_score import rouge_scorer
     except ImportError as error:

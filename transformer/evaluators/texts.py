@@ -119,7 +119,7 @@ def _number(text, otherwise=None):
 @dataclasses.dataclass(frozen=True)
 class Summaries(OfExamples):
     """ROUGE-1, ROUGE-2 and ROUGE-L (Lin 2004; F1 of stemmed words, in percent, averaged over the texts) of the model's outputs,
-    and as a baseline `first_rouge1`, .. of the first sentence, or line, of each source.
+    and as a baseline `first_rouge1`, .. of the first sentence, or line, of each source. For texts in Latin letters.
 
     Attributes:
       prefix: what stands before the text in every source, and is not part of it.

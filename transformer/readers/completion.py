@@ -63,7 +63,7 @@ class Completion(Reader):
                 jax.effects_barrier()
             outputs = hypotheses(found, functools.partial(continuation, data, prompt))
             room = snapshot.model.length + 1 - len(prompt)
-            full = tokens is not None and tokens > room and not outputs[0]['finished']
+            full = (tokens or 100) > room and not outputs[0]['finished']
             notes = [f'ends after {room} new tokens: the context of this model is {snapshot.model.length}'] * full
             if unread := data.unread(prompt):
                 notes.append(f'{unread:,} of the {len(prompt):,} tokens of the prompt are unknown to the tokenizer')
