@@ -4,7 +4,8 @@
     python train.py --config=configs/finetune.py:runs/gpt2 --config.data.path=TEXT_FOLDER --workdir=runs/mine
     python convert.py --workdir=runs/mine --to_hf=NEW_FOLDER
 
-The variant is the workdir of that run. Its model, task, data and evaluators are kept, and training starts from its parameters.
+The variant is the workdir of that run. Its model, task, data and evaluators are kept, and training starts from its parameters;
+of a run of configs/distill.py the teacher too, and --config.companions.teacher=DIR tells where that has moved.
 The optimizer is new: AdamW, 5e-5 falling linearly to 0 over 1,000 steps, weight decay 0.01.
 configs/classify.py, label.py, rate.py, prefer.py, choose.py, tag.py and answer.py put another head on the model; of a run of
 configs/electra.py they take the discriminator, a BERT.
@@ -27,7 +28,7 @@ def get_config(variant=''):
     if other.data.pipeline == 'data.images.labelled:Images':
         raise ValueError(f'{variant} is a run on images, and your images have other classes; use '
                          f'--config=configs/classify.py:{variant}.')
-    for part in ('model', 'task', 'data', 'evals', 'generation'):
+    for part in ('model', 'task', 'data', 'evals', 'generation', 'companions'):
         c[part] = other[part]
     return c.lock()
 

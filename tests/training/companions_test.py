@@ -21,6 +21,7 @@ from tests.train_test import ROW_WRITTEN, at
 from training import mesh as meshes
 from training import run as runs
 from training import workdir
+from training.config import cli
 from transformer.evaluators.base import Evaluator
 
 LAYERS = 4
@@ -97,6 +98,16 @@ class CompanionsTest(experiments.TestCase):
         step = jax.make_jaxpr(run.step_function)(state, next(run.data.train(0)), run.companions.variables)
         self.assertLess(max(np.size(x) for x in step.consts) if step.consts else 0, 16)
         self.assertNotIn('teacher', str(jax.tree.structure(run.shapes.tree())))
+
+    def test_a_student_goes_on_with_its_teacher(self):
+        self.student.mkdir()
+        workdir.save_config(self.student, self.taught())
+        config, _ = cli.load_config(f'configs/finetune.py:{self.student}')
+        self.assertEqual(config.companions.to_dict(), {'teacher': str(self.teacher)})
+        run = runs.build(config, meshes.make(1), source=self.teacher)
+        self.assertEqual([*run.companions.models], ['teacher'])
+        cli.override(config, ['--config.companions.teacher=elsewhere'])
+        self.assertEqual(config.companions.teacher, 'elsewhere')
 
     def test_a_student_has_the_heads_of_its_layers(self):
         self.taught()
