@@ -1,8 +1,8 @@
-"""Learns to find the span of a text that answers a question, starting from another run (the variant).
+r"""Learns to find the span of a text that answers a question, starting from another run (the variant).
 
     python convert.py --from_hf=FOLDER --workdir=runs/bert
     python train.py --config=configs/answer.py:runs/bert --config.data.path=squad.json --workdir=runs/squad
-    printf 'Who wrote it?\\tIt was written by Ada.\\n' | python predict.py --workdir=runs/squad
+    printf 'Who wrote it?\tIt was written by Ada.\n' | python predict.py --workdir=runs/squad
 
 The head scores each token as the first and as the last one of the answer (Devlin et al. 2019, section 4.2), with the dropout of
 transformers' ...ForQuestionAnswering in the model's family. Files are in the format of SQuAD v1.1 or v2.0

@@ -1,9 +1,9 @@
-"""Learns which of several answers to a question is right, starting from another run (the variant).
+r"""Learns which of several answers to a question is right, starting from another run (the variant).
 
     python convert.py --from_hf=FOLDER --workdir=runs/bert
-    python train.py --config=configs/choose.py:runs/bert --config.data.path=swag --config.data.train=train \\
+    python train.py --config=configs/choose.py:runs/bert --config.data.path=swag --config.data.train=train \
         --config.data.valid=valid --workdir=runs/swag
-    printf 'She opens the door.\\tShe goes out.\\tThe door is blue.' | python predict.py --workdir=runs/swag
+    printf 'She opens the door.\tShe goes out.\tThe door is blue.' | python predict.py --workdir=runs/swag
 
 A row of a table has a context or a question, or both, the answers and the right one (docs/data.md). Each answer is read behind
 the context in a row of its own; a linear layer gives it a score, and a softmax over the answers makes probabilities of the

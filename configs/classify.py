@@ -1,4 +1,4 @@
-"""Learns the classes of texts, of pairs of texts or of images, starting from another run (the variant).
+r"""Learns the classes of texts, of pairs of texts or of images, starting from another run (the variant).
 
     python convert.py --from_hf=FOLDER --workdir=runs/bert
     python train.py --config=configs/classify.py:runs/bert --config.data.path=sst2 --config.data.train=train \

@@ -1,4 +1,4 @@
-"""Learns classes or multiple choice as GPT-1 does, with its language model as an auxiliary loss, from a run of a GPT.
+r"""Learns classes or multiple choice as GPT-1 does, with its language model as an auxiliary loss, from a run of a GPT.
 
     python train.py --config=configs/quickstart.py --config.data.path=BOOKS --workdir=runs/gpt \
         --config.data.tokenizer='SentencePiece(vocab=8192, special=("begin",))'

@@ -1,4 +1,4 @@
-"""End-to-end memory networks on bAbI: questions about short stories, answered by a word (Sukhbaatar et al. 2015).
+r"""End-to-end memory networks on bAbI: questions about short stories, answered by a word (Sukhbaatar et al. 2015).
 
     python train.py --config=configs/memory_network_babi.py[:VARIANT] --config.data.path=FOLDER
 

@@ -1,6 +1,6 @@
-"""Several tasks as text in one model, which starts from a pretrained run (Raffel et al. 2020, sections 2.4 and 3.5.2).
+r"""Several tasks as text in one model, which starts from a pretrained run (Raffel et al. 2020, sections 2.4 and 3.5.2).
 
-    python train.py --config=configs/text_to_text.py:runs/t5_small --config.data.parts.sst2.path=SST-2 \\
+    python train.py --config=configs/text_to_text.py:runs/t5_small --config.data.parts.sst2.path=SST-2 \
         --config.data.parts.rte.path=RTE --config.data.parts.fra_eng.path=fra.txt --workdir=runs/tasks
     echo 'sst2 sentence: a joy from start to end' | python predict.py --workdir=runs/tasks
     python eval.py --workdir=runs/tasks --split=sst2.valid --evaluator=answers [--against=runs/other]

@@ -1,4 +1,4 @@
-"""Transfers a model of images to other classes and another size; the variant is HOW,WORKDIR.
+r"""Transfers a model of images to other classes and another size; the variant is HOW,WORKDIR.
 
 (Dosovitskiy et al. 2021, sections 3.2 and 4.1; Prince, Understanding Deep Learning, section 12.10.2.)
 

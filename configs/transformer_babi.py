@@ -1,4 +1,4 @@
-"""Transformers over the sentences of bAbI's stories (Dehghani et al. 2019, section 3.1).
+r"""Transformers over the sentences of bAbI's stories (Dehghani et al. 2019, section 3.1).
 
 The data is that of configs/memory_network_babi.py.
 

@@ -1,4 +1,4 @@
-"""The Transformer on English and French sentences of Tatoeba, as in Dive into Deep Learning.
+r"""The Transformer on English and French sentences of Tatoeba, as in Dive into Deep Learning.
 
 The sections there (Zhang et al.) are 10.5 and 11.7.
 

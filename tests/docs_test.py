@@ -55,6 +55,12 @@ class ConfigsTest(absltest.TestCase):
             first = ast.get_docstring(ast.parse(path.read_text())).splitlines()[0]
             self.assertRegex(first, r'[.]$', path.name)
 
+    def test_docstrings_are_shown_as_they_are_written(self):
+        """So a command may be copied from the file and from --help."""
+        for path in (ROOT / 'configs').glob('*.py'):
+            text = path.read_text()
+            self.assertIn(ast.get_docstring(ast.parse(text), clean=False) or '', text, path.name)
+
 
 READ_BY = {'classify': Labelled(), 'label': Labelled(target=Labels()), 'rate': Labelled(target=Number()), 'tag': Tagged(),
            'prefer': Preferences(), 'choose': Choices(),
