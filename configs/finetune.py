@@ -34,8 +34,9 @@ def get_config(variant=''):
 
 
 # {config: one whose runs it begins with}, where that is no BERT
-BEGINS = {'finetune': 'quickstart', 'gpt_finetune': 'quickstart', 'text_to_text': 't5_small', 'summarize': 't5_small',
-          'several_tasks': 't5_small', 'finetune_images': 'mae_fashion_mnist', 'transfer': 'vit_products'}
+BEGINS = {'finetune': 'quickstart.py', 'text_to_text': 't5_small.py', 'summarize': 't5_small.py',
+          'several_tasks': 't5_small.py', 'finetune_images': 'mae_fashion_mnist.py', 'transfer': 'vit_products.py',
+          'gpt_finetune': 'quickstart.py with --config.data.tokenizer=\'SentencePiece(vocab=8192, special=("begin",))\''}
 
 
 def begun(variant, name):
@@ -46,8 +47,8 @@ def begun(variant, name):
     """
     if not variant:
         raise ValueError(f'configs/{name}.py trains the model of a run further; name its workdir, '
-                         f'--config=configs/{name}.py:WORKDIR (a run of configs/{BEGINS.get(name, "bert_mini")}.py, or one '
-                         'that convert.py --from_hf has made).')
+                         f'--config=configs/{name}.py:WORKDIR (a run of configs/{BEGINS.get(name, "bert_mini.py")}, or '
+                         'one that convert.py --from_hf has made).')
     c, other = base.config(), workdir.load_config(storage.path(variant))
     c.dtype, c.init_from = other.dtype, variant
     c.optimizer = base.optimizer(learning_rate=5e-5, weight_decay=0.01, schedule=base.part(
