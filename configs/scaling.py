@@ -3,12 +3,13 @@
     python sweep.py --config=configs/scaling.py --workdir=runs/scaling --processes=2
     python sweep.py --config=configs/scaling.py:DATA --workdir=runs/scaling --processes=2
 
-The text is Python's standard library, 12 MB, or with DATA, a folder as in configs/objectives.py, all English in it, 28 MB. Each
-number of operations of BUDGETS is spent on the five sizes nearest to the square root of its 480th part, of those for which the
-text suffices: no run sees a byte twice. Rows are 128 bytes, 4 a step; the rate, which falls linearly to 0 after 4 % of the
-steps, is 0.3 / width, so that each run ends its schedule. One more run, of HELD_OUT, is there for the laws to predict. With 16
-rows, four times fewer steps, 3e11 operations of two layers of 32 end at 1.81 nats a byte instead of 1.68, of 64 at 2.02 instead
-of 1.84. With 4 rows and twice the rate they end at 1.74 and 1.88, with half of it at 1.70 and 1.89.
+The text is Python's standard library, 12 MB, or as much of one's own (--config.data.path=FILE), or with DATA, a folder as in
+configs/objectives.py, all English in it, 28 MB. Each number of operations of BUDGETS is spent on the five sizes nearest to the
+square root of its 480th part, of those for which the text suffices: no run sees a byte twice. Rows are 128 bytes, 4 a step; the
+rate, which falls linearly to 0 after 4 % of the steps, is 0.3 / width, so that each run ends its schedule. One more run, of
+HELD_OUT, is there for the laws to predict. With 16 rows, four times fewer steps, 3e11 operations of two layers of 32 end at
+1.81 nats a byte instead of 1.68, of 64 at 2.02 instead of 1.84. With 4 rows and twice the rate they end at 1.74 and 1.88, with
+half of it at 1.70 and 1.89.
 
 The table has the size of each run, N with and without its table of bytes, the bytes that it has read, D, its operations C, as
 XLA counts them, and the loss on held-out text. Pictures in WORKDIR/plots: the loss against C, D and N, the curves of equal C
@@ -55,7 +56,7 @@ def get_config(variant=''):
         c.data = base.data('data.text.documents:Text', corpus=objectives.corpus(variant), tokenizer='Byte()', length=LENGTH,
                            batch_size=ROWS)
     else:
-        c.data = base.data('data.text.documents:Text', source='stdlib', tokenizer='Byte()', valid='train[90%:92%]',
+        c.data = base.data('data.text.documents:Text', source='auto', tokenizer='Byte()', valid='train[90%:92%]',
                            length=LENGTH, batch_size=ROWS)
     c.model = base.part('transformer.models.gpt:Gpt', layers=2, heads=2, width=32, length=LENGTH, **base.NO_BIASES,
                         positions='Rotary()', initial='Scaled(scale=0.07)')
