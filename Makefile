@@ -6,7 +6,7 @@
 # make test-browser  the pages of eval.py --attention=OUT.html in a browser; needs chromium and chromium-driver
 # make lint      checks the style
 # make plan      what a run needs on a slice of TPUs, from the compiler for TPUs in an environment of its own; with
-#                ARGS="--config=configs/gpt2.py:1558m --topology=v5e:8x8"
+#                ARGS="--config=configs/gpt2.py:1558m --topology=v5e:8x8 --config.train.microbatches=4"
 # make plans     the same for the table of docs/tpu.md, or with ARGS="'GPT-2 1.5B'" for a case of it
 
 PYTHON ?= python3

@@ -1,11 +1,11 @@
 """What a training run needs on TPUs or GPUs that are not there: compiles its step with their compiler, and says whether it
 fits, what limits it, how fast it can be at most, and what it costs.
 
-    make plan ARGS="--config=configs/gpt2.py:1558m --topology=v5e:8x8 [--search] [--config.mesh.fsdp=8 ...]"
+    make plan ARGS="--config=configs/gpt2.py:1558m --topology=v5e:8x8 --config.train.microbatches=4 [--search]"
 
-or, with jax[tpu] installed, python -m benchmarks.plan with these flags. The topology is a slice: v4:2x2x2, v5e:4x4, v5p:8x8x8,
-v6e:4x4; or, with jax[cuda13], h100:1 to h100:8, GPUs of one machine. Data that are not there are replaced by made-up ones of
-the same shapes (benchmarks/stand_in.py).
+or, with jax[tpu] installed, python -m benchmarks.plan with these flags; others of the config are as in training, such as
+--config.mesh.fsdp=8. The topology is a slice: v4:2x2x2, v5e:4x4, v5p:8x8x8, v6e:4x4; or, with jax[cuda13], h100:1 to h100:8,
+GPUs of one machine. Data that are not there are replaced by made-up ones of the same shapes (benchmarks/stand_in.py).
 
 The last line is a JSON object. Of each chip, in GB of 1e9 bytes: `memory_gb`, and `largest`, the largest arrays that the step
 makes and the layers that they come from; `traffic_gb` that a step reads from and writes to its memory, `operations`, how often

@@ -10,8 +10,9 @@
 One vocabulary of 37,000 pieces and one table for sources, targets and output; rows of 256 tokens hold several pairs, 25,000
 source and target tokens a step; Adam with b2 0.98, 4,000 steps of warm-up and the inverse square root; label smoothing 0.1;
 a beam of 4 with length penalty 0.6. They average the last checkpoints; here a moving average of the parameters is evaluated.
-To French: --config.data.name=wmt14_translate/fr-en --config.data.languages=en,fr (with :big,
---config.model.encoder.dropout=0.1 --config.model.decoder.dropout=0.1).
+To French: --config.data.name=wmt14_translate/fr-en --config.data.languages=en,fr
+--config.data.tokenizer='SentencePiece(vocab=32000)' (with :big, --config.model.encoder.dropout=0.1
+--config.model.decoder.dropout=0.1).
 
 For GPUs and TPUs; not yet run to its end. They took 12 hours for :base on eight P100, 3.5 days for :big.
 """

@@ -1,4 +1,4 @@
-"""What larger images, smaller patches and a class token cost a ViT, and what they bring: seconds of training and accuracy.
+r"""What larger images, smaller patches and a class token cost a ViT, and what they bring: seconds of training and accuracy.
 
     python sweep.py --config=configs/vit_sizes.py --config.data.path=FOLDER [--workdir=runs/vit_sizes]
 
@@ -30,7 +30,8 @@ On scikit-learn's digits, of 8x8 pixels, in minutes:
 
 One point alone, such as images of 28 in patches of 7 with a class token:
 
-    python train.py --config=configs/vit_sizes.py --config.data.size=28 --config.model.patch=7 --config.model.pool=cls
+    python train.py --config=configs/vit_sizes.py --config.data.path=FOLDER --config.data.size=28 --config.model.patch=7 \
+        --config.model.pool=cls
 """
 
 from configs import base
