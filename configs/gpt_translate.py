@@ -9,6 +9,7 @@ French, 33,283 to train on. The loss is on the target alone.
 Any two locales: --config.data.languages=de,es. With --config.data.bidirectional=False a source is read from left to right.
 Pairs of your own: --config.data.source=table --config.data.path=PAIRS.tsv, and if they are one file its parts:
 --config.data.train='train[:90%]' --config.data.valid='train[90%:95%]' --config.data.test='train[95%:]'.
+Not yet run to its end.
 """
 
 from configs import base

@@ -12,7 +12,7 @@
           Linear() 1.677. On the first 1,059,544 bytes of tiny Shakespeare (--config.data.path=input.txt, 4.29 epochs) 2.345
           bits per byte on the validation part and 2.578 on the test part.
 :mixture  A quarter of the rows, by weight, comes from other text instead, whose held-out part is also measured separately; the
-          vocabulary is learnt from both.
+          vocabulary is learnt from both. Not yet run to its end.
 
     python train.py --config=configs/quickstart.py:mixture --config.data.parts.prose.path=FOLDER
 """

@@ -18,7 +18,8 @@ The others read the files of GLUE by the names in their headers; --config.data.p
 another column. Each task is drawn in proportion to its examples, of which at most --config.data.limit count, and a
 --config.data.temperature above 1 evens out the shares. A task of your own is one more entry of `parts` in a copy of this file.
 `answers` says for each task how often the output is the target, of all of its examples in `valid`, whose number it tells;
---config.evals.answers.limit=500 takes the first 500 of each, which is sooner.
+--config.evals.answers.limit=500 takes the first 500 of each, which is sooner. Not yet run to its end; configs/several_tasks.py
+has what each of four tasks reaches alone.
 """
 
 from configs import base
