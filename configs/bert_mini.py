@@ -6,7 +6,7 @@
 :words  a vocabulary of 8,192 word pieces is learnt from the text; documents are lines, and rows of 128 tokens are full.
 :static  masks are drawn once for ten copies of the text (Liu et al. 2019, section 4.1).
 :whole_words  all pieces of a word are masked together (BERT's code of May 2019).
-:ngrams  one to three words in a row are (Lan et al. 2020, section 4.2).
+:ngrams  one to three words in a row are (Lan et al. 2020, section 4.1).
 :spans  spans of words are, and are also predicted from their boundaries (SpanBERT, Joshi et al. 2020, section 3).
 :next   a row is two parts of a document, or the second of another one (Devlin et al. 2019, section 3.1). Documents are files;
         with --config.data.documents=line they are lines of several sentences.

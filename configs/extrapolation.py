@@ -2,8 +2,8 @@
 
     python sweep.py --config=configs/extrapolation.py [--workdir=runs/extrapolation] [--config.part.field=value ...]
 
-trains one run for every encoding that a GPT can have, on bytes of Python's standard library, prints the table below and writes
-it to WORKDIR/extrapolation.json and, as curves, to WORKDIR/plots/extrapolation.png. One encoding alone:
+trains one run for each of 16 encodings of a GPT, on bytes of Python's standard library, prints the table below and writes it to
+WORKDIR/extrapolation.json and, as curves, to WORKDIR/plots/extrapolation.png. One encoding alone:
 
     python train.py --config=configs/extrapolation.py:rotary
 

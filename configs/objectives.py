@@ -73,7 +73,7 @@ OBJECTIVES = {
     'bart': ('configs/bart_mini.py', {'data.tokenizer': 'WordPiece(vocab=8192)', 'data.framing': 'bert'}, 127.2),
     'scratch': ('configs/bert_mini.py:words', PIECES | {'optimizer.learning_rate': 0.0}, 0.0),  # one step that changes nothing
 }
-# The stacks of a model, which are pretrained without dropout (as in Lan et al. 2020, section 4.2) and fine-tuned with it.
+# The stacks of a model, which are pretrained without dropout (as in Lan et al. 2020, section 4.8) and fine-tuned with it.
 STACKS = {'electra': ('generator', 'discriminator'), 't5': ('encoder', 'decoder'), 'bart': ('encoder', 'decoder')}
 # task: (config, its fields, numbers of the table {name: (evaluator, metric)}, seeds)
 TASKS = {

@@ -6,7 +6,7 @@ r"""Learns which of two responses people prefer, as a reward for each, starting 
 
 A row of a table is a prompt, the chosen and the rejected response (docs/data.md). The head is that of configs/rate.py; the
 difference of two rewards is the logit of the preference (Ouyang et al. 2022, "Training language models to follow instructions
-with human feedback", section 3.4).
+with human feedback", section 3.5).
 """
 
 from configs.classify import of_texts

@@ -21,9 +21,9 @@ configs/vit_fashion_mnist.py says what FOLDER holds.
 :d2l     the ResNet-18 of the textbook in its setting (Zhang et al., Dive into Deep Learning, section 8.6): all 60,000 images at
          96x96 pixels, 10 epochs of SGD at 0.01 with batches of 128, measured on the 10,000 test images, whose files have to be
          in FOLDER too. The network is that of transformers, 11,175,370 parameters: no biases in convolutions, a norm in every
-         shortcut, and kernels as He et al. draw them, where the book has biases, no norm there, and Xavier's. 201 GFLOP a step.
-         Trained on 55,000 images, as `d2l_resnet18` of configs/vision_comparison.py: 90.8 % of the other 5,000. The book's
-         first edition took larger steps:
+         shortcut, and kernels as He et al. draw them, where the book has biases, no norm there, and Xavier's. A step is 201
+         GFLOP on a GPU, 215 on a CPU. Trained on 55,000 images, as `d2l_resnet18` of configs/vision_comparison.py: 90.8 % of
+         the other 5,000. The book's first edition took larger steps:
 
              --config.optimizer.learning_rate=0.05 --config.data.batch_size=256 --config.train.steps=2344
 

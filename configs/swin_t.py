@@ -35,6 +35,7 @@ def get_config(variant=''):
     c.model = base.part('vit.models.hierarchical:Hierarchical', drop_path=0.0 if step else 0.2, stages=base.stages(
         layers=(2, 2, 6, 2), widths=(96, 192, 384, 768), heads=(3, 6, 12, 24), positions='SwinBias()',
         partition='AlternatePartition(Windows(size=7), Windows(size=7, shift=3))'))
+    # The norm at which gradients are clipped is that of their code; the paper says 1.
     c.optimizer = base.optimizer(learning_rate=1e-3, weight_decay=0.05, clip=5.0, schedule=base.part(
         'training.schedules:CosineDecay', warmup_steps=25_000))
     c.train.steps = 375_000  # 300 epochs

@@ -15,6 +15,8 @@ mae       the masked autoencoder and its linear probe, that of a random encoder 
 textbook  the ViT and the ResNet-18 of Dive into Deep Learning (section 11.8.6), as there for 10 epochs of 96x96 pixels:
           1,710 TFLOP.
 
+These are counts of a CPU, where convolutions multiply zeros around images too; the table below has those of the GPU.
+
 The table has a row for each run, whose operations and seconds are without those of the run that it begins with. The seconds are
 those of a run on its share of the cores, whose number is beside them: for those of both, --only=POINT first. The table of a
 part takes the place of the one before; the command without a part, once all are finished, makes that of all. DIR/plots has a

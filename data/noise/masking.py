@@ -190,7 +190,7 @@ class WithReplacement(Masking):
 
 @dataclasses.dataclass(frozen=True)
 class NGrams(Masking):
-    """Stretches of 1 to `longest` words, n of them with probability ~ 1/n (Lan et al. 2020, section 4.2, eq. 1).
+    """Stretches of 1 to `longest` words, n of them with probability ~ 1/n (Lan et al. 2020, section 4.1).
 
     The words of a row are tried in random order as the first of a stretch. A stretch that is over budget is shortened word by
     word, and skipped if it does not fit then, or touches a word that is already chosen: so long words are chosen less often, as
