@@ -92,14 +92,6 @@ class TextTest(experiments.TestCase):
         self.assertEqual((row['context'], row['stride'], row['weight']), (12, 4, count))
         self.assertAlmostEqual(row['loss'], total / count, delta=1e-5)
 
-    @pytest.mark.slow
-    def test_batch_size_and_packing_change_nothing(self):
-        row = self.evaluate()
-        for changes in ({'data.batch_size': 6}, {'data.batch_size': 2}, {'data.packing': 'none'}):
-            other = self.evaluate(workdir=self.with_config(f'{changes}', **changes))
-            self.assertEqual(other['weight'], row['weight'])
-            self.assertAlmostEqual(other['loss'], row['loss'], delta=1e-6)
-
     def test_path_scores_files(self):
         files = [self.folder / 'a.txt', self.folder / 'b.txt']
         files[0].write_text('key query\nvalue mask head block norm token\n')
@@ -233,12 +225,11 @@ class HeadsTest(experiments.TestCase):
             self.assertRegex(done.err, r'has its numbers in (config|environment).json, which is there and holds something else')
         self.assertEqual(before, {path: path.stat().st_mtime_ns for path in workdir.rglob('*')})
 
-    @parameterized.parameters(('png', b'\x89PNG'), ('pdf', b'%PDF'))
     @pytest.mark.slow
-    def test_attention_in_other_formats(self, ending, begin):
-        out = self.folder / f'out.{ending}'
+    def test_attention_in_another_format(self):
+        out = self.folder / 'out.pdf'
         self.call(self.trained(), f'--attention={out}', '--input=key row')
-        self.assertStartsWith(out.read_bytes(), begin)
+        self.assertStartsWith(out.read_bytes(), b'%PDF')
 
     @pytest.mark.slow
     def test_attention_between_a_source_and_what_is_made_of_it(self):

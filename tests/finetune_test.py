@@ -145,8 +145,7 @@ class FinetuneTest(recorded.TestCase):
         self.assertIn('  valid: loss ', said)
         self.out_again('RobertaForMaskedLM', 'roberta')
 
-    @parameterized.parameters(('albert', 'AlbertForPreTraining'), ('electra_masked', 'ElectraForMaskedLM'),
-                              ('distilbert', 'DistilBertForMaskedLM'))
+    @parameterized.parameters(('albert', 'AlbertForPreTraining'), ('electra_masked', 'ElectraForMaskedLM'))
     @pytest.mark.slow
     def test_pretraining_goes_on(self, name, architecture):
         folder = self.hugging_face(name, bos_token_id='absent', eos_token_id='absent', cls_token_id=1, sep_token_id=2,
@@ -257,7 +256,7 @@ class FinetuneTest(recorded.TestCase):
         there = json.loads((REFERENCE / name / 'config.json').read_text())
         self.assertEqual(config.get('decoder_start_token_id'), there.get('decoder_start_token_id'))
 
-    @parameterized.parameters(('label', 'Bert'), ('rate', 'Albert'), ('rate', 'Electra'), ('label', 'DistilBert'))
+    @parameterized.parameters(('label', 'DistilBert'), ('rate', 'Albert'))
     @pytest.mark.slow
     def test_labels_and_numbers(self, config, family):
         cells, said, problem, names = {
@@ -325,7 +324,7 @@ class FinetuneTest(recorded.TestCase):
         for config, head in (('tag', tags), ('answer', span)):
             self.assertEqual(cli.load_config(f'configs/{config}.py:{self.folder / "run"}')[0].model.head, head)
 
-    @parameterized.parameters('Bert', 'Albert', 'Electra', 'DistilBert')
+    @parameterized.parameters('Albert', 'Electra')
     @pytest.mark.slow
     def test_a_model_without_a_head_tags(self, family):
         name = f'{family.lower()}_model'

@@ -142,22 +142,6 @@ class GlueTest(experiments.TestCase):
         plain = experiments.call('predict', f'--workdir={workdir}', '--json', stdin=line)
         self.assertIn('text', json.loads(plain.out))  # a line that is no table
 
-    @pytest.mark.slow
-    def test_a_sweep_over_seeds_has_mean_and_spread_of_its_metrics(self):
-        run, folder = self.trained(), self.write('mrpc')
-        done = experiments.call(
-            'sweep', f'--config=configs/glue.py:mrpc,{run}', f'--config.data.path={folder}', '--config.data.batch_size=8',
-            '--config.train.steps=2', '--config.log.every_steps=1', '--config.optimizer.learning_rate=0.05',
-            '--config.optimizer.schedule.warmup_steps=0', '--seeds=3', f'--workdir={self.folder / "seeds"}')
-        self.assertEqual(done.code, 0, done.err)
-        head, row = done.out.splitlines()[-2:]
-        columns = 'scores accuracy', 'scores f1', 'scores macro_f1', 'scores matthews', 'valid loss', 'valid accuracy'
-        self.assertEqual(tuple(part.strip() for part in head.split('  ') if part.strip()), columns)
-        self.assertRegex(row, r'^glue( +[-\d.e]+ ± [\d.e-]+){6}$')
-        self.assertLess(len(row), 160)
-        found = json.loads((self.folder / 'seeds' / 'glue.json').read_text())['glue']
-        self.assertEqual(found['scores f1']['count'], 3)
-
     def test_what_is_no_task(self):
         run = self.trained()
         for variant, message in ((f'mprc,{run}', "write TASK,WORKDIR, such as mrpc,runs/bert: did you mean 'mrpc'"),

@@ -88,17 +88,16 @@ class MuPTest(experiments.TestCase):
     def test_from_text_to_the_table(self):
         small = {'data.path': str(self.text), 'data.documents': 'line', 'data.train': 'train[:90%]',
                  'data.valid': 'train[90%:]', 'data.length': 8, 'model.length': 8, 'mesh.data': 1}
-        for variant, wanted in (('', 'mup-slope'), ('rates', 'mup-32')):
-            with mock.patch.object(mup, 'WIDTHS', (16, 32)), mock.patch.object(mup, 'RATES', (0.001, 0.002)):
-                whole = mup.sweep(variant)
-            points = {name: point | {'train.steps': 2} for name, point in whole.points.items()}
-            config, name = experiments.changed(mup.get_config(variant), **small), f'mup{variant}'
-            with contextlib.redirect_stdout(io.StringIO()):
-                self.assertEqual(sweep.run(dataclasses.replace(whole, points=points), config, {}, self.folder / name, name), 0)
-            table = json.loads((self.folder / name / f'{name}.json').read_text())
-            self.assertIn(wanted, table)
-            self.assertTrue(all(np.isfinite(list(row.values())).all() for row in table.values()))
-            self.assertTrue((self.folder / name / 'plots' / f'{name}.png').is_file())
+        with mock.patch.object(mup, 'WIDTHS', (16, 32)):
+            whole = mup.sweep()
+        points = {name: point | {'train.steps': 2} for name, point in whole.points.items()}
+        with contextlib.redirect_stdout(io.StringIO()):
+            config = experiments.changed(mup.get_config(), **small)
+            self.assertEqual(sweep.run(dataclasses.replace(whole, points=points), config, {}, self.folder / 'mup', 'mup'), 0)
+        table = json.loads((self.folder / 'mup' / 'mup.json').read_text())
+        self.assertIn('mup-slope', table)
+        self.assertTrue(all(np.isfinite(list(row.values())).all() for row in table.values()))
+        self.assertTrue((self.folder / 'mup' / 'plots' / 'mup.png').is_file())
 
 
 if __name__ == '__main__':

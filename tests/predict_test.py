@@ -586,15 +586,6 @@ class ReadingTest(PredictTest):
         np.testing.assert_allclose([row['probabilities'][f'LABEL_{i}'] for i in range(3)], p, atol=1e-5)
 
     @pytest.mark.slow
-    def test_classes_of_a_t5(self):
-        workdir = self.folder / 'run'
-        self.convert(f'--from_hf={self.hugging_face("t5_classes")}', f'--workdir={workdir}')
-        row = json.loads(self.predict(workdir, '--json', stdin=b'9 8 7\n')[0])
-        p = self.chances(self.outputs(workdir, [9, 8, 7, 1], decoder_inputs=[0, 9, 8, 7], decoder_segments=[1] * 4,
-                                      decoder_positions=range(4))['logits'])
-        np.testing.assert_allclose([row['probabilities'][f'LABEL_{i}'] for i in range(3)], p, atol=1e-5)
-
-    @pytest.mark.slow
     def test_tags_of_words(self):
         workdir = self.reader('tagged')
         lines, rows = self.both(workdir, b'row  key value sum\n\nmask key ' + b' row key value' * 9 + b'\n')

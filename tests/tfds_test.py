@@ -7,7 +7,7 @@ import sys
 from unittest import mock
 
 import pytest
-from absl.testing import absltest, parameterized
+from absl.testing import absltest
 
 from data import prepare
 from tests import experiments
@@ -20,29 +20,22 @@ class TfdsTest(experiments.TestCase):
         super().setUp()
         self.enterContext(mock.patch.dict(os.environ, {'TFDS_DATA_DIR': str(self.folder / 'sets')}))
 
-    def config(self, kind):
-        if kind == 'text':
-            config = experiments.tiny('', **{'data.documents': 'file'})
-        else:
-            config = experiments.changed(experiments.tiny_images(), **{
-                'data.train': 'train', 'data.valid': 'test[:8]', 'data.size': 8, 'data.channels': 1,
-                'checkpoint.every_steps': 1})
-        return experiments.changed(config, **{'data.source': 'tfds', 'data.name': f'heed_{kind}'})
-
-    @parameterized.parameters('text', 'images')
     @pytest.mark.slow
-    def test_a_run_and_its_continuation_end_in_the_same_bits(self, kind):
-        prepare.prepare(f'heed_{kind}')
+    def test_a_run_and_its_continuation_end_in_the_same_bits(self):
+        prepare.prepare('heed_images')
         workdir = self.folder / 'run'
-        code, out = experiments.train(self.config(kind), workdir)
+        config = experiments.changed(experiments.tiny_images(), **{
+            'data.source': 'tfds', 'data.name': 'heed_images', 'data.train': 'train', 'data.valid': 'test[:8]', 'data.size': 8,
+            'data.channels': 1, 'checkpoint.every_steps': 1})
+        code, out = experiments.train(config, workdir)
         self.assertEqual(code, 0, out)
-        self.assertRegex(out, f'tfds heed_{kind}, ')
+        self.assertRegex(out, 'tfds heed_images, ')
         self.assertNotEmpty(experiments.rows(workdir, 'valid'))
         whole, metrics = experiments.bits(workdir), experiments.metrics(workdir)
         first, *later = experiments.steps(workdir)
         for step in later:
             shutil.rmtree(workdir / 'checkpoints' / str(step))
-        code, out = experiments.train(self.config(kind), workdir)
+        code, out = experiments.train(config, workdir)
         self.assertEqual(code, 0, out)
         self.assertIn(f'resumed from step {first}', out)
         self.assertEqual((experiments.bits(workdir), experiments.metrics(workdir)), (whole, metrics))

@@ -2,10 +2,8 @@ import json
 from unittest import mock
 
 import numpy as np
-import pytest
 from absl.testing import absltest, parameterized
 
-from configs import base
 from data.sources import files as sources
 from data.text import mixture
 from data.tokenizers.specs import Char
@@ -134,22 +132,6 @@ class MixtureTest(experiments.TestCase):
     def test_a_split_that_no_part_has(self):
         with self.assertRaisesRegex(ValueError, "No part of the mixture has a split ''"):
             self.opened().digest('')
-
-    @pytest.mark.slow
-    def test_trains_stops_and_resumes(self):
-        parts = {'low': dict(weight=2, path=str(self.folder / 'low.txt')), 'high': dict(path=str(self.folder / 'high.txt'))}
-        data = base.data('data.text.mixture:Mixture', parts=parts, documents='line', tokenizer=Char(), length=16, batch_size=8)
-        config = experiments.tiny(self.text)
-        with config.unlocked():
-            config.data = data
-        changed = experiments.changed(config.copy_and_resolve_references(), **{'train.steps': 3})
-        self.assertEqual(experiments.train(changed, self.folder / 'run')[0], 0)
-        code, out = experiments.train(config, self.folder / 'run')
-        self.assertEqual(code, 0, out)
-        self.assertIn('resumed from step 3', out)
-        self.assertEqual(experiments.train(config, self.folder / 'whole')[0], 0)
-        self.assertEqual(experiments.metrics(self.folder / 'run').splitlines()[-1],
-                         experiments.metrics(self.folder / 'whole').splitlines()[-1])
 
 
 if __name__ == '__main__':

@@ -1,10 +1,8 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
-import pytest
 from absl.testing import absltest, parameterized
 
-from tests import experiments
 from training.config import resolve
 from vit.tasks.augment import Augment, CutMix, Mixup, OneOf, Unmixed, mixed
 from vit.tasks.classification import Classification
@@ -176,31 +174,6 @@ class MixedLossTest(parameterized.TestCase):
     def test_mixed(self):
         x, kept = np.float32([[1, 2], [3, 4], [5, 6]]), np.float32([[1], [0.5], [0]])
         np.testing.assert_allclose(mixed(x, kept), [[1, 2], [2, 3], [3, 4]])
-
-
-class TrainTest(experiments.TestCase):
-    """Trained for real: every kind of step, mixed labels, smoothing, microbatches, several devices."""
-
-    def trained(self, name, **changes):
-        """The rows of training and validation."""
-        config = experiments.changed(experiments.tiny_images(), **{
-            'data.steps': 'Crop(padding=1) >> ResizedCrop() >> Flip() >> RandAugment() >> Erase() >> Normalize()',
-            'task.augment': 'OneOf(Mixup(alpha=0.8), CutMix())', 'task.label_smoothing': 0.1, 'train.steps': 4,
-            'train.microbatches': 2, 'log.every_steps': 2, 'checkpoint.every_steps': 2, **changes})
-        code, out = experiments.train(config, self.folder / name)
-        self.assertEqual(code, 0, out)
-        return [experiments.rows(self.folder / name, split) for split in ('train', 'valid')]
-
-    @pytest.mark.slow
-    def test_resuming_and_devices(self):
-        train, valid = self.trained('one')
-        self.trained('resumed', **{'train.steps': 2})
-        self.assertEqual(self.trained('resumed')[0], train)
-        self.assertEqual(experiments.bits(self.folder / 'resumed'), experiments.bits(self.folder / 'one'))
-        for one, several in zip((train, valid), self.trained('several', **{'mesh.data': 4})):
-            for a, b in zip(one, several):
-                for metric in a.keys() - {'split', 'accuracy'}:  # the head starts at zero: which logit is largest is rounding
-                    self.assertAlmostEqual(a[metric], b[metric], places=4, msg=metric)
 
 
 if __name__ == '__main__':
