@@ -12,7 +12,8 @@ import re
 
 import jax
 import numpy as np
-from jax.sharding import AxisType, NamedSharding, PartitionSpec
+from jax.experimental import mesh_utils
+from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
 from training.config.resolve import did_you_mean
 
@@ -36,7 +37,13 @@ def make(data=-1, fsdp=1, tensor=1, devices=None):
     if total > count:
         raise ValueError(f'The mesh data={data}, fsdp={fsdp}, tensor={tensor} needs {max(total, fixed)} devices, '
                          f'but there are {count}; use smaller sizes.')
-    return jax.make_mesh(tuple(sizes), AXES, axis_types=(AxisType.Auto,) * 3, devices=devices[:total])
+    try:  # as jax.make_mesh, which splits an axis of the torus only on v5e
+        placed = mesh_utils.create_device_mesh(sizes, devices[:total], allow_split_physical_axes=True)
+    except (AssertionError, NotImplementedError):
+        raise ValueError(f'The mesh data={sizes[0]}, fsdp={sizes[1]}, tensor={sizes[2]} cannot be laid on the first {total} of '
+                         f'{count} x {devices[0].device_kind}, which fill no box of whole chips; choose sizes whose product is '
+                         f'{count}.') from None
+    return Mesh(placed, AXES, axis_types=(AxisType.Auto,) * 3)
 
 
 def platform():

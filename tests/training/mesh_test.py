@@ -1,4 +1,6 @@
 import contextlib
+import dataclasses
+import itertools
 from unittest import mock
 
 import jax
@@ -13,6 +15,16 @@ RULES = ((r'.*/kernel', ('fsdp', 'tensor')),)
 
 def shape(*dims):
     return jax.ShapeDtypeStruct(dims, np.float32)
+
+
+@dataclasses.dataclass(frozen=True)
+class Chip:
+    id: int
+    coords: tuple
+    device_kind: str
+    platform: str = 'tpu'
+    core_on_chip: int = 0
+    process_index: int = 0
 
 
 class MakeTest(parameterized.TestCase):
@@ -37,6 +49,15 @@ class MakeTest(parameterized.TestCase):
     def test_impossible_sizes_are_refused(self, given, message):
         with self.assertRaisesRegex(ValueError, message):
             meshes.make(*given)
+
+    @parameterized.parameters('TPU v4', 'TPU v5 lite', 'TPU v5', 'TPU v6 lite')
+    def test_the_chips_of_a_slice(self, kind):
+        chips = [Chip(4 * y + x, (x, y, 0), kind) for y, x in itertools.product(range(4), range(4))]
+        for sizes in (16, 1, 1), (8, 2, 1), (1, 8, 2), (2, 2, 4), (2, 1, 2):  # 4 x 4 chips are split along both axes
+            self.assertEqual(meshes.make(*sizes, chips).devices.shape, sizes)
+        with self.assertRaisesRegex(ValueError, f'^The mesh data=3, fsdp=2, tensor=1 cannot be laid on the first 6 of 16 x '
+                                                f'{kind}, which fill no box of whole chips; choose sizes whose product is 16'):
+            meshes.make(3, 2, 1, chips)
 
 
 class BatchTest(parameterized.TestCase):
