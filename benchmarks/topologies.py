@@ -49,10 +49,14 @@ def devices_of(topology):
     kind, count = kind_of(topology), topology.partition(':')[2]
     if kind == 'gpu' and not re.fullmatch('[1-8]', count):
         raise ValueError(f'--topology={topology} has {count or "no"} GPUs; name one to eight of a machine, such as h100:8.')
-    how = {'topology': f'1x1x{count}', 'target_config': H100} if kind == 'gpu' else {}
+    how = {'platform': 'cuda', 'topology': f'1x1x{count}', 'target_config': H100} if kind == 'gpu' else {'platform': 'tpu'}
+    if topology.startswith('v4:'):
+        how['chip_config_name'] = 'megacore'  # its two cores as one device, as on a TPU VM
+    if re.fullmatch('1x1(x1)?', count):
+        how['chips_per_host_bounds'] = (1, 1, 1)  # not the four of most hosts
     os.environ |= _ALONE
     try:
-        return topologies.get_topology_desc(platform='cuda' if how else 'tpu', topology_name=topology, **how).devices
+        return topologies.get_topology_desc(topology_name=topology, **how).devices
     except Exception as error:  # of several types, one for each release
         reason = next(iter(str(error).splitlines()), type(error).__name__)
         missing = '' if available(kind) else f'install "{EXTRAS[kind]}", and '

@@ -26,6 +26,8 @@ class DevicesTest(parameterized.TestCase):
 
     @parameterized.parameters(
         ('v5e:2x2', {'platform': 'tpu'}),
+        ('v4:2x2x2', {'platform': 'tpu', 'chip_config_name': 'megacore'}),
+        ('v5e:1x1', {'platform': 'tpu', 'chips_per_host_bounds': (1, 1, 1)}),
         ('h100:4', {'platform': 'cuda', 'topology': '1x1x4', 'target_config': topologies.H100}))
     def test_which_compiler_is_asked(self, name, asked):
         found = types.SimpleNamespace(devices=['one'])
