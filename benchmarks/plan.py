@@ -106,7 +106,7 @@ def measure(config, name, devices, options=None):
         with jax.set_mesh(mesh):
             compiled = traced.lower().compile(options)
     except jax.errors.JaxRuntimeError as error:
-        if not (sizes := too_large(str(error), state)):
+        if not (sizes := too_large(str(error))):
             raise
         needed, limit = sizes
         found |= {'compile_s': round(time.perf_counter() - start, 1), 'fits': False,
@@ -150,15 +150,14 @@ def measure(config, name, devices, options=None):
     return found
 
 
-def too_large(error, state):
+def too_large(error):
     """(bytes that are needed, bytes of a chip) that the compiler names where a program does not fit; None in other errors."""
     size = r'([\d.]+)([KMG])'
-    whole = re.search(rf'Used {size} of {size} hbm', error, re.IGNORECASE)  # not of the small memories that a kernel has
-    found = whole or re.search(rf'temporaries \({size}\) exceeds available HBM \({size}\)', error)
+    found = re.search(rf'Used {size} of {size} hbm', error, re.IGNORECASE)  # not of the small memories that a kernel has
+    found = found or re.search(rf'temporaries \({size}\) exceeds available HBM \({size}\)', error)  # these hold the state too
     if not found:
         return None
-    needed, limit = (float(found[i]) * 2 ** {'K': 10, 'M': 20, 'G': 30}[found[i + 1]] for i in (1, 3))
-    return needed + (0 if whole else sum(state.values())), limit
+    return tuple(float(found[i]) * 2 ** {'K': 10, 'M': 20, 'G': 30}[found[i + 1]] for i in (1, 3))
 
 
 def model_flop(config, mesh):

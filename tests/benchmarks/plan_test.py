@@ -78,10 +78,10 @@ class MeasureTest(experiments.TestCase):
         message = ('RESOURCE_EXHAUSTED: Ran out of memory on HBM, the total memory required for HLO temporaries (17.56G) '
                    'exceeds available HBM (15.75G).')
         error = mock.patch.object(jax.stages.Lowered, 'compile', side_effect=jax.errors.JaxRuntimeError(message))
-        with figures(), error:
+        with figures(_giga=lambda size: size), error:
             row = plan.measure(experiments.tiny(self.text), 'tiny', jax.devices()[:1])
             self.assertFalse(row['fits'])
-            self.assertAlmostEqual(row['memory_gb']['there is'], 15.75 * 2**30 / 1e9, places=2)
+            self.assertEqual((row['memory_gb']['all'], row['memory_gb']['there is']), (17.56 * 2**30, 15.75 * 2**30))
             self.assertIn('All but the state takes 18.9 GB: try --config.train.microbatches=4', row['advice'])
         others = 'another', ('RESOURCE_EXHAUSTED: Ran out of memory in memory space vmem. Used 59.79M of 16.00M vmem. Exceeded '
                              'vmem capacity by 43.79M.')  # a kernel's own memory, which is not that of the chip
