@@ -152,12 +152,12 @@ def measure(config, name, devices, options=None):
 
 def too_large(error):
     """(bytes that are needed, bytes of a chip) that the compiler names where a program does not fit; None in other errors."""
-    size = r'([\d.]+)([KMG])'
+    size = r'([\d.]+)([KMGTP])'
     found = re.search(rf'Used {size} of {size} hbm', error, re.IGNORECASE)  # not of the small memories that a kernel has
     found = found or re.search(rf'temporaries \({size}\) exceeds available HBM \({size}\)', error)  # these hold the state too
     if not found:
         return None
-    return tuple(float(found[i]) * 2 ** {'K': 10, 'M': 20, 'G': 30}[found[i + 1]] for i in (1, 3))
+    return tuple(float(found[i]) * 1024 ** (1 + 'KMGTP'.index(found[i + 1])) for i in (1, 3))
 
 
 def model_flop(config, mesh):

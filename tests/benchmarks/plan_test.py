@@ -90,6 +90,12 @@ class MeasureTest(experiments.TestCase):
                 broken.side_effect = jax.errors.JaxRuntimeError(other)
                 plan.measure(experiments.tiny(self.text), 'tiny', jax.devices()[:1])
 
+    @parameterized.parameters(
+        ('the total memory required for HLO temporaries (2.76T) exceeds available HBM (15.75G).', 2.76 * 2**40, 15.75 * 2**30),
+        ('Ran out of memory in memory space hbm. Used 900.5M of 512.00K hbm.', 900.5 * 2**20, 2**19))
+    def test_the_sizes_that_the_compiler_names(self, said, needed, limit):
+        self.assertEqual(plan.too_large(said), (needed, limit))
+
     def test_the_search_takes_the_shortest_step_that_fits(self):
         def measured(config, name, devices):
             split, micro, remat = config.mesh.fsdp > 1, config.train.microbatches, config.model.remat
