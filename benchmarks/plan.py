@@ -82,7 +82,7 @@ def measure(config, name, devices, options=None):
     config.evals, config.checkpoint.best, config.train.dispatch = {}, '', 1
     schema.check(config)
     mesh = meshes.make(config.mesh.data, config.mesh.fsdp, config.mesh.tensor, devices)
-    run = runs.build(config, mesh)
+    run = runs.build(config, mesh, planned=True)
     device, chips = mesh.devices.flat[0], mesh.size
     if chip(device) and not peak_flops(device, config.dtype):
         raise ValueError(f'dtype is {config.dtype!r}, for which no speed of {device.device_kind} is known; give another, such '
@@ -170,7 +170,7 @@ def model_flop(config, mesh):
         if str(group.get('attention', '')).startswith('Softmax('):  # kernels skip what the mask hides, each by its own blocks
             mechanism = resolve.parse(group.attention, Mechanism, 'attention')
             group.attention = str(dataclasses.replace(mechanism, implementation='plain'))
-    run = runs.build(config, mesh)
+    run = runs.build(config, mesh, planned=True)
     jaxpr = run.trace(run.longest).jaxpr
     whole = flops.count_jaxpr(jaxpr)
     if 'mask' not in config.model or not isinstance(_parsed(config.model.attention, Mechanism), Softmax):
@@ -241,7 +241,7 @@ def search(config, name, devices):
         whole = schema.changed(config, {'mesh.data': chips // tensor, 'mesh.fsdp': 1, 'mesh.tensor': tensor,
                                         'train.microbatches': 1, 'evals': {}, 'checkpoint.best': ''})
         mesh = meshes.make(chips // tensor, 1, tensor, devices)
-        return most_split(runs.build(whole, mesh), chips // tensor)
+        return most_split(runs.build(whole, mesh, planned=True), chips // tensor)
 
     def attempt(choice, micro=1):
         """Adds the plan of a choice, with as few microbatches as fit, but not fewer than `micro`."""

@@ -23,10 +23,12 @@ class Companions:
       folders: {name: workdir}.
       data: of the run, whose tokenizer and classes they must have.
       read: from a workdir to its Snapshot, with the parameters on the mesh of the run.
+      planned: the data may be made up, and need not be those of the companions.
     """
     folders: Mapping[str, str]
     data: contracts.Opened
     read: Callable
+    planned: bool = False
 
     @functools.cached_property
     def snapshots(self) -> dict[str, Any]:
@@ -59,7 +61,7 @@ class Companions:
                              'applies, or name the workdir to which it has moved.')
         found = self.read(place)
         own, theirs = self.data.meanings, found.data.meanings
-        for what in own:
+        for what in () if self.planned else own:
             if what in theirs and own[what] != theirs[what]:
                 raise ValueError(f'companions.{name} is {folder!r}, whose {what} differ{"s" * (what[-1] != "s")} from this '
                                  f'run\'s, so that its outputs mean something else; name a run with the same, or '

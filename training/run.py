@@ -57,8 +57,8 @@ class Run:
         return jax.jit(self._fresh, out_shardings=shardings)()
 
     def _fresh(self):
-        return _fresh(self.config, self.data, self.model, self.task, self.optimizer,
-                      steps.with_models(self.companions.models, self.companions.variables))
+        return _fresh(self.config, self.data, self.model, self.task, self.optimizer, self.companions.models,
+                      self.companions.variables)
 
     def begun_with(self, given):
         """The fresh state with these `variables`, parameters and statistics."""
@@ -351,15 +351,16 @@ def _example(data):
     return {name: jnp.zeros(shape, dtype) for name, (shape, dtype) in data.shapes.items()}
 
 
-def _fresh(config, data, model, task, optimizer, companions):
-    """The fresh state. companions: those of `steps.Forward`; None: they are not there, and the sums of the terms neither."""
+def _fresh(config, data, model, task, optimizer, models, frozen):
+    """The fresh state. models, frozen: of the companions, with their `variables` or the shapes of these; None: they are not
+    there, and the sums of the terms neither."""
     batch = _example(data)
     params, statistics = initialised(model, task.inputs(batch), steps.stream(config.seed, 'init'))
 
-    def terms(params):
-        forward = steps.Forward(steps.applied(model, params, statistics), companions)
+    def terms(params, frozen):
+        forward = steps.Forward(steps.applied(model, params, statistics), steps.with_models(models, frozen))
         return task.loss(forward, batch, key=None, step=0, train=False)
-    sums = {} if companions is None else {term: jnp.zeros(2) for term in jax.eval_shape(terms, params)}
+    sums = {} if frozen is None else {term: jnp.zeros(2) for term in jax.eval_shape(terms, params, frozen)}
     exact, zero = wide(params), jnp.zeros((), jnp.int32)
     return State(zero, params, optimizer.tx.init(exact), optimizer.first_average(exact), sums, zero, statistics,
                  optimizer.first_average(statistics))
@@ -377,13 +378,15 @@ def _held(part, contract, what, path):
     return part
 
 
-def build(config, mesh, folder=None, source=None, *, applied=False):
+def build(config, mesh, folder=None, source=None, *, applied=False, planned=False):
     """Constructs all parts that a config names and checks that they fit together, before anything is computed.
 
     Args:
       folder: the workdir of this run, with its tokenizer or class names; None: they are learnt from the data.
       source: the workdir from which this run takes its first parameters, and therefore its tokenizer.
       applied: the model is only applied, so that companions need not be there; `shapes.sums` may then be empty.
+      planned: the step is only compiled, for devices that need not be there and on data that may be made up; companions are
+        then shapes.
     """
     schema.check(config)
     rows, parts, micro = config.data.batch_size, meshes.rows(mesh), config.train.microbatches
@@ -412,16 +415,17 @@ def build(config, mesh, folder=None, source=None, *, applied=False):
     for name, value in task.options(train=True).items():
         if name not in inspect.signature(type(model).__call__).parameters:
             raise ValueError(f'task.{name} is {value}, but {config.model.name} has no {name}; leave it out of the config.')
-    companions = Companions(config.companions.to_dict(), data, lambda other: load(other, data=1, onto=mesh))
+    companions = Companions(config.companions.to_dict(), data, lambda other: load(other, data=1, onto=mesh, planned=planned),
+                            planned)
     evaluators = {name: _part(e, contracts.Evaluator, 'evaluator', key='evaluator', ignore=EVAL_FIELDS)
                   for name, e in config.evals.items()}
     try:
         roles_of = roles.of_model(model, jax.eval_shape(lambda: task.inputs(_example(data))))
         optimizer = optimizers.make(config.optimizer, config.train.steps, roles_of)
-        others = None  # read before anything is traced
+        others = None, None  # read before anything is traced
         if not (applied and companions.folders):
-            others = steps.with_models(companions.models, companions.variables)
-        shapes = jax.eval_shape(functools.partial(_fresh, config, data, model, task, optimizer, others))
+            others = companions.models, companions.variables
+        shapes = jax.eval_shape(functools.partial(_fresh, config, data, model, task, optimizer, *others))
     except KeyError as error:
         if error.args[0] in data.shapes:
             raise
@@ -440,33 +444,36 @@ def build(config, mesh, folder=None, source=None, *, applied=False):
     return Run(config, mesh, data, model, task, evaluators, reader or None, optimizer, companions, shapes, roles_of)
 
 
-def load(folder, step='last', data=None, onto=None):
+def load(folder, step='last', data=None, onto=None, planned=False):
     """The Snapshot of a workdir, with its parameters sharded as in training if there are enough devices.
 
     Args:
       step: 'last', 'best' or a number.
       data: devices over which batches are split; None: as in training, or all that divide a batch of evaluation.
       onto: another mesh for the parameters alone, such as that of several processes, which must then all read them.
+      planned: as in `build`; the parameters are then shapes.
     """
     folder = storage.path(folder)
     config = workdir.load_config(folder)
     with progress.waiting(f'reading {folder}'):
-        return _loaded(folder, config, step, data, onto)
+        return _loaded(folder, config, step, data, onto, planned)
 
 
-def _loaded(folder, config, step, data, onto):
+def _loaded(folder, config, step, data, onto, planned):
     run = build(config, mesh_for(config, data), folder, applied=True)
+    target = run.shapes.evaluated
+    if onto:
+        axes_of = roles.axes_of(run.roles, target['params'])
+        place = {'params': meshes.shardings(target['params'], axes_of, config.mesh.rules, onto),
+                 'statistics': jax.tree.map(lambda _: meshes.replicated(onto), target['statistics'])}
+        target = jax.tree.map(lambda s, at: jax.ShapeDtypeStruct(s.shape, s.dtype, sharding=at), target, place)
+    if planned:
+        return Snapshot(run, **target, step=0)
     checkpoints = Checkpoints(folder, best=config.checkpoint.best, writable=False)
     try:
         number = checkpoint_step(checkpoints, step, config)
         names = dict(zip(('params', 'statistics'), ('average', 'average_statistics') if run.shapes.average else (
             'params', 'statistics')))
-        target = run.shapes.evaluated
-        if onto:
-            axes_of = roles.axes_of(run.roles, target['params'])
-            place = {'params': meshes.shardings(target['params'], axes_of, config.mesh.rules, onto),
-                     'statistics': jax.tree.map(lambda _: meshes.replicated(onto), target['statistics'])}
-            target = jax.tree.map(lambda s, at: jax.ShapeDtypeStruct(s.shape, s.dtype, sharding=at), target, place)
         restored = checkpoints.restore({names[name]: tree for name, tree in target.items()}, step=number)
     finally:
         checkpoints.close()

@@ -5,15 +5,17 @@ import io
 import json
 import math
 import re
+import shutil
 from unittest import mock
 
 import jax
 from absl.testing import absltest, parameterized
 
-from benchmarks import plan
-from configs import gpt2, t5_small
+from benchmarks import plan, stand_in
+from configs import base, gpt2, t5_small
 from tests import experiments
 from training import mesh as meshes
+from training import run as runs
 from training.host import devices
 from training.report import flops
 
@@ -64,6 +66,18 @@ class MeasureTest(experiments.TestCase):
         run = plan.runs.build(config, meshes.make(2, 2, 1, jax.devices()[:4]))
         self.assertEqual(memory['batch'], sum(math.prod(shape) * 4 for shape, _ in run.longest.values()) // 4)
         self.assertEqual(memory['padding'], 0)
+
+    def test_a_companion_is_planned_by_its_shapes_alone(self):
+        teacher, made, images = self.folder / 'teacher', self.folder / 'made', experiments.tiny_images()
+        made.mkdir()
+        runs.write(teacher, run := runs.build(images, meshes.make(1)), run.init().tree())
+        shutil.rmtree(teacher / 'checkpoints')
+        config = experiments.changed(images, **{
+            'data.source': 'tfds', 'data.name': 'mnist', 'data.size': 8, 'data.channels': 1, 'companions.teacher': str(teacher),
+            'task': base.part('vit.tasks.distillation:Distillation')})
+        with figures(_giga=lambda size: size):  # on images whose classes are not those of the teacher
+            row = plan.measure(stand_in.replaced(config, made), 'taught', jax.devices()[:1])
+        self.assertEqual(row['memory_gb']['companions'], row['memory_gb']['parameters'])
 
     def test_a_step_that_is_too_large_says_what_to_change(self):
         for count, advised in ((2, 'Parameters, optimizer and other state take'), (1, 'The state alone takes')):
