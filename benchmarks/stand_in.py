@@ -12,27 +12,24 @@ from training.config import resolve, schema
 
 _TEXT = {'documents': 'line', 'train': 'train[:90%]', 'valid': 'train[90%:95%]', 'test': 'train[95%:]'}
 _SIGNS = ' '.join(map(chr, range(33, 127)))  # so that a Char() has the usual ones
+_WRITTEN = 'Text', 'Masked', 'Corrupted', 'Parallel', 'Prefixed'  # of lines that are texts alone
 _CLASSES = {'imagenet2012': 1000, 'cifar100': 100}
 _PLACES = 'name', 'features', 'corpus', 'columns', 'languages', 'pattern', 'classes', 'per_class'
 
 
 def replaced(config, folder: Path):
     """The config on made-up data in this folder, with batches of the same shapes and as many kinds of tokens and classes. Of
-    data that are there without a download, and of kinds that no such data exist for, it is the same."""
+    data that are there without a download, such as a folder of images, and of those that none are made up for, such as labelled
+    texts, which then have to be there, it is the same."""
     data, kind = config.data, config.data.pipeline.partition(':')[2]
-    if data.get('source') in ('stdlib', 'cldr', 'digits') or kind in ('Babi', 'Shift', 'Curve', 'Iris', 'Mixture'):
+    if data.get('source') in ('stdlib', 'cldr', 'digits') or kind not in ('Images', *_WRITTEN):
         return config
     fields = resolve.fields(resolve.load(data.pipeline))
     plain = resolve.describe(data.pipeline)
     changes = {name: plain[name] for name in _PLACES if name in plain}
-    if kind == 'Images':
-        changes |= _images(config, folder)
-    elif 'tokenizer' in fields:
-        changes |= _text(config, folder, paired='source_length' in fields)
-    else:
-        return config
+    changes |= _images(config, folder) if kind == 'Images' else _text(config, folder, paired='source_length' in fields)
     return schema.changed(config, {f'data.{name}': value for name, value in changes.items() if name in data} | (
-        _vocabulary(config, changes) if kind != 'Images' else {}))
+        _vocabulary(config) if kind != 'Images' else {}))
 
 
 def _text(config, folder, paired):
@@ -68,7 +65,7 @@ def _small(spec):
     return spec
 
 
-def _vocabulary(config, changes):
+def _vocabulary(config):
     """The fields of the model for as many tokens as the config's own tokenizer has."""
     size = getattr(_tokenizer(config), 'vocab', 0)
     return {'model.vocab': size} if size and 'vocab' in config.model and config.model.vocab is None else {}

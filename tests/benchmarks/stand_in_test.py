@@ -41,6 +41,10 @@ class ReplacedTest(experiments.TestCase):
         config, _ = cli.load_config('configs/vit_digits.py')
         self.assertIs(stand_in.replaced(config, self.folder), config)
 
+    def test_data_that_none_are_made_up_for_are_kept(self):
+        config = experiments.tiny_reader(self.text, 'labelled')
+        self.assertIs(stand_in.replaced(config, self.folder), config)
+
 
 if __name__ == '__main__':
     absltest.main()
