@@ -243,14 +243,14 @@ def search(config, name, devices):
         mesh = meshes.make(chips // tensor, 1, tensor, devices)
         return most_split(runs.build(whole, mesh, planned=True), chips // tensor)
 
-    def attempt(choice, micro=1):
-        """Adds the plan of a choice, with as few microbatches as fit, but not fewer than `micro`."""
-        parts, possible = chips // choice.tensor, True
+    def attempt(choice, least=1):
+        """Adds the plan of a choice, with as few microbatches as fit, but not fewer than `least`."""
+        parts = chips // choice.tensor
         changes = {'mesh.data': parts // choice.fsdp, 'mesh.fsdp': choice.fsdp, 'mesh.tensor': choice.tensor}
         changes |= {f'{place}remat': choice.remat for place in places}
         changes |= {field: str(dataclasses.replace(mechanism, implementation=choice.kernel))
                     for field, mechanism in softmaxes.items()}
-        while possible and rows % (micro * parts) == 0:
+        for micro in (count for count in range(least, rows + 1) if rows % (count * parts) == 0):
             one = measure(schema.changed(config, changes | {'train.microbatches': micro}), name, devices)
             tried.append({'mesh': one['mesh'], 'remat': choice.remat, 'kernel': choice.kernel, 'microbatches': micro,
                           'step_ms': one.get('step_ms') if one['fits'] else None})
@@ -259,8 +259,8 @@ def search(config, name, devices):
                 plans[choice] = one
                 return
             memory = one['memory_gb']  # of which microbatches change what is not state
-            possible = sum(memory.get(key, 0) for key in STATE) < memory['there is']
-            micro *= 2
+            if sum(memory.get(key, 0) for key in STATE) >= memory['there is']:
+                return
 
     def best():
         return min(plans, key=lambda choice: plans[choice]['step_ms'])

@@ -154,6 +154,13 @@ class MeasureTest(experiments.TestCase):
             found = plan.search(experiments.tiny(self.text), 'tiny', jax.devices()[:8])
         self.assertEqual(found['mesh'], {'data': 1, 'fsdp': 2, 'tensor': 4})
 
+    def test_the_search_tries_every_number_of_microbatches_that_divides_the_rows(self):
+        def measured(config, name, devices):
+            return answer(config, fits=config.train.microbatches >= 5)
+        with figures(), mock.patch.object(plan, 'measure', measured):
+            found = plan.search(experiments.tiny(self.text, **{'data.batch_size': 40}), 'tiny', jax.devices()[:8])
+        self.assertEqual({row['microbatches']: row['step_ms'] for row in found['tried']}, {1: None, 5: 1.0})
+
     def test_a_search_with_a_kernel_of_the_config(self):
         with figures(), mock.patch.object(plan, 'measure', lambda config, *given: answer(config)):
             config = experiments.tiny(self.text, **{'model.attention': "Softmax(implementation='blockwise')"})
