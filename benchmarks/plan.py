@@ -11,7 +11,7 @@ The last line is a JSON object. Of each chip, in GB of 1e9 bytes: `memory_gb`, a
 makes and the layers that they come from; `traffic_gb` that a step reads from and writes to its memory, `operations`, how often
 it runs each kind, and `collectives`, by kind and by axis of the mesh, `hidden` what is sent during other work
 (benchmarks/hlo.py). Of a step on all chips: `model_tflop`, products alone, those of Muon too, without rematerialisation, of
-softmax attention only what the mask of a decoder leaves; and `step_tflop`, all that is computed.
+softmax attention in a model of one stack only what its mask leaves; and `step_tflop`, all that is computed.
 
 `bounds_ms` is the time of a step if one thing alone took time: products at the chip's peak, traffic at the bandwidth of its
 memory (of a GPU also what its cache holds), collectives at that of all its links. `step_ms` is the largest of the three, and
@@ -163,13 +163,9 @@ def too_large(error):
 def model_flop(config, mesh):
     """Floating point operations of a step's products without rematerialisation, on all chips; of softmax attention under the
     mask of a model of one stack those of visible keys, of other mechanisms all that they compute."""
-    config = config.copy_and_resolve_references()
-    for group in _groups(config.model):
-        if 'remat' in group:
-            group.remat = 'none'
-        if str(group.get('attention', '')).startswith('Softmax('):  # kernels skip what the mask hides, each by its own blocks
-            mechanism = resolve.parse(group.attention, Mechanism, 'attention')
-            group.attention = str(dataclasses.replace(mechanism, implementation='plain'))
+    plain = {field: str(dataclasses.replace(mechanism, implementation='plain'))  # kernels compute scores twice, or skip blocks
+             for field, mechanism in _softmaxes(config.model)}
+    config = schema.changed(config, plain | {f'{place}remat': 'none' for place in _places(config.model, 'remat')})
     run = runs.build(config, mesh, planned=True)
     jaxpr = run.trace(run.longest).jaxpr
     whole = flops.count_jaxpr(jaxpr)

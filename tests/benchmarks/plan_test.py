@@ -219,6 +219,11 @@ class ModelFlopTest(experiments.TestCase):
         flop = lambda attention: plan.model_flop(experiments.tiny(self.text, **{'model.attention': attention}), mesh)
         plain = flop('Softmax()')
         self.assertEqual(flop("Softmax(implementation='blockwise', score=ScaledDot())"), plain)
+        self.text.write_text(experiments.pairs(80))
+        cross = {plan.model_flop(experiments.tiny_pairs(self.text, **{'model.cross_attention': mechanism}), mesh)
+                 for mechanism in ('Softmax()', "Softmax(implementation='blockwise')")}
+        self.assertLen(cross, 1)
+        self.text.write_text(experiments.lines(80))
         linear = experiments.tiny(self.text, **{'model.attention': 'Linear()', 'model.remat': 'none'})
         run = plan.runs.build(linear, mesh)
         self.assertEqual(flop('Linear()'), flops.count_jaxpr(run.trace(run.longest).jaxpr))
