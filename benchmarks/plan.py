@@ -63,6 +63,7 @@ from transformer.attention.mechanism import Mechanism, Softmax
 from transformer.layers.stack import REMAT
 
 KERNELS = 'auto', 'plain', 'blockwise', 'rows', 'splash', 'cudnn'  # of softmax attention
+AT_ONCE = 128  # queries whose mask is looked at: all of a long row would not fit into the memory
 STATE = 'parameters', 'optimizer', 'other state', 'companions'  # what a chip holds from step to step
 
 
@@ -182,9 +183,11 @@ def visible(mask, shapes):
     """The share of the pairs of positions in a row that a mask leaves."""
     if 'inputs' not in shapes:
         return 1.0
-    row = np.arange(shapes['inputs'][0][1])
+    keys = np.arange(length := shapes['inputs'][0][1])
     masks = (mask.even, mask.odd) if hasattr(mask, 'even') else (mask,)
-    return float(np.mean([np.broadcast_to(one(row, row), (len(row),) * 2).mean() for one in masks]))
+    parts = np.split(keys, range(AT_ONCE, length, AT_ONCE))
+    return sum(int(np.broadcast_to(one(queries, keys), (len(queries), length)).sum()) for one in masks for queries in parts
+               ) / len(masks) / length**2
 
 
 def advice(config, mesh, state, needed, limit, split):

@@ -234,6 +234,10 @@ class ModelFlopTest(experiments.TestCase):
         self.assertEqual(plan.visible(Causal(), shapes), 10 / 16)
         self.assertEqual(plan.visible(Alternate(even=Full(), odd=Causal() & Window(size=1)), shapes), (1 + 4 / 16) / 2)
         self.assertEqual(plan.visible(Causal(), {'image': ((2, 4, 4, 3), float)}), 1)
+        seen = mock.Mock(side_effect=Causal(), spec=Causal)
+        self.assertEqual(plan.visible(seen, {'inputs': ((2, 1000), int)}), 1001 / 2000)
+        self.assertEqual(sum(len(call.args[0]) for call in seen.call_args_list), 1000)
+        self.assertLessEqual(max(len(call.args[0]) for call in seen.call_args_list), 128)  # not all of a long row at once
 
 
 class AdviceTest(parameterized.TestCase):
