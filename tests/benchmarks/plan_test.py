@@ -39,8 +39,9 @@ class MeasureTest(experiments.TestCase):
     def test_every_number(self):
         config = experiments.tiny(self.text, **{'mesh.data': 2, 'mesh.fsdp': 2, 'train.steps': 100, 'energy.watts': 1000.0,
                                                 'checkpoint.best': 'valid/loss'})
-        with figures():
+        with figures(share_of_memory=lambda device: 0.75):
             row = plan.measure(config, 'tiny', jax.devices()[:4])
+        self.assertEqual(row['memory_gb']['there is'], 12.0)
         self.assertEqual((row['device'], row['rows'], row['tokens'], row['fits']), ('4 x cpu', 8, 128, True))
         bounds = row['bounds_ms']
         self.assertEqual(set(bounds), {'products', 'memory', 'links'})
@@ -103,6 +104,11 @@ class MeasureTest(experiments.TestCase):
             with error as broken, self.assertRaisesRegex(jax.errors.JaxRuntimeError, other[:9]):
                 broken.side_effect = jax.errors.JaxRuntimeError(other)
                 plan.measure(experiments.tiny(self.text), 'tiny', jax.devices()[:1])
+
+    @parameterized.parameters(('tpu', {}, 1.0), ('gpu', {}, 0.75), ('gpu', {'XLA_PYTHON_CLIENT_MEM_FRACTION': '0.9'}, 0.9))
+    def test_how_much_of_its_memory_a_run_can_have(self, platform, environment, share):
+        with mock.patch.dict('os.environ', environment):
+            self.assertEqual(plan.share_of_memory(mock.Mock(platform=platform)), share)
 
     @parameterized.parameters(
         ('the total memory required for HLO temporaries (2.76T) exceeds available HBM (15.75G).', 2.76 * 2**40, 15.75 * 2**30),
