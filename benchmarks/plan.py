@@ -90,7 +90,7 @@ def measure(config, name, devices, options=None):
         raise ValueError(f'dtype is {config.dtype!r}, for which no speed of {device.device_kind} is known; give another, such '
                          'as --config.dtype=bfloat16.')
     unit = run.data.unit if 'inputs' in run.data.shapes else 'rows'
-    units = int(np.prod(run.data.shapes['inputs'][0])) if unit == 'tokens' else config.data.batch_size
+    units = int(np.prod(run.data.shapes['weights'][0])) if unit == 'tokens' else config.data.batch_size  # as in training's log
     traced = run.trace(run.longest)
     found = {
         'config': name, 'device': f'{chips} x {device.device_kind}', 'mesh': dict(mesh.shape), 'jax': jax.__version__,

@@ -68,6 +68,11 @@ class MeasureTest(experiments.TestCase):
         self.assertEqual(memory['batch'], sum(math.prod(shape) * 4 for shape, _ in run.longest.values()) // 4)
         self.assertEqual(memory['padding'], 0)
 
+    def test_the_tokens_are_those_to_predict(self):
+        self.text.write_text(experiments.pairs(80))
+        row = plan.measure(experiments.tiny_pairs(self.text, **{'data.source_length': 12}), 'pairs', jax.devices()[:1])
+        self.assertEqual(row['tokens'], 8 * 8)
+
     def test_a_companion_is_planned_by_its_shapes_alone(self):
         teacher, made, images = self.folder / 'teacher', self.folder / 'made', experiments.tiny_images()
         made.mkdir()
