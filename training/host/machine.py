@@ -65,8 +65,8 @@ def require_memory(compiled, mesh):
         return
     needed = (sizes.argument_size_in_bytes + sizes.output_size_in_bytes - sizes.alias_size_in_bytes
               + sizes.temp_size_in_bytes)
-    if device.platform == 'cpu':  # its devices share the memory of the machine
-        needed, there = needed * mesh.size, os.sysconf('SC_PAGE_SIZE') * os.sysconf('SC_PHYS_PAGES')
+    if device.platform == 'cpu':  # its devices, but not those of other processes, share the memory of the machine
+        needed, there = needed * len(mesh.local_devices), os.sysconf('SC_PAGE_SIZE') * os.sysconf('SC_PHYS_PAGES')
     else:
         there = (device.memory_stats() or {}).get('bytes_limit', math.inf)
     if needed > there:

@@ -75,6 +75,16 @@ class MemoryTest(parameterized.TestCase):
         with self.assertRaisesRegex(ValueError, r'A step needs 1,048,576.0 GiB, but cpu has [0-9.,]+; lower'):
             machine.require_memory(self.program(1 << 50), mesh)
 
+    def test_the_devices_of_other_machines_have_memory_of_their_own(self):
+        needed, pages = self.program(900), mock.patch('os.sysconf', return_value=32)  # 32 pages of 32 bytes
+        device = mock.Mock(platform='cpu', device_kind='cpu')
+        mesh = mock.Mock(devices=mock.Mock(flat=[device] * 4), size=4, local_devices=[device])
+        with pages:
+            machine.require_memory(needed, mesh)
+            mesh.local_devices *= 2
+            with self.assertRaisesRegex(ValueError, 'A step needs 0.0 GiB, but cpu has 0.0'):
+                machine.require_memory(needed, mesh)
+
     def test_compiled_programs_say_what_they_need(self):
         compiled = jax.jit(lambda x: x @ x).lower(jax.ShapeDtypeStruct((256, 256), 'float32')).compile()
         with (mock.patch('os.sysconf', return_value=600),  # 600 pages of 600 bytes; two arrays of 256 KiB
