@@ -135,7 +135,8 @@ def main(names):
     failed = []
     for name in names or [case for case in CASES if case not in missing]:
         try:
-            found = read() | {name: planned(name)}
+            plan = planned(name)  # for up to an hour, in which others may write
+            found = read() | {name: plan}
             LINES.write_text(''.join(f'{json.dumps(found[case])}\n' for case in CASES if case in found))
         except ValueError as error:
             failed.append(error)

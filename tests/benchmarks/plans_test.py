@@ -82,6 +82,16 @@ class TableTest(absltest.TestCase):
         self.assertEqual(run.call_args.args[0][1:], [
             '-m', 'benchmarks.plan', '--config=configs/gpt2.py:124m', '--topology=v5e:4x4', '--config.train.microbatches=1'])
 
+    def test_lines_that_others_write_meanwhile_are_kept(self):
+        lines = pathlib.Path(self.enter_context(tempfile.TemporaryDirectory())) / 'plans.jsonl'
+
+        def planned(case):
+            lines.write_text(json.dumps(PLAN | {'case': 'GPT-3 175B'}) + '\n')
+            return PLAN
+        with mock.patch.multiple(plans, LINES=lines, planned=planned), mock.patch('builtins.print'):
+            plans.main(['GPT-2 124M'])
+            self.assertEqual([*plans.read()], ['GPT-2 124M', 'GPT-3 175B'])
+
     def test_all_cases_with_a_compiler_are_planned_and_failures_named_at_the_end(self):
         gpus = [case for case in plans.CASES if case.endswith(', H100')]
         with mock.patch.object(topologies, 'available', lambda kind: kind == 'gpu'), mock.patch('builtins.print') as said, \
