@@ -334,7 +334,7 @@ def lines(plan):
         yield f'a step takes at least: {bounds}; {plan["model_tflop"]:.4g} TFLOP, MFU at most {100 * plan["mfu"]:.1f} %'
         power = f', {plan["kwh"]:g} kWh, {plan["kg_co2e"]:g} kg CO2e' if 'kwh' in plan else ''
         cost = f', ${plan["dollars"]:,.0f}' if 'dollars' in plan else ''
-        yield (f'{plan["steps"]} steps: {duration(86_400 * plan["days"])}{cost}{power}; '
+        yield (f'{plan["steps"]} steps: {duration(plan["steps"] * plan["step_ms"] / 1e3)}{cost}{power}; '
                f'{si(plan[unit], " " + unit.partition("_")[0])} a day')
 
 

@@ -59,6 +59,7 @@ class MeasureTest(experiments.TestCase):
         text = '\n'.join(plan.lines(json.loads(json.dumps(row))))
         self.assertIn('tiny on 4 x cpu, data=2 fsdp=2, 8 rows in 2 microbatches', text)
         self.assertIn('100 steps:', text)
+        self.assertIn('100 steps: 25s', '\n'.join(plan.lines(row | {'step_ms': 250.0, 'days': 0.0})))
 
     def test_the_parts_of_the_memory_are_all_that_the_program_is_given(self):
         config = experiments.tiny(self.text, **{'mesh.data': 2, 'mesh.fsdp': 2})
