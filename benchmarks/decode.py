@@ -81,8 +81,12 @@ def main():
     for name in given.cases:
         if name not in CASES:
             raise ValueError(f'--cases has {name!r}; {resolve.did_you_mean(name, CASES)}')
-    allocator.keep_pages()
     model, tokens = MODELS[given.model], np.ones((1, 2), int)
+    most = model.length + 1 - (1 if isinstance(model, ReadsSource) else given.source)  # the last one is never read
+    if given.tokens > most:
+        raise ValueError(f'--tokens={given.tokens} is too many for the {model.length} positions of {given.model}, which leave '
+                         f'room for {max(most, 0)} new ones here; lower --tokens, or --source of a prompt.')
+    allocator.keep_pages()
     more = {'decoder_inputs': tokens} if given.model == 't5_small' else {}
     params = jax.jit(lambda key: model.init(key, tokens, **more))(jax.random.key(0))['params']
     for name in given.cases:

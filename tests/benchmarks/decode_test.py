@@ -18,8 +18,8 @@ SHAPES = dict(batch=2, source=5, tokens=4, repeats=3)
 
 
 class DecodeTest(absltest.TestCase):
-    def lines(self, *cases, model='t5_small'):
-        given = mock.Mock(cases=cases, model=model, **SHAPES)
+    def lines(self, *cases, model='t5_small', **changes):
+        given = mock.Mock(cases=cases, model=model, **SHAPES | changes)
         out = io.StringIO()
         with (mock.patch.object(decode, 'MODELS', TINY), mock.patch.object(flags, 'FLAGS', given),
               contextlib.redirect_stdout(out)):
@@ -39,6 +39,11 @@ class DecodeTest(absltest.TestCase):
             rounding = 0.05 * (row['tokens_per_s'] + row['ms'] + 0.05) / 1e3  # of both to a tenth
             self.assertAlmostEqual(row['tokens_per_s'] * row['ms'] / 1e3, 2 * 4, delta=rounding)
             self.assertGreater(row['first_s'], row['ms'] / 1e3)  # it compiles
+
+    def test_more_tokens_than_the_model_has_positions_for(self):
+        for model, source, tokens, most in (('gpt2', 1000, 26, 25), ('gpt2', 2000, 1, 0), ('t5_small', 100, 600, 512)):
+            with self.assertRaisesRegex(ValueError, f'^--tokens={tokens} is too many .* of {model}, .* for {most} new ones'):
+                self.lines('greedy', model=model, source=source, tokens=tokens)
 
     def test_an_unknown_case(self):
         with self.assertRaisesRegex(ValueError, "--cases has 'gredy'; did you mean 'greedy'"):
