@@ -22,7 +22,8 @@ def replaced(config, folder: Path):
     data that are there without a download, such as a folder of images, and of those that none are made up for, such as labelled
     texts, which then have to be there, it is the same."""
     data, kind = config.data, config.data.pipeline.partition(':')[2]
-    if data.get('source') in ('stdlib', 'cldr', 'digits') or kind not in ('Images', *_WRITTEN):
+    there = kind == 'Images' and data.source == 'folder' and data.path and Path(data.path).exists()
+    if data.get('source') in ('stdlib', 'cldr', 'digits') or kind not in ('Images', *_WRITTEN) or there:
         return config
     fields = resolve.fields(resolve.load(data.pipeline))
     plain = resolve.describe(data.pipeline)
@@ -42,16 +43,18 @@ def _text(config, folder, paired):
     path.write_text('\n'.join([signs, *(line() for _ in range(1000))]) + '\n')
     where = {'source': 'table', 'header': 'false', 'columns': ('1', '2'), 'train': 'all[:90%]', 'valid': 'all[90%:]', 'test': ''
              } if paired else _TEXT | {'source': 'files'}
-    return where | {'path': str(path), 'tokenizer': str(_small(_tokenizer(config)))}
+    return where | {'path': str(path)} | {field: str(_small(spec)) for field, spec in _tokenizers(config).items()}
 
 
-def _tokenizer(config):
-    given = config.data.tokenizer
-    return resolve.parse(given, specs.TokenizerSpec, 'data.tokenizer') if isinstance(given, str) else given
+def _tokenizers(config):
+    """{field of the data: its tokenizer}."""
+    given = {field: config.data.get(field) for field in ('tokenizer', 'target_tokenizer')}
+    return {field: resolve.parse(spec, specs.TokenizerSpec, f'data.{field}') if isinstance(spec, str) else spec
+            for field, spec in given.items() if spec}
 
 
 def _small(spec):
-    """A tokenizer with the same special tokens that is learnt at once."""
+    """A tokenizer with the same special tokens that is learnt at once, or is there."""
     match spec:
         case specs.SentencePiece():
             return dataclasses.replace(spec, vocab=min(spec.vocab, 400 + spec.sentinels))
@@ -59,16 +62,18 @@ def _small(spec):
             return dataclasses.replace(spec, vocab=min(spec.vocab, 300 + spec.sentinels))
         case specs.Word():
             return dataclasses.replace(spec, vocab=0)
-        case specs.Json():
+        case specs.Json() if not Path(spec.path).is_file():
             roles = tuple(role for role in ('begin', 'pad', 'mask') if getattr(spec, role))
             return specs.WordPiece(vocab=300) if spec.cls else specs.SentencePiece(vocab=400, special=roles)
     return spec
 
 
 def _vocabulary(config):
-    """The fields of the model for as many tokens as the config's own tokenizer has."""
-    size = getattr(_tokenizer(config), 'vocab', 0)
-    return {'model.vocab': size} if size and 'vocab' in config.model and config.model.vocab is None else {}
+    """The fields of the model for as many tokens as the config's own tokenizers have."""
+    source, *target = (getattr(spec, 'vocab', 0) for spec in _tokenizers(config).values())
+    sizes = {'vocab': target[0], 'source_vocab': source} if target else {'vocab': source}
+    return {f'model.{name}': size for name, size in sizes.items()
+            if size and name in config.model and config.model[name] is None}
 
 
 def _images(config, folder):

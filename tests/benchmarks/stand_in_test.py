@@ -1,6 +1,7 @@
 """benchmarks/stand_in.py: models on made-up data are those of the real ones."""
 
 import jax
+import tokenizers
 from absl.testing import absltest, parameterized
 
 from benchmarks import stand_in
@@ -40,6 +41,26 @@ class ReplacedTest(experiments.TestCase):
     def test_data_that_need_no_download_are_kept(self):
         config, _ = cli.load_config('configs/vit_digits.py')
         self.assertIs(stand_in.replaced(config, self.folder), config)
+
+    def test_a_folder_of_images_that_is_there_is_kept_with_its_classes(self):
+        experiments.save_digits(self.folder, [0, 1])
+        config = experiments.changed(experiments.tiny_images(), **{'data.source': 'folder', 'data.path': str(self.folder)})
+        self.assertIs(stand_in.replaced(config, self.folder), config)
+
+    def test_a_tokenizer_that_is_there_is_kept_with_its_tokens(self):
+        path = self.folder / 'tokenizer.json'
+        tokenizers.Tokenizer(tokenizers.models.WordLevel({f'w{i}': i for i in range(999)} | {'?': 999}, '?')).save(str(path))
+        for there, vocab in ((path, 1000), ('nowhere', 400)):
+            config = experiments.tiny(self.text, **{'data.tokenizer': f"Json(path='{there}', end='?')"})
+            self.assertEqual(self.build(stand_in.replaced(config, self.folder)).model.vocab, vocab)
+
+    @parameterized.parameters(('SentencePiece(vocab=8000)', 'Byte()', 257, 8000), (
+        'Byte()', 'SentencePiece(vocab=9000)', 9000, 257))
+    def test_two_tokenizers(self, source, target, vocab, source_vocab):
+        config = experiments.tiny_pairs('nowhere', **{'data.tokenizer': source, 'data.target_tokenizer': target,
+                                                      'data.source_length': 64, 'data.length': 64, 'model.share': False})
+        model = self.build(stand_in.replaced(config, self.folder)).model
+        self.assertEqual((model.vocab, model.source_vocab), (vocab, source_vocab))
 
     def test_data_that_none_are_made_up_for_are_kept(self):
         config = experiments.tiny_reader(self.text, 'labelled')
