@@ -256,7 +256,9 @@ def search(config, name, devices):
         changes |= {f'{place}remat': choice.remat for place in places}
         changes |= {field: str(dataclasses.replace(mechanism, implementation=choice.kernel))
                     for field, mechanism in softmaxes.items()}
-        for micro in (count for count in range(least, rows + 1) if rows % (count * parts) == 0):
+        counts = [count for count in range(least, rows + 1) if rows % (count * parts) == 0]
+        while counts:
+            micro = counts[0]
             one = measure(schema.changed(config, changes | {'train.microbatches': micro}), name, devices)
             tried.append({'mesh': one['mesh'], 'remat': choice.remat, 'kernel': choice.kernel, 'microbatches': micro,
                           'step_ms': one.get('step_ms') if one['fits'] else None})
@@ -264,9 +266,9 @@ def search(config, name, devices):
             if one['fits']:
                 plans[choice] = one
                 return
-            memory = one['memory_gb']  # of which microbatches change what is not state
-            if sum(memory.get(key, 0) for key in STATE) >= memory['there is']:
-                return
+            memory = one['memory_gb']
+            held = sum(memory.get(key, 0) for key in STATE)  # the rest shrinks at most as the microbatches do
+            counts = [count for count in counts[1:] if held + (memory['all'] - held) * micro / count <= memory['there is']]
 
     def best():
         return min(plans, key=lambda choice: plans[choice]['step_ms'])
