@@ -101,20 +101,22 @@ class TextTest(PredictTest):
         self.assertAlmostEqual(row['score'], float(chances[steps, new].sum()), places=4)
 
     def test_fills_the_context_and_stops(self):
-        details = [json.loads(line) for line in self.predict(self.workdir, '--json', stdin=b'key\n' + b'q' * 14 + b'\n')]
-        self.assertEqual([row['prompt'] for row in details], ['key', 'q' * 14])
-        self.assertLessEqual(details[0]['tokens'], 13)  # of 16, `end` and the prompt have 4; the last one is not read
-        self.assertLessEqual(details[1]['tokens'], 2)
+        done = experiments.call('predict', f'--workdir={self.workdir}', '--json', '--strategy=Sample(constraint=MinLength(99))',
+                                stdin=b'key\n' + b'q' * 14 + b'\n')
+        self.assertRegex(done.err, r'\Apredict.py: answer 1: ends after 13 new tokens: the context of this model is 16 .*\n\Z')
+        details = [json.loads(line) for line in done.out.splitlines()]
+        self.assertEqual([(row['prompt'], row['tokens'], row['finished']) for row in details],
+                         [('key', 13, False), ('q' * 14, 2, False)])  # of 16, `end` and the prompt have 4; the last is not read
 
     @pytest.mark.slow
     def test_step(self):
         prompts = b'key\nrow\nmask\nhead\nnorm\n'
-        second = self.predict(self.workdir, stdin=prompts)
+        second = self.predict(self.workdir, '--tokens=8', stdin=prompts)
         self.assertEqual(experiments.train(experiments.tiny(self.text, **{'train.steps': 6}), self.workdir)[0], 0)
-        self.assertEqual(self.predict(self.workdir, '--step=2', stdin=prompts), second)
-        sixth = self.predict(self.workdir, '--step=6', stdin=prompts)
+        self.assertEqual(self.predict(self.workdir, '--tokens=8', '--step=2', stdin=prompts), second)
+        sixth = self.predict(self.workdir, '--tokens=8', '--step=6', stdin=prompts)
         self.assertNotEqual(sixth, second)
-        self.assertEqual(self.predict(self.workdir, stdin=prompts), sixth)
+        self.assertEqual(self.predict(self.workdir, '--tokens=8', stdin=prompts), sixth)
 
     def test_no_input_no_output(self):
         self.assertEqual(self.predict(self.workdir), [])
