@@ -3,7 +3,6 @@
 import os
 import subprocess
 import sys
-import time
 
 import pytest
 from absl.testing import absltest, parameterized
@@ -12,7 +11,7 @@ from tests import experiments
 
 
 def shell(code, cwd=experiments.ROOT):
-    return subprocess.run([sys.executable, '-c', code], cwd=cwd, capture_output=True, text=True, timeout=60,
+    return subprocess.run([sys.executable, '-c', code], cwd=cwd, capture_output=True, text=True, timeout=600,
                           env=os.environ | {'PYTHONPATH': str(experiments.ROOT)})
 
 
@@ -23,14 +22,12 @@ class HelpTest(experiments.TestCase):
         code = (f'import runpy, sys\nsys.argv = ["{name}.py", "--help"]\n'
                 f'try:\n    runpy.run_path("{name}.py", run_name="__main__")\n'
                 'except SystemExit as end:\n    print(end.code, "jax" in sys.modules, "numpy" in sys.modules)')
-        start = time.process_time()
         before = os.times()
         done = shell(code)
         after = os.times()
         self.assertEqual(done.stdout.splitlines()[-1], '0 False False', done.stderr)
         used = after.children_user + after.children_system - before.children_user - before.children_system
         self.assertLess(used, 1.0)  # processor time: the machine may be busy
-        self.assertLess(time.process_time() - start, 1.0)
         self.assertIn(f'python {name}.py', done.stdout)
         self.assertIn('--workdir: folder of the run', done.stdout)
 

@@ -58,7 +58,7 @@ class TfdsTest(experiments.TestCase):
                 'print("tensorflow_datasets" in sys.modules)\n'
                 'batch = next(Images(source="tfds", name="heed_images", train="train").open(None).train(0))\n'
                 'print(batch["image"].shape, "tensorflow_datasets" in sys.modules, "tensorflow" in sys.modules)')
-        done = subprocess.run([sys.executable, '-c', code], cwd=experiments.ROOT, capture_output=True, text=True, timeout=60)
+        done = subprocess.run([sys.executable, '-c', code], cwd=experiments.ROOT, capture_output=True, text=True, timeout=600)
         self.assertEqual((done.stdout, done.stderr), ('False\n(64, 6, 5, 3) True False\n', ''))
 
 

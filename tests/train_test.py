@@ -145,7 +145,7 @@ class SurvivalTest(experiments.TestCase):
 
     def killed(self, *moments):
         done = subprocess.run(program('kill_at', self.text, self.run_folder, json.dumps(moments)), env=environment(),
-                              capture_output=True, text=True, timeout=120)
+                              capture_output=True, text=True, timeout=600)
         self.assertEqual(done.stdout.split(), [str(-signal.SIGKILL)] * len(moments), done.stderr)
 
     def stopped(self, *moments, number=signal.SIGTERM, **changes):
@@ -169,7 +169,7 @@ class SurvivalTest(experiments.TestCase):
         if mount is None:
             self.skipTest('this machine lets neither root nor users mount a file system')
         done = subprocess.run([*mount, *program('fill_disk_at', self.text, disk / 'run', json.dumps(moment), str(before))],
-                              env=environment(), capture_output=True, text=True, timeout=120)
+                              env=environment(), capture_output=True, text=True, timeout=600)
         self.assertEqual(done.returncode, 0, done.stderr)
         full, freed = map(json.loads, done.stdout.splitlines())
         self.assertEqual(full['code'], 1, full)
@@ -315,9 +315,9 @@ class SurvivalTest(experiments.TestCase):
             next(line for line in run.stdout if line.startswith('step 2/'))
             run.terminate()
             start = time.monotonic()
-            out, err = run.communicate(timeout=60)
+            out, err = run.communicate(timeout=600)
         self.assertEqual(run.returncode, 143, err)
-        self.assertLess(time.monotonic() - start, 15)
+        self.assertLess(time.monotonic() - start, 60)
         self.assertIn('stopped by SIGTERM after step', out)
         self.assertNotIn('Traceback', err)
 

@@ -62,7 +62,7 @@ class PrepareTest(parameterized.TestCase):
 
         def run(*arguments):
             command = [sys.executable, '-m', 'data.prepare', *arguments]
-            return subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=60)
+            return subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=600)
 
         done = run('heed_images', 'heed_files', '--imports=tests.data.tfds_builders')
         self.assertEqual(done.returncode, 0, done.stderr)

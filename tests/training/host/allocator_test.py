@@ -10,7 +10,8 @@ from absl.testing import absltest
 from training.host import allocator
 
 PROGRAM = """
-import resource, statistics, sys
+import ctypes, resource, statistics, sys
+ctypes.CDLL(None).prctl(41, 1, 0, 0, 0)  # PR_SET_THP_DISABLE: huge pages would be few faults
 import ml_collections
 from training.host import machine
 machine.prepare(ml_collections.ConfigDict({'allocator': sys.argv[1] == 'keep', 'deterministic': False}))

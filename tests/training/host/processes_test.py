@@ -80,7 +80,7 @@ class TwoProcessesTest(experiments.TestCase):
                                      text=True, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
                     for i in (0, 1)]
         try:
-            outputs = [child.communicate(timeout=60)[0] for child in children]
+            outputs = [child.communicate(timeout=600)[0] for child in children]
         finally:
             for child in children:
                 child.kill()
@@ -229,12 +229,25 @@ class JoinTest(parameterized.TestCase):
             for thread in threads:
                 thread.join(20)
 
+    def over(self):
+        """An event that ends all waits."""
+        over = threading.Event()
+        clock = mock.Mock(monotonic=lambda: time.monotonic() + 10 * over.is_set(), sleep=time.sleep)
+        self.enterContext(mock.patch.object(processes, 'time', clock))
+        return over
+
     def test_one_that_never_comes(self):
-        with self.meeting(1.5) as (port, come, errors):
+        over, arrives = self.over(), processes._arrives
+
+        def arrive(*arguments):
+            over.set()
+            return arrives(*arguments)
+
+        with mock.patch.object(processes, '_arrives', arrive), self.meeting(10) as (port, come, errors):
             for process in (2, 0):  # that may come before the first
                 come(process, 4)
         for error in errors:
-            self.assertEqual(error, f'Of the 4 processes only 0, 2 connected to --coordinator=localhost:{port} within 1.5 s; '
+            self.assertEqual(error, f'Of the 4 processes only 0, 2 connected to --coordinator=localhost:{port} within 10 s; '
                                     'start all of them, each with --processes=4 and a --process of its own.')
         self.initialize.assert_not_called()
 
@@ -277,12 +290,14 @@ class JoinTest(parameterized.TestCase):
             with contextlib.suppress(OSError):  # closed
                 while True:
                     with other.accept()[0] as link:
+                        over.set()
                         link.sendall(b'HTTP/1.1 400 Bad Request')
 
-        with socket.create_server(('', 0)) as other, mock.patch.object(processes, '_MEETING', 0.5):
+        over = self.over()
+        with socket.create_server(('', 0)) as other, mock.patch.object(processes, '_MEETING', 10):
             port = other.getsockname()[1]
             threading.Thread(target=answer, daemon=True).start()
-            with self.assertRaisesRegex(ValueError, 'found no process 0 .* within 0.5 s .the program that answers there'):
+            with self.assertRaisesRegex(ValueError, 'found no process 0 .* within 10 s .the program that answers there'):
                 processes.join(f'localhost:{port}', 2, 1)
 
     def test_a_port_that_is_taken(self):

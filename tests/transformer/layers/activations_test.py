@@ -21,7 +21,7 @@ class ActivationsTest(parameterized.TestCase):
     def test_the_others_follow_their_formulas(self):
         inner = math.sqrt(2 / math.pi) * (POINTS + 0.044715 * POINTS ** 3)
         points = jnp.float32(POINTS)
-        np.testing.assert_allclose(GeluTanh()(points), 0.5 * POINTS * (1 + np.tanh(inner)), atol=2e-6)
+        np.testing.assert_allclose(GeluTanh()(points), 0.5 * POINTS * (1 + np.tanh(inner)), rtol=1e-6, atol=2e-6)
         np.testing.assert_array_equal(Relu()(points), np.maximum(np.float32(POINTS), 0))
         np.testing.assert_allclose(Silu()(points), POINTS / (1 + np.exp(-POINTS)), atol=2e-6)
         self.assertGreater(float(jnp.abs(GeluTanh()(points) - Gelu()(points)).max()), 1e-4)
