@@ -67,7 +67,7 @@ from training.state import initialised, variables
 from transformer.contracts import LabelledText, TaggedText
 from transformer.conversion import arrays
 from transformer.conversion.families import FAMILIES as OF_TEXT
-from transformer.conversion.fields import PROBLEMS, at, labels, named, of_config, problem_of
+from transformer.conversion.fields import PROBLEMS, at, labels, named, problem_of
 from transformer.conversion.fields import fields_of as fields_in
 from transformer.conversion.forms import with_fields
 from transformer.conversion.generation import IDS, Prompts, stated
@@ -179,6 +179,18 @@ def opened(folder):
     family = min(fitting, key=lambda family: family.distance(weights))  # several may share a name
     with of_config():
         return family, family.prepared(config, weights) if family.prepared else config, weights
+
+
+@contextlib.contextmanager
+def of_config(file='config.json'):
+    """Raises ValueError for what a field of a wrong kind in a file leads to."""
+    try:
+        yield
+    except (TypeError, AttributeError, LookupError, ArithmeticError, ValueError) as error:
+        if cli.expected(error):
+            raise
+        said = ' '.join(str(error).split()) or type(error).__name__
+        raise ValueError(f'{file} has a field of a wrong kind ({said}); fetch it again.') from error
 
 
 def require_folder(folder):

@@ -1,8 +1,7 @@
 """The fields of configs of Hugging Face transformers ("theirs") and of our models, each read in both directions."""
 
-import contextlib
 import dataclasses
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 
@@ -65,16 +64,6 @@ class Field:
             given = known[given]
         given = None if self.none is not None and given == self.none else given
         return dict.fromkeys(self.theirs.split(), given)
-
-
-@contextlib.contextmanager
-def of_config(file: str = 'config.json') -> Iterator[None]:
-    """Raises ValueError for what a field of a wrong kind in a file leads to."""
-    try:
-        yield
-    except (TypeError, AttributeError, LookupError, ArithmeticError) as error:
-        said = ' '.join(str(error).split()) or type(error).__name__
-        raise ValueError(f'{file} has a field of a wrong kind ({said}); fetch it again.') from error
 
 
 def fields_of(model: Any) -> dict:
