@@ -14,6 +14,7 @@ import sys
 import tempfile
 import textwrap
 import threading
+from unittest import mock
 
 import grain
 import jax
@@ -339,6 +340,17 @@ class CheckpointsTest(parameterized.TestCase):
         for _ in range(2):  # a second start must not begin from nothing
             with self.assertRaisesRegex(ValueError, rf'Every checkpoint in {self.folder} is damaged \(2: .*; 1: .*\)'):
                 self.restore(self.open(), _target(_state(0)))
+
+    @parameterized.product(part=('_read_meta', '_read_arrays'), error=(
+        MemoryError(), PermissionError('no'), ValueError('RESOURCE_EXHAUSTED: memory'), OSError('Permission denied')))
+    def test_what_may_be_intact_stays(self, part, error):
+        self.save_two()
+        checkpoints = self.open()
+        with (mock.patch.object(checkpoints, part, side_effect=error),
+              self.assertRaisesRegex(ValueError, 'could not be read, though it may be intact ')):
+            checkpoints.restore(_target(_state(0)))
+        self.assertEqual(checkpoints.steps(), [1, 2])
+        self.assertFalse((self.workdir / 'damaged').exists())
 
     def test_chosen_step(self):
         self.save_two()
