@@ -9,6 +9,7 @@ from absl.testing import absltest, parameterized
 from configs import base
 from tests import experiments
 from tests.data import tiny_tokenizers
+from training import workdir
 from transformer.evaluators.paired import mcnemar
 
 SCORES = {'labelled': 'ClassScores', 'tagged': 'Entities', 'questions': 'AnswerScores'}
@@ -89,6 +90,12 @@ class CompareTest(experiments.TestCase):
         self.assertIn('has other data in valid than', self.against(first, other, code=1))
         self.assertIn('which looks at --input', self.against(first, other, '--attention=a.png', '--input=x', code=1))
         self.assertIn('nowhere', self.against(first, self.folder / 'nowhere', code=1))
+        config = workdir.load_config(other)
+        with config.unlocked():
+            config.evals.sizes = base.evaluation('transformer.evaluators.activations:Activations', split='valid')
+        (other / 'config.json').write_text(json.dumps(workdir.as_json(config)))
+        self.assertIn("The evaluator 'sizes' scores no single examples, so two runs cannot be compared by it; those of this "
+                      'run that do: valid.', self.against(other, other, '--evaluator=sizes', code=1))
 
 
 if __name__ == '__main__':

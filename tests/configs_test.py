@@ -15,7 +15,7 @@ import jax.numpy as jnp
 import pytest
 from absl.testing import absltest, parameterized
 
-from configs import extrapolation, stability
+from configs import distill, extrapolation, stability
 from data.images.fit import Fit, RandomCrop
 from tests import experiments, models
 from tests.train_test import at
@@ -273,6 +273,12 @@ class ConfigsTest(experiments.TestCase):
                       for file, _, variant in (name.partition(':'), ALIKE[name][0].partition(':')))
         differs = {field for field in one | other if one.get(field) != other.get(field)}
         self.assertEmpty({field for field in differs if not {field, field.partition('.')[0]} & ALIKE[name][1]})
+
+    def test_a_teacher_of_another_kind(self):
+        folder = pathlib.Path(self.create_tempdir().full_path)
+        (folder / 'config.json').write_text(json.dumps(workdir.as_json(experiments.tiny('text.txt'))))
+        with self.assertRaisesRegex(ValueError, 'is a run of transformer.models.gpt:Gpt with .*:NextToken; configs/distill.py'):
+            distill.get_config(str(folder))
 
     def test_ten_epochs_of_the_textbooks_vit(self):
         config = cli.load_config('configs/vit_fashion_mnist.py:d2l')[0]

@@ -90,6 +90,15 @@ class TextTest(recorded.TestCase):
         with self.assertWarns(UserWarning):
             self.assertIsInstance(run.generate('a\0b', tokens=2), str)
 
+    def test_a_run_without_a_reader(self):
+        file = self.trained() / 'config.json'
+        settings = json.loads(file.read_text())
+        settings['data']['reader'] = ''
+        file.write_text(json.dumps(settings))
+        run = heed.load(file.parent)
+        with self.assertRaisesRegex(ValueError, 'data.text.documents:Text has no data.reader, which predictions need'):
+            run.predict('key')
+
     def test_a_folder_that_is_no_run_is_refused(self):
         with self.assertRaisesRegex(ValueError, 'is not a workdir of a run: it has no config.json'):
             heed.load(self.folder)
@@ -140,6 +149,10 @@ class HuggingFaceTest(recorded.TestCase):
         with self.assertRaisesRegex(ValueError, 'TextClass does not generate text; call run.predict'):
             run.generate('a')
         self.assertIn('class', run.predict('3 4 5'))
+
+    def test_a_model_without_logits(self):
+        with self.assertRaisesRegex(ValueError, 'Bert has no logits here, but hidden, pooled; call run.model.apply'):
+            heed.load(self.hugging_face('bert_model')).logits([[3, 4]])
 
     def test_inputs_of_a_translator(self):
         run = heed.load(self.hugging_face('t5'))

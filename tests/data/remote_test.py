@@ -23,6 +23,15 @@ class LocalTest(absltest.TestCase):
                 ValueError, r'gs://bucket/text is in Google Cloud Storage, .*"pip install -r requirements-gs.txt"\.$'):
             files.files('gs://bucket/text')
 
+    def test_names_that_lead_out_of_the_copy(self):
+        bucket = mock.Mock()
+        bucket.find.return_value = {'bucket/a/../../b': {'type': 'file', 'generation': 1, 'size': 1}}
+        with (mock.patch.dict(os.environ, HEED_CACHE=self.create_tempdir().full_path),
+              mock.patch.dict(sys.modules, gcsfs=mock.Mock(GCSFileSystem=lambda **_: bucket)),
+              self.assertRaisesRegex(ValueError, r'^gs://bucket/a/\.\./\.\./b has \.\. in its name, .*; rename it\.$')):
+            remote.local('gs://bucket/a')
+        bucket.get.assert_not_called()
+
 
 @storage_server.needed
 @pytest.mark.slow

@@ -29,6 +29,12 @@ class SlowAnswersTest(absltest.TestCase):
             self.assertFalse(one.take())
         one._write.assert_not_called()
 
+    def test_a_place_that_cannot_be_written(self):
+        with (mock.patch.object(lease, 'Lease', side_effect=OSError('Forbidden')),
+              self.assertRaisesRegex(ValueError, '^gs://a cannot be written .Forbidden.; make sure that there is a network'),
+              lease.held('gs://a', 'no')):
+            self.fail('it is held')
+
 
 @storage_server.needed
 @pytest.mark.slow

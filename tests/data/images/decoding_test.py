@@ -185,6 +185,12 @@ class DecodingTest(parameterized.TestCase):
             self.read(path)
         self.assertEmpty(raised)
 
+    def test_a_coloured_image_among_grey_ones(self):
+        path = self.saved(COLOUR, 'x.png')
+        with self.assertRaisesRegex(ValueError, 'x.png is coloured where other images are grey; set data.channels to 1 or 3'):
+            self.read(path, channels=1)
+        self.assertEqual(decoding.read(str(path), Format(4, 6, 1, resized=True)).shape, (4, 6, 1))
+
     def test_fit_is_that_of_the_form(self):
         path = self.saved(COLOUR, 'x.png')
         form = Format(4, 4, 3, resized=True, fit=CentreCrop(filter='nearest'))

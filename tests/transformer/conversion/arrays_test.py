@@ -30,6 +30,12 @@ class ArraysTest(absltest.TestCase):
             with self.assertRaisesRegex(ValueError, f'^a.npz has {name} .*, and nothing in {name}; give at least one row that'):
                 arrays.require_fit(given, family, None, pathlib.Path('a.npz'))
 
+    def test_a_decoder_without_inputs_is_refused(self):
+        family = types.SimpleNamespace(limits=lambda model: {'input_ids': 9, 'decoder_input_ids': 9}, use='pairs')
+        model = types.SimpleNamespace(head=types.SimpleNamespace(causal=True))
+        with self.assertRaisesRegex(ValueError, r'^a.npz has input_ids int64\[1, 3\], and no decoder_input_ids; add that'):
+            arrays.require_fit({'input_ids': np.ones((1, 3), np.int64)}, family, model, pathlib.Path('a.npz'))
+
 
 if __name__ == '__main__':
     absltest.main()
