@@ -37,6 +37,9 @@ def make(data=-1, fsdp=1, tensor=1, devices=None):
     if total > count:
         raise ValueError(f'The mesh data={data}, fsdp={fsdp}, tensor={tensor} needs {max(total, fixed)} devices, '
                          f'but there are {count}; use smaller sizes.')
+    slices = {getattr(device, 'slice_index', 0) for device in devices[:total]}
+    if devices[0].platform == 'tpu' and len(slices) > 1:
+        raise ValueError(f'The devices are in {len(slices)} slices of TPUs, but a mesh is of one; start the run on one.')
     try:  # as jax.make_mesh, which splits an axis of the torus only on v5e
         placed = mesh_utils.create_device_mesh(sizes, devices[:total], allow_split_physical_axes=True)
     except (AssertionError, NotImplementedError):

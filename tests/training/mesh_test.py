@@ -25,6 +25,7 @@ class Chip:
     platform: str = 'tpu'
     core_on_chip: int = 0
     process_index: int = 0
+    slice_index: int = 0
 
 
 class MakeTest(parameterized.TestCase):
@@ -58,6 +59,8 @@ class MakeTest(parameterized.TestCase):
         with self.assertRaisesRegex(ValueError, f'^The mesh data=3, fsdp=2, tensor=1 cannot be laid on the first 6 of 16 x '
                                                 f'{kind}, which fill no box of whole chips; choose sizes whose product is 16'):
             meshes.make(3, 2, 1, chips)
+        with self.assertRaisesRegex(ValueError, '^The devices are in 2 slices of TPUs, but a mesh is of one; start the run on'):
+            meshes.make(32, 1, 1, chips + [dataclasses.replace(chip, id=16 + chip.id, slice_index=1) for chip in chips])
 
 
 class BatchTest(parameterized.TestCase):
