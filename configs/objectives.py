@@ -48,7 +48,7 @@ Pretraining takes 19 to 42 minutes of one core of a Xeon (family 6 model 167), f
 three and `order` were trained on an EPYC (family 26 model 2), what was trained anew and t5 on another (family 25 model 1), the
 others on that Xeon (Python 3.11, jax 0.10.2, float32).
 
-The corpus is all English of DATA but newstest2017 and bAbI, which have no part for training on text; held-out parts
+The corpus is all English of DATA but newstest2017, which is there for tests, and the generated stories of bAbI; held-out parts
 of the pairs of Tatoeba are the last of the file, its longest sentences. Of the 1,133 held-out questions of SQuAD 11 are about a
 context of which others are trained on.
 """

@@ -2,11 +2,12 @@
 
 import dataclasses
 import string
+from collections.abc import Iterable
 
 import numpy as np
 
 from data.tokenizers.plain import IdTokenizer, WordTokenizer
-from data.tokenizers.tokenizer import SPACE, JsonTokenizer, Tokenizer
+from data.tokenizers.tokenizer import SPACE, JsonTokenizer, SentencePieceTokenizer, Tokenizer
 
 _STOPS = '.!?\u2026\u203d\u3002\uff01\uff0e\uff1f\uff61\u061f\u06d4\u0964\u0965\n'  # of Chinese, Arabic, Urdu and Hindi too
 _CLOSING = '"\')]}\u00bb\u2019\u201d\u300d\u300f\uff09'  # what may stand behind one
@@ -84,6 +85,15 @@ class Vocabulary:
         inside = begun > broken  # a stop stands before, and nothing but stops and closing signs between
         last = inside & ~np.append(inside[1:] & run[1:], False)
         return np.flatnonzero(last) + 1
+
+
+def closed_up(tokenizer: Tokenizer, text: str, ids: Iterable[int]) -> str:
+    """A text in which someone has written masks or sentinels, without the spaces before these: a piece of SentencePiece has the
+    space before its word, so the token that stands for it has it too. A tokenizer.json says itself what its tokens take."""
+    if isinstance(tokenizer, SentencePieceTokenizer):
+        for sign in map(tokenizer.piece, ids):
+            text = text.replace(f' {sign}', sign)
+    return text
 
 
 def _sign(tokenizer: Tokenizer, number: int) -> str:

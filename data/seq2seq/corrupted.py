@@ -18,7 +18,7 @@ from data import epochs, fields
 from data.noise import denoising as denoising  # noises that `noise` may name
 from data.noise.noise import Noise
 from data.noise.span_corruption import SpanCorruption
-from data.noise.vocabulary import Vocabulary
+from data.noise.vocabulary import Vocabulary, closed_up
 from data.sources import files as sources
 from data.text import tokens
 from data.text.documents import OpenDocuments, Text, saved_tokenizer
@@ -155,7 +155,9 @@ class OpenCorrupted(OpenDocuments):
         return np.array([*self._before, *self._read(text), self.end], np.int32)
 
     def _read(self, text: str) -> np.ndarray:
-        """int32 [n]: the ids of a text; '<unk>' as in the text that was learnt from."""
+        """int32 [n]: the ids of a text; '<unk>' as in the text that was learnt from, masks and sentinels as in its inputs."""
+        found = self._vocabulary
+        text = closed_up(self.tokenizer, text, (*[found.mask] * (found.mask >= 0), *found.sentinels))
         return unknown.reading(self.tokenizer, self.unknown).encode(text)
 
     def encode_target(self, text: str) -> np.ndarray:

@@ -20,12 +20,13 @@ import numpy as np
 from data import epochs, fields
 from data.noise import rows as noisy
 from data.noise.masking import Masking, Tokens
-from data.noise.vocabulary import Vocabulary
+from data.noise.vocabulary import Vocabulary, closed_up
 from data.sources import files as sources
 from data.text import frames, tokens
 from data.text.documents import OpenDocuments, Text, saved_tokenizer
 from data.text.frames import Frame, parse
 from data.tokenizers import unknown
+from data.tokenizers.plain import IdTokenizer
 from data.tokenizers.specs import TokenizerSpec, WordPiece
 from data.tokenizers.tokenizer import JsonTokenizer, Tokenizer
 
@@ -220,7 +221,7 @@ class OpenMasked(OpenDocuments):
         Raises ValueError for a word without tokens or with special ones, and for one that joins the words around it.
         """
         sign, found = self.tokenizer.piece(self.frame.mask), self.encode(word)
-        if isinstance(self.tokenizer, JsonTokenizer):  # others have the same tokens wherever a word stands
+        if not isinstance(self.tokenizer, IdTokenizer):  # a number may be a part of another
             ids, parts = self.encode(text.strip()), text.strip().split(sign)
             place = np.flatnonzero(ids == self.frame.mask)[mask]
             whole = self.encode(sign.join(parts[: mask + 1]) + word + sign.join(parts[mask + 1 :]))
@@ -322,7 +323,8 @@ class OpenMasked(OpenDocuments):
         )
 
     def encode(self, text: str) -> np.ndarray:
-        """int32 [n]; '<unk>' as in the text that was learnt from."""
+        """int32 [n]; '<unk>' as in the text that was learnt from, and masks as in its rows."""
+        text = closed_up(self.tokenizer, text, [self.frame.mask] * (self.frame.mask >= 0))
         return unknown.reading(self.tokenizer, self.unknown).encode(text)
 
     @functools.cached_property

@@ -153,7 +153,9 @@ class FillingTest(CorruptedCase):
     def test_sentinels_take_what_the_decoder_says(self):
         made = self.opened(LINES * 20, tokenizer=SentencePiece(vocab=290, sentinels=5))
         said = made.encode_target('<extra_id_0> cat. <extra_id_1> on')
-        self.assertEqual(made.filled('the<extra_id_0> sat<extra_id_1> a mat.', said), 'the cat.  sat on a mat.')
+        for text in ('the<extra_id_0> sat<extra_id_1> a mat.', 'the <extra_id_0> sat <extra_id_1> a mat.'):
+            self.assertEqual(made.filled(text, said), 'the cat. sat on a mat.')
+            self.assertEqual(made.encode(text).tolist(), made.encode('the<extra_id_0> sat<extra_id_1> a mat.').tolist())
         with self.assertRaisesRegex(ValueError, "'the cat' has no <extra_id_0>; write it"):
             made.filled('the cat', said)
 
@@ -161,6 +163,9 @@ class FillingTest(CorruptedCase):
         for tokenizer in (SentencePiece(vocab=290, special=('begin', 'mask')), WordPiece(vocab=27)):
             made = self.opened(LINES * 20, tokenizer=tokenizer, noise=Infill(), framing='roberta')
             self.assertEqual(made.filled('a mat', made.encode_target('the cat sat')), 'the cat sat')
+        made = self.opened(LINES * 20, tokenizer=SentencePiece(vocab=290, special=('begin', 'mask')), noise=Infill())
+        plain = made.encode('the')[:-1], [made.tokenizer.roles.mask], made.encode(' sat')
+        self.assertEqual(made.encode('the <mask> sat').tolist(), np.concatenate(plain).tolist())
 
     def test_a_run_keeps_its_tokenizer(self):
         made = self.opened(LINES * 20, tokenizer=SentencePiece(vocab=290, sentinels=5))

@@ -9,7 +9,7 @@ from absl.testing import absltest, parameterized
 
 from data.noise.masking import NGrams, Spans, Tokens, WholeWords, WithReplacement
 from data.text.masked import Masked
-from data.tokenizers.specs import Ids, Json, WordPiece
+from data.tokenizers.specs import Ids, Json, SentencePiece, WordPiece
 from tests.data import tiny_tokenizers
 
 RNG = np.random.default_rng(0)
@@ -420,10 +420,22 @@ class ReadTest(MaskedCase):
         for text, mask, wanted in (('a <mask>, <mask>', 1, ' train'), ('<mask> a', 0, 'train'), ('a<mask>', 0, 'train')):
             self.assertEqual(framed.in_place(text, mask, 'train').tolist(), framed.encode(wanted).tolist(), text)
         self.assertEqual(self.opened(['10 11'], **IDS).in_place('14 4', 0, '1 13').tolist(), [1, 13])
+        pieces = self.opened(['the cat sat on the mat'] * 9, framing='roberta',
+                             tokenizer=SentencePiece(vocab=280, special=('begin', 'mask')))
+        for text, word in (('the <mask> sat', ' cat'), ('<mask> sat', 'the'), ('the <mask> <mask> on', ' cat')):
+            self.assertEqual(pieces.in_place(text, 0, word.strip()).tolist(), pieces.encode(word).tolist(), text)
         for word, message in (('', "'' has no tokens; give a word"),
                               ('[SEP]', r"'\[SEP\]' has the token \[SEP\], which is no")):
             with self.assertRaisesRegex(ValueError, message):
                 opened.in_place('w0 [MASK]', 0, word)
+
+    def test_a_mask_stands_for_a_piece_with_the_space_before_it(self):
+        opened = self.opened(['the cat sat on the mat'] * 9, framing='roberta',
+                             tokenizer=SentencePiece(vocab=280, special=('begin', 'mask')))
+        wanted = [*opened.encode('the'), opened.frame.mask, *opened.encode(' sat on')]
+        self.assertEqual(opened.encode('the <mask> sat on').tolist(), wanted)
+        self.assertEqual(opened.read_masked('the <mask> sat on')[0][1:-1].tolist(), wanted)
+        self.assertEqual(opened.filled('the <mask> sat on', opened.encode(' cat')[:1]), 'the cat sat on')
 
     def test_a_mask_that_no_text_can_hold(self):
         opened = self.opened(tokenizer=self.vocabulary(added=False))
