@@ -198,7 +198,8 @@ def agreed(signal, asked):
 
 @contextlib.contextmanager
 def together():
-    """While open, the loss of one of several processes ends the others at once, with one sentence and exit code 1.
+    """While open, the loss of one of several processes ends the others at once, with one sentence and exit code 1. At its end
+    each waits for all, as the first has more to do than the others, and jax aborts who waits for longer than `_LOST` to exit.
 
     Each process keeps a connection to the first, which the kernel closes when either end dies. Without it, the remaining
     processes would hang in the next collective, or be aborted by jax half a minute later. If the connection cannot be made (a
@@ -213,6 +214,7 @@ def together():
         watcher.start()
     try:
         yield
+        from_first(0)
     except Exception as error:
         # An unexpected error is probably the loss of another process, which the watcher reports.
         time.sleep(1 if expected(error) else 2 * _GRACE)

@@ -4,6 +4,7 @@ import contextlib
 import os
 import re
 import runpy
+import select
 import signal
 import socket
 import subprocess
@@ -20,6 +21,7 @@ from absl.testing import absltest, parameterized
 from tests import experiments
 from tests.train_test import at
 from training import mesh as meshes
+from training.config import cli
 from training.host import processes
 
 CONFIG = '''
@@ -52,6 +54,45 @@ def one_of_two(process, victim, number, moment, *flags):
         runpy.run_path(sys.argv[0], run_name='__main__')
 
 
+def ending(process, event, port):
+    """A run of process 0 or 1 that ends with a message of the first, after an event at its end. For a process of its own."""
+
+    def main():
+        processes.join(f'localhost:{port}', 2, int(process))
+        with processes.together():
+            processes.from_first(0)  # all have begun
+            if process == '0':
+                time.sleep(8)  # draws, copies to a bucket
+                print('finished', flush=True)
+            elif event == 'lost':  # while it waits
+                threading.Timer(1, os.kill, (os.getpid(), signal.SIGKILL)).start()
+        return 0
+
+    sys.argv = ['train.py']
+    with mock.patch.object(processes, '_LOST', 5):
+        cli.run(main)
+
+
+def free_port():
+    with socket.create_server(('localhost', 0)) as free:
+        return free.getsockname()[1]
+
+
+def both(function, *arguments):
+    """((exit code, output) of process 0, of process 1), which call a function of this file with their number and these."""
+    code = f'from tests.training.host import processes_test as t; t.{function.__name__}(*__import__("sys").argv[1:])'
+    xla_flags = re.sub('--xla_force_host_platform_device_count=.', '', os.environ.get('XLA_FLAGS', ''))  # a device each
+    environment = os.environ | {'PYTHONPATH': str(experiments.ROOT), 'XLA_FLAGS': xla_flags}
+    children = [subprocess.Popen([sys.executable, '-c', code, str(i), *map(str, arguments)], text=True, env=environment,
+                                 stdout=subprocess.PIPE, stderr=subprocess.STDOUT) for i in (0, 1)]
+    try:
+        outputs = [child.communicate(timeout=600)[0] for child in children]
+    finally:
+        for child in children:
+            child.kill()
+    return [(child.returncode, output) for child, output in zip(children, outputs, strict=True)]
+
+
 class DevicesTest(absltest.TestCase):
     def test_a_process_without_a_device_is_refused(self):
         processes.require_devices(meshes.make(1))
@@ -70,21 +111,8 @@ class TwoProcessesTest(experiments.TestCase):
 
     def train(self, number=0, moment=1, victim=1):
         """((exit code, output) of process 0, of process 1)."""
-        with socket.create_server(('localhost', 0)) as free:
-            port = free.getsockname()[1]
-        code = 'from tests.training.host import processes_test as t; t.one_of_two(*__import__("sys").argv[1:])'
-        flags = f'--config={self.config}', f'--workdir={self.workdir}', f'--coordinator=localhost:{port}'
-        xla_flags = re.sub('--xla_force_host_platform_device_count=.', '', os.environ.get('XLA_FLAGS', ''))  # a device each
-        environment = os.environ | {'PYTHONPATH': str(experiments.ROOT), 'XLA_FLAGS': xla_flags}
-        children = [subprocess.Popen([sys.executable, '-c', code, str(i), str(victim), str(number), str(moment), *flags],
-                                     text=True, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
-                    for i in (0, 1)]
-        try:
-            outputs = [child.communicate(timeout=600)[0] for child in children]
-        finally:
-            for child in children:
-                child.kill()
-        return [(child.returncode, output) for child, output in zip(children, outputs, strict=True)]
+        return both(one_of_two, victim, number, moment, f'--config={self.config}', f'--workdir={self.workdir}',
+                    f'--coordinator=localhost:{free_port()}')
 
     @pytest.mark.slow
     def test_stopped_lost_and_resumed_it_ends_as_one_process_does(self):
@@ -152,6 +180,25 @@ def get_config(variant=''):
         self.assertFalse(self.workdir.exists())
 
 
+class EndTest(parameterized.TestCase):
+    """What becomes of a process that has nothing left to do, while the first works on for longer than jax lets others wait."""
+
+    @pytest.mark.slow
+    def test_it_waits_for_the_first(self):
+        (code, out), (other, quiet) = both(ending, 'none', free_port())
+        self.assertEqual((code, other), (0, 0), out + quiet)
+        self.assertIn('finished', out)
+        self.assertNotIn('is gone', out + quiet)
+
+    @pytest.mark.slow
+    def test_its_loss_is_noticed_by_the_first(self):
+        (code, out), (other, quiet) = both(ending, 'lost', free_port())
+        self.assertEqual((code, other), (1, -signal.SIGKILL), out + quiet)
+        self.assertIn('process 0 of 2 ends because another one is gone', out)
+        self.assertNotIn('finished', out)
+        self.assertNotIn('Check failure', out)
+
+
 class AgreementTest(parameterized.TestCase):
     """What several processes tell each other, of which only this one is there."""
 
@@ -181,10 +228,13 @@ class AgreementTest(parameterized.TestCase):
 
 class LinksTest(absltest.TestCase):
     def test_a_foreign_connection_that_says_nothing_cuts_off_no_other(self):
-        links = []
+        links, released = [], []
 
         def spread(packed):
-            """Others connect as soon as they are told the port; the first of them is foreign."""
+            """Others connect as soon as they are told the port; the first of them is foreign. At the end they wait for all."""
+            if links:
+                released.append(select.select(links[1:], [], [], 0)[0])
+                return
             packed = bytes(packed)
             port = int(packed[16:].rstrip(b'\0').decode().rpartition(':')[2])
             for said in b'', packed[:16], packed[:16]:
@@ -199,6 +249,7 @@ class LinksTest(absltest.TestCase):
         for link in links[1:]:
             self.assertEqual(link.recv(1), processes._DONE)
             link.sendall(processes._DONE)
+        self.assertEqual(released, [[]])  # none of them before all had come
 
 
 class JoinTest(parameterized.TestCase):
