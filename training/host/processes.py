@@ -208,18 +208,21 @@ def together():
     if not several():
         yield
         return
-    links = _links()
-    watchers = [threading.Thread(target=_watch, args=(link,), daemon=True) for link in links]
+    links, failed = _links(), threading.Event()
+    watchers = [threading.Thread(target=_watch, args=(link, failed), daemon=True) for link in links]
     for watcher in watchers:
         watcher.start()
     try:
         yield
         from_first(0)
-    except Exception as error:
-        # An unexpected error is probably the loss of another process, which the watcher reports.
-        time.sleep(1 if expected(error) else 2 * _GRACE)
+    except (Exception, KeyboardInterrupt) as error:
+        interrupted = isinstance(error, KeyboardInterrupt)
+        if not interrupted:
+            # An unexpected error is probably the loss of another process, which the watcher reports.
+            time.sleep(1 if expected(error) else 2 * _GRACE)
+        failed.set()
         _say(links, _FAILED)
-        atexit.register(_leave)  # after the reason is printed; jax would wait for the others
+        atexit.register(_leave, 130 if interrupted else 1)  # after the reason is printed; jax would wait for the others
         raise
     _say(links, _DONE)
 
@@ -276,20 +279,25 @@ def _say(links, what):
             link.sendall(what)
 
 
-def _watch(link):
+def _watch(link, failed):
     with contextlib.suppress(OSError):
         said = link.recv(1)
         if said == _DONE:
             return
         if said == _FAILED:
             time.sleep(_GRACE)  # this process may have failed in the same way, and be reporting it
-    print(f'{os.path.basename(sys.argv[0])}: process {jax.process_index()} of {jax.process_count()} ends because another one '
-          'is gone; start all of them again with the same command, which resumes from the last checkpoint.',
-          file=sys.stderr, flush=True)
+    if failed.is_set():
+        time.sleep(2 * _GRACE)  # it says why, and leaves
+    else:
+        print(f'{os.path.basename(sys.argv[0])}: process {jax.process_index()} of {jax.process_count()} ends because another '
+              'one is gone; start all of them again with the same command, which resumes from the last checkpoint.',
+              file=sys.stderr, flush=True)
     os._exit(1)  # a regular exit would wait for the lost process
 
 
-def _leave():
+def _leave(code):
     sys.stdout.flush()
     sys.stderr.flush()
-    os._exit(1)
+    if first():
+        time.sleep(_GRACE + 1)  # jax aborts the others if the first is gone before they have left
+    os._exit(code)

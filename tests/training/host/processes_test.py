@@ -62,6 +62,10 @@ def ending(process, event, port):
         with processes.together():
             processes.from_first(0)  # all have begun
             if process == '0':
+                if event == 'error':
+                    raise ValueError('Only this one has a full disk.')
+                if event == 'interrupted':
+                    os.kill(os.getpid(), signal.SIGINT)
                 time.sleep(8)  # draws, copies to a bucket
                 print('finished', flush=True)
             elif event == 'lost':  # while it waits
@@ -197,6 +201,18 @@ class EndTest(parameterized.TestCase):
         self.assertIn('process 0 of 2 ends because another one is gone', out)
         self.assertNotIn('finished', out)
         self.assertNotIn('Check failure', out)
+
+    @pytest.mark.slow
+    @parameterized.parameters(('error', 1), ('interrupted', 130))
+    def test_it_ends_when_the_first_has_failed(self, event, wanted):
+        (code, out), (other, quiet) = both(ending, event, free_port())
+        self.assertEqual((code, other), (wanted, 1), out + quiet)
+        self.assertEqual('train.py: Only this one has a full disk.' in out, event == 'error', out)
+        self.assertIn('process 1 of 2 ends because another one is gone', quiet)
+        self.assertNotIn('is gone', out)
+        for text in (out, quiet):
+            self.assertNotIn('Traceback', text)
+            self.assertNotIn('Check failure', text)
 
 
 class AgreementTest(parameterized.TestCase):
