@@ -6,6 +6,7 @@ computed on its device and stored in the same step. If a step cannot be restored
 
 import contextlib
 import dataclasses
+import functools
 import gc
 import itertools
 import json
@@ -114,7 +115,7 @@ class Checkpoints:
       writable: False opens for reading only: nothing is created, cleaned up or set aside.
 
     Raises:
-      ValueError: `keep` is below 2.
+      ValueError: `keep` is below 2; the metrics of a step, which may be the best, could not be read though it may be intact.
     """
 
     def __init__(self, folder, *, keep: int = 3, best: str = '', writable: bool = True):
@@ -148,9 +149,9 @@ class Checkpoints:
         )
         if best:
             for step in self.steps():
-                # An unreadable step has no value; `restore` reports it when it reaches it.
-                with contextlib.suppress(Exception):
-                    self._note_metric(step, self._read_meta(step)['metrics'])
+                content, reason = self._attempt('meta', functools.partial(self._read_meta, step))
+                if not reason:  # a damaged step has no value; `restore` reports it when it reaches it
+                    self._note_metric(step, content['metrics'])
 
     def steps(self) -> list[int]:
         """The saved steps, oldest first; a save in progress counts."""

@@ -352,6 +352,28 @@ class CheckpointsTest(parameterized.TestCase):
         self.assertEqual(checkpoints.steps(), [1, 2])
         self.assertFalse((self.workdir / 'damaged').exists())
 
+    @parameterized.parameters(ConnectionError('reset'), PermissionError('no'))
+    def test_the_best_stays_though_its_metrics_cannot_be_read_now(self, error):
+        writer = self.open(keep=2, best='valid/loss')
+        for step in range(1, 5):
+            writer.save(step, {'params': jnp.ones(3)}, None, {'valid/loss': float(step)})
+        writer.close()
+        with (mock.patch.object(checkpoint.Checkpoints, '_read_meta', side_effect=error),
+              self.assertRaisesRegex(ValueError, 'could not be read, though it may be intact ')):
+            self.open(keep=2, best='valid/loss')
+        again = self.open(keep=2, best='valid/loss')
+        again.save(5, {'params': jnp.ones(3)}, None, {'valid/loss': 5.0})
+        self.assertEqual((again.steps(), again.best_step()), ([1, 4, 5], 1))
+
+    def test_a_step_whose_metrics_are_damaged_is_not_the_best(self):
+        writer = self.open(best='valid/loss')
+        for step in (1, 2):
+            writer.save(step, {'params': jnp.ones(3)}, None, {'valid/loss': float(step)})
+        writer.close()
+        _flip(self.folder / '1' / 'meta' / 'metadata')
+        again = self.open(best='valid/loss')
+        self.assertEqual((again.steps(), again.best_step()), ([1, 2], 2))
+
     def test_chosen_step(self):
         self.save_two()
         checkpoints = self.open()
