@@ -199,9 +199,13 @@ class Checkpoints:
             self._manager.save(step, args=ocp.args.Composite(**items))
 
     def amend(self, step: int, metrics: dict[str, float], meta: dict) -> None:
-        """Adds metrics to a saved step and replaces its `meta`: for an evaluation done after the step was saved."""
+        """Adds metrics to a saved step and replaces its `meta`: for an evaluation done after the step was saved. Raises
+        ValueError if it can no longer be read, or not be written."""
         self.wait()
-        content = self._read_meta(step)
+        content, reason = self._attempt('meta', functools.partial(self._read_meta, step))
+        if reason:
+            raise ValueError(f'checkpoint {step} in {self._folder} has been damaged ({reason}): start again '
+                             'with the same command, which resumes from the one before it.')
         content |= {'metrics': content['metrics'] | {name: float(v) for name, v in metrics.items()}, 'user': meta}
         if jax.process_index() == 0:
             # A kill leaves the old file or the new one.
@@ -304,7 +308,7 @@ class Checkpoints:
                         or _MACHINE.search(str(error))):
                     raise ValueError(
                         f'a checkpoint in {self._folder} could not be read, though it may be intact ({reason}): '
-                        'make sure that there is enough memory and permission to read it, then start again.'
+                        'make sure that it can be reached, with enough memory and permission, then start again.'
                     ) from error
             if reason:
                 time.sleep(0.1)  # the other reads fail a little later, or when they are garbage-collected

@@ -69,23 +69,36 @@ def unreachable(error):
         'gcsfs', 'google', 'aiohttp', 'requests')
 
 
-def write(place, text):
-    """Writes a file: all of it or nothing. Raises ValueError if a local one cannot be written."""
-    if remote(place):
-        place.write_text(text)
-        return
-    temporary = place.with_name(f'.{place.name}.{os.getpid()}')
+@contextlib.contextmanager
+def _writing(place):
+    """Turns what a disk or a network does not let through into one sentence."""
     try:
-        with open(temporary, 'w', encoding='utf-8') as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(place)
-    except OSError as error:
-        with contextlib.suppress(OSError):
-            temporary.unlink()
-        raise ValueError(f'{place} cannot be written ({error.strerror}): make sure that there is space and permission, then '
-                         'give the same command again.') from error
+        yield
+    except Exception as error:
+        if not isinstance(error, OSError) and not unreachable(error):
+            raise
+        raise ValueError(f'{place} cannot be written ({getattr(error, "strerror", None) or error}): make sure that there is '
+                         f'{"a network" if remote(place) else "space"} and permission, then give the same command '
+                         'again.') from error
+
+
+def write(place, text):
+    """Writes a file: all of it or nothing. Raises ValueError if it cannot be written."""
+    with _writing(place):
+        if remote(place):
+            place.write_text(text)
+            return
+        temporary = place.with_name(f'.{place.name}.{os.getpid()}')
+        try:
+            with open(temporary, 'w', encoding='utf-8') as file:
+                file.write(text)
+                file.flush()
+                os.fsync(file.fileno())
+            temporary.replace(place)
+        except OSError:
+            with contextlib.suppress(OSError):
+                temporary.unlink()
+            raise
 
 
 def appending(place):

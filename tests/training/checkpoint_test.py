@@ -22,11 +22,12 @@ import numpy as np
 import optax
 import pytest
 from absl.testing import absltest, parameterized
+from etils import epath
 from jax import numpy as jnp
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
 from tests.marks import slow_but
-from training import checkpoint
+from training import checkpoint, storage
 
 _BIG = 3200  # elements of an array that fills a file of its own
 
@@ -276,6 +277,23 @@ class CheckpointsTest(parameterized.TestCase):
             self.assertEqual(found, [{'pending': []}, {'pending': ['test']}])
         writer.amend(2, {'valid/loss': 0.5}, {})
         self.assertEqual([opened.best_step() for opened in (writer, self.open(best='valid/loss'))], [2, 2])
+
+    def test_a_bucket_that_is_away_while_something_joins_is_one_sentence(self):
+        writer = self.open(best='valid/loss')
+        writer.save(1, {'params': jnp.ones(3)}, None, {}, meta={'pending': ['valid']})
+        writer.wait()
+        of_service = type('HttpError', (Exception,), {'__module__': 'gcsfs.retry'})('Service Unavailable, 503')
+        place = type(epath.Path(self.folder))
+        for name, words in (('read_text', 'could not be read, though it may be intact .meta cannot be read, HttpError: Serv'),
+                            ('write_text', 'metadata cannot be written .Service Unavailable, 503.: make sure that there is')):
+            with (self.subTest(name), mock.patch.object(place, name, side_effect=of_service),
+                  mock.patch.object(storage, 'remote', return_value=True), self.assertRaisesRegex(ValueError, words)):
+                writer.amend(1, {'valid/loss': 1.0}, {})
+        self.assertEqual(writer.restore(_target({'params': jnp.ones(3)})).meta, {'pending': ['valid']})
+        self.assertIsNone(writer.best_step())
+        _flip(self.folder / '1' / 'meta' / 'metadata')
+        with self.assertRaisesRegex(ValueError, f'checkpoint 1 in {self.folder} has been damaged .meta cannot be read, '):
+            writer.amend(1, {'valid/loss': 1.0}, {})
 
     def test_a_reader_finds_the_steps_that_training_saves_meanwhile(self):
         writer = self.open(keep=2)

@@ -11,6 +11,8 @@ from absl.testing import absltest, parameterized
 from tests import storage_server
 from training import storage
 
+OF_SERVICE = type('HttpError', (Exception,), {'__module__': 'gcsfs.retry'})
+
 
 class PathTest(absltest.TestCase):
     def test_local_paths_are_those_of_pathlib(self):
@@ -29,6 +31,17 @@ class PathTest(absltest.TestCase):
                   self.assertRaisesRegex(ValueError, 'config.json cannot be written .No space left on device.: make sure')):
                 storage.write(place, 'new')
             self.assertEqual({one.name: one.read_text() for one in place.parent.iterdir()}, {'config.json': 'old'})
+
+    def test_a_bucket_that_is_away(self):
+        place = mock.Mock(__str__=lambda self: 'gs://bucket/config.json')
+        for error, words in ((OF_SERVICE('503'), '503'), (PermissionError(errno.EACCES, 'Forbidden'), 'Forbidden')):
+            place.write_text.side_effect = error
+            with self.assertRaisesRegex(ValueError, f'^gs://bucket/config.json cannot be written .{words}.: make sure that '
+                                                    'there is a network and permission, then give the same command again.$'):
+                storage.write(place, 'new')
+        place.write_text.side_effect = KeyError('ours')
+        with self.assertRaises(KeyError):
+            storage.write(place, 'new')
 
     def test_lines_in_a_bucket_are_not_written_one_by_one(self):
         place = mock.Mock(exists=mock.Mock(return_value=False), __str__=lambda self: 'gs://bucket/log')
@@ -57,8 +70,7 @@ class PathTest(absltest.TestCase):
 
 class UnreachableTest(absltest.TestCase):
     def test_errors_of_a_network_are_told_from_others(self):
-        of_service = type('HttpError', (Exception,), {'__module__': 'gcsfs.retry'})
-        for error in (ConnectionError(), TimeoutError(), of_service('Service Unavailable, 503')):
+        for error in (ConnectionError(), TimeoutError(), OF_SERVICE('Service Unavailable, 503')):
             self.assertTrue(storage.unreachable(error), error)
         for error in (FileNotFoundError(), ValueError('checksum'), KeyError('state')):
             self.assertFalse(storage.unreachable(error), error)
