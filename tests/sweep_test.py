@@ -115,6 +115,24 @@ class FailedTest(SweepCase):
             self.assertEqual([line.split()[0] for line in out.getvalue().splitlines()[1:]], [*wanted])
 
 
+    def test_a_bucket_that_is_away_for_a_while_ends_no_training(self):
+        away = type('HttpError', (Exception,), {'__module__': 'gcsfs.retry'})('Service Unavailable, 503')
+        place = mock.Mock(exists=mock.Mock(return_value=False), __str__=lambda self: 'gs://bucket/one.log')
+        folder = mock.Mock(with_name=lambda name: place)
+
+        def train(config, folder):
+            for step in range(3):
+                print(step, flush=True)
+            return 0
+
+        with mock.patch.object(sweep.train, 'train', train):
+            place.write_text.side_effect = [away, None]
+            self.assertEqual(sweep.trained(lambda: None, folder), 0)
+            self.assertEqual(place.write_text.call_args.args, ('0\n1\n2\n',))
+            place.write_text.side_effect = away
+            with self.assertRaisesRegex(ValueError, 'gs://bucket/one.log cannot be written .Service Unavailable, 503.: make'):
+                sweep.trained(lambda: None, folder)
+
     def test_a_measure_that_fails_does_not_stop_the_others(self):
         def measure(folder):
             if folder.name == 'a':

@@ -103,7 +103,10 @@ def write(place, text):
 
 def appending(place):
     """A text file open for lines at its end, for `flush`."""
-    return _Object(place) if remote(place) else open(place, 'a', encoding='utf-8', buffering=1 << 16)
+    if not remote(place):
+        return open(place, 'a', encoding='utf-8', buffering=1 << 16)
+    with _writing(place):
+        return _Object(place, place.read_text() if place.exists() else '')
 
 
 def flush(file):
@@ -117,25 +120,34 @@ def flush(file):
 
 class _Object(io.StringIO):
     """A text in a bucket, written anew by `upload` and at its end; by `flush`, which every printed line calls, if the last time
-    is long enough ago."""
+    is long enough ago. What `flush` cannot write while the bucket is away is written the next time; the others then raise
+    ValueError."""
 
-    def __init__(self, place):
-        super().__init__(place.read_text() if place.exists() else '')
+    def __init__(self, place, text):
+        super().__init__(text)
         self._place, self._written, self._last = place, self.seek(0, io.SEEK_END), -math.inf
 
     def flush(self):
         if time.monotonic() - self._last > _BETWEEN:
-            self.upload()
+            try:
+                self.upload()
+            except ValueError as error:
+                if not unreachable(error.__cause__):
+                    raise
+                self._last = time.monotonic()  # not at the next line, as it tries for minutes
 
     def upload(self):
         if self.tell() > self._written:
-            self._place.write_text(self.getvalue())
+            with _writing(self._place):
+                self._place.write_text(self.getvalue())
             self._written, self._last = self.tell(), time.monotonic()
 
     def close(self):
-        if not self.closed:
-            self.upload()
-        super().close()
+        try:
+            if not self.closed:
+                self.upload()
+        finally:
+            super().close()
 
 
 def move(folder, target):

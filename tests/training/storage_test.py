@@ -57,6 +57,37 @@ class PathTest(absltest.TestCase):
             print(6, file=file)
         self.assertEqual((place.write_text.call_count, place.write_text.call_args.args[0][-4:]), (4, '5\n6\n'))
 
+    def test_lines_wait_while_the_bucket_is_away(self):
+        place = mock.Mock(exists=mock.Mock(return_value=False), __str__=lambda self: 'gs://bucket/log')
+        away = 'gs://bucket/log cannot be written .503.: make sure that there is a network'
+        with storage.appending(place) as file, mock.patch.object(storage, 'time') as clock:
+            clock.monotonic.return_value = 100.0
+            place.write_text.side_effect = OF_SERVICE('503')
+            for number in range(3):
+                print(number, file=file, flush=True)
+            self.assertEqual(place.write_text.call_count, 1)  # each try takes a minute
+            with self.assertRaisesRegex(ValueError, away):
+                storage.flush(file)
+            place.write_text.side_effect = None
+            clock.monotonic.return_value += 31
+            print(3, file=file, flush=True)
+            self.assertEqual(place.write_text.call_args.args, ('0\n1\n2\n3\n',))
+            place.write_text.side_effect = PermissionError(errno.EACCES, 'Forbidden')
+            clock.monotonic.return_value += 31
+            with self.assertRaisesRegex(ValueError, 'gs://bucket/log cannot be written .Forbidden.: make sure'):
+                print(4, file=file, flush=True)
+            place.write_text.side_effect = None
+        self.assertEqual(place.write_text.call_args.args, ('0\n1\n2\n3\n4\n',))
+        place.write_text.side_effect = OF_SERVICE('503')
+        file = storage.appending(place)
+        print(5, file=file)
+        with self.assertRaisesRegex(ValueError, away):
+            file.close()
+        self.assertTrue(file.closed)
+        place.exists.side_effect = OF_SERVICE('503')
+        with self.assertRaisesRegex(ValueError, away):
+            storage.appending(place)
+
     def test_other_remote_paths_are_refused(self):
         for given in ('s3://bucket/run', 'gs://', pathlib.Path('s3://bucket/run')):  # which pathlib writes s3:/bucket/run
             with self.assertRaisesRegex(ValueError, f'{given} is a remote path, of which only gs://BUCKET/FOLDER is known'):
