@@ -57,12 +57,14 @@ def best_spans(start_logits: Sequence[np.ndarray], end_logits: Sequence[np.ndarr
 def _best_of(starts: Any, ends: Any, window: Any, longest: int, count: int) -> list[tuple[int, int, float]]:
     """(first token, last token, score) of the `count` best spans of a window, unordered; tokens count from its first."""
     size = len(window.ranges)
+    if not size:
+        return []
     shown = slice(window.first, window.first + size)
     blank = window.ranges[:, 0] >= window.ranges[:, 1]  # of white space alone
     first, last = (np.where(blank, -np.inf, np.asarray(logits, np.float64)[shown]) for logits in (starts, ends))
     following = np.append(last, np.full(longest - 1, -np.inf))
     scores = first[:, None] + np.lib.stride_tricks.sliding_window_view(following, longest)  # [n, longest]
-    best = np.argpartition(-scores, min(count, scores.size) - 1, axis=None)[:count] if size else ()
+    best = np.argpartition(-scores, min(count, scores.size) - 1, axis=None)[:count]
     spans = [(int(place) // longest, int(place) // longest + int(place) % longest) for place in best]
     return [(i, j, float(first[i] + last[j])) for i, j in spans if j < size and first[i] + last[j] > -np.inf]
 

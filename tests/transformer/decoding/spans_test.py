@@ -63,6 +63,12 @@ class BestSpansTest(parameterized.TestCase):
         blank = ContextWindow(0, 0, np.array([[0, 3], [3, 3]], np.int32), self.CONTEXT)
         self.assertEqual(best_spans([[1, 9.0]], [[1, 9.0]], [blank], count=5), [[SpanAnswer('one', 2.0, 0, 3)]])
 
+    @parameterized.parameters(None, 0.5)
+    def test_a_context_without_tokens_has_no_answer(self, null):
+        nothing = ContextWindow(0, 3, np.zeros((0, 2), np.int32), '\u200b')
+        self.assertEqual(best_spans([[1, 9, 9, 9]], [[2, 9, 9, 9]], [nothing], null=null),
+                         [[SpanAnswer('', 3 + (null or 0.0), 0, 0)]])
+
 
 def of_conlleval(tags):
     """startOfChunk and endOfChunk of conlleval.pl, as they are in it, for the tags O, B and I."""
