@@ -85,8 +85,8 @@ class MaskedRows:
             starts, counts = packing.stretches(*whole, room)
         else:
             starts, counts = _of_sentences(begins, sizes, ends, room)
+        starts, counts = packing.stripped(starts, counts, begins, sizes)
         borders = offsets if joined else offsets[:0]
-        starts, counts = packing.stripped(starts, counts, borders)
         special = np.union1d(np.flatnonzero(vocabulary.special[store.ids]), borders)
         document = np.searchsorted(begins, starts, 'right') - 1
         made = cls(store, frame, config.noise, vocabulary, config.length, pairs, config.boundary_targets, begins, sizes, starts,

@@ -307,5 +307,6 @@ def _stretches(store: tokens.Tokens, room: int, config: Corrupted) -> tuple[np.n
 
     offsets, stream = store.offsets, config.documents == 'stream'
     joined = config.packing == 'concat' and not stream
-    whole = (offsets[:1] + 1, offsets[-1:] - offsets[:1] - 1) if joined else packing.documents(offsets, len(store.ids), stream)
-    return packing.stripped(*packing.stretches(*whole, room), offsets if joined else offsets[:0])
+    documents = packing.documents(offsets, len(store.ids), stream)
+    whole = (offsets[:1] + 1, offsets[-1:] - offsets[:1] - 1) if joined else documents
+    return packing.stripped(*packing.stretches(*whole, room), *documents)

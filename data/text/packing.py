@@ -66,11 +66,12 @@ def stretches(begins: np.ndarray, sizes: np.ndarray, room: int) -> tuple[np.ndar
     return pieces.starts - text[document] + begins[document], pieces.counts.astype(np.int64)
 
 
-def stripped(starts: np.ndarray, counts: np.ndarray, borders: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Pieces without the tokens at `borders` with which they begin or end."""
-    at_start = np.isin(starts, borders)
-    starts, counts = starts + at_start, counts - at_start
-    return starts, counts - (np.isin(starts + counts - 1, borders) & (counts > 0))
+def stripped(starts: np.ndarray, counts: np.ndarray, begins: np.ndarray, sizes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Pieces without the tokens between `documents` with which they begin or end; of a piece of nothing else 0 tokens."""
+    stops, ends = starts + counts, begins + sizes
+    starts = np.maximum(starts, np.append(begins, 0)[ends.searchsorted(starts, 'right')])  # 0: no document follows
+    stops = np.minimum(stops, np.append(ends, 0)[begins.searchsorted(stops) - 1])  # 0, at -1: none stands before
+    return starts, np.maximum(0, stops - starts)
 
 
 @dataclasses.dataclass(frozen=True)

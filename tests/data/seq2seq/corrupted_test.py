@@ -47,6 +47,15 @@ class RowsTest(CorruptedCase):
         text = '\n'.join(LINES) + '\n' if documents != 'line' else ''.join(LINES)
         self.assertEqual(bytes([one for targets in found for one in targets[:-1] if one != END]).decode(), text)
 
+    def test_no_row_begins_or_ends_with_documents_without_tokens(self):
+        text = ['the cat sat on', *['\u200b'] * 40, 'the mat', *['\ufeff'] * 3] * 9
+        opened = self.opened(text, tokenizer=WordPiece(vocab=21), framing='bert', noise=DeleteTokens(), length=12)
+        part = opened._rows
+        rows = [part.text(row).tolist() for row in range(len(part))]
+        self.assertNotIn(opened.end, [one for row in rows for one in (row[0], row[-1])])
+        words = [one for line in text for one in opened.tokenizer.encode(line).tolist()]
+        self.assertEqual([one for row in rows for one in row if one != opened.end], words)
+
     def test_t5_interleaves_into_the_text_in_every_row(self):
         opened, count = self.opened(length=24), 0
         text = b'\xff'.join(line.encode() for line in LINES)

@@ -263,6 +263,15 @@ class MaskingTest(MaskedCase):
         other = next(opened.train(1))
         self.assertFalse(np.array_equal(np.sort(other['masked']), np.sort(next(opened.train(0))['masked'])))
 
+    def test_no_row_begins_or_ends_with_documents_without_tokens(self):
+        text = ['the cat sat on', *['\u200b'] * 40, 'the mat', *['\ufeff'] * 3] * 9
+        opened = self.opened(text, tokenizer=WordPiece(vocab=21), length=12)
+        rows = [row[1:-1] for row in restored(self.rows(opened.evaluation('all', 3)))]
+        end = opened.frame.end
+        self.assertNotIn(end, [one for row in rows for one in (row[0], row[-1])])
+        words = lambda lines: [one for line in lines for one in opened.encode(line).tolist()]
+        self.assertEqual([one for row in rows for one in row if one != end], words(text))
+
     def test_entropy_of_the_words(self):
         lines = ['w1 w1 w2 zzz', 'w3 w1']
         opened = self.opened(lines)

@@ -48,6 +48,23 @@ class WindowsTest(parameterized.TestCase):
         np.testing.assert_array_equal(scored, 1)
 
 
+class StrippedTest(parameterized.TestCase):
+    @parameterized.parameters(1, 2, 3, 7)
+    def test_no_piece_begins_or_ends_between_documents(self, room):
+        """As a loop does, of documents end to end, many of them empty: each piece is cut to its tokens of documents."""
+        for sizes in ([0, 0, 0], [0, 0, 5, 0, 0, 0, 0, 4, 1, 0, 0], RNG.integers(0, 3, 60)):
+            offsets = documents(*(np.array(sizes) + 1))
+            size = int(offsets[-1]) + 1
+            begins, counts = packing.documents(offsets, size, False)
+            text = np.setdiff1d(np.arange(size), offsets)
+            whole = packing.stretches(offsets[:1] + 1, offsets[-1:] - offsets[:1] - 1, room)
+            wanted = [text[(text >= start) & (text < start + count)] for start, count in zip(*whole)]
+            wanted = [(one[0], one[-1] + 1 - one[0]) for one in wanted if len(one)]
+            starts, counts = packing.stripped(*whole, begins, counts)
+            self.assertEqual(list(zip(starts[counts > 0], counts[counts > 0])), wanted)
+            self.assertGreaterEqual(counts.min(), 0)
+
+
 class RowsTest(parameterized.TestCase):
     def test_first_fit(self):
         rows = packing.first_fit(pieces([3, 4, 2, 1, 5]), 5)
