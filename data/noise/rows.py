@@ -243,10 +243,7 @@ class MaskedRows:
 
     def _ids(self, start: int, count: int) -> np.ndarray:
         """int32 [count]: the tokens of a stretch, with the token that ends a text between documents."""
-        ids = self.store.ids[start : start + count].astype(np.int32)
-        first, last = self.borders.searchsorted((start, start + count))
-        ids[self.borders[first:last] - start] = self.frame.end
-        return ids
+        return self.store.piece(start, count, self.borders, self.frame.end)
 
 
 def _of_sentences(begins: np.ndarray, sizes: np.ndarray, ends: np.ndarray, room: int) -> tuple[np.ndarray, np.ndarray]:

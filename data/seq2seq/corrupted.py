@@ -108,7 +108,7 @@ class OpenCorrupted(OpenDocuments):
                              f'must be {noise.least + around} or more.')
         self._raw = noise.raw(room)
         self.lengths = config.length, noise.targets(self._raw) + around
-        self._vocabulary = Vocabulary.of(self.tokenizer)
+        self._vocabulary = dataclasses.replace(Vocabulary.of(self.tokenizer), end=self.end)
         self._require_tokens()
 
     def _require_tokens(self) -> None:
@@ -248,7 +248,8 @@ class OpenCorrupted(OpenDocuments):
                 f"The split {part.expression!r} holds no row of {config.noise.least} tokens or more, which data.noise="
                 f"'{config.noise}' takes; give it more text."
             )
-        return CorruptedRows(store, starts[kept], counts[kept], self)
+        borders = store.offsets[:0] if config.documents == 'stream' else store.offsets
+        return CorruptedRows(store, starts[kept], counts[kept], borders, self)
 
     def row(self, ids: np.ndarray, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
         """(inputs, targets), with the special tokens around them, of a row of text with noise."""
@@ -264,21 +265,22 @@ class CorruptedRows:
 
     Attributes:
       starts, counts: [rows], the tokens of each row.
+      borders: the places of the file between two documents, ascending.
       opened: adds the noise.
     """
 
     store: tokens.Tokens
     starts: np.ndarray
     counts: np.ndarray
+    borders: np.ndarray
     opened: OpenCorrupted
 
     def __len__(self) -> int:
         return len(self.starts)
 
     def text(self, number: int) -> np.ndarray:
-        """int32: the tokens of a row, without noise."""
-        start = self.starts[number]
-        return self.store.ids[start : start + self.counts[number]].astype(np.int32)
+        """int32: the tokens of a row, without noise, with the token that ends a text between documents."""
+        return self.store.piece(self.starts[number], self.counts[number], self.borders, self.opened.end)
 
     def batch(self, numbers: np.ndarray, seeds: Sequence[tuple[int, ...]]) -> dict[str, np.ndarray]:
         """The batch of rows with these numbers, each with the noise of a seed."""

@@ -61,6 +61,13 @@ class Tokens:
         ids = self.ids[places]
         return ids if self.begin < 0 else np.where(np.isin(places, self.offsets[:-1]), self.begin, ids)
 
+    def piece(self, start: int, count: int, borders: np.ndarray, end: int) -> np.ndarray:
+        """int32 [count]: the ids of a stretch of the file, with the id `end` at `borders`, ascending places of the file."""
+        ids = self.ids[start : start + count].astype(np.int32)
+        first, last = borders.searchsorted((start, start + count))
+        ids[borders[first:last] - start] = end
+        return ids
+
     def __getstate__(self):
         return {'folder': self.folder, 'begin': self.begin}
 

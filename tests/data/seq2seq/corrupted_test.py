@@ -56,6 +56,19 @@ class RowsTest(CorruptedCase):
         words = [one for line in text for one in opened.tokenizer.encode(line).tolist()]
         self.assertEqual([one for row in rows for one in row if one != opened.end], words)
 
+    def test_between_documents_stands_what_the_framing_puts_behind_a_text(self):
+        fields = dict(text=['11 12', '21 22 23', '31'], tokenizer=Ids(vocab=50, end=1, cls=2, separator=3), framing='bert',
+                      noise=PermuteSentences(), batch_size=1)
+        opened = self.opened(**fields)
+        (_, targets), = self.rows(opened.evaluation('all', 1))
+        self.assertEqual(targets.tolist(), [2, 11, 12, 3, 21, 22, 23, 3, 31, 3])
+        found = {tuple(inputs[1:-1]) for inputs, _ in self.rows(itertools.islice(opened.train(0), 100))}
+        orders = itertools.permutations([(11, 12, 3), (21, 22, 23, 3), (31,)])  # it is known as the end of a text
+        self.assertEqual(found, {sum(order, ()) for order in orders})
+        stream = self.opened(**fields | dict(text=['1 11 12'], documents='stream'))
+        (_, targets), = self.rows(stream.evaluation('all', 1))
+        self.assertEqual(targets.tolist(), [2, 1, 11, 12, 3])  # a stream has nothing between documents
+
     def test_t5_interleaves_into_the_text_in_every_row(self):
         opened, count = self.opened(length=24), 0
         text = b'\xff'.join(line.encode() for line in LINES)
