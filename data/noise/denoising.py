@@ -12,7 +12,7 @@ import math
 
 import numpy as np
 
-from data.noise.noise import Noise
+from data.noise.noise import Noise, rounded_up
 from data.noise.vocabulary import Vocabulary
 
 _TAIL = 1e-7  # fairseq cuts the table of Poisson probabilities below it
@@ -93,7 +93,7 @@ class Infill(Denoising):
     def __call__(self, ids: np.ndarray, rng: np.random.Generator, vocabulary: Vocabulary) -> np.ndarray:
         starts = _word_starts(ids, vocabulary)
         words, bounds = len(starts), np.append(starts, len(ids))
-        lengths = self.lengths(math.ceil(self.share * words), rng)
+        lengths = self.lengths(rounded_up(self.share * words), rng)
         spans = lengths[lengths > 0]
         first = rng.permutation(words)[: len(spans)]
         begin, end = bounds[first], bounds[np.minimum(first + spans, words)]
@@ -144,7 +144,7 @@ class MaskTokens(Denoising):
             raise ValueError(f'{self} has no meaning: random is a share between 0 and 1.')
 
     def __call__(self, ids: np.ndarray, rng: np.random.Generator, vocabulary: Vocabulary) -> np.ndarray:
-        chosen = rng.permutation(len(ids))[: math.ceil(self.share * len(ids))]
+        chosen = rng.permutation(len(ids))[: rounded_up(self.share * len(ids))]
         noised = ids.copy()
         noised[chosen] = _masks(len(chosen), self.random, rng, vocabulary)
         return noised
@@ -164,7 +164,7 @@ class DeleteTokens(Denoising):
         _require_share(self)
 
     def __call__(self, ids: np.ndarray, rng: np.random.Generator, vocabulary: Vocabulary) -> np.ndarray:
-        kept = rng.permutation(len(ids))[min(math.ceil(self.share * len(ids)), len(ids) - 1) :]
+        kept = rng.permutation(len(ids))[min(rounded_up(self.share * len(ids)), len(ids) - 1) :]
         return ids[np.sort(kept)]
 
 
@@ -187,7 +187,7 @@ class PermuteSentences(Denoising):
     def __call__(self, ids: np.ndarray, rng: np.random.Generator, vocabulary: Vocabulary) -> np.ndarray:
         between = np.flatnonzero(ids == vocabulary.end) + 1  # texts that share a row
         ends = functools.reduce(np.union1d, (vocabulary.sentence_ends(ids), between, [len(ids)])).astype(np.int64)
-        chosen = rng.permutation(len(ends))[: math.ceil(self.share * len(ends))]
+        chosen = rng.permutation(len(ends))[: rounded_up(self.share * len(ends))]
         order = np.arange(len(ends))
         order[chosen] = rng.permutation(chosen)
         sentences = np.split(ids, ends[:-1])

@@ -17,6 +17,7 @@ from collections.abc import Collection, Iterator
 
 import numpy as np
 
+from data.noise.noise import rounded_up
 from data.noise.vocabulary import Vocabulary
 
 BUDGETS = 'round', 'ceil', 'chance', 'bernoulli'
@@ -62,7 +63,7 @@ class Masking(abc.ABC):
         mean = self.share * length
         if self.budget == 'bernoulli':
             mean += _SIGMAS * math.sqrt(mean * (1 - self.share))
-        return min(length, max(1, math.ceil(mean - 1e-9)))
+        return min(length, int(rounded_up(mean)))
 
     def plateau(self, shares: np.ndarray) -> float:
         """-sum p(word, seen) log p(word | seen) in nats, over words with these shares p: the loss of a model that knows how
@@ -108,7 +109,7 @@ class Masking(abc.ABC):
         ordinary = text.sum(1)
         wanted = self.share * (there.sum(1) if self.specials else ordinary)
         if self.budget == 'ceil':
-            wanted = np.ceil(wanted - 1e-9)  # 0.15·20 is 3
+            wanted = rounded_up(wanted)
         elif self.budget == 'chance':
             wanted = np.floor(wanted + chance)
         return np.minimum(ordinary, np.maximum(1, np.rint(wanted))).astype(np.int64)

@@ -47,3 +47,8 @@ class Noise(abc.ABC):
 
     def check(self, count: int) -> None:  # noqa: B027
         """Raises ValueError if it changes no token of a text of `count` tokens."""
+
+
+def rounded_up(counts: float | np.ndarray) -> np.ndarray:
+    """int64: shares of numbers, rounded up to 1 or more; 0.07 · 100 is 7, though a little above it in floating point."""
+    return np.maximum(1, np.ceil(np.asarray(counts) - 1e-9)).astype(np.int64)

@@ -1,5 +1,7 @@
 import dataclasses
+import fractions
 import math
+from unittest import mock
 
 import numpy as np
 from absl.testing import absltest, parameterized
@@ -58,7 +60,7 @@ class DenoisingTest(parameterized.TestCase):
             noise = Infill(share=draw.choice([0.05, 0.3, 0.7, 1.0]).item(), mean=draw.choice([0.5, 3.0]).item())
             found, rng = noise(text, np.random.default_rng(seed), WORDS), np.random.default_rng(seed)
             begins = [place for place in range(len(text)) if place == 0 or WORDS.word_starts(text)[place]]
-            lengths = noise.lengths(math.ceil(noise.share * len(begins)), rng)
+            lengths = noise.lengths(math.ceil(fractions.Fraction(str(noise.share)) * len(begins)), rng)
             kept, firsts = text.tolist(), rng.permutation(len(begins)).tolist()
             spans = list(zip(firsts, lengths[lengths > 0].tolist()))
             for first, _ in spans:
@@ -76,6 +78,22 @@ class DenoisingTest(parameterized.TestCase):
         np.testing.assert_array_equal(found.sum(1), 6)
         for count in found.sum(0):
             self.assertLess(sigmas(count, DRAWS, 0.3), 4)
+
+    @parameterized.product(percent=(7, 14, 28, 55, 70), size=(25, 50, 100))
+    def test_a_share_is_rounded_up_once(self, percent, size):
+        """0.07 · 100 is above 7 in floating point, but not 8."""
+        share, wanted = percent / 100, -(-percent * size // 100)
+        rng, text = np.random.default_rng(0), np.arange(size, dtype=np.int32)
+        letters = dataclasses.replace(WORDS, begins=None, ends=None)
+        self.assertEqual((MaskTokens(share)(text, rng, WORDS) == MASK).sum(), wanted)
+        self.assertLen(DeleteTokens(share)(text, rng, WORDS), size - wanted)
+        with mock.patch.object(Infill, 'lengths', return_value=np.array([1])) as lengths:
+            Infill(share)(text, rng, letters)
+        self.assertEqual(lengths.call_args.args[0], wanted)
+        none, pairs = np.zeros(len(WORDS.stops), bool), np.arange(2 * size, dtype=np.int32)  # sentences of two tokens
+        odd = dataclasses.replace(WORDS, stops=np.arange(len(none)) % 2 > 0, closes=none, digits=none)
+        moved = [(PermuteSentences(share)(pairs, np.random.default_rng(seed), odd) != pairs).sum() for seed in range(50)]
+        self.assertEqual(max(moved), 2 * wanted)
 
     def test_random_tokens_in_place_of_masks(self):
         found = np.stack(list(self.draws(MaskTokens(share=1.0, random=0.2), 'abcdefghij')))
