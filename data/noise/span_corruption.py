@@ -12,6 +12,8 @@ import numpy as np
 from data.noise.noise import Noise
 from data.noise.vocabulary import Vocabulary
 
+_MOST = 0.99  # share: of more, a row of inputs stands for so much text that nothing has room for its targets
+
 
 @dataclasses.dataclass(frozen=True)
 class SpanCorruption(Noise):
@@ -35,8 +37,8 @@ class SpanCorruption(Noise):
     least = 2
 
     def __post_init__(self):
-        if not (0 < self.share < 1 and self.mean >= 1):
-            raise ValueError(f'{self} has no meaning: share is above 0 and below 1, such as 0.15, and mean 1 or more.')
+        if not (0 < self.share <= _MOST and self.mean >= 1):
+            raise ValueError(f'{self} is out of range: share is above 0 and at most {_MOST}, such as 0.15, and mean 1 or more.')
 
     def corrupted(self, ids: np.ndarray, rng: np.random.Generator, vocabulary: Vocabulary) -> tuple[np.ndarray, np.ndarray]:
         missing, spans = self.counts(len(ids))
@@ -70,7 +72,8 @@ class SpanCorruption(Noise):
         count = room
         while self._inputs(count + 1) <= room:
             count += 1
-        return count
+        missing, _ = self.counts(count)
+        return count - (self.share == 0.5 and 2 * missing > count)  # as there: the targets fit in as many places as the inputs
 
     def targets(self, count: int) -> int:
         return sum(self.counts(count)) + self.closing

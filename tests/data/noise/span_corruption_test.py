@@ -1,3 +1,4 @@
+import itertools
 import math
 
 import numpy as np
@@ -25,6 +26,20 @@ def interleaved(inputs, targets):
     for one in inputs:
         text += spans[one] if one > 256 else [one]
     return text
+
+
+def random_spans_helper(length, share, mean):
+    """(tokens, targets) of t5/data/preprocessors.py, with one sentinel for each span, by itself."""
+    def lengths(tokens):
+        missing = round(tokens * share)
+        spans = round(missing / mean)
+        return tokens - missing + spans + 1, missing + spans + 1
+
+    tokens = length
+    while lengths(tokens + 1)[0] <= length:
+        tokens += 1
+    inputs, targets = lengths(tokens)
+    return (tokens - 1, targets - 1) if share == 0.5 and targets > inputs else (tokens, targets)
 
 
 class SpanCorruptionTest(parameterized.TestCase):
@@ -64,6 +79,14 @@ class SpanCorruptionTest(parameterized.TestCase):
             self.assertGreater(inputs(count + 1), room)
         self.assertLen(noise.corrupted(np.zeros(568, int), np.random.default_rng(0), WORDS)[0], 511)
 
+    def test_targets_of_a_half_have_no_more_places_than_inputs(self):
+        self.assertEqual(random_spans_helper(512, 0.5, 3.0), (766, 512))
+        for share, mean, closing in itertools.product((0.15, 0.25, 0.5), (2.0, 3.0, 8.0), (False, True)):
+            noise = SpanCorruption(share, mean, closing)
+            for length in (64, 114, 128, 256, 512, 1024):
+                tokens, targets = random_spans_helper(length, share, mean)
+                self.assertEqual((noise.raw(length - 1), noise.targets(tokens) + 1), (tokens, targets + closing), noise)
+
     def test_lengths_are_uniform_among_those_that_add_up(self):
         noise, first = SpanCorruption(0.2, 4.0), np.zeros(16)  # of 80 tokens 16 in 4 spans
         for seed in range(DRAWS):
@@ -78,8 +101,8 @@ class SpanCorruptionTest(parameterized.TestCase):
         self.assertEqual(SpanCorruption().restored(inputs, targets, WORDS).tolist(), [1, 2, 8, 9, 3])
 
     def test_refuses(self):
-        for bad in (dict(share=0.0), dict(share=1.0), dict(mean=0.5)):
-            with self.assertRaisesRegex(ValueError, 'has no meaning'):
+        for bad in (dict(share=0.0), dict(share=1.0), dict(share=1 - 1e-6), dict(mean=0.5)):
+            with self.assertRaisesRegex(ValueError, 'is out of range: share is above 0 and at most 0.99'):
                 SpanCorruption(**bad)
         with self.assertRaisesRegex(ValueError, 'hides 0.1 of the 10 tokens'):
             SpanCorruption(share=0.01).check(10)
