@@ -4,11 +4,11 @@
 
 sweep(variant) in the config file, by default configs/stability.py, names the points and the fields that each changes. A point
 is a run in DIR/POINT, which prints to DIR/POINT.log; a finished point is not trained again, a stopped one resumes. A --config
-flag applies to all points. --seeds=N trains each point with N seeds and tabulates mean ± standard deviation; it makes a config
-without sweep(variant) the only point. --processes=N trains N points at a time, each on its share of the cores: on a CPU two
-processes with a core each do more than one with two, and on a GPU small models leave room for others, each on its share of the
-memory (docs/tpu.md). A point that fails then does not stop the others, as it does where one is trained at a time.
---only=POINT trains one point.
+flag applies to all points, and is refused if one of them sets that field itself. --seeds=N trains each point with N seeds and
+tabulates mean ± standard deviation; it makes a config without sweep(variant) the only point. --processes=N trains N points at a
+time, each on its share of the cores: on a CPU two processes with a core each do more than one with two, and on a GPU small
+models leave room for others, each on its share of the memory (docs/tpu.md). A point that fails then does not stop the others,
+as it does where one is trained at a time. --only=POINT trains one point.
 
 The table is printed and saved in DIR/NAME.json, the pictures, if the sweep has any, in DIR/plots/NAME.png.
 """
@@ -54,7 +54,10 @@ def main(config, name):
     sweep = sweep_of(name, given.seeds, config.seed)
     if given.only is not None and given.only not in sweep.points:
         raise ValueError(f'The sweep has no point {given.only!r}; {did_you_mean(given.only, sweep.points)}')
-    return run(sweep, config, cli.typed(config),
+    typed = cli.typed(config)
+    if given.seeds > 1:
+        typed.pop('seed', None)  # the first of those that the points have
+    return run(sweep, config, typed,
                storage.path(given.workdir or cli.default_workdir(name)), pathlib.Path(name.partition(':')[0]).stem,
                only=given.only, processes=given.processes)
 
@@ -77,7 +80,7 @@ def run(sweep, config, given, folder, name, *, only=None, processes=1):
     """Trains every point that is not finished, prints the table row by row, and draws; returns the exit code.
 
     Args:
-      given: the fields of the command line, for points with a config of their own.
+      given: {field: value} of the command line.
       only: the name of a point that is trained without the others.
       processes: how many points are trained at a time.
     """

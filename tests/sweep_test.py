@@ -92,6 +92,18 @@ class FlagsTest(SweepCase):
         self.assertEqual((done.code, done.err), (0, ''))
         self.assertEqual(trained.call_args.args[0].train.steps, 2)
 
+    def test_a_field_that_a_point_sets_itself(self):
+        with mock.patch.object(sweep.train, 'train', return_value=0) as trained:
+            done = self.sweep('--config.train.steps=2', points="Sweep({'a': {}, 'b': {'train.steps': 3}})")
+        self.assertEqual((done.code, trained.call_count), (1, 0))
+        self.assertRegex(done.err, r"^sweep.py: Point 'b' of the sweep sets train.steps=3 itself, [^\n]*\n\Z")
+
+    def test_the_seed_is_the_first_of_several(self):
+        with mock.patch.object(sweep.train, 'train', return_value=0) as trained:
+            done = self.sweep('--seeds=2', '--config.seed=5', points="Sweep({'a': {}}, lambda one: {'': {}})")
+        self.assertEqual((done.code, done.err), (0, ''))
+        self.assertEqual([call.args[0].seed for call in trained.call_args_list], [5, 6])
+
 
 class FailedTest(SweepCase):
     @parameterized.parameters(ValueError, KeyError)

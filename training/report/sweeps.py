@@ -133,16 +133,28 @@ class Sweep:
                                  'and -.')
             if unknown := [one for one in point.after if one not in list(self.points)[:i]]:
                 raise ValueError(f'Point {name!r} of the sweep starts from {unknown[0]!r}, which is no point before it.')
+            self._require_unset(name, given)
             if not point.after:
                 self.config_of(name, config, given, folder)
+
+    def _require_unset(self, name: str, given: Mapping[str, Any]) -> None:
+        """Raises ValueError if a point sets a field of `given`, or a group that holds it, to something else."""
+        for flag, value in given.items():
+            for field, own in self.all_points[name].fields.items():
+                if flag.startswith(f'{field}.') or (flag == field and own != value):
+                    shown = field if flag != field else f'{field}={own}'
+                    raise ValueError(f'Point {name!r} of the sweep sets {shown} itself, which --config.{flag}={value} does not '
+                                     'change; leave that out, or change the config file.')
 
     def config_of(self, name: str, config: Any, given: Mapping[str, Any], folder: pathlib.Path) -> Any:
         """The locked config of a point.
 
         Args:
-          config: that of the sweep.  given: {field: value} for points with another config.  folder: of the sweep.
-        Raises: ValueError, naming the point, for an invalid config.
+          config: that of the sweep.  given: {field: value} of the command line, which `config` has already.
+          folder: of the sweep.
+        Raises: ValueError, naming the point, for an invalid config, and if it sets a field of `given` to something else.
         """
+        self._require_unset(name, given)
         point = self.all_points[name].replaced(lambda one: str(folder / one))
         try:
             if point.config:

@@ -75,6 +75,21 @@ class PointTest(parameterized.TestCase):
             with self.assertRaisesRegex(ValueError, "'a' of the sweep starts from '[abc]', which is no point before it"):
                 Sweep(points).check(experiments.tiny('text'), {}, pathlib.Path('runs'))
 
+    def test_a_flag_for_a_field_that_a_point_sets_itself(self):
+        """It would not apply to that point, so it is refused before any is trained, unless it says the same."""
+        sweep = Sweep({'a': {}, 'b': {'train.steps': 3}, 'c': Point('configs/classify.py:{a}', {'model.layers': 2}),
+                       'd': {'optimizer': experiments.tiny('text').optimizer}})
+        folder, config = pathlib.Path('runs'), experiments.tiny('text')
+        for given, said in (({'seed': 5, 'train.steps': 4}, "'b' of the sweep sets train.steps=3 itself, which "
+                                                            '--config.train.steps=4 does not change; leave that out'),
+                            ({'model.layers': 4}, "'c' of the sweep sets model.layers=2 itself"),
+                            ({'optimizer.clip': 0.5}, "'d' of the sweep sets optimizer itself, which --config.optimizer.clip")):
+            with self.subTest(said), self.assertRaisesRegex(ValueError, said):
+                sweep.check(config, given, folder)
+        with self.assertRaisesRegex(ValueError, "'b' of the sweep sets train.steps=3 itself"):
+            sweep.config_of('b', config, {'train.steps': 4}, folder)
+        sweep.check(config, {'seed': 5, 'train.steps': 3, 'model.layers': 2}, folder)
+
 
 class TableTest(absltest.TestCase):
     TABLE = {**sweeps.rows('rotary', [{'': {'16': 1.5, '32': 2.25}, 'ntk': {'16': 1.5, '32': 2.0}},
