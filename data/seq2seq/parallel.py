@@ -34,7 +34,6 @@ _CHECKED = {
     'quotes': CHOICES,
     'order': pairs.ORDERS,
     'text': pairs.TEXTS,
-    'long': ('drop', 'truncate', 'refuse'),
     'packing': ('first_fit', 'buckets', 'none'),
 }
 _SOURCE = 'source'  # the folder in a run for a tokenizer of the sources alone
@@ -136,7 +135,7 @@ class Parallel:
         """Raises ValueError for field values that are invalid or do not fit together."""
         for field, choices in _CHECKED.items():
             fields.one_of(field, getattr(self, field), choices)
-        fields.positive(source_length=self.source_length, length=self.length, batch_size=self.batch_size)
+        check_rows(self)
         for field, readers in (('path', ('table', 'files', 'tfds')), ('name', ('tfds',))):
             if getattr(self, field) and self.source not in readers:
                 raise ValueError(
@@ -148,18 +147,10 @@ class Parallel:
         if self.source in ('table', 'files') and not self.path:
             what = 'a table, a folder or a glob' if self.source == 'table' else 'the folder of the aligned files'
             raise ValueError(f'data.path is empty and data.source is {self.source!r}; set it to {what}.')
-        drawing = [spec for spec in (self.tokenizer, self.target_tokenizer) if spec is not None and spec.draws]
-        if drawing and self.long == 'refuse':
-            raise ValueError(
-                f"data.long='refuse' refuses pairs that are too long, but data.tokenizer='{drawing[0]}' makes them longer or "
-                "shorter in every epoch; set data.long to 'drop' or 'truncate'."
-            )
         if self.columns and len({*fields.columns('columns', self.columns)}) != 2:
             raise ValueError(f'data.columns={self.columns} are not two columns; write source and target, by name or counted '
                              'from 1, as 1,2.')
         _two(self.languages)
-        if self.framing:
-            parse(self.framing)
 
     def part(self, split: str) -> pairs.Pairs:
         """The pairs that 'train', 'valid', 'test' or a split expression names; they are read and ordered once."""
@@ -246,6 +237,20 @@ class Parallel:
                     tokens.learn(sides[1], self.target_tokenizer, field='data.target_tokenizer'))
         shared = tokens.learn(sources.Joined(sides, 'line', part.expression), self.tokenizer)
         return shared, shared
+
+
+def check_rows(config) -> None:
+    """Raises ValueError for fields of Parallel, or of data.seq2seq.tasks:Tasks, that make no rows."""
+    fields.one_of('long', config.long, ('drop', 'truncate', 'refuse'))
+    fields.positive(source_length=config.source_length, length=config.length, batch_size=config.batch_size)
+    drawing = [spec for spec in (config.tokenizer, config.target_tokenizer) if spec is not None and spec.draws]
+    if drawing and config.long == 'refuse':
+        raise ValueError(
+            f"data.long='refuse' refuses pairs that are too long, but data.tokenizer='{drawing[0]}' makes them longer or "
+            "shorter in every epoch; set data.long to 'drop' or 'truncate'."
+        )
+    if config.framing:
+        parse(config.framing)
 
 
 class OpenParallel(Opened):

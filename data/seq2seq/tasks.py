@@ -17,14 +17,13 @@ import numpy as np
 
 from data import cache, fields, pipeline, splits
 from data.seq2seq import pairs
-from data.seq2seq.parallel import OpenParallel, Parallel
+from data.seq2seq.parallel import OpenParallel, Parallel, check_rows
 from data.sources import files as sources
 from data.sources import pairs as pair_sources
 from data.sources import templates
 from data.sources.tables import CHOICES
 from data.text import tokens
 from data.text.documents import saved_tokenizer
-from data.text.frames import parse
 from data.tokenizers.specs import SentencePiece, TokenizerSpec
 
 _ORDER = 4  # last word of the seeds of orders
@@ -37,7 +36,8 @@ class Part:
     Attributes:
       source: 'table' (see path), or 'docstrings', the functions of the running Python's standard library, with the columns
         `name`, `code`, `summary`, the first sentence of the docstring, and `rest`, what follows it there.
-      path: a file of TSV, CSV, JSON Lines or Parquet (data/sources/tables.py), a folder or a glob; '': this task is left out.
+      path: for 'table' a file of TSV, CSV, JSON Lines or Parquet (data/sources/tables.py), a folder or a glob; '': this task is
+        left out.
       inputs, target: texts with columns in braces, by name or by number from 1.
       words: the words for the values 0, 1, .. of the target, such as ('negative', 'positive'); (): the values themselves.
       step: numbers of the target are rounded to multiples of it, such as 0.2; 0: they are not.
@@ -123,9 +123,7 @@ class Tasks:
     def open(self, folder: str | os.PathLike | None, source: str | os.PathLike | None = None) -> 'OpenTasks':
         """As Parallel.open. Raises ValueError, naming the task, for fields that are invalid, and if no task has a path."""
         fields.one_of('packing', self.packing, ('first_fit', 'none'))
-        fields.positive(source_length=self.source_length, length=self.length, batch_size=self.batch_size)
-        if self.framing:
-            parse(self.framing)
+        check_rows(self)
         if self.limit < 0 or not self.temperature > 0:
             raise ValueError(f'data.limit={self.limit} and data.temperature={self.temperature} are out of range; expected a '
                              'number of examples, 0 for no limit, and a temperature above 0.')
@@ -148,6 +146,9 @@ class Tasks:
         for field, choices in (('source', ('table', 'docstrings')), ('apart', ('inputs', 'both')), ('header', CHOICES),
                                ('quotes', CHOICES)):
             fields.one_of(f'parts.{name}.{field}', getattr(part, field), choices)
+        if part.path and part.source != 'table':
+            raise ValueError(f'data.parts.{name}.path={part.path!r} is not read with data.parts.{name}.source={part.source!r}; '
+                             'leave it empty.')
         if '.' in name or not (part.inputs and part.target):
             raise ValueError(f'data.parts.{name} needs a name without a dot, inputs such as {name + ": {text}"!r} and a target '
                              "such as '{label}'.")

@@ -5,7 +5,7 @@ import numpy as np
 from absl.testing import absltest, parameterized
 
 from data.seq2seq.tasks import Mixing, Part, Tasks
-from data.tokenizers.specs import Byte
+from data.tokenizers.specs import Byte, SentencePiece
 
 COUNTS = {'a': 40, 'b': 10, 'c': 150}
 PREFIX = {name: f'{name}: ' for name in COUNTS}
@@ -148,7 +148,12 @@ class TasksTest(parameterized.TestCase):
         (dict(changes={'a': dict(apart='targets')}), "data.parts.a.apart='targets' is not known"),
         (dict(changes={'a': dict(inputs='')}), 'data.parts.a needs a name without a dot, inputs such as'),
         (dict(changes={'a': dict(train='all[:50%]', valid='all[:10]')}), "In the task 'a': data.train"),
+        (dict(changes={'a': dict(source='docstrings')}),
+         "data.parts.a.path='.*a.tsv' is not read with data.parts.a.source='docstrings'; leave it empty"),
         (dict(packing='buckets'), "data.packing='buckets' is not known"),
+        (dict(long='truncat'), "^data.long='truncat' is not known"),
+        (dict(long='refuse', tokenizer=SentencePiece(vocab=300, kind='bpe', dropout=0.2)),
+         "^data.long='refuse' refuses pairs that are too long, but data.tokenizer='SentencePiece"),
         (dict(temperature=0.0), 'data.temperature=0.0 are out of range'),
         (dict(long='drop', changes={'a': dict(inputs='a long, long beginning: {1}')}), "No example of the task 'a' is within"))
     def test_refuses(self, fields, message):
