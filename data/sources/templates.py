@@ -68,7 +68,8 @@ class Template:
                 unit = decimal.Decimal(str(self.step))
                 if number.is_nan():
                     raise decimal.InvalidOperation
-                return str((number / unit).quantize(decimal.Decimal(1), decimal.ROUND_HALF_EVEN) * unit)
+                steps = (number / unit).quantize(decimal.Decimal(1), decimal.ROUND_HALF_EVEN)
+                return str(steps * unit + 0)  # -0 + 0 is 0
             except decimal.InvalidOperation:
                 raise ValueError(f'{place} has {value[:40]!r} where a number is rounded to {self.step}; correct it.') from None
         if not self.words or value in self.words:

@@ -29,7 +29,8 @@ class TemplateTest(parameterized.TestCase):
         found = self.pairs('Quality\t#1 String\t#2 String\n1\tone\ttwo\n', template, header='true')
         self.assertEqual(found, [('a: one b: two', '1')])
 
-    @parameterized.parameters(('3.8', '3.8'), ('2.57', '2.6'), ('0', '0.0'), ('5.000', '5.0'), ('4.7', '4.8'), ('4.9', '4.8'))
+    @parameterized.parameters(('3.8', '3.8'), ('2.57', '2.6'), ('0', '0.0'), ('5.000', '5.0'), ('4.7', '4.8'), ('4.9', '4.8'),
+                              ('-0.05', '0.0'), ('-0', '0.0'), ('-0.3', '-0.4'))
     def test_numbers_are_rounded(self, given, wanted):
         """T5's code: '%.1f' of round(5 x) / 5, of halves to the even side."""
         self.assertEqual(Template('{a}', '{b}', step=0.2).pair('', {'a': 'x', 'b': given}), ('x', wanted))
