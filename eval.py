@@ -374,7 +374,7 @@ def compare(snapshot, folder, given):
         known = [one for one, evaluator in snapshot.run.evaluators.items() if isinstance(evaluator, OfExamples)]
         raise ValueError(f'The evaluator {name!r} scores no single examples, so two runs cannot be compared by it; those of '
                          f'this run that do: {", ".join(known) or "none"}.')
-    if part and snapshot.data.digest(part) != other.data.digest(part):
+    if part and snapshot.data.contents(part) != other.data.contents(part):
         raise ValueError(f'{rival} has other data in {part} than {folder}; compare runs on the same examples, such as those of '
                          'files with --path.')
     evaluator, found = evaluator.naming(snapshot.data), []

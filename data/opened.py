@@ -46,6 +46,10 @@ class Opened(abc.ABC):
             return int(np.count_nonzero(batch['example_weights']))
         return len(next(iter(batch.values())))
 
+    def contents(self, split: str) -> str:
+        """A digest of the examples of a split, however they are read where the data can tell."""
+        return self.digest(split)
+
     def refuse_view(self, view: Mapping[str, Any]) -> None:
         """Raises ValueError if `evaluation` was given keywords, which only text for language modelling takes."""
         if view:

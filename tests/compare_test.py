@@ -17,7 +17,8 @@ SCORES = {'labelled': 'ClassScores', 'tagged': 'Entities', 'questions': 'AnswerS
 
 class CompareTest(experiments.TestCase):
     def two(self, kind):
-        """Two runs on the same data: one in buckets, and one that has learnt less and has another tokenizer."""
+        """Two runs on the same data: one in buckets, and one that has learnt less and has another tokenizer, and the columns of
+        classes by number."""
         self.text.write_text(experiments.readings(kind))
         scores = base.evaluation(f'transformer.evaluators.reading:{SCORES[kind]}', split='valid')
         apart = self.folder / 'apart'
@@ -27,6 +28,8 @@ class CompareTest(experiments.TestCase):
         halves |= {'evals.scores': scores} | ({'data.question_length': 8} if kind == 'questions' else {})
         runs = {'first': {'data.packing': 'buckets', 'train.steps': 200},
                 'second': {'data.tokenizer': other, 'train.steps': 4, 'log.every_steps': 2}}
+        if kind == 'labelled':
+            runs['second'] |= {'data.columns': (1,), 'data.label': '2'}
         for name, changes in runs.items():
             config = experiments.tiny_reader(self.text, kind, **halves | changes)
             code, out = experiments.train(config, self.folder / name)

@@ -52,8 +52,8 @@ class Batches(Protocol):
 
 
 class Opened(Protocol):
-    """Data that `Data.open` has opened. Only `describe`, `digest`, `train`, `evaluation`, `score`, `batches_per_epoch` and
-    `plateau` read the data themselves where the folder of a run was given.
+    """Data that `Data.open` has opened. Only `describe`, `digest`, `contents`, `train`, `evaluation`, `score`,
+    `batches_per_epoch` and `plateau` read the data themselves where the folder of a run was given.
 
     Attributes:
       config: the Data.
@@ -88,7 +88,11 @@ class Opened(Protocol):
         """How many units a batch holds, without padding."""
 
     def digest(self, split: str) -> str:
-        """The name of the contents of a split: another one means other data."""
+        """The name of the contents of a split, and of how they are read: another one means other data."""
+
+    def contents(self, split: str) -> str:
+        """The name of the examples of a split, however they are read where the data can tell: runs with the same one can be
+        compared example by example."""
 
     def train(self, seed: int) -> 'Stream':
         """Endless batches, shuffled anew in every epoch. Raises ValueError for data that cannot be used."""

@@ -22,6 +22,7 @@ from data.text.frames import Frame, parse
 from data.tokenizers.specs import TokenizerSpec, WordPiece
 from data.tokenizers.tokenizer import Tokenizer
 
+_PLACES = 'place', 'places'  # fields of an example that say where it stands
 _AT_ONCE = 4096  # texts that are encoded together: more take memory and save no time
 
 
@@ -138,6 +139,12 @@ class ExampleSplit:
         return cache.key(self.form, self.named.cut, *(tfds_tables.table(file).digest for file in self.files))
 
     @functools.cached_property
+    def contents(self) -> str:
+        """A digest of the examples, wherever they stand."""
+        return cache.key(*({name: value for name, value in vars(example).items() if name not in _PLACES}
+                           for example in self.examples))
+
+    @functools.cached_property
     def examples(self) -> list:
         found = [example for file in self.files for example in self.read(file)]
         start, stop = self.named.cut.bounds(len(found))
@@ -208,8 +215,12 @@ class OpenExamples(Opened):
         return frames.rows(framed, length)
 
     def digest(self, split: str) -> str:
-        """A digest of the examples of a split; other data have another digest."""
+        """A digest of the files of a split and of how they are read; other data have another digest."""
         return self.config.part(split).digest
+
+    def contents(self, split: str) -> str:
+        """A digest of the examples of a split, however they are read."""
+        return self.config.part(split).contents
 
     @property
     def shapes(self) -> dict[str, tuple[tuple[int, ...], type]]:

@@ -407,6 +407,21 @@ class ContractTest(LabelledCase):
         self.reviews(21)
         self.assertLen({before, digest(), *others}, 7)
 
+    def test_contents_name_the_examples_however_they_are_read(self):
+        fields = self.reviews(train='train[:10]', valid='train[10:]')
+        contents = lambda split='train', **more: Labelled(**fields | more).open(None).contents(split)
+        before, digest = contents(), Labelled(**fields).part('train').digest
+        (self.folder / 'other').mkdir()
+        elsewhere = self.folder / 'other' / 'a.tsv'
+        elsewhere.write_bytes((self.folder / 'texts' / 'reviews.tsv').read_bytes())
+        for same in dict(columns=(1,), label='2'), dict(incomplete='skip'), dict(path=str(elsewhere)):
+            self.assertEqual(contents(**same), before)
+        for other in dict(split='valid'), dict(train='train[1:10]'), dict(target=Labels()):
+            self.assertNotEqual(contents(**other), before)
+        self.assertNotEqual(Labelled(**fields, incomplete='skip').part('train').digest, digest)  # it names how files are read
+        self.write('reviews.tsv', (self.folder / 'texts' / 'reviews.tsv').read_text().replace('film x\t', 'film y\t'))
+        self.assertNotEqual(contents(), before)
+
 
 class RefusalTest(LabelledCase):
     @parameterized.parameters(
