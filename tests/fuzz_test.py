@@ -20,10 +20,11 @@ import numpy as np
 import pyarrow
 import pytest
 from absl.testing import absltest, parameterized
-from PIL import Image
+from PIL import Image, features
 from pyarrow import parquet
 from safetensors.numpy import save
 
+from data.images import decoding
 from data.images.labelled import Images
 from data.sources import pairs as pair_sources
 from data.sources.files import File
@@ -50,22 +51,22 @@ def in_bytes(write):
     return file.getvalue()
 
 
-def png():
-    return in_bytes(lambda file: Image.fromarray(np.arange(90, dtype=np.uint8).reshape(6, 5, 3)).save(file, 'PNG'))
+def picture(kind, **options):
+    return in_bytes(lambda file: Image.fromarray(np.arange(90, dtype=np.uint8).reshape(6, 5, 3)).save(file, kind, **options))
 
 
 def zipped(file):
     with zipfile.ZipFile(file, 'w', zipfile.ZIP_DEFLATED) as made:
         for name in ('cat/1.png', 'cat/2.png', 'dog/1.png'):
-            made.writestr(name, png())
+            made.writestr(name, picture('PNG'))
 
 
 def tarred(file):
     with tarfile.open(fileobj=file, mode='w') as made:
         for name in ('cat/1.png', 'dog/1.png'):
             member = tarfile.TarInfo(name)
-            member.size = len(png())
-            made.addfile(member, io.BytesIO(png()))
+            member.size = len(picture('PNG'))
+            made.addfile(member, io.BytesIO(picture('PNG')))
 
 
 ROWS = ''.join(f'the film {i},{"ab"[i % 2]}\n' for i in range(12))
@@ -92,6 +93,12 @@ def labelled(path):
 def images(path, source='folder', **fields):
     opened = Images(source=source, path=str(path), train='all', valid='', test='', batch_size=2, **fields).open(None)
     return list(opened.evaluation('train', 4))
+
+
+def shown(path):
+    """A picture as training and as predict.py read it."""
+    images(path.parents[1], size=4)
+    decoding.seen(str(path), decoding.Format(4, 4, 3, resized=True))
 
 
 def idx(path):
@@ -137,7 +144,8 @@ KINDS = {
     'squad': ('a.json', SQUAD.encode(), lambda path: examples(Questions, path, tokenizer=WordPiece())),
     'zip': ('a.zip', in_bytes(zipped), lambda path: images(path, size=4)),
     'tar': ('a.tar', in_bytes(tarred), lambda path: images(path, size=4)),
-    'png': ('cat/1.png', png(), lambda path: images(path.parents[1])),
+    'png': ('cat/1.png', picture('PNG'), lambda path: images(path.parents[1])),
+    **({'avif': ('cat/1.avif', picture('AVIF'), shown)} if features.check('avif') else {}),
     'idx': ('a-images-idx3-ubyte', struct.pack('>HBB3I', 0, 8, 3, 4, 6, 5) + bytes(120), idx),
     'text': ('a.txt', ('the film, caf\u00e9\n' * 20).encode(), lambda path: [*File(str(path), 'a.txt').texts()]),
     'utf-16': ('a.txt', ('the film, caf\u00e9\n' * 20).encode('utf-16'), lambda path: [*File(str(path), 'a.txt').texts()]),

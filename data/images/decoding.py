@@ -167,7 +167,8 @@ def _explained(name: str, file: str | BinaryIO | np.ndarray):
     except Image.DecompressionBombError as error:
         most = Image.MAX_IMAGE_PIXELS // 10**6
         raise ValueError(f'{name} has more than {most} million pixels; make it smaller, or leave it out.') from error
-    except (OSError, SyntaxError, ValueError, EOFError, struct.error, zlib.error, MemoryError, KeyError) as error:
+    except (OSError, SyntaxError, ValueError, EOFError, struct.error, zlib.error, MemoryError, KeyError, RuntimeError,
+            ZeroDivisionError) as error:
         raise ValueError(f'{name} cannot be decoded as an image: {_why(file)}.') from error
 
 

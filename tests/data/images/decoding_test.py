@@ -166,6 +166,22 @@ class DecodingTest(parameterized.TestCase):
             with self.assertRaisesRegex(ValueError, f'cut.{kind} cannot be decoded as an image: it is damaged, cut short'):
                 self.read(path, height=64, width=64)
 
+    def test_a_damaged_avif_is_refused_in_one_sentence(self):
+        if not features.check('avif'):
+            self.skipTest('this Pillow has no such codec')
+        still = self.saved(COLOUR, 'a.avif').read_bytes()
+        moving = self.saved(COLOUR, 'a.avif', save_all=True, append_images=[Image.fromarray(255 - COLOUR)]).read_bytes()
+        begun = moving.index(b'mdhd') + 4  # 255 there makes a timescale of 0
+        refused = 0
+        for whole, place in [*((still, place) for place in range(len(still))), (moving, begun)]:
+            path = self.written('a.avif', whole[:place] + bytes([whole[place] ^ 255]) + whole[place + 1:])
+            try:
+                decoding.read(str(path), Format(4, 6, 3, resized=True))
+            except ValueError as error:
+                self.assertRegex(str(error), rf'\A{path} (cannot be decoded as an image: i|has more than )[^\n]*\.\Z')
+                refused += 1
+        self.assertBetween(refused, 10, len(still))
+
     def test_of_what_is_no_file_it_says_what_it_is(self):
         for path, kind, message in ((self.folder, ValueError, 'is a folder; expected an image file'),
                                     (self.folder / 'x.png', FileNotFoundError, 'does not exist; expected an image file')):
