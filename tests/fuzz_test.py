@@ -51,6 +51,9 @@ def in_bytes(write):
     return file.getvalue()
 
 
+SEVERAL = {'save_all': True, 'append_images': [Image.new('RGB', (5, 6), 'red')]}  # pictures in a file
+
+
 def picture(kind, **options):
     return in_bytes(lambda file: Image.fromarray(np.arange(90, dtype=np.uint8).reshape(6, 5, 3)).save(file, kind, **options))
 
@@ -146,6 +149,8 @@ KINDS = {
     'tar': ('a.tar', in_bytes(tarred), lambda path: images(path, size=4)),
     'png': ('cat/1.png', picture('PNG'), lambda path: images(path.parents[1])),
     **({'avif': ('cat/1.avif', picture('AVIF'), shown)} if features.check('avif') else {}),
+    'gif': ('cat/1.gif', picture('GIF', **SEVERAL), shown),
+    'tif': ('cat/1.tif', picture('TIFF', **SEVERAL), shown),
     'idx': ('a-images-idx3-ubyte', struct.pack('>HBB3I', 0, 8, 3, 4, 6, 5) + bytes(120), idx),
     'text': ('a.txt', ('the film, caf\u00e9\n' * 20).encode(), lambda path: [*File(str(path), 'a.txt').texts()]),
     'utf-16': ('a.txt', ('the film, caf\u00e9\n' * 20).encode('utf-16'), lambda path: [*File(str(path), 'a.txt').texts()]),

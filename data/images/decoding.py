@@ -27,6 +27,8 @@ _OTHERS = ((b'ftypheic', 'HEIC'), (b'ftypheix', 'HEIC'), (b'ftypmif1', 'HEIF'), 
            (b'\0\0\0\x0cJXL ', 'JPEG XL'), (b'\xff\x0a', 'JPEG XL'), (b'%PDF-', 'PDF'))  # that Pillow does not know
 _ORIENTATION, _LYING = 0x0112, (5, 6, 7, 8)  # of EXIF
 _WIDTH, _HEIGHT, _BITS, _PHOTOMETRIC = 256, 257, 258, 262  # tags of TIFF
+_DAMAGE = (OSError, SyntaxError, ValueError, EOFError, struct.error, zlib.error, MemoryError, LookupError, RuntimeError,
+           TypeError, ZeroDivisionError)  # what Pillow raises for damaged files
 
 
 @dataclasses.dataclass(frozen=True)
@@ -91,7 +93,7 @@ def decode(file: str | BinaryIO | np.ndarray, name: str, form: Format, rng: np.r
                 image = Image.alpha_composite(Image.new('RGBA', image.size, 'white'), image)
             image = image.convert('L' if form.channels == 1 else 'RGB')
         if facts is not None:
-            facts += [*image.size, getattr(opened, 'n_frames', 1)]
+            facts += [*image.size, _pictures(opened)]
     if mode in ('I', 'F') and not deep:
         raise ValueError(f'{name} has 32 bits a pixel, or signed ones (mode {mode}), so the value of white is unknown; save it '
                          'with 8 or 16.')
@@ -121,6 +123,14 @@ def _deep(image, tags):
     if isinstance(clear := image.info.get('transparency'), int):
         values = np.where(given == clear, np.float32(1), values)
     return Image.fromarray(values)
+
+
+def _pictures(opened) -> int:
+    """The number of pictures in a file, of which the first is read; 1 if damage behind it keeps them from being counted."""
+    try:
+        return getattr(opened, 'n_frames', 1)
+    except _DAMAGE:
+        return 1
 
 
 def form_of(file: str | BinaryIO | np.ndarray, name: str, wanted: Wanted) -> Format:
@@ -167,8 +177,7 @@ def _explained(name: str, file: str | BinaryIO | np.ndarray):
     except Image.DecompressionBombError as error:
         most = Image.MAX_IMAGE_PIXELS // 10**6
         raise ValueError(f'{name} has more than {most} million pixels; make it smaller, or leave it out.') from error
-    except (OSError, SyntaxError, ValueError, EOFError, struct.error, zlib.error, MemoryError, KeyError, RuntimeError,
-            ZeroDivisionError) as error:
+    except _DAMAGE as error:
         raise ValueError(f'{name} cannot be decoded as an image: {_why(file)}.') from error
 
 

@@ -2,6 +2,7 @@
 
 import io
 import pathlib
+import re
 import shutil
 import struct
 import tempfile
@@ -145,6 +146,31 @@ class DecodingTest(parameterized.TestCase):
         path = self.saved(first, f'moving.{kind}', save_all=True, append_images=[second])
         np.testing.assert_allclose(self.read(path), COLOUR / 255, atol=1e-6)
         self.assertEqual(decoding.seen(str(path), Format(4, 6, 3, resized=False))[1], (6, 4, 2))
+
+    @parameterized.parameters('gif', 'tif')
+    def test_of_several_pictures_cut_short_the_first_is_shown_where_it_is_read(self, kind):
+        pictures = [Image.fromarray(np.random.default_rng(seed).integers(0, 256, (4, 6), np.uint8)) for seed in range(3)]
+        path = self.saved(pictures[0], f'moving.{kind}', save_all=True, append_images=pictures[1:])
+        whole, read = path.read_bytes(), 0
+        for length in range(0, len(whole), 3):
+            path.write_bytes(whole[:length])
+            try:
+                want = self.read(path)
+            except ValueError as error:
+                with self.assertRaisesRegex(ValueError, f'^{re.escape(str(error))}$'):
+                    decoding.seen(str(path), Format(4, 6, 3, resized=False))
+                continue
+            found, (width, height, count) = decoding.seen(str(path), Format(4, 6, 3, resized=False))
+            np.testing.assert_array_equal(found, want)
+            self.assertEqual((width, height, 1 <= count <= 3), (6, 4, True))
+            read += 1
+        self.assertGreater(read, 20)
+
+    def test_a_tiff_with_a_number_of_another_kind_is_refused(self):
+        data = bytearray(tiff(1, 8, GRAY.tobytes()))
+        data[72] = 11  # the place of the pixels as a float
+        with self.assertRaisesRegex(ValueError, r'x.tif cannot be decoded as an image: it is damaged, cut short'):
+            self.read(self.written('x.tif', data))
 
     def test_files_that_are_no_images_are_called_what_they_are(self):
         whole = self.saved(COLOUR, 'whole.png').read_bytes()
