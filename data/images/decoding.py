@@ -83,11 +83,13 @@ def decode(file: str | BinaryIO | np.ndarray, name: str, form: Format, rng: np.r
     from PIL import Image, ImageOps
 
     with _explained(name, file), _opened(file) as opened:
-        gray, deep, mode, scale = _is_gray(opened), _is_deep(opened), opened.mode, 255
+        gray, deep, mode, scale, raw = _is_gray(opened), _is_deep(opened), opened.mode, 255, _raw(opened)
         image = ImageOps.exif_transpose(opened)
         if deep:
             image, scale = _deep(image, getattr(opened, 'tag_v2', {})), 1
         else:
+            if 'transparency' in image.info:
+                image.info['transparency'] = _of_8_bits(image.info['transparency'], raw)
             if image.mode in ('LA', 'PA', 'RGBA', 'La', 'RGBa') or 'transparency' in image.info:
                 image = image.convert('RGBA')
                 image = Image.alpha_composite(Image.new('RGBA', image.size, 'white'), image)
@@ -109,6 +111,13 @@ def decode(file: str | BinaryIO | np.ndarray, name: str, form: Format, rng: np.r
     array = np.asarray(image, np.float32).reshape(form.height, form.width, -1) / scale
     array = np.clip(array, 0, 1)  # bicubic and lanczos overshoot, which Pillow clips in images of 8 bits alone
     return np.repeat(array, form.channels // array.shape[-1], axis=-1)
+
+
+def _of_8_bits(clear, raw):
+    """The transparent colour of an image whose pixels are stored like this: Pillow brings these to 8 bits, but not it."""
+    if raw == 'RGB;16B':
+        return tuple(one >> 8 for one in clear)
+    return clear * 255 // (2 ** int(raw[2:]) - 1) if raw in ('L;2', 'L;4') else clear
 
 
 def _deep(image, tags):
@@ -239,9 +248,12 @@ def _opened(file: str | BinaryIO | np.ndarray):
 
 def _is_gray(image) -> bool:
     """Whether an opened image, of which no pixel is read yet, is grey."""
-    if image.format == 'PNG' and image.tile and image.tile[0][3] == 'LA;16B':  # its mode is RGBA
-        return True
-    return image.mode in ('1', 'L', 'LA', 'I', 'F') or image.mode.startswith('I;16')
+    return _raw(image) == 'LA;16B' or image.mode in ('1', 'L', 'LA', 'I', 'F') or image.mode.startswith('I;16')
+
+
+def _raw(image) -> str:
+    """How an opened PNG, of which no pixel is read yet, stores its pixels, such as 'L;4'; '' for other files."""
+    return image.tile[0][3] if image.format == 'PNG' and image.tile else ''
 
 
 def _is_deep(image) -> bool:

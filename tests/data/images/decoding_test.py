@@ -140,6 +140,21 @@ class DecodingTest(parameterized.TestCase):
             np.testing.assert_allclose(found, want if want.ndim == 3 else want[..., None].repeat(3, -1), atol=1e-6)
             self.assertEqual(decoding.header(str(self.folder / 'x.png')), (6, 4, color != 2))
 
+    @parameterized.parameters(1, 2, 4, 8, 16)
+    def test_a_transparent_colour_of_png_is_white(self, bits):
+        values = np.arange(24).reshape(4, 6) * (1 + 256 * (bits == 16)) % 2**bits
+        clear, white = int(values[0, 1]), 2**bits - 1
+        for channels in (1, 3):
+            contents = png(0, packed(values, bits), chunk(b'tRNS', struct.pack('>H', clear)), (6, 4), bits)
+            found = self.read(self.written('x.png', contents), channels=channels)
+            np.testing.assert_allclose(found[..., 0], np.where(values == clear, 1, values / white), atol=1e-6)
+        if bits >= 8:
+            colours = np.stack([values, values // 2, values], -1).astype(np.uint8 if bits == 8 else np.uint16)
+            clear, upper = colours[0, 1], colours >> bits - 8
+            found = self.read(self.written('x.png', png(2, colours, chunk(b'tRNS', struct.pack('>3H', *clear.tolist())))))
+            want = np.where((colours == clear).all(-1, keepdims=True), 1, upper / 255)
+            np.testing.assert_allclose(found, want, atol=1e-6)
+
     @parameterized.parameters('gif', 'png', 'webp', 'tif')
     def test_the_first_of_several_pictures(self, kind):
         first, second = Image.fromarray(COLOUR), Image.fromarray(255 - COLOUR)
@@ -252,11 +267,17 @@ def chunk(name, data):
     return struct.pack('>I', len(data)) + name + data + struct.pack('>I', zlib.crc32(name + data))
 
 
-def png(color, values, extra, size=None):
-    """A PNG of one kind of colour; size: (width, height) that its header claims."""
+def packed(values, bits):
+    """Rows of bytes with these numbers of so many bits."""
+    return np.packbits((values[..., None] >> np.arange(bits)[::-1] & 1).astype(np.uint8).reshape(len(values), -1), axis=1)
+
+
+def png(color, values, extra, size=None, bits=None):
+    """A PNG of one kind of colour; size: (width, height) that its header claims; bits: those of a number, if `packed`."""
     height, width = values.shape[:2]
     rows = b''.join(b'\0' + row.astype('>u2' if values.dtype != np.uint8 else np.uint8).tobytes() for row in values)
-    header = struct.pack('>IIBBBBB', *(size or (width, height)), 8 if values.dtype == np.uint8 else 16, color, 0, 0, 0)
+    bits = bits or (8 if values.dtype == np.uint8 else 16)
+    header = struct.pack('>IIBBBBB', *(size or (width, height)), bits, color, 0, 0, 0)
     return (b'\x89PNG\r\n\x1a\n' + chunk(b'IHDR', header) + extra + chunk(b'IDAT', zlib.compress(rows)) + chunk(b'IEND', b''))
 
 
