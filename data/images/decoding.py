@@ -93,6 +93,8 @@ def decode(file: str | BinaryIO | np.ndarray, name: str, form: Format, rng: np.r
             if image.mode in ('LA', 'PA', 'RGBA', 'La', 'RGBa') or 'transparency' in image.info:
                 image = image.convert('RGBA')
                 image = Image.alpha_composite(Image.new('RGBA', image.size, 'white'), image)
+            if image.mode == 'LAB':  # of which Pillow makes no grey
+                image = image.convert('RGB')
             image = image.convert('L' if form.channels == 1 else 'RGB')
         if facts is not None:
             facts += [*image.size, _pictures(opened)]

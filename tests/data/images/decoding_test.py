@@ -85,6 +85,8 @@ class DecodingTest(parameterized.TestCase):
                 lossy = kind in ('jpg', 'mpo', 'avif') or mode in ('LAB', 'YCbCr', 'CMYK')
                 self.assert_near(self.read(path, height=16, width=16), want, lossy)
                 self.assertEqual(decoding.header(str(path))[:2], (16, 16))
+                found = decoding.read(str(path), Format(16, 16, 1, resized=True))
+                self.assertLess(np.abs(found[..., 0] - want @ (0.299, 0.587, 0.114)).mean(), 0.03 if lossy else 0.003)
 
     @parameterized.product(kind=('png', 'jpg', 'tif', 'webp', 'avif', 'mpo'), orientation=tuple(range(1, 9)))
     def test_upright(self, kind, orientation):
