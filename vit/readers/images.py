@@ -6,6 +6,7 @@ import glob
 import io
 import json
 import os
+import re
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -153,13 +154,22 @@ def _below(path: str) -> Iterator[str]:
 
 
 def is_image(content: bytes) -> bool:
-    """Whether bytes begin like an image file, damaged or not."""
+    """Whether bytes begin like an image file, damaged or not. A text is none, unless it is a whole one such as of PBM: the path
+    'BMW_1.jpg' begins like a BMP."""
     from PIL import Image
 
     try:
         Image.open(io.BytesIO(content)).close()
     except Image.UnidentifiedImageError:
         return False
-    except (OSError, SyntaxError, ValueError, Image.DecompressionBombError):
-        pass  # a damaged image, which `SeenImages.read` refuses by name
+    except (OSError, SyntaxError, ValueError, RuntimeError, Image.DecompressionBombError):
+        return not _is_text(content)  # a damaged image, which `SeenImages.read` refuses by name
     return True
+
+
+def _is_text(content: bytes) -> bool:
+    """Whether bytes are UTF-8 without control characters, but for white space."""
+    try:
+        return not re.search(r'[\0-\x08\x0e-\x1f\x7f]', content.decode())
+    except UnicodeDecodeError:
+        return False

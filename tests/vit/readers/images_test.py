@@ -1,5 +1,6 @@
 """vit/readers/images.py: what it finds in folders (the rest is in tests/predict_test.py)."""
 
+import io
 import os
 import pathlib
 import shutil
@@ -9,6 +10,7 @@ from unittest import mock
 
 import numpy as np
 from absl.testing import absltest
+from PIL import Image, features
 
 from data.images import decoding
 from data.sources import image_folders
@@ -56,6 +58,23 @@ class FilesTest(absltest.TestCase):
                 self.assertEqual(images.ImageClass().lines(listed, '-'), [str(path)])
             self.assertEqual(images.ImageClass().lines(path.read_bytes(), '~/x.png'), [str(path)])
             self.assertEqual(images.ImageClass().lines(b'~/none.png', '-'), ['~/none.png'])
+
+    def test_a_list_whose_first_path_begins_like_an_image_is_a_list(self):
+        for first in ('BMW_1.jpg', 'P1 me.jpg', 'DDS x.jpg', 'Pf', 'BM\t\u00e9 \u200d.png'):
+            listed = f'{first}\nphotos/2.jpg\nphotos/3.jpg\n'.encode()
+            self.assertEqual(images.ImageClass().lines(listed, 'list.txt'), [first, 'photos/2.jpg', 'photos/3.jpg'])
+        for contents in (b'P1\n2 2\n0 1 1 0\n', *(b'BMW_1.jpg\nphotos/2.jpg\n' + end for end in (b'\0', b'\x01', b'\xff'))):
+            self.assertEqual(images.ImageClass().lines(contents, 'photo'), ['photo'])
+
+    def test_an_avif_of_a_broken_header_is_an_image(self):
+        if not features.check('avif'):
+            self.skipTest('this Pillow has no such codec')
+        file = io.BytesIO()
+        Image.new('RGB', (16, 16), (10, 200, 30)).save(file, 'AVIF')
+        whole = file.getvalue()
+        damaged = lambda place: whole[:place] + bytes([whole[place] ^ 255]) + whole[place + 1:]
+        found = [images.is_image(damaged(place)) for place in range(len(whole))]
+        self.assertGreater(sum(found), len(found) / 2)
 
 
 class ImageClassTest(absltest.TestCase):
