@@ -172,8 +172,11 @@ def picture(folders, table):
 
 
 def predicted(fitted, held):
-    """[(C, loss, the loss that the surface of the fitted rows says)] of the rows held out."""
-    surface = scaling.projected(runs_of(fitted)) if held else None
+    """[(C, loss, the loss that the surface of the fitted rows says)] of the rows held out, where there is a surface."""
+    try:
+        surface = scaling.projected(runs_of(fitted)) if held else None
+    except ValueError:  # `laws` says why
+        return []
     return [(row['C'], row['loss'], float(surface(row['N'], row['D']))) for row in means(held).values()]
 
 

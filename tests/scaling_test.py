@@ -17,6 +17,18 @@ from training.report.sweeps import Estimate
 TRUTH = Surface(1.2, 7.0, 0.3, 40.0, 0.3)
 
 
+def known(variant):
+    """The table of runs that end at the loss of TRUTH."""
+    table, rows = {}, [*scaling.grid(variant), scaling.held_out(variant)]
+    for name, (_, layers, width, steps) in zip(scaling.sweep(variant).points, rows, strict=True):
+        blocks, tokens = 12 * layers * width ** 2, steps * scaling.ROWS * scaling.LENGTH
+        size = blocks + 256 * width
+        row = {'N': size, 'N of blocks': blocks, 'D': tokens, 'C': steps * scaling.cost(layers, width),
+               'loss': float(TRUTH(size, tokens))}
+        table[name] = {column: Estimate.of([value]) for column, value in row.items()}
+    return table
+
+
 class ScalingTest(experiments.TestCase):
     @parameterized.parameters('', 'data')
     def test_every_budget_is_spent_on_five_sizes_that_read_no_byte_twice(self, variant):
@@ -53,15 +65,15 @@ class ScalingTest(experiments.TestCase):
         self.assertAlmostEqual(power.exponent, TRUTH.exponent, places=4)
         self.assertAlmostEqual(power(1e12) / TRUTH.best(1e12), 1.0, places=3)
 
+    def test_too_few_runs_have_no_law_and_predict_nothing(self):
+        table = known('data')
+        few = {name: row for name, row in table.items() if name.startswith('3e11')}
+        for name, (power, said) in scaling.laws(few).items():
+            self.assertIsNone(power, (name, said))
+        self.assertEqual(scaling.predicted(few, scaling.parted(table)[1]), [])
+
     def test_pictures_of_a_known_surface(self):
-        table = {}
-        rows = [*scaling.grid('data'), scaling.held_out('data')]
-        for name, (_, layers, width, steps) in zip(scaling.sweep('data').points, rows, strict=True):
-            blocks, tokens = 12 * layers * width ** 2, steps * scaling.ROWS * scaling.LENGTH
-            size = blocks + 256 * width
-            row = {'N': size, 'N of blocks': blocks, 'D': tokens, 'C': steps * scaling.cost(layers, width),
-                   'loss': float(TRUTH(size, tokens))}
-            table[name] = {column: Estimate.of([value]) for column, value in row.items()}
+        table = known('data')
         fitted, held = scaling.parted(table)
         self.assertEqual([*held], ['1e14-4x128'])
         found = scaling.laws(fitted)

@@ -14,6 +14,7 @@ from scipy import optimize, special
 
 DELTA = 1e-3  # of Huber's loss, on log L
 LEAST = 4  # runs of a curve
+ENOUGH = 6  # runs of a surface, whose 5 parameters leave one to say how well it fits
 EQUAL = 1.1  # the most operations of a run of a curve over the fewest
 
 
@@ -143,13 +144,24 @@ def valleys(runs: Runs) -> tuple[Power, list[tuple[float, float, float]]]:
     return Power.of(flops, sizes), bottoms
 
 
+def _require_enough(runs):
+    if len(runs.loss) < ENOUGH:
+        raise ValueError(f'The surface has 5 parameters, and there are {len(runs.loss)} runs; expected at least {ENOUGH}.')
+    if (runs.budget == runs.budget[0]).all():
+        raise ValueError(f'All runs have the budget {runs.budget[0]:.3g}: the surface has no exponent; train runs of another '
+                         'number of operations.')
+
+
 def huber(runs: Runs, starts: int = 6) -> Surface:
     """The surface with the least sum of Huber's loss, δ = 1e-3, of log L (eq. 3, approach 3), by L-BFGS from the best `starts`
     points of a grid like that of Hoffmann et al., section D.2.
 
     The objective is divided by δ², as L-BFGS takes less than 1e-8 of it for nothing: that stopped the published fit too early
     (Besiroglu et al. 2024).
+
+    Raises: ValueError for fewer than 6 runs or one budget.
     """
+    _require_enough(runs)
     size, tokens, wanted = np.log(runs.parameters), np.log(runs.tokens), np.log(runs.loss)
 
     def objective(x):
@@ -172,7 +184,11 @@ def huber(runs: Runs, starts: int = 6) -> Surface:
 
 def projected(runs: Runs, start: Surface | None = None) -> Surface:
     """The surface with the least squares of L relative to the measured loss, by variable projection (Golub and Pereyra 1973):
-    for given α and β, the best E, A, B >= 0 are linear least squares, and only α and β are searched."""
+    for given α and β, the best E, A, B >= 0 are linear least squares, and only α and β are searched.
+
+    Raises: ValueError for fewer than 6 runs or one budget.
+    """
+    _require_enough(runs)
     size, tokens = np.log(runs.parameters), np.log(runs.tokens)
     centre = size.mean(), tokens.mean()  # so that the columns are of like size
 
@@ -196,10 +212,8 @@ def intervals(runs: Runs, number: Callable[[Surface], float | Sequence[float]], 
 
     The sizes and tokens are chosen, not drawn: each of `count` resamples has the losses of `projected` times resampled
     residuals, which are widened by sqrt(R / (R - 5)) as the fit has 5 parameters.
-    Raises: ValueError for fewer than 6 runs.
+    Raises: ValueError for fewer than 6 runs or one budget.
     """
-    if len(runs.loss) < 6:
-        raise ValueError(f'A surface of 5 parameters has no intervals from {len(runs.loss)} runs; expected at least 6.')
     surface, draw = projected(runs), np.random.default_rng(seed)
     fitted = surface(runs.parameters, runs.tokens)
     rest = np.log(runs.loss / fitted)

@@ -95,7 +95,11 @@ class RefusedTest(parameterized.TestCase):
         (lambda: scaling.valleys(runs(centre=lambda flops: 9 * TRUTH.best(flops))), 'at the edge.*train smaller ones'),
         (lambda: scaling.valleys(runs(centre=lambda flops: TRUTH.best(flops) / 9)), 'at the edge.*train larger ones'),
         (lambda: scaling.envelope(runs()), 'The best size is always the smallest or the largest'),  # no size has two runs
-        (lambda: scaling.intervals(runs()[:5], lambda one: one.exponent), 'no intervals from 5 runs; expected at least 6'))
+        (lambda: scaling.huber(runs()[:5]), 'The surface has 5 parameters, and there are 5 runs; expected at least 6'),
+        (lambda: scaling.projected(runs()[:5]), 'The surface has 5 parameters, and there are 5 runs; expected at least 6'),
+        (lambda: scaling.intervals(runs()[:5], lambda one: one.exponent), 'there are 5 runs; expected at least 6'),
+        (lambda: scaling.huber(runs(count=7)[:7]), r'All runs have the budget 1e\+18: .*train runs of another'),
+        (lambda: scaling.projected(runs(count=7)[:7]), r'All runs have the budget 1e\+18: .*train runs of another'))
     def test_what_has_no_exponent(self, call, message):
         with self.assertRaisesRegex(ValueError, message):
             call()
