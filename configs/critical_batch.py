@@ -30,6 +30,7 @@ import math
 
 from configs import base
 from display import figures
+from training import workdir
 from training.report import report
 from training.report.critical_batch import critical
 from training.report.sweeps import Estimate, Sweep
@@ -72,8 +73,9 @@ def sweep(variant=''):
     return Sweep(points, draw=picture, table=table_of, title='rows of a batch')
 
 
-def reached(folder):
-    """(steps to TARGET, the noise scale there, in bytes) of a run; None for what it does not reach or tell."""
+def reached(folder, length):
+    """(steps to TARGET, the noise scale there, in bytes) of a run with rows of `length`; None for what it does not reach or
+    tell."""
     import numpy as np
 
     looks = [(row['step'], row['loss']) for row in report.rows(folder, 'valid') if math.isfinite(row['loss'])]
@@ -87,16 +89,17 @@ def reached(folder):
     noise = report.rows(folder, 'noise')
     variance, squared = (np.interp(steps, [row['step'] for row in noise], [row[name] for row in noise])
                          for name in ('gradient_variance', 'gradient_squared'))
-    return float(steps), float(LENGTH * variance / squared) if squared > 0 else None
+    return float(steps), float(length * variance / squared) if squared > 0 else None
 
 
 def table_of(folders):
     """{rows of a batch: its numbers at the best rate}, and the row 'fit', if there is one."""
     found = collections.defaultdict(dict)
+    length = workdir.load_config(next(folder for runs in folders.values() for folder in runs)).data.length
     for name, runs in folders.items():
         rows, rate = name.split('-', 1)
-        found[int(rows)][float(rate)] = [reached(folder) for folder in runs]
-    table = {str(rows): row_of(rows, of_rates) for rows, of_rates in found.items()}
+        found[int(rows)][float(rate)] = [reached(folder, length) for folder in runs]
+    table = {str(rows): row_of(rows * length, of_rates) for rows, of_rates in found.items()}
     fit, _ = fitted(table)
     if fit:
         table['fit'] = {'batch': Estimate.of([fit.batch]), 'rate': None, 'steps': Estimate.of([fit.steps]),
@@ -104,17 +107,17 @@ def table_of(folders):
     return table
 
 
-def row_of(rows, of_rates):
-    """The numbers of a batch from {rate: what `reached` says of each run}: the rate at which all runs reach TARGET and the mean
-    of their steps is least."""
+def row_of(batch, of_rates):
+    """The numbers of a batch of so many bytes from {rate: what `reached` says of each run}: the rate at which all runs reach
+    TARGET and the mean of their steps is least."""
     mean = {rate: sum(steps for steps, _ in runs) / len(runs) for rate, runs in of_rates.items()
             if runs and all(steps for steps, _ in runs)}
-    row = {'batch': Estimate.of([rows * LENGTH]), **dict.fromkeys(('rate', 'steps', 'bytes', 'noise scale'))}
+    row = {'batch': Estimate.of([batch]), **dict.fromkeys(('rate', 'steps', 'bytes', 'noise scale'))}
     if mean:
         rate = min(mean, key=mean.get)
         steps, noise = zip(*of_rates[rate])
         row |= {'rate': Estimate.of([rate]), 'steps': Estimate.of(steps),
-                'bytes': Estimate.of([rows * LENGTH * one for one in steps]),
+                'bytes': Estimate.of([batch * one for one in steps]),
                 'noise scale': Estimate.of(noise) if all(noise) else None}
     return row
 
@@ -148,7 +151,8 @@ def picture(folders, table):
     figure, body = figures.new(9.0, 4.4, dpi=120)
     hyperbola, noise = body.subplots(1, 2)
     if fit:
-        along = np.geomspace(LENGTH * min(STEPS) / 2, LENGTH * max(STEPS) * 2, 100)
+        batches = [row['batch'].mean for name, row in table.items() if name != 'fit']
+        along = np.geomspace(min(batches) / 2, max(batches) * 2, 100)
         steps, tokens = fit.at(along)
         hyperbola.plot(tokens, steps, '--', color=figures.COLOURS[1], linewidth=1.2, label='fit')
         hyperbola.plot(2 * fit.tokens, 2 * fit.steps, '*', markersize=13, color=figures.COLOURS[1], label='critical batch')

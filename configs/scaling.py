@@ -112,7 +112,8 @@ def measure(folder):
     config = workdir.load_config(folder)
     made = runs.build(config, meshes.make(1), folder, applied=True)
     table = math.prod(made.shapes.params['tokens']['embedding'].shape)
-    return {'': {'N': made.parameters(), 'N of blocks': made.parameters() - table, 'D': config.train.steps * ROWS * LENGTH,
+    tokens = config.train.steps * config.data.batch_size * config.data.length
+    return {'': {'N': made.parameters(), 'N of blocks': made.parameters() - table, 'D': tokens,
                  'C': 1e12 * costs(folder)['TFLOP'], 'loss': report.rows(folder, 'valid')[-1]['loss']}}
 
 

@@ -12,6 +12,7 @@ from absl.testing import absltest
 import sweep
 from configs import critical_batch
 from tests import experiments
+from training import workdir
 from training.report.critical_batch import Critical
 from training.report.sweeps import Estimate
 
@@ -26,10 +27,11 @@ def row(rows, noise=9000.0):
 
 
 class CriticalBatchTest(experiments.TestCase):
-    def run_of(self, name, losses, noise=((2, 40.0, 2.0), (4, 80.0, 1.0))):
+    def run_of(self, name, losses, noise=((2, 40.0, 2.0), (4, 80.0, 1.0)), **changes):
         """A folder with the held-out loss after each step, and the variance and the square of the gradient after some."""
         folder = self.folder / name
         folder.mkdir()
+        workdir.save_config(folder, experiments.changed(critical_batch.get_config(), **changes))
         found = [{'step': step, 'split': 'valid', 'loss': loss} for step, loss in losses.items()]
         found += [{'step': step, 'split': 'noise', 'gradient_variance': variance, 'gradient_squared': squared}
                   for step, variance, squared in noise]
@@ -52,17 +54,17 @@ class CriticalBatchTest(experiments.TestCase):
     def test_steps_are_interpolated_and_the_noise_with_them(self):
         target = critical_batch.TARGET
         folder = self.run_of('a', {1: target + 1, 2: target + 0.3, 4: target - 0.1, 8: target + 0.1})
-        steps, noise = critical_batch.reached(folder)
+        steps, noise = critical_batch.reached(folder, 128)
         self.assertAlmostEqual(steps, 2 ** 1.75)  # three quarters of the way, in log steps
         share = (steps - 2) / 2
         self.assertAlmostEqual(noise, 128 * (40 + 40 * share) / (2 - share))
-        self.assertEqual(critical_batch.reached(self.run_of('b', {2: target + 1, 4: target + 0.1})), (None, None))
-        self.assertEqual(critical_batch.reached(self.run_of('c', {2: target - 1})), (2.0, 128 * 20))
-        self.assertEqual(critical_batch.reached(self.run_of('d', {2: target}, [(2, 1.0, -1.0)])), (2.0, None))
-        self.assertEqual(critical_batch.reached(self.run_of('e', {1: math.nan, 2: target})), (2.0, 128 * 20))
+        self.assertEqual(critical_batch.reached(self.run_of('b', {2: target + 1, 4: target + 0.1}), 128), (None, None))
+        self.assertEqual(critical_batch.reached(self.run_of('c', {2: target - 1}), 128), (2.0, 128 * 20))
+        self.assertEqual(critical_batch.reached(self.run_of('d', {2: target}, [(2, 1.0, -1.0)]), 128), (2.0, None))
+        self.assertEqual(critical_batch.reached(self.run_of('e', {1: math.nan, 2: target}), 128), (2.0, 128 * 20))
 
     def test_the_rate_with_the_fewest_steps_counts(self):
-        of = lambda *runs: critical_batch.row_of(8, {rate: found for rate, *found in runs})
+        of = lambda *runs: critical_batch.row_of(1024, {rate: found for rate, *found in runs})
         found = of((0.1, (300.0, 7.0)), (0.2, (200.0, 8.0)), (0.3, (None, None)))
         self.assertEqual({name: number.mean for name, number in found.items()},
                          {'batch': 1024, 'rate': 0.2, 'steps': 200.0, 'bytes': 204_800.0, 'noise scale': 8.0})
@@ -87,6 +89,12 @@ class CriticalBatchTest(experiments.TestCase):
         for column, wanted in (('batch', TRUTH.batch), ('steps', TRUTH.steps), ('bytes', TRUTH.tokens)):
             self.assertAlmostEqual(table['fit'][column].mean / wanted, 1.0, places=5)
         self.assertNotIn('fit', critical_batch.table_of({name: runs for name, runs in folders.items() if name[0] != '8'}))
+
+    def test_bytes_are_those_of_rows_of_any_length(self):
+        folder = self.run_of('8-0.01', {2: critical_batch.TARGET}, **{'data.length': 64})
+        row = critical_batch.table_of({'8-0.01': [folder], '8-0.02': []})['8']
+        self.assertEqual({name: number.mean for name, number in row.items()},
+                         {'batch': 8 * 64, 'rate': 0.01, 'steps': 2.0, 'bytes': 2 * 8 * 64, 'noise scale': 64 * 20})
 
     def test_picture(self):
         table = {str(rows): row(rows, 5000.0 + rows) for rows in critical_batch.STEPS} | {'fit': row(8)}

@@ -11,6 +11,9 @@ from absl.testing import absltest, parameterized
 import sweep
 from configs import scaling
 from tests import experiments
+from training import mesh as meshes
+from training import run as runs
+from training import workdir
 from training.report.scaling import Surface
 from training.report.sweeps import Estimate
 
@@ -94,13 +97,25 @@ class ScalingTest(experiments.TestCase):
         for figure in drawn.values():
             figure.savefig(io.BytesIO(), format='png')
 
+    def test_a_run_is_measured_by_the_rows_that_it_has_read(self):
+        config = experiments.changed(scaling.get_config(), **{
+            'data.path': str(self.text), 'data.batch_size': 8, 'data.length': 96, 'train.steps': 2})
+        workdir.save_config(self.folder, config)
+        runs.build(config, meshes.make(1)).data.save(self.folder)
+        (self.folder / 'metrics.jsonl').write_text('{"step": 2, "split": "valid", "loss": 2.5}\n')
+        (self.folder / 'timing.jsonl').write_text('{"step": 2, "step_ms": 10.0, "flops_per_s": 1e9}\n')
+        row = scaling.measure(self.folder)['']
+        self.assertEqual(row['D'], 2 * 8 * 96)
+        self.assertEqual(row['loss'], 2.5)
+
     @pytest.mark.slow
     def test_from_text_to_the_table(self):
         whole = scaling.sweep('')
         names = [name for name in whole.points if name.startswith('1e11-')]
         points = {name: whole.points[name] | {'train.steps': 2, 'log.every_steps': 1, 'mesh.data': 1} for name in names}
         config = experiments.changed(scaling.get_config(), **{
-            'data.source': 'auto', 'data.path': str(self.text), 'data.train': 'train[:90%]', 'data.valid': 'train[90%:]'})
+            'data.source': 'auto', 'data.path': str(self.text), 'data.train': 'train[:90%]', 'data.valid': 'train[90%:]',
+            'data.batch_size': 8})
         with contextlib.redirect_stdout(io.StringIO()):
             self.assertEqual(sweep.run(dataclasses.replace(whole, points=points, draw=None), config, {}, self.folder / 'runs',
                                        'scaling'), 0)
@@ -109,9 +124,9 @@ class ScalingTest(experiments.TestCase):
         for name, row in table.items():
             layers, width = map(int, name.partition('-')[2].split('x'))
             self.assertEqual(row['N'] - row['N of blocks'], scaling.VOCABULARY * width)
-            self.assertEqual(row['D'], 2 * scaling.ROWS * scaling.LENGTH)
+            self.assertEqual(row['D'], 2 * 8 * 128)
             self.assertAlmostEqual(row['N of blocks'] / (12 * layers * width ** 2), 1.0, delta=0.02)  # and norms
-            self.assertAlmostEqual(row['C'] / (2 * scaling.cost(layers, width)), 1.0, delta=0.1)  # norms, softmax, updates
+            self.assertAlmostEqual(row['C'] / (2 * 2 * scaling.cost(layers, width)), 1.0, delta=0.1)  # norms, softmax, updates
             self.assertEqual(row['loss'], experiments.rows(self.folder / 'runs' / name, 'valid')[-1]['loss'])
 
 
