@@ -65,20 +65,28 @@ class Masking(abc.ABC):
             mean += _SIGMAS * math.sqrt(mean * (1 - self.share))
         return min(length, int(rounded_up(mean)))
 
-    def plateau(self, shares: np.ndarray) -> float:
-        """-sum p(word, seen) log p(word | seen) in nats, over words with these shares p: the loss of a model that knows how
-        frequent each word is and whether it sees the mask, the word itself or a random one, but nothing of the others.
+    def fates(self, ordinary: np.ndarray, count: np.ndarray) -> tuple[float, float]:
+        """(m, r): the shares of what is predicted that become the mask and a random token, in rows [B] where `count` of so many
+        ordinary tokens are chosen."""
+        return self.mask, self.random
+
+    def plateau(self, shares: np.ndarray, ordinary: np.ndarray, there: np.ndarray) -> float:
+        """-sum p(word, seen) log p(word | seen) in nats, over words with these shares p, in rows with so many ordinary tokens
+        and tokens, int [B]: the loss of a model that knows how frequent each word is and whether it sees the mask, the word
+        itself or a random one, but nothing of the others.
 
         Of m masked, r random and k kept words seen(x) = k·p(x) + r/V is the chance to see x, and
         loss = m·H(p) - sum over x of [s(x) log s(x)/seen(x) + sum over w != x of r·p(w)/V · log (r·p(w)/V)/seen(x)] with
         s(x) = (k + r/V)·p(x), where word and sight are the same.
         """
-        size = len(shares)
-        random, kept = self.random / size, max(0.0, 1 - self.mask - self.random)
+        chance = np.random.default_rng(0).random(len(ordinary))  # for a budget that is drawn
+        mask, random = self.fates(ordinary, self.budgeted(ordinary, there, chance))
+        size, kept = len(shares), max(0.0, 1 - mask - random)
+        random /= size
         p = shares[shares > 0]
         entropy = -(p * np.log(p)).sum()
         seen, same = kept * shares + random, (kept + random) * shares
-        found = self.mask * entropy - (same[same > 0] * np.log(same[same > 0] / seen[same > 0])).sum()
+        found = mask * entropy - (same[same > 0] * np.log(same[same > 0] / seen[same > 0])).sum()
         if random:
             own = np.zeros(size)
             own[shares > 0] = -p * np.log(p)
@@ -104,10 +112,9 @@ class Masking(abc.ABC):
           draws: [B, own_width] uniform numbers in [0, 1).
         """
 
-    def budgeted(self, text: np.ndarray, there: np.ndarray, chance: np.ndarray) -> np.ndarray:
-        """int [B]: how many tokens to choose in rows with the ordinary tokens `text` and all tokens `there`, bool [B, T]."""
-        ordinary = text.sum(1)
-        wanted = self.share * (there.sum(1) if self.specials else ordinary)
+    def budgeted(self, ordinary: np.ndarray, there: np.ndarray, chance: np.ndarray) -> np.ndarray:
+        """int [B]: how many tokens to choose in rows with so many ordinary tokens, and so many tokens, int [B]."""
+        wanted = self.share * (there if self.specials else ordinary)
         if self.budget == 'ceil':
             wanted = rounded_up(wanted)
         elif self.budget == 'chance':
@@ -129,7 +136,7 @@ class Masking(abc.ABC):
         if self.words:
             starts = text & (vocabulary.word_starts(inputs) | ~_moved(text))
         chance, own, fate, other = np.split(draws, np.cumsum([1, self.own_width(length), length]), 1)
-        times = self.chosen(text, starts, self.budgeted(text, there, chance[:, 0]), own)
+        times = self.chosen(text, starts, self.budgeted(text.sum(1), there.sum(1), chance[:, 0]), own)
         row, place = np.nonzero(times)
         column = np.arange(len(row)) - np.searchsorted(row, np.arange(rows))[row]
         row, place, column = (x[column < most] for x in (row, place, column))
@@ -176,6 +183,12 @@ class WithReplacement(Masking):
     mask: float = 0.85
     random: float = 0.0
     specials: bool = True
+
+    def fates(self, ordinary: np.ndarray, count: np.ndarray) -> tuple[float, float]:
+        """Of n draws of N tokens each meets j ~ Binomial(n - 1, 1/N) others at its token, which has 1 + j chances; that none of
+        them is below a share s has the probability E[(1 - s)^(1 + j)] = (1 - s)·(1 - s/N)^(n - 1)."""
+        above = lambda share: np.average((1 - share) * (1 - share / ordinary) ** (count - 1), weights=count)
+        return 1 - above(self.mask), above(self.mask) - above(min(1, self.mask + self.random))
 
     def own_width(self, length: int) -> int:
         return self.most(length)

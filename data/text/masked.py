@@ -268,7 +268,8 @@ class OpenMasked(OpenDocuments):
 
     @functools.cached_property
     def plateau(self) -> float:
-        return self.config.noise.plateau(self._shares)
+        rows = self._rows
+        return self.config.noise.plateau(self._shares, rows.ordinary, rows.counts + self.frame.extra(rows.two))
 
     @property
     def batches_per_epoch(self) -> float:

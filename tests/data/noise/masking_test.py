@@ -1,6 +1,7 @@
 """Each noise over 10,000 rows: undone exactly, with the rates that its definition gives, against loops in Python."""
 
 import collections
+import dataclasses
 import itertools
 import math
 
@@ -148,6 +149,35 @@ class EveryNoiseTest(MaskingCase):
                           (Spans, dict(p=1.0))):
             with self.assertRaises(ValueError):
                 cls(**more)
+
+
+class PlateauTest(parameterized.TestCase):
+    NOISES = NOISES | {
+        'more': WithReplacement(share=0.6, mask=0.5, random=0.3), 'chance': WithReplacement(share=0.3, budget='chance'),
+        'random': Tokens(share=0.3, mask=0.5, random=0.3)}
+
+    @parameterized.product(name=tuple(NOISES), rows=('full', 'short'))
+    def test_is_the_loss_of_a_model_that_knows_frequencies_alone(self, name, rows):
+        """It says how likely each word is where it sees a mask, this word or a random one; every token is a word here."""
+        noise, size, draw = self.NOISES[name], len(ORDINARY), np.random.default_rng(2)
+        shares = 1 / np.arange(10, size + 10)
+        shares /= shares.sum()
+        batch, vocabulary = full() if rows == 'full' else texts(), dataclasses.replace(WORDS, begins=np.ones(VOCAB, bool))
+        ordinary = batch['inputs'] >= 5
+        batch['inputs'][ordinary] = draw.choice(ORDINARY, ordinary.sum(), p=shares)
+        found = hidden(noise, batch, vocabulary=vocabulary)
+        used = found['weights'] > 0
+        told, was, weights = (x[used] for x in (
+            np.take_along_axis(found['inputs'], found['masked'], 1), found['targets'], found['weights']))
+        share = lambda chosen: weights[chosen].sum() / weights.sum()
+        random = share((told != MASK) & (told != was)) / (1 - 1 / size)  # one in `size` is the old one
+        kept = share(told == was) - random / size
+        p, seen = shares[was - 5], shares[np.maximum(told, 5) - 5]
+        both = np.where(told == MASK, p, (random / size + kept * (told == was)) * p / np.where(
+            told == MASK, 1, random / size + kept * seen))
+        loss = -(weights * np.log(both)).sum() / weights.sum()
+        there = (batch['segments'] > 0).sum(1)
+        self.assertLess(abs(noise.plateau(shares, ordinary.sum(1), there) / loss - 1), 0.005)
 
 
 class BudgetTest(MaskingCase):

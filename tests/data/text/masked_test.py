@@ -1,4 +1,5 @@
 import collections
+import itertools
 import json
 import math
 import pathlib
@@ -281,15 +282,19 @@ class MaskingTest(MaskedCase):
 
     def test_the_plateau_is_the_loss_of_a_model_of_frequencies_that_copies(self):
         lines = ['w1 w1 w2 zzz', 'w3 w1']
-        for noise in Tokens(), Tokens(mask=1.0, random=0.0), Tokens(mask=0.1, random=0.6), WithReplacement():
+        again = WithReplacement(share=0.5, random=0.1)  # 4 draws of 5 words, in a row of 9 tokens
+        for noise in Tokens(), Tokens(mask=1.0, random=0.0), Tokens(mask=0.1, random=0.6), again:
             opened = self.opened(lines, noise=noise)
             size = len(opened._vocabulary.ordinary)
+            drawn = itertools.product(range(5), repeat=4 if noise is again else 1)
+            chances = np.array([one.count(0) for one in drawn if one[0] == 0])  # of the word that is drawn first
+            mask, kept = 1 - ((1 - noise.mask) ** chances).mean(), ((1 - noise.mask - noise.random) ** chances).mean()
             shares = dict.fromkeys(range(size), 0.0) | {0: 3 / 5, 1: 1 / 5, 2: 1 / 5}
             seen, loss = collections.defaultdict(dict), 0.0  # {what is seen: {word: probability of both}}
             for word, p in shares.items():
-                seen['mask'][word] = p * noise.mask
+                seen['mask'][word] = p * mask
                 for other in shares:
-                    seen[other][word] = p * (noise.random / size + (other == word) * (1 - noise.mask - noise.random))
+                    seen[other][word] = p * ((1 - mask - kept) / size + (other == word) * kept)
             for both in seen.values():
                 loss -= sum(p * math.log(p / sum(both.values())) for p in both.values() if p > 1e-12)
             self.assertAlmostEqual(opened.plateau, loss, places=12, msg=str(noise))
